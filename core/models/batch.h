@@ -1,0 +1,36 @@
+#pragma once
+// A microbatch without padding: documents stand one after another, each attends only to itself.
+
+#include <span>
+#include <vector>
+
+#include "nibble/core/ops/attention.h"
+#include "nibble/core/tensor/tensor.h"
+
+namespace nibble {
+
+/// Label of a token that is not trained (as in PyTorch and Hugging Face).
+inline constexpr int32_t kIgnoreLabel = -100;
+
+/// One document: token ids and, of the same length, labels that are not shifted (labels[t] is ids[t] or kIgnoreLabel;
+/// position t predicts labels[t + 1]).
+struct Sample {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> labels;
+  uint64_t index = 0;  ///< global sample number, keys dropout
+};
+
+/// What a Decoder computes on. T tokens in all.
+struct Batch {
+  Tensor ids;                             ///< [T] i32
+  Tensor targets;                         ///< [T] i32: the label that position t predicts, or kIgnoreLabel
+  Tensor positions;                       ///< [T] i32, from 0 in each document
+  Tensor row_keys;                        ///< [T] i64: (sample index << 32) + position
+  std::vector<ops::AttentionSpan> spans;  ///< documents
+  int64_t label_tokens = 0;               ///< targets that are not kIgnoreLabel
+};
+
+/// Lays `samples` out as one batch. Samples with empty labels get no targets (inference).
+Batch make_batch(std::span<const Sample> samples, MemoryPool& pool);
+
+}  // namespace nibble

@@ -1,0 +1,60 @@
+#pragma once
+// A decoder-only transformer of any family in DecoderConfig: embedding, blocks, final norm, head.
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "nibble/core/models/batch.h"
+#include "nibble/core/models/decoder_config.h"
+#include "nibble/core/models/kv_cache.h"
+#include "nibble/core/nn/block.h"
+#include "nibble/core/nn/hooks.h"
+
+namespace nibble {
+
+/// Makes the weight of one Linear from wherever it comes: dense from a checkpoint, 4-bit, random. `module` is the
+/// module path ("model.layers.0.self_attn.q_proj"), shape [out, in].
+using LinearWeightMaker = std::function<std::unique_ptr<LinearWeight>(const std::string& module, const Shape& shape)>;
+
+/// Reads or makes one small parameter (norm, bias, embedding): full name and shape.
+using ParameterMaker = std::function<std::shared_ptr<Parameter>(const std::string& name, const Shape& shape)>;
+
+/// How activations are kept for the backward pass.
+enum class Recompute : uint8_t {
+  none,   ///< keep what each Block needs
+  block,  ///< keep each Block's input and run its forward again in backward (Chen et al. 2016)
+};
+
+class Decoder {
+ public:
+  Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, const ParameterMaker& make_parameter,
+          RankContext& rank);
+
+  const DecoderConfig& config() const;
+  void set_recompute(Recompute recompute);
+  void set_hooks(BlockHooks* hooks);
+
+  /// Every parameter once, in module order (a tied head is the embedding and comes once).
+  void visit(const ParameterVisitor& visitor);
+  /// Every Linear in module order, the head last (a tied head included).
+  void visit_linears(const std::function<void(Linear&)>& visitor);
+
+  /// Calls sink(first row, logits [n, V] f32) for chunks of rows in order. With a cache, the batch's single document
+  /// continues the cached one; only_last: just the last row.
+  void logits(const Batch& batch, const StepContext& step,
+              const std::function<void(int64_t row, const Tensor& logits)>& sink, KvCache* cache = nullptr,
+              bool only_last = false);
+
+  /// Sum of the cross-entropy over the label tokens (natural log), in f64; no gradients.
+  double loss_sum(const Batch& batch, const StepContext& step);
+
+  /// loss_sum, and adds gradient_scale times its gradient to every trainable parameter.
+  double loss_sum_and_gradients(const Batch& batch, const StepContext& step, float gradient_scale);
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace nibble

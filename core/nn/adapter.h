@@ -1,0 +1,40 @@
+#pragma once
+// The seam between a layer and what fine-tuning adds to it.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nibble/core/nn/linear_weight.h"
+#include "nibble/core/nn/step_context.h"
+
+namespace nibble {
+
+/// What an Adapter keeps from forward to backward.
+struct AdapterSaved {
+  std::vector<Tensor> tensors;
+};
+
+/// Adds to (or rescales) the output of one Linear and accumulates its own gradients. Implementations: adapters/.
+class Adapter {
+ public:
+  virtual ~Adapter() = default;
+
+  /// Adds its part to y [T, out], which holds x W^T without bias. x [T, in]. saved == nullptr: inference (no dropout).
+  virtual void forward(const Tensor& x, const LinearWeight& base, Tensor& y, const StepContext& step,
+                       AdapterSaved* saved) = 0;
+
+  /// Accumulates its gradients from dy [T, out] (the gradient of the Linear's output) and x. Writes its part of the
+  /// input gradient to dx [T, in] (overwrites) unless dx is null. Returns the gradient for the base product: dy itself,
+  /// or a rescaled copy (DoRA).
+  virtual Tensor backward(const Tensor& dy, const Tensor& x, const LinearWeight& base, const StepContext& step,
+                          AdapterSaved&& saved, Tensor* dx) = 0;
+
+  /// Its parameters, under their PEFT names.
+  virtual void visit(const ParameterVisitor& visitor) = 0;
+
+  /// W += what the adapter does, on rows [begin, begin + rows.dim(0)) of W given as f32 [n, in].
+  virtual void merge_rows(int64_t begin, Tensor& rows) const = 0;
+};
+
+}  // namespace nibble

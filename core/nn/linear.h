@@ -1,0 +1,50 @@
+#pragma once
+// Linear = weight + optional bias + optional Adapter.
+
+#include <memory>
+
+#include "nibble/core/nn/adapter.h"
+
+namespace nibble {
+
+/// What a Linear keeps from forward to backward. The input is shared with the caller, not copied.
+struct LinearSaved {
+  Tensor x;
+  AdapterSaved adapter;
+};
+
+/// y = x W^T + b, with an adapter's part if one is attached.
+class Linear {
+ public:
+  /// name: module path, "model.layers.0.self_attn.q_proj"
+  Linear(std::string name, std::unique_ptr<LinearWeight> weight, std::shared_ptr<Parameter> bias = nullptr);
+
+  const std::string& name() const { return name_; }
+  int64_t in_features() const { return weight_->in_features(); }
+  int64_t out_features() const { return weight_->out_features(); }
+  LinearWeight& weight() { return *weight_; }
+  const LinearWeight& weight() const { return *weight_; }
+  Parameter* bias() { return bias_.get(); }
+  Adapter* adapter() { return adapter_.get(); }
+  /// Replaces weight (quantizing, sharding) or attaches an adapter (null detaches).
+  void set_weight(std::unique_ptr<LinearWeight> weight) { weight_ = std::move(weight); }
+  void set_adapter(std::unique_ptr<Adapter> adapter) { adapter_ = std::move(adapter); }
+  /// Whether anything in it has a gradient.
+  bool has_trainable() const;
+
+  /// y [T, out] f32 or bf16 = result for x [T, in] in the compute dtype. saved == nullptr: inference.
+  void forward(const Tensor& x, Tensor& y, const StepContext& step, LinearSaved* saved);
+  /// Accumulates gradients; dx [T, in] (+)= input gradient unless null. dy [T, out] in the compute dtype.
+  void backward(const Tensor& dy, const StepContext& step, LinearSaved&& saved, Tensor* dx, bool accumulate);
+
+  /// Weight (if dense), bias, adapter parameters.
+  void visit(const ParameterVisitor& visitor);
+
+ private:
+  std::string name_;
+  std::unique_ptr<LinearWeight> weight_;
+  std::shared_ptr<Parameter> bias_;
+  std::unique_ptr<Adapter> adapter_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,62 @@
+#pragma once
+// The seam between a layer and how its matrix is stored.
+
+#include <memory>
+#include <vector>
+
+#include "nibble/core/nn/parameter.h"
+#include "nibble/core/ops/gemm.h"
+
+namespace nibble {
+
+/// A named piece of a stored weight, as it is saved, sharded and gathered.
+struct NamedTensor {
+  std::string name;  ///< full checkpoint name, e.g. "...q_proj.weight.absmax"
+  Tensor value;
+};
+
+/// A matrix W [out_features, in_features] that multiplies. Implementations: DenseWeight (core), Nf4Weight (quant).
+class LinearWeight {
+ public:
+  virtual ~LinearWeight() = default;
+  virtual int64_t out_features() const = 0;
+  virtual int64_t in_features() const = 0;
+
+  /// y [T, out] (+)= x [T, in] W^T, in the dtype of x
+  virtual void forward(const Tensor& x, Tensor& y, bool accumulate) const = 0;
+  /// dx [T, in] (+)= dy [T, out] W, in the dtype of dy
+  virtual void backward_input(const Tensor& dy, Tensor& dx, bool accumulate) const = 0;
+  /// Gradient of W from dy [T, out] and x [T, in], added to its parameter; nothing when frozen.
+  virtual void backward_weight(const Tensor& dy, const Tensor& x) = 0;
+  virtual bool trainable() const = 0;
+
+  /// Rows [begin, end) as f32 [end - begin, in].
+  virtual Tensor dequantize(int64_t begin, int64_t end, MemoryPool& pool) const = 0;
+  /// The tensors that stand for this weight in a checkpoint.
+  virtual std::vector<NamedTensor> parts() const = 0;
+  /// The dense parameter, if this weight is one (packed weights are no parameters).
+  virtual Parameter* parameter() = 0;
+};
+
+/// A dense weight in f32, bf16 or f16; frozen ones may be mapped from the checkpoint.
+class DenseWeight final : public LinearWeight {
+ public:
+  /// weight.value [out, in], or [in, out] when `transposed` (the Conv1D layout of GPT-2).
+  explicit DenseWeight(std::shared_ptr<Parameter> weight, bool transposed = false);
+
+  int64_t out_features() const override;
+  int64_t in_features() const override;
+  void forward(const Tensor& x, Tensor& y, bool accumulate) const override;
+  void backward_input(const Tensor& dy, Tensor& dx, bool accumulate) const override;
+  void backward_weight(const Tensor& dy, const Tensor& x) override;
+  bool trainable() const override { return weight_->trainable; }
+  Tensor dequantize(int64_t begin, int64_t end, MemoryPool& pool) const override;
+  std::vector<NamedTensor> parts() const override;
+  Parameter* parameter() override { return weight_.get(); }
+
+ private:
+  std::shared_ptr<Parameter> weight_;  // shared: a tied head is the embedding's parameter
+  bool transposed_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,18 @@
+#pragma once
+#include "nibble/core/base/rank_context.h"
+#include "nibble/core/tensor/tensor.h"
+
+namespace nibble {
+
+/// What a forward or backward pass needs besides tensors.
+struct StepContext {
+  RankContext& rank;
+  DType compute_dtype = DType::f32;  ///< dtype of the products' inputs: f32 or bf16
+  bool training = false;             ///< dropout is active
+  uint64_t step = 0;                 ///< optimizer step, key of dropout
+  Tensor row_keys;                   ///< [T] i64, see ops::dropout; undefined outside training
+
+  MemoryPool& pool() const { return rank.pool; }
+};
+
+}  // namespace nibble

@@ -1,0 +1,38 @@
+#pragma once
+// Causal softmax attention, tiled over keys with a running maximum (FlashAttention: Dao et al. 2022; no T x T buffer).
+
+#include <span>
+#include <vector>
+
+#include "nibble/core/tensor/tensor.h"
+
+namespace nibble::ops {
+
+/// One document: queries [q_begin, q_end) attend to keys [k_begin, k_end) of the same document. The last query sits at
+/// the last key, so with a KV cache (more keys than queries) query i is at key k_end - q_end + i.
+struct AttentionSpan {
+  int64_t q_begin, q_end, k_begin, k_end;
+};
+
+struct AttentionParams {
+  int64_t heads = 1;      ///< H query heads
+  int64_t kv_heads = 1;   ///< G key/value heads; query head h uses key head h / (H / G)
+  int64_t head_size = 0;  ///< K
+  float scale = 1.0f;     ///< multiplies q k^T
+  int64_t window = 0;     ///< query i sees keys i-window+1..i; 0 = all before it
+  float softcap = 0.0f;   ///< scores become softcap * tanh(scores / softcap); 0 = off (Gemma 2)
+  std::vector<float>
+      alibi_slopes;  ///< [H]: adds slope * (key position - query position) to the scaled score; empty = off
+};
+
+/// q [Tq, H * K], k and v [Tk, G * K], out [Tq, H * K], all of one dtype (f32 or bf16); log_sum_exp [H, Tq] f32 (out).
+/// Scores, softmax and sums are f32. Rows of `out` in no span are set to zero.
+void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,
+                       const AttentionParams& params, Tensor& out, Tensor& log_sum_exp);
+
+/// Gradients of q, k, v (same shapes, f32 or bf16, overwritten) from dout and what forward saved.
+void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                        const Tensor& log_sum_exp, std::span<const AttentionSpan> spans, const AttentionParams& params,
+                        Tensor& dq, Tensor& dk, Tensor& dv);
+
+}  // namespace nibble::ops

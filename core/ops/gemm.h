@@ -1,0 +1,38 @@
+#pragma once
+// The one seam for matrix products. Which engine computes (own packed kernel, oneDNN, OpenBLAS) is decided inside;
+// results are the same bits for any number of threads.
+
+#include "nibble/core/tensor/tensor.h"
+
+namespace nibble::ops {
+
+/// A weight matrix W [rows, cols] that a product reads as cache-sized pieces, expanded right before use. Dense weights
+/// of any dtype and packed 4-bit weights are sources; none is ever expanded whole. Thread-safe.
+class PanelSource {
+ public:
+  virtual ~PanelSource() = default;
+  virtual int64_t rows() const = 0;
+  virtual int64_t cols() const = 0;
+  /// Writes W[row_begin:row_end, col_begin:col_end] to out, row-major with `stride` elements between rows.
+  virtual void fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, float* out,
+                    int64_t stride) const = 0;
+  virtual void fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, bf16* out,
+                    int64_t stride) const = 0;
+};
+
+/// Products compute in the dtype of their first argument (f32, or bf16 with f32 accumulation); results are f32 or bf16,
+/// rounded once. accumulate: add to the result instead of replacing it.
+
+/// y [T, out] (+)= x [T, in] W^T, W [out, in]
+void matmul_nt(const Tensor& x, const PanelSource& w, Tensor& y, bool accumulate = false);
+/// dx [T, in] (+)= dy [T, out] W, W [out, in]
+void matmul_nn(const Tensor& dy, const PanelSource& w, Tensor& dx, bool accumulate = false);
+
+/// c [M, N] (+)= alpha * a [M, K] b^T, b [N, K] (f32, bf16 or f16)
+void matmul_nt(const Tensor& a, const Tensor& b, Tensor& c, bool accumulate = false, float alpha = 1.0f);
+/// c [M, N] (+)= alpha * a [M, K] b, b [K, N] (f32, bf16 or f16)
+void matmul_nn(const Tensor& a, const Tensor& b, Tensor& c, bool accumulate = false, float alpha = 1.0f);
+/// c [M, N] f32 (+)= alpha * a^T b, a [K, M], b [K, N]: weight gradients (a = dy [T, out], b = x [T, in])
+void matmul_tn(const Tensor& a, const Tensor& b, Tensor& c, bool accumulate = false, float alpha = 1.0f);
+
+}  // namespace nibble::ops

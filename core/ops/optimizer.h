@@ -1,0 +1,19 @@
+#pragma once
+#include "nibble/core/tensor/tensor.h"
+
+namespace nibble::ops {
+
+struct AdamWParams {
+  float lr = 0, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0;
+  int64_t step = 1;          ///< 1 for the first update
+  float gradient_scale = 1;  ///< multiplies the gradient before use (clipping)
+};
+
+/// AdamW with decoupled decay (Loshchilov and Hutter 2019), the arithmetic of torch.optim.AdamW:
+/// w -= lr wd w; m, v updated; w -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps). All f32, same shape.
+void adamw(Tensor& w, const Tensor& gradient, Tensor& m, Tensor& v, const AdamWParams& params);
+
+/// w -= lr (gradient_scale * gradient + weight_decay w)
+void sgd(Tensor& w, const Tensor& gradient, float lr, float weight_decay, float gradient_scale);
+
+}  // namespace nibble::ops

@@ -1,0 +1,88 @@
+#include "nibble/core/tensor/tensor.h"
+
+#include <cstring>
+
+namespace nibble {
+
+int64_t element_count(const Shape& shape) {
+  int64_t count = 1;
+  for (int64_t size : shape) {
+    NIBBLE_CHECK(size >= 0 && !__builtin_mul_overflow(count, size, &count), "shape " + to_string(shape));
+  }
+  return count;
+}
+
+std::string to_string(const Shape& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+Tensor Tensor::planned(Shape shape, DType dtype) {
+  Tensor made;
+  made.shape_ = std::move(shape);
+  made.dtype_ = dtype;
+  made.defined_ = true;
+  return made;
+}
+
+Tensor Tensor::empty(MemoryPool& pool, Shape shape, DType dtype, const std::string& what) {
+  Tensor made = planned(std::move(shape), dtype);
+  made.storage_ = Storage::owned(pool, made.bytes(), what);
+  return made;
+}
+
+Tensor Tensor::zeros(MemoryPool& pool, Shape shape, DType dtype, const std::string& what) {
+  Tensor made = empty(pool, std::move(shape), dtype, what);
+  made.zero();
+  return made;
+}
+
+Tensor Tensor::view(std::shared_ptr<Storage> storage, size_t offset, Shape shape, DType dtype) {
+  Tensor made = planned(std::move(shape), dtype);
+  NIBBLE_CHECK(offset <= storage->size() && made.bytes() <= storage->size() - offset,
+               "view past the end of its storage");
+  made.storage_ = std::move(storage);
+  made.offset_ = offset;
+  return made;
+}
+
+bool Tensor::aligned() const { return reinterpret_cast<uintptr_t>(raw()) % dtype_size(dtype_) == 0; }
+
+const std::byte* Tensor::raw() const {
+  NIBBLE_CHECK(storage_ != nullptr, "tensor has no bytes");
+  return storage_->data() + offset_;
+}
+
+std::byte* Tensor::mutable_raw() const {
+  NIBBLE_CHECK(writable(), "tensor is not writable");
+  return storage_->data() + offset_;
+}
+
+Tensor Tensor::rows(int64_t begin, int64_t end) const {
+  NIBBLE_CHECK(!shape_.empty() && 0 <= begin && begin <= end && end <= shape_[0], "rows of " + to_string(shape_));
+  Tensor part = *this;
+  part.shape_[0] = end - begin;
+  const size_t row_bytes = shape_[0] == 0 ? 0 : bytes() / static_cast<size_t>(shape_[0]);
+  part.offset_ += static_cast<size_t>(begin) * row_bytes;
+  return part;
+}
+
+Tensor Tensor::reshape(Shape shape) const {
+  NIBBLE_CHECK(element_count(shape) == numel(), to_string(shape_) + " as " + to_string(shape));
+  Tensor other = *this;
+  other.shape_ = std::move(shape);
+  return other;
+}
+
+Tensor Tensor::clone(MemoryPool& pool) const {
+  Tensor copy = empty(pool, shape_, dtype_);
+  if (bytes() > 0) std::memcpy(copy.mutable_raw(), raw(), bytes());
+  return copy;
+}
+
+void Tensor::zero() {
+  if (bytes() > 0) std::memset(mutable_raw(), 0, bytes());
+}
+
+}  // namespace nibble

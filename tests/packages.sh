@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Installs the Debian 12 packages that nibble is built from, and nothing else. Does nothing when all are there.
+set -euo pipefail
+
+packages=(
+  g++ cmake ninja-build pkg-config clang-format-14 python3
+  libdnnl-dev libopenblas-openmp-dev libeigen3-dev libhwy-dev libsentencepiece-dev nlohmann-json3-dev libcli11-dev
+  libonig-dev libicu-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev
+)
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "error: ${missing[*]} are missing; install them as root" >&2; exit 1; }
+  as_root=(sudo)
+fi
+echo "installing ${missing[*]}"
+"${as_root[@]}" apt-get update -qq
+DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
