@@ -1,0 +1,24 @@
+#pragma once
+// Where tests find real models, data and golden values.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+namespace nibble::test {
+
+/// The folder `name` of the test assets, or an empty path when it is not here.
+inline std::filesystem::path find_asset(const std::string& name) {
+  const char* set = std::getenv("NIBBLE_TEST_ASSETS");
+  const std::filesystem::path path = std::filesystem::path(set != nullptr && *set ? set : NIBBLE_DEFAULT_ASSETS) / name;
+  return std::filesystem::exists(path) ? path : std::filesystem::path();
+}
+
+}  // namespace nibble::test
+
+/// Defines `variable` as the path of asset `name`, or skips the test with a line that says so.
+#define NIBBLE_ASSET_OR_SKIP(variable, name)                               \
+  const std::filesystem::path variable = ::nibble::test::find_asset(name); \
+  if ((variable).empty()) GTEST_SKIP() << "asset " << (name) << " is absent; set NIBBLE_TEST_ASSETS"
