@@ -1,6 +1,72 @@
-#include <cstdio>
+// nibble: parse, call, and turn an error into one line and an exit code.
 
-int main() {
-  std::puts("nibble " NIBBLE_VERSION);
-  return 0;
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <new>
+
+#include "nibble/cli/commands.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/base/nearest.h"
+
+namespace {
+
+// CLI11 says what was not expected; we add what was probably meant.
+std::string remedy_for(const CLI::App& app, const std::vector<std::string>& extras) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command->get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  for (const CLI::App* child : command->get_subcommands([](const CLI::App*) { return true; })) {
+    known.push_back(child->get_name());
+  }
+  std::string path;
+  for (const CLI::App* a = command; a != nullptr; a = a->get_parent())
+    path = a->get_name() + (path.empty() ? "" : " ") + path;
+  for (const std::string& extra : extras) {
+    const std::string meant = nibble::nearest(extra.substr(0, extra.find('=')), known);
+    if (!meant.empty()) return "did you mean " + meant + "?";
+  }
+  return "see " + path + " --help";
+}
+
+int usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  std::string what = error.what();
+  while (!what.empty() && (what.back() == '\n' || what.back() == '.')) what.pop_back();
+  std::fprintf(stderr, "error: %s; %s\n", what.c_str(), remedy_for(app, app.remaining(true)).c_str());
+  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace nibble::cli;
+  std::signal(SIGPIPE, SIG_IGN);  // a closed terminal must not end a run
+
+  CLI::App app("nibble fine-tunes language models: LoRA on 16-bit or 4-bit bases, full fine-tuning, pretraining.",
+               "nibble");
+  app.set_version_flag("--version", "nibble " NIBBLE_VERSION);
+  app.require_subcommand(1);
+  app.failure_message([](const CLI::App*, const CLI::Error&) { return std::string(); });
+  app.get_formatter()->column_width(34);
+
+  try {
+    app.parse(argc, argv);
+    return 0;
+  } catch (const CLI::Success& success) {  // --help, --version
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    return usage_error(app, error);
+  } catch (const nibble::Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return error.exit_code();
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "error: out of memory; lower max_length or microbatch_size, or use a 4-bit base\n");
+    return 4;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: internal: %s; please report it with the command line\n", error.what());
+    return 70;
+  }
 }
