@@ -24,11 +24,14 @@ class Adapter {
   virtual void forward(const Tensor& x, const LinearWeight& base, Tensor& y, const StepContext& step,
                        AdapterSaved* saved) = 0;
 
-  /// Accumulates its gradients from dy [T, out] (the gradient of the Linear's output) and x. Writes its part of the
-  /// input gradient to dx [T, in] (overwrites) unless dx is null. Returns the gradient for the base product: dy itself,
-  /// or a rescaled copy (DoRA).
+  /// Accumulates its gradients from dy [T, out] (the gradient of the Linear's output) and x, as far as they are
+  /// trainable. Its part of the input gradient replaces dx [T, in], or is added to it if accumulate, unless dx is null.
+  /// Returns the gradient for the base product: dy itself, or a rescaled copy (DoRA).
   virtual Tensor backward(const Tensor& dy, const Tensor& x, const LinearWeight& base, const StepContext& step,
-                          AdapterSaved&& saved, Tensor* dx) = 0;
+                          AdapterSaved&& saved, Tensor* dx, bool accumulate) = 0;
+
+  /// Whether any of its parameters has a gradient; an adapter attached for inference has none.
+  virtual bool trainable() const = 0;
 
   /// Its parameters, under their PEFT names.
   virtual void visit(const ParameterVisitor& visitor) = 0;

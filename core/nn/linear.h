@@ -7,9 +7,9 @@
 
 namespace nibble {
 
-/// What a Linear keeps from forward to backward. The input is shared with the caller, not copied.
+/// What a Linear keeps from forward to backward.
 struct LinearSaved {
-  Tensor x;
+  Tensor x;  ///< the input, shared with the caller, not copied; undefined when backward does not need it
   AdapterSaved adapter;
 };
 

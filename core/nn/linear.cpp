@@ -1,0 +1,51 @@
+#include "nibble/core/nn/linear.h"
+
+#include <utility>
+
+#include "nibble/core/ops/elementwise.h"
+
+namespace nibble {
+
+Linear::Linear(std::string name, std::unique_ptr<LinearWeight> weight, std::shared_ptr<Parameter> bias)
+    : name_(std::move(name)), weight_(std::move(weight)), bias_(std::move(bias)) {
+  NIBBLE_CHECK(weight_ != nullptr, name_ + " has no weight");
+  NIBBLE_CHECK(bias_ == nullptr || bias_->value.numel() == weight_->out_features(), name_ + ": shape of the bias");
+}
+
+bool Linear::has_trainable() const {
+  return weight_->trainable() || (bias_ && bias_->trainable) || (adapter_ && adapter_->trainable());
+}
+
+void Linear::forward(const Tensor& x, Tensor& y, const StepContext& step, LinearSaved* saved) {
+  weight_->forward(x, y, false);
+  if (adapter_) adapter_->forward(x, *weight_, y, step, saved ? &saved->adapter : nullptr);
+  if (bias_) {
+    if (bias_->value.dtype() == DType::f32 && bias_->value.aligned()) {
+      ops::add_bias(bias_->value, y);
+    } else {  // a frozen bias may stay as the checkpoint has it
+      Tensor bias = Tensor::empty(step.pool(), bias_->value.shape(), DType::f32, bias_->name);
+      ops::cast(bias_->value, bias);
+      ops::add_bias(bias, y);
+    }
+  }
+  if (saved && (weight_->trainable() || adapter_)) saved->x = x;
+}
+
+void Linear::backward(const Tensor& dy, const StepContext& step, LinearSaved&& saved, Tensor* dx, bool accumulate) {
+  if (bias_ && bias_->trainable) ops::bias_backward(dy, bias_->gradient);
+  Tensor dbase = dy;
+  if (adapter_) {
+    dbase = adapter_->backward(dy, saved.x, *weight_, step, std::move(saved.adapter), dx, accumulate);
+    accumulate = true;
+  }
+  if (weight_->trainable()) weight_->backward_weight(dbase, saved.x);
+  if (dx) weight_->backward_input(dbase, *dx, accumulate);
+}
+
+void Linear::visit(const ParameterVisitor& visitor) {
+  if (Parameter* weight = weight_->parameter()) visitor(*weight);
+  if (bias_) visitor(*bias_);
+  if (adapter_) adapter_->visit(visitor);
+}
+
+}  // namespace nibble
