@@ -1,0 +1,50 @@
+#include "nibble/core/ops/columns.h"
+
+#include <cstring>
+
+#include "nibble/core/base/parallel.h"
+
+namespace nibble::ops {
+
+namespace {
+
+constexpr int64_t kRowGrain = 64;
+
+struct Window {
+  int64_t tokens;
+  size_t row_bytes, offset, part_bytes;
+};
+
+Window window_of(const Tensor& x, int64_t begin, const Tensor& part) {
+  NIBBLE_CHECK(x.dtype() == part.dtype() && x.dim(0) == part.dim(0), "copy_columns: dtype or rows");
+  NIBBLE_CHECK(begin >= 0 && begin <= x.dim(1) - part.dim(1), "copy_columns: columns");
+  const size_t size = dtype_size(x.dtype());
+  return {x.dim(0), static_cast<size_t>(x.dim(1)) * size, static_cast<size_t>(begin) * size,
+          static_cast<size_t>(part.dim(1)) * size};
+}
+
+}  // namespace
+
+void copy_columns_out(const Tensor& x, int64_t begin, Tensor& part) {
+  const Window w = window_of(x, begin, part);
+  const std::byte* from = x.raw() + w.offset;
+  std::byte* to = part.mutable_raw();
+  parallel_for(w.tokens, kRowGrain, [=](int64_t row, int64_t end) {
+    for (size_t t = static_cast<size_t>(row); t < static_cast<size_t>(end); ++t) {
+      std::memcpy(to + t * w.part_bytes, from + t * w.row_bytes, w.part_bytes);
+    }
+  });
+}
+
+void copy_columns_in(const Tensor& part, int64_t begin, Tensor& x) {
+  const Window w = window_of(x, begin, part);
+  const std::byte* from = part.raw();
+  std::byte* to = x.mutable_raw() + w.offset;
+  parallel_for(w.tokens, kRowGrain, [=](int64_t row, int64_t end) {
+    for (size_t t = static_cast<size_t>(row); t < static_cast<size_t>(end); ++t) {
+      std::memcpy(to + t * w.row_bytes, from + t * w.part_bytes, w.part_bytes);
+    }
+  });
+}
+
+}  // namespace nibble::ops

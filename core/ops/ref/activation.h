@@ -1,0 +1,66 @@
+#pragma once
+// Plain reference of ops/activation.h.
+
+#include <cmath>
+#include <cstdint>
+
+#include "nibble/core/ops/activation.h"
+
+namespace nibble::ops::ref {
+
+/// f(x)
+template <typename Real>
+Real activation(Activation f, Real x) {
+  switch (f) {
+    case Activation::silu:
+      return x / (1 + std::exp(-x));
+    case Activation::gelu_erf:
+      return x * std::erfc(-x * static_cast<Real>(M_SQRT1_2)) / 2;
+    case Activation::gelu_tanh: {
+      const Real u = static_cast<Real>(M_2_SQRTPI * M_SQRT1_2) * (x + static_cast<Real>(0.044715) * x * x * x);
+      return x * (1 + std::tanh(u)) / 2;
+    }
+    case Activation::relu:
+      return x > 0 ? x : 0;
+  }
+  return x;
+}
+
+/// f'(x)
+template <typename Real>
+Real activation_slope(Activation f, Real x) {
+  switch (f) {
+    case Activation::silu: {
+      const Real s = 1 / (1 + std::exp(-x));
+      return s * (1 + x * (1 - s));
+    }
+    case Activation::gelu_erf: {
+      const Real density = static_cast<Real>(M_2_SQRTPI * M_SQRT1_2 / 2) * std::exp(-x * x / 2);
+      return std::erfc(-x * static_cast<Real>(M_SQRT1_2)) / 2 + x * density;
+    }
+    case Activation::gelu_tanh: {
+      const Real root = static_cast<Real>(M_2_SQRTPI * M_SQRT1_2), cubic = static_cast<Real>(0.044715);
+      const Real tanh = std::tanh(root * (x + cubic * x * x * x));
+      return (1 + tanh) / 2 + x * (1 - tanh * tanh) * root * (1 + 3 * cubic * x * x) / 2;
+    }
+    case Activation::relu:
+      return x > 0 ? 1 : 0;
+  }
+  return 1;
+}
+
+template <typename Real>
+void gated_forward(Activation f, const Real* gate, const Real* up, int64_t count, Real* y) {
+  for (int64_t i = 0; i < count; ++i) y[i] = activation(f, gate[i]) * up[i];
+}
+
+template <typename Real>
+void gated_backward(Activation f, const Real* dy, const Real* gate, const Real* up, int64_t count, Real* dgate,
+                    Real* dup) {
+  for (int64_t i = 0; i < count; ++i) {
+    dup[i] = dy[i] * activation(f, gate[i]);
+    dgate[i] = dy[i] * up[i] * activation_slope(f, gate[i]);
+  }
+}
+
+}  // namespace nibble::ops::ref

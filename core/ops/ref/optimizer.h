@@ -1,0 +1,31 @@
+#pragma once
+// Plain reference of ops/optimizer.h.
+
+#include <cmath>
+#include <cstdint>
+
+#include "nibble/core/ops/optimizer.h"
+
+namespace nibble::ops::ref {
+
+template <typename Real>
+void adamw(Real* w, const Real* gradient, Real* m, Real* v, int64_t count, const AdamWParams& p) {
+  const Real beta1 = static_cast<Real>(p.beta1), beta2 = static_cast<Real>(p.beta2);
+  const double correction1 = 1 - std::pow(static_cast<double>(p.beta1), static_cast<double>(p.step));
+  const double correction2 = 1 - std::pow(static_cast<double>(p.beta2), static_cast<double>(p.step));
+  for (int64_t i = 0; i < count; ++i) {
+    const Real g = gradient[i] * static_cast<Real>(p.gradient_scale);
+    w[i] -= static_cast<Real>(p.lr) * static_cast<Real>(p.weight_decay) * w[i];
+    m[i] = beta1 * m[i] + (1 - beta1) * g;
+    v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+    w[i] -= static_cast<Real>(p.lr / correction1) * m[i] /
+            (std::sqrt(v[i]) / static_cast<Real>(std::sqrt(correction2)) + static_cast<Real>(p.eps));
+  }
+}
+
+template <typename Real>
+void sgd(Real* w, const Real* gradient, int64_t count, Real lr, Real weight_decay, Real gradient_scale) {
+  for (int64_t i = 0; i < count; ++i) w[i] -= lr * (gradient_scale * gradient[i] + weight_decay * w[i]);
+}
+
+}  // namespace nibble::ops::ref
