@@ -8,23 +8,12 @@
 #include "nibble/core/models/batch.h"
 #include "nibble/core/models/decoder_config.h"
 #include "nibble/core/models/kv_cache.h"
+#include "nibble/core/nn/activation_store.h"
 #include "nibble/core/nn/block.h"
 #include "nibble/core/nn/hooks.h"
+#include "nibble/core/nn/makers.h"
 
 namespace nibble {
-
-/// Makes the weight of one Linear from wherever it comes: dense from a checkpoint, 4-bit, random. `module` is the
-/// module path ("model.layers.0.self_attn.q_proj"), shape [out, in].
-using LinearWeightMaker = std::function<std::unique_ptr<LinearWeight>(const std::string& module, const Shape& shape)>;
-
-/// Reads or makes one small parameter (norm, bias, embedding): full name and shape.
-using ParameterMaker = std::function<std::shared_ptr<Parameter>(const std::string& name, const Shape& shape)>;
-
-/// How activations are kept for the backward pass.
-enum class Recompute : uint8_t {
-  none,   ///< keep what each Block needs
-  block,  ///< keep each Block's input and run its forward again in backward (Chen et al. 2016)
-};
 
 class Decoder {
  public:

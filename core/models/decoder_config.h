@@ -1,0 +1,77 @@
+#pragma once
+// A model family as data: everything in which one decoder differs from another.
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nibble/core/nn/block.h"
+
+namespace nibble {
+
+/// Module names in the family's checkpoints. Internal names are these names, so nothing is ever mapped.
+struct TensorNames {
+  std::string embedding = "model.embed_tokens";
+  std::string positions;  ///< learned positions (GPT-2, OPT), empty = none
+  std::string layers = "model.layers.";
+  std::string final_norm = "model.norm";
+  std::string head = "lm_head";
+  BlockNames block;
+};
+
+/// What may differ between the layers of one model.
+struct LayerConfig {
+  int64_t window = 0;  ///< position i sees i-window+1..i; 0 = all before it
+  int rotary = 0;      ///< index into DecoderConfig::rope, -1 = no rope
+};
+
+struct DecoderConfig {
+  std::string model_type;    ///< "llama", "mistral", "qwen2", ...
+  std::string architecture;  ///< "LlamaForCausalLM"
+
+  int64_t vocab_size = 0;     ///< V
+  int64_t width = 0;          ///< D
+  int64_t mlp_width = 0;      ///< F
+  int64_t layers = 0;         ///< L
+  int64_t heads = 0;          ///< H
+  int64_t kv_heads = 0;       ///< G
+  int64_t head_size = 0;      ///< K
+  int64_t max_positions = 0;  ///< longest text the model was made for
+
+  NormConfig norm;
+  ops::Activation activation = ops::Activation::silu;
+  bool gated_mlp = true;
+  bool parallel_residual = false;
+  bool qk_norm = false;
+  bool qkv_bias = false, output_bias = false, mlp_bias = false, head_bias = false;
+
+  std::vector<RopeConfig> rope;    ///< one for each kind of layer
+  std::vector<LayerConfig> layer;  ///< [L]
+  float attention_scale = 0;       ///< of the scores
+  float attention_softcap = 0;     ///< 0 = off
+  float logit_softcap = 0;         ///< 0 = off
+  float embedding_scale = 1;       ///< multiplies the embeddings (Gemma: sqrt(D))
+  int64_t position_offset = 0;     ///< row of the learned positions that belongs to position 0 (OPT: 2)
+  bool tied_head = false;          ///< the head is the embedding
+
+  float initializer_range = 0.02f;  ///< standard deviation of random weights
+  int32_t bos_id = -1;              ///< -1 = none
+  std::vector<int32_t> eos_ids;     ///< ids that end a text, from config.json and generation_config.json
+
+  TensorNames names;
+
+  /// The layer's part as a Block takes it.
+  BlockConfig block(int64_t l) const;
+};
+
+/// Reads config.json of a Hugging Face directory (keys as published, or as Transformers 5 writes them), and
+/// generation_config.json for the ids that end a text if it is there. Throws InputError naming file and key when a
+/// value is missing, of the wrong type or out of bounds, and for an unknown architecture, rope type or activation with
+/// the list of known ones.
+DecoderConfig read_decoder_config(const std::filesystem::path& directory);
+
+/// The same from the text of a config.json; `place` names it in errors.
+DecoderConfig parse_decoder_config(std::string_view json, const std::string& place);
+
+}  // namespace nibble

@@ -1,0 +1,26 @@
+#pragma once
+// Text from a Decoder, one token at a time with a KV cache.
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "nibble/core/models/decoder.h"
+#include "nibble/core/models/sampler.h"
+
+namespace nibble {
+
+struct GenerateOptions {
+  int64_t max_new_tokens = 128;
+  SamplingOptions sampling;
+  /// Generation ends before any of these; usually DecoderConfig::eos_ids, empty = never.
+  std::vector<int32_t> stop_ids;
+};
+
+/// The ids that follow `prompt` (without it, and without the stop id). on_token, if given, is called with each id as it
+/// is chosen; returning false ends generation after that id. Ends at the model's last position. Throws InputError for
+/// an empty prompt, one longer than the model's positions, or an id outside the vocabulary.
+std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt, const GenerateOptions& options,
+                              const StepContext& step, const std::function<bool(int32_t)>& on_token = {});
+
+}  // namespace nibble

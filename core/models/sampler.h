@@ -1,0 +1,23 @@
+#pragma once
+// Choosing the next token from logits.
+
+#include <cstdint>
+#include <span>
+
+namespace nibble {
+
+struct SamplingOptions {
+  float temperature = 0;  ///< 0 = greedy: the largest logit, the lowest id among equals
+  int64_t top_k = 0;      ///< only the k largest; 0 = off
+  float top_p = 1;        ///< only the most probable that together reach p (Holtzman et al. 2019); 1 = off
+  uint64_t seed = 0;
+};
+
+/// Throws UsageError for values out of range (temperature < 0, top_k < 0, top_p outside (0, 1]).
+void check(const SamplingOptions& options);
+
+/// The token for `position`, from logits [V]: a function of (logits, options, position) only. Temperature first, then
+/// top-k, then top-p, as in Transformers. Throws NumericError when no logit is finite or one is NaN.
+int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, int64_t position);
+
+}  // namespace nibble

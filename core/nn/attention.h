@@ -1,0 +1,86 @@
+#pragma once
+// Causal self-attention of one decoder layer: projections, rotary embedding, attention, output projection.
+
+#include <optional>
+#include <span>
+
+#include "nibble/core/nn/linear.h"
+#include "nibble/core/nn/makers.h"
+#include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/rotary.h"
+#include "nibble/core/ops/attention.h"
+
+namespace nibble {
+
+struct AttentionConfig {
+  int64_t width = 0;      ///< D
+  int64_t heads = 1;      ///< H
+  int64_t kv_heads = 1;   ///< G
+  int64_t head_size = 0;  ///< K, need not be D / H
+  float scale = 1;        ///< of the scores, usually 1 / sqrt(K)
+  float softcap = 0;      ///< of the scores, 0 = off
+  int64_t window = 0;     ///< 0 = all positions before
+  int rotary = -1;        ///< index into LayerContext::rotary, -1 = no rope
+  bool qkv_bias = false;
+  bool output_bias = false;
+  std::optional<NormConfig> qk_norm;  ///< over the K elements of every query and key head, before rope (Qwen3)
+};
+
+/// Module names below the layer's prefix, in the family's own words.
+struct AttentionNames {
+  std::string q = "self_attn.q_proj", k = "self_attn.k_proj", v = "self_attn.v_proj", output = "self_attn.o_proj";
+  std::string q_norm = "self_attn.q_norm", k_norm = "self_attn.k_norm";
+};
+
+/// Keys and values of the tokens one layer has seen: [capacity, G * K] in the compute dtype, the first `length` rows
+/// in use. Keys are stored rotated.
+struct LayerCache {
+  Tensor k, v;
+  int64_t length = 0;
+};
+
+/// What every layer of one pass sees of the tokens.
+struct LayerContext {
+  Tensor positions;                           ///< [T] i32, in the document
+  std::span<const ops::AttentionSpan> spans;  ///< documents; ignored when a cache is given (then one document)
+  std::span<const RotaryTable> rotary;        ///< tables that hold every position
+};
+
+/// Kept from forward to backward.
+struct AttentionSaved {
+  LinearSaved q_proj, k_proj, v_proj, output;
+  NormSaved q_norm, k_norm;
+  Tensor q, k, v;      ///< as the attention saw them
+  Tensor out;          ///< [T, H * K]
+  Tensor log_sum_exp;  ///< [H, T] f32
+};
+
+class Attention {
+ public:
+  /// prefix: "model.layers.0."
+  Attention(const std::string& prefix, const AttentionNames& names, const AttentionConfig& config,
+            const Makers& makers);
+
+  const AttentionConfig& config() const { return config_; }
+  bool has_trainable() const;
+
+  /// y [T, D] (f32 or bf16) from x [T, D] in the compute dtype. cache: keys and values are appended to it and the
+  /// queries see all of it; needs room for T more rows.
+  void forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y, AttentionSaved* saved,
+               LayerCache* cache = nullptr);
+  /// dx [T, D] f32 = input gradient unless null; dy [T, D] in the compute dtype.
+  void backward(const Tensor& dy, const LayerContext& context, const StepContext& step, AttentionSaved&& saved,
+                Tensor* dx);
+
+  void visit(const ParameterVisitor& visitor);
+  void visit_linears(const std::function<void(Linear&)>& visitor);
+
+ private:
+  ops::AttentionParams params() const;
+
+  AttentionConfig config_;
+  Linear q_, k_, v_, output_;
+  std::optional<Norm> q_norm_, k_norm_;
+};
+
+}  // namespace nibble

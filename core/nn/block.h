@@ -1,0 +1,67 @@
+#pragma once
+// One decoder layer, driven by data: the unit of loading, gathering, recomputing and placing.
+
+#include "nibble/core/nn/attention.h"
+#include "nibble/core/nn/mlp.h"
+#include "nibble/core/nn/norm.h"
+
+namespace nibble {
+
+/// Module names below the layer's prefix; an empty name means the layer has no such norm.
+struct BlockNames {
+  AttentionNames attention;
+  MlpNames mlp;
+  std::string attention_norm = "input_layernorm";     ///< of the attention's input
+  std::string post_attention_norm;                    ///< of the attention's output (Gemma 2)
+  std::string mlp_norm = "post_attention_layernorm";  ///< of the MLP's input
+  std::string post_mlp_norm;                          ///< of the MLP's output (Gemma 2)
+};
+
+struct BlockConfig {
+  AttentionConfig attention;
+  MlpConfig mlp;
+  NormConfig norm;
+  bool parallel_residual = false;  ///< x + attention(norm x) + mlp(norm' x); without mlp_norm both share one norm
+};
+
+/// What the backward pass of one layer needs.
+struct BlockSaved {
+  NormSaved attention_norm, post_attention_norm, mlp_norm, post_mlp_norm;
+  AttentionSaved attention;
+  MlpSaved mlp;
+};
+
+class Block {
+ public:
+  /// prefix: "model.layers.0."
+  Block(const std::string& prefix, const BlockNames& names, const BlockConfig& config, const Makers& makers);
+
+  bool has_trainable() const;
+
+  /// The residual stream after this layer, [T, D] f32, from x [T, D] f32. saved == nullptr: inference (or the input is
+  /// kept and forward runs again). With a cache the tokens continue the cached document.
+  Tensor forward(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
+                 LayerCache* cache = nullptr);
+
+  /// gradient [T, D] f32: of the output on entry, of the input on return. Accumulates the gradients of everything
+  /// trainable inside. input_gradient = false: nothing below needs the input's gradient; `gradient` is then left
+  /// undefined in value and the work for it is not done.
+  void backward(Tensor& gradient, const LayerContext& context, const StepContext& step, BlockSaved&& saved,
+                bool input_gradient);
+
+  void visit(const ParameterVisitor& visitor);
+  void visit_linears(const std::function<void(Linear&)>& visitor);
+
+ private:
+  Tensor attention_half(const Tensor& x, const Tensor& normed, const LayerContext& context, const StepContext& step,
+                        BlockSaved* saved, LayerCache* cache);
+
+  BlockConfig config_;
+  std::optional<Norm> attention_norm_;
+  Attention attention_;
+  std::optional<Norm> post_attention_norm_, mlp_norm_;
+  Mlp mlp_;
+  std::optional<Norm> post_mlp_norm_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,43 @@
+#pragma once
+// Norm: RMSNorm or LayerNorm of the residual stream, with its parameters.
+
+#include "nibble/core/nn/makers.h"
+#include "nibble/core/nn/step_context.h"
+
+namespace nibble {
+
+enum class NormKind : uint8_t { rms, layer };
+
+struct NormConfig {
+  NormKind kind = NormKind::rms;
+  float eps = 1e-5f;
+  float weight_offset = 0;  ///< rms multiplies by (weight_offset + weight): 1 in Gemma
+  bool bias = false;        ///< layer only
+};
+
+/// What a Norm keeps from forward to backward; x is shared with the caller.
+struct NormSaved {
+  Tensor x;     ///< [T, D] f32
+  Tensor mean;  ///< [T] f32, layer only
+  Tensor inv;   ///< [T] f32: 1 / rms, or 1 / standard deviation
+};
+
+class Norm {
+ public:
+  /// name: module path; its parameters are name + ".weight" and name + ".bias", [size] f32.
+  Norm(const std::string& name, int64_t size, const NormConfig& config, const ParameterMaker& make);
+
+  bool has_trainable() const;
+  /// y [T, D] f32 or bf16 from x [T, D] f32. saved == nullptr: inference.
+  void forward(const Tensor& x, Tensor& y, const StepContext& step, NormSaved* saved) const;
+  /// dx [T, D] f32 += gradient from dy [T, D] f32 or bf16; accumulates the parameters' gradients.
+  void backward(const Tensor& dy, const StepContext& step, NormSaved&& saved, Tensor& dx);
+  void visit(const ParameterVisitor& visitor);
+
+ private:
+  NormConfig config_;
+  std::shared_ptr<Parameter> weight_;
+  std::shared_ptr<Parameter> bias_;
+};
+
+}  // namespace nibble
