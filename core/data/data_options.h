@@ -1,0 +1,53 @@
+#pragma once
+// What the `data` section of a recipe says; each member is the recipe key of the same name.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble {
+
+/// How a record is read. What each one takes is said at render_record() in format.h.
+enum class DataFormat : uint8_t { automatic, alpaca, chat, completion, text, tokens };
+
+/// "auto", "alpaca", ...; parse throws UsageError for another name, naming the nearest.
+std::string_view data_format_name(DataFormat format);
+DataFormat parse_data_format(std::string_view name);
+
+/// What happens to a sample longer than max_length. Text is never cut: it goes on in the next sequence.
+enum class Truncate : uint8_t {
+  error,  ///< refuse the data set, with counts
+  cut,    ///< keep the first max_length tokens, count it
+  drop,   ///< leave the sample out, count it
+};
+std::string_view truncate_name(Truncate truncate);
+Truncate parse_truncate(std::string_view name);
+
+/// A file, a directory (its .jsonl, .json and .txt files in the order of their names) or a glob pattern.
+struct DataSource {
+  std::string path;
+  /// How often an epoch takes each sample: 2 = twice, 0.5 = a keyed half of them, another one each epoch.
+  double weight = 1.0;
+};
+
+struct DataOptions {
+  std::vector<DataSource> train;
+  std::vector<DataSource> eval;
+  double eval_fraction = 0.0;                 ///< [0, 1): share of `train` held out by a keyed draw; excludes `eval`
+  DataFormat format = DataFormat::automatic;  ///< automatic: by the first record of each file
+  std::string chat_template;                  ///< `data.template`; empty = the model's own, for chat only
+  std::map<std::string, std::string> fields;  ///< our field name -> the file's ("prompt" -> "question")
+  int64_t max_length = 2048;                  ///< tokens of a sequence, at least 2
+  bool pack = true;                           ///< several documents in one sequence, blind to each other
+  bool shuffle = true;                        ///< false: the order of the files
+  bool train_on_prompt = false;               ///< loss on the prompt's tokens too
+  Truncate truncate = Truncate::error;
+  int64_t skip_bad = 0;  ///< malformed records that may be left out (counted); 0 = stop at the first
+};
+
+/// Throws UsageError, naming the recipe key, for a value out of range.
+void check_data_options(const DataOptions& options);
+
+}  // namespace nibble

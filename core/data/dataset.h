@@ -1,0 +1,93 @@
+#pragma once
+// A tokenized data set in memory: 4 bytes a token, shared by the views that split() makes.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nibble/core/data/data_options.h"
+#include "nibble/core/data/encoder.h"
+#include "nibble/core/models/batch.h"
+
+namespace nibble {
+
+/// What loading found; every record is accounted for: records = samples + the dropped ones + bad_records.
+struct DatasetReport {
+  int64_t records = 0;
+  int64_t samples = 0;
+  int64_t tokens = 0;             ///< of the samples
+  int64_t trained_tokens = 0;     ///< tokens that are predicted and count in the loss
+  int64_t bad_records = 0;        ///< malformed, left out by skip_bad
+  int64_t dropped_untrained = 0;  ///< no token to train (after cutting)
+  int64_t dropped_long = 0;       ///< longer than max_length with truncate = drop
+  int64_t truncated = 0;          ///< cut to max_length
+  int64_t truncated_tokens = 0;   ///< tokens lost by it
+  int64_t duplicate_bos = 0;      ///< texts that brought a BOS of their own
+  int64_t longest = 0;            ///< tokens of the longest sample before cutting
+  /// Samples by tokens before cutting: [i] counts lengths in [2^i, 2^(i+1)).
+  std::array<int64_t, 32> lengths{};
+  std::string first_bad;              ///< message of the first malformed record left out
+  std::vector<std::string> warnings;  ///< lines for the user
+
+  /// trained_tokens / tokens, 0 without tokens.
+  double trained_share() const;
+};
+
+/// One sample of a Dataset.
+struct SampleInfo {
+  const int32_t* codes = nullptr;  ///< token id, or ~id where it is not trained
+  uint32_t length = 0;             ///< tokens
+  uint32_t trained = 0;            ///< tokens after the first that are trained
+  uint32_t record = 0;             ///< number in the data set, from 0
+  uint16_t source = 0;             ///< which DataSource
+  bool whole = true;               ///< false: text that packing may cut
+};
+
+/// A sample for people.
+struct SamplePreview {
+  std::vector<int32_t> ids;
+  std::vector<std::string> texts;  ///< of each token
+  std::vector<bool> trained;       ///< whether the token is predicted and counts in the loss
+};
+
+class Dataset {
+ public:
+  /// Reads, renders and encodes all records of `sources`, in parallel, in the order of the files. Throws InputError
+  /// for bad input (see record_reader.h, format.h), for samples that are too long under truncate = error (with
+  /// counts), and for a data set without a sample to train on.
+  static Dataset load(const std::vector<DataSource>& sources, const DataOptions& options, const Encoder& encoder);
+
+  /// Splits off round(fraction * size) samples, at least 1, drawn by (seed): {train, eval}; both keep the files' order.
+  /// Text documents longer than max_length are cut first, so that a single document can be split too. 0 < fraction < 1.
+  std::pair<Dataset, Dataset> split(double fraction, uint64_t seed, int64_t max_length) const;
+
+  int64_t size() const { return static_cast<int64_t>(samples_.size()); }
+  const SampleInfo& info(int64_t i) const { return samples_.at(static_cast<size_t>(i)); }
+  const std::vector<SampleInfo>& samples() const { return samples_; }
+  /// By DataSource; all 1 after nothing else was asked.
+  const std::vector<double>& weights() const { return weights_; }
+
+  /// Tokens [begin, end) of sample i with their labels, under `index`.
+  Sample sample(int64_t i, uint32_t begin, uint32_t end, uint64_t index) const;
+  Sample sample(int64_t i) const;
+  SamplePreview preview(int64_t i, const Encoder& encoder) const;
+
+  /// Of the loaded sources, before split().
+  const DatasetReport& report() const { return report_; }
+
+  /// 16 hex digits over the files' bytes, their order, and every option that changes the tokens, their order or their
+  /// masks; not over paths. Differs when a resumed run would see other batches.
+  const std::string& fingerprint() const { return fingerprint_; }
+
+ private:
+  friend class DatasetBuilder;
+  std::vector<std::shared_ptr<const int32_t[]>> blocks_;
+  std::vector<SampleInfo> samples_;
+  std::vector<double> weights_;
+  DatasetReport report_;
+  std::string fingerprint_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,54 @@
+#pragma once
+// The sequences of one epoch: which pieces of which samples stand together, and in which order.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "nibble/core/data/dataset.h"
+
+namespace nibble {
+
+/// A permutation of 0..count-1 that depends on nothing but its arguments (Fisher-Yates on Philox).
+std::vector<uint32_t> keyed_permutation(uint64_t count, uint64_t seed, uint32_t purpose, uint64_t index);
+
+/// Tokens [begin, end) of a sample: one document of a sequence.
+struct Piece {
+  uint32_t sample = 0;
+  uint32_t begin = 0, end = 0;
+  uint32_t number = 0;  ///< in the epoch's order before packing; Sample::index, so dropout does not depend on packing
+};
+
+/// The sequences of an epoch, each some documents of max_length tokens together at most.
+class EpochPlan {
+ public:
+  int64_t size() const { return static_cast<int64_t>(first_.size()) - 1; }
+  std::span<const Piece> sequence(int64_t i) const {
+    const size_t k = static_cast<size_t>(i);
+    return {pieces_.data() + first_.at(k), pieces_.data() + first_.at(k + 1)};
+  }
+  void add(std::span<const Piece> documents);
+
+ private:
+  std::vector<Piece> pieces_;
+  std::vector<uint64_t> first_{0};
+};
+
+struct EpochOptions {
+  int64_t max_length = 2048;
+  bool pack = true;
+  bool shuffle = true;
+  uint64_t seed = 0;
+};
+
+/// A pure function of its arguments.
+/// - The order is a keyed permutation of (seed, epoch), or without shuffle the order of the files; weights repeat or
+///   draw samples first.
+/// - Without pack each sample is a sequence (long text several).
+/// - With pack, whole samples go where they fit best, longest first (best-fit decreasing); without shuffle into the
+///   current sequence while they fit, so that the order stays. Text documents follow one another and are cut at
+///   max_length, so no token is wasted; a cut document goes on as a document of its own.
+/// - Sequences without any token to predict are left out.
+EpochPlan plan_epoch(const Dataset& dataset, const EpochOptions& options, uint64_t epoch);
+
+}  // namespace nibble

@@ -1,0 +1,68 @@
+#pragma once
+// From files to records: JSON Lines, JSON arrays and plain text, read as streams, hostile input expected.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nibble/core/data/data_options.h"
+
+namespace nibble {
+
+/// One file of a data set.
+struct DataFile {
+  std::string path;
+  uint32_t source = 0;  ///< index of the DataSource that named it
+};
+
+/// The regular files that `sources` name, in order. A path that exists is taken literally before it is tried as a glob
+/// pattern (sorted). Throws InputError naming the source that is missing, empty, not a regular file (pipes, devices),
+/// or of a type that is not read (.parquet, .csv, .gz, ...).
+std::vector<DataFile> find_data_files(const std::vector<DataSource>& sources);
+
+/// The text of one record and where it begins.
+struct RawRecord {
+  std::string text;    ///< one JSON value, or for .txt a document
+  int64_t line = 1;    ///< from 1
+  int64_t column = 1;  ///< from 1, in characters
+};
+
+/// Reads the records of one file:
+/// - .jsonl, .ndjson, .json: objects, one a line (LF or CRLF, blank lines skipped, the last newline may be missing),
+/// or,
+///   when the file begins with '[', the elements of one JSON array.
+/// - .txt: the whole file is one document; the mark <|endoftext|> separates several. CRLF becomes LF, line breaks
+///   around a document are dropped, empty documents skipped.
+/// A UTF-8 byte order mark is skipped. JSON is only split here; format.h parses it.
+class RecordReader {
+ public:
+  /// Bytes of one JSON record at most.
+  static constexpr size_t kMaxRecordBytes = size_t{64} << 20;
+  /// Bytes of one .txt document at most.
+  static constexpr size_t kMaxDocumentBytes = size_t{1} << 30;
+
+  /// Throws InputError where the file is no regular file or UTF-16, IoError where it cannot be read.
+  explicit RecordReader(std::string path);
+  ~RecordReader();
+
+  const std::string& path() const;
+  bool is_text() const;
+
+  /// The next record, false at the end. Throws InputError ("file:line:column: ...") for a record above the cap, broken
+  /// array structure, or a .txt file that is not UTF-8.
+  bool next(RawRecord& record);
+
+  /// XXH3 (64 bits) of all bytes of the file, valid after next() returned false; and their number.
+  uint64_t hash() const;
+  uint64_t bytes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// "file:line:column" of byte `byte` of `record`.
+std::string record_place(const std::string& path, const RawRecord& record, size_t byte = 0);
+
+}  // namespace nibble

@@ -1,0 +1,43 @@
+#include "nibble/core/models/batch.h"
+
+namespace nibble {
+
+Batch make_batch(std::span<const Sample> samples, MemoryPool& pool) {
+  int64_t tokens = 0;
+  for (const Sample& sample : samples) {
+    NIBBLE_CHECK(!sample.ids.empty(), "a sample has at least one token");
+    NIBBLE_CHECK(sample.labels.empty() || sample.labels.size() == sample.ids.size(), "one label for each token");
+    NIBBLE_CHECK(sample.index <= INT32_MAX && sample.ids.size() <= UINT32_MAX,
+                 "sample index and position fit a row key");
+    tokens += static_cast<int64_t>(sample.ids.size());
+  }
+  NIBBLE_CHECK(tokens > 0, "a batch has at least one sample");
+
+  Batch batch;
+  batch.ids = Tensor::empty(pool, {tokens}, DType::i32, "token ids");
+  batch.targets = Tensor::empty(pool, {tokens}, DType::i32, "targets");
+  batch.positions = Tensor::empty(pool, {tokens}, DType::i32, "positions");
+  batch.row_keys = Tensor::empty(pool, {tokens}, DType::i64, "row keys");
+  batch.spans.reserve(samples.size());
+  int32_t* ids = batch.ids.data<int32_t>();
+  int32_t* targets = batch.targets.data<int32_t>();
+  int32_t* positions = batch.positions.data<int32_t>();
+  int64_t* keys = batch.row_keys.data<int64_t>();
+
+  int64_t row = 0;
+  for (const Sample& sample : samples) {
+    const int64_t length = static_cast<int64_t>(sample.ids.size());
+    batch.spans.push_back({row, row + length, row, row + length});
+    for (int64_t t = 0; t < length; ++t, ++row) {
+      const size_t next = static_cast<size_t>(t) + 1;
+      ids[row] = sample.ids[next - 1];
+      targets[row] = next < sample.labels.size() ? sample.labels[next] : kIgnoreLabel;
+      positions[row] = static_cast<int32_t>(t);
+      keys[row] = (static_cast<int64_t>(sample.index) << 32) + t;
+      batch.label_tokens += targets[row] != kIgnoreLabel;
+    }
+  }
+  return batch;
+}
+
+}  // namespace nibble
