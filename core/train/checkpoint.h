@@ -1,0 +1,89 @@
+#pragma once
+// Checkpoints of a run: whole or absent, verified when read, resumable to the same bits.
+//
+// checkpoints/step-N/
+//   state.json                            step, settings, slices, best evaluation
+//   recipe.json                           the resolved recipe
+//   trainable-00000-of-00001.safetensors  this rank's slices of the trainable parameters, by parameter name
+//   optimizer-00000-of-00001.safetensors  and of the optimizer's state
+//   manifest.json                         format version, size and XXH3-64 of every other file; written last
+//
+// Published by rename: `.tmp-step-N-<run>` is written, each file fsynced, the manifest last, the directory renamed to
+// step-N, the parent fsynced; older checkpoints are pruned after that.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nibble/core/nn/linear_weight.h"
+#include "nibble/core/train/observer.h"
+
+namespace nibble {
+
+/// Version of the layout above. A newer one is refused, never guessed at.
+inline constexpr int kCheckpointFormat = 1;
+
+/// The part of a tensor that one rank holds: `value` is the box of the global tensor that starts at `offset`.
+struct CheckpointSlice {
+  std::string name;
+  Tensor value;        ///< f32
+  Shape global_shape;  ///< shape of the whole tensor
+  Shape offset;        ///< first index in every dimension
+};
+
+/// Whole tensors as slices.
+std::vector<CheckpointSlice> whole_slices(const std::vector<NamedTensor>& tensors);
+
+/// Everything of a run that is not a tensor.
+struct TrainingState {
+  int64_t step = 0;               ///< updates done
+  int64_t optimizer_updates = 0;  ///< of these, updates the optimizer made (t of Adam)
+  int64_t data_step = 0;  ///< the next step takes its microbatches from here: the data order is a function of it
+  /// What must not change between stop and resume, name -> JSON text: recipe keys, fingerprints of base and data.
+  std::map<std::string, std::string> settings;
+  std::string recipe;  ///< the resolved recipe, JSON text
+  std::optional<double> best_loss;
+  int64_t best_step = 0;
+  int64_t evaluations_since_best = 0;
+  bool finished = false;  ///< no step is left (all done, or stopped early)
+};
+
+/// Name of the folder of a checkpoint, "step-12".
+std::string checkpoint_name(int64_t step);
+
+/// Writes `directory`/step-N by the protocol above and returns its path; an existing step-N is replaced. `run_id` keeps
+/// temporary names of different runs apart. Throws IoError; `directory` then holds what it held before.
+std::filesystem::path save_checkpoint(const std::filesystem::path& directory, const std::string& run_id,
+                                      const TrainingState& state, const std::vector<CheckpointSlice>& trainable,
+                                      const std::vector<CheckpointSlice>& optimizer);
+
+/// Checks sizes and hashes of every file in the manifest and reads the state. Throws InputError naming the file that is
+/// damaged or missing, and UsageError-free: a format newer than kCheckpointFormat is an InputError that says so.
+TrainingState read_checkpoint_state(const std::filesystem::path& checkpoint);
+
+/// Fills the slices from whatever slices the checkpoint has. Throws InputError when a tensor is missing, is not in the
+/// model, has another global shape, or is not covered entirely.
+void load_checkpoint_tensors(const std::filesystem::path& checkpoint, const std::vector<CheckpointSlice>& trainable,
+                             const std::vector<CheckpointSlice>& optimizer);
+
+/// A checkpoint that verified.
+struct FoundCheckpoint {
+  std::filesystem::path path;
+  TrainingState state;
+};
+
+/// The newest checkpoint in `directory` that verifies. Tells the observer about each newer one that does not. Nothing
+/// when there is none at all; throws InputError when there are some and none verifies, or the newest has a newer
+/// format.
+std::optional<FoundCheckpoint> newest_checkpoint(const std::filesystem::path& directory, const Observer& observer);
+
+/// Removes checkpoints of `directory` older than the `keep_last` newest, but never `keep_step`.
+void prune_checkpoints(const std::filesystem::path& directory, int keep_last, std::optional<int64_t> keep_step);
+
+/// Removes what interrupted saves left (names starting with ".tmp-"); returns how many.
+int sweep_temporary(const std::filesystem::path& directory);
+
+}  // namespace nibble

@@ -1,0 +1,31 @@
+#pragma once
+// Loss of a model on data it is not trained on.
+
+#include <cstdint>
+#include <functional>
+
+#include "nibble/core/models/batch.h"
+#include "nibble/core/nn/step_context.h"
+
+namespace nibble {
+
+class Decoder;
+
+struct Evaluation {
+  double loss = 0;        ///< mean over label tokens, natural log
+  double perplexity = 0;  ///< exp(loss)
+  int64_t label_tokens = 0;
+  int64_t tokens = 0;
+};
+
+/// Sum of the loss over one batch: Decoder::loss_sum, or what a pipeline does instead.
+using LossSum = std::function<double(const Batch& batch, const StepContext& step)>;
+
+/// Loss over batches 0..count-1, divided once by all label tokens; dropout is off. Throws InputError when no token has
+/// a label and NumericError when the loss is not finite.
+Evaluation evaluate(const LossSum& loss_sum, int64_t count, const std::function<Batch(int64_t)>& batch_at,
+                    DType compute_dtype, RankContext& rank);
+Evaluation evaluate(Decoder& model, int64_t count, const std::function<Batch(int64_t)>& batch_at, DType compute_dtype,
+                    RankContext& rank);
+
+}  // namespace nibble

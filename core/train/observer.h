@@ -1,0 +1,67 @@
+#pragma once
+// What a run tells whoever watches it. The library never prints; the command line and other programs set the calls they
+// care about.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace nibble {
+
+/// One optimizer step, as in metrics.jsonl.
+struct StepReport {
+  int64_t step = 0;         ///< from 1
+  int64_t total_steps = 0;  ///< of the whole run
+  double loss = 0;          ///< mean over label tokens, before this update
+  double lr = 0;
+  double grad_norm = 0;      ///< before clipping
+  int64_t label_tokens = 0;  ///< tokens the loss is averaged over
+  int64_t tokens = 0;        ///< all tokens of the step
+  double tokens_per_second = 0;
+  int64_t peak_memory_bytes = 0;  ///< largest resident size of the process so far
+  double seconds = 0;             ///< wall time of this step
+};
+
+/// One evaluation, after `step` updates.
+struct EvaluationReport {
+  int64_t step = 0;
+  double loss = 0;
+  double perplexity = 0;  ///< exp(loss)
+  int64_t label_tokens = 0;
+  int64_t tokens = 0;
+  double seconds = 0;
+  bool best = false;  ///< lowest loss of the run so far
+};
+
+/// Calls of a run, each optional. They are made on the thread that trains and may throw to end the run.
+struct Observer {
+  /// How a run starts: updates already done (0: from the beginning), and how many there will be.
+  std::function<void(int64_t step, int64_t total_steps)> on_start;
+  std::function<void(const StepReport&)> on_step;
+  std::function<void(const EvaluationReport&)> on_evaluation;
+  /// A checkpoint was published at `path`.
+  std::function<void(int64_t step, const std::string& path)> on_checkpoint;
+  /// Something a user should know: a fallback, a skipped step, what is being done now. One line without newline.
+  std::function<void(const std::string&)> on_message;
+  /// Asked after every step: whether to save a checkpoint and stop (a signal came).
+  std::function<bool()> stop_requested;
+
+  void start(int64_t step, int64_t total_steps) const {
+    if (on_start) on_start(step, total_steps);
+  }
+  void step(const StepReport& report) const {
+    if (on_step) on_step(report);
+  }
+  void evaluation(const EvaluationReport& report) const {
+    if (on_evaluation) on_evaluation(report);
+  }
+  void checkpoint(int64_t step, const std::string& path) const {
+    if (on_checkpoint) on_checkpoint(step, path);
+  }
+  void message(const std::string& line) const {
+    if (on_message) on_message(line);
+  }
+  bool stop() const { return stop_requested && stop_requested(); }
+};
+
+}  // namespace nibble

@@ -1,0 +1,105 @@
+#include "nibble/core/train/optimizer.h"
+
+#include <algorithm>
+#include <set>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/ops/optimizer.h"
+
+namespace nibble {
+
+std::string_view optimizer_name(OptimizerKind kind) { return kind == OptimizerKind::adamw ? "adamw" : "sgd"; }
+
+namespace {
+
+// Wildcard match of the whole text: back up to the last `*` on a mismatch.
+bool whole_matches(std::string_view pattern, std::string_view text) {
+  size_t p = 0, t = 0, star = std::string_view::npos, resume = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && (pattern[p] == text[t] || pattern[p] == '?') && pattern[p] != '*') {
+      ++p, ++t;
+    } else if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      resume = t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++resume;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+}  // namespace
+
+bool name_matches(std::string_view pattern, std::string_view name) {
+  return whole_matches("*" + std::string(pattern) + "*", name);
+}
+
+Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options, MemoryPool& pool)
+    : parameters_(std::move(parameters)), options_(std::move(options)) {
+  if (parameters_.empty()) throw UsageError("nothing is trainable", "check adapter.target_modules");
+  std::set<std::string_view> names;
+  for (const Parameter* parameter : parameters_) {
+    NIBBLE_CHECK(parameter->trainable && parameter->gradient && parameter->value.dtype() == DType::f32,
+                 parameter->name + " is not a trainable f32 parameter");
+    if (!names.insert(parameter->name).second) throw UsageError("two trainable tensors are named " + parameter->name);
+    State state;
+    const bool decays =
+        std::none_of(options_.no_decay.begin(), options_.no_decay.end(),
+                     [&](const std::string& pattern) { return name_matches(pattern, parameter->name); });
+    if (decays) state.weight_decay = static_cast<float>(options_.weight_decay);
+    if (options_.kind == OptimizerKind::adamw) {
+      const Shape& shape = parameter->value.shape();
+      state.exp_avg = Tensor::zeros(pool, shape, DType::f32, "optimizer state of " + parameter->name);
+      state.exp_avg_sq = Tensor::zeros(pool, shape, DType::f32, "optimizer state of " + parameter->name);
+    }
+    states_.push_back(std::move(state));
+  }
+}
+
+void Optimizer::step(double lr, double gradient_scale) {
+  ++updates_;
+  const float scale = static_cast<float>(gradient_scale);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = *parameters_[i];
+    State& state = states_[i];
+    if (options_.kind == OptimizerKind::sgd) {
+      ops::sgd(parameter.value, parameter.gradient, static_cast<float>(lr), state.weight_decay, scale);
+      continue;
+    }
+    ops::AdamWParams params;
+    params.lr = static_cast<float>(lr);
+    params.beta1 = static_cast<float>(options_.beta1);
+    params.beta2 = static_cast<float>(options_.beta2);
+    params.eps = static_cast<float>(options_.eps);
+    params.weight_decay = state.weight_decay;
+    params.step = updates_;
+    params.gradient_scale = scale;
+    ops::adamw(parameter.value, parameter.gradient, state.exp_avg, state.exp_avg_sq, params);
+  }
+}
+
+void Optimizer::zero_gradients() {
+  for (Parameter* parameter : parameters_) parameter->gradient.zero();
+}
+
+int64_t Optimizer::size() const {
+  int64_t values = 0;
+  for (const Parameter* parameter : parameters_) values += parameter->value.numel();
+  return values;
+}
+
+std::vector<NamedTensor> Optimizer::state() const {
+  std::vector<NamedTensor> named;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (options_.kind != OptimizerKind::adamw) continue;
+    named.push_back({parameters_[i]->name + ".exp_avg", states_[i].exp_avg});
+    named.push_back({parameters_[i]->name + ".exp_avg_sq", states_[i].exp_avg_sq});
+  }
+  return named;
+}
+
+}  // namespace nibble

@@ -1,0 +1,66 @@
+#pragma once
+// Optimizers over named parameters.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nibble/core/nn/linear_weight.h"
+#include "nibble/core/nn/parameter.h"
+#include "nibble/core/tensor/memory_pool.h"
+
+namespace nibble {
+
+enum class OptimizerKind : uint8_t { adamw, sgd };
+
+/// "adamw", "sgd"
+std::string_view optimizer_name(OptimizerKind kind);
+
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::adamw;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  ///< adamw only
+  double weight_decay = 0;                        ///< of every trainable tensor, as torch.optim.AdamW
+  /// Tensors without decay: a pattern matches when it occurs in the name; `*` stands for any text and `?` for one
+  /// character ("norm", "layers.*.bias").
+  std::vector<std::string> no_decay;
+};
+
+/// Holds the state of every parameter it is given (f32 tensors from `pool`) and updates values from gradients.
+/// adamw keeps exp_avg and exp_avg_sq (8 bytes for each weight), sgd keeps nothing. The parameters must outlive it.
+class Optimizer {
+ public:
+  /// Throws UsageError when there are no parameters or two have one name, and std::logic_error when one is not
+  /// trainable f32.
+  Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options, MemoryPool& pool);
+
+  /// One update of all parameters from their gradients, each multiplied by gradient_scale first (clipping).
+  void step(double lr, double gradient_scale = 1.0);
+  void zero_gradients();
+
+  const std::vector<Parameter*>& parameters() const { return parameters_; }
+  const OptimizerOptions& options() const { return options_; }
+  /// Number of trainable values.
+  int64_t size() const;
+
+  /// Updates done so far (t of Adam's bias correction); set when a run resumes.
+  int64_t updates() const { return updates_; }
+  void set_updates(int64_t updates) { updates_ = updates; }
+  /// The state by name, "<parameter>.exp_avg" and so on, sharing the bytes: written to checkpoints and read into.
+  std::vector<NamedTensor> state() const;
+
+ private:
+  struct State {
+    float weight_decay = 0;
+    Tensor exp_avg, exp_avg_sq;
+  };
+  std::vector<Parameter*> parameters_;
+  OptimizerOptions options_;
+  std::vector<State> states_;
+  int64_t updates_ = 0;
+};
+
+/// Whether `pattern` (see OptimizerOptions::no_decay) matches `name`.
+bool name_matches(std::string_view pattern, std::string_view name);
+
+}  // namespace nibble

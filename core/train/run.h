@@ -1,0 +1,108 @@
+#pragma once
+// A run: one output directory, its lock, its metrics and checkpoints, where it stands and when it ends.
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "nibble/core/base/rank_context.h"
+#include "nibble/core/train/checkpoint.h"
+#include "nibble/core/train/evaluate.h"
+#include "nibble/core/train/observer.h"
+#include "nibble/core/train/optimizer.h"
+#include "nibble/core/train/train_step.h"
+
+namespace nibble {
+
+/// How often something happens: every so many steps, every so many seconds, or (both 0) never.
+struct Interval {
+  int64_t steps = 0;
+  double seconds = 0;
+};
+
+struct RunOptions {
+  std::filesystem::path dir;
+  /// "auto": continue from the newest valid checkpoint if there is one; "never": start at the beginning; else the path
+  /// of a checkpoint to continue from.
+  std::string resume = "auto";
+  /// Start over where a run exists (resume "never" or another run's checkpoint), or continue although settings changed.
+  bool force = false;
+  int keep_last = 2;
+  bool keep_best = false;  ///< save at every new lowest evaluation loss and keep that checkpoint
+  Interval save_every{0, 600};
+  Interval eval_every;     ///< an evaluation after the last step is always due
+  int64_t log_every = 1;   ///< steps between lines of metrics.jsonl
+  int64_t early_stop = 0;  ///< stop after so many evaluations without a new lowest loss; 0: never
+  int64_t total_steps = 0;
+  std::string recipe;  ///< the resolved recipe, JSON text: written to recipe.json and every checkpoint
+  /// What must be equal when a run continues, name -> JSON text (TrainingState::settings).
+  std::map<std::string, std::string> settings;
+};
+
+/// Single owner of an output directory. The order of calls in a recipe:
+///
+///   Run run = Run::open(options, rank, observer);
+///   ... make the model and the optimizer ...
+///   run.restore(optimizer);
+///   while (run.next_step()) {
+///     const StepResult result = train_step(...run.step()...);
+///     run.log(result, lr);
+///     if (run.evaluation_due()) run.log(evaluate(...));
+///     run.checkpoint_if_due(optimizer);
+///   }
+///   run.finish(optimizer);
+///   ... write the adapter or the model into run.dir() ...
+class Run {
+ public:
+  /// Creates and locks the directory, sweeps leftovers of interrupted saves, finds the checkpoint to continue from,
+  /// cuts metrics.jsonl after its step and writes recipe.json. Throws
+  /// - UsageError: the directory is in use by another process; it has a run and resume is "never"; it has results but
+  /// no
+  ///   checkpoint; settings differ from the checkpoint's (all differences are listed); each unless options.force, where
+  ///   the lock is not negotiable;
+  /// - InputError: no checkpoint verifies, or the named one does not; IoError: the directory cannot be written.
+  static Run open(const RunOptions& options, RankContext& rank, const Observer& observer);
+
+  Run(Run&&) noexcept;
+  Run& operator=(Run&&) noexcept;
+  ~Run();
+
+  const std::filesystem::path& dir() const;
+  /// The checkpoint this run continues from, if any.
+  std::optional<std::filesystem::path> resumed_from() const;
+
+  /// Fills parameters and optimizer state from the checkpoint; nothing when the run starts at the beginning.
+  void restore(Optimizer& optimizer);
+
+  /// Advances to the next step; false when all steps are done, or the run was stopped early.
+  bool next_step();
+  /// Number of the current step, from 1.
+  int64_t step() const;
+  /// Writes the step's line to metrics.jsonl (every log_every steps, and the last) and tells the observer.
+  void log(const StepResult& result, double lr);
+
+  bool evaluation_due() const;
+  /// Writes the evaluation's line, updates best loss and early stop. Call before checkpoint_if_due.
+  void log(const Evaluation& evaluation);
+
+  /// Saves when an interval has passed, at a new best (keep_best), and after the last step. When the observer asks to
+  /// stop: saves and throws Interrupted.
+  void checkpoint_if_due(Optimizer& optimizer);
+
+  /// With keep_best, puts the parameters of the best checkpoint back, so that they are what is exported.
+  /// Returns the step whose parameters the optimizer's parameters now are.
+  int64_t finish(Optimizer& optimizer);
+
+  /// Where this run stands.
+  const TrainingState& state() const;
+
+ private:
+  struct Impl;
+  explicit Run(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nibble
