@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "nibble/core/data/data_options.h"
 #include "nibble/core/train/optimizer.h"
 #include "nibble/core/train/run.h"
 #include "nibble/core/train/schedule.h"
@@ -52,12 +53,6 @@ struct AdapterRecipe {
   /// Keys of this section that the recipe gives (the others have their defaults): with `path`, only these must agree
   /// with the directory's adapter_config.json.
   std::vector<std::string> given;
-};
-
-/// A file, directory or glob, and how often it counts against the others.
-struct DataSource {
-  std::string path;
-  double weight = 1;
 };
 
 struct DataRecipe {
