@@ -1,0 +1,54 @@
+#pragma once
+// LoRA (Hu et al. 2021): a low-rank change beside a frozen weight, W + s B A.
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "nibble/core/nn/adapter.h"
+
+namespace nibble {
+
+/// The numbers of one LoRA.
+struct LoraSettings {
+  double scaling = 1;  ///< s: alpha / r or alpha / sqrt(r)
+  float dropout = 0;   ///< in [0, 1), on the input of A, while training
+};
+
+/// y += s (drop(x) A^T B^T + b). A [R, in], B [out, R] and b [out] are f32; products run in the dtype of x.
+class LoraAdapter final : public Adapter {
+ public:
+  /// module: path of the Linear, keys the dropout masks. b may be null. All f32; trainable or not, all alike.
+  LoraAdapter(const std::string& module, LoraSettings settings, std::shared_ptr<Parameter> a,
+              std::shared_ptr<Parameter> b, std::shared_ptr<Parameter> b_bias = nullptr);
+
+  void forward(const Tensor& x, const LinearWeight& base, Tensor& y, const StepContext& step,
+               AdapterSaved* saved) override;
+  Tensor backward(const Tensor& dy, const Tensor& x, const LinearWeight& base, const StepContext& step,
+                  AdapterSaved&& saved, Tensor* dx, bool accumulate) override;
+  bool trainable() const override { return a_->trainable; }
+  void visit(const ParameterVisitor& visitor) override;
+  void merge_rows(int64_t begin, Tensor& rows) const override;
+
+  int64_t r() const { return a_->value.dim(0); }
+  const LoraSettings& settings() const { return settings_; }
+
+ private:
+  /// x, or its dropped-out copy while training.
+  Tensor dropped(const Tensor& x, const StepContext& step) const;
+  bool drops(const StepContext& step) const { return step.training && settings_.dropout > 0; }
+
+  uint32_t site_;
+  LoraSettings settings_;
+  std::shared_ptr<Parameter> a_, b_, b_bias_;
+};
+
+/// "base_model.model." + module + ".lora_A.weight" and so on: names in a PEFT file.
+std::string lora_a_name(const std::string& module);
+std::string lora_b_name(const std::string& module);
+std::string lora_b_bias_name(const std::string& module);
+
+/// A number that stands for a module path in random streams, the same on every rank and in every layout.
+uint64_t module_key(const std::string& module);
+
+}  // namespace nibble

@@ -1,0 +1,59 @@
+#pragma once
+// What an adapter is and where it goes, by the names and rules of PEFT's LoraConfig.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace nibble {
+
+/// Which modules: names (the whole path, or its end after a dot), or one regular expression of Python's `re` that must
+/// match the whole path. The pattern "all-linear" (any case) means every Linear but the output head.
+struct ModuleSelector {
+  std::vector<std::string> names;
+  std::string pattern;  ///< empty: none
+
+  bool empty() const { return names.empty() && pattern.empty(); }
+  bool all_linear() const;
+};
+
+/// How A and B start.
+enum class LoraInit : uint8_t {
+  standard,  ///< PEFT `true`: A uniform in +-1/sqrt(in), B zero
+  gaussian,  ///< A normal with deviation 1/r, B zero
+  random,    ///< PEFT `false`: A uniform in +-1/sqrt(in), B uniform in +-1/sqrt(r): not neutral, for tests
+};
+
+/// Which existing biases are trained beside the adapter.
+enum class BiasTraining : uint8_t { none, lora_only, all };
+
+/// Keys of PEFT's LoraConfig with PEFT's defaults.
+struct AdapterOptions {
+  int64_t r = 8;
+  double lora_alpha = 8;
+  double lora_dropout = 0;        ///< in [0, 1), applied to the input of A
+  ModuleSelector target_modules;  ///< empty: PEFT's default of the model type
+  ModuleSelector exclude_modules;
+  bool use_rslora = false;  ///< scaling alpha / sqrt(r) (Kalajdzievski 2023) instead of alpha / r
+  bool use_dora = false;    ///< weight-decomposed LoRA (Liu et al. 2024)
+  bool lora_bias = false;   ///< B has a bias
+  LoraInit init_lora_weights = LoraInit::standard;
+  /// Regular expression for the end of a module path (from a dot or the start) -> value; the first that matches wins.
+  std::vector<std::pair<std::string, int64_t>> rank_pattern;
+  std::vector<std::pair<std::string, double>> alpha_pattern;
+  std::optional<std::vector<int64_t>> layers_to_transform;  ///< only with a list of target names
+  std::vector<std::string> layers_pattern;
+  std::vector<std::string> modules_to_save;  ///< ends of module paths, trained whole
+  BiasTraining bias = BiasTraining::none;
+  bool fan_in_fan_out = false;     ///< the base keeps W as [in, out] (GPT-2); written to the directory, not needed here
+  std::string base_model;          ///< base_model_name_or_path
+  std::string task = "CAUSAL_LM";  ///< task_type
+};
+
+/// Throws UsageError, placed at `place` (a recipe key or a file), for values that cannot be: r < 1, dropout outside
+/// [0, 1), a pattern that is no regular expression, layers_to_transform without a list of targets, ...
+void check_options(const AdapterOptions& options, const std::string& place);
+
+}  // namespace nibble

@@ -1,0 +1,278 @@
+#include "nibble/adapters/target_modules.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <set>
+
+#include "nibble/adapters/python_regex.h"
+#include "nibble/core/base/error.h"
+
+namespace nibble {
+
+namespace {
+
+struct DefaultTargets {
+  std::string_view model_type;
+  std::array<std::string_view, 4> names;
+};
+
+// peft/utils/constants.py, the decoder families that are supported here or soon will be
+constexpr std::array kDefaultTargets{
+    DefaultTargets{"llama", {"q_proj", "v_proj"}},
+    DefaultTargets{"mistral", {"q_proj", "v_proj"}},
+    DefaultTargets{"mixtral", {"q_proj", "v_proj"}},
+    DefaultTargets{"qwen2", {"q_proj", "v_proj"}},
+    DefaultTargets{"qwen3", {"q_proj", "v_proj"}},
+    DefaultTargets{"gemma", {"q_proj", "v_proj"}},
+    DefaultTargets{"gemma2", {"q_proj", "v_proj"}},
+    DefaultTargets{"gemma3_text", {"q_proj", "v_proj"}},
+    DefaultTargets{"opt", {"q_proj", "v_proj"}},
+    DefaultTargets{"stablelm", {"q_proj", "v_proj"}},
+    DefaultTargets{"phi", {"q_proj", "v_proj", "fc1", "fc2"}},
+    DefaultTargets{"gptj", {"q_proj", "v_proj"}},
+    DefaultTargets{"gpt_neo", {"q_proj", "v_proj"}},
+    DefaultTargets{"gpt2", {"c_attn"}},
+    DefaultTargets{"gpt_bigcode", {"c_attn"}},
+    DefaultTargets{"gpt_neox", {"query_key_value"}},
+    DefaultTargets{"falcon", {"query_key_value"}},
+    DefaultTargets{"bloom", {"query_key_value"}},
+    DefaultTargets{"mpt", {"Wqkv"}},
+};
+
+bool is_named(const std::string& module, const std::string& name) {
+  return module == name || module.ends_with("." + name);
+}
+
+std::string last_part(const std::string& module) { return module.substr(module.rfind('.') + 1); }
+
+/// A ModuleSelector with its regular expression compiled.
+class Selection {
+ public:
+  explicit Selection(const ModuleSelector& selector) : names_(selector.names) {
+    if (!selector.pattern.empty()) pattern_.emplace(selector.pattern);
+  }
+  bool matches(const std::string& module) const {
+    if (pattern_) return pattern_->matches_whole(module);
+    return std::any_of(names_.begin(), names_.end(), [&](const auto& name) { return is_named(module, name); });
+  }
+  bool holds_path(const std::string& module) const {
+    return !pattern_ && std::find(names_.begin(), names_.end(), module) != names_.end();
+  }
+
+ private:
+  std::vector<std::string> names_;
+  std::optional<PythonRegex> pattern_;
+};
+
+/// layers_to_transform: the index is the first number in the path, or the one after layers_pattern.
+class LayerFilter {
+ public:
+  explicit LayerFilter(const AdapterOptions& options) : indices_(options.layers_to_transform) {
+    if (!indices_) return;
+    if (options.layers_pattern.empty()) patterns_.emplace_back(R"(.*?\.[^.]*\.(\d+)\.)");
+    for (const std::string& pattern : options.layers_pattern) {
+      patterns_.emplace_back("(?:^|.*?\\.)" + pattern + "\\.(\\d+)\\.");
+    }
+  }
+  bool holds(const std::string& module) const {
+    if (!indices_ || indices_->empty()) return true;
+    for (const PythonRegex& pattern : patterns_) {
+      const std::optional<std::string> digits = pattern.first_group(module);
+      if (!digits) continue;
+      int64_t index = -1;
+      std::from_chars(digits->data(), digits->data() + digits->size(), index);
+      return std::find(indices_->begin(), indices_->end(), index) != indices_->end();
+    }
+    return false;
+  }
+
+ private:
+  std::optional<std::vector<int64_t>> indices_;
+  std::vector<PythonRegex> patterns_;
+};
+
+/// Modules saved whole, and those inside them, get no adapter.
+std::vector<PythonRegex> saved_whole(const AdapterOptions& options) {
+  std::vector<PythonRegex> made;
+  for (const std::string& name : options.modules_to_save) made.emplace_back("(^|.*\\.)" + name + "($|\\..*)");
+  return made;
+}
+
+template <typename Value>
+const std::pair<std::string, Value>* find_pattern(const std::vector<std::pair<std::string, Value>>& patterns,
+                                                  const std::string& module) {
+  for (const auto& entry : patterns) {
+    if (PythonRegex("(.*\\.)?(" + entry.first + ")$").matches_start(module)) return &entry;
+  }
+  return nullptr;
+}
+
+template <typename Value>
+void add_unmatched(const std::vector<std::pair<std::string, Value>>& patterns, const std::string& key,
+                   TargetModules& found) {
+  for (const auto& entry : patterns) {
+    const PythonRegex regex("(.*\\.)?(" + entry.first + ")$");
+    const bool used = std::any_of(found.modules.begin(), found.modules.end(),
+                                  [&](const std::string& module) { return regex.matches_start(module); });
+    if (!used) found.unmatched_entries.push_back(key + " \"" + entry.first + "\"");
+  }
+}
+
+[[noreturn]] void nothing_selected(std::span<const std::string> linears, const std::string& head,
+                                   const AdapterOptions& options) {
+  std::set<std::string> kinds;
+  for (const std::string& module : linears) {
+    if (module != head) kinds.insert(last_part(module));
+  }
+  std::string known, wanted;
+  for (const std::string& kind : kinds) known += (known.empty() ? "" : ", ") + kind;
+  for (const std::string& name : options.target_modules.names) wanted += (wanted.empty() ? "" : ", ") + name;
+  if (!options.target_modules.pattern.empty()) wanted = options.target_modules.pattern;
+  std::string with;
+  if (!options.exclude_modules.empty()) with += ", exclude_modules";
+  if (options.layers_to_transform) with += ", layers_to_transform";
+  if (!options.modules_to_save.empty()) with += ", modules_to_save";
+  throw UsageError("target_modules (" + wanted + ")" + (with.empty() ? "" : " with" + with.substr(1)) +
+                       " select no module of the model",
+                   "the model has " + known + " (or use \"all-linear\")");
+}
+
+}  // namespace
+
+bool ModuleSelector::all_linear() const {
+  std::string lower = pattern;
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  return lower == "all-linear";
+}
+
+std::vector<std::string> default_target_modules(const std::string& model_type) {
+  for (const DefaultTargets& entry : kDefaultTargets) {
+    if (entry.model_type != model_type) continue;
+    std::vector<std::string> names;
+    for (std::string_view name : entry.names) {
+      if (!name.empty()) names.emplace_back(name);
+    }
+    return names;
+  }
+  throw UsageError("there are no default target_modules for model type \"" + model_type + "\"",
+                   "name them, or use \"all-linear\"");
+}
+
+TargetModules match_target_modules(std::span<const std::string> linears, const std::string& head,
+                                   const std::string& model_type, const AdapterOptions& options) {
+  ModuleSelector targets = options.target_modules;
+  const bool all_linear = targets.all_linear();
+  if (targets.empty()) targets.names = default_target_modules(model_type);
+  const Selection wanted(all_linear ? ModuleSelector{} : targets);
+  const Selection excluded(options.exclude_modules);
+  const std::vector<PythonRegex> whole = saved_whole(options);
+  const LayerFilter layers(options);
+
+  TargetModules found;
+  for (const std::string& module : linears) {
+    if (excluded.matches(module)) continue;
+    if (std::any_of(whole.begin(), whole.end(), [&](const auto& regex) { return regex.matches_start(module); })) {
+      continue;
+    }
+    const bool selected = all_linear ? module != head : wanted.matches(module);
+    // a whole path in the list, as all-linear writes it out, is taken whatever its layer
+    if (selected && (all_linear || wanted.holds_path(module) || layers.holds(module))) found.modules.push_back(module);
+  }
+  if (found.modules.empty()) nothing_selected(linears, head, options);
+
+  const auto count_unused = [&](const std::vector<std::string>& names, const std::string& key) {
+    for (const std::string& name : names) {
+      if (std::none_of(linears.begin(), linears.end(), [&](const auto& module) { return is_named(module, name); })) {
+        found.unmatched_entries.push_back(key + " \"" + name + "\"");
+      }
+    }
+  };
+  count_unused(targets.names, "target_modules");
+  count_unused(options.exclude_modules.names, "exclude_modules");
+  if (!options.exclude_modules.pattern.empty() &&
+      std::none_of(linears.begin(), linears.end(), [&](const auto& module) { return excluded.matches(module); })) {
+    found.unmatched_entries.push_back("exclude_modules \"" + options.exclude_modules.pattern + "\"");
+  }
+  add_unmatched(options.rank_pattern, "rank_pattern", found);
+  add_unmatched(options.alpha_pattern, "alpha_pattern", found);
+  return found;
+}
+
+int64_t rank_of(const AdapterOptions& options, const std::string& module) {
+  const auto* entry = find_pattern(options.rank_pattern, module);
+  return entry ? entry->second : options.r;
+}
+
+double alpha_of(const AdapterOptions& options, const std::string& module) {
+  const auto* entry = find_pattern(options.alpha_pattern, module);
+  return entry ? entry->second : options.lora_alpha;
+}
+
+double lora_scaling(const AdapterOptions& options, const std::string& module, int64_t r) {
+  const double alpha = alpha_of(options, module);
+  return options.use_rslora ? alpha / std::sqrt(static_cast<double>(r)) : alpha / static_cast<double>(r);
+}
+
+bool is_module_to_save(const AdapterOptions& options, const std::string& module) {
+  return std::any_of(options.modules_to_save.begin(), options.modules_to_save.end(),
+                     [&](const std::string& name) { return module.ends_with(name); });
+}
+
+std::vector<std::string> target_names(std::span<const std::string> matched, std::span<const std::string> linears,
+                                      const std::string& head) {
+  std::set<std::string> ends;
+  for (const std::string& module : matched) ends.insert(last_part(module));
+  const std::set<std::string> chosen(matched.begin(), matched.end());
+  const bool exact = std::all_of(linears.begin(), linears.end(), [&](const std::string& module) {
+    return ends.count(last_part(module)) == 0 || chosen.count(module) != 0;
+  });
+  if (exact && ends.count(last_part(head)) == 0) return {ends.begin(), ends.end()};
+  return {matched.begin(), matched.end()};
+}
+
+void check_options(const AdapterOptions& options, const std::string& place) {
+  const auto refuse = [&](const std::string& reason, const std::string& remedy) {
+    throw UsageError(reason, remedy, place);
+  };
+  constexpr int64_t kMostRank = int64_t{1} << 20;
+  const auto check_rank = [&](int64_t r, const std::string& key) {
+    if (r < 1 || r > kMostRank) refuse(key + " is " + std::to_string(r), "it must be at least 1");
+  };
+  const auto check_alpha = [&](double alpha, const std::string& key) {
+    if (!std::isfinite(alpha)) refuse(key + " is not a finite number", "");
+  };
+  check_rank(options.r, "r");
+  check_alpha(options.lora_alpha, "lora_alpha");
+  if (!(options.lora_dropout >= 0 && options.lora_dropout < 1)) {
+    refuse("lora_dropout is " + std::to_string(options.lora_dropout), "it must be in [0, 1)");
+  }
+  if (options.layers_to_transform && !options.target_modules.pattern.empty()) {
+    refuse("layers_to_transform needs target_modules as a list of names", "name the modules, or drop the layers");
+  }
+  if (!options.layers_pattern.empty() && !options.layers_to_transform) {
+    refuse("layers_pattern without layers_to_transform", "give the layers too");
+  }
+  try {
+    for (const auto& [key, r] : options.rank_pattern) {
+      check_rank(r, "rank_pattern \"" + key + "\"");
+      PythonRegex("(.*\\.)?(" + key + ")$");
+    }
+    for (const auto& [key, alpha] : options.alpha_pattern) {
+      check_alpha(alpha, "alpha_pattern \"" + key + "\"");
+      PythonRegex("(.*\\.)?(" + key + ")$");
+    }
+    if (!options.target_modules.pattern.empty()) PythonRegex check(options.target_modules.pattern);
+    if (!options.exclude_modules.pattern.empty()) PythonRegex check(options.exclude_modules.pattern);
+    saved_whole(options);
+    LayerFilter(options).holds("");
+  } catch (const UsageError& error) {
+    const std::string line = error.what();
+    if (line.starts_with(place)) throw;
+    refuse(line, "");
+  }
+}
+
+}  // namespace nibble

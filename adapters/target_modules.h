@@ -1,0 +1,41 @@
+#pragma once
+// Which Linears get an adapter, by the rules of PEFT 0.21 (peft/tuners/tuners_utils.py, check_target_module_exists).
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "nibble/adapters/options.h"
+
+namespace nibble {
+
+/// What the options select in one model.
+struct TargetModules {
+  std::vector<std::string> modules;            ///< paths that get an adapter, in the order given
+  std::vector<std::string> unmatched_entries;  ///< names and patterns of the options that select nothing
+};
+
+/// PEFT's default target_modules for a `model_type` of config.json. Throws UsageError for a type without one.
+std::vector<std::string> default_target_modules(const std::string& model_type);
+
+/// `linears`: path of every Linear, output head included; `head`: path of the output head ("lm_head"), left out by
+/// "all-linear"; model_type as in config.json, for empty target_modules. Throws UsageError, listing the kinds of
+/// modules there are, when nothing is selected.
+TargetModules match_target_modules(std::span<const std::string> linears, const std::string& head,
+                                   const std::string& model_type, const AdapterOptions& options);
+
+/// r and lora_alpha of one module: the first key of the pattern that matches its path, else the general value.
+int64_t rank_of(const AdapterOptions& options, const std::string& module);
+double alpha_of(const AdapterOptions& options, const std::string& module);
+
+/// alpha / r, or alpha / sqrt(r) with use_rslora.
+double lora_scaling(const AdapterOptions& options, const std::string& module, int64_t r);
+
+/// Whether a path is one of modules_to_save (PEFT: plain end of the path, no dot needed).
+bool is_module_to_save(const AdapterOptions& options, const std::string& module);
+
+/// The targets as a list of names for adapter_config.json: what "all-linear" and defaults stand for.
+std::vector<std::string> target_names(std::span<const std::string> matched, std::span<const std::string> linears,
+                                      const std::string& head);
+
+}  // namespace nibble
