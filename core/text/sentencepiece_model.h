@@ -1,0 +1,32 @@
+#pragma once
+// A strict reader of sentencepiece's tokenizer.model, run before the library sees the file.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+/// What a piece is (SentencePiece.Type of sentencepiece_model.proto).
+enum class PieceKind { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+
+struct SentencePieceEntry {
+  std::string text;
+  float score = 0;
+  PieceKind kind = PieceKind::kNormal;
+};
+
+/// A checked model file: `bytes` may be handed to the library.
+struct SentencePieceModel {
+  std::string bytes;
+  std::vector<SentencePieceEntry> pieces;
+  bool add_dummy_prefix = true;
+  bool byte_fallback = false;
+};
+
+/// Walks the protocol buffer and checks all that the library takes on trust: lengths, wire types, number and text of
+/// pieces, scores, and the precompiled normalization tables, whose offsets sentencepiece 0.1.97 follows without looking
+/// (a hostile table makes it read outside of the buffer). Throws InputError with `place` and the byte offset.
+SentencePieceModel check_sentencepiece_model(std::string bytes, const std::string& place);
+
+}  // namespace nibble
