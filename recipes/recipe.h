@@ -55,19 +55,6 @@ struct AdapterRecipe {
   std::vector<std::string> given;
 };
 
-struct DataRecipe {
-  std::vector<DataSource> train;
-  std::vector<DataSource> eval;
-  double eval_fraction = 0;
-  std::string format = "auto";  ///< auto, alpaca, chat, completion, text, tokens
-  std::string template_name;    ///< key "template": name or file; empty: the model's own
-  int64_t max_length = 2048;
-  bool pack = true;
-  bool shuffle = true;
-  bool train_on_prompt = false;
-  std::string truncate = "cut";  ///< cut, drop, error
-};
-
 struct TrainRecipe {
   std::optional<double> epochs;  ///< exactly one of epochs and steps is set after resolve()
   std::optional<int64_t> steps;
@@ -118,7 +105,7 @@ struct OutputRecipe {
 struct Recipe {
   ModelRecipe model;
   std::optional<AdapterRecipe> adapter;  ///< absent: every weight is trained
-  DataRecipe data;
+  DataOptions data;                      ///< key "template" is chat_template
   TrainRecipe train;
   OptimizerRecipe optimizer;
   ParallelRecipe parallel;

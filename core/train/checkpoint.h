@@ -6,10 +6,10 @@
 //   recipe.json                           the resolved recipe
 //   trainable-00000-of-00001.safetensors  this rank's slices of the trainable parameters, by parameter name
 //   optimizer-00000-of-00001.safetensors  and of the optimizer's state
-//   manifest.json                         format version, size and XXH3-64 of every other file; written last
+//   manifest.json                         format version, size and XXH3-128 of every other file; written last
 //
-// Published by rename: `.tmp-step-N-<run>` is written, each file fsynced, the manifest last, the directory renamed to
-// step-N, the parent fsynced; older checkpoints are pruned after that.
+// Published by rename (AtomicDirectory): a directory `.tmp-...` is written, each file fsynced, the manifest last, the
+// directory renamed to step-N, the parent fsynced; older checkpoints are pruned after that.
 
 #include <cstdint>
 #include <filesystem>
@@ -54,14 +54,15 @@ struct TrainingState {
 /// Name of the folder of a checkpoint, "step-12".
 std::string checkpoint_name(int64_t step);
 
-/// Writes `directory`/step-N by the protocol above and returns its path; an existing step-N is replaced. `run_id` keeps
-/// temporary names of different runs apart. Throws IoError; `directory` then holds what it held before.
-std::filesystem::path save_checkpoint(const std::filesystem::path& directory, const std::string& run_id,
-                                      const TrainingState& state, const std::vector<CheckpointSlice>& trainable,
+/// Writes `directory`/step-N by the protocol above and returns its path; an existing step-N is replaced.
+/// Throws IoError (no space among them); `directory` then holds what it held before.
+std::filesystem::path save_checkpoint(const std::filesystem::path& directory, const TrainingState& state,
+                                      const std::vector<CheckpointSlice>& trainable,
                                       const std::vector<CheckpointSlice>& optimizer);
 
 /// Checks sizes and hashes of every file in the manifest and reads the state. Throws InputError naming the file that is
-/// damaged or missing, and UsageError-free: a format newer than kCheckpointFormat is an InputError that says so.
+/// damaged or missing; a format newer than
+/// kCheckpointFormat is an InputError that says so.
 TrainingState read_checkpoint_state(const std::filesystem::path& checkpoint);
 
 /// Fills the slices from whatever slices the checkpoint has. Throws InputError when a tensor is missing, is not in the

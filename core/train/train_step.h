@@ -4,28 +4,17 @@
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "nibble/core/models/batch.h"
 #include "nibble/core/nn/step_context.h"
+#include "nibble/core/train/gradient_sum.h"
 #include "nibble/core/train/optimizer.h"
 
 namespace nibble {
 
+class Batches;
 class Decoder;
-
-/// How the gradients of a step's M microbatches are added (f32).
-enum class GradientSum : uint8_t {
-  /// Binary tree over the microbatch index: [0, M) is the sum of [0, M/2) and [M/2, M), and so on. Ranks that own equal
-  /// parts of [0, M) own whole subtrees, so 1, 2, 4 and 8 ranks get the same bits. Keeps up to log2(M) partial sums.
-  tree,
-  /// One after another into the gradient itself. No extra memory.
-  running,
-};
-
-/// "tree", "running"
-std::string_view gradient_sum_name(GradientSum kind);
 
 struct StepOptions {
   int64_t step = 1;          ///< number of this update, from 1; keys dropout
@@ -58,6 +47,10 @@ StepResult train_step(const LossAndGradients& loss_and_gradients, std::span<cons
                       Optimizer& optimizer, const StepOptions& options, RankContext& rank);
 StepResult train_step(Decoder& model, std::span<const Batch> microbatches, Optimizer& optimizer,
                       const StepOptions& options, RankContext& rank);
+
+/// The step `options.step` of `batches`.
+StepResult train_step(Decoder& model, const Batches& batches, Optimizer& optimizer, const StepOptions& options,
+                      RankContext& rank);
 
 /// Every trainable parameter of `model`, in its order.
 std::vector<Parameter*> trainable_parameters(Decoder& model);
