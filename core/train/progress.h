@@ -7,8 +7,8 @@
 
 namespace nibble {
 
-/// Exponential moving averages over steps, weighted by tokens (Kingma and Ba's bias correction, so that the first
-/// values count fully).
+/// Exponential moving averages over steps; the first steps count fully, as in the bias correction of Adam (Kingma and
+/// Ba 2015). The loss is weighted by label tokens.
 class Progress {
  public:
   /// decay: weight kept by the past after one step; 0.95 looks back about 20 steps.
