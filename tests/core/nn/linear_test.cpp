@@ -10,8 +10,6 @@ namespace nibble {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::FloatEq;
-using ::testing::Pointwise;
 
 /// y += 1 per element and dx (+)= 10; doubles the gradient of the base.
 class FakeAdapter final : public Adapter {
