@@ -1,0 +1,126 @@
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/system_error.h"
+
+namespace nibble {
+namespace fs = std::filesystem;
+
+namespace {
+
+fs::path parent_of(const fs::path& path) {
+  const fs::path parent = path.parent_path();
+  return parent.empty() ? fs::path(".") : parent;
+}
+
+// Trailing slashes would make the parent the directory itself.
+fs::path without_trailing_slash(fs::path path) {
+  path = path.lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
+}
+
+bool exists_without_following(const fs::path& path) {
+  struct stat status {};
+  return lstat(path.c_str(), &status) == 0;
+}
+
+void sync_tree(const fs::path& directory) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    if (entry.is_directory() && !entry.is_symlink()) {
+      sync_tree(entry.path());
+    } else if (entry.is_regular_file() && !entry.is_symlink()) {
+      const int descriptor = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+      if (descriptor < 0) throw system_error(entry.path(), "cannot be opened", errno);
+      const int result = fsync(descriptor);
+      const int error = errno;
+      close(descriptor);
+      if (result != 0) throw system_error(entry.path(), "cannot be synced", error);
+    }
+  }
+  sync_directory(directory);
+}
+
+int exchange(const fs::path& a, const fs::path& b) {
+  return static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE));
+}
+
+fs::path make_temporary_directory(const fs::path& parent, const fs::path& target) {
+  static std::atomic<uint64_t> counter{0};
+  for (;;) {
+    fs::path name = parent / (std::string(kTemporaryPrefix) + std::to_string(getpid()) + "-d" +
+                              std::to_string(counter.fetch_add(1)));
+    if (mkdir(name.c_str(), 0777) == 0) return name;
+    if (errno != EEXIST) throw system_error(target, "cannot be made", errno);
+  }
+}
+
+}  // namespace
+
+AtomicDirectory::AtomicDirectory(const fs::path& target, bool force)
+    : target_(without_trailing_slash(target)), force_(force) {
+  std::error_code ignored;
+  if (exists_without_following(target_) && !force_ && !(fs::is_directory(target_) && fs::is_empty(target_, ignored))) {
+    throw UsageError("exists already", "choose another name, or replace it with --force", target_.string());
+  }
+  const fs::path parent = parent_of(target_);
+  std::vector<fs::path> missing;
+  for (fs::path p = parent; !exists_without_following(p); p = parent_of(p)) missing.insert(missing.begin(), p);
+  try {
+    for (const fs::path& p : missing) {
+      if (mkdir(p.c_str(), 0777) == 0) {
+        made_parents_.push_back(p);
+      } else if (errno != EEXIST) {
+        throw system_error(p, "cannot be made", errno);
+      }
+    }
+    temporary_ = make_temporary_directory(parent, target_);
+  } catch (...) {
+    for (auto p = made_parents_.rbegin(); p != made_parents_.rend(); ++p) rmdir(p->c_str());
+    throw;
+  }
+}
+
+AtomicDirectory::~AtomicDirectory() {
+  if (committed_) return;
+  std::error_code ignored;
+  fs::remove_all(temporary_, ignored);
+  for (auto p = made_parents_.rbegin(); p != made_parents_.rend(); ++p) rmdir(p->c_str());
+}
+
+void AtomicDirectory::commit() {
+  NIBBLE_CHECK(!committed_, "directory is already committed");
+  sync_tree(temporary_);
+  const bool replace = force_ && exists_without_following(target_);
+  if (!replace) {
+    if (rename(temporary_.c_str(), target_.c_str()) != 0) throw system_error(target_, "cannot be made", errno);
+    committed_ = true;
+  } else if (exchange(temporary_, target_) == 0) {
+    committed_ = true;
+    std::error_code ignored;  // the new content stands; an old file that cannot be removed does not undo that
+    fs::remove_all(temporary_, ignored);
+  } else if (errno == EINVAL || errno == ENOSYS) {  // a file system that cannot swap
+    const fs::path old = temporary_.string() + "-old";
+    if (rename(target_.c_str(), old.c_str()) != 0) throw system_error(target_, "cannot be moved away", errno);
+    if (rename(temporary_.c_str(), target_.c_str()) != 0) {
+      const int error = errno;
+      rename(old.c_str(), target_.c_str());
+      throw system_error(target_, "cannot be made", error);
+    }
+    committed_ = true;
+    std::error_code ignored;
+    fs::remove_all(old, ignored);
+  } else {
+    throw system_error(target_, "cannot be replaced", errno);
+  }
+  for (const fs::path& p : made_parents_) sync_directory(parent_of(p));
+  sync_directory(parent_of(target_));
+}
+
+}  // namespace nibble

@@ -1,0 +1,170 @@
+#include "nibble/core/io/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/system_error.h"
+
+namespace nibble {
+namespace fs = std::filesystem;
+
+namespace {
+
+fs::path directory_of(const fs::path& path) {
+  const fs::path parent = path.parent_path();
+  return parent.empty() ? fs::path(".") : parent;
+}
+
+// The name is short whatever the target is called, and unique between processes by the exclusive open.
+fs::path temporary_name(const fs::path& directory) {
+  static std::atomic<uint64_t> counter{0};
+  return directory /
+         (std::string(kTemporaryPrefix) + std::to_string(getpid()) + "-" + std::to_string(counter.fetch_add(1)));
+}
+
+[[noreturn]] void throw_write_error(const fs::path& target, const fs::path& directory, int error, uint64_t needed) {
+  if (error != ENOSPC) throw system_error(target, "cannot be written", error);
+  uint64_t free = 0;
+  try {
+    free = free_bytes(directory);
+  } catch (const IoError&) {  // the first failure is the one to report
+  }
+  throw IoError(target.string(),
+                "no space left on the device: " + std::to_string(needed) + " bytes are needed, " +
+                    std::to_string(free) + " are free",
+                "free space in " + directory.string() + " or write elsewhere");
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(const fs::path& path) : path_(path) {
+  const fs::path directory = directory_of(path);
+  do {
+    temporary_ = temporary_name(directory);
+    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && (errno == EEXIST || errno == EINTR));
+  if (descriptor_ < 0) throw_write_error(path, directory, errno, 0);
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+void AtomicFile::require_space(uint64_t bytes) const { require_free_bytes(directory_of(path_), bytes, path_.string()); }
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  write_at(end_, bytes);
+  end_ += bytes.size();
+}
+
+void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
+
+void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
+  NIBBLE_CHECK(descriptor_ >= 0, "file is already committed");
+  constexpr size_t kLargestWrite = size_t{1} << 30;  // Linux writes at most 2^31 - 4096 bytes in one call
+  while (!bytes.empty()) {
+    const ssize_t written =
+        pwrite(descriptor_, bytes.data(), std::min(bytes.size(), kLargestWrite), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw_write_error(path_, directory_of(path_), errno, bytes.size());
+    if (written == 0) throw_write_error(path_, directory_of(path_), EIO, bytes.size());
+    bytes = bytes.subspan(static_cast<size_t>(written));
+    offset += static_cast<uint64_t>(written);
+  }
+}
+
+void AtomicFile::commit() {
+  NIBBLE_CHECK(descriptor_ >= 0, "file is already committed");
+  while (fsync(descriptor_) != 0) {
+    if (errno != EINTR) throw_write_error(path_, directory_of(path_), errno, 0);
+  }
+  const int closed = close(descriptor_);
+  descriptor_ = -1;
+  if (closed != 0 && errno != EINTR) throw_write_error(path_, directory_of(path_), errno, 0);
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) throw_write_error(path_, directory_of(path_), errno, 0);
+  temporary_.clear();
+  sync_directory(directory_of(path_));
+}
+
+void write_file_atomically(const fs::path& path, std::string_view content) {
+  AtomicFile file(path);
+  file.write(content);
+  file.commit();
+}
+
+void copy_file_atomically(const fs::path& from, const fs::path& to) {
+  const int descriptor = open(from.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) throw system_error(from, "cannot be opened", errno);
+  struct stat status {};
+  if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    close(descriptor);
+    throw IoError(from.string(), "is not a regular file", "give the path of a file");
+  }
+  try {
+    AtomicFile file(to);
+    std::vector<std::byte> buffer(size_t{1} << 20);
+    for (;;) {
+      const ssize_t count = read(descriptor, buffer.data(), buffer.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) throw system_error(from, "cannot be read", errno);
+      if (count == 0) break;
+      file.write(std::span<const std::byte>(buffer.data(), static_cast<size_t>(count)));
+    }
+    file.commit();
+  } catch (...) {
+    close(descriptor);
+    throw;
+  }
+  close(descriptor);
+}
+
+void sync_directory(const fs::path& directory) {
+  const int descriptor = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) throw system_error(directory, "cannot be opened", errno);
+  int result = 0;
+  while ((result = fsync(descriptor)) != 0 && errno == EINTR) {
+  }
+  const int error = errno;
+  close(descriptor);
+  // Some network file systems cannot sync a directory and say so; there is nothing more to do there.
+  if (result != 0 && error != EINVAL) throw system_error(directory, "cannot be synced", error);
+}
+
+void write_probe(const fs::path& directory) {
+  const fs::path name = temporary_name(directory);
+  const int descriptor = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor < 0) throw system_error(directory, "cannot be written to", errno);
+  const std::array<char, 4096> block{};
+  const ssize_t written = ::write(descriptor, block.data(), block.size());
+  const int error = written < 0 ? errno : ENOSPC;
+  const bool synced = fsync(descriptor) == 0;
+  const int sync_error = errno;
+  close(descriptor);
+  unlink(name.c_str());
+  if (written != static_cast<ssize_t>(block.size())) throw_write_error(directory, directory, error, block.size());
+  if (!synced) throw_write_error(directory, directory, sync_error, block.size());
+}
+
+uint64_t free_bytes(const fs::path& directory) {
+  struct statvfs status {};
+  if (statvfs(directory.c_str(), &status) != 0) throw system_error(directory, "has no file system to ask", errno);
+  return static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
+}
+
+void require_free_bytes(const fs::path& directory, uint64_t bytes, const std::string& what) {
+  const uint64_t free = free_bytes(directory);
+  if (bytes <= free) return;
+  throw IoError(what, "needs " + std::to_string(bytes) + " bytes, " + std::to_string(free) + " are free on its device",
+                "free space in " + directory.string() + " or write elsewhere");
+}
+
+}  // namespace nibble

@@ -1,0 +1,92 @@
+#pragma once
+// The one way anything is written: under a temporary name beside the target, synced, then renamed. A reader (or a run
+// that was killed) sees the old file or the new one, never a part.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble {
+
+/// Names of unfinished files and directories start with this; what a killed process left behind can be removed.
+inline constexpr std::string_view kTemporaryPrefix = ".tmp-nibble-";
+
+/// A file that appears whole under its name at commit(), or not at all: the destructor removes what was not committed.
+/// All errors are IoError with the system's text; a full disk also says how many bytes were needed and are free.
+class AtomicFile {
+ public:
+  /// Opens a temporary file in the directory of `path`, which must exist.
+  explicit AtomicFile(const std::filesystem::path& path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+  /// Throws IoError unless `bytes` more bytes are free on the file system.
+  void require_space(uint64_t bytes) const;
+  /// Appends; short writes and interruptions are retried.
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text);
+  /// Writes at `offset` without moving the end of what write() appended.
+  void write_at(uint64_t offset, std::span<const std::byte> bytes);
+
+  /// fsync, close, rename to path(), fsync of the directory. A target that exists is replaced in one step.
+  void commit();
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  int descriptor_ = -1;
+  uint64_t end_ = 0;
+};
+
+/// Writes `content` as the whole file `path`.
+void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+
+/// A directory that appears whole under its name at commit(), or not at all.
+class AtomicDirectory {
+ public:
+  /// Makes a temporary directory beside `target`, and the parents of `target` where they are missing. A target that
+  /// exists and is not an empty directory is a UsageError unless `force`.
+  explicit AtomicDirectory(const std::filesystem::path& target, bool force = false);
+  ~AtomicDirectory();
+  AtomicDirectory(const AtomicDirectory&) = delete;
+  AtomicDirectory& operator=(const AtomicDirectory&) = delete;
+
+  const std::filesystem::path& target() const { return target_; }
+  /// Where the content is to be built until commit().
+  const std::filesystem::path& path() const { return temporary_; }
+
+  /// Syncs every file and directory inside, renames to target() (with force, swaps with the old one, which is then
+  /// removed), syncs the parent.
+  void commit();
+
+ private:
+  std::filesystem::path target_;
+  std::filesystem::path temporary_;
+  std::vector<std::filesystem::path> made_parents_;  // outermost first
+  bool force_;
+  bool committed_ = false;
+};
+
+/// Copies a regular file (links are followed), whole and synced.
+void copy_file_atomically(const std::filesystem::path& from, const std::filesystem::path& to);
+
+/// fsync of a directory, so that names made or removed in it survive a loss of power.
+void sync_directory(const std::filesystem::path& directory);
+
+/// Throws IoError unless a file can be made, written and removed in `directory`: ask before hours of work.
+void write_probe(const std::filesystem::path& directory);
+
+/// Bytes that an ordinary user may still write on the file system of `directory`.
+uint64_t free_bytes(const std::filesystem::path& directory);
+
+/// Throws IoError, naming both numbers, unless `bytes` are free on the file system of `directory`.
+void require_free_bytes(const std::filesystem::path& directory, uint64_t bytes, const std::string& what);
+
+}  // namespace nibble

@@ -1,0 +1,46 @@
+#include "nibble/core/io/directory_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/system_error.h"
+
+namespace nibble {
+
+DirectoryLock::DirectoryLock(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / ".nibble.lock";
+  descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (descriptor_ < 0) throw system_error(path, "cannot be opened", errno);
+  int result = 0;
+  while ((result = flock(descriptor_, LOCK_EX | LOCK_NB)) != 0 && errno == EINTR) {
+  }
+  if (result != 0) {
+    const int error = errno;
+    std::array<char, 256> holder{};
+    const ssize_t count = pread(descriptor_, holder.data(), holder.size() - 1, 0);
+    close(descriptor_);
+    if (error != EWOULDBLOCK) throw system_error(path, "cannot be locked", error);
+    std::string who(holder.data(), count > 0 ? static_cast<size_t>(count) : 0);
+    if (const size_t end = who.find('\n'); end != std::string::npos) who.resize(end);
+    throw IoError(directory.string(), "is in use by another run (" + who + ")",
+                  "wait for it, stop it, or choose another output directory");
+  }
+  std::array<char, 128> host{};
+  gethostname(host.data(), host.size() - 1);
+  const std::string line = "process " + std::to_string(getpid()) + " on " + host.data() + "\n";
+  // The line is for people only: that it cannot be written does not weaken the lock.
+  if (ftruncate(descriptor_, 0) == 0) {
+    [[maybe_unused]] const ssize_t written = pwrite(descriptor_, line.data(), line.size(), 0);
+  }
+}
+
+DirectoryLock::~DirectoryLock() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+}  // namespace nibble
