@@ -1,0 +1,33 @@
+#pragma once
+// NumPy's .npy files (format versions 1 to 3): little-endian, C order.
+
+#include <filesystem>
+
+#include "nibble/core/io/atomic_file.h"
+#include "nibble/core/tensor/tensor.h"
+
+namespace nibble {
+
+/// The array in `path` as a view on the mapped file. Element types f4 f8 f2 i8 i4 i1 u1 (and b1 as u8). InputError when
+/// the file is damaged, of another type, big-endian or in Fortran order.
+Tensor read_npy(const std::filesystem::path& path);
+
+/// Writes an array whose shape is known before its elements are. The file appears whole at finish().
+class NpyWriter {
+ public:
+  NpyWriter(const std::filesystem::path& path, const Shape& shape, DType dtype);
+  /// The next elements, in row-major order and the said dtype.
+  void append(const Tensor& piece);
+  /// Publishes the file; all elements must have been written.
+  void finish();
+
+ private:
+  AtomicFile file_;
+  DType dtype_;
+  uint64_t missing_;  // bytes
+};
+
+/// Writes `value` (any element type but bf16) as `path`.
+void write_npy(const std::filesystem::path& path, const Tensor& value);
+
+}  // namespace nibble
