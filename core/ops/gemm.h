@@ -18,10 +18,14 @@ class PanelSource {
                     int64_t stride) const = 0;
   virtual void fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, bf16* out,
                     int64_t stride) const = 0;
+  /// The matrix as a tensor [rows, cols] when it is one, so that engines may read it in place; else null.
+  virtual const Tensor* dense() const { return nullptr; }
 };
 
-/// Products compute in the dtype of their first argument (f32, or bf16 with f32 accumulation); results are f32 or bf16,
-/// rounded once. accumulate: add to the result instead of replacing it.
+// Products compute in the dtype of their first argument (f32, or bf16 with f32 accumulation); the other operand is
+// rounded to it first. Results are f32 or bf16, rounded once. accumulate: add to the result instead of replacing it.
+// On CPUs without bf16 instructions bf16 operands are widened and multiplied in f32. The result must not overlap the
+// operands. Sizes may be 0.
 
 /// y [T, out] (+)= x [T, in] W^T, W [out, in]
 void matmul_nt(const Tensor& x, const PanelSource& w, Tensor& y, bool accumulate = false);

@@ -1,0 +1,60 @@
+#include <utility>
+
+#include "nibble/core/nn/linear_weight.h"
+#include "nibble/core/ops/dense_panels.h"
+
+namespace nibble {
+
+DenseWeight::DenseWeight(std::shared_ptr<Parameter> weight, bool transposed)
+    : weight_(std::move(weight)), transposed_(transposed) {
+  NIBBLE_CHECK(weight_ != nullptr && weight_->value.rank() == 2, "a dense weight is a matrix");
+}
+
+int64_t DenseWeight::out_features() const { return weight_->value.dim(transposed_ ? 1 : 0); }
+int64_t DenseWeight::in_features() const { return weight_->value.dim(transposed_ ? 0 : 1); }
+
+void DenseWeight::forward(const Tensor& x, Tensor& y, bool accumulate) const {
+  if (transposed_) {
+    ops::matmul_nn(x, weight_->value, y, accumulate);
+  } else {
+    ops::matmul_nt(x, weight_->value, y, accumulate);
+  }
+}
+
+void DenseWeight::backward_input(const Tensor& dy, Tensor& dx, bool accumulate) const {
+  if (transposed_) {
+    ops::matmul_nt(dy, weight_->value, dx, accumulate);
+  } else {
+    ops::matmul_nn(dy, weight_->value, dx, accumulate);
+  }
+}
+
+void DenseWeight::backward_weight(const Tensor& dy, const Tensor& x) {
+  if (!weight_->trainable) return;
+  if (transposed_) {
+    ops::matmul_tn(x, dy, weight_->gradient, true);
+  } else {
+    ops::matmul_tn(dy, x, weight_->gradient, true);
+  }
+}
+
+Tensor DenseWeight::dequantize(int64_t begin, int64_t end, MemoryPool& pool) const {
+  NIBBLE_CHECK(0 <= begin && begin <= end && end <= out_features(), "rows of " + weight_->name);
+  const int64_t in = in_features();
+  Tensor rows = Tensor::empty(pool, {end - begin, in}, DType::f32, weight_->name);
+  const ops::DensePanels panels(weight_->value);
+  if (!transposed_) {
+    panels.fill(begin, end, 0, in, rows.data<float>(), in);
+    return rows;
+  }
+  std::vector<float> column(static_cast<size_t>(end - begin));
+  for (int64_t k = 0; k < in; ++k) {
+    panels.fill(k, k + 1, begin, end, column.data(), end - begin);
+    for (int64_t n = 0; n < end - begin; ++n) rows.data<float>()[n * in + k] = column[static_cast<size_t>(n)];
+  }
+  return rows;
+}
+
+std::vector<NamedTensor> DenseWeight::parts() const { return {{weight_->name, weight_->value}}; }
+
+}  // namespace nibble

@@ -1,0 +1,52 @@
+#pragma once
+// The innermost loops of a matrix product, one set per instruction set level. The blocked driver (gemm_packed.h) calls
+// them through this table, so adding a CPU means adding one file.
+
+#include "nibble/core/base/cpu_features.h"
+#include "nibble/core/tensor/dtype.h"
+
+namespace nibble::ops::cpu {
+
+/// Micro kernel over packed operands.
+///
+/// Right operand: strips of `width` columns. A strip holds, for every step of depth, `width` groups of `depth_step`
+/// elements (consecutive in depth); missing columns and depths are zero.
+/// Left operand: element group (row, step) lies at a + row * a_row_bytes + step * a_step_bytes, so that row-major
+/// tensors can be read in place.
+struct GemmKernel {
+  DType compute;          ///< element type of both packed operands: f32 or bf16
+  int64_t rows;           ///< rows of a full tile
+  int64_t lanes;          ///< columns of one vector register
+  int64_t width;          ///< columns of a strip, a multiple of lanes
+  int64_t depth_step;     ///< depths one instruction consumes: 1 (f32), 2 (bf16)
+  int64_t depth_block;    ///< depths of a panel
+  int64_t panel_columns;  ///< columns of a panel: depth_block * panel_columns elements stay in the L2 cache
+
+  /// c [rows, columns rounded up to lanes] (+)= a b over `steps` steps of depth; rows in 1..rows, columns in 1..width.
+  void (*multiply)(int64_t rows, int64_t columns, int64_t steps, const std::byte* a, int64_t a_row_bytes,
+                   int64_t a_step_bytes, const std::byte* b, float* c, int64_t c_stride, bool add);
+
+  /// Packs `columns` <= lanes rows of a row-major matrix, `depth` elements each, as columns of a strip: `strip` points
+  /// at the first of these columns.
+  void (*pack_transposed)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* strip);
+  /// Packs `depth` rows of `columns` <= width elements of a row-major matrix as a strip.
+  void (*pack_rows)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* strip);
+
+  /// c (+)= alpha * sums, rounded once: rows x columns of f32 sums, c in f32 or bf16.
+  void (*store_f32)(const float* sums, int64_t sums_stride, int64_t rows, int64_t columns, float alpha, bool accumulate,
+                    float* c, int64_t c_stride);
+  void (*store_bf16)(const float* sums, int64_t sums_stride, int64_t rows, int64_t columns, float alpha,
+                     bool accumulate, bf16* c, int64_t c_stride);
+};
+
+/// The kernel for inputs of dtype `input` (f32 or bf16) at instruction set level `level`. Its compute type is `input`,
+/// or f32 where the CPU has no bf16 instructions.
+const GemmKernel& gemm_kernel(Isa level, DType input);
+
+/// One table per file.
+extern const GemmKernel kGemmBaseline;
+extern const GemmKernel kGemmAvx2;
+extern const GemmKernel kGemmAvx512;
+extern const GemmKernel kGemmAvx512Bf16;
+
+}  // namespace nibble::ops::cpu

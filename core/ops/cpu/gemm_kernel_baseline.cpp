@@ -1,0 +1,61 @@
+#include "nibble/core/ops/cpu/gemm_kernel.h"
+#include "nibble/core/ops/cpu/gemm_packing.h"
+
+namespace nibble::ops::cpu {
+
+namespace {
+
+// 16 registers of 4 floats: 4 x 8 sums take 8, two hold a row of B, one the element of A.
+constexpr int64_t kRows = 4, kLanes = 4, kWidth = 8;
+using Floats = float __attribute__((vector_size(16)));
+
+template <int64_t R>
+void tile(int64_t depth, const std::byte* a, int64_t a_row_bytes, int64_t a_step_bytes, const float* b, float* c,
+          int64_t c_stride, int64_t columns, bool add) {
+  Floats sums[R][2] = {};
+  for (int64_t k = 0; k < depth; ++k, a += a_step_bytes, b += kWidth) {
+    Floats b0, b1;
+    std::memcpy(&b0, b, sizeof b0);
+    std::memcpy(&b1, b + kLanes, sizeof b1);
+    for (int64_t r = 0; r < R; ++r) {
+      float x;
+      std::memcpy(&x, a + r * a_row_bytes, sizeof x);
+      sums[r][0] += x * b0;
+      sums[r][1] += x * b1;
+    }
+  }
+  for (int64_t r = 0; r < R; ++r) {
+    for (int64_t v = 0; v < 2 && v * kLanes < columns; ++v) {
+      float* to = c + r * c_stride + v * kLanes;
+      Floats before = {};
+      if (add) std::memcpy(&before, to, sizeof before);
+      before += sums[r][v];
+      std::memcpy(to, &before, sizeof before);
+    }
+  }
+}
+
+void multiply(int64_t rows, int64_t columns, int64_t steps, const std::byte* a, int64_t a_row_bytes,
+              int64_t a_step_bytes, const std::byte* b, float* c, int64_t c_stride, bool add) {
+  constexpr decltype(&tile<1>) kTiles[] = {tile<1>, tile<2>, tile<3>, tile<4>};
+  kTiles[rows - 1](steps, a, a_row_bytes, a_step_bytes, reinterpret_cast<const float*>(b), c, c_stride, columns, add);
+}
+
+}  // namespace
+
+const GemmKernel kGemmBaseline = {
+    .compute = DType::f32,
+    .rows = kRows,
+    .lanes = kLanes,
+    .width = kWidth,
+    .depth_step = 1,
+    .depth_block = 256,
+    .panel_columns = 192,
+    .multiply = multiply,
+    .pack_transposed = pack_transposed<float, kLanes, kWidth, 1>,
+    .pack_rows = pack_rows<float, kWidth, 1>,
+    .store_f32 = store_sums<float>,
+    .store_bf16 = store_sums<bf16>,
+};
+
+}  // namespace nibble::ops::cpu

@@ -1,0 +1,287 @@
+#include "nibble/core/ops/cpu/gemm_packed.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/ops/cpu/gemm_kernel.h"
+#include "nibble/core/ops/cpu/gemm_workspace.h"
+
+namespace nibble::ops::cpu {
+
+namespace {
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
+
+// Rows of A that are packed at once when they cannot be read in place.
+constexpr int64_t kLeftGroup = 48;
+// Rows and columns of W that are filled at once before packing: 16 x 512 or 32 x panel_columns elements.
+constexpr int64_t kFillDepth = 512, kFillRows = 32;
+constexpr int64_t kChunkRows = 512;
+
+/// The sizes of one product and how it is cut into jobs.
+struct Plan {
+  const GemmKernel& kernel;
+  int64_t rows, columns, depth;       // M, N, K
+  int64_t chunk_rows, chunk_columns;  // of one job
+  bool left_in_place;
+
+  Plan(const PackedProduct& p, const GemmKernel& kernel_of_level) : kernel(kernel_of_level) {
+    rows = p.c.dim(0);
+    columns = p.c.dim(1);
+    depth = p.a.dim(p.a_transposed ? 0 : 1);
+    left_in_place = !p.a_transposed && p.a.dtype() == kernel.compute && depth % kernel.depth_step == 0;
+    const int64_t chunks = divide_up(rows, kChunkRows + kernel.rows);
+    chunk_rows = round_up(divide_up(rows, chunks), kernel.rows);
+    chunk_columns = kernel.panel_columns;
+    // Enough jobs for an even load on several threads, as long as a job stays worth its panel.
+    while (jobs() < 16 && chunk_columns > kernel.width && work() > int64_t{1} << 22) {
+      chunk_columns = std::max(kernel.width, chunk_columns / 2 / kernel.width * kernel.width);
+    }
+    while (jobs() < 16 && chunk_rows > kLeftGroup && work() > int64_t{1} << 21) {
+      chunk_rows = round_up(chunk_rows / 2, kernel.rows);
+    }
+  }
+
+  int64_t row_chunks() const { return divide_up(rows, chunk_rows); }
+  int64_t jobs() const { return row_chunks() * divide_up(columns, chunk_columns); }
+  // Multiplications of one job.
+  int64_t work() const { return std::min(rows, chunk_rows) * std::min(columns, chunk_columns) * depth; }
+};
+
+struct Range {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+
+/// Fills one panel, depths `k` and columns `n` of B, as strips.
+class PanelPacker {
+ public:
+  PanelPacker(const PackedProduct& product, const GemmKernel& kernel, std::byte* panel, std::byte* scratch)
+      : w_(product.w),
+        transposed_(product.w_transposed),
+        input_(product.a.dtype()),
+        kernel_(kernel),
+        panel_(panel),
+        scratch_(scratch),
+        size_(static_cast<int64_t>(dtype_size(kernel.compute))) {
+    const Tensor* dense = w_.dense();
+    if (dense != nullptr && dense->dtype() == kernel.compute && input_ == kernel.compute) in_place_ = dense->raw();
+  }
+
+  int64_t strip_bytes(int64_t depth) const { return round_up(depth, kernel_.depth_step) * kernel_.width * size_; }
+
+  void pack(Range k, Range n) const {
+    if (transposed_) {
+      pack_transposed(k, n);
+    } else {
+      pack_rows(k, n);
+    }
+  }
+
+ private:
+  // W [N, K]: rows of W become columns of strips, a register's worth at a time.
+  void pack_transposed(Range k, Range n) const {
+    for (int64_t n0 = n.begin; n0 < n.end; n0 += kernel_.lanes) {
+      const int64_t column = n0 - n.begin;
+      std::byte* lanes =
+          panel_ + column / kernel_.width * strip_bytes(k.size()) + column % kernel_.width * kernel_.depth_step * size_;
+      const int64_t count = std::min(kernel_.lanes, n.end - n0);
+      for (int64_t k0 = k.begin; k0 < k.end; k0 += kFillDepth) {
+        const Range depth{k0, std::min(k.end, k0 + kFillDepth)};
+        const auto [from, stride] = fetch({n0, n0 + count}, depth);
+        kernel_.pack_transposed(from, stride, count, depth.size(), lanes + (k0 - k.begin) * kernel_.width * size_);
+      }
+    }
+  }
+
+  // W [K, N]: rows of W are depths.
+  void pack_rows(Range k, Range n) const {
+    for (int64_t k0 = k.begin; k0 < k.end; k0 += kFillRows) {
+      const Range depth{k0, std::min(k.end, k0 + kFillRows)};
+      const auto [from, stride] = fetch(depth, n);
+      for (int64_t n0 = n.begin; n0 < n.end; n0 += kernel_.width) {
+        std::byte* strip = panel_ + (n0 - n.begin) / kernel_.width * strip_bytes(k.size());
+        kernel_.pack_rows(from + (n0 - n.begin) * size_, stride, std::min(kernel_.width, n.end - n0), depth.size(),
+                          strip + (k0 - k.begin) * kernel_.width * size_);
+      }
+    }
+  }
+
+  struct Piece {
+    const std::byte* data;
+    int64_t stride;
+  };
+
+  // A piece of W in the compute type: in place, or expanded into scratch.
+  Piece fetch(Range rows, Range cols) const {
+    if (in_place_ != nullptr) return {in_place_ + (rows.begin * w_.cols() + cols.begin) * size_, w_.cols()};
+    const int64_t stride = cols.size();
+    auto* floats = reinterpret_cast<float*>(scratch_);
+    if (input_ == DType::f32) {
+      w_.fill(rows.begin, rows.end, cols.begin, cols.end, floats, stride);
+    } else if (kernel_.compute == DType::bf16) {
+      w_.fill(rows.begin, rows.end, cols.begin, cols.end, reinterpret_cast<bf16*>(scratch_), stride);
+    } else {
+      // Rounded to bf16 and widened again, in the same bytes from the end.
+      const int64_t count = rows.size() * stride;
+      auto* narrow = reinterpret_cast<bf16*>(floats + count);
+      w_.fill(rows.begin, rows.end, cols.begin, cols.end, narrow, stride);
+      for (int64_t i = 0; i < count; ++i) floats[i] = static_cast<float>(narrow[i]);
+    }
+    return {scratch_, stride};
+  }
+
+  const PanelSource& w_;
+  bool transposed_;
+  DType input_;
+  const GemmKernel& kernel_;
+  std::byte* panel_;
+  std::byte* scratch_;
+  int64_t size_;
+  const std::byte* in_place_ = nullptr;
+};
+
+/// How the kernel finds elements of A.
+struct LeftTile {
+  const std::byte* data;
+  int64_t row_bytes, step_bytes;
+};
+
+template <typename From, typename To>
+void pack_left(const PackedProduct& product, Range m, Range k, int64_t tile_rows, int64_t step, To* out) {
+  const From* a = product.a.data<const From>();
+  const int64_t width = product.a.dim(1);
+  const int64_t row_stride = product.a_transposed ? 1 : width, depth_stride = product.a_transposed ? width : 1;
+  const int64_t steps = divide_up(k.size(), step);
+  for (int64_t m0 = m.begin; m0 < m.end; m0 += tile_rows, out += steps * step * tile_rows) {
+    const int64_t rows = std::min(tile_rows, m.end - m0);
+    const From* from = a + m0 * row_stride + k.begin * depth_stride;
+    for (int64_t s = 0; s < steps; ++s) {
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < step; ++i) {
+          const int64_t depth = s * step + i;
+          To value = To(0.0f);
+          if (depth < k.size()) {
+            if constexpr (std::is_same_v<From, To>) {
+              value = from[r * row_stride + depth * depth_stride];
+            } else {
+              value = To(static_cast<float>(from[r * row_stride + depth * depth_stride]));
+            }
+          }
+          out[(s * tile_rows + r) * step + i] = value;
+        }
+      }
+    }
+  }
+}
+
+/// One job: rows m and columns n of C.
+class Job {
+ public:
+  Job(const PackedProduct& product, const Plan& plan, Range m, Range n)
+      : p_(product),
+        plan_(plan),
+        kernel_(plan.kernel),
+        m_(m),
+        n_(n),
+        workspace_(gemm_workspace(kernel_)),
+        packer_(product, plan.kernel, workspace_.panel, workspace_.fill) {
+    sums_stride_ = round_up(n.size(), kernel_.width);
+    // With one panel in depth the sums of a group are stored at once and need not be kept.
+    keeps_sums_ = plan.depth > kernel_.depth_block;
+    NIBBLE_CHECK((keeps_sums_ ? m.size() : kLeftGroup) * sums_stride_ <= workspace_.sums_size, "sums of a job");
+  }
+
+  void run() {
+    for (int64_t k0 = 0; k0 < plan_.depth; k0 += kernel_.depth_block) {
+      const Range k{k0, std::min(plan_.depth, k0 + kernel_.depth_block)};
+      packer_.pack(k, n_);
+      for (int64_t m0 = m_.begin; m0 < m_.end; m0 += kLeftGroup) {
+        const Range group{m0, std::min(m_.end, m0 + kLeftGroup)};
+        float* sums = workspace_.sums + (keeps_sums_ ? (m0 - m_.begin) * sums_stride_ : 0);
+        multiply_group(k, group, sums);
+        if (k.end == plan_.depth) store(group, sums);
+      }
+    }
+  }
+
+ private:
+  void multiply_group(Range k, Range group, float* sums) {
+    const int64_t steps = divide_up(k.size(), kernel_.depth_step);
+    const int64_t size = static_cast<int64_t>(dtype_size(kernel_.compute));
+    LeftTile left;
+    int64_t tile_bytes;
+    if (plan_.left_in_place) {
+      left = {p_.a.raw() + (group.begin * plan_.depth + k.begin) * size, plan_.depth * size, kernel_.depth_step * size};
+      tile_bytes = kernel_.rows * left.row_bytes;
+    } else {
+      pack(group, k);
+      left = {workspace_.left, kernel_.depth_step * size, kernel_.rows * kernel_.depth_step * size};
+      tile_bytes = steps * left.step_bytes;
+    }
+    for (int64_t m0 = group.begin; m0 < group.end; m0 += kernel_.rows, left.data += tile_bytes) {
+      const int64_t rows = std::min(kernel_.rows, group.end - m0);
+      for (int64_t n0 = 0; n0 < n_.size(); n0 += kernel_.width) {
+        kernel_.multiply(rows, std::min(kernel_.width, n_.size() - n0), steps, left.data, left.row_bytes,
+                         left.step_bytes, workspace_.panel + n0 / kernel_.width * packer_.strip_bytes(k.size()),
+                         sums + (m0 - group.begin) * sums_stride_ + n0, sums_stride_, k.begin > 0);
+      }
+    }
+  }
+
+  void pack(Range m, Range k) {
+    if (kernel_.compute == DType::bf16) {
+      pack_left<bf16>(p_, m, k, kernel_.rows, kernel_.depth_step, reinterpret_cast<bf16*>(workspace_.left));
+    } else if (p_.a.dtype() == DType::bf16) {
+      pack_left<bf16>(p_, m, k, kernel_.rows, kernel_.depth_step, reinterpret_cast<float*>(workspace_.left));
+    } else {
+      pack_left<float>(p_, m, k, kernel_.rows, kernel_.depth_step, reinterpret_cast<float*>(workspace_.left));
+    }
+  }
+
+  void store(Range m, const float* sums) {
+    const int64_t offset = m.begin * plan_.columns + n_.begin;
+    if (p_.c.dtype() == DType::f32) {
+      kernel_.store_f32(sums, sums_stride_, m.size(), n_.size(), p_.alpha, p_.accumulate, p_.c.data<float>() + offset,
+                        plan_.columns);
+    } else {
+      kernel_.store_bf16(sums, sums_stride_, m.size(), n_.size(), p_.alpha, p_.accumulate, p_.c.data<bf16>() + offset,
+                         plan_.columns);
+    }
+  }
+
+  const PackedProduct& p_;
+  const Plan& plan_;
+  const GemmKernel& kernel_;
+  Range m_, n_;
+  GemmWorkspace workspace_;
+  PanelPacker packer_;
+  int64_t sums_stride_;
+  bool keeps_sums_;
+};
+
+}  // namespace
+
+const GemmKernel& gemm_kernel(Isa level, DType input) {
+  (void)level;
+  (void)input;
+  return kGemmBaseline;
+}
+
+void gemm_packed(const PackedProduct& product, Isa level) {
+  const Plan plan(product, gemm_kernel(level, product.a.dtype()));
+  const int64_t row_chunks = plan.row_chunks();
+  // Neighbouring jobs share the panel's columns of W, whose bytes are then still in the shared cache.
+  parallel_for(plan.jobs(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t job = begin; job < end; ++job) {
+      const int64_t m0 = job % row_chunks * plan.chunk_rows, n0 = job / row_chunks * plan.chunk_columns;
+      Job(product, plan, {m0, std::min(plan.rows, m0 + plan.chunk_rows)},
+          {n0, std::min(plan.columns, n0 + plan.chunk_columns)})
+          .run();
+    }
+  });
+}
+
+}  // namespace nibble::ops::cpu

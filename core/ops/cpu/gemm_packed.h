@@ -1,0 +1,25 @@
+#pragma once
+// Our own blocked product (Goto and van de Geijn 2008, with the right operand packed per panel): the panel is filled
+// right before use, from a tensor or from packed 4-bit weights, so nothing is ever expanded whole.
+
+#include "nibble/core/base/cpu_features.h"
+#include "nibble/core/ops/gemm.h"
+
+namespace nibble::ops::cpu {
+
+/// c [M, N] (+)= alpha * A B with A = a [M, K] (or a^T, a [K, M]) and B = w^T, w [N, K] (or w [K, N]).
+struct PackedProduct {
+  const Tensor& a;
+  bool a_transposed = false;
+  const PanelSource& w;
+  bool w_transposed = true;
+  Tensor& c;
+  bool accumulate = false;
+  float alpha = 1.0f;
+};
+
+/// Computes with the kernel of `level`, which must not be above isa(). Element (m, n) of c is a sum over K in an order
+/// that depends on K only: neither on the number of threads nor on M or N.
+void gemm_packed(const PackedProduct& product, Isa level);
+
+}  // namespace nibble::ops::cpu

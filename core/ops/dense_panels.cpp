@@ -1,0 +1,54 @@
+#include "nibble/core/ops/dense_panels.h"
+
+#include <cstring>
+
+namespace nibble::ops {
+
+namespace {
+
+template <typename From, typename To>
+void convert_row(const std::byte* from, int64_t count, To* to) {
+  if constexpr (std::is_same_v<From, To>) {
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(To));
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      From value;
+      std::memcpy(&value, from + i * static_cast<int64_t>(sizeof(From)), sizeof(From));
+      to[i] = To(static_cast<float>(value));
+    }
+  }
+}
+
+template <typename To>
+void fill_rows(const Tensor& matrix, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, To* out,
+               int64_t stride) {
+  const auto convert = matrix.dtype() == DType::f32    ? convert_row<float, To>
+                       : matrix.dtype() == DType::bf16 ? convert_row<bf16, To>
+                                                       : convert_row<f16, To>;
+  const auto size = static_cast<int64_t>(dtype_size(matrix.dtype()));
+  const std::byte* first = matrix.raw() + col_begin * size;
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    convert(first + row * matrix.dim(1) * size, col_end - col_begin, out + (row - row_begin) * stride);
+  }
+}
+
+}  // namespace
+
+DensePanels::DensePanels(Tensor matrix) : matrix_(std::move(matrix)) {
+  NIBBLE_CHECK(matrix_.rank() == 2, "a matrix, not " + to_string(matrix_.shape()));
+  const DType dtype = matrix_.dtype();
+  NIBBLE_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
+               "products of " + std::string(dtype_name(dtype)));
+}
+
+void DensePanels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, float* out,
+                       int64_t stride) const {
+  fill_rows(matrix_, row_begin, row_end, col_begin, col_end, out, stride);
+}
+
+void DensePanels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, bf16* out,
+                       int64_t stride) const {
+  fill_rows(matrix_, row_begin, row_end, col_begin, col_end, out, stride);
+}
+
+}  // namespace nibble::ops

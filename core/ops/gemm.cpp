@@ -1,0 +1,60 @@
+#include "nibble/core/ops/gemm.h"
+
+#include "nibble/core/ops/cpu/gemm_packed.h"
+#include "nibble/core/ops/dense_panels.h"
+
+namespace nibble::ops {
+
+namespace {
+
+void check(const cpu::PackedProduct& p) {
+  NIBBLE_CHECK(p.a.rank() == 2 && p.c.rank() == 2, "matrices");
+  NIBBLE_CHECK(p.a.dtype() == DType::f32 || p.a.dtype() == DType::bf16, "products compute in f32 or bf16");
+  NIBBLE_CHECK(p.c.dtype() == DType::f32 || p.c.dtype() == DType::bf16, "results are f32 or bf16");
+  const int64_t depth = p.a.dim(p.a_transposed ? 0 : 1);
+  NIBBLE_CHECK(depth == (p.w_transposed ? p.w.cols() : p.w.rows()) && p.c.dim(0) == p.a.dim(p.a_transposed ? 1 : 0) &&
+                   p.c.dim(1) == (p.w_transposed ? p.w.rows() : p.w.cols()),
+               "product of " + to_string(p.a.shape()) + " and " + to_string({p.w.rows(), p.w.cols()}) + " into " +
+                   to_string(p.c.shape()));
+}
+
+void product(const cpu::PackedProduct& p) {
+  check(p);
+  if (p.c.numel() == 0) return;
+  if (p.a.numel() == 0) {
+    if (!p.accumulate) p.c.zero();
+    return;
+  }
+  cpu::gemm_packed(p, isa());
+}
+
+}  // namespace
+
+void matmul_nt(const Tensor& x, const PanelSource& w, Tensor& y, bool accumulate) {
+  product({.a = x, .w = w, .c = y, .accumulate = accumulate});
+}
+
+void matmul_nn(const Tensor& dy, const PanelSource& w, Tensor& dx, bool accumulate) {
+  product({.a = dy, .w = w, .w_transposed = false, .c = dx, .accumulate = accumulate});
+}
+
+void matmul_nt(const Tensor& a, const Tensor& b, Tensor& c, bool accumulate, float alpha) {
+  product({.a = a, .w = DensePanels(b), .c = c, .accumulate = accumulate, .alpha = alpha});
+}
+
+void matmul_nn(const Tensor& a, const Tensor& b, Tensor& c, bool accumulate, float alpha) {
+  product({.a = a, .w = DensePanels(b), .w_transposed = false, .c = c, .accumulate = accumulate, .alpha = alpha});
+}
+
+void matmul_tn(const Tensor& a, const Tensor& b, Tensor& c, bool accumulate, float alpha) {
+  NIBBLE_CHECK(c.dtype() == DType::f32, "weight gradients are f32");
+  product({.a = a,
+           .a_transposed = true,
+           .w = DensePanels(b),
+           .w_transposed = false,
+           .c = c,
+           .accumulate = accumulate,
+           .alpha = alpha});
+}
+
+}  // namespace nibble::ops

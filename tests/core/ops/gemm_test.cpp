@@ -1,0 +1,208 @@
+#include "nibble/core/ops/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/base/philox.h"
+#include "nibble/core/ops/cpu/gemm_packed.h"
+#include "nibble/core/ops/dense_panels.h"
+#include "nibble/core/ops/ref/gemm.h"
+
+namespace nibble::ops {
+namespace {
+
+enum class Form { nt, nn, tn };
+
+struct Case {
+  Form form;
+  DType a, b, c;
+  int64_t rows, columns, depth;
+  bool accumulate = false;
+  float alpha = 1.0f;
+};
+
+std::string describe(const Case& k) {
+  return std::string(k.form == Form::nt   ? "nt "
+                     : k.form == Form::nn ? "nn "
+                                          : "tn ") +
+         std::string(dtype_name(k.a)) + " " + std::string(dtype_name(k.b)) + " " + std::string(dtype_name(k.c)) + " " +
+         to_string({k.rows, k.columns, k.depth}) + (k.accumulate ? " accumulate" : "") + " alpha " +
+         std::to_string(k.alpha);
+}
+
+Tensor random(MemoryPool& pool, Shape shape, DType dtype, uint64_t index) {
+  PhiloxStream stream(7, 1, index);
+  Tensor made = Tensor::empty(pool, std::move(shape), dtype);
+  for (int64_t i = 0; i < made.numel(); ++i) {
+    const float value = stream.next_uniform() * 2 - 1;
+    if (dtype == DType::f32) made.data<float>()[i] = value;
+    if (dtype == DType::bf16) made.data<bf16>()[i] = bf16(value);
+    if (dtype == DType::f16) made.data<f16>()[i] = f16(value);
+  }
+  return made;
+}
+
+/// As doubles; what the product multiplies when it computes in bf16: rounded to bf16 first.
+std::vector<double> values(const Tensor& x, bool rounded_to_bf16 = false) {
+  std::vector<double> made(static_cast<size_t>(x.numel()));
+  for (size_t i = 0; i < made.size(); ++i) {
+    float value = x.dtype() == DType::f32    ? x.data<const float>()[i]
+                  : x.dtype() == DType::bf16 ? static_cast<float>(x.data<const bf16>()[i])
+                                             : static_cast<float>(x.data<const f16>()[i]);
+    made[i] = rounded_to_bf16 ? static_cast<float>(bf16(value)) : value;
+  }
+  return made;
+}
+
+struct Operands {
+  MemoryPool pool;
+  Tensor a, b, c;
+
+  explicit Operands(const Case& k) {
+    a = random(pool, k.form == Form::tn ? Shape{k.depth, k.rows} : Shape{k.rows, k.depth}, k.a, 1);
+    b = random(pool, k.form == Form::nt ? Shape{k.columns, k.depth} : Shape{k.depth, k.columns}, k.b, 2);
+    c = random(pool, {k.rows, k.columns}, k.c, 3);
+  }
+};
+
+/// The product by the kernel of `level`, whatever this machine would choose.
+void multiply(const Case& k, Operands& x, Isa level) {
+  cpu::gemm_packed({.a = x.a,
+                    .a_transposed = k.form == Form::tn,
+                    .w = DensePanels(x.b),
+                    .w_transposed = k.form == Form::nt,
+                    .c = x.c,
+                    .accumulate = k.accumulate,
+                    .alpha = k.alpha},
+                   level);
+}
+
+void multiply(const Case& k, Operands& x) {
+  if (k.form == Form::nt) matmul_nt(x.a, x.b, x.c, k.accumulate, k.alpha);
+  if (k.form == Form::nn) matmul_nn(x.a, x.b, x.c, k.accumulate, k.alpha);
+  if (k.form == Form::tn) matmul_tn(x.a, x.b, x.c, k.accumulate, k.alpha);
+}
+
+/// |result - reference| is bounded by the rounding of K sums, sqrt(K) 2^-24 sum |a||b| (the probabilistic bound of
+/// Higham and Mary 2019; the mean of |a||b| is 1/4 here), and of the result.
+void expect_equal_to_reference(const Case& k, const Operands& before, const Tensor& result) {
+  std::vector<double> expected = values(before.c);
+  ref::matmul(values(before.a).data(), k.form == Form::tn, values(before.b, k.a == DType::bf16).data(),
+              k.form == Form::nt, k.rows, k.columns, k.depth, static_cast<double>(k.alpha), k.accumulate,
+              expected.data());
+  const std::vector<double> got = values(result);
+  const auto depth = static_cast<double>(k.depth);
+  const double sum_error = std::sqrt(depth) * std::exp2(-24) * (depth / 4 + 1) * std::abs(k.alpha) + 1e-7;
+  const double rounding = k.c == DType::bf16 ? 1.0 / 256 : 2e-7;
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got[i], expected[i], sum_error + rounding * std::abs(expected[i])) << describe(k) << " element " << i;
+  }
+}
+
+std::vector<Case> cases() {
+  const std::vector<std::vector<int64_t>> sizes = {{1, 1, 1},     {1, 70, 33},   {2, 3, 5},       {5, 64, 64},
+                                                   {7, 65, 129},  {13, 130, 16}, {49, 16, 300},   {50, 300, 3},
+                                                   {3, 17, 1100}, {96, 8, 257},  {64, 200, 1026}, {530, 70, 40}};
+  const std::vector<std::vector<DType>> dtypes = {
+      {DType::f32, DType::f32, DType::f32},   {DType::bf16, DType::bf16, DType::bf16},
+      {DType::bf16, DType::bf16, DType::f32}, {DType::f32, DType::f16, DType::bf16},
+      {DType::f32, DType::bf16, DType::f32},  {DType::bf16, DType::f32, DType::f32},
+      {DType::bf16, DType::f16, DType::bf16}};
+  std::vector<Case> made;
+  for (Form form : {Form::nt, Form::nn, Form::tn}) {
+    for (const auto& size : sizes) {
+      for (const auto& dtype : dtypes) {
+        if (form == Form::tn && dtype[2] != DType::f32) continue;
+        made.push_back({form, dtype[0], dtype[1], dtype[2], size[0], size[1], size[2]});
+        made.push_back({form, dtype[0], dtype[1], dtype[2], size[0], size[1], size[2], true, -0.25f});
+      }
+    }
+  }
+  return made;
+}
+
+class GemmAtLevel : public testing::TestWithParam<Isa> {};
+
+TEST_P(GemmAtLevel, EveryFormEqualsTheReference) {
+  if (GetParam() > isa()) GTEST_SKIP() << "this CPU has no " << isa_name(GetParam());
+  for (const Case& k : cases()) {
+    const Operands before(k);
+    Operands x(k);
+    multiply(k, x, GetParam());
+    expect_equal_to_reference(k, before, x.c);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(GemmAtLevel, GivesTheSameBitsOnOneTwoAndThreeThreads) {
+  if (GetParam() > isa()) GTEST_SKIP() << "this CPU has no " << isa_name(GetParam());
+  const int before = threads();
+  for (const Case& k : cases()) {
+    std::vector<std::vector<double>> results;
+    for (int count : {1, 2, 3}) {
+      set_threads(count);
+      Operands x(k);
+      multiply(k, x, GetParam());
+      results.push_back(values(x.c));
+    }
+    ASSERT_EQ(results[0], results[1]) << describe(k);
+    ASSERT_EQ(results[0], results[2]) << describe(k);
+  }
+  set_threads(before);
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels, GemmAtLevel, testing::Values(Isa::baseline, Isa::avx2, Isa::avx512, Isa::avx512_bf16),
+                         [](const auto& level) { return std::string(isa_name(level.param)); });
+
+TEST(Gemm, EveryFormEqualsTheReference) {
+  for (const Case& k : cases()) {
+    const Operands before(k);
+    Operands x(k);
+    multiply(k, x);
+    expect_equal_to_reference(k, before, x.c);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Gemm, GivesTheSameBitsOnOneTwoAndThreeThreads) {
+  const int before = threads();
+  for (const Case& k : cases()) {
+    std::vector<std::vector<double>> results;
+    for (int count : {1, 2, 3}) {
+      set_threads(count);
+      Operands x(k);
+      multiply(k, x);
+      results.push_back(values(x.c));
+    }
+    ASSERT_EQ(results[0], results[1]) << describe(k);
+    ASSERT_EQ(results[0], results[2]) << describe(k);
+  }
+  set_threads(before);
+}
+
+TEST(Gemm, AnEmptySumIsZeroOrLeavesTheResult) {
+  Operands x({Form::nt, DType::f32, DType::f32, DType::f32, 2, 3, 0});
+  const std::vector<double> before = values(x.c);
+  matmul_nt(x.a, x.b, x.c, true);
+  EXPECT_EQ(values(x.c), before);
+  matmul_nt(x.a, x.b, x.c, false);
+  EXPECT_EQ(values(x.c), std::vector<double>(6, 0.0));
+}
+
+TEST(Gemm, NaNInOneRowStaysInThatRow) {
+  Operands x({Form::nt, DType::bf16, DType::bf16, DType::f32, 7, 65, 129});
+  x.a.data<bf16>()[3 * 129 + 128] = bf16(NAN);
+  matmul_nt(x.a, x.b, x.c);
+  for (int64_t i = 0; i < x.c.numel(); ++i) EXPECT_EQ(std::isnan(x.c.data<float>()[i]), i / 65 == 3) << i;
+}
+
+TEST(Gemm, RefusesSizesThatDoNotFit) {
+  Operands x({Form::nt, DType::f32, DType::f32, DType::f32, 2, 3, 4});
+  EXPECT_THROW(matmul_nn(x.a, x.b, x.c), std::logic_error);
+}
+
+}  // namespace
+}  // namespace nibble::ops
