@@ -8,40 +8,15 @@
 #include <string_view>
 #include <vector>
 
-namespace nibble {
+#include "nibble/core/text/conversation.h"
 
-/// Bytes [begin, end) of a text.
-struct TextSpan {
-  size_t begin = 0, end = 0;
-  bool operator==(const TextSpan&) const = default;
-};
+namespace nibble {
 
 /// Token ids and, of the same length, the bytes of the text that each stands for (in order; empty for a token that
 /// stands for nothing, such as a dummy prefix).
 struct EncodedText {
   std::vector<int32_t> ids;
   std::vector<TextSpan> spans;
-};
-
-/// One turn of a conversation as the record gives it.
-struct ChatMessage {
-  std::string role;  ///< system, user, assistant, tool, or what the template knows
-  std::string content;
-  std::string tool_calls;  ///< JSON array, OpenAI's form; empty = none
-  std::string reasoning;   ///< reasoning_content; empty = none
-  bool train = true;       ///< false: an answer that is context only ("weight": 0)
-};
-
-struct Conversation {
-  std::vector<ChatMessage> messages;
-  std::string tools;  ///< JSON array of tool descriptions; empty = none
-};
-
-/// A conversation as text, with the bytes that are the assistant's answers, end-of-turn marks included, one span a
-/// trained message or several.
-struct RenderedChat {
-  std::string text;
-  std::vector<TextSpan> answers;
 };
 
 /// The functions must be safe to call from several threads at once.

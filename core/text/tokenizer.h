@@ -60,6 +60,9 @@ class Tokenizer {
   /// One more than the largest id.
   virtual int32_t vocab_size() const = 0;
 
+  /// What encode with add_special puts in front of a text: BOS, or nothing.
+  std::vector<int32_t> prefix_ids() const;
+
   std::optional<int32_t> bos_id() const { return roles_.bos; }
   std::optional<int32_t> eos_id() const { return roles_.eos; }
   std::optional<int32_t> pad_id() const { return roles_.pad; }

@@ -1,0 +1,222 @@
+#include "nibble/core/text/chat_template.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/base/nearest.h"
+
+namespace nibble {
+
+namespace {
+
+// What stands before and after the content of a message. "{bos}" and "{eos}" are the tokenizer's tokens.
+struct Turn {
+  std::string_view before, after;
+};
+
+enum class SystemMessage : uint8_t {
+  own_turn,      // a turn like the others
+  in_first_user  // put in front of the first user message, in `system`'s form
+};
+
+// A template that differs from another in its strings only. The assistant's `before` is the generation prompt; `after`
+// is trained with the answer, `between` follows it untrained. Sources: the chat templates that the models' authors
+// published with them.
+struct TemplateForm {
+  std::string_view name;
+  std::string_view start;  // of the whole text
+  Turn system, user, assistant, tool;
+  std::string_view between;            // after an assistant turn
+  std::string_view answer_start = "";  // trained, in front of the answer, not in the prompt
+  SystemMessage system_message = SystemMessage::own_turn;
+  bool alternates = false;                  // user and assistant must take turns
+  bool trims = false;                       // white space around contents is taken away
+  std::string_view first_user_before = "";  // instead of user.before, where there is no system message
+};
+
+constexpr std::string_view kAlpacaStart =
+    "Below is an instruction that describes a task. Write a response that appropriately completes the request.";
+constexpr std::string_view kAlpacaStartWithInput =
+    "Below is an instruction that describes a task, paired with an input that provides further context. "
+    "Write a response that appropriately completes the request.";
+
+constexpr std::array kForms = {
+    TemplateForm{.name = "chatml",
+                 .start = "",
+                 .system = {"<|im_start|>system\n", "<|im_end|>\n"},
+                 .user = {"<|im_start|>user\n", "<|im_end|>\n"},
+                 .assistant = {"<|im_start|>assistant\n", "<|im_end|>"},
+                 .tool = {"<|im_start|>tool\n", "<|im_end|>\n"},
+                 .between = "\n"},
+    TemplateForm{.name = "llama2",
+                 .start = "",
+                 .system = {"<<SYS>>\n", "\n<</SYS>>\n\n"},
+                 .user = {"{bos}[INST] ", " [/INST]"},
+                 .assistant = {"", " {eos}"},
+                 .answer_start = " ",
+                 .system_message = SystemMessage::in_first_user,
+                 .alternates = true,
+                 .trims = true},
+    TemplateForm{.name = "llama3",
+                 .start = "{bos}",
+                 .system = {"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
+                 .user = {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
+                 .assistant = {"<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"},
+                 .tool = {"<|start_header_id|>ipython<|end_header_id|>\n\n", "<|eot_id|>"},
+                 .trims = true},
+    TemplateForm{.name = "mistral",
+                 .start = "{bos}",
+                 .system = {"", "\n\n"},
+                 .user = {"[INST] ", " [/INST]"},
+                 .assistant = {"", "{eos}"},
+                 .answer_start = " ",
+                 .system_message = SystemMessage::in_first_user,
+                 .alternates = true},
+    TemplateForm{.name = "zephyr",
+                 .start = "",
+                 .system = {"<|system|>\n", "{eos}\n"},
+                 .user = {"<|user|>\n", "{eos}\n"},
+                 .assistant = {"<|assistant|>\n", "{eos}"},
+                 .between = "\n"},
+    TemplateForm{.name = "gemma",
+                 .start = "{bos}",
+                 .system = {"", "\n\n"},
+                 .user = {"<start_of_turn>user\n", "<end_of_turn>\n"},
+                 .assistant = {"<start_of_turn>model\n", "<end_of_turn>"},
+                 .between = "\n",
+                 .system_message = SystemMessage::in_first_user,
+                 .alternates = true,
+                 .trims = true},
+    TemplateForm{.name = "alpaca",
+                 .start = "{bos}",
+                 .system = {"", "\n\n"},
+                 .user = {"### Instruction:\n", "\n\n"},
+                 .assistant = {"### Response:\n", "{eos}"},
+                 .between = "\n\n",
+                 .first_user_before = "{alpaca}\n\n### Instruction:\n"},
+    TemplateForm{.name = "plain",
+                 .start = "{bos}",
+                 .system = {"", "\n"},
+                 .user = {"", "\n"},
+                 .assistant = {"", "{eos}"},
+                 .between = "\n"},
+};
+
+std::string trimmed(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\n\r\f\v";
+  const size_t begin = text.find_first_not_of(kBlank);
+  return begin == std::string_view::npos ? ""
+                                         : std::string(text.substr(begin, text.find_last_not_of(kBlank) - begin + 1));
+}
+
+class BuiltinTemplate final : public ChatTemplate {
+ public:
+  BuiltinTemplate(const TemplateForm& form, TemplateTokens tokens) : form_(form), tokens_(std::move(tokens)) {}
+
+  RenderedChat render(const Conversation& conversation, bool add_generation_prompt) const override {
+    if (!conversation.tools.empty()) refuse("tools", "has no form for tools");
+    RenderedChat chat{filled(form_.start), {}};
+    std::string system;  // waits for the first user message
+    std::string_view last;
+    for (size_t k = 0; k < conversation.messages.size(); ++k) {
+      const ChatMessage& message = conversation.messages[k];
+      check(message, k, last);
+      const std::string content = form_.trims ? trimmed(message.content) : message.content;
+      if (message.role == "assistant") {
+        append_answer(content, message.train, chat);
+      } else if (message.role == "system" && form_.system_message == SystemMessage::in_first_user) {
+        system = filled(form_.system.before) + content + filled(form_.system.after);
+        continue;  // roles alternate without it
+      } else {
+        const Turn& turn = message.role == "system" ? form_.system : message.role == "user" ? form_.user : form_.tool;
+        const bool opens = message.role == "user" && k == 0 && !form_.first_user_before.empty();
+        chat.text += filled(opens ? form_.first_user_before : turn.before);
+        if (message.role == "user") chat.text += std::exchange(system, "");
+        chat.text += content + filled(turn.after);
+      }
+      last = message.role;
+    }
+    if (!system.empty()) refuse("messages[0]", "needs a user message after the system message");
+    if (add_generation_prompt) chat.text += filled(form_.assistant.before);
+    return chat;
+  }
+
+ private:
+  void append_answer(const std::string& content, bool train, RenderedChat& chat) const {
+    chat.text += filled(form_.assistant.before);
+    const size_t begin = chat.text.size();
+    chat.text += std::string(form_.answer_start) + content + filled(form_.assistant.after);
+    if (train) chat.answers.push_back({begin, chat.text.size()});
+    chat.text += form_.between;
+  }
+
+  void check(const ChatMessage& message, size_t k, std::string_view last) const {
+    const std::string place = "messages[" + std::to_string(k) + "]";
+    if (!message.tool_calls.empty()) refuse(place, "has no form for tool calls");
+    if (!message.reasoning.empty()) refuse(place, "has no form for reasoning");
+    const bool tool = message.role == "tool" && !form_.tool.before.empty();
+    if (message.role != "system" && message.role != "user" && message.role != "assistant" && !tool)
+      refuse(place, "has no form for the role '" + message.role + "'");
+    if (!form_.alternates) return;
+    if (message.role == "system" && k != 0) refuse(place, "takes a system message at the start only");
+    if (message.role == "user" && last == "user") refuse(place, "wants an answer between two user messages");
+    if (message.role == "assistant" && last != "user") refuse(place, "wants a user message before each answer");
+  }
+
+  [[noreturn]] void refuse(const std::string& place, const std::string& reason) const {
+    throw InputError(place, "the template '" + std::string(form_.name) + "' " + reason,
+                     "choose another template or change the conversation");
+  }
+
+  std::string filled(std::string_view form) const {
+    std::string text;
+    for (size_t position = 0; position < form.size();) {
+      const auto take = [&](std::string_view name, std::string_view value) {
+        if (!form.substr(position).starts_with(name)) return false;
+        text += value;
+        position += name.size();
+        return true;
+      };
+      if (!take("{bos}", tokens_.bos) && !take("{eos}", tokens_.eos) && !take("{alpaca}", kAlpacaStart))
+        text += form[position++];
+    }
+    return text;
+  }
+
+  const TemplateForm& form_;
+  TemplateTokens tokens_;
+};
+
+}  // namespace
+
+TemplateTokens template_tokens(const Tokenizer& tokenizer) {
+  const auto text = [&](std::optional<int32_t> id) { return id ? tokenizer.token(*id) : std::string(); };
+  return {text(tokenizer.bos_id()), text(tokenizer.eos_id())};
+}
+
+std::unique_ptr<ChatTemplate> builtin_chat_template(std::string_view name, const TemplateTokens& tokens) {
+  const std::string_view wanted = name == "llama-2" ? "llama2" : name == "llama-3" ? "llama3" : name;
+  const auto form = std::find_if(kForms.begin(), kForms.end(), [&](const TemplateForm& f) { return f.name == wanted; });
+  if (form != kForms.end()) return std::make_unique<BuiltinTemplate>(*form, tokens);
+  const std::string meant = nearest(std::string(name), builtin_chat_template_names());
+  throw UsageError("there is no chat template '" + std::string(name) + "'",
+                   meant.empty() ? "the built-in ones are chatml, llama2, llama3, mistral, zephyr, gemma, alpaca, plain"
+                                 : "did you mean " + meant + "?");
+}
+
+std::vector<std::string> builtin_chat_template_names() {
+  std::vector<std::string> names;
+  for (const TemplateForm& form : kForms) names.emplace_back(form.name);
+  return names;
+}
+
+std::string alpaca_prompt(std::string_view instruction, std::string_view input, std::string_view system) {
+  std::string text(!system.empty() ? system : input.empty() ? kAlpacaStart : kAlpacaStartWithInput);
+  text.append("\n\n### Instruction:\n").append(instruction);
+  if (!input.empty()) text.append("\n\n### Input:\n").append(input);
+  return text.append("\n\n### Response:\n");
+}
+
+}  // namespace nibble
