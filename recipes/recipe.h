@@ -6,63 +6,50 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
-#include <variant>
 #include <vector>
 
+#include "nibble/adapters/options.h"
 #include "nibble/core/data/data_options.h"
+#include "nibble/core/nn/activation_store.h"
 #include "nibble/core/train/optimizer.h"
 #include "nibble/core/train/run.h"
 #include "nibble/core/train/schedule.h"
 #include "nibble/core/train/train_step.h"
+#include "nibble/quant/quantized_matrix.h"
 
 namespace nibble {
 
 struct ModelRecipe {
-  std::string path;               ///< Hugging Face directory
-  std::string init;               ///< or: a config.json to start from random weights (pretraining)
-  std::string tokenizer;          ///< directory or file; empty: the model's own
-  std::string quantize = "none";  ///< none, nf4, fp4
+  std::string path;                   ///< Hugging Face directory
+  std::string init;                   ///< or: a config.json to start from random weights (pretraining)
+  std::string tokenizer;              ///< directory or file; empty: the model's own
+  std::optional<QuantType> quantize;  ///< absent: "none"
   bool double_quant = true;
   int64_t block_size = 64;
   std::optional<std::vector<std::string>> skip_modules;  ///< absent: as bitsandbytes
-  std::optional<DType> compute_dtype;                    ///< f32 or bf16; set by resolve()
+  std::optional<DType> compute_dtype;                    ///< f32 or bf16; always set in what read_recipe returns
 };
 
-/// By PEFT's names (adapter_config.json).
+/// The recipe's own defaults of an adapter: all-linear, r 16, lora_alpha 32.
+AdapterOptions default_adapter_options();
+
 struct AdapterRecipe {
   std::string type = "lora";
   std::string path;  ///< continue from this PEFT directory
-  int64_t r = 16;
-  double lora_alpha = 32;
-  double lora_dropout = 0;
-  /// One string is "all-linear" or a regular expression for the whole path, a list holds names or path suffixes.
-  std::variant<std::string, std::vector<std::string>> target_modules = "all-linear";
-  std::optional<std::variant<std::string, std::vector<std::string>>> exclude_modules;
-  bool use_rslora = false;
-  bool use_dora = false;
-  std::string init_lora_weights = "true";                     ///< "true", "false", or "gaussian", "pissa", "loftq"
-  std::vector<std::pair<std::string, int64_t>> rank_pattern;  ///< in the order of the file
-  std::vector<std::pair<std::string, double>> alpha_pattern;
-  std::optional<std::vector<int64_t>> layers_to_transform;
-  std::vector<std::string> layers_pattern;
-  std::vector<std::string> modules_to_save;
-  std::string bias = "none";  ///< none, all, lora_only
-  bool lora_bias = false;
-  std::vector<int64_t> trainable_token_indices;
+  AdapterOptions options = default_adapter_options();
   /// Keys of this section that the recipe gives (the others have their defaults): with `path`, only these must agree
   /// with the directory's adapter_config.json.
   std::vector<std::string> given;
 };
 
 struct TrainRecipe {
-  std::optional<double> epochs;  ///< exactly one of epochs and steps is set after resolve()
+  std::optional<double> epochs;  ///< one of epochs and steps is set in what read_recipe returns
   std::optional<int64_t> steps;
   int64_t microbatch_size = 1;
   int64_t accumulate = 1;
-  std::optional<GradientSum> gradient_sum;      ///< set by resolve()
-  std::string gradient_checkpointing = "auto";  ///< none, block, auto
-  double max_grad_norm = 1.0;                   ///< 0: off
+  std::optional<GradientSum> gradient_sum;          ///< always set in what read_recipe returns
+  std::optional<Recompute> gradient_checkpointing;  ///< absent: "auto", decided when the run starts
+  double max_grad_norm = 1.0;                       ///< 0: off
   int64_t seed = 0;
   int64_t threads = 0;  ///< 0: all cores
   int64_t log_every = 1;
@@ -116,10 +103,10 @@ struct Recipe {
 };
 
 /// Reads a recipe file and applies overrides "key.path=value" in order (value is JSON, or else a string; null takes a
-/// key or a whole section away). Checks everything that can be checked without opening other files and fills defaults
-/// (resolve). Throws UsageError for an unknown key (with the nearest known one), a wrong type, a value out of range,
-/// keys that contradict each other, and features that do not exist yet, each with place "file: key.path"; InputError
-/// when the file is no JSON (with line and column) or names a key twice; IoError when it cannot be read.
+/// key or a whole section away). Checks everything that can be checked without opening other files and fills defaults.
+/// Throws UsageError for an unknown key (with the nearest known one), a wrong type, a value out of range, keys that
+/// contradict each other, and features that do not exist yet, each with place "file: key.path"; InputError when the
+/// file is no JSON (with line and column) or names a key twice; IoError when it cannot be read.
 Recipe read_recipe(const std::string& file, const std::vector<std::string>& overrides = {});
 
 /// The same from text; `place` stands for the file in messages.

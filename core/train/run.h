@@ -33,7 +33,8 @@ struct RunOptions {
   int keep_last = 2;
   bool keep_best = false;  ///< save at every new lowest evaluation loss and keep that checkpoint
   Interval save_every{0, 600};
-  Interval eval_every;     ///< an evaluation after the last step is always due
+  bool evaluates = false;  ///< whether there is evaluation data; then an evaluation is due after the last step
+  Interval eval_every;
   int64_t log_every = 1;   ///< steps between lines of metrics.jsonl
   int64_t early_stop = 0;  ///< stop after so many evaluations without a new lowest loss; 0: never
   int64_t total_steps = 0;

@@ -1,0 +1,119 @@
+#include "nibble/recipes/recipe_fields.h"
+
+#include "nibble/recipes/recipe_values.h"
+
+namespace nibble::detail {
+
+namespace {
+
+constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+
+}  // namespace
+
+bool RecipeField::accepts(const std::string& type) const {
+  if (schema.contains("enum")) return type == "string";
+  if (!schema.contains("type")) return false;
+  const Json& types = schema["type"];
+  if (types.is_string()) return types == type;
+  return std::find(types.begin(), types.end(), type) != types.end();
+}
+
+const std::vector<RecipeField>& recipe_fields() {
+  static const std::vector<RecipeField> fields = [] {
+    std::vector<RecipeField> all;
+    for (auto section :
+         {model_fields, adapter_fields, data_fields, train_fields, optimizer_fields, parallel_fields, output_fields}) {
+      for (RecipeField& field : section()) all.push_back(std::move(field));
+    }
+    return all;
+  }();
+  return fields;
+}
+
+std::vector<RecipeField> model_fields() {
+  // What the paths hold is compared by fingerprints.
+  return {
+      free_to_change(text_field(
+          "model.path", "a directory", [](Recipe& r) -> std::string& { return r.model.path; },
+          "Hugging Face directory, 16/32-bit or bitsandbytes 4-bit")),
+      free_to_change(text_field(
+          "model.init", "a config.json", [](Recipe& r) -> std::string& { return r.model.init; },
+          "instead of model.path: start from random weights of this shape")),
+      free_to_change(text_field(
+          "model.tokenizer", "a directory or file", [](Recipe& r) -> std::string& { return r.model.tokenizer; },
+          "tokenizer (the model's own)")),
+      choice_field<std::optional<QuantType>>(
+          "model.quantize", {{"none", std::nullopt}, {"nf4", QuantType::nf4}, {"fp4", QuantType::fp4}},
+          [](Recipe& r) -> std::optional<QuantType>& { return r.model.quantize; },
+          "4-bit type to quantize the base to while it loads; a 4-bit directory is used as it is"),
+      flag_field(
+          "model.double_quant", [](Recipe& r) -> bool& { return r.model.double_quant; },
+          "whether the scales are quantized too"),
+      integer_field(
+          "model.block_size", 32, 4096, [](Recipe& r) -> int64_t& { return r.model.block_size; },
+          "weights that share one scale: 32, 64, ..., 4096"),
+      optional_texts_field(
+          "model.skip_modules",
+          [](Recipe& r) -> std::optional<std::vector<std::string>>& { return r.model.skip_modules; },
+          "modules that are not quantized (as bitsandbytes: the head)"),
+      choice_field<std::optional<DType>>(
+          "model.compute_dtype", {{"bf16", DType::bf16}, {"f32", DType::f32}},
+          [](Recipe& r) -> std::optional<DType>& { return r.model.compute_dtype; },
+          "precision of matrix products (bf16 where the CPU has it)"),
+  };
+}
+
+std::vector<RecipeField> parallel_fields() {
+  std::vector<RecipeField> fields;
+  const auto degree = [&](const char* name, Place<int64_t> at, const char* meaning) {
+    RecipeField field = free_to_change(integer_field(name, 1, kAny, at, meaning));
+    field.schema = {{"const", 1}};
+    field.read = [at](Recipe& recipe, const Json& value, const std::string& place) {
+      if (value != 1) throw UsageError("only 1 is possible yet, not " + value.dump(), "leave it out", place);
+      at(recipe) = 1;
+    };
+    fields.push_back(field);
+  };
+  degree(
+      "parallel.pipeline", [](Recipe& r) -> int64_t& { return r.parallel.pipeline; }, "pipeline stages");
+  degree(
+      "parallel.tensor", [](Recipe& r) -> int64_t& { return r.parallel.tensor; }, "ranks that share every layer");
+  degree(
+      "parallel.shard", [](Recipe& r) -> int64_t& { return r.parallel.shard; }, "ranks that share the weights' bytes");
+  degree(
+      "parallel.replicate", [](Recipe& r) -> int64_t& { return r.parallel.replicate; }, "data-parallel copies");
+  fields.push_back(later_field("parallel.schedule", "naive | gpipe | 1f1b", "order of a pipeline's work"));
+  fields.push_back(later_field("parallel.microbatches", "an integer from 1", "in flight in one pipeline pass"));
+  fields.push_back(later_field("parallel.stages", "a list of integers", "layers of each stage"));
+  fields.push_back(later_field("parallel.reshard_after_forward", "true | false", "free gathered weights early"));
+  fields.push_back(later_field("parallel.prefetch", "an integer from 0", "blocks gathered ahead"));
+  fields.push_back(later_field("parallel.offload_activations", "true | false", "keep activations elsewhere"));
+  fields.push_back(later_field("parallel.wire_dtype", "f32 | bf16", "precision on the wire"));
+  fields.push_back(later_field("parallel.timeout_seconds", "a number above 0", "deadline of every exchange"));
+  return fields;
+}
+
+std::vector<RecipeField> output_fields() {
+  std::vector<RecipeField> fields = {
+      text_field(
+          "output.dir", "a directory", [](Recipe& r) -> std::string& { return r.output.dir; },
+          "where the run writes; one run per directory"),
+      text_field(
+          "output.resume", "auto | never | a checkpoint's directory",
+          [](Recipe& r) -> std::string& { return r.output.resume; },
+          "auto: continue from the newest valid checkpoint, if there is one"),
+      integer_field(
+          "output.keep_last", 1, kAny, [](Recipe& r) -> int64_t& { return r.output.keep_last; },
+          "newest checkpoints to keep"),
+      flag_field(
+          "output.keep_best", [](Recipe& r) -> bool& { return r.output.keep_best; },
+          "keep the checkpoint with the lowest evaluation loss too, and export its weights"),
+      flag_field(
+          "output.force", [](Recipe& r) -> bool& { return r.output.force; },
+          "replace what an earlier run left, or continue it although settings changed"),
+  };
+  for (RecipeField& field : fields) field.decides_bits = false;
+  return fields;
+}
+
+}  // namespace nibble::detail

@@ -1,0 +1,179 @@
+// The rows of the section adapter. Their names and meanings are PEFT's.
+
+#include "nibble/recipes/recipe_values.h"
+
+namespace nibble::detail {
+
+namespace {
+
+constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+const std::string kSelectorValues = "a list of names, or one regular expression, or \"all-linear\"";
+
+AdapterOptions& options(Recipe& recipe) { return recipe.adapter->options; }
+
+RecipeField selector_field(std::string name, Place<ModuleSelector> at, std::string meaning) {
+  RecipeField field = bare_field(std::move(name), kSelectorValues,
+                                 {{"type", {"string", "array"}}, {"items", {{"type", "string"}}}}, std::move(meaning));
+  field.read = [at](Recipe& recipe, const Json& value, const std::string& place) {
+    ModuleSelector selector;
+    if (value.is_string()) {
+      selector.pattern = value.get<std::string>();
+    } else {
+      selector.names = read_texts(value, place, kSelectorValues);
+    }
+    if (selector.empty()) refuse_value(place, kSelectorValues, value);
+    at(recipe) = std::move(selector);
+  };
+  field.write = [at](Recipe& recipe) -> Json {
+    const ModuleSelector& selector = at(recipe);
+    if (selector.empty()) return nullptr;
+    return selector.names.empty() ? Json(selector.pattern) : Json(selector.names);
+  };
+  return field;
+}
+
+// The first pattern that matches wins, so the order of the file is kept.
+template <typename T, typename Read>
+RecipeField pattern_field(std::string name, std::string values, Place<std::vector<std::pair<std::string, T>>> at,
+                          Read read_member, std::string meaning) {
+  RecipeField field =
+      bare_field(std::move(name), values, {{"type", "object"}, {"additionalProperties", {{"type", "number"}}}},
+                 std::move(meaning));
+  field.read = [=](Recipe& recipe, const Json& value, const std::string& place) {
+    if (!value.is_object()) refuse_value(place, values, value);
+    at(recipe).clear();
+    for (const auto& [key, member] : value.items()) {
+      at(recipe).emplace_back(key, read_member(member, place, values));
+    }
+  };
+  field.write = [at](Recipe& recipe) -> Json {
+    if (at(recipe).empty()) return nullptr;
+    Json object = Json::object();
+    for (const auto& [key, member] : at(recipe)) object[key] = member;
+    return object;
+  };
+  return field;
+}
+
+RecipeField init_field() {
+  const std::string values = "true | false | \"gaussian\"";
+  RecipeField field = bare_field("adapter.init_lora_weights", values,
+                                 {{"type", {"boolean", "string"}}, {"enum", {true, false, "gaussian"}}},
+                                 "how A and B start; true is PEFT's default, false is not neutral");
+  field.read = [values](Recipe& recipe, const Json& value, const std::string& place) {
+    LoraInit& init = options(recipe).init_lora_weights;
+    if (value == true) {
+      init = LoraInit::standard;
+    } else if (value == false) {
+      init = LoraInit::random;
+    } else if (value == "gaussian") {
+      init = LoraInit::gaussian;
+    } else if (value == "pissa" || value == "loftq") {
+      throw UsageError(value.get<std::string>() + " does not exist yet", "use one of " + values, place);
+    } else {
+      refuse_value(place, values, value);
+    }
+  };
+  field.write = [](Recipe& recipe) -> Json {
+    const LoraInit init = options(recipe).init_lora_weights;
+    if (init == LoraInit::gaussian) return "gaussian";
+    return init == LoraInit::standard;
+  };
+  return field;
+}
+
+RecipeField layers_field() {
+  const std::string values = "a list of layer numbers, or one";
+  RecipeField field = bare_field("adapter.layers_to_transform", values,
+                                 {{"type", {"array", "integer"}}, {"items", {{"type", "integer"}, {"minimum", 0}}}},
+                                 "layers with an adapter (all)");
+  field.read = [values](Recipe& recipe, const Json& value, const std::string& place) {
+    std::vector<int64_t> layers;
+    if (value.is_array()) {
+      for (const Json& member : value) layers.push_back(read_integer(member, place, values, 0, kAny));
+    } else {
+      layers.push_back(read_integer(value, place, values, 0, kAny));
+    }
+    options(recipe).layers_to_transform = std::move(layers);
+  };
+  field.write = [](Recipe& recipe) -> Json {
+    const auto& layers = options(recipe).layers_to_transform;
+    return layers ? Json(*layers) : Json(nullptr);
+  };
+  return field;
+}
+
+RecipeField dora_field() {
+  RecipeField field = flag_field(
+      "adapter.use_dora", [](Recipe& r) -> bool& { return options(r).use_dora; }, "(not yet) weight-decomposed LoRA");
+  field.schema = {{"type", "boolean"}, {"const", false}};
+  field.read = [](Recipe&, const Json& value, const std::string& place) {
+    if (value == false) return;
+    throw UsageError("DoRA does not exist yet, only false is possible", "leave it out", place);
+  };
+  return field;
+}
+
+}  // namespace
+
+std::vector<RecipeField> adapter_fields() {
+  std::vector<RecipeField> fields = {
+      choice_field<std::string>(
+          "adapter.type", {{"lora", "lora"}}, [](Recipe& r) -> std::string& { return r.adapter->type; },
+          "kind of adapter"),
+      text_field(
+          "adapter.path", "a PEFT directory", [](Recipe& r) -> std::string& { return r.adapter->path; },
+          "continue training this adapter"),
+      integer_field(
+          "adapter.r", 1, 1 << 16, [](Recipe& r) -> int64_t& { return options(r).r; }, "rank"),
+      number_field(
+          "adapter.lora_alpha", 0, std::numeric_limits<double>::infinity(),
+          [](Recipe& r) -> double& { return options(r).lora_alpha; }, "the adapter counts lora_alpha / r"),
+      number_field(
+          "adapter.lora_dropout", 0, 1, [](Recipe& r) -> double& { return options(r).lora_dropout; },
+          "dropout of the adapter's input"),
+      selector_field(
+          "adapter.target_modules", [](Recipe& r) -> ModuleSelector& { return options(r).target_modules; },
+          "Linears that get an adapter"),
+      selector_field(
+          "adapter.exclude_modules", [](Recipe& r) -> ModuleSelector& { return options(r).exclude_modules; },
+          "Linears that get none; wins over target_modules"),
+      flag_field(
+          "adapter.use_rslora", [](Recipe& r) -> bool& { return options(r).use_rslora; },
+          "count lora_alpha / sqrt(r) instead"),
+      dora_field(),
+      init_field(),
+      pattern_field<int64_t>(
+          "adapter.rank_pattern", "an object of integers from 1",
+          [](Recipe& r) -> std::vector<std::pair<std::string, int64_t>>& { return options(r).rank_pattern; },
+          [](const Json& member, const std::string& place, const std::string& values) {
+            return read_integer(member, place, values, 1, 1 << 16);
+          },
+          "other ranks by regular expression"),
+      pattern_field<double>(
+          "adapter.alpha_pattern", "an object of numbers from 0",
+          [](Recipe& r) -> std::vector<std::pair<std::string, double>>& { return options(r).alpha_pattern; },
+          [](const Json& member, const std::string& place, const std::string& values) {
+            return read_number(member, place, values, 0);
+          },
+          "other alphas by regular expression"),
+      layers_field(),
+      texts_field(
+          "adapter.layers_pattern", [](Recipe& r) -> std::vector<std::string>& { return options(r).layers_pattern; },
+          "name before the layer number, with layers_to_transform"),
+      texts_field(
+          "adapter.modules_to_save", [](Recipe& r) -> std::vector<std::string>& { return options(r).modules_to_save; },
+          "modules trained whole beside the adapter"),
+      choice_field<BiasTraining>(
+          "adapter.bias",
+          {{"none", BiasTraining::none}, {"lora_only", BiasTraining::lora_only}, {"all", BiasTraining::all}},
+          [](Recipe& r) -> BiasTraining& { return options(r).bias; }, "which biases of the base are trained too"),
+      flag_field(
+          "adapter.lora_bias", [](Recipe& r) -> bool& { return options(r).lora_bias; }, "B has a bias"),
+      later_field("adapter.trainable_token_indices", "a list of token ids", "embedding rows that are trained"),
+  };
+  fields[1].decides_bits = false;  // what it holds is part of the base's fingerprint
+  return fields;
+}
+
+}  // namespace nibble::detail
