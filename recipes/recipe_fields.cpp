@@ -11,8 +11,7 @@ constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 }  // namespace
 
 bool RecipeField::accepts(const std::string& type) const {
-  if (schema.contains("enum")) return type == "string";
-  if (!schema.contains("type")) return false;
+  if (!schema.contains("type")) return schema.contains("enum") && type == "string";
   const Json& types = schema["type"];
   if (types.is_string()) return types == type;
   return std::find(types.begin(), types.end(), type) != types.end();

@@ -21,7 +21,10 @@ std::string range_text(const std::string& kind, int64_t least, int64_t most) {
   return kind + " from " + std::to_string(least) + " to " + std::to_string(most);
 }
 
-std::string short_number(double value) { return Json(value).dump(); }
+std::string short_number(double value) {
+  const std::string text = Json(value).dump();
+  return text.ends_with(".0") ? text.substr(0, text.size() - 2) : text;
+}
 
 Json integer_schema(int64_t least, int64_t most) {
   Json schema = {{"type", "integer"}, {"minimum", least}};
