@@ -29,6 +29,9 @@ class Decoder {
   /// Every Linear in module order, the head last (a tied head included).
   void visit_linears(const std::function<void(Linear&)>& visitor);
 
+  /// An empty cache for a document of this model, in the step's compute dtype.
+  KvCache make_cache(const StepContext& step) const;
+
   /// Calls sink(first row, logits [n, V] f32) for chunks of rows in order. With a cache, the batch's single document
   /// continues the cached one; only_last: just the last row.
   void logits(const Batch& batch, const StepContext& step,

@@ -45,6 +45,7 @@ struct DecoderConfig {
   bool parallel_residual = false;
   bool qk_norm = false;
   bool qkv_bias = false, output_bias = false, mlp_bias = false, head_bias = false;
+  int64_t qkv_groups = 1;  ///< layout of a fused projection, see AttentionConfig
 
   std::vector<RopeConfig> rope;    ///< one for each kind of layer
   std::vector<LayerConfig> layer;  ///< [L]

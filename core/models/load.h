@@ -34,7 +34,7 @@ Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& 
 /// mapped ones. Throws UsageError naming the first Linear whose weight is packed.
 void make_trainable(Decoder& decoder, RankContext& rank);
 
-/// Everything a checkpoint of the model holds, in module order: parameters and the parts of packed weights; adapters'
+/// Everything a checkpoint of the model holds: parameters in module order, then the parts of packed weights; adapters'
 /// parameters are left out. A tied head comes once, as the embedding.
 std::vector<NamedTensor> state_dict(Decoder& decoder);
 

@@ -23,12 +23,17 @@ struct AttentionConfig {
   int rotary = -1;        ///< index into LayerContext::rotary, -1 = no rope
   bool qkv_bias = false;
   bool output_bias = false;
+  /// Layout of a fused projection (AttentionNames::qkv): its rows are this many groups, each with its share of the
+  /// query heads, then key heads, then value heads. 1: all q, all k, all v (Phi-3, GPT-2, Falcon 7B); G: Falcon 40B;
+  /// H: by head (GPT-NeoX).
+  int64_t qkv_groups = 1;
   std::optional<NormConfig> qk_norm;  ///< over the K elements of every query and key head, before rope (Qwen3)
 };
 
 /// Module names below the layer's prefix, in the family's own words.
 struct AttentionNames {
   std::string q = "self_attn.q_proj", k = "self_attn.k_proj", v = "self_attn.v_proj", output = "self_attn.o_proj";
+  std::string qkv;  ///< of a fused projection, which stays fused; empty = q, k and v apart
   std::string q_norm = "self_attn.q_norm", k_norm = "self_attn.k_norm";
 };
 
@@ -48,7 +53,7 @@ struct LayerContext {
 
 /// Kept from forward to backward.
 struct AttentionSaved {
-  LinearSaved q_proj, k_proj, v_proj, output;
+  LinearSaved qkv_proj, q_proj, k_proj, v_proj, output;
   NormSaved q_norm, k_norm;
   Tensor q, k, v;      ///< as the attention saw them
   Tensor out;          ///< [T, H * K]
@@ -76,10 +81,19 @@ class Attention {
   void visit_linears(const std::function<void(Linear&)>& visitor);
 
  private:
-  ops::AttentionParams params() const;
+  /// Where the projections are written and their gradients come from.
+  struct Heads {
+    Tensor q, k, v;
+  };
+  bool projections_have_trainable() const;
+  void project(const Tensor& x, const StepContext& step, Heads& heads, AttentionSaved* saved);
+  void project_backward(Heads& gradients, const StepContext& step, AttentionSaved& saved, Tensor* dx);
+  void rotate(Heads& heads, const LayerContext& context, bool inverse) const;
 
   AttentionConfig config_;
-  Linear q_, k_, v_, output_;
+  ops::AttentionParams params_;
+  std::optional<Linear> qkv_, q_, k_, v_;
+  std::optional<Linear> output_;
   std::optional<Norm> q_norm_, k_norm_;
 };
 

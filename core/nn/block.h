@@ -53,9 +53,6 @@ class Block {
   void visit_linears(const std::function<void(Linear&)>& visitor);
 
  private:
-  Tensor attention_half(const Tensor& x, const Tensor& normed, const LayerContext& context, const StepContext& step,
-                        BlockSaved* saved, LayerCache* cache);
-
   BlockConfig config_;
   std::optional<Norm> attention_norm_;
   Attention attention_;

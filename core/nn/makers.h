@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "nibble/core/nn/linear_weight.h"
+#include "nibble/core/nn/linear.h"
 
 namespace nibble {
 
@@ -20,6 +20,11 @@ using ParameterMaker = std::function<std::shared_ptr<Parameter>(const std::strin
 struct Makers {
   LinearWeightMaker linear;
   ParameterMaker parameter;
+
+  /// The Linear of module `name`, with name + ".bias" if it has one.
+  Linear make_linear(const std::string& name, int64_t out, int64_t in, bool bias) const {
+    return Linear(name, linear(name, {out, in}), bias ? parameter(name + ".bias", {out}) : nullptr);
+  }
 };
 
 }  // namespace nibble

@@ -20,11 +20,12 @@ struct MlpConfig {
 /// Module names below the layer's prefix.
 struct MlpNames {
   std::string gate = "mlp.gate_proj", up = "mlp.up_proj", down = "mlp.down_proj";
+  std::string gate_up;  ///< of a fused projection (Phi-3: rows of gate, then of up); empty = apart
 };
 
 /// Kept from forward to backward; the product that enters `down` is computed again from gate and up.
 struct MlpSaved {
-  LinearSaved gate_proj, up_proj, down_proj;
+  LinearSaved gate_up_proj, gate_proj, up_proj, down_proj;
   Tensor gate, up;  ///< [T, F]; gate is undefined when not gated
 };
 
@@ -42,9 +43,13 @@ class Mlp {
   void visit_linears(const std::function<void(Linear&)>& visitor);
 
  private:
+  void project(const Tensor& x, const StepContext& step, Tensor& gate, Tensor& up, MlpSaved* saved);
+  void project_backward(const Tensor& dgate, const Tensor& dup, const StepContext& step, MlpSaved& saved, Tensor* dx);
+  /// f(gate) * up or f(up)
+  Tensor activate(const Tensor& gate, const Tensor& up, const StepContext& step) const;
+
   MlpConfig config_;
-  std::optional<Linear> gate_;
-  Linear up_, down_;
+  std::optional<Linear> gate_up_, gate_, up_, down_;
 };
 
 }  // namespace nibble

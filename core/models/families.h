@@ -1,0 +1,62 @@
+#pragma once
+// The families nibble knows, one row each: what config.json leaves unsaid, and how the family spells what it says.
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nibble/core/models/decoder_config.h"
+
+namespace nibble {
+
+/// How a family says which layers see only the last `sliding_window` positions.
+enum class WindowRule : uint8_t {
+  none,        ///< no window, whatever the file says
+  every,       ///< all layers, when sliding_window is a number (Mistral)
+  from_layer,  ///< with use_sliding_window, the layers from max_window_layers on (Qwen2)
+  even,        ///< layers 0, 2, 4, ... (Gemma 2)
+};
+
+/// Spelling of config.json keys where families differ.
+struct ConfigKeys {
+  std::string_view width = "hidden_size", layers = "num_hidden_layers", heads = "num_attention_heads";
+  std::string_view mlp_width = "intermediate_size", max_positions = "max_position_embeddings";
+  std::string_view norm_eps = "rms_norm_eps", activation = "hidden_act";
+  std::string_view rotary_share = "partial_rotary_factor", rope_base = "rope_theta";
+};
+
+/// One row. Values are those of the family's configuration class in Transformers when the key is absent.
+struct Family {
+  std::string_view model_type;
+  std::string_view architecture;
+  TensorNames names;
+  ConfigKeys keys;
+
+  NormConfig norm = {.kind = NormKind::rms, .eps = 1e-6f};
+  std::string_view activation = "silu";  ///< when absent
+  std::string_view activation_is;        ///< whatever the file says (Gemma 1), empty = as the file says
+  bool gated_mlp = true;
+  bool parallel_residual = false;
+  bool qk_norm = false;
+  bool qkv_bias = false;          ///< always; `attention_bias` in the file adds all four
+  bool tied_head = false;         ///< when absent
+  bool scaled_embedding = false;  ///< embeddings times sqrt(D)
+  int64_t kv_heads = 0;           ///< when absent; 0 = as many as heads
+  int64_t head_size = 0;          ///< when absent; 0 = D / H
+  int64_t max_positions = 2048;   ///< when absent
+  double rope_base = 10000;       ///< when absent
+  double rotary_share = 1;        ///< when absent
+  WindowRule window_rule = WindowRule::none;
+  int64_t window = 0;                              ///< when sliding_window is absent (null means none)
+  float attention_softcap = 0, logit_softcap = 0;  ///< when absent
+};
+
+/// All of them.
+std::span<const Family> families();
+
+/// The row for a config.json. Throws InputError naming what was asked for, with the list of known families; `place` is
+/// the file. Either argument may be empty.
+const Family& find_family(std::string_view model_type, std::string_view architecture, const std::string& place);
+
+}  // namespace nibble

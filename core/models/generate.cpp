@@ -1,0 +1,53 @@
+#include "nibble/core/models/generate.h"
+
+#include <algorithm>
+
+namespace nibble {
+
+namespace {
+
+void check_prompt(const DecoderConfig& config, std::span<const int32_t> prompt) {
+  if (prompt.empty()) throw InputError("prompt", "has no tokens", "give at least one");
+  if (static_cast<int64_t>(prompt.size()) > config.max_positions) {
+    throw InputError("prompt",
+                     "has " + std::to_string(prompt.size()) + " tokens, the model holds " +
+                         std::to_string(config.max_positions) + " positions",
+                     "shorten it");
+  }
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (prompt[i] < 0 || prompt[i] >= config.vocab_size) {
+      throw InputError(
+          "prompt token " + std::to_string(i),
+          "id " + std::to_string(prompt[i]) + " is outside the vocabulary of " + std::to_string(config.vocab_size),
+          "use the model's own tokenizer");
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt, const GenerateOptions& options,
+                              const StepContext& step, const std::function<bool(int32_t)>& on_token) {
+  const DecoderConfig& config = decoder.config();
+  check(options.sampling);
+  check_prompt(config, prompt);
+  KvCache cache = decoder.make_cache(step);
+  std::vector<int32_t> made;
+  Sample next{.ids = {prompt.begin(), prompt.end()}, .labels = {}};
+  while (static_cast<int64_t>(made.size()) < options.max_new_tokens) {
+    const int64_t position = static_cast<int64_t>(prompt.size() + made.size());
+    if (position >= config.max_positions) break;
+    int32_t id = 0;
+    const auto choose = [&](int64_t, const Tensor& logits) {
+      id = sample_token(logits.span<const float>(), options.sampling, position);
+    };
+    decoder.logits(make_batch({&next, 1}, step.pool()), step, choose, &cache, true);
+    if (std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end()) break;
+    made.push_back(id);
+    if (on_token && !on_token(id)) break;
+    next.ids = {id};
+  }
+  return made;
+}
+
+}  // namespace nibble

@@ -1,0 +1,179 @@
+#include "nibble/core/models/load.h"
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_set>
+
+#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/ops/elementwise.h"
+
+namespace nibble {
+
+namespace {
+
+bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
+
+// Buffers that some writers save beside the weights.
+bool is_known_buffer(const std::string& name) {
+  static constexpr std::string_view kEndings[] = {"rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
+                                                  ".attention.bias", ".attention.masked_bias"};
+  return std::any_of(std::begin(kEndings), std::end(kEndings),
+                     [&](std::string_view ending) { return name.ends_with(ending); });
+}
+
+// Hands the tensors of a checkpoint to a model that is being built, and remembers which were asked for.
+class Loader {
+ public:
+  Loader(const CheckpointDir& checkpoint, const DecoderConfig& config, MemoryPool& pool)
+      : checkpoint_(checkpoint), config_(config), pool_(pool) {}
+
+  std::shared_ptr<Parameter> parameter(const std::string& name, const Shape& shape) {
+    Tensor value = take(name, shape);
+    if (shape.size() == 1 && (value.dtype() != DType::f32 || !value.writable())) {
+      Tensor wide = Tensor::empty(pool_, shape, DType::f32, name);  // norms and biases are computed with in f32
+      ops::cast(value, wide);
+      value = wide;
+    }
+    return std::make_shared<Parameter>(Parameter{.name = name, .value = value, .gradient = {}});
+  }
+
+  std::unique_ptr<LinearWeight> dense(const std::string& module, const Shape& shape) {
+    return std::make_unique<DenseWeight>(parameter(module + ".weight", shape));
+  }
+
+  // A tied head that is in the file all the same must be the embedding.
+  void check_tied_head() {
+    const std::string head = config_.names.head + ".weight", embedding = config_.names.embedding + ".weight";
+    if (!config_.tied_head || !checkpoint_.contains(head)) return;
+    const Tensor a = checkpoint_.at(head), b = checkpoint_.at(stored_name(embedding));
+    const bool same = a.dtype() == b.dtype() && a.shape() == b.shape() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
+    if (!same) {
+      fail(head, "differs from " + embedding + " though config.json says tie_word_embeddings",
+           "set tie_word_embeddings to false to use both");
+    }
+    taken_.insert(head);
+  }
+
+  void check_nothing_left(const std::function<bool(const std::string&)>& expects) const {
+    std::vector<std::string> left;
+    for (const std::string& name : checkpoint_.names()) {
+      if (!taken_.contains(name) && !is_known_buffer(name) && !(expects && expects(name))) left.push_back(name);
+    }
+    if (left.empty()) return;
+    std::string list;
+    for (size_t i = 0; i < std::min<size_t>(left.size(), 5); ++i) list += (i ? ", " : "") + left[i];
+    if (left.size() > 5) list += " and " + std::to_string(left.size() - 5) + " more";
+    throw InputError(checkpoint_.file_of(left.front()), "holds tensors that config.json does not account for: " + list,
+                     "check that config.json belongs to these weights");
+  }
+
+ private:
+  // Files saved from the bare model lack the first part of every name ("layers.0..." for "model.layers.0...").
+  std::string stored_name(const std::string& name) const {
+    const std::string bare = name.substr(name.find('.') + 1);
+    return !checkpoint_.contains(name) && checkpoint_.contains(bare) ? bare : name;
+  }
+
+  Tensor take(const std::string& name, const Shape& shape) {
+    const std::string stored = stored_name(name);
+    if (!checkpoint_.contains(stored) && name == config_.names.head + ".weight") {
+      fail(name, "is missing", "if the head is the embedding, set tie_word_embeddings to true in config.json");
+    }
+    const Tensor value = checkpoint_.at(stored);
+    if (!is_float(value.dtype())) {
+      fail(stored, "has dtype " + std::string(dtype_name(value.dtype())) + ", not f32, bf16 or f16",
+           "packed weights need quantization_config in config.json");
+    }
+    if (value.shape() != shape) {
+      fail(stored, "has shape " + to_string(value.shape()) + ", config.json makes it " + to_string(shape),
+           "check that config.json belongs to these weights");
+    }
+    taken_.insert(stored);
+    return value.aligned() ? value : value.clone(pool_);
+  }
+
+  [[noreturn]] void fail(const std::string& name, const std::string& reason, const std::string& remedy) const {
+    throw InputError(checkpoint_.file_of(name) + ": " + name, reason, remedy);
+  }
+
+  const CheckpointDir& checkpoint_;
+  const DecoderConfig& config_;
+  MemoryPool& pool_;
+  std::unordered_set<std::string> taken_;
+};
+
+// FNV-1a, so that a tensor's random numbers hang on its name.
+uint64_t purpose_of(const std::string& name) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_t seed, const std::string& name,
+                                            const Shape& shape, MemoryPool& pool) {
+  Tensor value = Tensor::empty(pool, shape, DType::f32, name);
+  if (shape.size() > 1) {
+    ops::fill_normal(value, config.initializer_range, seed, purpose_of(name));
+  } else {
+    const std::span<float> elements = value.span<float>();
+    std::fill(elements.begin(), elements.end(), name.ends_with(".bias") ? 0.0f : 1.0f - config.norm.weight_offset);
+  }
+  return std::make_shared<Parameter>(Parameter{.name = name, .value = value, .gradient = {}});
+}
+
+}  // namespace
+
+Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, const LoadOptions& options) {
+  const CheckpointDir checkpoint(directory);
+  const DecoderConfig config = read_decoder_config(directory);
+  Loader loader(checkpoint, config, rank.pool);
+  LinearWeightMaker linear = [&](const std::string& module, const Shape& shape) { return loader.dense(module, shape); };
+  if (options.wrap_linear) linear = options.wrap_linear(checkpoint, linear);
+  Decoder decoder(
+      config, linear, [&](const std::string& name, const Shape& shape) { return loader.parameter(name, shape); }, rank);
+  loader.check_tied_head();
+  loader.check_nothing_left(options.expects);
+  return decoder;
+}
+
+Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& rank) {
+  const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
+    return random_parameter(config, seed, name, shape, rank.pool);
+  };
+  const LinearWeightMaker linear = [&](const std::string& module, const Shape& shape) {
+    return std::make_unique<DenseWeight>(parameter(module + ".weight", shape));
+  };
+  return Decoder(config, linear, parameter, rank);
+}
+
+void make_trainable(Decoder& decoder, RankContext& rank) {
+  std::unordered_set<const Parameter*> of_adapters;
+  decoder.visit_linears([&](Linear& linear) {
+    if (!linear.weight().parameter()) {
+      throw UsageError("the weight of " + linear.name() + " is packed and cannot be trained",
+                       "add an adapter, or load the model without quantization");
+    }
+    if (linear.adapter()) linear.adapter()->visit([&](Parameter& parameter) { of_adapters.insert(&parameter); });
+  });
+  decoder.visit([&](Parameter& parameter) {
+    if (!of_adapters.contains(&parameter) && !parameter.trainable) parameter.make_trainable(rank.pool);
+  });
+}
+
+std::vector<NamedTensor> state_dict(Decoder& decoder) {
+  std::unordered_set<const Parameter*> of_adapters;
+  std::vector<NamedTensor> packed;
+  decoder.visit_linears([&](Linear& linear) {
+    if (linear.adapter()) linear.adapter()->visit([&](Parameter& parameter) { of_adapters.insert(&parameter); });
+    if (linear.weight().parameter()) return;
+    for (NamedTensor& part : linear.weight().parts()) packed.push_back(std::move(part));
+  });
+  std::vector<NamedTensor> tensors;
+  decoder.visit([&](Parameter& parameter) {
+    if (!of_adapters.contains(&parameter)) tensors.push_back({parameter.name, parameter.value});
+  });
+  std::move(packed.begin(), packed.end(), std::back_inserter(tensors));
+  return tensors;
+}
+
+}  // namespace nibble

@@ -1,0 +1,194 @@
+#include "nibble/core/nn/attention.h"
+
+#include "nibble/core/ops/columns.h"
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/core/ops/rope.h"
+
+namespace nibble {
+
+namespace {
+
+// Projects into `out`, through the norm over each head where the family has one.
+void project_heads(Linear& linear, const std::optional<Norm>& norm, int64_t head_size, const Tensor& x,
+                   const StepContext& step, Tensor& out, LinearSaved* linear_saved, NormSaved* norm_saved) {
+  if (!norm) return linear.forward(x, out, step, linear_saved);
+  Tensor raw = Tensor::empty(step.pool(), out.shape(), DType::f32, "projection");
+  linear.forward(x, raw, step, linear_saved);
+  const Shape by_head = {out.numel() / head_size, head_size};
+  Tensor normed = out.reshape(by_head);
+  norm->forward(raw.reshape(by_head), normed, step, norm_saved);
+}
+
+void project_heads_backward(Linear& linear, std::optional<Norm>& norm, int64_t head_size, const Tensor& gradient,
+                            const StepContext& step, LinearSaved& linear_saved, NormSaved& norm_saved, Tensor* dx,
+                            bool accumulate) {
+  if (!norm) return linear.backward(gradient, step, std::move(linear_saved), dx, accumulate);
+  const Shape by_head = {gradient.numel() / head_size, head_size};
+  Tensor raw_gradient = Tensor::zeros(step.pool(), by_head, DType::f32, "projection gradient");
+  norm->backward(gradient.reshape(by_head), step, std::move(norm_saved), raw_gradient);
+  Tensor narrow = raw_gradient;
+  if (gradient.dtype() != DType::f32) {
+    narrow = Tensor::empty(step.pool(), by_head, gradient.dtype(), "projection gradient");
+    ops::cast(raw_gradient, narrow);
+  }
+  linear.backward(narrow.reshape(gradient.shape()), step, std::move(linear_saved), dx, accumulate);
+}
+
+}  // namespace
+
+Attention::Attention(const std::string& prefix, const AttentionNames& names, const AttentionConfig& config,
+                     const Makers& makers)
+    : config_(config),
+      params_{.heads = config.heads,
+              .kv_heads = config.kv_heads,
+              .head_size = config.head_size,
+              .scale = config.scale,
+              .window = config.window,
+              .softcap = config.softcap,
+              .alibi_slopes = {}} {
+  const int64_t q_rows = config.heads * config.head_size, kv_rows = config.kv_heads * config.head_size;
+  if (!names.qkv.empty()) {
+    NIBBLE_CHECK(!config.qk_norm, "a fused projection has no norm over heads");
+    qkv_ = makers.make_linear(prefix + names.qkv, q_rows + 2 * kv_rows, config.width, config.qkv_bias);
+  } else {
+    q_ = makers.make_linear(prefix + names.q, q_rows, config.width, config.qkv_bias);
+    k_ = makers.make_linear(prefix + names.k, kv_rows, config.width, config.qkv_bias);
+    v_ = makers.make_linear(prefix + names.v, kv_rows, config.width, config.qkv_bias);
+  }
+  output_ = makers.make_linear(prefix + names.output, config.width, q_rows, config.output_bias);
+  if (config.qk_norm) {
+    q_norm_.emplace(prefix + names.q_norm, config.head_size, *config.qk_norm, makers.parameter);
+    k_norm_.emplace(prefix + names.k_norm, config.head_size, *config.qk_norm, makers.parameter);
+  }
+}
+
+bool Attention::projections_have_trainable() const {
+  if (qkv_) return qkv_->has_trainable();
+  return q_->has_trainable() || k_->has_trainable() || v_->has_trainable() ||
+         (q_norm_ && (q_norm_->has_trainable() || k_norm_->has_trainable()));
+}
+
+bool Attention::has_trainable() const { return projections_have_trainable() || output_->has_trainable(); }
+
+void Attention::project(const Tensor& x, const StepContext& step, Heads& heads, AttentionSaved* saved) {
+  if (!qkv_) {
+    AttentionSaved none;
+    AttentionSaved& kept = saved ? *saved : none;
+    const auto keep = [&](auto& part) { return saved ? &part : nullptr; };
+    project_heads(*q_, q_norm_, config_.head_size, x, step, heads.q, keep(kept.q_proj), keep(kept.q_norm));
+    project_heads(*k_, k_norm_, config_.head_size, x, step, heads.k, keep(kept.k_proj), keep(kept.k_norm));
+    project_heads(*v_, std::nullopt, config_.head_size, x, step, heads.v, keep(kept.v_proj), nullptr);
+    return;
+  }
+  const int64_t rows = x.dim(0) * config_.qkv_groups;
+  Tensor all = Tensor::empty(step.pool(), {x.dim(0), qkv_->out_features()}, step.compute_dtype, "projection");
+  qkv_->forward(x, all, step, saved ? &saved->qkv_proj : nullptr);
+  all = all.reshape({rows, all.numel() / rows});
+  int64_t column = 0;
+  for (Tensor* part : {&heads.q, &heads.k, &heads.v}) {
+    Tensor grouped = part->reshape({rows, part->numel() / rows});
+    ops::copy_columns_out(all, column, grouped);
+    column += grouped.dim(1);
+  }
+}
+
+void Attention::project_backward(Heads& gradients, const StepContext& step, AttentionSaved& saved, Tensor* dx) {
+  if (!qkv_) {
+    NormSaved no_norm;
+    std::optional<Norm> none;
+    const int64_t size = config_.head_size;
+    project_heads_backward(*q_, q_norm_, size, gradients.q, step, saved.q_proj, saved.q_norm, dx, false);
+    project_heads_backward(*k_, k_norm_, size, gradients.k, step, saved.k_proj, saved.k_norm, dx, true);
+    project_heads_backward(*v_, none, size, gradients.v, step, saved.v_proj, no_norm, dx, true);
+    return;
+  }
+  const int64_t tokens = gradients.q.dim(0), rows = tokens * config_.qkv_groups;
+  Tensor all = Tensor::empty(step.pool(), {rows, tokens * qkv_->out_features() / rows}, gradients.q.dtype(),
+                             "projection gradient");
+  int64_t column = 0;
+  for (const Tensor* part : {&gradients.q, &gradients.k, &gradients.v}) {
+    const Tensor grouped = part->reshape({rows, part->numel() / rows});
+    ops::copy_columns_in(grouped, column, all);
+    column += grouped.dim(1);
+  }
+  qkv_->backward(all.reshape({tokens, qkv_->out_features()}), step, std::move(saved.qkv_proj), dx, false);
+}
+
+void Attention::rotate(Heads& heads, const LayerContext& context, bool inverse) const {
+  if (config_.rotary < 0) return;
+  const RotaryTable& table = context.rotary[static_cast<size_t>(config_.rotary)];
+  ops::rope(heads.q, config_.heads, context.positions, table.cos(), table.sin(), inverse);
+  ops::rope(heads.k, config_.kv_heads, context.positions, table.cos(), table.sin(), inverse);
+}
+
+void Attention::forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
+                        AttentionSaved* saved, LayerCache* cache) {
+  const int64_t tokens = x.dim(0), width = config_.heads * config_.head_size;
+  const auto make = [&](int64_t columns) {
+    return Tensor::empty(step.pool(), {tokens, columns}, step.compute_dtype, "attention heads");
+  };
+  Heads heads{.q = make(width), .k = {}, .v = {}};
+  if (cache) {
+    NIBBLE_CHECK(cache->length + tokens <= cache->k.dim(0), "no room in the cache");
+    heads.k = cache->k.rows(cache->length, cache->length + tokens);
+    heads.v = cache->v.rows(cache->length, cache->length + tokens);
+  } else {
+    heads.k = make(config_.kv_heads * config_.head_size);
+    heads.v = make(config_.kv_heads * config_.head_size);
+  }
+  project(x, step, heads, saved);
+  rotate(heads, context, false);
+
+  Tensor out = make(width);
+  Tensor log_sum_exp = Tensor::empty(step.pool(), {config_.heads, tokens}, DType::f32, "attention sums");
+  if (cache) {
+    cache->length += tokens;
+    const ops::AttentionSpan span{0, tokens, 0, cache->length};
+    ops::attention_forward(heads.q, cache->k.rows(0, cache->length), cache->v.rows(0, cache->length), {&span, 1},
+                           params_, out, log_sum_exp);
+  } else {
+    ops::attention_forward(heads.q, heads.k, heads.v, context.spans, params_, out, log_sum_exp);
+  }
+  output_->forward(out, y, step, saved ? &saved->output : nullptr);
+  if (saved) {
+    saved->q = heads.q;
+    saved->k = heads.k;
+    saved->v = heads.v;
+    saved->out = out;
+    saved->log_sum_exp = log_sum_exp;
+  }
+}
+
+void Attention::backward(const Tensor& dy, const LayerContext& context, const StepContext& step, AttentionSaved&& saved,
+                         Tensor* dx) {
+  if (!dx && !projections_have_trainable()) {
+    return output_->backward(dy, step, std::move(saved.output), nullptr, false);
+  }
+  const auto like = [&](const Tensor& t) {
+    return Tensor::empty(step.pool(), t.shape(), t.dtype(), "attention gradient");
+  };
+  Tensor dout = like(saved.out);
+  output_->backward(dy, step, std::move(saved.output), &dout, false);
+  Heads gradients{like(saved.q), like(saved.k), like(saved.v)};
+  ops::attention_backward(dout, saved.q, saved.k, saved.v, saved.out, saved.log_sum_exp, context.spans, params_,
+                          gradients.q, gradients.k, gradients.v);
+  rotate(gradients, context, true);
+  project_backward(gradients, step, saved, dx);
+}
+
+void Attention::visit(const ParameterVisitor& visitor) {
+  for (std::optional<Linear>* linear : {&qkv_, &q_, &k_, &v_, &output_}) {
+    if (*linear) (*linear)->visit(visitor);
+  }
+  for (std::optional<Norm>* norm : {&q_norm_, &k_norm_}) {
+    if (*norm) (*norm)->visit(visitor);
+  }
+}
+
+void Attention::visit_linears(const std::function<void(Linear&)>& visitor) {
+  for (std::optional<Linear>* linear : {&qkv_, &q_, &k_, &v_, &output_}) {
+    if (*linear) visitor(**linear);
+  }
+}
+
+}  // namespace nibble

@@ -1,0 +1,145 @@
+#include "nibble/core/nn/block.h"
+
+#include "nibble/core/ops/elementwise.h"
+
+namespace nibble {
+
+namespace {
+
+std::optional<Norm> make_norm(const std::string& prefix, const std::string& name, const BlockConfig& config,
+                              const Makers& makers) {
+  if (name.empty()) return std::nullopt;
+  return std::make_optional<Norm>(prefix + name, config.attention.width, config.norm, makers.parameter);
+}
+
+bool trainable(const std::optional<Norm>& norm) { return norm && norm->has_trainable(); }
+
+// In the compute dtype; without a copy where it is f32 already.
+Tensor narrowed(const Tensor& x, const StepContext& step) {
+  if (step.compute_dtype == DType::f32) return x;
+  Tensor y = Tensor::empty(step.pool(), x.shape(), step.compute_dtype, "activation");
+  ops::cast(x, y);
+  return y;
+}
+
+// What a half of the layer computes on: the norm of the residual stream, or the stream itself.
+Tensor half_input(const std::optional<Norm>& norm, const Tensor& x, const StepContext& step, NormSaved* saved) {
+  if (!norm) return narrowed(x, step);
+  Tensor y = Tensor::empty(step.pool(), x.shape(), step.compute_dtype, "norm");
+  norm->forward(x, y, step, saved);
+  return y;
+}
+
+void half_input_backward(std::optional<Norm>& norm, const Tensor& dinput, const StepContext& step, NormSaved&& saved,
+                         Tensor& gradient) {
+  if (norm) {
+    norm->backward(dinput, step, std::move(saved), gradient);
+  } else {
+    ops::add(dinput, gradient);
+  }
+}
+
+// x += half(), through the norm of its output where the family has one.
+template <typename Half>
+void add_half(const std::optional<Norm>& post_norm, const StepContext& step, NormSaved* saved, Tensor& x,
+              const Half& half) {
+  Tensor y = Tensor::empty(step.pool(), x.shape(), post_norm ? DType::f32 : step.compute_dtype, "layer output");
+  half(y);
+  if (!post_norm) return ops::add(y, x);
+  Tensor normed = Tensor::empty(step.pool(), x.shape(), DType::f32, "norm");
+  post_norm->forward(y, normed, step, saved);
+  ops::add(normed, x);
+}
+
+// Gradient of what half() wrote, in the compute dtype.
+Tensor half_output_gradient(std::optional<Norm>& post_norm, const Tensor& gradient, const StepContext& step,
+                            NormSaved&& saved) {
+  if (!post_norm) return narrowed(gradient, step);
+  Tensor dy = Tensor::zeros(step.pool(), gradient.shape(), DType::f32, "norm gradient");
+  post_norm->backward(gradient, step, std::move(saved), dy);
+  return narrowed(dy, step);
+}
+
+}  // namespace
+
+Block::Block(const std::string& prefix, const BlockNames& names, const BlockConfig& config, const Makers& makers)
+    : config_(config),
+      attention_norm_(make_norm(prefix, names.attention_norm, config, makers)),
+      attention_(prefix, names.attention, config.attention, makers),
+      post_attention_norm_(make_norm(prefix, names.post_attention_norm, config, makers)),
+      mlp_norm_(make_norm(prefix, names.mlp_norm, config, makers)),
+      mlp_(prefix, names.mlp, config.mlp, makers),
+      post_mlp_norm_(make_norm(prefix, names.post_mlp_norm, config, makers)) {}
+
+bool Block::has_trainable() const {
+  return attention_.has_trainable() || mlp_.has_trainable() || trainable(attention_norm_) ||
+         trainable(post_attention_norm_) || trainable(mlp_norm_) || trainable(post_mlp_norm_);
+}
+
+Tensor Block::forward(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
+                      LayerCache* cache) {
+  BlockSaved none;
+  BlockSaved& kept = saved ? *saved : none;
+  const auto keep = [&](auto& part) { return saved ? &part : nullptr; };
+
+  const Tensor attention_input = half_input(attention_norm_, x, step, keep(kept.attention_norm));
+  Tensor middle = x.clone(step.pool());
+  add_half(post_attention_norm_, step, keep(kept.post_attention_norm), middle,
+           [&](Tensor& y) { attention_.forward(attention_input, context, step, y, keep(kept.attention), cache); });
+
+  Tensor mlp_input = attention_input;
+  if (mlp_norm_ || !config_.parallel_residual) {
+    mlp_input = half_input(mlp_norm_, config_.parallel_residual ? x : middle, step, keep(kept.mlp_norm));
+  }
+  const bool middle_is_kept = saved && !config_.parallel_residual;
+  Tensor out = middle_is_kept ? middle.clone(step.pool()) : middle;
+  add_half(post_mlp_norm_, step, keep(kept.post_mlp_norm), out,
+           [&](Tensor& y) { mlp_.forward(mlp_input, step, y, keep(kept.mlp)); });
+  return out;
+}
+
+void Block::backward(Tensor& gradient, const LayerContext& context, const StepContext& step, BlockSaved&& saved,
+                     bool input_gradient) {
+  const auto make = [&] { return Tensor::empty(step.pool(), gradient.shape(), DType::f32, "input gradient"); };
+  const bool attention_input_gradient = input_gradient || trainable(attention_norm_);
+  const bool attention_gradient =
+      attention_input_gradient || attention_.has_trainable() || trainable(post_attention_norm_);
+  const bool shared_norm = config_.parallel_residual && !mlp_norm_;
+  const bool above_mlp = config_.parallel_residual ? attention_input_gradient : attention_gradient;
+
+  Tensor mlp_dinput = above_mlp || trainable(mlp_norm_) ? make() : Tensor();
+  mlp_.backward(half_output_gradient(post_mlp_norm_, gradient, step, std::move(saved.post_mlp_norm)), step,
+                std::move(saved.mlp), mlp_dinput ? &mlp_dinput : nullptr);
+  // The sequential attention sees the gradient after the MLP's norm, the parallel one the output's.
+  const auto mlp_norm_backward = [&] {
+    if (mlp_dinput) half_input_backward(mlp_norm_, mlp_dinput, step, std::move(saved.mlp_norm), gradient);
+    mlp_dinput = {};
+  };
+  if (!config_.parallel_residual) mlp_norm_backward();
+
+  if (attention_gradient) {
+    Tensor dinput = attention_input_gradient ? make() : Tensor();
+    attention_.backward(
+        half_output_gradient(post_attention_norm_, gradient, step, std::move(saved.post_attention_norm)), context, step,
+        std::move(saved.attention), dinput ? &dinput : nullptr);
+    if (shared_norm && dinput) ops::add(mlp_dinput, dinput);
+    if (dinput) half_input_backward(attention_norm_, dinput, step, std::move(saved.attention_norm), gradient);
+  }
+  if (config_.parallel_residual && !shared_norm) mlp_norm_backward();
+}
+
+void Block::visit(const ParameterVisitor& visitor) {
+  if (attention_norm_) attention_norm_->visit(visitor);
+  attention_.visit(visitor);
+  if (post_attention_norm_) post_attention_norm_->visit(visitor);
+  if (mlp_norm_) mlp_norm_->visit(visitor);
+  mlp_.visit(visitor);
+  if (post_mlp_norm_) post_mlp_norm_->visit(visitor);
+}
+
+void Block::visit_linears(const std::function<void(Linear&)>& visitor) {
+  attention_.visit_linears(visitor);
+  mlp_.visit_linears(visitor);
+}
+
+}  // namespace nibble

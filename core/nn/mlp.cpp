@@ -1,0 +1,112 @@
+#include "nibble/core/nn/mlp.h"
+
+#include "nibble/core/ops/columns.h"
+
+namespace nibble {
+
+Mlp::Mlp(const std::string& prefix, const MlpNames& names, const MlpConfig& config, const Makers& makers)
+    : config_(config) {
+  const int64_t width = config.width, hidden = config.hidden;
+  if (!names.gate_up.empty()) {
+    NIBBLE_CHECK(config.gated, "a fused projection of gate and up needs a gate");
+    gate_up_ = makers.make_linear(prefix + names.gate_up, 2 * hidden, width, config.bias);
+  } else {
+    if (config.gated) gate_ = makers.make_linear(prefix + names.gate, hidden, width, config.bias);
+    up_ = makers.make_linear(prefix + names.up, hidden, width, config.bias);
+  }
+  down_ = makers.make_linear(prefix + names.down, width, hidden, config.bias);
+}
+
+bool Mlp::has_trainable() const {
+  for (const std::optional<Linear>* linear : {&gate_up_, &gate_, &up_, &down_}) {
+    if (*linear && (*linear)->has_trainable()) return true;
+  }
+  return false;
+}
+
+void Mlp::project(const Tensor& x, const StepContext& step, Tensor& gate, Tensor& up, MlpSaved* saved) {
+  const auto make = [&](int64_t columns) {
+    return Tensor::empty(step.pool(), {x.dim(0), columns}, step.compute_dtype, "MLP activation");
+  };
+  up = make(config_.hidden);
+  if (config_.gated) gate = make(config_.hidden);
+  if (gate_up_) {
+    Tensor both = make(2 * config_.hidden);
+    gate_up_->forward(x, both, step, saved ? &saved->gate_up_proj : nullptr);
+    ops::copy_columns_out(both, 0, gate);
+    ops::copy_columns_out(both, config_.hidden, up);
+    return;
+  }
+  if (gate_) gate_->forward(x, gate, step, saved ? &saved->gate_proj : nullptr);
+  up_->forward(x, up, step, saved ? &saved->up_proj : nullptr);
+}
+
+void Mlp::project_backward(const Tensor& dgate, const Tensor& dup, const StepContext& step, MlpSaved& saved,
+                           Tensor* dx) {
+  if (gate_up_) {
+    Tensor both = Tensor::empty(step.pool(), {dup.dim(0), 2 * config_.hidden}, dup.dtype(), "MLP gradient");
+    ops::copy_columns_in(dgate, 0, both);
+    ops::copy_columns_in(dup, config_.hidden, both);
+    return gate_up_->backward(both, step, std::move(saved.gate_up_proj), dx, false);
+  }
+  if (gate_) gate_->backward(dgate, step, std::move(saved.gate_proj), dx, false);
+  up_->backward(dup, step, std::move(saved.up_proj), dx, gate_.has_value());
+}
+
+Tensor Mlp::activate(const Tensor& gate, const Tensor& up, const StepContext& step) const {
+  Tensor product = Tensor::empty(step.pool(), up.shape(), up.dtype(), "MLP activation");
+  if (config_.gated) {
+    ops::gated_forward(config_.activation, gate, up, product);
+  } else {
+    ops::activation_forward(config_.activation, up, product);
+  }
+  return product;
+}
+
+void Mlp::forward(const Tensor& x, const StepContext& step, Tensor& y, MlpSaved* saved) {
+  Tensor gate, up;
+  project(x, step, gate, up, saved);
+  down_->forward(activate(gate, up, step), y, step, saved ? &saved->down_proj : nullptr);
+  if (saved) {
+    saved->gate = gate;
+    saved->up = up;
+    saved->down_proj.x = {};
+  }
+}
+
+void Mlp::backward(const Tensor& dy, const StepContext& step, MlpSaved&& saved, Tensor* dx) {
+  bool below = dx != nullptr;
+  for (const std::optional<Linear>* linear : {&gate_up_, &gate_, &up_}) {
+    below = below || (*linear && (*linear)->has_trainable());
+  }
+  if (down_->has_trainable()) saved.down_proj.x = activate(saved.gate, saved.up, step);
+  if (!below) return down_->backward(dy, step, std::move(saved.down_proj), nullptr, false);
+
+  const auto make = [&] { return Tensor::empty(step.pool(), saved.up.shape(), saved.up.dtype(), "MLP gradient"); };
+  Tensor dproduct = make();
+  down_->backward(dy, step, std::move(saved.down_proj), &dproduct, false);
+  saved.down_proj.x = {};
+  Tensor dgate, dup = make(), none;
+  if (config_.gated) {
+    dgate = make();
+    ops::gated_backward(config_.activation, dproduct, saved.gate, saved.up, dgate, dup, none);
+  } else {
+    ops::activation_backward(config_.activation, dproduct, saved.up, dup);
+  }
+  dproduct = {};
+  project_backward(dgate, dup, step, saved, dx);
+}
+
+void Mlp::visit(const ParameterVisitor& visitor) {
+  for (std::optional<Linear>* linear : {&gate_up_, &gate_, &up_, &down_}) {
+    if (*linear) (*linear)->visit(visitor);
+  }
+}
+
+void Mlp::visit_linears(const std::function<void(Linear&)>& visitor) {
+  for (std::optional<Linear>* linear : {&gate_up_, &gate_, &up_, &down_}) {
+    if (*linear) visitor(**linear);
+  }
+}
+
+}  // namespace nibble
