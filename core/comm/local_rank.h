@@ -5,7 +5,7 @@
 namespace nibble {
 
 /// Everything a run with a single rank needs: memory, a communicator of one, threads. What library users and commands
-/// start from: `LocalRank rank; Decoder model = load_decoder(dir, options, rank.context());`
+/// start from: `LocalRank rank; Decoder model = load_decoder(dir, rank.context());`
 class LocalRank {
  public:
   /// threads: 0 = what OMP_NUM_THREADS or the machine gives; memory_budget in bytes, 0 = none.

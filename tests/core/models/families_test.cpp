@@ -1,0 +1,99 @@
+// Every family against Transformers: oracle-families, with the tolerances of its README.
+
+#include <algorithm>
+
+#include "nibble/tests/core/models/golden.h"
+
+namespace nibble {
+namespace {
+
+using namespace nibble::test;
+
+class Families : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    const std::filesystem::path path = find_asset("oracle-families/" + GetParam());
+    if (path.empty()) GTEST_SKIP() << "asset oracle-families is absent; set NIBBLE_TEST_ASSETS";
+    golden_.emplace(path);
+    decoder_.emplace(load_decoder(golden_->model, rank_.context()));
+  }
+  Batch batch() { return make_batch(golden_->samples, rank_.context().pool); }
+
+  Rank rank_;
+  std::optional<FamilyCase> golden_;
+  std::optional<Decoder> decoder_;
+};
+
+TEST_P(Families, LogitsAreThoseOfTransformers) {
+  const std::vector<float> wanted = read_floats(golden_->folder / "logits.npy");
+  const double rms = norm(wanted) / std::sqrt(static_cast<double>(wanted.size()));
+  EXPECT_LE(largest_difference(all_logits(*decoder_, batch(), rank_.step()), wanted), 1e-4 * std::max(1.0, rms));
+}
+
+TEST_P(Families, EveryGradientIsThatOfTransformers) {
+  make_trainable(*decoder_, rank_.context());
+  const Batch both = batch();
+  ASSERT_EQ(both.label_tokens, golden_->record["label_tokens"].get<int64_t>());
+  const double tokens = static_cast<double>(both.label_tokens);
+  const double loss = decoder_->loss_sum_and_gradients(both, rank_.step(), static_cast<float>(1 / tokens)) / tokens;
+  EXPECT_NEAR(loss, golden_->record["loss"].get<double>(), 1e-4);
+  EXPECT_NEAR(decoder_->loss_sum(both, rank_.step()) / tokens, loss, 1e-12);
+
+  const SafetensorsFile file((golden_->folder / "grads.safetensors").string());
+  const auto made = gradients_of(*decoder_);
+  EXPECT_EQ(made.size(), file.names().size());
+  double squares = 0;
+  for (const std::string& name : file.names()) squares += std::pow(norm(file.at(name).span<const float>()), 2);
+  for (const std::string& name : file.names()) {
+    ASSERT_TRUE(made.contains(name)) << name;
+    const std::span<const float> wanted = file.at(name).span<const float>();
+    EXPECT_LE(distance(made.at(name), wanted), 1e-3 * norm(wanted) + 1e-6 * std::sqrt(squares)) << name;
+  }
+}
+
+TEST_P(Families, GreedyTextIsThatOfTransformers) {
+  const size_t prompt = golden_->record["prompt_tokens"].get<size_t>();
+  const std::vector<int32_t> wanted = read_ids(golden_->folder / "greedy.npy");
+  const std::span<const int32_t> ids(golden_->samples[0].ids.data(), prompt);
+  const GenerateOptions options{.max_new_tokens = static_cast<int64_t>(wanted.size()), .stop_ids = {}};
+  EXPECT_EQ(generate(*decoder_, ids, options, rank_.step()), wanted);
+}
+
+TEST_P(Families, CachedLogitsAreThoseOfTheWholeText) {
+  const Sample& whole = golden_->samples[0];
+  const StepContext step = rank_.step();
+  const std::vector<float> wanted = all_logits(*decoder_, make_batch({&whole, 1}, step.pool()), step);
+  KvCache cache = decoder_->make_cache(step);
+  std::vector<float> made;
+  size_t begin = 0;
+  for (size_t count : {size_t{5}, size_t{1}, size_t{7}, whole.ids.size() - 13}) {
+    const Sample piece{
+        .ids = {whole.ids.begin() + static_cast<long>(begin), whole.ids.begin() + static_cast<long>(begin + count)},
+        .labels = {}};
+    const std::vector<float> part = all_logits(*decoder_, make_batch({&piece, 1}, step.pool()), step, &cache);
+    made.insert(made.end(), part.begin(), part.end());
+    begin += count;
+  }
+  EXPECT_LE(largest_difference(made, wanted), 2e-5);
+}
+
+TEST_P(Families, RecomputedLayersGiveTheSameBits) {
+  make_trainable(*decoder_, rank_.context());
+  const double kept_loss = decoder_->loss_sum_and_gradients(batch(), rank_.step(), 0.125f);
+  const auto kept = gradients_of(*decoder_);
+  decoder_->visit([](Parameter& parameter) { parameter.gradient.zero(); });
+  decoder_->set_recompute(Recompute::block);
+  EXPECT_EQ(decoder_->loss_sum_and_gradients(batch(), rank_.step(), 0.125f), kept_loss);
+  EXPECT_EQ(gradients_of(*decoder_), kept);
+}
+
+INSTANTIATE_TEST_SUITE_P(Oracle, Families,
+                         ::testing::Values("llama2", "llama3-scaling", "mistral-window", "qwen2", "qwen3"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,118 @@
+#pragma once
+// Models and numbers made by other software, as tests take them.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/npy.h"
+#include "nibble/core/io/safetensors.h"
+#include "nibble/core/models/generate.h"
+#include "nibble/core/models/load.h"
+#include "nibble/tests/assets.h"
+
+namespace nibble::test {
+
+/// One rank and the step a model computes in.
+struct Rank {
+  explicit Rank(int threads = 2) : local(threads) {}
+  StepContext step(DType compute_dtype = DType::f32) {
+    return {.rank = local.context(), .compute_dtype = compute_dtype, .row_keys = {}};
+  }
+  RankContext& context() { return local.context(); }
+  LocalRank local;
+};
+
+inline std::vector<float> read_floats(const std::filesystem::path& path) {
+  const Tensor array = read_npy(path);
+  return {array.span<const float>().begin(), array.span<const float>().end()};
+}
+
+/// An i64 array of any rank as one list of ids.
+inline std::vector<int32_t> read_ids(const std::filesystem::path& path) {
+  const Tensor array = read_npy(path);
+  return {array.span<const int64_t>().begin(), array.span<const int64_t>().end()};
+}
+
+/// All logits of `batch` [T, V].
+inline std::vector<float> all_logits(Decoder& decoder, const Batch& batch, const StepContext& step,
+                                     KvCache* cache = nullptr) {
+  std::vector<float> made;
+  decoder.logits(
+      batch, step,
+      [&](int64_t, const Tensor& chunk) {
+        made.insert(made.end(), chunk.span<const float>().begin(), chunk.span<const float>().end());
+      },
+      cache);
+  return made;
+}
+
+inline double largest_difference(std::span<const float> a, std::span<const float> b) {
+  EXPECT_EQ(a.size(), b.size());
+  double worst = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const double difference = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+    worst = std::isnan(difference) ? INFINITY : std::max(worst, difference);
+  }
+  return worst;
+}
+
+inline double norm(std::span<const float> values) {
+  double sum = 0;
+  for (float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  return std::sqrt(sum);
+}
+
+inline double distance(std::span<const float> a, std::span<const float> b) {
+  EXPECT_EQ(a.size(), b.size());
+  double sum = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const double difference = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    sum += difference * difference;
+  }
+  return std::sqrt(sum);
+}
+
+inline nlohmann::json read_json(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file);
+}
+
+/// Gradients of all trainable parameters by name.
+inline std::map<std::string, std::vector<float>> gradients_of(Decoder& decoder) {
+  std::map<std::string, std::vector<float>> made;
+  decoder.visit([&](Parameter& parameter) {
+    if (!parameter.trainable) return;
+    const std::span<const float> values = parameter.gradient.span<const float>();
+    made[parameter.name] = {values.begin(), values.end()};
+  });
+  return made;
+}
+
+/// A case of oracle-families.
+struct FamilyCase {
+  explicit FamilyCase(const std::filesystem::path& path)
+      : record(read_json(path / "case.json")), model(path / "model"), folder(path) {
+    const std::vector<int32_t> ids = read_ids(path / "input_ids.npy"), labels = read_ids(path / "labels.npy");
+    const size_t length = record["length"].get<size_t>();
+    for (size_t begin = 0; begin < ids.size(); begin += length) {
+      const auto row = [&](const std::vector<int32_t>& all) {
+        return std::vector<int32_t>(all.begin() + static_cast<long>(begin),
+                                    all.begin() + static_cast<long>(begin + length));
+      };
+      samples.push_back({.ids = row(ids), .labels = row(labels), .index = begin / length});
+    }
+  }
+  nlohmann::json record;
+  std::filesystem::path model, folder;
+  std::vector<Sample> samples;
+};
+
+}  // namespace nibble::test
