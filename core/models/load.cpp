@@ -109,6 +109,8 @@ uint64_t purpose_of(const std::string& name) {
   return hash;
 }
 
+}  // namespace
+
 std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_t seed, const std::string& name,
                                             const Shape& shape, MemoryPool& pool) {
   Tensor value = Tensor::empty(pool, shape, DType::f32, name);
@@ -120,8 +122,6 @@ std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_
   }
   return std::make_shared<Parameter>(Parameter{.name = name, .value = value, .gradient = {}});
 }
-
-}  // namespace
 
 Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, const LoadOptions& options) {
   const CheckpointDir checkpoint(directory);
@@ -139,6 +139,17 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
 Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& rank) {
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
     return random_parameter(config, seed, name, shape, rank.pool);
+  };
+  const LinearWeightMaker linear = [&](const std::string& module, const Shape& shape) {
+    return std::make_unique<DenseWeight>(parameter(module + ".weight", shape));
+  };
+  return Decoder(config, linear, parameter, rank);
+}
+
+Decoder plan_decoder(const DecoderConfig& config, RankContext& rank) {
+  const ParameterMaker parameter = [](const std::string& name, const Shape& shape) {
+    return std::make_shared<Parameter>(
+        Parameter{.name = name, .value = Tensor::planned(shape, DType::f32), .gradient = {}});
   };
   const LinearWeightMaker linear = [&](const std::string& module, const Shape& shape) {
     return std::make_unique<DenseWeight>(parameter(module + ".weight", shape));

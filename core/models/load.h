@@ -30,6 +30,13 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
 /// value that does nothing, biases zero, all f32. A tensor's numbers depend on (seed, its name) only.
 Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& rank);
 
+/// One tensor of random_decoder: full name and shape -> f32 values.
+std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_t seed, const std::string& name,
+                                            const Shape& shape, MemoryPool& pool);
+
+/// The model without bytes: names and shapes of everything (all f32, dense), to be visited but not computed with.
+Decoder plan_decoder(const DecoderConfig& config, RankContext& rank);
+
 /// Makes every parameter of the decoder's own (not of adapters) trainable: f32 values with gradients, copied from the
 /// mapped ones. Throws UsageError naming the first Linear whose weight is packed.
 void make_trainable(Decoder& decoder, RankContext& rank);
