@@ -20,7 +20,8 @@ class Adapter {
  public:
   virtual ~Adapter() = default;
 
-  /// Adds its part to y [T, out], which holds x W^T without bias. x [T, in]. saved == nullptr: inference (no dropout).
+  /// Adds its part to y [T, out], which holds x W^T without bias. x [T, in]. saved == nullptr: nothing is kept, for
+  /// inference or a forward that is run again before backward. Dropout follows step.training.
   virtual void forward(const Tensor& x, const LinearWeight& base, Tensor& y, const StepContext& step,
                        AdapterSaved* saved) = 0;
 
