@@ -222,14 +222,15 @@ bool is_module_to_save(const AdapterOptions& options, const std::string& module)
 }
 
 std::vector<std::string> target_names(std::span<const std::string> matched, std::span<const std::string> linears,
-                                      const std::string& head) {
+                                      const AdapterOptions& options, const std::string& head) {
   std::set<std::string> ends;
   for (const std::string& module : matched) ends.insert(last_part(module));
-  const std::set<std::string> chosen(matched.begin(), matched.end());
-  const bool exact = std::all_of(linears.begin(), linears.end(), [&](const std::string& module) {
-    return ends.count(last_part(module)) == 0 || chosen.count(module) != 0;
-  });
-  if (exact && ends.count(last_part(head)) == 0) return {ends.begin(), ends.end()};
+  AdapterOptions named = options;
+  named.target_modules = {{ends.begin(), ends.end()}, ""};
+  const TargetModules again = match_target_modules(linears, head, "", named);
+  if (std::equal(again.modules.begin(), again.modules.end(), matched.begin(), matched.end())) {
+    return named.target_modules.names;
+  }
   return {matched.begin(), matched.end()};
 }
 

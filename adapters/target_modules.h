@@ -34,8 +34,9 @@ double lora_scaling(const AdapterOptions& options, const std::string& module, in
 /// Whether a path is one of modules_to_save (PEFT: plain end of the path, no dot needed).
 bool is_module_to_save(const AdapterOptions& options, const std::string& module);
 
-/// The targets as a list of names for adapter_config.json: what "all-linear" and defaults stand for.
+/// The targets as a list of names for adapter_config.json: what "all-linear" and defaults stand for, with the other
+/// options as they are. Last parts of the paths where these select the same modules, else the paths.
 std::vector<std::string> target_names(std::span<const std::string> matched, std::span<const std::string> linears,
-                                      const std::string& head);
+                                      const AdapterOptions& options, const std::string& head);
 
 }  // namespace nibble

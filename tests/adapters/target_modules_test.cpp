@@ -158,11 +158,16 @@ TEST(TargetModules, PatternsOfRankAndAlphaTakeTheFirstKeyThatMatchesTheEnd) {
 }
 
 TEST(TargetModules, NamesAreShortWhenTheySayTheSame) {
+  AdapterOptions options = with_pattern("all-linear");
   const std::vector<std::string> all = llama();
-  EXPECT_THAT(target_names(match(with_names({"q_proj", "v_proj"})).modules, all, "lm_head"),
-              ElementsAre("q_proj", "v_proj"));
-  EXPECT_THAT(target_names(match(with_names({"1.self_attn.q_proj"})).modules, all, "lm_head"),
-              ElementsAre("model.layers.1.self_attn.q_proj"));
+  EXPECT_THAT(target_names(match(options).modules, all, options, "lm_head"),
+              ElementsAre("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"));
+  options.exclude_modules.names = {"model.layers.3.mlp.up_proj", "v_proj"};
+  EXPECT_THAT(target_names(match(options).modules, all, options, "lm_head"),
+              ElementsAre("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj"))
+      << "the exclusions are saved beside the names";
+  const std::vector<std::string> one{"model.layers.1.self_attn.q_proj"};
+  EXPECT_EQ(target_names(one, all, AdapterOptions{}, "lm_head"), one);
 }
 
 TEST(AdapterOptions, ValuesThatCannotBeAreRefusedWithTheirPlace) {
