@@ -1,0 +1,37 @@
+#pragma once
+// Adapters in and out of a Decoder.
+
+#include <string>
+#include <vector>
+
+#include "nibble/adapters/options.h"
+#include "nibble/adapters/peft_directory.h"
+#include "nibble/core/models/decoder.h"
+
+namespace nibble {
+
+/// What attaching did.
+struct AttachedAdapter {
+  AdapterOptions options;            ///< as they go into adapter_config.json: targets written out
+  std::vector<std::string> modules;  ///< paths of the Linears with an adapter, in module order
+  std::vector<std::string> notes;    ///< what the user should know: entries, tensors and modules that fit nothing
+};
+
+/// Puts a new adapter into every Linear that the options select; the base is frozen. A and B are functions of
+/// (rank.seed, module path) only. modules_to_save and biases that are trained become trainable under their PEFT names.
+/// Throws UsageError (nothing selected; a 4-bit module in modules_to_save; values that cannot be).
+AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, RankContext& rank);
+
+/// Puts the adapter of a PEFT directory into the decoder, to train on (trainable) or for inference. The modules are
+/// those of the file, ranks those of its tensors. Throws InputError when nothing in it fits the model, or a shape does
+/// not; tensors without a place and modules without tensors are told in the notes.
+AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& adapter, bool trainable, RankContext& rank);
+
+/// The adapter's tensors under their PEFT names, in module order: what save_adapter writes.
+std::vector<std::pair<std::string, Tensor>> adapter_tensors(Decoder& decoder);
+
+/// Writes the adapter in `decoder` as a PEFT directory (see write_peft_directory).
+void save_adapter(Decoder& decoder, const AttachedAdapter& attached, const std::filesystem::path& directory,
+                  bool force = false);
+
+}  // namespace nibble

@@ -1,0 +1,91 @@
+#include "nibble/adapters/trained_whole.h"
+
+#include <memory>
+
+#include "nibble/adapters/peft_directory.h"
+#include "nibble/adapters/target_modules.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/ops/elementwise.h"
+
+namespace nibble {
+
+namespace {
+
+void own(Parameter& parameter, const std::string& name, bool trainable, MemoryPool& pool) {
+  parameter.name = kPeftPrefix + name;
+  // always a copy: an untied head shares its bytes with the embedding up to here
+  Tensor value = Tensor::empty(pool, parameter.value.shape(), DType::f32, parameter.name);
+  ops::cast(parameter.value, value);
+  parameter.value = value;
+  if (trainable) parameter.make_trainable(pool);
+}
+
+/// Gives a tied head a Parameter of its own (the bytes stay shared until one is trained).
+void untie(Linear& head) {
+  auto copy = std::make_shared<Parameter>(*head.weight().parameter());
+  copy->name = head.name() + ".weight";
+  head.set_weight(std::make_unique<DenseWeight>(std::move(copy)));
+}
+
+void untie_where_needed(Decoder& decoder, const AdapterOptions& options) {
+  const std::string embedding = decoder.config().names.embedding;
+  decoder.visit_linears([&](Linear& linear) {
+    const Parameter* weight = linear.weight().parameter();
+    const bool tied = weight && weight->name == embedding + ".weight";
+    if (tied && (is_module_to_save(options, embedding) || is_module_to_save(options, linear.name()))) untie(linear);
+  });
+}
+
+void refuse_packed(Decoder& decoder, const AdapterOptions& options) {
+  decoder.visit_linears([&](Linear& linear) {
+    if (is_module_to_save(options, linear.name()) && !linear.weight().parameter()) {
+      throw UsageError("modules_to_save names " + linear.name() + ", whose weight is packed and cannot be trained",
+                       "keep the module in 16 bits (model.skip_modules), or leave it out");
+    }
+  });
+}
+
+std::string module_of(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
+
+void own_modules(Decoder& decoder, const AdapterOptions& options, bool trainable, MemoryPool& pool) {
+  std::set<std::string> unused(options.modules_to_save.begin(), options.modules_to_save.end());
+  decoder.visit([&](Parameter& parameter) {
+    if (parameter.name.starts_with(kPeftPrefix)) return;
+    const std::string name = parameter.name;
+    for (const std::string& entry : options.modules_to_save) {
+      if (!module_of(name).ends_with(entry)) continue;
+      unused.erase(entry);
+      if (!parameter.name.starts_with(kPeftPrefix)) own(parameter, name, trainable, pool);
+    }
+  });
+  if (!unused.empty()) {
+    throw UsageError("modules_to_save names \"" + *unused.begin() + "\", which fits no module of the model");
+  }
+}
+
+void own_biases(Decoder& decoder, const AdapterOptions& options, const std::set<std::string>& targeted, bool trainable,
+                MemoryPool& pool) {
+  if (options.bias == BiasTraining::none) return;
+  decoder.visit([&](Parameter& parameter) {
+    const std::string name = parameter.name;
+    if (!name.ends_with(".bias") || name.starts_with(kPeftPrefix)) return;
+    const std::string module = module_of(name);
+    if (targeted.contains(module)) {
+      own(parameter, module + ".base_layer.bias", trainable, pool);
+    } else if (options.bias == BiasTraining::all) {
+      own(parameter, name, trainable, pool);
+    }
+  });
+}
+
+}  // namespace
+
+void train_whole(Decoder& decoder, const AdapterOptions& options, const std::set<std::string>& targeted, bool trainable,
+                 RankContext& rank) {
+  refuse_packed(decoder, options);
+  untie_where_needed(decoder, options);
+  own_modules(decoder, options, trainable, rank.pool);
+  own_biases(decoder, options, targeted, trainable, rank.pool);
+}
+
+}  // namespace nibble
