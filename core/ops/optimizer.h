@@ -4,13 +4,14 @@
 namespace nibble::ops {
 
 struct AdamWParams {
-  float lr = 0, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0;
+  double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   int64_t step = 1;          ///< 1 for the first update
   float gradient_scale = 1;  ///< multiplies the gradient before use (clipping)
 };
 
-/// AdamW with decoupled decay (Loshchilov and Hutter 2019), the arithmetic of torch.optim.AdamW:
-/// w -= lr wd w; m, v updated; w -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps). All f32, same shape.
+/// AdamW with decoupled decay (Loshchilov and Hutter 2019), the arithmetic of torch.optim.AdamW (not amsgrad):
+/// w -= lr wd w; m, v updated; w -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps). All f32, same shape;
+/// scalars are computed in f64 and rounded once.
 void adamw(Tensor& w, const Tensor& gradient, Tensor& m, Tensor& v, const AdamWParams& params);
 
 /// w -= lr (gradient_scale * gradient + weight_decay w)

@@ -1,37 +1,198 @@
 #include "nibble/core/ops/activation.h"
 
-#include "nibble/core/ops/cpu/floats.h"
-#include "nibble/core/ops/ref/activation.h"
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/ops/cpu/simd_targets.h"
 
-namespace nibble::ops {
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/activation.cpp"
+#include "hwy/foreach_target.h"
+#include "nibble/core/ops/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace nibble::ops::HWY_NAMESPACE {
+
+/// f(x) and f'(x) of one activation. Written with sigmoids and erfc of what is left of 1, so that tails keep their
+/// digits.
+struct Silu {
+  static HWY_INLINE V value(V x) { return hn::Mul(x, sigmoid(x)); }
+  static HWY_INLINE V slope(V x) {
+    const V s = sigmoid(x), one = splat(1);
+    return hn::Mul(s, hn::MulAdd(x, hn::Sub(one, s), one));
+  }
+};
+
+struct GeluErf {
+  static HWY_INLINE V value(V x) { return hn::Mul(x, normal_share(x, exp(half_square(x)))); }
+  static HWY_INLINE V slope(V x) {
+    const V bell = exp(half_square(x));
+    return hn::MulAdd(x, hn::Mul(bell, splat(0.398942280f)), normal_share(x, bell));
+  }
+
+ private:
+  static HWY_INLINE V half_square(V x) { return hn::Mul(hn::Mul(x, x), splat(-0.5f)); }
+  /// Share of the normal distribution below x; bell = e^(-x^2 / 2).
+  static HWY_INLINE V normal_share(V x, V bell) {
+    const V tail = hn::Mul(hn::Mul(splat(0.5f), bell), scaled_erfc(hn::Mul(hn::Abs(x), splat(0.707106781f))));
+    return hn::IfThenElse(hn::Lt(x, hn::Zero(kF)), tail, hn::Sub(splat(1), tail));
+  }
+};
+
+struct GeluTanh {
+  // (1 + tanh u) / 2 = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+  static constexpr float kTwiceRoot = 1.595769122f, kCubic = 0.044715f;
+
+  static HWY_INLINE V value(V x) { return hn::Mul(x, sigmoid(twice_u(x))); }
+  static HWY_INLINE V slope(V x) {
+    const V s = sigmoid(twice_u(x)), one = splat(1);
+    const V du = hn::Mul(splat(kTwiceRoot), hn::MulAdd(splat(3 * kCubic), hn::Mul(x, x), one));
+    return hn::Mul(s, hn::MulAdd(hn::Mul(x, hn::Sub(one, s)), du, one));
+  }
+
+ private:
+  static HWY_INLINE V twice_u(V x) {
+    return hn::Mul(hn::Mul(splat(kTwiceRoot), x), hn::MulAdd(splat(kCubic), hn::Mul(x, x), splat(1)));
+  }
+};
+
+struct Relu {
+  static HWY_INLINE V value(V x) { return hn::Max(hn::Zero(kF), x); }
+  static HWY_INLINE V slope(V x) { return hn::IfThenElseZero(hn::Gt(x, hn::Zero(kF)), splat(1)); }
+};
+
+constexpr int64_t kGrain = 8192;
+
+template <typename F, typename Element>
+void forward(const Tensor& x, Tensor& y) {
+  const Element* from = x.data<const Element>();
+  Element* to = y.data<Element>();
+  parallel_for(x.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
+    for_lanes(end - begin, [=](int64_t i, auto lanes)
+                               HWY_ATTR { store(F::value(load(from + begin + i, lanes)), to + begin + i, lanes); });
+  });
+}
+
+template <typename F, typename Element>
+void backward(const Tensor& dy, const Tensor& x, Tensor& dx) {
+  const Element *slopes = dy.data<const Element>(), *from = x.data<const Element>();
+  Element* to = dx.data<Element>();
+  parallel_for(x.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
+    for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
+      const int64_t at = begin + i;
+      store(hn::Mul(load(slopes + at, lanes), F::slope(load(from + at, lanes))), to + at, lanes);
+    });
+  });
+}
+
+template <typename F, typename Element>
+void forward_gated(const Tensor& gate, const Tensor& up, Tensor& y) {
+  const Element *gates = gate.data<const Element>(), *ups = up.data<const Element>();
+  Element* to = y.data<Element>();
+  parallel_for(y.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
+    for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
+      const int64_t at = begin + i;
+      store(hn::Mul(F::value(load(gates + at, lanes)), load(ups + at, lanes)), to + at, lanes);
+    });
+  });
+}
+
+template <typename F, typename Element>
+void backward_gated(const Tensor& dy, const Tensor& gate, const Tensor& up, Tensor& dgate, Tensor& dup,
+                    Tensor& y_again) {
+  const Element *slopes = dy.data<const Element>(), *gates = gate.data<const Element>(),
+                *ups = up.data<const Element>();
+  Element *dgates = dgate.data<Element>(), *dups = dup.data<Element>();
+  Element* again = y_again ? y_again.data<Element>() : nullptr;
+  parallel_for(dy.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
+    for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
+      const int64_t at = begin + i;
+      const V g = load(gates + at, lanes), u = load(ups + at, lanes), d = load(slopes + at, lanes);
+      const V activated = F::value(g);
+      store(hn::Mul(d, activated), dups + at, lanes);
+      store(hn::Mul(hn::Mul(d, u), F::slope(g)), dgates + at, lanes);
+      if (again != nullptr) store(hn::Mul(activated, u), again + at, lanes);
+    });
+  });
+}
+
+/// call(F()) for the activation f names
+template <typename Call>
+void choose(Activation f, const Call& call) {
+  switch (f) {
+    case Activation::silu:
+      return call(Silu());
+    case Activation::gelu_erf:
+      return call(GeluErf());
+    case Activation::gelu_tanh:
+      return call(GeluTanh());
+    case Activation::relu:
+      return call(Relu());
+  }
+}
 
 void activation_forward(Activation f, const Tensor& x, Tensor& y) {
-  std::vector<float> values = to_floats(x);
-  for (float& value : values) value = ref::activation(f, value);
-  from_floats(values, y);
+  choose(f, [&](auto function) {
+    using F = decltype(function);
+    x.dtype() == DType::bf16 ? forward<F, bf16>(x, y) : forward<F, float>(x, y);
+  });
 }
 
 void activation_backward(Activation f, const Tensor& dy, const Tensor& x, Tensor& dx) {
-  std::vector<float> values = to_floats(x), slopes = to_floats(dy);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = slopes[i] * ref::activation_slope(f, values[i]);
-  from_floats(values, dx);
+  choose(f, [&](auto function) {
+    using F = decltype(function);
+    x.dtype() == DType::bf16 ? backward<F, bf16>(dy, x, dx) : backward<F, float>(dy, x, dx);
+  });
 }
 
 void gated_forward(Activation f, const Tensor& gate, const Tensor& up, Tensor& y) {
-  std::vector<float> values(static_cast<size_t>(y.numel()));
-  ref::gated_forward(f, to_floats(gate).data(), to_floats(up).data(), y.numel(), values.data());
-  from_floats(values, y);
+  choose(f, [&](auto function) {
+    using F = decltype(function);
+    gate.dtype() == DType::bf16 ? forward_gated<F, bf16>(gate, up, y) : forward_gated<F, float>(gate, up, y);
+  });
 }
 
 void gated_backward(Activation f, const Tensor& dy, const Tensor& gate, const Tensor& up, Tensor& dgate, Tensor& dup,
                     Tensor& y_again) {
-  const std::vector<float> gates = to_floats(gate), ups = to_floats(up);
-  std::vector<float> again(gates.size()), dgates(gates.size()), dups(gates.size());
-  ref::gated_forward(f, gates.data(), ups.data(), dy.numel(), again.data());
-  ref::gated_backward(f, to_floats(dy).data(), gates.data(), ups.data(), dy.numel(), dgates.data(), dups.data());
-  from_floats(dgates, dgate);
-  from_floats(dups, dup);
-  if (y_again) from_floats(again, y_again);
+  choose(f, [&](auto function) {
+    using F = decltype(function);
+    gate.dtype() == DType::bf16 ? backward_gated<F, bf16>(dy, gate, up, dgate, dup, y_again)
+                                : backward_gated<F, float>(dy, gate, up, dgate, dup, y_again);
+  });
+}
+
+}  // namespace nibble::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace nibble::ops {
+
+HWY_EXPORT(activation_forward);
+HWY_EXPORT(activation_backward);
+HWY_EXPORT(gated_forward);
+HWY_EXPORT(gated_backward);
+
+void activation_forward(Activation f, const Tensor& x, Tensor& y) {
+  NIBBLE_CHECK(x.numel() == y.numel(), "activation: shapes");
+  NIBBLE_SIMD(activation_forward)(f, x, y);
+}
+
+void activation_backward(Activation f, const Tensor& dy, const Tensor& x, Tensor& dx) {
+  NIBBLE_CHECK(x.numel() == dy.numel() && x.numel() == dx.numel(), "activation: shapes");
+  NIBBLE_SIMD(activation_backward)(f, dy, x, dx);
+}
+
+void gated_forward(Activation f, const Tensor& gate, const Tensor& up, Tensor& y) {
+  NIBBLE_CHECK(gate.numel() == y.numel() && up.numel() == y.numel(), "gated activation: shapes");
+  NIBBLE_SIMD(gated_forward)(f, gate, up, y);
+}
+
+void gated_backward(Activation f, const Tensor& dy, const Tensor& gate, const Tensor& up, Tensor& dgate, Tensor& dup,
+                    Tensor& y_again) {
+  const int64_t count = dy.numel();
+  NIBBLE_CHECK(gate.numel() == count && up.numel() == count && dgate.numel() == count && dup.numel() == count &&
+                   (!y_again || y_again.numel() == count),
+               "gated activation: shapes");
+  NIBBLE_SIMD(gated_backward)(f, dy, gate, up, dgate, dup, y_again);
 }
 
 }  // namespace nibble::ops
+#endif

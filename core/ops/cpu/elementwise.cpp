@@ -1,77 +1,223 @@
 #include "nibble/core/ops/elementwise.h"
 
+#include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cmath>
-#include <cstring>
+#include <vector>
 
-#include "nibble/core/ops/cpu/floats.h"
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/ops/cpu/simd_targets.h"
 #include "nibble/core/ops/ref/elementwise.h"
 
-namespace nibble::ops {
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/elementwise.cpp"
+#include "hwy/foreach_target.h"
+#include "nibble/core/ops/cpu/simd-inl.h"
 
-namespace {
+HWY_BEFORE_NAMESPACE();
+namespace nibble::ops::HWY_NAMESPACE {
 
-template <typename From, typename To>
-void convert(const std::byte* from, To* to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    From value;
-    std::memcpy(&value, from + static_cast<size_t>(i) * sizeof(From), sizeof(From));
-    to[i] = To(static_cast<float>(value));
-  }
+constexpr int64_t kGrain = 1 << 15;
+
+/// to[i] = f(from[i]); they may be the same.
+template <typename From, typename To, typename F>
+void transform(const From* from, To* to, int64_t count, const F& f) {
+  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
+    for_lanes(end - begin,
+              [=](int64_t i, auto lanes) HWY_ATTR { store(f(load(from + begin + i, lanes)), to + begin + i, lanes); });
+  });
 }
 
 template <typename To>
-void convert_to(const Tensor& from, To* to) {
-  switch (from.dtype()) {
-    case DType::f32:
-      return convert<float>(from.raw(), to, from.numel());
-    case DType::bf16:
-      return convert<bf16>(from.raw(), to, from.numel());
-    case DType::f16:
-      return convert<f16>(from.raw(), to, from.numel());
-    default:
-      NIBBLE_CHECK(false, "cast: dtype");
-  }
+void cast_to(const Tensor& from, To* to) {
+  const auto same = [](V v) HWY_ATTR { return v; };
+  if (from.dtype() == DType::f32) return transform(from.data<const float>(), to, from.numel(), same);
+  if (from.dtype() == DType::f16) return transform(from.data<const f16>(), to, from.numel(), same);
+  transform(from.data<const bf16>(), to, from.numel(), same);
+}
+
+void cast(const Tensor& from, Tensor& to) {
+  if (to.dtype() == DType::f32) return cast_to(from, to.data<float>());
+  if (to.dtype() == DType::f16) return cast_to(from, to.data<f16>());
+  cast_to(from, to.data<bf16>());
 }
 
 template <typename Element>
-int64_t nonfinite(const Element* x, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    if (!std::isfinite(static_cast<float>(x[i]))) return i;
+void add_scaled(const Element* y, int64_t count, float factor, float* x) {
+  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
+    for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
+      const int64_t at = begin + i;
+      store(hn::MulAdd(splat(factor), load(y + at, lanes), load(x + at, lanes)), x + at, lanes);
+    });
+  });
+}
+
+void add(const Tensor& y, Tensor& x, float factor) {
+  if (y.dtype() == DType::bf16) return add_scaled(y.data<const bf16>(), y.numel(), factor, x.data<float>());
+  add_scaled(y.data<const float>(), y.numel(), factor, x.data<float>());
+}
+
+void scale(Tensor& x, float factor) {
+  const auto times = [factor](V v) HWY_ATTR { return hn::Mul(v, splat(factor)); };
+  if (x.dtype() == DType::bf16) return transform(x.data<bf16>(), x.data<bf16>(), x.numel(), times);
+  transform(x.data<float>(), x.data<float>(), x.numel(), times);
+}
+
+template <typename Element>
+void add_to_rows(const float* bias, int64_t tokens, int64_t width, Element* x) {
+  parallel_for(tokens, 32, [=](int64_t begin, int64_t end) HWY_ATTR {
+    for (int64_t t = begin; t < end; ++t) {
+      Element* row = x + t * width;
+      for_lanes(width, [=](int64_t i, auto lanes)
+                           HWY_ATTR { store(hn::Add(load(row + i, lanes), load(bias + i, lanes)), row + i, lanes); });
+    }
+  });
+}
+
+void add_bias(const Tensor& bias, Tensor& x) {
+  const float* values = bias.data<const float>();
+  if (x.dtype() == DType::bf16) return add_to_rows(values, x.dim(0), x.dim(1), x.data<bf16>());
+  add_to_rows(values, x.dim(0), x.dim(1), x.data<float>());
+}
+
+/// Threads share columns, so every sum runs in the order of rows.
+template <typename Element>
+void add_columns(const Element* dy, int64_t tokens, int64_t width, float* dbias) {
+  parallel_for(width, 256, [=](int64_t begin, int64_t end) HWY_ATTR {
+    for (int64_t t = 0; t < tokens; ++t) {
+      const Element* row = dy + t * width;
+      for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
+        float* sum = dbias + begin + i;
+        store(hn::Add(load(sum, lanes), load(row + begin + i, lanes)), sum, lanes);
+      });
+    }
+  });
+}
+
+void bias_backward(const Tensor& dy, Tensor& dbias) {
+  float* sums = dbias.data<float>();
+  if (dy.dtype() == DType::bf16) return add_columns(dy.data<const bf16>(), dy.dim(0), dy.dim(1), sums);
+  add_columns(dy.data<const float>(), dy.dim(0), dy.dim(1), sums);
+}
+
+using Doubles = hn::ScalableTag<double>;
+constexpr Doubles kD;
+
+HWY_INLINE auto load_doubles(const float* p) { return hn::PromoteTo(kD, hn::LoadU(hn::Rebind<float, Doubles>(), p)); }
+HWY_INLINE auto load_doubles(const bf16* p) {
+  const hn::Rebind<uint32_t, Doubles> words;
+  const auto halves = hn::LoadU(hn::Rebind<uint16_t, Doubles>(), reinterpret_cast<const uint16_t*>(p));
+  const auto bits = hn::ShiftLeft<16>(hn::PromoteTo(words, halves));
+  return hn::PromoteTo(kD, hn::BitCast(hn::Rebind<float, Doubles>(), bits));
+}
+
+template <typename Element>
+double squares(const Element* x, int64_t count) {
+  constexpr int64_t kStep = static_cast<int64_t>(hn::MaxLanes(kD));
+  hn::Vec<Doubles> sums[4] = {hn::Zero(kD), hn::Zero(kD), hn::Zero(kD), hn::Zero(kD)};
+  int64_t i = 0;
+  for (; i + 4 * kStep <= count; i += 4 * kStep) {
+    for (int64_t k = 0; k < 4; ++k) {
+      const auto v = load_doubles(x + i + k * kStep);
+      sums[k] = hn::MulAdd(v, v, sums[k]);
+    }
   }
-  return -1;
+  double sum = hn::GetLane(hn::SumOfLanes(kD, hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]))));
+  for (; i < count; ++i)
+    sum += static_cast<double>(static_cast<float>(x[i])) * static_cast<double>(static_cast<float>(x[i]));
+  return sum;
+}
+
+double sum_of_squares(const Tensor& x) {
+  std::vector<double> chunks(static_cast<size_t>((x.numel() + kGrain - 1) / kGrain));
+  parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    chunks[static_cast<size_t>(begin / kGrain)] = x.dtype() == DType::bf16
+                                                      ? squares(x.data<const bf16>() + begin, end - begin)
+                                                      : squares(x.data<const float>() + begin, end - begin);
+  });
+  double sum = 0;
+  for (double chunk : chunks) sum += chunk;
+  return sum;
+}
+
+}  // namespace nibble::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace nibble::ops {
+
+HWY_EXPORT(cast);
+HWY_EXPORT(add);
+HWY_EXPORT(scale);
+HWY_EXPORT(add_bias);
+HWY_EXPORT(bias_backward);
+HWY_EXPORT(sum_of_squares);
+
+namespace {
+
+/// Bits that are all set in infinity and NaN, and in no other value.
+uint32_t exponent_bits(float) { return 0x7f800000u; }
+uint16_t exponent_bits(bf16) { return 0x7f80u; }
+uint16_t exponent_bits(f16) { return 0x7c00u; }
+
+/// The exponent is compared as an integer, a form that any compiler vectorizes.
+template <typename Element>
+int64_t nonfinite(const Element* x, int64_t count) {
+  using Bits = decltype(exponent_bits(Element{}));
+  const Bits mask = exponent_bits(Element{});
+  const auto outside = [=](int64_t i) { return (std::bit_cast<Bits>(x[i]) & mask) == mask; };
+  constexpr int64_t kBlock = 1 << 15;
+  std::atomic<int64_t> first = count;
+  parallel_for(count, kBlock, [&](int64_t begin, int64_t end) {
+    bool found = false;
+    for (int64_t i = begin; i < end; ++i) found |= outside(i);
+    if (!found) return;
+    while (!outside(begin)) ++begin;
+    int64_t known = first.load();
+    while (begin < known && !first.compare_exchange_weak(known, begin)) {
+    }
+  });
+  return first == count ? -1 : first.load();
+}
+
+template <typename Element>
+void fill(Element* x, int64_t count, const auto& value) {
+  parallel_for(count, 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) x[i] = Element(value(i));
+  });
+}
+
+void fill(Tensor& x, const auto& value) {
+  if (x.dtype() == DType::bf16) return fill(x.data<bf16>(), x.numel(), value);
+  fill(x.data<float>(), x.numel(), value);
 }
 
 }  // namespace
 
 void cast(const Tensor& from, Tensor& to) {
   NIBBLE_CHECK(from.numel() == to.numel(), "cast: number of elements");
-  if (to.dtype() == DType::f32) return convert_to(from, to.data<float>());
-  if (to.dtype() == DType::bf16) return convert_to(from, to.data<bf16>());
-  convert_to(from, to.data<f16>());
+  NIBBLE_SIMD(cast)(from, to);
 }
 
 void add(const Tensor& y, Tensor& x, float scale) {
   NIBBLE_CHECK(x.numel() == y.numel(), "add: number of elements");
-  ref::add(to_floats(y).data(), x.numel(), scale, x.data<float>());
+  NIBBLE_SIMD(add)(y, x, scale);
 }
 
-void scale(Tensor& x, float factor) {
-  std::vector<float> values = to_floats(x);
-  for (float& value : values) value *= factor;
-  from_floats(values, x);
-}
+void scale(Tensor& x, float factor) { NIBBLE_SIMD(scale)(x, factor); }
 
 void add_bias(const Tensor& bias, Tensor& x) {
-  std::vector<float> values = to_floats(x);
-  ref::add_bias(bias.data<const float>(), x.dim(0), x.dim(1), values.data());
-  from_floats(values, x);
+  NIBBLE_CHECK(x.rank() == 2 && bias.numel() == x.dim(1), "add_bias: shapes");
+  NIBBLE_SIMD(add_bias)(bias, x);
 }
 
 void bias_backward(const Tensor& dy, Tensor& dbias) {
-  ref::bias_backward(to_floats(dy).data(), dy.dim(0), dy.dim(1), dbias.data<float>());
+  NIBBLE_CHECK(dy.rank() == 2 && dbias.numel() == dy.dim(1), "bias_backward: shapes");
+  NIBBLE_SIMD(bias_backward)(dy, dbias);
 }
 
-double sum_of_squares(const Tensor& x) { return ref::sum_of_squares(to_floats(x).data(), x.numel()); }
+double sum_of_squares(const Tensor& x) { return NIBBLE_SIMD(sum_of_squares)(x); }
 
 int64_t first_nonfinite(const Tensor& x) {
   if (x.dtype() == DType::f16) return nonfinite(x.data<const f16>(), x.numel());
@@ -80,19 +226,12 @@ int64_t first_nonfinite(const Tensor& x) {
 }
 
 void fill_normal(Tensor& x, float std, uint64_t seed, uint64_t purpose) {
-  std::vector<float> values(static_cast<size_t>(x.numel()));
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = ref::normal_element(static_cast<int64_t>(i), std, seed, purpose);
-  }
-  from_floats(values, x);
+  fill(x, [=](int64_t i) { return ref::normal_element(i, std, seed, purpose); });
 }
 
 void fill_uniform(Tensor& x, float low, float high, uint64_t seed, uint64_t purpose) {
-  std::vector<float> values(static_cast<size_t>(x.numel()));
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = ref::uniform_element(static_cast<int64_t>(i), low, high, seed, purpose);
-  }
-  from_floats(values, x);
+  fill(x, [=](int64_t i) { return ref::uniform_element(i, low, high, seed, purpose); });
 }
 
 }  // namespace nibble::ops
+#endif

@@ -1,17 +1,67 @@
 #include "nibble/core/ops/rope.h"
 
-#include "nibble/core/ops/cpu/floats.h"
-#include "nibble/core/ops/ref/rope.h"
+#include <string>
 
-namespace nibble::ops {
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/ops/cpu/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/rope.cpp"
+#include "hwy/foreach_target.h"
+#include "nibble/core/ops/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace nibble::ops::HWY_NAMESPACE {
+
+template <typename Element>
+void rotate_heads(Element* x, int64_t heads, int64_t head_size, int64_t half, const float* cos, const float* sin,
+                  bool inverse) {
+  const V sign = splat(inverse ? -1.0f : 1.0f);
+  for (int64_t h = 0; h < heads; ++h, x += head_size) {
+    for_lanes(half, [=](int64_t i, auto lanes) HWY_ATTR {
+      const V c = load(cos + i, lanes), s = hn::Mul(sign, load(sin + i, lanes));
+      const V a = load(x + i, lanes), b = load(x + half + i, lanes);
+      store(hn::NegMulAdd(b, s, hn::Mul(a, c)), x + i, lanes);
+      store(hn::MulAdd(a, s, hn::Mul(b, c)), x + half + i, lanes);
+    });
+  }
+}
+
+template <typename Element>
+void rotate(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool inverse) {
+  const int64_t width = x.dim(1), half = cos.dim(1);
+  Element* rows = x.data<Element>();
+  const int32_t* position = positions.data<const int32_t>();
+  const float *cosines = cos.data<const float>(), *sines = sin.data<const float>();
+  parallel_for(x.dim(0), 16, [=](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t at = position[t] * half;
+      rotate_heads(rows + t * width, heads, width / heads, half, cosines + at, sines + at, inverse);
+    }
+  });
+}
 
 void rope(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool inverse) {
-  const int64_t tokens = x.dim(0), head_size = x.dim(1) / heads, rot = 2 * cos.dim(1);
-  NIBBLE_CHECK(head_size * heads == x.dim(1) && rot <= head_size, "rope: head size");
-  std::vector<float> values = to_floats(x);
-  ref::rope(values.data(), tokens, heads, head_size, rot, positions.data<const int32_t>(), cos.data<const float>(),
-            sin.data<const float>(), inverse);
-  from_floats(values, x);
+  if (x.dtype() == DType::bf16) return rotate<bf16>(x, heads, positions, cos, sin, inverse);
+  rotate<float>(x, heads, positions, cos, sin, inverse);
+}
+
+}  // namespace nibble::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace nibble::ops {
+
+HWY_EXPORT(rope);
+
+void rope(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool inverse) {
+  NIBBLE_CHECK(heads > 0 && x.dim(1) % heads == 0 && 2 * cos.dim(1) <= x.dim(1) / heads, "rope: head size");
+  NIBBLE_CHECK(positions.numel() == x.dim(0) && sin.shape() == cos.shape(), "rope: shapes");
+  for (int32_t position : positions.span<const int32_t>()) {
+    NIBBLE_CHECK(position >= 0 && position < cos.dim(0), "rope: position " + std::to_string(position));
+  }
+  NIBBLE_SIMD(rope)(x, heads, positions, cos, sin, inverse);
 }
 
 }  // namespace nibble::ops
+#endif

@@ -18,7 +18,7 @@ Real activation(Activation f, Real x) {
       return x * std::erfc(-x * static_cast<Real>(M_SQRT1_2)) / 2;
     case Activation::gelu_tanh: {
       const Real u = static_cast<Real>(M_2_SQRTPI * M_SQRT1_2) * (x + static_cast<Real>(0.044715) * x * x * x);
-      return x * (1 + std::tanh(u)) / 2;
+      return x / (1 + std::exp(-2 * u));  // (1 + tanh u) / 2 without its cancellation
     }
     case Activation::relu:
       return x > 0 ? x : 0;

@@ -1,6 +1,7 @@
 #pragma once
 // Plain reference of ops/dropout.h: which elements are kept, and the scaling.
 
+#include <array>
 #include <cstdint>
 
 #include "nibble/core/base/philox.h"
@@ -8,16 +9,21 @@
 
 namespace nibble::ops::ref {
 
-/// Whether element `column` of the row with key `row_key` is kept: one Philox call gives 32 bits to each of four
-/// neighbouring columns. Counter: column / 4, site, row key; key: seed mixed with step (Philox again).
+/// The Philox key of all draws of one step: the seed, mixed with the step by Philox itself.
+inline std::array<uint32_t, 2> dropout_key(const DropoutKey& key) {
+  constexpr uint32_t kDrop = 0x64726f70;  // "drop": no other use of the seed has this counter
+  const auto mixed = philox4x32({static_cast<uint32_t>(key.step), static_cast<uint32_t>(key.step >> 32), kDrop, 0},
+                                {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)});
+  return {mixed[0], mixed[1]};
+}
+
+/// Whether element `column` of the row with key `row_key` is kept. One Philox call, with counter (column / 4, site, row
+/// key), gives 32 bits to each of four neighbouring columns; kept if they are at least p 2^32.
 inline bool dropout_keeps(const DropoutKey& key, int64_t row_key, int64_t column, float p) {
-  const auto low = [](uint64_t value) { return static_cast<uint32_t>(value); };
-  const auto high = [](uint64_t value) { return static_cast<uint32_t>(value >> 32); };
-  const auto mixed =
-      philox4x32({low(key.step), high(key.step), 0x64726f70u, 0}, {low(key.seed), high(key.seed)});  // "drop"
   const uint64_t row = static_cast<uint64_t>(row_key);
-  const auto words =
-      philox4x32({static_cast<uint32_t>(column / 4), key.site, low(row), high(row)}, {mixed[0], mixed[1]});
+  const auto words = philox4x32(
+      {static_cast<uint32_t>(column / 4), key.site, static_cast<uint32_t>(row), static_cast<uint32_t>(row >> 32)},
+      dropout_key(key));
   return static_cast<double>(words[static_cast<size_t>(column % 4)]) >= static_cast<double>(p) * 4294967296.0;
 }
 

@@ -11,13 +11,14 @@ namespace nibble::ops::ref {
 template <typename Real>
 void adamw(Real* w, const Real* gradient, Real* m, Real* v, int64_t count, const AdamWParams& p) {
   const Real beta1 = static_cast<Real>(p.beta1), beta2 = static_cast<Real>(p.beta2);
-  const double correction1 = 1 - std::pow(static_cast<double>(p.beta1), static_cast<double>(p.step));
-  const double correction2 = 1 - std::pow(static_cast<double>(p.beta2), static_cast<double>(p.step));
+  const Real share1 = static_cast<Real>(1 - p.beta1), share2 = static_cast<Real>(1 - p.beta2);
+  const double correction1 = 1 - std::pow(p.beta1, static_cast<double>(p.step));
+  const double correction2 = 1 - std::pow(p.beta2, static_cast<double>(p.step));
   for (int64_t i = 0; i < count; ++i) {
     const Real g = gradient[i] * static_cast<Real>(p.gradient_scale);
-    w[i] -= static_cast<Real>(p.lr) * static_cast<Real>(p.weight_decay) * w[i];
-    m[i] = beta1 * m[i] + (1 - beta1) * g;
-    v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+    w[i] *= static_cast<Real>(1 - p.lr * p.weight_decay);
+    m[i] = beta1 * m[i] + share1 * g;
+    v[i] = beta2 * v[i] + share2 * g * g;
     w[i] -= static_cast<Real>(p.lr / correction1) * m[i] /
             (std::sqrt(v[i]) / static_cast<Real>(std::sqrt(correction2)) + static_cast<Real>(p.eps));
   }

@@ -1,0 +1,20 @@
+#pragma once
+// Which versions of a Highway kernel are compiled (include before hwy/foreach_target.h), and which one runs.
+
+#include "nibble/core/base/cpu_features.h"
+
+// Versions: scalar, SSE4, AVX2, AVX-512 (F, BW, DQ, VL). SSSE3 alone and Ice Lake would double compile time for
+// nothing.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
+
+#include "hwy/targets.h"
+
+namespace nibble::ops {
+
+/// Keeps Highway from choosing a version above isa(): the cap NIBBLE_ISA holds for every kernel. Cheap after the first.
+void cap_simd_targets();
+
+}  // namespace nibble::ops
+
+/// The best version of an exported kernel.
+#define NIBBLE_SIMD(function) (::nibble::ops::cap_simd_targets(), HWY_DYNAMIC_DISPATCH(function))
