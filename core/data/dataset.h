@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nibble/core/data/data_options.h"
@@ -12,6 +13,15 @@
 #include "nibble/core/models/batch.h"
 
 namespace nibble {
+
+/// A file as it was read.
+struct DataFileFacts {
+  std::string path;
+  int64_t records = 0;
+  uint64_t bytes = 0;
+  uint64_t hash = 0;  ///< XXH3, 64 bits, of the whole file
+  DataFormat format = DataFormat::automatic;
+};
 
 /// What loading found; every record is accounted for: records = samples + the dropped ones + bad_records.
 struct DatasetReport {
@@ -28,6 +38,7 @@ struct DatasetReport {
   int64_t longest = 0;            ///< tokens of the longest sample before cutting
   /// Samples by tokens before cutting: [i] counts lengths in [2^i, 2^(i+1)).
   std::array<int64_t, 32> lengths{};
+  std::vector<DataFileFacts> files;
   std::string first_bad;              ///< message of the first malformed record left out
   std::vector<std::string> warnings;  ///< lines for the user
 
@@ -72,13 +83,15 @@ class Dataset {
   /// Tokens [begin, end) of sample i with their labels, under `index`.
   Sample sample(int64_t i, uint32_t begin, uint32_t end, uint64_t index) const;
   Sample sample(int64_t i) const;
+  /// Tokens of sample i that are predicted and count in the loss when [begin, end) is a document of its own.
+  int64_t trained(int64_t i, uint32_t begin, uint32_t end) const;
   SamplePreview preview(int64_t i, const Encoder& encoder) const;
 
   /// Of the loaded sources, before split().
   const DatasetReport& report() const { return report_; }
 
-  /// 16 hex digits over the files' bytes, their order, and every option that changes the tokens, their order or their
-  /// masks; not over paths. Differs when a resumed run would see other batches.
+  /// 16 hex digits over the samples' tokens and masks, their order and weights: differs when a run resumed with the
+  /// same settings would see other batches. report().files says which file changed.
   const std::string& fingerprint() const { return fingerprint_; }
 
  private:
@@ -88,6 +101,8 @@ class Dataset {
   std::vector<double> weights_;
   DatasetReport report_;
   std::string fingerprint_;
+
+  void summarize();
 };
 
 }  // namespace nibble

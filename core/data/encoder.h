@@ -3,34 +3,38 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "nibble/core/text/chat_template.h"
 #include "nibble/core/text/conversation.h"
+#include "nibble/core/text/tokenizer.h"
 
 namespace nibble {
 
-/// Token ids and, of the same length, the bytes of the text that each stands for (in order; empty for a token that
-/// stands for nothing, such as a dummy prefix).
-struct EncodedText {
-  std::vector<int32_t> ids;
-  std::vector<TextSpan> spans;
-};
-
 /// The functions must be safe to call from several threads at once.
 struct Encoder {
-  /// No BOS or EOS added; special tokens that are written in the text are recognized.
-  std::function<EncodedText(std::string_view)> encode;
+  /// No BOS or EOS added, each token with its bytes in order; special tokens that are written in the text are
+  /// recognized.
+  std::function<std::vector<TokenSpan>(std::string_view)> encode;
   /// The text of one token, for people (preview).
   std::function<std::string(int32_t)> token_text;
   /// Absent where there is no chat template. Throws InputError for a conversation that the template refuses.
   std::function<RenderedChat(const Conversation&)> render_chat;
-  std::optional<int32_t> bos;  ///< put in front of plain text, where the tokenizer does so
-  std::optional<int32_t> eos;  ///< put after a finished answer or document
-  int64_t vocab_size = 0;      ///< of the model; ids at or above it are refused
-  std::string fingerprint;     ///< changes when tokenizer or template change
+  std::vector<int32_t> prefix;  ///< what the tokenizer puts in front of a text: BOS, or nothing
+  std::optional<int32_t> eos;   ///< put after a finished answer or document
+  int64_t vocab_size = 0;       ///< of the model; ids at or above it are refused
 };
+
+/// An Encoder over a model's tokenizer and, where there is one, its chat template (may be null); it keeps both alive.
+/// vocab_size is the model's, which may be larger than the tokenizer's.
+Encoder make_encoder(std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
+                     int64_t vocab_size);
+
+/// For data that are token ids already (DataFormat::tokens), without a tokenizer: text records are refused.
+Encoder make_ids_encoder(int64_t vocab_size);
 
 }  // namespace nibble

@@ -28,7 +28,7 @@ DataFormat detect_format(const std::string& path, const RawRecord& record, const
 
 /// Reads a JSON record. By format:
 /// - alpaca: instruction, input (may be absent or empty), output, optional system. The text is Stanford Alpaca's prompt
-///   (system replaces its first sentence), then the output, then EOS. With `chat_template` set, user and assistant
+///   (system replaces its first sentence), then the output, then EOS. With a `chat_template` set, user and assistant
 ///   turns of that template instead (instruction and input joined by a newline), and `history` [[user, assistant], ...]
 ///   before.
 /// - chat: messages [{role, content}] (OpenAI) or conversations [{from, value}] (ShareGPT: human, gpt, system,
@@ -47,12 +47,13 @@ RenderedRecord render_record(const std::string& path, const RawRecord& record, D
 /// A .txt document.
 RenderedRecord render_document(std::string text);
 
-/// Token ids and, of the same length, which are trained. A token is trained when one of its bytes lies in a trained
-/// span (as Hugging Face's assistant mask).
+/// Token ids and labels (the id or kIgnoreLabel, not shifted). A token is trained when one of its bytes lies in a
+/// trained span (as Hugging Face's assistant mask). EOS is put behind by position; it is not doubled, nor is BOS.
 struct EncodedRecord {
   std::vector<int32_t> ids;
-  std::vector<bool> trained;
-  bool duplicate_bos = false;  ///< the text began with BOS itself: it was not doubled
+  std::vector<int32_t> labels;
+  bool whole = true;           ///< as in RenderedRecord
+  bool duplicate_bos = false;  ///< the text began with BOS itself
 };
 EncodedRecord encode_record(RenderedRecord record, const Encoder& encoder);
 

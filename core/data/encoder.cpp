@@ -1,0 +1,46 @@
+#include "nibble/core/data/encoder.h"
+
+#include <algorithm>
+
+#include "nibble/core/base/error.h"
+
+namespace nibble {
+
+namespace {
+
+// The tokens that the tokenizer puts in front of a text, found by encoding one with and without them.
+std::vector<int32_t> tokens_in_front(const Tokenizer& tokenizer) {
+  const std::vector<int32_t> with = tokenizer.encode("a", true), without = tokenizer.encode("a", false);
+  const auto text = std::search(with.begin(), with.end(), without.begin(), without.end());
+  return {with.begin(), text == with.end() ? with.begin() : text};
+}
+
+}  // namespace
+
+Encoder make_encoder(std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
+                     int64_t vocab_size) {
+  Encoder encoder;
+  encoder.encode = [tokenizer](std::string_view text) { return tokenizer->encode_with_offsets(text, false); };
+  encoder.token_text = [tokenizer](int32_t id) {
+    return id < tokenizer->vocab_size() ? tokenizer->decode(std::vector<int32_t>{id}) : std::string("<unused>");
+  };
+  if (chat_template) {
+    encoder.render_chat = [chat_template](const Conversation& chat) { return chat_template->render(chat); };
+  }
+  encoder.prefix = tokens_in_front(*tokenizer);
+  encoder.eos = tokenizer->eos_id();
+  encoder.vocab_size = vocab_size;
+  return encoder;
+}
+
+Encoder make_ids_encoder(int64_t vocab_size) {
+  Encoder encoder;
+  encoder.encode = [](std::string_view) -> std::vector<TokenSpan> {
+    throw InputError("data", "is text, but there is no tokenizer", "set model.tokenizer, or give input_ids");
+  };
+  encoder.token_text = [](int32_t id) { return "<" + std::to_string(id) + ">"; };
+  encoder.vocab_size = vocab_size;
+  return encoder;
+}
+
+}  // namespace nibble

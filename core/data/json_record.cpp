@@ -1,0 +1,97 @@
+#include "nibble/core/data/json_record.h"
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/text/utf8.h"
+
+namespace nibble {
+
+namespace {
+
+// A record of nothing but brackets would take some 80 bytes of memory for each.
+void check_depth(const std::string& path, const RawRecord& raw) {
+  int depth = 0;
+  const std::string& text = raw.text;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') {
+      for (++i; i < text.size() && text[i] != '"'; ++i) i += text[i] == '\\';
+    } else if (text[i] == '{' || text[i] == '[') {
+      if (++depth > JsonRecord::kMaxDepth) {
+        throw InputError(record_place(path, raw, i),
+                         "more than " + std::to_string(JsonRecord::kMaxDepth) + " brackets inside each other");
+      }
+    } else if (text[i] == '}' || text[i] == ']') {
+      --depth;
+    }
+  }
+}
+
+// "[json.exception.parse_error.101] parse error at ...: syntax error while parsing value - invalid literal; last read:
+// '...'; expected ..." in fewer words: our message has a place of its own, and what was read may be long.
+std::string parse_reason(const std::string& message) {
+  const size_t dash = message.find(" - ");
+  const size_t begin = dash == std::string::npos ? 0 : dash + 3;
+  const size_t end = message.find("; ", begin);
+  return "is not JSON: " + message.substr(begin, std::min(end, begin + 160) - begin);
+}
+
+}  // namespace
+
+JsonRecord::JsonRecord(const std::string& path, const RawRecord& raw, const std::map<std::string, std::string>& fields)
+    : path_(path), raw_(raw), fields_(fields) {
+  if (const size_t bad = first_invalid_utf8(raw.text); bad < raw.text.size()) {
+    throw InputError(record_place(path, raw, bad), "is not UTF-8", "save the file as UTF-8, or set data.skip_bad");
+  }
+  check_depth(path, raw);
+  try {
+    object_ = Json::parse(raw.text);
+  } catch (const Json::parse_error& error) {
+    throw InputError(record_place(path, raw, error.byte == 0 ? 0 : error.byte - 1), parse_reason(error.what()),
+                     "correct the record, or set data.skip_bad");
+  } catch (const Json::out_of_range&) {
+    fail("has a number that is too large");
+  }
+  if (!object_.is_object()) {
+    fail(std::string("a record is a JSON object, this is ") + object_.type_name(),
+         "a data file has one object a line or one array of objects");
+  }
+}
+
+const std::string& JsonRecord::file_name(const std::string& name) const {
+  const auto renamed = fields_.find(name);
+  return renamed == fields_.end() ? name : renamed->second;
+}
+
+const Json* JsonRecord::find(const std::string& name) const {
+  const auto found = object_.find(file_name(name));
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+std::string JsonRecord::text(const std::string& name) const {
+  const Json* value = find(name);
+  if (value == nullptr) {
+    std::string has;
+    for (const auto& item : object_.items()) has += (has.empty() ? "\"" : ", \"") + item.key().substr(0, 40) + "\"";
+    fail("field \"" + file_name(name) + "\" is missing", "the record has " + (has.empty() ? "no field" : has));
+  }
+  if (!value->is_string()) fail_type(file_name(name), *value, "a string");
+  return value->get<std::string>();
+}
+
+std::string JsonRecord::optional_text(const std::string& name) const { return has(name) ? text(name) : std::string(); }
+
+const Json& JsonRecord::array(const std::string& name) const {
+  const Json* value = find(name);
+  if (value == nullptr) fail("field \"" + file_name(name) + "\" is missing");
+  if (!value->is_array()) fail_type(file_name(name), *value, "an array");
+  return *value;
+}
+
+void JsonRecord::fail(const std::string& reason, const std::string& remedy) const {
+  throw InputError(record_place(path_, raw_), reason, remedy);
+}
+
+void JsonRecord::fail_type(const std::string& name, const Json& value, const std::string& expected) const {
+  fail("field \"" + name + "\" is " + value.type_name() + ", expected " + expected);
+}
+
+}  // namespace nibble

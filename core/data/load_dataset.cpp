@@ -1,0 +1,224 @@
+#include <algorithm>
+#include <bit>
+#include <optional>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/data/dataset.h"
+#include "nibble/core/data/format.h"
+#include "nibble/core/data/record_reader.h"
+
+namespace nibble {
+
+namespace {
+
+// Records that are read before all threads encode them: enough to keep them busy, little enough to hold.
+constexpr size_t kChunkRecords = 2048;
+constexpr size_t kChunkBytes = size_t{16} << 20;
+
+constexpr size_t kBlockTokens = size_t{1} << 20;
+
+// A record that was encoded, or why it could not be.
+struct Outcome {
+  EncodedRecord encoded;
+  std::optional<InputError> failure;
+};
+
+}  // namespace
+
+class DatasetBuilder {
+ public:
+  DatasetBuilder(const std::vector<DataSource>& sources, const DataOptions& options, const Encoder& encoder)
+      : options_(options), encoder_(encoder) {
+    for (const DataSource& source : sources) dataset_.weights_.push_back(source.weight);
+  }
+
+  void add_file(const DataFile& file);
+  Dataset finish();
+
+ private:
+  DatasetReport& report() { return dataset_.report_; }
+  DataFormat find_format(const RecordReader& reader, const std::vector<RawRecord>& chunk) const;
+  std::vector<Outcome> encode(const RecordReader& reader, std::vector<RawRecord>& chunk, DataFormat format) const;
+  void check_ids(const std::string& place, const EncodedRecord& encoded) const;
+  void add(const std::string& place, Outcome outcome, uint32_t source);
+  void count_bad(const InputError& failure);
+  void store(const EncodedRecord& encoded, uint32_t source);
+
+  const DataOptions& options_;
+  const Encoder& encoder_;
+  Dataset dataset_;
+  std::shared_ptr<int32_t[]> block_;
+  size_t block_used_ = 0, block_size_ = 0;
+  int64_t too_long_ = 0;
+  std::string first_too_long_;  // place and length
+};
+
+DataFormat DatasetBuilder::find_format(const RecordReader& reader, const std::vector<RawRecord>& chunk) const {
+  if (reader.is_text()) return DataFormat::text;
+  if (options_.format != DataFormat::automatic) return options_.format;
+  std::optional<InputError> first;
+  for (const RawRecord& record : chunk) {
+    try {
+      return detect_format(reader.path(), record, options_);
+    } catch (const InputError& failure) {
+      if (options_.skip_bad == 0) throw;
+      if (!first) first = failure;
+    }
+  }
+  throw *first;
+}
+
+void DatasetBuilder::check_ids(const std::string& place, const EncodedRecord& encoded) const {
+  for (const int32_t id : encoded.ids) {
+    if (id < 0 || id >= encoder_.vocab_size) {
+      throw InputError(place,
+                       "gives token " + std::to_string(id) + ", outside the vocabulary of " +
+                           std::to_string(encoder_.vocab_size) + " tokens",
+                       "use the model's own tokenizer");
+    }
+  }
+}
+
+std::vector<Outcome> DatasetBuilder::encode(const RecordReader& reader, std::vector<RawRecord>& chunk,
+                                            DataFormat format) const {
+  std::vector<Outcome> outcomes(chunk.size());
+  parallel_for(static_cast<int64_t>(chunk.size()), 8, [&](int64_t begin, int64_t end) {
+    for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      try {
+        RenderedRecord rendered = reader.is_text() ? render_document(std::move(chunk[i].text))
+                                                   : render_record(reader.path(), chunk[i], format, options_, encoder_);
+        outcomes[i].encoded = encode_record(std::move(rendered), encoder_);
+        check_ids(record_place(reader.path(), chunk[i]), outcomes[i].encoded);
+      } catch (const InputError& failure) {
+        outcomes[i].failure = failure;  // reported later in the order of the file, whichever thread met it first
+      }
+    }
+  });
+  return outcomes;
+}
+
+void DatasetBuilder::add_file(const DataFile& file) {
+  RecordReader reader(file.path);
+  DataFileFacts facts{file.path, 0, 0, 0, options_.format};
+  std::vector<RawRecord> chunk;
+  size_t bytes = 0;
+  const auto flush = [&] {
+    if (chunk.empty()) return;
+    if (facts.records == 0) facts.format = find_format(reader, chunk);
+    std::vector<Outcome> outcomes = encode(reader, chunk, facts.format);
+    for (size_t i = 0; i < chunk.size(); ++i) {
+      add(record_place(file.path, chunk[i]), std::move(outcomes[i]), file.source);
+    }
+    facts.records += static_cast<int64_t>(chunk.size());
+    chunk.clear();
+    bytes = 0;
+  };
+  for (RawRecord record; reader.next(record);) {
+    bytes += record.text.size();
+    chunk.push_back(std::move(record));
+    if (chunk.size() >= kChunkRecords || bytes >= kChunkBytes) flush();
+  }
+  flush();
+  facts.bytes = reader.bytes();
+  facts.hash = reader.hash();
+  report().files.push_back(std::move(facts));
+}
+
+void DatasetBuilder::count_bad(const InputError& failure) {
+  if (options_.skip_bad == 0) throw failure;
+  if (report().bad_records == 0) report().first_bad = failure.what();
+  if (++report().bad_records > options_.skip_bad) {
+    throw InputError("data.skip_bad", "more than " + std::to_string(options_.skip_bad) +
+                                          " records are bad, the first: " + report().first_bad);
+  }
+}
+
+void DatasetBuilder::add(const std::string& place, Outcome outcome, uint32_t source) {
+  DatasetReport& counts = report();
+  ++counts.records;
+  if (outcome.failure) return count_bad(*outcome.failure);
+  EncodedRecord& encoded = outcome.encoded;
+  const auto length = static_cast<int64_t>(encoded.ids.size());
+  counts.duplicate_bos += encoded.duplicate_bos;
+  counts.longest = std::max(counts.longest, length);
+  if (length > 0) ++counts.lengths[std::min<size_t>(31, std::bit_width(encoded.ids.size()) - 1)];
+  if (encoded.whole && length > options_.max_length) {
+    if (options_.truncate == Truncate::drop) {
+      ++counts.dropped_long;
+      return;
+    }
+    if (too_long_++ == 0) first_too_long_ = place;
+    ++counts.truncated;
+    counts.truncated_tokens += length - options_.max_length;
+    encoded.ids.resize(static_cast<size_t>(options_.max_length));
+    encoded.labels.resize(static_cast<size_t>(options_.max_length));
+  }
+  store(encoded, source);
+}
+
+void DatasetBuilder::store(const EncodedRecord& encoded, uint32_t source) {
+  SampleInfo sample;
+  sample.length = static_cast<uint32_t>(encoded.ids.size());
+  sample.source = static_cast<uint16_t>(source);
+  sample.whole = encoded.whole;
+  sample.record = static_cast<uint32_t>(report().records - 1);
+  for (size_t t = 1; t < encoded.labels.size(); ++t) sample.trained += encoded.labels[t] != kIgnoreLabel;
+  if (sample.trained == 0) {
+    ++report().dropped_untrained;
+    return;
+  }
+  if (block_used_ + sample.length > block_size_) {
+    block_size_ = std::max<size_t>(kBlockTokens, sample.length);
+    block_used_ = 0;
+    block_ = std::make_shared<int32_t[]>(block_size_);
+    dataset_.blocks_.push_back(block_);
+  }
+  int32_t* codes = block_.get() + block_used_;
+  for (size_t t = 0; t < encoded.ids.size(); ++t) {
+    codes[t] = encoded.labels[t] == kIgnoreLabel ? ~encoded.ids[t] : encoded.ids[t];
+  }
+  sample.codes = codes;
+  block_used_ += sample.length;
+  dataset_.samples_.push_back(sample);
+}
+
+Dataset DatasetBuilder::finish() {
+  DatasetReport& counts = report();
+  if (too_long_ > 0 && options_.truncate == Truncate::error) {
+    throw InputError(first_too_long_,
+                     "is longer than data.max_length (" + std::to_string(options_.max_length) + " tokens), as are " +
+                         std::to_string(too_long_) + " of " + std::to_string(counts.records) +
+                         " records; the longest has " + std::to_string(counts.longest),
+                     "raise data.max_length, or set data.truncate to cut or drop");
+  }
+  dataset_.summarize();
+  if (dataset_.samples_.empty()) {
+    std::string reason = counts.records == 0 ? "holds no record"
+                                             : "has no sample to train on: of " + std::to_string(counts.records) +
+                                                   " records " + std::to_string(counts.dropped_untrained) +
+                                                   " have no trained token, " + std::to_string(counts.dropped_long) +
+                                                   " are too long, " + std::to_string(counts.bad_records) + " are bad";
+    throw InputError(counts.files.front().path, reason, "check data.format, data.max_length and the file");
+  }
+  if (counts.duplicate_bos > 0) {
+    counts.warnings.push_back(std::to_string(counts.duplicate_bos) +
+                              " texts begin with BOS themselves; the tokenizer's was not added");
+  }
+  if (counts.bad_records > 0) {
+    counts.warnings.push_back(std::to_string(counts.bad_records) +
+                              " bad records were left out, the first: " + counts.first_bad);
+  }
+  return std::move(dataset_);
+}
+
+Dataset Dataset::load(const std::vector<DataSource>& sources, const DataOptions& options, const Encoder& encoder) {
+  const std::vector<DataFile> files = find_data_files(sources);
+  if (files.empty()) throw UsageError("no data", "name a file, directory or glob", "data.train");
+  if (sources.size() > UINT16_MAX) throw UsageError("more than 65535 sources", "use a directory or glob", "data.train");
+  DatasetBuilder builder(sources, options, encoder);
+  for (const DataFile& file : files) builder.add_file(file);
+  return builder.finish();
+}
+
+}  // namespace nibble
