@@ -1,0 +1,219 @@
+#include "nibble/quant/codec.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "nibble/core/base/parallel.h"
+#include "nibble/quant/tables.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr int64_t kLargestBlock = 4096;
+constexpr int64_t kNestedBlock = 256;
+constexpr int64_t kElementsPerTask = int64_t{1} << 16;
+
+// Elements [begin, begin + count) as f32.
+void load(const std::byte* source, DType dtype, int64_t begin, int64_t count, float* values) {
+  if (dtype == DType::f32) {
+    std::memcpy(values, source + begin * 4, static_cast<size_t>(count) * 4);
+    return;
+  }
+  std::array<uint16_t, kLargestBlock> bits;
+  std::memcpy(bits.data(), source + begin * 2, static_cast<size_t>(count) * 2);
+  if (dtype == DType::bf16) {
+    for (int64_t i = 0; i < count; ++i) {
+      values[i] = std::bit_cast<float>(static_cast<uint32_t>(bits[static_cast<size_t>(i)]) << 16);
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      values[i] = static_cast<float>(std::bit_cast<f16>(bits[static_cast<size_t>(i)]));
+    }
+  }
+}
+
+// Largest magnitude. As integers magnitudes compare like the floats they are, with infinity and NaN on top.
+float largest_magnitude(const float* values, int64_t count) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    largest = std::max(largest, std::bit_cast<uint32_t>(values[i]) & 0x7fffffffu);
+  }
+  return std::bit_cast<float>(largest);
+}
+
+// A block of tiny values (or zeros) must not be multiplied by infinity.
+float reciprocal(float absmax) { return 1.0f / std::max(absmax, 1e-38f); }
+
+// Codes of one block, two in a byte; of an odd count the last low nibble is the code of 0.
+void encode(const float* values, int64_t count, float inverse, const CodeRule& rule, uint8_t* packed) {
+  std::array<int32_t, kLargestBlock> below;
+  for (int64_t i = 0; i < count; ++i) {
+    const float scaled = values[i] * inverse;
+    int32_t n = 0;
+    for (size_t t = 0; t < 15; ++t) n += scaled > rule.thresholds[t] ? 1 : 0;
+    below[static_cast<size_t>(i)] = n;
+  }
+  if (count % 2 != 0) below[static_cast<size_t>(count)] = 7;  // a count below kLargestBlock
+  if (rule.codes[1] == 1) {                                   // sorted table: the number is the code
+    for (int64_t i = 0; i < count; i += 2) {
+      packed[i / 2] = static_cast<uint8_t>(below[static_cast<size_t>(i)] << 4 | below[static_cast<size_t>(i + 1)]);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < count; i += 2) {
+    packed[i / 2] = static_cast<uint8_t>(rule.codes[static_cast<size_t>(below[static_cast<size_t>(i)])] << 4 |
+                                         rule.codes[static_cast<size_t>(below[static_cast<size_t>(i + 1)])]);
+  }
+}
+
+[[noreturn]] void throw_not_finite(const std::string& name, int64_t index, int64_t columns) {
+  throw NumericError(name,
+                     "element [" + std::to_string(index / columns) + ", " + std::to_string(index % columns) +
+                         "] is infinite or not a number",
+                     "the checkpoint is damaged: download it again, or skip this module");
+}
+
+uint8_t nearest_in_map(float scaled, const std::array<float, 255>& midpoints) {
+  return static_cast<uint8_t>(std::lower_bound(midpoints.begin(), midpoints.end(), scaled) - midpoints.begin());
+}
+
+// Replaces matrix.absmax by its 8-bit form.
+void quantize_scales(QuantizedMatrix& matrix, MemoryPool& pool, const std::string& name) {
+  const int64_t blocks = matrix.blocks();
+  const std::span<float> absmax = matrix.absmax.span<float>();
+  matrix.nested_block_size = kNestedBlock;
+  matrix.nested_offset = torch_mean(absmax);
+  matrix.nested_map = Tensor::from<float>(pool, {256}, dynamic_map());
+  matrix.absmax_codes = Tensor::empty(pool, {blocks}, DType::u8, name + ".absmax");
+  matrix.nested_absmax =
+      Tensor::empty(pool, {(blocks + kNestedBlock - 1) / kNestedBlock}, DType::f32, name + ".nested_absmax");
+  std::array<float, 255> midpoints;
+  for (size_t i = 0; i < midpoints.size(); ++i) midpoints[i] = (dynamic_map()[i] + dynamic_map()[i + 1]) / 2;
+  uint8_t* const codes = matrix.absmax_codes.data<uint8_t>();
+  float* const nested = matrix.nested_absmax.data<float>();
+  parallel_for(blocks, kNestedBlock, [&](int64_t begin, int64_t end) {
+    std::array<float, kNestedBlock> centred;
+    for (int64_t b = begin; b < end; ++b) {
+      centred[static_cast<size_t>(b - begin)] = absmax[static_cast<size_t>(b)] - matrix.nested_offset;
+    }
+    const float largest = largest_magnitude(centred.data(), end - begin);
+    const float inverse = reciprocal(largest);
+    nested[begin / kNestedBlock] = largest;
+    for (int64_t b = begin; b < end; ++b) {
+      codes[b] = nearest_in_map(centred[static_cast<size_t>(b - begin)] * inverse, midpoints);
+    }
+  });
+  matrix.absmax = Tensor();
+}
+
+}  // namespace
+
+void check_block_size(int64_t block_size) {
+  if (block_size < 32 || block_size > kLargestBlock || !std::has_single_bit(static_cast<uint64_t>(block_size))) {
+    throw UsageError("block size " + std::to_string(block_size) + " is not possible",
+                     "use 32, 64, 128, 256, 512, 1024, 2048 or 4096");
+  }
+}
+
+Quantizer::Quantizer(const Shape& shape, DType dtype, const QuantizeOptions& options, MemoryPool& pool,
+                     const std::string& name)
+    : options_(options), pool_(pool), name_(name) {
+  check_block_size(options.block_size);
+  NIBBLE_CHECK(shape.size() == 2, "a matrix has two dimensions");
+  NIBBLE_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, "dtype is no 16 or 32-bit float");
+  matrix_.type = options.type;
+  matrix_.table = quant_table(options.type);
+  matrix_.block_size = options.block_size;
+  matrix_.shape = shape;
+  matrix_.original_dtype = dtype;
+  matrix_.packed = Tensor::empty(pool, {(element_count(shape) + 1) / 2, 1}, DType::u8, name);
+  matrix_.absmax = Tensor::empty(pool, {matrix_.blocks()}, DType::f32, name + ".absmax");
+}
+
+void Quantizer::append(const Tensor& rows) {
+  const int64_t total = element_count(matrix_.shape), size = matrix_.block_size, count = rows.numel();
+  NIBBLE_CHECK(rows.dtype() == matrix_.original_dtype && count <= total - done_, "rows are not as said");
+  NIBBLE_CHECK(done_ % size == 0, "a piece before the last did not end at the end of a block");
+  const std::byte* const source = rows.raw();
+  const CodeRule& rule = code_rule(matrix_.type);
+  uint8_t* const packed = matrix_.packed.data<uint8_t>() + done_ / 2;
+  float* const absmax = matrix_.absmax.data<float>() + done_ / size;
+  std::atomic<int64_t> bad{total};  // first element that is not finite
+  parallel_for((count + size - 1) / size, std::max(int64_t{1}, kElementsPerTask / size), [&](int64_t from, int64_t to) {
+    std::array<float, kLargestBlock> values;
+    for (int64_t block = from; block < to; ++block) {
+      const int64_t begin = block * size, n = std::min(size, count - begin);
+      load(source, rows.dtype(), begin, n, values.data());
+      const float largest = largest_magnitude(values.data(), n);
+      if (!std::isfinite(largest)) {
+        const auto* const first =
+            std::find_if(values.data(), values.data() + n, [](float value) { return !std::isfinite(value); });
+        const int64_t index = done_ + begin + (first - values.data());
+        int64_t seen = bad.load();
+        while (index < seen && !bad.compare_exchange_weak(seen, index)) {
+        }
+        return;
+      }
+      absmax[block] = largest;
+      encode(values.data(), n, reciprocal(largest), rule, packed + begin / 2);
+    }
+  });
+  if (bad < total) throw_not_finite(name_, bad, matrix_.in_features());
+  done_ += count;
+}
+
+QuantizedMatrix Quantizer::finish() {
+  NIBBLE_CHECK(done_ == element_count(matrix_.shape), "rows are missing");
+  if (options_.double_quant) quantize_scales(matrix_, pool_, name_);
+  return std::move(matrix_);
+}
+
+QuantizedMatrix quantize(const Tensor& weight, const QuantizeOptions& options, MemoryPool& pool,
+                         const std::string& name) {
+  Quantizer quantizer(weight.shape(), weight.dtype(), options, pool, name);
+  quantizer.append(weight);
+  return quantizer.finish();
+}
+
+void read_scales(const QuantizedMatrix& matrix, int64_t begin, int64_t end, float* scales) {
+  NIBBLE_CHECK(begin >= 0 && begin <= end && end <= matrix.blocks(), "blocks out of range");
+  if (!matrix.double_quantized()) {
+    std::memcpy(scales, matrix.absmax.raw() + begin * 4, static_cast<size_t>(end - begin) * 4);
+    return;
+  }
+  std::array<float, 256> map;
+  std::memcpy(map.data(), matrix.nested_map.raw(), sizeof(map));
+  const uint8_t* const codes = matrix.absmax_codes.data<const uint8_t>();
+  for (int64_t b = begin; b < end; ++b) {
+    float nested;
+    std::memcpy(&nested, matrix.nested_absmax.raw() + b / matrix.nested_block_size * 4, sizeof(nested));
+    scales[b - begin] = map[codes[b]] * nested + matrix.nested_offset;
+  }
+}
+
+Tensor dequantize(const QuantizedMatrix& matrix, int64_t begin, int64_t end, MemoryPool& pool) {
+  NIBBLE_CHECK(begin >= 0 && begin <= end && end <= matrix.out_features(), "rows out of range");
+  const int64_t columns = matrix.in_features(), size = matrix.block_size;
+  Tensor rows = Tensor::empty(pool, {end - begin, columns}, DType::f32, "dequantized rows");
+  float* const out = rows.data<float>();
+  const uint8_t* const packed = matrix.packed.data<const uint8_t>();
+  const int64_t first = begin * columns, last = end * columns;
+  const int64_t first_block = first / size, blocks = first == last ? 0 : (last - 1) / size + 1 - first_block;
+  parallel_for(blocks, std::max(int64_t{1}, kElementsPerTask / size), [&](int64_t from, int64_t to) {
+    for (int64_t b = first_block + from; b < first_block + to; ++b) {
+      float scale;
+      read_scales(matrix, b, b + 1, &scale);
+      for (int64_t i = std::max(first, b * size), stop = std::min(last, (b + 1) * size); i < stop; ++i) {
+        const uint8_t byte = packed[i / 2];
+        out[i - first] = matrix.table[i % 2 == 0 ? byte >> 4 : byte & 15] * scale;
+      }
+    }
+  });
+  return rows;
+}
+
+}  // namespace nibble

@@ -1,0 +1,55 @@
+#pragma once
+// Quantizing to 4 bits and back, with the numbers of bitsandbytes: block-wise absmax, nearest code, absmax quantized
+// again to 8 bits.
+
+#include <span>
+#include <string>
+
+#include "nibble/quant/quantized_matrix.h"
+
+namespace nibble {
+
+struct QuantizeOptions {
+  QuantType type = QuantType::nf4;
+  bool double_quant = true;  ///< quantize the scales too, in blocks of 256
+  int64_t block_size = 64;   ///< 32, 64, 128, ... 4096
+};
+
+/// UsageError unless the block size is one that bitsandbytes reads.
+void check_block_size(int64_t block_size);
+
+/// W [out, in] f32, bf16 or f16 (alignment is not needed) in 4 bits; new tensors from `pool`. Each block of elements is
+/// scaled by fp32(1 / absmax) and rounded to the nearest code, a tie to the lower value. Throws NumericError naming
+/// `name` and the first element that is not finite.
+QuantizedMatrix quantize(const Tensor& weight, const QuantizeOptions& options, MemoryPool& pool,
+                         const std::string& name);
+
+/// Quantizes a matrix that comes in pieces, so that only one piece is in memory beside the result.
+class Quantizer {
+ public:
+  /// shape [out, in]; dtype: what the pieces are in.
+  Quantizer(const Shape& shape, DType dtype, const QuantizeOptions& options, MemoryPool& pool, const std::string& name);
+  /// The next rows [n, in]. All but the last piece must end at the end of a block.
+  void append(const Tensor& rows);
+  /// Quantizes the scales, if asked for, and gives the result.
+  QuantizedMatrix finish();
+
+ private:
+  QuantizedMatrix matrix_;
+  QuantizeOptions options_;
+  MemoryPool& pool_;
+  std::string name_;
+  int64_t done_ = 0;  // elements
+};
+
+/// Scales of the blocks [begin, end) as f32, double quantization undone.
+void read_scales(const QuantizedMatrix& matrix, int64_t begin, int64_t end, float* scales);
+
+/// Rows [begin, end) of W as f32 [end - begin, in]: table[code] * absmax, one rounding.
+Tensor dequantize(const QuantizedMatrix& matrix, int64_t begin, int64_t end, MemoryPool& pool);
+
+/// f32 mean of `values` with the order of additions of torch's CPU kernel (one thread), so that nested_offset gets the
+/// same bits.
+float torch_mean(std::span<const float> values);
+
+}  // namespace nibble

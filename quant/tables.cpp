@@ -1,0 +1,89 @@
+#include "nibble/quant/tables.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace nibble {
+
+namespace {
+
+constexpr std::array<float, 16> kNf4 = {-1.0f,
+                                        -0.6961928009986877f,
+                                        -0.5250730514526367f,
+                                        -0.39491748809814453f,
+                                        -0.28444138169288635f,
+                                        -0.18477343022823334f,
+                                        -0.09105003625154495f,
+                                        0.0f,
+                                        0.07958029955625534f,
+                                        0.16093020141124725f,
+                                        0.24611230194568634f,
+                                        0.33791524171829224f,
+                                        0.44070982933044434f,
+                                        0.5626170039176941f,
+                                        0.7229568362236023f,
+                                        1.0f};
+
+constexpr std::array<float, 16> kFp4 = {0.0f,       0.0625f / 12, 8.0f / 12,  12.0f / 12,    4.0f / 12,  6.0f / 12,
+                                        2.0f / 12,  3.0f / 12,    0.0f,       -0.0625f / 12, -8.0f / 12, -12.0f / 12,
+                                        -4.0f / 12, -6.0f / 12,   -2.0f / 12, -3.0f / 12};
+
+CodeRule make_rule(const std::array<float, 16>& table) {
+  CodeRule rule;
+  std::iota(rule.codes.begin(), rule.codes.end(), uint8_t{0});
+  // Stable: of the two zeros of FP4 code 0 comes first, so a scaled zero becomes code 0.
+  std::stable_sort(rule.codes.begin(), rule.codes.end(), [&](uint8_t a, uint8_t b) { return table[a] < table[b]; });
+  for (size_t i = 0; i < 15; ++i) rule.thresholds[i] = (table[rule.codes[i]] + table[rule.codes[i + 1]]) / 2;
+  return rule;
+}
+
+// Point k of torch.linspace(0.1, 1, count) in f32, as its vectorized kernel rounds it: from the nearer end.
+float linspace_point(int k, int count) {
+  const float start = 0.1f, end = 1.0f;
+  const float step = (end - start) / static_cast<float>(count - 1);
+  return k < count / 2 ? std::fma(step, static_cast<float>(k), start)
+                       : std::fma(-step, static_cast<float>(count - 1 - k), end);
+}
+
+std::array<float, 256> make_dynamic_map() {
+  std::array<float, 256> map{};
+  size_t used = 0;
+  for (int exponent = 0; exponent < 7; ++exponent) {
+    const int count = (1 << exponent) + 1;
+    const float scale = static_cast<float>(std::pow(10.0, exponent - 6));
+    for (int k = 0; k + 1 < count; ++k) {
+      const float value = scale * ((linspace_point(k, count) + linspace_point(k + 1, count)) / 2);
+      map[used++] = value;
+      map[used++] = -value;
+    }
+  }
+  map[used++] = 0.0f;
+  map[used++] = 1.0f;
+  std::sort(map.begin(), map.end());
+  return map;
+}
+
+}  // namespace
+
+std::string_view quant_type_name(QuantType type) { return type == QuantType::nf4 ? "nf4" : "fp4"; }
+
+std::optional<QuantType> find_quant_type(std::string_view name) {
+  if (name == "nf4") return QuantType::nf4;
+  if (name == "fp4") return QuantType::fp4;
+  return std::nullopt;
+}
+
+const std::array<float, 16>& quant_table(QuantType type) { return type == QuantType::nf4 ? kNf4 : kFp4; }
+
+const CodeRule& code_rule(QuantType type) {
+  static const CodeRule nf4 = make_rule(kNf4), fp4 = make_rule(kFp4);
+  return type == QuantType::nf4 ? nf4 : fp4;
+}
+
+const std::array<float, 256>& dynamic_map() {
+  static const std::array<float, 256> map = make_dynamic_map();
+  return map;
+}
+
+}  // namespace nibble

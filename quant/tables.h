@@ -1,0 +1,33 @@
+#pragma once
+// The numbers of bitsandbytes' 4-bit types and of its double quantization.
+
+#include <array>
+#include <optional>
+#include <string_view>
+
+#include "nibble/quant/quantized_matrix.h"
+
+namespace nibble {
+
+/// "nf4" or "fp4".
+std::string_view quant_type_name(QuantType type);
+/// The type of that name, or nothing.
+std::optional<QuantType> find_quant_type(std::string_view name);
+
+/// Value of each code, as stored in `quant_map`. NF4 (Dettmers et al., "QLoRA", 2023): quantiles of the normal
+/// distribution, ascending. FP4: sign, two bits of exponent, one of mantissa, divided by 12; code order, not sorted.
+const std::array<float, 16>& quant_table(QuantType type);
+
+/// How a scaled element in [-1, 1] finds its code: the number of `thresholds` (midpoints between neighbouring values)
+/// below it, looked up in `codes`. A tie goes to the lower value, a NaN (nothing is below it) to codes[0].
+struct CodeRule {
+  std::array<float, 15> thresholds;  ///< ascending
+  std::array<uint8_t, 16> codes;
+};
+const CodeRule& code_rule(QuantType type);
+
+/// The signed dynamic map of 256 values, ascending, by which scales are quantized (Dettmers, "8-Bit Approximations for
+/// Parallelism in Deep Learning", 2016); the bits that published checkpoints have as `nested_quant_map`.
+const std::array<float, 256>& dynamic_map();
+
+}  // namespace nibble
