@@ -7,8 +7,8 @@
 #include <cmath>
 #include <set>
 
-#include "nibble/adapters/python_regex.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/python_regex.h"
 
 namespace nibble {
 

@@ -1,4 +1,6 @@
 #pragma once
+// Regular expressions as Python programs write them in configurations.
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -6,8 +8,8 @@
 
 namespace nibble {
 
-/// A regular expression in the dialect of Python's `re`, as PEFT uses it on module paths. Matching is bounded: a
-/// pattern that explores too much ends with UsageError instead of hanging.
+/// A regular expression in the dialect of Python's `re`, as PEFT and Transformers use it on module paths. Matching is
+/// bounded: a pattern that explores too much ends with UsageError instead of hanging.
 class PythonRegex {
  public:
   /// Throws UsageError naming the pattern and what is wrong with it.

@@ -1,4 +1,4 @@
-#include "nibble/adapters/python_regex.h"
+#include "nibble/core/base/python_regex.h"
 
 #include <gtest/gtest.h>
 
