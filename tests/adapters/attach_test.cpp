@@ -1,0 +1,289 @@
+#include "nibble/adapters/attach.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "nibble/adapters/lora.h"
+#include "nibble/core/models/load.h"
+#include "nibble/tests/adapters/golden.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class AttachTest : public ::testing::Test {
+ protected:
+  MemoryPool pool;
+  SelfComm comm;
+  RankContext rank{comm, pool, 1, 11};
+  StepContext step{rank};
+
+  std::vector<std::string> trainable(Decoder& decoder) {
+    std::vector<std::string> names;
+    decoder.visit([&](Parameter& parameter) {
+      if (parameter.trainable) names.push_back(parameter.name);
+      EXPECT_EQ(parameter.trainable, parameter.gradient.defined()) << parameter.name;
+    });
+    return names;
+  }
+  Tensor value(Decoder& decoder, const std::string& name) {
+    Tensor found;
+    decoder.visit([&](Parameter& parameter) {
+      if (parameter.name == name) found = parameter.value;
+    });
+    EXPECT_TRUE(found.defined()) << name;
+    return found;
+  }
+  StepContext training() {
+    StepContext made = step;
+    made.training = true;
+    return made;
+  }
+};
+
+TEST_F(AttachTest, GoldenLossGradientsAndTwentySteps) {
+  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const nlohmann::json report = read_json_file(golden / "report.json")["lora_fp32"];
+  Decoder decoder = load_decoder(model, rank);
+  const Batch batch = make_batch(test::read_samples(golden / "input_ids.npy", golden / "labels.npy"), pool);
+  ASSERT_EQ(batch.label_tokens, 97);
+  EXPECT_NEAR(decoder.loss_sum(batch, step) / 97, report["loss_without_adapter"], 1e-4);
+
+  const AttachedAdapter attached = load_adapter(decoder, read_peft_directory(golden / "adapter-init"), true, rank);
+  EXPECT_THAT(attached.notes, IsEmpty());
+  EXPECT_EQ(attached.modules.size(), 10u);
+  EXPECT_EQ(trainable(decoder).size(), 20u);
+
+  const double first = test::mean_loss(decoder, batch, training());
+  EXPECT_NEAR(first, report["loss_with_init_adapter"], 1e-4);
+  const auto gradients = test::read_npz(golden / "lora_fp32.grads.npz");
+  ASSERT_EQ(gradients.size(), 20u);
+  size_t compared = 0;
+  decoder.visit([&](Parameter& parameter) {
+    if (!parameter.trainable) return;
+    std::string key = parameter.name;  // base_model.model.model.layers.0.X.weight -> L0.X
+    key = "L" + key.substr(std::string("base_model.model.model.layers.").size());
+    const std::vector<double>& wanted = gradients.at(key.substr(0, key.size() - std::string(".weight").size()));
+    double distance = 0, size = 0;
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const double difference = parameter.gradient.data<const float>()[i] - wanted[i];
+      distance += difference * difference;
+      size += wanted[i] * wanted[i];
+    }
+    EXPECT_LT(std::sqrt(distance / size), 1e-3) << parameter.name;
+    ++compared;
+  });
+  EXPECT_EQ(compared, 20u);
+
+  test::AdamW optimizer(decoder, pool);
+  const auto losses = report["losses"].get<std::vector<double>>();
+  ASSERT_EQ(losses.size(), 21u);
+  for (size_t k = 0; k < losses.size(); ++k) {
+    EXPECT_NEAR(test::mean_loss(decoder, batch, training()), losses[k], 1e-3 * losses[k]) << "after " << k << " steps";
+    optimizer.step(5e-3f, 0.01f);
+  }
+}
+
+/// Cases of oracle-peft: PEFT's own numbers.
+class OracleCase : public AttachTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(OracleCase, HasPeftsLossesAndLogits) {
+  NIBBLE_ASSET_OR_SKIP(oracle, "oracle-peft");
+  NIBBLE_ASSET_OR_SKIP(stories, "stories260K-hf");
+  const fs::path path = oracle / GetParam();
+  const nlohmann::json record = read_json_file(path / "case.json");
+  const fs::path base = fs::exists(path / "base") ? path / "base" : stories;
+  const Batch ids = make_batch(test::read_samples(path / "ids.npy"), pool);
+  for (const auto& [adapter, logits] : {std::pair{"init", "logits_before.npy"}, {"after8", "logits_after.npy"}}) {
+    Decoder decoder = load_decoder(base, rank);
+    const AttachedAdapter attached = load_adapter(decoder, read_peft_directory(path / adapter), false, rank);
+    EXPECT_THAT(attached.notes, IsEmpty());
+    EXPECT_THAT(trainable(decoder), IsEmpty());
+    EXPECT_LT(test::largest_difference(test::all_logits(decoder, ids, step), path / logits), 1e-3) << adapter;
+  }
+
+  Decoder decoder = load_decoder(base, rank);
+  const AttachedAdapter attached = load_adapter(decoder, read_peft_directory(path / "init"), true, rank);
+  EXPECT_EQ(trainable(decoder).size(), record["trainable_tensors"]);
+  test::AdamW optimizer(decoder, pool);
+  std::ifstream lines(path / "data.jsonl");
+  for (const double wanted : record["losses"].get<std::vector<double>>()) {
+    std::vector<Sample> samples;
+    for (std::string line; samples.size() < 2 && std::getline(lines, line);) {
+      const nlohmann::json sample = nlohmann::json::parse(line);
+      samples.push_back({sample["input_ids"], sample["labels"], samples.size()});
+    }
+    EXPECT_NEAR(test::mean_loss(decoder, make_batch(samples, pool), training()), wanted, 1e-3 * wanted);
+    optimizer.step(5e-3f, 0.01f);
+  }
+  const PeftAdapter start = read_peft_directory(path / "init"), end = read_peft_directory(path / "after8");
+  size_t compared = 0;
+  for (const auto& [name, tensor] : adapter_tensors(decoder)) {
+    const std::string plain = name.substr(std::string(kPeftPrefix).size());
+    const Tensor wanted = end.find(plain), before = start.find(plain);
+    ASSERT_TRUE(wanted.defined()) << name;
+    double distance = 0, moved = 0;
+    for (int64_t i = 0; i < tensor.numel(); ++i) {
+      const double w = wanted.data<const float>()[i];
+      distance += std::pow(tensor.data<const float>()[i] - w, 2);
+      moved += std::pow(before.data<const float>()[i] - w, 2);
+    }
+    EXPECT_LE(std::sqrt(distance), 1e-2 * std::sqrt(moved)) << name;
+    ++compared;
+  }
+  EXPECT_EQ(compared, end.tensors.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(Peft, OracleCase,
+                         ::testing::Values("lora-default-targets", "all-linear-rslora", "layers-to-transform",
+                                           "rank-and-alpha-pattern", "modules-to-save", "bias-lora_only"),
+                         [](const auto& made) {
+                           std::string name = made.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST_F(AttachTest, ANewAdapterChangesNothingUntilItIsTrained) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  const Batch batch = make_batch(test::read_samples(golden / "input_ids.npy", golden / "labels.npy"), pool);
+  Decoder decoder = load_decoder(model, rank);
+  const double before = decoder.loss_sum(batch, step);
+  AdapterOptions options;
+  options.target_modules.pattern = "all-linear";
+  options.r = 4;
+  const AttachedAdapter attached = attach_adapter(decoder, options, rank);
+  EXPECT_EQ(attached.modules.size(), 35u);
+  EXPECT_THAT(attached.options.target_modules.names,
+              ElementsAre("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"));
+  EXPECT_EQ(trainable(decoder).size(), 70u);
+  EXPECT_EQ(decoder.loss_sum(batch, step), before);
+  EXPECT_NEAR(test::mean_loss(decoder, batch, training()), before / 97, 1e-6);
+}
+
+TEST_F(AttachTest, StartsAreFunctionsOfSeedAndModuleOnly) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::string name = "base_model.model.model.layers.2.self_attn.v_proj.lora_A.weight";
+  const auto start = [&](const std::vector<std::string>& targets, uint64_t seed, LoraInit init) {
+    RankContext other{comm, pool, 1, seed};
+    Decoder decoder = load_decoder(model, other);
+    AdapterOptions options;
+    options.target_modules.names = targets;
+    options.r = 16;
+    options.init_lora_weights = init;
+    attach_adapter(decoder, options, other);
+    const Tensor a = value(decoder, name);
+    return std::vector<float>(a.span<const float>().begin(), a.span<const float>().end());
+  };
+  const std::vector<float> a = start({"v_proj"}, 1, LoraInit::standard);
+  EXPECT_EQ(a, start({"q_proj", "v_proj", "up_proj"}, 1, LoraInit::standard));
+  EXPECT_NE(a, start({"v_proj"}, 2, LoraInit::standard));
+  const float bound = 1 / std::sqrt(64.0f), largest = *std::max_element(a.begin(), a.end());
+  EXPECT_LE(largest, bound);
+  EXPECT_GT(largest, 0.95f * bound);
+  EXPECT_GE(*std::min_element(a.begin(), a.end()), -bound);
+  double squares = 0;
+  const std::vector<float> normal = start({"v_proj"}, 1, LoraInit::gaussian);
+  for (const float x : normal) squares += double{x} * x;
+  EXPECT_NEAR(std::sqrt(squares / static_cast<double>(normal.size())), 1.0 / 16, 0.1 / 16);
+}
+
+TEST_F(AttachTest, ASavedAdapterLoadsToTheSameLogits) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  const Batch batch = make_batch(test::read_samples(golden / "input_ids.npy", golden / "labels.npy"), pool);
+  const fs::path directory = fs::temp_directory_path() / ("nibble-attach-" + std::to_string(::getpid()));
+  Decoder decoder = load_decoder(model, rank);
+  AdapterOptions options;
+  options.target_modules.names = {"q_proj", "down_proj"};
+  options.init_lora_weights = LoraInit::random;
+  options.lora_bias = true;
+  options.modules_to_save = {"lm_head", "model.norm"};
+  options.rank_pattern = {{"down_proj", 3}};
+  options.use_rslora = true;
+  const AttachedAdapter attached = attach_adapter(decoder, options, rank);
+  test::AdamW optimizer(decoder, pool);
+  test::mean_loss(decoder, batch, training());
+  optimizer.step(1e-2f, 0);
+  save_adapter(decoder, attached, directory);
+  const std::vector<float> logits = test::all_logits(decoder, batch, step);
+
+  Decoder again = load_decoder(model, rank);
+  const AttachedAdapter loaded = load_adapter(again, read_peft_directory(directory), false, rank);
+  EXPECT_THAT(loaded.notes, IsEmpty());
+  EXPECT_EQ(test::all_logits(again, batch, step), logits);
+  fs::remove_all(directory);
+}
+
+TEST_F(AttachTest, ATiedHeadThatIsTrainedLeavesTheEmbeddingAlone) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  Decoder decoder = load_decoder(model, rank);
+  AdapterOptions options;
+  options.modules_to_save = {"lm_head"};
+  attach_adapter(decoder, options, rank);
+  EXPECT_THAT(trainable(decoder), Contains("base_model.model.lm_head.weight"));
+  const Tensor head = value(decoder, "base_model.model.lm_head.weight");
+  const Tensor embedding = value(decoder, "model.embed_tokens.weight");
+  EXPECT_NE(head.raw(), embedding.raw());
+  EXPECT_THAT(head.span<const float>(), ::testing::Pointwise(::testing::Eq(), embedding.span<const float>()));
+
+  Decoder other = load_decoder(model, rank);
+  options.modules_to_save = {"embed_tokens"};
+  attach_adapter(other, options, rank);
+  EXPECT_THAT(trainable(other), Contains("base_model.model.model.embed_tokens.weight"));
+  EXPECT_NE(value(other, "lm_head.weight").raw(), value(other, "base_model.model.model.embed_tokens.weight").raw());
+}
+
+TEST_F(AttachTest, WhatDoesNotFitIsToldOrRefused) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  const auto refusal = [&](const PeftAdapter& adapter) -> std::string {
+    Decoder decoder = load_decoder(model, rank);
+    try {
+      load_adapter(decoder, adapter, false, rank);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  const PeftAdapter good = read_peft_directory(golden / "adapter-init");
+  PeftAdapter adapter = good;
+  const std::string q = "model.layers.0.self_attn.q_proj.lora_A.weight";
+  adapter.tensors[q] = Tensor::zeros(pool, {4, 63}, DType::f32);
+  EXPECT_THAT(refusal(adapter), HasSubstr(q + " has shape [4, 63], the model needs [4, 64]"));
+
+  adapter = good;
+  adapter.tensors.clear();
+  adapter.tensors["transformer.h.0.attn.c_attn.lora_A.weight"] = Tensor::zeros(pool, {4, 64}, DType::f32);
+  EXPECT_THAT(refusal(adapter), HasSubstr("no tensor fits the model"));
+
+  adapter = good;
+  adapter.tensors["model.embed_tokens.lora_embedding_A"] = Tensor::zeros(pool, {4, 512}, DType::f32);
+  EXPECT_THAT(refusal(adapter), HasSubstr("not supported"));
+  adapter = good;
+  adapter.tensors["model.norm.weight"] = Tensor::zeros(pool, {64}, DType::f32);
+  EXPECT_THAT(refusal(adapter), HasSubstr("modules_to_save"));
+
+  adapter = good;
+  adapter.tensors["score.weight"] = Tensor::zeros(pool, {2, 64}, DType::f32);
+  adapter.tensors.erase(q);
+  adapter.tensors.erase("model.layers.0.self_attn.q_proj.lora_B.weight");
+  Decoder decoder = load_decoder(model, rank);
+  EXPECT_THAT(load_adapter(decoder, adapter, false, rank).notes,
+              ElementsAre(HasSubstr("score.weight"), HasSubstr("model.layers.0.self_attn.q_proj")));
+  EXPECT_THROW(load_adapter(decoder, good, false, rank), UsageError) << "one adapter at a time";
+
+  Decoder fresh = load_decoder(model, rank);
+  AdapterOptions options;
+  options.modules_to_save = {"score"};
+  EXPECT_THROW(attach_adapter(fresh, options, rank), UsageError);
+}
+
+}  // namespace
+}  // namespace nibble
