@@ -265,9 +265,9 @@ class Job {
 }  // namespace
 
 const GemmKernel& gemm_kernel(Isa level, DType input) {
-  (void)level;
-  (void)input;
-  return kGemmBaseline;
+  if (level == Isa::avx512_bf16 && input == DType::bf16) return kGemmAvx512Bf16;
+  if (level >= Isa::avx512) return kGemmAvx512;
+  return level == Isa::avx2 ? kGemmAvx2 : kGemmBaseline;
 }
 
 void gemm_packed(const PackedProduct& product, Isa level) {

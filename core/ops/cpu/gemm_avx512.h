@@ -1,0 +1,113 @@
+#pragma once
+// Packing and storing with AVX-512, shared by the f32 and the bf16 kernel: both panels are made of groups of 4 bytes
+// (one f32 or two bf16), 16 columns to a register and 64 to a strip.
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "nibble/core/base/bfloat16.h"
+
+// GCC 12 takes the "undefined" operands of its own intrinsics for variables (GCC bug 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
+#define NIBBLE_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma")))
+
+namespace nibble::ops::cpu::avx512 {
+
+constexpr int64_t kLanes = 16, kWidth = 64, kGroupBytes = 4, kStripBytes = kWidth * kGroupBytes;
+
+/// Columns 0..15 of rows of 4-byte groups.
+NIBBLE_AVX512 inline void transpose(__m512i rows[16]) {
+  __m512i t[16];
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    rows[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    rows[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    rows[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    rows[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm512_shuffle_i32x4(rows[i], rows[i + 4], 0x88);
+    t[i + 4] = _mm512_shuffle_i32x4(rows[i], rows[i + 4], 0xdd);
+    t[i + 8] = _mm512_shuffle_i32x4(rows[i + 8], rows[i + 12], 0x88);
+    t[i + 12] = _mm512_shuffle_i32x4(rows[i + 8], rows[i + 12], 0xdd);
+  }
+  for (int i = 0; i < 4; ++i) {
+    rows[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+    rows[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+    rows[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
+    rows[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
+  }
+}
+
+inline uint32_t low_bits(int64_t count) { return count >= 32 ? ~0u : count <= 0 ? 0u : (1u << count) - 1; }
+
+/// GemmKernel::pack_transposed for elements of kElementBytes.
+template <int64_t kElementBytes>
+NIBBLE_AVX512 void pack_transposed(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
+                                   std::byte* strip) {
+  constexpr int64_t kDepths = 64 / kElementBytes;  // of one register
+  for (int64_t k = 0; k < depth; k += kDepths) {
+    const uint32_t mask = low_bits((depth - k) * kElementBytes / 2);
+    __m512i rows[16];
+    for (int64_t n = 0; n < 16; ++n) {
+      rows[n] = n < columns ? _mm512_maskz_loadu_epi16(mask, from + (n * stride + k) * kElementBytes)
+                            : _mm512_setzero_si512();
+    }
+    transpose(rows);
+    const int64_t groups = std::min<int64_t>(16, ((depth - k) * kElementBytes + 3) / kGroupBytes);
+    for (int64_t g = 0; g < 16; ++g) {
+      if (g < groups) _mm512_store_si512(strip + g * kStripBytes, rows[g]);
+    }
+    strip += 16 * kStripBytes;
+  }
+}
+
+NIBBLE_AVX512 inline __m512 alpha_sums(const float* sums, __mmask16 mask, __m512 alpha, __m512 before) {
+  return _mm512_fmadd_ps(alpha, _mm512_maskz_loadu_ps(mask, sums), before);
+}
+
+NIBBLE_AVX512 inline void store_f32(const float* sums, int64_t sums_stride, int64_t rows, int64_t columns, float alpha,
+                                    bool accumulate, float* c, int64_t c_stride) {
+  const __m512 factor = _mm512_set1_ps(alpha);
+  for (int64_t m = 0; m < rows; ++m, sums += sums_stride, c += c_stride) {
+    for (int64_t n = 0; n < columns; n += kLanes) {
+      const auto mask = static_cast<__mmask16>(low_bits(columns - n));
+      const __m512 before = accumulate ? _mm512_maskz_loadu_ps(mask, c + n) : _mm512_setzero_ps();
+      _mm512_mask_storeu_ps(c + n, mask, alpha_sums(sums + n, mask, factor, before));
+    }
+  }
+}
+
+NIBBLE_AVX512 inline __m512 widen(__m256i halves) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+/// Round to nearest even without bf16 instructions; NaN stays NaN.
+NIBBLE_AVX512 inline __m256i narrow(__m512 value) {
+  const __m512i bits = _mm512_castps_si512(value);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+}
+
+NIBBLE_AVX512 inline void store_bf16(const float* sums, int64_t sums_stride, int64_t rows, int64_t columns, float alpha,
+                                     bool accumulate, bf16* c, int64_t c_stride) {
+  const __m512 factor = _mm512_set1_ps(alpha);
+  for (int64_t m = 0; m < rows; ++m, sums += sums_stride, c += c_stride) {
+    for (int64_t n = 0; n < columns; n += kLanes) {
+      const auto mask = static_cast<__mmask16>(low_bits(columns - n));
+      const __m512 before = accumulate ? widen(_mm256_maskz_loadu_epi16(mask, c + n)) : _mm512_setzero_ps();
+      _mm256_mask_storeu_epi16(c + n, mask, narrow(alpha_sums(sums + n, mask, factor, before)));
+    }
+  }
+}
+
+}  // namespace nibble::ops::cpu::avx512

@@ -1,0 +1,68 @@
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "nibble/core/ops/cpu/gemm_kernel.h"
+#include "nibble/core/ops/cpu/gemm_packing.h"
+
+#define NIBBLE_AVX2 __attribute__((target("avx2,fma")))
+
+namespace nibble::ops::cpu {
+
+namespace {
+
+// 16 registers: 6 x 2 sums hide the latency of the multiply-add, two hold a row of B, one the element of A.
+constexpr int64_t kRows = 6, kLanes = 8, kWidth = 16;
+
+template <int64_t R, int64_t V>
+NIBBLE_AVX2 void tile(int64_t steps, const std::byte* a, int64_t a_row_bytes, int64_t a_step_bytes, const float* b,
+                      float* c, int64_t c_stride, bool add) {
+  __m256 sums[R][V];
+  for (int64_t r = 0; r < R; ++r) {
+    for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm256_setzero_ps();
+  }
+  for (int64_t s = 0; s < steps; ++s, a += a_step_bytes, b += kWidth) {
+    __m256 row[V];
+    for (int64_t v = 0; v < V; ++v) row[v] = _mm256_load_ps(b + v * kLanes);
+    for (int64_t r = 0; r < R; ++r) {
+      float element;
+      std::memcpy(&element, a + r * a_row_bytes, sizeof element);
+      const __m256 x = _mm256_set1_ps(element);
+      for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm256_fmadd_ps(x, row[v], sums[r][v]);
+    }
+  }
+  for (int64_t r = 0; r < R; ++r) {
+    for (int64_t v = 0; v < V; ++v) {
+      float* to = c + r * c_stride + v * kLanes;
+      _mm256_storeu_ps(to, add ? _mm256_add_ps(_mm256_loadu_ps(to), sums[r][v]) : sums[r][v]);
+    }
+  }
+}
+
+void multiply(int64_t rows, int64_t columns, int64_t steps, const std::byte* a, int64_t a_row_bytes,
+              int64_t a_step_bytes, const std::byte* b, float* c, int64_t c_stride, bool add) {
+  using Tile = decltype(&tile<1, 1>);
+  constexpr Tile kTiles[kRows][2] = {{tile<1, 1>, tile<1, 2>}, {tile<2, 1>, tile<2, 2>}, {tile<3, 1>, tile<3, 2>},
+                                     {tile<4, 1>, tile<4, 2>}, {tile<5, 1>, tile<5, 2>}, {tile<6, 1>, tile<6, 2>}};
+  kTiles[rows - 1][(columns - 1) / kLanes](steps, a, a_row_bytes, a_step_bytes, reinterpret_cast<const float*>(b), c,
+                                           c_stride, add);
+}
+
+}  // namespace
+
+const GemmKernel kGemmAvx2 = {
+    .compute = DType::f32,
+    .rows = kRows,
+    .lanes = kLanes,
+    .width = kWidth,
+    .depth_step = 1,
+    .depth_block = 256,
+    .panel_columns = 192,
+    .multiply = multiply,
+    .pack_transposed = pack_transposed<float, kLanes, kWidth, 1>,
+    .pack_rows = pack_rows<float, kWidth, 1>,
+    .store_f32 = store_sums<float>,
+    .store_bf16 = store_sums<bf16>,
+};
+
+}  // namespace nibble::ops::cpu

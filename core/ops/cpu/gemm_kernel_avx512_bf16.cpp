@@ -1,0 +1,97 @@
+#include <array>
+#include <cstring>
+
+#include "nibble/core/ops/cpu/gemm_avx512.h"
+#include "nibble/core/ops/cpu/gemm_kernel.h"
+
+#define NIBBLE_AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")))
+
+namespace nibble::ops::cpu {
+
+namespace {
+
+// 32 registers: 6 x 4 sums hide the latency of the instruction (one starts every cycle, or two, and takes 6), four
+// hold a row of B; the pair of A is broadcast by the instruction itself.
+constexpr int64_t kRows = 6;
+
+template <int64_t R, int64_t V>
+NIBBLE_AVX512_BF16 void tile(int64_t steps, const std::byte* a, int64_t a_row_bytes, int64_t a_step_bytes,
+                             const std::byte* b, float* c, int64_t c_stride, bool add) {
+  __m512 sums[R][V];
+  for (int64_t r = 0; r < R; ++r) {
+    for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm512_setzero_ps();
+  }
+  for (int64_t s = 0; s < steps; ++s, a += a_step_bytes, b += avx512::kStripBytes) {
+    __m512i row[V];
+    for (int64_t v = 0; v < V; ++v) row[v] = _mm512_load_si512(b + v * 64);
+    for (int64_t r = 0; r < R; ++r) {
+      int32_t pair;
+      std::memcpy(&pair, a + r * a_row_bytes, sizeof pair);
+      const __m512i x = _mm512_set1_epi32(pair);
+      for (int64_t v = 0; v < V; ++v) {
+        sums[r][v] = _mm512_dpbf16_ps(sums[r][v], reinterpret_cast<__m512bh>(row[v]), reinterpret_cast<__m512bh>(x));
+      }
+    }
+  }
+  for (int64_t r = 0; r < R; ++r) {
+    for (int64_t v = 0; v < V; ++v) {
+      float* to = c + r * c_stride + v * avx512::kLanes;
+      _mm512_storeu_ps(to, add ? _mm512_add_ps(_mm512_loadu_ps(to), sums[r][v]) : sums[r][v]);
+    }
+  }
+}
+
+void multiply(int64_t rows, int64_t columns, int64_t steps, const std::byte* a, int64_t a_row_bytes,
+              int64_t a_step_bytes, const std::byte* b, float* c, int64_t c_stride, bool add) {
+  using Tile = decltype(&tile<1, 1>);
+  constexpr Tile kTiles[kRows][4] = {
+      {tile<1, 1>, tile<1, 2>, tile<1, 3>, tile<1, 4>}, {tile<2, 1>, tile<2, 2>, tile<2, 3>, tile<2, 4>},
+      {tile<3, 1>, tile<3, 2>, tile<3, 3>, tile<3, 4>}, {tile<4, 1>, tile<4, 2>, tile<4, 3>, tile<4, 4>},
+      {tile<5, 1>, tile<5, 2>, tile<5, 3>, tile<5, 4>}, {tile<6, 1>, tile<6, 2>, tile<6, 3>, tile<6, 4>}};
+  kTiles[rows - 1][(columns - 1) / avx512::kLanes](steps, a, a_row_bytes, a_step_bytes, b, c, c_stride, add);
+}
+
+// Two rows of bf16 become pairs.
+NIBBLE_AVX512_BF16 void pack_rows(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
+                                  std::byte* strip) {
+  alignas(64) static constexpr auto kPairs = [] {
+    std::array<std::array<uint16_t, 32>, 2> made{};
+    for (uint16_t i = 0; i < 64; ++i) {
+      made[i / 32][i % 32] = static_cast<uint16_t>(i / 2 + (i % 2) * 32);
+    }
+    return made;
+  }();
+  const __m512i low = _mm512_load_si512(kPairs[0].data()), high = _mm512_load_si512(kPairs[1].data());
+  const uint32_t first = avx512::low_bits(columns), second = avx512::low_bits(columns - 32);
+  for (int64_t k = 0; k < depth; k += 2, strip += avx512::kStripBytes) {
+    const std::byte* even = from + k * stride * 2;
+    const std::byte* odd = even + stride * 2;
+    const uint32_t present = k + 1 < depth ? ~0u : 0u;
+    const __m512i e0 = _mm512_maskz_loadu_epi16(first, even), e1 = _mm512_maskz_loadu_epi16(second, even + 64);
+    const __m512i o0 = _mm512_maskz_loadu_epi16(first & present, odd);
+    const __m512i o1 = _mm512_maskz_loadu_epi16(second & present, odd + 64);
+    _mm512_store_si512(strip, _mm512_permutex2var_epi16(e0, low, o0));
+    _mm512_store_si512(strip + 64, _mm512_permutex2var_epi16(e0, high, o0));
+    _mm512_store_si512(strip + 128, _mm512_permutex2var_epi16(e1, low, o1));
+    _mm512_store_si512(strip + 192, _mm512_permutex2var_epi16(e1, high, o1));
+  }
+}
+
+}  // namespace
+
+const GemmKernel kGemmAvx512Bf16 = {
+    .compute = DType::bf16,
+    .rows = kRows,
+    .lanes = avx512::kLanes,
+    .width = avx512::kWidth,
+    .depth_step = 2,
+    .depth_block = 1024,
+    .panel_columns = 256,
+    .multiply = multiply,
+    .pack_transposed = avx512::pack_transposed<2>,
+    .pack_rows = pack_rows,
+    .store_f32 = avx512::store_f32,
+    .store_bf16 = avx512::store_bf16,
+};
+
+}  // namespace nibble::ops::cpu
