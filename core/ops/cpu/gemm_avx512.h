@@ -2,19 +2,16 @@
 // Packing and storing with AVX-512, shared by the f32 and the bf16 kernel: both panels are made of groups of 4 bytes
 // (one f32 or two bf16), 16 columns to a register and 64 to a strip.
 
-#include <immintrin.h>
-
 #include <algorithm>
-#include <cstdint>
 
+#include "nibble/core/base/avx512.h"
 #include "nibble/core/base/bfloat16.h"
 
-// GCC 12 takes the "undefined" operands of its own intrinsics for variables (GCC bug 105593).
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-
-#define NIBBLE_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma")))
-
 namespace nibble::ops::cpu::avx512 {
+
+using nibble::avx512::low_bits;
+using nibble::avx512::narrow;
+using nibble::avx512::widen;
 
 constexpr int64_t kLanes = 16, kWidth = 64, kGroupBytes = 4, kStripBytes = kWidth * kGroupBytes;
 
@@ -44,8 +41,6 @@ NIBBLE_AVX512 inline void transpose(__m512i rows[16]) {
     rows[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
   }
 }
-
-inline uint32_t low_bits(int64_t count) { return count >= 32 ? ~0u : count <= 0 ? 0u : (1u << count) - 1; }
 
 /// GemmKernel::pack_transposed for elements of kElementBytes.
 template <int64_t kElementBytes>
@@ -82,20 +77,6 @@ NIBBLE_AVX512 inline void store_f32(const float* sums, int64_t sums_stride, int6
       _mm512_mask_storeu_ps(c + n, mask, alpha_sums(sums + n, mask, factor, before));
     }
   }
-}
-
-NIBBLE_AVX512 inline __m512 widen(__m256i halves) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-}
-
-/// Round to nearest even without bf16 instructions; NaN stays NaN.
-NIBBLE_AVX512 inline __m256i narrow(__m512 value) {
-  const __m512i bits = _mm512_castps_si512(value);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-  rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
 }
 
 NIBBLE_AVX512 inline void store_bf16(const float* sums, int64_t sums_stride, int64_t rows, int64_t columns, float alpha,

@@ -4,8 +4,6 @@
 #include "nibble/core/ops/cpu/gemm_avx512.h"
 #include "nibble/core/ops/cpu/gemm_kernel.h"
 
-#define NIBBLE_AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")))
-
 namespace nibble::ops::cpu {
 
 namespace {

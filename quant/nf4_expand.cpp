@@ -1,0 +1,33 @@
+#include "nibble/quant/nf4_expand.h"
+
+namespace nibble {
+
+namespace {
+
+template <typename Out>
+void expand(const uint8_t* packed, int64_t begin, int64_t count, const float* table, float absmax, Out* out) {
+  Out values[16];
+  for (int code = 0; code < 16; ++code) values[code] = Out(table[code] * absmax);
+  int64_t i = 0;
+  if (begin % 2 != 0 && count > 0) {
+    out[0] = values[packed[begin / 2] & 15];
+    i = 1;
+  }
+  const uint8_t* bytes = packed + (begin + i) / 2;
+  for (; i + 1 < count; i += 2, ++bytes) {
+    out[i] = values[*bytes >> 4];
+    out[i + 1] = values[*bytes & 15];
+  }
+  if (i < count) out[i] = values[*bytes >> 4];
+}
+
+}  // namespace
+
+const Nf4Expander kNf4ExpandBaseline = {expand<float>, expand<bf16>};
+
+const Nf4Expander& nf4_expander(Isa level) {
+  if (level >= Isa::avx512) return kNf4ExpandAvx512;
+  return level == Isa::avx2 ? kNf4ExpandAvx2 : kNf4ExpandBaseline;
+}
+
+}  // namespace nibble

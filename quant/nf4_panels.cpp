@@ -1,0 +1,86 @@
+#include "nibble/quant/nf4_panels.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace nibble {
+
+namespace {
+
+float read_float(const Tensor& tensor, int64_t index) {
+  float value;
+  std::memcpy(&value, tensor.raw() + index * 4, sizeof value);
+  return value;
+}
+
+void check(const QuantizedMatrix& m, const std::string& name) {
+  const auto require = [&](bool holds, const char* reason) {
+    if (!holds) throw InputError(name, reason);
+  };
+  const auto has = [](const Tensor& tensor, DType dtype, int64_t count) {
+    return tensor.defined() && tensor.has_bytes() && tensor.dtype() == dtype && tensor.numel() == count;
+  };
+  require(m.shape.size() == 2 && m.shape[0] >= 0 && m.shape[1] >= 0, "a 4-bit weight must have two dimensions");
+  require(m.block_size >= 32 && m.block_size <= 4096 && std::has_single_bit(static_cast<uint64_t>(m.block_size)),
+          "block size of a 4-bit weight is none of 32, 64, ..., 4096");
+  const int64_t elements = element_count(m.shape);
+  require(has(m.packed, DType::u8, elements / 2 + elements % 2), "packed bytes do not fit the shape");
+  if (!m.double_quantized()) {
+    require(has(m.absmax, DType::f32, m.blocks()), "absmax does not fit the shape");
+    return;
+  }
+  require(m.nested_block_size > 0, "nested block size is not positive");
+  require(has(m.absmax_codes, DType::u8, m.blocks()), "absmax does not fit the shape");
+  require(has(m.nested_map, DType::f32, 256), "nested_quant_map has not 256 values");
+  require(has(m.nested_absmax, DType::f32, (m.blocks() + m.nested_block_size - 1) / m.nested_block_size),
+          "nested_absmax does not fit the shape");
+}
+
+}  // namespace
+
+Nf4Panels::Nf4Panels(const QuantizedMatrix& matrix, const std::string& name, Isa level)
+    : matrix_(matrix), expander_(nf4_expander(level)) {
+  check(matrix_, name);
+  if (matrix_.double_quantized()) std::memcpy(nested_map_.data(), matrix_.nested_map.raw(), sizeof nested_map_);
+}
+
+float Nf4Panels::scale(int64_t block) const {
+  if (!matrix_.double_quantized()) return read_float(matrix_.absmax, block);
+  const auto code = static_cast<size_t>(matrix_.absmax_codes.raw()[block]);
+  return nested_map_[code] * read_float(matrix_.nested_absmax, block / matrix_.nested_block_size) +
+         matrix_.nested_offset;
+}
+
+template <typename Out>
+void Nf4Panels::fill_rows(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, Out* out,
+                          int64_t stride) const {
+  const auto* packed = reinterpret_cast<const uint8_t*>(matrix_.packed.raw());
+  const auto expand = [&] {
+    if constexpr (std::is_same_v<Out, float>)
+      return expander_.to_f32;
+    else
+      return expander_.to_bf16;
+  }();
+  for (int64_t row = row_begin; row < row_end; ++row, out += stride) {
+    const int64_t begin = row * cols() + col_begin, end = row * cols() + col_end;
+    int64_t block = begin / matrix_.block_size;
+    for (int64_t i = begin; i < end; ++block) {
+      const int64_t block_end = std::min(end, (block + 1) * matrix_.block_size);
+      expand(packed, i, block_end - i, matrix_.table.data(), scale(block), out + (i - begin));
+      i = block_end;
+    }
+  }
+}
+
+void Nf4Panels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, float* out,
+                     int64_t stride) const {
+  fill_rows(row_begin, row_end, col_begin, col_end, out, stride);
+}
+
+void Nf4Panels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, bf16* out,
+                     int64_t stride) const {
+  fill_rows(row_begin, row_end, col_begin, col_end, out, stride);
+}
+
+}  // namespace nibble

@@ -1,0 +1,33 @@
+#pragma once
+#include "nibble/core/nn/linear_weight.h"
+#include "nibble/quant/nf4_panels.h"
+
+namespace nibble {
+
+/// A frozen weight in 4 bits (NF4 or FP4), multiplied from its packed bytes: QLoRA's base (Dettmers et al. 2023).
+class Nf4Weight final : public LinearWeight {
+ public:
+  /// name: of the packed tensor in the checkpoint, "model.layers.0.self_attn.q_proj.weight". state: the tensors of its
+  /// checkpoint form that `matrix` does not hold (quant_map, quant_state), under their full names. Throws InputError
+  /// naming `name` when the tensors do not fit each other.
+  Nf4Weight(std::string name, const QuantizedMatrix& matrix, std::vector<NamedTensor> state = {});
+
+  const QuantizedMatrix& matrix() const { return panels_.matrix(); }
+  int64_t out_features() const override { return panels_.rows(); }
+  int64_t in_features() const override { return panels_.cols(); }
+  void forward(const Tensor& x, Tensor& y, bool accumulate) const override;
+  void backward_input(const Tensor& dy, Tensor& dx, bool accumulate) const override;
+  void backward_weight(const Tensor&, const Tensor&) override {}
+  bool trainable() const override { return false; }
+  Tensor dequantize(int64_t begin, int64_t end, MemoryPool& pool) const override;
+  /// name, name.absmax, and, double-quantized, name.nested_absmax and name.nested_quant_map, then `state`.
+  std::vector<NamedTensor> parts() const override;
+  Parameter* parameter() override { return nullptr; }
+
+ private:
+  std::string name_;
+  Nf4Panels panels_;
+  std::vector<NamedTensor> state_;
+};
+
+}  // namespace nibble
