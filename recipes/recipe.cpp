@@ -1,6 +1,7 @@
 #include "nibble/recipes/recipe.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 #include "nibble/core/base/cpu_features.h"
@@ -104,6 +105,13 @@ void read_section(const Document& document, const std::string& name, const Json&
   }
 }
 
+bool lies_in(const std::filesystem::path& path, const std::filesystem::path& directory) {
+  std::error_code ignored;
+  const auto inner = std::filesystem::weakly_canonical(path / "", ignored).string();
+  const auto outer = std::filesystem::weakly_canonical(directory / "", ignored).string();
+  return !outer.empty() && (inner + "/").starts_with(outer.ends_with('/') ? outer : outer + "/");
+}
+
 void check_pairs(const Document& document, const Recipe& recipe) {
   const auto refuse = [&](const std::string& key, const std::string& reason, const std::string& remedy) {
     throw UsageError(reason, remedy, document.place_of(key));
@@ -142,6 +150,14 @@ void check_pairs(const Document& document, const Recipe& recipe) {
   }
   if (optimizer.min_lr > optimizer.lr) refuse("optimizer.min_lr", "is larger than optimizer.lr", "");
   if (recipe.output.dir.empty()) refuse("output.dir", "is missing", "name a directory to write to");
+  // A run replaces these; what it reads must not be among them.
+  const std::filesystem::path dir = recipe.output.dir;
+  for (const auto& [key, path] : {std::pair{"model.path", model.path},
+                                  std::pair{"adapter.path", recipe.adapter ? recipe.adapter->path : std::string()}}) {
+    if (!path.empty() && (lies_in(path, dir / "model") || lies_in(path, dir / "adapter"))) {
+      refuse(key, "is where the run writes its result", "choose another output.dir");
+    }
+  }
 }
 
 void fill_defaults(Recipe& recipe) {

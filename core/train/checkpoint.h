@@ -2,10 +2,10 @@
 // Checkpoints of a run: whole or absent, verified when read, resumable to the same bits.
 //
 // checkpoints/step-N/
-//   state.json                            step, settings, slices, best evaluation
+//   state.json                            step, settings, best evaluation
 //   recipe.json                           the resolved recipe
 //   trainable-00000-of-00001.safetensors  this rank's slices of the trainable parameters, by parameter name
-//   optimizer-00000-of-00001.safetensors  and of the optimizer's state
+//   optimizer-00000-of-00001.safetensors  and of the optimizer's state; where each slice lies is in the metadata
 //   manifest.json                         format version, size and XXH3-128 of every other file; written last
 //
 // Published by rename (AtomicDirectory): a directory `.tmp-...` is written, each file fsynced, the manifest last, the
@@ -39,16 +39,14 @@ std::vector<CheckpointSlice> whole_slices(const std::vector<NamedTensor>& tensor
 
 /// Everything of a run that is not a tensor.
 struct TrainingState {
-  int64_t step = 0;               ///< updates done
-  int64_t optimizer_updates = 0;  ///< of these, updates the optimizer made (t of Adam)
-  int64_t data_step = 0;  ///< the next step takes its microbatches from here: the data order is a function of it
+  int64_t step = 0;               ///< steps done; the data order is a function of it
+  int64_t optimizer_updates = 0;  ///< of these, steps in which the optimizer moved (t of Adam)
   /// What must not change between stop and resume, name -> JSON text: recipe keys, fingerprints of base and data.
   std::map<std::string, std::string> settings;
   std::string recipe;  ///< the resolved recipe, JSON text
   std::optional<double> best_loss;
   int64_t best_step = 0;
   int64_t evaluations_since_best = 0;
-  bool finished = false;  ///< no step is left (all done, or stopped early)
 };
 
 /// Name of the folder of a checkpoint, "step-12".
@@ -81,8 +79,13 @@ struct FoundCheckpoint {
 /// format.
 std::optional<FoundCheckpoint> newest_checkpoint(const std::filesystem::path& directory, const Observer& observer);
 
-/// Removes checkpoints of `directory` older than the `keep_last` newest, but never `keep_step`.
-void prune_checkpoints(const std::filesystem::path& directory, int keep_last, std::optional<int64_t> keep_step);
+/// Removes checkpoints of `directory` older than the `keep_last` newest among those up to step `newest` (the last one
+/// known to be valid), but never `keep_step`. Later ones are not touched.
+void prune_checkpoints(const std::filesystem::path& directory, int64_t newest, int keep_last,
+                       std::optional<int64_t> keep_step);
+
+/// Steps of the checkpoints in `directory`, valid or not, ascending; empty when there is no such directory.
+std::vector<int64_t> checkpoint_steps(const std::filesystem::path& directory);
 
 /// Removes what interrupted saves left (names starting with ".tmp-"); returns how many.
 int sweep_temporary(const std::filesystem::path& directory);

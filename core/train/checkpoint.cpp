@@ -1,0 +1,221 @@
+#include "nibble/core/train/checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/hash.h"
+#include "nibble/core/io/json_file.h"
+#include "nibble/core/train/checkpoint_slices.h"
+
+namespace nibble {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kManifest = "manifest.json";
+constexpr const char* kState = "state.json";
+constexpr const char* kRecipe = "recipe.json";
+constexpr const char* kPrefix = "step-";
+// One rank writes everything; more ranks write a file each.
+constexpr const char* kOnlyRank = "-00000-of-00001.safetensors";
+
+json state_json(const TrainingState& state) {
+  json settings = json::object();
+  for (const auto& [name, value] : state.settings) settings[name] = value;
+  return {{"step", state.step},           {"optimizer_updates", state.optimizer_updates},
+          {"settings", settings},         {"best_loss", state.best_loss ? json(*state.best_loss) : json(nullptr)},
+          {"best_step", state.best_step}, {"evaluations_since_best", state.evaluations_since_best}};
+}
+
+TrainingState read_state(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / kState;
+  const json value = read_json_file(path);
+  try {
+    TrainingState state;
+    state.step = value.at("step").get<int64_t>();
+    state.optimizer_updates = value.at("optimizer_updates").get<int64_t>();
+    state.settings = value.at("settings").get<std::map<std::string, std::string>>();
+    if (!value.at("best_loss").is_null()) state.best_loss = value.at("best_loss").get<double>();
+    state.best_step = value.at("best_step").get<int64_t>();
+    state.evaluations_since_best = value.at("evaluations_since_best").get<int64_t>();
+    state.recipe = read_text_file(checkpoint / kRecipe);
+    return state;
+  } catch (const json::exception& error) {
+    throw InputError(path.string(), "is not the state of a checkpoint", "the checkpoint cannot be used");
+  }
+}
+
+void write_manifest(const fs::path& directory) {
+  json files = json::object();
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    files[entry.path().filename().string()] = {{"bytes", entry.file_size()}, {"xxh3_128", hash_file(entry.path())}};
+  }
+  write_json_file(directory / kManifest, {{"format", kCheckpointFormat}, {"files", files}});
+}
+
+json read_manifest(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / kManifest;
+  if (!fs::exists(path)) throw InputError(checkpoint.string(), "is no finished checkpoint: it has no manifest.json");
+  json manifest = read_json_file(path);
+  if (!manifest.is_object() || !manifest.contains("format") || !manifest["format"].is_number_integer() ||
+      !manifest.contains("files") || !manifest["files"].is_object()) {
+    throw InputError(path.string(), "is not the manifest of a checkpoint");
+  }
+  return manifest;
+}
+
+bool from_the_future(const json& manifest) { return manifest["format"].get<int64_t>() > kCheckpointFormat; }
+
+[[noreturn]] void refuse_format(const fs::path& checkpoint, const json& manifest) {
+  throw InputError(checkpoint.string(),
+                   "has checkpoint format " + manifest["format"].dump() + ", this program knows up to " +
+                       std::to_string(kCheckpointFormat),
+                   "continue with the newer program");
+}
+
+void verify_file(const fs::path& checkpoint, const std::string& name, const json& entry) {
+  const fs::path path = checkpoint / name;
+  if (name.empty() || name.find('/') != std::string::npos || name == "..") {
+    throw InputError((checkpoint / kManifest).string(), "names a file outside the checkpoint");
+  }
+  if (!entry.is_object() || !entry.contains("bytes") || !entry.contains("xxh3_128")) {
+    throw InputError((checkpoint / kManifest).string(), "has no size or hash of " + name);
+  }
+  std::error_code error;
+  const uintmax_t bytes = fs::file_size(path, error);
+  if (error) throw InputError(path.string(), "is missing");
+  if (entry["bytes"] != bytes) {
+    throw InputError(path.string(), "has " + std::to_string(bytes) + " bytes instead of " + entry["bytes"].dump());
+  }
+  if (entry["xxh3_128"] != hash_file(path)) throw InputError(path.string(), "is damaged: its hash differs");
+}
+
+std::vector<fs::path> files_of(const fs::path& checkpoint, const std::string& kind) {
+  std::vector<fs::path> files;
+  for (const auto& [name, entry] : read_manifest(checkpoint)["files"].items()) {
+    if (name.starts_with(kind + "-") && name.ends_with(".safetensors")) files.push_back(checkpoint / name);
+  }
+  return files;
+}
+
+}  // namespace
+
+std::vector<CheckpointSlice> whole_slices(const std::vector<NamedTensor>& tensors) {
+  std::vector<CheckpointSlice> slices;
+  for (const NamedTensor& tensor : tensors) {
+    slices.push_back({tensor.name, tensor.value, tensor.value.shape(), Shape(tensor.value.rank(), 0)});
+  }
+  return slices;
+}
+
+std::string checkpoint_name(int64_t step) { return kPrefix + std::to_string(step); }
+
+fs::path save_checkpoint(const fs::path& directory, const TrainingState& state,
+                         const std::vector<CheckpointSlice>& trainable, const std::vector<CheckpointSlice>& optimizer) {
+  const fs::path target = directory / checkpoint_name(state.step);
+  AtomicDirectory made(target, true);
+  detail::write_slices(made.path() / (std::string("trainable") + kOnlyRank), trainable);
+  detail::write_slices(made.path() / (std::string("optimizer") + kOnlyRank), optimizer);
+  write_file_atomically(made.path() / kRecipe, state.recipe);
+  write_json_file(made.path() / kState, state_json(state));
+  write_manifest(made.path());
+  made.commit();
+  return target;
+}
+
+TrainingState read_checkpoint_state(const fs::path& checkpoint) {
+  const json manifest = read_manifest(checkpoint);
+  if (from_the_future(manifest)) refuse_format(checkpoint, manifest);
+  for (const char* name : {kState, kRecipe}) {
+    if (!manifest["files"].contains(name)) throw InputError(checkpoint.string(), std::string(name) + " is missing");
+  }
+  for (const auto& [name, entry] : manifest["files"].items()) verify_file(checkpoint, name, entry);
+  return read_state(checkpoint);
+}
+
+void load_checkpoint_tensors(const fs::path& checkpoint, const std::vector<CheckpointSlice>& trainable,
+                             const std::vector<CheckpointSlice>& optimizer) {
+  detail::read_slices(files_of(checkpoint, "trainable"), "trainable tensor", trainable);
+  detail::read_slices(files_of(checkpoint, "optimizer"), "optimizer state", optimizer);
+}
+
+std::vector<int64_t> checkpoint_steps(const fs::path& directory) {
+  std::vector<int64_t> steps;
+  if (!fs::is_directory(directory)) return steps;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kPrefix)) continue;
+    int64_t step = 0;
+    const auto [end, error] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
+    if (error == std::errc() && end == name.data() + name.size() && name == checkpoint_name(step)) {
+      steps.push_back(step);
+    }
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& directory, const Observer& observer) {
+  std::vector<int64_t> steps = checkpoint_steps(directory);
+  if (steps.empty()) return std::nullopt;
+  std::string first_reason;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const fs::path path = directory / checkpoint_name(*step);
+    try {
+      const json manifest = read_manifest(path);
+      if (!from_the_future(manifest)) {
+        FoundCheckpoint found{path, read_checkpoint_state(path)};
+        if (!first_reason.empty()) observer.message("falling back to checkpoint " + path.string());
+        return found;
+      }
+    } catch (const Error& error) {
+      observer.message(std::string("checkpoint cannot be used: ") + error.what());
+      if (first_reason.empty()) first_reason = error.what();
+      continue;
+    }
+    refuse_format(path, read_manifest(path));
+  }
+  throw InputError(directory.string(), "no checkpoint can be used (" + first_reason + ")",
+                   "set output.resume=never and output.force=true to start over");
+}
+
+void prune_checkpoints(const fs::path& directory, int64_t newest, int keep_last, std::optional<int64_t> keep_step) {
+  std::vector<int64_t> steps = checkpoint_steps(directory);
+  std::erase_if(steps, [&](int64_t step) { return step > newest; });
+  const size_t kept = std::min(steps.size(), static_cast<size_t>(std::max(keep_last, 1)));
+  steps.resize(steps.size() - kept);
+  for (const int64_t step : steps) {
+    if (keep_step == step) continue;
+    // Out of sight first, so that a reader never meets half a checkpoint.
+    const fs::path path = directory / checkpoint_name(step);
+    const fs::path hidden = directory / (".tmp-pruned-" + checkpoint_name(step));
+    std::error_code error;
+    fs::remove_all(hidden, error);
+    fs::rename(path, hidden, error);
+    if (!error) fs::remove_all(hidden, error);
+    if (error) throw IoError(path.string(), "cannot be removed: " + error.message());
+  }
+}
+
+int sweep_temporary(const fs::path& directory) {
+  int swept = 0;
+  if (!fs::is_directory(directory)) return swept;
+  std::vector<fs::path> leftovers;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    if (entry.path().filename().string().starts_with(".tmp-")) leftovers.push_back(entry.path());
+  }
+  for (const fs::path& path : leftovers) {
+    std::error_code error;
+    fs::remove_all(path, error);
+    if (error) throw IoError(path.string(), "cannot be removed: " + error.message(), "remove it by hand");
+    ++swept;
+  }
+  return swept;
+}
+
+}  // namespace nibble

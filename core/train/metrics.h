@@ -1,0 +1,41 @@
+#pragma once
+// metrics.jsonl: one JSON object a line, numbers with 17 digits.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "nibble/core/train/observer.h"
+
+namespace nibble {
+
+/// {"step":1,"split":"train","loss":...,"lr":...,"grad_norm":...,"label_tokens":...,"tokens":...,
+///  "tokens_per_second":...,"peak_memory_bytes":...,"seconds":...}; `seconds` is the wall time of this step.
+std::string metrics_line(const StepReport& report);
+/// {"step":1,"split":"eval","loss":...,"perplexity":...,"label_tokens":...,"tokens":...,"seconds":...}; `seconds` is
+/// the wall time of the evaluation.
+std::string metrics_line(const EvaluationReport& report);
+
+/// Largest resident size of this process so far (VmHWM of /proc/self/status), 0 where the system does not say.
+int64_t peak_memory_bytes();
+
+/// Appends lines to a file.
+class MetricsFile {
+ public:
+  /// Opens `path`, and first takes away the lines of steps after `last_step` and a torn last line, so that a resumed
+  /// run leaves the file that an uninterrupted one leaves.
+  MetricsFile(const std::filesystem::path& path, int64_t last_step);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+
+  void append(const std::string& line);
+  /// Makes what was appended survive a loss of power.
+  void sync();
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+};
+
+}  // namespace nibble

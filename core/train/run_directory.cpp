@@ -1,0 +1,148 @@
+#include "nibble/core/train/run_directory.h"
+
+#include <set>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/atomic_file.h"
+
+namespace nibble::detail {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kForce = "output.force=true";
+
+// What is in the directory already.
+struct Contents {
+  std::vector<int64_t> checkpoints;
+  bool metrics = false;  // a run began here
+  bool recipe = false;
+  bool results = false;  // a run ended here
+};
+
+Contents look(const fs::path& directory) {
+  Contents contents;
+  contents.checkpoints = checkpoint_steps(directory / "checkpoints");
+  contents.metrics = fs::exists(directory / "metrics.jsonl");
+  contents.recipe = fs::exists(directory / "recipe.json");
+  contents.results = fs::exists(directory / "adapter") || fs::exists(directory / "model");
+  return contents;
+}
+
+[[noreturn]] void refuse(const fs::path& directory, const std::string& reason, const std::string& remedy) {
+  throw UsageError(reason, remedy, directory.string());
+}
+
+bool within(const fs::path& checkpoint, const fs::path& checkpoints) {
+  std::error_code error;
+  return fs::equivalent(checkpoint.lexically_normal().parent_path(), checkpoints, error) && !error;
+}
+
+fs::path named_checkpoint(const RunOptions& options) {
+  fs::path path = options.resume;
+  return path.has_filename() ? path : path.parent_path();
+}
+
+std::optional<FoundCheckpoint> start_from(const RunOptions& options, const Contents& contents) {
+  const fs::path path = named_checkpoint(options);
+  if (!fs::is_directory(path)) {
+    throw UsageError("is no checkpoint directory", "give auto, never, or a path such as RUN/checkpoints/step-100",
+                     "output.resume: " + path.string());
+  }
+  FoundCheckpoint found{path, read_checkpoint_state(path)};
+  if (!within(path, options.dir / "checkpoints")) {
+    if ((contents.metrics || contents.results || !contents.checkpoints.empty()) && !options.force) {
+      refuse(options.dir, "holds another run already",
+             std::string("choose another output.dir, or replace it with ") + kForce);
+    }
+  } else if (!options.force && contents.checkpoints.back() > found.state.step) {
+    refuse(
+        options.dir,
+        "has checkpoints up to step " + std::to_string(contents.checkpoints.back()) + ", after the one to start from",
+        std::string("continue with output.resume=auto, or give them up with ") + kForce);
+  }
+  return found;
+}
+
+}  // namespace
+
+std::unique_ptr<DirectoryLock> claim_directory(const fs::path& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) throw IoError(directory.string(), "cannot be made: " + error.message());
+  write_probe(directory);
+  auto lock = std::make_unique<DirectoryLock>(directory);
+  sweep_temporary(directory);
+  sweep_temporary(directory / "checkpoints");
+  return lock;
+}
+
+std::optional<FoundCheckpoint> choose_start(const RunOptions& options, const Observer& observer) {
+  const Contents contents = look(options.dir);
+  const bool has_run = contents.metrics || !contents.checkpoints.empty();
+  if (contents.recipe && !has_run && !options.force) {
+    refuse(options.dir, "has a recipe.json that is not of a run and would be overwritten",
+           std::string("choose another output.dir, or overwrite it with ") + kForce);
+  }
+  if (options.resume == "never") {
+    if ((has_run || contents.results) && !options.force) {
+      refuse(
+          options.dir, "holds a run already",
+          std::string("continue it with output.resume=auto, choose another output.dir, or replace it with ") + kForce);
+    }
+    return std::nullopt;
+  }
+  if (options.resume != "auto") return start_from(options, contents);
+  if (auto found = newest_checkpoint(options.dir / "checkpoints", observer)) return found;
+  if (contents.results && !options.force) {
+    refuse(options.dir, "holds the result of a run, but no checkpoint to continue from",
+           std::string("choose another output.dir, or replace it with ") + kForce);
+  }
+  if (contents.metrics)
+    observer.message("no checkpoint yet in " + options.dir.string() + ": starting at the beginning");
+  return std::nullopt;
+}
+
+void compare_settings(const RunOptions& options, const TrainingState& state, const Observer& observer) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : options.settings) names.insert(name);
+  for (const auto& [name, value] : state.settings) names.insert(name);
+  const auto value_of = [](const std::map<std::string, std::string>& settings, const std::string& name) {
+    const auto found = settings.find(name);
+    return found == settings.end() ? std::string("absent") : found->second;
+  };
+  std::string differences;
+  for (const std::string& name : names) {
+    const std::string before = value_of(state.settings, name), now = value_of(options.settings, name);
+    if (before == now) continue;
+    differences += (differences.empty() ? "" : ", ") + name + " was " + before + " and is " + now;
+  }
+  if (differences.empty()) return;
+  const std::string reason = "differs from the run that began here: " + differences;
+  if (!options.force) {
+    refuse(options.dir, reason,
+           std::string("put them back, choose another output.dir, or continue with the new ones by ") + kForce);
+  }
+  observer.message(options.dir.string() + ": " + reason + "; continuing as output.force asks");
+}
+
+void clear_for(const RunOptions& options, const std::optional<FoundCheckpoint>& start) {
+  const fs::path checkpoints = options.dir / "checkpoints";
+  if (!start || !within(start->path, checkpoints)) {
+    const Contents contents = look(options.dir);
+    if (!contents.metrics && contents.checkpoints.empty()) return;  // what is there is not of a run
+    for (const char* name : {"checkpoints", "metrics.jsonl", "adapter", "model", "report.html", "tensorboard"}) {
+      std::error_code error;
+      fs::remove_all(options.dir / name, error);
+      if (error) throw IoError((options.dir / name).string(), "cannot be removed: " + error.message());
+    }
+    return;
+  }
+  if (options.resume == "auto") return;  // later ones are damaged: they are replaced when the run comes there
+  for (const int64_t step : checkpoint_steps(checkpoints)) {
+    if (step > start->state.step) fs::remove_all(checkpoints / checkpoint_name(step));
+  }
+}
+
+}  // namespace nibble::detail
