@@ -196,10 +196,10 @@ TEST(Format, BadRecordsAreNamedWithPlaceAndReason) {
       {DataFormat::tokens, R"({"input_ids": [18446744073709551615]})", "outside the vocabulary"},
       {DataFormat::tokens, R"({"input_ids": [1, 2], "labels": [1]})", "has 2 input_ids, but 1 labels"},
       {DataFormat::tokens, R"({"input_ids": [1, 2], "labels": [2, -100]})", "labels are not shifted"},
-};
-for (const Case& c : cases) {
-  EXPECT_THAT(error_of<InputError>([&] { encode(c.json, c.format); }), HasSubstr(c.message)) << c.json.substr(0, 80);
-}
+  };
+  for (const Case& c : cases) {
+    EXPECT_THAT(error_of<InputError>([&] { encode(c.json, c.format); }), HasSubstr(c.message)) << c.json.substr(0, 80);
+  }
 }
 
 TEST(Format, AConversationWithoutTemplateIsRefused) {

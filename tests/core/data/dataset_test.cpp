@@ -1,0 +1,231 @@
+#include "nibble/core/data/dataset.h"
+
+#include <gmock/gmock.h>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/base/parallel.h"
+#include "nibble/tests/core/data/byte_encoder.h"
+
+namespace nibble {
+namespace {
+
+using test::byte_encoder;
+using test::error_of;
+using test::Files;
+using test::load;
+using test::shown;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<std::string> all(const Dataset& dataset, bool masked = false) {
+  std::vector<std::string> texts;
+  for (int64_t i = 0; i < dataset.size(); ++i) texts.push_back(shown(dataset.sample(i), masked));
+  return texts;
+}
+
+std::string numbered_lines(int count) {
+  std::string lines;
+  for (int i = 0; i < count; ++i) {
+    lines += R"({"prompt": "p", "completion": ")" + std::to_string(i) + "\"}\n";
+  }
+  return lines;
+}
+
+TEST(Dataset, KeepsTheOrderOfFilesAndRecordsForAnyNumberOfThreads) {
+  Files files;
+  const std::string path = files.write("a.jsonl", numbered_lines(5000));
+  const int before = threads();
+  set_threads(1);
+  const Dataset one = load(path);
+  set_threads(4);
+  const Dataset four = load(path);
+  set_threads(before);
+  EXPECT_EQ(one.size(), 5000);
+  EXPECT_EQ(shown(one.sample(4321)), "^p4321$");
+  EXPECT_EQ(all(one), all(four));
+  EXPECT_EQ(one.fingerprint(), four.fingerprint());
+}
+
+TEST(Dataset, EachFileHasAFormatOfItsOwn) {
+  Files files;
+  files.write("d/1.jsonl", R"({"prompt": "a", "completion": "b"})");
+  files.write("d/2.json", R"([{"text": "c"}])");
+  files.write("d/3.txt", "d");
+  const Dataset dataset = load(files.path("d"));
+  EXPECT_THAT(all(dataset, true), ElementsAre("__b$", "_c$", "_d$"));
+  EXPECT_TRUE(dataset.info(0).whole);
+  EXPECT_FALSE(dataset.info(1).whole);
+  EXPECT_FALSE(dataset.info(2).whole);
+  ASSERT_EQ(dataset.report().files.size(), 3u);
+  EXPECT_EQ(dataset.report().files[1].format, DataFormat::text);
+}
+
+TEST(Dataset, ReportAccountsForEveryRecord) {
+  Files files;
+  DataOptions options;
+  options.format = DataFormat::tokens;
+  options.max_length = 4;
+  options.truncate = Truncate::cut;
+  options.skip_bad = 1;
+  const std::string path = files.write("a.jsonl",
+                                       "{\"input_ids\": [1, 2, 3]}\n"
+                                       "{\"input_ids\": [1, 2], \"labels\": [1, -100]}\n"  // first is never predicted
+                                       "{\"input_ids\": [1\n"
+                                       "{\"input_ids\": [1, 2, 3, 4, 5, 6]}\n"
+                                       "{\"input_ids\": [1, 2, 3, 4, 5], \"labels\": [-100, -100, -100, -100, 5]}\n");
+  const DatasetReport report = load(path, options).report();
+  EXPECT_EQ(report.records, 5);
+  EXPECT_EQ(report.samples, 2);
+  EXPECT_EQ(report.tokens, 7);
+  EXPECT_EQ(report.trained_tokens, 5);
+  EXPECT_EQ(report.bad_records, 1);
+  EXPECT_EQ(report.dropped_untrained, 2);
+  EXPECT_EQ(report.truncated, 2);
+  EXPECT_EQ(report.truncated_tokens, 3);
+  EXPECT_EQ(report.longest, 6);
+  EXPECT_EQ(report.lengths[1], 2);  // lengths 2 and 3
+  EXPECT_EQ(report.lengths[2], 2);  // 5 and 6
+  EXPECT_THAT(report.first_bad, HasSubstr("a.jsonl:3:17: is not JSON"));
+  EXPECT_EQ(report.warnings.size(), 1u);
+  EXPECT_NEAR(report.trained_share(), 5.0 / 7.0, 1e-12);
+}
+
+TEST(Dataset, TooLongSamplesAreRefusedCutOrDropped) {
+  Files files;
+  const std::string path = files.write("a.jsonl",
+                                       "{\"prompt\": \"p\", \"completion\": \"ab\"}\n"
+                                       "{\"prompt\": \"p\", \"completion\": \"abcdef\"}\n"
+                                       "{\"prompt\": \"p\", \"completion\": \"abcdefg\"}\n");
+  DataOptions options;
+  options.max_length = 5;
+  EXPECT_THAT(
+      error_of<InputError>([&] { load(path, options); }),
+      HasSubstr("a.jsonl:2:1: is longer than data.max_length (5 tokens), as are 2 of 3 records; the longest has "
+                "10; raise data.max_length, or set data.truncate to cut or drop"));
+  options.truncate = Truncate::cut;
+  EXPECT_THAT(all(load(path, options)), ElementsAre("^pab$", "^pabc", "^pabc"));
+  options.truncate = Truncate::drop;
+  const Dataset dropped = load(path, options);
+  EXPECT_THAT(all(dropped), ElementsAre("^pab$"));
+  EXPECT_EQ(dropped.report().dropped_long, 2);
+}
+
+TEST(Dataset, TextIsNeverTooLong) {
+  Files files;
+  DataOptions options;
+  options.max_length = 4;
+  EXPECT_THAT(all(load(files.write("a.txt", "abcdefghij"), options)), ElementsAre("^abcdefghij$"));
+}
+
+TEST(Dataset, WithoutATrainedTokenItIsRefused) {
+  Files files;
+  EXPECT_THAT(error_of<InputError>([&] { load(files.write("a.jsonl", "\n")); }), HasSubstr("holds no record"));
+  EXPECT_THAT(
+      error_of<InputError>([&] { load(files.write("b.jsonl", R"({"input_ids": [1, 2], "labels": [-100, -100]})")); }),
+      HasSubstr("has no sample to train on: of 1 records 1 have no trained token"));
+}
+
+TEST(Dataset, TheFirstBadRecordStopsUnlessSkippingIsAllowed) {
+  Files files;
+  std::string lines = numbered_lines(3000);
+  lines.insert(0, "{\"prompt\": 1, \"completion\": \"x\"}\n");
+  lines += "{]\n";
+  const std::string path = files.write("a.jsonl", lines);
+  EXPECT_THAT(error_of<InputError>([&] { load(path); }), HasSubstr("a.jsonl:1:1: field \"prompt\" is number"));
+  DataOptions options;
+  options.skip_bad = 1;
+  EXPECT_THAT(error_of<InputError>([&] { load(path, options); }),
+              HasSubstr("more than 1 records are bad, the first: "));
+  options.skip_bad = 2;
+  EXPECT_EQ(load(path, options).size(), 3000);
+}
+
+TEST(Dataset, FormatIsFoundBehindABadFirstLine) {
+  Files files;
+  DataOptions options;
+  options.skip_bad = 1;
+  EXPECT_EQ(load(files.write("a.jsonl", "garbage\n{\"text\": \"a\"}\n"), options).size(), 1);
+}
+
+TEST(Dataset, TokensOutsideTheModelsVocabularyAreRefused) {
+  Files files;
+  Encoder encoder = byte_encoder();
+  encoder.vocab_size = 100;
+  EXPECT_THAT(error_of<InputError>([&] { load(files.write("a.txt", "a~"), {}, encoder); }),
+              HasSubstr("a.txt:1:1: gives token 256, outside the vocabulary of 100 tokens"));
+}
+
+TEST(Dataset, BosThatTextsBringIsReported) {
+  Files files;
+  const Dataset dataset = load(files.write("a.txt", "^a"));
+  EXPECT_EQ(dataset.report().duplicate_bos, 1);
+  EXPECT_THAT(dataset.report().warnings, ElementsAre(HasSubstr("1 texts begin with BOS themselves")));
+}
+
+TEST(Dataset, SplitHoldsOutAKeyedShareAndLosesNothing) {
+  Files files;
+  const Dataset whole = load(files.write("a.jsonl", numbered_lines(200)));
+  const auto [train, eval] = whole.split(0.1, 7, 2048);
+  EXPECT_EQ(train.size(), 180);
+  EXPECT_EQ(eval.size(), 20);
+  std::vector<std::string> both = all(train), held_out = all(eval);
+  both.insert(both.end(), held_out.begin(), held_out.end());
+  EXPECT_THAT(both, ::testing::UnorderedElementsAreArray(all(whole)));
+  EXPECT_EQ(all(whole.split(0.1, 7, 2048).second), held_out);
+  EXPECT_NE(all(whole.split(0.1, 8, 2048).second), held_out);
+  EXPECT_NE(train.fingerprint(), whole.fingerprint());
+  EXPECT_EQ(eval.report().samples, 20);
+}
+
+TEST(Dataset, SplitCutsALongTextSoThatOneFileIsEnough) {
+  Files files;
+  const Dataset whole = load(files.write("a.txt", std::string(95, 'x')));  // 97 tokens
+  const auto [train, eval] = whole.split(0.2, 0, 10);
+  EXPECT_EQ(train.size(), 8);
+  EXPECT_EQ(eval.size(), 2);
+  EXPECT_EQ(train.report().tokens + eval.report().tokens, 97);
+  EXPECT_THROW(load(files.write("b.txt", "short")).split(0.5, 0, 10), InputError);
+}
+
+TEST(Dataset, FingerprintFollowsTokensMasksAndOrder) {
+  Files files;
+  const auto fingerprint = [&](const std::string& lines) { return load(files.write("a.jsonl", lines)).fingerprint(); };
+  const std::string a = R"({"prompt": "a", "completion": "b"})", c = R"({"prompt": "c", "completion": "d"})";
+  const std::string one = fingerprint(a + "\n" + c + "\n");
+  EXPECT_EQ(one.size(), 16u);
+  EXPECT_EQ(one, fingerprint(a + "\r\n\r\n" + c));
+  EXPECT_NE(one, fingerprint(c + "\n" + a + "\n"));
+  EXPECT_NE(one, fingerprint(a + "\n"));
+  EXPECT_NE(fingerprint(a), fingerprint(R"({"prompt": "", "completion": "ab"})")) << "same tokens, another mask";
+}
+
+TEST(Dataset, PreviewShowsTokensAndWhatIsTrained) {
+  Files files;
+  const Dataset dataset = load(files.write("a.jsonl", R"({"prompt": "a", "completion": "b"})"));
+  const SamplePreview preview = dataset.preview(0, byte_encoder());
+  EXPECT_THAT(preview.ids, ElementsAre(256, 'a', 'b', 257));
+  EXPECT_THAT(preview.texts, ElementsAre("^", "a", "b", "$"));
+  EXPECT_THAT(preview.trained, ElementsAre(false, false, true, true));
+}
+
+TEST(DataOptions, ValuesOutOfRangeAreNamedByTheirKey) {
+  DataOptions good;
+  good.train = {{"a.jsonl", 1.0}};
+  EXPECT_NO_THROW(check_data_options(good));
+  const auto message = [&](const std::function<void(DataOptions&)>& change) {
+    DataOptions options = good;
+    change(options);
+    return error_of<UsageError>([&] { check_data_options(options); });
+  };
+  EXPECT_THAT(message([](DataOptions& o) { o.train.clear(); }), HasSubstr("data.train"));
+  EXPECT_THAT(message([](DataOptions& o) { o.train[0].weight = 0; }), HasSubstr("data.train"));
+  EXPECT_THAT(message([](DataOptions& o) { o.train[0].weight = std::nan(""); }), HasSubstr("data.train"));
+  EXPECT_THAT(message([](DataOptions& o) { o.eval_fraction = 1; }), HasSubstr("data.eval_fraction"));
+  EXPECT_THAT(message([](DataOptions& o) { o.max_length = 1; }), HasSubstr("data.max_length"));
+  EXPECT_THAT(error_of<UsageError>([] { parse_data_format("csv"); }), HasSubstr("data.format: \"csv\" is not known"));
+  EXPECT_EQ(parse_data_format("chat"), DataFormat::chat);
+  EXPECT_EQ(parse_truncate("drop"), Truncate::drop);
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,189 @@
+#include "nibble/core/data/packing.h"
+
+#include <gmock/gmock.h>
+
+#include <numeric>
+#include <set>
+
+#include "nibble/tests/core/data/byte_encoder.h"
+
+namespace nibble {
+namespace {
+
+using test::Files;
+using test::load;
+using ::testing::Each;
+
+// 300 completions of 3 to 60 tokens.
+std::string completions() {
+  std::string lines;
+  for (int i = 0; i < 300; ++i) {
+    lines += R"({"prompt": "", "completion": ")" + std::string(static_cast<size_t>(1 + i * 37 % 58), 'x') + "\"}\n";
+  }
+  return lines;
+}
+
+std::string documents() {
+  std::string text;
+  for (int i = 0; i < 20; ++i) text += std::string(static_cast<size_t>(1 + i * 13 % 97), 'd') + "<|endoftext|>";
+  return text;
+}
+
+int64_t tokens_of(std::span<const Piece> sequence) {
+  return std::accumulate(sequence.begin(), sequence.end(), int64_t{0},
+                         [](int64_t sum, const Piece& piece) { return sum + piece.end - piece.begin; });
+}
+
+TEST(KeyedPermutation, IsAPermutationThatDependsOnItsKeyOnly) {
+  const auto one = keyed_permutation(1000, 5, 1, 2);
+  EXPECT_EQ(std::set<uint32_t>(one.begin(), one.end()).size(), 1000u);
+  EXPECT_EQ(*std::max_element(one.begin(), one.end()), 999u);
+  EXPECT_EQ(one, keyed_permutation(1000, 5, 1, 2));
+  EXPECT_NE(one, keyed_permutation(1000, 6, 1, 2));
+  EXPECT_NE(one, keyed_permutation(1000, 5, 1, 3));
+  EXPECT_TRUE(keyed_permutation(0, 1, 1, 1).empty());
+}
+
+TEST(KeyedPermutation, PutsEveryElementAtEveryPlaceAboutEquallyOften) {
+  std::array<std::array<int, 5>, 5> seen{};
+  for (uint64_t key = 0; key < 2000; ++key) {
+    const auto order = keyed_permutation(5, key, 1, 0);
+    for (size_t place = 0; place < 5; ++place) ++seen[place][order[place]];
+  }
+  for (const auto& counts : seen) {
+    for (const int count : counts) EXPECT_NEAR(count, 400, 80);  // 4.5 standard deviations
+  }
+}
+
+TEST(Packing, EverySampleIsPackedOnceAndWholeAndNoSequenceIsTooLong) {
+  Files files;
+  const Dataset dataset = load(files.write("a.jsonl", completions()));
+  for (const bool shuffle : {true, false}) {
+    const EpochPlan plan = plan_epoch(dataset, {.max_length = 64, .pack = true, .shuffle = shuffle, .seed = 1}, 0);
+    std::multiset<uint32_t> samples, numbers;
+    for (int64_t k = 0; k < plan.size(); ++k) {
+      EXPECT_LE(tokens_of(plan.sequence(k)), 64);
+      for (const Piece& piece : plan.sequence(k)) {
+        EXPECT_EQ(piece.begin, 0u);
+        EXPECT_EQ(piece.end, dataset.info(piece.sample).length);
+        samples.insert(piece.sample);
+        numbers.insert(piece.number);
+      }
+    }
+    std::vector<uint32_t> expected(300);
+    std::iota(expected.begin(), expected.end(), 0u);
+    EXPECT_THAT(samples, ::testing::ElementsAreArray(expected));
+    EXPECT_THAT(numbers, ::testing::ElementsAreArray(expected));
+  }
+}
+
+TEST(Packing, BestFitLeavesLittleRoom) {
+  Files files;
+  const Dataset dataset = load(files.write("a.jsonl", completions()));
+  const EpochPlan plan = plan_epoch(dataset, {.max_length = 64, .seed = 1}, 0);
+  const int64_t least = (dataset.report().tokens + 63) / 64;
+  EXPECT_LE(plan.size(), least + least / 50 + 1) << "within 2% of the bound";
+}
+
+TEST(Packing, WithoutShuffleTheOrderStays) {
+  Files files;
+  const Dataset dataset = load(files.write("a.jsonl", completions()));
+  for (const bool pack : {true, false}) {
+    const EpochPlan plan = plan_epoch(dataset, {.max_length = 64, .pack = pack, .shuffle = false}, 3);
+    uint32_t next = 0;
+    for (int64_t k = 0; k < plan.size(); ++k) {
+      for (const Piece& piece : plan.sequence(k)) EXPECT_EQ(piece.sample, next++);
+    }
+    EXPECT_EQ(next, 300u);
+  }
+}
+
+TEST(Packing, TextFillsSequencesToTheBrimAndLosesNoToken) {
+  Files files;
+  const Dataset dataset = load(files.write("a.txt", documents()));
+  const EpochPlan plan = plan_epoch(dataset, {.max_length = 32, .seed = 4}, 0);
+  int64_t total = 0, short_ones = 0;
+  std::vector<std::vector<bool>> seen;
+  for (const SampleInfo& sample : dataset.samples()) seen.emplace_back(sample.length, false);
+  for (int64_t k = 0; k < plan.size(); ++k) {
+    short_ones += tokens_of(plan.sequence(k)) < 32;
+    total += tokens_of(plan.sequence(k));
+    for (const Piece& piece : plan.sequence(k)) {
+      for (uint32_t t = piece.begin; t < piece.end; ++t) {
+        EXPECT_FALSE(seen[piece.sample][t]);
+        seen[piece.sample][t] = true;
+      }
+    }
+  }
+  EXPECT_EQ(short_ones, 1);
+  EXPECT_EQ(total, dataset.report().tokens);
+}
+
+TEST(Packing, WithoutPackingLongTextGoesOnInTheNextSequence) {
+  Files files;
+  const Dataset dataset = load(files.write("a.txt", "abcdefgh"));  // 10 tokens
+  const EpochPlan plan = plan_epoch(dataset, {.max_length = 4, .pack = false, .shuffle = false}, 0);
+  ASSERT_EQ(plan.size(), 3);
+  EXPECT_EQ(plan.sequence(1)[0].begin, 4u);
+  EXPECT_EQ(plan.sequence(2)[0].end, 10u);
+}
+
+TEST(Packing, SequencesWithNothingToPredictAreLeftOut) {
+  Files files;
+  const Dataset dataset = load(files.write("a.txt", "abcdefg"));  // 9 tokens: EOS would be alone
+  for (const bool pack : {true, false}) {
+    const EpochPlan plan = plan_epoch(dataset, {.max_length = 4, .pack = pack, .shuffle = false}, 0);
+    EXPECT_EQ(plan.size(), 2);
+  }
+}
+
+TEST(Packing, EpochsDifferAndRepeatExactly) {
+  Files files;
+  const Dataset dataset = load(files.write("a.jsonl", completions()));
+  const auto order = [&](uint64_t seed, uint64_t epoch) {
+    const EpochPlan plan = plan_epoch(dataset, {.max_length = 64, .seed = seed}, epoch);
+    std::vector<uint32_t> samples;
+    for (int64_t k = 0; k < plan.size(); ++k) {
+      for (const Piece& piece : plan.sequence(k)) samples.push_back(piece.sample);
+    }
+    return samples;
+  };
+  EXPECT_EQ(order(1, 0), order(1, 0));
+  EXPECT_NE(order(1, 0), order(1, 1));
+  EXPECT_NE(order(1, 0), order(2, 0));
+}
+
+TEST(Packing, NumbersComeFromTheOrderBeforePacking) {
+  Files files;
+  const Dataset dataset = load(files.write("a.jsonl", completions()));
+  const auto numbers = [&](bool pack) {
+    const EpochPlan plan = plan_epoch(dataset, {.max_length = 64, .pack = pack, .seed = 9}, 0);
+    std::vector<uint32_t> of_sample(300);
+    for (int64_t k = 0; k < plan.size(); ++k) {
+      for (const Piece& piece : plan.sequence(k)) of_sample[piece.sample] = piece.number;
+    }
+    return of_sample;
+  };
+  EXPECT_EQ(numbers(true), numbers(false));
+}
+
+TEST(Packing, WeightsRepeatAndDrawSamples) {
+  Files files;
+  const std::string a = files.write("a.jsonl", completions());
+  const std::string b = files.write("b.jsonl", completions());
+  const Dataset dataset = Dataset::load({{a, 2.0}, {b, 0.25}}, {}, test::byte_encoder());
+  const auto counts = [&](uint64_t epoch) {
+    const EpochPlan plan = plan_epoch(dataset, {.pack = false, .seed = 3}, epoch);
+    std::vector<int> times(600);
+    for (int64_t k = 0; k < plan.size(); ++k) ++times[plan.sequence(k)[0].sample];
+    return times;
+  };
+  const std::vector<int> first = counts(0), second = counts(1);
+  EXPECT_THAT(std::vector<int>(first.begin(), first.begin() + 300), Each(2));
+  EXPECT_EQ(std::accumulate(first.begin() + 300, first.end(), 0), 75);
+  EXPECT_EQ(std::accumulate(second.begin() + 300, second.end(), 0), 75);
+  EXPECT_NE(first, second);
+}
+
+}  // namespace
+}  // namespace nibble
