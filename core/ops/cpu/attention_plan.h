@@ -1,0 +1,80 @@
+#pragma once
+// Sizes of one attention problem and which keys a query sees: plain arithmetic shared by the forward and backward
+// kernels.
+
+#include <algorithm>
+#include <string>
+
+#include "nibble/core/ops/attention.h"
+
+namespace nibble::ops {
+
+/// Keys in one tile: scores of a few rows, a transposed tile of K and one of V fit the first two cache levels.
+constexpr int64_t kKeys = 64;
+
+struct AttentionPlan {
+  AttentionPlan(const Tensor& q, const Tensor& k, const AttentionParams& p, int64_t lanes)
+      : heads(p.heads),
+        kv_heads(p.kv_heads),
+        group(p.heads / p.kv_heads),
+        width(p.head_size),
+        padded((p.head_size + lanes - 1) / lanes * lanes),
+        queries(q.dim(0)),
+        keys(k.dim(0)),
+        params(p) {}
+
+  int64_t heads, kv_heads, group;  ///< group: query heads that share a key head
+  int64_t width, padded;           ///< head size, and rounded up to whole vectors
+  int64_t queries, keys;
+  const AttentionParams& params;
+
+  float slope(int64_t head) const {
+    return params.alibi_slopes.empty() ? 0.0f : params.alibi_slopes[static_cast<size_t>(head)];
+  }
+  /// First key that the query at key `position` sees.
+  int64_t first_key(const AttentionSpan& span, int64_t position) const {
+    return params.window > 0 ? std::max(span.k_begin, position + 1 - params.window) : span.k_begin;
+  }
+};
+
+/// The columns [low, high) of a tile that starts at key `tile` which the query at key `position` sees.
+struct VisibleColumns {
+  VisibleColumns(const AttentionPlan& plan, const AttentionSpan& span, int64_t position, int64_t tile)
+      : low(std::clamp<int64_t>(plan.first_key(span, position) - tile, 0, kKeys)),
+        high(std::clamp<int64_t>(position + 1 - tile, 0, kKeys)) {}
+  int64_t low, high;
+};
+
+/// The key at which query `query` sits.
+inline int64_t key_position(const AttentionSpan& span, int64_t query) { return span.k_end - span.q_end + query; }
+
+inline void check_attention(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,
+                            const AttentionParams& p) {
+  NIBBLE_CHECK(p.heads > 0 && p.kv_heads > 0 && p.head_size > 0 && p.heads % p.kv_heads == 0, "attention: heads");
+  NIBBLE_CHECK(q.rank() == 2 && q.dim(1) == p.heads * p.head_size, "attention: q " + to_string(q.shape()));
+  NIBBLE_CHECK(k.rank() == 2 && k.dim(1) == p.kv_heads * p.head_size, "attention: k " + to_string(k.shape()));
+  NIBBLE_CHECK(v.shape() == k.shape() && k.dtype() == q.dtype() && v.dtype() == q.dtype(), "attention: v or dtypes");
+  NIBBLE_CHECK(p.alibi_slopes.empty() || static_cast<int64_t>(p.alibi_slopes.size()) == p.heads, "attention: slopes");
+  int64_t query = 0, key = 0;
+  for (const AttentionSpan& span : spans) {
+    NIBBLE_CHECK(query <= span.q_begin && span.q_begin <= span.q_end && span.q_end <= q.dim(0), "attention: queries");
+    NIBBLE_CHECK(key <= span.k_begin && span.k_end <= k.dim(0), "attention: keys");
+    NIBBLE_CHECK(span.q_end - span.q_begin <= span.k_end - span.k_begin, "attention: fewer keys than queries");
+    query = span.q_end;
+    key = span.k_end;
+  }
+}
+
+/// Whether the spans leave rows of q or of k out.
+inline bool leaves_queries_out(const AttentionPlan& plan, std::span<const AttentionSpan> spans) {
+  int64_t inside = 0;
+  for (const AttentionSpan& span : spans) inside += span.q_end - span.q_begin;
+  return inside != plan.queries;
+}
+inline bool leaves_keys_out(const AttentionPlan& plan, std::span<const AttentionSpan> spans) {
+  int64_t inside = 0;
+  for (const AttentionSpan& span : spans) inside += span.k_end - span.k_begin;
+  return inside != plan.keys;
+}
+
+}  // namespace nibble::ops

@@ -1,0 +1,202 @@
+#include "nibble/core/ops/attention.h"
+
+#include "nibble/core/ops/ref/attention.h"
+#include "nibble/tests/core/ops/op_test.h"
+
+namespace nibble {
+namespace {
+
+using namespace test;
+using ops::AttentionParams;
+using ops::AttentionSpan;
+
+class AttentionTest : public EverySimd {};
+NIBBLE_EVERY_SIMD(AttentionTest);
+
+struct Case {
+  std::string name;
+  int64_t queries, keys;
+  std::vector<AttentionSpan> spans;
+  AttentionParams params;
+};
+
+AttentionParams heads_of(int64_t heads, int64_t kv_heads, int64_t head_size) {
+  return {.heads = heads,
+          .kv_heads = kv_heads,
+          .head_size = head_size,
+          .scale = 1 / std::sqrt(static_cast<float>(head_size))};
+}
+
+std::vector<AttentionSpan> documents(const std::vector<int64_t>& lengths) {
+  std::vector<AttentionSpan> spans;
+  int64_t at = 0;
+  for (int64_t length : lengths) {
+    spans.push_back({at, at + length, at, at + length});
+    at += length;
+  }
+  return spans;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (int64_t head_size : {8, 20, 64, 80, 96, 128}) {
+    all.push_back({"head size " + std::to_string(head_size), 75, 75, documents({75}), heads_of(2, 2, head_size)});
+  }
+  all.push_back({"grouped heads", 200, 200, documents({200}), heads_of(6, 2, 16)});
+  all.push_back({"one key head", 130, 130, documents({130}), heads_of(9, 1, 16)});
+  all.push_back({"documents", 237, 237, documents({1, 64, 3, 100, 65, 4}), heads_of(3, 3, 16)});
+  Case window = {"window", 300, 300, documents({170, 130}), heads_of(2, 1, 16)};
+  window.params.window = 70;
+  all.push_back(window);
+  window.name = "narrow window";
+  window.params.window = 3;
+  all.push_back(window);
+  Case capped = {"soft cap", 140, 140, documents({140}), heads_of(2, 2, 16)};
+  capped.params.softcap = 1.5f;
+  all.push_back(capped);
+  Case tilted = {"position slopes", 140, 140, documents({90, 50}), heads_of(4, 2, 16)};
+  tilted.params.alibi_slopes = {0.5f, 0.25f, 0.125f, 0.0625f};
+  all.push_back(tilted);
+  all.push_back({"queries continue a cache", 70, 200, {{0, 70, 0, 200}}, heads_of(4, 2, 16)});
+  all.push_back({"one token after a long cache", 1, 1500, {{0, 1, 0, 1500}}, heads_of(6, 2, 20)});
+  Case decode = {"one token, window, some keys unused", 1, 1600, {{0, 1, 0, 1500}}, heads_of(2, 2, 20)};
+  decode.params.window = 700;
+  all.push_back(decode);
+  all.push_back({"rows in no document", 120, 120, {{5, 70, 5, 70}, {80, 110, 80, 110}}, heads_of(2, 1, 16)});
+  return all;
+}
+
+struct Problem {
+  explicit Problem(const Case& c, DType dtype = DType::f32) {
+    const AttentionParams& p = c.params;
+    q = random_tensor({c.queries, p.heads * p.head_size}, dtype, 1, 1.5);
+    k = random_tensor({c.keys, p.kv_heads * p.head_size}, dtype, 2, 1.5);
+    v = random_tensor({c.keys, p.kv_heads * p.head_size}, dtype, 3);
+    dout = random_tensor(q.shape(), dtype, 4);
+    out = Tensor::empty(pool(), q.shape(), dtype);
+    lse = Tensor::empty(pool(), {p.heads, c.queries}, DType::f32);
+    dq = Tensor::empty(pool(), q.shape(), dtype);
+    dk = Tensor::empty(pool(), k.shape(), dtype);
+    dv = Tensor::empty(pool(), v.shape(), dtype);
+  }
+  void forward(const Case& c) { ops::attention_forward(q, k, v, c.spans, c.params, out, lse); }
+  void backward(const Case& c) { ops::attention_backward(dout, q, k, v, out, lse, c.spans, c.params, dq, dk, dv); }
+  Tensor q, k, v, dout, out, lse, dq, dk, dv;
+};
+
+TEST(AttentionReference, GradientsMatchFiniteDifferences) {
+  Case c = {"", 5, 7, {{0, 2, 0, 2}, {2, 5, 2, 7}}, heads_of(4, 2, 3)};
+  for (int variant = 0; variant < 4; ++variant) {
+    if (variant == 1) c.params.window = 2;
+    if (variant == 2) c.params.softcap = 0.7f;
+    if (variant == 3) c.params.alibi_slopes = {0.5f, 0.25f, 0.125f, 0.0625f};
+    const Values q = random_values(5 * 12, 1), k = random_values(7 * 6, 2), v = random_values(7 * 6, 3);
+    const Values dout = random_values(5 * 12, 4);
+    Values out, lse;
+    const auto loss = [&](const Values& qs, const Values& ks, const Values& vs) {
+      out.assign(5 * 12, 0);
+      lse.assign(4 * 5, 0);
+      ops::ref::attention_forward(qs.data(), ks.data(), vs.data(), 5, c.spans, c.params, out.data(), lse.data());
+      return dot(out, dout);
+    };
+    loss(q, k, v);
+    Values dq(q.size()), dk(k.size()), dv(v.size());
+    ops::ref::attention_backward(dout.data(), q.data(), k.data(), v.data(), out.data(), lse.data(), 5, c.spans,
+                                 c.params, dq.data(), dk.data(), dv.data());
+    expect_gradient([&](const Values& x) { return loss(x, k, v); }, q, dq, "dq");
+    expect_gradient([&](const Values& x) { return loss(q, x, v); }, k, dk, "dk");
+    expect_gradient([&](const Values& x) { return loss(q, k, x); }, v, dv, "dv");
+  }
+}
+
+TEST_P(AttentionTest, ForwardMatchesReference) {
+  for (const Case& c : cases()) {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      Problem p(c, dtype);
+      p.forward(c);
+      Values out(static_cast<size_t>(p.out.numel())), lse(static_cast<size_t>(p.lse.numel()));
+      ops::ref::attention_forward(values_of(p.q).data(), values_of(p.k).data(), values_of(p.v).data(), c.queries,
+                                  c.spans, c.params, out.data(), lse.data());
+      // Scores up to 15, good to 2e-6; out is a mean of values around 1. In bf16 it is rounded once at the end.
+      expect_close(p.out, out, rounding(dtype, 1e-5), 1e-5, c.name + ": out");
+      expect_close(p.lse, lse, 1e-6, 5e-6, c.name + ": log_sum_exp");
+    }
+  }
+}
+
+TEST_P(AttentionTest, BackwardMatchesReference) {
+  for (const Case& c : cases()) {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      Problem p(c, dtype);
+      p.forward(c);
+      p.backward(c);
+      Values dq(static_cast<size_t>(p.q.numel())), dk(static_cast<size_t>(p.k.numel())), dv(dk.size());
+      ops::ref::attention_backward(values_of(p.dout).data(), values_of(p.q).data(), values_of(p.k).data(),
+                                   values_of(p.v).data(), values_of(p.out).data(), values_of(p.lse).data(), c.queries,
+                                   c.spans, c.params, dq.data(), dk.data(), dv.data());
+      // The same inputs, out and log_sum_exp: what differs is f32 arithmetic, then one rounding of the result.
+      expect_close(p.dq, dq, rounding(dtype, 2e-5), 3e-5, c.name + ": dq");
+      expect_close(p.dk, dk, rounding(dtype, 2e-5), 3e-5, c.name + ": dk");
+      expect_close(p.dv, dv, rounding(dtype, 2e-5), 3e-5, c.name + ": dv");
+    }
+  }
+}
+
+TEST_P(AttentionTest, BitsDoNotDependOnThreads) {
+  for (const Case& c : cases()) {
+    expect_same_bits_for_any_threads([&] {
+      Problem p(c);
+      p.forward(c);
+      p.backward(c);
+      return std::vector<Tensor>{p.out, p.lse, p.dq, p.dk, p.dv};
+    });
+  }
+}
+
+TEST_P(AttentionTest, PackedDocumentsDoNotSeeEachOther) {
+  const Case both = {"", 150, 150, documents({70, 80}), heads_of(2, 1, 16)};
+  const Case alone = {"", 80, 80, documents({80}), heads_of(2, 1, 16)};
+  Problem packed(both), second(alone);
+  packed.forward(both);
+  second.q = packed.q.rows(70, 150);
+  second.k = packed.k.rows(70, 150);
+  second.v = packed.v.rows(70, 150);
+  second.forward(alone);
+  EXPECT_EQ(std::memcmp(packed.out.rows(70, 150).raw(), second.out.raw(), second.out.bytes()), 0);
+}
+
+TEST_P(AttentionTest, LaterKeysDoNotMatter) {
+  const Case c = {"", 100, 100, documents({100}), heads_of(2, 1, 16)};
+  Problem p(c), changed(c);
+  changed.k = p.k.clone(pool());
+  changed.v = p.v.clone(pool());
+  for (int64_t i = 60 * 16; i < 100 * 16; ++i) changed.k.data<float>()[i] = changed.v.data<float>()[i] = 9;
+  p.forward(c);
+  changed.forward(c);
+  EXPECT_EQ(std::memcmp(p.out.raw(), changed.out.raw(), 60 * 32 * 4), 0);
+  EXPECT_NE(std::memcmp(p.out.rows(60, 61).raw(), changed.out.rows(60, 61).raw(), 32 * 4), 0);
+}
+
+TEST_P(AttentionTest, DecodingTokenByTokenGivesWhatTheWholeSequenceGives) {
+  const Case whole = {"", 90, 90, documents({90}), heads_of(4, 2, 16)};
+  Problem p(whole);
+  p.forward(whole);
+  for (int64_t t : {0, 1, 50, 89}) {
+    const std::vector<AttentionSpan> spans = {{0, 1, 0, t + 1}};
+    Tensor out = Tensor::empty(pool(), {1, 64}, DType::f32), lse = Tensor::empty(pool(), {4, 1}, DType::f32);
+    ops::attention_forward(p.q.rows(t, t + 1), p.k.rows(0, t + 1), p.v.rows(0, t + 1), spans, whole.params, out, lse);
+    expect_close(out, values_of(p.out.rows(t, t + 1)), 2e-6, 2e-6, "token " + std::to_string(t));
+  }
+}
+
+TEST(Attention, WrongShapesAreRefused) {
+  const Case c = {"", 10, 10, documents({10}), heads_of(2, 1, 8)};
+  Problem p(c);
+  const std::vector<AttentionSpan> past = {{0, 11, 0, 11}}, few_keys = {{0, 10, 0, 5}};
+  EXPECT_THROW(ops::attention_forward(p.q, p.k, p.v, past, c.params, p.out, p.lse), std::logic_error);
+  EXPECT_THROW(ops::attention_forward(p.q, p.k, p.v, few_keys, c.params, p.out, p.lse), std::logic_error);
+  EXPECT_THROW(ops::attention_forward(p.k, p.k, p.v, c.spans, c.params, p.out, p.lse), std::logic_error);
+}
+
+}  // namespace
+}  // namespace nibble
