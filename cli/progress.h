@@ -1,0 +1,48 @@
+#pragma once
+// Shows a run: one refreshing line on a terminal, plain lines elsewhere.
+
+#include <cstdio>
+#include <string>
+
+#include "nibble/core/train/observer.h"
+#include "nibble/core/train/progress.h"
+
+namespace nibble::cli {
+
+/// Where a run stands, as one line: step, loss, smoothed loss, lr, gradient norm, tokens/s, memory, time left.
+std::string progress_line(const StepReport& report, const Progress& progress);
+
+/// "1.50 GiB"; "850 MiB"
+std::string readable_bytes(int64_t bytes);
+/// "2h 05m", "3m 20s", "12s"
+std::string readable_seconds(double seconds);
+
+/// Prints to a stream that nothing else prints to meanwhile. A stream that cannot be written is ignored: a closed
+/// terminal does not stop a run.
+class ProgressPrinter {
+ public:
+  /// On a terminal the line is renewed at most ten times a second; elsewhere a line is printed for the first and last
+  /// step and then every `plain_seconds`.
+  explicit ProgressPrinter(std::FILE* stream, double plain_seconds = 10);
+  ~ProgressPrinter();
+  ProgressPrinter(const ProgressPrinter&) = delete;
+  ProgressPrinter& operator=(const ProgressPrinter&) = delete;
+
+  /// Calls into this object; it must outlive them.
+  Observer observer();
+
+ private:
+  void start(int64_t step, int64_t total_steps);
+  void step(const StepReport& report);
+  void evaluation(const EvaluationReport& report);
+  void print_line(const std::string& line);
+
+  std::FILE* stream_;
+  bool terminal_;
+  double plain_seconds_;
+  Progress progress_;
+  bool refreshing_ = false;  // the cursor stands at the end of a line that will be renewed
+  double last_shown_ = -1;
+};
+
+}  // namespace nibble::cli
