@@ -1,0 +1,173 @@
+#include "nibble/core/models/decoder_config.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "nibble/tests/core/io/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+using nlohmann::json;
+using test::error_of;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+json llama() {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"hidden_size", 64},
+          {"intermediate_size", 172},
+          {"num_hidden_layers", 4},
+          {"num_attention_heads", 8},
+          {"vocab_size", 512}};
+}
+
+json with(json config, const std::string& key, json value) {
+  config[key] = std::move(value);
+  return config;
+}
+
+DecoderConfig parse(const json& config) { return parse_decoder_config(config.dump(), "dir/config.json"); }
+
+std::string error(const json& config) {
+  return error_of<InputError>([&] { parse(config); });
+}
+
+TEST(DecoderConfig, AbsentKeysHaveTheFamilysDefaults) {
+  const DecoderConfig config = parse(llama());
+  EXPECT_EQ(config.kv_heads, 8);
+  EXPECT_EQ(config.head_size, 8);
+  EXPECT_EQ(config.max_positions, 2048);
+  EXPECT_EQ(config.rope.at(0), (RopeConfig{.size = 8, .base = 10000}));
+  EXPECT_FLOAT_EQ(config.norm.eps, 1e-6f);
+  EXPECT_FALSE(config.tied_head);
+  EXPECT_FALSE(config.qkv_bias);
+  EXPECT_EQ(config.bos_id, -1);
+  EXPECT_TRUE(config.eos_ids.empty());
+  for (const LayerConfig& layer : config.layer) EXPECT_EQ(layer.window, 0);
+}
+
+TEST(DecoderConfig, BothStylesOfRopeAreRead) {
+  json old_style = with(llama(), "rope_theta", 500000.0);
+  old_style["rope_scaling"] = {{"rope_type", "llama3"},
+                               {"factor", 8.0},
+                               {"low_freq_factor", 1.0},
+                               {"high_freq_factor", 4.0},
+                               {"original_max_position_embeddings", 64}};
+  json new_style = llama();
+  new_style["rope_parameters"] = old_style["rope_scaling"];
+  new_style["rope_parameters"]["rope_theta"] = 500000.0;
+  new_style["dtype"] = "float32";
+  const RopeConfig wanted{.size = 8,
+                          .base = 500000,
+                          .scaling = RopeScaling::llama3,
+                          .factor = 8,
+                          .low_freq_factor = 1,
+                          .high_freq_factor = 4,
+                          .original_max_positions = 64};
+  EXPECT_EQ(parse(old_style).rope.at(0), wanted);
+  EXPECT_EQ(parse(new_style).rope.at(0), wanted);
+  json linear = llama();
+  linear["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  EXPECT_EQ(parse(linear).rope.at(0), (RopeConfig{.size = 8, .scaling = RopeScaling::linear, .factor = 2}));
+  EXPECT_EQ(parse(with(llama(), "rope_scaling", nullptr)).rope.at(0).scaling, RopeScaling::none);
+}
+
+std::vector<int64_t> windows(const json& config) {
+  std::vector<int64_t> made;
+  for (const LayerConfig& layer : parse(config).layer) made.push_back(layer.window);
+  return made;
+}
+
+TEST(DecoderConfig, WindowsFollowTheFamilysRule) {
+  json mistral = llama();
+  mistral["model_type"] = "mistral";
+  mistral["architectures"] = {"MistralForCausalLM"};
+  EXPECT_THAT(windows(mistral), ElementsAre(4096, 4096, 4096, 4096));
+  EXPECT_THAT(windows(with(mistral, "sliding_window", 8)), ElementsAre(8, 8, 8, 8));
+  EXPECT_THAT(windows(with(mistral, "sliding_window", nullptr)), ElementsAre(0, 0, 0, 0));
+
+  json qwen = llama();
+  qwen["model_type"] = "qwen2";
+  qwen["architectures"] = {"Qwen2ForCausalLM"};
+  qwen["num_key_value_heads"] = 2;
+  qwen["sliding_window"] = 8;
+  qwen["max_window_layers"] = 3;
+  EXPECT_THAT(windows(qwen), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(windows(with(qwen, "use_sliding_window", true)), ElementsAre(0, 0, 0, 8));
+  json typed = with(qwen, "use_sliding_window", true);
+  typed["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention", "full_attention"};
+  EXPECT_THAT(windows(typed), ElementsAre(8, 0, 8, 0));
+  EXPECT_TRUE(parse(qwen).qkv_bias);
+  EXPECT_FALSE(parse(qwen).output_bias);
+}
+
+TEST(DecoderConfig, BiasKeysAndHeadSizeAreRead) {
+  json config = llama();
+  config["attention_bias"] = true;
+  config["mlp_bias"] = true;
+  config["head_dim"] = 16;
+  config["num_key_value_heads"] = 2;
+  config["tie_word_embeddings"] = true;
+  config["eos_token_id"] = {7, 9};
+  config["bos_token_id"] = 1;
+  const DecoderConfig parsed = parse(config);
+  EXPECT_TRUE(parsed.qkv_bias && parsed.output_bias && parsed.mlp_bias && parsed.tied_head);
+  EXPECT_EQ(parsed.head_size, 16);
+  EXPECT_THAT(parsed.eos_ids, ElementsAre(7, 9));
+  EXPECT_EQ(parsed.bos_id, 1);
+  EXPECT_EQ(parsed.block(0).attention.head_size, 16);
+}
+
+TEST(DecoderConfig, UnknownKindsAreNamedWithTheKnownOnes) {
+  EXPECT_THAT(error(with(with(llama(), "model_type", "mamba"), "architectures", {"MambaForCausalLM"})),
+              AllOf(HasSubstr("dir/config.json"), HasSubstr("mamba (MambaForCausalLM)"),
+                    HasSubstr("known: llama, mistral, qwen2")));
+  EXPECT_THAT(error(with(llama(), "architectures", {"LlamaForSequenceClassification"})),
+              HasSubstr("LlamaForSequenceClassification"));
+  json unnamed = llama();
+  unnamed.erase("model_type");
+  unnamed.erase("architectures");
+  EXPECT_THAT(error(unnamed), HasSubstr("neither model_type nor architectures"));
+  json rope = llama();
+  rope["rope_scaling"] = {{"type", "spiral"}, {"factor", 2.0}};
+  EXPECT_THAT(error(rope), AllOf(HasSubstr("rope_scaling.type"), HasSubstr("spiral"), HasSubstr("default, linear")));
+  EXPECT_THAT(error(with(llama(), "hidden_act", "mish")),
+              AllOf(HasSubstr("hidden_act"), HasSubstr("mish"), HasSubstr("silu")));
+  EXPECT_THAT(error(with(llama(), "layer_types", {"full_attention", "full_attention", "chunked", "full_attention"})),
+              AllOf(HasSubstr("layer_types"), HasSubstr("chunked")));
+}
+
+TEST(DecoderConfig, SizesAreCheckedBeforeAnythingIsMade) {
+  for (const std::string key :
+       {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"}) {
+    json missing = llama();
+    missing.erase(key);
+    EXPECT_THAT(error(missing), HasSubstr(key + " is missing"));
+    for (const char* bad : {"0", "-4", "1099511627776", "18446744073709551615", "1.5", "\"64\"", "true"}) {
+      EXPECT_THAT(error(with(llama(), key, json::parse(bad))), HasSubstr(key + " is")) << bad;
+    }
+  }
+  EXPECT_THAT(error(with(llama(), "num_hidden_layers", 1000000000)), HasSubstr("num_hidden_layers is 1000000000"));
+  EXPECT_THAT(error(with(llama(), "num_key_value_heads", 3)), HasSubstr("no multiple of num_key_value_heads"));
+  EXPECT_THAT(error(with(llama(), "num_attention_heads", 7)), HasSubstr("no multiple of num_attention_heads"));
+  EXPECT_THAT(error(with(llama(), "head_dim", 7)), HasSubstr("must be even"));
+  EXPECT_THAT(error(with(llama(), "rms_norm_eps", -1e-5)), HasSubstr("rms_norm_eps"));
+  EXPECT_THAT(error(with(llama(), "rope_theta", 0)), HasSubstr("rope_theta"));
+  EXPECT_THAT(error(with(llama(), "eos_token_id", "</s>")), HasSubstr("eos_token_id"));
+  EXPECT_THAT(error(json::array({1})), HasSubstr("no JSON object"));
+}
+
+TEST(DecoderConfig, IdsThatEndATextComeFromTheGenerationConfigIfThereIsOne) {
+  const test::TemporaryDirectory directory;
+  test::write_bytes(directory / "config.json", with(llama(), "eos_token_id", 2).dump());
+  EXPECT_THAT(read_decoder_config(directory.path()).eos_ids, ElementsAre(2));
+  test::write_bytes(directory / "generation_config.json", R"({"eos_token_id": [5, 6]})");
+  EXPECT_THAT(read_decoder_config(directory.path()).eos_ids, ElementsAre(5, 6));
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,188 @@
+#include "nibble/core/models/load.h"
+
+#include <gmock/gmock.h>
+
+#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/tests/core/io/temporary_directory.h"
+#include "nibble/tests/core/models/golden.h"
+
+namespace nibble {
+namespace {
+
+using namespace nibble::test;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string config_text(bool tied) {
+  return std::string(R"({"model_type": "qwen2", "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 11, "initializer_range": 0.5,
+      "tie_word_embeddings": )") +
+         (tied ? "true}" : "false}");
+}
+
+class Load : public ::testing::Test {
+ protected:
+  explicit Load(bool tied = false) {
+    write_bytes(directory_ / "config.json", config_text(tied));
+    Decoder decoder = random_decoder(parse_decoder_config(config_text(tied), "test"), 5, rank_.context());
+    for (const NamedTensor& tensor : state_dict(decoder)) tensors_.emplace_back(tensor.name, tensor.value);
+    golden_ = all_logits(decoder, batch(), rank_.step());
+  }
+
+  Batch batch() {
+    const Sample sample{.ids = {3, 1, 4, 1, 5}, .labels = {}};
+    return make_batch({&sample, 1}, rank_.context().pool);
+  }
+  Decoder load() {
+    write_safetensors(directory_ / "model.safetensors", tensors_);
+    return load_decoder(directory_.path(), rank_.context());
+  }
+  std::string error() {
+    return error_of<InputError>([&] { load(); });
+  }
+  Tensor& tensor(const std::string& name) {
+    return std::find_if(tensors_.begin(), tensors_.end(), [&](const auto& entry) { return entry.first == name; })
+        ->second;
+  }
+  void erase(const std::string& name) {
+    std::erase_if(tensors_, [&](const auto& entry) { return entry.first == name; });
+  }
+
+  Rank rank_;
+  TemporaryDirectory directory_;
+  std::vector<std::pair<std::string, Tensor>> tensors_;
+  std::vector<float> golden_;
+};
+
+class LoadTied : public Load {
+ protected:
+  LoadTied() : Load(true) {}
+};
+
+TEST_F(Load, WhatStateDictGivesIsTheSameModelAgain) {
+  Decoder decoder = load();
+  EXPECT_EQ(all_logits(decoder, batch(), rank_.step()), golden_);
+  const std::vector<NamedTensor> again = state_dict(decoder);
+  ASSERT_EQ(again.size(), tensors_.size());
+  for (size_t i = 0; i < again.size(); ++i) EXPECT_EQ(again[i].name, tensors_[i].first);
+}
+
+TEST_F(Load, NamesWithoutTheModelsPrefixAreFound) {
+  for (auto& [name, value] : tensors_) {
+    if (name.starts_with("model.")) name = name.substr(6);
+  }
+  Decoder decoder = load();
+  EXPECT_EQ(all_logits(decoder, batch(), rank_.step()), golden_);
+}
+
+TEST_F(Load, KnownBuffersAreIgnored) {
+  tensors_.emplace_back("model.layers.0.self_attn.rotary_emb.inv_freq",
+                        Tensor::zeros(rank_.context().pool, {2}, DType::f32));
+  EXPECT_NO_THROW(load());
+}
+
+TEST_F(Load, AMissingTensorIsNamed) {
+  erase("model.layers.1.mlp.up_proj.weight");
+  EXPECT_THAT(error(), HasSubstr("model.layers.1.mlp.up_proj.weight"));
+}
+
+TEST_F(Load, AMissingHeadSaysWhatTiedMeans) {
+  erase("lm_head.weight");
+  EXPECT_THAT(error(), AllOf(HasSubstr("lm_head.weight"), HasSubstr("tie_word_embeddings")));
+}
+
+TEST_F(Load, AWrongShapeIsNamedWithBothShapes) {
+  tensor("model.layers.0.self_attn.k_proj.weight") = Tensor::zeros(rank_.context().pool, {8, 4}, DType::f32);
+  EXPECT_THAT(error(), AllOf(HasSubstr("model.safetensors"), HasSubstr("model.layers.0.self_attn.k_proj.weight"),
+                             HasSubstr("[8, 4]"), HasSubstr("[4, 8]")));
+}
+
+TEST_F(Load, ADtypeThatIsNoFloatIsRefused) {
+  tensor("model.layers.0.mlp.down_proj.weight") = Tensor::zeros(rank_.context().pool, {8, 12}, DType::u8);
+  EXPECT_THAT(error(), AllOf(HasSubstr("model.layers.0.mlp.down_proj.weight"), HasSubstr("u8")));
+}
+
+TEST_F(Load, UnexpectedTensorsAreListedUpToFive) {
+  for (int i = 2; i < 9; ++i) {
+    tensors_.emplace_back("model.layers." + std::to_string(i) + ".mlp.up_proj.weight",
+                          Tensor::zeros(rank_.context().pool, {12, 8}, DType::f32));
+  }
+  EXPECT_THAT(error(), AllOf(HasSubstr("model.layers.2.mlp.up_proj.weight"), HasSubstr("layers.6"),
+                             HasSubstr("and 2 more"), ::testing::Not(HasSubstr("layers.7"))));
+}
+
+TEST_F(Load, AMakerThatReadsPackedWeightsSaysWhichTensorsItKnows) {
+  tensors_.emplace_back("model.layers.0.mlp.up_proj.weight.absmax",
+                        Tensor::zeros(rank_.context().pool, {2}, DType::f32));
+  write_safetensors(directory_ / "model.safetensors", tensors_);
+  int made = 0;
+  LoadOptions options;
+  options.wrap_linear = [&](const CheckpointDir& checkpoint, LinearWeightMaker dense) -> LinearWeightMaker {
+    EXPECT_TRUE(checkpoint.contains("model.layers.0.mlp.up_proj.weight.absmax"));
+    return [&made, dense](const std::string& module, const Shape& shape) {
+      ++made;
+      return dense(module, shape);
+    };
+  };
+  EXPECT_THROW(load_decoder(directory_.path(), rank_.context(), options), InputError);
+  made = 0;
+  options.expects = [](const std::string& name) { return name.ends_with(".absmax"); };
+  load_decoder(directory_.path(), rank_.context(), options);
+  EXPECT_EQ(made, 2 * 7 + 1);
+}
+
+TEST_F(LoadTied, TheHeadIsTheEmbedding) {
+  Decoder decoder = load();
+  EXPECT_EQ(all_logits(decoder, batch(), rank_.step()), golden_);
+}
+
+TEST_F(LoadTied, AHeadBesideATiedFlagMustBeTheEmbedding) {
+  tensors_.emplace_back("lm_head.weight", tensor("model.embed_tokens.weight"));
+  Decoder decoder = load();
+  EXPECT_EQ(all_logits(decoder, batch(), rank_.step()), golden_);
+  Tensor other = tensor("model.embed_tokens.weight").clone(rank_.context().pool);
+  other.data<float>()[3] += 1;
+  tensor("lm_head.weight") = other;
+  EXPECT_THAT(error(), AllOf(HasSubstr("lm_head.weight"), HasSubstr("differs"), HasSubstr("tie_word_embeddings")));
+}
+
+TEST_F(LoadTied, SixteenBitWeightsAreTrainedInF32) {
+  for (auto& [name, value] : tensors_) {
+    Tensor narrow = Tensor::empty(rank_.context().pool, value.shape(), DType::bf16);
+    ops::cast(value, narrow);
+    value = narrow;
+  }
+  Decoder decoder = load();
+  make_trainable(decoder, rank_.context());
+  decoder.visit([](Parameter& parameter) {
+    EXPECT_EQ(parameter.value.dtype(), DType::f32);
+    EXPECT_EQ(parameter.gradient.shape(), parameter.value.shape());
+  });
+  EXPECT_LE(largest_difference(all_logits(decoder, batch(), rank_.step()), golden_), 0.05);
+}
+
+TEST(RandomDecoder, NumbersHangOnSeedAndNameOnly) {
+  Rank rank;
+  const auto weights = [&](uint64_t seed, int64_t layers) {
+    nlohmann::json config = nlohmann::json::parse(config_text(false));
+    config["num_hidden_layers"] = layers;
+    Decoder decoder = random_decoder(parse_decoder_config(config.dump(), "test"), seed, rank.context());
+    std::map<std::string, std::vector<float>> made;
+    decoder.visit([&](Parameter& parameter) {
+      const std::span<const float> values = parameter.value.span<const float>();
+      made[parameter.name] = {values.begin(), values.end()};
+    });
+    return made;
+  };
+  const auto two = weights(1, 2), three = weights(1, 3), other = weights(2, 2);
+  for (const auto& [name, values] : two) EXPECT_EQ(three.at(name), values) << name;
+  EXPECT_NE(two.at("lm_head.weight"), other.at("lm_head.weight"));
+  EXPECT_NE(two.at("lm_head.weight"), two.at("model.embed_tokens.weight"));
+  EXPECT_THAT(two.at("model.norm.weight"), ::testing::Each(1.0f));
+  EXPECT_THAT(two.at("model.layers.0.self_attn.q_proj.bias"), ::testing::Each(0.0f));
+  EXPECT_NEAR(norm(two.at("lm_head.weight")) / std::sqrt(88.0), 0.5, 0.1);
+}
+
+}  // namespace
+}  // namespace nibble

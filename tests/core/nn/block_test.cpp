@@ -1,0 +1,177 @@
+// The hand-written backward pass of a Block against differences of its forward pass, for every shape a family can give
+// it.
+
+#include "nibble/core/nn/block.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "nibble/core/base/philox.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/ops/elementwise.h"
+
+namespace nibble {
+namespace {
+
+struct Form {
+  std::string name;
+  BlockConfig config;
+  BlockNames names;
+};
+
+BlockConfig plain_config() {
+  BlockConfig config;
+  config.attention.width = 12;
+  config.attention.heads = 4;
+  config.attention.kv_heads = 2;
+  config.attention.head_size = 6;
+  config.attention.scale = 0.4f;
+  config.attention.rotary = 0;
+  config.mlp.width = 12;
+  config.mlp.hidden = 20;
+  return config;
+}
+
+std::vector<Form> forms() {
+  std::vector<Form> made;
+  const auto add = [&](const std::string& name) -> Form& {
+    return made.emplace_back(Form{.name = name, .config = plain_config(), .names = {}});
+  };
+  add("Llama");
+  Form& window = add("WindowAndQkvBias");
+  window.config.attention.window = 3;
+  window.config.attention.qkv_bias = true;
+  add("NormOfQueriesAndKeys").config.attention.qk_norm = NormConfig{};
+  Form& gemma = add("NormsBeforeAndAfterWithCaps");
+  gemma.config.norm.weight_offset = 1;
+  gemma.config.attention.softcap = 2;
+  gemma.config.mlp.activation = ops::Activation::gelu_tanh;
+  gemma.names.post_attention_norm = "post_attention";
+  gemma.names.post_mlp_norm = "post_mlp";
+  Form& post = add("NormsOnlyAfter");
+  post.names.attention_norm = post.names.mlp_norm = "";
+  post.names.post_attention_norm = "post_attention";
+  post.names.post_mlp_norm = "post_mlp";
+  Form& neox = add("ParallelTwoLayerNormsFusedByHead");
+  neox.config.parallel_residual = true;
+  neox.config.norm = {.kind = NormKind::layer, .eps = 1e-5f, .bias = true};
+  neox.config.attention.kv_heads = 4;
+  neox.config.attention.qkv_groups = 4;
+  neox.config.attention.qkv_bias = neox.config.attention.output_bias = neox.config.mlp.bias = true;
+  neox.config.mlp.gated = false;
+  neox.config.mlp.activation = ops::Activation::gelu_erf;
+  neox.names.attention.qkv = "attention.query_key_value";
+  Form& falcon = add("ParallelOneNormFusedByGroup");
+  falcon.config.parallel_residual = true;
+  falcon.config.attention.qkv_groups = 2;
+  falcon.config.mlp.gated = false;
+  falcon.names.attention.qkv = "attention.query_key_value";
+  falcon.names.mlp_norm = "";
+  Form& phi = add("FusedOneAfterAnother");
+  phi.names.attention.qkv = "self_attn.qkv_proj";
+  phi.names.mlp.gate_up = "mlp.gate_up_proj";
+  return made;
+}
+
+class BlockBackward : public ::testing::TestWithParam<size_t> {
+ protected:
+  static constexpr int64_t kTokens = 11;
+
+  BlockBackward() : form_(forms()[GetParam()]), block_("layer.", form_.names, form_.config, makers()) {
+    rotary_[0].reserve(kTokens, pool());
+    block_.visit([&](Parameter& parameter) { parameter.make_trainable(pool()); });
+  }
+
+  MemoryPool& pool() { return rank_.context().pool; }
+  StepContext step() { return {.rank = rank_.context(), .row_keys = {}}; }
+  LayerContext context() { return {.positions = positions_, .spans = spans_, .rotary = rotary_}; }
+
+  Tensor random(const Shape& shape, float scale, float middle = 0) {
+    PhiloxStream stream(3, 9, counter_++);
+    Tensor made = Tensor::empty(pool(), shape, DType::f32);
+    for (float& value : made.span<float>()) value = middle + scale * stream.next_normal();
+    return made;
+  }
+
+  Makers makers() {
+    const ParameterMaker parameter = [this](const std::string& name, const Shape& shape) {
+      return std::make_shared<Parameter>(
+          Parameter{.name = name, .value = random(shape, 0.3f, shape.size() == 1 ? 0.7f : 0.0f), .gradient = {}});
+    };
+    return {[parameter](const std::string& module, const Shape& shape) {
+              return std::make_unique<DenseWeight>(parameter(module + ".weight", shape));
+            },
+            parameter};
+  }
+
+  static double dot(const Tensor& a, const Tensor& b) {
+    double sum = 0;
+    for (int64_t i = 0; i < a.numel(); ++i) {
+      sum += static_cast<double>(a.data<const float>()[i]) * static_cast<double>(b.data<const float>()[i]);
+    }
+    return sum;
+  }
+
+  // Slope of sum(weights * forward(x)) when `value` moves along `direction`: five points, exact to fourth order.
+  double slope(Tensor& value, const Tensor& direction) {
+    const float reach = 2e-3f;
+    const Tensor start = value.clone(pool());
+    const auto at = [&](float steps) {
+      ops::add(direction, value, steps * reach);
+      const double made = dot(block_.forward(x_, context(), step(), nullptr), weights_);
+      ops::cast(start, value);
+      return made;
+    };
+    return (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * static_cast<double>(reach));
+  }
+
+  LocalRank rank_{2};
+  uint64_t counter_ = 0;
+  Form form_;
+  Tensor positions_ = Tensor::from<int32_t>(pool(), {kTokens}, std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3});
+  std::vector<ops::AttentionSpan> spans_{{0, 7, 0, 7}, {7, kTokens, 7, kTokens}};
+  std::vector<RotaryTable> rotary_{RotaryTable(RopeConfig{.size = 4, .base = 100})};
+  Tensor x_ = random({kTokens, 12}, 1);
+  Tensor weights_ = random({kTokens, 12}, 1);
+  Block block_;
+};
+
+TEST_P(BlockBackward, IsTheSlopeOfForward) {
+  BlockSaved saved;
+  block_.forward(x_, context(), step(), &saved);
+  Tensor gradient = weights_.clone(pool());
+  block_.backward(gradient, context(), step(), std::move(saved), true);
+  const auto expect_slope = [&](const std::string& name, Tensor& value, const Tensor& made) {
+    const Tensor direction = random(value.shape(), 1);
+    const double wanted = slope(value, direction);
+    // f32 differences: about four digits of a typical slope
+    const double size = std::sqrt(dot(made, made));
+    EXPECT_NEAR(dot(made, direction), wanted, 2e-3 * size + 1e-3) << name;
+    EXPECT_GT(size, 1e-3) << name;
+  };
+  expect_slope("input", x_, gradient);
+  block_.visit([&](Parameter& parameter) { expect_slope(parameter.name, parameter.value, parameter.gradient); });
+}
+
+TEST_P(BlockBackward, WithoutInputGradientTheParametersGradientsAreTheSame) {
+  std::vector<std::vector<float>> made[2];
+  for (const bool input_gradient : {true, false}) {
+    block_.visit([](Parameter& parameter) { parameter.gradient.zero(); });
+    BlockSaved saved;
+    block_.forward(x_, context(), step(), &saved);
+    Tensor gradient = weights_.clone(pool());
+    block_.backward(gradient, context(), step(), std::move(saved), input_gradient);
+    block_.visit([&](Parameter& parameter) {
+      const std::span<const float> values = parameter.gradient.span<const float>();
+      made[input_gradient].emplace_back(values.begin(), values.end());
+    });
+  }
+  EXPECT_EQ(made[0], made[1]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, BlockBackward, ::testing::Range(size_t{0}, forms().size()),
+                         [](const auto& test) { return forms()[test.param].name; });
+
+}  // namespace
+}  // namespace nibble
