@@ -1,0 +1,84 @@
+// nibble eval: loss, perplexity and exact match of a model on a file.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "nibble/cli/commands.h"
+#include "nibble/cli/model_flags.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/recipes/evaluate_model.h"
+#include "nibble/recipes/tokenizers.h"
+
+namespace nibble::cli {
+
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  DataOptions data;
+  std::vector<std::string> files;
+  std::string format = "auto", truncate = "cut";
+  bool exact_match = false, json = false;
+  int64_t limit = 0;
+};
+
+void print(const Evaluation& loss, const ExactMatch& match, const Flags& flags) {
+  if (flags.json) {
+    nlohmann::ordered_json said = {
+        {"loss", loss.loss}, {"perplexity", loss.perplexity}, {"label_tokens", loss.label_tokens}};
+    if (flags.exact_match) {
+      said["exact_match"] = match.share();
+      said["asked"] = match.asked;
+    }
+    std::printf("%s\n", said.dump().c_str());
+    return;
+  }
+  std::printf("loss %.5f, perplexity %.3f over %lld tokens\n", loss.loss, loss.perplexity,
+              static_cast<long long>(loss.label_tokens));
+  if (flags.exact_match) {
+    std::printf("exact match %.1f%% (%lld of %lld)\n", 100 * match.share(), static_cast<long long>(match.right),
+                static_cast<long long>(match.asked));
+  }
+}
+
+void run(Flags flags) {
+  for (const std::string& file : flags.files) flags.data.eval.push_back({file, 1.0});
+  flags.data.format = parse_data_format(flags.format);
+  flags.data.truncate = parse_truncate(flags.truncate);
+  check_data_options(flags.data);
+  const DecoderConfig config = model_config(flags.model.base);
+  const Encoder encoder = open_encoder(flags.model.base.path, flags.data.chat_template, config.vocab_size);
+
+  LocalRank rank(flags.model.threads);
+  Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
+  const StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
+  const Evaluation loss = evaluate_loss(decoder, flags.data, encoder, step.compute_dtype, rank.context());
+  ExactMatch match;
+  if (flags.exact_match) match = exact_match(decoder, flags.data, encoder, flags.limit, step);
+  print(loss, match, flags);
+}
+
+}  // namespace
+
+void add_eval_command(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("eval", "Loss and perplexity on a file, exact match of answers");
+  add_model_flags(*command, flags->model);
+  command->add_option("--data", flags->files, "File, directory or glob; may be given several times")->required();
+  command->add_option("--format", flags->format, "auto, alpaca, chat, completion, text or tokens")
+      ->capture_default_str();
+  command->add_option("--template", flags->data.chat_template, "Built-in chat template");
+  command->add_option("--max-length", flags->data.max_length, "Tokens of a sequence")->capture_default_str();
+  command->add_option("--truncate", flags->truncate, "What happens to longer samples: cut, drop or error")
+      ->capture_default_str();
+  command->add_flag("--train-on-prompt", flags->data.train_on_prompt, "Count the prompt's tokens as well");
+  command->add_flag("--exact-match", flags->exact_match, "Also answer each prompt greedily and compare");
+  command->add_option("--limit", flags->limit, "Prompts to answer at most (0: all)")->check(CLI::NonNegativeNumber);
+  command->add_flag("--json", flags->json, "One JSON object on stdout");
+  command->footer("Example: nibble eval --model llama --adapter runs/mine/adapter --data heldout.jsonl");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace nibble::cli

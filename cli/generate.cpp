@@ -1,0 +1,77 @@
+// nibble generate: text or ids that follow a prompt.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "nibble/cli/commands.h"
+#include "nibble/cli/model_flags.h"
+#include "nibble/cli/sampling_flags.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/recipes/tokenizers.h"
+
+namespace nibble::cli {
+
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  GenerateOptions options;
+  std::string prompt, ids;
+  bool json = false;
+};
+
+std::vector<int32_t> prompt_ids(const Flags& flags, const Tokenizer* tokenizer) {
+  if (!flags.ids.empty()) return read_id_rows(flags.ids, "--ids").front();
+  if (tokenizer == nullptr) {
+    throw InputError(flags.model.base.path, "has no tokenizer files", "give token ids with --ids");
+  }
+  return tokenizer->encode(flags.prompt);
+}
+
+void run(Flags flags) {
+  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(flags.model.base.path);
+  const std::vector<int32_t> prompt = prompt_ids(flags, tokenizer.get());
+  LocalRank rank(flags.model.threads);
+  Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
+  const StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
+  flags.options.stop_ids = decoder.config().eos_ids;
+
+  if (flags.json) {
+    const std::vector<int32_t> ids = generate(decoder, prompt, flags.options, step);
+    nlohmann::ordered_json said = {{"ids", ids}};
+    if (tokenizer) said["text"] = tokenizer->decode(ids, true);
+    std::printf("%s\n", said.dump().c_str());
+    return;
+  }
+  std::unique_ptr<StreamDecoder> stream = tokenizer ? std::make_unique<StreamDecoder>(*tokenizer) : nullptr;
+  if (!flags.prompt.empty()) std::fputs(flags.prompt.c_str(), stdout);
+  generate(decoder, prompt, flags.options, step, [&](int32_t id) {
+    if (stream) {
+      std::fputs(stream->push(id).c_str(), stdout);
+    } else {
+      std::printf("%d ", id);
+    }
+    return std::fflush(stdout) == 0;
+  });
+  std::printf("%s\n", stream ? stream->finish().c_str() : "");
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("generate", "Text (or ids) that follow a prompt");
+  add_model_flags(*command, flags->model);
+  CLI::Option_group* start = command->add_option_group("start");
+  start->add_option("--prompt", flags->prompt, "Text to go on from");
+  start->add_option("--ids", flags->ids, "Token ids to go on from: 1,403,407");
+  start->require_option(1);
+  add_sampling_flags(*command, flags->options);
+  command->add_flag("--json", flags->json, "One JSON object on stdout: the new ids and their text");
+  command->footer("Example: nibble generate --model llama --adapter runs/mine/adapter --prompt 'Once upon a time'");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace nibble::cli

@@ -1,0 +1,29 @@
+#pragma once
+// The flags by which commands name a model, an adapter and how to compute.
+
+#include <string>
+#include <vector>
+
+#include "nibble/recipes/open_model.h"
+
+namespace CLI {
+class App;
+}
+
+namespace nibble::cli {
+
+struct ModelFlags {
+  ModelRecipe base;
+  std::string adapter;
+  std::string compute_dtype = "auto";
+  int threads = 0;
+};
+
+/// --model (required), --adapter, --compute-dtype, --quantize, --double-quant|--no-double-quant, --threads.
+void add_model_flags(CLI::App& command, ModelFlags& flags);
+
+/// The token ids of `text`: the path of an .npy file (int64 or int32, [T] or [B, T]) or a comma-separated list; one row
+/// a sequence. `flag` names them in errors. Throws UsageError or InputError.
+std::vector<std::vector<int32_t>> read_id_rows(const std::string& text, const std::string& flag);
+
+}  // namespace nibble::cli

@@ -1,0 +1,51 @@
+// nibble validate: everything about a recipe that can be checked without training: schema, files, data, a first batch.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "nibble/cli/commands.h"
+#include "nibble/recipes/dry_run.h"
+
+namespace nibble::cli {
+
+namespace {
+
+struct Flags {
+  std::string recipe;
+  std::vector<std::string> overrides;
+  bool json = false;
+};
+
+void run(const Flags& flags) {
+  const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
+  Observer observer;
+  observer.on_message = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
+  const DryRun found = dry_run(recipe, observer);
+  if (flags.json) {
+    const nlohmann::ordered_json said = {{"valid", true},
+                                         {"total_steps", found.total_steps},
+                                         {"first_batch_tokens", found.first_step.tokens},
+                                         {"first_batch_label_tokens", found.first_step.label_tokens}};
+    std::printf("%s\n", said.dump().c_str());
+    return;
+  }
+  std::printf("valid: %lld steps, the first with %lld tokens, %lld of them trained\n",
+              static_cast<long long>(found.total_steps), static_cast<long long>(found.first_step.tokens),
+              static_cast<long long>(found.first_step.label_tokens));
+}
+
+}  // namespace
+
+void add_validate_command(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("validate", "Check a recipe, its files and its data without training");
+  command->add_option("recipe", flags->recipe, "RECIPE.json")->required();
+  command->add_option("overrides", flags->overrides, "Recipe keys to change: data.train=my.jsonl");
+  command->add_flag("--json", flags->json, "One JSON object on stdout");
+  command->footer("Example: nibble validate qlora.json model.path=llama data.train=my.jsonl output.dir=runs/mine");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace nibble::cli

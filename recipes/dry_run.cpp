@@ -1,0 +1,26 @@
+#include "nibble/recipes/dry_run.h"
+
+#include <algorithm>
+
+#include "nibble/recipes/open_model.h"
+#include "nibble/recipes/tokenizers.h"
+#include "nibble/recipes/training_data.h"
+
+namespace nibble {
+
+DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews) {
+  const DecoderConfig config = model_config(recipe.model);
+  const Encoder encoder = open_encoder(tokenizer_path_of(recipe.model), recipe.data.chat_template, config.vocab_size);
+  const TrainingData data(recipe, encoder, observer);
+
+  DryRun found;
+  found.total_steps = data.total_steps();
+  found.first_step = data.train().info(1);
+  const Dataset& dataset = data.train().dataset();
+  found.report = dataset.report();
+  for (int64_t i = 0; i < std::min(previews, dataset.size()); ++i)
+    found.previews.push_back(dataset.preview(i, encoder));
+  return found;
+}
+
+}  // namespace nibble

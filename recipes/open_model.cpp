@@ -1,0 +1,101 @@
+#include "nibble/recipes/open_model.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "nibble/core/base/cpu_features.h"
+#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/hash.h"
+#include "nibble/core/io/json_file.h"
+#include "nibble/core/models/load.h"
+
+namespace nibble {
+
+namespace {
+
+// Keys that the recipe gives must say what the directory says; the shape of an adapter cannot be changed.
+void require_agreement(const AdapterRecipe& recipe, const PeftAdapter& adapter) {
+  const AdapterOptions &asked = recipe.options, &has = adapter.options;
+  const auto refuse = [&](const std::string& key) {
+    throw UsageError(key + " differs from the adapter_config.json of " + adapter.directory.string(),
+                     "leave the key out or give the same value", "adapter." + key);
+  };
+  for (const std::string& key : recipe.given) {
+    if (key == "r" && asked.r != has.r) refuse(key);
+    if (key == "lora_alpha" && asked.lora_alpha != has.lora_alpha) refuse(key);
+    if (key == "use_rslora" && asked.use_rslora != has.use_rslora) refuse(key);
+    if (key == "use_dora" && asked.use_dora != has.use_dora) refuse(key);
+    if (key == "lora_bias" && asked.lora_bias != has.lora_bias) refuse(key);
+    if (key == "bias" && asked.bias != has.bias) refuse(key);
+    if (key == "modules_to_save" && asked.modules_to_save != has.modules_to_save) refuse(key);
+  }
+}
+
+}  // namespace
+
+DType compute_dtype_of(const std::string& name) {
+  if (name == "f32") return DType::f32;
+  if (name == "bf16") return DType::bf16;
+  if (name == "auto") return isa() == Isa::avx512_bf16 ? DType::bf16 : DType::f32;
+  throw UsageError("compute dtype " + name + " is not known", "use f32, bf16 or auto");
+}
+
+DecoderConfig model_config(const ModelRecipe& base) {
+  return base.init.empty() ? read_decoder_config(base.path)
+                           : parse_decoder_config(read_text_file(base.init), base.init);
+}
+
+std::string tokenizer_path_of(const ModelRecipe& base) { return base.tokenizer.empty() ? base.path : base.tokenizer; }
+
+AttachedAdapter open_adapter(Decoder& model, const ModelRecipe& base, const AdapterRecipe& recipe, RankContext& rank,
+                             const Observer& observer) {
+  AttachedAdapter attached;
+  if (recipe.path.empty()) {
+    AdapterOptions options = recipe.options;
+    options.base_model = base.path;
+    attached = attach_adapter(model, options, rank);
+  } else {
+    PeftAdapter adapter = read_peft_directory(recipe.path);
+    require_agreement(recipe, adapter);
+    adapter.options.lora_dropout = recipe.options.lora_dropout;  // how to train is the recipe's to say
+    attached = load_adapter(model, adapter, true, rank);
+  }
+  for (const std::string& note : attached.notes) observer.message("note: " + note);
+  return attached;
+}
+
+Decoder open_base(const ModelRecipe& base, RankContext& rank) {
+  if (base.quantize)
+    throw UsageError("quantizing while loading is not wired up", "use a 16-bit base", "model.quantize");
+  return load_decoder(base.path, rank);
+}
+
+Decoder open_model(const ModelRecipe& base, const std::string& adapter, Train train, RankContext& rank) {
+  Decoder model = open_base(base, rank);
+  if (!adapter.empty()) load_adapter(model, read_peft_directory(adapter), train == Train::adapter, rank);
+  if (train == Train::everything) make_trainable(model, rank);
+  return model;
+}
+
+std::string base_fingerprint(const std::string& path) {
+  constexpr size_t kEnd = size_t{1} << 16;
+  if (!std::filesystem::is_directory(path)) return hash_file(path).substr(0, 16);
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    if (entry.path().extension() == ".safetensors" || entry.path().filename() == "config.json")
+      files.push_back(entry.path());
+  }
+  std::ranges::sort(files);
+  Hasher hasher;
+  for (const std::filesystem::path& file : files) {
+    const FileMap map(file.string());
+    const std::span<const std::byte> bytes(map.data(), map.size());
+    const uint64_t size = bytes.size();
+    hasher.update(std::as_bytes(std::span(&size, 1)));
+    hasher.update(bytes.first(std::min(kEnd, bytes.size())));
+    hasher.update(bytes.last(std::min(kEnd, bytes.size())));
+  }
+  return hasher.hex().substr(0, 16);
+}
+
+}  // namespace nibble

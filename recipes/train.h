@@ -1,0 +1,20 @@
+#pragma once
+// The recipes: what `nibble train` runs, each one file that reads from top to bottom.
+
+#include "nibble/core/train/observer.h"
+#include "nibble/recipes/recipe.h"
+
+namespace nibble {
+
+/// Trains an adapter on a 16-bit or 4-bit base (recipe.adapter present) or every weight (absent), and leaves
+/// output.dir/adapter (PEFT) or output.dir/model (Hugging Face).
+void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer);
+
+/// Trains a model from random weights made from the config at recipe.model.init; a tokenizer is trained on the data
+/// first unless recipe.model.tokenizer names one. Leaves output.dir/model.
+void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer);
+
+/// The one of the two that `recipe` asks for.
+void train(const Recipe& recipe, RankContext& rank, const Observer& observer);
+
+}  // namespace nibble

@@ -1,0 +1,76 @@
+#include "nibble/recipes/training_data.h"
+
+#include <algorithm>
+
+#include "nibble/core/models/decoder.h"
+
+namespace nibble {
+
+namespace {
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f%%", share * 100);
+  return text;
+}
+
+void say(const Observer& observer, const DatasetReport& report, const std::string& what) {
+  std::string line = what + ": " + std::to_string(report.samples) + " samples, " + std::to_string(report.tokens) +
+                     " tokens, " + percent(report.trained_share()) + " trained";
+  const auto add = [&](int64_t count, const char* reason) {
+    if (count > 0) line += ", " + std::to_string(count) + " " + reason;
+  };
+  add(report.truncated, "truncated");
+  add(report.dropped_long, "dropped as too long");
+  add(report.dropped_untrained, "dropped without a trained token");
+  add(report.bad_records, "malformed records left out");
+  observer.message(line);
+  for (const std::string& warning : report.warnings) observer.message("warning: " + warning);
+}
+
+}  // namespace
+
+TrainingData::TrainingData(const Recipe& recipe, const Encoder& encoder, const Observer& observer) {
+  const DataOptions& options = recipe.data;
+  const uint64_t seed = static_cast<uint64_t>(recipe.train.seed);
+  BatchOptions batching;
+  batching.order = {options.max_length, options.pack, options.shuffle, seed};
+  batching.microbatch_size = recipe.train.microbatch_size;
+  batching.accumulate = recipe.train.accumulate;
+  BatchOptions in_order = batching;
+  in_order.order.shuffle = false;
+  in_order.accumulate = 1;
+
+  Dataset train = Dataset::load(options.train, options, encoder);
+  say(observer, train.report(), "training data");
+  if (!options.eval.empty()) {
+    Dataset eval = Dataset::load(options.eval, options, encoder);
+    say(observer, eval.report(), "evaluation data");
+    eval_.emplace(std::move(eval), in_order);
+  } else if (options.eval_fraction > 0) {
+    auto [rest, held_out] = train.split(options.eval_fraction, seed, options.max_length);
+    eval_.emplace(std::move(held_out), in_order);
+    train = std::move(rest);
+    observer.message("evaluation data: " + std::to_string(eval_->dataset().size()) + " samples split off");
+  }
+  train_.emplace(std::move(train), batching);
+  total_steps_ = recipe.train.steps ? *recipe.train.steps : train_->steps_in(recipe.train.epochs.value_or(1));
+}
+
+std::vector<Batch> TrainingData::microbatches(int64_t step, MemoryPool& pool) const {
+  std::vector<Batch> batches;
+  const int64_t count = train_->info(step).microbatches;
+  for (int64_t i = 0; i < count; ++i) batches.push_back(train_->at(step, i, pool));
+  return batches;
+}
+
+Evaluation TrainingData::evaluate(Decoder& model, DType compute_dtype, RankContext& rank) const {
+  return nibble::evaluate(
+      model, eval_->steps_in_epoch(0), [&](int64_t i) { return eval_->at(i + 1, 0, rank.pool); }, compute_dtype, rank);
+}
+
+std::string TrainingData::fingerprint() const {
+  return train_->dataset().fingerprint() + (eval_ ? "-" + eval_->dataset().fingerprint() : "");
+}
+
+}  // namespace nibble

@@ -1,0 +1,40 @@
+#pragma once
+// The data of a run: what the recipe's `data` section names, encoded and laid out in batches.
+
+#include <optional>
+#include <vector>
+
+#include "nibble/core/data/batches.h"
+#include "nibble/core/data/encoder.h"
+#include "nibble/core/train/evaluate.h"
+#include "nibble/core/train/observer.h"
+#include "nibble/recipes/recipe.h"
+
+namespace nibble {
+
+class Decoder;
+
+/// Training batches and, where the recipe asks for it, evaluation batches in file order.
+class TrainingData {
+ public:
+  /// Reads and encodes everything; reports what was found to the observer. Throws as Dataset::load.
+  TrainingData(const Recipe& recipe, const Encoder& encoder, const Observer& observer);
+
+  const Batches& train() const { return *train_; }
+  bool has_eval() const { return eval_.has_value(); }
+  /// Steps of the whole run: train.steps, or train.epochs of the data.
+  int64_t total_steps() const { return total_steps_; }
+  /// Microbatches of step `step`.
+  std::vector<Batch> microbatches(int64_t step, MemoryPool& pool) const;
+  /// Loss on all evaluation batches.
+  Evaluation evaluate(Decoder& model, DType compute_dtype, RankContext& rank) const;
+  /// Changes when a resumed run would see other batches.
+  std::string fingerprint() const;
+
+ private:
+  std::optional<Batches> train_;
+  std::optional<Batches> eval_;
+  int64_t total_steps_ = 0;
+};
+
+}  // namespace nibble
