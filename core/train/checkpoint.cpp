@@ -97,7 +97,8 @@ void verify_file(const fs::path& checkpoint, const std::string& name, const json
 
 std::vector<fs::path> files_of(const fs::path& checkpoint, const std::string& kind) {
   std::vector<fs::path> files;
-  for (const auto& [name, entry] : read_manifest(checkpoint)["files"].items()) {
+  const json manifest = read_manifest(checkpoint);
+  for (const auto& [name, entry] : manifest["files"].items()) {
     if (name.starts_with(kind + "-") && name.ends_with(".safetensors")) files.push_back(checkpoint / name);
   }
   return files;
