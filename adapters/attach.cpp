@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "nibble/adapters/dora.h"
 #include "nibble/adapters/lora.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/adapters/trained_whole.h"
@@ -69,8 +70,13 @@ class NewLora {
       fill(value, name, b_bound);
       bias = make_parameter(name, value, true, rank_.pool);
     }
-    return std::make_unique<LoraAdapter>(module, settings, make_parameter(a_name, a, true, rank_.pool),
-                                         make_parameter(lora_b_name(module), b, true, rank_.pool), bias);
+    auto lora = std::make_unique<LoraAdapter>(module, settings, make_parameter(a_name, a, true, rank_.pool),
+                                              make_parameter(lora_b_name(module), b, true, rank_.pool), bias);
+    if (!options_.use_dora) return lora;
+    const Tensor magnitude = Tensor::planned({linear.out_features()}, DType::f32);
+    return std::make_unique<DoraAdapter>(module, std::move(lora),
+                                         make_parameter(dora_magnitude_name(module), magnitude, true, rank_.pool),
+                                         linear.weight(), rank_.pool);
   }
 
  private:
@@ -103,8 +109,20 @@ class StoredAdapter {
     }
     const LoraSettings settings{lora_scaling(file_.options, module, a.dim(0)),
                                 static_cast<float>(file_.options.lora_dropout)};
-    return std::make_unique<LoraAdapter>(module, settings, parameter(lora_a_name(module), a),
-                                         parameter(lora_b_name(module), b), bias);
+    auto lora = std::make_unique<LoraAdapter>(module, settings, parameter(lora_a_name(module), a),
+                                              parameter(lora_b_name(module), b), bias);
+    const std::string magnitude_name = module + ".lora_magnitude_vector";
+    const Tensor magnitude = take(magnitude_name);
+    if (magnitude.defined() != file_.options.use_dora) {
+      throw InputError(file_.file(),
+                       module + (magnitude ? " has" : " has no") + std::string(" lora_magnitude_vector, ") +
+                           "but use_dora is " + (magnitude ? "false" : "true"),
+                       "save the adapter again");
+    }
+    if (!magnitude) return lora;
+    check_shape(magnitude_name, magnitude, {linear.out_features()});
+    return std::make_unique<DoraAdapter>(module, std::move(lora), parameter(dora_magnitude_name(module), magnitude),
+                                         linear.weight(), rank_.pool);
   }
 
   /// Copies a tensor into a parameter of the same PEFT name.
@@ -199,7 +217,6 @@ void note_leftovers(const PeftAdapter& adapter, const StoredAdapter& stored, Dec
 
 AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, RankContext& rank) {
   check_options(options, "adapter");
-  if (options.use_dora) throw UsageError("use_dora is not supported yet", "leave it out", "adapter");
   const DecoderConfig& config = decoder.config();
   const std::vector<std::string> linears = linear_paths(decoder);
   TargetModules found = match_target_modules(linears, config.names.head, config.model_type, options);

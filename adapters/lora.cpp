@@ -12,18 +12,6 @@ namespace {
 
 const std::string kPrefix = "base_model.model.";
 
-/// dx (+)= part: ops::add wants an f32 sum.
-void add_to(const Tensor& part, Tensor& dx, MemoryPool& pool) {
-  if (dx.dtype() == DType::f32) {
-    ops::add(part, dx);
-    return;
-  }
-  Tensor sum = Tensor::empty(pool, dx.shape(), DType::f32, "input gradient of an adapter");
-  ops::cast(dx, sum);
-  ops::add(part, sum);
-  ops::cast(sum, dx);
-}
-
 }  // namespace
 
 std::string lora_a_name(const std::string& module) { return kPrefix + module + ".lora_A.weight"; }
@@ -35,6 +23,17 @@ uint64_t module_key(const std::string& module) {
   for (const char c : module) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   hash = (hash ^ (hash >> 33)) * 0xff51afd7ed558ccdu;
   return hash ^ (hash >> 33);
+}
+
+void add_to(const Tensor& part, Tensor& sum, MemoryPool& pool) {
+  if (sum.dtype() == DType::f32) {  // the only dtype that ops::add adds to
+    ops::add(part, sum);
+    return;
+  }
+  Tensor wide = Tensor::empty(pool, sum.shape(), DType::f32, "sum of an adapter");
+  ops::cast(sum, wide);
+  ops::add(part, wide);
+  ops::cast(wide, sum);
 }
 
 LoraAdapter::LoraAdapter(const std::string& module, LoraSettings settings, std::shared_ptr<Parameter> a,

@@ -32,16 +32,23 @@ class LoraAdapter final : public Adapter {
 
   int64_t r() const { return a_->value.dim(0); }
   const LoraSettings& settings() const { return settings_; }
+  const Parameter& a() const { return *a_; }
+  const Parameter& b() const { return *b_; }
+  const Parameter* b_bias() const { return b_bias_.get(); }
+
+  /// Whether dropout is active in this step.
+  bool drops(const StepContext& step) const { return step.training && settings_.dropout > 0; }
+  /// x [T, in] as A sees it: itself, or a dropped-out copy.
+  Tensor dropped(const Tensor& x, const StepContext& step) const;
 
  private:
-  /// x, or its dropped-out copy while training.
-  Tensor dropped(const Tensor& x, const StepContext& step) const;
-  bool drops(const StepContext& step) const { return step.training && settings_.dropout > 0; }
-
   uint32_t site_;
   LoraSettings settings_;
   std::shared_ptr<Parameter> a_, b_, b_bias_;
 };
+
+/// sum += part, of any of f32 and bf16.
+void add_to(const Tensor& part, Tensor& sum, MemoryPool& pool);
 
 /// "base_model.model." + module + ".lora_A.weight" and so on: names in a PEFT file.
 std::string lora_a_name(const std::string& module);

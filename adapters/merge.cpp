@@ -13,6 +13,7 @@
 #include "nibble/core/models/decoder_config.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/gemm.h"
+#include "nibble/core/ops/weight_norm.h"
 
 namespace nibble {
 
@@ -55,6 +56,7 @@ Tensor transposed(const Tensor& m, MemoryPool& pool) {
 struct LowRank {
   Tensor left, right;
   float scaling;
+  Tensor lengths;  ///< of the rows of the sum (DoRA), or undefined
 };
 
 /// One tensor of the result.
@@ -107,7 +109,7 @@ class MergePlan {
       bias.bias_scaling = static_cast<float>(lora_scaling(adapter_.options, module, a.dim(0)));
     } else if (ends_with_taken(name, ".base_layer.bias", module)) {
       replace(module + ".bias", name, tensor);
-    } else if (!name.ends_with(".lora_B.weight")) {
+    } else if (!name.ends_with(".lora_B.weight") && !name.ends_with(".lora_magnitude_vector")) {
       replace(name, name, tensor);
     }
   }
@@ -185,8 +187,15 @@ class Merger {
     const auto scaling = static_cast<float>(lora_scaling(adapter_.options, output.lora, a.dim(0)));
     const Shape plain{b.dim(0), a.dim(1)}, turned{a.dim(1), b.dim(0)};
     const bool square_turned = plain == turned && adapter_.options.fan_in_fan_out;
-    if (output.shape == plain && !square_turned) return {b, a, scaling};
-    if (output.shape == turned) return {transposed(a, pool_), transposed(b, pool_), scaling};
+    const Tensor magnitude = adapter_.find(output.lora + ".lora_magnitude_vector");
+    if (magnitude.defined() != adapter_.options.use_dora || (magnitude && magnitude.shape() != Shape{b.dim(0)})) {
+      throw InputError(adapter_.file(), output.lora + ": lora_magnitude_vector and use_dora do not fit each other",
+                       "save the adapter again");
+    }
+    const bool is_plain = output.shape == plain && !square_turned;
+    if (is_plain) return {b, a, scaling, magnitude ? as_f32(magnitude, pool_) : Tensor()};
+    if (magnitude) throw InputError(adapter_.file(), output.lora + ": DoRA on a transposed weight is not supported");
+    if (output.shape == turned) return {transposed(a, pool_), transposed(b, pool_), scaling, {}};
     throw InputError(adapter_.file(),
                      output.lora + ": lora_A " + to_string(a.shape()) + " and lora_B " + to_string(b.shape()) +
                          " do not fit the weight " + to_string(output.shape),
@@ -194,14 +203,18 @@ class Merger {
   }
 
   void add(const LowRank& change, int64_t begin, Tensor& rows) {
-    Tensor delta = Tensor::empty(pool_, rows.shape(), DType::f32, "change of a weight");
-    ops::matmul_nn(change.left.rows(begin, begin + rows.dim(0)), change.right, delta, false, change.scaling);
-    for (const float value : delta.span<const float>()) {
-      report_.max_change = std::max(report_.max_change, std::abs(double{value}));
-      sum_ += std::abs(double{value});
+    const int64_t end = begin + rows.dim(0);
+    Tensor merged = rows.clone(pool_);
+    ops::matmul_nn(change.left.rows(begin, end), change.right, merged, true, change.scaling);
+    if (change.lengths) ops::set_row_norms(change.lengths.rows(begin, end), merged);
+    const std::span<const float> before = rows.span<const float>(), after = merged.span<const float>();
+    for (size_t i = 0; i < before.size(); ++i) {
+      const double moved = std::abs(double{after[i]} - before[i]);
+      report_.max_change = std::max(report_.max_change, moved);
+      sum_ += moved;
     }
-    changed_ += delta.numel();
-    ops::add(delta, rows);
+    changed_ += rows.numel();
+    rows = merged;
   }
 
   void write_rows(const Output& output, const Tensor& rows) {
@@ -263,9 +276,6 @@ MergeBase plain_base(const CheckpointDir& checkpoint) {
 
 MergeReport merge_adapter(const MergeBase& base, const PeftAdapter& adapter, const std::filesystem::path& out,
                           const MergeOptions& options, MemoryPool& pool) {
-  if (adapter.options.use_dora) {
-    throw InputError(adapter.file(), "is a DoRA adapter, which is not supported yet", "use a LoRA adapter");
-  }
   if (!is_float(options.dtype)) throw UsageError("a merged model is bf16, f16 or f32", "choose one of them", "dtype");
   MergePlan plan(base, adapter, options.dtype);
   std::vector<TensorSpec> specs;

@@ -142,7 +142,7 @@ TEST_P(OracleCase, HasPeftsLossesAndLogits) {
 
 INSTANTIATE_TEST_SUITE_P(Peft, OracleCase,
                          ::testing::Values("lora-default-targets", "all-linear-rslora", "layers-to-transform",
-                                           "rank-and-alpha-pattern", "modules-to-save", "bias-lora_only"),
+                                           "rank-and-alpha-pattern", "modules-to-save", "bias-lora_only", "dora"),
                          [](const auto& made) {
                            std::string name = made.param;
                            std::replace(name.begin(), name.end(), '-', '_');
