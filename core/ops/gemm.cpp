@@ -25,7 +25,11 @@ void product(const cpu::PackedProduct& p) {
     if (!p.accumulate) p.c.zero();
     return;
   }
-  cpu::gemm_packed(p, isa());
+  if (cpu::few_rows_fit(p, isa())) {
+    cpu::gemm_few_rows(p, isa());
+  } else {
+    cpu::gemm_packed(p, isa());
+  }
 }
 
 }  // namespace

@@ -63,6 +63,22 @@ NIBBLE_AVX512 void pack_transposed(const std::byte* from, int64_t stride, int64_
   }
 }
 
+/// 48 groups of one step of depth become 8 tiles of 6. A store writes 8 groups; the two too many are overwritten by the
+/// tile's next step.
+NIBBLE_AVX512 inline void scatter_tiles(__m512i g0, __m512i g1, __m512i g2, std::byte* to, int64_t tile_bytes) {
+  const __m512i tiles[8] = {g0,
+                            _mm512_alignr_epi32(g1, g0, 6),
+                            _mm512_alignr_epi32(g1, g0, 12),
+                            _mm512_alignr_epi32(g2, g1, 2),
+                            _mm512_alignr_epi32(g2, g1, 8),
+                            _mm512_alignr_epi32(g2, g1, 14),
+                            _mm512_alignr_epi32(g2, g2, 4),
+                            _mm512_alignr_epi32(g2, g2, 10)};
+  for (int t = 0; t < 8; ++t) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + t * tile_bytes), _mm512_castsi512_si256(tiles[t]));
+  }
+}
+
 NIBBLE_AVX512 inline __m512 alpha_sums(const float* sums, __mmask16 mask, __m512 alpha, __m512 before) {
   return _mm512_fmadd_ps(alpha, _mm512_maskz_loadu_ps(mask, sums), before);
 }

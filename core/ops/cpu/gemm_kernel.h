@@ -7,6 +7,11 @@
 
 namespace nibble::ops::cpu {
 
+/// Rows of A that are packed at once when they cannot be read in place: a multiple of every kernel's rows.
+constexpr int64_t kLeftGroup = 48;
+/// Rows of either operand in one call of GemmKernel::dots.
+constexpr int64_t kDotRows = 4;
+
 /// Micro kernel over packed operands.
 ///
 /// Right operand: strips of `width` columns. A strip holds, for every step of depth, `width` groups of `depth_step`
@@ -31,6 +36,17 @@ struct GemmKernel {
   void (*pack_transposed)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* strip);
   /// Packs `depth` rows of `columns` <= width elements of a row-major matrix as a strip.
   void (*pack_rows)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* strip);
+
+  /// Packs `depth` rows of `columns` <= kLeftGroup elements of a row-major matrix as tiles of the left operand of the
+  /// transposed product: column m becomes row m % rows of tile m / rows, tiles are tile_bytes apart. Null: pack
+  /// plainly. May write up to 64 bytes past a tile's end.
+  void (*pack_left_transposed)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* tiles,
+                               int64_t tile_bytes);
+
+  /// Products of few rows: sums[m * kDotRows + n] = x[m] . w[n] for m < rows <= kDotRows, n < columns <= kDotRows, in
+  /// an order that depends on depth only. Rows of x and w are contiguous, strides in elements. Null: none.
+  void (*dots)(int64_t rows, int64_t columns, int64_t depth, const std::byte* x, int64_t x_stride, const std::byte* w,
+               int64_t w_stride, float* sums);
 
   /// c (+)= alpha * sums, rounded once: rows x columns of f32 sums, c in f32 or bf16.
   void (*store_f32)(const float* sums, int64_t sums_stride, int64_t rows, int64_t columns, float alpha, bool accumulate,

@@ -54,6 +54,46 @@ NIBBLE_AVX512 void pack_rows(const std::byte* from, int64_t stride, int64_t colu
   }
 }
 
+NIBBLE_AVX512 void pack_left_transposed(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
+                                        std::byte* tiles, int64_t tile_bytes) {
+  __mmask16 masks[3];
+  for (int i = 0; i < 3; ++i) masks[i] = static_cast<__mmask16>(avx512::low_bits(columns - i * 16));
+  for (int64_t k = 0; k < depth; ++k, from += stride * 4, tiles += kRows * 4) {
+    avx512::scatter_tiles(_mm512_maskz_loadu_epi32(masks[0], from), _mm512_maskz_loadu_epi32(masks[1], from + 64),
+                          _mm512_maskz_loadu_epi32(masks[2], from + 128), tiles, tile_bytes);
+  }
+}
+
+template <int64_t M>
+NIBBLE_AVX512 void dots_of(int64_t columns, int64_t depth, const float* x, int64_t x_stride, const float* w,
+                           int64_t w_stride, float* sums) {
+  __m512 parts[M][kDotRows];
+  for (auto& row : parts) {
+    for (auto& part : row) part = _mm512_setzero_ps();
+  }
+  const float* rows[kDotRows];
+  for (int64_t n = 0; n < kDotRows; ++n) rows[n] = w + std::min(n, columns - 1) * w_stride;
+  for (int64_t k = 0; k < depth; k += 16) {
+    const auto mask = static_cast<__mmask16>(avx512::low_bits(depth - k));
+    __m512 left[M];
+    for (int64_t m = 0; m < M; ++m) left[m] = _mm512_maskz_loadu_ps(mask, x + m * x_stride + k);
+    for (int64_t n = 0; n < kDotRows; ++n) {
+      const __m512 right = _mm512_maskz_loadu_ps(mask, rows[n] + k);
+      for (int64_t m = 0; m < M; ++m) parts[m][n] = _mm512_fmadd_ps(left[m], right, parts[m][n]);
+    }
+  }
+  for (int64_t m = 0; m < M; ++m) {
+    for (int64_t n = 0; n < kDotRows; ++n) sums[m * kDotRows + n] = _mm512_reduce_add_ps(parts[m][n]);
+  }
+}
+
+void dots(int64_t rows, int64_t columns, int64_t depth, const std::byte* x, int64_t x_stride, const std::byte* w,
+          int64_t w_stride, float* sums) {
+  constexpr decltype(&dots_of<1>) kDots[] = {dots_of<1>, dots_of<2>, dots_of<3>, dots_of<4>};
+  kDots[rows - 1](columns, depth, reinterpret_cast<const float*>(x), x_stride, reinterpret_cast<const float*>(w),
+                  w_stride, sums);
+}
+
 }  // namespace
 
 const GemmKernel kGemmAvx512 = {
@@ -67,6 +107,8 @@ const GemmKernel kGemmAvx512 = {
     .multiply = multiply,
     .pack_transposed = avx512::pack_transposed<4>,
     .pack_rows = pack_rows,
+    .pack_left_transposed = pack_left_transposed,
+    .dots = dots,
     .store_f32 = avx512::store_f32,
     .store_bf16 = avx512::store_bf16,
 };

@@ -49,30 +49,83 @@ void multiply(int64_t rows, int64_t columns, int64_t steps, const std::byte* a, 
   kTiles[rows - 1][(columns - 1) / avx512::kLanes](steps, a, a_row_bytes, a_step_bytes, b, c, c_stride, add);
 }
 
-// Two rows of bf16 become pairs.
-NIBBLE_AVX512_BF16 void pack_rows(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
-                                  std::byte* strip) {
-  alignas(64) static constexpr auto kPairs = [] {
-    std::array<std::array<uint16_t, 32>, 2> made{};
-    for (uint16_t i = 0; i < 64; ++i) {
-      made[i / 32][i % 32] = static_cast<uint16_t>(i / 2 + (i % 2) * 32);
-    }
+// Two rows of 32 bf16 become 32 pairs: element 2i of the result is even[i], element 2i + 1 is odd[i].
+struct Pairs {
+  __m512i low, high;
+};
+
+NIBBLE_AVX512_BF16 inline Pairs interleave(__m512i even, __m512i odd) {
+  alignas(64) static constexpr auto kOrder = [] {
+    std::array<uint16_t, 64> made{};
+    for (uint16_t i = 0; i < 64; ++i) made[i] = static_cast<uint16_t>(i / 2 + (i % 2) * 32);
     return made;
   }();
-  const __m512i low = _mm512_load_si512(kPairs[0].data()), high = _mm512_load_si512(kPairs[1].data());
+  return {_mm512_permutex2var_epi16(even, _mm512_load_si512(kOrder.data()), odd),
+          _mm512_permutex2var_epi16(even, _mm512_load_si512(kOrder.data() + 32), odd)};
+}
+
+NIBBLE_AVX512_BF16 void pack_rows(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
+                                  std::byte* strip) {
   const uint32_t first = avx512::low_bits(columns), second = avx512::low_bits(columns - 32);
-  for (int64_t k = 0; k < depth; k += 2, strip += avx512::kStripBytes) {
-    const std::byte* even = from + k * stride * 2;
-    const std::byte* odd = even + stride * 2;
+  for (int64_t k = 0; k < depth; k += 2, from += stride * 4, strip += avx512::kStripBytes) {
+    const std::byte* odd = from + stride * 2;
     const uint32_t present = k + 1 < depth ? ~0u : 0u;
-    const __m512i e0 = _mm512_maskz_loadu_epi16(first, even), e1 = _mm512_maskz_loadu_epi16(second, even + 64);
-    const __m512i o0 = _mm512_maskz_loadu_epi16(first & present, odd);
-    const __m512i o1 = _mm512_maskz_loadu_epi16(second & present, odd + 64);
-    _mm512_store_si512(strip, _mm512_permutex2var_epi16(e0, low, o0));
-    _mm512_store_si512(strip + 64, _mm512_permutex2var_epi16(e0, high, o0));
-    _mm512_store_si512(strip + 128, _mm512_permutex2var_epi16(e1, low, o1));
-    _mm512_store_si512(strip + 192, _mm512_permutex2var_epi16(e1, high, o1));
+    const Pairs left =
+        interleave(_mm512_maskz_loadu_epi16(first, from), _mm512_maskz_loadu_epi16(first & present, odd));
+    const Pairs right =
+        interleave(_mm512_maskz_loadu_epi16(second, from + 64), _mm512_maskz_loadu_epi16(second & present, odd + 64));
+    _mm512_store_si512(strip, left.low);
+    _mm512_store_si512(strip + 64, left.high);
+    _mm512_store_si512(strip + 128, right.low);
+    _mm512_store_si512(strip + 192, right.high);
   }
+}
+
+NIBBLE_AVX512_BF16 void pack_left_transposed(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
+                                             std::byte* tiles, int64_t tile_bytes) {
+  const uint32_t first = avx512::low_bits(columns), second = avx512::low_bits(std::min<int64_t>(16, columns - 32));
+  for (int64_t k = 0; k < depth; k += 2, from += stride * 4, tiles += kRows * 4) {
+    const std::byte* odd = from + stride * 2;
+    const uint32_t present = k + 1 < depth ? ~0u : 0u;
+    const Pairs left =
+        interleave(_mm512_maskz_loadu_epi16(first, from), _mm512_maskz_loadu_epi16(first & present, odd));
+    const Pairs right =
+        interleave(_mm512_maskz_loadu_epi16(second, from + 64), _mm512_maskz_loadu_epi16(second & present, odd + 64));
+    avx512::scatter_tiles(left.low, left.high, right.low, tiles, tile_bytes);
+  }
+}
+
+template <int64_t M>
+NIBBLE_AVX512_BF16 void dots_of(int64_t columns, int64_t depth, const bf16* x, int64_t x_stride, const bf16* w,
+                                int64_t w_stride, float* sums) {
+  __m512 parts[M][kDotRows];
+  for (auto& row : parts) {
+    for (auto& part : row) part = _mm512_setzero_ps();
+  }
+  const bf16* rows[kDotRows];
+  for (int64_t n = 0; n < kDotRows; ++n) rows[n] = w + std::min(n, columns - 1) * w_stride;
+  for (int64_t k = 0; k < depth; k += 32) {
+    const uint32_t mask = avx512::low_bits(depth - k);
+    __m512i left[M];
+    for (int64_t m = 0; m < M; ++m) left[m] = _mm512_maskz_loadu_epi16(mask, x + m * x_stride + k);
+    for (int64_t n = 0; n < kDotRows; ++n) {
+      const __m512i right = _mm512_maskz_loadu_epi16(mask, rows[n] + k);
+      for (int64_t m = 0; m < M; ++m) {
+        parts[m][n] =
+            _mm512_dpbf16_ps(parts[m][n], reinterpret_cast<__m512bh>(left[m]), reinterpret_cast<__m512bh>(right));
+      }
+    }
+  }
+  for (int64_t m = 0; m < M; ++m) {
+    for (int64_t n = 0; n < kDotRows; ++n) sums[m * kDotRows + n] = _mm512_reduce_add_ps(parts[m][n]);
+  }
+}
+
+void dots(int64_t rows, int64_t columns, int64_t depth, const std::byte* x, int64_t x_stride, const std::byte* w,
+          int64_t w_stride, float* sums) {
+  constexpr decltype(&dots_of<1>) kDots[] = {dots_of<1>, dots_of<2>, dots_of<3>, dots_of<4>};
+  kDots[rows - 1](columns, depth, reinterpret_cast<const bf16*>(x), x_stride, reinterpret_cast<const bf16*>(w),
+                  w_stride, sums);
 }
 
 }  // namespace
@@ -88,6 +141,8 @@ const GemmKernel kGemmAvx512Bf16 = {
     .multiply = multiply,
     .pack_transposed = avx512::pack_transposed<2>,
     .pack_rows = pack_rows,
+    .pack_left_transposed = pack_left_transposed,
+    .dots = dots,
     .store_f32 = avx512::store_f32,
     .store_bf16 = avx512::store_bf16,
 };

@@ -54,6 +54,8 @@ const GemmKernel kGemmBaseline = {
     .multiply = multiply,
     .pack_transposed = pack_transposed<float, kLanes, kWidth, 1>,
     .pack_rows = pack_rows<float, kWidth, 1>,
+    .pack_left_transposed = nullptr,
+    .dots = nullptr,
     .store_f32 = store_sums<float>,
     .store_bf16 = store_sums<bf16>,
 };

@@ -14,8 +14,6 @@ namespace {
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
-// Rows of A that are packed at once when they cannot be read in place.
-constexpr int64_t kLeftGroup = 48;
 // Rows and columns of W that are filled at once before packing: 16 x 512 or 32 x panel_columns elements.
 constexpr int64_t kFillDepth = 512, kFillRows = 32;
 constexpr int64_t kChunkRows = 512;
@@ -150,12 +148,14 @@ struct LeftTile {
 };
 
 template <typename From, typename To>
-void pack_left(const PackedProduct& product, Range m, Range k, int64_t tile_rows, int64_t step, To* out) {
+void pack_left(const PackedProduct& product, Range m, Range k, int64_t tile_rows, int64_t step, int64_t tile_bytes,
+               std::byte* tiles) {
   const From* a = product.a.data<const From>();
   const int64_t width = product.a.dim(1);
   const int64_t row_stride = product.a_transposed ? 1 : width, depth_stride = product.a_transposed ? width : 1;
   const int64_t steps = divide_up(k.size(), step);
-  for (int64_t m0 = m.begin; m0 < m.end; m0 += tile_rows, out += steps * step * tile_rows) {
+  for (int64_t m0 = m.begin; m0 < m.end; m0 += tile_rows, tiles += tile_bytes) {
+    auto* out = reinterpret_cast<To*>(tiles);
     const int64_t rows = std::min(tile_rows, m.end - m0);
     const From* from = a + m0 * row_stride + k.begin * depth_stride;
     for (int64_t s = 0; s < steps; ++s) {
@@ -217,9 +217,9 @@ class Job {
       left = {p_.a.raw() + (group.begin * plan_.depth + k.begin) * size, plan_.depth * size, kernel_.depth_step * size};
       tile_bytes = kernel_.rows * left.row_bytes;
     } else {
-      pack(group, k);
       left = {workspace_.left, kernel_.depth_step * size, kernel_.rows * kernel_.depth_step * size};
-      tile_bytes = steps * left.step_bytes;
+      tile_bytes = round_up(steps * left.step_bytes, 64) + 64;
+      pack(group, k, tile_bytes);
     }
     for (int64_t m0 = group.begin; m0 < group.end; m0 += kernel_.rows, left.data += tile_bytes) {
       const int64_t rows = std::min(kernel_.rows, group.end - m0);
@@ -231,14 +231,18 @@ class Job {
     }
   }
 
-  void pack(Range m, Range k) {
-    if (kernel_.compute == DType::bf16) {
-      pack_left<bf16>(p_, m, k, kernel_.rows, kernel_.depth_step, reinterpret_cast<bf16*>(workspace_.left));
-    } else if (p_.a.dtype() == DType::bf16) {
-      pack_left<bf16>(p_, m, k, kernel_.rows, kernel_.depth_step, reinterpret_cast<float*>(workspace_.left));
-    } else {
-      pack_left<float>(p_, m, k, kernel_.rows, kernel_.depth_step, reinterpret_cast<float*>(workspace_.left));
+  void pack(Range m, Range k, int64_t tile_bytes) {
+    const DType input = p_.a.dtype();
+    if (p_.a_transposed && input == kernel_.compute && kernel_.pack_left_transposed != nullptr) {
+      const int64_t width = p_.a.dim(1), size = static_cast<int64_t>(dtype_size(input));
+      kernel_.pack_left_transposed(p_.a.raw() + (k.begin * width + m.begin) * size, width, m.size(), k.size(),
+                                   workspace_.left, tile_bytes);
+      return;
     }
+    const auto pack = kernel_.compute == DType::bf16 ? pack_left<bf16, bf16>
+                      : input == DType::bf16         ? pack_left<bf16, float>
+                                                     : pack_left<float, float>;
+    pack(p_, m, k, kernel_.rows, kernel_.depth_step, tile_bytes, workspace_.left);
   }
 
   void store(Range m, const float* sums) {

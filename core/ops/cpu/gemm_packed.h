@@ -22,4 +22,11 @@ struct PackedProduct {
 /// that depends on K only: neither on the number of threads nor on M or N.
 void gemm_packed(const PackedProduct& product, Isa level);
 
+/// Whether gemm_few_rows computes this product at `level`: at most 4 rows of A times w^T.
+bool few_rows_fit(const PackedProduct& product, Isa level);
+
+/// The same for the few rows of decoding: rows of w are read (or filled) once and multiplied at once, at the speed of
+/// memory. An order of its own, which depends on K only as well.
+void gemm_few_rows(const PackedProduct& product, Isa level);
+
 }  // namespace nibble::ops::cpu

@@ -68,16 +68,21 @@ struct Operands {
   }
 };
 
-/// The product by the kernel of `level`, whatever this machine would choose.
+/// The product by the engine that `level` would choose.
 void multiply(const Case& k, Operands& x, Isa level) {
-  cpu::gemm_packed({.a = x.a,
-                    .a_transposed = k.form == Form::tn,
-                    .w = DensePanels(x.b),
-                    .w_transposed = k.form == Form::nt,
-                    .c = x.c,
-                    .accumulate = k.accumulate,
-                    .alpha = k.alpha},
-                   level);
+  const DensePanels w(x.b);
+  const cpu::PackedProduct product = {.a = x.a,
+                                      .a_transposed = k.form == Form::tn,
+                                      .w = w,
+                                      .w_transposed = k.form == Form::nt,
+                                      .c = x.c,
+                                      .accumulate = k.accumulate,
+                                      .alpha = k.alpha};
+  if (cpu::few_rows_fit(product, level)) {
+    cpu::gemm_few_rows(product, level);
+  } else {
+    cpu::gemm_packed(product, level);
+  }
 }
 
 void multiply(const Case& k, Operands& x) {
@@ -105,7 +110,7 @@ void expect_equal_to_reference(const Case& k, const Operands& before, const Tens
 std::vector<Case> cases() {
   const std::vector<std::vector<int64_t>> sizes = {{1, 1, 1},     {1, 70, 33},   {2, 3, 5},       {5, 64, 64},
                                                    {7, 65, 129},  {13, 130, 16}, {49, 16, 300},   {50, 150, 3},
-                                                   {3, 17, 1100}, {96, 8, 257},  {20, 100, 1026}, {530, 70, 40}};
+                                                   {3, 17, 1100}, {2, 9, 2100}, {96, 8, 257},  {20, 100, 1026}, {530, 70, 40}};
   const std::vector<std::vector<DType>> dtypes = {
       {DType::f32, DType::f32, DType::f32},   {DType::bf16, DType::bf16, DType::bf16},
       {DType::bf16, DType::bf16, DType::f32}, {DType::f32, DType::f16, DType::bf16},

@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <vector>
+
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/ops/cpu/gemm_kernel.h"
+#include "nibble/core/ops/cpu/gemm_packed.h"
+#include "nibble/core/ops/cpu/gemm_workspace.h"
+
+namespace nibble::ops::cpu {
+
+namespace {
+
+// Rows of W per job, and elements of W that are filled at once.
+constexpr int64_t kJobRows = 32, kFillElements = 8192;
+
+/// A in the compute type, in place or widened into `copy`.
+const std::byte* left_rows(const Tensor& a, DType compute, std::vector<float>& copy) {
+  if (a.dtype() == compute) return a.raw();
+  copy.resize(static_cast<size_t>(a.numel()));
+  const bf16* from = a.data<const bf16>();
+  for (size_t i = 0; i < copy.size(); ++i) copy[i] = static_cast<float>(from[i]);
+  return reinterpret_cast<const std::byte*>(copy.data());
+}
+
+void fill(const PanelSource& w, int64_t row, int64_t rows, int64_t begin, int64_t end, bool bf16_input, DType compute,
+          std::byte* out) {
+  const int64_t stride = end - begin;
+  if (compute == DType::bf16) {
+    w.fill(row, row + rows, begin, end, reinterpret_cast<bf16*>(out), stride);
+    return;
+  }
+  auto* floats = reinterpret_cast<float*>(out);
+  w.fill(row, row + rows, begin, end, floats, stride);
+  if (!bf16_input) return;
+  for (int64_t i = 0; i < rows * stride; ++i) floats[i] = static_cast<float>(bf16(floats[i]));
+}
+
+}  // namespace
+
+bool few_rows_fit(const PackedProduct& p, Isa level) {
+  return !p.a_transposed && p.w_transposed && p.c.dim(0) <= kDotRows && gemm_kernel(level, p.a.dtype()).dots != nullptr;
+}
+
+void gemm_few_rows(const PackedProduct& p, Isa level) {
+  const GemmKernel& kernel = gemm_kernel(level, p.a.dtype());
+  const int64_t rows = p.c.dim(0), columns = p.c.dim(1), depth = p.a.dim(1);
+  const auto size = static_cast<int64_t>(dtype_size(kernel.compute));
+  std::vector<float> copy;
+  const std::byte* x = left_rows(p.a, kernel.compute, copy);
+  const Tensor* dense = p.w.dense();
+  const bool in_place = dense != nullptr && dense->dtype() == p.a.dtype() && p.a.dtype() == kernel.compute;
+  const int64_t piece = in_place ? depth : std::min(depth, kFillElements / kDotRows);
+
+  parallel_for(columns, kJobRows, [&](int64_t begin, int64_t end) {
+    const GemmWorkspace workspace = gemm_workspace(kernel);
+    for (int64_t n = begin; n < end; n += kDotRows) {
+      const int64_t count = std::min(kDotRows, end - n);
+      float sums[kDotRows * kDotRows] = {}, part[kDotRows * kDotRows];
+      for (int64_t k = 0; k < depth; k += piece) {
+        const int64_t k_end = std::min(depth, k + piece);
+        const std::byte* w = workspace.fill;
+        if (in_place) {
+          w = dense->raw() + n * depth * size;
+        } else {
+          fill(p.w, n, count, k, k_end, p.a.dtype() == DType::bf16, kernel.compute, workspace.fill);
+        }
+        kernel.dots(rows, count, k_end - k, x + k * size, depth, w, in_place ? depth : k_end - k, part);
+        for (int64_t i = 0; i < rows * kDotRows; ++i) sums[i] += part[i];
+      }
+      if (p.c.dtype() == DType::f32) {
+        kernel.store_f32(sums, kDotRows, rows, count, p.alpha, p.accumulate, p.c.data<float>() + n, columns);
+      } else {
+        kernel.store_bf16(sums, kDotRows, rows, count, p.alpha, p.accumulate, p.c.data<bf16>() + n, columns);
+      }
+    }
+  });
+}
+
+}  // namespace nibble::ops::cpu
