@@ -65,7 +65,8 @@ NIBBLE_AVX512 void pack_transposed(const std::byte* from, int64_t stride, int64_
 
 /// 48 groups of one step of depth become 8 tiles of 6. A store writes 8 groups; the two too many are overwritten by the
 /// tile's next step.
-NIBBLE_AVX512 inline void scatter_tiles(__m512i g0, __m512i g1, __m512i g2, std::byte* to, int64_t tile_bytes) {
+NIBBLE_AVX512 __attribute__((always_inline)) inline void scatter_tiles(__m512i g0, __m512i g1, __m512i g2,
+                                                                       std::byte* to, int64_t tile_bytes) {
   const __m512i tiles[8] = {g0,
                             _mm512_alignr_epi32(g1, g0, 6),
                             _mm512_alignr_epi32(g1, g0, 12),

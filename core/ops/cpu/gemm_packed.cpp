@@ -23,6 +23,7 @@ struct Plan {
   const GemmKernel& kernel;
   int64_t rows, columns, depth;       // M, N, K
   int64_t chunk_rows, chunk_columns;  // of one job
+  int64_t depth_block;                // of one panel
   bool left_in_place;
 
   Plan(const PackedProduct& p, const GemmKernel& kernel_of_level) : kernel(kernel_of_level) {
@@ -32,13 +33,22 @@ struct Plan {
     left_in_place = !p.a_transposed && p.a.dtype() == kernel.compute && depth % kernel.depth_step == 0;
     const int64_t chunks = divide_up(rows, kChunkRows + kernel.rows);
     chunk_rows = round_up(divide_up(rows, chunks), kernel.rows);
+    depth_block = kernel.depth_block;
     chunk_columns = kernel.panel_columns;
-    // Enough jobs for an even load on several threads, as long as a job stays worth its panel.
-    while (jobs() < 16 && chunk_columns > kernel.width && work() > int64_t{1} << 22) {
-      chunk_columns = std::max(kernel.width, chunk_columns / 2 / kernel.width * kernel.width);
+    if (!left_in_place) {  // a wider panel, because A is packed once per panel
+      depth_block /= 2;
+      chunk_columns *= 2;
     }
-    while (jobs() < 16 && chunk_rows > kLeftGroup && work() > int64_t{1} << 21) {
-      chunk_rows = round_up(chunk_rows / 2, kernel.rows);
+    // Enough jobs for an even load on several threads, as long as a job stays worth its packing.
+    while (jobs() < 16 && work() > int64_t{1} << 22) {
+      const bool narrow = left_in_place && chunk_columns > kernel.width;
+      if (narrow || (chunk_rows <= 4 * kLeftGroup && chunk_columns > kernel.panel_columns)) {
+        chunk_columns = std::max(kernel.width, chunk_columns / 2 / kernel.width * kernel.width);
+      } else if (chunk_rows > kLeftGroup) {
+        chunk_rows = round_up(chunk_rows / 2, kernel.rows);
+      } else {
+        break;
+      }
     }
   }
 
@@ -190,13 +200,13 @@ class Job {
         packer_(product, plan.kernel, workspace_.panel, workspace_.fill) {
     sums_stride_ = round_up(n.size(), kernel_.width);
     // With one panel in depth the sums of a group are stored at once and need not be kept.
-    keeps_sums_ = plan.depth > kernel_.depth_block;
+    keeps_sums_ = plan.depth > plan_.depth_block;
     NIBBLE_CHECK((keeps_sums_ ? m.size() : kLeftGroup) * sums_stride_ <= workspace_.sums_size, "sums of a job");
   }
 
   void run() {
-    for (int64_t k0 = 0; k0 < plan_.depth; k0 += kernel_.depth_block) {
-      const Range k{k0, std::min(plan_.depth, k0 + kernel_.depth_block)};
+    for (int64_t k0 = 0; k0 < plan_.depth; k0 += plan_.depth_block) {
+      const Range k{k0, std::min(plan_.depth, k0 + plan_.depth_block)};
       packer_.pack(k, n_);
       for (int64_t m0 = m_.begin; m0 < m_.end; m0 += kLeftGroup) {
         const Range group{m0, std::min(m_.end, m0 + kLeftGroup)};
