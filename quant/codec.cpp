@@ -49,10 +49,12 @@ float largest_magnitude(const float* values, int64_t count) {
 float reciprocal(float absmax) { return 1.0f / std::max(absmax, 1e-38f); }
 
 // Codes of one block, two in a byte; of an odd count the last low nibble is the code of 0.
-void encode(const float* values, int64_t count, float inverse, const CodeRule& rule, uint8_t* packed) {
+void encode(std::span<const float> values, float inverse, const CodeRule& rule, uint8_t* packed) {
+  const int64_t count = static_cast<int64_t>(values.size());
+  const float* const x = values.data();
   std::array<int32_t, kLargestBlock> below;
   for (int64_t i = 0; i < count; ++i) {
-    const float scaled = values[i] * inverse;
+    const float scaled = x[i] * inverse;
     int32_t n = 0;
     for (size_t t = 0; t < 15; ++t) n += scaled > rule.thresholds[t] ? 1 : 0;
     below[static_cast<size_t>(i)] = n;
@@ -75,6 +77,45 @@ void encode(const float* values, int64_t count, float inverse, const CodeRule& r
                      "element [" + std::to_string(index / columns) + ", " + std::to_string(index % columns) +
                          "] is infinite or not a number",
                      "the checkpoint is damaged: download it again, or skip this module");
+}
+
+// Where a piece lies in the matrix it belongs to.
+struct Place {
+  const std::string& name;
+  const Shape& shape;
+  int64_t begin;  // elements before the piece
+};
+
+// Calls body(block, its elements as f32, their largest magnitude) for the blocks of a piece, on all threads. Of
+// elements that are not finite the first is reported, whatever the threads do.
+template <typename Body>
+void for_blocks(const Tensor& rows, int64_t size, const Place& place, const Body& body) {
+  const int64_t total = element_count(place.shape), count = rows.numel();
+  NIBBLE_CHECK(rows.dtype() == DType::f32 || rows.dtype() == DType::bf16 || rows.dtype() == DType::f16,
+               "rows are no 16 or 32-bit floats");
+  NIBBLE_CHECK(place.begin % size == 0 && count <= total - place.begin, "a piece does not begin where a block does");
+  const std::byte* const source = rows.raw();
+  std::atomic<int64_t> bad{total};
+  parallel_for((count + size - 1) / size, std::max(int64_t{1}, kElementsPerTask / size), [&](int64_t from, int64_t to) {
+    std::array<float, kLargestBlock> values;
+    for (int64_t block = from; block < to; ++block) {
+      const int64_t begin = block * size, n = std::min(size, count - begin);
+      load(source, rows.dtype(), begin, n, values.data());
+      const float largest = largest_magnitude(values.data(), n);
+      if (std::isfinite(largest)) {
+        body(block, std::span<const float>(values.data(), static_cast<size_t>(n)), largest);
+        continue;
+      }
+      const auto* const first =
+          std::find_if(values.data(), values.data() + n, [](float value) { return !std::isfinite(value); });
+      const int64_t index = place.begin + begin + (first - values.data());
+      int64_t seen = bad.load();
+      while (index < seen && !bad.compare_exchange_weak(seen, index)) {
+      }
+      return;
+    }
+  });
+  if (bad < total) throw_not_finite(place.name, bad, place.shape[1]);
 }
 
 uint8_t nearest_in_map(float scaled, const std::array<float, 255>& midpoints) {
@@ -119,51 +160,67 @@ void check_block_size(int64_t block_size) {
   }
 }
 
-Quantizer::Quantizer(const Shape& shape, DType dtype, const QuantizeOptions& options, MemoryPool& pool,
-                     const std::string& name)
-    : options_(options), pool_(pool), name_(name) {
+ScaleScan::ScaleScan(const Shape& shape, int64_t block_size, const std::string& name)
+    : shape_(shape), block_size_(block_size), name_(name) {
+  check_block_size(block_size);
+  absmax_.resize(static_cast<size_t>((element_count(shape) + block_size - 1) / block_size));
+}
+
+void ScaleScan::append(const Tensor& rows) {
+  float* const absmax = absmax_.data() + done_ / block_size_;
+  for_blocks(rows, block_size_, {name_, shape_, done_},
+             [&](int64_t block, std::span<const float>, float largest) { absmax[block] = largest; });
+  done_ += rows.numel();
+}
+
+float ScaleScan::mean() const {
+  NIBBLE_CHECK(done_ == element_count(shape_), "rows are missing");
+  return torch_mean(absmax_);
+}
+
+QuantizedMatrix plan_quantized(const Shape& shape, DType dtype, const QuantizeOptions& options, float nested_offset) {
   check_block_size(options.block_size);
   NIBBLE_CHECK(shape.size() == 2, "a matrix has two dimensions");
   NIBBLE_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, "dtype is no 16 or 32-bit float");
-  matrix_.type = options.type;
-  matrix_.table = quant_table(options.type);
-  matrix_.block_size = options.block_size;
-  matrix_.shape = shape;
-  matrix_.original_dtype = dtype;
-  matrix_.packed = Tensor::empty(pool, {(element_count(shape) + 1) / 2, 1}, DType::u8, name);
-  matrix_.absmax = Tensor::empty(pool, {matrix_.blocks()}, DType::f32, name + ".absmax");
+  QuantizedMatrix matrix;
+  matrix.type = options.type;
+  matrix.table = quant_table(options.type);
+  matrix.block_size = options.block_size;
+  matrix.shape = shape;
+  matrix.original_dtype = dtype;
+  matrix.packed = Tensor::planned({(element_count(shape) + 1) / 2, 1}, DType::u8);
+  if (!options.double_quant) {
+    matrix.absmax = Tensor::planned({matrix.blocks()}, DType::f32);
+    return matrix;
+  }
+  matrix.nested_block_size = kNestedBlock;
+  matrix.nested_offset = nested_offset;
+  matrix.absmax_codes = Tensor::planned({matrix.blocks()}, DType::u8);
+  matrix.nested_absmax = Tensor::planned({(matrix.blocks() + kNestedBlock - 1) / kNestedBlock}, DType::f32);
+  matrix.nested_map = Tensor::planned({256}, DType::f32);
+  return matrix;
+}
+
+Quantizer::Quantizer(const Shape& shape, DType dtype, const QuantizeOptions& options, MemoryPool& pool,
+                     const std::string& name)
+    : matrix_(plan_quantized(shape, dtype, {options.type, false, options.block_size}, 0)),
+      options_(options),
+      pool_(pool),
+      name_(name) {
+  matrix_.packed = Tensor::empty(pool, matrix_.packed.shape(), DType::u8, name);
+  matrix_.absmax = Tensor::empty(pool, matrix_.absmax.shape(), DType::f32, name + ".absmax");
 }
 
 void Quantizer::append(const Tensor& rows) {
-  const int64_t total = element_count(matrix_.shape), size = matrix_.block_size, count = rows.numel();
-  NIBBLE_CHECK(rows.dtype() == matrix_.original_dtype && count <= total - done_, "rows are not as said");
-  NIBBLE_CHECK(done_ % size == 0, "a piece before the last did not end at the end of a block");
-  const std::byte* const source = rows.raw();
   const CodeRule& rule = code_rule(matrix_.type);
   uint8_t* const packed = matrix_.packed.data<uint8_t>() + done_ / 2;
-  float* const absmax = matrix_.absmax.data<float>() + done_ / size;
-  std::atomic<int64_t> bad{total};  // first element that is not finite
-  parallel_for((count + size - 1) / size, std::max(int64_t{1}, kElementsPerTask / size), [&](int64_t from, int64_t to) {
-    std::array<float, kLargestBlock> values;
-    for (int64_t block = from; block < to; ++block) {
-      const int64_t begin = block * size, n = std::min(size, count - begin);
-      load(source, rows.dtype(), begin, n, values.data());
-      const float largest = largest_magnitude(values.data(), n);
-      if (!std::isfinite(largest)) {
-        const auto* const first =
-            std::find_if(values.data(), values.data() + n, [](float value) { return !std::isfinite(value); });
-        const int64_t index = done_ + begin + (first - values.data());
-        int64_t seen = bad.load();
-        while (index < seen && !bad.compare_exchange_weak(seen, index)) {
-        }
-        return;
-      }
-      absmax[block] = largest;
-      encode(values.data(), n, reciprocal(largest), rule, packed + begin / 2);
-    }
-  });
-  if (bad < total) throw_not_finite(name_, bad, matrix_.in_features());
-  done_ += count;
+  float* const absmax = matrix_.absmax.data<float>() + done_ / matrix_.block_size;
+  for_blocks(rows, matrix_.block_size, {name_, matrix_.shape, done_},
+             [&](int64_t block, std::span<const float> values, float largest) {
+               absmax[block] = largest;
+               encode(values, reciprocal(largest), rule, packed + block * matrix_.block_size / 2);
+             });
+  done_ += rows.numel();
 }
 
 QuantizedMatrix Quantizer::finish() {

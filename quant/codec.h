@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "nibble/quant/quantized_matrix.h"
 
@@ -24,12 +25,33 @@ void check_block_size(int64_t block_size);
 QuantizedMatrix quantize(const Tensor& weight, const QuantizeOptions& options, MemoryPool& pool,
                          const std::string& name);
 
+/// The scales of a matrix that comes in pieces: what nested_offset will be is known after one reading, before the
+/// matrix is quantized in a second.
+class ScaleScan {
+ public:
+  ScaleScan(const Shape& shape, int64_t block_size, const std::string& name);
+  /// The next rows [n, in] f32, bf16 or f16, as for Quantizer. Throws NumericError as quantize does.
+  void append(const Tensor& rows);
+  /// What nested_offset will be.
+  float mean() const;
+
+ private:
+  Shape shape_;
+  int64_t block_size_;
+  std::string name_;
+  std::vector<float> absmax_;
+  int64_t done_ = 0;  // elements
+};
+
+/// A matrix without bytes: all tensors are planned. nested_offset as said.
+QuantizedMatrix plan_quantized(const Shape& shape, DType dtype, const QuantizeOptions& options, float nested_offset);
+
 /// Quantizes a matrix that comes in pieces, so that only one piece is in memory beside the result.
 class Quantizer {
  public:
-  /// shape [out, in]; dtype: what the pieces are in.
+  /// shape [out, in]; dtype: of the matrix before quantization, which the pieces may have been widened from.
   Quantizer(const Shape& shape, DType dtype, const QuantizeOptions& options, MemoryPool& pool, const std::string& name);
-  /// The next rows [n, in]. All but the last piece must end at the end of a block.
+  /// The next rows [n, in] f32, bf16 or f16. All but the last piece must end at the end of a block.
   void append(const Tensor& rows);
   /// Quantizes the scales, if asked for, and gives the result.
   QuantizedMatrix finish();

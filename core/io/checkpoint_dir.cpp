@@ -1,5 +1,8 @@
 #include "nibble/core/io/checkpoint_dir.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -32,6 +35,14 @@ void check_shard_name(const std::string& name, const std::string& index) {
 }
 
 }  // namespace
+
+void release_pages(const Tensor& tensor) {
+  if (!tensor.has_bytes() || tensor.writable()) return;
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.raw()), end = begin + tensor.bytes();
+  const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
 
 std::vector<fs::path> link_roots(const fs::path& directory) {
   std::error_code error;

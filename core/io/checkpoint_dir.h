@@ -53,6 +53,10 @@ class CheckpointDir {
   uint64_t total_bytes_ = 0;
 };
 
+/// Gives the pages of a mapped tensor back to the system: they stay in its cache, but no longer count as this
+/// process's. For passes over models that are larger than memory. Nothing happens for tensors that are not mapped.
+void release_pages(const Tensor& tensor);
+
 /// The canonical directories that links in model directory `directory` may lead to: itself, and the root of the Hugging
 /// Face cache when it is a snapshot in one.
 std::vector<std::filesystem::path> link_roots(const std::filesystem::path& directory);

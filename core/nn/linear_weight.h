@@ -53,6 +53,8 @@ class DenseWeight final : public LinearWeight {
   Tensor dequantize(int64_t begin, int64_t end, MemoryPool& pool) const override;
   std::vector<NamedTensor> parts() const override;
   Parameter* parameter() override { return weight_.get(); }
+  /// Whether the parameter is [in, out].
+  bool transposed() const { return transposed_; }
 
  private:
   std::shared_ptr<Parameter> weight_;  // shared: a tied head is the embedding's parameter

@@ -5,7 +5,7 @@
 
 #include "nibble/core/data/dataset.h"
 #include "nibble/core/data/encoder.h"
-#include "nibble/tests/core/io/temporary_directory.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble::test {
 

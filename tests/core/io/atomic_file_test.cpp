@@ -9,7 +9,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/directory_lock.h"
 #include "nibble/core/io/hash.h"
-#include "nibble/tests/core/io/temporary_directory.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {

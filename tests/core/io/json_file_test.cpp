@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
-#include "nibble/tests/core/io/temporary_directory.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {

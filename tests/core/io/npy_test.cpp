@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "nibble/tests/assets.h"
-#include "nibble/tests/core/io/temporary_directory.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {

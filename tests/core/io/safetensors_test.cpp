@@ -6,7 +6,7 @@
 
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/tests/assets.h"
-#include "nibble/tests/core/io/temporary_directory.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {

@@ -1,0 +1,98 @@
+#include "nibble/quant/load_quantized.h"
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <unordered_set>
+
+#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/json_file.h"
+#include "nibble/quant/bnb_layout.h"
+#include "nibble/quant/nf4_weight.h"
+#include "nibble/quant/quantization_config.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr int64_t kPieceElements = int64_t{1} << 22;
+
+// The parts of its checkpoint form that a QuantizedMatrix does not hold.
+std::vector<NamedTensor> state_parts(const QuantizedMatrix& matrix, const std::string& weight, MemoryPool& pool) {
+  std::vector<NamedTensor> parts = quantized_parts(matrix, weight, pool);
+  std::erase_if(parts, [&](const NamedTensor& part) {
+    return !part.name.starts_with(weight + ".quant_map") && !part.name.starts_with(weight + ".quant_state");
+  });
+  return parts;
+}
+
+std::unique_ptr<LinearWeight> make_weight(const std::string& weight, const QuantizedMatrix& matrix, MemoryPool& pool) {
+  return std::make_unique<Nf4Weight>(weight, matrix, state_parts(matrix, weight, pool));
+}
+
+std::unique_ptr<LinearWeight> mapped(const CheckpointDir& checkpoint, const std::string& stored,
+                                     const std::string& weight, const Shape& shape, MemoryPool& pool) {
+  const QuantizedMatrix matrix = read_quantized(checkpoint, stored, pool);
+  if (matrix.shape != shape) {
+    throw InputError(checkpoint.file_of(stored) + ": " + stored,
+                     "is a 4-bit matrix " + to_string(matrix.shape) + ", config.json makes it " + to_string(shape),
+                     "check that config.json belongs to these weights");
+  }
+  return make_weight(weight, matrix, pool);
+}
+
+// Through f32 rows, whatever the dense weight's dtype and orientation are: widening changes no bit of the result.
+std::unique_ptr<LinearWeight> quantized(LinearWeight& dense, const std::string& weight, const QuantizeOptions& options,
+                                        MemoryPool& pool) {
+  const int64_t out = dense.out_features(), in = dense.in_features();
+  const Tensor& stored = dense.parameter()->value;
+  Quantizer quantizer({out, in}, stored.dtype(), options, pool, weight);
+  const int64_t unit = options.block_size / std::gcd(options.block_size, in);  // rows that fill whole blocks
+  const int64_t step = std::max(int64_t{1}, kPieceElements / in / unit) * unit;
+  for (int64_t begin = 0; begin < out; begin += step) {
+    quantizer.append(dense.dequantize(begin, std::min(out, begin + step), pool));
+  }
+  release_pages(stored);
+  return make_weight(weight, quantizer.finish(), pool);
+}
+
+bool is_four_bit(const CheckpointDir& checkpoint) {
+  const std::string place = (checkpoint.path() / "config.json").string();
+  return read_quantization_config(parse_json(checkpoint.config_text(), place), place).has_value();
+}
+
+}  // namespace
+
+LoadOptions load_quantized(RankContext& rank, const std::optional<QuantizeOnLoad>& quantize) {
+  if (quantize) check_block_size(quantize->codec.block_size);
+  const auto taken = std::make_shared<std::unordered_set<std::string>>();
+  MemoryPool& pool = rank.pool;
+  LoadOptions options;
+  options.wrap_linear = [taken, quantize, &pool](const CheckpointDir& checkpoint, LinearWeightMaker dense) {
+    std::shared_ptr<const SkipRule> skip;  // absent: nothing is quantized on the way
+    if (quantize && !is_four_bit(checkpoint)) {
+      const std::string head = read_decoder_config(checkpoint.path()).names.head;
+      skip = std::make_shared<SkipRule>(quantize->skip_modules, std::vector<std::string>{head});
+    }
+    return [taken, quantize, skip, dense, &pool, &checkpoint](const std::string& module,
+                                                              const Shape& shape) -> std::unique_ptr<LinearWeight> {
+      const std::string weight = module + ".weight", stored = stored_weight_name(checkpoint, weight);
+      if (is_quantized(checkpoint, stored)) {
+        taken->insert(stored);
+        return mapped(checkpoint, stored, weight, shape, pool);
+      }
+      std::unique_ptr<LinearWeight> made = dense(module, shape);
+      if (!skip || skip->skips(module)) return made;
+      return quantized(*made, weight, quantize->codec, pool);
+    };
+  };
+  options.expects = [taken](const std::string& tensor) {
+    if (taken->contains(tensor)) return true;
+    const size_t suffix = tensor.find(".weight.");
+    return suffix != std::string::npos && is_quantization_part(tensor) && taken->contains(tensor.substr(0, suffix + 7));
+  };
+  return options;
+}
+
+}  // namespace nibble

@@ -1,0 +1,113 @@
+#include "nibble/quant/quantization_config.h"
+
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/base/error.h"
+#include "nibble/quant/tables.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr const char* kKey = "quantization_config";
+
+// The values of an object that may come from anywhere. Absent and null mean the default.
+class Values {
+ public:
+  Values(const nlohmann::json& object, const std::string& place) : object_(object), place_(place) {}
+
+  bool flag(const char* key) const {
+    const nlohmann::json* const value = find(key);
+    if (value != nullptr && !value->is_boolean()) refuse(key, "is neither true nor false");
+    return value != nullptr && value->get<bool>();
+  }
+  std::string text(const char* key, const std::string& otherwise) const {
+    const nlohmann::json* const value = find(key);
+    if (value != nullptr && !value->is_string()) refuse(key, "is no text");
+    return value == nullptr ? otherwise : value->get<std::string>();
+  }
+  std::optional<std::vector<std::string>> names(const char* key) const {
+    const nlohmann::json* const value = find(key);
+    if (value == nullptr) return std::nullopt;
+    std::vector<std::string> list;
+    if (!value->is_array()) refuse(key, "is no list");
+    for (const nlohmann::json& entry : *value) {
+      if (!entry.is_string()) refuse(key, "has an entry that is no text");
+      list.push_back(entry.get<std::string>());
+    }
+    return list;
+  }
+  [[noreturn]] void refuse(const char* key, const std::string& reason) const {
+    throw InputError(place_, std::string(kKey) + "." + key + " " + reason, "correct config.json");
+  }
+
+ private:
+  const nlohmann::json* find(const char* key) const {
+    const auto found = object_.find(key);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  const nlohmann::json& object_;
+  const std::string& place_;
+};
+
+}  // namespace
+
+std::optional<QuantizationConfig> read_quantization_config(const nlohmann::json& config, const std::string& place) {
+  const auto found = config.is_object() ? config.find(kKey) : config.end();
+  if (!config.is_object() || found == config.end() || found->is_null()) return std::nullopt;
+  if (!found->is_object()) throw InputError(place, std::string(kKey) + " is no object", "correct config.json");
+  const Values values(*found, place);
+  const std::string method = values.text("quant_method", "bitsandbytes");
+  if (method != "bitsandbytes") {
+    throw InputError(place, "the model is quantized by " + method.substr(0, 40) + ", which nibble cannot read",
+                     "use the 16-bit model, or one quantized by bitsandbytes in 4 bits");
+  }
+  if (values.flag("load_in_8bit") || values.flag("_load_in_8bit")) {
+    throw InputError(place, "the model is quantized to 8 bits, which nibble cannot read",
+                     "use the 16-bit model, or one quantized by bitsandbytes in 4 bits");
+  }
+  if (!values.flag("load_in_4bit") && !values.flag("_load_in_4bit")) return std::nullopt;
+  QuantizationConfig read;
+  const std::string type = values.text("bnb_4bit_quant_type", "fp4");
+  const std::optional<QuantType> known = find_quant_type(type);
+  if (!known) values.refuse("bnb_4bit_quant_type", "is neither nf4 nor fp4");
+  read.type = *known;
+  read.double_quant = values.flag("bnb_4bit_use_double_quant");
+  read.compute_dtype = values.text("bnb_4bit_compute_dtype", "float32");
+  read.skip_modules = values.names("llm_int8_skip_modules");
+  return read;
+}
+
+nlohmann::json quantization_config_json(const QuantizationConfig& config) {
+  return {
+      {"quant_method", "bitsandbytes"},
+      {"load_in_4bit", true},
+      {"_load_in_4bit", true},
+      {"load_in_8bit", false},
+      {"_load_in_8bit", false},
+      {"bnb_4bit_quant_type", quant_type_name(config.type)},
+      {"bnb_4bit_use_double_quant", config.double_quant},
+      {"bnb_4bit_compute_dtype", config.compute_dtype},
+      {"bnb_4bit_quant_storage", "uint8"},
+      {"llm_int8_skip_modules", config.skip_modules ? nlohmann::json(*config.skip_modules) : nlohmann::json(nullptr)},
+      {"llm_int8_threshold", 6.0},
+      {"llm_int8_enable_fp32_cpu_offload", false},
+      {"llm_int8_has_fp16_weight", false}};
+}
+
+SkipRule::SkipRule(const std::optional<std::vector<std::string>>& skip_modules,
+                   const std::vector<std::string>& default_modules) {
+  for (const std::string& entry : skip_modules ? *skip_modules : default_modules) {
+    entries_.push_back({entry, PythonRegex("(?:" + entry + ")(?:(?<=\\.)|(?=\\.|$))")});
+  }
+}
+
+bool SkipRule::skips(const std::string& module) const {
+  for (const Entry& entry : entries_) {
+    if (module.ends_with(entry.suffix) || entry.pattern.matches_start(module)) return true;
+  }
+  return false;
+}
+
+}  // namespace nibble

@@ -1,0 +1,46 @@
+#pragma once
+// `quantization_config` in the config.json of a 4-bit model, as Transformers' BitsAndBytesConfig writes it, and which
+// modules stay unquantized.
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nibble/core/base/python_regex.h"
+#include "nibble/quant/quantized_matrix.h"
+
+namespace nibble {
+
+struct QuantizationConfig {
+  QuantType type = QuantType::fp4;  ///< bnb_4bit_quant_type; absent means fp4
+  bool double_quant = false;        ///< bnb_4bit_use_double_quant
+  std::string compute_dtype = "float32";
+  std::optional<std::vector<std::string>> skip_modules;  ///< llm_int8_skip_modules; absent means the head
+};
+
+/// Reads config["quantization_config"]; nothing when there is none. `place` names config.json in errors. InputError
+/// when it is of another method than bitsandbytes, 8-bit, or a value has the wrong type.
+std::optional<QuantizationConfig> read_quantization_config(const nlohmann::json& config, const std::string& place);
+
+/// The object to store under "quantization_config", with all keys that Transformers writes.
+nlohmann::json quantization_config_json(const QuantizationConfig& config);
+
+/// Modules that stay unquantized: an entry skips the modules whose path it matches as a regular expression from the
+/// start up to a dot or the end, or ends (transformers.quantizers should_convert_module).
+class SkipRule {
+ public:
+  /// `skip_modules` replaces `default_modules` (the output head) as a whole.
+  SkipRule(const std::optional<std::vector<std::string>>& skip_modules,
+           const std::vector<std::string>& default_modules);
+  bool skips(const std::string& module) const;
+
+ private:
+  struct Entry {
+    std::string suffix;
+    PythonRegex pattern;
+  };
+  std::vector<Entry> entries_;
+};
+
+}  // namespace nibble

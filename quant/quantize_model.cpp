@@ -1,0 +1,224 @@
+#include "nibble/quant/quantize_model.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/json_file.h"
+#include "nibble/core/io/model_directory.h"
+#include "nibble/core/models/load.h"
+#include "nibble/quant/bnb_layout.h"
+#include "nibble/quant/quantization_config.h"
+
+namespace nibble {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t kPieceElements = int64_t{1} << 22;
+
+// A Linear as the family's table has it.
+struct LinearPlace {
+  Shape shape;      // [out, in]
+  bool transposed;  // stored [in, out]
+};
+
+// Linear weights by their names in the checkpoint.
+std::map<std::string, LinearPlace> linears_of(const DecoderConfig& config, const CheckpointDir& checkpoint,
+                                              RankContext& rank) {
+  std::map<std::string, LinearPlace> linears;
+  Decoder plan = plan_decoder(config, rank);
+  plan.visit_linears([&](Linear& linear) {
+    const auto& dense = dynamic_cast<const DenseWeight&>(linear.weight());
+    const std::string weight = stored_weight_name(checkpoint, linear.name() + ".weight");
+    const bool tied = linear.name() == config.names.head && config.tied_head;
+    if (!checkpoint.contains(weight) && tied) return;
+    const Tensor stored = checkpoint.at(weight);
+    const Shape shape = {dense.out_features(), dense.in_features()};
+    const Shape expected = dense.transposed() ? Shape{shape[1], shape[0]} : shape;
+    if (stored.shape() != expected) {
+      throw InputError(checkpoint.file_of(weight) + ": " + weight,
+                       "has shape " + to_string(stored.shape()) + ", config.json makes it " + to_string(expected),
+                       "check that config.json belongs to these weights");
+    }
+    linears[weight] = {shape, dense.transposed()};
+  });
+  return linears;
+}
+
+// Rows [begin, end) of a Linear weight as [n, in], in the dtype of the file.
+Tensor rows_of(const Tensor& stored, const LinearPlace& place, int64_t begin, int64_t end, MemoryPool& pool) {
+  if (!place.transposed) return stored.rows(begin, end);
+  const int64_t in = place.shape[1], out = place.shape[0];
+  const size_t size = dtype_size(stored.dtype());
+  Tensor rows = Tensor::empty(pool, {end - begin, in}, stored.dtype(), "transposed rows");
+  std::byte* const target = rows.mutable_raw();
+  for (int64_t k = 0; k < in; ++k) {
+    const std::byte* const source = stored.raw() + static_cast<size_t>(k * out + begin) * size;
+    for (int64_t row = 0; row < end - begin; ++row) {
+      std::copy_n(source + static_cast<size_t>(row) * size, size, target + static_cast<size_t>(row * in + k) * size);
+    }
+  }
+  return rows;
+}
+
+// Calls body(rows) for pieces that end at the ends of blocks; what was read is given back to the system.
+template <typename Body>
+void for_pieces(const Tensor& stored, const LinearPlace& place, int64_t block_size, MemoryPool& pool,
+                const Body& body) {
+  const int64_t out = place.shape[0], in = place.shape[1];
+  const int64_t unit = block_size / std::gcd(block_size, in);  // rows that fill whole blocks
+  const int64_t step = std::max(int64_t{1}, kPieceElements / in / unit) * unit;
+  for (int64_t begin = 0; begin < out; begin += step) {
+    const Tensor rows = rows_of(stored, place, begin, std::min(out, begin + step), pool);
+    body(rows);
+    if (!place.transposed) release_pages(rows);
+  }
+  release_pages(stored);
+}
+
+void check_target(const fs::path& model, const fs::path& out) {
+  const fs::path source = fs::canonical(model), target = fs::weakly_canonical(out);
+  const fs::path between = target.lexically_relative(source);
+  const bool inside = !between.empty() && *between.begin() != "..";
+  const fs::path back = source.lexically_relative(target);
+  const bool around = !back.empty() && *back.begin() != "..";
+  if (inside || around) {
+    throw UsageError("the output would lie in or around the model it is made from", "choose another directory",
+                     out.string());
+  }
+}
+
+class ModelQuantizer {
+ public:
+  ModelQuantizer(const fs::path& model, const QuantizeModelOptions& options, RankContext& rank)
+      : checkpoint_(model), options_(options), pool_(rank.pool) {
+    const std::string place = (model / "config.json").string();
+    config_json_ = parse_json(checkpoint_.config_text(), place);
+    if (read_quantization_config(config_json_, place)) {
+      throw UsageError("the model is quantized already", "give the 16-bit model", model.string());
+    }
+    const DecoderConfig config = read_decoder_config(model);
+    const SkipRule skip(options.skip_modules, {config.names.head});
+    for (const auto& [weight, linear] : linears_of(config, checkpoint_, rank)) {
+      if (skip.skips(module_of(weight))) continue;
+      require_float(weight);
+      linears_.emplace(weight, linear);
+    }
+    if (linears_.empty()) {
+      throw UsageError("every Linear is skipped", "shorten the list of modules to skip", model.string());
+    }
+    report_.source_bytes = checkpoint_.total_bytes();
+  }
+
+  QuantizeModelReport run(const fs::path& out) {
+    const std::vector<TensorSpec> specs = plan();
+    ModelDirectoryWriter writer(out, options_.force, specs);
+    for (const std::string& name : checkpoint_.names()) {
+      const auto linear = linears_.find(name);
+      if (linear != linears_.end()) {
+        write_quantized(writer, name, linear->second);
+        ++report_.quantized;
+      } else {
+        writer.write(name, checkpoint_.at(name));
+        release_pages(checkpoint_.at(name));
+        ++report_.copied;
+      }
+      advance(name);
+    }
+    config_json_["quantization_config"] = quantization_config_json(config());
+    writer.write_text("config.json", config_json_.dump(2, ' ', true) + "\n");
+    writer.copy_companions(checkpoint_.path());
+    writer.finish();
+    return report_;
+  }
+
+ private:
+  static std::string module_of(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
+
+  void require_float(const std::string& weight) const {
+    const DType dtype = checkpoint_.at(weight).dtype();
+    if (dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16) return;
+    throw InputError(checkpoint_.file_of(weight) + ": " + weight,
+                     "has dtype " + std::string(dtype_name(dtype)) + ", not f32, bf16 or f16", "give the 16-bit model");
+  }
+
+  // Names and sizes of everything that will be written. The size of a state is known once its offset is.
+  std::vector<TensorSpec> plan() {
+    std::vector<TensorSpec> specs;
+    for (const std::string& name : checkpoint_.names()) {
+      const Tensor stored = checkpoint_.at(name);
+      const auto linear = linears_.find(name);
+      if (linear == linears_.end()) {
+        specs.push_back({name, stored.shape(), stored.dtype()});
+        continue;
+      }
+      float offset = 0;
+      if (options_.codec.double_quant) {
+        ScaleScan scan(linear->second.shape, options_.codec.block_size, name);
+        for_pieces(stored, linear->second, options_.codec.block_size, pool_,
+                   [&](const Tensor& rows) { scan.append(rows); });
+        offset = scan.mean();
+        advance(name);
+      }
+      const QuantizedMatrix planned = plan_quantized(linear->second.shape, stored.dtype(), options_.codec, offset);
+      for (TensorSpec& spec : quantized_specs(planned, name)) specs.push_back(std::move(spec));
+    }
+    for (const TensorSpec& spec : specs) {
+      report_.bytes += static_cast<uint64_t>(element_count(spec.shape)) * dtype_size(spec.dtype);
+    }
+    return specs;
+  }
+
+  void write_quantized(ModelDirectoryWriter& writer, const std::string& name, const LinearPlace& linear) {
+    const Tensor stored = checkpoint_.at(name);
+    Quantizer quantizer(linear.shape, stored.dtype(), options_.codec, pool_, name);
+    for_pieces(stored, linear, options_.codec.block_size, pool_, [&](const Tensor& rows) { quantizer.append(rows); });
+    for (const NamedTensor& part : quantized_parts(quantizer.finish(), name, pool_)) {
+      writer.write(part.name, part.value);
+    }
+  }
+
+  QuantizationConfig config() const {
+    QuantizationConfig made;
+    made.type = options_.codec.type;
+    made.double_quant = options_.codec.double_quant;
+    made.skip_modules = options_.skip_modules;
+    const DType dtype = checkpoint_.at(linears_.begin()->first).dtype();
+    made.compute_dtype = dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32";
+    return made;
+  }
+
+  // Linears count twice when they are read twice.
+  void advance(const std::string& name) {
+    if (!options_.progress) return;
+    uint64_t total = report_.source_bytes;
+    if (options_.codec.double_quant) {
+      for (const auto& [weight, linear] : linears_) total += checkpoint_.at(weight).bytes();
+    }
+    done_ += checkpoint_.at(name).bytes();
+    options_.progress(name, done_, total);
+  }
+
+  CheckpointDir checkpoint_;
+  const QuantizeModelOptions& options_;
+  MemoryPool& pool_;
+  nlohmann::json config_json_;
+  std::map<std::string, LinearPlace> linears_;
+  QuantizeModelReport report_;
+  uint64_t done_ = 0;
+};
+
+}  // namespace
+
+QuantizeModelReport quantize_model(const fs::path& model, const fs::path& out, const QuantizeModelOptions& options,
+                                   RankContext& rank) {
+  check_block_size(options.codec.block_size);
+  ModelQuantizer quantizer(model, options, rank);
+  check_target(model, out);
+  return quantizer.run(out);
+}
+
+}  // namespace nibble

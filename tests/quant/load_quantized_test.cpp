@@ -1,0 +1,180 @@
+#include "nibble/quant/load_quantized.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <map>
+
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/npy.h"
+#include "nibble/quant/nf4_weight.h"
+#include "nibble/quant/quantize_model.h"
+#include "nibble/tests/assets.h"
+#include "nibble/tests/quant/golden.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+using test::elements;
+using test::error_of;
+using test::TemporaryDirectory;
+using ::testing::HasSubstr;
+
+std::map<std::string, bool> four_bit_linears(Decoder& decoder) {
+  std::map<std::string, bool> found;
+  decoder.visit_linears(
+      [&](Linear& linear) { found[linear.name()] = dynamic_cast<const Nf4Weight*>(&linear.weight()) != nullptr; });
+  return found;
+}
+
+// Rows of ids [batch, T] as samples, with labels if there are any.
+Batch batch_of(const Tensor& ids, const Tensor& labels, MemoryPool& pool) {
+  std::vector<Sample> samples(static_cast<size_t>(ids.dim(0)));
+  for (size_t row = 0; row < samples.size(); ++row) {
+    const auto i = static_cast<int64_t>(row);
+    for (const int64_t id : elements<int64_t>(ids.rows(i, i + 1))) samples[row].ids.push_back(static_cast<int32_t>(id));
+    if (!labels) continue;
+    for (const int64_t label : elements<int64_t>(labels.rows(i, i + 1))) {
+      samples[row].labels.push_back(static_cast<int32_t>(label));
+    }
+  }
+  return make_batch(samples, pool);
+}
+
+TEST(LoadQuantized, LinearsOfA4BitDirectoryAreMapped) {
+  NIBBLE_ASSET_OR_SKIP(oracle, "oracle-peft");
+  LocalRank rank;
+  Decoder decoder = load_decoder(oracle / "qlora-nf4-dq/base-4bit", rank.context(), load_quantized(rank.context()));
+  int four_bit = 0;
+  decoder.visit_linears([&](Linear& linear) {
+    const auto* weight = dynamic_cast<const Nf4Weight*>(&linear.weight());
+    if (weight == nullptr) return;
+    ++four_bit;
+    EXPECT_FALSE(weight->matrix().packed.writable());
+    EXPECT_FALSE(weight->matrix().absmax_codes.writable());
+  });
+  EXPECT_EQ(four_bit, 35);
+}
+
+TEST(LoadQuantized, QuantizingOnTheWayGivesWhatTheWrittenDirectoryHas) {
+  NIBBLE_ASSET_OR_SKIP(source, "stories260K-hf-bf16");
+  LocalRank rank;
+  TemporaryDirectory directory;
+  QuantizeModelOptions written;
+  written.codec.type = QuantType::fp4;
+  quantize_model(source, directory / "out", written, rank.context());
+  Decoder a = load_decoder(directory / "out", rank.context(), load_quantized(rank.context()));
+  Decoder b = load_decoder(source, rank.context(), load_quantized(rank.context(), QuantizeOnLoad{written.codec, {}}));
+  std::map<std::string, std::vector<NamedTensor>> parts;
+  a.visit_linears([&](Linear& linear) { parts[linear.name()] = linear.weight().parts(); });
+  EXPECT_EQ(parts.size(), 36u);
+  b.visit_linears([&](Linear& linear) {
+    const std::vector<NamedTensor> ours = linear.weight().parts(), &theirs = parts.at(linear.name());
+    ASSERT_EQ(ours.size(), theirs.size());
+    for (size_t i = 0; i < ours.size(); ++i) {
+      EXPECT_EQ(ours[i].name, theirs[i].name);
+      ASSERT_EQ(ours[i].value.bytes(), theirs[i].value.bytes());
+      EXPECT_EQ(std::memcmp(ours[i].value.raw(), theirs[i].value.raw(), ours[i].value.bytes()), 0) << ours[i].name;
+    }
+  });
+}
+
+TEST(LoadQuantized, SkippedModulesStayDense) {
+  NIBBLE_ASSET_OR_SKIP(source, "stories260K-hf");
+  LocalRank rank;
+  QuantizeOnLoad quantize;
+  quantize.skip_modules = {"lm_head", "up_proj"};
+  Decoder decoder = load_decoder(source, rank.context(), load_quantized(rank.context(), quantize));
+  const auto linears = four_bit_linears(decoder);
+  EXPECT_FALSE(linears.at("model.layers.0.mlp.up_proj"));
+  EXPECT_TRUE(linears.at("model.layers.0.mlp.down_proj"));
+}
+
+TEST(LoadQuantized, WithoutAskingA16BitModelStaysDense) {
+  NIBBLE_ASSET_OR_SKIP(source, "stories260K-hf");
+  LocalRank rank;
+  Decoder decoder = load_decoder(source, rank.context(), load_quantized(rank.context()));
+  for (const auto& [name, four_bit] : four_bit_linears(decoder)) EXPECT_FALSE(four_bit) << name;
+}
+
+// The whole path: a bitsandbytes file, our reader, kernels and decoder, against a loss that torch computed in f64.
+TEST(LoadQuantized, TheLossOfA4BitModelIsTorchs) {
+  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  NIBBLE_ASSET_OR_SKIP(source, "stories260K-bnb-nf4-dq");
+  LocalRank rank;
+  Decoder decoder = load_decoder(source, rank.context(), load_quantized(rank.context()));
+  const Batch batch =
+      batch_of(read_npy(golden / "input_ids.npy"), read_npy(golden / "labels.npy"), rank.context().pool);
+  ASSERT_EQ(batch.label_tokens, 97);
+  const StepContext step{.rank = rank.context(), .compute_dtype = DType::f32};
+  EXPECT_NEAR(decoder.loss_sum(batch, step) / 97, 2.2181183740463943, 2e-5);
+}
+
+// With ORACLE_PY, a Python that has what tests/oracles/requirements.txt lists: Transformers loads what we wrote and
+// computes what we compute.
+TEST(LoadQuantized, TransformersComputesTheSameWithWhatWeWrote) {
+  const char* python = std::getenv("ORACLE_PY");
+  if (python == nullptr) GTEST_SKIP() << "ORACLE_PY is not set";
+  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  NIBBLE_ASSET_OR_SKIP(source, "stories260K-hf");
+  LocalRank rank;
+  const Tensor ids = read_npy(golden / "input_ids.npy");
+  for (const QuantType type : {QuantType::nf4, QuantType::fp4}) {
+    TemporaryDirectory directory;
+    QuantizeModelOptions options;
+    options.codec = {type, type == QuantType::nf4, 64};
+    quantize_model(source, directory / "out", options, rank.context());
+    const std::string command = std::string(python) + " " + NIBBLE_SOURCE_DIR + "/tests/oracles/load_4bit.py " +
+                                (directory / "out").string() + " " + (golden / "input_ids.npy").string() + " " +
+                                (directory / "logits.npy").string() + " >" + (directory / "log").string() + " 2>&1";
+    ASSERT_EQ(std::system(command.c_str()), 0) << test::read_bytes(directory / "log");
+    Decoder decoder = load_decoder(directory / "out", rank.context(), load_quantized(rank.context()));
+    const StepContext step{.rank = rank.context(), .compute_dtype = DType::f32};
+    std::vector<float> ours;
+    decoder.logits(batch_of(ids, Tensor(), rank.context().pool), step, [&](int64_t, const Tensor& chunk) {
+      const std::vector<float> values = elements<float>(chunk);
+      ours.insert(ours.end(), values.begin(), values.end());
+    });
+    const std::vector<float> theirs = elements<float>(read_npy(directory / "logits.npy"));
+    ASSERT_EQ(ours.size(), theirs.size());
+    double largest = 0;
+    for (size_t i = 0; i < ours.size(); ++i) {
+      largest = std::max(largest, std::abs(static_cast<double>(ours[i]) - static_cast<double>(theirs[i])));
+    }
+    EXPECT_LT(largest, 1e-3);
+    RecordProperty("largest_difference", std::to_string(largest));
+  }
+}
+
+TEST(LoadQuantized, AShapeThatIsNotTheConfigsIsNamed) {
+  NIBBLE_ASSET_OR_SKIP(source, "stories260K-bnb-nf4-dq");
+  LocalRank rank;
+  TemporaryDirectory directory;
+  fs::copy_file(source / "model.safetensors", directory / "model.safetensors");
+  std::string config = read_text_file(source / "config.json");
+  const size_t at = config.find("172");
+  test::write_bytes(directory / "config.json", config.replace(at, 3, "168"));
+  EXPECT_THAT(
+      error_of<InputError>([&] { load_decoder(directory.path(), rank.context(), load_quantized(rank.context())); }),
+      HasSubstr("is a 4-bit matrix [172, 64], config.json makes it [168, 64]"));
+}
+
+TEST(LoadQuantized, APackedWeightNobodyAsksForIsReported) {
+  NIBBLE_ASSET_OR_SKIP(source, "stories260K-bnb-nf4-dq");
+  LocalRank rank;
+  TemporaryDirectory directory;
+  fs::copy_file(source / "model.safetensors", directory / "model.safetensors");
+  std::string config = read_text_file(source / "config.json");
+  const std::string layers = "\"num_hidden_layers\": 5";
+  test::write_bytes(directory / "config.json",
+                    config.replace(config.find(layers), layers.size(), "\"num_hidden_layers\": 4"));
+  EXPECT_THAT(
+      error_of<InputError>([&] { load_decoder(directory.path(), rank.context(), load_quantized(rank.context())); }),
+      HasSubstr("model.layers.4."));
+}
+
+}  // namespace
+}  // namespace nibble
