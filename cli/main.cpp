@@ -52,13 +52,19 @@ int main(int argc, char** argv) {
   app.failure_message([](const CLI::App*, const CLI::Error&) { return std::string(); });
   app.get_formatter()->column_width(34);
 
+  add_train_command(app);
   add_validate_command(app);
   add_preview_command(app);
+  add_quantize_command(app);
+  add_merge_command(app);
   add_generate_command(app);
   add_chat_command(app);
   add_eval_command(app);
   add_logits_command(app);
   add_gradients_command(app);
+  add_init_command(app);
+  add_inspect_command(app);
+  add_recipes_command(app);
 
   try {
     app.parse(argc, argv);

@@ -8,6 +8,7 @@
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/models/load.h"
+#include "nibble/quant/load_quantized.h"
 
 namespace nibble {
 
@@ -65,9 +66,9 @@ AttachedAdapter open_adapter(Decoder& model, const ModelRecipe& base, const Adap
 }
 
 Decoder open_base(const ModelRecipe& base, RankContext& rank) {
-  if (base.quantize)
-    throw UsageError("quantizing while loading is not wired up", "use a 16-bit base", "model.quantize");
-  return load_decoder(base.path, rank);
+  std::optional<QuantizeOnLoad> quantize;
+  if (base.quantize) quantize = {{*base.quantize, base.double_quant, base.block_size}, base.skip_modules};
+  return load_decoder(base.path, rank, load_quantized(rank, quantize));
 }
 
 Decoder open_model(const ModelRecipe& base, const std::string& adapter, Train train, RankContext& rank) {

@@ -1,0 +1,121 @@
+// nibble inspect: what a file or directory is.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "nibble/cli/commands.h"
+#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/json_file.h"
+#include "nibble/core/io/npy.h"
+#include "nibble/core/models/decoder_config.h"
+#include "nibble/core/train/checkpoint.h"
+
+namespace nibble::cli {
+
+namespace {
+
+using nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+ordered_json tensor_row(const std::string& name, const Tensor& tensor) {
+  return {{"name", name}, {"dtype", dtype_name(tensor.dtype())}, {"shape", tensor.shape()}, {"bytes", tensor.bytes()}};
+}
+
+template <typename Source>
+ordered_json tensor_rows(const Source& source) {
+  ordered_json rows = ordered_json::array();
+  for (const std::string& name : source.names()) rows.push_back(tensor_row(name, source.at(name)));
+  return rows;
+}
+
+ordered_json inspect_model(const fs::path& path) {
+  const CheckpointDir checkpoint(path);
+  const nlohmann::json config = parse_json(checkpoint.config_text(), (path / "config.json").string());
+  ordered_json said = {{"kind", "model"}, {"model_type", config.value("model_type", "")}};
+  for (const char* key :
+       {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"}) {
+    if (config.contains(key)) said[key] = config[key];
+  }
+  said["quantization"] =
+      config.contains("quantization_config") ? ordered_json(config["quantization_config"]) : ordered_json();
+  said["bytes"] = checkpoint.total_bytes();
+  said["tensors"] = tensor_rows(checkpoint);
+  return said;
+}
+
+ordered_json inspect_adapter(const fs::path& path) {
+  const SafetensorsFile file((path / "adapter_model.safetensors").string());
+  return {
+      {"kind", "adapter"}, {"config", read_json_file(path / "adapter_config.json")}, {"tensors", tensor_rows(file)}};
+}
+
+ordered_json inspect_checkpoint(const fs::path& path) {
+  const TrainingState state = read_checkpoint_state(path);
+  ordered_json said = {{"kind", "checkpoint"}, {"step", state.step}};
+  if (state.best_loss) said["best"] = {{"step", state.best_step}, {"loss", *state.best_loss}};
+  for (const auto& [name, value] : state.settings) said["settings"][name] = parse_json(value, name);
+  return said;
+}
+
+ordered_json inspect_run(const fs::path& path) {
+  ordered_json said = {{"kind", "run"}, {"recipe", read_json_file(path / "recipe.json")}};
+  if (const auto newest = newest_checkpoint(path / "checkpoints", Observer{})) {
+    said["checkpoint"] = newest->path.string();
+    said["step"] = newest->state.step;
+  }
+  return said;
+}
+
+ordered_json inspect(const fs::path& path) {
+  if (!fs::exists(path)) throw IoError(path.string(), "does not exist", "check the path");
+  if (fs::is_directory(path)) {
+    if (fs::exists(path / "manifest.json")) return inspect_checkpoint(path);
+    if (fs::exists(path / "adapter_config.json")) return inspect_adapter(path);
+    if (fs::exists(path / "recipe.json")) return inspect_run(path);
+    if (fs::exists(path / "config.json")) return inspect_model(path);
+    throw InputError(path.string(), "is no model, adapter, run or checkpoint");
+  }
+  if (path.extension() == ".safetensors") {
+    const SafetensorsFile file(path.string());
+    return {{"kind", "safetensors"}, {"metadata", file.metadata()}, {"tensors", tensor_rows(file)}};
+  }
+  if (path.extension() == ".npy") return {{"kind", "npy"}, {"tensors", {tensor_row("", read_npy(path))}}};
+  throw InputError(path.string(), "is of no kind that is known", "give a .safetensors or .npy file, or a directory");
+}
+
+void print(const ordered_json& said) {
+  for (const auto& [key, value] : said.items()) {
+    if (key != "tensors")
+      std::printf("%-20s %s\n", key.c_str(),
+                  value.is_string() ? value.get<std::string>().c_str() : value.dump().c_str());
+  }
+  if (!said.contains("tensors")) return;
+  uint64_t bytes = 0;
+  for (const ordered_json& row : said["tensors"]) {
+    std::printf("  %-5s %-16s %12llu  %s\n", row["dtype"].get<std::string>().c_str(), row["shape"].dump().c_str(),
+                row["bytes"].get<unsigned long long>(), row["name"].get<std::string>().c_str());
+    bytes += row["bytes"].get<uint64_t>();
+  }
+  std::printf("%zu tensors, %llu bytes\n", said["tensors"].size(), static_cast<unsigned long long>(bytes));
+}
+
+}  // namespace
+
+void add_inspect_command(CLI::App& app) {
+  auto path = std::make_shared<std::string>();
+  auto json = std::make_shared<bool>(false);
+  CLI::App* command = app.add_subcommand("inspect", "What a file or directory is: shapes, dtypes, sizes, state");
+  command->add_option("path", *path, "Model, adapter, run or checkpoint directory; .safetensors or .npy file")
+      ->required();
+  command->add_flag("--json", *json, "One JSON object on stdout");
+  command->footer("Example: nibble inspect runs/mine/checkpoints/step-100");
+  command->callback([path, json] {
+    const ordered_json said = inspect(*path);
+    *json ? static_cast<void>(std::printf("%s\n", said.dump().c_str())) : print(said);
+  });
+}
+
+}  // namespace nibble::cli

@@ -1,0 +1,56 @@
+// nibble merge: an adapter into its base, one tensor at a time.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "nibble/cli/commands.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/recipes/merge_model.h"
+
+namespace nibble::cli {
+
+namespace {
+
+struct Flags {
+  MergeRequest request;
+  bool json = false;
+};
+
+void run(const Flags& flags) {
+  LocalRank rank;
+  const MergeReport report = merge_model(flags.request, rank.context());
+  if (flags.json) {
+    const nlohmann::ordered_json said = {
+        {"modules", report.modules}, {"max_change", report.max_change}, {"mean_change", report.mean_change}};
+    std::printf("%s\n", said.dump().c_str());
+    return;
+  }
+  std::printf("merged %lld modules into %s; weights changed by %.3g on average, %.3g at most\n",
+              static_cast<long long>(report.modules), flags.request.out.c_str(), report.mean_change, report.max_change);
+}
+
+}  // namespace
+
+void add_merge_command(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  MergeRequest& request = flags->request;
+  CLI::App* command = app.add_subcommand("merge", "Merge an adapter into its base: a model directory without adapter");
+  command->add_option("--adapter", request.adapter, "PEFT adapter directory")->required();
+  command->add_option("--model", request.model, "Base model (default: the one that the adapter names)");
+  command->add_option("--out", request.out, "Directory to write")->required();
+  command
+      ->add_option("--base", request.base,
+                   "Weights to merge into: dequantized (what a 4-bit adapter was trained against) or original")
+      ->check(CLI::IsMember({"dequantized", "original"}));
+  command->add_option("--dtype", request.dtype, "Dtype of the result: bf16, f16, f32 or nf4")
+      ->check(CLI::IsMember({"bf16", "f16", "f32", "nf4"}))
+      ->capture_default_str();
+  command->add_flag("--force", request.force, "Replace an existing directory");
+  command->add_flag("--json", flags->json, "One JSON object on stdout");
+  command->footer("Example: nibble merge --adapter runs/mine/adapter --model llama-nf4 --out llama-mine");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace nibble::cli

@@ -1,0 +1,72 @@
+// nibble quantize: a 16/32-bit model directory as a 4-bit one in the layout of bitsandbytes.
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "nibble/cli/commands.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/quant/quantize_model.h"
+#include "nibble/quant/tables.h"
+
+namespace nibble::cli {
+
+namespace {
+
+struct Flags {
+  std::string model, out, type = "nf4";
+  QuantizeModelOptions options;
+  std::vector<std::string> skip;
+  int threads = 0;
+  bool json = false;
+};
+
+void show_progress(const std::string& tensor, uint64_t done, uint64_t total) {
+  std::fprintf(stderr, "\r\033[K%3.0f%% %s", 100.0 * static_cast<double>(done) / static_cast<double>(total),
+               tensor.c_str());
+  if (done == total) std::fputs("\r\033[K", stderr);
+}
+
+void run(Flags flags) {
+  flags.options.codec.type = *find_quant_type(flags.type);
+  if (!flags.skip.empty()) flags.options.skip_modules = flags.skip;
+  if (isatty(STDERR_FILENO) == 1) flags.options.progress = show_progress;
+  LocalRank rank(flags.threads);
+  const QuantizeModelReport report = quantize_model(flags.model, flags.out, flags.options, rank.context());
+  if (flags.json) {
+    const nlohmann::ordered_json said = {{"quantized", report.quantized},
+                                         {"copied", report.copied},
+                                         {"source_bytes", report.source_bytes},
+                                         {"bytes", report.bytes}};
+    std::printf("%s\n", said.dump().c_str());
+    return;
+  }
+  std::printf("%s: %lld tensors in 4 bits, %lld as they were; %.1f MB instead of %.1f MB\n", flags.out.c_str(),
+              static_cast<long long>(report.quantized), static_cast<long long>(report.copied),
+              static_cast<double>(report.bytes) / 1e6, static_cast<double>(report.source_bytes) / 1e6);
+}
+
+}  // namespace
+
+void add_quantize_command(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  QuantizeOptions& codec = flags->options.codec;
+  CLI::App* command = app.add_subcommand("quantize", "Write a 4-bit copy of a model that bitsandbytes can load");
+  command->add_option("--model", flags->model, "Hugging Face model directory, 16/32-bit")->required();
+  command->add_option("--out", flags->out, "Directory to write")->required();
+  command->add_option("--type", flags->type, "nf4 or fp4")->check(CLI::IsMember({"nf4", "fp4"}))->capture_default_str();
+  command->add_flag("--double-quant,!--no-double-quant", codec.double_quant, "Quantize the scales as well (default)");
+  command->add_option("--block-size", codec.block_size, "Weights that share a scale: 32, 64, ..., 4096")
+      ->capture_default_str();
+  command->add_option("--skip", flags->skip, "Modules kept as they are (default: the head)")->delimiter(',');
+  command->add_option("--threads", flags->threads, "Threads (0: all cores)")->check(CLI::NonNegativeNumber);
+  command->add_flag("--force", flags->options.force, "Replace an existing directory");
+  command->add_flag("--json", flags->json, "One JSON object on stdout");
+  command->footer("Example: nibble quantize --model llama --out llama-nf4");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace nibble::cli

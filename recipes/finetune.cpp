@@ -1,0 +1,45 @@
+// Fine-tuning: QLoRA, LoRA and full are the same code with sections of the recipe present or absent.
+
+#include "nibble/core/models/load.h"
+#include "nibble/recipes/export_model.h"
+#include "nibble/recipes/loop.h"
+#include "nibble/recipes/open_model.h"
+#include "nibble/recipes/recompute_policy.h"
+#include "nibble/recipes/tokenizers.h"
+#include "nibble/recipes/train.h"
+#include "nibble/recipes/training_data.h"
+
+namespace nibble {
+
+void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer) {
+  const DecoderConfig config = model_config(recipe.model);
+  const Encoder encoder = open_encoder(tokenizer_path_of(recipe.model), recipe.data.chat_template, config.vocab_size);
+  const TrainingData data(recipe, encoder, observer);
+
+  RunOptions options = run_options(recipe, data.total_steps());
+  options.settings["data.fingerprint"] = "\"" + data.fingerprint() + "\"";
+  options.settings["model.fingerprint"] = "\"" + base_fingerprint(recipe.model.path) + "\"";
+  Run run = Run::open(options, rank, observer);  // lock, newest valid checkpoint, metrics
+
+  Decoder model = open_base(recipe.model, rank);
+  std::optional<AttachedAdapter> adapter;
+  if (recipe.adapter) {
+    adapter = open_adapter(model, recipe.model, *recipe.adapter, rank, observer);
+  } else {
+    make_trainable(model, rank);
+  }
+  model.set_recompute(recompute_policy(recipe, config));
+  run_steps(run, model, data, recipe, rank);  // resumes where the checkpoint says
+
+  if (adapter) {
+    save_adapter(model, *adapter, run.dir() / "adapter", true);  // written, read back, compared
+  } else {
+    export_model(model, recipe.model.path, recipe.model.path, run.dir() / "model", rank);
+  }
+}
+
+void train(const Recipe& recipe, RankContext& rank, const Observer& observer) {
+  recipe.pretrains() ? pretrain(recipe, rank, observer) : finetune(recipe, rank, observer);
+}
+
+}  // namespace nibble
