@@ -53,11 +53,12 @@ void read_sizes(const ConfigReader& file, const Family& family, DecoderConfig& c
   config.width = file.integer(keys.width, 1, kMaxWidth);
   config.layers = file.integer(keys.layers, 1, kMaxLayers);
   config.heads = file.integer(keys.heads, 1, kMaxWidth);
-  config.mlp_width = file.integer(keys.mlp_width, 1, kMaxWidth);
+  config.mlp_width = file.integer(keys.mlp_width, 1, kMaxWidth,
+                                  family.mlp_share > 0 ? std::optional(family.mlp_share * config.width) : std::nullopt);
   config.max_positions = file.integer(keys.max_positions, 1, kMaxPositions, family.max_positions);
 
-  const bool as_heads = family.kv_heads == 0 || file.is_null("num_key_value_heads");
-  config.kv_heads = file.integer("num_key_value_heads", 1, kMaxWidth, as_heads ? config.heads : family.kv_heads);
+  const bool as_heads = family.kv_heads == 0 || file.is_null(keys.kv_heads);
+  config.kv_heads = file.integer(keys.kv_heads, 1, kMaxWidth, as_heads ? config.heads : family.kv_heads);
   if (config.heads % config.kv_heads != 0) {
     file.fail(keys.heads, "is " + std::to_string(config.heads) + ", no multiple of num_key_value_heads, " +
                               std::to_string(config.kv_heads));
@@ -101,6 +102,7 @@ RopeConfig read_rope(const ConfigReader& file, const ConfigReader* scaling, cons
 
 // Transformers 5 writes rope_parameters (one, or one for each layer type), published files rope_scaling or nothing.
 void read_ropes(const ConfigReader& file, const Family& family, DecoderConfig& config) {
+  if (!family.rope) return;
   std::optional<ConfigReader> scaling = file.object("rope_parameters");
   if (!scaling) scaling = file.object("rope_scaling");
   if (scaling && scaling->has("full_attention")) {
@@ -144,7 +146,7 @@ void read_layers(const ConfigReader& file, const Family& family, DecoderConfig& 
     const bool sliding = types.empty() ? windowed(file, family, static_cast<int64_t>(l))
                                        : choose(file, "layer_types", types[l], kLayerTypes);
     config.layer[l].window = sliding ? window : 0;
-    config.layer[l].rotary = sliding && config.rope.size() > 1 ? 1 : 0;
+    config.layer[l].rotary = sliding && config.rope.size() > 1 ? 1 : family.rope ? 0 : -1;
   }
 }
 
@@ -152,19 +154,16 @@ void read_arithmetic(const ConfigReader& file, const Family& family, DecoderConf
   const ConfigKeys& keys = family.keys;
   config.norm = family.norm;
   config.norm.eps = static_cast<float>(file.number(keys.norm_eps, 1e-12, 1, static_cast<double>(family.norm.eps)));
-  const std::string activation =
-      family.activation_is.empty() ? file.text(keys.activation, family.activation) : std::string(family.activation_is);
-  config.activation = choose(file, keys.activation, activation, kActivations);
+  config.activation = choose(file, keys.activation, file.text(keys.activation, family.activation), kActivations);
   config.gated_mlp = family.gated_mlp;
   config.parallel_residual = family.parallel_residual;
   config.qk_norm = family.qk_norm;
-  config.output_bias = file.boolean("attention_bias", false) && !family.qkv_bias;
+  config.output_bias = family.biases || (file.boolean("attention_bias", false) && !family.qkv_bias);
   config.qkv_bias = family.qkv_bias || config.output_bias;
-  config.mlp_bias = file.boolean("mlp_bias", false);
+  config.mlp_bias = family.biases || file.boolean("mlp_bias", false);
   config.tied_head = file.boolean("tie_word_embeddings", family.tied_head);
   config.attention_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_size)));
-  config.attention_softcap = family.attention_softcap;
-  config.logit_softcap = family.logit_softcap;
+  config.position_offset = family.position_offset;
   if (family.scaled_embedding) config.embedding_scale = std::sqrt(static_cast<float>(config.width));
   config.initializer_range = static_cast<float>(file.number("initializer_range", 0, 100, 0.02));
 }
@@ -188,6 +187,7 @@ DecoderConfig parse(const nlohmann::json& json, const std::string& place) {
   read_layers(file, family, config);
   read_arithmetic(file, family, config);
   read_special_ids(file, config);
+  if (family.finish) family.finish(file, config);
   return config;
 }
 

@@ -47,14 +47,15 @@ struct DecoderConfig {
   bool qkv_bias = false, output_bias = false, mlp_bias = false, head_bias = false;
   int64_t qkv_groups = 1;  ///< layout of a fused projection, see AttentionConfig
 
-  std::vector<RopeConfig> rope;    ///< one for each kind of layer
-  std::vector<LayerConfig> layer;  ///< [L]
-  float attention_scale = 0;       ///< of the scores
-  float attention_softcap = 0;     ///< 0 = off
-  float logit_softcap = 0;         ///< 0 = off
-  float embedding_scale = 1;       ///< multiplies the embeddings (Gemma: sqrt(D))
-  int64_t position_offset = 0;     ///< row of the learned positions that belongs to position 0 (OPT: 2)
-  bool tied_head = false;          ///< the head is the embedding
+  std::vector<RopeConfig> rope;     ///< one for each kind of layer
+  std::vector<LayerConfig> layer;   ///< [L]
+  float attention_scale = 0;        ///< of the scores
+  float attention_softcap = 0;      ///< 0 = off
+  float logit_softcap = 0;          ///< 0 = off
+  float embedding_scale = 1;        ///< multiplies the embeddings (Gemma: sqrt(D))
+  bool transposed_linears = false;  ///< weights of Linears but the head are stored [in, out] (Conv1D of GPT-2)
+  int64_t position_offset = 0;      ///< row of the learned positions that belongs to position 0 (OPT: 2)
+  bool tied_head = false;           ///< the head is the embedding
 
   float initializer_range = 0.02f;  ///< standard deviation of random weights
   int32_t bos_id = -1;              ///< -1 = none

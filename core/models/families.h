@@ -10,6 +10,8 @@
 
 namespace nibble {
 
+class ConfigReader;
+
 /// How a family says which layers see only the last `sliding_window` positions.
 enum class WindowRule : uint8_t {
   none,        ///< no window, whatever the file says
@@ -22,7 +24,7 @@ enum class WindowRule : uint8_t {
 struct ConfigKeys {
   std::string_view width = "hidden_size", layers = "num_hidden_layers", heads = "num_attention_heads";
   std::string_view mlp_width = "intermediate_size", max_positions = "max_position_embeddings";
-  std::string_view norm_eps = "rms_norm_eps", activation = "hidden_act";
+  std::string_view kv_heads = "num_key_value_heads", norm_eps = "rms_norm_eps", activation = "hidden_act";
   std::string_view rotary_share = "partial_rotary_factor", rope_base = "rope_theta";
 };
 
@@ -35,21 +37,25 @@ struct Family {
 
   NormConfig norm = {.kind = NormKind::rms, .eps = 1e-6f};
   std::string_view activation = "silu";  ///< when absent
-  std::string_view activation_is;        ///< whatever the file says (Gemma 1), empty = as the file says
   bool gated_mlp = true;
   bool parallel_residual = false;
   bool qk_norm = false;
+  bool biases = false;            ///< every Linear but the head
   bool qkv_bias = false;          ///< always; `attention_bias` in the file adds all four
   bool tied_head = false;         ///< when absent
   bool scaled_embedding = false;  ///< embeddings times sqrt(D)
   int64_t kv_heads = 0;           ///< when absent; 0 = as many as heads
+  int64_t mlp_share = 0;          ///< F / D when absent; 0 = the file must say F
   int64_t head_size = 0;          ///< when absent; 0 = D / H
   int64_t max_positions = 2048;   ///< when absent
-  double rope_base = 10000;       ///< when absent
-  double rotary_share = 1;        ///< when absent
+  int64_t position_offset = 0;    ///< of learned positions
+  bool rope = true;
+  double rope_base = 10000;  ///< when absent
+  double rotary_share = 1;   ///< when absent
   WindowRule window_rule = WindowRule::none;
-  int64_t window = 0;                              ///< when sliding_window is absent (null means none)
-  float attention_softcap = 0, logit_softcap = 0;  ///< when absent
+  int64_t window = 0;  ///< when sliding_window is absent (null means none)
+  /// What depends on flags of the family's own; null = nothing does.
+  void (*finish)(const ConfigReader& file, DecoderConfig& config) = nullptr;
 };
 
 /// All of them.

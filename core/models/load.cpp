@@ -21,6 +21,15 @@ bool is_known_buffer(const std::string& name) {
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
+// Dense weights of what `parameter` makes, stored as the family stores them.
+LinearWeightMaker dense_maker(const DecoderConfig& config, const ParameterMaker& parameter) {
+  return [&config, parameter](const std::string& module, const Shape& shape) {
+    const bool transposed = config.transposed_linears && module != config.names.head;
+    const Shape stored = transposed ? Shape{shape[1], shape[0]} : shape;
+    return std::make_unique<DenseWeight>(parameter(module + ".weight", stored), transposed);
+  };
+}
+
 // Hands the tensors of a checkpoint to a model that is being built, and remembers which were asked for.
 class Loader {
  public:
@@ -35,10 +44,6 @@ class Loader {
       value = wide;
     }
     return std::make_shared<Parameter>(Parameter{.name = name, .value = value, .gradient = {}});
-  }
-
-  std::unique_ptr<LinearWeight> dense(const std::string& module, const Shape& shape) {
-    return std::make_unique<DenseWeight>(parameter(module + ".weight", shape));
   }
 
   // A tied head that is in the file all the same must be the embedding.
@@ -127,10 +132,12 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
   const CheckpointDir checkpoint(directory);
   const DecoderConfig config = read_decoder_config(directory);
   Loader loader(checkpoint, config, rank.pool);
-  LinearWeightMaker linear = [&](const std::string& module, const Shape& shape) { return loader.dense(module, shape); };
+  const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
+    return loader.parameter(name, shape);
+  };
+  LinearWeightMaker linear = dense_maker(config, parameter);
   if (options.wrap_linear) linear = options.wrap_linear(checkpoint, linear);
-  Decoder decoder(
-      config, linear, [&](const std::string& name, const Shape& shape) { return loader.parameter(name, shape); }, rank);
+  Decoder decoder(config, linear, parameter, rank);
   loader.check_tied_head();
   loader.check_nothing_left(options.expects);
   return decoder;
@@ -140,10 +147,7 @@ Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& 
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
     return random_parameter(config, seed, name, shape, rank.pool);
   };
-  const LinearWeightMaker linear = [&](const std::string& module, const Shape& shape) {
-    return std::make_unique<DenseWeight>(parameter(module + ".weight", shape));
-  };
-  return Decoder(config, linear, parameter, rank);
+  return Decoder(config, dense_maker(config, parameter), parameter, rank);
 }
 
 Decoder plan_decoder(const DecoderConfig& config, RankContext& rank) {
@@ -151,10 +155,7 @@ Decoder plan_decoder(const DecoderConfig& config, RankContext& rank) {
     return std::make_shared<Parameter>(
         Parameter{.name = name, .value = Tensor::planned(shape, DType::f32), .gradient = {}});
   };
-  const LinearWeightMaker linear = [&](const std::string& module, const Shape& shape) {
-    return std::make_unique<DenseWeight>(parameter(module + ".weight", shape));
-  };
-  return Decoder(config, linear, parameter, rank);
+  return Decoder(config, dense_maker(config, parameter), parameter, rank);
 }
 
 void make_trainable(Decoder& decoder, RankContext& rank) {

@@ -88,7 +88,8 @@ TEST_P(Families, RecomputedLayersGiveTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Oracle, Families,
-                         ::testing::Values("llama2", "llama3-scaling", "mistral-window", "qwen2", "qwen3"),
+                         ::testing::Values("llama2", "llama3-scaling", "mistral-window", "qwen2", "qwen3", "gemma1",
+                                           "gemma2", "phi3", "gptneox-parallel", "falcon-7b-form", "gpt2", "opt"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::replace(name.begin(), name.end(), '-', '_');

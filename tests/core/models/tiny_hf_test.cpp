@@ -36,7 +36,9 @@ TEST_P(TinyHf, LogitsAreThoseOfTransformers) {
   expect_logits(directory.path(), assets / (GetParam() + "_logits.json"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TinyHf, ::testing::Values("tiny_llama", "tiny_mistral", "tiny_qwen2"),
+INSTANTIATE_TEST_SUITE_P(Models, TinyHf,
+                         ::testing::Values("tiny_llama", "tiny_mistral", "tiny_qwen2", "tiny_gptneox",
+                                           "tiny_falcon_mq"),
                          [](const auto& test) { return test.param; });
 
 TEST(TinyHfShards, AnIndexAndTwoShardsAreOneModel) {
