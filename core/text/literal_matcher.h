@@ -1,13 +1,14 @@
 #pragma once
 // Finds fixed strings in a text: the special tokens that it spells.
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <utility>
 #include <vector>
+
+#include "nibble/core/text/prefix_trie.h"
 
 namespace nibble {
 
@@ -20,20 +21,16 @@ struct LiteralMatch {
 /// A set of strings, each with an id.
 class LiteralMatcher {
  public:
-  /// Adds `literal`; the first id given to a string stays. An empty string is left out.
-  void add(std::string_view literal, int32_t id);
+  LiteralMatcher() = default;
+  explicit LiteralMatcher(std::vector<std::pair<std::string, int32_t>> literals) : trie_(std::move(literals)) {}
 
-  bool empty() const { return literals_.empty(); }
+  bool empty() const { return trie_.empty(); }
 
   /// Matches that do not overlap, from left to right; at one place the longest.
   std::vector<LiteralMatch> find_all(std::string_view text) const;
 
-  /// The longest match that begins at `position`; id is -1 where none does.
-  LiteralMatch match_at(std::string_view text, size_t position) const;
-
  private:
-  std::unordered_map<std::string, int32_t> literals_;
-  std::array<std::vector<size_t>, 256> lengths_;  // by first byte, longest first
+  PrefixTrie trie_;
 };
 
 }  // namespace nibble

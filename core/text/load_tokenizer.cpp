@@ -1,8 +1,6 @@
-#include <fstream>
-#include <sstream>
-
 #include "nibble/core/base/error.h"
 #include "nibble/core/text/json_file.h"
+#include "nibble/core/text/json_tokenizer.h"
 #include "nibble/core/text/sentencepiece_tokenizer.h"
 #include "nibble/core/text/token_roles.h"
 #include "nibble/core/text/tokenizer.h"
@@ -13,12 +11,42 @@ namespace {
 
 namespace fs = std::filesystem;
 
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+// Transformers' LlamaTokenizer: `legacy` puts the blank in front of every part between special tokens.
 bool uses_prefix_after_special(const fs::path& directory) {
   const fs::path path = directory / "tokenizer_config.json";
-  if (!fs::is_regular_file(path)) return true;
+  if (!is_file(path)) return true;
   const nlohmann::json config = read_json_file(path);
-  const auto legacy = config.is_object() ? config.find("legacy") : config.end();
-  return legacy == config.end() || !legacy->is_boolean() || legacy->get<bool>();
+  return !config.is_object() || !config.contains("legacy") || config["legacy"] != false;
+}
+
+std::unique_ptr<Tokenizer> open_vocab_and_merges(const fs::path& directory) {
+  auto tokenizer = open_tokenizer_json(describe_vocab_and_merges(directory), (directory / "vocab.json").string());
+  const std::optional<int32_t> end = tokenizer->id_of("<|endoftext|>");
+  tokenizer->set_roles({end, end, {}, end, {}});
+  return tokenizer;
+}
+
+std::unique_ptr<Tokenizer> open_model_file(const fs::path& file) {
+  return open_sentencepiece(read_whole_file(file, kMaxTokenizerBytes), file.string(),
+                            uses_prefix_after_special(file.parent_path()));
+}
+
+std::unique_ptr<Tokenizer> open_json_file(const fs::path& file) {
+  return open_tokenizer_json(read_json_file(file), file.string());
+}
+
+std::unique_ptr<Tokenizer> open_directory(const fs::path& directory) {
+  if (is_file(directory / "tokenizer.json")) return open_json_file(directory / "tokenizer.json");
+  if (is_file(directory / "vocab.json") && is_file(directory / "merges.txt")) return open_vocab_and_merges(directory);
+  if (is_file(directory / "tokenizer.model")) return open_model_file(directory / "tokenizer.model");
+  throw InputError(directory.string(),
+                   "has no tokenizer: neither tokenizer.json, nor vocab.json with merges.txt, nor tokenizer.model",
+                   "put the tokenizer's files there or name another directory");
 }
 
 }  // namespace
@@ -28,14 +56,10 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& directory_or_file) {
   const bool is_directory = fs::is_directory(directory_or_file, ignored);
   if (!is_directory && !fs::exists(directory_or_file, ignored))
     throw IoError(directory_or_file.string(), "is not there", "give a model directory or a tokenizer file");
+  auto tokenizer = is_directory                               ? open_directory(directory_or_file)
+                   : directory_or_file.extension() == ".json" ? open_json_file(directory_or_file)
+                                                              : open_model_file(directory_or_file);
   const fs::path directory = is_directory ? directory_or_file : directory_or_file.parent_path();
-  const fs::path model = is_directory ? directory / "tokenizer.model" : directory_or_file;
-  if (!fs::is_regular_file(model, ignored))
-    throw InputError(directory.string(),
-                     "has no tokenizer: neither tokenizer.json, nor vocab.json with merges.txt, nor tokenizer.model",
-                     "put the tokenizer's files there or name another directory");
-  auto tokenizer = open_sentencepiece(read_whole_file(model, kMaxTokenizerBytes), model.string(),
-                                      uses_prefix_after_special(directory));
   tokenizer->set_roles(read_token_roles(directory, *tokenizer));
   return tokenizer;
 }

@@ -43,10 +43,12 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (static_cast<size_t>(processor_->GetPieceSize()) != pieces_.size())
       throw InputError(place, "sentencepiece counts other pieces than the file has");
     if (!prefix_after_special && model.add_dummy_prefix) bare_ = load_processor(model.bytes += kNoDummyPrefix, place);
+    std::vector<std::pair<std::string, int32_t>> controls;
     for (size_t id = 0; id < pieces_.size(); ++id) {
       ids_.emplace(pieces_[id].text, static_cast<int32_t>(id));
-      if (pieces_[id].kind == PieceKind::kControl) controls_.add(pieces_[id].text, static_cast<int32_t>(id));
+      if (pieces_[id].kind == PieceKind::kControl) controls.emplace_back(pieces_[id].text, static_cast<int32_t>(id));
     }
+    controls_ = LiteralMatcher(std::move(controls));
     const auto role = [](int id) { return id < 0 ? std::optional<int32_t>() : std::optional<int32_t>(id); };
     set_roles({role(processor_->bos_id()),
                role(processor_->eos_id()),
