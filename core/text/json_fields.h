@@ -6,7 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "nibble/core/io/json_file.h"
+
 namespace nibble {
+
+/// What a tokenizer's files may be.
+inline constexpr JsonLimits kTokenizerLimits{.max_bytes = size_t{256} << 20};
 
 class JsonFields {
  public:

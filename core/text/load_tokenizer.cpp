@@ -1,5 +1,6 @@
 #include "nibble/core/base/error.h"
-#include "nibble/core/text/json_file.h"
+#include "nibble/core/io/json_file.h"
+#include "nibble/core/text/json_fields.h"
 #include "nibble/core/text/json_tokenizer.h"
 #include "nibble/core/text/sentencepiece_tokenizer.h"
 #include "nibble/core/text/token_roles.h"
@@ -20,7 +21,7 @@ bool is_file(const fs::path& path) {
 bool uses_prefix_after_special(const fs::path& directory) {
   const fs::path path = directory / "tokenizer_config.json";
   if (!is_file(path)) return true;
-  const nlohmann::json config = read_json_file(path);
+  const nlohmann::json config = read_json_file(path, kTokenizerLimits);
   return !config.is_object() || !config.contains("legacy") || config["legacy"] != false;
 }
 
@@ -32,12 +33,12 @@ std::unique_ptr<Tokenizer> open_vocab_and_merges(const fs::path& directory) {
 }
 
 std::unique_ptr<Tokenizer> open_model_file(const fs::path& file) {
-  return open_sentencepiece(read_whole_file(file, kMaxTokenizerBytes), file.string(),
+  return open_sentencepiece(read_text_file(file, kTokenizerLimits.max_bytes), file.string(),
                             uses_prefix_after_special(file.parent_path()));
 }
 
 std::unique_ptr<Tokenizer> open_json_file(const fs::path& file) {
-  return open_tokenizer_json(read_json_file(file), file.string());
+  return open_tokenizer_json(read_json_file(file, kTokenizerLimits), file.string());
 }
 
 std::unique_ptr<Tokenizer> open_directory(const fs::path& directory) {

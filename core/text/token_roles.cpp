@@ -1,7 +1,8 @@
 #include "nibble/core/text/token_roles.h"
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/text/json_file.h"
+#include "nibble/core/io/json_file.h"
+#include "nibble/core/text/json_fields.h"
 
 namespace nibble {
 
@@ -13,7 +14,7 @@ using nlohmann::json;
 json read_object_if_there(const fs::path& path) {
   std::error_code ignored;
   if (!fs::is_regular_file(path, ignored)) return json::object();
-  json value = read_json_file(path);
+  json value = read_json_file(path, kTokenizerLimits);
   if (!value.is_object()) throw InputError(path.string(), "is not a JSON object");
   return value;
 }
@@ -72,10 +73,10 @@ std::map<std::string, std::string> read_templates(const fs::path& directory, con
   if (own_file.contains("chat_template")) take_templates(own_file["chat_template"], templates);
   std::error_code ignored;
   const fs::path single = directory / "chat_template.jinja";
-  if (fs::is_regular_file(single, ignored)) templates["default"] = read_whole_file(single, kMaxTokenizerBytes);
+  if (fs::is_regular_file(single, ignored)) templates["default"] = read_text_file(single, kTokenizerLimits.max_bytes);
   for (fs::directory_iterator entry(directory / "additional_chat_templates", ignored), end; entry != end; ++entry) {
     if (entry->path().extension() == ".jinja" && entry->is_regular_file(ignored))
-      templates[entry->path().stem().string()] = read_whole_file(entry->path(), kMaxTokenizerBytes);
+      templates[entry->path().stem().string()] = read_text_file(entry->path(), kTokenizerLimits.max_bytes);
   }
   return templates;
 }

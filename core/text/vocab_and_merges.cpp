@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/json_file.h"
 #include "nibble/core/text/byte_level.h"
 #include "nibble/core/text/json_fields.h"
-#include "nibble/core/text/json_file.h"
 #include "nibble/core/text/json_tokenizer.h"
 
 namespace nibble {
@@ -43,7 +43,7 @@ constexpr std::array kClasses = {
 
 json read_object_if_there(const fs::path& path) {
   std::error_code ignored;
-  json value = fs::is_regular_file(path, ignored) ? read_json_file(path) : json::object();
+  json value = fs::is_regular_file(path, ignored) ? read_json_file(path, kTokenizerLimits) : json::object();
   if (!value.is_object()) throw InputError(path.string(), "is not a JSON object");
   return value;
 }
@@ -61,7 +61,7 @@ const ClassForm& class_of(const json& tokenizer_config, const json& config, cons
 }
 
 json read_merges(const fs::path& path) {
-  const std::string text = read_whole_file(path, kMaxTokenizerBytes);
+  const std::string text = read_text_file(path, kTokenizerLimits.max_bytes);
   json merges = json::array();
   size_t line = 1;
   for (size_t begin = 0; begin < text.size(); ++line) {
