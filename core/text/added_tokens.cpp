@@ -53,11 +53,9 @@ AddedTokens::AddedTokens(const std::vector<AddedToken>& tokens, const Vocabulary
     for (const AddedToken& token : tokens) {
       if (token.content.empty() || special_.contains(token.content) != special) continue;
       const int32_t id = ids_.at(token.content);
-      if (token.normalized) {
-        normal.emplace_back(nibble::normalized(normalizers, token.content), id);
-      } else {
-        raw.emplace_back(token.content, id);
-      }
+      std::string spelling = token.normalized ? nibble::normalized(normalizers, token.content) : token.content;
+      (token.normalized ? normal : raw).emplace_back(spelling, id);
+      tokens_.at(id).spelling = std::move(spelling);
     }
   }
   raw_ = LiteralMatcher(std::move(raw));

@@ -21,6 +21,7 @@ struct AddedToken {
   bool rstrip = false;       ///< and that behind
   bool normalized = true;    ///< looked for in the normalized text, itself normalized
   bool special = false;      ///< left out of decoded text on request
+  std::string spelling;      ///< how it shows and decodes: the content, normalized where `normalized` says so
 };
 
 class AddedTokens {

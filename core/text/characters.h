@@ -1,6 +1,6 @@
 #pragma once
-// Classes of characters, as the tokenizers that models come with were made with: Unicode's properties (by ICU) under
-// the names of Rust's standard library and of Hugging Face's tokenizers.
+// Classes of characters, as the tokenizers that models come with were made with: Unicode's properties (by ICU) in the
+// versions of Unicode that the tables inside Hugging Face's tokenizers 0.23 have (compared for every code point).
 
 namespace nibble {
 

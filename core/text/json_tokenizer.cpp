@@ -85,7 +85,7 @@ class JsonTokenizer final : public Tokenizer {
  private:
   const std::string* find(int32_t id) const {
     const AddedToken* added = added_.find(id);
-    return added != nullptr ? &added->content : model_->vocabulary().token(id);
+    return added != nullptr ? &added->spelling : model_->vocabulary().token(id);
   }
 
   std::vector<TokenSpan> encode(std::string_view text, bool add_special, bool with_offsets) const {
