@@ -51,8 +51,6 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.failure_message([](const CLI::App*, const CLI::Error&) { return std::string(); });
   app.get_formatter()->column_width(34);
-  add_tokenize_command(app);
-  add_tokenizer_command(app);
 
   add_train_command(app);
   add_validate_command(app);
@@ -64,6 +62,8 @@ int main(int argc, char** argv) {
   add_eval_command(app);
   add_logits_command(app);
   add_gradients_command(app);
+  add_tokenize_command(app);
+  add_tokenizer_command(app);
   add_init_command(app);
   add_inspect_command(app);
   add_recipes_command(app);
