@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "nibble/tests/core/io/temporary_directory.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {

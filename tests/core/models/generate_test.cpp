@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "nibble/tests/core/io/temporary_directory.h"
 #include "nibble/tests/core/models/golden.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {

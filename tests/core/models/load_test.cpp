@@ -4,8 +4,8 @@
 
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/ops/elementwise.h"
-#include "nibble/tests/core/io/temporary_directory.h"
 #include "nibble/tests/core/models/golden.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {
