@@ -44,7 +44,7 @@ void print(const Evaluation& loss, const ExactMatch& match, const Flags& flags) 
 }
 
 void run(Flags flags) {
-  for (const std::string& file : flags.files) flags.data.eval.push_back({file, 1.0});
+  for (const std::string& file : flags.files) flags.data.train.push_back({file, 1.0});
   flags.data.format = parse_data_format(flags.format);
   flags.data.truncate = parse_truncate(flags.truncate);
   check_data_options(flags.data);

@@ -11,7 +11,7 @@ Evaluation evaluate_loss(Decoder& model, const DataOptions& options, const Encod
                          RankContext& rank) {
   BatchOptions in_order;
   in_order.order = {options.max_length, options.pack, false, 0};
-  const Batches batches(Dataset::load(options.eval, options, encoder), in_order);
+  const Batches batches(Dataset::load(options.train, options, encoder), in_order);
   return evaluate(
       model, batches.steps_in_epoch(0), [&](int64_t i) { return batches.at(i + 1, 0, rank.pool); }, compute_dtype,
       rank);
@@ -19,7 +19,7 @@ Evaluation evaluate_loss(Decoder& model, const DataOptions& options, const Encod
 
 ExactMatch exact_match(Decoder& model, const DataOptions& options, const Encoder& encoder, int64_t limit,
                        const StepContext& step) {
-  const Dataset dataset = Dataset::load(options.eval, options, encoder);
+  const Dataset dataset = Dataset::load(options.train, options, encoder);
   ExactMatch result;
   const int64_t count = limit > 0 ? std::min(limit, dataset.size()) : dataset.size();
   for (int64_t i = 0; i < count; ++i) {

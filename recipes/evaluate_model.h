@@ -9,7 +9,7 @@
 
 namespace nibble {
 
-/// Mean loss over the label tokens of `options.eval`, in file order.
+/// Mean loss over the label tokens of `options.train`, in file order.
 Evaluation evaluate_loss(Decoder& model, const DataOptions& options, const Encoder& encoder, DType compute_dtype,
                          RankContext& rank);
 
@@ -19,7 +19,7 @@ struct ExactMatch {
   double share() const { return asked == 0 ? 0 : static_cast<double>(right) / static_cast<double>(asked); }
 };
 
-/// For the first `limit` samples (0: all) of `options.eval`: the prompt (tokens before the first trained one) is
+/// For the first `limit` samples (0: all) of `options.train`: the prompt (tokens before the first trained one) is
 /// continued greedily to the length of the answer; right when all its tokens, end included, are the sample's.
 ExactMatch exact_match(Decoder& model, const DataOptions& options, const Encoder& encoder, int64_t limit,
                        const StepContext& step);

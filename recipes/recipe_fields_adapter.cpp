@@ -103,17 +103,6 @@ RecipeField layers_field() {
   return field;
 }
 
-RecipeField dora_field() {
-  RecipeField field = flag_field(
-      "adapter.use_dora", [](Recipe& r) -> bool& { return options(r).use_dora; }, "(not yet) weight-decomposed LoRA");
-  field.schema = {{"type", "boolean"}, {"const", false}};
-  field.read = [](Recipe&, const Json& value, const std::string& place) {
-    if (value == false) return;
-    throw UsageError("DoRA does not exist yet, only false is possible", "leave it out", place);
-  };
-  return field;
-}
-
 }  // namespace
 
 std::vector<RecipeField> adapter_fields() {
@@ -141,7 +130,9 @@ std::vector<RecipeField> adapter_fields() {
       flag_field(
           "adapter.use_rslora", [](Recipe& r) -> bool& { return options(r).use_rslora; },
           "count lora_alpha / sqrt(r) instead"),
-      dora_field(),
+      flag_field(
+          "adapter.use_dora", [](Recipe& r) -> bool& { return options(r).use_dora; },
+          "weight-decomposed LoRA (Liu et al. 2024)"),
       init_field(),
       pattern_field<int64_t>(
           "adapter.rank_pattern", "an object of integers from 1",

@@ -187,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"model.block_size=16", "from 32"}, BadValue{"model.quantize=nf5", "did you mean nf4"},
         BadValue{"model.quantize=nf4", "cannot be trained"}, BadValue{"model.init=c.json", "contradicts model.path"},
         BadValue{"model.compute_dtype=f16", "must be bf16 | f32"}, BadValue{"adapter.r=0", "from 1"},
-        BadValue{"adapter.lora_dropout=1", "below 1"}, BadValue{"adapter.use_dora=true", "does not exist yet"},
+        BadValue{"adapter.lora_dropout=1", "below 1"},
         BadValue{"adapter.init_lora_weights=pissa", "does not exist yet"},
         BadValue{"adapter.init_lora_weights=\"gausian\"", "must be true | false"},
         BadValue{"adapter.rank_pattern={\"a\":0}", "integers from 1"}, BadValue{"adapter.target_modules=[]", "a list"},
