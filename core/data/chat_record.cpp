@@ -42,7 +42,7 @@ struct Turn {
 
 // One call in OpenAI's form from {"name": ..., "arguments": ...}, which ShareGPT files hold as a string.
 Json function_call(const Turn& turn, const std::string& text) {
-  Json call = Json::parse(text, nullptr, false);
+  Json call = parse_embedded_json(text);
   if (call.is_array() && call.size() == 1) call = Json(call[0]);
   if (!call.is_object() || !call.contains("name")) turn.fail("is a function call, but no JSON object with a name");
   return {{"type", "function"}, {"function", std::move(call)}};
@@ -117,7 +117,7 @@ ChatMessage read_message(const Turn& turn, bool share_gpt) {
 std::string read_tools(const JsonRecord& record) {
   const Json* tools = record.find("tools");
   if (tools == nullptr || (tools->is_string() && tools->get_ref<const std::string&>().empty())) return "";
-  const Json parsed = tools->is_string() ? Json::parse(tools->get<std::string>(), nullptr, false) : *tools;
+  const Json parsed = tools->is_string() ? parse_embedded_json(tools->get<std::string>()) : *tools;
   if (!parsed.is_array()) record.fail("field \"tools\" is no JSON array");
   return parsed.empty() ? "" : parsed.dump();
 }

@@ -7,22 +7,20 @@ namespace nibble {
 
 namespace {
 
-// A record of nothing but brackets would take some 80 bytes of memory for each.
-void check_depth(const std::string& path, const RawRecord& raw) {
+// The byte at which brackets get too deep, or npos. A record of nothing but brackets would take some 80 bytes of memory
+// for each.
+size_t find_too_deep(const std::string& text) {
   int depth = 0;
-  const std::string& text = raw.text;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '"') {
       for (++i; i < text.size() && text[i] != '"'; ++i) i += text[i] == '\\';
     } else if (text[i] == '{' || text[i] == '[') {
-      if (++depth > JsonRecord::kMaxDepth) {
-        throw InputError(record_place(path, raw, i),
-                         "more than " + std::to_string(JsonRecord::kMaxDepth) + " brackets inside each other");
-      }
+      if (++depth > JsonRecord::kMaxDepth) return i;
     } else if (text[i] == '}' || text[i] == ']') {
       --depth;
     }
   }
+  return std::string::npos;
 }
 
 // "[json.exception.parse_error.101] parse error at ...: syntax error while parsing value - invalid literal; last read:
@@ -36,12 +34,20 @@ std::string parse_reason(const std::string& message) {
 
 }  // namespace
 
+Json parse_embedded_json(const std::string& text) {
+  if (find_too_deep(text) != std::string::npos) return Json(Json::value_t::discarded);
+  return Json::parse(text, nullptr, false);
+}
+
 JsonRecord::JsonRecord(const std::string& path, const RawRecord& raw, const std::map<std::string, std::string>& fields)
     : path_(path), raw_(raw), fields_(fields) {
   if (const size_t bad = first_invalid_utf8(raw.text); bad < raw.text.size()) {
     throw InputError(record_place(path, raw, bad), "is not UTF-8", "save the file as UTF-8, or set data.skip_bad");
   }
-  check_depth(path, raw);
+  if (const size_t deep = find_too_deep(raw.text); deep != std::string::npos) {
+    throw InputError(record_place(path, raw, deep),
+                     "more than " + std::to_string(kMaxDepth) + " brackets inside each other");
+  }
   try {
     object_ = Json::parse(raw.text);
   } catch (const Json::parse_error& error) {

@@ -12,6 +12,9 @@ namespace nibble {
 /// Keeps the order of the file's keys, which chat templates show.
 using Json = nlohmann::ordered_json;
 
+/// JSON that a record holds as a string; discarded (no object, array, ...) where it is not JSON or too deep.
+Json parse_embedded_json(const std::string& text);
+
 class JsonRecord {
  public:
   /// Brackets inside brackets at most.

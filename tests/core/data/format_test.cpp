@@ -189,6 +189,8 @@ TEST(Format, BadRecordsAreNamedWithPlaceAndReason) {
        "messages[0].content[0] has type \"image\""},
       {DataFormat::chat, R"({"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]})", "must be 0 or 1"},
       {DataFormat::chat, R"({"tools": "f", "messages": [{"role": "user", "content": "a"}]})", "\"tools\" is no JSON"},
+      {DataFormat::chat, "{\"tools\": \"" + std::string(100, '[') + std::string(100, ']') + "\", \"messages\": [{}]}",
+       "\"tools\" is no JSON"},
       {DataFormat::tokens, R"({"input_ids": []})", "field \"input_ids\" is empty"},
       {DataFormat::tokens, R"({"input_ids": [1, 2.5]})", "\"input_ids[1]\" is number, expected a whole number"},
       {DataFormat::tokens, R"({"input_ids": [1, 258]})", "input_ids[1] is 258, outside the vocabulary of 258"},
