@@ -27,6 +27,10 @@ std::string onig_message(int code, OnigErrorInfo* info = nullptr) {
   return {reinterpret_cast<const char*>(buffer), static_cast<size_t>(length)};
 }
 
+bool inside_character(std::string_view text, size_t position) {
+  return position < text.size() && (static_cast<unsigned char>(text[position]) & 0xC0) == 0x80;
+}
+
 struct RegionDeleter {
   void operator()(OnigRegion* region) const { onig_region_free(region, 1); }
 };
@@ -77,6 +81,8 @@ class RegularExpression final : public Pattern {
       if (searches % 256 == 0 && std::chrono::steady_clock::now() > deadline)
         throw InputError(place_, "takes too long on a text", "the expression backtracks too much");
       const auto first = static_cast<size_t>(region->beg[0]), last = static_cast<size_t>(region->end[0]);
+      if (inside_character(text, first) || inside_character(text, last))
+        throw InputError(place_, "matches inside of a character");
       // An empty match right behind the last match is none; the search goes on one character later.
       if (first == last) {
         if (!(after_match && matches.back().end == last)) matches.push_back({first, last});

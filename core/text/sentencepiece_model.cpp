@@ -158,25 +158,33 @@ void check_charsmap(std::string_view blob, const Walker& walker) {
   }
 }
 
-void read_normalizer(Walker walker, bool& add_dummy_prefix) {
+void read_normalizer(Walker walker, SentencePieceNormalizer& normalizer) {
   Field field;
   while (walker.next(field)) {
     if (field.number == 2) {
       walker.expect(field, kBytes);
       check_charsmap(field.bytes, walker);
+      normalizer.charsmap = field.bytes;
     } else if (field.number >= 3 && field.number <= 5) {
       walker.expect(field, kVarint);
-      if (field.number == 3) add_dummy_prefix = field.value != 0;
+      bool& flag = field.number == 3   ? normalizer.add_dummy_prefix
+                   : field.number == 4 ? normalizer.remove_extra_whitespaces
+                                       : normalizer.escape_whitespaces;
+      flag = field.value != 0;
     }
   }
 }
 
-void read_trainer(Walker walker, bool& byte_fallback) {
+void read_trainer(Walker walker, SentencePieceModel& model) {
   Field field;
   while (walker.next(field)) {
-    if (field.number == 35) {
-      walker.expect(field, kVarint);
-      byte_fallback = field.value != 0;
+    if (field.number != 3 && field.number != 24 && field.number != 35) continue;
+    walker.expect(field, kVarint);
+    if (field.number == 3) {
+      if (field.value < 1 || field.value > 4) walker.fail("has an unknown kind of model");
+      model.algorithm = static_cast<SentencePieceAlgorithm>(field.value);
+    } else {
+      (field.number == 24 ? model.whitespace_as_suffix : model.byte_fallback) = field.value != 0;
     }
   }
 }
@@ -189,18 +197,18 @@ SentencePieceModel check_sentencepiece_model(std::string bytes, const std::strin
   Walker walker(model.bytes, model.bytes.data(), place);
   Field field;
   size_t unknown_pieces = 0;
-  bool ignored = false;
+  SentencePieceNormalizer denormalizer;
   while (walker.next(field)) {
     if (field.number == 1) {
       if (model.pieces.size() >= kMaxPieces) walker.fail("is past the largest number of pieces");
       model.pieces.push_back(read_piece(walker.inside(field)));
       unknown_pieces += model.pieces.back().kind == PieceKind::kUnknown;
     } else if (field.number == 2) {
-      read_trainer(walker.inside(field), model.byte_fallback);
+      read_trainer(walker.inside(field), model);
     } else if (field.number == 3) {
-      read_normalizer(walker.inside(field), model.add_dummy_prefix);
+      read_normalizer(walker.inside(field), model.normalizer);
     } else if (field.number == 5) {
-      read_normalizer(walker.inside(field), ignored);
+      read_normalizer(walker.inside(field), denormalizer);
     }
   }
   if (model.pieces.empty())

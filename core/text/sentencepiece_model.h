@@ -16,12 +16,24 @@ struct SentencePieceEntry {
   PieceKind kind = PieceKind::kNormal;
 };
 
+/// NormalizerSpec: what is done to a text before it is cut.
+struct SentencePieceNormalizer {
+  std::string charsmap;  ///< precompiled rules; empty = none
+  bool add_dummy_prefix = true;
+  bool remove_extra_whitespaces = true;
+  bool escape_whitespaces = true;
+};
+
+enum class SentencePieceAlgorithm { kUnigram = 1, kBpe = 2, kWord = 3, kChar = 4 };
+
 /// A checked model file: `bytes` may be handed to the library.
 struct SentencePieceModel {
   std::string bytes;
   std::vector<SentencePieceEntry> pieces;
-  bool add_dummy_prefix = true;
+  SentencePieceAlgorithm algorithm = SentencePieceAlgorithm::kUnigram;
+  SentencePieceNormalizer normalizer;
   bool byte_fallback = false;
+  bool whitespace_as_suffix = false;
 };
 
 /// Walks the protocol buffer and checks all that the library takes on trust: lengths, wire types, number and text of

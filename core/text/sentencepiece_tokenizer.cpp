@@ -7,6 +7,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/text/literal_matcher.h"
+#include "nibble/core/text/sentencepiece_encoder.h"
 #include "nibble/core/text/sentencepiece_model.h"
 #include "nibble/core/text/utf8.h"
 
@@ -38,11 +39,14 @@ constexpr std::string_view kNoDummyPrefix("\x1A\x02\x18\x00", 4);
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(SentencePieceModel model, const std::string& place, bool prefix_after_special)
-      : place_(place), pieces_(std::move(model.pieces)) {
-    processor_ = load_processor(model.bytes, place);
+      : place_(place), model_(std::move(model)), pieces_(model_.pieces) {
+    processor_ = load_processor(model_.bytes, place);
     if (static_cast<size_t>(processor_->GetPieceSize()) != pieces_.size())
       throw InputError(place, "sentencepiece counts other pieces than the file has");
-    if (!prefix_after_special && model.add_dummy_prefix) bare_ = load_processor(model.bytes += kNoDummyPrefix, place);
+    if (!prefix_after_special && model_.normalizer.add_dummy_prefix)
+      bare_ = load_processor(model_.bytes += kNoDummyPrefix, place);
+    model_.bytes.clear();
+    encoder_ = make_sentencepiece_encoder(model_);
     std::vector<std::pair<std::string, int32_t>> controls;
     for (size_t id = 0; id < pieces_.size(); ++id) {
       ids_.emplace(pieces_[id].text, static_cast<int32_t>(id));
@@ -122,7 +126,9 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   void encode_part(std::string_view part, size_t start, std::vector<TokenSpan>& tokens) const {
     if (part.empty()) return;
-    const SentencePieceProcessor& processor = start == 0 || !bare_ ? *processor_ : *bare_;
+    const bool whole = start == 0 || !bare_;
+    if (encoder_) return encoder_->encode(part, start, whole, tokens);
+    const SentencePieceProcessor& processor = whole ? *processor_ : *bare_;
     sentencepiece::ImmutableSentencePieceText pieces;
     require(processor.Encode(part, pieces.mutable_proto()), place_);
     const auto offset = static_cast<int64_t>(start);
@@ -132,9 +138,11 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::string place_;
-  std::vector<SentencePieceEntry> pieces_;
+  SentencePieceModel model_;
+  const std::vector<SentencePieceEntry>& pieces_;  // of model_
   std::unordered_map<std::string, int32_t> ids_;
   LiteralMatcher controls_;
+  std::unique_ptr<SentencePieceEncoder> encoder_;  // null: the library encodes
   std::unique_ptr<SentencePieceProcessor> processor_;
   std::unique_ptr<SentencePieceProcessor> bare_;  // without the blank in front; null where it is put everywhere
 };

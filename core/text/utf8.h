@@ -19,6 +19,12 @@ inline size_t utf8_length(char lead) {
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
 
+/// As much of that as there is of `text` from `position` on, for text that may be malformed.
+inline size_t utf8_length_within(std::string_view text, size_t position) {
+  const size_t length = utf8_length(text[position]);
+  return length < text.size() - position ? length : text.size() - position;
+}
+
 /// The code point at `position` of well-formed text.
 inline char32_t utf8_at(std::string_view text, size_t position) {
   const auto byte = [&](size_t k) { return static_cast<char32_t>(static_cast<unsigned char>(text[position + k])); };

@@ -1,6 +1,7 @@
 // tokenizer.model through libsentencepiece: ids, offsets, control tokens, broken files.
 
 #include <gtest/gtest.h>
+#include <sentencepiece_processor.h>
 
 #include <fstream>
 #include <iterator>
@@ -32,6 +33,37 @@ TEST(SentencePiece, EncodesAsTheLibraryWithBosInFront) {
   EXPECT_EQ(tokenizer->token(15043), "\xE2\x96\x81Hello");
   EXPECT_EQ(tokenizer->id_of("\xE2\x96\x81Hello"), 15043);
   EXPECT_THROW(tokenizer->decode(std::vector<int32_t>{32000}), InputError);
+}
+
+// Our encoder against the library: byte-pair encoding to the token, unigram to the score of the path (of two paths with
+// the same score the packaged library takes another one than its later versions).
+TEST(SentencePiece, CutsTextAsTheLibraryDoes) {
+  NIBBLE_ASSET_OR_SKIP(english, "tok-sentencepiece-test");
+  NIBBLE_ASSET_OR_SKIP(llama, "tok-llama2-spm");
+  for (const auto& path : {llama / "tokenizer.model", english / "test_model.model", english / "test_ja_model.model"}) {
+    const auto tokenizer = load_tokenizer(path);
+    sentencepiece::SentencePieceProcessor library;
+    ASSERT_TRUE(library.Load(path.string()).ok());
+    const auto score = [&](const std::vector<int>& ids) {
+      double sum = 0;
+      for (const int id : ids) sum += library.GetScore(id);
+      return sum;
+    };
+    std::ifstream file(english / "botchan.txt");
+    std::string line;
+    size_t lines = 0, same = 0;
+    while (std::getline(file, line) && lines < 1000) {
+      std::vector<int> ids;
+      ASSERT_TRUE(library.Encode(line, &ids).ok());
+      const std::vector<int32_t> ours = tokenizer->encode(line, false);
+      same += ours == ids;
+      EXPECT_NEAR(score(ours), score(ids), 1e-3) << line;
+      EXPECT_EQ(tokenizer->decode(ours, true), library.DecodeIds(ids));
+      ++lines;
+    }
+    EXPECT_EQ(lines, 1000U);
+    EXPECT_GE(same, path.parent_path() == llama ? lines : lines * 99 / 100) << path;
+  }
 }
 
 TEST(SentencePiece, ControlTokensInTheTextAreTokens) {
