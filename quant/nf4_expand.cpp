@@ -1,11 +1,13 @@
 #include "nibble/quant/nf4_expand.h"
 
+#include <algorithm>
+
 namespace nibble {
 
 namespace {
 
 template <typename Out>
-void expand(const uint8_t* packed, int64_t begin, int64_t count, const float* table, float absmax, Out* out) {
+void expand_block(const uint8_t* packed, int64_t begin, int64_t count, const float* table, float absmax, Out* out) {
   Out values[16];
   for (int code = 0; code < 16; ++code) values[code] = Out(table[code] * absmax);
   int64_t i = 0;
@@ -19,6 +21,17 @@ void expand(const uint8_t* packed, int64_t begin, int64_t count, const float* ta
     out[i + 1] = values[*bytes & 15];
   }
   if (i < count) out[i] = values[*bytes >> 4];
+}
+
+template <typename Out>
+void expand(const Nf4Run& run, Out* out) {
+  const int64_t end = run.begin + run.count;
+  const float* scale = run.scales;
+  for (int64_t begin = run.begin; begin < end; ++scale) {
+    const int64_t stop = std::min(end, (begin / run.block_size + 1) * run.block_size);
+    expand_block(run.packed, begin, stop - begin, run.table, *scale, out + (begin - run.begin));
+    begin = stop;
+  }
 }
 
 }  // namespace

@@ -6,11 +6,20 @@
 
 namespace nibble {
 
-/// Expands elements [begin, begin + count) of the packed codes, all of one block: out[i] = fp32(table[code] * absmax),
-/// one f32 multiplication, for bf16 rounded to nearest even after it. `packed` is the first byte of the whole matrix.
+/// Elements [begin, begin + count) of the packed codes; `packed` is the first byte of the whole matrix. Element i has
+/// the scale scales[i / block_size - begin / block_size].
+struct Nf4Run {
+  const uint8_t* packed;
+  int64_t begin, count;
+  const float* table;  ///< value of each of the 16 codes
+  const float* scales;
+  int64_t block_size;
+};
+
+/// Writes count elements fp32(table[code] * scale): one f32 multiplication, for bf16 rounded to nearest even after it.
 struct Nf4Expander {
-  void (*to_f32)(const uint8_t* packed, int64_t begin, int64_t count, const float* table, float absmax, float* out);
-  void (*to_bf16)(const uint8_t* packed, int64_t begin, int64_t count, const float* table, float absmax, bf16* out);
+  void (*to_f32)(const Nf4Run& run, float* out);
+  void (*to_bf16)(const Nf4Run& run, bf16* out);
 };
 
 /// The fastest for `level`, which must not be above isa().

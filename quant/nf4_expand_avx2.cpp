@@ -1,5 +1,6 @@
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "nibble/quant/nf4_expand.h"
@@ -10,8 +11,11 @@ namespace nibble {
 
 namespace {
 
-NIBBLE_AVX2 void to_f32(const uint8_t* packed, int64_t begin, int64_t count, const float* table, float absmax,
-                        float* out) {
+// A block that never ends: the rest of one.
+constexpr int64_t kWholeRun = int64_t{1} << 62;
+
+NIBBLE_AVX2 void block_to_f32(const uint8_t* packed, int64_t begin, int64_t count, const float* table, float absmax,
+                              float* out) {
   const __m256 scale = _mm256_set1_ps(absmax);
   const __m256 low = _mm256_mul_ps(_mm256_loadu_ps(table), scale);
   const __m256 high = _mm256_mul_ps(_mm256_loadu_ps(table + 8), scale);
@@ -29,11 +33,12 @@ NIBBLE_AVX2 void to_f32(const uint8_t* packed, int64_t begin, int64_t count, con
     _mm256_storeu_ps(
         out + i, _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, index), _mm256_permutevar8x32_ps(high, index), upper));
   }
-  kNf4ExpandBaseline.to_f32(packed, begin + first + whole, count - first - whole, table, absmax, out + first + whole);
+  const Nf4Run rest = {packed, begin + first + whole, count - first - whole, table, &absmax, kWholeRun};
+  kNf4ExpandBaseline.to_f32(rest, out + first + whole);
 }
 
-NIBBLE_AVX2 void to_bf16(const uint8_t* packed, int64_t begin, int64_t count, const float* table, float absmax,
-                         bf16* out) {
+NIBBLE_AVX2 void block_to_bf16(const uint8_t* packed, int64_t begin, int64_t count, const float* table, float absmax,
+                               bf16* out) {
   alignas(16) uint8_t halves[2][16];
   for (int code = 0; code < 16; ++code) {
     const uint16_t bits = bf16(table[code] * absmax).bits;
@@ -55,7 +60,28 @@ NIBBLE_AVX2 void to_bf16(const uint8_t* packed, int64_t begin, int64_t count, co
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm_unpacklo_epi8(l, h));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i + 8), _mm_unpackhi_epi8(l, h));
   }
-  kNf4ExpandBaseline.to_bf16(packed, begin + first + whole, count - first - whole, table, absmax, out + first + whole);
+  const Nf4Run rest = {packed, begin + first + whole, count - first - whole, table, &absmax, kWholeRun};
+  kNf4ExpandBaseline.to_bf16(rest, out + first + whole);
+}
+
+NIBBLE_AVX2 void to_f32(const Nf4Run& run, float* out) {
+  const int64_t end = run.begin + run.count;
+  const float* scale = run.scales;
+  for (int64_t begin = run.begin; begin < end; ++scale) {
+    const int64_t stop = std::min(end, (begin / run.block_size + 1) * run.block_size);
+    block_to_f32(run.packed, begin, stop - begin, run.table, *scale, out + (begin - run.begin));
+    begin = stop;
+  }
+}
+
+NIBBLE_AVX2 void to_bf16(const Nf4Run& run, bf16* out) {
+  const int64_t end = run.begin + run.count;
+  const float* scale = run.scales;
+  for (int64_t begin = run.begin; begin < end; ++scale) {
+    const int64_t stop = std::min(end, (begin / run.block_size + 1) * run.block_size);
+    block_to_bf16(run.packed, begin, stop - begin, run.table, *scale, out + (begin - run.begin));
+    begin = stop;
+  }
 }
 
 }  // namespace

@@ -8,12 +8,6 @@ namespace nibble {
 
 namespace {
 
-float read_float(const Tensor& tensor, int64_t index) {
-  float value;
-  std::memcpy(&value, tensor.raw() + index * 4, sizeof value);
-  return value;
-}
-
 void check(const QuantizedMatrix& m, const std::string& name) {
   const auto require = [&](bool holds, const char* reason) {
     if (!holds) throw InputError(name, reason);
@@ -45,30 +39,47 @@ Nf4Panels::Nf4Panels(const QuantizedMatrix& matrix, const std::string& name, Isa
   if (matrix_.double_quantized()) std::memcpy(nested_map_.data(), matrix_.nested_map.raw(), sizeof nested_map_);
 }
 
-float Nf4Panels::scale(int64_t block) const {
-  if (!matrix_.double_quantized()) return read_float(matrix_.absmax, block);
-  const auto code = static_cast<size_t>(matrix_.absmax_codes.raw()[block]);
-  return nested_map_[code] * read_float(matrix_.nested_absmax, block / matrix_.nested_block_size) +
-         matrix_.nested_offset;
+void Nf4Panels::scales(int64_t begin, int64_t end, float* out) const {
+  if (!matrix_.double_quantized()) {
+    std::memcpy(out, matrix_.absmax.raw() + begin * 4, static_cast<size_t>(end - begin) * 4);
+    return;
+  }
+  const std::byte* codes = matrix_.absmax_codes.raw();
+  const std::byte* nested = matrix_.nested_absmax.raw();
+  const int64_t nested_size = matrix_.nested_block_size;
+  while (begin < end) {
+    const int64_t group = begin / nested_size, stop = std::min(end, (group + 1) * nested_size);
+    float factor;
+    std::memcpy(&factor, nested + group * 4, sizeof factor);
+    for (; begin < stop; ++begin) {
+      *out++ = nested_map_[static_cast<size_t>(codes[begin])] * factor + matrix_.nested_offset;
+    }
+  }
 }
 
 template <typename Out>
 void Nf4Panels::fill_rows(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, Out* out,
                           int64_t stride) const {
-  const auto* packed = reinterpret_cast<const uint8_t*>(matrix_.packed.raw());
-  const auto expand = [&] {
-    if constexpr (std::is_same_v<Out, float>)
-      return expander_.to_f32;
-    else
-      return expander_.to_bf16;
-  }();
+  constexpr int64_t kScales = 128;
+  float scales_of_run[kScales + 1];
+  Nf4Run run = {reinterpret_cast<const uint8_t*>(matrix_.packed.raw()),
+                0,
+                0,
+                matrix_.table.data(),
+                scales_of_run,
+                matrix_.block_size};
+  const int64_t width = cols();
   for (int64_t row = row_begin; row < row_end; ++row, out += stride) {
-    const int64_t begin = row * cols() + col_begin, end = row * cols() + col_end;
-    int64_t block = begin / matrix_.block_size;
-    for (int64_t i = begin; i < end; ++block) {
-      const int64_t block_end = std::min(end, (block + 1) * matrix_.block_size);
-      expand(packed, i, block_end - i, matrix_.table.data(), scale(block), out + (i - begin));
-      i = block_end;
+    for (int64_t col = col_begin; col < col_end; col += run.count) {
+      run.begin = row * width + col;
+      run.count = std::min(col_end - col, kScales * run.block_size);
+      const int64_t last = run.begin + run.count - 1;
+      scales(run.begin / run.block_size, last / run.block_size + 1, scales_of_run);
+      if constexpr (std::is_same_v<Out, float>) {
+        expander_.to_f32(run, out + (col - col_begin));
+      } else {
+        expander_.to_bf16(run, out + (col - col_begin));
+      }
     }
   }
 }

@@ -22,8 +22,8 @@ class Nf4Panels final : public ops::PanelSource {
   void fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, bf16* out,
             int64_t stride) const override;
 
-  /// absmax of one block.
-  float scale(int64_t block) const;
+  /// absmax of the blocks [begin, end).
+  void scales(int64_t begin, int64_t end, float* out) const;
 
  private:
   template <typename Out>
