@@ -27,8 +27,9 @@ template <typename Out>
 void expand(const Nf4Run& run, Out* out) {
   const int64_t end = run.begin + run.count;
   const float* scale = run.scales;
-  for (int64_t begin = run.begin; begin < end; ++scale) {
-    const int64_t stop = std::min(end, (begin / run.block_size + 1) * run.block_size);
+  int64_t block_end = (run.begin / run.block_size + 1) * run.block_size;
+  for (int64_t begin = run.begin; begin < end; ++scale, block_end += run.block_size) {
+    const int64_t stop = std::min(end, block_end);
     expand_block(run.packed, begin, stop - begin, run.table, *scale, out + (begin - run.begin));
     begin = stop;
   }

@@ -67,8 +67,9 @@ NIBBLE_AVX2 void block_to_bf16(const uint8_t* packed, int64_t begin, int64_t cou
 NIBBLE_AVX2 void to_f32(const Nf4Run& run, float* out) {
   const int64_t end = run.begin + run.count;
   const float* scale = run.scales;
-  for (int64_t begin = run.begin; begin < end; ++scale) {
-    const int64_t stop = std::min(end, (begin / run.block_size + 1) * run.block_size);
+  int64_t block_end = (run.begin / run.block_size + 1) * run.block_size;
+  for (int64_t begin = run.begin; begin < end; ++scale, block_end += run.block_size) {
+    const int64_t stop = std::min(end, block_end);
     block_to_f32(run.packed, begin, stop - begin, run.table, *scale, out + (begin - run.begin));
     begin = stop;
   }
@@ -77,8 +78,9 @@ NIBBLE_AVX2 void to_f32(const Nf4Run& run, float* out) {
 NIBBLE_AVX2 void to_bf16(const Nf4Run& run, bf16* out) {
   const int64_t end = run.begin + run.count;
   const float* scale = run.scales;
-  for (int64_t begin = run.begin; begin < end; ++scale) {
-    const int64_t stop = std::min(end, (begin / run.block_size + 1) * run.block_size);
+  int64_t block_end = (run.begin / run.block_size + 1) * run.block_size;
+  for (int64_t begin = run.begin; begin < end; ++scale, block_end += run.block_size) {
+    const int64_t stop = std::min(end, block_end);
     block_to_bf16(run.packed, begin, stop - begin, run.table, *scale, out + (begin - run.begin));
     begin = stop;
   }

@@ -37,8 +37,9 @@ NIBBLE_AVX512 void to_f32(const Nf4Run& run, float* out) {
   const __m512 table = _mm512_loadu_ps(run.table);
   const int64_t end = run.begin + run.count;
   const float* scale = run.scales;
-  for (int64_t begin = run.begin; begin < end; ++scale) {
-    const int64_t stop = std::min(end, (begin / run.block_size + 1) * run.block_size);
+  int64_t block_end = (run.begin / run.block_size + 1) * run.block_size;
+  for (int64_t begin = run.begin; begin < end; ++scale, block_end += run.block_size) {
+    const int64_t stop = std::min(end, block_end);
     const __m512 values = _mm512_mul_ps(table, _mm512_set1_ps(*scale));
     if (begin % 2 != 0) *out++ = run.table[run.packed[begin++ / 2] & 15] * *scale;
     const uint8_t* bytes = run.packed + begin / 2;
@@ -58,8 +59,9 @@ NIBBLE_AVX512 void to_bf16(const Nf4Run& run, bf16* out) {
   const __m512 table = _mm512_loadu_ps(run.table);
   const int64_t end = run.begin + run.count;
   const float* scale = run.scales;
-  for (int64_t begin = run.begin; begin < end; ++scale) {
-    const int64_t stop = std::min(end, (begin / run.block_size + 1) * run.block_size);
+  int64_t block_end = (run.begin / run.block_size + 1) * run.block_size;
+  for (int64_t begin = run.begin; begin < end; ++scale, block_end += run.block_size) {
+    const int64_t stop = std::min(end, block_end);
     const __m256i rounded = avx512::narrow(_mm512_mul_ps(table, _mm512_set1_ps(*scale)));
     const __m512i values = _mm512_broadcast_i64x4(rounded);
     if (begin % 2 != 0) *out++ = bf16(run.table[run.packed[begin++ / 2] & 15] * *scale);
