@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "nibble/quant/nf4_dots.h"
+
 namespace nibble {
 
 namespace {
@@ -34,7 +36,7 @@ void check(const QuantizedMatrix& m, const std::string& name) {
 }  // namespace
 
 Nf4Panels::Nf4Panels(const QuantizedMatrix& matrix, const std::string& name, Isa level)
-    : matrix_(matrix), expander_(nf4_expander(level)) {
+    : matrix_(matrix), level_(level), expander_(nf4_expander(level)) {
   check(matrix_, name);
   if (matrix_.double_quantized()) std::memcpy(nested_map_.data(), matrix_.nested_map.raw(), sizeof nested_map_);
 }
@@ -92,6 +94,31 @@ void Nf4Panels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int6
 void Nf4Panels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, bf16* out,
                      int64_t stride) const {
   fill_rows(row_begin, row_end, col_begin, col_end, out, stride);
+}
+
+bool Nf4Panels::dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const {
+  constexpr int64_t kPart = 64;  // what one scale covers at least
+  const int64_t depth = cols(), size = matrix_.block_size;
+  if (level_ < Isa::avx512_bf16 || depth % kPart != 0 || size % kPart != 0) return false;
+  const auto* packed = reinterpret_cast<const uint8_t*>(matrix_.packed.raw());
+  bf16 reordered[kNf4DotsDepth];
+  float blocks[kNf4DotsDepth / kPart + 1], parts[kNf4DotsDepth / kPart];
+  std::fill(y, y + (row_end - row_begin), 0.0f);
+  for (int64_t k = 0; k < depth; k += kNf4DotsDepth) {
+    const int64_t count = std::min(kNf4DotsDepth, depth - k);
+    nf4_dots_reorder(x + k, count, reordered);
+    for (int64_t row = row_begin; row < row_end; ++row) {
+      const int64_t begin = row * depth + k, first = begin / size;
+      scales(first, (begin + count - 1) / size + 1, blocks);
+      const float* of_parts = blocks;
+      if (size != kPart) {
+        for (int64_t i = 0; i < count; i += kPart) parts[i / kPart] = blocks[(begin + i) / size - first];
+        of_parts = parts;
+      }
+      y[row - row_begin] += nf4_dot_avx512_bf16(packed + begin / 2, count, matrix_.table.data(), of_parts, reordered);
+    }
+  }
+  return true;
 }
 
 }  // namespace nibble

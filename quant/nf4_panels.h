@@ -21,6 +21,8 @@ class Nf4Panels final : public ops::PanelSource {
             int64_t stride) const override;
   void fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, bf16* out,
             int64_t stride) const override;
+  /// Where blocks do not cross row ends, on CPUs with bf16 instructions.
+  bool dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const override;
 
   /// absmax of the blocks [begin, end).
   void scales(int64_t begin, int64_t end, float* out) const;
@@ -31,6 +33,7 @@ class Nf4Panels final : public ops::PanelSource {
                  int64_t stride) const;
 
   QuantizedMatrix matrix_;
+  Isa level_;
   const Nf4Expander& expander_;
   std::array<float, 256> nested_map_{};  // a copy, because the tensor may be unaligned
 };

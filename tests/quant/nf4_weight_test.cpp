@@ -208,6 +208,31 @@ TEST(Nf4Weight, AddsForwardAndInputGradientLikeTheExpandedMatrix) {
   }
 }
 
+TEST(Nf4Panels, DotsOfOneRowEqualThoseOfTheExpandedMatrix) {
+  if (isa() < Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no avx512_bf16";
+  for (const MatrixCase& k : {MatrixCase{5, 64, 64, true}, MatrixCase{3, 192, 64, false}, MatrixCase{3, 192, 128, true},
+                              MatrixCase{2, 4096 + 64, 64, true}, MatrixCase{2, 9024, 4096, true}}) {
+    MemoryPool pool;
+    const QuantizedMatrix m = random_matrix(pool, k.out, k.in, k.block_size, k.double_quantized);
+    const Tensor x = random(pool, {1, k.in}, DType::bf16), w = expanded(pool, m, DType::bf16);
+    std::vector<float> y(static_cast<size_t>(k.out) - 1);
+    ASSERT_TRUE(Nf4Panels(m, "test").dots(1, k.out, x.data<const bf16>(), y.data()));
+    for (int64_t row = 1; row < k.out; ++row) {
+      double expected = 0;
+      for (int64_t i = 0; i < k.in; ++i) {
+        expected += static_cast<double>(static_cast<float>(x.data<const bf16>()[i])) *
+                    static_cast<float>(w.data<const bf16>()[row * k.in + i]);
+      }
+      EXPECT_NEAR(y[static_cast<size_t>(row - 1)], expected, 1e-5) << k.in << " row " << row;
+    }
+  }
+  MemoryPool pool;
+  float y[4];
+  const bf16 x[96] = {};
+  EXPECT_FALSE(Nf4Panels(random_matrix(pool, 4, 96, 64, true), "test").dots(0, 4, x, y));
+  EXPECT_FALSE(Nf4Panels(random_matrix(pool, 4, 64, 32, true), "test").dots(0, 4, x, y));
+}
+
 TEST(Nf4Weight, GivesTheSameBitsOnOneTwoAndThreeThreads) {
   MemoryPool pool;
   const Nf4Weight weight("w", random_matrix(pool, 700, 1100, 64, true));

@@ -35,6 +35,16 @@ void fill(const PanelSource& w, int64_t row, int64_t rows, int64_t begin, int64_
   for (int64_t i = 0; i < rows * stride; ++i) floats[i] = static_cast<float>(bf16(floats[i]));
 }
 
+void store(const PackedProduct& p, const GemmKernel& kernel, const float* sums, int64_t stride, int64_t column,
+           int64_t columns) {
+  const int64_t rows = p.c.dim(0), width = p.c.dim(1);
+  if (p.c.dtype() == DType::f32) {
+    kernel.store_f32(sums, stride, rows, columns, p.alpha, p.accumulate, p.c.data<float>() + column, width);
+  } else {
+    kernel.store_bf16(sums, stride, rows, columns, p.alpha, p.accumulate, p.c.data<bf16>() + column, width);
+  }
+}
+
 }  // namespace
 
 bool few_rows_fit(const PackedProduct& p, Isa level) {
@@ -49,10 +59,15 @@ void gemm_few_rows(const PackedProduct& p, Isa level) {
   const std::byte* x = left_rows(p.a, kernel.compute, copy);
   const Tensor* dense = p.w.dense();
   const bool in_place = dense != nullptr && dense->dtype() == p.a.dtype() && p.a.dtype() == kernel.compute;
+  const bool fused = rows == 1 && kernel.compute == DType::bf16;
   const int64_t piece = in_place ? depth : std::min(depth, kFillElements / kDotRows);
 
   parallel_for(columns, kJobRows, [&](int64_t begin, int64_t end) {
     const GemmWorkspace workspace = gemm_workspace(kernel);
+    if (float sums[kJobRows]; fused && p.w.dots(begin, end, p.a.data<const bf16>(), sums)) {
+      store(p, kernel, sums, kJobRows, begin, end - begin);
+      return;
+    }
     for (int64_t n = begin; n < end; n += kDotRows) {
       const int64_t count = std::min(kDotRows, end - n);
       float sums[kDotRows * kDotRows] = {}, part[kDotRows * kDotRows];
@@ -67,11 +82,7 @@ void gemm_few_rows(const PackedProduct& p, Isa level) {
         kernel.dots(rows, count, k_end - k, x + k * size, depth, w, in_place ? depth : k_end - k, part);
         for (int64_t i = 0; i < rows * kDotRows; ++i) sums[i] += part[i];
       }
-      if (p.c.dtype() == DType::f32) {
-        kernel.store_f32(sums, kDotRows, rows, count, p.alpha, p.accumulate, p.c.data<float>() + n, columns);
-      } else {
-        kernel.store_bf16(sums, kDotRows, rows, count, p.alpha, p.accumulate, p.c.data<bf16>() + n, columns);
-      }
+      store(p, kernel, sums, kDotRows, n, count);
     }
   });
 }
