@@ -1,14 +1,20 @@
 // Matrix products as shares of the peak that a loop of multiply-adds in registers reaches in the same process on the
 // same threads. Only such shares compare between machines and days. On an idle machine:
 //   gemm_benchmark --benchmark_counters_tabular=true
+// OpenBLAS takes this CPU's kernels from OPENBLAS_CORETYPE; its own guess may be an old one (0.3.21 on Zen 4 and 5).
 
 #include <benchmark/benchmark.h>
+#include <cblas.h>
 #include <immintrin.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
 #include <string_view>
+
+#if NIBBLE_WITH_ONEDNN
+#include <oneapi/dnnl/dnnl.hpp>
+#endif
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/gemm_packed.h"
@@ -115,36 +121,84 @@ struct Sizes {
   int64_t rows, columns, depth;
 };
 
-constexpr Sizes kTraining[] = {{2048, 2048, 2048}, {512, 5632, 2048}, {512, 2048, 5632}, {2048, 576, 1536},
-                               {512, 576, 1536},   {512, 576, 576},   {512, 2048, 16},   {512, 16, 2048},
-                               {1, 2048, 2048}};
+constexpr Sizes kTraining[] = {{2048, 2048, 2048}, {512, 5632, 2048}, {512, 2048, 5632},
+                               {2048, 576, 1536},  {512, 576, 1536},  {512, 576, 576},
+                               {512, 2048, 16},    {512, 16, 2048},   {1, 2048, 2048}};
 
-template <DType dtype>
-void own_nt(benchmark::State& state) {
-  const Sizes s = kTraining[state.range(0)];
+enum class Form { nt, nn, tn };
+
+/// Operands of c [rows, columns] = a b in one form: a is [depth, rows] in tn, b is [columns, depth] in nt.
+struct Operands {
   MemoryPool pool;
-  Tensor x = random(pool, {s.rows, s.depth}, dtype), w = random(pool, {s.columns, s.depth}, dtype);
-  Tensor y = Tensor::zeros(pool, {s.rows, s.columns}, dtype);
-  state.SetLabel(to_string({s.rows, s.columns, s.depth}));
-  measure(state, 2.0 * s.rows * s.columns * s.depth, dtype, [&] { ops::matmul_nt(x, w, y); });
+  Sizes sizes;
+  Tensor a, b, c;
+
+  Operands(benchmark::State& state, Form form, DType dtype) : sizes(kTraining[state.range(0)]) {
+    const auto [rows, columns, depth] = sizes;
+    a = random(pool, form == Form::tn ? Shape{depth, rows} : Shape{rows, depth}, dtype);
+    b = random(pool, form == Form::nt ? Shape{columns, depth} : Shape{depth, columns}, dtype);
+    c = Tensor::zeros(pool, {rows, columns}, form == Form::tn ? DType::f32 : dtype);
+    state.SetLabel(to_string({rows, columns, depth}));
+  }
+  double flops() const {
+    return 2.0 * static_cast<double>(sizes.rows) * static_cast<double>(sizes.columns) *
+           static_cast<double>(sizes.depth);
+  }
+};
+
+template <Form form, DType dtype>
+void own(benchmark::State& state) {
+  Operands x(state, form, dtype);
+  measure(state, x.flops(), dtype, [&] {
+    if (form == Form::nt) ops::matmul_nt(x.a, x.b, x.c);
+    if (form == Form::nn) ops::matmul_nn(x.a, x.b, x.c);
+    if (form == Form::tn) ops::matmul_tn(x.a, x.b, x.c);
+  });
 }
-template <DType dtype>
-void own_nn(benchmark::State& state) {
-  const Sizes s = kTraining[state.range(0)];
-  MemoryPool pool;
-  Tensor x = random(pool, {s.rows, s.depth}, dtype), w = random(pool, {s.depth, s.columns}, dtype);
-  Tensor y = Tensor::zeros(pool, {s.rows, s.columns}, dtype);
-  state.SetLabel(to_string({s.rows, s.columns, s.depth}));
-  measure(state, 2.0 * s.rows * s.columns * s.depth, dtype, [&] { ops::matmul_nn(x, w, y); });
+
+#if NIBBLE_WITH_ONEDNN
+dnnl::memory::data_type onednn_type(const Tensor& x) {
+  return x.dtype() == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
 }
-template <DType dtype>
-void own_tn(benchmark::State& state) {
-  const Sizes s = kTraining[state.range(0)];
-  MemoryPool pool;
-  Tensor x = random(pool, {s.depth, s.rows}, dtype), w = random(pool, {s.depth, s.columns}, dtype);
-  Tensor y = Tensor::zeros(pool, {s.rows, s.columns}, DType::f32);
-  state.SetLabel(to_string({s.rows, s.columns, s.depth}));
-  measure(state, 2.0 * s.rows * s.columns * s.depth, dtype, [&] { ops::matmul_tn(x, w, y); });
+
+/// oneDNN's matmul on the same row-major operands, or with b in the blocked layout it likes best, made beforehand.
+template <Form form, DType dtype, bool packed>
+void onednn(benchmark::State& state) {
+  using Memory = dnnl::memory;
+  Operands x(state, form, dtype);
+  const auto [rows, columns, depth] = x.sizes;
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  dnnl::stream stream(engine);
+  const auto plain = [](bool transposed) { return transposed ? Memory::format_tag::ba : Memory::format_tag::ab; };
+  const Memory::desc a_desc({rows, depth}, onednn_type(x.a), plain(form == Form::tn));
+  const Memory::desc b_plain({depth, columns}, onednn_type(x.b), plain(form == Form::nt));
+  const Memory::desc b_desc =
+      packed ? Memory::desc({depth, columns}, onednn_type(x.b), Memory::format_tag::any) : b_plain;
+  const Memory::desc c_desc({rows, columns}, onednn_type(x.c), Memory::format_tag::ab);
+  const dnnl::matmul::primitive_desc made(dnnl::matmul::desc(a_desc, b_desc, c_desc), engine);
+  Memory a(a_desc, engine, x.a.mutable_raw()), b(b_plain, engine, x.b.mutable_raw()),
+      c(c_desc, engine, x.c.mutable_raw());
+  Memory b_best(made.weights_desc(), engine);
+  dnnl::reorder(b, b_best).execute(stream, b, b_best);
+  dnnl::matmul multiply(made);
+  measure(state, x.flops(), dtype, [&] {
+    multiply.execute(stream, {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b_best}, {DNNL_ARG_DST, c}});
+    stream.wait();
+  });
+}
+#endif
+
+template <Form form>
+void openblas(benchmark::State& state) {
+  Operands x(state, form, DType::f32);
+  const auto rows = static_cast<blasint>(x.sizes.rows), columns = static_cast<blasint>(x.sizes.columns),
+             depth = static_cast<blasint>(x.sizes.depth);
+  measure(state, x.flops(), DType::f32, [&] {
+    cblas_sgemm(CblasRowMajor, form == Form::tn ? CblasTrans : CblasNoTrans,
+                form == Form::nt ? CblasTrans : CblasNoTrans, rows, columns, depth, 1, x.a.data<float>(),
+                form == Form::tn ? rows : depth, x.b.data<float>(), form == Form::nt ? depth : columns, 0,
+                x.c.data<float>(), columns);
+  });
 }
 
 /// A 4-bit matrix of random codes with double-quantized scales.
@@ -170,15 +224,31 @@ void nf4(benchmark::State& state) {
           [&] { forward ? ops::matmul_nt(x, w, y) : ops::matmul_nn(x, w, y); });
 }
 
-BENCHMARK(nf4<DType::bf16, true>)->DenseRange(0, std::size(kTraining) - 1)->UseManualTime();
-BENCHMARK(nf4<DType::bf16, false>)->DenseRange(0, std::size(kTraining) - 1)->UseManualTime();
-BENCHMARK(nf4<DType::f32, true>)->DenseRange(0, std::size(kTraining) - 1)->UseManualTime();
-BENCHMARK(own_nt<DType::bf16>)->DenseRange(0, std::size(kTraining) - 1)->UseManualTime();
-BENCHMARK(own_nn<DType::bf16>)->DenseRange(0, std::size(kTraining) - 1)->UseManualTime();
-BENCHMARK(own_tn<DType::bf16>)->DenseRange(0, std::size(kTraining) - 1)->UseManualTime();
-BENCHMARK(own_nt<DType::f32>)->DenseRange(0, std::size(kTraining) - 1)->UseManualTime();
-BENCHMARK(own_nn<DType::f32>)->DenseRange(0, std::size(kTraining) - 1)->UseManualTime();
-BENCHMARK(own_tn<DType::f32>)->DenseRange(0, std::size(kTraining) - 1)->UseManualTime();
+#define NIBBLE_GEMM_BENCHMARK(...) \
+  BENCHMARK(__VA_ARGS__)->DenseRange(0, std::size(kTraining) - 1)->UseManualTime()->Unit(benchmark::kMillisecond)
+
+NIBBLE_GEMM_BENCHMARK(nf4<DType::bf16, true>);
+NIBBLE_GEMM_BENCHMARK(nf4<DType::bf16, false>);
+NIBBLE_GEMM_BENCHMARK(nf4<DType::f32, true>);
+NIBBLE_GEMM_BENCHMARK(nf4<DType::f32, false>);
+NIBBLE_GEMM_BENCHMARK(own<Form::nt, DType::bf16>);
+NIBBLE_GEMM_BENCHMARK(own<Form::nn, DType::bf16>);
+NIBBLE_GEMM_BENCHMARK(own<Form::tn, DType::bf16>);
+NIBBLE_GEMM_BENCHMARK(own<Form::nt, DType::f32>);
+NIBBLE_GEMM_BENCHMARK(own<Form::nn, DType::f32>);
+NIBBLE_GEMM_BENCHMARK(own<Form::tn, DType::f32>);
+#if NIBBLE_WITH_ONEDNN
+NIBBLE_GEMM_BENCHMARK(onednn<Form::nt, DType::bf16, false>);
+NIBBLE_GEMM_BENCHMARK(onednn<Form::nt, DType::bf16, true>);
+NIBBLE_GEMM_BENCHMARK(onednn<Form::nn, DType::bf16, false>);
+NIBBLE_GEMM_BENCHMARK(onednn<Form::tn, DType::bf16, false>);
+NIBBLE_GEMM_BENCHMARK(onednn<Form::nt, DType::f32, false>);
+NIBBLE_GEMM_BENCHMARK(onednn<Form::nn, DType::f32, false>);
+NIBBLE_GEMM_BENCHMARK(onednn<Form::tn, DType::f32, false>);
+#endif
+NIBBLE_GEMM_BENCHMARK(openblas<Form::nt>);
+NIBBLE_GEMM_BENCHMARK(openblas<Form::nn>);
+NIBBLE_GEMM_BENCHMARK(openblas<Form::tn>);
 
 }  // namespace
 }  // namespace nibble

@@ -10,7 +10,7 @@ namespace {
 
 // 32 registers: 6 x 4 sums hide the latency of the instruction (one starts every cycle, or two, and takes 6), four
 // hold a row of B; the pair of A is broadcast by the instruction itself.
-constexpr int64_t kRows = 6;
+constexpr int64_t kRows = 6, kPrefetchBytes = 2048;
 
 template <int64_t R, int64_t V>
 NIBBLE_AVX512_BF16 void tile(int64_t steps, const std::byte* a, int64_t a_row_bytes, int64_t a_step_bytes,
@@ -21,7 +21,10 @@ NIBBLE_AVX512_BF16 void tile(int64_t steps, const std::byte* a, int64_t a_row_by
   }
   for (int64_t s = 0; s < steps; ++s, a += a_step_bytes, b += avx512::kStripBytes) {
     __m512i row[V];
-    for (int64_t v = 0; v < V; ++v) row[v] = _mm512_load_si512(b + v * 64);
+    for (int64_t v = 0; v < V; ++v) {
+      row[v] = _mm512_load_si512(b + v * 64);
+      _mm_prefetch(b + kPrefetchBytes + v * 64, _MM_HINT_T0);
+    }
     for (int64_t r = 0; r < R; ++r) {
       int32_t pair;
       std::memcpy(&pair, a + r * a_row_bytes, sizeof pair);

@@ -39,11 +39,12 @@ struct Plan {
       depth_block /= 2;
       chunk_columns *= 2;
     }
+    chunk_columns = even_columns(chunk_columns);
     // Enough jobs for an even load on several threads, as long as a job stays worth its packing.
     while (jobs() < 16 && work() > int64_t{1} << 22) {
       const bool narrow = left_in_place && chunk_columns > kernel.width;
       if (narrow || (chunk_rows <= 4 * kLeftGroup && chunk_columns > kernel.panel_columns)) {
-        chunk_columns = std::max(kernel.width, chunk_columns / 2 / kernel.width * kernel.width);
+        chunk_columns = even_columns(std::max(kernel.width, chunk_columns / 2 / kernel.width * kernel.width));
       } else if (chunk_rows > kLeftGroup) {
         chunk_rows = round_up(chunk_rows / 2, kernel.rows);
       } else {
@@ -52,6 +53,10 @@ struct Plan {
     }
   }
 
+  // As few chunks as `most` columns allow, of nearly the same size.
+  int64_t even_columns(int64_t most) const {
+    return round_up(divide_up(columns, divide_up(columns, most)), kernel.width);
+  }
   int64_t row_chunks() const { return divide_up(rows, chunk_rows); }
   int64_t jobs() const { return row_chunks() * divide_up(columns, chunk_columns); }
   // Multiplications of one job.
