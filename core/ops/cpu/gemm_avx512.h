@@ -6,6 +6,7 @@
 
 #include "nibble/core/base/avx512.h"
 #include "nibble/core/base/bfloat16.h"
+#include "nibble/core/ops/cpu/gemm_kernel.h"
 
 namespace nibble::ops::cpu::avx512 {
 
@@ -80,30 +81,64 @@ NIBBLE_AVX512 __attribute__((always_inline)) inline void scatter_tiles(__m512i g
   }
 }
 
-NIBBLE_AVX512 inline __m512 alpha_sums(const float* sums, __mmask16 mask, __m512 alpha, __m512 before) {
-  return _mm512_fmadd_ps(alpha, _mm512_maskz_loadu_ps(mask, sums), before);
+/// 16 f32 as bf16; by the CPU's instruction for it, which takes subnormal numbers for zero as its products do, or
+/// without.
+template <bool kInstruction>
+NIBBLE_AVX512 __attribute__((always_inline)) inline __m256i narrow_by(__m512 value) {
+  if constexpr (kInstruction) {
+    __m256i narrowed;  // assembly, so that kernels of both levels can share this file
+    asm("vcvtneps2bf16 %1, %0" : "=v"(narrowed) : "v"(value));
+    return narrowed;
+  } else {
+    return narrow(value);
+  }
 }
 
-NIBBLE_AVX512 inline void store_f32(const float* sums, int64_t sums_stride, int64_t rows, int64_t columns, float alpha,
-                                    bool accumulate, float* c, int64_t c_stride) {
-  const __m512 factor = _mm512_set1_ps(alpha);
-  for (int64_t m = 0; m < rows; ++m, sums += sums_stride, c += c_stride) {
+/// 16 columns of the result from 16 sums.
+template <bool kInstruction>
+NIBBLE_AVX512 __attribute__((always_inline)) inline void store16(__m512 sums, __mmask16 mask, const TileOutput& output,
+                                                                 int64_t index) {
+  const __m512 alpha = _mm512_set1_ps(output.alpha);
+  if (output.dtype == DType::f32) {
+    float* c = reinterpret_cast<float*>(output.c) + index;
+    const __m512 before = output.accumulate ? _mm512_maskz_loadu_ps(mask, c) : _mm512_setzero_ps();
+    _mm512_mask_storeu_ps(c, mask, _mm512_fmadd_ps(alpha, sums, before));
+  } else {
+    bf16* c = reinterpret_cast<bf16*>(output.c) + index;
+    const __m512 before = output.accumulate ? widen(_mm256_maskz_loadu_epi16(mask, c)) : _mm512_setzero_ps();
+    _mm256_mask_storeu_epi16(c, mask, narrow_by<kInstruction>(_mm512_fmadd_ps(alpha, sums, before)));
+  }
+}
+
+/// GemmKernel::store
+template <bool kInstruction>
+NIBBLE_AVX512 void store(const float* sums, int64_t rows, int64_t columns, const TileOutput& output) {
+  for (int64_t m = 0; m < rows; ++m) {
     for (int64_t n = 0; n < columns; n += kLanes) {
       const auto mask = static_cast<__mmask16>(low_bits(columns - n));
-      const __m512 before = accumulate ? _mm512_maskz_loadu_ps(mask, c + n) : _mm512_setzero_ps();
-      _mm512_mask_storeu_ps(c + n, mask, alpha_sums(sums + n, mask, factor, before));
+      store16<kInstruction>(_mm512_maskz_loadu_ps(mask, sums + m * output.sums_stride + n), mask, output,
+                            m * output.c_stride + n);
     }
   }
 }
 
-NIBBLE_AVX512 inline void store_bf16(const float* sums, int64_t sums_stride, int64_t rows, int64_t columns, float alpha,
-                                     bool accumulate, bf16* c, int64_t c_stride) {
-  const __m512 factor = _mm512_set1_ps(alpha);
-  for (int64_t m = 0; m < rows; ++m, sums += sums_stride, c += c_stride) {
-    for (int64_t n = 0; n < columns; n += kLanes) {
-      const auto mask = static_cast<__mmask16>(low_bits(columns - n));
-      const __m512 before = accumulate ? widen(_mm256_maskz_loadu_epi16(mask, c + n)) : _mm512_setzero_ps();
-      _mm256_mask_storeu_epi16(c + n, mask, narrow(alpha_sums(sums + n, mask, factor, before)));
+/// The end of a tile: its sums go on to the next part of the depth or, straight from the registers, to the result.
+template <bool kInstruction, int64_t R, int64_t V>
+NIBBLE_AVX512 __attribute__((always_inline)) inline void finish(__m512 (&sums)[R][V], int64_t columns,
+                                                                const TileOutput& output) {
+  const auto tail = static_cast<__mmask16>(low_bits(columns - (V - 1) * kLanes));
+#pragma GCC unroll 6
+  for (int64_t r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int64_t v = 0; v < V; ++v) {
+      float* kept = output.sums + r * output.sums_stride + v * kLanes;
+      if (!output.first) sums[r][v] = _mm512_add_ps(_mm512_loadu_ps(kept), sums[r][v]);
+      if (output.last) {
+        store16<kInstruction>(sums[r][v], v + 1 == V ? tail : __mmask16{0xffff}, output,
+                              r * output.c_stride + v * kLanes);
+      } else {
+        _mm512_storeu_ps(kept, sums[r][v]);
+      }
     }
   }
 }

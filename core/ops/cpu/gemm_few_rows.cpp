@@ -37,12 +37,17 @@ void fill(const PanelSource& w, int64_t row, int64_t rows, int64_t begin, int64_
 
 void store(const PackedProduct& p, const GemmKernel& kernel, const float* sums, int64_t stride, int64_t column,
            int64_t columns) {
-  const int64_t rows = p.c.dim(0), width = p.c.dim(1);
-  if (p.c.dtype() == DType::f32) {
-    kernel.store_f32(sums, stride, rows, columns, p.alpha, p.accumulate, p.c.data<float>() + column, width);
-  } else {
-    kernel.store_bf16(sums, stride, rows, columns, p.alpha, p.accumulate, p.c.data<bf16>() + column, width);
-  }
+  const auto size = static_cast<int64_t>(dtype_size(p.c.dtype()));
+  kernel.store(sums, p.c.dim(0), columns,
+               {.first = true,
+                .last = true,
+                .sums = nullptr,
+                .sums_stride = stride,
+                .c = p.c.mutable_raw() + column * size,
+                .c_stride = p.c.dim(1),
+                .dtype = p.c.dtype(),
+                .alpha = p.alpha,
+                .accumulate = p.accumulate});
 }
 
 }  // namespace

@@ -12,6 +12,18 @@ constexpr int64_t kLeftGroup = 48;
 /// Rows of either operand in one call of GemmKernel::dots.
 constexpr int64_t kDotRows = 4;
 
+/// Where the sums of a tile go.
+struct TileOutput {
+  bool first, last;  ///< whether this is the first, the last part of the depth
+  float* sums;       ///< f32 sums between parts: read unless first, written unless last
+  int64_t sums_stride;
+  std::byte* c;  ///< the result, f32 or bf16, written when last: c (+)= alpha * sums, rounded once
+  int64_t c_stride;
+  DType dtype;
+  float alpha;
+  bool accumulate;
+};
+
 /// Micro kernel over packed operands.
 ///
 /// Right operand: strips of `width` columns. A strip holds, for every step of depth, `width` groups of `depth_step`
@@ -27,9 +39,10 @@ struct GemmKernel {
   int64_t depth_block;    ///< depths of a panel
   int64_t panel_columns;  ///< columns of a panel: depth_block * panel_columns elements stay in the L2 cache
 
-  /// c [rows, columns rounded up to lanes] (+)= a b over `steps` steps of depth; rows in 1..rows, columns in 1..width.
+  /// One tile, c [rows, columns] from `steps` steps of depth; rows in 1..rows, columns in 1..width. Sums between parts
+  /// are kept for columns rounded up to lanes.
   void (*multiply)(int64_t rows, int64_t columns, int64_t steps, const std::byte* a, int64_t a_row_bytes,
-                   int64_t a_step_bytes, const std::byte* b, float* c, int64_t c_stride, bool add);
+                   int64_t a_step_bytes, const std::byte* b, const TileOutput& output);
 
   /// Packs `columns` <= lanes rows of a row-major matrix, `depth` elements each, as columns of a strip: `strip` points
   /// at the first of these columns.
@@ -48,11 +61,8 @@ struct GemmKernel {
   void (*dots)(int64_t rows, int64_t columns, int64_t depth, const std::byte* x, int64_t x_stride, const std::byte* w,
                int64_t w_stride, float* sums);
 
-  /// c (+)= alpha * sums, rounded once: rows x columns of f32 sums, c in f32 or bf16.
-  void (*store_f32)(const float* sums, int64_t sums_stride, int64_t rows, int64_t columns, float alpha, bool accumulate,
-                    float* c, int64_t c_stride);
-  void (*store_bf16)(const float* sums, int64_t sums_stride, int64_t rows, int64_t columns, float alpha,
-                     bool accumulate, bf16* c, int64_t c_stride);
+  /// Writes rows x columns of f32 sums, output.sums_stride apart, to output.c.
+  void (*store)(const float* sums, int64_t rows, int64_t columns, const TileOutput& output);
 };
 
 /// The kernel for inputs of dtype `input` (f32 or bf16) at instruction set level `level`. Its compute type is `input`,

@@ -40,12 +40,13 @@ NIBBLE_AVX2 void tile(int64_t steps, const std::byte* a, int64_t a_row_bytes, in
 }
 
 void multiply(int64_t rows, int64_t columns, int64_t steps, const std::byte* a, int64_t a_row_bytes,
-              int64_t a_step_bytes, const std::byte* b, float* c, int64_t c_stride, bool add) {
+              int64_t a_step_bytes, const std::byte* b, const TileOutput& output) {
   using Tile = decltype(&tile<1, 1>);
   constexpr Tile kTiles[kRows][2] = {{tile<1, 1>, tile<1, 2>}, {tile<2, 1>, tile<2, 2>}, {tile<3, 1>, tile<3, 2>},
                                      {tile<4, 1>, tile<4, 2>}, {tile<5, 1>, tile<5, 2>}, {tile<6, 1>, tile<6, 2>}};
-  kTiles[rows - 1][(columns - 1) / kLanes](steps, a, a_row_bytes, a_step_bytes, reinterpret_cast<const float*>(b), c,
-                                           c_stride, add);
+  kTiles[rows - 1][(columns - 1) / kLanes](steps, a, a_row_bytes, a_step_bytes, reinterpret_cast<const float*>(b),
+                                           output.sums, output.sums_stride, !output.first);
+  if (output.last) store_sums(output.sums, rows, columns, output);
 }
 
 }  // namespace
@@ -63,8 +64,7 @@ const GemmKernel kGemmAvx2 = {
     .pack_rows = pack_rows<float, kWidth, 1>,
     .pack_left_transposed = nullptr,
     .dots = nullptr,
-    .store_f32 = store_sums<float>,
-    .store_bf16 = store_sums<bf16>,
+    .store = store_sums,
 };
 
 }  // namespace nibble::ops::cpu

@@ -12,7 +12,7 @@ constexpr int64_t kRows = 6;
 
 template <int64_t R, int64_t V>
 NIBBLE_AVX512 void tile(int64_t steps, const std::byte* a, int64_t a_row_bytes, int64_t a_step_bytes,
-                        const std::byte* b, float* c, int64_t c_stride, bool add) {
+                        const std::byte* b, int64_t columns, const TileOutput& output) {
   __m512 sums[R][V];
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm512_setzero_ps();
@@ -27,22 +27,17 @@ NIBBLE_AVX512 void tile(int64_t steps, const std::byte* a, int64_t a_row_bytes, 
       for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm512_fmadd_ps(x, row[v], sums[r][v]);
     }
   }
-  for (int64_t r = 0; r < R; ++r) {
-    for (int64_t v = 0; v < V; ++v) {
-      float* to = c + r * c_stride + v * avx512::kLanes;
-      _mm512_storeu_ps(to, add ? _mm512_add_ps(_mm512_loadu_ps(to), sums[r][v]) : sums[r][v]);
-    }
-  }
+  avx512::finish<false>(sums, columns, output);
 }
 
 void multiply(int64_t rows, int64_t columns, int64_t steps, const std::byte* a, int64_t a_row_bytes,
-              int64_t a_step_bytes, const std::byte* b, float* c, int64_t c_stride, bool add) {
+              int64_t a_step_bytes, const std::byte* b, const TileOutput& output) {
   using Tile = decltype(&tile<1, 1>);
   constexpr Tile kTiles[kRows][4] = {
       {tile<1, 1>, tile<1, 2>, tile<1, 3>, tile<1, 4>}, {tile<2, 1>, tile<2, 2>, tile<2, 3>, tile<2, 4>},
       {tile<3, 1>, tile<3, 2>, tile<3, 3>, tile<3, 4>}, {tile<4, 1>, tile<4, 2>, tile<4, 3>, tile<4, 4>},
       {tile<5, 1>, tile<5, 2>, tile<5, 3>, tile<5, 4>}, {tile<6, 1>, tile<6, 2>, tile<6, 3>, tile<6, 4>}};
-  kTiles[rows - 1][(columns - 1) / avx512::kLanes](steps, a, a_row_bytes, a_step_bytes, b, c, c_stride, add);
+  kTiles[rows - 1][(columns - 1) / avx512::kLanes](steps, a, a_row_bytes, a_step_bytes, b, columns, output);
 }
 
 NIBBLE_AVX512 void pack_rows(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* strip) {
@@ -109,8 +104,7 @@ const GemmKernel kGemmAvx512 = {
     .pack_rows = pack_rows,
     .pack_left_transposed = pack_left_transposed,
     .dots = dots,
-    .store_f32 = avx512::store_f32,
-    .store_bf16 = avx512::store_bf16,
+    .store = avx512::store<false>,
 };
 
 }  // namespace nibble::ops::cpu

@@ -14,7 +14,7 @@ constexpr int64_t kRows = 6, kPrefetchBytes = 2048;
 
 template <int64_t R, int64_t V>
 NIBBLE_AVX512_BF16 void tile(int64_t steps, const std::byte* a, int64_t a_row_bytes, int64_t a_step_bytes,
-                             const std::byte* b, float* c, int64_t c_stride, bool add) {
+                             const std::byte* b, int64_t columns, const TileOutput& output) {
   __m512 sums[R][V];
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm512_setzero_ps();
@@ -34,22 +34,17 @@ NIBBLE_AVX512_BF16 void tile(int64_t steps, const std::byte* a, int64_t a_row_by
       }
     }
   }
-  for (int64_t r = 0; r < R; ++r) {
-    for (int64_t v = 0; v < V; ++v) {
-      float* to = c + r * c_stride + v * avx512::kLanes;
-      _mm512_storeu_ps(to, add ? _mm512_add_ps(_mm512_loadu_ps(to), sums[r][v]) : sums[r][v]);
-    }
-  }
+  avx512::finish<true>(sums, columns, output);
 }
 
 void multiply(int64_t rows, int64_t columns, int64_t steps, const std::byte* a, int64_t a_row_bytes,
-              int64_t a_step_bytes, const std::byte* b, float* c, int64_t c_stride, bool add) {
+              int64_t a_step_bytes, const std::byte* b, const TileOutput& output) {
   using Tile = decltype(&tile<1, 1>);
   constexpr Tile kTiles[kRows][4] = {
       {tile<1, 1>, tile<1, 2>, tile<1, 3>, tile<1, 4>}, {tile<2, 1>, tile<2, 2>, tile<2, 3>, tile<2, 4>},
       {tile<3, 1>, tile<3, 2>, tile<3, 3>, tile<3, 4>}, {tile<4, 1>, tile<4, 2>, tile<4, 3>, tile<4, 4>},
       {tile<5, 1>, tile<5, 2>, tile<5, 3>, tile<5, 4>}, {tile<6, 1>, tile<6, 2>, tile<6, 3>, tile<6, 4>}};
-  kTiles[rows - 1][(columns - 1) / avx512::kLanes](steps, a, a_row_bytes, a_step_bytes, b, c, c_stride, add);
+  kTiles[rows - 1][(columns - 1) / avx512::kLanes](steps, a, a_row_bytes, a_step_bytes, b, columns, output);
 }
 
 // Two rows of 32 bf16 become 32 pairs: element 2i of the result is even[i], element 2i + 1 is odd[i].
@@ -146,8 +141,7 @@ const GemmKernel kGemmAvx512Bf16 = {
     .pack_rows = pack_rows,
     .pack_left_transposed = pack_left_transposed,
     .dots = dots,
-    .store_f32 = avx512::store_f32,
-    .store_bf16 = avx512::store_bf16,
+    .store = avx512::store<true>,
 };
 
 }  // namespace nibble::ops::cpu

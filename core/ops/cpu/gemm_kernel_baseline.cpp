@@ -36,9 +36,11 @@ void tile(int64_t depth, const std::byte* a, int64_t a_row_bytes, int64_t a_step
 }
 
 void multiply(int64_t rows, int64_t columns, int64_t steps, const std::byte* a, int64_t a_row_bytes,
-              int64_t a_step_bytes, const std::byte* b, float* c, int64_t c_stride, bool add) {
+              int64_t a_step_bytes, const std::byte* b, const TileOutput& output) {
   constexpr decltype(&tile<1>) kTiles[] = {tile<1>, tile<2>, tile<3>, tile<4>};
-  kTiles[rows - 1](steps, a, a_row_bytes, a_step_bytes, reinterpret_cast<const float*>(b), c, c_stride, columns, add);
+  kTiles[rows - 1](steps, a, a_row_bytes, a_step_bytes, reinterpret_cast<const float*>(b), output.sums,
+                   output.sums_stride, columns, !output.first);
+  if (output.last) store_sums(output.sums, rows, columns, output);
 }
 
 }  // namespace
@@ -56,8 +58,7 @@ const GemmKernel kGemmBaseline = {
     .pack_rows = pack_rows<float, kWidth, 1>,
     .pack_left_transposed = nullptr,
     .dots = nullptr,
-    .store_f32 = store_sums<float>,
-    .store_bf16 = store_sums<bf16>,
+    .store = store_sums,
 };
 
 }  // namespace nibble::ops::cpu

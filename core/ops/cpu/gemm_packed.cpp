@@ -204,7 +204,7 @@ class Job {
         workspace_(gemm_workspace(kernel_)),
         packer_(product, plan.kernel, workspace_.panel, workspace_.fill) {
     sums_stride_ = round_up(n.size(), kernel_.width);
-    // With one panel in depth the sums of a group are stored at once and need not be kept.
+    // With one panel in depth no sums are kept between panels.
     keeps_sums_ = plan.depth > plan_.depth_block;
     NIBBLE_CHECK((keeps_sums_ ? m.size() : kLeftGroup) * sums_stride_ <= workspace_.sums_size, "sums of a job");
   }
@@ -217,7 +217,6 @@ class Job {
         const Range group{m0, std::min(m_.end, m0 + kLeftGroup)};
         float* sums = workspace_.sums + (keeps_sums_ ? (m0 - m_.begin) * sums_stride_ : 0);
         multiply_group(k, group, sums);
-        if (k.end == plan_.depth) store(group, sums);
       }
     }
   }
@@ -236,12 +235,23 @@ class Job {
       tile_bytes = round_up(steps * left.step_bytes, 64) + 64;
       pack(group, k, tile_bytes);
     }
+    std::byte* c = p_.c.mutable_raw();
+    const auto c_size = static_cast<int64_t>(dtype_size(p_.c.dtype()));
+    TileOutput output = {.first = k.begin == 0,
+                         .last = k.end == plan_.depth,
+                         .sums_stride = sums_stride_,
+                         .c_stride = plan_.columns,
+                         .dtype = p_.c.dtype(),
+                         .alpha = p_.alpha,
+                         .accumulate = p_.accumulate};
     for (int64_t m0 = group.begin; m0 < group.end; m0 += kernel_.rows, left.data += tile_bytes) {
       const int64_t rows = std::min(kernel_.rows, group.end - m0);
       for (int64_t n0 = 0; n0 < n_.size(); n0 += kernel_.width) {
+        output.sums = sums + (m0 - group.begin) * sums_stride_ + n0;
+        output.c = c + (m0 * plan_.columns + n_.begin + n0) * c_size;
         kernel_.multiply(rows, std::min(kernel_.width, n_.size() - n0), steps, left.data, left.row_bytes,
                          left.step_bytes, workspace_.panel + n0 / kernel_.width * packer_.strip_bytes(k.size()),
-                         sums + (m0 - group.begin) * sums_stride_ + n0, sums_stride_, k.begin > 0);
+                         output);
       }
     }
   }
@@ -258,17 +268,6 @@ class Job {
                       : input == DType::bf16         ? pack_left<bf16, float>
                                                      : pack_left<float, float>;
     pack(p_, m, k, kernel_.rows, kernel_.depth_step, tile_bytes, workspace_.left);
-  }
-
-  void store(Range m, const float* sums) {
-    const int64_t offset = m.begin * plan_.columns + n_.begin;
-    if (p_.c.dtype() == DType::f32) {
-      kernel_.store_f32(sums, sums_stride_, m.size(), n_.size(), p_.alpha, p_.accumulate, p_.c.data<float>() + offset,
-                        plan_.columns);
-    } else {
-      kernel_.store_bf16(sums, sums_stride_, m.size(), n_.size(), p_.alpha, p_.accumulate, p_.c.data<bf16>() + offset,
-                         plan_.columns);
-    }
   }
 
   const PackedProduct& p_;

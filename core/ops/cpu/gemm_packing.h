@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "nibble/core/tensor/dtype.h"
+#include "nibble/core/ops/cpu/gemm_kernel.h"
 
 namespace nibble::ops::cpu {
 
@@ -41,17 +41,20 @@ void pack_rows(const std::byte* from, int64_t stride, int64_t columns, int64_t d
 }
 
 template <typename T>
-void store_sums(const float* sums, int64_t sums_stride, int64_t rows, int64_t columns, float alpha, bool accumulate,
-                T* c, int64_t c_stride) {
+void store_as(const float* sums, int64_t rows, int64_t columns, const TileOutput& output) {
   for (int64_t m = 0; m < rows; ++m) {
-    const float* from = sums + m * sums_stride;
-    T* to = c + m * c_stride;
-    if (accumulate) {
-      for (int64_t n = 0; n < columns; ++n) to[n] = T(static_cast<float>(to[n]) + alpha * from[n]);
+    const float* from = sums + m * output.sums_stride;
+    T* to = reinterpret_cast<T*>(output.c) + m * output.c_stride;
+    if (output.accumulate) {
+      for (int64_t n = 0; n < columns; ++n) to[n] = T(static_cast<float>(to[n]) + output.alpha * from[n]);
     } else {
-      for (int64_t n = 0; n < columns; ++n) to[n] = T(alpha * from[n]);
+      for (int64_t n = 0; n < columns; ++n) to[n] = T(output.alpha * from[n]);
     }
   }
+}
+
+inline void store_sums(const float* sums, int64_t rows, int64_t columns, const TileOutput& output) {
+  (output.dtype == DType::f32 ? store_as<float> : store_as<bf16>)(sums, rows, columns, output);
 }
 
 }  // namespace nibble::ops::cpu
