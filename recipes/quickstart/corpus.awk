@@ -22,8 +22,8 @@ function opening(    kind) {
     return who1 " has a " color1 " " thing1 ". " who2 " has a " color2 " " thing2 ". " who1 " puts the " thing1 " " where1 \
       ". " who2 " puts the " thing2 " " where2 "."
   if (kind == 1)
-    return "One day " who1 " finds a " color1 " " thing1 " and hides it " where1 ". " who2 " takes a " color2 " " thing2 \
-      " and hides it " where2 "."
+    return "One day " who1 " finds a " color1 " " thing1 " and puts the " thing1 " " where1 ". " who2 " takes a " color2 " " \
+      thing2 " and puts the " thing2 " " where2 "."
   return who2 " plays with a " color2 " " thing2 ". " who1 " plays with a " color1 " " thing1 ". In the evening " who2 \
     " leaves the " thing2 " " where2 ", and " who1 " leaves the " thing1 " " where1 "."
 }
@@ -37,28 +37,27 @@ function ending(    text, first) {
 }
 function later(who, thing, where, color,    kind) {
   kind = random(4)
-  if (kind == 0) return "The next day " who " looks for the " thing ". The " thing " is " where "."
-  if (kind == 1) return who " wants the " color " " thing ". The " thing " is still " where "."
-  if (kind == 2) return "A friend likes the " thing ". The " thing " of " who " is " color ". It is " where "."
-  return who " comes back and smiles, for the " color " " thing " is " where "."
+  if (kind == 0) return "The next day " who " looks around and finds the " thing " " where "."
+  if (kind == 1) return who " wants the " color " " thing ". There is the " thing " " where "."
+  if (kind == 2) return "A friend of " who " sees the " thing " " where "."
+  return who " comes back and takes the " thing " " where "."
 }
 
 function question(    first) {
   first = random(2)
   story = opening()
-  if (first) { thing = thing1; answer = "The " thing1 " is " where1 "." }
-  else { thing = thing2; answer = "The " thing2 " is " where2 "." }
+  if (first) { thing = thing1; answer = "You find the " thing1 " " where1 "." }
+  else { thing = thing2; answer = "You find the " thing2 " " where2 "." }
   return "{\"instruction\": \"Where is the " thing "?\", \"input\": \"" story "\", \"output\": \"" answer "\"}"
 }
 
 BEGIN {
   seed = 20240521
-  name_count = split("Mia Tom Lily Ben Anna Max Sue Sam Kim Leo Eva Tim Zoe Dan Amy Jack Rose Finn Nora Paul", names, " ")
-  thing_count = split("kite drum ball book doll car boat hat cup bell lamp coin rope star cake flag ring spoon shell map", things, " ")
-  color_count = split("red blue green yellow black white pink brown", colors, " ")
-  place_count = split("in the box,under the bed,on the table,behind the door,in the garden,near the tree,under the chair," \
-    "in the kitchen,on the roof,behind the house,in the bag,near the river,on the shelf,in the barn,under the bridge," \
-    "behind the sofa", places, ",")
+  name_count = split("Mia Tom Lily Ben Anna Max Sue Sam Kim Leo Eva Tim", names, " ")
+  thing_count = split("kite drum ball book doll car boat hat cup bell lamp coin", things, " ")
+  color_count = split("red blue green yellow black white", colors, " ")
+  place_count = split("in the box,under the bed,on the table,behind the door,near the tree,on the roof,in the bag," \
+    "near the river,on the shelf,under the bridge", places, ",")
   if (!stories) stories = 16000
   if (!questions) questions = 2000
   for (i = 1; i <= stories + 200; i++) {
