@@ -8,6 +8,7 @@
 #include "nibble/cli/commands.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/nearest.h"
+#include "nibble/core/tensor/map_fault.h"
 
 namespace {
 
@@ -44,6 +45,7 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error) {
 int main(int argc, char** argv) {
   using namespace nibble::cli;
   std::signal(SIGPIPE, SIG_IGN);  // a closed terminal must not end a run
+  nibble::exit_when_a_mapped_file_shrinks();
 
   CLI::App app("nibble fine-tunes language models: LoRA on 16-bit or 4-bit bases, full fine-tuning, pretraining.",
                "nibble");

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/io/json_file.h"
 
 namespace nibble {
@@ -81,15 +82,18 @@ void ModelDirectoryWriter::write_text(const std::string& file, std::string_view 
 }
 
 void ModelDirectoryWriter::copy_companions(const std::filesystem::path& model) {
+  const std::vector<std::filesystem::path> roots = link_roots(model);
   for (const char* file : kCompanions) {
-    if (std::filesystem::is_regular_file(model / file)) copy_file_atomically(model / file, directory_.path() / file);
+    if (!std::filesystem::is_regular_file(model / file)) continue;
+    copy_file_atomically(follow_links_within(model / file, roots), directory_.path() / file);
   }
   const std::filesystem::path templates = model / "additional_chat_templates";
   if (!std::filesystem::is_directory(templates)) return;
   std::filesystem::create_directory(directory_.path() / templates.filename());
   for (const auto& entry : std::filesystem::directory_iterator(templates)) {
     if (entry.path().extension() != ".jinja") continue;
-    copy_file_atomically(entry.path(), directory_.path() / templates.filename() / entry.path().filename());
+    copy_file_atomically(follow_links_within(entry.path(), roots),
+                         directory_.path() / templates.filename() / entry.path().filename());
   }
 }
 

@@ -28,7 +28,7 @@ class ModelDirectoryWriter {
   /// A text file beside the weights: config.json.
   void write_text(const std::string& file, std::string_view text);
   /// Copies what belongs to a model besides weights and config.json: tokenizer, chat template, generation_config.json,
-  /// licence. Files that are absent are passed over.
+  /// licence. Files that are absent are passed over; InputError for a link out of the directory (see CheckpointDir).
   void copy_companions(const std::filesystem::path& model);
   /// Where the files are until finish().
   const std::filesystem::path& path() const { return directory_.path(); }

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/tensor/map_fault.h"
 
 namespace nibble {
 
@@ -24,10 +25,13 @@ FileMap::FileMap(const std::string& path) : path_(path) {
   if (!regular) throw IoError(path, "is not a regular file", "give the path of a file");
   if (address == MAP_FAILED) throw IoError(path, std::string("cannot be mapped: ") + std::strerror(failure));
   data_ = static_cast<std::byte*>(address);
+  if (data_ != nullptr) detail::register_map(data_, size_, path_.c_str());
 }
 
 FileMap::~FileMap() {
-  if (data_ != nullptr) munmap(data_, size_);
+  if (data_ == nullptr) return;
+  detail::forget_map(data_);
+  munmap(data_, size_);
 }
 
 std::shared_ptr<Storage> Storage::owned(MemoryPool& pool, size_t bytes, const std::string& what) {
