@@ -8,8 +8,8 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/train/checkpoint_slices.h"
-#include "nibble/tests/core/train/temporary_directory.h"
 #include "nibble/tests/core/train/toy.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {
@@ -48,14 +48,14 @@ struct Fixture {
     return made;
   }
   fs::path save(int64_t step) {
-    return save_checkpoint(directory.path, state(step), slices(static_cast<float>(step)), slices(1000));
+    return save_checkpoint(directory.path(), state(step), slices(static_cast<float>(step)), slices(1000));
   }
 };
 
 void damage(const fs::path& file) {
-  std::string bytes = test::read_file(file);
+  std::string bytes = test::read_bytes(file);
   bytes[bytes.size() - 3] ^= 1;
-  test::write_file(file, bytes);
+  test::write_bytes(file, bytes);
 }
 
 TEST(Checkpoint, GivesBackWhatWasSaved) {
@@ -79,20 +79,20 @@ TEST(Checkpoint, GivesBackWhatWasSaved) {
 
 TEST(Checkpoint, OptimizerWithoutStateIsSavedToo) {
   Fixture f;
-  const fs::path path = save_checkpoint(f.directory.path, f.state(1), f.slices(1), {});
+  const fs::path path = save_checkpoint(f.directory.path(), f.state(1), f.slices(1), {});
   read_checkpoint_state(path);
   load_checkpoint_tensors(path, f.slices(0), {});
 }
 
 TEST(Checkpoint, NewestThatVerifiesIsTakenAndTheOthersAreNamed) {
   Fixture f;
-  EXPECT_FALSE(newest_checkpoint(f.directory.path, f.observer));
-  EXPECT_FALSE(newest_checkpoint(f.directory.path / "absent", f.observer));
+  EXPECT_FALSE(newest_checkpoint(f.directory.path(), f.observer));
+  EXPECT_FALSE(newest_checkpoint(f.directory.path() / "absent", f.observer));
   for (const int64_t step : {2, 10, 9}) f.save(step);
-  EXPECT_EQ(newest_checkpoint(f.directory.path, f.observer)->state.step, 10);
+  EXPECT_EQ(newest_checkpoint(f.directory.path(), f.observer)->state.step, 10);
   EXPECT_TRUE(f.messages.empty());
-  damage(f.directory.path / "step-10" / "optimizer-00000-of-00001.safetensors");
-  EXPECT_EQ(newest_checkpoint(f.directory.path, f.observer)->state.step, 9);
+  damage(f.directory.path() / "step-10" / "optimizer-00000-of-00001.safetensors");
+  EXPECT_EQ(newest_checkpoint(f.directory.path(), f.observer)->state.step, 9);
   ASSERT_EQ(f.messages.size(), 2u);
   EXPECT_NE(f.messages[0].find("step-10/optimizer-00000-of-00001.safetensors: is damaged"), std::string::npos)
       << f.messages[0];
@@ -110,7 +110,7 @@ TEST(Checkpoint, EveryDamageIsFound) {
       if (what == "flip") damage(path);
       if (what == "cut") fs::resize_file(path, fs::file_size(path) / 2);
       if (what == "remove") fs::remove(path);
-      EXPECT_THROW(newest_checkpoint(f.directory.path, f.observer), InputError) << file << " " << kind;
+      EXPECT_THROW(newest_checkpoint(f.directory.path(), f.observer), InputError) << file << " " << kind;
       EXPECT_EQ(f.messages.size(), 1u) << file << " " << kind;
     }
   }
@@ -119,9 +119,9 @@ TEST(Checkpoint, EveryDamageIsFound) {
 TEST(Checkpoint, ManifestNamesNoFileOutside) {
   Fixture f;
   const fs::path path = f.save(5);
-  std::string manifest = test::read_file(path / "manifest.json");
+  std::string manifest = test::read_bytes(path / "manifest.json");
   manifest.replace(manifest.find("recipe.json"), 11, "../step-5/recipe.json");
-  test::write_file(path / "manifest.json", manifest);
+  test::write_bytes(path / "manifest.json", manifest);
   EXPECT_THROW(read_checkpoint_state(path), InputError);
 }
 
@@ -129,11 +129,11 @@ TEST(Checkpoint, NewerFormatIsRefusedNotSkipped) {
   Fixture f;
   f.save(4);
   const fs::path path = f.save(5);
-  std::string manifest = test::read_file(path / "manifest.json");
+  std::string manifest = test::read_bytes(path / "manifest.json");
   manifest.replace(manifest.find("\"format\": 1"), 11, "\"format\": 2");
-  test::write_file(path / "manifest.json", manifest);
+  test::write_bytes(path / "manifest.json", manifest);
   try {
-    newest_checkpoint(f.directory.path, f.observer);
+    newest_checkpoint(f.directory.path(), f.observer);
     FAIL();
   } catch (const InputError& error) {
     EXPECT_NE(std::string(error.what()).find("has checkpoint format 2, this program knows up to 1"), std::string::npos)
@@ -146,31 +146,31 @@ TEST(Checkpoint, UnfinishedAndForeignDirectoriesAreNoCheckpoints) {
   f.save(3);
   for (const char* name :
        {".tmp-nibble-123-d0", "step-x", "step-", "step-007", "step-9999999999999999999999", "other"}) {
-    fs::create_directories(f.directory.path / name);
+    fs::create_directories(f.directory.path() / name);
   }
-  EXPECT_EQ(checkpoint_steps(f.directory.path), std::vector<int64_t>{3});
-  EXPECT_EQ(newest_checkpoint(f.directory.path, f.observer)->state.step, 3);
-  EXPECT_EQ(sweep_temporary(f.directory.path), 1);
-  EXPECT_FALSE(fs::exists(f.directory.path / ".tmp-nibble-123-d0"));
+  EXPECT_EQ(checkpoint_steps(f.directory.path()), std::vector<int64_t>{3});
+  EXPECT_EQ(newest_checkpoint(f.directory.path(), f.observer)->state.step, 3);
+  EXPECT_EQ(sweep_temporary(f.directory.path()), 1);
+  EXPECT_FALSE(fs::exists(f.directory.path() / ".tmp-nibble-123-d0"));
 }
 
 TEST(Checkpoint, SavingAgainReplaces) {
   Fixture f;
   damage(f.save(3) / "state.json");
   f.save(3);
-  EXPECT_EQ(read_checkpoint_state(f.directory.path / "step-3").step, 3);
-  EXPECT_EQ(std::distance(fs::directory_iterator(f.directory.path), {}), 1) << "nothing else is left";
+  EXPECT_EQ(read_checkpoint_state(f.directory.path() / "step-3").step, 3);
+  EXPECT_EQ(std::distance(fs::directory_iterator(f.directory.path()), {}), 1) << "nothing else is left";
 }
 
 TEST(Checkpoint, PruningKeepsTheNewestAndTheBest) {
   Fixture f;
   for (const int64_t step : {1, 2, 3, 4, 5}) f.save(step);
-  prune_checkpoints(f.directory.path, 5, 2, 1);
-  EXPECT_EQ(checkpoint_steps(f.directory.path), (std::vector<int64_t>{1, 4, 5}));
-  prune_checkpoints(f.directory.path, 4, 1, std::nullopt);
-  EXPECT_EQ(checkpoint_steps(f.directory.path), (std::vector<int64_t>{4, 5}))
+  prune_checkpoints(f.directory.path(), 5, 2, 1);
+  EXPECT_EQ(checkpoint_steps(f.directory.path()), (std::vector<int64_t>{1, 4, 5}));
+  prune_checkpoints(f.directory.path(), 4, 1, std::nullopt);
+  EXPECT_EQ(checkpoint_steps(f.directory.path()), (std::vector<int64_t>{4, 5}))
       << "later, perhaps damaged ones do not count";
-  EXPECT_EQ(std::distance(fs::directory_iterator(f.directory.path), {}), 2);
+  EXPECT_EQ(std::distance(fs::directory_iterator(f.directory.path()), {}), 2);
 }
 
 TEST(Checkpoint, FailedSaveLeavesTheDirectoryAsItWas) {
@@ -178,8 +178,8 @@ TEST(Checkpoint, FailedSaveLeavesTheDirectoryAsItWas) {
   f.save(1);
   std::vector<CheckpointSlice> twice = f.slices(0);
   twice.push_back(twice[0]);  // a name that comes twice cannot be written
-  EXPECT_ANY_THROW(save_checkpoint(f.directory.path, f.state(2), f.slices(0), twice));
-  EXPECT_EQ(std::distance(fs::directory_iterator(f.directory.path), {}), 1);
+  EXPECT_ANY_THROW(save_checkpoint(f.directory.path(), f.state(2), f.slices(0), twice));
+  EXPECT_EQ(std::distance(fs::directory_iterator(f.directory.path()), {}), 1);
 }
 
 TEST(Checkpoint, ModelsThatDoNotFitAreRefusedByName) {
@@ -222,7 +222,7 @@ TEST(CheckpointSlices, AnyCutIsReadIntoAnyOther) {
   for (const Shape& written : boxes) {
     std::vector<fs::path> files;
     for (const CheckpointSlice& part : cut(whole, written, f.pool)) {
-      files.push_back(f.directory.path / ("part-" + std::to_string(files.size()) + ".safetensors"));
+      files.push_back(f.directory.path() / ("part-" + std::to_string(files.size()) + ".safetensors"));
       detail::write_slices(files.back(), {part});
     }
     for (const Shape& read : boxes) {

@@ -8,8 +8,8 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/train/metrics.h"
-#include "nibble/tests/core/train/temporary_directory.h"
 #include "nibble/tests/core/train/toy.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {
@@ -17,6 +17,11 @@ namespace {
 namespace fs = std::filesystem;
 using test::TemporaryDirectory;
 using test::values;
+
+void put(const fs::path& path, const std::string& text) {
+  fs::create_directories(path.parent_path());
+  test::write_bytes(path, text);
+}
 
 /// A run of the toy model, from start or checkpoint to the end.
 struct ToyRun {
@@ -30,7 +35,7 @@ struct ToyRun {
   std::function<void(int64_t, const fs::path&)> at_step;  // called after a step was logged
 
   ToyRun() {
-    options.dir = directory.path / "out";
+    options.dir = directory.path() / "out";
     options.save_every = {3, 0};
     options.total_steps = 10;
     options.recipe = "{}\n";
@@ -82,7 +87,7 @@ struct ToyRun {
   /// metrics.jsonl without what depends on the clock and the process.
   std::string metrics() const {
     const std::regex timed(R"re(,"(tokens_per_second|peak_memory_bytes|seconds)":[0-9.e+-]+)re");
-    return std::regex_replace(test::read_file(options.dir / "metrics.jsonl"), timed, "");
+    return std::regex_replace(test::read_bytes(options.dir / "metrics.jsonl"), timed, "");
   }
   std::string refusal() {
     try {
@@ -102,8 +107,8 @@ TEST(Run, LeavesRecipeMetricsAndTheLastCheckpoints) {
   EXPECT_EQ(run.steps.size(), 10u);
   EXPECT_EQ(run.saved, (std::vector<int64_t>{3, 6, 9, 10}));
   EXPECT_EQ(run.checkpoints(), (std::vector<int64_t>{9, 10}));
-  EXPECT_EQ(test::read_file(run.options.dir / "recipe.json"), "{}\n");
-  const std::string metrics = test::read_file(run.options.dir / "metrics.jsonl");
+  EXPECT_EQ(test::read_bytes(run.options.dir / "recipe.json"), "{}\n");
+  const std::string metrics = test::read_bytes(run.options.dir / "metrics.jsonl");
   EXPECT_EQ(std::count(metrics.begin(), metrics.end(), '\n'), 10);
   const std::regex first(
       R"(^\{"step":1,"split":"train","loss":[0-9.e+-]+,"lr":[0-9.e+-]+,"grad_norm":[0-9.e+-]+,"label_tokens":5,"tokens":7,)"
@@ -119,7 +124,7 @@ TEST(Run, StoppedAtAnyStepAndResumedGivesTheSameBits) {
   for (const int64_t stop : {1, 2, 3, 4, 7, 9}) {
     ToyRun parts;
     parts.options = whole.options;
-    parts.options.dir = parts.directory.path / "out";
+    parts.options.dir = parts.directory.path() / "out";
     parts.stop_after = stop;
     EXPECT_THROW(parts.go(), Interrupted);
     EXPECT_EQ(parts.steps.back(), stop);
@@ -140,7 +145,7 @@ TEST(Run, KilledAnywhereLosesOnlyTheStepsSinceTheLastCheckpoint) {
       if (step != kill) return;
       // What a kill leaves: a torn line, half a checkpoint.
       std::ofstream(dir / "metrics.jsonl", std::ios::app) << "{\"step\":" << step + 1 << ",\"spl";
-      test::write_file(dir / "checkpoints" / ".tmp-nibble-1-d0" / "state.json", "{");
+      put(dir / "checkpoints" / ".tmp-nibble-1-d0" / "state.json", "{");
       throw Killed();
     };
     EXPECT_THROW(parts.go(), Killed);
@@ -183,7 +188,7 @@ TEST(Run, OtherSettingsAreRefusedWithEveryDifference) {
   EXPECT_NE(got.find("optimizer.lr was 0.01 and is 0.02, train.seed was absent and is 1"), std::string::npos) << got;
   EXPECT_NE(got.find("output.force=true"), std::string::npos) << got;
   EXPECT_EQ(run.metrics(), before) << "nothing changed";
-  EXPECT_EQ(test::read_file(run.options.dir / "recipe.json"), "{}\n");
+  EXPECT_EQ(test::read_bytes(run.options.dir / "recipe.json"), "{}\n");
   run.options.force = true;
   run.go();
   EXPECT_EQ(run.steps.front(), 5);
@@ -197,7 +202,7 @@ TEST(Run, ExistingRunIsNotOverwrittenUnlessForced) {
   EXPECT_NE(run.refusal().find("holds a run already"), std::string::npos);
   EXPECT_EQ(run.checkpoints(), (std::vector<int64_t>{9, 10}));
   run.options.force = true;
-  test::write_file(run.options.dir / "adapter" / "x", "old");
+  put(run.options.dir / "adapter" / "x", "old");
   EXPECT_EQ(run.go(), want);
   EXPECT_EQ(run.steps.size(), 10u);
   EXPECT_FALSE(fs::exists(run.options.dir / "adapter"));
@@ -205,11 +210,11 @@ TEST(Run, ExistingRunIsNotOverwrittenUnlessForced) {
 
 TEST(Run, FilesOfOthersAreNotOverwritten) {
   ToyRun run;
-  test::write_file(run.options.dir / "recipe.json", "mine");
+  put(run.options.dir / "recipe.json", "mine");
   EXPECT_NE(run.refusal().find("recipe.json that is not of a run"), std::string::npos);
-  EXPECT_EQ(test::read_file(run.options.dir / "recipe.json"), "mine");
+  EXPECT_EQ(test::read_bytes(run.options.dir / "recipe.json"), "mine");
   ToyRun results;
-  test::write_file(results.options.dir / "model" / "config.json", "{}");
+  put(results.options.dir / "model" / "config.json", "{}");
   EXPECT_NE(results.refusal().find("no checkpoint to continue from"), std::string::npos);
   results.options.force = true;
   results.go();
@@ -245,8 +250,8 @@ TEST(Run, DirectoryBelongsToOneRunAtATime) {
 
 TEST(Run, UnwritableDirectoryIsFoundAtTheStart) {
   ToyRun run;
-  test::write_file(run.directory.path / "file", "");
-  run.options.dir = run.directory.path / "file" / "out";
+  put(run.directory.path() / "file", "");
+  run.options.dir = run.directory.path() / "file" / "out";
   EXPECT_THROW(run.go(), IoError);
 }
 
@@ -285,7 +290,7 @@ TEST(Run, BestCheckpointIsKeptAndItsWeightsAreGivenBack) {
 TEST(Run, FailedCheckpointInTheMiddleCostsTheCheckpointOnly) {
   ToyRun run;
   run.at_step = [](int64_t step, const fs::path& dir) {
-    if (step == 3) test::write_file(dir / "checkpoints", "in the way");
+    if (step == 3) put(dir / "checkpoints", "in the way");
     if (step == 4) fs::remove(dir / "checkpoints");
   };
   run.go();
@@ -295,7 +300,7 @@ TEST(Run, FailedCheckpointInTheMiddleCostsTheCheckpointOnly) {
   ToyRun last;
   last.options.save_every = {};
   last.at_step = [](int64_t step, const fs::path& dir) {
-    if (step == 10) test::write_file(dir / "checkpoints", "in the way");
+    if (step == 10) put(dir / "checkpoints", "in the way");
   };
   EXPECT_THROW(last.go(), IoError);
 }
@@ -321,13 +326,13 @@ TEST(Metrics, NumbersHave17Digits) {
 
 TEST(Metrics, ResumingTakesAwayLaterAndTornLines) {
   TemporaryDirectory directory;
-  const fs::path path = directory.path / "metrics.jsonl";
+  const fs::path path = directory.path() / "metrics.jsonl";
   const std::string kept = "{\"step\":1,\"x\":1}\n{\"step\":2}\n";
-  test::write_file(path, kept + "{\"step\":3}\nnoise\n{\"step\":2");
+  put(path, kept + "{\"step\":3}\nnoise\n{\"step\":2");
   { MetricsFile(path, 2).append("{\"step\":3,\"new\":1}"); }
-  EXPECT_EQ(test::read_file(path), kept + "{\"step\":3,\"new\":1}\n");
+  EXPECT_EQ(test::read_bytes(path), kept + "{\"step\":3,\"new\":1}\n");
   { MetricsFile file(path, 0); }
-  EXPECT_EQ(test::read_file(path), "");
+  EXPECT_EQ(test::read_bytes(path), "");
 }
 
 TEST(Metrics, PeakMemoryIsThatOfTheProcess) {

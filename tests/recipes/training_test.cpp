@@ -1,0 +1,215 @@
+// Whole runs on a real model, through the path that `nibble train` takes.
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/npy.h"
+#include "nibble/recipes/train.h"
+#include "nibble/tests/assets.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::TemporaryDirectory;
+
+/// What a run logs at each step.
+std::vector<double> losses(const fs::path& run, const std::string& split = "train") {
+  std::vector<double> found;
+  std::ifstream file(run / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const json value = json::parse(line);
+    if (value["split"] == split) found.push_back(value["loss"]);
+  }
+  return found;
+}
+
+/// The rows of an int64 array [n, T].
+std::vector<std::vector<int64_t>> rows_of(const fs::path& path) {
+  const Tensor array = read_npy(path);
+  std::vector<std::vector<int64_t>> rows;
+  for (int64_t r = 0; r < array.dim(0); ++r) {
+    const Tensor row = array.rows(r, r + 1);
+    rows.emplace_back(row.data<const int64_t>(), row.data<const int64_t>() + row.numel());
+  }
+  return rows;
+}
+
+struct Job {
+  TemporaryDirectory directory;
+  std::vector<std::string> messages;
+  int64_t stop_after = -1;
+  int threads = 1;
+
+  fs::path out() const { return directory.path() / "out"; }
+
+  void run(json recipe) {
+    recipe["output"]["dir"] = out().string();
+    int64_t last = 0;
+    Observer observer;
+    observer.on_message = [&](const std::string& line) { messages.push_back(line); };
+    observer.on_step = [&](const StepReport& report) { last = report.step; };
+    observer.stop_requested = [&] { return last == stop_after; };
+    const Recipe read = parse_recipe(recipe.dump(), "test");
+    LocalRank rank(threads, static_cast<uint64_t>(read.train.seed));
+    train(read, rank.context(), observer);
+  }
+};
+
+class LoraGolden : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+TEST_P(LoraGolden, LossesOfTwentyAdamWStepsAreTorchs) {
+  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  NIBBLE_ASSET_OR_SKIP(base, GetParam().second);
+  Job job;
+  const auto ids = rows_of(golden / "input_ids.npy"), labels = rows_of(golden / "labels.npy");
+  std::string lines;
+  for (size_t i = 0; i < ids.size(); ++i) lines += json{{"input_ids", ids[i]}, {"labels", labels[i]}}.dump() + "\n";
+  const fs::path data = job.directory.path() / "data.jsonl";
+  test::write_bytes(data, lines);
+  job.run({{"model", {{"path", base.string()}, {"compute_dtype", "f32"}}},
+           {"adapter", {{"type", "lora"}, {"path", (golden / "adapter-init").string()}}},
+           {"data", {{"train", data.string()}, {"format", "tokens"}, {"shuffle", false}, {"pack", false}}},
+           {"train", {{"steps", 21}, {"microbatch_size", ids.size()}, {"max_grad_norm", 0}}},
+           {"optimizer", {{"lr", 5e-3}, {"weight_decay", 0.01}, {"schedule", "constant"}}}});
+  const json report = json::parse(std::ifstream(golden / "report.json"));
+  const std::vector<double> want = report[GetParam().first]["losses"], got = losses(job.out());
+  ASSERT_EQ(got.size(), 21u);
+  ASSERT_EQ(want.size(), 21u);
+  for (size_t k = 0; k < want.size(); ++k) EXPECT_NEAR(got[k], want[k], 1e-3 * want[k]) << "step " << k + 1;
+}
+
+INSTANTIATE_TEST_SUITE_P(Bases, LoraGolden,
+                         testing::Values(std::pair{"lora_fp32", "stories260K-hf"},
+                                         std::pair{"qlora_nf4_dq", "stories260K-bnb-nf4-dq"}),
+                         [](const auto& which) { return std::string(which.param.first); });
+
+/// The three ways to train, all with everything that could break resuming: dropout, packing, shuffling, accumulation,
+/// warm-up, evaluation, several epochs.
+class ThreeWays : public testing::TestWithParam<const char*> {
+ protected:
+  /// Skips the test when the assets are not here.
+  bool make_recipe(Job& job) {
+    const fs::path base = test::find_asset("stories260K-hf"), text = test::find_asset("data-tinystories-sample");
+    if (base.empty() || text.empty()) return false;
+    recipe_ = {
+        {"model", {{"path", base.string()}}},
+        {"data",
+         {{"train", (job.directory.path() / "stories.jsonl").string()}, {"eval_fraction", 0.2}, {"max_length", 96}}},
+        {"train", {{"steps", 7}, {"accumulate", 3}, {"seed", 11}, {"eval_every", 2}}},
+        {"optimizer", {{"lr", 2e-3}, {"warmup_steps", 2}, {"weight_decay", 0.01}}}};
+    const std::string kind = GetParam();
+    if (kind != "full") recipe_["adapter"] = {{"r", 4}, {"lora_alpha", 8}, {"lora_dropout", 0.1}};
+    if (kind == "qlora") recipe_["model"]["quantize"] = "nf4";
+    write_stories(text / "tinystories_sample.txt", job.directory.path() / "stories.jsonl");
+    return true;
+  }
+
+  /// Every paragraph of the text as one document, several times over with other endings.
+  static void write_stories(const fs::path& text, const fs::path& to) {
+    std::ifstream file(text);
+    std::string lines;
+    for (std::string line; std::getline(file, line);) {
+      if (line.size() > 20 && line.find("<|") == std::string::npos) lines += json{{"text", line}}.dump() + "\n";
+    }
+    test::write_bytes(to, lines);
+  }
+
+  /// The bytes a run leaves for others.
+  static std::map<std::string, std::string> results(const Job& job) {
+    std::map<std::string, std::string> files;
+    for (const char* name : {"adapter", "model"}) {
+      if (!fs::exists(job.out() / name)) continue;
+      for (const auto& entry : fs::directory_iterator(job.out() / name)) {
+        files[std::string(name) + "/" + entry.path().filename().string()] = test::read_bytes(entry.path());
+      }
+    }
+    return files;
+  }
+  static std::string metrics(const Job& job) {
+    const std::regex timed(R"re(,"(tokens_per_second|peak_memory_bytes|seconds)":[0-9.e+-]+)re");
+    return std::regex_replace(test::read_bytes(job.out() / "metrics.jsonl"), timed, "");
+  }
+
+  json recipe_;
+};
+
+TEST_P(ThreeWays, StoppedAtStepKAndResumedIsTheUninterruptedRunBitForBit) {
+  Job whole;
+  if (!make_recipe(whole)) GTEST_SKIP() << "assets are absent; set NIBBLE_TEST_ASSETS";
+  whole.run(recipe_);
+  const auto want = results(whole);
+  ASSERT_FALSE(want.empty());
+  for (const int64_t stop : {1, 2, 5}) {
+    Job parts;
+    ASSERT_TRUE(make_recipe(parts));
+    parts.stop_after = stop;
+    EXPECT_THROW(parts.run(recipe_), Interrupted);
+    EXPECT_TRUE(results(parts).empty());
+    parts.stop_after = -1;
+    parts.run(recipe_);
+    EXPECT_EQ(metrics(parts), metrics(whole)) << "stopped after " << stop;
+    EXPECT_TRUE(results(parts) == want) << "stopped after " << stop;
+  }
+}
+
+TEST_P(ThreeWays, OneThreadAndThreeGiveTheSameBits) {
+  Job one, three;
+  if (!make_recipe(one)) GTEST_SKIP() << "assets are absent; set NIBBLE_TEST_ASSETS";
+  one.run(recipe_);
+  ASSERT_TRUE(make_recipe(three));
+  three.threads = 3;
+  three.run(recipe_);
+  EXPECT_EQ(metrics(three), metrics(one));
+  EXPECT_TRUE(results(three) == results(one));
+}
+
+TEST_P(ThreeWays, OtherDataOrBaseIsRefusedWhenARunGoesOn) {
+  Job job;
+  if (!make_recipe(job)) GTEST_SKIP() << "assets are absent; set NIBBLE_TEST_ASSETS";
+  job.stop_after = 2;
+  EXPECT_THROW(job.run(recipe_), Interrupted);
+  const auto refusal = [&]() -> std::string {
+    try {
+      job.run(recipe_);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "ran";
+  };
+  const std::string before = metrics(job);
+  const fs::path data = job.directory.path() / "stories.jsonl";
+  const std::string lines = test::read_bytes(data);
+  test::write_bytes(data, lines + "{\"text\": \"One more.\"}\n");
+  EXPECT_NE(refusal().find("data.fingerprint was "), std::string::npos) << refusal();
+  test::write_bytes(data, lines);
+  const fs::path base = job.directory.path() / "other-base";
+  fs::copy(recipe_["model"]["path"].get<std::string>(), base);
+  for (const auto& entry : fs::directory_iterator(base)) {
+    fs::permissions(entry.path(), fs::perms::owner_all);
+  }
+  std::string weights = test::read_bytes(base / "model.safetensors");
+  weights[weights.size() - 2] ^= 1;
+  test::write_bytes(base / "model.safetensors", weights);
+  recipe_["model"]["path"] = base.string();
+  EXPECT_NE(refusal().find("model.fingerprint was "), std::string::npos) << refusal();
+  recipe_["model"]["path"] = test::find_asset("stories260K-hf").string();
+  recipe_["optimizer"]["lr"] = 1e-3;
+  EXPECT_NE(refusal().find("optimizer.lr was 0.002 and is 0.001"), std::string::npos) << refusal();
+  EXPECT_EQ(metrics(job), before) << "nothing changed";
+}
+
+INSTANTIATE_TEST_SUITE_P(Training, ThreeWays, testing::Values("full", "lora", "qlora"),
+                         [](const auto& which) { return std::string(which.param); });
+
+}  // namespace
+}  // namespace nibble
