@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "nibble/adapters/lora.h"
+#include "nibble/core/base/parallel.h"
 #include "nibble/core/models/load.h"
 #include "nibble/tests/adapters/golden.h"
 
@@ -18,6 +19,8 @@ using ::testing::IsEmpty;
 
 class AttachTest : public ::testing::Test {
  protected:
+  AttachTest() { set_threads(1); }  // the model is tiny: waiting for each other would take longer than the work
+
   MemoryPool pool;
   SelfComm comm;
   RankContext rank{comm, pool, 1, 11};

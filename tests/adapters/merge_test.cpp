@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "nibble/adapters/attach.h"
+#include "nibble/core/base/parallel.h"
 #include "nibble/core/models/load.h"
 #include "nibble/tests/adapters/golden.h"
 
@@ -16,6 +17,7 @@ using ::testing::HasSubstr;
 class MergeTest : public ::testing::Test {
  protected:
   MergeTest() {
+    set_threads(1);
     root = fs::temp_directory_path() / ("nibble-merge-" + std::to_string(::getpid()));
     fs::remove_all(root);
     fs::create_directories(root);
