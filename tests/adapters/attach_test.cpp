@@ -6,6 +6,7 @@
 #include "nibble/adapters/lora.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/models/load.h"
+#include "nibble/quant/load_quantized.h"
 #include "nibble/tests/adapters/golden.h"
 
 namespace nibble {
@@ -49,11 +50,20 @@ class AttachTest : public ::testing::Test {
   }
 };
 
-TEST_F(AttachTest, GoldenLossGradientsAndTwentySteps) {
+/// The run of lora-golden over one form of the base.
+struct GoldenBase {
+  const char* model;
+  const char* run;
+};
+
+class GoldenRun : public AttachTest, public ::testing::WithParamInterface<GoldenBase> {};
+
+TEST_P(GoldenRun, HasTheGoldenLossGradientsAndTwentySteps) {
   NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
-  const nlohmann::json report = read_json_file(golden / "report.json")["lora_fp32"];
-  Decoder decoder = load_decoder(model, rank);
+  NIBBLE_ASSET_OR_SKIP(model, GetParam().model);
+  const std::string run = GetParam().run;
+  const nlohmann::json report = read_json_file(golden / "report.json")[run];
+  Decoder decoder = load_decoder(model, rank, load_quantized(rank));
   const Batch batch = make_batch(test::read_samples(golden / "input_ids.npy", golden / "labels.npy"), pool);
   ASSERT_EQ(batch.label_tokens, 97);
   EXPECT_NEAR(decoder.loss_sum(batch, step) / 97, report["loss_without_adapter"], 1e-4);
@@ -65,7 +75,7 @@ TEST_F(AttachTest, GoldenLossGradientsAndTwentySteps) {
 
   const double first = test::mean_loss(decoder, batch, training());
   EXPECT_NEAR(first, report["loss_with_init_adapter"], 1e-4);
-  const auto gradients = test::read_npz(golden / "lora_fp32.grads.npz");
+  const auto gradients = test::read_npz(golden / (run + ".grads.npz"));
   ASSERT_EQ(gradients.size(), 20u);
   size_t compared = 0;
   decoder.visit([&](Parameter& parameter) {
@@ -93,6 +103,11 @@ TEST_F(AttachTest, GoldenLossGradientsAndTwentySteps) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Golden, GoldenRun,
+                         ::testing::Values(GoldenBase{"stories260K-hf", "lora_fp32"},
+                                           GoldenBase{"stories260K-bnb-nf4-dq", "qlora_nf4_dq"}),
+                         [](const auto& made) { return std::string(made.param.run); });
+
 /// Cases of oracle-peft: PEFT's own numbers.
 class OracleCase : public AttachTest, public ::testing::WithParamInterface<const char*> {};
 
@@ -101,17 +116,21 @@ TEST_P(OracleCase, HasPeftsLossesAndLogits) {
   NIBBLE_ASSET_OR_SKIP(stories, "stories260K-hf");
   const fs::path path = oracle / GetParam();
   const nlohmann::json record = read_json_file(path / "case.json");
-  const fs::path base = fs::exists(path / "base") ? path / "base" : stories;
+  fs::path base = stories;
+  for (const char* own : {"base", "base-4bit"}) {
+    if (fs::exists(path / own)) base = path / own;
+  }
+  const LoadOptions loading = load_quantized(rank);
   const Batch ids = make_batch(test::read_samples(path / "ids.npy"), pool);
   for (const auto& [adapter, logits] : {std::pair{"init", "logits_before.npy"}, {"after8", "logits_after.npy"}}) {
-    Decoder decoder = load_decoder(base, rank);
+    Decoder decoder = load_decoder(base, rank, loading);
     const AttachedAdapter attached = load_adapter(decoder, read_peft_directory(path / adapter), false, rank);
     EXPECT_THAT(attached.notes, IsEmpty());
     EXPECT_THAT(trainable(decoder), IsEmpty());
     EXPECT_LT(test::largest_difference(test::all_logits(decoder, ids, step), path / logits), 1e-3) << adapter;
   }
 
-  Decoder decoder = load_decoder(base, rank);
+  Decoder decoder = load_decoder(base, rank, loading);
   const AttachedAdapter attached = load_adapter(decoder, read_peft_directory(path / "init"), true, rank);
   EXPECT_EQ(trainable(decoder).size(), record["trainable_tensors"]);
   test::AdamW optimizer(decoder, pool);
@@ -145,7 +164,8 @@ TEST_P(OracleCase, HasPeftsLossesAndLogits) {
 
 INSTANTIATE_TEST_SUITE_P(Peft, OracleCase,
                          ::testing::Values("lora-default-targets", "all-linear-rslora", "layers-to-transform",
-                                           "rank-and-alpha-pattern", "modules-to-save", "bias-lora_only", "dora"),
+                                           "rank-and-alpha-pattern", "modules-to-save", "bias-lora_only", "dora",
+                                           "qlora-nf4-dq"),
                          [](const auto& made) {
                            std::string name = made.param;
                            std::replace(name.begin(), name.end(), '-', '_');
