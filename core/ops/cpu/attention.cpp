@@ -4,13 +4,13 @@
 #include <limits>
 #include <vector>
 
-#include "hwy/aligned_allocator.h"
+#include <hwy/aligned_allocator.h>
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/attention.cpp"
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 #include "nibble/core/ops/cpu/attention_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();

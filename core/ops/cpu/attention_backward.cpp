@@ -5,14 +5,14 @@
 #include <thread>
 #include <vector>
 
-#include "hwy/aligned_allocator.h"
+#include <hwy/aligned_allocator.h>
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/attention.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/attention_backward.cpp"
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 #include "nibble/core/ops/cpu/attention_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -7,7 +7,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/embedding.cpp"
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 #include "nibble/core/ops/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();

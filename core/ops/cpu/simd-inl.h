@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "hwy/highway.h"
+#include <hwy/highway.h>
 #include "nibble/core/base/bfloat16.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -7,7 +7,7 @@
 // nothing.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
 
-#include "hwy/targets.h"
+#include <hwy/targets.h>
 
 namespace nibble::ops {
 

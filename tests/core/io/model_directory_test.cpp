@@ -12,7 +12,9 @@ namespace fs = std::filesystem;
 class ModelDirectory : public ::testing::Test {
  protected:
   void SetUp() override {
-    root_ = fs::path(::testing::TempDir()) / "model_directory_test";
+    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+    root_ = fs::path(::testing::TempDir()) /
+            ("model_directory_test_" + std::string(info->name()));  // tests run side by side
     fs::remove_all(root_);
     fs::create_directories(root_ / "source");
     write_file_atomically(root_ / "source/tokenizer.json", "{}");

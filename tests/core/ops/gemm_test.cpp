@@ -108,9 +108,9 @@ void expect_equal_to_reference(const Case& k, const Operands& before, const Tens
 }
 
 std::vector<Case> cases() {
-  const std::vector<std::vector<int64_t>> sizes = {{1, 1, 1},     {1, 70, 33},   {2, 3, 5},       {5, 64, 64},
-                                                   {7, 65, 129},  {13, 130, 16}, {49, 16, 300},   {50, 150, 3},
-                                                   {3, 17, 1100}, {2, 9, 2100}, {96, 8, 257},  {20, 100, 1026}, {530, 70, 40}};
+  const std::vector<std::vector<int64_t>> sizes = {
+      {1, 1, 1},    {1, 70, 33},   {2, 3, 5},    {5, 64, 64},  {7, 65, 129},    {13, 130, 16}, {49, 16, 300},
+      {50, 150, 3}, {3, 17, 1100}, {2, 9, 2100}, {96, 8, 257}, {20, 100, 1026}, {530, 70, 40}};
   const std::vector<std::vector<DType>> dtypes = {
       {DType::f32, DType::f32, DType::f32},   {DType::bf16, DType::bf16, DType::bf16},
       {DType::bf16, DType::bf16, DType::f32}, {DType::f32, DType::f16, DType::bf16},
