@@ -12,7 +12,8 @@ if [ ! -d "$checks" ]; then
   exit 0
 fi
 
-families=(llama2 llama3-scaling mistral-window qwen2)
-peft=(lora-default-targets all-linear-rslora qlora-nf4-dq)
-python3 "$checks/check_families.py" "${families[@]/#/$assets/oracle-families/}"
+peft=(all-linear-rslora bias-lora_only dora layers-to-transform lora-default-targets modules-to-save qlora-nf4-dq
+  rank-and-alpha-pattern)
+python3 "$checks/check_families.py" "$assets/oracle-families"
 python3 "$checks/check_peft.py" "${peft[@]/#/$assets/oracle-peft/}"
+python3 "$checks/check_tokenizers.py" "$assets/oracle-tokenizers" | tail -n 1

@@ -1,5 +1,5 @@
 # Makes the corpus of the quickstart: little stories about who puts what where, and questions about such stories.
-#   awk -v out=DIR -v stories=16000 -v questions=2000 -f corpus.awk
+#   awk -v out=DIR -v stories=16000 -v questions=6000 -f corpus.awk
 # Writes DIR/stories.txt (pretraining), DIR/stories-heldout.txt, DIR/questions.jsonl (Alpaca format) and
 # DIR/questions-heldout.jsonl. The stories hold no question, so a model pretrained on them cannot answer one.
 # The same numbers on every machine: a Lehmer generator (Park and Miller 1988) instead of rand().
@@ -37,17 +37,17 @@ function ending(    text, first) {
 }
 function later(who, thing, where, color,    kind) {
   kind = random(4)
-  if (kind == 0) return "The next day " who " looks around and finds the " thing " " where "."
-  if (kind == 1) return who " wants the " color " " thing ". There is the " thing " " where "."
-  if (kind == 2) return "A friend of " who " sees the " thing " " where "."
-  return who " comes back and takes the " thing " " where "."
+  if (kind == 0) return "The next day " who " looks for the " thing ". The " thing " is " where "."
+  if (kind == 1) return who " wants the " color " " thing ". The " thing " is still " where "."
+  if (kind == 2) return "A friend of " who " asks for the " thing ". The " thing " is " where "."
+  return who " comes back and smiles. The " thing " is " where "."
 }
 
 function question(    first) {
   first = random(2)
   story = opening()
-  if (first) { thing = thing1; answer = "You find the " thing1 " " where1 "." }
-  else { thing = thing2; answer = "You find the " thing2 " " where2 "." }
+  if (first) { thing = thing1; answer = "The " thing1 " is " where1 "." }
+  else { thing = thing2; answer = "The " thing2 " is " where2 "." }
   return "{\"instruction\": \"Where is the " thing "?\", \"input\": \"" story "\", \"output\": \"" answer "\"}"
 }
 
@@ -59,11 +59,11 @@ BEGIN {
   place_count = split("in the box,under the bed,on the table,behind the door,near the tree,on the roof,in the bag," \
     "near the river,on the shelf,under the bridge", places, ",")
   if (!stories) stories = 16000
-  if (!questions) questions = 2000
+  if (!questions) questions = 6000
   for (i = 1; i <= stories + 200; i++) {
     draw()
     text = opening(); text = text " " ending()
-    print text "\n" > (out (i <= stories ? "/stories.txt" : "/stories-heldout.txt"))
+    print text "<|endoftext|>" > (out (i <= stories ? "/stories.txt" : "/stories-heldout.txt"))
   }
   for (i = 1; i <= questions + 100; i++) {
     draw()
