@@ -25,7 +25,7 @@ head -n 1 "$work/stories.txt"
 head -n 1 "$work/questions.jsonl"
 
 say "training a tokenizer"
-$nibble tokenizer train --data "$work/stories.txt" --vocab-size 512 --out "$work/tokenizer"
+$nibble tokenizer train --data "$work/stories.txt" --vocab-size 640 --out "$work/tokenizer"
 
 say "pretraining a small Llama on the stories"
 $nibble train $recipes/pretrain.json model.tokenizer="$work/tokenizer" data.train="$work/stories.txt" \
