@@ -1,5 +1,7 @@
 // nibble: parse, call, and turn an error into one line and an exit code.
 
+#include <fcntl.h>
+
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -40,10 +42,18 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error) {
   return 2;
 }
 
+// The next file opened would take the number of a closed stream and receive its messages: metrics.jsonl, for one.
+void open_standard_streams() {
+  for (int stream = 0; stream <= 2; ++stream) {
+    if (fcntl(stream, F_GETFD) == -1) open("/dev/null", stream == 0 ? O_RDONLY : O_WRONLY);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   using namespace nibble::cli;
+  open_standard_streams();
   std::signal(SIGPIPE, SIG_IGN);  // a closed terminal must not end a run
   nibble::exit_when_a_mapped_file_shrinks();
 
