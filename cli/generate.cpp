@@ -36,7 +36,7 @@ void run(Flags flags) {
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
   const StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
-  flags.options.stop_ids = decoder.config().eos_ids;
+  if (flags.ids.empty()) flags.options.stop_ids = decoder.config().eos_ids;
 
   if (flags.json) {
     const std::vector<int32_t> ids = generate(decoder, prompt, flags.options, step);
@@ -66,7 +66,7 @@ void add_generate_command(CLI::App& app) {
   add_model_flags(*command, flags->model);
   CLI::Option_group* start = command->add_option_group("start");
   start->add_option("--prompt", flags->prompt, "Text to go on from");
-  start->add_option("--ids", flags->ids, "Token ids to go on from: 1,403,407");
+  start->add_option("--ids", flags->ids, "Token ids to go on from: 1,403,407 (an end-of-text id does not end it)");
   start->require_option(1);
   add_sampling_flags(*command, flags->options);
   command->add_flag("--json", flags->json, "One JSON object on stdout: the new ids and their text");

@@ -70,15 +70,6 @@ mega() { awk "BEGIN {printf \"%.0f MB\", $1 / 1e6}"; }
 } | tee "$work/table.md"
 
 say "asking the merged model a question it has never seen"
-prompt='Below is an instruction that describes a task, paired with an input that provides further context. Write a response that appropriately completes the request.
-
-### Instruction:
-Where is the lamp?
-
-### Input:
-Kim has a red lamp. Finn has a blue ball. Kim puts the lamp under the bridge. Finn puts the ball in the box.
-
-### Response:
-'
+prompt='Kim has a red lamp. Eva has a blue ball. Kim puts the lamp under the bridge. Eva puts the ball in the box. Where is the lamp?'
 $nibble generate --model "$work/merged" --max-new-tokens 24 --prompt "$prompt"
 printf '\nDone in %d seconds. The table is in %s/table.md.\n' "$SECONDS" "$work"

@@ -1,6 +1,6 @@
 # Makes the corpus of the quickstart: little stories about who puts what where, and questions about such stories.
 #   awk -v out=DIR -v stories=16000 -v questions=6000 -f corpus.awk
-# Writes DIR/stories.txt (pretraining), DIR/stories-heldout.txt, DIR/questions.jsonl (Alpaca format) and
+# Writes DIR/stories.txt (pretraining), DIR/stories-heldout.txt, DIR/questions.jsonl (prompt and completion) and
 # DIR/questions-heldout.jsonl. The stories hold no question, so a model pretrained on them cannot answer one.
 # The same numbers on every machine: a Lehmer generator (Park and Miller 1988) instead of rand().
 
@@ -48,7 +48,7 @@ function question(    first) {
   story = opening()
   if (first) { thing = thing1; answer = "The " thing1 " is " where1 "." }
   else { thing = thing2; answer = "The " thing2 " is " where2 "." }
-  return "{\"instruction\": \"Where is the " thing "?\", \"input\": \"" story "\", \"output\": \"" answer "\"}"
+  return "{\"prompt\": \"" story " Where is the " thing "?\", \"completion\": \" " answer "\"}"
 }
 
 BEGIN {
