@@ -24,7 +24,7 @@ class Normalizer {
 using Normalizers = std::vector<std::unique_ptr<Normalizer>>;
 
 /// The steps of a normalizer as tokenizer.json describes it, sequences laid flat. Known: NFC, NFD, NFKC, NFKD,
-/// Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Nmt, Precompiled, ByteLevel, Sequence. InputError
+/// Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Nmt, ByteLevel, Sequence. InputError
 /// naming another one.
 Normalizers read_normalizers(const JsonFields& description);
 
