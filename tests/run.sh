@@ -11,6 +11,6 @@ cmake --build "build/$preset"
 ctest --test-dir "build/$preset" --output-on-failure -j "$(nproc)"
 
 echo "checking the format"
-find core quant adapters parallel recipes cli tests benchmarks nibble.h -name '*.h' -o -name '*.cpp' |
+find . -path ./build -prune -o \( -name '*.h' -o -name '*.cpp' \) -print |
   xargs clang-format-14 --dry-run --Werror
 echo "all passed"
