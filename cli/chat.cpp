@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -64,15 +63,15 @@ void run(Flags flags) {
 
 }  // namespace
 
-void add_chat_command(CLI::App& app) {
+void add_chat_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("chat", "Talk to a model; one message a line");
-  add_model_flags(*command, flags->model);
-  command->add_option("--template", flags->chat_template, "Built-in chat template: chatml, llama3, alpaca, ...");
-  command->add_option("--system", flags->system, "System message");
-  add_sampling_flags(*command, flags->options);
-  command->footer("Example: nibble chat --model llama-mine --template llama3");
-  command->callback([flags] { run(*flags); });
+  Command command = nibble.subcommand("chat", "Talk to a model; one message a line");
+  add_model_flags(command, flags->model);
+  command.option("--template", flags->chat_template, "Built-in chat template: chatml, llama3, alpaca, ...");
+  command.option("--system", flags->system, "System message");
+  add_sampling_flags(command, flags->options);
+  command.footer("Example: nibble chat --model llama-mine --template llama3");
+  command.run([flags] { run(*flags); });
 }
 
 }  // namespace nibble::cli

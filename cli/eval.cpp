@@ -1,6 +1,5 @@
 // nibble eval: loss, perplexity and exact match of a model on a file.
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -62,23 +61,21 @@ void run(Flags flags) {
 
 }  // namespace
 
-void add_eval_command(CLI::App& app) {
+void add_eval_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("eval", "Loss and perplexity on a file, exact match of answers");
-  add_model_flags(*command, flags->model);
-  command->add_option("--data", flags->files, "File, directory or glob; may be given several times")->required();
-  command->add_option("--format", flags->format, "auto, alpaca, chat, completion, text or tokens")
-      ->capture_default_str();
-  command->add_option("--template", flags->data.chat_template, "Built-in chat template");
-  command->add_option("--max-length", flags->data.max_length, "Tokens of a sequence")->capture_default_str();
-  command->add_option("--truncate", flags->truncate, "What happens to longer samples: cut, drop or error")
-      ->capture_default_str();
-  command->add_flag("--train-on-prompt", flags->data.train_on_prompt, "Count the prompt's tokens as well");
-  command->add_flag("--exact-match", flags->exact_match, "Also answer each prompt greedily and compare");
-  command->add_option("--limit", flags->limit, "Prompts to answer at most (0: all)")->check(CLI::NonNegativeNumber);
-  command->add_flag("--json", flags->json, "One JSON object on stdout");
-  command->footer("Example: nibble eval --model llama --adapter runs/mine/adapter --data heldout.jsonl");
-  command->callback([flags] { run(*flags); });
+  Command command = nibble.subcommand("eval", "Loss and perplexity on a file, exact match of answers");
+  add_model_flags(command, flags->model);
+  command.option("--data", flags->files, "File, directory or glob; may be given several times").required();
+  command.option("--format", flags->format, "auto, alpaca, chat, completion, text or tokens").shows_default();
+  command.option("--template", flags->data.chat_template, "Built-in chat template");
+  command.option("--max-length", flags->data.max_length, "Tokens of a sequence").shows_default();
+  command.option("--truncate", flags->truncate, "What happens to longer samples: cut, drop or error").shows_default();
+  command.flag("--train-on-prompt", flags->data.train_on_prompt, "Count the prompt's tokens as well");
+  command.flag("--exact-match", flags->exact_match, "Also answer each prompt greedily and compare");
+  command.option("--limit", flags->limit, "Prompts to answer at most (0: all)").at_least(0);
+  command.flag("--json", flags->json, "One JSON object on stdout");
+  command.footer("Example: nibble eval --model llama --adapter runs/mine/adapter --data heldout.jsonl");
+  command.run([flags] { run(*flags); });
 }
 
 }  // namespace nibble::cli

@@ -1,6 +1,5 @@
 // nibble generate: text or ids that follow a prompt.
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -60,18 +59,17 @@ void run(Flags flags) {
 
 }  // namespace
 
-void add_generate_command(CLI::App& app) {
+void add_generate_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("generate", "Text (or ids) that follow a prompt");
-  add_model_flags(*command, flags->model);
-  CLI::Option_group* start = command->add_option_group("start");
-  start->add_option("--prompt", flags->prompt, "Text to go on from");
-  start->add_option("--ids", flags->ids, "Token ids to go on from: 1,403,407 (an end-of-text id does not end it)");
-  start->require_option(1);
-  add_sampling_flags(*command, flags->options);
-  command->add_flag("--json", flags->json, "One JSON object on stdout: the new ids and their text");
-  command->footer("Example: nibble generate --model llama --adapter runs/mine/adapter --prompt 'Once upon a time'");
-  command->callback([flags] { run(*flags); });
+  Command command = nibble.subcommand("generate", "Text (or ids) that follow a prompt");
+  add_model_flags(command, flags->model);
+  command.exactly_one_of(
+      {command.option("--prompt", flags->prompt, "Text to go on from"),
+       command.option("--ids", flags->ids, "Token ids to go on from: 1,403,407 (an end-of-text id does not end it)")});
+  add_sampling_flags(command, flags->options);
+  command.flag("--json", flags->json, "One JSON object on stdout: the new ids and their text");
+  command.footer("Example: nibble generate --model llama --adapter runs/mine/adapter --prompt 'Once upon a time'");
+  command.run([flags] { run(*flags); });
 }
 
 }  // namespace nibble::cli

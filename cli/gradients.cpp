@@ -1,6 +1,5 @@
 // nibble gradients: loss and the gradient of every trainable tensor, for comparison with other software.
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -52,17 +51,17 @@ void run(const Flags& flags) {
 
 }  // namespace
 
-void add_gradients_command(CLI::App& app) {
+void add_gradients_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand(
+  Command command = nibble.subcommand(
       "gradients", "Gradient of the mean loss for every trainable tensor (adapter, or the whole model)");
-  add_model_flags(*command, flags->model);
-  command->add_option("--ids", flags->ids, "Token ids, FILE.npy [B, T]")->required();
-  command->add_option("--labels", flags->labels, "Labels, FILE.npy [B, T]; -100 = ignored, not shifted")->required();
-  command->add_option("--out", flags->out, "Result, FILE.safetensors, float32")->required();
-  command->footer(
+  add_model_flags(command, flags->model);
+  command.option("--ids", flags->ids, "Token ids, FILE.npy [B, T]").required();
+  command.option("--labels", flags->labels, "Labels, FILE.npy [B, T]; -100 = ignored, not shifted").required();
+  command.option("--out", flags->out, "Result, FILE.safetensors, float32").required();
+  command.footer(
       "Example: nibble gradients --model llama --ids ids.npy --labels labels.npy --out gradients.safetensors");
-  command->callback([flags] { run(*flags); });
+  command.run([flags] { run(*flags); });
 }
 
 }  // namespace nibble::cli

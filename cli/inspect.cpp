@@ -1,6 +1,5 @@
 // nibble inspect: what a file or directory is.
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -104,15 +103,14 @@ void print(const ordered_json& said) {
 
 }  // namespace
 
-void add_inspect_command(CLI::App& app) {
+void add_inspect_command(Command& nibble) {
   auto path = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  CLI::App* command = app.add_subcommand("inspect", "What a file or directory is: shapes, dtypes, sizes, state");
-  command->add_option("path", *path, "Model, adapter, run or checkpoint directory; .safetensors or .npy file")
-      ->required();
-  command->add_flag("--json", *json, "One JSON object on stdout");
-  command->footer("Example: nibble inspect runs/mine/checkpoints/step-100");
-  command->callback([path, json] {
+  Command command = nibble.subcommand("inspect", "What a file or directory is: shapes, dtypes, sizes, state");
+  command.option("path", *path, "Model, adapter, run or checkpoint directory; .safetensors or .npy file").required();
+  command.flag("--json", *json, "One JSON object on stdout");
+  command.footer("Example: nibble inspect runs/mine/checkpoints/step-100");
+  command.run([path, json] {
     const ordered_json said = inspect(*path);
     *json ? static_cast<void>(std::printf("%s\n", said.dump().c_str())) : print(said);
   });

@@ -1,6 +1,5 @@
 // nibble logits: the logits of given token ids, as an .npy file.
 
-#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "nibble/cli/commands.h"
@@ -34,14 +33,14 @@ void run(const Flags& flags) {
 
 }  // namespace
 
-void add_logits_command(CLI::App& app) {
+void add_logits_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("logits", "Logits of token ids, float32 [batch, T, V]");
-  add_model_flags(*command, flags->model);
-  command->add_option("--ids", flags->ids, "Token ids: FILE.npy [B, T], or a list 1,403,407")->required();
-  command->add_option("--out", flags->out, "Result, FILE.npy")->required();
-  command->footer("Example: nibble logits --model llama --ids 1,403,407 --out logits.npy");
-  command->callback([flags] { run(*flags); });
+  Command command = nibble.subcommand("logits", "Logits of token ids, float32 [batch, T, V]");
+  add_model_flags(command, flags->model);
+  command.option("--ids", flags->ids, "Token ids: FILE.npy [B, T], or a list 1,403,407").required();
+  command.option("--out", flags->out, "Result, FILE.npy").required();
+  command.footer("Example: nibble logits --model llama --ids 1,403,407 --out logits.npy");
+  command.run([flags] { run(*flags); });
 }
 
 }  // namespace nibble::cli

@@ -64,21 +64,22 @@ int main(int argc, char** argv) {
   app.failure_message([](const CLI::App*, const CLI::Error&) { return std::string(); });
   app.get_formatter()->column_width(34);
 
-  add_train_command(app);
-  add_validate_command(app);
-  add_preview_command(app);
-  add_quantize_command(app);
-  add_merge_command(app);
-  add_generate_command(app);
-  add_chat_command(app);
-  add_eval_command(app);
-  add_logits_command(app);
-  add_gradients_command(app);
-  add_tokenize_command(app);
-  add_tokenizer_command(app);
-  add_init_command(app);
-  add_inspect_command(app);
-  add_recipes_command(app);
+  Command program(&app);
+  add_train_command(program);
+  add_validate_command(program);
+  add_preview_command(program);
+  add_quantize_command(program);
+  add_merge_command(program);
+  add_generate_command(program);
+  add_chat_command(program);
+  add_eval_command(program);
+  add_logits_command(program);
+  add_gradients_command(program);
+  add_tokenize_command(program);
+  add_tokenizer_command(program);
+  add_init_command(program);
+  add_inspect_command(program);
+  add_recipes_command(program);
 
   try {
     app.parse(argc, argv);

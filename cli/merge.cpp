@@ -1,6 +1,5 @@
 // nibble merge: an adapter into its base, one tensor at a time.
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -33,24 +32,24 @@ void run(const Flags& flags) {
 
 }  // namespace
 
-void add_merge_command(CLI::App& app) {
+void add_merge_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
   MergeRequest& request = flags->request;
-  CLI::App* command = app.add_subcommand("merge", "Merge an adapter into its base: a model directory without adapter");
-  command->add_option("--adapter", request.adapter, "PEFT adapter directory")->required();
-  command->add_option("--model", request.model, "Base model (default: the one that the adapter names)");
-  command->add_option("--out", request.out, "Directory to write")->required();
+  Command command = nibble.subcommand("merge", "Merge an adapter into its base: a model directory without adapter");
+  command.option("--adapter", request.adapter, "PEFT adapter directory").required();
+  command.option("--model", request.model, "Base model (default: the one that the adapter names)");
+  command.option("--out", request.out, "Directory to write").required();
   command
-      ->add_option("--base", request.base,
-                   "Weights to merge into: dequantized (what a 4-bit adapter was trained against) or original")
-      ->check(CLI::IsMember({"dequantized", "original"}));
-  command->add_option("--dtype", request.dtype, "Dtype of the result: bf16, f16, f32 or nf4")
-      ->check(CLI::IsMember({"bf16", "f16", "f32", "nf4"}))
-      ->capture_default_str();
-  command->add_flag("--force", request.force, "Replace an existing directory");
-  command->add_flag("--json", flags->json, "One JSON object on stdout");
-  command->footer("Example: nibble merge --adapter runs/mine/adapter --model llama-nf4 --out llama-mine");
-  command->callback([flags] { run(*flags); });
+      .option("--base", request.base,
+              "Weights to merge into: dequantized (what a 4-bit adapter was trained against) or original")
+      .one_of({"dequantized", "original"});
+  command.option("--dtype", request.dtype, "Dtype of the result: bf16, f16, f32 or nf4")
+      .one_of({"bf16", "f16", "f32", "nf4"})
+      .shows_default();
+  command.flag("--force", request.force, "Replace an existing directory");
+  command.flag("--json", flags->json, "One JSON object on stdout");
+  command.footer("Example: nibble merge --adapter runs/mine/adapter --model llama-nf4 --out llama-mine");
+  command.run([flags] { run(*flags); });
 }
 
 }  // namespace nibble::cli

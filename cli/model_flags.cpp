@@ -1,6 +1,5 @@
 #include "nibble/cli/model_flags.h"
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 
 #include "nibble/core/base/error.h"
@@ -29,19 +28,19 @@ std::vector<std::vector<int32_t>> read_npy_rows(const std::string& path) {
 
 }  // namespace
 
-void add_model_flags(CLI::App& command, ModelFlags& flags) {
+void add_model_flags(Command& command, ModelFlags& flags) {
   ModelRecipe& base = flags.base;
-  command.add_option("--model", base.path, "Hugging Face model directory, 16/32-bit or bitsandbytes 4-bit")->required();
-  command.add_option("--adapter", flags.adapter, "PEFT adapter directory");
-  command.add_option("--compute-dtype", flags.compute_dtype, "Dtype of the products (auto: bf16 where the CPU has it)")
-      ->check(CLI::IsMember({"f32", "bf16", "auto"}));
+  command.option("--model", base.path, "Hugging Face model directory, 16/32-bit or bitsandbytes 4-bit").required();
+  command.option("--adapter", flags.adapter, "PEFT adapter directory");
+  command.option("--compute-dtype", flags.compute_dtype, "Dtype of the products (auto: bf16 where the CPU has it)")
+      .one_of({"f32", "bf16", "auto"});
   command
-      .add_option_function<std::string>(
+      .option(
           "--quantize", [&base](const std::string& name) { base.quantize = find_quant_type(name); },
           "Hold a 16/32-bit base in 4 bits")
-      ->check(CLI::IsMember({"none", "nf4", "fp4"}));
-  command.add_flag("--double-quant,!--no-double-quant", base.double_quant, "Quantize the scales as well (default)");
-  command.add_option("--threads", flags.threads, "Threads (0: all cores)")->check(CLI::NonNegativeNumber);
+      .one_of({"none", "nf4", "fp4"});
+  command.flag("--double-quant,!--no-double-quant", base.double_quant, "Quantize the scales as well (default)");
+  command.option("--threads", flags.threads, "Threads (0: all cores)").at_least(0);
 }
 
 std::vector<std::vector<int32_t>> read_id_rows(const std::string& text, const std::string& flag) {

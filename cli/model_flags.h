@@ -4,11 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "nibble/cli/command.h"
 #include "nibble/recipes/open_model.h"
-
-namespace CLI {
-class App;
-}
 
 namespace nibble::cli {
 
@@ -20,7 +17,7 @@ struct ModelFlags {
 };
 
 /// --model (required), --adapter, --compute-dtype, --quantize, --double-quant|--no-double-quant, --threads.
-void add_model_flags(CLI::App& command, ModelFlags& flags);
+void add_model_flags(Command& command, ModelFlags& flags);
 
 /// The token ids of `text`: the path of an .npy file (int64 or int32, [T] or [B, T]) or a comma-separated list; one row
 /// a sequence. `flag` names them in errors. Throws UsageError or InputError.

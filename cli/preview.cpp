@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -75,15 +74,15 @@ void run(const Flags& flags) {
 
 }  // namespace
 
-void add_preview_command(CLI::App& app) {
+void add_preview_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("preview", "Show samples as the model sees them and which tokens are trained");
-  command->add_option("recipe", flags->recipe, "RECIPE.json")->required();
-  command->add_option("overrides", flags->overrides, "Recipe keys to change: data.train=my.jsonl");
-  command->add_option("--samples", flags->samples, "How many samples to show")->check(CLI::PositiveNumber);
-  command->add_flag("--json", flags->json, "One JSON object on stdout");
-  command->footer("Example: nibble preview qlora.json model.path=llama data.train=my.jsonl output.dir=runs/mine");
-  command->callback([flags] { run(*flags); });
+  Command command = nibble.subcommand("preview", "Show samples as the model sees them and which tokens are trained");
+  command.option("recipe", flags->recipe, "RECIPE.json").required();
+  command.option("overrides", flags->overrides, "Recipe keys to change: data.train=my.jsonl");
+  command.option("--samples", flags->samples, "How many samples to show").at_least(1);
+  command.flag("--json", flags->json, "One JSON object on stdout");
+  command.footer("Example: nibble preview qlora.json model.path=llama data.train=my.jsonl output.dir=runs/mine");
+  command.run([flags] { run(*flags); });
 }
 
 }  // namespace nibble::cli

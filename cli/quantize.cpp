@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -51,22 +50,21 @@ void run(Flags flags) {
 
 }  // namespace
 
-void add_quantize_command(CLI::App& app) {
+void add_quantize_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
   QuantizeOptions& codec = flags->options.codec;
-  CLI::App* command = app.add_subcommand("quantize", "Write a 4-bit copy of a model that bitsandbytes can load");
-  command->add_option("--model", flags->model, "Hugging Face model directory, 16/32-bit")->required();
-  command->add_option("--out", flags->out, "Directory to write")->required();
-  command->add_option("--type", flags->type, "nf4 or fp4")->check(CLI::IsMember({"nf4", "fp4"}))->capture_default_str();
-  command->add_flag("--double-quant,!--no-double-quant", codec.double_quant, "Quantize the scales as well (default)");
-  command->add_option("--block-size", codec.block_size, "Weights that share a scale: 32, 64, ..., 4096")
-      ->capture_default_str();
-  command->add_option("--skip", flags->skip, "Modules kept as they are (default: the head)")->delimiter(',');
-  command->add_option("--threads", flags->threads, "Threads (0: all cores)")->check(CLI::NonNegativeNumber);
-  command->add_flag("--force", flags->options.force, "Replace an existing directory");
-  command->add_flag("--json", flags->json, "One JSON object on stdout");
-  command->footer("Example: nibble quantize --model llama --out llama-nf4");
-  command->callback([flags] { run(*flags); });
+  Command command = nibble.subcommand("quantize", "Write a 4-bit copy of a model that bitsandbytes can load");
+  command.option("--model", flags->model, "Hugging Face model directory, 16/32-bit").required();
+  command.option("--out", flags->out, "Directory to write").required();
+  command.option("--type", flags->type, "nf4 or fp4").one_of({"nf4", "fp4"}).shows_default();
+  command.flag("--double-quant,!--no-double-quant", codec.double_quant, "Quantize the scales as well (default)");
+  command.option("--block-size", codec.block_size, "Weights that share a scale: 32, 64, ..., 4096").shows_default();
+  command.option("--skip", flags->skip, "Modules kept as they are (default: the head)").comma_separated();
+  command.option("--threads", flags->threads, "Threads (0: all cores)").at_least(0);
+  command.flag("--force", flags->options.force, "Replace an existing directory");
+  command.flag("--json", flags->json, "One JSON object on stdout");
+  command.footer("Example: nibble quantize --model llama --out llama-nf4");
+  command.run([flags] { run(*flags); });
 }
 
 }  // namespace nibble::cli

@@ -1,6 +1,5 @@
 // nibble recipes: the recipes that come with nibble.
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -28,20 +27,20 @@ void copy(const std::string& name, const std::string& to) {
 
 }  // namespace
 
-void add_recipes_command(CLI::App& app) {
+void add_recipes_command(Command& nibble) {
   auto name = std::make_shared<std::string>();
   auto target = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand("recipes", "The recipes that come with nibble: ls, cat, cp");
-  command->require_subcommand(1);
-  command->footer("Example: nibble recipes cp qlora my-qlora.json");
-  command->add_subcommand("ls", "List them")->callback(list);
-  CLI::App* cat = command->add_subcommand("cat", "Print one");
-  cat->add_option("name", *name, "Name as `recipes ls` prints it")->required();
-  cat->callback([name] { std::fputs(std::string(shipped_recipe(*name).text).c_str(), stdout); });
-  CLI::App* cp = command->add_subcommand("cp", "Copy one to edit it");
-  cp->add_option("name", *name, "Name as `recipes ls` prints it")->required();
-  cp->add_option("target", *target, "File to write (NAME.json)");
-  cp->callback([name, target] { copy(*name, *target); });
+  Command command = nibble.subcommand("recipes", "The recipes that come with nibble: ls, cat, cp");
+  command.require_subcommand();
+  command.footer("Example: nibble recipes cp qlora my-qlora.json");
+  command.subcommand("ls", "List them").run(list);
+  Command cat = command.subcommand("cat", "Print one");
+  cat.option("name", *name, "Name as `recipes ls` prints it").required();
+  cat.run([name] { std::fputs(std::string(shipped_recipe(*name).text).c_str(), stdout); });
+  Command cp = command.subcommand("cp", "Copy one to edit it");
+  cp.option("name", *name, "Name as `recipes ls` prints it").required();
+  cp.option("target", *target, "File to write (NAME.json)");
+  cp.run([name, target] { copy(*name, *target); });
 }
 
 }  // namespace nibble::cli

@@ -1,13 +1,10 @@
 #pragma once
+#include "nibble/cli/command.h"
 #include "nibble/core/models/generate.h"
-
-namespace CLI {
-class App;
-}
 
 namespace nibble::cli {
 
 /// --max-new-tokens, --temperature, --top-k, --top-p, --seed.
-void add_sampling_flags(CLI::App& command, GenerateOptions& options);
+void add_sampling_flags(Command& command, GenerateOptions& options);
 
 }  // namespace nibble::cli

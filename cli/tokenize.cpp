@@ -1,6 +1,5 @@
 // nibble tokenize: text to ids and back.
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -94,22 +93,21 @@ void run(const TokenizeOptions& options) {
 
 }  // namespace
 
-void add_tokenize_command(CLI::App& app) {
+void add_tokenize_command(Command& nibble) {
   auto options = std::make_shared<TokenizeOptions>();
-  CLI::App* command = app.add_subcommand("tokenize", "Text to token ids, or token ids to text");
-  command->add_option("--model", options->model, "model directory or tokenizer file")->required();
-  command->add_option("--text", options->text, "text to encode");
-  command->add_option("--file", options->file, "file to encode");
-  command->add_option("--jsonl", options->jsonl, "one JSON string a line (with --decode: one array of ids)");
-  command->add_flag("--no-special", options->no_special, "add no BOS or other special tokens");
-  CLI::Option* decode = command->add_option("--decode", options->decode_ids, "comma-separated ids to decode")
-                            ->expected(0, 1)
-                            ->type_name("IDS");
-  command->add_flag("--skip-special", options->skip_special, "leave special tokens out of decoded text");
-  command->add_flag("--json", options->as_json, "print one JSON object");
-  command->footer("Example: nibble tokenize --model DIR --text 'Hello world' --json");
-  command->callback([options, decode] {
-    options->decode = decode->count() > 0;
+  Command command = nibble.subcommand("tokenize", "Text to token ids, or token ids to text");
+  command.option("--model", options->model, "model directory or tokenizer file").required();
+  command.option("--text", options->text, "text to encode");
+  command.option("--file", options->file, "file to encode");
+  command.option("--jsonl", options->jsonl, "one JSON string a line (with --decode: one array of ids)");
+  command.flag("--no-special", options->no_special, "add no BOS or other special tokens");
+  const Argument decode =
+      command.option("--decode", options->decode_ids, "comma-separated ids to decode").value_optional("IDS");
+  command.flag("--skip-special", options->skip_special, "leave special tokens out of decoded text");
+  command.flag("--json", options->as_json, "print one JSON object");
+  command.footer("Example: nibble tokenize --model DIR --text 'Hello world' --json");
+  command.run([options, decode] {
+    options->decode = decode.given();
     run(*options);
   });
 }

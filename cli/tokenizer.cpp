@@ -1,6 +1,5 @@
 // nibble tokenizer train: a tokenizer from text files.
 
-#include <CLI/CLI.hpp>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -86,18 +85,18 @@ void run(const TrainOptions& options) {
 
 }  // namespace
 
-void add_tokenizer_command(CLI::App& app) {
+void add_tokenizer_command(Command& nibble) {
   auto options = std::make_shared<TrainOptions>();
-  CLI::App* parent = app.add_subcommand("tokenizer", "Make tokenizers");
-  parent->require_subcommand(1);
-  CLI::App* command = parent->add_subcommand("train", "Train a tokenizer (byte-pair encoding with byte fallback)");
-  command->add_option("--data", options->data, "text files; of .jsonl files all strings are taken")->required();
-  command->add_option("--vocab-size", options->training.vocab_size, "number of pieces")->required();
-  command->add_option("--out", options->out, "directory to write")->required();
-  command->add_flag("--force", options->force, "replace the directory if it is there");
-  command->add_flag("--json", options->as_json, "print one JSON object");
-  command->footer("Example: nibble tokenizer train --data corpus.txt --vocab-size 4096 --out tokenizer");
-  command->callback([options] { run(*options); });
+  Command parent = nibble.subcommand("tokenizer", "Make tokenizers");
+  parent.require_subcommand();
+  Command command = parent.subcommand("train", "Train a tokenizer (byte-pair encoding with byte fallback)");
+  command.option("--data", options->data, "text files; of .jsonl files all strings are taken").required();
+  command.option("--vocab-size", options->training.vocab_size, "number of pieces").required();
+  command.option("--out", options->out, "directory to write").required();
+  command.flag("--force", options->force, "replace the directory if it is there");
+  command.flag("--json", options->as_json, "print one JSON object");
+  command.footer("Example: nibble tokenizer train --data corpus.txt --vocab-size 4096 --out tokenizer");
+  command.run([options] { run(*options); });
 }
 
 }  // namespace nibble::cli

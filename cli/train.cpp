@@ -1,6 +1,5 @@
 // nibble train: run a recipe.
 
-#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "nibble/cli/commands.h"
@@ -30,16 +29,16 @@ void run(const Flags& flags) {
 
 }  // namespace
 
-void add_train_command(CLI::App& app) {
+void add_train_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("train", "Run a recipe: fine-tune or pretrain");
-  command->add_option("recipe", flags->recipe, "RECIPE.json")->required();
-  command->add_option("overrides", flags->overrides, "Recipe keys to change: train.steps=100 optimizer.lr=1e-4");
-  command->footer(
+  Command command = nibble.subcommand("train", "Run a recipe: fine-tune or pretrain");
+  command.option("recipe", flags->recipe, "RECIPE.json").required();
+  command.option("overrides", flags->overrides, "Recipe keys to change: train.steps=100 optimizer.lr=1e-4");
+  command.footer(
       "Stopped by SIGTERM or Ctrl-C it finishes the step, saves and exits with 75; the same command goes on from "
       "there.\n"
       "Example: nibble train qlora.json model.path=llama data.train=my.jsonl output.dir=runs/mine");
-  command->callback([flags] { run(*flags); });
+  command.run([flags] { run(*flags); });
 }
 
 }  // namespace nibble::cli

@@ -1,6 +1,5 @@
 // nibble validate: everything about a recipe that can be checked without training: schema, files, data, a first batch.
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -38,14 +37,14 @@ void run(const Flags& flags) {
 
 }  // namespace
 
-void add_validate_command(CLI::App& app) {
+void add_validate_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("validate", "Check a recipe, its files and its data without training");
-  command->add_option("recipe", flags->recipe, "RECIPE.json")->required();
-  command->add_option("overrides", flags->overrides, "Recipe keys to change: data.train=my.jsonl");
-  command->add_flag("--json", flags->json, "One JSON object on stdout");
-  command->footer("Example: nibble validate qlora.json model.path=llama data.train=my.jsonl output.dir=runs/mine");
-  command->callback([flags] { run(*flags); });
+  Command command = nibble.subcommand("validate", "Check a recipe, its files and its data without training");
+  command.option("recipe", flags->recipe, "RECIPE.json").required();
+  command.option("overrides", flags->overrides, "Recipe keys to change: data.train=my.jsonl");
+  command.flag("--json", flags->json, "One JSON object on stdout");
+  command.footer("Example: nibble validate qlora.json model.path=llama data.train=my.jsonl output.dir=runs/mine");
+  command.run([flags] { run(*flags); });
 }
 
 }  // namespace nibble::cli
