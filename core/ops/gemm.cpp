@@ -1,6 +1,6 @@
 #include "nibble/core/ops/gemm.h"
 
-#include "nibble/core/ops/cpu/gemm_packed.h"
+#include "nibble/core/ops/cpu/gemm_libraries.h"
 #include "nibble/core/ops/dense_panels.h"
 
 namespace nibble::ops {
@@ -25,6 +25,7 @@ void product(const cpu::PackedProduct& p) {
     if (!p.accumulate) p.c.zero();
     return;
   }
+  if (cpu::gemm_by_library(p, cpu::gemm_engine())) return;
   if (cpu::few_rows_fit(p, isa())) {
     cpu::gemm_few_rows(p, isa());
   } else {

@@ -7,7 +7,7 @@
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/philox.h"
-#include "nibble/core/ops/cpu/gemm_packed.h"
+#include "nibble/core/ops/cpu/gemm_libraries.h"
 #include "nibble/core/ops/dense_panels.h"
 #include "nibble/core/ops/ref/gemm.h"
 
@@ -68,16 +68,20 @@ struct Operands {
   }
 };
 
-/// The product by the engine that `level` would choose.
+cpu::PackedProduct product_of(const Case& k, Operands& x, const PanelSource& w) {
+  return {.a = x.a,
+          .a_transposed = k.form == Form::tn,
+          .w = w,
+          .w_transposed = k.form == Form::nt,
+          .c = x.c,
+          .accumulate = k.accumulate,
+          .alpha = k.alpha};
+}
+
+/// The product by our kernel of `level`.
 void multiply(const Case& k, Operands& x, Isa level) {
   const DensePanels w(x.b);
-  const cpu::PackedProduct product = {.a = x.a,
-                                      .a_transposed = k.form == Form::tn,
-                                      .w = w,
-                                      .w_transposed = k.form == Form::nt,
-                                      .c = x.c,
-                                      .accumulate = k.accumulate,
-                                      .alpha = k.alpha};
+  const cpu::PackedProduct product = product_of(k, x, w);
   if (cpu::few_rows_fit(product, level)) {
     cpu::gemm_few_rows(product, level);
   } else {
@@ -161,6 +165,25 @@ TEST_P(GemmAtLevel, GivesTheSameBitsOnOneTwoAndThreeThreads) {
 
 INSTANTIATE_TEST_SUITE_P(Levels, GemmAtLevel, testing::Values(Isa::baseline, Isa::avx2, Isa::avx512, Isa::avx512_bf16),
                          [](const auto& level) { return std::string(isa_name(level.param)); });
+
+class GemmByLibrary : public testing::TestWithParam<cpu::GemmEngine> {};
+
+TEST_P(GemmByLibrary, EveryFormItHasEqualsTheReference) {
+  int64_t multiplied = 0;
+  for (const Case& k : cases()) {
+    const Operands before(k);
+    Operands x(k);
+    const DensePanels w(x.b);
+    if (!cpu::gemm_by_library(product_of(k, x, w), GetParam())) continue;
+    ++multiplied;
+    expect_equal_to_reference(k, before, x.c);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GE(multiplied, 13 * 3 * 2);  // at least all in f32
+}
+
+INSTANTIATE_TEST_SUITE_P(Libraries, GemmByLibrary, testing::ValuesIn(cpu::gemm_libraries()),
+                         [](const auto& engine) { return std::string(cpu::gemm_engine_name(engine.param)); });
 
 TEST(Gemm, EveryFormEqualsTheReference) {
   for (const Case& k : cases()) {
