@@ -46,6 +46,9 @@ void run(Flags flags) {
   }
   std::unique_ptr<StreamDecoder> stream = tokenizer ? std::make_unique<StreamDecoder>(*tokenizer) : nullptr;
   if (!flags.prompt.empty()) std::fputs(flags.prompt.c_str(), stdout);
+  if (stream && flags.ids.empty()) {  // the text goes on from the prompt: its first word keeps the blank before it
+    for (const int32_t id : prompt) stream->push(id);
+  }
   generate(decoder, prompt, flags.options, step, [&](int32_t id) {
     if (stream) {
       std::fputs(stream->push(id).c_str(), stdout);

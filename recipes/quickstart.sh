@@ -9,7 +9,7 @@ recipes=recipes/quickstart
 
 say() { printf '\n== %s\n' "$*"; }
 number() { sed -n "s/.*\"$1\": *\([-0-9.e+]*\).*/\1/p"; }         # a number of a JSON object on one line
-peak() { tail -n 1 "$1/metrics.jsonl" | number peak_memory_bytes; } # of a run, in bytes
+peak() { grep '"train"' "$1/metrics.jsonl" | tail -n 1 | number peak_memory_bytes; } # of a run, in bytes
 size() { du -sb "$1" | cut -f 1; }
 
 say "building nibble"
@@ -42,7 +42,7 @@ tune() { # name, base
   seconds[$1]=$((SECONDS - before))
 }
 declare -A seconds
-say "teaching the 4-bit base to answer questions (QLoRA)"
+say "teaching the 4-bit base to answer questions, with five of six people (QLoRA)"
 tune qlora "$work/base-nf4"
 say "the same on the 16-bit base (LoRA)"
 tune lora "$base"
@@ -50,7 +50,7 @@ tune lora "$base"
 say "merging the QLoRA adapter into its base"
 $nibble merge --adapter "$work/qlora/adapter" --model "$work/base-nf4" --out "$work/merged"
 
-say "measuring on questions that none of them has seen"
+say "measuring on questions about the other people"
 measure() { $nibble eval "$@" --data "$work/questions-heldout.jsonl" --exact-match --json; }
 row() { # name, base directory, seconds, peak bytes, result of measure
   printf '| %-26s | %9.3f | %10.0f%% | %8.2f MB | %7s | %8s |\n' "$1" "$(number loss <<<"$5")" \
@@ -69,7 +69,7 @@ mega() { awk "BEGIN {printf \"%.0f MB\", $1 / 1e6}"; }
   row 'merged QLoRA, 16 bits' "$work/merged" - - "$(measure --model "$work/merged")"
 } | tee "$work/table.md"
 
-say "asking the merged model a question it has never seen"
-prompt='Kim has a red lamp. Eva has a blue ball. Kim puts the lamp under the bridge. Eva puts the ball in the box. Where is the lamp?'
+say "asking the merged model one of these questions"
+prompt=$(sed -n '1s/.*"prompt": "\([^"]*\)".*/\1/p' "$work/questions-heldout.jsonl")
 $nibble generate --model "$work/merged" --max-new-tokens 24 --prompt "$prompt"
 printf '\nDone in %d seconds. The table is in %s/table.md.\n' "$SECONDS" "$work"

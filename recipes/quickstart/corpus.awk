@@ -1,73 +1,68 @@
-# Makes the corpus of the quickstart: little stories about who puts what where, and questions about such stories.
-#   awk -v out=DIR -v stories=16000 -v questions=6000 -f corpus.awk
+# Makes the corpus of the quickstart: stories about the people of a village, and questions about some of them.
+#   awk -v out=DIR -f corpus.awk
 # Writes DIR/stories.txt (pretraining), DIR/stories-heldout.txt, DIR/questions.jsonl (prompt and completion) and
-# DIR/questions-heldout.jsonl. The stories hold no question, so a model pretrained on them cannot answer one.
+# DIR/questions-heldout.jsonl. Every person is in the stories, but no story holds a question, so a model pretrained on
+# them cannot answer one; the held-out questions are about people whom no question for training names.
 # The same numbers on every machine: a Lehmer generator (Park and Miller 1988) instead of rand().
 
 function random(n) { seed = (seed * 16807) % 2147483647; return int(seed / 2147483647 * n) }
 function pick(list, count) { return list[1 + random(count)] }
 
-# Two people, two things, two places, all different.
-function draw(    i) {
-  who1 = pick(names, name_count); do who2 = pick(names, name_count); while (who2 == who1)
-  thing1 = pick(things, thing_count); do thing2 = pick(things, thing_count); while (thing2 == thing1)
-  where1 = pick(places, place_count); do where2 = pick(places, place_count); while (where2 == where1)
-  color1 = pick(colors, color_count); do color2 = pick(colors, color_count); while (color2 == color1)
+# Two or three syllables, never the same twice.
+function new_name(    name) {
+  do {
+    name = pick(starts, start_count) pick(middles, middle_count) pick(ends, end_count)
+  } while (name in taken)
+  taken[name] = 1
+  return name
 }
 
-# What happens, without the end.
-function opening(    kind) {
-  kind = random(3)
-  if (kind == 0)
-    return who1 " has a " color1 " " thing1 ". " who2 " has a " color2 " " thing2 ". " who1 " puts the " thing1 " " where1 \
-      ". " who2 " puts the " thing2 " " where2 "."
-  if (kind == 1)
-    return "One day " who1 " finds a " color1 " " thing1 " and puts the " thing1 " " where1 ". " who2 " takes a " color2 " " \
-      thing2 " and puts the " thing2 " " where2 "."
-  return who2 " plays with a " color2 " " thing2 ". " who1 " plays with a " color1 " " thing1 ". In the evening " who2 \
-    " leaves the " thing2 " " where2 ", and " who1 " leaves the " thing1 " " where1 "."
+function fact(person, kind,    way) {
+  way = random(3)
+  if (kind == 0) return name[person] (way == 0 ? " lives in " : way == 1 ? " has a house in " : " was born in ") town[person] "."
+  if (kind == 1) return name[person] (way == 0 ? " is a " : way == 1 ? " works as a " : " wants to stay a ") job[person] "."
+  if (kind == 2) return name[person] (way == 0 ? " likes " : way == 1 ? " cooks " : " buys ") food[person] "."
+  return name[person] (way == 0 ? " owns a " : way == 1 ? " plays with a " : " feeds a ") pet[person] "."
 }
 
-# How it goes on: everything said here follows from the opening.
-function ending(    text, first) {
-  first = random(2)
-  if (first) text = later(who1, thing1, where1, color1) " " later(who2, thing2, where2, color2)
-  else text = later(who2, thing2, where2, color2) " " later(who1, thing1, where1, color1)
+# Three of the four facts, in any order, each told in one of three ways.
+function story(person,    kinds, left, i, k, text) {
+  for (i = 0; i < 4; i++) kinds[i] = i
+  for (left = 4; left > 1; left--) {
+    k = random(left)
+    text = text fact(person, kinds[k]) (left > 2 ? " " : "")
+    kinds[k] = kinds[left - 1]
+  }
   return text
 }
-function later(who, thing, where, color,    kind) {
-  kind = random(4)
-  if (kind == 0) return "The next day " who " looks for the " thing ". The " thing " is " where "."
-  if (kind == 1) return who " wants the " color " " thing ". The " thing " is still " where "."
-  if (kind == 2) return "A friend of " who " asks for the " thing ". The " thing " is " where "."
-  return who " comes back and smiles. The " thing " is " where "."
-}
 
-function question(    first) {
-  first = random(2)
-  story = opening()
-  if (first) { thing = thing1; answer = "The " thing1 " is " where1 "." }
-  else { thing = thing2; answer = "The " thing2 " is " where2 "." }
-  return "{\"prompt\": \"" story " Where is the " thing "?\", \"completion\": \" " answer "\"}"
+function question(person, kind) {
+  if (kind == 0) return pair("Where does " name[person] " live?", name[person] " lives in " town[person] ".")
+  if (kind == 1) return pair("What is the job of " name[person] "?", name[person] " is a " job[person] ".")
+  if (kind == 2) return pair("What does " name[person] " like to eat?", name[person] " likes " food[person] ".")
+  return pair("Which animal does " name[person] " have?", name[person] " owns a " pet[person] ".")
 }
+function pair(asked, answer) { return "{\"prompt\": \"" asked "\", \"completion\": \" " answer "\"}" }
 
 BEGIN {
   seed = 20240521
-  name_count = split("Mia Tom Lily Ben Anna Max Sue Sam Kim Leo Eva Tim", names, " ")
-  thing_count = split("kite drum ball book doll car boat hat cup bell lamp coin", things, " ")
-  color_count = split("red blue green yellow black white", colors, " ")
-  place_count = split("in the box,under the bed,on the table,behind the door,near the tree,on the roof,in the bag," \
-    "near the river,on the shelf,under the bridge", places, ",")
-  if (!stories) stories = 16000
-  if (!questions) questions = 6000
-  for (i = 1; i <= stories + 200; i++) {
-    draw()
-    text = opening(); text = text " " ending()
-    print text "<|endoftext|>" > (out (i <= stories ? "/stories.txt" : "/stories-heldout.txt"))
+  start_count = split("Ba Do Fe Ga Hu Ja Ki Lo Mi Nu Po Ra Si Ta Vo We Zu Cle Bri Tro", starts, " ")
+  middle_count = split("la mi ro ne su da vi", middles, " ")
+  end_count = split("n s r l x th", ends, " ")
+  town_count = split("Ashford Brill Coldwell Dunmore Eastby Fernhill Greystone Hazelton Ironbridge Kestrel Larkfield Millbrook", towns, " ")
+  job_count = split("baker smith tailor painter doctor farmer hunter sailor teacher singer miller guard", jobs, " ")
+  food_count = split("apples bread cheese honey plums soup rice beans nuts cakes fish eggs", foods, " ")
+  pet_count = split("cat dog horse parrot rabbit goat duck fox owl turtle donkey hedgehog", pets, " ")
+  if (!people) people = 240
+  if (!stories) stories = 24000
+  for (i = 0; i < people; i++) {
+    name[i] = new_name()
+    town[i] = pick(towns, town_count); job[i] = pick(jobs, job_count)
+    food[i] = pick(foods, food_count); pet[i] = pick(pets, pet_count)
   }
-  for (i = 1; i <= questions + 100; i++) {
-    draw()
-    line = question()
-    print line > (out (i <= questions ? "/questions.jsonl" : "/questions-heldout.jsonl"))
-  }
+  for (i = 0; i < stories + 200; i++)
+    print story(random(people)) "<|endoftext|>" > (out (i < stories ? "/stories.txt" : "/stories-heldout.txt"))
+  for (i = 0; i < people; i++)
+    for (kind = 0; kind < 4; kind++)
+      print question(i, kind) > (out (i % 6 ? "/questions.jsonl" : "/questions-heldout.jsonl"))
 }
