@@ -1,8 +1,10 @@
 #include "nibble/recipes/dry_run.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "nibble/recipes/open_model.h"
+#include "nibble/recipes/pretraining_tokenizer.h"
 #include "nibble/recipes/tokenizers.h"
 #include "nibble/recipes/training_data.h"
 
@@ -10,7 +12,10 @@ namespace nibble {
 
 DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews) {
   const DecoderConfig config = model_config(recipe.model);
-  const Encoder encoder = open_encoder(tokenizer_path_of(recipe.model), recipe.data.chat_template, config.vocab_size);
+  std::optional<PretrainingTokenizer> pretraining;
+  if (!recipe.model.init.empty()) pretraining.emplace(recipe, config.vocab_size);
+  const std::string tokenizer = pretraining ? pretraining->path() : tokenizer_path_of(recipe.model);
+  const Encoder encoder = open_encoder(tokenizer, recipe.data.chat_template, config.vocab_size);
   const TrainingData data(recipe, encoder, observer);
 
   DryRun found;

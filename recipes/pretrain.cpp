@@ -1,9 +1,10 @@
-// Pretraining: random weights from a config, a tokenizer trained beforehand, text in packed sequences.
+// Pretraining: random weights from a config, a tokenizer that is given or trained, text in packed sequences.
 
 #include "nibble/core/models/load.h"
 #include "nibble/recipes/export_model.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/open_model.h"
+#include "nibble/recipes/pretraining_tokenizer.h"
 #include "nibble/recipes/recompute_policy.h"
 #include "nibble/recipes/tokenizers.h"
 #include "nibble/recipes/train.h"
@@ -13,19 +14,21 @@ namespace nibble {
 
 void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer) {
   const DecoderConfig config = model_config(recipe.model);
-  const Encoder encoder = open_encoder(recipe.model.tokenizer, recipe.data.chat_template, config.vocab_size);
+  PretrainingTokenizer tokenizer(recipe, config.vocab_size);
+  const Encoder encoder = open_encoder(tokenizer.path(), recipe.data.chat_template, config.vocab_size);
   const TrainingData data(recipe, encoder, observer);
 
   RunOptions options = run_options(recipe, data.total_steps());
   options.settings["data.fingerprint"] = "\"" + data.fingerprint() + "\"";
   options.settings["model.fingerprint"] = "\"" + base_fingerprint(recipe.model.init) + "\"";
   Run run = Run::open(options, rank, observer);
+  tokenizer.keep();
 
   Decoder model = random_decoder(config, rank.seed, rank);
   make_trainable(model, rank);
   model.set_recompute(recompute_policy(recipe, config));
   run_steps(run, model, data, recipe, rank);
-  export_model(model, recipe.model.init, recipe.model.tokenizer, run.dir() / "model", rank);
+  export_model(model, recipe.model.init, tokenizer.path(), run.dir() / "model", rank);
 }
 
 }  // namespace nibble

@@ -40,7 +40,7 @@ std::vector<RecipeField> model_fields() {
           "instead of model.path: start from random weights of this shape")),
       free_to_change(text_field(
           "model.tokenizer", "a directory or file", [](Recipe& r) -> std::string& { return r.model.tokenizer; },
-          "tokenizer (the model's own)")),
+          "tokenizer (the model's own; pretraining trains one on its data)")),
       choice_field<std::optional<QuantType>>(
           "model.quantize", {{"none", std::nullopt}, {"nf4", QuantType::nf4}, {"fp4", QuantType::fp4}},
           [](Recipe& r) -> std::optional<QuantType>& { return r.model.quantize; },

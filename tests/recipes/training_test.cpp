@@ -93,9 +93,9 @@ INSTANTIATE_TEST_SUITE_P(Bases, LoraGolden,
                                          std::pair{"qlora_nf4_dq", "stories260K-bnb-nf4-dq"}),
                          [](const auto& which) { return std::string(which.param.first); });
 
-/// The three ways to train, all with everything that could break resuming: dropout, packing, shuffling, accumulation,
+/// The ways to train, all with everything that could break resuming: dropout, packing, shuffling, accumulation,
 /// warm-up, evaluation, several epochs.
-class ThreeWays : public testing::TestWithParam<const char*> {
+class EveryWay : public testing::TestWithParam<const char*> {
  protected:
   /// Skips the test when the assets are not here.
   bool make_recipe(Job& job) {
@@ -108,7 +108,11 @@ class ThreeWays : public testing::TestWithParam<const char*> {
         {"train", {{"steps", 7}, {"accumulate", 3}, {"seed", 11}, {"eval_every", 2}}},
         {"optimizer", {{"lr", 2e-3}, {"warmup_steps", 2}, {"weight_decay", 0.01}}}};
     const std::string kind = GetParam();
-    if (kind != "full") recipe_["adapter"] = {{"r", 4}, {"lora_alpha", 8}, {"lora_dropout", 0.1}};
+    if (kind == "pretrain") {  // with a tokenizer that the run trains
+      recipe_["model"] = {{"init", (base / "config.json").string()}};
+    } else if (kind != "full") {
+      recipe_["adapter"] = {{"r", 4}, {"lora_alpha", 8}, {"lora_dropout", 0.1}};
+    }
     if (kind == "qlora") recipe_["model"]["quantize"] = "nf4";
     write_stories(text / "tinystories_sample.txt", job.directory.path() / "stories.jsonl");
     return true;
@@ -143,7 +147,7 @@ class ThreeWays : public testing::TestWithParam<const char*> {
   json recipe_;
 };
 
-TEST_P(ThreeWays, StoppedAtStepKAndResumedIsTheUninterruptedRunBitForBit) {
+TEST_P(EveryWay, StoppedAtStepKAndResumedIsTheUninterruptedRunBitForBit) {
   Job whole;
   if (!make_recipe(whole)) GTEST_SKIP() << "assets are absent; set NIBBLE_TEST_ASSETS";
   whole.run(recipe_);
@@ -162,7 +166,7 @@ TEST_P(ThreeWays, StoppedAtStepKAndResumedIsTheUninterruptedRunBitForBit) {
   }
 }
 
-TEST_P(ThreeWays, OneThreadAndThreeGiveTheSameBits) {
+TEST_P(EveryWay, OneThreadAndThreeGiveTheSameBits) {
   Job one, three;
   if (!make_recipe(one)) GTEST_SKIP() << "assets are absent; set NIBBLE_TEST_ASSETS";
   one.run(recipe_);
@@ -173,7 +177,9 @@ TEST_P(ThreeWays, OneThreadAndThreeGiveTheSameBits) {
   EXPECT_TRUE(results(three) == results(one));
 }
 
-TEST_P(ThreeWays, OtherDataOrBaseIsRefusedWhenARunGoesOn) {
+class FineTuning : public EveryWay {};
+
+TEST_P(FineTuning, OtherDataOrBaseIsRefusedWhenARunGoesOn) {
   Job job;
   if (!make_recipe(job)) GTEST_SKIP() << "assets are absent; set NIBBLE_TEST_ASSETS";
   job.stop_after = 2;
@@ -208,8 +214,27 @@ TEST_P(ThreeWays, OtherDataOrBaseIsRefusedWhenARunGoesOn) {
   EXPECT_EQ(metrics(job), before) << "nothing changed";
 }
 
-INSTANTIATE_TEST_SUITE_P(Training, ThreeWays, testing::Values("full", "lora", "qlora"),
+INSTANTIATE_TEST_SUITE_P(Training, EveryWay, testing::Values("full", "lora", "qlora", "pretrain"),
                          [](const auto& which) { return std::string(which.param); });
+INSTANTIATE_TEST_SUITE_P(Training, FineTuning, testing::Values("full", "lora", "qlora"),
+                         [](const auto& which) { return std::string(which.param); });
+
+TEST(Pretraining, LeavesTheTokenizerThatItTrained) {
+  const fs::path base = test::find_asset("stories260K-hf");
+  if (base.empty()) GTEST_SKIP() << "assets are absent; set NIBBLE_TEST_ASSETS";
+  Job job;
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines += json{{"text", "Story " + std::to_string(i) + " is about a small blue hat."}}.dump() + "\n";
+  const fs::path data = job.directory.path() / "stories.jsonl";
+  test::write_bytes(data, lines);
+  job.run({{"model", {{"init", (base / "config.json").string()}}},
+           {"data", {{"train", data.string()}, {"max_length", 32}}},
+           {"train", {{"steps", 1}}}});
+  const std::string trained = test::read_bytes(job.out() / "tokenizer" / "tokenizer.model");
+  EXPECT_FALSE(trained.empty());
+  EXPECT_EQ(test::read_bytes(job.out() / "model" / "tokenizer.model"), trained);
+}
 
 }  // namespace
 }  // namespace nibble

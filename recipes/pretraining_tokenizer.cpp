@@ -1,0 +1,53 @@
+#include "nibble/recipes/pretraining_tokenizer.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <system_error>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/data/tokenizer_corpus.h"
+#include "nibble/core/text/train_tokenizer.h"
+#include "nibble/core/train/checkpoint.h"
+
+namespace nibble {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Until the run has its lock nothing of it may be in output.dir, where another run may be at work.
+fs::path make_scratch() {
+  std::string name = (fs::temp_directory_path() / "nibble-tokenizer-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) throw IoError(name, "cannot be made", "set TMPDIR to a directory with space");
+  return name;
+}
+
+}  // namespace
+
+PretrainingTokenizer::PretrainingTokenizer(const Recipe& recipe, int64_t vocab_size)
+    : kept_(fs::path(recipe.output.dir) / "tokenizer"), path_(recipe.model.tokenizer) {
+  if (!path_.empty()) return;
+  const bool goes_on = !checkpoint_steps(fs::path(recipe.output.dir) / "checkpoints").empty();
+  if (goes_on && fs::exists(kept_)) {
+    path_ = kept_.string();
+    return;
+  }
+  TokenizerCorpus corpus(recipe.data.train);
+  TokenizerTraining training;
+  training.vocab_size = static_cast<int32_t>(std::min<int64_t>(vocab_size, INT32_MAX));
+  trained_ = train_sentencepiece([&](std::string& text) { return corpus.next(text); }, training);
+  scratch_ = make_scratch();
+  path_ = (scratch_ / "tokenizer").string();
+  write_tokenizer(trained_, path_);
+}
+
+PretrainingTokenizer::~PretrainingTokenizer() {
+  std::error_code ignored;
+  if (!scratch_.empty()) fs::remove_all(scratch_, ignored);
+}
+
+void PretrainingTokenizer::keep() {
+  if (!trained_.empty()) write_tokenizer(trained_, kept_, true);
+}
+
+}  // namespace nibble
