@@ -5,84 +5,27 @@
 
 #include <benchmark/benchmark.h>
 #include <cblas.h>
-#include <immintrin.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <ctime>
-#include <string_view>
 
 #if NIBBLE_WITH_ONEDNN
 #include <oneapi/dnnl/dnnl.hpp>
 #endif
 
-#include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/gemm_packed.h"
 #include "nibble/core/ops/dense_panels.h"
 #include "nibble/quant/nf4_panels.h"
+#include "peak.h"
 
 namespace nibble {
 namespace {
 
-constexpr int64_t kPeakSteps = 1 << 20, kPeakSums = 24;
+using benchmarks::seconds;
 
-// The empty assembly keeps the compiler from seeing through the loop.
-__attribute__((target("avx512f,avx512bf16"))) double flops_bf16() {
-  __m512 sums[kPeakSums];
-  __m512 x = _mm512_set1_ps(1.0f);
-  for (auto& sum : sums) sum = x;
-  for (int64_t i = 0; i < kPeakSteps; ++i) {
-#pragma GCC unroll 24
-    for (auto& sum : sums) asm volatile("vdpbf16ps %1, %1, %0" : "+v"(sum) : "v"(x));
-  }
-  return 2.0 * 32 * kPeakSums * kPeakSteps;
-}
-
-__attribute__((target("avx512f"))) double flops_f32() {
-  __m512 sums[kPeakSums];
-  __m512 x = _mm512_set1_ps(1.0f);
-  for (auto& sum : sums) sum = x;
-  for (int64_t i = 0; i < kPeakSteps; ++i) {
-#pragma GCC unroll 24
-    for (auto& sum : sums) asm volatile("vfmadd231ps %1, %1, %0" : "+v"(sum) : "v"(x));
-  }
-  return 2.0 * 16 * kPeakSums * kPeakSteps;
-}
-
-__attribute__((target("avx2,fma"))) double flops_avx2() {
-  __m256 sums[12];
-  __m256 x = _mm256_set1_ps(1.0f);
-  for (auto& sum : sums) sum = x;
-  for (int64_t i = 0; i < kPeakSteps; ++i) {
-#pragma GCC unroll 24
-    for (auto& sum : sums) asm volatile("vfmadd231ps %1, %1, %0" : "+v"(sum) : "v"(x));
-  }
-  return 2.0 * 8 * 12 * kPeakSteps;
-}
-
-/// Wall clock; on a machine with other work, NIBBLE_BENCHMARK_CLOCK=cpu with one thread still gives shares to go by.
-double seconds() {
-  static const char* wanted = std::getenv("NIBBLE_BENCHMARK_CLOCK");
-  timespec now;
-  clock_gettime(wanted && std::string_view(wanted) == "cpu" ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-/// Floating point operations per second of all threads in registers, the best of a few tries.
 double peak(DType dtype) {
-  const auto loop = isa() >= Isa::avx512_bf16 && dtype == DType::bf16 ? flops_bf16
-                    : isa() >= Isa::avx512                            ? flops_f32
-                                                                      : flops_avx2;
   static double known[2] = {0, 0};
   double& best = known[dtype == DType::bf16];
-  if (best > 0) return best;
-  const int count = threads();
-  for (int attempt = 0; attempt < 8; ++attempt) {
-    std::vector<double> flops(static_cast<size_t>(count));
-    const double begin = seconds();
-    parallel_for(count, 1, [&](int64_t i, int64_t) { flops[static_cast<size_t>(i)] = loop(); });
-    best = std::max(best, flops[0] * count / (seconds() - begin));
-  }
+  if (best == 0) best = benchmarks::measure_peak(dtype, 8);
   return best;
 }
 

@@ -181,16 +181,20 @@ int64_t nonfinite(const Element* x, int64_t count) {
   return first == count ? -1 : first.load();
 }
 
+/// quad(n): elements 4 * n .. 4 * n + 3
 template <typename Element>
-void fill(Element* x, int64_t count, const auto& value) {
+void fill(Element* x, int64_t count, const auto& quad) {
   parallel_for(count, 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) x[i] = Element(value(i));
+    for (int64_t i = begin; i < end; i += 4) {
+      const std::array<float, 4> values = quad(i / 4);
+      for (int64_t k = 0; k < std::min<int64_t>(4, end - i); ++k) x[i + k] = Element(values[static_cast<size_t>(k)]);
+    }
   });
 }
 
-void fill(Tensor& x, const auto& value) {
-  if (x.dtype() == DType::bf16) return fill(x.data<bf16>(), x.numel(), value);
-  fill(x.data<float>(), x.numel(), value);
+void fill(Tensor& x, const auto& quad) {
+  if (x.dtype() == DType::bf16) return fill(x.data<bf16>(), x.numel(), quad);
+  fill(x.data<float>(), x.numel(), quad);
 }
 
 }  // namespace
@@ -226,11 +230,11 @@ int64_t first_nonfinite(const Tensor& x) {
 }
 
 void fill_normal(Tensor& x, float std, uint64_t seed, uint64_t purpose) {
-  fill(x, [=](int64_t i) { return ref::normal_element(i, std, seed, purpose); });
+  fill(x, [=](int64_t quad) { return ref::normal_quad(quad, std, seed, purpose); });
 }
 
 void fill_uniform(Tensor& x, float low, float high, uint64_t seed, uint64_t purpose) {
-  fill(x, [=](int64_t i) { return ref::uniform_element(i, low, high, seed, purpose); });
+  fill(x, [=](int64_t quad) { return ref::uniform_quad(quad, low, high, seed, purpose); });
 }
 
 }  // namespace nibble::ops

@@ -39,19 +39,25 @@ inline std::array<uint32_t, 4> fill_words(int64_t quad, uint64_t seed, uint64_t 
                     {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
 }
 
-/// Element i of fill_uniform: 24 random bits.
-inline float uniform_element(int64_t i, float low, float high, uint64_t seed, uint64_t purpose) {
-  const uint32_t word = fill_words(i / 4, seed, purpose)[static_cast<size_t>(i % 4)];
-  return low + (high - low) * static_cast<float>(word >> 8) * 0x1p-24f;
+/// Elements 4 * quad .. 4 * quad + 3 of fill_uniform: 24 random bits each.
+inline std::array<float, 4> uniform_quad(int64_t quad, float low, float high, uint64_t seed, uint64_t purpose) {
+  const std::array<uint32_t, 4> words = fill_words(quad, seed, purpose);
+  std::array<float, 4> made;
+  for (size_t i = 0; i < 4; ++i) made[i] = low + (high - low) * static_cast<float>(words[i] >> 8) * 0x1p-24f;
+  return made;
 }
 
-/// Element i of fill_normal: Box-Muller on two words of its quad, in double.
-inline float normal_element(int64_t i, float std, uint64_t seed, uint64_t purpose) {
-  const std::array<uint32_t, 4> words = fill_words(i / 4, seed, purpose);
-  const size_t pair = static_cast<size_t>(i % 4) / 2 * 2;
-  const double radius = std::sqrt(-2 * std::log((words[pair] + 0.5) * 0x1p-32));
-  const double angle = 2 * M_PI * (words[pair + 1] * 0x1p-32);
-  return static_cast<float>(std * radius * (i % 2 == 0 ? std::cos(angle) : std::sin(angle)));
+/// Elements 4 * quad .. 4 * quad + 3 of fill_normal: Box-Muller on pairs of words, in double.
+inline std::array<float, 4> normal_quad(int64_t quad, float std, uint64_t seed, uint64_t purpose) {
+  const std::array<uint32_t, 4> words = fill_words(quad, seed, purpose);
+  std::array<float, 4> made;
+  for (size_t pair = 0; pair < 4; pair += 2) {
+    const double radius = std::sqrt(-2 * std::log((words[pair] + 0.5) * 0x1p-32));
+    const double angle = 2 * M_PI * (words[pair + 1] * 0x1p-32);
+    made[pair] = static_cast<float>(std * radius * std::cos(angle));
+    made[pair + 1] = static_cast<float>(std * radius * std::sin(angle));
+  }
+  return made;
 }
 
 }  // namespace nibble::ops::ref

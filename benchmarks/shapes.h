@@ -1,0 +1,51 @@
+#pragma once
+// Shapes of published models, for random weights.
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "nibble/core/base/error.h"
+
+namespace nibble::benchmarks {
+
+struct ModelShape {
+  std::string_view name;
+  int64_t width, mlp, layers, heads, kv_heads, vocabulary;
+  bool tied, qkv_bias;
+
+  /// config.json as the family publishes it.
+  std::string config_json() const {
+    const auto key = [](std::string_view text, int64_t value) {
+      return "\"" + std::string(text) + "\": " + std::to_string(value) + ", ";
+    };
+    return std::string("{\"model_type\": \"") + (qkv_bias ? "qwen2" : "llama") + "\", \"architectures\": [\"" +
+           (qkv_bias ? "Qwen2ForCausalLM" : "LlamaForCausalLM") + "\"], " + key("hidden_size", width) +
+           key("intermediate_size", mlp) + key("num_hidden_layers", layers) + key("num_attention_heads", heads) +
+           key("num_key_value_heads", kv_heads) + key("vocab_size", vocabulary) +
+           "\"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"hidden_act\": "
+           "\"silu\", \"initializer_range\": 0.02, \"bos_token_id\": 1, \"eos_token_id\": 2, "
+           "\"tie_word_embeddings\": " +
+           (tied ? "true" : "false") + "}\n";
+  }
+};
+
+constexpr std::array<ModelShape, 6> kModelShapes = {{
+    {"smollm2-135m", 576, 1536, 30, 9, 3, 49152, true, false},
+    {"qwen2.5-0.5b", 896, 4864, 24, 14, 2, 151936, true, true},
+    {"tinyllama-1.1b", 2048, 5632, 22, 32, 4, 32000, false, false},
+    {"llama2-7b", 4096, 11008, 32, 32, 32, 32000, false, false},
+    {"llama2-13b", 5120, 13824, 40, 40, 40, 32000, false, false},
+    {"llama-33b", 6656, 17920, 60, 52, 52, 32000, false, false},
+}};
+
+inline const ModelShape& shape_of(std::string_view name) {
+  std::string known;
+  for (const ModelShape& shape : kModelShapes) {
+    if (shape.name == name) return shape;
+    known += " " + std::string(shape.name);
+  }
+  throw UsageError("no shape is named " + std::string(name), "use one of" + known);
+}
+
+}  // namespace nibble::benchmarks

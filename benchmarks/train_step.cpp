@@ -1,0 +1,289 @@
+// Training steps end to end on random weights: tokens/s, the model's operations as a share of the peak measured in the
+// same process, time by phase, peak memory.
+//   train_step shape=tinyllama-1.1b mode=qlora tokens=2048          one row
+//   train_step table > table.md                                     all rows, each in a process of its own
+// Models are made once, as `nibble init` makes them, in the folder models=... (default /tmp/nibble-models).
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <thread>
+
+#include "nibble/adapters/attach.h"
+#include "nibble/core/base/philox.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/atomic_file.h"
+#include "nibble/core/models/load.h"
+#include "nibble/core/train/train_step.h"
+#include "nibble/quant/load_quantized.h"
+#include "nibble/recipes/init_model.h"
+#include "peak.h"
+#include "shapes.h"
+
+namespace nibble::benchmarks {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Job {
+  std::string shape = "tinyllama-1.1b", mode = "qlora";  ///< full, lora, qlora or pretrain
+  int64_t tokens = 2048;
+  bool checkpointing = false;
+  int64_t steps = 4;  ///< after one that warms up
+  std::string models = "/tmp/nibble-models";
+};
+
+/// Times between the borders of a step's phases.
+class Phases final : public BlockHooks {
+ public:
+  enum Phase { kForward, kHead, kBackward, kUpdate, kCount };
+
+  explicit Phases(int64_t layers) : last_layer_(layers - 1) {}
+  void start() { last_ = seconds(), times_ = {}; }
+  void stop() { add(kUpdate); }
+  const std::array<double, kCount>& times() const { return times_; }
+
+  void after_forward(int64_t layer) override {
+    if (layer == last_layer_) add(kForward);
+  }
+  void before_backward(int64_t layer) override {
+    if (layer == last_layer_) add(kHead);
+  }
+  void after_backward(int64_t) override { add(kBackward); }
+
+ private:
+  void add(Phase phase) {
+    const double now = seconds();
+    times_[phase] += now - last_;
+    last_ = now;
+  }
+  int64_t last_layer_;
+  double last_ = 0;
+  std::array<double, kCount> times_{};
+};
+
+/// Largest resident memory, anonymous and file-backed apart, sampled while it lives.
+class MemoryWatch {
+ public:
+  MemoryWatch() : thread_([this] { watch(); }) {}
+  ~MemoryWatch() {
+    over_ = true;
+    thread_.join();
+  }
+  int64_t anonymous() const { return anonymous_; }
+  int64_t file() const { return file_; }
+
+ private:
+  void watch() {
+    while (!over_) {
+      std::ifstream status("/proc/self/status");
+      int64_t kib = 0;
+      for (std::string word; status >> word;) {
+        if (word == "RssAnon:" && status >> kib) anonymous_ = std::max<int64_t>(anonymous_, kib << 10);
+        if (word == "RssFile:" && status >> kib) file_ = std::max<int64_t>(file_, kib << 10);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+  std::atomic<bool> over_ = false;
+  std::atomic<int64_t> anonymous_ = 0, file_ = 0;
+  std::thread thread_;
+};
+
+fs::path model_directory(const Job& job) {
+  const std::string dtype = job.mode == "qlora" ? "nf4" : "bf16";
+  const fs::path directory = fs::path(job.models) / (job.shape + "-" + dtype);
+  if (!fs::exists(directory / "config.json")) {
+    fs::create_directories(job.models);
+    const fs::path config = fs::path(job.models) / (job.shape + ".json");
+    write_file_atomically(config, shape_of(job.shape).config_json());
+    init_model({.config = config.string(), .out = directory.string(), .dtype = dtype});
+  }
+  return directory;
+}
+
+Decoder make_model(const Job& job, RankContext& rank) {
+  Decoder model = job.mode == "pretrain"
+                      ? random_decoder(parse_decoder_config(shape_of(job.shape).config_json(), job.shape), 1, rank)
+                      : load_decoder(model_directory(job), rank, load_quantized(rank));
+  if (job.mode == "full" || job.mode == "pretrain") {
+    make_trainable(model, rank);
+  } else {
+    AdapterOptions options;
+    options.r = 16;
+    options.lora_alpha = 32;
+    options.target_modules.pattern = "all-linear";
+    attach_adapter(model, options, rank);
+  }
+  model.set_recompute(job.checkpointing ? Recompute::block : Recompute::none);
+  return model;
+}
+
+/// Operations of one step that count as the model's: every weight twice forward, twice for the input's gradient and, if
+/// it is trained, twice for its own; causal attention 2 products forward and 4 backward. Nothing for recomputing.
+double model_flops(Decoder& model, const Job& job) {
+  const ModelShape& shape = shape_of(job.shape);
+  const bool everything = job.mode == "full" || job.mode == "pretrain";
+  double weights = 0, adapters = 0;
+  model.visit_linears([&](Linear& linear) {
+    const auto out = static_cast<double>(linear.out_features()), in = static_cast<double>(linear.in_features());
+    weights += out * in;
+    if (linear.adapter()) adapters += 16 * (out + in);
+  });
+  const auto tokens = static_cast<double>(job.tokens);
+  const double attention = 6 * tokens * (tokens + 1) * static_cast<double>(shape.width * shape.layers);
+  return tokens * (weights * (everything ? 6 : 4) + adapters * 6) + attention;
+}
+
+Batch random_batch(const Job& job, MemoryPool& pool) {
+  PhiloxStream random(1, 0, 0);
+  Sample sample;
+  for (int64_t i = 0; i < job.tokens; ++i) {
+    sample.ids.push_back(
+        static_cast<int32_t>(random.next_below(static_cast<uint64_t>(shape_of(job.shape).vocabulary))));
+  }
+  sample.labels = sample.ids;
+  return make_batch({&sample, 1}, pool);
+}
+
+struct Result {
+  double seconds = 1e30, peak = 0, flops = 0;
+  std::array<double, Phases::kCount> phases{};
+  int64_t anonymous = 0, file = 0, pool = 0;
+};
+
+/// The fastest step counts: other work on the machine only ever adds time.
+Result measure(const Job& job) {
+  LocalRank rank;
+  RankContext& context = rank.context();
+  Decoder model = make_model(job, context);
+  Phases phases(shape_of(job.shape).layers);
+  model.set_hooks(&phases);
+  Optimizer optimizer(trainable_parameters(model), {}, context.pool);
+  const Batch batch = random_batch(job, context.pool);
+  const bool bf16 = isa() == Isa::avx512_bf16;
+
+  Result result;
+  StepOptions options;
+  options.lr = 1e-4;
+  options.max_grad_norm = 1;
+  options.gradient_sum = job.mode == "full" || job.mode == "pretrain" ? GradientSum::running : GradientSum::tree;
+  options.compute_dtype = bf16 ? DType::bf16 : DType::f32;
+  malloc_trim(0);
+  const MemoryWatch memory;
+  for (options.step = 1; options.step <= job.steps + 1; ++options.step) {
+    result.peak = std::max(result.peak, measure_peak(options.compute_dtype, 2));
+    phases.start();
+    const double begin = seconds();
+    const StepResult step = train_step(model, {&batch, 1}, optimizer, options, context);
+    const double time = seconds() - begin;
+    phases.stop();
+    std::fprintf(stderr, "step %lld: loss %.4f, %.3f s\n", static_cast<long long>(options.step), step.loss, time);
+    if (options.step == 1 || time > result.seconds) continue;
+    result.seconds = time;
+    result.phases = phases.times();
+  }
+  result.flops = model_flops(model, job);
+  result.anonymous = memory.anonymous();
+  result.file = memory.file();
+  result.pool = static_cast<int64_t>(context.pool.peak());
+  return result;
+}
+
+constexpr const char* kHeader =
+    "| shape | mode | tokens | recompute | tokens/s | GFLOP/s | of peak | s/step | forward | head | backward | update "
+    "| "
+    "anonymous | file | pool |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+
+void print_row(const Job& job, const Result& r) {
+  const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
+  const auto share = [&](Phases::Phase phase) { return 100 * r.phases[phase] / r.seconds; };
+  std::printf(
+      "| %s | %s | %lld | %s | %.1f | %.0f | %.1f%% | %.3f | %.0f%% | %.0f%% | %.0f%% | %.0f%% | %.2f GiB | %.2f GiB | "
+      "%.2f GiB |\n",
+      job.shape.c_str(), job.mode.c_str(), static_cast<long long>(job.tokens), job.checkpointing ? "block" : "none",
+      static_cast<double>(job.tokens) / r.seconds, r.flops / r.seconds * 1e-9, 100 * r.flops / r.seconds / r.peak,
+      r.seconds, share(Phases::kForward), share(Phases::kHead), share(Phases::kBackward), share(Phases::kUpdate),
+      gib(r.anonymous), gib(r.file), gib(r.pool));
+  std::fflush(stdout);
+}
+
+/// The rows of docs/performance.md. Each in a process of its own, so that its memory is its own.
+int print_table(const std::string& self, const std::string& models) {
+  constexpr const char* kRows[] = {
+      "shape=tinyllama-1.1b mode=qlora tokens=2048",
+      "shape=tinyllama-1.1b mode=qlora tokens=2048 checkpointing=1",
+      "shape=tinyllama-1.1b mode=qlora tokens=512",
+      "shape=tinyllama-1.1b mode=lora tokens=512",
+      "shape=smollm2-135m mode=lora tokens=2048",
+      "shape=smollm2-135m mode=qlora tokens=2048",
+      "shape=smollm2-135m mode=full tokens=2048",
+      "shape=smollm2-135m mode=pretrain tokens=2048",
+      "shape=qwen2.5-0.5b mode=full tokens=2048",
+      "shape=llama2-7b mode=qlora tokens=512 checkpointing=1 steps=1",
+      "shape=llama2-13b mode=qlora tokens=512 checkpointing=1 steps=1",
+      "shape=llama-33b mode=qlora tokens=512 checkpointing=1 steps=1",
+  };
+  std::printf("%s", kHeader);
+  for (const char* row : kRows) {
+    std::fflush(stdout);
+    const std::string command = "'" + self + "' row " + row + " models='" + models + "'";
+    if (std::system(command.c_str()) != 0) return 1;
+  }
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  Job job;
+  bool table = false, row = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const size_t equals = argument.find('=');
+    const std::string key = argument.substr(0, equals);
+    const std::string value = equals == std::string::npos ? "" : argument.substr(equals + 1);
+    if (key == "table")
+      table = true;
+    else if (key == "row")
+      row = true;
+    else if (key == "shape")
+      job.shape = value;
+    else if (key == "mode")
+      job.mode = value;
+    else if (key == "tokens")
+      job.tokens = std::stoll(value);
+    else if (key == "checkpointing")
+      job.checkpointing = value != "0";
+    else if (key == "steps")
+      job.steps = std::stoll(value);
+    else if (key == "models")
+      job.models = value;
+    else
+      throw UsageError("argument " + argument + " is not known", "see the top of benchmarks/train_step.cpp");
+  }
+  constexpr std::string_view kModes[] = {"full", "lora", "qlora", "pretrain"};
+  if (std::find(std::begin(kModes), std::end(kModes), job.mode) == std::end(kModes)) {
+    throw UsageError("no mode is named " + job.mode, "use full, lora, qlora or pretrain");
+  }
+  if (table) return print_table(fs::canonical("/proc/self/exe").string(), job.models);
+  if (!row) std::printf("%s", kHeader);
+  print_row(job, measure(job));
+  return 0;
+}
+
+}  // namespace
+}  // namespace nibble::benchmarks
+
+int main(int argc, char** argv) {
+  try {
+    return nibble::benchmarks::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "train_step: %s\n", error.what());
+    return 1;
+  }
+}
