@@ -26,11 +26,11 @@ struct AttentionParams {
 };
 
 /// q [Tq, H * K], k and v [Tk, G * K], out [Tq, H * K], all of one dtype (f32 or bf16); log_sum_exp [H, Tq] f32 (out).
-/// Scores, softmax and sums are f32. Rows of `out` in no span are set to zero.
+/// Scores and sums are f32; bf16 weights times bf16 values with AVX512_BF16. Rows of `out` in no span become zero.
 void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,
                        const AttentionParams& params, Tensor& out, Tensor& log_sum_exp);
 
-/// Gradients of q, k, v (same shapes, f32 or bf16, overwritten) from dout and what forward saved.
+/// Gradients of q, k, v (same shapes and dtype, overwritten; rows in no span get zeros) from dout and what was saved.
 void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                         const Tensor& log_sum_exp, std::span<const AttentionSpan> spans, const AttentionParams& params,
                         Tensor& dq, Tensor& dk, Tensor& dv);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <hwy/aligned_allocator.h>
+#include <hwy/cache_control.h>
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 
@@ -17,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace nibble::ops::HWY_NAMESPACE {
 
 constexpr int64_t kRows = 24;        // rows whose scores are in hand at a time
-constexpr int64_t kFewQueries = 8;   // up to here keys, not queries, are split among threads
+constexpr int64_t kFewQueries = 8;   // up to here keys, not queries, are shared among threads
 constexpr int64_t kChunkKeys = 512;  // and this many go to a piece
 
 /// Some queries of one key head, and the part of their keys that one piece of work reads.
@@ -26,23 +27,24 @@ struct Block {
   int64_t kv_head;
   int64_t query, count;        // queries [query, query + count), each in `group` heads
   int64_t key_begin, key_end;  // keys that are read
-  int64_t chunk = 0, chunks = 1;
 };
 
 /// Running softmax of the rows of a Block. Row r is query r % count of head r / count of the group.
+template <typename Words, typename Element>
 class Rows {
  public:
-  Rows(const AttentionPlan& plan, const Block& block)
+  Rows(const AttentionPlan& plan, const Block& block, const Element* q)
       : plan_(plan),
         block_(block),
         rows_(plan.group * block.count),
         capacity_((rows_ + kRows - 1) / kRows * kRows),
         buffer_(hwy::AllocateAligned<float>(static_cast<size_t>(2 * capacity_ * plan.padded + capacity_ * (kLanes + 1) +
-                                                                kKeys * (3 * plan.padded + kRows) + kRows + 160))) {
+                                                                kKeys * (4 * plan.padded + kRows) + kRows +
+                                                                kTaken * kAlign))) {
     float* next = buffer_.get();
     const auto take = [&next](int64_t count) {
       float* taken = next;
-      next += (count + 15) / 16 * 16;
+      next += (count + kAlign - 1) / kAlign * kAlign;
       return taken;
     };
     q_ = take(capacity_ * plan.padded);
@@ -52,30 +54,20 @@ class Rows {
     keys_ = take(kKeys * plan.padded);
     keys_transposed_ = take(kKeys * plan.padded);
     values_ = take(kKeys * plan.padded);
+    woven_ = take(kKeys * plan.padded);
     scores_ = take(kKeys * kRows);
     keep_ = take(kRows);
+    start(q);
   }
 
-  /// All tiles of the block's keys.
-  template <typename Element>
-  void run(const Element* q, const Element* k, const Element* v) {
-    const int64_t stride = plan_.heads * plan_.width, key_stride = plan_.kv_heads * plan_.width;
-    for (int64_t h = 0; h < plan_.group; ++h) {
-      const int64_t at = block_.query * stride + (block_.kv_head * plan_.group + h) * plan_.width;
-      copy_rows(q + at, stride, block_.count, plan_, plan_.params.scale, q_ + h * block_.count * plan_.padded);
-    }
-    std::fill(q_ + rows_ * plan_.padded, q_ + capacity_ * plan_.padded, 0.0f);
-    std::fill(out_, out_ + capacity_ * plan_.padded, 0.0f);
-    std::fill(sums_, sums_ + capacity_ * kLanes, 0.0f);
-    std::fill(top_, top_ + capacity_, kNothing);
-    for (int64_t tile = block_.key_begin; tile < block_.key_end; tile += kKeys) {
-      const int64_t count = std::min(kKeys, block_.key_end - tile),
-                    at = tile * key_stride + block_.kv_head * plan_.width;
-      copy_rows(k + at, key_stride, count, plan_, 1, keys_);
-      transpose(keys_, count, plan_.padded, keys_transposed_);
-      copy_rows(v + at, key_stride, count, plan_, 1, values_);
-      for (int64_t row = 0; row < rows_; row += kRows) add_tile(row, tile, count);
-    }
+  /// Meets the keys [tile, tile + count), at most kKeys.
+  void add_keys(const Element* k, const Element* v, int64_t tile, int64_t count) {
+    const int64_t stride = plan_.kv_heads * plan_.width, at = tile * stride + block_.kv_head * plan_.width;
+    copy_rows<Words>(k + at, stride, count, plan_, keys_);
+    transpose(keys_, count, plan_.padded, words<Words>(plan_.width), keys_transposed_);
+    copy_rows<Words>(v + at, stride, count, plan_, values_);
+    const float* values = sum_over_rows<Words>(values_, count, plan_, woven_);
+    for (int64_t row = 0; row < rows_; row += kRows) add_tile(row, tile, count, values);
   }
 
   int64_t rows() const { return rows_; }
@@ -85,42 +77,54 @@ class Rows {
 
  private:
   static constexpr float kNothing = -1e30f;  // below every score, and finite: a row may see nothing in its first tile
+  static constexpr int64_t kTaken = 10, kAlign = 16;
+
+  void start(const Element* q) {
+    const int64_t stride = plan_.heads * plan_.width;
+    for (int64_t h = 0; h < plan_.group; ++h) {
+      const int64_t at = block_.query * stride + (block_.kv_head * plan_.group + h) * plan_.width;
+      copy_rows<Words>(q + at, stride, block_.count, plan_, q_ + h * block_.count * plan_.padded);
+    }
+    std::fill(q_ + rows_ * plan_.padded, q_ + capacity_ * plan_.padded, 0.0f);
+    std::fill(out_, out_ + capacity_ * plan_.padded, 0.0f);
+    std::fill(sums_, sums_ + capacity_ * kLanes, 0.0f);
+    std::fill(top_, top_ + capacity_, kNothing);
+  }
 
   /// Rows [row, row + kRows) meet the keys [tile, tile + count).
-  void add_tile(int64_t row, int64_t tile, int64_t count) {
+  void add_tile(int64_t row, int64_t tile, int64_t count, const float* values) {
     const int64_t real = std::min(kRows, rows_ - row), padded_rows = std::max<int64_t>(4, (real + 1) / 2 * 2);
     bool seen = false;
     for (int64_t r = row; r < row + real && !seen; ++r) {
       const VisibleColumns visible(plan_, block_.span, position(r), tile);
-      seen = visible.low < visible.high;
+      seen = visible.low < std::min(visible.high, count);
     }
     if (!seen) return;
-    multiply({q_ + row * plan_.padded, plan_.padded, 1}, keys_transposed_, kKeys, padded_rows, kKeys, plan_.width,
-             scores_, kKeys, Start::replace);
-    for (int64_t r = 0; r < real; ++r) keep_[r] = soften(row + r, tile, scores_ + r * kKeys);
+    multiply<Words>({q_ + row * plan_.padded, plan_.padded, 1}, keys_transposed_, kKeys, padded_rows, kKeys,
+                    words<Words>(plan_.width), scores_, kKeys, Start::replace);
+    for (int64_t r = 0; r < real; ++r) keep_[r] = soften(row + r, tile, count, scores_ + r * kKeys);
     for (int64_t r = real; r < padded_rows; ++r) keep_[r] = 0;
-    multiply({scores_, kKeys, 1}, values_, plan_.padded, padded_rows, plan_.padded, count, out_ + row * plan_.padded,
-             plan_.padded, Start::rescale_and_add, keep_);
+    multiply<Words>({scores_, kKeys, 1}, values, plan_.padded, padded_rows, plan_.padded, words<Words>(count),
+                    out_ + row * plan_.padded, plan_.padded, Start::rescale_and_add, keep_);
   }
 
   int64_t position(int64_t row) const { return key_position(block_.span, block_.query + row % block_.count); }
 
-  /// scores become e^(score - top); returns what sums so far are multiplied by.
-  float soften(int64_t row, int64_t tile, float* scores) {
-    const float softcap = plan_.params.softcap;
-    if (softcap > 0) {
-      for (int64_t i = 0; i < kKeys; i += kLanes) store(soft_cap(load(scores + i), softcap), scores + i);
-    }
+  /// Products become e^(score - top); returns what sums so far are multiplied by.
+  float soften(int64_t row, int64_t tile, int64_t count, float* scores) {
     const int64_t at = position(row);
+    const float softcap = plan_.params.softcap;
     const float slope = plan_.slope(block_.kv_head * plan_.group + row / block_.count);
-    if (slope != 0) {
-      for (int64_t i = 0; i < kKeys; i += kLanes) {
-        store(hn::MulAdd(splat(slope), column_numbers(tile - at + i), load(scores + i)), scores + i);
-      }
+    for (int64_t i = 0; i < kKeys; i += kLanes) {
+      V score = hn::Mul(splat(plan_.params.scale), load(scores + i));
+      if (softcap > 0) score = soft_cap(score, softcap);
+      if (slope != 0) score = hn::MulAdd(splat(slope), column_numbers(tile - at + i), score);
+      store(score, scores + i);
     }
     const VisibleColumns visible(plan_, block_.span, at, tile);
+    const int64_t high = std::min(visible.high, count);
     if (visible.low > 0) std::fill(scores, scores + visible.low, -std::numeric_limits<float>::infinity());
-    if (visible.high < kKeys) std::fill(scores + visible.high, scores + kKeys, -std::numeric_limits<float>::infinity());
+    if (high < kKeys) std::fill(scores + high, scores + kKeys, -std::numeric_limits<float>::infinity());
     V tops = load(scores);
     for (int64_t i = kLanes; i < kKeys; i += kLanes) tops = hn::Max(tops, load(scores + i));
     const float top = std::max(top_[row], hn::GetLane(hn::MaxOfLanes(kF, tops)));
@@ -130,7 +134,7 @@ class Rows {
     for (int64_t i = 0; i < kKeys; i += kLanes) {
       const V weight = exp(hn::Sub(load(scores + i), splat(top)));
       sum = hn::Add(sum, weight);
-      store(weight, scores + i);
+      Words::store_row(weight, scores, i);
     }
     store(sum, sums_ + row * kLanes);
     return keep;
@@ -140,15 +144,7 @@ class Rows {
   const Block& block_;
   int64_t rows_, capacity_;
   hwy::AlignedFreeUniquePtr<float[]> buffer_;
-  float *q_, *out_, *sums_, *top_, *keys_, *keys_transposed_, *values_, *scores_, *keep_;
-};
-
-/// What one chunk of keys gives for one row: [width] unnormalized sums of values, then top and sum.
-struct Partials {
-  int64_t stride;
-  hwy::AlignedFreeUniquePtr<float[]> values;
-  float* row(int64_t piece, int64_t r) { return values.get() + (piece * rows + r) * stride; }
-  int64_t rows;
+  float *q_, *out_, *sums_, *top_, *keys_, *keys_transposed_, *values_, *woven_, *scores_, *keep_;
 };
 
 template <typename Element>
@@ -176,91 +172,118 @@ std::vector<Block> cut_in_blocks(const AttentionPlan& plan, std::span<const Atte
   return blocks;
 }
 
-/// Queries of a few tokens (decoding): each block in chunks of keys.
-std::vector<Block> cut_in_chunks(const std::vector<Block>& blocks) {
-  std::vector<Block> pieces;
-  for (const Block& block : blocks) {
-    const int64_t chunks = (block.key_end - block.key_begin + kChunkKeys - 1) / kChunkKeys;
-    for (int64_t c = 0; c < chunks; ++c) {
-      Block piece = block;
-      piece.key_begin = block.key_begin + c * kChunkKeys;
-      piece.key_end = std::min(block.key_end, piece.key_begin + kChunkKeys);
-      piece.chunk = c;
-      piece.chunks = chunks;
-      pieces.push_back(piece);
-    }
-  }
-  return pieces;
+/// Adds what one chunk of keys gives for a row to what the chunks before it gave: [width] sums of values, top, sum.
+inline void join(const float* part, int64_t width, float* total) {
+  const float top = std::max(total[width], part[width]);
+  const float keep = std::exp(total[width] - top), take = std::exp(part[width] - top);
+  for (int64_t i = 0; i < width; ++i) total[i] = total[i] * keep + part[i] * take;
+  total[width + 1] = total[width + 1] * keep + part[width + 1] * take;
+  total[width] = top;
 }
 
-/// Puts the chunks [piece, piece + chunks) of one row together, in their order, in the first of them.
-void join_chunks(Partials& partials, int64_t piece, int64_t chunks, int64_t row, int64_t width) {
-  float* total = partials.row(piece, row);
-  for (int64_t c = 1; c < chunks; ++c) {
-    const float* part = partials.row(piece + c, row);
-    const float top = std::max(total[width], part[width]);
-    const float keep = std::exp(total[width] - top), take = std::exp(part[width] - top);
-    for (int64_t i = 0; i < width; ++i) total[i] = total[i] * keep + part[i] * take;
-    total[width + 1] = total[width + 1] * keep + part[width + 1] * take;
-    total[width] = top;
-  }
-}
+/// Where one forward pass reads and writes.
+template <typename Element>
+struct Operands {
+  const Element *q, *k, *v;
+  Element* out;
+  float* log_sum_exp;
+};
 
 template <typename Element>
+void write_block_row(const AttentionPlan& plan, const Block& block, int64_t r, const float* sums, float top, float sum,
+                     const Operands<Element>& to) {
+  const int64_t head = block.kv_head * plan.group + r / block.count, query = block.query + r % block.count;
+  write_row(sums, top, sum, plan.width, to.out + (query * plan.heads + head) * plan.width,
+            to.log_sum_exp + head * plan.queries + query);
+}
+
+template <typename Words, typename Element>
+void forward_by_queries(const AttentionPlan& plan, const std::vector<Block>& blocks, const Operands<Element>& of) {
+  parallel_for(static_cast<int64_t>(blocks.size()), 1, [&](int64_t piece, int64_t) {
+    const Block& block = blocks[static_cast<size_t>(piece)];
+    Rows<Words, Element> rows(plan, block, of.q);
+    for (int64_t tile = block.key_begin; tile < block.key_end; tile += kKeys) {
+      rows.add_keys(of.k, of.v, tile, std::min(kKeys, block.key_end - tile));
+    }
+    for (int64_t r = 0; r < rows.rows(); ++r) {
+      write_block_row(plan, block, r, rows.out(r), rows.top(r), rows.sum(r), of);
+    }
+  });
+}
+
+/// Asks for keys [begin, end) of all key heads, in the order in which they lie in memory: the heads' own tiles are rows
+/// far apart, which no hardware fetches ahead.
+template <typename Element>
+void fetch_ahead(const AttentionPlan& plan, const Element* rows, int64_t begin, int64_t end) {
+  const int64_t width = plan.kv_heads * plan.width, line = 64 / static_cast<int64_t>(sizeof(Element));
+  for (int64_t i = begin * width; i < end * width; i += line) hwy::Prefetch(rows + i);
+}
+
+/// Few queries (decoding) against many keys: pieces of kChunkKeys keys in all heads, joined in their order. `blocks`
+/// are those of one block of queries, one for each key head.
+template <typename Words, typename Element>
+void forward_by_keys(const AttentionPlan& plan, std::span<const Block> blocks, const Operands<Element>& of) {
+  const Block& first = blocks.front();
+  const int64_t chunks = (first.key_end - first.key_begin + kChunkKeys - 1) / kChunkKeys;
+  const int64_t tile_bytes = kKeys * plan.kv_heads * plan.width * static_cast<int64_t>(sizeof(Element));
+  const int64_t step = tile_bytes > (1 << 18) ? kKeys / 4 : kKeys;  // of K and V together at most half a megabyte
+  const int64_t rows_each = plan.group * first.count, stride = plan.padded + 2;
+  std::vector<float> parts(static_cast<size_t>(chunks * plan.kv_heads * rows_each * stride));
+  const auto part = [&](int64_t chunk, int64_t kv_head, int64_t r) {
+    return parts.data() + ((chunk * plan.kv_heads + kv_head) * rows_each + r) * stride;
+  };
+  parallel_for(chunks, 1, [&](int64_t chunk, int64_t) {
+    const int64_t begin = first.key_begin + chunk * kChunkKeys, end = std::min(first.key_end, begin + kChunkKeys);
+    std::vector<Rows<Words, Element>> heads;
+    for (const Block& block : blocks) heads.emplace_back(plan, block, of.q);
+    for (int64_t tile = begin; tile < end; tile += step) {
+      const int64_t count = std::min(step, end - tile);
+      fetch_ahead(plan, of.k, tile, tile + count);
+      fetch_ahead(plan, of.v, tile, tile + count);
+      for (auto& rows : heads) rows.add_keys(of.k, of.v, tile, count);
+    }
+    for (int64_t g = 0; g < plan.kv_heads; ++g) {
+      const Rows<Words, Element>& rows = heads[static_cast<size_t>(g)];
+      for (int64_t r = 0; r < rows_each; ++r) {
+        float* to = part(chunk, g, r);
+        std::copy(rows.out(r), rows.out(r) + plan.padded, to);
+        to[plan.padded] = rows.top(r);
+        to[plan.padded + 1] = rows.sum(r);
+      }
+    }
+  });
+  for (int64_t g = 0; g < plan.kv_heads; ++g) {
+    for (int64_t r = 0; r < rows_each; ++r) {
+      float* total = part(0, g, r);
+      for (int64_t c = 1; c < chunks; ++c) join(part(c, g, r), plan.padded, total);
+      write_block_row(plan, blocks[static_cast<size_t>(g)], r, total, total[plan.padded], total[plan.padded + 1], of);
+    }
+  }
+}
+
+template <typename Words, typename Element>
 void forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,
              const AttentionParams& params, Tensor& out, Tensor& log_sum_exp) {
   const AttentionPlan plan(q, k, params, kLanes);
-  const Element *queries = q.data<const Element>(), *keys = k.data<const Element>(), *values = v.data<const Element>();
-  Element* to = out.data<Element>();
-  float* logs = log_sum_exp.data<float>();
+  const Operands<Element> of = {q.data<const Element>(), k.data<const Element>(), v.data<const Element>(),
+                                out.data<Element>(), log_sum_exp.data<float>()};
   if (leaves_queries_out(plan, spans)) {
     out.zero();
     log_sum_exp.zero();
   }
-  const auto write = [&](const Block& block, int64_t r, const float* sums, float top, float sum) {
-    const int64_t head = block.kv_head * plan.group + r / block.count, query = block.query + r % block.count;
-    write_row(sums, top, sum, plan.width, to + (query * plan.heads + head) * plan.width,
-              logs + head * plan.queries + query);
-  };
   const std::vector<Block> blocks = cut_in_blocks(plan, spans);
-  const bool few = std::all_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.count <= kFewQueries; });
-  if (!few) {
-    parallel_for(static_cast<int64_t>(blocks.size()), 1, [&](int64_t piece, int64_t) {
-      const Block& block = blocks[static_cast<size_t>(piece)];
-      Rows rows(plan, block);
-      rows.run(queries, keys, values);
-      for (int64_t r = 0; r < rows.rows(); ++r) write(block, r, rows.out(r), rows.top(r), rows.sum(r));
-    });
-    return;
-  }
-  const std::vector<Block> pieces = cut_in_chunks(blocks);
-  const int64_t count = static_cast<int64_t>(pieces.size()), most_rows = plan.group * kFewQueries;
-  Partials partials{plan.width + 2, {}, most_rows};
-  partials.values = hwy::AllocateAligned<float>(static_cast<size_t>(count * most_rows * partials.stride));
-  parallel_for(count, 1, [&](int64_t piece, int64_t) {
-    Rows rows(plan, pieces[static_cast<size_t>(piece)]);
-    rows.run(queries, keys, values);
-    for (int64_t r = 0; r < rows.rows(); ++r) {
-      float* part = partials.row(piece, r);
-      std::copy(rows.out(r), rows.out(r) + plan.width, part);
-      part[plan.width] = rows.top(r);
-      part[plan.width + 1] = rows.sum(r);
-    }
-  });
-  for (int64_t piece = 0; piece < count; piece += pieces[static_cast<size_t>(piece)].chunks) {
-    const Block& block = pieces[static_cast<size_t>(piece)];
-    for (int64_t r = 0; r < plan.group * block.count; ++r) {
-      join_chunks(partials, piece, block.chunks, r, plan.width);
-      const float* total = partials.row(piece, r);
-      write(block, r, total, total[plan.width], total[plan.width + 1]);
-    }
-  }
+  if (plan.queries > kFewQueries) return forward_by_queries<Words>(plan, blocks, of);
+  const size_t heads = static_cast<size_t>(plan.kv_heads);
+  for (size_t i = 0; i < blocks.size(); i += heads) forward_by_keys<Words>(plan, {&blocks[i], heads}, of);
 }
 
 void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,
                        const AttentionParams& params, Tensor& out, Tensor& log_sum_exp) {
-  if (q.dtype() == DType::bf16) return forward<bf16>(q, k, v, spans, params, out, log_sum_exp);
-  forward<float>(q, k, v, spans, params, out, log_sum_exp);
+  if (q.dtype() == DType::f32) return forward<Singles, float>(q, k, v, spans, params, out, log_sum_exp);
+#if HWY_TARGET == HWY_AVX3
+  if (isa() == Isa::avx512_bf16) return forward<Pairs, bf16>(q, k, v, spans, params, out, log_sum_exp);
+#endif
+  forward<Singles, bf16>(q, k, v, spans, params, out, log_sum_exp);
 }
 
 }  // namespace nibble::ops::HWY_NAMESPACE

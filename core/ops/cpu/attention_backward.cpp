@@ -77,7 +77,7 @@ struct Inputs {
 };
 
 /// Buffers and steps of one Column.
-template <typename Element>
+template <typename Words, typename Element>
 class ColumnWork {
  public:
   ColumnWork(const AttentionPlan& plan, const Column& column, const Inputs<Element>& in)
@@ -85,34 +85,40 @@ class ColumnWork {
         column_(column),
         in_(in),
         keys_in_tile_(std::min(kKeys, column.span.k_end - column.tile)),
-        buffer_(hwy::AllocateAligned<float>(static_cast<size_t>(
-            6 * kKeys * plan.padded + 2 * kBlockQueries * plan.padded + 2 * kBlockQueries * (kKeys + 1)))) {
+        buffer_(
+            hwy::AllocateAligned<float>(static_cast<size_t>(7 * kKeys * plan.padded + 4 * kBlockQueries * plan.padded +
+                                                            3 * kBlockQueries * kKeys + 2 * kBlockQueries))) {
     float* next = buffer_.get();
     const auto take = [&next](int64_t count) {
       float* taken = next;
       next += count;
       return taken;
     };
-    const int64_t tile = kKeys * plan.padded;
+    const int64_t tile = kKeys * plan.padded, block = kBlockQueries * plan.padded;
     keys_ = take(tile);
+    keys_woven_ = take(tile);
     keys_transposed_ = take(tile);
     values_ = take(tile);
     values_transposed_ = take(tile);
     dk_ = take(tile);
     dv_ = take(tile);
-    q_ = take(kBlockQueries * plan.padded);
-    dout_ = take(kBlockQueries * plan.padded);
+    q_ = take(block);
+    q_woven_ = take(block);
+    dout_ = take(block);
+    dout_woven_ = take(block);
     weights_ = take(kBlockQueries * kKeys);
     slopes_ = take(kBlockQueries * kKeys);
+    slopes_woven_ = take(kBlockQueries * kKeys);
     logs_ = take(kBlockQueries);
     delta_ = take(kBlockQueries);
 
     const int64_t stride = plan.kv_heads * plan.width, at = column.tile * stride + column.kv_head * plan.width;
-    copy_rows(in.k + at, stride, keys_in_tile_, plan, 1, keys_);
+    copy_rows<Words>(in.k + at, stride, keys_in_tile_, plan, keys_);
     std::fill(keys_ + keys_in_tile_ * plan.padded, keys_ + tile, 0.0f);
-    transpose(keys_, keys_in_tile_, plan.padded, keys_transposed_);
-    copy_rows(in.v + at, stride, keys_in_tile_, plan, 1, values_);
-    transpose(values_, keys_in_tile_, plan.padded, values_transposed_);
+    transpose(keys_, keys_in_tile_, plan.padded, words<Words>(plan.width), keys_transposed_);
+    keys_by_rows_ = sum_over_rows<Words>(keys_, kKeys, plan, keys_woven_);
+    copy_rows<Words>(in.v + at, stride, keys_in_tile_, plan, values_);
+    transpose(values_, keys_in_tile_, plan.padded, words<Words>(plan.width), values_transposed_);
     std::fill(dk_, dk_ + tile, 0.0f);
     std::fill(dv_, dv_ + tile, 0.0f);
   }
@@ -120,25 +126,39 @@ class ColumnWork {
   /// Adds what the queries of block b in one head give to dk and dv, and leaves the slopes of the scores for add_dq.
   void add_block(int64_t b, int64_t head) {
     load_block(b, head);
-    multiply({q_, plan_.padded, 1}, keys_transposed_, kKeys, kBlockQueries, kKeys, plan_.width, weights_, kKeys,
-             Start::replace);
-    multiply({dout_, plan_.padded, 1}, values_transposed_, kKeys, kBlockQueries, kKeys, plan_.width, slopes_, kKeys,
-             Start::replace);
+    const int64_t depth = words<Words>(plan_.width);
+    multiply<Words>({q_, plan_.padded, 1}, keys_transposed_, kKeys, kBlockQueries, kKeys, depth, weights_, kKeys,
+                    Start::replace);
+    multiply<Words>({dout_, plan_.padded, 1}, values_transposed_, kKeys, kBlockQueries, kKeys, depth, slopes_, kKeys,
+                    Start::replace);
     for (int64_t r = 0; r < kBlockQueries; ++r) differentiate(r, column_.span.q_begin + b * kBlockQueries + r, head);
-    multiply({weights_, 1, kKeys}, dout_, plan_.padded, kKeys, plan_.padded, kBlockQueries, dv_, plan_.padded,
-             Start::add);
-    multiply({slopes_, 1, kKeys}, q_, plan_.padded, kKeys, plan_.padded, kBlockQueries, dk_, plan_.padded, Start::add);
+    const float *weights = weights_, *slopes = slopes_;
+    if constexpr (Words::kPerWord == 2) {
+      weave_rows(weights_, weights_);
+      weave_rows(slopes_, slopes_woven_);
+      slopes = slopes_woven_;
+      for (int64_t r = 0; r < kBlockQueries; ++r) {
+        float* row = slopes_ + r * kKeys;
+        for (int64_t i = 0; i < kKeys; i += kLanes) Words::store_row(load(row + i), row, i);
+      }
+    }
+    const int64_t rows = words<Words>(kBlockQueries);
+    multiply<Words>({weights, 1, kKeys}, dout_by_rows_, plan_.padded, kKeys, plan_.padded, rows, dv_, plan_.padded,
+                    Start::add);
+    multiply<Words>({slopes, 1, kKeys}, q_by_rows_, plan_.padded, kKeys, plan_.padded, rows, dk_, plan_.padded,
+                    Start::add);
   }
 
   void add_dq(float* dq, Start start) const {
-    multiply({slopes_, kKeys, 1}, keys_, plan_.padded, kBlockQueries, plan_.padded, kKeys, dq, plan_.padded, start);
+    multiply<Words>({slopes_, kKeys, 1}, keys_by_rows_, plan_.padded, kBlockQueries, plan_.padded, words<Words>(kKeys),
+                    dq, plan_.padded, start);
   }
 
   void write(Element* dk, Element* dv) const {
     for (int64_t j = 0; j < keys_in_tile_; ++j) {
       const int64_t at = ((column_.tile + j) * plan_.kv_heads + column_.kv_head) * plan_.width;
       for_lanes(plan_.width, [&](int64_t i, auto lanes) HWY_ATTR {
-        store(load(dk_ + j * plan_.padded + i, lanes), dk + at + i, lanes);
+        store(hn::Mul(splat(plan_.params.scale), load(dk_ + j * plan_.padded + i, lanes)), dk + at + i, lanes);
         store(load(dv_ + j * plan_.padded + i, lanes), dv + at + i, lanes);
       });
     }
@@ -149,24 +169,48 @@ class ColumnWork {
     const int64_t query = column_.span.q_begin + b * kBlockQueries;
     const int64_t count = std::min(kBlockQueries, column_.span.q_end - query);
     const int64_t stride = plan_.heads * plan_.width, at = query * stride + head * plan_.width;
-    copy_rows(in_.q + at, stride, count, plan_, plan_.params.scale, q_);
-    copy_rows(in_.dout + at, stride, count, plan_, 1, dout_);
+    copy_rows<Words>(in_.q + at, stride, count, plan_, q_);
+    copy_rows<Words>(in_.dout + at, stride, count, plan_, dout_);
     std::copy_n(in_.log_sum_exp + head * plan_.queries + query, count, logs_);
     std::copy_n(in_.delta + head * plan_.queries + query, count, delta_);
-    if (count == kBlockQueries) return;
+    fill_behind(count);
+    q_by_rows_ = sum_over_rows<Words>(q_, kBlockQueries, plan_, q_woven_);
+    dout_by_rows_ = sum_over_rows<Words>(dout_, kBlockQueries, plan_, dout_woven_);
+  }
+
+  /// Rows from `count` on give nothing.
+  void fill_behind(int64_t count) {
     std::fill(q_ + count * plan_.padded, q_ + kBlockQueries * plan_.padded, 0.0f);
     std::fill(dout_ + count * plan_.padded, dout_ + kBlockQueries * plan_.padded, 0.0f);
     std::fill(logs_ + count, logs_ + kBlockQueries, std::numeric_limits<float>::infinity());  // weights become 0
     std::fill(delta_ + count, delta_ + kBlockQueries, 0.0f);
   }
 
-  /// Row r: scores become weights, slopes of the weights become slopes of the scaled scores.
+  /// woven [kBlockQueries / 2, kKeys] words of rows 2 r and 2 r + 1 as bf16; may be the rows' own place.
+  static void weave_rows(const float* rows, float* woven) {
+    const auto upper = hn::Set(kWords, 0xffff0000u);
+    const auto rounded = [=](const float* at) HWY_ATTR {
+      const auto bits = hn::BitCast(kWords, load(at));
+      const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(kWords, 1u));
+      return hn::Add(bits,
+                     hn::Add(odd, hn::Set(kWords, 0x7fffu)));  // nearest even; weights are no NaN unless all is lost
+    };
+    for (int64_t r = 0; r < kBlockQueries; r += 2) {
+      for (int64_t i = 0; i < kKeys; i += kLanes) {
+        const auto low = rounded(rows + r * kKeys + i), high = rounded(rows + (r + 1) * kKeys + i);
+        store(hn::BitCast(kF, hn::Or(hn::ShiftRight<16>(low), hn::And(high, upper))), woven + r / 2 * kKeys + i);
+      }
+    }
+  }
+
+  /// Row r: products become weights, slopes of the weights become slopes of the scaled scores.
   void differentiate(int64_t r, int64_t query, int64_t head) {
     float *weights = weights_ + r * kKeys, *slopes = slopes_ + r * kKeys;
     const int64_t at = key_position(column_.span, query);
     const float softcap = plan_.params.softcap, tilt = plan_.slope(head);
     for (int64_t i = 0; i < kKeys; i += kLanes) {
-      V score = load(weights + i), slope = hn::Sub(load(slopes + i), splat(delta_[r]));
+      V score = hn::Mul(splat(plan_.params.scale), load(weights + i)),
+        slope = hn::Sub(load(slopes + i), splat(delta_[r]));
       if (softcap > 0) {
         score = soft_cap(score, softcap);
         const V share = hn::Mul(score, splat(1 / softcap));
@@ -189,8 +233,9 @@ class ColumnWork {
   const Inputs<Element>& in_;
   int64_t keys_in_tile_;
   hwy::AlignedFreeUniquePtr<float[]> buffer_;
-  float *keys_, *keys_transposed_, *values_, *values_transposed_, *dk_, *dv_, *q_, *dout_, *weights_, *slopes_, *logs_,
-      *delta_;
+  float *keys_, *keys_woven_, *keys_transposed_, *values_, *values_transposed_, *dk_, *dv_;
+  float *q_, *q_woven_, *dout_, *dout_woven_, *weights_, *slopes_, *slopes_woven_, *logs_, *delta_;
+  const float *keys_by_rows_, *q_by_rows_, *dout_by_rows_;  // see sum_over_rows
 };
 
 /// delta [H, Tq]: sum over the head of dout * out, which is the mean of the weights' slopes.
@@ -230,7 +275,7 @@ void write_dq(const AttentionPlan& plan, std::span<const AttentionSpan> spans, Q
   }
 }
 
-template <typename Element>
+template <typename Words, typename Element>
 void backward(const AttentionPlan& plan, const Inputs<Element>& in, std::span<const AttentionSpan> spans, Element* dq,
               Element* dk, Element* dv) {
   const std::vector<Column> columns = cut_in_columns(plan, spans);
@@ -247,7 +292,7 @@ void backward(const AttentionPlan& plan, const Inputs<Element>& in, std::span<co
   parallel_for(count, 1, [&](int64_t, int64_t) {
     const int64_t index = ticket.fetch_add(1);
     const Column& column = columns[static_cast<size_t>(index)];
-    ColumnWork<Element> work(plan, column, in);
+    ColumnWork<Words, Element> work(plan, column, in);
     for (int64_t b = column.blocks_begin; b < column.blocks_end; ++b) {
       const bool alone = BlockKeys(plan, column.span, b).low >= column.tile;  // the first tile that block b sees
       for (int64_t h = column.kv_head * plan.group; h < (column.kv_head + 1) * plan.group; ++h) {
@@ -266,7 +311,7 @@ void backward(const AttentionPlan& plan, const Inputs<Element>& in, std::span<co
   write_dq(plan, spans, sums, dq);
 }
 
-template <typename Element>
+template <typename Words, typename Element>
 void backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
               const Tensor& log_sum_exp, std::span<const AttentionSpan> spans, const AttentionParams& params,
               Tensor& dq, Tensor& dk, Tensor& dv) {
@@ -279,16 +324,21 @@ void backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor
   const auto delta = weight_slope_means(plan, dout.data<const Element>(), out.data<const Element>());
   const Inputs<Element> in = {dout.data<const Element>(), q.data<const Element>(),         k.data<const Element>(),
                               v.data<const Element>(),    log_sum_exp.data<const float>(), delta.get()};
-  backward(plan, in, spans, dq.data<Element>(), dk.data<Element>(), dv.data<Element>());
+  backward<Words>(plan, in, spans, dq.data<Element>(), dk.data<Element>(), dv.data<Element>());
 }
 
 void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                         const Tensor& log_sum_exp, std::span<const AttentionSpan> spans, const AttentionParams& params,
                         Tensor& dq, Tensor& dk, Tensor& dv) {
-  if (q.dtype() == DType::bf16) {
-    return backward<bf16>(dout, q, k, v, out, log_sum_exp, spans, params, dq, dk, dv);
+  if (q.dtype() == DType::f32) {
+    return backward<Singles, float>(dout, q, k, v, out, log_sum_exp, spans, params, dq, dk, dv);
   }
-  backward<float>(dout, q, k, v, out, log_sum_exp, spans, params, dq, dk, dv);
+#if HWY_TARGET == HWY_AVX3
+  if (isa() == Isa::avx512_bf16) {
+    return backward<Pairs, bf16>(dout, q, k, v, out, log_sum_exp, spans, params, dq, dk, dv);
+  }
+#endif
+  backward<Singles, bf16>(dout, q, k, v, out, log_sum_exp, spans, params, dq, dk, dv);
 }
 
 }  // namespace nibble::ops::HWY_NAMESPACE

@@ -1,5 +1,6 @@
-// Small products and copies of attention tiles, all f32 in local buffers with rows padded to whole vectors.
-// Compiled once per instruction set; include after simd-inl.h.
+// Small products and copies of attention tiles, in local buffers of 32-bit words with rows padded to whole vectors. A
+// word is one f32 (Singles), or two neighbouring bf16 of the summed dimension (Pairs) where the CPU multiplies bf16.
+// Compiled once per instruction set; include after hwy/foreach_target.h.
 
 #if defined(NIBBLE_CORE_OPS_CPU_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NIBBLE_CORE_OPS_CPU_ATTENTION_TILE_INL_H_
@@ -17,15 +18,47 @@ namespace nibble::ops::HWY_NAMESPACE {
 /// What happens to the result that is already there.
 enum class Start { replace, add, rescale_and_add };
 
-/// Element (i, k) is data[i * row + k * step].
+/// Words of f32: any element type, converted.
+struct Singles {
+  static constexpr int64_t kPerWord = 1;
+  static HWY_INLINE V multiply_add(V left, V right, V sum) { return hn::MulAdd(left, right, sum); }
+  /// Row of f32 values in place.
+  static HWY_INLINE void store_row(V values, float* row, int64_t i) { hn::Store(values, kF, row + i); }
+};
+
+#if HWY_TARGET == HWY_AVX3
+/// Words of two bf16, for the instructions of AVX512_BF16 (isa() == Isa::avx512_bf16 only). As assembly, because GCC
+/// would want the target attribute on every function that the intrinsic is inlined into.
+struct Pairs {
+  static constexpr int64_t kPerWord = 2;
+  static HWY_INLINE V multiply_add(V left, V right, V sum) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(left.raw), "v"(right.raw));
+    return sum;
+  }
+  /// Row of bf16 values over the f32 values it comes from: value i of the row is written after value i has been read.
+  static HWY_INLINE void store_row(V values, float* row, int64_t i) {
+    __m256i halves;
+    asm("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(values.raw));
+    std::memcpy(reinterpret_cast<std::byte*>(row) + 2 * i, &halves, sizeof(halves));
+  }
+};
+#endif
+
+/// Words that `count` numbers take.
+template <typename Words>
+constexpr int64_t words(int64_t count) {
+  return (count + Words::kPerWord - 1) / Words::kPerWord;
+}
+
+/// Word (i, k) is data[i * row + k * step].
 struct Left {
   const float* data;
   int64_t row, step;
 };
 
-/// c [rows, vectors] (+)= a b over `depth`. The sums stay in registers: 6 x 4 of AVX-512's 32, 6 x 2 of AVX2's 16,
-/// which hides the latency of the multiply-add (4 cycles, 2 a cycle) and reads b once for 6 rows.
-template <int rows, int vectors>
+/// c [rows, vectors] (+)= a b over `depth` words. The sums stay in registers: 6 x 4 of AVX-512's 32, 6 x 2 of AVX2's
+/// 16, which hides the latency of the multiply-add (4 cycles, 2 a cycle) and reads b once for 6 rows.
+template <typename Words, int rows, int vectors>
 HWY_INLINE void multiply_panel(Left a, const float* HWY_RESTRICT b, int64_t b_stride, int64_t depth,
                                float* HWY_RESTRICT c, int64_t c_stride, Start start, const float* keep) {
   V sums[rows][vectors];
@@ -42,7 +75,7 @@ HWY_INLINE void multiply_panel(Left a, const float* HWY_RESTRICT b, int64_t b_st
     for (int r = 0; r < rows; ++r) {
       const V left = splat(a.data[r * a.row + k * a.step]);
 #pragma GCC unroll 8
-      for (int v = 0; v < vectors; ++v) sums[r][v] = hn::MulAdd(left, right[v], sums[r][v]);
+      for (int v = 0; v < vectors; ++v) sums[r][v] = Words::multiply_add(left, right[v], sums[r][v]);
     }
   }
 #pragma GCC unroll 8
@@ -57,60 +90,82 @@ HWY_INLINE void multiply_panel(Left a, const float* HWY_RESTRICT b, int64_t b_st
   }
 }
 
-template <int vectors>
+template <typename Words, int vectors>
 void multiply_columns(Left a, const float* b, int64_t b_stride, int64_t rows, int64_t depth, float* c, int64_t c_stride,
                       Start start, const float* keep) {
   int64_t r = 0;
   const auto at = [&](int64_t row) { return Left{a.data + row * a.row, a.row, a.step}; };
   for (; rows - r >= 6 && rows - r != 8; r += 6) {
-    multiply_panel<6, vectors>(at(r), b, b_stride, depth, c + r * c_stride, c_stride, start,
-                               keep == nullptr ? nullptr : keep + r);
+    multiply_panel<Words, 6, vectors>(at(r), b, b_stride, depth, c + r * c_stride, c_stride, start,
+                                      keep == nullptr ? nullptr : keep + r);
   }
   for (; r < rows; r += 4) {
-    multiply_panel<4, vectors>(at(r), b, b_stride, depth, c + r * c_stride, c_stride, start,
-                               keep == nullptr ? nullptr : keep + r);
+    multiply_panel<Words, 4, vectors>(at(r), b, b_stride, depth, c + r * c_stride, c_stride, start,
+                                      keep == nullptr ? nullptr : keep + r);
   }
 }
 
-/// c [rows, columns] (+)= a [rows, depth] b [depth, columns]. rows even and at least 4, columns whole vectors; keep
-/// [rows] multiplies what is in c (Start::rescale_and_add).
-inline void multiply(Left a, const float* b, int64_t b_stride, int64_t rows, int64_t columns, int64_t depth, float* c,
-                     int64_t c_stride, Start start, const float* keep = nullptr) {
+/// c [rows, columns] f32 (+)= a [rows, depth] b [depth, columns], depth in words. rows even and at least 4, columns
+/// whole vectors; keep [rows] multiplies what is in c (Start::rescale_and_add).
+template <typename Words>
+void multiply(Left a, const float* b, int64_t b_stride, int64_t rows, int64_t columns, int64_t depth, float* c,
+              int64_t c_stride, Start start, const float* keep = nullptr) {
   constexpr int kVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
   int64_t column = 0;
   for (; columns - column >= kVectors * kLanes; column += kVectors * kLanes) {
-    multiply_columns<kVectors>(a, b + column, b_stride, rows, depth, c + column, c_stride, start, keep);
+    multiply_columns<Words, kVectors>(a, b + column, b_stride, rows, depth, c + column, c_stride, start, keep);
   }
   const int64_t left = (columns - column) / kLanes;
-  if (left == 1) multiply_columns<1>(a, b + column, b_stride, rows, depth, c + column, c_stride, start, keep);
+  if (left == 1) multiply_columns<Words, 1>(a, b + column, b_stride, rows, depth, c + column, c_stride, start, keep);
   if constexpr (kVectors == 4) {
-    if (left == 2) multiply_columns<2>(a, b + column, b_stride, rows, depth, c + column, c_stride, start, keep);
-    if (left == 3) multiply_columns<3>(a, b + column, b_stride, rows, depth, c + column, c_stride, start, keep);
+    if (left == 2) multiply_columns<Words, 2>(a, b + column, b_stride, rows, depth, c + column, c_stride, start, keep);
+    if (left == 3) multiply_columns<Words, 3>(a, b + column, b_stride, rows, depth, c + column, c_stride, start, keep);
   }
 }
 
-/// to [rows, padded] = factor * from, rows `stride` apart, zeros behind `width`.
-template <typename Element>
-void copy_rows(const Element* from, int64_t stride, int64_t rows, const AttentionPlan& plan, float factor, float* to) {
-  for (int64_t r = 0; r < rows; ++r) {
-    for_lanes(plan.width, [&](int64_t i, auto lanes) HWY_ATTR {
-      store(hn::Mul(splat(factor), load(from + r * stride + i, lanes)), to + r * plan.padded + i);
-    });
+/// to [rows, padded words] = rows of from, `stride` elements apart; zeros behind `width`.
+template <typename Words, typename Element>
+void copy_rows(const Element* from, int64_t stride, int64_t rows, const AttentionPlan& plan, float* to) {
+  for (int64_t r = 0; r < rows; ++r, from += stride, to += plan.padded) {
+    if constexpr (Words::kPerWord == 2) {
+      std::memcpy(to, from, static_cast<size_t>(plan.width) * sizeof(Element));
+      std::memset(reinterpret_cast<Element*>(to) + plan.width, 0,
+                  static_cast<size_t>(plan.padded - plan.width) * sizeof(Element));
+    } else {
+      for_lanes(plan.width, [&](int64_t i, auto lanes) HWY_ATTR { hn::Store(load(from + i, lanes), kF, to + i); });
+    }
   }
 }
 
-/// to [padded, kKeys] = transpose of rows [rows, padded]; columns from `rows` on are zero.
-inline void transpose(const float* from, int64_t rows, int64_t padded, float* to) {
+/// The rows of copy_rows as right side of a product that sums over rows: themselves, or two rows woven into words.
+template <typename Words>
+const float* sum_over_rows(const float* rows, int64_t count, const AttentionPlan& plan, float* woven) {
+  if constexpr (Words::kPerWord == 1) return rows;
+  for (int64_t r = 0; r < count; r += 2) {
+    const uint16_t* even = reinterpret_cast<const uint16_t*>(rows + r * plan.padded);
+    const uint16_t* odd = reinterpret_cast<const uint16_t*>(rows + (r + 1) * plan.padded);
+    for (int64_t i = 0; i < plan.padded; i += kLanes) {
+      const auto low = hn::PromoteTo(kWords, hn::LoadU(kHalves, even + i));
+      const auto high = r + 1 < count ? hn::PromoteTo(kWords, hn::LoadU(kHalves, odd + i)) : hn::Zero(kWords);
+      hn::Store(hn::BitCast(kF, hn::Or(low, hn::ShiftLeft<16>(high))), kF, woven + r / 2 * plan.padded + i);
+    }
+  }
+  return woven;
+}
+
+/// to [columns, kKeys] = transpose of the words [rows, columns] of rows that are `stride` words apart; columns of `to`
+/// from `rows` on are zero. Works on four columns at a time, so up to three more rows of `to` are written.
+inline void transpose(const float* from, int64_t rows, int64_t stride, int64_t columns, float* to) {
   int64_t r = 0;
 #if HWY_TARGET != HWY_SCALAR
   const hn::CappedTag<float, 4> four;
   const hn::CappedTag<double, 2> two;
   const auto wide = [=](auto v) HWY_ATTR { return hn::BitCast(two, v); };
   for (; r + 4 <= rows; r += 4) {
-    for (int64_t i = 0; i < padded; i += 4) {
-      const float* at = from + r * padded + i;
-      const auto a = hn::Load(four, at), b = hn::Load(four, at + padded);
-      const auto c = hn::Load(four, at + 2 * padded), d = hn::Load(four, at + 3 * padded);
+    for (int64_t i = 0; i < columns; i += 4) {
+      const float* at = from + r * stride + i;
+      const auto a = hn::Load(four, at), b = hn::Load(four, at + stride);
+      const auto c = hn::Load(four, at + 2 * stride), d = hn::Load(four, at + 3 * stride);
       const auto ab = wide(hn::InterleaveLower(four, a, b)), cd = wide(hn::InterleaveLower(four, c, d));
       const auto ab_high = wide(hn::InterleaveUpper(four, a, b)), cd_high = wide(hn::InterleaveUpper(four, c, d));
       float* out = to + i * kKeys + r;
@@ -122,10 +177,10 @@ inline void transpose(const float* from, int64_t rows, int64_t padded, float* to
   }
 #endif
   for (; r < rows; ++r) {
-    for (int64_t i = 0; i < padded; ++i) to[i * kKeys + r] = from[r * padded + i];
+    for (int64_t i = 0; i < columns; ++i) to[i * kKeys + r] = from[r * stride + i];
   }
   if (rows == kKeys) return;
-  for (int64_t i = 0; i < padded; ++i) std::fill(to + i * kKeys + rows, to + (i + 1) * kKeys, 0.0f);
+  for (int64_t i = 0; i < columns; ++i) std::fill(to + i * kKeys + rows, to + (i + 1) * kKeys, 0.0f);
 }
 
 /// score after the soft cap, before position slopes
