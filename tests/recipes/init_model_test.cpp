@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/io/json_file.h"

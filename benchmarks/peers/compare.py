@@ -1,0 +1,55 @@
+"""train_step and its peer in turn, row by row, on the same machine in the same run; prints a Markdown table.
+  python3 -m venv V && V/bin/pip install -r tests/oracles/requirements.txt
+  V/bin/python benchmarks/peers/compare.py build/release/bin/train_step MODELS [ROW NUMBERS]
+The fastest step of each counts: other work on the machine only ever adds time. The rounds alternate ours and theirs."""
+import json
+import os
+import subprocess
+import sys
+
+ROWS = [
+    "shape=tinyllama-1.1b mode=qlora tokens=2048 steps=1",
+    "shape=tinyllama-1.1b mode=qlora tokens=2048 checkpointing=1 steps=1",
+    "shape=tinyllama-1.1b mode=qlora tokens=512 steps=2",
+    "shape=tinyllama-1.1b mode=lora tokens=512 steps=2",
+    "shape=smollm2-135m mode=lora tokens=2048 steps=2",
+    "shape=smollm2-135m mode=qlora tokens=2048 steps=2",
+    "shape=smollm2-135m mode=full tokens=2048 steps=2",
+    "shape=qwen2.5-0.5b mode=full tokens=2048 steps=1",
+]
+ROUNDS = int(os.environ.get("ROUNDS", "2"))
+GIB = 1 << 30
+
+
+def ours(program, models, row):
+    run = subprocess.run([program, "row", *row.split(), f"models={models}"], capture_output=True, text=True, check=True)
+    cells = [cell.strip() for cell in run.stdout.strip().strip("|").split("|")]
+    return {"seconds": float(cells[7]), "share": cells[6], "memory": float(cells[12].split()[0]) + float(cells[13].split()[0])}
+
+
+def theirs(models, row):
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_step.py")
+    run = subprocess.run([sys.executable, script, models, *row.split()], capture_output=True, text=True)
+    if run.returncode != 0:
+        sys.exit(run.stderr)
+    result = json.loads(run.stdout.strip().splitlines()[-1])
+    return {"seconds": min(result["seconds"]), "memory": (result["anonymous"] + result["file"]) / GIB}
+
+
+def main():
+    program, models = sys.argv[1], sys.argv[2]
+    rows = [ROWS[int(n)] for n in sys.argv[3:]] or ROWS
+    print("| job | nibble tok/s | of peak | memory | peer tok/s | memory | speed | memory |\n|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        mine, peer = [], []
+        for _ in range(ROUNDS):
+            mine.append(ours(program, models, row))
+            peer.append(theirs(models, row))
+        a, b = (min(runs, key=lambda r: r["seconds"]) for runs in (mine, peer))
+        tokens = int(dict(part.split("=") for part in row.split())["tokens"])
+        label = " ".join(part.split("=")[1] if "check" not in part else "checkpointing" for part in row.split()[:-1])
+        print(f"| {label} | {tokens / a['seconds']:.1f} | {a['share']} | {a['memory']:.2f} GiB | {tokens / b['seconds']:.1f} | "
+              f"{b['memory']:.2f} GiB | {b['seconds'] / a['seconds']:.2f}x | {100 * a['memory'] / b['memory']:.0f}% |", flush=True)
+
+
+main()

@@ -1,0 +1,75 @@
+"""One row of train_step in PyTorch + Transformers + PEFT (+ bitsandbytes), on the model directory that train_step made:
+  python3 train_step.py MODELS shape=tinyllama-1.1b mode=qlora tokens=2048 [checkpointing=1] [steps=4]
+Prints JSON: seconds of each step after the first, peak resident memory in bytes. See compare.py for both in turn."""
+import json
+import os
+import sys
+import threading
+import time
+
+import torch
+from transformers import AutoModelForCausalLM
+
+
+class MemoryWatch(threading.Thread):
+    """Largest anonymous and file-backed resident memory while it runs."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.peak = {"RssAnon": 0, "RssFile": 0}
+
+    def run(self):
+        while True:
+            for line in open("/proc/self/status"):
+                key, value = line.split(":", 1)
+                if key in self.peak:
+                    self.peak[key] = max(self.peak[key], int(value.split()[0]) << 10)
+            time.sleep(0.02)
+
+
+def make_model(models, shape, mode, checkpointing):
+    directory = os.path.join(models, f"{shape}-{'nf4' if mode == 'qlora' else 'bf16'}")
+    dtype = torch.float32 if mode == "full" else torch.bfloat16
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation="sdpa")
+    model.config.use_cache = False
+    model.train()
+    if mode == "full":
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        return model
+    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+
+    if checkpointing and mode == "qlora":  # as PEFT's page on quantization says
+        model = prepare_model_for_kbit_training(model)
+    elif checkpointing:
+        model.gradient_checkpointing_enable()
+        model.enable_input_require_grads()
+    return get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"))
+
+
+def main():
+    models = sys.argv[1]
+    job = dict(argument.split("=", 1) for argument in sys.argv[2:])
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.manual_seed(0)
+    model = make_model(models, job["shape"], job["mode"], job.get("checkpointing", "0") != "0")
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-4)
+    ids = torch.randint(0, model.config.vocab_size, (1, int(job["tokens"])))
+    watch = MemoryWatch()
+    watch.start()
+    times = []
+    for step in range(int(job.get("steps", 4)) + 1):
+        begin = time.perf_counter()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append(time.perf_counter() - begin)
+        print(f"step {step + 1}: loss {loss.item():.4f}, {times[-1]:.3f} s", file=sys.stderr, flush=True)
+    print(json.dumps({"seconds": times[1:], "anonymous": watch.peak["RssAnon"], "file": watch.peak["RssFile"]}))
+
+
+main()
