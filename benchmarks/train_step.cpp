@@ -152,8 +152,16 @@ Batch random_batch(const Job& job, MemoryPool& pool) {
   return make_batch({&sample, 1}, pool);
 }
 
+/// Bytes that a step moves at least: the stored weights forward and backward, of every trained value and its gradient
+/// and state what AdamW reads and writes, and what is kept for the backward pass, written and read.
+double step_bytes(Decoder& model, const Optimizer& optimizer, double kept) {
+  double stored = 0;
+  for (const NamedTensor& tensor : state_dict(model)) stored += static_cast<double>(tensor.value.bytes());
+  return 2 * stored + 8.0 * sizeof(float) * static_cast<double>(optimizer.size()) + 2 * kept;
+}
+
 struct Result {
-  double seconds = 1e30, peak = 0, flops = 0;
+  double seconds = 1e30, peak = 0, flops = 0, bandwidth = 0, bytes = 0;
   std::array<double, Phases::kCount> phases{};
   int64_t anonymous = 0, file = 0, pool = 0;
 };
@@ -175,6 +183,8 @@ Result measure(const Job& job) {
   options.max_grad_norm = 1;
   options.gradient_sum = job.mode == "full" || job.mode == "pretrain" ? GradientSum::running : GradientSum::tree;
   options.compute_dtype = bf16 ? DType::bf16 : DType::f32;
+  const size_t held = context.pool.in_use();
+  result.bandwidth = measure_read_bandwidth(4);
   malloc_trim(0);
   const MemoryWatch memory;
   for (options.step = 1; options.step <= job.steps + 1; ++options.step) {
@@ -193,24 +203,26 @@ Result measure(const Job& job) {
   result.anonymous = memory.anonymous();
   result.file = memory.file();
   result.pool = static_cast<int64_t>(context.pool.peak());
+  result.bytes = step_bytes(model, optimizer, static_cast<double>(context.pool.peak() - held));
   return result;
 }
 
 constexpr const char* kHeader =
     "| shape | mode | tokens | recompute | tokens/s | GFLOP/s | of peak | s/step | forward | head | backward | update "
     "| "
-    "anonymous | file | pool |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+    "anonymous | file | pool | floor: operations | floor: bytes |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
 
 void print_row(const Job& job, const Result& r) {
   const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
   const auto share = [&](Phases::Phase phase) { return 100 * r.phases[phase] / r.seconds; };
   std::printf(
       "| %s | %s | %lld | %s | %.1f | %.0f | %.1f%% | %.3f | %.0f%% | %.0f%% | %.0f%% | %.0f%% | %.2f GiB | %.2f GiB | "
-      "%.2f GiB |\n",
+      "%.2f GiB | %.3f s | %.3f s |\n",
       job.shape.c_str(), job.mode.c_str(), static_cast<long long>(job.tokens), job.checkpointing ? "block" : "none",
       static_cast<double>(job.tokens) / r.seconds, r.flops / r.seconds * 1e-9, 100 * r.flops / r.seconds / r.peak,
       r.seconds, share(Phases::kForward), share(Phases::kHead), share(Phases::kBackward), share(Phases::kUpdate),
-      gib(r.anonymous), gib(r.file), gib(r.pool));
+      gib(r.anonymous), gib(r.file), gib(r.pool), r.flops / r.peak, r.bytes / r.bandwidth);
   std::fflush(stdout);
 }
 

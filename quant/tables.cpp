@@ -1,7 +1,6 @@
 #include "nibble/quant/tables.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 namespace nibble {
@@ -38,32 +37,6 @@ CodeRule make_rule(const std::array<float, 16>& table) {
   return rule;
 }
 
-// Point k of torch.linspace(0.1, 1, count) in f32, as its vectorized kernel rounds it: from the nearer end.
-float linspace_point(int k, int count) {
-  const float start = 0.1f, end = 1.0f;
-  const float step = (end - start) / static_cast<float>(count - 1);
-  return k < count / 2 ? std::fma(step, static_cast<float>(k), start)
-                       : std::fma(-step, static_cast<float>(count - 1 - k), end);
-}
-
-std::array<float, 256> make_dynamic_map() {
-  std::array<float, 256> map{};
-  size_t used = 0;
-  for (int exponent = 0; exponent < 7; ++exponent) {
-    const int count = (1 << exponent) + 1;
-    const float scale = static_cast<float>(std::pow(10.0, exponent - 6));
-    for (int k = 0; k + 1 < count; ++k) {
-      const float value = scale * ((linspace_point(k, count) + linspace_point(k + 1, count)) / 2);
-      map[used++] = value;
-      map[used++] = -value;
-    }
-  }
-  map[used++] = 0.0f;
-  map[used++] = 1.0f;
-  std::sort(map.begin(), map.end());
-  return map;
-}
-
 }  // namespace
 
 std::string_view quant_type_name(QuantType type) { return type == QuantType::nf4 ? "nf4" : "fp4"; }
@@ -79,11 +52,6 @@ const std::array<float, 16>& quant_table(QuantType type) { return type == QuantT
 const CodeRule& code_rule(QuantType type) {
   static const CodeRule nf4 = make_rule(kNf4), fp4 = make_rule(kFp4);
   return type == QuantType::nf4 ? nf4 : fp4;
-}
-
-const std::array<float, 256>& dynamic_map() {
-  static const std::array<float, 256> map = make_dynamic_map();
-  return map;
 }
 
 }  // namespace nibble

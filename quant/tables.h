@@ -1,10 +1,11 @@
 #pragma once
-// The numbers of bitsandbytes' 4-bit types and of its double quantization.
+// The numbers of bitsandbytes' 4-bit types; those of its double quantization are in core/base/dynamic_map.h.
 
 #include <array>
 #include <optional>
 #include <string_view>
 
+#include "nibble/core/base/dynamic_map.h"
 #include "nibble/quant/quantized_matrix.h"
 
 namespace nibble {
@@ -25,9 +26,5 @@ struct CodeRule {
   std::array<uint8_t, 16> codes;
 };
 const CodeRule& code_rule(QuantType type);
-
-/// The signed dynamic map of 256 values, ascending, by which scales are quantized (Dettmers, "8-Bit Approximations for
-/// Parallelism in Deep Learning", 2016); the bits that published checkpoints have as `nested_quant_map`.
-const std::array<float, 256>& dynamic_map();
 
 }  // namespace nibble

@@ -77,9 +77,11 @@ std::vector<RecipeField> train_fields() {
 
 std::vector<RecipeField> optimizer_fields() {
   return {
-      choice_field<OptimizerKind>("optimizer.type", {{"adamw", OptimizerKind::adamw}, {"sgd", OptimizerKind::sgd}},
-                                  [](Recipe& r) -> OptimizerKind& { return r.optimizer.type; }, "update rule",
-                                  {"adamw8bit"}),
+      choice_field<OptimizerKind>(
+          "optimizer.type",
+          {{"adamw", OptimizerKind::adamw}, {"adamw8bit", OptimizerKind::adamw8bit}, {"sgd", OptimizerKind::sgd}},
+          [](Recipe& r) -> OptimizerKind& { return r.optimizer.type; },
+          "update rule; adamw8bit keeps its state in 8 bits"),
       number_field(
           "optimizer.lr", 0, kInfinity, [](Recipe& r) -> double& { return r.optimizer.lr; }, "learning rate"),
       betas_field(),

@@ -14,6 +14,20 @@ struct AdamWParams {
 /// scalars are computed in f64 and rounded once.
 void adamw(Tensor& w, const Tensor& gradient, Tensor& m, Tensor& v, const AdamWParams& params);
 
+/// Elements of one block of an 8-bit state, and of the smallest tensor whose state is kept in 8 bits.
+inline constexpr int64_t kEightBitBlock = 256, kEightBitMinimum = 4096;
+
+/// An optimizer's state in 8 bits: codes [n] u8 of a dynamic map (core/base/dynamic_map.h), scaled by the largest
+/// magnitude of each block, absmax [ceil(n / kEightBitBlock)] f32.
+struct EightBitState {
+  Tensor codes, absmax;
+};
+
+/// adamw with m (signed map) and v (unsigned map) kept in 8 bits by blocks (Dettmers et al. 2022, "8-bit Optimizers via
+/// Block-wise Quantization"; AdamW8bit of bitsandbytes): the state is expanded, updated as adamw does, used, and
+/// rounded to the nearest codes. w and gradient f32.
+void adamw8bit(Tensor& w, const Tensor& gradient, EightBitState& m, EightBitState& v, const AdamWParams& params);
+
 /// w -= lr (gradient_scale * gradient + weight_decay w)
 void sgd(Tensor& w, const Tensor& gradient, float lr, float weight_decay, float gradient_scale);
 

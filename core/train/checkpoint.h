@@ -29,7 +29,7 @@ inline constexpr int kCheckpointFormat = 1;
 /// The part of a tensor that one rank holds: `value` is the box of the global tensor that starts at `offset`.
 struct CheckpointSlice {
   std::string name;
-  Tensor value;        ///< f32
+  Tensor value;        ///< f32, or u8 (8-bit optimizer state)
   Shape global_shape;  ///< shape of the whole tensor
   Shape offset;        ///< first index in every dimension
 };

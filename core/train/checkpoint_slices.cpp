@@ -61,7 +61,8 @@ CheckpointSlice read_slice(const SafetensorsFile& file, const json& slices, cons
   }
   CheckpointSlice slice{name, file.at(name), read_shape((*found)["global_shape"], place),
                         read_shape((*found)["offset"], place)};
-  bool fits = slice.value.dtype() == DType::f32 && slice.global_shape.size() == slice.value.rank() &&
+  const DType dtype = slice.value.dtype();
+  bool fits = (dtype == DType::f32 || dtype == DType::u8) && slice.global_shape.size() == slice.value.rank() &&
               slice.offset.size() == slice.value.rank();
   for (size_t d = 0; fits && d < slice.offset.size(); ++d) {
     fits = slice.offset[d] + slice.value.dim(d) <= slice.global_shape[d];
@@ -81,7 +82,8 @@ void add_slices(const std::filesystem::path& path, SlicesByName& found) {
     CheckpointSlice slice = read_slice(file, slices, name);
     Box ignored;
     for (const CheckpointSlice& other : found[name]) {
-      if (other.global_shape != slice.global_shape || overlap(other, slice, ignored)) {
+      if (other.global_shape != slice.global_shape || other.value.dtype() != slice.value.dtype() ||
+          overlap(other, slice, ignored)) {
         throw InputError(path.string() + ": " + name, "contradicts another slice of the checkpoint");
       }
     }
@@ -99,10 +101,11 @@ int64_t copy_overlap(const CheckpointSlice& from, const CheckpointSlice& to) {
   for (size_t d = 0; d + 1 < box.size.size(); ++d) rows *= box.size[d];
   const std::byte* source = from.value.raw();
   std::byte* target = to.value.mutable_raw();
+  const auto size = static_cast<int64_t>(dtype_size(to.value.dtype()));
   Shape position = box.begin;
   for (int64_t row = 0; row < rows; ++row) {
-    std::memcpy(target + local_index(to, position) * 4, source + local_index(from, position) * 4,
-                static_cast<size_t>(run) * 4);
+    std::memcpy(target + local_index(to, position) * size, source + local_index(from, position) * size,
+                static_cast<size_t>(run * size));
     for (size_t d = box.size.size(); d-- > 1;) {  // the next row: count up the dimensions before the last
       if (++position[d - 1] < box.begin[d - 1] + box.size[d - 1]) break;
       position[d - 1] = box.begin[d - 1];
@@ -115,7 +118,8 @@ void write_slices(const std::filesystem::path& file, const std::vector<Checkpoin
   json where = json::object();
   std::vector<std::pair<std::string, Tensor>> tensors;
   for (const CheckpointSlice& slice : slices) {
-    NIBBLE_CHECK(slice.value.dtype() == DType::f32, slice.name + " is not f32");
+    const DType dtype = slice.value.dtype();
+    NIBBLE_CHECK(dtype == DType::f32 || dtype == DType::u8, slice.name + " is neither f32 nor u8");
     where[slice.name] = {{"global_shape", slice.global_shape}, {"offset", slice.offset}};
     tensors.emplace_back(slice.name, slice.value);
   }
@@ -136,6 +140,9 @@ void read_slices(const std::vector<std::filesystem::path>& files, const std::str
       throw InputError(place, "the " + what + " " + slice.name + " has shape " +
                                   to_string(sources->second.front().global_shape) + ", the model's has " +
                                   to_string(slice.global_shape));
+    }
+    if (sources->second.front().value.dtype() != slice.value.dtype()) {
+      throw InputError(place, "the " + what + " " + slice.name + " has another dtype than the run's");
     }
     int64_t filled = 0;
     for (const CheckpointSlice& source : sources->second) filled += copy_overlap(source, slice);

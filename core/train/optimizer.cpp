@@ -8,7 +8,17 @@
 
 namespace nibble {
 
-std::string_view optimizer_name(OptimizerKind kind) { return kind == OptimizerKind::adamw ? "adamw" : "sgd"; }
+std::string_view optimizer_name(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::adamw:
+      return "adamw";
+    case OptimizerKind::adamw8bit:
+      return "adamw8bit";
+    case OptimizerKind::sgd:
+      return "sgd";
+  }
+  return "";
+}
 
 namespace {
 
@@ -32,6 +42,11 @@ bool whole_matches(std::string_view pattern, std::string_view text) {
   return p == pattern.size();
 }
 
+ops::EightBitState eight_bit_zeros(MemoryPool& pool, const Shape& shape, const std::string& what) {
+  const int64_t blocks = (element_count(shape) + ops::kEightBitBlock - 1) / ops::kEightBitBlock;
+  return {Tensor::zeros(pool, shape, DType::u8, what), Tensor::zeros(pool, {blocks}, DType::f32, what)};
+}
+
 }  // namespace
 
 bool name_matches(std::string_view pattern, std::string_view name) {
@@ -51,10 +66,14 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
         std::none_of(options_.no_decay.begin(), options_.no_decay.end(),
                      [&](const std::string& pattern) { return name_matches(pattern, parameter->name); });
     if (decays) state.weight_decay = static_cast<float>(options_.weight_decay);
-    if (options_.kind == OptimizerKind::adamw) {
-      const Shape& shape = parameter->value.shape();
-      state.exp_avg = Tensor::zeros(pool, shape, DType::f32, "optimizer state of " + parameter->name);
-      state.exp_avg_sq = Tensor::zeros(pool, shape, DType::f32, "optimizer state of " + parameter->name);
+    const Shape& shape = parameter->value.shape();
+    const std::string what = "optimizer state of " + parameter->name;
+    if (options_.kind == OptimizerKind::adamw8bit && parameter->value.numel() >= ops::kEightBitMinimum) {
+      state.exp_avg_8 = eight_bit_zeros(pool, shape, what);
+      state.exp_avg_sq_8 = eight_bit_zeros(pool, shape, what);
+    } else if (options_.kind != OptimizerKind::sgd) {
+      state.exp_avg = Tensor::zeros(pool, shape, DType::f32, what);
+      state.exp_avg_sq = Tensor::zeros(pool, shape, DType::f32, what);
     }
     states_.push_back(std::move(state));
   }
@@ -78,7 +97,11 @@ void Optimizer::step(double lr, double gradient_scale) {
     params.weight_decay = state.weight_decay;
     params.step = updates_;
     params.gradient_scale = scale;
-    ops::adamw(parameter.value, parameter.gradient, state.exp_avg, state.exp_avg_sq, params);
+    if (state.exp_avg_8.codes) {
+      ops::adamw8bit(parameter.value, parameter.gradient, state.exp_avg_8, state.exp_avg_sq_8, params);
+    } else {
+      ops::adamw(parameter.value, parameter.gradient, state.exp_avg, state.exp_avg_sq, params);
+    }
   }
 }
 
@@ -95,9 +118,14 @@ int64_t Optimizer::size() const {
 std::vector<NamedTensor> Optimizer::state() const {
   std::vector<NamedTensor> named;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (options_.kind != OptimizerKind::adamw) continue;
-    named.push_back({parameters_[i]->name + ".exp_avg", states_[i].exp_avg});
-    named.push_back({parameters_[i]->name + ".exp_avg_sq", states_[i].exp_avg_sq});
+    const std::string &name = parameters_[i]->name, first = name + ".exp_avg", second = name + ".exp_avg_sq";
+    const State& state = states_[i];
+    if (state.exp_avg) named.insert(named.end(), {{first, state.exp_avg}, {second, state.exp_avg_sq}});
+    if (!state.exp_avg_8.codes) continue;
+    named.insert(named.end(), {{first, state.exp_avg_8.codes},
+                               {first + ".absmax", state.exp_avg_8.absmax},
+                               {second, state.exp_avg_sq_8.codes},
+                               {second + ".absmax", state.exp_avg_sq_8.absmax}});
   }
   return named;
 }

@@ -8,18 +8,19 @@
 
 #include "nibble/core/nn/linear_weight.h"
 #include "nibble/core/nn/parameter.h"
+#include "nibble/core/ops/optimizer.h"
 #include "nibble/core/tensor/memory_pool.h"
 
 namespace nibble {
 
-enum class OptimizerKind : uint8_t { adamw, sgd };
+enum class OptimizerKind : uint8_t { adamw, adamw8bit, sgd };
 
-/// "adamw", "sgd"
+/// "adamw", "adamw8bit", "sgd"
 std::string_view optimizer_name(OptimizerKind kind);
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  ///< adamw only
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  ///< not of sgd
   double weight_decay = 0;                        ///< of every trainable tensor, as torch.optim.AdamW
   /// Tensors without decay: a pattern matches when it occurs in the name; `*` stands for any text and `?` for one
   /// character ("norm", "layers.*.bias").
@@ -27,7 +28,8 @@ struct OptimizerOptions {
 };
 
 /// Holds the state of every parameter it is given (f32 tensors from `pool`) and updates values from gradients.
-/// adamw keeps exp_avg and exp_avg_sq (8 bytes for each weight), sgd keeps nothing. The parameters must outlive it.
+/// adamw keeps exp_avg and exp_avg_sq (8 bytes for each weight), adamw8bit the same in 2.03 bytes (tensors of less than
+/// ops::kEightBitMinimum values stay in f32, as in bitsandbytes), sgd keeps nothing. The parameters must outlive it.
 class Optimizer {
  public:
   /// Throws UsageError when there are no parameters or two have one name, and std::logic_error when one is not
@@ -46,13 +48,15 @@ class Optimizer {
   /// Updates done so far (t of Adam's bias correction); set when a run resumes.
   int64_t updates() const { return updates_; }
   void set_updates(int64_t updates) { updates_ = updates; }
-  /// The state by name, "<parameter>.exp_avg" and so on, sharing the bytes: written to checkpoints and read into.
+  /// The state by name, "<parameter>.exp_avg" and so on (in 8 bits u8 codes, and "<parameter>.exp_avg.absmax"), sharing
+  /// the bytes: written to checkpoints and read into.
   std::vector<NamedTensor> state() const;
 
  private:
   struct State {
     float weight_decay = 0;
-    Tensor exp_avg, exp_avg_sq;
+    Tensor exp_avg, exp_avg_sq;                  // f32
+    ops::EightBitState exp_avg_8, exp_avg_sq_8;  // or these
   };
   std::vector<Parameter*> parameters_;
   OptimizerOptions options_;

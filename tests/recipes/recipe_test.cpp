@@ -168,7 +168,6 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"optimizer.lr=1e400", "must be a number"}, BadValue{"optimizer.lr=\"1e-3\"", "must be a number"},
         BadValue{"optimizer.betas=[0.9]", "two numbers"}, BadValue{"optimizer.betas=[0.9,1]", "two numbers"},
         BadValue{"optimizer.eps=-1e-8", "must be a number"}, BadValue{"optimizer.type=adamv", "did you mean adamw"},
-        BadValue{"optimizer.type=adamw8bit", "does not exist yet"},
         BadValue{"optimizer.schedule=cosin", "did you mean cosine"},
         BadValue{"optimizer.warmup_steps=-1", "an integer from 0"}, BadValue{"optimizer.warmup_ratio=1.5", "below 1"},
         BadValue{"optimizer.min_lr=1", "larger than optimizer.lr"}, BadValue{"train.steps=0", "an integer from 1"},

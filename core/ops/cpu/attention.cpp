@@ -102,16 +102,38 @@ class Rows {
     if (!seen) return;
     multiply<Words>({q_ + row * plan_.padded, plan_.padded, 1}, keys_transposed_, kKeys, padded_rows, kKeys,
                     words<Words>(plan_.width), scores_, kKeys, Start::replace);
-    for (int64_t r = 0; r < real; ++r) keep_[r] = soften(row + r, tile, count, scores_ + r * kKeys);
-    for (int64_t r = real; r < padded_rows; ++r) keep_[r] = 0;
+    soften(row, real, tile, count);
     multiply<Words>({scores_, kKeys, 1}, values, plan_.padded, padded_rows, plan_.padded, words<Words>(count),
                     out_ + row * plan_.padded, plan_.padded, Start::rescale_and_add, keep_);
   }
 
   int64_t position(int64_t row) const { return key_position(block_.span, block_.query + row % block_.count); }
 
-  /// Products become e^(score - top); returns what sums so far are multiplied by.
-  float soften(int64_t row, int64_t tile, int64_t count, float* scores) {
+  /// Products of rows [row, row + real) become e^(score - top), keep_ what sums so far are multiplied by.
+  void soften(int64_t row, int64_t real, int64_t tile, int64_t count) {
+    float tops[kRows];
+    for (int64_t r = 0; r < real; ++r) {
+      finish_scores(row + r, tile, count, scores_ + r * kKeys);
+      tops[r] = std::max(top_[row + r], highest(scores_ + r * kKeys));
+      keep_[r] = top_[row + r] - tops[r];
+      top_[row + r] = tops[r];
+    }
+    std::fill(keep_ + real, keep_ + kRows, 0.0f);
+    for_lanes(kRows, [&](int64_t i, auto lanes) HWY_ATTR { store(exp(load(keep_ + i, lanes)), keep_ + i, lanes); });
+    for (int64_t r = 0; r < real; ++r) {
+      float *scores = scores_ + r * kKeys, *sums = sums_ + (row + r) * kLanes;
+      V sum = hn::Mul(splat(keep_[r]), load(sums));
+      for (int64_t i = 0; i < kKeys; i += kLanes) {
+        const V weight = exp(hn::Sub(load(scores + i), splat(tops[r])));
+        sum = hn::Add(sum, weight);
+        Words::store_row(weight, scores, i);
+      }
+      store(sum, sums);
+    }
+  }
+
+  /// Products become scores: scaled, capped, tilted; minus infinity where the row sees nothing.
+  void finish_scores(int64_t row, int64_t tile, int64_t count, float* scores) {
     const int64_t at = position(row);
     const float softcap = plan_.params.softcap;
     const float slope = plan_.slope(block_.kv_head * plan_.group + row / block_.count);
@@ -125,19 +147,12 @@ class Rows {
     const int64_t high = std::min(visible.high, count);
     if (visible.low > 0) std::fill(scores, scores + visible.low, -std::numeric_limits<float>::infinity());
     if (high < kKeys) std::fill(scores + high, scores + kKeys, -std::numeric_limits<float>::infinity());
+  }
+
+  static float highest(const float* scores) {
     V tops = load(scores);
     for (int64_t i = kLanes; i < kKeys; i += kLanes) tops = hn::Max(tops, load(scores + i));
-    const float top = std::max(top_[row], hn::GetLane(hn::MaxOfLanes(kF, tops)));
-    const float keep = std::exp(top_[row] - top);
-    top_[row] = top;
-    V sum = hn::Mul(splat(keep), load(sums_ + row * kLanes));
-    for (int64_t i = 0; i < kKeys; i += kLanes) {
-      const V weight = exp(hn::Sub(load(scores + i), splat(top)));
-      sum = hn::Add(sum, weight);
-      Words::store_row(weight, scores, i);
-    }
-    store(sum, sums_ + row * kLanes);
-    return keep;
+    return hn::GetLane(hn::MaxOfLanes(kF, tops));
   }
 
   const AttentionPlan& plan_;

@@ -128,9 +128,13 @@ template <typename Words, typename Element>
 void copy_rows(const Element* from, int64_t stride, int64_t rows, const AttentionPlan& plan, float* to) {
   for (int64_t r = 0; r < rows; ++r, from += stride, to += plan.padded) {
     if constexpr (Words::kPerWord == 2) {
-      std::memcpy(to, from, static_cast<size_t>(plan.width) * sizeof(Element));
-      std::memset(reinterpret_cast<Element*>(to) + plan.width, 0,
-                  static_cast<size_t>(plan.padded - plan.width) * sizeof(Element));
+      auto* row = reinterpret_cast<Element*>(to);
+      int64_t i = 0;
+      for (; i + 2 * kLanes <= plan.width; i += 2 * kLanes) {
+        hn::StoreU(hn::LoadU(kF, reinterpret_cast<const float*>(from + i)), kF, to + i / 2);
+      }
+      for (; i < plan.width; ++i) row[i] = from[i];
+      for (; i < plan.padded; ++i) row[i] = Element(0.0f);
     } else {
       for_lanes(plan.width, [&](int64_t i, auto lanes) HWY_ATTR { hn::Store(load(from + i, lanes), kF, to + i); });
     }

@@ -16,7 +16,7 @@ int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
 // Rows and columns of W that are filled at once before packing: 16 x 512 or 32 x panel_columns elements.
 constexpr int64_t kFillDepth = 512, kFillRows = 32;
-constexpr int64_t kChunkRows = 512;
+constexpr int64_t kChunkRows = 1024;
 
 /// The sizes of one product and how it is cut into jobs.
 struct Plan {

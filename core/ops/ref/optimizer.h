@@ -1,6 +1,8 @@
 #pragma once
 // Plain reference of ops/optimizer.h.
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 
@@ -21,6 +23,23 @@ void adamw(Real* w, const Real* gradient, Real* m, Real* v, int64_t count, const
     v[i] = beta2 * v[i] + share2 * g * g;
     w[i] -= static_cast<Real>(p.lr / correction1) * m[i] /
             (std::sqrt(v[i]) / static_cast<Real>(std::sqrt(correction2)) + static_cast<Real>(p.eps));
+  }
+}
+
+/// One state of adamw8bit, rounded as it is kept: nearest value of `map` times the block's largest magnitude.
+inline void round_to_8bit(double* state, int64_t count, const std::array<float, 256>& map) {
+  for (int64_t begin = 0; begin < count; begin += kEightBitBlock) {
+    const int64_t end = std::min(count, begin + kEightBitBlock);
+    double largest = 0;
+    for (int64_t i = begin; i < end; ++i) largest = std::max(largest, std::abs(state[i]));
+    for (int64_t i = begin; i < end && largest > 0; ++i) {
+      double best = 2;
+      for (const float value : map) {
+        const double distance = static_cast<double>(value) - state[i] / largest;
+        if (std::abs(distance) < std::abs(best)) best = distance;
+      }
+      state[i] += best * largest;
+    }
   }
 }
 

@@ -58,6 +58,22 @@ void damage(const fs::path& file) {
   test::write_bytes(file, bytes);
 }
 
+TEST(Checkpoint, GivesBackEightBitStatesAndRefusesThemForOthers) {
+  Fixture f;
+  const auto codes = [&](uint8_t start) {
+    Tensor made = Tensor::empty(f.pool, {3, 5}, DType::u8);
+    std::iota(made.data<uint8_t>(), made.data<uint8_t>() + 15, start);
+    return whole_slices({{"w.exp_avg", made}});
+  };
+  const fs::path path = save_checkpoint(f.directory.path(), f.state(2), f.slices(2), codes(7));
+  std::vector<CheckpointSlice> back = codes(0);
+  load_checkpoint_tensors(path, f.slices(0), back);
+  const std::vector<CheckpointSlice> saved = codes(7);
+  EXPECT_TRUE(std::equal(back[0].value.raw(), back[0].value.raw() + 15, saved[0].value.raw()));
+  EXPECT_THROW(load_checkpoint_tensors(path, f.slices(0), whole_slices({{"w.exp_avg", f.counting({3, 5})}})),
+               InputError);
+}
+
 TEST(Checkpoint, GivesBackWhatWasSaved) {
   Fixture f;
   const fs::path path = f.save(12);

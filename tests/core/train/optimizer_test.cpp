@@ -122,6 +122,41 @@ TEST(Optimizer, StateIsNamedAfterItsParameterAndCarriesARunOn) {
   EXPECT_EQ(test::values(second.w->value), test::values(whole.w->value));
 }
 
+TEST(Optimizer, EightBitStateOfLargeTensorsCarriesARunOn) {
+  constexpr int64_t kCount = ops::kEightBitMinimum + 100;
+  struct Large {
+    MemoryPool pool;
+    std::unique_ptr<Parameter> w = test::toy_parameter(pool, "w", std::vector<float>(kCount, 0.5f));
+    std::unique_ptr<Parameter> b = test::toy_parameter(pool, "b", {1.0f, 2.0f});
+    Optimizer optimizer{{w.get(), b.get()}, {.kind = OptimizerKind::adamw8bit}, pool};
+
+    void step(int k) {
+      for (int64_t i = 0; i < kCount; ++i) w->gradient.data<float>()[i] = static_cast<float>((i * k) % 17 - 8);
+      b->gradient.data<float>()[0] = static_cast<float>(k);
+      optimizer.step(1e-2);
+    }
+  };
+  Large whole, first, second;
+  whole.step(1);
+  whole.step(2);
+  first.step(1);
+  const std::vector<NamedTensor> from = first.optimizer.state(), to = second.optimizer.state();
+  ASSERT_EQ(from.size(), 6u) << "codes and absmax of two states, and two small tensors in f32";
+  EXPECT_EQ(from[0].name, "w.exp_avg");
+  EXPECT_EQ(from[0].value.dtype(), DType::u8);
+  EXPECT_EQ(from[1].name, "w.exp_avg.absmax");
+  EXPECT_EQ(from[4].name, "b.exp_avg");
+  EXPECT_EQ(from[4].value.dtype(), DType::f32);
+  for (size_t i = 0; i < from.size(); ++i)
+    std::memcpy(to[i].value.mutable_raw(), from[i].value.raw(), from[i].value.bytes());
+  std::memcpy(second.w->value.mutable_raw(), first.w->value.raw(), first.w->value.bytes());
+  std::memcpy(second.b->value.mutable_raw(), first.b->value.raw(), first.b->value.bytes());
+  second.optimizer.set_updates(1);
+  second.step(2);
+  EXPECT_EQ(test::values(second.w->value), test::values(whole.w->value));
+  EXPECT_EQ(test::values(second.b->value), test::values(whole.b->value));
+}
+
 TEST(Optimizer, RefusesNothingToTrainAndEqualNames) {
   TwoTensors setup;
   EXPECT_THROW(Optimizer({}, {}, setup.pool), UsageError);
