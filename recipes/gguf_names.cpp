@@ -1,5 +1,6 @@
 #include "nibble/recipes/gguf_names.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -173,12 +174,17 @@ std::vector<GgufPart> gguf_parts(const DecoderConfig& config) {
 std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const DecoderConfig& config,
                                                                     const std::string& name) {
   const std::string arch = gguf_architecture(config), key = arch + ".";
+  int64_t window = 0;
+  for (const LayerConfig& layer : config.layer) window = std::max(window, layer.window);
+  // Of these families llama.cpp has a window for Gemma 2 only: beyond it the others would attend to too much.
+  const bool without_window = window > 0 && arch != "gemma2";
+  const int64_t context = without_window ? std::min(window, config.max_positions) : config.max_positions;
   std::vector<std::pair<std::string, GgufValue>> made = {
       {"general.architecture", arch},
       {"general.type", std::string("model")},
       {"general.name", name},
       {key + "block_count", u32(config.layers)},
-      {key + "context_length", u32(config.max_positions)},
+      {key + "context_length", u32(context)},
       {key + "embedding_length", u32(config.width)},
       {key + "feed_forward_length", u32(config.mlp_width)},
       {key + "attention.head_count", u32(config.heads)},
@@ -198,9 +204,7 @@ std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const Decode
       made.emplace_back(key + "rope.scaling.factor", static_cast<float>(rope.factor));
     }
   }
-  int64_t window = 0;
-  for (const LayerConfig& layer : config.layer) window = std::max(window, layer.window);
-  if (arch == "gemma2" || arch == "phi3") {  // the others have no window in llama.cpp
+  if (arch == "gemma2" || arch == "phi3") {
     made.emplace_back(key + "attention.sliding_window", u32(window));
   }
   if (config.attention_softcap > 0) made.emplace_back(key + "attn_logit_softcapping", config.attention_softcap);

@@ -28,7 +28,8 @@ std::string gguf_architecture(const DecoderConfig& config);
 /// All tensors that a model may have; some of the sources (biases, a tied head) may be absent.
 std::vector<GgufPart> gguf_parts(const DecoderConfig& config);
 
-/// Metadata of the model itself, general.architecture first.
+/// Metadata of the model itself, general.architecture first. Where llama.cpp has no sliding window for a family that
+/// uses one, the context is said to be no longer than the window.
 std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const DecoderConfig& config,
                                                                     const std::string& name);
 

@@ -1,4 +1,4 @@
-"""Holds exported GGUF files against llama.cpp (llama-cpp-py-sync: its C library as a wheel) and Hugging Face directories.
+"""Holds exported GGUF files against llama.cpp: the library inside the wheel xllamacpp, its functions as llama-cpp-py-sync declares them.
 
     NIBBLE=build/release/bin/nibble python tests/oracles/gguf_llama_cpp.py MODEL_DIR [ADAPTER_DIR]
 
@@ -8,9 +8,11 @@ export and the exported adapter beside the exported base. For the other types: t
 import json, os, subprocess, sys, tempfile
 from pathlib import Path
 import numpy as np
-from llama_cpp_py_sync._cffi_bindings import get_ffi, get_lib
+import xllamacpp
+from llama_cpp_py_sync._cffi_bindings import get_ffi
 
-ffi, lib = get_ffi(), get_lib()
+ffi = get_ffi()
+lib = ffi.dlopen(str(next(Path(xllamacpp.__file__).parent.glob("*.so"))))
 NIBBLE = os.environ["NIBBLE"]
 TEXTS = ["Once upon a time, there was a little girl.", " two  blanks\n\nand lines\t", "Zahlen 1234567 und Ümläute, 日本語 🙂", "don't we'll"]
 
