@@ -49,8 +49,8 @@ class Model:
 
     def tokenize(self, text, special=True):
         data = text.encode()
-        out = ffi.new("llama_token[]", 1024)
-        count = lib.llama_tokenize(self.vocab, data, len(data), out, 1024, special, True)
+        out = ffi.new("llama_token[]", 8192)
+        count = lib.llama_tokenize(self.vocab, data, len(data), out, 8192, special, True)
         return [out[i] for i in range(count)]
 
     def logits(self, ids):
