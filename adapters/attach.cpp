@@ -4,11 +4,13 @@
 #include <cmath>
 #include <set>
 
-#include "nibble/adapters/dora.h"
 #include "nibble/adapters/lora.h"
+#include "nibble/adapters/stored_adapter.h"
 #include "nibble/adapters/target_modules.h"
+#include "nibble/adapters/trained_tokens.h"
 #include "nibble/adapters/trained_whole.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
@@ -23,6 +25,12 @@ std::vector<std::string> linear_paths(Decoder& decoder) {
   return paths;
 }
 
+std::vector<std::string> embedding_paths(Decoder& decoder) {
+  std::vector<std::string> paths;
+  decoder.visit_embeddings([&](Embedding& embedding) { paths.push_back(embedding.name()); });
+  return paths;
+}
+
 void freeze(Decoder& decoder) {
   decoder.visit([](Parameter& parameter) {
     parameter.trainable = false;
@@ -30,136 +38,16 @@ void freeze(Decoder& decoder) {
   });
 }
 
-std::shared_ptr<Parameter> make_parameter(const std::string& name, Tensor value, bool trainable, MemoryPool& pool) {
-  auto made = std::make_shared<Parameter>();
-  made->name = name;
-  made->value = std::move(value);
-  made->trainable = trainable;
-  if (trainable) made->gradient = Tensor::zeros(pool, made->value.shape(), DType::f32, name);
-  return made;
+template <typename Layer>
+void refuse_second_adapter(Layer& layer) {
+  if (layer.adapter()) throw UsageError(layer.name() + " has an adapter already", "attach one adapter at a time");
 }
 
-void refuse_second_adapter(Linear& linear) {
-  if (linear.adapter()) throw UsageError(linear.name() + " has an adapter already", "attach one adapter at a time");
+/// PEFT cannot run these either: the model shifts the positions inside the module that PEFT replaces.
+void refuse_shifted_positions(const Embedding& embedding, const DecoderConfig& config) {
+  if (embedding.name() != config.names.positions || config.position_offset == 0) return;
+  throw UsageError("LoRA on " + embedding.name() + " is not possible", "leave it out of target_modules");
 }
-
-/// The matrices of a new LoRA, as PEFT starts them.
-class NewLora {
- public:
-  NewLora(const AdapterOptions& options, RankContext& rank) : options_(options), rank_(rank) {}
-
-  std::unique_ptr<Adapter> make(const Linear& linear) const {
-    const std::string& module = linear.name();
-    const int64_t r = rank_of(options_, module);
-    const LoraSettings settings{lora_scaling(options_, module, r), static_cast<float>(options_.lora_dropout)};
-    const bool random_b = options_.init_lora_weights == LoraInit::random;
-    const double b_bound = random_b ? 1 / std::sqrt(static_cast<double>(r)) : 0;
-    const std::string a_name = lora_a_name(module);
-    Tensor a = Tensor::empty(rank_.pool, {r, linear.in_features()}, DType::f32, a_name);
-    if (options_.init_lora_weights == LoraInit::gaussian) {
-      ops::fill_normal(a, static_cast<float>(1 / static_cast<double>(r)), rank_.seed, module_key(a_name));
-    } else {
-      fill(a, a_name, 1 / std::sqrt(static_cast<double>(linear.in_features())));
-    }
-    Tensor b = Tensor::empty(rank_.pool, {linear.out_features(), r}, DType::f32, lora_b_name(module));
-    fill(b, lora_b_name(module), b_bound);
-    std::shared_ptr<Parameter> bias;
-    if (options_.lora_bias) {
-      const std::string name = lora_b_bias_name(module);
-      Tensor value = Tensor::empty(rank_.pool, {linear.out_features()}, DType::f32, name);
-      fill(value, name, b_bound);
-      bias = make_parameter(name, value, true, rank_.pool);
-    }
-    auto lora = std::make_unique<LoraAdapter>(module, settings, make_parameter(a_name, a, true, rank_.pool),
-                                              make_parameter(lora_b_name(module), b, true, rank_.pool), bias);
-    if (!options_.use_dora) return lora;
-    const Tensor magnitude = Tensor::planned({linear.out_features()}, DType::f32);
-    return std::make_unique<DoraAdapter>(module, std::move(lora),
-                                         make_parameter(dora_magnitude_name(module), magnitude, true, rank_.pool),
-                                         linear.weight(), rank_.pool);
-  }
-
- private:
-  /// Uniform in +-bound; zero for bound 0.
-  void fill(Tensor& value, const std::string& name, double bound) const {
-    const auto limit = static_cast<float>(bound);
-    if (bound > 0) ops::fill_uniform(value, -limit, limit, rank_.seed, module_key(name));
-    if (bound <= 0) value.zero();
-  }
-
-  const AdapterOptions& options_;
-  RankContext& rank_;
-};
-
-/// The tensors of a PEFT file as they find their places in a model.
-class StoredAdapter {
- public:
-  StoredAdapter(const PeftAdapter& file, bool trainable, RankContext& rank)
-      : file_(file), trainable_(trainable), rank_(rank) {}
-
-  std::unique_ptr<Adapter> make(const Linear& linear) {
-    const std::string& module = linear.name();
-    const Tensor a = take(module + ".lora_A.weight"), b = take(module + ".lora_B.weight");
-    check_shape(module + ".lora_A.weight", a, {a.dim(0), linear.in_features()});
-    check_shape(module + ".lora_B.weight", b, {linear.out_features(), a.dim(0)});
-    std::shared_ptr<Parameter> bias;
-    if (const Tensor stored = take(module + ".lora_B.bias")) {
-      check_shape(module + ".lora_B.bias", stored, {linear.out_features()});
-      bias = parameter(lora_b_bias_name(module), stored);
-    }
-    const LoraSettings settings{lora_scaling(file_.options, module, a.dim(0)),
-                                static_cast<float>(file_.options.lora_dropout)};
-    auto lora = std::make_unique<LoraAdapter>(module, settings, parameter(lora_a_name(module), a),
-                                              parameter(lora_b_name(module), b), bias);
-    const std::string magnitude_name = module + ".lora_magnitude_vector";
-    const Tensor magnitude = take(magnitude_name);
-    if (magnitude.defined() != file_.options.use_dora) {
-      throw InputError(file_.file(),
-                       module + (magnitude ? " has" : " has no") + std::string(" lora_magnitude_vector, ") +
-                           "but use_dora is " + (magnitude ? "false" : "true"),
-                       "save the adapter again");
-    }
-    if (!magnitude) return lora;
-    check_shape(magnitude_name, magnitude, {linear.out_features()});
-    return std::make_unique<DoraAdapter>(module, std::move(lora), parameter(dora_magnitude_name(module), magnitude),
-                                         linear.weight(), rank_.pool);
-  }
-
-  /// Copies a tensor into a parameter of the same PEFT name.
-  void fill(Parameter& whole) {
-    const std::string name = whole.name.substr(std::string(kPeftPrefix).size());
-    const Tensor stored = take(name);
-    if (!stored) return;
-    check_shape(name, stored, whole.value.shape());
-    ops::cast(stored, whole.value);
-  }
-
-  Tensor take(const std::string& name) {
-    Tensor found = file_.find(name);
-    if (found) used_.insert(name);
-    return found;
-  }
-  bool used(const std::string& name) const { return used_.contains(name); }
-  bool used_any() const { return !used_.empty(); }
-
- private:
-  void check_shape(const std::string& name, const Tensor& stored, const Shape& shape) const {
-    if (stored.shape() == shape) return;
-    throw InputError(file_.file(),
-                     name + " has shape " + to_string(stored.shape()) + ", the model needs " + to_string(shape),
-                     "use the model that the adapter was trained on");
-  }
-  std::shared_ptr<Parameter> parameter(const std::string& name, const Tensor& stored) const {
-    Tensor value = Tensor::empty(rank_.pool, stored.shape(), DType::f32, name);
-    ops::cast(stored, value);
-    return make_parameter(name, value, trainable_, rank_.pool);
-  }
-
-  const PeftAdapter& file_;
-  bool trainable_;
-  RankContext& rank_;
-  std::set<std::string> used_;
-};
 
 std::string listed(const std::vector<std::string>& names) {
   std::string made;
@@ -176,8 +64,8 @@ void refuse_lost_parts(const PeftAdapter& adapter, const StoredAdapter& stored, 
     if (stored.used(name)) continue;
     for (const char* part : {".lora_embedding_A", ".lora_embedding_B", ".token_adapter.", ".lora_magnitude_vector"}) {
       if (name.find(part) == std::string::npos) continue;
-      throw InputError(adapter.file(), name + " belongs to a kind of adapter that is not supported",
-                       "use LoRA on Linear modules");
+      throw InputError(adapter.file(), name + " belongs to a part of the adapter that is not there or not said",
+                       "save the adapter again");
     }
     if (base.contains(name)) {
       throw InputError(adapter.file(),
@@ -199,8 +87,8 @@ void note_leftovers(const PeftAdapter& adapter, const StoredAdapter& stored, Dec
   }
   const DecoderConfig& config = decoder.config();
   try {
-    const TargetModules wanted =
-        match_target_modules(linear_paths(decoder), config.names.head, config.model_type, adapter.options);
+    const TargetModules wanted = match_target_modules(linear_paths(decoder), config.names.head, config.model_type,
+                                                      adapter.options, embedding_paths(decoder));
     const std::set<std::string> have(attached.modules.begin(), attached.modules.end());
     for (const std::string& module : wanted.modules) {
       if (!have.contains(module)) empty.push_back(module);
@@ -213,15 +101,55 @@ void note_leftovers(const PeftAdapter& adapter, const StoredAdapter& stored, Dec
   }
 }
 
+/// The options of an adapter whose pairs B A became B A - B0 A0.
+AdapterOptions twice_the_rank(AdapterOptions options) {
+  const double alpha = options.use_rslora ? std::sqrt(2.0) : 2.0;
+  options.init_lora_weights = LoraInit::standard;
+  options.pissa_iterations = 0;
+  options.r *= 2;
+  options.lora_alpha *= alpha;
+  for (auto& [key, r] : options.rank_pattern) r *= 2;
+  for (auto& [key, value] : options.alpha_pattern) value *= alpha;
+  return options;
+}
+
+using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+
+/// A over A0, and B beside -B0: a plain LoRA on the base as it was.
+NamedTensors with_starts_subtracted(NamedTensors tensors, const std::map<std::string, LowRankFactors>& starts,
+                                    MemoryPool& pool) {
+  for (auto& [name, value] : tensors) {
+    for (const auto& [module, start] : starts) {
+      if (name == lora_a_name(module)) {
+        Tensor both = Tensor::empty(pool, {2 * value.dim(0), value.dim(1)}, DType::f32, name);
+        Tensor upper = both.rows(0, value.dim(0)), lower = both.rows(value.dim(0), both.dim(0));
+        ops::cast(value, upper);
+        ops::cast(start.a, lower);
+        value = both;
+      } else if (name == lora_b_name(module)) {
+        Tensor both = Tensor::empty(pool, {value.dim(0), 2 * value.dim(1)}, DType::f32, name);
+        Tensor negative = start.b.clone(pool);
+        ops::scale(negative, -1.0f);
+        ops::copy_columns_in(value, 0, both);
+        ops::copy_columns_in(negative, value.dim(1), both);
+        value = both;
+      }
+    }
+  }
+  return tensors;
+}
+
 }  // namespace
 
-AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, RankContext& rank) {
+AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, RankContext& rank,
+                               const OriginalWeight& original) {
   check_options(options, "adapter");
   const DecoderConfig& config = decoder.config();
   const std::vector<std::string> linears = linear_paths(decoder);
-  TargetModules found = match_target_modules(linears, config.names.head, config.model_type, options);
+  TargetModules found =
+      match_target_modules(linears, config.names.head, config.model_type, options, embedding_paths(decoder));
 
-  AttachedAdapter attached{options, std::move(found.modules), {}};
+  AttachedAdapter attached{options, std::move(found.modules), {}, {}};
   if (!found.unmatched_entries.empty()) {
     attached.notes.push_back("these fit no module: " + listed(found.unmatched_entries));
   }
@@ -230,20 +158,39 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, 
     attached.options.target_modules.pattern.clear();
   }
   freeze(decoder);
-  const NewLora lora(options, rank);
+  NewAdapter made(options, original, rank);
   const std::set<std::string> chosen(attached.modules.begin(), attached.modules.end());
+  decoder.visit_embeddings([&](Embedding& embedding) {
+    refuse_second_adapter(embedding);
+    if (!chosen.contains(embedding.name())) return;
+    refuse_shifted_positions(embedding, config);
+    embedding.set_adapter(made.make(embedding));
+  });
   decoder.visit_linears([&](Linear& linear) {
     refuse_second_adapter(linear);
-    if (chosen.contains(linear.name())) linear.set_adapter(lora.make(linear));
+    if (chosen.contains(linear.name())) linear.set_adapter(made.make(linear));
   });
+  attached.random_starts = made.take_random_starts();
   train_whole(decoder, options, chosen, true, rank);
+  train_tokens(decoder, options, true, rank);
   return attached;
 }
 
 AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& adapter, bool trainable, RankContext& rank) {
-  AttachedAdapter attached{adapter.options, {}, {}};
+  AttachedAdapter attached{adapter.options, {}, {}, {}};
   StoredAdapter stored(adapter, trainable, rank);
   freeze(decoder);
+  for (const std::string& table : stored.take_tables(decoder)) {
+    attached.notes.push_back("the adapter brings its own " + table);
+  }
+  grow_for_tokens(decoder, adapter.options, rank);
+  decoder.visit_embeddings([&](Embedding& embedding) {
+    refuse_second_adapter(embedding);
+    if (!adapter.find(embedding.name() + ".lora_embedding_A")) return;
+    refuse_shifted_positions(embedding, decoder.config());
+    embedding.set_adapter(stored.make(embedding));
+    attached.modules.push_back(embedding.name());
+  });
   decoder.visit_linears([&](Linear& linear) {
     refuse_second_adapter(linear);
     if (!adapter.find(linear.name() + ".lora_A.weight")) return;
@@ -251,6 +198,7 @@ AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& adapter, bool 
     attached.modules.push_back(linear.name());
   });
   train_whole(decoder, adapter.options, {attached.modules.begin(), attached.modules.end()}, trainable, rank);
+  train_tokens(decoder, adapter.options, trainable, rank);
   decoder.visit([&](Parameter& parameter) {
     if (parameter.name.starts_with(kPeftPrefix)) stored.fill(parameter);
   });
@@ -275,7 +223,11 @@ std::vector<std::pair<std::string, Tensor>> adapter_tensors(Decoder& decoder) {
 
 void save_adapter(Decoder& decoder, const AttachedAdapter& attached, const std::filesystem::path& directory,
                   bool force) {
-  write_peft_directory(directory, attached.options, adapter_tensors(decoder), force);
+  const auto tensors = adapter_tensors(decoder);
+  if (attached.random_starts.empty()) return write_peft_directory(directory, attached.options, tensors, force);
+  MemoryPool pool;
+  write_peft_directory(directory, twice_the_rank(attached.options),
+                       with_starts_subtracted(tensors, attached.random_starts, pool), force);
 }
 
 }  // namespace nibble

@@ -1,9 +1,11 @@
 #pragma once
 // Adapters in and out of a Decoder.
 
+#include <map>
 #include <string>
 #include <vector>
 
+#include "nibble/adapters/new_adapter.h"
 #include "nibble/adapters/options.h"
 #include "nibble/adapters/peft_directory.h"
 #include "nibble/core/models/decoder.h"
@@ -13,17 +15,24 @@ namespace nibble {
 /// What attaching did.
 struct AttachedAdapter {
   AdapterOptions options;            ///< as they go into adapter_config.json: targets written out
-  std::vector<std::string> modules;  ///< paths of the Linears with an adapter, in module order
+  std::vector<std::string> modules;  ///< paths of embeddings and Linears with an adapter, in module order
   std::vector<std::string> notes;    ///< what the user should know: entries, tensors and modules that fit nothing
+  /// What modules started from where the base alone does not tell (pissa_niter_N): such an adapter is saved as a plain
+  /// LoRA of twice the rank.
+  std::map<std::string, LowRankFactors> random_starts;
 };
 
-/// Puts a new adapter into every Linear that the options select; the base is frozen. A and B are functions of
-/// (rank.seed, module path) only. modules_to_save and biases that are trained become trainable under their PEFT names.
-/// Throws UsageError (nothing selected; a 4-bit module in modules_to_save; values that cannot be).
-AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, RankContext& rank);
+/// Puts a new adapter into every Linear and embedding that the options select; the base is frozen. A and B are
+/// functions of (rank.seed, module path) only, but for starts that are taken from the base, which may change it: pissa,
+/// olora. modules_to_save, biases and rows of tokens that are trained become trainable under their PEFT names.
+/// `original` gives LoftQ the weights before they were rounded. Throws UsageError (nothing selected; a 4-bit module in
+/// modules_to_save; values that cannot be).
+AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, RankContext& rank,
+                               const OriginalWeight& original = {});
 
 /// Puts the adapter of a PEFT directory into the decoder, to train on (trainable) or for inference. The modules are
-/// those of the file, ranks those of its tensors. Throws InputError when nothing in it fits the model, or a shape does
+/// those of the file, ranks those of its tensors. Tables of a larger vocabulary in it, and token ids above the model's,
+/// make embedding and head grow. Throws InputError when nothing in it fits the model, or a shape does
 /// not; tensors without a place and modules without tensors are told in the notes.
 AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& adapter, bool trainable, RankContext& rank);
 

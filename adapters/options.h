@@ -19,12 +19,18 @@ struct ModuleSelector {
   bool all_linear() const;
 };
 
-/// How A and B start.
+/// How A and B start. Of an embedding A starts at zero and B normal, whatever is said, unless `random`.
 enum class LoraInit : uint8_t {
   standard,  ///< PEFT `true`: A uniform in +-1/sqrt(in), B zero
   gaussian,  ///< A normal with deviation 1/r, B zero
   random,    ///< PEFT `false`: A uniform in +-1/sqrt(in), B uniform in +-1/sqrt(r): not neutral, for tests
+  pissa,     ///< the largest singular values of W (Meng et al. 2024); the base keeps the rest
+  olora,     ///< the first r rows and columns of W = Q R (Buyukakyuz 2024); the base keeps the rest
+  loftq,     ///< the largest singular values of what rounding to 4 bits lost (Li et al. 2023); the base stays
 };
+
+/// Whether the base beside such an adapter is W - s B0 A0, B0 and A0 being what the adapter started from.
+inline bool takes_from_base(LoraInit init) { return init == LoraInit::pissa || init == LoraInit::olora; }
 
 /// Which existing biases are trained beside the adapter.
 enum class BiasTraining : uint8_t { none, lora_only, all };
@@ -40,12 +46,16 @@ struct AdapterOptions {
   bool use_dora = false;    ///< weight-decomposed LoRA (Liu et al. 2024)
   bool lora_bias = false;   ///< B has a bias
   LoraInit init_lora_weights = LoraInit::standard;
+  int64_t pissa_iterations = 0;  ///< "pissa_niter_N": N rounds of a randomized SVD; 0: exact
   /// Regular expression for the end of a module path (from a dot or the start) -> value; the first that matches wins.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
   std::optional<std::vector<int64_t>> layers_to_transform;  ///< only with a list of target names
   std::vector<std::string> layers_pattern;
   std::vector<std::string> modules_to_save;  ///< ends of module paths, trained whole
+  /// Rows of tables that are trained alone: end of the table's path ("" is the tokens' embedding) -> token ids. A tied
+  /// head sees the rows too.
+  std::vector<std::pair<std::string, std::vector<int64_t>>> trainable_token_indices;
   BiasTraining bias = BiasTraining::none;
   bool fan_in_fan_out = false;     ///< the base keeps W as [in, out] (GPT-2); written to the directory, not needed here
   std::string base_model;          ///< base_model_name_or_path

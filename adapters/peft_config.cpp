@@ -1,6 +1,7 @@
 #include "nibble/adapters/peft_config.h"
 
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -26,11 +27,12 @@ constexpr std::array kUnsupported{
     Unsupported{"layer_replication", "null"},
     Unsupported{"monteclora_config", "null"},
     Unsupported{"target_parameters", "[]"},
-    Unsupported{"trainable_token_indices", "null"},
     Unsupported{"use_bdlora", "false"},
     Unsupported{"use_qalora", "false"},
     Unsupported{"velora_config", "null"},
 };
+
+constexpr int64_t kMostPissaIterations = 1000;
 
 /// One object of the file; errors name file and key.
 class Reader {
@@ -98,15 +100,57 @@ class Reader {
   std::string place_;
 };
 
-LoraInit read_init(const Reader& reader) {
+/// "pissa_niter_16" -> 16.
+int64_t pissa_iterations(const Reader& reader, const std::string& name) {
+  constexpr std::string_view kNiter = "pissa_niter_";
+  int64_t rounds = 0;
+  const char *begin = name.data() + kNiter.size(), *end = name.data() + name.size();
+  const auto [last, error] = std::from_chars(begin, end, rounds);
+  if (error != std::errc() || last != end || rounds < 1 || rounds > kMostPissaIterations) {
+    reader.refuse("init_lora_weights", "is \"" + name + "\"", "write pissa_niter_16");
+  }
+  return rounds;
+}
+
+void read_init(const Reader& reader, AdapterOptions& options) {
+  LoraInit& init = options.init_lora_weights;
   const Json* value = reader.find("init_lora_weights");
-  if (!value || (value->is_boolean() && value->get<bool>())) return LoraInit::standard;
-  if (value->is_boolean()) return LoraInit::random;
+  if (!value) return;
+  if (value->is_boolean()) {
+    init = value->get<bool>() ? LoraInit::standard : LoraInit::random;
+    return;
+  }
   const std::string name = reader.text("init_lora_weights", *value);
-  if (name == "gaussian") return LoraInit::gaussian;
-  if (name == "eva" || name == "orthogonal") return LoraInit::standard;  // saved ones stand on the unchanged base
-  reader.refuse("init_lora_weights", "is \"" + name + "\", which changes the base weights",
-                "save the adapter converted to plain LoRA (PEFT: path_initial_model_for_weight_conversion)");
+  if (name == "gaussian") init = LoraInit::gaussian;
+  if (name == "loftq") init = LoraInit::loftq;
+  if (name == "olora" || name == "OLoRA") init = LoraInit::olora;
+  if (name.starts_with("pissa")) init = LoraInit::pissa;
+  if (name.starts_with("pissa_niter_")) options.pissa_iterations = pissa_iterations(reader, name);
+  const bool on_plain_base = name == "eva" || name == "orthogonal";  // saved ones stand on the unchanged base
+  if (init == LoraInit::standard && !on_plain_base) {
+    reader.refuse("init_lora_weights", "is \"" + name + "\", which changes the base weights or how they are trained",
+                  "save the adapter converted to plain LoRA (PEFT: path_initial_model_for_weight_conversion)");
+  }
+}
+
+std::vector<int64_t> read_token_list(const Reader& reader, const Json& list) {
+  const std::string key = "trainable_token_indices";
+  if (!list.is_array()) reader.refuse(key, "is no list of token ids, or object of such lists");
+  std::vector<int64_t> ids;
+  for (const Json& id : list) ids.push_back(reader.integer(key, id));
+  return ids;
+}
+
+void read_tokens(const Reader& reader, AdapterOptions& options) {
+  const Json* value = reader.find("trainable_token_indices");
+  if (!value) return;
+  if (!value->is_object()) {
+    options.trainable_token_indices.emplace_back("", read_token_list(reader, *value));
+    return;
+  }
+  for (const auto& [table, list] : value->items()) {
+    options.trainable_token_indices.emplace_back(table, read_token_list(reader, list));
+  }
 }
 
 BiasTraining read_bias(const Reader& reader) {
@@ -187,9 +231,31 @@ Json patterns_json(const std::vector<std::pair<std::string, Value>>& patterns) {
   return made;
 }
 
-Json init_json(LoraInit init) {
-  if (init == LoraInit::gaussian) return "gaussian";
-  return init == LoraInit::standard;
+Json init_json(const AdapterOptions& options) {
+  switch (options.init_lora_weights) {
+    case LoraInit::gaussian:
+      return "gaussian";
+    case LoraInit::random:
+      return false;
+    case LoraInit::olora:
+      return "olora";
+    case LoraInit::pissa:
+      return options.pissa_iterations > 0 ? "pissa_niter_" + std::to_string(options.pissa_iterations) : "pissa";
+    // PEFT would make a new start over the trained tensors if it were told how they started
+    case LoraInit::loftq:
+    case LoraInit::standard:
+      break;
+  }
+  return true;
+}
+
+Json tokens_json(const AdapterOptions& options) {
+  const auto& tables = options.trainable_token_indices;
+  if (tables.empty()) return nullptr;
+  if (tables.size() == 1 && tables.front().first.empty()) return tables.front().second;
+  Json made = Json::object();
+  for (const auto& [table, ids] : tables) made[table] = ids;
+  return made;
 }
 
 }  // namespace
@@ -214,7 +280,8 @@ AdapterOptions parse_peft_config(std::string_view json, const std::string& place
   reader.read("use_dora", options.use_dora);
   reader.read("lora_bias", options.lora_bias);
   reader.read("fan_in_fan_out", options.fan_in_fan_out);
-  options.init_lora_weights = read_init(reader);
+  read_init(reader, options);
+  read_tokens(reader, options);
   options.bias = read_bias(reader);
   read_patterns(reader, options);
   read_layers(reader, options);
@@ -244,7 +311,7 @@ std::string peft_config_text(const AdapterOptions& options) {
   made["exclude_modules"] = selector_json(options.exclude_modules);
   made["fan_in_fan_out"] = options.fan_in_fan_out;
   made["inference_mode"] = true;
-  made["init_lora_weights"] = init_json(options.init_lora_weights);
+  made["init_lora_weights"] = init_json(options);
   made["kasa_config"] = nullptr;
   made["layer_replication"] = nullptr;
   made["layers_pattern"] = list_or_null(options.layers_pattern);
@@ -266,7 +333,7 @@ std::string peft_config_text(const AdapterOptions& options) {
   made["target_modules"] = selector_json(options.target_modules);
   made["target_parameters"] = nullptr;
   made["task_type"] = options.task.empty() ? Json() : Json(options.task);
-  made["trainable_token_indices"] = nullptr;
+  made["trainable_token_indices"] = tokens_json(options);
   made["use_bdlora"] = nullptr;
   made["use_dora"] = options.use_dora;
   made["use_qalora"] = false;

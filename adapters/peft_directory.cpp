@@ -19,6 +19,9 @@ constexpr const char* kConfigFile = "adapter_config.json";
 constexpr const char* kWeightsFile = "adapter_model.safetensors";
 constexpr std::string_view kA = ".lora_A.weight";
 constexpr std::string_view kB = ".lora_B.weight";
+constexpr std::string_view kEmbeddingA = ".lora_embedding_A";
+constexpr std::string_view kEmbeddingB = ".lora_embedding_B";
+constexpr std::string_view kTokenRows = ".token_adapter.trainable_tokens_delta";
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
 
 /// The name without PEFT's prefix, and without the adapter's name where a training loop saved the raw state dict
@@ -31,8 +34,10 @@ std::string plain_name(std::string name) {
     const size_t last = name.rfind('.');
     if (last > at + part.size()) name.erase(at + part.size() - 1, last - (at + part.size() - 1));
   }
-  const size_t magnitude = name.find(kMagnitude);
-  if (magnitude != std::string::npos) name.erase(magnitude + kMagnitude.size());
+  for (const std::string_view part : {kMagnitude, kEmbeddingA, kEmbeddingB, kTokenRows}) {
+    const size_t at = name.find(part);
+    if (at != std::string::npos) name.erase(at + part.size());
+  }
   const std::string saved = ".modules_to_save.";
   const size_t at = name.find(saved);
   if (at != std::string::npos) {
@@ -141,11 +146,12 @@ PeftAdapter read_peft_directory(const fs::path& directory) {
     }
   }
   for (const auto& [name, tensor] : adapter.tensors) {
-    for (const std::string_view end : {kA, kB}) {
+    for (const std::string_view end : {kA, kB, kEmbeddingA, kEmbeddingB}) {
       if (!name.ends_with(end)) continue;
+      const bool linear = end == kA || end == kB;
       const std::string module = name.substr(0, name.size() - end.size());
-      check_pair(adapter.file(), module, adapter.find(module + std::string(kA)),
-                 adapter.find(module + std::string(kB)));
+      check_pair(adapter.file(), module, adapter.find(module + std::string(linear ? kA : kEmbeddingA)),
+                 adapter.find(module + std::string(linear ? kB : kEmbeddingB)));
     }
   }
   if (adapter.tensors.empty()) throw InputError(adapter.file(), "has no tensors", "save the adapter again");

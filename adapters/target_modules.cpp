@@ -162,7 +162,8 @@ std::vector<std::string> default_target_modules(const std::string& model_type) {
 }
 
 TargetModules match_target_modules(std::span<const std::string> linears, const std::string& head,
-                                   const std::string& model_type, const AdapterOptions& options) {
+                                   const std::string& model_type, const AdapterOptions& options,
+                                   std::span<const std::string> embeddings) {
   ModuleSelector targets = options.target_modules;
   const bool all_linear = targets.all_linear();
   if (targets.empty()) targets.names = default_target_modules(model_type);
@@ -171,13 +172,16 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
   const std::vector<PythonRegex> whole = saved_whole(options);
   const LayerFilter layers(options);
 
+  std::vector<std::string> modules(embeddings.begin(), embeddings.end());
+  modules.insert(modules.end(), linears.begin(), linears.end());
   TargetModules found;
-  for (const std::string& module : linears) {
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const std::string& module = modules[i];
     if (excluded.matches(module)) continue;
     if (std::any_of(whole.begin(), whole.end(), [&](const auto& regex) { return regex.matches_start(module); })) {
       continue;
     }
-    const bool selected = all_linear ? module != head : wanted.matches(module);
+    const bool selected = all_linear ? module != head && i >= embeddings.size() : wanted.matches(module);
     // a whole path in the list, as all-linear writes it out, is taken whatever its layer
     if (selected && (all_linear || wanted.holds_path(module) || layers.holds(module))) found.modules.push_back(module);
   }
@@ -185,7 +189,7 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
 
   const auto count_unused = [&](const std::vector<std::string>& names, const std::string& key) {
     for (const std::string& name : names) {
-      if (std::none_of(linears.begin(), linears.end(), [&](const auto& module) { return is_named(module, name); })) {
+      if (std::none_of(modules.begin(), modules.end(), [&](const auto& module) { return is_named(module, name); })) {
         found.unmatched_entries.push_back(key + " \"" + name + "\"");
       }
     }
@@ -193,7 +197,7 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
   count_unused(targets.names, "target_modules");
   count_unused(options.exclude_modules.names, "exclude_modules");
   if (!options.exclude_modules.pattern.empty() &&
-      std::none_of(linears.begin(), linears.end(), [&](const auto& module) { return excluded.matches(module); })) {
+      std::none_of(modules.begin(), modules.end(), [&](const auto& module) { return excluded.matches(module); })) {
     found.unmatched_entries.push_back("exclude_modules \"" + options.exclude_modules.pattern + "\"");
   }
   add_unmatched(options.rank_pattern, "rank_pattern", found);

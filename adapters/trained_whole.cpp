@@ -1,5 +1,6 @@
 #include "nibble/adapters/trained_whole.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "nibble/adapters/peft_directory.h"
@@ -36,16 +37,25 @@ void untie_where_needed(Decoder& decoder, const AdapterOptions& options) {
   });
 }
 
+std::string module_of(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
+
+/// Whether an entry names the module of a parameter, or one that it is inside ("mlp"), by the end of its path.
+bool names_module_of(const std::string& entry, const std::string& parameter) {
+  for (size_t end = parameter.rfind('.'); end != std::string::npos && end > 0; end = parameter.rfind('.', end - 1)) {
+    if (parameter.substr(0, end).ends_with(entry)) return true;
+  }
+  return false;
+}
+
 void refuse_packed(Decoder& decoder, const AdapterOptions& options) {
   decoder.visit_linears([&](Linear& linear) {
-    if (is_module_to_save(options, linear.name()) && !linear.weight().parameter()) {
+    const auto names_it = [&](const std::string& entry) { return names_module_of(entry, linear.name() + ".weight"); };
+    if (std::ranges::any_of(options.modules_to_save, names_it) && !linear.weight().parameter()) {
       throw UsageError("modules_to_save names " + linear.name() + ", whose weight is packed and cannot be trained",
                        "keep the module in 16 bits (model.skip_modules), or leave it out");
     }
   });
 }
-
-std::string module_of(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
 
 void own_modules(Decoder& decoder, const AdapterOptions& options, bool trainable, MemoryPool& pool) {
   std::set<std::string> unused(options.modules_to_save.begin(), options.modules_to_save.end());
@@ -53,7 +63,7 @@ void own_modules(Decoder& decoder, const AdapterOptions& options, bool trainable
     if (parameter.name.starts_with(kPeftPrefix)) return;
     const std::string name = parameter.name;
     for (const std::string& entry : options.modules_to_save) {
-      if (!module_of(name).ends_with(entry)) continue;
+      if (!names_module_of(entry, name)) continue;
       unused.erase(entry);
       if (!parameter.name.starts_with(kPeftPrefix)) own(parameter, name, trainable, pool);
     }

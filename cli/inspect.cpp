@@ -7,6 +7,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/gguf.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/core/models/decoder_config.h"
@@ -68,6 +69,42 @@ ordered_json inspect_run(const fs::path& path) {
   return said;
 }
 
+/// Long lists (tokens, scores) as their length and first elements.
+template <typename List>
+ordered_json shortened(const List& list) {
+  constexpr size_t kShown = 8;
+  if (list.size() <= kShown) return list;
+  ordered_json shown = ordered_json::array();
+  for (size_t i = 0; i < kShown; ++i) shown.push_back(list[i]);
+  return {{"length", list.size()}, {"first", shown}};
+}
+
+ordered_json gguf_value(const GgufValue& value) {
+  return std::visit(
+      [](const auto& held) -> ordered_json {
+        if constexpr (requires { held.size(); } && !std::is_same_v<std::decay_t<decltype(held)>, std::string>) {
+          return shortened(held);
+        } else {
+          return held;
+        }
+      },
+      value);
+}
+
+ordered_json inspect_gguf(const fs::path& path) {
+  const GgufFile file(path.string());
+  ordered_json said = {{"kind", "gguf"}, {"metadata", ordered_json::object()}, {"tensors", ordered_json::array()}};
+  for (const auto& [key, value] : file.metadata()) said["metadata"][key] = gguf_value(value);
+  for (const GgufTensor& tensor : file.tensors()) {
+    said["tensors"].push_back({{"name", tensor.name},
+                               {"dtype", gguf_type_name(tensor.type)},
+                               {"shape", tensor.shape},
+                               {"bytes", tensor.bytes()}});
+  }
+  for (const auto& [name, type] : file.unreadable()) said["other_types"][name] = type;
+  return said;
+}
+
 ordered_json inspect(const fs::path& path) {
   if (!fs::exists(path)) throw IoError(path.string(), "does not exist", "check the path");
   if (fs::is_directory(path)) {
@@ -81,8 +118,10 @@ ordered_json inspect(const fs::path& path) {
     const SafetensorsFile file(path.string());
     return {{"kind", "safetensors"}, {"metadata", file.metadata()}, {"tensors", tensor_rows(file)}};
   }
+  if (path.extension() == ".gguf") return inspect_gguf(path);
   if (path.extension() == ".npy") return {{"kind", "npy"}, {"tensors", {tensor_row("", read_npy(path))}}};
-  throw InputError(path.string(), "is of no kind that is known", "give a .safetensors or .npy file, or a directory");
+  throw InputError(path.string(), "is of no kind that is known",
+                   "give a .safetensors, .gguf or .npy file, or a directory");
 }
 
 void print(const ordered_json& said) {
@@ -107,7 +146,8 @@ void add_inspect_command(Command& nibble) {
   auto path = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
   Command command = nibble.subcommand("inspect", "What a file or directory is: shapes, dtypes, sizes, state");
-  command.option("path", *path, "Model, adapter, run or checkpoint directory; .safetensors or .npy file").required();
+  command.option("path", *path, "Model, adapter, run or checkpoint directory; .safetensors, .gguf or .npy file")
+      .required();
   command.flag("--json", *json, "One JSON object on stdout");
   command.footer("Example: nibble inspect runs/mine/checkpoints/step-100");
   command.run([path, json] {

@@ -70,6 +70,8 @@ int main(int argc, char** argv) {
   add_preview_command(program);
   add_quantize_command(program);
   add_merge_command(program);
+  add_combine_command(program);
+  add_export_command(program);
   add_generate_command(program);
   add_chat_command(program);
   add_eval_command(program);

@@ -15,7 +15,8 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
   std::optional<PretrainingTokenizer> pretraining;
   if (!recipe.model.init.empty()) pretraining.emplace(recipe, config.vocab_size);
   const std::string tokenizer = pretraining ? pretraining->path() : tokenizer_path_of(recipe.model);
-  const Encoder encoder = open_encoder(tokenizer, recipe.data.chat_template, config.vocab_size);
+  const int64_t rows = pretraining ? config.vocab_size : rows_for_tokenizer(tokenizer, config.vocab_size);
+  const Encoder encoder = open_encoder(tokenizer, recipe.data.chat_template, rows);
   const TrainingData data(recipe, encoder, observer);
 
   DryRun found;

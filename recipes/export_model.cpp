@@ -47,7 +47,8 @@ void export_model(Decoder& model, const std::filesystem::path& config_path, cons
                   const std::filesystem::path& target, RankContext& rank) {
   const std::filesystem::path file =
       std::filesystem::is_directory(config_path) ? config_path / "config.json" : config_path;
-  const nlohmann::json config = read_json_file(file);
+  nlohmann::json config = read_json_file(file);
+  if (config.contains("vocab_size")) config["vocab_size"] = model.config().vocab_size;
   const DType dtype = dtype_of_config(config, file.string());
   const std::vector<NamedTensor> tensors = state_dict(model);
   std::vector<TensorSpec> specs;

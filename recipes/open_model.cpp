@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "nibble/adapters/target_modules.h"
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/models/load.h"
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/load_quantized.h"
 
 namespace nibble {
@@ -32,6 +35,19 @@ void require_agreement(const AdapterRecipe& recipe, const PeftAdapter& adapter) 
   }
 }
 
+// The weights of a 16- or 32-bit directory as they were before they were quantized on the way.
+OriginalWeight original_weights(const ModelRecipe& base, RankContext& rank) {
+  if (!base.quantize) return {};
+  const auto checkpoint = std::make_shared<CheckpointDir>(base.path);
+  const bool turned = read_decoder_config(base.path).transposed_linears;
+  return [checkpoint, turned, &rank](const std::string& module) {
+    const Tensor stored = checkpoint->at(stored_weight_name(*checkpoint, module + ".weight"));
+    Tensor wide = Tensor::empty(rank.pool, stored.shape(), DType::f32, module);
+    ops::cast(stored, wide);
+    return turned ? transposed(wide, rank.pool) : wide;
+  };
+}
+
 }  // namespace
 
 DType compute_dtype_of(const std::string& name) {
@@ -54,7 +70,7 @@ AttachedAdapter open_adapter(Decoder& model, const ModelRecipe& base, const Adap
   if (recipe.path.empty()) {
     AdapterOptions options = recipe.options;
     options.base_model = base.path;
-    attached = attach_adapter(model, options, rank);
+    attached = attach_adapter(model, options, rank, original_weights(base, rank));
   } else {
     PeftAdapter adapter = read_peft_directory(recipe.path);
     require_agreement(recipe, adapter);
@@ -63,6 +79,26 @@ AttachedAdapter open_adapter(Decoder& model, const ModelRecipe& base, const Adap
   }
   for (const std::string& note : attached.notes) observer.message("note: " + note);
   return attached;
+}
+
+AdapterRecipe with_added_tokens(AdapterRecipe recipe, const DecoderConfig& config, int64_t rows) {
+  if (rows <= config.vocab_size || !recipe.path.empty()) return recipe;
+  AdapterOptions& options = recipe.options;
+  const auto add = [&](const std::string& table) {
+    if (is_module_to_save(options, table)) return;
+    auto& tables = options.trainable_token_indices;
+    const auto names_it = [&](const auto& entry) {
+      return entry.first.empty() ? table == config.names.embedding : table.ends_with(entry.first);
+    };
+    auto entry = std::ranges::find_if(tables, names_it);
+    if (entry == tables.end()) entry = tables.insert(tables.end(), {table, {}});
+    for (int64_t id = config.vocab_size; id < rows; ++id) {
+      if (!std::ranges::count(entry->second, id)) entry->second.push_back(id);
+    }
+  };
+  add(config.names.embedding);
+  if (!config.tied_head) add(config.names.head);
+  return recipe;
 }
 
 Decoder open_base(const ModelRecipe& base, RankContext& rank) {

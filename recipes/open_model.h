@@ -27,6 +27,10 @@ Decoder open_base(const ModelRecipe& base, RankContext& rank);
 AttachedAdapter open_adapter(Decoder& model, const ModelRecipe& base, const AdapterRecipe& recipe, RankContext& rank,
                              const Observer& observer);
 
+/// The section with the rows [config.vocab_size, rows) of embedding and head among its trainable_token_indices; as it
+/// is where modules_to_save has the embedding, or where it continues an adapter.
+AdapterRecipe with_added_tokens(AdapterRecipe recipe, const DecoderConfig& config, int64_t rows);
+
 /// What is trainable after opening.
 enum class Train : uint8_t { nothing, adapter, everything };
 

@@ -1,5 +1,8 @@
 // The rows of the section adapter. Their names and meanings are PEFT's.
 
+#include <array>
+#include <charconv>
+
 #include "nibble/recipes/recipe_values.h"
 
 namespace nibble::detail {
@@ -55,29 +58,89 @@ RecipeField pattern_field(std::string name, std::string values, Place<std::vecto
   return field;
 }
 
+// 16 of "pissa_niter_16"; 0: no such name
+int64_t iterations_of(const std::string& name) {
+  constexpr std::string_view kNiter = "pissa_niter_";
+  constexpr int64_t kMost = 1000;
+  if (!name.starts_with(kNiter)) return 0;
+  int64_t rounds = 0;
+  const char *begin = name.data() + kNiter.size(), *end = name.data() + name.size();
+  const auto [last, error] = std::from_chars(begin, end, rounds);
+  return error == std::errc() && last == end && rounds <= kMost ? std::max<int64_t>(rounds, 0) : 0;
+}
+
+constexpr std::array<std::pair<const char*, LoraInit>, 4> kNamedInits{{
+    {"gaussian", LoraInit::gaussian},
+    {"pissa", LoraInit::pissa},
+    {"olora", LoraInit::olora},
+    {"loftq", LoraInit::loftq},
+}};
+
 RecipeField init_field() {
-  const std::string values = "true | false | \"gaussian\"";
-  RecipeField field = bare_field("adapter.init_lora_weights", values,
-                                 {{"type", {"boolean", "string"}}, {"enum", {true, false, "gaussian"}}},
+  const std::string values = R"(true | false | "gaussian" | "pissa" | "pissa_niter_16" | "olora" | "loftq")";
+  RecipeField field = bare_field("adapter.init_lora_weights", values, {{"type", {"boolean", "string"}}},
                                  "how A and B start; true is PEFT's default, false is not neutral");
   field.read = [values](Recipe& recipe, const Json& value, const std::string& place) {
-    LoraInit& init = options(recipe).init_lora_weights;
-    if (value == true) {
-      init = LoraInit::standard;
-    } else if (value == false) {
-      init = LoraInit::random;
-    } else if (value == "gaussian") {
-      init = LoraInit::gaussian;
-    } else if (value == "pissa" || value == "loftq") {
-      throw UsageError(value.get<std::string>() + " does not exist yet", "use one of " + values, place);
-    } else {
-      refuse_value(place, values, value);
+    AdapterOptions& adapter = options(recipe);
+    if (value.is_boolean()) {
+      adapter.init_lora_weights = value.get<bool>() ? LoraInit::standard : LoraInit::random;
+      return;
     }
+    if (!value.is_string()) refuse_value(place, values, value);
+    const auto name = value.get<std::string>();
+    adapter.pissa_iterations = iterations_of(name);
+    if (adapter.pissa_iterations > 0) {
+      adapter.init_lora_weights = LoraInit::pissa;
+      return;
+    }
+    for (const auto& [known, init] : kNamedInits) {
+      if (name != known) continue;
+      adapter.init_lora_weights = init;
+      return;
+    }
+    for (const char* other : {"eva", "corda", "lora_ga", "mica", "orthogonal"}) {
+      if (name == other)
+        throw UsageError(name + " is a start that nibble does not make", "use one of " + values, place);
+    }
+    refuse_value(place, values, value);
   };
   field.write = [](Recipe& recipe) -> Json {
-    const LoraInit init = options(recipe).init_lora_weights;
-    if (init == LoraInit::gaussian) return "gaussian";
-    return init == LoraInit::standard;
+    const AdapterOptions& adapter = options(recipe);
+    if (adapter.pissa_iterations > 0) return "pissa_niter_" + std::to_string(adapter.pissa_iterations);
+    for (const auto& [name, init] : kNamedInits) {
+      if (adapter.init_lora_weights == init) return name;
+    }
+    return adapter.init_lora_weights == LoraInit::standard;
+  };
+  return field;
+}
+
+RecipeField tokens_field() {
+  const std::string values = "a list of token ids, or an object of such lists by table";
+  RecipeField field = bare_field("adapter.trainable_token_indices", values, {{"type", {"array", "object"}}},
+                                 "embedding rows that are trained; a tied head sees them too");
+  const auto read_ids = [values](const Json& list, const std::string& place) {
+    if (!list.is_array()) refuse_value(place, values, list);
+    std::vector<int64_t> ids;
+    for (const Json& id : list) ids.push_back(read_integer(id, place, values, 0, kAny));
+    return ids;
+  };
+  field.read = [read_ids](Recipe& recipe, const Json& value, const std::string& place) {
+    auto& tables = options(recipe).trainable_token_indices;
+    tables.clear();
+    if (!value.is_object()) {
+      tables.emplace_back("", read_ids(value, place));
+      return;
+    }
+    for (const auto& [table, ids] : value.items()) tables.emplace_back(table, read_ids(ids, place));
+  };
+  field.write = [](Recipe& recipe) -> Json {
+    const auto& tables = options(recipe).trainable_token_indices;
+    if (tables.empty()) return nullptr;
+    if (tables.size() == 1 && tables.front().first.empty()) return tables.front().second;
+    Json object = Json::object();
+    for (const auto& [table, ids] : tables) object[table] = ids;
+    return object;
   };
   return field;
 }
@@ -161,7 +224,7 @@ std::vector<RecipeField> adapter_fields() {
           [](Recipe& r) -> BiasTraining& { return options(r).bias; }, "which biases of the base are trained too"),
       flag_field(
           "adapter.lora_bias", [](Recipe& r) -> bool& { return options(r).lora_bias; }, "B has a bias"),
-      later_field("adapter.trainable_token_indices", "a list of token ids", "embedding rows that are trained"),
+      tokens_field(),
   };
   fields[1].decides_bits = false;  // what it holds is part of the base's fingerprint
   return fields;

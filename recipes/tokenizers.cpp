@@ -23,6 +23,16 @@ std::unique_ptr<ChatTemplate> open_chat_template(const std::string& name, const 
                    "data.template");
 }
 
+int64_t rows_for_tokenizer(const std::string& path, int64_t model_rows) {
+  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(path);
+  if (!tokenizer || tokenizer->vocab_size() <= model_rows) return model_rows;
+  if (tokenizer->vocab_size() - model_rows <= model_rows / 8) return tokenizer->vocab_size();
+  throw InputError(path,
+                   "the tokenizer has " + std::to_string(tokenizer->vocab_size()) + " tokens, the model only " +
+                       std::to_string(model_rows),
+                   "use the tokenizer that belongs to the model");
+}
+
 Encoder open_encoder(const std::string& path, const std::string& chat_template, int64_t vocab_size) {
   const std::shared_ptr<const Tokenizer> tokenizer = find_tokenizer(path);
   if (!tokenizer) return make_ids_encoder(vocab_size);

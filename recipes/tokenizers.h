@@ -18,6 +18,11 @@ std::unique_ptr<Tokenizer> find_tokenizer(const std::string& path);
 /// cannot be rendered yet) naming the built-in ones.
 std::unique_ptr<ChatTemplate> open_chat_template(const std::string& name, const Tokenizer& tokenizer);
 
+/// Rows that the embedding of a model with `model_rows` needs for the tokenizer at `path`: as many, or more where
+/// tokens were added to the tokenizer. Throws InputError when it has more than an eighth more: another model's
+/// tokenizer.
+int64_t rows_for_tokenizer(const std::string& path, int64_t model_rows);
+
 /// The encoder over the tokenizer at `path` and the template `chat_template` (may be ""); over token ids only where
 /// there is no tokenizer. vocab_size: of the model. Throws InputError when the tokenizer has more tokens than the
 /// model.

@@ -13,7 +13,7 @@ if [ ! -d "$checks" ]; then
 fi
 
 peft=(all-linear-rslora bias-lora_only dora layers-to-transform lora-default-targets modules-to-save qlora-nf4-dq
-  rank-and-alpha-pattern)
+  rank-and-alpha-pattern two-adapters-to-combine)
 python3 "$checks/check_families.py" "$assets/oracle-families"
 python3 "$checks/check_peft.py" "${peft[@]/#/$assets/oracle-peft/}"
 python3 "$checks/check_tokenizers.py" "$assets/oracle-tokenizers" | tail -n 1

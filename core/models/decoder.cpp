@@ -5,7 +5,6 @@
 
 #include "nibble/core/models/head_loss.h"
 #include "nibble/core/ops/elementwise.h"
-#include "nibble/core/ops/embedding.h"
 
 namespace nibble {
 
@@ -27,7 +26,8 @@ Tensor continued_positions(int64_t begin, int64_t count, MemoryPool& pool) {
 
 struct Decoder::Impl {
   DecoderConfig config;
-  std::shared_ptr<Parameter> embedding, positions;
+  Embedding embedding;
+  std::optional<Embedding> positions;
   std::vector<Block> blocks;
   DecoderHead head;
   std::vector<RotaryTable> rotary;
@@ -36,32 +36,28 @@ struct Decoder::Impl {
   BlockHooks* hooks = &none;
 
   Tensor embed(const Batch& batch, const Tensor& batch_positions, const StepContext& step) const;
-  void embed_backward(const Batch& batch, const Tensor& gradient);
+  void embed_backward(const Batch& batch, const Tensor& gradient, const StepContext& step);
   LayerContext context(const Batch& batch, const StepContext& step, const KvCache* cache);
   Tensor hidden(const Batch& batch, const StepContext& step, KvCache* cache);
-  bool embedding_trainable() const { return embedding->trainable || (positions && positions->trainable); }
+  bool embedding_trainable() const { return embedding.has_trainable() || (positions && positions->has_trainable()); }
   size_t lowest_trainable() const;
   double train(const Batch& batch, const StepContext& step, float gradient_scale);
 };
 
 Tensor Decoder::Impl::embed(const Batch& batch, const Tensor& batch_positions, const StepContext& step) const {
   Tensor x = Tensor::empty(step.pool(), {batch.ids.dim(0), config.width}, DType::f32, "embeddings");
-  ops::embedding_forward(batch.ids, embedding->value, config.embedding_scale, x);
+  embedding.forward(batch.ids, 0, config.embedding_scale, x, step);
   if (positions) {
     Tensor learned = Tensor::empty(step.pool(), x.shape(), DType::f32, "positions");
-    const Tensor table = positions->value.rows(config.position_offset, positions->value.dim(0));
-    ops::embedding_forward(batch_positions, table, 1.0f, learned);
+    positions->forward(batch_positions, config.position_offset, 1.0f, learned, step);
     ops::add(learned, x);
   }
   return x;
 }
 
-void Decoder::Impl::embed_backward(const Batch& batch, const Tensor& gradient) {
-  if (embedding->trainable) ops::embedding_backward(batch.ids, gradient, config.embedding_scale, embedding->gradient);
-  if (positions && positions->trainable) {
-    Tensor table = positions->gradient.rows(config.position_offset, positions->gradient.dim(0));
-    ops::embedding_backward(batch.positions, gradient, 1.0f, table);
-  }
+void Decoder::Impl::embed_backward(const Batch& batch, const Tensor& gradient, const StepContext& step) {
+  embedding.backward(batch.ids, 0, config.embedding_scale, gradient, step);
+  if (positions) positions->backward(batch.positions, config.position_offset, 1.0f, gradient, step);
 }
 
 LayerContext Decoder::Impl::context(const Batch& batch, const StepContext& step, const KvCache* cache) {
@@ -124,7 +120,7 @@ double Decoder::Impl::train(const Batch& batch, const StepContext& step, float g
     blocks[l].backward(gradient, layer_context, step, std::move(saved), l > lowest || embedding_trainable());
     hooks->after_backward(static_cast<int64_t>(l));
   }
-  embed_backward(batch, gradient);
+  if (embedding_trainable()) embed_backward(batch, gradient, step);
   return loss;
 }
 
@@ -133,10 +129,11 @@ Decoder::Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, con
   const Makers makers{make_linear, make_parameter};
   const TensorNames& names = config.names;
   const auto embedding = make_parameter(names.embedding + ".weight", {config.vocab_size, config.width});
-  std::shared_ptr<Parameter> positions;
+  Embedding tokens(names.embedding, embedding);
+  std::optional<Embedding> positions;
   if (!names.positions.empty()) {
-    positions =
-        make_parameter(names.positions + ".weight", {config.max_positions + config.position_offset, config.width});
+    positions.emplace(names.positions, make_parameter(names.positions + ".weight",
+                                                      {config.max_positions + config.position_offset, config.width}));
   }
   std::vector<Block> blocks;
   for (int64_t l = 0; l < config.layers; ++l) {
@@ -151,25 +148,31 @@ Decoder::Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, con
   std::vector<RotaryTable> rotary(config.rope.begin(), config.rope.end());
   const float softcap = config.logit_softcap;
   impl_ = std::shared_ptr<Impl>(new Impl{.config = std::move(config),
-                                         .embedding = embedding,
-                                         .positions = positions,
+                                         .embedding = std::move(tokens),
+                                         .positions = std::move(positions),
                                          .blocks = std::move(blocks),
                                          .head = {std::move(norm), std::move(head), softcap},
                                          .rotary = std::move(rotary)});
 }
 
 const DecoderConfig& Decoder::config() const { return impl_->config; }
+void Decoder::set_vocab_size(int64_t rows) { impl_->config.vocab_size = rows; }
 void Decoder::set_recompute(Recompute recompute) { impl_->recompute = recompute; }
 void Decoder::set_hooks(BlockHooks* hooks) { impl_->hooks = hooks ? hooks : &impl_->none; }
 
 void Decoder::visit(const ParameterVisitor& visitor) {
-  visitor(*impl_->embedding);
-  if (impl_->positions) visitor(*impl_->positions);
+  impl_->embedding.visit(visitor);
+  if (impl_->positions) impl_->positions->visit(visitor);
   for (Block& block : impl_->blocks) block.visit(visitor);
   impl_->head.norm.visit(visitor);
   impl_->head.linear.visit([&](Parameter& parameter) {
-    if (&parameter != impl_->embedding.get()) visitor(parameter);
+    if (&parameter != &impl_->embedding.table()) visitor(parameter);
   });
+}
+
+void Decoder::visit_embeddings(const std::function<void(Embedding&)>& visitor) {
+  visitor(impl_->embedding);
+  if (impl_->positions) visitor(*impl_->positions);
 }
 
 void Decoder::visit_linears(const std::function<void(Linear&)>& visitor) {

@@ -10,6 +10,7 @@
 #include "nibble/core/models/kv_cache.h"
 #include "nibble/core/nn/activation_store.h"
 #include "nibble/core/nn/block.h"
+#include "nibble/core/nn/embedding.h"
 #include "nibble/core/nn/hooks.h"
 #include "nibble/core/nn/makers.h"
 
@@ -21,6 +22,8 @@ class Decoder {
           RankContext& rank);
 
   const DecoderConfig& config() const;
+  /// After the embedding and the head have got another number of rows.
+  void set_vocab_size(int64_t rows);
   void set_recompute(Recompute recompute);
   void set_hooks(BlockHooks* hooks);
 
@@ -28,6 +31,8 @@ class Decoder {
   void visit(const ParameterVisitor& visitor);
   /// Every Linear in module order, the head last (a tied head included).
   void visit_linears(const std::function<void(Linear&)>& visitor);
+  /// The tokens' embedding, then that of the positions where they are learned.
+  void visit_embeddings(const std::function<void(Embedding&)>& visitor);
 
   /// An empty cache for a document of this model, in the step's compute dtype.
   KvCache make_cache(const StepContext& step) const;

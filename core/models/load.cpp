@@ -158,25 +158,39 @@ Decoder plan_decoder(const DecoderConfig& config, RankContext& rank) {
   return Decoder(config, dense_maker(config, parameter), parameter, rank);
 }
 
+namespace {
+
+std::unordered_set<const Parameter*> adapter_parameters(Decoder& decoder) {
+  std::unordered_set<const Parameter*> found;
+  const ParameterVisitor note = [&](Parameter& parameter) { found.insert(&parameter); };
+  decoder.visit_linears([&](Linear& linear) {
+    if (linear.adapter()) linear.adapter()->visit(note);
+  });
+  decoder.visit_embeddings([&](Embedding& embedding) {
+    if (embedding.adapter()) embedding.adapter()->visit(note);
+  });
+  return found;
+}
+
+}  // namespace
+
 void make_trainable(Decoder& decoder, RankContext& rank) {
-  std::unordered_set<const Parameter*> of_adapters;
   decoder.visit_linears([&](Linear& linear) {
     if (!linear.weight().parameter()) {
       throw UsageError("the weight of " + linear.name() + " is packed and cannot be trained",
                        "add an adapter, or load the model without quantization");
     }
-    if (linear.adapter()) linear.adapter()->visit([&](Parameter& parameter) { of_adapters.insert(&parameter); });
   });
+  const auto of_adapters = adapter_parameters(decoder);
   decoder.visit([&](Parameter& parameter) {
     if (!of_adapters.contains(&parameter) && !parameter.trainable) parameter.make_trainable(rank.pool);
   });
 }
 
 std::vector<NamedTensor> state_dict(Decoder& decoder) {
-  std::unordered_set<const Parameter*> of_adapters;
+  const auto of_adapters = adapter_parameters(decoder);
   std::vector<NamedTensor> packed;
   decoder.visit_linears([&](Linear& linear) {
-    if (linear.adapter()) linear.adapter()->visit([&](Parameter& parameter) { of_adapters.insert(&parameter); });
     if (linear.weight().parameter()) return;
     for (NamedTensor& part : linear.weight().parts()) packed.push_back(std::move(part));
   });

@@ -288,7 +288,10 @@ TEST_F(AttachTest, WhatDoesNotFitIsToldOrRefused) {
 
   adapter = good;
   adapter.tensors["model.embed_tokens.lora_embedding_A"] = Tensor::zeros(pool, {4, 512}, DType::f32);
-  EXPECT_THAT(refusal(adapter), HasSubstr("not supported"));
+  EXPECT_THAT(refusal(adapter), HasSubstr("lora_embedding_B has shape [], the model needs [64, 4]"));
+  adapter = good;
+  adapter.tensors["model.embed_tokens.token_adapter.trainable_tokens_delta"] = Tensor::zeros(pool, {1, 64}, DType::f32);
+  EXPECT_THAT(refusal(adapter), HasSubstr("not there or not said"));
   adapter = good;
   adapter.tensors["model.norm.weight"] = Tensor::zeros(pool, {64}, DType::f32);
   EXPECT_THAT(refusal(adapter), HasSubstr("modules_to_save"));

@@ -130,4 +130,15 @@ inline double largest_difference(const std::vector<float>& got, const std::files
   return worst;
 }
 
+/// Largest difference of two lists of the same length.
+inline double largest_distance(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double worst = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const double difference = std::abs(double{a[i]} - b[i]);
+    worst = difference <= worst ? worst : difference;  // a NaN counts
+  }
+  return worst;
+}
+
 }  // namespace nibble::test

@@ -183,8 +183,10 @@ TEST_F(PeftDirectoryTest, ConfigsThatCannotBeHonoredAreRefused) {
   EXPECT_THAT(refusal("{"), HasSubstr("the config:1:"));
   EXPECT_THAT(refusal("[]"), HasSubstr("no JSON object"));
   EXPECT_THAT(refusal(R"({"peft_type": "IA3"})"), HasSubstr("peft_type is \"IA3\""));
-  EXPECT_THAT(refusal(R"({"init_lora_weights": "pissa"})"), HasSubstr("changes the base weights"));
-  EXPECT_THAT(refusal(R"({"trainable_token_indices": [1]})"), HasSubstr("trainable_token_indices"));
+  EXPECT_THAT(refusal(R"({"init_lora_weights": "corda"})"), HasSubstr("changes the base weights"));
+  EXPECT_THAT(refusal(R"({"init_lora_weights": "pissa_niter_x"})"), HasSubstr("write pissa_niter_16"));
+  EXPECT_THAT(refusal(R"({"trainable_token_indices": ["a"]})"), HasSubstr("trainable_token_indices"));
+  EXPECT_THAT(refusal(R"({"ensure_weight_tying": true})"), HasSubstr("ensure_weight_tying"));
   EXPECT_THAT(refusal(R"({"layer_replication": [[0, 4]]})"), HasSubstr("layer_replication"));
   EXPECT_THAT(refusal(R"({"r": "8"})"), HasSubstr("r is no whole number"));
   EXPECT_THAT(refusal(R"({"r": 0})"), HasSubstr("r is 0"));

@@ -1,0 +1,104 @@
+#include "nibble/adapters/new_adapter.h"
+
+#include <cmath>
+
+#include "nibble/adapters/dora.h"
+#include "nibble/adapters/embedding_lora.h"
+#include "nibble/adapters/lora.h"
+#include "nibble/adapters/target_modules.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/ops/elementwise.h"
+
+namespace nibble {
+
+std::shared_ptr<Parameter> make_parameter(const std::string& name, Tensor value, bool trainable, MemoryPool& pool) {
+  auto made = std::make_shared<Parameter>();
+  made->name = name;
+  made->value = std::move(value);
+  made->trainable = trainable;
+  if (trainable) made->gradient = Tensor::zeros(pool, made->value.shape(), DType::f32, name);
+  return made;
+}
+
+/// Uniform in +-bound; zero for bound 0.
+void NewAdapter::fill(Tensor& value, const std::string& name, double bound) const {
+  const auto limit = static_cast<float>(bound);
+  if (bound > 0) ops::fill_uniform(value, -limit, limit, rank_.seed, module_key(name));
+  if (bound <= 0) value.zero();
+}
+
+LowRankFactors NewAdapter::plain_start(const Linear& linear, int64_t r) const {
+  const std::string a_name = lora_a_name(linear.name()), b_name = lora_b_name(linear.name());
+  LowRankFactors made{Tensor::empty(rank_.pool, {r, linear.in_features()}, DType::f32, a_name),
+                      Tensor::empty(rank_.pool, {linear.out_features(), r}, DType::f32, b_name)};
+  if (options_.init_lora_weights == LoraInit::gaussian) {
+    ops::fill_normal(made.a, static_cast<float>(1 / static_cast<double>(r)), rank_.seed, module_key(a_name));
+  } else {
+    fill(made.a, a_name, 1 / std::sqrt(static_cast<double>(linear.in_features())));
+  }
+  const bool random_b = options_.init_lora_weights == LoraInit::random;
+  fill(made.b, b_name, random_b ? 1 / std::sqrt(static_cast<double>(r)) : 0);
+  return made;
+}
+
+std::unique_ptr<Adapter> NewAdapter::make(Linear& linear) {
+  const std::string& module = linear.name();
+  const int64_t r = rank_of(options_, module);
+  const double scaling = lora_scaling(options_, module, r);
+  MemoryPool& pool = rank_.pool;
+  LowRankFactors start;
+  if (takes_from_base(options_.init_lora_weights)) {
+    const Tensor w = linear.weight().dequantize(0, linear.out_features(), pool);
+    start = initial_factors(options_, module, w, r, scaling, rank_.seed, pool);
+    take_from_base(linear, start, scaling, pool);
+    if (options_.pissa_iterations > 0) random_starts_[module] = {start.a.clone(pool), start.b.clone(pool)};
+  } else if (options_.init_lora_weights == LoraInit::loftq) {
+    if (linear.weight().parameter() || !original_) {
+      throw UsageError("init_lora_weights \"loftq\" starts from what rounding to 4 bits lost, and " + module +
+                           " was not rounded here",
+                       "give the 16-bit model with model.quantize nf4", "adapter");
+    }
+    start = loftq_factors(linear, original_(module), r, pool);
+  } else {
+    start = plain_start(linear, r);
+  }
+  std::shared_ptr<Parameter> bias;
+  if (options_.lora_bias) {
+    const std::string name = lora_b_bias_name(module);
+    Tensor value = Tensor::empty(pool, {linear.out_features()}, DType::f32, name);
+    fill(value, name, options_.init_lora_weights == LoraInit::random ? 1 / std::sqrt(static_cast<double>(r)) : 0);
+    bias = make_parameter(name, value, true, pool);
+  }
+  auto lora = std::make_unique<LoraAdapter>(module, LoraSettings{scaling, static_cast<float>(options_.lora_dropout)},
+                                            make_parameter(lora_a_name(module), start.a, true, pool),
+                                            make_parameter(lora_b_name(module), start.b, true, pool), bias);
+  if (!options_.use_dora) return lora;
+  const Tensor magnitude = Tensor::planned({linear.out_features()}, DType::f32);
+  return std::make_unique<DoraAdapter>(module, std::move(lora),
+                                       make_parameter(dora_magnitude_name(module), magnitude, true, pool),
+                                       linear.weight(), pool);
+}
+
+std::unique_ptr<EmbeddingAdapter> NewAdapter::make(const Embedding& embedding) const {
+  const std::string& module = embedding.name();
+  const Tensor& table = embedding.table().value;
+  MemoryPool& pool = rank_.pool;
+  if (options_.lora_bias) throw UsageError("lora_bias and LoRA on " + module + " exclude each other", "choose one");
+  if (options_.init_lora_weights == LoraInit::loftq) {
+    throw UsageError("init_lora_weights \"loftq\" has no meaning for " + module, "leave it out of target_modules");
+  }
+  const int64_t r = rank_of(options_, module);
+  const std::string a_name = embedding_a_name(module), b_name = embedding_b_name(module);
+  Tensor a = Tensor::zeros(pool, {r, table.dim(0)}, DType::f32, a_name);
+  Tensor b = Tensor::empty(pool, {table.dim(1), r}, DType::f32, b_name);
+  ops::fill_normal(b, 1.0f, rank_.seed, module_key(b_name));
+  if (options_.init_lora_weights == LoraInit::random) ops::fill_normal(a, 1.0f, rank_.seed, module_key(a_name));
+  std::shared_ptr<Parameter> magnitude;
+  if (options_.use_dora) {
+    magnitude = make_parameter(dora_magnitude_name(module), Tensor::planned({table.dim(1)}, DType::f32), true, pool);
+  }
+  return std::make_unique<EmbeddingLora>(lora_scaling(options_, module, r), make_parameter(a_name, a, true, pool),
+                                         make_parameter(b_name, b, true, pool), magnitude, table, pool);
+}
+
+}  // namespace nibble

@@ -1,0 +1,81 @@
+// nibble combine: several adapters into one.
+
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "nibble/adapters/combine.h"
+#include "nibble/cli/commands.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/comm/local_rank.h"
+
+namespace nibble::cli {
+
+namespace {
+
+struct Flags {
+  std::vector<std::string> adapters;
+  std::vector<double> weights;
+  std::string method = "svd", majority = "total", out;
+  CombineOptions options;
+  bool force = false, json = false;
+};
+
+void run(Flags flags) {
+  if (flags.weights.size() != flags.adapters.size()) {
+    throw UsageError("there are " + std::to_string(flags.adapters.size()) + " adapters and " +
+                         std::to_string(flags.weights.size()) + " weights",
+                     "give each --adapter its --weight");
+  }
+  set_combine_method(flags.method, flags.options);
+  flags.options.by_count = flags.majority == "frequency";
+  LocalRank rank;
+  std::vector<PeftAdapter> adapters;
+  for (const std::string& directory : flags.adapters) adapters.push_back(read_peft_directory(directory));
+  std::vector<CombineSource> sources;
+  for (size_t i = 0; i < adapters.size(); ++i) sources.push_back({&adapters[i], flags.weights[i]});
+  const CombinedAdapter made = combine_adapters(sources, flags.options, rank.context().pool);
+  write_peft_directory(flags.out, made.options, made.tensors, flags.force);
+  const size_t modules = made.tensors.size() / 2;
+  if (flags.json) {
+    const nlohmann::ordered_json said = {{"modules", modules}, {"r", made.options.r}};
+    std::printf("%s\n", said.dump().c_str());
+    return;
+  }
+  std::printf("combined %zu adapters into %s: %zu modules, rank %lld\n", adapters.size(), flags.out.c_str(), modules,
+              static_cast<long long>(made.options.r));
+}
+
+}  // namespace
+
+void add_combine_command(Command& nibble) {
+  auto flags = std::make_shared<Flags>();
+  Command command = nibble.subcommand("combine", "Make one adapter of several, as PEFT's add_weighted_adapter");
+  command.option("--adapter", flags->adapters, "PEFT adapter directory; once for each").required();
+  command.option("--weight", flags->weights, "Its weight, in the same order; may be negative").required();
+  command
+      .option(
+          "--method", flags->method,
+          "linear (on A and B: not the sum of the changes), cat (exactly the sum, ranks add up), svd (the sum brought "
+          "to --rank), ties, dare_linear, dare_ties, magnitude_prune; these four also with _svd")
+      .one_of({"linear", "cat", "svd", "ties", "ties_svd", "dare_linear", "dare_linear_svd", "dare_ties",
+               "dare_ties_svd", "magnitude_prune", "magnitude_prune_svd"})
+      .shows_default();
+  command.option("--density", flags->options.density, "Share of elements kept, for ties, dare and magnitude_prune")
+      .between(0, 1);
+  command.option("--rank", flags->options.rank, "Rank of the result with svd (default: the largest of the sources)")
+      .at_least(1);
+  command.option("--majority-sign", flags->majority, "How ties elects a sign: by the sums or by counting")
+      .one_of({"total", "frequency"})
+      .shows_default();
+  command.option("--seed", flags->options.seed, "Decides what dare drops");
+  command.option("--out", flags->out, "Directory to write").required();
+  command.flag("--force", flags->force, "Replace an existing directory");
+  command.flag("--json", flags->json, "One JSON object on stdout");
+  command.footer(
+      "Example: nibble combine --adapter runs/poems/adapter --weight 0.7 --adapter runs/prose/adapter --weight 0.3 "
+      "--method cat --out both");
+  command.run([flags] { run(*flags); });
+}
+
+}  // namespace nibble::cli

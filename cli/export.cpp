@@ -1,0 +1,68 @@
+// nibble export: models and adapters for other programs.
+
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "nibble/cli/commands.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/recipes/export_gguf.h"
+
+namespace nibble::cli {
+
+namespace {
+
+struct Flags {
+  GgufRequest request;
+  std::string format = "gguf", type = "bf16";
+  bool no_tokenizer = false, json = false;
+};
+
+void run(Flags flags) {
+  flags.request.type = gguf_type_of(flags.type);
+  flags.request.tokenizer = !flags.no_tokenizer;
+  if (flags.request.adapter_only && flags.request.adapter.empty()) {
+    throw UsageError("--adapter-only without --adapter", "name the adapter");
+  }
+  LocalRank rank;
+  const GgufReport report = export_gguf(flags.request, rank.context());
+  if (flags.json) {
+    const nlohmann::ordered_json said = {{"architecture", report.architecture},
+                                         {"tensors", report.tensors},
+                                         {"bytes", report.bytes},
+                                         {"kept_in_f16", report.fallbacks}};
+    std::printf("%s\n", said.dump().c_str());
+    return;
+  }
+  std::printf("wrote %s: %s, %lld tensors, %.1f MB\n", flags.request.out.c_str(), report.architecture.c_str(),
+              static_cast<long long>(report.tensors), static_cast<double>(report.bytes) / 1e6);
+  if (report.fallbacks > 0) {
+    std::printf("%lld matrices are in f16: their rows are no multiple of 32\n",
+                static_cast<long long>(report.fallbacks));
+  }
+}
+
+}  // namespace
+
+void add_export_command(Command& nibble) {
+  auto flags = std::make_shared<Flags>();
+  GgufRequest& request = flags->request;
+  Command command = nibble.subcommand("export", "Write a model, or an adapter, as a GGUF file for llama.cpp");
+  command.option("--model", request.model, "Hugging Face model directory, 16/32-bit or 4-bit").required();
+  command.option("--adapter", request.adapter, "PEFT adapter directory, merged in");
+  command.flag("--adapter-only", request.adapter_only, "Write the adapter by itself (llama.cpp's --lora)");
+  command.option("--format", flags->format, "Kind of file").one_of({"gguf"}).shows_default();
+  command.option("--out", request.out, "File to write").required();
+  command.option("--type", flags->type, "Type of the matrices: f32, f16, bf16, q8_0, q4_0")
+      .one_of({"f32", "f16", "bf16", "q8_0", "q4_0"})
+      .shows_default();
+  command.flag("--no-tokenizer", flags->no_tokenizer, "Leave the tokenizer out");
+  command.flag("--force", request.force, "Replace an existing file");
+  command.flag("--json", flags->json, "One JSON object on stdout");
+  command.footer(
+      "Example: nibble export --model llama --adapter runs/mine/adapter --format gguf --type q8_0 --out m.gguf");
+  command.run([flags] { run(*flags); });
+}
+
+}  // namespace nibble::cli

@@ -1,0 +1,71 @@
+#include "nibble/core/models/resize.h"
+
+#include <cstring>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/ops/elementwise.h"
+
+namespace nibble {
+
+namespace {
+
+/// table [V, ...] with rows up to `count`, the new ones the mean of the old.
+Tensor grown(const Tensor& table, int64_t count, MemoryPool& pool, const std::string& name) {
+  const int64_t old = table.dim(0), width = table.numel() / old;
+  std::vector<double> sums(static_cast<size_t>(width), 0.0);
+  for (int64_t begin = 0; begin < old; begin += 1024) {
+    const Tensor part = table.rows(begin, std::min(begin + 1024, old));
+    Tensor wide = Tensor::empty(pool, part.shape(), DType::f32, name);
+    ops::cast(part, wide);
+    const std::span<const float> values = wide.span<const float>();
+    for (size_t i = 0; i < values.size(); ++i) sums[i % static_cast<size_t>(width)] += values[i];
+  }
+  Tensor mean = Tensor::empty(pool, {width}, DType::f32, name);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    mean.data<float>()[i] = static_cast<float>(sums[i] / static_cast<double>(old));
+  }
+  Shape shape = table.shape();
+  shape[0] = count;
+  Tensor made = Tensor::empty(pool, shape, table.dtype(), name);
+  std::memcpy(made.mutable_raw(), table.raw(), table.bytes());
+  Tensor row = Tensor::empty(pool, {width}, table.dtype(), name);
+  ops::cast(mean, row);
+  for (int64_t i = old; i < count; ++i) {
+    std::memcpy(made.mutable_raw() + static_cast<size_t>(i) * row.bytes(), row.raw(), row.bytes());
+  }
+  return made;
+}
+
+void grow(Parameter& parameter, int64_t count, MemoryPool& pool) {
+  NIBBLE_CHECK(!parameter.trainable, parameter.name + " is resized before it is trained");
+  parameter.value = grown(parameter.value, count, pool, parameter.name);
+}
+
+}  // namespace
+
+void resize_vocabulary(Decoder& decoder, int64_t rows, RankContext& rank) {
+  const int64_t old = decoder.config().vocab_size;
+  if (rows == old) return;
+  if (rows < old) {
+    throw UsageError("the vocabulary cannot shrink from " + std::to_string(old) + " to " + std::to_string(rows),
+                     "leave the embedding as it is; it may be larger than the tokenizer");
+  }
+  const std::string head = decoder.config().names.head;
+  Parameter* table = nullptr;
+  decoder.visit_embeddings([&](Embedding& embedding) {
+    if (!table) table = &embedding.table();
+  });
+  decoder.visit_linears([&](Linear& linear) {
+    if (linear.name() != head) return;
+    Parameter* weight = linear.weight().parameter();
+    if (!weight) {
+      throw UsageError("the head is packed in 4 bits and cannot get more rows", "keep it in 16 bits (skip_modules)");
+    }
+    if (weight != table) grow(*weight, rows, rank.pool);
+    if (linear.bias()) grow(*linear.bias(), rows, rank.pool);
+  });
+  grow(*table, rows, rank.pool);
+  decoder.set_vocab_size(rows);
+}
+
+}  // namespace nibble

@@ -1,0 +1,35 @@
+#include "nibble/core/nn/embedding.h"
+
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/core/ops/embedding.h"
+
+namespace nibble {
+
+void Embedding::forward(const Tensor& ids, int64_t offset, float scale, Tensor& x, const StepContext& step) const {
+  const Tensor table = table_->value.rows(offset, table_->value.dim(0));
+  ops::embedding_forward(ids, table, adapter_ ? 1.0f : scale, x);
+  if (!adapter_) return;
+  adapter_->forward(ids, table, x, step);
+  if (scale != 1.0f) ops::scale(x, scale);
+}
+
+void Embedding::backward(const Tensor& ids, int64_t offset, float scale, const Tensor& gradient,
+                         const StepContext& step) {
+  if (table_->trainable) {
+    Tensor sums = table_->gradient.rows(offset, table_->gradient.dim(0));
+    ops::embedding_backward(ids, gradient, scale, sums);
+  }
+  if (!adapter_ || !adapter_->trainable()) return;
+  const Tensor table = table_->value.rows(offset, table_->value.dim(0));
+  if (scale == 1.0f) return adapter_->backward(ids, table, gradient, step);
+  Tensor scaled = gradient.clone(step.pool());
+  ops::scale(scaled, scale);
+  adapter_->backward(ids, table, scaled, step);
+}
+
+void Embedding::visit(const ParameterVisitor& visitor) {
+  visitor(*table_);
+  if (adapter_) adapter_->visit(visitor);
+}
+
+}  // namespace nibble
