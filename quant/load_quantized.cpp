@@ -9,6 +9,7 @@
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/quant/bnb_layout.h"
+#include "nibble/quant/int8_layout.h"
 #include "nibble/quant/nf4_weight.h"
 #include "nibble/quant/quantization_config.h"
 
@@ -59,7 +60,33 @@ std::unique_ptr<LinearWeight> quantized(LinearWeight& dense, const std::string& 
 
 bool is_four_bit(const CheckpointDir& checkpoint) {
   const std::string place = (checkpoint.path() / "config.json").string();
-  return read_quantization_config(parse_json(checkpoint.config_text(), place), place).has_value();
+  const nlohmann::json config = parse_json(checkpoint.config_text(), place);
+  return !is_eight_bit(config, place) && read_quantization_config(config, place).has_value();
+}
+
+// Widened to f32, in the orientation that the family stores.
+std::unique_ptr<LinearWeight> widened(const CheckpointDir& checkpoint, const std::string& stored,
+                                      const std::string& module, const Shape& shape, MemoryPool& pool) {
+  Tensor matrix = read_int8(checkpoint, stored, pool);
+  if (matrix.shape() != shape) {
+    throw InputError(checkpoint.file_of(stored) + ": " + stored,
+                     "is an 8-bit matrix " + to_string(matrix.shape()) + ", config.json makes it " + to_string(shape),
+                     "check that config.json belongs to these weights");
+  }
+  const DecoderConfig config = read_decoder_config(checkpoint.path());
+  const bool transposed = config.transposed_linears && module != config.names.head;
+  if (transposed) {
+    Tensor turned = Tensor::empty(pool, {shape[1], shape[0]}, DType::f32, stored);
+    for (int64_t out = 0; out < shape[0]; ++out) {
+      for (int64_t in = 0; in < shape[1]; ++in) {
+        turned.data<float>()[in * shape[0] + out] = matrix.data<const float>()[out * shape[1] + in];
+      }
+    }
+    matrix = turned;
+  }
+  const auto parameter =
+      std::make_shared<Parameter>(Parameter{.name = module + ".weight", .value = matrix, .gradient = {}});
+  return std::make_unique<DenseWeight>(parameter, transposed);
 }
 
 }  // namespace
@@ -82,13 +109,16 @@ LoadOptions load_quantized(RankContext& rank, const std::optional<QuantizeOnLoad
         taken->insert(stored);
         return mapped(checkpoint, stored, weight, shape, pool);
       }
-      std::unique_ptr<LinearWeight> made = dense(module, shape);
+      const bool eight_bit = is_int8(checkpoint, stored);
+      if (eight_bit) taken->insert(stored);
+      std::unique_ptr<LinearWeight> made =
+          eight_bit ? widened(checkpoint, stored, module, shape, pool) : dense(module, shape);
       if (!skip || skip->skips(module)) return made;
       return quantized(*made, weight, quantize->codec, pool);
     };
   };
   options.expects = [taken](const std::string& tensor) {
-    if (taken->contains(tensor)) return true;
+    if (taken->contains(tensor) || taken->contains(int8_weight_of(tensor))) return true;
     const size_t suffix = tensor.find(".weight.");
     return suffix != std::string::npos && is_quantization_part(tensor) && taken->contains(tensor.substr(0, suffix + 7));
   };

@@ -53,6 +53,14 @@ class Values {
 
 }  // namespace
 
+bool is_eight_bit(const nlohmann::json& config, const std::string& place) {
+  const auto found = config.is_object() ? config.find(kKey) : config.end();
+  if (!config.is_object() || found == config.end() || !found->is_object()) return false;
+  const Values values(*found, place);
+  return values.text("quant_method", "bitsandbytes") == "bitsandbytes" &&
+         (values.flag("load_in_8bit") || values.flag("_load_in_8bit"));
+}
+
 std::optional<QuantizationConfig> read_quantization_config(const nlohmann::json& config, const std::string& place) {
   const auto found = config.is_object() ? config.find(kKey) : config.end();
   if (!config.is_object() || found == config.end() || found->is_null()) return std::nullopt;
@@ -64,7 +72,7 @@ std::optional<QuantizationConfig> read_quantization_config(const nlohmann::json&
                      "use the 16-bit model, or one quantized by bitsandbytes in 4 bits");
   }
   if (values.flag("load_in_8bit") || values.flag("_load_in_8bit")) {
-    throw InputError(place, "the model is quantized to 8 bits, which nibble cannot read",
+    throw InputError(place, "the model is quantized to 8 bits: it can be loaded, but not quantized or merged into",
                      "use the 16-bit model, or one quantized by bitsandbytes in 4 bits");
   }
   if (!values.flag("load_in_4bit") && !values.flag("_load_in_4bit")) return std::nullopt;

@@ -19,6 +19,9 @@ struct QuantizationConfig {
   std::optional<std::vector<std::string>> skip_modules;  ///< llm_int8_skip_modules; absent means the head
 };
 
+/// Whether config["quantization_config"] is that of an LLM.int8 model. `place` names config.json in errors.
+bool is_eight_bit(const nlohmann::json& config, const std::string& place);
+
 /// Reads config["quantization_config"]; nothing when there is none. `place` names config.json in errors. InputError
 /// when it is of another method than bitsandbytes, 8-bit, or a value has the wrong type.
 std::optional<QuantizationConfig> read_quantization_config(const nlohmann::json& config, const std::string& place);

@@ -1,5 +1,6 @@
 #include "nibble/core/models/config_reader.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -33,18 +34,31 @@ ConfigReader::ConfigReader(const json& object, std::string place, std::string pa
 }
 
 void ConfigReader::fail(std::string_view key, const std::string& reason, const std::string& remedy) const {
-  throw InputError(place_, path_ + std::string(key) + " " + reason, remedy);
+  throw InputError(place_, path_ + std::string(spelled(key)) + " " + reason, remedy);
+}
+
+std::string_view ConfigReader::spelled(std::string_view key) const {
+  const std::string_view first = key.substr(0, key.find('|'));
+  std::string_view null;
+  for (std::string_view rest = key; !rest.empty();) {
+    const size_t end = std::min(rest.find('|'), rest.size());
+    const auto found = object_->find(rest.substr(0, end));
+    if (found != object_->end() && !found->is_null()) return rest.substr(0, end);
+    if (found != object_->end() && null.empty()) null = rest.substr(0, end);
+    rest = rest.substr(std::min(end + 1, rest.size()));
+  }
+  return null.empty() ? first : null;
 }
 
 const json* ConfigReader::find(std::string_view key) const {
-  const auto found = object_->find(key);
+  const auto found = object_->find(spelled(key));
   return found == object_->end() || found->is_null() ? nullptr : &*found;
 }
 
 bool ConfigReader::has(std::string_view key) const { return find(key) != nullptr; }
 
 bool ConfigReader::is_null(std::string_view key) const {
-  const auto found = object_->find(key);
+  const auto found = object_->find(spelled(key));
   return found != object_->end() && found->is_null();
 }
 
@@ -94,6 +108,21 @@ std::vector<std::string> ConfigReader::texts(std::string_view key) const {
   for (const json& entry : *value) {
     if (!entry.is_string()) fail(key, "holds " + shown(entry) + ", not a text");
     made.push_back(entry.get<std::string>());
+  }
+  return made;
+}
+
+std::vector<double> ConfigReader::numbers(std::string_view key, double low, double high) const {
+  const json* value = find(key);
+  if (!value) return {};
+  if (!value->is_array()) fail(key, "is " + shown(*value) + ", not a list");
+  std::vector<double> made;
+  for (const json& entry : *value) {
+    if (!entry.is_number()) fail(key, "holds " + shown(entry) + ", not a number");
+    made.push_back(entry.get<double>());
+    if (!(made.back() >= low && made.back() <= high)) {
+      fail(key, "holds " + shown(entry) + ", allowed are " + shown(low) + " to " + shown(high));
+    }
   }
   return made;
 }

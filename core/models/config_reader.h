@@ -10,7 +10,8 @@
 namespace nibble {
 
 /// One JSON object of a config.json. A value of the wrong type or out of bounds is an InputError naming place and key;
-/// null counts as absent unless said otherwise.
+/// null counts as absent unless said otherwise. A key may be several spellings, "n_head|num_attention_heads": the first
+/// that is there counts, errors name it (or the first of all).
 class ConfigReader {
  public:
   /// path: of the object in the file, "" or "rope_parameters."
@@ -24,6 +25,8 @@ class ConfigReader {
   bool boolean(std::string_view key, bool absent) const;
   std::string text(std::string_view key, std::string_view absent) const;
   std::vector<std::string> texts(std::string_view key) const;
+  /// A list of numbers in [low, high]; empty when absent.
+  std::vector<double> numbers(std::string_view key, double low, double high) const;
   /// One id or a list of them; empty when absent.
   std::vector<int32_t> ids(std::string_view key) const;
   /// The object under `key`; absent and null give nothing.
@@ -33,6 +36,8 @@ class ConfigReader {
   [[noreturn]] void fail(std::string_view key, const std::string& reason, const std::string& remedy = "") const;
 
  private:
+  /// The spelling of `key` that is in the file.
+  std::string_view spelled(std::string_view key) const;
   const nlohmann::json* find(std::string_view key) const;
 
   const nlohmann::json* object_;

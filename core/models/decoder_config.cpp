@@ -1,12 +1,16 @@
 #include "nibble/core/models/decoder_config.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
+#include "nibble/core/base/bfloat16.h"
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/models/config_reader.h"
 #include "nibble/core/models/families.h"
+#include "nibble/core/models/rope_reader.h"
 
 namespace nibble {
 
@@ -36,14 +40,19 @@ Value choose(const ConfigReader& reader, std::string_view key, const std::string
 }
 
 constexpr Named<ops::Activation> kActivations[] = {
-    {"silu", ops::Activation::silu},           {"swish", ops::Activation::silu},
-    {"gelu", ops::Activation::gelu_erf},       {"gelu_new", ops::Activation::gelu_tanh},
-    {"gelu_fast", ops::Activation::gelu_tanh}, {"gelu_pytorch_tanh", ops::Activation::gelu_tanh},
+    {"silu", ops::Activation::silu},
+    {"swish", ops::Activation::silu},
+    {"gelu", ops::Activation::gelu_erf},
+    {"gelu_new", ops::Activation::gelu_tanh},
+    {"gelu_fast", ops::Activation::gelu_tanh},
+    {"gelu_pytorch_tanh", ops::Activation::gelu_tanh},
+    {"gelu_accurate", ops::Activation::gelu_tanh},
+    {"gelu_python", ops::Activation::gelu_erf},
+    {"gelu_python_tanh", ops::Activation::gelu_tanh},
+    {"quick_gelu", ops::Activation::gelu_sigmoid},
     {"relu", ops::Activation::relu},
+    {"relu2", ops::Activation::relu_squared},
 };
-
-constexpr Named<RopeScaling> kRopeTypes[] = {
-    {"default", RopeScaling::none}, {"linear", RopeScaling::linear}, {"llama3", RopeScaling::llama3}};
 
 constexpr Named<bool> kLayerTypes[] = {{"full_attention", false}, {"sliding_attention", true}};
 
@@ -51,6 +60,7 @@ void read_sizes(const ConfigReader& file, const Family& family, DecoderConfig& c
   const ConfigKeys& keys = family.keys;
   config.vocab_size = file.integer("vocab_size", 1, kMaxVocabulary);
   config.width = file.integer(keys.width, 1, kMaxWidth);
+  config.embedding_width = config.width;
   config.layers = file.integer(keys.layers, 1, kMaxLayers);
   config.heads = file.integer(keys.heads, 1, kMaxWidth);
   config.mlp_width = file.integer(keys.mlp_width, 1, kMaxWidth,
@@ -72,51 +82,8 @@ void read_sizes(const ConfigReader& file, const Family& family, DecoderConfig& c
   if (config.heads * config.head_size > kMaxWidth) file.fail("head_dim", "is too large for so many heads");
 }
 
-RopeConfig read_rope(const ConfigReader& file, const ConfigReader* scaling, const Family& family,
-                     const DecoderConfig& config) {
-  RopeConfig rope;
-  const ConfigKeys& keys = family.keys;
-  double share = file.number(keys.rotary_share, 1e-3, 1, family.rotary_share);
-  rope.base = file.number(keys.rope_base, 1, 1e12, family.rope_base);
-  if (scaling) {
-    share = scaling->number("partial_rotary_factor", 1e-3, 1, share);
-    rope.base = scaling->number("rope_theta", 1, 1e12, rope.base);
-    const std::string_view key = scaling->has("rope_type") ? "rope_type" : "type";
-    rope.scaling = choose(*scaling, key, scaling->text(key, "default"), kRopeTypes);
-  }
-  rope.size = static_cast<int64_t>(static_cast<double>(config.head_size) * share);
-  if (rope.size < 2 || rope.size % 2 != 0) {
-    file.fail("head_dim", "gives " + std::to_string(rope.size) + " rotated elements, which must be even");
-  }
-  if (rope.scaling != RopeScaling::none) rope.factor = scaling->number("factor", 1, 1e6);
-  if (rope.scaling == RopeScaling::llama3) {
-    rope.low_freq_factor = scaling->number("low_freq_factor", 1e-6, 1e6);
-    rope.high_freq_factor = scaling->number("high_freq_factor", 1e-6, 1e6);
-    rope.original_max_positions = scaling->integer("original_max_position_embeddings", 1, kMaxPositions);
-    if (rope.low_freq_factor >= rope.high_freq_factor) {
-      scaling->fail("low_freq_factor", "must be smaller than high_freq_factor");
-    }
-  }
-  return rope;
-}
-
-// Transformers 5 writes rope_parameters (one, or one for each layer type), published files rope_scaling or nothing.
-void read_ropes(const ConfigReader& file, const Family& family, DecoderConfig& config) {
-  if (!family.rope) return;
-  std::optional<ConfigReader> scaling = file.object("rope_parameters");
-  if (!scaling) scaling = file.object("rope_scaling");
-  if (scaling && scaling->has("full_attention")) {
-    for (std::string_view type : {"full_attention", "sliding_attention"}) {
-      const std::optional<ConfigReader> part = scaling->object(type);
-      if (part) config.rope.push_back(read_rope(file, &*part, family, config));
-    }
-    return;
-  }
-  config.rope = {read_rope(file, scaling ? &*scaling : nullptr, family, config)};
-}
-
 // Whether each layer has a window, when the file does not say it layer by layer.
-bool windowed(const ConfigReader& file, const Family& family, int64_t layer) {
+bool windowed(const ConfigReader& file, const Family& family, int64_t layer, int rotary) {
   switch (family.window_rule) {
     case WindowRule::none:
       return false;
@@ -126,27 +93,54 @@ bool windowed(const ConfigReader& file, const Family& family, int64_t layer) {
       return layer >= file.integer("max_window_layers", 0, kMaxLayers * 16, 28);
     case WindowRule::even:
       return layer % 2 == 0;
+    case WindowRule::period:
+      return (layer + 1) % file.integer("sliding_window_pattern", 1, kMaxLayers, family.window_period) != 0;
+    case WindowRule::nope:
+      return rotary < 0;
   }
   return false;
 }
 
-void read_layers(const ConfigReader& file, const Family& family, DecoderConfig& config) {
-  int64_t window = 0;
-  if (family.window_rule != WindowRule::none && !file.is_null("sliding_window")) {
-    window = file.integer("sliding_window", 1, kMaxPositions, family.window);
+// Layers without rope, when the file says so (SmolLM3: a list, or every n-th).
+std::vector<bool> read_rotated_layers(const ConfigReader& file, const Family& family, const DecoderConfig& config) {
+  std::vector<bool> rotated(static_cast<size_t>(config.layers), family.rope);
+  if (family.window_rule != WindowRule::nope) return rotated;
+  const std::vector<double> listed = file.numbers("no_rope_layers", 0, 1);
+  if (!listed.empty() && listed.size() < rotated.size()) {
+    file.fail("no_rope_layers",
+              "has " + std::to_string(listed.size()) + " entries for " + std::to_string(config.layers) + " layers");
   }
-  if (family.window_rule == WindowRule::from_layer && !file.boolean("use_sliding_window", false)) window = 0;
-  const std::vector<std::string> types = file.texts("layer_types");
+  const int64_t interval = file.integer("no_rope_layer_interval", 1, kMaxLayers * 16, 4);
+  for (size_t l = 0; l < rotated.size(); ++l) {
+    rotated[l] = listed.empty() ? static_cast<int64_t>(l + 1) % interval != 0 : listed[l] != 0;
+  }
+  return rotated;
+}
+
+void read_layers(const ConfigReader& file, const Family& family, DecoderConfig& config) {
+  const WindowRule rule = family.window_rule;
+  int64_t window = 0;
+  if (rule != WindowRule::none && !file.is_null("sliding_window")) {
+    window = file.integer("sliding_window", 0, kMaxPositions, family.window);
+  }
+  const bool asked = rule == WindowRule::from_layer || rule == WindowRule::nope;
+  if (asked && !file.boolean("use_sliding_window", false)) window = 0;
+  // Where every layer has the window, or none, Transformers does not look at layer_types.
+  const bool by_type = rule != WindowRule::none && rule != WindowRule::every;
+  const std::vector<std::string> types = by_type ? file.texts("layer_types") : std::vector<std::string>();
   if (!types.empty() && static_cast<int64_t>(types.size()) != config.layers) {
     file.fail("layer_types",
               "has " + std::to_string(types.size()) + " entries for " + std::to_string(config.layers) + " layers");
   }
+  const std::vector<bool> rotated = read_rotated_layers(file, family, config);
   config.layer.resize(static_cast<size_t>(config.layers));
   for (size_t l = 0; l < config.layer.size(); ++l) {
-    const bool sliding = types.empty() ? windowed(file, family, static_cast<int64_t>(l))
+    LayerConfig& layer = config.layer[l];
+    layer.rotary = rotated[l] ? 0 : -1;
+    const bool sliding = types.empty() ? windowed(file, family, static_cast<int64_t>(l), layer.rotary)
                                        : choose(file, "layer_types", types[l], kLayerTypes);
-    config.layer[l].window = sliding ? window : 0;
-    config.layer[l].rotary = sliding && config.rope.size() > 1 ? 1 : family.rope ? 0 : -1;
+    layer.window = sliding ? window : 0;
+    if (sliding && rotated[l] && config.rope.size() > 1) layer.rotary = 1;
   }
 }
 
@@ -157,7 +151,7 @@ void read_arithmetic(const ConfigReader& file, const Family& family, DecoderConf
   config.activation = choose(file, keys.activation, file.text(keys.activation, family.activation), kActivations);
   config.gated_mlp = family.gated_mlp;
   config.parallel_residual = family.parallel_residual;
-  config.qk_norm = family.qk_norm;
+  if (family.qk_norm) config.qk_norm = HeadNormConfig{.kind = *family.qk_norm, .norm = config.norm};
   config.output_bias = family.biases || (file.boolean("attention_bias", false) && !family.qkv_bias);
   config.qkv_bias = family.qkv_bias || config.output_bias;
   config.mlp_bias = family.biases || file.boolean("mlp_bias", false);
@@ -165,7 +159,7 @@ void read_arithmetic(const ConfigReader& file, const Family& family, DecoderConf
   config.attention_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_size)));
   config.position_offset = family.position_offset;
   if (family.scaled_embedding) config.embedding_scale = std::sqrt(static_cast<float>(config.width));
-  config.initializer_range = static_cast<float>(file.number("initializer_range", 0, 100, 0.02));
+  config.initializer_range = static_cast<float>(file.number("initializer_range|init_std", 0, 100, 0.02));
 }
 
 void read_special_ids(const ConfigReader& file, DecoderConfig& config) {
@@ -191,6 +185,21 @@ DecoderConfig parse(const nlohmann::json& json, const std::string& place) {
   return config;
 }
 
+// Geometric from 2^(-8 / n) for n heads, a power of two; those beyond it lie between (Press et al. 2021).
+std::vector<float> alibi_slopes(int64_t heads, Alibi kind) {
+  int64_t power = 1;
+  while (2 * power <= heads) power *= 2;
+  std::vector<float> slopes;
+  const auto add = [&](int64_t steps, int64_t exponent) {
+    const float base = static_cast<float>(std::exp2(-8.0 / static_cast<double>(steps)));
+    const float slope = static_cast<float>(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
+    slopes.push_back(kind == Alibi::rounded ? static_cast<float>(bf16(slope)) : slope);
+  };
+  for (int64_t h = 1; h <= power; ++h) add(power, h);
+  for (int64_t h = 1; static_cast<int64_t>(slopes.size()) < heads; h += 2) add(2 * power, h);
+  return slopes;
+}
+
 }  // namespace
 
 BlockConfig DecoderConfig::block(int64_t l) const {
@@ -200,18 +209,36 @@ BlockConfig DecoderConfig::block(int64_t l) const {
   made.attention.heads = heads;
   made.attention.kv_heads = kv_heads;
   made.attention.head_size = head_size;
-  made.attention.scale = attention_scale;
+  made.attention.scale = own.attention_scale > 0 ? own.attention_scale : attention_scale;
   made.attention.softcap = attention_softcap;
   made.attention.window = own.window;
   made.attention.rotary = own.rotary;
   made.attention.qkv_bias = qkv_bias;
   made.attention.output_bias = output_bias;
   made.attention.qkv_groups = qkv_groups;
-  if (qk_norm) made.attention.qk_norm = norm;
+  made.attention.value_before_key = value_before_key;
+  made.attention.qk_norm = qk_norm;
+  if (alibi != Alibi::none) {
+    made.attention.alibi_slopes = alibi_slopes(heads, alibi);
+    if (alibi == Alibi::rounded) made.attention.alibi_rounded_scale = attention_scale;
+  }
   made.mlp = {.width = width, .hidden = mlp_width, .activation = activation, .gated = gated_mlp, .bias = mlp_bias};
   made.norm = norm;
+  made.norm_place = norm_place;
   made.parallel_residual = parallel_residual;
+  made.residual_scale = residual_scale;
   return made;
+}
+
+int64_t DecoderConfig::position_limit() const {
+  return names.positions.empty() ? std::numeric_limits<int32_t>::max() : max_positions;
+}
+
+bool DecoderConfig::cache_holds(int64_t before, int64_t after) const {
+  return std::none_of(rope.begin(), rope.end(), [&](const RopeConfig& kind) {
+    return kind.scaling == RopeScaling::longrope && before <= kind.original_max_positions &&
+           after > kind.original_max_positions;
+  });
 }
 
 DecoderConfig parse_decoder_config(std::string_view json, const std::string& place) {

@@ -2,6 +2,7 @@
 // A model family as data: everything in which one decoder differs from another.
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,45 +14,62 @@ namespace nibble {
 /// Module names in the family's checkpoints. Internal names are these names, so nothing is ever mapped.
 struct TensorNames {
   std::string embedding = "model.embed_tokens";
-  std::string positions;  ///< learned positions (GPT-2, OPT), empty = none
+  std::string positions;       ///< learned positions (GPT-2, OPT), empty = none
+  std::string embedding_norm;  ///< of the embeddings (BLOOM), empty = none
+  /// Linears between embeddings of another width and the layers, and back before the head (OPT 350M); empty = none
+  std::string project_in, project_out;
   std::string layers = "model.layers.";
-  std::string final_norm = "model.norm";
+  std::string final_norm = "model.norm";  ///< empty = none
   std::string head = "lm_head";
   BlockNames block;
 };
 
 /// What may differ between the layers of one model.
 struct LayerConfig {
-  int64_t window = 0;  ///< position i sees i-window+1..i; 0 = all before it
-  int rotary = 0;      ///< index into DecoderConfig::rope, -1 = no rope
+  int64_t window = 0;         ///< position i sees i-window+1..i; 0 = all before it
+  int rotary = 0;             ///< index into DecoderConfig::rope, -1 = no rope
+  float attention_scale = 0;  ///< of the scores, where it is not DecoderConfig's; 0 = as there
+};
+
+/// How positions tilt the attention scores (ALiBi).
+enum class Alibi : uint8_t {
+  none,
+  exact,    ///< BLOOM
+  rounded,  ///< Falcon: slopes and their products with positions rounded to bf16, then scaled like the scores
 };
 
 struct DecoderConfig {
   std::string model_type;    ///< "llama", "mistral", "qwen2", ...
   std::string architecture;  ///< "LlamaForCausalLM"
 
-  int64_t vocab_size = 0;     ///< V
-  int64_t width = 0;          ///< D
-  int64_t mlp_width = 0;      ///< F
-  int64_t layers = 0;         ///< L
-  int64_t heads = 0;          ///< H
-  int64_t kv_heads = 0;       ///< G
-  int64_t head_size = 0;      ///< K
-  int64_t max_positions = 0;  ///< longest text the model was made for
+  int64_t vocab_size = 0;       ///< V
+  int64_t width = 0;            ///< D
+  int64_t embedding_width = 0;  ///< D but where names.project_in says otherwise
+  int64_t mlp_width = 0;        ///< F
+  int64_t layers = 0;           ///< L
+  int64_t heads = 0;            ///< H
+  int64_t kv_heads = 0;         ///< G
+  int64_t head_size = 0;        ///< K
+  int64_t max_positions = 0;    ///< longest text the model was made for
 
   NormConfig norm;
   ops::Activation activation = ops::Activation::silu;
   bool gated_mlp = true;
+  NormPlace norm_place = NormPlace::input;
   bool parallel_residual = false;
-  bool qk_norm = false;
+  float residual_scale = 1;  ///< multiplies what attention and MLP add (Granite)
+  std::optional<HeadNormConfig> qk_norm;
   bool qkv_bias = false, output_bias = false, mlp_bias = false, head_bias = false;
-  int64_t qkv_groups = 1;  ///< layout of a fused projection, see AttentionConfig
+  int64_t qkv_groups = 1;         ///< layout of a fused projection, see AttentionConfig
+  bool value_before_key = false;  ///< the same
+  Alibi alibi = Alibi::none;
 
   std::vector<RopeConfig> rope;     ///< one for each kind of layer
   std::vector<LayerConfig> layer;   ///< [L]
   float attention_scale = 0;        ///< of the scores
   float attention_softcap = 0;      ///< 0 = off
   float logit_softcap = 0;          ///< 0 = off
+  float logit_scale = 1;            ///< multiplies the logits (Granite, Cohere), before the cap
   float embedding_scale = 1;        ///< multiplies the embeddings (Gemma: sqrt(D))
   bool transposed_linears = false;  ///< weights of Linears but the head are stored [in, out] (Conv1D of GPT-2)
   int64_t position_offset = 0;      ///< row of the learned positions that belongs to position 0 (OPT: 2)
@@ -65,6 +83,11 @@ struct DecoderConfig {
 
   /// The layer's part as a Block takes it.
   BlockConfig block(int64_t l) const;
+  /// Positions below this can be computed; learned ones end, others do not.
+  int64_t position_limit() const;
+  /// Whether keys cached for the first `before` tokens are still right when the text has grown to `after`: longrope
+  /// turns all of them otherwise once a text outgrows its original length.
+  bool cache_holds(int64_t before, int64_t after) const;
 };
 
 /// Reads config.json of a Hugging Face directory (keys as published, or as Transformers 5 writes them), and

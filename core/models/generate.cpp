@@ -6,12 +6,23 @@ namespace nibble {
 
 namespace {
 
+// The longest text the model was made for. ALiBi has no end, and dynamic rope stretches to `factor` times its length.
+int64_t text_limit(const DecoderConfig& config) {
+  if (config.alibi != Alibi::none) return config.position_limit();
+  double stretch = 1;
+  for (const RopeConfig& rope : config.rope) {
+    if (rope.scaling == RopeScaling::dynamic) stretch = std::max(stretch, rope.factor);
+  }
+  const double length = static_cast<double>(config.max_positions) * stretch;
+  return length < 1e9 ? static_cast<int64_t>(length) : config.position_limit();
+}
+
 void check_prompt(const DecoderConfig& config, std::span<const int32_t> prompt) {
   if (prompt.empty()) throw InputError("prompt", "has no tokens", "give at least one");
-  if (static_cast<int64_t>(prompt.size()) > config.max_positions) {
+  if (static_cast<int64_t>(prompt.size()) > text_limit(config)) {
     throw InputError("prompt",
                      "has " + std::to_string(prompt.size()) + " tokens, the model holds " +
-                         std::to_string(config.max_positions) + " positions",
+                         std::to_string(text_limit(config)) + " positions",
                      "shorten it");
   }
   for (size_t i = 0; i < prompt.size(); ++i) {
@@ -36,11 +47,16 @@ std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt,
   Sample next{.ids = {prompt.begin(), prompt.end()}, .labels = {}};
   while (static_cast<int64_t>(made.size()) < options.max_new_tokens) {
     const int64_t position = static_cast<int64_t>(prompt.size() + made.size());
-    if (position >= config.max_positions) break;
+    if (position >= text_limit(config)) break;
     int32_t id = 0;
     const auto choose = [&](int64_t, const Tensor& logits) {
       id = sample_token(logits.span<const float>(), options.sampling, position);
     };
+    if (!config.cache_holds(cache.length(), position)) {
+      cache.truncate(0);
+      next.ids.assign(prompt.begin(), prompt.end());
+      next.ids.insert(next.ids.end(), made.begin(), made.end());
+    }
     decoder.logits(make_batch({&next, 1}, step.pool()), step, choose, &cache, true);
     if (std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end()) break;
     made.push_back(id);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nibble/core/ops/cross_entropy.h"
+#include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/embedding.h"
 #include "nibble/core/ops/softcap.h"
 
@@ -51,15 +52,53 @@ int64_t DecoderHead::chunk_rows() const {
   return std::max(kMinRows, kLogitBytes / (linear.out_features() * int64_t{sizeof(float)}));
 }
 
+Tensor DecoderHead::forward(const Tensor& hidden, const StepContext& step, Saved* saved) {
+  const auto make = [&](int64_t width, DType dtype, const std::string& what) {
+    return Tensor::empty(step.pool(), {hidden.dim(0), width}, dtype, what);
+  };
+  Tensor x = make(hidden.dim(1), step.compute_dtype, "final norm");
+  if (norm) {
+    norm->forward(hidden, x, step, saved ? &saved->norm : nullptr);
+  } else {
+    ops::cast(hidden, x);
+  }
+  if (project) {
+    Tensor projected = make(project->out_features(), step.compute_dtype, "projected head input");
+    project->forward(x, projected, step, saved ? &saved->project : nullptr);
+    x = projected;
+  }
+  Tensor logits = make(linear.out_features(), DType::f32, "logits");
+  linear.forward(x, logits, step, saved ? &saved->linear : nullptr);
+  if (scale != 1) ops::scale(logits, scale);
+  return logits;
+}
+
+Tensor DecoderHead::backward(Tensor& dlogits, const StepContext& step, Saved&& saved, bool wanted) {
+  const auto make = [&](int64_t width, DType dtype) {
+    return Tensor::zeros(step.pool(), {dlogits.dim(0), width}, dtype, "gradient of the head input");
+  };
+  if (scale != 1) ops::scale(dlogits, scale);
+  const bool project_trains = project && project->has_trainable(), norm_trains = norm && norm->has_trainable();
+  const bool below_project = wanted || norm_trains, below_linear = below_project || project_trains;
+  Tensor dx;
+  if (below_linear) dx = make(linear.in_features(), project ? step.compute_dtype : DType::f32);
+  linear.backward(dlogits, step, std::move(saved.linear), below_linear ? &dx : nullptr, false);
+  if (project && below_linear) {
+    Tensor above = dx;
+    dx = below_project ? make(project->in_features(), DType::f32) : Tensor();
+    project->backward(above, step, std::move(saved.project), below_project ? &dx : nullptr, false);
+  }
+  if (!norm || !below_project) return dx;
+  Tensor dhidden = make(dx.dim(1), DType::f32);
+  norm->backward(dx, step, std::move(saved.norm), dhidden);
+  return dhidden;
+}
+
 void DecoderHead::logits(const Tensor& hidden, const StepContext& step,
                          const std::function<void(int64_t row, const Tensor& logits)>& sink) {
-  const int64_t rows = hidden.dim(0), width = hidden.dim(1);
+  const int64_t rows = hidden.dim(0);
   for (int64_t begin = 0; begin < rows; begin += chunk_rows()) {
-    const int64_t end = std::min(rows, begin + chunk_rows());
-    Tensor normed = Tensor::empty(step.pool(), {end - begin, width}, step.compute_dtype, "final norm");
-    norm.forward(hidden.rows(begin, end), normed, step, nullptr);
-    Tensor chunk = Tensor::empty(step.pool(), {end - begin, linear.out_features()}, DType::f32, "logits");
-    linear.forward(normed, chunk, step, nullptr);
+    Tensor chunk = forward(hidden.rows(begin, std::min(rows, begin + chunk_rows())), step, nullptr);
     if (softcap > 0) ops::softcap(chunk, softcap);
     sink(begin, chunk);
   }
@@ -70,7 +109,6 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
   MemoryPool& pool = step.pool();
   const int64_t width = hidden.dim(1), vocabulary = linear.out_features();
   const std::vector<int32_t> all = labelled_rows(batch, vocabulary);
-  const bool below = hidden_gradient || norm.has_trainable();
   double total = 0;
   for (size_t begin = 0; begin < all.size(); begin += static_cast<size_t>(chunk_rows())) {
     const size_t count = std::min(all.size() - begin, static_cast<size_t>(chunk_rows()));
@@ -82,13 +120,8 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
 
     Tensor x = Tensor::empty(pool, {n, width}, DType::f32, "head input");
     ops::gather_rows(hidden, rows, x);
-    Tensor normed = Tensor::empty(pool, {n, width}, step.compute_dtype, "final norm");
-    NormSaved norm_saved;
-    norm.forward(x, normed, chunk_step, gradients ? &norm_saved : nullptr);
-    Tensor chunk = Tensor::empty(pool, {n, vocabulary}, DType::f32, "logits");
-    LinearSaved linear_saved;
-    linear.forward(normed, chunk, chunk_step, gradients ? &linear_saved : nullptr);
-
+    Saved saved;
+    Tensor chunk = forward(x, chunk_step, gradients ? &saved : nullptr);
     Tensor losses = Tensor::empty(pool, {n}, DType::f32, "losses");
     Tensor dlogits;
     if (gradients && step.compute_dtype == DType::f32) dlogits = chunk;
@@ -99,11 +132,7 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
     if (!gradients) continue;
 
     chunk = {};
-    Tensor dnormed = below ? Tensor::empty(pool, {n, width}, DType::f32, "gradient of the head input") : Tensor();
-    linear.backward(dlogits, chunk_step, std::move(linear_saved), below ? &dnormed : nullptr, false);
-    if (!below) continue;
-    Tensor dx = Tensor::zeros(pool, {n, width}, DType::f32, "gradient of the final norm");
-    norm.backward(dnormed, chunk_step, std::move(norm_saved), dx);
+    const Tensor dx = backward(dlogits, chunk_step, std::move(saved), hidden_gradient != nullptr);
     if (hidden_gradient) ops::scatter_add_rows(dx, rows, *hidden_gradient);
   }
   return total;

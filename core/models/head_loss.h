@@ -2,6 +2,7 @@
 // Final norm, head and cross-entropy in chunks of tokens, so that whole logits never exist.
 
 #include <functional>
+#include <optional>
 
 #include "nibble/core/models/batch.h"
 #include "nibble/core/nn/linear.h"
@@ -11,9 +12,11 @@ namespace nibble {
 
 /// The end of a Decoder.
 struct DecoderHead {
-  Norm norm;
-  Linear linear;      ///< [V, D]; a tied one holds the embedding's parameter
-  float softcap = 0;  ///< of the logits, 0 = off
+  std::optional<Norm> norm;
+  std::optional<Linear> project;  ///< [E, D], back to the embeddings' width (OPT 350M)
+  Linear linear;                  ///< [V, E]; a tied one holds the embedding's parameter
+  float scale = 1;                ///< multiplies the logits
+  float softcap = 0;              ///< of the logits after that, 0 = off
 
   /// Rows computed at a time: about 32 MiB of f32 logits, but enough that a product reads the weight to some effect.
   int64_t chunk_rows() const;
@@ -27,6 +30,16 @@ struct DecoderHead {
   /// hidden. Both times gradient_scale. Throws InputError for a label outside [0, V).
   double loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step, bool gradients,
                   float gradient_scale, Tensor* hidden_gradient);
+
+  /// Kept from forward to backward.
+  struct Saved {
+    NormSaved norm;
+    LinearSaved project, linear;
+  };
+  /// Logits [n, V] f32 before the cap, of hidden [n, D] f32.
+  Tensor forward(const Tensor& hidden, const StepContext& step, Saved* saved);
+  /// The gradient of hidden, f32, if `wanted`; dlogits [n, V] in the compute dtype is used up.
+  Tensor backward(Tensor& dlogits, const StepContext& step, Saved&& saved, bool wanted);
 };
 
 }  // namespace nibble

@@ -15,8 +15,8 @@ bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 
 
 // Buffers that some writers save beside the weights.
 bool is_known_buffer(const std::string& name) {
-  static constexpr std::string_view kEndings[] = {"rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
-                                                  ".attention.bias", ".attention.masked_bias"};
+  static constexpr std::string_view kEndings[] = {"rotary_emb.inv_freq", ".attn.bias",      ".attn.masked_bias",
+                                                  ".attn.causal_mask",   ".attention.bias", ".attention.masked_bias"};
   return std::any_of(std::begin(kEndings), std::end(kEndings),
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }

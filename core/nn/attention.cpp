@@ -8,30 +8,27 @@ namespace nibble {
 
 namespace {
 
-// Projects into `out`, through the norm over each head where the family has one.
-void project_heads(Linear& linear, const std::optional<Norm>& norm, int64_t head_size, const Tensor& x,
-                   const StepContext& step, Tensor& out, LinearSaved* linear_saved, NormSaved* norm_saved) {
+// Projects into `out`, through the norm of heads where the family has one.
+void project_heads(Linear& linear, const std::optional<HeadNorm>& norm, const Tensor& x, const StepContext& step,
+                   Tensor& out, LinearSaved* linear_saved, HeadNormSaved* norm_saved) {
   if (!norm) return linear.forward(x, out, step, linear_saved);
   Tensor raw = Tensor::empty(step.pool(), out.shape(), DType::f32, "projection");
   linear.forward(x, raw, step, linear_saved);
-  const Shape by_head = {out.numel() / head_size, head_size};
-  Tensor normed = out.reshape(by_head);
-  norm->forward(raw.reshape(by_head), normed, step, norm_saved);
+  norm->forward(raw, out, step, norm_saved);
 }
 
-void project_heads_backward(Linear& linear, std::optional<Norm>& norm, int64_t head_size, const Tensor& gradient,
-                            const StepContext& step, LinearSaved& linear_saved, NormSaved& norm_saved, Tensor* dx,
+void project_heads_backward(Linear& linear, std::optional<HeadNorm>& norm, const Tensor& gradient,
+                            const StepContext& step, LinearSaved& linear_saved, HeadNormSaved& norm_saved, Tensor* dx,
                             bool accumulate) {
   if (!norm) return linear.backward(gradient, step, std::move(linear_saved), dx, accumulate);
-  const Shape by_head = {gradient.numel() / head_size, head_size};
-  Tensor raw_gradient = Tensor::zeros(step.pool(), by_head, DType::f32, "projection gradient");
-  norm->backward(gradient.reshape(by_head), step, std::move(norm_saved), raw_gradient);
+  Tensor raw_gradient = Tensor::zeros(step.pool(), gradient.shape(), DType::f32, "projection gradient");
+  norm->backward(gradient, step, std::move(norm_saved), raw_gradient);
   Tensor narrow = raw_gradient;
   if (gradient.dtype() != DType::f32) {
-    narrow = Tensor::empty(step.pool(), by_head, gradient.dtype(), "projection gradient");
+    narrow = Tensor::empty(step.pool(), gradient.shape(), gradient.dtype(), "projection gradient");
     ops::cast(raw_gradient, narrow);
   }
-  linear.backward(narrow.reshape(gradient.shape()), step, std::move(linear_saved), dx, accumulate);
+  linear.backward(narrow, step, std::move(linear_saved), dx, accumulate);
 }
 
 }  // namespace
@@ -45,7 +42,8 @@ Attention::Attention(const std::string& prefix, const AttentionNames& names, con
               .scale = config.scale,
               .window = config.window,
               .softcap = config.softcap,
-              .alibi_slopes = {}} {
+              .alibi_slopes = config.alibi_slopes,
+              .alibi_rounded_scale = config.alibi_rounded_scale} {
   const int64_t q_rows = config.heads * config.head_size, kv_rows = config.kv_heads * config.head_size;
   if (!names.qkv.empty()) {
     NIBBLE_CHECK(!config.qk_norm, "a fused projection has no norm over heads");
@@ -57,8 +55,8 @@ Attention::Attention(const std::string& prefix, const AttentionNames& names, con
   }
   output_ = makers.make_linear(prefix + names.output, config.width, q_rows, config.output_bias);
   if (config.qk_norm) {
-    q_norm_.emplace(prefix + names.q_norm, config.head_size, *config.qk_norm, makers.parameter);
-    k_norm_.emplace(prefix + names.k_norm, config.head_size, *config.qk_norm, makers.parameter);
+    q_norm_.emplace(prefix + names.q_norm, *config.qk_norm, config.heads, config.head_size, makers.parameter);
+    k_norm_.emplace(prefix + names.k_norm, *config.qk_norm, config.kv_heads, config.head_size, makers.parameter);
   }
 }
 
@@ -70,14 +68,19 @@ bool Attention::projections_have_trainable() const {
 
 bool Attention::has_trainable() const { return projections_have_trainable() || output_->has_trainable(); }
 
+std::array<Tensor*, 3> Attention::fused_order(Heads& heads) const {
+  if (config_.value_before_key) return {&heads.q, &heads.v, &heads.k};
+  return {&heads.q, &heads.k, &heads.v};
+}
+
 void Attention::project(const Tensor& x, const StepContext& step, Heads& heads, AttentionSaved* saved) {
   if (!qkv_) {
     AttentionSaved none;
     AttentionSaved& kept = saved ? *saved : none;
     const auto keep = [&](auto& part) { return saved ? &part : nullptr; };
-    project_heads(*q_, q_norm_, config_.head_size, x, step, heads.q, keep(kept.q_proj), keep(kept.q_norm));
-    project_heads(*k_, k_norm_, config_.head_size, x, step, heads.k, keep(kept.k_proj), keep(kept.k_norm));
-    project_heads(*v_, std::nullopt, config_.head_size, x, step, heads.v, keep(kept.v_proj), nullptr);
+    project_heads(*q_, q_norm_, x, step, heads.q, keep(kept.q_proj), keep(kept.q_norm));
+    project_heads(*k_, k_norm_, x, step, heads.k, keep(kept.k_proj), keep(kept.k_norm));
+    project_heads(*v_, std::nullopt, x, step, heads.v, keep(kept.v_proj), nullptr);
     return;
   }
   const int64_t rows = x.dim(0) * config_.qkv_groups;
@@ -85,7 +88,7 @@ void Attention::project(const Tensor& x, const StepContext& step, Heads& heads, 
   qkv_->forward(x, all, step, saved ? &saved->qkv_proj : nullptr);
   all = all.reshape({rows, all.numel() / rows});
   int64_t column = 0;
-  for (Tensor* part : {&heads.q, &heads.k, &heads.v}) {
+  for (Tensor* part : fused_order(heads)) {
     Tensor grouped = part->reshape({rows, part->numel() / rows});
     ops::copy_columns_out(all, column, grouped);
     column += grouped.dim(1);
@@ -94,19 +97,18 @@ void Attention::project(const Tensor& x, const StepContext& step, Heads& heads, 
 
 void Attention::project_backward(Heads& gradients, const StepContext& step, AttentionSaved& saved, Tensor* dx) {
   if (!qkv_) {
-    NormSaved no_norm;
-    std::optional<Norm> none;
-    const int64_t size = config_.head_size;
-    project_heads_backward(*q_, q_norm_, size, gradients.q, step, saved.q_proj, saved.q_norm, dx, false);
-    project_heads_backward(*k_, k_norm_, size, gradients.k, step, saved.k_proj, saved.k_norm, dx, true);
-    project_heads_backward(*v_, none, size, gradients.v, step, saved.v_proj, no_norm, dx, true);
+    HeadNormSaved no_norm;
+    std::optional<HeadNorm> none;
+    project_heads_backward(*q_, q_norm_, gradients.q, step, saved.q_proj, saved.q_norm, dx, false);
+    project_heads_backward(*k_, k_norm_, gradients.k, step, saved.k_proj, saved.k_norm, dx, true);
+    project_heads_backward(*v_, none, gradients.v, step, saved.v_proj, no_norm, dx, true);
     return;
   }
   const int64_t tokens = gradients.q.dim(0), rows = tokens * config_.qkv_groups;
   Tensor all = Tensor::empty(step.pool(), {rows, tokens * qkv_->out_features() / rows}, gradients.q.dtype(),
                              "projection gradient");
   int64_t column = 0;
-  for (const Tensor* part : {&gradients.q, &gradients.k, &gradients.v}) {
+  for (const Tensor* part : fused_order(gradients)) {
     const Tensor grouped = part->reshape({rows, part->numel() / rows});
     ops::copy_columns_in(grouped, column, all);
     column += grouped.dim(1);
@@ -116,9 +118,9 @@ void Attention::project_backward(Heads& gradients, const StepContext& step, Atte
 
 void Attention::rotate(Heads& heads, const LayerContext& context, bool inverse) const {
   if (config_.rotary < 0) return;
-  const RotaryTable& table = context.rotary[static_cast<size_t>(config_.rotary)];
-  ops::rope(heads.q, config_.heads, context.positions, table.cos(), table.sin(), inverse);
-  ops::rope(heads.k, config_.kv_heads, context.positions, table.cos(), table.sin(), inverse);
+  const RotaryView& view = context.rotary.at(static_cast<size_t>(config_.rotary));
+  ops::rope(heads.q, config_.heads, view.rows, view.cos, view.sin, inverse, view.pairs);
+  ops::rope(heads.k, config_.kv_heads, view.rows, view.cos, view.sin, inverse, view.pairs);
 }
 
 void Attention::forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
@@ -180,7 +182,7 @@ void Attention::visit(const ParameterVisitor& visitor) {
   for (std::optional<Linear>* linear : {&qkv_, &q_, &k_, &v_, &output_}) {
     if (*linear) (*linear)->visit(visitor);
   }
-  for (std::optional<Norm>* norm : {&q_norm_, &k_norm_}) {
+  for (std::optional<HeadNorm>* norm : {&q_norm_, &k_norm_}) {
     if (*norm) (*norm)->visit(visitor);
   }
 }

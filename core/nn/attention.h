@@ -1,12 +1,14 @@
 #pragma once
 // Causal self-attention of one decoder layer: projections, rotary embedding, attention, output projection.
 
+#include <array>
 #include <optional>
 #include <span>
+#include <vector>
 
+#include "nibble/core/nn/head_norm.h"
 #include "nibble/core/nn/linear.h"
 #include "nibble/core/nn/makers.h"
-#include "nibble/core/nn/norm.h"
 #include "nibble/core/nn/rotary.h"
 #include "nibble/core/ops/attention.h"
 
@@ -27,7 +29,10 @@ struct AttentionConfig {
   /// query heads, then key heads, then value heads. 1: all q, all k, all v (Phi-3, GPT-2, Falcon 7B); G: Falcon 40B;
   /// H: by head (GPT-NeoX).
   int64_t qkv_groups = 1;
-  std::optional<NormConfig> qk_norm;  ///< over the K elements of every query and key head, before rope (Qwen3)
+  bool value_before_key = false;          ///< in each group of a fused projection (CodeGen)
+  std::optional<HeadNormConfig> qk_norm;  ///< of queries and keys, before rope
+  std::vector<float> alibi_slopes;        ///< [H], see ops::AttentionParams; empty = off
+  float alibi_rounded_scale = 0;
 };
 
 /// Module names below the layer's prefix, in the family's own words.
@@ -48,13 +53,13 @@ struct LayerCache {
 struct LayerContext {
   Tensor positions;                           ///< [T] i32, in the document
   std::span<const ops::AttentionSpan> spans;  ///< documents; ignored when a cache is given (then one document)
-  std::span<const RotaryTable> rotary;        ///< tables that hold every position
+  std::vector<RotaryView> rotary;             ///< one for each kind of layer
 };
 
 /// Kept from forward to backward.
 struct AttentionSaved {
   LinearSaved qkv_proj, q_proj, k_proj, v_proj, output;
-  NormSaved q_norm, k_norm;
+  HeadNormSaved q_norm, k_norm;
   Tensor q, k, v;      ///< as the attention saw them
   Tensor out;          ///< [T, H * K]
   Tensor log_sum_exp;  ///< [H, T] f32
@@ -86,6 +91,8 @@ class Attention {
     Tensor q, k, v;
   };
   bool projections_have_trainable() const;
+  /// The parts of a fused projection in the order of its rows.
+  std::array<Tensor*, 3> fused_order(Heads& heads) const;
   void project(const Tensor& x, const StepContext& step, Heads& heads, AttentionSaved* saved);
   void project_backward(Heads& gradients, const StepContext& step, AttentionSaved& saved, Tensor* dx);
   void rotate(Heads& heads, const LayerContext& context, bool inverse) const;
@@ -94,7 +101,7 @@ class Attention {
   ops::AttentionParams params_;
   std::optional<Linear> qkv_, q_, k_, v_;
   std::optional<Linear> output_;
-  std::optional<Norm> q_norm_, k_norm_;
+  std::optional<HeadNorm> q_norm_, k_norm_;
 };
 
 }  // namespace nibble

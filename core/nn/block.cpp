@@ -41,22 +41,27 @@ void half_input_backward(std::optional<Norm>& norm, const Tensor& dinput, const 
 
 // x += half(), through the norm of its output where the family has one.
 template <typename Half>
-void add_half(const std::optional<Norm>& post_norm, const StepContext& step, NormSaved* saved, Tensor& x,
+void add_half(const std::optional<Norm>& post_norm, float scale, const StepContext& step, NormSaved* saved, Tensor& x,
               const Half& half) {
   Tensor y = Tensor::empty(step.pool(), x.shape(), post_norm ? DType::f32 : step.compute_dtype, "layer output");
   half(y);
-  if (!post_norm) return ops::add(y, x);
+  if (!post_norm) return ops::add(y, x, scale);
   Tensor normed = Tensor::empty(step.pool(), x.shape(), DType::f32, "norm");
   post_norm->forward(y, normed, step, saved);
-  ops::add(normed, x);
+  ops::add(normed, x, scale);
 }
 
 // Gradient of what half() wrote, in the compute dtype.
-Tensor half_output_gradient(std::optional<Norm>& post_norm, const Tensor& gradient, const StepContext& step,
-                            NormSaved&& saved) {
-  if (!post_norm) return narrowed(gradient, step);
+Tensor half_output_gradient(std::optional<Norm>& post_norm, float scale, const Tensor& gradient,
+                            const StepContext& step, NormSaved&& saved) {
+  Tensor scaled = gradient;
+  if (scale != 1) {
+    scaled = gradient.clone(step.pool());
+    ops::scale(scaled, scale);
+  }
+  if (!post_norm) return narrowed(scaled, step);
   Tensor dy = Tensor::zeros(step.pool(), gradient.shape(), DType::f32, "norm gradient");
-  post_norm->backward(gradient, step, std::move(saved), dy);
+  post_norm->backward(scaled, step, std::move(saved), dy);
   return narrowed(dy, step);
 }
 
@@ -69,7 +74,11 @@ Block::Block(const std::string& prefix, const BlockNames& names, const BlockConf
       post_attention_norm_(make_norm(prefix, names.post_attention_norm, config, makers)),
       mlp_norm_(make_norm(prefix, names.mlp_norm, config, makers)),
       mlp_(prefix, names.mlp, config.mlp, makers),
-      post_mlp_norm_(make_norm(prefix, names.post_mlp_norm, config, makers)) {}
+      post_mlp_norm_(make_norm(prefix, names.post_mlp_norm, config, makers)) {
+  const bool plain = attention_norm_ && mlp_norm_ && !post_attention_norm_ && !post_mlp_norm_ &&
+                     !config.parallel_residual && config.residual_scale == 1;
+  NIBBLE_CHECK(config.norm_place == NormPlace::input || plain, "norms in a place that goes with nothing else");
+}
 
 bool Block::has_trainable() const {
   return attention_.has_trainable() || mlp_.has_trainable() || trainable(attention_norm_) ||
@@ -78,13 +87,15 @@ bool Block::has_trainable() const {
 
 Tensor Block::forward(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
                       LayerCache* cache) {
+  if (config_.norm_place != NormPlace::input) return forward_around(x, context, step, saved, cache);
   BlockSaved none;
   BlockSaved& kept = saved ? *saved : none;
   const auto keep = [&](auto& part) { return saved ? &part : nullptr; };
+  const float scale = config_.residual_scale;
 
   const Tensor attention_input = half_input(attention_norm_, x, step, keep(kept.attention_norm));
   Tensor middle = x.clone(step.pool());
-  add_half(post_attention_norm_, step, keep(kept.post_attention_norm), middle,
+  add_half(post_attention_norm_, scale, step, keep(kept.post_attention_norm), middle,
            [&](Tensor& y) { attention_.forward(attention_input, context, step, y, keep(kept.attention), cache); });
 
   Tensor mlp_input = attention_input;
@@ -93,13 +104,17 @@ Tensor Block::forward(const Tensor& x, const LayerContext& context, const StepCo
   }
   const bool middle_is_kept = saved && !config_.parallel_residual;
   Tensor out = middle_is_kept ? middle.clone(step.pool()) : middle;
-  add_half(post_mlp_norm_, step, keep(kept.post_mlp_norm), out,
+  add_half(post_mlp_norm_, scale, step, keep(kept.post_mlp_norm), out,
            [&](Tensor& y) { mlp_.forward(mlp_input, step, y, keep(kept.mlp)); });
   return out;
 }
 
 void Block::backward(Tensor& gradient, const LayerContext& context, const StepContext& step, BlockSaved&& saved,
                      bool input_gradient) {
+  if (config_.norm_place != NormPlace::input) {
+    return backward_around(gradient, context, step, std::move(saved), input_gradient);
+  }
+  const float scale = config_.residual_scale;
   const auto make = [&] { return Tensor::empty(step.pool(), gradient.shape(), DType::f32, "input gradient"); };
   const bool attention_input_gradient = input_gradient || trainable(attention_norm_);
   const bool attention_gradient =
@@ -108,7 +123,7 @@ void Block::backward(Tensor& gradient, const LayerContext& context, const StepCo
   const bool above_mlp = config_.parallel_residual ? attention_input_gradient : attention_gradient;
 
   Tensor mlp_dinput = above_mlp || trainable(mlp_norm_) ? make() : Tensor();
-  mlp_.backward(half_output_gradient(post_mlp_norm_, gradient, step, std::move(saved.post_mlp_norm)), step,
+  mlp_.backward(half_output_gradient(post_mlp_norm_, scale, gradient, step, std::move(saved.post_mlp_norm)), step,
                 std::move(saved.mlp), mlp_dinput ? &mlp_dinput : nullptr);
   // The sequential attention sees the gradient after the MLP's norm, the parallel one the output's.
   const auto mlp_norm_backward = [&] {
@@ -120,12 +135,66 @@ void Block::backward(Tensor& gradient, const LayerContext& context, const StepCo
   if (attention_gradient) {
     Tensor dinput = attention_input_gradient ? make() : Tensor();
     attention_.backward(
-        half_output_gradient(post_attention_norm_, gradient, step, std::move(saved.post_attention_norm)), context, step,
-        std::move(saved.attention), dinput ? &dinput : nullptr);
+        half_output_gradient(post_attention_norm_, scale, gradient, step, std::move(saved.post_attention_norm)),
+        context, step, std::move(saved.attention), dinput ? &dinput : nullptr);
     if (shared_norm && dinput) ops::add(mlp_dinput, dinput);
     if (dinput) half_input_backward(attention_norm_, dinput, step, std::move(saved.attention_norm), gradient);
   }
   if (config_.parallel_residual && !shared_norm) mlp_norm_backward();
+}
+
+Tensor Block::forward_around(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
+                             LayerCache* cache) {
+  BlockSaved none;
+  BlockSaved& kept = saved ? *saved : none;
+  const auto keep = [&](auto& part) { return saved ? &part : nullptr; };
+  const auto half = [&](Norm& norm, NormSaved* norm_saved, const Tensor& in, const auto& run) {
+    const auto normed = [&](const Tensor& from) {
+      Tensor made = Tensor::empty(step.pool(), x.shape(), DType::f32, "norm");
+      norm.forward(from, made, step, norm_saved);
+      return made;
+    };
+    const bool first = config_.norm_place == NormPlace::stream;
+    const Tensor stream = first ? normed(in) : in;
+    Tensor y = Tensor::empty(step.pool(), x.shape(), step.compute_dtype, "layer output");
+    run(narrowed(stream, step), y);
+    Tensor sum = stream.clone(step.pool());
+    ops::add(y, sum);
+    return first ? sum : normed(sum);
+  };
+  const Tensor middle = half(*attention_norm_, keep(kept.attention_norm), x, [&](const Tensor& in, Tensor& y) {
+    attention_.forward(in, context, step, y, keep(kept.attention), cache);
+  });
+  return half(*mlp_norm_, keep(kept.mlp_norm), middle,
+              [&](const Tensor& in, Tensor& y) { mlp_.forward(in, step, y, keep(kept.mlp)); });
+}
+
+void Block::backward_around(Tensor& gradient, const LayerContext& context, const StepContext& step, BlockSaved&& saved,
+                            bool input_gradient) {
+  // `gradient` goes from a half's output to its input; without `below` the half's own parameters are the end of it.
+  const auto half = [&](Norm& norm, NormSaved& norm_saved, bool below, const auto& run) {
+    const auto through_norm = [&] {
+      Tensor dx = Tensor::zeros(step.pool(), gradient.shape(), DType::f32, "norm gradient");
+      norm.backward(gradient, step, std::move(norm_saved), dx);
+      gradient = dx;
+    };
+    const bool first = config_.norm_place == NormPlace::stream;
+    if (!first) through_norm();
+    const bool wanted = below || (first && norm.has_trainable());
+    Tensor dinput = wanted ? Tensor::empty(step.pool(), gradient.shape(), DType::f32, "input gradient") : Tensor();
+    run(narrowed(gradient, step), wanted ? &dinput : nullptr);
+    if (!wanted) return;
+    Tensor sum = gradient.clone(step.pool());
+    ops::add(dinput, sum);
+    gradient = sum;
+    if (first) through_norm();
+  };
+  const bool attention_gradient = input_gradient || attention_.has_trainable() || trainable(attention_norm_);
+  half(*mlp_norm_, saved.mlp_norm, attention_gradient,
+       [&](const Tensor& dy, Tensor* dx) { mlp_.backward(dy, step, std::move(saved.mlp), dx); });
+  if (!attention_gradient) return;
+  half(*attention_norm_, saved.attention_norm, input_gradient,
+       [&](const Tensor& dy, Tensor* dx) { attention_.backward(dy, context, step, std::move(saved.attention), dx); });
 }
 
 void Block::visit(const ParameterVisitor& visitor) {

@@ -17,11 +17,20 @@ struct BlockNames {
   std::string post_mlp_norm;                          ///< of the MLP's output (Gemma 2)
 };
 
+/// Where attention_norm and mlp_norm stand; half is attention or MLP.
+enum class NormPlace : uint8_t {
+  input,   ///< x + half(norm x)
+  sum,     ///< norm(x + half(x)) (OPT 350M)
+  stream,  ///< n + half(n), n = norm x (BLOOM with apply_residual_connection_post_layernorm)
+};
+
 struct BlockConfig {
   AttentionConfig attention;
   MlpConfig mlp;
   NormConfig norm;
+  NormPlace norm_place = NormPlace::input;
   bool parallel_residual = false;  ///< x + attention(norm x) + mlp(norm' x); without mlp_norm both share one norm
+  float residual_scale = 1;        ///< multiplies what attention and MLP add (Granite)
 };
 
 /// What the backward pass of one layer needs.
@@ -53,6 +62,12 @@ class Block {
   void visit_linears(const std::function<void(Linear&)>& visitor);
 
  private:
+  // The two other places of the norms.
+  Tensor forward_around(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
+                        LayerCache* cache);
+  void backward_around(Tensor& gradient, const LayerContext& context, const StepContext& step, BlockSaved&& saved,
+                       bool input_gradient);
+
   BlockConfig config_;
   std::optional<Norm> attention_norm_;
   Attention attention_;

@@ -1,40 +1,51 @@
 #include "nibble/core/nn/norm.h"
 
+#include <algorithm>
+
 #include "nibble/core/ops/norm.h"
 
 namespace nibble {
 
 Norm::Norm(const std::string& name, int64_t size, const NormConfig& config, const ParameterMaker& make)
-    : config_(config), weight_(make(name + ".weight", {size})) {
+    : config_(config), size_(size) {
+  NIBBLE_CHECK(config.weight || (config.kind == NormKind::layer && !config.bias), "a norm without parameters");
+  if (config.weight) weight_ = make(name + ".weight", {size});
   if (config.bias) bias_ = make(name + ".bias", {size});
 }
 
-bool Norm::has_trainable() const { return weight_->trainable || (bias_ && bias_->trainable); }
+bool Norm::has_trainable() const { return (weight_ && weight_->trainable) || (bias_ && bias_->trainable); }
+
+Tensor Norm::scale(const StepContext& step) const {
+  if (weight_) return weight_->value;
+  Tensor ones = Tensor::empty(step.pool(), {size_}, DType::f32, "norm");
+  std::ranges::fill(ones.span<float>(), 1.0f);
+  return ones;
+}
 
 void Norm::forward(const Tensor& x, Tensor& y, const StepContext& step, NormSaved* saved) const {
   const Shape rows = {x.dim(0)};
   Tensor mean, inv = Tensor::empty(step.pool(), rows, DType::f32, "norm statistics");
   if (config_.kind == NormKind::rms) {
-    ops::rms_norm_forward(x, weight_->value, config_.eps, config_.weight_offset, y, inv);
+    ops::rms_norm_forward(x, scale(step), config_.eps, config_.weight_offset, y, inv);
   } else {
     mean = Tensor::empty(step.pool(), rows, DType::f32, "norm statistics");
-    ops::layer_norm_forward(x, weight_->value, bias_ ? bias_->value : Tensor(), config_.eps, y, mean, inv);
+    ops::layer_norm_forward(x, scale(step), bias_ ? bias_->value : Tensor(), config_.eps, y, mean, inv);
   }
   if (saved) *saved = {x, mean, inv};
 }
 
-void Norm::backward(const Tensor& dy, const StepContext&, NormSaved&& saved, Tensor& dx) {
-  Tensor dw = weight_->gradient;
+void Norm::backward(const Tensor& dy, const StepContext& step, NormSaved&& saved, Tensor& dx) {
+  Tensor dw = weight_ ? weight_->gradient : Tensor();
   if (config_.kind == NormKind::rms) {
-    ops::rms_norm_backward(dy, saved.x, weight_->value, config_.weight_offset, saved.inv, dx, dw);
+    ops::rms_norm_backward(dy, saved.x, scale(step), config_.weight_offset, saved.inv, dx, dw);
   } else {
     Tensor db = bias_ ? bias_->gradient : Tensor();
-    ops::layer_norm_backward(dy, saved.x, weight_->value, saved.mean, saved.inv, dx, dw, db);
+    ops::layer_norm_backward(dy, saved.x, scale(step), saved.mean, saved.inv, dx, dw, db);
   }
 }
 
 void Norm::visit(const ParameterVisitor& visitor) {
-  visitor(*weight_);
+  if (weight_) visitor(*weight_);
   if (bias_) visitor(*bias_);
 }
 

@@ -13,6 +13,7 @@ struct NormConfig {
   float eps = 1e-5f;
   float weight_offset = 0;  ///< rms multiplies by (weight_offset + weight): 1 in Gemma
   bool bias = false;        ///< layer only
+  bool weight = true;       ///< layer only: false = no parameters at all (OLMo)
 };
 
 /// What a Norm keeps from forward to backward; x is shared with the caller.
@@ -35,7 +36,11 @@ class Norm {
   void visit(const ParameterVisitor& visitor);
 
  private:
+  /// What normed elements are multiplied by: the weight, or ones.
+  Tensor scale(const StepContext& step) const;
+
   NormConfig config_;
+  int64_t size_;
   std::shared_ptr<Parameter> weight_;
   std::shared_ptr<Parameter> bias_;
 };

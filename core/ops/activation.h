@@ -5,7 +5,14 @@
 
 namespace nibble::ops {
 
-enum class Activation : uint8_t { silu, gelu_erf, gelu_tanh, relu };
+enum class Activation : uint8_t {
+  silu,
+  gelu_erf,
+  gelu_tanh,
+  gelu_sigmoid,  ///< x sigmoid(1.702 x), "quick_gelu"
+  relu,
+  relu_squared,
+};
 
 /// y = f(x), same shape
 void activation_forward(Activation f, const Tensor& x, Tensor& y);

@@ -21,8 +21,10 @@ struct AttentionParams {
   float scale = 1.0f;     ///< multiplies q k^T
   int64_t window = 0;     ///< query i sees keys i-window+1..i; 0 = all before it
   float softcap = 0.0f;   ///< scores become softcap * tanh(scores / softcap); 0 = off (Gemma 2)
-  std::vector<float>
-      alibi_slopes;  ///< [H]: adds slope * (key position - query position) to the scaled score; empty = off
+  /// [H]: adds slope * (key position - query position) to the scaled score; empty = off (ALiBi: Press et al. 2021)
+  std::vector<float> alibi_slopes;
+  /// As Falcon computes it, unless 0: what is added for a position is bf16(slope * position) times this.
+  float alibi_rounded_scale = 0;
 };
 
 /// q [Tq, H * K], k and v [Tk, G * K], out [Tq, H * K], all of one dtype (f32 or bf16); log_sum_exp [H, Tq] f32 (out).

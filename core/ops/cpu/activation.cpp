@@ -54,9 +54,27 @@ struct GeluTanh {
   }
 };
 
+struct GeluSigmoid {
+  static constexpr float kRate = 1.702f;
+
+  static HWY_INLINE V value(V x) { return hn::Mul(x, sigmoid(hn::Mul(splat(kRate), x))); }
+  static HWY_INLINE V slope(V x) {
+    const V u = hn::Mul(splat(kRate), x), s = sigmoid(u), one = splat(1);
+    return hn::Mul(s, hn::MulAdd(u, hn::Sub(one, s), one));
+  }
+};
+
 struct Relu {
   static HWY_INLINE V value(V x) { return hn::Max(hn::Zero(kF), x); }
   static HWY_INLINE V slope(V x) { return hn::IfThenElseZero(hn::Gt(x, hn::Zero(kF)), splat(1)); }
+};
+
+struct ReluSquared {
+  static HWY_INLINE V value(V x) {
+    const V positive = hn::Max(hn::Zero(kF), x);
+    return hn::Mul(positive, positive);
+  }
+  static HWY_INLINE V slope(V x) { return hn::Mul(splat(2), hn::Max(hn::Zero(kF), x)); }
 };
 
 constexpr int64_t kGrain = 8192;
@@ -124,8 +142,12 @@ void choose(Activation f, const Call& call) {
       return call(GeluErf());
     case Activation::gelu_tanh:
       return call(GeluTanh());
+    case Activation::gelu_sigmoid:
+      return call(GeluSigmoid());
     case Activation::relu:
       return call(Relu());
+    case Activation::relu_squared:
+      return call(ReluSquared());
   }
 }
 

@@ -140,7 +140,7 @@ class Rows {
     for (int64_t i = 0; i < kKeys; i += kLanes) {
       V score = hn::Mul(splat(plan_.params.scale), load(scores + i));
       if (softcap > 0) score = soft_cap(score, softcap);
-      if (slope != 0) score = hn::MulAdd(splat(slope), column_numbers(tile - at + i), score);
+      if (slope != 0) score = tilted(score, plan_.params, slope, block_.span.k_begin, tile + i, at);
       store(score, scores + i);
     }
     const VisibleColumns visible(plan_, block_.span, at, tile);

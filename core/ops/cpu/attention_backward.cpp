@@ -216,7 +216,7 @@ class ColumnWork {
         const V share = hn::Mul(score, splat(1 / softcap));
         slope = hn::Mul(slope, hn::NegMulAdd(share, share, splat(1)));
       }
-      if (tilt != 0) score = hn::MulAdd(splat(tilt), column_numbers(column_.tile - at + i), score);
+      if (tilt != 0) score = tilted(score, plan_.params, tilt, column_.span.k_begin, column_.tile + i, at);
       const V weight = exp(hn::Sub(score, splat(logs_[r])));
       store(weight, weights + i);
       store(hn::Mul(weight, slope), slopes + i);

@@ -195,6 +195,23 @@ HWY_INLINE V soft_cap(V score, float softcap) {
 /// Column numbers i, i + 1, ... as floats.
 HWY_INLINE V column_numbers(int64_t i) { return hn::Iota(kF, static_cast<float>(i)); }
 
+/// Rounded to bf16, ties to even; x >= 0.
+HWY_INLINE V rounded_to_bf16(V x) {
+  const hn::RebindToUnsigned<decltype(kF)> bits;
+  const auto b = hn::BitCast(bits, x);
+  const auto odd = hn::And(hn::ShiftRight<16>(b), hn::Set(bits, 1));
+  return hn::BitCast(kF, hn::And(hn::Add(b, hn::Add(odd, hn::Set(bits, 0x7fff))), hn::Set(bits, 0xffff0000u)));
+}
+
+/// Adds ALiBi's tilt to the scores of the keys key, key + 1, ... of a document that starts at key `begin`, seen by the
+/// query at key `at`.
+HWY_INLINE V tilted(V score, const AttentionParams& params, float slope, int64_t begin, int64_t key, int64_t at) {
+  if (params.alibi_rounded_scale == 0) return hn::MulAdd(splat(slope), column_numbers(key - at), score);
+  const V own = rounded_to_bf16(splat(slope * static_cast<float>(at - begin)));
+  const V others = rounded_to_bf16(hn::Mul(splat(slope), hn::Max(column_numbers(key - begin), hn::Zero(kF))));
+  return hn::MulAdd(hn::Sub(others, own), splat(params.alibi_rounded_scale), score);
+}
+
 }  // namespace nibble::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -28,7 +28,21 @@ void rotate_heads(Element* x, int64_t heads, int64_t head_size, int64_t half, co
 }
 
 template <typename Element>
-void rotate(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool inverse) {
+void rotate_neighbours(Element* x, int64_t heads, int64_t head_size, int64_t half, const float* cos, const float* sin,
+                       bool inverse) {
+  const float sign = inverse ? -1.0f : 1.0f;
+  for (int64_t h = 0; h < heads; ++h, x += head_size) {
+    for (int64_t i = 0; i < half; ++i) {
+      const float a = static_cast<float>(x[2 * i]), b = static_cast<float>(x[2 * i + 1]), s = sign * sin[i];
+      x[2 * i] = Element(a * cos[i] - b * s);
+      x[2 * i + 1] = Element(b * cos[i] + a * s);
+    }
+  }
+}
+
+template <typename Element>
+void rotate(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool inverse,
+            RopePairs pairs) {
   const int64_t width = x.dim(1), half = cos.dim(1);
   Element* rows = x.data<Element>();
   const int32_t* position = positions.data<const int32_t>();
@@ -36,14 +50,16 @@ void rotate(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos
   parallel_for(x.dim(0), 16, [=](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t at = position[t] * half;
-      rotate_heads(rows + t * width, heads, width / heads, half, cosines + at, sines + at, inverse);
+      const auto turn = pairs == RopePairs::halves ? rotate_heads<Element> : rotate_neighbours<Element>;
+      turn(rows + t * width, heads, width / heads, half, cosines + at, sines + at, inverse);
     }
   });
 }
 
-void rope(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool inverse) {
-  if (x.dtype() == DType::bf16) return rotate<bf16>(x, heads, positions, cos, sin, inverse);
-  rotate<float>(x, heads, positions, cos, sin, inverse);
+void rope(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool inverse,
+          RopePairs pairs) {
+  if (x.dtype() == DType::bf16) return rotate<bf16>(x, heads, positions, cos, sin, inverse, pairs);
+  rotate<float>(x, heads, positions, cos, sin, inverse, pairs);
 }
 
 }  // namespace nibble::ops::HWY_NAMESPACE
@@ -54,13 +70,14 @@ namespace nibble::ops {
 
 HWY_EXPORT(rope);
 
-void rope(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool inverse) {
+void rope(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool inverse,
+          RopePairs pairs) {
   NIBBLE_CHECK(heads > 0 && x.dim(1) % heads == 0 && 2 * cos.dim(1) <= x.dim(1) / heads, "rope: head size");
   NIBBLE_CHECK(positions.numel() == x.dim(0) && sin.shape() == cos.shape(), "rope: shapes");
   for (int32_t position : positions.span<const int32_t>()) {
     NIBBLE_CHECK(position >= 0 && position < cos.dim(0), "rope: position " + std::to_string(position));
   }
-  NIBBLE_SIMD(rope)(x, heads, positions, cos, sin, inverse);
+  NIBBLE_SIMD(rope)(x, heads, positions, cos, sin, inverse, pairs);
 }
 
 }  // namespace nibble::ops

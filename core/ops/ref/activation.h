@@ -20,8 +20,12 @@ Real activation(Activation f, Real x) {
       const Real u = static_cast<Real>(M_2_SQRTPI * M_SQRT1_2) * (x + static_cast<Real>(0.044715) * x * x * x);
       return x / (1 + std::exp(-2 * u));  // (1 + tanh u) / 2 without its cancellation
     }
+    case Activation::gelu_sigmoid:
+      return x / (1 + std::exp(static_cast<Real>(-1.702) * x));
     case Activation::relu:
       return x > 0 ? x : 0;
+    case Activation::relu_squared:
+      return x > 0 ? x * x : 0;
   }
   return x;
 }
@@ -43,8 +47,14 @@ Real activation_slope(Activation f, Real x) {
       const Real tanh = std::tanh(root * (x + cubic * x * x * x));
       return (1 + tanh) / 2 + x * (1 - tanh * tanh) * root * (1 + 3 * cubic * x * x) / 2;
     }
+    case Activation::gelu_sigmoid: {
+      const Real rate = static_cast<Real>(1.702), s = 1 / (1 + std::exp(-rate * x));
+      return s * (1 + rate * x * (1 - s));
+    }
     case Activation::relu:
       return x > 0 ? 1 : 0;
+    case Activation::relu_squared:
+      return x > 0 ? 2 * x : 0;
   }
   return 1;
 }

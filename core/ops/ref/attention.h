@@ -35,7 +35,15 @@ AttentionRow<Real> attention_row(const Real* q, const Real* k, const AttentionSp
     row.raw.push_back(dot);
     if (p.softcap > 0) dot = static_cast<Real>(p.softcap) * std::tanh(dot / static_cast<Real>(p.softcap));
     if (!p.alibi_slopes.empty()) {
-      dot += static_cast<Real>(p.alibi_slopes[static_cast<size_t>(head)]) * static_cast<Real>(j - position);
+      const float slope = p.alibi_slopes[static_cast<size_t>(head)];
+      if (p.alibi_rounded_scale == 0) {
+        dot += static_cast<Real>(slope) * static_cast<Real>(j - position);
+      } else {
+        const auto tilt = [&](int64_t key) {
+          return static_cast<Real>(static_cast<float>(bf16(slope * static_cast<float>(key - span.k_begin))));
+        };
+        dot += (tilt(j) - tilt(position)) * static_cast<Real>(p.alibi_rounded_scale);
+      }
     }
     row.score.push_back(dot);
   }

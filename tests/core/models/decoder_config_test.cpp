@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include <nlohmann/json.hpp>
 
 #include "nibble/tests/temporary_directory.h"
@@ -76,6 +78,75 @@ TEST(DecoderConfig, BothStylesOfRopeAreRead) {
   EXPECT_EQ(parse(with(llama(), "rope_scaling", nullptr)).rope.at(0).scaling, RopeScaling::none);
 }
 
+json stretched(const std::string& type, json more) {
+  json config = with(llama(), "max_position_embeddings", 128);
+  more["rope_type"] = type;
+  config["rope_scaling"] = std::move(more);
+  return config;
+}
+
+// ROPE_INIT_FUNCTIONS of Transformers 5.23
+TEST(DecoderConfig, StretchedRopesAreRead) {
+  const RopeConfig yarn = parse(stretched("yarn", {{"factor", 4.0}, {"original_max_position_embeddings", 32}})).rope[0];
+  EXPECT_EQ(yarn.original_max_positions, 32);
+  EXPECT_DOUBLE_EQ(yarn.magnitude, 0.1 * std::log(4.0) + 1);
+  const RopeConfig deepseek =
+      parse(stretched("yarn", {{"factor", 4.0}, {"mscale", 0.7}, {"mscale_all_dim", 1.1}})).rope[0];
+  EXPECT_EQ(deepseek.original_max_positions, 128);
+  EXPECT_DOUBLE_EQ(deepseek.magnitude, (0.07 * std::log(4.0) + 1) / (0.11 * std::log(4.0) + 1));
+  EXPECT_DOUBLE_EQ(parse(stretched("yarn", {{"factor", 4.0}, {"attention_factor", 1.5}})).rope[0].magnitude, 1.5);
+  const RopeConfig dynamic = parse(stretched("dynamic", {{"factor", 2.0}})).rope[0];
+  EXPECT_EQ(dynamic.original_max_positions, 128);
+  EXPECT_EQ(rope_frequencies(dynamic, 128), rope_frequencies(parse(llama()).rope[0]));
+  EXPECT_LT(rope_frequencies(dynamic, 200).back(), rope_frequencies(dynamic, 129).back());
+
+  json phi = stretched("su", {{"short_factor", {1, 1, 2, 2}}, {"long_factor", {4, 4, 8, 8}}});
+  phi["model_type"] = "phi3";
+  phi["architectures"] = {"Phi3ForCausalLM"};
+  phi["max_position_embeddings"] = 131072;
+  const RopeConfig longrope = parse(phi).rope[0];
+  EXPECT_EQ(longrope.scaling, RopeScaling::longrope);
+  EXPECT_EQ(longrope.original_max_positions, 4096);
+  EXPECT_DOUBLE_EQ(longrope.magnitude, std::sqrt(1 + std::log(32.0) / std::log(4096.0)));
+  EXPECT_FLOAT_EQ(rope_frequencies(longrope, 4096)[0], 1);
+  EXPECT_FLOAT_EQ(rope_frequencies(longrope, 4097)[0], 0.25);
+  EXPECT_TRUE(parse(phi).cache_holds(4095, 4096));
+  EXPECT_FALSE(parse(phi).cache_holds(4096, 4097));
+  EXPECT_TRUE(parse(phi).cache_holds(4097, 5000));
+  phi["rope_scaling"]["long_factor"].push_back(8);
+  EXPECT_THAT(error(phi), AllOf(HasSubstr("rope_scaling.long_factor"), HasSubstr("5 entries for 4 pairs")));
+}
+
+TEST(DecoderConfig, LayersMayDifferInRope) {
+  json gemma = llama();
+  gemma["model_type"] = "gemma3_text";
+  gemma["architectures"] = {"Gemma3ForCausalLM"};
+  gemma["sliding_window_pattern"] = 2;
+  gemma["rope_local_base_freq"] = 500.0;
+  gemma["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  const DecoderConfig mixed = parse(gemma);
+  ASSERT_EQ(mixed.rope.size(), 2u);
+  EXPECT_EQ(mixed.rope[0], (RopeConfig{.size = 256, .base = 1e6, .scaling = RopeScaling::linear, .factor = 8}));
+  EXPECT_EQ(mixed.rope[1], (RopeConfig{.size = 256, .base = 500}));
+  for (size_t l = 0; l < 4; ++l) EXPECT_EQ(mixed.layer[l].rotary, l % 2 == 0 ? 1 : 0);
+  json smol = llama();
+  smol["model_type"] = "smollm3";
+  smol["architectures"] = {"SmolLM3ForCausalLM"};
+  smol["no_rope_layers"] = {1, 0, 1, 0};
+  const DecoderConfig nope = parse(smol);
+  for (size_t l = 0; l < 4; ++l) EXPECT_EQ(nope.layer[l].rotary, l % 2 == 0 ? 0 : -1);
+}
+
+TEST(DecoderConfig, KeysHaveTheSpellingsOfAllTheirWriters) {
+  const json bloom = {{"model_type", "bloom"}, {"n_embed", 32},      {"num_attention_heads", 4},
+                      {"n_layer", 2},          {"n_inner", nullptr}, {"vocab_size", 50}};
+  const DecoderConfig config = parse(bloom);
+  EXPECT_EQ(config.width, 32);
+  EXPECT_EQ(config.heads, 4);
+  EXPECT_EQ(config.mlp_width, 128);
+  EXPECT_THAT(error(with(bloom, "num_attention_heads", "4")), HasSubstr("num_attention_heads is \"4\""));
+}
+
 std::vector<int64_t> windows(const json& config) {
   std::vector<int64_t> made;
   for (const LayerConfig& layer : parse(config).layer) made.push_back(layer.window);
@@ -137,7 +208,11 @@ TEST(DecoderConfig, UnknownKindsAreNamedWithTheKnownOnes) {
   EXPECT_THAT(error(rope), AllOf(HasSubstr("rope_scaling.type"), HasSubstr("spiral"), HasSubstr("default, linear")));
   EXPECT_THAT(error(with(llama(), "hidden_act", "mish")),
               AllOf(HasSubstr("hidden_act"), HasSubstr("mish"), HasSubstr("silu")));
-  EXPECT_THAT(error(with(llama(), "layer_types", {"full_attention", "full_attention", "chunked", "full_attention"})),
+  json qwen = llama();
+  qwen["model_type"] = "qwen2";
+  qwen["architectures"] = {"Qwen2ForCausalLM"};
+  qwen["num_key_value_heads"] = 8;
+  EXPECT_THAT(error(with(qwen, "layer_types", {"full_attention", "full_attention", "chunked", "full_attention"})),
               AllOf(HasSubstr("layer_types"), HasSubstr("chunked")));
 }
 

@@ -42,7 +42,28 @@ std::vector<Form> forms() {
   Form& window = add("WindowAndQkvBias");
   window.config.attention.window = 3;
   window.config.attention.qkv_bias = true;
-  add("NormOfQueriesAndKeys").config.attention.qk_norm = NormConfig{};
+  add("NormOfQueriesAndKeys").config.attention.qk_norm = HeadNormConfig{};
+  add("NormOfAllHeadsTogether").config.attention.qk_norm = HeadNormConfig{.kind = HeadNormKind::whole, .norm = {}};
+  const NormConfig layer_norm = {.kind = NormKind::layer, .eps = 1e-5f};
+  add("NormOfEachHead").config.attention.qk_norm = HeadNormConfig{.kind = HeadNormKind::every_head, .norm = layer_norm};
+  Form& scaled = add("ScaledResidual");
+  scaled.config.residual_scale = 0.3f;
+  scaled.names.post_mlp_norm = "post_mlp";
+  for (NormPlace place : {NormPlace::sum, NormPlace::stream}) {
+    Form& around = add(place == NormPlace::sum ? "NormsOfSums" : "NormsInTheStream");
+    around.config.norm = layer_norm;
+    around.config.norm.bias = true;
+    around.config.norm_place = place;
+  }
+  Form& bare = add("NormsWithoutParameters");
+  bare.config.norm = layer_norm;
+  bare.config.norm.weight = false;
+  Form& codegen = add("TiltedFusedValueBeforeKey");
+  codegen.config.attention.qkv_groups = 2;
+  codegen.config.attention.value_before_key = true;
+  codegen.config.attention.rotary = -1;
+  codegen.config.attention.alibi_slopes = {0.5f, 0.25f, 0.125f, 0.0625f};
+  codegen.names.attention.qkv = "attn.qkv_proj";
   Form& gemma = add("NormsBeforeAndAfterWithCaps");
   gemma.config.norm.weight_offset = 1;
   gemma.config.attention.softcap = 2;
@@ -79,13 +100,14 @@ class BlockBackward : public ::testing::TestWithParam<size_t> {
   static constexpr int64_t kTokens = 11;
 
   BlockBackward() : form_(forms()[GetParam()]), block_("layer.", form_.names, form_.config, makers()) {
-    rotary_[0].reserve(kTokens, pool());
     block_.visit([&](Parameter& parameter) { parameter.make_trainable(pool()); });
   }
 
   MemoryPool& pool() { return rank_.context().pool; }
   StepContext step() { return {.rank = rank_.context(), .row_keys = {}}; }
-  LayerContext context() { return {.positions = positions_, .spans = spans_, .rotary = rotary_}; }
+  LayerContext context() {
+    return {.positions = positions_, .spans = spans_, .rotary = {rotary_.at(positions_, spans_, pool())}};
+  }
 
   Tensor random(const Shape& shape, float scale, float middle = 0) {
     PhiloxStream stream(3, 9, counter_++);
@@ -131,7 +153,7 @@ class BlockBackward : public ::testing::TestWithParam<size_t> {
   Form form_;
   Tensor positions_ = Tensor::from<int32_t>(pool(), {kTokens}, std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3});
   std::vector<ops::AttentionSpan> spans_{{0, 7, 0, 7}, {7, kTokens, 7, kTokens}};
-  std::vector<RotaryTable> rotary_{RotaryTable(RopeConfig{.size = 4, .base = 100})};
+  RotaryTable rotary_{RopeConfig{.size = 4, .base = 100}};
   Tensor x_ = random({kTokens, 12}, 1);
   Tensor weights_ = random({kTokens, 12}, 1);
   Block block_;

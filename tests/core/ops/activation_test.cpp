@@ -12,7 +12,8 @@ using ops::Activation;
 class ActivationTest : public EverySimd {};
 NIBBLE_EVERY_SIMD(ActivationTest);
 
-constexpr Activation kAll[] = {Activation::silu, Activation::gelu_erf, Activation::gelu_tanh, Activation::relu};
+constexpr Activation kAll[] = {Activation::silu,         Activation::gelu_erf, Activation::gelu_tanh,
+                               Activation::gelu_sigmoid, Activation::relu,     Activation::relu_squared};
 
 /// From far left, where only the tail is left, to far right.
 Values sweep() {

@@ -36,14 +36,16 @@ TEST_P(RopeTest, MatchesReferenceForWholeAndPartialRotation) {
   const std::pair<int64_t, int64_t> sizes[] = {{8, 8}, {20, 20}, {64, 64}, {64, 16}, {96, 96}, {80, 32}, {128, 128}};
   for (const auto& [head_size, rot] : sizes) {
     for (DType dtype : {DType::f32, DType::bf16}) {
-      for (bool inverse : {false, true}) {
+      for (int variant = 0; variant < 4; ++variant) {
+        const bool inverse = variant % 2 != 0;
+        const ops::RopePairs pairs = variant < 2 ? ops::RopePairs::halves : ops::RopePairs::neighbours;
         const int64_t tokens = 21, heads = 3;
         const Tables at = tables(tokens, rot / 2);
         Tensor x = random_tensor({tokens, heads * head_size}, dtype, 1);
         Values expected = values_of(x);
-        ops::rope(x, heads, at.positions, at.cos, at.sin, inverse);
+        ops::rope(x, heads, at.positions, at.cos, at.sin, inverse, pairs);
         ops::ref::rope(expected.data(), tokens, heads, head_size, rot, at.positions.data<const int32_t>(),
-                       values_of(at.cos).data(), values_of(at.sin).data(), inverse);
+                       values_of(at.cos).data(), values_of(at.sin).data(), inverse, pairs);
         expect_close(x, expected, rounding(dtype, 1e-6), 1e-6, "x");
       }
     }

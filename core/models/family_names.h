@@ -1,0 +1,23 @@
+#pragma once
+// Tensor names of each family's checkpoints, as Hugging Face writes them.
+
+#include "nibble/core/models/decoder_config.h"
+
+namespace nibble {
+
+TensorNames gemma2_names();
+TensorNames phi3_names();
+TensorNames gpt_neox_names();
+TensorNames falcon_names();
+TensorNames gpt2_names();
+TensorNames opt_names();
+TensorNames olmo2_names();
+TensorNames stablelm_names();
+TensorNames starcoder2_names();
+TensorNames phi_names();
+TensorNames cohere_names();
+TensorNames bloom_names();
+TensorNames gptj_names();
+TensorNames codegen_names();
+
+}  // namespace nibble

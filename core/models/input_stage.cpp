@@ -1,0 +1,77 @@
+#include "nibble/core/models/input_stage.h"
+
+#include <utility>
+
+#include "nibble/core/ops/elementwise.h"
+
+namespace nibble {
+
+namespace {
+
+Tensor narrowed(const Tensor& x, const StepContext& step) {
+  if (x.dtype() == step.compute_dtype) return x;
+  Tensor y = Tensor::empty(step.pool(), x.shape(), step.compute_dtype, "embeddings");
+  ops::cast(x, y);
+  return y;
+}
+
+}  // namespace
+
+bool InputStage::has_trainable() const {
+  return embedding.has_trainable() || (positions && positions->has_trainable()) ||
+         (project && project->has_trainable()) || (norm && norm->has_trainable());
+}
+
+Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved* saved) {
+  const int64_t tokens = ids.dim(0);
+  const auto make = [&](int64_t width, const std::string& what) {
+    return Tensor::empty(step.pool(), {tokens, width}, DType::f32, what);
+  };
+  Tensor x = make(embedding.table().value.dim(1), "embeddings");
+  embedding.forward(ids, 0, embedding_scale, x, step);
+  if (project) {
+    const Tensor in = narrowed(x, step);
+    x = make(project->out_features(), "projected embeddings");
+    project->forward(in, x, step, saved ? &saved->project : nullptr);
+  }
+  if (positions) {
+    Tensor learned = make(x.dim(1), "positions");
+    positions->forward(at, position_offset, 1.0f, learned, step);
+    ops::add(learned, x);
+  }
+  if (norm) {
+    Tensor normed = make(x.dim(1), "norm of the embeddings");
+    norm->forward(x, normed, step, saved ? &saved->norm : nullptr);
+    x = normed;
+  }
+  return x;
+}
+
+void InputStage::backward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved&& saved,
+                          Tensor gradient) {
+  const auto make = [&](int64_t width) {
+    return Tensor::zeros(step.pool(), {ids.dim(0), width}, DType::f32, "gradient of embeddings");
+  };
+  if (norm) {
+    Tensor dx = make(gradient.dim(1));
+    norm->backward(gradient, step, std::move(saved.norm), dx);
+    gradient = dx;
+  }
+  if (positions) positions->backward(at, position_offset, 1.0f, gradient, step);
+  if (project) {
+    Tensor dx = make(project->in_features());
+    project->backward(narrowed(gradient, step), step, std::move(saved.project),
+                      embedding.has_trainable() ? &dx : nullptr, false);
+    gradient = dx;
+  }
+  if (embedding.has_trainable()) embedding.backward(ids, 0, embedding_scale, gradient, step);
+}
+
+void InputStage::visit(const ParameterVisitor& visitor) {
+  embedding.visit(visitor);
+  if (project) project->visit(visitor);
+  if (positions) positions->visit(visitor);
+  if (norm) norm->visit(visitor);
+}
+
+}  // namespace nibble

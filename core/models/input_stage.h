@@ -1,0 +1,37 @@
+#pragma once
+// From ids to the residual stream: embeddings, and what a family does to them before the first layer.
+
+#include <optional>
+
+#include "nibble/core/nn/embedding.h"
+#include "nibble/core/nn/linear.h"
+#include "nibble/core/nn/makers.h"
+#include "nibble/core/nn/norm.h"
+
+namespace nibble {
+
+/// Kept from forward to backward.
+struct InputSaved {
+  LinearSaved project;
+  NormSaved norm;
+};
+
+/// Embedding, projection to the layers' width (OPT 350M), learned positions (GPT-2, OPT), norm (BLOOM): those a family
+/// has, in this order.
+struct InputStage {
+  Embedding embedding;  ///< [V, E]
+  float embedding_scale = 1;
+  std::optional<Linear> project;       ///< [D, E]
+  std::optional<Embedding> positions;  ///< [P + offset, D]
+  int64_t position_offset = 0;         ///< row of position 0
+  std::optional<Norm> norm;
+
+  bool has_trainable() const;
+  /// The residual stream [T, D] f32 from ids and positions [T] i32. saved == nullptr: inference.
+  Tensor forward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved* saved);
+  /// Accumulates gradients from that of the residual stream, [T, D] f32.
+  void backward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved&& saved, Tensor gradient);
+  void visit(const ParameterVisitor& visitor);
+};
+
+}  // namespace nibble

@@ -1,0 +1,331 @@
+"""Random small configurations of every family, with every option that changes the arithmetic. Used by families.py.
+
+Each function takes a random.Random and gives (model_type, keyword arguments of its configuration class). Sizes are odd on
+purpose: heads that are no power of two, vocabularies and widths that no vector length divides.
+"""
+
+ACTIVATIONS = ["silu", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "quick_gelu", "relu2"]
+LENGTH = 30  # tokens of a text; the lengths below are chosen around it
+# heads and their sizes, MLP widths, vocabularies, layers
+LARGE = dict(heads=[(2, 12), (4, 8), (3, 16), (6, 6), (4, 10), (8, 4)], mlp=(20, 91), vocabulary=(61, 131), layers=[2, 3, 4])
+SMALL = dict(heads=[(2, 8), (4, 4), (3, 4)], mlp=(17, 23), vocabulary=(33, 42), layers=[2])
+sizes = LARGE
+
+
+def common(r):
+    heads, size = r.choice(sizes["heads"])
+    groups = r.choice([g for g in range(1, heads + 1) if heads % g == 0])
+    return dict(vocab_size=r.randrange(*sizes["vocabulary"]), hidden_size=heads * size, intermediate_size=r.randrange(*sizes["mlp"]),
+                num_hidden_layers=r.choice(sizes["layers"]), num_attention_heads=heads, num_key_value_heads=groups,
+                max_position_embeddings=128, hidden_act=r.choice(ACTIVATIONS), tie_word_embeddings=r.random() < 0.5,
+                bos_token_id=1, eos_token_id=2, pad_token_id=0)
+
+
+def eps(r):
+    return r.choice([1e-6, 1e-5, 1e-3])
+
+
+def head_size(c):
+    return c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+
+
+def rope(r, c, share=None, kinds=("default", "linear", "dynamic", "yarn", "longrope", "llama3"), weight=0.6):
+    """rope_parameters; sets max_position_embeddings where the kind asks for it."""
+    kind = r.choice(kinds) if r.random() < weight else "default"
+    p = dict(rope_type=kind, rope_theta=r.choice([10000.0, 500.0, 1e6]))
+    if share is not None:
+        p["partial_rotary_factor"] = share
+    pairs = (int(head_size(c) * (share or 1)) + 1) // 2
+    if kind == "dynamic" and pairs < 2:  # Transformers divides by zero
+        kind = p["rope_type"] = "linear"
+    if kind == "linear":
+        p["factor"] = r.choice([2.0, 3.5])
+    if kind == "dynamic":
+        p["factor"] = r.choice([2.0, 4.0])
+        c["max_position_embeddings"] = r.choice([LENGTH // 2, 64])
+    if kind == "yarn":
+        p.update(factor=r.choice([2.0, 4.0]), original_max_position_embeddings=r.choice([16, 32]))
+        if r.random() < 0.3:
+            p["attention_factor"] = 1.3
+        if r.random() < 0.4:
+            p.update(beta_fast=r.choice([4.0, 16.0]), beta_slow=r.choice([0.5, 1.0]))
+        if r.random() < 0.3:
+            p.update(mscale=0.7, mscale_all_dim=1.1)
+        if r.random() < 0.3:
+            p["truncate"] = False
+    if kind == "longrope":
+        p.update(short_factor=[round(r.uniform(1, 2), 3) for _ in range(pairs)],
+                 long_factor=[round(r.uniform(2, 8), 3) for _ in range(pairs)],
+                 original_max_position_embeddings=r.choice([LENGTH // 2, LENGTH, 64]))
+        if r.random() < 0.3:
+            p["attention_factor"] = 1.2
+        if r.random() < 0.3:
+            p["factor"] = 3.0
+    if kind == "llama3":
+        p.update(factor=r.choice([2.0, 8.0]), low_freq_factor=1.0, high_freq_factor=r.choice([2.0, 4.0]),
+                 original_max_position_embeddings=r.choice([16, 64]))
+    c["rope_parameters"] = p
+    return c
+
+
+def llama(r):
+    c = common(r)
+    c.update(attention_bias=r.random() < 0.4, mlp_bias=r.random() < 0.4, rms_norm_eps=eps(r))
+    if r.random() < 0.3:
+        c["head_dim"] = r.choice([4, 10, 16])
+    return "llama", rope(r, c)
+
+
+def mistral(r):
+    c = common(r)
+    c.update(sliding_window=r.choice([None, 5, 8]), rms_norm_eps=eps(r))
+    if r.random() < 0.4:
+        c["head_dim"] = r.choice([6, 16])
+    return "mistral", rope(r, c)
+
+
+def windows(r, c):
+    c.update(use_sliding_window=r.random() < 0.6, sliding_window=7, max_window_layers=r.choice([0, 1, 2]), rms_norm_eps=eps(r))
+    if r.random() < 0.4 and c["use_sliding_window"]:
+        c["layer_types"] = [r.choice(["full_attention", "sliding_attention"]) for _ in range(c["num_hidden_layers"])]
+
+
+def qwen2(r):
+    c = common(r)
+    windows(r, c)
+    return "qwen2", rope(r, c)
+
+
+def qwen3(r):
+    c = common(r)
+    windows(r, c)
+    c.update(head_dim=r.choice([6, 16]), attention_bias=r.random() < 0.3)
+    return "qwen3", rope(r, c)
+
+
+def gemma(r):
+    c = common(r)
+    c.update(head_dim=r.choice([8, 14]), attention_bias=r.random() < 0.3, rms_norm_eps=eps(r))
+    return "gemma", rope(r, c)
+
+
+def gemma2(r):
+    c = common(r)
+    c["hidden_activation"] = c.pop("hidden_act")
+    c.update(head_dim=r.choice([8, 14]), query_pre_attn_scalar=r.choice([8, 21]), sliding_window=r.choice([6, 9]),
+             attn_logit_softcapping=r.choice([None, 3.0]), final_logit_softcapping=r.choice([None, 5.0]), attention_bias=r.random() < 0.3)
+    if r.random() < 0.3:
+        c["layer_types"] = [r.choice(["full_attention", "sliding_attention"]) for _ in range(c["num_hidden_layers"])]
+    return "gemma2", rope(r, c)
+
+
+def gemma3(r):
+    c = common(r)
+    c["hidden_activation"] = c.pop("hidden_act")
+    c.update(head_dim=r.choice([8, 14]), query_pre_attn_scalar=r.choice([8, 21]), sliding_window=r.choice([6, 9]),
+             final_logit_softcapping=r.choice([None, 5.0]), attention_bias=r.random() < 0.3, num_hidden_layers=r.choice([3, 7]))
+    full = rope(r, dict(c), kinds=("linear",))["rope_parameters"]
+    c["rope_parameters"] = dict(full_attention=full, sliding_attention=dict(rope_type="default", rope_theta=r.choice([10000.0, 300.0])))
+    kinds = ["full_attention", "sliding_attention"]
+    if r.random() < 0.5:
+        # one of each, or Transformers has no rope for the kind that is not there
+        c["layer_types"] = kinds + [r.choice(kinds) for _ in range(c["num_hidden_layers"] - 2)]
+    else:
+        c["sliding_window_pattern"] = 3
+    return "gemma3_text", c
+
+
+def phi3(r):
+    c = common(r)
+    c.update(sliding_window=r.choice([None, 6]), rms_norm_eps=eps(r), num_hidden_layers=2)
+    share = r.choice([1.0, 0.75, 0.5])
+    if int(head_size(c) * share) < 2:
+        share = 1.0
+    c = rope(r, c, share, kinds=("longrope",))
+    c["original_max_position_embeddings"] = c["rope_parameters"].get("original_max_position_embeddings", 64)
+    return "phi3", c
+
+
+def gpt_neox(r):
+    c = common(r)
+    c.pop("num_key_value_heads")
+    c.update(use_parallel_residual=r.random() < 0.5, attention_bias=r.random() < 0.7, layer_norm_eps=eps(r))
+    share = r.choice([s for s in (0.25, 0.5, 1.0) if int(head_size(c) * s) in range(2, 99, 2)])
+    return "gpt_neox", rope(r, c, share)
+
+
+def falcon(r):
+    c = common(r)
+    groups = c.pop("num_key_value_heads")
+    c["activation"] = c.pop("hidden_act")
+    c["ffn_hidden_size"] = c.pop("intermediate_size")
+    c.update(bias=r.random() < 0.5, layer_norm_epsilon=eps(r), alibi=r.random() < 0.4)
+    form = r.choice(["7b", "rw", "40b", "11b", "serial"])
+    if form == "7b":
+        c.update(multi_query=True, parallel_attn=True)
+    if form == "rw":
+        c.update(multi_query=False, parallel_attn=False)
+    if form == "serial":
+        c.update(multi_query=True, parallel_attn=False)
+    if form in ("40b", "11b"):
+        c.update(new_decoder_architecture=True, num_kv_heads=groups, parallel_attn=True)
+    if form == "11b":
+        c.update(num_ln_in_parallel_attn=1)
+    return "falcon", c if c["alibi"] else rope(r, c)
+
+
+def gpt2(r):
+    c = common(r)
+    made = dict(vocab_size=c["vocab_size"], n_embd=c["hidden_size"], n_layer=c["num_hidden_layers"], n_head=c["num_attention_heads"],
+                n_positions=r.choice([64, 65]), n_inner=r.choice([None, 50]), activation_function=c["hidden_act"], bos_token_id=1,
+                eos_token_id=1, scale_attn_weights=r.random() < 0.8, layer_norm_epsilon=eps(r), tie_word_embeddings=r.random() < 0.7,
+                resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    return "gpt2", made
+
+
+def gpt2_own(r):
+    kind, c = gpt2(r)
+    c["scale_attn_by_inverse_layer_idx"] = r.random() < 0.5
+    return kind, c
+
+
+def gpt_bigcode(r):
+    _, c = gpt2(r)
+    c["multi_query"] = r.random() < 0.6
+    return "gpt_bigcode", c
+
+
+def gptj(r):
+    _, c = gpt2(r)
+    c.pop("scale_attn_weights")
+    c["rotary_dim"] = r.choice([d for d in (2, 4, 8, 12) if d <= c["n_embd"] // c["n_head"]])
+    c["tie_word_embeddings"] = False
+    return "gptj", c
+
+
+def codegen(r):
+    _, c = gptj(r)
+    heads = r.choice([4, 8])
+    c.update(n_head=heads, n_embd=heads * 6, rotary_dim=r.choice([2, 4, 6]), n_ctx=64)
+    return "codegen", c
+
+
+def opt(r):
+    c = common(r)
+    c.pop("num_key_value_heads")
+    c["ffn_dim"] = c.pop("intermediate_size")
+    c["activation_function"] = c.pop("hidden_act")
+    c.update(do_layer_norm_before=r.random() < 0.5, enable_bias=r.random() < 0.7, layer_norm_elementwise_affine=r.random() < 0.8,
+             _remove_final_layer_norm=r.random() < 0.2, dropout=0.0, pad_token_id=1, max_position_embeddings=60)
+    if r.random() < 0.5:
+        c["word_embed_proj_dim"] = r.choice([14, 40])
+    return "opt", c
+
+
+def stablelm(r):
+    c = common(r)
+    c.update(use_qkv_bias=r.random() < 0.5, qk_layernorm=r.random() < 0.5, use_parallel_residual=r.random() < 0.5, layer_norm_eps=eps(r))
+    share = r.choice([s for s in (0.25, 0.5, 1.0) if int(head_size(c) * s) in range(2, 99, 2)])
+    return "stablelm", rope(r, c, share)
+
+
+def smollm3(r):
+    c = common(r)
+    c.update(attention_bias=r.random() < 0.3, mlp_bias=r.random() < 0.3, rms_norm_eps=eps(r), num_hidden_layers=r.choice([3, 4, 5]))
+    if r.random() < 0.5:
+        c["no_rope_layers"] = [r.choice([0, 1]) for _ in range(c["num_hidden_layers"])]
+    else:
+        c["no_rope_layer_interval"] = r.choice([2, 3, 4])
+    if r.random() < 0.4:
+        c.update(use_sliding_window=True, sliding_window=6)
+    return "smollm3", rope(r, c)
+
+
+def olmo(r):
+    c = common(r)
+    c.update(attention_bias=r.random() < 0.3)
+    return "olmo", rope(r, c)
+
+
+def olmo2(r):
+    c = common(r)
+    c.update(attention_bias=r.random() < 0.3, rms_norm_eps=eps(r))
+    return "olmo2", rope(r, c)
+
+
+def granite(r):
+    c = common(r)
+    c.update(attention_bias=r.random() < 0.4, mlp_bias=r.random() < 0.4, rms_norm_eps=eps(r), embedding_multiplier=r.choice([1.0, 3.0]),
+             logits_scaling=r.choice([1.0, 1.7]), residual_multiplier=r.choice([1.0, 0.4]), attention_multiplier=r.choice([0.2, 0.5]))
+    return "granite", rope(r, c)
+
+
+def starcoder2(r):
+    c = common(r)
+    c.update(use_bias=r.random() < 0.7, sliding_window=r.choice([None, 6]), norm_epsilon=eps(r))
+    return "starcoder2", rope(r, c)
+
+
+def bloom(r):
+    c = common(r)
+    return "bloom", dict(vocab_size=c["vocab_size"], hidden_size=c["hidden_size"], n_layer=c["num_hidden_layers"],
+                         n_head=c["num_attention_heads"], layer_norm_epsilon=eps(r), tie_word_embeddings=c["tie_word_embeddings"],
+                         apply_residual_connection_post_layernorm=r.random() < 0.3, bos_token_id=1, eos_token_id=2, pad_token_id=3)
+
+
+def phi(r):
+    c = common(r)
+    c.update(qk_layernorm=r.random() < 0.5, layer_norm_eps=eps(r), tie_word_embeddings=False)
+    share = r.choice([s for s in (0.5, 1.0) if int(head_size(c) * s) in range(2, 99, 2)])
+    return "phi", rope(r, c, share)
+
+
+def cohere(r):
+    c = common(r)
+    c.update(attention_bias=r.random() < 0.4, layer_norm_eps=eps(r), logit_scale=r.choice([0.0625, 0.5]))
+    return "cohere", rope(r, c, kinds=("default", "linear", "llama3"))
+
+
+def cohere2(r):
+    c = common(r)
+    c.update(attention_bias=r.random() < 0.4, layer_norm_eps=eps(r), logit_scale=r.choice([0.0625, 0.5]), sliding_window=6,
+             num_hidden_layers=r.choice([4, 5]))
+    return "cohere2", rope(r, c, kinds=("default", "linear", "llama3"))
+
+
+FAMILIES = dict(llama=llama, mistral=mistral, qwen2=qwen2, qwen3=qwen3, gemma=gemma, gemma2=gemma2, gemma3=gemma3, phi3=phi3,
+                gpt_neox=gpt_neox, falcon=falcon, gpt2=gpt2_own, gpt_bigcode=gpt_bigcode, gptj=gptj, codegen=codegen, opt=opt,
+                stablelm=stablelm, smollm3=smollm3, olmo=olmo, olmo2=olmo2, granite=granite, starcoder2=starcoder2, bloom=bloom,
+                phi=phi, cohere=cohere, cohere2=cohere2)
+
+
+def published(config, r):
+    """The same configuration in the words of published files: rope_theta and rope_scaling, torch_dtype; now and then without
+    keys that the family sets by itself."""
+    c = dict(config)
+    c["torch_dtype"] = c.pop("dtype", "float32")
+    kind, parameters = c["model_type"], c.pop("rope_parameters", None)
+    if kind == "gemma3_text" and parameters:
+        full, local = parameters["full_attention"], parameters["sliding_attention"]
+        c["rope_theta"], c["rope_local_base_freq"] = full["rope_theta"], local["rope_theta"]
+        scaling = {k: v for k, v in full.items() if k not in ("rope_theta", "partial_rotary_factor")}
+        c["rope_scaling"] = None if scaling.get("rope_type", "default") == "default" else scaling
+    elif parameters:
+        scaling = dict(parameters)
+        theta, share = scaling.pop("rope_theta"), scaling.pop("partial_rotary_factor", None)
+        c["rotary_emb_base" if kind == "gpt_neox" else "rope_theta"] = theta
+        if share is not None:
+            c["rotary_pct" if kind == "gpt_neox" else "partial_rotary_factor"] = share
+        if scaling["rope_type"] == "default":
+            scaling = None
+        elif r.random() < 0.5:
+            scaling["type"] = scaling.pop("rope_type")
+        c["rope_scaling"] = scaling
+    rule = kind in ("gemma2",) and c["layer_types"] == [("sliding_attention", "full_attention")[i % 2] for i in range(len(c["layer_types"]))]
+    if rule:
+        c.pop("layer_types")
+    for key in [k for k, v in c.items() if v is None and k not in ("sliding_window", "rope_scaling", "final_logit_softcapping",
+                                                                     "attn_logit_softcapping", "num_ln_in_parallel_attn")]:
+        if r.random() < 0.5:
+            c.pop(key)
+    return c
