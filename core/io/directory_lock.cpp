@@ -8,18 +8,16 @@
 #include <string>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/open_file.h"
 #include "nibble/core/io/system_error.h"
 
 namespace nibble {
 
 DirectoryLock::DirectoryLock(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / ".nibble.lock";
-  descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  descriptor_ = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
   if (descriptor_ < 0) throw system_error(path, "cannot be opened", errno);
-  int result = 0;
-  while ((result = flock(descriptor_, LOCK_EX | LOCK_NB)) != 0 && errno == EINTR) {
-  }
-  if (result != 0) {
+  if (uninterrupted([&] { return flock(descriptor_, LOCK_EX | LOCK_NB); }) != 0) {
     const int error = errno;
     std::array<char, 256> holder{};
     const ssize_t count = pread(descriptor_, holder.data(), holder.size() - 1, 0);
