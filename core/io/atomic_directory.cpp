@@ -7,6 +7,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/list_directory.h"
 #include "nibble/core/io/open_file.h"
 #include "nibble/core/io/system_error.h"
 
@@ -32,7 +33,7 @@ bool exists_without_following(const fs::path& path) {
 }
 
 void sync_tree(const fs::path& directory) {
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+  for (const fs::directory_entry& entry : list_directory(directory)) {
     if (entry.is_directory() && !entry.is_symlink()) {
       sync_tree(entry.path());
     } else if (entry.is_regular_file() && !entry.is_symlink()) {

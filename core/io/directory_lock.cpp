@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,11 +14,28 @@
 
 namespace nibble {
 
+namespace {
+
+// A run that ends before it begins takes its lock file away: the name may belong to another file by now.
+bool is_named(int descriptor, const std::filesystem::path& path) {
+  struct stat held {};
+  struct stat named {};
+  return fstat(descriptor, &held) == 0 && stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
+         held.st_dev == named.st_dev;
+}
+
+}  // namespace
+
 DirectoryLock::DirectoryLock(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / ".nibble.lock";
-  descriptor_ = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
-  if (descriptor_ < 0) throw system_error(path, "cannot be opened", errno);
-  if (uninterrupted([&] { return flock(descriptor_, LOCK_EX | LOCK_NB); }) != 0) {
+  int locked = 0;
+  do {
+    if (descriptor_ >= 0) close(descriptor_);
+    descriptor_ = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
+    if (descriptor_ < 0) throw system_error(path, "cannot be opened", errno);
+    locked = uninterrupted([&] { return flock(descriptor_, LOCK_EX | LOCK_NB); });
+  } while (locked == 0 && !is_named(descriptor_, path));
+  if (locked != 0) {
     const int error = errno;
     std::array<char, 256> holder{};
     const ssize_t count = pread(descriptor_, holder.data(), holder.size() - 1, 0);

@@ -47,14 +47,15 @@ std::vector<CheckpointSlice> CheckpointWriter::copy(const std::vector<Checkpoint
 }
 
 void CheckpointWriter::start(const TrainingState& state, const std::vector<CheckpointSlice>& trainable,
-                             const std::vector<CheckpointSlice>& optimizer, std::function<void()> first) {
+                             const std::vector<CheckpointSlice>& optimizer, std::function<void()> first,
+                             std::function<void()> last) {
   NIBBLE_CHECK(!outcome_.valid(), "a checkpoint is under way");
   const bool copied = bytes_of(trainable) + bytes_of(optimizer) <= kLargestCopy;
   std::vector<CheckpointSlice> values = copied ? copy(trainable, trainable_) : trainable;
   std::vector<CheckpointSlice> moments = copied ? copy(optimizer, optimizer_) : optimizer;
   outcome_ = std::async(copied ? std::launch::async : std::launch::deferred,
                         [directory = directory_, state, values = std::move(values), moments = std::move(moments),
-                         first = std::move(first)] {
+                         first = std::move(first), last = std::move(last)] {
                           Outcome outcome{state.step, {}, {}};
                           try {
                             require_finite(values);
@@ -64,7 +65,11 @@ void CheckpointWriter::start(const TrainingState& state, const std::vector<Check
                           } catch (const Error& error) {
                             outcome.failure = error.what();
                             outcome.exit_code = error.exit_code();
+                          } catch (const std::filesystem::filesystem_error& error) {
+                            outcome.failure = error.what();
+                            outcome.exit_code = 4;
                           }
+                          if (last) last();
                           return outcome;
                         });
   if (!copied) outcome_.wait();

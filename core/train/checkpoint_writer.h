@@ -37,8 +37,10 @@ class CheckpointWriter {
 
   /// Begins to write; nothing may be under way. `first` runs before, where the writing runs (syncing a log that must be
   /// as far as the checkpoint); its error is the save's.
+  /// `last` runs there when the writing has ended, well or not.
   void start(const TrainingState& state, const std::vector<CheckpointSlice>& trainable,
-             const std::vector<CheckpointSlice>& optimizer, std::function<void()> first);
+             const std::vector<CheckpointSlice>& optimizer, std::function<void()> first = {},
+             std::function<void()> last = {});
 
   /// Whether a save is under way whose outcome nobody has taken yet.
   bool under_way() const { return outcome_.valid(); }

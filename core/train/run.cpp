@@ -10,6 +10,7 @@
 #include "nibble/core/train/metrics.h"
 #include "nibble/core/train/run_directory.h"
 #include "nibble/core/train/training_monitor.h"
+#include "nibble/core/train/watchdog.h"
 
 namespace nibble {
 
@@ -51,10 +52,15 @@ struct Run::Impl {
   bool lines_wait = false;
   std::optional<Clock::time_point> failed;  // when a checkpoint failed that no later one made good
   Clock::time_point step_start, last_save, last_evaluation;
+  Watchdog watchdog;
   CheckpointWriter writer;  // last: it is done before the metrics close and the lock goes
 
   Impl(const RunOptions& given, MemoryPool& pool, const Observer& watching)
-      : options(given), observer(watching), claim(given.dir), writer(checkpoints(), pool) {}
+      : options(given),
+        observer(watching),
+        claim(given.dir),
+        watchdog(given.stall_seconds, watching.on_stall),
+        writer(checkpoints(), pool) {}
 
   fs::path checkpoints() const { return options.dir / "checkpoints"; }
   bool stopped_early() const { return options.early_stop > 0 && state.evaluations_since_best >= options.early_stop; }
@@ -86,7 +92,10 @@ void Run::Impl::begin_save(Optimizer& optimizer) {
   state.optimizer_updates = optimizer.updates();
   best_of_save = options.keep_best && state.best_loss ? std::optional<int64_t>(state.best_step) : std::nullopt;
   last_save = Clock::now();
-  writer.start(state, whole_slices(values_of(optimizer)), whole_slices(optimizer.state()), [this] { metrics->sync(); });
+  watchdog.begin("saving", checkpoint_name(step));
+  writer.start(
+      state, whole_slices(values_of(optimizer)), whole_slices(optimizer.state()), [this] { metrics->sync(); },
+      [this] { watchdog.end("saving"); });
 }
 
 // In the middle of a run a full disk costs a checkpoint, not the run: older ones are still there.
@@ -167,8 +176,10 @@ void Run::restore(Optimizer& optimizer) {
 
 bool Run::next_step() {
   Impl& run = *impl_;
+  run.watchdog.end("training");
   if (run.last_step()) return false;
   ++run.step;
+  run.watchdog.begin("training", "step " + std::to_string(run.step));
   run.new_best = false;
   run.step_start = Clock::now();
   return true;

@@ -90,6 +90,14 @@ bool needs_space(const char* call) {
   return true;
 }
 
+// open(2), write(2), read(2), fsync(2), close(2) and fallocate(2) have EINTR; the others are not interrupted.
+bool can_be_interrupted(const char* call) {
+  for (const char* other : {"rename", "mkdir", "remove"}) {
+    if (std::strcmp(call, other) == 0) return false;
+  }
+  return true;
+}
+
 enum class Verdict { pass, fail, half };
 
 // Whether this call on `path` fails; errno is set then.
@@ -111,6 +119,7 @@ Verdict judge(const char* call, const std::string& path) {
     raise(SIGKILL);
   }
   const bool is_write = std::strcmp(call, "write") == 0;
+  if (how == "EINTR" && !can_be_interrupted(call)) return Verdict::pass;
   if (how == "SHORT") return is_write ? Verdict::half : Verdict::pass;
   if (how == "ENOSPC" || how == "FULL") {
     state.full = true;
@@ -217,7 +226,8 @@ int open_at(const char* name, int directory, const char* path, int flags, mode_t
   if (inside > 0) return real<int(int, const char*, int, ...)>(name)(directory, path, flags, mode);
   const Lock lock(disk().mutex);
   const std::string full = absolute(directory, path);
-  if (judge("open", full) == Verdict::fail) return -1;
+  const bool reads_on_a_full_disk = disk().full && (flags & O_CREAT) == 0;
+  if (!reads_on_a_full_disk && judge("open", full) == Verdict::fail) return -1;
   const int descriptor = real<int(int, const char*, int, ...)>(name)(directory, path, flags, mode);
   note_open(descriptor, full);
   return descriptor;

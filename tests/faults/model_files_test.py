@@ -20,6 +20,11 @@ class ModelFiles(program.FaultTest):
         """The model is opened by quantize, which leaves nothing behind."""
         return self.ends(code, ["quantize", "--model", self.model, "--out", self.folder / "out"], *parts)
 
+    def loading_refused(self, *parts, adapter=None, code=3):
+        program.write_ids(self.folder / "ids.npy", [3, 4, 5])
+        words = ["logits", "--model", self.model, "--ids", self.folder / "ids.npy", "--out", self.folder / "l.npy"]
+        self.ends(code, words + (["--adapter", adapter] if adapter else []), *parts)
+
     def with_header(self, change, *parts):
         header, data = read_safetensors(self.weights())
         changed = change(header, data)
@@ -132,7 +137,7 @@ class ModelFiles(program.FaultTest):
             header[f"extra.{i}"] = {"dtype": "U8", "shape": [0], "data_offsets": [len(data), len(data)]}
         header["model.layers.0.self_attn.rotary_emb.inv_freq"] = {"dtype": "U8", "shape": [0], "data_offsets": [len(data)] * 2}
         write_safetensors(self.weights(), header, data)
-        self.refused("extra.0, extra.1, extra.2, extra.3, extra.4 and 2 more")
+        self.loading_refused("extra.0, extra.1, extra.2, extra.3, extra.4 and 2 more")
 
     def index(self, weight_map):
         """Moves the weights into one shard with an index."""
@@ -201,9 +206,7 @@ class ModelFiles(program.FaultTest):
 
     def test_tied_head_against_the_weights(self):
         (self.model / "config.json").write_text(json.dumps(dict(CONFIG, tie_word_embeddings=True)))
-        program.write_ids(self.folder / "ids.npy", [3, 4, 5])
-        self.ends(3, ["logits", "--model", self.model, "--ids", self.folder / "ids.npy", "--out", self.folder / "l.npy"],
-                  "lm_head.weight", "tie_word_embeddings")
+        self.loading_refused("lm_head.weight", "tie_word_embeddings")
 
     def test_config_that_is_no_json(self):
         (self.model / "config.json").write_text('{"a": ' + "[" * 5000)
@@ -245,9 +248,9 @@ class ModelFiles(program.FaultTest):
 
         def refused(*parts, code=3, **values):
             (adapter / "adapter_config.json").write_text(json.dumps(dict(config, **values)))
-            self.ends(code, ["merge", "--model", self.model, "--adapter", adapter, "--out", self.folder / "m"], *parts)
+            self.loading_refused(*parts, adapter=adapter, code=code)
 
-        refused("lora_A", "shape", r=3)
+        refused("lora_A", r=3)
         refused("adapter_config.json", "r ", r=-1)
         refused("adapter_config.json", "peft_type", peft_type="PROMPT_TUNING")
         refused("no_such_module", target_modules=["no_such_module"])

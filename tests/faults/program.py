@@ -44,7 +44,9 @@ def snapshot(folder):
     found = {}
     for path in sorted(pathlib.Path(folder).rglob("*")):
         name = str(path.relative_to(folder))
-        if path.is_symlink():
+        if path.name == ".nibble.lock":
+            found[name] = "lock"  # the line in it says who had it last
+        elif path.is_symlink():
             found[name] = "-> " + os.readlink(path)
         elif path.is_file():
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
