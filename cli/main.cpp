@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <new>
 
 #include "nibble/cli/commands.h"
@@ -94,6 +95,10 @@ int main(int argc, char** argv) {
   } catch (const nibble::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return error.exit_code();
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::fprintf(stderr, "error: %s: %s; check the path and its device\n", error.path1().c_str(),
+                 error.code().message().c_str());
+    return 4;
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "error: out of memory; lower max_length or microbatch_size, or use a 4-bit base\n");
     return 4;

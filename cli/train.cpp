@@ -1,5 +1,6 @@
 // nibble train: run a recipe.
 
+#include <cstdio>
 #include <memory>
 
 #include "nibble/cli/commands.h"
@@ -18,11 +19,12 @@ struct Flags {
 };
 
 void run(const Flags& flags) {
+  const StopSignal stop;  // first: a signal while the model loads is obeyed as well
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   LocalRank rank(static_cast<int>(recipe.train.threads), static_cast<uint64_t>(recipe.train.seed));
-  const StopSignal stop;
   ProgressPrinter printer(stderr);
   Observer observer = printer.observer();
+  observer.on_stall = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   observer.stop_requested = [&] { return stop.requested(); };
   train(recipe, rank.context(), observer);
 }

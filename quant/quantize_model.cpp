@@ -157,7 +157,7 @@ class ModelQuantizer {
       }
       float offset = 0;
       if (options_.codec.double_quant) {
-        ScaleScan scan(linear->second.shape, options_.codec.block_size, name);
+        ScaleScan scan(linear->second.shape, options_.codec.block_size, place_of(name));
         for_pieces(stored, linear->second, options_.codec.block_size, pool_,
                    [&](const Tensor& rows) { scan.append(rows); });
         offset = scan.mean();
@@ -174,7 +174,7 @@ class ModelQuantizer {
 
   void write_quantized(ModelDirectoryWriter& writer, const std::string& name, const LinearPlace& linear) {
     const Tensor stored = checkpoint_.at(name);
-    Quantizer quantizer(linear.shape, stored.dtype(), options_.codec, pool_, name);
+    Quantizer quantizer(linear.shape, stored.dtype(), options_.codec, pool_, place_of(name));
     for_pieces(stored, linear, options_.codec.block_size, pool_, [&](const Tensor& rows) { quantizer.append(rows); });
     for (const NamedTensor& part : quantized_parts(quantizer.finish(), name, pool_)) {
       writer.write(part.name, part.value);
@@ -192,6 +192,8 @@ class ModelQuantizer {
   }
 
   // Linears count twice when they are read twice.
+  std::string place_of(const std::string& name) const { return checkpoint_.file_of(name) + ": " + name; }
+
   void advance(const std::string& name) {
     if (!options_.progress) return;
     uint64_t total = report_.source_bytes;

@@ -8,6 +8,7 @@
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/json_file.h"
+#include "nibble/core/io/list_directory.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/quant/bnb_layout.h"
@@ -118,7 +119,7 @@ std::string base_fingerprint(const std::string& path) {
   constexpr size_t kEnd = size_t{1} << 16;
   if (!std::filesystem::is_directory(path)) return hash_file(path).substr(0, 16);
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+  for (const auto& entry : list_directory(path)) {
     if (entry.path().extension() == ".safetensors" || entry.path().filename() == "config.json")
       files.push_back(entry.path());
   }

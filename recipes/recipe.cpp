@@ -253,6 +253,8 @@ RunOptions run_options(const Recipe& recipe, int64_t total_steps) {
   options.evaluates = !recipe.data.eval.empty() || recipe.data.eval_fraction > 0;
   options.log_every = recipe.train.log_every;
   options.early_stop = recipe.train.early_stop;
+  options.max_bad_steps = recipe.train.max_bad_steps;
+  options.stall_seconds = recipe.train.stall_seconds;
   options.total_steps = total_steps;
   options.recipe = to_json(recipe);
   options.settings = fixed_settings(recipe);

@@ -56,6 +56,8 @@ struct TrainRecipe {
   Interval eval_every;
   Interval save_every{0, 600};
   int64_t early_stop = 0;  ///< evaluations without a new lowest loss; 0: never
+  int64_t max_bad_steps = 3;
+  double stall_seconds = 600;
 };
 
 struct OptimizerRecipe {

@@ -72,6 +72,12 @@ std::vector<RecipeField> train_fields() {
       free_to_change(integer_field(
           "train.early_stop", 0, kAny, [](Recipe& r) -> int64_t& { return r.train.early_stop; },
           "stop after so many evaluations without a new lowest loss; 0 = never")),
+      free_to_change(number_field(
+          "train.stall_seconds", 0, kInfinity, [](Recipe& r) -> double& { return r.train.stall_seconds; },
+          "a step or a save that lasts longer is told; 0 = never")),
+      free_to_change(integer_field(
+          "train.max_bad_steps", 1, kAny, [](Recipe& r) -> int64_t& { return r.train.max_bad_steps; },
+          "end at so many steps in a row whose loss or gradient is not finite; fewer are skipped")),
   };
 }
 

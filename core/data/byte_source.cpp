@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/open_file.h"
 
 namespace nibble {
 
@@ -25,7 +26,7 @@ struct ByteSource::State {
 
 ByteSource::ByteSource(std::string path) : path_(std::move(path)), state_(std::make_unique<State>()) {
   // Without O_NONBLOCK opening a pipe that nobody writes to would wait for ever.
-  state_->file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  state_->file = open_file(path_, O_RDONLY | O_NONBLOCK);
   if (state_->file < 0) {
     if (errno == ENOENT) throw InputError(path_, "no such file", "check the path");
     throw IoError(path_, std::string("cannot be opened: ") + std::strerror(errno), "check its permissions");
@@ -42,10 +43,7 @@ ByteSource::ByteSource(std::string path) : path_(std::move(path)), state_(std::m
 ByteSource::~ByteSource() = default;
 
 bool ByteSource::fill() {
-  ssize_t count;
-  do {
-    count = ::read(state_->file, buffer_.data(), buffer_.size());
-  } while (count < 0 && errno == EINTR);
+  const ssize_t count = uninterrupted([&] { return ::read(state_->file, buffer_.data(), buffer_.size()); });
   if (count < 0) throw IoError(path_, std::string("cannot be read: ") + std::strerror(errno));
   next_ = 0;
   size_ = static_cast<size_t>(count);

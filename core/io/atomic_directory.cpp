@@ -1,13 +1,14 @@
 #include <fcntl.h>
-#include <linux/fs.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/list_directory.h"
+#include "nibble/core/io/open_file.h"
 #include "nibble/core/io/system_error.h"
 
 namespace nibble {
@@ -32,13 +33,13 @@ bool exists_without_following(const fs::path& path) {
 }
 
 void sync_tree(const fs::path& directory) {
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+  for (const fs::directory_entry& entry : list_directory(directory)) {
     if (entry.is_directory() && !entry.is_symlink()) {
       sync_tree(entry.path());
     } else if (entry.is_regular_file() && !entry.is_symlink()) {
-      const int descriptor = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+      const int descriptor = open_file(entry.path(), O_RDONLY);
       if (descriptor < 0) throw system_error(entry.path(), "cannot be opened", errno);
-      const int result = fsync(descriptor);
+      const int result = sync_file(descriptor);
       const int error = errno;
       close(descriptor);
       if (result != 0) throw system_error(entry.path(), "cannot be synced", error);
@@ -48,7 +49,7 @@ void sync_tree(const fs::path& directory) {
 }
 
 int exchange(const fs::path& a, const fs::path& b) {
-  return static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE));
+  return renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE);
 }
 
 fs::path make_temporary_directory(const fs::path& parent, const fs::path& target) {
@@ -106,7 +107,8 @@ void AtomicDirectory::commit() {
     std::error_code ignored;  // the new content stands; an old file that cannot be removed does not undo that
     fs::remove_all(temporary_, ignored);
   } else if (errno == EINVAL || errno == ENOSYS) {  // a file system that cannot swap
-    const fs::path old = temporary_.string() + "-old";
+    // Not a temporary name: a run killed between the two renames leaves the old content where it is found again.
+    const fs::path old = target_.string() + ".replaced-" + std::to_string(getpid());
     if (rename(target_.c_str(), old.c_str()) != 0) throw system_error(target_, "cannot be moved away", errno);
     if (rename(temporary_.c_str(), target_.c_str()) != 0) {
       const int error = errno;

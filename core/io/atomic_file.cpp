@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/open_file.h"
 #include "nibble/core/io/system_error.h"
 
 namespace nibble {
@@ -49,9 +50,12 @@ AtomicFile::AtomicFile(const fs::path& path) : path_(path) {
   const fs::path directory = directory_of(path);
   do {
     temporary_ = temporary_name(directory);
-    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  } while (descriptor_ < 0 && (errno == EEXIST || errno == EINTR));
-  if (descriptor_ < 0) throw_write_error(path, directory, errno, 0);
+    descriptor_ = open_file(temporary_, O_WRONLY | O_CREAT | O_EXCL, 0666);
+  } while (descriptor_ < 0 && errno == EEXIST);
+  if (descriptor_ >= 0) return;
+  const int error = errno;
+  temporary_.clear();
+  throw_write_error(path, directory, error, 0);
 }
 
 AtomicFile::~AtomicFile() {
@@ -59,7 +63,17 @@ AtomicFile::~AtomicFile() {
   if (!temporary_.empty()) unlink(temporary_.c_str());
 }
 
-void AtomicFile::require_space(uint64_t bytes) const { require_free_bytes(directory_of(path_), bytes, path_.string()); }
+void AtomicFile::reserve(uint64_t bytes) {
+  NIBBLE_CHECK(descriptor_ >= 0, "file is already committed");
+  require_free_bytes(directory_of(path_), bytes, path_.string());
+  if (bytes == 0) return;
+  const int result =
+      uninterrupted([&] { return fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)); });
+  // A file system that cannot reserve is written to without: what it lacks shows later.
+  if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL) {
+    throw_write_error(path_, directory_of(path_), errno, bytes);
+  }
+}
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
   write_at(end_, bytes);
@@ -72,9 +86,9 @@ void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
   NIBBLE_CHECK(descriptor_ >= 0, "file is already committed");
   constexpr size_t kLargestWrite = size_t{1} << 30;  // Linux writes at most 2^31 - 4096 bytes in one call
   while (!bytes.empty()) {
-    const ssize_t written =
-        pwrite(descriptor_, bytes.data(), std::min(bytes.size(), kLargestWrite), static_cast<off_t>(offset));
-    if (written < 0 && errno == EINTR) continue;
+    const ssize_t written = uninterrupted([&] {
+      return pwrite(descriptor_, bytes.data(), std::min(bytes.size(), kLargestWrite), static_cast<off_t>(offset));
+    });
     if (written < 0) throw_write_error(path_, directory_of(path_), errno, bytes.size());
     if (written == 0) throw_write_error(path_, directory_of(path_), EIO, bytes.size());
     bytes = bytes.subspan(static_cast<size_t>(written));
@@ -84,9 +98,7 @@ void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
 
 void AtomicFile::commit() {
   NIBBLE_CHECK(descriptor_ >= 0, "file is already committed");
-  while (fsync(descriptor_) != 0) {
-    if (errno != EINTR) throw_write_error(path_, directory_of(path_), errno, 0);
-  }
+  if (sync_file(descriptor_) != 0) throw_write_error(path_, directory_of(path_), errno, 0);
   const int closed = close(descriptor_);
   descriptor_ = -1;
   if (closed != 0 && errno != EINTR) throw_write_error(path_, directory_of(path_), errno, 0);
@@ -102,7 +114,7 @@ void write_file_atomically(const fs::path& path, std::string_view content) {
 }
 
 void copy_file_atomically(const fs::path& from, const fs::path& to) {
-  const int descriptor = open(from.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int descriptor = open_file(from, O_RDONLY | O_NONBLOCK);
   if (descriptor < 0) throw system_error(from, "cannot be opened", errno);
   struct stat status {};
   if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -113,8 +125,7 @@ void copy_file_atomically(const fs::path& from, const fs::path& to) {
     AtomicFile file(to);
     std::vector<std::byte> buffer(size_t{1} << 20);
     for (;;) {
-      const ssize_t count = read(descriptor, buffer.data(), buffer.size());
-      if (count < 0 && errno == EINTR) continue;
+      const ssize_t count = uninterrupted([&] { return read(descriptor, buffer.data(), buffer.size()); });
       if (count < 0) throw system_error(from, "cannot be read", errno);
       if (count == 0) break;
       file.write(std::span<const std::byte>(buffer.data(), static_cast<size_t>(count)));
@@ -128,11 +139,9 @@ void copy_file_atomically(const fs::path& from, const fs::path& to) {
 }
 
 void sync_directory(const fs::path& directory) {
-  const int descriptor = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int descriptor = open_file(directory, O_RDONLY | O_DIRECTORY);
   if (descriptor < 0) throw system_error(directory, "cannot be opened", errno);
-  int result = 0;
-  while ((result = fsync(descriptor)) != 0 && errno == EINTR) {
-  }
+  const int result = sync_file(descriptor);
   const int error = errno;
   close(descriptor);
   // Some network file systems cannot sync a directory and say so; there is nothing more to do there.
@@ -141,17 +150,20 @@ void sync_directory(const fs::path& directory) {
 
 void write_probe(const fs::path& directory) {
   const fs::path name = temporary_name(directory);
-  const int descriptor = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const int descriptor = open_file(name, O_WRONLY | O_CREAT | O_EXCL, 0666);
   if (descriptor < 0) throw system_error(directory, "cannot be written to", errno);
   const std::array<char, 4096> block{};
-  const ssize_t written = ::write(descriptor, block.data(), block.size());
-  const int error = written < 0 ? errno : ENOSPC;
-  const bool synced = fsync(descriptor) == 0;
-  const int sync_error = errno;
-  close(descriptor);
+  size_t written = 0;
+  int error = 0;
+  while (error == 0 && written < block.size()) {
+    const ssize_t count = uninterrupted([&] { return ::write(descriptor, &block[written], block.size() - written); });
+    if (count <= 0) error = count < 0 ? errno : ENOSPC;
+    if (count > 0) written += static_cast<size_t>(count);
+  }
+  if (error == 0 && sync_file(descriptor) != 0) error = errno;
+  if (close(descriptor) != 0 && errno != EINTR && error == 0) error = errno;
   unlink(name.c_str());
-  if (written != static_cast<ssize_t>(block.size())) throw_write_error(directory, directory, error, block.size());
-  if (!synced) throw_write_error(directory, directory, sync_error, block.size());
+  if (error != 0) throw_write_error(directory, directory, error, block.size());
 }
 
 uint64_t free_bytes(const fs::path& directory) {

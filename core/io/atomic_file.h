@@ -27,8 +27,9 @@ class AtomicFile {
 
   const std::filesystem::path& path() const { return path_; }
 
-  /// Throws IoError unless `bytes` more bytes are free on the file system.
-  void require_space(uint64_t bytes) const;
+  /// Sets `bytes` bytes of the file system aside for this file, so that a disk that is too full is known before the
+  /// writing begins. Throws IoError naming both numbers. File systems that cannot reserve only check.
+  void reserve(uint64_t bytes);
   /// Appends; short writes and interruptions are retried.
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);

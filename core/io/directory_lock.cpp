@@ -2,24 +2,40 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <string>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/open_file.h"
 #include "nibble/core/io/system_error.h"
 
 namespace nibble {
 
+namespace {
+
+// A run that ends before it begins takes its lock file away: the name may belong to another file by now.
+bool is_named(int descriptor, const std::filesystem::path& path) {
+  struct stat held {};
+  struct stat named {};
+  return fstat(descriptor, &held) == 0 && stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
+         held.st_dev == named.st_dev;
+}
+
+}  // namespace
+
 DirectoryLock::DirectoryLock(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / ".nibble.lock";
-  descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (descriptor_ < 0) throw system_error(path, "cannot be opened", errno);
-  int result = 0;
-  while ((result = flock(descriptor_, LOCK_EX | LOCK_NB)) != 0 && errno == EINTR) {
-  }
-  if (result != 0) {
+  int locked = 0;
+  do {
+    if (descriptor_ >= 0) close(descriptor_);
+    descriptor_ = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
+    if (descriptor_ < 0) throw system_error(path, "cannot be opened", errno);
+    locked = uninterrupted([&] { return flock(descriptor_, LOCK_EX | LOCK_NB); });
+  } while (locked == 0 && !is_named(descriptor_, path));
+  if (locked != 0) {
     const int error = errno;
     std::array<char, 256> holder{};
     const ssize_t count = pread(descriptor_, holder.data(), holder.size() - 1, 0);

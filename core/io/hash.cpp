@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/open_file.h"
 #include "nibble/core/io/system_error.h"
 
 namespace nibble {
@@ -51,13 +52,12 @@ std::string hash_bytes(std::span<const std::byte> bytes) {
 }
 
 std::string hash_file(const std::filesystem::path& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor = open_file(path, O_RDONLY | O_NONBLOCK);
   if (descriptor < 0) throw system_error(path, "cannot be opened", errno);
   Hasher hasher;
   std::vector<std::byte> buffer(size_t{1} << 20);
   for (;;) {
-    const ssize_t count = read(descriptor, buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) continue;
+    const ssize_t count = uninterrupted([&] { return read(descriptor, buffer.data(), buffer.size()); });
     if (count < 0) {
       const int error = errno;
       close(descriptor);

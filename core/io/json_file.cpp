@@ -11,6 +11,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/open_file.h"
 #include "nibble/core/io/system_error.h"
 
 namespace nibble {
@@ -87,7 +88,7 @@ class LimitCheck {
 }  // namespace
 
 std::string read_text_file(const std::filesystem::path& path, size_t max_bytes) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int descriptor = open_file(path, O_RDONLY | O_NONBLOCK);
   if (descriptor < 0) throw system_error(path, "cannot be opened", errno);
   struct Closer {
     int descriptor;
@@ -106,8 +107,7 @@ std::string read_text_file(const std::filesystem::path& path, size_t max_bytes) 
   std::string text(static_cast<size_t>(status.st_size), '\0');
   size_t used = 0;
   while (used < text.size()) {
-    const ssize_t count = read(descriptor, text.data() + used, text.size() - used);
-    if (count < 0 && errno == EINTR) continue;
+    const ssize_t count = uninterrupted([&] { return read(descriptor, text.data() + used, text.size() - used); });
     if (count < 0) throw system_error(path, "cannot be read", errno);
     if (count == 0) break;
     used += static_cast<size_t>(count);

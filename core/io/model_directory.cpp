@@ -5,6 +5,7 @@
 
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/io/json_file.h"
+#include "nibble/core/io/list_directory.h"
 
 namespace nibble {
 
@@ -90,7 +91,7 @@ void ModelDirectoryWriter::copy_companions(const std::filesystem::path& model) {
   const std::filesystem::path templates = model / "additional_chat_templates";
   if (!std::filesystem::is_directory(templates)) return;
   std::filesystem::create_directory(directory_.path() / templates.filename());
-  for (const auto& entry : std::filesystem::directory_iterator(templates)) {
+  for (const auto& entry : list_directory(templates)) {
     if (entry.path().extension() != ".jinja") continue;
     copy_file_atomically(follow_links_within(entry.path(), roots),
                          directory_.path() / templates.filename() / entry.path().filename());

@@ -191,7 +191,7 @@ Tensor read_npy(const std::filesystem::path& path) {
 NpyWriter::NpyWriter(const std::filesystem::path& path, const Shape& shape, DType dtype)
     : file_(path), dtype_(dtype), missing_(static_cast<uint64_t>(element_count(shape)) * dtype_size(dtype)) {
   const std::string header = header_of(shape, dtype);
-  file_.require_space(header.size() + missing_);
+  file_.reserve(header.size() + missing_);
   file_.write(header);
 }
 

@@ -87,7 +87,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
     NIBBLE_CHECK(is_new, "tensor named twice: " + spec.name);
     offset += size;
   }
-  file_.require_space(offset);
+  file_.reserve(offset);
   file_.write(std::as_bytes(std::span(&length, 1)));
   file_.write(header);
 }

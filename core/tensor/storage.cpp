@@ -14,7 +14,10 @@
 namespace nibble {
 
 FileMap::FileMap(const std::string& path) : path_(path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  int descriptor = -1;
+  do {
+    descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  } while (descriptor < 0 && errno == EINTR);
   if (descriptor < 0) throw IoError(path, std::string("cannot be opened: ") + std::strerror(errno), "check the path");
   struct stat status {};
   const bool regular = fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);

@@ -8,6 +8,8 @@
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/json_file.h"
+#include "nibble/core/io/list_directory.h"
+#include "nibble/core/io/system_error.h"
 #include "nibble/core/train/checkpoint_slices.h"
 
 namespace nibble {
@@ -52,8 +54,11 @@ TrainingState read_state(const fs::path& checkpoint) {
 
 void write_manifest(const fs::path& directory) {
   json files = json::object();
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    files[entry.path().filename().string()] = {{"bytes", entry.file_size()}, {"xxh3_128", hash_file(entry.path())}};
+  for (const fs::directory_entry& entry : list_directory(directory)) {
+    std::error_code error;
+    const uintmax_t bytes = entry.file_size(error);
+    if (error) throw system_error(entry.path(), "has no size", error.value());
+    files[entry.path().filename().string()] = {{"bytes", bytes}, {"xxh3_128", hash_file(entry.path())}};
   }
   write_json_file(directory / kManifest, {{"format", kCheckpointFormat}, {"files", files}});
 }
@@ -148,7 +153,7 @@ void load_checkpoint_tensors(const fs::path& checkpoint, const std::vector<Check
 std::vector<int64_t> checkpoint_steps(const fs::path& directory) {
   std::vector<int64_t> steps;
   if (!fs::is_directory(directory)) return steps;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+  for (const fs::directory_entry& entry : list_directory(directory)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(kPrefix)) continue;
     int64_t step = 0;
@@ -207,7 +212,7 @@ int sweep_temporary(const fs::path& directory) {
   int swept = 0;
   if (!fs::is_directory(directory)) return swept;
   std::vector<fs::path> leftovers;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+  for (const fs::directory_entry& entry : list_directory(directory)) {
     if (entry.path().filename().string().starts_with(".tmp-")) leftovers.push_back(entry.path());
   }
   for (const fs::path& path : leftovers) {

@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/json_file.h"
+#include "nibble/core/io/open_file.h"
 #include "nibble/core/io/system_error.h"
 
 namespace nibble {
@@ -17,6 +19,7 @@ namespace {
 
 // A pair of fields, `,"name":value`.
 std::string field(const char* name, double value) {
+  if (!std::isfinite(value)) return ",\"" + std::string(name) + "\":null";  // JSON has no word for it
   char text[64];
   std::snprintf(text, sizeof text, ",\"%s\":%.17g", name, value);
   return text;
@@ -72,7 +75,7 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t last_step) :
     const std::string kept = kept_lines(text, last_step);
     if (kept != text) write_file_atomically(path, kept);
   }
-  descriptor_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  descriptor_ = open_file(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
   if (descriptor_ < 0) throw system_error(path, "cannot be opened", errno);
 }
 
@@ -80,19 +83,31 @@ MetricsFile::~MetricsFile() {
   if (descriptor_ >= 0) close(descriptor_);
 }
 
-void MetricsFile::append(const std::string& line) {
-  const std::string text = line + "\n";
+bool MetricsFile::append(const std::string& line) {
+  const std::lock_guard lock(mutex_);
+  waiting_ += line + "\n";
+  return flush() == 0;
+}
+
+int MetricsFile::flush() {
   size_t written = 0;
-  while (written < text.size()) {
-    const ssize_t count = write(descriptor_, text.data() + written, text.size() - written);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw system_error(path_, "cannot be written", errno);
-    written += static_cast<size_t>(count);
+  int error = 0;
+  while (error == 0 && written < waiting_.size()) {
+    const ssize_t count =
+        uninterrupted([&] { return write(descriptor_, waiting_.data() + written, waiting_.size() - written); });
+    if (count < 0) error = errno;
+    if (count > 0) written += static_cast<size_t>(count);
   }
+  waiting_.erase(0, written);
+  return error;
 }
 
 void MetricsFile::sync() {
-  if (fsync(descriptor_) != 0) throw system_error(path_, "cannot be synced", errno);
+  {
+    const std::lock_guard lock(mutex_);
+    if (const int error = flush(); error != 0) throw system_error(path_, "cannot be written", error);
+  }
+  if (sync_file(descriptor_) != 0) throw system_error(path_, "cannot be synced", errno);
 }
 
 }  // namespace nibble

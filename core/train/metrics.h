@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <mutex>
 #include <string>
 
 #include "nibble/core/train/observer.h"
@@ -29,11 +30,17 @@ class MetricsFile {
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
 
-  void append(const std::string& line);
-  /// Makes what was appended survive a loss of power.
+  /// Returns false where the line cannot be written now (a full disk): it is kept and written with a later one.
+  bool append(const std::string& line);
+  /// Writes what waits and makes all lines survive a loss of power. Throws IoError. May run on another thread.
   void sync();
 
  private:
+  /// Writes what waits; 0 or an errno.
+  int flush();
+
+  std::mutex mutex_;  // of waiting_
+  std::string waiting_;
   std::filesystem::path path_;
   int descriptor_ = -1;
 };

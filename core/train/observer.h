@@ -43,6 +43,9 @@ struct Observer {
   std::function<void(int64_t step, const std::string& path)> on_checkpoint;
   /// Something a user should know: a fallback, a skipped step, what is being done now. One line without newline.
   std::function<void(const std::string&)> on_message;
+  /// A step or a save lasts very long: a line for people. The only call that is made on another thread, while the one
+  /// that trains hangs.
+  std::function<void(const std::string&)> on_stall;
   /// Asked after every step: whether to save a checkpoint and stop (a signal came).
   std::function<bool()> stop_requested;
 

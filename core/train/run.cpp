@@ -5,9 +5,12 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
-#include "nibble/core/io/directory_lock.h"
+#include "nibble/core/train/checkpoint_writer.h"
+#include "nibble/core/train/diagnostic.h"
 #include "nibble/core/train/metrics.h"
 #include "nibble/core/train/run_directory.h"
+#include "nibble/core/train/training_monitor.h"
+#include "nibble/core/train/watchdog.h"
 
 namespace nibble {
 
@@ -15,6 +18,8 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;  // the wall clock may jump
 
 namespace {
+
+constexpr double kRetrySeconds = 60;  // after a checkpoint that failed
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -34,42 +39,91 @@ std::vector<NamedTensor> values_of(const Optimizer& optimizer) {
 struct Run::Impl {
   RunOptions options;
   const Observer& observer;
-  std::unique_ptr<DirectoryLock> lock;
-  std::optional<fs::path> resumed_from;
+  detail::Claim claim;
+  std::optional<FoundCheckpoint> start;
   std::unique_ptr<MetricsFile> metrics;
   TrainingState state;
   int64_t step = 0;
+  double lr = 0;
   bool new_best = false;
+  TrainingMonitor monitor;
+  BadSteps bad_steps;
+  std::optional<int64_t> best_of_save;  // the best step that the save under way knows
+  bool lines_wait = false;
+  std::optional<Clock::time_point> failed;  // when a checkpoint failed that no later one made good
   Clock::time_point step_start, last_save, last_evaluation;
+  Watchdog watchdog;
+  CheckpointWriter writer;  // last: it is done before the metrics close and the lock goes
+
+  Impl(const RunOptions& given, MemoryPool& pool, const Observer& watching)
+      : options(given),
+        observer(watching),
+        claim(given.dir),
+        watchdog(given.stall_seconds, watching.on_stall),
+        writer(checkpoints(), pool) {}
 
   fs::path checkpoints() const { return options.dir / "checkpoints"; }
   bool stopped_early() const { return options.early_stop > 0 && state.evaluations_since_best >= options.early_stop; }
   bool last_step() const { return step >= options.total_steps || stopped_early(); }
-  void save(Optimizer& optimizer);
-  void save_or_warn(Optimizer& optimizer);
+  bool save_due() const {
+    if (bad_steps.in_a_row() > 0) return false;  // what led to them may be in the weights already
+    return is_due(options.save_every, step, last_save) || (options.keep_best && new_best) ||
+           (failed && seconds_since(*failed) >= kRetrySeconds);
+  }
+  void write_line(const std::string& line);
+  void begin_save(Optimizer& optimizer);
+  bool take_outcome(bool is_last);
+  void save_last(Optimizer& optimizer);
 };
 
-void Run::Impl::save(Optimizer& optimizer) {
-  state.step = step;
-  state.optimizer_updates = optimizer.updates();
-  metrics->sync();
-  const fs::path saved =
-      save_checkpoint(checkpoints(), state, whole_slices(values_of(optimizer)), whole_slices(optimizer.state()));
-  last_save = Clock::now();
-  const bool keeps_best = options.keep_best && state.best_loss;
-  prune_checkpoints(checkpoints(), step, options.keep_last,
-                    keeps_best ? std::optional<int64_t>(state.best_step) : std::nullopt);
-  observer.checkpoint(step, saved.string());
+// A full disk must not end a run: the lines are kept and come with a later one.
+void Run::Impl::write_line(const std::string& line) {
+  const bool written = metrics->append(line);
+  if (!written && !lines_wait) {
+    observer.message("warning: " + (options.dir / "metrics.jsonl").string() +
+                     " cannot be written; its lines are kept until it can: free space on its device");
+  }
+  lines_wait = !written;
 }
 
-// A full disk in the middle of a run costs a checkpoint, not the run: older ones are still there.
-void Run::Impl::save_or_warn(Optimizer& optimizer) {
-  try {
-    save(optimizer);
-  } catch (const IoError& error) {
-    last_save = Clock::now();
-    observer.message(std::string("checkpoint failed, training goes on without it: ") + error.what());
+void Run::Impl::begin_save(Optimizer& optimizer) {
+  if (writer.under_way()) take_outcome(false);
+  state.step = step;
+  state.optimizer_updates = optimizer.updates();
+  best_of_save = options.keep_best && state.best_loss ? std::optional<int64_t>(state.best_step) : std::nullopt;
+  last_save = Clock::now();
+  watchdog.begin("saving", checkpoint_name(step));
+  writer.start(
+      state, whole_slices(values_of(optimizer)), whole_slices(optimizer.state()), [this] { metrics->sync(); },
+      [this] { watchdog.end("saving"); });
+}
+
+// In the middle of a run a full disk costs a checkpoint, not the run: older ones are still there.
+bool Run::Impl::take_outcome(bool is_last) {
+  const CheckpointWriter::Outcome outcome = writer.outcome();
+  if (!outcome.failure.empty()) {
+    failed = Clock::now();
+    if (is_last && outcome.exit_code == 5) throw NumericError(options.dir.string(), outcome.failure);
+    if (is_last) {
+      throw IoError(options.dir.string(), "the last checkpoint failed: " + outcome.failure,
+                    "then run the same command: it continues from the checkpoint before");
+    }
+    observer.message("warning: checkpoint failed, training goes on without it: " + outcome.failure);
+    return false;
   }
+  failed.reset();
+  try {
+    prune_checkpoints(checkpoints(), outcome.step, options.keep_last, best_of_save);
+  } catch (const IoError& error) {
+    observer.message(std::string("warning: an older checkpoint stays: ") + error.what());
+  }
+  observer.checkpoint(outcome.step, outcome.path.string());
+  return true;
+}
+
+void Run::Impl::save_last(Optimizer& optimizer) {
+  begin_save(optimizer);
+  take_outcome(true);
 }
 
 Run::Run(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -77,49 +131,55 @@ Run::Run(Run&&) noexcept = default;
 Run& Run::operator=(Run&&) noexcept = default;
 Run::~Run() = default;
 
-Run Run::open(const RunOptions& options, RankContext&, const Observer& observer) {
-  auto impl = std::make_unique<Impl>(Impl{options, observer});
-  impl->lock = detail::claim_directory(options.dir);
-  const std::optional<FoundCheckpoint> found = detail::choose_start(options, observer);
-  if (found) {
-    detail::compare_settings(options, found->state, observer);
-    impl->resumed_from = found->path;
-    impl->state = found->state;
+Run Run::open(const RunOptions& options, RankContext& rank, const Observer& observer) {
+  auto impl = std::make_unique<Impl>(options, rank.pool, observer);
+  impl->start = detail::choose_start(options, observer);
+  if (impl->start) {
+    detail::compare_settings(options, impl->start->state, observer);
+    impl->state = impl->start->state;
   }
   if (impl->state.step > options.total_steps) {
     throw UsageError("the checkpoint is at step " + std::to_string(impl->state.step) + ", the recipe ends at " +
                          std::to_string(options.total_steps),
                      "set train.steps to more, or choose another output.dir", options.dir.string());
   }
-  detail::clear_for(options, found);
   impl->state.settings = options.settings;
   impl->state.recipe = options.recipe;
   impl->step = impl->state.step;
-  // metrics.jsonl before recipe.json: a directory with only a recipe.json is then not one of ours.
-  impl->metrics = std::make_unique<MetricsFile>(options.dir / "metrics.jsonl", impl->step);
-  write_file_atomically(options.dir / "recipe.json", options.recipe);
   return Run(std::move(impl));
 }
 
 const fs::path& Run::dir() const { return impl_->options.dir; }
-std::optional<fs::path> Run::resumed_from() const { return impl_->resumed_from; }
+std::optional<fs::path> Run::resumed_from() const {
+  return impl_->start ? std::optional<fs::path>(impl_->start->path) : std::nullopt;
+}
 int64_t Run::step() const { return impl_->step; }
 const TrainingState& Run::state() const { return impl_->state; }
 
 void Run::restore(Optimizer& optimizer) {
   Impl& run = *impl_;
-  if (run.resumed_from) {
-    load_checkpoint_tensors(*run.resumed_from, whole_slices(values_of(optimizer)), whole_slices(optimizer.state()));
+  const std::vector<CheckpointSlice> values = whole_slices(values_of(optimizer)),
+                                     moments = whole_slices(optimizer.state());
+  if (run.start) {
+    load_checkpoint_tensors(run.start->path, values, moments);
     optimizer.set_updates(run.state.optimizer_updates);
   }
+  detail::clear_for(run.options, run.start);
+  require_free_bytes(run.options.dir, bytes_of(values) + bytes_of(moments), "a checkpoint of this run");
+  run.claim.keep();
+  // metrics.jsonl before recipe.json: a directory with only a recipe.json is then not one of ours.
+  run.metrics = std::make_unique<MetricsFile>(run.options.dir / "metrics.jsonl", run.step);
+  write_file_atomically(run.options.dir / "recipe.json", run.options.recipe);
   run.last_save = run.last_evaluation = Clock::now();
   run.observer.start(run.step, run.options.total_steps);
 }
 
 bool Run::next_step() {
   Impl& run = *impl_;
+  run.watchdog.end("training");
   if (run.last_step()) return false;
   ++run.step;
+  run.watchdog.begin("training", "step " + std::to_string(run.step));
   run.new_best = false;
   run.step_start = Clock::now();
   return true;
@@ -127,6 +187,17 @@ bool Run::next_step() {
 
 void Run::log(const StepResult& result, double lr) {
   Impl& run = *impl_;
+  run.lr = lr;
+  if (!result.nonfinite.empty()) {
+    run.observer.message("warning: step " + std::to_string(run.step) + " skipped: " + result.nonfinite.front());
+    run.bad_steps.add({run.step, lr, result.loss, result.grad_norm, result.nonfinite});
+    if (run.bad_steps.in_a_row() >= run.options.max_bad_steps) {
+      if (run.writer.under_way()) run.take_outcome(false);
+      run.bad_steps.give_up(run.options.dir / "diagnostic.json");
+    }
+    return;
+  }
+  run.bad_steps.clear();
   if (!result.updated) {
     run.observer.message("step " + std::to_string(run.step) + " has no token with a label: skipped");
     return;
@@ -143,9 +214,10 @@ void Run::log(const StepResult& result, double lr) {
   report.tokens_per_second = static_cast<double>(result.tokens) / std::max(report.seconds, 1e-9);
   report.peak_memory_bytes = peak_memory_bytes();
   if (run.step % run.options.log_every == 0 || run.step == run.options.total_steps) {
-    run.metrics->append(metrics_line(report));
+    run.write_line(metrics_line(report));
   }
   run.observer.step(report);
+  for (const std::string& warning : run.monitor.after_step(report)) run.observer.message(warning);
   run.step_start = Clock::now();  // an evaluation may follow
 }
 
@@ -173,23 +245,26 @@ void Run::log(const Evaluation& evaluation) {
   } else {
     ++run.state.evaluations_since_best;
   }
-  run.metrics->append(metrics_line(report));
+  run.write_line(metrics_line(report));
   run.last_evaluation = Clock::now();
   run.observer.evaluation(report);
+  for (const std::string& warning : run.monitor.after_evaluation(report)) run.observer.message(warning);
 }
 
 void Run::checkpoint_if_due(Optimizer& optimizer) {
   Impl& run = *impl_;
+  for (const std::string& warning : run.monitor.after_update(run.step, run.lr, optimizer.parameters())) {
+    run.observer.message(warning);
+  }
+  if (run.writer.done()) run.take_outcome(false);
   const bool stop = run.observer.stop();
   if (run.last_step() || stop) {
-    run.save(optimizer);
+    run.save_last(optimizer);
     if (run.last_step()) return;
     throw Interrupted(run.options.dir.string(), "stopped after step " + std::to_string(run.step) + ", checkpoint saved",
                       "run the same command to continue");
   }
-  if (is_due(run.options.save_every, run.step, run.last_save) || (run.options.keep_best && run.new_best)) {
-    run.save_or_warn(optimizer);
-  }
+  if (run.save_due()) run.begin_save(optimizer);
 }
 
 int64_t Run::finish(Optimizer& optimizer) {

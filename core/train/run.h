@@ -35,8 +35,10 @@ struct RunOptions {
   Interval save_every{0, 600};
   bool evaluates = false;  ///< whether there is evaluation data; then an evaluation is due after the last step
   Interval eval_every;
-  int64_t log_every = 1;   ///< steps between lines of metrics.jsonl
-  int64_t early_stop = 0;  ///< stop after so many evaluations without a new lowest loss; 0: never
+  int64_t log_every = 1;       ///< steps between lines of metrics.jsonl
+  int64_t early_stop = 0;      ///< stop after so many evaluations without a new lowest loss; 0: never
+  double stall_seconds = 600;  ///< a step or a save that lasts longer is told (Observer::on_stall); 0: never
+  int64_t max_bad_steps = 3;   ///< end at so many steps in a row whose loss or gradient is not finite
   int64_t total_steps = 0;
   std::string recipe;  ///< the resolved recipe, JSON text: written to recipe.json and every checkpoint
   /// What must be equal when a run continues, name -> JSON text (TrainingState::settings).
@@ -58,8 +60,9 @@ struct RunOptions {
 ///   ... write the adapter or the model into run.dir() ...
 class Run {
  public:
-  /// Creates and locks the directory, sweeps leftovers of interrupted saves, finds the checkpoint to continue from,
-  /// cuts metrics.jsonl after its step and writes recipe.json. Throws
+  /// Creates, probes and locks the directory, sweeps leftovers of interrupted saves and finds the checkpoint to
+  /// continue from. Nothing else is changed before restore(); a directory that was made is taken away again when the
+  /// run ends before that. Throws
   /// - UsageError: the directory is in use by another process; it has a run and resume is "never"; it has results but
   /// no
   ///   checkpoint; settings differ from the checkpoint's (all differences are listed); each unless options.force, where
@@ -75,22 +78,28 @@ class Run {
   /// The checkpoint this run continues from, if any.
   std::optional<std::filesystem::path> resumed_from() const;
 
-  /// Fills parameters and optimizer state from the checkpoint; nothing when the run starts at the beginning.
+  /// Fills parameters and optimizer state from the checkpoint, if the run continues from one. Then begins the run:
+  /// removes what it replaces, checks that a checkpoint finds space, cuts metrics.jsonl after the checkpoint's step and
+  /// writes recipe.json. Throws InputError where the checkpoint does not fit, IoError where there is no space.
   void restore(Optimizer& optimizer);
 
   /// Advances to the next step; false when all steps are done, or the run was stopped early.
   bool next_step();
   /// Number of the current step, from 1.
   int64_t step() const;
-  /// Writes the step's line to metrics.jsonl (every log_every steps, and the last) and tells the observer.
+  /// Writes the step's line to metrics.jsonl (every log_every steps, and the last) and tells the observer, with what
+  /// TrainingMonitor finds. A step that is not finite was skipped and is told; the max_bad_steps-th in a row leaves
+  /// diagnostic.json and throws NumericError.
   void log(const StepResult& result, double lr);
 
   bool evaluation_due() const;
   /// Writes the evaluation's line, updates best loss and early stop. Call before checkpoint_if_due.
   void log(const Evaluation& evaluation);
 
-  /// Saves when an interval has passed, at a new best (keep_best), and after the last step. When the observer asks to
-  /// stop: saves and throws Interrupted.
+  /// Saves when an interval has passed, at a new best (keep_best), and after the last step. The writing goes on while
+  /// training does (CheckpointWriter); the last one is waited for. One that fails is told and tried again a minute
+  /// later; older checkpoints stand. When the observer asks to stop: saves and throws Interrupted. Throws IoError when
+  /// the last one fails.
   void checkpoint_if_due(Optimizer& optimizer);
 
   /// With keep_best, puts the parameters of the best checkpoint back, so that they are what is exported.

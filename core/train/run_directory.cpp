@@ -4,6 +4,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/system_error.h"
 
 namespace nibble::detail {
 
@@ -67,15 +68,35 @@ std::optional<FoundCheckpoint> start_from(const RunOptions& options, const Conte
 
 }  // namespace
 
-std::unique_ptr<DirectoryLock> claim_directory(const fs::path& directory) {
+Claim::Claim(const fs::path& directory) : directory_(directory) {
+  const fs::path whole = fs::absolute(directory).lexically_normal();
   std::error_code error;
-  fs::create_directories(directory, error);
-  if (error) throw IoError(directory.string(), "cannot be made: " + error.message());
-  write_probe(directory);
-  auto lock = std::make_unique<DirectoryLock>(directory);
-  sweep_temporary(directory);
-  sweep_temporary(directory / "checkpoints");
-  return lock;
+  fs::path path;
+  for (const fs::path& part : whole) {
+    path /= part;
+    if (!part.empty() && !fs::exists(path, error)) made_.push_back(path);
+  }
+  try {
+    fs::create_directories(directory, error);
+    if (error) throw system_error(directory, "cannot be made", error.value());
+    write_probe(directory);
+    lock_ = std::make_unique<DirectoryLock>(directory);
+    sweep_temporary(directory);
+    sweep_temporary(directory / "checkpoints");
+  } catch (...) {
+    take_back();
+    throw;
+  }
+}
+
+Claim::~Claim() { take_back(); }
+
+// Directories are only removed when nothing is in them.
+void Claim::take_back() {
+  std::error_code ignored;
+  if (!made_.empty() && lock_) fs::remove(directory_ / ".nibble.lock", ignored);
+  for (auto path = made_.rbegin(); path != made_.rend(); ++path) fs::remove(*path, ignored);
+  made_.clear();
 }
 
 std::optional<FoundCheckpoint> choose_start(const RunOptions& options, const Observer& observer) {

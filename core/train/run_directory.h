@@ -9,8 +9,25 @@
 
 namespace nibble::detail {
 
-/// Makes the directory, checks that it can be written, locks it and sweeps what interrupted saves left.
-std::unique_ptr<DirectoryLock> claim_directory(const std::filesystem::path& directory);
+/// The output directory of one run: made where it is missing, probed, locked, swept of what interrupted saves left. One
+/// that was made is taken away again unless it was kept: a run that ends before it begins changes nothing.
+class Claim {
+ public:
+  /// Throws IoError where the directory cannot be made or written, or another run has it.
+  explicit Claim(const std::filesystem::path& directory);
+  ~Claim();
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+  void keep() { made_.clear(); }
+
+ private:
+  void take_back();
+
+  std::filesystem::path directory_;
+  std::vector<std::filesystem::path> made_;  // outermost first
+  std::unique_ptr<DirectoryLock> lock_;
+};
 
 /// The checkpoint to start from, or nothing to start at the beginning. Throws as Run::open.
 std::optional<FoundCheckpoint> choose_start(const RunOptions& options, const Observer& observer);

@@ -15,22 +15,40 @@ namespace nibble {
 
 namespace {
 
-[[noreturn]] void refuse_nonfinite(const std::string& place, const std::string& what, int64_t step) {
-  throw NumericError(place, what + " in step " + std::to_string(step),
-                     "lower optimizer.lr, set train.max_grad_norm, or look at the data of this step");
+constexpr size_t kMostNamed = 20;
+
+std::string named(const std::string& what, const Tensor& tensor, int64_t at) {
+  return what + ", element " + std::to_string(at) + " of " + std::to_string(tensor.numel()) + ", is " +
+         std::to_string(tensor.data<const float>()[at]);
 }
 
-double gradient_norm(const std::vector<Parameter*>& parameters, int64_t step) {
-  double squares = 0;
-  for (const Parameter* parameter : parameters) {
-    const double sum = ops::sum_of_squares(parameter->gradient);
-    if (!std::isfinite(sum)) {
-      const int64_t at = ops::first_nonfinite(parameter->gradient);
-      refuse_nonfinite(parameter->name, "element " + std::to_string(at) + " of the gradient is not finite", step);
+// Only asked when something is known to be wrong: it looks at everything.
+std::vector<std::string> find_nonfinite(const std::vector<Parameter*>& parameters, double loss) {
+  std::vector<std::string> found;
+  for (const bool gradients : {false, true}) {
+    for (const Parameter* parameter : parameters) {
+      const Tensor& tensor = gradients ? parameter->gradient : parameter->value;
+      const int64_t at = ops::first_nonfinite(tensor);
+      if (at < 0 || found.size() >= kMostNamed) continue;
+      found.push_back(named(gradients ? "gradient of " + parameter->name : parameter->name, tensor, at));
     }
-    squares += sum;
   }
+  if (!std::isfinite(loss)) found.push_back("loss is " + std::to_string(loss));
+  return found;
+}
+
+double gradient_norm(const std::vector<Parameter*>& parameters) {
+  double squares = 0;
+  for (const Parameter* parameter : parameters) squares += ops::sum_of_squares(parameter->gradient);
   return std::sqrt(squares);
+}
+
+// Whether all ranks may update: one that may not keeps the others from it.
+bool all_finite(const StepResult& result, RankContext& rank) {
+  const double bad = std::isfinite(result.loss) && std::isfinite(result.grad_norm) ? 0 : 1;
+  Tensor flag = Tensor::from<double>(rank.pool, {1}, std::array{bad});
+  rank.comm.all_reduce_sum("finite check", flag);
+  return flag.data<double>()[0] == 0;
 }
 
 }  // namespace
@@ -64,8 +82,13 @@ StepResult train_step(const LossAndGradients& loss_and_gradients, std::span<cons
       },
       rank.pool);
   result.loss = loss_sum * scale;
-  result.grad_norm = gradient_norm(optimizer.parameters(), options.step);
-  if (!std::isfinite(result.loss)) refuse_nonfinite("loss", "it is not finite", options.step);
+  result.grad_norm = gradient_norm(optimizer.parameters());
+  if (!all_finite(result, rank)) {
+    result.updated = false;
+    result.nonfinite = find_nonfinite(optimizer.parameters(), result.loss);
+    if (result.nonfinite.empty()) result.nonfinite = {"a loss or gradient of another rank, or the sum over tensors"};
+    return result;
+  }
 
   double clip = 1.0;
   if (options.max_grad_norm > 0) clip = std::min(1.0, options.max_grad_norm / (result.grad_norm + 1e-6));

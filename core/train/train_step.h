@@ -29,7 +29,10 @@ struct StepResult {
   double grad_norm = 0;  ///< 2-norm over all trainable tensors, before clipping
   int64_t label_tokens = 0;
   int64_t tokens = 0;
-  bool updated = true;  ///< false when no token of the step has a label: nothing was computed or changed
+  bool updated = true;  ///< false when no token of the step has a label, or of a bad step: nothing was changed
+  /// Bad step: what is not finite, beginning with the first in the order parameters, gradients, loss ("gradient of
+  /// model.layers.0...lora_B.weight, element 3 of 512, is nan"). Empty: all is finite.
+  std::vector<std::string> nonfinite;
 };
 
 /// Sum of the loss over one microbatch, and gradient_scale times its gradient added to the parameters:
@@ -41,8 +44,8 @@ using LossAndGradients = std::function<double(const Batch& microbatch, const Ste
 /// which is agreed before the first forward; so k microbatches give what one large batch gives.
 /// Clipping is torch.nn.utils.clip_grad_norm_: gradients are multiplied by min(1, max_grad_norm / (norm + 1e-6)); the
 /// norm is summed in f64 in a fixed order.
-/// Throws NumericError naming the first tensor (in order) whose gradient is not finite, or the loss; the parameters and
-/// the optimizer's state are then unchanged.
+/// Where the loss, or the gradient of a tensor of any rank, is not finite, no rank updates anything: see
+/// StepResult::nonfinite. Run::log decides what follows.
 StepResult train_step(const LossAndGradients& loss_and_gradients, std::span<const Batch> microbatches,
                       Optimizer& optimizer, const StepOptions& options, RankContext& rank);
 StepResult train_step(Decoder& model, std::span<const Batch> microbatches, Optimizer& optimizer,

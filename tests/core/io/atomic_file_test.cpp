@@ -82,8 +82,8 @@ TEST(AtomicFile, AFailedWriteLeavesTheOldFileAndNoTemporary) {
 
 TEST(AtomicFile, MoreThanTheDiskHasIsRefusedWithBothNumbers) {
   TemporaryDirectory directory;
-  const AtomicFile file(directory / "a");
-  const std::string message = error_of<IoError>([&] { file.require_space(uint64_t{1} << 60); });
+  AtomicFile file(directory / "a");
+  const std::string message = error_of<IoError>([&] { file.reserve(uint64_t{1} << 60); });
   EXPECT_THAT(message, HasSubstr("needs 1152921504606846976 bytes, "));
   EXPECT_THAT(message, HasSubstr("are free"));
 }

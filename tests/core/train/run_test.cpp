@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <regex>
+#include <set>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/train/metrics.h"
@@ -33,6 +34,8 @@ struct ToyRun {
   double evaluation_loss = 1;                             // what every evaluation gives
   std::function<double(int64_t)> evaluation_at;           // or by step
   std::function<void(int64_t, const fs::path&)> at_step;  // called after a step was logged
+  std::function<void()> at_message;
+  std::set<int64_t> poisoned;  // steps whose gradient is not finite
 
   ToyRun() {
     options.dir = directory.path() / "out";
@@ -44,7 +47,10 @@ struct ToyRun {
 
   Observer observer() {
     Observer made;
-    made.on_message = [this](const std::string& line) { messages.push_back(line); };
+    made.on_message = [this](const std::string& line) {
+      messages.push_back(line);
+      if (at_message) at_message();
+    };
     made.on_step = [this](const StepReport& report) { steps.push_back(report.step); };
     made.on_evaluation = [this](const EvaluationReport& report) { evaluations.push_back(report.step); };
     made.on_checkpoint = [this](int64_t step, const std::string&) { saved.push_back(step); };
@@ -69,7 +75,11 @@ struct ToyRun {
       step.step = run.step();
       step.lr = 0.01 / k;
       step.max_grad_norm = 1;
-      run.log(train_step(model.function(), batches, optimizer, step, rank.context), step.lr);
+      const LossAndGradients compute = [&](const Batch& batch, const StepContext& context, float scale) {
+        if (poisoned.contains(step.step)) model.b->gradient.data<float>()[1] = std::numeric_limits<float>::infinity();
+        return model.function()(batch, context, scale);
+      };
+      run.log(train_step(compute, batches, optimizer, step, rank.context), step.lr);
       if (at_step) at_step(run.step(), options.dir);
       if (run.evaluation_due()) {
         const double loss = evaluation_at ? evaluation_at(run.step()) : evaluation_loss;
@@ -291,8 +301,8 @@ TEST(Run, FailedCheckpointInTheMiddleCostsTheCheckpointOnly) {
   ToyRun run;
   run.at_step = [](int64_t step, const fs::path& dir) {
     if (step == 3) put(dir / "checkpoints", "in the way");
-    if (step == 4) fs::remove(dir / "checkpoints");
   };
+  run.at_message = [&] { fs::remove(run.options.dir / "checkpoints"); };
   run.go();
   ASSERT_EQ(run.messages.size(), 1u);
   EXPECT_NE(run.messages[0].find("checkpoint failed, training goes on"), std::string::npos);
@@ -303,6 +313,81 @@ TEST(Run, FailedCheckpointInTheMiddleCostsTheCheckpointOnly) {
     if (step == 10) put(dir / "checkpoints", "in the way");
   };
   EXPECT_THROW(last.go(), IoError);
+}
+
+TEST(Run, BadStepsAreSkippedAndNamed) {
+  ToyRun run;
+  run.poisoned = {2, 5, 6, 9};
+  run.go();
+  EXPECT_EQ(run.steps, (std::vector<int64_t>{1, 3, 4, 7, 8, 10}));
+  EXPECT_EQ(run.messages.size(), 4u);
+  EXPECT_EQ(run.messages[0], "warning: step 2 skipped: gradient of b, element 1 of 2, is inf");
+  EXPECT_EQ(run.saved, (std::vector<int64_t>{3, 10})) << "nothing is saved right after a bad step";
+  EXPECT_FALSE(fs::exists(run.options.dir / "diagnostic.json"));
+}
+
+TEST(Run, ThreeBadStepsInARowEndTheRunWithADiagnosticAndKeepTheCheckpoint) {
+  ToyRun run;
+  run.poisoned = {4, 5, 6};
+  try {
+    run.go();
+    FAIL();
+  } catch (const NumericError& error) {
+    EXPECT_EQ(error.exit_code(), 5);
+    const std::string line = error.what();
+    EXPECT_EQ(line.find("gradient of b, element 1 of 2, is inf: steps 4 to 6 could not be used (see "), 0u) << line;
+  }
+  EXPECT_EQ(run.checkpoints(), (std::vector<int64_t>{3}));
+  EXPECT_NE(test::read_bytes(run.options.dir / "diagnostic.json").find("\"step\": 6"), std::string::npos);
+  run.poisoned = {};
+  run.go();  // the cause is gone: it goes on from the checkpoint
+  EXPECT_EQ(run.steps.front(), 4);
+}
+
+TEST(Run, WeightsThatAreNotFiniteAreNeverPublished) {
+  ToyRun run;
+  run.options.total_steps = 6;
+  run.at_step = [](int64_t, const fs::path&) {};
+  test::ToyRank rank;
+  const Observer watching = run.observer();
+  nibble::Run made = nibble::Run::open(run.options, rank.context, watching);
+  test::ToyModel model(rank.pool);
+  Optimizer optimizer(model.parameters(), {}, rank.pool);
+  made.restore(optimizer);
+  while (made.step() < 3 && made.next_step()) made.checkpoint_if_due(optimizer);
+  model.w->value.data<float>()[1] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THROW(
+      {
+        while (made.next_step()) made.checkpoint_if_due(optimizer);
+      },
+      NumericError);
+  EXPECT_EQ(run.checkpoints(), (std::vector<int64_t>{3}));
+}
+
+TEST(Run, ARunThatEndsBeforeItBeginsLeavesNothing) {
+  ToyRun run;
+  test::ToyRank rank;
+  run.options.dir = run.directory.path() / "deep/er/out";
+  const Observer watching = run.observer();
+  { const nibble::Run opened = nibble::Run::open(run.options, rank.context, watching); }
+  EXPECT_TRUE(fs::is_empty(run.directory.path()));
+}
+
+TEST(Run, ForceRemovesTheOldRunOnlyWhenTheNewOneBegins) {
+  ToyRun run;
+  run.go();
+  run.options.resume = "never";
+  run.options.force = true;
+  test::ToyRank rank;
+  const Observer watching = run.observer();
+  { const nibble::Run opened = nibble::Run::open(run.options, rank.context, watching); }
+  EXPECT_EQ(run.checkpoints(), (std::vector<int64_t>{9, 10}));
+}
+
+TEST(Metrics, WhatIsNotFiniteIsNull) {
+  EvaluationReport evaluation;
+  evaluation.loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_NE(metrics_line(evaluation).find("\"loss\":null,"), std::string::npos);
 }
 
 TEST(Metrics, NumbersHave17Digits) {

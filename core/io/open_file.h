@@ -1,0 +1,26 @@
+#pragma once
+// System calls that are asked again: interrupted ones at once, stale network handles a few times.
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <filesystem>
+
+namespace nibble {
+
+/// Repeats `call` (which returns a negative number and sets errno, or another number) while a signal interrupts it.
+template <typename Call>
+auto uninterrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+/// open(2) with O_CLOEXEC. A stale handle (ESTALE: a network file system that came back) is asked for again for about a
+/// second. Returns the descriptor, or -1 with errno.
+int open_file(const std::filesystem::path& path, int flags, mode_t mode = 0);
+
+/// fsync(2), interruptions repeated. Returns 0, or -1 with errno.
+int sync_file(int descriptor);
+
+}  // namespace nibble

@@ -1,0 +1,34 @@
+#pragma once
+// A disk that fails on command. The library failing_io stands in front of the C library's file calls: linked into a
+// test it is armed by arm(); preloaded into a program (LD_PRELOAD) by the environment:
+//
+//   NIBBLE_FAULT_ROOT   only calls on paths in this directory count
+//   NIBBLE_FAULT_CALLS  which ones: open,write,read,sync,rename,close,mkdir,reserve,remove (absent: all but read)
+//   NIBBLE_FAULT_AT     number of the call that fails, from 0 (absent: none fails)
+//   NIBBLE_FAULT_HOW    an errno by name (ENOSPC, EIO, EINTR, EDQUOT, EROFS, ESTALE), SHORT, FULL, KILL or POWER
+//   NIBBLE_FAULT_COUNT  a file that gets the number of calls at exit
+//   NIBBLE_FAULT_CLOCK  set: the wall clock jumps back by an hour every time it is read
+//
+// ENOSPC fails from that call on (a full disk stays full) for calls that need space; FULL writes half and is full
+// afterwards; the other errors come once. SHORT writes half, once. KILL ends the process by SIGKILL before the call.
+// POWER does too, and first takes back what a power loss may take back: bytes that were not synced, and renames whose
+// directory was not.
+
+#include <cstdint>
+#include <string>
+
+namespace nibble::failing_io {
+
+struct Plan {
+  std::string root;
+  std::string calls;  ///< as NIBBLE_FAULT_CALLS
+  int64_t at = -1;
+  std::string how = "EIO";
+};
+
+/// From now on calls count.
+void arm(const Plan& plan);
+/// Calls pass again; returns how many counted.
+int64_t disarm();
+
+}  // namespace nibble::failing_io

@@ -1,0 +1,151 @@
+"""Faults 23 to 33 and 66 of docs/reliability.md: data and recipes that cannot be used."""
+import json
+import os
+import unittest
+
+import program
+from program import run
+
+
+class Data(program.FaultTest):
+    def write(self, content, name="d.jsonl"):
+        path = self.folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def row(self, ids=(3, 4, 5), **more):
+        return json.dumps({"input_ids": list(ids), "labels": list(ids), **more})
+
+    def refused(self, content, *parts, code=3, name="d.jsonl", **data):
+        path = self.write(content, name)
+        return self.ends(code, ["train", self.recipe(steps=2, train_on=path, data=data)], *parts)
+
+    def trains(self, content, **data):
+        path = self.write(content)
+        ended = run("train", self.recipe(steps=2, train_on=path, data=data))
+        self.assertEqual(ended.code, 0, ended.err)
+        return ended
+
+    def test_token_outside_the_vocabulary_names_the_record(self):
+        self.refused(self.row() + "\n" + self.row((3, 64)) + "\n", "d.jsonl:2:1", "input_ids[1] is 64, outside the vocabulary of 64")
+        self.refused(self.row((3, -5)) + "\n", "d.jsonl:1:")
+        self.refused(self.row((3, 2**40)) + "\n", "d.jsonl:1:")
+
+    def test_nothing_to_train_on(self):
+        self.refused("", "holds no record")
+        self.refused("\n \n\r\n", "holds no record")
+        masked = json.dumps({"input_ids": [3, 4, 5], "labels": [-100] * 3})
+        self.refused(masked + "\n" + masked + "\n", "of 2 records 2 have no trained token")
+
+    def test_malformed_lines_stop_or_are_counted(self):
+        content = self.row() + "\n{\"input_ids\": [3, 4,]}\n" + self.row((6, 7, 8)) + "\n"
+        self.refused(content, "d.jsonl:2:")
+        self.refused(content + "[]\nx\n", "more than 1 records are bad", "d.jsonl:2:", skip_bad=1)
+        ended = self.trains(content, skip_bad=1)
+        self.assertIn("1 malformed records left out", ended.err)
+
+    def test_encodings(self):
+        good = self.row() + "\n" + self.row((6, 7, 8))
+        self.trains(b"\xef\xbb\xbf" + good.replace("\n", "\r\n").encode())  # byte order mark, CRLF, no last newline
+        self.refused(good.encode("utf-16"), "is not UTF-8 (it begins like UTF-16)")
+        self.refused(b'{"input_ids": [3, 4], "x": "\xff"}\n', "d.jsonl:1:")
+        self.refused(b'{"input_ids": [3, 4], "x": "\\ud800"}\n', "d.jsonl:1:")
+
+    def test_a_line_without_end_is_capped(self):
+        path = self.folder / "d.jsonl"
+        with open(path, "wb") as file:
+            file.write(b'{"text": "')
+            file.truncate(2**30)
+        ended = self.ends(3, ["train", self.recipe(train_on=path)], "d.jsonl:1:1", "longer than 64 MiB")
+        os.remove(path)
+        self.assertLess(len(ended.err), 1000)
+
+    def test_wrong_or_missing_fields(self):
+        self.refused('{"input_ids": "abc"}\n', "d.jsonl:1:", "input_ids")
+        self.refused('{"labels": [1]}\n', "d.jsonl:1:", "input_ids")
+        self.refused('{"input_ids": [3, 4], "labels": [3]}\n', "d.jsonl:1:", "labels")
+        self.refused('{"input_ids": [3, 4.5]}\n', "d.jsonl:1:")
+        self.refused('[1]\n', "d.jsonl")
+
+    def test_a_step_without_labels_is_skipped_and_said(self):
+        rows = [self.row((3, 4, 5)), json.dumps({"input_ids": [3, 4], "labels": [-100, 4]})]
+        ended = self.trains("\n".join(rows) + "\n" + json.dumps({"input_ids": [3], "labels": [-100]}) + "\n")
+        self.assertIn("1 dropped without a trained token", ended.err)
+        self.assertTrue(all(line["loss"] == line["loss"] for line in self.metrics()))
+
+    def test_long_samples_are_cut_only_when_asked(self):
+        content = "\n".join(self.row(range(3, 3 + n)) for n in (8, 40, 50)) + "\n"
+        self.refused(content, "data.max_length (16 tokens)", "2 of 3 records", "the longest has 50", max_length=16)
+        self.assertIn("2 truncated", self.trains(content, max_length=16, truncate="cut").err)
+
+    def test_things_that_are_no_data_files(self):
+        os.mkfifo(self.folder / "pipe.jsonl")
+        self.ends(3, ["train", self.recipe(train_on=self.folder / "pipe.jsonl")], "pipe.jsonl")
+        self.ends(3, ["train", self.recipe(train_on="/dev/zero")], "/dev/zero")
+        self.ends(3, ["train", self.recipe(train_on=self.folder / "none.jsonl")], "none.jsonl")
+        self.refused("x", "d.parquet", name="d.parquet")
+
+    def test_a_tokenizer_larger_than_the_model(self):
+        vocab = {chr(33 + i): i for i in range(80)}
+        (self.model / "tokenizer.json").write_text(json.dumps(
+            {"version": "1.0", "model": {"type": "BPE", "vocab": vocab, "merges": []}}))
+        self.ends(3, ["train", self.recipe()], "the tokenizer has 80 tokens, the model only 64")
+
+    def test_damaged_tokenizers(self):
+        for content, part in (('{"model"', "tokenizer.json:1:"), ('{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}', "tokenizer.json"),
+                              ('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}', "merges"),
+                              ('{"model": {"type": "WordGuess"}}', "WordGuess"),
+                              ('{"model": {"type": "BPE", "vocab": {"a": 2000000000}, "merges": []}}', "tokenizer.json")):
+            with self.subTest(content=content):
+                (self.model / "tokenizer.json").write_text(content)
+                self.ends(3, ["tokenize", "--model", self.model, "--text", "a"], part)
+        os.remove(self.model / "tokenizer.json")
+        for content in (b"", b"\x0a", b"\x0a\xff\xff\xff\xff\x7f", os.urandom(64)):
+            (self.model / "tokenizer.model").write_bytes(content)
+            self.ends(3, ["tokenize", "--model", self.model, "--text", "a"], "tokenizer.model")
+
+    def test_an_expression_that_backtracks_for_ever_is_stopped(self):
+        (self.model / "tokenizer.json").write_text(json.dumps(
+            {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+             "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+b"}, "behavior": "Isolated", "invert": False}}))
+        self.ends(3, ["tokenize", "--model", self.model, "--text", "a" * 500], "backtracks too much", timeout=60)
+
+
+class Recipes(program.FaultTest):
+    def refused(self, key, value, *parts):
+        recipe = self.recipe()
+        self.ends(2, ["train", recipe, f"{key}={value}"], key, *parts)
+        section, name = key.split(".")
+        changed = json.loads(recipe.read_text())
+        changed[section][name] = "VALUE"
+        recipe.write_text(json.dumps(changed).replace('"VALUE"', value))
+        self.ends(3 if value in ("NaN", "1e400") else 2, ["train", recipe], "recipe.json")
+
+    def test_numbers_out_of_range(self):
+        for key in ("optimizer.lr", "train.steps", "train.epochs", "train.microbatch_size", "data.max_length"):
+            self.refused(key, "-1")
+        self.refused("optimizer.lr", "1e400")
+        self.refused("optimizer.lr", "NaN")
+        self.refused("train.steps", "1.5")
+        self.refused("train.steps", "99999999999999999999")
+        self.refused("adapter.r", "0")
+
+    def test_unknown_keys_and_their_nearest(self):
+        self.refused("train.stepz", "3", "did you mean train.steps?")
+        self.ends(2, ["train", self.recipe(), "optimiser.lr=1"], "optimiser.lr")
+        self.ends(2, ["train", self.recipe(), "--stepz", "3"])
+
+    def test_recipes_that_cannot_be_read(self):
+        recipe = self.folder / "r.json"
+        recipe.write_text('{\n "train": {"steps": 1,, }}')
+        self.ends(3, ["train", recipe], "r.json:2:")
+        recipe.write_text('{"train": {"steps": 1}, "train": {}}')
+        self.ends(3, ["train", recipe], "r.json", "comes twice")
+        recipe.write_text("[" * 100000)
+        self.ends(3, ["train", recipe], "r.json:1:")
+        self.ends(4, ["train", self.folder / "none.json"], "none.json")
+        self.ends(4, ["train", self.folder], "is not a regular file")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,77 @@
+"""A file system of limited size (tmpfs, needs root) that is full while a run trains on it, and a read-only one."""
+import os
+import subprocess
+import time
+import unittest
+
+import program
+from program import run
+
+
+def mount(*words):
+    return subprocess.run(["mount", *map(str, words)], capture_output=True).returncode == 0
+
+
+class FullDisk(program.FaultTest):
+    def setUp(self):
+        super().setUp()
+        self.disk = self.folder / "disk"
+        self.disk.mkdir()
+        if os.getuid() != 0 or not mount("-t", "tmpfs", "-o", "size=2m", "tmpfs", self.disk):
+            self.skipTest("mounting a tmpfs needs root")
+
+    def tearDown(self):
+        subprocess.run(["umount", "-l", str(self.disk)], check=False)
+        super().tearDown()
+
+    def test_training_goes_on_and_the_last_checkpoint_stands(self):
+        recipe = self.recipe(steps=80)
+        self.assertEqual(run("train", recipe).code, 0)
+        whole = self.result()
+        out = self.disk / "out"
+        child = subprocess.Popen([program.PROGRAM, "train", str(recipe), f"output.dir={out}"], stdout=subprocess.DEVNULL,
+                                 stderr=open(self.folder / "stderr", "wb"), env=program.environment())
+        while child.poll() is None and 10 not in self.checkpoints(out):
+            time.sleep(0.002)
+        filler = open(self.disk / "filler", "wb")
+        try:
+            while True:
+                filler.write(b"x" * 4096)
+                filler.flush()
+        except OSError:
+            pass
+        self.assertEqual(child.wait(120), 4)
+        errors = (self.folder / "stderr").read_text()
+        self.assertIn("warning: checkpoint failed, training goes on without it", errors)
+        last = errors.splitlines()[-1]
+        self.assertRegex(last, r"error: .*(no space left on the device|bytes, [0-9]+ are free on its device)")
+        self.assertIn("free space in", last)
+        stands = self.checkpoints(out)
+        self.assertTrue(stands)
+        self.assertEqual(run("inspect", out / f"checkpoints/step-{stands[-1]}").code, 0)
+        self.assertEqual(list(out.glob("checkpoints/.tmp-*")), [])
+        os.remove(self.disk / "filler")
+        ended = run("train", recipe, f"output.dir={out}")
+        self.assertEqual(ended.code, 0, ended.err)
+        self.assertIn(f"continuing after step {stands[-1]} of 80", ended.err)
+        self.assertEqual(self.result(out), whole)
+
+    def test_a_disk_too_small_for_a_checkpoint_is_known_before_the_first_step(self):
+        config = dict(program.CONFIG, hidden_size=128, intermediate_size=512)
+        (self.folder / "c.json").write_text(__import__("json").dumps(config))
+        self.assertEqual(run("init", "--config", self.folder / "c.json", "--out", self.folder / "m", "--dtype", "f32").code, 0)
+        recipe = self.recipe(model={"path": str(self.folder / "m")})
+        text = __import__("json").loads(recipe.read_text())
+        del text["adapter"]
+        recipe.write_text(__import__("json").dumps(text))
+        self.ends(4, ["train", recipe, f"output.dir={self.disk / 'out'}"], "a checkpoint of this run", "are free on its device")
+        self.ends(4, ["quantize", "--model", self.folder / "m", "--out", self.disk / "q", "--skip", "down_proj"], "free")
+        self.assertEqual(list(self.disk.iterdir()), [])
+
+    def test_a_read_only_file_system(self):
+        self.assertTrue(mount("-o", "remount,ro", self.disk))
+        self.ends(4, ["train", self.recipe(), f"output.dir={self.disk / 'out'}"], "read-only")
+
+
+if __name__ == "__main__":
+    unittest.main()

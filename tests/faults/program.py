@@ -1,0 +1,152 @@
+"""The program under test, tiny models and data made on the spot, and what every fault must leave: one line on stderr,
+the right exit code, and the disk as it was."""
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import tempfile
+import unittest
+
+PROGRAM = os.environ.get("NIBBLE", "build/release/bin/nibble")
+FAILING_IO = os.environ.get("NIBBLE_FAILING_IO", "")
+
+CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
+          "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+          "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "vocab_size": 64, "torch_dtype": "float32",
+          "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": 2}
+
+
+class Ended:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+
+def environment(extra=None):
+    variables = dict(os.environ, OMP_NUM_THREADS="1")
+    variables.update(extra or {})
+    if "NIBBLE_FAULT_ROOT" in variables:
+        variables["LD_PRELOAD"] = FAILING_IO
+        variables["ASAN_OPTIONS"] = variables.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
+    return variables
+
+
+def run(*words, env=None, timeout=120, **options):
+    done = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, env=environment(env), timeout=timeout,
+                          **options)
+    return Ended(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+
+def snapshot(folder):
+    """Every path under `folder` with what it is and holds."""
+    found = {}
+    for path in sorted(pathlib.Path(folder).rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.name == ".nibble.lock":
+            found[name] = "lock"  # the line in it says who had it last
+        elif path.is_symlink():
+            found[name] = "-> " + os.readlink(path)
+        elif path.is_file():
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        else:
+            found[name] = "directory" if path.is_dir() else "other"
+    return found
+
+
+def read_safetensors(path):
+    blob = pathlib.Path(path).read_bytes()
+    (length,) = struct.unpack("<Q", blob[:8])
+    return json.loads(blob[8:8 + length]), blob[8 + length:]
+
+
+def write_safetensors(path, header, data, length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    pathlib.Path(path).write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
+
+
+def write_ids(path, ids):
+    """An int64 .npy array of one row."""
+    header = "{'descr': '<i8', 'fortran_order': False, 'shape': (1, %d), }" % len(ids)
+    header += " " * (63 - (10 + len(header)) % 64) + "\n"
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
+        file.write(struct.pack("<%dq" % len(ids), *ids))
+
+
+class FaultTest(unittest.TestCase):
+    """A folder of its own for each test; `model` is a tiny Llama, made once."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.shared = pathlib.Path(tempfile.mkdtemp(prefix="nibble-faults-"))
+        (cls.shared / "config.json").write_text(json.dumps(CONFIG))
+        made = run("init", "--config", cls.shared / "config.json", "--out", cls.shared / "model", "--dtype", "f32")
+        if made.code != 0:
+            raise RuntimeError(made.err)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.shared, ignore_errors=True)
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="nibble-faults-"))
+        self.model = self.folder / "model"
+        shutil.copytree(self.shared / "model", self.model)
+
+    def tearDown(self):
+        subprocess.run(["chmod", "-R", "u+rwX", str(self.folder)], check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def ends(self, code, words, *parts, env=None, same_disk=True, **options):
+        """Runs the program; its last line must be "error: ..." with all of `parts` in it."""
+        before = snapshot(self.folder)
+        ended = run(*words, env=env, **options)
+        shown = f"{words}\n{ended.err}"
+        self.assertEqual(ended.code, code, shown)
+        lines = ended.err.rstrip("\n").split("\n")
+        self.assertTrue(lines[-1].startswith("error: "), shown)
+        self.assertEqual(sum(line.startswith("error: ") for line in lines), 1, shown)
+        for part in parts:
+            self.assertIn(str(part), lines[-1], shown)
+        if same_disk:
+            self.assertEqual(snapshot(self.folder), before, shown)
+        return ended
+
+    # A run on token ids: no tokenizer needed.
+    def data(self, name="data.jsonl", rows=12, length=16, vocab=60):
+        path = self.folder / name
+        with open(path, "w") as file:
+            for i in range(rows):
+                ids = [3 + (7 * i + t * t) % (vocab - 3) for t in range(length)]
+                file.write(json.dumps({"input_ids": ids, "labels": ids}) + "\n")
+        return path
+
+    def recipe(self, steps=6, train_on=None, **sections):
+        """recipe.json for a LoRA run; sections are merged in."""
+        recipe = {"model": {"path": str(self.model), "compute_dtype": "f32"},
+                  "adapter": {"r": 2, "lora_alpha": 4},
+                  "data": {"train": str(train_on or self.data()), "format": "tokens", "pack": False, "max_length": 64},
+                  "train": {"steps": steps, "microbatch_size": 2, "save_every": 1, "threads": 1},
+                  "optimizer": {"lr": 1e-3},
+                  "output": {"dir": str(self.folder / "out")}}
+        for name, section in sections.items():
+            recipe.setdefault(name, {}).update(section)
+        path = self.folder / "recipe.json"
+        path.write_text(json.dumps(recipe))
+        return path
+
+    def metrics(self, out=None):
+        text = (pathlib.Path(out or self.folder / "out") / "metrics.jsonl").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+    def result(self, out=None):
+        """Bits of the adapter and of the losses of a finished run."""
+        folder = pathlib.Path(out or self.folder / "out")
+        return ((folder / "adapter/adapter_model.safetensors").read_bytes(),
+                [line["loss"] for line in self.metrics(folder)])
+
+    def checkpoints(self, out=None):
+        folder = pathlib.Path(out or self.folder / "out") / "checkpoints"
+        return sorted((int(p.name[5:]) for p in folder.glob("step-*")), key=int) if folder.is_dir() else []

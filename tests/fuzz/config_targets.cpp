@@ -1,0 +1,50 @@
+#include <nlohmann/json.hpp>
+
+#include "nibble/adapters/peft_config.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/json_file.h"
+#include "nibble/core/models/decoder_config.h"
+#include "nibble/quant/quantization_config.h"
+#include "nibble/recipes/recipe.h"
+#include "nibble/tests/fuzz/memory_files.h"
+
+namespace nibble::fuzz {
+
+void config(Bytes bytes) {
+  try {
+    parse_decoder_config(as_text(bytes), "config.json");
+  } catch (const Error&) {
+  }
+  try {
+    const auto quantization = read_quantization_config(parse_json(as_text(bytes), "config.json"), "config.json");
+    if (quantization) SkipRule(quantization->skip_modules, {"lm_head"}).skips("model.layers.0.mlp.up_proj");
+  } catch (const Error&) {
+  }
+}
+
+void adapter_config(Bytes bytes) {
+  try {
+    const AdapterOptions options = parse_peft_config(as_text(bytes), "adapter_config.json");
+    parse_peft_config(peft_config_text(options), "what we wrote");
+  } catch (const Error&) {
+  }
+}
+
+// The first line is an override, the rest the recipe.
+void recipe(Bytes bytes) {
+  const std::string text(as_text(bytes));
+  const size_t line = text.find('\n');
+  const std::string override = line == std::string::npos ? "" : text.substr(0, line);
+  Recipe read;
+  try {
+    read = parse_recipe(line == std::string::npos ? text : text.substr(line + 1), "recipe.json",
+                        override.empty() ? std::vector<std::string>{} : std::vector<std::string>{override});
+  } catch (const Error&) {
+    return;
+  }
+  // What was accepted reads back as the same recipe.
+  const std::string written = to_json(read);
+  if (to_json(parse_recipe(written, "written")) != written) std::abort();
+}
+
+}  // namespace nibble::fuzz

@@ -1,0 +1,169 @@
+"""Writes the seeds of every fuzz target into tests/fuzz/seeds: small files that the readers accept, and a few that they
+must refuse. Regressions (regression-*) are added by hand and stay."""
+import json
+import pathlib
+import struct
+
+SEEDS = pathlib.Path(__file__).parent / "seeds"
+
+
+def put(target, name, content):
+    folder = SEEDS / target
+    folder.mkdir(parents=True, exist_ok=True)
+    if not isinstance(content, (bytes, str)):
+        content = json.dumps(content)
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def safetensors(header, data):
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(dtype, shape, begin, end):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+TENSORS = {"__metadata__": {"format": "pt"}, "a": entry("F32", [2, 3], 0, 24), "b": entry("BF16", [4], 24, 32),
+           "c": entry("U8", [], 32, 33), "d": entry("I64", [0], 33, 33)}
+put("safetensors", "types", safetensors(TENSORS, bytes(33)))
+put("safetensors", "empty", safetensors({}, b""))
+put("safetensors", "overlap", safetensors({"a": entry("F32", [1], 0, 4), "b": entry("F32", [1], 2, 6)}, bytes(6)))
+put("safetensors", "hole", safetensors({"a": entry("F32", [1], 4, 8)}, bytes(8)))
+put("safetensors", "long", struct.pack("<Q", 2**63) + b"{}")
+
+put("index", "good", {"metadata": {"total_size": 16}, "weight_map": {
+    "a": "model-00001-of-00001.safetensors", "b": "model-00001-of-00001.safetensors"}})
+put("index", "out", {"weight_map": {"a": "../../etc/passwd"}})
+put("index", "missing", {"weight_map": {"a": "model-00002-of-00002.safetensors"}})
+
+
+def npy(header, data, version=1):
+    header += " " * (63 - (10 + len(header)) % 64) + "\n"
+    size = struct.pack("<H", len(header)) if version == 1 else struct.pack("<I", len(header))
+    return b"\x93NUMPY" + bytes([version, 0]) + size + header.encode() + data
+
+
+put("npy", "floats", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }", bytes(24)))
+put("npy", "ids", npy("{'descr': '<i8', 'fortran_order': False, 'shape': (5,), }", bytes(40)))
+put("npy", "scalar2", npy("{'descr': '|u1', 'fortran_order': False, 'shape': (), }", bytes(1), 2))
+put("npy", "fortran", npy("{'descr': '<f8', 'fortran_order': True, 'shape': (1,), }", bytes(8)))
+
+STATE = {"step": 3, "optimizer_updates": 3, "settings": {"optimizer.lr": "0.1"}, "best_loss": 1.5, "best_step": 2,
+         "evaluations_since_best": 1}
+put("state", "good", STATE)
+put("state", "null", dict(STATE, best_loss=None))
+put("manifest", "good", {"format": 1, "files": {"state.json": {"bytes": 107, "xxh3_128": "0" * 32},
+                                               "recipe.json": {"bytes": 2, "xxh3_128": "0" * 32}}})
+put("manifest", "future", {"format": 2, "files": {}})
+put("manifest", "outside", {"format": 1, "files": {"state.json": {}, "recipe.json": {}, "../../x": {"bytes": 1, "xxh3_128": ""}}})
+SLICES = {"a": {"global_shape": [2, 3], "offset": [0, 0]}, "b": {"global_shape": [4], "offset": [0]}}
+put("slices", "good", safetensors({"__metadata__": {"slices": json.dumps(SLICES)}, "a": entry("F32", [2, 3], 0, 24),
+                                   "b": entry("F32", [4], 24, 40)}, bytes(40)))
+PART = {"a": {"global_shape": [2, 3], "offset": [1, 0]}, "b": {"global_shape": [4], "offset": [2]}}
+put("slices", "parts", safetensors({"__metadata__": {"slices": json.dumps(PART)}, "a": entry("F32", [1, 3], 0, 12),
+                                    "b": entry("F32", [2], 12, 20)}, bytes(20)))
+
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
+         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+         "rms_norm_eps": 1e-5, "vocab_size": 64, "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": [2, 3]}
+put("config", "llama", LLAMA)
+put("config", "llama3-rope", dict(LLAMA, rope_scaling={
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192}))
+put("config", "gemma2", dict(LLAMA, architectures=["Gemma2ForCausalLM"], model_type="gemma2", head_dim=8, sliding_window=4,
+                             hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=8, attn_logit_softcapping=50.0,
+                             final_logit_softcapping=30.0, layer_types=["sliding_attention", "full_attention"]))
+put("config", "neox", {"architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox", "hidden_size": 32,
+                       "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "rotary_pct": 0.5,
+                       "max_position_embeddings": 64, "vocab_size": 64, "use_parallel_residual": True})
+put("config", "gpt2", {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 4,
+                       "n_positions": 64, "vocab_size": 64})
+put("config", "four-bit", dict(LLAMA, quantization_config={
+    "quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True,
+    "bnb_4bit_compute_dtype": "bfloat16", "llm_int8_skip_modules": ["lm_head", ".*\\.mlp\\..*"]}))
+
+LORA = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "lora_dropout": 0.05, "target_modules": ["q_proj", "v_proj"],
+        "bias": "none", "task_type": "CAUSAL_LM", "base_model_name_or_path": "base"}
+put("adapter_config", "lora", LORA)
+put("adapter_config", "patterns", dict(LORA, target_modules=".*(q|v)_proj", rank_pattern={"^model.layers.0.*": 4},
+                                       alpha_pattern={"k_proj": 2}, layers_to_transform=[0, 2], layers_pattern="layers",
+                                       modules_to_save=["lm_head"], use_rslora=True, use_dora=True, lora_bias=True))
+put("adapter_config", "other", {"peft_type": "PROMPT_TUNING"})
+
+RECIPE = {"model": {"path": "base", "quantize": "nf4"}, "adapter": {"r": 4, "target_modules": "all-linear"},
+          "data": {"train": ["a.jsonl", {"path": "b.jsonl", "weight": 2.0}], "eval_fraction": 0.1, "max_length": 512},
+          "train": {"steps": 10, "save_every": "10min", "eval_every": 5}, "optimizer": {"lr": 1e-4, "betas": [0.9, 0.95]},
+          "output": {"dir": "out", "keep_best": True}}
+put("recipe", "lora", "optimizer.lr=1e-3\n" + json.dumps(RECIPE))
+put("recipe", "comments", "\n// a comment\n" + json.dumps(RECIPE, indent=1).replace('"train": {', '/* here */ "train": {'))
+put("recipe", "pretrain", "train.epochs=2\n" + json.dumps({"model": {"init": "config.json", "tokenizer": "t"}, "data": {"train": "x.txt"},
+                                                           "output": {"dir": "o"}, "optimizer": {"schedule": "linear", "warmup_ratio": 0.1}}))
+put("recipe", "unknown", "train.stepz=3\n" + json.dumps(RECIPE))
+
+VOCAB = {"<s>": 0, "</s>": 1, "<unk>": 2, "a": 3, "b": 4, "ab": 5, "\u0120": 6, "\u0120a": 7, "<0x41>": 8}
+ADDED = [{"id": 0, "content": "<s>", "special": True, "lstrip": False, "rstrip": True, "normalized": False, "single_word": False},
+         {"id": 1, "content": "</s>", "special": True}]
+BPE = {"version": "1.0", "added_tokens": ADDED, "model": {
+    "type": "BPE", "vocab": VOCAB, "merges": ["a b", ["\u0120", "a"]], "unk_token": "<unk>", "byte_fallback": True, "fuse_unk": True}}
+put("tokenizer_json", "bpe", BPE)
+put("tokenizer_json", "byte-level", dict(
+    BPE, pre_tokenizer={"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}, decoder={"type": "ByteLevel"},
+    post_processor={"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                    "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}}))
+put("tokenizer_json", "sequence", dict(
+    BPE, normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}, {"type": "Prepend", "prepend": "\u2581"},
+                                                        {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
+    pre_tokenizer={"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": "\\p{N}{1,3}| ?\\p{L}+"}, "behavior": "Isolated", "invert": False},
+        {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}]},
+    decoder={"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"},
+                                             {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}))
+put("tokenizer_json", "wordpiece", {"model": {"type": "WordPiece", "vocab": {"[UNK]": 0, "a": 1, "##b": 2}, "unk_token": "[UNK]",
+                                              "continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
+                                    "normalizer": {"type": "BertNormalizer"}, "pre_tokenizer": {"type": "BertPreTokenizer"}})
+put("tokenizer_json", "unigram", {"model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["\u2581a", -1.5], ["b", -2.0]]}})
+
+
+def varint(value):
+    text = b""
+    while value > 127:
+        text += bytes([value & 127 | 128])
+        value >>= 7
+    return text + bytes([value])
+
+
+def field(number, content):
+    if isinstance(content, int):
+        return varint(number << 3) + varint(content)
+    if isinstance(content, float):
+        return varint(number << 3 | 5) + struct.pack("<f", content)
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def pieces(extra):
+    found = b"".join(field(1, field(1, text.encode()) + field(2, 0.0) + field(3, kind)) for text, kind in
+                     (("<unk>", 2), ("<s>", 3), ("</s>", 3), *((f"<0x{i:02X}>", 6) for i in range(256))))
+    return found + b"".join(field(1, field(1, text.encode()) + field(2, score)) for text, score in extra)
+
+
+WORDS = [("\u2581", -1.0), ("a", -2.0), ("b", -3.0), ("\u2581a", -4.0), ("ab", -5.0), ("Hello", -6.0)]
+put("sentencepiece", "unigram", pieces(WORDS) + field(2, field(3, 1) + field(35, 1)) + field(3, field(1, b"identity") + field(3, 1)))
+put("sentencepiece", "bpe", pieces(WORDS) + field(2, field(3, 2) + field(35, 1)) + field(3, field(3, 1) + field(4, 0) + field(5, 1)))
+put("sentencepiece", "charsmap", pieces(WORDS) + field(2, field(3, 2)) + field(3, field(2, struct.pack("<I", 4) + struct.pack("<I", 0) + b"x\0")))
+
+put("roles", "good", {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": None, "chat_template": "{{ messages }}"})
+put("roles", "named", {"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}],
+                       "added_tokens_decoder": {"1": {"content": "<s>", "special": True}}})
+
+put("jsonl", "alpaca", '{"instruction": "Say", "input": "x", "output": "y", "history": [["a", "b"]], "system": "s"}\n')
+put("jsonl", "chat", json.dumps({"messages": [
+    {"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "u"}]},
+    {"role": "assistant", "content": "a", "weight": 0, "tool_calls": [{"function": {"name": "f", "arguments": "{\"x\": 1}"}}]},
+    {"role": "tool", "content": "t"}, {"role": "assistant", "content": "z"}], "tools": [{"name": "f"}]}) + "\n")
+put("jsonl", "sharegpt", '{"conversations": [{"from": "human", "value": "h"}, {"from": "gpt", "value": "g"}], "tools": "[]"}\r\n')
+put("jsonl", "completion", '\ufeff{"prompt": "p", "completion": "c"}\n\n{"question": "q", "answer": "a"}')
+put("jsonl", "tokens", '{"input_ids": [1, 2, 300], "labels": [-100, 2, 3]}\n{"text": "^a$"}\n')
+put("jsonl", "array", '[{"text": "a"}, {"text": "\\ud83d\\ude00"}]')
+put("text", "documents", "one\r\ntwo<|endoftext|>\n\nthree \u00e9")
+put("text", "broken", b"a\xffb<|endoftext|>")
