@@ -2,12 +2,15 @@
 
 #include <filesystem>
 
+#include "nibble/core/base/error.h"
+#include "nibble/core/comm/communicator.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
 #include "nibble/recipes/export_model.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/open_model.h"
 #include "nibble/recipes/recompute_policy.h"
+#include "nibble/recipes/report/report.h"
 #include "nibble/recipes/tokenizers.h"
 #include "nibble/recipes/train.h"
 #include "nibble/recipes/training_data.h"
@@ -39,7 +42,7 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
     make_trainable(model, rank);
   }
   model.set_recompute(recompute_policy(recipe, config));
-  run_steps(run, model, data, recipe, rank);  // resumes where the checkpoint says
+  run_steps(run, model, data, recipe, tokenizer, rank);  // resumes where the checkpoint says
 
   if (adapter) {
     save_adapter(model, *adapter, run.dir() / "adapter", true);  // written, read back, compared
@@ -51,6 +54,13 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
 
 void train(const Recipe& recipe, RankContext& rank, const Observer& observer) {
   recipe.pretrains() ? pretrain(recipe, rank, observer) : finetune(recipe, rank, observer);
+  if (rank.comm.rank() != 0) return;
+  const std::filesystem::path directory = recipe.output.dir;
+  try {
+    write_report(directory, directory / "report.html");
+  } catch (const Error& error) {  // what was trained is written: a page that cannot be is no reason to fail
+    observer.message(std::string("no report: ") + error.what());
+  }
 }
 
 }  // namespace nibble

@@ -22,12 +22,12 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
   options.settings["data.fingerprint"] = "\"" + data.fingerprint() + "\"";
   options.settings["model.fingerprint"] = "\"" + base_fingerprint(recipe.model.init) + "\"";
   Run run = Run::open(options, rank, observer);
-  tokenizer.keep();
 
   Decoder model = random_decoder(config, rank.seed, rank);
   make_trainable(model, rank);
   model.set_recompute(recompute_policy(recipe, config));
-  run_steps(run, model, data, recipe, rank);
+  run_steps(run, model, data, recipe, tokenizer.path(), rank);
+  tokenizer.keep();
   export_model(model, recipe.model.init, tokenizer.path(), run.dir() / "model", rank);
 }
 

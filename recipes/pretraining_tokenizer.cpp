@@ -7,7 +7,6 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/tokenizer_corpus.h"
 #include "nibble/core/text/train_tokenizer.h"
-#include "nibble/core/train/checkpoint.h"
 
 namespace nibble {
 
@@ -27,11 +26,6 @@ fs::path make_scratch() {
 PretrainingTokenizer::PretrainingTokenizer(const Recipe& recipe, int64_t vocab_size)
     : kept_(fs::path(recipe.output.dir) / "tokenizer"), path_(recipe.model.tokenizer) {
   if (!path_.empty()) return;
-  const bool goes_on = !checkpoint_steps(fs::path(recipe.output.dir) / "checkpoints").empty();
-  if (goes_on && fs::exists(kept_)) {
-    path_ = kept_.string();
-    return;
-  }
   TokenizerCorpus corpus(recipe.data.train);
   TokenizerTraining training;
   training.vocab_size = static_cast<int32_t>(std::min<int64_t>(vocab_size, INT32_MAX));

@@ -11,7 +11,7 @@ namespace nibble {
 /// give the same tokenizer.
 class PretrainingTokenizer {
  public:
-  /// Trains one unless recipe.model.tokenizer names one, or the run that goes on in output.dir made one. Throws as
+  /// Trains one unless recipe.model.tokenizer names one; a run that goes on trains the same one again. Throws as
   /// train_sentencepiece and find_data_files.
   PretrainingTokenizer(const Recipe& recipe, int64_t vocab_size);
   ~PretrainingTokenizer();

@@ -4,9 +4,11 @@
 #include <vector>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/trace.h"
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/train/checkpoint_writer.h"
 #include "nibble/core/train/diagnostic.h"
+#include "nibble/core/train/event_file.h"
 #include "nibble/core/train/metrics.h"
 #include "nibble/core/train/run_directory.h"
 #include "nibble/core/train/training_monitor.h"
@@ -28,6 +30,17 @@ bool is_due(const Interval& interval, int64_t step, Clock::time_point last) {
   return interval.seconds > 0 && seconds_since(last) >= interval.seconds;
 }
 
+std::vector<std::pair<std::string_view, double>> event_values(const StepReport& report) {
+  std::vector<std::pair<std::string_view, double>> values = {
+      {"train/loss", report.loss},
+      {"train/lr", report.lr},
+      {"train/grad_norm", report.grad_norm},
+      {"train/tokens_per_second", report.tokens_per_second},
+      {"train/peak_memory_bytes", static_cast<double>(report.peak_memory_bytes)}};
+  if (report.share_of_peak > 0) values.emplace_back("train/share_of_peak", report.share_of_peak);
+  return values;
+}
+
 std::vector<NamedTensor> values_of(const Optimizer& optimizer) {
   std::vector<NamedTensor> values;
   for (const Parameter* parameter : optimizer.parameters()) values.push_back({parameter->name, parameter->value});
@@ -42,6 +55,10 @@ struct Run::Impl {
   detail::Claim claim;
   std::optional<FoundCheckpoint> start;
   std::unique_ptr<MetricsFile> metrics;
+  std::unique_ptr<MetricsFile> samples;  // made with the first sample
+  std::unique_ptr<EventFile> events;
+  Work work;
+  double peak = 0;
   TrainingState state;
   int64_t step = 0;
   double lr = 0;
@@ -87,6 +104,7 @@ void Run::Impl::write_line(const std::string& line) {
 }
 
 void Run::Impl::begin_save(Optimizer& optimizer) {
+  const TraceSpan span(observer.trace, Phase::io, "checkpoint");  // the snapshot: the writing goes on behind
   if (writer.under_way()) take_outcome(false);
   state.step = step;
   state.optimizer_updates = optimizer.updates();
@@ -169,6 +187,7 @@ void Run::restore(Optimizer& optimizer) {
   run.claim.keep();
   // metrics.jsonl before recipe.json: a directory with only a recipe.json is then not one of ours.
   run.metrics = std::make_unique<MetricsFile>(run.options.dir / "metrics.jsonl", run.step);
+  run.events = std::make_unique<EventFile>(run.options.dir / "tensorboard", run.start ? run.step + 1 : 0);
   write_file_atomically(run.options.dir / "recipe.json", run.options.recipe);
   run.last_save = run.last_evaluation = Clock::now();
   run.observer.start(run.step, run.options.total_steps);
@@ -213,12 +232,34 @@ void Run::log(const StepResult& result, double lr) {
   report.seconds = seconds_since(run.step_start);
   report.tokens_per_second = static_cast<double>(result.tokens) / std::max(report.seconds, 1e-9);
   report.peak_memory_bytes = peak_memory_bytes();
+  if (run.peak > 0) {
+    const double done = run.work.per_token * static_cast<double>(result.tokens) +
+                        run.work.per_label_token * static_cast<double>(result.label_tokens);
+    report.share_of_peak = done / std::max(report.seconds, 1e-9) / run.peak;
+  }
+  if (run.observer.trace) run.observer.trace->count("loss", report.loss);
   if (run.step % run.options.log_every == 0 || run.step == run.options.total_steps) {
     run.write_line(metrics_line(report));
+    run.events->add_scalars(report.step, event_values(report));
   }
   run.observer.step(report);
   for (const std::string& warning : run.monitor.after_step(report)) run.observer.message(warning);
   run.step_start = Clock::now();  // an evaluation may follow
+}
+
+Trace* Run::trace() const { return impl_->observer.trace; }
+
+void Run::set_work(const Work& work, double peak) {
+  impl_->work = work;
+  impl_->peak = peak;
+}
+
+void Run::log(const SampleReport& sample) {
+  Impl& run = *impl_;
+  if (!run.samples) run.samples = std::make_unique<MetricsFile>(run.options.dir / "samples.jsonl", run.step - 1);
+  run.samples->append(sample_line(sample));
+  run.events->add_text(sample.step, "samples", "**" + sample.prompt + "**\n\n" + sample.text);
+  run.observer.sample(sample);
 }
 
 bool Run::evaluation_due() const {
@@ -246,6 +287,9 @@ void Run::log(const Evaluation& evaluation) {
     ++run.state.evaluations_since_best;
   }
   run.write_line(metrics_line(report));
+  const std::pair<std::string_view, double> values[] = {{"eval/loss", report.loss},
+                                                        {"eval/perplexity", report.perplexity}};
+  run.events->add_scalars(report.step, values);
   run.last_evaluation = Clock::now();
   run.observer.evaluation(report);
   for (const std::string& warning : run.monitor.after_evaluation(report)) run.observer.message(warning);

@@ -14,6 +14,7 @@
 #include "nibble/core/train/observer.h"
 #include "nibble/core/train/optimizer.h"
 #include "nibble/core/train/train_step.h"
+#include "nibble/core/train/work.h"
 
 namespace nibble {
 
@@ -92,9 +93,19 @@ class Run {
   /// diagnostic.json and throws NumericError.
   void log(const StepResult& result, double lr);
 
+  /// The observer's, may be null.
+  Trace* trace() const;
+
+  /// What a step's share of the peak is reckoned from: the work of its tokens and what the CPU could do (floating point
+  /// operations per second, see peak_flops). Without it, shares are 0.
+  void set_work(const Work& work, double peak);
+
   bool evaluation_due() const;
   /// Writes the evaluation's line, updates best loss and early stop. Call before checkpoint_if_due.
   void log(const Evaluation& evaluation);
+
+  /// Writes the text to samples.jsonl and tells the observer.
+  void log(const SampleReport& sample);
 
   /// Saves when an interval has passed, at a new best (keep_best), and after the last step. The writing goes on while
   /// training does (CheckpointWriter); the last one is waited for. One that fails is told and tried again a minute
