@@ -1,13 +1,10 @@
 // Fine-tuning: QLoRA, LoRA and full are the same code with sections of the recipe present or absent.
 
-#include "nibble/core/base/error.h"
-#include "nibble/core/comm/communicator.h"
 #include "nibble/core/models/load.h"
 #include "nibble/recipes/export_model.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/open_model.h"
 #include "nibble/recipes/recompute_policy.h"
-#include "nibble/recipes/report/report.h"
 #include "nibble/recipes/run_facts.h"
 #include "nibble/recipes/tokenizers.h"
 #include "nibble/recipes/train.h"
@@ -40,17 +37,6 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
     save_adapter(model, *adapter, run.dir() / "adapter", true);  // written, read back, compared
   } else {
     export_model(model, recipe.model.path, recipe.model.path, run.dir() / "model", rank);
-  }
-}
-
-void train(const Recipe& recipe, RankContext& rank, const Observer& observer) {
-  recipe.pretrains() ? pretrain(recipe, rank, observer) : finetune(recipe, rank, observer);
-  if (rank.comm.rank() != 0) return;
-  const std::filesystem::path directory = recipe.output.dir;
-  try {
-    write_report(directory, directory / "report.html");
-  } catch (const Error& error) {  // what was trained is written: a page that cannot be is no reason to fail
-    observer.message(std::string("no report: ") + error.what());
   }
 }
 
