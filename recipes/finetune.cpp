@@ -2,15 +2,12 @@
 
 #include <filesystem>
 
-#include "nibble/core/base/error.h"
-#include "nibble/core/comm/communicator.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
 #include "nibble/recipes/export_model.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/open_model.h"
 #include "nibble/recipes/recompute_policy.h"
-#include "nibble/recipes/report/report.h"
 #include "nibble/recipes/tokenizers.h"
 #include "nibble/recipes/train.h"
 #include "nibble/recipes/training_data.h"
@@ -49,17 +46,6 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   } else {
     export_model(model, recipe.model.path, std::filesystem::is_directory(tokenizer) ? tokenizer : recipe.model.path,
                  run.dir() / "model", rank);
-  }
-}
-
-void train(const Recipe& recipe, RankContext& rank, const Observer& observer) {
-  recipe.pretrains() ? pretrain(recipe, rank, observer) : finetune(recipe, rank, observer);
-  if (rank.comm.rank() != 0) return;
-  const std::filesystem::path directory = recipe.output.dir;
-  try {
-    write_report(directory, directory / "report.html");
-  } catch (const Error& error) {  // what was trained is written: a page that cannot be is no reason to fail
-    observer.message(std::string("no report: ") + error.what());
   }
 }
 

@@ -1,12 +1,24 @@
-// A run with its time measured.
+// Which recipe runs, and what stands around it: the report, the profile.
 
+#include "nibble/recipes/train.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/trace.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/train/profile.h"
-#include "nibble/recipes/train.h"
+#include "nibble/recipes/report/report.h"
 
 namespace nibble {
+
+void train(const Recipe& recipe, RankContext& rank, const Observer& observer) {
+  recipe.pretrains() ? pretrain(recipe, rank, observer) : finetune(recipe, rank, observer);
+  if (rank.comm.rank() != 0) return;
+  const std::filesystem::path directory = recipe.output.dir;
+  try {
+    write_report(directory, directory / "report.html");
+  } catch (const Error& error) {  // what was trained is written: a page that cannot be is no reason to fail
+    observer.message(std::string("no report: ") + error.what());
+  }
+}
 
 void train_profiled(const Recipe& recipe, RankContext& rank, const Observer& observer) {
   Trace trace(rank.comm.rank());
