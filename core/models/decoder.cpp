@@ -1,6 +1,7 @@
 #include "nibble/core/models/decoder.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "nibble/core/models/head_loss.h"
@@ -26,27 +27,32 @@ Tensor continued_positions(int64_t begin, int64_t count, MemoryPool& pool) {
 
 struct Decoder::Impl {
   DecoderConfig config;
-  Embedding embedding;
-  std::optional<Embedding> positions;
+  LayerRange range;
+  std::optional<Embedding> embedding, positions;  // absent on later stages
   std::vector<Block> blocks;
-  DecoderHead head;
+  std::optional<DecoderHead> head;  // on the last stage
   std::vector<RotaryTable> rotary;
   Recompute recompute = Recompute::none;
   BlockHooks none;
   BlockHooks* hooks = &none;
+  bool trainable_below = false;
 
   Tensor embed(const Batch& batch, const Tensor& batch_positions, const StepContext& step) const;
   void embed_backward(const Batch& batch, const Tensor& gradient, const StepContext& step);
   LayerContext context(const Batch& batch, const StepContext& step, const KvCache* cache);
   Tensor hidden(const Batch& batch, const StepContext& step, KvCache* cache);
-  bool embedding_trainable() const { return embedding.has_trainable() || (positions && positions->has_trainable()); }
+  bool embedding_trainable() const {
+    return (embedding && embedding->has_trainable()) || (positions && positions->has_trainable());
+  }
+  bool below_trainable() const { return embedding_trainable() || trainable_below; }
   size_t lowest_trainable() const;
-  double train(const Batch& batch, const StepContext& step, float gradient_scale);
+  int64_t layer(size_t l) const { return range.begin + static_cast<int64_t>(l); }
+  bool whole() const { return embedding.has_value() && head.has_value(); }
 };
 
 Tensor Decoder::Impl::embed(const Batch& batch, const Tensor& batch_positions, const StepContext& step) const {
   Tensor x = Tensor::empty(step.pool(), {batch.ids.dim(0), config.width}, DType::f32, "embeddings");
-  embedding.forward(batch.ids, 0, config.embedding_scale, x, step);
+  embedding->forward(batch.ids, 0, config.embedding_scale, x, step);
   if (positions) {
     Tensor learned = Tensor::empty(step.pool(), x.shape(), DType::f32, "positions");
     positions->forward(batch_positions, config.position_offset, 1.0f, learned, step);
@@ -56,7 +62,7 @@ Tensor Decoder::Impl::embed(const Batch& batch, const Tensor& batch_positions, c
 }
 
 void Decoder::Impl::embed_backward(const Batch& batch, const Tensor& gradient, const StepContext& step) {
-  embedding.backward(batch.ids, 0, config.embedding_scale, gradient, step);
+  embedding->backward(batch.ids, 0, config.embedding_scale, gradient, step);
   if (positions) positions->backward(batch.positions, config.position_offset, 1.0f, gradient, step);
 }
 
@@ -79,105 +85,180 @@ LayerContext Decoder::Impl::context(const Batch& batch, const StepContext& step,
 
 // The residual stream after the last layer, for evaluation and generation.
 Tensor Decoder::Impl::hidden(const Batch& batch, const StepContext& step, KvCache* cache) {
+  NIBBLE_CHECK(whole(), "a pipeline stage does not compute logits by itself");
   const LayerContext layer_context = context(batch, step, cache);
   if (cache) cache->reserve(cache->length() + batch.ids.dim(0));
+  hooks->before_forward(-1);
   Tensor x = embed(batch, layer_context.positions, step);
+  hooks->after_forward(-1);
   for (size_t l = 0; l < blocks.size(); ++l) {
-    hooks->before_forward(static_cast<int64_t>(l));
+    hooks->before_forward(layer(l));
     x = blocks[l].forward(x, layer_context, step, nullptr, cache ? &cache->layer(l) : nullptr);
-    hooks->after_forward(static_cast<int64_t>(l));
+    hooks->after_forward(layer(l));
   }
   return x;
 }
 
-// The lowest layer whose backward pass has to run.
+// The lowest own layer whose backward pass has to run.
 size_t Decoder::Impl::lowest_trainable() const {
-  if (embedding_trainable()) return 0;
+  if (below_trainable()) return 0;
   size_t l = 0;
   while (l < blocks.size() && !blocks[l].has_trainable()) ++l;
   return l;
 }
 
-double Decoder::Impl::train(const Batch& batch, const StepContext& step, float gradient_scale) {
-  const LayerContext layer_context = context(batch, step, nullptr);
-  const size_t lowest = lowest_trainable();
-  ActivationStore activations(recompute, blocks.size());
-  Tensor x = embed(batch, layer_context.positions, step);
-  for (size_t l = 0; l < blocks.size(); ++l) {
-    hooks->before_forward(static_cast<int64_t>(l));
-    x = l < lowest ? blocks[l].forward(x, layer_context, step, nullptr)
-                   : activations.forward(l, blocks[l], x, layer_context, step);
-    hooks->after_forward(static_cast<int64_t>(l));
-  }
+struct DecoderPass::Impl {
+  Decoder::Impl& decoder;
+  const Batch& batch;
+  StepContext step;
+  bool training;
+  LayerContext context;
+  size_t lowest;
+  ActivationStore activations;
+};
 
-  const bool below_head = lowest < blocks.size() || embedding_trainable();
-  Tensor gradient = below_head ? Tensor::zeros(step.pool(), x.shape(), DType::f32, "residual gradient") : Tensor();
-  const double loss = head.loss_sum(x, batch, step, true, gradient_scale, below_head ? &gradient : nullptr);
-  x = {};
-  for (size_t l = blocks.size(); l-- > lowest;) {
-    hooks->before_backward(static_cast<int64_t>(l));
-    BlockSaved saved = activations.take(l, blocks[l], layer_context, step);
-    blocks[l].backward(gradient, layer_context, step, std::move(saved), l > lowest || embedding_trainable());
-    hooks->after_backward(static_cast<int64_t>(l));
+DecoderPass::DecoderPass(Decoder& decoder, const Batch& batch, const StepContext& step, bool training) {
+  Decoder::Impl& model = *decoder.impl_;
+  impl_.reset(new Impl{model, batch, step, training, model.context(batch, step, nullptr), model.lowest_trainable(),
+                       ActivationStore(model.recompute, model.blocks.size())});
+  if (step.training) impl_->step.row_keys = batch.row_keys;
+}
+
+DecoderPass::~DecoderPass() = default;
+
+Tensor DecoderPass::forward(Tensor x) {
+  Decoder::Impl& model = impl_->decoder;
+  if (model.embedding) {
+    model.hooks->before_forward(-1);
+    x = model.embed(impl_->batch, impl_->context.positions, impl_->step);
+    model.hooks->after_forward(-1);
   }
-  if (embedding_trainable()) embed_backward(batch, gradient, step);
+  for (size_t l = 0; l < model.blocks.size(); ++l) {
+    model.hooks->before_forward(model.layer(l));
+    x = !impl_->training || l < impl_->lowest
+            ? model.blocks[l].forward(x, impl_->context, impl_->step, nullptr)
+            : impl_->activations.forward(l, model.blocks[l], x, impl_->context, impl_->step);
+    model.hooks->after_forward(model.layer(l));
+  }
+  return x;
+}
+
+double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& gradient) {
+  Decoder::Impl& model = impl_->decoder;
+  NIBBLE_CHECK(model.head.has_value(), "the last stage has the head");
+  const int64_t layer = model.config.layers;
+  const auto run = [&](Tensor* stream_gradient) {
+    return model.head->loss_sum(x, impl_->batch, impl_->step, impl_->training, gradient_scale, stream_gradient);
+  };
+  if (!impl_->training) {
+    model.hooks->before_forward(layer);
+    const double loss = run(nullptr);
+    model.hooks->after_forward(layer);
+    return loss;
+  }
+  const bool below_head = impl_->lowest < model.blocks.size() || model.below_trainable();
+  gradient = below_head ? Tensor::zeros(impl_->step.pool(), x.shape(), DType::f32, "residual gradient") : Tensor();
+  model.hooks->before_backward(layer);
+  const double loss = run(below_head ? &gradient : nullptr);
+  model.hooks->after_backward(layer);
   return loss;
 }
 
+Tensor DecoderPass::backward(Tensor gradient) {
+  Decoder::Impl& model = impl_->decoder;
+  for (size_t l = model.blocks.size(); l-- > impl_->lowest;) {
+    model.hooks->before_backward(model.layer(l));
+    BlockSaved saved = impl_->activations.take(l, model.blocks[l], impl_->context, impl_->step);
+    model.blocks[l].backward(gradient, impl_->context, impl_->step, std::move(saved),
+                             l > impl_->lowest || model.below_trainable());
+    model.hooks->after_backward(model.layer(l));
+  }
+  if (model.embedding_trainable()) {
+    model.hooks->before_backward(-1);
+    model.embed_backward(impl_->batch, gradient, impl_->step);
+    model.hooks->after_backward(-1);
+  }
+  return model.trainable_below ? gradient : Tensor();
+}
+
+namespace {
+
+std::optional<DecoderHead> make_head(const DecoderConfig& config, const std::shared_ptr<Parameter>& embedding,
+                                     const Makers& makers) {
+  const TensorNames& names = config.names;
+  Norm norm(names.final_norm, config.width, config.norm, makers.parameter);
+  Linear linear = [&] {
+    if (!config.tied_head) return makers.make_linear(names.head, config.vocab_size, config.width, config.head_bias);
+    const std::shared_ptr<Parameter> tied =
+        embedding ? embedding : makers.parameter(names.embedding + ".weight", {config.vocab_size, config.width});
+    return Linear(names.head, std::make_unique<DenseWeight>(tied),
+                  config.head_bias ? makers.parameter(names.head + ".bias", {config.vocab_size}) : nullptr);
+  }();
+  return DecoderHead{std::move(norm), std::move(linear), config.logit_softcap};
+}
+
+}  // namespace
+
 Decoder::Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, const ParameterMaker& make_parameter,
-                 RankContext&) {
+                 RankContext&, LayerRange range) {
+  if (range.end < 0) range.end = config.layers;
+  NIBBLE_CHECK(0 <= range.begin && range.begin <= range.end && range.end <= config.layers, "layers of a stage");
   const Makers makers{make_linear, make_parameter};
   const TensorNames& names = config.names;
-  const auto embedding = make_parameter(names.embedding + ".weight", {config.vocab_size, config.width});
-  Embedding tokens(names.embedding, embedding);
-  std::optional<Embedding> positions;
-  if (!names.positions.empty()) {
-    positions.emplace(names.positions, make_parameter(names.positions + ".weight",
-                                                      {config.max_positions + config.position_offset, config.width}));
+  std::shared_ptr<Parameter> table;
+  std::optional<Embedding> embedding, positions;
+  if (range.begin == 0) {
+    table = make_parameter(names.embedding + ".weight", {config.vocab_size, config.width});
+    embedding.emplace(names.embedding, table);
+    if (!names.positions.empty()) {
+      positions.emplace(names.positions, make_parameter(names.positions + ".weight",
+                                                        {config.max_positions + config.position_offset, config.width}));
+    }
   }
   std::vector<Block> blocks;
-  for (int64_t l = 0; l < config.layers; ++l) {
+  for (int64_t l = range.begin; l < range.end; ++l) {
     blocks.emplace_back(names.layers + std::to_string(l) + ".", names.block, config.block(l), makers);
   }
-  Norm norm(names.final_norm, config.width, config.norm, make_parameter);
-  Linear head = [&] {
-    if (!config.tied_head) return makers.make_linear(names.head, config.vocab_size, config.width, config.head_bias);
-    return Linear(names.head, std::make_unique<DenseWeight>(embedding),
-                  config.head_bias ? make_parameter(names.head + ".bias", {config.vocab_size}) : nullptr);
-  }();
+  std::optional<DecoderHead> head;
+  if (range.end == config.layers) head = make_head(config, table, makers);
   std::vector<RotaryTable> rotary(config.rope.begin(), config.rope.end());
-  const float softcap = config.logit_softcap;
   impl_ = std::shared_ptr<Impl>(new Impl{.config = std::move(config),
-                                         .embedding = std::move(tokens),
+                                         .range = range,
+                                         .embedding = std::move(embedding),
                                          .positions = std::move(positions),
                                          .blocks = std::move(blocks),
-                                         .head = {std::move(norm), std::move(head), softcap},
+                                         .head = std::move(head),
                                          .rotary = std::move(rotary)});
 }
 
 const DecoderConfig& Decoder::config() const { return impl_->config; }
+LayerRange Decoder::range() const { return impl_->range; }
+bool Decoder::has_embedding() const { return impl_->embedding.has_value(); }
+bool Decoder::has_head() const { return impl_->head.has_value(); }
+void Decoder::set_trainable_below(bool trainable) { impl_->trainable_below = trainable; }
 void Decoder::set_vocab_size(int64_t rows) { impl_->config.vocab_size = rows; }
 void Decoder::set_recompute(Recompute recompute) { impl_->recompute = recompute; }
 void Decoder::set_hooks(BlockHooks* hooks) { impl_->hooks = hooks ? hooks : &impl_->none; }
 
 void Decoder::visit(const ParameterVisitor& visitor) {
-  impl_->embedding.visit(visitor);
+  if (impl_->embedding) impl_->embedding->visit(visitor);
   if (impl_->positions) impl_->positions->visit(visitor);
   for (Block& block : impl_->blocks) block.visit(visitor);
-  impl_->head.norm.visit(visitor);
-  impl_->head.linear.visit([&](Parameter& parameter) {
-    if (&parameter != &impl_->embedding.table()) visitor(parameter);
+  if (!impl_->head) return;
+  impl_->head->norm.visit(visitor);
+  impl_->head->linear.visit([&](Parameter& parameter) {
+    if (!impl_->embedding || &parameter != &impl_->embedding->table()) visitor(parameter);
   });
 }
 
 void Decoder::visit_embeddings(const std::function<void(Embedding&)>& visitor) {
-  visitor(impl_->embedding);
+  if (impl_->embedding) visitor(*impl_->embedding);
   if (impl_->positions) visitor(*impl_->positions);
 }
 
 void Decoder::visit_linears(const std::function<void(Linear&)>& visitor) {
   for (Block& block : impl_->blocks) block.visit_linears(visitor);
-  visitor(impl_->head.linear);
+  if (impl_->head) visitor(impl_->head->linear);
 }
 
 KvCache Decoder::make_cache(const StepContext& step) const {
@@ -189,19 +270,53 @@ void Decoder::logits(const Batch& batch, const StepContext& step,
                      const std::function<void(int64_t row, const Tensor& logits)>& sink, KvCache* cache,
                      bool only_last) {
   Tensor x = impl_->hidden(batch, step, cache);
-  const int64_t rows = x.dim(0);
+  const int64_t rows = x.dim(0), layer = impl_->config.layers;
   const int64_t first = only_last ? std::max<int64_t>(rows - 1, 0) : 0;
-  impl_->head.logits(x.rows(first, rows), step, [&](int64_t row, const Tensor& logits) { sink(first + row, logits); });
+  impl_->hooks->before_forward(layer);
+  impl_->head->logits(x.rows(first, rows), step, [&](int64_t row, const Tensor& logits) { sink(first + row, logits); });
+  impl_->hooks->after_forward(layer);
 }
 
 double Decoder::loss_sum(const Batch& batch, const StepContext& step) {
-  return impl_->head.loss_sum(impl_->hidden(batch, step, nullptr), batch, step, false, 1.0f, nullptr);
+  DecoderPass pass(*this, batch, step, false);
+  Tensor none;
+  return pass.loss_sum(pass.forward({}), 1.0f, none);
 }
 
 double Decoder::loss_sum_and_gradients(const Batch& batch, const StepContext& step, float gradient_scale) {
-  StepContext inner = step;
-  if (step.training) inner.row_keys = batch.row_keys;
-  return impl_->train(batch, inner, gradient_scale);
+  DecoderPass pass(*this, batch, step, true);
+  Tensor gradient;
+  const double loss = pass.loss_sum(pass.forward({}), gradient_scale, gradient);
+  pass.backward(std::move(gradient));
+  return loss;
+}
+
+void Decoder::idle_forward() {
+  const auto touch = [&](int64_t layer) {
+    impl_->hooks->before_forward(layer);
+    impl_->hooks->after_forward(layer);
+  };
+  if (impl_->embedding) touch(-1);
+  for (size_t l = 0; l < impl_->blocks.size(); ++l) touch(impl_->layer(l));
+  if (impl_->head) touch(impl_->config.layers);
+}
+
+void Decoder::idle_training() {
+  const auto touch = [&](int64_t layer) {
+    impl_->hooks->before_backward(layer);
+    impl_->hooks->after_backward(layer);
+  };
+  if (impl_->embedding) {
+    impl_->hooks->before_forward(-1);
+    impl_->hooks->after_forward(-1);
+  }
+  for (size_t l = 0; l < impl_->blocks.size(); ++l) {
+    impl_->hooks->before_forward(impl_->layer(l));
+    impl_->hooks->after_forward(impl_->layer(l));
+  }
+  if (impl_->head) touch(impl_->config.layers);
+  for (size_t l = impl_->blocks.size(); l-- > impl_->lowest_trainable();) touch(impl_->layer(l));
+  if (impl_->embedding_trainable()) touch(-1);
 }
 
 }  // namespace nibble

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace nibble {
 
@@ -18,8 +19,9 @@ struct StepReport {
   int64_t label_tokens = 0;  ///< tokens the loss is averaged over
   int64_t tokens = 0;        ///< all tokens of the step
   double tokens_per_second = 0;
-  int64_t peak_memory_bytes = 0;  ///< largest resident size of the process so far
-  double seconds = 0;             ///< wall time of this step
+  int64_t peak_memory_bytes = 0;                ///< largest resident size of the process so far
+  double seconds = 0;                           ///< wall time of this step
+  std::vector<int64_t> rank_peak_memory_bytes;  ///< of every rank, when there are several
 };
 
 /// One evaluation, after `step` updates.

@@ -1,9 +1,12 @@
 #include "nibble/core/train/run.h"
 
 #include <cmath>
+#include <set>
+#include <sstream>
 #include <vector>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/directory_lock.h"
 #include "nibble/core/train/metrics.h"
@@ -29,11 +32,51 @@ std::vector<NamedTensor> values_of(const Optimizer& optimizer) {
   return values;
 }
 
+std::vector<int64_t> of_every_rank(int64_t mine, Communicator& ranks) {
+  MemoryPool pool;
+  const Tensor part = Tensor::from<int64_t>(pool, {1}, std::span<const int64_t>(&mine, 1));
+  Tensor all = Tensor::empty(pool, {ranks.size()}, DType::i64);
+  ranks.all_gather("peak memory", part, all);
+  return {all.data<const int64_t>(), all.data<const int64_t>() + ranks.size()};
+}
+
+// And an empty slice for every tensor that only other ranks have a part of, so that it is known to be in the model.
+std::vector<CheckpointSlice> with_others(std::vector<CheckpointSlice> slices, Communicator& ranks) {
+  if (ranks.size() == 1) return slices;
+  std::string mine;
+  std::set<std::string> known;
+  for (const CheckpointSlice& slice : slices) {
+    if (!known.insert(slice.name).second) continue;
+    mine += slice.name + "\t" + (slice.value.dtype() == DType::u8 ? "1 " : "0 ");
+    for (const int64_t size : slice.global_shape) mine += std::to_string(size) + " ";
+    mine += "\n";
+  }
+  for (int r = 0; r < ranks.size(); ++r) {
+    std::istringstream theirs(ranks.broadcast_text("names of slices", mine, r));
+    for (std::string line; std::getline(theirs, line);) {
+      const size_t tab = line.find('\t');
+      const std::string name = line.substr(0, tab);
+      if (!known.insert(name).second) continue;
+      std::istringstream sizes(line.substr(tab + 1));
+      bool is_bytes = false;
+      sizes >> is_bytes;
+      CheckpointSlice slice{name, {}, {}, {}};
+      for (int64_t size; sizes >> size;) slice.global_shape.push_back(size);
+      slice.offset = Shape(slice.global_shape.size(), 0);
+      slice.value = Tensor::planned(slice.offset, is_bytes ? DType::u8 : DType::f32);
+      slices.push_back(std::move(slice));
+    }
+  }
+  return slices;
+}
+
 }  // namespace
 
 struct Run::Impl {
   RunOptions options;
   const Observer& observer;
+  Communicator& ranks;
+  Slicer reads = whole_slices, writes = whole_slices;
   std::unique_ptr<DirectoryLock> lock;
   std::optional<fs::path> resumed_from;
   std::unique_ptr<MetricsFile> metrics;
@@ -45,6 +88,15 @@ struct Run::Impl {
   fs::path checkpoints() const { return options.dir / "checkpoints"; }
   bool stopped_early() const { return options.early_stop > 0 && state.evaluations_since_best >= options.early_stop; }
   bool last_step() const { return step >= options.total_steps || stopped_early(); }
+  bool leads() const { return ranks.rank() == 0; }
+  /// What the first rank says, on all ranks.
+  bool agree(const char* on, bool mine) const {
+    return ranks.size() == 1 ? mine : ranks.all_reduce_sum(on, leads() && mine ? 1 : 0) > 0;
+  }
+  void load(const fs::path& checkpoint, Optimizer& optimizer) const {
+    load_checkpoint_tensors(checkpoint, with_others(reads(values_of(optimizer)), ranks),
+                            with_others(reads(optimizer.state()), ranks));
+  }
   void save(Optimizer& optimizer);
   void save_or_warn(Optimizer& optimizer);
 };
@@ -52,10 +104,11 @@ struct Run::Impl {
 void Run::Impl::save(Optimizer& optimizer) {
   state.step = step;
   state.optimizer_updates = optimizer.updates();
-  metrics->sync();
+  if (leads()) metrics->sync();
   const fs::path saved =
-      save_checkpoint(checkpoints(), state, whole_slices(values_of(optimizer)), whole_slices(optimizer.state()));
+      save_checkpoint(checkpoints(), state, writes(values_of(optimizer)), writes(optimizer.state()), ranks);
   last_save = Clock::now();
+  if (!leads()) return;
   const bool keeps_best = options.keep_best && state.best_loss;
   prune_checkpoints(checkpoints(), step, options.keep_last,
                     keeps_best ? std::optional<int64_t>(state.best_step) : std::nullopt);
@@ -77,12 +130,27 @@ Run::Run(Run&&) noexcept = default;
 Run& Run::operator=(Run&&) noexcept = default;
 Run::~Run() = default;
 
-Run Run::open(const RunOptions& options, RankContext&, const Observer& observer) {
-  auto impl = std::make_unique<Impl>(Impl{options, observer});
-  impl->lock = detail::claim_directory(options.dir);
-  const std::optional<FoundCheckpoint> found = detail::choose_start(options, observer);
+namespace {
+
+// The checkpoint that the first rank chose, read by all.
+std::optional<FoundCheckpoint> share(const std::optional<FoundCheckpoint>& found, Communicator& ranks) {
+  const std::string path = ranks.broadcast_text("open run", found ? found->path.string() : "", 0);
+  if (ranks.rank() == 0 || path.empty()) return found;
+  return FoundCheckpoint{path, read_checkpoint_state(path)};
+}
+
+}  // namespace
+
+Run Run::open(const RunOptions& options, RankContext& rank, const Observer& observer) {
+  auto impl = std::make_unique<Impl>(Impl{options, observer, rank.comm});
+  std::optional<FoundCheckpoint> found;
+  if (impl->leads()) {
+    impl->lock = detail::claim_directory(options.dir);
+    found = detail::choose_start(options, observer);
+    if (found) detail::compare_settings(options, found->state, observer);
+  }
+  found = share(found, rank.comm);
   if (found) {
-    detail::compare_settings(options, found->state, observer);
     impl->resumed_from = found->path;
     impl->state = found->state;
   }
@@ -91,14 +159,21 @@ Run Run::open(const RunOptions& options, RankContext&, const Observer& observer)
                          std::to_string(options.total_steps),
                      "set train.steps to more, or choose another output.dir", options.dir.string());
   }
-  detail::clear_for(options, found);
   impl->state.settings = options.settings;
   impl->state.recipe = options.recipe;
   impl->step = impl->state.step;
-  // metrics.jsonl before recipe.json: a directory with only a recipe.json is then not one of ours.
-  impl->metrics = std::make_unique<MetricsFile>(options.dir / "metrics.jsonl", impl->step);
-  write_file_atomically(options.dir / "recipe.json", options.recipe);
+  if (impl->leads()) {
+    detail::clear_for(options, found);
+    // metrics.jsonl before recipe.json: a directory with only a recipe.json is then not one of ours.
+    impl->metrics = std::make_unique<MetricsFile>(options.dir / "metrics.jsonl", impl->step);
+    write_file_atomically(options.dir / "recipe.json", options.recipe);
+  }
   return Run(std::move(impl));
+}
+
+void Run::set_slicers(Slicer reads, Slicer writes) {
+  impl_->reads = std::move(reads);
+  impl_->writes = std::move(writes);
 }
 
 const fs::path& Run::dir() const { return impl_->options.dir; }
@@ -109,7 +184,7 @@ const TrainingState& Run::state() const { return impl_->state; }
 void Run::restore(Optimizer& optimizer) {
   Impl& run = *impl_;
   if (run.resumed_from) {
-    load_checkpoint_tensors(*run.resumed_from, whole_slices(values_of(optimizer)), whole_slices(optimizer.state()));
+    run.load(*run.resumed_from, optimizer);
     optimizer.set_updates(run.state.optimizer_updates);
   }
   run.last_save = run.last_evaluation = Clock::now();
@@ -142,7 +217,8 @@ void Run::log(const StepResult& result, double lr) {
   report.seconds = seconds_since(run.step_start);
   report.tokens_per_second = static_cast<double>(result.tokens) / std::max(report.seconds, 1e-9);
   report.peak_memory_bytes = peak_memory_bytes();
-  if (run.step % run.options.log_every == 0 || run.step == run.options.total_steps) {
+  if (run.ranks.size() > 1) report.rank_peak_memory_bytes = of_every_rank(report.peak_memory_bytes, run.ranks);
+  if (run.leads() && (run.step % run.options.log_every == 0 || run.step == run.options.total_steps)) {
     run.metrics->append(metrics_line(report));
   }
   run.observer.step(report);
@@ -152,7 +228,8 @@ void Run::log(const StepResult& result, double lr) {
 bool Run::evaluation_due() const {
   const Impl& run = *impl_;
   return run.options.evaluates &&
-         (run.step == run.options.total_steps || is_due(run.options.eval_every, run.step, run.last_evaluation));
+         (run.step == run.options.total_steps ||
+          run.agree("evaluation due", is_due(run.options.eval_every, run.step, run.last_evaluation)));
 }
 
 void Run::log(const Evaluation& evaluation) {
@@ -173,21 +250,23 @@ void Run::log(const Evaluation& evaluation) {
   } else {
     ++run.state.evaluations_since_best;
   }
-  run.metrics->append(metrics_line(report));
+  if (run.leads()) run.metrics->append(metrics_line(report));
   run.last_evaluation = Clock::now();
   run.observer.evaluation(report);
 }
 
 void Run::checkpoint_if_due(Optimizer& optimizer) {
   Impl& run = *impl_;
-  const bool stop = run.observer.stop();
+  const bool asked = run.observer.stop();  // a signal may have reached one rank before the others
+  const bool stop = run.ranks.size() == 1 ? asked : run.ranks.all_reduce_sum("stop", asked ? 1 : 0) > 0;
   if (run.last_step() || stop) {
     run.save(optimizer);
     if (run.last_step()) return;
     throw Interrupted(run.options.dir.string(), "stopped after step " + std::to_string(run.step) + ", checkpoint saved",
                       "run the same command to continue");
   }
-  if (is_due(run.options.save_every, run.step, run.last_save) || (run.options.keep_best && run.new_best)) {
+  if (run.agree("save due", is_due(run.options.save_every, run.step, run.last_save)) ||
+      (run.options.keep_best && run.new_best)) {
     run.save_or_warn(optimizer);
   }
 }
@@ -203,7 +282,7 @@ int64_t Run::finish(Optimizer& optimizer) {
     return run.step;
   }
   read_checkpoint_state(best);  // verifies
-  load_checkpoint_tensors(best, whole_slices(values_of(optimizer)), whole_slices(optimizer.state()));
+  run.load(best, optimizer);
   run.observer.message("exporting the weights of step " + std::to_string(state.best_step) +
                        ", which had the lowest evaluation loss");
   return state.best_step;

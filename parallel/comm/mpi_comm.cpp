@@ -314,6 +314,14 @@ int launched_ranks() {
   return 1;
 }
 
+std::string mpi_library() {
+  char version[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(version, &length);  // allowed before MPI_Init
+  const std::string library(version, static_cast<size_t>(length));
+  return library.substr(0, library.find_first_of(",\n"));
+}
+
 struct MpiSession::Impl {
   std::shared_ptr<Job> job = std::make_shared<Job>();
   std::unique_ptr<MpiComm> world;
@@ -360,14 +368,11 @@ int MpiSession::place_here() const {
 }
 
 std::string MpiSession::description() const {
-  char version[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  MPI_Get_library_version(version, &length);
-  const std::string library(version, static_cast<size_t>(length));
+  const std::string library = mpi_library();
   const Job& job = *impl_->job;
   const size_t hosts = std::set<std::string>(job.hosts.begin(), job.hosts.end()).size();
-  return library.substr(0, library.find_first_of(",\n")) + ", " + std::to_string(job.size) + " ranks on " +
-         std::to_string(hosts) + (hosts == 1 ? " host" : " hosts") + transport(library);
+  return library + ", " + std::to_string(job.size) + " ranks on " + std::to_string(hosts) +
+         (hosts == 1 ? " host" : " hosts") + transport(library);
 }
 
 void MpiSession::finish() {
