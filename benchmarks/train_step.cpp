@@ -55,7 +55,9 @@ class Phases final : public BlockHooks {
   void before_backward(int64_t layer) override {
     if (layer == last_layer_) add(kHead);
   }
-  void after_backward(int64_t) override { add(kBackward); }
+  void after_backward(int64_t layer) override {
+    if (layer <= last_layer_) add(kBackward);  // the head's comes before
+  }
 
  private:
   void add(Phase phase) {

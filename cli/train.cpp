@@ -1,12 +1,23 @@
 // nibble train: run a recipe.
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
+#include <new>
+#include <span>
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/progress.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/hash.h"
 #include "nibble/core/train/stop_signal.h"
+#include "nibble/parallel/comm/mpi_comm.h"
+#include "nibble/parallel/launch.h"
 #include "nibble/recipes/train.h"
 
 namespace nibble::cli {
@@ -14,20 +25,94 @@ namespace nibble::cli {
 namespace {
 
 struct Flags {
-  std::string recipe;
+  std::string recipe, max_memory;
   std::vector<std::string> overrides;
   bool profile = false;
+
+  size_t budget() const { return max_memory.empty() ? 0 : parse_bytes(max_memory); }
 };
 
-void run(const Flags& flags) {
+// With --profile or without.
+void train(const Flags& flags, const Recipe& recipe, RankContext& rank, const Observer& observer) {
+  flags.profile ? train_profiled(recipe, rank, observer) : nibble::train(recipe, rank, observer);
+}
+
+void run_alone(const Flags& flags) {
   const StopSignal stop;  // first: a signal while the model loads is obeyed as well
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
-  LocalRank rank(static_cast<int>(recipe.train.threads), static_cast<uint64_t>(recipe.train.seed));
+  LocalRank rank(static_cast<int>(recipe.train.threads), static_cast<uint64_t>(recipe.train.seed), flags.budget());
   ProgressPrinter printer(stderr);
   Observer observer = printer.observer();
   observer.on_stall = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   observer.stop_requested = [&] { return stop.requested(); };
-  flags.profile ? train_profiled(recipe, rank.context(), observer) : train(recipe, rank.context(), observer);
+  train(flags, recipe, rank.context(), observer);
+}
+
+// Ranks that were started with different recipes or programs would wait for each other for ever.
+void require_same(const Recipe& recipe, Communicator& ranks) {
+  const std::string text = to_json(recipe) + NIBBLE_VERSION;
+  const std::string mine = hash_bytes(std::as_bytes(std::span(text)));
+  for (int r = 0; r < ranks.size(); ++r) {
+    const std::string theirs = ranks.broadcast_text("compare recipes", mine, r);
+    if (theirs == mine) continue;
+    throw UsageError("has another recipe or another nibble than " + ranks.describe(ranks.rank()),
+                     "give every rank the same files", ranks.describe(r));
+  }
+}
+
+int threads_of(const Recipe& recipe, const MpiSession& session) {
+  if (recipe.train.threads > 0) return static_cast<int>(recipe.train.threads);
+  if (std::getenv("OMP_NUM_THREADS")) return threads();
+  return std::max(1, threads() / session.ranks_here());
+}
+
+void run_as_rank(const Flags& flags, MpiSession& session) {
+  const StopSignal stop;  // first: a signal while the model loads is obeyed as well
+  Communicator& world = session.world();
+  const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
+  world.settings().timeout_seconds = recipe.parallel.timeout_seconds;
+  require_same(recipe, world);
+  MemoryPool pool(flags.budget());
+  RankContext rank{world, pool, threads_of(recipe, session), static_cast<uint64_t>(recipe.train.seed)};
+  set_threads(rank.threads);
+  ProgressPrinter printer(stderr);
+  Observer observer;
+  observer.on_stall = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
+  if (world.rank() == 0) {
+    const auto on_stall = observer.on_stall;
+    observer = printer.observer();
+    observer.on_stall = on_stall;
+    observer.message(session.description() + ", " + std::to_string(rank.threads) + " threads each");
+  }
+  observer.stop_requested = [&] { return stop.requested(); };
+  train(flags, recipe, rank, observer);
+}
+
+// One rank speaks: mostly all fail alike, and the first one ends the others before they come to it.
+[[noreturn]] void fail(MpiSession& session, const std::string& line, int exit_code) {
+  usleep(static_cast<useconds_t>(300'000 * std::min(session.world().rank(), 10)));
+  std::fprintf(stderr, "error: %s\n", line.c_str());
+  session.abort(exit_code);
+}
+
+void run(const Flags& flags) {
+  if (launched_ranks() == 1) return run_alone(flags);
+  MpiSession session;
+  const int rank = session.world().rank();
+  try {
+    run_as_rank(flags, session);
+    session.finish();
+  } catch (const Interrupted&) {  // all ranks together
+    session.finish();
+    if (rank == 0) throw;
+    std::exit(75);
+  } catch (const Error& error) {
+    fail(session, error.what(), error.exit_code());
+  } catch (const std::bad_alloc&) {
+    fail(session, session.world().describe(rank) + " is out of memory; shard more, or use a 4-bit base", 4);
+  } catch (const std::exception& error) {
+    fail(session, std::string("internal: ") + error.what() + "; please report it with the command line", 70);
+  }
 }
 
 }  // namespace
@@ -36,6 +121,7 @@ void add_train_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
   Command command = nibble.subcommand("train", "Run a recipe: fine-tune or pretrain");
   command.option("recipe", flags->recipe, "RECIPE.json").required();
+  command.option("--max-memory", flags->max_memory, "Memory budget of this rank: 2GiB (none)");
   command.option("overrides", flags->overrides, "Recipe keys to change: train.steps=100 optimizer.lr=1e-4");
   command.flag("--profile", flags->profile, "Measure where the time goes: a trace in output.dir/profile, a summary");
   command.footer(

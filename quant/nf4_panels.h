@@ -15,6 +15,7 @@ class Nf4Panels final : public ops::PanelSource {
   explicit Nf4Panels(const QuantizedMatrix& matrix, const std::string& name, Isa level = isa());
 
   const QuantizedMatrix& matrix() const { return matrix_; }
+  QuantizedMatrix& matrix() { return matrix_; }
   int64_t rows() const override { return matrix_.out_features(); }
   int64_t cols() const override { return matrix_.in_features(); }
   void fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, float* out,

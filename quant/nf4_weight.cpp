@@ -34,4 +34,10 @@ std::vector<NamedTensor> Nf4Weight::parts() const {
   return made;
 }
 
+std::vector<Tensor*> Nf4Weight::storage() {
+  QuantizedMatrix& matrix = panels_.matrix();
+  if (!matrix.double_quantized()) return {&matrix.packed, &matrix.absmax};
+  return {&matrix.packed, &matrix.absmax_codes, &matrix.nested_absmax};
+}
+
 }  // namespace nibble

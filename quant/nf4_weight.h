@@ -23,6 +23,8 @@ class Nf4Weight final : public LinearWeight {
   /// name, name.absmax, and, double-quantized, name.nested_absmax and name.nested_quant_map, then `state`.
   std::vector<NamedTensor> parts() const override;
   Parameter* parameter() override { return nullptr; }
+  /// Packed bytes and scales: 0.516 bytes a weight, double-quantized.
+  std::vector<Tensor*> storage() override;
 
  private:
   std::string name_;

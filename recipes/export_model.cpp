@@ -2,12 +2,14 @@
 
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/model_directory.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/parallel/pipeline/collect.h"
 
 namespace nibble {
 
@@ -29,37 +31,72 @@ Tensor in_dtype(const Tensor& value, DType dtype, RankContext& rank) {
   return converted;
 }
 
-void compare_with_written(const std::vector<NamedTensor>& tensors, const std::filesystem::path& target, DType dtype,
-                          RankContext& rank) {
-  const CheckpointDir written(target);
-  for (const NamedTensor& tensor : tensors) {
-    const Tensor expected = in_dtype(tensor.value, dtype, rank), got = written.at(tensor.name);
-    if (got.shape() != expected.shape() || got.dtype() != dtype ||
-        std::memcmp(got.raw(), expected.raw(), expected.bytes()) != 0) {
-      throw IoError(target.string(), tensor.name + " does not read back as it was written", "check the disk");
-    }
+void compare_with_written(const NamedTensor& tensor, const CheckpointDir& written, DType dtype, RankContext& rank) {
+  const Tensor expected = in_dtype(tensor.value, dtype, rank), got = written.at(tensor.name);
+  if (got.shape() != expected.shape() || got.dtype() != dtype ||
+      std::memcmp(got.raw(), expected.raw(), expected.bytes()) != 0) {
+    throw IoError(written.path().string(), tensor.name + " does not read back as it was written", "check the disk");
   }
+}
+
+// Every tensor of the model, block by block and stage by stage, on the first rank. A tied embedding comes once.
+void visit_model(Decoder& model, ParallelModel& parallel, RankContext& rank,
+                 const std::function<void(const NamedTensor&)>& take) {
+  const DecoderConfig& config = model.config();
+  const std::string copy = config.tied_head && !model.has_embedding() ? config.names.embedding + ".weight" : "";
+  const auto mine = [&](const std::function<void(const NamedTensor&)>& give) {
+    parallel.visit_whole([&](const std::vector<NamedTensor>& tensors) {
+      for (const NamedTensor& tensor : tensors) {
+        if (tensor.name != copy) give(tensor);
+      }
+    });
+  };
+  collect_stages(parallel.mesh(), rank.pool, mine, take);
 }
 
 }  // namespace
 
-void export_model(Decoder& model, const std::filesystem::path& config_path, const std::filesystem::path& companions,
-                  const std::filesystem::path& target, RankContext& rank) {
+void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem::path& config_path,
+                  const std::filesystem::path& companions, const std::filesystem::path& target, RankContext& rank) {
   const std::filesystem::path file =
       std::filesystem::is_directory(config_path) ? config_path / "config.json" : config_path;
   nlohmann::json config = read_json_file(file);
   if (config.contains("vocab_size")) config["vocab_size"] = model.config().vocab_size;
   const DType dtype = dtype_of_config(config, file.string());
-  const std::vector<NamedTensor> tensors = state_dict(model);
+  const bool writes = rank.comm.rank() == 0;
+  Decoder whole = plan_decoder(model.config(), rank);
   std::vector<TensorSpec> specs;
-  for (const NamedTensor& tensor : tensors) specs.push_back({tensor.name, tensor.value.shape(), dtype});
+  for (const NamedTensor& tensor : state_dict(whole)) specs.push_back({tensor.name, tensor.value.shape(), dtype});
 
-  ModelDirectoryWriter writer(target, true, specs);
-  for (const NamedTensor& tensor : tensors) writer.write(tensor.name, in_dtype(tensor.value, dtype, rank));
-  write_json_file(writer.path() / "config.json", config);
-  writer.copy_companions(companions);
-  writer.finish();
-  compare_with_written(tensors, target, dtype, rank);
+  std::optional<ModelDirectoryWriter> writer;
+  if (writes) writer.emplace(target, true, specs);
+  visit_model(model, parallel, rank,
+              [&](const NamedTensor& tensor) { writer->write(tensor.name, in_dtype(tensor.value, dtype, rank)); });
+  std::optional<CheckpointDir> written;
+  if (writes) {
+    write_json_file(writer->path() / "config.json", config);
+    writer->copy_companions(companions);
+    writer->finish();
+    written.emplace(target);
+  }
+  visit_model(model, parallel, rank,
+              [&](const NamedTensor& tensor) { compare_with_written(tensor, *written, dtype, rank); });
+  rank.comm.barrier("export");
+}
+
+void export_adapter(Decoder& model, ParallelModel& parallel, const AttachedAdapter& adapter,
+                    const std::filesystem::path& target, RankContext& rank) {
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  parallel.with_trainable([&] {
+    const auto mine = [&](const std::function<void(const NamedTensor&)>& give) {
+      for (const auto& [name, value] : adapter_tensors(model)) give({name, value});
+    };
+    collect_stages(parallel.mesh(), rank.pool, mine,
+                   [&](const NamedTensor& tensor) { tensors.emplace_back(tensor.name, tensor.value); });
+    if (rank.comm.rank() == 0) write_peft_directory(target, adapter.options, tensors, true);
+    tensors.clear();
+  });
+  rank.comm.barrier("export");
 }
 
 }  // namespace nibble

@@ -1,16 +1,23 @@
 #pragma once
-// What a full run leaves for others: written, read back, compared.
+// What a run leaves for others: written whole whatever the layout, read back, compared. Called by all ranks.
 
 #include <filesystem>
 
+#include "nibble/adapters/attach.h"
 #include "nibble/core/models/decoder.h"
+#include "nibble/parallel/parallel_model.h"
 
 namespace nibble {
 
 /// Writes a whole model as a Hugging Face directory in the dtype its config names (f32, bf16 or f16): `config` is a
 /// config.json or a directory with one, `companions` a directory whose tokenizer and other small files are copied.
-/// Replaces an older one; reads the weights back and compares. Throws IoError when it cannot be written or differs.
-void export_model(Decoder& model, const std::filesystem::path& config, const std::filesystem::path& companions,
-                  const std::filesystem::path& target, RankContext& rank);
+/// Replaces an older one; reads the weights back and compares. Weights are gathered block by block and written by the
+/// first rank. Throws IoError when it cannot be written or differs.
+void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem::path& config,
+                  const std::filesystem::path& companions, const std::filesystem::path& target, RankContext& rank);
+
+/// The adapter as a PEFT directory; replaces an older one.
+void export_adapter(Decoder& model, ParallelModel& parallel, const AttachedAdapter& adapter,
+                    const std::filesystem::path& target, RankContext& rank);
 
 }  // namespace nibble

@@ -4,6 +4,7 @@
 
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
+#include "nibble/parallel/parallel_model.h"
 #include "nibble/recipes/export_model.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/open_model.h"
@@ -15,6 +16,7 @@
 namespace nibble {
 
 void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer) {
+  const Mesh mesh(recipe.parallel.mesh(), rank.comm);
   const DecoderConfig config = model_config(recipe.model);
   const std::string tokenizer = tokenizer_path_of(recipe.model);
   const int64_t rows = rows_for_tokenizer(tokenizer, config.vocab_size);
@@ -26,8 +28,12 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   options.settings["model.fingerprint"] = "\"" + base_fingerprint(recipe.model.path) + "\"";
   Run run = Run::open(options, rank, observer);  // lock, newest valid checkpoint, metrics
 
-  Decoder model = open_base(recipe.model, rank);
+  Decoder model = open_base(recipe.model, rank, stage_layers(recipe.parallel, config, mesh));
   if (rows > config.vocab_size) {
+    if (mesh.shape().pipeline > 1) {
+      throw UsageError("tokens added to the tokenizer need embedding and head on one rank", "leave it out",
+                       "parallel.pipeline");
+    }
     observer.message("note: " + std::to_string(rows - config.vocab_size) +
                      " tokens were added to the tokenizer: they get rows of their own, which are trained");
     resize_vocabulary(model, rows, rank);
@@ -36,16 +42,17 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   if (recipe.adapter) {
     adapter = open_adapter(model, recipe.model, with_added_tokens(*recipe.adapter, config, rows), rank, observer);
   } else {
-    make_trainable(model, rank);
+    check_trainable(model);
   }
   model.set_recompute(recompute_policy(recipe, config));
-  run_steps(run, model, data, recipe, tokenizer, rank);  // resumes where the checkpoint says
+  ParallelModel parallel(model, !adapter, parallel_options(recipe), mesh, rank);
+  run_steps(run, model, parallel, data, recipe, tokenizer, rank, observer);  // resumes where the checkpoint says
 
   if (adapter) {
-    save_adapter(model, *adapter, run.dir() / "adapter", true);  // written, read back, compared
+    export_adapter(model, parallel, *adapter, run.dir() / "adapter", rank);  // written, read back, compared
   } else {
-    export_model(model, recipe.model.path, std::filesystem::is_directory(tokenizer) ? tokenizer : recipe.model.path,
-                 run.dir() / "model", rank);
+    export_model(model, parallel, recipe.model.path,
+                 std::filesystem::is_directory(tokenizer) ? tokenizer : recipe.model.path, run.dir() / "model", rank);
   }
 }
 

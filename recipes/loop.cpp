@@ -1,48 +1,156 @@
 #include "nibble/recipes/loop.h"
 
+#include <algorithm>
+#include <cstdio>
+
+#include "nibble/core/base/error.h"
 #include "nibble/core/base/peak_flops.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/train/trace_hooks.h"
+#include "nibble/parallel/pipeline/pipeline.h"
 #include "nibble/recipes/run_facts.h"
 #include "nibble/recipes/samples.h"
 
 namespace nibble {
 
-void run_steps(Run& run, Decoder& model, const TrainingData& data, const Recipe& recipe, const std::string& tokenizer,
-               RankContext& rank) {
-  Optimizer optimizer(trainable_parameters(model), recipe.optimizer.options(), rank.pool);
+ParallelOptions parallel_options(const Recipe& recipe) {
+  const bool cuts = recipe.parallel.shard > 1 && (!recipe.adapter || recipe.parallel.shard_adapters);
+  if (cuts && recipe.optimizer.type != OptimizerKind::adamw && recipe.optimizer.type != OptimizerKind::sgd) {
+    throw UsageError(std::string(optimizer_name(recipe.optimizer.type)) +
+                         " keeps its state in blocks of whole tensors and cannot be cut yet",
+                     "use adamw, or parallel.replicate", "optimizer.type");
+  }
+  ParallelOptions options;
+  options.level = static_cast<ShardLevel>(recipe.parallel.zero);
+  options.shard_trainable = !recipe.adapter || recipe.parallel.shard_adapters;
+  options.reshard_after_forward = recipe.parallel.reshard_after_forward;
+  options.prefetch = recipe.parallel.prefetch;
+  options.wire.dtype = recipe.parallel.wire_dtype;
+  options.gradient_sum = *recipe.train.gradient_sum;
+  options.accumulate = recipe.train.accumulate;
+  return options;
+}
+
+LayerRange stage_layers(const ParallelRecipe& recipe, const DecoderConfig& config, const Mesh& mesh) {
+  const int64_t stages = mesh.shape().pipeline, stage = mesh.stage();
+  if (stages > config.layers) {
+    throw UsageError("has more stages than the model has layers (" + std::to_string(config.layers) + ")", "use fewer",
+                     "parallel.pipeline");
+  }
+  if (recipe.stages.empty()) {
+    // Products of a layer and of the head, as far as their sizes tell; embeddings cost next to nothing.
+    const double layer =
+        static_cast<double>(config.width) *
+        static_cast<double>(2 * config.heads * config.head_size + 2 * config.kv_heads * config.head_size +
+                            (config.gated_mlp ? 3 : 2) * config.mlp_width);
+    const double head = static_cast<double>(config.width) * static_cast<double>(config.vocab_size);
+    const std::vector<int64_t> begins = place_layers(config.layers, static_cast<int>(stages), head / layer);
+    return {begins[static_cast<size_t>(stage)], begins[static_cast<size_t>(stage) + 1]};
+  }
+  int64_t total = 0;
+  LayerRange mine;
+  for (size_t s = 0; s < recipe.stages.size(); ++s) {
+    if (static_cast<int64_t>(s) == stage) mine = {total, total + recipe.stages[s]};
+    total += recipe.stages[s];
+  }
+  if (static_cast<int64_t>(recipe.stages.size()) != stages || total != config.layers) {
+    throw UsageError("must have one number for each of the " + std::to_string(stages) + " stages, " +
+                         std::to_string(config.layers) + " in all",
+                     "leave it out", "parallel.stages");
+  }
+  return mine;
+}
+
+namespace {
+
+// Without the copies that another stage writes.
+Slicer without_copies(const Slicer& slicer, const Pipeline& pipeline, const ParallelModel& parallel) {
+  std::vector<std::string> copies;
+  for (const Parameter* parameter : parallel.parameters()) {
+    if (pipeline.is_copy(*parameter)) copies.push_back(parameter->name);
+  }
+  return [slicer, copies](const std::vector<NamedTensor>& tensors) {
+    std::vector<CheckpointSlice> slices = slicer(tensors);
+    std::erase_if(slices, [&](const CheckpointSlice& slice) {
+      return std::any_of(copies.begin(), copies.end(),
+                         [&](const std::string& name) { return slice.name.starts_with(name); });
+    });
+    return slices;
+  };
+}
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.0f%%", 100 * share);
+  return text;
+}
+
+}  // namespace
+
+void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const TrainingData& data, const Recipe& recipe,
+               const std::string& tokenizer, RankContext& rank, const Observer& observer) {
+  Optimizer optimizer(parallel.parameters(), recipe.optimizer.options(), rank.pool, rank.comm.size() > 1);
   const Schedule schedule = recipe.optimizer.schedule_for(data.total_steps());
+  Pipeline pipeline(model, {recipe.parallel.schedule, recipe.parallel.microbatches}, parallel.mesh(), rank);
+  const bool staged = parallel.mesh().shape().pipeline > 1;
+  if (staged) parallel.set_idle([&] { pipeline.next(); });
+  run.set_slicers(parallel.slicer(), without_copies(parallel.written_slicer(), pipeline, parallel));
   run.restore(optimizer);
-  write_run_facts(run.dir(), recipe, model, data, rank.threads);
-  run.set_work(training_work(model), peak_flops(*recipe.model.compute_dtype == DType::bf16));
+  parallel.share_values();
+  const bool alone = rank.comm.size() == 1;
   TraceHooks hooks(run.trace(), model.config().layers);
-  if (run.trace()) model.set_hooks(&hooks);
+  if (alone) {
+    write_run_facts(run.dir(), recipe, model, data, rank.threads);
+    run.set_work(training_work(model), peak_flops(*recipe.model.compute_dtype == DType::bf16));
+    if (run.trace()) model.set_hooks(&hooks);
+  }
 
   StepOptions options;
   options.max_grad_norm = recipe.train.max_grad_norm;
   options.gradient_sum = *recipe.train.gradient_sum;
   options.compute_dtype = *recipe.model.compute_dtype;
   options.trace = run.trace();
-  const Samples samples(data, tokenizer, rank.comm.size() == 1 ? recipe.train.samples : 0);
+  const Samples samples(data, tokenizer, alone ? recipe.train.samples : 0);
   if (run.step() == 0) samples.write(run, model, options.compute_dtype, rank);
+  const StepLayout layout = pipeline.over_stages(parallel.layout());
+  const LossAndGradients compute = [&](const Batch& batch, const StepContext& step, float gradient_scale) {
+    return staged ? pipeline.next() : model.loss_sum_and_gradients(batch, step, gradient_scale);
+  };
   while (run.next_step()) {
     options.step = run.step();
     options.lr = schedule.lr_at(run.step() - 1);
-    const std::vector<Batch> microbatches =
-        traced(run.trace(), Phase::data, "microbatches", [&] { return data.microbatches(run.step(), rank.pool); });
-    const StepResult result = traced(run.trace(), Phase::other, "step",
-                                     [&] { return train_step(model, microbatches, optimizer, options, rank); });
+    const StepInfo info = data.train().info(run.step());
+    const std::vector<int64_t> mine = parallel.begin_step(info.microbatches);
+    const std::vector<Batch> microbatches = traced(run.trace(), Phase::data, "microbatches",
+                                                   [&] { return data.microbatches(run.step(), mine, rank.pool); });
+    std::vector<Batch> spare;
+    if (staged) {
+      spare = data.microbatches(run.step(), {0}, rank.pool);
+      const StepContext step{rank, options.compute_dtype, true, static_cast<uint64_t>(options.step), {}};
+      const int64_t passes = parallel.collective() ? parallel.passes_in_step() : 0;
+      pipeline.begin_step(microbatches, spare.front(), passes,
+                          static_cast<float>(1.0 / static_cast<double>(info.label_tokens)), step);
+    }
+    const StepResult result = traced(run.trace(), Phase::other, "step", [&] {
+      return train_step(compute, microbatches, optimizer, options, rank, layout);
+    });
     run.log(result, options.lr);
     const bool evaluate = data.has_eval() && run.evaluation_due();
     if (evaluate) {
       run.log(traced(run.trace(), Phase::evaluation, "evaluation",
-                     [&] { return data.evaluate(model, options.compute_dtype, rank); }));
+                     [&] { return data.evaluate(model, pipeline, parallel.mesh(), options.compute_dtype, rank); }));
     }
     if (evaluate || run.step() == data.total_steps()) samples.write(run, model, options.compute_dtype, rank);
     run.checkpoint_if_due(optimizer);
   }
-  model.set_hooks(nullptr);
+  if (staged) {
+    observer.message("pipeline: the first stage waited " + percent(pipeline.measured_bubble()) + " of the time, " +
+                     percent(pipeline.bubble_predicted(recipe.train.accumulate / parallel.mesh().shape().data())) +
+                     " were predicted for equal stages");
+  }
+  if (alone) model.set_hooks(nullptr);
   run.finish(optimizer);
+  parallel.share_values();
 }
 
 }  // namespace nibble

@@ -102,10 +102,12 @@ AdapterRecipe with_added_tokens(AdapterRecipe recipe, const DecoderConfig& confi
   return recipe;
 }
 
-Decoder open_base(const ModelRecipe& base, RankContext& rank) {
+Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers) {
   std::optional<QuantizeOnLoad> quantize;
   if (base.quantize) quantize = {{*base.quantize, base.double_quant, base.block_size}, base.skip_modules};
-  return load_decoder(base.path, rank, load_quantized(rank, quantize));
+  LoadOptions options = load_quantized(rank, quantize);
+  options.layers = layers;
+  return load_decoder(base.path, rank, options);
 }
 
 Decoder open_model(const ModelRecipe& base, const std::string& adapter, Train train, RankContext& rank) {

@@ -1,6 +1,7 @@
 // Pretraining: random weights from a config, a tokenizer that is given or trained, text in packed sequences.
 
 #include "nibble/core/models/load.h"
+#include "nibble/parallel/parallel_model.h"
 #include "nibble/recipes/export_model.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/open_model.h"
@@ -13,6 +14,7 @@
 namespace nibble {
 
 void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer) {
+  const Mesh mesh(recipe.parallel.mesh(), rank.comm);
   const DecoderConfig config = model_config(recipe.model);
   PretrainingTokenizer tokenizer(recipe, config.vocab_size);
   const Encoder encoder = open_encoder(tokenizer.path(), recipe.data.chat_template, config.vocab_size);
@@ -23,12 +25,12 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
   options.settings["model.fingerprint"] = "\"" + base_fingerprint(recipe.model.init) + "\"";
   Run run = Run::open(options, rank, observer);
 
-  Decoder model = random_decoder(config, rank.seed, rank);
-  make_trainable(model, rank);
+  Decoder model = random_decoder(config, rank.seed, rank, stage_layers(recipe.parallel, config, mesh));
   model.set_recompute(recompute_policy(recipe, config));
-  run_steps(run, model, data, recipe, tokenizer.path(), rank);
-  tokenizer.keep();
-  export_model(model, recipe.model.init, tokenizer.path(), run.dir() / "model", rank);
+  ParallelModel parallel(model, true, parallel_options(recipe), mesh, rank);
+  run_steps(run, model, parallel, data, recipe, tokenizer.path(), rank, observer);
+  if (rank.comm.rank() == 0) tokenizer.keep();
+  export_model(model, parallel, recipe.model.init, tokenizer.path(), run.dir() / "model", rank);
 }
 
 }  // namespace nibble

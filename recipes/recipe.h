@@ -15,6 +15,8 @@
 #include "nibble/core/train/run.h"
 #include "nibble/core/train/schedule.h"
 #include "nibble/core/train/train_step.h"
+#include "nibble/parallel/mesh.h"
+#include "nibble/parallel/pipeline/schedule.h"
 #include "nibble/quant/quantized_matrix.h"
 
 namespace nibble {
@@ -78,9 +80,20 @@ struct OptimizerRecipe {
   Schedule schedule_for(int64_t total_steps) const;
 };
 
-/// Degrees of parallelism; more than 1 is refused until there is something behind it.
+/// How the ranks of a run share the work; the product of the degrees is their number.
 struct ParallelRecipe {
   int64_t pipeline = 1, tensor = 1, shard = 1, replicate = 1;
+  int64_t zero = 3;             ///< what the shard axis cuts, see ShardLevel
+  bool shard_adapters = false;  ///< whether adapters are cut too, or whole on every rank
+  bool reshard_after_forward = true;
+  int64_t prefetch = 1;
+  DType wire_dtype = DType::f32;
+  double timeout_seconds = 600;
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  int64_t microbatches = 0;     ///< in flight in a pipeline; 0: all of the step
+  std::vector<int64_t> stages;  ///< layers of each stage; empty: placed by time
+
+  MeshShape mesh() const { return {.pipeline = pipeline, .replicate = replicate, .shard = shard}; }
 };
 
 struct OutputRecipe {

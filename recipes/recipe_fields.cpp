@@ -7,6 +7,34 @@ namespace nibble::detail {
 namespace {
 
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+constexpr double kForever = 1e9;
+
+// A degree with nothing behind it yet.
+RecipeField later_degree(const char* name, Place<int64_t> at, const char* meaning) {
+  RecipeField field = integer_field(name, 1, kAny, at, meaning);
+  field.schema = {{"const", 1}};
+  field.read = [at](Recipe& recipe, const Json& value, const std::string& place) {
+    if (value != 1) throw UsageError("only 1 is possible yet, not " + value.dump(), "leave it out", place);
+    at(recipe) = 1;
+  };
+  return field;
+}
+
+RecipeField stages_field() {
+  const std::string values = "a list of integers from 1";
+  RecipeField field =
+      bare_field("parallel.stages", values, {{"type", "array"}, {"items", {{"type", "integer"}, {"minimum", 1}}}},
+                 "layers of each pipeline stage (placed so that the slowest stage is fastest)");
+  field.read = [values](Recipe& recipe, const Json& value, const std::string& place) {
+    if (!value.is_array()) refuse_value(place, values, value);
+    recipe.parallel.stages.clear();
+    for (const Json& layers : value) recipe.parallel.stages.push_back(read_integer(layers, place, values, 1, kAny));
+  };
+  field.write = [](Recipe& recipe) -> Json {
+    return recipe.parallel.stages.empty() ? Json(nullptr) : Json(recipe.parallel.stages);
+  };
+  return field;
+}
 
 }  // namespace
 
@@ -63,32 +91,50 @@ std::vector<RecipeField> model_fields() {
 }
 
 std::vector<RecipeField> parallel_fields() {
-  std::vector<RecipeField> fields;
-  const auto degree = [&](const char* name, Place<int64_t> at, const char* meaning) {
-    RecipeField field = free_to_change(integer_field(name, 1, kAny, at, meaning));
-    field.schema = {{"const", 1}};
-    field.read = [at](Recipe& recipe, const Json& value, const std::string& place) {
-      if (value != 1) throw UsageError("only 1 is possible yet, not " + value.dump(), "leave it out", place);
-      at(recipe) = 1;
-    };
-    fields.push_back(field);
+  std::vector<RecipeField> fields = {
+      integer_field(
+          "parallel.pipeline", 1, 4096, [](Recipe& r) -> int64_t& { return r.parallel.pipeline; },
+          "stages that hold the layers one after another"),
+      later_degree(
+          "parallel.tensor", [](Recipe& r) -> int64_t& { return r.parallel.tensor; }, "ranks that share every layer"),
+      integer_field(
+          "parallel.shard", 1, 4096, [](Recipe& r) -> int64_t& { return r.parallel.shard; },
+          "ranks that share one copy's bytes and work on different microbatches (FSDP)"),
+      integer_field(
+          "parallel.replicate", 1, 4096, [](Recipe& r) -> int64_t& { return r.parallel.replicate; },
+          "copies of the model that work on different microbatches (data parallel)"),
+      integer_field(
+          "parallel.zero", 1, 3, [](Recipe& r) -> int64_t& { return r.parallel.zero; },
+          "what parallel.shard cuts: 1 optimizer state, 2 and gradients, 3 and weights"),
+      flag_field(
+          "parallel.shard_adapters", [](Recipe& r) -> bool& { return r.parallel.shard_adapters; },
+          "cut adapters too; else only the base is cut and every rank has the whole adapters"),
+      flag_field(
+          "parallel.reshard_after_forward", [](Recipe& r) -> bool& { return r.parallel.reshard_after_forward; },
+          "drop a block's gathered weights after each use; false: keep them until the update"),
+      integer_field(
+          "parallel.prefetch", 0, 16, [](Recipe& r) -> int64_t& { return r.parallel.prefetch; },
+          "blocks whose weights are gathered ahead"),
+      choice_field<DType>(
+          "parallel.wire_dtype", {{"f32", DType::f32}, {"bf16", DType::bf16}},
+          [](Recipe& r) -> DType& { return r.parallel.wire_dtype; }, "precision of gradients on the wire"),
+      number_field(
+          "parallel.timeout_seconds", 0.1, kForever, [](Recipe& r) -> double& { return r.parallel.timeout_seconds; },
+          "how long a rank waits for another before the ranks call the roll"),
+      choice_field<PipelineSchedule>(
+          "parallel.schedule",
+          {{"naive", PipelineSchedule::naive},
+           {"gpipe", PipelineSchedule::gpipe},
+           {"1f1b", PipelineSchedule::one_f_one_b}},
+          [](Recipe& r) -> PipelineSchedule& { return r.parallel.schedule; }, "order of a pipeline's work"),
+      integer_field(
+          "parallel.microbatches", 0, kAny, [](Recipe& r) -> int64_t& { return r.parallel.microbatches; },
+          "in flight in one pipeline pass; 0 = all of a step"),
+      stages_field(),
+      later_field("parallel.offload_activations", "true | false", "keep activations elsewhere"),
   };
-  degree(
-      "parallel.pipeline", [](Recipe& r) -> int64_t& { return r.parallel.pipeline; }, "pipeline stages");
-  degree(
-      "parallel.tensor", [](Recipe& r) -> int64_t& { return r.parallel.tensor; }, "ranks that share every layer");
-  degree(
-      "parallel.shard", [](Recipe& r) -> int64_t& { return r.parallel.shard; }, "ranks that share the weights' bytes");
-  degree(
-      "parallel.replicate", [](Recipe& r) -> int64_t& { return r.parallel.replicate; }, "data-parallel copies");
-  fields.push_back(later_field("parallel.schedule", "naive | gpipe | 1f1b", "order of a pipeline's work"));
-  fields.push_back(later_field("parallel.microbatches", "an integer from 1", "in flight in one pipeline pass"));
-  fields.push_back(later_field("parallel.stages", "a list of integers", "layers of each stage"));
-  fields.push_back(later_field("parallel.reshard_after_forward", "true | false", "free gathered weights early"));
-  fields.push_back(later_field("parallel.prefetch", "an integer from 0", "blocks gathered ahead"));
-  fields.push_back(later_field("parallel.offload_activations", "true | false", "keep activations elsewhere"));
-  fields.push_back(later_field("parallel.wire_dtype", "f32 | bf16", "precision on the wire"));
-  fields.push_back(later_field("parallel.timeout_seconds", "a number above 0", "deadline of every exchange"));
+  // A run may go on in another layout.
+  for (RecipeField& field : fields) field.decides_bits = false;
   return fields;
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "nibble/core/models/decoder.h"
+#include "nibble/parallel/mesh.h"
+#include "nibble/parallel/pipeline/pipeline.h"
 
 namespace nibble {
 
@@ -57,16 +59,26 @@ TrainingData::TrainingData(const Recipe& recipe, const Encoder& encoder, const O
   total_steps_ = recipe.train.steps ? *recipe.train.steps : train_->steps_in(recipe.train.epochs.value_or(1));
 }
 
-std::vector<Batch> TrainingData::microbatches(int64_t step, MemoryPool& pool) const {
+std::vector<Batch> TrainingData::microbatches(int64_t step, const std::vector<int64_t>& which, MemoryPool& pool) const {
   std::vector<Batch> batches;
-  const int64_t count = train_->info(step).microbatches;
-  for (int64_t i = 0; i < count; ++i) batches.push_back(train_->at(step, i, pool));
+  for (const int64_t i : which) batches.push_back(train_->at(step, i, pool));
   return batches;
 }
 
-Evaluation TrainingData::evaluate(Decoder& model, DType compute_dtype, RankContext& rank) const {
-  return nibble::evaluate(
-      model, eval_->steps_in_epoch(0), [&](int64_t i) { return eval_->at(i + 1, 0, rank.pool); }, compute_dtype, rank);
+Evaluation TrainingData::evaluate(Decoder& model, Pipeline& pipeline, const Mesh& mesh, DType compute_dtype,
+                                  RankContext& rank) const {
+  const int64_t count = eval_->steps_in_epoch(0), ranks = mesh.shape().data();
+  RankContext data_rank{mesh.data(), rank.pool, rank.threads, rank.seed};
+  const auto batch_at = [&](int64_t round) {
+    const int64_t i = round * ranks + mesh.data().rank();
+    return i < count ? eval_->at(i + 1, 0, rank.pool) : Batch();
+  };
+  const LossSum run = [&](const Batch& batch, const StepContext& step) { return pipeline.loss_sum(batch, step); };
+  const auto idle = [&] {
+    if (mesh.shape().pipeline == 1) return model.idle_forward();
+    pipeline.loss_sum(eval_->at(1, 0, rank.pool), {rank, compute_dtype, false, 0, {}});
+  };
+  return nibble::evaluate(run, (count + ranks - 1) / ranks, batch_at, compute_dtype, data_rank, idle);
 }
 
 std::string TrainingData::fingerprint() const {

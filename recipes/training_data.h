@@ -13,6 +13,8 @@
 namespace nibble {
 
 class Decoder;
+class Mesh;
+class Pipeline;
 
 /// Training batches and, where the recipe asks for it, evaluation batches in file order.
 class TrainingData {
@@ -25,10 +27,11 @@ class TrainingData {
   bool has_eval() const { return eval_.has_value(); }
   /// Steps of the whole run: train.steps, or train.epochs of the data.
   int64_t total_steps() const { return total_steps_; }
-  /// Microbatches of step `step`.
-  std::vector<Batch> microbatches(int64_t step, MemoryPool& pool) const;
-  /// Loss on all evaluation batches.
-  Evaluation evaluate(Decoder& model, DType compute_dtype, RankContext& rank) const;
+  /// The microbatches `which` of step `step`.
+  std::vector<Batch> microbatches(int64_t step, const std::vector<int64_t>& which, MemoryPool& pool) const;
+  /// Loss on all evaluation batches, each computed by one of the ranks that work on different data.
+  Evaluation evaluate(Decoder& model, Pipeline& pipeline, const Mesh& mesh, DType compute_dtype,
+                      RankContext& rank) const;
   /// Changes when a resumed run would see other batches.
   std::string fingerprint() const;
 

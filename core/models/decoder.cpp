@@ -1,6 +1,7 @@
 #include "nibble/core/models/decoder.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "nibble/core/models/head_loss.h"
@@ -26,18 +27,23 @@ Tensor continued_positions(int64_t begin, int64_t count, MemoryPool& pool) {
 
 struct Decoder::Impl {
   DecoderConfig config;
-  InputStage input;
+  LayerRange range;
+  std::optional<InputStage> input;  // absent on later stages
   std::vector<Block> blocks;
-  DecoderHead head;
+  std::optional<DecoderHead> head;  // on the last stage
   std::vector<RotaryTable> rotary;
   Recompute recompute = Recompute::none;
   BlockHooks none;
   BlockHooks* hooks = &none;
+  bool trainable_below = false;
 
   LayerContext context(const Batch& batch, const StepContext& step, const KvCache* cache);
   Tensor hidden(const Batch& batch, const StepContext& step, KvCache* cache);
+  bool input_trainable() const { return input && input->has_trainable(); }
+  bool below_trainable() const { return input_trainable() || trainable_below; }
   size_t lowest_trainable() const;
-  double train(const Batch& batch, const StepContext& step, float gradient_scale);
+  int64_t layer(size_t l) const { return range.begin + static_cast<int64_t>(l); }
+  bool whole() const { return input.has_value() && head.has_value(); }
 };
 
 LayerContext Decoder::Impl::context(const Batch& batch, const StepContext& step, const KvCache* cache) {
@@ -61,52 +67,102 @@ LayerContext Decoder::Impl::context(const Batch& batch, const StepContext& step,
 
 // The residual stream after the last layer, for evaluation and generation.
 Tensor Decoder::Impl::hidden(const Batch& batch, const StepContext& step, KvCache* cache) {
+  NIBBLE_CHECK(whole(), "a pipeline stage does not compute logits by itself");
   const LayerContext layer_context = context(batch, step, cache);
   if (cache) cache->reserve(cache->length() + batch.ids.dim(0));
-  Tensor x = input.forward(batch.ids, layer_context.positions, step, nullptr);
+  hooks->before_forward(-1);
+  Tensor x = input->forward(batch.ids, layer_context.positions, step, nullptr);
+  hooks->after_forward(-1);
   for (size_t l = 0; l < blocks.size(); ++l) {
-    hooks->before_forward(static_cast<int64_t>(l));
+    hooks->before_forward(layer(l));
     x = blocks[l].forward(x, layer_context, step, nullptr, cache ? &cache->layer(l) : nullptr);
-    hooks->after_forward(static_cast<int64_t>(l));
+    hooks->after_forward(layer(l));
   }
   return x;
 }
 
-// The lowest layer whose backward pass has to run.
+// The lowest own layer whose backward pass has to run.
 size_t Decoder::Impl::lowest_trainable() const {
-  if (input.has_trainable()) return 0;
+  if (below_trainable()) return 0;
   size_t l = 0;
   while (l < blocks.size() && !blocks[l].has_trainable()) ++l;
   return l;
 }
 
-double Decoder::Impl::train(const Batch& batch, const StepContext& step, float gradient_scale) {
-  const LayerContext layer_context = context(batch, step, nullptr);
-  const size_t lowest = lowest_trainable();
-  ActivationStore activations(recompute, blocks.size());
-  InputSaved input_saved;
-  Tensor x = input.forward(batch.ids, layer_context.positions, step, input.has_trainable() ? &input_saved : nullptr);
-  for (size_t l = 0; l < blocks.size(); ++l) {
-    hooks->before_forward(static_cast<int64_t>(l));
-    x = l < lowest ? blocks[l].forward(x, layer_context, step, nullptr)
-                   : activations.forward(l, blocks[l], x, layer_context, step);
-    hooks->after_forward(static_cast<int64_t>(l));
-  }
+struct DecoderPass::Impl {
+  Decoder::Impl& decoder;
+  const Batch& batch;
+  StepContext step;
+  bool training;
+  LayerContext context;
+  size_t lowest;
+  ActivationStore activations;
+  InputSaved input;
+};
 
-  const bool below_head = lowest < blocks.size() || input.has_trainable();
-  Tensor gradient = below_head ? Tensor::zeros(step.pool(), x.shape(), DType::f32, "residual gradient") : Tensor();
-  const double loss = head.loss_sum(x, batch, step, true, gradient_scale, below_head ? &gradient : nullptr);
-  x = {};
-  for (size_t l = blocks.size(); l-- > lowest;) {
-    hooks->before_backward(static_cast<int64_t>(l));
-    BlockSaved saved = activations.take(l, blocks[l], layer_context, step);
-    blocks[l].backward(gradient, layer_context, step, std::move(saved), l > lowest || input.has_trainable());
-    hooks->after_backward(static_cast<int64_t>(l));
+DecoderPass::DecoderPass(Decoder& decoder, const Batch& batch, const StepContext& step, bool training) {
+  Decoder::Impl& model = *decoder.impl_;
+  impl_.reset(new Impl{model, batch, step, training, model.context(batch, step, nullptr), model.lowest_trainable(),
+                       ActivationStore(model.recompute, model.blocks.size())});
+  if (step.training) impl_->step.row_keys = batch.row_keys;
+}
+
+DecoderPass::~DecoderPass() = default;
+
+Tensor DecoderPass::forward(Tensor x) {
+  Decoder::Impl& model = impl_->decoder;
+  if (model.input) {
+    model.hooks->before_forward(-1);
+    const bool keep = impl_->training && model.input_trainable();
+    x = model.input->forward(impl_->batch.ids, impl_->context.positions, impl_->step, keep ? &impl_->input : nullptr);
+    model.hooks->after_forward(-1);
   }
-  if (input.has_trainable()) {
-    input.backward(batch.ids, batch.positions, step, std::move(input_saved), gradient);
+  for (size_t l = 0; l < model.blocks.size(); ++l) {
+    model.hooks->before_forward(model.layer(l));
+    x = !impl_->training || l < impl_->lowest
+            ? model.blocks[l].forward(x, impl_->context, impl_->step, nullptr)
+            : impl_->activations.forward(l, model.blocks[l], x, impl_->context, impl_->step);
+    model.hooks->after_forward(model.layer(l));
   }
+  return x;
+}
+
+double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& gradient) {
+  Decoder::Impl& model = impl_->decoder;
+  NIBBLE_CHECK(model.head.has_value(), "the last stage has the head");
+  const int64_t layer = model.config.layers;
+  const auto run = [&](Tensor* stream_gradient) {
+    return model.head->loss_sum(x, impl_->batch, impl_->step, impl_->training, gradient_scale, stream_gradient);
+  };
+  if (!impl_->training) {
+    model.hooks->before_forward(layer);
+    const double loss = run(nullptr);
+    model.hooks->after_forward(layer);
+    return loss;
+  }
+  const bool below_head = impl_->lowest < model.blocks.size() || model.below_trainable();
+  gradient = below_head ? Tensor::zeros(impl_->step.pool(), x.shape(), DType::f32, "residual gradient") : Tensor();
+  model.hooks->before_backward(layer);
+  const double loss = run(below_head ? &gradient : nullptr);
+  model.hooks->after_backward(layer);
   return loss;
+}
+
+Tensor DecoderPass::backward(Tensor gradient) {
+  Decoder::Impl& model = impl_->decoder;
+  for (size_t l = model.blocks.size(); l-- > impl_->lowest;) {
+    model.hooks->before_backward(model.layer(l));
+    BlockSaved saved = impl_->activations.take(l, model.blocks[l], impl_->context, impl_->step);
+    model.blocks[l].backward(gradient, impl_->context, impl_->step, std::move(saved),
+                             l > impl_->lowest || model.below_trainable());
+    model.hooks->after_backward(model.layer(l));
+  }
+  if (model.input_trainable()) {
+    model.hooks->before_backward(-1);
+    model.input->backward(impl_->batch.ids, impl_->batch.positions, impl_->step, std::move(impl_->input), gradient);
+    model.hooks->after_backward(-1);
+  }
+  return model.trainable_below ? gradient : Tensor();
 }
 
 namespace {
@@ -130,6 +186,7 @@ InputStage make_input(const DecoderConfig& config, const Makers& makers) {
   return input;
 }
 
+// embedding: the table, null on a stage that does not have it.
 DecoderHead make_head(const DecoderConfig& config, const Makers& makers, const std::shared_ptr<Parameter>& embedding) {
   const TensorNames& names = config.names;
   std::optional<Norm> norm;
@@ -139,10 +196,11 @@ DecoderHead make_head(const DecoderConfig& config, const Makers& makers, const s
     project = makers.make_linear(names.project_out, config.embedding_width, config.width, false);
   }
   Linear linear = [&] {
-    if (!config.tied_head) {
-      return makers.make_linear(names.head, config.vocab_size, config.embedding_width, config.head_bias);
-    }
-    return Linear(names.head, std::make_unique<DenseWeight>(embedding),
+    const Shape shape = {config.vocab_size, config.embedding_width};
+    if (!config.tied_head) return makers.make_linear(names.head, shape[0], shape[1], config.head_bias);
+    const std::shared_ptr<Parameter> tied =
+        embedding ? embedding : makers.parameter(names.embedding + ".weight", shape);
+    return Linear(names.head, std::make_unique<DenseWeight>(tied),
                   config.head_bias ? makers.parameter(names.head + ".bias", {config.vocab_size}) : nullptr);
   }();
   return {.norm = std::move(norm),
@@ -155,17 +213,24 @@ DecoderHead make_head(const DecoderConfig& config, const Makers& makers, const s
 }  // namespace
 
 Decoder::Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, const ParameterMaker& make_parameter,
-                 RankContext&) {
+                 RankContext&, LayerRange range) {
+  if (range.end < 0) range.end = config.layers;
+  NIBBLE_CHECK(0 <= range.begin && range.begin <= range.end && range.end <= config.layers, "layers of a stage");
   const Makers makers{make_linear, make_parameter};
   const TensorNames& names = config.names;
-  InputStage input = make_input(config, makers);
+  std::optional<InputStage> input;
+  if (range.begin == 0) input = make_input(config, makers);
   std::vector<Block> blocks;
-  for (int64_t l = 0; l < config.layers; ++l) {
+  for (int64_t l = range.begin; l < range.end; ++l) {
     blocks.emplace_back(names.layers + std::to_string(l) + ".", names.block, config.block(l), makers);
   }
+  std::optional<DecoderHead> head;
+  if (range.end == config.layers) {
+    head = make_head(config, makers, input ? input->embedding.shared_table() : nullptr);
+  }
   std::vector<RotaryTable> rotary(config.rope.begin(), config.rope.end());
-  DecoderHead head = make_head(config, makers, input.embedding.shared_table());
   impl_ = std::shared_ptr<Impl>(new Impl{.config = std::move(config),
+                                         .range = range,
                                          .input = std::move(input),
                                          .blocks = std::move(blocks),
                                          .head = std::move(head),
@@ -173,30 +238,38 @@ Decoder::Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, con
 }
 
 const DecoderConfig& Decoder::config() const { return impl_->config; }
+LayerRange Decoder::range() const { return impl_->range; }
+bool Decoder::has_embedding() const { return impl_->input.has_value(); }
+bool Decoder::has_head() const { return impl_->head.has_value(); }
+void Decoder::set_trainable_below(bool trainable) { impl_->trainable_below = trainable; }
 void Decoder::set_vocab_size(int64_t rows) { impl_->config.vocab_size = rows; }
 void Decoder::set_recompute(Recompute recompute) { impl_->recompute = recompute; }
 void Decoder::set_hooks(BlockHooks* hooks) { impl_->hooks = hooks ? hooks : &impl_->none; }
 
 void Decoder::visit(const ParameterVisitor& visitor) {
-  impl_->input.visit(visitor);
+  if (impl_->input) impl_->input->visit(visitor);
   for (Block& block : impl_->blocks) block.visit(visitor);
-  if (impl_->head.norm) impl_->head.norm->visit(visitor);
-  if (impl_->head.project) impl_->head.project->visit(visitor);
-  impl_->head.linear.visit([&](Parameter& parameter) {
-    if (&parameter != &impl_->input.embedding.table()) visitor(parameter);
+  if (!impl_->head) return;
+  DecoderHead& head = *impl_->head;
+  if (head.norm) head.norm->visit(visitor);
+  if (head.project) head.project->visit(visitor);
+  head.linear.visit([&](Parameter& parameter) {
+    if (!impl_->input || &parameter != &impl_->input->embedding.table()) visitor(parameter);
   });
 }
 
 void Decoder::visit_embeddings(const std::function<void(Embedding&)>& visitor) {
-  visitor(impl_->input.embedding);
-  if (impl_->input.positions) visitor(*impl_->input.positions);
+  if (!impl_->input) return;
+  visitor(impl_->input->embedding);
+  if (impl_->input->positions) visitor(*impl_->input->positions);
 }
 
 void Decoder::visit_linears(const std::function<void(Linear&)>& visitor) {
-  if (impl_->input.project) visitor(*impl_->input.project);
+  if (impl_->input && impl_->input->project) visitor(*impl_->input->project);
   for (Block& block : impl_->blocks) block.visit_linears(visitor);
-  if (impl_->head.project) visitor(*impl_->head.project);
-  visitor(impl_->head.linear);
+  if (!impl_->head) return;
+  if (impl_->head->project) visitor(*impl_->head->project);
+  visitor(impl_->head->linear);
 }
 
 KvCache Decoder::make_cache(const StepContext& step) const {
@@ -208,19 +281,53 @@ void Decoder::logits(const Batch& batch, const StepContext& step,
                      const std::function<void(int64_t row, const Tensor& logits)>& sink, KvCache* cache,
                      bool only_last) {
   Tensor x = impl_->hidden(batch, step, cache);
-  const int64_t rows = x.dim(0);
+  const int64_t rows = x.dim(0), layer = impl_->config.layers;
   const int64_t first = only_last ? std::max<int64_t>(rows - 1, 0) : 0;
-  impl_->head.logits(x.rows(first, rows), step, [&](int64_t row, const Tensor& logits) { sink(first + row, logits); });
+  impl_->hooks->before_forward(layer);
+  impl_->head->logits(x.rows(first, rows), step, [&](int64_t row, const Tensor& logits) { sink(first + row, logits); });
+  impl_->hooks->after_forward(layer);
 }
 
 double Decoder::loss_sum(const Batch& batch, const StepContext& step) {
-  return impl_->head.loss_sum(impl_->hidden(batch, step, nullptr), batch, step, false, 1.0f, nullptr);
+  DecoderPass pass(*this, batch, step, false);
+  Tensor none;
+  return pass.loss_sum(pass.forward({}), 1.0f, none);
 }
 
 double Decoder::loss_sum_and_gradients(const Batch& batch, const StepContext& step, float gradient_scale) {
-  StepContext inner = step;
-  if (step.training) inner.row_keys = batch.row_keys;
-  return impl_->train(batch, inner, gradient_scale);
+  DecoderPass pass(*this, batch, step, true);
+  Tensor gradient;
+  const double loss = pass.loss_sum(pass.forward({}), gradient_scale, gradient);
+  pass.backward(std::move(gradient));
+  return loss;
+}
+
+void Decoder::idle_forward() {
+  const auto touch = [&](int64_t layer) {
+    impl_->hooks->before_forward(layer);
+    impl_->hooks->after_forward(layer);
+  };
+  if (impl_->input) touch(-1);
+  for (size_t l = 0; l < impl_->blocks.size(); ++l) touch(impl_->layer(l));
+  if (impl_->head) touch(impl_->config.layers);
+}
+
+void Decoder::idle_training() {
+  const auto touch = [&](int64_t layer) {
+    impl_->hooks->before_backward(layer);
+    impl_->hooks->after_backward(layer);
+  };
+  if (impl_->input) {
+    impl_->hooks->before_forward(-1);
+    impl_->hooks->after_forward(-1);
+  }
+  for (size_t l = 0; l < impl_->blocks.size(); ++l) {
+    impl_->hooks->before_forward(impl_->layer(l));
+    impl_->hooks->after_forward(impl_->layer(l));
+  }
+  if (impl_->head) touch(impl_->config.layers);
+  for (size_t l = impl_->blocks.size(); l-- > impl_->lowest_trainable();) touch(impl_->layer(l));
+  if (impl_->input_trainable()) touch(-1);
 }
 
 }  // namespace nibble

@@ -16,16 +16,31 @@
 
 namespace nibble {
 
+/// The layers [begin, end) that a Decoder owns: a pipeline stage. Whoever owns layer 0 has the embedding, whoever owns
+/// the last layer has the final norm and the head (and, tied, a copy of the embedding under its name).
+struct LayerRange {
+  int64_t begin = 0;
+  int64_t end = -1;  ///< -1: the last layer is included
+};
+
 class Decoder {
  public:
   Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, const ParameterMaker& make_parameter,
-          RankContext& rank);
+          RankContext& rank, LayerRange range = {});
 
   const DecoderConfig& config() const;
   /// After the embedding and the head have got another number of rows.
   void set_vocab_size(int64_t rows);
+  /// With `end` as a number.
+  LayerRange range() const;
+  bool has_embedding() const;
+  bool has_head() const;
   void set_recompute(Recompute recompute);
+  /// Layer numbers in the hooks: -1 is the embedding, config().layers the final norm with the head. In training the
+  /// head's forward and backward run between before_backward and after_backward.
   void set_hooks(BlockHooks* hooks);
+  /// Whether an earlier stage has something trainable, so that the gradient has to reach this stage's lower end.
+  void set_trainable_below(bool trainable);
 
   /// Every parameter once, in module order (a tied head is the embedding and comes once).
   void visit(const ParameterVisitor& visitor);
@@ -49,9 +64,38 @@ class Decoder {
   /// loss_sum, and adds gradient_scale times its gradient to every trainable parameter.
   double loss_sum_and_gradients(const Batch& batch, const StepContext& step, float gradient_scale);
 
+  /// Calls the hooks as loss_sum or loss_sum_and_gradients does, and computes nothing: how a rank without a microbatch
+  /// takes part in what the hooks exchange.
+  void idle_forward();
+  void idle_training();
+
  private:
+  friend class DecoderPass;
   struct Impl;
   std::shared_ptr<Impl> impl_;
+};
+
+/// One microbatch on its way through the layers a Decoder owns, for callers that interleave several (a pipeline). The
+/// batch must outlive it.
+class DecoderPass {
+ public:
+  /// training: what the backward pass needs is kept.
+  DecoderPass(Decoder& decoder, const Batch& batch, const StepContext& step, bool training);
+  ~DecoderPass();
+
+  /// The residual stream [T, D] f32 above the last own layer. x: the stream below the first one; undefined where the
+  /// Decoder has the embedding.
+  Tensor forward(Tensor x);
+  /// Decoders with a head: the sum of the loss from the stream above the last layer. In training the head's gradients
+  /// are accumulated and `gradient` becomes the stream's, both times gradient_scale.
+  double loss_sum(const Tensor& x, float gradient_scale, Tensor& gradient);
+  /// Accumulates gradients of everything trainable, from the gradient of the stream above; returns the one below,
+  /// undefined where nothing below is trainable.
+  Tensor backward(Tensor gradient);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace nibble

@@ -59,9 +59,12 @@ class Loader {
     taken_.insert(head);
   }
 
-  void check_nothing_left(const std::function<bool(const std::string&)>& expects) const {
+  // What belongs to layers of other stages is theirs to check.
+  void check_nothing_left(const std::function<bool(const std::string&)>& expects, const Decoder& decoder) const {
     std::vector<std::string> left;
+    const bool whole = decoder.has_embedding() && decoder.has_head();
     for (const std::string& name : checkpoint_.names()) {
+      if (!whole && !in_layers(name, decoder.range())) continue;
       if (!taken_.contains(name) && !is_known_buffer(name) && !(expects && expects(name))) left.push_back(name);
     }
     if (left.empty()) return;
@@ -77,6 +80,13 @@ class Loader {
   std::string stored_name(const std::string& name) const {
     const std::string bare = name.substr(name.find('.') + 1);
     return !checkpoint_.contains(name) && checkpoint_.contains(bare) ? bare : name;
+  }
+
+  bool in_layers(const std::string& name, LayerRange range) const {
+    for (int64_t l = range.begin; l < range.end; ++l) {
+      if (name.starts_with(config_.names.layers + std::to_string(l) + ".")) return true;
+    }
+    return false;
   }
 
   Tensor take(const std::string& name, const Shape& shape) {
@@ -137,25 +147,33 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
   };
   LinearWeightMaker linear = dense_maker(config, parameter);
   if (options.wrap_linear) linear = options.wrap_linear(checkpoint, linear);
-  Decoder decoder(config, linear, parameter, rank);
+  Decoder decoder(config, linear, parameter, rank, options.layers);
   loader.check_tied_head();
-  loader.check_nothing_left(options.expects);
+  loader.check_nothing_left(options.expects, decoder);
   return decoder;
 }
 
-Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& rank) {
+Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& rank, LayerRange layers) {
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
     return random_parameter(config, seed, name, shape, rank.pool);
   };
-  return Decoder(config, dense_maker(config, parameter), parameter, rank);
+  return Decoder(config, dense_maker(config, parameter), parameter, rank, layers);
 }
 
-Decoder plan_decoder(const DecoderConfig& config, RankContext& rank) {
+Decoder plan_decoder(const DecoderConfig& config, RankContext& rank, LayerRange layers) {
   const ParameterMaker parameter = [](const std::string& name, const Shape& shape) {
     return std::make_shared<Parameter>(
         Parameter{.name = name, .value = Tensor::planned(shape, DType::f32), .gradient = {}});
   };
-  return Decoder(config, dense_maker(config, parameter), parameter, rank);
+  return Decoder(config, dense_maker(config, parameter), parameter, rank, layers);
+}
+
+void check_trainable(Decoder& decoder) {
+  decoder.visit_linears([](Linear& linear) {
+    if (linear.weight().parameter()) return;
+    throw UsageError("the weight of " + linear.name() + " is packed and cannot be trained",
+                     "add an adapter, or load the model without quantization");
+  });
 }
 
 namespace {
@@ -175,12 +193,7 @@ std::unordered_set<const Parameter*> adapter_parameters(Decoder& decoder) {
 }  // namespace
 
 void make_trainable(Decoder& decoder, RankContext& rank) {
-  decoder.visit_linears([&](Linear& linear) {
-    if (!linear.weight().parameter()) {
-      throw UsageError("the weight of " + linear.name() + " is packed and cannot be trained",
-                       "add an adapter, or load the model without quantization");
-    }
-  });
+  check_trainable(decoder);
   const auto of_adapters = adapter_parameters(decoder);
   decoder.visit([&](Parameter& parameter) {
     if (!of_adapters.contains(&parameter) && !parameter.trainable) parameter.make_trainable(rank.pool);

@@ -17,6 +17,7 @@ struct LoadOptions {
   LinearMakerWrapper wrap_linear;  ///< empty: every Linear is dense
   /// Further tensors of the checkpoint that wrap_linear reads ("...weight.absmax"): not reported as unexpected.
   std::function<bool(const std::string& tensor)> expects;
+  LayerRange layers;  ///< a pipeline stage opens its own layers only
 };
 
 /// The model in `directory`, frozen. Dense weights and embeddings keep the file's dtype and are mapped from it (only
@@ -28,14 +29,17 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
 
 /// Random weights as Hugging Face makes them: Linear and embedding weights normal(0, initializer_range), norms at the
 /// value that does nothing, biases zero, all f32. A tensor's numbers depend on (seed, its name) only.
-Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& rank);
+Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& rank, LayerRange layers = {});
 
 /// One tensor of random_decoder: full name and shape -> f32 values.
 std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_t seed, const std::string& name,
                                             const Shape& shape, MemoryPool& pool);
 
 /// The model without bytes: names and shapes of everything (all f32, dense), to be visited but not computed with.
-Decoder plan_decoder(const DecoderConfig& config, RankContext& rank);
+Decoder plan_decoder(const DecoderConfig& config, RankContext& rank, LayerRange layers = {});
+
+/// Throws UsageError naming the first Linear whose weight is packed and cannot be trained.
+void check_trainable(Decoder& decoder);
 
 /// Makes every parameter of the decoder's own (not of adapters) trainable: f32 values with gradients, copied from the
 /// mapped ones. Throws UsageError naming the first Linear whose weight is packed.

@@ -36,6 +36,9 @@ class LinearWeight {
   virtual std::vector<NamedTensor> parts() const = 0;
   /// The dense parameter, if this weight is one (packed weights are no parameters).
   virtual Parameter* parameter() = 0;
+  /// The tensors whose bytes grow with the matrix, as they are stored: sharding puts others of the same shape and dtype
+  /// in their place, without bytes while the weight is not used. Their addresses last as long as the weight.
+  virtual std::vector<Tensor*> storage() = 0;
 };
 
 /// A dense weight in f32, bf16 or f16; frozen ones may be mapped from the checkpoint.
@@ -53,6 +56,7 @@ class DenseWeight final : public LinearWeight {
   Tensor dequantize(int64_t begin, int64_t end, MemoryPool& pool) const override;
   std::vector<NamedTensor> parts() const override;
   Parameter* parameter() override { return weight_.get(); }
+  std::vector<Tensor*> storage() override { return {&weight_->value}; }
   /// Whether the parameter is [in, out].
   bool transposed() const { return transposed_; }
 

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/json_file.h"
@@ -23,8 +26,13 @@ constexpr const char* kManifest = "manifest.json";
 constexpr const char* kState = "state.json";
 constexpr const char* kRecipe = "recipe.json";
 constexpr const char* kPrefix = "step-";
-// One rank writes everything; more ranks write a file each.
-constexpr const char* kOnlyRank = "-00000-of-00001.safetensors";
+
+// "trainable-00002-of-00004.safetensors"
+std::string file_name(const char* kind, int rank, int ranks) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%s-%05d-of-%05d.safetensors", kind, rank, ranks);
+  return text;
+}
 
 json state_json(const TrainingState& state) {
   json settings = json::object();
@@ -119,18 +127,105 @@ std::vector<CheckpointSlice> whole_slices(const std::vector<NamedTensor>& tensor
   return slices;
 }
 
+namespace {
+
+// Cuts [begin, end) of the row-major elements of dimensions `d` and up into boxes, whose offsets begin with `offset`.
+void cut_boxes(const Shape& shape, size_t d, int64_t begin, int64_t end, Shape offset,
+               const std::function<void(const Shape& offset, const Shape& size)>& emit) {
+  if (begin == end) return;
+  int64_t row = 1;
+  for (size_t i = d + 1; i < shape.size(); ++i) row *= shape[i];
+  const int64_t first = begin / row, last = end / row;
+  const auto inside = [&](int64_t index, int64_t from, int64_t to) {
+    Shape deeper = offset;
+    deeper.push_back(index);
+    cut_boxes(shape, d + 1, from, to, deeper, emit);
+  };
+  if (first == last) return inside(first, begin - first * row, end - first * row);
+  const int64_t whole = begin % row == 0 ? first : first + 1;
+  if (whole > first) inside(first, begin - first * row, row);
+  if (last > whole) {
+    Shape at = offset, size(offset.size(), 1);
+    at.push_back(whole);
+    size.push_back(last - whole);
+    for (size_t i = d + 1; i < shape.size(); ++i) {
+      at.push_back(0);
+      size.push_back(shape[i]);
+    }
+    emit(at, size);
+  }
+  if (end % row != 0) inside(last, 0, end - last * row);
+}
+
+}  // namespace
+
+std::vector<CheckpointSlice> flat_slices(const std::string& name, const Tensor& value, const Shape& global_shape,
+                                         int64_t begin) {
+  NIBBLE_CHECK(value.rank() == 1 && begin >= 0 && begin + value.numel() <= element_count(global_shape),
+               name + ": part of a tensor");
+  std::vector<CheckpointSlice> slices;
+  int64_t done = 0;
+  cut_boxes(global_shape, 0, begin, begin + value.numel(), {}, [&](const Shape& offset, const Shape& size) {
+    const int64_t count = element_count(size);
+    slices.push_back({name, value.rows(done, done + count).reshape(size), global_shape, offset});
+    done += count;
+  });
+  return slices;
+}
+
 std::string checkpoint_name(int64_t step) { return kPrefix + std::to_string(step); }
 
 fs::path save_checkpoint(const fs::path& directory, const TrainingState& state,
                          const std::vector<CheckpointSlice>& trainable, const std::vector<CheckpointSlice>& optimizer) {
+  SelfComm alone;
+  return save_checkpoint(directory, state, trainable, optimizer, alone);
+}
+
+namespace {
+
+// Runs `write` and throws on every rank when it threw an IoError on one.
+template <typename Write>
+void together(Communicator& ranks, const Write& write) {
+  std::string failure;
+  try {
+    write();
+  } catch (const IoError& error) {
+    if (ranks.size() == 1) throw;
+    failure = error.what();
+  }
+  for (int r = 0; ranks.size() > 1 && r < ranks.size(); ++r) {
+    const std::string other = ranks.broadcast_text("save checkpoint", failure, r);
+    if (!other.empty()) throw IoError(ranks.describe(r), other);
+  }
+}
+
+}  // namespace
+
+fs::path save_checkpoint(const fs::path& directory, const TrainingState& state,
+                         const std::vector<CheckpointSlice>& trainable, const std::vector<CheckpointSlice>& optimizer,
+                         Communicator& ranks) {
   const fs::path target = directory / checkpoint_name(state.step);
-  AtomicDirectory made(target, true);
-  detail::write_slices(made.path() / (std::string("trainable") + kOnlyRank), trainable);
-  detail::write_slices(made.path() / (std::string("optimizer") + kOnlyRank), optimizer);
-  write_file_atomically(made.path() / kRecipe, state.recipe);
-  write_json_file(made.path() / kState, state_json(state));
-  write_manifest(made.path());
-  made.commit();
+  const bool leads = ranks.rank() == 0;
+  std::optional<AtomicDirectory> made;
+  together(ranks, [&] {
+    if (leads) made.emplace(target, true);
+  });
+  const fs::path path = ranks.broadcast_text("save checkpoint", made ? made->path().string() : "", 0);
+  together(ranks, [&] {
+    const auto write = [&](const char* kind, const std::vector<CheckpointSlice>& slices) {
+      if (slices.empty() && !leads) return;
+      detail::write_slices(path / file_name(kind, ranks.rank(), ranks.size()), slices);
+    };
+    write("trainable", trainable);
+    write("optimizer", optimizer);
+  });
+  together(ranks, [&] {
+    if (!leads) return;
+    write_file_atomically(path / kRecipe, state.recipe);
+    write_json_file(path / kState, state_json(state));
+    write_manifest(path);
+    made->commit();
+  });
   return target;
 }
 

@@ -4,7 +4,7 @@
 // checkpoints/step-N/
 //   state.json                            step, settings, best evaluation
 //   recipe.json                           the resolved recipe
-//   trainable-00000-of-00001.safetensors  this rank's slices of the trainable parameters, by parameter name
+//   trainable-00000-of-00001.safetensors  rank 0's slices of the trainable parameters; a rank without any has no file
 //   optimizer-00000-of-00001.safetensors  and of the optimizer's state; where each slice lies is in the metadata
 //   manifest.json                         format version, size and XXH3-128 of every other file; written last
 //
@@ -23,6 +23,8 @@
 
 namespace nibble {
 
+class Communicator;
+
 /// Version of the layout above. A newer one is refused, never guessed at.
 inline constexpr int kCheckpointFormat = 1;
 
@@ -36,6 +38,11 @@ struct CheckpointSlice {
 
 /// Whole tensors as slices.
 std::vector<CheckpointSlice> whole_slices(const std::vector<NamedTensor>& tensors);
+
+/// Elements [begin, begin + value.numel()) of a tensor of shape `global_shape` in row-major order, value [n] f32, as
+/// the boxes they consist of; the boxes share value's bytes.
+std::vector<CheckpointSlice> flat_slices(const std::string& name, const Tensor& value, const Shape& global_shape,
+                                         int64_t begin);
 
 /// Everything of a run that is not a tensor.
 struct TrainingState {
@@ -57,6 +64,12 @@ std::string checkpoint_name(int64_t step);
 std::filesystem::path save_checkpoint(const std::filesystem::path& directory, const TrainingState& state,
                                       const std::vector<CheckpointSlice>& trainable,
                                       const std::vector<CheckpointSlice>& optimizer);
+
+/// The same by all ranks of `ranks` together, each with its own slices, into one directory that all of them see. When
+/// one fails, all throw and nothing is published.
+std::filesystem::path save_checkpoint(const std::filesystem::path& directory, const TrainingState& state,
+                                      const std::vector<CheckpointSlice>& trainable,
+                                      const std::vector<CheckpointSlice>& optimizer, Communicator& ranks);
 
 /// Checks sizes and hashes of every file in the manifest and reads the state. Throws InputError naming the file that is
 /// damaged or missing; a format newer than

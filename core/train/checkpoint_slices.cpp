@@ -59,7 +59,9 @@ CheckpointSlice read_slice(const SafetensorsFile& file, const json& slices, cons
   if (found == slices.end() || !found->is_object() || !found->contains("global_shape") || !found->contains("offset")) {
     throw InputError(place, "the file does not say which slice this is");
   }
-  CheckpointSlice slice{name, file.at(name), read_shape((*found)["global_shape"], place),
+  const json tensor = found->value("tensor", json(name));  // absent in older checkpoints
+  if (!tensor.is_string()) throw InputError(place, "the file does not say which tensor this is");
+  CheckpointSlice slice{tensor.get<std::string>(), file.at(name), read_shape((*found)["global_shape"], place),
                         read_shape((*found)["offset"], place)};
   const DType dtype = slice.value.dtype();
   bool fits = (dtype == DType::f32 || dtype == DType::u8) && slice.global_shape.size() == slice.value.rank() &&
@@ -81,13 +83,13 @@ void add_slices(const std::filesystem::path& path, SlicesByName& found) {
   for (const std::string& name : file.names()) {
     CheckpointSlice slice = read_slice(file, slices, name);
     Box ignored;
-    for (const CheckpointSlice& other : found[name]) {
+    for (const CheckpointSlice& other : found[slice.name]) {
       if (other.global_shape != slice.global_shape || other.value.dtype() != slice.value.dtype() ||
           overlap(other, slice, ignored)) {
         throw InputError(path.string() + ": " + name, "contradicts another slice of the checkpoint");
       }
     }
-    found[name].push_back(std::move(slice));
+    found[slice.name].push_back(std::move(slice));
   }
 }
 
@@ -116,12 +118,20 @@ int64_t copy_overlap(const CheckpointSlice& from, const CheckpointSlice& to) {
 
 void write_slices(const std::filesystem::path& file, const std::vector<CheckpointSlice>& slices) {
   json where = json::object();
+  std::map<std::string, std::vector<const CheckpointSlice*>> of_tensor;
   std::vector<std::pair<std::string, Tensor>> tensors;
   for (const CheckpointSlice& slice : slices) {
     const DType dtype = slice.value.dtype();
     NIBBLE_CHECK(dtype == DType::f32 || dtype == DType::u8, slice.name + " is neither f32 nor u8");
-    where[slice.name] = {{"global_shape", slice.global_shape}, {"offset", slice.offset}};
-    tensors.emplace_back(slice.name, slice.value);
+    Box shared;
+    for (const CheckpointSlice* other : of_tensor[slice.name]) {
+      NIBBLE_CHECK(!overlap(*other, slice, shared), slice.name + ": slices share elements");
+    }
+    of_tensor[slice.name].push_back(&slice);
+    std::string key = slice.name;  // several boxes of one tensor: name, name#1, name#2, ...
+    for (int i = 1; where.contains(key); ++i) key = slice.name + "#" + std::to_string(i);
+    where[key] = {{"tensor", slice.name}, {"global_shape", slice.global_shape}, {"offset", slice.offset}};
+    tensors.emplace_back(key, slice.value);
   }
   write_safetensors(file, tensors, {{kMetadataKey, where.dump()}});
 }

@@ -27,7 +27,7 @@ void BadSteps::give_up(const std::filesystem::path& file) const {
   }
   std::string where = "see " + file.string();
   try {
-    write_json_file(file, {{"bad_steps", rows}});
+    if (!file.empty()) write_json_file(file, {{"bad_steps", rows}});
   } catch (const IoError& error) {
     where = std::string("no diagnostic was left: ") + error.what();
   }

@@ -26,6 +26,7 @@ class BadSteps {
 
   /// Writes the steps to `file` as JSON, {"bad_steps": [{"step":, "lr":, "loss":, "grad_norm":, "nonfinite": [...]}]}
   /// with numbers that are not finite as strings, and throws NumericError naming the first tensor and the file.
+  /// "": another rank writes it.
   [[noreturn]] void give_up(const std::filesystem::path& file) const;
 
  private:

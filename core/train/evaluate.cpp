@@ -10,13 +10,16 @@
 namespace nibble {
 
 Evaluation evaluate(const LossSum& loss_sum, int64_t count, const std::function<Batch(int64_t)>& batch_at,
-                    DType compute_dtype, RankContext& rank) {
+                    DType compute_dtype, RankContext& rank, const std::function<void()>& idle) {
   std::array<double, 3> sums{};  // loss, label tokens, tokens
   const StepContext context{rank, compute_dtype, false, 0, {}};
   for (int64_t i = 0; i < count; ++i) {
     const Batch batch = batch_at(i);
-    sums[2] += static_cast<double>(batch.ids.numel());
-    if (batch.label_tokens == 0) continue;
+    if (batch.ids) sums[2] += static_cast<double>(batch.ids.numel());
+    if (batch.label_tokens == 0) {
+      if (idle) idle();
+      continue;
+    }
     sums[0] += loss_sum(batch, context);
     sums[1] += static_cast<double>(batch.label_tokens);
   }

@@ -23,8 +23,10 @@ using LossSum = std::function<double(const Batch& batch, const StepContext& step
 
 /// Loss over batches 0..count-1, divided once by all label tokens; dropout is off. Throws InputError when no token has
 /// a label and NumericError when the loss is not finite.
+/// rank.comm: ranks with different batches, whose sums are added. A batch without tokens stands for a rank that has no
+/// more; for it, and for one without labels, `idle` is called instead.
 Evaluation evaluate(const LossSum& loss_sum, int64_t count, const std::function<Batch(int64_t)>& batch_at,
-                    DType compute_dtype, RankContext& rank);
+                    DType compute_dtype, RankContext& rank, const std::function<void()>& idle = {});
 Evaluation evaluate(Decoder& model, int64_t count, const std::function<Batch(int64_t)>& batch_at, DType compute_dtype,
                     RankContext& rank);
 

@@ -47,10 +47,13 @@ std::string kept_lines(const std::string& text, int64_t last_step) {
 }  // namespace
 
 std::string metrics_line(const StepReport& report) {
+  std::string ranks;
+  for (const int64_t bytes : report.rank_peak_memory_bytes) ranks += (ranks.empty() ? "" : ",") + std::to_string(bytes);
+  if (!ranks.empty()) ranks = ",\"rank_peak_memory_bytes\":[" + ranks + "]";
   return line_start(report.step, "train") + field("loss", report.loss) + field("lr", report.lr) +
          field("grad_norm", report.grad_norm) + field("label_tokens", report.label_tokens) +
          field("tokens", report.tokens) + field("tokens_per_second", report.tokens_per_second) +
-         field("peak_memory_bytes", report.peak_memory_bytes) + field("seconds", report.seconds) + "}";
+         field("peak_memory_bytes", report.peak_memory_bytes) + ranks + field("seconds", report.seconds) + "}";
 }
 
 std::string metrics_line(const EvaluationReport& report) {

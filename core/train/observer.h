@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace nibble {
 
@@ -23,6 +24,7 @@ struct StepReport {
   int64_t peak_memory_bytes = 0;  ///< largest resident size of the process so far
   double seconds = 0;             ///< wall time of this step
   double share_of_peak = 0;       ///< arithmetic done over what the CPU could do in that time; 0: not known
+  std::vector<int64_t> rank_peak_memory_bytes;  ///< of every rank, when there are several
 };
 
 /// One evaluation, after `step` updates.

@@ -53,9 +53,9 @@ bool name_matches(std::string_view pattern, std::string_view name) {
   return whole_matches("*" + std::string(pattern) + "*", name);
 }
 
-Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options, MemoryPool& pool)
+Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options, MemoryPool& pool, bool may_be_empty)
     : parameters_(std::move(parameters)), options_(std::move(options)) {
-  if (parameters_.empty()) throw UsageError("nothing is trainable", "check adapter.target_modules");
+  if (parameters_.empty() && !may_be_empty) throw UsageError("nothing is trainable", "check adapter.target_modules");
   std::set<std::string_view> names;
   for (const Parameter* parameter : parameters_) {
     NIBBLE_CHECK(parameter->trainable && parameter->gradient && parameter->value.dtype() == DType::f32,

@@ -32,9 +32,9 @@ struct OptimizerOptions {
 /// ops::kEightBitMinimum values stay in f32, as in bitsandbytes), sgd keeps nothing. The parameters must outlive it.
 class Optimizer {
  public:
-  /// Throws UsageError when there are no parameters or two have one name, and std::logic_error when one is not
-  /// trainable f32.
-  Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options, MemoryPool& pool);
+  /// Throws UsageError when there are no parameters (unless another rank may have some: may_be_empty) or two have one
+  /// name, and std::logic_error when one is not trainable f32.
+  Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options, MemoryPool& pool, bool may_be_empty = false);
 
   /// One update of all parameters from their gradients, each multiplied by gradient_scale first (clipping).
   void step(double lr, double gradient_scale = 1.0);

@@ -1,10 +1,13 @@
 #include "nibble/core/train/run.h"
 
 #include <cmath>
+#include <set>
+#include <sstream>
 #include <vector>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/trace.h"
+#include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/train/checkpoint_writer.h"
 #include "nibble/core/train/diagnostic.h"
@@ -47,13 +50,61 @@ std::vector<NamedTensor> values_of(const Optimizer& optimizer) {
   return values;
 }
 
+std::vector<int64_t> of_every_rank(int64_t mine, Communicator& ranks) {
+  MemoryPool pool;
+  const Tensor part = Tensor::from<int64_t>(pool, {1}, std::span<const int64_t>(&mine, 1));
+  Tensor all = Tensor::empty(pool, {ranks.size()}, DType::i64);
+  ranks.all_gather("peak memory", part, all);
+  return {all.data<const int64_t>(), all.data<const int64_t>() + ranks.size()};
+}
+
+// And an empty slice for every tensor that only other ranks have a part of, so that it is known to be in the model.
+std::vector<CheckpointSlice> with_others(std::vector<CheckpointSlice> slices, Communicator& ranks) {
+  if (ranks.size() == 1) return slices;
+  std::string mine;
+  std::set<std::string> known;
+  for (const CheckpointSlice& slice : slices) {
+    if (!known.insert(slice.name).second) continue;
+    mine += slice.name + "\t" + (slice.value.dtype() == DType::u8 ? "1 " : "0 ");
+    for (const int64_t size : slice.global_shape) mine += std::to_string(size) + " ";
+    mine += "\n";
+  }
+  for (int r = 0; r < ranks.size(); ++r) {
+    std::istringstream theirs(ranks.broadcast_text("names of slices", mine, r));
+    for (std::string line; std::getline(theirs, line);) {
+      const size_t tab = line.find('\t');
+      const std::string name = line.substr(0, tab);
+      if (!known.insert(name).second) continue;
+      std::istringstream sizes(line.substr(tab + 1));
+      bool is_bytes = false;
+      sizes >> is_bytes;
+      CheckpointSlice slice{name, {}, {}, {}};
+      for (int64_t size; sizes >> size;) slice.global_shape.push_back(size);
+      slice.offset = Shape(slice.global_shape.size(), 0);
+      slice.value = Tensor::planned(slice.offset, is_bytes ? DType::u8 : DType::f32);
+      slices.push_back(std::move(slice));
+    }
+  }
+  return slices;
+}
+
+// The checkpoint that the first rank chose, read by all.
+std::optional<FoundCheckpoint> share(const std::optional<FoundCheckpoint>& found, Communicator& ranks) {
+  const std::string path = ranks.broadcast_text("open run", found ? found->path.string() : "", 0);
+  if (ranks.rank() == 0 || path.empty()) return found;
+  return FoundCheckpoint{path, read_checkpoint_state(path)};
+}
+
 }  // namespace
 
+// Of several ranks the first one owns the directory and its files; checkpoints are written by all.
 struct Run::Impl {
   RunOptions options;
   const Observer& observer;
-  detail::Claim claim;
+  Communicator& ranks;
+  std::optional<detail::Claim> claim;
   std::optional<FoundCheckpoint> start;
+  Slicer reads = whole_slices, writes = whole_slices;
   std::unique_ptr<MetricsFile> metrics;
   std::unique_ptr<MetricsFile> samples;  // made with the first sample
   std::unique_ptr<EventFile> events;
@@ -70,23 +121,37 @@ struct Run::Impl {
   std::optional<Clock::time_point> failed;  // when a checkpoint failed that no later one made good
   Clock::time_point step_start, last_save, last_evaluation;
   Watchdog watchdog;
-  CheckpointWriter writer;  // last: it is done before the metrics close and the lock goes
+  std::optional<CheckpointWriter::Outcome> together;  // of a save by several ranks
+  CheckpointWriter writer;                            // last: it is done before the metrics close and the lock goes
 
-  Impl(const RunOptions& given, MemoryPool& pool, const Observer& watching)
+  Impl(const RunOptions& given, RankContext& rank, const Observer& watching)
       : options(given),
         observer(watching),
-        claim(given.dir),
+        ranks(rank.comm),
         watchdog(given.stall_seconds, watching.on_stall),
-        writer(checkpoints(), pool) {}
+        writer(checkpoints(), rank.pool) {
+    if (leads()) claim.emplace(given.dir);
+  }
 
   fs::path checkpoints() const { return options.dir / "checkpoints"; }
   bool stopped_early() const { return options.early_stop > 0 && state.evaluations_since_best >= options.early_stop; }
   bool last_step() const { return step >= options.total_steps || stopped_early(); }
+  bool leads() const { return ranks.rank() == 0; }
+  /// What the first rank says, on all ranks.
+  bool agree(const char* on, bool mine) const {
+    return ranks.size() == 1 ? mine : ranks.all_reduce_sum(on, leads() && mine ? 1 : 0) > 0;
+  }
   bool save_due() const {
     if (bad_steps.in_a_row() > 0) return false;  // what led to them may be in the weights already
-    return is_due(options.save_every, step, last_save) || (options.keep_best && new_best) ||
-           (failed && seconds_since(*failed) >= kRetrySeconds);
+    return agree("save due",
+                 is_due(options.save_every, step, last_save) || (failed && seconds_since(*failed) >= kRetrySeconds)) ||
+           (options.keep_best && new_best);
   }
+  void load(const fs::path& checkpoint, Optimizer& optimizer) const {
+    load_checkpoint_tensors(checkpoint, with_others(reads(values_of(optimizer)), ranks),
+                            with_others(reads(optimizer.state()), ranks));
+  }
+  void save_together(Optimizer& optimizer);
   void write_line(const std::string& line);
   void begin_save(Optimizer& optimizer);
   bool take_outcome(bool is_last);
@@ -95,6 +160,7 @@ struct Run::Impl {
 
 // A full disk must not end a run: the lines are kept and come with a later one.
 void Run::Impl::write_line(const std::string& line) {
+  if (!leads()) return;
   const bool written = metrics->append(line);
   if (!written && !lines_wait) {
     observer.message("warning: " + (options.dir / "metrics.jsonl").string() +
@@ -105,20 +171,37 @@ void Run::Impl::write_line(const std::string& line) {
 
 void Run::Impl::begin_save(Optimizer& optimizer) {
   const TraceSpan span(observer.trace, Phase::io, "checkpoint");  // the snapshot: the writing goes on behind
-  if (writer.under_way()) take_outcome(false);
+  if (writer.under_way() || together) take_outcome(false);
   state.step = step;
   state.optimizer_updates = optimizer.updates();
   best_of_save = options.keep_best && state.best_loss ? std::optional<int64_t>(state.best_step) : std::nullopt;
   last_save = Clock::now();
+  if (ranks.size() > 1) return save_together(optimizer);
   watchdog.begin("saving", checkpoint_name(step));
   writer.start(
-      state, whole_slices(values_of(optimizer)), whole_slices(optimizer.state()), [this] { metrics->sync(); },
+      state, writes(values_of(optimizer)), writes(optimizer.state()), [this] { metrics->sync(); },
       [this] { watchdog.end("saving"); });
+}
+
+// Several ranks wait for one another while they write, so they do it here and not behind the training.
+void Run::Impl::save_together(Optimizer& optimizer) {
+  CheckpointWriter::Outcome outcome;
+  outcome.step = step;
+  try {
+    if (leads()) metrics->sync();
+    outcome.path =
+        save_checkpoint(checkpoints(), state, writes(values_of(optimizer)), writes(optimizer.state()), ranks);
+  } catch (const IoError& error) {
+    outcome.failure = error.what();
+    outcome.exit_code = error.exit_code();
+  }
+  together = outcome;
 }
 
 // In the middle of a run a full disk costs a checkpoint, not the run: older ones are still there.
 bool Run::Impl::take_outcome(bool is_last) {
-  const CheckpointWriter::Outcome outcome = writer.outcome();
+  const CheckpointWriter::Outcome outcome = together ? *together : writer.outcome();
+  together.reset();
   if (!outcome.failure.empty()) {
     failed = Clock::now();
     if (is_last && outcome.exit_code == 5) throw NumericError(options.dir.string(), outcome.failure);
@@ -130,6 +213,7 @@ bool Run::Impl::take_outcome(bool is_last) {
     return false;
   }
   failed.reset();
+  if (!leads()) return true;
   try {
     prune_checkpoints(checkpoints(), outcome.step, options.keep_last, best_of_save);
   } catch (const IoError& error) {
@@ -150,12 +234,13 @@ Run& Run::operator=(Run&&) noexcept = default;
 Run::~Run() = default;
 
 Run Run::open(const RunOptions& options, RankContext& rank, const Observer& observer) {
-  auto impl = std::make_unique<Impl>(options, rank.pool, observer);
-  impl->start = detail::choose_start(options, observer);
-  if (impl->start) {
-    detail::compare_settings(options, impl->start->state, observer);
-    impl->state = impl->start->state;
+  auto impl = std::make_unique<Impl>(options, rank, observer);
+  if (impl->leads()) {
+    impl->start = detail::choose_start(options, observer);
+    if (impl->start) detail::compare_settings(options, impl->start->state, observer);
   }
+  impl->start = share(impl->start, rank.comm);
+  if (impl->start) impl->state = impl->start->state;
   if (impl->state.step > options.total_steps) {
     throw UsageError("the checkpoint is at step " + std::to_string(impl->state.step) + ", the recipe ends at " +
                          std::to_string(options.total_steps),
@@ -167,6 +252,11 @@ Run Run::open(const RunOptions& options, RankContext& rank, const Observer& obse
   return Run(std::move(impl));
 }
 
+void Run::set_slicers(Slicer reads, Slicer writes) {
+  impl_->reads = std::move(reads);
+  impl_->writes = std::move(writes);
+}
+
 const fs::path& Run::dir() const { return impl_->options.dir; }
 std::optional<fs::path> Run::resumed_from() const {
   return impl_->start ? std::optional<fs::path>(impl_->start->path) : std::nullopt;
@@ -176,19 +266,20 @@ const TrainingState& Run::state() const { return impl_->state; }
 
 void Run::restore(Optimizer& optimizer) {
   Impl& run = *impl_;
-  const std::vector<CheckpointSlice> values = whole_slices(values_of(optimizer)),
-                                     moments = whole_slices(optimizer.state());
   if (run.start) {
-    load_checkpoint_tensors(run.start->path, values, moments);
+    run.load(run.start->path, optimizer);
     optimizer.set_updates(run.state.optimizer_updates);
   }
-  detail::clear_for(run.options, run.start);
-  require_free_bytes(run.options.dir, bytes_of(values) + bytes_of(moments), "a checkpoint of this run");
-  run.claim.keep();
-  // metrics.jsonl before recipe.json: a directory with only a recipe.json is then not one of ours.
-  run.metrics = std::make_unique<MetricsFile>(run.options.dir / "metrics.jsonl", run.step);
-  run.events = std::make_unique<EventFile>(run.options.dir / "tensorboard", run.start ? run.step + 1 : 0);
-  write_file_atomically(run.options.dir / "recipe.json", run.options.recipe);
+  if (run.leads()) {
+    detail::clear_for(run.options, run.start);
+    const uint64_t bytes = bytes_of(run.writes(values_of(optimizer))) + bytes_of(run.writes(optimizer.state()));
+    require_free_bytes(run.options.dir, bytes, "a checkpoint of this run");
+    run.claim->keep();
+    // metrics.jsonl before recipe.json: a directory with only a recipe.json is then not one of ours.
+    run.metrics = std::make_unique<MetricsFile>(run.options.dir / "metrics.jsonl", run.step);
+    run.events = std::make_unique<EventFile>(run.options.dir / "tensorboard", run.start ? run.step + 1 : 0);
+    write_file_atomically(run.options.dir / "recipe.json", run.options.recipe);
+  }
   run.last_save = run.last_evaluation = Clock::now();
   run.observer.start(run.step, run.options.total_steps);
 }
@@ -211,8 +302,8 @@ void Run::log(const StepResult& result, double lr) {
     run.observer.message("warning: step " + std::to_string(run.step) + " skipped: " + result.nonfinite.front());
     run.bad_steps.add({run.step, lr, result.loss, result.grad_norm, result.nonfinite});
     if (run.bad_steps.in_a_row() >= run.options.max_bad_steps) {
-      if (run.writer.under_way()) run.take_outcome(false);
-      run.bad_steps.give_up(run.options.dir / "diagnostic.json");
+      if (run.writer.under_way() || run.together) run.take_outcome(false);
+      run.bad_steps.give_up(run.leads() ? run.options.dir / "diagnostic.json" : fs::path());
     }
     return;
   }
@@ -232,6 +323,7 @@ void Run::log(const StepResult& result, double lr) {
   report.seconds = seconds_since(run.step_start);
   report.tokens_per_second = static_cast<double>(result.tokens) / std::max(report.seconds, 1e-9);
   report.peak_memory_bytes = peak_memory_bytes();
+  if (run.ranks.size() > 1) report.rank_peak_memory_bytes = of_every_rank(report.peak_memory_bytes, run.ranks);
   if (run.peak > 0) {
     const double done = run.work.per_token * static_cast<double>(result.tokens) +
                         run.work.per_label_token * static_cast<double>(result.label_tokens);
@@ -240,7 +332,7 @@ void Run::log(const StepResult& result, double lr) {
   if (run.observer.trace) run.observer.trace->count("loss", report.loss);
   if (run.step % run.options.log_every == 0 || run.step == run.options.total_steps) {
     run.write_line(metrics_line(report));
-    run.events->add_scalars(report.step, event_values(report));
+    if (run.leads()) run.events->add_scalars(report.step, event_values(report));
   }
   run.observer.step(report);
   for (const std::string& warning : run.monitor.after_step(report)) run.observer.message(warning);
@@ -265,7 +357,8 @@ void Run::log(const SampleReport& sample) {
 bool Run::evaluation_due() const {
   const Impl& run = *impl_;
   return run.options.evaluates &&
-         (run.step == run.options.total_steps || is_due(run.options.eval_every, run.step, run.last_evaluation));
+         (run.step == run.options.total_steps ||
+          run.agree("evaluation due", is_due(run.options.eval_every, run.step, run.last_evaluation)));
 }
 
 void Run::log(const Evaluation& evaluation) {
@@ -289,7 +382,7 @@ void Run::log(const Evaluation& evaluation) {
   run.write_line(metrics_line(report));
   const std::pair<std::string_view, double> values[] = {{"eval/loss", report.loss},
                                                         {"eval/perplexity", report.perplexity}};
-  run.events->add_scalars(report.step, values);
+  if (run.leads()) run.events->add_scalars(report.step, values);
   run.last_evaluation = Clock::now();
   run.observer.evaluation(report);
   for (const std::string& warning : run.monitor.after_evaluation(report)) run.observer.message(warning);
@@ -300,8 +393,9 @@ void Run::checkpoint_if_due(Optimizer& optimizer) {
   for (const std::string& warning : run.monitor.after_update(run.step, run.lr, optimizer.parameters())) {
     run.observer.message(warning);
   }
-  if (run.writer.done()) run.take_outcome(false);
-  const bool stop = run.observer.stop();
+  if (run.writer.done() || run.together) run.take_outcome(false);
+  const bool asked = run.observer.stop();  // a signal may have reached one rank before the others
+  const bool stop = run.ranks.size() == 1 ? asked : run.ranks.all_reduce_sum("stop", asked ? 1 : 0) > 0;
   if (run.last_step() || stop) {
     run.save_last(optimizer);
     if (run.last_step()) return;
@@ -322,7 +416,7 @@ int64_t Run::finish(Optimizer& optimizer) {
     return run.step;
   }
   read_checkpoint_state(best);  // verifies
-  load_checkpoint_tensors(best, whole_slices(values_of(optimizer)), whole_slices(optimizer.state()));
+  run.load(best, optimizer);
   run.observer.message("exporting the weights of step " + std::to_string(state.best_step) +
                        ", which had the lowest evaluation loss");
   return state.best_step;

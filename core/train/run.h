@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -46,7 +47,12 @@ struct RunOptions {
   std::map<std::string, std::string> settings;
 };
 
-/// Single owner of an output directory. The order of calls in a recipe:
+/// Where this rank's part of tensors lies in whole ones: what the optimizer holds -> slices for checkpoints.
+using Slicer = std::function<std::vector<CheckpointSlice>(const std::vector<NamedTensor>& tensors)>;
+
+/// Single owner of an output directory. With several ranks all of them make the same calls: the first one owns the
+/// directory and the metrics, decisions by the clock are its own, checkpoints are written together, and a stop that one
+/// rank is asked for stops all. The order of calls in a recipe:
 ///
 ///   Run run = Run::open(options, rank, observer);
 ///   ... make the model and the optimizer ...
@@ -76,6 +82,9 @@ class Run {
   ~Run();
 
   const std::filesystem::path& dir() const;
+  /// Before restore(): how this rank's tensors are cut when they are read and when they are written (without it they
+  /// are whole). What several ranks have, one of them writes.
+  void set_slicers(Slicer reads, Slicer writes);
   /// The checkpoint this run continues from, if any.
   std::optional<std::filesystem::path> resumed_from() const;
 

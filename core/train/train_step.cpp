@@ -38,32 +38,30 @@ std::vector<std::string> find_nonfinite(const std::vector<Parameter*>& parameter
   return found;
 }
 
-double gradient_norm(const std::vector<Parameter*>& parameters) {
-  double squares = 0;
-  for (const Parameter* parameter : parameters) squares += ops::sum_of_squares(parameter->gradient);
-  return std::sqrt(squares);
-}
-
 // Whether all ranks may update: one that may not keeps the others from it.
 bool all_finite(const StepResult& result, RankContext& rank) {
-  const double bad = std::isfinite(result.loss) && std::isfinite(result.grad_norm) ? 0 : 1;
-  Tensor flag = Tensor::from<double>(rank.pool, {1}, std::array{bad});
-  rank.comm.all_reduce_sum("finite check", flag);
-  return flag.data<double>()[0] == 0;
+  const bool finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  return rank.comm.all_reduce_sum("finite check", finite ? 0.0 : 1.0) == 0;
 }
 
 }  // namespace
 
+double gradient_squares(const std::vector<Parameter*>& parameters) {
+  double squares = 0;
+  for (const Parameter* parameter : parameters) squares += ops::sum_of_squares(parameter->gradient);
+  return squares;
+}
+
 StepResult train_step(const LossAndGradients& loss_and_gradients, std::span<const Batch> microbatches,
-                      Optimizer& optimizer, const StepOptions& options, RankContext& rank) {
-  NIBBLE_CHECK(rank.comm.size() == 1, "gradients are not yet summed over ranks");
+                      Optimizer& optimizer, const StepOptions& options, RankContext& rank, const StepLayout& layout) {
   std::array<double, 2> counts{};
   for (const Batch& batch : microbatches) {
     counts[0] += static_cast<double>(batch.label_tokens);
     counts[1] += static_cast<double>(batch.ids.numel());
   }
   Tensor counted = Tensor::from<double>(rank.pool, {2}, counts);
-  rank.comm.all_reduce_sum("label tokens", counted);
+  NIBBLE_CHECK(layout.sum_counts || rank.comm.size() == 1, "several ranks need a layout");
+  if (layout.sum_counts) layout.sum_counts(counted);
 
   StepResult result;
   result.label_tokens = static_cast<int64_t>(counted.data<double>()[0]);
@@ -73,21 +71,26 @@ StepResult train_step(const LossAndGradients& loss_and_gradients, std::span<cons
     return result;
   }
   const double scale = 1.0 / static_cast<double>(result.label_tokens);
-  const double loss_sum = sum_gradients(
-      options.gradient_sum, optimizer.parameters(), static_cast<int64_t>(microbatches.size()),
-      [&](int64_t i) {
-        const Batch& batch = microbatches[static_cast<size_t>(i)];
-        if (batch.label_tokens == 0) return 0.0;
-        StepContext context{rank, options.compute_dtype, true, static_cast<uint64_t>(options.step), batch.row_keys};
-        return loss_and_gradients(batch, context, static_cast<float>(scale));
-      },
-      rank.pool);
+  const std::function<double(int64_t)> run = [&](int64_t i) {
+    const bool idle = i >= static_cast<int64_t>(microbatches.size());
+    if (idle || microbatches[static_cast<size_t>(i)].label_tokens == 0) {
+      if (layout.idle) layout.idle();
+      return 0.0;
+    }
+    const Batch& batch = microbatches[static_cast<size_t>(i)];
+    StepContext context{rank, options.compute_dtype, true, static_cast<uint64_t>(options.step), batch.row_keys};
+    return loss_and_gradients(batch, context, static_cast<float>(scale));
+  };
+  const int64_t count = static_cast<int64_t>(microbatches.size());
+  const std::vector<Parameter*>& parameters = optimizer.parameters();
+  const double loss_sum = layout.sum_gradients ? layout.sum_gradients(options.gradient_sum, parameters, count, run)
+                                               : sum_gradients(options.gradient_sum, parameters, count, run, rank.pool);
   result.loss = loss_sum * scale;
   const TraceSpan span(options.trace, Phase::optimizer, "norm and update");
-  result.grad_norm = gradient_norm(optimizer.parameters());
+  result.grad_norm = std::sqrt(layout.squares ? layout.squares(parameters) : gradient_squares(parameters));
   if (!all_finite(result, rank)) {
     result.updated = false;
-    result.nonfinite = find_nonfinite(optimizer.parameters(), result.loss);
+    result.nonfinite = find_nonfinite(parameters, result.loss);
     if (result.nonfinite.empty()) result.nonfinite = {"a loss or gradient of another rank, or the sum over tensors"};
     return result;
   }
@@ -95,6 +98,7 @@ StepResult train_step(const LossAndGradients& loss_and_gradients, std::span<cons
   double clip = 1.0;
   if (options.max_grad_norm > 0) clip = std::min(1.0, options.max_grad_norm / (result.grad_norm + 1e-6));
   optimizer.step(options.lr, clip);
+  if (layout.after_update) layout.after_update();
   return result;
 }
 

@@ -41,6 +41,24 @@ struct StepResult {
 /// Decoder::loss_sum_and_gradients, or what a pipeline does instead.
 using LossAndGradients = std::function<double(const Batch& microbatch, const StepContext& step, float gradient_scale)>;
 
+/// How the work of a step is spread over ranks. What is empty is done as one rank does it.
+struct StepLayout {
+  /// counts [2] f64, label tokens and tokens of this rank's microbatches, become those of the step.
+  std::function<void(Tensor& counts)> sum_counts;
+  /// What sum_gradients does, over the microbatches of all ranks: afterwards the gradients this rank optimizes are
+  /// complete, and the loss returned is that of the step. run(i) is the i-th microbatch of this rank; it may be called
+  /// for numbers beyond the last, which take part in exchanges only.
+  std::function<double(GradientSum kind, const std::vector<Parameter*>& parameters, int64_t count,
+                       const std::function<double(int64_t)>& run)>
+      sum_gradients;
+  /// Called for a microbatch without label tokens, or beyond the last.
+  std::function<void()> idle;
+  /// Sum of the squares of all gradients on all ranks, each counted once, in the model's order.
+  std::function<double(const std::vector<Parameter*>& parameters)> squares;
+  /// After the update: what the ranks updated apart is brought together.
+  std::function<void()> after_update;
+};
+
 /// Zeroes the gradients, runs all microbatches, clips, updates.
 /// Loss and gradients are sums over tokens, divided once by the number of label tokens of all microbatches and ranks,
 /// which is agreed before the first forward; so k microbatches give what one large batch gives.
@@ -49,13 +67,17 @@ using LossAndGradients = std::function<double(const Batch& microbatch, const Ste
 /// Where the loss, or the gradient of a tensor of any rank, is not finite, no rank updates anything: see
 /// StepResult::nonfinite. Run::log decides what follows.
 StepResult train_step(const LossAndGradients& loss_and_gradients, std::span<const Batch> microbatches,
-                      Optimizer& optimizer, const StepOptions& options, RankContext& rank);
+                      Optimizer& optimizer, const StepOptions& options, RankContext& rank,
+                      const StepLayout& layout = {});
 StepResult train_step(Decoder& model, std::span<const Batch> microbatches, Optimizer& optimizer,
                       const StepOptions& options, RankContext& rank);
 
 /// The step `options.step` of `batches`.
 StepResult train_step(Decoder& model, const Batches& batches, Optimizer& optimizer, const StepOptions& options,
                       RankContext& rank);
+
+/// Sum of the squares of the gradients in f64, in order.
+double gradient_squares(const std::vector<Parameter*>& parameters);
 
 /// Every trainable parameter of `model`, in its order.
 std::vector<Parameter*> trainable_parameters(Decoder& model);

@@ -213,7 +213,7 @@ TEST(Decoder, HooksComeAroundEveryLayerInOrder) {
   make_trainable(decoder, rank.context());
   decoder.set_hooks(&recorder);
   decoder.loss_sum_and_gradients(make_batch(random_samples({5}, 97), rank.context().pool), rank.step(), 1);
-  EXPECT_EQ(recorder.text, "f0;f1;f2;b2.b1.b0.");
+  EXPECT_EQ(recorder.text, "f-1;f0;f1;f2;b3.b2.b1.b0.b-1.");
 }
 
 TEST(Decoder, IdsAndLabelsOutsideTheVocabularyAreRefused) {

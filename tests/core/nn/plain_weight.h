@@ -17,6 +17,7 @@ class PlainWeight final : public LinearWeight {
   int64_t in_features() const override { return weight_.value.dim(1); }
   bool trainable() const override { return weight_.trainable; }
   Parameter* parameter() override { return &weight_; }
+  std::vector<Tensor*> storage() override { return {}; }
   std::vector<NamedTensor> parts() const override { return {{weight_.name, weight_.value}}; }
   Tensor dequantize(int64_t begin, int64_t end, MemoryPool& pool) const override {
     return weight_.value.rows(begin, end).clone(pool);

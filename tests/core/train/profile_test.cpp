@@ -71,27 +71,19 @@ TEST(Trace, KeepsTotalsWhenTheEventsAreTooMany) {
   EXPECT_EQ(nlohmann::json::parse(trace.chrome_json())["traceEvents"].size(), 3u);  // the process name and two
 }
 
-TEST(TraceHooks, HeadLiesBetweenTheLastForwardAndItsBackward) {
+TEST(TraceHooks, NameEmbeddingsLayersAndHeadWhoseLossCountsAsForward) {
   Trace trace;
   TraceHooks hooks(&trace, 2);
-  for (const int64_t layer : {0, 1}) hooks.before_forward(layer), hooks.after_forward(layer);
+  for (const int64_t layer : {-1, 0, 1}) hooks.before_forward(layer), hooks.after_forward(layer);
+  hooks.before_backward(2);
   wait(3);
-  for (const int64_t layer : {1, 0}) hooks.before_backward(layer), hooks.after_backward(layer);
+  hooks.after_backward(2);
+  for (const int64_t layer : {1, 0, -1}) hooks.before_backward(layer), hooks.after_backward(layer);
   EXPECT_GE(trace.totals().at({Phase::forward, "head and loss"}).seconds, 0.003);
+  EXPECT_EQ(trace.totals().at({Phase::forward, "embeddings"}).count, 1);
+  EXPECT_EQ(trace.totals().at({Phase::forward, "layer 1"}).count, 1);
   EXPECT_EQ(trace.totals().at({Phase::backward, "layer 0"}).count, 1);
-}
-
-TEST(TraceHooks, ForwardWithoutBackwardLeavesNothingOpen) {
-  Trace trace;
-  TraceHooks hooks(&trace, 1);
-  {
-    const TraceSpan evaluation(&trace, Phase::evaluation, "evaluation");
-    hooks.before_forward(0), hooks.after_forward(0);
-  }
-  const TraceSpan step(&trace, Phase::other, "step");
-  hooks.before_forward(0), hooks.after_forward(0), hooks.before_backward(0), hooks.after_backward(0);
-  EXPECT_EQ(trace.totals().at({Phase::forward, "head and loss"}).count, 1);
-  EXPECT_EQ(trace.totals().at({Phase::evaluation, "evaluation"}).count, 1);
+  EXPECT_EQ(trace.totals().at({Phase::backward, "embeddings"}).count, 1);
 }
 
 RankTimes times(double compute, double data, double communication, double io, double evaluation) {

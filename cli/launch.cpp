@@ -1,0 +1,199 @@
+// nibble launch: start a run with several ranks.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "nibble/cli/commands.h"
+#include "nibble/core/base/error.h"
+#include "nibble/parallel/comm/mpi_comm.h"
+#include "nibble/parallel/launch.h"
+
+namespace nibble::cli {
+
+namespace {
+
+struct Flags {
+  int ranks = 0, threads = 0;
+  std::string hosts, max_memory, print;
+  std::vector<std::string> command;
+};
+
+// A signal handler has no other way to reach its state.
+std::atomic<pid_t> launcher{0};
+std::atomic<int> signals{0};
+
+// The first signal becomes the one that mpirun passes on to the ranks, which then save; the second ends them.
+void pass_on(int) {
+  const pid_t child = launcher;
+  if (child > 0) kill(child, signals++ == 0 ? SIGUSR1 : SIGTERM);
+}
+
+bool is_rule(const std::string& line) { return line.size() >= 60 && line.find_first_not_of('-') == std::string::npos; }
+
+/// What mpirun says between rules of dashes: about how the job ended, which we say in a line of our own, or about why
+/// it did not begin.
+class LauncherTalk {
+ public:
+  void line(const std::string& text) {
+    if (is_rule(text)) {
+      if (inside_) end_block();
+      inside_ = !inside_;
+    } else if (inside_) {
+      block_ += text + "\n";
+    } else {
+      std::fprintf(stderr, "%s\n", text.c_str());
+    }
+  }
+  void finish() {
+    if (inside_) end_block();
+  }
+  /// "rank 2 on host alpha was ended by signal 9", if that is what happened.
+  const std::string& lost() const { return lost_; }
+
+ private:
+  void end_block() {
+    int rank = 0, process = 0, signal = 0;
+    char host[256];
+    const size_t noticed = block_.find("process rank ");
+    if (noticed != std::string::npos &&
+        std::sscanf(block_.c_str() + noticed, "process rank %d with PID %d on node %255s exited on signal %d", &rank,
+                    &process, host, &signal) == 4) {
+      lost_ = "rank " + std::to_string(rank) + " on host " + host + " was ended by signal " + std::to_string(signal);
+    } else if (block_.find("MPI_ABORT was invoked") == std::string::npos &&
+               block_.find("non-zero exit code") == std::string::npos &&
+               block_.find("non-zero status") == std::string::npos) {
+      std::fputs(block_.c_str(), stderr);
+    }
+    block_.clear();
+  }
+
+  bool inside_ = false;
+  std::string block_, lost_;
+};
+
+pid_t start(const std::vector<std::string>& words, int stderr_to) {
+  std::vector<char*> argv;
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  const pid_t child = fork();
+  if (child != 0) return child;
+  setpgid(0, 0);  // Ctrl-C reaches this process only, which passes it on
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  dup2(stderr_to, STDERR_FILENO);
+  execvp(argv[0], argv.data());
+  const std::string line =
+      std::string("error: mpirun: cannot be started: ") + std::strerror(errno) + "; install openmpi-bin\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+  _exit(127);
+}
+
+void follow(int from, LauncherTalk& talk) {
+  std::string pending;
+  char buffer[4096];
+  for (;;) {
+    const ssize_t got = read(from, buffer, sizeof buffer);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    pending.append(buffer, static_cast<size_t>(got));
+    for (size_t end; (end = pending.find('\n')) != std::string::npos; pending.erase(0, end + 1)) {
+      talk.line(pending.substr(0, end));
+    }
+  }
+  if (!pending.empty()) talk.line(pending);
+  talk.finish();
+}
+
+int exit_code_of(int status) {
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  for (const int known : {0, 2, 3, 4, 5, 70, 75, 76}) {
+    if (code == known) return code;
+  }
+  return 76;
+}
+
+void launch(const std::vector<std::string>& words) {
+  int pipe_ends[2];
+  if (pipe2(pipe_ends, O_CLOEXEC) != 0) throw IoError("mpirun", std::strerror(errno));
+  struct sigaction action {};
+  action.sa_handler = pass_on;
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaction(signal, &action, nullptr);
+  launcher = start(words, pipe_ends[1]);
+  if (launcher < 0) throw IoError("mpirun", std::strerror(errno));
+  close(pipe_ends[1]);
+  LauncherTalk talk;
+  follow(pipe_ends[0], talk);
+  int status = 0;
+  while (waitpid(launcher, &status, 0) < 0 && errno == EINTR) {
+  }
+  const int code = exit_code_of(status);
+  if (code == 127 || code == 0) std::exit(code);
+  if (!talk.lost().empty()) {
+    throw CommError("", talk.lost(), "the same command continues from the last checkpoint");
+  }
+  std::exit(code);  // a rank has said why
+}
+
+std::vector<std::string> arguments(const Flags& flags) {
+  if (flags.command.empty() || flags.command.front() != "train") {
+    throw UsageError("only train runs on several ranks", "nibble launch -n 4 -- train RECIPE.json");
+  }
+  std::vector<std::string> args = flags.command;
+  if (!flags.max_memory.empty()) {
+    parse_bytes(flags.max_memory);  // refuses what is no amount
+    args.push_back("--max-memory=" + flags.max_memory);
+  }
+  return args;
+}
+
+void run(const Flags& flags) {
+  LaunchOptions options;
+  options.ranks = flags.ranks;
+  options.hosts = flags.hosts;
+  options.root = geteuid() == 0;
+  options.program = std::filesystem::read_symlink("/proc/self/exe").string();
+  options.args = arguments(flags);
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  options.threads = flags.threads;
+  if (options.threads == 0) options.threads = flags.hosts.empty() ? std::max(1, cores / flags.ranks) : 1;
+  if (flags.hosts.empty() && options.threads * flags.ranks > cores) {
+    std::fprintf(stderr, "warning: %d ranks with %d threads each share %d cores\n", flags.ranks, options.threads,
+                 cores);
+  }
+  const std::vector<std::string> words = mpirun_command(options, mpi_library());
+  if (flags.print.empty()) return launch(words);
+  if (flags.print == "mpirun") std::printf("%s\n", shell_line(words).c_str());
+  if (flags.print == "slurm") std::printf("%s\n", slurm_command(options).c_str());
+  if (flags.print == "kubernetes") std::fputs(kubernetes_job(options).c_str(), stdout);
+}
+
+}  // namespace
+
+void add_launch_command(Command& nibble) {
+  auto flags = std::make_shared<Flags>();
+  Command command = nibble.subcommand("launch", "Run a recipe on several ranks (processes, hosts)");
+  command.option("-n,--ranks", flags->ranks, "Number of ranks").required().between(1, 4096);
+  command.option("--hosts", flags->hosts, "Where they run: alpha:2,beta:2 (this machine)");
+  command.option("--threads", flags->threads, "Threads of each rank (cores / ranks)").between(1, 4096);
+  command.option("--max-memory", flags->max_memory, "Memory budget of each rank: 2GiB");
+  command.option("--print", flags->print, "Print the command or job instead of running it")
+      .one_of({"mpirun", "slurm", "kubernetes"});
+  command.option("command", flags->command, "-- train RECIPE.json [key.path=value ...]").required();
+  command.footer(
+      "The ranks divide the work as the recipe's `parallel` section says. SIGTERM or Ctrl-C lets them save and exit "
+      "with "
+      "75.\nExample: nibble launch -n 4 -- train full.json parallel.shard=4");
+  command.run([flags] { run(*flags); });
+}
+
+}  // namespace nibble::cli

@@ -1,0 +1,152 @@
+#include "nibble/parallel/data/tree_sum.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/ops/elementwise.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr int64_t kPiece = 4096;
+constexpr int64_t kBucket = int64_t{4} << 20;  // elements that are exchanged at a time: bounds the receive buffer
+
+// The tree over blocks [begin, end); false when all of them are absent.
+bool sum_range(std::span<const float* const> blocks, size_t begin, size_t end, int64_t at, int64_t count, float* out) {
+  if (end - begin == 1) {
+    if (blocks[begin] == nullptr) return false;
+    std::copy_n(blocks[begin] + at, count, out);
+    return true;
+  }
+  const size_t middle = begin + (end - begin) / 2;
+  if (!sum_range(blocks, begin, middle, at, count, out)) return sum_range(blocks, middle, end, at, count, out);
+  float right[kPiece];
+  if (!sum_range(blocks, middle, end, at, count, right)) return true;
+  for (int64_t i = 0; i < count; ++i) out[i] += right[i];
+  return true;
+}
+
+bool sum_range(std::span<const double> values, const std::vector<bool>& present, size_t begin, size_t end,
+               double& out) {
+  if (end - begin == 1) {
+    out = values[begin];
+    return present[begin];
+  }
+  const size_t middle = begin + (end - begin) / 2;
+  if (!sum_range(values, present, begin, middle, out)) return sum_range(values, present, middle, end, out);
+  double right = 0;
+  if (sum_range(values, present, middle, end, right)) out += right;
+  return true;
+}
+
+Tensor as(DType dtype, const Tensor& values, MemoryPool& pool) {
+  if (dtype == values.dtype()) return values;
+  Tensor converted = Tensor::empty(pool, values.shape(), dtype, "values on the wire");
+  ops::cast(values, converted);
+  return converted;
+}
+
+std::vector<size_t> in_bytes(std::span<const int64_t> cuts, DType dtype) {
+  std::vector<size_t> bounds;
+  for (const int64_t cut : cuts) bounds.push_back(static_cast<size_t>(cut) * dtype_size(dtype));
+  return bounds;
+}
+
+// Each rank's sum of its share [cuts[rank], cuts[rank + 1]) of `values`.
+Tensor summed_share(Communicator& ranks, std::string_view operation, const Tensor& values,
+                    std::span<const int64_t> cuts, const std::vector<bool>& present, const Wire& wire,
+                    MemoryPool& pool) {
+  const size_t me = static_cast<size_t>(ranks.rank());
+  const int64_t count = cuts[me + 1] - cuts[me];
+  const Tensor sent = as(wire.dtype, values, pool);
+  Tensor received = Tensor::empty(pool, {ranks.size() * count}, wire.dtype, "parts of a sum");
+  std::vector<size_t> blocks(static_cast<size_t>(ranks.size()) + 1);
+  for (size_t r = 0; r < blocks.size(); ++r) blocks[r] = r * static_cast<size_t>(count) * dtype_size(wire.dtype);
+  ranks.all_to_all(operation, sent, in_bytes(cuts, wire.dtype), received, blocks);
+  const Tensor parts = as(DType::f32, received, pool);
+  std::vector<const float*> parts_of_ranks;
+  for (int r = 0; r < ranks.size(); ++r) {
+    parts_of_ranks.push_back(present[static_cast<size_t>(r)] ? parts.data<const float>() + r * count : nullptr);
+  }
+  Tensor sum = Tensor::empty(pool, {count}, DType::f32, "sum over ranks");
+  tree_sum(parts_of_ranks, count, sum.data<float>());
+  return sum;
+}
+
+}  // namespace
+
+void tree_sum(std::span<const float* const> blocks, int64_t count, float* out) {
+  parallel_for(count, kPiece, [&](int64_t begin, int64_t end) {
+    const bool any = sum_range(blocks, 0, blocks.size(), begin, end - begin, out + begin);
+    NIBBLE_CHECK(any, "a sum has at least one part");
+  });
+}
+
+void all_reduce_tree(Communicator& ranks, std::string_view operation, Tensor& values, const std::vector<bool>& present,
+                     const Wire& wire, MemoryPool& pool) {
+  if (ranks.size() == 1) return;
+  const Tensor flat = values.reshape({values.numel()});
+  const int64_t size = ranks.size();
+  for (int64_t begin = 0; begin < flat.numel(); begin += kBucket) {
+    Tensor bucket = flat.rows(begin, std::min(flat.numel(), begin + kBucket));
+    std::vector<int64_t> cuts;
+    for (int64_t r = 0; r <= size; ++r) cuts.push_back(bucket.numel() * r / size);
+    const Tensor sum = summed_share(ranks, operation, bucket, cuts, present, wire, pool);
+    if (wire.dtype == DType::f32) {
+      ranks.all_gather(operation, sum, bucket, in_bytes(cuts, wire.dtype));
+      continue;
+    }
+    Tensor narrow = Tensor::empty(pool, bucket.shape(), wire.dtype, "values on the wire");
+    ranks.all_gather(operation, as(wire.dtype, sum, pool), narrow, in_bytes(cuts, wire.dtype));
+    ops::cast(narrow, bucket);
+  }
+}
+
+void reduce_scatter_tree(Communicator& ranks, std::string_view operation, const Tensor& values,
+                         std::span<const int64_t> cuts, Tensor& mine, const std::vector<bool>& present,
+                         const Wire& wire, MemoryPool& pool) {
+  const size_t me = static_cast<size_t>(ranks.rank());
+  if (ranks.size() == 1) {
+    if (present[0]) ops::add(values.rows(cuts[0], cuts[1]), mine);
+    return;
+  }
+  // Every rank's share passes through in pieces, so that what is received stays small beside the values.
+  int64_t longest = 0;
+  for (size_t r = 0; r + 1 < cuts.size(); ++r) longest = std::max(longest, cuts[r + 1] - cuts[r]);
+  const int64_t piece = std::max<int64_t>(kBucket / ranks.size(), 1);
+  if (longest <= piece) {
+    return ops::add(summed_share(ranks, operation, values, cuts, present, wire, pool), mine);
+  }
+  for (int64_t at = 0; at < longest; at += piece) {
+    std::vector<int64_t> begins, counts = {0};
+    for (size_t r = 0; r + 1 < cuts.size(); ++r) {
+      begins.push_back(std::min(cuts[r] + at, cuts[r + 1]));
+      counts.push_back(counts.back() + std::min(cuts[r + 1], begins.back() + piece) - begins.back());
+    }
+    Tensor chosen = Tensor::empty(pool, {counts.back()}, DType::f32, "values on the wire");
+    for (size_t r = 0; r + 1 < counts.size(); ++r) {
+      const size_t bytes = static_cast<size_t>(counts[r + 1] - counts[r]) * sizeof(float);
+      if (bytes == 0) continue;
+      std::memcpy(chosen.data<float>() + counts[r], values.data<const float>() + begins[r], bytes);
+    }
+    Tensor target = mine.rows(begins[me] - cuts[me], begins[me] - cuts[me] + counts[me + 1] - counts[me]);
+    ops::add(summed_share(ranks, operation, chosen, counts, present, wire, pool), target);
+  }
+}
+
+double all_reduce_tree(Communicator& ranks, std::string_view operation, double value,
+                       const std::vector<bool>& present) {
+  const size_t size = static_cast<size_t>(ranks.size());
+  if (size == 1) return value;
+  MemoryPool pool;
+  const Tensor mine = Tensor::from<double>(pool, {1}, std::span<const double>(&value, 1));
+  Tensor all = Tensor::empty(pool, {ranks.size()}, DType::f64);
+  ranks.all_gather(operation, mine, all);
+  double sum = 0;
+  sum_range(all.span<const double>(), present, 0, size, sum);
+  return sum;
+}
+
+}  // namespace nibble

@@ -1,0 +1,34 @@
+#pragma once
+// Sums over ranks in a fixed order: all-to-all, then each rank adds its share of the elements as a binary tree over the
+// ranks, in f32. No engine's reduction is used; those differ in bits from 3 ranks on.
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "nibble/core/comm/communicator.h"
+
+namespace nibble {
+
+/// How sums travel.
+struct Wire {
+  DType dtype = DType::f32;  ///< or bf16: half the bytes, parts and sums rounded once each
+};
+
+/// out[i] = sum of blocks[r][i], ranks halved recursively; null blocks are left out (a rank that had nothing to add).
+void tree_sum(std::span<const float* const> blocks, int64_t count, float* out);
+
+/// values [n] f32 = their sum over the ranks, on all of them. present[r]: whether rank r has something to add; the
+/// same on all ranks, and at least one is.
+void all_reduce_tree(Communicator& ranks, std::string_view operation, Tensor& values, const std::vector<bool>& present,
+                     const Wire& wire, MemoryPool& pool);
+
+/// mine += the sum over the ranks of elements [cuts[rank], cuts[rank + 1]) of `values` [n] f32.
+void reduce_scatter_tree(Communicator& ranks, std::string_view operation, const Tensor& values,
+                         std::span<const int64_t> cuts, Tensor& mine, const std::vector<bool>& present,
+                         const Wire& wire, MemoryPool& pool);
+
+/// The same of one number, in f64, on all ranks.
+double all_reduce_tree(Communicator& ranks, std::string_view operation, double value, const std::vector<bool>& present);
+
+}  // namespace nibble

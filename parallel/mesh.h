@@ -1,0 +1,49 @@
+#pragma once
+// How the ranks of a run are arranged: pipeline x replicate x shard.
+
+#include <cstdint>
+#include <memory>
+
+#include "nibble/core/comm/communicator.h"
+
+namespace nibble {
+
+/// Degrees. Their product is the number of ranks.
+struct MeshShape {
+  int64_t pipeline = 1;   ///< stages
+  int64_t replicate = 1;  ///< copies of the model (of a stage)
+  int64_t shard = 1;      ///< ranks that share one copy's bytes
+
+  int64_t ranks() const { return pipeline * replicate * shard; }
+  /// Ranks that work on different microbatches.
+  int64_t data() const { return replicate * shard; }
+};
+
+/// Rank (p * replicate + r) * shard + s has stage p, copy r and shard s: shards are neighbours, because they exchange
+/// most. The groups are made once, by all ranks together.
+class Mesh {
+ public:
+  /// Throws UsageError when `world` has another number of ranks.
+  Mesh(const MeshShape& shape, Communicator& world);
+
+  const MeshShape& shape() const { return shape_; }
+  Communicator& world() const { return world_; }
+  /// The stages of this rank's column, in order.
+  Communicator& pipeline() const { return *pipeline_; }
+  /// The ranks of this stage that hold the same shard.
+  Communicator& replicas() const { return *replicas_; }
+  /// The ranks of this stage that share this copy.
+  Communicator& shards() const { return *shards_; }
+  /// All ranks of this stage: replicate x shard.
+  Communicator& data() const { return *data_; }
+
+  int64_t stage() const { return pipeline_->rank(); }
+  bool last_stage() const { return stage() + 1 == shape_.pipeline; }
+
+ private:
+  MeshShape shape_;
+  Communicator& world_;
+  std::unique_ptr<Communicator> pipeline_, replicas_, shards_, data_;
+};
+
+}  // namespace nibble

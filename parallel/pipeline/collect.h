@@ -1,0 +1,17 @@
+#pragma once
+// Tensors of all stages brought to the first one, in order and one at a time: how a pipelined model is exported whole.
+
+#include <functional>
+
+#include "nibble/core/nn/linear_weight.h"
+#include "nibble/parallel/mesh.h"
+
+namespace nibble {
+
+/// Called by all ranks. `mine(give)` calls give() for the tensors of this rank's stage; on the first rank of the job
+/// `take` then gets those of every stage, in stage order. Of the copies of a stage the first one sends.
+void collect_stages(const Mesh& mesh, MemoryPool& pool,
+                    const std::function<void(const std::function<void(const NamedTensor&)>& give)>& mine,
+                    const std::function<void(const NamedTensor&)>& take);
+
+}  // namespace nibble

@@ -1,0 +1,177 @@
+#include "nibble/parallel/pipeline/pipeline.h"
+
+#include <chrono>
+#include <utility>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/ops/elementwise.h"
+
+namespace nibble {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+bool has_trainable(Decoder& stage) {
+  bool found = false;
+  stage.visit([&](Parameter& parameter) { found = found || parameter.trainable; });
+  return found;
+}
+
+}  // namespace
+
+// A microbatch between its forward and its backward pass.
+struct Pipeline::Slot {
+  std::unique_ptr<DecoderPass> pass;
+  Tensor gradient;  // of the stream above the last layer, on the last stage
+  double loss = 0;
+};
+
+Pipeline::Pipeline(Decoder& stage, const PipelineOptions& options, const Mesh& mesh, RankContext& rank)
+    : stage_(stage), options_(options), stages_(mesh.pipeline()), rank_(rank) {
+  if (stages_.size() == 1) return;
+  const double mine = has_trainable(stage_) ? 1 : 0;
+  MemoryPool pool;
+  const Tensor part = Tensor::from<double>(pool, {1}, std::span<const double>(&mine, 1));
+  Tensor all = Tensor::empty(pool, {stages_.size()}, DType::f64);
+  stages_.all_gather("trainable stages", part, all);
+  for (int s = 0; s < stages_.rank(); ++s) trainable_below_ = trainable_below_ || all.data<const double>()[s] > 0;
+  trainable_here_or_below_ = trainable_below_ || mine > 0;
+  stage_.set_trainable_below(trainable_below_);
+  if (!stage_.config().tied_head || !(stage_.has_embedding() || stage_.has_head())) return;
+  const std::string name = stage_.config().names.embedding + ".weight";
+  stage_.visit([&](Parameter& parameter) {
+    if (parameter.name == name && parameter.trainable) tied_ = &parameter;
+  });
+  if (tied_ && mesh.shape().shard > 1) {
+    throw UsageError("a tied embedding cannot be trained on two stages and in shards at once",
+                     "use parallel.replicate instead of parallel.shard, or one stage", "parallel.shard");
+  }
+}
+
+Pipeline::~Pipeline() = default;
+
+bool Pipeline::is_copy(const Parameter& parameter) const { return &parameter == tied_ && !stage_.has_embedding(); }
+
+Tensor Pipeline::receive(const char* operation, int from, int64_t tokens) {
+  Tensor value = Tensor::empty(rank_.pool, {tokens, stage_.config().width}, DType::f32, operation);
+  const auto start = Clock::now();
+  stages_.receive(operation, value, from);
+  waited_ += seconds_since(start);
+  return value;
+}
+
+void Pipeline::begin_step(std::span<const Batch> microbatches, const Batch& spare, int64_t count, float scale,
+                          const StepContext& step) {
+  batches_.clear();
+  for (const Batch& batch : microbatches) batches_.push_back(&batch);
+  own_ = static_cast<int64_t>(batches_.size());
+  batches_.resize(static_cast<size_t>(std::max(count, own_)), &spare);
+  scale_ = scale;
+  step_ = std::make_unique<StepContext>(step);
+  const int64_t all = static_cast<int64_t>(batches_.size());
+  actions_ = pipeline_actions(options_.schedule, stages_.size(), stages_.rank(), all,
+                              options_.in_flight > 0 ? options_.in_flight : std::max<int64_t>(all, 1));
+  done_ = 0;
+  slots_.clear();
+  slots_.resize(batches_.size());
+}
+
+void Pipeline::forward(int64_t microbatch) {
+  const Batch& batch = *batches_[static_cast<size_t>(microbatch)];
+  Slot& slot = slots_[static_cast<size_t>(microbatch)];
+  StepContext context = *step_;
+  context.row_keys = batch.row_keys;
+  const int64_t tokens = batch.ids.numel();
+  const Tensor below = stage_.has_embedding() ? Tensor() : receive("activations", stages_.rank() - 1, tokens);
+  slot.pass = std::make_unique<DecoderPass>(stage_, batch, context, true);
+  const Tensor above = slot.pass->forward(below);
+  if (!stage_.has_head()) return stages_.send("activations", above, stages_.rank() + 1);
+  const float scale = microbatch < own_ ? scale_ : 0.0f;
+  slot.loss = slot.pass->loss_sum(above, scale, slot.gradient);
+}
+
+void Pipeline::backward(int64_t microbatch) {
+  Slot& slot = slots_[static_cast<size_t>(microbatch)];
+  Tensor gradient = std::exchange(slot.gradient, {});
+  if (!stage_.has_head() && trainable_here_or_below_) {
+    gradient = receive("gradients", stages_.rank() + 1, batches_[static_cast<size_t>(microbatch)]->ids.numel());
+  }
+  const Tensor below = slot.pass->backward(std::move(gradient));
+  if (trainable_below_) stages_.send("gradients", below, stages_.rank() - 1);
+  slot.pass.reset();
+}
+
+double Pipeline::next() {
+  const auto start = Clock::now();
+  for (bool ran_backward = false; !ran_backward;) {
+    NIBBLE_CHECK(done_ < actions_.size(), "a microbatch is left");
+    const PipelineAction action = actions_[done_++];
+    action.forward ? forward(action.microbatch) : backward(action.microbatch);
+    ran_backward = !action.forward;
+  }
+  spent_ += seconds_since(start);
+  const int64_t microbatch = actions_[done_ - 1].microbatch;
+  return microbatch < own_ ? slots_[static_cast<size_t>(microbatch)].loss : 0.0;
+}
+
+double Pipeline::loss_sum(const Batch& batch, const StepContext& step) {
+  DecoderPass pass(stage_, batch, step, false);
+  Tensor none;
+  const Tensor below =
+      stage_.has_embedding() ? Tensor() : receive("activations", stages_.rank() - 1, batch.ids.numel());
+  const Tensor above = pass.forward(below);
+  double loss = 0;
+  if (stage_.has_head()) {
+    loss = pass.loss_sum(above, 1.0f, none);
+  } else {
+    stages_.send("activations", above, stages_.rank() + 1);
+  }
+  return stages_.all_reduce_sum("sum loss", loss);
+}
+
+// Both copies get the sum of both gradients, added in the same order.
+void Pipeline::join_tied_gradients() {
+  if (!tied_) return;
+  const int last = stages_.size() - 1, other = stages_.rank() == 0 ? last : 0;
+  Tensor theirs = Tensor::empty(rank_.pool, tied_->gradient.shape(), DType::f32, "tied gradient");
+  const Tensor mine = tied_->gradient.clone(rank_.pool);
+  stages_.send("tied gradients", mine, other);
+  stages_.receive("tied gradients", theirs, other);
+  ops::add(theirs, tied_->gradient);  // a + b and b + a have the same bits
+}
+
+StepLayout Pipeline::over_stages(StepLayout layout) {
+  if (stages_.size() == 1) return layout;
+  const auto sum = layout.sum_gradients;
+  layout.sum_gradients = [this, sum](GradientSum kind, const std::vector<Parameter*>& parameters, int64_t count,
+                                     const std::function<double(int64_t)>& run) {
+    const double loss =
+        sum ? sum(kind, parameters, count, run) : sum_gradients(kind, parameters, count, run, rank_.pool);
+    join_tied_gradients();
+    return stages_.all_reduce_sum("sum loss", stage_.has_head() ? loss : 0.0);
+  };
+  const auto squares = layout.squares;
+  layout.squares = [this, squares](const std::vector<Parameter*>& parameters) {
+    std::vector<Parameter*> counted;
+    for (Parameter* parameter : parameters) {
+      if (!is_copy(*parameter)) counted.push_back(parameter);
+    }
+    const double mine = squares && !tied_ ? squares(counted) : gradient_squares(counted);
+    return stages_.all_reduce_sum("gradient norm", mine);
+  };
+  layout.idle = [this] { next(); };
+  layout.sum_counts = layout.sum_counts ? layout.sum_counts : [](Tensor&) {};
+  return layout;
+}
+
+double Pipeline::measured_bubble() const { return spent_ > 0 ? waited_ / spent_ : 0; }
+
+double Pipeline::bubble_predicted(int64_t microbatches) const {
+  return predicted_bubble(options_.schedule, stages_.size(), microbatches,
+                          options_.in_flight > 0 ? options_.in_flight : microbatches);
+}
+
+}  // namespace nibble

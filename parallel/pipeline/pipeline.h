@@ -1,0 +1,70 @@
+#pragma once
+// A model whose layers lie on several ranks: microbatches go up through the stages and their gradients come back down.
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "nibble/core/models/decoder.h"
+#include "nibble/core/train/train_step.h"
+#include "nibble/parallel/mesh.h"
+#include "nibble/parallel/pipeline/schedule.h"
+
+namespace nibble {
+
+struct PipelineOptions {
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  int64_t in_flight = 0;  ///< microbatches between forward and backward; 0: all of the step
+};
+
+/// This rank's stage. With one stage it calls the Decoder and nothing else.
+class Pipeline {
+ public:
+  /// Throws UsageError for a tied embedding that would be trained in two copies of which one is cut.
+  Pipeline(Decoder& stage, const PipelineOptions& options, const Mesh& mesh, RankContext& rank);
+  ~Pipeline();
+
+  /// The microbatches of this column in the step to come, of `count` that every column computes: those beyond are
+  /// `spare` once more, without a gradient. scale: of the gradients. step: as train_step makes it.
+  void begin_step(std::span<const Batch> microbatches, const Batch& spare, int64_t count, float scale,
+                  const StepContext& step);
+  /// Gives the loss sum of the next microbatch once its gradient is in the parameters: what train_step runs. Only the
+  /// last stage knows the loss, the others get 0.
+  double next();
+  /// The sum of the loss over a batch, on all stages; no gradients.
+  double loss_sum(const Batch& batch, const StepContext& step);
+
+  /// `layout` of the data axes, carried on over the stages: losses, gradients of a tied embedding, the gradient norm.
+  StepLayout over_stages(StepLayout layout);
+  /// Whether the parameter is this stage's copy of one that the first stage has.
+  bool is_copy(const Parameter& parameter) const;
+
+  /// Share of the time in steps so far that this rank waited for other stages.
+  double measured_bubble() const;
+  double bubble_predicted(int64_t microbatches) const;
+
+ private:
+  struct Slot;
+  void forward(int64_t microbatch);
+  void backward(int64_t microbatch);
+  void join_tied_gradients();
+  Tensor receive(const char* operation, int from, int64_t tokens);
+
+  Decoder& stage_;
+  PipelineOptions options_;
+  Communicator& stages_;
+  RankContext& rank_;
+  bool trainable_here_or_below_ = false, trainable_below_ = false;
+  Parameter* tied_ = nullptr;  // on the first and the last stage, when it is trained
+
+  std::vector<const Batch*> batches_;
+  int64_t own_ = 0;
+  float scale_ = 1;
+  std::unique_ptr<StepContext> step_;
+  std::vector<PipelineAction> actions_;
+  size_t done_ = 0;
+  std::vector<Slot> slots_;
+  double waited_ = 0, spent_ = 0;
+};
+
+}  // namespace nibble

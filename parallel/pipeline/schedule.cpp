@@ -1,0 +1,69 @@
+#include "nibble/parallel/pipeline/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "nibble/core/base/error.h"
+
+namespace nibble {
+
+std::string_view schedule_name(PipelineSchedule schedule) {
+  if (schedule == PipelineSchedule::naive) return "naive";
+  return schedule == PipelineSchedule::gpipe ? "gpipe" : "1f1b";
+}
+
+std::vector<PipelineAction> pipeline_actions(PipelineSchedule schedule, int stages, int stage, int64_t count,
+                                             int64_t in_flight) {
+  NIBBLE_CHECK(in_flight >= 1, "microbatches in flight");
+  if (schedule == PipelineSchedule::naive) in_flight = 1;
+  std::vector<PipelineAction> actions;
+  for (int64_t begin = 0; begin < count; begin += in_flight) {
+    const int64_t end = std::min(count, begin + in_flight);
+    const bool alternate = schedule == PipelineSchedule::one_f_one_b;
+    int64_t forward = begin, backward = begin;
+    const int64_t ahead = alternate ? std::min<int64_t>(end, begin + stages - 1 - stage) : end;
+    while (forward < ahead) actions.push_back({true, forward++});
+    while (backward < end) {
+      if (forward < end) actions.push_back({true, forward++});
+      actions.push_back({false, backward++});
+    }
+  }
+  return actions;
+}
+
+double predicted_bubble(PipelineSchedule schedule, int stages, int64_t count, int64_t in_flight) {
+  if (count == 0) return 0;
+  if (schedule == PipelineSchedule::naive) in_flight = 1;
+  double used = 0, slots = 0;  // one slot: a microbatch on a stage
+  for (int64_t begin = 0; begin < count; begin += in_flight) {
+    const double here = static_cast<double>(std::min(count - begin, in_flight));
+    used += here;
+    slots += here + stages - 1;
+  }
+  return 1 - used / slots;
+}
+
+std::vector<int64_t> place_layers(int64_t layers, int stages, double head_cost) {
+  NIBBLE_CHECK(stages >= 1 && layers >= stages, "every stage has a layer");
+  // The last stage gets so many layers that the larger of its time and the others' is smallest.
+  int64_t best_last = 1;
+  double best = std::numeric_limits<double>::infinity();
+  for (int64_t last = 1; last <= layers - (stages - 1); ++last) {
+    const int64_t rest = layers - last;
+    const double others = stages == 1 ? 0 : std::ceil(static_cast<double>(rest) / (stages - 1));
+    const double slowest = std::max(others, static_cast<double>(last) + head_cost);
+    if (slowest <= best) {
+      best = slowest;
+      best_last = last;
+    }
+    if (stages == 1) best_last = layers;
+  }
+  std::vector<int64_t> begins;
+  const int64_t rest = layers - best_last;
+  for (int s = 0; s < stages; ++s) begins.push_back(stages == 1 ? 0 : rest * s / (stages - 1));
+  begins.push_back(layers);
+  return begins;
+}
+
+}  // namespace nibble

@@ -1,0 +1,37 @@
+#pragma once
+// In which order a pipeline stage computes its microbatches, and which layers it has.
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace nibble {
+
+enum class PipelineSchedule : uint8_t {
+  naive,        ///< one microbatch at a time through all stages
+  gpipe,        ///< all forward passes, then all backward passes (Huang et al. 2019)
+  one_f_one_b,  ///< a backward pass as soon as there is one: fewer microbatches are kept (Narayanan et al. 2021)
+};
+
+/// "naive", "gpipe", "1f1b"
+std::string_view schedule_name(PipelineSchedule schedule);
+
+struct PipelineAction {
+  bool forward = true;
+  int64_t microbatch = 0;
+  bool operator==(const PipelineAction&) const = default;
+};
+
+/// What stage `stage` of `stages` does, in order, for `count` microbatches of which at most `in_flight` are between
+/// their first forward and their last backward pass. Backward passes come in the order of the microbatches.
+std::vector<PipelineAction> pipeline_actions(PipelineSchedule schedule, int stages, int stage, int64_t count,
+                                             int64_t in_flight);
+
+/// Share of the time a stage waits when all stages and passes take equally long.
+double predicted_bubble(PipelineSchedule schedule, int stages, int64_t count, int64_t in_flight);
+
+/// First layer of every stage and, at the end, `layers`: contiguous, the slowest stage as fast as possible when a layer
+/// takes 1 and the head head_cost. Every stage has a layer.
+std::vector<int64_t> place_layers(int64_t layers, int stages, double head_cost);
+
+}  // namespace nibble

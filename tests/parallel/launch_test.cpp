@@ -1,0 +1,164 @@
+// `nibble launch`: ranks as processes under mpirun; signals, lost ranks, exit codes, printed forms.
+
+#include "nibble/parallel/launch.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "nibble/core/base/error.h"
+#include "nibble/tests/assets.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+/// A small LoRA run with two copies, started by the program.
+struct Job {
+  test::TemporaryDirectory directory;
+  pid_t child = -1;
+
+  fs::path out() const { return directory / "out"; }
+  std::string errors() const { return test::read_bytes(directory / "stderr"); }
+  std::string adapter() const { return test::read_bytes(out() / "adapter" / "adapter_model.safetensors"); }
+
+  void write_recipe(const fs::path& base, int steps) {
+    std::string lines;
+    for (int i = 0; i < 12; ++i) {
+      json ids = json::array();
+      for (int t = 0; t < 24; ++t) ids.push_back(3 + (7 * i + t * t) % 500);
+      lines += json{{"input_ids", ids}, {"labels", ids}}.dump() + "\n";
+    }
+    test::write_bytes(directory / "data.jsonl", lines);
+    const json recipe = {
+        {"model", {{"path", base.string()}}},
+        {"adapter", {{"r", 4}, {"lora_dropout", 0.1}}},
+        {"data", {{"train", (directory / "data.jsonl").string()}, {"format", "tokens"}, {"pack", false}}},
+        {"train", {{"steps", steps}, {"accumulate", 2}, {"save_every", 20}, {"threads", 1}}},
+        {"optimizer", {{"lr", 1e-3}}},
+        {"output", {{"dir", out().string()}}}};
+    test::write_bytes(directory / "recipe.json", recipe.dump());
+  }
+
+  void start(std::vector<std::string> words) {
+    words.insert(words.begin(), NIBBLE_PROGRAM);
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    const std::string errors_path = (directory / "stderr").string();
+    child = fork();
+    if (child != 0) return;
+    dup2(open(errors_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), 2);
+    execv(arguments[0], arguments.data());
+    _exit(127);
+  }
+  void start_ranks(int ranks, const std::vector<std::string>& overrides) {
+    std::vector<std::string> words = {
+        "launch", "-n", std::to_string(ranks), "--threads", "1", "--", "train", (directory / "recipe.json").string()};
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    start(words);
+  }
+  int wait() {
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  void wait_for_lines(int64_t count) const {
+    for (int i = 0; i < 6000; ++i) {
+      const std::string text = test::read_bytes(out() / "metrics.jsonl");
+      if (std::count(text.begin(), text.end(), '\n') >= count) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+
+  /// Processes that run this job's recipe as ranks.
+  std::vector<pid_t> rank_processes() const {
+    std::vector<pid_t> found;
+    for (const auto& entry : fs::directory_iterator("/proc")) {
+      const std::string name = entry.path().filename().string();
+      if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+      const std::string words = test::read_bytes(entry.path() / "cmdline");
+      if (words.find(directory.path().string()) == std::string::npos || words.find("mpirun") == 0) continue;
+      if (words.find(std::string("launch") + '\0') == std::string::npos) found.push_back(std::stoi(name));
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+};
+
+TEST(Launch, TwoProcessesGiveTheBitsOfOneAlsoAfterASignalAndALostRank) {
+  NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
+  constexpr int kSteps = 80;
+  Job one;
+  one.write_recipe(base, kSteps);
+  one.start({"train", (one.directory / "recipe.json").string()});
+  ASSERT_EQ(one.wait(), 0) << one.errors();
+
+  Job two;
+  two.write_recipe(base, kSteps);
+  two.start_ranks(2, {"parallel.replicate=2"});
+  two.wait_for_lines(10);
+  kill(two.child, SIGTERM);
+  ASSERT_EQ(two.wait(), 75) << two.errors();
+  EXPECT_NE(two.errors().find("checkpoint saved"), std::string::npos) << two.errors();
+
+  two.start_ranks(2, {"parallel.replicate=2"});
+  two.wait_for_lines(40);
+  const std::vector<pid_t> ranks = two.rank_processes();
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(ranks.back(), SIGKILL);
+  ASSERT_EQ(two.wait(), 76) << two.errors();
+  EXPECT_NE(two.errors().find("was ended by signal 9"), std::string::npos) << two.errors();
+
+  two.start_ranks(2, {"parallel.replicate=2"});
+  ASSERT_EQ(two.wait(), 0) << two.errors();
+  EXPECT_TRUE(two.adapter() == one.adapter()) << "the adapters differ";
+}
+
+TEST(Launch, AnErrorOfAllRanksIsOneLine) {
+  NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
+  Job job;
+  job.write_recipe(base, 2);
+  job.start_ranks(2, {"parallel.replicate=3"});
+  EXPECT_EQ(job.wait(), 2);
+  const std::string errors = job.errors();
+  EXPECT_EQ(errors.find("error: "), errors.rfind("error: ")) << errors;
+  EXPECT_NE(errors.find("= 3, the job has 2 ranks"), std::string::npos) << errors;
+}
+
+TEST(Launch, PrintedFormsNameRanksThreadsAndRecipe) {
+  LaunchOptions options;
+  options.ranks = 4;
+  options.threads = 2;
+  options.hosts = "alpha:2,beta:2";
+  options.root = true;
+  options.program = "/usr/bin/nibble";
+  options.args = {"train", "my recipe.json", "parallel.shard=4"};
+  EXPECT_EQ(shell_line(mpirun_command(options, "Open MPI v4.1.4")),
+            "mpirun --allow-run-as-root --oversubscribe --bind-to none -n 4 --host alpha:2,beta:2 -x OMP_NUM_THREADS=2 "
+            "/usr/bin/nibble train 'my recipe.json' parallel.shard=4");
+  EXPECT_EQ(shell_line(mpirun_command(options, "MPICH")),
+            "mpirun -bind-to none -n 4 -hosts alpha:2,beta:2 -genv OMP_NUM_THREADS 2 /usr/bin/nibble train "
+            "'my recipe.json' parallel.shard=4");
+  EXPECT_NE(slurm_command(options).find("srun --mpi=pmix --ntasks=4 --cpus-per-task=2"), std::string::npos);
+  EXPECT_NE(kubernetes_job(options).find("      replicas: 4\n"), std::string::npos);
+}
+
+TEST(Launch, AmountsOfMemoryAreReadInPowersOf1024) {
+  EXPECT_EQ(parse_bytes("2GiB"), size_t{2} << 30);
+  EXPECT_EQ(parse_bytes("1.5m"), size_t{3} << 19);
+  EXPECT_EQ(parse_bytes("100"), 100u);
+  for (const char* bad : {"", "x", "-1G", "2 XB", "nan", "1e40"}) EXPECT_THROW(parse_bytes(bad), UsageError) << bad;
+}
+
+}  // namespace
+}  // namespace nibble
