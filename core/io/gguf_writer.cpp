@@ -120,7 +120,7 @@ GgufWriter::GgufWriter(const std::filesystem::path& path,
   }
   data_begin_ = aligned(header.bytes.size());
   header.bytes.resize(data_begin_, '\0');
-  file_.require_space(data_begin_ + offset);
+  file_.reserve(data_begin_ + offset);
   file_.write(header.bytes);
   if (offset > 0) file_.write_at(data_begin_ + offset - 1, std::array<std::byte, 1>{});  // padding reads as zeros
 }
