@@ -1,0 +1,174 @@
+"""Makes cases for check_peft.py: random small models, options of LoraConfig, eight AdamW steps by PEFT.
+
+    python tests/oracles/peft_options.py ASSETS OUT [NAME ...]
+    NIBBLE=build/release/bin/nibble ORACLE_PY=python python3 ../shared/checks/check_peft.py OUT
+
+Known not to hold: bias-all-gpt2 and bias-lora-gpt2 train the bias of keys, whose gradient is zero but for rounding; PEFT cannot read
+rank-overlap back itself (it sorts the patterns); Transformers 5 calls the head of GPT-NeoX lm_head, nibble by its file's name.
+"""
+import json, shutil, sys, zlib
+from pathlib import Path
+import numpy as np, torch, transformers
+from peft import LoraConfig, get_peft_model
+from safetensors import safe_open
+
+torch.set_num_threads(1)
+STEPS, ROWS, LENGTH = 8, 2, 32
+SMALL = dict(vocab_size=97, hidden_size=32, intermediate_size=56, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+             pad_token_id=None, bos_token_id=1, eos_token_id=2)
+CONFIGS = {
+    "untied": lambda: transformers.LlamaConfig(**SMALL, num_hidden_layers=12, tie_word_embeddings=False),
+    "tied": lambda: transformers.LlamaConfig(**SMALL, num_hidden_layers=12, tie_word_embeddings=True),
+    "gpt2": lambda: transformers.GPT2Config(vocab_size=97, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=2,
+                                            attn_pdrop=0, resid_pdrop=0, embd_pdrop=0),
+    "gemma2": lambda: transformers.Gemma2Config(**SMALL, num_hidden_layers=3, head_dim=8, sliding_window=16, attn_implementation="eager"),
+    "qwen2": lambda: transformers.Qwen2Config(**SMALL, num_hidden_layers=3, tie_word_embeddings=False),
+    "neox": lambda: transformers.GPTNeoXConfig(vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,
+                                               max_position_embeddings=64, bos_token_id=1, eos_token_id=2, attention_dropout=0, hidden_dropout=0),
+}
+QV = ["q_proj", "v_proj"]
+OF_GPT2 = dict(target_modules=["c_attn"], fan_in_fan_out=True)
+# name: (base, options[, {"scratch": trained from nibble's own start, "quantize": 4-bit type}])
+CASES = {
+    "embed-tied": ("tied", dict(target_modules=["q_proj", "embed_tokens"])),
+    "embed-untied-head": ("untied", dict(target_modules=["q_proj", "embed_tokens", "lm_head"])),
+    "embed-gemma2": ("gemma2", dict(r=3, lora_alpha=7, target_modules=["embed_tokens", "down_proj"])),
+    "embed-dora-tied": ("tied", dict(use_dora=True, target_modules=["v_proj", "embed_tokens"])),
+    "embed-gpt2": ("gpt2", dict(target_modules=["wte", "wpe", "c_attn"], fan_in_fan_out=True)),
+    "head-tied": ("tied", dict(target_modules=["q_proj", "lm_head"])),
+    "tokens-tied": ("tied", dict(target_modules=QV, trainable_token_indices=[5, 90, 3, 17])),
+    "tokens-untied": ("untied", dict(target_modules=QV, trainable_token_indices={"embed_tokens": [7, 11, 2], "lm_head": [9, 4]})),
+    "tokens-dict-tied": ("tied", dict(target_modules=QV, trainable_token_indices={"embed_tokens": [7, 11, 2], "lm_head": [7, 11, 2]})),
+    "tokens-gpt2": ("gpt2", dict(**OF_GPT2, trainable_token_indices=[7, 11, 2])),
+    "tokens-gemma2": ("gemma2", dict(target_modules=["q_proj"], trainable_token_indices=[7, 11, 2])),
+    "tokens-4bit": ("stories", dict(target_modules="all-linear", trainable_token_indices=[5, 90, 3, 17]), {"quantize": "nf4"}),
+    "pissa": ("stories", dict(target_modules=QV + ["down_proj"], init_lora_weights="pissa"), {"scratch": True}),
+    "pissa-rslora-gpt2": ("gpt2", dict(use_rslora=True, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True, init_lora_weights="pissa"), {"scratch": True}),
+    "pissa-dora": ("untied", dict(use_dora=True, target_modules=QV, init_lora_weights="pissa"), {"scratch": True}),
+    "olora": ("untied", dict(target_modules=["q_proj", "k_proj", "down_proj", "up_proj"], init_lora_weights="olora"), {"scratch": True}),
+    "loftq": ("stories", dict(target_modules=QV + ["down_proj"], init_lora_weights="loftq"), {"scratch": True, "quantize": "nf4"}),
+    "lora-bias": ("qwen2", dict(target_modules=QV, lora_bias=True)),
+    "bias-all": ("qwen2", dict(target_modules=QV, bias="all")),
+    "bias-all-gpt2": ("gpt2", dict(**OF_GPT2, bias="all")),
+    "bias-lora-gpt2": ("gpt2", dict(target_modules=["c_attn", "c_fc"], fan_in_fan_out=True, bias="lora_only", lora_bias=True)),
+    "dora-gpt2": ("gpt2", dict(use_dora=True, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True)),
+    "dora-4bit": ("stories", dict(use_dora=True, target_modules=QV), {"quantize": "nf4"}),
+    "dora-rslora-pattern": ("untied", dict(use_dora=True, use_rslora=True, target_modules="all-linear", alpha_pattern={r"layers\.\d+\.mlp\..*": 9},
+                                           rank_pattern={"layers.1.self_attn.q_proj": 2, "q_proj": 3, "mlp.*": 5})),
+    "rank-overlap": ("untied", dict(target_modules=["q_proj", "k_proj"], alpha_pattern={"k_proj": 1, "layers.2.self_attn.k_proj": 33},
+                                    rank_pattern={"1.self_attn.q_proj": 2, "a.*": 6, "q_proj": 3, "^model.layers.3.*": 7})),
+    "exclude-list": ("untied", dict(target_modules="all-linear", exclude_modules=["k_proj", "1.self_attn.q_proj"])),
+    "exclude-regex": ("untied", dict(target_modules=QV + ["up_proj"], exclude_modules=r".*layers\.(1|11)\..*")),
+    "target-regex": ("untied", dict(target_modules=r".*\.(2|3|11)\..*(q|v)_proj")),
+    "suffix": ("untied", dict(target_modules=["1.self_attn.q_proj", "model.layers.2.mlp.up_proj", "layers.3.mlp.down_proj"])),
+    "layers-pattern": ("untied", dict(target_modules=QV, layers_to_transform=[1, 11], layers_pattern="layers")),
+    "layers-one": ("untied", dict(target_modules=QV, layers_to_transform=3)),
+    "layers-pattern-gpt2": ("gpt2", dict(**OF_GPT2, layers_to_transform=[0, 2], layers_pattern=["h", "foo"])),
+    "save-norm": ("untied", dict(target_modules=QV, modules_to_save=["norm"])),
+    "save-mlp": ("untied", dict(target_modules=QV + ["up_proj"], modules_to_save=["3.mlp"])),
+    "save-embed-tied": ("tied", dict(target_modules=QV, modules_to_save=["embed_tokens"])),
+    "save-both-tied": ("tied", dict(target_modules=QV, modules_to_save=["embed_tokens", "lm_head"])),
+    "save-head-neox": ("neox", dict(target_modules=["query_key_value"], modules_to_save=["embed_out"])),
+    "save-head-4bit": ("stories", dict(target_modules=QV, modules_to_save=["lm_head"]), {"quantize": "nf4"}),
+    "gpt2-save-head": ("gpt2", dict(**OF_GPT2, modules_to_save=["lm_head", "ln_f"])),
+    "gpt2-no-fan-flag": ("gpt2", dict(target_modules=["c_attn", "c_proj"])),
+    "defaults-neox": ("neox", dict()),
+}
+
+
+def base_directory(name, assets, out):
+    if name == "stories":
+        return (assets / "stories260K-hf").resolve()
+    path = out / "bases" / name
+    if not (path / "config.json").exists():
+        torch.manual_seed(7)
+        model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name](), dtype=torch.float32)
+        for parameter in model.parameters():
+            parameter.data.normal_(0, 0.08) if parameter.ndim > 1 else parameter.data.add_(torch.randn_like(parameter) * 0.1)
+        model.save_pretrained(path)
+    return path
+
+
+def load(base, quantize=None):
+    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    if quantize:
+        from bitsandbytes import functional
+        for module in model.modules():
+            if isinstance(module, torch.nn.Linear) and module is not model.get_output_embeddings():
+                packed = functional.quantize_4bit(module.weight.data, blocksize=64, compress_statistics=False, quant_type=quantize)
+                module.weight.data = functional.dequantize_4bit(*packed)
+    return model
+
+
+def start_as_loftq(model, original):
+    """PEFT's own start needs CUDA; this is its arithmetic with one iteration."""
+    for name, module in model.named_modules():
+        if getattr(module, "lora_A", None):
+            lost = original.get_submodule(name.removeprefix("base_model.model.")).weight.data - module.base_layer.weight.data
+            u, s, v = torch.linalg.svd(lost, full_matrices=False)
+            r, root = module.r["default"], s[: module.r["default"]].sqrt()
+            module.lora_A["default"].weight.data, module.lora_B["default"].weight.data = root[:, None] * v[:r], u[:, :r] * root
+
+
+def make(name, assets, out):
+    base_name, given, *more = CASES[name]
+    options, how = {"r": 4, "lora_alpha": 8, **given}, more[0] if more else {}
+    base, case = base_directory(base_name, assets, out), out / name
+    shutil.rmtree(case, ignore_errors=True)
+    case.mkdir(parents=True)
+    torch.manual_seed(zlib.crc32(name.encode()))
+    random = np.random.default_rng(zlib.crc32(name.encode()))
+    loftq = options.get("init_lora_weights") == "loftq"
+    model = get_peft_model(load(base, how.get("quantize")), LoraConfig(task_type="CAUSAL_LM", **{**options, **({"init_lora_weights": True} if loftq else {})}))
+    if loftq:
+        start_as_loftq(model, load(base))
+    trivial = ("lora_B", "lora_embedding_A", "magnitude", "trainable_tokens", "modules_to_save")
+    for parameter_name, parameter in model.named_parameters():
+        if not how.get("scratch") and parameter.requires_grad and (parameter_name.endswith(".bias") or any(t in parameter_name for t in trivial)):
+            parameter.data.add_(torch.randn_like(parameter) * 0.05)
+    model.save_pretrained(case / "init")
+    vocabulary = model.config.vocab_size
+    ids = random.integers(3, vocabulary, size=(STEPS * ROWS, LENGTH))
+    labels = np.where(random.random(ids.shape) < 0.7, ids, -100)
+    (case / "data.jsonl").write_text("".join(json.dumps({"input_ids": i.tolist(), "labels": l.tolist()}) + "\n" for i, l in zip(ids, labels)))
+    probe = random.integers(3, vocabulary, size=(2, 16)).astype(np.int64)
+    np.save(case / "ids.npy", probe)
+
+    def save_logits(file):
+        with torch.no_grad():
+            np.save(case / file, model(torch.from_numpy(probe)).logits.numpy())
+
+    save_logits("logits_before.npy")
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer, losses = torch.optim.AdamW(trained, lr=5e-3, weight_decay=0.01), []
+    for step in range(STEPS):
+        rows = slice(ROWS * step, ROWS * step + ROWS)
+        logits = model(torch.from_numpy(ids[rows])).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, vocabulary), torch.from_numpy(labels[rows])[:, 1:].reshape(-1), ignore_index=-100)
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        for parameter in trained:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        optimizer.step()
+    model.save_pretrained(case / "after8")
+    save_logits("logits_after.npy")
+    shutil.copy(case / "logits_after.npy", case / "logits_merged.npy")
+    with safe_open(case / "after8/adapter_model.safetensors", "pt") as file:
+        optional = [key for key in file.keys() if ".base_layer.weight" in key]
+    adapter = {"type": "lora", **({} if how.get("scratch") else {"path": "init"}), **{k: v for k, v in options.items() if k != "fan_in_fan_out"}}
+    section = {"path": str(base), "compute_dtype": "f32", **({"quantize": how["quantize"], "double_quant": False} if "quantize" in how else {})}
+    tolerance = {"losses_rel": 1e-3, "adapter_change": 1e-2, "logits_abs": 1e-3, "trained_logits_abs": 5e-3}
+    (case / "case.json").write_text(json.dumps({
+        "name": name, "kind": "train", "lora_config": options, "losses": losses, "optional_keys": optional,
+        "nibble": {"variants": [{"model": section, "tolerance": tolerance}], "adapter": adapter,
+                   "data": {"train": "data.jsonl", "format": "tokens", "pack": False, "shuffle": False, "max_length": 64},
+                   "train": {"steps": STEPS, "microbatch_size": ROWS, "accumulate": 1, "max_grad_norm": 0, "log_every": 1},
+                   "optimizer": {"type": "adamw", "lr": 5e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01, "schedule": "constant"}}}, indent=1))
+
+
+if __name__ == "__main__":
+    assets, out = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    for name in sys.argv[3:] or CASES:
+        make(name, assets, out)
+        print("made", name, flush=True)
