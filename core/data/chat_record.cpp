@@ -81,6 +81,13 @@ bool read_weight(const Turn& turn, const std::string& role) {
   return true;
 }
 
+// The message as it is, without what only says how it is trained.
+std::string as_template_reads(const Json& message) {
+  Json rest = message;
+  for (const char* key : {"weight", "loss_weight"}) rest.erase(key);
+  return rest.dump();
+}
+
 ChatMessage read_message(const Turn& turn, bool share_gpt) {
   if (!turn.value.is_object()) turn.record.fail_type(turn.name, turn.value, "an object");
   ChatMessage message;
@@ -110,6 +117,7 @@ ChatMessage read_message(const Turn& turn, bool share_gpt) {
   if (turn.find("reasoning_content") != nullptr) message.reasoning = turn.text("reasoning_content");
   if (!calls.empty()) message.tool_calls = calls.dump();
   message.train = read_weight(turn, message.role);
+  if (!share_gpt) message.json = as_template_reads(turn.value);
   return message;
 }
 
