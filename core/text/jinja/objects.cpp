@@ -89,7 +89,7 @@ void Namespace::check_name(std::string_view name) {
 }
 
 std::string Namespace::print() const {
-  if (printing_) throw Failure("maximum recursion depth exceeded");
+  if (printing_) return "<Namespace {...}>";
   printing_ = true;
   std::string text;
   try {

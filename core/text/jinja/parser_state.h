@@ -19,7 +19,7 @@ class Parser {
 
  private:
   // Nesting of brackets, operators and statements; Python ends earlier.
-  static constexpr int kMaxNesting = 120;
+  static constexpr int kMaxNesting = 400;
   static constexpr int kMaxTreeDepth = 300;
 
   class Nested {

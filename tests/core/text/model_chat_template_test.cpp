@@ -40,7 +40,7 @@ TEST(ModelChatTemplate, TrainsWhatFollowsTheGenerationPromptWithTheEndOfTurn) {
   EXPECT_EQ(trained("llama-3-instruct.jinja"), (Texts{"Hello!<|eot_id|>", "Ciao<|eot_id|>"}));
   EXPECT_EQ(trained("zephyr-7b-beta.jinja"), (Texts{"Hello!</s>", "Ciao</s>"}));
   EXPECT_EQ(trained("phi-4.jinja"), (Texts{"Hello!<|im_end|>", "Ciao<|im_end|>"}));
-  EXPECT_EQ(trained("vicuna.jinja"), (Texts{" Hello!</s>", " Ciao</s>"}));
+  EXPECT_EQ(trained("vicuna.jinja"), (Texts{"Hello!</s>", "Ciao</s>"}));  // its prompt is no prefix: a line break
   // It shows empty thoughts with the last answer only, and none in the generation prompt.
   EXPECT_EQ(trained("qwen3.jinja"), (Texts{"Hello!<|im_end|>", "<think>\n\n</think>\n\nCiao<|im_end|>"}));
 }
