@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "nibble/core/text/jinja/failure.h"
 #include "nibble/core/text/jinja/filters.h"
 #include "nibble/core/text/jinja/interpreter.h"
 #include "nibble/core/text/jinja/operators.h"
@@ -30,6 +33,22 @@ bool holds(Comparison comparison, const Value& a, const Value& b) {
       return contains(b, a);
     default:
       return !contains(b, a);
+  }
+}
+
+// Jinja computes constant expressions when it compiles, where a slice of what has none is undefined; at run time it
+// leaves slices to Python, which raises.
+bool is_constant(const Expression& expression) {
+  switch (expression.kind) {
+    case ExpressionKind::name:
+    case ExpressionKind::attribute:
+    case ExpressionKind::call:
+    case ExpressionKind::filter:
+    case ExpressionKind::test:
+      return false;
+    default:
+      return std::all_of(expression.parts.begin(), expression.parts.end(),
+                         [](const ExpressionPtr& part) { return !part || is_constant(*part); });
   }
 }
 
@@ -160,7 +179,12 @@ Value Interpreter::evaluate_item(const Expression& expression, const ScopePtr& s
     if (index.parts[k]) bounds[k] = evaluate(*index.parts[k], scope);
   }
   std::optional<Value> part = slice(object, bounds[0], bounds[1], bounds[2]);
-  if (!part) return Value::undefined(object.type() + " object has no element slice");
+  if (!part && is_constant(expression)) return Value::undefined(object.type() + " object has no element slice");
+  if (!part) {
+    const bool bounds_are_wrong = object.is_text() || object.is_sequence();
+    throw Failure(bounds_are_wrong ? "slice indices must be integers or None or have an __index__ method"
+                                   : "'" + object.type() + "' object is not subscriptable");
+  }
   budget_.take(part->is_text()       ? part->as_text().size()
                : part->is_sequence() ? part->items().size() * sizeof(Value)
                                      : 0);

@@ -60,7 +60,8 @@ class PercentFormat {
       convert();
     }
     // Lists, dicts and objects with items may go unused: they could have been a mapping.
-    const bool mapping = arguments_.is(Kind::dict) || arguments_.is(Kind::list);
+    const bool mapping = arguments_.is(Kind::dict) || arguments_.is(Kind::list) || arguments_.is_undefined() ||
+                         (arguments_.is(Kind::object) && arguments_.as_object()->is_sequence());
     if (tuple_ ? used_ < arguments_.items().size() : used_ == 0 && !named_ && !mapping)
       throw Failure("not all arguments converted during string formatting");
     return std::move(text_);
@@ -215,7 +216,7 @@ class PercentFormat {
 
   static std::string character(const Value& value) {
     if (value.is_text() && count_code_points(value.as_text()) == 1) return value.as_text();
-    if (!value.is(Kind::integer)) throw Failure("%c requires int or char");
+    if (!value.is_index()) throw Failure("%c requires int or char");
     const int64_t code = value.as_integer().small().value_or(-1);
     if (code < 0 || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
       throw Failure("%c arg not in range(0x110000)");

@@ -84,8 +84,8 @@ bool Interpreter::call_test(const std::string& name, const Value& value, Argumen
 }
 
 Value Interpreter::attribute(const Value& object, std::string_view name) {
-  if (object.is_undefined()) throw Failure(object.undefined_message());
   if (std::optional<Value> found = python_attribute(object, name)) return std::move(*found);
+  if (object.is_undefined()) throw Failure(object.undefined_message());
   if (object.is(Kind::dict)) {
     if (const Value* found = object.as_dict().find(name)) return *found;
   }

@@ -89,6 +89,8 @@ class Interpreter {
   void assign(const Target& target, const Value& value, const ScopePtr& scope);
   void write(const Value& value);
   void write(std::string_view text);
+  /// What a filter or call block gives, which must be text.
+  void write_text(const Value& value);
   /// -1 where the template never says it.
   Name find_name(std::string_view name) const;
   static ScopePtr inside(const ScopePtr& scope) { return std::make_shared<Scope>(Scope{{}, scope}); }

@@ -51,6 +51,10 @@ std::optional<Value> Range::attribute(std::string_view name) {
 
 Value Range::element(size_t index) { return Value::integer(Integer(start_ + static_cast<int64_t>(index) * step_)); }
 
+Value Range::slice(int64_t start, int64_t stop, int64_t step) const {
+  return Value::object(std::make_shared<Range>(start_ + start * step_, start_ + stop * step_, step_ * step));
+}
+
 Next Range::iterate() {
   return [start = start_, step = step_, count = count_, k = size_t{0}](Value& next) mutable {
     if (k >= count) return false;

@@ -54,6 +54,8 @@ class Range final : public Object {
   Next iterate() override;
   bool is_sequence() const override { return true; }
   Value element(size_t index) override;
+  /// The range of the elements start, start + step, ... before stop (indices that Python's slices give).
+  Value slice(int64_t start, int64_t stop, int64_t step) const;
 
  private:
   int64_t start_, stop_, step_;

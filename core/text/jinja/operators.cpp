@@ -119,7 +119,7 @@ Value repeat(const Value& what, const Value& times, Budget& budget) {
 
 // Python's PySlice_AdjustIndices.
 struct Bounds {
-  int64_t start = 0, step = 1;
+  int64_t start = 0, stop = 0, step = 1;
   size_t count = 0;
 };
 
@@ -139,7 +139,7 @@ Bounds adjust(const Value& begin, const Value& end, const Value& step_value, siz
   };
   const int64_t start = place(begin, step < 0 ? length - 1 : 0);
   const int64_t stop = place(end, step < 0 ? -1 : length);
-  Bounds bounds{start, step, 0};
+  Bounds bounds{start, stop, step, 0};
   if (step > 0 && start < stop) bounds.count = static_cast<size_t>((stop - start - 1) / step + 1);
   if (step < 0 && stop < start) bounds.count = static_cast<size_t>((start - stop - 1) / -step + 1);
   return bounds;
@@ -201,6 +201,8 @@ bool contains(const Value& container, const Value& item) {
     default:
       break;
   }
+  if (const auto* view = container.object_as<DictView>(); view && view->part() == DictView::Part::keys)
+    return view->dict().find(item) != nullptr;
   if (!is_iterable(container)) throw Failure("argument of type '" + container.type() + "' is not iterable");
   const Next next = iterate(container);
   for (Value element; next(element);) {
@@ -238,20 +240,9 @@ std::optional<Value> slice(const Value& object, const Value& begin, const Value&
     const std::u32string points = code_points(text);
     return Value::text(to_utf8(picked(points, adjust(begin, end, step, points.size()))), object.is_markup());
   }
-  const bool ranged = object.is(Kind::object) && object.as_object()->is_sequence();
-  if (!object.is_sequence() && !ranged) return std::nullopt;
+  if (!object.is_sequence() && !object.object_as<Range>()) return std::nullopt;
   const Bounds bounds = adjust(begin, end, step, *length_of(object));
-  if (ranged) {
-    const auto at = [&](size_t k) {
-      return *object.as_object()
-                  ->element(static_cast<size_t>(bounds.start + static_cast<int64_t>(k) * bounds.step))
-                  .as_integer()
-                  .small();
-    };
-    if (bounds.count == 0) return Value::object(std::make_shared<Range>(0, 0, 1));
-    const int64_t stride = bounds.count > 1 ? at(1) - at(0) : 1;
-    return Value::object(std::make_shared<Range>(at(0), at(bounds.count - 1) + (stride > 0 ? 1 : -1), stride));
-  }
+  if (const auto* range = object.object_as<Range>()) return range->slice(bounds.start, bounds.stop, bounds.step);
   Items items;
   items.reserve(bounds.count);
   for (size_t k = 0; k < bounds.count; ++k)

@@ -48,6 +48,11 @@ void Interpreter::write(const Value& value) {
   write(std::string_view(autoescape_ ? escape_html(str(value)) : str(value)));
 }
 
+void Interpreter::write_text(const Value& value) {
+  if (!value.is_text()) throw Failure("sequence item 0: expected str instance, " + value.type() + " found");
+  write(std::string_view(value.as_text()));
+}
+
 Interpreter::Flow Interpreter::run_block(const Block& block, const ScopePtr& scope) {
   for (const Statement& statement : block) {
     const Flow flow = run_statement(statement, scope);
@@ -182,7 +187,7 @@ Interpreter::Flow Interpreter::run_filter_block(const Statement& statement, cons
   Capture capture(*this);
   const Flow flow = run_block(statement.blocks[0], body);
   const Value text = Value::text(capture.finish(), autoescape_);
-  if (flow == Flow::normal) write(evaluate_filter(*statement.expressions[0], body, &text));
+  if (flow == Flow::normal) write_text(evaluate_filter(*statement.expressions[0], body, &text));
   return flow;
 }
 
@@ -205,7 +210,7 @@ void Interpreter::run_call_block(const Statement& statement, const ScopePtr& sco
   const Value callee = evaluate(*syntax.parts[0], scope);
   Arguments arguments = evaluate_arguments(syntax.arguments, scope);
   arguments.named.emplace_back("caller", caller);
-  write(call(callee, std::move(arguments)));
+  write_text(call(callee, std::move(arguments)));
 }
 
 void Interpreter::run_generation(const Statement& statement, const ScopePtr& scope) {

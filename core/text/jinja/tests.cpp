@@ -63,8 +63,9 @@ bool is_escaped(const Value& v) { return v.is_markup(); }
 bool is_lower(const Value& v) { return is_in_case(str(v), true); }
 bool is_upper(const Value& v) { return is_in_case(str(v), false); }
 bool is_callable(const Value& v) { return v.is_undefined() || (v.is(Kind::object) && v.as_object()->callable()); }
-bool is_filter(const Value& v) { return v.is_text() && find_filter(v.as_text()); }
-bool is_test(const Value& v) { return v.is_text() && find_test(v.as_text()); }
+// Names are looked up in a dict: a value without hash is an error.
+bool is_filter(const Value& v) { return v.hash(), v.is_text() && find_filter(v.as_text()); }
+bool is_test(const Value& v) { return v.hash(), v.is_text() && find_test(v.as_text()); }
 
 bool is_sequence(const Value& v) {
   if (v.is(Kind::object)) return v.as_object()->is_sequence();

@@ -61,13 +61,13 @@ std::vector<std::string> wrap_text(std::string_view line, int64_t width, bool br
           if (hyphen != std::u32string::npos && hyphen > 0 && chunks[k].find_first_not_of(U'-') < hyphen)
             end = hyphen + 1;
         }
-        if (end > 0) current.push_back(chunks[k].substr(0, end));
+        current.push_back(chunks[k].substr(0, end));  // may be empty, and counts as the line's last blank then
         chunks[k].erase(0, end);
       } else if (current.empty()) {
         current.push_back(chunks[k++]);
       }
     }
-    if (!current.empty() && is_blank(current.back()[0])) current.pop_back();
+    if (!current.empty() && (current.back().empty() || is_blank(current.back()[0]))) current.pop_back();
     if (current.empty()) continue;
     std::string text;
     for (const std::u32string& chunk : current) text += to_utf8(chunk);
