@@ -11,7 +11,7 @@ namespace nibble::jinja {
 
 class Budget {
  public:
-  static constexpr uint64_t kSteps = 100'000'000;        ///< nodes of the template that are run
+  static constexpr uint64_t kSteps = 20'000'000;         ///< nodes of the template that are run
   static constexpr uint64_t kBytes = uint64_t{2} << 30;  ///< of all text and lists made on the way
   static constexpr std::chrono::seconds kTime{20};
   static constexpr size_t kLargest = size_t{256} << 20;   ///< one value

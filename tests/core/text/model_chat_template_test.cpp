@@ -51,7 +51,7 @@ TEST(ModelChatTemplate, FollowsGenerationMarks) {
   Conversation conversation = two_turns();
   const Texts all = answers(chat.render(conversation));
   ASSERT_EQ(all.size(), 2U);
-  EXPECT_TRUE(all[0].starts_with("Hello!<|im_end|>"));
+  EXPECT_EQ(all[0], "\nHello!<|im_end|>\n");  // as the template marks it
   conversation.messages[2].train = false;
   EXPECT_EQ(answers(chat.render(conversation)), Texts{all[1]});
 }
