@@ -2,7 +2,6 @@
 // What this machine can do at most, measured in the same process as the work that is held against it: only shares of
 // such peaks compare between machines and days.
 
-#include <immintrin.h>
 #include <time.h>
 
 #include <algorithm>
@@ -10,47 +9,11 @@
 #include <string_view>
 #include <vector>
 
-#include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/base/peak_flops.h"
 #include "nibble/core/tensor/dtype.h"
 
 namespace nibble::benchmarks {
-
-constexpr int64_t kPeakSteps = 1 << 20, kPeakSums = 24;
-
-// The empty assembly keeps the compiler from seeing through the loop.
-__attribute__((target("avx512f,avx512bf16"))) inline double flops_bf16() {
-  __m512 sums[kPeakSums];
-  __m512 x = _mm512_set1_ps(1.0f);
-  for (auto& sum : sums) sum = x;
-  for (int64_t i = 0; i < kPeakSteps; ++i) {
-#pragma GCC unroll 24
-    for (auto& sum : sums) asm volatile("vdpbf16ps %1, %1, %0" : "+v"(sum) : "v"(x));
-  }
-  return 2.0 * 32 * kPeakSums * kPeakSteps;
-}
-
-__attribute__((target("avx512f"))) inline double flops_f32() {
-  __m512 sums[kPeakSums];
-  __m512 x = _mm512_set1_ps(1.0f);
-  for (auto& sum : sums) sum = x;
-  for (int64_t i = 0; i < kPeakSteps; ++i) {
-#pragma GCC unroll 24
-    for (auto& sum : sums) asm volatile("vfmadd231ps %1, %1, %0" : "+v"(sum) : "v"(x));
-  }
-  return 2.0 * 16 * kPeakSums * kPeakSteps;
-}
-
-__attribute__((target("avx2,fma"))) inline double flops_avx2() {
-  __m256 sums[12];
-  __m256 x = _mm256_set1_ps(1.0f);
-  for (auto& sum : sums) sum = x;
-  for (int64_t i = 0; i < kPeakSteps; ++i) {
-#pragma GCC unroll 24
-    for (auto& sum : sums) asm volatile("vfmadd231ps %1, %1, %0" : "+v"(sum) : "v"(x));
-  }
-  return 2.0 * 8 * 12 * kPeakSteps;
-}
 
 /// Wall clock; on a machine with other work, NIBBLE_BENCHMARK_CLOCK=cpu with one thread still gives shares to go by.
 inline double seconds() {
@@ -62,15 +25,14 @@ inline double seconds() {
 
 /// Floating point operations per second of all threads in registers, the best of `attempts`.
 inline double measure_peak(DType dtype, int attempts) {
-  const auto loop = isa() >= Isa::avx512_bf16 && dtype == DType::bf16 ? flops_bf16
-                    : isa() >= Isa::avx512                            ? flops_f32
-                                                                      : flops_avx2;
   const int count = threads();
   double best = 0;
   for (int attempt = 0; attempt < attempts; ++attempt) {
     std::vector<double> flops(static_cast<size_t>(count));
     const double begin = seconds();
-    parallel_for(count, 1, [&](int64_t i, int64_t) { flops[static_cast<size_t>(i)] = loop(); });
+    parallel_for(count, 1, [&](int64_t i, int64_t) {
+      flops[static_cast<size_t>(i)] = run_flops_in_registers(dtype == DType::bf16);
+    });
     best = std::max(best, flops[0] * count / (seconds() - begin));
   }
   return best;

@@ -5,10 +5,12 @@
 #include <cstdio>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/model_flags.h"
 #include "nibble/cli/sampling_flags.h"
+#include "nibble/core/base/nearest.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/tokenizers.h"
 
@@ -22,43 +24,131 @@ struct Flags {
   std::string chat_template, system;
 };
 
-std::string answer(Decoder& decoder, const Tokenizer& tokenizer, const std::string& prompt, const Flags& flags,
-                   const StepContext& step) {
-  StreamDecoder stream(tokenizer);
+constexpr const char* kHelp =
+    "/adapter on|off  answer with the adapter or without it\n"
+    "/again           forget the last answer and answer again\n"
+    "/reset           forget the conversation\n"
+    "/system TEXT     forget the conversation and start with this system message\n"
+    "/quit            end (an empty line or Ctrl-D as well)\n";
+
+/// A conversation, and the model that answers: with the adapter, or the base alone. The base is opened the first time
+/// it is asked for; its weights are mapped files, so the two share memory unless --quantize made new ones.
+class Chat {
+ public:
+  explicit Chat(Flags flags)
+      : flags_(std::move(flags)),
+        tokenizer_(load_tokenizer(flags_.model.base.path)),
+        template_(open_chat_template(flags_.chat_template, *tokenizer_)),
+        rank_(flags_.model.threads),
+        adapter_on_(!flags_.model.adapter.empty()) {
+    model();
+    reset();
+  }
+
+  /// False when the conversation is over.
+  bool take(const std::string& line);
+
+ private:
+  Decoder& model();
+  void reset();
+  void answer();
+  bool command(const std::string& line);
+  void switch_adapter(const std::string& state);
+
+  Flags flags_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ChatTemplate> template_;
+  LocalRank rank_;
+  bool adapter_on_;
+  std::optional<Decoder> adapted_, base_;
+  Conversation conversation_;
+};
+
+Decoder& Chat::model() {
+  std::optional<Decoder>& wanted = adapter_on_ ? adapted_ : base_;
+  if (!wanted) {
+    wanted.emplace(
+        open_model(flags_.model.base, adapter_on_ ? flags_.model.adapter : "", Train::nothing, rank_.context()));
+    flags_.options.stop_ids = wanted->config().eos_ids;
+    if (tokenizer_->eos_id()) flags_.options.stop_ids.push_back(*tokenizer_->eos_id());
+  }
+  return *wanted;
+}
+
+void Chat::reset() {
+  conversation_ = {};
+  if (!flags_.system.empty()) conversation_.messages.push_back({.role = "system", .content = flags_.system});
+}
+
+void Chat::answer() {
+  const StepContext step{.rank = rank_.context(), .compute_dtype = compute_dtype_of(flags_.model.compute_dtype)};
+  const std::string prompt = template_->render(conversation_, true).text;
+  StreamDecoder stream(*tokenizer_);
   std::string text;
   const auto say = [&](const std::string& piece) {
     text += piece;
     std::fputs(piece.c_str(), stdout);
     return std::fflush(stdout) == 0;
   };
-  generate(decoder, tokenizer.encode(prompt, false), flags.options, step,
+  generate(model(), tokenizer_->encode(prompt, false), flags_.options, step,
            [&](int32_t id) { return say(stream.push(id)); });
   say(stream.finish());
   std::puts("");
-  return text;
+  conversation_.messages.push_back({.role = "assistant", .content = text});
 }
 
-void run(Flags flags) {
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(flags.model.base.path);
-  const std::unique_ptr<ChatTemplate> chat = open_chat_template(flags.chat_template, *tokenizer);
-  LocalRank rank(flags.model.threads);
-  Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
-  const StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
-  flags.options.stop_ids = decoder.config().eos_ids;
-  if (tokenizer->eos_id()) flags.options.stop_ids.push_back(*tokenizer->eos_id());
-
-  const bool terminal = isatty(STDIN_FILENO) == 1;
-  if (terminal) std::fputs("An empty line or Ctrl-D ends the conversation.\n", stderr);
-  Conversation conversation;
-  if (!flags.system.empty()) conversation.messages.push_back({.role = "system", .content = flags.system});
-  for (std::string line;;) {
-    if (terminal) std::fputs("> ", stderr);
-    if (!std::getline(std::cin, line) || line.empty()) return;
-    conversation.messages.push_back({.role = "user", .content = line});
-    const std::string prompt = chat->render(conversation, true).text;
-    const std::string reply = answer(decoder, *tokenizer, prompt, flags, step);
-    conversation.messages.push_back({.role = "assistant", .content = reply});
+void Chat::switch_adapter(const std::string& state) {
+  if (flags_.model.adapter.empty()) {
+    std::fputs("there is no adapter: start with --adapter DIR\n", stderr);
+    return;
   }
+  if (state == "on" || state == "off") adapter_on_ = state == "on";
+  if (state.empty()) adapter_on_ = !adapter_on_;
+  std::fprintf(stderr, "the adapter is %s\n", adapter_on_ ? "on" : "off");
+}
+
+bool Chat::command(const std::string& line) {
+  const size_t space = line.find(' ');
+  const std::string name = line.substr(0, space);
+  const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
+  if (name == "/quit") return false;
+  if (name == "/adapter") {
+    switch_adapter(rest);
+  } else if (name == "/reset") {
+    reset();
+  } else if (name == "/system") {
+    flags_.system = rest;
+    reset();
+  } else if (name == "/again") {
+    auto& messages = conversation_.messages;
+    if (!messages.empty() && messages.back().role == "assistant") messages.pop_back();
+    if (!messages.empty() && messages.back().role == "user") answer();
+  } else {
+    const std::string meant = nearest(name, {"/adapter", "/again", "/reset", "/system", "/quit", "/help"});
+    if (name != "/help")
+      std::fprintf(stderr, "%s is no command%s\n", name.c_str(),
+                   meant.empty() ? "" : ("; did you mean " + meant + "?").c_str());
+    std::fputs(kHelp, stderr);
+  }
+  return true;
+}
+
+bool Chat::take(const std::string& line) {
+  if (line.empty()) return false;
+  if (line.starts_with('/')) return command(line);
+  conversation_.messages.push_back({.role = "user", .content = line});
+  answer();
+  return true;
+}
+
+void run(const Flags& flags) {
+  Chat chat(flags);
+  const bool terminal = isatty(STDIN_FILENO) == 1;
+  if (terminal) std::fputs("An empty line ends the conversation, /help lists commands.\n", stderr);
+  std::string line;
+  do {
+    if (terminal) std::fputs("> ", stderr);
+  } while (std::getline(std::cin, line) && chat.take(line));
 }
 
 }  // namespace
@@ -70,7 +160,9 @@ void add_chat_command(Command& nibble) {
   command.option("--template", flags->chat_template, "Built-in chat template: chatml, llama3, alpaca, ...");
   command.option("--system", flags->system, "System message");
   add_sampling_flags(command, flags->options);
-  command.footer("Example: nibble chat --model llama-mine --template llama3");
+  command.footer(
+      "Lines that begin with / are commands: /adapter off answers with the base alone, /help lists them.\n"
+      "Example: nibble chat --model llama --adapter runs/mine/adapter --template llama3");
   command.run([flags] { run(*flags); });
 }
 

@@ -23,5 +23,10 @@ void add_tokenizer_command(Command& nibble);
 void add_init_command(Command& nibble);
 void add_inspect_command(Command& nibble);
 void add_recipes_command(Command& nibble);
+void add_report_command(Command& nibble);
+void add_compare_command(Command& nibble);
+void add_sweep_command(Command& nibble);
+void add_doctor_command(Command& nibble);
+void add_sagemaker_command(Command& nibble);
 
 }  // namespace nibble::cli

@@ -1,4 +1,4 @@
-// nibble eval: loss, perplexity and exact match of a model on a file.
+// nibble eval: loss, perplexity and exact match of a model on a file, accuracy on questions with choices.
 
 #include <cstdio>
 #include <memory>
@@ -8,6 +8,7 @@
 #include "nibble/cli/model_flags.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/evaluate_model.h"
+#include "nibble/recipes/multiple_choice.h"
 #include "nibble/recipes/tokenizers.h"
 
 namespace nibble::cli {
@@ -42,7 +43,28 @@ void print(const Evaluation& loss, const ExactMatch& match, const Flags& flags) 
   }
 }
 
+void run_choices(const Flags& flags) {
+  std::vector<ChoiceQuestion> questions;
+  for (const std::string& file : flags.files) {
+    for (ChoiceQuestion& question : read_choice_questions(file)) questions.push_back(std::move(question));
+  }
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(flags.model.base.path);
+  LocalRank rank(flags.model.threads);
+  Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
+  const StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
+  const ChoiceAccuracy found = multiple_choice(decoder, *tokenizer, questions, flags.limit, step);
+  if (flags.json) {
+    const nlohmann::ordered_json said = {
+        {"accuracy", found.share()}, {"accuracy_normalized", found.share_normalized()}, {"asked", found.asked}};
+    std::printf("%s\n", said.dump().c_str());
+    return;
+  }
+  std::printf("accuracy %.1f%% (%lld of %lld), %.1f%% by likelihood per byte\n", 100 * found.share(),
+              static_cast<long long>(found.right), static_cast<long long>(found.asked), 100 * found.share_normalized());
+}
+
 void run(Flags flags) {
+  if (flags.format == "choices") return run_choices(flags);
   for (const std::string& file : flags.files) flags.data.train.push_back({file, 1.0});
   flags.data.format = parse_data_format(flags.format);
   flags.data.truncate = parse_truncate(flags.truncate);
@@ -63,16 +85,20 @@ void run(Flags flags) {
 
 void add_eval_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
-  Command command = nibble.subcommand("eval", "Loss and perplexity on a file, exact match of answers");
+  Command command =
+      nibble.subcommand("eval", "Loss and perplexity on a file, exact match of answers, accuracy on choices");
   add_model_flags(command, flags->model);
   command.option("--data", flags->files, "File, directory or glob; may be given several times").required();
-  command.option("--format", flags->format, "auto, alpaca, chat, completion, text or tokens").shows_default();
+  command
+      .option("--format", flags->format,
+              "auto, alpaca, chat, completion, text, tokens, or choices: questions with choices and an answer")
+      .shows_default();
   command.option("--template", flags->data.chat_template, "Built-in chat template");
   command.option("--max-length", flags->data.max_length, "Tokens of a sequence").shows_default();
   command.option("--truncate", flags->truncate, "What happens to longer samples: cut, drop or error").shows_default();
   command.flag("--train-on-prompt", flags->data.train_on_prompt, "Count the prompt's tokens as well");
   command.flag("--exact-match", flags->exact_match, "Also answer each prompt greedily and compare");
-  command.option("--limit", flags->limit, "Prompts to answer at most (0: all)").at_least(0);
+  command.option("--limit", flags->limit, "Prompts or questions to answer at most (0: all)").at_least(0);
   command.flag("--json", flags->json, "One JSON object on stdout");
   command.footer("Example: nibble eval --model llama --adapter runs/mine/adapter --data heldout.jsonl");
   command.run([flags] { run(*flags); });

@@ -8,6 +8,7 @@
 #include <new>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/manual.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/nearest.h"
 #include "nibble/core/tensor/map_fault.h"
@@ -82,6 +83,12 @@ int main(int argc, char** argv) {
   add_init_command(program);
   add_inspect_command(program);
   add_recipes_command(program);
+  add_report_command(program);
+  add_compare_command(program);
+  add_sweep_command(program);
+  add_doctor_command(program);
+  add_sagemaker_command(program);
+  add_manual_commands(app);
 
   try {
     app.parse(argc, argv);

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -25,8 +26,18 @@ void print_json(const DryRun& found) {
   for (const SamplePreview& sample : found.previews) {
     samples.push_back({{"ids", sample.ids}, {"tokens", sample.texts}, {"trained", sample.trained}});
   }
-  const nlohmann::ordered_json said = {
-      {"samples", samples}, {"tokens", found.report.tokens}, {"trained_tokens", found.report.trained_tokens}};
+  const DatasetReport& report = found.report;
+  const nlohmann::ordered_json said = {{"samples", samples},
+                                       {"tokens", report.tokens},
+                                       {"trained_tokens", report.trained_tokens},
+                                       {"trained_share", report.trained_share()},
+                                       {"longest", report.longest},
+                                       {"truncated", report.truncated},
+                                       {"truncated_tokens", report.truncated_tokens},
+                                       {"dropped_long", report.dropped_long},
+                                       {"dropped_untrained", report.dropped_untrained},
+                                       {"duplicate_bos", report.duplicate_bos},
+                                       {"samples_without_end", found.samples_without_end}};
   std::printf("%s\n", said.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
@@ -49,12 +60,32 @@ void print_sample(const SamplePreview& sample, bool color) {
 }
 
 void print_lengths(const DatasetReport& report) {
+  constexpr int64_t kWidth = 40;
+  const int64_t most = std::max<int64_t>(1, *std::max_element(report.lengths.begin(), report.lengths.end()));
   for (size_t i = 0; i < report.lengths.size(); ++i) {
     if (report.lengths[i] == 0) continue;
-    const int width = static_cast<int>(40 * report.lengths[i] / std::max<int64_t>(1, report.samples));
+    const size_t width = static_cast<size_t>(std::max<int64_t>(1, kWidth * report.lengths[i] / most));
     std::printf("%8zu..%-8zu %8lld %s\n", size_t{1} << i, (size_t{2} << i) - 1,
-                static_cast<long long>(report.lengths[i]), std::string(static_cast<size_t>(width), '#').c_str());
+                static_cast<long long>(report.lengths[i]), std::string(width, '#').c_str());
   }
+}
+
+// What becomes of the data under this recipe.
+void print_summary(const DryRun& found) {
+  const DatasetReport& report = found.report;
+  const auto number = [](int64_t value) { return static_cast<long long>(value); };
+  std::printf("--- data\n%lld samples, %lld tokens, %.1f%% of them trained; the longest sample has %lld tokens\n",
+              number(report.samples), number(report.tokens), 100 * report.trained_share(), number(report.longest));
+  if (report.truncated > 0) {
+    std::printf("cut to data.max_length: %lld samples lose %lld tokens at their end\n", number(report.truncated),
+                number(report.truncated_tokens));
+  }
+  if (report.dropped_long > 0) std::printf("dropped as too long: %lld samples\n", number(report.dropped_long));
+  if (report.dropped_untrained > 0) {
+    std::printf("dropped because no token is trained: %lld samples\n", number(report.dropped_untrained));
+  }
+  std::printf("%lld steps; the first has %lld tokens, %lld of them trained\n", number(found.total_steps),
+              number(found.first_step.tokens), number(found.first_step.label_tokens));
 }
 
 void run(const Flags& flags) {
@@ -70,6 +101,7 @@ void run(const Flags& flags) {
   }
   std::printf("--- lengths in tokens\n");
   print_lengths(found.report);
+  print_summary(found);
 }
 
 }  // namespace

@@ -3,9 +3,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
+
+#include "nibble/recipes/report/report.h"
 
 namespace nibble::cli {
 
@@ -30,23 +30,12 @@ size_t terminal_columns(std::FILE* stream) {
 
 }  // namespace
 
-std::string readable_bytes(int64_t bytes) {
-  const double mib = static_cast<double>(bytes) / (1 << 20);
-  return mib < 1024 ? format("%.0f MiB", mib) : format("%.2f GiB", mib / 1024);
-}
-
-std::string readable_seconds(double seconds) {
-  const long whole = std::lround(std::clamp(seconds, 0.0, 1e9));
-  if (whole < 60) return format("%lds", whole);
-  if (whole < 3600) return format("%ldm %02lds", whole / 60, whole % 60);
-  return format("%ldh %02ldm", whole / 3600, whole / 60 % 60);
-}
-
 std::string progress_line(const StepReport& report, const Progress& progress) {
   std::string line =
       format("step %lld/%lld  loss %.4f (%.4f)  lr %.2e  norm %.3g  %.0f tok/s  ", static_cast<long long>(report.step),
              static_cast<long long>(report.total_steps), report.loss, progress.smoothed_loss(), report.lr,
              report.grad_norm, progress.tokens_per_second());
+  if (progress.share_of_peak() > 0) line += format("(%.0f%% of peak)  ", 100 * progress.share_of_peak());
   line += readable_bytes(report.peak_memory_bytes);
   if (report.step < report.total_steps) line += "  left " + readable_seconds(progress.seconds_left());
   return line;
@@ -64,6 +53,7 @@ Observer ProgressPrinter::observer() {
   observer.on_start = [this](int64_t done, int64_t total) { start(done, total); };
   observer.on_step = [this](const StepReport& report) { step(report); };
   observer.on_evaluation = [this](const EvaluationReport& report) { evaluation(report); };
+  observer.on_sample = [this](const SampleReport& report) { sample(report); };
   observer.on_checkpoint = [this](int64_t, const std::string& path) { print_line("saved " + path); };
   observer.on_message = [this](const std::string& line) { print_line(line); };
   return observer;
@@ -100,6 +90,22 @@ void ProgressPrinter::evaluation(const EvaluationReport& report) {
   print_line(format("step %lld  evaluation loss %.4f  perplexity %.4g  %lld label tokens%s",
                     static_cast<long long>(report.step), report.loss, report.perplexity,
                     static_cast<long long>(report.label_tokens), report.best ? "  (best)" : ""));
+}
+
+// The end of the prompt and the answer, each on one line.
+void ProgressPrinter::sample(const SampleReport& report) {
+  constexpr size_t kPromptEnd = 60;
+  std::string prompt = report.prompt;
+  if (prompt.size() > kPromptEnd) {
+    size_t begin = prompt.size() - kPromptEnd;
+    while (begin < prompt.size() && (prompt[begin] & 0xc0) == 0x80) ++begin;  // not inside a character
+    prompt = "..." + prompt.substr(begin);
+  }
+  std::string line = "sample: " + prompt + " -> " + report.text;
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < 0x20) c = ' ';  // newlines, and what would steer the terminal
+  }
+  print_line(line);
 }
 
 void ProgressPrinter::print_line(const std::string& line) {

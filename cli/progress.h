@@ -9,13 +9,9 @@
 
 namespace nibble::cli {
 
-/// Where a run stands, as one line: step, loss, smoothed loss, lr, gradient norm, tokens/s, memory, time left.
+/// Where a run stands, as one line: step, loss, smoothed loss, lr, gradient norm, tokens/s, share of the peak, memory,
+/// time left.
 std::string progress_line(const StepReport& report, const Progress& progress);
-
-/// "1.50 GiB"; "850 MiB"
-std::string readable_bytes(int64_t bytes);
-/// "2h 05m", "3m 20s", "12s"
-std::string readable_seconds(double seconds);
 
 /// Prints to a stream that nothing else prints to meanwhile. A stream that cannot be written is ignored: a closed
 /// terminal does not stop a run.
@@ -34,6 +30,7 @@ class ProgressPrinter {
  private:
   void start(int64_t step, int64_t total_steps);
   void step(const StepReport& report);
+  void sample(const SampleReport& report);
   void evaluation(const EvaluationReport& report);
   void print_line(const std::string& line);
 

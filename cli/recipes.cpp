@@ -1,4 +1,4 @@
-// nibble recipes: the recipes that come with nibble.
+// nibble recipes: the recipes that come with nibble, the keys a recipe may have, and their schema for editors.
 
 #include <cstdio>
 #include <filesystem>
@@ -7,6 +7,8 @@
 #include "nibble/cli/commands.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
+#include "nibble/recipes/recipe.h"
+#include "nibble/recipes/recipe_reference.h"
 #include "nibble/recipes/shipped.h"
 
 namespace nibble::cli {
@@ -15,7 +17,7 @@ namespace {
 
 void list() {
   for (const ShippedRecipe& recipe : shipped_recipes()) {
-    std::printf("%-20s %s\n", std::string(recipe.name).c_str(), std::string(recipe.about).c_str());
+    std::printf("%-24s %s\n", std::string(recipe.name).c_str(), std::string(recipe.about).c_str());
   }
 }
 
@@ -25,14 +27,23 @@ void copy(const std::string& name, const std::string& to) {
   write_file_atomically(target, shipped_recipe(name).text);
 }
 
+void list_keys() {
+  for (const RecipeKey& key : recipe_keys()) {
+    const std::string value = key.default_value.empty() ? "" : " [" + key.default_value + "]";
+    std::printf("%-32s %s%s\n%-32s %s\n", key.name.c_str(), key.values.c_str(), value.c_str(), "", key.meaning.c_str());
+  }
+}
+
 }  // namespace
 
 void add_recipes_command(Command& nibble) {
   auto name = std::make_shared<std::string>();
   auto target = std::make_shared<std::string>();
-  Command command = nibble.subcommand("recipes", "The recipes that come with nibble: ls, cat, cp");
+  Command command = nibble.subcommand("recipes", "The recipes that come with nibble: ls, cat, cp; keys and schema");
   command.require_subcommand();
-  command.footer("Example: nibble recipes cp qlora my-qlora.json");
+  command.footer(
+      "Editors complete and check a recipe that has \"$schema\": \"recipe.schema.json\" (nibble recipes schema).\n"
+      "Example: nibble recipes cp llama-3.2-1b-qlora my-qlora.json");
   command.subcommand("ls", "List them").run(list);
   Command cat = command.subcommand("cat", "Print one");
   cat.option("name", *name, "Name as `recipes ls` prints it").required();
@@ -41,6 +52,13 @@ void add_recipes_command(Command& nibble) {
   cp.option("name", *name, "Name as `recipes ls` prints it").required();
   cp.option("target", *target, "File to write (NAME.json)");
   cp.run([name, target] { copy(*name, *target); });
+  command.subcommand("keys", "Every key with its values, default and meaning").run(list_keys);
+  command.subcommand("schema", "JSON Schema of a recipe, for editors").run([] {
+    std::fputs(recipe_schema().c_str(), stdout);
+  });
+  command.subcommand("reference", "The keys as Markdown (docs/recipe.md)").run([] {
+    std::fputs(recipe_reference().c_str(), stdout);
+  });
 }
 
 }  // namespace nibble::cli

@@ -15,6 +15,7 @@ namespace {
 struct Flags {
   std::string recipe;
   std::vector<std::string> overrides;
+  bool profile = false;
 };
 
 void run(const Flags& flags) {
@@ -24,7 +25,7 @@ void run(const Flags& flags) {
   ProgressPrinter printer(stderr);
   Observer observer = printer.observer();
   observer.stop_requested = [&] { return stop.requested(); };
-  train(recipe, rank.context(), observer);
+  flags.profile ? train_profiled(recipe, rank.context(), observer) : train(recipe, rank.context(), observer);
 }
 
 }  // namespace
@@ -34,6 +35,7 @@ void add_train_command(Command& nibble) {
   Command command = nibble.subcommand("train", "Run a recipe: fine-tune or pretrain");
   command.option("recipe", flags->recipe, "RECIPE.json").required();
   command.option("overrides", flags->overrides, "Recipe keys to change: train.steps=100 optimizer.lr=1e-4");
+  command.flag("--profile", flags->profile, "Measure where the time goes: a trace in output.dir/profile, a summary");
   command.footer(
       "Stopped by SIGTERM or Ctrl-C it finishes the step, saves and exits with 75; the same command goes on from "
       "there.\n"

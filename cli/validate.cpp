@@ -24,13 +24,20 @@ void run(const Flags& flags) {
   const DryRun found = dry_run(recipe, observer);
   if (flags.json) {
     const nlohmann::ordered_json said = {{"valid", true},
+                                         {"parameters", found.parameters},
+                                         {"adapted_modules", found.adapted_modules},
+                                         {"samples", found.report.samples},
+                                         {"trained_share", found.report.trained_share()},
                                          {"total_steps", found.total_steps},
                                          {"first_batch_tokens", found.first_step.tokens},
                                          {"first_batch_label_tokens", found.first_step.label_tokens}};
     std::printf("%s\n", said.dump().c_str());
     return;
   }
-  std::printf("valid: %lld steps, the first with %lld tokens, %lld of them trained\n",
+  std::printf("model: %lld parameters", static_cast<long long>(found.parameters));
+  if (found.adapted_modules > 0)
+    std::printf(", an adapter on %lld modules", static_cast<long long>(found.adapted_modules));
+  std::printf("\nvalid: %lld steps, the first with %lld tokens, %lld of them trained\n",
               static_cast<long long>(found.total_steps), static_cast<long long>(found.first_step.tokens),
               static_cast<long long>(found.first_step.label_tokens));
 }

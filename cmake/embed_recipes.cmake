@@ -2,7 +2,7 @@
 file(GLOB files ${DIR}/*.json)
 set(rows "")
 foreach(file ${files})
-  get_filename_component(name ${file} NAME_WE)
+  get_filename_component(name ${file} NAME_WLE)
   file(READ ${file} text)
   string(REGEX MATCH "^// ([^\n]*)" first "${text}")
   string(APPEND rows "    {\"${name}\", R\"recipe(${CMAKE_MATCH_1})recipe\", R\"recipe(${text})recipe\"},\n")

@@ -1,14 +1,60 @@
 #include "nibble/recipes/dry_run.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
+#include <set>
 
+#include "nibble/adapters/target_modules.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/atomic_file.h"
+#include "nibble/core/models/load.h"
 #include "nibble/recipes/open_model.h"
 #include "nibble/recipes/pretraining_tokenizer.h"
 #include "nibble/recipes/tokenizers.h"
 #include "nibble/recipes/training_data.h"
 
 namespace nibble {
+
+namespace {
+
+int64_t count_without_end(const Dataset& dataset, const DecoderConfig& config, const Encoder& encoder) {
+  constexpr int64_t kLooked = 1000;
+  std::set<int32_t> ends(config.eos_ids.begin(), config.eos_ids.end());
+  if (encoder.eos) ends.insert(*encoder.eos);
+  int64_t without = 0;
+  for (int64_t i = 0; i < std::min(kLooked, dataset.size()); ++i) {
+    if (!dataset.info(i).whole) continue;
+    const Sample sample = dataset.sample(i);
+    without += std::none_of(sample.labels.begin(), sample.labels.end(), [&](int32_t l) { return ends.contains(l); });
+  }
+  return without;
+}
+
+// Names and shapes only: what the adapter would sit on.
+void look_at_model(const Recipe& recipe, const DecoderConfig& config, const Observer& observer, DryRun& found) {
+  LocalRank rank;
+  Decoder model = plan_decoder(config, rank.context());
+  model.visit([&](const Parameter& parameter) { found.parameters += parameter.value.numel(); });
+  if (!recipe.adapter || !recipe.adapter->path.empty()) return;
+  std::vector<std::string> modules;
+  model.visit_linears([&](const Linear& linear) { modules.push_back(linear.name()); });
+  const TargetModules targets =
+      match_target_modules(modules, config.names.head, config.model_type, recipe.adapter->options);
+  found.adapted_modules = static_cast<int64_t>(targets.modules.size());
+  for (const std::string& entry : targets.unmatched_entries) {
+    observer.message("warning: adapter.target_modules: \"" + entry + "\" fits no module");
+  }
+}
+
+// The nearest directory that exists must take files.
+void try_output(const std::string& directory) {
+  std::filesystem::path place = std::filesystem::absolute(directory);
+  while (!std::filesystem::exists(place) && place.has_relative_path()) place = place.parent_path();
+  write_probe(place);
+}
+
+}  // namespace
 
 DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews) {
   const DecoderConfig config = model_config(recipe.model);
@@ -20,12 +66,19 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
   const TrainingData data(recipe, encoder, observer);
 
   DryRun found;
+  look_at_model(recipe, config, observer, found);
+  try_output(recipe.output.dir);
   found.total_steps = data.total_steps();
   found.first_step = data.train().info(1);
   const Dataset& dataset = data.train().dataset();
   found.report = dataset.report();
   for (int64_t i = 0; i < std::min(previews, dataset.size()); ++i)
     found.previews.push_back(dataset.preview(i, encoder));
+  found.samples_without_end = count_without_end(dataset, config, encoder);
+  if (found.samples_without_end > 0) {
+    observer.message("warning: " + std::to_string(found.samples_without_end) +
+                     " samples train no token that ends a text; a model trained on them does not learn to stop");
+  }
   return found;
 }
 

@@ -8,6 +8,7 @@
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/open_model.h"
 #include "nibble/recipes/recompute_policy.h"
+#include "nibble/recipes/run_facts.h"
 #include "nibble/recipes/tokenizers.h"
 #include "nibble/recipes/train.h"
 #include "nibble/recipes/training_data.h"
@@ -39,7 +40,8 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
     make_trainable(model, rank);
   }
   model.set_recompute(recompute_policy(recipe, config));
-  run_steps(run, model, data, recipe, rank);  // resumes where the checkpoint says
+  write_run_facts(run.dir(), recipe, model, data, rank.threads);
+  run_steps(run, model, data, recipe, tokenizer_path_of(recipe.model), rank);  // resumes where the checkpoint says
 
   if (adapter) {
     save_adapter(model, *adapter, run.dir() / "adapter", true);  // written, read back, compared
@@ -47,10 +49,6 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
     export_model(model, recipe.model.path, std::filesystem::is_directory(tokenizer) ? tokenizer : recipe.model.path,
                  run.dir() / "model", rank);
   }
-}
-
-void train(const Recipe& recipe, RankContext& rank, const Observer& observer) {
-  recipe.pretrains() ? pretrain(recipe, rank, observer) : finetune(recipe, rank, observer);
 }
 
 }  // namespace nibble

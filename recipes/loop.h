@@ -9,7 +9,9 @@
 namespace nibble {
 
 /// Trains `model` from where `run` stands to its end. Afterwards the parameters are those to export (the best ones with
-/// output.keep_best). Throws Interrupted when the observer asks to stop, NumericError for a loss that is not finite.
-void run_steps(Run& run, Decoder& model, const TrainingData& data, const Recipe& recipe, RankContext& rank);
+/// output.keep_best). tokenizer: where it lies, to show train.samples as text. Throws Interrupted when the observer
+/// asks to stop, NumericError for a loss that is not finite.
+void run_steps(Run& run, Decoder& model, const TrainingData& data, const Recipe& recipe, const std::string& tokenizer,
+               RankContext& rank);
 
 }  // namespace nibble

@@ -6,6 +6,7 @@
 #include "nibble/recipes/open_model.h"
 #include "nibble/recipes/pretraining_tokenizer.h"
 #include "nibble/recipes/recompute_policy.h"
+#include "nibble/recipes/run_facts.h"
 #include "nibble/recipes/tokenizers.h"
 #include "nibble/recipes/train.h"
 #include "nibble/recipes/training_data.h"
@@ -27,7 +28,8 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
   Decoder model = random_decoder(config, rank.seed, rank);
   make_trainable(model, rank);
   model.set_recompute(recompute_policy(recipe, config));
-  run_steps(run, model, data, recipe, rank);
+  write_run_facts(run.dir(), recipe, model, data, rank.threads);
+  run_steps(run, model, data, recipe, tokenizer.path(), rank);
   export_model(model, recipe.model.init, tokenizer.path(), run.dir() / "model", rank);
 }
 

@@ -55,6 +55,7 @@ struct TrainRecipe {
   int64_t log_every = 1;
   Interval eval_every;
   Interval save_every{0, 600};
+  int64_t samples = 0;     ///< prompts of the data that the model continues before, at evaluations and after
   int64_t early_stop = 0;  ///< evaluations without a new lowest loss; 0: never
 };
 

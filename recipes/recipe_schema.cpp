@@ -24,7 +24,7 @@ std::string recipe_schema() {
                {"title", "nibble recipe"},
                {"type", "object"},
                {"additionalProperties", false},
-               {"properties", Json::object()}};
+               {"properties", {{"$schema", {{"type", "string"}}}}}};
   for (const RecipeField& field : recipe_fields()) {
     const size_t dot = field.name.find('.');
     Json& section = root["properties"][field.name.substr(0, dot)];

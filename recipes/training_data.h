@@ -21,6 +21,7 @@ class TrainingData {
   TrainingData(const Recipe& recipe, const Encoder& encoder, const Observer& observer);
 
   const Batches& train() const { return *train_; }
+  const Batches& eval() const { return *eval_; }
   bool has_eval() const { return eval_.has_value(); }
   /// Steps of the whole run: train.steps, or train.epochs of the data.
   int64_t total_steps() const { return total_steps_; }

@@ -56,6 +56,12 @@ std::string metrics_line(const EvaluationReport& report) {
          field("seconds", report.seconds) + "}";
 }
 
+std::string sample_line(const SampleReport& report) {
+  const nlohmann::ordered_json line = {
+      {"step", report.step}, {"prompt", report.prompt}, {"expected", report.expected}, {"text", report.text}};
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 int64_t peak_memory_bytes() {
   std::ifstream status("/proc/self/status");
   int64_t kib = 0;

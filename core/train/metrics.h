@@ -16,6 +16,9 @@ std::string metrics_line(const StepReport& report);
 /// the wall time of the evaluation.
 std::string metrics_line(const EvaluationReport& report);
 
+/// A line of samples.jsonl: {"step":1,"prompt":...,"expected":...,"text":...}
+std::string sample_line(const SampleReport& report);
+
 /// Largest resident size of this process so far (VmHWM of /proc/self/status), 0 where the system does not say.
 int64_t peak_memory_bytes();
 

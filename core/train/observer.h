@@ -8,6 +8,8 @@
 
 namespace nibble {
 
+class Trace;
+
 /// One optimizer step, as in metrics.jsonl.
 struct StepReport {
   int64_t step = 0;         ///< from 1
@@ -20,6 +22,7 @@ struct StepReport {
   double tokens_per_second = 0;
   int64_t peak_memory_bytes = 0;  ///< largest resident size of the process so far
   double seconds = 0;             ///< wall time of this step
+  double share_of_peak = 0;       ///< arithmetic done over what the CPU could do in that time; 0: not known
 };
 
 /// One evaluation, after `step` updates.
@@ -33,18 +36,29 @@ struct EvaluationReport {
   bool best = false;  ///< lowest loss of the run so far
 };
 
+/// What the model says, after `step` updates, to a prompt of the data.
+struct SampleReport {
+  int64_t step = 0;
+  std::string prompt;
+  std::string expected;  ///< how the data goes on
+  std::string text;      ///< how the model goes on, greedily
+};
+
 /// Calls of a run, each optional. They are made on the thread that trains and may throw to end the run.
 struct Observer {
   /// How a run starts: updates already done (0: from the beginning), and how many there will be.
   std::function<void(int64_t step, int64_t total_steps)> on_start;
   std::function<void(const StepReport&)> on_step;
   std::function<void(const EvaluationReport&)> on_evaluation;
+  std::function<void(const SampleReport&)> on_sample;
   /// A checkpoint was published at `path`.
   std::function<void(int64_t step, const std::string& path)> on_checkpoint;
   /// Something a user should know: a fallback, a skipped step, what is being done now. One line without newline.
   std::function<void(const std::string&)> on_message;
   /// Asked after every step: whether to save a checkpoint and stop (a signal came).
   std::function<bool()> stop_requested;
+  /// Records where the time goes, if somebody asked for it.
+  Trace* trace = nullptr;
 
   void start(int64_t step, int64_t total_steps) const {
     if (on_start) on_start(step, total_steps);
@@ -54,6 +68,9 @@ struct Observer {
   }
   void evaluation(const EvaluationReport& report) const {
     if (on_evaluation) on_evaluation(report);
+  }
+  void sample(const SampleReport& report) const {
+    if (on_sample) on_sample(report);
   }
   void checkpoint(int64_t step, const std::string& path) const {
     if (on_checkpoint) on_checkpoint(step, path);

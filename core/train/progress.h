@@ -18,12 +18,14 @@ class Progress {
 
   double smoothed_loss() const;
   double tokens_per_second() const;
+  /// Of the arithmetic that the CPU could do; 0 when not known.
+  double share_of_peak() const;
   /// Seconds until the last step at the average seconds a step; 0 before the first.
   double seconds_left() const;
 
  private:
   double decay_;
-  double weight_ = 0, loss_ = 0, loss_tokens_ = 0, tokens_ = 0, seconds_ = 0;
+  double weight_ = 0, loss_ = 0, loss_tokens_ = 0, tokens_ = 0, seconds_ = 0, peak_seconds_ = 0;
   int64_t steps_left_ = 0;
 };
 

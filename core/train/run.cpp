@@ -4,8 +4,10 @@
 #include <vector>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/trace.h"
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/directory_lock.h"
+#include "nibble/core/train/event_file.h"
 #include "nibble/core/train/metrics.h"
 #include "nibble/core/train/run_directory.h"
 
@@ -23,6 +25,17 @@ bool is_due(const Interval& interval, int64_t step, Clock::time_point last) {
   return interval.seconds > 0 && seconds_since(last) >= interval.seconds;
 }
 
+std::vector<std::pair<std::string_view, double>> event_values(const StepReport& report) {
+  std::vector<std::pair<std::string_view, double>> values = {
+      {"train/loss", report.loss},
+      {"train/lr", report.lr},
+      {"train/grad_norm", report.grad_norm},
+      {"train/tokens_per_second", report.tokens_per_second},
+      {"train/peak_memory_bytes", static_cast<double>(report.peak_memory_bytes)}};
+  if (report.share_of_peak > 0) values.emplace_back("train/share_of_peak", report.share_of_peak);
+  return values;
+}
+
 std::vector<NamedTensor> values_of(const Optimizer& optimizer) {
   std::vector<NamedTensor> values;
   for (const Parameter* parameter : optimizer.parameters()) values.push_back({parameter->name, parameter->value});
@@ -37,6 +50,10 @@ struct Run::Impl {
   std::unique_ptr<DirectoryLock> lock;
   std::optional<fs::path> resumed_from;
   std::unique_ptr<MetricsFile> metrics;
+  std::unique_ptr<MetricsFile> samples;  // made with the first sample
+  std::unique_ptr<EventFile> events;
+  Work work;
+  double peak = 0;
   TrainingState state;
   int64_t step = 0;
   bool new_best = false;
@@ -50,6 +67,7 @@ struct Run::Impl {
 };
 
 void Run::Impl::save(Optimizer& optimizer) {
+  const TraceSpan span(observer.trace, Phase::io, "checkpoint");
   state.step = step;
   state.optimizer_updates = optimizer.updates();
   metrics->sync();
@@ -97,6 +115,7 @@ Run Run::open(const RunOptions& options, RankContext&, const Observer& observer)
   impl->step = impl->state.step;
   // metrics.jsonl before recipe.json: a directory with only a recipe.json is then not one of ours.
   impl->metrics = std::make_unique<MetricsFile>(options.dir / "metrics.jsonl", impl->step);
+  impl->events = std::make_unique<EventFile>(options.dir / "tensorboard", found ? impl->step + 1 : 0);
   write_file_atomically(options.dir / "recipe.json", options.recipe);
   return Run(std::move(impl));
 }
@@ -142,11 +161,33 @@ void Run::log(const StepResult& result, double lr) {
   report.seconds = seconds_since(run.step_start);
   report.tokens_per_second = static_cast<double>(result.tokens) / std::max(report.seconds, 1e-9);
   report.peak_memory_bytes = peak_memory_bytes();
+  if (run.peak > 0) {
+    const double done = run.work.per_token * static_cast<double>(result.tokens) +
+                        run.work.per_label_token * static_cast<double>(result.label_tokens);
+    report.share_of_peak = done / std::max(report.seconds, 1e-9) / run.peak;
+  }
+  if (run.observer.trace) run.observer.trace->count("loss", report.loss);
   if (run.step % run.options.log_every == 0 || run.step == run.options.total_steps) {
     run.metrics->append(metrics_line(report));
+    run.events->add_scalars(report.step, event_values(report));
   }
   run.observer.step(report);
   run.step_start = Clock::now();  // an evaluation may follow
+}
+
+Trace* Run::trace() const { return impl_->observer.trace; }
+
+void Run::set_work(const Work& work, double peak) {
+  impl_->work = work;
+  impl_->peak = peak;
+}
+
+void Run::log(const SampleReport& sample) {
+  Impl& run = *impl_;
+  if (!run.samples) run.samples = std::make_unique<MetricsFile>(run.options.dir / "samples.jsonl", run.step - 1);
+  run.samples->append(sample_line(sample));
+  run.events->add_text(sample.step, "samples", "**" + sample.prompt + "**\n\n" + sample.text);
+  run.observer.sample(sample);
 }
 
 bool Run::evaluation_due() const {
@@ -174,6 +215,9 @@ void Run::log(const Evaluation& evaluation) {
     ++run.state.evaluations_since_best;
   }
   run.metrics->append(metrics_line(report));
+  const std::pair<std::string_view, double> values[] = {{"eval/loss", report.loss},
+                                                        {"eval/perplexity", report.perplexity}};
+  run.events->add_scalars(report.step, values);
   run.last_evaluation = Clock::now();
   run.observer.evaluation(report);
 }

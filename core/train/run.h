@@ -14,6 +14,7 @@
 #include "nibble/core/train/observer.h"
 #include "nibble/core/train/optimizer.h"
 #include "nibble/core/train/train_step.h"
+#include "nibble/core/train/work.h"
 
 namespace nibble {
 
@@ -85,9 +86,19 @@ class Run {
   /// Writes the step's line to metrics.jsonl (every log_every steps, and the last) and tells the observer.
   void log(const StepResult& result, double lr);
 
+  /// The observer's, may be null.
+  Trace* trace() const;
+
+  /// What a step's share of the peak is reckoned from: the work of its tokens and what the CPU could do (floating point
+  /// operations per second, see peak_flops). Without it, shares are 0.
+  void set_work(const Work& work, double peak);
+
   bool evaluation_due() const;
   /// Writes the evaluation's line, updates best loss and early stop. Call before checkpoint_if_due.
   void log(const Evaluation& evaluation);
+
+  /// Writes the text to samples.jsonl and tells the observer.
+  void log(const SampleReport& sample);
 
   /// Saves when an interval has passed, at a new best (keep_best), and after the last step. When the observer asks to
   /// stop: saves and throws Interrupted.

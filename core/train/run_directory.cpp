@@ -132,7 +132,8 @@ void clear_for(const RunOptions& options, const std::optional<FoundCheckpoint>& 
   if (!start || !within(start->path, checkpoints)) {
     const Contents contents = look(options.dir);
     if (!contents.metrics && contents.checkpoints.empty()) return;  // what is there is not of a run
-    for (const char* name : {"checkpoints", "metrics.jsonl", "adapter", "model", "report.html", "tensorboard"}) {
+    for (const char* name : {"checkpoints", "metrics.jsonl", "adapter", "model", "report.html", "tensorboard",
+                             "samples.jsonl", "run.json", "profile"}) {
       std::error_code error;
       fs::remove_all(options.dir / name, error);
       if (error) throw IoError((options.dir / name).string(), "cannot be removed: " + error.message());

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/trace.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/data/batches.h"
 #include "nibble/core/models/decoder.h"
@@ -64,6 +65,7 @@ StepResult train_step(const LossAndGradients& loss_and_gradients, std::span<cons
       },
       rank.pool);
   result.loss = loss_sum * scale;
+  const TraceSpan span(options.trace, Phase::optimizer, "norm and update");
   result.grad_norm = gradient_norm(optimizer.parameters(), options.step);
   if (!std::isfinite(result.loss)) refuse_nonfinite("loss", "it is not finite", options.step);
 

@@ -15,6 +15,7 @@ namespace nibble {
 
 class Batches;
 class Decoder;
+class Trace;
 
 struct StepOptions {
   int64_t step = 1;          ///< number of this update, from 1; keys dropout
@@ -22,6 +23,7 @@ struct StepOptions {
   double max_grad_norm = 0;  ///< 0: no clipping
   GradientSum gradient_sum = GradientSum::tree;
   DType compute_dtype = DType::f32;
+  Trace* trace = nullptr;  ///< records the update, see trace.h
 };
 
 struct StepResult {

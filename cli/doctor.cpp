@@ -1,0 +1,51 @@
+// nibble doctor: what this machine is good for, and what to fix.
+
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "nibble/cli/commands.h"
+#include "nibble/recipes/doctor.h"
+
+namespace nibble::cli {
+
+namespace {
+
+struct Flags {
+  std::string directory = ".";
+  bool quick = false, json = false;
+};
+
+void run(const Flags& flags) {
+  const std::vector<Finding> findings = examine_machine(flags.directory, !flags.quick);
+  if (flags.json) {
+    nlohmann::ordered_json said = nlohmann::ordered_json::array();
+    for (const Finding& finding : findings) {
+      said.push_back({{"name", finding.name}, {"value", finding.value}, {"advice", finding.advice}});
+    }
+    std::printf("%s\n", nlohmann::ordered_json{{"findings", said}}.dump().c_str());
+    return;
+  }
+  int advised = 0;
+  for (const Finding& finding : findings) {
+    std::printf("%-14s %s\n", finding.name.c_str(), finding.value.c_str());
+    if (finding.advice.empty()) continue;
+    std::printf("%-14s -> %s\n", "", finding.advice.c_str());
+    ++advised;
+  }
+  std::printf(advised == 0 ? "nothing to fix\n" : "%d to look at\n", advised);
+}
+
+}  // namespace
+
+void add_doctor_command(Command& nibble) {
+  auto flags = std::make_shared<Flags>();
+  Command command = nibble.subcommand("doctor", "What this machine is good for, and what to fix before a long run");
+  command.option("--dir", flags->directory, "Where runs will be written").shows_default();
+  command.flag("--quick", flags->quick, "Measure nothing");
+  command.flag("--json", flags->json, "One JSON object on stdout");
+  command.footer("Example: nibble doctor --dir runs");
+  command.run([flags] { run(*flags); });
+}
+
+}  // namespace nibble::cli

@@ -1,0 +1,104 @@
+// nibble report and nibble compare: runs as pages to look at.
+
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "nibble/cli/commands.h"
+#include "nibble/cli/table.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/atomic_file.h"
+#include "nibble/recipes/report/report.h"
+
+namespace nibble::cli {
+
+namespace {
+
+struct ReportFlags {
+  std::string run, out, plots;
+};
+
+void report(const ReportFlags& flags) {
+  const RunLog log = read_run_log(flags.run);
+  const std::filesystem::path page =
+      flags.out.empty() ? std::filesystem::path(flags.run) / "report.html" : std::filesystem::path(flags.out);
+  write_file_atomically(page, report_page(log));
+  std::printf("%s\n", page.c_str());
+  if (flags.plots.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(flags.plots, error);
+  if (error) throw IoError(flags.plots, "cannot be made: " + error.message());
+  for (const NamedPlot& named : run_plots(log)) {
+    const std::filesystem::path stem = std::filesystem::path(flags.plots) / named.name;
+    write_file_atomically(stem.string() + ".svg", svg(named.plot));
+    write_file_atomically(stem.string() + ".png", png(named.plot));
+    std::printf("%s.svg\n%s.png\n", stem.c_str(), stem.c_str());
+  }
+}
+
+struct CompareFlags {
+  std::vector<std::string> runs;
+  std::string out;
+  bool json = false;
+};
+
+void print_json(const std::vector<RunLog>& logs) {
+  nlohmann::ordered_json runs = nlohmann::ordered_json::array(), differences = nlohmann::ordered_json::object();
+  for (const RunLog& log : logs) {
+    const RunSummary run = summarize(log);
+    nlohmann::ordered_json said = {{"run", log.directory.string()},
+                                   {"steps", run.steps},
+                                   {"tokens", run.tokens},
+                                   {"loss", run.loss},
+                                   {"tokens_per_second", run.tokens_per_second},
+                                   {"seconds", run.seconds},
+                                   {"peak_memory_bytes", run.peak_memory_bytes}};
+    if (run.best_step > 0) {
+      said["eval_loss"] = run.best_evaluation_loss;
+      said["perplexity"] = run.best_perplexity;
+      said["eval_step"] = run.best_step;
+    }
+    runs.push_back(said);
+  }
+  for (const std::vector<std::string>& row : recipe_differences(logs)) {
+    differences[row[0]] = std::vector<std::string>(row.begin() + 1, row.end());
+  }
+  const nlohmann::ordered_json said = {{"runs", runs}, {"recipe_differences", differences}};
+  std::printf("%s\n", said.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+}
+
+void compare(const CompareFlags& flags) {
+  std::vector<RunLog> logs;
+  for (const std::string& run : flags.runs) logs.push_back(read_run_log(run));
+  if (!flags.out.empty()) write_file_atomically(flags.out, comparison_page(logs));
+  if (flags.json) return print_json(logs);
+  print_table(comparison_rows(logs));
+  std::vector<std::vector<std::string>> differences = recipe_differences(logs);
+  if (differences.empty()) return;
+  std::printf("\nWhere the recipes differ:\n");
+  print_table(differences);
+}
+
+}  // namespace
+
+void add_report_command(Command& nibble) {
+  auto flags = std::make_shared<ReportFlags>();
+  Command command = nibble.subcommand("report", "One HTML page of a run: curves, samples, recipe, environment");
+  command.option("run", flags->run, "output.dir of a run, finished or not").required();
+  command.option("--out", flags->out, "File to write (RUN/report.html)");
+  command.option("--plots", flags->plots, "Also write every plot as SVG and PNG into this directory");
+  command.footer("Example: nibble report runs/mine");
+  command.run([flags] { report(*flags); });
+}
+
+void add_compare_command(Command& nibble) {
+  auto flags = std::make_shared<CompareFlags>();
+  Command command = nibble.subcommand("compare", "Runs side by side: numbers, and where their recipes differ");
+  command.option("runs", flags->runs, "output.dir of each run").required();
+  command.option("--out", flags->out, "Also write an HTML page with the curves over each other");
+  command.flag("--json", flags->json, "One JSON object on stdout");
+  command.footer("Example: nibble compare runs/lora runs/qlora --out compare.html");
+  command.run([flags] { compare(*flags); });
+}
+
+}  // namespace nibble::cli

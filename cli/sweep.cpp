@@ -1,0 +1,182 @@
+// nibble sweep: a grid of runs, each a process of its own, so that one that fails takes none of the others with it.
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "nibble/cli/commands.h"
+#include "nibble/cli/table.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/base/machine.h"
+#include "nibble/core/io/atomic_file.h"
+#include "nibble/core/train/stop_signal.h"
+#include "nibble/recipes/report/report.h"
+#include "nibble/recipes/sweep.h"
+
+namespace nibble::cli {
+
+namespace {
+
+struct Flags {
+  std::string recipe;
+  std::vector<std::string> axes;
+  int jobs = 1;
+  bool json = false;
+};
+
+/// The code of a run becomes the sweep's.
+class RunFailed : public Error {
+ public:
+  RunFailed(const std::string& place, int code)
+      : Error(place, "the run failed with exit code " + std::to_string(code),
+              "its log.txt says why; run the same command to try again what failed"),
+        code_(code) {}
+  int exit_code() const override { return code_; }
+
+ private:
+  int code_;
+};
+
+/// Starts `nibble train`, its messages in DIR/log.txt. Returns the process id.
+pid_t start(const Flags& flags, const SweepRun& run, int threads) {
+  std::error_code error;
+  std::filesystem::create_directories(run.directory, error);
+  if (error) throw IoError(run.directory.string(), "cannot be made: " + error.message());
+  std::vector<std::string> words = {"nibble", "train", flags.recipe};
+  words.insert(words.end(), run.overrides.begin(), run.overrides.end());
+  if (flags.jobs > 1) words.push_back("train.threads=" + std::to_string(threads));
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  const std::string log = (run.directory / "log.txt").string();
+  posix_spawn_file_actions_addopen(&files, 2, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666);
+  posix_spawn_file_actions_adddup2(&files, 2, 1);
+  pid_t child = 0;
+  const int failed = posix_spawn(&child, "/proc/self/exe", &files, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&files);
+  if (failed != 0) throw IoError("nibble train", std::string("cannot be started: ") + std::strerror(failed));
+  return child;
+}
+
+std::string last_line(const std::filesystem::path& log) {
+  std::FILE* file = std::fopen(log.c_str(), "r");
+  if (file == nullptr) return "";
+  std::string last;
+  char line[4096];
+  while (std::fgets(line, sizeof line, file)) last = line;
+  std::fclose(file);
+  while (!last.empty() && last.back() == '\n') last.pop_back();
+  return last;
+}
+
+/// Runs what is not done, at most flags.jobs at once. Exit codes by index.
+std::map<size_t, int> run_all(const Flags& flags, const std::vector<SweepRun>& runs) {
+  std::map<size_t, int> codes;
+  std::map<pid_t, size_t> running;
+  const StopSignal stop;
+  bool told = false;
+  const int threads = std::max(1, this_machine().usable_cores() / flags.jobs);
+  size_t next = 0;
+  while (next < runs.size() || !running.empty()) {
+    if (stop.requested() && !told) {
+      for (const auto& [child, index] : running) kill(child, SIGTERM);
+      told = true;
+    }
+    while (!stop.requested() && next < runs.size() && static_cast<int>(running.size()) < flags.jobs) {
+      const SweepRun& run = runs[next];
+      if (is_done(flags.recipe, run)) {
+        std::fprintf(stderr, "%zu/%zu %s is done\n", next + 1, runs.size(), run.name.c_str());
+        codes[next] = 0;
+      } else {
+        std::fprintf(stderr, "%zu/%zu %s starts\n", next + 1, runs.size(), run.name.c_str());
+        running[start(flags, run, threads)] = next;
+      }
+      ++next;
+    }
+    if (running.empty() && (stop.requested() || next == runs.size())) break;
+    int status = 0;
+    const pid_t child = waitpid(-1, &status, WNOHANG);
+    if (child <= 0 || !running.contains(child)) {
+      poll(nullptr, 0, 100);
+      continue;
+    }
+    const size_t index = running[child];
+    running.erase(child);
+    codes[index] = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    const std::string said = codes[index] == 0 ? "ended" : "failed: " + last_line(runs[index].directory / "log.txt");
+    std::fprintf(stderr, "%zu/%zu %s %s\n", index + 1, runs.size(), runs[index].name.c_str(), said.c_str());
+  }
+  if (stop.requested()) throw Interrupted("sweep", "stopped", "run the same command to continue");
+  return codes;
+}
+
+// Best first: by evaluation loss, or where there is none by loss.
+std::vector<RunLog> finished(const std::vector<SweepRun>& runs, const std::map<size_t, int>& codes) {
+  std::vector<std::pair<double, RunLog>> logs;
+  for (const auto& [index, code] : codes) {
+    if (code != 0) continue;
+    RunLog log = read_run_log(runs[index].directory);
+    const RunSummary summary = summarize(log);
+    logs.emplace_back(summary.best_step > 0 ? summary.best_evaluation_loss : summary.loss, std::move(log));
+  }
+  std::stable_sort(logs.begin(), logs.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<RunLog> sorted;
+  for (auto& [loss, log] : logs) sorted.push_back(std::move(log));
+  return sorted;
+}
+
+void run(const Flags& flags) {
+  std::vector<SweepAxis> axes;
+  for (const std::string& word : flags.axes) axes.push_back(parse_sweep_axis(word));
+  const std::vector<SweepRun> runs = sweep_runs(flags.recipe, axes);
+  const std::filesystem::path directory = runs.front().directory.parent_path();
+  const std::map<size_t, int> codes = run_all(flags, runs);
+
+  const std::vector<RunLog> logs = finished(runs, codes);
+  if (!logs.empty()) write_file_atomically(directory / "sweep.html", comparison_page(logs));
+  if (flags.json) {
+    nlohmann::ordered_json said = nlohmann::ordered_json::array();
+    for (const RunLog& log : logs) {
+      const RunSummary summary = summarize(log);
+      said.push_back({{"run", log.directory.string()}, {"loss", summary.loss}});
+      if (summary.best_step > 0) said.back()["eval_loss"] = summary.best_evaluation_loss;
+    }
+    std::printf("%s\n", nlohmann::ordered_json{{"runs", said}}.dump().c_str());
+  } else if (!logs.empty()) {
+    print_table(comparison_rows(logs));
+    std::printf("best: %s\nreport: %s\n", logs.front().directory.c_str(), (directory / "sweep.html").c_str());
+  }
+  for (const auto& [index, code] : codes) {
+    if (code != 0) throw RunFailed(runs[index].directory.string(), code);
+  }
+}
+
+}  // namespace
+
+void add_sweep_command(Command& nibble) {
+  auto flags = std::make_shared<Flags>();
+  Command command =
+      nibble.subcommand("sweep", "Run a recipe with every combination of values; goes on where it stopped");
+  command.option("recipe", flags->recipe, "RECIPE.json; its output.dir holds the runs").required();
+  command.option("axes", flags->axes, "key=v1,v2 for each key tried, key=value for the others").required();
+  command.option("--jobs", flags->jobs, "Runs at once; each gets its share of the cores").at_least(1).shows_default();
+  command.flag("--json", flags->json, "One JSON object on stdout");
+  command.footer("Example: nibble sweep qlora.json optimizer.lr=1e-4,2e-4 adapter.r=8,16 output.dir=runs/sweep");
+  command.run([flags] { run(*flags); });
+}
+
+}  // namespace nibble::cli

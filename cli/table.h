@@ -1,0 +1,10 @@
+#pragma once
+#include <string>
+#include <vector>
+
+namespace nibble::cli {
+
+/// Prints rows to standard output in columns.
+void print_table(const std::vector<std::vector<std::string>>& rows);
+
+}  // namespace nibble::cli

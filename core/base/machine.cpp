@@ -1,0 +1,119 @@
+#include "nibble/core/base/machine.h"
+
+#include <sched.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+namespace nibble {
+
+namespace {
+
+// The directories of the process's own control group and all above it; version 2 has one hierarchy, version 1 one for
+// each controller. Inside a container the root is often the group itself.
+std::string group_of(const std::string& controller) {
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string names = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool wanted = controller.empty() ? names == ",," : names.find("," + controller + ",") != std::string::npos;
+    if (wanted) return line.substr(second + 1);
+  }
+  return "";
+}
+
+// Smallest of the numbers in `file` of a group and the groups above it; "max" is no number.
+template <typename Read>
+void up_the_tree(const std::string& root, std::string group, const Read& read) {
+  for (;;) {
+    read(root + group + (group.ends_with('/') ? "" : "/"));
+    if (group.empty() || group == "/") return;
+    group.resize(group.rfind('/'));
+  }
+}
+
+void read_quota(Machine& machine) {
+  const auto lower = [&](double cores) {
+    if (cores > 0 && (machine.cores_quota == 0 || cores < machine.cores_quota)) machine.cores_quota = cores;
+  };
+  up_the_tree("/sys/fs/cgroup", group_of(""), [&](const std::string& directory) {
+    double quota = 0, period = 0;
+    if (std::ifstream(directory + "cpu.max") >> quota >> period && period > 0) lower(quota / period);
+  });
+  up_the_tree("/sys/fs/cgroup/cpu", group_of("cpu"), [&](const std::string& directory) {
+    double quota = 0, period = 0;
+    std::ifstream(directory + "cpu.cfs_quota_us") >> quota;
+    std::ifstream(directory + "cpu.cfs_period_us") >> period;
+    if (quota > 0 && period > 0) lower(quota / period);
+  });
+}
+
+void read_memory_limit(Machine& machine) {
+  const auto lower = [&](const std::string& limit_file, const std::string& used_file) {
+    int64_t limit = 0, used = 0;
+    if (!(std::ifstream(limit_file) >> limit) || limit <= 0 || limit >= machine.memory_total) return;
+    std::ifstream(used_file) >> used;
+    if (machine.memory_limit != 0 && limit - used >= machine.memory_limit - machine.memory_used) return;
+    machine.memory_limit = limit;
+    machine.memory_used = used;
+  };
+  up_the_tree("/sys/fs/cgroup", group_of(""),
+              [&](const std::string& directory) { lower(directory + "memory.max", directory + "memory.current"); });
+  up_the_tree("/sys/fs/cgroup/memory", group_of("memory"), [&](const std::string& directory) {
+    lower(directory + "memory.limit_in_bytes", directory + "memory.usage_in_bytes");
+  });
+}
+
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(':') + 2));
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+std::string_view version() { return NIBBLE_VERSION; }
+
+int Machine::usable_cores() const {
+  int cores = std::max(1, cores_allowed);
+  if (cores_quota > 0) cores = std::min(cores, std::max(1, static_cast<int>(cores_quota + 0.5)));
+  return cores;
+}
+
+int64_t Machine::usable_memory() const {
+  return memory_limit > 0 ? std::min(memory_available, std::max<int64_t>(0, memory_limit - memory_used))
+                          : memory_available;
+}
+
+Machine this_machine() {
+  Machine machine;
+  machine.cpu = cpu_name();
+  utsname name{};
+  if (uname(&name) == 0) machine.kernel = std::string(name.sysname) + " " + name.release;
+  machine.cores_online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  machine.cores_allowed =
+      sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : machine.cores_online;
+  std::ifstream memory("/proc/meminfo");
+  for (std::string line; std::getline(memory, line);) {
+    std::istringstream words(line);
+    std::string word;
+    int64_t kib = 0;
+    words >> word >> kib;
+    if (word == "MemTotal:") machine.memory_total = kib * 1024;
+    if (word == "MemAvailable:") machine.memory_available = kib * 1024;
+  }
+  read_quota(machine);
+  read_memory_limit(machine);
+  return machine;
+}
+
+}  // namespace nibble

@@ -1,0 +1,66 @@
+#include "nibble/recipes/report/html.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr std::string_view kStyle = R"(
+:root { color-scheme: light dark; --line: #8884; --card: #8881; --accent: #2f6fde; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin: 0 0 .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
+.quiet { opacity: .7; } code, pre { font: 13px/1.45 ui-monospace, monospace; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: .7rem; margin: 1.2rem 0; }
+.tile { background: var(--card); border-radius: 8px; padding: .6rem .8rem; }
+.tile b { display: block; font-size: 1.25rem; font-weight: 600; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 1rem; }
+.plots > div { border: 1px solid var(--line); border-radius: 8px; padding: .4rem; }
+svg { width: 100%; height: auto; display: block; }
+table { border-collapse: collapse; width: 100%; } td, th { text-align: left; vertical-align: top; padding: .35rem .6rem;
+  border-bottom: 1px solid var(--line); white-space: pre-wrap; overflow-wrap: anywhere; } th { font-weight: 600; }
+pre { background: var(--card); border-radius: 8px; padding: .8rem; overflow: auto; }
+)";
+
+}  // namespace
+
+std::string escape_html(std::string_view text) {
+  std::string made;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        made += "&amp;";
+        break;
+      case '<':
+        made += "&lt;";
+        break;
+      case '>':
+        made += "&gt;";
+        break;
+      case '"':
+        made += "&quot;";
+        break;
+      default:
+        made += static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t' ? ' ' : c;
+    }
+  }
+  return made;
+}
+
+std::string html_page(std::string_view title, const std::string& body) {
+  return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+         "content=\"width=device-width, initial-scale=1\"><title>" +
+         escape_html(title) + "</title><link rel=\"icon\" href=\"data:,\"><style>" + std::string(kStyle) +
+         "</style></head><body>\n" + body + "</body></html>\n";
+}
+
+std::string html_table(const std::vector<std::vector<std::string>>& rows) {
+  std::string text = "<table>\n";
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::string cell = i == 0 ? "th" : "td";
+    text += "<tr>";
+    for (const std::string& value : rows[i]) text += "<" + cell + ">" + escape_html(value) + "</" + cell + ">";
+    text += "</tr>\n";
+  }
+  return text + "</table>\n";
+}
+
+}  // namespace nibble

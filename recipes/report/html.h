@@ -1,0 +1,19 @@
+#pragma once
+// Pages that need nothing beside themselves. Internal to recipes/report.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble {
+
+/// `text` with & < > " as entities; control characters that HTML does not know become spaces.
+std::string escape_html(std::string_view text);
+
+/// A whole page: title, style for light and dark screens, and `body`.
+std::string html_page(std::string_view title, const std::string& body);
+
+/// A table; the first row is its head. Cells are escaped.
+std::string html_table(const std::vector<std::vector<std::string>>& rows);
+
+}  // namespace nibble

@@ -1,0 +1,39 @@
+#pragma once
+// Curves and bars as pictures without any library: SVG text, and PNG bytes.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace nibble {
+
+struct Curve {
+  std::string name;
+  std::string color;                              ///< "#rrggbb"
+  std::vector<std::pair<double, double>> points;  ///< x, y; pairs that are not finite are left out
+  double width = 2;                               ///< of the line, in pixels
+  bool marks = false;                             ///< a dot at every point
+};
+
+/// One pair of axes. With bars, each curve's points are columns.
+struct Plot {
+  std::string title;
+  std::string x_label, y_label;
+  std::vector<Curve> curves;
+  bool bars = false;
+  bool from_zero = false;  ///< the y axis starts at 0
+};
+
+/// A picture of `width` times `height`, complete <svg> element; text takes the colour of what is around it.
+std::string svg(const Plot& plot, int width = 560, int height = 280);
+
+/// The same as a PNG file's bytes, on white.
+std::string png(const Plot& plot, int width = 840, int height = 420);
+
+/// At most `most` points, each the mean of its neighbours: a long run stays small on the page.
+std::vector<std::pair<double, double>> thinned(const std::vector<std::pair<double, double>>& points, size_t most = 600);
+
+/// Round numbers that divide [low, high] into about `count` parts.
+std::vector<double> ticks(double low, double high, int count);
+
+}  // namespace nibble

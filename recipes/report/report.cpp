@@ -1,0 +1,153 @@
+#include "nibble/recipes/report/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/io/atomic_file.h"
+#include "nibble/recipes/report/html.h"
+
+namespace nibble {
+
+namespace {
+
+template <typename... Values>
+std::string format(const char* pattern, Values... values) {
+  char text[256];
+  std::snprintf(text, sizeof text, pattern, values...);
+  return text;
+}
+
+std::string name_of(const RunLog& log) {
+  const std::filesystem::path path = log.directory.lexically_normal();
+  return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
+}
+
+std::string tile(const std::string& name, const std::string& value) {
+  return "<div class=\"tile\">" + escape_html(name) + "<b>" + escape_html(value) + "</b></div>\n";
+}
+
+std::string tiles(const RunLog& log) {
+  const RunSummary run = summarize(log);
+  std::string text = "<div class=\"tiles\">\n";
+  text += tile("steps", std::to_string(run.steps));
+  text += tile("loss, last tenth", format("%.4f", run.loss));
+  if (run.best_step > 0) {
+    text += tile("best evaluation loss", format("%.4f", run.best_evaluation_loss));
+    text += tile("its perplexity", format("%.3f", run.best_perplexity));
+    text += tile("at step", std::to_string(run.best_step));
+  }
+  text += tile("tokens", std::to_string(run.tokens));
+  text += tile("tokens a second", format("%.0f", run.tokens_per_second));
+  text += tile("time", readable_seconds(run.seconds));
+  text += tile("peak memory", readable_bytes(run.peak_memory_bytes));
+  return text + "</div>\n";
+}
+
+// Each prompt with what the model said first and last.
+std::string samples(const RunLog& log) {
+  if (log.samples.empty()) return "";
+  std::vector<std::vector<std::string>> rows;
+  int64_t first = log.samples.front().step, last = log.samples.back().step;
+  rows.push_back({"prompt", "expected", "after step " + std::to_string(first), "after step " + std::to_string(last)});
+  for (const SampleReport& sample : log.samples) {
+    if (sample.step != last) continue;
+    const auto before = std::find_if(log.samples.begin(), log.samples.end(),
+                                     [&](const SampleReport& s) { return s.prompt == sample.prompt; });
+    rows.push_back({sample.prompt, sample.expected, before->text, sample.text});
+  }
+  return "<h2>Samples before and after</h2>\n" + html_table(rows);
+}
+
+// run.json as a table of names and values.
+std::string facts(const RunLog& log) {
+  const nlohmann::ordered_json all = nlohmann::ordered_json::parse(log.facts, nullptr, false);
+  if (!all.is_object()) return "";
+  std::vector<std::vector<std::string>> rows = {{"what", "value"}};
+  const auto add = [&](const std::string& name, const nlohmann::ordered_json& value) {
+    if (value.is_structured()) return;
+    rows.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
+  };
+  for (const auto& [name, value] : all.items()) {
+    add(name, value);
+    if (!value.is_object()) continue;
+    for (const auto& [key, inner] : value.items()) add(name + " " + key, inner);
+  }
+  return "<h2>Environment, model and data</h2>\n" + html_table(rows);
+}
+
+}  // namespace
+
+std::string readable_bytes(int64_t bytes) {
+  const double mib = static_cast<double>(bytes) / (1 << 20);
+  return mib < 1024 ? format("%.0f MiB", mib) : format("%.2f GiB", mib / 1024);
+}
+
+std::string readable_seconds(double seconds) {
+  const long whole = std::lround(std::clamp(seconds, 0.0, 1e9));
+  if (whole < 60) return format("%lds", whole);
+  if (whole < 3600) return format("%ldm %02lds", whole / 60, whole % 60);
+  return format("%ldh %02ldm", whole / 3600, whole / 60 % 60);
+}
+
+std::string report_page(const RunLog& log) {
+  std::string body = "<h1>" + escape_html(name_of(log)) + "</h1>\n<p class=\"quiet\">" +
+                     escape_html(log.directory.string()) + "</p>\n" + tiles(log) + "<div class=\"plots\">\n";
+  for (const NamedPlot& named : run_plots(log)) body += "<div>" + svg(named.plot) + "</div>\n";
+  body += "</div>\n" + samples(log) + facts(log);
+  if (!log.recipe.empty()) body += "<h2>Recipe</h2>\n<pre>" + escape_html(log.recipe) + "</pre>\n";
+  return html_page("nibble: " + name_of(log), body);
+}
+
+std::vector<std::vector<std::string>> comparison_rows(const std::vector<RunLog>& logs) {
+  std::vector<std::vector<std::string>> rows = {
+      {"run", "steps", "loss", "eval loss", "perplexity", "tokens/s", "time", "memory"}};
+  for (const RunLog& log : logs) {
+    const RunSummary run = summarize(log);
+    const bool evaluated = run.best_step > 0;
+    rows.push_back({name_of(log), std::to_string(run.steps), format("%.4f", run.loss),
+                    evaluated ? format("%.4f", run.best_evaluation_loss) : "-",
+                    evaluated ? format("%.3f", run.best_perplexity) : "-", format("%.0f", run.tokens_per_second),
+                    readable_seconds(run.seconds), readable_bytes(run.peak_memory_bytes)});
+  }
+  return rows;
+}
+
+std::string comparison_page(const std::vector<RunLog>& logs) {
+  constexpr const char* kColors[] = {"#2f6fde", "#e0762d", "#2b9a66", "#b04ad0",
+                                     "#c9a227", "#d64545", "#4aa8b8", "#777777"};
+  Plot train{.title = "Loss", .x_label = "step", .y_label = ""}, eval = train;
+  eval.title = "Evaluation loss";
+  for (size_t i = 0; i < logs.size(); ++i) {
+    const char* color = kColors[i % std::size(kColors)];
+    for (const NamedPlot& named : run_plots(logs[i])) {
+      if (named.name != "loss") continue;
+      for (Curve curve : named.plot.curves) {
+        if (curve.name == "each step") continue;
+        Plot& plot = curve.name == "smoothed" ? train : eval;
+        curve.name = logs.size() <= 8 ? name_of(logs[i]) : "";
+        curve.color = color;
+        plot.curves.push_back(curve);
+      }
+    }
+  }
+  std::string body = "<h1>" + std::to_string(logs.size()) + " runs</h1>\n" + html_table(comparison_rows(logs)) +
+                     "<h2>Curves</h2>\n<div class=\"plots\"><div>" + svg(train, 720, 340) + "</div>\n";
+  if (!eval.curves.empty()) body += "<div>" + svg(eval, 720, 340) + "</div>\n";
+  body += "</div>\n";
+  std::vector<std::vector<std::string>> differences = recipe_differences(logs);
+  if (!differences.empty()) {
+    std::vector<std::string> head = {"recipe key"};
+    for (const RunLog& log : logs) head.push_back(name_of(log));
+    differences.insert(differences.begin(), head);
+    body += "<h2>Where the recipes differ</h2>\n" + html_table(differences);
+  }
+  return html_page("nibble: " + std::to_string(logs.size()) + " runs", body);
+}
+
+void write_report(const std::filesystem::path& directory, const std::filesystem::path& target) {
+  write_file_atomically(target, report_page(read_run_log(directory)));
+}
+
+}  // namespace nibble

@@ -1,0 +1,36 @@
+#pragma once
+// A run, or several, as one page to look at: plain HTML with the curves drawn in it, readable without a network.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "nibble/recipes/report/plot.h"
+#include "nibble/recipes/report/run_log.h"
+
+namespace nibble {
+
+/// "1.50 GiB"; "850 MiB"
+std::string readable_bytes(int64_t bytes);
+/// "2h 05m", "3m 20s", "12s"
+std::string readable_seconds(double seconds);
+
+/// A plot and the name of its file ("loss").
+struct NamedPlot {
+  std::string name;
+  Plot plot;
+};
+
+/// Loss with evaluations, learning rate, gradient norm, throughput, memory, lengths; those that have data.
+std::vector<NamedPlot> run_plots(const RunLog& log);
+
+std::string report_page(const RunLog& log);
+/// Curves of several runs over each other, their numbers and where their recipes differ.
+std::string comparison_page(const std::vector<RunLog>& logs);
+/// The numbers of comparison_page, the first row is the head.
+std::vector<std::vector<std::string>> comparison_rows(const std::vector<RunLog>& logs);
+
+/// Reads the run in `directory` and writes its page to `target`. Throws as read_run_log, IoError.
+void write_report(const std::filesystem::path& directory, const std::filesystem::path& target);
+
+}  // namespace nibble

@@ -1,0 +1,151 @@
+#include "nibble/recipes/report/run_log.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/json_file.h"
+
+namespace nibble {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+constexpr size_t kLargest = size_t{1} << 30;
+
+// Calls take(object, line number) for the lines of a file of JSON objects.
+template <typename Take>
+void for_each_line(const fs::path& path, const Take& take) {
+  const std::string text = read_text_file(path, kLargest);
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    if (end == std::string::npos) return;  // torn
+    const Json value = Json::parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
+                                   text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    begin = end + 1;
+    ++number;
+    const std::string place = path.string() + ":" + std::to_string(number);
+    if (!value.is_object()) throw InputError(place, "is no JSON object", "take the line away");
+    try {
+      take(value);
+    } catch (const nlohmann::json::exception&) {
+      throw InputError(place, "lacks a field, or one has the wrong type", "take the line away");
+    }
+  }
+}
+
+StepReport step_of(const Json& line) {
+  StepReport report;
+  report.step = line.at("step");
+  report.loss = line.at("loss");
+  report.lr = line.at("lr");
+  report.grad_norm = line.at("grad_norm");
+  report.label_tokens = line.at("label_tokens");
+  report.tokens = line.at("tokens");
+  report.tokens_per_second = line.at("tokens_per_second");
+  report.peak_memory_bytes = line.at("peak_memory_bytes");
+  report.seconds = line.at("seconds");
+  return report;
+}
+
+EvaluationReport evaluation_of(const Json& line) {
+  EvaluationReport report;
+  report.step = line.at("step");
+  report.loss = line.at("loss");
+  report.perplexity = line.at("perplexity");
+  report.label_tokens = line.at("label_tokens");
+  report.tokens = line.at("tokens");
+  report.seconds = line.at("seconds");
+  return report;
+}
+
+void flatten(const Json& value, const std::string& name, std::map<std::string, std::string>& out) {
+  if (!value.is_object()) {
+    out[name] = value.dump();
+    return;
+  }
+  for (const auto& [key, member] : value.items()) flatten(member, name.empty() ? key : name + "." + key, out);
+}
+
+}  // namespace
+
+RunLog read_run_log(const fs::path& directory) {
+  const fs::path metrics = directory / "metrics.jsonl";
+  if (!fs::is_regular_file(metrics)) {
+    throw InputError(directory.string(), "holds no run: there is no metrics.jsonl", "give the output.dir of a run");
+  }
+  RunLog log;
+  log.directory = directory;
+  for_each_line(metrics, [&](const Json& line) {
+    const std::string split = line.at("split");
+    if (split == "train") log.steps.push_back(step_of(line));
+    if (split == "eval") log.evaluations.push_back(evaluation_of(line));
+  });
+  const auto best = std::min_element(log.evaluations.begin(), log.evaluations.end(),
+                                     [](const auto& a, const auto& b) { return a.loss < b.loss; });
+  if (best != log.evaluations.end()) best->best = true;
+  if (fs::exists(directory / "samples.jsonl")) {
+    for_each_line(directory / "samples.jsonl", [&](const Json& line) {
+      log.samples.push_back({line.at("step"), line.at("prompt"), line.at("expected"), line.at("text")});
+    });
+  }
+  const auto text_of = [&](const char* name) {
+    return fs::exists(directory / name) ? read_text_file(directory / name) : std::string();
+  };
+  log.recipe = text_of("recipe.json");
+  log.facts = text_of("run.json");
+  return log;
+}
+
+RunSummary summarize(const RunLog& log) {
+  RunSummary summary;
+  for (const StepReport& step : log.steps) {
+    summary.steps = std::max(summary.steps, step.step);
+    summary.tokens += step.tokens;
+    summary.seconds += step.seconds;
+    summary.peak_memory_bytes = std::max(summary.peak_memory_bytes, step.peak_memory_bytes);
+  }
+  if (summary.seconds > 0) summary.tokens_per_second = static_cast<double>(summary.tokens) / summary.seconds;
+  const size_t tail = std::max<size_t>(1, log.steps.size() / 10);
+  double loss = 0, tokens = 0;
+  for (size_t i = log.steps.size() - std::min(tail, log.steps.size()); i < log.steps.size(); ++i) {
+    loss += log.steps[i].loss * static_cast<double>(log.steps[i].label_tokens);
+    tokens += static_cast<double>(log.steps[i].label_tokens);
+  }
+  if (tokens > 0) summary.loss = loss / tokens;
+  for (const EvaluationReport& evaluation : log.evaluations) {
+    if (!evaluation.best) continue;
+    summary.best_evaluation_loss = evaluation.loss;
+    summary.best_perplexity = evaluation.perplexity;
+    summary.best_step = evaluation.step;
+  }
+  return summary;
+}
+
+std::vector<std::vector<std::string>> recipe_differences(const std::vector<RunLog>& logs) {
+  std::vector<std::map<std::string, std::string>> recipes(logs.size());
+  std::map<std::string, bool> names;
+  for (size_t i = 0; i < logs.size(); ++i) {
+    if (!logs[i].recipe.empty()) {
+      flatten(Json::parse(parse_json(logs[i].recipe, (logs[i].directory / "recipe.json").string()).dump()), "",
+              recipes[i]);
+    }
+    for (const auto& [name, value] : recipes[i]) names[name] = true;
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [name, present] : names) {
+    if (name.starts_with("output.")) continue;
+    std::vector<std::string> row = {name};
+    for (const auto& recipe : recipes) row.push_back(recipe.contains(name) ? recipe.at(name) : "");
+    if (std::any_of(row.begin() + 2, row.end(), [&](const std::string& value) { return value != row[1]; })) {
+      rows.push_back(row);
+    }
+  }
+  return rows;
+}
+
+}  // namespace nibble

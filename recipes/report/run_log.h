@@ -1,0 +1,43 @@
+#pragma once
+// What a run left in its directory, read back: metrics.jsonl, samples.jsonl, run.json, recipe.json.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "nibble/core/train/observer.h"
+
+namespace nibble {
+
+struct RunLog {
+  std::filesystem::path directory;
+  std::vector<StepReport> steps;              ///< lines with "split":"train"; total_steps is not in them
+  std::vector<EvaluationReport> evaluations;  ///< lines with "split":"eval"; best is set on the lowest
+  std::vector<SampleReport> samples;
+  std::string recipe;  ///< JSON text, "" where there is none
+  std::string facts;   ///< run.json, "" where there is none
+};
+
+/// Throws InputError when the directory holds no run, or a line of metrics.jsonl is no metric (a torn last line, of a
+/// run that was killed or is still writing, is left out).
+RunLog read_run_log(const std::filesystem::path& directory);
+
+/// A run in numbers.
+struct RunSummary {
+  int64_t steps = 0;
+  int64_t tokens = 0;
+  double loss = 0;  ///< mean over the label tokens of the last tenth of the steps
+  double best_evaluation_loss = 0, best_perplexity = 0;
+  int64_t best_step = 0;  ///< 0: there was no evaluation
+  double tokens_per_second = 0;
+  double seconds = 0;  ///< of the steps
+  int64_t peak_memory_bytes = 0;
+};
+
+RunSummary summarize(const RunLog& log);
+
+/// Keys whose values differ between the recipes of `logs`: key, then the value in each ("" where absent), in order.
+/// Keys of `output` are left out.
+std::vector<std::vector<std::string>> recipe_differences(const std::vector<RunLog>& logs);
+
+}  // namespace nibble

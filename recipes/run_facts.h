@@ -1,0 +1,16 @@
+#pragma once
+// run.json: what a run was made of, beside what it measured: program, machine, model, data.
+
+#include <filesystem>
+
+#include "nibble/core/models/decoder.h"
+#include "nibble/recipes/recipe.h"
+#include "nibble/recipes/training_data.h"
+
+namespace nibble {
+
+/// Writes `directory`/run.json: {"nibble", "started", "machine", "model", "data"}. `model` is as it will be trained.
+void write_run_facts(const std::filesystem::path& directory, const Recipe& recipe, Decoder& model,
+                     const TrainingData& data, int threads);
+
+}  // namespace nibble

@@ -1,0 +1,58 @@
+#include "nibble/recipes/samples.h"
+
+#include <algorithm>
+
+#include "nibble/core/base/trace.h"
+#include "nibble/core/models/generate.h"
+#include "nibble/recipes/tokenizers.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr size_t kLongestAnswer = 96, kTextPrompt = 16;
+
+}  // namespace
+
+Samples::Samples(const TrainingData& data, const std::string& tokenizer, int64_t count) {
+  if (count == 0) return;
+  tokenizer_ = find_tokenizer(tokenizer);
+  const Dataset& dataset = data.has_eval() ? data.eval().dataset() : data.train().dataset();
+  for (int64_t i = 0; i < dataset.size() && static_cast<int64_t>(prompts_.size()) < count; ++i) {
+    const Sample sample = dataset.sample(i);
+    const auto first =
+        std::find_if(sample.labels.begin() + 1, sample.labels.end(), [](int32_t l) { return l != kIgnoreLabel; });
+    size_t prompt = static_cast<size_t>(first - sample.labels.begin());
+    if (prompt <= 1) prompt = std::min(kTextPrompt, sample.ids.size() / 2);  // all of it is trained
+    const size_t end = std::min(sample.ids.size(), prompt + kLongestAnswer);
+    if (prompt == 0 || prompt >= end) continue;
+    const auto at = [&](size_t place) { return sample.ids.begin() + static_cast<std::ptrdiff_t>(place); };
+    prompts_.push_back({{at(0), at(prompt)}, {at(prompt), at(end)}});
+  }
+}
+
+Samples::~Samples() = default;
+
+// Ids where there is no tokenizer, or an id is beyond it.
+std::string Samples::text(std::span<const int32_t> ids) const {
+  const auto known = [&](int32_t id) { return tokenizer_ && id < tokenizer_->vocab_size(); };
+  if (std::all_of(ids.begin(), ids.end(), known)) return tokenizer_ ? tokenizer_->decode(ids, true) : "";
+  std::string all;
+  for (const int32_t id : ids) all += (all.empty() ? "" : " ") + std::to_string(id);
+  return all;
+}
+
+void Samples::write(Run& run, Decoder& model, DType compute_dtype, RankContext& rank) const {
+  const TraceSpan span(run.trace(), Phase::evaluation, "samples");
+  const StepContext step{.rank = rank, .compute_dtype = compute_dtype};
+  GenerateOptions greedy;
+  greedy.stop_ids = model.config().eos_ids;
+  if (tokenizer_ && tokenizer_->eos_id()) greedy.stop_ids.push_back(*tokenizer_->eos_id());
+  for (const Prompt& prompt : prompts_) {
+    greedy.max_new_tokens = static_cast<int64_t>(std::max(prompt.expected.size(), kTextPrompt));
+    const std::vector<int32_t> said = generate(model, prompt.ids, greedy, step);
+    run.log(SampleReport{run.step(), text(prompt.ids), text(prompt.expected), text(said)});
+  }
+}
+
+}  // namespace nibble

@@ -1,0 +1,48 @@
+// Which recipe runs, and what stands around it: the report, the profile.
+
+#include "nibble/recipes/train.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/base/trace.h"
+#include "nibble/core/comm/communicator.h"
+#include "nibble/core/train/profile.h"
+#include "nibble/recipes/report/report.h"
+
+namespace nibble {
+
+void train(const Recipe& recipe, RankContext& rank, const Observer& observer) {
+  recipe.pretrains() ? pretrain(recipe, rank, observer) : finetune(recipe, rank, observer);
+  if (rank.comm.rank() != 0) return;
+  const std::filesystem::path directory = recipe.output.dir;
+  try {
+    write_report(directory, directory / "report.html");
+  } catch (const Error& error) {  // what was trained is written: a page that cannot be is no reason to fail
+    observer.message(std::string("no report: ") + error.what());
+  }
+}
+
+void train_profiled(const Recipe& recipe, RankContext& rank, const Observer& observer) {
+  Trace trace(rank.comm.rank());
+  double share = 0, seconds = 0;
+  Observer watching = observer;
+  watching.trace = &trace;
+  watching.on_step = [&](const StepReport& report) {
+    share += report.share_of_peak * report.seconds;
+    seconds += report.seconds;
+    observer.step(report);
+  };
+  const auto tell = [&](const std::vector<RankTimes>& ranks) {
+    const auto path = write_trace(trace, std::filesystem::path(recipe.output.dir) / "profile");
+    for (const std::string& line : profile_lines(trace)) observer.message(line);
+    observer.message(bottleneck(ranks, seconds > 0 ? share / seconds : 0));
+    observer.message("trace: " + path.string() + " (open it in ui.perfetto.dev or chrome://tracing)");
+  };
+  try {
+    train(recipe, rank, watching);
+  } catch (const Interrupted&) {  // the other ranks may be gone
+    tell({rank_times(trace)});
+    throw;
+  }
+  tell(gather_times(rank_times(trace), rank));
+}
+
+}  // namespace nibble

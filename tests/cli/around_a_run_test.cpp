@@ -1,0 +1,212 @@
+// The commands around a run, as processes: profile, report, compare, sweep, doctor, eval of choices, chat, manual.
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "nibble/tests/assets.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct Said {
+  int code = -1;
+  std::string text;
+};
+
+/// Runs `nibble WORDS` through a shell; standard output, or with " 2>&1" in the words both.
+Said nibble_says(const std::string& words) {
+  Said said;
+  std::FILE* pipe = popen((std::string("OMP_NUM_THREADS=1 ") + NIBBLE_PROGRAM + " " + words).c_str(), "r");
+  std::array<char, 4096> piece{};
+  while (pipe && std::fgets(piece.data(), piece.size(), pipe)) said.text += piece.data();
+  const int status = pipe ? pclose(pipe) : -1;
+  said.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return said;
+}
+
+/// A recipe for the small model on a few sentences.
+struct SmallRun {
+  test::TemporaryDirectory directory;
+  fs::path model;
+
+  explicit SmallRun(const fs::path& base) : model(base) {
+    std::string lines;
+    for (int i = 0; i < 12; ++i) {
+      lines += json{{"prompt", "The dog"}, {"completion", " ran home " + std::to_string(i) + " times."}}.dump() + "\n";
+    }
+    test::write_bytes(directory / "d.jsonl", lines);
+    const json recipe = {
+        {"model", {{"path", base.string()}}},
+        {"adapter", {{"r", 4}}},
+        {"data", {{"train", (directory / "d.jsonl").string()}, {"max_length", 64}, {"eval_fraction", 0.25}}},
+        {"train", {{"steps", 4}, {"samples", 2}, {"eval_every", 2}, {"threads", 1}}},
+        {"output", {{"dir", (directory / "run").string()}}}};
+    test::write_bytes(recipe_file(), recipe.dump());
+  }
+  fs::path recipe_file() const { return directory / "r.json"; }
+  fs::path run() const { return directory / "run"; }
+};
+
+TEST(AroundARun, ProfiledRunLeavesTraceEventsSamplesAndReport) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const SmallRun small(model);
+  const Said said = nibble_says("train --profile " + small.recipe_file().string() + " 2>&1");
+  ASSERT_EQ(said.code, 0) << said.text;
+  EXPECT_NE(said.text.find("bottleneck: "), std::string::npos) << said.text;
+  EXPECT_NE(said.text.find("sample: "), std::string::npos);
+  EXPECT_NE(said.text.find("of peak"), std::string::npos);
+  const json trace = json::parse(test::read_bytes(small.run() / "profile/rank-0.json"));
+  std::map<std::string, int> phases;
+  for (const json& event : trace["traceEvents"]) {
+    if (event.contains("cat")) ++phases[event["cat"]];
+  }
+  for (const char* phase : {"data", "forward", "backward", "optimizer", "io", "evaluation"})
+    EXPECT_GT(phases[phase], 0) << phase;
+  EXPECT_FALSE(fs::is_empty(small.run() / "tensorboard"));
+  const std::string page = test::read_bytes(small.run() / "report.html");
+  EXPECT_NE(page.find("Samples before and after"), std::string::npos);
+  EXPECT_NE(page.find("after step 0"), std::string::npos);
+  const json facts = json::parse(test::read_bytes(small.run() / "run.json"));
+  EXPECT_EQ(facts["data"]["records"], 12);
+  EXPECT_GT(facts["model"]["trained_parameters"], 0);
+}
+
+TEST(AroundARun, SweepRunsTheGridAndGoesOnWhereItStopped) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const SmallRun small(model);
+  const std::string sweep =
+      "sweep " + small.recipe_file().string() + " lr=1e-3,1e-4 r=2,4 steps=2 eval_every=1 --jobs 2";
+  const Said first = nibble_says(sweep + " --json");
+  ASSERT_EQ(first.code, 0) << first.text;
+  const json runs = json::parse(first.text)["runs"];
+  ASSERT_EQ(runs.size(), 4u);
+  for (size_t i = 1; i < 4; ++i) EXPECT_LE(runs[i - 1]["eval_loss"].get<double>(), runs[i]["eval_loss"].get<double>());
+  EXPECT_TRUE(fs::exists(small.run() / "sweep.html"));
+  fs::remove_all(small.run() / "lr=1e-4,r=4");
+  const Said second = nibble_says(sweep + " 2>&1");
+  EXPECT_EQ(second.code, 0);
+  EXPECT_NE(second.text.find("lr=1e-3,r=2 is done"), std::string::npos) << second.text;
+  EXPECT_NE(second.text.find("lr=1e-4,r=4 starts"), std::string::npos) << second.text;
+  const Said compared = nibble_says("compare --json '" + (small.run() / "lr=1e-3,r=2").string() + "' '" +
+                                    (small.run() / "lr=1e-4,r=2").string() + "'");
+  ASSERT_EQ(compared.code, 0);
+  EXPECT_TRUE(json::parse(compared.text)["recipe_differences"].contains("optimizer.lr"));
+}
+
+TEST(AroundARun, SweepSaysWhichRunFailedAndEndsWithItsCode) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const SmallRun small(model);
+  const Said said = nibble_says("sweep " + small.recipe_file().string() + " path=x lr=1,2 2>&1");
+  EXPECT_EQ(said.code, 2) << said.text;  // model.path or adapter.path?
+  const Said gone = nibble_says("sweep " + small.recipe_file().string() + " data.train=gone.jsonl lr=1,2 2>&1");
+  EXPECT_EQ(gone.code, 3) << gone.text;
+  EXPECT_NE(gone.text.find("lr=1 failed: error: "), std::string::npos) << gone.text;
+}
+
+TEST(AroundARun, ReportWritesPlotsAsPictures) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const SmallRun small(model);
+  ASSERT_EQ(nibble_says("train " + small.recipe_file().string() + " 2>/dev/null").code, 0);
+  const fs::path plots = small.directory / "plots";
+  const Said said = nibble_says("report " + small.run().string() + " --plots " + plots.string());
+  ASSERT_EQ(said.code, 0);
+  EXPECT_TRUE(test::read_bytes(plots / "loss.png").starts_with("\x89PNG"));
+  EXPECT_TRUE(test::read_bytes(plots / "loss.svg").starts_with("<svg"));
+  EXPECT_EQ(nibble_says("report " + plots.string() + " 2>/dev/null").code, 3);
+}
+
+TEST(AroundARun, ChatSwitchesTheAdapterOffAndOn) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const SmallRun small(model);
+  ASSERT_EQ(nibble_says("train " + small.recipe_file().string() + " optimizer.lr=0.05 train.steps=12 2>/dev/null").code,
+            0);
+  test::write_bytes(small.directory / "lines",
+                    "Hello\n/reset\n/adapter off\nHello\n/reset\n/adapter on\nHello\n/addapter\n/quit\nHello\n");
+  const std::string chat = "chat --template plain --max-new-tokens 12 --model " + model.string() + " < " +
+                           (small.directory / "lines").string();
+  const Said said = nibble_says(chat + " --adapter " + (small.run() / "adapter").string() + " 2>&1");
+  ASSERT_EQ(said.code, 0) << said.text;
+  EXPECT_NE(said.text.find("the adapter is off"), std::string::npos);
+  EXPECT_NE(said.text.find("did you mean /adapter?"), std::string::npos);
+  const Said only =
+      nibble_says("chat --template plain --max-new-tokens 12 --model " + model.string() + " --adapter " +
+                  (small.run() / "adapter").string() + " < " + (small.directory / "lines").string() + " 2>/dev/null");
+  const size_t first = only.text.find('\n'), second = only.text.find('\n', first + 1);
+  const std::string with = only.text.substr(0, first), without = only.text.substr(first + 1, second - first - 1);
+  EXPECT_NE(with, without);
+  EXPECT_EQ(only.text, with + "\n" + without + "\n" + with + "\n");
+}
+
+TEST(AroundARun, EvalCountsChoices) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const test::TemporaryDirectory directory;
+  test::write_bytes(directory / "q.jsonl",
+                    "{\"question\": \"Once upon a\", \"choices\": [\"qxzk\", \"time\"], \"answer\": \"B\"}\n");
+  const Said said = nibble_says("eval --format choices --json --model " + model.string() + " --data " +
+                                (directory / "q.jsonl").string());
+  ASSERT_EQ(said.code, 0);
+  EXPECT_EQ(json::parse(said.text)["accuracy"], 1.0);
+}
+
+TEST(AroundARun, PreviewTellsSharesLengthsAndWhatIsCut) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const SmallRun small(model);
+  const Said said =
+      nibble_says("preview --json " + small.recipe_file().string() + " data.max_length=12 data.truncate=cut");
+  ASSERT_EQ(said.code, 0);
+  const json found = json::parse(said.text);
+  EXPECT_GT(found["truncated"], 0);
+  EXPECT_GT(found["trained_share"], 0.2);
+  EXPECT_LT(found["trained_share"], 1.0);
+  const Said shown = nibble_says("preview " + small.recipe_file().string());
+  for (const char* part : {"[[", "trained; the longest sample has", "--- lengths in tokens", "steps; the first has"}) {
+    EXPECT_NE(shown.text.find(part), std::string::npos) << part << " in " << shown.text;
+  }
+}
+
+TEST(AroundARun, PreviewWarnsOfAnswersThatDoNotEnd) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const SmallRun small(model);
+  test::write_bytes(small.directory / "d.jsonl",
+                    "{\"input_ids\": [1, 403, 407, 261]}\n{\"input_ids\": [1, 403, 407, 2]}\n");
+  const Said said =
+      nibble_says("preview " + small.recipe_file().string() + " data.eval_fraction=null train.eval_every=null 2>&1");
+  ASSERT_EQ(said.code, 0) << said.text;
+  EXPECT_NE(said.text.find("warning: 1 samples train no token that ends a text"), std::string::npos) << said.text;
+}
+
+TEST(AroundARun, DoctorLooksAtTheMachine) {
+  const Said said = nibble_says("doctor --json --dir /tmp");
+  ASSERT_EQ(said.code, 0);
+  std::map<std::string, std::string> findings;
+  const json parsed = json::parse(said.text);
+  for (const json& finding : parsed["findings"]) findings[finding["name"]] = finding["value"];
+  for (const char* name : {"cpu", "cores", "memory", "disk", "mpi", "arithmetic", "memory speed"}) {
+    EXPECT_FALSE(findings[name].empty()) << name;
+  }
+}
+
+TEST(AroundARun, ManualPagesAndCompletionsComeFromTheCommands) {
+  const test::TemporaryDirectory directory;
+  ASSERT_EQ(nibble_says("man --out " + directory.path().string()).code, 0);
+  const std::string page = test::read_bytes(directory / "nibble-train.1");
+  EXPECT_TRUE(page.starts_with(".TH nibble-train 1"));
+  EXPECT_NE(page.find("\\-\\-profile"), std::string::npos);
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const Said said = nibble_says(std::string("completion ") + shell);
+    EXPECT_EQ(said.code, 0);
+    EXPECT_NE(said.text.find("sagemaker-train"), std::string::npos) << shell;
+  }
+  EXPECT_EQ(nibble_says("completion tcsh 2>/dev/null").code, 2);
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Installs the built nibble into an empty prefix and builds the programs of docs/examples against it, as a user would:
+# with find_package and with pkg-config. Runs them on the small model among the test assets, if it is there.
+#   bash tests/embedding/run.sh BUILD_DIR ASSETS
+set -euo pipefail
+build=$(cd "$1" && pwd)
+assets=$2
+source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cmake --install "$build" --prefix "$work/prefix" >/dev/null
+cp -r "$source/docs/examples" "$work/examples" # nothing of the source tree beside them
+cmake -S "$work/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_BUILD_TYPE=Release \
+  -DCMAKE_CXX_FLAGS=-O1 >/dev/null
+cmake --build "$work/build" -j 2 >/dev/null
+
+export PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig:$work/prefix/lib/x86_64-linux-gnu/pkgconfig
+cc -std=c99 -Wall -Wextra -Werror -O1 -o "$work/train_from_c" "$source/docs/examples/train_from_c.c" \
+  $(pkg-config --cflags --libs nibble)
+pkg-config --modversion nibble
+
+for page in nibble nibble-train nibble-recipes; do test -s "$work/prefix/share/man/man1/$page.1"; done
+bash -n "$work/prefix/share/bash-completion/completions/nibble"
+# shellcheck disable=SC1091
+(
+  source "$work/prefix/share/bash-completion/completions/nibble"
+  COMP_WORDS=(nibble merge --ad) COMP_CWORD=2
+  _nibble
+  [[ " ${COMPREPLY[*]} " == *" --adapter "* ]] || { echo "completion gives ${COMPREPLY[*]}" >&2; exit 1; }
+)
+
+model=$assets/stories260K-hf
+if [ ! -d "$model" ]; then
+  echo "built; not run: no $model"
+  exit 0
+fi
+"$work/build/finetune_from_memory" "$model" "$work/adapter" 30 | tee "$work/steps"
+test "$(wc -l <"$work/steps")" -le 30
+"$work/build/generate_with_adapter" "$model" "$work/adapter" "The dog saw a ball."
+for i in 1 2 3 4 5 6 7 8; do echo "{\"text\": \"Once upon a time, story $i was told to a little dog.\"}"; done >"$work/data.jsonl"
+"$work/train_from_c" "$model" "$work/data.jsonl" "$work/run" | tee "$work/said"
+grep -q '^step 3 of 6' "$work/said"
+grep -q '^stopped: ' "$work/said"
+grep -q '^step 6 of 6' "$work/said"
+test "$(grep -c '^step ' "$work/said")" -eq 6 # stopped after three, went on with the fourth
+grep -q '^text:' "$work/said"

@@ -1,0 +1,162 @@
+#include "nibble/recipes/report/report.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/train/metrics.h"
+#include "nibble/recipes/report/html.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+using test::TemporaryDirectory;
+
+StepReport step(int64_t number, double loss) {
+  StepReport report;
+  report.step = number;
+  report.loss = loss;
+  report.lr = 1e-4;
+  report.grad_norm = 0.5;
+  report.label_tokens = 10;
+  report.tokens = 20;
+  report.tokens_per_second = 100;
+  report.peak_memory_bytes = 1 << 30;
+  report.seconds = 0.2;
+  return report;
+}
+
+EvaluationReport evaluation(int64_t number, double loss) {
+  EvaluationReport report;
+  report.step = number;
+  report.loss = loss;
+  report.perplexity = std::exp(loss);
+  report.label_tokens = 10;
+  report.tokens = 20;
+  return report;
+}
+
+/// A run of 20 steps on disk.
+void write_run(const std::filesystem::path& directory, double lr, double best) {
+  std::filesystem::create_directories(directory);
+  std::string metrics;
+  for (int64_t k = 1; k <= 20; ++k) metrics += metrics_line(step(k, 4.0 / static_cast<double>(k))) + "\n";
+  metrics += metrics_line(evaluation(10, best)) + "\n" + metrics_line(evaluation(20, best + 1)) + "\n";
+  test::write_bytes(directory / "metrics.jsonl", metrics);
+  test::write_bytes(directory / "samples.jsonl", sample_line({0, "Who <b>?", "me", "old & bad"}) + "\n" +
+                                                     sample_line({20, "Who <b>?", "me", "new"}) + "\n");
+  test::write_bytes(directory / "recipe.json",
+                    "{\"optimizer\": {\"lr\": " + std::to_string(lr) + "}, \"output\": {\"dir\": \"x\"}}\n");
+  test::write_bytes(
+      directory / "run.json",
+      R"({"nibble": "0.1.0", "machine": {"cpu": "Zen"}, "data": {"lengths_by_power_of_two": [0, 3, 5]}})");
+}
+
+TEST(RunLog, ReadsWhatARunWrote) {
+  const TemporaryDirectory directory;
+  write_run(directory / "a", 1e-4, 1.5);
+  const RunLog log = read_run_log(directory / "a");
+  ASSERT_EQ(log.steps.size(), 20u);
+  EXPECT_EQ(log.steps[3].loss, 1.0);
+  EXPECT_EQ(log.samples.back().text, "new");
+  const RunSummary summary = summarize(log);
+  EXPECT_EQ(summary.steps, 20);
+  EXPECT_EQ(summary.tokens, 400);
+  EXPECT_NEAR(summary.loss, (4.0 / 19 + 4.0 / 20) / 2, 1e-12);
+  EXPECT_EQ(summary.best_step, 10);
+  EXPECT_EQ(summary.best_evaluation_loss, 1.5);
+  EXPECT_NEAR(summary.tokens_per_second, 100, 1e-9);
+}
+
+TEST(RunLog, LeavesOutATornLastLineAndNamesABadOne) {
+  const TemporaryDirectory directory;
+  test::write_bytes(directory / "metrics.jsonl", metrics_line(step(1, 2)) + "\n{\"step\":2,\"spl");
+  EXPECT_EQ(read_run_log(directory.path()).steps.size(), 1u);
+  test::write_bytes(directory / "metrics.jsonl", metrics_line(step(1, 2)) + "\n{\"step\":2,\"split\":\"train\"}\n");
+  EXPECT_NE(test::error_of<InputError>([&] { read_run_log(directory.path()); }).find("metrics.jsonl:2: lacks a field"),
+            std::string::npos);
+}
+
+TEST(RunLog, DirectoryWithoutARunIsRefused) {
+  const TemporaryDirectory directory;
+  EXPECT_NE(test::error_of<InputError>([&] { read_run_log(directory.path()); }).find("holds no run"),
+            std::string::npos);
+}
+
+TEST(Report, PageHoldsCurvesSamplesRecipeAndEnvironmentAndNeedsNothingElse) {
+  const TemporaryDirectory directory;
+  write_run(directory / "a", 1e-4, 1.5);
+  write_report(directory / "a", directory / "a" / "report.html");
+  const std::string page = test::read_bytes(directory / "a" / "report.html");
+  for (const char* part : {"<svg", "Learning rate", "Perplexity", "Samples by length", "after step 0", "old &amp; bad",
+                           "Who &lt;b&gt;?", "Zen", "&quot;lr&quot;"}) {
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  }
+  EXPECT_EQ(page.find("<b>?"), std::string::npos);
+  EXPECT_EQ(page.find("<script"), std::string::npos);
+  EXPECT_EQ(page.find("src="), std::string::npos);
+}
+
+TEST(Report, EmptyRunStillHasAPage) {
+  const TemporaryDirectory directory;
+  test::write_bytes(directory / "metrics.jsonl", "");
+  EXPECT_NE(report_page(read_run_log(directory.path())).find("steps<b>0</b>"), std::string::npos);
+}
+
+TEST(Compare, TellsWhereRecipesDifferAndWhoIsBest) {
+  const TemporaryDirectory directory;
+  write_run(directory / "a", 1e-4, 1.5);
+  write_run(directory / "b", 2e-4, 1.25);
+  const std::vector<RunLog> logs = {read_run_log(directory / "a"), read_run_log(directory / "b")};
+  const auto differences = recipe_differences(logs);
+  ASSERT_EQ(differences.size(), 1u);
+  EXPECT_EQ(differences[0], (std::vector<std::string>{"optimizer.lr", "0.0001", "0.0002"}));
+  const auto rows = comparison_rows(logs);
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[2][0], "b");
+  EXPECT_EQ(rows[2][3], "1.2500");
+  EXPECT_NE(comparison_page(logs).find("optimizer.lr"), std::string::npos);
+}
+
+TEST(Plot, TicksAreRoundAndInside) {
+  EXPECT_EQ(ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+  const std::vector<double> found = ticks(0.013, 0.087, 4);
+  ASSERT_FALSE(found.empty());
+  EXPECT_GE(found.front(), 0.013);
+  EXPECT_LE(found.back(), 0.087 + 1e-12);
+}
+
+TEST(Plot, ThinningKeepsTheMean) {
+  std::vector<std::pair<double, double>> points;
+  for (int i = 0; i < 1000; ++i) points.emplace_back(i, i);
+  const auto few = thinned(points, 10);
+  ASSERT_EQ(few.size(), 10u);
+  EXPECT_NEAR(few[0].second, 49.5, 1e-9);
+}
+
+TEST(Plot, ValuesThatAreNotFiniteAreLeftOut) {
+  Plot plot{.title = "t", .x_label = "x", .y_label = "y"};
+  plot.curves = {{"c", "#123456", {{1, 2}, {2, NAN}, {3, INFINITY}, {4, 3}}}};
+  const std::string text = svg(plot);
+  EXPECT_EQ(text.find("nan"), std::string::npos);
+  EXPECT_EQ(text.find("inf"), std::string::npos);
+}
+
+TEST(Plot, PngHasSizeAndEnds) {
+  Plot plot{.title = "Loss", .x_label = "step", .y_label = ""};
+  plot.curves = {{"", "#2f6fde", {{1, 2}, {2, 1}}}};
+  const std::string file = png(plot, 200, 100);
+  EXPECT_TRUE(file.starts_with("\x89PNG\r\n\x1a\n"));
+  EXPECT_EQ(file.substr(16, 8), std::string("\0\0\0\xc8\0\0\0\x64", 8));
+  EXPECT_TRUE(file.ends_with("IEND\xae\x42\x60\x82"));
+  EXPECT_LT(file.size(), 20'000u);  // 60,000 bytes of pixels
+}
+
+TEST(Html, EscapesWhatAPageWouldRead) {
+  EXPECT_EQ(escape_html("<a href=\"x\">&\x01</a>"), "&lt;a href=&quot;x&quot;&gt;&amp; &lt;/a&gt;");
+}
+
+}  // namespace
+}  // namespace nibble
