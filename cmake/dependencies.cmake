@@ -4,6 +4,7 @@ find_package(OpenMP REQUIRED)
 find_package(Eigen3 REQUIRED NO_MODULE)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
+find_package(MPI REQUIRED COMPONENTS CXX)
 find_package(ICU REQUIRED COMPONENTS uc i18n)
 pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
@@ -12,7 +13,9 @@ pkg_check_modules(ONIGURUMA REQUIRED IMPORTED_TARGET oniguruma)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 
 add_library(nibble_dependencies INTERFACE)
-target_link_libraries(nibble_dependencies INTERFACE
+# Only one file knows MPI: its headers stay out of every other file's command line.
+set_source_files_properties(parallel/comm/mpi_comm.cpp PROPERTIES INCLUDE_DIRECTORIES "${MPI_CXX_INCLUDE_DIRS}")
+target_link_libraries(nibble_dependencies INTERFACE ${MPI_CXX_LIBRARIES}
   OpenMP::OpenMP_CXX Eigen3::Eigen nlohmann_json::nlohmann_json CLI11::CLI11 ICU::uc ICU::i18n
   PkgConfig::OPENBLAS PkgConfig::HWY PkgConfig::SENTENCEPIECE PkgConfig::ONIGURUMA PkgConfig::XXHASH)
 if(NIBBLE_WITH_ONEDNN)

@@ -1,0 +1,385 @@
+#include "nibble/parallel/comm/mpi_comm.h"
+
+#define OMPI_SKIP_MPICXX 1  // the C++ bindings are gone from MPI 3 and do not compile without warnings
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <set>
+
+#include "nibble/core/base/error.h"
+
+namespace nibble {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kChunk = size_t{256} << 20;  // counts beyond 2^30 are not safe in every MPI
+constexpr int kMessageTag = 1;                // of send and receive; collectives use the tags above
+constexpr int kTags = 32000;                  // MPI guarantees 32767
+constexpr int kRollCall = 1, kRollAnswer = 2;
+constexpr size_t kNameBytes = 64;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::string host_name() {
+  char name[kNameBytes] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+// What all communicators of the process share: who is where, and the roll call.
+struct Job {
+  MPI_Comm control = MPI_COMM_NULL;
+  int rank = 0, size = 1;
+  std::vector<std::string> hosts;
+  std::string current = "start";  // operation this rank is in
+  Clock::time_point last_look = Clock::now();
+
+  std::string describe(int r) const {
+    return "rank " + std::to_string(r) + " on host " + hosts[static_cast<size_t>(r)];
+  }
+
+  void answer_roll_calls() {
+    for (;;) {
+      int waiting = 0;
+      MPI_Status status;
+      MPI_Iprobe(MPI_ANY_SOURCE, kRollCall, control, &waiting, &status);
+      if (!waiting) return;
+      char call[kNameBytes];
+      MPI_Recv(call, kNameBytes, MPI_CHAR, status.MPI_SOURCE, kRollCall, control, MPI_STATUS_IGNORE);
+      post(status.MPI_SOURCE, kRollAnswer);
+    }
+  }
+
+  // Small and eager: leaves at once, whatever the receiver does. The buffers live as long as the process.
+  void post(int to, int tag) {
+    char* text = posted.emplace_back(kNameBytes, '\0').data();
+    current.copy(text, kNameBytes - 1);
+    MPI_Request request;
+    MPI_Isend(text, kNameBytes, MPI_CHAR, to, tag, control, &request);
+    MPI_Request_free(&request);
+  }
+
+  void look() {
+    if (seconds_since(last_look) < 0.02) return;
+    last_look = Clock::now();
+    answer_roll_calls();
+  }
+
+  [[noreturn]] void call_the_roll(double waited);
+
+  std::deque<std::string> posted;
+};
+
+void Job::call_the_roll(double waited) {
+  std::set<int> silent;
+  for (int r = 0; r < size; ++r) {
+    if (r == rank) continue;
+    silent.insert(r);
+    post(r, kRollCall);
+  }
+  std::string seen;
+  const auto start = Clock::now();
+  const double grace = std::clamp(waited / 2, 1.0, 5.0);
+  while (!silent.empty() && seconds_since(start) < grace) {
+    answer_roll_calls();
+    int waiting = 0;
+    MPI_Status status;
+    MPI_Iprobe(MPI_ANY_SOURCE, kRollAnswer, control, &waiting, &status);
+    if (!waiting) {
+      usleep(1000);
+      continue;
+    }
+    char text[kNameBytes];
+    MPI_Recv(text, kNameBytes, MPI_CHAR, status.MPI_SOURCE, kRollAnswer, control, MPI_STATUS_IGNORE);
+    silent.erase(status.MPI_SOURCE);
+    seen += ", rank " + std::to_string(status.MPI_SOURCE) + " is in \"" + text + "\"";
+  }
+  std::string names;
+  for (int r : silent) names += (names.empty() ? "" : ", ") + describe(r);
+  int leader = 0;
+  while (silent.contains(leader)) ++leader;
+  // The first one who answers speaks, and its abort ends the others before they do.
+  if (leader != rank) usleep(3'000'000);
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.0f s", waited);
+  if (silent.empty()) {
+    throw CommError("", "no progress in \"" + current + "\" for " + seconds + " though every rank answers" + seen,
+                    "set parallel.timeout_seconds higher if a step takes longer");
+  }
+  throw CommError(names,
+                  "silent for " + std::string(seconds) + " while rank " + std::to_string(rank) + " waited in \"" +
+                      current + "\"" + seen,
+                  "look at that process or host; the same command continues from the last checkpoint");
+}
+
+// Messages under way, with the tensors they use.
+struct Messages {
+  std::vector<MPI_Request> requests;
+  std::vector<Tensor> kept;
+
+  bool done() {
+    if (requests.empty()) return true;
+    int flag = 0;
+    MPI_Testall(static_cast<int>(requests.size()), requests.data(), &flag, MPI_STATUSES_IGNORE);
+    if (flag) requests.clear();
+    return flag != 0;
+  }
+
+  void send(const std::byte* bytes, size_t size, int to, int tag, MPI_Comm comm) {
+    for (size_t at = 0; at == 0 || at < size; at += kChunk) {
+      const int count = static_cast<int>(std::min(kChunk, size - at));
+      MPI_Isend(bytes + at, count, MPI_BYTE, to, tag, comm, &requests.emplace_back());
+    }
+  }
+  void receive(std::byte* bytes, size_t size, int from, int tag, MPI_Comm comm) {
+    for (size_t at = 0; at == 0 || at < size; at += kChunk) {
+      const int count = static_cast<int>(std::min(kChunk, size - at));
+      MPI_Irecv(bytes + at, count, MPI_BYTE, from, tag, comm, &requests.emplace_back());
+    }
+  }
+};
+
+// Polls; gives the core away when nothing comes, because ranks may share it.
+void wait_for(Messages& messages, Job& job, const std::string& operation, double seconds) {
+  const auto start = Clock::now();
+  job.current = operation;
+  for (int round = 0; !messages.done(); ++round) {
+    if (round < 100) {
+      sched_yield();
+      continue;
+    }
+    usleep(round < 1000 ? 20 : 200);
+    job.look();
+    if (seconds_since(start) > seconds) job.call_the_roll(seconds);
+  }
+}
+
+class MpiRequest final : public CommRequest {
+ public:
+  MpiRequest(std::shared_ptr<Job> job, std::string operation, double seconds, Messages messages)
+      : job_(std::move(job)), operation_(std::move(operation)), seconds_(seconds), messages_(std::move(messages)) {}
+  bool done() override { return messages_.done(); }
+  void wait() override { wait_for(messages_, *job_, operation_, seconds_); }
+  ~MpiRequest() override {
+    try {
+      wait();
+    } catch (const Error&) {  // the job is broken, and whoever asks next hears of it
+    }
+  }
+
+ private:
+  std::shared_ptr<Job> job_;
+  std::string operation_;
+  double seconds_;
+  Messages messages_;
+};
+
+class MpiComm final : public Communicator {
+ public:
+  MpiComm(std::shared_ptr<Job> job, MPI_Comm comm) : job_(std::move(job)), comm_(comm) {
+    MPI_Comm_rank(comm_, &rank_);
+    MPI_Comm_size(comm_, &size_);
+    MPI_Comm_set_errhandler(comm_, MPI_ERRORS_ARE_FATAL);
+    MPI_Group mine, all;
+    MPI_Comm_group(comm_, &mine);
+    MPI_Comm_group(job_->control, &all);
+    for (int r = 0; r < size_; ++r) MPI_Group_translate_ranks(mine, 1, &r, all, &world_.emplace_back());
+    MPI_Group_free(&mine);
+    MPI_Group_free(&all);
+  }
+
+  ~MpiComm() override {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (!finalized && sent_.done()) MPI_Comm_free(&comm_);
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string describe(int rank) const override { return job_->describe(world_[static_cast<size_t>(rank)]); }
+
+  void abort(int exit_code, std::string_view) override {
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
+    std::_Exit(exit_code);
+  }
+
+ private:
+  int next_tag() { return kMessageTag + 1 + static_cast<int>(collectives_++ % kTags); }
+  // The ranks in turn, beginning after this one, so that not all send to the same rank first.
+  int peer(int i) const { return (rank_ + i) % size_; }
+
+  std::unique_ptr<CommRequest> do_start_all_gather(const std::string& operation, const Tensor& part, Tensor& out,
+                                                   std::span<const size_t> bounds) override {
+    const int tag = next_tag();
+    const auto size_of = [&](int r) { return bounds[static_cast<size_t>(r) + 1] - bounds[static_cast<size_t>(r)]; };
+    std::byte* to = out.bytes() > 0 ? out.mutable_raw() : nullptr;
+    const std::byte* from = part.bytes() > 0 ? part.raw() : nullptr;
+    Messages messages{{}, {part, out}};
+    for (int i = 1; i < size_; ++i) {
+      const int other = peer(size_ - i);
+      messages.receive(to + bounds[static_cast<size_t>(other)], size_of(other), other, tag, comm_);
+    }
+    for (int i = 1; i < size_; ++i) messages.send(from, size_of(rank_), peer(i), tag, comm_);
+    std::byte* mine = to + bounds[static_cast<size_t>(rank_)];
+    if (size_of(rank_) > 0 && mine != from) std::memcpy(mine, from, size_of(rank_));
+    return std::make_unique<MpiRequest>(job_, operation, settings().timeout_seconds, std::move(messages));
+  }
+
+  void do_all_to_all(const std::string& operation, const Tensor& send, std::span<const size_t> send_bounds,
+                     Tensor& receive, std::span<const size_t> receive_bounds) override {
+    const int tag = next_tag();
+    const std::byte* from = send.bytes() > 0 ? send.raw() : nullptr;
+    std::byte* to = receive.bytes() > 0 ? receive.mutable_raw() : nullptr;
+    Messages messages;
+    for (int i = 1; i < size_; ++i) {
+      const size_t other = static_cast<size_t>(peer(size_ - i));
+      messages.receive(to + receive_bounds[other], receive_bounds[other + 1] - receive_bounds[other],
+                       static_cast<int>(other), tag, comm_);
+    }
+    for (int i = 1; i < size_; ++i) {
+      const size_t other = static_cast<size_t>(peer(i));
+      messages.send(from + send_bounds[other], send_bounds[other + 1] - send_bounds[other], static_cast<int>(other),
+                    tag, comm_);
+    }
+    const size_t me = static_cast<size_t>(rank_), kept = send_bounds[me + 1] - send_bounds[me];
+    if (kept > 0) std::memcpy(to + receive_bounds[me], from + send_bounds[me], kept);
+    wait_for(messages, *job_, operation, settings().timeout_seconds);
+  }
+
+  void do_broadcast(const std::string& operation, Tensor& value, int root) override {
+    const int tag = next_tag();
+    Messages messages;
+    if (rank_ == root) {
+      for (int i = 1; i < size_; ++i) messages.send(value.raw(), value.bytes(), peer(i), tag, comm_);
+    } else {
+      messages.receive(value.mutable_raw(), value.bytes(), root, tag, comm_);
+    }
+    wait_for(messages, *job_, operation, settings().timeout_seconds);
+  }
+
+  void do_send(const std::string&, const Tensor& value, int to) override {
+    if (sent_.done()) sent_.kept.clear();
+    sent_.kept.push_back(value);
+    sent_.send(value.raw(), value.bytes(), to, kMessageTag, comm_);
+  }
+
+  void do_receive(const std::string& operation, Tensor& value, int from) override {
+    Messages messages;
+    messages.receive(value.mutable_raw(), value.bytes(), from, kMessageTag, comm_);
+    wait_for(messages, *job_, operation, settings().timeout_seconds);
+    if (sent_.done()) sent_.kept.clear();
+  }
+
+  std::unique_ptr<Communicator> do_split(int color, int key) override {
+    MPI_Comm part;
+    MPI_Comm_split(comm_, color, key, &part);
+    return std::make_unique<MpiComm>(job_, part);
+  }
+
+  std::shared_ptr<Job> job_;
+  MPI_Comm comm_;
+  int rank_ = 0, size_ = 1;
+  std::vector<int> world_;  // numbers in the job
+  uint64_t collectives_ = 0;
+  Messages sent_;  // messages that were sent and may not have arrived
+};
+
+// What carries the bytes, as far as the library tells.
+std::string transport(const std::string& library) {
+  if (library.find("Open MPI") == std::string::npos) return "";
+  const char* pml = std::getenv("OMPI_MCA_pml");
+  const char* btl = std::getenv("OMPI_MCA_btl");
+  return ", transport " + std::string(pml ? pml : "ob1") + " over " + (btl ? btl : "shared memory (vader) and tcp");
+}
+
+}  // namespace
+
+int launched_ranks() {
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"}) {
+    if (const char* value = std::getenv(variable)) return std::max(1, std::atoi(value));
+  }
+  // srun sets the number of tasks for every step; PMIx tells that MPI can find its peers.
+  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  if (tasks && (std::getenv("PMIX_RANK") || std::getenv("PMI_RANK"))) return std::max(1, std::atoi(tasks));
+  return 1;
+}
+
+struct MpiSession::Impl {
+  std::shared_ptr<Job> job = std::make_shared<Job>();
+  std::unique_ptr<MpiComm> world;
+  bool finished = false;
+};
+
+MpiSession::MpiSession() : impl_(std::make_unique<Impl>()) {
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  NIBBLE_CHECK(!initialized, "one MpiSession in a process");
+  int provided = 0;
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
+    throw CommError("MPI", "cannot be started", "start the ranks with nibble launch, mpirun or srun");
+  }
+  Job& job = *impl_->job;
+  MPI_Comm_dup(MPI_COMM_WORLD, &job.control);
+  MPI_Comm_rank(job.control, &job.rank);
+  MPI_Comm_size(job.control, &job.size);
+  std::string mine = host_name();
+  mine.resize(kNameBytes);
+  std::string all(kNameBytes * static_cast<size_t>(job.size), '\0');
+  MPI_Allgather(mine.data(), kNameBytes, MPI_CHAR, all.data(), kNameBytes, MPI_CHAR, job.control);
+  for (int r = 0; r < job.size; ++r) job.hosts.emplace_back(all.c_str() + kNameBytes * static_cast<size_t>(r));
+  MPI_Comm everyone;
+  MPI_Comm_dup(MPI_COMM_WORLD, &everyone);
+  impl_->world = std::make_unique<MpiComm>(impl_->job, everyone);
+}
+
+MpiSession::~MpiSession() {
+  if (!impl_->finished) impl_->world.release();  // MPI may be in any state
+}
+
+Communicator& MpiSession::world() { return *impl_->world; }
+
+int MpiSession::ranks_here() const {
+  const Job& job = *impl_->job;
+  return static_cast<int>(std::count(job.hosts.begin(), job.hosts.end(), job.hosts[static_cast<size_t>(job.rank)]));
+}
+
+int MpiSession::place_here() const {
+  const Job& job = *impl_->job;
+  const std::string& host = job.hosts[static_cast<size_t>(job.rank)];
+  return static_cast<int>(std::count(job.hosts.begin(), job.hosts.begin() + job.rank, host));
+}
+
+std::string MpiSession::description() const {
+  char version[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(version, &length);
+  const std::string library(version, static_cast<size_t>(length));
+  const Job& job = *impl_->job;
+  const size_t hosts = std::set<std::string>(job.hosts.begin(), job.hosts.end()).size();
+  return library.substr(0, library.find_first_of(",\n")) + ", " + std::to_string(job.size) + " ranks on " +
+         std::to_string(hosts) + (hosts == 1 ? " host" : " hosts") + transport(library);
+}
+
+void MpiSession::finish() {
+  impl_->world.reset();
+  MPI_Comm_free(&impl_->job->control);
+  MPI_Finalize();
+  impl_->finished = true;
+}
+
+void MpiSession::abort(int exit_code) {
+  MPI_Abort(MPI_COMM_WORLD, exit_code);
+  std::_Exit(exit_code);
+}
+
+}  // namespace nibble

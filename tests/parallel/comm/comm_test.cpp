@@ -1,0 +1,142 @@
+// One suite on every engine: one rank, threads, MPI (this program starts itself under mpirun).
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+
+#include "nibble/parallel/comm/mpi_comm.h"
+#include "nibble/parallel/comm/thread_comm.h"
+#include "nibble/tests/parallel/comm/conformance.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+TEST(SelfComm, Conforms) {
+  SelfComm comm;
+  test::conforms(comm);
+}
+
+class ThreadRanks : public testing::TestWithParam<int> {};
+
+TEST_P(ThreadRanks, Conform) { run_on_threads(GetParam(), test::conforms); }
+
+TEST_P(ThreadRanks, ConformWhenEveryOperationIsDelayedAndCompared) {
+  run_on_threads(GetParam(), [](Communicator& comm) {
+    comm.settings().max_delay_us = 2000;
+    comm.settings().delay_seed = 5;
+    comm.settings().check_order = true;
+    test::conforms(comm);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, ThreadRanks, testing::Values(1, 2, 3, 4));
+
+TEST(ThreadComm, NamesTheSilentRankAndTheOperation) {
+  const std::string message = test::error_of<CommError>([] {
+    run_on_threads(3, [](Communicator& comm) {
+      comm.settings().timeout_seconds = 0.2;
+      comm.barrier("together");
+      if (comm.rank() != 1) comm.barrier("gradients");
+    });
+  });
+  EXPECT_NE(message.find("gradients"), std::string::npos) << message;
+  EXPECT_NE(message.find("rank 1 (last seen in \"together\")"), std::string::npos) << message;
+}
+
+TEST(ThreadComm, AFailingRankEndsTheOthers) {
+  EXPECT_THROW(run_on_threads(3,
+                              [](Communicator& comm) {
+                                if (comm.rank() == 2) throw InputError("file", "is bad");
+                                comm.barrier("never");
+                              }),
+               InputError);
+}
+
+TEST(ThreadComm, OperationsInAnotherOrderAreNamed) {
+  const std::string message = test::error_of<CommError>([] {
+    run_on_threads(2, [](Communicator& comm) {
+      comm.settings().check_order = true;
+      comm.barrier(comm.rank() == 0 ? "loss" : "norm");
+    });
+  });
+  EXPECT_NE(message.find("loss"), std::string::npos) << message;
+  EXPECT_NE(message.find("norm"), std::string::npos) << message;
+}
+
+// ---- MPI ----
+
+struct Outcome {
+  int exit_code = 0;
+  std::string output;
+};
+
+Outcome run_command(const std::string& command) {
+  Outcome outcome;
+  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
+  std::array<char, 4096> buffer;
+  while (size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) outcome.output.append(buffer.data(), got);
+  const int status = pclose(pipe);
+  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return outcome;
+}
+
+/// Runs the disabled test `name` of this program on `ranks` ranks.
+Outcome on_ranks(int ranks, const std::string& name, const std::string& environment = "") {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  return run_command("env OMP_NUM_THREADS=1 " + environment +
+                     " timeout 60 mpirun --allow-run-as-root --oversubscribe " + "--bind-to none -n " +
+                     std::to_string(ranks) + " '" + self +
+                     "' --gtest_also_run_disabled_tests --gtest_filter=OnEveryRank.DISABLED_" + name);
+}
+
+TEST(OnEveryRank, DISABLED_Conforms) {
+  MpiSession session;
+  test::conforms(session.world());
+  session.world().settings().check_order = true;
+  session.world().settings().max_delay_us = 2000;
+  test::conforms(session.world());
+  session.finish();
+}
+
+TEST(OnEveryRank, DISABLED_StopsOneRank) {
+  MpiSession session;
+  Communicator& comm = session.world();
+  comm.settings().timeout_seconds = 1.5;
+  comm.barrier("together");
+  if (comm.rank() == 1) raise(SIGSTOP);
+  try {
+    comm.barrier("gradients");
+  } catch (const CommError& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    kill(getpid(), 0);
+    session.abort(error.exit_code());
+  }
+}
+
+class MpiRanks : public testing::TestWithParam<int> {};
+
+TEST_P(MpiRanks, Conform) {
+  const Outcome outcome = on_ranks(GetParam(), "Conforms");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, MpiRanks, testing::Values(2, 3, 4));
+
+TEST(MpiComm, AStoppedRankIsNamedWithItsHostAndTheJobEndsWithSeventySix) {
+  const Outcome outcome = on_ranks(3, "StopsOneRank");
+  EXPECT_EQ(outcome.exit_code, 76) << outcome.output;
+  EXPECT_NE(outcome.output.find("error: rank 1 on host "), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("\"gradients\""), std::string::npos) << outcome.output;
+  EXPECT_EQ(outcome.output.find("error: rank 0"), std::string::npos) << outcome.output;
+  EXPECT_EQ(outcome.output.find("error: rank 2"), std::string::npos) << outcome.output;
+}
+
+TEST(MpiComm, WithoutALauncherThereIsOneRank) { EXPECT_EQ(launched_ranks(), 1); }
+
+}  // namespace
+}  // namespace nibble
