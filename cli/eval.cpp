@@ -67,8 +67,7 @@ void add_eval_command(Command& nibble) {
   add_model_flags(command, flags->model);
   command.option("--data", flags->files, "File, directory or glob; may be given several times").required();
   command.option("--format", flags->format, "auto, alpaca, chat, completion, text or tokens").shows_default();
-  command.option("--template", flags->data.chat_template,
-                 "Chat template: a built-in name or a .jinja file (the model's own)");
+  command.option("--template", flags->data.chat_template, "Built-in chat template");
   command.option("--max-length", flags->data.max_length, "Tokens of a sequence").shows_default();
   command.option("--truncate", flags->truncate, "What happens to longer samples: cut, drop or error").shows_default();
   command.flag("--train-on-prompt", flags->data.train_on_prompt, "Count the prompt's tokens as well");
