@@ -157,7 +157,8 @@ void add_chat_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
   Command command = nibble.subcommand("chat", "Talk to a model; one message a line");
   add_model_flags(command, flags->model);
-  command.option("--template", flags->chat_template, "Built-in chat template: chatml, llama3, alpaca, ...");
+  command.option("--template", flags->chat_template,
+                 "Chat template: a built-in name or a .jinja file (the model's own)");
   command.option("--system", flags->system, "System message");
   add_sampling_flags(command, flags->options);
   command.footer(

@@ -20,6 +20,7 @@ void add_logits_command(Command& nibble);
 void add_gradients_command(Command& nibble);
 void add_tokenize_command(Command& nibble);
 void add_tokenizer_command(Command& nibble);
+void add_template_command(Command& nibble);
 void add_init_command(Command& nibble);
 void add_inspect_command(Command& nibble);
 void add_recipes_command(Command& nibble);

@@ -80,6 +80,7 @@ int main(int argc, char** argv) {
   add_gradients_command(program);
   add_tokenize_command(program);
   add_tokenizer_command(program);
+  add_template_command(program);
   add_init_command(program);
   add_inspect_command(program);
   add_recipes_command(program);

@@ -1,8 +1,11 @@
 #include "nibble/recipes/tokenizers.h"
 
 #include <filesystem>
+#include <optional>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/json_file.h"
+#include "nibble/core/text/model_chat_template.h"
 
 namespace nibble {
 
@@ -16,10 +19,18 @@ std::unique_ptr<Tokenizer> find_tokenizer(const std::string& path) {
 }
 
 std::unique_ptr<ChatTemplate> open_chat_template(const std::string& name, const Tokenizer& tokenizer) {
+  const TokenRoles& roles = tokenizer.roles();
+  const auto model_template = [&](const std::map<std::string, std::string>& sources, const std::string& place) {
+    return std::make_unique<ModelChatTemplate>(ModelTemplates(sources, roles.special_tokens, place));
+  };
+  std::error_code ignored;
+  if (name.ends_with(".jinja") || std::filesystem::is_regular_file(name, ignored))
+    return model_template({{"default", read_text_file(name)}}, name);
   if (!name.empty()) return builtin_chat_template(name, template_tokens(tokenizer));
+  if (!roles.chat_templates.empty()) return model_template(roles.chat_templates, "chat_template");
   std::string known;
   for (const std::string& builtin : builtin_chat_template_names()) known += (known.empty() ? "" : ", ") + builtin;
-  throw UsageError("the model's own chat template cannot be rendered yet", "choose a built-in one: " + known,
+  throw UsageError("the model has no chat template", "choose a built-in one (" + known + ") or a .jinja file",
                    "data.template");
 }
 
@@ -43,8 +54,19 @@ Encoder open_encoder(const std::string& path, const std::string& chat_template, 
                      "use the tokenizer that belongs to the model");
   }
   std::shared_ptr<const ChatTemplate> chat;
-  if (!chat_template.empty()) chat = open_chat_template(chat_template, *tokenizer);
-  return make_encoder(tokenizer, chat, vocab_size);
+  std::optional<InputError> broken;
+  if (!chat_template.empty()) {
+    chat = open_chat_template(chat_template, *tokenizer);
+  } else if (!tokenizer->roles().chat_templates.empty()) {
+    try {
+      chat = open_chat_template("", *tokenizer);
+    } catch (const InputError& error) {  // of no matter until a conversation needs it
+      broken = error;
+    }
+  }
+  Encoder encoder = make_encoder(tokenizer, chat, vocab_size);
+  if (broken) encoder.render_chat = [broken](const Conversation&) -> RenderedChat { throw *broken; };
+  return encoder;
 }
 
 }  // namespace nibble

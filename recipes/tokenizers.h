@@ -14,8 +14,8 @@ namespace nibble {
 /// still serves token ids. Throws as load_tokenizer for files that are broken.
 std::unique_ptr<Tokenizer> find_tokenizer(const std::string& path);
 
-/// The built-in template `name`. Throws UsageError for an unknown name, or for "" (the model's own Jinja template
-/// cannot be rendered yet) naming the built-in ones.
+/// The built-in template `name`, the template in the file `name`, or for "" the model's own. Throws UsageError for an
+/// unknown name, or for "" where the model has none, naming the built-in ones; InputError for a broken template.
 std::unique_ptr<ChatTemplate> open_chat_template(const std::string& name, const Tokenizer& tokenizer);
 
 /// Rows that the embedding of a model with `model_rows` needs for the tokenizer at `path`: as many, or more where
@@ -23,7 +23,8 @@ std::unique_ptr<ChatTemplate> open_chat_template(const std::string& name, const 
 /// tokenizer.
 int64_t rows_for_tokenizer(const std::string& path, int64_t model_rows);
 
-/// The encoder over the tokenizer at `path` and the template `chat_template` (may be ""); over token ids only where
+/// The encoder over the tokenizer at `path` and the template `chat_template` ("": the model's own, where it has one;
+/// a broken one is reported by the first conversation); over token ids only where
 /// there is no tokenizer. vocab_size: of the model. Throws InputError when the tokenizer has more tokens than the
 /// model.
 Encoder open_encoder(const std::string& path, const std::string& chat_template, int64_t vocab_size);

@@ -17,3 +17,4 @@ peft=(all-linear-rslora bias-lora_only dora layers-to-transform lora-default-tar
 python3 "$checks/check_families.py" "$assets/oracle-families"
 python3 "$checks/check_peft.py" "${peft[@]/#/$assets/oracle-peft/}"
 python3 "$checks/check_tokenizers.py" "$assets/oracle-tokenizers" | tail -n 1
+python3 "$checks/check_templates.py" "$assets/oracle-templates" | tail -n 1

@@ -1,5 +1,6 @@
 #include "nibble/core/data/chat_record.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -81,6 +82,21 @@ bool read_weight(const Turn& turn, const std::string& role) {
   return true;
 }
 
+// Parts that templates do not know: reasoning, tool calls, text under another name.
+bool has_parts_of_its_own(const Turn& turn) {
+  const Json* content = turn.find("content");
+  if (content == nullptr || !content->is_array()) return false;
+  return std::any_of(content->begin(), content->end(),
+                     [](const Json& part) { return part.value("type", "") != "text" || !part.contains("text"); });
+}
+
+// The message as it is, without what only says how it is trained.
+std::string as_template_reads(const Json& message) {
+  Json rest = message;
+  for (const char* key : {"weight", "loss_weight"}) rest.erase(key);
+  return rest.dump();
+}
+
 ChatMessage read_message(const Turn& turn, bool share_gpt) {
   if (!turn.value.is_object()) turn.record.fail_type(turn.name, turn.value, "an object");
   ChatMessage message;
@@ -110,6 +126,7 @@ ChatMessage read_message(const Turn& turn, bool share_gpt) {
   if (turn.find("reasoning_content") != nullptr) message.reasoning = turn.text("reasoning_content");
   if (!calls.empty()) message.tool_calls = calls.dump();
   message.train = read_weight(turn, message.role);
+  if (!share_gpt && !has_parts_of_its_own(turn)) message.json = as_template_reads(turn.value);
   return message;
 }
 

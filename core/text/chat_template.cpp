@@ -42,6 +42,11 @@ constexpr std::string_view kAlpacaStartWithInput =
     "Below is an instruction that describes a task, paired with an input that provides further context. "
     "Write a response that appropriately completes the request.";
 
+// FastChat's vicuna_v1.1.
+constexpr std::string_view kVicunaStart =
+    "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, "
+    "and polite answers to the user's questions.";
+
 constexpr std::array kForms = {
     TemplateForm{.name = "chatml",
                  .start = "",
@@ -96,6 +101,32 @@ constexpr std::array kForms = {
                  .assistant = {"### Response:\n", "{eos}"},
                  .between = "\n\n",
                  .first_user_before = "{alpaca}\n\n### Instruction:\n"},
+    TemplateForm{.name = "phi3",
+                 .start = "",
+                 .system = {"<|system|>\n", "<|end|>\n"},
+                 .user = {"<|user|>\n", "<|end|>\n"},
+                 .assistant = {"<|assistant|>\n", "<|end|>"},
+                 .between = "\n"},
+    TemplateForm{.name = "vicuna",
+                 .start = "{bos}",
+                 .system = {"", " "},
+                 .user = {"USER: ", " "},
+                 .assistant = {"ASSISTANT:", "{eos}"},
+                 .answer_start = " ",
+                 .alternates = true,
+                 .first_user_before = "{vicuna} USER: "},
+    TemplateForm{.name = "tulu",
+                 .start = "",
+                 .system = {"<|system|>\n", "\n"},
+                 .user = {"<|user|>\n", "\n"},
+                 .assistant = {"<|assistant|>\n", "{eos}"},
+                 .between = "\n"},
+    TemplateForm{.name = "openchat",
+                 .start = "{bos}",
+                 .system = {"GPT4 Correct System: ", "<|end_of_turn|>"},
+                 .user = {"GPT4 Correct User: ", "<|end_of_turn|>"},
+                 .assistant = {"GPT4 Correct Assistant:", "<|end_of_turn|>"},
+                 .answer_start = " "},
     TemplateForm{.name = "plain",
                  .start = "{bos}",
                  .system = {"", "\n"},
@@ -104,11 +135,24 @@ constexpr std::array kForms = {
                  .between = "\n"},
 };
 
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kOtherNames = {{{"llama-2", "llama2"},
+                                                                                       {"llama-3", "llama3"},
+                                                                                       {"qwen", "chatml"},
+                                                                                       {"phi-3", "phi3"},
+                                                                                       {"mixtral", "mistral"},
+                                                                                       {"gemma2", "gemma"}}};
+
 std::string trimmed(std::string_view text) {
   constexpr std::string_view kBlank = " \t\n\r\f\v";
   const size_t begin = text.find_first_not_of(kBlank);
   return begin == std::string_view::npos ? ""
                                          : std::string(text.substr(begin, text.find_last_not_of(kBlank) - begin + 1));
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  return all;
 }
 
 class BuiltinTemplate final : public ChatTemplate {
@@ -179,7 +223,8 @@ class BuiltinTemplate final : public ChatTemplate {
         position += name.size();
         return true;
       };
-      if (!take("{bos}", tokens_.bos) && !take("{eos}", tokens_.eos) && !take("{alpaca}", kAlpacaStart))
+      if (!take("{bos}", tokens_.bos) && !take("{eos}", tokens_.eos) && !take("{alpaca}", kAlpacaStart) &&
+          !take("{vicuna}", kVicunaStart))
         text += form[position++];
     }
     return text;
@@ -197,13 +242,15 @@ TemplateTokens template_tokens(const Tokenizer& tokenizer) {
 }
 
 std::unique_ptr<ChatTemplate> builtin_chat_template(std::string_view name, const TemplateTokens& tokens) {
-  const std::string_view wanted = name == "llama-2" ? "llama2" : name == "llama-3" ? "llama3" : name;
+  const auto* alias =
+      std::find_if(kOtherNames.begin(), kOtherNames.end(), [&](const auto& a) { return a.first == name; });
+  const std::string_view wanted = alias == kOtherNames.end() ? name : alias->second;
   const auto form = std::find_if(kForms.begin(), kForms.end(), [&](const TemplateForm& f) { return f.name == wanted; });
   if (form != kForms.end()) return std::make_unique<BuiltinTemplate>(*form, tokens);
   const std::string meant = nearest(std::string(name), builtin_chat_template_names());
-  throw UsageError("there is no chat template '" + std::string(name) + "'",
-                   meant.empty() ? "the built-in ones are chatml, llama2, llama3, mistral, zephyr, gemma, alpaca, plain"
-                                 : "did you mean " + meant + "?");
+  throw UsageError(
+      "there is no chat template '" + std::string(name) + "'",
+      meant.empty() ? "the built-in ones are " + joined(builtin_chat_template_names()) : "did you mean " + meant + "?");
 }
 
 std::vector<std::string> builtin_chat_template_names() {

@@ -26,14 +26,15 @@ class ChatTemplate {
 
   /// The conversation as text, special tokens written out (BOS too): encode it with add_special = false. With
   /// add_generation_prompt the text ends where the assistant's next answer begins. `answers` are the spans of the
-  /// assistant messages that are trained, from the end of their generation prompt to the end of the end-of-turn mark.
+  /// assistant messages that are trained, from the end of their generation prompt to the end of the end-of-turn mark;
+  /// a model's own template has none with add_generation_prompt.
   /// Throws InputError, naming the message, for a conversation that the template has no form for.
   virtual RenderedChat render(const Conversation& conversation, bool add_generation_prompt = false) const = 0;
 };
 
-/// A template that needs no file: `chatml`, `llama2`, `llama3`, `mistral`, `zephyr`, `gemma`, `alpaca`, `plain`
-/// (`llama-2` and `llama-3` are the same). Each is a row of data, see chat_template.cpp. Throws UsageError for another
-/// name, with the nearest one.
+/// A template that needs no file: `chatml`, `llama2`, `llama3`, `mistral`, `zephyr`, `gemma`, `phi3`, `vicuna`, `tulu`,
+/// `openchat`, `alpaca`, `plain` (`llama-2`, `llama-3`, `qwen`, `phi-3`, `mixtral`, `gemma2` are other names of these).
+/// Each is a row of data, see chat_template.cpp. Throws UsageError for another name, with the nearest one.
 std::unique_ptr<ChatTemplate> builtin_chat_template(std::string_view name, const TemplateTokens& tokens);
 
 /// Their names.

@@ -20,6 +20,7 @@ struct ChatMessage {
   std::string tool_calls;  ///< JSON array, OpenAI's form; empty = none
   std::string reasoning;   ///< reasoning_content; empty = none
   bool train = true;       ///< false: an answer that is context only ("weight": 0)
+  std::string json = {};   ///< the whole message as a model's own template reads it; empty = made from the fields above
 };
 
 struct Conversation {

@@ -3,6 +3,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/text/json_fields.h"
+#include "nibble/core/text/template_files.h"
 
 namespace nibble {
 
@@ -48,46 +49,31 @@ class RoleFiles {
     return value.get<int32_t>();
   }
 
-  const json& tokenizer_config() const { return named_[0]; }
-
  private:
   const Tokenizer& tokenizer_;
   json named_[2];
   json config_;
 };
 
-void take_templates(const json& value, std::map<std::string, std::string>& templates) {
-  if (value.is_string()) templates["default"] = value.get<std::string>();
-  if (!value.is_array()) return;
-  for (const json& entry : value) {
-    if (entry.is_object() && entry.contains("name") && entry.contains("template") && entry["name"].is_string() &&
-        entry["template"].is_string())
-      templates[entry["name"].get<std::string>()] = entry["template"].get<std::string>();
-  }
-}
-
-std::map<std::string, std::string> read_templates(const fs::path& directory, const json& tokenizer_config) {
-  std::map<std::string, std::string> templates;
-  if (tokenizer_config.contains("chat_template")) take_templates(tokenizer_config["chat_template"], templates);
-  const json own_file = read_object_if_there(directory / "chat_template.json");
-  if (own_file.contains("chat_template")) take_templates(own_file["chat_template"], templates);
-  std::error_code ignored;
-  const fs::path single = directory / "chat_template.jinja";
-  if (fs::is_regular_file(single, ignored)) templates["default"] = read_text_file(single, kTokenizerLimits.max_bytes);
-  for (fs::directory_iterator entry(directory / "additional_chat_templates", ignored), end; entry != end; ++entry) {
-    if (entry->path().extension() == ".jinja" && entry->is_regular_file(ignored))
-      templates[entry->path().stem().string()] = read_text_file(entry->path(), kTokenizerLimits.max_bytes);
-  }
-  return templates;
-}
-
 }  // namespace
 
 TokenRoles read_token_roles(const fs::path& directory, const Tokenizer& tokenizer) {
   const RoleFiles files(directory, tokenizer);
   const TokenRoles& own = tokenizer.roles();
-  return {files.role("bos", own.bos), files.role("eos", own.eos), files.role("pad", own.pad),
-          files.role("unk", own.unk), read_templates(directory, files.tokenizer_config())};
+  TokenRoles roles;
+  roles.bos = files.role("bos", own.bos);
+  roles.eos = files.role("eos", own.eos);
+  roles.pad = files.role("pad", own.pad);
+  roles.unk = files.role("unk", own.unk);
+  TemplateFiles templates = read_template_files(directory);
+  roles.chat_templates = std::move(templates.templates);
+  roles.special_tokens = std::move(templates.special_tokens);
+  const auto fill = [&](const char* name, std::optional<int32_t> id) {
+    if (id && !templates.without.contains(name)) roles.special_tokens.try_emplace(name, tokenizer.token(*id));
+  };
+  fill("bos_token", roles.bos);
+  fill("eos_token", roles.eos);
+  return roles;
 }
 
 }  // namespace nibble

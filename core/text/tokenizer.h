@@ -29,6 +29,8 @@ struct TokenRoles {
   /// By name; the model's usual one is "default". Jinja text, as written in tokenizer_config.json, chat_template.json
   /// or chat_template.jinja.
   std::map<std::string, std::string> chat_templates;
+  /// Text of the tokens that templates know by name: "bos_token", "eos_token", "pad_token", ...
+  std::map<std::string, std::string> special_tokens;
 };
 
 /// A tokenizer. Constant after it is made: all its functions may be called from many threads at once.

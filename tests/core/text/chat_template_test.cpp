@@ -54,6 +54,21 @@ TEST(BuiltinTemplates, WriteTheTextOfTheirModels) {
                    "<s><start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nHello!<end_of_turn>\n"
                    "<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\nCiao<end_of_turn>\n",
                    {"Hello!<end_of_turn>", "Ciao<end_of_turn>"});
+  expect_rendering("phi-3",
+                   "<|system|>\nBe brief.<|end|>\n<|user|>\n Hi <|end|>\n<|assistant|>\nHello!<|end|>\n"
+                   "<|user|>\nBye<|end|>\n<|assistant|>\nCiao<|end|>\n",
+                   {"Hello!<|end|>", "Ciao<|end|>"});
+  expect_rendering("vicuna", "<s>Be brief. USER:  Hi  ASSISTANT: Hello!</s>USER: Bye ASSISTANT: Ciao</s>",
+                   {" Hello!</s>", " Ciao</s>"});
+  expect_rendering("tulu",
+                   "<|system|>\nBe brief.\n<|user|>\n Hi \n<|assistant|>\nHello!</s>\n"
+                   "<|user|>\nBye\n<|assistant|>\nCiao</s>\n",
+                   {"Hello!</s>", "Ciao</s>"});
+  expect_rendering("openchat",
+                   "<s>GPT4 Correct System: Be brief.<|end_of_turn|>GPT4 Correct User:  Hi <|end_of_turn|>"
+                   "GPT4 Correct Assistant: Hello!<|end_of_turn|>GPT4 Correct User: Bye<|end_of_turn|>"
+                   "GPT4 Correct Assistant: Ciao<|end_of_turn|>",
+                   {" Hello!<|end_of_turn|>", " Ciao<|end_of_turn|>"});
   expect_rendering("alpaca",
                    "<s>Be brief.\n\n### Instruction:\n Hi \n\n### Response:\nHello!</s>\n\n"
                    "### Instruction:\nBye\n\n### Response:\nCiao</s>\n\n",

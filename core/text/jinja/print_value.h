@@ -1,0 +1,29 @@
+#pragma once
+// Values as text: Python's str() and repr(), and json.dumps(). For .cpp files of this folder.
+
+#include <optional>
+#include <string>
+
+#include "nibble/core/text/jinja/value.h"
+
+namespace nibble::jinja {
+
+/// str(value).
+std::string str(const Value& value);
+/// repr(value).
+std::string repr(const Value& value);
+std::string repr_text(std::string_view text);
+/// repr() of a float: the shortest digits that give it back, 1.0, 1e-07, 1e+16, nan, inf.
+std::string float_text(double value);
+
+/// json.dumps' arguments.
+struct JsonForm {
+  bool ensure_ascii = false;
+  bool sort_keys = false;
+  std::optional<std::string> indent;  ///< one level of it; nullopt: all on one line
+  std::string item_separator = ", ", key_separator = ": ";
+};
+/// Throws Failure for what JSON has no form for.
+std::string to_json(const Value& value, const JsonForm& form);
+
+}  // namespace nibble::jinja

@@ -1,0 +1,173 @@
+#include "nibble/core/text/model_chat_template.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/text/jinja/json_value.h"
+#include "nibble/core/text/jinja/unicode_text.h"
+
+namespace nibble {
+
+namespace {
+
+using jinja::Dict;
+using jinja::Items;
+using jinja::Value;
+
+// Words that stand in no text: their first and last characters are of Unicode's private use.
+constexpr std::string_view kOtherWords = "\uE0A3other words\uE0A7";
+
+Value value_of(const ChatMessage& message, size_t k) {
+  const std::string place = "messages[" + std::to_string(k) + "]";
+  if (!message.json.empty()) return jinja::parse_json_value(message.json, place);
+  Dict fields;
+  fields.set("role", Value::text(message.role));
+  fields.set("content", Value::text(message.content));
+  if (!message.reasoning.empty()) fields.set("reasoning_content", Value::text(message.reasoning));
+  if (!message.tool_calls.empty()) fields.set("tool_calls", jinja::parse_json_value(message.tool_calls, place));
+  return Value::dict(std::move(fields));
+}
+
+TemplateRequest request_of(const Conversation& conversation) {
+  TemplateRequest request;
+  Items messages;
+  for (size_t k = 0; k < conversation.messages.size(); ++k) messages.push_back(value_of(conversation.messages[k], k));
+  request.messages = Value::list(std::move(messages));
+  if (!conversation.tools.empty()) request.tools = jinja::parse_json_value(conversation.tools, "tools");
+  return request;
+}
+
+// The same request with the first `count` messages.
+TemplateRequest first_messages(const TemplateRequest& request, size_t count, bool add_generation_prompt) {
+  TemplateRequest first = request;
+  const Items& all = request.messages.items();
+  first.messages = Value::list({all.begin(), all.begin() + static_cast<ptrdiff_t>(count)});
+  first.add_generation_prompt = add_generation_prompt;
+  return first;
+}
+
+// The same request with kOtherWords as all that message k says.
+TemplateRequest with_other_words(const TemplateRequest& request, size_t k) {
+  Items messages = request.messages.items();
+  const Dict& said = messages[k].as_dict();
+  Value content = Value::text(std::string(kOtherWords));
+  const Value* before = said.find("content");
+  if (before && before->is_sequence()) {
+    Dict part;
+    part.set("type", Value::text("text"));
+    part.set("text", content);
+    content = Value::list({Value::dict(std::move(part))});
+  }
+  Dict other;
+  const Value* role = said.find("role");
+  other.set("role", role ? *role : Value::text("assistant"));
+  other.set("content", std::move(content));
+  messages[k] = Value::dict(std::move(other));
+  TemplateRequest changed = request;
+  changed.messages = Value::list(std::move(messages));
+  return changed;
+}
+
+// Spans of all answers, or of those that are trained where every answer has one; nullopt where that is not clear.
+std::optional<std::vector<TextSpan>> marked_answers(const jinja::Rendering& rendering,
+                                                    const std::vector<bool>& trained) {
+  std::vector<TextSpan> spans;
+  size_t end = 0;
+  for (const jinja::GeneratedSpan& span : rendering.generated) {
+    if (span.bytes.begin < end || span.bytes.end > rendering.text.size()) return std::nullopt;
+    end = span.bytes.end;
+    spans.push_back(span.bytes);
+  }
+  if (spans.empty()) return std::nullopt;
+  const bool all = std::find(trained.begin(), trained.end(), false) == trained.end();
+  if (!all && spans.size() != trained.size()) return std::nullopt;
+  std::vector<TextSpan> answers;
+  for (size_t k = 0; k < spans.size(); ++k) {
+    if ((all || trained[k]) && spans[k].begin < spans[k].end) answers.push_back(spans[k]);
+  }
+  return answers;
+}
+
+}  // namespace
+
+RenderedChat ModelChatTemplate::render(const Conversation& conversation, bool add_generation_prompt) const {
+  TemplateRequest request = request_of(conversation);
+  request.add_generation_prompt = add_generation_prompt;
+  jinja::Rendering rendering = templates_.apply(request);
+  RenderedChat chat{std::move(rendering.text), {}};
+  if (add_generation_prompt) return chat;
+  std::vector<bool> trained;
+  for (const ChatMessage& message : conversation.messages) {
+    if (message.role == "assistant") trained.push_back(message.train);
+  }
+  rendering.text = chat.text;
+  if (std::optional<std::vector<TextSpan>> marked = marked_answers(rendering, trained)) {
+    chat.answers = std::move(*marked);
+    return chat;
+  }
+  for (size_t k = 0; k < conversation.messages.size(); ++k) {
+    const ChatMessage& message = conversation.messages[k];
+    if (message.role == "assistant" && message.train) chat.answers.push_back(find_answer(request, chat.text, k));
+  }
+  std::erase_if(chat.answers, [](const TextSpan& answer) { return answer.begin >= answer.end; });
+  return chat;
+}
+
+TextSpan ModelChatTemplate::find_answer(const TemplateRequest& request, const std::string& text, size_t k) const {
+  const TemplateRequest changed = with_other_words(request, k);
+  const auto rendered = [&](const TemplateRequest& part) -> std::optional<std::string> {
+    try {
+      return templates_.apply(part).text;
+    } catch (const InputError&) {  // a template may refuse a part of a conversation
+      return std::nullopt;
+    }
+  };
+  const std::string other = rendered(changed).value_or("");
+  const size_t words = other.find(kOtherWords);
+  if (words == std::string::npos)
+    throw InputError("messages[" + std::to_string(k) + "]", "the chat template does not show this answer",
+                     "give it \"weight\": 0, or choose another data.template");
+  const size_t behind = other.size() - words - kOtherWords.size();
+  const auto first_change =
+      std::mismatch(text.begin(), text.end(), other.begin(), other.begin() + static_cast<ptrdiff_t>(words));
+  TextSpan answer{static_cast<size_t>(first_change.first - text.begin()), text.size()};
+  size_t same = 0;
+  while (same < behind && same < text.size() - answer.begin &&
+         text[text.size() - 1 - same] == other[other.size() - 1 - same])
+    ++same;
+  answer.end = text.size() - same;
+  const auto inside_character = [&](size_t at) {
+    return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
+  };
+  while (inside_character(answer.end)) ++answer.end;
+  while (inside_character(answer.begin)) --answer.begin;
+
+  // The mark that ends a turn, as it stands behind the last message of a conversation.
+  if (const std::optional<std::string> last = rendered(first_messages(changed, k + 1, false))) {
+    const size_t said = last->find(kOtherWords);
+    if (said != std::string::npos) {
+      const std::string_view mark =
+          jinja::stripped(std::string_view(*last).substr(said + kOtherWords.size()), false, true);
+      if (std::string_view(text).substr(answer.end).starts_with(mark)) answer.end += mark.size();
+    }
+  }
+  if (k == 0) return answer;
+  const std::optional<std::string> prompt = rendered(first_messages(request, k, true));
+  if (prompt && text.starts_with(*prompt) && prompt->size() <= answer.end) {
+    answer.begin = prompt->size();
+    return answer;
+  }
+  // Not prefix-stable: the generation prompt stands close before what differs.
+  constexpr size_t kClose = 64;
+  const std::optional<std::string> without = rendered(first_messages(request, k, false));
+  if (prompt && without && prompt->size() > without->size() && prompt->starts_with(*without)) {
+    const std::string header = prompt->substr(without->size());
+    const size_t at =
+        answer.begin < header.size() ? std::string::npos : text.rfind(header, answer.begin - header.size());
+    if (at != std::string::npos && answer.begin - at - header.size() <= kClose) answer.begin = at + header.size();
+  }
+  return answer;
+}
+
+}  // namespace nibble
