@@ -101,6 +101,20 @@ void note_leftovers(const PeftAdapter& adapter, const StoredAdapter& stored, Dec
   }
 }
 
+/// PEFT sorts rank_pattern when it saves, so that overlapping keys may say other ranks than the tensors have: then
+/// every module is named by its path, and PEFT can load what is saved again.
+void name_real_ranks(const PeftAdapter& adapter, AttachedAdapter& attached) {
+  std::vector<std::pair<std::string, int64_t>> ranks;
+  bool differs = false;
+  for (const std::string& module : attached.modules) {
+    const Tensor a = adapter.find(module + ".lora_A.weight");
+    const int64_t r = (a ? a : adapter.find(module + ".lora_embedding_A")).dim(0);
+    ranks.emplace_back(module, r);
+    differs = differs || r != rank_of(adapter.options, module);
+  }
+  if (differs) attached.options.rank_pattern = std::move(ranks);
+}
+
 /// The options of an adapter whose pairs B A became B A - B0 A0.
 AdapterOptions twice_the_rank(AdapterOptions options) {
   const double alpha = options.use_rslora ? std::sqrt(2.0) : 2.0;
@@ -210,6 +224,7 @@ AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& adapter, bool 
                      "use the model that the adapter was trained on");
   }
   note_leftovers(adapter, stored, decoder, attached);
+  name_real_ranks(adapter, attached);
   return attached;
 }
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 ROWS = [
-    "shape=tinyllama-1.1b mode=qlora tokens=2048 steps=1",
+    "shape=tinyllama-1.1b mode=qlora tokens=2048 steps=2",
     "shape=tinyllama-1.1b mode=qlora tokens=2048 checkpointing=1 steps=1",
     "shape=tinyllama-1.1b mode=qlora tokens=512 steps=2",
     "shape=tinyllama-1.1b mode=lora tokens=512 steps=2",

@@ -31,9 +31,12 @@ SFTTrainer(model=model, args=SFTConfig(output_dir=out, num_train_epochs=1, repor
 
 def prepare(folder, model, examples):
     assets = pathlib.Path(os.environ["NIBBLE_TEST_ASSETS"])
-    for file in list(pathlib.Path(model).iterdir()) + [assets / "tok-smollm/tokenizer.json"]:
-        (folder / "model").mkdir(exist_ok=True)
+    (folder / "model").mkdir()
+    for file in pathlib.Path(model).iterdir():
         shutil.copy(file, folder / "model" / file.name)
+    tokenizer = json.loads((assets / "tok-smollm/tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if t["id"] < len(tokenizer["model"]["vocab"])]  # no [PAD]
+    (folder / "model/tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     special = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>",
                "model_max_length": 4096}
     (folder / "model/tokenizer_config.json").write_text(json.dumps(special))
@@ -68,7 +71,7 @@ def main():
         tokens = data_tokens(folder)
         recipe = {"model": {"path": str(folder / "model"), "compute_dtype": "bf16"},
                   "adapter": {"type": "lora", "r": 16, "lora_alpha": 32, "target_modules": "all-linear"},
-                  "data": {"train": str(folder / "data.jsonl"), "max_length": 1024},
+                  "data": {"train": str(folder / "data.jsonl"), "max_length": 1024, "pack": False},  # 8 examples a step, as TRL
                   "train": {"epochs": 1, "microbatch_size": 8, "accumulate": 1}, "optimizer": {"lr": 2e-4},
                   "output": {"dir": str(folder / "ours")}}
         (folder / "recipe.json").write_text(json.dumps(recipe))

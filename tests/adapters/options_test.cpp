@@ -1,0 +1,177 @@
+// Options of LoraConfig that reach further than A and B beside a Linear: each starts where it should, has the gradient
+// of what it computes, and comes back the same from its directory and from a merged model. What PEFT itself computes is
+// held in tests/oracles/peft_options.py.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "nibble/adapters/attach.h"
+#include "nibble/adapters/merge.h"
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/models/load.h"
+#include "nibble/core/models/resize.h"
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/tests/adapters/golden.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+struct Option {
+  const char* name;
+  void (*set)(AdapterOptions&);
+  bool exact_gradient = true;  // DoRA holds the norms constant
+};
+
+class OptionTest : public ::testing::TestWithParam<Option> {
+ protected:
+  OptionTest() { set_threads(1); }
+
+  AdapterOptions options() const {
+    AdapterOptions made;
+    made.r = 4;
+    made.target_modules.names = {"q_proj", "down_proj"};
+    GetParam().set(made);
+    return made;
+  }
+
+  double loss(Decoder& decoder, const Batch& batch) { return decoder.loss_sum(batch, step) / 97; }
+
+  test::TemporaryDirectory scratch;
+  MemoryPool pool;
+  SelfComm comm;
+  RankContext rank{comm, pool, 1, 11};
+  StepContext step{rank};
+};
+
+TEST_P(OptionTest, StartsAtTheBaseAndComesBackFromItsDirectoryAndMerged) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  const Batch batch = make_batch(test::read_samples(golden / "input_ids.npy", golden / "labels.npy"), pool);
+  Decoder decoder = load_decoder(model, rank);
+  const double before = loss(decoder, batch);
+  const AttachedAdapter attached = attach_adapter(decoder, options(), rank);
+  EXPECT_NEAR(loss(decoder, batch), before, 1e-4);
+
+  StepContext training = step;
+  training.training = true;
+  test::AdamW optimizer(decoder, pool);
+  for (int i = 0; i < 2; ++i) {
+    test::zero_gradients(decoder);
+    test::mean_loss(decoder, batch, training);
+    optimizer.step(1e-2f, 0);
+  }
+  EXPECT_LT(loss(decoder, batch), before - 0.05);
+
+  save_adapter(decoder, attached, scratch.path() / "adapter");
+  const std::vector<float> logits = test::all_logits(decoder, batch, step);
+  const PeftAdapter saved = read_peft_directory(scratch.path() / "adapter");
+  Decoder again = load_decoder(model, rank);
+  EXPECT_THAT(load_adapter(again, saved, false, rank).notes, ::testing::IsEmpty());
+  EXPECT_LT(test::largest_distance(test::all_logits(again, batch, step), logits), 1e-3);
+
+  const CheckpointDir checkpoint(model);
+  merge_adapter(plain_base(checkpoint), saved, scratch.path() / "merged", {.dtype = DType::f32}, pool);
+  Decoder merged = load_decoder(scratch.path() / "merged", rank);
+  EXPECT_LT(test::largest_distance(test::all_logits(merged, batch, step), logits), 1e-3);
+}
+
+TEST_P(OptionTest, HasTheGradientOfItsLoss) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  if (!GetParam().exact_gradient) GTEST_SKIP() << "PEFT's gradient is not that of the loss";
+  const Batch batch = make_batch(test::read_samples(golden / "input_ids.npy", golden / "labels.npy"), pool);
+  Decoder decoder = load_decoder(model, rank);
+  attach_adapter(decoder, options(), rank);
+  decoder.visit([&](Parameter& parameter) {  // away from zeros, where half of the gradients vanish
+    if (!parameter.trainable) return;
+    Tensor noise = Tensor::empty(pool, parameter.value.shape(), DType::f32);
+    ops::fill_normal(noise, 0.02f, 5, std::hash<std::string>()(parameter.name));
+    ops::add(noise, parameter.value);
+  });
+  test::zero_gradients(decoder);
+  test::mean_loss(decoder, batch, step);
+  std::vector<Parameter*> trained;
+  decoder.visit([&](Parameter& parameter) {
+    if (parameter.trainable) trained.push_back(&parameter);
+  });
+  for (size_t i = 0; i < trained.size(); i += std::max<size_t>(trained.size() / 5, 1)) {
+    Parameter& parameter = *trained[i];
+    const double square = ops::sum_of_squares(parameter.gradient);
+    ASSERT_GT(square, 0) << parameter.name;
+    const auto size = static_cast<float>(2e-3 / std::sqrt(square));
+    ops::add(parameter.gradient, parameter.value, size);
+    const double up = loss(decoder, batch);
+    ops::add(parameter.gradient, parameter.value, -2 * size);
+    const double down = loss(decoder, batch);
+    ops::add(parameter.gradient, parameter.value, size);
+    EXPECT_NEAR((up - down) / (2 * double{size}), square, 0.02 * square) << parameter.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    LoraConfig, OptionTest,
+    ::testing::Values(Option{"Pissa", [](AdapterOptions& o) { o.init_lora_weights = LoraInit::pissa; }},
+                      Option{"PissaNiter",
+                             [](AdapterOptions& o) {
+                               o.init_lora_weights = LoraInit::pissa;
+                               o.pissa_iterations = 4;
+                             }},
+                      Option{"Olora", [](AdapterOptions& o) { o.init_lora_weights = LoraInit::olora; }},
+                      Option{"Embedding",
+                             [](AdapterOptions& o) {
+                               o.target_modules.names = {"embed_tokens", "q_proj"};
+                             }},
+                      Option{"EmbeddingDora",
+                             [](AdapterOptions& o) {
+                               o.target_modules.names = {"embed_tokens", "q_proj"};
+                               o.use_dora = true;
+                             },
+                             false},
+                      Option{"Tokens",
+                             [](AdapterOptions& o) {
+                               o.trainable_token_indices = {{"", {261, 403, 410}}};
+                             }}),
+    [](const auto& made) { return std::string(made.param.name); });
+
+TEST(TokenRows, OfTokensBehindTheVocabularyMakeTheModelGrow) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  set_threads(1);
+  const test::TemporaryDirectory scratch;
+  MemoryPool pool;
+  SelfComm comm;
+  RankContext rank{comm, pool, 1, 11};
+  Decoder decoder = load_decoder(model, rank);
+  const int64_t rows = decoder.config().vocab_size;
+  resize_vocabulary(decoder, rows + 2, rank);
+  AdapterOptions options;
+  options.r = 2;
+  options.trainable_token_indices = {{"", {rows + 1, rows}}};
+  const AttachedAdapter attached = attach_adapter(decoder, options, rank);
+  const int32_t added = static_cast<int32_t>(rows) + 1;
+  const std::vector<Sample> samples{{.ids = {1, added, 403, added}, .labels = {}, .index = 0}};
+  const Batch batch = make_batch(samples, pool);
+  const std::vector<float> logits = test::all_logits(decoder, batch, StepContext{rank});
+  ASSERT_EQ(logits.size(), static_cast<size_t>(4 * (rows + 2)));
+  save_adapter(decoder, attached, scratch.path() / "adapter");
+  const PeftAdapter saved = read_peft_directory(scratch.path() / "adapter");
+  Decoder again = load_decoder(model, rank);
+  load_adapter(again, saved, false, rank);
+  EXPECT_EQ(again.config().vocab_size, rows + 2);
+  EXPECT_EQ(test::all_logits(again, batch, StepContext{rank}), logits);
+  const CheckpointDir checkpoint(model);
+  merge_adapter(plain_base(checkpoint), saved, scratch.path() / "merged", {.dtype = DType::f32}, pool);
+  Decoder merged = load_decoder(scratch.path() / "merged", rank);
+  EXPECT_EQ(merged.config().vocab_size, rows + 2);
+  EXPECT_LT(test::largest_distance(test::all_logits(merged, batch, StepContext{rank}), logits), 1e-4);
+
+  options.trainable_token_indices = {{"", {rows + 2}}};
+  Decoder small = load_decoder(model, rank);
+  EXPECT_THROW(attach_adapter(small, options, rank), UsageError);
+}
+
+}  // namespace
+}  // namespace nibble
