@@ -138,9 +138,7 @@ def gemma3(r):
 def phi3(r):
     c = common(r)
     c.update(sliding_window=r.choice([None, 6]), rms_norm_eps=eps(r), num_hidden_layers=2)
-    share = r.choice([1.0, 0.75, 0.5])
-    if int(head_size(c) * share) < 2:
-        share = 1.0
+    share = r.choice([s for s in (1.0, 0.75, 0.5) if int(head_size(c) * s) in range(2, 99, 2)])
     c = rope(r, c, share, kinds=("longrope",))
     c["original_max_position_embeddings"] = c["rope_parameters"].get("original_max_position_embeddings", 64)
     return "phi3", c
