@@ -153,8 +153,9 @@ void clear_for(const RunOptions& options, const std::optional<FoundCheckpoint>& 
   if (!start || !within(start->path, checkpoints)) {
     const Contents contents = look(options.dir);
     if (!contents.metrics && contents.checkpoints.empty()) return;  // what is there is not of a run
-    for (const char* name : {"checkpoints", "metrics.jsonl", "adapter", "model", "report.html", "tensorboard",
-                             "samples.jsonl", "run.json", "profile"}) {
+    // Killed between two of these, what is left must still look like a run: metrics.jsonl, which says so, goes last.
+    for (const char* name : {"recipe.json", "adapter", "model", "report.html", "tensorboard", "samples.jsonl",
+                             "run.json", "profile", "checkpoints", "metrics.jsonl"}) {
       std::error_code error;
       fs::remove_all(options.dir / name, error);
       if (error) throw IoError((options.dir / name).string(), "cannot be removed: " + error.message());
