@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "nibble/adapters/attach.h"
+#include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/philox.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/atomic_file.h"
