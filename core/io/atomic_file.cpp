@@ -138,6 +138,14 @@ void copy_file_atomically(const fs::path& from, const fs::path& to) {
   close(descriptor);
 }
 
+void remove_tree(const fs::path& path) {
+  std::error_code error;
+  do {
+    fs::remove_all(path, error);
+  } while (error == std::errc::interrupted);
+  if (error) throw IoError(path.string(), "cannot be removed: " + error.message(), "remove it by hand");
+}
+
 void sync_directory(const fs::path& directory) {
   const int descriptor = open_file(directory, O_RDONLY | O_DIRECTORY);
   if (descriptor < 0) throw system_error(directory, "cannot be opened", errno);

@@ -78,6 +78,10 @@ class AtomicDirectory {
 /// Copies a regular file (links are followed), whole and synced.
 void copy_file_atomically(const std::filesystem::path& from, const std::filesystem::path& to);
 
+/// Removes `path` and, of a directory, all that is in it; nothing where it is not there. Interruptions are retried.
+/// Throws IoError.
+void remove_tree(const std::filesystem::path& path);
+
 /// fsync of a directory, so that names made or removed in it survive a loss of power.
 void sync_directory(const std::filesystem::path& directory);
 

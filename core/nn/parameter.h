@@ -15,7 +15,8 @@ struct Parameter {
   Tensor gradient;  ///< f32, defined only when trainable; backward passes add to it
   bool trainable = false;
 
-  /// value + gradient storage for training: value becomes f32 that may be written (a copy unless it is), gradient zeros.
+  /// value + gradient storage for training: value becomes f32 that may be written (a copy unless it is), gradient
+  /// zeros.
   void make_trainable(MemoryPool& pool);
 };
 

@@ -295,11 +295,11 @@ void prune_checkpoints(const fs::path& directory, int64_t newest, int keep_last,
     // Out of sight first, so that a reader never meets half a checkpoint.
     const fs::path path = directory / checkpoint_name(step);
     const fs::path hidden = directory / (".tmp-pruned-" + checkpoint_name(step));
+    remove_tree(hidden);
     std::error_code error;
-    fs::remove_all(hidden, error);
     fs::rename(path, hidden, error);
-    if (!error) fs::remove_all(hidden, error);
     if (error) throw IoError(path.string(), "cannot be removed: " + error.message());
+    remove_tree(hidden);
   }
 }
 
@@ -311,9 +311,7 @@ int sweep_temporary(const fs::path& directory) {
     if (entry.path().filename().string().starts_with(".tmp-")) leftovers.push_back(entry.path());
   }
   for (const fs::path& path : leftovers) {
-    std::error_code error;
-    fs::remove_all(path, error);
-    if (error) throw IoError(path.string(), "cannot be removed: " + error.message(), "remove it by hand");
+    remove_tree(path);
     ++swept;
   }
   return swept;

@@ -156,15 +156,13 @@ void clear_for(const RunOptions& options, const std::optional<FoundCheckpoint>& 
     // Killed between two of these, what is left must still look like a run: metrics.jsonl, which says so, goes last.
     for (const char* name : {"recipe.json", "adapter", "model", "report.html", "tensorboard", "samples.jsonl",
                              "run.json", "profile", "checkpoints", "metrics.jsonl"}) {
-      std::error_code error;
-      fs::remove_all(options.dir / name, error);
-      if (error) throw IoError((options.dir / name).string(), "cannot be removed: " + error.message());
+      remove_tree(options.dir / name);
     }
     return;
   }
   if (options.resume == "auto") return;  // later ones are damaged: they are replaced when the run comes there
   for (const int64_t step : checkpoint_steps(checkpoints)) {
-    if (step > start->state.step) fs::remove_all(checkpoints / checkpoint_name(step));
+    if (step > start->state.step) remove_tree(checkpoints / checkpoint_name(step));
   }
 }
 

@@ -201,7 +201,7 @@ class ModelFiles(program.FaultTest):
 
     def test_unknown_kinds_are_named_with_the_known_ones(self):
         self.with_config("MambaForCausalLM", "llama", architectures=["MambaForCausalLM"], model_type="mamba")
-        self.with_config("hidden_act", "quick_gelu", "silu", hidden_act="quick_gelu")
+        self.with_config("hidden_act", "mish", "silu", hidden_act="mish")
         self.with_config("rope_type", "yarnish", "llama3", rope_scaling={"rope_type": "yarnish", "factor": 2.0})
 
     def test_tied_head_against_the_weights(self):

@@ -242,9 +242,13 @@ class Run(program.FaultTest):
         whole = json.loads(recipe.read_text())
         del whole["adapter"]  # every weight in f32, its gradient and its moments
         recipe.write_text(json.dumps(whole))
-        for mib in range(60, 4000, 20):  # the least that it starts with
+        for mib in range(60, 4000, 40):  # the least that it starts with
             limit = mib << 20
-            ended = run("train", recipe, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+            try:
+                ended = run("train", recipe, timeout=2,
+                            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+            except subprocess.TimeoutExpired:  # OpenBLAS asks for its buffers again and again, before main() begins
+                continue
             if ended.code not in (127, -11, -6):
                 break
         self.assertEqual(ended.code, 4, f"{mib} MiB: {ended.err}")
