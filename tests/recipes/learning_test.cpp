@@ -66,17 +66,28 @@ double loss_before(const fs::path& base, const Data& data) {
   return evaluate_loss(decoder, options, encoder, DType::f32, rank.context()).loss;
 }
 
-double loss_after(const std::string& kind, const fs::path& base, const Data& data, int64_t steps, double lr,
+/// How a base is tuned; `start` is how QLoRA's adapter begins.
+struct Tuning {
+  int64_t steps;
+  double lr;
+  int64_t rank;
+  json start = true;
+};
+
+double loss_after(const std::string& kind, const fs::path& base, const Data& data, const Tuning& tuning,
                   const fs::path& out) {
   json recipe = {
       {"model", {{"path", base.string()}, {"compute_dtype", "f32"}}},
       {"data",
        {{"train", data.train.string()}, {"eval", data.held_out.string()}, {"truncate", "cut"}, {"max_length", 256}}},
-      {"train", {{"steps", steps}, {"microbatch_size", 4}}},
-      {"optimizer", {{"lr", kind == "full" ? lr / 4 : lr}, {"schedule", "constant"}}},
+      {"train", {{"steps", tuning.steps}, {"microbatch_size", 4}}},
+      {"optimizer", {{"lr", kind == "full" ? tuning.lr / 4 : tuning.lr}, {"schedule", "constant"}}},
       {"output", {{"dir", out.string()}}}};
-  if (kind != "full") recipe["adapter"] = {{"r", 8}, {"lora_alpha", 16}};
-  if (kind == "qlora") recipe["model"]["quantize"] = "nf4";
+  if (kind != "full") recipe["adapter"] = {{"r", tuning.rank}, {"lora_alpha", 2 * tuning.rank}};
+  if (kind == "qlora") {
+    recipe["model"]["quantize"] = "nf4";
+    recipe["adapter"]["init_lora_weights"] = tuning.start;
+  }
   const Recipe read = parse_recipe(recipe.dump(), "test");
   LocalRank rank(1);
   double loss = 0;
@@ -86,35 +97,35 @@ double loss_after(const std::string& kind, const fs::path& base, const Data& dat
   return loss;
 }
 
-/// The losses of LoRA and QLoRA.
-std::pair<double, double> expect_learning(const fs::path& base, const Data& data, int64_t steps, double lr,
-                                          const fs::path& directory) {
+/// All three lower the loss, and QLoRA ends within 5% of LoRA.
+void expect_learning(const fs::path& base, const Data& data, const Tuning& tuning, const fs::path& directory) {
   const double before = loss_before(base, data);
-  const double full = loss_after("full", base, data, steps, lr, directory / "full");
-  const double lora = loss_after("lora", base, data, steps, lr, directory / "lora");
-  const double qlora = loss_after("qlora", base, data, steps, lr, directory / "qlora");
+  const double full = loss_after("full", base, data, tuning, directory / "full");
+  const double lora = loss_after("lora", base, data, tuning, directory / "lora");
+  const double qlora = loss_after("qlora", base, data, tuning, directory / "qlora");
   EXPECT_LT(full, before);
   EXPECT_LT(lora, before);
   EXPECT_LT(qlora, before);
+  EXPECT_LE(qlora, 1.05 * lora);
   ::testing::Test::RecordProperty("losses", std::to_string(before) + " full " + std::to_string(full) + " lora " +
                                                 std::to_string(lora) + " qlora " + std::to_string(qlora));
-  return {lora, qlora};
 }
 
 TEST(Learning, StoriesInAllThreeWays) {
   NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
   NIBBLE_ASSET_OR_SKIP(text, "data-tinystories-sample");
   const test::TemporaryDirectory directory;
-  expect_learning(base, write_stories(text / "tinystories_sample.txt", directory.path()), 12, 1e-3, directory.path());
+  // 64 columns lose much in 4 bits; LoftQ's start gives it back before these few steps on 3 KB of text.
+  const Tuning tuning{.steps = 12, .lr = 1e-3, .rank = 32, .start = "loftq"};
+  expect_learning(base, write_stories(text / "tinystories_sample.txt", directory.path()), tuning, directory.path());
 }
 
 TEST(Learning, AlpacaRecordsInAllThreeWays) {
   NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
   NIBBLE_ASSET_OR_SKIP(questions, "data-gsm8k");
   const test::TemporaryDirectory directory;
-  const auto [lora, qlora] = expect_learning(
-      base, write_gsm8k(questions / "gsm8k_alpaca_format.json", directory.path()), 40, 4e-3, directory.path());
-  EXPECT_LE(qlora, 1.05 * lora);
+  expect_learning(base, write_gsm8k(questions / "gsm8k_alpaca_format.json", directory.path()),
+                  {.steps = 40, .lr = 4e-3, .rank = 8}, directory.path());
 }
 
 }  // namespace
