@@ -4,6 +4,14 @@
 
 namespace nibble {
 
+nlohmann::json read_object_if_there(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return nlohmann::json::object();
+  nlohmann::json value = read_json_file(path, kTokenizerLimits);
+  if (!value.is_object()) throw InputError(path.string(), "is not a JSON object");
+  return value;
+}
+
 void JsonFields::fail(const std::string& reason) const { throw InputError(place(), reason); }
 
 bool JsonFields::has(const std::string& key) const {

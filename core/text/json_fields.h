@@ -13,6 +13,9 @@ namespace nibble {
 /// What a tokenizer's files may be.
 inline constexpr JsonLimits kTokenizerLimits{.max_bytes = size_t{256} << 20};
 
+/// The object in a file; an empty one where there is no file. Throws InputError for anything else in it.
+nlohmann::json read_object_if_there(const std::filesystem::path& path);
+
 class JsonFields {
  public:
   JsonFields(const nlohmann::json& value, std::string file, std::string path = "")

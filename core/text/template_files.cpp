@@ -10,14 +10,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-json read_object_if_there(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::is_regular_file(path, ignored)) return json::object();
-  json value = read_json_file(path, kTokenizerLimits);
-  if (!value.is_object()) throw InputError(path.string(), "is not a JSON object");
-  return value;
-}
-
 void take_templates(const json& value, std::map<std::string, std::string>& templates) {
   if (value.is_string()) templates["default"] = value.get<std::string>();
   if (!value.is_array()) return;

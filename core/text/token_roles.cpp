@@ -12,14 +12,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-json read_object_if_there(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::is_regular_file(path, ignored)) return json::object();
-  json value = read_json_file(path, kTokenizerLimits);
-  if (!value.is_object()) throw InputError(path.string(), "is not a JSON object");
-  return value;
-}
-
 // A token in tokenizer_config.json is its text, or an object that has it as "content".
 std::string token_text(const json& value) {
   if (value.is_string()) return value.get<std::string>();

@@ -41,13 +41,6 @@ constexpr std::array kClasses = {
     ClassForm{.name = "LongformerTokenizer", .around = true},
 };
 
-json read_object_if_there(const fs::path& path) {
-  std::error_code ignored;
-  json value = fs::is_regular_file(path, ignored) ? read_json_file(path, kTokenizerLimits) : json::object();
-  if (!value.is_object()) throw InputError(path.string(), "is not a JSON object");
-  return value;
-}
-
 const ClassForm& class_of(const json& tokenizer_config, const json& config, const std::string& file) {
   std::string name = JsonFields(tokenizer_config, file).string_or("tokenizer_class", "");
   if (name.empty())
