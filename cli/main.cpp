@@ -11,6 +11,7 @@
 #include "nibble/cli/commands.h"
 #include "nibble/cli/manual.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/machine.h"
 #include "nibble/core/base/nearest.h"
 #include "nibble/core/tensor/map_fault.h"
 
@@ -61,7 +62,7 @@ int main(int argc, char** argv) {
 
   CLI::App app("nibble fine-tunes language models: LoRA on 16-bit or 4-bit bases, full fine-tuning, pretraining.",
                "nibble");
-  app.set_version_flag("--version", "nibble " NIBBLE_VERSION);
+  app.set_version_flag("--version", "nibble " + std::string(nibble::version()));
   app.require_subcommand(1);
   app.failure_message([](const CLI::App*, const CLI::Error&) { return std::string(); });
   app.get_formatter()->column_width(34);

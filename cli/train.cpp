@@ -12,6 +12,7 @@
 #include "nibble/cli/commands.h"
 #include "nibble/cli/progress.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/hash.h"
@@ -50,7 +51,7 @@ void run_alone(const Flags& flags) {
 
 // Ranks that were started with different recipes or programs would wait for each other for ever.
 void require_same(const Recipe& recipe, Communicator& ranks) {
-  const std::string text = to_json(recipe) + NIBBLE_VERSION;
+  const std::string text = to_json(recipe) + std::string(version());
   const std::string mine = hash_bytes(std::as_bytes(std::span(text)));
   for (int r = 0; r < ranks.size(); ++r) {
     const std::string theirs = ranks.broadcast_text("compare recipes", mine, r);
