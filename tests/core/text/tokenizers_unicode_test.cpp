@@ -86,10 +86,12 @@ TEST(AddedTokens, OfWhiteSpaceThatTheOneBeforeTookAreNotThere) {
 }
 
 TEST(AddedTokens, StandBehindAListThatHasATokenTwice) {
-  const json description = {
-      {"added_tokens", {added_token("xx", 4)}},
-      {"model",
-       {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", {{"<unk>", 0.0}, {"a", -1.0}, {"b", -1.0}, {"a", -2.0}}}}}};
+  const json description = {{"added_tokens", {added_token("xx", 4)}},
+                            {"model",
+                             {{"type", "Unigram"},
+                              {"unk_id", 0},
+                              {"vocab", json::array({json::array({"<unk>", 0.0}), json::array({"a", -1.0}),
+                                                     json::array({"b", -1.0}), json::array({"a", -2.0})})}}}};
   EXPECT_EQ(open_tokenizer_json(description, "f")->encode("bxxa"), (std::vector<int32_t>{2, 4, 3}));
 }
 
