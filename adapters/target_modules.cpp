@@ -33,6 +33,7 @@ constexpr std::array kDefaultTargets{
     DefaultTargets{"stablelm", {"q_proj", "v_proj"}},
     DefaultTargets{"phi", {"q_proj", "v_proj", "fc1", "fc2"}},
     DefaultTargets{"gptj", {"q_proj", "v_proj"}},
+    DefaultTargets{"codegen", {"qkv_proj"}},
     DefaultTargets{"gpt_neo", {"q_proj", "v_proj"}},
     DefaultTargets{"gpt2", {"c_attn"}},
     DefaultTargets{"gpt_bigcode", {"c_attn"}},

@@ -27,10 +27,21 @@ def nibble(*arguments):
         raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
 
 
+def unpacked(data, state):
+    """The weights behind packed bytes, by the rule of the format; bitsandbytes' CPU kernels take another for widths that
+    are a multiple of 16 and none of the block."""
+    absmax = state.absmax
+    if state.nested:
+        scales = state.state2.absmax.repeat_interleave(state.state2.blocksize)[: absmax.numel()]
+        absmax = state.state2.code[absmax.long()] * scales + state.offset
+    codes = torch.stack([data.flatten() >> 4, data.flatten() & 15], 1).flatten()[: state.shape.numel()]
+    values = state.code[codes.long()]
+    return (values * absmax.repeat_interleave(state.blocksize)[: values.numel()]).view(state.shape)
+
+
 def plain_product(module):
-    """The product in float32. bitsandbytes' own on a CPU is in bf16 or wrong for widths that are no multiple of the block."""
-    module.weight.quant_state.dtype = torch.float32
-    weight = bitsandbytes.functional.dequantize_4bit(module.weight.data, module.weight.quant_state)
+    """The product in float32."""
+    weight = unpacked(module.weight.data.view(torch.uint8), module.weight.quant_state)
     return lambda x: torch.nn.functional.linear(x, weight, module.bias)
 
 
