@@ -101,7 +101,7 @@ bool Nf4Panels::dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y
   const int64_t depth = cols(), size = matrix_.block_size;
   if (level_ < Isa::avx512_bf16 || depth % kPart != 0 || size % kPart != 0) return false;
   const auto* packed = reinterpret_cast<const uint8_t*>(matrix_.packed.raw());
-  bf16 reordered[kNf4DotsDepth];
+  alignas(64) bf16 reordered[kNf4DotsDepth];
   float blocks[kNf4DotsDepth / kPart + 1], parts[kNf4DotsDepth / kPart];
   std::fill(y, y + (row_end - row_begin), 0.0f);
   for (int64_t k = 0; k < depth; k += kNf4DotsDepth) {
