@@ -58,6 +58,10 @@ struct LayerContext {
 
 /// Kept from forward to backward.
 struct AttentionSaved {
+  /// The input that the projections share: whether one of them keeps it, and giving it (back) to all of them.
+  bool has_input() const { return qkv_proj.x || q_proj.x || k_proj.x || v_proj.x; }
+  void set_input(const Tensor& x) { qkv_proj.x = q_proj.x = k_proj.x = v_proj.x = x; }
+
   LinearSaved qkv_proj, q_proj, k_proj, v_proj, output;
   HeadNormSaved q_norm, k_norm;
   Tensor q, k, v;      ///< as the attention saw them

@@ -30,6 +30,16 @@ Tensor half_input(const std::optional<Norm>& norm, const Tensor& x, const StepCo
   return y;
 }
 
+// Puts what half_input gave into what the half has kept, if it was left out.
+template <typename Saved>
+void restore_input(bool left_out, const std::optional<Norm>& norm, const NormSaved& norm_saved, const StepContext& step,
+                   Saved& half_saved) {
+  if (!left_out) return;
+  Tensor y = Tensor::empty(step.pool(), norm_saved.x.shape(), step.compute_dtype, "norm");
+  norm->forward(norm_saved.x, y, step, nullptr);
+  half_saved.set_input(y);
+}
+
 void half_input_backward(std::optional<Norm>& norm, const Tensor& dinput, const StepContext& step, NormSaved&& saved,
                          Tensor& gradient) {
   if (norm) {
@@ -106,7 +116,17 @@ Tensor Block::forward(const Tensor& x, const LayerContext& context, const StepCo
   Tensor out = middle_is_kept ? middle.clone(step.pool()) : middle;
   add_half(post_mlp_norm_, scale, step, keep(kept.post_mlp_norm), out,
            [&](Tensor& y) { mlp_.forward(mlp_input, step, y, keep(kept.mlp)); });
+  if (saved) leave_inputs_out(*saved);
   return out;
+}
+
+void Block::leave_inputs_out(BlockSaved& saved) const {
+  if (!attention_norm_) return;
+  saved.attention_input_left_out = saved.attention.has_input();
+  saved.attention.set_input({});
+  if (!mlp_norm_ && !config_.parallel_residual) return;
+  saved.mlp_input_left_out = saved.mlp.has_input();
+  saved.mlp.set_input({});
 }
 
 void Block::backward(Tensor& gradient, const LayerContext& context, const StepContext& step, BlockSaved&& saved,
@@ -123,6 +143,8 @@ void Block::backward(Tensor& gradient, const LayerContext& context, const StepCo
   const bool above_mlp = config_.parallel_residual ? attention_input_gradient : attention_gradient;
 
   Tensor mlp_dinput = above_mlp || trainable(mlp_norm_) ? make() : Tensor();
+  restore_input(saved.mlp_input_left_out, mlp_norm_ ? mlp_norm_ : attention_norm_,
+                mlp_norm_ ? saved.mlp_norm : saved.attention_norm, step, saved.mlp);
   mlp_.backward(half_output_gradient(post_mlp_norm_, scale, gradient, step, std::move(saved.post_mlp_norm)), step,
                 std::move(saved.mlp), mlp_dinput ? &mlp_dinput : nullptr);
   // The sequential attention sees the gradient after the MLP's norm, the parallel one the output's.
@@ -134,6 +156,7 @@ void Block::backward(Tensor& gradient, const LayerContext& context, const StepCo
 
   if (attention_gradient) {
     Tensor dinput = attention_input_gradient ? make() : Tensor();
+    restore_input(saved.attention_input_left_out, attention_norm_, saved.attention_norm, step, saved.attention);
     attention_.backward(
         half_output_gradient(post_attention_norm_, scale, gradient, step, std::move(saved.post_attention_norm)),
         context, step, std::move(saved.attention), dinput ? &dinput : nullptr);
