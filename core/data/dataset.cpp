@@ -55,8 +55,8 @@ int64_t Dataset::trained(int64_t i, uint32_t begin, uint32_t end) const {
 SamplePreview Dataset::preview(int64_t i, const Encoder& encoder) const {
   SamplePreview preview;
   Sample made = sample(i);
+  preview.texts = encoder.token_texts(made.ids);
   for (size_t t = 0; t < made.ids.size(); ++t) {
-    preview.texts.push_back(encoder.token_text(made.ids[t]));
     preview.trained.push_back(t > 0 && made.labels[t] != kIgnoreLabel);
   }
   preview.ids = std::move(made.ids);

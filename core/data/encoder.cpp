@@ -15,15 +15,23 @@ std::vector<int32_t> tokens_in_front(const Tokenizer& tokenizer) {
   return {with.begin(), text == with.end() ? with.begin() : text};
 }
 
+std::vector<std::string> texts_of(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
+  StreamDecoder decoder(tokenizer, false);
+  std::vector<std::string> texts;
+  for (const int32_t id : ids) {
+    texts.push_back(id < tokenizer.vocab_size() ? decoder.push(id) : decoder.finish() + "<unused>");
+  }
+  if (!texts.empty()) texts.back() += decoder.finish();
+  return texts;
+}
+
 }  // namespace
 
 Encoder make_encoder(std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
                      int64_t vocab_size) {
   Encoder encoder;
   encoder.encode = [tokenizer](std::string_view text) { return tokenizer->encode_with_offsets(text, false); };
-  encoder.token_text = [tokenizer](int32_t id) {
-    return id < tokenizer->vocab_size() ? tokenizer->decode(std::vector<int32_t>{id}) : std::string("<unused>");
-  };
+  encoder.token_texts = [tokenizer](std::span<const int32_t> ids) { return texts_of(*tokenizer, ids); };
   if (chat_template) {
     encoder.render_chat = [chat_template](const Conversation& chat) { return chat_template->render(chat); };
   }
@@ -38,7 +46,11 @@ Encoder make_ids_encoder(int64_t vocab_size) {
   encoder.encode = [](std::string_view) -> std::vector<TokenSpan> {
     throw InputError("data", "is text, but there is no tokenizer", "set model.tokenizer, or give input_ids");
   };
-  encoder.token_text = [](int32_t id) { return "<" + std::to_string(id) + ">"; };
+  encoder.token_texts = [](std::span<const int32_t> ids) {
+    std::vector<std::string> texts;
+    for (const int32_t id : ids) texts.push_back("<" + std::to_string(id) + ">");
+    return texts;
+  };
   encoder.vocab_size = vocab_size;
   return encoder;
 }

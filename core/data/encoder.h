@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,8 +21,9 @@ struct Encoder {
   /// No BOS or EOS added, each token with its bytes in order; special tokens that are written in the text are
   /// recognized.
   std::function<std::vector<TokenSpan>(std::string_view)> encode;
-  /// The text of one token, for people (preview).
-  std::function<std::string(int32_t)> token_text;
+  /// What each of these tokens adds to their text, for people (preview): blanks are where they are in the whole, and a
+  /// character of several tokens is at its last.
+  std::function<std::vector<std::string>(std::span<const int32_t>)> token_texts;
   /// Absent where there is no chat template. Throws InputError for a conversation that the template refuses.
   std::function<RenderedChat(const Conversation&)> render_chat;
   std::vector<int32_t> prefix;  ///< what the tokenizer puts in front of a text: BOS, or nothing

@@ -37,7 +37,8 @@ void add_trained(RenderedRecord& rendered, const std::string& answer) {
 
 RenderedRecord render_conversation(const JsonRecord& record, const Conversation& conversation, const Encoder& encoder) {
   if (!encoder.render_chat) {
-    record.fail("is a conversation, but the model has no chat template", "set data.template");
+    record.fail("is a conversation, but the model has no chat template",
+                "set data.template, for example to chatml, or to a .jinja file");
   }
   RenderedRecord rendered;
   try {
@@ -75,7 +76,9 @@ RenderedRecord render_alpaca(const JsonRecord& record, const DataOptions& option
     conversation.messages.push_back({"assistant", output, "", "", true});
     return render_conversation(record, conversation, encoder);
   }
-  if (has_history) record.fail("has a history, which Alpaca's prompt cannot show", "set data.template");
+  if (has_history)
+    record.fail("has a history, which Alpaca's prompt cannot show",
+                "set data.template, for example to chatml, or to a .jinja file");
   RenderedRecord rendered;
   rendered.add_bos = rendered.add_eos = true;
   rendered.text = alpaca_prompt(instruction, input, system);

@@ -167,7 +167,8 @@ TEST(AroundARun, PreviewTellsSharesLengthsAndWhatIsCut) {
   EXPECT_GT(found["trained_share"], 0.2);
   EXPECT_LT(found["trained_share"], 1.0);
   const Said shown = nibble_says("preview " + small.recipe_file().string());
-  for (const char* part : {"[[", "trained; the longest sample has", "--- lengths in tokens", "steps; the first has"}) {
+  for (const char* part :
+       {"The dog[[ ran home ", "trained; the longest sample has", "--- lengths in tokens", "steps; the first has"}) {
     EXPECT_NE(shown.text.find(part), std::string::npos) << part << " in " << shown.text;
   }
 }

@@ -22,8 +22,12 @@ inline Encoder byte_encoder(bool with_bos = true) {
     }
     return tokens;
   };
-  encoder.token_text = [](int32_t id) {
-    return id == kBos ? "^" : id == kEos ? "$" : std::string(1, static_cast<char>(id));
+  encoder.token_texts = [](std::span<const int32_t> ids) {
+    std::vector<std::string> texts;
+    for (const int32_t id : ids) {
+      texts.push_back(id == kBos ? "^" : id == kEos ? "$" : std::string(1, static_cast<char>(id)));
+    }
+    return texts;
   };
   // user: "[...]", assistant: "...!", system: "{...}", tool: "(...)"; the end mark "!" belongs to the answer.
   encoder.render_chat = [](const Conversation& chat) {
