@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "nibble/core/models/families.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
 #include "nibble/parallel/parallel_model.h"
@@ -44,6 +45,10 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
     adapter = open_adapter(model, recipe.model, with_added_tokens(*recipe.adapter, config, rows), rank, observer);
   } else {
     check_trainable(model);
+    if (has_vision_tower(config)) {
+      throw UsageError("the model has a vision tower, which a full run would not write",
+                       "add an adapter, or save the language model apart", recipe.model.path);
+    }
   }
   model.set_recompute(recompute_policy(recipe, config));
   ParallelModel parallel(model, !adapter, parallel_options(recipe), mesh, rank);

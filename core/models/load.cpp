@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/models/families.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
@@ -19,6 +20,10 @@ bool is_known_buffer(const std::string& name) {
                                                   ".attn.causal_mask",   ".attention.bias", ".attention.masked_bias"};
   return std::any_of(std::begin(kEndings), std::end(kEndings),
                      [&](std::string_view ending) { return name.ends_with(ending); });
+}
+
+bool is_outside_language_model(const std::string& name) {
+  return name.starts_with("model.vision_tower.") || name.starts_with("model.multi_modal_projector.");
 }
 
 // Dense weights of what `parameter` makes, stored as the family stores them.
@@ -65,6 +70,7 @@ class Loader {
     const bool whole = decoder.has_embedding() && decoder.has_head();
     for (const std::string& name : checkpoint_.names()) {
       if (!whole && !in_layers(name, decoder.range())) continue;
+      if (has_vision_tower(config_) && is_outside_language_model(name)) continue;
       if (!taken_.contains(name) && !is_known_buffer(name) && !(expects && expects(name))) left.push_back(name);
     }
     if (left.empty()) return;

@@ -28,13 +28,22 @@ bool uses_prefix_after_special(const fs::path& directory) {
 std::unique_ptr<Tokenizer> open_vocab_and_merges(const fs::path& directory) {
   auto tokenizer = open_tokenizer_json(describe_vocab_and_merges(directory), (directory / "vocab.json").string());
   const std::optional<int32_t> end = tokenizer->id_of("<|endoftext|>");
-  tokenizer->set_roles({end, end, {}, end, {}});
+  TokenRoles roles;
+  roles.bos = roles.eos = roles.unk = end;
+  tokenizer->set_roles(std::move(roles));
   return tokenizer;
 }
 
 std::unique_ptr<Tokenizer> open_model_file(const fs::path& file) {
-  return open_sentencepiece(read_text_file(file, kTokenizerLimits.max_bytes), file.string(),
-                            uses_prefix_after_special(file.parent_path()));
+  std::string bytes = read_text_file(file, kTokenizerLimits.max_bytes);
+  if (!is_rank_file(bytes))
+    return open_sentencepiece(std::move(bytes), file.string(), uses_prefix_after_special(file.parent_path()));
+  auto tokenizer = open_tokenizer_json(describe_rank_file(bytes, file.string()), file.string());
+  TokenRoles roles;
+  roles.bos = tokenizer->id_of("<|begin_of_text|>");
+  roles.eos = tokenizer->id_of("<|end_of_text|>");
+  tokenizer->set_roles(std::move(roles));
+  return tokenizer;
 }
 
 std::unique_ptr<Tokenizer> open_json_file(const fs::path& file) {
