@@ -29,7 +29,8 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   options.settings["model.fingerprint"] = "\"" + base_fingerprint(recipe.model.path) + "\"";
   Run run = Run::open(options, rank, observer);  // lock, newest valid checkpoint, metrics
 
-  Decoder model = open_base(recipe.model, rank, stage_layers(recipe.parallel, config, mesh));
+  const DecoderPart part = decoder_part(config, mesh.tensor().rank(), mesh.tensor().size());
+  Decoder model = open_base(recipe.model, rank, stage_layers(recipe.parallel, config, mesh), part);
   if (rows > config.vocab_size) {
     if (mesh.shape().pipeline > 1) {
       throw UsageError("tokens added to the tokenizer need embedding and head on one rank", "leave it out",

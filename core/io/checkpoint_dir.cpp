@@ -61,6 +61,10 @@ std::vector<fs::path> link_roots(const fs::path& directory) {
   std::error_code error;
   const fs::path canonical = fs::canonical(directory, error);
   if (error) throw system_error(directory, "cannot be opened", error.value());
+  if (canonical.extension() == ".gguf" && fs::is_regular_file(canonical, error)) {
+    throw InputError(directory.string(), "is a GGUF file",
+                     "make a directory of it: nibble import --model FILE.gguf --out DIR");
+  }
   std::vector<fs::path> roots = {canonical};
   const fs::path snapshots = canonical.parent_path();
   if (snapshots.filename() == "snapshots" && fs::is_directory(snapshots.parent_path() / "blobs", error)) {

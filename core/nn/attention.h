@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "nibble/core/nn/head_norm.h"
+#include "nibble/core/nn/hooks.h"
 #include "nibble/core/nn/linear.h"
 #include "nibble/core/nn/makers.h"
 #include "nibble/core/nn/rotary.h"
@@ -54,6 +55,7 @@ struct LayerContext {
   Tensor positions;                           ///< [T] i32, in the document
   std::span<const ops::AttentionSpan> spans;  ///< documents; ignored when a cache is given (then one document)
   std::vector<RotaryView> rotary;             ///< one for each kind of layer
+  BlockHooks* hooks = nullptr;                ///< adds up what several ranks computed; null: this one has all
 };
 
 /// Kept from forward to backward.

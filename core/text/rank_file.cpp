@@ -9,6 +9,7 @@
 #include "nibble/core/text/base64.h"
 #include "nibble/core/text/byte_level.h"
 #include "nibble/core/text/json_tokenizer.h"
+#include "nibble/core/text/published_expressions.h"
 
 namespace nibble {
 
@@ -19,9 +20,6 @@ using nlohmann::json;
 constexpr size_t kMaxTokenBytes = 512;
 
 // llama-models' tokenizer.py (Llama 3.1).
-constexpr const char* kLlama3Expression =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 constexpr size_t kLlama3Specials = 256;
 constexpr std::array<const char*, 12> kLlama3Names = {"<|begin_of_text|>",
                                                       "<|end_of_text|>",
