@@ -16,7 +16,7 @@ int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
 // Rows and columns of W that are filled at once before packing: 16 x 512 or 32 x panel_columns elements.
 constexpr int64_t kFillDepth = 512, kFillRows = 32;
-constexpr int64_t kChunkRows = 1024;
+constexpr int64_t kChunkElements = int64_t{1} << 18;  // rows x columns of a chunk, whose sums stay in the L2 cache
 
 /// The sizes of one product and how it is cut into jobs.
 struct Plan {
@@ -31,14 +31,14 @@ struct Plan {
     columns = p.c.dim(1);
     depth = p.a.dim(p.a_transposed ? 0 : 1);
     left_in_place = !p.a_transposed && p.a.dtype() == kernel.compute && depth % kernel.depth_step == 0;
-    const int64_t chunks = divide_up(rows, kChunkRows + kernel.rows);
-    chunk_rows = round_up(divide_up(rows, chunks), kernel.rows);
     depth_block = kernel.depth_block;
     chunk_columns = kernel.panel_columns;
     if (!left_in_place) {  // a wider panel, because A is packed once per panel
       depth_block /= 2;
       chunk_columns *= 2;
     }
+    const int64_t chunks = divide_up(rows, kChunkElements / chunk_columns + kernel.rows);
+    chunk_rows = round_up(divide_up(rows, chunks), kernel.rows);
     chunk_columns = even_columns(chunk_columns);
     // Enough jobs for an even load on several threads, as long as a job stays worth its packing.
     while (jobs() < 16 && work() > int64_t{1} << 22) {
