@@ -59,6 +59,22 @@ class Ranks(program.JobTest):
             self.assertLessEqual(self.checkpoints()[-1] - steps[-1], 20)
         self.finishes_as_one(recipe)
 
+    def test_a_launcher_that_dies_takes_its_ranks_along(self):
+        recipe = self.recipe_of_two(steps=300, train={"save_every": 20})
+        job = self.launch(2, "train", recipe)
+        self.wait_until(lambda: self.checkpoints(), 60)
+        since = time.monotonic()
+        os.kill(next(process for process, words in self.processes().items() if words[0] == "mpirun"), signal.SIGKILL)
+        self.assertIn("mpirun: was ended by signal 9; the same command continues", self.lost(job, since))
+        job = self.launch(2, "train", recipe)
+        before = len(self.lines())
+        self.wait_until(lambda: len(self.lines()) > before + 3, 60)
+        job.kill()
+        job.wait()
+        self.wait_until(lambda: not self.processes(), 60)
+        self.assertEqual(self.processes(), {}, "processes are left")
+        self.finishes_as_one(recipe)
+
     def test_a_rank_that_stands_still_is_named_and_the_job_ends(self):
         recipe = self.recipe_of_two(steps=300, train={"save_every": 20})
         job = self.launch(2, "train", recipe, "parallel.timeout_seconds=2")
