@@ -14,7 +14,8 @@
 namespace nibble {
 
 ParallelOptions parallel_options(const Recipe& recipe) {
-  const bool cuts = recipe.parallel.shard > 1 && (!recipe.adapter || recipe.parallel.shard_adapters);
+  const bool cuts =
+      (recipe.parallel.shard > 1 && (!recipe.adapter || recipe.parallel.shard_adapters)) || recipe.parallel.tensor > 1;
   if (cuts && recipe.optimizer.type != OptimizerKind::adamw && recipe.optimizer.type != OptimizerKind::sgd) {
     throw UsageError(std::string(optimizer_name(recipe.optimizer.type)) +
                          " keeps its state in blocks of whole tensors and cannot be cut yet",
@@ -98,9 +99,9 @@ void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const Training
   run.restore(optimizer);
   parallel.share_values();
   const bool alone = rank.comm.size() == 1;
+  write_run_facts(run.dir(), recipe, model, parallel.mesh(), data, rank.threads);
   TraceHooks hooks(run.trace(), model.config().layers);
   if (alone) {
-    write_run_facts(run.dir(), recipe, model, data, rank.threads);
     run.set_work(training_work(model), peak_flops(*recipe.model.compute_dtype == DType::bf16));
     if (run.trace()) model.set_hooks(&hooks);
   }
@@ -110,7 +111,9 @@ void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const Training
   options.gradient_sum = *recipe.train.gradient_sum;
   options.compute_dtype = *recipe.model.compute_dtype;
   options.trace = run.trace();
-  const Samples samples(data, tokenizer, alone ? recipe.train.samples : 0);
+  // All ranks generate alike: where weights are cut they gather them together. A stage or part cannot by itself.
+  const bool generates = !staged && !model.part().cut();
+  const Samples samples(data, tokenizer, generates ? recipe.train.samples : 0);
   if (run.step() == 0) samples.write(run, model, options.compute_dtype, rank);
   const StepLayout layout = pipeline.over_stages(parallel.layout());
   const LossAndGradients compute = [&](const Batch& batch, const StepContext& step, float gradient_scale) {

@@ -26,11 +26,10 @@ int64_t available_memory() {
 
 int64_t activation_bytes(const DecoderConfig& config, int64_t tokens, DType compute_dtype) {
   const int64_t element = static_cast<int64_t>(dtype_size(compute_dtype));
-  const int64_t residual = 2 * 4 * config.width;      // input of both norms, f32
-  const int64_t normed = 2 * element * config.width;  // their outputs
+  const int64_t residual = 2 * 4 * config.width;  // input of both norms, f32; their outputs are computed again
   const int64_t attention = element * (2 * config.heads + 2 * config.kv_heads) * config.head_size + 4 * config.heads;
   const int64_t mlp = element * (config.gated_mlp ? 2 : 1) * config.mlp_width;
-  return tokens * config.layers * (residual + normed + attention + mlp);
+  return tokens * config.layers * (residual + attention + mlp);
 }
 
 Recompute recompute_policy(const Recipe& recipe, const DecoderConfig& config) {

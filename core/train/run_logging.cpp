@@ -88,6 +88,7 @@ void Run::log(const StepResult& result, double lr) {
 
 void Run::log(const SampleReport& sample) {
   Impl& run = *impl_;
+  if (!run.leads()) return;
   if (!run.samples) run.samples = std::make_unique<MetricsFile>(run.options.dir / "samples.jsonl", run.step - 1);
   run.samples->append(sample_line(sample));
   run.events->add_text(sample.step, "samples", "**" + sample.prompt + "**\n\n" + sample.text);

@@ -159,7 +159,7 @@ StepLayout Pipeline::over_stages(StepLayout layout) {
     for (Parameter* parameter : parameters) {
       if (!is_copy(*parameter)) counted.push_back(parameter);
     }
-    const double mine = squares && !tied_ ? squares(counted) : gradient_squares(counted);
+    const double mine = squares ? squares(counted) : gradient_squares(counted);
     return stages_.all_reduce_sum("gradient norm", mine);
   };
   layout.idle = [this] { next(); };
