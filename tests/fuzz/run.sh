@@ -16,7 +16,7 @@ failed=0
 for target in "${targets[@]}"; do
   mkdir -p "build/fuzz/corpus/$target"
   log=build/fuzz/$target.log
-  if ! build/fuzz/bin/"fuzz_$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -max_len="${MAX_LEN:-512}" -print_final_stats=1 \
+  if ! build/fuzz/bin/"fuzz_$target" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=4096 -max_len="${MAX_LEN:-512}" -print_final_stats=1 \
     -artifact_prefix="build/fuzz/found/$target-" "build/fuzz/corpus/$target" "tests/fuzz/seeds/$target" >"$log" 2>&1; then
     failed=1
     echo "$target: FAILED, see $log"
