@@ -37,6 +37,7 @@ void compare_with_written(const NamedTensor& tensor, const CheckpointDir& writte
       std::memcmp(got.raw(), expected.raw(), expected.bytes()) != 0) {
     throw IoError(written.path().string(), tensor.name + " does not read back as it was written", "check the disk");
   }
+  release_pages(got);
 }
 
 // Every tensor of the model, block by block and stage by stage, on the first rank. A tied embedding comes once.
@@ -70,6 +71,7 @@ void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem
 
   std::optional<ModelDirectoryWriter> writer;
   if (writes) writer.emplace(target, true, specs);
+  rank.pool.trim();  // what steps released is of no use to what follows
   visit_model(model, parallel, rank,
               [&](const NamedTensor& tensor) { writer->write(tensor.name, in_dtype(tensor.value, dtype, rank)); });
   std::optional<CheckpointDir> written;

@@ -28,7 +28,7 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   options.settings["model.fingerprint"] = "\"" + base_fingerprint(recipe.model.path) + "\"";
   Run run = Run::open(options, rank, observer);  // lock, newest valid checkpoint, metrics
 
-  Decoder model = open_base(recipe.model, rank, stage_layers(recipe.parallel, config, mesh));
+  Decoder model = open_base(recipe.model, rank, stage_layers(recipe, config, mesh, rank));
   if (rows > config.vocab_size) {
     if (mesh.shape().pipeline > 1) {
       throw UsageError("tokens added to the tokenizer need embedding and head on one rank", "leave it out",
@@ -44,7 +44,7 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   } else {
     check_trainable(model);
   }
-  model.set_recompute(recompute_policy(recipe, config));
+  model.set_recompute(recompute_policy(recipe, rank));
   ParallelModel parallel(model, !adapter, parallel_options(recipe), mesh, rank);
   run_steps(run, model, parallel, data, recipe, tokenizer, rank, observer);  // resumes where the checkpoint says
 
