@@ -49,6 +49,27 @@ void refuse_shifted_positions(const Embedding& embedding, const DecoderConfig& c
   throw UsageError("LoRA on " + embedding.name() + " is not possible", "leave it out of target_modules");
 }
 
+/// What looks at a whole matrix or table cannot be had where several ranks have parts of it.
+void refuse_beside_parts(const Decoder& decoder, const AdapterOptions& options) {
+  if (!decoder.part().cut()) return;
+  const auto refuse = [](const std::string& what) {
+    throw UsageError(what + " needs whole weights, which parallel.tensor cuts",
+                     "use parallel.shard or parallel.pipeline", "adapter");
+  };
+  if (options.use_dora) refuse("use_dora");
+  if (options.lora_bias) refuse("lora_bias");
+  if (takes_from_base(options.init_lora_weights) || options.init_lora_weights == LoraInit::loftq) {
+    refuse("init_lora_weights");
+  }
+  if (!options.trainable_token_indices.empty()) refuse("trainable_token_indices");
+}
+
+void refuse_beside_parts(const Decoder& decoder, const Embedding& embedding) {
+  if (!decoder.part().cut()) return;
+  throw UsageError("LoRA on " + embedding.name() + " needs the whole table, which parallel.tensor cuts",
+                   "leave it out of target_modules", "adapter.target_modules");
+}
+
 std::string listed(const std::vector<std::string>& names) {
   std::string made;
   for (size_t i = 0; i < std::min(names.size(), kMostListed); ++i) made += (i ? ", " : "") + names[i];
@@ -158,6 +179,7 @@ NamedTensors with_starts_subtracted(NamedTensors tensors, const std::map<std::st
 AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, RankContext& rank,
                                const OriginalWeight& original) {
   check_options(options, "adapter");
+  refuse_beside_parts(decoder, options);
   const DecoderConfig& config = decoder.config();
   const std::vector<std::string> linears = linear_paths(decoder);
   TargetModules found =
@@ -178,6 +200,7 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, 
     refuse_second_adapter(embedding);
     if (!chosen.contains(embedding.name())) return;
     refuse_shifted_positions(embedding, config);
+    refuse_beside_parts(decoder, embedding);
     embedding.set_adapter(made.make(embedding));
   });
   decoder.visit_linears([&](Linear& linear) {
@@ -192,6 +215,7 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, 
 
 AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& adapter, bool trainable, RankContext& rank) {
   AttachedAdapter attached{adapter.options, {}, {}, {}};
+  refuse_beside_parts(decoder, adapter.options);
   StoredAdapter stored(adapter, trainable, rank);
   freeze(decoder);
   for (const std::string& table : stored.take_tables(decoder)) {
@@ -202,6 +226,7 @@ AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& adapter, bool 
     refuse_second_adapter(embedding);
     if (!adapter.find(embedding.name() + ".lora_embedding_A")) return;
     refuse_shifted_positions(embedding, decoder.config());
+    refuse_beside_parts(decoder, embedding);
     embedding.set_adapter(stored.make(embedding));
     attached.modules.push_back(embedding.name());
   });

@@ -25,6 +25,16 @@ uint64_t module_key(const std::string& module) {
   return hash ^ (hash >> 33);
 }
 
+Cut part_of_a(const Cut& base, int64_t r) {
+  if (!base.cuts_columns()) return {};
+  return {{r, base.whole[1]}, all_of(r), base.columns};
+}
+
+Cut part_of_b(const Cut& base, int64_t r) {
+  if (!base.cuts_rows()) return {};
+  return {{base.whole[0], r}, base.rows, all_of(r)};
+}
+
 void add_to(const Tensor& part, Tensor& sum, MemoryPool& pool) {
   if (sum.dtype() == DType::f32) {  // the only dtype that ops::add adds to
     ops::add(part, sum);
@@ -53,7 +63,7 @@ Tensor LoraAdapter::dropped(const Tensor& x, const StepContext& step) const {
   if (!drops(step)) return x;
   NIBBLE_CHECK(step.row_keys.defined(), "dropout needs the keys of the rows");
   Tensor kept = Tensor::empty(step.pool(), x.shape(), x.dtype(), "input of an adapter after dropout");
-  ops::dropout(x, step.row_keys, settings_.dropout, {step.rank.seed, step.step, site_}, kept);
+  ops::dropout(x, step.row_keys, settings_.dropout, {step.rank.seed, step.step, site_, settings_.first_input}, kept);
   return kept;
 }
 
@@ -89,7 +99,8 @@ Tensor LoraAdapter::backward(const Tensor& dy, const Tensor& x, const LinearWeig
   if (dx && drops(step)) {
     Tensor part = accumulate ? Tensor::empty(pool, dx->shape(), dx->dtype(), "input gradient of an adapter") : *dx;
     ops::matmul_nn(dh, a_->value, part);
-    ops::dropout(part, step.row_keys, settings_.dropout, {step.rank.seed, step.step, site_}, part);
+    ops::dropout(part, step.row_keys, settings_.dropout, {step.rank.seed, step.step, site_, settings_.first_input},
+                 part);
     if (accumulate) add_to(part, *dx, pool);
   }
   return dy;

@@ -13,6 +13,8 @@ namespace nibble {
 struct LoraSettings {
   double scaling = 1;  ///< s: alpha / r or alpha / sqrt(r)
   float dropout = 0;   ///< in [0, 1), on the input of A, while training
+  /// Where x begins in the whole input when A is a part of columns: dropout keeps the same elements as for the whole.
+  int64_t first_input = 0;
 };
 
 /// y += s (drop(x) A^T B^T + b). A [R, in], B [out, R] and b [out] are f32; products run in the dtype of x.
@@ -46,6 +48,10 @@ class LoraAdapter final : public Adapter {
   LoraSettings settings_;
   std::shared_ptr<Parameter> a_, b_, b_bias_;
 };
+
+/// The parts of A [R, in] and B [out, R] beside the part `base` of a matrix [out, in]; nothing where they are whole.
+Cut part_of_a(const Cut& base, int64_t r);
+Cut part_of_b(const Cut& base, int64_t r);
 
 /// sum += part, of any of f32 and bf16.
 void add_to(const Tensor& part, Tensor& sum, MemoryPool& pool);

@@ -433,7 +433,8 @@ std::string merged_config(const std::string& text, DType dtype, bool untied, int
   config.erase("quantization_config");
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = names.at(dtype);
   if (untied) config["tie_word_embeddings"] = false;
-  if (config.value("vocab_size", vocab_size) != vocab_size) config["vocab_size"] = vocab_size;
+  nlohmann::json& sizes = config.contains("text_config") ? config["text_config"] : config;
+  if (sizes.value("vocab_size", vocab_size) != vocab_size) sizes["vocab_size"] = vocab_size;
   return config.dump(2) + "\n";
 }
 

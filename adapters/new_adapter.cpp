@@ -20,6 +20,22 @@ std::shared_ptr<Parameter> make_parameter(const std::string& name, Tensor value,
   return made;
 }
 
+Tensor own_part(const Tensor& whole, const Cut& cut, MemoryPool& pool) {
+  if (!cut) return whole;
+  const Tensor part = cut_out(whole, cut, pool);
+  return part.storage() == whole.storage() ? part.clone(pool) : part;
+}
+
+std::shared_ptr<Parameter> beside_part(std::shared_ptr<Parameter> factor, Cut cut, bool partial_gradient) {
+  factor->cut = std::move(cut);
+  factor->partial_gradient = partial_gradient;
+  return factor;
+}
+
+int64_t first_input(const Linear& linear) {
+  return linear.cut().cuts_columns() ? linear.cut().columns.front().begin : 0;
+}
+
 /// Uniform in +-bound; zero for bound 0.
 void NewAdapter::fill(Tensor& value, const std::string& name, double bound) const {
   const auto limit = static_cast<float>(bound);
@@ -29,15 +45,19 @@ void NewAdapter::fill(Tensor& value, const std::string& name, double bound) cons
 
 LowRankFactors NewAdapter::plain_start(const Linear& linear, int64_t r) const {
   const std::string a_name = lora_a_name(linear.name()), b_name = lora_b_name(linear.name());
-  LowRankFactors made{Tensor::empty(rank_.pool, {r, linear.in_features()}, DType::f32, a_name),
-                      Tensor::empty(rank_.pool, {linear.out_features(), r}, DType::f32, b_name)};
+  // Drawn for the whole matrix, whatever part of it this rank has.
+  const int64_t in = linear.whole_in_features(), out = linear.whole_out_features();
+  LowRankFactors made{Tensor::empty(rank_.pool, {r, in}, DType::f32, a_name),
+                      Tensor::empty(rank_.pool, {out, r}, DType::f32, b_name)};
   if (options_.init_lora_weights == LoraInit::gaussian) {
     ops::fill_normal(made.a, static_cast<float>(1 / static_cast<double>(r)), rank_.seed, module_key(a_name));
   } else {
-    fill(made.a, a_name, 1 / std::sqrt(static_cast<double>(linear.in_features())));
+    fill(made.a, a_name, 1 / std::sqrt(static_cast<double>(in)));
   }
   const bool random_b = options_.init_lora_weights == LoraInit::random;
   fill(made.b, b_name, random_b ? 1 / std::sqrt(static_cast<double>(r)) : 0);
+  made.a = own_part(made.a, part_of_a(linear.cut(), r), rank_.pool);
+  made.b = own_part(made.b, part_of_b(linear.cut(), r), rank_.pool);
   return made;
 }
 
@@ -69,9 +89,13 @@ std::unique_ptr<Adapter> NewAdapter::make(Linear& linear) {
     fill(value, name, options_.init_lora_weights == LoraInit::random ? 1 / std::sqrt(static_cast<double>(r)) : 0);
     bias = make_parameter(name, value, true, pool);
   }
-  auto lora = std::make_unique<LoraAdapter>(module, LoraSettings{scaling, static_cast<float>(options_.lora_dropout)},
-                                            make_parameter(lora_a_name(module), start.a, true, pool),
-                                            make_parameter(lora_b_name(module), start.b, true, pool), bias);
+  const LoraSettings settings{scaling, static_cast<float>(options_.lora_dropout), first_input(linear)};
+  auto lora = std::make_unique<LoraAdapter>(module, settings,
+                                            beside_part(make_parameter(lora_a_name(module), start.a, true, pool),
+                                                        part_of_a(linear.cut(), r), linear.cut().cuts_rows()),
+                                            beside_part(make_parameter(lora_b_name(module), start.b, true, pool),
+                                                        part_of_b(linear.cut(), r), linear.cut().cuts_columns()),
+                                            bias);
   if (!options_.use_dora) return lora;
   const Tensor magnitude = Tensor::planned({linear.out_features()}, DType::f32);
   return std::make_unique<DoraAdapter>(module, std::move(lora),

@@ -17,6 +17,13 @@ using OriginalWeight = std::function<Tensor(const std::string& module)>;
 /// A parameter with its gradient, if it is to be trained.
 std::shared_ptr<Parameter> make_parameter(const std::string& name, Tensor value, bool trainable, MemoryPool& pool);
 
+/// The part of a tensor that stands beside a part of a matrix: itself where the cut is nothing, else a copy.
+Tensor own_part(const Tensor& whole, const Cut& cut, MemoryPool& pool);
+/// A or B as it stands beside a part of a matrix. Its gradient is partial where the other factor is cut.
+std::shared_ptr<Parameter> beside_part(std::shared_ptr<Parameter> factor, Cut cut, bool partial_gradient);
+/// Where the input of a linear begins in that of the whole matrix.
+int64_t first_input(const Linear& linear);
+
 /// Makes new adapters; their numbers are functions of (rank.seed, module path) and, for some kinds of start, the base.
 class NewAdapter {
  public:

@@ -41,6 +41,15 @@ void StoredAdapter::check_shape(const std::string& name, const Tensor& stored, c
                    "use the model that the adapter was trained on");
 }
 
+/// PEFT makes the modules by the config and then finds that the tensors do not fit; alpha / r would be another number.
+void StoredAdapter::check_rank(const std::string& module, int64_t r) const {
+  if (can_have_rank(file_.options, module, r)) return;
+  throw InputError(file_.file(),
+                   module + " has rank " + std::to_string(r) + ", adapter_config.json says " +
+                       std::to_string(rank_of(file_.options, module)),
+                   "correct r or rank_pattern in adapter_config.json");
+}
+
 void StoredAdapter::check_magnitude(const std::string& module, const Tensor& magnitude, int64_t count) const {
   if (magnitude.defined() != file_.options.use_dora) {
     throw InputError(file_.file(),
@@ -71,19 +80,24 @@ void StoredAdapter::check_start(Linear& linear, int64_t r, double scaling) const
 
 std::unique_ptr<Adapter> StoredAdapter::make(Linear& linear) {
   const std::string& module = linear.name();
-  const Tensor a = take(module + ".lora_A.weight"), b = take(module + ".lora_B.weight");
-  check_shape(module + ".lora_A.weight", a, {a.dim(0), linear.in_features()});
-  check_shape(module + ".lora_B.weight", b, {linear.out_features(), a.dim(0)});
+  Tensor a = take(module + ".lora_A.weight"), b = take(module + ".lora_B.weight");
+  check_shape(module + ".lora_A.weight", a, {a.dim(0), linear.whole_in_features()});
+  check_shape(module + ".lora_B.weight", b, {linear.whole_out_features(), a.dim(0)});
+  check_rank(module, a.dim(0));
+  const Cut a_cut = part_of_a(linear.cut(), a.dim(0)), b_cut = part_of_b(linear.cut(), a.dim(0));
+  a = own_part(a, a_cut, rank_.pool);
+  b = own_part(b, b_cut, rank_.pool);
   std::shared_ptr<Parameter> bias;
   if (const Tensor stored = take(module + ".lora_B.bias")) {
     check_shape(module + ".lora_B.bias", stored, {linear.out_features()});
     bias = parameter(lora_b_bias_name(module), stored);
   }
   const LoraSettings settings{lora_scaling(file_.options, module, a.dim(0)),
-                              static_cast<float>(file_.options.lora_dropout)};
+                              static_cast<float>(file_.options.lora_dropout), first_input(linear)};
   check_start(linear, a.dim(0), settings.scaling);
-  auto lora = std::make_unique<LoraAdapter>(module, settings, parameter(lora_a_name(module), a),
-                                            parameter(lora_b_name(module), b), bias);
+  auto lora = std::make_unique<LoraAdapter>(
+      module, settings, beside_part(parameter(lora_a_name(module), a), a_cut, linear.cut().cuts_rows()),
+      beside_part(parameter(lora_b_name(module), b), b_cut, linear.cut().cuts_columns()), bias);
   const Tensor magnitude = take(module + ".lora_magnitude_vector");
   check_magnitude(module, magnitude, linear.out_features());
   if (!magnitude) return lora;
@@ -97,6 +111,7 @@ std::unique_ptr<EmbeddingAdapter> StoredAdapter::make(const Embedding& embedding
   const Tensor a = take(module + ".lora_embedding_A"), b = take(module + ".lora_embedding_B");
   check_shape(module + ".lora_embedding_A", a, {a.dim(0), table.dim(0)});
   check_shape(module + ".lora_embedding_B", b, {table.dim(1), a.dim(0)});
+  check_rank(module, a.dim(0));
   const Tensor magnitude = take(module + ".lora_magnitude_vector");
   check_magnitude(module, magnitude, table.dim(1));
   return std::make_unique<EmbeddingLora>(lora_scaling(file_.options, module, a.dim(0)),
@@ -110,8 +125,8 @@ void StoredAdapter::fill(Parameter& whole) {
   if (used(name)) return;
   const Tensor stored = take(name);
   if (!stored) return;
-  check_shape(name, stored, whole.value.shape());
-  ops::cast(stored, whole.value);
+  check_shape(name, stored, whole.cut ? whole.cut.whole : whole.value.shape());
+  ops::cast(own_part(stored, whole.cut, rank_.pool), whole.value);
 }
 
 std::vector<std::string> StoredAdapter::take_tables(Decoder& decoder) {
@@ -120,7 +135,7 @@ std::vector<std::string> StoredAdapter::take_tables(Decoder& decoder) {
   for (const std::string& module : {names.embedding, names.head}) {
     if (is_module_to_save(file_.options, module)) continue;
     for (const std::string end : {".base_layer.weight", ".weight"}) {
-      const Tensor stored = take(module + end);
+      Tensor stored = take(module + end);
       if (!stored) continue;
       if (stored.rank() == 2 && stored.dim(0) > decoder.config().vocab_size) {
         resize_vocabulary(decoder, stored.dim(0), rank_);
@@ -136,7 +151,8 @@ std::vector<std::string> StoredAdapter::take_tables(Decoder& decoder) {
         });
       }
       if (!table) throw InputError(file_.file(), module + end + " replaces a weight that is packed in 4 bits");
-      check_shape(module + end, stored, table->value.shape());
+      check_shape(module + end, stored, table->cut ? table->cut.whole : table->value.shape());
+      stored = own_part(stored, table->cut, rank_.pool);
       if (same_values(stored, table->value, rank_.pool)) continue;
       table->value = widened(stored, rank_.pool, table->name);
       taken.push_back(module);

@@ -33,6 +33,7 @@ constexpr std::array kDefaultTargets{
     DefaultTargets{"stablelm", {"q_proj", "v_proj"}},
     DefaultTargets{"phi", {"q_proj", "v_proj", "fc1", "fc2"}},
     DefaultTargets{"gptj", {"q_proj", "v_proj"}},
+    DefaultTargets{"codegen", {"qkv_proj"}},
     DefaultTargets{"gpt_neo", {"q_proj", "v_proj"}},
     DefaultTargets{"gpt2", {"c_attn"}},
     DefaultTargets{"gpt_bigcode", {"c_attn"}},
@@ -101,11 +102,15 @@ std::vector<PythonRegex> saved_whole(const AdapterOptions& options) {
   return made;
 }
 
+bool pattern_matches(const std::string& key, const std::string& module) {
+  return PythonRegex("(.*\\.)?(" + key + ")$").matches_start(module);
+}
+
 template <typename Value>
 const std::pair<std::string, Value>* find_pattern(const std::vector<std::pair<std::string, Value>>& patterns,
                                                   const std::string& module) {
   for (const auto& entry : patterns) {
-    if (PythonRegex("(.*\\.)?(" + entry.first + ")$").matches_start(module)) return &entry;
+    if (pattern_matches(entry.first, module)) return &entry;
   }
   return nullptr;
 }
@@ -208,6 +213,16 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
 int64_t rank_of(const AdapterOptions& options, const std::string& module) {
   const auto* entry = find_pattern(options.rank_pattern, module);
   return entry ? entry->second : options.r;
+}
+
+bool can_have_rank(const AdapterOptions& options, const std::string& module, int64_t r) {
+  bool matched = false;
+  for (const auto& [key, value] : options.rank_pattern) {
+    if (!pattern_matches(key, module)) continue;
+    if (value == r) return true;
+    matched = true;
+  }
+  return !matched && options.r == r;
 }
 
 double alpha_of(const AdapterOptions& options, const std::string& module) {

@@ -19,13 +19,11 @@
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/philox.h"
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/core/io/atomic_file.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/train/train_step.h"
 #include "nibble/quant/load_quantized.h"
-#include "nibble/recipes/init_model.h"
 #include "peak.h"
-#include "shapes.h"
+#include "random_model.h"
 
 namespace nibble::benchmarks {
 namespace {
@@ -99,22 +97,11 @@ class MemoryWatch {
   std::thread thread_;
 };
 
-fs::path model_directory(const Job& job) {
-  const std::string dtype = job.mode == "qlora" ? "nf4" : "bf16";
-  const fs::path directory = fs::path(job.models) / (job.shape + "-" + dtype);
-  if (!fs::exists(directory / "config.json")) {
-    fs::create_directories(job.models);
-    const fs::path config = fs::path(job.models) / (job.shape + ".json");
-    write_file_atomically(config, shape_of(job.shape).config_json());
-    init_model({.config = config.string(), .out = directory.string(), .dtype = dtype});
-  }
-  return directory;
-}
-
 Decoder make_model(const Job& job, RankContext& rank) {
   Decoder model = job.mode == "pretrain"
                       ? random_decoder(parse_decoder_config(shape_of(job.shape).config_json(), job.shape), 1, rank)
-                      : load_decoder(model_directory(job), rank, load_quantized(rank));
+                      : load_decoder(random_model(job.shape, job.mode == "qlora" ? "nf4" : "bf16", job.models), rank,
+                                     load_quantized(rank));
   if (job.mode == "full" || job.mode == "pretrain") {
     make_trainable(model, rank);
   } else {

@@ -15,6 +15,7 @@ void add_quantize_command(Command& nibble);
 void add_merge_command(Command& nibble);
 void add_combine_command(Command& nibble);
 void add_export_command(Command& nibble);
+void add_import_command(Command& nibble);
 void add_generate_command(Command& nibble);
 void add_chat_command(Command& nibble);
 void add_eval_command(Command& nibble);

@@ -1,6 +1,7 @@
 // nibble launch: start a run with several ranks.
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -8,10 +9,12 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "nibble/cli/commands.h"
@@ -52,9 +55,12 @@ class LauncherTalk {
     } else if (inside_) {
       block_ += text + "\n";
     } else {
+      failed_ = failed_ || text.starts_with("error: ");
       std::fprintf(stderr, "%s\n", text.c_str());
     }
   }
+  /// Whether a rank has said why the job ends.
+  bool failed() const { return failed_; }
   void finish() {
     if (inside_) end_block();
   }
@@ -78,7 +84,7 @@ class LauncherTalk {
     block_.clear();
   }
 
-  bool inside_ = false;
+  bool inside_ = false, failed_ = false;
   std::string block_, lost_;
 };
 
@@ -98,10 +104,29 @@ pid_t start(const std::vector<std::string>& words, int stderr_to) {
   _exit(127);
 }
 
+// Ends mpirun some seconds after a rank has failed: cut off from another host it would wait for it for ever.
+class Patience {
+ public:
+  bool over(bool failed) {
+    if (failed && !since_) since_ = std::chrono::steady_clock::now();
+    return since_ && std::chrono::steady_clock::now() - *since_ > std::chrono::seconds(10);
+  }
+
+ private:
+  std::optional<std::chrono::steady_clock::time_point> since_;
+};
+
 void follow(int from, LauncherTalk& talk) {
   std::string pending;
   char buffer[4096];
+  Patience patience;
   for (;;) {
+    if (patience.over(talk.failed())) {
+      kill(launcher, SIGKILL);  // what is left of the ranks here ends with it; those of other hosts call the roll too
+      break;
+    }
+    pollfd ready = {from, POLLIN, 0};
+    if (poll(&ready, 1, 1000) <= 0) continue;
     const ssize_t got = read(from, buffer, sizeof buffer);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;

@@ -77,6 +77,7 @@ int main(int argc, char** argv) {
   add_merge_command(program);
   add_combine_command(program);
   add_export_command(program);
+  add_import_command(program);
   add_generate_command(program);
   add_chat_command(program);
   add_eval_command(program);

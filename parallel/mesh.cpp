@@ -9,20 +9,23 @@ namespace nibble {
 Mesh::Mesh(const MeshShape& shape, Communicator& world) : shape_(shape), world_(world) {
   if (shape.ranks() != world.size()) {
     const std::string product = std::to_string(shape.pipeline) + " x " + std::to_string(shape.replicate) + " x " +
-                                std::to_string(shape.shard) + " = " + std::to_string(shape.ranks());
-    throw UsageError("pipeline x replicate x shard is " + product + ", the job has " + std::to_string(world.size()) +
-                         (world.size() == 1 ? " rank" : " ranks"),
+                                std::to_string(shape.shard) + " x " + std::to_string(shape.tensor) + " = " +
+                                std::to_string(shape.ranks());
+    throw UsageError("pipeline x replicate x shard x tensor is " + product + ", the job has " +
+                         std::to_string(world.size()) + (world.size() == 1 ? " rank" : " ranks"),
                      "start it with nibble launch -n " + std::to_string(shape.ranks()) +
                          " -- train ..., or change the "
                          "degrees",
                      "parallel");
   }
-  const int shard = static_cast<int>(shape.shard), data = static_cast<int>(shape.data());
-  const int rank = world.rank(), stage = rank / data;
-  pipeline_ = world.split(rank % data, stage);
-  data_ = world.split(stage, rank);
-  shards_ = world.split(rank / shard, rank);
-  replicas_ = world.split(stage * shard + rank % shard, rank);
+  const int shard = static_cast<int>(shape.shard), tensor = static_cast<int>(shape.tensor);
+  const int data = static_cast<int>(shape.data()), rank = world.rank();
+  const int stage = rank / (data * tensor), part = rank % tensor, column = rank / tensor % data;
+  pipeline_ = world.split(rank % (data * tensor), stage);
+  data_ = world.split(stage * tensor + part, rank);
+  shards_ = world.split((stage * (data / shard) + column / shard) * tensor + part, rank);
+  replicas_ = world.split((stage * shard + column % shard) * tensor + part, rank);
+  tensor_ = world.split(rank / tensor, rank);
 }
 
 }  // namespace nibble

@@ -1,5 +1,5 @@
 #pragma once
-// How the ranks of a run are arranged: pipeline x replicate x shard.
+// How the ranks of a run are arranged: pipeline x replicate x shard x tensor.
 
 #include <cstdint>
 #include <memory>
@@ -13,14 +13,15 @@ struct MeshShape {
   int64_t pipeline = 1;   ///< stages
   int64_t replicate = 1;  ///< copies of the model (of a stage)
   int64_t shard = 1;      ///< ranks that share one copy's bytes
+  int64_t tensor = 1;     ///< ranks that compute every layer together
 
-  int64_t ranks() const { return pipeline * replicate * shard; }
+  int64_t ranks() const { return pipeline * replicate * shard * tensor; }
   /// Ranks that work on different microbatches.
   int64_t data() const { return replicate * shard; }
 };
 
-/// Rank (p * replicate + r) * shard + s has stage p, copy r and shard s: shards are neighbours, because they exchange
-/// most. The groups are made once, by all ranks together.
+/// Rank ((p * replicate + r) * shard + s) * tensor + t has stage p, copy r, shard s and part t of every layer: ranks
+/// that exchange most are neighbours. The groups are made once, by all ranks together.
 class Mesh {
  public:
   /// Throws UsageError when `world` has another number of ranks.
@@ -28,14 +29,16 @@ class Mesh {
 
   const MeshShape& shape() const { return shape_; }
   Communicator& world() const { return world_; }
-  /// The stages of this rank's column, in order.
+  /// The stages of this rank's column, in order. In every group the other coordinates are this rank's.
   Communicator& pipeline() const { return *pipeline_; }
   /// The ranks of this stage that hold the same shard.
   Communicator& replicas() const { return *replicas_; }
   /// The ranks of this stage that share this copy.
   Communicator& shards() const { return *shards_; }
-  /// All ranks of this stage: replicate x shard.
+  /// The ranks of this stage that work on different microbatches: replicate x shard.
   Communicator& data() const { return *data_; }
+  /// The ranks that have the other parts of this rank's layers and work on the same microbatches.
+  Communicator& tensor() const { return *tensor_; }
 
   int64_t stage() const { return pipeline_->rank(); }
   bool last_stage() const { return stage() + 1 == shape_.pipeline; }
@@ -43,7 +46,7 @@ class Mesh {
  private:
   MeshShape shape_;
   Communicator& world_;
-  std::unique_ptr<Communicator> pipeline_, replicas_, shards_, data_;
+  std::unique_ptr<Communicator> pipeline_, replicas_, shards_, data_, tensor_;
 };
 
 }  // namespace nibble

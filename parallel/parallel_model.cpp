@@ -9,6 +9,7 @@
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/parallel/data/assignment.h"
+#include "nibble/parallel/tensor/whole.h"
 
 namespace nibble {
 
@@ -43,7 +44,9 @@ ParallelModel::ParallelModel(Decoder& model, bool train_everything, const Parall
   const bool same_bits = options_.gradient_sum == GradientSum::running || std::has_single_bit(uint64_t(rounds));
   rounds_ = cut && options_.level >= ShardLevel::gradients && same_bits;
   model_.visit([&](Parameter& parameter) {
-    if (train_everything || parameter.trainable) order_.push_back(&parameter);
+    if (!train_everything && !parameter.trainable) return;
+    order_.push_back(&parameter);
+    by_name_[parameter.name] = &parameter;
   });
   if (shards && options_.level == ShardLevel::weights && !train_everything) {
     shard_frozen({order_.begin(), order_.end()});
@@ -94,41 +97,67 @@ void ParallelModel::shard_frozen(const std::set<const Parameter*>& trained) {
 }
 
 void ParallelModel::shard_trainable(const std::vector<Parameter*>& trained) {
-  std::map<int64_t, std::vector<Parameter*>> found;
-  for (Parameter* parameter : trained) found[layer_of(parameter->name)].push_back(parameter);
-  for (auto& [layer, parameters] : found) {
-    layers_[layer].trainable = std::make_unique<TrainableGroup>(parameters, options_.level, !rounds_, mesh_.shards(),
-                                                                rank_.pool, "block " + std::to_string(layer));
+  std::map<int64_t, std::vector<Parameter*>> complete, partial, tied;
+  for (Parameter* parameter : trained) {
+    auto& kind = parameter->partial_gradient ? partial : is_tied(parameter->name) ? tied : complete;
+    kind[layer_of(parameter->name)].push_back(parameter);
   }
+  const auto group = [&](int64_t layer, const std::vector<Parameter*>& parameters) {
+    return std::make_unique<TrainableGroup>(parameters, options_.level, !rounds_, mesh_.shards(), rank_.pool,
+                                            "block " + std::to_string(layer));
+  };
+  for (auto& [layer, parameters] : complete) layers_[layer].trainable = group(layer, parameters);
+  for (auto& [layer, parameters] : partial) layers_[layer].partial = group(layer, parameters);
+  for (auto& [layer, parameters] : tied) layers_[layer].tied = group(layer, parameters);
+}
+
+std::vector<TrainableGroup*> ParallelModel::Layer::groups() const {
+  std::vector<TrainableGroup*> found;
+  for (const auto* group : {&trainable, &partial, &tied}) {
+    if (*group) found.push_back(group->get());
+  }
+  return found;
 }
 
 // Gradients side by side, so that they are summed without copies.
 void ParallelModel::replicate(const std::vector<Parameter*>& trained) {
-  int64_t size = 0;
-  for (const Parameter* parameter : trained) size += parameter->value.numel();
   replicated_ = trained;
-  if (mesh_.data().size() == 1 || trained.empty()) {
+  if ((mesh_.data().size() == 1 && parts() == 1) || trained.empty()) {
     for (Parameter* parameter : trained) {
       if (!parameter->trainable) parameter->make_trainable(rank_.pool);
     }
     return;
   }
+  int64_t size = 0, partial = 0;
+  for (const Parameter* parameter : trained) {
+    size += parameter->value.numel();
+    if (parameter->partial_gradient) partial += parameter->value.numel();
+  }
   replicated_gradients_ = Tensor::zeros(rank_.pool, {size}, DType::f32, "gradients");
-  int64_t at = 0;
+  if (partial > 0) partial_gradients_ = replicated_gradients_.rows(size - partial, size);
+  int64_t at = 0, partial_at = size - partial;
   for (Parameter* parameter : trained) {
+    int64_t& next = parameter->partial_gradient ? partial_at : at;
     const int64_t count = parameter->value.numel();
     if (!parameter->trainable) parameter->make_trainable(rank_.pool);
-    parameter->gradient = replicated_gradients_.rows(at, at + count).reshape(parameter->value.shape());
-    at += count;
+    parameter->gradient = replicated_gradients_.rows(next, next + count).reshape(parameter->value.shape());
+    next += count;
+  }
+}
+
+// Calls call(group, whether its gradients are partial).
+template <typename Call>
+void ParallelModel::each_group(const Call& call) const {
+  for (const auto& [layer, own] : layers_) {
+    for (TrainableGroup* group : own.groups()) call(*group, group == own.partial.get());
   }
 }
 
 std::vector<Parameter*> ParallelModel::parameters() const {
   std::vector<Parameter*> mine = replicated_;
-  for (const auto& [layer, groups] : layers_) {
-    if (!groups.trainable) continue;
-    for (const auto& part : groups.trainable->parts()) mine.push_back(part.get());
-  }
+  each_group([&](const TrainableGroup& group, bool) {
+    for (const auto& part : group.parts()) mine.push_back(part.get());
+  });
   return mine;
 }
 
@@ -141,7 +170,7 @@ void ParallelModel::with_layer(int64_t layer, const Call& call) {
     const auto found = layers_.find(number);
     if (found == layers_.end()) return;
     if (found->second.frozen) call(*found->second.frozen);
-    if (found->second.trainable) call(*found->second.trainable);
+    for (TrainableGroup* group : found->second.groups()) call(*group);
   };
   if (layer == model_.config().layers && model_.config().tied_head && model_.has_embedding()) one(-1);
   one(layer);
@@ -185,9 +214,15 @@ void ParallelModel::after_backward(int64_t layer) {
   if (gathers_ && options_.reshard_after_forward) release(layer);
   if (!rounds_) return;
   const auto found = layers_.find(layer);  // a tied embedding is not complete before layer -1
-  if (found == layers_.end() || !found->second.trainable) return;
-  found->second.trainable->reduce(one_group(present_in_round(round_), mesh_.shape().shard, mesh_.replicas().rank()),
-                                  options_.wire);
+  if (found == layers_.end()) return;
+  const auto present = one_group(present_in_round(round_), mesh_.shape().shard, mesh_.replicas().rank());
+  for (TrainableGroup* group : found->second.groups()) group->reduce(present, options_.wire);
+}
+
+void ParallelModel::sum_parts(std::string_view what, Tensor& values) {
+  if (parts() == 1) return;
+  const std::vector<bool> all(static_cast<size_t>(parts()), true);
+  all_reduce_tree(mesh_.tensor(), what, values, all, {}, rank_.pool);
 }
 
 // ---- sums ----
@@ -223,13 +258,22 @@ std::vector<bool> ParallelModel::present_in_step() const {
 
 void ParallelModel::sum_over_replicas(const std::vector<bool>& present) {
   const std::vector<bool> copies = any_of_groups(present, mesh_.shape().shard);
-  for (auto& [layer, groups] : layers_) {
-    if (!groups.trainable) continue;
-    Tensor gradient = groups.trainable->shard_gradient();
+  each_group([&](const TrainableGroup& group, bool) {
+    Tensor gradient = group.shard_gradient();
     if (gradient.numel() > 0) {
       all_reduce_tree(mesh_.replicas(), "sum gradients", gradient, copies, options_.wire, rank_.pool);
     }
-  }
+  });
+}
+
+// When those of the data axes are summed.
+void ParallelModel::sum_partial_gradients() {
+  if (parts() == 1) return;
+  if (partial_gradients_) sum_parts("sum partial gradients", partial_gradients_);
+  each_group([&](const TrainableGroup& group, bool partial) {
+    Tensor gradient = group.shard_gradient();
+    if (partial && gradient.numel() > 0) sum_parts("sum partial gradients", gradient);
+  });
 }
 
 // Every rank adds up its own microbatches, then the ranks' sums are added.
@@ -239,12 +283,11 @@ double ParallelModel::sum_whole(GradientSum kind, int64_t count, const std::func
   double loss = sum_gradients(kind, order_, count, run, rank_.pool);
   for (int64_t i = count; gathers_ && i < passes_in_step(); ++i) idle_();
   const std::vector<bool> group = one_group(present, mesh_.shape().shard, mesh_.replicas().rank());
-  for (auto& [layer, groups] : layers_) {
-    if (!groups.trainable) continue;
-    Tensor shard = groups.trainable->shard_gradient();
+  each_group([&](TrainableGroup& own, bool) {
+    Tensor shard = own.shard_gradient();
     shard.zero();
-    groups.trainable->reduce(group, options_.wire);
-  }
+    own.reduce(group, options_.wire);
+  });
   sum_over_replicas(present);
   if (replicated_gradients_) {
     all_reduce_tree(mesh_.data(), "sum gradients", replicated_gradients_, present, options_.wire, rank_.pool);
@@ -273,21 +316,23 @@ double ParallelModel::sum_rounds(GradientSum kind, const std::vector<Parameter*>
 
 StepLayout ParallelModel::layout() {
   StepLayout layout;
-  if (mesh_.data().size() == 1) return layout;
+  if (mesh_.data().size() == 1 && parts() == 1) return layout;
   layout.sum_counts = [this](Tensor& counts) { mesh_.data().all_reduce_sum("label tokens", counts); };
   layout.sum_gradients = [this](GradientSum kind, const std::vector<Parameter*>& parameters, int64_t count,
                                 const std::function<double(int64_t)>& run) {
-    return rounds_ ? sum_rounds(kind, parameters, run) : sum_whole(kind, count, run);
+    const double loss = rounds_ ? sum_rounds(kind, parameters, run) : sum_whole(kind, count, run);
+    sum_partial_gradients();
+    return loss;
   };
   if (gathers_ || rounds_) layout.idle = idle_;
-  layout.squares = [this](const std::vector<Parameter*>&) { return squares(); };
+  layout.squares = [this](const std::vector<Parameter*>& parameters) { return squares(parameters); };
   layout.after_update = [this] { share_values(); };
   return layout;
 }
 
 void ParallelModel::share_values() {
-  for (auto& [layer, groups] : layers_) {
-    if (groups.trainable) groups.trainable->share_values();
+  each_group([&](TrainableGroup& group, bool) { group.share_values(); });
+  for (const auto& [layer, groups] : layers_) {
     if (gathers_) release(layer);
   }
 }
@@ -298,9 +343,7 @@ std::map<std::string, double> ParallelModel::squares_of_groups() const {
   std::vector<size_t> bounds = {0};
   std::vector<std::pair<std::string, size_t>> names;  // of the pieces of all ranks, in rank order
   for (int r = 0; r < mesh_.shards().size(); ++r) {
-    for (const auto& [layer, groups] : layers_) {
-      if (!groups.trainable) continue;
-      const TrainableGroup& group = *groups.trainable;
+    each_group([&](const TrainableGroup& group, bool) {
       const int64_t begin = group.layout().cuts()[static_cast<size_t>(r)];
       for (const FlatPart& part : group.layout().parts(r)) {
         for (int64_t at = part.begin; at < part.end; at += kSquaresGrain) {
@@ -311,7 +354,7 @@ std::map<std::string, double> ParallelModel::squares_of_groups() const {
           mine.push_back(ops::sum_of_squares(group.shard_gradient().rows(from, to)));
         }
       }
-    }
+    });
     bounds.push_back(names.size() * sizeof(double));
   }
   MemoryPool pool;
@@ -323,27 +366,63 @@ std::map<std::string, double> ParallelModel::squares_of_groups() const {
   return sums;
 }
 
-double ParallelModel::squares() const {
-  if (!replicated_.empty()) return gradient_squares(replicated_);
-  const std::map<std::string, double> sums = squares_of_groups();
+bool ParallelModel::is_tied(const std::string& parameter) const {
+  const DecoderConfig& config = model_.config();
+  const bool ends_apart = model_.has_embedding() != model_.has_head();
+  return config.tied_head && ends_apart && parameter == config.names.embedding + ".weight";
+}
+
+Tensor ParallelModel::tied_gradient() const {
+  const std::string name = model_.config().names.embedding + ".weight";
+  for (const auto& [layer, own] : layers_) {
+    if (own.tied) return own.tied->shard_gradient();
+  }
+  return by_name_.at(name)->gradient;
+}
+
+bool ParallelModel::speaks_for(const std::string& parameter) const {
+  if (is_tied(parameter) && !model_.has_embedding()) return false;
+  return part() == 0 || by_name_.at(parameter)->cut;
+}
+
+double ParallelModel::squares(const std::vector<Parameter*>& parameters) const {
   double total = 0;
-  for (const Parameter* parameter : order_) total += sums.at(parameter->name);
-  return total;
+  if (!replicated_.empty()) {
+    for (const Parameter* parameter : parameters) {
+      if (speaks_for(parameter->name)) total += ops::sum_of_squares(parameter->gradient);
+    }
+  } else {
+    const std::map<std::string, double> sums = squares_of_groups();
+    for (const Parameter* parameter : order_) {
+      if (speaks_for(parameter->name)) total += sums.at(parameter->name);
+    }
+  }
+  return mesh_.tensor().all_reduce_sum("gradient norm", total);
 }
 
 // ---- state ----
+
+namespace {
+
+// The parameter that a tensor of parameters() or of the optimizer's state belongs to.
+std::string parameter_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind(".exp_avg")); }
+
+}  // namespace
 
 Slicer ParallelModel::slicer() const {
   return [this](const std::vector<NamedTensor>& tensors) {
     std::vector<CheckpointSlice> slices;
     for (const NamedTensor& tensor : tensors) {
+      std::vector<CheckpointSlice> own;
       if (!replicated_.empty()) {
-        slices.push_back({tensor.name, tensor.value, tensor.value.shape(), Shape(tensor.value.rank(), 0)});
-        continue;
+        own.push_back({tensor.name, tensor.value, tensor.value.shape(), Shape(tensor.value.rank(), 0)});
       }
-      for (const auto& [layer, groups] : layers_) {
-        if (!groups.trainable) continue;
-        for (CheckpointSlice& slice : groups.trainable->slices(tensor)) slices.push_back(std::move(slice));
+      each_group([&](const TrainableGroup& group, bool) {
+        for (CheckpointSlice& slice : group.slices(tensor)) own.push_back(std::move(slice));
+      });
+      const Cut& cut = by_name_.at(parameter_of(tensor.name))->cut;
+      for (const CheckpointSlice& slice : own) {
+        for (CheckpointSlice& piece : slices_of_whole(slice, cut)) slices.push_back(std::move(piece));
       }
     }
     return slices;
@@ -351,19 +430,20 @@ Slicer ParallelModel::slicer() const {
 }
 
 void ParallelModel::with_trainable(const std::function<void()>& body) {
-  for (auto& [layer, groups] : layers_) {
-    if (groups.trainable) groups.trainable->acquire();
-  }
+  each_group([](TrainableGroup& group, bool) { group.acquire(); });
   body();
-  for (auto& [layer, groups] : layers_) {
-    if (groups.trainable && gathers_) groups.trainable->release();
-  }
+  each_group([&](TrainableGroup& group, bool) {
+    if (gathers_) group.release();
+  });
 }
 
 Slicer ParallelModel::written_slicer() const {
   const bool mine = replicated_.empty() ? mesh_.replicas().rank() == 0 : mesh_.data().rank() == 0;
-  if (mine) return slicer();
-  return [](const std::vector<NamedTensor>&) { return std::vector<CheckpointSlice>(); };
+  if (!mine) return [](const std::vector<NamedTensor>&) { return std::vector<CheckpointSlice>(); };
+  return [this, all = slicer()](std::vector<NamedTensor> tensors) {
+    std::erase_if(tensors, [&](const NamedTensor& tensor) { return !speaks_for(parameter_of(tensor.name)); });
+    return all(tensors);
+  };
 }
 
 void ParallelModel::visit_whole(const std::function<void(const std::vector<NamedTensor>&)>& visit) {

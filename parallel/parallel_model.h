@@ -29,7 +29,8 @@ struct ParallelOptions {
   int64_t accumulate = 1;  ///< microbatches of a usual step, over all ranks of the data axes
 };
 
-/// A Decoder (whole, or this rank's stage) on the data axes of a mesh: replicate and shard. Degree 1 costs nothing.
+/// A Decoder (whole, or this rank's stage, or its part of either) on the data axes of a mesh, replicate and shard, and
+/// on the tensor axis. Degree 1 costs nothing.
 ///
 /// Sums: with GradientSum::tree the gradients have the same bits on 1, 2, 4 and 8 ranks. From ShardLevel::gradients on
 /// that takes microbatches per rank that are a power of two; otherwise whole gradients are kept until the step ends.
@@ -50,6 +51,11 @@ class ParallelModel final : public BlockHooks {
   std::vector<int64_t> begin_step(int64_t count);
   /// Around train_step. Loss and gradients of a single microbatch are the Decoder's own.
   StepLayout layout();
+  /// Elements of the parameter that one of parameters() is the part of on this rank.
+  int64_t whole_size(const Parameter& part) const { return by_name_.at(part.name)->value.numel(); }
+  /// What this rank holds of the gradient of a trained parameter that two pipeline stages have (a tied embedding): both
+  /// hold the same part.
+  Tensor tied_gradient() const;
   /// How what parameters() hold is cut in checkpoints.
   Slicer slicer() const;
   /// The same for what this rank writes: nothing where another rank has the same.
@@ -73,12 +79,20 @@ class ParallelModel final : public BlockHooks {
   void after_forward(int64_t layer) override;
   void before_backward(int64_t layer) override;
   void after_backward(int64_t layer) override;
+  int parts() const override { return mesh_.tensor().size(); }
+  int part() const override { return mesh_.tensor().rank(); }
+  void sum_parts(std::string_view what, Tensor& values) override;
 
  private:
   struct Layer {
     std::optional<GatheredBytes> frozen;
-    std::unique_ptr<TrainableGroup> trainable;
+    /// Partial gradients, and an embedding that is the head of another stage, are apart: all ranks that have to add
+    /// them hold the same shards.
+    std::unique_ptr<TrainableGroup> trainable, partial, tied;
+    std::vector<TrainableGroup*> groups() const;
   };
+  template <typename Call>
+  void each_group(const Call& call) const;
   int64_t layer_of(const std::string& name) const;
   void shard_frozen(const std::set<const Parameter*>& trained);
   void shard_trainable(const std::vector<Parameter*>& trained);
@@ -96,7 +110,12 @@ class ParallelModel final : public BlockHooks {
   double sum_rounds(GradientSum kind, const std::vector<Parameter*>& parameters,
                     const std::function<double(int64_t)>& run);
   void sum_over_replicas(const std::vector<bool>& present);
-  double squares() const;
+  void sum_partial_gradients();
+  /// Whether the parameter is an embedding that two stages have, one of them as its head.
+  bool is_tied(const std::string& parameter) const;
+  /// Whether this rank, of those on the tensor and pipeline axes that have the parameter, counts and writes it.
+  bool speaks_for(const std::string& parameter) const;
+  double squares(const std::vector<Parameter*>& parameters) const;
   std::map<std::string, double> squares_of_groups() const;
 
   Decoder& model_;
@@ -105,9 +124,11 @@ class ParallelModel final : public BlockHooks {
   RankContext& rank_;
   bool gathers_ = false, rounds_ = false;
   std::map<int64_t, Layer> layers_;
-  std::vector<Parameter*> order_;       // trained parameters in the model's order
-  std::vector<Parameter*> replicated_;  // those that are whole on every rank,
-  Tensor replicated_gradients_;         // and their gradients, side by side
+  std::vector<Parameter*> order_;                    // trained parameters in the model's order
+  std::vector<Parameter*> replicated_;               // those that are whole on every rank,
+  Tensor replicated_gradients_;                      // and their gradients, side by side,
+  Tensor partial_gradients_;                         // of which these lie last
+  std::map<std::string, const Parameter*> by_name_;  // trained ones, as the model has them
   int64_t step_count_ = 0, round_ = 0;
   std::function<void()> idle_;
 };

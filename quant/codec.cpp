@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "nibble/core/base/parallel.h"
+#include "nibble/quant/encode.h"
 #include "nibble/quant/tables.h"
 
 namespace nibble {
@@ -17,60 +18,8 @@ constexpr int64_t kLargestBlock = 4096;
 constexpr int64_t kNestedBlock = 256;
 constexpr int64_t kElementsPerTask = int64_t{1} << 16;
 
-// Elements [begin, begin + count) as f32.
-void load(const std::byte* source, DType dtype, int64_t begin, int64_t count, float* values) {
-  if (dtype == DType::f32) {
-    std::memcpy(values, source + begin * 4, static_cast<size_t>(count) * 4);
-    return;
-  }
-  std::array<uint16_t, kLargestBlock> bits;
-  std::memcpy(bits.data(), source + begin * 2, static_cast<size_t>(count) * 2);
-  if (dtype == DType::bf16) {
-    for (int64_t i = 0; i < count; ++i) {
-      values[i] = std::bit_cast<float>(static_cast<uint32_t>(bits[static_cast<size_t>(i)]) << 16);
-    }
-  } else {
-    for (int64_t i = 0; i < count; ++i) {
-      values[i] = static_cast<float>(std::bit_cast<f16>(bits[static_cast<size_t>(i)]));
-    }
-  }
-}
-
-// Largest magnitude. As integers magnitudes compare like the floats they are, with infinity and NaN on top.
-float largest_magnitude(const float* values, int64_t count) {
-  uint32_t largest = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    largest = std::max(largest, std::bit_cast<uint32_t>(values[i]) & 0x7fffffffu);
-  }
-  return std::bit_cast<float>(largest);
-}
-
 // A block of tiny values (or zeros) must not be multiplied by infinity.
 float reciprocal(float absmax) { return 1.0f / std::max(absmax, 1e-38f); }
-
-// Codes of one block, two in a byte; of an odd count the last low nibble is the code of 0.
-void encode(std::span<const float> values, float inverse, const CodeRule& rule, uint8_t* packed) {
-  const int64_t count = static_cast<int64_t>(values.size());
-  const float* const x = values.data();
-  std::array<int32_t, kLargestBlock> below;
-  for (int64_t i = 0; i < count; ++i) {
-    const float scaled = x[i] * inverse;
-    int32_t n = 0;
-    for (size_t t = 0; t < 15; ++t) n += scaled > rule.thresholds[t] ? 1 : 0;
-    below[static_cast<size_t>(i)] = n;
-  }
-  if (count % 2 != 0) below[static_cast<size_t>(count)] = 7;  // a count below kLargestBlock
-  if (rule.codes[1] == 1) {                                   // sorted table: the number is the code
-    for (int64_t i = 0; i < count; i += 2) {
-      packed[i / 2] = static_cast<uint8_t>(below[static_cast<size_t>(i)] << 4 | below[static_cast<size_t>(i + 1)]);
-    }
-    return;
-  }
-  for (int64_t i = 0; i < count; i += 2) {
-    packed[i / 2] = static_cast<uint8_t>(rule.codes[static_cast<size_t>(below[static_cast<size_t>(i)])] << 4 |
-                                         rule.codes[static_cast<size_t>(below[static_cast<size_t>(i + 1)])]);
-  }
-}
 
 [[noreturn]] void throw_not_finite(const std::string& name, int64_t index, int64_t columns) {
   throw NumericError(name,
@@ -95,13 +44,13 @@ void for_blocks(const Tensor& rows, int64_t size, const Place& place, const Body
                "rows are no 16 or 32-bit floats");
   NIBBLE_CHECK(place.begin % size == 0 && count <= total - place.begin, "a piece does not begin where a block does");
   const std::byte* const source = rows.raw();
+  const BlockEncoder& encoder = block_encoder(isa());
   std::atomic<int64_t> bad{total};
   parallel_for((count + size - 1) / size, std::max(int64_t{1}, kElementsPerTask / size), [&](int64_t from, int64_t to) {
     std::array<float, kLargestBlock> values;
     for (int64_t block = from; block < to; ++block) {
       const int64_t begin = block * size, n = std::min(size, count - begin);
-      load(source, rows.dtype(), begin, n, values.data());
-      const float largest = largest_magnitude(values.data(), n);
+      const float largest = encoder.load(source, rows.dtype(), begin, n, values.data());
       if (std::isfinite(largest)) {
         body(block, std::span<const float>(values.data(), static_cast<size_t>(n)), largest);
         continue;
@@ -141,7 +90,8 @@ void quantize_scales(QuantizedMatrix& matrix, MemoryPool& pool, const std::strin
     for (int64_t b = begin; b < end; ++b) {
       centred[static_cast<size_t>(b - begin)] = absmax[static_cast<size_t>(b)] - matrix.nested_offset;
     }
-    const float largest = largest_magnitude(centred.data(), end - begin);
+    float largest = 0;
+    for (int64_t b = 0; b < end - begin; ++b) largest = std::max(largest, std::abs(centred[static_cast<size_t>(b)]));
     const float inverse = reciprocal(largest);
     nested[begin / kNestedBlock] = largest;
     for (int64_t b = begin; b < end; ++b) {
@@ -213,12 +163,14 @@ Quantizer::Quantizer(const Shape& shape, DType dtype, const QuantizeOptions& opt
 
 void Quantizer::append(const Tensor& rows) {
   const CodeRule& rule = code_rule(matrix_.type);
+  const BlockEncoder& encoder = block_encoder(isa());
   uint8_t* const packed = matrix_.packed.data<uint8_t>() + done_ / 2;
   float* const absmax = matrix_.absmax.data<float>() + done_ / matrix_.block_size;
   for_blocks(rows, matrix_.block_size, {name_, matrix_.shape, done_},
              [&](int64_t block, std::span<const float> values, float largest) {
                absmax[block] = largest;
-               encode(values, reciprocal(largest), rule, packed + block * matrix_.block_size / 2);
+               encoder.encode(values.data(), static_cast<int64_t>(values.size()), reciprocal(largest), rule,
+                              packed + block * matrix_.block_size / 2);
              });
   done_ += rows.numel();
 }

@@ -38,7 +38,13 @@ void check(const QuantizedMatrix& m, const std::string& name) {
 Nf4Panels::Nf4Panels(const QuantizedMatrix& matrix, const std::string& name, Isa level)
     : matrix_(matrix), level_(level), expander_(nf4_expander(level)) {
   check(matrix_, name);
-  if (matrix_.double_quantized()) std::memcpy(nested_map_.data(), matrix_.nested_map.raw(), sizeof nested_map_);
+  if (!matrix_.double_quantized()) return;
+  std::memcpy(nested_map_.data(), matrix_.nested_map.raw(), sizeof nested_map_);
+  if (level_ < Isa::avx512_bf16 || !nf4_scales_fast()) return;
+  nested_planes_.emplace();
+  for (size_t i = 0; i < nested_planes_->size(); ++i) {
+    (*nested_planes_)[i] = static_cast<uint8_t>(std::bit_cast<uint32_t>(nested_map_[i % 256]) >> (8 * (i / 256)));
+  }
 }
 
 void Nf4Panels::scales(int64_t begin, int64_t end, float* out) const {
@@ -53,10 +59,27 @@ void Nf4Panels::scales(int64_t begin, int64_t end, float* out) const {
     const int64_t group = begin / nested_size, stop = std::min(end, (group + 1) * nested_size);
     float factor;
     std::memcpy(&factor, nested + group * 4, sizeof factor);
+    if (nested_planes_) {
+      nf4_scales_avx512_vbmi(reinterpret_cast<const uint8_t*>(codes) + begin, stop - begin, nested_planes_->data(),
+                             factor, matrix_.nested_offset, out);
+      out += stop - begin;
+      begin = stop;
+      continue;
+    }
     for (; begin < stop; ++begin) {
       *out++ = nested_map_[static_cast<size_t>(codes[begin])] * factor + matrix_.nested_offset;
     }
   }
+}
+
+// The scale of every `part` elements of [begin, begin + count), where blocks hold whole parts.
+template <int64_t part>
+void Nf4Panels::scales_of_parts(int64_t begin, int64_t count, float* out) const {
+  const int64_t size = matrix_.block_size, first = begin / size, last = (begin + count - 1) / size;
+  if (size == part) return scales(first, last + 1, out);
+  float blocks[kNf4DotsDepth / part + 1];
+  scales(first, last + 1, blocks);
+  for (int64_t i = 0; i < count; i += part) out[i / part] = blocks[(begin + i) / size - first];
 }
 
 template <typename Out>
@@ -97,25 +120,28 @@ void Nf4Panels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int6
 }
 
 bool Nf4Panels::dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const {
-  constexpr int64_t kPart = 64;  // what one scale covers at least
+  constexpr int64_t kPart = 64, kParts = kNf4DotsDepth / kPart;  // what one scale covers at least
   const int64_t depth = cols(), size = matrix_.block_size;
   if (level_ < Isa::avx512_bf16 || depth % kPart != 0 || size % kPart != 0) return false;
   const auto* packed = reinterpret_cast<const uint8_t*>(matrix_.packed.raw());
-  bf16 reordered[kNf4DotsDepth];
-  float blocks[kNf4DotsDepth / kPart + 1], parts[kNf4DotsDepth / kPart];
+  alignas(64) bf16 reordered[kNf4DotsDepth];
+  float parts[kNf4DotsRows * kParts], sums[kNf4DotsRows];
   std::fill(y, y + (row_end - row_begin), 0.0f);
   for (int64_t k = 0; k < depth; k += kNf4DotsDepth) {
     const int64_t count = std::min(kNf4DotsDepth, depth - k);
     nf4_dots_reorder(x + k, count, reordered);
-    for (int64_t row = row_begin; row < row_end; ++row) {
-      const int64_t begin = row * depth + k, first = begin / size;
-      scales(first, (begin + count - 1) / size + 1, blocks);
-      const float* of_parts = blocks;
-      if (size != kPart) {
-        for (int64_t i = 0; i < count; i += kPart) parts[i / kPart] = blocks[(begin + i) / size - first];
-        of_parts = parts;
+    for (int64_t row = row_begin; row < row_end; row += kNf4DotsRows) {
+      const int64_t rows = std::min(kNf4DotsRows, row_end - row), begin = row * depth + k;
+      int64_t stride = kParts;
+      if (size == kPart && count == depth) {  // one after another
+        stride = depth / kPart;
+        scales(row * stride, (row + rows) * stride, parts);
+      } else {
+        for (int64_t r = 0; r < rows; ++r) scales_of_parts<kPart>(begin + r * depth, count, parts + r * stride);
       }
-      y[row - row_begin] += nf4_dot_avx512_bf16(packed + begin / 2, count, matrix_.table.data(), of_parts, reordered);
+      nf4_dots_avx512_bf16(rows, packed + begin / 2, depth / 2, count, matrix_.table.data(), parts, stride, reordered,
+                           sums);
+      for (int64_t r = 0; r < rows; ++r) y[row - row_begin + r] += sums[r];
     }
   }
   return true;

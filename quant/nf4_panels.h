@@ -1,4 +1,6 @@
 #pragma once
+#include <optional>
+
 #include "nibble/core/ops/gemm.h"
 #include "nibble/quant/nf4_expand.h"
 #include "nibble/quant/quantized_matrix.h"
@@ -29,6 +31,8 @@ class Nf4Panels final : public ops::PanelSource {
   void scales(int64_t begin, int64_t end, float* out) const;
 
  private:
+  template <int64_t part>
+  void scales_of_parts(int64_t begin, int64_t count, float* out) const;
   template <typename Out>
   void fill_rows(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, Out* out,
                  int64_t stride) const;
@@ -36,7 +40,8 @@ class Nf4Panels final : public ops::PanelSource {
   QuantizedMatrix matrix_;
   Isa level_;
   const Nf4Expander& expander_;
-  std::array<float, 256> nested_map_{};  // a copy, because the tensor may be unaligned
+  std::array<float, 256> nested_map_{};                     // a copy, because the tensor may be unaligned
+  std::optional<std::array<uint8_t, 1024>> nested_planes_;  // the same by bytes, where nf4_scales_avx512_vbmi runs
 };
 
 }  // namespace nibble

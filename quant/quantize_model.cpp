@@ -8,6 +8,7 @@
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/model_directory.h"
+#include "nibble/core/models/families.h"
 #include "nibble/core/models/load.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/quantization_config.h"
@@ -101,7 +102,10 @@ class ModelQuantizer {
       throw UsageError("the model is quantized already", "give the 16-bit model", model.string());
     }
     const DecoderConfig config = read_decoder_config(model);
-    const SkipRule skip(options.skip_modules, {config.names.head});
+    if (has_vision_tower(config) && !options_.skip_modules) {  // only the language model's are known here
+      options_.skip_modules = {config.names.head, "model.vision_tower", "model.multi_modal_projector"};
+    }
+    const SkipRule skip(options_.skip_modules, {config.names.head});
     for (const auto& [weight, linear] : linears_of(config, checkpoint_, rank)) {
       if (skip.skips(module_of(weight))) continue;
       require_float(weight);
@@ -205,7 +209,7 @@ class ModelQuantizer {
   }
 
   CheckpointDir checkpoint_;
-  const QuantizeModelOptions& options_;
+  QuantizeModelOptions options_;
   MemoryPool& pool_;
   nlohmann::json config_json_;
   std::map<std::string, LinearPlace> linears_;

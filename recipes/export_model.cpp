@@ -1,6 +1,7 @@
 #include "nibble/recipes/export_model.h"
 
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -10,6 +11,7 @@
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/parallel/pipeline/collect.h"
+#include "nibble/parallel/tensor/whole.h"
 
 namespace nibble {
 
@@ -40,6 +42,21 @@ void compare_with_written(const NamedTensor& tensor, const CheckpointDir& writte
   release_pages(got);
 }
 
+// Gives what this rank's layers hold, put together from its tensor-parallel parts; the first of those ranks gives.
+void give_whole(Decoder& model, const Mesh& mesh, const std::vector<NamedTensor>& tensors, RankContext& rank,
+                const std::function<void(const NamedTensor&)>& give) {
+  if (mesh.tensor().size() == 1 || mesh.data().rank() > 0) {
+    for (const NamedTensor& tensor : tensors) give(tensor);
+    return;
+  }
+  std::map<std::string, Cut> cuts;
+  model.visit([&](Parameter& parameter) { cuts[parameter.name] = parameter.cut; });
+  for (const NamedTensor& tensor : tensors) {
+    const Tensor whole = whole_on_first(mesh.tensor(), tensor.name, tensor.value, cuts[tensor.name], rank.pool);
+    if (whole) give({tensor.name, whole});
+  }
+}
+
 // Every tensor of the model, block by block and stage by stage, on the first rank. A tied embedding comes once.
 void visit_model(Decoder& model, ParallelModel& parallel, RankContext& rank,
                  const std::function<void(const NamedTensor&)>& take) {
@@ -47,9 +64,9 @@ void visit_model(Decoder& model, ParallelModel& parallel, RankContext& rank,
   const std::string copy = config.tied_head && !model.has_embedding() ? config.names.embedding + ".weight" : "";
   const auto mine = [&](const std::function<void(const NamedTensor&)>& give) {
     parallel.visit_whole([&](const std::vector<NamedTensor>& tensors) {
-      for (const NamedTensor& tensor : tensors) {
-        if (tensor.name != copy) give(tensor);
-      }
+      std::vector<NamedTensor> own = tensors;
+      std::erase_if(own, [&](const NamedTensor& tensor) { return tensor.name == copy; });
+      give_whole(model, parallel.mesh(), own, rank, give);
     });
   };
   collect_stages(parallel.mesh(), rank.pool, mine, take);
@@ -91,7 +108,9 @@ void export_adapter(Decoder& model, ParallelModel& parallel, const AttachedAdapt
   std::vector<std::pair<std::string, Tensor>> tensors;
   parallel.with_trainable([&] {
     const auto mine = [&](const std::function<void(const NamedTensor&)>& give) {
-      for (const auto& [name, value] : adapter_tensors(model)) give({name, value});
+      std::vector<NamedTensor> own;
+      for (const auto& [name, value] : adapter_tensors(model)) own.push_back({name, value});
+      give_whole(model, parallel.mesh(), own, rank, give);
     };
     collect_stages(parallel.mesh(), rank.pool, mine,
                    [&](const NamedTensor& tensor) { tensors.emplace_back(tensor.name, tensor.value); });

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "nibble/core/models/families.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
 #include "nibble/parallel/parallel_model.h"
@@ -28,7 +29,8 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   options.settings["model.fingerprint"] = "\"" + base_fingerprint(recipe.model.path) + "\"";
   Run run = Run::open(options, rank, observer);  // lock, newest valid checkpoint, metrics
 
-  Decoder model = open_base(recipe.model, rank, stage_layers(recipe, config, mesh, rank));
+  const DecoderPart part = decoder_part(config, mesh.tensor().rank(), mesh.tensor().size());
+  Decoder model = open_base(recipe.model, rank, stage_layers(recipe, config, mesh, rank), part);
   if (rows > config.vocab_size) {
     if (mesh.shape().pipeline > 1) {
       throw UsageError("tokens added to the tokenizer need embedding and head on one rank", "leave it out",
@@ -43,6 +45,10 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
     adapter = open_adapter(model, recipe.model, with_added_tokens(*recipe.adapter, config, rows), rank, observer);
   } else {
     check_trainable(model);
+    if (has_vision_tower(config)) {
+      throw UsageError("the model has a vision tower, which a full run would not write",
+                       "add an adapter, or save the language model apart", recipe.model.path);
+    }
   }
   model.set_recompute(recompute_policy(recipe, rank));
   ParallelModel parallel(model, !adapter, parallel_options(recipe), mesh, rank);

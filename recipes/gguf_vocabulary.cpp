@@ -8,6 +8,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json_file.h"
+#include "nibble/core/text/published_expressions.h"
 #include "nibble/core/text/sentencepiece_model.h"
 #include "nibble/recipes/tokenizers.h"
 
@@ -36,12 +37,6 @@ struct Vocabulary {
                    place.string());
 }
 
-// The regular expressions of published tokenizers.
-constexpr const char* kLlama3 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kQwen2 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
 /// One step of a pre-tokenizer in a few letters, for comparison.
 std::string step_of(const Json& step) {
   const std::string type = step.value("type", "");
@@ -51,8 +46,8 @@ std::string step_of(const Json& step) {
   if (type == "Split") {
     const Json pattern = step.value("pattern", Json::object());
     const std::string regex = pattern.value("Regex", "");
-    if (regex == kLlama3) return "llama3";
-    if (regex == kQwen2) return "qwen2";
+    if (regex == kLlama3Expression) return "llama3";
+    if (regex == kQwen2Expression) return "qwen2";
     if (regex == "[0-9][0-9][0-9]") return "threes";
   }
   return "?" + type;

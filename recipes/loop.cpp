@@ -17,11 +17,9 @@
 namespace nibble {
 
 ParallelOptions parallel_options(const Recipe& recipe) {
-  const bool cuts = recipe.parallel.shard > 1 && (!recipe.adapter || recipe.parallel.shard_adapters);
-  if (cuts && recipe.optimizer.type != OptimizerKind::adamw && recipe.optimizer.type != OptimizerKind::sgd) {
-    throw UsageError(std::string(optimizer_name(recipe.optimizer.type)) +
-                         " keeps its state in blocks of whole tensors and cannot be cut yet",
-                     "use adamw, or parallel.replicate", "optimizer.type");
+  if (recipe.parallel.tensor > 1 && recipe.optimizer.type == OptimizerKind::adamw8bit) {
+    throw UsageError("adamw8bit keeps its state in blocks that parallel.tensor would cut",
+                     "use adamw, or parallel.shard", "optimizer.type");
   }
   ParallelOptions options;
   options.level = static_cast<ShardLevel>(recipe.parallel.zero);
@@ -56,22 +54,6 @@ LayerRange stage_layers(const Recipe& recipe, const DecoderConfig& config, const
 
 namespace {
 
-// Without the copies that another stage writes.
-Slicer without_copies(const Slicer& slicer, const Pipeline& pipeline, const ParallelModel& parallel) {
-  std::vector<std::string> copies;
-  for (const Parameter* parameter : parallel.parameters()) {
-    if (pipeline.is_copy(*parameter)) copies.push_back(parameter->name);
-  }
-  return [slicer, copies](const std::vector<NamedTensor>& tensors) {
-    std::vector<CheckpointSlice> slices = slicer(tensors);
-    std::erase_if(slices, [&](const CheckpointSlice& slice) {
-      return std::any_of(copies.begin(), copies.end(),
-                         [&](const std::string& name) { return slice.name.starts_with(name); });
-    });
-    return slices;
-  };
-}
-
 std::string percent(double share) {
   char text[32];
   std::snprintf(text, sizeof text, "%.0f%%", 100 * share);
@@ -82,18 +64,22 @@ std::string percent(double share) {
 
 void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const TrainingData& data, const Recipe& recipe,
                const std::string& tokenizer, RankContext& rank, const Observer& observer) {
-  Optimizer optimizer(parallel.parameters(), recipe.optimizer.options(), rank.pool, rank.comm.size() > 1);
+  Optimizer optimizer(parallel.parameters(), recipe.optimizer.options(), rank.pool, rank.comm.size() > 1,
+                      [&](const Parameter& part) { return parallel.whole_size(part); });
   const Schedule schedule = recipe.optimizer.schedule_for(data.total_steps());
   Pipeline pipeline(model, {recipe.parallel.schedule, recipe.parallel.microbatches}, parallel.mesh(), rank);
   const bool staged = parallel.mesh().shape().pipeline > 1;
-  if (staged) parallel.set_idle([&] { pipeline.next(); });
-  run.set_slicers(parallel.slicer(), without_copies(parallel.written_slicer(), pipeline, parallel));
+  if (staged) {
+    parallel.set_idle([&] { pipeline.next(); });
+    pipeline.set_tied_gradient([&] { return parallel.tied_gradient(); });
+  }
+  run.set_slicers(parallel.slicer(), parallel.written_slicer());
   run.restore(optimizer);
   parallel.share_values();
   const bool alone = rank.comm.size() == 1;
+  write_run_facts(run.dir(), recipe, model, parallel.mesh(), data, rank.threads);
   TraceHooks hooks(run.trace(), model.config().layers);
   if (alone) {
-    write_run_facts(run.dir(), recipe, model, data, rank.threads);
     run.set_work(training_work(model), peak_flops(*recipe.model.compute_dtype == DType::bf16));
     if (run.trace()) model.set_hooks(&hooks);
   }
@@ -103,7 +89,9 @@ void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const Training
   options.gradient_sum = *recipe.train.gradient_sum;
   options.compute_dtype = *recipe.model.compute_dtype;
   options.trace = run.trace();
-  const Samples samples(data, tokenizer, alone ? recipe.train.samples : 0);
+  // All ranks generate alike: where weights are cut they gather them together. A stage or part cannot by itself.
+  const bool generates = !staged && !model.part().cut();
+  const Samples samples(data, tokenizer, generates ? recipe.train.samples : 0);
   if (run.step() == 0) samples.write(run, model, options.compute_dtype, rank);
   const StepLayout layout = pipeline.over_stages(parallel.layout());
   const LossAndGradients compute = [&](const Batch& batch, const StepContext& step, float gradient_scale) {

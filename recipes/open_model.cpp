@@ -102,11 +102,12 @@ AdapterRecipe with_added_tokens(AdapterRecipe recipe, const DecoderConfig& confi
   return recipe;
 }
 
-Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers) {
+Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers, const DecoderPart& part) {
   std::optional<QuantizeOnLoad> quantize;
   if (base.quantize) quantize = {{*base.quantize, base.double_quant, base.block_size}, base.skip_modules};
   LoadOptions options = load_quantized(rank, quantize);
   options.layers = layers;
+  options.part = part;
   return load_decoder(base.path, rank, options);
 }
 

@@ -20,7 +20,7 @@ std::string tokenizer_path_of(const ModelRecipe& base);
 
 /// Loads the base, frozen, quantized if asked. Throws InputError for what the files lack, UsageError for quantizing a
 /// base that is already quantized.
-Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers = {});
+Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers = {}, const DecoderPart& part = {});
 
 /// Attaches the adapter of a recipe, trainable: a new one, or the one at adapter.path. Throws UsageError when nothing
 /// matches or keys that the recipe gives contradict the directory's; InputError when the directory does not fit.

@@ -25,7 +25,8 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
   options.settings["model.fingerprint"] = "\"" + base_fingerprint(recipe.model.init) + "\"";
   Run run = Run::open(options, rank, observer);
 
-  Decoder model = random_decoder(config, rank.seed, rank, stage_layers(recipe, config, mesh, rank));
+  const DecoderPart part = decoder_part(config, mesh.tensor().rank(), mesh.tensor().size());
+  Decoder model = random_decoder(config, rank.seed, rank, stage_layers(recipe, config, mesh, rank), part);
   model.set_recompute(recompute_policy(recipe, rank));
   ParallelModel parallel(model, true, parallel_options(recipe), mesh, rank);
   run_steps(run, model, parallel, data, recipe, tokenizer.path(), rank, observer);

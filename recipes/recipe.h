@@ -93,7 +93,7 @@ struct ParallelRecipe {
   int64_t microbatches = 0;     ///< in flight in a pipeline; 0: all of the step
   std::vector<int64_t> stages;  ///< layers of each stage; empty: placed by time
 
-  MeshShape mesh() const { return {.pipeline = pipeline, .replicate = replicate, .shard = shard}; }
+  MeshShape mesh() const { return {.pipeline = pipeline, .replicate = replicate, .shard = shard, .tensor = tensor}; }
 };
 
 struct OutputRecipe {

@@ -9,17 +9,6 @@ namespace {
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 constexpr double kForever = 1e9;
 
-// A degree with nothing behind it yet.
-RecipeField later_degree(const char* name, Place<int64_t> at, const char* meaning) {
-  RecipeField field = integer_field(name, 1, kAny, at, meaning);
-  field.schema = {{"const", 1}};
-  field.read = [at](Recipe& recipe, const Json& value, const std::string& place) {
-    if (value != 1) throw UsageError("only 1 is possible yet, not " + value.dump(), "leave it out", place);
-    at(recipe) = 1;
-  };
-  return field;
-}
-
 RecipeField stages_field() {
   const std::string values = "a list of integers from 1";
   RecipeField field =
@@ -95,8 +84,9 @@ std::vector<RecipeField> parallel_fields() {
       integer_field(
           "parallel.pipeline", 1, 4096, [](Recipe& r) -> int64_t& { return r.parallel.pipeline; },
           "stages that hold the layers one after another"),
-      later_degree(
-          "parallel.tensor", [](Recipe& r) -> int64_t& { return r.parallel.tensor; }, "ranks that share every layer"),
+      integer_field(
+          "parallel.tensor", 1, 4096, [](Recipe& r) -> int64_t& { return r.parallel.tensor; },
+          "ranks that compute every layer together, each with some of its heads and columns"),
       integer_field(
           "parallel.shard", 1, 4096, [](Recipe& r) -> int64_t& { return r.parallel.shard; },
           "ranks that share one copy's bytes and work on different microbatches (FSDP)"),

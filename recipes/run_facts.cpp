@@ -6,6 +6,7 @@
 
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/machine.h"
+#include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/atomic_file.h"
 
 namespace nibble {
@@ -33,19 +34,38 @@ Json machine_facts(int threads) {
           {"system", machine.kernel}};
 }
 
-Json model_facts(const Recipe& recipe, Decoder& model) {
-  int64_t trainable = 0, whole = 0;
+// Weights of the whole model, and those of them that are trained.
+struct WeightCounts {
+  double all = 0, trained = 0;
+};
+
+// Every rank counts what no other stage or part counts.
+WeightCounts count_weights(Decoder& model, const Mesh& mesh) {
+  const DecoderConfig& config = model.config();
+  const std::string copy = config.tied_head && !model.has_embedding() ? config.names.embedding + ".weight" : "";
+  WeightCounts counts;
   model.visit([&](Parameter& parameter) {
-    if (parameter.trainable) trainable += parameter.value.numel();
-    whole += parameter.value.numel();
+    if (parameter.name == copy || (mesh.tensor().rank() > 0 && !parameter.cut)) return;
+    const double elements = static_cast<double>(parameter.value.numel());
+    if (parameter.trainable) counts.trained += elements;
+    counts.all += elements;
   });
   model.visit_linears([&](Linear& linear) {
-    if (!linear.weight().parameter()) whole += linear.in_features() * linear.out_features();  // packed ones
+    if (linear.weight().parameter() || (mesh.tensor().rank() > 0 && !linear.cut())) return;  // packed ones are left
+    counts.all += static_cast<double>(linear.in_features()) * static_cast<double>(linear.out_features());
   });
+  for (Communicator* ranks : {&mesh.tensor(), &mesh.pipeline()}) {
+    counts.all = ranks->all_reduce_sum("count weights", counts.all);
+    counts.trained = ranks->all_reduce_sum("count weights", counts.trained);
+  }
+  return counts;
+}
+
+Json model_facts(const Recipe& recipe, Decoder& model, const WeightCounts& counts) {
   return {{"path", recipe.pretrains() ? recipe.model.init : recipe.model.path},
           {"architecture", model.config().architecture},
-          {"parameters", whole},
-          {"trained_parameters", trainable}};
+          {"parameters", static_cast<int64_t>(counts.all)},
+          {"trained_parameters", static_cast<int64_t>(counts.trained)}};
 }
 
 Json data_facts(const TrainingData& data) {
@@ -69,12 +89,15 @@ Json data_facts(const TrainingData& data) {
 
 }  // namespace
 
-void write_run_facts(const std::filesystem::path& directory, const Recipe& recipe, Decoder& model,
+void write_run_facts(const std::filesystem::path& directory, const Recipe& recipe, Decoder& model, const Mesh& mesh,
                      const TrainingData& data, int threads) {
+  const WeightCounts counts = count_weights(model, mesh);
+  if (mesh.world().rank() > 0) return;
   const Json facts = {{"nibble", version()},
                       {"started", now_text()},
                       {"machine", machine_facts(threads)},
-                      {"model", model_facts(recipe, model)},
+                      {"ranks", mesh.world().size()},
+                      {"model", model_facts(recipe, model, counts)},
                       {"data", data_facts(data)}};
   write_file_atomically(directory / "run.json", facts.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }

@@ -34,6 +34,19 @@ void check_shard_name(const std::string& name, const std::string& index) {
   }
 }
 
+// The path of the module in Transformers' model, which files with a vision tower do not follow.
+std::string module_name(const std::string& stored) {
+  static constexpr std::pair<std::string_view, std::string_view> kRenamed[] = {
+      {"language_model.model.", "model.language_model."},
+      {"language_model.lm_head.", "lm_head."},
+      {"vision_tower.", "model.vision_tower."},
+      {"multi_modal_projector.", "model.multi_modal_projector."}};
+  for (const auto& [from, to] : kRenamed) {
+    if (stored.starts_with(from)) return std::string(to) + stored.substr(from.size());
+  }
+  return stored;
+}
+
 }  // namespace
 
 void release_pages(const Tensor& tensor) {
@@ -48,6 +61,10 @@ std::vector<fs::path> link_roots(const fs::path& directory) {
   std::error_code error;
   const fs::path canonical = fs::canonical(directory, error);
   if (error) throw system_error(directory, "cannot be opened", error.value());
+  if (canonical.extension() == ".gguf" && fs::is_regular_file(canonical, error)) {
+    throw InputError(directory.string(), "is a GGUF file",
+                     "make a directory of it: nibble import --model FILE.gguf --out DIR");
+  }
   std::vector<fs::path> roots = {canonical};
   const fs::path snapshots = canonical.parent_path();
   if (snapshots.filename() == "snapshots" && fs::is_directory(snapshots.parent_path() / "blobs", error)) {
@@ -84,9 +101,9 @@ CheckpointDir::CheckpointDir(const fs::path& directory, std::vector<fs::path> ro
     throw InputError(directory.string(), std::string("has neither ") + kSingle + " nor " + kIndex,
                      "give the directory of a model in Hugging Face's layout");
   }
-  for (const auto& [name, shard] : shard_of_) {
+  for (const auto& [name, place] : places_) {
     names_.push_back(name);
-    total_bytes_ += shards_[shard]->find(name).bytes();
+    total_bytes_ += shards_[place.shard]->find(place.stored).bytes();
   }
   std::sort(names_.begin(), names_.end());
 }
@@ -96,10 +113,10 @@ void CheckpointDir::open_shards(const std::vector<std::string>& files) {
     follow_links_within(directory_ / name, roots_);
     shards_.push_back(std::make_unique<SafetensorsFile>((directory_ / name).string()));
     for (const std::string& tensor : shards_.back()->names()) {
-      const auto [other, is_new] = shard_of_.emplace(tensor, shards_.size() - 1);
+      const auto [other, is_new] = places_.emplace(module_name(tensor), Place{shards_.size() - 1, tensor});
       if (!is_new) {
         throw InputError(shards_.back()->path(),
-                         "has tensor \"" + tensor + "\", which is also in " + shards_[other->second]->path(),
+                         "has tensor \"" + tensor + "\", which is also in " + shards_[other->second.shard]->path(),
                          "remove the shards of another model from the directory");
       }
     }
@@ -124,7 +141,7 @@ void CheckpointDir::open_index() {
     if (!file.is_string()) throw InputError(index_path, "has no file name for tensor \"" + tensor + "\"");
     check_shard_name(file.get_ref<const std::string&>(), index_path);
     files.insert(file.get<std::string>());
-    file_of_tensor[tensor] = file.get<std::string>();
+    file_of_tensor[module_name(tensor)] = file.get<std::string>();
   }
   const std::vector<std::string> ordered(files.begin(), files.end());
   for (const std::string& file : ordered) {
@@ -134,23 +151,23 @@ void CheckpointDir::open_index() {
   }
   open_shards(ordered);
   for (const auto& [tensor, file] : file_of_tensor) {
-    const auto found = shard_of_.find(tensor);
-    if (found == shard_of_.end() || ordered[found->second] != file) {
+    const auto found = places_.find(tensor);
+    if (found == places_.end() || ordered[found->second.shard] != file) {
       throw InputError((directory_ / file).string(), "lacks tensor \"" + tensor + "\", which the index says is in it",
                        "download index and shards again");
     }
   }
-  for (const auto& [tensor, shard] : shard_of_) {
+  for (const auto& [tensor, place] : places_) {
     if (!file_of_tensor.contains(tensor)) {
-      throw InputError(shards_[shard]->path(), "has tensor \"" + tensor + "\", which the index does not list",
+      throw InputError(shards_[place.shard]->path(), "has tensor \"" + tensor + "\", which the index does not list",
                        "download index and shards again");
     }
   }
 }
 
 Tensor CheckpointDir::find(const std::string& name) const {
-  const auto found = shard_of_.find(name);
-  return found == shard_of_.end() ? Tensor() : shards_[found->second]->find(name);
+  const auto found = places_.find(name);
+  return found == places_.end() ? Tensor() : shards_[found->second.shard]->find(found->second.stored);
 }
 
 Tensor CheckpointDir::at(const std::string& name) const {
@@ -163,8 +180,8 @@ Tensor CheckpointDir::at(const std::string& name) const {
 }
 
 std::string CheckpointDir::file_of(const std::string& name) const {
-  const auto found = shard_of_.find(name);
-  return found == shard_of_.end() ? directory_.string() : shards_[found->second]->path();
+  const auto found = places_.find(name);
+  return found == places_.end() ? directory_.string() : shards_[found->second.shard]->path();
 }
 
 std::string CheckpointDir::config_text() const {

@@ -16,6 +16,10 @@ namespace nibble {
 ///
 /// Links are followed as far as the directory itself, the Hugging Face cache it belongs to (snapshots/REVISION beside
 /// blobs/) and `roots`; a link that leads elsewhere is refused.
+///
+/// Models with a vision tower are saved under older names than their modules have: "language_model.model.layers.0" is
+/// "model.language_model.layers.0" here, "language_model.lm_head" is "lm_head", "vision_tower" and
+/// "multi_modal_projector" are inside "model" (Transformers reads both).
 class CheckpointDir {
  public:
   /// Throws IoError when there is no such directory, InputError when it has no safetensors weights, an index names a
@@ -25,7 +29,7 @@ class CheckpointDir {
   const std::filesystem::path& path() const { return directory_; }
   /// Names of all tensors, sorted.
   const std::vector<std::string>& names() const { return names_; }
-  bool contains(const std::string& name) const { return shard_of_.contains(name); }
+  bool contains(const std::string& name) const { return places_.contains(name); }
   /// A view on the mapped file (see SafetensorsFile); undefined when there is no such tensor.
   Tensor find(const std::string& name) const;
   /// The tensor; InputError naming directory and tensor when there is none.
@@ -48,7 +52,11 @@ class CheckpointDir {
   std::filesystem::path directory_;
   std::vector<std::filesystem::path> roots_;  // canonical
   std::vector<std::unique_ptr<SafetensorsFile>> shards_;
-  std::unordered_map<std::string, size_t> shard_of_;
+  struct Place {
+    size_t shard;
+    std::string stored;  // its name in the file
+  };
+  std::unordered_map<std::string, Place> places_;
   std::vector<std::string> names_;
   uint64_t total_bytes_ = 0;
 };

@@ -28,6 +28,7 @@ Tensor continued_positions(int64_t begin, int64_t count, MemoryPool& pool) {
 struct Decoder::Impl {
   DecoderConfig config;
   LayerRange range;
+  DecoderPart part;
   std::optional<InputStage> input;  // absent on later stages
   std::vector<Block> blocks;
   std::optional<DecoderHead> head;  // on the last stage
@@ -47,7 +48,7 @@ struct Decoder::Impl {
 };
 
 LayerContext Decoder::Impl::context(const Batch& batch, const StepContext& step, const KvCache* cache) {
-  LayerContext context{.positions = batch.positions, .spans = batch.spans, .rotary = {}};
+  LayerContext context{.positions = batch.positions, .spans = batch.spans, .rotary = {}, .hooks = hooks};
   if (cache) {
     NIBBLE_CHECK(batch.spans.size() == 1, "a cache holds one document");
     context.positions = continued_positions(cache->length(), batch.ids.dim(0), step.pool());
@@ -67,11 +68,11 @@ LayerContext Decoder::Impl::context(const Batch& batch, const StepContext& step,
 
 // The residual stream after the last layer, for evaluation and generation.
 Tensor Decoder::Impl::hidden(const Batch& batch, const StepContext& step, KvCache* cache) {
-  NIBBLE_CHECK(whole(), "a pipeline stage does not compute logits by itself");
+  NIBBLE_CHECK(whole() && !part.cut(), "one of several ranks does not compute logits by itself");
   const LayerContext layer_context = context(batch, step, cache);
   if (cache) cache->reserve(cache->length() + batch.ids.dim(0));
   hooks->before_forward(-1);
-  Tensor x = input->forward(batch.ids, layer_context.positions, step, nullptr);
+  Tensor x = input->forward(batch.ids, layer_context.positions, step, nullptr, *hooks);
   hooks->after_forward(-1);
   for (size_t l = 0; l < blocks.size(); ++l) {
     hooks->before_forward(layer(l));
@@ -114,7 +115,8 @@ Tensor DecoderPass::forward(Tensor x) {
   if (model.input) {
     model.hooks->before_forward(-1);
     const bool keep = impl_->training && model.input_trainable();
-    x = model.input->forward(impl_->batch.ids, impl_->context.positions, impl_->step, keep ? &impl_->input : nullptr);
+    x = model.input->forward(impl_->batch.ids, impl_->context.positions, impl_->step, keep ? &impl_->input : nullptr,
+                             *model.hooks);
     model.hooks->after_forward(-1);
   }
   for (size_t l = 0; l < model.blocks.size(); ++l) {
@@ -132,7 +134,8 @@ double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& grad
   NIBBLE_CHECK(model.head.has_value(), "the last stage has the head");
   const int64_t layer = model.config.layers;
   const auto run = [&](Tensor* stream_gradient) {
-    return model.head->loss_sum(x, impl_->batch, impl_->step, impl_->training, gradient_scale, stream_gradient);
+    return model.head->loss_sum(x, impl_->batch, impl_->step, impl_->training, gradient_scale, stream_gradient,
+                                *model.hooks);
   };
   if (!impl_->training) {
     model.hooks->before_forward(layer);
@@ -167,11 +170,15 @@ Tensor DecoderPass::backward(Tensor gradient) {
 
 namespace {
 
-InputStage make_input(const DecoderConfig& config, const Makers& makers) {
+int64_t vocabulary_rows(const DecoderConfig& config, const DecoderPart& part) {
+  return part.cut() ? part.vocabulary.size() : config.vocab_size;
+}
+
+InputStage make_input(const DecoderConfig& config, const DecoderPart& part, const Makers& makers) {
   const TensorNames& names = config.names;
-  InputStage input{
-      .embedding = Embedding(
-          names.embedding, makers.parameter(names.embedding + ".weight", {config.vocab_size, config.embedding_width}))};
+  const Shape table = {vocabulary_rows(config, part), config.embedding_width};
+  InputStage input{.embedding = Embedding(names.embedding, makers.parameter(names.embedding + ".weight", table)),
+                   .vocabulary = part.vocabulary};
   input.embedding_scale = config.embedding_scale;
   input.position_offset = config.position_offset;
   if (!names.project_in.empty()) {
@@ -187,7 +194,8 @@ InputStage make_input(const DecoderConfig& config, const Makers& makers) {
 }
 
 // embedding: the table, null on a stage that does not have it.
-DecoderHead make_head(const DecoderConfig& config, const Makers& makers, const std::shared_ptr<Parameter>& embedding) {
+DecoderHead make_head(const DecoderConfig& config, const DecoderPart& part, const Makers& makers,
+                      const std::shared_ptr<Parameter>& embedding) {
   const TensorNames& names = config.names;
   std::optional<Norm> norm;
   if (!names.final_norm.empty()) norm.emplace(names.final_norm, config.width, config.norm, makers.parameter);
@@ -196,48 +204,54 @@ DecoderHead make_head(const DecoderConfig& config, const Makers& makers, const s
     project = makers.make_linear(names.project_out, config.embedding_width, config.width, false);
   }
   Linear linear = [&] {
-    const Shape shape = {config.vocab_size, config.embedding_width};
+    const Shape shape = {vocabulary_rows(config, part), config.embedding_width};
     if (!config.tied_head) return makers.make_linear(names.head, shape[0], shape[1], config.head_bias);
     const std::shared_ptr<Parameter> tied =
         embedding ? embedding : makers.parameter(names.embedding + ".weight", shape);
     return Linear(names.head, std::make_unique<DenseWeight>(tied),
-                  config.head_bias ? makers.parameter(names.head + ".bias", {config.vocab_size}) : nullptr);
+                  config.head_bias ? makers.parameter(names.head + ".bias", {shape[0]}) : nullptr);
   }();
   return {.norm = std::move(norm),
           .project = std::move(project),
           .linear = std::move(linear),
           .scale = config.logit_scale,
-          .softcap = config.logit_softcap};
+          .softcap = config.logit_softcap,
+          .vocabulary = part.vocabulary,
+          .whole_vocabulary = part.cut() ? config.vocab_size : 0};
 }
 
 }  // namespace
 
 Decoder::Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, const ParameterMaker& make_parameter,
-                 RankContext&, LayerRange range) {
+                 RankContext& rank, LayerRange range, const DecoderPart& part) {
   if (range.end < 0) range.end = config.layers;
   NIBBLE_CHECK(0 <= range.begin && range.begin <= range.end && range.end <= config.layers, "layers of a stage");
-  const Makers makers{make_linear, make_parameter};
+  Makers makers{make_linear, make_parameter};
+  if (part.cut()) makers = part_makers(config, part, makers, rank.pool);
   const TensorNames& names = config.names;
   std::optional<InputStage> input;
-  if (range.begin == 0) input = make_input(config, makers);
+  if (range.begin == 0) input = make_input(config, part, makers);
   std::vector<Block> blocks;
   for (int64_t l = range.begin; l < range.end; ++l) {
-    blocks.emplace_back(names.layers + std::to_string(l) + ".", names.block, config.block(l), makers);
+    blocks.emplace_back(names.layers + std::to_string(l) + ".", names.block, part_of(config.block(l), part), makers);
   }
   std::optional<DecoderHead> head;
   if (range.end == config.layers) {
-    head = make_head(config, makers, input ? input->embedding.shared_table() : nullptr);
+    head = make_head(config, part, makers, input ? input->embedding.shared_table() : nullptr);
   }
   std::vector<RotaryTable> rotary(config.rope.begin(), config.rope.end());
   impl_ = std::shared_ptr<Impl>(new Impl{.config = std::move(config),
                                          .range = range,
+                                         .part = part,
                                          .input = std::move(input),
                                          .blocks = std::move(blocks),
                                          .head = std::move(head),
                                          .rotary = std::move(rotary)});
+  visit_linears([this](Linear& linear) { linear.set_cut(module_cut(impl_->config, impl_->part, linear.name())); });
 }
 
 const DecoderConfig& Decoder::config() const { return impl_->config; }
+const DecoderPart& Decoder::part() const { return impl_->part; }
 LayerRange Decoder::range() const { return impl_->range; }
 bool Decoder::has_embedding() const { return impl_->input.has_value(); }
 bool Decoder::has_head() const { return impl_->head.has_value(); }

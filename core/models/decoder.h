@@ -7,6 +7,7 @@
 
 #include "nibble/core/models/batch.h"
 #include "nibble/core/models/decoder_config.h"
+#include "nibble/core/models/decoder_part.h"
 #include "nibble/core/models/kv_cache.h"
 #include "nibble/core/nn/activation_store.h"
 #include "nibble/core/nn/block.h"
@@ -25,10 +26,14 @@ struct LayerRange {
 
 class Decoder {
  public:
+  /// The makers are asked for whole weights; a part of them (tensor parallelism) is kept here. Then several ranks
+  /// compute together through the hooks, and logits() is not there.
   Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, const ParameterMaker& make_parameter,
-          RankContext& rank, LayerRange range = {});
+          RankContext& rank, LayerRange range = {}, const DecoderPart& part = {});
 
+  /// Of the whole model.
   const DecoderConfig& config() const;
+  const DecoderPart& part() const;
   /// After the embedding and the head have got another number of rows.
   void set_vocab_size(int64_t rows);
   /// With `end` as a number.

@@ -168,10 +168,28 @@ void read_special_ids(const ConfigReader& file, DecoderConfig& config) {
   if (file.has("eos_token_id")) config.eos_ids = file.ids("eos_token_id");
 }
 
+// What a model with a vision tower says of its language model, with what it leaves out or says outside of it.
+nlohmann::json text_config(const nlohmann::json& json, const Family& family, const std::string& place) {
+  nlohmann::json text = json.value("text_config", nlohmann::json());
+  if (!text.is_object()) throw InputError(place, "text_config is not there or no object", "download config.json again");
+  const nlohmann::json defaults = parse_json(family.text_defaults, place);
+  for (const auto& [key, value] : defaults.items()) {
+    if (!text.contains(key)) text[key] = value;
+  }
+  for (const char* key : {"tie_word_embeddings", "bos_token_id", "eos_token_id"}) {
+    if (json.contains(key)) text[key] = json[key];
+  }
+  return text;
+}
+
 DecoderConfig parse(const nlohmann::json& json, const std::string& place) {
-  const ConfigReader file(json, place);
-  const std::vector<std::string> architectures = file.texts("architectures");
-  const Family& family = find_family(file.text("model_type", ""), architectures.empty() ? "" : architectures[0], place);
+  const ConfigReader whole(json, place);
+  const std::vector<std::string> architectures = whole.texts("architectures");
+  const Family& family =
+      find_family(whole.text("model_type", ""), architectures.empty() ? "" : architectures[0], place);
+  const bool nested = !family.text_defaults.empty();
+  const nlohmann::json text = nested ? text_config(json, family, place) : nlohmann::json();
+  const ConfigReader file = nested ? ConfigReader(text, place, "text_config.") : whole;
   DecoderConfig config;
   config.model_type = family.model_type;
   config.architecture = family.architecture;

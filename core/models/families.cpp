@@ -20,6 +20,29 @@ constexpr ConfigKeys kGpt2Keys = {.width = "n_embd|hidden_size",
                                   .norm_eps = "layer_norm_epsilon",
                                   .activation = "activation_function"};
 
+Family gemma3(std::string_view model_type, std::string_view architecture, TensorNames names,
+              std::string_view text_defaults) {
+  return {.model_type = model_type,
+          .architecture = architecture,
+          .names = std::move(names),
+          .keys = {.activation = "hidden_activation"},
+          .norm = kGemmaNorm,
+          .activation = "gelu_pytorch_tanh",
+          .qk_norm = HeadNormKind::head,
+          .tied_head = true,
+          .scaled_embedding = true,
+          .kv_heads = 4,
+          .head_size = 256,
+          .max_positions = 131072,
+          .rope_base = 1e6,
+          .local_rope_base = 10000,
+          .window_rule = WindowRule::period,
+          .window = 4096,
+          .window_period = 6,
+          .text_defaults = text_defaults,
+          .finish = finish_gemma3};
+}
+
 const std::vector<Family>& rows() {
   static const std::vector<Family> table = {
       {.model_type = "llama", .architecture = "LlamaForCausalLM"},
@@ -68,24 +91,10 @@ const std::vector<Family>& rows() {
        .window_rule = WindowRule::even,
        .window = 4096,
        .finish = finish_gemma2},
-      {.model_type = "gemma3_text",
-       .architecture = "Gemma3ForCausalLM",
-       .names = gemma2_names(),
-       .keys = {.activation = "hidden_activation"},
-       .norm = kGemmaNorm,
-       .activation = "gelu_pytorch_tanh",
-       .qk_norm = HeadNormKind::head,
-       .tied_head = true,
-       .scaled_embedding = true,
-       .kv_heads = 4,
-       .head_size = 256,
-       .max_positions = 131072,
-       .rope_base = 1e6,
-       .local_rope_base = 10000,
-       .window_rule = WindowRule::period,
-       .window = 4096,
-       .window_period = 6,
-       .finish = finish_gemma3},
+      gemma3("gemma3_text", "Gemma3ForCausalLM", gemma2_names(), ""),
+      gemma3("gemma3", "Gemma3ForConditionalGeneration", inside_language_model(gemma2_names()),
+             R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+                 "num_attention_heads": 8})"),
       {.model_type = "phi3",
        .architecture = "Phi3ForCausalLM",
        .names = phi3_names(),
@@ -286,6 +295,12 @@ bool same_letters(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::span<const Family> families() { return rows(); }
+
+bool has_vision_tower(const DecoderConfig& config) {
+  return std::any_of(rows().begin(), rows().end(), [&](const Family& family) {
+    return family.model_type == config.model_type && !family.text_defaults.empty();
+  });
+}
 
 const Family& find_family(std::string_view model_type, std::string_view architecture, const std::string& place) {
   for (const Family& family : rows()) {

@@ -63,6 +63,9 @@ struct Family {
   WindowRule window_rule = WindowRule::none;
   int64_t window = 0;         ///< when sliding_window is absent (null means none)
   int64_t window_period = 0;  ///< when sliding_window_pattern is absent
+  /// Beside a vision tower: config.json keeps the keys under text_config, and this JSON object has those that may be
+  /// absent there ("" = not beside one). The tower's tensors are passed over.
+  std::string_view text_defaults;
   /// What depends on flags of the family's own; null = nothing does.
   void (*finish)(const ConfigReader& file, DecoderConfig& config) = nullptr;
 };
@@ -73,5 +76,8 @@ std::span<const Family> families();
 /// The row for a config.json. Throws InputError naming what was asked for, with the list of known families; `place` is
 /// the file. Either argument may be empty.
 const Family& find_family(std::string_view model_type, std::string_view architecture, const std::string& place);
+
+/// Whether the files of the model hold a vision tower too, which a Decoder is without.
+bool has_vision_tower(const DecoderConfig& config);
 
 }  // namespace nibble

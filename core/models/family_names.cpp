@@ -10,6 +10,14 @@ TensorNames gemma2_names() {
   return names;
 }
 
+TensorNames inside_language_model(TensorNames names) {
+  const std::string outer = "model.", inner = "model.language_model.";
+  for (std::string* name : {&names.embedding, &names.layers, &names.final_norm}) {
+    *name = inner + name->substr(outer.size());
+  }
+  return names;
+}
+
 TensorNames phi3_names() {
   TensorNames names;
   names.block.attention.qkv = "self_attn.qkv_proj";

@@ -1,6 +1,7 @@
 #include "nibble/core/models/head_loss.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "nibble/core/ops/cross_entropy.h"
 #include "nibble/core/ops/elementwise.h"
@@ -40,6 +41,16 @@ Tensor pick(const Tensor& x, std::span<const int32_t> rows, MemoryPool& pool) {
   return picked;
 }
 
+// targets counted from the first row of `vocabulary`; those outside it are -1.
+Tensor own_targets(const Tensor& targets, const Range& vocabulary, MemoryPool& pool) {
+  Tensor own = Tensor::empty(pool, targets.shape(), DType::i32, "labels");
+  const std::span<const int32_t> from = targets.span<const int32_t>();
+  std::transform(from.begin(), from.end(), own.data<int32_t>(), [&](int32_t id) {
+    return id < vocabulary.begin || id >= vocabulary.end ? -1 : static_cast<int32_t>(id - vocabulary.begin);
+  });
+  return own;
+}
+
 double sum(const Tensor& losses) {
   double total = 0;
   for (float loss : losses.span<const float>()) total += static_cast<double>(loss);
@@ -49,7 +60,8 @@ double sum(const Tensor& losses) {
 }  // namespace
 
 int64_t DecoderHead::chunk_rows() const {
-  return std::max(kMinRows, kLogitBytes / (linear.out_features() * int64_t{sizeof(float)}));
+  // The same on all ranks that share a vocabulary.
+  return std::max(kMinRows, kLogitBytes / (std::max(whole_vocabulary, linear.out_features()) * int64_t{sizeof(float)}));
 }
 
 Tensor DecoderHead::forward(const Tensor& hidden, const StepContext& step, Saved* saved) {
@@ -73,7 +85,7 @@ Tensor DecoderHead::forward(const Tensor& hidden, const StepContext& step, Saved
   return logits;
 }
 
-Tensor DecoderHead::backward(Tensor& dlogits, const StepContext& step, Saved&& saved, bool wanted) {
+Tensor DecoderHead::backward(Tensor& dlogits, const StepContext& step, Saved&& saved, bool wanted, BlockHooks& hooks) {
   const auto make = [&](int64_t width, DType dtype) {
     return Tensor::zeros(step.pool(), {dlogits.dim(0), width}, dtype, "gradient of the head input");
   };
@@ -81,10 +93,16 @@ Tensor DecoderHead::backward(Tensor& dlogits, const StepContext& step, Saved&& s
   const bool project_trains = project && project->has_trainable(), norm_trains = norm && norm->has_trainable();
   const bool below_project = wanted || norm_trains, below_linear = below_project || project_trains;
   Tensor dx;
-  if (below_linear) dx = make(linear.in_features(), project ? step.compute_dtype : DType::f32);
+  const bool narrow = project && vocabulary.size() == 0;
+  if (below_linear) dx = make(linear.in_features(), narrow ? step.compute_dtype : DType::f32);
   linear.backward(dlogits, step, std::move(saved.linear), below_linear ? &dx : nullptr, false);
+  if (below_linear && vocabulary.size() > 0) hooks.sum_parts("sum head gradients", dx);
   if (project && below_linear) {
     Tensor above = dx;
+    if (!narrow && step.compute_dtype != DType::f32) {
+      above = make(dx.dim(1), step.compute_dtype);
+      ops::cast(dx, above);
+    }
     dx = below_project ? make(project->in_features(), DType::f32) : Tensor();
     project->backward(above, step, std::move(saved.project), below_project ? &dx : nullptr, false);
   }
@@ -104,11 +122,44 @@ void DecoderHead::logits(const Tensor& hidden, const StepContext& step,
   }
 }
 
+void DecoderHead::loss_of_part(const Tensor& logits, const Tensor& targets, float gradient_scale,
+                               const StepContext& step, Tensor& losses, Tensor& dlogits, BlockHooks& hooks) const {
+  const int64_t n = logits.dim(0), parts = hooks.parts();
+  const Tensor own = own_targets(targets, vocabulary, step.pool());
+  // Maximum, sum of exponentials and target's logit of every rank's columns: each fills its own, the sum is all of
+  // them.
+  Tensor all = Tensor::zeros(step.pool(), {parts * 3, n}, DType::f32, "sums of logits");
+  const auto row = [&](int64_t part, int64_t which) {
+    return all.rows(part * 3 + which, part * 3 + which + 1).reshape({n});
+  };
+  const int64_t me = hooks.part();
+  Tensor tops = row(me, 0), sums = row(me, 1), target_logits = row(me, 2);
+  ops::cross_entropy_sums(logits, own, softcap, tops, sums, target_logits);
+  hooks.sum_parts("sum logits", all);
+
+  Tensor top = Tensor::empty(step.pool(), {n}, DType::f32, "maximum of logits");
+  Tensor total = Tensor::empty(step.pool(), {n}, DType::f32, "sum of logits");
+  for (int64_t i = 0; i < n; ++i) {
+    const auto at = [&](int64_t part, int64_t which) { return all.data<const float>()[(part * 3 + which) * n + i]; };
+    float highest = at(0, 0), exponentials = 0, target = 0;
+    for (int64_t p = 1; p < parts; ++p) highest = std::max(highest, at(p, 0));
+    for (int64_t p = 0; p < parts; ++p) {
+      exponentials += at(p, 1) * std::exp(at(p, 0) - highest);
+      target += at(p, 2);
+    }
+    top.data<float>()[i] = highest;
+    total.data<float>()[i] = exponentials;
+    losses.data<float>()[i] = std::log(exponentials) + (highest - target);
+  }
+  if (dlogits) ops::cross_entropy_slopes(logits, own, top, total, softcap, gradient_scale, dlogits);
+}
+
 double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step, bool gradients,
-                             float gradient_scale, Tensor* hidden_gradient) {
+                             float gradient_scale, Tensor* hidden_gradient, BlockHooks& hooks) {
   MemoryPool& pool = step.pool();
-  const int64_t width = hidden.dim(1), vocabulary = linear.out_features();
-  const std::vector<int32_t> all = labelled_rows(batch, vocabulary);
+  const int64_t width = hidden.dim(1);
+  const bool in_parts = vocabulary.size() > 0;
+  const std::vector<int32_t> all = labelled_rows(batch, in_parts ? whole_vocabulary : linear.out_features());
   double total = 0;
   for (size_t begin = 0; begin < all.size(); begin += static_cast<size_t>(chunk_rows())) {
     const size_t count = std::min(all.size() - begin, static_cast<size_t>(chunk_rows()));
@@ -127,12 +178,17 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
     if (gradients && step.compute_dtype == DType::f32) dlogits = chunk;
     if (gradients && step.compute_dtype != DType::f32)
       dlogits = Tensor::empty(pool, chunk.shape(), step.compute_dtype, "gradient of logits");
-    ops::cross_entropy(chunk, pick<int32_t>(batch.targets, picked, pool), softcap, gradient_scale, losses, dlogits);
+    const Tensor targets = pick<int32_t>(batch.targets, picked, pool);
+    if (in_parts) {
+      loss_of_part(chunk, targets, gradient_scale, step, losses, dlogits, hooks);
+    } else {
+      ops::cross_entropy(chunk, targets, softcap, gradient_scale, losses, dlogits);
+    }
     total += sum(losses);
     if (!gradients) continue;
 
     chunk = {};
-    const Tensor dx = backward(dlogits, chunk_step, std::move(saved), hidden_gradient != nullptr);
+    const Tensor dx = backward(dlogits, chunk_step, std::move(saved), hidden_gradient != nullptr, hooks);
     if (hidden_gradient) ops::scatter_add_rows(dx, rows, *hidden_gradient);
   }
   return total;

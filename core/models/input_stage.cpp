@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/core/ops/embedding.h"
 
 namespace nibble {
 
@@ -15,20 +16,58 @@ Tensor narrowed(const Tensor& x, const StepContext& step) {
   return y;
 }
 
+// Places in `ids` of those in `vocabulary`, and those ids counted from its first.
+struct OwnIds {
+  Tensor places, ids;  // [n] i32
+};
+
+OwnIds own_ids(const Tensor& ids, const Range& vocabulary, MemoryPool& pool) {
+  std::vector<int32_t> places, own;
+  const std::span<const int32_t> all = ids.span<const int32_t>();
+  for (size_t t = 0; t < all.size(); ++t) {
+    if (all[t] < vocabulary.begin || all[t] >= vocabulary.end) continue;
+    places.push_back(static_cast<int32_t>(t));
+    own.push_back(static_cast<int32_t>(all[t] - vocabulary.begin));
+  }
+  const Shape shape = {static_cast<int64_t>(own.size())};
+  return {Tensor::from<int32_t>(pool, shape, places), Tensor::from<int32_t>(pool, shape, own)};
+}
+
 }  // namespace
+
+void InputStage::embed_own(const Tensor& ids, const StepContext& step, Tensor& x) const {
+  const OwnIds own = own_ids(ids, vocabulary, step.pool());
+  Tensor rows = Tensor::empty(step.pool(), {own.ids.numel(), x.dim(1)}, DType::f32, "embeddings");
+  embedding.forward(own.ids, 0, embedding_scale, rows, step);
+  x.zero();
+  ops::scatter_add_rows(rows, own.places, x);
+}
+
+void InputStage::embed_own_backward(const Tensor& ids, const StepContext& step, const Tensor& gradient) {
+  const OwnIds own = own_ids(ids, vocabulary, step.pool());
+  Tensor rows = Tensor::empty(step.pool(), {own.ids.numel(), gradient.dim(1)}, DType::f32, "gradient of embeddings");
+  ops::gather_rows(gradient, own.places, rows);
+  embedding.backward(own.ids, 0, embedding_scale, rows, step);
+}
 
 bool InputStage::has_trainable() const {
   return embedding.has_trainable() || (positions && positions->has_trainable()) ||
          (project && project->has_trainable()) || (norm && norm->has_trainable());
 }
 
-Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved* saved) {
+Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved* saved,
+                           BlockHooks& hooks) {
   const int64_t tokens = ids.dim(0);
   const auto make = [&](int64_t width, const std::string& what) {
     return Tensor::empty(step.pool(), {tokens, width}, DType::f32, what);
   };
   Tensor x = make(embedding.table().value.dim(1), "embeddings");
-  embedding.forward(ids, 0, embedding_scale, x, step);
+  if (vocabulary.size() > 0) {
+    embed_own(ids, step, x);
+    hooks.sum_parts("sum embeddings", x);
+  } else {
+    embedding.forward(ids, 0, embedding_scale, x, step);
+  }
   if (project) {
     const Tensor in = narrowed(x, step);
     x = make(project->out_features(), "projected embeddings");
@@ -64,7 +103,9 @@ void InputStage::backward(const Tensor& ids, const Tensor& at, const StepContext
                       embedding.has_trainable() ? &dx : nullptr, false);
     gradient = dx;
   }
-  if (embedding.has_trainable()) embedding.backward(ids, 0, embedding_scale, gradient, step);
+  if (!embedding.has_trainable()) return;
+  if (vocabulary.size() > 0) return embed_own_backward(ids, step, gradient);
+  embedding.backward(ids, 0, embedding_scale, gradient, step);
 }
 
 void InputStage::visit(const ParameterVisitor& visitor) {

@@ -3,7 +3,9 @@
 
 #include <optional>
 
+#include "nibble/core/nn/cut.h"
 #include "nibble/core/nn/embedding.h"
+#include "nibble/core/nn/hooks.h"
 #include "nibble/core/nn/linear.h"
 #include "nibble/core/nn/makers.h"
 #include "nibble/core/nn/norm.h"
@@ -25,13 +27,19 @@ struct InputStage {
   std::optional<Embedding> positions;  ///< [P + offset, D]
   int64_t position_offset = 0;         ///< row of position 0
   std::optional<Norm> norm;
+  Range vocabulary;  ///< the ids whose rows this rank has, where others have the rest (BlockHooks::parts)
 
   bool has_trainable() const;
   /// The residual stream [T, D] f32 from ids and positions [T] i32. saved == nullptr: inference.
-  Tensor forward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved* saved);
+  Tensor forward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved* saved, BlockHooks& hooks);
   /// Accumulates gradients from that of the residual stream, [T, D] f32.
   void backward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved&& saved, Tensor gradient);
   void visit(const ParameterVisitor& visitor);
+
+ private:
+  /// x [T, E]: the rows of ids that are here, zeros elsewhere; and the other way.
+  void embed_own(const Tensor& ids, const StepContext& step, Tensor& x) const;
+  void embed_own_backward(const Tensor& ids, const StepContext& step, const Tensor& gradient);
 };
 
 }  // namespace nibble

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/models/families.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
@@ -19,6 +20,10 @@ bool is_known_buffer(const std::string& name) {
                                                   ".attn.causal_mask",   ".attention.bias", ".attention.masked_bias"};
   return std::any_of(std::begin(kEndings), std::end(kEndings),
                      [&](std::string_view ending) { return name.ends_with(ending); });
+}
+
+bool is_outside_language_model(const std::string& name) {
+  return name.starts_with("model.vision_tower.") || name.starts_with("model.multi_modal_projector.");
 }
 
 // Dense weights of what `parameter` makes, stored as the family stores them.
@@ -65,6 +70,7 @@ class Loader {
     const bool whole = decoder.has_embedding() && decoder.has_head();
     for (const std::string& name : checkpoint_.names()) {
       if (!whole && !in_layers(name, decoder.range())) continue;
+      if (has_vision_tower(config_) && is_outside_language_model(name)) continue;
       if (!taken_.contains(name) && !is_known_buffer(name) && !(expects && expects(name))) left.push_back(name);
     }
     if (left.empty()) return;
@@ -147,17 +153,18 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
   };
   LinearWeightMaker linear = dense_maker(config, parameter);
   if (options.wrap_linear) linear = options.wrap_linear(checkpoint, linear);
-  Decoder decoder(config, linear, parameter, rank, options.layers);
+  Decoder decoder(config, linear, parameter, rank, options.layers, options.part);
   loader.check_tied_head();
   loader.check_nothing_left(options.expects, decoder);
   return decoder;
 }
 
-Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& rank, LayerRange layers) {
+Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& rank, LayerRange layers,
+                       const DecoderPart& part) {
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
     return random_parameter(config, seed, name, shape, rank.pool);
   };
-  return Decoder(config, dense_maker(config, parameter), parameter, rank, layers);
+  return Decoder(config, dense_maker(config, parameter), parameter, rank, layers, part);
 }
 
 Decoder plan_decoder(const DecoderConfig& config, RankContext& rank, LayerRange layers) {

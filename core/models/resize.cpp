@@ -50,6 +50,10 @@ void resize_vocabulary(Decoder& decoder, int64_t rows, RankContext& rank) {
     throw UsageError("the vocabulary cannot shrink from " + std::to_string(old) + " to " + std::to_string(rows),
                      "leave the embedding as it is; it may be larger than the tokenizer");
   }
+  if (decoder.part().cut()) {
+    throw UsageError("further tokens need whole tables, which parallel.tensor cuts",
+                     "use parallel.shard or parallel.pipeline", "parallel.tensor");
+  }
   const std::string head = decoder.config().names.head;
   Parameter* table = nullptr;
   decoder.visit_embeddings([&](Embedding& embedding) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "nibble/core/nn/head_norm.h"
+#include "nibble/core/nn/hooks.h"
 #include "nibble/core/nn/linear.h"
 #include "nibble/core/nn/makers.h"
 #include "nibble/core/nn/rotary.h"
@@ -54,10 +55,15 @@ struct LayerContext {
   Tensor positions;                           ///< [T] i32, in the document
   std::span<const ops::AttentionSpan> spans;  ///< documents; ignored when a cache is given (then one document)
   std::vector<RotaryView> rotary;             ///< one for each kind of layer
+  BlockHooks* hooks = nullptr;                ///< adds up what several ranks computed; null: this one has all
 };
 
 /// Kept from forward to backward.
 struct AttentionSaved {
+  /// The input that the projections share: whether one of them keeps it, and giving it (back) to all of them.
+  bool has_input() const { return qkv_proj.x || q_proj.x || k_proj.x || v_proj.x; }
+  void set_input(const Tensor& x) { qkv_proj.x = q_proj.x = k_proj.x = v_proj.x = x; }
+
   LinearSaved qkv_proj, q_proj, k_proj, v_proj, output;
   HeadNormSaved q_norm, k_norm;
   Tensor q, k, v;      ///< as the attention saw them

@@ -22,12 +22,34 @@ Tensor narrowed(const Tensor& x, const StepContext& step) {
   return y;
 }
 
+// Where other ranks have the rest of a layer, its halves give parts of sums.
+bool in_parts(const LayerContext& context) { return context.hooks && context.hooks->parts() > 1; }
+
+void sum_parts(const LayerContext& context, std::string_view what, Tensor& values) {
+  if (in_parts(context)) context.hooks->sum_parts(what, values);
+}
+
+// Parts are added before they are rounded to the compute dtype.
+DType output_dtype(const LayerContext& context, const StepContext& step) {
+  return in_parts(context) ? DType::f32 : step.compute_dtype;
+}
+
 // What a half of the layer computes on: the norm of the residual stream, or the stream itself.
 Tensor half_input(const std::optional<Norm>& norm, const Tensor& x, const StepContext& step, NormSaved* saved) {
   if (!norm) return narrowed(x, step);
   Tensor y = Tensor::empty(step.pool(), x.shape(), step.compute_dtype, "norm");
   norm->forward(x, y, step, saved);
   return y;
+}
+
+// Puts what half_input gave into what the half has kept, if it was left out.
+template <typename Saved>
+void restore_input(bool left_out, const std::optional<Norm>& norm, const NormSaved& norm_saved, const StepContext& step,
+                   Saved& half_saved) {
+  if (!left_out) return;
+  Tensor y = Tensor::empty(step.pool(), norm_saved.x.shape(), step.compute_dtype, "norm");
+  norm->forward(norm_saved.x, y, step, nullptr);
+  half_saved.set_input(y);
 }
 
 void half_input_backward(std::optional<Norm>& norm, const Tensor& dinput, const StepContext& step, NormSaved&& saved,
@@ -41,10 +63,12 @@ void half_input_backward(std::optional<Norm>& norm, const Tensor& dinput, const 
 
 // x += half(), through the norm of its output where the family has one.
 template <typename Half>
-void add_half(const std::optional<Norm>& post_norm, float scale, const StepContext& step, NormSaved* saved, Tensor& x,
-              const Half& half) {
-  Tensor y = Tensor::empty(step.pool(), x.shape(), post_norm ? DType::f32 : step.compute_dtype, "layer output");
+void add_half(const std::optional<Norm>& post_norm, float scale, const LayerContext& context, const StepContext& step,
+              NormSaved* saved, Tensor& x, const Half& half) {
+  const DType dtype = post_norm ? DType::f32 : output_dtype(context, step);
+  Tensor y = Tensor::empty(step.pool(), x.shape(), dtype, "layer output");
   half(y);
+  sum_parts(context, "sum layer outputs", y);
   if (!post_norm) return ops::add(y, x, scale);
   Tensor normed = Tensor::empty(step.pool(), x.shape(), DType::f32, "norm");
   post_norm->forward(y, normed, step, saved);
@@ -95,7 +119,7 @@ Tensor Block::forward(const Tensor& x, const LayerContext& context, const StepCo
 
   const Tensor attention_input = half_input(attention_norm_, x, step, keep(kept.attention_norm));
   Tensor middle = x.clone(step.pool());
-  add_half(post_attention_norm_, scale, step, keep(kept.post_attention_norm), middle,
+  add_half(post_attention_norm_, scale, context, step, keep(kept.post_attention_norm), middle,
            [&](Tensor& y) { attention_.forward(attention_input, context, step, y, keep(kept.attention), cache); });
 
   Tensor mlp_input = attention_input;
@@ -104,9 +128,19 @@ Tensor Block::forward(const Tensor& x, const LayerContext& context, const StepCo
   }
   const bool middle_is_kept = saved && !config_.parallel_residual;
   Tensor out = middle_is_kept ? middle.clone(step.pool()) : middle;
-  add_half(post_mlp_norm_, scale, step, keep(kept.post_mlp_norm), out,
+  add_half(post_mlp_norm_, scale, context, step, keep(kept.post_mlp_norm), out,
            [&](Tensor& y) { mlp_.forward(mlp_input, step, y, keep(kept.mlp)); });
+  if (saved) leave_inputs_out(*saved);
   return out;
+}
+
+void Block::leave_inputs_out(BlockSaved& saved) const {
+  if (!attention_norm_) return;
+  saved.attention_input_left_out = saved.attention.has_input();
+  saved.attention.set_input({});
+  if (!mlp_norm_ && !config_.parallel_residual) return;
+  saved.mlp_input_left_out = saved.mlp.has_input();
+  saved.mlp.set_input({});
 }
 
 void Block::backward(Tensor& gradient, const LayerContext& context, const StepContext& step, BlockSaved&& saved,
@@ -123,8 +157,11 @@ void Block::backward(Tensor& gradient, const LayerContext& context, const StepCo
   const bool above_mlp = config_.parallel_residual ? attention_input_gradient : attention_gradient;
 
   Tensor mlp_dinput = above_mlp || trainable(mlp_norm_) ? make() : Tensor();
+  restore_input(saved.mlp_input_left_out, mlp_norm_ ? mlp_norm_ : attention_norm_,
+                mlp_norm_ ? saved.mlp_norm : saved.attention_norm, step, saved.mlp);
   mlp_.backward(half_output_gradient(post_mlp_norm_, scale, gradient, step, std::move(saved.post_mlp_norm)), step,
                 std::move(saved.mlp), mlp_dinput ? &mlp_dinput : nullptr);
+  if (mlp_dinput && !shared_norm) sum_parts(context, "sum layer gradients", mlp_dinput);
   // The sequential attention sees the gradient after the MLP's norm, the parallel one the output's.
   const auto mlp_norm_backward = [&] {
     if (mlp_dinput) half_input_backward(mlp_norm_, mlp_dinput, step, std::move(saved.mlp_norm), gradient);
@@ -134,10 +171,12 @@ void Block::backward(Tensor& gradient, const LayerContext& context, const StepCo
 
   if (attention_gradient) {
     Tensor dinput = attention_input_gradient ? make() : Tensor();
+    restore_input(saved.attention_input_left_out, attention_norm_, saved.attention_norm, step, saved.attention);
     attention_.backward(
         half_output_gradient(post_attention_norm_, scale, gradient, step, std::move(saved.post_attention_norm)),
         context, step, std::move(saved.attention), dinput ? &dinput : nullptr);
     if (shared_norm && dinput) ops::add(mlp_dinput, dinput);
+    if (dinput) sum_parts(context, "sum layer gradients", dinput);
     if (dinput) half_input_backward(attention_norm_, dinput, step, std::move(saved.attention_norm), gradient);
   }
   if (config_.parallel_residual && !shared_norm) mlp_norm_backward();
@@ -156,8 +195,9 @@ Tensor Block::forward_around(const Tensor& x, const LayerContext& context, const
     };
     const bool first = config_.norm_place == NormPlace::stream;
     const Tensor stream = first ? normed(in) : in;
-    Tensor y = Tensor::empty(step.pool(), x.shape(), step.compute_dtype, "layer output");
+    Tensor y = Tensor::empty(step.pool(), x.shape(), output_dtype(context, step), "layer output");
     run(narrowed(stream, step), y);
+    sum_parts(context, "sum layer outputs", y);
     Tensor sum = stream.clone(step.pool());
     ops::add(y, sum);
     return first ? sum : normed(sum);
@@ -184,6 +224,7 @@ void Block::backward_around(Tensor& gradient, const LayerContext& context, const
     Tensor dinput = wanted ? Tensor::empty(step.pool(), gradient.shape(), DType::f32, "input gradient") : Tensor();
     run(narrowed(gradient, step), wanted ? &dinput : nullptr);
     if (!wanted) return;
+    sum_parts(context, "sum layer gradients", dinput);
     Tensor sum = gradient.clone(step.pool());
     ops::add(dinput, sum);
     gradient = sum;

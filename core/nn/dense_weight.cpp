@@ -55,6 +55,15 @@ Tensor DenseWeight::dequantize(int64_t begin, int64_t end, MemoryPool& pool) con
   return rows;
 }
 
+std::unique_ptr<LinearWeight> DenseWeight::part(const Cut& cut, MemoryPool& pool) const {
+  auto own = std::make_shared<Parameter>(*weight_);
+  own->cut = transposed_ ? cut.transposed() : cut;
+  own->value = cut_out(weight_->value, own->cut, pool);
+  // What is not mapped shall not keep the whole alive.
+  if (own->value.writable() && own->value.storage() == weight_->value.storage()) own->value = own->value.clone(pool);
+  return std::make_unique<DenseWeight>(std::move(own), transposed_);
+}
+
 std::vector<NamedTensor> DenseWeight::parts() const { return {{weight_->name, weight_->value}}; }
 
 }  // namespace nibble

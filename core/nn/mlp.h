@@ -25,6 +25,10 @@ struct MlpNames {
 
 /// Kept from forward to backward; the product that enters `down` is computed again from gate and up.
 struct MlpSaved {
+  /// The input that gate and up share, as in AttentionSaved.
+  bool has_input() const { return gate_up_proj.x || gate_proj.x || up_proj.x; }
+  void set_input(const Tensor& x) { gate_up_proj.x = gate_proj.x = up_proj.x = x; }
+
   LinearSaved gate_up_proj, gate_proj, up_proj, down_proj;
   Tensor gate, up;  ///< [T, F]; gate is undefined when not gated
 };

@@ -8,7 +8,8 @@ namespace nibble::ops {
 struct DropoutKey {
   uint64_t seed = 0;
   uint64_t step = 0;
-  uint32_t site = 0;  ///< a number of its own for each place in the model
+  uint32_t site = 0;         ///< a number of its own for each place in the model
+  int64_t first_column = 0;  ///< where x begins in the whole row, of which it may be a part
 };
 
 /// y = x * keep / (1 - p), keep drawn with Philox. x, y [T, D] f32 or bf16 of one dtype (may be the same tensor);

@@ -82,9 +82,9 @@ void AddedTokens::split(const LiteralMatcher& matcher, SplitText& text) const {
     for (const LiteralMatch& match : matcher.find_all(piece)) {
       const AddedToken& token = tokens_.at(match.id);
       if (token.single_word && !stands_alone(piece, match.begin, match.end)) continue;
-      const size_t begin =
-          token.lstrip ? before_white_space(piece, match.begin, std::min(done, match.begin)) : match.begin;
+      const size_t begin = token.lstrip ? std::max(done, before_white_space(piece, match.begin, done)) : match.begin;
       const size_t end = token.rstrip ? behind_white_space(piece, match.end) : match.end;
+      if (begin >= end) continue;  // a token of white space that the one before took with it
       if (begin > done) add(done, begin, -1);
       add(begin, end, match.id);
       done = end;

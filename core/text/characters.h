@@ -2,6 +2,8 @@
 // Classes of characters, as the tokenizers that models come with were made with: Unicode's properties (by ICU) in the
 // versions of Unicode that the tables inside Hugging Face's tokenizers 0.23 have (compared for every code point).
 
+#include <optional>
+
 namespace nibble {
 
 /// White_Space (char::is_whitespace, and `\s` of Rust's expressions).
@@ -18,6 +20,9 @@ bool is_mark(char32_t c);
 bool is_nonspacing_mark(char32_t c);
 /// Control, format or private use, but not tab, newline or carriage return (BERT's cleaning).
 bool is_bert_control(char32_t c);
+/// A number for the script of a character, Japanese kana counted as Han; nothing for the blank and for characters of no
+/// script (Unknown).
+std::optional<int> script_of(char32_t c);
 /// A CJK ideograph in the blocks that BERT's tokenizer sets apart by blanks.
 bool is_bert_ideograph(char32_t c);
 

@@ -20,4 +20,12 @@ std::unique_ptr<Tokenizer> open_tokenizer_json(const nlohmann::json& description
 /// InputError for a class whose pipeline is not known.
 nlohmann::json describe_vocab_and_merges(const std::filesystem::path& directory);
 
+/// Whether a tokenizer.model is a rank file (tiktoken's form) and no sentencepiece model.
+bool is_rank_file(std::string_view text);
+
+/// What a tokenizer.json would say for the rank file that Llama 3 was published with: byte-level BPE whose merges are
+/// the ranks, Llama 3's expression, its 256 special tokens behind the last rank, BOS in front of a text. Throws
+/// InputError for a line that is malformed, ids that do not count up, or the same token twice.
+nlohmann::json describe_rank_file(const std::string& text, const std::string& file);
+
 }  // namespace nibble

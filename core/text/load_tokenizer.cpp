@@ -1,5 +1,6 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json_file.h"
+#include "nibble/core/text/gguf_tokenizer.h"
 #include "nibble/core/text/json_fields.h"
 #include "nibble/core/text/json_tokenizer.h"
 #include "nibble/core/text/sentencepiece_tokenizer.h"
@@ -28,13 +29,22 @@ bool uses_prefix_after_special(const fs::path& directory) {
 std::unique_ptr<Tokenizer> open_vocab_and_merges(const fs::path& directory) {
   auto tokenizer = open_tokenizer_json(describe_vocab_and_merges(directory), (directory / "vocab.json").string());
   const std::optional<int32_t> end = tokenizer->id_of("<|endoftext|>");
-  tokenizer->set_roles({end, end, {}, end, {}});
+  TokenRoles roles;
+  roles.bos = roles.eos = roles.unk = end;
+  tokenizer->set_roles(std::move(roles));
   return tokenizer;
 }
 
 std::unique_ptr<Tokenizer> open_model_file(const fs::path& file) {
-  return open_sentencepiece(read_text_file(file, kTokenizerLimits.max_bytes), file.string(),
-                            uses_prefix_after_special(file.parent_path()));
+  std::string bytes = read_text_file(file, kTokenizerLimits.max_bytes);
+  if (!is_rank_file(bytes))
+    return open_sentencepiece(std::move(bytes), file.string(), uses_prefix_after_special(file.parent_path()));
+  auto tokenizer = open_tokenizer_json(describe_rank_file(bytes, file.string()), file.string());
+  TokenRoles roles;
+  roles.bos = tokenizer->id_of("<|begin_of_text|>");
+  roles.eos = tokenizer->id_of("<|end_of_text|>");
+  tokenizer->set_roles(std::move(roles));
+  return tokenizer;
 }
 
 std::unique_ptr<Tokenizer> open_json_file(const fs::path& file) {
@@ -57,6 +67,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& directory_or_file) {
   const bool is_directory = fs::is_directory(directory_or_file, ignored);
   if (!is_directory && !fs::exists(directory_or_file, ignored))
     throw IoError(directory_or_file.string(), "is not there", "give a model directory or a tokenizer file");
+  if (!is_directory && directory_or_file.extension() == ".gguf") return open_gguf_tokenizer(directory_or_file);
   auto tokenizer = is_directory                               ? open_directory(directory_or_file)
                    : directory_or_file.extension() == ".json" ? open_json_file(directory_or_file)
                                                               : open_model_file(directory_or_file);

@@ -100,6 +100,8 @@ void add_normalizer(const JsonFields& from, Normalizers& steps) {
     add_bert(from, steps);
   } else if (type == "Nmt") {
     steps.push_back(nmt_cleaning());
+  } else if (type == "Precompiled") {
+    steps.push_back(precompiled_normalizer(from.at("precompiled_charsmap")));
   } else if (type == "ByteLevel") {
     steps.push_back(std::make_unique<ByteLevelNormalizer>());
   } else {

@@ -24,9 +24,12 @@ class Normalizer {
 using Normalizers = std::vector<std::unique_ptr<Normalizer>>;
 
 /// The steps of a normalizer as tokenizer.json describes it, sequences laid flat. Known: NFC, NFD, NFKC, NFKD,
-/// Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Nmt, ByteLevel, Sequence. InputError
+/// Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Nmt, Precompiled, ByteLevel, Sequence. InputError
 /// naming another one.
 Normalizers read_normalizers(const JsonFields& description);
+
+/// Precompiled: sentencepiece's rules in base64, applied as the spm_precompiled crate does, by grapheme clusters.
+std::unique_ptr<Normalizer> precompiled_normalizer(const JsonFields& charsmap);
 
 /// Applies the steps one after the other to all pieces of `text` that are no tokens.
 void apply_normalizers(const Normalizers& normalizers, SplitText& text);

@@ -1,5 +1,7 @@
 #include "nibble/core/text/pre_tokenizers.h"
 
+#include <optional>
+
 #include "nibble/core/text/byte_level.h"
 #include "nibble/core/text/characters.h"
 #include "nibble/core/text/normalizers.h"
@@ -43,6 +45,25 @@ class Whitespace final : public PreTokenizer {
           parts.push_back({begin, static_cast<uint32_t>(at)});
         }
         last = kind;
+      }
+    });
+  }
+};
+
+// Cuts where the script changes; blanks go with what is around them, and those in front of all are dropped.
+class UnicodeScripts final : public PreTokenizer {
+ public:
+  void apply(SplitText& text) const override {
+    text.split([](std::string_view piece, std::vector<TextPiece>& parts) {
+      std::optional<int> last;
+      for (size_t at = 0; at < piece.size(); at += utf8_length(piece[at])) {
+        const std::optional<int> script = script_of(utf8_at(piece, at));
+        if (!script) continue;
+        if (last != script) {
+          if (!parts.empty() && last) parts.back().end = static_cast<uint32_t>(at);
+          parts.push_back({static_cast<uint32_t>(at), static_cast<uint32_t>(piece.size())});
+        }
+        last = script;
       }
     });
   }
@@ -217,6 +238,8 @@ void add_pre_tokenizer(const JsonFields& from, PreTokenizers& steps) {
     steps.push_back(std::make_unique<Whitespace>());
   } else if (type == "CharDelimiterSplit") {
     steps.push_back(std::make_unique<Split>(string_pattern(from.string("delimiter")), SplitBehavior::removed));
+  } else if (type == "UnicodeScripts") {
+    steps.push_back(std::make_unique<UnicodeScripts>());
   } else if (type == "FixedLength") {
     const int64_t length = from.integer_or("length", 5);
     if (length < 1) from.fail("the length is not positive");

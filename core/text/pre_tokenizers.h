@@ -20,8 +20,8 @@ class PreTokenizer {
 using PreTokenizers = std::vector<std::unique_ptr<PreTokenizer>>;
 
 /// The steps as tokenizer.json describes them, sequences laid flat. Known: Split, ByteLevel, Metaspace, Digits,
-/// Punctuation, BertPreTokenizer, Whitespace, WhitespaceSplit, CharDelimiterSplit, FixedLength, Sequence. InputError
-/// naming another one.
+/// Punctuation, BertPreTokenizer, Whitespace, WhitespaceSplit, CharDelimiterSplit, UnicodeScripts, FixedLength,
+/// Sequence. InputError naming another one.
 PreTokenizers read_pre_tokenizers(const JsonFields& description);
 
 }  // namespace nibble

@@ -128,42 +128,13 @@ SentencePieceEntry read_piece(Walker walker) {
   return piece;
 }
 
-// precompiled_charsmap: u32 size of a double-array trie, its u32 units, then NUL-terminated strings that its leaves
-// point to. The layout of a unit is that of darts-clone.
-void check_charsmap(std::string_view blob, const Walker& walker) {
-  if (blob.empty()) return;
-  uint32_t trie_bytes = 0;
-  if (blob.size() < sizeof trie_bytes) walker.fail("has a normalization table that is too short");
-  std::memcpy(&trie_bytes, blob.data(), sizeof trie_bytes);
-  blob.remove_prefix(sizeof trie_bytes);
-  if (trie_bytes > blob.size() || trie_bytes % 4 != 0 || trie_bytes < 4)
-    walker.fail("has a normalization table whose trie does not fit");
-  const std::string_view trie = blob.substr(0, trie_bytes), strings = blob.substr(trie_bytes);
-  if (strings.empty() || strings.back() != '\0') walker.fail("has a normalization table whose strings do not end");
-
-  const size_t count = trie.size() / 4;
-  const auto unit_at = [&](size_t k) {
-    uint32_t unit = 0;
-    std::memcpy(&unit, trie.data() + 4 * k, sizeof unit);
-    return unit;
-  };
-  for (size_t k = 0; k < count; ++k) {
-    const uint32_t unit = unit_at(k);
-    // A unit with the top bit is a leaf; a search never steps on from it, but from the root it does in any case.
-    if (unit >> 31 != 0 && k != 0) continue;
-    const size_t children = k ^ static_cast<size_t>(static_cast<uint32_t>((unit >> 10) << ((unit & (1U << 9)) >> 6)));
-    if ((children | 0xFF) >= count) walker.fail("has a normalization table that points outside of itself");
-    if ((unit >> 8 & 1) != 0 && (unit_at(children) & 0x7FFFFFFF) >= strings.size())
-      walker.fail("has a normalization table that points outside of its strings");
-  }
-}
-
 void read_normalizer(Walker walker, SentencePieceNormalizer& normalizer) {
   Field field;
   while (walker.next(field)) {
     if (field.number == 2) {
       walker.expect(field, kBytes);
-      check_charsmap(field.bytes, walker);
+      if (const std::string flaw = find_charsmap_flaw(field.bytes); !flaw.empty())
+        walker.fail("has a normalization table " + flaw);
       normalizer.charsmap = field.bytes;
     } else if (field.number >= 3 && field.number <= 5) {
       walker.expect(field, kVarint);
@@ -190,6 +161,34 @@ void read_trainer(Walker walker, SentencePieceModel& model) {
 }
 
 }  // namespace
+
+std::string find_charsmap_flaw(std::string_view blob) {
+  if (blob.empty()) return "";
+  uint32_t trie_bytes = 0;
+  if (blob.size() < sizeof trie_bytes) return "that is too short";
+  std::memcpy(&trie_bytes, blob.data(), sizeof trie_bytes);
+  blob.remove_prefix(sizeof trie_bytes);
+  if (trie_bytes > blob.size() || trie_bytes % 4 != 0 || trie_bytes < 4) return "whose trie does not fit";
+  const std::string_view trie = blob.substr(0, trie_bytes), strings = blob.substr(trie_bytes);
+  if (strings.empty() || strings.back() != '\0') return "whose strings do not end";
+
+  const size_t count = trie.size() / 4;
+  const auto unit_at = [&](size_t k) {
+    uint32_t unit = 0;
+    std::memcpy(&unit, trie.data() + 4 * k, sizeof unit);
+    return unit;
+  };
+  for (size_t k = 0; k < count; ++k) {
+    const uint32_t unit = unit_at(k);
+    // A unit with the top bit is a leaf; a search never steps on from it, but from the root it does in any case.
+    if (unit >> 31 != 0 && k != 0) continue;
+    const size_t children = k ^ static_cast<size_t>(static_cast<uint32_t>((unit >> 10) << ((unit & (1U << 9)) >> 6)));
+    if ((children | 0xFF) >= count) return "that points outside of itself";
+    if ((unit >> 8 & 1) != 0 && (unit_at(children) & 0x7FFFFFFF) >= strings.size())
+      return "that points outside of its strings";
+  }
+  return "";
+}
 
 SentencePieceModel check_sentencepiece_model(std::string bytes, const std::string& place) {
   SentencePieceModel model;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace nibble {
@@ -35,6 +36,10 @@ struct SentencePieceModel {
   bool byte_fallback = false;
   bool whitespace_as_suffix = false;
 };
+
+/// What is wrong with a precompiled_charsmap (a u32 size, a double-array trie in darts-clone's layout, and the
+/// NUL-terminated strings that its leaves point to): offsets that lead outside of it; "" when nothing is.
+std::string find_charsmap_flaw(std::string_view blob);
 
 /// Walks the protocol buffer and checks all that the library takes on trust: lengths, wire types, number and text of
 /// pieces, scores, and the precompiled normalization tables, whose offsets sentencepiece 0.1.97 follows without looking

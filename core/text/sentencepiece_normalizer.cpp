@@ -26,7 +26,7 @@ uint32_t CharsMap::unit(size_t k) const {
   return value;
 }
 
-CharsMap::Rule CharsMap::longest(std::string_view text) const {
+CharsMap::Rule CharsMap::find(std::string_view text, bool first) const {
   Rule rule;
   if (trie_.empty()) return rule;
   const auto children = [](uint32_t u) { return static_cast<size_t>((u >> 10) << ((u & (1U << 9)) >> 6)); };
@@ -40,6 +40,7 @@ CharsMap::Rule CharsMap::longest(std::string_view text) const {
     if ((at >> 8 & 1) != 0) {
       const size_t begin = unit(node) & 0x7FFFFFFF;
       rule = {k + 1, strings_.substr(begin, strings_.find('\0', begin) - begin)};
+      if (first) break;
     }
   }
   return rule;

@@ -14,7 +14,7 @@ namespace nibble {
 /// The rules of a precompiled_charsmap: strings and what they become, in a double-array trie (darts-clone's layout).
 class CharsMap {
  public:
-  /// `blob` must have passed check_sentencepiece_model, or be empty.
+  /// `blob` must have passed find_charsmap_flaw, or be empty.
   explicit CharsMap(std::string blob);
 
   /// The longest rule that fits the start of `text`: its length in bytes (0: none does) and what becomes of them.
@@ -22,9 +22,12 @@ class CharsMap {
     size_t length = 0;
     std::string_view becomes;
   };
-  Rule longest(std::string_view text) const;
+  Rule longest(std::string_view text) const { return find(text, false); }
+  /// The shortest one, which Hugging Face's tokenizers takes.
+  Rule shortest(std::string_view text) const { return find(text, true); }
 
  private:
+  Rule find(std::string_view text, bool first) const;
   uint32_t unit(size_t k) const;
 
   std::string blob_;

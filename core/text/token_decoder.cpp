@@ -1,5 +1,6 @@
 #include "nibble/core/text/token_decoder.h"
 
+#include <algorithm>
 #include <array>
 
 #include "nibble/core/text/byte_level.h"
@@ -124,6 +125,19 @@ class Metaspace final : public TokenDecoder {
   bool prepends_;
 };
 
+// BERT's way back to blanks as people write them.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kCleanups = {{{" .", "."},
+                                                                                      {" ?", "?"},
+                                                                                      {" !", "!"},
+                                                                                      {" ,", ","},
+                                                                                      {" ' ", "'"},
+                                                                                      {" n't", "n't"},
+                                                                                      {" 'm", "'m"},
+                                                                                      {" do not", " don't"},
+                                                                                      {" 's", "'s"},
+                                                                                      {" 've", "'ve"},
+                                                                                      {" 're", "'re"}}};
+
 class WordPiece final : public TokenDecoder {
  public:
   WordPiece(std::string prefix, bool cleanup) : prefix_(std::move(prefix)), cleanup_(cleanup) {}
@@ -141,18 +155,28 @@ class WordPiece final : public TokenDecoder {
   }
 
  private:
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kCleanups = {{{" .", "."},
-                                                                                               {" ?", "?"},
-                                                                                               {" !", "!"},
-                                                                                               {" ,", ","},
-                                                                                               {" ' ", "'"},
-                                                                                               {" n't", "n't"},
-                                                                                               {" 'm", "'m"},
-                                                                                               {" do not", " don't"},
-                                                                                               {" 's", "'s"},
-                                                                                               {" 've", "'ve"},
-                                                                                               {" 're", "'re"}}};
   std::string prefix_;
+  bool cleanup_;
+};
+
+// Output of a CTC head: repeated tokens count once, the padding token says nothing.
+class Ctc final : public TokenDecoder {
+ public:
+  Ctc(std::string pad, std::string delimiter, bool cleanup)
+      : pad_(std::move(pad)), delimiter_(std::move(delimiter)), cleanup_(cleanup) {}
+  void apply(std::vector<std::string>& tokens) const override {
+    tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+    for (std::string& token : tokens) {
+      replace_all(token, pad_, "");
+      if (!cleanup_) continue;
+      for (const auto& [what, with] : kCleanups) replace_all(token, what, with);
+      replace_all(token, delimiter_, " ");
+    }
+    std::erase(tokens, "");
+  }
+
+ private:
+  std::string pad_, delimiter_;
   bool cleanup_;
 };
 
@@ -191,6 +215,10 @@ void add_decoder(const JsonFields& from, TokenDecoders& steps) {
     steps.push_back(std::make_unique<Metaspace>(from.string_or("replacement", "\xE2\x96\x81"), prepends));
   } else if (type == "WordPiece") {
     steps.push_back(std::make_unique<WordPiece>(from.string_or("prefix", "##"), from.boolean_or("cleanup", true)));
+  } else if (type == "CTC") {
+    steps.push_back(std::make_unique<Ctc>(from.string_or("pad_token", "<pad>"),
+                                          from.string_or("word_delimiter_token", "|"),
+                                          from.boolean_or("cleanup", true)));
   } else if (type == "BPEDecoder") {
     steps.push_back(std::make_unique<BpeSuffix>(from.string_or("suffix", "</w>")));
   } else {

@@ -19,7 +19,7 @@ class TokenDecoder {
 using TokenDecoders = std::vector<std::unique_ptr<TokenDecoder>>;
 
 /// The steps as tokenizer.json describes them, sequences laid flat. Known: ByteLevel, ByteFallback, Fuse, Strip,
-/// Replace, Metaspace, WordPiece, BPEDecoder, Sequence. InputError naming another one.
+/// Replace, Metaspace, WordPiece, BPEDecoder, CTC, Sequence. InputError naming another one.
 TokenDecoders read_token_decoders(const JsonFields& description);
 
 }  // namespace nibble

@@ -75,6 +75,7 @@ void Vocabulary::add(std::string_view token, int64_t id, const std::string& plac
   const auto entry = ids_.insert_or_assign(std::string(token), static_cast<int32_t>(id)).first;
   if (static_cast<size_t>(id) >= tokens_.size()) tokens_.resize(static_cast<size_t>(id) + 1, nullptr);
   tokens_[static_cast<size_t>(id)] = &entry->first;
+  ++added_;
 }
 
 Vocabulary read_vocabulary(const JsonFields& description) {

@@ -27,8 +27,8 @@ class Vocabulary {
   const std::string* token(int32_t id) const {
     return id >= 0 && static_cast<size_t>(id) < tokens_.size() ? tokens_[static_cast<size_t>(id)] : nullptr;
   }
-  /// Number of tokens.
-  size_t size() const { return ids_.size(); }
+  /// Number of tokens; one that is there twice (a list may have it so, and the last one counts) is counted twice.
+  size_t size() const { return added_; }
   /// One more than the largest id.
   int32_t end() const { return static_cast<int32_t>(tokens_.size()); }
 
@@ -38,7 +38,8 @@ class Vocabulary {
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
   std::unordered_map<std::string, int32_t, Hash, std::equal_to<>> ids_;
-  std::vector<const std::string*> tokens_;  // into the keys of ids_
+  std::vector<const std::string*> tokens_;
+  size_t added_ = 0;  // into the keys of ids_
 };
 
 /// A token and the bytes [begin, end) of the pre-token it stands for.

@@ -10,6 +10,7 @@
 #include "nibble/core/text/byte_level.h"
 #include "nibble/core/text/json_fields.h"
 #include "nibble/core/text/json_tokenizer.h"
+#include "nibble/core/text/published_expressions.h"
 
 namespace nibble {
 
@@ -17,10 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-constexpr const char* kQwen2Expression =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
-    "\\s+(?!\\S)|\\s+";
 
 // What the classes differ in.
 struct ClassForm {

@@ -14,7 +14,7 @@ namespace {
 // Weights that are no numbers must not take the place of good ones. Without parallel_for: training has the threads.
 void require_finite(const std::vector<CheckpointSlice>& slices) {
   for (const CheckpointSlice& slice : slices) {
-    if (slice.value.dtype() != DType::f32) continue;  // codes of an 8-bit state
+    if (slice.value.dtype() != DType::f32) continue;  // codes of 8-bit state; their scales are f32
     const auto elements = slice.value.span<const float>();
     const auto bad = std::find_if_not(elements.begin(), elements.end(), [](float v) { return std::isfinite(v); });
     if (bad == elements.end()) continue;

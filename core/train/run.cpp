@@ -348,6 +348,7 @@ void Run::set_work(const Work& work, double peak) {
 
 void Run::log(const SampleReport& sample) {
   Impl& run = *impl_;
+  if (!run.leads()) return;
   if (!run.samples) run.samples = std::make_unique<MetricsFile>(run.options.dir / "samples.jsonl", run.step - 1);
   run.samples->append(sample_line(sample));
   run.events->add_text(sample.step, "samples", "**" + sample.prompt + "**\n\n" + sample.text);

@@ -58,7 +58,7 @@ void collect_stages(const Mesh& mesh, MemoryPool& pool,
                     const std::function<void(const std::function<void(const NamedTensor&)>& give)>& mine,
                     const std::function<void(const NamedTensor&)>& take) {
   Communicator& stages = mesh.pipeline();
-  const bool gives = mesh.data().rank() == 0, first = stages.rank() == 0;
+  const bool gives = mesh.data().rank() == 0 && mesh.tensor().rank() == 0, first = stages.rank() == 0;
   mine([&](const NamedTensor& tensor) {
     if (gives && first) take(tensor);
     if (gives && !first) send_one(stages, &tensor, pool);

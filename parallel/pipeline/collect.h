@@ -9,7 +9,8 @@
 namespace nibble {
 
 /// Called by all ranks. `mine(give)` calls give() for the tensors of this rank's stage; on the first rank of the job
-/// `take` then gets those of every stage, in stage order. Of the copies of a stage the first one sends.
+/// `take` then gets those of every stage, in stage order. Of the copies of a stage the first one sends, of
+/// tensor-parallel ranks the first.
 void collect_stages(const Mesh& mesh, MemoryPool& pool,
                     const std::function<void(const std::function<void(const NamedTensor&)>& give)>& mine,
                     const std::function<void(const NamedTensor&)>& take);

@@ -24,13 +24,9 @@ PlanLayout with_degrees(PlanLayout layout, int64_t pipeline, int64_t replicate, 
   return layout;
 }
 
-// Tied embeddings that are trained do not go on two stages that are cut.
 bool possible(const PlanJob& job, const PlanLayout& layout) {
-  if (layout.mesh.pipeline > job.model.config.layers) return false;
-  const bool tied_trained = job.model.config.tied_head && job.model.head_trained;
-  const bool cut = layout.mesh.shard > 1 && (job.everything || layout.shard_adapters);
-  if (tied_trained && layout.mesh.pipeline > 1 && cut) return false;
-  return !cut || job.optimizer != OptimizerKind::adamw8bit;
+  return layout.mesh.pipeline <= job.model.config.layers &&
+         (layout.tensor == 1 || job.optimizer != OptimizerKind::adamw8bit);
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ class StageWalk final : public PassWalk::Hooks {
         range_(range),
         stage_(stage),
         pool_(budget),
-        passes_(job, model, range, layout.recompute, pool_, *this) {
+        passes_(job, model, range, layout, pool_, *this) {
     const int64_t rounds = microbatches_of_rank(job, layout);
     shards_ = layout.mesh.shard > 1;
     cut_ = shards_ && (job.everything || layout.shard_adapters);

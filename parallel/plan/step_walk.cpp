@@ -18,13 +18,14 @@ const PlannedLinear* find(const PlannedGroup& group, const std::string& name) {
 
 }  // namespace
 
-PassWalk::PassWalk(const PlanJob& job, const PlannedModel& model, LayerRange range, Recompute recompute,
+PassWalk::PassWalk(const PlanJob& job, const PlannedModel& model, LayerRange range, const PlanLayout& layout,
                    PoolModel& pool, Hooks& hooks)
     : job_(job),
       model_(model),
       config_(model.config),
       range_(range),
-      recompute_(recompute),
+      recompute_(layout.recompute),
+      in_parts_(layout.tensor > 1),
       pool_(pool),
       hooks_(hooks),
       lowest_(range.begin) {
@@ -89,6 +90,23 @@ void PassWalk::linear_backward(const PlannedLinear& linear, int64_t rows, bool d
   const Held wide = dx_bytes == kFloat ? Held() : hold(linear.in, kFloat);
 }
 
+std::vector<std::string> PassWalk::attention_inputs() const {
+  const AttentionNames& names = config_.names.block.attention;
+  return {names.qkv, names.q, names.k, names.v};
+}
+
+std::vector<std::string> PassWalk::mlp_inputs() const {
+  const MlpNames& names = config_.names.block.mlp;
+  return {names.gate_up, names.gate, names.up};
+}
+
+bool PassWalk::any_trainable(const PlannedGroup& layer, const std::vector<std::string>& names) const {
+  return std::ranges::any_of(names, [&](const std::string& name) {
+    const PlannedLinear* linear = find(layer, name);
+    return linear && linear->has_trainable();
+  });
+}
+
 // The norm's output; its statistics are kept.
 Held PassWalk::norm_forward(int64_t columns, int64_t bytes, std::vector<Held>* saved) const {
   Held y = act(columns, bytes);
@@ -97,15 +115,13 @@ Held PassWalk::norm_forward(int64_t columns, int64_t bytes, std::vector<Held>* s
   return y;
 }
 
-void PassWalk::attention_forward(const PlannedGroup& layer, const Held& x, std::vector<Held>* saved) {
+void PassWalk::attention_forward(const PlannedGroup& layer, std::vector<Held>* saved) {
   const AttentionNames& names = config_.names.block.attention;
   const int64_t q_width = config_.heads * config_.head_size, kv_width = config_.kv_heads * config_.head_size;
   const Held q = act(q_width, element()), k = act(kv_width, element()), v = act(kv_width, element());
-  bool keeps_x = false;
   const auto project = [&](const std::string& name, int64_t width, bool normed) {
     const PlannedLinear* linear = find(layer, name);
     if (!linear) return;
-    keeps_x = keeps_x || linear->has_trainable();
     const Held raw = normed ? act(width, kFloat) : Held();
     linear_forward(*linear, job_.tokens, saved);
     if (saved && raw) saved->push_back(raw);
@@ -113,7 +129,6 @@ void PassWalk::attention_forward(const PlannedGroup& layer, const Held& x, std::
   if (const PlannedLinear* fused = find(layer, names.qkv)) {
     const Held all = act(q_width + 2 * kv_width, element());
     linear_forward(*fused, job_.tokens, saved);
-    keeps_x = fused->has_trainable();
   } else {
     project(names.q, q_width, config_.qk_norm.has_value());
     project(names.k, kv_width, config_.qk_norm.has_value());
@@ -123,7 +138,6 @@ void PassWalk::attention_forward(const PlannedGroup& layer, const Held& x, std::
   linear_forward(*find(layer, names.output), job_.tokens, saved);
   if (!saved) return;
   saved->insert(saved->end(), {q, k, v, out, sums});
-  if (keeps_x) saved->push_back(x);
 }
 
 void PassWalk::attention_backward(const PlannedGroup& layer, bool dx) {
@@ -155,21 +169,18 @@ void PassWalk::attention_backward(const PlannedGroup& layer, bool dx) {
   project(names.v, kv_width, false, true);
 }
 
-void PassWalk::mlp_forward(const PlannedGroup& layer, const Held& x, std::vector<Held>* saved) {
+void PassWalk::mlp_forward(const PlannedGroup& layer, std::vector<Held>* saved) {
   const MlpNames& names = config_.names.block.mlp;
   const int64_t width = config_.mlp_width;
   const Held up = act(width, element()), gate = config_.gated_mlp ? act(width, element()) : Held();
-  bool keeps_x = false;
   if (const PlannedLinear* fused = find(layer, names.gate_up)) {
     const Held both = act(2 * width, element());
     linear_forward(*fused, job_.tokens, saved);
-    keeps_x = fused->has_trainable();
   } else {
     for (const std::string& name : {names.gate, names.up}) {
       const PlannedLinear* linear = find(layer, name);
       if (!linear) continue;
       linear_forward(*linear, job_.tokens, saved);
-      keeps_x = keeps_x || linear->has_trainable();
     }
   }
   {
@@ -178,7 +189,6 @@ void PassWalk::mlp_forward(const PlannedGroup& layer, const Held& x, std::vector
   }
   if (!saved) return;
   saved->insert(saved->end(), {up, gate});
-  if (keeps_x) saved->push_back(x);
 }
 
 void PassWalk::mlp_backward(const PlannedGroup& layer, bool dx) {
@@ -216,7 +226,8 @@ Held PassWalk::block_forward(const PlannedGroup& layer, const Held& x, std::vect
     return norm_forward(width, element(), saved);
   };
   const auto half_output = [&](const std::string& post_norm, const auto& run) {
-    const Held y = act(width, post_norm.empty() ? element() : kFloat);
+    const Held y = act(width, post_norm.empty() && !in_parts_ ? element() : kFloat);
+    const Held parts = in_parts_ ? act(width, kFloat) : Held();  // of the other ranks, on their way
     run();
     if (post_norm.empty()) return;
     const Held normed = norm_forward(width, kFloat, saved);
@@ -224,13 +235,19 @@ Held PassWalk::block_forward(const PlannedGroup& layer, const Held& x, std::vect
   };
   const Held attention_input = half_input(names.attention_norm, x);
   const Held middle = act(width, kFloat);
-  half_output(names.post_attention_norm, [&] { attention_forward(layer, attention_input, saved); });
+  half_output(names.post_attention_norm, [&] { attention_forward(layer, saved); });
   Held mlp_input = attention_input;
   if (!names.mlp_norm.empty() || !config_.parallel_residual) {
     mlp_input = half_input(names.mlp_norm, config_.parallel_residual ? x : middle);
   }
+  // Without a norm its input is kept; else it is computed again from the norm's.
+  if (saved && names.attention_norm.empty() && any_trainable(layer, attention_inputs()))
+    saved->push_back(attention_input);
+  if (saved && names.mlp_norm.empty() && !config_.parallel_residual && any_trainable(layer, mlp_inputs())) {
+    saved->push_back(mlp_input);
+  }
   const Held out = saved && !config_.parallel_residual ? act(width, kFloat) : middle;
-  half_output(names.post_mlp_norm, [&] { mlp_forward(layer, mlp_input, saved); });
+  half_output(names.post_mlp_norm, [&] { mlp_forward(layer, saved); });
   return out;
 }
 
@@ -245,6 +262,8 @@ void PassWalk::block_backward(const PlannedGroup& layer, bool dx) {
     return held;
   };
   Held mlp_dinput = act(width, kFloat);
+  const bool mlp_left_out = !names.attention_norm.empty() && (!names.mlp_norm.empty() || config_.parallel_residual);
+  const Held mlp_input = mlp_left_out && any_trainable(layer, mlp_inputs()) ? act(width, element()) : Held();
   {
     const std::vector<Held> dy = half_gradient(names.post_mlp_norm);
     mlp_backward(layer, true);
@@ -252,6 +271,8 @@ void PassWalk::block_backward(const PlannedGroup& layer, bool dx) {
   if (!config_.parallel_residual) mlp_dinput.reset();
   const bool below = dx || layer.vectors_trained;
   const Held dinput = below ? act(width, kFloat) : Held();
+  const bool attention_left_out = !names.attention_norm.empty() && any_trainable(layer, attention_inputs());
+  const Held attention_input = attention_left_out ? act(width, element()) : Held();
   const std::vector<Held> dy = half_gradient(names.post_attention_norm);
   attention_backward(layer, below);
 }

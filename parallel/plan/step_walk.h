@@ -31,7 +31,7 @@ class PassWalk {
   };
 
   /// model: the part of a tensor-parallel rank.
-  PassWalk(const PlanJob& job, const PlannedModel& model, LayerRange range, Recompute recompute, PoolModel& pool,
+  PassWalk(const PlanJob& job, const PlannedModel& model, LayerRange range, const PlanLayout& layout, PoolModel& pool,
            Hooks& hooks);
 
   /// Kept between passes of all microbatches: rotary tables.
@@ -46,12 +46,16 @@ class PassWalk {
   /// Whether the gradient has to reach below `layer`.
   bool trainable_below(int64_t layer) const { return lowest_trained_ < layer; }
 
+  /// The Linears that a half's input enters.
+  std::vector<std::string> attention_inputs() const;
+  std::vector<std::string> mlp_inputs() const;
+  bool any_trainable(const PlannedGroup& layer, const std::vector<std::string>& names) const;
   void linear_forward(const PlannedLinear& linear, int64_t rows, std::vector<Held>* saved);
   void linear_backward(const PlannedLinear& linear, int64_t rows, bool dx, bool accumulate, int64_t dx_bytes);
   Held norm_forward(int64_t columns, int64_t bytes, std::vector<Held>* saved) const;
-  void attention_forward(const PlannedGroup& layer, const Held& x, std::vector<Held>* saved);
+  void attention_forward(const PlannedGroup& layer, std::vector<Held>* saved);
   void attention_backward(const PlannedGroup& layer, bool dx);
-  void mlp_forward(const PlannedGroup& layer, const Held& x, std::vector<Held>* saved);
+  void mlp_forward(const PlannedGroup& layer, std::vector<Held>* saved);
   void mlp_backward(const PlannedGroup& layer, bool dx);
   Held block_forward(const PlannedGroup& layer, const Held& x, std::vector<Held>* saved);
   void block_backward(const PlannedGroup& layer, bool dx);
@@ -61,6 +65,7 @@ class PassWalk {
   const DecoderConfig& config_;
   LayerRange range_;
   Recompute recompute_;
+  bool in_parts_;  ///< tensor-parallel
   PoolModel& pool_;
   Hooks& hooks_;
   int64_t lowest_trained_ = 0;  ///< lowest group of the model with something trainable

@@ -293,6 +293,13 @@ TEST_F(AttachTest, WhatDoesNotFitIsToldOrRefused) {
   adapter.tensors["model.embed_tokens.token_adapter.trainable_tokens_delta"] = Tensor::zeros(pool, {1, 64}, DType::f32);
   EXPECT_THAT(refusal(adapter), HasSubstr("not there or not said"));
   adapter = good;
+  adapter.options.r = 7;
+  EXPECT_THAT(refusal(adapter), HasSubstr("q_proj has rank 4, adapter_config.json says 7"));
+  adapter.options.rank_pattern = {{"layers.*", 3},
+                                  {"[qv]_proj", 4}};  // PEFT sorts them, so any that matches may be meant
+  EXPECT_EQ(refusal(adapter), "no error");
+
+  adapter = good;
   adapter.tensors["model.norm.weight"] = Tensor::zeros(pool, {64}, DType::f32);
   EXPECT_THAT(refusal(adapter), HasSubstr("modules_to_save"));
 

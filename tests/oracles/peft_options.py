@@ -1,12 +1,12 @@
 """Makes cases for check_peft.py: random small models, options of LoraConfig, eight AdamW steps by PEFT.
 
-    python tests/oracles/peft_options.py ASSETS OUT [NAME ...]
+    python tests/oracles/peft_options.py ASSETS OUT [NAME ...]          NAME: a case below, or random-N: options drawn with N as the seed
     NIBBLE=build/release/bin/nibble ORACLE_PY=python python3 ../shared/checks/check_peft.py OUT
 
 Known not to hold: bias-all-gpt2 and bias-lora-gpt2 train the bias of keys, whose gradient is zero but for rounding; PEFT cannot read
 rank-overlap back itself (it sorts the patterns); Transformers 5 calls the head of GPT-NeoX lm_head, nibble by its file's name.
 """
-import json, shutil, sys, zlib
+import json, random, shutil, sys, zlib
 from pathlib import Path
 import numpy as np, torch, transformers
 from peft import LoraConfig, get_peft_model
@@ -25,7 +25,18 @@ CONFIGS = {
     "qwen2": lambda: transformers.Qwen2Config(**SMALL, num_hidden_layers=3, tie_word_embeddings=False),
     "neox": lambda: transformers.GPTNeoXConfig(vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,
                                                max_position_embeddings=64, bos_token_id=1, eos_token_id=2, attention_dropout=0, hidden_dropout=0),
+    "qwen2-tied": lambda: transformers.Qwen2Config(**SMALL, num_hidden_layers=3, tie_word_embeddings=True),
+    "qwen3": lambda: transformers.Qwen3Config(**SMALL, num_hidden_layers=3, head_dim=12, attention_bias=True, tie_word_embeddings=False),
+    "qwen3-tied": lambda: transformers.Qwen3Config(**SMALL, num_hidden_layers=3, head_dim=8, tie_word_embeddings=True),
+    "phi3": lambda: transformers.Phi3Config(**SMALL, num_hidden_layers=3),
+    "opt": lambda: transformers.OPTConfig(vocab_size=97, hidden_size=32, ffn_dim=56, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=64,
+                                          dropout=0, word_embed_proj_dim=32, pad_token_id=1, bos_token_id=1, eos_token_id=2),
 }
+# modules of the layers; the embedding; the last norm
+MODULES = {"gpt2": (["c_attn", "c_proj", "c_fc"], "wte", "ln_f"), "neox": (["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"], "embed_in", "final_layer_norm"),
+           "phi3": (["qkv_proj", "o_proj", "gate_up_proj", "down_proj"], "embed_tokens", "norm"),
+           "opt": (["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"], "embed_tokens", "final_layer_norm")}
+LLAMA_MODULES = (["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], "embed_tokens", "norm")
 QV = ["q_proj", "v_proj"]
 OF_GPT2 = dict(target_modules=["c_attn"], fan_in_fan_out=True)
 # name: (base, options[, {"scratch": trained from nibble's own start, "quantize": 4-bit type}])
@@ -76,6 +87,42 @@ CASES = {
 }
 
 
+def random_case(seed):
+    """Options drawn together as people combine them, on a random base."""
+    r = random.Random(f"options-{seed}")
+    base = r.choice(["untied", "tied", "qwen2", "qwen2-tied", "qwen3", "qwen3-tied", "gemma2", "gpt2", "neox", "phi3", "opt"])
+    linears, embedding, norm = MODULES.get(base, LLAMA_MODULES)
+    names = r.sample(linears, r.randint(1, len(linears)))
+    options = dict(r=r.choice([1, 3, 4, 8]), lora_alpha=r.choice([1, 5, 8, 16.5]), use_rslora=r.random() < 0.3)
+    options["target_modules"] = r.choice([names, names, "all-linear", r".*\.[02]\..*(" + "|".join(names) + ")"])
+    if base == "gpt2":
+        options["fan_in_fan_out"] = True
+    as_list = isinstance(options["target_modules"], list)
+    if as_list and r.random() < 0.25:
+        options["layers_to_transform"] = r.choice([1, [0, 2]])
+    if r.random() < 0.25:
+        options["exclude_modules"] = r.choice([r.sample(linears, 1) + ["1." + linears[0]], r".*\.1\..*"])
+    if r.random() < 0.4:
+        options["rank_pattern"] = r.choice([{linears[0]: 2}, {r".*\.1\..*" + linears[-1]: 6, linears[0]: 5}])
+    if r.random() < 0.4:
+        options["alpha_pattern"] = r.choice([{linears[-1]: 3}, {r".*\.0\..*": 11}])
+    kind = r.random()
+    if kind < 0.3:
+        options["use_dora"] = True
+    elif kind < 0.45 and base.startswith("qwen2"):  # where there is a bias to merge into, not that of keys
+        options.update(lora_bias=True, target_modules=["q_proj", "v_proj"])
+    if r.random() < 0.2 and base not in ("gpt2", "opt", "neox"):  # the bias of their keys has a gradient that is zero but for rounding
+        options["bias"] = r.choice(["all", "lora_only"])
+    extra = r.random()
+    if extra < 0.15:
+        options["modules_to_save"] = [r.choice([norm, "lm_head" if base != "neox" else embedding, embedding])]
+    elif extra < 0.3:
+        options["trainable_token_indices"] = r.sample(range(3, 90), r.randint(1, 5))
+    elif extra < 0.4 and as_list and base != "opt":
+        options["target_modules"] = names + [embedding]
+    return base, options
+
+
 def base_directory(name, assets, out):
     if name == "stories":
         return (assets / "stories260K-hf").resolve()
@@ -111,7 +158,7 @@ def start_as_loftq(model, original):
 
 
 def make(name, assets, out):
-    base_name, given, *more = CASES[name]
+    base_name, given, *more = random_case(name) if name.startswith("random-") else CASES[name]
     options, how = {"r": 4, "lora_alpha": 8, **given}, more[0] if more else {}
     base, case = base_directory(base_name, assets, out), out / name
     shutil.rmtree(case, ignore_errors=True)
@@ -170,5 +217,9 @@ def make(name, assets, out):
 if __name__ == "__main__":
     assets, out = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     for name in sys.argv[3:] or CASES:
-        make(name, assets, out)
-        print("made", name, flush=True)
+        try:
+            make(name, assets, out)
+            print("made", name, flush=True)
+        except Exception as error:  # PEFT refuses some of the drawn sets
+            shutil.rmtree(out / name, ignore_errors=True)
+            print("not made", name, type(error).__name__, str(error)[:150], flush=True)

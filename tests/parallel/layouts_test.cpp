@@ -1,118 +1,14 @@
 // Whole runs on several ranks (threads of this process): every way to train in every layout gives what one rank gives.
 
-#include <gtest/gtest.h>
+#include "nibble/tests/parallel/layouts.h"
 
 #include <algorithm>
-#include <fstream>
-#include <map>
-#include <mutex>
-#include <nlohmann/json.hpp>
 #include <tuple>
-
-#include "nibble/core/base/error.h"
-#include "nibble/core/base/parallel.h"
-#include "nibble/core/base/rank_context.h"
-#include "nibble/core/io/safetensors.h"
-#include "nibble/parallel/comm/thread_comm.h"
-#include "nibble/recipes/train.h"
-#include "nibble/tests/assets.h"
-#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {
 
-namespace fs = std::filesystem;
-using nlohmann::json;
-using test::TemporaryDirectory;
-
-/// What a run leaves, as far as the layout must not change it.
-struct Outcome {
-  std::vector<double> losses, norms;
-  std::string weights;  ///< bytes of the adapter's or the model's safetensors file
-};
-
-Outcome outcome_of(const fs::path& out) {
-  Outcome outcome;
-  std::ifstream file(out / "metrics.jsonl");
-  for (std::string line; std::getline(file, line);) {
-    const json value = json::parse(line);
-    if (value["split"] != "train") continue;
-    outcome.losses.push_back(value["loss"]);
-    outcome.norms.push_back(value["grad_norm"]);
-  }
-  const fs::path adapter = out / "adapter" / "adapter_model.safetensors";
-  outcome.weights = test::read_bytes(fs::exists(adapter) ? adapter : out / "model" / "model.safetensors");
-  return outcome;
-}
-
-/// A small real model, real text, and everything that could depend on the layout: dropout, packing, shuffling,
-/// accumulation, warm-up, clipping, weight decay, evaluation.
-class Layouts : public testing::Test {
- protected:
-  void SetUp() override {
-    base_ = test::find_asset("stories260K-hf");
-    const fs::path text = test::find_asset("data-tinystories-sample");
-    if (base_.empty() || text.empty()) GTEST_SKIP() << "assets are not here";
-    std::ifstream file(text / "tinystories_sample.txt");
-    std::string lines, all((std::istreambuf_iterator<char>(file)), {});
-    for (size_t at = 0; at + 200 < all.size() && at < 40 * 200; at += 200) {
-      lines += json{{"text", all.substr(at, 200)}}.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
-    }
-    test::write_bytes(directory_ / "text.jsonl", lines);
-  }
-
-  json recipe(const std::string& mode) const {
-    json made = {{"model", {{"path", base_.string()}, {"compute_dtype", "f32"}}},
-                 {"data",
-                  {{"train", (directory_ / "text.jsonl").string()},
-                   {"format", "text"},
-                   {"eval_fraction", 0.1},
-                   {"max_length", 48}}},
-                 {"train",
-                  {{"steps", 3},
-                   {"accumulate", 4},
-                   {"seed", 11},
-                   {"max_grad_norm", 0.5},
-                   {"gradient_sum", "tree"},
-                   {"gradient_checkpointing", "none"}}},
-                 {"optimizer", {{"lr", 2e-3}, {"weight_decay", 0.01}}}};
-    if (mode == "lora" || mode == "qlora") {
-      made["adapter"] = {{"r", 4}, {"lora_alpha", 8}, {"lora_dropout", 0.1}};
-    }
-    if (mode == "qlora") made["model"]["quantize"] = "nf4";
-    if (mode == "pretrain") {
-      made["model"] = {
-          {"init", (base_ / "config.json").string()}, {"tokenizer", base_.string()}, {"compute_dtype", "f32"}};
-    }
-    return made;
-  }
-
-  Outcome run(json wanted, int ranks, const std::string& name, int64_t stop_after = -1, int delay_us = 0) {
-    const fs::path out = directory_ / name;
-    wanted["output"]["dir"] = out.string();
-    const Recipe read = parse_recipe(wanted.dump(), "test");
-    run_on_threads(ranks, [&](Communicator& comm) {
-      comm.settings().timeout_seconds = 60;
-      comm.settings().max_delay_us = delay_us;
-      MemoryPool pool;
-      RankContext rank{comm, pool, 1, static_cast<uint64_t>(read.train.seed)};
-      set_threads(1);
-      int64_t last = 0;
-      Observer observer;
-      observer.on_step = [&](const StepReport& report) { last = report.step; };
-      // Only one rank hears the signal.
-      observer.stop_requested = [&] { return last == stop_after && comm.rank() == comm.size() - 1; };
-      try {
-        train(read, rank, observer);
-      } catch (const Interrupted&) {
-      }
-    });
-    return stop_after < 0 ? outcome_of(out) : Outcome();
-  }
-
-  TemporaryDirectory directory_;
-  fs::path base_;
-};
+using namespace nibble::test;
 
 void expect_same_bits(const Outcome& got, const Outcome& want) {
   EXPECT_EQ(got.losses, want.losses);
@@ -182,6 +78,8 @@ const std::vector<Case>& staged() {
       {"OneFOneB4", 4, {{"pipeline", 4}, {"schedule", "1f1b"}}},
       {"ByHand", 2, {{"pipeline", 2}, {"stages", {1, 4}}}},
       {"TwoColumns", 4, {{"pipeline", 2}, {"replicate", 2}}},
+      {"OfShards", 4, {{"pipeline", 2}, {"shard", 2}, {"shard_adapters", true}}},
+      {"OfShardedState", 4, {{"pipeline", 2}, {"shard", 2}, {"zero", 1}}},
   };
   return all;
 }
@@ -204,7 +102,7 @@ TEST_P(Stages, GiveTheLossesOfOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    All, Stages, testing::Combine(testing::Values("full", "lora", "qlora", "pretrain"), testing::Range<size_t>(0, 5)),
+    All, Stages, testing::Combine(testing::Values("full", "lora", "qlora", "pretrain"), testing::Range<size_t>(0, 7)),
     [](const auto& which) { return std::string(std::get<0>(which.param)) + staged()[std::get<1>(which.param)].name; });
 
 TEST_F(Layouts, StagesOfShardsGiveTheLossesOfOneRank) {
@@ -215,6 +113,27 @@ TEST_F(Layouts, StagesOfShardsGiveTheLossesOfOneRank) {
     const Outcome several = run(wanted, 4, cut ? "cut" : "whole");
     ASSERT_EQ(several.losses.size(), one.losses.size());
     for (size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(several.losses[i], one.losses[i], 2e-5);
+  }
+}
+
+TEST_F(Layouts, RecomputedLayersGiveTheLossesOfKeptOnes) {
+  json wanted = recipe("full");
+  const Outcome one = run(wanted, 1, "one");
+  wanted["train"]["gradient_checkpointing"] = "block";
+  const std::vector<json> layouts = {{{"shard", 2}},
+                                     {{"pipeline", 2}},
+                                     {{"tensor", 2}},
+                                     {{"pipeline", 2}, {"tensor", 2}},
+                                     {{"shard", 2}, {"tensor", 2}}};
+  for (const json& layout : layouts) {
+    wanted["parallel"] = layout;
+    const int ranks = layout.size() == 1 ? 2 : 4;
+    const Outcome several = run(wanted, ranks, "recomputed" + layout.dump());
+    ASSERT_EQ(several.losses.size(), one.losses.size());
+    for (size_t i = 0; i < one.losses.size(); ++i) {
+      EXPECT_NEAR(several.losses[i], one.losses[i], 2e-5) << layout;
+      EXPECT_NEAR(several.norms[i], one.norms[i], 2e-4 * one.norms[i]) << layout;
+    }
   }
 }
 
@@ -274,27 +193,30 @@ TEST_F(Layouts, ABudgetThatOneRankRefusesIsEnoughForFour) {
 TEST_F(Layouts, DegreesThatDoNotFitTheRanksAreRefused) {
   json wanted = recipe("lora");
   wanted["parallel"] = {{"shard", 2}, {"replicate", 2}};
-  const std::string message = test::error_of<UsageError>([&] { run(wanted, 2, "refused"); });
+  const std::string message = error_of<UsageError>([&] { run(wanted, 2, "refused"); });
   EXPECT_NE(message.find("= 4, the job has 2 ranks"), std::string::npos) << message;
   EXPECT_FALSE(fs::exists(directory_ / "refused"));
 }
 
-/// Bytes that every rank together sent, by operation.
-std::map<std::string, int64_t> bytes_sent(const json& wanted, const fs::path& out, int ranks) {
-  std::map<std::string, int64_t> sent;
-  std::mutex mutex;
-  json copy = wanted;
-  copy["output"]["dir"] = out.string();
-  const Recipe read = parse_recipe(copy.dump(), "test");
-  run_on_threads(ranks, [&](Communicator& comm) {
-    MemoryPool pool;
-    RankContext rank{comm, pool, 1, 11};
-    set_threads(1);
-    train(read, rank, {});
-    const std::lock_guard lock(mutex);
-    for (const auto& [name, traffic] : comm.settings().traffic) sent[name] += traffic.sent;
-  });
-  return sent;
+TEST_F(Layouts, ARunTellsTheSameFactsAndSamplesOnAnyNumberOfRanks) {
+  json wanted = recipe("lora");
+  wanted["train"]["samples"] = 1;
+  run(wanted, 1, "one");
+  const auto facts = [&](const std::string& name) { return json::parse(read_bytes(directory_ / name / "run.json")); };
+  const auto check = [&](const json& parallel, int ranks, bool samples) {
+    const std::string name = "several" + parallel.dump();
+    wanted["parallel"] = parallel;
+    run(wanted, ranks, name);
+    EXPECT_EQ(facts(name)["model"], facts("one")["model"]) << name;
+    EXPECT_EQ(facts(name)["data"], facts("one")["data"]) << name;
+    EXPECT_EQ(facts(name)["ranks"], ranks) << name;
+    if (!samples) return;
+    EXPECT_EQ(read_bytes(directory_ / name / "samples.jsonl"), read_bytes(directory_ / "one/samples.jsonl"));
+  };
+  ASSERT_FALSE(read_bytes(directory_ / "one/samples.jsonl").empty());
+  check({{"shard", 2}}, 2, true);
+  check({{"replicate", 2}}, 2, true);
+  check({{"tensor", 2}, {"pipeline", 2}}, 4, false);
 }
 
 TEST_F(Layouts, BytesMovedAreThoseOfTheFormulas) {
@@ -316,6 +238,29 @@ TEST_F(Layouts, BytesMovedAreThoseOfTheFormulas) {
   const int64_t steps = 2;
   EXPECT_NEAR(static_cast<double>(sharded.at("reduce gradients")), static_cast<double>(steps * 4 * parameters),
               0.001 * static_cast<double>(steps * 4 * parameters));
+}
+
+// A frozen 4-bit base is gathered twice in a microbatch, before the forward and before the backward pass of a block:
+// 0.516 bytes a weight. The table of the (tied) embedding is needed twice in the forward pass.
+TEST_F(Layouts, AFourBitBaseIsGatheredTwiceAtHalfAByteAWeight) {
+  json wanted = recipe("qlora");
+  wanted["model"]["double_quant"] = true;
+  wanted["data"].erase("eval_fraction");
+  wanted["train"]["steps"] = 2;
+  wanted["train"]["accumulate"] = 4;
+  wanted["train"]["samples"] = 0;
+  wanted["parallel"] = {{"shard", 2}};
+  double linears = 0, table = 0;
+  const SafetensorsFile file((base_ / "model.safetensors").string());
+  for (const std::string& name : file.names()) {
+    const double elements = static_cast<double>(file.at(name).numel());
+    if (name.ends_with("_proj.weight")) linears += elements;
+    if (name.ends_with("embed_tokens.weight")) table += static_cast<double>(file.at(name).bytes());
+  }
+  const double passes = 2 * 4 / 2;  // steps x microbatches over the ranks
+  const double expected = passes * (2 * 0.516 * linears + 2 * table);
+  const double sent = static_cast<double>(bytes_sent(wanted, directory_ / "qlora", 2)["gather weights"]);
+  EXPECT_NEAR(sent, expected, 0.02 * expected);
 }
 
 }  // namespace

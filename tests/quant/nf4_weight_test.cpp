@@ -332,6 +332,37 @@ TEST(Nf4Weight, DequantizesGoldenVectorsBitForBit) {
   }
 }
 
+TEST(Nf4Weight, APartHasTheNumbersOfTheWhole) {
+  MemoryPool pool;
+  struct Case {
+    int64_t block;
+    Cut cut;
+    bool keeps_codes;
+  };
+  const Shape whole = {512, 128};
+  const std::vector<Case> cases = {
+      {64, {whole, {{128, 384}}, all_of(128)}, true},           // whole groups of scales
+      {64, {whole, {{3, 200}}, all_of(128)}, false},            // rows anywhere
+      {64, {whole, {{0, 5}, {300, 512}}, all_of(128)}, false},  // several ranges
+      {64, {whole, all_of(512), {{64, 128}}}, false},           // columns
+      {64, {whole, all_of(512), {{32, 128}}}, false},           // through blocks
+      {256, {whole, {{128, 384}}, all_of(128)}, false},         // blocks over two rows
+  };
+  for (const bool doubled : {false, true}) {
+    for (const Case& one : cases) {
+      const Nf4Weight weight("w", random_matrix(pool, whole[0], whole[1], one.block, doubled));
+      const Tensor wanted = cut_out(weight.dequantize(0, whole[0], pool), one.cut, pool);
+      const std::unique_ptr<LinearWeight> part = weight.part(one.cut, pool);
+      ASSERT_EQ((Shape{part->out_features(), part->in_features()}), one.cut.part());
+      const Tensor got = part->dequantize(0, part->out_features(), pool);
+      EXPECT_EQ(std::memcmp(got.raw(), wanted.raw(), wanted.bytes()), 0);
+      EXPECT_EQ(part->storage().size(), doubled && one.keeps_codes ? 3u : 2u);
+    }
+  }
+  const Nf4Weight weight("w", random_matrix(pool, 8, 128, 64, true));
+  EXPECT_THROW(weight.part({{8, 128}, all_of(8), {{0, 40}}}, pool), UsageError);
+}
+
 TEST(Nf4Weight, SaysWhichTensorsStandForIt) {
   MemoryPool pool;
   const Nf4Weight plain("m.weight", random_matrix(pool, 4, 64, 64, false));

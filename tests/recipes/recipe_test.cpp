@@ -192,7 +192,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"adapter.trainable_token_indices=[-1]", "a list of token ids"},
         BadValue{"data.max_length=1", "from 2"}, BadValue{"data.eval_fraction=1", "below 1"},
         BadValue{"data.format=jsonl", "must be auto | alpaca"}, BadValue{"data.train=[{\"file\":\"x\"}]", "path"},
-        BadValue{"data.train=[{\"path\":\"x\",\"weight\":-1}]", "weight"}, BadValue{"parallel.tensor=auto", "only 1"},
+        BadValue{"data.train=[{\"path\":\"x\",\"weight\":-1}]", "weight"}, BadValue{"parallel.tensor=0", "from 1"},
         BadValue{"parallel.schedule=2f2b", "must be naive | gpipe"}));
 
 TEST(Recipe, RequiredKeysAreNamed) {

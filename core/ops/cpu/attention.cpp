@@ -19,7 +19,9 @@ namespace nibble::ops::HWY_NAMESPACE {
 
 constexpr int64_t kRows = 24;        // rows whose scores are in hand at a time
 constexpr int64_t kFewQueries = 8;   // up to here keys, not queries, are shared among threads
-constexpr int64_t kChunkKeys = 512;  // and this many go to a piece
+constexpr int64_t kChunkKeys = 512;  // and this many go to a piece,
+constexpr int64_t kChunkHeads = 8;   // of this many key heads
+constexpr int64_t kAlign = 16;       // floats between the beginnings of buffers
 
 /// Some queries of one key head, and the part of their keys that one piece of work reads.
 struct Block {
@@ -29,44 +31,68 @@ struct Block {
   int64_t key_begin, key_end;  // keys that are read
 };
 
+/// Aligned pieces of one block of memory.
+class Buffers {
+ public:
+  explicit Buffers(std::initializer_list<int64_t> sizes) {
+    int64_t total = 0;
+    for (const int64_t size : sizes) total += round_up(size);
+    memory_ = hwy::AllocateAligned<float>(static_cast<size_t>(total));
+    next_ = memory_.get();
+  }
+  float* take(int64_t size) {
+    float* taken = next_;
+    next_ += round_up(size);
+    return taken;
+  }
+
+ private:
+  static int64_t round_up(int64_t size) { return (size + kAlign - 1) / kAlign * kAlign; }
+  hwy::AlignedFreeUniquePtr<float[]> memory_;
+  float* next_;
+};
+
+/// What one tile of keys is turned into, and the scores of a few rows against it. One after another uses it.
+struct Tile {
+  explicit Tile(const AttentionPlan& plan)
+      : buffers(
+            {kKeys * plan.padded, kKeys * plan.padded, kKeys * plan.padded, kKeys * plan.padded, kKeys * kRows, kRows}),
+        keys(buffers.take(kKeys * plan.padded)),
+        keys_transposed(buffers.take(kKeys * plan.padded)),
+        values(buffers.take(kKeys * plan.padded)),
+        woven(buffers.take(kKeys * plan.padded)),
+        scores(buffers.take(kKeys * kRows)),
+        keep(buffers.take(kRows)) {}
+
+  Buffers buffers;
+  float *keys, *keys_transposed, *values, *woven, *scores, *keep;
+};
+
 /// Running softmax of the rows of a Block. Row r is query r % count of head r / count of the group.
 template <typename Words, typename Element>
 class Rows {
  public:
-  Rows(const AttentionPlan& plan, const Block& block, const Element* q)
+  Rows(const AttentionPlan& plan, const Block& block, const Element* q, Tile& tile)
       : plan_(plan),
         block_(block),
+        tile_(tile),
         rows_(plan.group * block.count),
-        capacity_((rows_ + kRows - 1) / kRows * kRows),
-        buffer_(hwy::AllocateAligned<float>(static_cast<size_t>(2 * capacity_ * plan.padded + capacity_ * (kLanes + 1) +
-                                                                kKeys * (4 * plan.padded + kRows) + kRows +
-                                                                kTaken * kAlign))) {
-    float* next = buffer_.get();
-    const auto take = [&next](int64_t count) {
-      float* taken = next;
-      next += (count + kAlign - 1) / kAlign * kAlign;
-      return taken;
-    };
-    q_ = take(capacity_ * plan.padded);
-    out_ = take(capacity_ * plan.padded);
-    sums_ = take(capacity_ * kLanes);
-    top_ = take(capacity_);
-    keys_ = take(kKeys * plan.padded);
-    keys_transposed_ = take(kKeys * plan.padded);
-    values_ = take(kKeys * plan.padded);
-    woven_ = take(kKeys * plan.padded);
-    scores_ = take(kKeys * kRows);
-    keep_ = take(kRows);
+        capacity_(rows_ / kRows * kRows + multiplied_rows(rows_ % kRows)),
+        buffers_({capacity_ * plan.padded, capacity_ * plan.padded, capacity_ * kLanes, capacity_}),
+        q_(buffers_.take(capacity_ * plan.padded)),
+        out_(buffers_.take(capacity_ * plan.padded)),
+        sums_(buffers_.take(capacity_ * kLanes)),
+        top_(buffers_.take(capacity_)) {
     start(q);
   }
 
   /// Meets the keys [tile, tile + count), at most kKeys.
   void add_keys(const Element* k, const Element* v, int64_t tile, int64_t count) {
     const int64_t stride = plan_.kv_heads * plan_.width, at = tile * stride + block_.kv_head * plan_.width;
-    copy_rows<Words>(k + at, stride, count, plan_, keys_);
-    transpose(keys_, count, plan_.padded, words<Words>(plan_.width), keys_transposed_);
-    copy_rows<Words>(v + at, stride, count, plan_, values_);
-    const float* values = sum_over_rows<Words>(values_, count, plan_, woven_);
+    copy_rows<Words>(k + at, stride, count, plan_, tile_.keys);
+    transpose(tile_.keys, count, plan_.padded, words<Words>(plan_.width), tile_.keys_transposed);
+    copy_rows<Words>(v + at, stride, count, plan_, tile_.values);
+    const float* values = sum_over_rows<Words>(tile_.values, count, plan_, tile_.woven);
     for (int64_t row = 0; row < rows_; row += kRows) add_tile(row, tile, count, values);
   }
 
@@ -77,7 +103,9 @@ class Rows {
 
  private:
   static constexpr float kNothing = -1e30f;  // below every score, and finite: a row may see nothing in its first tile
-  static constexpr int64_t kTaken = 10, kAlign = 16;
+
+  /// Of the product of `real` rows with a tile: at least 4, and an even number.
+  static int64_t multiplied_rows(int64_t real) { return real == 0 ? 0 : std::max<int64_t>(4, (real + 1) / 2 * 2); }
 
   void start(const Element* q) {
     const int64_t stride = plan_.heads * plan_.width;
@@ -93,36 +121,37 @@ class Rows {
 
   /// Rows [row, row + kRows) meet the keys [tile, tile + count).
   void add_tile(int64_t row, int64_t tile, int64_t count, const float* values) {
-    const int64_t real = std::min(kRows, rows_ - row), padded_rows = std::max<int64_t>(4, (real + 1) / 2 * 2);
+    const int64_t real = std::min(kRows, rows_ - row), padded_rows = multiplied_rows(real);
     bool seen = false;
     for (int64_t r = row; r < row + real && !seen; ++r) {
       const VisibleColumns visible(plan_, block_.span, position(r), tile);
       seen = visible.low < std::min(visible.high, count);
     }
     if (!seen) return;
-    multiply<Words>({q_ + row * plan_.padded, plan_.padded, 1}, keys_transposed_, kKeys, padded_rows, kKeys,
-                    words<Words>(plan_.width), scores_, kKeys, Start::replace);
+    multiply<Words>({q_ + row * plan_.padded, plan_.padded, 1}, tile_.keys_transposed, kKeys, padded_rows, kKeys,
+                    words<Words>(plan_.width), tile_.scores, kKeys, Start::replace);
     soften(row, real, tile, count);
-    multiply<Words>({scores_, kKeys, 1}, values, plan_.padded, padded_rows, plan_.padded, words<Words>(count),
-                    out_ + row * plan_.padded, plan_.padded, Start::rescale_and_add, keep_);
+    multiply<Words>({tile_.scores, kKeys, 1}, values, plan_.padded, padded_rows, plan_.padded, words<Words>(count),
+                    out_ + row * plan_.padded, plan_.padded, Start::rescale_and_add, tile_.keep);
   }
 
   int64_t position(int64_t row) const { return key_position(block_.span, block_.query + row % block_.count); }
 
-  /// Products of rows [row, row + real) become e^(score - top), keep_ what sums so far are multiplied by.
+  /// Products of rows [row, row + real) become e^(score - top), tile_.keep what sums so far are multiplied by.
   void soften(int64_t row, int64_t real, int64_t tile, int64_t count) {
     float tops[kRows];
     for (int64_t r = 0; r < real; ++r) {
-      finish_scores(row + r, tile, count, scores_ + r * kKeys);
-      tops[r] = std::max(top_[row + r], highest(scores_ + r * kKeys));
-      keep_[r] = top_[row + r] - tops[r];
+      finish_scores(row + r, tile, count, tile_.scores + r * kKeys);
+      tops[r] = std::max(top_[row + r], highest(tile_.scores + r * kKeys));
+      tile_.keep[r] = top_[row + r] - tops[r];
       top_[row + r] = tops[r];
     }
-    std::fill(keep_ + real, keep_ + kRows, 0.0f);
-    for_lanes(kRows, [&](int64_t i, auto lanes) HWY_ATTR { store(exp(load(keep_ + i, lanes)), keep_ + i, lanes); });
+    std::fill(tile_.keep + real, tile_.keep + kRows, 0.0f);
+    for_lanes(kRows,
+              [&](int64_t i, auto lanes) HWY_ATTR { store(exp(load(tile_.keep + i, lanes)), tile_.keep + i, lanes); });
     for (int64_t r = 0; r < real; ++r) {
-      float *scores = scores_ + r * kKeys, *sums = sums_ + (row + r) * kLanes;
-      V sum = hn::Mul(splat(keep_[r]), load(sums));
+      float *scores = tile_.scores + r * kKeys, *sums = sums_ + (row + r) * kLanes;
+      V sum = hn::Mul(splat(tile_.keep[r]), load(sums));
       for (int64_t i = 0; i < kKeys; i += kLanes) {
         const V weight = exp(hn::Sub(load(scores + i), splat(tops[r])));
         sum = hn::Add(sum, weight);
@@ -157,9 +186,10 @@ class Rows {
 
   const AttentionPlan& plan_;
   const Block& block_;
+  Tile& tile_;
   int64_t rows_, capacity_;
-  hwy::AlignedFreeUniquePtr<float[]> buffer_;
-  float *q_, *out_, *sums_, *top_, *keys_, *keys_transposed_, *values_, *woven_, *scores_, *keep_;
+  Buffers buffers_;
+  float *q_, *out_, *sums_, *top_;
 };
 
 template <typename Element>
@@ -216,7 +246,8 @@ template <typename Words, typename Element>
 void forward_by_queries(const AttentionPlan& plan, const std::vector<Block>& blocks, const Operands<Element>& of) {
   parallel_for(static_cast<int64_t>(blocks.size()), 1, [&](int64_t piece, int64_t) {
     const Block& block = blocks[static_cast<size_t>(piece)];
-    Rows<Words, Element> rows(plan, block, of.q);
+    Tile scratch(plan);
+    Rows<Words, Element> rows(plan, block, of.q, scratch);
     for (int64_t tile = block.key_begin; tile < block.key_end; tile += kKeys) {
       rows.add_keys(of.k, of.v, tile, std::min(kKeys, block.key_end - tile));
     }
@@ -226,41 +257,52 @@ void forward_by_queries(const AttentionPlan& plan, const std::vector<Block>& blo
   });
 }
 
-/// Asks for keys [begin, end) of all key heads, in the order in which they lie in memory: the heads' own tiles are rows
-/// far apart, which no hardware fetches ahead.
+/// Asks for keys [begin, end) of key heads [head, head + heads), in the order in which they lie in memory: the heads'
+/// own tiles are rows far apart, which no hardware fetches ahead.
 template <typename Element>
-void fetch_ahead(const AttentionPlan& plan, const Element* rows, int64_t begin, int64_t end) {
-  const int64_t width = plan.kv_heads * plan.width, line = 64 / static_cast<int64_t>(sizeof(Element));
-  for (int64_t i = begin * width; i < end * width; i += line) hwy::Prefetch(rows + i);
+void fetch_ahead(const AttentionPlan& plan, const Element* rows, int64_t begin, int64_t end, int64_t head,
+                 int64_t heads) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(Element));
+  for (int64_t key = begin; key < end; ++key) {
+    const Element* row = rows + (key * plan.kv_heads + head) * plan.width;
+    for (int64_t i = 0; i < heads * plan.width; i += kLine) hwy::Prefetch(row + i);
+  }
 }
 
-/// Few queries (decoding) against many keys: pieces of kChunkKeys keys in all heads, joined in their order. `blocks`
-/// are those of one block of queries, one for each key head.
+/// Few queries (decoding) against many keys: pieces of kChunkKeys keys in kChunkHeads heads, joined in their order.
+/// `blocks` are those of one block of queries, one for each key head.
 template <typename Words, typename Element>
 void forward_by_keys(const AttentionPlan& plan, std::span<const Block> blocks, const Operands<Element>& of) {
   const Block& first = blocks.front();
   const int64_t chunks = (first.key_end - first.key_begin + kChunkKeys - 1) / kChunkKeys;
-  const int64_t tile_bytes = kKeys * plan.kv_heads * plan.width * static_cast<int64_t>(sizeof(Element));
+  const int64_t head_chunks = (plan.kv_heads + kChunkHeads - 1) / kChunkHeads;
+  const int64_t heads_each = std::min(kChunkHeads, plan.kv_heads);
+  const int64_t tile_bytes = kKeys * heads_each * plan.width * static_cast<int64_t>(sizeof(Element));
   const int64_t step = tile_bytes > (1 << 18) ? kKeys / 4 : kKeys;  // of K and V together at most half a megabyte
   const int64_t rows_each = plan.group * first.count, stride = plan.padded + 2;
   std::vector<float> parts(static_cast<size_t>(chunks * plan.kv_heads * rows_each * stride));
   const auto part = [&](int64_t chunk, int64_t kv_head, int64_t r) {
     return parts.data() + ((chunk * plan.kv_heads + kv_head) * rows_each + r) * stride;
   };
-  parallel_for(chunks, 1, [&](int64_t chunk, int64_t) {
+  parallel_for(chunks * head_chunks, 1, [&](int64_t piece, int64_t) {
+    const int64_t chunk = piece / head_chunks, head = piece % head_chunks * kChunkHeads;
+    const int64_t count_heads = std::min(kChunkHeads, plan.kv_heads - head);
     const int64_t begin = first.key_begin + chunk * kChunkKeys, end = std::min(first.key_end, begin + kChunkKeys);
+    Tile scratch(plan);
     std::vector<Rows<Words, Element>> heads;
-    for (const Block& block : blocks) heads.emplace_back(plan, block, of.q);
+    for (int64_t g = 0; g < count_heads; ++g) {
+      heads.emplace_back(plan, blocks[static_cast<size_t>(head + g)], of.q, scratch);
+    }
     for (int64_t tile = begin; tile < end; tile += step) {
       const int64_t count = std::min(step, end - tile);
-      fetch_ahead(plan, of.k, tile, tile + count);
-      fetch_ahead(plan, of.v, tile, tile + count);
+      fetch_ahead(plan, of.k, tile, tile + count, head, count_heads);
+      fetch_ahead(plan, of.v, tile, tile + count, head, count_heads);
       for (auto& rows : heads) rows.add_keys(of.k, of.v, tile, count);
     }
-    for (int64_t g = 0; g < plan.kv_heads; ++g) {
+    for (int64_t g = 0; g < count_heads; ++g) {
       const Rows<Words, Element>& rows = heads[static_cast<size_t>(g)];
       for (int64_t r = 0; r < rows_each; ++r) {
-        float* to = part(chunk, g, r);
+        float* to = part(chunk, head + g, r);
         std::copy(rows.out(r), rows.out(r) + plan.padded, to);
         to[plan.padded] = rows.top(r);
         to[plan.padded + 1] = rows.sum(r);

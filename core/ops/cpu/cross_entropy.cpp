@@ -76,20 +76,29 @@ void slopes(const float* row, int64_t count, float softcap, Exponentials total, 
   });
 }
 
+template <bool capped>
+float capped_logit(float raw, float softcap) {
+  return hn::GetLane(cap<capped>(splat(raw), splat(softcap), splat(1 / softcap)));
+}
+
+template <bool capped>
+float target_slope(float target, float softcap, Exponentials total, float scale) {
+  const float slope = (std::exp(target - total.top) / total.sum - 1) * scale;
+  return capped ? slope * (1 - target / softcap * (target / softcap)) : slope;
+}
+
 template <bool capped, typename Out>
 void rows(const float* logits, const int32_t* targets, int64_t count, int64_t vocabulary, float softcap, float scale,
           float* losses, Out* dlogits) {
   for (int64_t n = 0; n < count; ++n) {
     const float* row = logits + n * vocabulary;
     const Exponentials total = sum_exponentials<capped>(row, vocabulary, softcap);
-    const float raw = row[targets[n]];
-    const float target = hn::GetLane(cap<capped>(splat(raw), splat(softcap), splat(1 / softcap)));
+    const float target = capped_logit<capped>(row[targets[n]], softcap);
     losses[n] = std::log(total.sum) + (total.top - target);
     if (dlogits == nullptr) continue;
     Out* out = dlogits + n * vocabulary;
     slopes<capped>(row, vocabulary, softcap, total, scale, out);
-    const float slope = (std::exp(target - total.top) / total.sum - 1) * scale;
-    out[targets[n]] = Out(capped ? slope * (1 - target / softcap * (target / softcap)) : slope);
+    out[targets[n]] = Out(target_slope<capped>(target, softcap, total, scale));
   }
 }
 
@@ -117,6 +126,56 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, f
   all_rows(logits, targets, softcap, scale, losses, dlogits.data<float>());
 }
 
+template <bool capped>
+void part_sums(const Tensor& logits, const Tensor& targets, float softcap, Tensor& tops, Tensor& sums,
+               Tensor& target_logits) {
+  const int64_t vocabulary = logits.dim(1);
+  const float* from = logits.data<const float>();
+  const int32_t* target = targets.data<const int32_t>();
+  float *top = tops.data<float>(), *sum = sums.data<float>(), *picked = target_logits.data<float>();
+  parallel_for(logits.dim(0), 1, [=](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      const float* row = from + n * vocabulary;
+      const Exponentials total = sum_exponentials<capped>(row, vocabulary, softcap);
+      top[n] = total.top;
+      sum[n] = total.sum;
+      picked[n] = target[n] < 0 ? 0 : capped_logit<capped>(row[target[n]], softcap);
+    }
+  });
+}
+
+void cross_entropy_sums(const Tensor& logits, const Tensor& targets, float softcap, Tensor& tops, Tensor& sums,
+                        Tensor& target_logits) {
+  if (softcap > 0) return part_sums<true>(logits, targets, softcap, tops, sums, target_logits);
+  part_sums<false>(logits, targets, softcap, tops, sums, target_logits);
+}
+
+template <bool capped, typename Out>
+void part_slopes(const Tensor& logits, const Tensor& targets, const Tensor& tops, const Tensor& sums, float softcap,
+                 float scale, Out* dlogits) {
+  const int64_t vocabulary = logits.dim(1);
+  const float *from = logits.data<const float>(), *top = tops.data<const float>(), *sum = sums.data<const float>();
+  const int32_t* target = targets.data<const int32_t>();
+  parallel_for(logits.dim(0), 1, [=](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      const float* row = from + n * vocabulary;
+      Out* out = dlogits + n * vocabulary;
+      const float own = target[n] < 0 ? 0 : capped_logit<capped>(row[target[n]], softcap);
+      slopes<capped>(row, vocabulary, softcap, {top[n], sum[n]}, scale, out);
+      if (target[n] >= 0) out[target[n]] = Out(target_slope<capped>(own, softcap, {top[n], sum[n]}, scale));
+    }
+  });
+}
+
+void cross_entropy_slopes(const Tensor& logits, const Tensor& targets, const Tensor& tops, const Tensor& sums,
+                          float softcap, float scale, Tensor& dlogits) {
+  const auto run = [&](auto* out) {
+    if (softcap > 0) return part_slopes<true>(logits, targets, tops, sums, softcap, scale, out);
+    part_slopes<false>(logits, targets, tops, sums, softcap, scale, out);
+  };
+  dlogits.dtype() == DType::bf16 ? run(dlogits.data<bf16>()) : run(dlogits.data<float>());
+}
+
 }  // namespace nibble::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -134,6 +193,27 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, f
     NIBBLE_CHECK(target >= 0 && target < logits.dim(1), "cross_entropy: target " + std::to_string(target));
   }
   NIBBLE_SIMD(cross_entropy)(logits, targets, softcap, scale, losses, dlogits);
+}
+
+HWY_EXPORT(cross_entropy_sums);
+HWY_EXPORT(cross_entropy_slopes);
+
+void cross_entropy_sums(const Tensor& logits, const Tensor& targets, float softcap, Tensor& tops, Tensor& sums,
+                        Tensor& target_logits) {
+  const int64_t count = logits.dim(0);
+  NIBBLE_CHECK(targets.numel() == count && tops.numel() == count && sums.numel() == count &&
+                   target_logits.numel() == count && logits.dim(1) > 0,
+               "cross_entropy_sums: shapes");
+  NIBBLE_SIMD(cross_entropy_sums)(logits, targets, softcap, tops, sums, target_logits);
+}
+
+void cross_entropy_slopes(const Tensor& logits, const Tensor& targets, const Tensor& tops, const Tensor& sums,
+                          float softcap, float scale, Tensor& dlogits) {
+  const int64_t count = logits.dim(0);
+  NIBBLE_CHECK(
+      targets.numel() == count && tops.numel() == count && sums.numel() == count && dlogits.shape() == logits.shape(),
+      "cross_entropy_slopes: shapes");
+  NIBBLE_SIMD(cross_entropy_slopes)(logits, targets, tops, sums, softcap, scale, dlogits);
 }
 
 }  // namespace nibble::ops

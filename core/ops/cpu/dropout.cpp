@@ -59,7 +59,7 @@ void random_words(uint32_t quad, uint32_t site, uint64_t row_key, std::array<uin
 
 template <typename Element>
 void drop_rows(const Element* x, const int64_t* row_keys, int64_t rows, int64_t width, float p, uint32_t site,
-               std::array<uint32_t, 2> key, Element* y) {
+               int64_t first, std::array<uint32_t, 2> key, Element* y) {
   const uint32_t threshold = static_cast<uint32_t>(std::ceil(static_cast<double>(p) * 4294967296.0));
   const V rest = splat(1 - p);
   // Unsigned order through signed comparison: both sides with their top bit flipped.
@@ -69,10 +69,11 @@ void drop_rows(const Element* x, const int64_t* row_keys, int64_t rows, int64_t 
   for (int64_t t = 0; t < rows; ++t) {
     for (int64_t column = 0; column < width; column += kColumns) {
       const int64_t count = std::min(kColumns, width - column), at = t * width + column;
-      random_words(static_cast<uint32_t>(column / 4), site, static_cast<uint64_t>(row_keys[t]), key, (count + 3) / 4,
-                   words);
+      const int64_t skipped = (first + column) % 4;
+      random_words(static_cast<uint32_t>((first + column) / 4), site, static_cast<uint64_t>(row_keys[t]), key,
+                   (skipped + count + 3) / 4, words);
       for_lanes(count, [&](int64_t i, auto lanes) HWY_ATTR {
-        const auto word = hn::BitCast(kIntegers, hn::Xor(flip, hn::LoadU(kWords, words + i)));
+        const auto word = hn::BitCast(kIntegers, hn::Xor(flip, hn::LoadU(kWords, words + skipped + i)));
         const auto dropped = hn::RebindMask(kF, hn::Lt(word, limit));
         store(hn::IfThenZeroElse(dropped, hn::Div(load(x + at + i, lanes), rest)), y + at + i, lanes);
       });
@@ -80,15 +81,17 @@ void drop_rows(const Element* x, const int64_t* row_keys, int64_t rows, int64_t 
   }
 }
 
-void dropout(const Tensor& x, const Tensor& row_keys, float p, uint32_t site, std::array<uint32_t, 2> key, Tensor& y) {
+void dropout(const Tensor& x, const Tensor& row_keys, float p, uint32_t site, int64_t first,
+             std::array<uint32_t, 2> key, Tensor& y) {
   const int64_t width = x.dim(1);
   const int64_t* rows = row_keys.data<const int64_t>();
   parallel_for(x.dim(0), 16, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * width;
     if (x.dtype() == DType::bf16) {
-      drop_rows(x.data<const bf16>() + at, rows + begin, end - begin, width, p, site, key, y.data<bf16>() + at);
+      drop_rows(x.data<const bf16>() + at, rows + begin, end - begin, width, p, site, first, key, y.data<bf16>() + at);
     } else {
-      drop_rows(x.data<const float>() + at, rows + begin, end - begin, width, p, site, key, y.data<float>() + at);
+      drop_rows(x.data<const float>() + at, rows + begin, end - begin, width, p, site, first, key,
+                y.data<float>() + at);
     }
   });
 }
@@ -104,7 +107,7 @@ HWY_EXPORT(dropout);
 void dropout(const Tensor& x, const Tensor& row_keys, float p, const DropoutKey& key, Tensor& y) {
   NIBBLE_CHECK(p >= 0 && p < 1, "dropout: rate");
   NIBBLE_CHECK(x.rank() == 2 && y.shape() == x.shape() && row_keys.numel() == x.dim(0), "dropout: shapes");
-  NIBBLE_SIMD(dropout)(x, row_keys, p, key.site, ref::dropout_key(key), y);
+  NIBBLE_SIMD(dropout)(x, row_keys, p, key.site, key.first_column, ref::dropout_key(key), y);
 }
 
 }  // namespace nibble::ops

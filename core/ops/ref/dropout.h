@@ -33,7 +33,7 @@ void dropout(const Real* x, const int64_t* row_keys, int64_t tokens, int64_t wid
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t d = 0; d < width; ++d) {
       const int64_t i = t * width + d;
-      y[i] = dropout_keeps(key, row_keys[t], d, p) ? x[i] / (1 - static_cast<Real>(p)) : 0;
+      y[i] = dropout_keeps(key, row_keys[t], key.first_column + d, p) ? x[i] / (1 - static_cast<Real>(p)) : 0;
     }
   }
 }

@@ -82,6 +82,36 @@ TEST_F(Load, KnownBuffersAreIgnored) {
   EXPECT_NO_THROW(load());
 }
 
+TEST(LoadBesideAVisionTower, TheLanguageModelIsFoundUnderTheNamesOfPublishedFiles) {
+  const std::string text = R"({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+      "eos_token_id": [1, 6], "text_config": {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 11, "sliding_window": 3,
+      "model_type": "gemma3_text"}, "vision_config": {"hidden_size": 4}})";
+  const DecoderConfig config = parse_decoder_config(text, "test");
+  EXPECT_EQ(config.layers, 2);
+  EXPECT_EQ(config.eos_ids, (std::vector<int32_t>{1, 6}));
+  EXPECT_EQ(parse_decoder_config(R"({"model_type": "gemma3", "text_config": {}})", "test").vocab_size, 262208);
+
+  Rank rank;
+  Decoder decoder = random_decoder(config, 5, rank.context());
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  const std::string inner = "model.language_model.";
+  for (const NamedTensor& tensor : state_dict(decoder)) {
+    ASSERT_TRUE(tensor.name.starts_with(inner)) << tensor.name;
+    tensors.emplace_back("language_model.model." + tensor.name.substr(inner.size()), tensor.value);
+  }
+  tensors.emplace_back("vision_tower.head.probe", Tensor::zeros(rank.context().pool, {1, 4}, DType::f32));
+  const TemporaryDirectory directory;
+  write_bytes(directory / "config.json", text);
+  write_safetensors(directory / "model.safetensors", tensors);
+  Decoder loaded = load_decoder(directory.path(), rank.context());
+  const Sample sample{.ids = {3, 1, 4, 1, 5}, .labels = {}};
+  const Batch batch = make_batch({&sample, 1}, rank.context().pool);
+  EXPECT_EQ(all_logits(loaded, batch, rank.step()), all_logits(decoder, batch, rank.step()));
+  EXPECT_THAT(error_of<InputError>([] { parse_decoder_config(R"({"model_type": "gemma3"})", "test"); }),
+              HasSubstr("text_config"));
+}
+
 TEST_F(Load, AMissingTensorIsNamed) {
   erase("model.layers.1.mlp.up_proj.weight");
   EXPECT_THAT(error(), HasSubstr("model.layers.1.mlp.up_proj.weight"));

@@ -18,6 +18,11 @@ class PlainWeight final : public LinearWeight {
   bool trainable() const override { return weight_.trainable; }
   Parameter* parameter() override { return &weight_; }
   std::vector<Tensor*> storage() override { return {}; }
+  std::unique_ptr<LinearWeight> part(const Cut& cut, MemoryPool& pool) const override {
+    Parameter own = weight_;
+    own.value = cut_out(weight_.value, cut, pool);
+    return std::make_unique<PlainWeight>(std::move(own));
+  }
   std::vector<NamedTensor> parts() const override { return {{weight_.name, weight_.value}}; }
   Tensor dequantize(int64_t begin, int64_t end, MemoryPool& pool) const override {
     return weight_.value.rows(begin, end).clone(pool);

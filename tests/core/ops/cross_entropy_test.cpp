@@ -1,5 +1,9 @@
 #include "nibble/core/ops/cross_entropy.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/ref/cross_entropy.h"
 #include "nibble/tests/core/ops/op_test.h"
 
@@ -56,6 +60,46 @@ TEST_P(CrossEntropyTest, LossAndGradientMatchReference) {
         expect_close(slopes, expected_slopes, rounding(dtype, 2e-5), 1e-7, "dlogits");
       }
     }
+  }
+}
+
+TEST_P(CrossEntropyTest, ColumnsInPartsGiveTheLossAndGradientOfAll) {
+  const int64_t rows = 4, vocabulary = 1001;
+  for (float softcap : {0.0f, 30.0f}) {
+    const Tensor logits = random_tensor({rows, vocabulary}, DType::f32, 2, 8);
+    const std::vector<int32_t> ids = some_targets(rows, vocabulary);
+    Values expected(rows), expected_slopes(static_cast<size_t>(logits.numel()));
+    ops::ref::cross_entropy(values_of(logits).data(), ids.data(), rows, vocabulary, static_cast<double>(softcap), 0.25,
+                            expected.data(), expected_slopes.data());
+    const std::vector<int64_t> cuts = {0, 300, 1001};
+    std::vector<Tensor> parts, targets, tops, sums, picked;
+    for (size_t p = 0; p < 2; ++p) {
+      parts.push_back(Tensor::empty(pool(), {rows, cuts[p + 1] - cuts[p]}, DType::f32));
+      ops::copy_columns_out(logits, cuts[p], parts[p]);
+      std::vector<int32_t> own;
+      for (int32_t id : ids) own.push_back(id < cuts[p] || id >= cuts[p + 1] ? -1 : static_cast<int32_t>(id - cuts[p]));
+      targets.push_back(Tensor::from<int32_t>(pool(), {rows}, own));
+      for (auto* made : {&tops, &sums, &picked}) made->push_back(Tensor::empty(pool(), {rows}, DType::f32));
+      ops::cross_entropy_sums(parts[p], targets[p], softcap, tops[p], sums[p], picked[p]);
+    }
+    Tensor top = Tensor::empty(pool(), {rows}, DType::f32), sum = Tensor::empty(pool(), {rows}, DType::f32);
+    Tensor losses = Tensor::empty(pool(), {rows}, DType::f32);
+    for (int64_t n = 0; n < rows; ++n) {
+      const auto at = [&](const std::vector<Tensor>& of, size_t p) { return of[p].data<const float>()[n]; };
+      const float highest = std::max(at(tops, 0), at(tops, 1));
+      top.data<float>()[n] = highest;
+      sum.data<float>()[n] =
+          at(sums, 0) * std::exp(at(tops, 0) - highest) + at(sums, 1) * std::exp(at(tops, 1) - highest);
+      losses.data<float>()[n] = std::log(sum.data<float>()[n]) + highest - at(picked, 0) - at(picked, 1);
+    }
+    Tensor slopes = Tensor::empty(pool(), logits.shape(), DType::f32);
+    for (size_t p = 0; p < 2; ++p) {
+      Tensor own = Tensor::empty(pool(), parts[p].shape(), DType::f32);
+      ops::cross_entropy_slopes(parts[p], targets[p], top, sum, softcap, 0.25f, own);
+      ops::copy_columns_in(own, cuts[p], slopes);
+    }
+    expect_close(losses, expected, 1e-6, 4e-6, "loss");
+    expect_close(slopes, expected_slopes, 2e-5, 1e-7, "dlogits");
   }
 }
 

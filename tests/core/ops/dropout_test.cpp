@@ -43,6 +43,19 @@ TEST_P(DropoutTest, MaskBelongsToTheRowKeyNotToItsPlace) {
   EXPECT_NE(std::memcmp(abc.rows(0, 1).raw(), abc.rows(1, 2).raw(), 400), 0);
 }
 
+TEST_P(DropoutTest, PartOfARowHasTheMaskOfThatPart) {
+  const Tensor ones = tensor_of(Values(2200, 1.0), {1, 2200}, DType::f32);
+  Tensor whole = Tensor::empty(pool(), {1, 2200}, DType::f32);
+  ops::dropout(ones, keys({10}), 0.5f, kKey, whole);
+  for (const int64_t first : {0, 1, 64, 1027}) {
+    ops::DropoutKey key = kKey;
+    key.first_column = first;
+    Tensor part = Tensor::empty(pool(), {1, 1100}, DType::f32);
+    ops::dropout(ones.reshape({2, 1100}).rows(0, 1), keys({10}), 0.5f, key, part);
+    EXPECT_EQ(std::memcmp(part.raw(), whole.raw() + first * 4, 4400), 0) << first;
+  }
+}
+
 TEST_P(DropoutTest, SeedStepAndSiteEachChangeTheMask) {
   const Tensor ones = tensor_of(Values(256, 1.0), {1, 256}, DType::f32);
   std::vector<Values> masks;

@@ -48,6 +48,13 @@ TEST(TokenizerVectors, Gpt2FromTokenizerJson) {
   expect_vectors(vectors / "ggml-vocab-gpt-2.gguf", *load_tokenizer(model));
 }
 
+TEST(TokenizerVectors, Gpt2AndLlama2FromTheGgufFilesThemselves) {
+  NIBBLE_ASSET_OR_SKIP(vectors, "ggml-vocab");
+  for (const char* file : {"ggml-vocab-gpt-2.gguf", "ggml-vocab-llama-spm.gguf"}) {
+    expect_vectors(vectors / file, *load_tokenizer(vectors / file));
+  }
+}
+
 TEST(TokenizerVectors, Qwen2FromVocabAndMerges) {
   NIBBLE_ASSET_OR_SKIP(vectors, "ggml-vocab");
   NIBBLE_ASSET_OR_SKIP(model, "tok-qwen2");

@@ -1,0 +1,53 @@
+// nibble import: models of other programs as directories that nibble works with.
+
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "nibble/cli/commands.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/recipes/import_gguf.h"
+
+namespace nibble::cli {
+
+namespace {
+
+void run(const ImportRequest& request, bool json) {
+  LocalRank rank;
+  const ImportReport report = import_gguf(request, rank.context());
+  if (json) {
+    const nlohmann::ordered_json said = {{"model_type", report.model_type},
+                                         {"tensors", report.tensors},
+                                         {"bytes", report.bytes},
+                                         {"tokenizer", report.tokenizer}};
+    std::printf("%s\n", said.dump().c_str());
+    return;
+  }
+  if (report.model_type.empty()) {
+    std::printf("wrote %s: a tokenizer\n", request.out.c_str());
+    return;
+  }
+  std::printf("wrote %s: %s, %lld tensors, %.1f MB%s\n", request.out.c_str(), report.model_type.c_str(),
+              static_cast<long long>(report.tensors), static_cast<double>(report.bytes) / 1e6,
+              report.tokenizer ? ", with its tokenizer" : "");
+}
+
+}  // namespace
+
+void add_import_command(Command& nibble) {
+  auto request = std::make_shared<ImportRequest>();
+  auto json = std::make_shared<bool>(false);
+  Command command = nibble.subcommand("import", "Make a model directory from a GGUF file of llama.cpp");
+  command.option("--model", request->file, "GGUF file: llama, qwen2 or qwen3 in F32, F16, BF16, Q8_0 or Q4_0")
+      .required();
+  command.option("--out", request->out, "Directory to write").required();
+  command.option("--dtype", request->dtype, "Dtype of the weights: auto (as in the file), f32, f16 or bf16")
+      .one_of({"auto", "f32", "f16", "bf16"})
+      .shows_default();
+  command.flag("--force", request->force, "Replace an existing directory");
+  command.flag("--json", *json, "One JSON object on stdout");
+  command.footer("Example: nibble import --model llama.gguf --out llama");
+  command.run([request, json] { run(*request, *json); });
+}
+
+}  // namespace nibble::cli

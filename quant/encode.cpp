@@ -1,0 +1,26 @@
+#include "nibble/quant/encode.h"
+
+#include "nibble/quant/encode_loops.h"
+
+namespace nibble {
+
+namespace {
+
+float load(const std::byte* source, DType dtype, int64_t begin, int64_t count, float* values) {
+  return encode_loops::load(source, dtype, begin, count, values);
+}
+
+void encode(const float* values, int64_t count, float inverse, const CodeRule& rule, uint8_t* packed) {
+  encode_loops::encode(values, count, inverse, rule, packed);
+}
+
+}  // namespace
+
+const BlockEncoder kEncodeBaseline = {load, encode};
+
+const BlockEncoder& block_encoder(Isa level) {
+  if (level >= Isa::avx512) return kEncodeAvx512;
+  return level == Isa::avx2 ? kEncodeAvx2 : kEncodeBaseline;
+}
+
+}  // namespace nibble

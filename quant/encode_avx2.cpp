@@ -1,0 +1,21 @@
+#include "nibble/quant/encode_loops.h"
+
+namespace nibble {
+
+namespace {
+
+__attribute__((target("avx2"))) float load(const std::byte* source, DType dtype, int64_t begin, int64_t count,
+                                           float* values) {
+  return encode_loops::load(source, dtype, begin, count, values);
+}
+
+__attribute__((target("avx2"))) void encode(const float* values, int64_t count, float inverse, const CodeRule& rule,
+                                            uint8_t* packed) {
+  encode_loops::encode(values, count, inverse, rule, packed);
+}
+
+}  // namespace
+
+const BlockEncoder kEncodeAvx2 = {load, encode};
+
+}  // namespace nibble

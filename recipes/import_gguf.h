@@ -1,0 +1,30 @@
+#pragma once
+// GGUF files as model directories: what nibble trains from.
+
+#include <string>
+
+#include "nibble/core/base/rank_context.h"
+
+namespace nibble {
+
+struct ImportRequest {
+  std::string file;            ///< .gguf
+  std::string out;             ///< Hugging Face directory to write
+  std::string dtype = "auto";  ///< f32, f16, bf16; auto: as the embedding in the file, f16 where it is in small blocks
+  bool force = false;          ///< replace a directory that exists
+};
+
+struct ImportReport {
+  std::string model_type;  ///< "llama"; empty for a file with a tokenizer only
+  int64_t tensors = 0;
+  uint64_t bytes = 0;
+  bool tokenizer = false;
+};
+
+/// Writes config.json, the weights and the tokenizer, tensor by tensor. Architectures: llama (Mistral too), qwen2,
+/// qwen3. A file without weights gives a directory with a tokenizer only. Throws InputError for another architecture,
+/// naming it with the known ones, for tensors in types that are not read (K-quants), missing or left over, and for what
+/// cannot be said in config.json; UsageError when `out` exists.
+ImportReport import_gguf(const ImportRequest& request, RankContext& rank);
+
+}  // namespace nibble

@@ -1,0 +1,222 @@
+// Every family on two and three tensor-parallel ranks (threads) against Transformers: the losses and gradients of the
+// parts, put together, are those of the whole model. The cases have odd widths, so parts are uneven.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "nibble/adapters/attach.h"
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/train/train_step.h"
+#include "nibble/parallel/comm/thread_comm.h"
+#include "nibble/parallel/parallel_model.h"
+#include "nibble/parallel/tensor/whole.h"
+#include "nibble/recipes/init_model.h"
+#include "nibble/tests/core/models/golden.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+using namespace nibble::test;
+namespace fs = std::filesystem;
+
+const fs::path kCases = std::string(NIBBLE_SOURCE_DIR) + "/tests/oracles/results/families";
+
+struct Computed {
+  double loss = 0, norm = 0;
+  std::map<std::string, std::vector<float>> gradients;
+};
+
+using Adapt = std::function<void(Decoder&, RankContext&)>;
+
+/// What `ranks` ranks make of the samples together. adapt: attaches an adapter; without it everything is trained.
+Computed compute(const fs::path& model, std::span<const Sample> samples, int ranks, const Adapt& adapt = {}) {
+  Computed computed;
+  run_on_threads(ranks, [&](Communicator& comm) {
+    comm.settings().timeout_seconds = 60;
+    MemoryPool pool;
+    RankContext rank{comm, pool, 1, 5};
+    set_threads(1);
+    const Mesh mesh({.tensor = ranks}, comm);
+    LoadOptions options;
+    options.part = decoder_part(read_decoder_config(model), comm.rank(), ranks);
+    Decoder decoder = load_decoder(model, rank, options);
+    if (adapt) adapt(decoder, rank);
+    ParallelModel parallel(decoder, !adapt, {}, mesh, rank);
+    const StepLayout layout = parallel.layout();
+    const Batch batch = make_batch(samples, pool);
+    const StepContext step{.rank = rank, .training = static_cast<bool>(adapt), .step = 3, .row_keys = batch.row_keys};
+    const double tokens = static_cast<double>(batch.label_tokens);
+    parallel.begin_step(1);
+    const auto run = [&](int64_t) {
+      return decoder.loss_sum_and_gradients(batch, step, static_cast<float>(1 / tokens));
+    };
+    const std::vector<Parameter*> parameters = parallel.parameters();
+    const double loss = layout.sum_gradients ? layout.sum_gradients(GradientSum::running, parameters, 1, run) : run(0);
+    const double squares = layout.squares ? layout.squares(parameters) : gradient_squares(parameters);
+    EXPECT_NEAR(decoder.loss_sum(batch, {.rank = rank, .row_keys = {}}), adapt ? 0.0 : loss, adapt ? 1e9 : 1e-9);
+    for (const Parameter* parameter : parameters) {
+      const Tensor whole = whole_on_first(mesh.tensor(), parameter->name, parameter->gradient, parameter->cut, pool);
+      if (!whole || comm.rank() > 0) continue;
+      const std::span<const float> values = whole.span<const float>();
+      computed.gradients[parameter->name] = {values.begin(), values.end()};
+    }
+    if (comm.rank() == 0) {
+      computed.loss = loss / tokens;
+      computed.norm = std::sqrt(squares);
+    }
+  });
+  return computed;
+}
+
+bool has_heads_for(const fs::path& folder, int ranks) {
+  try {
+    decoder_part(read_decoder_config(folder / "model"), 0, ranks);
+    return true;
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
+std::vector<std::string> cases() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(kCases)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void attach(Decoder& decoder, RankContext& rank) {
+  AdapterOptions options;
+  options.r = 3;
+  options.lora_alpha = 5;
+  options.lora_dropout = 0.25;
+  options.init_lora_weights = LoraInit::random;
+  options.target_modules.pattern = "all-linear";
+  attach_adapter(decoder, options, rank);
+}
+
+void expect_same(const Computed& made, const Computed& one) {
+  EXPECT_NEAR(made.loss, one.loss, 1e-5);
+  EXPECT_NEAR(made.norm, one.norm, 1e-4 * one.norm);
+  ASSERT_EQ(made.gradients.size(), one.gradients.size());
+  for (const auto& [name, wanted] : one.gradients) {
+    EXPECT_LE(distance(made.gradients.at(name), wanted), 1e-4 * norm(wanted) + 1e-6 * one.norm) << name;
+  }
+}
+
+/// Those that two ranks can share.
+std::vector<std::string> shared_cases() {
+  std::vector<std::string> names = cases();
+  std::erase_if(names, [](const std::string& name) { return !has_heads_for(kCases / name, 2); });
+  return names;
+}
+
+class Parts : public testing::TestWithParam<std::string> {};
+
+TEST_P(Parts, HaveTheGradientsOfTransformers) {
+  const FamilyCase golden(kCases / GetParam());
+  const SafetensorsFile file((golden.folder / "grads.safetensors").string());
+  double squares = 0;
+  for (const std::string& name : file.names()) squares += std::pow(norm(file.at(name).span<const float>()), 2);
+  for (const int ranks : {2, 3}) {
+    if (!has_heads_for(golden.folder, ranks)) continue;
+    const Computed made = compute(golden.model, golden.samples, ranks);
+    EXPECT_NEAR(made.loss, golden.record["loss"].get<double>(), 1e-4);
+    EXPECT_NEAR(made.norm, std::sqrt(squares), 1e-3 * std::sqrt(squares));
+    EXPECT_EQ(made.gradients.size(), file.names().size());
+    for (const std::string& name : file.names()) {
+      ASSERT_TRUE(made.gradients.contains(name)) << name;
+      const std::span<const float> wanted = file.at(name).span<const float>();
+      EXPECT_LE(distance(made.gradients.at(name), wanted), 1e-3 * norm(wanted) + 1e-6 * std::sqrt(squares)) << name;
+    }
+  }
+}
+
+TEST_P(Parts, HaveTheAdapterGradientsOfOneRank) {
+  const FamilyCase golden(kCases / GetParam());
+  const Computed one = compute(golden.model, golden.samples, 1, attach);
+  for (const int ranks : {2, 3}) {
+    if (has_heads_for(golden.folder, ranks)) expect_same(compute(golden.model, golden.samples, ranks, attach), one);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Committed, Parts, testing::ValuesIn(shared_cases()), [](const auto& which) {
+  std::string name = which.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST(Parts, MostFamiliesAreCut) {
+  std::set<std::string> types;
+  for (const std::string& name : cases()) {
+    if (has_heads_for(kCases / name, 2)) types.insert(read_decoder_config(kCases / name / "model").model_type);
+  }
+  for (const char* type : {"llama", "mistral", "qwen2", "phi3", "gpt_neox", "gpt2", "opt", "bloom", "gptj", "cohere",
+                           "cohere2", "gemma3_text", "codegen", "smollm3", "olmo"}) {
+    EXPECT_TRUE(types.contains(type)) << type;
+  }
+}
+
+// Groups of queries with their key and value, the form of Falcon 40B, of which no case is there.
+TEST(Parts, AFalconWithGroupsIsThatOfOneRank) {
+  TemporaryDirectory directory;
+  const nlohmann::json config = {{"architectures", {"FalconForCausalLM"}},
+                                 {"model_type", "falcon"},
+                                 {"hidden_size", 24},
+                                 {"num_hidden_layers", 2},
+                                 {"num_attention_heads", 6},
+                                 {"num_kv_heads", 3},
+                                 {"new_decoder_architecture", true},
+                                 {"bias", true},
+                                 {"vocab_size", 37},
+                                 {"alibi", false},
+                                 {"initializer_range", 0.2}};
+  write_bytes(directory / "config.json", config.dump());
+  init_model({.config = (directory / "config.json").string(), .out = (directory / "m").string(), .dtype = "f32"});
+  Sample sample;
+  for (int t = 0; t < 20; ++t) sample.ids.push_back((t * t + 3) % 37);
+  sample.labels = sample.ids;
+  for (const Adapt& adapt : {Adapt(), Adapt(attach)}) {
+    const Computed one = compute(directory / "m", {&sample, 1}, 1, adapt);
+    expect_same(compute(directory / "m", {&sample, 1}, 2, adapt), one);
+    expect_same(compute(directory / "m", {&sample, 1}, 3, adapt), one);
+  }
+}
+
+TEST(Parts, WhatCannotBeCutIsRefusedByName) {
+  const auto refusal = [](const std::string& name, int ranks) {
+    const DecoderConfig config = read_decoder_config(kCases / name / "model");
+    return error_of<UsageError>([&] { decoder_part(config, 0, ranks); });
+  };
+  EXPECT_NE(refusal("falcon-2", 2).find("has 1 key/value heads"), std::string::npos) << refusal("falcon-2", 2);
+  EXPECT_NE(refusal("llama-0", 4).find("has 3 key/value heads"), std::string::npos) << refusal("llama-0", 4);
+}
+
+TEST(Parts, HeadsAndColumnsOfAllRanksAreTheWhole) {
+  for (const std::string& name : cases()) {
+    const DecoderConfig config = read_decoder_config(kCases / name / "model");
+    for (const int ranks : {2, 3}) {
+      if (!has_heads_for(kCases / name, ranks)) continue;
+      DecoderPart before{};
+      for (int r = 0; r < ranks; ++r) {
+        const DecoderPart part = decoder_part(config, r, ranks);
+        EXPECT_EQ(part.heads.begin, before.heads.end);
+        EXPECT_EQ(part.kv_heads.begin, before.kv_heads.end);
+        EXPECT_EQ(part.mlp.begin, before.mlp.end);
+        EXPECT_EQ(part.vocabulary.begin, before.vocabulary.end);
+        EXPECT_EQ(part.heads.size() * config.kv_heads, part.kv_heads.size() * config.heads);
+        EXPECT_TRUE(part.heads.size() > 0 && part.mlp.size() > 0 && part.vocabulary.size() > 0);
+        before = part;
+      }
+      EXPECT_EQ(before.heads.end, config.heads);
+      EXPECT_EQ(before.kv_heads.end, config.kv_heads);
+      EXPECT_EQ(before.mlp.end, config.mlp_width);
+      EXPECT_EQ(before.vocabulary.end, config.vocab_size);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble
