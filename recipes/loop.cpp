@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/peak_flops.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/train/trace_hooks.h"
 #include "nibble/parallel/pipeline/pipeline.h"
+#include "nibble/parallel/plan/memory.h"
+#include "nibble/recipes/plan_job.h"
 #include "nibble/recipes/run_facts.h"
 #include "nibble/recipes/samples.h"
 
@@ -29,34 +32,24 @@ ParallelOptions parallel_options(const Recipe& recipe) {
   return options;
 }
 
-LayerRange stage_layers(const ParallelRecipe& recipe, const DecoderConfig& config, const Mesh& mesh) {
-  const int64_t stages = mesh.shape().pipeline, stage = mesh.stage();
+LayerRange stage_layers(const Recipe& recipe, const DecoderConfig& config, const Mesh& mesh, const RankContext& rank) {
+  const int64_t stages = mesh.shape().pipeline;
+  if (stages == 1) return {0, config.layers};
   if (stages > config.layers) {
     throw UsageError("has more stages than the model has layers (" + std::to_string(config.layers) + ")", "use fewer",
                      "parallel.pipeline");
   }
-  if (recipe.stages.empty()) {
-    // Products of a layer and of the head, as far as their sizes tell; embeddings cost next to nothing.
-    const double layer =
-        static_cast<double>(config.width) *
-        static_cast<double>(2 * config.heads * config.head_size + 2 * config.kv_heads * config.head_size +
-                            (config.gated_mlp ? 3 : 2) * config.mlp_width);
-    const double head = static_cast<double>(config.width) * static_cast<double>(config.vocab_size);
-    const std::vector<int64_t> begins = place_layers(config.layers, static_cast<int>(stages), head / layer);
-    return {begins[static_cast<size_t>(stage)], begins[static_cast<size_t>(stage) + 1]};
-  }
-  int64_t total = 0;
-  LayerRange mine;
-  for (size_t s = 0; s < recipe.stages.size(); ++s) {
-    if (static_cast<int64_t>(s) == stage) mine = {total, total + recipe.stages[s]};
-    total += recipe.stages[s];
-  }
-  if (static_cast<int64_t>(recipe.stages.size()) != stages || total != config.layers) {
+  const std::vector<int64_t>& given = recipe.parallel.stages;
+  if (!given.empty() && (static_cast<int64_t>(given.size()) != stages ||
+                         std::accumulate(given.begin(), given.end(), int64_t{0}) != config.layers)) {
     throw UsageError("must have one number for each of the " + std::to_string(stages) + " stages, " +
                          std::to_string(config.layers) + " in all",
                      "leave it out", "parallel.stages");
   }
-  return mine;
+  const std::vector<int64_t> begins =
+      place_stages(plan_job(recipe), plan_layout(recipe), rank.threads, static_cast<int64_t>(rank.pool.budget()));
+  const auto stage = static_cast<size_t>(mesh.stage());
+  return {begins[stage], begins[stage + 1]};
 }
 
 namespace {

@@ -49,9 +49,9 @@ std::vector<CheckpointSlice> CheckpointWriter::copy(const std::vector<Checkpoint
 
 void CheckpointWriter::start(const TrainingState& state, const std::vector<CheckpointSlice>& trainable,
                              const std::vector<CheckpointSlice>& optimizer, std::function<void()> first,
-                             std::function<void()> last) {
+                             std::function<void()> last, bool behind) {
   NIBBLE_CHECK(!outcome_.valid(), "a checkpoint is under way");
-  const bool copied = bytes_of(trainable) + bytes_of(optimizer) <= kLargestCopy;
+  const bool copied = behind && bytes_of(trainable) + bytes_of(optimizer) <= kLargestCopy;
   std::vector<CheckpointSlice> values = copied ? copy(trainable, trainable_) : trainable;
   std::vector<CheckpointSlice> moments = copied ? copy(optimizer, optimizer_) : optimizer;
   outcome_ = std::async(copied ? std::launch::async : std::launch::deferred,

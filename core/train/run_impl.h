@@ -68,7 +68,8 @@ struct Run::Impl {
   void load(const std::filesystem::path& checkpoint, Optimizer& optimizer) const;
   void save_together(Optimizer& optimizer);
   void write_line(const std::string& line);
-  void begin_save(Optimizer& optimizer);
+  /// behind: training goes on meanwhile, see CheckpointWriter::start.
+  void begin_save(Optimizer& optimizer, bool behind = true);
   bool take_outcome(bool is_last);
   void save_last(Optimizer& optimizer);
 };

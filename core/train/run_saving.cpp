@@ -60,7 +60,7 @@ bool Run::Impl::save_due() const {
          (options.keep_best && new_best);
 }
 
-void Run::Impl::begin_save(Optimizer& optimizer) {
+void Run::Impl::begin_save(Optimizer& optimizer, bool behind) {
   const TraceSpan span(observer.trace, Phase::io, "checkpoint");  // the snapshot: the writing goes on behind
   if (writer.under_way() || together) take_outcome(false);
   state.step = step;
@@ -71,7 +71,7 @@ void Run::Impl::begin_save(Optimizer& optimizer) {
   watchdog.begin("saving", checkpoint_name(step));
   writer.start(
       state, writes(values_of(optimizer)), writes(optimizer.state()), [this] { metrics->sync(); },
-      [this] { watchdog.end("saving"); });
+      [this] { watchdog.end("saving"); }, behind);
 }
 
 // Several ranks wait for one another while they write, so they do it here and not behind the training.
@@ -115,7 +115,7 @@ bool Run::Impl::take_outcome(bool is_last) {
 }
 
 void Run::Impl::save_last(Optimizer& optimizer) {
-  begin_save(optimizer);
+  begin_save(optimizer, false);
   take_outcome(true);
 }
 
