@@ -142,7 +142,7 @@ RecipePlan plan_recipe(const Recipe& recipe, const PlanJob& job, const PlanReque
   } else if (matches || layout.ranks() == 0) {
     plan.asked = choose_layout(plan.job, layout, plan.ranks, given, costs);
   } else {  // another number of ranks than the recipe's
-    plan.asked = choose_layout(plan.job, layout, plan.ranks, {.recompute_is_free = free_recompute}, costs);
+    plan.asked = choose_layout(plan.job, layout, plan.ranks, {.tensor = 1, .recompute_is_free = free_recompute}, costs);
   }
   plan.ladder = walk_ladder(plan.job, layout, plan.ranks, costs);
   plan.why = explain(plan);

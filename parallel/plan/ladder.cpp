@@ -20,6 +20,7 @@ PlanLayout with_degrees(PlanLayout layout, int64_t pipeline, int64_t replicate, 
   layout.mesh.replicate = replicate;
   layout.mesh.shard = shard;
   if (pipeline != static_cast<int64_t>(layout.stages.size())) layout.stages.clear();
+  layout.tensor = 1;
   layout.recompute = recompute;
   return layout;
 }
@@ -95,18 +96,22 @@ PlannedLayout choose_layout(const PlanJob& job, const PlanLayout& base, int64_t 
   };
   std::vector<Recompute> policies = {base.recompute};
   if (given.recompute_is_free) policies = {Recompute::none, Recompute::block};
-  const int64_t data_ranks = ranks / std::max<int64_t>(given.tensor, 1);
-  for (const int64_t pipeline : choices(given.pipeline, data_ranks)) {
-    for (const int64_t shard : choices(given.shard, data_ranks / pipeline)) {
-      const int64_t replicate = data_ranks / pipeline / shard;
-      if (given.replicate != 0 && given.replicate != replicate) continue;
-      for (const Recompute recompute : policies) {
-        const PlanLayout layout = with_degrees(base, pipeline, replicate, shard, recompute);
-        if (possible(job, layout)) tried.push_back(plan_layout_costs(job, layout, costs));
+  const DecoderConfig& config = job.model.config;
+  for (const int64_t tensor : choices(given.tensor, ranks)) {
+    if (config.heads % tensor != 0 || config.kv_heads % tensor != 0 || config.mlp_width % tensor != 0) continue;
+    for (const int64_t pipeline : choices(given.pipeline, ranks / tensor)) {
+      for (const int64_t shard : choices(given.shard, ranks / tensor / pipeline)) {
+        const int64_t replicate = ranks / tensor / pipeline / shard;
+        if (given.replicate != 0 && given.replicate != replicate) continue;
+        for (const Recompute recompute : policies) {
+          PlanLayout layout = with_degrees(base, pipeline, replicate, shard, recompute);
+          layout.tensor = tensor;
+          if (possible(job, layout)) tried.push_back(plan_layout_costs(job, layout, costs));
+        }
       }
     }
   }
-  if (tried.empty() || data_ranks * std::max<int64_t>(given.tensor, 1) != ranks) {
+  if (tried.empty()) {
     throw UsageError("no layout of " + std::to_string(ranks) + " ranks has the degrees given",
                      "start another number of ranks, or set more of them to \"auto\"", "parallel");
   }

@@ -40,7 +40,7 @@ std::vector<PlannedLayout> walk_ladder(const PlanJob& job, const PlanLayout& bas
 
 /// Degrees that are given; 0 = free.
 struct GivenDegrees {
-  int64_t pipeline = 0, replicate = 0, shard = 0, tensor = 1;
+  int64_t pipeline = 0, replicate = 0, shard = 0, tensor = 0;
   bool recompute_is_free = false;  ///< train.gradient_checkpointing=auto
 };
 

@@ -7,6 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/rank_context.h"
+#include "nibble/parallel/comm/thread_comm.h"
+#include "nibble/recipes/auto_layout.h"
 #include "nibble/recipes/plan.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
@@ -103,7 +106,7 @@ TEST_F(PlannedRun, TheFastestThatFitsIsChosen) {
   costs.passes = [&](const PlanLayout& of) { return pass_seconds(plan.job, of, costs.cluster); };
   PlanLayout base;
   base.recompute = Recompute::block;
-  const PlannedLayout chosen = choose_layout(plan.job, base, 64, {}, costs);
+  const PlannedLayout chosen = choose_layout(plan.job, base, 64, {.tensor = 1}, costs);
   EXPECT_TRUE(chosen.fits);
   for (const auto& [pipeline, shard] :
        std::vector<std::pair<int64_t, int64_t>>{{1, 64}, {2, 32}, {4, 16}, {8, 8}, {64, 1}}) {
@@ -112,7 +115,7 @@ TEST_F(PlannedRun, TheFastestThatFitsIsChosen) {
     const PlannedLayout planned = plan_layout_costs(plan.job, other, costs);
     EXPECT_TRUE(!planned.fits || chosen.time.seconds <= planned.time.seconds * 1.03) << planned.rung;
   }
-  EXPECT_THROW(choose_layout(plan.job, base, 64, {.pipeline = 7}, costs), UsageError);
+  EXPECT_THROW(choose_layout(plan.job, base, 64, {.pipeline = 7, .tensor = 1}, costs), UsageError);
 }
 
 TEST_F(PlannedRun, LayersArePlacedSoThatEveryStageFits) {
@@ -130,6 +133,33 @@ TEST_F(PlannedRun, LayersArePlacedSoThatEveryStageFits) {
   EXPECT_EQ(place_stages(plan.job, plan.asked.layout, 1, most), free);
   const std::vector<int64_t> tight = place_stages(plan.job, plan.asked.layout, 1, most - most / 100);
   EXPECT_LE(plan_memory(plan.job, plan.asked.layout, tight, 1).peak_bytes(), most);
+}
+
+TEST_F(PlannedRun, AutoDegreesAreDecidedOnceForAllRanks) {
+  json small = json::parse(kLlama70B);
+  small.update({{"hidden_size", 64},
+                {"intermediate_size", 128},
+                {"num_hidden_layers", 4},
+                {"num_attention_heads", 4},
+                {"num_key_value_heads", 2},
+                {"vocab_size", 512}});
+  const Recipe asked = recipe(
+      {{"data", {{"max_length", 64}}}, {"parallel", {{"pipeline", "auto"}, {"shard", "auto"}, {"replicate", "auto"}}}});
+  test::write_bytes(directory_ / "model" / "config.json", small.dump());
+  EXPECT_EQ(asked.parallel.shard, 0);
+  EXPECT_EQ(to_json(parse_recipe(to_json(asked), "again")), to_json(asked));
+  std::vector<std::string> chosen(4);
+  run_on_threads(4, [&](Communicator& comm) {
+    MemoryPool pool;
+    RankContext rank{comm, pool, 1, 0};
+    const Recipe made = with_layout(asked, rank, {});
+    EXPECT_EQ(made.parallel.mesh().ranks(), 4);
+    chosen[static_cast<size_t>(comm.rank())] = to_json(made);
+    MemoryPool tight(1 << 20);
+    RankContext poor{comm, tight, 1, 0};
+    EXPECT_THROW(with_layout(asked, poor, {}), UsageError);
+  });
+  for (const std::string& one : chosen) EXPECT_EQ(one, chosen.front());
 }
 
 TEST_F(PlannedRun, AsJsonItHasWhatScriptsNeed) {
