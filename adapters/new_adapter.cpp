@@ -26,9 +26,9 @@ Tensor own_part(const Tensor& whole, const Cut& cut, MemoryPool& pool) {
   return part.storage() == whole.storage() ? part.clone(pool) : part;
 }
 
-std::shared_ptr<Parameter> beside_part(std::shared_ptr<Parameter> factor, Cut cut, bool partial_gradient) {
+std::shared_ptr<Parameter> beside_part(std::shared_ptr<Parameter> factor, Cut cut, const Cut& base) {
+  factor->partial_gradient = base && !cut;
   factor->cut = std::move(cut);
-  factor->partial_gradient = partial_gradient;
   return factor;
 }
 
@@ -90,12 +90,11 @@ std::unique_ptr<Adapter> NewAdapter::make(Linear& linear) {
     bias = make_parameter(name, value, true, pool);
   }
   const LoraSettings settings{scaling, static_cast<float>(options_.lora_dropout), first_input(linear)};
-  auto lora = std::make_unique<LoraAdapter>(module, settings,
-                                            beside_part(make_parameter(lora_a_name(module), start.a, true, pool),
-                                                        part_of_a(linear.cut(), r), linear.cut().cuts_rows()),
-                                            beside_part(make_parameter(lora_b_name(module), start.b, true, pool),
-                                                        part_of_b(linear.cut(), r), linear.cut().cuts_columns()),
-                                            bias);
+  auto lora = std::make_unique<LoraAdapter>(
+      module, settings,
+      beside_part(make_parameter(lora_a_name(module), start.a, true, pool), part_of_a(linear.cut(), r), linear.cut()),
+      beside_part(make_parameter(lora_b_name(module), start.b, true, pool), part_of_b(linear.cut(), r), linear.cut()),
+      bias);
   if (!options_.use_dora) return lora;
   const Tensor magnitude = Tensor::planned({linear.out_features()}, DType::f32);
   return std::make_unique<DoraAdapter>(module, std::move(lora),

@@ -19,8 +19,8 @@ std::shared_ptr<Parameter> make_parameter(const std::string& name, Tensor value,
 
 /// The part of a tensor that stands beside a part of a matrix: itself where the cut is nothing, else a copy.
 Tensor own_part(const Tensor& whole, const Cut& cut, MemoryPool& pool);
-/// A or B as it stands beside a part of a matrix. Its gradient is partial where the other factor is cut.
-std::shared_ptr<Parameter> beside_part(std::shared_ptr<Parameter> factor, Cut cut, bool partial_gradient);
+/// A or B as it stands beside the part `base` of a matrix: a whole factor has a partial gradient there.
+std::shared_ptr<Parameter> beside_part(std::shared_ptr<Parameter> factor, Cut cut, const Cut& base);
 /// Where the input of a linear begins in that of the whole matrix.
 int64_t first_input(const Linear& linear);
 

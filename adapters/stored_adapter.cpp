@@ -95,9 +95,9 @@ std::unique_ptr<Adapter> StoredAdapter::make(Linear& linear) {
   const LoraSettings settings{lora_scaling(file_.options, module, a.dim(0)),
                               static_cast<float>(file_.options.lora_dropout), first_input(linear)};
   check_start(linear, a.dim(0), settings.scaling);
-  auto lora = std::make_unique<LoraAdapter>(
-      module, settings, beside_part(parameter(lora_a_name(module), a), a_cut, linear.cut().cuts_rows()),
-      beside_part(parameter(lora_b_name(module), b), b_cut, linear.cut().cuts_columns()), bias);
+  auto lora = std::make_unique<LoraAdapter>(module, settings,
+                                            beside_part(parameter(lora_a_name(module), a), a_cut, linear.cut()),
+                                            beside_part(parameter(lora_b_name(module), b), b_cut, linear.cut()), bias);
   const Tensor magnitude = take(module + ".lora_magnitude_vector");
   check_magnitude(module, magnitude, linear.out_features());
   if (!magnitude) return lora;

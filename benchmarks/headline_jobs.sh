@@ -2,10 +2,11 @@
 # Three jobs that do not fit one rank's memory budget, on four ranks of this machine: a Falcon-form QLoRA as a naive
 # pipeline, a GPT-NeoX-form full fine-tune fully sharded, and a Llama-form continual pretraining as tensor x pipeline from
 # and back to a Hugging Face directory. Each is also run on one rank without a budget, and its losses are compared.
-#   benchmarks/headline_jobs.sh [NIBBLE [DIRECTORY]]        needs about 4 GB of disk and jq
+#   benchmarks/headline_jobs.sh [NIBBLE [DIRECTORY [JOB...]]]        needs about 4 GB of disk, jq and Open MPI
 set -euo pipefail
 nibble=$(realpath "${1:-build/release/bin/nibble}")
 work=${2:-$(mktemp -d)}
+jobs=${*:3}
 mkdir -p "$work"
 cd "$work"
 
@@ -60,30 +61,42 @@ model() {  # model NAME DTYPE CONFIG
   "$nibble" init --config "$1-config.json" --out "$1-model" --dtype "$2"
 }
 
-model falcon bf16 '{"architectures": ["FalconForCausalLM"], "model_type": "falcon", "hidden_size": 2048,
-  "num_hidden_layers": 16, "num_attention_heads": 32, "multi_query": true, "parallel_attn": true, "bias": false,
-  "new_decoder_architecture": false, "alibi": false, "layer_norm_epsilon": 1e-5, "vocab_size": 16384,
-  "initializer_range": 0.02, "torch_dtype": "bfloat16"}'
-ids falcon.jsonl 12 64 16384
-recipe falcon "$PWD/falcon-model" '{"model": {"quantize": "nf4"}, "adapter": {"r": 8, "target_modules": "all-linear"}}'
-job falcon 400MiB parallel.pipeline=4 parallel.schedule=naive
+wanted() { [[ " ${jobs:-falcon neox llama} " == *" $1 "* ]]; }
 
-model neox f32 '{"architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox", "hidden_size": 768,
-  "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12, "vocab_size": 16384,
-  "max_position_embeddings": 512, "rotary_pct": 0.25, "use_parallel_residual": true, "layer_norm_eps": 1e-5,
-  "tie_word_embeddings": false, "torch_dtype": "float32"}'
-ids neox.jsonl 12 64 16384
-recipe neox "$PWD/neox-model" '{}'
-job neox 800MiB parallel.shard=4
+falcon() {
+  model falcon bf16 '{"architectures": ["FalconForCausalLM"], "model_type": "falcon", "hidden_size": 2048,
+    "num_hidden_layers": 16, "num_attention_heads": 32, "multi_query": true, "parallel_attn": true, "bias": false,
+    "new_decoder_architecture": false, "alibi": false, "layer_norm_epsilon": 1e-5, "vocab_size": 16384,
+    "initializer_range": 0.02, "torch_dtype": "bfloat16"}'
+  ids falcon.jsonl 12 64 16384
+  recipe falcon "$PWD/falcon-model" '{"model": {"quantize": "nf4"}, "adapter": {"r": 8, "target_modules": "all-linear"}}'
+  job falcon 400MiB parallel.pipeline=4 parallel.schedule=naive
+}
 
-model llama f32 '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 768,
-  "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12, "num_key_value_heads": 4,
-  "vocab_size": 16384, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "tie_word_embeddings": false,
-  "torch_dtype": "float32"}'
-ids llama.jsonl 12 64 16384
-recipe llama "$PWD/llama-model" '{}'
-job llama 800MiB parallel.tensor=2 parallel.pipeline=2 parallel.schedule=1f1b
+neox() {
+  model neox f32 '{"architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox", "hidden_size": 768,
+    "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12, "vocab_size": 16384,
+    "max_position_embeddings": 512, "rotary_pct": 0.25, "use_parallel_residual": true, "layer_norm_eps": 1e-5,
+    "tie_word_embeddings": false, "torch_dtype": "float32"}'
+  ids neox.jsonl 12 64 16384
+  recipe neox "$PWD/neox-model" '{}'
+  job neox 1000MiB parallel.shard=4
+}
 
-echo "== the trained Llama is a whole Hugging Face directory:"
-ls llama-four/model
-"$nibble" inspect llama-four/model | head -3
+llama() {
+  model llama f32 '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 768,
+    "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12, "num_key_value_heads": 4,
+    "vocab_size": 16384, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "tie_word_embeddings": false,
+    "torch_dtype": "float32"}'
+  ids llama.jsonl 12 64 16384
+  recipe llama "$PWD/llama-model" '{}'
+  job llama 800MiB parallel.tensor=2 parallel.pipeline=2 parallel.schedule=1f1b
+
+  echo "== the trained Llama is a whole Hugging Face directory:"
+  ls llama-four/model
+  "$nibble" inspect llama-four/model | head -3
+}
+
+for one in falcon neox llama; do
+  if wanted "$one"; then "$one"; fi
+done

@@ -7,6 +7,7 @@
 namespace nibble::cli {
 
 void add_train_command(Command& nibble);
+void add_plan_command(Command& nibble);
 void add_launch_command(Command& nibble);
 void add_validate_command(Command& nibble);
 void add_preview_command(Command& nibble);

@@ -26,6 +26,8 @@ namespace nibble::cli {
 
 namespace {
 
+constexpr const char* kGoesOn = "the same command continues from the last checkpoint";
+
 struct Flags {
   int ranks = 0, threads = 0;
   std::string hosts, max_memory, print;
@@ -92,10 +94,12 @@ pid_t start(const std::vector<std::string>& words, int stderr_to) {
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
+  const pid_t parent = getpid();
   const pid_t child = fork();
   if (child != 0) return child;
   setpgid(0, 0);  // Ctrl-C reaches this process only, which passes it on
   prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != parent) _exit(76);  // it died before it could be watched
   dup2(stderr_to, STDERR_FILENO);
   execvp(argv[0], argv.data());
   const std::string line =
@@ -164,7 +168,10 @@ void launch(const std::vector<std::string>& words) {
   const int code = exit_code_of(status);
   if (code == 127 || code == 0) std::exit(code);
   if (!talk.lost().empty()) {
-    throw CommError("", talk.lost(), "the same command continues from the last checkpoint");
+    throw CommError("", talk.lost(), kGoesOn);
+  }
+  if (WIFSIGNALED(status)) {
+    throw CommError("mpirun", "was ended by signal " + std::to_string(WTERMSIG(status)), kGoesOn);
   }
   std::exit(code);  // a rank has said why
 }

@@ -69,6 +69,7 @@ int main(int argc, char** argv) {
 
   Command program(&app);
   add_train_command(program);
+  add_plan_command(program);
   add_launch_command(program);
   add_validate_command(program);
   add_preview_command(program);

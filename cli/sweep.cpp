@@ -21,6 +21,9 @@
 #include "nibble/core/base/machine.h"
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/train/stop_signal.h"
+#include "nibble/parallel/launch.h"
+#include "nibble/parallel/plan/ladder.h"
+#include "nibble/recipes/plan_job.h"
 #include "nibble/recipes/report/report.h"
 #include "nibble/recipes/sweep.h"
 
@@ -32,6 +35,7 @@ struct Flags {
   std::string recipe;
   std::vector<std::string> axes;
   int jobs = 1;
+  std::string max_memory;
   bool json = false;
 };
 
@@ -81,6 +85,26 @@ std::string last_line(const std::filesystem::path& log) {
   std::fclose(file);
   while (!last.empty() && last.back() == '\n') last.pop_back();
   return last;
+}
+
+/// As many runs at once as asked for, but no more than have room together by their plans.
+int jobs_with_room(const Flags& flags, const std::vector<SweepRun>& runs) {
+  if (flags.jobs == 1) return 1;
+  const int64_t room =
+      flags.max_memory.empty() ? this_machine().usable_memory() : static_cast<int64_t>(parse_bytes(flags.max_memory));
+  int64_t largest = 1;
+  for (const SweepRun& run : runs) {
+    const Recipe recipe = read_recipe(flags.recipe, run.overrides);
+    const PlanJob job = plan_job(recipe);
+    const PlanLayout layout = plan_layout(recipe);
+    largest = std::max(largest, plan_memory(job, layout, place_stages(job, layout, 1), 1).peak_bytes());
+  }
+  const int fitting = static_cast<int>(std::clamp<int64_t>(room / largest, 1, flags.jobs));
+  if (fitting < flags.jobs) {
+    std::fprintf(stderr, "%d at once instead of %d: a run needs up to %s, there are %s\n", fitting, flags.jobs,
+                 bytes_text(static_cast<double>(largest)).c_str(), bytes_text(static_cast<double>(room)).c_str());
+  }
+  return fitting;
 }
 
 /// Runs what is not done, at most flags.jobs at once. Exit codes by index.
@@ -139,10 +163,12 @@ std::vector<RunLog> finished(const std::vector<SweepRun>& runs, const std::map<s
   return sorted;
 }
 
-void run(const Flags& flags) {
+void run(const Flags& given) {
+  Flags flags = given;
   std::vector<SweepAxis> axes;
   for (const std::string& word : flags.axes) axes.push_back(parse_sweep_axis(word));
   const std::vector<SweepRun> runs = sweep_runs(flags.recipe, axes);
+  flags.jobs = jobs_with_room(flags, runs);
   const std::filesystem::path directory = runs.front().directory.parent_path();
   const std::map<size_t, int> codes = run_all(flags, runs);
 
@@ -174,6 +200,7 @@ void add_sweep_command(Command& nibble) {
   command.option("recipe", flags->recipe, "RECIPE.json; its output.dir holds the runs").required();
   command.option("axes", flags->axes, "key=v1,v2 for each key tried, key=value for the others").required();
   command.option("--jobs", flags->jobs, "Runs at once; each gets its share of the cores").at_least(1).shows_default();
+  command.option("--max-memory", flags->max_memory, "Memory of all runs at once: 8GiB (what the machine has)");
   command.flag("--json", flags->json, "One JSON object on stdout");
   command.footer("Example: nibble sweep qlora.json optimizer.lr=1e-4,2e-4 adapter.r=8,16 output.dir=runs/sweep");
   command.run([flags] { run(*flags); });

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <new>
 #include <span>
@@ -12,9 +14,9 @@
 #include "nibble/cli/commands.h"
 #include "nibble/cli/progress.h"
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/comm/same_everywhere.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/train/stop_signal.h"
 #include "nibble/parallel/comm/mpi_comm.h"
@@ -49,16 +51,10 @@ void run_alone(const Flags& flags) {
   train(flags, recipe, rank.context(), observer);
 }
 
-// Ranks that were started with different recipes or programs would wait for each other for ever.
-void require_same(const Recipe& recipe, Communicator& ranks) {
-  const std::string text = to_json(recipe) + std::string(version());
-  const std::string mine = hash_bytes(std::as_bytes(std::span(text)));
-  for (int r = 0; r < ranks.size(); ++r) {
-    const std::string theirs = ranks.broadcast_text("compare recipes", mine, r);
-    if (theirs == mine) continue;
-    throw UsageError("has another recipe or another nibble than " + ranks.describe(ranks.rank()),
-                     "give every rank the same files", ranks.describe(r));
-  }
+std::map<std::string, std::string> fingerprints(const Recipe& recipe) {
+  const std::string text = to_json(recipe);
+  return {{"recipe", hash_bytes(std::as_bytes(std::span(text)))},
+          {"nibble (program file)", hash_file(std::filesystem::read_symlink("/proc/self/exe"))}};
 }
 
 int threads_of(const Recipe& recipe, const MpiSession& session) {
@@ -72,7 +68,7 @@ void run_as_rank(const Flags& flags, MpiSession& session) {
   Communicator& world = session.world();
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   world.settings().timeout_seconds = recipe.parallel.timeout_seconds;
-  require_same(recipe, world);
+  require_same_everywhere(world, fingerprints(recipe));
   MemoryPool pool(flags.budget());
   RankContext rank{world, pool, threads_of(recipe, session), static_cast<uint64_t>(recipe.train.seed)};
   set_threads(rank.threads);
@@ -89,6 +85,15 @@ void run_as_rank(const Flags& flags, MpiSession& session) {
   train(flags, recipe, rank, observer);
 }
 
+// Launchers of Python programs set WORLD_SIZE; their ranks cannot find each other here, and each would train alone.
+void refuse_other_launchers() {
+  const char* size = std::getenv("WORLD_SIZE");
+  if (size == nullptr || std::atoi(size) <= 1) return;
+  const std::string ranks = std::to_string(std::atoi(size));
+  throw UsageError("WORLD_SIZE is " + ranks + ", but no MPI launcher started this process",
+                   "start the ranks with nibble launch -n " + ranks + ", or unset WORLD_SIZE to train on one");
+}
+
 // One rank speaks: mostly all fail alike, and the first one ends the others before they come to it.
 [[noreturn]] void fail(MpiSession& session, const std::string& line, int exit_code) {
   usleep(static_cast<useconds_t>(300'000 * std::min(session.world().rank(), 10)));
@@ -97,7 +102,10 @@ void run_as_rank(const Flags& flags, MpiSession& session) {
 }
 
 void run(const Flags& flags) {
-  if (launched_ranks() == 1) return run_alone(flags);
+  if (launched_ranks() == 1) {
+    refuse_other_launchers();
+    return run_alone(flags);
+  }
   MpiSession session;
   const int rank = session.world().rank();
   try {

@@ -97,9 +97,10 @@ void ParallelModel::shard_frozen(const std::set<const Parameter*>& trained) {
 }
 
 void ParallelModel::shard_trainable(const std::vector<Parameter*>& trained) {
-  std::map<int64_t, std::vector<Parameter*>> complete, partial;
+  std::map<int64_t, std::vector<Parameter*>> complete, partial, tied;
   for (Parameter* parameter : trained) {
-    (parameter->partial_gradient ? partial : complete)[layer_of(parameter->name)].push_back(parameter);
+    auto& kind = parameter->partial_gradient ? partial : is_tied(parameter->name) ? tied : complete;
+    kind[layer_of(parameter->name)].push_back(parameter);
   }
   const auto group = [&](int64_t layer, const std::vector<Parameter*>& parameters) {
     return std::make_unique<TrainableGroup>(parameters, options_.level, !rounds_, mesh_.shards(), rank_.pool,
@@ -107,6 +108,15 @@ void ParallelModel::shard_trainable(const std::vector<Parameter*>& trained) {
   };
   for (auto& [layer, parameters] : complete) layers_[layer].trainable = group(layer, parameters);
   for (auto& [layer, parameters] : partial) layers_[layer].partial = group(layer, parameters);
+  for (auto& [layer, parameters] : tied) layers_[layer].tied = group(layer, parameters);
+}
+
+std::vector<TrainableGroup*> ParallelModel::Layer::groups() const {
+  std::vector<TrainableGroup*> found;
+  for (const auto* group : {&trainable, &partial, &tied}) {
+    if (*group) found.push_back(group->get());
+  }
+  return found;
 }
 
 // Gradients side by side, so that they are summed without copies.
@@ -138,9 +148,8 @@ void ParallelModel::replicate(const std::vector<Parameter*>& trained) {
 // Calls call(group, whether its gradients are partial).
 template <typename Call>
 void ParallelModel::each_group(const Call& call) const {
-  for (const auto& [layer, groups] : layers_) {
-    if (groups.trainable) call(*groups.trainable, false);
-    if (groups.partial) call(*groups.partial, true);
+  for (const auto& [layer, own] : layers_) {
+    for (TrainableGroup* group : own.groups()) call(*group, group == own.partial.get());
   }
 }
 
@@ -161,8 +170,7 @@ void ParallelModel::with_layer(int64_t layer, const Call& call) {
     const auto found = layers_.find(number);
     if (found == layers_.end()) return;
     if (found->second.frozen) call(*found->second.frozen);
-    if (found->second.trainable) call(*found->second.trainable);
-    if (found->second.partial) call(*found->second.partial);
+    for (TrainableGroup* group : found->second.groups()) call(*group);
   };
   if (layer == model_.config().layers && model_.config().tied_head && model_.has_embedding()) one(-1);
   one(layer);
@@ -208,8 +216,7 @@ void ParallelModel::after_backward(int64_t layer) {
   const auto found = layers_.find(layer);  // a tied embedding is not complete before layer -1
   if (found == layers_.end()) return;
   const auto present = one_group(present_in_round(round_), mesh_.shape().shard, mesh_.replicas().rank());
-  if (found->second.trainable) found->second.trainable->reduce(present, options_.wire);
-  if (found->second.partial) found->second.partial->reduce(present, options_.wire);
+  for (TrainableGroup* group : found->second.groups()) group->reduce(present, options_.wire);
 }
 
 void ParallelModel::sum_parts(std::string_view what, Tensor& values) {
@@ -359,7 +366,22 @@ std::map<std::string, double> ParallelModel::squares_of_groups() const {
   return sums;
 }
 
+bool ParallelModel::is_tied(const std::string& parameter) const {
+  const DecoderConfig& config = model_.config();
+  const bool ends_apart = model_.has_embedding() != model_.has_head();
+  return config.tied_head && ends_apart && parameter == config.names.embedding + ".weight";
+}
+
+Tensor ParallelModel::tied_gradient() const {
+  const std::string name = model_.config().names.embedding + ".weight";
+  for (const auto& [layer, own] : layers_) {
+    if (own.tied) return own.tied->shard_gradient();
+  }
+  return by_name_.at(name)->gradient;
+}
+
 bool ParallelModel::speaks_for(const std::string& parameter) const {
+  if (is_tied(parameter) && !model_.has_embedding()) return false;
   return part() == 0 || by_name_.at(parameter)->cut;
 }
 

@@ -51,6 +51,11 @@ class ParallelModel final : public BlockHooks {
   std::vector<int64_t> begin_step(int64_t count);
   /// Around train_step. Loss and gradients of a single microbatch are the Decoder's own.
   StepLayout layout();
+  /// Elements of the parameter that one of parameters() is the part of on this rank.
+  int64_t whole_size(const Parameter& part) const { return by_name_.at(part.name)->value.numel(); }
+  /// What this rank holds of the gradient of a trained parameter that two pipeline stages have (a tied embedding): both
+  /// hold the same part.
+  Tensor tied_gradient() const;
   /// How what parameters() hold is cut in checkpoints.
   Slicer slicer() const;
   /// The same for what this rank writes: nothing where another rank has the same.
@@ -81,8 +86,10 @@ class ParallelModel final : public BlockHooks {
  private:
   struct Layer {
     std::optional<GatheredBytes> frozen;
-    /// Partial gradients are apart: their shards are the same on all ranks that have to add them.
-    std::unique_ptr<TrainableGroup> trainable, partial;
+    /// Partial gradients, and an embedding that is the head of another stage, are apart: all ranks that have to add
+    /// them hold the same shards.
+    std::unique_ptr<TrainableGroup> trainable, partial, tied;
+    std::vector<TrainableGroup*> groups() const;
   };
   template <typename Call>
   void each_group(const Call& call) const;
@@ -104,7 +111,9 @@ class ParallelModel final : public BlockHooks {
                     const std::function<double(int64_t)>& run);
   void sum_over_replicas(const std::vector<bool>& present);
   void sum_partial_gradients();
-  /// Whether this rank is the one of the tensor axis that counts and writes the parameter.
+  /// Whether the parameter is an embedding that two stages have, one of them as its head.
+  bool is_tied(const std::string& parameter) const;
+  /// Whether this rank, of those on the tensor and pipeline axes that have the parameter, counts and writes it.
   bool speaks_for(const std::string& parameter) const;
   double squares(const std::vector<Parameter*>& parameters) const;
   std::map<std::string, double> squares_of_groups() const;

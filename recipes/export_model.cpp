@@ -39,6 +39,7 @@ void compare_with_written(const NamedTensor& tensor, const CheckpointDir& writte
       std::memcmp(got.raw(), expected.raw(), expected.bytes()) != 0) {
     throw IoError(written.path().string(), tensor.name + " does not read back as it was written", "check the disk");
   }
+  release_pages(got);
 }
 
 // Gives what this rank's layers hold, put together from its tensor-parallel parts; the first of those ranks gives.
@@ -87,6 +88,7 @@ void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem
 
   std::optional<ModelDirectoryWriter> writer;
   if (writes) writer.emplace(target, true, specs);
+  rank.pool.trim();  // what steps released is of no use to what follows
   visit_model(model, parallel, rank,
               [&](const NamedTensor& tensor) { writer->write(tensor.name, in_dtype(tensor.value, dtype, rank)); });
   std::optional<CheckpointDir> written;

@@ -30,7 +30,7 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   Run run = Run::open(options, rank, observer);  // lock, newest valid checkpoint, metrics
 
   const DecoderPart part = decoder_part(config, mesh.tensor().rank(), mesh.tensor().size());
-  Decoder model = open_base(recipe.model, rank, stage_layers(recipe.parallel, config, mesh), part);
+  Decoder model = open_base(recipe.model, rank, stage_layers(recipe, config, mesh, rank), part);
   if (rows > config.vocab_size) {
     if (mesh.shape().pipeline > 1) {
       throw UsageError("tokens added to the tokenizer need embedding and head on one rank", "leave it out",
@@ -50,7 +50,7 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
                        "add an adapter, or save the language model apart", recipe.model.path);
     }
   }
-  model.set_recompute(recompute_policy(recipe, config));
+  model.set_recompute(recompute_policy(recipe, rank));
   ParallelModel parallel(model, !adapter, parallel_options(recipe), mesh, rank);
   run_steps(run, model, parallel, data, recipe, tokenizer, rank, observer);  // resumes where the checkpoint says
 

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "nibble/adapters/init.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/gguf.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/model_directory.h"
@@ -245,16 +245,10 @@ class Importer {
   std::vector<TensorSpec> specs_;
 };
 
-void write_file(const fs::path& path, const std::string& content) {
-  std::ofstream out(path, std::ios::binary);
-  out << content;
-  if (!out.flush()) throw IoError(path.string(), "cannot be written", "check the space on the disk");
-}
-
 ImportReport import_tokenizer(const ImportRequest& request, const std::map<std::string, std::string>& files) {
   if (files.empty()) throw InputError(request.file, "has neither weights nor a tokenizer");
   AtomicDirectory directory(request.out, request.force);
-  for (const auto& [name, content] : files) write_file(directory.path() / name, content);
+  for (const auto& [name, content] : files) write_file_atomically(directory.path() / name, content);
   directory.commit();
   return {.tokenizer = true};
 }

@@ -2,24 +2,24 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/peak_flops.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/train/trace_hooks.h"
 #include "nibble/parallel/pipeline/pipeline.h"
+#include "nibble/parallel/plan/memory.h"
+#include "nibble/recipes/plan_job.h"
 #include "nibble/recipes/run_facts.h"
 #include "nibble/recipes/samples.h"
 
 namespace nibble {
 
 ParallelOptions parallel_options(const Recipe& recipe) {
-  const bool cuts =
-      (recipe.parallel.shard > 1 && (!recipe.adapter || recipe.parallel.shard_adapters)) || recipe.parallel.tensor > 1;
-  if (cuts && recipe.optimizer.type != OptimizerKind::adamw && recipe.optimizer.type != OptimizerKind::sgd) {
-    throw UsageError(std::string(optimizer_name(recipe.optimizer.type)) +
-                         " keeps its state in blocks of whole tensors and cannot be cut yet",
-                     "use adamw, or parallel.replicate", "optimizer.type");
+  if (recipe.parallel.tensor > 1 && recipe.optimizer.type == OptimizerKind::adamw8bit) {
+    throw UsageError("adamw8bit keeps its state in blocks that parallel.tensor would cut",
+                     "use adamw, or parallel.shard", "optimizer.type");
   }
   ParallelOptions options;
   options.level = static_cast<ShardLevel>(recipe.parallel.zero);
@@ -32,53 +32,27 @@ ParallelOptions parallel_options(const Recipe& recipe) {
   return options;
 }
 
-LayerRange stage_layers(const ParallelRecipe& recipe, const DecoderConfig& config, const Mesh& mesh) {
-  const int64_t stages = mesh.shape().pipeline, stage = mesh.stage();
+LayerRange stage_layers(const Recipe& recipe, const DecoderConfig& config, const Mesh& mesh, const RankContext& rank) {
+  const int64_t stages = mesh.shape().pipeline;
+  if (stages == 1) return {0, config.layers};
   if (stages > config.layers) {
     throw UsageError("has more stages than the model has layers (" + std::to_string(config.layers) + ")", "use fewer",
                      "parallel.pipeline");
   }
-  if (recipe.stages.empty()) {
-    // Products of a layer and of the head, as far as their sizes tell; embeddings cost next to nothing.
-    const double layer =
-        static_cast<double>(config.width) *
-        static_cast<double>(2 * config.heads * config.head_size + 2 * config.kv_heads * config.head_size +
-                            (config.gated_mlp ? 3 : 2) * config.mlp_width);
-    const double head = static_cast<double>(config.width) * static_cast<double>(config.vocab_size);
-    const std::vector<int64_t> begins = place_layers(config.layers, static_cast<int>(stages), head / layer);
-    return {begins[static_cast<size_t>(stage)], begins[static_cast<size_t>(stage) + 1]};
-  }
-  int64_t total = 0;
-  LayerRange mine;
-  for (size_t s = 0; s < recipe.stages.size(); ++s) {
-    if (static_cast<int64_t>(s) == stage) mine = {total, total + recipe.stages[s]};
-    total += recipe.stages[s];
-  }
-  if (static_cast<int64_t>(recipe.stages.size()) != stages || total != config.layers) {
+  const std::vector<int64_t>& given = recipe.parallel.stages;
+  if (!given.empty() && (static_cast<int64_t>(given.size()) != stages ||
+                         std::accumulate(given.begin(), given.end(), int64_t{0}) != config.layers)) {
     throw UsageError("must have one number for each of the " + std::to_string(stages) + " stages, " +
                          std::to_string(config.layers) + " in all",
                      "leave it out", "parallel.stages");
   }
-  return mine;
+  const std::vector<int64_t> begins =
+      place_stages(plan_job(recipe), plan_layout(recipe), rank.threads, static_cast<int64_t>(rank.pool.budget()));
+  const auto stage = static_cast<size_t>(mesh.stage());
+  return {begins[stage], begins[stage + 1]};
 }
 
 namespace {
-
-// Without the copies that another stage writes.
-Slicer without_copies(const Slicer& slicer, const Pipeline& pipeline, const ParallelModel& parallel) {
-  std::vector<std::string> copies;
-  for (const Parameter* parameter : parallel.parameters()) {
-    if (pipeline.is_copy(*parameter)) copies.push_back(parameter->name);
-  }
-  return [slicer, copies](const std::vector<NamedTensor>& tensors) {
-    std::vector<CheckpointSlice> slices = slicer(tensors);
-    std::erase_if(slices, [&](const CheckpointSlice& slice) {
-      return std::any_of(copies.begin(), copies.end(),
-                         [&](const std::string& name) { return slice.name.starts_with(name); });
-    });
-    return slices;
-  };
-}
 
 std::string percent(double share) {
   char text[32];
@@ -90,12 +64,16 @@ std::string percent(double share) {
 
 void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const TrainingData& data, const Recipe& recipe,
                const std::string& tokenizer, RankContext& rank, const Observer& observer) {
-  Optimizer optimizer(parallel.parameters(), recipe.optimizer.options(), rank.pool, rank.comm.size() > 1);
+  Optimizer optimizer(parallel.parameters(), recipe.optimizer.options(), rank.pool, rank.comm.size() > 1,
+                      [&](const Parameter& part) { return parallel.whole_size(part); });
   const Schedule schedule = recipe.optimizer.schedule_for(data.total_steps());
   Pipeline pipeline(model, {recipe.parallel.schedule, recipe.parallel.microbatches}, parallel.mesh(), rank);
   const bool staged = parallel.mesh().shape().pipeline > 1;
-  if (staged) parallel.set_idle([&] { pipeline.next(); });
-  run.set_slicers(parallel.slicer(), without_copies(parallel.written_slicer(), pipeline, parallel));
+  if (staged) {
+    parallel.set_idle([&] { pipeline.next(); });
+    pipeline.set_tied_gradient([&] { return parallel.tied_gradient(); });
+  }
+  run.set_slicers(parallel.slicer(), parallel.written_slicer());
   run.restore(optimizer);
   parallel.share_values();
   const bool alone = rank.comm.size() == 1;

@@ -9,9 +9,9 @@
 
 namespace nibble {
 
-/// The layers of this rank's stage: parallel.stages, or as many as make the slowest stage fast. Throws UsageError when
-/// the list does not fit the model.
-LayerRange stage_layers(const ParallelRecipe& recipe, const DecoderConfig& config, const Mesh& mesh);
+/// The layers of this rank's stage: parallel.stages, or as place_stages() says for the rank's memory budget. Throws
+/// UsageError when the list does not fit the model.
+LayerRange stage_layers(const Recipe& recipe, const DecoderConfig& config, const Mesh& mesh, const RankContext& rank);
 
 /// What the recipe's `parallel` section and the rest say about a ParallelModel.
 ParallelOptions parallel_options(const Recipe& recipe);

@@ -26,8 +26,8 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
   Run run = Run::open(options, rank, observer);
 
   const DecoderPart part = decoder_part(config, mesh.tensor().rank(), mesh.tensor().size());
-  Decoder model = random_decoder(config, rank.seed, rank, stage_layers(recipe.parallel, config, mesh), part);
-  model.set_recompute(recompute_policy(recipe, config));
+  Decoder model = random_decoder(config, rank.seed, rank, stage_layers(recipe, config, mesh, rank), part);
+  model.set_recompute(recompute_policy(recipe, rank));
   ParallelModel parallel(model, true, parallel_options(recipe), mesh, rank);
   run_steps(run, model, parallel, data, recipe, tokenizer.path(), rank, observer);
   if (rank.comm.rank() == 0) tokenizer.keep();

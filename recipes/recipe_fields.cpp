@@ -25,6 +25,19 @@ RecipeField stages_field() {
   return field;
 }
 
+// A degree; "auto" is kept as 0.
+RecipeField degree_field(std::string name, Place<int64_t> at, std::string meaning) {
+  const std::string values = "integer from 1 to 4096 | auto";
+  RecipeField field = bare_field(
+      std::move(name), values,
+      {{"type", {"integer", "string"}}, {"minimum", 1}, {"maximum", 4096}, {"pattern", "^auto$"}}, std::move(meaning));
+  field.read = [=](Recipe& recipe, const Json& value, const std::string& place) {
+    at(recipe) = value == "auto" ? 0 : read_integer(value, place, values, 1, 4096);
+  };
+  field.write = [at](Recipe& recipe) -> Json { return at(recipe) == 0 ? Json("auto") : Json(at(recipe)); };
+  return field;
+}
+
 }  // namespace
 
 bool RecipeField::accepts(const std::string& type) const {
@@ -81,17 +94,17 @@ std::vector<RecipeField> model_fields() {
 
 std::vector<RecipeField> parallel_fields() {
   std::vector<RecipeField> fields = {
-      integer_field(
-          "parallel.pipeline", 1, 4096, [](Recipe& r) -> int64_t& { return r.parallel.pipeline; },
+      degree_field(
+          "parallel.pipeline", [](Recipe& r) -> int64_t& { return r.parallel.pipeline; },
           "stages that hold the layers one after another"),
-      integer_field(
-          "parallel.tensor", 1, 4096, [](Recipe& r) -> int64_t& { return r.parallel.tensor; },
+      degree_field(
+          "parallel.tensor", [](Recipe& r) -> int64_t& { return r.parallel.tensor; },
           "ranks that compute every layer together, each with some of its heads and columns"),
-      integer_field(
-          "parallel.shard", 1, 4096, [](Recipe& r) -> int64_t& { return r.parallel.shard; },
+      degree_field(
+          "parallel.shard", [](Recipe& r) -> int64_t& { return r.parallel.shard; },
           "ranks that share one copy's bytes and work on different microbatches (FSDP)"),
-      integer_field(
-          "parallel.replicate", 1, 4096, [](Recipe& r) -> int64_t& { return r.parallel.replicate; },
+      degree_field(
+          "parallel.replicate", [](Recipe& r) -> int64_t& { return r.parallel.replicate; },
           "copies of the model that work on different microbatches (data parallel)"),
       integer_field(
           "parallel.zero", 1, 3, [](Recipe& r) -> int64_t& { return r.parallel.zero; },

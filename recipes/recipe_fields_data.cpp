@@ -76,6 +76,14 @@ RecipeField fields_field() {
 
 }  // namespace
 
+RecipeField cache_field() {
+  RecipeField field = text_field(
+      "data.cache", "a directory", [](Recipe& r) -> std::string& { return r.data.cache; },
+      "keep encoded data there, for other runs and for data larger than memory");
+  field.decides_bits = false;
+  return field;
+}
+
 std::vector<RecipeField> data_fields() {
   return {
       sources_field(
@@ -116,6 +124,7 @@ std::vector<RecipeField> data_fields() {
       integer_field(
           "data.skip_bad", 0, kAny, [](Recipe& r) -> int64_t& { return r.data.skip_bad; },
           "malformed records that may be left out"),
+      cache_field(),
   };
 }
 

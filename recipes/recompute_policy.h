@@ -1,14 +1,14 @@
 #pragma once
-#include "nibble/core/models/decoder.h"
+#include "nibble/core/nn/activation_store.h"
 #include "nibble/recipes/recipe.h"
 
 namespace nibble {
 
-/// Bytes of activations that training keeps for one microbatch of `tokens` tokens with Recompute::none.
-int64_t activation_bytes(const DecoderConfig& config, int64_t tokens, DType compute_dtype);
+struct RankContext;
 
-/// train.gradient_checkpointing; `auto` keeps all activations while they take at most half of the memory that is free
-/// when the run starts, else recomputes block by block. Both give the same bits.
-Recompute recompute_policy(const Recipe& recipe, const DecoderConfig& config);
+/// train.gradient_checkpointing; `auto` keeps all activations where the plan of the run fits the rank's budget (without
+/// one: what the machine has left when the run starts, shared by the ranks), else recomputes block by block. Both give
+/// the same bits.
+Recompute recompute_policy(const Recipe& recipe, const RankContext& rank);
 
 }  // namespace nibble

@@ -51,7 +51,8 @@ WeightCounts count_weights(Decoder& model, const Mesh& mesh) {
     counts.all += elements;
   });
   model.visit_linears([&](Linear& linear) {
-    if (linear.weight().parameter() || (mesh.tensor().rank() > 0 && !linear.cut())) return;  // packed ones are left
+    const bool shared = linear.cut().cuts_rows() || linear.cut().cuts_columns();
+    if (linear.weight().parameter() || (mesh.tensor().rank() > 0 && !shared)) return;  // packed ones are left
     counts.all += static_cast<double>(linear.in_features()) * static_cast<double>(linear.out_features());
   });
   for (Communicator* ranks : {&mesh.tensor(), &mesh.pipeline()}) {

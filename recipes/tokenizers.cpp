@@ -1,9 +1,11 @@
 #include "nibble/recipes/tokenizers.h"
 
+#include <chrono>
 #include <filesystem>
 #include <optional>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/hash.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/text/model_chat_template.h"
 
@@ -44,6 +46,38 @@ int64_t rows_for_tokenizer(const std::string& path, int64_t model_rows) {
                    "use the tokenizer that belongs to the model");
 }
 
+namespace {
+
+// Of all that decides ids and rendered text: the tokenizer's files, the templates, and the day where one asks for it.
+std::string fingerprint_of(const std::filesystem::path& path, const std::string& chat_template,
+                           const Tokenizer& tokenizer) {
+  Hasher hasher;
+  const auto add = [&](const std::string& text) {
+    const uint64_t size = text.size();
+    hasher.update(std::as_bytes(std::span(&size, 1)));
+    hasher.update(std::as_bytes(std::span(text)));
+  };
+  std::error_code ignored;
+  const std::filesystem::path directory = std::filesystem::is_directory(path) ? path : path.parent_path();
+  if (!std::filesystem::is_directory(path)) add(hash_file(path));
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "tokenizer_config.json",
+                           "special_tokens_map.json", "config.json"}) {
+    const std::filesystem::path file = directory / name;
+    add(std::filesystem::is_regular_file(file, ignored) ? hash_file(file) : "");
+  }
+  std::string templates = chat_template;
+  if (std::filesystem::is_regular_file(chat_template, ignored)) templates += read_text_file(chat_template);
+  for (const auto& [name, text] : tokenizer.roles().chat_templates) templates += name + text;
+  add(templates);
+  if (templates.find("strftime_now") != std::string::npos) {
+    add(std::to_string(
+        std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now()).time_since_epoch().count()));
+  }
+  return hasher.hex();
+}
+
+}  // namespace
+
 Encoder open_encoder(const std::string& path, const std::string& chat_template, int64_t vocab_size) {
   const std::shared_ptr<const Tokenizer> tokenizer = find_tokenizer(path);
   if (!tokenizer) return make_ids_encoder(vocab_size);
@@ -65,6 +99,7 @@ Encoder open_encoder(const std::string& path, const std::string& chat_template, 
     }
   }
   Encoder encoder = make_encoder(tokenizer, chat, vocab_size);
+  encoder.fingerprint = fingerprint_of(path, chat_template, *tokenizer);
   if (broken) encoder.render_chat = [broken](const Conversation&) -> RenderedChat { throw *broken; };
   return encoder;
 }

@@ -5,11 +5,13 @@
 #include "nibble/core/base/trace.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/train/profile.h"
+#include "nibble/recipes/auto_layout.h"
 #include "nibble/recipes/report/report.h"
 
 namespace nibble {
 
-void train(const Recipe& recipe, RankContext& rank, const Observer& observer) {
+void train(const Recipe& given, RankContext& rank, const Observer& observer) {
+  const Recipe recipe = with_layout(given, rank, observer);
   recipe.pretrains() ? pretrain(recipe, rank, observer) : finetune(recipe, rank, observer);
   if (rank.comm.rank() != 0) return;
   const std::filesystem::path directory = recipe.output.dir;

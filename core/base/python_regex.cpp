@@ -10,7 +10,11 @@ namespace nibble {
 
 namespace {
 
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+constexpr unsigned long kMostRetries = 1'000;
+#else
 constexpr unsigned long kMostRetries = 1'000'000;  // a sane pattern on a module path needs a few hundred
+#endif
 
 const OnigUChar* bytes(const char* text) { return reinterpret_cast<const OnigUChar*>(text); }
 

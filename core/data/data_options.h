@@ -44,6 +44,8 @@ struct DataOptions {
   bool shuffle = true;                        ///< false: the order of the files
   bool train_on_prompt = false;               ///< loss on the prompt's tokens too
   Truncate truncate = Truncate::error;
+  /// Directory that keeps what was encoded, for other runs; the tokens are mapped from there. Empty: in memory.
+  std::string cache;
   int64_t skip_bad = 0;  ///< malformed records that may be left out (counted); 0 = stop at the first
 };
 

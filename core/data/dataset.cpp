@@ -9,6 +9,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/packing.h"
+#include "nibble/core/data/token_file.h"
 
 namespace nibble {
 
@@ -41,6 +42,7 @@ Sample Dataset::sample(int64_t i, uint32_t begin, uint32_t end, uint64_t index) 
     made.ids.push_back(code >= 0 ? code : ~code);
     made.labels.push_back(code >= 0 ? code : kIgnoreLabel);
   }
+  if (mapped_) release_codes(sample.codes + begin, sample.codes + end);
   return made;
 }
 
@@ -49,7 +51,10 @@ Sample Dataset::sample(int64_t i) const { return sample(i, 0, info(i).length, st
 int64_t Dataset::trained(int64_t i, uint32_t begin, uint32_t end) const {
   const SampleInfo& sample = info(i);
   NIBBLE_CHECK(begin < end && end <= sample.length, "tokens of the sample");
-  return end - begin == sample.length ? sample.trained : count_trained(sample.codes + begin, end - begin);
+  if (end - begin == sample.length) return sample.trained;
+  const int64_t trained = count_trained(sample.codes + begin, end - begin);
+  if (mapped_) release_codes(sample.codes + begin, sample.codes + end);
+  return trained;
 }
 
 SamplePreview Dataset::preview(int64_t i, const Encoder& encoder) const {
@@ -68,6 +73,7 @@ std::pair<Dataset, Dataset> Dataset::split(double fraction, uint64_t seed, int64
   Dataset parts[2];
   for (Dataset& part : parts) {
     part.blocks_ = blocks_;
+    part.mapped_ = mapped_;
     part.weights_ = weights_;
     part.report_ = report_;
   }
@@ -103,7 +109,14 @@ void Dataset::summarize() {
   report_.tokens = report_.trained_tokens = 0;
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hash(XXH3_createState(), XXH3_freeState);
   XXH3_64bits_reset(hash.get());
+  constexpr std::ptrdiff_t kHeld = std::ptrdiff_t{1} << 24;
+  const int32_t *begin = nullptr, *end = nullptr;  // read and not yet given back
   for (const SampleInfo& sample : samples_) {
+    if (mapped_ && (sample.codes < end || sample.codes - begin > kHeld)) {
+      release_codes(begin, end);
+      begin = sample.codes;
+    }
+    end = sample.codes + sample.length;
     report_.tokens += sample.length;
     report_.trained_tokens += sample.trained;
     const uint32_t facts[3] = {sample.length, sample.source, sample.whole};

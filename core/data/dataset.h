@@ -1,5 +1,5 @@
 #pragma once
-// A tokenized data set in memory: 4 bytes a token, shared by the views that split() makes.
+// A tokenized data set, 4 bytes a token, in memory or (data.cache) in a mapped file; views that split() makes share it.
 
 #include <array>
 #include <cstdint>
@@ -67,7 +67,8 @@ class Dataset {
  public:
   /// Reads, renders and encodes all records of `sources`, in parallel, in the order of the files. Throws InputError
   /// for bad input (see record_reader.h, format.h), for samples that are too long under truncate = error (with
-  /// counts), and for a data set without a sample to train on.
+  /// counts), and for a data set without a sample to train on. With options.cache the tokens lie in a file there, and
+  /// what an earlier run made of the same is taken instead (encoded_cache.h): memory stays flat, 32 bytes a sample.
   static Dataset load(const std::vector<DataSource>& sources, const DataOptions& options, const Encoder& encoder);
 
   /// Splits off round(fraction * size) samples, at least 1, drawn by (seed): {train, eval}; both keep the files' order.
@@ -96,11 +97,13 @@ class Dataset {
 
  private:
   friend class DatasetBuilder;
+  friend class EncodedCache;
   std::vector<std::shared_ptr<const int32_t[]>> blocks_;
   std::vector<SampleInfo> samples_;
   std::vector<double> weights_;
   DatasetReport report_;
   std::string fingerprint_;
+  bool mapped_ = false;  // the blocks are parts of a file
 
   void summarize();
 };

@@ -28,6 +28,7 @@ struct Encoder {
   std::function<RenderedChat(const Conversation&)> render_chat;
   std::vector<int32_t> prefix;  ///< what the tokenizer puts in front of a text: BOS, or nothing
   std::optional<int32_t> eos;   ///< put after a finished answer or document
+  std::string fingerprint;      ///< of tokenizer and chat template; with none, nothing is cached
   int64_t vocab_size = 0;       ///< of the model; ids at or above it are refused
 };
 

@@ -5,6 +5,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/data/dataset.h"
+#include "nibble/core/data/encoded_cache.h"
 #include "nibble/core/data/format.h"
 #include "nibble/core/data/record_reader.h"
 
@@ -28,8 +29,10 @@ struct Outcome {
 
 class DatasetBuilder {
  public:
-  DatasetBuilder(const std::vector<DataSource>& sources, const DataOptions& options, const Encoder& encoder)
-      : options_(options), encoder_(encoder) {
+  /// cache: where the tokens go; null: memory.
+  DatasetBuilder(const std::vector<DataSource>& sources, const DataOptions& options, const Encoder& encoder,
+                 EncodedCache* cache)
+      : options_(options), encoder_(encoder), cache_(cache) {
     for (const DataSource& source : sources) dataset_.weights_.push_back(source.weight);
   }
 
@@ -44,9 +47,12 @@ class DatasetBuilder {
   void add(const std::string& place, Outcome outcome, uint32_t source);
   void count_bad(const InputError& failure);
   void store(const EncodedRecord& encoded, uint32_t source);
+  void add_block(size_t size);
 
   const DataOptions& options_;
   const Encoder& encoder_;
+  EncodedCache* cache_;
+  std::vector<EncodedCache::Block> blocks_;
   Dataset dataset_;
   std::shared_ptr<int32_t[]> block_;
   size_t block_used_ = 0, block_size_ = 0;
@@ -168,12 +174,7 @@ void DatasetBuilder::store(const EncodedRecord& encoded, uint32_t source) {
     ++report().dropped_untrained;
     return;
   }
-  if (block_used_ + sample.length > block_size_) {
-    block_size_ = std::max<size_t>(kBlockTokens, sample.length);
-    block_used_ = 0;
-    block_ = std::make_shared<int32_t[]>(block_size_);
-    dataset_.blocks_.push_back(block_);
-  }
+  if (block_used_ + sample.length > block_size_) add_block(std::max<size_t>(kBlockTokens, sample.length));
   int32_t* codes = block_.get() + block_used_;
   for (size_t t = 0; t < encoded.ids.size(); ++t) {
     codes[t] = encoded.labels[t] == kIgnoreLabel ? ~encoded.ids[t] : encoded.ids[t];
@@ -181,6 +182,19 @@ void DatasetBuilder::store(const EncodedRecord& encoded, uint32_t source) {
   sample.codes = codes;
   block_used_ += sample.length;
   dataset_.samples_.push_back(sample);
+}
+
+void DatasetBuilder::add_block(size_t size) {
+  block_size_ = size;
+  block_used_ = 0;
+  if (cache_) {
+    const TokenFile::Block grown = cache_->tokens().grow(size);
+    block_ = grown.codes;
+    blocks_.push_back({block_.get(), size, grown.first});
+  } else {
+    block_ = std::make_shared<int32_t[]>(size);
+  }
+  dataset_.blocks_.push_back(block_);
 }
 
 Dataset DatasetBuilder::finish() {
@@ -192,6 +206,7 @@ Dataset DatasetBuilder::finish() {
                          " records; the longest has " + std::to_string(counts.longest),
                      "raise data.max_length, or set data.truncate to cut or drop");
   }
+  dataset_.mapped_ = cache_ != nullptr;
   dataset_.summarize();
   if (dataset_.samples_.empty()) {
     std::string reason = counts.records == 0 ? "holds no record"
@@ -209,6 +224,7 @@ Dataset DatasetBuilder::finish() {
     counts.warnings.push_back(std::to_string(counts.bad_records) +
                               " bad records were left out, the first: " + counts.first_bad);
   }
+  if (cache_) cache_->store(dataset_, blocks_);
   return std::move(dataset_);
 }
 
@@ -216,7 +232,12 @@ Dataset Dataset::load(const std::vector<DataSource>& sources, const DataOptions&
   const std::vector<DataFile> files = find_data_files(sources);
   if (files.empty()) throw UsageError("no data", "name a file, directory or glob", "data.train");
   if (sources.size() > UINT16_MAX) throw UsageError("more than 65535 sources", "use a directory or glob", "data.train");
-  DatasetBuilder builder(sources, options, encoder);
+  std::optional<EncodedCache> cache;
+  if (!options.cache.empty() && !encoder.fingerprint.empty()) {
+    cache.emplace(sources, files, options, encoder);
+    if (std::optional<Dataset> found = cache->find()) return std::move(*found);
+  }
+  DatasetBuilder builder(sources, options, encoder, cache ? &*cache : nullptr);
   for (const DataFile& file : files) builder.add_file(file);
   return builder.finish();
 }

@@ -52,17 +52,46 @@ int exchange(const fs::path& a, const fs::path& b) {
   return renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE);
 }
 
+constexpr size_t kLongestShown = 200;  // of a target's name: the temporary one must fit the file system too
+
+// ".tmp-nibble-PID-dN-TARGET", or without the target where that is long.
 fs::path make_temporary_directory(const fs::path& parent, const fs::path& target) {
   static std::atomic<uint64_t> counter{0};
+  const std::string shown = target.filename().string();
+  const std::string end = shown.size() <= kLongestShown ? "-" + shown : "";
   for (;;) {
     fs::path name = parent / (std::string(kTemporaryPrefix) + std::to_string(getpid()) + "-d" +
-                              std::to_string(counter.fetch_add(1)));
+                              std::to_string(counter.fetch_add(1)) + end);
     if (mkdir(name.c_str(), 0777) == 0) return name;
     if (errno != EEXIST) throw system_error(target, "cannot be made", errno);
   }
 }
 
+// TARGET of such a name; empty where there is none.
+std::string target_in(std::string_view name) {
+  name.remove_prefix(kTemporaryPrefix.size());
+  for (int dashes = 0; dashes < 2; ++dashes) {
+    const size_t dash = name.find('-');
+    if (dash == std::string_view::npos) return "";
+    name.remove_prefix(dash + 1);
+  }
+  return std::string(name);
+}
+
 }  // namespace
+
+fs::path shown_path(const fs::path& path) {
+  fs::path shown;
+  for (const fs::path& part : path) {
+    const std::string name = part.string();
+    if (!name.starts_with(kTemporaryPrefix)) {
+      shown /= part;
+    } else if (const std::string target = target_in(name); !target.empty()) {
+      shown /= target;
+    }
+  }
+  return shown;
+}
 
 AtomicDirectory::AtomicDirectory(const fs::path& target, bool force)
     : target_(without_trailing_slash(target)), force_(force) {

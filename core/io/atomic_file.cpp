@@ -38,10 +38,10 @@ fs::path temporary_name(const fs::path& directory) {
     free = free_bytes(directory);
   } catch (const IoError&) {  // the first failure is the one to report
   }
-  throw IoError(target.string(),
+  throw IoError(shown_path(target).string(),
                 "no space left on the device: " + std::to_string(needed) + " bytes are needed, " +
                     std::to_string(free) + " are free",
-                "free space in " + directory.string() + " or write elsewhere");
+                "free space in " + shown_path(directory).string() + " or write elsewhere");
 }
 
 }  // namespace
@@ -65,7 +65,7 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::reserve(uint64_t bytes) {
   NIBBLE_CHECK(descriptor_ >= 0, "file is already committed");
-  require_free_bytes(directory_of(path_), bytes, path_.string());
+  require_free_bytes(directory_of(path_), bytes, shown_path(path_).string());
   if (bytes == 0) return;
   const int result =
       uninterrupted([&] { return fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)); });
@@ -184,7 +184,7 @@ void require_free_bytes(const fs::path& directory, uint64_t bytes, const std::st
   const uint64_t free = free_bytes(directory);
   if (bytes <= free) return;
   throw IoError(what, "needs " + std::to_string(bytes) + " bytes, " + std::to_string(free) + " are free on its device",
-                "free space in " + directory.string() + " or write elsewhere");
+                "free space in " + shown_path(directory).string() + " or write elsewhere");
 }
 
 }  // namespace nibble

@@ -15,6 +15,9 @@ namespace nibble {
 /// Names of unfinished files and directories start with this; what a killed process left behind can be removed.
 inline constexpr std::string_view kTemporaryPrefix = ".tmp-nibble-";
 
+/// `path` as messages give it: for the temporary name of a directory, the name that it will have stands.
+std::filesystem::path shown_path(const std::filesystem::path& path);
+
 /// A file that appears whole under its name at commit(), or not at all: the destructor removes what was not committed.
 /// All errors are IoError with the system's text; a full disk also says how many bytes were needed and are free.
 class AtomicFile {

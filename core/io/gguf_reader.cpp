@@ -187,14 +187,12 @@ GgufTensor read_tensor(Cursor& cursor, uint32_t& type) {
   const auto dimensions = cursor.number<uint32_t>();
   if (dimensions > kMostDimensions)
     cursor.fail(shown(tensor.name) + " has " + std::to_string(dimensions) + " dimensions");
-  int64_t total = 1;
+  int64_t total = 1;  // of the dimensions that are not empty: rows are counted without them
   for (uint32_t i = 0; i < dimensions; ++i) {
     const auto size = cursor.number<uint64_t>();
-    int64_t product = 0;
-    if (size > INT64_MAX || __builtin_mul_overflow(total, static_cast<int64_t>(size), &product)) {
+    if (size > INT64_MAX || __builtin_mul_overflow(total, std::max<int64_t>(1, static_cast<int64_t>(size)), &total)) {
       cursor.fail(shown(tensor.name) + " is too large");
     }
-    total = product;
     tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(size));
   }
   if (total > INT64_MAX / 8) cursor.fail(shown(tensor.name) + " is too large");

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/atomic_file.h"
 
 namespace nibble {
 
@@ -42,7 +43,7 @@ inline IoError system_error(const std::filesystem::path& path, const std::string
     default:
       break;
   }
-  return IoError(path.string(), what + ": " + std::strerror(error), remedy);
+  return IoError(shown_path(path).string(), what + ": " + std::strerror(error), remedy);
 }
 
 }  // namespace nibble

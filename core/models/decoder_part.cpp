@@ -30,6 +30,14 @@ int64_t head_units(const DecoderConfig& config) {
   return grouped ? config.qkv_groups : config.kv_heads;
 }
 
+// A single key and value head, which all ranks have: each computes the part of its gradient that its queries give.
+bool shares_one_head(const DecoderConfig& config) {
+  return config.kv_heads == 1 && config.names.block.attention.qkv.empty();
+}
+
+// Every rank has all of it, but not all of its gradient.
+bool only_gradient_is_cut(const Cut& cut) { return cut && !cut.cuts_rows() && !cut.cuts_columns(); }
+
 // Rows of a fused projection: query, key and value heads of all groups, or of each group in turn.
 std::vector<Range> fused_rows(const DecoderConfig& config, const DecoderPart& part) {
   const int64_t size = config.head_size, keys = config.kv_heads, queries = config.heads;
@@ -57,8 +65,9 @@ std::string in_layer(const DecoderConfig& config, const std::string& module) {
 DecoderPart decoder_part(const DecoderConfig& config, int index, int count) {
   if (count == 1) return {};
   DecoderPart part{.index = index, .count = count, .kv_heads = {}, .heads = {}, .mlp = {}, .vocabulary = {}};
-  const int64_t units = head_units(config);
-  require(units, part, units == config.kv_heads ? "key/value heads" : "groups of heads in its fused projection");
+  const int64_t units = shares_one_head(config) ? config.heads : head_units(config);
+  const bool grouped = units != config.kv_heads && units == config.qkv_groups;
+  require(units, part, grouped ? "groups of heads in its fused projection" : "heads to share");
   require(config.vocab_size, part, "tokens");
   if (count > 1 && config.qk_norm && config.qk_norm->kind != HeadNormKind::head) {
     throw UsageError("the norms of queries and keys of " + config.model_type + " cannot be cut",
@@ -67,8 +76,13 @@ DecoderPart decoder_part(const DecoderConfig& config, int index, int count) {
   int64_t grain = 64;
   while (grain > 1 && (config.mlp_width % grain != 0 || config.mlp_width / grain < count)) grain /= 2;
   require(config.mlp_width / grain, part, "columns in its MLP");
-  part.kv_heads = times(share(units, part), config.kv_heads / units);
-  part.heads = times(part.kv_heads, config.heads / config.kv_heads);
+  if (shares_one_head(config)) {
+    part.kv_heads = {0, 1};
+    part.heads = share(units, part);
+  } else {
+    part.kv_heads = times(share(units, part), config.kv_heads / units);
+    part.heads = times(part.kv_heads, config.heads / config.kv_heads);
+  }
   part.mlp = times(share(config.mlp_width / grain, part), grain);
   part.vocabulary = share(config.vocab_size, part);
   return part;
@@ -129,9 +143,14 @@ Cut parameter_cut(const DecoderConfig& config, const DecoderPart& part, const st
   return transposed ? cut.transposed() : cut;
 }
 
+// The cut of the matrix whose bias this is.
+Cut bias_of(const DecoderConfig& config, const DecoderPart& part, const std::string& name) {
+  return name.ends_with(".bias") ? module_cut(config, part, name.substr(0, name.rfind('.'))) : Cut();
+}
+
 // The bias of a projection back into the stream, which is added once.
 bool first_has_it(const DecoderConfig& config, const DecoderPart& part, const std::string& name) {
-  return name.ends_with(".bias") && module_cut(config, part, name.substr(0, name.rfind('.'))).cuts_columns();
+  return bias_of(config, part, name).cuts_columns();
 }
 
 bool norm_of_heads(const DecoderConfig& config, const std::string& name) {
@@ -147,7 +166,8 @@ Makers part_makers(const DecoderConfig& config, const DecoderPart& part, const M
   makers.linear = [&config, part, whole, &pool](const std::string& module, const Shape& shape) {
     const Cut cut = module_cut(config, part, module);
     std::unique_ptr<LinearWeight> made = whole.linear(module, cut ? cut.whole : shape);
-    if (!cut) return made;
+    if (only_gradient_is_cut(cut) && made->parameter()) made->parameter()->partial_gradient = true;
+    if (!cut || only_gradient_is_cut(cut)) return made;
     std::unique_ptr<LinearWeight> own = made->part(cut, pool);
     for (const Tensor* tensor : made->storage()) {
       if (tensor->has_bytes() && !tensor->writable()) release_pages(*tensor);
@@ -158,7 +178,7 @@ Makers part_makers(const DecoderConfig& config, const DecoderPart& part, const M
     const Cut cut = parameter_cut(config, part, name);
     const std::shared_ptr<Parameter> made = whole.parameter(name, cut ? cut.whole : shape);
     if (part.index > 0 && first_has_it(config, part, name)) return std::shared_ptr<Parameter>();
-    made->partial_gradient = norm_of_heads(config, name);
+    made->partial_gradient = norm_of_heads(config, name) || only_gradient_is_cut(bias_of(config, part, name));
     if (!cut) return made;
     Tensor value = cut_out(made->value, cut, pool);
     // What is not mapped shall not keep the whole alive.

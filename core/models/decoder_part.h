@@ -22,15 +22,16 @@ struct DecoderPart {
 };
 
 /// The part of rank `index`; nothing is cut for a single one. Heads are cut at key/value heads, or at groups of a fused
-/// projection; the MLP where 4-bit blocks of 64 end, if its width allows. Throws UsageError naming what the model has
-/// too few of, or what cannot be cut (norms over all heads together or with weights for each head).
+/// projection; a single key/value head that is not fused is on all ranks, and queries are cut. The MLP is cut where
+/// 4-bit blocks of 64 end, if its width allows. Throws UsageError naming what the model has too few of, or what cannot
+/// be cut (norms over all heads together or with weights for each head).
 DecoderPart decoder_part(const DecoderConfig& config, int index, int count);
 
 /// The layer as a Block of this part takes it.
 BlockConfig part_of(BlockConfig whole, const DecoderPart& part);
 
 /// How the weight [out, in] of a Linear or the table of an embedding is cut; nothing for modules that are whole on all
-/// ranks.
+/// ranks. A cut that leaves all of it (the only key/value head) says that every rank computes a part of its gradient.
 Cut module_cut(const DecoderConfig& config, const DecoderPart& part, const std::string& module);
 
 /// Makers that ask `whole` for whole weights and keep the part: what is mapped stays in the file but for the part.

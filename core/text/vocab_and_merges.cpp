@@ -85,6 +85,13 @@ void collect_special(const json& file, std::map<std::string, json>& found) {
   }
 }
 
+// A token given as text, or as an object with its text.
+std::string content_of(const json& token, const std::string& otherwise) {
+  if (token.is_string()) return token.get<std::string>();
+  const bool has_text = token.is_object() && token.contains("content") && token["content"].is_string();
+  return has_text ? token["content"].get<std::string>() : otherwise;
+}
+
 // In the order of their ids, which is the order they were added in.
 json read_added(const fs::path& directory, const json& tokenizer_config, const json& vocabulary,
                 const ClassForm& form) {
@@ -110,8 +117,8 @@ json read_added(const fs::path& directory, const json& tokenizer_config, const j
     by_id.emplace(id.get<int64_t>(), known != special.end() ? known->second : json{{"content", content}});
   }
   for (const auto& [content, token] : special) {
-    const bool listed = std::any_of(by_id.begin(), by_id.end(), [&](const auto& entry) {
-      return entry.second.is_object() && entry.second.value("content", "") == content;
+    const bool listed = std::any_of(by_id.begin(), by_id.end(), [&name = content](const auto& entry) {
+      return entry.second.is_object() && content_of(entry.second, "") == name;
     });
     if (listed) continue;
     const auto in_vocabulary = vocabulary.find(content);
@@ -135,11 +142,6 @@ json template_around(const json& vocabulary, const std::string& before, const st
   single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
   if (!behind.empty()) add(behind);
   return {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", tokens}};
-}
-
-std::string content_of(const json& token, const std::string& otherwise) {
-  if (token.is_string()) return token.get<std::string>();
-  return token.is_object() ? token.value("content", otherwise) : otherwise;
 }
 
 }  // namespace

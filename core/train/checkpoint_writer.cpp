@@ -14,6 +14,7 @@ namespace {
 // Weights that are no numbers must not take the place of good ones. Without parallel_for: training has the threads.
 void require_finite(const std::vector<CheckpointSlice>& slices) {
   for (const CheckpointSlice& slice : slices) {
+    if (slice.value.dtype() != DType::f32) continue;  // codes of 8-bit state; their scales are f32
     const auto elements = slice.value.span<const float>();
     const auto bad = std::find_if_not(elements.begin(), elements.end(), [](float v) { return std::isfinite(v); });
     if (bad == elements.end()) continue;
@@ -48,9 +49,9 @@ std::vector<CheckpointSlice> CheckpointWriter::copy(const std::vector<Checkpoint
 
 void CheckpointWriter::start(const TrainingState& state, const std::vector<CheckpointSlice>& trainable,
                              const std::vector<CheckpointSlice>& optimizer, std::function<void()> first,
-                             std::function<void()> last) {
+                             std::function<void()> last, bool behind) {
   NIBBLE_CHECK(!outcome_.valid(), "a checkpoint is under way");
-  const bool copied = bytes_of(trainable) + bytes_of(optimizer) <= kLargestCopy;
+  const bool copied = behind && bytes_of(trainable) + bytes_of(optimizer) <= kLargestCopy;
   std::vector<CheckpointSlice> values = copied ? copy(trainable, trainable_) : trainable;
   std::vector<CheckpointSlice> moments = copied ? copy(optimizer, optimizer_) : optimizer;
   outcome_ = std::async(copied ? std::launch::async : std::launch::deferred,

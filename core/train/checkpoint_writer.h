@@ -37,10 +37,11 @@ class CheckpointWriter {
 
   /// Begins to write; nothing may be under way. `first` runs before, where the writing runs (syncing a log that must be
   /// as far as the checkpoint); its error is the save's.
-  /// `last` runs there when the writing has ended, well or not.
+  /// `last` runs there when the writing has ended, well or not. behind = false: nothing trains meanwhile, so start()
+  /// writes the tensors themselves and takes no memory for a copy.
   void start(const TrainingState& state, const std::vector<CheckpointSlice>& trainable,
              const std::vector<CheckpointSlice>& optimizer, std::function<void()> first = {},
-             std::function<void()> last = {});
+             std::function<void()> last = {}, bool behind = true);
 
   /// Whether a save is under way whose outcome nobody has taken yet.
   bool under_way() const { return outcome_.valid(); }

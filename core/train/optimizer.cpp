@@ -53,7 +53,8 @@ bool name_matches(std::string_view pattern, std::string_view name) {
   return whole_matches("*" + std::string(pattern) + "*", name);
 }
 
-Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options, MemoryPool& pool, bool may_be_empty)
+Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options, MemoryPool& pool, bool may_be_empty,
+                     const std::function<int64_t(const Parameter&)>& whole_size)
     : parameters_(std::move(parameters)), options_(std::move(options)) {
   if (parameters_.empty() && !may_be_empty) throw UsageError("nothing is trainable", "check adapter.target_modules");
   std::set<std::string_view> names;
@@ -68,7 +69,8 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     if (decays) state.weight_decay = static_cast<float>(options_.weight_decay);
     const Shape& shape = parameter->value.shape();
     const std::string what = "optimizer state of " + parameter->name;
-    if (options_.kind == OptimizerKind::adamw8bit && parameter->value.numel() >= ops::kEightBitMinimum) {
+    const int64_t size = whole_size ? whole_size(*parameter) : parameter->value.numel();
+    if (options_.kind == OptimizerKind::adamw8bit && size >= ops::kEightBitMinimum) {
       state.exp_avg_8 = eight_bit_zeros(pool, shape, what);
       state.exp_avg_sq_8 = eight_bit_zeros(pool, shape, what);
     } else if (options_.kind != OptimizerKind::sgd) {

@@ -9,10 +9,15 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
+#include <condition_variable>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <mutex>
 #include <set>
+#include <thread>
+#include <utility>
 
 #include "nibble/core/base/error.h"
 
@@ -36,13 +41,19 @@ std::string host_name() {
   return name;
 }
 
+class Progress;
+
 // What all communicators of the process share: who is where, and the roll call.
 struct Job {
+  Job();
+  ~Job();
+  std::unique_ptr<Progress> progress;  // null where MPI allows one thread only
   MPI_Comm control = MPI_COMM_NULL;
   int rank = 0, size = 1;
   std::vector<std::string> hosts;
   std::string current = "start";  // operation this rank is in
   Clock::time_point last_look = Clock::now();
+  std::mutex mpi;  // MPI is called by one thread at a time
 
   std::string describe(int r) const {
     return "rank " + std::to_string(r) + " on host " + hosts[static_cast<size_t>(r)];
@@ -122,6 +133,59 @@ void Job::call_the_roll(double waited) {
                   "look at that process or host; the same command continues from the last checkpoint");
 }
 
+// MPI moves messages only while it is called. This thread calls it while some are under way and the rank computes.
+class Progress {
+ public:
+  explicit Progress(Job& job) : job_(job) {
+    sigset_t all, before;  // signals are the main thread's
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { run(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  ~Progress() {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  void add(int messages) {
+    {
+      const std::lock_guard lock(mutex_);
+      under_way_ += messages;
+    }
+    if (messages > 0) changed_.notify_one();
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return ends_ || under_way_ > 0; });
+      if (ends_) return;
+      lock.unlock();
+      if (job_.mpi.try_lock()) {
+        job_.answer_roll_calls();
+        job_.mpi.unlock();
+      }
+      usleep(100);
+      lock.lock();
+    }
+  }
+
+  Job& job_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ends_ = false;
+  int under_way_ = 0;
+  std::thread thread_;
+};
+
+Job::Job() = default;
+Job::~Job() = default;
+
 // Messages under way, with the tensors they use.
 struct Messages {
   std::vector<MPI_Request> requests;
@@ -152,13 +216,13 @@ struct Messages {
 // Polls; gives the core away when nothing comes, because ranks may share it.
 void wait_for(Messages& messages, Job& job, const std::string& operation, double seconds) {
   const auto start = Clock::now();
+  std::unique_lock lock(job.mpi);
   job.current = operation;
   for (int round = 0; !messages.done(); ++round) {
-    if (round < 100) {
-      sched_yield();
-      continue;
-    }
-    usleep(round < 1000 ? 20 : 200);
+    lock.unlock();
+    round < 100 ? void(sched_yield()) : void(usleep(round < 1000 ? 20 : 200));
+    lock.lock();
+    if (round < 100) continue;
     job.look();
     if (seconds_since(start) > seconds) job.call_the_roll(seconds);
   }
@@ -167,9 +231,17 @@ void wait_for(Messages& messages, Job& job, const std::string& operation, double
 class MpiRequest final : public CommRequest {
  public:
   MpiRequest(std::shared_ptr<Job> job, std::string operation, double seconds, Messages messages)
-      : job_(std::move(job)), operation_(std::move(operation)), seconds_(seconds), messages_(std::move(messages)) {}
-  bool done() override { return messages_.done(); }
-  void wait() override { wait_for(messages_, *job_, operation_, seconds_); }
+      : job_(std::move(job)), operation_(std::move(operation)), seconds_(seconds), messages_(std::move(messages)) {
+    if (job_->progress) job_->progress->add(1);
+  }
+  bool done() override {
+    const std::lock_guard lock(job_->mpi);
+    return messages_.done();
+  }
+  void wait() override {
+    if (job_->progress && std::exchange(counted_, false)) job_->progress->add(-1);
+    wait_for(messages_, *job_, operation_, seconds_);
+  }
   ~MpiRequest() override {
     try {
       wait();
@@ -182,6 +254,7 @@ class MpiRequest final : public CommRequest {
   std::string operation_;
   double seconds_;
   Messages messages_;
+  bool counted_ = true;
 };
 
 class MpiComm final : public Communicator {
@@ -199,6 +272,7 @@ class MpiComm final : public Communicator {
   }
 
   ~MpiComm() override {
+    const std::lock_guard lock(job_->mpi);
     int finalized = 0;
     MPI_Finalized(&finalized);
     if (!finalized && sent_.done()) MPI_Comm_free(&comm_);
@@ -225,11 +299,14 @@ class MpiComm final : public Communicator {
     std::byte* to = out.bytes() > 0 ? out.mutable_raw() : nullptr;
     const std::byte* from = part.bytes() > 0 ? part.raw() : nullptr;
     Messages messages{{}, {part, out}};
-    for (int i = 1; i < size_; ++i) {
-      const int other = peer(size_ - i);
-      messages.receive(to + bounds[static_cast<size_t>(other)], size_of(other), other, tag, comm_);
+    {
+      const std::lock_guard lock(job_->mpi);
+      for (int i = 1; i < size_; ++i) {
+        const int other = peer(size_ - i);
+        messages.receive(to + bounds[static_cast<size_t>(other)], size_of(other), other, tag, comm_);
+      }
+      for (int i = 1; i < size_; ++i) messages.send(from, size_of(rank_), peer(i), tag, comm_);
     }
-    for (int i = 1; i < size_; ++i) messages.send(from, size_of(rank_), peer(i), tag, comm_);
     std::byte* mine = to + bounds[static_cast<size_t>(rank_)];
     if (size_of(rank_) > 0 && mine != from) std::memcpy(mine, from, size_of(rank_));
     return std::make_unique<MpiRequest>(job_, operation, settings().timeout_seconds, std::move(messages));
@@ -241,6 +318,7 @@ class MpiComm final : public Communicator {
     const std::byte* from = send.bytes() > 0 ? send.raw() : nullptr;
     std::byte* to = receive.bytes() > 0 ? receive.mutable_raw() : nullptr;
     Messages messages;
+    std::unique_lock lock(job_->mpi);
     for (int i = 1; i < size_; ++i) {
       const size_t other = static_cast<size_t>(peer(size_ - i));
       messages.receive(to + receive_bounds[other], receive_bounds[other + 1] - receive_bounds[other],
@@ -251,6 +329,7 @@ class MpiComm final : public Communicator {
       messages.send(from + send_bounds[other], send_bounds[other + 1] - send_bounds[other], static_cast<int>(other),
                     tag, comm_);
     }
+    lock.unlock();
     const size_t me = static_cast<size_t>(rank_), kept = send_bounds[me + 1] - send_bounds[me];
     if (kept > 0) std::memcpy(to + receive_bounds[me], from + send_bounds[me], kept);
     wait_for(messages, *job_, operation, settings().timeout_seconds);
@@ -259,28 +338,44 @@ class MpiComm final : public Communicator {
   void do_broadcast(const std::string& operation, Tensor& value, int root) override {
     const int tag = next_tag();
     Messages messages;
+    std::unique_lock lock(job_->mpi);
     if (rank_ == root) {
       for (int i = 1; i < size_; ++i) messages.send(value.raw(), value.bytes(), peer(i), tag, comm_);
     } else {
       messages.receive(value.mutable_raw(), value.bytes(), root, tag, comm_);
     }
+    lock.unlock();
     wait_for(messages, *job_, operation, settings().timeout_seconds);
   }
 
   void do_send(const std::string&, const Tensor& value, int to) override {
-    if (sent_.done()) sent_.kept.clear();
+    const std::lock_guard lock(job_->mpi);
+    forget_sent();
     sent_.kept.push_back(value);
     sent_.send(value.raw(), value.bytes(), to, kMessageTag, comm_);
+    if (job_->progress && !std::exchange(sending_, true)) job_->progress->add(1);
+  }
+
+  // Under the lock.
+  void forget_sent() {
+    if (!sent_.done()) return;
+    sent_.kept.clear();
+    if (job_->progress && std::exchange(sending_, false)) job_->progress->add(-1);
   }
 
   void do_receive(const std::string& operation, Tensor& value, int from) override {
     Messages messages;
-    messages.receive(value.mutable_raw(), value.bytes(), from, kMessageTag, comm_);
+    {
+      const std::lock_guard lock(job_->mpi);
+      messages.receive(value.mutable_raw(), value.bytes(), from, kMessageTag, comm_);
+    }
     wait_for(messages, *job_, operation, settings().timeout_seconds);
-    if (sent_.done()) sent_.kept.clear();
+    const std::lock_guard lock(job_->mpi);
+    forget_sent();
   }
 
   std::unique_ptr<Communicator> do_split(int color, int key) override {
+    const std::lock_guard lock(job_->mpi);
     MPI_Comm part;
     MPI_Comm_split(comm_, color, key, &part);
     return std::make_unique<MpiComm>(job_, part);
@@ -292,6 +387,7 @@ class MpiComm final : public Communicator {
   std::vector<int> world_;  // numbers in the job
   uint64_t collectives_ = 0;
   Messages sent_;  // messages that were sent and may not have arrived
+  bool sending_ = false;
 };
 
 // What carries the bytes, as far as the library tells.
@@ -333,7 +429,7 @@ MpiSession::MpiSession() : impl_(std::make_unique<Impl>()) {
   MPI_Initialized(&initialized);
   NIBBLE_CHECK(!initialized, "one MpiSession in a process");
   int provided = 0;
-  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) {
     throw CommError("MPI", "cannot be started", "start the ranks with nibble launch, mpirun or srun");
   }
   Job& job = *impl_->job;
@@ -348,6 +444,7 @@ MpiSession::MpiSession() : impl_(std::make_unique<Impl>()) {
   MPI_Comm everyone;
   MPI_Comm_dup(MPI_COMM_WORLD, &everyone);
   impl_->world = std::make_unique<MpiComm>(impl_->job, everyone);
+  if (provided >= MPI_THREAD_SERIALIZED) job.progress = std::make_unique<Progress>(job);
 }
 
 MpiSession::~MpiSession() {
@@ -372,10 +469,12 @@ std::string MpiSession::description() const {
   const Job& job = *impl_->job;
   const size_t hosts = std::set<std::string>(job.hosts.begin(), job.hosts.end()).size();
   return library + ", " + std::to_string(job.size) + " ranks on " + std::to_string(hosts) +
-         (hosts == 1 ? " host" : " hosts") + transport(library);
+         (hosts == 1 ? " host" : " hosts") + transport(library) +
+         (job.progress ? "" : ", which moves messages only while a rank waits");
 }
 
 void MpiSession::finish() {
+  impl_->job->progress.reset();
   impl_->world.reset();
   MPI_Comm_free(&impl_->job->control);
   MPI_Finalize();

@@ -45,15 +45,10 @@ Pipeline::Pipeline(Decoder& stage, const PipelineOptions& options, const Mesh& m
   stage_.visit([&](Parameter& parameter) {
     if (parameter.name == name && parameter.trainable) tied_ = &parameter;
   });
-  if (tied_ && mesh.shape().shard > 1) {
-    throw UsageError("a tied embedding cannot be trained on two stages and in shards at once",
-                     "use parallel.replicate instead of parallel.shard, or one stage", "parallel.shard");
-  }
+  tied_gradient_ = [this] { return tied_->gradient; };
 }
 
 Pipeline::~Pipeline() = default;
-
-bool Pipeline::is_copy(const Parameter& parameter) const { return &parameter == tied_ && !stage_.has_embedding(); }
 
 Tensor Pipeline::receive(const char* operation, int from, int64_t tokens) {
   Tensor value = Tensor::empty(rank_.pool, {tokens, stage_.config().width}, DType::f32, operation);
@@ -136,11 +131,13 @@ double Pipeline::loss_sum(const Batch& batch, const StepContext& step) {
 void Pipeline::join_tied_gradients() {
   if (!tied_) return;
   const int last = stages_.size() - 1, other = stages_.rank() == 0 ? last : 0;
-  Tensor theirs = Tensor::empty(rank_.pool, tied_->gradient.shape(), DType::f32, "tied gradient");
-  const Tensor mine = tied_->gradient.clone(rank_.pool);
+  Tensor own = tied_gradient_();
+  if (own.numel() == 0) return;  // on both
+  Tensor theirs = Tensor::empty(rank_.pool, own.shape(), DType::f32, "tied gradient");
+  const Tensor mine = own.clone(rank_.pool);
   stages_.send("tied gradients", mine, other);
   stages_.receive("tied gradients", theirs, other);
-  ops::add(theirs, tied_->gradient);  // a + b and b + a have the same bits
+  ops::add(theirs, own);  // a + b and b + a have the same bits
 }
 
 StepLayout Pipeline::over_stages(StepLayout layout) {
@@ -155,10 +152,8 @@ StepLayout Pipeline::over_stages(StepLayout layout) {
   };
   const auto squares = layout.squares;
   layout.squares = [this, squares](const std::vector<Parameter*>& parameters) {
-    std::vector<Parameter*> counted;
-    for (Parameter* parameter : parameters) {
-      if (!is_copy(*parameter)) counted.push_back(parameter);
-    }
+    std::vector<Parameter*> counted = parameters;
+    if (!stage_.has_embedding()) std::erase(counted, tied_);  // the first stage counts it
     const double mine = squares ? squares(counted) : gradient_squares(counted);
     return stages_.all_reduce_sum("gradient norm", mine);
   };

@@ -1,6 +1,7 @@
 #pragma once
 // A model whose layers lie on several ranks: microbatches go up through the stages and their gradients come back down.
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -20,7 +21,6 @@ struct PipelineOptions {
 /// This rank's stage. With one stage it calls the Decoder and nothing else.
 class Pipeline {
  public:
-  /// Throws UsageError for a tied embedding that would be trained in two copies of which one is cut.
   Pipeline(Decoder& stage, const PipelineOptions& options, const Mesh& mesh, RankContext& rank);
   ~Pipeline();
 
@@ -36,8 +36,9 @@ class Pipeline {
 
   /// `layout` of the data axes, carried on over the stages: losses, gradients of a tied embedding, the gradient norm.
   StepLayout over_stages(StepLayout layout);
-  /// Whether the parameter is this stage's copy of one that the first stage has.
-  bool is_copy(const Parameter& parameter) const;
+  /// Where sharding keeps the gradient of an embedding that the first and the last stage have, tied (the parameter's
+  /// own, unless this is called): asked for at the end of a step.
+  void set_tied_gradient(std::function<Tensor()> gradient) { tied_gradient_ = std::move(gradient); }
 
   /// Share of the time in steps so far that this rank waited for other stages.
   double measured_bubble() const;
@@ -56,6 +57,7 @@ class Pipeline {
   RankContext& rank_;
   bool trainable_here_or_below_ = false, trainable_below_ = false;
   Parameter* tied_ = nullptr;  // on the first and the last stage, when it is trained
+  std::function<Tensor()> tied_gradient_;
 
   std::vector<const Batch*> batches_;
   int64_t own_ = 0;

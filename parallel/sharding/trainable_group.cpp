@@ -4,6 +4,7 @@
 
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/core/ops/optimizer.h"
 
 namespace nibble {
 
@@ -12,6 +13,7 @@ namespace {
 constexpr int64_t kAlignment = 16;
 // ops::sum_of_squares adds pieces of this many elements in order.
 constexpr int64_t kGrain = 1 << 15;
+static_assert(kGrain % ops::kEightBitBlock == 0);
 
 std::vector<int64_t> sizes_of(const std::vector<Parameter*>& parameters) {
   std::vector<int64_t> sizes;
@@ -121,6 +123,10 @@ std::vector<CheckpointSlice> TrainableGroup::slices(const NamedTensor& tensor) c
   for (const FlatPart& part : layout_.parts(ranks_.rank())) {
     const Parameter& whole = *parameters_[part.tensor];
     if (tensor.name != whole.name && !tensor.name.starts_with(whole.name + ".exp_avg")) continue;
+    if (tensor.name.ends_with(".absmax")) {  // of blocks of the 8-bit state, which parts begin with
+      const int64_t blocks = (whole.value.numel() + ops::kEightBitBlock - 1) / ops::kEightBitBlock;
+      return {{tensor.name, tensor.value, {blocks}, {part.begin / ops::kEightBitBlock}}};
+    }
     return flat_slices(tensor.name, tensor.value, whole.value.shape(), part.begin);
   }
   return {};

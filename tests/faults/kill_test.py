@@ -1,67 +1,145 @@
 """kill -9 at random moments of a run that checkpoints every step: the run always goes on, to the same bits.
 
-    python3 tests/faults/kill_test.py [KILLS [SEED]]        default: 12 kills, the short form that ctest runs
+    NIBBLE_KILLS=300 NIBBLE_KILL_SEED=1 python3 tests/faults/kill_test.py       default: 18 kills, what ctest runs
 
-A kill comes either after a random time (between nothing and the length of a whole run) or, every third, in front of a
-random file call of a save. Prints what was hit."""
+Two thirds of the kills hit a run of one process, either after a random time (between nothing and the length of a whole
+run) or, every third, in front of a random file call of a save. The others hit a job of two ranks: one of the ranks (at a
+random time or in front of a file call), mpirun, or the launcher. Prints what was hit."""
 import os
 import random
 import shutil
+import signal
 import subprocess
-import sys
 import time
 import unittest
 
 import program
 
-KILLS = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 12
-SEED = int(sys.argv[2]) if len(sys.argv) > 2 and sys.argv[2].isdigit() else 1
+KILLS = int(os.environ.get("NIBBLE_KILLS", "18"))
+SEED = int(os.environ.get("NIBBLE_KILL_SEED", "1"))
 STEPS = 40
 
 
-class Kill(program.FaultTest):
-    def test_killed_at_any_moment_a_run_ends_with_the_same_bits(self):
-        recipe = self.recipe(steps=STEPS, adapter={"lora_dropout": 0.1}, train={"save_every": 1, "eval_every": 7},
-                             data={"eval": str(self.data("eval.jsonl", rows=3))})
-        began = time.monotonic()
-        ended = program.run("train", recipe, f"output.dir={self.folder / 'whole'}")
-        seconds = time.monotonic() - began
-        self.assertEqual(ended.code, 0, ended.err)
-        whole = self.result(self.folder / "whole")
+class Tally:
+    def __init__(self):
+        self.kills = self.runs = self.resumed = self.fallbacks = self.swept = self.early = 0
+        self.hit = {}
 
-        chance = random.Random(SEED)
-        kills = runs = resumed = fallbacks = swept = early = 0
-        while kills < KILLS:
-            shutil.rmtree(self.folder / "out", ignore_errors=True)
-            runs += 1
-            while True:
-                extra = {}
-                by_call = chance.random() < 0.34
-                if by_call:
-                    extra = {"NIBBLE_FAULT_ROOT": str(self.folder / "out"), "NIBBLE_FAULT_HOW": "KILL",
-                             "NIBBLE_FAULT_AT": str(chance.randrange(0, 600))}
-                child = subprocess.Popen([program.PROGRAM, "train", str(recipe)], stdout=subprocess.DEVNULL,
-                                         stderr=open(self.folder / "stderr", "wb"), env=program.environment(extra))
-                if not by_call and kills < KILLS:
+    def killed(self, whom, out):
+        self.kills += 1
+        self.hit[whom] = self.hit.get(whom, 0) + 1
+        self.early += not (out / "checkpoints").exists()
+        self.swept += bool(list((out / "checkpoints").glob(".tmp-*")))
+
+    def read(self, text):
+        self.resumed += "continuing after step" in text
+        self.fallbacks += "falling back" in text
+
+    def print(self, what):
+        hit = ", ".join(f"{count} of {whom}" for whom, count in sorted(self.hit.items()))
+        print(f"\n{what}: {self.kills} kills ({hit}) in {self.runs} runs of {STEPS} steps: {self.resumed} times continued, "
+              f"{self.early} kills before the first checkpoint, {self.swept} in the middle of a save, {self.fallbacks} "
+              f"fallbacks; always the same bits", flush=True)
+
+
+class Kill(program.JobTest):
+    def whole(self, recipe):
+        """Bits of an undisturbed run of one process, and the seconds it took."""
+        began = time.monotonic()
+        ended = program.run("train", recipe, "parallel.replicate=1", f"output.dir={self.folder / 'whole'}")
+        self.assertEqual(ended.code, 0, ended.err)
+        return self.result(self.folder / "whole"), time.monotonic() - began
+
+    def long_recipe(self, **sections):
+        return self.recipe(steps=STEPS, adapter={"lora_dropout": 0.1}, train={"accumulate": 2, "save_every": 1, "eval_every": 7},
+                           data={"eval": str(self.data("eval.jsonl", rows=3))}, **sections)
+
+    def failing_call(self, chance, share):
+        if chance.random() >= share:
+            return {}
+        return {"NIBBLE_FAULT_ROOT": str(self.folder / "out"), "NIBBLE_FAULT_HOW": "KILL",
+                "NIBBLE_FAULT_AT": str(chance.randrange(0, 600))}
+
+    def finished(self, whole, tally):
+        self.assertEqual(self.result(), whole, f"after {tally.kills} kills")
+        self.assertEqual(list(self.folder.glob("out/**/.tmp-*")), [])
+        shutil.rmtree(self.folder / "out")
+        tally.runs += 1
+
+    def test_one_process_killed_at_any_moment_ends_with_the_same_bits(self):
+        recipe = self.long_recipe()
+        whole, seconds = self.whole(recipe)
+        chance, tally = random.Random(SEED), Tally()
+        while tally.kills < KILLS - KILLS // 3:
+            env = self.failing_call(chance, 0.34)
+            with open(self.folder / "stderr", "wb") as file:
+                child = subprocess.Popen([program.PROGRAM, "train", str(recipe)], stdout=subprocess.DEVNULL, stderr=file,
+                                         env=program.environment(env))
+                if not env:
                     try:
                         child.wait(chance.uniform(0, seconds * 0.6))
                     except subprocess.TimeoutExpired:
                         child.kill()
                 code = child.wait(120)
-                text = (self.folder / "stderr").read_text(errors="replace")
-                resumed += "continuing after step" in text
-                fallbacks += "falling back" in text
-                if code == 0:
-                    break
-                self.assertEqual(code, -9, text)
-                kills += 1
-                early += not (self.folder / "out/checkpoints").exists()
-                swept += bool(list((self.folder / "out/checkpoints").glob(".tmp-*")))
-            self.assertEqual(self.result(), whole, f"after {kills} kills")
-            self.assertEqual(list(self.folder.glob("out/**/.tmp-*")), [])
-        print(f"\n{kills} kills in {runs} runs of {STEPS} steps: {resumed} times continued, {early} kills before the first "
-              f"checkpoint, {swept} in the middle of a save, {fallbacks} fallbacks; always the same bits")
+            tally.read(self.errors())
+            if code == 0:
+                self.finished(whole, tally)
+                continue
+            self.assertEqual(code, -9, self.errors())
+            tally.killed("a process in front of a file call" if env else "a process", self.folder / "out")
+        ended = program.run("train", recipe)
+        self.assertEqual(ended.code, 0, ended.err)
+        tally.read(ended.err)
+        self.finished(whole, tally)
+        tally.print("one process")
+
+    def kill_one(self, chance, seconds, job):
+        """After a random time one of the job's processes dies. Returns which; None when the job was faster."""
+        try:
+            job.wait(chance.uniform(0, seconds))
+            return None
+        except subprocess.TimeoutExpired:
+            pass
+        whom = chance.choice(["rank 0", "rank 1", "mpirun", "the launcher"])
+        processes = self.processes()
+        found = [process for process, words in processes.items() if words[0] == "mpirun"] if whom == "mpirun" else \
+            [job.pid] if whom == "the launcher" else self.ranks()[int(whom[-1]):][:1]
+        for process in found:
+            try:
+                os.kill(process, signal.SIGKILL)
+                return whom
+            except ProcessLookupError:
+                pass
+        return None
+
+    @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
+    def test_a_job_of_two_ranks_killed_at_any_moment_ends_with_the_bits_of_one(self):
+        recipe = self.long_recipe(parallel={"replicate": 2, "timeout_seconds": 60})
+        whole, _ = self.whole(recipe)
+        began = time.monotonic()
+        self.assertEqual(self.launch(2, "train", recipe).wait(300), 0, self.errors())
+        seconds = time.monotonic() - began
+        chance, tally = random.Random(SEED), Tally()
+        self.finished(whole, tally)
+        while tally.kills < KILLS // 3:
+            env = self.failing_call(chance, 0.25)
+            job = self.launch(2, "train", recipe, env=env)
+            whom = "a rank in front of a file call" if env else self.kill_one(chance, seconds * 0.6, job)
+            code = job.wait(300)
+            # Ranks whose launcher died have a moment to go, on a busy machine a long one.
+            self.wait_until(lambda: not self.processes(), 60)
+            self.assertEqual(self.processes(), {}, f"{whom} was killed, these are left")
+            tally.read(self.errors())
+            if code == 0:
+                self.finished(whole, tally)
+                continue
+            self.assertIn(code, (-9, 75, 76), f"{whom}: {self.errors()}")
+            tally.killed(whom, self.folder / "out")
+        self.assertEqual(self.launch(2, "train", recipe).wait(300), 0, self.errors())
+        tally.read(self.errors())
+        self.finished(whole, tally)
+        tally.print("two ranks")
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    unittest.main()

@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import time
 import unittest
 
 PROGRAM = os.environ.get("NIBBLE", "build/release/bin/nibble")
@@ -150,3 +151,63 @@ class FaultTest(unittest.TestCase):
     def checkpoints(self, out=None):
         folder = pathlib.Path(out or self.folder / "out") / "checkpoints"
         return sorted((int(p.name[5:]) for p in folder.glob("step-*")), key=int) if folder.is_dir() else []
+
+
+class JobTest(FaultTest):
+    """Runs of several ranks: `nibble launch` and the processes it starts."""
+
+    def launch(self, ranks, *words, threads=1, env=None):
+        """Starts a job that is watched from outside; its messages go to the file `stderr`."""
+        file = open(self.folder / "stderr", "wb")
+        self.addCleanup(file.close)
+        self.addCleanup(self.end_processes)
+        command = [PROGRAM, "launch", "-n", str(ranks), "--threads", str(threads), "--", *map(str, words)]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, env=environment(env))
+
+    def errors(self):
+        return (self.folder / "stderr").read_text(errors="replace")
+
+    def lines(self):
+        path = self.folder / "out/metrics.jsonl"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def processes(self):
+        """Process id -> command line of everything that runs for this test."""
+        found = {}
+        for entry in pathlib.Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                dead = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+            except OSError:
+                continue
+            if not dead and any(str(self.folder) in word for word in words):
+                found[int(entry.name)] = words
+        return found
+
+    def ranks(self):
+        """Process ids of the ranks, lowest rank first."""
+        found = []
+        for process, words in self.processes().items():
+            if words[0] == "mpirun" or "launch" in words:
+                continue
+            try:
+                variables = pathlib.Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            rank = [int(v.split(b"=")[1]) for v in variables if v.startswith(b"OMPI_COMM_WORLD_RANK=")]
+            found += [(rank[0], process)] if rank else []
+        return [process for _, process in sorted(found)]
+
+    def wait_until(self, condition, seconds):
+        end = time.monotonic() + seconds
+        while not condition() and time.monotonic() < end:
+            time.sleep(0.01)
+
+    def end_processes(self):
+        for process in self.processes():
+            try:
+                os.kill(process, 9)
+            except ProcessLookupError:
+                pass

@@ -97,4 +97,4 @@ class TwoHosts(program.FaultTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)  # tells why it skips

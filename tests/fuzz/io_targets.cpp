@@ -1,5 +1,6 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/gguf.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/core/train/checkpoint.h"
@@ -49,6 +50,27 @@ void safetensors(Bytes bytes) {
   try {
     const SafetensorsFile file((directory / "f.safetensors").string());
     for (const std::string& name : file.names()) read_all(file.at(name));
+  } catch (const Error&) {
+  }
+}
+
+void gguf(Bytes bytes) {
+  static const MemoryDirectory directory;
+  static MemoryPool pool;
+  directory.write("f.gguf", as_text(bytes));
+  try {
+    const GgufFile file((directory / "f.gguf").string());
+    for (const auto& [key, value] : file.metadata()) {
+      try {
+        file.number(key);
+      } catch (const Error&) {
+      }
+      file.texts(key);
+    }
+    for (const GgufTensor& tensor : file.tensors()) {
+      const int64_t width = tensor.shape.empty() ? 1 : tensor.shape.back();
+      if (width > 0) read_all(file.rows(tensor, 0, element_count(tensor.shape) / width, pool));
+    }
   } catch (const Error&) {
   }
 }

@@ -167,3 +167,76 @@ put("jsonl", "tokens", '{"input_ids": [1, 2, 300], "labels": [-100, 2, 3]}\n{"te
 put("jsonl", "array", '[{"text": "a"}, {"text": "\\ud83d\\ude00"}]')
 put("text", "documents", "one\r\ntwo<|endoftext|>\n\nthree \u00e9")
 put("text", "broken", b"a\xffb<|endoftext|>")
+
+
+def gguf(keys, tensors, data, version=3):
+    """keys: (name, kind, bytes of the value); tensors: (name, dimensions, type, offset)"""
+    def text(words):
+        return struct.pack("<Q", len(words)) + words.encode()
+    header = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys))
+    for name, kind, value in keys:
+        header += text(name) + struct.pack("<I", kind) + value
+    for name, dimensions, kind, offset in tensors:
+        header += text(name) + struct.pack("<I", len(dimensions)) + struct.pack(f"<{len(dimensions)}Q", *dimensions)
+        header += struct.pack("<IQ", kind, offset)
+    return header + bytes(-len(header) % 32) + data
+
+
+def gguf_text(words):
+    return struct.pack("<Q", len(words)) + words.encode()
+
+
+KEYS = [("general.architecture", 8, gguf_text("llama")), ("general.alignment", 4, struct.pack("<I", 32)),
+        ("f", 6, struct.pack("<f", 1e-5)), ("b", 7, b"\1"), ("u8", 0, b"\xff"), ("i64", 11, struct.pack("<q", -1)),
+        ("words", 9, struct.pack("<IQ", 8, 2) + gguf_text("a") + gguf_text("b")),
+        ("kinds", 9, struct.pack("<IQ", 5, 3) + struct.pack("<3i", 1, 2, 3)), ("u64", 10, struct.pack("<Q", 2**64 - 1)),
+        ("doubles", 9, struct.pack("<IQ", 12, 1) + struct.pack("<d", 0.5))]
+put("gguf", "types", gguf(KEYS, [("a", [2, 3], 0, 0), ("b", [32], 8, 32), ("c", [32, 2], 2, 96), ("d", [2], 30, 160),
+                                 ("e", [3], 1, 192)], bytes(range(224))))
+put("gguf", "empty", gguf([], [], b"", 2))
+put("gguf", "unreadable", gguf(KEYS[:1], [("a", [256], 14, 0)], bytes(210)))
+put("gguf", "large", gguf([], [("a", [2**31, 2**31, 2**31], 0, 0)], bytes(32)))
+put("gguf", "empty-tensor", gguf([], [("a", [2**62, 0, 2**62], 0, 0)], b""))
+
+TEMPLATES = {
+    "turns": "{{ bos_token }}{% for m in messages %}{{ '<|' + m['role'] + '|>' }}{% if m.role == 'assistant' %}{% generation %}"
+             "{{ m['content'] }}{% endgeneration %}{% else %}{{ m['content'] }}{% endif %}{{ eos_token }}\n{% endfor %}"
+             "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}",
+    "plain": "{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n{%- endfor -%}",
+    "control": "{%- set ns = namespace(n=0, found=false) -%}{% for m in messages if m.role != 'tool' recursive %}"
+               "{% if loop.first %}{{ loop.length }}{% elif loop.index0 is odd %}{% continue %}{% else %}{% break %}{% endif %}"
+               "{% set ns.n = ns.n + loop.index %}{{ loop.cycle('a', 'b') }}{{ loop.previtem.role }}{% else %}none{% endfor %}{{ ns.n }}",
+    "macros": "{% macro f(x, y=2, *args) %}{{ x ~ y }}{{ varargs }}{{ caller() if caller }}{% endmacro %}{{ f(1, y=3) }}"
+              "{% call f('a') %}body{% endcall %}{% filter upper %}text{% endfilter %}{% with a = 1, b = [a] %}{{ b }}{% endwith %}",
+    "raise": "{% if messages[0].role != 'system' %}{{ raise_exception('no system ' + messages[0].role) }}{% endif %}"
+             "{{ strftime_now('%d %b %Y') }}{# a comment #}{% raw %}{{ x }}{% endraw %}",
+    "tools": "{% for t in tools %}{{ t | tojson(indent=4) }}{{ t.function.name }}{% for k, v in t.function.items() %}{{ k }}"
+             "{% if v is mapping %}{{ v.keys() | list | length }}{% elif v is string %}{{ v | length }}{% endif %}{% endfor %}{% endfor %}",
+    "text": "{{ messages[2].content.split('</think>')[-1].lstrip('\\n') }}{{ 'a,b'.split(',') | join('-') | upper | replace('A', 'c') }}"
+            "{{ 'x' * 3 }}{{ '%s %5.2f' | format('a', 1.5) }}{{ '{0:>4}{k!r}'.format(1, k='z') }}{{ 'abc'[::-1] }}{{ 'a b' | title | center(9) }}",
+    "numbers": "{{ 2 ** 10 // 3 % 7 - 1.5e3 / 4 }}{{ (1, 2)[0] + [3][0] }}{{ 5 | float | round(2) }}{{ not (1 < 2 <= 3) or 1 in [1] }}"
+               "{{ range(3) | sum }}{{ '12' | int + 0x1f }}{{ -3 | abs }}{{ 10000000000000000000000 * 3 }}",
+    "items": "{{ messages | map(attribute='role') | list | unique | sort | join }}{{ messages | selectattr('role', 'equalto', 'user') | list | tojson }}"
+             "{{ messages | groupby('role') | first }}{{ [3, 1] | sort(reverse=true) | batch(2, 0) | list }}{{ {'a': 1} | dictsort | items | list }}",
+    "wrong": "{% for m in messages %}{{ m.content }}{% endif %}",
+}
+for name, source in TEMPLATES.items():
+    put("chat_template", name, source)
+for name in ("turns", "plain", "raise"):
+    put("trained_template", name, TEMPLATES[name])
+put("trained_template", "think", "{% for m in messages %}<{{ m.role }}>{% if loop.last and m.reasoning_content %}<think>{{ m.reasoning_content }}</think>"
+    "{% endif %}{{ m.content | trim }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}</s>{% endfor %}"
+    "{{ '<assistant>' if add_generation_prompt }}")
+
+REQUEST = {"messages": [{"role": "user", "content": [{"type": "text", "text": "u"}]},
+                        {"role": "assistant", "content": "a", "reasoning_content": "r", "tool_calls": [{"function": {"name": "f"}}]}],
+           "tools": [{"name": "f", "x": 1e3}], "documents": None}
+put("template_request", "tools", REQUEST)
+put("template_request", "continued", dict(REQUEST, continue_final_message=True, chat_template_kwargs={"x": -12345678901234567890}))
+put("template_request", "thinking", dict(REQUEST, continue_final_message="thinking"))
+put("template_request", "prompted", dict(REQUEST, add_generation_prompt=True, documents=[{"a": "\u00e9\ud83d\ude00"}], tools=None))
+
+GPT2 = json.dumps({"a": 0, "b": 1, "ab": 2, "\u0120": 3, "<|endoftext|>": 4, "<s>": 5, "</s>": 6})
+put("vocab_and_merges", "gpt2", GPT2 + '\n{"tokenizer_class": "GPT2Tokenizer", "add_bos_token": true}\n#version: 0.2\na b\n')
+put("vocab_and_merges", "roberta", GPT2 + '\n{"tokenizer_class": "RobertaTokenizer", "cls_token": {"content": "<s>"}, "sep_token": "</s>"}\na b\n')
+put("vocab_and_merges", "qwen", GPT2 + '\n{"tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": false}\na b\n')

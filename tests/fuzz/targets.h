@@ -11,20 +11,25 @@ namespace nibble::fuzz {
 
 using Bytes = std::span<const uint8_t>;
 
-void safetensors(Bytes bytes);     ///< SafetensorsFile, every byte of every tensor read
-void index(Bytes bytes);           ///< model.safetensors.index.json beside two shards
-void npy(Bytes bytes);             ///< read_npy
-void manifest(Bytes bytes);        ///< manifest.json of a checkpoint
-void state(Bytes bytes);           ///< state.json of a checkpoint whose hashes hold
-void slices(Bytes bytes);          ///< a tensor file of a checkpoint whose hashes hold
-void config(Bytes bytes);          ///< config.json, quantization_config in it
-void adapter_config(Bytes bytes);  ///< adapter_config.json
-void recipe(Bytes bytes);          ///< a recipe, and an override
-void tokenizer_json(Bytes bytes);  ///< tokenizer.json, then encoding and decoding with it
-void sentencepiece(Bytes bytes);   ///< tokenizer.model, then encoding and decoding with it
-void roles(Bytes bytes);           ///< tokenizer_config.json
-void jsonl(Bytes bytes);           ///< a .jsonl file in every format, built-in chat templates among them
-void text(Bytes bytes);            ///< a .txt file
+void safetensors(Bytes bytes);       ///< SafetensorsFile, every byte of every tensor read
+void index(Bytes bytes);             ///< model.safetensors.index.json beside two shards
+void npy(Bytes bytes);               ///< read_npy
+void manifest(Bytes bytes);          ///< manifest.json of a checkpoint
+void state(Bytes bytes);             ///< state.json of a checkpoint whose hashes hold
+void slices(Bytes bytes);            ///< a tensor file of a checkpoint whose hashes hold
+void config(Bytes bytes);            ///< config.json, quantization_config in it
+void adapter_config(Bytes bytes);    ///< adapter_config.json
+void recipe(Bytes bytes);            ///< a recipe, and an override
+void tokenizer_json(Bytes bytes);    ///< tokenizer.json, then encoding and decoding with it
+void sentencepiece(Bytes bytes);     ///< tokenizer.model, then encoding and decoding with it
+void roles(Bytes bytes);             ///< tokenizer_config.json
+void jsonl(Bytes bytes);             ///< a .jsonl file in every format, built-in chat templates among them
+void text(Bytes bytes);              ///< a .txt file
+void gguf(Bytes bytes);              ///< GgufFile, every row of every tensor read
+void chat_template(Bytes bytes);     ///< a Jinja template, run on one conversation
+void trained_template(Bytes bytes);  ///< a Jinja template, and which of its text is trained
+void template_request(Bytes bytes);  ///< a conversation as JSON, for a template and as it is
+void vocab_and_merges(Bytes bytes);  ///< GPT-2's files: vocab.json, tokenizer_config.json, merges.txt, a line each
 
 struct Target {
   std::string_view name;  ///< also the folder of its seeds
@@ -46,6 +51,11 @@ inline constexpr Target kTargets[] = {
     {"roles", roles},
     {"jsonl", jsonl},
     {"text", text},
+    {"gguf", gguf},
+    {"chat_template", chat_template},
+    {"trained_template", trained_template},
+    {"template_request", template_request},
+    {"vocab_and_merges", vocab_and_merges},
 };
 
 }  // namespace nibble::fuzz

@@ -82,6 +82,21 @@ void tokenizer_json(Bytes bytes) {
   }
 }
 
+// The first line is vocab.json, the second tokenizer_config.json, the rest merges.txt.
+void vocab_and_merges(Bytes bytes) {
+  static const MemoryDirectory directory;
+  const std::string_view all = as_text(bytes);
+  const size_t first = std::min(all.find('\n'), all.size());
+  const size_t second = std::min(all.find('\n', first + 1), all.size());
+  directory.write("vocab.json", all.substr(0, first));
+  directory.write("tokenizer_config.json", first < second ? all.substr(first + 1, second - first - 1) : "{}");
+  directory.write("merges.txt", second < all.size() ? all.substr(second + 1) : "");
+  try {
+    use(*open_tokenizer_json(describe_vocab_and_merges(directory.path()), "vocab.json"));
+  } catch (const Error&) {
+  }
+}
+
 void sentencepiece(Bytes bytes) {
   try {
     use(*open_sentencepiece(std::string(as_text(bytes)), "tokenizer.model"));

@@ -78,6 +78,8 @@ const std::vector<Case>& staged() {
       {"OneFOneB4", 4, {{"pipeline", 4}, {"schedule", "1f1b"}}},
       {"ByHand", 2, {{"pipeline", 2}, {"stages", {1, 4}}}},
       {"TwoColumns", 4, {{"pipeline", 2}, {"replicate", 2}}},
+      {"OfShards", 4, {{"pipeline", 2}, {"shard", 2}, {"shard_adapters", true}}},
+      {"OfShardedState", 4, {{"pipeline", 2}, {"shard", 2}, {"zero", 1}}},
   };
   return all;
 }
@@ -100,7 +102,7 @@ TEST_P(Stages, GiveTheLossesOfOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    All, Stages, testing::Combine(testing::Values("full", "lora", "qlora", "pretrain"), testing::Range<size_t>(0, 5)),
+    All, Stages, testing::Combine(testing::Values("full", "lora", "qlora", "pretrain"), testing::Range<size_t>(0, 7)),
     [](const auto& which) { return std::string(std::get<0>(which.param)) + staged()[std::get<1>(which.param)].name; });
 
 TEST_F(Layouts, StagesOfShardsGiveTheLossesOfOneRank) {
@@ -111,6 +113,27 @@ TEST_F(Layouts, StagesOfShardsGiveTheLossesOfOneRank) {
     const Outcome several = run(wanted, 4, cut ? "cut" : "whole");
     ASSERT_EQ(several.losses.size(), one.losses.size());
     for (size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(several.losses[i], one.losses[i], 2e-5);
+  }
+}
+
+TEST_F(Layouts, RecomputedLayersGiveTheLossesOfKeptOnes) {
+  json wanted = recipe("full");
+  const Outcome one = run(wanted, 1, "one");
+  wanted["train"]["gradient_checkpointing"] = "block";
+  const std::vector<json> layouts = {{{"shard", 2}},
+                                     {{"pipeline", 2}},
+                                     {{"tensor", 2}},
+                                     {{"pipeline", 2}, {"tensor", 2}},
+                                     {{"shard", 2}, {"tensor", 2}}};
+  for (const json& layout : layouts) {
+    wanted["parallel"] = layout;
+    const int ranks = layout.size() == 1 ? 2 : 4;
+    const Outcome several = run(wanted, ranks, "recomputed" + layout.dump());
+    ASSERT_EQ(several.losses.size(), one.losses.size());
+    for (size_t i = 0; i < one.losses.size(); ++i) {
+      EXPECT_NEAR(several.losses[i], one.losses[i], 2e-5) << layout;
+      EXPECT_NEAR(several.norms[i], one.norms[i], 2e-4 * one.norms[i]) << layout;
+    }
   }
 }
 

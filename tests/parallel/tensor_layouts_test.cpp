@@ -136,6 +136,24 @@ TEST_F(TensorLayouts, ARunGoesOnUnderOtherLayouts) {
   }
 }
 
+// The table has 32960 values: it is cut at 32768, and what is left is smaller than what has 8-bit state by itself.
+TEST_F(TensorLayouts, EightBitStateIsCutBetweenItsBlocks) {
+  json wanted = uneven("full");
+  wanted["optimizer"]["type"] = "adamw8bit";
+  wanted["train"]["steps"] = 4;
+  const Outcome one = run(wanted, 1, "one");
+  for (const json& layout : {json{{"shard", 2}}, json{{"shard", 2}, {"zero", 1}}, json{{"shard", 4}}}) {
+    wanted["parallel"] = layout;
+    const Outcome several = run(wanted, layout["shard"], "several" + layout.dump());
+    EXPECT_EQ(several.losses, one.losses) << layout;
+    EXPECT_TRUE(several.weights == one.weights) << layout;
+  }
+  wanted["parallel"] = {{"shard", 4}};
+  run(wanted, 4, "resumed", 2);
+  wanted["parallel"] = {{"replicate", 2}};
+  EXPECT_TRUE(run(wanted, 2, "resumed").weights == one.weights);
+}
+
 TEST_F(TensorLayouts, OptionsThatNeedWholeWeightsAreRefusedByName) {
   const auto refused = [&](const json& patch) {
     json wanted = uneven("lora");

@@ -11,10 +11,16 @@ namespace nibble::jinja {
 
 class Budget {
  public:
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+  static constexpr uint64_t kSteps = 2'000;  // reached in no time, thousands of times a second
+  static constexpr uint64_t kBytes = 256 << 10;
+  static constexpr size_t kLargest = 64 << 10;
+#else
   static constexpr uint64_t kSteps = 20'000'000;         ///< nodes of the template that are run
   static constexpr uint64_t kBytes = uint64_t{2} << 30;  ///< of all text and lists made on the way
+  static constexpr size_t kLargest = size_t{256} << 20;  ///< one value
+#endif
   static constexpr std::chrono::seconds kTime{20};
-  static constexpr size_t kLargest = size_t{256} << 20;   ///< one value
   static constexpr int kCalls = 199;                      ///< macros in macros; Python's stack ends there too
   static constexpr size_t kStackBytes = size_t{3} << 20;  ///< of the thread, below the rendering's start
 

@@ -16,7 +16,7 @@ class Loop final : public Object, public std::enable_shared_from_this<Loop> {
 
   /// Goes on to the next element; false at the end.
   bool advance();
-  const Value& element() const { return current_; }
+  const Value& current() const { return current_; }
 
   std::string type() const override { return "LoopContext"; }
   std::string print() const override;

@@ -154,7 +154,7 @@ Interpreter::Flow Interpreter::run_loop(const Statement& statement, const ScopeP
     budget_.step();
     const ScopePtr body = inside(scope);
     if (name >= 0) body->set(name, Value::object(loop));
-    assign(statement.targets[0], loop->element(), body);
+    assign(statement.targets[0], loop->current(), body);
     const Flow flow = run_block(statement.blocks[0], body);
     if (flow == Flow::break_loop) break;
     ran |= flow == Flow::normal;  // an iteration that `continue` ends does not count against the else

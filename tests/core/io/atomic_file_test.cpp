@@ -138,6 +138,18 @@ TEST(AtomicDirectory, WithoutCommitNeitherItNorItsParentsAreLeft) {
   EXPECT_TRUE(fs::is_empty(directory.path()));
 }
 
+TEST(AtomicDirectory, MessagesAboutItsFilesNameTheTargetAndNoTemporaryName) {
+  const TemporaryDirectory directory;
+  const std::string long_name(240, 'x');
+  for (const std::string& name : {std::string("step-3-a"), long_name}) {
+    const AtomicDirectory made(directory / name);
+    const std::string message = error_of<IoError>([&] { AtomicFile file(made.path() / "missing/part"); });
+    EXPECT_THAT(message, testing::Not(HasSubstr(".tmp-")));
+    const fs::path expected = name == long_name ? directory / "missing/part" : directory / name / "missing/part";
+    EXPECT_THAT(message, HasSubstr(expected.string() + ": "));
+  }
+}
+
 TEST(AtomicDirectory, AnExistingTargetIsRefusedUnlessEmptyOrForced) {
   TemporaryDirectory directory;
   fs::create_directory(directory / "model");

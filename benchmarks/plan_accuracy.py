@@ -1,0 +1,134 @@
+"""The plan against real runs: largest resident size and time of a step, for every way to train and several layouts.
+
+    python3 benchmarks/plan_accuracy.py PROGRAM [--tokens 256] [--only PART] [--threads 1]
+
+Models with random weights and a byte-level tokenizer are made in a temporary directory; each row trains a few steps.
+Memory does not depend on what else the machine does; times do, and are told only for comparison on an idle machine.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import shutil
+import statistics
+import subprocess
+import tempfile
+
+BASE = {"max_position_embeddings": 2048, "initializer_range": 0.02, "bos_token_id": 1, "eos_token_id": 2}
+LLAMA = BASE | {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu",
+                "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
+SHAPES = {
+    "smollm2-135m": LLAMA | {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+                             "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49152,
+                             "tie_word_embeddings": True},
+    "tinyllama-4-layers": LLAMA | {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 4,
+                                   "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 32000,
+                                   "tie_word_embeddings": False},
+    "neox-70m": BASE | {"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"], "hidden_act": "gelu",
+                        "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
+                        "num_attention_heads": 8, "vocab_size": 50304, "rotary_pct": 0.25, "rotary_emb_base": 10000,
+                        "layer_norm_eps": 1e-5, "use_parallel_residual": True, "tie_word_embeddings": False},
+}
+LORA = {"adapter": {"r": 16}}
+# shape, mode, checkpointing, ranks, parallel
+ROWS = [
+    ("smollm2-135m", "lora", "none", 1, {}), ("smollm2-135m", "lora", "block", 1, {}),
+    ("smollm2-135m", "qlora", "none", 1, {}), ("smollm2-135m", "full", "none", 1, {}),
+    ("smollm2-135m", "full", "block", 1, {}), ("smollm2-135m", "pretrain", "none", 1, {}),
+    ("tinyllama-4-layers", "lora", "none", 1, {}), ("tinyllama-4-layers", "qlora", "none", 1, {}),
+    ("tinyllama-4-layers", "qlora", "block", 1, {}),
+    ("neox-70m", "lora", "none", 1, {}), ("neox-70m", "full", "none", 1, {}),
+    ("smollm2-135m", "lora", "none", 2, {"replicate": 2}), ("neox-70m", "full", "none", 2, {"replicate": 2}),
+    ("neox-70m", "full", "none", 2, {"shard": 2, "zero": 1}), ("neox-70m", "full", "none", 2, {"shard": 2, "zero": 2}),
+    ("neox-70m", "full", "none", 4, {"shard": 4}), ("neox-70m", "full", "none", 4, {"shard": 2, "replicate": 2}),
+    ("smollm2-135m", "qlora", "none", 2, {"shard": 2}),
+    ("neox-70m", "qlora", "none", 2, {"pipeline": 2, "schedule": "naive"}),
+    ("neox-70m", "full", "none", 2, {"pipeline": 2, "schedule": "gpipe"}),
+    ("neox-70m", "full", "none", 2, {"pipeline": 2}),
+    ("neox-70m", "qlora", "none", 4, {"pipeline": 2, "shard": 2}),
+]
+
+
+def write_data(path, tokens, vocabulary):
+    draw = random.Random(1)
+    with open(path, "w") as file:
+        for _ in range(16):
+            ids = [draw.randrange(3, vocabulary) for _ in range(tokens)]
+            file.write(json.dumps({"input_ids": ids, "labels": ids}) + "\n")
+
+
+def recipe_of(work, program, shape, mode, checkpointing, parallel, options):
+    config = work / f"{shape}.json"
+    config.write_text(json.dumps(SHAPES[shape]))
+    data = work / f"{shape}.jsonl"
+    if not data.exists():
+        write_data(data, options.tokens, SHAPES[shape]["vocab_size"])
+    ranks = 1
+    for name in ("pipeline", "shard", "replicate"):
+        ranks *= parallel.get(name, 1)
+    made = {"data": {"train": str(data), "format": "tokens", "pack": False, "max_length": options.tokens},
+            "train": {"steps": options.steps, "accumulate": max(1, 2 * ranks if ranks > 1 else 1),
+                      "gradient_checkpointing": checkpointing, "threads": options.threads},
+            "output": {"dir": str(work / "out")}}
+    if parallel:
+        made["parallel"] = parallel
+    if mode == "pretrain":
+        made["model"] = {"init": str(config), "tokenizer": options.tokenizer}
+        return made
+    dtype = "nf4" if mode == "qlora" else "bf16"
+    base = work / f"{shape}-{dtype}"
+    if not base.exists():
+        subprocess.run([program, "init", "--config", config, "--out", base, "--dtype", dtype], check=True,
+                       capture_output=True)
+    made["model"] = {"path": str(base)}
+    return made | (LORA if mode in ("lora", "qlora") else {})
+
+
+def row(work, options, shape, mode, checkpointing, ranks, parallel):
+    made = recipe_of(work, options.program, shape, mode, checkpointing, parallel, options)
+    recipe = work / "recipe.json"
+    recipe.write_text(json.dumps(made))
+    shutil.rmtree(work / "out", ignore_errors=True)
+    plan = json.loads(subprocess.run([options.program, "plan", recipe, "--json"], check=True, capture_output=True,
+                                     text=True).stdout)
+    launch = ["launch", "-n", str(ranks), "--"] if ranks > 1 else []
+    run = subprocess.Popen([options.program, *launch, "train", recipe], stdout=subprocess.DEVNULL,
+                           stderr=subprocess.PIPE, text=True)
+    said = run.stderr.read()
+    _, status, _ = os.wait4(run.pid, 0)
+    if status != 0:
+        raise SystemExit(said)
+    lines = [json.loads(line) for line in open(work / "out" / "metrics.jsonl")]
+    last = [line for line in lines if line["split"] == "train"][-1]
+    peaks = last.get("rank_peak_memory_bytes") or [last["peak_memory_bytes"]]
+    seconds = statistics.median(line["seconds"] for line in lines[1:] or lines)
+    errors = [p / m - 1 for p, m in zip(plan["ranks"], peaks)]
+    worst = max(errors, key=abs)
+    layout = ", ".join(f"{k} {v}" for k, v in parallel.items()) or "one rank"
+    print(f"| {shape} | {mode} | {checkpointing} | {layout} | {max(plan['ranks']) / 2**20:.0f} | {max(peaks) / 2**20:.0f} "
+          f"| {100 * worst:+.1f}% | {plan['step_seconds']:.2f} | {seconds:.2f} "
+          f"| {100 * (plan['step_seconds'] / seconds - 1):+.0f}% |", flush=True)
+    return abs(worst)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--tokenizer", default="", help="for pretraining: a directory with a tokenizer")
+    options = parser.parse_args()
+    options.program = str(pathlib.Path(options.program).resolve())
+    print("| shape | mode | recomputed | layout | planned MiB | measured MiB | worst rank | planned s | measured s | |\n"
+          "|---|---|---|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as directory:
+        worst = [row(pathlib.Path(directory), options, *what) for what in ROWS
+                 if options.only in " ".join(map(str, what)) and (what[1] != "pretrain" or options.tokenizer)]
+    print(f"\nmemory: worst {100 * max(worst):.1f}%, {sum(w <= 0.1 for w in worst)} of {len(worst)} within 10%")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+#include "nibble/parallel/plan/ladder.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+
+#include "nibble/core/base/error.h"
+
+namespace nibble {
+
+namespace {
+
+double bytes_of(const Traffic& traffic) {
+  return std::accumulate(traffic.begin(), traffic.end(), 0.0,
+                         [](double sum, const auto& entry) { return sum + entry.second; });
+}
+
+PlanLayout with_degrees(PlanLayout layout, int64_t pipeline, int64_t replicate, int64_t shard, Recompute recompute) {
+  layout.mesh.pipeline = pipeline;
+  layout.mesh.replicate = replicate;
+  layout.mesh.shard = shard;
+  if (pipeline != static_cast<int64_t>(layout.stages.size())) layout.stages.clear();
+  layout.tensor = 1;
+  layout.recompute = recompute;
+  return layout;
+}
+
+bool possible(const PlanJob& job, const PlanLayout& layout) {
+  return layout.mesh.pipeline <= job.model.config.layers &&
+         (layout.tensor == 1 || job.optimizer != OptimizerKind::adamw8bit);
+}
+
+}  // namespace
+
+std::string bytes_text(double bytes) {
+  const char* const kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
+  char text[32];
+  std::snprintf(text, sizeof text, bytes < 10 ? "%.2f %s" : bytes < 100 ? "%.1f %s" : "%.0f %s", bytes, kUnits[unit]);
+  return text;
+}
+
+PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, const LayoutCosts& costs) {
+  PlannedLayout planned{.rung = describe(layout), .layout = layout};
+  const PassSeconds passes = costs.passes(layout);
+  planned.stages = place_stages(job, layout, costs.threads, costs.budget);
+  planned.memory = plan_memory(job, layout, planned.stages, costs.threads, costs.budget);
+  planned.time = step_time(job, layout, planned.stages, passes, costs.cluster, costs.wire);
+  planned.traffic = step_traffic(job, layout, costs.wire);
+  planned.fits = planned.memory.fits(costs.budget);
+  if (!planned.fits) {
+    planned.why_not = "needs " + bytes_text(static_cast<double>(planned.memory.peak_bytes())) +
+                      " a rank, the budget is " + bytes_text(static_cast<double>(costs.budget));
+  }
+  return planned;
+}
+
+std::vector<PlannedLayout> walk_ladder(const PlanJob& job, const PlanLayout& base, int64_t ranks,
+                                       const LayoutCosts& costs) {
+  std::vector<PlannedLayout> ladder;
+  const auto rung = [&](const std::string& name, const PlanLayout& layout) {
+    if (possible(job, layout)) {
+      ladder.push_back(plan_layout_costs(job, layout, costs));
+      ladder.back().rung = name;
+    } else {
+      ladder.push_back({.rung = name, .layout = layout, .fits = false, .why_not = "not possible for this model"});
+    }
+  };
+  rung(ranks > 1 ? "data parallel" : "one rank", with_degrees(base, 1, ranks, 1, Recompute::none));
+  rung("checkpointing", with_degrees(base, 1, ranks, 1, Recompute::block));
+  if (ranks > 1) {
+    PlanLayout sharded = with_degrees(base, 1, 1, ranks, Recompute::block);
+    sharded.zero = 2;
+    rung("zero 2", sharded);
+    sharded.zero = 3;
+    rung("zero 3", sharded);
+    rung("pipeline", with_degrees(base, ranks, 1, 1, Recompute::block));
+  }
+  ladder.push_back({.rung = "offload",
+                    .layout = ladder.back().layout,
+                    .fits = false,
+                    .why_not = "parallel.offload_activations does not exist yet"});
+  return ladder;
+}
+
+PlannedLayout choose_layout(const PlanJob& job, const PlanLayout& base, int64_t ranks, const GivenDegrees& given,
+                            const LayoutCosts& costs) {
+  std::vector<PlannedLayout> tried;
+  const auto choices = [](int64_t fixed, int64_t left) {
+    std::vector<int64_t> degrees;
+    for (int64_t d = 1; d <= left; ++d) {
+      if (left % d == 0 && (fixed == 0 || d == fixed)) degrees.push_back(d);
+    }
+    return degrees;
+  };
+  std::vector<Recompute> policies = {base.recompute};
+  if (given.recompute_is_free) policies = {Recompute::none, Recompute::block};
+  const DecoderConfig& config = job.model.config;
+  for (const int64_t tensor : choices(given.tensor, ranks)) {
+    if (config.heads % tensor != 0 || config.kv_heads % tensor != 0 || config.mlp_width % tensor != 0) continue;
+    for (const int64_t pipeline : choices(given.pipeline, ranks / tensor)) {
+      for (const int64_t shard : choices(given.shard, ranks / tensor / pipeline)) {
+        const int64_t replicate = ranks / tensor / pipeline / shard;
+        if (given.replicate != 0 && given.replicate != replicate) continue;
+        for (const Recompute recompute : policies) {
+          PlanLayout layout = with_degrees(base, pipeline, replicate, shard, recompute);
+          layout.tensor = tensor;
+          if (possible(job, layout)) tried.push_back(plan_layout_costs(job, layout, costs));
+        }
+      }
+    }
+  }
+  if (tried.empty()) {
+    throw UsageError("no layout of " + std::to_string(ranks) + " ranks has the degrees given",
+                     "start another number of ranks, or set more of them to \"auto\"", "parallel");
+  }
+  // Predictions are not exact: what is within 2% counts as equal.
+  const auto better = [](const PlannedLayout& a, const PlannedLayout& b) {
+    if (a.fits != b.fits) return a.fits;
+    if (!a.fits) return a.memory.peak_bytes() < b.memory.peak_bytes();
+    if (a.time.seconds < 0.98 * b.time.seconds) return true;
+    return a.time.seconds <= b.time.seconds * 1.02 && bytes_of(a.traffic) < bytes_of(b.traffic);
+  };
+  const PlannedLayout* best = &tried.front();
+  for (const PlannedLayout& one : tried) {
+    if (better(one, *best)) best = &one;
+  }
+  return *best;
+}
+
+}  // namespace nibble

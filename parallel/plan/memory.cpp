@@ -1,0 +1,416 @@
+#include "nibble/parallel/plan/memory.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+#include "nibble/core/ops/optimizer.h"
+#include "nibble/parallel/parallel_model.h"
+#include "nibble/parallel/plan/step_time.h"
+#include "nibble/parallel/plan/step_walk.h"
+#include "nibble/parallel/sharding/flat_layout.h"
+
+namespace nibble {
+
+namespace {
+
+using detail::Held;
+using detail::PassWalk;
+
+constexpr int64_t kFloat = 4;
+constexpr int64_t kMiB = int64_t{1} << 20;
+// What a process of this program has resident before it holds anything, and for every thread (buffers of products, see
+// gemm_workspace.h, and stacks); a rank of a job has the MPI library besides. Measured by benchmarks/plan_accuracy.py.
+constexpr int64_t kProgramBytes = 24 * kMiB, kThreadBytes = 5 * kMiB / 2, kMpiBytes = 22 * kMiB;
+constexpr int64_t kBucketBytes = (int64_t{4} << 20) * kFloat;  // of sums over ranks, see tree_sum.cpp
+constexpr int64_t kLargestCopy = int64_t{1} << 30;             // of a checkpoint, see CheckpointWriter
+
+int64_t state_bytes(OptimizerKind kind, int64_t values) {
+  if (kind == OptimizerKind::sgd) return 0;
+  if (kind == OptimizerKind::adamw || values < ops::kEightBitMinimum) return 2 * kFloat * values;
+  return 2 * (values + values / 64);
+}
+
+// One rank of a stage from the start of the run to its second step.
+class StageWalk final : public PassWalk::Hooks {
+ public:
+  StageWalk(const PlanJob& job, const PlannedModel& model, const PlanLayout& layout, LayerRange range, int64_t stage,
+            int64_t budget)
+      : job_(job),
+        model_(model),
+        layout_(layout),
+        range_(range),
+        stage_(stage),
+        pool_(budget),
+        passes_(job, model, range, layout, pool_, *this) {
+    const int64_t rounds = microbatches_of_rank(job, layout);
+    shards_ = layout.mesh.shard > 1;
+    cut_ = shards_ && (job.everything || layout.shard_adapters);
+    gathers_ = shards_ && layout.zero >= 3;
+    rounds_ = cut_ && layout.zero >= 2 &&
+              (job.gradient_sum == GradientSum::running || std::has_single_bit(static_cast<uint64_t>(rounds)));
+    if (range.begin == 0) own_.push_back(-1);
+    for (int64_t l = range.begin; l < range.end; ++l) own_.push_back(l);
+    if (range.end == model.config.layers) own_.push_back(range.end);
+  }
+
+  void run() {
+    load();
+    trainable();
+    optimizer();
+    const std::vector<Held> tables = passes_.tables();
+    step();
+    if (job_.saves_midway && layout_.ranks() == 1) copy_for_checkpoint();
+    step();
+  }
+
+  PoolModel& pool() { return pool_; }
+  /// Bytes of file maps that every step touches.
+  int64_t mapped() const { return mapped_; }
+
+  void before_forward(int64_t layer) override {
+    if (!gathers_) return;
+    gather(layer);
+    for (int64_t ahead = 1; ahead <= layout_.prefetch; ++ahead) gather(layer + ahead);
+  }
+  void after_forward(int64_t layer) override {
+    if (gathers_ && layout_.reshard_after_forward) release(layer);
+  }
+  void before_backward(int64_t layer) override {
+    if (gathers_) {
+      gather(layer);
+      for (int64_t ahead = 1; ahead <= layout_.prefetch; ++ahead) {
+        if (layer - ahead >= range_.begin) gather(layer - ahead);
+      }
+    }
+    if (!rounds_) return;
+    for_each(layer, [&](int64_t group) {
+      const int64_t size = padded_trained(group) * kFloat;
+      if (size > 0 && !block_gradients_.contains(group)) {
+        block_gradients_[group] = pool_.hold(MemoryUse::gathered, size);
+      }
+    });
+  }
+  void after_backward(int64_t layer) override {
+    if (gathers_ && layout_.reshard_after_forward) release(layer);
+    if (!rounds_ || !block_gradients_.contains(layer)) return;
+    sum_buffers(padded_trained(layer) * kFloat, layout_.mesh.shard);
+    block_gradients_.erase(layer);
+  }
+
+ private:
+  // The head of a tied model needs the embedding too.
+  template <typename Call>
+  void for_each(int64_t layer, const Call& call) {
+    const bool head = layer == model_.config.layers;
+    if (head && model_.config.tied_head && range_.begin == 0) call(-1);
+    if (std::ranges::find(own_, layer) != own_.end()) call(layer);
+  }
+  void gather(int64_t layer) {
+    for_each(layer, [&](int64_t group) {
+      const int64_t bytes = gathered_bytes(group);
+      if (bytes > 0 && !gathered_.contains(group)) gathered_[group] = pool_.hold(MemoryUse::gathered, bytes);
+    });
+  }
+  void release(int64_t layer) {
+    for_each(layer, [&](int64_t group) { gathered_.erase(group); });
+  }
+  /// All of a group's bytes that are cut.
+  int64_t gathered_bytes(int64_t group) const {
+    const PlannedGroup& of = model_.group(group);
+    return (job_.everything ? 0 : of.frozen_bytes()) + (cut_ ? padded_trained(group) * kFloat : 0);
+  }
+  /// How a group's trained values lie in the shards' buffer.
+  struct Flat {
+    int64_t size = 0, largest_shard = 0;
+  };
+  const Flat& flat(int64_t group) const {
+    const auto found = flats_.find(group);
+    if (found != flats_.end()) return found->second;
+    const FlatLayout of(model_.group(group).trained_sizes(), static_cast<int>(layout_.mesh.shard), 16, 1 << 15);
+    Flat made{of.size(), 0};
+    for (size_t r = 0; r + 1 < of.cuts().size(); ++r) {
+      made.largest_shard = std::max(made.largest_shard, of.cuts()[r + 1] - of.cuts()[r]);
+    }
+    return flats_.emplace(group, made).first->second;
+  }
+  int64_t padded_trained(int64_t group) const { return flat(group).size; }
+  int64_t shard_values(int64_t group) const { return flat(group).largest_shard; }
+
+  void keep(MemoryUse use, int64_t bytes) {
+    if (bytes > 0) kept_.push_back(pool_.hold(use, bytes));
+  }
+  void load();
+  void cut_groups();
+  void trainable();
+  void optimizer();
+  void copy_for_checkpoint();
+  void sum_buffers(int64_t bytes, int64_t ranks);
+  void step();
+  void microbatches();
+
+  const PlanJob& job_;
+  const PlannedModel& model_;
+  const PlanLayout& layout_;
+  LayerRange range_;
+  int64_t stage_;
+  PoolModel pool_;
+  PassWalk passes_;
+  bool shards_ = false, cut_ = false, gathers_ = false, rounds_ = false;
+  std::vector<int64_t> own_;
+  mutable std::map<int64_t, Flat> flats_;
+  std::vector<Held> kept_, gradients_;
+  std::map<int64_t, Held> gathered_, block_gradients_;
+  int64_t mapped_ = 0;
+};
+
+// Frozen bytes, and values that are trained in place.
+void StageWalk::load() {
+  const bool frozen_cut = gathers_ && !job_.everything;
+  std::map<int64_t, std::vector<Held>> whole;
+  const auto table_here = [&](int64_t group) { return group >= 0 || range_.begin == 0 || model_.config.tied_head; };
+  for (const int64_t group : own_) {
+    const PlannedGroup& of = model_.group(group);
+    for (const int64_t size : of.vectors) keep(MemoryUse::base, size * kFloat);
+    const auto matrix = [&](int64_t values, int64_t stored, bool mapped, bool trained) {
+      if (job_.everything) {
+        if (cut_) {
+          if (job_.random_start) whole[group].push_back(pool_.hold(MemoryUse::base, values * kFloat));
+        } else {
+          keep(MemoryUse::base, values * kFloat);
+        }
+        return;
+      }
+      if (trained) return keep(MemoryUse::base, values * kFloat);
+      if (frozen_cut) {
+        if (!mapped) whole[group].push_back(pool_.hold(MemoryUse::base, stored));
+      } else if (mapped) {
+        mapped_ += stored;
+      } else {
+        keep(MemoryUse::base, stored);
+      }
+    };
+    for (const PlannedLinear& linear : of.linears) {
+      if (job_.quantizes && linear.packed) {  // rows pass through in f32
+        const Held rows = pool_.hold(MemoryUse::workspace, std::min(linear.size(), int64_t{1} << 22) * kFloat);
+      }
+      matrix(linear.size(), linear.stored, linear.mapped, linear.trained);
+    }
+    for (const PlannedTable& table : of.tables) {
+      if (table_here(group)) matrix(table.size(), table.stored, table.mapped, table.trained);
+    }
+  }
+  // The last stage holds a copy of a tied embedding.
+  if (model_.config.tied_head && range_.end == model_.config.layers && range_.begin > 0) {
+    const PlannedTable& table = model_.input.tables.front();
+    if (job_.everything || table.trained) {
+      keep(MemoryUse::base, table.size() * kFloat);
+    } else if (table.mapped) {
+      mapped_ += table.stored;
+    }
+  }
+  if (!frozen_cut) return;
+  for (const int64_t group : own_) {
+    const int64_t bytes = model_.group(group).frozen_bytes();
+    keep(MemoryUse::base, (bytes + layout_.mesh.shard - 1) / layout_.mesh.shard);
+    whole.erase(group);
+  }
+}
+
+// What is trained, cut over the shard axis: values, gradients.
+void StageWalk::cut_groups() {
+  for (const int64_t group : own_) {
+    const int64_t shard = shard_values(group), whole = padded_trained(group);
+    if (whole == 0) continue;
+    const MemoryUse use = job_.everything ? MemoryUse::base : MemoryUse::adapters;
+    keep(use, (layout_.zero >= 3 ? shard : whole) * kFloat);
+    keep(MemoryUse::gradients, shard * kFloat);
+    if (!rounds_) keep(MemoryUse::gradients, whole * kFloat);
+  }
+}
+
+void StageWalk::trainable() {
+  std::vector<Held> apart;
+  int64_t all = 0;
+  for (const int64_t group : own_) {
+    for (const int64_t size : model_.group(group).trained_sizes()) {
+      if (!job_.everything) keep(MemoryUse::adapters, size * kFloat);
+      if (!cut_) apart.push_back(pool_.hold(MemoryUse::gradients, size * kFloat));
+      all += size;
+    }
+  }
+  if (model_.config.tied_head && job_.everything && range_.end == model_.config.layers && range_.begin > 0) {
+    apart.push_back(pool_.hold(MemoryUse::gradients, model_.input.tables.front().size() * kFloat));
+  }
+  if (cut_) return cut_groups();
+  if (layout_.mesh.data() > 1) {  // side by side, so that they are summed without copies
+    gradients_.push_back(pool_.hold(MemoryUse::gradients, all * kFloat));
+  } else {
+    gradients_ = std::move(apart);
+  }
+}
+
+void StageWalk::optimizer() {
+  const int64_t each = job_.optimizer == OptimizerKind::sgd ? 0 : 2;
+  for (const int64_t group : own_) {
+    if (cut_) {
+      keep(MemoryUse::optimizer, state_bytes(job_.optimizer, shard_values(group)));
+      continue;
+    }
+    for (const int64_t size : model_.group(group).trained_sizes()) {
+      for (int64_t i = 0; i < each; ++i) keep(MemoryUse::optimizer, state_bytes(job_.optimizer, size) / 2);
+    }
+  }
+  if (model_.config.tied_head && job_.everything && range_.end == model_.config.layers && range_.begin > 0) {
+    keep(MemoryUse::optimizer, state_bytes(job_.optimizer, model_.input.tables.front().size()));
+  }
+}
+
+void StageWalk::copy_for_checkpoint() {
+  int64_t bytes = 0;
+  for (const int64_t group : own_) {
+    for (const int64_t size : model_.group(group).trained_sizes()) {
+      bytes += size * kFloat + state_bytes(job_.optimizer, size);
+    }
+  }
+  if (bytes > kLargestCopy) return;
+  for (const int64_t group : own_) {
+    for (const int64_t size : model_.group(group).trained_sizes()) {
+      keep(MemoryUse::checkpoint, size * kFloat);
+      for (int i = 0; i < 2; ++i) keep(MemoryUse::checkpoint, state_bytes(job_.optimizer, size) / 2);
+    }
+  }
+}
+
+// A sum over ranks: parts that arrive, their sum, and the narrow copy on the wire.
+void StageWalk::sum_buffers(int64_t bytes, int64_t ranks) {
+  if (ranks <= 1 || bytes == 0) return;
+  const int64_t bucket = std::min(bytes, kBucketBytes);
+  const Held chosen = bytes > kBucketBytes ? pool_.hold(MemoryUse::workspace, bucket) : Held();
+  const Held received = pool_.hold(MemoryUse::workspace, bucket);
+  const Held sum = pool_.hold(MemoryUse::workspace, bucket / ranks);
+}
+
+// The microbatches of a step, as the stage's schedule runs them.
+void StageWalk::microbatches() {
+  const int64_t count = microbatches_of_rank(job_, layout_);
+  const int stages = static_cast<int>(layout_.mesh.pipeline);
+  std::map<int64_t, PassWalk::Kept> slots;
+  std::map<int64_t, Held> streams;
+  const int64_t stream_bytes = job_.tokens * model_.config.width * kFloat;
+  const auto forward = [&](int64_t m) {
+    Held below = range_.begin > 0 ? pool_.hold(MemoryUse::activations, stream_bytes) : Held();
+    Held above = passes_.forward(slots[m], below);
+    if (range_.end == model_.config.layers) passes_.loss(slots[m], above);
+    if (range_.end < model_.config.layers) streams[m] = above;  // on its way
+  };
+  const auto backward = [&](int64_t m) {
+    if (range_.end < model_.config.layers) slots[m].gradient = pool_.hold(MemoryUse::activations, stream_bytes);
+    streams.erase(m);
+    passes_.backward(slots[m]);
+    slots.erase(m);
+  };
+  if (stages > 1) {
+    const int64_t in_flight = layout_.in_flight > 0 ? layout_.in_flight : count;
+    // What is held repeats once the schedule is full.
+    const int64_t walked =
+        std::min<int64_t>(count, layout_.schedule == PipelineSchedule::gpipe ? in_flight : stages + 1);
+    for (const PipelineAction& action :
+         pipeline_actions(layout_.schedule, stages, static_cast<int>(stage_), walked, std::min(in_flight, walked))) {
+      action.forward ? forward(action.microbatch) : backward(action.microbatch);
+    }
+    return;
+  }
+  for (int64_t m = 0; m < std::min<int64_t>(count, 1); ++m) {
+    forward(m);
+    backward(m);
+  }
+}
+
+void StageWalk::step() {
+  const int64_t count = microbatches_of_rank(job_, layout_);
+  // ids, targets, positions, keys of the rows
+  std::vector<Held> batches;
+  for (int64_t m = 0; m < std::min<int64_t>(count, 4096); ++m) {
+    for (const int64_t bytes : {4, 4, 4, 8}) {
+      batches.push_back(pool_.hold(MemoryUse::activations, job_.tokens * bytes));
+    }
+  }
+  microbatches();
+  if (job_.gradient_sum == GradientSum::tree && count > 1) {
+    std::vector<Held> partial;
+    const int depth = std::bit_width(static_cast<uint64_t>(count - 1));
+    for (int d = 0; d < depth; ++d) {
+      for (const int64_t group : own_) {
+        if (cut_ && rounds_) {
+          partial.push_back(pool_.hold(MemoryUse::gradients, shard_values(group) * kFloat));
+          continue;
+        }
+        for (const int64_t size : model_.group(group).trained_sizes()) {
+          partial.push_back(pool_.hold(MemoryUse::gradients, size * kFloat));
+        }
+      }
+    }
+    microbatches();
+  }
+  int64_t values = 0;
+  for (const int64_t group : own_) values += model_.group(group).trained_values();
+  if (cut_) {
+    if (!rounds_) sum_buffers(values * kFloat, layout_.mesh.shard);
+    sum_buffers(values * kFloat / layout_.mesh.shard, layout_.mesh.replicate);
+  } else {
+    sum_buffers(values * kFloat, layout_.mesh.data());
+  }
+  gathered_.clear();
+}
+
+}  // namespace
+
+const StageMemory& MemoryPlan::largest() const {
+  return *std::ranges::max_element(stages, {}, [](const StageMemory& stage) { return stage.total(); });
+}
+
+bool MemoryPlan::fits(int64_t budget) const {
+  if (budget == 0) return true;
+  return peak_bytes() <= budget && std::ranges::all_of(stages, &StageMemory::fits_pool);
+}
+
+MemoryPlan plan_memory(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages, int threads,
+                       int64_t budget) {
+  const PlannedModel cut = layout.tensor > 1 ? tensor_part(job.model, layout.tensor) : PlannedModel();
+  const PlannedModel& part = layout.tensor > 1 ? cut : job.model;
+  MemoryPlan plan;
+  for (size_t s = 0; s + 1 < stages.size(); ++s) {
+    const LayerRange range{stages[s], stages[s + 1]};
+    StageWalk walk(job, part, layout, range, static_cast<int64_t>(s), budget);
+    walk.run();
+    StageMemory stage{range, walk.pool().most_resident(), walk.pool().peak(), walk.pool().fitted()};
+    stage.split[MemoryUse::base] += walk.mapped();
+    stage.split[MemoryUse::workspace] += threads * kThreadBytes;
+    stage.split[MemoryUse::program] += kProgramBytes + job.program_bytes + (layout.ranks() > 1 ? kMpiBytes : 0);
+    plan.stages.push_back(stage);
+  }
+  return plan;
+}
+
+std::vector<int64_t> place_stages(const PlanJob& job, const PlanLayout& layout, int threads, int64_t budget) {
+  std::vector<std::vector<int64_t>> placements = stage_placements(job, layout);
+  if (budget == 0 || placements.size() == 1) return placements.front();
+  const std::vector<int64_t>* best = nullptr;
+  int64_t least = 0;
+  // In the order of time; of many some, so that a plan takes no longer than it is worth.
+  constexpr size_t kTried = 8;
+  const size_t tried = std::min(placements.size(), kTried);
+  for (size_t i = 0; i < tried; ++i) {
+    const std::vector<int64_t>& one = placements[tried > 1 ? i * (placements.size() - 1) / (tried - 1) : 0];
+    const MemoryPlan plan = plan_memory(job, layout, one, threads, budget);
+    if (plan.fits(budget)) return one;
+    if (!best || plan.peak_bytes() < least) {
+      best = &one;
+      least = plan.peak_bytes();
+    }
+  }
+  return *best;
+}
+
+}  // namespace nibble

@@ -1,0 +1,39 @@
+#pragma once
+// Memory of every rank of a training run, from shapes alone: the plan takes and gives back what the passes, the
+// sharding hooks and the optimizer take and give back, in their order, from a pool with the same books.
+
+#include <optional>
+#include <vector>
+
+#include "nibble/parallel/plan/job.h"
+#include "nibble/parallel/plan/pool_model.h"
+
+namespace nibble {
+
+/// A rank of one pipeline stage; all ranks of a stage need the same, up to uneven cuts (the largest counts).
+struct StageMemory {
+  LayerRange layers;
+  MemorySplit split;                               ///< when most is resident
+  int64_t pool_peak = 0;                           ///< MemoryPool::peak()
+  bool fits_pool = true;                           ///< every block fits the budget given
+  int64_t total() const { return split.total(); }  ///< largest resident size of the process (VmHWM)
+};
+
+struct MemoryPlan {
+  std::vector<StageMemory> stages;
+  /// The stage that needs most.
+  const StageMemory& largest() const;
+  int64_t peak_bytes() const { return largest().total(); }
+  bool fits(int64_t budget) const;
+};
+
+/// stages: first layer of every stage and, at the end, L. budget: what the ranks' pools may hold, 0 = no limit (a pool
+/// with room keeps more released blocks). threads: of a rank.
+MemoryPlan plan_memory(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages, int threads,
+                       int64_t budget = 0);
+
+/// The fastest of stage_placements() in which every stage fits the budget; where none does, the one whose largest stage
+/// is smallest. What a run uses: the same on all its ranks.
+std::vector<int64_t> place_stages(const PlanJob& job, const PlanLayout& layout, int threads, int64_t budget = 0);
+
+}  // namespace nibble

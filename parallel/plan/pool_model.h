@@ -1,0 +1,67 @@
+#pragma once
+// A MemoryPool without memory: the same books, kept while a plan walks through what a step allocates and releases.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "nibble/core/tensor/pool_books.h"
+
+namespace nibble {
+
+/// What memory is held for.
+enum class MemoryUse : uint8_t {
+  base,         ///< weights that are not adapters', as they are held between steps
+  adapters,     ///< values of adapters
+  gradients,    ///< and their partial sums
+  optimizer,    ///< its state
+  activations,  ///< kept for the backward pass, and what passes compute on
+  gathered,     ///< blocks of weights and gradients that are whole while they are used
+  logits,       ///< of one chunk of the head, with what goes with them
+  workspace,    ///< buffers of kernels, communication and loading
+  checkpoint,   ///< copies that a checkpoint is written from behind the training
+  program,      ///< the process itself, tokenizer, data
+  margin,       ///< released blocks that wait for reuse
+};
+constexpr size_t kMemoryUses = 11;
+
+/// "base", "adapters", ...
+const char* memory_use_name(MemoryUse use);
+
+/// Bytes by use.
+struct MemorySplit {
+  std::array<int64_t, kMemoryUses> bytes{};
+
+  int64_t& operator[](MemoryUse use) { return bytes[static_cast<size_t>(use)]; }
+  int64_t operator[](MemoryUse use) const { return bytes[static_cast<size_t>(use)]; }
+  int64_t total() const;
+};
+
+class PoolModel {
+ public:
+  /// budget: as MemoryPool.
+  explicit PoolModel(int64_t budget = 0) : state_(std::make_shared<State>(budget)) {}
+
+  /// A block that is held as long as the value lives; an empty one holds nothing.
+  using Held = std::shared_ptr<const void>;
+  [[nodiscard]] Held hold(MemoryUse use, int64_t bytes);
+
+  /// What was held when most was resident, blocks that wait for reuse (margin) included.
+  const MemorySplit& most_resident() const { return state_->most; }
+  /// Largest sum of live blocks: MemoryPool::peak().
+  int64_t peak() const { return static_cast<int64_t>(state_->books.peak()); }
+  /// Whether every block fitted the budget.
+  bool fitted() const { return state_->fitted; }
+
+ private:
+  struct State {
+    explicit State(int64_t budget) : books(static_cast<size_t>(budget)) {}
+    PoolBooks books;
+    MemorySplit now, most;
+    int64_t most_bytes = 0;
+    bool fitted = true;
+  };
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace nibble

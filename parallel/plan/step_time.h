@@ -1,0 +1,59 @@
+#pragma once
+// Time and traffic of one optimizer step, from shapes and the constants of a machine.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "nibble/parallel/plan/cluster.h"
+#include "nibble/parallel/plan/job.h"
+
+namespace nibble {
+
+/// Floating point operations of one token in a group: products, adapters and attention (half of it is skipped).
+struct GroupWork {
+  double forward = 0;
+  double backward = 0;
+};
+GroupWork group_work(const PlanJob& job, int64_t group);
+
+/// Seconds that a rank takes for one microbatch.
+struct PassSeconds {
+  std::vector<double> layer_forward, layer_backward;  ///< [L]
+  double head = 0;                                    ///< forward and backward
+  double update = 0;                                  ///< of all trained values; once a step
+};
+
+/// From a cluster's operations and bandwidth. model: of one tensor-parallel rank; its exchanges are not in it.
+PassSeconds pass_seconds(const PlanJob& job, const PlanLayout& layout, const Cluster& cluster);
+
+/// How values travel; nibble's own, or those of the program whose run is predicted.
+struct WireFormat {
+  double weight_bytes = 4;        ///< a gathered trained value
+  double stream_bytes = 4;        ///< of activations, an element of the residual stream
+  double interleave = 1;          ///< chunks of layers of one pipeline stage
+  bool reduce_every_pass = true;  ///< gradients are reduced after each microbatch
+};
+
+/// Bytes that a rank sends in a step, by operation ("gather weights", "sum gradients", "activations", ...), largest
+/// rank.
+using Traffic = std::map<std::string, double>;
+Traffic step_traffic(const PlanJob& job, const PlanLayout& layout, const WireFormat& wire = {});
+
+struct StepTime {
+  double seconds = 0;
+  double computing = 0;          ///< of the slowest stage
+  double communicating = 0;      ///< what is not hidden behind computing
+  double waiting = 0;            ///< of a stage for others
+  double tokens_per_second = 0;  ///< of the whole run
+};
+
+StepTime step_time(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages,
+                   const PassSeconds& pass, const Cluster& cluster, const WireFormat& wire = {});
+
+/// The placements of layers on layout.mesh.pipeline stages to choose from, the one whose slowest stage is fastest (by
+/// operations, the same on every machine) first: first layer of every stage and, at the end, L. layout.stages, where
+/// given, is the only one.
+std::vector<std::vector<int64_t>> stage_placements(const PlanJob& job, const PlanLayout& layout);
+
+}  // namespace nibble

@@ -1,0 +1,75 @@
+#pragma once
+// One rank's allocations in a training step, in their order. Each function mirrors the one of the same name in core/nn,
+// core/models, parallel/ or core/train; tests/parallel/plan compares the peaks with those of real steps.
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "nibble/parallel/plan/job.h"
+#include "nibble/parallel/plan/pool_model.h"
+
+namespace nibble::detail {
+
+using Held = PoolModel::Held;
+
+/// The passes of the layers a rank owns.
+class PassWalk {
+ public:
+  /// Called around every layer's part of a pass: -1 the embedding, L the head.
+  struct Hooks {
+    virtual ~Hooks() = default;
+    virtual void before_forward(int64_t) {}
+    virtual void after_forward(int64_t) {}
+    virtual void before_backward(int64_t) {}
+    virtual void after_backward(int64_t) {}
+  };
+  /// What one microbatch keeps between its passes.
+  struct Kept {
+    std::map<int64_t, std::vector<Held>> layers;
+    Held gradient;
+  };
+
+  /// model: the part of a tensor-parallel rank.
+  PassWalk(const PlanJob& job, const PlannedModel& model, LayerRange range, const PlanLayout& layout, PoolModel& pool,
+           Hooks& hooks);
+
+  /// Kept between passes of all microbatches: rotary tables.
+  std::vector<Held> tables() const;
+  Held forward(Kept& kept, Held below);
+  void loss(Kept& kept, const Held& above);
+  void backward(Kept& kept);
+
+ private:
+  int64_t element() const { return static_cast<int64_t>(dtype_size(job_.compute_dtype)); }
+  Held act(int64_t columns, int64_t bytes) const;
+  /// Whether the gradient has to reach below `layer`.
+  bool trainable_below(int64_t layer) const { return lowest_trained_ < layer; }
+
+  /// The Linears that a half's input enters.
+  std::vector<std::string> attention_inputs() const;
+  std::vector<std::string> mlp_inputs() const;
+  bool any_trainable(const PlannedGroup& layer, const std::vector<std::string>& names) const;
+  void linear_forward(const PlannedLinear& linear, int64_t rows, std::vector<Held>* saved);
+  void linear_backward(const PlannedLinear& linear, int64_t rows, bool dx, bool accumulate, int64_t dx_bytes);
+  Held norm_forward(int64_t columns, int64_t bytes, std::vector<Held>* saved) const;
+  void attention_forward(const PlannedGroup& layer, std::vector<Held>* saved);
+  void attention_backward(const PlannedGroup& layer, bool dx);
+  void mlp_forward(const PlannedGroup& layer, std::vector<Held>* saved);
+  void mlp_backward(const PlannedGroup& layer, bool dx);
+  Held block_forward(const PlannedGroup& layer, const Held& x, std::vector<Held>* saved);
+  void block_backward(const PlannedGroup& layer, bool dx);
+
+  const PlanJob& job_;
+  const PlannedModel& model_;
+  const DecoderConfig& config_;
+  LayerRange range_;
+  Recompute recompute_;
+  bool in_parts_;  ///< tensor-parallel
+  PoolModel& pool_;
+  Hooks& hooks_;
+  int64_t lowest_trained_ = 0;  ///< lowest group of the model with something trainable
+  int64_t lowest_ = 0;          ///< lowest own layer with a backward pass
+};
+
+}  // namespace nibble::detail

@@ -1,0 +1,203 @@
+#include "nibble/recipes/plan.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/base/machine.h"
+#include "nibble/core/base/parallel.h"
+#include "nibble/recipes/machine_speed.h"
+#include "nibble/recipes/plan_job.h"
+
+namespace nibble {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Measured passes, for any layout of ranks on this machine.
+std::function<PassSeconds(const PlanLayout&)> measured(const PassSeconds& whole, const Cluster& here, int threads) {
+  const double cores = std::max(1, this_machine().usable_cores());
+  return [=](const PlanLayout& layout) {
+    // More threads than cores share them; ranks of a pipeline that wait leave theirs to others.
+    const double busy = static_cast<double>(layout.ranks()) * threads;
+    const double slower = std::max(1.0, busy / cores) / static_cast<double>(layout.tensor);
+    PassSeconds pass = whole;
+    for (size_t l = 0; l < pass.layer_forward.size(); ++l) {
+      if (layout.recompute == Recompute::block) pass.layer_backward[l] += pass.layer_forward[l];
+      pass.layer_forward[l] *= slower;
+      pass.layer_backward[l] *= slower;
+    }
+    pass.head *= slower;
+    pass.update *= slower;
+    (void)here;
+    return pass;
+  };
+}
+
+std::string format(const char* pattern, ...) {
+  char text[256];
+  va_list arguments;
+  va_start(arguments, pattern);
+  std::vsnprintf(text, sizeof text, pattern, arguments);
+  va_end(arguments);
+  return text;
+}
+
+Json split_json(const MemorySplit& split) {
+  Json json = Json::object();
+  for (size_t use = 0; use < kMemoryUses; ++use) {
+    json[memory_use_name(static_cast<MemoryUse>(use))] = split.bytes[use];
+  }
+  return json;
+}
+
+Json layout_json(const PlannedLayout& planned) {
+  const PlanLayout& layout = planned.layout;
+  Json json = {{"name", planned.rung},
+               {"pipeline", layout.mesh.pipeline},
+               {"replicate", layout.mesh.replicate},
+               {"shard", layout.mesh.shard},
+               {"tensor", layout.tensor},
+               {"zero", layout.zero},
+               {"gradient_checkpointing", layout.recompute == Recompute::block ? "block" : "none"},
+               {"fits", planned.fits}};
+  if (!planned.why_not.empty()) json["why_not"] = planned.why_not;
+  if (planned.memory.stages.empty()) return json;
+  json["peak_memory_bytes"] = planned.memory.peak_bytes();
+  json["memory"] = split_json(planned.memory.largest().split);
+  json["ranks"] = Json::array();
+  const int64_t each = layout.mesh.data() * layout.tensor;
+  for (const StageMemory& stage : planned.memory.stages) {
+    for (int64_t r = 0; r < each; ++r) json["ranks"].push_back(stage.total());
+  }
+  json["stages"] = Json::array();
+  for (const StageMemory& stage : planned.memory.stages) {
+    json["stages"].push_back({{"layers", {stage.layers.begin, stage.layers.end}},
+                              {"peak_memory_bytes", stage.total()},
+                              {"pool_peak_bytes", stage.pool_peak},
+                              {"memory", split_json(stage.split)}});
+  }
+  json["step_seconds"] = planned.time.seconds;
+  json["computing_seconds"] = planned.time.computing;
+  json["communicating_seconds"] = planned.time.communicating;
+  json["waiting_seconds"] = planned.time.waiting;
+  json["tokens_per_second"] = planned.time.tokens_per_second;
+  json["bytes_sent"] = Json::object();
+  for (const auto& [operation, bytes] : planned.traffic) json["bytes_sent"][operation] = static_cast<int64_t>(bytes);
+  return json;
+}
+
+std::string explain(const RecipePlan& plan) {
+  if (plan.budget == 0) return "no budget was given (--max-memory): " + plan.ladder.front().rung + " comes first";
+  std::string before;
+  for (const PlannedLayout& rung : plan.ladder) {
+    if (!rung.fits) {
+      before += (before.empty() ? "" : "; ") + rung.rung + ": " + rung.why_not;
+      continue;
+    }
+    return "first that fits: " + rung.rung + " with " + bytes_text(static_cast<double>(rung.memory.peak_bytes())) +
+           " a rank" + (before.empty() ? "" : " (" + before + ")");
+  }
+  return "nothing fits: " + before;
+}
+
+}  // namespace
+
+const PlannedLayout* RecipePlan::first_fit() const {
+  const auto found = std::ranges::find_if(ladder, &PlannedLayout::fits);
+  return found == ladder.end() ? nullptr : &*found;
+}
+
+RecipePlan plan_recipe(const Recipe& recipe, const PlanRequest& request) {
+  return plan_recipe(recipe, plan_job(recipe), request);
+}
+
+RecipePlan plan_recipe(const Recipe& recipe, const PlanJob& job, const PlanRequest& request) {
+  RecipePlan plan;
+  plan.job = job;
+  const PlanLayout layout = plan_layout(recipe);
+  plan.ranks = request.ranks > 0 ? request.ranks : std::max<int64_t>(1, layout.ranks());
+  plan.threads = request.threads > 0 ? request.threads : static_cast<int>(recipe.train.threads);
+  if (plan.threads == 0) plan.threads = std::max(1, threads() / static_cast<int>(std::min<int64_t>(plan.ranks, 4096)));
+  LayoutCosts costs{.threads = plan.threads, .budget = request.budget};
+  if (request.cluster) {
+    costs.cluster = *request.cluster;
+    costs.passes = [&](const PlanLayout& of) { return pass_seconds(plan.job, of, *request.cluster); };
+    if (costs.budget == 0) costs.budget = static_cast<int64_t>(request.cluster->memory);
+  } else {
+    const int ranks = static_cast<int>(std::min<int64_t>(plan.ranks, 4096));
+    costs.cluster = this_machine_as_cluster(ranks, plan.threads, job.compute_dtype == DType::bf16);
+    costs.passes = measured(measure_passes(recipe, job, plan.threads), costs.cluster, plan.threads);
+  }
+  plan.machine = costs.cluster.name;
+  plan.budget = costs.budget;
+  const bool free_recompute = !recipe.train.gradient_checkpointing.has_value();
+  const GivenDegrees given{layout.mesh.pipeline, layout.mesh.replicate, layout.mesh.shard, layout.tensor,
+                           free_recompute};
+  const bool matches = layout.ranks() > 0 && layout.ranks() == plan.ranks;
+  if (matches && !free_recompute) {
+    plan.asked = plan_layout_costs(plan.job, layout, costs);
+  } else if (matches || layout.ranks() == 0) {
+    plan.asked = choose_layout(plan.job, layout, plan.ranks, given, costs);
+  } else {  // another number of ranks than the recipe's
+    plan.asked = choose_layout(plan.job, layout, plan.ranks, {.tensor = 1, .recompute_is_free = free_recompute}, costs);
+  }
+  plan.ladder = walk_ladder(plan.job, layout, plan.ranks, costs);
+  plan.why = explain(plan);
+  return plan;
+}
+
+std::string plan_json(const RecipePlan& plan) {
+  Json json = layout_json(plan.asked);
+  json["machine"] = plan.machine;
+  json["world_size"] = plan.ranks;
+  json["threads"] = plan.threads;
+  json["max_memory_bytes"] = plan.budget;
+  json["weights"] = plan.job.model.weights();
+  json["trained_values"] = plan.job.model.trained_values();
+  json["tokens_in_step"] = plan.job.tokens * plan.job.accumulate;
+  json["ladder"] = Json::array();
+  for (const PlannedLayout& rung : plan.ladder) json["ladder"].push_back(layout_json(rung));
+  const PlannedLayout* first = plan.first_fit();
+  json["first_fit"] = first ? Json(first->rung) : Json(nullptr);
+  json["why"] = plan.why;
+  return json.dump();
+}
+
+std::string plan_text(const RecipePlan& plan) {
+  const PlannedLayout& asked = plan.asked;
+  std::string text =
+      format("%s, %lld weights, %lld trained, steps of %lld tokens\n", plan.job.model.config.architecture.c_str(),
+             static_cast<long long>(plan.job.model.weights()), static_cast<long long>(plan.job.model.trained_values()),
+             static_cast<long long>(plan.job.tokens * plan.job.accumulate));
+  text += asked.rung + " on " + plan.machine + format(", %d threads a rank\n", plan.threads);
+  text += "memory of " + std::string(plan.ranks > 1 ? "the rank that needs most: " : "the process: ") +
+          bytes_text(static_cast<double>(asked.memory.peak_bytes())) + (asked.fits ? "" : " (" + asked.why_not + ")") +
+          "\n";
+  for (size_t use = 0; use < kMemoryUses; ++use) {
+    const int64_t bytes = asked.memory.largest().split.bytes[use];
+    if (bytes > 0)
+      text += format("  %-12s %s\n", memory_use_name(static_cast<MemoryUse>(use)),
+                     bytes_text(static_cast<double>(bytes)).c_str());
+  }
+  text += format("step: %.3g s, %.4g tokens/s (computing %.3g s, communicating %.3g s, waiting %.3g s)\n",
+                 asked.time.seconds, asked.time.tokens_per_second, asked.time.computing, asked.time.communicating,
+                 asked.time.waiting);
+  for (const auto& [operation, bytes] : asked.traffic) {
+    text += format("  %-17s %s sent a step\n", operation.c_str(), bytes_text(bytes).c_str());
+  }
+  text += "ladder:\n";
+  for (const PlannedLayout& rung : plan.ladder) {
+    text += format("  %-14s", rung.rung.c_str());
+    if (!rung.memory.stages.empty()) {
+      text += format(" %10s a rank  %8.3g s", bytes_text(static_cast<double>(rung.memory.peak_bytes())).c_str(),
+                     rung.time.seconds);
+    }
+    text += rung.fits ? "  fits\n" : "  " + rung.why_not + "\n";
+  }
+  return text + plan.why + "\n";
+}
+
+}  // namespace nibble

@@ -1,0 +1,185 @@
+"""Faults 46 to 49 and 52 to 56 of docs/reliability.md: what happens to runs of several ranks."""
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+import program
+from program import run
+
+
+def as_root(*words):
+    return subprocess.run([*map(str, words)], capture_output=True).returncode == 0
+
+
+@unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
+class Ranks(program.JobTest):
+    def recipe_of_two(self, train=None, **sections):
+        return self.recipe(train={"accumulate": 2, **(train or {})}, parallel={"replicate": 2, "timeout_seconds": 60}, **sections)
+
+    def lost(self, job, since, code=76, within=10):
+        """The job must have ended with `code`, all of its processes be gone, and the newest checkpoint verify."""
+        self.assertEqual(job.wait(60), code, self.errors())
+        self.assertLess(time.monotonic() - since, within, self.errors())
+        self.wait_until(lambda: not self.processes(), 5)
+        self.assertEqual(self.processes(), {}, "processes are left")
+        lines = [line for line in self.errors().splitlines() if line.startswith("error: ")]
+        self.assertEqual(len(lines), 1, self.errors())
+        steps = self.checkpoints()
+        self.assertTrue(steps)
+        self.assertEqual(run("inspect", self.folder / f"out/checkpoints/step-{steps[-1]}").code, 0)
+        return lines[0]
+
+    def finishes_as_one(self, recipe):
+        """The job goes on and ends with the bits of one undisturbed process."""
+        ended = self.launch(2, "train", recipe).wait(120)
+        self.assertEqual(ended, 0, self.errors())
+        whole = run("train", recipe, "parallel.replicate=1", f"output.dir={self.folder / 'whole'}")
+        self.assertEqual(whole.code, 0, whole.err)
+        self.assertEqual(self.result()[0], self.result(self.folder / "whole")[0])
+
+    def test_a_rank_that_dies_ends_all_of_them_without_a_save_and_the_run_goes_on(self):
+        recipe = self.recipe_of_two(steps=300, train={"save_every": 20})
+        for dies_of in (signal.SIGKILL, signal.SIGSEGV):
+            job = self.launch(2, "train", recipe)
+            before = len(self.checkpoints())
+            self.wait_until(lambda: len(self.checkpoints()) > before or self.checkpoints()[-1:] > [20], 60)
+            victim = self.ranks()[1 if dies_of == signal.SIGKILL else 0]
+            steps = self.checkpoints()
+            since = time.monotonic()
+            os.kill(victim, dies_of)
+            line = self.lost(job, since, within=5)
+            self.assertRegex(line, rf"rank [01] on host \S+ was ended by signal {int(dies_of)}")
+            self.assertIn("the same command continues from the last checkpoint", line)
+            # The survivor got SIGTERM; it must not have waited for the dead one to save with it.
+            self.assertLessEqual(self.checkpoints()[-1] - steps[-1], 20)
+        self.finishes_as_one(recipe)
+
+    def test_a_launcher_that_dies_takes_its_ranks_along(self):
+        recipe = self.recipe_of_two(steps=300, train={"save_every": 20})
+        job = self.launch(2, "train", recipe)
+        self.wait_until(lambda: self.checkpoints(), 60)
+        since = time.monotonic()
+        os.kill(next(process for process, words in self.processes().items() if words[0] == "mpirun"), signal.SIGKILL)
+        self.assertIn("mpirun: was ended by signal 9; the same command continues", self.lost(job, since))
+        job = self.launch(2, "train", recipe)
+        before = len(self.lines())
+        self.wait_until(lambda: len(self.lines()) > before + 3, 60)
+        job.kill()
+        job.wait()
+        self.wait_until(lambda: not self.processes(), 60)
+        self.assertEqual(self.processes(), {}, "processes are left")
+        self.finishes_as_one(recipe)
+
+    def test_a_rank_that_stands_still_is_named_and_the_job_ends(self):
+        recipe = self.recipe_of_two(steps=300, train={"save_every": 20})
+        job = self.launch(2, "train", recipe, "parallel.timeout_seconds=2")
+        self.wait_until(lambda: self.checkpoints(), 60)
+        since = time.monotonic()
+        os.kill(self.ranks()[1], signal.SIGSTOP)
+        line = self.lost(job, since)
+        self.assertRegex(line, r"error: rank [01] on host \S+: silent for 2 s while rank [01] waited in \"")
+        self.assertIn("the same command continues from the last checkpoint", line)
+        self.finishes_as_one(recipe)
+
+    def test_a_signal_lets_all_ranks_save(self):
+        recipe = self.recipe_of_two(steps=300, train={"save_every": 1000})
+        for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            job = self.launch(2, "train", recipe)
+            before = len(self.lines())
+            self.wait_until(lambda: len(self.lines()) > before + 3, 60)
+            job.send_signal(sent)
+            self.lost(job, time.monotonic(), code=75, within=60)  # the step under way ends, and all of them save
+        self.finishes_as_one(recipe)
+
+    def differing(self, *changes):
+        """Three ranks in folders of their own, alike but for what `changes` make of them."""
+        words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+        for rank, change in enumerate(changes):
+            home = self.folder / f"home{rank}"
+            shutil.copytree(self.model, home / "model")
+            shutil.copy(self.data(), home / "data.jsonl")
+            recipe = self.recipe(model={"path": "model"}, data={"train": "data.jsonl"}, train={"accumulate": 3}, parallel={"replicate": 3})
+            shutil.copy(recipe, home / "recipe.json")
+            shutil.copy(program.PROGRAM, home / "nibble")
+            change(home)
+            words += [*([":"] if rank else []), "-wdir", str(home), "-n", "1", str(home / "nibble"), "train", "recipe.json"]
+        ended = subprocess.run(words, capture_output=True, env=program.environment(), timeout=120)
+        errors = ended.stderr.decode()
+        for rank in range(len(changes)):
+            shutil.rmtree(self.folder / f"home{rank}")
+        self.assertEqual(ended.returncode, 2, errors)
+        self.assertFalse((self.folder / "out").exists(), errors)
+        lines = [line for line in errors.splitlines() if line.startswith("error: ")]
+        self.assertEqual(len(lines), 1, errors)
+        return lines[0]
+
+    def test_ranks_that_disagree_are_named_before_anything_is_written(self):
+        def alike(home):
+            pass
+
+        def other_recipe(home):
+            text = (home / "recipe.json").read_text()
+            (home / "recipe.json").write_text(text.replace('"steps": 6', '"steps": 7'))
+
+        def other_program(home):
+            with open(home / "nibble", "ab") as file:
+                file.write(b"\0")
+
+        def other_data(home):
+            text = (home / "data.jsonl").read_text()
+            (home / "data.jsonl").write_text(text.replace("[3,", "[4,"))
+
+        def other_base(home):
+            weights = (home / "model/model.safetensors").read_bytes()
+            (home / "model/model.safetensors").write_bytes(weights[:-4] + b"\0\0\0\0")
+
+        for change, what in ((other_recipe, "recipe"), (other_program, "nibble"), (other_data, "data.fingerprint"),
+                             (other_base, "model.fingerprint")):
+            for odd in range(3):
+                with self.subTest(what=what, odd=odd):
+                    line = self.differing(*(change if rank == odd else alike for rank in range(3)))
+                    self.assertRegex(line, rf"^error: rank {odd} on host \S+: has another {re.escape(what)}.* than the other ranks")
+                if what != "recipe":
+                    break
+
+    def test_degrees_that_do_not_fit_the_ranks(self):
+        recipe = self.recipe()
+        job = self.launch(3, "train", recipe, "parallel.shard=2")
+        self.assertEqual(job.wait(60), 2)
+        lines = [line for line in self.errors().splitlines() if line.startswith("error: ")]
+        self.assertEqual(len(lines), 1, self.errors())
+        self.assertIn("the job has 3 ranks", lines[0])
+        self.assertFalse((self.folder / "out").exists())
+
+    def test_another_launchers_variables_without_ranks(self):
+        self.ends(2, ["train", self.recipe()], "WORLD_SIZE is 4", "nibble launch -n 4", env={"WORLD_SIZE": "4", "RANK": "1"})
+        self.assertEqual(run("train", self.recipe(), env={"WORLD_SIZE": "1", "RANK": "0"}).code, 0)
+
+    def test_more_threads_than_cores_are_said_with_the_plan(self):
+        cores = len(os.sched_getaffinity(0))
+        job = self.launch(2, "train", self.recipe_of_two(steps=2), threads=cores)
+        self.assertEqual(job.wait(120), 0, self.errors())
+        self.assertIn(f"warning: 2 ranks with {cores} threads each share {os.cpu_count()} cores", self.errors())
+
+    def test_shared_memory_that_is_small_or_full(self):
+        recipe = self.recipe_of_two(steps=4)
+        command = f"{program.PROGRAM} launch -n 2 --threads 1 -- train {recipe}"
+        for size, fill in (("64m", ""), ("64k", ""), ("16m", "cat /dev/zero > /dev/shm/filler 2>/dev/null;")):
+            with self.subTest(size=size, full=bool(fill)):
+                shutil.rmtree(self.folder / "out", ignore_errors=True)
+                words = ["unshare", "-m", "sh", "-c",
+                         f"mount -t tmpfs -o size={size} tmpfs /dev/shm || exit 99; {fill} exec {command}"]
+                ended = subprocess.run(words, capture_output=True, env=program.environment(), timeout=120)
+                if ended.returncode == 99:
+                    self.skipTest("mounting needs root")
+                self.assertEqual(ended.returncode, 0, ended.stderr.decode())
+                self.assertEqual(len(self.metrics()), 4)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,194 @@
+// Which layout the plan takes, and that it needs nothing but a config.
+
+#include "nibble/parallel/plan/ladder.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/base/rank_context.h"
+#include "nibble/parallel/comm/thread_comm.h"
+#include "nibble/recipes/auto_layout.h"
+#include "nibble/recipes/plan.h"
+#include "nibble/tests/assets.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kLlama70B =
+    R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8192, "intermediate_size": 28672,
+        "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 32000,
+        "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+        "initializer_range": 0.02, "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": false,
+        "torch_dtype": "bfloat16"})";
+
+class PlannedRun : public testing::Test {
+ protected:
+  Recipe recipe(const json& changes = json::object()) {
+    std::filesystem::create_directories(directory_ / "model");
+    test::write_bytes(directory_ / "model" / "config.json", kLlama70B);
+    json made = {{"model", {{"path", (directory_ / "model").string()}, {"compute_dtype", "bf16"}}},
+                 {"data", {{"train", "none.jsonl"}, {"max_length", 2048}}},
+                 {"train", {{"steps", 10}, {"accumulate", 64}}},
+                 {"output", {{"dir", (directory_ / "out").string()}}}};
+    made.merge_patch(changes);
+    return parse_recipe(made.dump(), "test");
+  }
+  // 64 ranks with 80 GB, 8 to a node.
+  PlanRequest cluster(double memory = 80e9) const {
+    PlanRequest request;
+    request.ranks = 64;
+    request.cluster =
+        parse_cluster(R"({"name": "64 ranks", "flops": 3e14, "link_bandwidth": 2e11, "node_bandwidth": 2e11})", "test");
+    request.budget = static_cast<int64_t>(memory);
+    return request;
+  }
+
+  test::TemporaryDirectory directory_;
+};
+
+TEST_F(PlannedRun, SeventyBillionWeightsArePlannedFromTheirConfigAlone) {
+  const RecipePlan plan = plan_recipe(recipe(), cluster());
+  EXPECT_NEAR(static_cast<double>(plan.job.model.weights()), 68.98e9, 0.01e9);
+  ASSERT_TRUE(plan.first_fit());
+  EXPECT_EQ(plan.first_fit()->rung, "zero 3");  // 16 bytes a weight over 64 ranks, and a layer whole
+  EXPECT_GT(plan.first_fit()->memory.peak_bytes(), 16 * plan.job.model.weights() / 64);
+  EXPECT_NE(plan.why.find("data parallel: needs"), std::string::npos) << plan.why;
+}
+
+TEST_F(PlannedRun, EveryRungNeedsLessThanTheOneBefore) {
+  const RecipePlan plan = plan_recipe(recipe(), cluster());
+  const auto bytes = [&](size_t rung) { return plan.ladder[rung].memory.peak_bytes(); };
+  ASSERT_EQ(plan.ladder.size(), 6u);
+  for (size_t rung = 1; rung < 4; ++rung) EXPECT_LT(bytes(rung), bytes(rung - 1)) << plan.ladder[rung].rung;
+  EXPECT_EQ(plan.ladder.back().rung, "offload");
+}
+
+TEST_F(PlannedRun, AFourBitBaseFitsWhereASixteenBitOneDoesNot) {
+  const json adapter = {{"adapter", {{"r", 16}}}, {"train", {{"gradient_checkpointing", "block"}}}};
+  PlanRequest one = cluster(60e9);
+  one.ranks = 1;
+  EXPECT_FALSE(plan_recipe(recipe(adapter), one).asked.fits);
+  json packed = adapter;
+  packed["model"]["quantize"] = "nf4";
+  const RecipePlan plan = plan_recipe(recipe(packed), one);
+  EXPECT_TRUE(plan.asked.fits) << plan.asked.why_not;
+  const auto base = static_cast<double>(plan.asked.memory.largest().split[MemoryUse::base]);
+  EXPECT_NEAR(base / (0.516 * 68.4e9 + 2 * 2 * 32000 * 8192), 1, 0.02);
+}
+
+TEST_F(PlannedRun, BytesOnTheWireAreTheFormulas) {
+  const auto values = static_cast<double>(plan_recipe(recipe(), cluster()).job.model.weights());
+  const auto sent = [&](const json& parallel) {
+    const RecipePlan plan = plan_recipe(
+        recipe({{"parallel", parallel}, {"train", {{"accumulate", 4}, {"gradient_checkpointing", "block"}}}}), [&] {
+          PlanRequest request = cluster();
+          request.ranks = 4;
+          return request;
+        }());
+    double sum = 0;
+    for (const auto& [operation, bytes] : plan.asked.traffic) sum += bytes;
+    return sum / 4 * 4 / 3;  // elements, of all but the rank's own quarter
+  };
+  EXPECT_NEAR(sent({{"replicate", 4}}) / (2 * values), 1, 0.001);
+  EXPECT_NEAR(sent({{"shard", 4}}) / (3 * values), 1, 0.01);  // embedding and head are gathered once
+}
+
+TEST_F(PlannedRun, TheFastestThatFitsIsChosen) {
+  LayoutCosts costs;
+  const RecipePlan plan = plan_recipe(recipe(), cluster());
+  costs.cluster = *cluster().cluster;
+  costs.budget = plan.budget;
+  costs.passes = [&](const PlanLayout& of) { return pass_seconds(plan.job, of, costs.cluster); };
+  PlanLayout base;
+  base.recompute = Recompute::block;
+  const PlannedLayout chosen = choose_layout(plan.job, base, 64, {.tensor = 1}, costs);
+  EXPECT_TRUE(chosen.fits);
+  for (const auto& [pipeline, shard] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 64}, {2, 32}, {4, 16}, {8, 8}, {64, 1}}) {
+    PlanLayout other = base;
+    other.mesh = {.pipeline = pipeline, .replicate = 64 / pipeline / shard, .shard = shard};
+    const PlannedLayout planned = plan_layout_costs(plan.job, other, costs);
+    EXPECT_TRUE(!planned.fits || chosen.time.seconds <= planned.time.seconds * 1.03) << planned.rung;
+  }
+  EXPECT_THROW(choose_layout(plan.job, base, 64, {.pipeline = 7, .tensor = 1}, costs), UsageError);
+}
+
+TEST_F(PlannedRun, LayersArePlacedSoThatEveryStageFits) {
+  const Recipe asked =
+      recipe({{"adapter", {{"r", 16}}}, {"model", {{"quantize", "nf4"}}}, {"parallel", {{"pipeline", 4}}}});
+  const RecipePlan plan = plan_recipe(asked, [&] {
+    PlanRequest request = cluster();
+    request.ranks = 4;
+    return request;
+  }());
+  const std::vector<int64_t> free = place_stages(plan.job, plan.asked.layout, 1);
+  int64_t most = 0;
+  const MemoryPlan freely = plan_memory(plan.job, plan.asked.layout, free, 1);
+  for (const StageMemory& stage : freely.stages) most = std::max(most, stage.total());
+  EXPECT_EQ(place_stages(plan.job, plan.asked.layout, 1, most), free);
+  const std::vector<int64_t> tight = place_stages(plan.job, plan.asked.layout, 1, most - most / 100);
+  EXPECT_LE(plan_memory(plan.job, plan.asked.layout, tight, 1).peak_bytes(), most);
+}
+
+TEST_F(PlannedRun, AutoDegreesAreDecidedOnceForAllRanks) {
+  json small = json::parse(kLlama70B);
+  small.update({{"hidden_size", 64},
+                {"intermediate_size", 128},
+                {"num_hidden_layers", 4},
+                {"num_attention_heads", 4},
+                {"num_key_value_heads", 2},
+                {"vocab_size", 512}});
+  const Recipe asked = recipe(
+      {{"data", {{"max_length", 64}}}, {"parallel", {{"pipeline", "auto"}, {"shard", "auto"}, {"replicate", "auto"}}}});
+  test::write_bytes(directory_ / "model" / "config.json", small.dump());
+  EXPECT_EQ(asked.parallel.shard, 0);
+  EXPECT_EQ(to_json(parse_recipe(to_json(asked), "again")), to_json(asked));
+  std::vector<std::string> chosen(4);
+  run_on_threads(4, [&](Communicator& comm) {
+    MemoryPool pool;
+    RankContext rank{comm, pool, 1, 0};
+    const Recipe made = with_layout(asked, rank, {});
+    EXPECT_EQ(made.parallel.mesh().ranks(), 4);
+    chosen[static_cast<size_t>(comm.rank())] = to_json(made);
+    MemoryPool tight(1 << 20);
+    RankContext poor{comm, tight, 1, 0};
+    EXPECT_THROW(with_layout(asked, poor, {}), UsageError);
+  });
+  for (const std::string& one : chosen) EXPECT_EQ(one, chosen.front());
+}
+
+TEST_F(PlannedRun, AsJsonItHasWhatScriptsNeed) {
+  const json plan = json::parse(plan_json(plan_recipe(recipe(), cluster())));
+  for (const char* key : {"peak_memory_bytes", "memory", "step_seconds", "tokens_per_second", "bytes_sent", "ladder",
+                          "first_fit", "why", "ranks", "fits"}) {
+    EXPECT_TRUE(plan.contains(key)) << key;
+  }
+  int64_t sum = 0;
+  for (const auto& [use, bytes] : plan["memory"].items()) sum += bytes.get<int64_t>();
+  EXPECT_EQ(sum, plan["peak_memory_bytes"].get<int64_t>());
+  EXPECT_EQ(plan["ranks"].size(), 64u);
+}
+
+TEST_F(PlannedRun, ThisMachineIsMeasured) {
+  json small = json::parse(kLlama70B);
+  small.update({{"hidden_size", 64},
+                {"intermediate_size", 128},
+                {"num_hidden_layers", 2},
+                {"num_attention_heads", 4},
+                {"num_key_value_heads", 2},
+                {"vocab_size", 512}});
+  Recipe asked = recipe({{"adapter", {{"r", 4}}}, {"data", {{"max_length", 64}}}});
+  test::write_bytes(directory_ / "model" / "config.json", small.dump());
+  const RecipePlan plan = plan_recipe(asked);
+  EXPECT_GT(plan.asked.time.seconds, 0);
+  EXPECT_LT(plan.asked.time.seconds, 60);
+  EXPECT_EQ(plan.machine, "this machine");
+}
+
+}  // namespace
+}  // namespace nibble

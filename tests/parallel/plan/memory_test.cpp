@@ -1,0 +1,171 @@
+// The plan's memory against real steps: what the pools of all ranks held at most, for every way to train and every
+// layout.
+
+#include "nibble/parallel/plan/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/base/rank_context.h"
+#include "nibble/parallel/comm/thread_comm.h"
+#include "nibble/parallel/plan/ladder.h"
+#include "nibble/recipes/init_model.h"
+#include "nibble/recipes/plan_job.h"
+#include "nibble/recipes/train.h"
+#include "nibble/tests/assets.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct Case {
+  const char* name;
+  const char* family;
+  const char* mode;
+  const char* checkpointing;
+  int ranks;
+  json parallel;
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = {
+      {"Lora", "llama", "lora", "none", 1, {}},
+      {"LoraRecomputed", "llama", "lora", "block", 1, {}},
+      {"Qlora", "llama", "qlora", "none", 1, {}},
+      {"Dora", "llama", "dora", "none", 1, {}},
+      {"Full", "llama", "full", "none", 1, {}},
+      {"FullRecomputed", "llama", "full", "block", 1, {}},
+      {"Pretrain", "llama", "pretrain", "none", 1, {}},
+      {"NeoxLora", "gpt_neox", "lora", "none", 1, {}},
+      {"NeoxFull", "gpt_neox", "full", "none", 1, {}},
+      {"Qwen3Lora", "qwen3", "lora", "none", 1, {}},
+      {"Gemma2Lora", "gemma2", "lora", "none", 1, {}},
+      {"Copies2Lora", "llama", "lora", "none", 2, {{"replicate", 2}}},
+      {"Copies2Full", "llama", "full", "none", 2, {{"replicate", 2}}},
+      {"Zero1Full", "llama", "full", "none", 2, {{"shard", 2}, {"zero", 1}}},
+      {"Zero2Full", "llama", "full", "none", 2, {{"shard", 2}, {"zero", 2}}},
+      {"Zero3Full", "llama", "full", "none", 4, {{"shard", 4}}},
+      {"Zero3FullRecomputed", "llama", "full", "block", 4, {{"shard", 4}}},
+      {"Zero3Qlora", "llama", "qlora", "none", 2, {{"shard", 2}}},
+      {"HybridFull", "llama", "full", "none", 4, {{"shard", 2}, {"replicate", 2}}},
+      {"PipelineNaiveQlora", "llama", "qlora", "none", 2, {{"pipeline", 2}, {"schedule", "naive"}}},
+      {"PipelineGpipeFull", "llama", "full", "none", 2, {{"pipeline", 2}, {"schedule", "gpipe"}}},
+      {"Pipeline1f1bFull", "llama", "full", "none", 4, {{"pipeline", 4}}},
+      {"PipelineAndShardQlora", "llama", "qlora", "none", 4, {{"pipeline", 2}, {"shard", 2}}},
+  };
+  return all;
+}
+
+json config_of(const std::string& family) {
+  json config = {{"model_type", family},
+                 {"hidden_size", 128},
+                 {"intermediate_size", 352},
+                 {"num_hidden_layers", 8},
+                 {"num_attention_heads", 4},
+                 {"vocab_size", 1024},
+                 {"max_position_embeddings", 512},
+                 {"hidden_act", "silu"},
+                 {"bos_token_id", 1},
+                 {"eos_token_id", 2},
+                 {"initializer_range", 0.02},
+                 {"tie_word_embeddings", false}};
+  if (family == "gpt_neox") {
+    config.update({{"architectures", {"GPTNeoXForCausalLM"}},
+                   {"rotary_pct", 0.25},
+                   {"rotary_emb_base", 10000},
+                   {"layer_norm_eps", 1e-5},
+                   {"use_parallel_residual", true},
+                   {"hidden_act", "gelu"}});
+    return config;
+  }
+  config.update({{"num_key_value_heads", 2}, {"rms_norm_eps", 1e-5}, {"rope_theta", 10000.0}, {"head_dim", 32}});
+  config["architectures"] = {family == "llama"   ? "LlamaForCausalLM"
+                             : family == "qwen3" ? "Qwen3ForCausalLM"
+                                                 : "Gemma2ForCausalLM"};
+  if (family == "gemma2") {
+    config.update({{"query_pre_attn_scalar", 32},
+                   {"attn_logit_softcapping", 50.0},
+                   {"final_logit_softcapping", 30.0},
+                   {"sliding_window", 256},
+                   {"hidden_activation", "gelu_pytorch_tanh"},
+                   {"tie_word_embeddings", true}});
+  }
+  return config;
+}
+
+class PlannedMemory : public testing::TestWithParam<size_t> {
+ protected:
+  Recipe recipe(const Case& of) {
+    const fs::path config = directory_ / "config.json", base = directory_ / "base";
+    test::write_bytes(config, config_of(of.family).dump());
+    std::string lines;
+    for (int i = 0; i < 16; ++i) {
+      json ids = json::array();
+      for (int t = 0; t < 256; ++t) ids.push_back(3 + (31 * i + t * t) % 1000);
+      lines += json{{"input_ids", ids}, {"labels", ids}}.dump() + "\n";
+    }
+    test::write_bytes(directory_ / "data.jsonl", lines);
+    const std::string mode = of.mode;
+    json made = {
+        {"data",
+         {{"train", (directory_ / "data.jsonl").string()}, {"format", "tokens"}, {"pack", false}, {"max_length", 256}}},
+        {"train", {{"steps", 2}, {"accumulate", 4}, {"gradient_checkpointing", of.checkpointing}}},
+        {"output", {{"dir", (directory_ / "out").string()}}}};
+    made["model"]["compute_dtype"] = "f32";
+    if (mode == "pretrain") {
+      made["model"]["init"] = config.string();
+      made["model"]["tokenizer"] = tokenizer_.string();
+    } else {
+      init_model({.config = config.string(), .out = base.string(), .dtype = mode == "qlora" ? "nf4" : "bf16"});
+      made["model"]["path"] = base.string();
+    }
+    if (mode == "lora" || mode == "qlora") made["adapter"] = {{"r", 8}, {"lora_dropout", 0.1}};
+    if (mode == "dora") made["adapter"] = {{"r", 8}, {"use_dora", true}};
+    if (!of.parallel.is_null()) made["parallel"] = of.parallel;
+    return parse_recipe(made.dump(), "test");
+  }
+
+  void SetUp() override {
+    tokenizer_ = test::find_asset("stories260K-hf");
+    if (tokenizer_.empty()) GTEST_SKIP() << "assets are not here";
+  }
+
+  test::TemporaryDirectory directory_;
+  fs::path tokenizer_;
+};
+
+TEST_P(PlannedMemory, IsThatOfTheStep) {
+  const Case& of = cases()[GetParam()];
+  const Recipe asked = recipe(of);
+  std::vector<int64_t> peaks(static_cast<size_t>(of.ranks));
+  run_on_threads(of.ranks, [&](Communicator& comm) {
+    MemoryPool pool;
+    RankContext rank{comm, pool, 1, 0};
+    set_threads(1);
+    train(asked, rank, {});
+    peaks[static_cast<size_t>(comm.rank())] = static_cast<int64_t>(pool.peak());
+  });
+  const PlanJob job = plan_job(asked);
+  const PlanLayout layout = plan_layout(asked);
+  const MemoryPlan plan = plan_memory(job, layout, place_stages(job, layout, 1), 1);
+  ASSERT_EQ(static_cast<int64_t>(plan.stages.size()), layout.mesh.pipeline);
+  const size_t each = peaks.size() / plan.stages.size();
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const int64_t measured = *std::max_element(peaks.begin() + static_cast<int64_t>(s * each),
+                                               peaks.begin() + static_cast<int64_t>((s + 1) * each));
+    EXPECT_NEAR(static_cast<double>(plan.stages[s].pool_peak) / static_cast<double>(measured), 1, 0.10)
+        << "stage " << s << ": " << plan.stages[s].pool_peak << " planned, " << measured << " measured";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlannedMemory, testing::Range<size_t>(0, cases().size()),
+                         [](const auto& which) { return cases()[which.param].name; });
+
+}  // namespace
+}  // namespace nibble
