@@ -55,7 +55,7 @@ std::string hash_file(const std::filesystem::path& path) {
   const int descriptor = open_file(path, O_RDONLY | O_NONBLOCK);
   if (descriptor < 0) throw system_error(path, "cannot be opened", errno);
   Hasher hasher;
-  std::vector<std::byte> buffer(size_t{1} << 20);
+  std::vector<std::byte> buffer(size_t{128} << 10);
   for (;;) {
     const ssize_t count = uninterrupted([&] { return read(descriptor, buffer.data(), buffer.size()); });
     if (count < 0) {
