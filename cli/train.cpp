@@ -111,10 +111,11 @@ void run(const Flags& flags) {
   try {
     run_as_rank(flags, session);
     session.finish();
-  } catch (const Interrupted&) {  // all ranks together
+  } catch (const Interrupted& interrupted) {
+    // All ranks are here. The line comes before any of them ends: a launcher ends the others with the first.
+    if (rank == 0) std::fprintf(stderr, "error: %s\n", interrupted.what());
     session.finish();
-    if (rank == 0) throw;
-    std::exit(75);
+    std::exit(interrupted.exit_code());
   } catch (const Error& error) {
     fail(session, error.what(), error.exit_code());
   } catch (const std::bad_alloc&) {

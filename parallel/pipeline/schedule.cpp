@@ -1,8 +1,6 @@
 #include "nibble/parallel/pipeline/schedule.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "nibble/core/base/error.h"
 
@@ -42,28 +40,6 @@ double predicted_bubble(PipelineSchedule schedule, int stages, int64_t count, in
     slots += here + stages - 1;
   }
   return 1 - used / slots;
-}
-
-std::vector<int64_t> place_layers(int64_t layers, int stages, double head_cost) {
-  NIBBLE_CHECK(stages >= 1 && layers >= stages, "every stage has a layer");
-  // The last stage gets so many layers that the larger of its time and the others' is smallest.
-  int64_t best_last = 1;
-  double best = std::numeric_limits<double>::infinity();
-  for (int64_t last = 1; last <= layers - (stages - 1); ++last) {
-    const int64_t rest = layers - last;
-    const double others = stages == 1 ? 0 : std::ceil(static_cast<double>(rest) / (stages - 1));
-    const double slowest = std::max(others, static_cast<double>(last) + head_cost);
-    if (slowest <= best) {
-      best = slowest;
-      best_last = last;
-    }
-    if (stages == 1) best_last = layers;
-  }
-  std::vector<int64_t> begins;
-  const int64_t rest = layers - best_last;
-  for (int s = 0; s < stages; ++s) begins.push_back(stages == 1 ? 0 : rest * s / (stages - 1));
-  begins.push_back(layers);
-  return begins;
 }
 
 }  // namespace nibble

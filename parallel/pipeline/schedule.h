@@ -30,8 +30,4 @@ std::vector<PipelineAction> pipeline_actions(PipelineSchedule schedule, int stag
 /// Share of the time a stage waits when all stages and passes take equally long.
 double predicted_bubble(PipelineSchedule schedule, int stages, int64_t count, int64_t in_flight);
 
-/// First layer of every stage and, at the end, `layers`: contiguous, the slowest stage as fast as possible when a layer
-/// takes 1 and the head head_cost. Every stage has a layer.
-std::vector<int64_t> place_layers(int64_t layers, int stages, double head_cost);
-
 }  // namespace nibble
