@@ -5,6 +5,7 @@ Needs root and iproute2; says so and skips where network namespaces are not perm
 import os
 import shutil
 import subprocess
+import sys
 import time
 import unittest
 
@@ -75,6 +76,18 @@ class TwoHosts(program.FaultTest):
             time.sleep(0.05)
         self.fail("the run did not get that far")
 
+    def wait_for_link(self):
+        """Until each host answers the other: neighbours that were given up are asked again only after a while."""
+        probe = "import socket, sys\ntry: socket.create_connection((sys.argv[1], 9), 1)\nexcept ConnectionRefusedError: sys.exit(7)"
+        for here, there in (("alpha", "beta"), ("beta", "alpha")):
+            ask = ["ip", "netns", "exec", self.spaces[here], sys.executable, "-c", probe, ADDRESSES[there]]
+            for _ in range(100):
+                if subprocess.run(ask, stderr=subprocess.DEVNULL, check=False).returncode == 7:
+                    break
+                time.sleep(0.1)
+            else:
+                self.fail(f"{here} does not reach {there}")
+
     def test_a_launch_across_hosts_trains_and_survives_a_cut_link(self):
         recipe = self.recipe(steps=60, train={"accumulate": 2, "save_every": 5, "gradient_sum": "tree"},
                              adapter={"lora_dropout": 0.1})
@@ -91,6 +104,7 @@ class TwoHosts(program.FaultTest):
 
         self.assertTrue(self.checkpoints())
         ip("-n", self.spaces["alpha"], "link", "set", "nibble0", "up")
+        self.wait_for_link()
         text = self.ended(self.start(recipe, *layout), 0)
         self.assertIn("continuing after step", text)
         self.assertEqual(self.result(), self.result(self.folder / "one"))
