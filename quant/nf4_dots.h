@@ -8,7 +8,7 @@ namespace nibble {
 /// Most elements of a row in one call.
 constexpr int64_t kNf4DotsDepth = 12288;
 
-/// x [depth] reordered as nf4_dots_avx512_bf16 meets the codes, zeros after the end: depth <= kNf4DotsDepth elements, a
+/// x [depth] reordered as nf4_dot_avx512_bf16 meets the codes, zeros after the end: depth <= kNf4DotsDepth elements, a
 /// multiple of 64, give round_up(depth, 128). Needs Isa::avx512_bf16, as the next.
 void nf4_dots_reorder(const bf16* x, int64_t depth, bf16* reordered);
 
@@ -19,12 +19,8 @@ void nf4_scales_avx512_vbmi(const uint8_t* codes, int64_t count, const uint8_t* 
 /// Whether this CPU has the permutations of bytes that the function above is made of.
 bool nf4_scales_fast();
 
-/// Rows in one call of the next, at most.
-constexpr int64_t kNf4DotsRows = 4;
-
-/// y[r] = sum of x[i] * bf16(table[code i of row r] * scales[r * scales_stride + i / 64]) over `depth` codes; row r
-/// starts at packed + r * row_bytes. The order of the sum does not depend on `rows`.
-void nf4_dots_avx512_bf16(int64_t rows, const uint8_t* packed, int64_t row_bytes, int64_t depth, const float* table,
-                          const float* scales, int64_t scales_stride, const bf16* reordered, float* y);
+/// Sum of x[i] * bf16(table[code i] * scales[i / 64]) over `depth` codes that start at `packed`.
+float nf4_dot_avx512_bf16(const uint8_t* packed, int64_t depth, const float* table, const float* scales,
+                          const bf16* reordered);
 
 }  // namespace nibble

@@ -11,44 +11,6 @@ namespace {
 // One register of codes: 32 words of 4, two halves of 64.
 constexpr int64_t kChunk = 128, kWords = 32;
 
-template <int64_t R>
-NIBBLE_AVX512_BF16 void dots_of(const uint8_t* packed, int64_t row_bytes, int64_t depth, const float* table,
-                                const float* scales, int64_t scales_stride, const bf16* reordered, float* y) {
-  const __m512 values = _mm512_loadu_ps(table);
-  // Four bits choose in a block's table; the fifth chooses the second block's table in the upper half.
-  const __m512i code_bits = _mm512_set1_epi16(15);
-  const __m512i block_bit = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
-  constexpr int kAndOr = 0xea;  // (a & b) | c
-  __m512 sums[R][2];
-  for (auto& sum : sums) sum[0] = sum[1] = _mm512_setzero_ps();
-  for (int64_t k = 0; k < depth; k += kChunk, packed += kChunk / 2, scales += 2, reordered += kChunk) {
-    const bool whole = k + kChunk <= depth;
-    __m512bh x[4];
-    for (int part = 0; part < 4; ++part) {
-      x[part] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(reordered + part * kWords));
-    }
-    for (int64_t r = 0; r < R; ++r) {
-      const uint8_t* bytes = packed + r * row_bytes;
-      // The next rows follow in memory, on a page that no hardware fetches ahead.
-      _mm_prefetch(reinterpret_cast<const char*>(bytes + R * row_bytes), _MM_HINT_T0);
-      const __m512i codes = whole ? _mm512_loadu_si512(bytes)
-                                  : _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes)));
-      const float* scale = scales + r * scales_stride;
-      const __m512 first = _mm512_mul_ps(values, _mm512_set1_ps(scale[0]));
-      const __m512 second = _mm512_mul_ps(values, _mm512_set1_ps(scale[whole ? 1 : 0]));
-      const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
-      const __m512i shifted[4] = {codes, _mm512_srli_epi16(codes, 4), _mm512_srli_epi16(codes, 8),
-                                  _mm512_srli_epi16(codes, 12)};
-      for (int part = 0; part < 4; ++part) {
-        const __m512i index = _mm512_ternarylogic_epi32(shifted[part], code_bits, block_bit, kAndOr);
-        const auto weights = reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(index, both));
-        sums[r][part % 2] = _mm512_dpbf16_ps(sums[r][part % 2], weights, x[part]);
-      }
-    }
-  }
-  for (int64_t r = 0; r < R; ++r) y[r] = _mm512_reduce_add_ps(_mm512_add_ps(sums[r][0], sums[r][1]));
-}
-
 }  // namespace
 
 // A word of codes holds, from its lowest bits on, those of elements 1, 0, 3 and 2 of four.
@@ -97,10 +59,33 @@ NIBBLE_AVX512_VBMI void nf4_scales_avx512_vbmi(const uint8_t* codes, int64_t cou
   }
 }
 
-void nf4_dots_avx512_bf16(int64_t rows, const uint8_t* packed, int64_t row_bytes, int64_t depth, const float* table,
-                          const float* scales, int64_t scales_stride, const bf16* reordered, float* y) {
-  constexpr decltype(&dots_of<1>) kDots[] = {dots_of<1>, dots_of<2>, dots_of<3>, dots_of<4>};
-  kDots[rows - 1](packed, row_bytes, depth, table, scales, scales_stride, reordered, y);
+NIBBLE_AVX512_BF16 float nf4_dot_avx512_bf16(const uint8_t* packed, int64_t depth, const float* table,
+                                             const float* scales, const bf16* reordered) {
+  constexpr int64_t kAhead = 2048;  // bytes: the next row, on a page that no hardware fetches ahead
+  const __m512 values = _mm512_loadu_ps(table);
+  // Four bits choose in a block's table; the fifth chooses the second block's table in the upper half.
+  const __m512i code_bits = _mm512_set1_epi16(15);
+  const __m512i block_bit = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
+  constexpr int kAndOr = 0xea;  // (a & b) | c
+  __m512 sums[4];
+  for (auto& sum : sums) sum = _mm512_setzero_ps();
+  for (int64_t k = 0; k < depth; k += kChunk, packed += kChunk / 2, scales += 2, reordered += kChunk) {
+    _mm_prefetch(reinterpret_cast<const char*>(packed + kAhead), _MM_HINT_T0);
+    const bool whole = k + kChunk <= depth;
+    const __m512i codes = whole ? _mm512_loadu_si512(packed)
+                                : _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(packed)));
+    const __m512 first = _mm512_mul_ps(values, _mm512_set1_ps(scales[0]));
+    const __m512 second = _mm512_mul_ps(values, _mm512_set1_ps(scales[whole ? 1 : 0]));
+    const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
+    const __m512i shifted[4] = {codes, _mm512_srli_epi16(codes, 4), _mm512_srli_epi16(codes, 8),
+                                _mm512_srli_epi16(codes, 12)};
+    for (int part = 0; part < 4; ++part) {
+      const __m512i index = _mm512_ternarylogic_epi32(shifted[part], code_bits, block_bit, kAndOr);
+      sums[part] = _mm512_dpbf16_ps(sums[part], reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(index, both)),
+                                    reinterpret_cast<__m512bh>(_mm512_loadu_si512(reordered + part * kWords)));
+    }
+  }
+  return _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])));
 }
 
 }  // namespace nibble
