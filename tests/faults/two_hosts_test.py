@@ -30,6 +30,9 @@ class TwoHosts(program.FaultTest):
             if made.returncode != 0:
                 self.skipTest(f"network namespaces are not permitted here: {made.stderr.strip()}")
         alpha, beta = self.spaces.values()
+        inside = ip("netns", "exec", alpha, "unshare", "--uts", "true")
+        if inside.returncode != 0:  # in a changed root, for one
+            self.skipTest(f"programs cannot run in network namespaces here: {inside.stderr.strip()}")
         ends = ip("link", "add", "nibble0", "netns", alpha, "type", "veth", "peer", "name", "nibble0", "netns", beta)
         if ends.returncode != 0:
             self.skipTest(f"virtual links are not permitted here: {ends.stderr.strip()}")
