@@ -13,6 +13,7 @@
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/peak_flops.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/models/family_names.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/train/train_step.h"
 #include "nibble/quant/codec.h"
@@ -91,7 +92,7 @@ std::unique_ptr<LinearWeight> packed_zeros(const std::string& name, const Shape&
 Decoder trial_model(const Recipe& recipe, const PlanJob& job, const DecoderConfig& config, RankContext& rank) {
   const DType dtype = job.everything ? DType::f32 : DType::bf16;
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
-    const DType held = shape.size() == 1 ? DType::f32 : dtype;
+    const DType held = shape.size() == 1 || is_head_norm(config.names, name) ? DType::f32 : dtype;
     return std::make_shared<Parameter>(
         Parameter{.name = name, .value = Tensor::zeros(rank.pool, shape, held, name), .gradient = {}});
   };

@@ -98,6 +98,7 @@ Dict read_dict(Interpreter& interpreter, Arguments& arguments) {
       dict = source.as_dict();
       continue;
     }
+    if (source.is_undefined()) throw Failure(source.undefined_message());  // it is asked for keys()
     for (const Value& pair : collect(source, interpreter.budget())) {
       const Items items = collect(pair, interpreter.budget());
       if (items.size() != 2) throw Failure("dictionary update sequence element has not length 2");
