@@ -5,7 +5,6 @@
 #include <vector>
 
 #include <hwy/aligned_allocator.h>
-#include <hwy/cache_control.h>
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 
@@ -188,17 +187,33 @@ class Rows {
       top_[row + r] = tops[r];
     }
     const V unit = splat(unit_ * Words::kUnit);
-    for (int64_t i = 0; i < kFactors; i += kLanes) store(Words::power(hn::Mul(unit, load(factors + i))), factors + i);
+    for (int64_t i = 0; i < kFactors; i += kLanes) {
+      V power[] = {hn::Mul(unit, load(factors + i))};
+      Words::power(power);
+      store(power[0], factors + i);
+    }
     for (int64_t r = 0; r < count; ++r) {
       float *row_scores = scores + r * kKeys, *sums = sums_ + (row + r) * kLanes;
       keep[r] = factors[r];
       V sum = hn::Mul(splat(factors[r]), load(sums));
-      for (int64_t i = 0; i < columns; i += kLanes) {
-        const V weight = Words::power(hn::Mul(unit, hn::Sub(load(row_scores + i), splat(tops[r]))));
-        sum = hn::Add(sum, weight);
-        Words::store_row(weight, row_scores, i);
-      }
+      int64_t i = 0;
+      for (; i + 4 * kLanes <= columns; i += 4 * kLanes) soften_columns<4>(row_scores, i, splat(tops[r]), unit, sum);
+      for (; i < columns; i += kLanes) soften_columns<1>(row_scores, i, splat(tops[r]), unit, sum);
       store(sum, sums);
+    }
+  }
+
+  /// Some vectors of columns of a row from i on.
+  template <int vectors>
+  static HWY_INLINE void soften_columns(float* scores, int64_t i, V top, V unit, V& sum) {
+    V weights[vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) weights[v] = hn::Mul(unit, hn::Sub(load(scores + i + v * kLanes), top));
+    Words::power(weights);
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) {
+      sum = hn::Add(sum, weights[v]);
+      Words::store_row(weights[v], scores, i + v * kLanes);
     }
   }
 
@@ -287,6 +302,14 @@ void write_block_row(const AttentionPlan& plan, const Block& block, int64_t r, c
             to.log_sum_exp + head * plan.queries + query);
 }
 
+/// Asks for keys and values [begin, end) of `heads` key heads from `head` on.
+template <typename Element>
+void fetch_keys(const AttentionPlan& plan, const Operands<Element>& of, int64_t begin, int64_t end, int64_t head,
+                int64_t heads) {
+  const int64_t stride = plan.kv_heads * plan.width, at = begin * stride + head * plan.width;
+  for (const Element* rows : {of.k, of.v}) fetch_rows(rows + at, stride, end - begin, heads * plan.width);
+}
+
 template <typename Words, typename Element>
 void forward_by_queries(const AttentionPlan& plan, const std::vector<Block>& blocks, const Operands<Element>& of) {
   parallel_for(static_cast<int64_t>(blocks.size()), 1, [&](int64_t piece, int64_t) {
@@ -294,24 +317,14 @@ void forward_by_queries(const AttentionPlan& plan, const std::vector<Block>& blo
     Tile scratch(plan);
     Rows<Words, Element> rows(plan, block, of.q, scratch);
     for (int64_t tile = block.key_begin; tile < block.key_end; tile += kKeys) {
-      rows.add_keys(of.k, of.v, tile, std::min(kKeys, block.key_end - tile));
+      const int64_t next = std::min(block.key_end, tile + kKeys), after = std::min(block.key_end, next + kKeys);
+      fetch_keys(plan, of, next, after, block.kv_head, 1);
+      rows.add_keys(of.k, of.v, tile, next - tile);
     }
     for (int64_t r = 0; r < rows.rows(); ++r) {
       write_block_row(plan, block, r, rows.out(r), rows.top(r), rows.sum(r), of);
     }
   });
-}
-
-/// Asks for keys [begin, end) of key heads [head, head + heads), in the order in which they lie in memory: the heads'
-/// own tiles are rows far apart, which no hardware fetches ahead.
-template <typename Element>
-void fetch_ahead(const AttentionPlan& plan, const Element* rows, int64_t begin, int64_t end, int64_t head,
-                 int64_t heads) {
-  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(Element));
-  for (int64_t key = begin; key < end; ++key) {
-    const Element* row = rows + (key * plan.kv_heads + head) * plan.width;
-    for (int64_t i = 0; i < heads * plan.width; i += kLine) hwy::Prefetch(row + i);
-  }
 }
 
 /// Few queries (decoding) against many keys: pieces of kChunkKeys keys in kChunkHeads heads, joined in their order.
@@ -340,8 +353,7 @@ void forward_by_keys(const AttentionPlan& plan, std::span<const Block> blocks, c
     }
     for (int64_t tile = begin; tile < end; tile += step) {
       const int64_t count = std::min(step, end - tile);
-      fetch_ahead(plan, of.k, tile, tile + count, head, count_heads);
-      fetch_ahead(plan, of.v, tile, tile + count, head, count_heads);
+      fetch_keys(plan, of, tile, tile + count, head, count_heads);
       for (auto& rows : heads) rows.add_keys(of.k, of.v, tile, count);
     }
     for (int64_t g = 0; g < count_heads; ++g) {

@@ -140,7 +140,7 @@ class ColumnWork {
     dq_ = take(block);
     weights_ = take(kBlockQueries * kKeys);
     slopes_ = take(kBlockQueries * kKeys);
-    slopes_by_columns_ = take(kBlockQueries * kKeys);
+    slopes_by_columns_ = take(kBlockQueries * kKeys);  // used by Pairs alone
     scores_ = take(kPanelRows * kKeys);
     weight_slopes_ = take(kPanelRows * kKeys);
     cap_slopes_ = take(kPanelRows * kKeys);
@@ -154,6 +154,13 @@ class ColumnWork {
     load_block(b, head);
     std::fill(dq_, dq_ + kBlockQueries * plan_.padded, 0.0f);
     for (const KeyTile& tile : tiles_) add_tile(tile, head);
+  }
+
+  /// Asks for what block b of one head reads.
+  void fetch_block(int64_t b, int64_t head) const {
+    const int64_t query = column_.span.q_begin + b * kBlockQueries, stride = plan_.heads * plan_.width;
+    const int64_t count = std::min(kBlockQueries, column_.span.q_end - query), at = query * stride + head * plan_.width;
+    for (const Element* rows : {in_.q, in_.dout}) fetch_rows(rows + at, stride, count, plan_.width);
   }
 
   /// dq of the block: what columns before gave, unless this is the first, and this one. Scaled in `to` if it is the
@@ -277,35 +284,45 @@ class ColumnWork {
   /// The same for the rows r + i and r + i + 1. kWhole: all columns are seen.
   template <bool kWhole>
   void differentiate_two(const KeyTile& tile, int64_t r, int64_t i, int64_t columns) {
-    const float *scores = scores_ + i * kKeys, *weight_slopes = weight_slopes_ + i * kKeys;
-    const V unit = splat(plain_ ? plan_.params.scale * Words::kUnit : Words::kUnit);
-    const V logs[2] = {splat(logs_[r + i]), splat(logs_[r + i + 1])};
-    const V delta[2] = {splat(delta_[r + i]), splat(delta_[r + i + 1])};
-    float* by_columns = Words::kPerWord == 1 ? nullptr : slopes_by_columns_;
-#pragma GCC unroll 4
-    for (int64_t k = 0; k < columns; k += kLanes) {
-      V weight[2], slope[2];
-#pragma GCC unroll 2
-      for (int64_t n = 0; n < 2; ++n) {
-        weight[n] = Words::power(hn::MulSub(load(scores + n * kKeys + k), unit, logs[n]));
-        slope[n] = hn::Sub(load(weight_slopes + n * kKeys + k), delta[n]);
-        if (!plain_) slope[n] = hn::Mul(slope[n], load(cap_slopes_ + (i + n) * kKeys + k));
-        if constexpr (!kWhole) {
-          const VisibleColumns seen(plan_, column_.span, position(r + i + n), tile.first + k);
-          const auto lanes = [](int64_t count)
-                                 HWY_ATTR { return hn::FirstN(kF, static_cast<size_t>(std::min(count, kLanes))); };
-          weight[n] = hn::IfThenZeroElse(lanes(seen.low), hn::IfThenElseZero(lanes(seen.high), weight[n]));
-          slope[n] = hn::IfThenZeroElse(lanes(seen.low), hn::IfThenElseZero(lanes(seen.high), slope[n]));
-        }
-        slope[n] = hn::Mul(weight[n], slope[n]);
-      }
-      Words::store_two_rows(weight[0], weight[1], r + i, k, weights_, nullptr);
-      Words::store_two_rows(slope[0], slope[1], r + i, k, slopes_, by_columns);
-    }
+    int64_t k = 0;
+    for (; k + 2 * kLanes <= columns; k += 2 * kLanes) differentiate_columns<kWhole, 2>(tile, r, i, k);
+    for (; k < columns; k += kLanes) differentiate_columns<kWhole, 1>(tile, r, i, k);
     const V none = hn::Zero(kF);
-    for (int64_t k = columns; k < kKeys; k += kLanes) {
+    for (; k < kKeys; k += kLanes) {
       Words::store_two_rows(none, none, r + i, k, weights_, nullptr);
-      Words::store_two_rows(none, none, r + i, k, slopes_, by_columns);
+      Words::store_two_rows(none, none, r + i, k, slopes_, slopes_by_columns_);
+    }
+  }
+
+  /// Some vectors of columns of those rows from k on.
+  template <bool kWhole, int vectors>
+  HWY_INLINE void differentiate_columns(const KeyTile& tile, int64_t r, int64_t i, int64_t k) {
+    const V unit = splat(plain_ ? plan_.params.scale * Words::kUnit : Words::kUnit);
+    V weights[2 * vectors], slopes[2 * vectors];  // even row, odd row, even row ...
+#pragma GCC unroll 4
+    for (int n = 0; n < 2 * vectors; ++n) {
+      const int64_t row = i + n % 2, at = row * kKeys + k + n / 2 * kLanes;
+      weights[n] = hn::MulSub(load(scores_ + at), unit, splat(logs_[r + row]));
+      slopes[n] = hn::Sub(load(weight_slopes_ + at), splat(delta_[r + row]));
+      if (!plain_) slopes[n] = hn::Mul(slopes[n], load(cap_slopes_ + at));
+    }
+    Words::power(weights);
+#pragma GCC unroll 4
+    for (int n = 0; n < 2 * vectors; ++n) {
+      if constexpr (!kWhole) {
+        const VisibleColumns seen(plan_, column_.span, position(r + i + n % 2), tile.first + k + n / 2 * kLanes);
+        const auto lanes = [](int64_t count)
+                               HWY_ATTR { return hn::FirstN(kF, static_cast<size_t>(std::min(count, kLanes))); };
+        weights[n] = hn::IfThenZeroElse(lanes(seen.low), hn::IfThenElseZero(lanes(seen.high), weights[n]));
+        slopes[n] = hn::IfThenZeroElse(lanes(seen.low), hn::IfThenElseZero(lanes(seen.high), slopes[n]));
+      }
+      slopes[n] = hn::Mul(weights[n], slopes[n]);
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < vectors; ++v) {
+      const int64_t at = k + v * kLanes;
+      Words::store_two_rows(weights[2 * v], weights[2 * v + 1], r + i, at, weights_, nullptr);
+      Words::store_two_rows(slopes[2 * v], slopes[2 * v + 1], r + i, at, slopes_, slopes_by_columns_);
     }
   }
 
@@ -384,6 +401,9 @@ void backward(const AttentionPlan& plan, const Inputs<Element>& in, std::span<co
       const bool first = sees.low >= column.begin, last = sees.high <= column.end;
       const int64_t query = column.span.q_begin + b * kBlockQueries;
       for (int64_t h = column.kv_head * plan.group; h < (column.kv_head + 1) * plan.group; ++h) {
+        const bool last_head = h + 1 == (column.kv_head + 1) * plan.group;
+        if (!last_head) work.fetch_block(b, h + 1);
+        if (last_head && b + 1 < column.blocks_end) work.fetch_block(b + 1, column.kv_head * plan.group);
         work.add_block(b, h);
         if (!first) {
           const auto& before = done[static_cast<size_t>(index - plan.kv_heads)];

@@ -11,6 +11,7 @@
 
 #include <array>
 
+#include <hwy/cache_control.h>
 #include "nibble/core/ops/cpu/attention_plan.h"
 #include "nibble/core/ops/cpu/simd-inl.h"
 
@@ -23,9 +24,12 @@ enum class Start { replace, add, rescale_and_add };
 /// Words of f32: any element type, converted.
 struct Singles {
   static constexpr int64_t kPerWord = 1;
-  /// Softmax weights are power(kUnit * x) = e^x.
+  /// power makes e^x of kUnit * x.
   static constexpr float kUnit = 1.0f;
-  static HWY_INLINE V power(V x) { return exp(x); }
+  template <size_t n>
+  static HWY_INLINE void power(V (&x)[n]) {
+    for (V& each : x) each = exp(each);
+  }
   static HWY_INLINE V multiply_add(V left, V right, V sum) { return hn::MulAdd(left, right, sum); }
   /// Row of f32 values in place.
   static HWY_INLINE void store_row(V values, float* row, int64_t i) { hn::Store(values, kF, row + i); }
@@ -43,16 +47,19 @@ struct Singles {
 struct Pairs {
   static constexpr int64_t kPerWord = 2;
   static constexpr float kUnit = 1.44269504f;  // log2 e
-  /// 2^x within 2e-7, as 2^(x - floor x) 2^(floor x): a minimax polynomial and the exponent. 2^-inf = 0.
-  static HWY_INLINE V power(V x) {
-    const V f{_mm512_reduce_ps(x.raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
-    V p = splat(0.00187757658f);
-    p = hn::MulAdd(p, f, splat(0.00898934063f));
-    p = hn::MulAdd(p, f, splat(0.0558263175f));
-    p = hn::MulAdd(p, f, splat(0.240153611f));
-    p = hn::MulAdd(p, f, splat(0.693153083f));
-    p = hn::MulAdd(p, f, splat(0.99999994f));
-    return V{_mm512_scalef_ps(p.raw, x.raw)};
+  /// 2^x within 2e-7, as 2^(x - floor x) by a minimax polynomial and the exponent. 2^-inf = 0. Several in step: four
+  /// hide the latency of a multiply-add.
+  template <size_t n>
+  static HWY_INLINE void power(V (&x)[n]) {
+    V fraction[n], p[n];
+    for (size_t i = 0; i < n; ++i) {
+      fraction[i] = V{_mm512_reduce_ps(x[i].raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+      p[i] = splat(0.00187757658f);
+    }
+    for (const float next : {0.00898934063f, 0.0558263175f, 0.240153611f, 0.693153083f, 0.99999994f}) {
+      for (size_t i = 0; i < n; ++i) p[i] = hn::MulAdd(p[i], fraction[i], splat(next));
+    }
+    for (size_t i = 0; i < n; ++i) x[i] = V{_mm512_scalef_ps(p[i].raw, x[i].raw)};
   }
   static HWY_INLINE V multiply_add(V left, V right, V sum) {
     asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(left.raw), "v"(right.raw));
@@ -165,6 +172,16 @@ void multiply(Left a, const float* b, int64_t b_stride, int64_t rows, int64_t co
 template <typename Words>
 int64_t row_words(const AttentionPlan& plan) {
   return words<Words>(plan.padded);
+}
+
+/// Asks for rows of `width` elements, in the order in which they lie in memory: what comes between them is too much for
+/// the hardware to fetch them ahead.
+template <typename Element>
+void fetch_rows(const Element* from, int64_t stride, int64_t rows, int64_t width) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(Element));
+  for (int64_t r = 0; r < rows; ++r, from += stride) {
+    for (int64_t i = 0; i < width; i += kLine) hwy::Prefetch(from + i);
+  }
 }
 
 /// to [rows, row_words] = rows of from, `stride` elements apart; zeros behind `width`.
