@@ -144,8 +144,6 @@ Value lipsum(Interpreter&, Arguments&) {
   throw Failure("lipsum is refused: a conversation must give the same text every time");
 }
 
-}  // namespace
-
 Dict make_globals() {
   Dict globals;
   const auto add = [&](const char* name, Value (*body)(Interpreter&, Arguments&)) {
@@ -160,6 +158,13 @@ Dict make_globals() {
   add("joiner", make_joiner);
   add("lipsum", lipsum);
   return globals;
+}
+
+}  // namespace
+
+const Dict& globals() {
+  static const Dict made = make_globals();
+  return made;
 }
 
 }  // namespace nibble::jinja
