@@ -1,5 +1,6 @@
 #include <oniguruma.h>
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 
@@ -36,6 +37,39 @@ bool inside_character(std::string_view text, size_t position) {
   return position < text.size() && (static_cast<unsigned char>(text[position]) & 0xC0) == 0x80;
 }
 
+// Since Oniguruma 6.9.9 (tokenizers has a newer one) [:punct:] has symbols too: they are written out for older ones.
+std::string with_symbols_in_punct(const std::string& expression) {
+  constexpr std::string_view kPunct = "[:punct:]", kNoPunct = "[:^punct:]";
+  std::string made;
+  int depth = 0;  // of brackets
+  for (size_t at = 0; at < expression.size();) {
+    const std::string_view rest = std::string_view(expression).substr(at);
+    size_t taken = 1;
+    if (rest[0] == '\\') {
+      taken = std::min<size_t>(2, rest.size());
+    } else if (depth > 0 && rest.starts_with(kPunct)) {
+      made += "\\p{P}\\p{S}";
+      at += kPunct.size();
+      continue;
+    } else if (depth > 0 && rest.starts_with(kNoPunct)) {
+      made += "[^\\p{P}\\p{S}]";
+      at += kNoPunct.size();
+      continue;
+    } else if (depth > 0 && rest.starts_with("[:") && rest.find(":]") != std::string_view::npos) {
+      taken = rest.find(":]") + 2;
+    } else if (rest[0] == '[') {
+      ++depth;
+      if (rest.starts_with("[^")) ++taken;
+      if (rest.substr(taken).starts_with(']')) ++taken;  // stands for itself at the beginning
+    } else if (rest[0] == ']' && depth > 0) {
+      --depth;
+    }
+    made += rest.substr(0, taken);
+    at += taken;
+  }
+  return made;
+}
+
 struct RegionDeleter {
   void operator()(OnigRegion* region) const { onig_region_free(region, 1); }
 };
@@ -57,9 +91,10 @@ class RegularExpression final : public Pattern {
     require_utf8(expression, place);
     regex_t* regex = nullptr;
     OnigErrorInfo info;
-    const char* text = expression.data();
-    const int code = onig_new(&regex, bytes(text), bytes(text + expression.size()), ONIG_OPTION_NONE,
-                              ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
+    const std::string written = with_symbols_in_punct(expression);
+    const char* text = written.data();
+    const int code = onig_new(&regex, bytes(text), bytes(text + written.size()), ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
+                              ONIG_SYNTAX_DEFAULT, &info);
     if (code != ONIG_NORMAL)
       throw InputError(place, "is no regular expression that Oniguruma takes: " + onig_message(code, &info));
     regex_.reset(regex);

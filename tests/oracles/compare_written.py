@@ -1,7 +1,9 @@
 """What nibble writes of every family, loaded in Transformers: the merged model of each case of families.py (`nibble merge`, against
 the logits that PEFT gave for base and adapter) and the 4-bit directory (`nibble quantize`, against nibble's own logits of it).
 
-    NIBBLE=build/release/bin/nibble python compare_written.py DIR [--skip-quantize] [--type nf4|fp4] [--no-double-quant]
+    NIBBLE=build/release/bin/nibble python compare_written.py DIR [--skip-quantize] [--type nf4|fp4] [--no-double-quant] [--theirs]
+
+--theirs: instead, the 4-bit directory that Transformers writes with bitsandbytes, loaded in nibble.
 
 A line for every case that does not hold, then the rows: family, cases, the largest difference of a logit merged and in 4 bits.
 """
@@ -75,12 +77,22 @@ def quantized(case, ids, scratch, flags):
     return transformers_logits(scratch / "packed", ids), numpy.load(scratch / "l.npy")
 
 
+def theirs(case, ids, scratch, flags):
+    wanted = transformers.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type=flags[1], bnb_4bit_compute_dtype=torch.float32,
+                                             bnb_4bit_use_double_quant="--no-double-quant" not in flags)
+    model = AutoModelForCausalLM.from_pretrained(case / "model", dtype=torch.float32, quantization_config=wanted, device_map="cpu")
+    model.save_pretrained(scratch / "theirs")
+    nibble("logits", "--model", scratch / "theirs", "--ids", case / "input_ids.npy", "--compute-dtype", "f32", "--out", scratch / "l.npy")
+    return numpy.load(scratch / "l.npy"), transformers_logits(scratch / "theirs", ids)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("cases", type=Path)
     parser.add_argument("--skip-quantize", action="store_true")
     parser.add_argument("--type", default="nf4")
     parser.add_argument("--no-double-quant", action="store_true")
+    parser.add_argument("--theirs", action="store_true")
     args = parser.parse_args()
     flags = ["--type", args.type, *(["--no-double-quant"] if args.no_double_quant else [])]
     rows = {}
@@ -88,7 +100,7 @@ def main():
         record = json.loads((case / "case.json").read_text())
         ids = numpy.load(case / "input_ids.npy")
         found = []
-        for part in (merged, *([] if args.skip_quantize else [quantized])):
+        for part in (theirs,) if args.theirs else (merged, *([] if args.skip_quantize else [quantized])):
             scratch = Path(tempfile.mkdtemp(prefix="nibble-written-"))
             try:
                 got, want = part(case, ids, scratch, flags)

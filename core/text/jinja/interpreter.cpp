@@ -102,7 +102,7 @@ Value Interpreter::item(const Value& object, const Value& index) {
 }
 
 std::optional<Value> Macro::attribute(std::string_view name) {
-  if (name == "name") return Value::text(syntax_.name);
+  if (name == "name") return syntax_.name.empty() ? Value() : Value::text(syntax_.name);
   if (name == "catch_kwargs") return Value::boolean(syntax_.uses_kwargs);
   if (name == "catch_varargs") return Value::boolean(syntax_.uses_varargs);
   if (name == "caller") return Value::boolean(syntax_.uses_caller);
@@ -112,7 +112,9 @@ std::optional<Value> Macro::attribute(std::string_view name) {
   return Value::tuple(std::move(names));
 }
 
-std::string Macro::print() const { return "<Macro " + repr_text(syntax_.name) + ">"; }
+std::string Macro::print() const {
+  return "<Macro " + (syntax_.name.empty() ? "anonymous" : repr_text(syntax_.name)) + ">";
+}
 
 Value Macro::call(Interpreter& interpreter, Arguments arguments) {
   return interpreter.run_macro(*this, std::move(arguments));

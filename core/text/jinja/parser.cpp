@@ -195,7 +195,7 @@ void Parser::parse_macro(Statement& statement) {
 void Parser::parse_call_block(Statement& statement) {
   statement.kind = StatementKind::call_block;
   statement.macro = std::make_unique<MacroSyntax>();
-  statement.macro->name = "caller";
+  statement.macro->name.clear();  // None in Python
   if (current().is_symbol("(")) parse_signature(*statement.macro);
   statement.expressions.push_back(parse_expression());
   if (statement.expressions.back()->kind != ExpressionKind::call) fail("expected call");

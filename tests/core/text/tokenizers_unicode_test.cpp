@@ -94,6 +94,8 @@ TEST(RegularExpression, KnowsCharactersNewerThanTheSystemsOniguruma) {
   EXPECT_EQ(matches("\\p{N}{1,3}", "\U00010D40\U00010D411\U00010D42"), (Pieces{"\U00010D40\U00010D411", "\U00010D42"}));
   EXPECT_EQ(matches("\\p{Han}+", "a\U0002EBF0\u4E00\U000323AFb"), Pieces{"\U0002EBF0\u4E00\U000323AF"});
   EXPECT_EQ(matches("\\p{M}", "e\u0897\u0ECE"), (Pieces{"\u0897", "\u0ECE"}));
+  EXPECT_EQ(matches("[[:punct:]]+", "a$+\u00A2\U0001F6DC!b"), Pieces{"$+\u00A2\U0001F6DC!"});
+  EXPECT_EQ(matches("[^[:punct:]x]+|\\[[[:^punct:]]", "ab$x[c"), (Pieces{"ab", "[c"}));
   EXPECT_EQ(matches("[^\\s\\p{L}\\p{N}]+", " \U0001F6DC\U0001FAE8!a"), Pieces{"\U0001F6DC\U0001FAE8!"});
 }
 
