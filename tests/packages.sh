@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Installs the Debian 12 packages that nibble is built from, and nothing else. Does nothing when all are there.
+# Installs the Debian 12 packages that nibble is built from, those named as arguments, and nothing else. Does nothing
+# when all are there.
 set -euo pipefail
 
 packages=(
   g++ cmake ninja-build pkg-config clang-format-14 python3
   libdnnl-dev libopenblas-openmp-dev libeigen3-dev libhwy-dev libsentencepiece-dev nlohmann-json3-dev libcli11-dev
-  libopenmpi-dev openmpi-bin iproute2 libonig-dev libicu-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev dpkg-dev file
+  libopenmpi-dev openmpi-bin iproute2 libonig-dev libicu-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev dpkg-dev file "$@"
 )
 
 missing=()

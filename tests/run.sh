@@ -5,10 +5,12 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 preset=${1:-release}
 
-bash tests/packages.sh
+more=()
+[ "$preset" = tsan ] && more=(clang-14 libclang-rt-14-dev libomp-14-dev)
+bash tests/packages.sh "${more[@]}"
 cmake --preset "$preset" >/dev/null
-cmake --build "build/$preset"
-ctest --test-dir "build/$preset" --output-on-failure -j "$(nproc)"
+cmake --build --preset "$preset"
+ctest --preset "$preset" -j "$(nproc)"
 
 echo "checking the format"
 find . -path ./build -prune -o \( -name '*.h' -o -name '*.cpp' \) -print |

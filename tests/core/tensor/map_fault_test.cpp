@@ -1,5 +1,6 @@
 #include "nibble/core/tensor/map_fault.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -22,8 +23,11 @@ void read_what_is_gone(const std::filesystem::path& path) {
 TEST(MapFault, AFileThatShrinksEndsTheProgramWithItsName) {
   test::TemporaryDirectory directory;
   test::write_bytes(directory / "weights", std::string(100'000, 'x'));
+  // Matchers instead of an expression: under clang's ThreadSanitizer glibc's regexec waits for ever.
   EXPECT_EXIT(read_what_is_gone(directory / "weights"), ::testing::ExitedWithCode(4),
-              "error: .*/weights: was shortened or its disk failed while it was in use; restore the file");
+              testing::AllOf(testing::HasSubstr("error: /"),
+                             testing::HasSubstr("/weights: was shortened or its disk failed while it was in use; "
+                                                "restore the file")));
 }
 
 TEST(MapFault, AnotherBusErrorEndsTheProgramAsBefore) {
@@ -33,7 +37,7 @@ TEST(MapFault, AnotherBusErrorEndsTheProgramAsBefore) {
         raise(SIGBUS);
         raise(SIGBUS);
       },
-      ::testing::KilledBySignal(SIGBUS), "");
+      ::testing::KilledBySignal(SIGBUS), testing::_);
 }
 
 }  // namespace

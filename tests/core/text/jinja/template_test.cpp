@@ -116,7 +116,11 @@ TEST(JinjaTemplate, GivesWhatTransformersGivesForPublishedTemplates) {
       ordered_json request = entry.value("defaults", ordered_json::object());
       request.update(conversations.at(line["conversation"]));
       request["add_generation_prompt"] = line["add_generation_prompt"];
-      EXPECT_EQ(difference(templates, request, line), "") << file << " " << line["conversation"];
+      const std::string found = difference(templates, request, line);
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION  // a few long conversations meet the limit on steps, lower there
+      if (found.ends_with("the template takes too many steps")) continue;
+#endif
+      EXPECT_EQ(found, "") << file << " " << line["conversation"];
     }
   }
 }
