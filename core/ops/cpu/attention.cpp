@@ -140,13 +140,15 @@ class Rows {
     int64_t seen[kRows];  // columns, up to the last that a row of the panel sees
     for (int64_t r = 0; r < padded_rows; r += panel_rows(r)) {
       const int64_t count = std::min(panel_rows(r), real - r);
-      seen[r] = keys.whole ? kKeys : seen_columns(row + r, count, keys);
+      Keys own = keys;
+      own.whole = keys.whole || all_seen(row + r, count, keys);
+      seen[r] = own.whole ? kKeys : seen_columns(row + r, count, keys);
       if (seen[r] == 0) continue;
       const int64_t columns = (seen[r] + kLanes - 1) / kLanes * kLanes;
       multiply<Words, Start::replace>({q_ + (row + r) * row_words_, row_words_, 1}, tile_.keys_transposed, kKeys,
                                       panel_rows(r), columns, words<Words>(plan_.width), tile_.scores + r * kKeys,
                                       kKeys);
-      soften(row + r, count, keys, columns, tile_.scores + r * kKeys, tile_.keep + r);
+      soften(row + r, count, own, columns, tile_.scores + r * kKeys, tile_.keep + r);
       std::fill(tile_.keep + r + count, tile_.keep + r + panel_rows(r), 0.0f);
     }
     for (int64_t r = 0; r < padded_rows; r += panel_rows(r)) {
@@ -163,6 +165,13 @@ class Rows {
     VisibleColumns visible(plan_, block_.span, position(row), keys.tile);
     visible.high = std::min(visible.high, keys.count);
     return visible;
+  }
+
+  /// Whether rows [row, row + count), of one head, see all of a whole tile.
+  bool all_seen(int64_t row, int64_t count, const Keys& keys) const {
+    if (keys.count < kKeys || row % block_.count + count > block_.count) return false;
+    const int64_t first = position(row), last = first + count - 1;
+    return first + 1 >= keys.tile + kKeys && plan_.first_key(block_.span, last) <= keys.tile;
   }
 
   int64_t seen_columns(int64_t row, int64_t count, const Keys& keys) const {
