@@ -175,6 +175,7 @@ void Attention::backward(const Tensor& dy, const LayerContext& context, const St
   ops::attention_backward(dout, saved.q, saved.k, saved.v, saved.out, saved.log_sum_exp, context.spans, params_,
                           gradients.q, gradients.k, gradients.v);
   rotate(gradients, context, true);
+  if (dx && !*dx) *dx = Tensor::empty(step.pool(), {dy.dim(0), config_.width}, DType::f32, "input gradient");
   project_backward(gradients, step, saved, dx);
 }
 
