@@ -67,42 +67,63 @@ Tensor LoraAdapter::dropped(const Tensor& x, const StepContext& step) const {
   return kept;
 }
 
+Tensor LoraAdapter::inner(const Tensor& x, const StepContext& step, AdapterSaved* saved) const {
+  Tensor h = Tensor::empty(step.pool(), {x.dim(0), r()}, x.dtype(), "x A^T of an adapter");
+  ops::matmul_nt(dropped(x, step), a_->value, h, false, static_cast<float>(settings_.scaling));
+  if (saved && trainable()) saved->tensors = {h};
+  return h;
+}
+
+std::optional<ops::LowRank> LoraAdapter::low_rank_forward(const Tensor& x, const StepContext& step,
+                                                          AdapterSaved* saved) {
+  if (b_bias_) return std::nullopt;
+  return ops::LowRank{.left = inner(x, step, saved), .right = b_->value, .right_transposed = true};
+}
+
 void LoraAdapter::forward(const Tensor& x, const LinearWeight&, Tensor& y, const StepContext& step,
                           AdapterSaved* saved) {
-  Tensor h = Tensor::empty(step.pool(), {x.dim(0), r()}, x.dtype(), "x A^T of an adapter");
-  ops::matmul_nt(dropped(x, step), a_->value, h);
-  ops::matmul_nt(h, b_->value, y, true, static_cast<float>(settings_.scaling));
+  ops::matmul_nt(inner(x, step, saved), b_->value, y, true);
+  if (!b_bias_) return;
+  Tensor scaled = b_bias_->value.clone(step.pool());
+  ops::scale(scaled, static_cast<float>(settings_.scaling));
+  ops::add_bias(scaled, y);
+}
+
+Tensor LoraAdapter::inner_backward(const Tensor& dy, const Tensor& x, const StepContext& step,
+                                   const AdapterSaved& saved) {
+  const auto scaling = static_cast<float>(settings_.scaling);
+  Tensor dh = Tensor::empty(step.pool(), {dy.dim(0), r()}, dy.dtype(), "gradient of x A^T of an adapter");
+  ops::matmul_nn(dy, b_->value, dh, false, scaling);
+  if (!trainable()) return dh;
+  ops::matmul_tn(dy, saved.tensors.at(0), b_->gradient, true);
+  ops::matmul_tn(dh, dropped(x, step), a_->gradient, true);
   if (b_bias_) {
-    Tensor scaled = b_bias_->value.clone(step.pool());
-    ops::scale(scaled, static_cast<float>(settings_.scaling));
-    ops::add_bias(scaled, y);
+    Tensor sums = Tensor::zeros(step.pool(), b_bias_->value.shape(), DType::f32, b_bias_->name);
+    ops::bias_backward(dy, sums);
+    ops::add(sums, b_bias_->gradient, scaling);
   }
-  if (saved && trainable()) saved->tensors = {h};
+  return dh;
+}
+
+std::optional<ops::LowRank> LoraAdapter::low_rank_backward(const Tensor& dy, const Tensor& x, const StepContext& step,
+                                                           const AdapterSaved& saved) {
+  if (drops(step)) return std::nullopt;
+  return ops::LowRank{.left = inner_backward(dy, x, step, saved), .right = a_->value, .right_transposed = false};
 }
 
 Tensor LoraAdapter::backward(const Tensor& dy, const Tensor& x, const LinearWeight&, const StepContext& step,
                              AdapterSaved&& saved, Tensor* dx, bool accumulate) {
-  MemoryPool& pool = step.pool();
-  const auto scaling = static_cast<float>(settings_.scaling);
-  Tensor dh = Tensor::empty(pool, {dy.dim(0), r()}, dy.dtype(), "gradient of x A^T of an adapter");
-  if (trainable() || dx) ops::matmul_nn(dy, b_->value, dh, false, scaling);
-  if (trainable()) {
-    ops::matmul_tn(dy, saved.tensors.at(0), b_->gradient, true, scaling);
-    ops::matmul_tn(dh, dropped(x, step), a_->gradient, true);
-    if (b_bias_) {
-      Tensor sums = Tensor::zeros(pool, b_bias_->value.shape(), DType::f32, b_bias_->name);
-      ops::bias_backward(dy, sums);
-      ops::add(sums, b_bias_->gradient, scaling);
-    }
+  if (!trainable() && !dx) return dy;
+  const Tensor dh = inner_backward(dy, x, step, saved);
+  if (!dx) return dy;
+  if (!drops(step)) {
+    ops::matmul_nn(dh, a_->value, *dx, accumulate);
+    return dy;
   }
-  if (dx && !drops(step)) ops::matmul_nn(dh, a_->value, *dx, accumulate);
-  if (dx && drops(step)) {
-    Tensor part = accumulate ? Tensor::empty(pool, dx->shape(), dx->dtype(), "input gradient of an adapter") : *dx;
-    ops::matmul_nn(dh, a_->value, part);
-    ops::dropout(part, step.row_keys, settings_.dropout, {step.rank.seed, step.step, site_, settings_.first_input},
-                 part);
-    if (accumulate) add_to(part, *dx, pool);
-  }
+  Tensor part = accumulate ? Tensor::empty(step.pool(), dx->shape(), dx->dtype(), "input gradient of an adapter") : *dx;
+  ops::matmul_nn(dh, a_->value, part);
+  ops::dropout(part, step.row_keys, settings_.dropout, {step.rank.seed, step.step, site_, settings_.first_input}, part);
+  if (accumulate) add_to(part, *dx, step.pool());
   return dy;
 }
 

@@ -28,6 +28,9 @@ class LoraAdapter final : public Adapter {
                AdapterSaved* saved) override;
   Tensor backward(const Tensor& dy, const Tensor& x, const LinearWeight& base, const StepContext& step,
                   AdapterSaved&& saved, Tensor* dx, bool accumulate) override;
+  std::optional<ops::LowRank> low_rank_forward(const Tensor& x, const StepContext& step, AdapterSaved* saved) override;
+  std::optional<ops::LowRank> low_rank_backward(const Tensor& dy, const Tensor& x, const StepContext& step,
+                                                const AdapterSaved& saved) override;
   bool trainable() const override { return a_->trainable; }
   void visit(const ParameterVisitor& visitor) override;
   void merge_rows(int64_t begin, Tensor& rows) const override;
@@ -44,6 +47,11 @@ class LoraAdapter final : public Adapter {
   Tensor dropped(const Tensor& x, const StepContext& step) const;
 
  private:
+  /// s drop(x) A^T [T, R], saved for backward
+  Tensor inner(const Tensor& x, const StepContext& step, AdapterSaved* saved) const;
+  /// Gradient of drop(x) A^T; accumulates those of A, B and b.
+  Tensor inner_backward(const Tensor& dy, const Tensor& x, const StepContext& step, const AdapterSaved& saved);
+
   uint32_t site_;
   LoraSettings settings_;
   std::shared_ptr<Parameter> a_, b_, b_bias_;

@@ -12,6 +12,7 @@
 #include "nibble/cli/sampling_flags.h"
 #include "nibble/core/base/nearest.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/text/stop_text.h"
 #include "nibble/recipes/tokenizers.h"
 
 namespace nibble::cli {
@@ -41,6 +42,7 @@ class Chat {
         template_(open_chat_template(flags_.chat_template, *tokenizer_)),
         rank_(flags_.model.threads),
         adapter_on_(!flags_.model.adapter.empty()) {
+    find_end_of_turn();
     model();
     reset();
   }
@@ -50,6 +52,7 @@ class Chat {
 
  private:
   Decoder& model();
+  void find_end_of_turn();
   void reset();
   void answer();
   bool command(const std::string& line);
@@ -61,6 +64,8 @@ class Chat {
   LocalRank rank_;
   bool adapter_on_;
   std::optional<Decoder> adapted_, base_;
+  std::optional<int32_t> end_id_;  // the special token that ends a turn
+  std::string end_text_;           // or the text that does where it is none
   Conversation conversation_;
 };
 
@@ -71,8 +76,20 @@ Decoder& Chat::model() {
         open_model(flags_.model.base, adapter_on_ ? flags_.model.adapter : "", Train::nothing, rank_.context()));
     flags_.options.stop_ids = wanted->config().eos_ids;
     if (tokenizer_->eos_id()) flags_.options.stop_ids.push_back(*tokenizer_->eos_id());
+    if (end_id_) flags_.options.stop_ids.push_back(*end_id_);
   }
   return *wanted;
+}
+
+// A model that was trained on the template ends its answers with the template's own mark, whatever else its files say.
+void Chat::find_end_of_turn() {
+  const std::string mark = end_of_turn(*template_);
+  const std::vector<int32_t> ids = tokenizer_->encode(mark, false);
+  if (!ids.empty() && tokenizer_->is_special(ids.front())) {
+    end_id_ = ids.front();
+  } else {
+    end_text_ = mark;
+  }
 }
 
 void Chat::reset() {
@@ -84,15 +101,18 @@ void Chat::answer() {
   const StepContext step{.rank = rank_.context(), .compute_dtype = compute_dtype_of(flags_.model.compute_dtype)};
   const std::string prompt = template_->render(conversation_, true).text;
   StreamDecoder stream(*tokenizer_);
+  StopText end(end_text_);
   std::string text;
   const auto say = [&](const std::string& piece) {
     text += piece;
     std::fputs(piece.c_str(), stdout);
     return std::fflush(stdout) == 0;
   };
-  generate(model(), tokenizer_->encode(prompt, false), flags_.options, step,
-           [&](int32_t id) { return say(stream.push(id)); });
-  say(stream.finish());
+  Decoder& decoder = model();  // which sets the ids that end an answer
+  generate(decoder, tokenizer_->encode(prompt, false), flags_.options, step,
+           [&](int32_t id) { return say(end.push(stream.push(id))) && !end.found(); });
+  say(end.push(stream.finish()));
+  say(end.finish());
   std::puts("");
   conversation_.messages.push_back({.role = "assistant", .content = text});
 }

@@ -33,6 +33,24 @@ void check(const QuantizedMatrix& m, const std::string& name) {
           "nested_absmax does not fit the shape");
 }
 
+// Asks for the codes of the piece that a product fills next: it goes along long rows to their end, and down short ones.
+// The pieces' rows are too far apart and too short for the hardware to see where they lead.
+void fetch_next(const QuantizedMatrix& m, int64_t row, int64_t rows, int64_t col_begin, int64_t col_end) {
+  constexpr int64_t kLong = 8, kLine = 64;
+  const int64_t count = col_end - col_begin;
+  const bool along = count >= kLong * rows;
+  if (along && col_end < m.shape[1]) {
+    col_begin = col_end;
+  } else {
+    row += rows;
+    if (along) col_begin = 0;
+  }
+  if (row >= m.shape[0]) return;
+  const std::byte* codes = m.packed.raw() + (row * m.shape[1] + col_begin) / 2;
+  const int64_t bytes = std::min(count, m.shape[1] - col_begin) / 2;
+  for (int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(codes + i);
+}
+
 }  // namespace
 
 Nf4Panels::Nf4Panels(const QuantizedMatrix& matrix, const std::string& name, Isa level)
@@ -95,6 +113,7 @@ void Nf4Panels::fill_rows(int64_t row_begin, int64_t row_end, int64_t col_begin,
                 matrix_.block_size};
   const int64_t width = cols();
   for (int64_t row = row_begin; row < row_end; ++row, out += stride) {
+    fetch_next(matrix_, row, row_end - row_begin, col_begin, col_end);
     for (int64_t col = col_begin; col < col_end; col += run.count) {
       run.begin = row * width + col;
       run.count = std::min(col_end - col, kScales * run.block_size);

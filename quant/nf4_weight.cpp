@@ -8,12 +8,12 @@ namespace nibble {
 Nf4Weight::Nf4Weight(std::string name, const QuantizedMatrix& matrix, std::vector<NamedTensor> state)
     : name_(std::move(name)), panels_(matrix, name_), state_(std::move(state)) {}
 
-void Nf4Weight::forward(const Tensor& x, Tensor& y, bool accumulate) const {
-  ops::matmul_nt(x, panels_, y, accumulate);
+void Nf4Weight::forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRank* beside) const {
+  ops::matmul_nt(x, panels_, y, accumulate, beside);
 }
 
-void Nf4Weight::backward_input(const Tensor& dy, Tensor& dx, bool accumulate) const {
-  ops::matmul_nn(dy, panels_, dx, accumulate);
+void Nf4Weight::backward_input(const Tensor& dy, Tensor& dx, bool accumulate, const ops::LowRank* beside) const {
+  ops::matmul_nn(dy, panels_, dx, accumulate, beside);
 }
 
 Tensor Nf4Weight::dequantize(int64_t begin, int64_t end, MemoryPool& pool) const {

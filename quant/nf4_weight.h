@@ -15,8 +15,9 @@ class Nf4Weight final : public LinearWeight {
   const QuantizedMatrix& matrix() const { return panels_.matrix(); }
   int64_t out_features() const override { return panels_.rows(); }
   int64_t in_features() const override { return panels_.cols(); }
-  void forward(const Tensor& x, Tensor& y, bool accumulate) const override;
-  void backward_input(const Tensor& dy, Tensor& dx, bool accumulate) const override;
+  void forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRank* beside = nullptr) const override;
+  void backward_input(const Tensor& dy, Tensor& dx, bool accumulate,
+                      const ops::LowRank* beside = nullptr) const override;
   void backward_weight(const Tensor&, const Tensor&) override {}
   bool trainable() const override { return false; }
   Tensor dequantize(int64_t begin, int64_t end, MemoryPool& pool) const override;

@@ -91,6 +91,11 @@ void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const Training
   options.trace = run.trace();
   // All ranks generate alike: where weights are cut they gather them together. A stage or part cannot by itself.
   const bool generates = !staged && !model.part().cut();
+  if (!generates && recipe.train.samples > 0 && rank.comm.rank() == 0) {
+    observer.message(
+        "warning: no train.samples are made: stages of a pipeline and parts of layers do not generate together; "
+        "`nibble generate` shows what the model says when the run is done");
+  }
   const Samples samples(data, tokenizer, generates ? recipe.train.samples : 0);
   if (run.step() == 0) samples.write(run, model, options.compute_dtype, rank);
   const StepLayout layout = pipeline.over_stages(parallel.layout());

@@ -3,11 +3,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <thread>
 
 #include "nibble/adapters/attach.h"
 #include "nibble/core/base/machine.h"
+#include "nibble/core/base/parallel.h"
 #include "nibble/core/base/peak_flops.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/models/family_names.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/train/train_step.h"
 #include "nibble/quant/codec.h"
@@ -22,6 +28,18 @@ constexpr double kOperations = 2e11;  // of one trial pass, about
 
 using Clock = std::chrono::steady_clock;
 double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+/// As many threads as a planned rank will have, as long as it lives; of the calling thread.
+class ThreadsOfTrial {
+ public:
+  explicit ThreadsOfTrial(int count) { set_threads(count); }
+  ~ThreadsOfTrial() { set_threads(before_); }
+  ThreadsOfTrial(const ThreadsOfTrial&) = delete;
+  ThreadsOfTrial& operator=(const ThreadsOfTrial&) = delete;
+
+ private:
+  const int before_ = threads();
+};
 
 /// Times of the parts of a pass.
 class Stopwatch final : public BlockHooks {
@@ -74,7 +92,7 @@ std::unique_ptr<LinearWeight> packed_zeros(const std::string& name, const Shape&
 Decoder trial_model(const Recipe& recipe, const PlanJob& job, const DecoderConfig& config, RankContext& rank) {
   const DType dtype = job.everything ? DType::f32 : DType::bf16;
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
-    const DType held = shape.size() == 1 ? DType::f32 : dtype;
+    const DType held = shape.size() == 1 || is_head_norm(config.names, name) ? DType::f32 : dtype;
     return std::make_shared<Parameter>(
         Parameter{.name = name, .value = Tensor::zeros(rank.pool, shape, held, name), .gradient = {}});
   };
@@ -111,43 +129,115 @@ Batch trial_batch(int64_t tokens, int64_t document, int64_t vocabulary, MemoryPo
   return make_batch(samples, pool);
 }
 
+/// Seconds of one pass: of the layer, of the head, of everything else.
+struct TrialSeconds {
+  double forward, backward, head, rest;
+};
+
+/// One rank's layer, head and optimizer.
+class Trial {
+ public:
+  Trial(const Recipe& recipe, const PlanJob& job, const DecoderConfig& config, int threads)
+      : rank_{alone_, pool_, threads, 0}, model_(trial_model(recipe, job, config, rank_)) {
+    double weights = 0;
+    model_.visit_linears(
+        [&](Linear& linear) { weights += static_cast<double>(linear.in_features() * linear.out_features()); });
+    const double wanted = std::clamp(kOperations / (6 * weights), 64.0, static_cast<double>(job.tokens));
+    tokens_ = std::min(job.tokens, static_cast<int64_t>(wanted));
+    batch_ = trial_batch(tokens_, std::min(tokens_, job.document_length), config.vocab_size, pool_);
+    model_.set_hooks(&watch_);
+    optimizer_.emplace(trainable_parameters(model_), recipe.optimizer.options(), pool_);
+    options_.gradient_sum = job.gradient_sum;
+    options_.compute_dtype = job.compute_dtype;
+  }
+
+  TrialSeconds step() {
+    watch_ = Stopwatch();
+    const double begin = seconds_now();
+    train_step(model_, {&batch_, 1}, *optimizer_, options_, rank_);
+    const double rest = seconds_now() - begin - watch_.forward - watch_.backward - watch_.head;
+    return {watch_.forward, watch_.backward, watch_.head, rest};
+  }
+
+  int64_t tokens() const { return tokens_; }
+  int64_t trained_values() const { return optimizer_->size(); }
+
+ private:
+  MemoryPool pool_;
+  SelfComm alone_;
+  RankContext rank_;
+  Decoder model_;
+  int64_t tokens_ = 0;
+  Batch batch_;
+  Stopwatch watch_;
+  std::optional<Optimizer> optimizer_;
+  StepOptions options_;
+};
+
+/// Ranks on the other cores, at the same work until stop(): they share caches and memory.
+class Neighbours {
+ public:
+  Neighbours(int64_t count, const Recipe& recipe, const PlanJob& job, const DecoderConfig& config, int threads) {
+    failures_.resize(static_cast<size_t>(count));
+    for (std::exception_ptr& failure : failures_) {
+      trials_.push_back(std::make_unique<Trial>(recipe, job, config, threads));
+      at_work_.emplace_back([threads, &trial = *trials_.back(), &failure](const std::stop_token& stop) {
+        try {
+          const ThreadsOfTrial limit(threads);
+          while (!stop.stop_requested()) trial.step();
+        } catch (...) {
+          failure = std::current_exception();
+        }
+      });
+    }
+  }
+
+  /// Throws what a neighbour threw.
+  void stop() {
+    at_work_.clear();
+    for (const std::exception_ptr& failure : failures_) {
+      if (failure) std::rethrow_exception(failure);
+    }
+  }
+
+ private:
+  std::vector<std::unique_ptr<Trial>> trials_;
+  std::vector<std::exception_ptr> failures_;
+  std::vector<std::jthread> at_work_;  // ends before what it uses
+};
+
+double median(std::vector<double> of) {
+  std::ranges::sort(of);
+  return of[of.size() / 2];
+}
+
+/// The median of some passes.
+TrialSeconds typical_seconds(Trial& trial) {
+  trial.step();  // warms up
+  std::vector<double> forward, backward, head, rest;
+  double spent = 0;
+  for (int pass = 0; pass < 12 && (pass < 5 || spent < 1); ++pass) {
+    const TrialSeconds seconds = trial.step();
+    forward.push_back(seconds.forward);
+    backward.push_back(seconds.backward);
+    head.push_back(seconds.head);
+    rest.push_back(seconds.rest);
+    spent += seconds.forward + seconds.backward + seconds.head + seconds.rest;
+  }
+  return {median(forward), median(backward), median(head), median(rest)};
+}
+
 }  // namespace
 
-PassSeconds measure_passes(const Recipe& recipe, const PlanJob& job, int threads) {
+PassSeconds measure_passes(const Recipe& recipe, const PlanJob& job, int64_t ranks, int threads) {
+  const ThreadsOfTrial limit(threads);
   const DecoderConfig config = trial_config(job);
-  MemoryPool pool;
-  SelfComm alone;
-  RankContext rank{alone, pool, threads, 0};
-  Decoder model = trial_model(recipe, job, config, rank);
-  double weights = 0;
-  model.visit_linears(
-      [&](Linear& linear) { weights += static_cast<double>(linear.in_features() * linear.out_features()); });
-  const double wanted = std::clamp(kOperations / (6 * weights), 64.0, static_cast<double>(job.tokens));
-  const int64_t tokens = std::min(job.tokens, static_cast<int64_t>(wanted));
-  const Batch batch = trial_batch(tokens, std::min(tokens, job.document_length), config.vocab_size, pool);
-  Stopwatch watch;
-  model.set_hooks(&watch);
-  Optimizer optimizer(trainable_parameters(model), recipe.optimizer.options(), pool);
-  StepOptions options;
-  options.gradient_sum = job.gradient_sum;
-  options.compute_dtype = job.compute_dtype;
-
-  Stopwatch best;
-  double update = 0, spent = 0;
-  for (int trial = 0; trial < 8 && (trial < 3 || spent < 0.5); ++trial) {
-    watch = Stopwatch();
-    const double begin = seconds_now();
-    train_step(model, {&batch, 1}, optimizer, options, rank);
-    const double whole = seconds_now() - begin, rest = whole - watch.forward - watch.backward - watch.head;
-    if (trial == 0) continue;  // warms up
-    const bool first = spent == 0;
-    spent += whole;
-    const auto keep = [first](double& kept, double got) { kept = first ? got : std::min(kept, got); };
-    keep(best.forward, watch.forward);
-    keep(best.backward, watch.backward);
-    keep(best.head, watch.head);
-    keep(update, rest);
-  }
+  Trial one(recipe, job, config, threads);
+  const int64_t side_by_side = std::clamp<int64_t>(this_machine().usable_cores() / threads, 1, ranks);
+  Neighbours neighbours(side_by_side - 1, recipe, job, config, threads);
+  const TrialSeconds seconds = typical_seconds(one);
+  neighbours.stop();
+  const int64_t tokens = one.tokens();
 
   // By operations, from the trial's layer to each of the model's.
   PlanJob trial = job;
@@ -164,12 +254,13 @@ PassSeconds measure_passes(const Recipe& recipe, const PlanJob& job, int threads
   PassSeconds pass;
   for (int64_t l = 0; l < job.model.config.layers; ++l) {
     const GroupWork work = group_work(job, l);
-    pass.layer_forward.push_back(best.forward * scale * work.forward / measured.forward);
-    pass.layer_backward.push_back(best.backward * scale * work.backward / std::max(measured.backward, 1.0));
+    pass.layer_forward.push_back(seconds.forward * scale * work.forward / measured.forward);
+    pass.layer_backward.push_back(seconds.backward * scale * work.backward / std::max(measured.backward, 1.0));
   }
   const GroupWork head = group_work(job, job.model.config.layers);
-  pass.head = best.head * scale * (head.forward + head.backward) / (measured_head.forward + measured_head.backward);
-  pass.update = update * static_cast<double>(job.model.trained_values()) / static_cast<double>(optimizer.size());
+  pass.head = seconds.head * scale * (head.forward + head.backward) / (measured_head.forward + measured_head.backward);
+  pass.update =
+      seconds.rest * static_cast<double>(job.model.trained_values()) / static_cast<double>(one.trained_values());
   return pass;
 }
 
@@ -190,6 +281,7 @@ Cluster this_machine_as_cluster(int ranks, int threads, bool bf16) {
   here.flops = peak_flops(bf16) * share;
   here.memory_bandwidth = bandwidth * share;
   here.link_bandwidth = here.node_bandwidth = bandwidth / 4 * share;  // copied in and out, by both sides
+  here.reduction = 4;  // what arrives is stored, and summed in the order of the ranks
   here.latency = 5e-6;
   here.ranks_per_node = ranks;
   here.overlap = 1;

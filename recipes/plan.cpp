@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Measured passes, for any layout of ranks on this machine.
-std::function<PassSeconds(const PlanLayout&)> measured(const PassSeconds& whole, const Cluster& here, int threads) {
+std::function<PassSeconds(const PlanLayout&)> measured(const PassSeconds& whole, int threads) {
   const double cores = std::max(1, this_machine().usable_cores());
   return [=](const PlanLayout& layout) {
     // More threads than cores share them; ranks of a pipeline that wait leave theirs to others.
@@ -31,7 +31,6 @@ std::function<PassSeconds(const PlanLayout&)> measured(const PassSeconds& whole,
     }
     pass.head *= slower;
     pass.update *= slower;
-    (void)here;
     return pass;
   };
 }
@@ -139,7 +138,7 @@ RecipePlan plan_recipe(const Recipe& recipe, const PlanJob& job, const PlanReque
   } else {
     const int ranks = static_cast<int>(std::min<int64_t>(plan.ranks, 4096));
     costs.cluster = this_machine_as_cluster(ranks, plan.threads, job.compute_dtype == DType::bf16);
-    costs.passes = measured(measure_passes(recipe, job, plan.threads), costs.cluster, plan.threads);
+    costs.passes = measured(measure_passes(recipe, job, plan.ranks, plan.threads), plan.threads);
   }
   plan.machine = costs.cluster.name;
   plan.budget = costs.budget;

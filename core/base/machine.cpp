@@ -1,10 +1,14 @@
 #include "nibble/core/base/machine.h"
 
+#include <cpuid.h>
 #include <sched.h>
+#include <sys/sysinfo.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -69,12 +73,45 @@ void read_memory_limit(Machine& machine) {
   });
 }
 
-std::string cpu_name() {
-  std::ifstream info("/proc/cpuinfo");
+// The name that the CPU gives itself.
+std::string cpuid_name() {
+  constexpr unsigned kFirstLeaf = 0x80000002, kLastLeaf = 0x80000004;
+  std::array<unsigned, 12> words{};
+  if (__get_cpuid_max(0x80000000, nullptr) < kLastLeaf) return "unknown";
+  for (unsigned leaf = kFirstLeaf; leaf <= kLastLeaf; ++leaf) {
+    unsigned* part = &words[size_t{4} * (leaf - kFirstLeaf)];
+    __get_cpuid(leaf, &part[0], &part[1], &part[2], &part[3]);
+  }
+  std::array<char, sizeof words + 1> text{};
+  std::memcpy(text.data(), words.data(), sizeof words);
+  std::string name = text.data();
+  name.erase(0, std::min(name.find_first_not_of(' '), name.size()));
+  name.erase(name.find_last_not_of(' ') + 1);
+  return name.empty() ? "unknown" : name;
+}
+
+std::string cpu_name(const std::filesystem::path& proc) {
+  std::ifstream info(proc / "cpuinfo");
   for (std::string line; std::getline(info, line);) {
     if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(':') + 2));
   }
-  return "unknown";
+  return cpuid_name();
+}
+
+void read_memory(Machine& machine, const std::filesystem::path& proc) {
+  std::ifstream memory(proc / "meminfo");
+  for (std::string line; std::getline(memory, line);) {
+    std::istringstream words(line);
+    std::string word;
+    int64_t kib = 0;
+    words >> word >> kib;
+    if (word == "MemTotal:") machine.memory_total = kib * 1024;
+    if (word == "MemAvailable:") machine.memory_available = kib * 1024;
+  }
+  struct sysinfo info {};
+  if (machine.memory_total > 0 || sysinfo(&info) != 0) return;
+  machine.memory_total = static_cast<int64_t>(info.totalram) * info.mem_unit;
+  machine.memory_available = static_cast<int64_t>(info.freeram + info.bufferram) * info.mem_unit;
 }
 
 }  // namespace
@@ -92,9 +129,9 @@ int64_t Machine::usable_memory() const {
                           : memory_available;
 }
 
-Machine this_machine() {
+Machine this_machine(const std::filesystem::path& proc) {
   Machine machine;
-  machine.cpu = cpu_name();
+  machine.cpu = cpu_name(proc);
   utsname name{};
   if (uname(&name) == 0) machine.kernel = std::string(name.sysname) + " " + name.release;
   machine.cores_online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
@@ -102,15 +139,7 @@ Machine this_machine() {
   CPU_ZERO(&allowed);
   machine.cores_allowed =
       sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : machine.cores_online;
-  std::ifstream memory("/proc/meminfo");
-  for (std::string line; std::getline(memory, line);) {
-    std::istringstream words(line);
-    std::string word;
-    int64_t kib = 0;
-    words >> word >> kib;
-    if (word == "MemTotal:") machine.memory_total = kib * 1024;
-    if (word == "MemAvailable:") machine.memory_available = kib * 1024;
-  }
+  read_memory(machine, proc);
   read_quota(machine);
   read_memory_limit(machine);
   return machine;

@@ -2,6 +2,7 @@
 // What this machine offers the process: cores and memory as limited by affinity and control groups, not as sold.
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -27,6 +28,8 @@ struct Machine {
   int64_t usable_memory() const;
 };
 
-Machine this_machine();
+/// `proc` is where the kernel's /proc is mounted; where it is not, memory and the CPU's name come from system calls and
+/// CPUID, which tell less: memory_available is then without what the page cache would give back.
+Machine this_machine(const std::filesystem::path& proc = "/proc");
 
 }  // namespace nibble

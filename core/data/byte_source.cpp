@@ -37,7 +37,7 @@ ByteSource::ByteSource(std::string path) : path_(std::move(path)), state_(std::m
     throw InputError(path_, S_ISDIR(facts.st_mode) ? "is a directory" : "is not a regular file", "give a data file");
   }
   XXH3_64bits_reset(state_->hash);
-  buffer_.resize(size_t{1} << 18);
+  buffer_.resize(std::clamp(static_cast<size_t>(facts.st_size), size_t{1} << 10, size_t{1} << 18));
 }
 
 ByteSource::~ByteSource() = default;

@@ -238,7 +238,8 @@ GgufFile::GgufFile(const std::string& path) : path_(path), map_(std::make_shared
   const auto step = static_cast<uint64_t>(alignment);
   data_begin_ = (cursor.position() + step - 1) / step * step;
   for (const GgufTensor& tensor : tensors_) {
-    const bool whole_blocks = tensor.shape.empty() || tensor.shape.back() % gguf_block_elements(tensor.type) == 0;
+    const int64_t width = tensor.shape.empty() ? 1 : tensor.shape.back();  // a scalar is a row of one
+    const bool whole_blocks = width % gguf_block_elements(tensor.type) == 0;
     const uint64_t space = map_->size() > data_begin_ ? map_->size() - data_begin_ : 0;
     const bool fits = whole_blocks && tensor.offset <= space && tensor.bytes() <= space - tensor.offset;
     if (!fits || tensor.offset % step != 0) {

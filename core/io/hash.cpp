@@ -4,8 +4,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include <array>
-#include <vector>
+#include <memory>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/open_file.h"
@@ -55,16 +54,17 @@ std::string hash_file(const std::filesystem::path& path) {
   const int descriptor = open_file(path, O_RDONLY | O_NONBLOCK);
   if (descriptor < 0) throw system_error(path, "cannot be opened", errno);
   Hasher hasher;
-  std::vector<std::byte> buffer(size_t{128} << 10);
+  constexpr size_t kBuffer = size_t{64} << 10;
+  const auto buffer = std::make_unique_for_overwrite<std::byte[]>(kBuffer);
   for (;;) {
-    const ssize_t count = uninterrupted([&] { return read(descriptor, buffer.data(), buffer.size()); });
+    const ssize_t count = uninterrupted([&] { return read(descriptor, buffer.get(), kBuffer); });
     if (count < 0) {
       const int error = errno;
       close(descriptor);
       throw system_error(path, "cannot be read", error);
     }
     if (count == 0) break;
-    hasher.update(std::span(buffer.data(), static_cast<size_t>(count)));
+    hasher.update(std::span(buffer.get(), static_cast<size_t>(count)));
   }
   close(descriptor);
   return hasher.hex();

@@ -236,6 +236,7 @@ BlockConfig DecoderConfig::block(int64_t l) const {
   made.attention.qkv_groups = qkv_groups;
   made.attention.value_before_key = value_before_key;
   made.attention.qk_norm = qk_norm;
+  made.attention.qkv_clip = qkv_clip;
   if (alibi != Alibi::none) {
     made.attention.alibi_slopes = alibi_slopes(heads, alibi);
     if (alibi == Alibi::rounded) made.attention.alibi_rounded_scale = attention_scale;

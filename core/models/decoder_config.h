@@ -59,6 +59,7 @@ struct DecoderConfig {
   bool parallel_residual = false;
   float residual_scale = 1;  ///< multiplies what attention and MLP add (Granite)
   std::optional<HeadNormConfig> qk_norm;
+  float qkv_clip = 0;  ///< bound of queries, keys and values (OLMo), 0 = off
   bool qkv_bias = false, output_bias = false, mlp_bias = false, head_bias = false;
   int64_t qkv_groups = 1;         ///< layout of a fused projection, see AttentionConfig
   bool value_before_key = false;  ///< the same

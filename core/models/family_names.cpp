@@ -1,6 +1,15 @@
 #include "nibble/core/models/family_names.h"
 
+#include <algorithm>
+
 namespace nibble {
+
+bool is_head_norm(const TensorNames& names, std::string_view parameter) {
+  if (!parameter.starts_with(names.layers)) return false;
+  const size_t dot = parameter.find('.', names.layers.size());
+  const std::string_view module = parameter.substr(0, parameter.rfind('.')).substr(std::min(dot + 1, parameter.size()));
+  return module == names.block.attention.q_norm || module == names.block.attention.k_norm;
+}
 
 TensorNames gemma2_names() {
   TensorNames names;  // the prefix "pre_" tells this family's mlp norm from the norm of the attention's output

@@ -5,6 +5,9 @@
 
 namespace nibble {
 
+/// Whether a parameter belongs to a norm of queries or keys: f32 like all norms, also where it is a matrix.
+bool is_head_norm(const TensorNames& names, std::string_view parameter);
+
 TensorNames gemma2_names();
 /// The same names one module deeper, where a vision tower stands beside the language model.
 TensorNames inside_language_model(TensorNames names);

@@ -56,8 +56,8 @@ void finish_phi(const ConfigReader& file, DecoderConfig& config) {
   }
 }
 
-void finish_olmo(const ConfigReader& file, DecoderConfig&) {
-  if (file.has("clip_qkv")) file.fail("clip_qkv", "is set, which nibble cannot compute yet");
+void finish_olmo(const ConfigReader& file, DecoderConfig& config) {
+  config.qkv_clip = static_cast<float>(file.number("clip_qkv", 1e-9, 1e9, 0));
 }
 
 void finish_granite(const ConfigReader& file, DecoderConfig& config) {
@@ -69,12 +69,12 @@ void finish_granite(const ConfigReader& file, DecoderConfig& config) {
 }
 
 void finish_cohere(const ConfigReader& file, DecoderConfig& config) {
-  refuse(file, "use_qk_norm", true, false);
   config.logit_scale = static_cast<float>(file.number("logit_scale", 1e-9, 1e9, 0.0625));
+  if (file.boolean("use_qk_norm", false)) config.qk_norm = HeadNormConfig{HeadNormKind::rows, config.norm};
 }
 
 void finish_cohere2(const ConfigReader& file, DecoderConfig& config) {
-  finish_cohere(file, config);
+  config.logit_scale = static_cast<float>(file.number("logit_scale", 1e-9, 1e9, 0.0625));
   for (LayerConfig& layer : config.layer) {
     if (layer.window == 0) layer.rotary = -1;
   }

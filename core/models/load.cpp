@@ -6,6 +6,7 @@
 
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/models/families.h"
+#include "nibble/core/models/family_names.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
@@ -43,7 +44,8 @@ class Loader {
 
   std::shared_ptr<Parameter> parameter(const std::string& name, const Shape& shape) {
     Tensor value = take(name, shape);
-    if (shape.size() == 1 && (value.dtype() != DType::f32 || !value.writable())) {
+    const bool wanted_wide = shape.size() == 1 || is_head_norm(config_.names, name);
+    if (wanted_wide && (value.dtype() != DType::f32 || !value.writable())) {
       Tensor wide = Tensor::empty(pool_, shape, DType::f32, name);  // norms and biases are computed with in f32
       ops::cast(value, wide);
       value = wide;
@@ -135,7 +137,7 @@ uint64_t purpose_of(const std::string& name) {
 std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_t seed, const std::string& name,
                                             const Shape& shape, MemoryPool& pool) {
   Tensor value = Tensor::empty(pool, shape, DType::f32, name);
-  if (shape.size() > 1) {
+  if (shape.size() > 1 && !is_head_norm(config.names, name)) {
     ops::fill_normal(value, config.initializer_range, seed, purpose_of(name));
   } else {
     const std::span<float> elements = value.span<float>();

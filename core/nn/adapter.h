@@ -2,6 +2,7 @@
 // The seam between a layer and what fine-tuning adds to it.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,20 @@ class Adapter {
   /// inference or a forward that is run again before backward. Dropout follows step.training.
   virtual void forward(const Tensor& x, const LinearWeight& base, Tensor& y, const StepContext& step,
                        AdapterSaved* saved) = 0;
+
+  /// What forward would add, as a product that the base's takes along, with the same `saved`; nothing where it is none,
+  /// and forward is to be called.
+  virtual std::optional<ops::LowRank> low_rank_forward(const Tensor& x, const StepContext& step, AdapterSaved* saved) {
+    (void)x, (void)step, (void)saved;
+    return std::nullopt;
+  }
+  /// What backward does, where dx is wanted and the base's gradient is dy itself, with its part of dx as such a
+  /// product; nothing, and nothing done, where it is none.
+  virtual std::optional<ops::LowRank> low_rank_backward(const Tensor& dy, const Tensor& x, const StepContext& step,
+                                                        const AdapterSaved& saved) {
+    (void)dy, (void)x, (void)step, (void)saved;
+    return std::nullopt;
+  }
 
   /// Accumulates its gradients from dy [T, out] (the gradient of the Linear's output) and x, as far as they are
   /// trainable. Its part of the input gradient replaces dx [T, in], or is added to it if accumulate, unless dx is null.

@@ -1,5 +1,6 @@
 #include "nibble/core/nn/attention.h"
 
+#include "nibble/core/ops/clip.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/rope.h"
@@ -116,6 +117,18 @@ void Attention::project_backward(Heads& gradients, const StepContext& step, Atte
   qkv_->backward(all.reshape({tokens, qkv_->out_features()}), step, std::move(saved.qkv_proj), dx, false);
 }
 
+void Attention::clip(Heads& heads, const StepContext& step, AttentionSaved* saved) const {
+  if (config_.qkv_clip == 0) return;
+  const auto clipped = [&](Tensor& part, Tensor* inside) {
+    Tensor seen;
+    if (inside) *inside = seen = Tensor::empty(step.pool(), part.shape(), DType::u8, "what was clipped");
+    ops::clip(part, config_.qkv_clip, seen);
+  };
+  clipped(heads.q, saved ? &saved->q_inside : nullptr);
+  clipped(heads.k, saved ? &saved->k_inside : nullptr);
+  clipped(heads.v, saved ? &saved->v_inside : nullptr);
+}
+
 void Attention::rotate(Heads& heads, const LayerContext& context, bool inverse) const {
   if (config_.rotary < 0) return;
   const RotaryView& view = context.rotary.at(static_cast<size_t>(config_.rotary));
@@ -139,6 +152,7 @@ void Attention::forward(const Tensor& x, const LayerContext& context, const Step
     heads.v = make(config_.kv_heads * config_.head_size);
   }
   project(x, step, heads, saved);
+  clip(heads, step, saved);
   rotate(heads, context, false);
 
   Tensor out = make(width);
@@ -176,6 +190,11 @@ void Attention::backward(const Tensor& dy, const LayerContext& context, const St
                           gradients.q, gradients.k, gradients.v);
   rotate(gradients, context, true);
   if (dx && !*dx) *dx = Tensor::empty(step.pool(), {dy.dim(0), config_.width}, DType::f32, "input gradient");
+  if (config_.qkv_clip > 0) {
+    ops::clip_backward(saved.q_inside, gradients.q);
+    ops::clip_backward(saved.k_inside, gradients.k);
+    ops::clip_backward(saved.v_inside, gradients.v);
+  }
   project_backward(gradients, step, saved, dx);
 }
 

@@ -26,6 +26,7 @@ struct AttentionConfig {
   int rotary = -1;        ///< index into LayerContext::rotary, -1 = no rope
   bool qkv_bias = false;
   bool output_bias = false;
+  float qkv_clip = 0;  ///< queries, keys and values are clipped to [-qkv_clip, qkv_clip] (OLMo); 0 = off
   /// Layout of a fused projection (AttentionNames::qkv): its rows are this many groups, each with its share of the
   /// query heads, then key heads, then value heads. 1: all q, all k, all v (Phi-3, GPT-2, Falcon 7B); G: Falcon 40B;
   /// H: by head (GPT-NeoX).
@@ -66,7 +67,9 @@ struct AttentionSaved {
 
   LinearSaved qkv_proj, q_proj, k_proj, v_proj, output;
   HeadNormSaved q_norm, k_norm;
-  Tensor q, k, v;      ///< as the attention saw them
+  Tensor q, k, v;  ///< as the attention saw them
+  /// Where queries, keys and values were not clipped, u8; undefined unless AttentionConfig says to clip.
+  Tensor q_inside, k_inside, v_inside;
   Tensor out;          ///< [T, H * K]
   Tensor log_sum_exp;  ///< [H, T] f32
 };
@@ -101,6 +104,7 @@ class Attention {
   std::array<Tensor*, 3> fused_order(Heads& heads) const;
   void project(const Tensor& x, const StepContext& step, Heads& heads, AttentionSaved* saved);
   void project_backward(Heads& gradients, const StepContext& step, AttentionSaved& saved, Tensor* dx);
+  void clip(Heads& heads, const StepContext& step, AttentionSaved* saved) const;
   void rotate(Heads& heads, const LayerContext& context, bool inverse) const;
 
   AttentionConfig config_;

@@ -1,6 +1,7 @@
 #include "nibble/core/nn/block.h"
 
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/core/ops/residual.h"
 
 namespace nibble {
 
@@ -61,18 +62,18 @@ void half_input_backward(std::optional<Norm>& norm, const Tensor& dinput, const 
   }
 }
 
-// x += half(), through the norm of its output where the family has one.
+// sum = x + half(), through the norm of its output where the family has one.
 template <typename Half>
 void add_half(const std::optional<Norm>& post_norm, float scale, const LayerContext& context, const StepContext& step,
-              NormSaved* saved, Tensor& x, const Half& half) {
+              NormSaved* saved, const Tensor& x, Tensor& sum, const Half& half) {
   const DType dtype = post_norm ? DType::f32 : output_dtype(context, step);
   Tensor y = Tensor::empty(step.pool(), x.shape(), dtype, "layer output");
   half(y);
   sum_parts(context, "sum layer outputs", y);
-  if (!post_norm) return ops::add(y, x, scale);
+  if (!post_norm) return ops::add_residual(x, y, scale, sum);
   Tensor normed = Tensor::empty(step.pool(), x.shape(), DType::f32, "norm");
   post_norm->forward(y, normed, step, saved);
-  ops::add(normed, x, scale);
+  ops::add_residual(x, normed, scale, sum);
 }
 
 // Gradient of what half() wrote, in the compute dtype.
@@ -109,8 +110,8 @@ void BlockSaved::visit(const std::function<void(Tensor&)>& visitor) {
       if (tensor) visitor(tensor);
     }
   }
-  for (Tensor* tensor :
-       {&attention.q, &attention.k, &attention.v, &attention.out, &attention.log_sum_exp, &mlp.gate, &mlp.up}) {
+  for (Tensor* tensor : {&attention.q, &attention.k, &attention.v, &attention.q_inside, &attention.k_inside,
+                         &attention.v_inside, &attention.out, &attention.log_sum_exp, &mlp.gate, &mlp.up}) {
     if (*tensor) visitor(*tensor);
   }
 }
@@ -142,8 +143,9 @@ Tensor Block::forward(const Tensor& x, const LayerContext& context, const StepCo
   const float scale = config_.residual_scale;
 
   const Tensor attention_input = half_input(attention_norm_, x, step, keep(kept.attention_norm));
-  Tensor middle = x.clone(step.pool());
-  add_half(post_attention_norm_, scale, context, step, keep(kept.post_attention_norm), middle,
+  const auto stream = [&] { return Tensor::empty(step.pool(), x.shape(), DType::f32, "residual stream"); };
+  Tensor middle = stream();
+  add_half(post_attention_norm_, scale, context, step, keep(kept.post_attention_norm), x, middle,
            [&](Tensor& y) { attention_.forward(attention_input, context, step, y, keep(kept.attention), cache); });
 
   Tensor mlp_input = attention_input;
@@ -151,8 +153,8 @@ Tensor Block::forward(const Tensor& x, const LayerContext& context, const StepCo
     mlp_input = half_input(mlp_norm_, config_.parallel_residual ? x : middle, step, keep(kept.mlp_norm));
   }
   const bool middle_is_kept = saved && !config_.parallel_residual;
-  Tensor out = middle_is_kept ? middle.clone(step.pool()) : middle;
-  add_half(post_mlp_norm_, scale, context, step, keep(kept.post_mlp_norm), out,
+  Tensor out = middle_is_kept ? stream() : middle;
+  add_half(post_mlp_norm_, scale, context, step, keep(kept.post_mlp_norm), middle, out,
            [&](Tensor& y) { mlp_.forward(mlp_input, step, y, keep(kept.mlp)); });
   if (saved) leave_inputs_out(*saved);
   return out;

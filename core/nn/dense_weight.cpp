@@ -13,19 +13,21 @@ DenseWeight::DenseWeight(std::shared_ptr<Parameter> weight, bool transposed)
 int64_t DenseWeight::out_features() const { return weight_->value.dim(transposed_ ? 1 : 0); }
 int64_t DenseWeight::in_features() const { return weight_->value.dim(transposed_ ? 0 : 1); }
 
-void DenseWeight::forward(const Tensor& x, Tensor& y, bool accumulate) const {
+void DenseWeight::forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRank* beside) const {
+  const ops::DensePanels panels(weight_->value);
   if (transposed_) {
-    ops::matmul_nn(x, weight_->value, y, accumulate);
+    ops::matmul_nn(x, panels, y, accumulate, beside);
   } else {
-    ops::matmul_nt(x, weight_->value, y, accumulate);
+    ops::matmul_nt(x, panels, y, accumulate, beside);
   }
 }
 
-void DenseWeight::backward_input(const Tensor& dy, Tensor& dx, bool accumulate) const {
+void DenseWeight::backward_input(const Tensor& dy, Tensor& dx, bool accumulate, const ops::LowRank* beside) const {
+  const ops::DensePanels panels(weight_->value);
   if (transposed_) {
-    ops::matmul_nt(dy, weight_->value, dx, accumulate);
+    ops::matmul_nt(dy, panels, dx, accumulate, beside);
   } else {
-    ops::matmul_nn(dy, weight_->value, dx, accumulate);
+    ops::matmul_nn(dy, panels, dx, accumulate, beside);
   }
 }
 

@@ -8,7 +8,13 @@ namespace nibble {
 
 HeadNorm::HeadNorm(const std::string& name, const HeadNormConfig& config, int64_t heads, int64_t head_size,
                    const ParameterMaker& make)
-    : row_(config.kind == HeadNormKind::whole ? heads * head_size : head_size) {
+    : row_(config.kind == HeadNormKind::whole ? heads * head_size : head_size),
+      one_parameter_(config.kind == HeadNormKind::rows) {
+  if (one_parameter_) {
+    const std::shared_ptr<Parameter> weights = make(name + ".weight", {heads, head_size});
+    for (int64_t h = 0; h < heads; ++h) norms_.emplace_back(weights, h, config.norm);
+    return;
+  }
   if (config.kind != HeadNormKind::every_head) {
     norms_.emplace_back(name, row_, config.norm, make);
     return;
@@ -56,6 +62,7 @@ void HeadNorm::backward(const Tensor& dy, const StepContext& step, HeadNormSaved
 }
 
 void HeadNorm::visit(const ParameterVisitor& visitor) {
+  if (one_parameter_) return norms_.front().visit(visitor);
   for (Norm& norm : norms_) norm.visit(visitor);
 }
 

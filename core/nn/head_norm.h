@@ -12,6 +12,7 @@ namespace nibble {
 enum class HeadNormKind : uint8_t {
   head,        ///< the K elements of a head, one weight [K] for all heads (Qwen3, Gemma 3, Phi)
   every_head,  ///< the same with a weight for each head: modules name + ".norms.<h>" (StableLM)
+  rows,        ///< a weight for each head, all of them one parameter [n, K] (Cohere)
   whole,       ///< all heads together, weight [n K] (OLMo 2)
 };
 
@@ -37,6 +38,7 @@ class HeadNorm {
 
  private:
   int64_t row_;              ///< elements under one norm
+  bool one_parameter_;       ///< which all norms share
   std::vector<Norm> norms_;  ///< one, or one for each head
 };
 

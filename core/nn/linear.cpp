@@ -17,8 +17,11 @@ bool Linear::has_trainable() const {
 }
 
 void Linear::forward(const Tensor& x, Tensor& y, const StepContext& step, LinearSaved* saved) {
-  weight_->forward(x, y, false);
-  if (adapter_) adapter_->forward(x, *weight_, y, step, saved ? &saved->adapter : nullptr);
+  AdapterSaved* adapter_saved = saved ? &saved->adapter : nullptr;
+  std::optional<ops::LowRank> change;
+  if (adapter_) change = adapter_->low_rank_forward(x, step, adapter_saved);
+  weight_->forward(x, y, false, change ? &*change : nullptr);
+  if (adapter_ && !change) adapter_->forward(x, *weight_, y, step, adapter_saved);
   if (bias_) {
     if (bias_->value.dtype() == DType::f32 && bias_->value.aligned()) {
       ops::add_bias(bias_->value, y);
@@ -34,12 +37,14 @@ void Linear::forward(const Tensor& x, Tensor& y, const StepContext& step, Linear
 void Linear::backward(const Tensor& dy, const StepContext& step, LinearSaved&& saved, Tensor* dx, bool accumulate) {
   if (bias_ && bias_->trainable) ops::bias_backward(dy, bias_->gradient);
   Tensor dbase = dy;
-  if (adapter_) {
+  std::optional<ops::LowRank> change;
+  if (adapter_ && dx) change = adapter_->low_rank_backward(dy, saved.x, step, saved.adapter);
+  if (adapter_ && !change) {
     dbase = adapter_->backward(dy, saved.x, *weight_, step, std::move(saved.adapter), dx, accumulate);
     accumulate = true;
   }
   if (weight_->trainable()) weight_->backward_weight(dbase, saved.x);
-  if (dx) weight_->backward_input(dbase, *dx, accumulate);
+  if (dx) weight_->backward_input(dbase, *dx, accumulate, change ? &*change : nullptr);
 }
 
 void Linear::visit(const ParameterVisitor& visitor) {

@@ -13,13 +13,22 @@ Norm::Norm(const std::string& name, int64_t size, const NormConfig& config, cons
   if (config.bias) bias_ = make(name + ".bias", {size});
 }
 
+Norm::Norm(std::shared_ptr<Parameter> weights, int64_t row, const NormConfig& config)
+    : config_(config), size_(weights->value.dim(1)), row_(row), weight_(std::move(weights)) {
+  NIBBLE_CHECK(config.weight && !config.bias, "norms that share a parameter have weights only");
+}
+
 bool Norm::has_trainable() const { return (weight_ && weight_->trainable) || (bias_ && bias_->trainable); }
 
 Tensor Norm::scale(const StepContext& step) const {
-  if (weight_) return weight_->value;
+  if (weight_) return own(weight_->value);
   Tensor ones = Tensor::empty(step.pool(), {size_}, DType::f32, "norm");
   std::ranges::fill(ones.span<float>(), 1.0f);
   return ones;
+}
+
+Tensor Norm::own(const Tensor& weights) const {
+  return row_ < 0 || !weights ? weights : weights.rows(row_, row_ + 1).reshape({size_});
 }
 
 void Norm::forward(const Tensor& x, Tensor& y, const StepContext& step, NormSaved* saved) const {
@@ -35,7 +44,7 @@ void Norm::forward(const Tensor& x, Tensor& y, const StepContext& step, NormSave
 }
 
 void Norm::backward(const Tensor& dy, const StepContext& step, NormSaved&& saved, Tensor& dx) {
-  Tensor dw = weight_ ? weight_->gradient : Tensor();
+  Tensor dw = weight_ ? own(weight_->gradient) : Tensor();
   if (config_.kind == NormKind::rms) {
     ops::rms_norm_backward(dy, saved.x, scale(step), config_.weight_offset, saved.inv, dx, dw);
   } else {

@@ -27,6 +27,8 @@ class Norm {
  public:
   /// name: module path; its parameters are name + ".weight" and name + ".bias", [size] f32.
   Norm(const std::string& name, int64_t size, const NormConfig& config, const ParameterMaker& make);
+  /// One of several norms whose weights are the rows of one parameter [norms, size] f32; a bias there is not.
+  Norm(std::shared_ptr<Parameter> weights, int64_t row, const NormConfig& config);
 
   bool has_trainable() const;
   /// y [T, D] f32 or bf16 from x [T, D] f32. saved == nullptr: inference.
@@ -38,9 +40,12 @@ class Norm {
  private:
   /// What normed elements are multiplied by: the weight, or ones.
   Tensor scale(const StepContext& step) const;
+  /// The norm's own row of a value or gradient of weight_, which may be undefined.
+  Tensor own(const Tensor& weights) const;
 
   NormConfig config_;
   int64_t size_;
+  int64_t row_ = -1;  // of weight_, -1: all of it
   std::shared_ptr<Parameter> weight_;
   std::shared_ptr<Parameter> bias_;
 };

@@ -33,14 +33,30 @@ void product(const cpu::PackedProduct& p) {
   }
 }
 
-}  // namespace
-
-void matmul_nt(const Tensor& x, const PanelSource& w, Tensor& y, bool accumulate) {
-  product({.a = x, .w = w, .c = y, .accumulate = accumulate});
+void product_with(const cpu::PackedProduct& p, const LowRank* beside) {
+  if (beside == nullptr) return product(p);
+  const DensePanels right(beside->right);
+  const cpu::PackedProduct low = {
+      .a = beside->left, .w = right, .w_transposed = beside->right_transposed, .c = p.c, .accumulate = true};
+  check(p);
+  check(low);
+  const bool own = cpu::gemm_engine() == cpu::GemmEngine::own && !cpu::few_rows_fit(p, isa());
+  if (own && p.c.numel() > 0 && p.a.numel() > 0 && cpu::gemm_packed_takes_along(p, low, isa())) {
+    cpu::gemm_packed(p, isa(), &low);
+  } else {
+    product(p);
+    product(low);
+  }
 }
 
-void matmul_nn(const Tensor& dy, const PanelSource& w, Tensor& dx, bool accumulate) {
-  product({.a = dy, .w = w, .w_transposed = false, .c = dx, .accumulate = accumulate});
+}  // namespace
+
+void matmul_nt(const Tensor& x, const PanelSource& w, Tensor& y, bool accumulate, const LowRank* beside) {
+  product_with({.a = x, .w = w, .c = y, .accumulate = accumulate}, beside);
+}
+
+void matmul_nn(const Tensor& dy, const PanelSource& w, Tensor& dx, bool accumulate, const LowRank* beside) {
+  product_with({.a = dy, .w = w, .w_transposed = false, .c = dx, .accumulate = accumulate}, beside);
 }
 
 void matmul_nt(const Tensor& a, const Tensor& b, Tensor& c, bool accumulate, float alpha) {

@@ -30,15 +30,25 @@ class PanelSource {
   virtual const Tensor* dense() const { return nullptr; }
 };
 
+/// A narrow product left right that a wider one takes along: added before its result is rounded and written, so that it
+/// costs its multiplications alone.
+struct LowRank {
+  Tensor left;   ///< [T, R], in the dtype of the wider product's left side
+  Tensor right;  ///< [R, N], or [N, R] if right_transposed; f32, bf16 or f16
+  bool right_transposed = false;
+};
+
 // Products compute in the dtype of their first argument (f32, or bf16 with f32 accumulation); the other operand is
 // rounded to it first. Results are f32 or bf16, rounded once. accumulate: add to the result instead of replacing it.
 // On CPUs without bf16 instructions bf16 operands are widened and multiplied in f32. The result must not overlap the
 // operands. Sizes may be 0.
 
-/// y [T, out] (+)= x [T, in] W^T, W [out, in]
-void matmul_nt(const Tensor& x, const PanelSource& w, Tensor& y, bool accumulate = false);
-/// dx [T, in] (+)= dy [T, out] W, W [out, in]
-void matmul_nn(const Tensor& dy, const PanelSource& w, Tensor& dx, bool accumulate = false);
+/// y [T, out] (+)= x [T, in] W^T (+ beside), W [out, in]
+void matmul_nt(const Tensor& x, const PanelSource& w, Tensor& y, bool accumulate = false,
+               const LowRank* beside = nullptr);
+/// dx [T, in] (+)= dy [T, out] W (+ beside), W [out, in]
+void matmul_nn(const Tensor& dy, const PanelSource& w, Tensor& dx, bool accumulate = false,
+               const LowRank* beside = nullptr);
 
 /// c [M, N] (+)= alpha * a [M, K] b^T, b [N, K] (f32, bf16 or f16)
 void matmul_nt(const Tensor& a, const Tensor& b, Tensor& c, bool accumulate = false, float alpha = 1.0f);

@@ -3,6 +3,7 @@
 #include <unicode/uchar.h>
 
 #include "nibble/core/text/characters.h"
+#include "nibble/core/text/newer_characters.h"
 #include "nibble/core/text/utf8.h"
 
 namespace nibble {
@@ -55,7 +56,8 @@ bool lower(char32_t c, std::string& out) {
     out += "i\xCC\x87";
     return true;
   }
-  const auto becomes = static_cast<char32_t>(u_tolower(static_cast<UChar32>(c)));
+  auto becomes = static_cast<char32_t>(u_tolower(static_cast<UChar32>(c)));
+  if (becomes == c) becomes = newer_lower_case(c);
   if (becomes == c) return false;
   append_utf8(out, becomes);
   return true;

@@ -241,6 +241,21 @@ TemplateTokens template_tokens(const Tokenizer& tokenizer) {
   return {text(tokenizer.bos_id()), text(tokenizer.eos_id())};
 }
 
+std::string end_of_turn(const ChatTemplate& chat_template) {
+  // Words that stand in no text: their first and last characters are of Unicode's private use.
+  const std::string words = "\uE0A3answer\uE0A7";
+  Conversation conversation;
+  conversation.messages.push_back({.role = "user", .content = "question"});
+  conversation.messages.push_back({.role = "assistant", .content = words});
+  try {
+    const std::string text = chat_template.render(conversation).text;
+    const size_t at = text.rfind(words);
+    return at == std::string::npos ? "" : trimmed(text.substr(at + words.size()));
+  } catch (const InputError&) {
+    return "";
+  }
+}
+
 std::unique_ptr<ChatTemplate> builtin_chat_template(std::string_view name, const TemplateTokens& tokens) {
   const auto* alias =
       std::find_if(kOtherNames.begin(), kOtherNames.end(), [&](const auto& a) { return a.first == name; });

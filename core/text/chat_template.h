@@ -32,6 +32,10 @@ class ChatTemplate {
   virtual RenderedChat render(const Conversation& conversation, bool add_generation_prompt = false) const = 0;
 };
 
+/// What the template writes behind an answer to end it, such as "<|im_end|>"; empty where it writes nothing but white
+/// space, or has no form for a question and an answer.
+std::string end_of_turn(const ChatTemplate& chat_template);
+
 /// A template that needs no file: `chatml`, `llama2`, `llama3`, `mistral`, `zephyr`, `gemma`, `phi3`, `vicuna`, `tulu`,
 /// `openchat`, `alpaca`, `plain` (`llama-2`, `llama-3`, `qwen`, `phi-3`, `mixtral`, `gemma2` are other names of these).
 /// Each is a row of data, see chat_template.cpp. Throws UsageError for another name, with the nearest one.

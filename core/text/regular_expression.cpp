@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/text/newer_characters.h"
 #include "nibble/core/text/pattern.h"
 #include "nibble/core/text/utf8.h"
 
@@ -72,8 +73,10 @@ class RegularExpression final : public Pattern {
     onig_set_retry_limit_in_search_of_match_param(limits.get(), kRetriesInSearch);
     const auto deadline = std::chrono::steady_clock::now() + kTextTime + kByteTime * static_cast<int64_t>(text.size());
 
-    const OnigUChar* begin = bytes(text.data());
-    const OnigUChar* end = bytes(text.data() + text.size());
+    std::string buffer;
+    const std::string_view searched = with_stand_ins(text, buffer);
+    const OnigUChar* begin = bytes(searched.data());
+    const OnigUChar* end = bytes(searched.data() + searched.size());
     size_t from = 0;
     bool after_match = false;
     for (size_t searches = 0; from <= text.size(); ++searches) {

@@ -19,7 +19,7 @@ struct Key {
   bool may_be_zero;
 };
 
-constexpr std::array<Key, 12> kKeys = {{{"flops", &Cluster::flops, false},
+constexpr std::array<Key, 13> kKeys = {{{"flops", &Cluster::flops, false},
                                         {"efficiency", &Cluster::efficiency, false},
                                         {"half_width", &Cluster::half_width, true},
                                         {"memory_bandwidth", &Cluster::memory_bandwidth, true},
@@ -29,6 +29,7 @@ constexpr std::array<Key, 12> kKeys = {{{"flops", &Cluster::flops, false},
                                         {"latency", &Cluster::latency, true},
                                         {"ranks_per_node", &Cluster::ranks_per_node, false},
                                         {"overlap", &Cluster::overlap, true},
+                                        {"reduction", &Cluster::reduction, true},
                                         {"growth", &Cluster::growth, true},
                                         {"memory", &Cluster::memory, true}}};
 

@@ -18,6 +18,7 @@ struct Cluster {
   double latency = 5e-6;        ///< seconds of one hop
   double ranks_per_node = 8;
   double overlap = 0.3;  ///< of communication and computation, the share of the shorter that is not hidden
+  double reduction = 1;  ///< time of a sum over ranks, of that of a gather which sends as many bytes
   double growth = 0.02;  ///< time added for each doubling beyond 128 ranks: stragglers
   double memory = 0;     ///< bytes of a rank; 0: not said
 

@@ -5,6 +5,7 @@
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/models/family_names.h"
 #include "nibble/core/models/load.h"
 
 namespace nibble {
@@ -105,7 +106,8 @@ PlannedModel plan_model(const DecoderConfig& config, const std::function<void(Pl
   in_layers = after_layers = false;
   shapes.visit([&](Parameter& parameter) {
     PlannedGroup& group = group_of(parameter.name);
-    if (parameter.value.rank() == 1) group.vectors.push_back(parameter.value.numel());
+    const bool vector = parameter.value.rank() == 1 || is_head_norm(config.names, parameter.name);
+    if (vector) group.vectors.push_back(parameter.value.numel());
   });
   shapes.visit_embeddings([&](Embedding& embedding) {
     const Parameter& values = embedding.table();

@@ -205,9 +205,10 @@ StepTime step_time(const PlanJob& job, const PlanLayout& layout, const std::vect
 
   const double beside =
       ring("gather weights", shard, tensor, 2 * layers * passes) +
-      ring("reduce gradients", shard, tensor, layers * passes) +
-      ring("sum gradients", layout.mesh.shard > 1 && moved("reduce gradients") > 0 ? replicate : shard * replicate,
-           moved("reduce gradients") > 0 ? tensor * shard : tensor, 2) +
+      cluster.reduction * ring("reduce gradients", shard, tensor, layers * passes) +
+      cluster.reduction * ring("sum gradients",
+                               layout.mesh.shard > 1 && moved("reduce gradients") > 0 ? replicate : shard * replicate,
+                               moved("reduce gradients") > 0 ? tensor * shard : tensor, 2) +
       ring("share weights", shard, tensor, 1) + stream;
   const double computing = each * passes;
   double seconds = std::max(computing, beside) + cluster.overlap * std::min(computing, beside);

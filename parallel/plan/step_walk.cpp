@@ -132,10 +132,12 @@ void PassWalk::attention_forward(const PlannedGroup& layer, std::vector<Held>* s
     project(names.k, kv_width, config_.qk_norm.has_value());
     project(names.v, kv_width, false);
   }
+  const bool clipped = saved && config_.qkv_clip > 0;
+  const Held inside = clipped ? act(q_width + 2 * kv_width, 1) : Held();
   const Held out = act(q_width, element()), sums = act(config_.heads, kFloat);
   linear_forward(*find(layer, names.output), job_.tokens, saved);
   if (!saved) return;
-  saved->insert(saved->end(), {q, k, v, out, sums});
+  saved->insert(saved->end(), {q, k, v, inside, out, sums});
 }
 
 void PassWalk::attention_backward(const PlannedGroup& layer, bool dx, Held& dinput) {

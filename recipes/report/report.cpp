@@ -38,9 +38,10 @@ std::string tiles(const RunLog& log) {
     text += tile("its perplexity", format("%.3f", run.best_perplexity));
     text += tile("at step", std::to_string(run.best_step));
   }
-  text += tile("tokens", std::to_string(run.tokens));
+  const std::string about = run.estimated ? "about " : "";
+  text += tile("tokens", about + std::to_string(run.tokens));
   text += tile("tokens a second", format("%.0f", run.tokens_per_second));
-  text += tile("time", readable_seconds(run.seconds));
+  text += tile("time", about + readable_seconds(run.seconds));
   text += tile("peak memory", readable_bytes(run.peak_memory_bytes));
   return text + "</div>\n";
 }

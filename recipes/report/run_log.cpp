@@ -1,6 +1,7 @@
 #include "nibble/recipes/report/run_log.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -103,13 +104,18 @@ RunLog read_run_log(const fs::path& directory) {
 
 RunSummary summarize(const RunLog& log) {
   RunSummary summary;
+  double tokens_of_steps = 0;
   for (const StepReport& step : log.steps) {
+    // A line stands for the steps since the one before, which train.log_every left out.
+    const int64_t stands_for = std::max<int64_t>(1, step.step - summary.steps);
+    summary.estimated |= stands_for > 1;
     summary.steps = std::max(summary.steps, step.step);
-    summary.tokens += step.tokens;
-    summary.seconds += step.seconds;
+    tokens_of_steps += static_cast<double>(stands_for) * static_cast<double>(step.tokens);
+    summary.seconds += static_cast<double>(stands_for) * step.seconds;
     summary.peak_memory_bytes = std::max(summary.peak_memory_bytes, step.peak_memory_bytes);
   }
-  if (summary.seconds > 0) summary.tokens_per_second = static_cast<double>(summary.tokens) / summary.seconds;
+  summary.tokens = std::llround(tokens_of_steps);
+  if (summary.seconds > 0) summary.tokens_per_second = tokens_of_steps / summary.seconds;
   const size_t tail = std::max<size_t>(1, log.steps.size() / 10);
   double loss = 0, tokens = 0;
   for (size_t i = log.steps.size() - std::min(tail, log.steps.size()); i < log.steps.size(); ++i) {

@@ -30,7 +30,8 @@ struct RunSummary {
   double best_evaluation_loss = 0, best_perplexity = 0;
   int64_t best_step = 0;  ///< 0: there was no evaluation
   double tokens_per_second = 0;
-  double seconds = 0;  ///< of the steps
+  double seconds = 0;      ///< of the steps
+  bool estimated = false;  ///< not every step has a line: tokens and seconds of the others are taken to be the same
   int64_t peak_memory_bytes = 0;
 };
 

@@ -252,6 +252,7 @@ class ModelFiles(program.FaultTest):
 
         refused("adapter_config.json", "r ", r=-1)
         refused("adapter_config.json", "peft_type", peft_type="PROMPT_TUNING")
+        refused("adapter_model.safetensors", "has rank 2, adapter_config.json says 4", r=4)
         (adapter / "adapter_config.json").write_text("{")
         self.ends(3, ["merge", "--model", self.model, "--adapter", adapter, "--out", self.folder / "m"], "adapter_config.json:1:")
         os.remove(adapter / "adapter_config.json")

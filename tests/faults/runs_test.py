@@ -1,4 +1,4 @@
-"""Faults 34 to 45, 51, 57, 63, 65, 69 and 70 of docs/reliability.md: runs that are disturbed."""
+"""Faults 34 to 45, 50, 51, 57, 63, 65, 69 and 70 of docs/reliability.md: runs that are disturbed."""
 import json
 import os
 import pathlib
@@ -233,6 +233,25 @@ class Run(program.FaultTest):
         os.truncate(self.model / "model.safetensors", 4096)
         self.assertEqual(child.wait(60), 4)
         self.assertIn(f"error: {self.model / 'model.safetensors'}: was shortened", self.errors())
+
+    def test_memory_that_will_not_be_enough_is_said_before_anything_loads(self):
+        recipe = self.recipe(parallel={name: "auto" for name in ("pipeline", "tensor", "shard", "replicate")})
+        before = program.snapshot(self.folder)
+        ended = run("plan", recipe, "--max-memory", "1MiB")
+        self.assertEqual(ended.code, 0, ended.err)
+        self.assertRegex(ended.out.splitlines()[-1], "^nothing fits: one rank: needs .* MiB a rank, the budget is 1.00 MiB; ")
+        peaks = [rung["peak_memory_bytes"] for rung in self.ladder(recipe)["ladder"] if "peak_memory_bytes" in rung]
+        self.assertGreater(peaks[0], min(peaks))
+        between = self.ladder(recipe, "--max-memory", str((peaks[0] + min(peaks)) // 2))
+        self.assertFalse(between["ladder"][0]["fits"])
+        self.assertNotIn(between["first_fit"], (None, between["ladder"][0]["name"]))
+        self.assertEqual(program.snapshot(self.folder), before)
+        self.ends(2, ["train", recipe, "--max-memory", "1MiB"], "parallel", "fits the memory budget", "raise --max-memory")
+
+    def ladder(self, recipe, *words):
+        ended = run("plan", recipe, "--json", *words)
+        self.assertEqual(ended.code, 0, ended.err)
+        return json.loads(ended.out)
 
     def test_memory_that_is_refused_is_named(self):
         config = dict(program.CONFIG, hidden_size=512, intermediate_size=2048, num_attention_heads=8)

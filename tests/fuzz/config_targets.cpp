@@ -15,6 +15,8 @@ void config(Bytes bytes) {
     parse_decoder_config(as_text(bytes), "config.json");
   } catch (const Error&) {
   }
+  // The second reader of the same file looks for one key only.
+  if (as_text(bytes).find("quantization_config") == std::string_view::npos) return;
   try {
     const auto quantization = read_quantization_config(parse_json(as_text(bytes), "config.json"), "config.json");
     if (quantization) SkipRule(quantization->skip_modules, {"lm_head"}).skips("model.layers.0.mlp.up_proj");

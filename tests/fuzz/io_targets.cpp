@@ -16,22 +16,14 @@ void read_all(const Tensor& tensor) {
   for (size_t i = 0; i < tensor.bytes(); ++i) sum = sum + static_cast<unsigned>(tensor.raw()[i]);
 }
 
-std::string manifest_entry(const std::string& name, std::string_view bytes) {
-  return "\"" + name + "\":{\"bytes\":" + std::to_string(bytes.size()) + ",\"xxh3_128\":\"" +
-         hash_bytes(std::as_bytes(std::span(bytes.data(), bytes.size()))) + "\"}";
-}
-
+constexpr const char* kTrainable = "trainable-00000-of-00001.safetensors";
+constexpr std::string_view kRecipe = "{}";
 constexpr std::string_view kState =
     R"({"step":3,"optimizer_updates":3,"settings":{},"best_loss":null,"best_step":0,"evaluations_since_best":0})";
 
-// A checkpoint that verifies, whatever its files hold.
-void write_checkpoint(const MemoryDirectory& directory, std::string_view state_bytes, std::string_view trainable) {
-  directory.write("state.json", state_bytes);
-  directory.write("recipe.json", "{}");
-  directory.write("trainable-00000-of-00001.safetensors", trainable);
-  directory.write("manifest.json", "{\"format\":1,\"files\":{" + manifest_entry("state.json", state_bytes) + "," +
-                                       manifest_entry("recipe.json", "{}") + "," +
-                                       manifest_entry("trainable-00000-of-00001.safetensors", trainable) + "}}");
+std::string manifest_entry(const std::string& name, std::string_view bytes) {
+  return "\"" + name + "\":{\"bytes\":" + std::to_string(bytes.size()) + ",\"xxh3_128\":\"" +
+         hash_bytes(std::as_bytes(std::span(bytes.data(), bytes.size()))) + "\"}";
 }
 
 // {"a": [2], "b": [1, 2]} in F32
@@ -42,13 +34,32 @@ std::string small_safetensors() {
   return std::string(reinterpret_cast<const char*>(&length), 8) + header + std::string(16, '\1');
 }
 
+// A checkpoint that verifies; one of its files is foreign.
+struct MemoryCheckpoint {
+  MemoryDirectory directory;
+  std::string tensors = small_safetensors();
+  MemoryFile state{directory, "state.json", kState};
+  MemoryFile recipe{directory, "recipe.json", kRecipe};
+  MemoryFile trainable{directory, kTrainable, tensors};
+  MemoryFile manifest{directory, "manifest.json"};
+  // What the manifest says of the files that do not change.
+  std::string state_entry = manifest_entry("state.json", kState);
+  std::string recipe_entry = manifest_entry("recipe.json", kRecipe);
+  std::string trainable_entry = manifest_entry(kTrainable, tensors);
+
+  void write_manifest(const std::string& of_state, const std::string& of_trainable) {
+    manifest.write("{\"format\":1,\"files\":{" + of_state + "," + recipe_entry + "," + of_trainable + "}}");
+  }
+};
+
 }  // namespace
 
 void safetensors(Bytes bytes) {
   static const MemoryDirectory directory;
-  directory.write("f.safetensors", as_text(bytes));
+  static MemoryFile foreign(directory, "f.safetensors");
+  foreign.write(as_text(bytes));
   try {
-    const SafetensorsFile file((directory / "f.safetensors").string());
+    const SafetensorsFile file(foreign.path());
     for (const std::string& name : file.names()) read_all(file.at(name));
   } catch (const Error&) {
   }
@@ -56,10 +67,11 @@ void safetensors(Bytes bytes) {
 
 void gguf(Bytes bytes) {
   static const MemoryDirectory directory;
+  static MemoryFile foreign(directory, "f.gguf");
   static MemoryPool pool;
-  directory.write("f.gguf", as_text(bytes));
+  foreign.write(as_text(bytes));
   try {
-    const GgufFile file((directory / "f.gguf").string());
+    const GgufFile file(foreign.path());
     for (const auto& [key, value] : file.metadata()) {
       try {
         file.number(key);
@@ -77,12 +89,9 @@ void gguf(Bytes bytes) {
 
 void index(Bytes bytes) {
   static const MemoryDirectory directory;
-  static const bool made = [] {
-    directory.write("model-00001-of-00001.safetensors", small_safetensors());
-    return true;
-  }();
-  (void)made;
-  directory.write("model.safetensors.index.json", as_text(bytes));
+  static MemoryFile shard(directory, "model-00001-of-00001.safetensors", small_safetensors());
+  static MemoryFile foreign(directory, "model.safetensors.index.json");
+  foreign.write(as_text(bytes));
   try {
     const CheckpointDir model(directory.path());
     for (const std::string& name : model.names()) read_all(model.at(name));
@@ -92,44 +101,43 @@ void index(Bytes bytes) {
 
 void npy(Bytes bytes) {
   static const MemoryDirectory directory;
-  directory.write("f.npy", as_text(bytes));
+  static MemoryFile foreign(directory, "f.npy");
+  foreign.write(as_text(bytes));
   try {
-    read_all(read_npy(directory / "f.npy"));
+    read_all(read_npy(foreign.path()));
   } catch (const Error&) {
   }
 }
 
 void manifest(Bytes bytes) {
-  static const MemoryDirectory directory;
-  write_checkpoint(directory, kState, small_safetensors());
-  directory.write("manifest.json", as_text(bytes));
+  static MemoryCheckpoint checkpoint;
+  checkpoint.manifest.write(as_text(bytes));
   try {
-    read_checkpoint_state(directory.path());
-  } catch (const Error&) {
-  }
-  try {
-    load_checkpoint_tensors(directory.path(), {}, {});
+    read_checkpoint_state(checkpoint.directory.path());
+    load_checkpoint_tensors(checkpoint.directory.path(), {}, {});
   } catch (const Error&) {
   }
 }
 
 void state(Bytes bytes) {
-  static const MemoryDirectory directory;
-  write_checkpoint(directory, as_text(bytes), small_safetensors());
+  static MemoryCheckpoint checkpoint;
+  checkpoint.state.write(as_text(bytes));
+  checkpoint.write_manifest(manifest_entry("state.json", as_text(bytes)), checkpoint.trainable_entry);
   try {
-    read_checkpoint_state(directory.path());
+    read_checkpoint_state(checkpoint.directory.path());
   } catch (const Error&) {
   }
 }
 
 void slices(Bytes bytes) {
-  static const MemoryDirectory directory;
+  static MemoryCheckpoint checkpoint;
   static MemoryPool pool;
   static const std::vector<CheckpointSlice> wanted =
       whole_slices({{"a", Tensor::zeros(pool, {2, 3}, DType::f32)}, {"b", Tensor::zeros(pool, {4}, DType::f32)}});
-  write_checkpoint(directory, kState, as_text(bytes));
+  checkpoint.trainable.write(as_text(bytes));
+  checkpoint.write_manifest(checkpoint.state_entry, manifest_entry(kTrainable, as_text(bytes)));
   try {
-    load_checkpoint_tensors(directory.path(), wanted, {});
+    load_checkpoint_tensors(checkpoint.directory.path(), wanted, {});
   } catch (const Error&) {
   }
 }

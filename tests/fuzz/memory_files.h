@@ -29,18 +29,36 @@ class MemoryDirectory {
     std::filesystem::remove_all(path_, ignored);
   }
   const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const char* name) const { return path_ / name; }
-
-  /// Makes `name` hold exactly `bytes`.
-  void write(const char* name, std::string_view bytes) const {
-    const int file = open((path_ / name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    const bool written = file >= 0 && pwrite(file, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size());
-    if (!written || ftruncate(file, static_cast<off_t>(bytes.size())) != 0) std::abort();
-    close(file);
-  }
 
  private:
   std::filesystem::path path_;
+};
+
+/// A file of such a directory, held open: an input costs one write.
+class MemoryFile {
+ public:
+  MemoryFile(const MemoryDirectory& directory, const char* name, std::string_view bytes = "")
+      : path_((directory.path() / name).string()), file_(open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666)) {
+    if (file_ < 0) std::abort();
+    write(bytes);
+  }
+  ~MemoryFile() { close(file_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  const std::string& path() const { return path_; }
+
+  /// Makes the file hold exactly `bytes`.
+  void write(std::string_view bytes) {
+    if (pwrite(file_, bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) std::abort();
+    if (bytes.size() < size_ && ftruncate(file_, static_cast<off_t>(bytes.size())) != 0) std::abort();
+    size_ = bytes.size();
+  }
+
+ private:
+  std::string path_;
+  int file_;
+  size_t size_ = 0;
 };
 
 }  // namespace nibble::fuzz

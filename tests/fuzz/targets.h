@@ -23,7 +23,7 @@ void recipe(Bytes bytes);            ///< a recipe, and an override
 void tokenizer_json(Bytes bytes);    ///< tokenizer.json, then encoding and decoding with it
 void sentencepiece(Bytes bytes);     ///< tokenizer.model, then encoding and decoding with it
 void roles(Bytes bytes);             ///< tokenizer_config.json
-void jsonl(Bytes bytes);             ///< a .jsonl file in every format, built-in chat templates among them
+void jsonl(Bytes bytes);             ///< a .jsonl file as some format, with some built-in chat template
 void text(Bytes bytes);              ///< a .txt file
 void gguf(Bytes bytes);              ///< GgufFile, every row of every tensor read
 void chat_template(Bytes bytes);     ///< a Jinja template, run on one conversation

@@ -44,11 +44,12 @@ void chat_template(Bytes bytes) {
 
 // The template as training uses it, with the parts of the text that are trained.
 void trained_template(Bytes bytes) {
-  const Conversation conversation{{{"user", "Hi", "", ""},
-                                   {"assistant", "Yes", "", "why"},
-                                   {"user", "b", "", ""},
-                                   {"assistant", "No\n", R"([{"function":{"name":"f","arguments":{"x":1}}}])", ""}},
-                                  R"([{"name":"f"}])"};
+  static const Conversation conversation{
+      {{"user", "Hi", "", ""},
+       {"assistant", "Yes", "", "why"},
+       {"user", "b", "", ""},
+       {"assistant", "No\n", R"([{"function":{"name":"f","arguments":{"x":1}}}])", ""}},
+      R"([{"name":"f"}])"};
   try {
     const ModelChatTemplate chat(
         ModelTemplates({{"default", std::string(as_text(bytes))}}, kTokens, "template", some_time));

@@ -30,45 +30,61 @@ void use(const Tokenizer& tokenizer) {
   decoder.finish();
 }
 
-void read_records(const std::string& path) {
-  const Encoder encoder = test::byte_encoder();
+// The tests' small tokenizer, with each of the built-in chat templates.
+std::vector<Encoder> encoders_with_templates() {
+  std::vector<Encoder> encoders;
+  for (const std::string& name : builtin_chat_template_names()) {
+    Encoder& encoder = encoders.emplace_back(test::byte_encoder());
+    const std::shared_ptr<ChatTemplate> chat = builtin_chat_template(name, {"<s>", "</s>"});
+    encoder.render_chat = [chat](const Conversation& conversation) { return chat->render(conversation); };
+  }
+  return encoders;
+}
+
+// As one of the formats or as the one that the record has, with one chat template, which the recipe may name or not:
+// `choice` says which. The program, too, does one of these.
+void read_records(const std::string& path, size_t choice) {
+  static const Encoder plain = test::byte_encoder();
+  static const std::vector<Encoder> with_templates = encoders_with_templates();
+  static constexpr DataFormat kFormats[] = {DataFormat::alpaca,    DataFormat::chat,     DataFormat::completion,
+                                            DataFormat::text,      DataFormat::tokens,   DataFormat::automatic,
+                                            DataFormat::automatic, DataFormat::automatic};
+  const auto draw = [&choice](size_t count) {
+    const size_t drawn = choice % count;
+    choice /= count;
+    return drawn;
+  };
+  const Encoder& with_template = with_templates[draw(with_templates.size())];
+  const DataFormat asked = kFormats[draw(std::size(kFormats))];
   DataOptions options;
+  if (draw(2) == 1) options.chat_template = "chatml";
   RecordReader reader(path);
   RawRecord record;
   int left = 8;  // the first ones; the rest are alike
   while (left-- > 0 && reader.next(record)) {
     if (reader.is_text()) {
-      encode_record(render_document(record.text), encoder);
+      encode_record(render_document(record.text), plain);
       continue;
     }
-    for (const DataFormat format :
-         {DataFormat::alpaca, DataFormat::chat, DataFormat::completion, DataFormat::text, DataFormat::tokens}) {
-      try {
-        encode_record(render_record(path, record, format, options, encoder), encoder);
-      } catch (const Error&) {
-      }
-    }
     try {
-      detect_format(path, record, options);
+      const DataFormat format = asked == DataFormat::automatic ? detect_format(path, record, options) : asked;
+      encode_record(render_record(path, record, format, options, with_template), with_template);
     } catch (const Error&) {
-    }
-    for (const std::string& name : builtin_chat_template_names()) {
-      Encoder with_template = encoder;
-      const std::shared_ptr<ChatTemplate> chat = builtin_chat_template(name, {"<s>", "</s>"});
-      with_template.render_chat = [chat](const Conversation& conversation) { return chat->render(conversation); };
-      try {
-        encode_record(render_record(path, record, DataFormat::chat, options, with_template), with_template);
-      } catch (const Error&) {
-      }
     }
   }
 }
 
-void read_data_file(const char* name, Bytes bytes) {
-  static const MemoryDirectory directory;
-  directory.write(name, as_text(bytes));
+// Every byte of the file has a part in the choice, so that one more blank makes another.
+size_t choice_of(Bytes bytes) {
+  size_t sum = bytes.size();
+  for (const uint8_t byte : bytes) sum = sum * 31 + byte;
+  return sum;
+}
+
+void read_data_file(MemoryFile& file, Bytes bytes) {
+  file.write(as_text(bytes));
   try {
-    read_records((directory / name).string());
+    read_records(file.path(), choice_of(bytes));
   } catch (const Error&) {
   }
 }
@@ -85,12 +101,14 @@ void tokenizer_json(Bytes bytes) {
 // The first line is vocab.json, the second tokenizer_config.json, the rest merges.txt.
 void vocab_and_merges(Bytes bytes) {
   static const MemoryDirectory directory;
+  static MemoryFile vocab(directory, "vocab.json"), settings(directory, "tokenizer_config.json"),
+      merges(directory, "merges.txt");
   const std::string_view all = as_text(bytes);
   const size_t first = std::min(all.find('\n'), all.size());
   const size_t second = std::min(all.find('\n', first + 1), all.size());
-  directory.write("vocab.json", all.substr(0, first));
-  directory.write("tokenizer_config.json", first < second ? all.substr(first + 1, second - first - 1) : "{}");
-  directory.write("merges.txt", second < all.size() ? all.substr(second + 1) : "");
+  vocab.write(all.substr(0, first));
+  settings.write(first < second ? all.substr(first + 1, second - first - 1) : "{}");
+  merges.write(second < all.size() ? all.substr(second + 1) : "");
   try {
     use(*open_tokenizer_json(describe_vocab_and_merges(directory.path()), "vocab.json"));
   } catch (const Error&) {
@@ -106,20 +124,30 @@ void sentencepiece(Bytes bytes) {
 
 void roles(Bytes bytes) {
   static const MemoryDirectory directory;
+  static MemoryFile foreign(directory, "tokenizer_config.json");
   static const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer_json(
       parse_json(
           R"({"model":{"type":"BPE","vocab":{"a":0,"<s>":1,"</s>":2},"merges":[]},)"
           R"("added_tokens":[{"id":1,"content":"<s>","special":true},{"id":2,"content":"</s>","special":true}]})",
           "tokenizer.json"),
       "tokenizer.json");
-  directory.write("tokenizer_config.json", as_text(bytes));
+  foreign.write(as_text(bytes));
   try {
     read_token_roles(directory.path(), *tokenizer);
   } catch (const Error&) {
   }
 }
 
-void jsonl(Bytes bytes) { read_data_file("f.jsonl", bytes); }
-void text(Bytes bytes) { read_data_file("f.txt", bytes); }
+void jsonl(Bytes bytes) {
+  static const MemoryDirectory directory;
+  static MemoryFile foreign(directory, "f.jsonl");
+  read_data_file(foreign, bytes);
+}
+
+void text(Bytes bytes) {
+  static const MemoryDirectory directory;
+  static MemoryFile foreign(directory, "f.txt");
+  read_data_file(foreign, bytes);
+}
 
 }  // namespace nibble::fuzz

@@ -241,7 +241,7 @@ def smollm3(r):
 
 def olmo(r):
     c = common(r)
-    c.update(attention_bias=r.random() < 0.3)
+    c.update(attention_bias=r.random() < 0.3, clip_qkv=r.choice([None, 0.02, 0.05, 0.3]))
     return "olmo", rope(r, c)
 
 
@@ -280,7 +280,7 @@ def phi(r):
 
 def cohere(r):
     c = common(r)
-    c.update(attention_bias=r.random() < 0.4, layer_norm_eps=eps(r), logit_scale=r.choice([0.0625, 0.5]))
+    c.update(attention_bias=r.random() < 0.4, layer_norm_eps=eps(r), logit_scale=r.choice([0.0625, 0.5]), use_qk_norm=r.random() < 0.5)
     return "cohere", rope(r, c, kinds=("default", "linear", "llama3"))
 
 

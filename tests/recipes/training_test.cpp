@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "nibble/adapters/peft_directory.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/local_rank.h"
@@ -234,6 +237,47 @@ TEST(Pretraining, LeavesTheTokenizerThatItTrained) {
   const std::string trained = test::read_bytes(job.out() / "tokenizer" / "tokenizer.model");
   EXPECT_FALSE(trained.empty());
   EXPECT_EQ(test::read_bytes(job.out() / "model" / "tokenizer.model"), trained);
+}
+
+// A tokenizer of `count` words, "w0" and so on.
+void write_words(const fs::path& path, int64_t count) {
+  json words;
+  for (int64_t id = 0; id < count; ++id) words["w" + std::to_string(id)] = id;
+  const json tokenizer = {{"added_tokens", json::array()},
+                          {"normalizer", nullptr},
+                          {"pre_tokenizer", {{"type", "WhitespaceSplit"}}},
+                          {"post_processor", nullptr},
+                          {"decoder", nullptr},
+                          {"model", {{"type", "WordLevel"}, {"vocab", words}, {"unk_token", "w0"}}}};
+  test::write_bytes(path, tokenizer.dump());
+}
+
+TEST(AddedTokens, AreTrainedAndSavedWithTheAdapter) {
+  constexpr int64_t kRows = 61, kAdded = 2;  // of the model, beyond it
+  Job job;
+  const fs::path words = job.directory.path() / "tokenizer.json", data = job.directory.path() / "data.jsonl";
+  write_words(words, kRows + kAdded);
+  test::write_bytes(data, json{{"text", "w5 w61 w7 w62 w61"}}.dump() + "\n");
+  job.run({{"model",
+            {{"path", (fs::path(NIBBLE_SOURCE_DIR) / "tests/oracles/results/peft_llama/base").string()},
+             {"tokenizer", words.string()}}},
+           {"adapter", {{"r", 2}}},
+           {"data", {{"train", data.string()}}},
+           {"optimizer", {{"lr", 1e-2}}},
+           {"train", {{"steps", 3}}}});
+  EXPECT_TRUE(std::ranges::any_of(job.messages, [](const std::string& line) {
+    return line.find("2 tokens were added to the tokenizer") != std::string::npos;
+  }));
+  const PeftAdapter saved = read_peft_directory(job.out() / "adapter");
+  for (const char* table : {"model.embed_tokens", "lm_head"}) {
+    const auto rows = saved.tensors.find(std::string(table) + ".token_adapter.trainable_tokens_delta");
+    ASSERT_NE(rows, saved.tensors.end()) << table;
+    ASSERT_EQ(rows->second.dim(0), kAdded);
+    const Tensor first = rows->second.rows(0, 1), second = rows->second.rows(1, 2);
+    EXPECT_TRUE(std::ranges::any_of(first.span<const float>(), [](float x) { return x != 0; })) << table;
+    // They start alike, as the mean of the others: what tells them apart was learnt.
+    EXPECT_NE(std::memcmp(first.raw(), second.raw(), first.bytes()), 0) << table;
+  }
 }
 
 }  // namespace

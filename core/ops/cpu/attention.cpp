@@ -5,7 +5,6 @@
 #include <vector>
 
 #include <hwy/aligned_allocator.h>
-#include <hwy/cache_control.h>
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 
@@ -17,7 +16,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace nibble::ops::HWY_NAMESPACE {
 
-constexpr int64_t kRows = 24;        // rows whose scores are in hand at a time
+constexpr int64_t kRows = 24;        // rows whose weights are in hand at a time
+constexpr int64_t kPanelRows = 6;    // and rows whose scores are, as they come from one panel of multiply()
 constexpr int64_t kFewQueries = 8;   // up to here keys, not queries, are shared among threads
 constexpr int64_t kChunkKeys = 512;  // and this many go to a piece,
 constexpr int64_t kChunkHeads = 8;   // of this many key heads
@@ -78,8 +78,11 @@ class Rows {
         tile_(tile),
         rows_(plan.group * block.count),
         capacity_(rows_ / kRows * kRows + multiplied_rows(rows_ % kRows)),
-        buffers_({capacity_ * plan.padded, capacity_ * plan.padded, capacity_ * kLanes, capacity_}),
-        q_(buffers_.take(capacity_ * plan.padded)),
+        row_words_(row_words<Words>(plan)),
+        plain_(plan.params.softcap == 0 && plan.params.alibi_slopes.empty() && plan.params.scale > 0),
+        unit_(plain_ ? plan.params.scale : 1.0f),
+        buffers_({capacity_ * row_words_, capacity_ * plan.padded, capacity_ * kLanes, capacity_}),
+        q_(buffers_.take(capacity_ * row_words_)),
         out_(buffers_.take(capacity_ * plan.padded)),
         sums_(buffers_.take(capacity_ * kLanes)),
         top_(buffers_.take(capacity_)) {
@@ -90,19 +93,26 @@ class Rows {
   void add_keys(const Element* k, const Element* v, int64_t tile, int64_t count) {
     const int64_t stride = plan_.kv_heads * plan_.width, at = tile * stride + block_.kv_head * plan_.width;
     copy_rows<Words>(k + at, stride, count, plan_, tile_.keys);
-    transpose(tile_.keys, count, plan_.padded, words<Words>(plan_.width), tile_.keys_transposed);
+    transpose(tile_.keys, count, row_words_, words<Words>(plan_.width), tile_.keys_transposed);
     copy_rows<Words>(v + at, stride, count, plan_, tile_.values);
     const float* values = sum_over_rows<Words>(tile_.values, count, plan_, tile_.woven);
-    for (int64_t row = 0; row < rows_; row += kRows) add_tile(row, tile, count, values);
+    const int64_t first = key_position(block_.span, block_.query), last = first + block_.count - 1;
+    const bool whole = count == kKeys && first + 1 >= tile + kKeys && plan_.first_key(block_.span, last) <= tile;
+    for (int64_t row = 0; row < rows_; row += kRows) add_tile(row, {tile, count, whole}, values);
   }
 
   int64_t rows() const { return rows_; }
-  float top(int64_t row) const { return top_[row]; }
+  float top(int64_t row) const { return unit_ * top_[row]; }
   float sum(int64_t row) const { return hn::GetLane(hn::SumOfLanes(kF, hn::Load(kF, sums_ + row * kLanes))); }
   const float* out(int64_t row) const { return out_ + row * plan_.padded; }
 
  private:
   static constexpr float kNothing = -1e30f;  // below every score, and finite: a row may see nothing in its first tile
+
+  struct Keys {
+    int64_t tile, count;
+    bool whole;  // kKeys of them, which every row sees
+  };
 
   /// Of the product of `real` rows with a tile: at least 4, and an even number.
   static int64_t multiplied_rows(int64_t real) { return real == 0 ? 0 : std::max<int64_t>(4, (real + 1) / 2 * 2); }
@@ -111,83 +121,132 @@ class Rows {
     const int64_t stride = plan_.heads * plan_.width;
     for (int64_t h = 0; h < plan_.group; ++h) {
       const int64_t at = block_.query * stride + (block_.kv_head * plan_.group + h) * plan_.width;
-      copy_rows<Words>(q + at, stride, block_.count, plan_, q_ + h * block_.count * plan_.padded);
+      copy_rows<Words>(q + at, stride, block_.count, plan_, q_ + h * block_.count * row_words_);
     }
-    std::fill(q_ + rows_ * plan_.padded, q_ + capacity_ * plan_.padded, 0.0f);
+    std::fill(q_ + rows_ * row_words_, q_ + capacity_ * row_words_, 0.0f);
     std::fill(out_, out_ + capacity_ * plan_.padded, 0.0f);
     std::fill(sums_, sums_ + capacity_ * kLanes, 0.0f);
     std::fill(top_, top_ + capacity_, kNothing);
   }
 
-  /// Rows [row, row + kRows) meet the keys [tile, tile + count).
-  void add_tile(int64_t row, int64_t tile, int64_t count, const float* values) {
+  /// Rows [row, row + kRows) meet the keys, panel by panel, so that one panel's softmax runs beside the next one's
+  /// products.
+  void add_tile(int64_t row, const Keys& keys, const float* values) {
     const int64_t real = std::min(kRows, rows_ - row), padded_rows = multiplied_rows(real);
-    bool seen = false;
-    for (int64_t r = row; r < row + real && !seen; ++r) {
-      const VisibleColumns visible(plan_, block_.span, position(r), tile);
-      seen = visible.low < std::min(visible.high, count);
+    const auto panel_rows = [=](int64_t r) {
+      const int64_t left = padded_rows - r;
+      return left == 4 || left == 8 ? 4 : kPanelRows;
+    };
+    int64_t seen[kRows];  // columns, up to the last that a row of the panel sees
+    for (int64_t r = 0; r < padded_rows; r += panel_rows(r)) {
+      const int64_t count = std::min(panel_rows(r), real - r);
+      seen[r] = keys.whole ? kKeys : seen_columns(row + r, count, keys);
+      if (seen[r] == 0) continue;
+      const int64_t columns = (seen[r] + kLanes - 1) / kLanes * kLanes;
+      multiply<Words, Start::replace>({q_ + (row + r) * row_words_, row_words_, 1}, tile_.keys_transposed, kKeys,
+                                      panel_rows(r), columns, words<Words>(plan_.width), tile_.scores + r * kKeys,
+                                      kKeys);
+      soften(row + r, count, keys, columns, tile_.scores + r * kKeys, tile_.keep + r);
+      std::fill(tile_.keep + r + count, tile_.keep + r + panel_rows(r), 0.0f);
     }
-    if (!seen) return;
-    multiply<Words>({q_ + row * plan_.padded, plan_.padded, 1}, tile_.keys_transposed, kKeys, padded_rows, kKeys,
-                    words<Words>(plan_.width), tile_.scores, kKeys, Start::replace);
-    soften(row, real, tile, count);
-    multiply<Words>({tile_.scores, kKeys, 1}, values, plan_.padded, padded_rows, plan_.padded, words<Words>(count),
-                    out_ + row * plan_.padded, plan_.padded, Start::rescale_and_add, tile_.keep);
+    for (int64_t r = 0; r < padded_rows; r += panel_rows(r)) {
+      if (seen[r] == 0) continue;
+      multiply<Words, Start::rescale_and_add>({tile_.scores + r * kKeys, kKeys, 1}, values, plan_.padded, panel_rows(r),
+                                              plan_.padded, words<Words>(seen[r]), out_ + (row + r) * plan_.padded,
+                                              plan_.padded, tile_.keep + r);
+    }
   }
 
   int64_t position(int64_t row) const { return key_position(block_.span, block_.query + row % block_.count); }
 
-  /// Products of rows [row, row + real) become e^(score - top), tile_.keep what sums so far are multiplied by.
-  void soften(int64_t row, int64_t real, int64_t tile, int64_t count) {
-    float tops[kRows];
-    for (int64_t r = 0; r < real; ++r) {
-      finish_scores(row + r, tile, count, tile_.scores + r * kKeys);
-      tops[r] = std::max(top_[row + r], highest(tile_.scores + r * kKeys));
-      tile_.keep[r] = top_[row + r] - tops[r];
+  VisibleColumns visible_columns(int64_t row, const Keys& keys) const {
+    VisibleColumns visible(plan_, block_.span, position(row), keys.tile);
+    visible.high = std::min(visible.high, keys.count);
+    return visible;
+  }
+
+  int64_t seen_columns(int64_t row, int64_t count, const Keys& keys) const {
+    int64_t seen = 0;
+    for (int64_t r = row; r < row + count; ++r) {
+      const VisibleColumns visible = visible_columns(r, keys);
+      if (visible.low < visible.high) seen = std::max(seen, visible.high);
+    }
+    return seen;
+  }
+
+  /// Products of rows [row, row + count) become e^(score - top), `keep` what sums so far are multiplied by.
+  void soften(int64_t row, int64_t count, const Keys& keys, int64_t columns, float* scores, float* keep) {
+    constexpr int64_t kFactors = (kPanelRows + kLanes - 1) / kLanes * kLanes;
+    float tops[kPanelRows], factors[kFactors] = {};
+    for (int64_t r = 0; r < count; ++r) {
+      float* row_scores = scores + r * kKeys;
+      if (!plain_) finish_scores(row + r, keys.tile, columns, row_scores);
+      if (!keys.whole) hide(visible_columns(row + r, keys), columns, row_scores);
+      tops[r] = std::max(top_[row + r], highest(row_scores, columns));
+      factors[r] = top_[row + r] - tops[r];
       top_[row + r] = tops[r];
     }
-    std::fill(tile_.keep + real, tile_.keep + kRows, 0.0f);
-    for_lanes(kRows,
-              [&](int64_t i, auto lanes) HWY_ATTR { store(exp(load(tile_.keep + i, lanes)), tile_.keep + i, lanes); });
-    for (int64_t r = 0; r < real; ++r) {
-      float *scores = tile_.scores + r * kKeys, *sums = sums_ + (row + r) * kLanes;
-      V sum = hn::Mul(splat(tile_.keep[r]), load(sums));
-      for (int64_t i = 0; i < kKeys; i += kLanes) {
-        const V weight = exp(hn::Sub(load(scores + i), splat(tops[r])));
-        sum = hn::Add(sum, weight);
-        Words::store_row(weight, scores, i);
-      }
+    const V unit = splat(unit_ * Words::kUnit);
+    for (int64_t i = 0; i < kFactors; i += kLanes) {
+      V power[] = {hn::Mul(unit, load(factors + i))};
+      Words::power(power);
+      store(power[0], factors + i);
+    }
+    for (int64_t r = 0; r < count; ++r) {
+      float *row_scores = scores + r * kKeys, *sums = sums_ + (row + r) * kLanes;
+      keep[r] = factors[r];
+      V sum = hn::Mul(splat(factors[r]), load(sums));
+      int64_t i = 0;
+      for (; i + 4 * kLanes <= columns; i += 4 * kLanes) soften_columns<4>(row_scores, i, splat(tops[r]), unit, sum);
+      for (; i < columns; i += kLanes) soften_columns<1>(row_scores, i, splat(tops[r]), unit, sum);
       store(sum, sums);
     }
   }
 
-  /// Products become scores: scaled, capped, tilted; minus infinity where the row sees nothing.
-  void finish_scores(int64_t row, int64_t tile, int64_t count, float* scores) {
-    const int64_t at = position(row);
-    const float softcap = plan_.params.softcap;
-    const float slope = plan_.slope(block_.kv_head * plan_.group + row / block_.count);
-    for (int64_t i = 0; i < kKeys; i += kLanes) {
-      V score = hn::Mul(splat(plan_.params.scale), load(scores + i));
-      if (softcap > 0) score = soft_cap(score, softcap);
-      if (slope != 0) score = tilted(score, plan_.params, slope, block_.span.k_begin, tile + i, at);
-      store(score, scores + i);
+  /// Some vectors of columns of a row from i on.
+  template <int vectors>
+  static HWY_INLINE void soften_columns(float* scores, int64_t i, V top, V unit, V& sum) {
+    V weights[vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) weights[v] = hn::Mul(unit, hn::Sub(load(scores + i + v * kLanes), top));
+    Words::power(weights);
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) {
+      sum = hn::Add(sum, weights[v]);
+      Words::store_row(weights[v], scores, i + v * kLanes);
     }
-    const VisibleColumns visible(plan_, block_.span, at, tile);
-    const int64_t high = std::min(visible.high, count);
-    if (visible.low > 0) std::fill(scores, scores + visible.low, -std::numeric_limits<float>::infinity());
-    if (high < kKeys) std::fill(scores + high, scores + kKeys, -std::numeric_limits<float>::infinity());
   }
 
-  static float highest(const float* scores) {
+  /// Products become scores where they are not merely scaled: capped, tilted.
+  void finish_scores(int64_t row, int64_t tile, int64_t columns, float* scores) {
+    const float softcap = plan_.params.softcap;
+    const float slope = plan_.slope(block_.kv_head * plan_.group + row / block_.count);
+    for (int64_t i = 0; i < columns; i += kLanes) {
+      V score = hn::Mul(splat(plan_.params.scale), load(scores + i));
+      if (softcap > 0) score = soft_cap(score, softcap);
+      if (slope != 0) score = tilted(score, plan_.params, slope, block_.span.k_begin, tile + i, position(row));
+      store(score, scores + i);
+    }
+  }
+
+  static void hide(const VisibleColumns& visible, int64_t columns, float* scores) {
+    constexpr float kHidden = -std::numeric_limits<float>::infinity();
+    if (visible.low > 0) std::fill(scores, scores + std::min(visible.low, columns), kHidden);
+    if (visible.high < columns) std::fill(scores + visible.high, scores + columns, kHidden);
+  }
+
+  static float highest(const float* scores, int64_t columns) {
     V tops = load(scores);
-    for (int64_t i = kLanes; i < kKeys; i += kLanes) tops = hn::Max(tops, load(scores + i));
+    for (int64_t i = kLanes; i < columns; i += kLanes) tops = hn::Max(tops, load(scores + i));
     return hn::GetLane(hn::MaxOfLanes(kF, tops));
   }
 
   const AttentionPlan& plan_;
   const Block& block_;
   Tile& tile_;
-  int64_t rows_, capacity_;
+  int64_t rows_, capacity_, row_words_;
+  bool plain_;  // scores are scaled products: top_ is in units of products,
+  float unit_;  // and this scales it
   Buffers buffers_;
   float *q_, *out_, *sums_, *top_;
 };
@@ -202,7 +261,8 @@ void write_row(const float* sums, float top, float sum, int64_t width, Element* 
 
 /// The pieces of work, the ones with most keys first within a span, so that none of them is left for the end.
 std::vector<Block> cut_in_blocks(const AttentionPlan& plan, std::span<const AttentionSpan> spans) {
-  const int64_t most = plan.group >= 8 ? kRows : plan.group >= 4 ? 2 * kRows : 4 * kRows;
+  // Rows enough for what a tile of keys costs to turn.
+  const int64_t most = std::clamp<int64_t>(384 / plan.group / kRows, 1, 8) * kRows;
   std::vector<Block> blocks;
   for (const AttentionSpan& span : spans) {
     const int64_t count = span.q_end - span.q_begin;
@@ -242,6 +302,14 @@ void write_block_row(const AttentionPlan& plan, const Block& block, int64_t r, c
             to.log_sum_exp + head * plan.queries + query);
 }
 
+/// Asks for keys and values [begin, end) of `heads` key heads from `head` on.
+template <typename Element>
+void fetch_keys(const AttentionPlan& plan, const Operands<Element>& of, int64_t begin, int64_t end, int64_t head,
+                int64_t heads) {
+  const int64_t stride = plan.kv_heads * plan.width, at = begin * stride + head * plan.width;
+  for (const Element* rows : {of.k, of.v}) fetch_rows(rows + at, stride, end - begin, heads * plan.width);
+}
+
 template <typename Words, typename Element>
 void forward_by_queries(const AttentionPlan& plan, const std::vector<Block>& blocks, const Operands<Element>& of) {
   parallel_for(static_cast<int64_t>(blocks.size()), 1, [&](int64_t piece, int64_t) {
@@ -249,24 +317,14 @@ void forward_by_queries(const AttentionPlan& plan, const std::vector<Block>& blo
     Tile scratch(plan);
     Rows<Words, Element> rows(plan, block, of.q, scratch);
     for (int64_t tile = block.key_begin; tile < block.key_end; tile += kKeys) {
-      rows.add_keys(of.k, of.v, tile, std::min(kKeys, block.key_end - tile));
+      const int64_t next = std::min(block.key_end, tile + kKeys), after = std::min(block.key_end, next + kKeys);
+      fetch_keys(plan, of, next, after, block.kv_head, 1);
+      rows.add_keys(of.k, of.v, tile, next - tile);
     }
     for (int64_t r = 0; r < rows.rows(); ++r) {
       write_block_row(plan, block, r, rows.out(r), rows.top(r), rows.sum(r), of);
     }
   });
-}
-
-/// Asks for keys [begin, end) of key heads [head, head + heads), in the order in which they lie in memory: the heads'
-/// own tiles are rows far apart, which no hardware fetches ahead.
-template <typename Element>
-void fetch_ahead(const AttentionPlan& plan, const Element* rows, int64_t begin, int64_t end, int64_t head,
-                 int64_t heads) {
-  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(Element));
-  for (int64_t key = begin; key < end; ++key) {
-    const Element* row = rows + (key * plan.kv_heads + head) * plan.width;
-    for (int64_t i = 0; i < heads * plan.width; i += kLine) hwy::Prefetch(row + i);
-  }
 }
 
 /// Few queries (decoding) against many keys: pieces of kChunkKeys keys in kChunkHeads heads, joined in their order.
@@ -295,8 +353,7 @@ void forward_by_keys(const AttentionPlan& plan, std::span<const Block> blocks, c
     }
     for (int64_t tile = begin; tile < end; tile += step) {
       const int64_t count = std::min(step, end - tile);
-      fetch_ahead(plan, of.k, tile, tile + count, head, count_heads);
-      fetch_ahead(plan, of.v, tile, tile + count, head, count_heads);
+      fetch_keys(plan, of, tile, tile + count, head, count_heads);
       for (auto& rows : heads) rows.add_keys(of.k, of.v, tile, count);
     }
     for (int64_t g = 0; g < count_heads; ++g) {

@@ -9,6 +9,9 @@
 #define NIBBLE_CORE_OPS_CPU_ATTENTION_TILE_INL_H_
 #endif
 
+#include <array>
+
+#include <hwy/cache_control.h>
 #include "nibble/core/ops/cpu/attention_plan.h"
 #include "nibble/core/ops/cpu/simd-inl.h"
 
@@ -21,9 +24,21 @@ enum class Start { replace, add, rescale_and_add };
 /// Words of f32: any element type, converted.
 struct Singles {
   static constexpr int64_t kPerWord = 1;
+  /// power makes e^x of kUnit * x.
+  static constexpr float kUnit = 1.0f;
+  template <size_t n>
+  static HWY_INLINE void power(V (&x)[n]) {
+    for (V& each : x) each = exp(each);
+  }
   static HWY_INLINE V multiply_add(V left, V right, V sum) { return hn::MulAdd(left, right, sum); }
   /// Row of f32 values in place.
   static HWY_INLINE void store_row(V values, float* row, int64_t i) { hn::Store(values, kF, row + i); }
+  /// Columns i, i + 1, ... of rows r and r + 1, r even, of a matrix of kKeys columns as left side of a product that
+  /// sums over rows (by_rows), or over columns (by_columns, if not null).
+  static HWY_INLINE void store_two_rows(V even, V odd, int64_t r, int64_t i, float* by_rows, float*) {
+    hn::Store(even, kF, by_rows + r * kKeys + i);
+    hn::Store(odd, kF, by_rows + (r + 1) * kKeys + i);
+  }
 };
 
 #if HWY_TARGET == HWY_AVX3
@@ -31,6 +46,21 @@ struct Singles {
 /// would want the target attribute on every function that the intrinsic is inlined into.
 struct Pairs {
   static constexpr int64_t kPerWord = 2;
+  static constexpr float kUnit = 1.44269504f;  // log2 e
+  /// 2^x within 2e-7, as 2^(x - floor x) by a minimax polynomial and the exponent. 2^-inf = 0. Several in step: four
+  /// hide the latency of a multiply-add.
+  template <size_t n>
+  static HWY_INLINE void power(V (&x)[n]) {
+    V fraction[n], p[n];
+    for (size_t i = 0; i < n; ++i) {
+      fraction[i] = V{_mm512_reduce_ps(x[i].raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+      p[i] = splat(0.00187757658f);
+    }
+    for (const float next : {0.00898934063f, 0.0558263175f, 0.240153611f, 0.693153083f, 0.99999994f}) {
+      for (size_t i = 0; i < n; ++i) p[i] = hn::MulAdd(p[i], fraction[i], splat(next));
+    }
+    for (size_t i = 0; i < n; ++i) x[i] = V{_mm512_scalef_ps(p[i].raw, x[i].raw)};
+  }
   static HWY_INLINE V multiply_add(V left, V right, V sum) {
     asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(left.raw), "v"(right.raw));
     return sum;
@@ -40,6 +70,21 @@ struct Pairs {
     __m256i halves;
     asm("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(values.raw));
     std::memcpy(reinterpret_cast<std::byte*>(row) + 2 * i, &halves, sizeof(halves));
+  }
+  static HWY_INLINE void store_two_rows(V even, V odd, int64_t r, int64_t i, float* by_rows, float* by_columns) {
+    alignas(64) static constexpr auto kOrder = [] {
+      std::array<uint16_t, 32> made{};
+      for (uint16_t k = 0; k < 32; ++k) made[k] = static_cast<uint16_t>(k / 2 + k % 2 * 16);
+      return made;
+    }();
+    __m512i both;  // 16 of `even`, then 16 of `odd`
+    asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(even.raw), "v"(odd.raw));
+    const __m512i woven = _mm512_permutexvar_epi16(_mm512_load_si512(kOrder.data()), both);
+    _mm512_store_si512(by_rows + r / 2 * kKeys + i, woven);
+    if (by_columns == nullptr) return;
+    auto* row = reinterpret_cast<__m256i*>(by_columns + (r * kKeys + i) / 2);
+    _mm256_store_si256(row, _mm512_castsi512_si256(both));
+    _mm256_store_si256(row + kKeys / 16, _mm512_extracti64x4_epi64(both, 1));
   }
 };
 #endif
@@ -58,9 +103,9 @@ struct Left {
 
 /// c [rows, vectors] (+)= a b over `depth` words. The sums stay in registers: 6 x 4 of AVX-512's 32, 6 x 2 of AVX2's
 /// 16, which hides the latency of the multiply-add (4 cycles, 2 a cycle) and reads b once for 6 rows.
-template <typename Words, int rows, int vectors>
+template <typename Words, Start start, int rows, int vectors>
 HWY_INLINE void multiply_panel(Left a, const float* HWY_RESTRICT b, int64_t b_stride, int64_t depth,
-                               float* HWY_RESTRICT c, int64_t c_stride, Start start, const float* keep) {
+                               float* HWY_RESTRICT c, int64_t c_stride, const float* keep) {
   V sums[rows][vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
@@ -83,50 +128,66 @@ HWY_INLINE void multiply_panel(Left a, const float* HWY_RESTRICT b, int64_t b_st
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
       float* at = c + r * c_stride + v * kLanes;
-      if (start == Start::add) sums[r][v] = hn::Add(sums[r][v], hn::Load(kF, at));
-      if (start == Start::rescale_and_add) sums[r][v] = hn::MulAdd(splat(keep[r]), hn::Load(kF, at), sums[r][v]);
+      if constexpr (start == Start::add) sums[r][v] = hn::Add(sums[r][v], hn::Load(kF, at));
+      if constexpr (start == Start::rescale_and_add)
+        sums[r][v] = hn::MulAdd(splat(keep[r]), hn::Load(kF, at), sums[r][v]);
       hn::Store(sums[r][v], kF, at);
     }
   }
 }
 
-template <typename Words, int vectors>
+template <typename Words, Start start, int vectors>
 void multiply_columns(Left a, const float* b, int64_t b_stride, int64_t rows, int64_t depth, float* c, int64_t c_stride,
-                      Start start, const float* keep) {
+                      const float* keep) {
   int64_t r = 0;
   const auto at = [&](int64_t row) { return Left{a.data + row * a.row, a.row, a.step}; };
+  const auto keep_at = [&](int64_t row) { return keep == nullptr ? nullptr : keep + row; };
   for (; rows - r >= 6 && rows - r != 8; r += 6) {
-    multiply_panel<Words, 6, vectors>(at(r), b, b_stride, depth, c + r * c_stride, c_stride, start,
-                                      keep == nullptr ? nullptr : keep + r);
+    multiply_panel<Words, start, 6, vectors>(at(r), b, b_stride, depth, c + r * c_stride, c_stride, keep_at(r));
   }
   for (; r < rows; r += 4) {
-    multiply_panel<Words, 4, vectors>(at(r), b, b_stride, depth, c + r * c_stride, c_stride, start,
-                                      keep == nullptr ? nullptr : keep + r);
+    multiply_panel<Words, start, 4, vectors>(at(r), b, b_stride, depth, c + r * c_stride, c_stride, keep_at(r));
   }
 }
 
 /// c [rows, columns] f32 (+)= a [rows, depth] b [depth, columns], depth in words. rows even and at least 4, columns
 /// whole vectors; keep [rows] multiplies what is in c (Start::rescale_and_add).
-template <typename Words>
+template <typename Words, Start start>
 void multiply(Left a, const float* b, int64_t b_stride, int64_t rows, int64_t columns, int64_t depth, float* c,
-              int64_t c_stride, Start start, const float* keep = nullptr) {
+              int64_t c_stride, const float* keep = nullptr) {
   constexpr int kVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
   int64_t column = 0;
   for (; columns - column >= kVectors * kLanes; column += kVectors * kLanes) {
-    multiply_columns<Words, kVectors>(a, b + column, b_stride, rows, depth, c + column, c_stride, start, keep);
+    multiply_columns<Words, start, kVectors>(a, b + column, b_stride, rows, depth, c + column, c_stride, keep);
   }
   const int64_t left = (columns - column) / kLanes;
-  if (left == 1) multiply_columns<Words, 1>(a, b + column, b_stride, rows, depth, c + column, c_stride, start, keep);
+  if (left == 1) multiply_columns<Words, start, 1>(a, b + column, b_stride, rows, depth, c + column, c_stride, keep);
   if constexpr (kVectors == 4) {
-    if (left == 2) multiply_columns<Words, 2>(a, b + column, b_stride, rows, depth, c + column, c_stride, start, keep);
-    if (left == 3) multiply_columns<Words, 3>(a, b + column, b_stride, rows, depth, c + column, c_stride, start, keep);
+    if (left == 2) multiply_columns<Words, start, 2>(a, b + column, b_stride, rows, depth, c + column, c_stride, keep);
+    if (left == 3) multiply_columns<Words, start, 3>(a, b + column, b_stride, rows, depth, c + column, c_stride, keep);
   }
 }
 
-/// to [rows, padded words] = rows of from, `stride` elements apart; zeros behind `width`.
+/// Words between rows that copy_rows makes.
+template <typename Words>
+int64_t row_words(const AttentionPlan& plan) {
+  return words<Words>(plan.padded);
+}
+
+/// Asks for rows of `width` elements, in the order in which they lie in memory: what comes between them is too much for
+/// the hardware to fetch them ahead.
+template <typename Element>
+void fetch_rows(const Element* from, int64_t stride, int64_t rows, int64_t width) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(Element));
+  for (int64_t r = 0; r < rows; ++r, from += stride) {
+    for (int64_t i = 0; i < width; i += kLine) hwy::Prefetch(from + i);
+  }
+}
+
+/// to [rows, row_words] = rows of from, `stride` elements apart; zeros behind `width`.
 template <typename Words, typename Element>
 void copy_rows(const Element* from, int64_t stride, int64_t rows, const AttentionPlan& plan, float* to) {
-  for (int64_t r = 0; r < rows; ++r, from += stride, to += plan.padded) {
+  for (int64_t r = 0; r < rows; ++r, from += stride, to += row_words<Words>(plan)) {
     if constexpr (Words::kPerWord == 2) {
       auto* row = reinterpret_cast<Element*>(to);
       int64_t i = 0;
@@ -146,8 +207,8 @@ template <typename Words>
 const float* sum_over_rows(const float* rows, int64_t count, const AttentionPlan& plan, float* woven) {
   if constexpr (Words::kPerWord == 1) return rows;
   for (int64_t r = 0; r < count; r += 2) {
-    const uint16_t* even = reinterpret_cast<const uint16_t*>(rows + r * plan.padded);
-    const uint16_t* odd = reinterpret_cast<const uint16_t*>(rows + (r + 1) * plan.padded);
+    const uint16_t* even = reinterpret_cast<const uint16_t*>(rows + r * row_words<Words>(plan));
+    const uint16_t* odd = even + plan.padded;
     for (int64_t i = 0; i < plan.padded; i += kLanes) {
       const auto low = hn::PromoteTo(kWords, hn::LoadU(kHalves, even + i));
       const auto high = r + 1 < count ? hn::PromoteTo(kWords, hn::LoadU(kHalves, odd + i)) : hn::Zero(kWords);

@@ -9,6 +9,7 @@
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 #include "nibble/core/ops/ref/elementwise.h"
+#include "nibble/core/ops/residual.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/elementwise.cpp"
@@ -43,19 +44,22 @@ void cast(const Tensor& from, Tensor& to) {
   cast_to(from, to.data<bf16>());
 }
 
+/// sum = x + factor y; x and sum may be the same.
 template <typename Element>
-void add_scaled(const Element* y, int64_t count, float factor, float* x) {
+void add_scaled(const float* x, const Element* y, int64_t count, float factor, float* sum) {
   parallel_for(count, kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
     for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
       const int64_t at = begin + i;
-      store(hn::MulAdd(splat(factor), load(y + at, lanes), load(x + at, lanes)), x + at, lanes);
+      store(hn::MulAdd(splat(factor), load(y + at, lanes), load(x + at, lanes)), sum + at, lanes);
     });
   });
 }
 
-void add(const Tensor& y, Tensor& x, float factor) {
-  if (y.dtype() == DType::bf16) return add_scaled(y.data<const bf16>(), y.numel(), factor, x.data<float>());
-  add_scaled(y.data<const float>(), y.numel(), factor, x.data<float>());
+void add_residual(const Tensor& x, const Tensor& y, float factor, Tensor& sum) {
+  const float* from = x.data<const float>();
+  float* to = sum.data<float>();
+  if (y.dtype() == DType::bf16) return add_scaled(from, y.data<const bf16>(), y.numel(), factor, to);
+  add_scaled(from, y.data<const float>(), y.numel(), factor, to);
 }
 
 void scale(Tensor& x, float factor) {
@@ -148,7 +152,7 @@ HWY_AFTER_NAMESPACE();
 namespace nibble::ops {
 
 HWY_EXPORT(cast);
-HWY_EXPORT(add);
+HWY_EXPORT(add_residual);
 HWY_EXPORT(scale);
 HWY_EXPORT(add_bias);
 HWY_EXPORT(bias_backward);
@@ -206,7 +210,12 @@ void cast(const Tensor& from, Tensor& to) {
 
 void add(const Tensor& y, Tensor& x, float scale) {
   NIBBLE_CHECK(x.numel() == y.numel(), "add: number of elements");
-  NIBBLE_SIMD(add)(y, x, scale);
+  NIBBLE_SIMD(add_residual)(x, y, scale, x);
+}
+
+void add_residual(const Tensor& x, const Tensor& y, float scale, Tensor& sum) {
+  NIBBLE_CHECK(x.numel() == y.numel() && x.numel() == sum.numel(), "residual: number of elements");
+  NIBBLE_SIMD(add_residual)(x, y, scale, sum);
 }
 
 void scale(Tensor& x, float factor) { NIBBLE_SIMD(scale)(x, factor); }

@@ -62,11 +62,24 @@ NIBBLE_AVX512_BF16 inline Pairs interleave(__m512i even, __m512i odd) {
           _mm512_permutex2var_epi16(even, _mm512_load_si512(kOrder.data() + 32), odd)};
 }
 
+// Rows are far apart and little of each is read, so no hardware fetches them ahead.
+constexpr int64_t kRowsAhead = 32;
+
+NIBBLE_AVX512_BF16 inline void fetch_ahead(const std::byte* from, int64_t stride, bool wide) {
+  const std::byte* ahead = from + kRowsAhead * 2 * stride;
+  _mm_prefetch(ahead, _MM_HINT_T0);
+  _mm_prefetch(ahead + 2 * stride, _MM_HINT_T0);
+  if (!wide) return;
+  _mm_prefetch(ahead + 64, _MM_HINT_T0);
+  _mm_prefetch(ahead + 2 * stride + 64, _MM_HINT_T0);
+}
+
 NIBBLE_AVX512_BF16 void pack_rows(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
                                   std::byte* strip) {
   const uint32_t first = avx512::low_bits(columns), second = avx512::low_bits(columns - 32);
   for (int64_t k = 0; k < depth; k += 2, from += stride * 4, strip += avx512::kStripBytes) {
     const std::byte* odd = from + stride * 2;
+    fetch_ahead(from, stride, columns > 32);
     const uint32_t present = k + 1 < depth ? ~0u : 0u;
     const Pairs left =
         interleave(_mm512_maskz_loadu_epi16(first, from), _mm512_maskz_loadu_epi16(first & present, odd));
@@ -84,6 +97,7 @@ NIBBLE_AVX512_BF16 void pack_left_transposed(const std::byte* from, int64_t stri
   const uint32_t first = avx512::low_bits(columns), second = avx512::low_bits(std::min<int64_t>(16, columns - 32));
   for (int64_t k = 0; k < depth; k += 2, from += stride * 4, tiles += kRows * 4) {
     const std::byte* odd = from + stride * 2;
+    fetch_ahead(from, stride, columns > 32);
     const uint32_t present = k + 1 < depth ? ~0u : 0u;
     const Pairs left =
         interleave(_mm512_maskz_loadu_epi16(first, from), _mm512_maskz_loadu_epi16(first & present, odd));

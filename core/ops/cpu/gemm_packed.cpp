@@ -18,6 +18,10 @@ int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 constexpr int64_t kFillDepth = 512, kFillRows = 32;
 constexpr int64_t kChunkElements = int64_t{1} << 18;  // rows x columns of a chunk, whose sums stay in the L2 cache
 
+bool reads_left_in_place(const PackedProduct& p, const GemmKernel& kernel) {
+  return !p.a_transposed && p.a.dtype() == kernel.compute && p.a.dim(1) % kernel.depth_step == 0;
+}
+
 /// The sizes of one product and how it is cut into jobs.
 struct Plan {
   const GemmKernel& kernel;
@@ -30,7 +34,7 @@ struct Plan {
     rows = p.c.dim(0);
     columns = p.c.dim(1);
     depth = p.a.dim(p.a_transposed ? 0 : 1);
-    left_in_place = !p.a_transposed && p.a.dtype() == kernel.compute && depth % kernel.depth_step == 0;
+    left_in_place = reads_left_in_place(p, kernel);
     depth_block = kernel.depth_block;
     chunk_columns = kernel.panel_columns;
     if (!left_in_place) {  // a wider panel, because A is packed once per panel
@@ -195,14 +199,16 @@ void pack_left(const PackedProduct& product, Range m, Range k, int64_t tile_rows
 /// One job: rows m and columns n of C.
 class Job {
  public:
-  Job(const PackedProduct& product, const Plan& plan, Range m, Range n)
+  Job(const PackedProduct& product, const PackedProduct* beside, const Plan& plan, Range m, Range n)
       : p_(product),
+        beside_(beside),
         plan_(plan),
         kernel_(plan.kernel),
         m_(m),
         n_(n),
         workspace_(gemm_workspace(kernel_)),
-        packer_(product, plan.kernel, workspace_.panel, workspace_.fill) {
+        packer_(product, plan.kernel, workspace_.panel, workspace_.fill),
+        beside_packer_(beside ? *beside : product, plan.kernel, workspace_.left, workspace_.fill) {
     sums_stride_ = round_up(n.size(), kernel_.width);
     // With one panel in depth no sums are kept between panels.
     keeps_sums_ = plan.depth > plan_.depth_block;
@@ -213,6 +219,7 @@ class Job {
     for (int64_t k0 = 0; k0 < plan_.depth; k0 += plan_.depth_block) {
       const Range k{k0, std::min(plan_.depth, k0 + plan_.depth_block)};
       packer_.pack(k, n_);
+      if (beside_ != nullptr && k.end == plan_.depth) beside_packer_.pack({0, beside_->a.dim(1)}, n_);
       for (int64_t m0 = m_.begin; m0 < m_.end; m0 += kLeftGroup) {
         const Range group{m0, std::min(m_.end, m0 + kLeftGroup)};
         float* sums = workspace_.sums + (keeps_sums_ ? (m0 - m_.begin) * sums_stride_ : 0);
@@ -237,8 +244,9 @@ class Job {
     }
     std::byte* c = p_.c.mutable_raw();
     const auto c_size = static_cast<int64_t>(dtype_size(p_.c.dtype()));
+    const bool last = k.end == plan_.depth;
     TileOutput output = {.first = k.begin == 0,
-                         .last = k.end == plan_.depth,
+                         .last = last && beside_ == nullptr,
                          .sums_stride = sums_stride_,
                          .c_stride = plan_.columns,
                          .dtype = p_.c.dtype(),
@@ -252,8 +260,19 @@ class Job {
         kernel_.multiply(rows, std::min(kernel_.width, n_.size() - n0), steps, left.data, left.row_bytes,
                          left.step_bytes, workspace_.panel + n0 / kernel_.width * packer_.strip_bytes(k.size()),
                          output);
+        if (last && beside_ != nullptr) multiply_beside(m0, rows, n0, output);
       }
     }
+  }
+
+  // Adds the product beside to the tile's sums, which are still in the first cache level, and ends the tile.
+  void multiply_beside(int64_t m0, int64_t rows, int64_t n0, TileOutput output) {
+    const int64_t size = static_cast<int64_t>(dtype_size(kernel_.compute)), depth = beside_->a.dim(1);
+    output.first = false;
+    output.last = true;
+    kernel_.multiply(rows, std::min(kernel_.width, n_.size() - n0), divide_up(depth, kernel_.depth_step),
+                     beside_->a.raw() + m0 * depth * size, depth * size, kernel_.depth_step * size,
+                     workspace_.left + n0 / kernel_.width * beside_packer_.strip_bytes(depth), output);
   }
 
   void pack(Range m, Range k, int64_t tile_bytes) {
@@ -271,11 +290,12 @@ class Job {
   }
 
   const PackedProduct& p_;
+  const PackedProduct* beside_;
   const Plan& plan_;
   const GemmKernel& kernel_;
   Range m_, n_;
   GemmWorkspace workspace_;
-  PanelPacker packer_;
+  PanelPacker packer_, beside_packer_;
   int64_t sums_stride_;
   bool keeps_sums_;
 };
@@ -288,14 +308,23 @@ const GemmKernel& gemm_kernel(Isa level, DType input) {
   return level == Isa::avx2 ? kGemmAvx2 : kGemmBaseline;
 }
 
-void gemm_packed(const PackedProduct& product, Isa level) {
+bool gemm_packed_takes_along(const PackedProduct& product, const PackedProduct& beside, Isa level) {
+  const GemmKernel& kernel = gemm_kernel(level, product.a.dtype());
+  const int64_t right = kernel.panel_columns * round_up(beside.a.dim(1), kernel.depth_step) *
+                        static_cast<int64_t>(dtype_size(kernel.compute));
+  return reads_left_in_place(product, kernel) && beside.a.dtype() == product.a.dtype() && beside.a.dim(1) > 0 &&
+         product.alpha == 1 && beside.alpha == 1 && reads_left_in_place(beside, kernel) &&
+         right <= gemm_workspace(kernel).left_size;
+}
+
+void gemm_packed(const PackedProduct& product, Isa level, const PackedProduct* beside) {
   const Plan plan(product, gemm_kernel(level, product.a.dtype()));
   const int64_t row_chunks = plan.row_chunks();
   // Neighbouring jobs share the panel's columns of W, whose bytes are then still in the shared cache.
   parallel_for(plan.jobs(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t job = begin; job < end; ++job) {
       const int64_t m0 = job % row_chunks * plan.chunk_rows, n0 = job / row_chunks * plan.chunk_columns;
-      Job(product, plan, {m0, std::min(plan.rows, m0 + plan.chunk_rows)},
+      Job(product, beside, plan, {m0, std::min(plan.rows, m0 + plan.chunk_rows)},
           {n0, std::min(plan.columns, n0 + plan.chunk_columns)})
           .run();
     }

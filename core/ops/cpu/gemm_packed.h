@@ -19,8 +19,13 @@ struct PackedProduct {
 };
 
 /// Computes with the kernel of `level`, which must not be above isa(). Element (m, n) of c is a sum over K in an order
-/// that depends on K only: neither on the number of threads nor on M or N.
-void gemm_packed(const PackedProduct& product, Isa level);
+/// that depends on K only: neither on the number of threads nor on M or N. `beside`, a product into the same c, is
+/// added to the sums of every tile; see gemm_packed_takes_along.
+void gemm_packed(const PackedProduct& product, Isa level, const PackedProduct* beside = nullptr);
+
+/// Whether gemm_packed computes `beside` along with `product` at `level`: both left sides are read in place, and the
+/// right side of `beside` is shallow enough for the buffer that left sides do not need then.
+bool gemm_packed_takes_along(const PackedProduct& product, const PackedProduct& beside, Isa level);
 
 /// Whether gemm_few_rows computes this product at `level`: at most 4 rows of A times w^T.
 bool few_rows_fit(const PackedProduct& product, Isa level);

@@ -36,6 +36,7 @@ GemmWorkspace gemm_workspace(const GemmKernel& kernel) {
   GemmWorkspace made;
   made.panel = block;
   made.left = block + kPanel;
+  made.left_size = kLeft;
   made.fill = made.left + kLeft;
   made.sums = reinterpret_cast<float*>(made.fill + kFill);
   made.sums_size = static_cast<int64_t>((kGemmWorkspaceBytes - kPanel - kLeft - kFill) / sizeof(float));

@@ -8,6 +8,7 @@ namespace nibble::ops::cpu {
 struct GemmWorkspace {
   std::byte* panel;   ///< packed right operand
   std::byte* left;    ///< packed left operand
+  int64_t left_size;  ///< bytes of left
   std::byte* fill;    ///< piece of the right operand before packing
   float* sums;        ///< f32 sums of the job
   int64_t sums_size;  ///< elements of sums

@@ -31,6 +31,11 @@ Value method(const Value& self, std::string_view name, Body body) {
       self.depth() + 1);
 }
 
+Value copied(Interpreter&, const Value& self, Arguments& arguments) {
+  const Bound bound("copy", arguments, {});
+  return self;
+}
+
 // A method that is there in Python and that no template has use for.
 Value not_here(const Value& self, std::string_view name) {
   return Function::make(std::string(name),
@@ -62,7 +67,7 @@ std::optional<Value> sequence_attribute(const Value& self, std::string_view name
     });
   }
   if (!self.is(Kind::list)) return std::nullopt;
-  if (name == "copy") return method(self, name, [](Interpreter&, const Value& list, Arguments&) { return list; });
+  if (name == "copy") return method(self, name, copied);
   if (is_one_of(name, {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"}))
     return unsafe(self, name);
   return std::nullopt;
@@ -86,7 +91,7 @@ std::optional<Value> dict_attribute(const Value& self, std::string_view name) {
   if (name == "items") return view(DictView::Part::items);
   if (name == "keys") return view(DictView::Part::keys);
   if (name == "values") return view(DictView::Part::values);
-  if (name == "copy") return method(self, name, [](Interpreter&, const Value& dict, Arguments&) { return dict; });
+  if (name == "copy") return method(self, name, copied);
   if (is_one_of(name, {"clear", "pop", "popitem", "setdefault", "update"})) return unsafe(self, name);
   if (name == "fromkeys") return not_here(self, name);
   return std::nullopt;

@@ -29,8 +29,8 @@ std::vector<NamedFilter> item_filters();
 std::vector<NamedFilter> lazy_filters();
 std::vector<NamedFilter> number_filters();
 
-/// raise_exception, strftime_now, namespace, dict, range, cycler, joiner, lipsum.
-Dict make_globals();
+/// raise_exception, strftime_now, namespace, dict, range, cycler, joiner, lipsum: the same for every rendering.
+const Dict& globals();
 
 /// A method or attribute that Python's value has: "strip" of text, "items" of a dict; nullopt where there is none.
 /// Methods that change a list or dict come as an undefined value that says so.

@@ -223,12 +223,13 @@ class Formatter {
   static Value converted(const Value& value, char conversion) {
     if (conversion == 's') return Value::text(str(value));
     if (conversion == 'r') return Value::text(repr(value));
+    if (conversion == 'a') return Value::text(ascii_repr(value));
     throw Failure("Unknown conversion specifier '" + std::string(1, conversion) + "'");
   }
 
   Value look_up(std::string_view name) {
     const size_t first = name.find_first_of(".[");
-    Value value = argument(name.substr(0, first));
+    Value value = argument(name.substr(0, first), first == std::string_view::npos);
     name.remove_prefix(std::min(first, name.size()));
     while (!name.empty()) {
       if (name[0] == '.') {
@@ -247,12 +248,13 @@ class Formatter {
     return value;
   }
 
-  Value argument(std::string_view name) {
+  // As string.Formatter: only a name that stands alone is numbered, or counts as a number that was given.
+  Value argument(std::string_view name, bool alone) {
     const std::optional<Integer> number = Integer::parse(name);
-    if (name.empty() || number) {
-      if (name.empty() ? used_numbers_ : next_ > 0)
+    if ((name.empty() && alone) || number) {
+      if (alone && (name.empty() ? used_numbers_ : next_ > 0))
         throw Failure("cannot switch between manual field specification and automatic field numbering");
-      used_numbers_ |= !name.empty();
+      used_numbers_ |= alone && !name.empty();
       const auto k = static_cast<size_t>(name.empty() ? next_++ : number->small().value_or(INT32_MAX));
       if (k >= arguments_.positional.size()) throw Failure("Replacement index out of range for positional args tuple");
       return arguments_.positional[k];

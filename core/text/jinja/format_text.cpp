@@ -17,24 +17,6 @@ namespace {
 constexpr int64_t kMaxWidth = 100'000'000;
 constexpr int kMaxPrecision = 1000;
 
-std::string ascii_repr(const Value& value) {
-  std::string text;
-  for (const char32_t c : code_points(repr(value))) {
-    char hex[12];
-    if (c < 0x80) {
-      text += static_cast<char>(c);
-    } else {
-      std::snprintf(hex, sizeof hex,
-                    c < 0x100     ? "\\x%02x"
-                    : c < 0x10000 ? "\\u%04x"
-                                  : "\\U%08x",
-                    static_cast<unsigned>(c));
-      text += hex;
-    }
-  }
-  return text;
-}
-
 std::string first_code_points(const std::string& text, int64_t count) {
   size_t position = 0;
   for (int64_t k = 0; k < count && position < text.size(); ++k) position += utf8_length(text[position]);

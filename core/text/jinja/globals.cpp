@@ -98,6 +98,7 @@ Dict read_dict(Interpreter& interpreter, Arguments& arguments) {
       dict = source.as_dict();
       continue;
     }
+    if (source.is_undefined()) throw Failure(source.undefined_message());  // it is asked for keys()
     for (const Value& pair : collect(source, interpreter.budget())) {
       const Items items = collect(pair, interpreter.budget());
       if (items.size() != 2) throw Failure("dictionary update sequence element has not length 2");
@@ -143,8 +144,6 @@ Value lipsum(Interpreter&, Arguments&) {
   throw Failure("lipsum is refused: a conversation must give the same text every time");
 }
 
-}  // namespace
-
 Dict make_globals() {
   Dict globals;
   const auto add = [&](const char* name, Value (*body)(Interpreter&, Arguments&)) {
@@ -159,6 +158,13 @@ Dict make_globals() {
   add("joiner", make_joiner);
   add("lipsum", lipsum);
   return globals;
+}
+
+}  // namespace
+
+const Dict& globals() {
+  static const Dict made = make_globals();
+  return made;
 }
 
 }  // namespace nibble::jinja

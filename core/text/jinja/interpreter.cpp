@@ -37,10 +37,10 @@ const Value* Scope::find(Name name) const {
 }
 
 Interpreter::Interpreter(const Syntax& syntax, const Dict& variables, const std::tm& now)
-    : syntax_(syntax), variables_(variables), globals_(make_globals()), now_(now), root_(std::make_shared<Scope>()) {
+    : syntax_(syntax), variables_(variables), now_(now), root_(std::make_shared<Scope>()) {
   for (const std::string& name : syntax.names) {
     const Value* value = variables_.find(name);
-    context_.push_back(value ? value : globals_.find(name));
+    context_.push_back(value ? value : globals().find(name));
   }
 }
 

@@ -98,7 +98,6 @@ class Interpreter {
   const Syntax& syntax_;
   std::vector<const Value*> context_;  // by Name: variables and globals, null where there is none
   const Dict& variables_;
-  Dict globals_;
   std::tm now_;
   Budget budget_;
   int line_ = 1;

@@ -15,6 +15,12 @@ void append_hex(std::string& text, char32_t value, int digits) {
   for (int shift = 4 * (digits - 1); shift >= 0; shift -= 4) text.push_back("0123456789abcdef"[value >> shift & 15]);
 }
 
+// "\\xe9"
+void append_escape(std::string& text, char32_t c) {
+  text += c < 0x100 ? "\\x" : c < 0x10000 ? "\\u" : "\\U";
+  append_hex(text, c, c < 0x100 ? 2 : c < 0x10000 ? 4 : 8);
+}
+
 std::string join_reprs(const Items& items) {
   std::string text;
   for (const Value& item : items) text += (text.empty() ? "" : ", ") + repr(item);
@@ -180,8 +186,7 @@ std::string repr_text(std::string_view text) {
     } else if (is_printable(c)) {
       append_utf8(result, c);
     } else {
-      result += c < 0x100 ? "\\x" : c < 0x10000 ? "\\u" : "\\U";
-      append_hex(result, c, c < 0x100 ? 2 : c < 0x10000 ? 4 : 8);
+      append_escape(result, c);
     }
   }
   return result + quote;
@@ -214,6 +219,18 @@ std::string repr(const Value& value) {
     default:
       return value.as_object()->print();
   }
+}
+
+std::string ascii_repr(const Value& value) {
+  std::string text;
+  for (const char32_t c : code_points(repr(value))) {
+    if (c < 0x80) {
+      text += static_cast<char>(c);
+    } else {
+      append_escape(text, c);
+    }
+  }
+  return text;
 }
 
 std::string str(const Value& value) {

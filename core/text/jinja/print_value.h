@@ -12,6 +12,8 @@ namespace nibble::jinja {
 std::string str(const Value& value);
 /// repr(value).
 std::string repr(const Value& value);
+/// ascii() of it: repr() with escapes for all that is not ASCII.
+std::string ascii_repr(const Value& value);
 std::string repr_text(std::string_view text);
 /// repr() of a float: the shortest digits that give it back, 1.0, 1e-07, 1e+16, nan, inf.
 std::string float_text(double value);

@@ -71,10 +71,11 @@ template <bool last, bool required>
 Value find(Interpreter&, const Value& self, Arguments& arguments) {
   no_names("find", arguments);
   const Bound bound("find", arguments, {"sub", "start", "end"}, 1);
+  const std::string& sub = bound.text(0);
   size_t first = 0;
   std::string_view text;
   if (cut(self.as_text(), bound, first, text)) {
-    const size_t found = last ? text.rfind(bound.text(0)) : text.find(bound.text(0));
+    const size_t found = last ? text.rfind(sub) : text.find(sub);
     if (found != std::string_view::npos) return Value::integer(first + count_code_points(text.substr(0, found)));
   }
   if (required) throw Failure("substring not found");
@@ -101,7 +102,8 @@ Value has_affix(Interpreter&, const Value& self, Arguments& arguments) {
   std::string_view text;
   const bool there = cut(self.as_text(), bound, first, text);
   const auto matches = [&](const Value& affix) {
-    return there && (at_end ? text.ends_with(to_text(affix)) : text.starts_with(to_text(affix)));
+    const std::string& wanted = to_text(affix);
+    return there && (at_end ? text.ends_with(wanted) : text.starts_with(wanted));
   };
   if (!bound[0].is(Kind::tuple)) return Value::boolean(matches(bound[0]));
   return Value::boolean(std::any_of(bound[0].items().begin(), bound[0].items().end(), matches));

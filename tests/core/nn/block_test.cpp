@@ -46,6 +46,9 @@ std::vector<Form> forms() {
   add("NormOfAllHeadsTogether").config.attention.qk_norm = HeadNormConfig{.kind = HeadNormKind::whole, .norm = {}};
   const NormConfig layer_norm = {.kind = NormKind::layer, .eps = 1e-5f};
   add("NormOfEachHead").config.attention.qk_norm = HeadNormConfig{.kind = HeadNormKind::every_head, .norm = layer_norm};
+  add("NormOfEachHeadInOneParameter").config.attention.qk_norm =
+      HeadNormConfig{.kind = HeadNormKind::rows, .norm = {.kind = NormKind::layer}};
+  add("ClippedQueriesKeysAndValues").config.attention.qkv_clip = 2.4f;  // few elements lie near the kink
   Form& scaled = add("ScaledResidual");
   scaled.config.residual_scale = 0.3f;
   scaled.names.post_mlp_norm = "post_mlp";

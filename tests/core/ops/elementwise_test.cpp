@@ -2,6 +2,7 @@
 
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/ref/elementwise.h"
+#include "nibble/core/ops/residual.h"
 #include "nibble/tests/core/ops/op_test.h"
 
 namespace nibble {
@@ -61,6 +62,10 @@ TEST_P(ElementwiseTest, AddScaleAndBiasMatchReference) {
     ops::add(y, x, 0.5f);
     ops::ref::add(values_of(y).data(), x.numel(), 0.5, xs.data());
     expect_close(x, xs, 1e-7, 1e-7, "add");
+    const Tensor before = random_tensor({5, 77}, DType::f32, 3);
+    Tensor sum = Tensor::empty(pool(), {5, 77}, DType::f32);
+    ops::add_residual(before, y, 0.5f, sum);
+    EXPECT_EQ(values_of(sum), values_of(x));
     Tensor biased = y.clone(pool()), scaled = y.clone(pool());
     Values expected = values_of(y), times = values_of(y);
     ops::add_bias(bias, biased);

@@ -211,6 +211,61 @@ TEST(Gemm, GivesTheSameBitsOnOneTwoAndThreeThreads) {
   set_threads(before);
 }
 
+/// A product with one of rank `rank` beside it, both in the form of `k`; the narrow one's right side is f32.
+struct Beside {
+  Case narrow;
+  Operands operands;
+  LowRank factors;
+
+  Beside(const Case& k, int64_t rank)
+      : narrow{k.form, k.a, DType::f32, k.c, k.rows, k.columns, rank, true},
+        operands(narrow),
+        factors{operands.a, operands.b, k.form == Form::nt} {}
+};
+
+TEST(Gemm, ANarrowProductBesideAWiderOneIsAddedToIt) {
+  const int before_test = threads();
+  for (const Case& k : cases()) {
+    if (k.form == Form::tn || k.alpha != 1) continue;
+    for (const int64_t rank : {1, 2, 16, 40}) {
+      for (const bool accumulate : {false, true}) {
+        Case wide = k;
+        wide.accumulate = accumulate;
+        const Operands before(wide);
+        const Beside beside(wide, rank);
+        std::vector<std::vector<double>> results;
+        for (const int count : {1, 3}) {
+          set_threads(count);
+          Operands x(wide);
+          const DensePanels w(x.b);
+          if (k.form == Form::nt) matmul_nt(x.a, w, x.c, accumulate, &beside.factors);
+          if (k.form == Form::nn) matmul_nn(x.a, w, x.c, accumulate, &beside.factors);
+          results.push_back(values(x.c));
+        }
+        ASSERT_EQ(results[0], results[1]) << describe(wide) << " rank " << rank;
+
+        std::vector<double> expected = values(before.c);
+        const auto add = [&](const Case& c, const Operands& x) {
+          ref::matmul(values(x.a).data(), false, values(x.b, c.a == DType::bf16).data(), c.form == Form::nt, c.rows,
+                      c.columns, c.depth, 1.0, c.accumulate, expected.data());
+        };
+        add(wide, before);
+        add(beside.narrow, beside.operands);
+        const auto depth = static_cast<double>(k.depth + rank);
+        const double sum_error = std::sqrt(depth) * std::exp2(-24) * (depth / 4 + 1) + 1e-7;
+        // Where the two cannot be computed at once, what the wider one gives is rounded as well.
+        const double rounding = k.c == DType::bf16 ? 1.0 / 256 : 2e-7;
+        for (size_t i = 0; i < expected.size(); ++i) {
+          const double between = rounding * (std::abs(expected[i]) + static_cast<double>(rank));
+          ASSERT_NEAR(results[0][i], expected[i], sum_error + between + rounding * std::abs(expected[i]))
+              << describe(wide) << " rank " << rank << " element " << i;
+        }
+      }
+    }
+  }
+  set_threads(before_test);
+}
+
 TEST(Gemm, AnEmptySumIsZeroOrLeavesTheResult) {
   Operands x({Form::nt, DType::f32, DType::f32, DType::f32, 2, 3, 0});
   const std::vector<double> before = values(x.c);

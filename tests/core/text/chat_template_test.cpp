@@ -124,6 +124,12 @@ TEST(BuiltinTemplates, ConversationsWithoutAFormAreRefused) {
   EXPECT_NO_THROW(builtin_chat_template("chatml", kTokens)->render({{{"tool", "4"}}, ""}));
 }
 
+TEST(BuiltinTemplates, TheEndOfATurnIsFound) {
+  EXPECT_EQ(end_of_turn(*builtin_chat_template("chatml", kTokens)), "<|im_end|>");
+  EXPECT_EQ(end_of_turn(*builtin_chat_template("llama2", kTokens)), "</s>");
+  EXPECT_EQ(end_of_turn(*builtin_chat_template("gemma", kTokens)), "<end_of_turn>");
+}
+
 TEST(BuiltinTemplates, AnUnknownNameIsAnsweredWithTheNearest) {
   try {
     builtin_chat_template("chatlm", kTokens);

@@ -87,6 +87,16 @@ TEST(ModelChatTemplate, RefusesToTrainWhatTheTemplateDoesNotShow) {
   EXPECT_EQ(chat.render(two_turns(), true).text, "Be brief.");
 }
 
+TEST(ModelChatTemplate, TheEndOfATurnIsWhatStandsBehindAnAnswer) {
+  EXPECT_EQ(end_of_turn(model_template("{% for m in messages %}[{{ m.role }}]{{ m.content }}<done>\n{% endfor %}")),
+            "<done>");
+  EXPECT_EQ(end_of_turn(model_template("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}"
+                                       "{{ eos_token }}{% endfor %}")),
+            "</s>");
+  EXPECT_EQ(end_of_turn(model_template("{% for m in messages %}{{ m.content }}\n{% endfor %}")), "");
+  EXPECT_EQ(end_of_turn(model_template("{{ raise_exception('no') }}")), "");
+}
+
 TEST(ModelChatTemplate, ShowsTheTemplateTheWholeMessage) {
   const ModelChatTemplate chat = model_template("{{ messages[0].name }}: {{ messages[0].content }}");
   Conversation conversation{{{"user", "Hi"}}, ""};

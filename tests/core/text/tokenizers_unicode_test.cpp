@@ -8,6 +8,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/text/json_tokenizer.h"
+#include "nibble/core/text/pattern.h"
 
 namespace nibble {
 namespace {
@@ -77,6 +78,35 @@ TEST(RankFiles, AreRefusedWithTheLine) {
 
 json added_token(const char* content, int id) {
   return {{"id", id}, {"content", content}, {"lstrip", true}, {"rstrip", true}, {"normalized", false}};
+}
+
+// What tokenizers 0.23 finds in characters of Unicode 15 and 16.
+TEST(RegularExpression, KnowsCharactersNewerThanTheSystemsOniguruma) {
+  const auto matches = [](const std::string& expression, const std::string& text) {
+    std::vector<PatternMatch> found;
+    regular_expression(expression, "test")->find_all(text, found);
+    std::vector<std::string> pieces;
+    for (const PatternMatch& match : found) pieces.push_back(text.substr(match.begin, match.end - match.begin));
+    return pieces;
+  };
+  using Pieces = std::vector<std::string>;
+  EXPECT_EQ(matches("\\p{Lu}\\p{Ll}+", "\u1C89\u1C8A\u1C8A1"), Pieces{"\u1C89\u1C8A\u1C8A"});
+  EXPECT_EQ(matches("\\p{N}{1,3}", "\U00010D40\U00010D411\U00010D42"), (Pieces{"\U00010D40\U00010D411", "\U00010D42"}));
+  EXPECT_EQ(matches("\\p{Han}+", "a\U0002EBF0\u4E00\U000323AFb"), Pieces{"\U0002EBF0\u4E00\U000323AF"});
+  EXPECT_EQ(matches("\\p{M}", "e\u0897\u0ECE"), (Pieces{"\u0897", "\u0ECE"}));
+  EXPECT_EQ(matches("[^\\s\\p{L}\\p{N}]+", " \U0001F6DC\U0001FAE8!a"), Pieces{"\U0001F6DC\U0001FAE8!"});
+}
+
+TEST(LowerCase, OfCharactersNewerThanTheSystemsIcu) {
+  const json description = {{"normalizer", {{"type", "Lowercase"}}},
+                            {"model",
+                             {{"type", "WordLevel"},
+                              {"vocab", {{"\u0264", 0}, {"\U00010D70", 1}, {"\U00016ED3", 2}, {"?", 3}}},
+                              {"unk_token", "?"}}}};
+  const auto tokenizer = open_tokenizer_json(description, "f");
+  EXPECT_EQ(tokenizer->encode("\uA7CB"), std::vector<int32_t>{0});
+  EXPECT_EQ(tokenizer->encode("\U00010D50"), std::vector<int32_t>{1});
+  EXPECT_EQ(tokenizer->encode("\U00016EB8"), std::vector<int32_t>{2});
 }
 
 TEST(AddedTokens, OfWhiteSpaceThatTheOneBeforeTookAreNotThere) {

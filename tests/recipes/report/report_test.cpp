@@ -64,10 +64,22 @@ TEST(RunLog, ReadsWhatARunWrote) {
   const RunSummary summary = summarize(log);
   EXPECT_EQ(summary.steps, 20);
   EXPECT_EQ(summary.tokens, 400);
+  EXPECT_FALSE(summary.estimated);
   EXPECT_NEAR(summary.loss, (4.0 / 19 + 4.0 / 20) / 2, 1e-12);
   EXPECT_EQ(summary.best_step, 10);
   EXPECT_EQ(summary.best_evaluation_loss, 1.5);
   EXPECT_NEAR(summary.tokens_per_second, 100, 1e-9);
+}
+
+TEST(RunLog, TakesTheStepsBetweenTwoLinesToBeLikeTheLogged) {
+  const TemporaryDirectory directory;
+  test::write_bytes(directory / "metrics.jsonl", metrics_line(step(10, 2)) + "\n" + metrics_line(step(15, 1)) + "\n");
+  const RunLog log = read_run_log(directory / "");
+  const RunSummary summary = summarize(log);
+  EXPECT_TRUE(summary.estimated);
+  EXPECT_EQ(summary.tokens, 15 * 20);
+  EXPECT_NEAR(summary.seconds, 15 * 0.2, 1e-12);
+  EXPECT_NE(report_page(log).find("about 300"), std::string::npos);
 }
 
 TEST(RunLog, LeavesOutATornLastLineAndNamesABadOne) {
