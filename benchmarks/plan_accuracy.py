@@ -47,6 +47,15 @@ ROWS = [
     ("neox-70m", "full", "none", 2, {"pipeline": 2, "schedule": "gpipe"}),
     ("neox-70m", "full", "none", 2, {"pipeline": 2}),
     ("neox-70m", "qlora", "none", 4, {"pipeline": 2, "shard": 2}),
+    ("neox-70m", "full", "none", 2, {"tensor": 2}), ("neox-70m", "qlora", "none", 2, {"tensor": 2}),
+    ("neox-70m", "full", "none", 4, {"tensor": 2, "shard": 2}),
+    ("neox-70m", "full", "none", 4, {"pipeline": 2, "tensor": 2}),
+    ("neox-70m", "qlora", "none", 4, {"pipeline": 2, "tensor": 2}),
+    ("tinyllama-4-layers", "qlora", "none", 2, {"tensor": 2}),
+    ("tinyllama-4-layers", "qlora", "none", 4, {"pipeline": 2, "tensor": 2}),
+    ("smollm2-135m", "lora", "none", 1, {"offload_activations": True}),
+    ("smollm2-135m", "lora", "block", 1, {"offload_activations": True}),
+    ("neox-70m", "full", "none", 2, {"pipeline": 2, "schedule": "gpipe", "offload_activations": True}),
 ]
 
 
@@ -65,7 +74,7 @@ def recipe_of(work, program, shape, mode, checkpointing, parallel, options):
     if not data.exists():
         write_data(data, options.tokens, SHAPES[shape]["vocab_size"])
     ranks = 1
-    for name in ("pipeline", "shard", "replicate"):
+    for name in ("pipeline", "shard", "replicate", "tensor"):
         ranks *= parallel.get(name, 1)
     made = {"data": {"train": str(data), "format": "tokens", "pack": False, "max_length": options.tokens},
             "train": {"steps": options.steps, "accumulate": max(1, 2 * ranks if ranks > 1 else 1),

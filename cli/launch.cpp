@@ -44,10 +44,13 @@ void pass_on(int) {
   if (child > 0) kill(child, signals++ == 0 ? SIGUSR1 : SIGTERM);
 }
 
-bool is_rule(const std::string& line) { return line.size() >= 60 && line.find_first_not_of('-') == std::string::npos; }
+bool is_rule(const std::string& line) {
+  return line.size() >= 60 && (line[0] == '-' || line[0] == '=') &&
+         line.find_first_not_of(line[0]) == std::string::npos;
+}
 
-/// What mpirun says between rules of dashes: about how the job ended, which we say in a line of our own, or about why
-/// it did not begin.
+/// What mpirun says between rules (of dashes: Open MPI; of equal signs: MPICH): about how the job ended, which we say
+/// in a line of our own, or about why it did not begin.
 class LauncherTalk {
  public:
   void line(const std::string& text) {
@@ -56,7 +59,7 @@ class LauncherTalk {
       inside_ = !inside_;
     } else if (inside_) {
       block_ += text + "\n";
-    } else {
+    } else if (!of_hydra(text)) {
       failed_ = failed_ || text.starts_with("error: ");
       std::fprintf(stderr, "%s\n", text.c_str());
     }
@@ -70,13 +73,29 @@ class LauncherTalk {
   const std::string& lost() const { return lost_; }
 
  private:
+  // MPICH's words after a rank was lost or has ended the job.
+  bool of_hydra(const std::string& text) {
+    const char* const ended = "YOUR APPLICATION TERMINATED WITH THE EXIT STRING";
+    const size_t signal = text.find("(signal ");
+    if (text.starts_with(ended) && signal != std::string::npos && !hydra_process_.empty()) {
+      lost_ = hydra_process_ + " was ended by signal " + std::to_string(std::atoi(text.c_str() + signal + 8));
+    }
+    const bool aborted = text.starts_with("Abort(") && text.find("MPI_Abort(") != std::string::npos;
+    failed_ = failed_ || aborted;
+    return aborted || text.starts_with(ended) || text.starts_with("This typically refers to a problem with your") ||
+           text.starts_with("Please see the FAQ page for debugging");
+  }
+
   void end_block() {
     int rank = 0, process = 0, signal = 0;
     char host[256];
-    const size_t noticed = block_.find("process rank ");
-    if (noticed != std::string::npos &&
-        std::sscanf(block_.c_str() + noticed, "process rank %d with PID %d on node %255s exited on signal %d", &rank,
-                    &process, host, &signal) == 4) {
+    const size_t noticed = block_.find("process rank "), hydra = block_.find("=   PID ");
+    if (hydra != std::string::npos &&
+        std::sscanf(block_.c_str() + hydra, "=   PID %d RUNNING AT %255s", &process, host) == 2) {
+      hydra_process_ = "the rank with process " + std::to_string(process) + " on host " + host;
+    } else if (noticed != std::string::npos &&
+               std::sscanf(block_.c_str() + noticed, "process rank %d with PID %d on node %255s exited on signal %d",
+                           &rank, &process, host, &signal) == 4) {
       lost_ = "rank " + std::to_string(rank) + " on host " + host + " was ended by signal " + std::to_string(signal);
     } else if (block_.find("MPI_ABORT was invoked") == std::string::npos &&
                block_.find("non-zero exit code") == std::string::npos &&
@@ -87,7 +106,7 @@ class LauncherTalk {
   }
 
   bool inside_ = false, failed_ = false;
-  std::string block_, lost_;
+  std::string block_, lost_, hydra_process_;
 };
 
 pid_t start(const std::vector<std::string>& words, int stderr_to) {
@@ -202,6 +221,7 @@ void run(const Flags& flags) {
     std::fprintf(stderr, "warning: %d ranks with %d threads each share %d cores\n", flags.ranks, options.threads,
                  cores);
   }
+  options.launcher = mpi_launcher(mpi_library());
   const std::vector<std::string> words = mpirun_command(options, mpi_library());
   if (flags.print.empty()) return launch(words);
   if (flags.print == "mpirun") std::printf("%s\n", shell_line(words).c_str());

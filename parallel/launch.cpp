@@ -1,8 +1,11 @@
 #include "nibble/parallel/launch.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <sstream>
 
 #include "nibble/core/base/error.h"
 
@@ -35,12 +38,28 @@ std::string yaml_list(const std::vector<std::string>& words, const std::string& 
   return lines;
 }
 
+bool is_open_mpi(std::string_view mpi) { return mpi.find("Open MPI") != std::string_view::npos; }
+
+bool on_path(const std::string& program) {
+  const char* path = std::getenv("PATH");
+  std::istringstream directories(path ? path : "");
+  for (std::string directory; std::getline(directories, directory, ':');) {
+    if (access((directory + "/" + program).c_str(), X_OK) == 0) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+std::string mpi_launcher(std::string_view mpi) {
+  const char* const hydra = "mpiexec.hydra";
+  return is_open_mpi(mpi) || !on_path(hydra) ? "mpirun" : hydra;
+}
 
 std::vector<std::string> mpirun_command(const LaunchOptions& options, std::string_view mpi) {
   const std::string ranks = std::to_string(options.ranks), threads = std::to_string(options.threads);
-  std::vector<std::string> words = {"mpirun"};
-  if (mpi.find("Open MPI") != std::string_view::npos) {
+  std::vector<std::string> words = {options.launcher};
+  if (is_open_mpi(mpi)) {
     if (options.root) words.push_back("--allow-run-as-root");
     words.insert(words.end(), {"--oversubscribe", "--bind-to", "none", "-n", ranks});
     if (!options.hosts.empty()) words.insert(words.end(), {"--host", options.hosts});

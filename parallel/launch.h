@@ -10,12 +10,17 @@ namespace nibble {
 
 struct LaunchOptions {
   int ranks = 1;
-  std::string hosts;              ///< "alpha:2,beta:2"; empty: this machine
-  int threads = 1;                ///< of each rank
-  bool root = false;              ///< started by root, which Open MPI wants to be told
-  std::string program;            ///< path of nibble
-  std::vector<std::string> args;  ///< "train", "recipe.json", ...
+  std::string hosts;                ///< "alpha:2,beta:2"; empty: this machine
+  int threads = 1;                  ///< of each rank
+  bool root = false;                ///< started by root, which Open MPI wants to be told
+  std::string launcher = "mpirun";  ///< see mpi_launcher
+  std::string program;              ///< path of nibble
+  std::vector<std::string> args;    ///< "train", "recipe.json", ...
 };
+
+/// The program that starts ranks of this library: mpirun, or MPICH's own mpiexec.hydra where it is found, because with
+/// both installed mpirun may be the other's.
+std::string mpi_launcher(std::string_view mpi);
 
 /// The launcher's argument vector. mpi: the library's name (mpi_library()): Open MPI and MPICH spell options
 /// differently. Ranks are not bound to cores, may be more than there are slots, and get OMP_NUM_THREADS.

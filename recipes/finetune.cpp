@@ -6,10 +6,10 @@
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
 #include "nibble/parallel/parallel_model.h"
+#include "nibble/recipes/activation_policy.h"
 #include "nibble/recipes/export_model.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/open_model.h"
-#include "nibble/recipes/recompute_policy.h"
 #include "nibble/recipes/tokenizers.h"
 #include "nibble/recipes/train.h"
 #include "nibble/recipes/training_data.h"
@@ -30,7 +30,9 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   Run run = Run::open(options, rank, observer);  // lock, newest valid checkpoint, metrics
 
   const DecoderPart part = decoder_part(config, mesh.tensor().rank(), mesh.tensor().size());
-  Decoder model = open_base(recipe.model, rank, stage_layers(recipe, config, mesh, rank), part);
+  const LayerRange own = stage_layers(recipe, config, mesh, rank);
+  const ActivationPolicy activations = activation_policy(recipe, own, run.dir(), rank, observer);
+  Decoder model = open_base(recipe.model, rank, own, part);
   if (rows > config.vocab_size) {
     if (mesh.shape().pipeline > 1) {
       throw UsageError("tokens added to the tokenizer need embedding and head on one rank", "leave it out",
@@ -50,7 +52,7 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
                        "add an adapter, or save the language model apart", recipe.model.path);
     }
   }
-  model.set_recompute(recompute_policy(recipe, rank));
+  activations.apply(model);
   ParallelModel parallel(model, !adapter, parallel_options(recipe), mesh, rank);
   run_steps(run, model, parallel, data, recipe, tokenizer, rank, observer);  // resumes where the checkpoint says
 

@@ -25,7 +25,7 @@ std::function<PassSeconds(const PlanLayout&)> measured(const PassSeconds& whole,
     const double slower = std::max(1.0, busy / cores) / static_cast<double>(layout.tensor);
     PassSeconds pass = whole;
     for (size_t l = 0; l < pass.layer_forward.size(); ++l) {
-      if (layout.recompute == Recompute::block) pass.layer_backward[l] += pass.layer_forward[l];
+      if (layout.recomputes(static_cast<int64_t>(l))) pass.layer_backward[l] += pass.layer_forward[l];
       pass.layer_forward[l] *= slower;
       pass.layer_backward[l] *= slower;
     }
@@ -60,8 +60,13 @@ Json layout_json(const PlannedLayout& planned) {
                {"shard", layout.mesh.shard},
                {"tensor", layout.tensor},
                {"zero", layout.zero},
-               {"gradient_checkpointing", layout.recompute == Recompute::block ? "block" : "none"},
+               {"offload_activations", layout.offload},
                {"fits", planned.fits}};
+  const int64_t layers = planned.stages.empty() ? 0 : planned.stages.back();
+  int64_t again = 0;
+  for (int64_t l = 0; l < layers; ++l) again += layout.recomputes(l) ? 1 : 0;
+  json["gradient_checkpointing"] = again > 0 ? "block" : "none";
+  json["recomputed_blocks"] = again;
   if (!planned.why_not.empty()) json["why_not"] = planned.why_not;
   if (planned.memory.stages.empty()) return json;
   json["peak_memory_bytes"] = planned.memory.peak_bytes();
@@ -82,6 +87,11 @@ Json layout_json(const PlannedLayout& planned) {
   json["computing_seconds"] = planned.time.computing;
   json["communicating_seconds"] = planned.time.communicating;
   json["waiting_seconds"] = planned.time.waiting;
+  if (layout.offload) {
+    json["activation_file_bytes"] = planned.file_bytes;
+    json["activation_bytes_written"] = planned.spilled_bytes;
+    json["spilling_seconds"] = planned.time.spilling;
+  }
   json["tokens_per_second"] = planned.time.tokens_per_second;
   json["bytes_sent"] = Json::object();
   for (const auto& [operation, bytes] : planned.traffic) json["bytes_sent"][operation] = static_cast<int64_t>(bytes);
@@ -186,6 +196,11 @@ std::string plan_text(const RecipePlan& plan) {
                  asked.time.waiting);
   for (const auto& [operation, bytes] : asked.traffic) {
     text += format("  %-17s %s sent a step\n", operation.c_str(), bytes_text(bytes).c_str());
+  }
+  if (asked.layout.offload) {
+    text += format("  %-17s %s written and read a step, a file of %s\n", "activations",
+                   bytes_text(static_cast<double>(asked.spilled_bytes)).c_str(),
+                   bytes_text(static_cast<double>(asked.file_bytes)).c_str());
   }
   text += "ladder:\n";
   for (const PlannedLayout& rung : plan.ladder) {

@@ -172,6 +172,7 @@ PlanLayout plan_layout(const Recipe& recipe) {
   layout.schedule = parallel.schedule;
   layout.in_flight = parallel.microbatches;
   layout.stages = parallel.stages;
+  layout.offload = parallel.offload_activations;
   layout.recompute = recipe.train.gradient_checkpointing.value_or(Recompute::none);
   return layout;
 }

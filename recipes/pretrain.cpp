@@ -2,11 +2,11 @@
 
 #include "nibble/core/models/load.h"
 #include "nibble/parallel/parallel_model.h"
+#include "nibble/recipes/activation_policy.h"
 #include "nibble/recipes/export_model.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/open_model.h"
 #include "nibble/recipes/pretraining_tokenizer.h"
-#include "nibble/recipes/recompute_policy.h"
 #include "nibble/recipes/tokenizers.h"
 #include "nibble/recipes/train.h"
 #include "nibble/recipes/training_data.h"
@@ -26,8 +26,10 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
   Run run = Run::open(options, rank, observer);
 
   const DecoderPart part = decoder_part(config, mesh.tensor().rank(), mesh.tensor().size());
-  Decoder model = random_decoder(config, rank.seed, rank, stage_layers(recipe, config, mesh, rank), part);
-  model.set_recompute(recompute_policy(recipe, rank));
+  const LayerRange own = stage_layers(recipe, config, mesh, rank);
+  const ActivationPolicy activations = activation_policy(recipe, own, run.dir(), rank, observer);
+  Decoder model = random_decoder(config, rank.seed, rank, own, part);
+  activations.apply(model);
   ParallelModel parallel(model, true, parallel_options(recipe), mesh, rank);
   run_steps(run, model, parallel, data, recipe, tokenizer.path(), rank, observer);
   if (rank.comm.rank() == 0) tokenizer.keep();

@@ -92,6 +92,8 @@ struct ParallelRecipe {
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   int64_t microbatches = 0;     ///< in flight in a pipeline; 0: all of the step
   std::vector<int64_t> stages;  ///< layers of each stage; empty: placed by time
+  bool offload_activations = false;
+  std::string offload_directory;  ///< of the file for them; empty: output.dir
 
   MeshShape mesh() const { return {.pipeline = pipeline, .replicate = replicate, .shard = shard, .tensor = tensor}; }
 };

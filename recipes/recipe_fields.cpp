@@ -134,7 +134,13 @@ std::vector<RecipeField> parallel_fields() {
           "parallel.microbatches", 0, kAny, [](Recipe& r) -> int64_t& { return r.parallel.microbatches; },
           "in flight in one pipeline pass; 0 = all of a step"),
       stages_field(),
-      later_field("parallel.offload_activations", "true | false", "keep activations elsewhere"),
+      flag_field(
+          "parallel.offload_activations", [](Recipe& r) -> bool& { return r.parallel.offload_activations; },
+          "what blocks keep for the backward pass waits in a temporary file"),
+      text_field(
+          "parallel.offload_directory", "a directory",
+          [](Recipe& r) -> std::string& { return r.parallel.offload_directory; },
+          "where that file lies (output.dir), best on a disk of the rank's own host"),
   };
   // A run may go on in another layout.
   for (RecipeField& field : fields) field.decides_bits = false;

@@ -214,14 +214,4 @@ RecipeField interval_field(std::string name, Place<Interval> at, std::string mea
   return field;
 }
 
-RecipeField later_field(std::string name, std::string values, std::string meaning) {
-  RecipeField field = bare_field(std::move(name), std::move(values), Json(false), "(not yet) " + std::move(meaning));
-  field.decides_bits = false;
-  field.read = [](Recipe&, const Json&, const std::string& place) {
-    throw UsageError("this key has nothing behind it yet", "leave it out", place);
-  };
-  field.write = [](Recipe&) -> Json { return nullptr; };
-  return field;
-}
-
 }  // namespace nibble::detail

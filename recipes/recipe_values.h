@@ -34,8 +34,6 @@ RecipeField optional_texts_field(std::string name, Place<std::optional<std::vect
                                  std::string meaning);
 /// Steps, or a time such as "30s", "10min", "2h"; 0 = never.
 RecipeField interval_field(std::string name, Place<Interval> at, std::string meaning);
-/// A key whose feature does not exist yet: every value is refused.
-RecipeField later_field(std::string name, std::string values, std::string meaning);
 
 /// The same row, but the value may change between stop and resume.
 RecipeField free_to_change(RecipeField field);

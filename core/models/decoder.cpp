@@ -33,7 +33,8 @@ struct Decoder::Impl {
   std::vector<Block> blocks;
   std::optional<DecoderHead> head;  // on the last stage
   std::vector<RotaryTable> rotary;
-  Recompute recompute = Recompute::none;
+  int64_t recompute_below = 0;
+  SpillFile* spill = nullptr;
   BlockHooks none;
   BlockHooks* hooks = &none;
   bool trainable_below = false;
@@ -43,6 +44,9 @@ struct Decoder::Impl {
   bool input_trainable() const { return input && input->has_trainable(); }
   bool below_trainable() const { return input_trainable() || trainable_below; }
   size_t lowest_trainable() const;
+  size_t recomputed() const {
+    return static_cast<size_t>(std::clamp<int64_t>(recompute_below - range.begin, 0, range.end - range.begin));
+  }
   int64_t layer(size_t l) const { return range.begin + static_cast<int64_t>(l); }
   bool whole() const { return input.has_value() && head.has_value(); }
 };
@@ -104,7 +108,7 @@ struct DecoderPass::Impl {
 DecoderPass::DecoderPass(Decoder& decoder, const Batch& batch, const StepContext& step, bool training) {
   Decoder::Impl& model = *decoder.impl_;
   impl_.reset(new Impl{model, batch, step, training, model.context(batch, step, nullptr), model.lowest_trainable(),
-                       ActivationStore(model.recompute, model.blocks.size())});
+                       ActivationStore(model.recomputed(), model.spill, model.blocks.size())});
   if (step.training) impl_->step.row_keys = batch.row_keys;
 }
 
@@ -149,6 +153,11 @@ double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& grad
   const double loss = run(below_head ? &gradient : nullptr);
   model.hooks->after_backward(layer);
   return loss;
+}
+
+void DecoderPass::prepare_backward() {
+  const size_t layers = impl_->decoder.blocks.size();
+  if (impl_->lowest < layers) impl_->activations.fetch(layers - 1);
 }
 
 Tensor DecoderPass::backward(Tensor gradient) {
@@ -257,7 +266,11 @@ bool Decoder::has_embedding() const { return impl_->input.has_value(); }
 bool Decoder::has_head() const { return impl_->head.has_value(); }
 void Decoder::set_trainable_below(bool trainable) { impl_->trainable_below = trainable; }
 void Decoder::set_vocab_size(int64_t rows) { impl_->config.vocab_size = rows; }
-void Decoder::set_recompute(Recompute recompute) { impl_->recompute = recompute; }
+void Decoder::recompute_below(int64_t layer) { impl_->recompute_below = layer; }
+void Decoder::set_recompute(Recompute recompute) {
+  recompute_below(recompute == Recompute::block ? config().layers : 0);
+}
+void Decoder::set_spill(SpillFile* spill) { impl_->spill = spill; }
 void Decoder::set_hooks(BlockHooks* hooks) { impl_->hooks = hooks ? hooks : &impl_->none; }
 
 void Decoder::visit(const ParameterVisitor& visitor) {

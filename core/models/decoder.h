@@ -40,7 +40,12 @@ class Decoder {
   LayerRange range() const;
   bool has_embedding() const;
   bool has_head() const;
+  /// Layers of the whole model below `layer` keep only their input for the backward pass and run again.
+  void recompute_below(int64_t layer);
+  /// All layers, or none.
   void set_recompute(Recompute recompute);
+  /// Where activations wait for the backward pass; null (as it starts): in memory. Must outlive all training passes.
+  void set_spill(SpillFile* spill);
   /// Layer numbers in the hooks: -1 is the embedding, config().layers the final norm with the head. In training the
   /// head's forward and backward run between before_backward and after_backward.
   void set_hooks(BlockHooks* hooks);
@@ -94,6 +99,8 @@ class DecoderPass {
   /// Decoders with a head: the sum of the loss from the stream above the last layer. In training the head's gradients
   /// are accumulated and `gradient` becomes the stream's, both times gradient_scale.
   double loss_sum(const Tensor& x, float gradient_scale, Tensor& gradient);
+  /// For a caller that has to wait before backward(): starts to read what that needs first.
+  void prepare_backward();
   /// Accumulates gradients of everything trainable, from the gradient of the stream above; returns the one below,
   /// undefined where nothing below is trainable.
   Tensor backward(Tensor gradient);

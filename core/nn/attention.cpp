@@ -189,6 +189,7 @@ void Attention::backward(const Tensor& dy, const LayerContext& context, const St
   ops::attention_backward(dout, saved.q, saved.k, saved.v, saved.out, saved.log_sum_exp, context.spans, params_,
                           gradients.q, gradients.k, gradients.v);
   rotate(gradients, context, true);
+  if (dx && !*dx) *dx = Tensor::empty(step.pool(), {dy.dim(0), config_.width}, DType::f32, "input gradient");
   if (config_.qkv_clip > 0) {
     ops::clip_backward(saved.q_inside, gradients.q);
     ops::clip_backward(saved.k_inside, gradients.k);

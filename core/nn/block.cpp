@@ -90,7 +90,31 @@ Tensor half_output_gradient(std::optional<Norm>& post_norm, float scale, const T
   return narrowed(dy, step);
 }
 
+void visit_norm(NormSaved& norm, const std::function<void(Tensor&)>& visitor) {
+  for (Tensor* tensor : {&norm.x, &norm.mean, &norm.inv}) {
+    if (*tensor) visitor(*tensor);
+  }
+}
+
 }  // namespace
+
+void BlockSaved::visit(const std::function<void(Tensor&)>& visitor) {
+  for (NormSaved* norm : {&attention_norm, &post_attention_norm, &mlp_norm, &post_mlp_norm}) visit_norm(*norm, visitor);
+  for (HeadNormSaved* norms : {&attention.q_norm, &attention.k_norm}) {
+    for (NormSaved& norm : *norms) visit_norm(norm, visitor);
+  }
+  for (LinearSaved* linear : {&attention.qkv_proj, &attention.q_proj, &attention.k_proj, &attention.v_proj,
+                              &attention.output, &mlp.gate_up_proj, &mlp.gate_proj, &mlp.up_proj, &mlp.down_proj}) {
+    if (linear->x) visitor(linear->x);
+    for (Tensor& tensor : linear->adapter.tensors) {
+      if (tensor) visitor(tensor);
+    }
+  }
+  for (Tensor* tensor : {&attention.q, &attention.k, &attention.v, &attention.q_inside, &attention.k_inside,
+                         &attention.v_inside, &attention.out, &attention.log_sum_exp, &mlp.gate, &mlp.up}) {
+    if (*tensor) visitor(*tensor);
+  }
+}
 
 Block::Block(const std::string& prefix, const BlockNames& names, const BlockConfig& config, const Makers& makers)
     : config_(config),
@@ -151,18 +175,19 @@ void Block::backward(Tensor& gradient, const LayerContext& context, const StepCo
     return backward_around(gradient, context, step, std::move(saved), input_gradient);
   }
   const float scale = config_.residual_scale;
-  const auto make = [&] { return Tensor::empty(step.pool(), gradient.shape(), DType::f32, "input gradient"); };
   const bool attention_input_gradient = input_gradient || trainable(attention_norm_);
   const bool attention_gradient =
       attention_input_gradient || attention_.has_trainable() || trainable(post_attention_norm_);
   const bool shared_norm = config_.parallel_residual && !mlp_norm_;
   const bool above_mlp = config_.parallel_residual ? attention_input_gradient : attention_gradient;
 
-  Tensor mlp_dinput = above_mlp || trainable(mlp_norm_) ? make() : Tensor();
+  Tensor mlp_dinput;
+  const bool mlp_input_gradient = above_mlp || trainable(mlp_norm_);
   restore_input(saved.mlp_input_left_out, mlp_norm_ ? mlp_norm_ : attention_norm_,
                 mlp_norm_ ? saved.mlp_norm : saved.attention_norm, step, saved.mlp);
   mlp_.backward(half_output_gradient(post_mlp_norm_, scale, gradient, step, std::move(saved.post_mlp_norm)), step,
-                std::move(saved.mlp), mlp_dinput ? &mlp_dinput : nullptr);
+                std::move(saved.mlp), mlp_input_gradient ? &mlp_dinput : nullptr);
+  saved.mlp = {};
   if (mlp_dinput && !shared_norm) sum_parts(context, "sum layer gradients", mlp_dinput);
   // The sequential attention sees the gradient after the MLP's norm, the parallel one the output's.
   const auto mlp_norm_backward = [&] {
@@ -172,11 +197,11 @@ void Block::backward(Tensor& gradient, const LayerContext& context, const StepCo
   if (!config_.parallel_residual) mlp_norm_backward();
 
   if (attention_gradient) {
-    Tensor dinput = attention_input_gradient ? make() : Tensor();
+    Tensor dinput;
     restore_input(saved.attention_input_left_out, attention_norm_, saved.attention_norm, step, saved.attention);
     attention_.backward(
         half_output_gradient(post_attention_norm_, scale, gradient, step, std::move(saved.post_attention_norm)),
-        context, step, std::move(saved.attention), dinput ? &dinput : nullptr);
+        context, step, std::move(saved.attention), attention_input_gradient ? &dinput : nullptr);
     if (shared_norm && dinput) ops::add(mlp_dinput, dinput);
     if (dinput) sum_parts(context, "sum layer gradients", dinput);
     if (dinput) half_input_backward(attention_norm_, dinput, step, std::move(saved.attention_norm), gradient);

@@ -1,6 +1,8 @@
 #pragma once
 // One decoder layer, driven by data: the unit of loading, gathering, recomputing and placing.
 
+#include <functional>
+
 #include "nibble/core/nn/attention.h"
 #include "nibble/core/nn/mlp.h"
 #include "nibble/core/nn/norm.h"
@@ -40,6 +42,9 @@ struct BlockSaved {
   AttentionSaved attention;
   MlpSaved mlp;
   bool attention_input_left_out = false, mlp_input_left_out = false;
+
+  /// Every tensor there is, in a fixed order.
+  void visit(const std::function<void(Tensor&)>& visitor);
 };
 
 class Block {

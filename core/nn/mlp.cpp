@@ -82,18 +82,18 @@ void Mlp::backward(const Tensor& dy, const StepContext& step, MlpSaved&& saved, 
   if (down_->has_trainable()) saved.down_proj.x = activate(saved.gate, saved.up, step);
   if (!below) return down_->backward(dy, step, std::move(saved.down_proj), nullptr, false);
 
-  const auto make = [&] { return Tensor::empty(step.pool(), saved.up.shape(), saved.up.dtype(), "MLP gradient"); };
-  Tensor dproduct = make();
+  Tensor dproduct = Tensor::empty(step.pool(), saved.up.shape(), saved.up.dtype(), "MLP gradient");
   down_->backward(dy, step, std::move(saved.down_proj), &dproduct, false);
   saved.down_proj.x = {};
-  Tensor dgate, dup = make(), none;
+  // Each gradient takes the place of what it is computed from, element by element.
+  Tensor dgate = saved.gate, dup = saved.up, none;
   if (config_.gated) {
-    dgate = make();
     ops::gated_backward(config_.activation, dproduct, saved.gate, saved.up, dgate, dup, none);
   } else {
     ops::activation_backward(config_.activation, dproduct, saved.up, dup);
   }
   dproduct = {};
+  if (dx && !*dx) *dx = Tensor::empty(step.pool(), {dy.dim(0), config_.width}, DType::f32, "input gradient");
   project_backward(dgate, dup, step, saved, dx);
 }
 

@@ -414,8 +414,10 @@ std::string mpi_library() {
   char version[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;
   MPI_Get_library_version(version, &length);  // allowed before MPI_Init
-  const std::string library(version, static_cast<size_t>(length));
-  return library.substr(0, library.find_first_of(",\n"));
+  std::string library(version, static_cast<size_t>(length));
+  library = library.substr(0, library.find_first_of(",\n"));
+  if (const size_t tab = library.find(" Version:\t"); tab != std::string::npos) library.replace(tab, 10, " ");  // MPICH
+  return library;
 }
 
 struct MpiSession::Impl {

@@ -90,6 +90,7 @@ void Pipeline::forward(int64_t microbatch) {
 
 void Pipeline::backward(int64_t microbatch) {
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
+  slot.pass->prepare_backward();
   Tensor gradient = std::exchange(slot.gradient, {});
   if (!stage_.has_head() && trainable_here_or_below_) {
     gradient = receive("gradients", stages_.rank() + 1, batches_[static_cast<size_t>(microbatch)]->ids.numel());

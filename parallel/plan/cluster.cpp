@@ -19,12 +19,13 @@ struct Key {
   bool may_be_zero;
 };
 
-constexpr std::array<Key, 12> kKeys = {{{"flops", &Cluster::flops, false},
+constexpr std::array<Key, 13> kKeys = {{{"flops", &Cluster::flops, false},
                                         {"efficiency", &Cluster::efficiency, false},
                                         {"half_width", &Cluster::half_width, true},
                                         {"memory_bandwidth", &Cluster::memory_bandwidth, true},
                                         {"link_bandwidth", &Cluster::link_bandwidth, false},
                                         {"node_bandwidth", &Cluster::node_bandwidth, false},
+                                        {"disk_bandwidth", &Cluster::disk_bandwidth, false},
                                         {"latency", &Cluster::latency, true},
                                         {"ranks_per_node", &Cluster::ranks_per_node, false},
                                         {"overlap", &Cluster::overlap, true},

@@ -14,6 +14,7 @@ struct Cluster {
   double memory_bandwidth = 0;  ///< bytes a second of a rank's memory; 0: updates are not counted
   double link_bandwidth = 0;    ///< bytes a second between the ranks of a node, each way, of a rank
   double node_bandwidth = 0;    ///< bytes a second between nodes, each way, of a whole node
+  double disk_bandwidth = 1e9;  ///< bytes a second of a rank to and from the file of activations
   double latency = 5e-6;        ///< seconds of one hop
   double ranks_per_node = 8;
   double overlap = 0.3;  ///< of communication and computation, the share of the shorter that is not hidden

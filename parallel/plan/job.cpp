@@ -147,6 +147,19 @@ PlannedModel tensor_part(const PlannedModel& model, int64_t degree) {
   return part;
 }
 
+bool PlanLayout::recomputes(int64_t layer) const {
+  return recomputed.empty() ? recompute == Recompute::block : recomputed.at(static_cast<size_t>(layer));
+}
+
+int64_t lowest_with_backward(const PlannedModel& model, const LayerRange& range) {
+  for (int64_t l = -1; l < range.begin; ++l) {
+    if (model.group(l).has_trainable()) return range.begin;
+  }
+  int64_t lowest = range.begin;
+  while (lowest < range.end && !model.group(lowest).has_trainable()) ++lowest;
+  return lowest;
+}
+
 std::string describe(const PlanLayout& layout) {
   std::string text;
   const auto axis = [&](const char* name, int64_t degree) {
@@ -158,7 +171,13 @@ std::string describe(const PlanLayout& layout) {
   axis("tensor", layout.tensor);
   if (text.empty()) text = "one rank";
   if (layout.mesh.shard > 1) text += ", zero " + std::to_string(layout.zero);
-  if (layout.recompute == Recompute::block) text += ", blocks recomputed";
+  const auto again = std::ranges::count(layout.recomputed, true);
+  if (again > 0) {
+    text += ", " + std::to_string(again) + " of " + std::to_string(layout.recomputed.size()) + " blocks recomputed";
+  } else if (layout.recomputed.empty() && layout.recompute == Recompute::block) {
+    text += ", blocks recomputed";
+  }
+  if (layout.offload) text += ", activations in a file";
   return text;
 }
 

@@ -106,15 +106,21 @@ struct PlanLayout {
   int64_t in_flight = 0;
   std::vector<int64_t> stages;  ///< layers of each stage; empty: placed by predicted time
   Recompute recompute = Recompute::none;
+  std::vector<bool> recomputed;  ///< [L] instead, layer by layer; empty: as `recompute` says
+  bool offload = false;          ///< activations wait in a file
 
   int64_t ranks() const { return mesh.ranks() * tensor; }
+  bool recomputes(int64_t layer) const;
 };
 
 /// The part of the model that one of `degree` tensor-parallel ranks computes: heads, hidden width and vocabulary are
 /// divided, norms and the residual stream are whole.
 PlannedModel tensor_part(const PlannedModel& model, int64_t degree);
 
-/// "shard 4, zero 3", "pipeline 2 x shard 2, zero 3, blocks recomputed", "one rank"
+/// The lowest layer of `range` that has a backward pass; range.end: none.
+int64_t lowest_with_backward(const PlannedModel& model, const LayerRange& range);
+
+/// "shard 4, zero 3", "pipeline 2 x shard 2, zero 3, blocks recomputed", "one rank, 9 of 22 blocks recomputed"
 std::string describe(const PlanLayout& layout);
 
 /// Microbatches that one rank (one column of a pipeline) computes in a step, at most.

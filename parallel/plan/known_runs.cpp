@@ -126,7 +126,7 @@ double predict(const KnownRun& run, const Cluster& cluster) {
   double each = 0;  // operations of a token, those done again included
   for (int64_t l = 0; l <= run.job.model.config.layers; ++l) {
     const GroupWork work = group_work(run.job, l);
-    const bool again = run.layout.recompute == Recompute::block && l < run.job.model.config.layers;
+    const bool again = l < run.job.model.config.layers && run.layout.recomputes(l);
     each += work.forward * (again ? 2 : 1) + work.backward;
   }
   return each * time.tokens_per_second / ranks / 1e12;

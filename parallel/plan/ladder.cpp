@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
+#include <ranges>
 
 #include "nibble/core/base/error.h"
 
@@ -22,6 +23,7 @@ PlanLayout with_degrees(PlanLayout layout, int64_t pipeline, int64_t replicate, 
   if (pipeline != static_cast<int64_t>(layout.stages.size())) layout.stages.clear();
   layout.tensor = 1;
   layout.recompute = recompute;
+  layout.recomputed.clear();
   return layout;
 }
 
@@ -47,6 +49,11 @@ PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, co
   planned.stages = place_stages(job, layout, costs.threads, costs.budget);
   planned.memory = plan_memory(job, layout, planned.stages, costs.threads, costs.budget);
   planned.time = step_time(job, layout, planned.stages, passes, costs.cluster, costs.wire);
+  if (layout.offload) {
+    planned.file_bytes = std::ranges::max(planned.memory.stages | std::views::transform(&StageMemory::file));
+    planned.spilled_bytes = std::ranges::max(planned.memory.stages | std::views::transform(&StageMemory::written));
+    add_spill(planned.time, static_cast<double>(planned.spilled_bytes), costs.cluster);
+  }
   planned.traffic = step_traffic(job, layout, costs.wire);
   planned.fits = planned.memory.fits(costs.budget);
   if (!planned.fits) {
@@ -59,29 +66,51 @@ PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, co
 std::vector<PlannedLayout> walk_ladder(const PlanJob& job, const PlanLayout& base, int64_t ranks,
                                        const LayoutCosts& costs) {
   std::vector<PlannedLayout> ladder;
-  const auto rung = [&](const std::string& name, const PlanLayout& layout) {
-    if (possible(job, layout)) {
-      ladder.push_back(plan_layout_costs(job, layout, costs));
-      ladder.back().rung = name;
-    } else {
-      ladder.push_back({.rung = name, .layout = layout, .fits = false, .why_not = "not possible for this model"});
+  PlanLayout kept = base;
+  kept.offload = false;
+  const auto planned = [&](const std::string& name, const PlanLayout& layout) -> PlannedLayout {
+    if (!possible(job, layout)) {
+      return {.rung = name, .layout = layout, .fits = false, .why_not = "not possible for this model"};
     }
+    PlannedLayout made = plan_layout_costs(job, layout, costs);
+    made.rung = name;
+    return made;
   };
-  rung(ranks > 1 ? "data parallel" : "one rank", with_degrees(base, 1, ranks, 1, Recompute::none));
-  rung("checkpointing", with_degrees(base, 1, ranks, 1, Recompute::block));
+  const auto rung = [&](const std::string& name, const PlanLayout& layout) { ladder.push_back(planned(name, layout)); };
+  rung(ranks > 1 ? "data parallel" : "one rank", with_degrees(kept, 1, ranks, 1, Recompute::none));
+  rung("checkpointing", with_degrees(kept, 1, ranks, 1, Recompute::block));
   if (ranks > 1) {
-    PlanLayout sharded = with_degrees(base, 1, 1, ranks, Recompute::block);
+    PlanLayout sharded = with_degrees(kept, 1, 1, ranks, Recompute::block);
     sharded.zero = 2;
     rung("zero 2", sharded);
     sharded.zero = 3;
     rung("zero 3", sharded);
-    rung("pipeline", with_degrees(base, ranks, 1, 1, Recompute::block));
+    rung("pipeline", with_degrees(kept, ranks, 1, 1, Recompute::block));
   }
-  ladder.push_back({.rung = "offload",
-                    .layout = ladder.back().layout,
-                    .fits = false,
-                    .why_not = "parallel.offload_activations does not exist yet"});
+  const auto offloaded = [&](const PlannedLayout& of) {
+    PlanLayout layout = of.layout;
+    layout.offload = true;
+    return planned("offload", layout);
+  };
+  PlannedLayout last = offloaded(ladder.back());
+  if (ranks > 1) {
+    PlannedLayout other = offloaded(ladder[ladder.size() - 2]);
+    const bool there = !other.memory.stages.empty();
+    if (there && (last.memory.stages.empty() || other.memory.peak_bytes() < last.memory.peak_bytes())) {
+      last = std::move(other);
+    }
+  }
+  ladder.push_back(std::move(last));
   return ladder;
+}
+
+// With as few blocks recomputed as fit.
+PlanLayout with_fitted_recomputation(const PlanJob& job, PlanLayout layout, const LayoutCosts& costs) {
+  const std::vector<int64_t> stages = place_stages(job, layout, costs.threads, costs.budget);
+  layout.recomputed = layers_to_recompute(job, layout, stages, costs.threads, costs.budget, costs.budget);
+  layout.stages.clear();
+  for (size_t s = 0; s + 1 < stages.size(); ++s) layout.stages.push_back(stages[s + 1] - stages[s]);
+  return layout;
 }
 
 PlannedLayout choose_layout(const PlanJob& job, const PlanLayout& base, int64_t ranks, const GivenDegrees& given,
@@ -94,8 +123,7 @@ PlannedLayout choose_layout(const PlanJob& job, const PlanLayout& base, int64_t 
     }
     return degrees;
   };
-  std::vector<Recompute> policies = {base.recompute};
-  if (given.recompute_is_free) policies = {Recompute::none, Recompute::block};
+  const Recompute policy = given.recompute_is_free ? Recompute::none : base.recompute;
   const DecoderConfig& config = job.model.config;
   for (const int64_t tensor : choices(given.tensor, ranks)) {
     if (config.heads % tensor != 0 || config.kv_heads % tensor != 0 || config.mlp_width % tensor != 0) continue;
@@ -103,11 +131,11 @@ PlannedLayout choose_layout(const PlanJob& job, const PlanLayout& base, int64_t 
       for (const int64_t shard : choices(given.shard, ranks / tensor / pipeline)) {
         const int64_t replicate = ranks / tensor / pipeline / shard;
         if (given.replicate != 0 && given.replicate != replicate) continue;
-        for (const Recompute recompute : policies) {
-          PlanLayout layout = with_degrees(base, pipeline, replicate, shard, recompute);
-          layout.tensor = tensor;
-          if (possible(job, layout)) tried.push_back(plan_layout_costs(job, layout, costs));
-        }
+        PlanLayout layout = with_degrees(base, pipeline, replicate, shard, policy);
+        layout.tensor = tensor;
+        if (!possible(job, layout)) continue;
+        if (given.recompute_is_free && costs.budget > 0) layout = with_fitted_recomputation(job, layout, costs);
+        tried.push_back(plan_layout_costs(job, layout, costs));
       }
     }
   }

@@ -18,6 +18,7 @@ struct PlannedLayout {
   MemoryPlan memory;
   StepTime time;
   Traffic traffic;
+  int64_t file_bytes = 0, spilled_bytes = 0;  ///< file of activations of a rank, and what is written to it in a step
   bool fits = true;
   std::string why_not;  ///< does not exist, or what it lacks; empty where it fits
 };
@@ -34,7 +35,8 @@ struct LayoutCosts {
 PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, const LayoutCosts& costs);
 
 /// The rungs for `ranks` ranks, whether they fit or not: data parallel, checkpointing, ZeRO-2, ZeRO-3, pipeline (those
-/// with checkpointing), offload. A single rank has the first two and the last. base: settings besides degrees.
+/// with checkpointing), offload: zero 3 or pipeline, which needs less, with activations in a file. A single rank has
+/// the first two and the last. base: settings besides degrees.
 std::vector<PlannedLayout> walk_ladder(const PlanJob& job, const PlanLayout& base, int64_t ranks,
                                        const LayoutCosts& costs);
 

@@ -65,6 +65,7 @@ class StageWalk final : public PassWalk::Hooks {
   }
 
   PoolModel& pool() { return pool_; }
+  const PassWalk::Spill& spill() const { return passes_.spill(); }
   /// Bytes of file maps that every step touches.
   int64_t mapped() const { return mapped_; }
 
@@ -375,22 +376,63 @@ bool MemoryPlan::fits(int64_t budget) const {
   return peak_bytes() <= budget && std::ranges::all_of(stages, &StageMemory::fits_pool);
 }
 
+namespace {
+
+// part: of the model, of one of layout.tensor ranks.
+StageMemory plan_stage(const PlanJob& job, const PlannedModel& part, const PlanLayout& layout, const LayerRange& range,
+                       int64_t stage, int threads, int64_t budget) {
+  StageWalk walk(job, part, layout, range, stage, budget);
+  walk.run();
+  StageMemory memory{range, walk.pool().most_resident(), walk.pool().peak(), walk.pool().fitted()};
+  memory.split[MemoryUse::base] += walk.mapped();
+  memory.split[MemoryUse::workspace] += threads * kThreadBytes;
+  memory.split[MemoryUse::program] += kProgramBytes + job.program_bytes + (layout.ranks() > 1 ? kMpiBytes : 0);
+  memory.file = walk.spill().file;
+  memory.written = walk.spill().written * microbatches_of_rank(job, layout);
+  return memory;
+}
+
+}  // namespace
+
 MemoryPlan plan_memory(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages, int threads,
                        int64_t budget) {
-  const PlannedModel cut = layout.tensor > 1 ? tensor_part(job.model, layout.tensor) : PlannedModel();
-  const PlannedModel& part = layout.tensor > 1 ? cut : job.model;
+  const PlannedModel part = tensor_part(job.model, layout.tensor);
   MemoryPlan plan;
   for (size_t s = 0; s + 1 < stages.size(); ++s) {
-    const LayerRange range{stages[s], stages[s + 1]};
-    StageWalk walk(job, part, layout, range, static_cast<int64_t>(s), budget);
-    walk.run();
-    StageMemory stage{range, walk.pool().most_resident(), walk.pool().peak(), walk.pool().fitted()};
-    stage.split[MemoryUse::base] += walk.mapped();
-    stage.split[MemoryUse::workspace] += threads * kThreadBytes;
-    stage.split[MemoryUse::program] += kProgramBytes + job.program_bytes + (layout.ranks() > 1 ? kMpiBytes : 0);
-    plan.stages.push_back(stage);
+    plan.stages.push_back(
+        plan_stage(job, part, layout, {stages[s], stages[s + 1]}, static_cast<int64_t>(s), threads, budget));
   }
   return plan;
+}
+
+std::vector<bool> layers_to_recompute(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages,
+                                      int threads, int64_t room, int64_t budget) {
+  const PlannedModel part = tensor_part(job.model, layout.tensor);
+  std::vector<bool> chosen(static_cast<size_t>(job.model.config.layers), false);
+  for (size_t s = 0; s + 1 < stages.size(); ++s) {
+    const LayerRange range{stages[s], stages[s + 1]};
+    const auto below = [&](int64_t layer) {
+      std::vector<bool> again = chosen;
+      std::fill(again.begin() + range.begin, again.begin() + layer, true);
+      return again;
+    };
+    const auto fits = [&](int64_t layer) {
+      PlanLayout tried = layout;
+      tried.recomputed = below(layer);
+      const StageMemory memory = plan_stage(job, part, tried, range, static_cast<int64_t>(s), threads, budget);
+      return memory.total() <= room && memory.fits_pool;
+    };
+    int64_t least = range.begin, most = range.end;  // least: not tried, or does not fit
+    const int64_t lowest = lowest_with_backward(part, range);
+    if (lowest == range.end || fits(lowest)) continue;
+    for (least = lowest; most - least > 1;) {
+      const int64_t middle = least + (most - least) / 2;
+      (fits(middle) ? most : least) = middle;
+    }
+    chosen = below(most);
+    std::fill(chosen.begin() + range.begin, chosen.begin() + lowest, false);
+  }
+  return chosen;
 }
 
 std::vector<int64_t> place_stages(const PlanJob& job, const PlanLayout& layout, int threads, int64_t budget) {

@@ -16,6 +16,8 @@ struct StageMemory {
   MemorySplit split;                               ///< when most is resident
   int64_t pool_peak = 0;                           ///< MemoryPool::peak()
   bool fits_pool = true;                           ///< every block fits the budget given
+  int64_t file = 0;                                ///< largest size of the file that activations wait in
+  int64_t written = 0;                             ///< bytes that go there in a step
   int64_t total() const { return split.total(); }  ///< largest resident size of the process (VmHWM)
 };
 
@@ -31,6 +33,12 @@ struct MemoryPlan {
 /// with room keeps more released blocks). threads: of a rank.
 MemoryPlan plan_memory(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages, int threads,
                        int64_t budget = 0);
+
+/// Which layers run again in the backward pass, [L], so that every stage has at most `room` bytes resident and its pool
+/// fits the budget: in every stage the lowest ones, as few as will do; all of them where that is not enough. (What the
+/// highest layers keep is used first and gone when the lower ones run again.)
+std::vector<bool> layers_to_recompute(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages,
+                                      int threads, int64_t room, int64_t budget);
 
 /// The fastest of stage_placements() in which every stage fits the budget; where none does, the one whose largest stage
 /// is smallest. What a run uses: the same on all its ranks.

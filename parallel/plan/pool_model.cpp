@@ -26,10 +26,13 @@ PoolModel::Held PoolModel::hold(MemoryUse use, int64_t bytes) {
     state.most = state.now;
     state.most[MemoryUse::margin] = waiting;
   }
-  return {nullptr, [owner = state_, use, size](const void*) {
-            owner->now[use] -= static_cast<int64_t>(size);
-            owner->books.give(size, nullptr);
-          }};
+  return std::make_shared<const Block>(state_, use, bytes);
+}
+
+PoolModel::Block::~Block() {
+  const size_t size = PoolBooks::rounded(static_cast<size_t>(bytes));
+  owner->now[use] -= static_cast<int64_t>(size);
+  owner->books.give(size, nullptr);
 }
 
 }  // namespace nibble

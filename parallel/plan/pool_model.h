@@ -43,7 +43,8 @@ class PoolModel {
   explicit PoolModel(int64_t budget = 0) : state_(std::make_shared<State>(budget)) {}
 
   /// A block that is held as long as the value lives; an empty one holds nothing.
-  using Held = std::shared_ptr<const void>;
+  struct Block;
+  using Held = std::shared_ptr<const Block>;
   [[nodiscard]] Held hold(MemoryUse use, int64_t bytes);
 
   /// What was held when most was resident, blocks that wait for reuse (margin) included.
@@ -62,6 +63,17 @@ class PoolModel {
     bool fitted = true;
   };
   std::shared_ptr<State> state_;
+};
+
+struct PoolModel::Block {
+  std::shared_ptr<State> owner;
+  MemoryUse use = MemoryUse::activations;
+  int64_t bytes = 0;  ///< asked for
+
+  Block(std::shared_ptr<State> from, MemoryUse what, int64_t size) : owner(std::move(from)), use(what), bytes(size) {}
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  ~Block();
 };
 
 }  // namespace nibble

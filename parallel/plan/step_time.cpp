@@ -66,7 +66,7 @@ PassSeconds pass_seconds(const PlanJob& job, const PlanLayout& layout, const Clu
   PassSeconds pass;
   for (int64_t l = 0; l < job.model.config.layers; ++l) {
     const GroupWork work = group_work(job, l);
-    const double again = layout.recompute == Recompute::block ? work.forward : 0;
+    const double again = layout.recomputes(l) ? work.forward : 0;
     pass.layer_forward.push_back(tokens * work.forward / speed);
     pass.layer_backward.push_back(tokens * (work.backward + again) / speed);
   }
@@ -90,7 +90,7 @@ std::vector<std::vector<int64_t>> stage_placements(const PlanJob& job, const Pla
   if (stages == 1) return {{0, layers}};
   const auto work = [&](int64_t group) {
     const GroupWork of = group_work(job, group);
-    const bool again = layout.recompute == Recompute::block && group < layers;
+    const bool again = group < layers && layout.recomputes(group);
     return of.forward * (again ? 2 : 1) + of.backward;
   };
   std::vector<double> until = {0};
@@ -160,9 +160,9 @@ Traffic step_traffic(const PlanJob& job, const PlanLayout& layout, const WireFor
   if (layout.mesh.pipeline > 1) traffic["activations"] = 2 * stream * wire.interleave;
   if (layout.tensor > 1) {
     // Two sums a layer forward, two backward, and the forward ones again where blocks are recomputed.
-    const double sums = layout.recompute == Recompute::block ? 6 : 4;
-    traffic["sum activations"] =
-        2 * ring_bytes(stream * sums * static_cast<double>(part.config.layers) / stages, tensor);
+    double sums = 0;
+    for (int64_t l = 0; l < part.config.layers; ++l) sums += layout.recomputes(l) ? 6 : 4;
+    traffic["sum activations"] = 2 * ring_bytes(stream * sums / stages, tensor);
   }
   std::erase_if(traffic, [](const auto& entry) { return entry.second == 0; });
   return traffic;
@@ -223,6 +223,13 @@ StepTime step_time(const PlanJob& job, const PlanLayout& layout, const std::vect
           .communicating = communicating,
           .waiting = waiting,
           .tokens_per_second = static_cast<double>(job.tokens * job.accumulate) / seconds};
+}
+
+void add_spill(StepTime& time, double bytes, const Cluster& cluster) {
+  const double moving = 2 * bytes / cluster.disk_bandwidth, before = time.seconds;
+  time.spilling = std::max(0.0, moving - time.computing);
+  time.seconds += time.spilling;
+  time.tokens_per_second *= before / time.seconds;
 }
 
 }  // namespace nibble

@@ -45,11 +45,16 @@ struct StepTime {
   double computing = 0;          ///< of the slowest stage
   double communicating = 0;      ///< what is not hidden behind computing
   double waiting = 0;            ///< of a stage for others
+  double spilling = 0;           ///< for the file of activations: what is not hidden behind computing
   double tokens_per_second = 0;  ///< of the whole run
 };
 
 StepTime step_time(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages,
                    const PassSeconds& pass, const Cluster& cluster, const WireFormat& wire = {});
+
+/// Adds what a rank waits for a file that gets `bytes` in a step and gives them back: a thread moves them while others
+/// compute.
+void add_spill(StepTime& time, double bytes, const Cluster& cluster);
 
 /// The placements of layers on layout.mesh.pipeline stages to choose from, the one whose slowest stage is fastest (by
 /// operations, the same on every machine) first: first layer of every stage and, at the end, L. layout.stages, where

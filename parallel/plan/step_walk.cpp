@@ -24,16 +24,14 @@ PassWalk::PassWalk(const PlanJob& job, const PlannedModel& model, LayerRange ran
       model_(model),
       config_(model.config),
       range_(range),
-      recompute_(layout.recompute),
+      layout_(layout),
       in_parts_(layout.tensor > 1),
       pool_(pool),
       hooks_(hooks),
-      lowest_(range.begin) {
+      lowest_(lowest_with_backward(model, range)) {
   for (lowest_trained_ = -1; lowest_trained_ < config_.layers; ++lowest_trained_) {
     if (model.group(lowest_trained_).has_trainable()) break;
   }
-  if (trainable_below(range.begin)) return;
-  while (lowest_ < range.end && !model.group(lowest_).has_trainable()) ++lowest_;
 }
 
 // [T, columns], of `bytes` bytes an element.
@@ -142,7 +140,7 @@ void PassWalk::attention_forward(const PlannedGroup& layer, std::vector<Held>* s
   saved->insert(saved->end(), {q, k, v, inside, out, sums});
 }
 
-void PassWalk::attention_backward(const PlannedGroup& layer, bool dx) {
+void PassWalk::attention_backward(const PlannedGroup& layer, bool dx, Held& dinput) {
   const AttentionNames& names = config_.names.block.attention;
   const int64_t q_width = config_.heads * config_.head_size, kv_width = config_.kv_heads * config_.head_size;
   const PlannedLinear* fused = find(layer, names.qkv);
@@ -157,6 +155,7 @@ void PassWalk::attention_backward(const PlannedGroup& layer, bool dx) {
   const Held dout = act(q_width, element());
   linear_backward(output, job_.tokens, true, false, element());
   const Held dq = act(q_width, element()), dk = act(kv_width, element()), dv = act(kv_width, element());
+  if (dx) dinput = act(config_.width, kFloat);
   if (fused) {
     const Held all = act(q_width + 2 * kv_width, element());
     return linear_backward(*fused, job_.tokens, dx, false, kFloat);
@@ -193,7 +192,7 @@ void PassWalk::mlp_forward(const PlannedGroup& layer, std::vector<Held>* saved) 
   saved->insert(saved->end(), {up, gate});
 }
 
-void PassWalk::mlp_backward(const PlannedGroup& layer, bool dx) {
+void PassWalk::mlp_backward(const PlannedGroup& layer, bool dx, Held& dinput) {
   const MlpNames& names = config_.names.block.mlp;
   const int64_t width = config_.mlp_width;
   bool below = dx;
@@ -207,8 +206,8 @@ void PassWalk::mlp_backward(const PlannedGroup& layer, bool dx) {
   Held dproduct = act(width, element());
   linear_backward(down, job_.tokens, true, false, element());
   x.reset();
-  const Held dup = act(width, element()), dgate = config_.gated_mlp ? act(width, element()) : Held();
   dproduct.reset();
+  dinput = act(config_.width, kFloat);
   if (const PlannedLinear* fused = find(layer, names.gate_up)) {
     const Held both = act(2 * width, element());
     return linear_backward(*fused, job_.tokens, dx, false, kFloat);
@@ -263,23 +262,63 @@ void PassWalk::block_backward(const PlannedGroup& layer, bool dx) {
     if (element() != kFloat) held.push_back(act(width, element()));
     return held;
   };
-  Held mlp_dinput = act(width, kFloat);
+  Held mlp_dinput;
   const bool mlp_left_out = !names.attention_norm.empty() && (!names.mlp_norm.empty() || config_.parallel_residual);
   const Held mlp_input = mlp_left_out && any_trainable(layer, mlp_inputs()) ? act(width, element()) : Held();
   {
     const std::vector<Held> dy = half_gradient(names.post_mlp_norm);
-    mlp_backward(layer, true);
+    mlp_backward(layer, true, mlp_dinput);
   }
   if (!config_.parallel_residual) mlp_dinput.reset();
   const bool below = dx || layer.vectors_trained;
-  const Held dinput = below ? act(width, kFloat) : Held();
+  Held dinput;
   const bool attention_left_out = !names.attention_norm.empty() && any_trainable(layer, attention_inputs());
   const Held attention_input = attention_left_out ? act(width, element()) : Held();
   const std::vector<Held> dy = half_gradient(names.post_attention_norm);
-  attention_backward(layer, below);
+  attention_backward(layer, below, dinput);
+}
+
+// See ActivationStore and SpillFile: what was put away before has been written by now.
+void PassWalk::put_away(Kept& kept, int64_t layer) {
+  if (!layout_.offload) return;
+  std::vector<Held> held = std::move(kept.layers[layer]);
+  kept.layers.erase(layer);
+  std::ranges::sort(held);
+  held.erase(std::ranges::unique(held).begin(), held.end());
+  std::erase(held, Held());
+  std::vector<int64_t>& sizes = kept.filed[layer];
+  for (const Held& block : held) {
+    sizes.push_back(block->bytes);
+    in_file_ += block->bytes;
+    spill_.written += block->bytes;
+  }
+  spill_.file = std::max(spill_.file, in_file_);
+  leaving_ = std::move(held);
+  leaving_sizes_ = &sizes;
+}
+
+std::vector<Held> PassWalk::bring_back(Kept& kept, int64_t layer) {
+  const auto filed = kept.filed.find(layer);
+  if (filed == kept.filed.end()) {
+    std::vector<Held> held = std::move(kept.layers[layer]);
+    kept.layers.erase(layer);
+    return held;
+  }
+  std::vector<Held> held;
+  if (leaving_sizes_ == &filed->second) {
+    held = std::move(leaving_);
+    leaving_.clear();
+    leaving_sizes_ = nullptr;
+  } else {
+    for (const int64_t bytes : filed->second) held.push_back(pool_.hold(MemoryUse::activations, bytes));
+  }
+  for (const int64_t bytes : filed->second) in_file_ -= bytes;
+  kept.filed.erase(filed);
+  return held;
 }
 
 Held PassWalk::forward(Kept& kept, Held x) {
+  spill_.written = 0;
   if (range_.begin == 0) {
     hooks_.before_forward(-1);
     x = act(config_.width, kFloat);
@@ -288,9 +327,10 @@ Held PassWalk::forward(Kept& kept, Held x) {
   for (int64_t l = range_.begin; l < range_.end; ++l) {
     hooks_.before_forward(l);
     const bool keeps = l >= lowest_;
-    std::vector<Held>* saved = keeps && recompute_ == Recompute::none ? &kept.layers[l] : nullptr;
-    if (keeps && recompute_ == Recompute::block) kept.layers[l].push_back(x);
+    std::vector<Held>* saved = keeps && !layout_.recomputes(l) ? &kept.layers[l] : nullptr;
+    if (keeps && layout_.recomputes(l)) kept.layers[l].push_back(x);
     x = block_forward(model_.group(l), x, saved);
+    if (keeps) put_away(kept, l);
     hooks_.after_forward(l);
   }
   return x;
@@ -321,9 +361,9 @@ void PassWalk::loss(Kept& kept, const Held& above) {
 void PassWalk::backward(Kept& kept) {
   for (int64_t l = range_.end; l-- > lowest_;) {
     hooks_.before_backward(l);
-    std::vector<Held> saved = std::move(kept.layers[l]);
-    kept.layers.erase(l);
-    if (recompute_ == Recompute::block) {
+    std::vector<Held> saved = bring_back(kept, l);
+    if (layout_.offload && l > lowest_) kept.layers[l - 1] = bring_back(kept, l - 1);
+    if (layout_.recomputes(l)) {
       const Held input = saved.front();
       const Held out = block_forward(model_.group(l), input, &saved);
     }

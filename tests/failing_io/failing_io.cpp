@@ -267,6 +267,12 @@ NIBBLE_OPEN(open64, "openat64")
 NIBBLE_OPENAT(openat)
 NIBBLE_OPENAT(openat64)
 
+ssize_t pread(int file, void* bytes, size_t size, off_t offset) {
+  const Lock lock(disk().mutex);
+  return counted("read", path_of(file),
+                 [&] { return real<ssize_t(int, void*, size_t, off_t)>("pread")(file, bytes, size, offset); });
+}
+
 ssize_t pwrite(int file, const void* bytes, size_t size, off_t offset) {
   auto* const next = real<ssize_t(int, const void*, size_t, off_t)>("pwrite");
   const Lock lock(disk().mutex);

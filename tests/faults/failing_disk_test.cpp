@@ -9,6 +9,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/model_directory.h"
+#include "nibble/core/tensor/spill_file.h"
 #include "nibble/core/train/checkpoint.h"
 #include "nibble/tests/failing_io/failing_io.h"
 #include "nibble/tests/temporary_directory.h"
@@ -187,6 +188,52 @@ TEST(FailingDisk, AReadThatFailsIsAnIoErrorThatNamesTheFile) {
             std::string::npos);
   failing_io::disarm();
 }
+
+class EveryCallOfAFileOfActivations : public testing::TestWithParam<std::string> {};
+
+// The errors come from the thread that writes and reads.
+TEST_P(EveryCallOfAFileOfActivations, GivesTheBytesBackOrAnIoError) {
+  const bool harmless = GetParam() == "EINTR" || GetParam() == "SHORT";
+  TemporaryDirectory directory;
+  int64_t refused = 0;
+  const int64_t calls = for_every_call(directory.path(), GetParam(), [&](failing_io::Plan plan) {
+    plan.calls = "open,write,read,reserve";
+    MemoryPool pool;
+    std::string error;
+    failing_io::arm(plan);
+    try {
+      SpillFile file(directory.path().string(), 8192, pool);
+      std::vector<std::unique_ptr<SpillFile::Spilled>> spilled;
+      for (int i = 0; i < 4; ++i) {
+        std::vector<Tensor> tensors = {
+            Tensor::from<float>(pool, {3000}, std::vector<float>(3000, static_cast<float>(i)))};
+        spilled.push_back(file.put(std::move(tensors), false));
+      }
+      for (int i = 4; i-- > 0;) {
+        const Tensor back = spilled[static_cast<size_t>(i)]->take().front();
+        EXPECT_EQ(back.data<const float>()[0], static_cast<float>(i)) << "call " << plan.at;
+        EXPECT_EQ(back.data<const float>()[2999], static_cast<float>(i)) << "call " << plan.at;
+      }
+    } catch (const IoError& caught) {
+      error = caught.what();
+    }
+    const int64_t counted = failing_io::disarm();
+    refused += !error.empty();
+    EXPECT_TRUE(error.empty() || error.find(directory.path().string()) != std::string::npos) << error;
+    EXPECT_TRUE(fs::is_empty(directory.path()));
+    return counted > plan.at;
+  });
+  EXPECT_GT(calls, 8);
+  if (harmless) {
+    EXPECT_EQ(refused, 0);
+  } else {
+    EXPECT_GT(refused, 4);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Disk, EveryCallOfAFileOfActivations,
+                         testing::Values("ENOSPC", "EIO", "FULL", "SHORT", "EINTR"),
+                         [](const auto& how) { return how.param; });
 
 TEST(FailingDisk, AStaleHandleIsAskedForAgain) {
   TemporaryDirectory directory;

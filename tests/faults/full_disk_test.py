@@ -68,6 +68,19 @@ class FullDisk(program.FaultTest):
         self.ends(4, ["init", "--config", self.folder / "c.json", "--out", self.disk / "q", "--dtype", "f32"], "are free")
         self.assertEqual(list(self.disk.iterdir()), [])
 
+    def test_a_disk_too_small_for_activations_is_known_before_the_first_step(self):
+        place = f"parallel.offload_directory={self.disk}"
+        ended = self.ends(4, ["train", self.recipe(data={"max_length": 4096}), "parallel.offload_activations=true", place],
+                          f"{self.disk}: no room for activations", "are free", same_disk=False)
+        self.assertNotIn("step 1", ended.err)
+        self.assertEqual(list(self.disk.iterdir()), [])
+        spilled = run("train", self.recipe(), "parallel.offload_activations=true", place,
+                      f"output.dir={self.folder / 'spilled'}")
+        self.assertEqual(spilled.code, 0, spilled.err)
+        self.assertIn("which itself lies in memory (tmpfs)", spilled.err)
+        self.assertEqual(run("train", self.recipe(), f"output.dir={self.folder / 'kept'}").code, 0)
+        self.assertEqual(self.result(self.folder / "spilled"), self.result(self.folder / "kept"))
+
     def test_a_read_only_file_system(self):
         self.assertTrue(mount("-o", "remount,ro", self.disk))
         self.ends(4, ["train", self.recipe(), f"output.dir={self.disk / 'out'}"], "read-only")

@@ -88,6 +88,7 @@ struct Job {
       if (name.find_first_not_of("0123456789") != std::string::npos) continue;
       const std::string words = test::read_bytes(entry.path() / "cmdline");
       if (words.find(directory.path().string()) == std::string::npos || words.find("mpirun") == 0) continue;
+      if (words.find("mpiexec.hydra") == 0 || words.find("hydra_pmi_proxy") != std::string::npos) continue;
       if (words.find(std::string("launch") + '\0') == std::string::npos) found.push_back(std::stoi(name));
     }
     std::sort(found.begin(), found.end());

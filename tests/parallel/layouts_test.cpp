@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <tuple>
 
+#include "nibble/parallel/plan/memory.h"
+#include "nibble/recipes/plan_job.h"
+
 namespace nibble {
 namespace {
 
@@ -135,6 +138,76 @@ TEST_F(Layouts, RecomputedLayersGiveTheLossesOfKeptOnes) {
       EXPECT_NEAR(several.norms[i], one.norms[i], 2e-4 * one.norms[i]) << layout;
     }
   }
+}
+
+TEST_F(Layouts, ActivationsInAFileChangeNoBit) {
+  const std::vector<std::pair<int, json>> layouts = {{1, json::object()},
+                                                     {2, {{"shard", 2}}},
+                                                     {2, {{"replicate", 2}}},
+                                                     {2, {{"pipeline", 2}, {"schedule", "naive"}}},
+                                                     {3, {{"pipeline", 3}, {"schedule", "gpipe"}}},
+                                                     {2, {{"pipeline", 2}, {"schedule", "1f1b"}}},
+                                                     {2, {{"tensor", 2}}},
+                                                     {4, {{"pipeline", 2}, {"shard", 2}}}};
+  for (const char* mode : {"full", "lora"}) {
+    for (const auto& [ranks, layout] : layouts) {
+      for (const char* checkpointing : {"none", "block"}) {
+        const std::string name = mode + layout.dump() + checkpointing;
+        json wanted = recipe(mode);
+        wanted["train"]["steps"] = 2;
+        wanted["train"]["gradient_checkpointing"] = checkpointing;
+        wanted["parallel"] = layout;
+        const Outcome kept = run(wanted, ranks, name);
+        wanted["parallel"]["offload_activations"] = true;
+        SCOPED_TRACE(name);
+        expect_same_bits(run(wanted, ranks, "spilled" + name), kept);
+      }
+    }
+  }
+}
+
+// The plan counts the program besides the pool, and so does the room given here.
+TEST_F(Layouts, AsManyBlocksAreRecomputedAsTheBudgetAsksFor) {
+  json wanted = recipe("lora");
+  wanted["data"]["max_length"] = 512;
+  wanted["train"]["steps"] = 2;
+  wanted["output"]["dir"] = "none";
+  const auto planned = [&](const char* checkpointing) {
+    wanted["train"]["gradient_checkpointing"] = checkpointing;
+    const Recipe read = parse_recipe(wanted.dump(), "test");
+    return plan_memory(plan_job(read), plan_layout(read), {0, 5}, 1).peak_bytes();
+  };
+  const int64_t all = planned("none"), least = planned("block");
+  ASSERT_LT(least, all);
+  wanted["train"]["gradient_checkpointing"] = "none";
+  const Outcome kept = run(wanted, 1, "kept");
+  wanted["train"]["gradient_checkpointing"] = "auto";
+  const auto run_within = [&](int64_t budget, const std::string& name) {
+    std::string said;
+    json here = wanted;
+    here["output"]["dir"] = (directory_ / name).string();
+    const Recipe read = parse_recipe(here.dump(), "test");
+    MemoryPool pool(static_cast<size_t>(budget));
+    SelfComm comm;
+    RankContext rank{comm, pool, 1, 11};
+    set_threads(1);
+    Observer observer;
+    observer.on_message = [&](const std::string& line) {
+      if (line.starts_with("recomputing ")) said = line;
+    };
+    train(read, rank, observer);
+    const Outcome outcome = outcome_of(directory_ / name);
+    EXPECT_EQ(outcome.losses, kept.losses) << name;
+    EXPECT_TRUE(outcome.weights == kept.weights) << name;
+    return said;
+  };
+  EXPECT_EQ(run_within(all, "enough"), "");
+  const std::string some = run_within(least + (all - least) / 2, "some");
+  EXPECT_TRUE(some.starts_with("recomputing 2 of 5 blocks to fit ") || some.starts_with("recomputing 3 of 5 blocks "))
+      << some;
+  const std::string little = run_within(least - (1 << 20), "little");
+  EXPECT_TRUE(little.starts_with("recomputing 5 of 5 blocks to fit ")) << little;
+  EXPECT_NE(little.find("too little by the plan"), std::string::npos) << little;
 }
 
 TEST_F(Layouts, RandomDelaysChangeNothing) {

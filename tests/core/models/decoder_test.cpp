@@ -7,6 +7,7 @@
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/philox.h"
 #include "nibble/tests/core/models/golden.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {
@@ -116,6 +117,59 @@ TEST(Decoder, RecomputingHoldsLessMemory) {
   };
   const size_t all = peak(Recompute::none);
   EXPECT_LT(peak(Recompute::block), all * 2 / 3);
+}
+
+// One layer kept, two run again; what is kept in memory, and in a file.
+TEST(Decoder, EveryWayToKeepActivationsGivesTheSameBits) {
+  Rank rank;
+  TemporaryDirectory directory;
+  Decoder decoder = random_decoder(small_config(), 2, rank.context());
+  make_trainable(decoder, rank.context());
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Batch batch = make_batch(random_samples({40, 9}, 97), rank.context().pool);
+    zero_gradients(decoder);
+    const double loss = decoder.loss_sum_and_gradients(batch, rank.step(dtype), 0.01f);
+    const auto gradients = gradients_of(decoder);
+    SpillFile file(directory.path().string(), 0, rank.context().pool);
+    for (const int64_t recomputed : {0, 1, 2, 3}) {
+      for (const bool spills : {false, true}) {
+        decoder.recompute_below(recomputed);
+        decoder.set_spill(spills ? &file : nullptr);
+        zero_gradients(decoder);
+        const int64_t before = file.written_bytes();
+        EXPECT_EQ(decoder.loss_sum_and_gradients(batch, rank.step(dtype), 0.01f), loss);
+        EXPECT_EQ(gradients_of(decoder), gradients) << recomputed << " recomputed, spilled: " << spills;
+        EXPECT_EQ(file.written_bytes() > before, spills);
+        decoder.set_spill(nullptr);
+      }
+    }
+    decoder.recompute_below(0);
+  }
+}
+
+TEST(Decoder, ActivationsInAFileHoldLessMemory) {
+  Rank rank;
+  TemporaryDirectory directory;
+  const DecoderConfig config = parse_decoder_config(
+      R"({"model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 12,
+          "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3, "vocab_size": 97,
+          "tie_word_embeddings": false})",
+      "test");
+  Decoder decoder = random_decoder(config, 2, rank.context());
+  make_trainable(decoder, rank.context());
+  const Batch batch = make_batch(random_samples({512}, 97), rank.context().pool);
+  SpillFile file(directory.path().string(), 0, rank.context().pool);
+  const auto peak = [&](int64_t recomputed, SpillFile* spill) {
+    decoder.recompute_below(recomputed);
+    decoder.set_spill(spill);
+    rank.context().pool.reset_peak();
+    decoder.loss_sum_and_gradients(batch, rank.step(), 0.01f);
+    decoder.set_spill(nullptr);
+    return rank.context().pool.peak() - rank.context().pool.in_use();
+  };
+  const size_t kept = peak(0, nullptr), recomputed = peak(12, nullptr);
+  EXPECT_LT(peak(0, &file), kept * 2 / 5);  // three blocks of twelve
+  EXPECT_LT(peak(12, &file), recomputed * 3 / 4);
 }
 
 // Vocabulary and text so large that the head works in three chunks.

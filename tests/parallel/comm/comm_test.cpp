@@ -10,6 +10,7 @@
 
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/comm/thread_comm.h"
+#include "nibble/parallel/launch.h"
 #include "nibble/tests/parallel/comm/conformance.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -86,12 +87,14 @@ Outcome run_command(const std::string& command) {
 }
 
 /// Runs the disabled test `name` of this program on `ranks` ranks.
-Outcome on_ranks(int ranks, const std::string& name, const std::string& environment = "") {
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  return run_command("env OMP_NUM_THREADS=1 " + environment +
-                     " timeout 60 mpirun --allow-run-as-root --oversubscribe " + "--bind-to none -n " +
-                     std::to_string(ranks) + " '" + self +
-                     "' --gtest_also_run_disabled_tests --gtest_filter=OnEveryRank.DISABLED_" + name);
+Outcome on_ranks(int ranks, const std::string& name) {
+  LaunchOptions options;
+  options.ranks = ranks;
+  options.root = geteuid() == 0;
+  options.launcher = mpi_launcher(mpi_library());
+  options.program = std::filesystem::read_symlink("/proc/self/exe").string();
+  options.args = {"--gtest_also_run_disabled_tests", "--gtest_filter=OnEveryRank.DISABLED_" + name};
+  return run_command("timeout 60 " + shell_line(mpirun_command(options, mpi_library())));
 }
 
 TEST(OnEveryRank, DISABLED_Conforms) {

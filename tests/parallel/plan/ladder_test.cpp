@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
@@ -66,6 +67,52 @@ TEST_F(PlannedRun, EveryRungNeedsLessThanTheOneBefore) {
   ASSERT_EQ(plan.ladder.size(), 6u);
   for (size_t rung = 1; rung < 4; ++rung) EXPECT_LT(bytes(rung), bytes(rung - 1)) << plan.ladder[rung].rung;
   EXPECT_EQ(plan.ladder.back().rung, "offload");
+  for (size_t rung = 0; rung < 4; ++rung) EXPECT_LT(bytes(5), bytes(rung)) << plan.ladder[rung].rung;
+}
+
+TEST_F(PlannedRun, ActivationsInAFileAreCountedThere) {
+  const json adapter = {{"adapter", {{"r", 16}}}, {"train", {{"gradient_checkpointing", "block"}}}};
+  json spilled = adapter;
+  spilled["parallel"]["offload_activations"] = true;
+  PlanRequest one = cluster(0);
+  one.ranks = 1;
+  one.cluster->memory = 0;
+  one.cluster->disk_bandwidth = 1e10;
+  const PlannedLayout kept = plan_recipe(recipe(adapter), one).asked, filed = plan_recipe(recipe(spilled), one).asked;
+  // Inputs of 80 blocks, 8192 values of 2048 tokens in f32, of which the highest stays and one is on its way.
+  const int64_t input = 4 * 8192 * 2048;
+  EXPECT_EQ(filed.file_bytes, 80 * input);
+  EXPECT_EQ(filed.spilled_bytes, 64 * 80 * input);
+  EXPECT_NEAR(static_cast<double>(kept.memory.peak_bytes() - filed.memory.peak_bytes()),
+              static_cast<double>(78 * input), static_cast<double>(2 * input));
+  EXPECT_EQ(filed.time.spilling, 0);  // hidden behind computing
+  one.cluster->disk_bandwidth = 1e6;
+  const PlannedLayout slow = plan_recipe(recipe(spilled), one).asked;
+  EXPECT_NEAR(slow.time.seconds, 2 * static_cast<double>(slow.spilled_bytes) / 1e6, 0.01 * slow.time.seconds);
+}
+
+TEST_F(PlannedRun, OnlyAsManyBlocksAreRecomputedAsHaveTo) {
+  const json adapter = {{"adapter", {{"r", 16}}}, {"model", {{"quantize", "nf4"}}}};
+  const auto planned = [&](const json& checkpointing, double budget) {
+    json changes = adapter;
+    changes["train"]["gradient_checkpointing"] = checkpointing;
+    PlanRequest one = cluster(budget);
+    one.ranks = 1;
+    return plan_recipe(recipe(changes), one).asked;
+  };
+  const PlannedLayout none = planned("none", 500e9), block = planned("block", 500e9);
+  const double all = static_cast<double>(none.memory.peak_bytes());
+  const double least = static_cast<double>(block.memory.peak_bytes());
+  ASSERT_LT(least, all);
+  const PlannedLayout some = planned("auto", least + (all - least) / 3);
+  EXPECT_TRUE(some.fits);
+  const auto again = std::ranges::count(some.layout.recomputed, true);
+  EXPECT_NEAR(static_cast<double>(again), 80 * 2 / 3.0, 4);
+  EXPECT_TRUE(some.layout.recomputes(0));
+  EXPECT_FALSE(some.layout.recomputes(79));
+  EXPECT_GT(some.time.seconds, none.time.seconds);
+  EXPECT_LT(some.time.seconds, block.time.seconds);
+  EXPECT_EQ(std::ranges::count(planned("auto", all).layout.recomputed, true), 0);
 }
 
 TEST_F(PlannedRun, AFourBitBaseFitsWhereASixteenBitOneDoesNot) {

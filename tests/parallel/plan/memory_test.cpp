@@ -58,6 +58,16 @@ const std::vector<Case>& cases() {
       {"PipelineGpipeFull", "llama", "full", "none", 2, {{"pipeline", 2}, {"schedule", "gpipe"}}},
       {"Pipeline1f1bFull", "llama", "full", "none", 4, {{"pipeline", 4}}},
       {"PipelineAndShardQlora", "llama", "qlora", "none", 4, {{"pipeline", 2}, {"shard", 2}}},
+      {"LoraInAFile", "llama", "lora", "none", 1, {{"offload_activations", true}}},
+      {"LoraRecomputedInAFile", "llama", "lora", "block", 1, {{"offload_activations", true}}},
+      {"Zero3FullInAFile", "llama", "full", "none", 2, {{"shard", 2}, {"offload_activations", true}}},
+      {"PipelineGpipeLoraInAFile",
+       "llama",
+       "lora",
+       "none",
+       2,
+       {{"pipeline", 2}, {"schedule", "gpipe"}, {"offload_activations", true}}},
+      {"Pipeline1f1bFullInAFile", "llama", "full", "none", 2, {{"pipeline", 2}, {"offload_activations", true}}},
   };
   return all;
 }
