@@ -127,7 +127,8 @@ pid_t start(const std::vector<std::string>& words, int stderr_to) {
   _exit(127);
 }
 
-// Ends mpirun some seconds after a rank has failed: cut off from another host it would wait for it for ever.
+// Ends mpirun some seconds after a rank has failed or was lost: cut off from another host it would wait for it for
+// ever.
 class Patience {
  public:
   bool over(bool failed) {
@@ -144,7 +145,7 @@ void follow(int from, LauncherTalk& talk) {
   char buffer[4096];
   Patience patience;
   for (;;) {
-    if (patience.over(talk.failed())) {
+    if (patience.over(talk.failed() || !talk.lost().empty())) {
       kill(launcher, SIGKILL);  // what is left of the ranks here ends with it; those of other hosts call the roll too
       break;
     }

@@ -125,7 +125,7 @@ class Kill(program.JobTest):
             env = self.failing_call(chance, 0.25)
             job = self.launch(2, "train", recipe, env=env)
             whom = "a rank in front of a file call" if env else self.kill_one(chance, seconds * 0.6, job)
-            code = job.wait(300)
+            code = self.ended(job, 300, f"{whom} was killed")
             # Ranks whose launcher died have a moment to go, on a busy machine a long one.
             self.wait_until(lambda: not self.processes(), 60)
             self.assertEqual(self.processes(), {}, f"{whom} was killed, these are left")

@@ -205,6 +205,15 @@ class JobTest(FaultTest):
         while not condition() and time.monotonic() < end:
             time.sleep(0.01)
 
+    def ended(self, job, seconds, what):
+        """The exit code of a job; a failure that tells what is left of it when it does not end."""
+        try:
+            return job.wait(seconds)
+        except subprocess.TimeoutExpired:
+            left = {process: (words[0], pathlib.Path(f"/proc/{process}/wchan").read_text())
+                    for process, words in self.processes().items()}
+            self.fail(f"{what}: still there after {seconds} s: {left}; it said: {self.errors()}")
+
     def end_processes(self):
         for process in self.processes():
             try:
