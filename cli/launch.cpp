@@ -120,6 +120,7 @@ pid_t start(const std::vector<std::string>& words, int stderr_to) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(76);  // it died before it could be watched
   dup2(stderr_to, STDERR_FILENO);
+  if (words.front() == "mpiexec.hydra") dup2(stderr_to, STDOUT_FILENO);  // there it says which rank was lost
   execvp(argv[0], argv.data());
   const std::string line =
       std::string("error: mpirun: cannot be started: ") + std::strerror(errno) + "; install openmpi-bin\n";
