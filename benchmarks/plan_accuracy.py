@@ -1,6 +1,6 @@
 """The plan against real runs: largest resident size and time of a step, for every way to train and several layouts.
 
-    python3 benchmarks/plan_accuracy.py PROGRAM [--tokens 256] [--only PART] [--threads 1]
+    python3 benchmarks/plan_accuracy.py PROGRAM [--tokens 256] [--only PART] [--threads N]
 
 Models with random weights and a byte-level tokenizer are made in a temporary directory; each row trains a few steps.
 Memory does not depend on what else the machine does; times do, and are told only for comparison on an idle machine.
@@ -78,7 +78,7 @@ def recipe_of(work, program, shape, mode, checkpointing, parallel, options):
         ranks *= parallel.get(name, 1)
     made = {"data": {"train": str(data), "format": "tokens", "pack": False, "max_length": options.tokens},
             "train": {"steps": options.steps, "accumulate": max(1, 2 * ranks if ranks > 1 else 1),
-                      "gradient_checkpointing": checkpointing, "threads": options.threads},
+                      "gradient_checkpointing": checkpointing, "threads": options.threads or max(1, len(os.sched_getaffinity(0)) // ranks)},
             "output": {"dir": str(work / "out")}}
     if parallel:
         made["parallel"] = parallel
@@ -126,7 +126,7 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=0, help="of a rank; 0: the cores, shared out")
     parser.add_argument("--only", default="")
     parser.add_argument("--tokenizer", default="", help="for pretraining: a directory with a tokenizer")
     options = parser.parse_args()
