@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "nibble/core/base/avx512.h"
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/quant/nf4_dots.h"
@@ -9,9 +11,28 @@ namespace {
 #define NIBBLE_AVX512_VBMI __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,avx512bf16,avx512vbmi")))
 
 // One register of codes: 32 words of 4, two halves of 64.
-constexpr int64_t kChunk = 128, kWords = 32;
+constexpr int64_t kChunk = 128, kWords = 32, kBlock = 64;
 
 }  // namespace
+
+Nf4DotsTable nf4_dots_table(const std::array<float, 16>& table) {
+  constexpr int kFactors = 128;
+  Nf4DotsTable best{};
+  double least = 0;
+  for (int i = 0; i < kFactors; ++i) {
+    const float factor = 1 + static_cast<float>(i) / kFactors;
+    double loss = 0;
+    for (float value : table) {
+      const double lost = static_cast<double>(static_cast<float>(bf16(value * factor))) / factor - value;
+      loss += lost * lost;
+    }
+    if (i > 0 && !(loss < least)) continue;
+    least = loss;
+    best.inverse = 1 / factor;
+    for (size_t code = 0; code < 32; ++code) best.values[code] = bf16(table[code % 16] * factor);
+  }
+  return best;
+}
 
 // A word of codes holds, from its lowest bits on, those of elements 1, 0, 3 and 2 of four.
 NIBBLE_AVX512_BF16 void nf4_dots_reorder(const bf16* x, int64_t depth, bf16* reordered) {
@@ -59,33 +80,53 @@ NIBBLE_AVX512_VBMI void nf4_scales_avx512_vbmi(const uint8_t* codes, int64_t cou
   }
 }
 
-NIBBLE_AVX512_BF16 float nf4_dot_avx512_bf16(const uint8_t* packed, int64_t depth, const float* table,
-                                             const float* scales, const bf16* reordered) {
-  constexpr int64_t kAhead = 2048;  // bytes: the next row, on a page that no hardware fetches ahead
-  const __m512 values = _mm512_loadu_ps(table);
-  // Four bits choose in a block's table; the fifth chooses the second block's table in the upper half.
-  const __m512i code_bits = _mm512_set1_epi16(15);
-  const __m512i block_bit = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
-  constexpr int kAndOr = 0xea;  // (a & b) | c
-  __m512 sums[4];
-  for (auto& sum : sums) sum = _mm512_setzero_ps();
-  for (int64_t k = 0; k < depth; k += kChunk, packed += kChunk / 2, scales += 2, reordered += kChunk) {
-    _mm_prefetch(reinterpret_cast<const char*>(packed + kAhead), _MM_HINT_T0);
-    const bool whole = k + kChunk <= depth;
-    const __m512i codes = whole ? _mm512_loadu_si512(packed)
-                                : _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(packed)));
-    const __m512 first = _mm512_mul_ps(values, _mm512_set1_ps(scales[0]));
-    const __m512 second = _mm512_mul_ps(values, _mm512_set1_ps(scales[whole ? 1 : 0]));
-    const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
-    const __m512i shifted[4] = {codes, _mm512_srli_epi16(codes, 4), _mm512_srli_epi16(codes, 8),
-                                _mm512_srli_epi16(codes, 12)};
-    for (int part = 0; part < 4; ++part) {
-      const __m512i index = _mm512_ternarylogic_epi32(shifted[part], code_bits, block_bit, kAndOr);
-      sums[part] = _mm512_dpbf16_ps(sums[part], reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(index, both)),
-                                    reinterpret_cast<__m512bh>(_mm512_loadu_si512(reordered + part * kWords)));
+// Permutations look at five bits of an index: the fifth is the next code's lowest, and the table stands there twice.
+NIBBLE_AVX512_BF16 void nf4_dots_avx512_bf16(const Nf4DotsRows& w, const Nf4DotsTable& table, const bf16* reordered,
+                                             float* sums) {
+  // Far enough that the memory's latency does not show, into the second cache level: the first has too few buffers for
+  // as many lines as that takes.
+  constexpr int64_t kAhead = 16384, kLine = 64, kScales = 16;
+  const auto values = _mm512_load_si512(table.values.data());
+  const __m512i first_scales = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+  const uint8_t* rows[kNf4DotsRows];
+  const float* scales[kNf4DotsRows];
+  __m512 totals[kNf4DotsRows];
+  for (int64_t r = 0; r < kNf4DotsRows; ++r) {
+    const int64_t row = std::min(r, w.rows - 1);
+    rows[r] = w.packed + row * w.row_bytes;
+    scales[r] = w.scales + row * w.scale_stride;
+    totals[r] = _mm512_setzero_ps();
+  }
+  const auto* ahead = reinterpret_cast<const char*>(w.packed) + kAhead;
+  for (int64_t begin = 0; begin < w.depth; begin += kScales * kBlock) {
+    const auto present = static_cast<__mmask16>(avx512::low_bits((w.depth - begin) / kBlock));
+    __m512 scales_of[kNf4DotsRows];
+    for (int64_t r = 0; r < kNf4DotsRows; ++r)
+      scales_of[r] = _mm512_maskz_loadu_ps(present, scales[r] + begin / kBlock);
+    __m512i which = first_scales;
+    const int64_t end = std::min(w.depth, begin + kScales * kBlock);
+    for (int64_t k = begin; k < end; k += kChunk, reordered += kChunk, ahead += kNf4DotsRows * kLine) {
+      __m512bh x[4];
+      for (int64_t part = 0; part < 4; ++part) {
+        x[part] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(reordered + part * kWords));
+      }
+      const auto bytes = k + kChunk <= w.depth ? ~__mmask64{0} : ~__mmask64{0} >> 32;
+      for (int64_t r = 0; r < kNf4DotsRows; ++r) {
+        _mm_prefetch(ahead + r * kLine, _MM_HINT_T1);
+        const __m512i codes = _mm512_maskz_loadu_epi8(bytes, rows[r] + k / 2);
+        const __m512i shifted[4] = {codes, _mm512_srli_epi16(codes, 4), _mm512_srli_epi16(codes, 8),
+                                    _mm512_srli_epi16(codes, 12)};
+        __m512 sum = _mm512_setzero_ps();
+        for (int64_t part = 0; part < 4; ++part) {
+          const __m512i weights = _mm512_permutexvar_epi16(shifted[part], values);
+          sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(weights), x[part]);
+        }
+        totals[r] = _mm512_fmadd_ps(sum, _mm512_permutexvar_ps(which, scales_of[r]), totals[r]);
+      }
+      which = _mm512_add_epi32(which, _mm512_set1_epi32(2));
     }
   }
-  return _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])));
+  for (int64_t r = 0; r < w.rows; ++r) sums[r] = _mm512_reduce_add_ps(totals[r]) * table.inverse;
 }
 
 }  // namespace nibble

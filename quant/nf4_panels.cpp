@@ -56,6 +56,7 @@ void fetch_next(const QuantizedMatrix& m, int64_t row, int64_t rows, int64_t col
 Nf4Panels::Nf4Panels(const QuantizedMatrix& matrix, const std::string& name, Isa level)
     : matrix_(matrix), level_(level), expander_(nf4_expander(level)) {
   check(matrix_, name);
+  dots_table_ = nf4_dots_table(matrix_.table);
   if (!matrix_.double_quantized()) return;
   std::memcpy(nested_map_.data(), matrix_.nested_map.raw(), sizeof nested_map_);
   if (level_ < Isa::avx512_bf16 || !nf4_scales_fast()) return;
@@ -140,18 +141,17 @@ void Nf4Panels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int6
 
 bool Nf4Panels::dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const {
   constexpr int64_t kPart = 64, kParts = kNf4DotsDepth / kPart;  // what one scale covers at least
-  constexpr int64_t kRows = 4;                                   // whose scales are made at once
   const int64_t depth = cols(), size = matrix_.block_size;
   if (level_ < Isa::avx512_bf16 || depth % kPart != 0 || size % kPart != 0) return false;
   const auto* packed = reinterpret_cast<const uint8_t*>(matrix_.packed.raw());
   alignas(64) bf16 reordered[kNf4DotsDepth];
-  float parts[kRows * kParts];
+  float parts[kNf4DotsRows * kParts], sums[kNf4DotsRows];
   std::fill(y, y + (row_end - row_begin), 0.0f);
   for (int64_t k = 0; k < depth; k += kNf4DotsDepth) {
     const int64_t count = std::min(kNf4DotsDepth, depth - k);
     nf4_dots_reorder(x + k, count, reordered);
-    for (int64_t row = row_begin; row < row_end; row += kRows) {
-      const int64_t rows = std::min(kRows, row_end - row), begin = row * depth + k;
+    for (int64_t row = row_begin; row < row_end; row += kNf4DotsRows) {
+      const int64_t rows = std::min(kNf4DotsRows, row_end - row), begin = row * depth + k;
       int64_t stride = kParts;
       if (size == kPart && count == depth) {  // one after another
         stride = depth / kPart;
@@ -159,10 +159,8 @@ bool Nf4Panels::dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y
       } else {
         for (int64_t r = 0; r < rows; ++r) scales_of_parts<kPart>(begin + r * depth, count, parts + r * stride);
       }
-      for (int64_t r = 0; r < rows; ++r) {
-        y[row - row_begin + r] += nf4_dot_avx512_bf16(packed + (begin + r * depth) / 2, count, matrix_.table.data(),
-                                                      parts + r * stride, reordered);
-      }
+      nf4_dots_avx512_bf16({rows, count, packed + begin / 2, depth / 2, parts, stride}, dots_table_, reordered, sums);
+      for (int64_t r = 0; r < rows; ++r) y[row - row_begin + r] += sums[r];
     }
   }
   return true;

@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "nibble/core/ops/gemm.h"
+#include "nibble/quant/nf4_dots.h"
 #include "nibble/quant/nf4_expand.h"
 #include "nibble/quant/quantized_matrix.h"
 
@@ -40,6 +41,7 @@ class Nf4Panels final : public ops::PanelSource {
   QuantizedMatrix matrix_;
   Isa level_;
   const Nf4Expander& expander_;
+  Nf4DotsTable dots_table_;
   std::array<float, 256> nested_map_{};                     // a copy, because the tensor may be unaligned
   std::optional<std::array<uint8_t, 1024>> nested_planes_;  // the same by bytes, where nf4_scales_avx512_vbmi runs
 };

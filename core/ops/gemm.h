@@ -20,8 +20,8 @@ class PanelSource {
                     int64_t stride) const = 0;
   virtual void fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, bf16* out,
                     int64_t stride) const = 0;
-  /// y[i] = sum over k of W[row_begin + i, k] * x[k], with W rounded to bf16 and f32 sums in an order that depends on
-  /// cols() only. False, and nothing done, where fill is the faster way or the only one.
+  /// y[i] = sum over k of W[row_begin + i, k] * x[k], with W or its factors rounded to bf16 and f32 sums in an order
+  /// that depends on cols() only. False, and nothing done, where fill is the faster way or the only one.
   virtual bool dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const {
     (void)row_begin, (void)row_end, (void)x, (void)y;
     return false;

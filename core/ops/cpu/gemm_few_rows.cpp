@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "nibble/core/base/parallel.h"
+#include "nibble/core/base/parallel_ranges.h"
 #include "nibble/core/ops/cpu/gemm_kernel.h"
 #include "nibble/core/ops/cpu/gemm_packed.h"
 #include "nibble/core/ops/cpu/gemm_workspace.h"
@@ -10,8 +10,11 @@ namespace nibble::ops::cpu {
 
 namespace {
 
-// Rows of W per job, and elements of W that are filled at once.
-constexpr int64_t kJobRows = 32, kFillElements = 8192;
+// Elements of W that are filled at once.
+constexpr int64_t kFillElements = 8192;
+
+// Rows of W that threads share the work by, and that are summed at once.
+constexpr int64_t kGrainRows = 32, kMostRows = 256;
 
 /// A in the compute type, in place or widened into `copy`.
 const std::byte* left_rows(const Tensor& a, DType compute, std::vector<float>& copy) {
@@ -50,6 +53,17 @@ void store(const PackedProduct& p, const GemmKernel& kernel, const float* sums, 
                 .accumulate = p.accumulate});
 }
 
+// Rows [begin, end) by the weight's own products, if it has some.
+bool fused_rows(const PackedProduct& p, const GemmKernel& kernel, int64_t begin, int64_t end) {
+  float sums[kMostRows];
+  for (int64_t n = begin; n < end; n += kMostRows) {
+    const int64_t count = std::min(kMostRows, end - n);
+    if (!p.w.dots(n, n + count, p.a.data<const bf16>(), sums)) return false;
+    store(p, kernel, sums, kMostRows, n, count);
+  }
+  return true;
+}
+
 }  // namespace
 
 bool few_rows_fit(const PackedProduct& p, Isa level) {
@@ -67,12 +81,9 @@ void gemm_few_rows(const PackedProduct& p, Isa level) {
   const bool fused = rows == 1 && kernel.compute == DType::bf16;
   const int64_t piece = in_place ? depth : std::min(depth, kFillElements / kDotRows);
 
-  parallel_for(columns, kJobRows, [&](int64_t begin, int64_t end) {
+  parallel_ranges(columns, kGrainRows, [&](int64_t begin, int64_t end) {
     const GemmWorkspace workspace = gemm_workspace(kernel);
-    if (float sums[kJobRows]; fused && p.w.dots(begin, end, p.a.data<const bf16>(), sums)) {
-      store(p, kernel, sums, kJobRows, begin, end - begin);
-      return;
-    }
+    if (fused && fused_rows(p, kernel, begin, end)) return;
     for (int64_t n = begin; n < end; n += kDotRows) {
       const int64_t count = std::min(kDotRows, end - n);
       float sums[kDotRows * kDotRows] = {}, part[kDotRows * kDotRows];

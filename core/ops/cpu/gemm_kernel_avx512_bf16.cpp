@@ -116,7 +116,12 @@ NIBBLE_AVX512_BF16 void dots_of(int64_t columns, int64_t depth, const bf16* x, i
   }
   const bf16* rows[kDotRows];
   for (int64_t n = 0; n < kDotRows; ++n) rows[n] = w + std::min(n, columns - 1) * w_stride;
+  // Weights read in place come from memory: far enough ahead that its latency does not show, into the second level of
+  // the cache because the first has too few buffers for as many lines.
+  constexpr int64_t kAhead = 16384, kLine = 64;
+  const auto* ahead = reinterpret_cast<const char*>(w) + kAhead;
   for (int64_t k = 0; k < depth; k += 32) {
+    for (int64_t n = 0; M == 1 && n < kDotRows; ++n, ahead += kLine) _mm_prefetch(ahead, _MM_HINT_T1);
     const uint32_t mask = avx512::low_bits(depth - k);
     __m512i left[M];
     for (int64_t m = 0; m < M; ++m) left[m] = _mm512_maskz_loadu_epi16(mask, x + m * x_stride + k);
