@@ -9,6 +9,7 @@ import sys
 
 ROWS = [
     "shape=tinyllama-1.1b mode=qlora tokens=2048 steps=2",
+    "shape=tinyllama-1.1b mode=qlora tokens=2048 prepared=1 steps=2",  # the peer as PEFT's page on quantization says
     "shape=tinyllama-1.1b mode=qlora tokens=2048 checkpointing=1 steps=1",
     "shape=tinyllama-1.1b mode=qlora tokens=512 steps=2",
     "shape=tinyllama-1.1b mode=lora tokens=512 steps=2",
@@ -22,7 +23,8 @@ GIB = 1 << 30
 
 
 def ours(program, models, row):
-    run = subprocess.run([program, "row", *row.split(), f"models={models}"], capture_output=True, text=True, check=True)
+    job = [part for part in row.split() if part != "prepared=1"]
+    run = subprocess.run([program, "row", *job, f"models={models}"], capture_output=True, text=True, check=True)
     cells = [cell.strip() for cell in run.stdout.strip().strip("|").split("|")]
     return {"seconds": float(cells[7]), "share": cells[6], "memory": float(cells[12].split()[0]) + float(cells[13].split()[0])}
 
@@ -47,7 +49,7 @@ def main():
             peer.append(theirs(models, row))
         a, b = (min(runs, key=lambda r: r["seconds"]) for runs in (mine, peer))
         tokens = int(dict(part.split("=") for part in row.split())["tokens"])
-        label = " ".join(part.split("=")[1] if "check" not in part else "checkpointing" for part in row.split()[:-1])
+        label = " ".join(part.removesuffix("=1") if part.endswith("=1") else part.split("=")[1] for part in row.split()[:-1])
         print(f"| {label} | {tokens / a['seconds']:.1f} | {a['share']} | {a['memory']:.2f} GiB | {tokens / b['seconds']:.1f} | "
               f"{b['memory']:.2f} GiB | {b['seconds'] / a['seconds']:.2f}x | {100 * a['memory'] / b['memory']:.0f}% |", flush=True)
 

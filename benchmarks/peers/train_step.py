@@ -1,5 +1,5 @@
 """One row of train_step in PyTorch + Transformers + PEFT (+ bitsandbytes), on the model directory that train_step made:
-  python3 train_step.py MODELS shape=tinyllama-1.1b mode=qlora tokens=2048 [checkpointing=1] [steps=4]
+  python3 train_step.py MODELS shape=tinyllama-1.1b mode=qlora tokens=2048 [checkpointing=1] [prepared=1] [steps=4]
 Prints JSON: seconds of each step after the first, peak resident memory in bytes. See compare.py for both in turn."""
 import json
 import os
@@ -27,7 +27,7 @@ class MemoryWatch(threading.Thread):
             time.sleep(0.02)
 
 
-def make_model(models, shape, mode, checkpointing):
+def make_model(models, shape, mode, checkpointing, prepared):
     directory = os.path.join(models, f"{shape}-{'nf4' if mode == 'qlora' else 'bf16'}")
     dtype = torch.float32 if mode == "full" else torch.bfloat16
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation="sdpa")
@@ -39,8 +39,8 @@ def make_model(models, shape, mode, checkpointing):
         return model
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
-    if checkpointing and mode == "qlora":  # as PEFT's page on quantization says
-        model = prepare_model_for_kbit_training(model)
+    if mode == "qlora" and (checkpointing or prepared):  # as PEFT's page on quantization says
+        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=checkpointing)
     elif checkpointing:
         model.gradient_checkpointing_enable()
         model.enable_input_require_grads()
@@ -52,7 +52,8 @@ def main():
     job = dict(argument.split("=", 1) for argument in sys.argv[2:])
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.manual_seed(0)
-    model = make_model(models, job["shape"], job["mode"], job.get("checkpointing", "0") != "0")
+    checkpointing, prepared = (job.get(key, "0") != "0" for key in ("checkpointing", "prepared"))
+    model = make_model(models, job["shape"], job["mode"], checkpointing, prepared)
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=1e-4)
     ids = torch.randint(0, model.config.vocab_size, (1, int(job["tokens"])))

@@ -53,7 +53,7 @@ BlockSaved ActivationStore::take(size_t l, Block& block, const LayerContext& con
   Layer layer = std::exchange(layers_.at(l), {});
   bring_back(layer);
   if (l > 0) fetch(l - 1);
-  if (l < recomputed_) block.forward(layer.input, context, step, &layer.saved);
+  if (l < recomputed_) return block.recompute(layer.input, context, step);
   return std::move(layer.saved);
 }
 

@@ -136,8 +136,8 @@ void Attention::rotate(Heads& heads, const LayerContext& context, bool inverse) 
   ops::rope(heads.k, config_.kv_heads, view.rows, view.cos, view.sin, inverse, view.pairs);
 }
 
-void Attention::forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
-                        AttentionSaved* saved, LayerCache* cache) {
+Tensor Attention::attend(const Tensor& x, const LayerContext& context, const StepContext& step, AttentionSaved* saved,
+                         LayerCache* cache) {
   const int64_t tokens = x.dim(0), width = config_.heads * config_.head_size;
   const auto make = [&](int64_t columns) {
     return Tensor::empty(step.pool(), {tokens, columns}, step.compute_dtype, "attention heads");
@@ -165,7 +165,6 @@ void Attention::forward(const Tensor& x, const LayerContext& context, const Step
   } else {
     ops::attention_forward(heads.q, heads.k, heads.v, context.spans, params_, out, log_sum_exp);
   }
-  output_->forward(out, y, step, saved ? &saved->output : nullptr);
   if (saved) {
     saved->q = heads.q;
     saved->k = heads.k;
@@ -173,6 +172,17 @@ void Attention::forward(const Tensor& x, const LayerContext& context, const Step
     saved->out = out;
     saved->log_sum_exp = log_sum_exp;
   }
+  return out;
+}
+
+void Attention::forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
+                        AttentionSaved* saved, LayerCache* cache) {
+  output_->forward(attend(x, context, step, saved, cache), y, step, saved ? &saved->output : nullptr);
+}
+
+void Attention::keep(const Tensor& x, const LayerContext& context, DType dtype, const StepContext& step,
+                     AttentionSaved& saved) {
+  output_->keep(attend(x, context, step, &saved, nullptr), dtype, step, saved.output);
 }
 
 void Attention::backward(const Tensor& dy, const LayerContext& context, const StepContext& step, AttentionSaved&& saved,

@@ -87,6 +87,8 @@ class Attention {
   /// queries see all of it; needs room for T more rows.
   void forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y, AttentionSaved* saved,
                LayerCache* cache = nullptr);
+  /// What forward would keep, without its last product where nothing needs that; dtype: of y.
+  void keep(const Tensor& x, const LayerContext& context, DType dtype, const StepContext& step, AttentionSaved& saved);
   /// dx [T, D] f32 = input gradient unless null; dy [T, D] in the compute dtype.
   void backward(const Tensor& dy, const LayerContext& context, const StepContext& step, AttentionSaved&& saved,
                 Tensor* dx);
@@ -100,6 +102,9 @@ class Attention {
     Tensor q, k, v;
   };
   bool projections_have_trainable() const;
+  /// What enters the output projection.
+  Tensor attend(const Tensor& x, const LayerContext& context, const StepContext& step, AttentionSaved* saved,
+                LayerCache* cache);
   /// The parts of a fused projection in the order of its rows.
   std::array<Tensor*, 3> fused_order(Heads& heads) const;
   void project(const Tensor& x, const StepContext& step, Heads& heads, AttentionSaved* saved);

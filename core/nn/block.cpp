@@ -136,7 +136,18 @@ bool Block::has_trainable() const {
 
 Tensor Block::forward(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
                       LayerCache* cache) {
-  if (config_.norm_place != NormPlace::input) return forward_around(x, context, step, saved, cache);
+  return run(x, context, step, saved, cache, true);
+}
+
+BlockSaved Block::recompute(const Tensor& x, const LayerContext& context, const StepContext& step) {
+  BlockSaved saved;
+  run(x, context, step, &saved, nullptr, false);
+  return saved;
+}
+
+Tensor Block::run(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
+                  LayerCache* cache, bool output_wanted) {
+  if (config_.norm_place != NormPlace::input) return run_around(x, context, step, saved, cache, output_wanted);
   BlockSaved none;
   BlockSaved& kept = saved ? *saved : none;
   const auto keep = [&](auto& part) { return saved ? &part : nullptr; };
@@ -144,18 +155,28 @@ Tensor Block::forward(const Tensor& x, const LayerContext& context, const StepCo
 
   const Tensor attention_input = half_input(attention_norm_, x, step, keep(kept.attention_norm));
   const auto stream = [&] { return Tensor::empty(step.pool(), x.shape(), DType::f32, "residual stream"); };
-  Tensor middle = stream();
-  add_half(post_attention_norm_, scale, context, step, keep(kept.post_attention_norm), x, middle,
-           [&](Tensor& y) { attention_.forward(attention_input, context, step, y, keep(kept.attention), cache); });
+  Tensor middle;
+  if (output_wanted || !config_.parallel_residual || post_attention_norm_ || post_mlp_norm_) {
+    middle = stream();
+    add_half(post_attention_norm_, scale, context, step, keep(kept.post_attention_norm), x, middle,
+             [&](Tensor& y) { attention_.forward(attention_input, context, step, y, keep(kept.attention), cache); });
+  } else {
+    attention_.keep(attention_input, context, output_dtype(context, step), step, kept.attention);
+  }
 
   Tensor mlp_input = attention_input;
   if (mlp_norm_ || !config_.parallel_residual) {
     mlp_input = half_input(mlp_norm_, config_.parallel_residual ? x : middle, step, keep(kept.mlp_norm));
   }
-  const bool middle_is_kept = saved && !config_.parallel_residual;
-  Tensor out = middle_is_kept ? stream() : middle;
-  add_half(post_mlp_norm_, scale, context, step, keep(kept.post_mlp_norm), middle, out,
-           [&](Tensor& y) { mlp_.forward(mlp_input, step, y, keep(kept.mlp)); });
+  Tensor out;
+  if (output_wanted || post_mlp_norm_) {
+    const bool middle_is_kept = saved && !config_.parallel_residual;
+    out = middle_is_kept ? stream() : middle;
+    add_half(post_mlp_norm_, scale, context, step, keep(kept.post_mlp_norm), middle, out,
+             [&](Tensor& y) { mlp_.forward(mlp_input, step, y, keep(kept.mlp)); });
+  } else {
+    mlp_.keep(mlp_input, output_dtype(context, step), step, kept.mlp);
+  }
   if (saved) leave_inputs_out(*saved);
   return out;
 }
@@ -209,29 +230,34 @@ void Block::backward(Tensor& gradient, const LayerContext& context, const StepCo
   if (config_.parallel_residual && !shared_norm) mlp_norm_backward();
 }
 
-Tensor Block::forward_around(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
-                             LayerCache* cache) {
+Tensor Block::run_around(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
+                         LayerCache* cache, bool output_wanted) {
   BlockSaved none;
   BlockSaved& kept = saved ? *saved : none;
   const auto keep = [&](auto& part) { return saved ? &part : nullptr; };
+  const bool first = config_.norm_place == NormPlace::stream;
+  const auto normed = [&](Norm& norm, NormSaved* norm_saved, const Tensor& from) {
+    Tensor made = Tensor::empty(step.pool(), x.shape(), DType::f32, "norm");
+    norm.forward(from, made, step, norm_saved);
+    return made;
+  };
   const auto half = [&](Norm& norm, NormSaved* norm_saved, const Tensor& in, const auto& run) {
-    const auto normed = [&](const Tensor& from) {
-      Tensor made = Tensor::empty(step.pool(), x.shape(), DType::f32, "norm");
-      norm.forward(from, made, step, norm_saved);
-      return made;
-    };
-    const bool first = config_.norm_place == NormPlace::stream;
-    const Tensor stream = first ? normed(in) : in;
+    const Tensor stream = first ? normed(norm, norm_saved, in) : in;
     Tensor y = Tensor::empty(step.pool(), x.shape(), output_dtype(context, step), "layer output");
     run(narrowed(stream, step), y);
     sum_parts(context, "sum layer outputs", y);
     Tensor sum = stream.clone(step.pool());
     ops::add(y, sum);
-    return first ? sum : normed(sum);
+    return first ? sum : normed(norm, norm_saved, sum);
   };
   const Tensor middle = half(*attention_norm_, keep(kept.attention_norm), x, [&](const Tensor& in, Tensor& y) {
     attention_.forward(in, context, step, y, keep(kept.attention), cache);
   });
+  if (first && !output_wanted) {
+    const Tensor stream = normed(*mlp_norm_, keep(kept.mlp_norm), middle);
+    mlp_.keep(narrowed(stream, step), output_dtype(context, step), step, kept.mlp);
+    return {};
+  }
   return half(*mlp_norm_, keep(kept.mlp_norm), middle,
               [&](const Tensor& in, Tensor& y) { mlp_.forward(in, step, y, keep(kept.mlp)); });
 }

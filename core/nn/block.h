@@ -55,9 +55,12 @@ class Block {
   bool has_trainable() const;
 
   /// The residual stream after this layer, [T, D] f32, from x [T, D] f32. saved == nullptr: inference (or the input is
-  /// kept and forward runs again). With a cache the tokens continue the cached document.
+  /// kept and recompute follows). With a cache the tokens continue the cached document.
   Tensor forward(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
                  LayerCache* cache = nullptr);
+  /// What forward would keep, the same bits. The products whose results only the layer above needs are left out: the
+  /// MLP's last one, a quarter of a Llama layer's operations, and the attention's too where both see the same stream.
+  BlockSaved recompute(const Tensor& x, const LayerContext& context, const StepContext& step);
 
   /// gradient [T, D] f32: of the output on entry, of the input on return. Accumulates the gradients of everything
   /// trainable inside. input_gradient = false: nothing below needs the input's gradient; `gradient` is then left
@@ -71,9 +74,12 @@ class Block {
  private:
   // Takes the norms' outputs out of what is kept.
   void leave_inputs_out(BlockSaved& saved) const;
+  // forward, or recompute where the output is not wanted: undefined then.
+  Tensor run(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
+             LayerCache* cache, bool output_wanted);
   // The two other places of the norms.
-  Tensor forward_around(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
-                        LayerCache* cache);
+  Tensor run_around(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
+                    LayerCache* cache, bool output_wanted);
   void backward_around(Tensor& gradient, const LayerContext& context, const StepContext& step, BlockSaved&& saved,
                        bool input_gradient);
 

@@ -34,6 +34,14 @@ void Linear::forward(const Tensor& x, Tensor& y, const StepContext& step, Linear
   if (saved && (weight_->trainable() || adapter_)) saved->x = x;
 }
 
+void Linear::keep(const Tensor& x, DType dtype, const StepContext& step, LinearSaved& saved) {
+  if (adapter_ && !adapter_->low_rank_forward(x, step, &saved.adapter)) {
+    Tensor y = Tensor::empty(step.pool(), {x.dim(0), out_features()}, dtype, "output of " + name_);
+    return forward(x, y, step, &saved);
+  }
+  if (weight_->trainable() || adapter_) saved.x = x;
+}
+
 void Linear::backward(const Tensor& dy, const StepContext& step, LinearSaved&& saved, Tensor* dx, bool accumulate) {
   if (bias_ && bias_->trainable) ops::bias_backward(dy, bias_->gradient);
   Tensor dbase = dy;

@@ -74,6 +74,12 @@ void Mlp::forward(const Tensor& x, const StepContext& step, Tensor& y, MlpSaved*
   }
 }
 
+void Mlp::keep(const Tensor& x, DType dtype, const StepContext& step, MlpSaved& saved) {
+  project(x, step, saved.gate, saved.up, &saved);
+  if (down_->adapter()) down_->keep(activate(saved.gate, saved.up, step), dtype, step, saved.down_proj);
+  saved.down_proj.x = {};
+}
+
 void Mlp::backward(const Tensor& dy, const StepContext& step, MlpSaved&& saved, Tensor* dx) {
   bool below = dx != nullptr;
   for (const std::optional<Linear>* linear : {&gate_up_, &gate_, &up_}) {

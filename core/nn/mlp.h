@@ -40,6 +40,8 @@ class Mlp {
   bool has_trainable() const;
   /// y [T, D] (f32 or bf16) from x [T, D] in the compute dtype
   void forward(const Tensor& x, const StepContext& step, Tensor& y, MlpSaved* saved);
+  /// What forward would keep, without its last product where nothing needs that; dtype: of y.
+  void keep(const Tensor& x, DType dtype, const StepContext& step, MlpSaved& saved);
   /// dx [T, D] f32 = input gradient unless null; dy [T, D] in the compute dtype
   void backward(const Tensor& dy, const StepContext& step, MlpSaved&& saved, Tensor* dx);
 

@@ -159,9 +159,13 @@ Traffic step_traffic(const PlanJob& job, const PlanLayout& layout, const WireFor
   const double stream = static_cast<double>(job.tokens * part.config.width) * wire.stream_bytes * passes;
   if (layout.mesh.pipeline > 1) traffic["activations"] = 2 * stream * wire.interleave;
   if (layout.tensor > 1) {
-    // Two sums a layer forward, two backward, and the forward ones again where blocks are recomputed.
+    // Two sums a layer forward, two backward, and where blocks are recomputed those forward that a later half or a
+    // norm of the output needs (see Block::recompute).
+    const BlockNames& names = part.config.names.block;
+    const bool both = !names.post_mlp_norm.empty() || part.config.norm_place == NormPlace::sum;
+    const double again = both ? 2 : part.config.parallel_residual && names.post_attention_norm.empty() ? 0 : 1;
     double sums = 0;
-    for (int64_t l = 0; l < part.config.layers; ++l) sums += layout.recomputes(l) ? 6 : 4;
+    for (int64_t l = 0; l < part.config.layers; ++l) sums += layout.recomputes(l) ? 4 + again : 4;
     traffic["sum activations"] = 2 * ring_bytes(stream * sums / stages, tensor);
   }
   std::erase_if(traffic, [](const auto& entry) { return entry.second == 0; });

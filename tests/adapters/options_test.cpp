@@ -143,10 +143,59 @@ std::vector<Option> options_with_exact_gradients() {
   return made;
 }
 
+// With an adapter at the end of each half, whose product a recomputed layer leaves out.
+class RecomputeTest : public OptionTest {
+ protected:
+  std::vector<std::vector<float>> gradients(Decoder& decoder, const Batch& batch, const StepContext& with) {
+    test::zero_gradients(decoder);
+    test::mean_loss(decoder, batch, with);
+    std::vector<std::vector<float>> made;
+    decoder.visit([&](Parameter& parameter) {
+      if (!parameter.trainable) return;
+      const std::span<const float> values = std::as_const(parameter.gradient).span<const float>();
+      made.emplace_back(values.begin(), values.end());
+    });
+    return made;
+  }
+};
+
+TEST_P(RecomputeTest, GivesTheSameBits) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  const Batch batch = make_batch(test::read_samples(golden / "input_ids.npy", golden / "labels.npy"), pool);
+  Decoder decoder = load_decoder(model, rank);
+  AdapterOptions all = options();
+  all.target_modules = {.names = {}, .pattern = "all-linear"};
+  attach_adapter(decoder, all, rank);
+  decoder.visit([&](Parameter& parameter) {  // B is zero at the start
+    if (parameter.trainable) ops::fill_normal(parameter.value, 0.02f, 5, std::hash<std::string>()(parameter.name));
+  });
+  step.training = true;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    step.compute_dtype = dtype;
+    decoder.set_recompute(Recompute::none);
+    const auto kept = gradients(decoder, batch, step);
+    EXPECT_FALSE(kept.empty());
+    decoder.set_recompute(Recompute::block);
+    EXPECT_EQ(gradients(decoder, batch, step), kept) << dtype_name(dtype);
+  }
+}
+
+std::vector<Option> kinds() {
+  return {Option{"Lora", [](AdapterOptions&) {}},
+          Option{"LoraDropout", [](AdapterOptions& o) { o.lora_dropout = 0.3; }},
+          Option{"LoraBias", [](AdapterOptions& o) { o.lora_bias = true; }},
+          Option{"Dora", [](AdapterOptions& o) { o.use_dora = true; }}, Option{"DoraDropout", [](AdapterOptions& o) {
+                                                                                 o.use_dora = true;
+                                                                                 o.lora_dropout = 0.3;
+                                                                               }}};
+}
+
 std::string name_of(const ::testing::TestParamInfo<Option>& made) { return made.param.name; }
 
 INSTANTIATE_TEST_SUITE_P(LoraConfig, OptionTest, ::testing::ValuesIn(all_options()), name_of);
 INSTANTIATE_TEST_SUITE_P(LoraConfig, ExactOptionTest, ::testing::ValuesIn(options_with_exact_gradients()), name_of);
+INSTANTIATE_TEST_SUITE_P(LoraConfig, RecomputeTest, ::testing::ValuesIn(kinds()), name_of);
 
 TEST(TokenRows, OfTokensBehindTheVocabularyMakeTheModelGrow) {
   NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
