@@ -12,8 +12,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <thread>
 
@@ -28,6 +30,7 @@ namespace nibble::cli {
 namespace {
 
 constexpr const char* kGoesOn = "the same command continues from the last checkpoint";
+constexpr const char* kNeedsLess = "shard more, or use a smaller microbatch or a 4-bit base; ";
 
 struct Flags {
   int ranks = 0, threads = 0;
@@ -182,6 +185,15 @@ bool follow(int from, LauncherTalk& talk) {
   return lingered;
 }
 
+// How many processes the kernel has ended on this host for want of memory.
+int64_t ended_for_memory() {
+  std::ifstream counts("/proc/vmstat");
+  for (std::string name, value; counts >> name >> value;) {
+    if (name == "oom_kill") return std::atoll(value.c_str());
+  }
+  return 0;
+}
+
 int exit_code_of(int status) {
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   for (const int known : {0, 2, 3, 4, 5, 70, 75, 76}) {
@@ -191,6 +203,7 @@ int exit_code_of(int status) {
 }
 
 void launch(const std::vector<std::string>& words) {
+  const int64_t ended_before = ended_for_memory();
   int pipe_ends[2];
   if (pipe2(pipe_ends, O_CLOEXEC) != 0) throw IoError("mpirun", std::strerror(errno));
   struct sigaction action {};
@@ -206,9 +219,10 @@ void launch(const std::vector<std::string>& words) {
   }
   const int code = exit_code_of(status);
   if (code == 127 || code == 0) std::exit(code);
-  if (!talk.lost().empty()) {
-    throw CommError("", talk.lost(), kGoesOn);
+  if (!talk.lost().empty() && ended_for_memory() > ended_before) {
+    throw CommError("", talk.lost() + " while this host had no memory left", std::string(kNeedsLess) + kGoesOn);
   }
+  if (!talk.lost().empty()) throw CommError("", talk.lost(), kGoesOn);
   if (talk.failed()) std::exit(code);  // a rank has said why
   if (lingered) throw CommError("", "a rank on this host was lost, and mpirun did not end", kGoesOn);
   if (WIFSIGNALED(status)) {

@@ -88,6 +88,14 @@ class Ranks(program.JobTest):
             self.assertIn("a rank on this host was lost, and mpirun did not end; the same command continues", line)
         self.finishes_as_one(recipe)
 
+    def test_a_rank_that_the_kernel_ends_for_want_of_memory_is_told_apart(self):
+        recipe = self.large_recipe(train={"accumulate": 2}, parallel={"replicate": 2})
+        with program.memory_limit(self, 200 << 20) as inside:
+            self.assertEqual(self.launch(2, "train", recipe, **inside).wait(120), 76, self.errors())
+        lines = [line for line in self.errors().splitlines() if line.startswith("error: ")]
+        self.assertEqual(len(lines), 1, self.errors())
+        self.assertRegex(lines[0], r"^error: rank [01] on host \S+ was ended by signal 9 while this host had no memory left; shard more")
+
     def test_a_rank_that_stands_still_is_named_and_the_job_ends(self):
         recipe = self.recipe_of_two(steps=300, train={"save_every": 20})
         job = self.launch(2, "train", recipe, "parallel.timeout_seconds=2")
