@@ -7,17 +7,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
-#include <optional>
 #include <thread>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/ranks_here.h"
 #include "nibble/core/base/error.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
@@ -27,6 +30,7 @@ namespace nibble::cli {
 namespace {
 
 constexpr const char* kGoesOn = "the same command continues from the last checkpoint";
+constexpr const char* kNeedsLess = "shard more, or use a smaller microbatch or a 4-bit base; ";
 
 struct Flags {
   int ranks = 0, threads = 0;
@@ -128,30 +132,46 @@ pid_t start(const std::vector<std::string>& words, int stderr_to) {
   _exit(127);
 }
 
-// Ends mpirun some seconds after a rank has failed or was lost: cut off from another host it would wait for it for
-// ever.
+// How long mpirun may take to end after a rank has failed or was lost: cut off from another host it would wait for it
+// for ever.
 class Patience {
  public:
-  bool over(bool failed) {
-    if (failed && !since_) since_ = std::chrono::steady_clock::now();
-    return since_ && std::chrono::steady_clock::now() - *since_ > std::chrono::seconds(10);
+  bool over(bool broken) {
+    const auto now = Clock::now();
+    // A launcher that was stopped itself has not waited.
+    if (broken) waited_ += std::min<Clock::duration>(now - last_look_, std::chrono::seconds(2));
+    last_look_ = now;
+    return waited_ > std::chrono::seconds(7);
   }
 
  private:
-  std::optional<std::chrono::steady_clock::time_point> since_;
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point last_look_ = Clock::now();
+  Clock::duration waited_{};
 };
 
-void follow(int from, LauncherTalk& talk) {
+// With the ranks of this host; those of other hosts call the roll.
+void end_mpirun() {
+  const std::vector<pid_t> ranks = ranks_started_by(launcher);
+  kill(launcher, SIGKILL);
+  for (const pid_t rank : ranks) kill(rank, SIGKILL);
+}
+
+/// Until mpirun ends, or has to be ended: then true.
+bool follow(int from, LauncherTalk& talk) {
   std::string pending;
   char buffer[4096];
   Patience patience;
+  RanksHere ranks(launcher);
+  bool lingered = false;
   for (;;) {
-    if (patience.over(talk.failed() || !talk.lost().empty())) {
-      kill(launcher, SIGKILL);  // what is left of the ranks here ends with it; those of other hosts call the roll too
+    lingered = patience.over(talk.failed() || !talk.lost().empty() || ranks.one_is_gone());
+    if (lingered) {
+      end_mpirun();
       break;
     }
     pollfd ready = {from, POLLIN, 0};
-    if (poll(&ready, 1, 1000) <= 0) continue;
+    if (poll(&ready, 1, 200) <= 0) continue;
     const ssize_t got = read(from, buffer, sizeof buffer);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
@@ -162,6 +182,16 @@ void follow(int from, LauncherTalk& talk) {
   }
   if (!pending.empty()) talk.line(pending);
   talk.finish();
+  return lingered;
+}
+
+// How many processes the kernel has ended on this host for want of memory.
+int64_t ended_for_memory() {
+  std::ifstream counts("/proc/vmstat");
+  for (std::string name, value; counts >> name >> value;) {
+    if (name == "oom_kill") return std::atoll(value.c_str());
+  }
+  return 0;
 }
 
 int exit_code_of(int status) {
@@ -173,6 +203,7 @@ int exit_code_of(int status) {
 }
 
 void launch(const std::vector<std::string>& words) {
+  const int64_t ended_before = ended_for_memory();
   int pipe_ends[2];
   if (pipe2(pipe_ends, O_CLOEXEC) != 0) throw IoError("mpirun", std::strerror(errno));
   struct sigaction action {};
@@ -182,19 +213,22 @@ void launch(const std::vector<std::string>& words) {
   if (launcher < 0) throw IoError("mpirun", std::strerror(errno));
   close(pipe_ends[1]);
   LauncherTalk talk;
-  follow(pipe_ends[0], talk);
+  const bool lingered = follow(pipe_ends[0], talk);
   int status = 0;
   while (waitpid(launcher, &status, 0) < 0 && errno == EINTR) {
   }
   const int code = exit_code_of(status);
   if (code == 127 || code == 0) std::exit(code);
-  if (!talk.lost().empty()) {
-    throw CommError("", talk.lost(), kGoesOn);
+  if (!talk.lost().empty() && ended_for_memory() > ended_before) {
+    throw CommError("", talk.lost() + " while this host had no memory left", std::string(kNeedsLess) + kGoesOn);
   }
+  if (!talk.lost().empty()) throw CommError("", talk.lost(), kGoesOn);
+  if (talk.failed()) std::exit(code);  // a rank has said why
+  if (lingered) throw CommError("", "a rank on this host was lost, and mpirun did not end", kGoesOn);
   if (WIFSIGNALED(status)) {
     throw CommError("mpirun", "was ended by signal " + std::to_string(WTERMSIG(status)), kGoesOn);
   }
-  std::exit(code);  // a rank has said why
+  std::exit(code);
 }
 
 std::vector<std::string> arguments(const Flags& flags) {

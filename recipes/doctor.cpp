@@ -153,12 +153,13 @@ Finding arithmetic_finding() {
   return {"arithmetic", format("%.0f GFLOP/s in f32, %.0f in bf16", f32, peak_flops(true) * 1e-9), ""};
 }
 
-// Reading 256 MiB on all threads, the best of a few times.
-Finding bandwidth_finding() {
-  const std::vector<uint64_t> memory(size_t{32} << 20, 1);
+// Reading 256 MiB on all threads, or a quarter of what a container leaves free, the best of a few times.
+Finding bandwidth_finding(const Machine& machine) {
   constexpr int64_t kPiece = int64_t{1} << 18;
-  const int64_t count = static_cast<int64_t>(memory.size());
-  std::vector<uint64_t> sums(static_cast<size_t>(count / kPiece));
+  const int64_t pieces = std::clamp<int64_t>(machine.usable_memory() / 4 / (kPiece * 8), 1, 128);
+  const int64_t count = pieces * kPiece;
+  const std::vector<uint64_t> memory(static_cast<size_t>(count), 1);
+  std::vector<uint64_t> sums(static_cast<size_t>(pieces));
   double best = 1e30;
   for (int attempt = 0; attempt < 4; ++attempt) {
     const auto start = std::chrono::steady_clock::now();
@@ -188,7 +189,7 @@ std::vector<Finding> examine_machine(const std::filesystem::path& directory, boo
                                    mpi_finding()};
   if (measure) {
     findings.push_back(arithmetic_finding());
-    findings.push_back(bandwidth_finding());
+    findings.push_back(bandwidth_finding(machine));
   }
   return findings;
 }

@@ -77,7 +77,7 @@ void read_memory_limit(Machine& machine) {
 std::string cpuid_name() {
   constexpr unsigned kFirstLeaf = 0x80000002, kLastLeaf = 0x80000004;
   std::array<unsigned, 12> words{};
-  if (__get_cpuid_max(0x80000000, nullptr) < kLastLeaf) return "unknown";
+  if (static_cast<unsigned>(__get_cpuid_max(0x80000000, nullptr)) < kLastLeaf) return "unknown";
   for (unsigned leaf = kFirstLeaf; leaf <= kLastLeaf; ++leaf) {
     unsigned* part = &words[size_t{4} * (leaf - kFirstLeaf)];
     __get_cpuid(leaf, &part[0], &part[1], &part[2], &part[3]);

@@ -4,7 +4,7 @@
 
 Two thirds of the kills hit a run of one process, either after a random time (between nothing and the length of a whole
 run) or, every third, in front of a random file call of a save. The others hit a job of two ranks: one of the ranks (at a
-random time or in front of a file call), mpirun, or the launcher. Prints what was hit."""
+random time or in front of a file call), mpirun, or the launcher; ten seconds later nothing of it may run. Prints what was hit."""
 import os
 import random
 import shutil
@@ -24,6 +24,7 @@ class Tally:
     def __init__(self):
         self.kills = self.runs = self.resumed = self.fallbacks = self.swept = self.early = 0
         self.hit = {}
+        self.slowest = 0.0
 
     def killed(self, whom, out):
         self.kills += 1
@@ -39,7 +40,8 @@ class Tally:
         hit = ", ".join(f"{count} of {whom}" for whom, count in sorted(self.hit.items()))
         print(f"\n{what}: {self.kills} kills ({hit}) in {self.runs} runs of {STEPS} steps: {self.resumed} times continued, "
               f"{self.early} kills before the first checkpoint, {self.swept} in the middle of a save, {self.fallbacks} "
-              f"fallbacks; always the same bits", flush=True)
+              f"fallbacks; always the same bits" + (f"; the last process gone after {self.slowest:.1f} s at most" if self.slowest else ""),
+              flush=True)
 
 
 class Kill(program.JobTest):
@@ -106,6 +108,7 @@ class Kill(program.JobTest):
             [job.pid] if whom == "the launcher" else self.ranks()[int(whom[-1]):][:1]
         for process in found:
             try:
+                self.since = time.monotonic()
                 os.kill(process, signal.SIGKILL)
                 return whom
             except ProcessLookupError:
@@ -126,9 +129,12 @@ class Kill(program.JobTest):
             job = self.launch(2, "train", recipe, env=env)
             whom = "a rank in front of a file call" if env else self.kill_one(chance, seconds * 0.6, job)
             code = self.ended(job, 300, f"{whom} was killed")
-            # Ranks whose launcher died have a moment to go, on a busy machine a long one.
             self.wait_until(lambda: not self.processes(), 60)
             self.assertEqual(self.processes(), {}, f"{whom} was killed, these are left")
+            if whom in ("rank 0", "rank 1", "mpirun", "the launcher"):
+                took = time.monotonic() - self.since
+                self.assertLess(took, 10, f"{whom} was killed: {self.errors()}")
+                tally.slowest = max(tally.slowest, took)
             tally.read(self.errors())
             if code == 0:
                 self.finished(whole, tally)

@@ -1,5 +1,6 @@
 """The program under test, tiny models and data made on the spot, and what every fault must leave: one line on stderr,
 the right exit code, and the disk as it was."""
+import contextlib
 import hashlib
 import json
 import os
@@ -38,6 +39,31 @@ def run(*words, env=None, timeout=120, **options):
     done = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, env=environment(env), timeout=timeout,
                           **options)
     return Ended(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def memory_limit(test, limit):
+    """A control group of `limit` bytes; yields what subprocess needs to start a program in it. Skips where it cannot be made."""
+    whole = pathlib.Path("/sys/fs/cgroup")
+    old = (whole / "memory/memory.limit_in_bytes").exists()
+    group = (whole / "memory" if old else whole) / f"nibble-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if old else "memory.max")).write_text(str(limit))
+        (group / ("memory.swappiness" if old else "memory.swap.max")).write_text("0")
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        test.skipTest(f"a control group of limited memory cannot be made here: {error}")
+    try:
+        yield {"preexec_fn": lambda: (group / "cgroup.procs").write_text(str(os.getpid()))}
+    finally:
+        for _ in range(100):  # until the last process of it is gone
+            try:
+                group.rmdir()
+                break
+            except OSError:
+                time.sleep(0.1)
 
 
 def snapshot(folder):
@@ -138,6 +164,18 @@ class FaultTest(unittest.TestCase):
         path.write_text(json.dumps(recipe))
         return path
 
+    def large_recipe(self, **sections):
+        """A run of one step that trains all of 8 million weights: 130 MB, and some again while it loads."""
+        config = dict(CONFIG, hidden_size=512, intermediate_size=2048, num_attention_heads=8)
+        (self.folder / "big.json").write_text(json.dumps(config))
+        made = run("init", "--config", self.folder / "big.json", "--out", self.folder / "big")
+        self.assertEqual(made.code, 0, made.err)
+        recipe = self.recipe(steps=1, model={"path": str(self.folder / "big")}, **sections)
+        whole = json.loads(recipe.read_text())
+        del whole["adapter"]  # every weight in f32, its gradient and its moments
+        recipe.write_text(json.dumps(whole))
+        return recipe
+
     def metrics(self, out=None):
         text = (pathlib.Path(out or self.folder / "out") / "metrics.jsonl").read_text()
         return [json.loads(line) for line in text.splitlines()]
@@ -156,13 +194,13 @@ class FaultTest(unittest.TestCase):
 class JobTest(FaultTest):
     """Runs of several ranks: `nibble launch` and the processes it starts."""
 
-    def launch(self, ranks, *words, threads=1, env=None):
+    def launch(self, ranks, *words, threads=1, env=None, **options):
         """Starts a job that is watched from outside; its messages go to the file `stderr`."""
         file = open(self.folder / "stderr", "wb")
         self.addCleanup(file.close)
         self.addCleanup(self.end_processes)
         command = [PROGRAM, "launch", "-n", str(ranks), "--threads", str(threads), "--", *map(str, words)]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, env=environment(env))
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, env=environment(env), **options)
 
     def errors(self):
         return (self.folder / "stderr").read_text(errors="replace")

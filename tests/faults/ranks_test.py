@@ -75,6 +75,27 @@ class Ranks(program.JobTest):
         self.assertEqual(self.processes(), {}, "processes are left")
         self.finishes_as_one(recipe)
 
+    def test_a_rank_that_dies_while_mpirun_hangs_ends_all_of_them(self):
+        recipe = self.recipe_of_two(steps=300, train={"save_every": 20})
+        for victim in (0, 1):
+            job = self.launch(2, "train", recipe)
+            before = len(self.lines())
+            self.wait_until(lambda: self.checkpoints() and len(self.lines()) > before + 3, 60)
+            os.kill(next(process for process, words in self.processes().items() if words[0] == "mpirun"), signal.SIGSTOP)
+            since = time.monotonic()
+            os.kill(self.ranks()[victim], signal.SIGKILL)
+            line = self.lost(job, since)
+            self.assertIn("a rank on this host was lost, and mpirun did not end; the same command continues", line)
+        self.finishes_as_one(recipe)
+
+    def test_a_rank_that_the_kernel_ends_for_want_of_memory_is_told_apart(self):
+        recipe = self.large_recipe(train={"accumulate": 2}, parallel={"replicate": 2})
+        with program.memory_limit(self, 200 << 20) as inside:
+            self.assertEqual(self.launch(2, "train", recipe, **inside).wait(120), 76, self.errors())
+        lines = [line for line in self.errors().splitlines() if line.startswith("error: ")]
+        self.assertEqual(len(lines), 1, self.errors())
+        self.assertRegex(lines[0], r"^error: rank [01] on host \S+ was ended by signal 9 while this host had no memory left; shard more")
+
     def test_a_rank_that_stands_still_is_named_and_the_job_ends(self):
         recipe = self.recipe_of_two(steps=300, train={"save_every": 20})
         job = self.launch(2, "train", recipe, "parallel.timeout_seconds=2")

@@ -253,14 +253,14 @@ class Run(program.FaultTest):
         self.assertEqual(ended.code, 0, ended.err)
         return json.loads(ended.out)
 
+    def test_the_memory_of_a_container_is_what_counts(self):
+        with program.memory_limit(self, 200 << 20) as inside:
+            ended = run("doctor", **inside)
+        self.assertEqual(ended.code, 0, ended.err)
+        self.assertIn("control group allows 200", ended.out)
+
     def test_memory_that_is_refused_is_named(self):
-        config = dict(program.CONFIG, hidden_size=512, intermediate_size=2048, num_attention_heads=8)
-        (self.folder / "big.json").write_text(json.dumps(config))
-        self.assertEqual(run("init", "--config", self.folder / "big.json", "--out", self.folder / "big").code, 0)
-        recipe = self.recipe(steps=1, model={"path": str(self.folder / "big")})
-        whole = json.loads(recipe.read_text())
-        del whole["adapter"]  # every weight in f32, its gradient and its moments
-        recipe.write_text(json.dumps(whole))
+        recipe = self.large_recipe()
         for mib in range(60, 4000, 40):  # the least that it starts with
             limit = mib << 20
             try:

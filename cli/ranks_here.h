@@ -1,0 +1,28 @@
+#pragma once
+// The ranks of a job that run on this host, seen from outside: a mpirun that hangs does not say that one was lost.
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <vector>
+
+namespace nibble::cli {
+
+/// Running processes of this program that `launcher` has started; none where /proc does not tell.
+std::vector<pid_t> ranks_started_by(pid_t launcher);
+
+/// Notices that a rank of `launcher` is gone, looking five times a second at most.
+class RanksHere {
+ public:
+  explicit RanksHere(pid_t launcher) : launcher_(launcher) {}
+  /// Whether fewer run than ran before.
+  bool one_is_gone();
+
+ private:
+  pid_t launcher_;
+  size_t most_ = 0, now_ = 0;
+  std::chrono::steady_clock::time_point last_look_{};
+};
+
+}  // namespace nibble::cli

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Every fault of docs/reliability.md, 1 to 70, is listed once, and each test that it names exists.
+
+    python3 tests/faults/listed_faults.py ROOT"""
+import pathlib
+import re
+import sys
+
+ROWS = re.compile(r"^\| (\d+(?:(?:, | - )\d+)*) \| (.+) \|$", re.M)
+
+
+def numbers(text):
+    for part in text.split(", "):
+        first, _, last = part.partition(" - ")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def files_of_letters(text):
+    letters = dict(re.findall(r"`([A-Z])`\s+is (tests/faults/\w+\.\w+|\w+\.\w+)", text))
+    letters.update(re.findall(r"`([A-Z])`\s+(\w+_test\.\w+)", text))
+    return {letter: name.rsplit("/", 1)[-1] for letter, name in letters.items()}
+
+
+def missing_tests(cell, letters, root):
+    """The tests that a cell such as "M offsets, holes; R a_model; core/data/format_test.cpp; fuzz npy" names in vain."""
+    source = ""
+    for part in re.split(r"[,;] ", cell):
+        letter = re.match(r"([A-Z])(?: |$)", part)
+        if part.startswith("fuzz ") or (source == "fuzz" and letter is None):
+            source = "fuzz"
+            if not (root / "tests/fuzz/seeds" / part.removeprefix("fuzz ")).is_dir():
+                yield part
+            continue
+        if "/" in part and part.endswith(".cpp") or part.endswith("_test.py"):
+            source = ""
+            if not (root / "tests" / part).is_file() and not (root / "tests/faults" / part).is_file():
+                yield part
+            continue
+        if letter:
+            source = (root / "tests/faults" / letters.get(letter[1], "no such letter")).read_text()
+            part = part[2:]
+        for name in part.split("/"):
+            if name and not re.search(rf"(def test_|class |TEST\w*\().*{re.escape(name)}|\"{re.escape(name)}\"", source):
+                yield part
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    text = (root / "docs/reliability.md").read_text()
+    table = text[text.index("## The faults"):]
+    letters = files_of_letters(table)
+    seen, wrong = [], []
+    for which, cells in ROWS.findall(table):
+        seen += numbers(which)
+        cell = cells.rsplit("|", 1)[-1].strip()
+        wrong += [f"fault {which}: no test {name}" for name in missing_tests(cell, letters, root)]
+    wrong += [f"fault {number} is not listed once" for number in range(1, 71) if seen.count(number) != 1]
+    print("\n".join(wrong) or f"{len(seen)} faults are listed, their tests exist")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
