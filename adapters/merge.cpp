@@ -10,6 +10,7 @@
 #include "nibble/adapters/init.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/parallel.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/model_directory.h"
 #include "nibble/core/models/decoder_config.h"
@@ -23,7 +24,7 @@ namespace nibble {
 
 namespace {
 
-constexpr int64_t kBlockElements = int64_t{4} << 20;
+constexpr int64_t kBlockElements = int64_t{1} << 20;  // what is made of it stays in the last cache level
 
 bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
@@ -382,14 +383,33 @@ class Merger {
     ops::matmul_nn(change.left.rows(begin, end), change.right, merged, true, change.scaling);
     if (change.lengths) ops::set_row_norms(change.lengths.rows(begin, end), merged);
     if (change.column_factors) ops::scale_columns(merged, change.column_factors, 0, merged);
-    const std::span<const float> before = rows.span<const float>(), after = merged.span<const float>();
-    for (size_t i = 0; i < before.size(); ++i) {
-      const double moved = std::abs(double{after[i]} - before[i]);
-      report_.max_change = std::max(report_.max_change, moved);
-      sum_ += moved;
-    }
-    changed_ += rows.numel();
+    note_change(rows.data<const float>(), merged.data<const float>(), rows.numel());
     rows = merged;
+  }
+
+  /// Pieces, and the sums side by side within them, do not depend on the number of threads.
+  void note_change(const float* before, const float* after, int64_t count) {
+    constexpr int64_t kPiece = int64_t{1} << 15, kSums = 8;
+    struct Moved {
+      double sums[kSums] = {}, largest[kSums] = {};
+    };
+    std::vector<Moved> pieces(static_cast<size_t>((count + kPiece - 1) / kPiece));
+    parallel_for(count, kPiece, [&](int64_t begin, int64_t end) {
+      Moved moved;
+      for (int64_t i = begin; i < end; i += kSums) {
+        for (int64_t k = 0; k < std::min(kSums, end - i); ++k) {
+          const double distance = std::abs(double{after[i + k]} - double{before[i + k]});
+          moved.sums[k] += distance;
+          moved.largest[k] = std::max(moved.largest[k], distance);
+        }
+      }
+      pieces[static_cast<size_t>(begin / kPiece)] = moved;
+    });
+    for (const Moved& moved : pieces) {
+      for (double sum : moved.sums) sum_ += sum;
+      for (double largest : moved.largest) report_.max_change = std::max(report_.max_change, largest);
+    }
+    changed_ += count;
   }
 
   static void put_tokens(const Change& change, int64_t begin, Tensor& rows) {

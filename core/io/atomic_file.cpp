@@ -84,6 +84,8 @@ void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(te
 
 void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
   NIBBLE_CHECK(descriptor_ >= 0, "file is already committed");
+  constexpr uint64_t kSendBytes = uint64_t{32} << 20;
+  const uint64_t begin = offset;
   constexpr size_t kLargestWrite = size_t{1} << 30;  // Linux writes at most 2^31 - 4096 bytes in one call
   while (!bytes.empty()) {
     const ssize_t written = uninterrupted([&] {
@@ -94,6 +96,10 @@ void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
     bytes = bytes.subspan(static_cast<size_t>(written));
     offset += static_cast<uint64_t>(written);
   }
+  if (begin / kSendBytes == offset / kSendBytes) return;
+  // The disk begins now, beside whatever makes the next bytes, instead of when the file is committed, which also says
+  // whether it failed.
+  (void)sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
 void AtomicFile::commit() {

@@ -238,10 +238,6 @@ int64_t first_nonfinite(const Tensor& x) {
   return nonfinite(x.data<const float>(), x.numel());
 }
 
-void fill_normal(Tensor& x, float std, uint64_t seed, uint64_t purpose) {
-  fill(x, [=](int64_t quad) { return ref::normal_quad(quad, std, seed, purpose); });
-}
-
 void fill_uniform(Tensor& x, float low, float high, uint64_t seed, uint64_t purpose) {
   fill(x, [=](int64_t quad) { return ref::uniform_quad(quad, low, high, seed, purpose); });
 }

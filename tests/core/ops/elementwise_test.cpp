@@ -132,6 +132,27 @@ TEST(Fill, NormalHasItsMomentsAndElementsOfTheirOwn) {
   EXPECT_NE(std::memcmp(x.raw(), part.raw(), part.bytes()), 0) << "another purpose, other numbers";
 }
 
+class FillTest : public EverySimd {};
+NIBBLE_EVERY_SIMD(FillTest);
+
+TEST_P(FillTest, NormalHasTheBitsOfItsReference) {
+  for (const auto& [std, seed, purpose] : {std::tuple<float, uint64_t, uint64_t>{0.02f, 7, 3},
+                                           {1.0f, ~uint64_t{0}, 0x123456789abcdefULL},
+                                           {1e-38f, 1, 2},
+                                           {0.0f, 1, 2},
+                                           {3.7f, uint64_t{5} << 32, uint64_t{9} << 32}}) {
+    const int64_t count = (int64_t{1} << 19) + 5;
+    Tensor x = Tensor::empty(pool(), {count}, DType::f32), narrow = Tensor::empty(pool(), {count}, DType::bf16);
+    ops::fill_normal(x, std, seed, purpose);
+    ops::fill_normal(narrow, std, seed, purpose);
+    for (int64_t i = 0; i < count; ++i) {
+      const float wanted = ops::ref::normal_quad(i / 4, std, seed, purpose)[static_cast<size_t>(i % 4)];
+      ASSERT_EQ(std::bit_cast<uint32_t>(x.data<const float>()[i]), std::bit_cast<uint32_t>(wanted)) << "element " << i;
+      ASSERT_EQ(static_cast<float>(narrow.data<const bf16>()[i]), static_cast<float>(bf16(wanted))) << "element " << i;
+    }
+  }
+}
+
 TEST(Fill, UniformStaysInItsRange) {
   Tensor x = Tensor::empty(pool(), {100000}, DType::f32);
   ops::fill_uniform(x, -0.5f, 1.5f, 7, 3);
