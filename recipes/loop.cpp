@@ -89,15 +89,9 @@ void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const Training
   options.gradient_sum = *recipe.train.gradient_sum;
   options.compute_dtype = *recipe.model.compute_dtype;
   options.trace = run.trace();
-  // All ranks generate alike: where weights are cut they gather them together. A stage or part cannot by itself.
-  const bool generates = !staged && !model.part().cut();
-  if (!generates && recipe.train.samples > 0 && rank.comm.rank() == 0) {
-    observer.message(
-        "warning: no train.samples are made: stages of a pipeline and parts of layers do not generate together; "
-        "`nibble generate` shows what the model says when the run is done");
-  }
-  const Samples samples(data, tokenizer, generates ? recipe.train.samples : 0);
-  if (run.step() == 0) samples.write(run, model, options.compute_dtype, rank);
+  const Samples samples(data, tokenizer, recipe.train.samples);
+  const auto show_samples = [&] { samples.write(run, model, pipeline, options.compute_dtype, rank); };
+  if (run.step() == 0) show_samples();
   const StepLayout layout = pipeline.over_stages(parallel.layout());
   const LossAndGradients compute = [&](const Batch& batch, const StepContext& step, float gradient_scale) {
     return staged ? pipeline.next() : model.loss_sum_and_gradients(batch, step, gradient_scale);
@@ -126,7 +120,7 @@ void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const Training
       run.log(traced(run.trace(), Phase::evaluation, "evaluation",
                      [&] { return data.evaluate(model, pipeline, parallel.mesh(), options.compute_dtype, rank); }));
     }
-    if (evaluate || run.step() == data.total_steps()) samples.write(run, model, options.compute_dtype, rank);
+    if (evaluate || run.step() == data.total_steps()) show_samples();
     run.checkpoint_if_due(optimizer);
   }
   if (staged) {

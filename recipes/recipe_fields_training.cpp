@@ -71,7 +71,7 @@ std::vector<RecipeField> train_fields() {
           "how often to save a checkpoint, besides once after the last step"),
       free_to_change(integer_field(
           "train.samples", 0, 64, [](Recipe& r) -> int64_t& { return r.train.samples; },
-          "prompts of the data that the model continues at the start, at evaluations and at the end (one rank)")),
+          "prompts of the data that the model continues at the start, at evaluations and at the end")),
       free_to_change(integer_field(
           "train.early_stop", 0, kAny, [](Recipe& r) -> int64_t& { return r.train.early_stop; },
           "stop after so many evaluations without a new lowest loss; 0 = never")),

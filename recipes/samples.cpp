@@ -42,15 +42,16 @@ std::string Samples::text(std::span<const int32_t> ids) const {
   return all;
 }
 
-void Samples::write(Run& run, Decoder& model, DType compute_dtype, RankContext& rank) const {
+void Samples::write(Run& run, Decoder& model, Pipeline& pipeline, DType compute_dtype, RankContext& rank) const {
   const TraceSpan span(run.trace(), Phase::evaluation, "samples");
   const StepContext step{.rank = rank, .compute_dtype = compute_dtype};
   GenerateOptions greedy;
   greedy.stop_ids = model.config().eos_ids;
   if (tokenizer_ && tokenizer_->eos_id()) greedy.stop_ids.push_back(*tokenizer_->eos_id());
+  const auto next = [&](const Batch& batch, KvCache& cache) { return pipeline.next_logits(batch, step, cache); };
   for (const Prompt& prompt : prompts_) {
     greedy.max_new_tokens = static_cast<int64_t>(std::max(prompt.expected.size(), kTextPrompt));
-    const std::vector<int32_t> said = generate(model, prompt.ids, greedy, step);
+    const std::vector<int32_t> said = generate(model, next, prompt.ids, greedy, step);
     run.log(SampleReport{run.step(), text(prompt.ids), text(prompt.expected), text(said)});
   }
 }

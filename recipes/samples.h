@@ -4,6 +4,7 @@
 #include "nibble/core/models/decoder.h"
 #include "nibble/core/text/tokenizer.h"
 #include "nibble/core/train/run.h"
+#include "nibble/parallel/pipeline/pipeline.h"
 #include "nibble/recipes/training_data.h"
 
 namespace nibble {
@@ -17,8 +18,8 @@ class Samples {
   ~Samples();
 
   /// Continues every prompt greedily, up to the length of what is expected (at most 96 tokens), and logs it as of
-  /// `run.step()`.
-  void write(Run& run, Decoder& model, DType compute_dtype, RankContext& rank) const;
+  /// `run.step()`. model: this rank's part, pipeline: on it; all ranks generate the same text together.
+  void write(Run& run, Decoder& model, Pipeline& pipeline, DType compute_dtype, RankContext& rank) const;
 
  private:
   struct Prompt {

@@ -40,7 +40,6 @@ struct Decoder::Impl {
   bool trainable_below = false;
 
   LayerContext context(const Batch& batch, const StepContext& step, const KvCache* cache);
-  Tensor hidden(const Batch& batch, const StepContext& step, KvCache* cache);
   bool input_trainable() const { return input && input->has_trainable(); }
   bool below_trainable() const { return input_trainable() || trainable_below; }
   size_t lowest_trainable() const;
@@ -48,7 +47,6 @@ struct Decoder::Impl {
     return static_cast<size_t>(std::clamp<int64_t>(recompute_below - range.begin, 0, range.end - range.begin));
   }
   int64_t layer(size_t l) const { return range.begin + static_cast<int64_t>(l); }
-  bool whole() const { return input.has_value() && head.has_value(); }
 };
 
 LayerContext Decoder::Impl::context(const Batch& batch, const StepContext& step, const KvCache* cache) {
@@ -70,22 +68,6 @@ LayerContext Decoder::Impl::context(const Batch& batch, const StepContext& step,
   return context;
 }
 
-// The residual stream after the last layer, for evaluation and generation.
-Tensor Decoder::Impl::hidden(const Batch& batch, const StepContext& step, KvCache* cache) {
-  NIBBLE_CHECK(whole() && !part.cut(), "one of several ranks does not compute logits by itself");
-  const LayerContext layer_context = context(batch, step, cache);
-  if (cache) cache->reserve(cache->length() + batch.ids.dim(0));
-  hooks->before_forward(-1);
-  Tensor x = input->forward(batch.ids, layer_context.positions, step, nullptr, *hooks);
-  hooks->after_forward(-1);
-  for (size_t l = 0; l < blocks.size(); ++l) {
-    hooks->before_forward(layer(l));
-    x = blocks[l].forward(x, layer_context, step, nullptr, cache ? &cache->layer(l) : nullptr);
-    hooks->after_forward(layer(l));
-  }
-  return x;
-}
-
 // The lowest own layer whose backward pass has to run.
 size_t Decoder::Impl::lowest_trainable() const {
   if (below_trainable()) return 0;
@@ -99,6 +81,7 @@ struct DecoderPass::Impl {
   const Batch& batch;
   StepContext step;
   bool training;
+  KvCache* cache;
   LayerContext context;
   size_t lowest;
   ActivationStore activations;
@@ -107,9 +90,17 @@ struct DecoderPass::Impl {
 
 DecoderPass::DecoderPass(Decoder& decoder, const Batch& batch, const StepContext& step, bool training) {
   Decoder::Impl& model = *decoder.impl_;
-  impl_.reset(new Impl{model, batch, step, training, model.context(batch, step, nullptr), model.lowest_trainable(),
+  impl_.reset(new Impl{model, batch, step, training, nullptr, model.context(batch, step, nullptr),
+                       model.lowest_trainable(),
                        ActivationStore(model.recomputed(), model.spill, model.blocks.size())});
   if (step.training) impl_->step.row_keys = batch.row_keys;
+}
+
+DecoderPass::DecoderPass(Decoder& decoder, const Batch& batch, const StepContext& step, KvCache& cache) {
+  Decoder::Impl& model = *decoder.impl_;
+  impl_.reset(new Impl{model, batch, step, false, &cache, model.context(batch, step, &cache), model.blocks.size(),
+                       ActivationStore(0, nullptr, 0)});
+  cache.reserve(cache.length() + batch.ids.dim(0));
 }
 
 DecoderPass::~DecoderPass() = default;
@@ -126,11 +117,21 @@ Tensor DecoderPass::forward(Tensor x) {
   for (size_t l = 0; l < model.blocks.size(); ++l) {
     model.hooks->before_forward(model.layer(l));
     x = !impl_->training || l < impl_->lowest
-            ? model.blocks[l].forward(x, impl_->context, impl_->step, nullptr)
+            ? model.blocks[l].forward(x, impl_->context, impl_->step, nullptr,
+                                      impl_->cache ? &impl_->cache->layer(l) : nullptr)
             : impl_->activations.forward(l, model.blocks[l], x, impl_->context, impl_->step);
     model.hooks->after_forward(model.layer(l));
   }
   return x;
+}
+
+void DecoderPass::logits(const Tensor& x, int64_t first, const LogitSink& sink) {
+  Decoder::Impl& model = impl_->decoder;
+  NIBBLE_CHECK(model.head.has_value(), "the last stage has the head");
+  model.hooks->before_forward(model.config.layers);
+  model.head->logits(x.rows(first, x.dim(0)), impl_->step, *model.hooks,
+                     [&](int64_t row, const Tensor& logits) { sink(first + row, logits); });
+  model.hooks->after_forward(model.config.layers);
 }
 
 double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& gradient) {
@@ -301,18 +302,25 @@ void Decoder::visit_linears(const std::function<void(Linear&)>& visitor) {
 
 KvCache Decoder::make_cache(const StepContext& step) const {
   const DecoderConfig& config = impl_->config;
-  return KvCache(config.layers, config.kv_heads * config.head_size, step.compute_dtype, step.pool());
+  const int64_t heads = impl_->part.cut() ? impl_->part.kv_heads.size() : config.kv_heads;
+  const auto layers = static_cast<int64_t>(impl_->blocks.size());
+  return KvCache(layers, heads * config.head_size, step.compute_dtype, step.pool());
 }
 
-void Decoder::logits(const Batch& batch, const StepContext& step,
-                     const std::function<void(int64_t row, const Tensor& logits)>& sink, KvCache* cache,
-                     bool only_last) {
-  Tensor x = impl_->hidden(batch, step, cache);
-  const int64_t rows = x.dim(0), layer = impl_->config.layers;
-  const int64_t first = only_last ? std::max<int64_t>(rows - 1, 0) : 0;
-  impl_->hooks->before_forward(layer);
-  impl_->head->logits(x.rows(first, rows), step, [&](int64_t row, const Tensor& logits) { sink(first + row, logits); });
-  impl_->hooks->after_forward(layer);
+void Decoder::logits(const Batch& batch, const StepContext& step, const LogitSink& sink, KvCache* cache) {
+  DecoderPass pass = cache ? DecoderPass(*this, batch, step, *cache) : DecoderPass(*this, batch, step, false);
+  pass.logits(pass.forward({}), 0, sink);
+}
+
+Tensor Decoder::next_logits(const Batch& batch, const StepContext& step, KvCache& cache) {
+  DecoderPass pass(*this, batch, step, cache);
+  return pass.last_logits(pass.forward({}));
+}
+
+Tensor DecoderPass::last_logits(const Tensor& x) {
+  Tensor last;
+  logits(x, x.dim(0) - 1, [&](int64_t, const Tensor& logits) { last = logits; });
+  return last;
 }
 
 double Decoder::loss_sum(const Batch& batch, const StepContext& step) {

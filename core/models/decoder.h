@@ -24,10 +24,13 @@ struct LayerRange {
   int64_t end = -1;  ///< -1: the last layer is included
 };
 
+/// Gets the logits [n, V] f32 of n tokens from the `row`-th on.
+using LogitSink = std::function<void(int64_t row, const Tensor& logits)>;
+
 class Decoder {
  public:
   /// The makers are asked for whole weights; a part of them (tensor parallelism) is kept here. Then several ranks
-  /// compute together through the hooks, and logits() is not there.
+  /// compute together through the hooks.
   Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, const ParameterMaker& make_parameter,
           RankContext& rank, LayerRange range = {}, const DecoderPart& part = {});
 
@@ -59,14 +62,13 @@ class Decoder {
   /// The tokens' embedding, then that of the positions where they are learned.
   void visit_embeddings(const std::function<void(Embedding&)>& visitor);
 
-  /// An empty cache for a document of this model, in the step's compute dtype.
+  /// An empty cache for a document in the layers and heads that are here, in the step's compute dtype.
   KvCache make_cache(const StepContext& step) const;
 
-  /// Calls sink(first row, logits [n, V] f32) for chunks of rows in order. With a cache, the batch's single document
-  /// continues the cached one; only_last: just the last row.
-  void logits(const Batch& batch, const StepContext& step,
-              const std::function<void(int64_t row, const Tensor& logits)>& sink, KvCache* cache = nullptr,
-              bool only_last = false);
+  /// Calls sink for chunks of rows in order. With a cache, the batch's single document continues the cached one.
+  void logits(const Batch& batch, const StepContext& step, const LogitSink& sink, KvCache* cache = nullptr);
+  /// Logits [1, V] f32 of the last token of the batch's single document, which continues the cached one.
+  Tensor next_logits(const Batch& batch, const StepContext& step, KvCache& cache);
 
   /// Sum of the cross-entropy over the label tokens (natural log), in f64; no gradients.
   double loss_sum(const Batch& batch, const StepContext& step);
@@ -91,6 +93,8 @@ class DecoderPass {
  public:
   /// training: what the backward pass needs is kept.
   DecoderPass(Decoder& decoder, const Batch& batch, const StepContext& step, bool training);
+  /// The batch's single document continues the one in `cache`, which this Decoder made and which must outlive the pass.
+  DecoderPass(Decoder& decoder, const Batch& batch, const StepContext& step, KvCache& cache);
   ~DecoderPass();
 
   /// The residual stream [T, D] f32 above the last own layer. x: the stream below the first one; undefined where the
@@ -99,6 +103,9 @@ class DecoderPass {
   /// Decoders with a head: the sum of the loss from the stream above the last layer. In training the head's gradients
   /// are accumulated and `gradient` becomes the stream's, both times gradient_scale.
   double loss_sum(const Tensor& x, float gradient_scale, Tensor& gradient);
+  /// Decoders with a head: the logits of the stream's rows from `first` on, and [1, V] of its last row.
+  void logits(const Tensor& x, int64_t first, const LogitSink& sink);
+  Tensor last_logits(const Tensor& x);
   /// For a caller that has to wait before backward(): starts to read what that needs first.
   void prepare_backward();
   /// Accumulates gradients of everything trainable, from the gradient of the stream above; returns the one below,

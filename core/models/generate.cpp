@@ -6,17 +6,6 @@ namespace nibble {
 
 namespace {
 
-// The longest text the model was made for. ALiBi has no end, and dynamic rope stretches to `factor` times its length.
-int64_t text_limit(const DecoderConfig& config) {
-  if (config.alibi != Alibi::none) return config.position_limit();
-  double stretch = 1;
-  for (const RopeConfig& rope : config.rope) {
-    if (rope.scaling == RopeScaling::dynamic) stretch = std::max(stretch, rope.factor);
-  }
-  const double length = static_cast<double>(config.max_positions) * stretch;
-  return length < 1e9 ? static_cast<int64_t>(length) : config.position_limit();
-}
-
 void check_prompt(const DecoderConfig& config, std::span<const int32_t> prompt) {
   if (prompt.empty()) throw InputError("prompt", "has no tokens", "give at least one");
   if (static_cast<int64_t>(prompt.size()) > text_limit(config)) {
@@ -37,8 +26,26 @@ void check_prompt(const DecoderConfig& config, std::span<const int32_t> prompt) 
 
 }  // namespace
 
+// ALiBi has no end, and dynamic rope stretches to `factor` times its length.
+int64_t text_limit(const DecoderConfig& config) {
+  if (config.alibi != Alibi::none) return config.position_limit();
+  double stretch = 1;
+  for (const RopeConfig& rope : config.rope) {
+    if (rope.scaling == RopeScaling::dynamic) stretch = std::max(stretch, rope.factor);
+  }
+  const double length = static_cast<double>(config.max_positions) * stretch;
+  return length < 1e9 ? static_cast<int64_t>(length) : config.position_limit();
+}
+
 std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt, const GenerateOptions& options,
                               const StepContext& step, const std::function<bool(int32_t)>& on_token) {
+  const auto next = [&](const Batch& batch, KvCache& cache) { return decoder.next_logits(batch, step, cache); };
+  return generate(decoder, next, prompt, options, step, on_token);
+}
+
+std::vector<int32_t> generate(const Decoder& decoder, const NextLogits& next_logits, std::span<const int32_t> prompt,
+                              const GenerateOptions& options, const StepContext& step,
+                              const std::function<bool(int32_t)>& on_token) {
   const DecoderConfig& config = decoder.config();
   check(options.sampling);
   check_prompt(config, prompt);
@@ -48,16 +55,13 @@ std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt,
   while (static_cast<int64_t>(made.size()) < options.max_new_tokens) {
     const int64_t position = static_cast<int64_t>(prompt.size() + made.size());
     if (position >= text_limit(config)) break;
-    int32_t id = 0;
-    const auto choose = [&](int64_t, const Tensor& logits) {
-      id = sample_token(logits.span<const float>(), options.sampling, position);
-    };
     if (!config.cache_holds(cache.length(), position)) {
       cache.truncate(0);
       next.ids.assign(prompt.begin(), prompt.end());
       next.ids.insert(next.ids.end(), made.begin(), made.end());
     }
-    decoder.logits(make_batch({&next, 1}, step.pool()), step, choose, &cache, true);
+    const Tensor logits = next_logits(make_batch({&next, 1}, step.pool()), cache);
+    const int32_t id = sample_token(logits.span<const float>(), options.sampling, position);
     if (std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end()) break;
     made.push_back(id);
     if (on_token && !on_token(id)) break;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/cross_entropy.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/embedding.h"
@@ -112,11 +113,19 @@ Tensor DecoderHead::backward(Tensor& dlogits, const StepContext& step, Saved&& s
   return dhidden;
 }
 
-void DecoderHead::logits(const Tensor& hidden, const StepContext& step,
+void DecoderHead::logits(const Tensor& hidden, const StepContext& step, BlockHooks& hooks,
                          const std::function<void(int64_t row, const Tensor& logits)>& sink) {
   const int64_t rows = hidden.dim(0);
   for (int64_t begin = 0; begin < rows; begin += chunk_rows()) {
     Tensor chunk = forward(hidden.rows(begin, std::min(rows, begin + chunk_rows())), step, nullptr);
+    if (vocabulary.size() > 0) {
+      NIBBLE_CHECK(hooks.parts() > 1, "a part of the vocabulary has hooks to the others");
+      // Each rank fills its own columns, the sum is all of them.
+      Tensor whole = Tensor::zeros(step.pool(), {chunk.dim(0), whole_vocabulary}, DType::f32, "logits");
+      ops::copy_columns_in(chunk, vocabulary.begin, whole);
+      hooks.sum_parts("gather logits", whole);
+      chunk = whole;
+    }
     if (softcap > 0) ops::softcap(chunk, softcap);
     sink(begin, chunk);
   }

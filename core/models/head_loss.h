@@ -25,8 +25,9 @@ struct DecoderHead {
   /// Rows computed at a time: about 32 MiB of f32 logits, but enough that a product reads the weight to some effect.
   int64_t chunk_rows() const;
 
-  /// Calls sink(first row, logits [n, V] f32) for the chunks of hidden [N, D] f32 in order.
-  void logits(const Tensor& hidden, const StepContext& step,
+  /// Calls sink(first row, logits [n, V] f32) for the chunks of hidden [N, D] f32 in order: of the whole vocabulary,
+  /// wherever its rows are.
+  void logits(const Tensor& hidden, const StepContext& step, BlockHooks& hooks,
               const std::function<void(int64_t row, const Tensor& logits)>& sink);
 
   /// Sum of the cross-entropy over the tokens that have a label, from the residual stream hidden [T, D] f32. With

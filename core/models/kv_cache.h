@@ -10,7 +10,7 @@ namespace nibble {
 /// One LayerCache per layer; capacity grows by doubling.
 class KvCache {
  public:
-  /// row: G * K of the model (Decoder::make_cache knows it); dtype: the compute dtype.
+  /// row: G * K of the heads that are here (Decoder::make_cache knows them); dtype: the compute dtype.
   KvCache(int64_t layers, int64_t row, DType dtype, MemoryPool& pool);
 
   /// Tokens held.

@@ -52,8 +52,13 @@ Pipeline::~Pipeline() = default;
 
 Tensor Pipeline::receive(const char* operation, int from, int64_t tokens) {
   Tensor value = Tensor::empty(rank_.pool, {tokens, stage_.config().width}, DType::f32, operation);
-  const auto start = Clock::now();
   stages_.receive(operation, value, from);
+  return value;
+}
+
+Tensor Pipeline::wait_for(const char* operation, int from, int64_t tokens) {
+  const auto start = Clock::now();
+  Tensor value = receive(operation, from, tokens);
   waited_ += seconds_since(start);
   return value;
 }
@@ -80,7 +85,7 @@ void Pipeline::forward(int64_t microbatch) {
   StepContext context = *step_;
   context.row_keys = batch.row_keys;
   const int64_t tokens = batch.ids.numel();
-  const Tensor below = stage_.has_embedding() ? Tensor() : receive("activations", stages_.rank() - 1, tokens);
+  const Tensor below = stage_.has_embedding() ? Tensor() : wait_for("activations", stages_.rank() - 1, tokens);
   slot.pass = std::make_unique<DecoderPass>(stage_, batch, context, true);
   const Tensor above = slot.pass->forward(below);
   if (!stage_.has_head()) return stages_.send("activations", above, stages_.rank() + 1);
@@ -93,7 +98,7 @@ void Pipeline::backward(int64_t microbatch) {
   slot.pass->prepare_backward();
   Tensor gradient = std::exchange(slot.gradient, {});
   if (!stage_.has_head() && trainable_here_or_below_) {
-    gradient = receive("gradients", stages_.rank() + 1, batches_[static_cast<size_t>(microbatch)]->ids.numel());
+    gradient = wait_for("gradients", stages_.rank() + 1, batches_[static_cast<size_t>(microbatch)]->ids.numel());
   }
   const Tensor below = slot.pass->backward(std::move(gradient));
   if (trainable_below_) stages_.send("gradients", below, stages_.rank() - 1);
@@ -116,16 +121,26 @@ double Pipeline::next() {
 double Pipeline::loss_sum(const Batch& batch, const StepContext& step) {
   DecoderPass pass(stage_, batch, step, false);
   Tensor none;
-  const Tensor below =
-      stage_.has_embedding() ? Tensor() : receive("activations", stages_.rank() - 1, batch.ids.numel());
-  const Tensor above = pass.forward(below);
-  double loss = 0;
-  if (stage_.has_head()) {
-    loss = pass.loss_sum(above, 1.0f, none);
-  } else {
-    stages_.send("activations", above, stages_.rank() + 1);
-  }
+  const Tensor above = pass_on(pass, batch.ids.numel());
+  const double loss = above ? pass.loss_sum(above, 1.0f, none) : 0;
   return stages_.all_reduce_sum("sum loss", loss);
+}
+
+Tensor Pipeline::next_logits(const Batch& batch, const StepContext& step, KvCache& cache) {
+  DecoderPass pass(stage_, batch, step, cache);
+  const Tensor above = pass_on(pass, batch.ids.numel());
+  Tensor logits = above ? pass.last_logits(above)
+                        : Tensor::empty(rank_.pool, {1, stage_.config().vocab_size}, DType::f32, "logits");
+  stages_.broadcast("logits", logits, stages_.size() - 1);
+  return logits;
+}
+
+Tensor Pipeline::pass_on(DecoderPass& pass, int64_t tokens) {
+  const Tensor above =
+      pass.forward(stage_.has_embedding() ? Tensor() : receive("activations", stages_.rank() - 1, tokens));
+  if (stage_.has_head()) return above;
+  stages_.send("activations", above, stages_.rank() + 1);
+  return {};
 }
 
 // Both copies get the sum of both gradients, added in the same order.

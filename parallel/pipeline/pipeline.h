@@ -33,6 +33,8 @@ class Pipeline {
   double next();
   /// The sum of the loss over a batch, on all stages; no gradients.
   double loss_sum(const Batch& batch, const StepContext& step);
+  /// Decoder::next_logits of all stages together, the same on all of them. cache: of this stage.
+  Tensor next_logits(const Batch& batch, const StepContext& step, KvCache& cache);
 
   /// `layout` of the data axes, carried on over the stages: losses, gradients of a tied embedding, the gradient norm.
   StepLayout over_stages(StepLayout layout);
@@ -49,7 +51,11 @@ class Pipeline {
   void forward(int64_t microbatch);
   void backward(int64_t microbatch);
   void join_tied_gradients();
+  /// The stream above this stage's layers; undefined where it went on to the next stage.
+  Tensor pass_on(DecoderPass& pass, int64_t tokens);
   Tensor receive(const char* operation, int from, int64_t tokens);
+  /// receive() in a step, where waiting counts.
+  Tensor wait_for(const char* operation, int from, int64_t tokens);
 
   Decoder& stage_;
   PipelineOptions options_;

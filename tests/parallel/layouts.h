@@ -24,19 +24,32 @@ using nlohmann::json;
 
 /// What a run leaves, as far as the layout must not change it.
 struct Outcome {
-  std::vector<double> losses, norms;
-  std::string weights;  ///< bytes of the adapter's or the model's safetensors file
+  std::vector<double> losses, norms, evaluations;
+  std::vector<std::string> said;  ///< the samples' texts, in order
+  std::string weights;            ///< bytes of the adapter's or the model's safetensors file
 };
+
+/// Evaluations and what the model says: at the start, at every evaluation and at the end.
+inline void expect_same_evaluations(const Outcome& got, const Outcome& want, double tolerance) {
+  EXPECT_EQ(got.said, want.said);
+  ASSERT_EQ(got.evaluations.size(), want.evaluations.size());
+  for (size_t i = 0; i < want.evaluations.size(); ++i) {
+    EXPECT_NEAR(got.evaluations[i], want.evaluations[i], tolerance) << "evaluation " << i + 1;
+  }
+}
 
 inline Outcome outcome_of(const fs::path& out) {
   Outcome outcome;
   std::ifstream file(out / "metrics.jsonl");
   for (std::string line; std::getline(file, line);) {
     const json value = json::parse(line);
+    if (value["split"] == "eval") outcome.evaluations.push_back(value["loss"]);
     if (value["split"] != "train") continue;
     outcome.losses.push_back(value["loss"]);
     outcome.norms.push_back(value["grad_norm"]);
   }
+  std::ifstream samples(out / "samples.jsonl");
+  for (std::string line; std::getline(samples, line);) outcome.said.push_back(json::parse(line)["text"]);
   const fs::path adapter = out / "adapter" / "adapter_model.safetensors";
   outcome.weights = read_bytes(fs::exists(adapter) ? adapter : out / "model" / "model.safetensors");
   return outcome;
@@ -68,6 +81,8 @@ class Layouts : public testing::Test {
                  {"train",
                   {{"steps", 3},
                    {"accumulate", 4},
+                   {"eval_every", 2},
+                   {"samples", 2},
                    {"seed", 11},
                    {"max_grad_norm", 0.5},
                    {"gradient_sum", "tree"},

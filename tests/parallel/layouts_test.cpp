@@ -17,6 +17,7 @@ void expect_same_bits(const Outcome& got, const Outcome& want) {
   EXPECT_EQ(got.losses, want.losses);
   EXPECT_EQ(got.norms, want.norms);
   EXPECT_TRUE(got.weights == want.weights) << "the trained weights differ";
+  expect_same_evaluations(got, want, 1e-9);
 }
 
 struct Case {
@@ -51,6 +52,9 @@ TEST_P(SameBits, AsOneRank) {
   expect_same_bits(run(wanted, layout.ranks, "several"), one);
   ASSERT_EQ(one.losses.size(), 3u);
   EXPECT_GT(one.norms.back(), 0);
+  EXPECT_EQ(one.evaluations.size(), 2u);
+  EXPECT_EQ(one.said.size(), 6u);
+  EXPECT_FALSE(one.said.front().empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -102,6 +106,7 @@ TEST_P(Stages, GiveTheLossesOfOneRank) {
     EXPECT_NEAR(several.norms[i], one.norms[i], 2e-4 * one.norms[i]) << "step " << i + 1;
   }
   EXPECT_EQ(several.weights.size(), one.weights.size());
+  expect_same_evaluations(several, one, 2e-5);
 }
 
 INSTANTIATE_TEST_SUITE_P(

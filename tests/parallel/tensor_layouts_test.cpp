@@ -67,6 +67,7 @@ void expect_close(const Outcome& got, const Outcome& want) {
     EXPECT_NEAR(got.losses[i], want.losses[i], 2e-5) << "step " << i + 1;
     EXPECT_NEAR(got.norms[i], want.norms[i], 2e-4 * want.norms[i]) << "step " << i + 1;
   }
+  expect_same_evaluations(got, want, 2e-5);
 }
 
 std::vector<float> floats_of(const std::string& safetensors, const TemporaryDirectory& directory) {
