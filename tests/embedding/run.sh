@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs the built nibble into an empty prefix and builds the programs of docs/examples against it, as a user would:
 # with find_package and with pkg-config. Runs them on the small model among the test assets, if it is there.
-#   bash tests/embedding/run.sh BUILD_DIR ASSETS
+#   bash tests/embedding/run.sh BUILD_DIR ASSETS [SANITIZERS]      the -fsanitize options that it was built with
 set -euo pipefail
 build=$(cd "$1" && pwd)
 assets=$2
+sanitizers=${3:-}
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -12,11 +13,12 @@ trap 'rm -rf "$work"' EXIT
 cmake --install "$build" --prefix "$work/prefix" >/dev/null
 cp -r "$source/docs/examples" "$work/examples" # nothing of the source tree beside them
 cmake -S "$work/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_BUILD_TYPE=Release \
-  -DCMAKE_CXX_FLAGS=-O1 >/dev/null
+  -DCMAKE_CXX_FLAGS="-O1 $sanitizers" >/dev/null
 cmake --build "$work/build" -j 2 >/dev/null
 
 export PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig:$work/prefix/lib/x86_64-linux-gnu/pkgconfig
-cc -std=c99 -Wall -Wextra -Werror -O1 -o "$work/train_from_c" "$source/docs/examples/train_from_c.c" \
+# shellcheck disable=SC2086
+cc -std=c99 -Wall -Wextra -Werror -O1 $sanitizers -o "$work/train_from_c" "$source/docs/examples/train_from_c.c" \
   $(pkg-config --cflags --libs nibble)
 pkg-config --modversion nibble
 

@@ -40,7 +40,7 @@ class FullDisk(program.FaultTest):
                 os.write(filler, b"x" * 4096)
         except OSError:
             os.close(filler)
-        self.assertEqual(child.wait(120), 4)
+        self.assertEqual(child.wait(120 * program.SLOWER), 4)
         errors = (self.folder / "stderr").read_text()
         self.assertIn("warning: checkpoint failed, training goes on without it", errors)
         last = errors.splitlines()[-1]

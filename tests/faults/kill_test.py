@@ -82,7 +82,7 @@ class Kill(program.JobTest):
                         child.wait(chance.uniform(0, seconds * 0.6))
                     except subprocess.TimeoutExpired:
                         child.kill()
-                code = child.wait(120)
+                code = child.wait(120 * program.SLOWER)
             tally.read(self.errors())
             if code == 0:
                 self.finished(whole, tally)
@@ -120,7 +120,7 @@ class Kill(program.JobTest):
         recipe = self.long_recipe(parallel={"replicate": 2, "timeout_seconds": 60})
         whole, _ = self.whole(recipe)
         began = time.monotonic()
-        self.assertEqual(self.launch(2, "train", recipe).wait(300), 0, self.errors())
+        self.assertEqual(self.launch(2, "train", recipe).wait(300 * program.SLOWER), 0, self.errors())
         seconds = time.monotonic() - began
         chance, tally = random.Random(SEED), Tally()
         self.finished(whole, tally)
@@ -133,7 +133,7 @@ class Kill(program.JobTest):
             self.assertEqual(self.processes(), {}, f"{whom} was killed, these are left")
             if whom in ("rank 0", "rank 1", "mpirun", "the launcher"):
                 took = time.monotonic() - self.since
-                self.assertLess(took, 10, f"{whom} was killed: {self.errors()}")
+                self.assertLess(took, 10 * program.SLOWER, f"{whom} was killed: {self.errors()}")
                 tally.slowest = max(tally.slowest, took)
             tally.read(self.errors())
             if code == 0:
@@ -141,7 +141,7 @@ class Kill(program.JobTest):
                 continue
             self.assertIn(code, (-9, 75, 76), f"{whom}: {self.errors()}")
             tally.killed(whom, self.folder / "out")
-        self.assertEqual(self.launch(2, "train", recipe).wait(300), 0, self.errors())
+        self.assertEqual(self.launch(2, "train", recipe).wait(300 * program.SLOWER), 0, self.errors())
         tally.read(self.errors())
         self.finished(whole, tally)
         tally.print("two ranks")

@@ -197,7 +197,7 @@ class Run(program.FaultTest):
         os.kill(child.pid, signal.SIGTERM)
         os.kill(child.pid, signal.SIGINT)
         os.kill(child.pid, signal.SIGCONT)
-        self.assertEqual(child.wait(20), 75)
+        self.assertEqual(child.wait(20 * program.SLOWER), 75)
         self.assertNotIn("checkpoint saved", self.errors())
 
     def test_a_restart_loop_comes_to_the_end(self):
@@ -208,7 +208,7 @@ class Run(program.FaultTest):
             child = self.start("train", recipe)
             self.wait_for_lines(len(self.metrics()) + 5 if codes else 5, child)
             child.send_signal((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)[len(codes) % 3])
-            codes.append(child.wait(60))
+            codes.append(child.wait(60 * program.SLOWER))
             if codes[-1] != 75:
                 break
         self.assertEqual(codes[-1], 0, self.errors())
@@ -231,7 +231,7 @@ class Run(program.FaultTest):
         child = self.start("train", recipe)
         self.wait_for_lines(2, child)
         os.truncate(self.model / "model.safetensors", 4096)
-        self.assertEqual(child.wait(60), 4)
+        self.assertEqual(child.wait(60 * program.SLOWER), 4)
         self.assertIn(f"error: {self.model / 'model.safetensors'}: was shortened", self.errors())
 
     def test_memory_that_will_not_be_enough_is_said_before_anything_loads(self):
@@ -259,6 +259,7 @@ class Run(program.FaultTest):
         self.assertEqual(ended.code, 0, ended.err)
         self.assertIn("control group allows 200", ended.out)
 
+    @unittest.skipIf(program.WITH_ADDRESS_SANITIZER, "AddressSanitizer reserves more address space than any limit allows")
     def test_memory_that_is_refused_is_named(self):
         recipe = self.large_recipe()
         for mib in range(60, 4000, 40):  # the least that it starts with
@@ -278,7 +279,7 @@ class Run(program.FaultTest):
         reader, writer = os.pipe()
         os.close(reader)
         done = subprocess.run([program.PROGRAM, "train", str(self.recipe(steps=3))], stdout=writer, stderr=writer,
-                              env=program.environment(), timeout=60)
+                              env=program.environment(), timeout=60 * program.SLOWER)
         os.close(writer)
         self.assertEqual(done.returncode, 0)
         self.assertEqual(len(self.metrics()), 3)
