@@ -95,7 +95,7 @@ class StageWalk final : public PassWalk::Hooks {
   void after_backward(int64_t layer) override {
     if (gathers_ && layout_.reshard_after_forward) release(layer);
     if (!rounds_ || !block_gradients_.contains(layer)) return;
-    sum_buffers(padded_trained(layer) * kFloat, layout_.mesh.shard);
+    scatter_buffers(padded_trained(layer) * kFloat, layout_.mesh.shard);
     block_gradients_.erase(layer);
   }
 
@@ -147,6 +147,7 @@ class StageWalk final : public PassWalk::Hooks {
   void optimizer();
   void copy_for_checkpoint();
   void sum_buffers(int64_t bytes, int64_t ranks);
+  void scatter_buffers(int64_t bytes, int64_t ranks);
   void step();
   void microbatches();
 
@@ -283,13 +284,18 @@ void StageWalk::copy_for_checkpoint() {
   }
 }
 
-// A sum over ranks: parts that arrive, their sum, and the narrow copy on the wire.
+// A sum over ranks (all_reduce_tree): parts that arrive, and their sum.
 void StageWalk::sum_buffers(int64_t bytes, int64_t ranks) {
   if (ranks <= 1 || bytes == 0) return;
   const int64_t bucket = std::min(bytes, kBucketBytes);
-  const Held chosen = bytes > kBucketBytes ? pool_.hold(MemoryUse::workspace, bucket) : Held();
   const Held received = pool_.hold(MemoryUse::workspace, bucket);
   const Held sum = pool_.hold(MemoryUse::workspace, bucket / ranks);
+}
+
+// The same where every rank keeps its share (reduce_scatter_tree): pieces of all shares are put side by side first.
+void StageWalk::scatter_buffers(int64_t bytes, int64_t ranks) {
+  const Held chosen = bytes > kBucketBytes ? pool_.hold(MemoryUse::workspace, kBucketBytes) : Held();
+  sum_buffers(bytes, ranks);
 }
 
 // The microbatches of a step, as the stage's schedule runs them.
@@ -357,7 +363,7 @@ void StageWalk::step() {
   int64_t values = 0;
   for (const int64_t group : own_) values += model_.group(group).trained_values();
   if (cut_) {
-    if (!rounds_) sum_buffers(values * kFloat, layout_.mesh.shard);
+    if (!rounds_) scatter_buffers(values * kFloat, layout_.mesh.shard);
     sum_buffers(values * kFloat / layout_.mesh.shard, layout_.mesh.replicate);
   } else {
     sum_buffers(values * kFloat, layout_.mesh.data());
