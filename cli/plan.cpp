@@ -1,8 +1,14 @@
 // nibble plan: memory, time and bytes moved before anything is loaded.
 
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -27,14 +33,54 @@ struct Flags {
   bool json = false, measure = false;
 };
 
-// What a launcher's command says on stdout; empty when it fails.
-std::string output_of(const std::vector<std::string>& words) {
-  std::FILE* pipe = popen((shell_line(words) + " 2>/dev/null").c_str(), "r");
-  if (!pipe) return "";
+pid_t start(const std::vector<std::string>& words, int stdout_to) {
+  std::vector<char*> argv;
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  const pid_t child = fork();
+  if (child != 0) return child;
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  const int nothing = open("/dev/null", O_RDWR);
+  dup2(nothing, STDIN_FILENO);
+  dup2(stdout_to, STDOUT_FILENO);
+  dup2(nothing, STDERR_FILENO);
+  execvp(argv[0], argv.data());
+  _exit(127);
+}
+
+// The first line from the pipe; empty when none comes.
+std::string first_line(int from) {
   std::string said;
   char buffer[4096];
-  for (size_t got; (got = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) said.append(buffer, got);
-  return pclose(pipe) == 0 ? said : "";
+  for (size_t end = std::string::npos; end == std::string::npos; end = said.find('\n')) {
+    pollfd ready = {from, POLLIN, 0};
+    const int waited = poll(&ready, 1, 120'000);
+    if (waited < 0 && errno == EINTR) continue;
+    const ssize_t got = waited > 0 ? read(from, buffer, sizeof buffer) : 0;
+    if (got <= 0) return "";
+    said.append(buffer, static_cast<size_t>(got));
+  }
+  return said.substr(0, said.find('\n'));
+}
+
+// The first line that a launcher's command says on stdout; empty when it fails. Open MPI's mpirun may hang after its
+// ranks have ended (a lock of PMIx), so it is given a moment only.
+std::string answer_of(const std::vector<std::string>& words) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return "";
+  const pid_t child = start(words, ends[1]);
+  close(ends[1]);
+  if (child < 0) {
+    close(ends[0]);
+    return "";
+  }
+  std::string said = first_line(ends[0]);
+  close(ends[0]);
+  for (int wait = 0; waitpid(child, nullptr, WNOHANG) == 0; ++wait) {
+    if (wait == 200) kill(child, SIGKILL);
+    usleep(10'000);
+  }
+  return said;
 }
 
 // Ranks as `launch` starts them, which measure this machine together.
@@ -51,7 +97,7 @@ MachineSpeed measure_under_mpi(const Flags& flags, const Recipe& recipe, const P
     options.args.insert(options.args.end(), flags.overrides.begin(), flags.overrides.end());
     options.args.insert(options.args.end(), {"train.threads=" + std::to_string(threads), "--measure",
                                              "--ranks=" + std::to_string(planned)});
-    const std::string said = output_of(mpirun_command(options, mpi_library()));
+    const std::string said = answer_of(mpirun_command(options, mpi_library()));
     if (!said.empty()) return machine_speed_from_json(said);
     std::fprintf(stderr,
                  "note: mpirun did not start %d ranks, so they were measured as threads: exchanges look slower\n",
