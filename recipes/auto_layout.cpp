@@ -6,7 +6,9 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/rank_context.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/recipes/machine_speed.h"
 #include "nibble/recipes/plan.h"
+#include "nibble/recipes/plan_job.h"
 
 namespace nibble {
 
@@ -14,12 +16,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json decide(const Recipe& recipe, RankContext& rank) {
+// speed: of these ranks.
+Json decide(const Recipe& recipe, const PlanJob& job, const MachineSpeed& speed, const RankContext& rank) {
   PlanRequest request;
+  request.measure = [&](const PlanJob&, std::span<const int64_t>, int, int) { return speed; };
   request.ranks = rank.comm.size();
   request.budget = static_cast<int64_t>(rank.pool.budget());
   request.threads = rank.threads;
-  const PlannedLayout chosen = plan_recipe(recipe, request).asked;
+  const PlannedLayout chosen = plan_recipe(recipe, job, request).asked;
   const PlanLayout& layout = chosen.layout;
   const std::string needs = bytes_text(static_cast<double>(chosen.memory.peak_bytes())) + " a rank";
   const std::string budget = bytes_text(static_cast<double>(request.budget));
@@ -39,8 +43,11 @@ Json decide(const Recipe& recipe, RankContext& rank) {
 Recipe with_layout(const Recipe& recipe, RankContext& rank, const Observer& observer) {
   const ParallelRecipe& asked = recipe.parallel;
   if (asked.pipeline != 0 && asked.replicate != 0 && asked.shard != 0 && asked.tensor != 0) return recipe;
-  const std::string text =
-      rank.comm.broadcast_text("choose layout", rank.comm.rank() == 0 ? decide(recipe, rank).dump() : "", 0);
+  const PlanJob job = plan_job(recipe);
+  const MachineSpeed speed =
+      measure_machine(recipe, job, planned_tensor_degrees(recipe, job, rank.comm.size()), rank.threads, rank.comm);
+  const std::string chosen_layout = rank.comm.rank() == 0 ? decide(recipe, job, speed, rank).dump() : "";
+  const std::string text = rank.comm.broadcast_text("choose layout", chosen_layout, 0);
   const Json said = Json::parse(text);
   if (!said["fits"].get<bool>()) {
     throw UsageError("no layout of " + std::to_string(rank.comm.size()) +

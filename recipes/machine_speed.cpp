@@ -2,32 +2,30 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
-#include <exception>
-#include <memory>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
-#include <thread>
 
-#include "nibble/adapters/attach.h"
+#include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
-#include "nibble/core/base/peak_flops.h"
 #include "nibble/core/comm/communicator.h"
-#include "nibble/core/models/family_names.h"
-#include "nibble/core/models/load.h"
-#include "nibble/core/train/train_step.h"
-#include "nibble/quant/codec.h"
-#include "nibble/quant/nf4_weight.h"
+#include "nibble/parallel/comm/thread_comm.h"
+#include "nibble/parallel/data/tree_sum.h"
+#include "nibble/recipes/speed_trial.h"
 
 namespace nibble {
 
 namespace {
 
-constexpr int64_t kLayerWeights = int64_t{16} << 20, kHeadWeights = int64_t{16} << 20;
-constexpr double kOperations = 2e11;  // of one trial pass, about
-
+using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+constexpr double kTrialSeconds = 1;
+constexpr int kFewest = 3, kMost = 40;                                                    // steps of a trial
+constexpr int64_t kExchanged[] = {int64_t{1} << 12, int64_t{1} << 19, int64_t{1} << 24};  // bytes
 
 /// As many threads as a planned rank will have, as long as it lives; of the calling thread.
 class ThreadsOfTrial {
@@ -41,252 +39,222 @@ class ThreadsOfTrial {
   const int before_ = threads();
 };
 
-/// Times of the parts of a pass.
-class Stopwatch final : public BlockHooks {
- public:
-  double forward = 0, backward = 0, head = 0;
-
-  void before_forward(int64_t) override { start_ = seconds_now(); }
-  void after_forward(int64_t layer) override {
-    if (layer == 0) forward += seconds_now() - start_;
+// Times without what comes from sharing cores.
+void speed_up(PartSeconds& seconds, double times) {
+  for (std::vector<double>* of : {&seconds.forward, &seconds.backward, &seconds.backward_again}) {
+    for (double& one : *of) one /= times;
   }
-  void before_backward(int64_t) override { start_ = seconds_now(); }
-  void after_backward(int64_t layer) override {
-    if (layer >= 0) (layer == 0 ? backward : head) += seconds_now() - start_;
+  for (double* one :
+       {&seconds.embed, &seconds.embed_backward, &seconds.head, &seconds.zero, &seconds.add, &seconds.update}) {
+    *one /= times;
+  }
+}
+
+// The seconds of a pass on the first rank, with others at work beside it.
+PartSeconds measure_part(const Recipe& recipe, const PlanJob& job, int tensor, const MachineSpeed& speed,
+                         Communicator& ranks) {
+  const int cores = std::max(1, static_cast<int>(speed.cores) / speed.threads);
+  const int groups = std::clamp(cores / tensor, 1, std::max(1, ranks.size() / tensor)), at_work = groups * tensor;
+  const bool takes_part = ranks.rank() < at_work;
+  const auto parts = ranks.split(takes_part ? ranks.rank() / tensor : groups, ranks.rank());
+  std::optional<SpeedTrial> trial;
+  if (takes_part) trial.emplace(recipe, job, *parts, speed.threads, at_work);
+  const double once = trial ? trial->step() : 0;  // warms up
+  const double each = ranks.all_reduce_sum("trial", once) / at_work;
+  const int steps = std::clamp(static_cast<int>(kTrialSeconds / each), kFewest, kMost);
+  if (trial) trial->forget();
+  for (int step = 0; step < steps && trial; ++step) trial->step();
+  PartSeconds made = trial ? trial->seconds() : PartSeconds();
+  trial.reset();
+  ranks.barrier("trial");
+  speed_up(made, std::max(1.0, at_work * speed.threads / speed.cores));
+  return made;
+}
+
+/// Exchanges that all ranks do in turns, round after round, so that what disturbs one for a moment does not decide.
+class Exchanges {
+ public:
+  explicit Exchanges(Communicator& all) : all_(all) {}
+
+  void add(int64_t bytes, std::function<void()> run, ByteCost& into) {
+    kinds_.push_back({bytes, std::move(run), &into, {}});
+  }
+
+  /// Sets the costs: medians.
+  void measure() {
+    for (int round = -1; round < kRounds; ++round) {
+      for (Kind& kind : kinds_) {
+        if (kind.bytes <= kExchanged[0]) all_.barrier("trial");
+        const double begin = seconds_now();
+        kind.run();
+        if (round >= 0) kind.taken.push_back(seconds_now() - begin);
+      }
+    }
+    std::map<ByteCost*, std::vector<std::pair<double, double>>> points;
+    for (Kind& kind : kinds_) {
+      std::ranges::sort(kind.taken);
+      points[kind.into].emplace_back(static_cast<double>(kind.bytes), kind.taken[kRounds / 2]);
+    }
+    for (auto& [cost, of] : points) *cost = ByteCost(std::move(of));
   }
 
  private:
-  double start_ = 0;
-};
-
-// One layer of the model, of the same width, with as many heads and hidden units as fit the trial.
-DecoderConfig trial_config(const PlanJob& job) {
-  DecoderConfig config = job.model.config;
-  config.layers = 1;
-  config.layer.resize(1);
-  int64_t weights = job.model.layers.front().weights();
-  while (weights > kLayerWeights && config.heads % 2 == 0 && config.mlp_width % 2 == 0 &&
-         (config.kv_heads == 1 || config.kv_heads % 2 == 0) &&
-         config.heads / 2 % std::max<int64_t>(1, config.kv_heads / 2) == 0) {
-    config.heads /= 2;
-    config.kv_heads = std::max<int64_t>(1, config.kv_heads / 2);
-    config.qkv_groups =
-        config.qkv_groups > 1 ? config.kv_heads == 1 ? 1 : std::max<int64_t>(1, config.qkv_groups / 2) : 1;
-    config.mlp_width /= 2;
-    weights /= 2;
-  }
-  config.alibi = Alibi::none;
-  config.vocab_size = std::min(config.vocab_size, std::max<int64_t>(2048, kHeadWeights / config.embedding_width));
-  return config;
-}
-
-std::unique_ptr<LinearWeight> packed_zeros(const std::string& name, const Shape& shape, MemoryPool& pool) {
-  QuantizedMatrix matrix = plan_quantized(shape, DType::bf16, {}, 0);
-  for (Tensor* part :
-       {&matrix.packed, &matrix.absmax, &matrix.absmax_codes, &matrix.nested_absmax, &matrix.nested_map}) {
-    if (part->defined() && !part->has_bytes()) *part = Tensor::zeros(pool, part->shape(), part->dtype(), name);
-  }
-  return std::make_unique<Nf4Weight>(name, matrix);
-}
-
-Decoder trial_model(const Recipe& recipe, const PlanJob& job, const DecoderConfig& config, RankContext& rank) {
-  const DType dtype = job.everything ? DType::f32 : DType::bf16;
-  const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
-    const DType held = shape.size() == 1 || is_head_norm(config.names, name) ? DType::f32 : dtype;
-    return std::make_shared<Parameter>(
-        Parameter{.name = name, .value = Tensor::zeros(rank.pool, shape, held, name), .gradient = {}});
+  static constexpr int kRounds = 11;
+  struct Kind {
+    int64_t bytes;
+    std::function<void()> run;
+    ByteCost* into;
+    std::vector<double> taken;
   };
-  const std::vector<PlannedLinear>& linears = job.model.layers.front().linears;
-  const bool packed = std::ranges::any_of(linears, &PlannedLinear::packed);
-  const LinearWeightMaker linear = [&](const std::string& module, const Shape& shape) -> std::unique_ptr<LinearWeight> {
-    if (packed && module != config.names.head) return packed_zeros(module + ".weight", shape, rank.pool);
-    return std::make_unique<DenseWeight>(parameter(module + ".weight", shape));
-  };
-  Decoder model(config, linear, parameter, rank);
-  if (job.everything) {
-    make_trainable(model, rank);
-    return model;
-  }
-  AdapterOptions options = recipe.adapter->options;
-  options.init_lora_weights = LoraInit::standard;
-  options.layers_to_transform.reset();
-  options.trainable_token_indices.clear();
-  options.modules_to_save.clear();
-  attach_adapter(model, options, rank);
-  return model;
-}
-
-Batch trial_batch(int64_t tokens, int64_t document, int64_t vocabulary, MemoryPool& pool) {
-  std::vector<Sample> samples;
-  for (int64_t begin = 0; begin < tokens; begin += document) {
-    Sample sample;
-    for (int64_t t = begin; t < std::min(tokens, begin + document); ++t) {
-      sample.ids.push_back(static_cast<int32_t>(t * 7919 % vocabulary));
-    }
-    sample.labels = sample.ids;
-    samples.push_back(std::move(sample));
-  }
-  return make_batch(samples, pool);
-}
-
-/// Seconds of one pass: of the layer, of the head, of everything else.
-struct TrialSeconds {
-  double forward, backward, head, rest;
+  Communicator& all_;
+  std::vector<Kind> kinds_;
 };
 
-/// One rank's layer, head and optimizer.
-class Trial {
- public:
-  Trial(const Recipe& recipe, const PlanJob& job, const DecoderConfig& config, int threads)
-      : rank_{alone_, pool_, threads, 0}, model_(trial_model(recipe, job, config, rank_)) {
-    double weights = 0;
-    model_.visit_linears(
-        [&](Linear& linear) { weights += static_cast<double>(linear.in_features() * linear.out_features()); });
-    const double wanted = std::clamp(kOperations / (6 * weights), 64.0, static_cast<double>(job.tokens));
-    tokens_ = std::min(job.tokens, static_cast<int64_t>(wanted));
-    batch_ = trial_batch(tokens_, std::min(tokens_, job.document_length), config.vocab_size, pool_);
-    model_.set_hooks(&watch_);
-    optimizer_.emplace(trainable_parameters(model_), recipe.optimizer.options(), pool_);
-    options_.gradient_sum = job.gradient_sum;
-    options_.compute_dtype = job.compute_dtype;
-  }
-
-  TrialSeconds step() {
-    watch_ = Stopwatch();
-    const double begin = seconds_now();
-    train_step(model_, {&batch_, 1}, *optimizer_, options_, rank_);
-    const double rest = seconds_now() - begin - watch_.forward - watch_.backward - watch_.head;
-    return {watch_.forward, watch_.backward, watch_.head, rest};
-  }
-
-  int64_t tokens() const { return tokens_; }
-  int64_t trained_values() const { return optimizer_->size(); }
-
- private:
-  MemoryPool pool_;
-  SelfComm alone_;
-  RankContext rank_;
-  Decoder model_;
-  int64_t tokens_ = 0;
-  Batch batch_;
-  Stopwatch watch_;
-  std::optional<Optimizer> optimizer_;
-  StepOptions options_;
-};
-
-/// Ranks on the other cores, at the same work until stop(): they share caches and memory.
-class Neighbours {
- public:
-  Neighbours(int64_t count, const Recipe& recipe, const PlanJob& job, const DecoderConfig& config, int threads) {
-    failures_.resize(static_cast<size_t>(count));
-    for (std::exception_ptr& failure : failures_) {
-      trials_.push_back(std::make_unique<Trial>(recipe, job, config, threads));
-      at_work_.emplace_back([threads, &trial = *trials_.back(), &failure](const std::stop_token& stop) {
-        try {
-          const ThreadsOfTrial limit(threads);
-          while (!stop.stop_requested()) trial.step();
-        } catch (...) {
-          failure = std::current_exception();
-        }
-      });
+// In groups of neighbours, all groups at the same time.
+GroupExchanges measure_exchanges(Communicator& group, Communicator& all, const Wire& wire) {
+  MemoryPool pool;
+  GroupExchanges made;
+  Exchanges exchanges(all);
+  const std::vector<bool> present(static_cast<size_t>(group.size()), true);
+  const auto me = static_cast<size_t>(group.rank());
+  for (const int64_t bytes : kExchanged) {
+    const int64_t count = bytes / static_cast<int64_t>(sizeof(float));
+    std::vector<int64_t> cuts;
+    std::vector<size_t> bounds;
+    for (int64_t r = 0; r <= group.size(); ++r) {
+      cuts.push_back(count * r / group.size());
+      bounds.push_back(static_cast<size_t>(cuts.back()) * sizeof(float));
     }
+    Tensor whole = Tensor::zeros(pool, {count}, DType::f32, "exchanged values");
+    Tensor mine = Tensor::zeros(pool, {cuts[me + 1] - cuts[me]}, DType::f32, "exchanged values");
+    exchanges.add(
+        bytes, [&, whole]() mutable { all_reduce_tree(group, "trial", whole, present, wire, pool); }, made.sum);
+    exchanges.add(
+        bytes,
+        [&, whole, mine, cuts]() mutable {
+          reduce_scatter_tree(group, "trial", whole, cuts, mine, present, wire, pool);
+        },
+        made.reduce);
+    exchanges.add(
+        bytes, [&, whole, mine, bounds]() mutable { group.all_gather("trial", mine, whole, bounds); }, made.gather);
   }
-
-  /// Throws what a neighbour threw.
-  void stop() {
-    at_work_.clear();
-    for (const std::exception_ptr& failure : failures_) {
-      if (failure) std::rethrow_exception(failure);
-    }
-  }
-
- private:
-  std::vector<std::unique_ptr<Trial>> trials_;
-  std::vector<std::exception_ptr> failures_;
-  std::vector<std::jthread> at_work_;  // ends before what it uses
-};
-
-double median(std::vector<double> of) {
-  std::ranges::sort(of);
-  return of[of.size() / 2];
+  exchanges.measure();
+  return made;
 }
 
-/// The median of some passes.
-TrialSeconds typical_seconds(Trial& trial) {
-  trial.step();  // warms up
-  std::vector<double> forward, backward, head, rest;
-  double spent = 0;
-  for (int pass = 0; pass < 12 && (pass < 5 || spent < 1); ++pass) {
-    const TrialSeconds seconds = trial.step();
-    forward.push_back(seconds.forward);
-    backward.push_back(seconds.backward);
-    head.push_back(seconds.head);
-    rest.push_back(seconds.rest);
-    spent += seconds.forward + seconds.backward + seconds.head + seconds.rest;
+// There and back, between neighbours two by two: twice what one way takes.
+ByteCost measure_pass_on(Communicator& all) {
+  MemoryPool pool;
+  ByteCost twice;
+  Exchanges exchanges(all);
+  const int other = all.rank() ^ 1;
+  for (const int64_t bytes : kExchanged) {
+    const Tensor there = Tensor::zeros(pool, {bytes}, DType::u8, "exchanged values");
+    Tensor here = Tensor::zeros(pool, {bytes}, DType::u8, "exchanged values");
+    exchanges.add(
+        bytes,
+        [&all, there, here, other]() mutable {
+          if (other >= all.size()) return;
+          if (all.rank() < other) all.send("trial", there, other);
+          all.receive("trial", here, other);
+          if (all.rank() > other) all.send("trial", there, other);
+        },
+        twice);
   }
-  return {median(forward), median(backward), median(head), median(rest)};
+  exchanges.measure();
+  std::vector<std::pair<double, double>> points = twice.points();
+  for (auto& [bytes, seconds] : points) seconds /= 2;
+  return ByteCost(std::move(points));
 }
+
+Json cost_json(const ByteCost& cost) { return cost.points(); }
+
+ByteCost cost_from(const Json& json) { return ByteCost(json.get<std::vector<std::pair<double, double>>>()); }
 
 }  // namespace
 
-PassSeconds measure_passes(const Recipe& recipe, const PlanJob& job, int64_t ranks, int threads) {
+MachineSpeed measure_machine(const Recipe& recipe, const PlanJob& job, std::span<const int64_t> tensors, int threads,
+                             Communicator& ranks) {
   const ThreadsOfTrial limit(threads);
-  const DecoderConfig config = trial_config(job);
-  Trial one(recipe, job, config, threads);
-  const int64_t side_by_side = std::clamp<int64_t>(this_machine().usable_cores() / threads, 1, ranks);
-  Neighbours neighbours(side_by_side - 1, recipe, job, config, threads);
-  const TrialSeconds seconds = typical_seconds(one);
-  neighbours.stop();
-  const int64_t tokens = one.tokens();
-
-  // By operations, from the trial's layer to each of the model's.
-  PlanJob trial = job;
-  trial.model = plan_model(
-      config,
-      [&](PlannedLinear& linear) {
-        linear.trained = job.everything;
-        linear.r = job.everything || linear.module == config.names.head ? 0 : recipe.adapter->options.r;
-      },
-      [&](PlannedTable& table) { table.trained = job.everything; }, job.everything);
-  trial.document_length = std::min(tokens, job.document_length);
-  const GroupWork measured = group_work(trial, 0), measured_head = group_work(trial, 1);
-  const double scale = static_cast<double>(job.tokens) / static_cast<double>(tokens);
-  PassSeconds pass;
-  for (int64_t l = 0; l < job.model.config.layers; ++l) {
-    const GroupWork work = group_work(job, l);
-    pass.layer_forward.push_back(seconds.forward * scale * work.forward / measured.forward);
-    pass.layer_backward.push_back(seconds.backward * scale * work.backward / std::max(measured.backward, 1.0));
+  MachineSpeed speed;
+  speed.cores = std::max(1, this_machine().usable_cores());
+  speed.threads = threads;
+  for (const int64_t tensor : tensors) {
+    NIBBLE_CHECK(tensor <= ranks.size(), "ranks for all parts of a layer");
+    speed.parts[tensor] = measure_part(recipe, job, static_cast<int>(tensor), speed, ranks);
   }
-  const GroupWork head = group_work(job, job.model.config.layers);
-  pass.head = seconds.head * scale * (head.forward + head.backward) / (measured_head.forward + measured_head.backward);
-  pass.update =
-      seconds.rest * static_cast<double>(job.model.trained_values()) / static_cast<double>(one.trained_values());
-  return pass;
+  const Wire wire{recipe.parallel.wire_dtype};
+  for (int size = 2; size <= ranks.size(); ++size) {
+    if (ranks.size() % size != 0) continue;
+    const auto group = ranks.split(ranks.rank() / size, ranks.rank());
+    speed.exchange[size] = measure_exchanges(*group, ranks, wire);
+  }
+  if (ranks.size() > 1) speed.pass_on = measure_pass_on(ranks);
+  return machine_speed_from_json(ranks.broadcast_text("trial", to_json(speed), 0));
 }
 
-Cluster this_machine_as_cluster(int ranks, int threads, bool bf16) {
-  constexpr size_t kBytes = size_t{32} << 20;
-  std::vector<std::byte> from(kBytes, std::byte{1}), to(kBytes);
-  double copy = 1e9;
-  for (int i = 0; i < 3; ++i) {
-    const double begin = seconds_now();
-    std::memcpy(to.data(), from.data(), kBytes);
-    copy = std::min(copy, seconds_now() - begin);
+MachineSpeed measure_machine(const Recipe& recipe, const PlanJob& job, std::span<const int64_t> tensors, int threads,
+                             int ranks) {
+  MachineSpeed measured;
+  if (ranks == 1) {
+    SelfComm alone;
+    return measure_machine(recipe, job, tensors, threads, alone);
   }
-  const double bandwidth = static_cast<double>(kBytes) / copy;
-  const double cores = std::max(1, this_machine().usable_cores());
-  const double share = std::min(1.0, cores / (static_cast<double>(ranks) * threads));
-  Cluster here;
-  here.name = "this machine";
-  here.flops = peak_flops(bf16) * share;
-  here.memory_bandwidth = bandwidth * share;
-  here.link_bandwidth = here.node_bandwidth = bandwidth / 4 * share;  // copied in and out, by both sides
-  here.reduction = 4;  // what arrives is stored, and summed in the order of the ranks
-  here.latency = 5e-6;
-  here.ranks_per_node = ranks;
-  here.overlap = 1;
-  here.growth = 0;
-  return here;
+  run_on_threads(ranks, [&](Communicator& comm) {
+    const MachineSpeed speed = measure_machine(recipe, job, tensors, threads, comm);
+    if (comm.rank() == 0) measured = speed;
+  });
+  return measured;
+}
+
+std::string to_json(const MachineSpeed& speed) {
+  Json json = {{"cores", speed.cores}, {"threads", speed.threads}, {"pass_on", cost_json(speed.pass_on)}};
+  json["parts"] = Json::array();
+  for (const auto& [tensor, of] : speed.parts) {
+    json["parts"].push_back({{"tensor", tensor},
+                             {"forward", of.forward},
+                             {"backward", of.backward},
+                             {"backward_again", of.backward_again},
+                             {"embed", of.embed},
+                             {"embed_backward", of.embed_backward},
+                             {"head", of.head},
+                             {"zero", of.zero},
+                             {"add", of.add},
+                             {"update", of.update}});
+  }
+  json["exchange"] = Json::array();
+  for (const auto& [ranks, of] : speed.exchange) {
+    json["exchange"].push_back({{"ranks", ranks},
+                                {"sum", cost_json(of.sum)},
+                                {"reduce", cost_json(of.reduce)},
+                                {"gather", cost_json(of.gather)}});
+  }
+  return json.dump();
+}
+
+MachineSpeed machine_speed_from_json(std::string_view text) {
+  const Json json = Json::parse(text);
+  MachineSpeed speed;
+  speed.cores = json.at("cores");
+  speed.threads = json.at("threads");
+  speed.pass_on = cost_from(json.at("pass_on"));
+  for (const Json& of : json.at("parts")) {
+    PartSeconds& part = speed.parts[of.at("tensor").get<int64_t>()];
+    of.at("forward").get_to(part.forward);
+    of.at("backward").get_to(part.backward);
+    of.at("backward_again").get_to(part.backward_again);
+    of.at("embed").get_to(part.embed);
+    of.at("embed_backward").get_to(part.embed_backward);
+    of.at("head").get_to(part.head);
+    of.at("zero").get_to(part.zero);
+    of.at("add").get_to(part.add);
+    of.at("update").get_to(part.update);
+  }
+  for (const Json& of : json.at("exchange")) {
+    speed.exchange[of.at("ranks").get<int64_t>()] = {cost_from(of.at("sum")), cost_from(of.at("reduce")),
+                                                     cost_from(of.at("gather"))};
+  }
+  return speed;
 }
 
 }  // namespace nibble

@@ -1,19 +1,30 @@
 #pragma once
-// How fast this machine trains a model: a layer like the job's, with weights of zeros, is really run.
+// How fast this machine trains a job: a small model like the job's is really trained, and bytes really exchanged.
 
-#include "nibble/parallel/plan/step_time.h"
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "nibble/parallel/plan/machine_time.h"
 #include "nibble/recipes/recipe.h"
 
 namespace nibble {
 
-/// Seconds of one microbatch of `job` (made from `recipe`) on one of `ranks` ranks with `threads` threads each, nothing
-/// recomputed: a block of the model's shape (a slice of its heads and hidden units where it is large) and the head are
-/// run a few times on up to job.tokens tokens, the update is timed with them, and the rest is scaled by operations.
-/// As many ranks as have cores of their own do so at the same time. Takes about a second.
-PassSeconds measure_passes(const Recipe& recipe, const PlanJob& job, int64_t ranks, int threads);
+class Communicator;
 
-/// This machine as a cluster of ranks in one place: peak operations and memory bandwidth are measured, exchanges go
-/// through memory and nothing is hidden behind them (see docs/scaling.md).
-Cluster this_machine_as_cluster(int ranks, int threads, bool bf16);
+/// Called by all ranks of `ranks` together, which are on this machine; what the first measured is given to all. `job`
+/// is made from `recipe`. For every one of `tensors` (degrees) as many ranks as have cores of their own train a
+/// SpeedTrial at the same time, for about a second; then all ranks exchange bytes in groups of every size that divides
+/// their number. ranks: a few stand for more. Throws what the trials throw.
+MachineSpeed measure_machine(const Recipe& recipe, const PlanJob& job, std::span<const int64_t> tensors, int threads,
+                             Communicator& ranks);
+/// The same with `ranks` threads of this process as ranks: what they exchange does not go through MPI, and takes
+/// longer.
+MachineSpeed measure_machine(const Recipe& recipe, const PlanJob& job, std::span<const int64_t> tensors, int threads,
+                             int ranks);
+
+/// As one line, for another process.
+std::string to_json(const MachineSpeed& speed);
+MachineSpeed machine_speed_from_json(std::string_view text);
 
 }  // namespace nibble

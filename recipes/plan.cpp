@@ -16,23 +16,19 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Measured passes, for any layout of ranks on this machine.
-std::function<PassSeconds(const PlanLayout&)> measured(const PassSeconds& whole, int threads) {
-  const double cores = std::max(1, this_machine().usable_cores());
-  return [=](const PlanLayout& layout) {
-    // More threads than cores share them; ranks of a pipeline that wait leave theirs to others.
-    const double busy = static_cast<double>(layout.ranks()) * threads;
-    const double slower = std::max(1.0, busy / cores) / static_cast<double>(layout.tensor);
-    PassSeconds pass = whole;
-    for (size_t l = 0; l < pass.layer_forward.size(); ++l) {
-      if (layout.recomputes(static_cast<int64_t>(l))) pass.layer_backward[l] += pass.layer_forward[l];
-      pass.layer_forward[l] *= slower;
-      pass.layer_backward[l] *= slower;
-    }
-    pass.head *= slower;
-    pass.update *= slower;
-    return pass;
+// Costs of layouts from what was measured on this machine.
+LayoutCosts measured_costs(const Recipe& recipe, const RecipePlan& plan, const PlanRequest& request) {
+  const std::vector<int64_t> tensors = planned_tensor_degrees(recipe, plan.job, plan.ranks);
+  const int ranks =
+      static_cast<int>(std::min(plan.ranks, std::max<int64_t>(kMeasuredRanks, std::ranges::max(tensors))));
+  const MachineSpeed speed = request.measure ? request.measure(plan.job, tensors, plan.threads, ranks)
+                                             : measure_machine(recipe, plan.job, tensors, plan.threads, ranks);
+  LayoutCosts costs{.threads = plan.threads, .budget = request.budget};
+  costs.cluster.name = "this machine";
+  costs.time = [&job = plan.job, speed](const PlanLayout& layout, const std::vector<int64_t>& stages) {
+    return step_time_here(job, layout, stages, speed);
   };
+  return costs;
 }
 
 std::string format(const char* pattern, ...) {
@@ -119,6 +115,20 @@ const PlannedLayout* RecipePlan::first_fit() const {
   return found == ladder.end() ? nullptr : &*found;
 }
 
+std::vector<int64_t> planned_tensor_degrees(const Recipe& recipe, const PlanJob& job, int64_t ranks) {
+  const PlanLayout layout = plan_layout(recipe);
+  std::vector<int64_t> degrees = {1};
+  const bool decided = layout.ranks() > 0;
+  if (decided && layout.ranks() != ranks) return degrees;
+  const DecoderConfig& config = job.model.config;
+  for (int64_t d = 2; d <= ranks; ++d) {
+    if (ranks % d != 0 || (layout.tensor != 0 && layout.tensor != d)) continue;
+    const bool fits = config.heads % d == 0 && config.kv_heads % d == 0 && config.mlp_width % d == 0;
+    if (decided || fits) degrees.push_back(d);
+  }
+  return degrees;
+}
+
 RecipePlan plan_recipe(const Recipe& recipe, const PlanRequest& request) {
   return plan_recipe(recipe, plan_job(recipe), request);
 }
@@ -136,9 +146,7 @@ RecipePlan plan_recipe(const Recipe& recipe, const PlanJob& job, const PlanReque
     costs.passes = [&](const PlanLayout& of) { return pass_seconds(plan.job, of, *request.cluster); };
     if (costs.budget == 0) costs.budget = static_cast<int64_t>(request.cluster->memory);
   } else {
-    const int ranks = static_cast<int>(std::min<int64_t>(plan.ranks, 4096));
-    costs.cluster = this_machine_as_cluster(ranks, plan.threads, job.compute_dtype == DType::bf16);
-    costs.passes = measured(measure_passes(recipe, job, plan.ranks, plan.threads), plan.threads);
+    costs = measured_costs(recipe, plan, request);
   }
   plan.machine = costs.cluster.name;
   plan.budget = costs.budget;

@@ -1,21 +1,33 @@
 #pragma once
 // The plan of a recipe: what `nibble plan` shows, what "auto" is decided by.
 
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "nibble/parallel/plan/ladder.h"
+#include "nibble/parallel/plan/machine_time.h"
 #include "nibble/recipes/recipe.h"
 
 namespace nibble {
 
 struct PlanRequest {
-  std::optional<Cluster> cluster;  ///< absent: this machine, which is measured for about a second
+  std::optional<Cluster> cluster;  ///< absent: this machine, which is measured for a second or two
   int64_t ranks = 0;               ///< for the ladder and "auto"; 0: the product of the recipe's degrees
   int64_t budget = 0;              ///< bytes of a rank; 0: the cluster's, or none
   int threads = 0;                 ///< of a rank on this machine; 0: train.threads, or its share of the cores
+  /// Measures this machine for the tensor degrees given, with so many ranks; empty: measure_machine with threads of
+  /// this process as ranks.
+  std::function<MachineSpeed(const PlanJob& job, std::span<const int64_t> tensors, int threads, int ranks)> measure;
 };
+
+/// Ranks that are measured at most, unless a tensor degree takes more: the others are taken to be like them.
+constexpr int kMeasuredRanks = 8;
+
+/// Tensor degrees of the layouts that a plan of `recipe` for so many ranks looks at.
+std::vector<int64_t> planned_tensor_degrees(const Recipe& recipe, const PlanJob& job, int64_t ranks);
 
 struct RecipePlan {
   PlanJob job;

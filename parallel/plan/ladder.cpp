@@ -45,10 +45,10 @@ std::string bytes_text(double bytes) {
 
 PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, const LayoutCosts& costs) {
   PlannedLayout planned{.rung = describe(layout), .layout = layout};
-  const PassSeconds passes = costs.passes(layout);
   planned.stages = place_stages(job, layout, costs.threads, costs.budget);
   planned.memory = plan_memory(job, layout, planned.stages, costs.threads, costs.budget);
-  planned.time = step_time(job, layout, planned.stages, passes, costs.cluster, costs.wire);
+  planned.time = costs.time ? costs.time(layout, planned.stages)
+                            : step_time(job, layout, planned.stages, costs.passes(layout), costs.cluster, costs.wire);
   if (layout.offload) {
     planned.file_bytes = std::ranges::max(planned.memory.stages | std::views::transform(&StageMemory::file));
     planned.spilled_bytes = std::ranges::max(planned.memory.stages | std::views::transform(&StageMemory::written));

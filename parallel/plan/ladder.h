@@ -30,6 +30,8 @@ struct LayoutCosts {
   Cluster cluster;
   std::function<PassSeconds(const PlanLayout&)> passes;
   WireFormat wire;
+  /// Of a layout with its stages, where it is not to come from `passes` and `cluster`.
+  std::function<StepTime(const PlanLayout&, const std::vector<int64_t>&)> time;
 };
 
 PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, const LayoutCosts& costs);

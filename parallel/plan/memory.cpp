@@ -20,8 +20,9 @@ using detail::PassWalk;
 constexpr int64_t kFloat = 4;
 constexpr int64_t kMiB = int64_t{1} << 20;
 // What a process of this program has resident before it holds anything, and for every thread (buffers of products, see
-// gemm_workspace.h, and stacks); a rank of a job has the MPI library besides. Measured by benchmarks/plan_accuracy.py.
-constexpr int64_t kProgramBytes = 24 * kMiB, kThreadBytes = 5 * kMiB / 2, kMpiBytes = 22 * kMiB;
+// gemm_workspace.h, and stacks); a rank of a job has the MPI library besides: what a model of 64 x 4 layers takes
+// alone, and on several ranks, less its pool.
+constexpr int64_t kProgramBytes = 24 * kMiB, kThreadBytes = 5 * kMiB / 2, kMpiBytes = 9 * kMiB;
 constexpr int64_t kBucketBytes = (int64_t{4} << 20) * kFloat;  // of sums over ranks, see tree_sum.cpp
 constexpr int64_t kLargestCopy = int64_t{1} << 30;             // of a checkpoint, see CheckpointWriter
 
@@ -95,7 +96,7 @@ class StageWalk final : public PassWalk::Hooks {
   void after_backward(int64_t layer) override {
     if (gathers_ && layout_.reshard_after_forward) release(layer);
     if (!rounds_ || !block_gradients_.contains(layer)) return;
-    sum_buffers(padded_trained(layer) * kFloat, layout_.mesh.shard);
+    scatter_buffers(padded_trained(layer) * kFloat, layout_.mesh.shard);
     block_gradients_.erase(layer);
   }
 
@@ -147,6 +148,7 @@ class StageWalk final : public PassWalk::Hooks {
   void optimizer();
   void copy_for_checkpoint();
   void sum_buffers(int64_t bytes, int64_t ranks);
+  void scatter_buffers(int64_t bytes, int64_t ranks);
   void step();
   void microbatches();
 
@@ -283,13 +285,18 @@ void StageWalk::copy_for_checkpoint() {
   }
 }
 
-// A sum over ranks: parts that arrive, their sum, and the narrow copy on the wire.
+// A sum over ranks (all_reduce_tree): parts that arrive, and their sum.
 void StageWalk::sum_buffers(int64_t bytes, int64_t ranks) {
   if (ranks <= 1 || bytes == 0) return;
   const int64_t bucket = std::min(bytes, kBucketBytes);
-  const Held chosen = bytes > kBucketBytes ? pool_.hold(MemoryUse::workspace, bucket) : Held();
   const Held received = pool_.hold(MemoryUse::workspace, bucket);
   const Held sum = pool_.hold(MemoryUse::workspace, bucket / ranks);
+}
+
+// The same where every rank keeps its share (reduce_scatter_tree): pieces of all shares are put side by side first.
+void StageWalk::scatter_buffers(int64_t bytes, int64_t ranks) {
+  const Held chosen = bytes > kBucketBytes ? pool_.hold(MemoryUse::workspace, kBucketBytes) : Held();
+  sum_buffers(bytes, ranks);
 }
 
 // The microbatches of a step, as the stage's schedule runs them.
@@ -357,7 +364,7 @@ void StageWalk::step() {
   int64_t values = 0;
   for (const int64_t group : own_) values += model_.group(group).trained_values();
   if (cut_) {
-    if (!rounds_) sum_buffers(values * kFloat, layout_.mesh.shard);
+    if (!rounds_) scatter_buffers(values * kFloat, layout_.mesh.shard);
     sum_buffers(values * kFloat / layout_.mesh.shard, layout_.mesh.replicate);
   } else {
     sum_buffers(values * kFloat, layout_.mesh.data());

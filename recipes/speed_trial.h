@@ -1,0 +1,35 @@
+#pragma once
+// A small model of a job's shape, trained for real: how long its parts take on this machine.
+
+#include <memory>
+
+#include "nibble/parallel/plan/job.h"
+#include "nibble/parallel/plan/machine_time.h"
+#include "nibble/recipes/recipe.h"
+
+namespace nibble {
+
+class Communicator;
+
+/// Some layers of the width of `job`'s model (this rank's part of them), embedding and head, weights of zeros. Layers
+/// are so many that their weights come from memory, as in the whole model, not from a cache; heads, hidden units and
+/// vocabulary are fewer where the model is large.
+class SpeedTrial {
+ public:
+  /// parts: the tensor-parallel ranks, which train together. side_by_side: how many ranks have a trial on this machine
+  /// at the same time, and share its memory.
+  SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, int threads, int64_t side_by_side);
+  ~SpeedTrial();
+
+  /// One step of one microbatch: forward, loss, backward, norm, update; by all `parts`. Returns its seconds.
+  double step();
+  /// The lower quartiles of the steps since forget(), scaled to the job's model by operations, and by values.
+  PartSeconds seconds() const;
+  void forget();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nibble
