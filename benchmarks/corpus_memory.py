@@ -13,9 +13,9 @@ CONFIG = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 
           "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.02}
 
 
-def write_ids(path, size, vocabulary):
+def write_ids(path, size, vocabulary, length):
     draw, written, records = random.Random(1), 0, 0
-    runs = [",".join(str(draw.randrange(3, vocabulary)) for _ in range(20)) for _ in range(20000)]
+    runs = [",".join(str(draw.randrange(3, vocabulary)) for _ in range(length)) for _ in range(20000)]
     with open(path, "w") as file:
         while written < size:
             lines = ['{"input_ids": [' + ",".join(draw.choices(runs, k=draw.randint(1, 11))) + "]}\n" for _ in range(10000)]
@@ -85,7 +85,7 @@ def main():
     parser.add_argument("program")
     parser.add_argument("tokenizer")
     parser.add_argument("text", nargs="*")
-    parser.add_argument("--ids", action="store_true", help="records of token ids instead of text")
+    parser.add_argument("--ids", type=int, default=0, help="records of up to 11 times as many token ids instead of text")
     parser.add_argument("--gigabytes", type=float, nargs="+", default=[1, 10])
     parser.add_argument("--place")
     parser.add_argument("--steps", type=int, default=20)
@@ -97,7 +97,7 @@ def main():
         with tempfile.TemporaryDirectory(dir=options.place) as directory:
             work = pathlib.Path(directory)
             corpus, size = work / "corpus.jsonl", gigabytes * 1e9
-            records = write_ids(corpus, size, vocabulary) if options.ids else write_corpus(corpus, options.text, size)
+            records = write_ids(corpus, size, vocabulary, options.ids) if options.ids else write_corpus(corpus, options.text, size)
             (work / "config.json").write_text(json.dumps(CONFIG | {"vocab_size": vocabulary}))
             recipe = {"model": {"init": str(work / "config.json"), "tokenizer": options.tokenizer},
                       "data": {"train": str(corpus), "format": "tokens" if options.ids else "completion", "max_length": 512, "cache": str(work / "cache"),

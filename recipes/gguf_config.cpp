@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
@@ -79,8 +80,23 @@ double rotary_share(int64_t rotated, int64_t head_size) {
   return share;
 }
 
+// Some files have a tied head as a tensor of its own.
+bool is_tied(const GgufFile& file, const GgufTensor& embedding, MemoryPool& pool) {
+  const GgufTensor* head = file.find("output.weight");
+  if (!head) return true;
+  if (head->shape != embedding.shape || head->type != embedding.type) return false;
+  constexpr int64_t kElements = int64_t{4} << 20;
+  const int64_t rows = head->shape.at(0), step = std::max<int64_t>(1, kElements / std::max<int64_t>(1, head->shape[1]));
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    const int64_t end = std::min(rows, begin + step);
+    const Tensor a = file.rows(*head, begin, end, pool), b = file.rows(embedding, begin, end, pool);
+    if (std::memcmp(a.raw(), b.raw(), a.bytes()) != 0) return false;
+  }
+  return true;
+}
+
 // What all families say.
-Json common_config(const Keys& keys, const GgufFile& file, const Family& family) {
+Json common_config(const Keys& keys, const GgufFile& file, const Family& family, MemoryPool& pool) {
   const GgufTensor* embedding = file.find("token_embd.weight");
   if (!embedding || embedding->shape.size() != 2)
     throw InputError(file.path(), "has no token_embd.weight", "the model is not whole");
@@ -115,7 +131,7 @@ Json common_config(const Keys& keys, const GgufFile& file, const Family& family)
     if (rotated != head_size || family.rotary_share != 1) say(names.rotary_share, rotary_share(rotated, head_size));
     say(names.rope_base, keys.number("rope.freq_base").value_or(10000.0));
   }
-  config["tie_word_embeddings"] = !keys.has("output.weight");
+  config["tie_word_embeddings"] = is_tied(file, *embedding, pool);
   return config;
 }
 
@@ -276,9 +292,14 @@ void say_llama3(const GgufFile& file, const std::vector<float>& factors, Json& c
 
 void say_longrope(const Keys& keys, const std::vector<float>& short_factors, const std::vector<float>& long_factors,
                   Json& config) {
-  config["original_max_position_embeddings"] = keys.needed("rope.scaling.original_context_length");
+  const int64_t original = keys.needed("rope.scaling.original_context_length");
+  config["original_max_position_embeddings"] = original;
   config["rope_scaling"] = {{"type", "longrope"}, {"short_factor", short_factors}, {"long_factor", long_factors}};
-  if (const auto factor = keys.number("rope.scaling.attn_factor")) config["rope_scaling"]["attention_factor"] = *factor;
+  const auto factor = keys.number("rope.scaling.attn_factor");
+  if (!factor) return;
+  const double stretch = keys.needed_number("context_length") / static_cast<double>(original);
+  const double natural = stretch <= 1 ? 1 : std::sqrt(1 + std::log(stretch) / std::log(static_cast<double>(original)));
+  if (std::abs(*factor - natural) > 1e-6 * natural) config["rope_scaling"]["attention_factor"] = *factor;
 }
 
 }  // namespace
@@ -286,7 +307,7 @@ void say_longrope(const Keys& keys, const std::vector<float>& short_factors, con
 std::string gguf_config_json(const GgufFile& file, DType dtype, MemoryPool& pool) {
   const Keys keys(file);
   const std::string model_type = gguf_model_type(architecture_of(file));
-  Json config = common_config(keys, file, find_family(model_type, "", file.path()));
+  Json config = common_config(keys, file, find_family(model_type, "", file.path()), pool);
   const auto own = std::find_if(kOwn.begin(), kOwn.end(), [&](const Own& row) { return row.model_type == model_type; });
   NIBBLE_CHECK(own != kOwn.end(), "a family that is exported is taken back");
   own->say(keys, config);

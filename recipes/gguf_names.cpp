@@ -194,8 +194,11 @@ void refuse_what_differs(const DecoderConfig& config, const Architecture& row) {
                                                      "starcoder2", "starcoder", "bloom",   "phi2", "stablelm"};
   const bool biased = config.qkv_bias || config.output_bias || config.mlp_bias;
   if (biased && std::find(kBiased.begin(), kBiased.end(), row.name) == kBiased.end()) refuse("biases in this family");
-  if (row.name == "starcoder2" && !config.output_bias) refuse("a StarCoder 2 without biases");
+  if ((row.name == "starcoder2" || row.name == "gptneox") && !config.output_bias)
+    refuse("a " + config.model_type + " without biases");
   if (row.name == "falcon" && !config.parallel_residual) refuse("a Falcon whose MLP reads the attention's output");
+  const bool ties = row.name == "gemma" || row.name == "gemma2" || cohere;
+  if (ties && !config.tied_head) refuse("a head that is not the embedding in this family");
   const bool has_qk_norm = row.name == "qwen3" || row.name == "gemma3" || row.name == "olmo2";
   if (config.qk_norm && !has_qk_norm) refuse("norms of queries and keys in this family");
   if (row.window_period > 0 && window_period(config, row) == 0) refuse("windows in these layers");
@@ -240,7 +243,14 @@ std::vector<GgufPart> gguf_parts(const DecoderConfig& config) {
   if (!names.positions.empty()) parts.table("position_embd", names.positions);
   for (int64_t l = 0; l < config.layers; ++l) parts.layer(l);
   parts.norm("output_norm", names.final_norm);
+  const std::string_view arch = find(config).name;
+  const bool needed =
+      arch == "gptneox" || arch == "stablelm" || arch == "phi2";  // a tied head too is a tensor of its own
   if (!config.tied_head) parts.linear("output", names.head);
+  if (config.tied_head && needed) {
+    parts.table("output", names.embedding);
+    if (config.head_bias) parts.made.push_back({"output.bias", names.head + ".bias", {}, false, 0, false});
+  }
   return std::move(parts.made);
 }
 

@@ -39,7 +39,9 @@ class Importer {
       : file_(file), dtype_(dtype), pool_(pool) {
     refuse_unreadable();
     std::set<std::string> used = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"};
+    if (config.tied_head) used.insert("output.weight");
     for (GgufPart& part : gguf_parts(config)) {
+      if (config.tied_head && part.name == "output.weight") continue;  // the same again
       const GgufTensor* tensor = file.find(part.name);
       if (!tensor && part.source.ends_with(".bias")) continue;
       if (!tensor) throw InputError(file.path(), "has no " + part.name, "the model is not whole");

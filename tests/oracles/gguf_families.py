@@ -58,7 +58,6 @@ CASES = {
     "phi": ("phi", BASE | dict(num_key_value_heads=4)), "cohere": ("cohere", BASE | dict(logit_scale=0.5)),
     "cohere2": ("cohere2", BASE | dict(logit_scale=0.5, sliding_window=8, num_hidden_layers=5, layer_types=SLIDING(4, 5))),
     "granite biases": ("granite", BASE | dict(attention_bias=True, mlp_bias=True)),
-    "gpt_neox no biases": ("gpt_neox", BASE | dict(attention_bias=False)),
 }
 
 
