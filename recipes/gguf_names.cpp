@@ -244,8 +244,8 @@ std::vector<GgufPart> gguf_parts(const DecoderConfig& config) {
   for (int64_t l = 0; l < config.layers; ++l) parts.layer(l);
   parts.norm("output_norm", names.final_norm);
   const std::string_view arch = find(config).name;
-  const bool needed =
-      arch == "gptneox" || arch == "stablelm" || arch == "phi2";  // a tied head too is a tensor of its own
+  // a tied head too is a tensor of its own
+  const bool needed = arch == "gptneox" || arch == "stablelm" || arch == "phi2" || arch == "olmo2";
   if (!config.tied_head) parts.linear("output", names.head);
   if (config.tied_head && needed) {
     parts.table("output", names.embedding);

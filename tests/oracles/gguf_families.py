@@ -164,6 +164,8 @@ def main():
     lib.llama_backend_init()
     held = []
     for name, (kind, config) in CASES.items():
+        if options.other_head and kind in ("gemma", "gemma2", "cohere", "cohere2"):
+            continue  # llama.cpp always takes the embedding: refused
         if options.families and kind not in options.families.split(","):
             continue
         with tempfile.TemporaryDirectory() as folder:
