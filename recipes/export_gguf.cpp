@@ -57,9 +57,8 @@ class Exporter {
     for (const TensorSpec& spec : base.tensors) specs_[spec.name] = &spec;
     for (GgufPart& part : gguf_parts(config)) plan(std::move(part));
     rope_factors_ = gguf_rope_factors(config);
-    if (!rope_factors_.empty()) {
-      tensors_.push_back({"rope_freqs.weight", {static_cast<int64_t>(rope_factors_.size())}, GgufType::f32, 0});
-    }
+    for (const auto& [name, factors] : rope_factors_)
+      tensors_.push_back({name, {static_cast<int64_t>(factors.size())}, GgufType::f32, 0});
     refuse_leftovers();
   }
 
@@ -68,9 +67,8 @@ class Exporter {
 
   void write(GgufWriter& writer) {
     for (size_t i = 0; i < parts_.size(); ++i) write_part(parts_[i], tensors_[i], writer);
-    if (rope_factors_.empty()) return;
-    writer.append("rope_freqs.weight",
-                  Tensor::from<float>(pool_, {static_cast<int64_t>(rope_factors_.size())}, rope_factors_));
+    for (const auto& [name, factors] : rope_factors_)
+      writer.append(name, Tensor::from<float>(pool_, {static_cast<int64_t>(factors.size())}, factors));
   }
 
  private:
@@ -142,7 +140,7 @@ class Exporter {
   std::set<std::string> used_;
   std::vector<GgufPart> parts_;
   std::vector<GgufTensor> tensors_;
-  std::vector<float> rope_factors_;
+  std::map<std::string, std::vector<float>> rope_factors_;
   int64_t fallbacks_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 // How llama.cpp names and lays out the models it knows: what gguf's convert_hf_to_gguf.py writes for each family.
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,7 +34,14 @@ std::vector<GgufPart> gguf_parts(const DecoderConfig& config);
 std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const DecoderConfig& config,
                                                                     const std::string& name);
 
-/// Factors by which llama.cpp divides the rope frequencies [size / 2] ("rope_freqs.weight"); empty where it needs none.
-std::vector<float> gguf_rope_factors(const DecoderConfig& config);
+/// Tensors of factors by which llama.cpp divides the rope frequencies [size / 2]: "rope_freqs.weight" (llama3), or for
+/// short and long texts "rope_factors_short.weight" and "rope_factors_long.weight" (longrope); empty where it needs
+/// none.
+std::map<std::string, std::vector<float>> gguf_rope_factors(const DecoderConfig& config);
+
+/// The model type that a model of llama.cpp's `architecture` becomes ("llama" for Mistral too), or "".
+std::string gguf_model_type(const std::string& architecture);
+/// All architectures: "llama, qwen2, ...".
+std::string gguf_architectures();
 
 }  // namespace nibble

@@ -1,21 +1,18 @@
 #include "nibble/recipes/import_gguf.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "nibble/adapters/init.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/gguf.h"
-#include "nibble/core/io/json_file.h"
 #include "nibble/core/io/model_directory.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/text/gguf_tokenizer.h"
+#include "nibble/recipes/gguf_config.h"
 #include "nibble/recipes/gguf_names.h"
 
 namespace nibble {
@@ -23,138 +20,7 @@ namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
-
 constexpr int64_t kBlockElements = int64_t{4} << 20;
-
-struct Form {
-  std::string_view architecture;  // llama.cpp's
-  std::string_view model_type, transformers;
-};
-constexpr std::array kForms{Form{"llama", "llama", "LlamaForCausalLM"}, Form{"qwen2", "qwen2", "Qwen2ForCausalLM"},
-                            Form{"qwen3", "qwen3", "Qwen3ForCausalLM"}};
-
-const Form& form_of(const GgufFile& file) {
-  const std::string name = file.text("general.architecture").value_or("");
-  std::string known;
-  for (const Form& form : kForms) {
-    if (form.architecture == name) return form;
-    known += (known.empty() ? "" : ", ") + std::string(form.architecture);
-  }
-  throw InputError(file.path(), "is a model of architecture \"" + name + "\", which cannot be taken from a GGUF file",
-                   "known are " + known + "; get the model in Hugging Face's form");
-}
-
-// The keys of one architecture.
-class Keys {
- public:
-  Keys(const GgufFile& file, std::string_view architecture) : file_(file), prefix_(std::string(architecture) + ".") {}
-
-  std::optional<int64_t> integer(const std::string& key) const { return file_.integer(prefix_ + key); }
-  std::optional<double> number(const std::string& key) const { return file_.number(prefix_ + key); }
-  std::optional<std::string> text(const std::string& key) const { return file_.text(prefix_ + key); }
-  int64_t needed(const std::string& key) const {
-    const std::optional<int64_t> value = integer(key);
-    if (!value || *value < 1) fail(key, "is missing or not positive");
-    return *value;
-  }
-  [[noreturn]] void fail(const std::string& key, const std::string& reason) const {
-    throw InputError(file_.path() + ": " + prefix_ + key, reason, "get the model in Hugging Face's form");
-  }
-
- private:
-  const GgufFile& file_;
-  std::string prefix_;
-};
-
-// rope_freqs.weight divides the frequencies, as Llama 3.1 and later do. It does not say from which length on; the other
-// two numbers are always these.
-Json llama3_scaling(const std::vector<float>& factors, int64_t length) {
-  const float largest = factors.empty() ? 1.0f : *std::max_element(factors.begin(), factors.end());
-  return {{"rope_type", "llama3"},
-          {"factor", largest},
-          {"low_freq_factor", 1.0},
-          {"high_freq_factor", 4.0},
-          {"original_max_position_embeddings", length}};
-}
-
-std::vector<float> stored_factors(const GgufFile& file, MemoryPool& pool) {
-  const GgufTensor* tensor = file.find("rope_freqs.weight");
-  if (!tensor) return {};
-  const Tensor values = file.rows(*tensor, 0, 1, pool);
-  const std::span<const float> elements = values.span<const float>();
-  return {elements.begin(), elements.end()};
-}
-
-bool nearly_equal(const std::vector<float>& a, const std::vector<float>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](float x, float y) { return std::abs(x - y) <= 1e-4f * std::abs(y); });
-}
-
-Json rope_scaling(const Keys& keys) {
-  const std::string type = keys.text("rope.scaling.type").value_or("none");
-  if (type == "none") return nullptr;
-  if (type != "linear") keys.fail("rope.scaling.type", "is " + type + ", which is not read from GGUF files");
-  return {{"rope_type", "linear"}, {"factor", keys.number("rope.scaling.factor").value_or(1.0)}};
-}
-
-std::string_view config_dtype(DType dtype) {
-  return dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
-}
-
-Json make_config(const GgufFile& file, const Form& form, DType dtype) {
-  const Keys keys(file, form.architecture);
-  const GgufTensor* embedding = file.find("token_embd.weight");
-  if (!embedding || embedding->shape.size() != 2)
-    throw InputError(file.path(), "has no token_embd.weight", "the model is not whole");
-  if (keys.integer("expert_count").value_or(0) > 0) keys.fail("expert_count", "says that it is a mixture of experts");
-  const int64_t width = keys.needed("embedding_length"), heads = keys.needed("attention.head_count");
-  const int64_t head_size = keys.integer("attention.key_length").value_or(width / heads);
-  if (keys.integer("attention.value_length").value_or(head_size) != head_size)
-    keys.fail("attention.value_length", "is not the length of the keys");
-  if (keys.integer("rope.dimension_count").value_or(head_size) != head_size)
-    keys.fail("rope.dimension_count", "is a part of the head only");
-  const std::optional<double> eps = keys.number("attention.layer_norm_rms_epsilon");
-  if (!eps) keys.fail("attention.layer_norm_rms_epsilon", "is missing");
-  Json config = {{"architectures", {form.transformers}},
-                 {"model_type", form.model_type},
-                 {"vocab_size", embedding->shape.at(0)},
-                 {"hidden_size", width},
-                 {"intermediate_size", keys.needed("feed_forward_length")},
-                 {"num_hidden_layers", keys.needed("block_count")},
-                 {"num_attention_heads", heads},
-                 {"num_key_value_heads", keys.integer("attention.head_count_kv").value_or(heads)},
-                 {"head_dim", head_size},
-                 {"max_position_embeddings", keys.needed("context_length")},
-                 {"hidden_act", "silu"},
-                 {"rms_norm_eps", *eps},
-                 {"rope_theta", keys.number("rope.freq_base").value_or(10000.0)},
-                 {"rope_scaling", rope_scaling(keys)},
-                 {"tie_word_embeddings", file.find("output.weight") == nullptr},
-                 {"torch_dtype", config_dtype(dtype)}};
-  if (form.architecture != "qwen2") config["attention_bias"] = file.find("blk.0.attn_output.bias") != nullptr;
-  if (form.architecture == "llama") config["mlp_bias"] = file.find("blk.0.ffn_up.bias") != nullptr;
-  for (const auto& [key, name] :
-       {std::pair{"tokenizer.ggml.bos_token_id", "bos_token_id"}, {"tokenizer.ggml.eos_token_id", "eos_token_id"}}) {
-    if (const auto id = file.integer(key)) config[name] = *id;
-  }
-  return config;
-}
-
-// The same with the rope that the file's factors come from.
-std::string config_text(const GgufFile& file, Json config, MemoryPool& pool) {
-  const std::vector<float> factors = stored_factors(file, pool);
-  if (factors.empty()) return config.dump(2) + "\n";
-  std::vector<int64_t> lengths = {8192};  // of Llama 3.1, 3.2 and 3.3
-  for (int64_t length = 32; length <= int64_t{1} << 20; length *= 2) lengths.push_back(length);
-  for (const int64_t length : lengths) {
-    config["rope_scaling"] = llama3_scaling(factors, length);
-    std::string text = config.dump(2) + "\n";
-    if (nearly_equal(gguf_rope_factors(parse_decoder_config(text, file.path())), factors)) return text;
-  }
-  throw InputError(file.path() + ": rope_freqs.weight", "is not how Llama 3 stretches its rope",
-                   "get the model in Hugging Face's form");
-}
 
 DType output_dtype(const std::string& name, const GgufFile& file) {
   if (name == "f32") return DType::f32;
@@ -172,8 +38,10 @@ class Importer {
   Importer(const GgufFile& file, const DecoderConfig& config, DType dtype, MemoryPool& pool)
       : file_(file), dtype_(dtype), pool_(pool) {
     refuse_unreadable();
-    std::set<std::string> used = {"rope_freqs.weight"};
+    std::set<std::string> used = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"};
+    if (config.tied_head) used.insert("output.weight");
     for (GgufPart& part : gguf_parts(config)) {
+      if (config.tied_head && part.name == "output.weight") continue;  // the same again
       const GgufTensor* tensor = file.find(part.name);
       if (!tensor && part.source.ends_with(".bias")) continue;
       if (!tensor) throw InputError(file.path(), "has no " + part.name, "the model is not whole");
@@ -182,7 +50,11 @@ class Importer {
       if (tensor->shape.empty() || count == 0 || (ordered > 0 && count % ordered != 0))
         throw InputError(file.path() + ": " + part.name, "has shape " + to_string(tensor->shape));
       used.insert(part.name);
-      specs_.push_back({part.source, tensor->shape, dtype});
+      Shape shape = tensor->shape;
+      if (part.transposed && shape.size() != 2)
+        throw InputError(file.path() + ": " + part.name, "has shape " + to_string(shape));
+      if (part.transposed) std::swap(shape[0], shape[1]);
+      specs_.push_back({part.source, shape, dtype});
       parts_.push_back(std::move(part));
     }
     for (const GgufTensor& tensor : file.tensors()) {
@@ -214,23 +86,27 @@ class Importer {
     return made;
   }
 
+  Tensor back_in_order(const Tensor& rows, const std::vector<int64_t>& order, const Shape& shape) const {
+    Tensor made = Tensor::empty(pool_, shape, DType::f32, "imported rows");
+    const size_t bytes = rows.bytes() / order.size();
+    for (size_t i = 0; i < order.size(); ++i)
+      std::memcpy(made.mutable_raw() + static_cast<size_t>(order[i]) * bytes, rows.raw() + i * bytes, bytes);
+    return made;
+  }
+
   void write_part(const GgufPart& part, const TensorSpec& spec, ModelDirectoryWriter& writer) const {
     const GgufTensor& stored = *file_.find(part.name);
     const int64_t width = stored.shape.back(), count = element_count(stored.shape) / width;
-    if (!part.row_order.empty()) {
-      const Tensor whole = file_.rows(stored, 0, count, pool_);
-      Tensor made = Tensor::empty(pool_, spec.shape, DType::f32, part.source);
-      const size_t bytes = whole.bytes() / part.row_order.size();
-      for (size_t i = 0; i < part.row_order.size(); ++i) {
-        std::memcpy(made.mutable_raw() + static_cast<size_t>(part.row_order[i]) * bytes, whole.raw() + i * bytes,
-                    bytes);
-      }
-      return writer.write(part.source, converted(made));
+    if (part.transposed || !part.row_order.empty()) {
+      Tensor whole = file_.rows(stored, 0, count, pool_);
+      if (!part.row_order.empty()) whole = back_in_order(whole, part.row_order, spec.shape);
+      return writer.write(part.source, converted(part.transposed ? transposed(whole, pool_) : whole));
     }
     if (spec.shape.size() == 1) {
       const Tensor row = file_.rows(stored, 0, 1, pool_);
       Tensor flat = Tensor::empty(pool_, spec.shape, DType::f32, part.source);
       std::memcpy(flat.mutable_raw(), row.raw(), flat.bytes());
+      for (float& value : flat.span<float>()) value -= part.added;
       return writer.write(part.source, converted(flat));
     }
     const int64_t step = std::max<int64_t>(kBlockElements / width, 1);
@@ -259,9 +135,8 @@ ImportReport import_gguf(const ImportRequest& request, RankContext& rank) {
   const GgufFile file(request.file);
   const std::map<std::string, std::string> tokenizer = gguf_tokenizer_files(file);
   if (file.tensors().empty() && file.unreadable().empty()) return import_tokenizer(request, tokenizer);
-  const Form& form = form_of(file);
   const DType dtype = output_dtype(request.dtype, file);
-  const std::string text = config_text(file, make_config(file, form, dtype), rank.pool);
+  const std::string text = gguf_config_json(file, dtype, rank.pool);
   const DecoderConfig config = parse_decoder_config(text, request.file);
   const Importer importer(file, config, dtype, rank.pool);
   ModelDirectoryWriter writer(request.out, request.force, importer.specs());

@@ -22,6 +22,7 @@ struct Batches::Impl {
   std::shared_ptr<const EpochPlan> plan_of(int64_t epoch) const {
     if (plan_epoch_number != epoch) {
       plan = std::make_shared<const EpochPlan>(plan_epoch(dataset, options.order, static_cast<uint64_t>(epoch)));
+      plan->release();
       plan_epoch_number = epoch;
     }
     return plan;
@@ -31,9 +32,7 @@ struct Batches::Impl {
   bool epochs_are_alike() const {
     const bool all_kept = std::all_of(dataset.weights().begin(), dataset.weights().end(),
                                       [](double weight) { return weight == std::floor(weight); });
-    const bool any_text = std::any_of(dataset.samples().begin(), dataset.samples().end(),
-                                      [](const SampleInfo& sample) { return !sample.whole; });
-    return !options.order.shuffle ? all_kept : all_kept && !options.order.pack && !any_text;
+    return !options.order.shuffle ? all_kept : all_kept && !options.order.pack && !dataset.has_text();
   }
 
   int64_t steps_of_plan(int64_t epoch) const {

@@ -6,16 +6,23 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <span>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/packing.h"
-#include "nibble/core/data/token_file.h"
 
 namespace nibble {
 
 namespace {
 
 constexpr uint32_t kSplitPurpose = 0x73706c69;  // "spli"
+
+constexpr size_t kHeld = size_t{64} << 20;  // bytes of a mapped file that were read and are not yet given back
+
+template <typename T>
+void release(const T* begin, const T* end) {
+  release_pages(std::as_bytes(std::span(begin, end)));
+}
 
 // The first token is never predicted.
 uint32_t count_trained(const int32_t* codes, uint32_t length) {
@@ -30,6 +37,19 @@ double DatasetReport::trained_share() const {
   return tokens == 0 ? 0.0 : static_cast<double>(trained_tokens) / static_cast<double>(tokens);
 }
 
+size_t Dataset::checked(int64_t i) const {
+  NIBBLE_CHECK(i >= 0 && i < size(), "a sample of the data set");
+  return static_cast<size_t>(i);
+}
+
+void Dataset::for_each(const std::function<void(int64_t, const SampleInfo&)>& use) const {
+  constexpr int64_t kRows = int64_t{1} << 16;
+  for (int64_t i = 0; i < size(); ++i) {
+    use(i, info(i));
+    if (rows_mapped_ && i % kRows == kRows - 1) release(rows_ + i + 1 - kRows, rows_ + i + 1);
+  }
+}
+
 Sample Dataset::sample(int64_t i, uint32_t begin, uint32_t end, uint64_t index) const {
   const SampleInfo& sample = info(i);
   NIBBLE_CHECK(begin < end && end <= sample.length, "tokens of the sample");
@@ -42,7 +62,8 @@ Sample Dataset::sample(int64_t i, uint32_t begin, uint32_t end, uint64_t index) 
     made.ids.push_back(code >= 0 ? code : ~code);
     made.labels.push_back(code >= 0 ? code : kIgnoreLabel);
   }
-  if (mapped_) release_codes(sample.codes + begin, sample.codes + end);
+  if (codes_mapped_) release(sample.codes + begin, sample.codes + end);
+  if (rows_mapped_) release(rows_ + i, rows_ + i + 1);
   return made;
 }
 
@@ -53,7 +74,7 @@ int64_t Dataset::trained(int64_t i, uint32_t begin, uint32_t end) const {
   NIBBLE_CHECK(begin < end && end <= sample.length, "tokens of the sample");
   if (end - begin == sample.length) return sample.trained;
   const int64_t trained = count_trained(sample.codes + begin, end - begin);
-  if (mapped_) release_codes(sample.codes + begin, sample.codes + end);
+  if (codes_mapped_) release(sample.codes + begin, sample.codes + end);
   return trained;
 }
 
@@ -68,65 +89,94 @@ SamplePreview Dataset::preview(int64_t i, const Encoder& encoder) const {
   return preview;
 }
 
+void Dataset::take_rows(LargeArray<SampleRow> rows) {
+  rows_mapped_ = !rows.directory().empty();
+  const auto owned = std::make_shared<const LargeArray<SampleRow>>(std::move(rows));
+  rows_ = owned->data();
+  rows_count_ = owned->size();
+  rows_owner_ = owned;
+}
+
 std::pair<Dataset, Dataset> Dataset::split(double fraction, uint64_t seed, int64_t max_length) const {
   NIBBLE_CHECK(fraction > 0 && fraction < 1 && max_length >= 2, "a share of the data set");
-  Dataset parts[2];
-  for (Dataset& part : parts) {
-    part.blocks_ = blocks_;
-    part.mapped_ = mapped_;
-    part.weights_ = weights_;
-    part.report_ = report_;
-  }
-  std::vector<SampleInfo> units;
-  units.reserve(samples_.size());
-  for (const SampleInfo& sample : samples_) {
+  LargeArray<SampleRow> units(scratch_);
+  for_each([&](int64_t i, const SampleInfo& sample) {
     const uint32_t limit = sample.whole ? sample.length : static_cast<uint32_t>(max_length);
     for (uint32_t begin = 0; begin < sample.length; begin += limit) {
-      SampleInfo unit = sample;
-      unit.codes += begin;
-      unit.length = std::min(limit, sample.length - begin);
-      unit.trained = count_trained(unit.codes, unit.length);
+      const uint32_t end = std::min(limit, sample.length - begin) + begin;
+      SampleRow unit = rows_[i];
+      unit.first += begin;
+      unit.length = end - begin;
+      unit.trained = static_cast<uint32_t>(trained(i, begin, end));
       if (unit.trained > 0) units.push_back(unit);
     }
-  }
+  });
   if (units.size() < 2) {
     throw InputError("data.eval_fraction", "one sample cannot be split", "give data.eval or more data");
   }
   const auto wanted = static_cast<uint64_t>(std::llround(fraction * static_cast<double>(units.size())));
   const uint64_t held_out = std::clamp<uint64_t>(wanted, 1, units.size() - 1);
-  const auto drawn = keyed_permutation(units.size(), seed, kSplitPurpose, 0);
-  std::vector<bool> is_held_out(units.size(), false);
-  for (uint64_t k = 0; k < held_out; ++k) is_held_out[drawn[k]] = true;
-  for (size_t i = 0; i < units.size(); ++i) parts[is_held_out[i] ? 1 : 0].samples_.push_back(units[i]);
-  parts[0].summarize();
-  parts[1].summarize();
-  return {std::move(parts[0]), std::move(parts[1])};
+  LargeArray<uint8_t> is_held_out(scratch_, units.size());
+  {
+    const auto drawn = keyed_permutation(units.size(), seed, kSplitPurpose, 0, scratch_);
+    for (uint64_t k = 0; k < held_out; ++k) is_held_out[drawn[k]] = 1;
+  }
+  LargeArray<SampleRow> rows[2] = {LargeArray<SampleRow>(scratch_), LargeArray<SampleRow>(scratch_)};
+  DatasetSummary summaries[2];
+  size_t held = 0;  // the first unit whose codes were not given back
+  for (size_t i = 0; i < units.size(); ++i) {
+    const int part = is_held_out[i];
+    rows[part].push_back(units[i]);
+    summaries[part].add(units[i], codes_ + units[i].first);
+    const uint64_t end = units[i].first + units[i].length;
+    if (codes_mapped_ && (end - units[held].first) * sizeof(int32_t) > kHeld) {
+      release(codes_ + units[held].first, codes_ + end);
+      held = i + 1 < units.size() ? i + 1 : i;
+    }
+  }
+  std::pair<Dataset, Dataset> parts{*this, *this};
+  parts.first.take_rows(std::move(rows[0]));
+  parts.second.take_rows(std::move(rows[1]));
+  summaries[0].put(parts.first);
+  summaries[1].put(parts.second);
+  return parts;
 }
 
-// Fills what follows from samples_: counts of the report, and the fingerprint.
-void Dataset::summarize() {
-  report_.samples = size();
-  report_.tokens = report_.trained_tokens = 0;
-  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hash(XXH3_createState(), XXH3_freeState);
-  XXH3_64bits_reset(hash.get());
-  constexpr std::ptrdiff_t kHeld = std::ptrdiff_t{1} << 24;
-  const int32_t *begin = nullptr, *end = nullptr;  // read and not yet given back
-  for (const SampleInfo& sample : samples_) {
-    if (mapped_ && (sample.codes < end || sample.codes - begin > kHeld)) {
-      release_codes(begin, end);
-      begin = sample.codes;
-    }
-    end = sample.codes + sample.length;
-    report_.tokens += sample.length;
-    report_.trained_tokens += sample.trained;
-    const uint32_t facts[3] = {sample.length, sample.source, sample.whole};
-    XXH3_64bits_update(hash.get(), facts, sizeof facts);
-    XXH3_64bits_update(hash.get(), sample.codes, size_t{sample.length} * sizeof(int32_t));
-  }
-  XXH3_64bits_update(hash.get(), weights_.data(), weights_.size() * sizeof(double));
+struct DatasetSummary::State {
+  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hash{XXH3_createState(), XXH3_freeState};
+  int64_t samples = 0, tokens = 0, trained = 0;
+  bool has_text = false, has_codes = false;
+  uint32_t longest_whole = 0;
+};
+
+DatasetSummary::DatasetSummary() : state_(std::make_unique<State>()) { XXH3_64bits_reset(state_->hash.get()); }
+DatasetSummary::~DatasetSummary() = default;
+
+void DatasetSummary::add(const SampleRow& row, const int32_t* codes) {
+  ++state_->samples;
+  state_->tokens += row.length;
+  state_->trained += row.trained;
+  if (row.whole == 0) state_->has_text = true;
+  if (row.whole != 0) state_->longest_whole = std::max(state_->longest_whole, row.length);
+  if (codes == nullptr) return;
+  state_->has_codes = true;
+  const uint32_t facts[3] = {row.length, row.source, row.whole};
+  XXH3_64bits_update(state_->hash.get(), facts, sizeof facts);
+  XXH3_64bits_update(state_->hash.get(), codes, size_t{row.length} * sizeof(int32_t));
+}
+
+void DatasetSummary::put(Dataset& dataset) {
+  dataset.report_.samples = state_->samples;
+  dataset.report_.tokens = state_->tokens;
+  dataset.report_.trained_tokens = state_->trained;
+  dataset.has_text_ = state_->has_text;
+  dataset.longest_whole_ = state_->longest_whole;
+  if (!state_->has_codes) return;
+  XXH3_64bits_update(state_->hash.get(), dataset.weights_.data(), dataset.weights_.size() * sizeof(double));
   char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(XXH3_64bits_digest(hash.get())));
-  fingerprint_ = digits;
+  std::snprintf(digits, sizeof digits, "%016llx",
+                static_cast<unsigned long long>(XXH3_64bits_digest(state_->hash.get())));
+  dataset.fingerprint_ = digits;
 }
 
 }  // namespace nibble

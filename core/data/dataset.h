@@ -1,8 +1,11 @@
 #pragma once
-// A tokenized data set, 4 bytes a token, in memory or (data.cache) in a mapped file; views that split() makes share it.
+// A tokenized data set, 4 bytes a token and 24 a sample, in memory or (data.cache) in mapped files; the parts that
+// split() makes share its tokens.
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,6 +13,7 @@
 
 #include "nibble/core/data/data_options.h"
 #include "nibble/core/data/encoder.h"
+#include "nibble/core/data/large_array.h"
 #include "nibble/core/models/batch.h"
 
 namespace nibble {
@@ -56,6 +60,15 @@ struct SampleInfo {
   bool whole = true;               ///< false: text that packing may cut
 };
 
+/// How a sample lies in the table of a Dataset.
+struct SampleRow {
+  uint64_t first = 0;  ///< its first code among all
+  uint32_t length = 0, trained = 0, record = 0;
+  uint16_t source = 0;
+  uint16_t whole = 1;
+};
+static_assert(sizeof(SampleRow) == 24);  // the form of samples.bin (encoded_cache.h)
+
 /// A sample for people.
 struct SamplePreview {
   std::vector<int32_t> ids;
@@ -67,17 +80,27 @@ class Dataset {
  public:
   /// Reads, renders and encodes all records of `sources`, in parallel, in the order of the files. Throws InputError
   /// for bad input (see record_reader.h, format.h), for samples that are too long under truncate = error (with
-  /// counts), and for a data set without a sample to train on. With options.cache the tokens lie in a file there, and
-  /// what an earlier run made of the same is taken instead (encoded_cache.h): memory stays flat, 32 bytes a sample.
+  /// counts), and for a data set without a sample to train on. With options.cache tokens and samples lie in files
+  /// there, and what an earlier run made of the same is taken instead (encoded_cache.h): own memory stays flat.
   static Dataset load(const std::vector<DataSource>& sources, const DataOptions& options, const Encoder& encoder);
 
   /// Splits off round(fraction * size) samples, at least 1, drawn by (seed): {train, eval}; both keep the files' order.
   /// Text documents longer than max_length are cut first, so that a single document can be split too. 0 < fraction < 1.
   std::pair<Dataset, Dataset> split(double fraction, uint64_t seed, int64_t max_length) const;
 
-  int64_t size() const { return static_cast<int64_t>(samples_.size()); }
-  const SampleInfo& info(int64_t i) const { return samples_.at(static_cast<size_t>(i)); }
-  const std::vector<SampleInfo>& samples() const { return samples_; }
+  int64_t size() const { return static_cast<int64_t>(rows_count_); }
+  SampleInfo info(int64_t i) const {
+    const SampleRow& row = rows_[checked(i)];
+    return {codes_ + row.first, row.length, row.trained, row.record, row.source, row.whole != 0};
+  }
+  /// Calls `use` with each number and sample, in order. The samples of a source stand together, in the sources' order.
+  void for_each(const std::function<void(int64_t, const SampleInfo&)>& use) const;
+  /// Whether there are samples that packing may cut; tokens of the longest of the others.
+  bool has_text() const { return has_text_; }
+  uint32_t longest_whole() const { return longest_whole_; }
+  /// The directory for what grows with the number of samples; empty: memory. It is data.cache where that can be
+  /// written.
+  const std::filesystem::path& scratch() const { return scratch_; }
   /// By DataSource; all 1 after nothing else was asked.
   const std::vector<double>& weights() const { return weights_; }
 
@@ -97,15 +120,37 @@ class Dataset {
 
  private:
   friend class DatasetBuilder;
+  friend class DatasetSummary;
   friend class EncodedCache;
-  std::vector<std::shared_ptr<const int32_t[]>> blocks_;
-  std::vector<SampleInfo> samples_;
+  std::shared_ptr<const void> codes_owner_, rows_owner_;
+  const int32_t* codes_ = nullptr;
+  const SampleRow* rows_ = nullptr;
+  size_t rows_count_ = 0;
   std::vector<double> weights_;
   DatasetReport report_;
   std::string fingerprint_;
-  bool mapped_ = false;  // the blocks are parts of a file
+  bool has_text_ = false;
+  uint32_t longest_whole_ = 0;
+  bool codes_mapped_ = false, rows_mapped_ = false;  // from files: their pages can be given back
+  std::filesystem::path scratch_;
 
-  void summarize();
+  size_t checked(int64_t i) const;
+  void take_rows(LargeArray<SampleRow> rows);
+};
+
+/// What follows from the samples of a data set, seen one after the other: counts of the report, and the fingerprint.
+class DatasetSummary {
+ public:
+  DatasetSummary();
+  ~DatasetSummary();
+  /// `codes`: those of the sample; without them it does not count in the fingerprint.
+  void add(const SampleRow& row, const int32_t* codes);
+  /// Sets what it saw in `dataset`, whose weights are there; with a fingerprint where codes were seen.
+  void put(Dataset& dataset);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace nibble

@@ -1,10 +1,13 @@
 #include "nibble/core/data/encoded_cache.h"
 
-#include <cstring>
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
+#include "nibble/core/data/large_array.h"
+#include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/tensor/storage.h"
@@ -19,16 +22,7 @@ using Json = nlohmann::json;
 constexpr const char* kTokens = "tokens.bin";
 constexpr const char* kSamples = "samples.bin";
 constexpr const char* kFacts = "data.json";
-constexpr size_t kPiece = size_t{64} << 20;
-
-// A sample in samples.bin.
-struct Row {
-  uint64_t first;
-  uint32_t length, trained, record;
-  uint16_t source;
-  uint16_t whole;
-};
-static_assert(sizeof(Row) == 24);
+constexpr size_t kPiece = size_t{16} << 20;
 
 constexpr std::pair<const char*, int64_t DatasetReport::*> kCounts[] = {
     {"records", &DatasetReport::records},
@@ -69,8 +63,7 @@ std::string hash_of(const FileMap& map) {
   for (size_t begin = 0; begin < map.size(); begin += kPiece) {
     const size_t count = std::min(kPiece, map.size() - begin);
     hasher.update({map.data() + begin, count});
-    release_codes(reinterpret_cast<const int32_t*>(map.data() + begin),
-                  reinterpret_cast<const int32_t*>(map.data() + begin + count));
+    release_pages({map.data() + begin, count});
   }
   return hasher.hex();
 }
@@ -97,36 +90,85 @@ DatasetReport read_report(const Json& said, const std::vector<DataFile>& files) 
   return report;
 }
 
+// The rows fit the tokens and one another; what follows from them goes into `dataset`.
+bool look_through(const FileMap& table, uint64_t codes, Dataset& dataset) {
+  DatasetSummary summary;
+  const auto* rows = reinterpret_cast<const SampleRow*>(table.data());
+  const size_t count = table.size() / sizeof(SampleRow), piece = kPiece / sizeof(SampleRow);
+  uint64_t end = 0;
+  uint16_t source = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const SampleRow& row = rows[i];
+    if (row.first < end || row.first > codes || row.length == 0 || row.length > codes - row.first ||
+        row.source < source || row.source >= dataset.weights().size()) {
+      return false;
+    }
+    end = row.first + row.length;
+    source = row.source;
+    summary.add(row, nullptr);
+    if (i % piece == piece - 1) release_pages(std::as_bytes(std::span(rows + i + 1 - piece, piece)));
+  }
+  summary.put(dataset);
+  return count > 0;
+}
+
 }  // namespace
+
+// Codes and rows go out in pieces, and are hashed on their way.
+struct EncodedCache::Writer {
+  explicit Writer(const fs::path& target)
+      : directory(target, true), tokens(directory.path() / kTokens), table(directory.path() / kSamples) {}
+
+  AtomicDirectory directory;
+  AtomicFile tokens, table;
+  Hasher tokens_hash, table_hash;
+  std::vector<int32_t> codes;
+  std::vector<SampleRow> rows;
+  uint64_t codes_before = 0;  // in the file
+
+  void flush() {
+    tokens.write(std::as_bytes(std::span(codes)));
+    tokens_hash.update(std::as_bytes(std::span(codes)));
+    table.write(std::as_bytes(std::span(rows)));
+    table_hash.update(std::as_bytes(std::span(rows)));
+    codes_before += codes.size();
+    codes.clear();
+    rows.clear();
+  }
+};
 
 EncodedCache::EncodedCache(const std::vector<DataSource>& sources, const std::vector<DataFile>& files,
                            const DataOptions& options, const Encoder& encoder)
-    : files_(files), target_(fs::path(options.cache) / key_of(sources, files, options, encoder)) {}
+    : files_(files), cache_(options.cache), target_(cache_ / key_of(sources, files, options, encoder)) {}
 
 EncodedCache::~EncodedCache() = default;
+
+void EncodedCache::map_into(Dataset& dataset, const fs::path& from) const {
+  const auto tokens = std::make_shared<const FileMap>((from / kTokens).string());
+  const auto table = std::make_shared<const FileMap>((from / kSamples).string());
+  dataset.codes_ = reinterpret_cast<const int32_t*>(tokens->data());
+  dataset.rows_ = reinterpret_cast<const SampleRow*>(table->data());
+  dataset.rows_count_ = table->size() / sizeof(SampleRow);
+  dataset.codes_owner_ = tokens;
+  dataset.rows_owner_ = table;
+  dataset.codes_mapped_ = dataset.rows_mapped_ = true;
+  // A directory that others made and that cannot be written is used as it is.
+  dataset.scratch_ = access(cache_.c_str(), W_OK) == 0 ? cache_ : fs::path();
+}
 
 std::optional<Dataset> EncodedCache::find() const {
   if (!fs::exists(target_ / kFacts)) return std::nullopt;
   try {
     const Json facts = read_json_file(target_ / kFacts);
-    const auto tokens = std::make_shared<const FileMap>((target_ / kTokens).string());
-    const FileMap table((target_ / kSamples).string());
-    if (hash_of(*tokens) != facts.at("tokens") || hash_of(table) != facts.at("samples")) return std::nullopt;
     Dataset made;
-    made.mapped_ = true;
     facts.at("weights").get_to(made.weights_);
     facts.at("fingerprint").get_to(made.fingerprint_);
     made.report_ = read_report(facts.at("report"), files_);
-    const auto* codes = reinterpret_cast<const int32_t*>(tokens->data());
-    made.blocks_.emplace_back(tokens, codes);
-    made.samples_.reserve(table.size() / sizeof(Row));
-    for (size_t at = 0; at + sizeof(Row) <= table.size(); at += sizeof(Row)) {
-      Row row;
-      std::memcpy(&row, table.data() + at, sizeof row);
-      if (row.first + row.length > tokens->size() / sizeof(int32_t) || row.source >= made.weights_.size())
-        return std::nullopt;
-      made.samples_.push_back({codes + row.first, row.length, row.trained, row.record, row.source, row.whole != 0});
-    }
+    map_into(made, target_);
+    const auto& tokens = *static_cast<const FileMap*>(made.codes_owner_.get());
+    const auto& table = *static_cast<const FileMap*>(made.rows_owner_.get());
+    if (hash_of(tokens) != facts.at("tokens") || hash_of(table) != facts.at("samples")) return std::nullopt;
+    if (!look_through(table, tokens.size() / sizeof(int32_t), made)) return std::nullopt;
     return made;
   } catch (const Error&) {  // what cannot be read is made again
     return std::nullopt;
@@ -135,41 +177,29 @@ std::optional<Dataset> EncodedCache::find() const {
   }
 }
 
-TokenFile& EncodedCache::tokens() {
-  if (!tokens_) {
-    building_ = std::make_unique<AtomicDirectory>(target_, true);
-    tokens_ = std::make_unique<TokenFile>(building_->path() / kTokens);
-  }
-  return *tokens_;
+void EncodedCache::add(SampleRow row, std::span<const int32_t> codes) {
+  constexpr size_t kHeld = size_t{1} << 20;  // codes
+  if (!writer_) writer_ = std::make_unique<Writer>(target_);
+  row.first = writer_->codes_before + writer_->codes.size();
+  writer_->codes.insert(writer_->codes.end(), codes.begin(), codes.end());
+  writer_->rows.push_back(row);
+  if (writer_->codes.size() >= kHeld) writer_->flush();
 }
 
-void EncodedCache::store(const Dataset& dataset, const std::vector<Block>& blocks) {
-  NIBBLE_CHECK(tokens_ && building_, "a cache that is being written");
-  AtomicFile table(building_->path() / kSamples);
-  std::vector<Row> rows;
-  uint64_t end = 0;
-  const auto flush = [&] {
-    table.write(std::as_bytes(std::span(rows)));
-    rows.clear();
-  };
-  size_t k = 0;
-  for (const SampleInfo& sample : dataset.samples()) {
-    while (sample.codes < blocks[k].begin || sample.codes >= blocks[k].begin + blocks[k].size) ++k;
-    const uint64_t first = blocks[k].first + static_cast<uint64_t>(sample.codes - blocks[k].begin);
-    rows.push_back({first, sample.length, sample.trained, sample.record, sample.source, sample.whole});
-    end = first + sample.length;
-    if (rows.size() == 1 << 16) flush();
-  }
-  flush();
-  table.commit();
-  tokens_->finish(end);
-  const Json facts = {{"tokens", hash_of(FileMap((building_->path() / kTokens).string()))},
-                      {"samples", hash_file(building_->path() / kSamples)},
+void EncodedCache::publish(Dataset& dataset) {
+  NIBBLE_CHECK(writer_, "a cache that is being written");
+  writer_->flush();
+  writer_->tokens.commit();
+  writer_->table.commit();
+  const Json facts = {{"tokens", writer_->tokens_hash.hex()},
+                      {"samples", writer_->table_hash.hex()},
                       {"weights", dataset.weights()},
                       {"fingerprint", dataset.fingerprint()},
                       {"report", describe(dataset.report())}};
-  write_json_file(building_->path() / kFacts, facts);
-  building_->commit();
+  write_json_file(writer_->directory.path() / kFacts, facts);
+  writer_->directory.commit();
+  writer_.reset();
+  map_into(dataset, target_);
 }
 
 }  // namespace nibble

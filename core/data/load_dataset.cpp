@@ -17,8 +17,6 @@ namespace {
 constexpr size_t kChunkRecords = 2048;
 constexpr size_t kChunkBytes = size_t{16} << 20;
 
-constexpr size_t kBlockTokens = size_t{1} << 20;
-
 // A record that was encoded, or why it could not be.
 struct Outcome {
   EncodedRecord encoded;
@@ -47,15 +45,14 @@ class DatasetBuilder {
   void add(const std::string& place, Outcome outcome, uint32_t source);
   void count_bad(const InputError& failure);
   void store(const EncodedRecord& encoded, uint32_t source);
-  void add_block(size_t size);
 
   const DataOptions& options_;
   const Encoder& encoder_;
   EncodedCache* cache_;
-  std::vector<EncodedCache::Block> blocks_;
   Dataset dataset_;
-  std::shared_ptr<int32_t[]> block_;
-  size_t block_used_ = 0, block_size_ = 0;
+  DatasetSummary summary_;
+  LargeArray<int32_t> codes_{{}};  // without a cache
+  LargeArray<SampleRow> rows_{{}};
   int64_t too_long_ = 0;
   std::string first_too_long_;  // place and length
 };
@@ -164,37 +161,25 @@ void DatasetBuilder::add(const std::string& place, Outcome outcome, uint32_t sou
 }
 
 void DatasetBuilder::store(const EncodedRecord& encoded, uint32_t source) {
-  SampleInfo sample;
-  sample.length = static_cast<uint32_t>(encoded.ids.size());
-  sample.source = static_cast<uint16_t>(source);
-  sample.whole = encoded.whole;
-  sample.record = static_cast<uint32_t>(report().records - 1);
-  for (size_t t = 1; t < encoded.labels.size(); ++t) sample.trained += encoded.labels[t] != kIgnoreLabel;
-  if (sample.trained == 0) {
+  SampleRow row;
+  row.length = static_cast<uint32_t>(encoded.ids.size());
+  row.source = static_cast<uint16_t>(source);
+  row.whole = encoded.whole;
+  row.record = static_cast<uint32_t>(report().records - 1);
+  for (size_t t = 1; t < encoded.labels.size(); ++t) row.trained += encoded.labels[t] != kIgnoreLabel;
+  if (row.trained == 0) {
     ++report().dropped_untrained;
     return;
   }
-  if (block_used_ + sample.length > block_size_) add_block(std::max<size_t>(kBlockTokens, sample.length));
-  int32_t* codes = block_.get() + block_used_;
-  for (size_t t = 0; t < encoded.ids.size(); ++t) {
+  std::vector<int32_t> codes(encoded.ids.size());
+  for (size_t t = 0; t < codes.size(); ++t) {
     codes[t] = encoded.labels[t] == kIgnoreLabel ? ~encoded.ids[t] : encoded.ids[t];
   }
-  sample.codes = codes;
-  block_used_ += sample.length;
-  dataset_.samples_.push_back(sample);
-}
-
-void DatasetBuilder::add_block(size_t size) {
-  block_size_ = size;
-  block_used_ = 0;
-  if (cache_) {
-    const TokenFile::Block grown = cache_->tokens().grow(size);
-    block_ = grown.codes;
-    blocks_.push_back({block_.get(), size, grown.first});
-  } else {
-    block_ = std::make_shared<int32_t[]>(size);
-  }
-  dataset_.blocks_.push_back(block_);
+  summary_.add(row, codes.data());
+  if (cache_) return cache_->add(row, codes);
+  row.first = codes_.size();
+  codes_.append(codes);
+  rows_.push_back(row);
 }
 
 Dataset DatasetBuilder::finish() {
@@ -206,9 +191,8 @@ Dataset DatasetBuilder::finish() {
                          " records; the longest has " + std::to_string(counts.longest),
                      "raise data.max_length, or set data.truncate to cut or drop");
   }
-  dataset_.mapped_ = cache_ != nullptr;
-  dataset_.summarize();
-  if (dataset_.samples_.empty()) {
+  summary_.put(dataset_);
+  if (counts.samples == 0) {
     std::string reason = counts.records == 0 ? "holds no record"
                                              : "has no sample to train on: of " + std::to_string(counts.records) +
                                                    " records " + std::to_string(counts.dropped_untrained) +
@@ -224,7 +208,14 @@ Dataset DatasetBuilder::finish() {
     counts.warnings.push_back(std::to_string(counts.bad_records) +
                               " bad records were left out, the first: " + counts.first_bad);
   }
-  if (cache_) cache_->store(dataset_, blocks_);
+  if (cache_) {
+    cache_->publish(dataset_);
+  } else {
+    const auto codes = std::make_shared<const LargeArray<int32_t>>(std::move(codes_));
+    dataset_.codes_ = codes->data();
+    dataset_.codes_owner_ = codes;
+    dataset_.take_rows(std::move(rows_));
+  }
   return std::move(dataset_);
 }
 

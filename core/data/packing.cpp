@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <vector>
 
 #include "nibble/core/base/philox.h"
 
@@ -15,175 +16,251 @@ constexpr uint32_t kOrderPurpose = 0x6f726472;     // "ordr": samples
 constexpr uint32_t kSequencePurpose = 0x73657173;  // "seqs": packed sequences
 constexpr uint32_t kWeightPurpose = 0x77656967;    // "weig": which samples a broken weight takes
 
-// Sample numbers of an epoch in its order: floor(weight) copies of each sample, and the keyed share of the rest.
-std::vector<uint32_t> epoch_order(const Dataset& dataset, const EpochOptions& options, uint64_t epoch) {
-  std::vector<std::vector<uint32_t>> by_source(dataset.weights().size());
-  for (int64_t i = 0; i < dataset.size(); ++i) by_source.at(dataset.info(i).source).push_back(static_cast<uint32_t>(i));
-  std::vector<uint32_t> copies(static_cast<size_t>(dataset.size()));
-  for (size_t s = 0; s < by_source.size(); ++s) {
-    const double weight = dataset.weights()[s], whole = std::floor(weight);
-    const auto rest = static_cast<uint64_t>(std::llround((weight - whole) * static_cast<double>(by_source[s].size())));
-    for (const uint32_t i : by_source[s]) copies[i] = static_cast<uint32_t>(whole);
-    if (rest == 0) continue;
-    const uint64_t key = (epoch << 16) | s;
-    const auto drawn = keyed_permutation(by_source[s].size(), options.seed, kWeightPurpose, key);
-    for (uint64_t k = 0; k < rest; ++k) ++copies[by_source[s][drawn[k]]];
+constexpr uint32_t kNone = UINT32_MAX;
+
+// Fisher-Yates on Philox.
+void shuffle(LargeArray<uint32_t>& order, uint64_t seed, uint32_t purpose, uint64_t index) {
+  NIBBLE_CHECK(order.size() <= uint64_t{INT32_MAX}, "a permutation has at most 2^31 - 1 elements");
+  PhiloxStream stream(seed, purpose, index);
+  for (uint64_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[stream.next_below(i)]);
+}
+
+// What packing asks of a sample, by its number: 4 bytes, for the order in which they are asked for is a random one.
+class Lengths {
+ public:
+  explicit Lengths(const Dataset& dataset) : of_(dataset.scratch(), static_cast<size_t>(dataset.size())) {
+    dataset.for_each([&](int64_t i, const SampleInfo& sample) {
+      NIBBLE_CHECK(sample.length <= kLength, "a sample has fewer than 2^31 tokens");
+      of_[static_cast<size_t>(i)] = sample.length | (sample.whole ? 0 : kText);
+    });
   }
-  std::vector<uint32_t> order;
-  for (uint32_t i = 0; i < copies.size(); ++i) order.insert(order.end(), copies[i], i);
-  if (!options.shuffle) return order;
-  const auto permutation = keyed_permutation(order.size(), options.seed, kOrderPurpose, epoch);
-  std::vector<uint32_t> shuffled(order.size());
-  for (size_t i = 0; i < order.size(); ++i) shuffled[i] = order[permutation[i]];
-  return shuffled;
+  uint32_t operator[](uint32_t i) const { return of_[i] & kLength; }
+  bool is_text(uint32_t i) const { return (of_[i] & kText) != 0; }
+
+ private:
+  static constexpr uint32_t kText = uint32_t{1} << 31, kLength = kText - 1;
+  LargeArray<uint32_t> of_;
+};
+
+// How often each sample of source s is taken: floor(weight) times, and the keyed share of the rest once more.
+void add_copies(LargeArray<uint32_t>& order, const Dataset& dataset, size_t s, uint32_t begin, uint32_t end,
+                uint64_t seed, uint64_t epoch) {
+  const double weight = dataset.weights()[s], whole = std::floor(weight);
+  const uint64_t count = end - begin;
+  const auto rest = static_cast<uint64_t>(std::llround((weight - whole) * static_cast<double>(count)));
+  LargeArray<uint8_t> once_more(dataset.scratch(), rest == 0 ? 0 : count);
+  if (rest > 0) {
+    const auto drawn = keyed_permutation(count, seed, kWeightPurpose, (epoch << 16) | s, dataset.scratch());
+    for (uint64_t k = 0; k < rest; ++k) once_more[drawn[k]] = 1;
+  }
+  for (uint32_t i = begin; i < end; ++i) {
+    const uint32_t copies = static_cast<uint32_t>(whole) + (rest > 0 ? once_more[i - begin] : 0u);
+    for (uint32_t k = 0; k < copies; ++k) order.push_back(i);
+  }
 }
 
-bool predicts(const Dataset& dataset, const Piece& piece) {
-  return dataset.trained(piece.sample, piece.begin, piece.end) > 0;
-}
-
-std::vector<uint32_t> sequence_order(size_t count, const EpochOptions& options, uint64_t epoch) {
-  if (options.shuffle) return keyed_permutation(count, options.seed, kSequencePurpose, epoch);
-  std::vector<uint32_t> order(count);
-  std::iota(order.begin(), order.end(), 0u);
+// Sample numbers of an epoch in its order.
+LargeArray<uint32_t> epoch_order(const Dataset& dataset, const EpochOptions& options, uint64_t epoch) {
+  std::vector<uint32_t> count(dataset.weights().size());
+  uint16_t last = 0;
+  dataset.for_each([&](int64_t, const SampleInfo& sample) {
+    NIBBLE_CHECK(sample.source >= last, "samples of a source stand together");
+    ++count.at(last = sample.source);
+  });
+  LargeArray<uint32_t> order(dataset.scratch());
+  uint32_t begin = 0;
+  for (size_t s = 0; s < count.size(); ++s) {
+    add_copies(order, dataset, s, begin, begin + count[s], options.seed, epoch);
+    begin += count[s];
+  }
+  if (options.shuffle) shuffle(order, options.seed, kOrderPurpose, epoch);
   return order;
 }
 
+// Pieces of text may have nothing to predict; samples were loaded because they do.
+bool predicts(const Dataset& dataset, const Lengths& lengths, const Piece& piece) {
+  return !lengths.is_text(piece.sample) || dataset.trained(piece.sample, piece.begin, piece.end) > 0;
+}
+
+// Calls use(k) for the numbers below `count`, in the order that an epoch gives its sequences.
+template <typename Use>
+void in_sequence_order(size_t count, bool shuffled, const EpochOptions& options, uint64_t epoch,
+                       const std::filesystem::path& scratch, const Use& use) {
+  if (!shuffled) {
+    for (size_t k = 0; k < count; ++k) use(k);
+    return;
+  }
+  const auto order = keyed_permutation(count, options.seed, kSequencePurpose, epoch, scratch);
+  for (const uint32_t k : order) use(k);
+}
+
 // One document a sequence; text longer than max_length takes several.
-EpochPlan plan_unpacked(const Dataset& dataset, const std::vector<uint32_t>& order, const EpochOptions& options,
-                        uint64_t epoch) {
+EpochPlan plan_unpacked(const Dataset& dataset, const Lengths& lengths, const LargeArray<uint32_t>& order,
+                        const EpochOptions& options, uint64_t epoch) {
   const auto limit = static_cast<uint32_t>(options.max_length);
-  std::vector<Piece> pieces;
-  pieces.reserve(order.size());
+  LargeArray<Piece> pieces(dataset.scratch());
   for (const uint32_t i : order) {
-    const uint32_t length = dataset.info(i).length;
+    const uint32_t length = lengths[i];
     for (uint32_t begin = 0; begin < length; begin += limit) {
-      pieces.push_back({i, begin, std::min(length, begin + limit), static_cast<uint32_t>(pieces.size())});
+      const uint32_t end = length - begin < limit ? length : begin + limit;
+      pieces.push_back({i, begin, end, static_cast<uint32_t>(pieces.size())});
     }
   }
-  EpochPlan plan;
-  const bool any_cut = pieces.size() > order.size();
-  EpochOptions keep = options;
-  keep.shuffle = options.shuffle && any_cut;  // the parts of one text stand together; else the order is final
-  for (const uint32_t k : sequence_order(pieces.size(), keep, epoch)) {
-    if (predicts(dataset, pieces[k])) plan.add({&pieces[k], 1});
-  }
+  EpochPlan plan(dataset.scratch());
+  const bool any_cut = pieces.size() > order.size();  // the parts of one text stand together; else the order is final
+  in_sequence_order(pieces.size(), options.shuffle && any_cut, options, epoch, dataset.scratch(), [&](size_t k) {
+    if (predicts(dataset, lengths, pieces[k])) plan.add({&pieces[k], 1});
+  });
   return plan;
 }
 
 // Puts several documents in one sequence; pieces are numbered in the order in which they are made.
 class Packer {
  public:
-  Packer(const Dataset& dataset, const EpochOptions& options) : dataset_(dataset), options_(options) {}
+  Packer(const Dataset& dataset, const Lengths& lengths, const EpochOptions& options)
+      : dataset_(dataset),
+        lengths_(lengths),
+        options_(options),
+        pieces_(dataset.scratch()),
+        sequence_of_(dataset.scratch()) {}
 
-  void add_cut(const std::vector<uint32_t>& texts) {
+  void add_cut(const LargeArray<uint32_t>& order) {
     uint32_t used = limit();
-    for (const uint32_t i : texts) {
-      const uint32_t length = dataset_.info(i).length;
+    for (const uint32_t i : order) {
+      if (!lengths_.is_text(i)) continue;
+      const uint32_t length = lengths_[i];
       for (uint32_t begin = 0; begin < length;) {
         if (used == limit()) {
-          sequences_.emplace_back();
+          ++sequences_;
           used = 0;
         }
-        const uint32_t end = std::min(length, begin + limit() - used);
-        sequences_.back().push_back(piece(i, begin, end));
+        const uint32_t room = limit() - used, end = length - begin < room ? length : begin + room;
+        add(i, begin, end, sequences_ - 1);
         used += end - begin;
         begin = end;
       }
     }
   }
 
-  void add_in_order(const std::vector<uint32_t>& samples) {
+  void add_in_order(const LargeArray<uint32_t>& order) {
     uint32_t used = limit();
-    for (const uint32_t i : samples) {
-      const uint32_t length = dataset_.info(i).length;
+    for (const uint32_t i : order) {
+      if (lengths_.is_text(i)) continue;
+      const uint32_t length = lengths_[i];
       if (used + length > limit()) {
-        sequences_.emplace_back();
+        ++sequences_;
         used = 0;
       }
-      sequences_.back().push_back(piece(i, 0, length));
+      add(i, 0, length, sequences_ - 1);
       used += length;
     }
   }
 
-  void add_best_fit(const std::vector<uint32_t>& samples) {
-    std::vector<Piece> pieces;
-    pieces.reserve(samples.size());
-    for (const uint32_t i : samples) pieces.push_back(piece(i, 0, dataset_.info(i).length));
-    std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.end > b.end; });
-    std::map<uint32_t, std::vector<size_t>> by_room;  // free tokens -> sequences
-    for (const Piece& next : pieces) {
-      size_t target = sequences_.size();
-      uint32_t room = limit();
-      if (const auto best = by_room.lower_bound(next.end); best != by_room.end()) {
+  void add_best_fit(const LargeArray<uint32_t>& order) {
+    for (const uint32_t i : order)
+      if (!lengths_.is_text(i)) add(i, 0, lengths_[i], kNone);
+    // Free tokens -> the sequence that came to have them last, and for each the one before it.
+    std::map<uint32_t, uint32_t> by_room;
+    LargeArray<uint32_t> before(dataset_.scratch());
+    for (const uint32_t k : longest_first()) {
+      const uint32_t length = pieces_[k].end;
+      uint32_t target = sequences_, room = limit();
+      if (const auto best = by_room.lower_bound(length); best != by_room.end()) {
         room = best->first;
-        target = best->second.back();
-        best->second.pop_back();
-        if (best->second.empty()) by_room.erase(best);
+        target = best->second;
+        if (before[target] == kNone) {
+          by_room.erase(best);
+        } else {
+          best->second = before[target];
+        }
       } else {
-        sequences_.emplace_back();
+        before.push_back(kNone);
+        ++sequences_;
       }
-      sequences_[target].push_back(next);
-      if (room > next.end) by_room[room - next.end].push_back(target);
-    }
-    for (auto& sequence : sequences_) {
-      std::sort(sequence.begin(), sequence.end(), [](const Piece& a, const Piece& b) { return a.number < b.number; });
+      sequence_of_[k] = target;
+      if (room == length) continue;
+      const auto [place, is_new] = by_room.try_emplace(room - length, target);
+      before[target] = is_new ? kNone : place->second;
+      place->second = target;
     }
   }
 
-  EpochPlan finish(uint64_t epoch) const {
-    EpochPlan plan;
-    for (const uint32_t k : sequence_order(sequences_.size(), options_, epoch)) {
-      const auto& sequence = sequences_[k];
-      if (std::any_of(sequence.begin(), sequence.end(), [&](const Piece& p) { return predicts(dataset_, p); })) {
+  EpochPlan finish(uint64_t epoch) {
+    LargeArray<uint64_t> first(dataset_.scratch(), size_t{sequences_} + 1);  // of each sequence, in `grouped`
+    for (const uint32_t sequence : sequence_of_) ++first[sequence + 1];
+    for (size_t k = 0; k < sequences_; ++k) first[k + 1] += first[k];
+    LargeArray<Piece> grouped(dataset_.scratch(), pieces_.size());
+    for (size_t k = 0; k < pieces_.size(); ++k) grouped[first[sequence_of_[k]]++] = pieces_[k];
+    EpochPlan plan(dataset_.scratch());
+    in_sequence_order(sequences_, options_.shuffle, options_, epoch, dataset_.scratch(), [&](size_t k) {
+      const Piece* begin = grouped.data() + (k == 0 ? 0 : first[k - 1]);  // filling moved each to the next one's
+      const std::span<const Piece> sequence(begin, grouped.data() + first[k]);
+      if (std::any_of(sequence.begin(), sequence.end(),
+                      [&](const Piece& p) { return predicts(dataset_, lengths_, p); }))
         plan.add(sequence);
-      }
-    }
+    });
     return plan;
   }
 
  private:
   uint32_t limit() const { return static_cast<uint32_t>(options_.max_length); }
-  Piece piece(uint32_t i, uint32_t begin, uint32_t end) { return {i, begin, end, made_++}; }
+  void add(uint32_t i, uint32_t begin, uint32_t end, uint32_t sequence) {
+    pieces_.push_back({i, begin, end, static_cast<uint32_t>(pieces_.size())});
+    sequence_of_.push_back(sequence);
+  }
+
+  // Numbers of the pieces; of equal ones the first comes first.
+  LargeArray<uint32_t> longest_first() const {
+    std::vector<uint64_t> place(static_cast<size_t>(dataset_.longest_whole()) + 2);  // [longest - length]
+    const auto shorter = [&](const Piece& piece) { return dataset_.longest_whole() - piece.end; };
+    for (const Piece& piece : pieces_) ++place[shorter(piece) + 1];
+    std::partial_sum(place.begin(), place.end(), place.begin());
+    LargeArray<uint32_t> sorted(dataset_.scratch(), pieces_.size());
+    for (const Piece& piece : pieces_) sorted[place[shorter(piece)]++] = piece.number;
+    return sorted;
+  }
 
   const Dataset& dataset_;
+  const Lengths& lengths_;
   const EpochOptions& options_;
-  std::vector<std::vector<Piece>> sequences_;
-  uint32_t made_ = 0;
+  LargeArray<Piece> pieces_;          // by number
+  LargeArray<uint32_t> sequence_of_;  // of each piece
+  uint32_t sequences_ = 0;
 };
 
 }  // namespace
 
-std::vector<uint32_t> keyed_permutation(uint64_t count, uint64_t seed, uint32_t purpose, uint64_t index) {
-  NIBBLE_CHECK(count <= uint64_t{INT32_MAX}, "a permutation has at most 2^31 - 1 elements");
-  std::vector<uint32_t> order(count);
+LargeArray<uint32_t> keyed_permutation(uint64_t count, uint64_t seed, uint32_t purpose, uint64_t index,
+                                       const std::filesystem::path& scratch) {
+  LargeArray<uint32_t> order(scratch, count);
   std::iota(order.begin(), order.end(), 0u);
-  PhiloxStream stream(seed, purpose, index);
-  for (uint64_t i = count; i > 1; --i) std::swap(order[i - 1], order[stream.next_below(i)]);
+  shuffle(order, seed, purpose, index);
   return order;
 }
 
 void EpochPlan::add(std::span<const Piece> documents) {
-  pieces_.insert(pieces_.end(), documents.begin(), documents.end());
+  pieces_.append(documents);
   first_.push_back(pieces_.size());
 }
 
+void EpochPlan::release() const {
+  pieces_.release();
+  first_.release();
+}
+
 EpochPlan plan_epoch(const Dataset& dataset, const EpochOptions& options, uint64_t epoch) {
-  NIBBLE_CHECK(
-      std::all_of(dataset.samples().begin(), dataset.samples().end(),
-                  [&](const SampleInfo& sample) { return !sample.whole || sample.length <= options.max_length; }),
-      "samples were loaded with the max_length that batches use");
-  const std::vector<uint32_t> order = epoch_order(dataset, options, epoch);
-  if (!options.pack) return plan_unpacked(dataset, order, options, epoch);
-  std::vector<uint32_t> whole, texts;
-  for (const uint32_t i : order) (dataset.info(i).whole ? whole : texts).push_back(i);
-  Packer packer(dataset, options);
+  NIBBLE_CHECK(dataset.longest_whole() <= options.max_length,
+               "samples were loaded with the max_length that batches use");
+  const LargeArray<uint32_t> order = epoch_order(dataset, options, epoch);
+  const Lengths lengths(dataset);
+  if (!options.pack) return plan_unpacked(dataset, lengths, order, options, epoch);
+  Packer packer(dataset, lengths, options);
   if (options.shuffle) {
-    packer.add_best_fit(whole);
+    packer.add_best_fit(order);
   } else {
-    packer.add_in_order(whole);
+    packer.add_in_order(order);
   }
-  packer.add_cut(texts);
+  packer.add_cut(order);
   return packer.finish(epoch);
 }
 

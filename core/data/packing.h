@@ -2,15 +2,19 @@
 // The sequences of one epoch: which pieces of which samples stand together, and in which order.
 
 #include <cstdint>
+#include <filesystem>
 #include <span>
-#include <vector>
 
+#include "nibble/core/base/error.h"
 #include "nibble/core/data/dataset.h"
+#include "nibble/core/data/large_array.h"
 
 namespace nibble {
 
-/// A permutation of 0..count-1 that depends on nothing but its arguments (Fisher-Yates on Philox).
-std::vector<uint32_t> keyed_permutation(uint64_t count, uint64_t seed, uint32_t purpose, uint64_t index);
+/// A permutation of 0..count-1 that depends on nothing but the other arguments (Fisher-Yates on Philox); scratch: where
+/// it lies, see LargeArray.
+LargeArray<uint32_t> keyed_permutation(uint64_t count, uint64_t seed, uint32_t purpose, uint64_t index,
+                                       const std::filesystem::path& scratch = {});
 
 /// Tokens [begin, end) of a sample: one document of a sequence.
 struct Piece {
@@ -22,16 +26,20 @@ struct Piece {
 /// The sequences of an epoch, each some documents of max_length tokens together at most.
 class EpochPlan {
  public:
+  explicit EpochPlan(const std::filesystem::path& scratch) : pieces_(scratch), first_(scratch, 1) {}
   int64_t size() const { return static_cast<int64_t>(first_.size()) - 1; }
   std::span<const Piece> sequence(int64_t i) const {
+    NIBBLE_CHECK(i >= 0 && i < size(), "a sequence of the epoch");
     const size_t k = static_cast<size_t>(i);
-    return {pieces_.data() + first_.at(k), pieces_.data() + first_.at(k + 1)};
+    return {pieces_.data() + first_[k], pieces_.data() + first_[k + 1]};
   }
   void add(std::span<const Piece> documents);
+  /// Gives pages of the plan's files back.
+  void release() const;
 
  private:
-  std::vector<Piece> pieces_;
-  std::vector<uint64_t> first_{0};
+  LargeArray<Piece> pieces_;
+  LargeArray<uint64_t> first_;
 };
 
 struct EpochOptions {
@@ -41,7 +49,7 @@ struct EpochOptions {
   uint64_t seed = 0;
 };
 
-/// A pure function of its arguments.
+/// A pure function of its arguments; what it makes and needs on the way lies in dataset.scratch().
 /// - The order is a keyed permutation of (seed, epoch), or without shuffle the order of the files; weights repeat or
 ///   draw samples first.
 /// - Without pack each sample is a sequence (long text several).

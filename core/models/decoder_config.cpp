@@ -73,12 +73,13 @@ void read_sizes(const ConfigReader& file, const Family& family, DecoderConfig& c
     file.fail(keys.heads, "is " + std::to_string(config.heads) + ", no multiple of num_key_value_heads, " +
                               std::to_string(config.kv_heads));
   }
-  const bool from_width = family.head_size == 0 || file.is_null("head_dim");
-  if (from_width && !file.has("head_dim") && config.width % config.heads != 0) {
+  const bool from_width = family.head_size == 0 || file.is_null(keys.head_size);
+  if (from_width && !file.has(keys.head_size) && config.width % config.heads != 0) {
     file.fail(keys.width, "is " + std::to_string(config.width) + ", no multiple of " + std::string(keys.heads) + ", " +
                               std::to_string(config.heads));
   }
-  config.head_size = file.integer("head_dim", 1, 65536, from_width ? config.width / config.heads : family.head_size);
+  config.head_size =
+      file.integer(keys.head_size, 1, 65536, from_width ? config.width / config.heads : family.head_size);
   if (config.heads * config.head_size > kMaxWidth) file.fail("head_dim", "is too large for so many heads");
 }
 

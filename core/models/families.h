@@ -27,6 +27,7 @@ enum class WindowRule : uint8_t {
 struct ConfigKeys {
   std::string_view width = "hidden_size", layers = "num_hidden_layers", heads = "num_attention_heads";
   std::string_view mlp_width = "intermediate_size", max_positions = "max_position_embeddings";
+  std::string_view head_size = "head_dim";  ///< "" here and below: the family does not look for such a key
   std::string_view kv_heads = "num_key_value_heads", norm_eps = "rms_norm_eps", activation = "hidden_act";
   std::string_view rotary_share = "partial_rotary_factor", rope_base = "rope_theta";
 };

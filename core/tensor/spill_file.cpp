@@ -20,6 +20,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/tensor/file_space.h"
+#include "nibble/core/tensor/nameless_file.h"
 
 namespace nibble {
 
@@ -38,17 +39,6 @@ auto uninterrupted(const Call& call) {
   auto result = call();
   while (result < 0 && errno == EINTR) result = call();
   return result;
-}
-
-// Without a name from the start where the file system can, else it loses its name at once.
-int open_nameless(const std::string& directory) {
-  const int file =
-      uninterrupted([&] { return open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR); });
-  if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) return file;
-  std::string name = directory + "/.tmp-activations-XXXXXX";
-  const int named = uninterrupted([&] { return mkostemp(name.data(), O_CLOEXEC); });
-  if (named >= 0) unlink(name.c_str());
-  return named;
 }
 
 // A run of bytes of one storage that some of the tensors use.
@@ -112,7 +102,7 @@ struct SpillFile::Core {
   }
 
   void open_file() {
-    file = open_nameless(directory);
+    file = open_nameless_file(directory);
     if (file < 0) fail("activations cannot be kept here", errno, 0);
     struct statfs status {};
     in_memory = fstatfs(file, &status) == 0 && (status.f_type == TMPFS_MAGIC || status.f_type == RAMFS_MAGIC);

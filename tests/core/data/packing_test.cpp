@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "nibble/core/io/hash.h"
 #include "nibble/tests/core/data/byte_encoder.h"
 
 namespace nibble {
@@ -38,10 +39,11 @@ TEST(KeyedPermutation, IsAPermutationThatDependsOnItsKeyOnly) {
   const auto one = keyed_permutation(1000, 5, 1, 2);
   EXPECT_EQ(std::set<uint32_t>(one.begin(), one.end()).size(), 1000u);
   EXPECT_EQ(*std::max_element(one.begin(), one.end()), 999u);
-  EXPECT_EQ(one, keyed_permutation(1000, 5, 1, 2));
-  EXPECT_NE(one, keyed_permutation(1000, 6, 1, 2));
-  EXPECT_NE(one, keyed_permutation(1000, 5, 1, 3));
-  EXPECT_TRUE(keyed_permutation(0, 1, 1, 1).empty());
+  const auto list = [](const LargeArray<uint32_t>& order) { return std::vector<uint32_t>(order.begin(), order.end()); };
+  EXPECT_EQ(list(one), list(keyed_permutation(1000, 5, 1, 2)));
+  EXPECT_NE(list(one), list(keyed_permutation(1000, 6, 1, 2)));
+  EXPECT_NE(list(one), list(keyed_permutation(1000, 5, 1, 3)));
+  EXPECT_EQ(keyed_permutation(0, 1, 1, 1).size(), 0u);
 }
 
 TEST(KeyedPermutation, PutsEveryElementAtEveryPlaceAboutEquallyOften) {
@@ -104,7 +106,7 @@ TEST(Packing, TextFillsSequencesToTheBrimAndLosesNoToken) {
   const EpochPlan plan = plan_epoch(dataset, {.max_length = 32, .seed = 4}, 0);
   int64_t total = 0, short_ones = 0;
   std::vector<std::vector<bool>> seen;
-  for (const SampleInfo& sample : dataset.samples()) seen.emplace_back(sample.length, false);
+  dataset.for_each([&](int64_t, const SampleInfo& sample) { seen.emplace_back(sample.length, false); });
   for (int64_t k = 0; k < plan.size(); ++k) {
     short_ones += tokens_of(plan.sequence(k)) < 32;
     total += tokens_of(plan.sequence(k));
@@ -183,6 +185,39 @@ TEST(Packing, WeightsRepeatAndDrawSamples) {
   EXPECT_EQ(std::accumulate(first.begin() + 300, first.end(), 0), 75);
   EXPECT_EQ(std::accumulate(second.begin() + 300, second.end(), 0), 75);
   EXPECT_NE(first, second);
+}
+
+// XXH3-128 of all that a plan says.
+std::string digest(const EpochPlan& plan) {
+  Hasher hasher;
+  for (int64_t k = 0; k < plan.size(); ++k) {
+    const uint64_t pieces = plan.sequence(k).size();
+    hasher.update(std::as_bytes(std::span(&pieces, 1)));
+    hasher.update(std::as_bytes(plan.sequence(k)));
+  }
+  return hasher.hex();
+}
+
+// A run that is resumed sees the order that it began with, whichever version of nibble it began with.
+TEST(Packing, PlansAreThoseOfEarlierVersions) {
+  Files files;
+  const std::string a = files.write("a.jsonl", completions()), b = files.write("b.txt", documents());
+  const std::string c = files.write("c.jsonl", completions());
+  for (const std::string& cache : {std::string(), files.path("cache")}) {
+    Encoder encoder = test::byte_encoder();
+    encoder.fingerprint = "bytes";
+    DataOptions options;
+    options.cache = cache;
+    options.max_length = 64;
+    const Dataset all = Dataset::load({{a, 1.0}, {b, 2.0}, {c, 1.25}}, options, encoder);
+    const auto [train, eval] = all.split(0.2, 7, 64);
+    std::string seen = train.fingerprint() + eval.fingerprint();
+    for (const Dataset* dataset : {&all, &train, &eval})
+      for (const bool pack : {true, false})
+        for (const bool shuffle : {true, false})
+          seen += digest(plan_epoch(*dataset, {.max_length = 64, .pack = pack, .shuffle = shuffle, .seed = 5}, 2));
+    EXPECT_EQ(hash_bytes(std::as_bytes(std::span(seen))), "955f4ec17a45fa8b434b2cc1adf48125") << cache;
+  }
 }
 
 }  // namespace
