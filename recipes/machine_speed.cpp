@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -24,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
 constexpr double kTrialSeconds = 1;
-constexpr int kFewest = 3, kMost = 40;                                                    // steps of a trial
+constexpr int kWarmest = 8, kFewest = 3, kMost = 40;                                      // steps of a trial
 constexpr int64_t kExchanged[] = {int64_t{1} << 12, int64_t{1} << 19, int64_t{1} << 24};  // bytes
 
 /// As many threads as a planned rank will have, as long as it lives; of the calling thread.
@@ -59,9 +60,15 @@ PartSeconds measure_part(const Recipe& recipe, const PlanJob& job, int tensor, c
   const auto parts = ranks.split(takes_part ? ranks.rank() / tensor : groups, ranks.rank());
   std::optional<SpeedTrial> trial;
   if (takes_part) trial.emplace(recipe, job, *parts, speed.threads, at_work);
-  const double once = trial ? trial->step() : 0;  // warms up
-  const double each = ranks.all_reduce_sum("trial", once) / at_work;
-  const int steps = std::clamp(static_cast<int>(kTrialSeconds / each), kFewest, kMost);
+  // Warms up until steps get no faster: the system may take its time to hand out memory.
+  double best = std::numeric_limits<double>::infinity();
+  for (int warm = 0; warm < kWarmest; ++warm) {
+    const double each = ranks.all_reduce_sum("trial", trial ? trial->step() : 0) / at_work;
+    const bool settled = each > 0.9 * best;
+    best = std::min(best, each);
+    if (settled) break;
+  }
+  const int steps = std::clamp(static_cast<int>(kTrialSeconds / best), kFewest, kMost);
   if (trial) trial->forget();
   for (int step = 0; step < steps && trial; ++step) trial->step();
   PartSeconds made = trial ? trial->seconds() : PartSeconds();
