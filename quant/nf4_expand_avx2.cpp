@@ -12,7 +12,7 @@ namespace nibble {
 namespace {
 
 // A block that never ends: the rest of one.
-constexpr int64_t kWholeRun = int64_t{1} << 62;
+constexpr int64_t kWholeRun = int64_t{1} << 61;  // the end of the block after it is a number as well
 
 NIBBLE_AVX2 void block_to_f32(const uint8_t* packed, int64_t begin, int64_t count, const float* table, float absmax,
                               float* out) {
