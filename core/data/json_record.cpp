@@ -40,7 +40,7 @@ std::string parse_reason(const std::string& message) {
   if (first && byte == 0 && raw.text.find(',') != std::string::npos && raw.text.find('{') == std::string::npos) {
     throw InputError(place, "is not JSON, it looks like CSV", "a data file has one JSON object a line: convert it");
   }
-  if (byte >= raw.text.size() && (raw.text.starts_with('{') || raw.text.starts_with('['))) {
+  if (first && byte >= raw.text.size() && (raw.text.starts_with('{') || raw.text.starts_with('['))) {
     throw InputError(
         place, reason,
         "write each record on one line, or all of them in [ ] with commas between; or the file is cut off");

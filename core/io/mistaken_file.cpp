@@ -55,8 +55,9 @@ std::string missing_path_remedy(const std::string& path, const std::string& opti
 
 std::string json_remedy(std::string_view text, size_t byte) {
   if (byte >= text.size()) {
-    return text.find_first_not_of(" \t\r\n") == std::string_view::npos ? "it is empty"
-                                                                       : "close the brackets, or it is cut off";
+    return text.find_first_not_of(" \t\r\n") == std::string_view::npos
+               ? "it is empty"
+               : "a quotation mark or bracket is missing, or it is cut off";
   }
   const std::string_view rest = text.substr(byte);
   size_t before = byte;

@@ -71,7 +71,7 @@ TEST_F(WrongRecipe, KeyInTheWrongSection) {
 }
 
 TEST_F(WrongRecipe, MissingComma) {
-  expect(of("{\"model\": {\"path\": \"m\"}\n \"data\": {}}"), 3, {"r.json:2:7: ", "correct the JSON there"});
+  expect(of("{\"model\": {\"path\": \"m\"}\n \"data\": {}}"), 3, {"r.json:2:7: ", "put a comma before it"});
 }
 
 TEST_F(WrongRecipe, NoModel) {
