@@ -32,6 +32,10 @@ std::string remedy_for(const CLI::App& app, const std::vector<std::string>& extr
   for (const CLI::App* a = command; a != nullptr; a = a->get_parent())
     path = a->get_name() + (path.empty() ? "" : " ") + path;
   for (const std::string& extra : extras) {
+    const size_t dot = extra.find('.'), equals = extra.find('=');
+    if (extra.starts_with("--") && dot < equals && equals != std::string::npos) {
+      return "keys of the recipe are given without dashes: " + extra.substr(2);
+    }
     const std::string meant = nibble::nearest(extra.substr(0, extra.find('=')), known);
     if (!meant.empty()) return "did you mean " + meant + "?";
   }

@@ -19,6 +19,9 @@ struct Flags {
 
 void run(const Flags& flags) {
   LocalRank rank;
+  if (const std::string warning = merge_warning(flags.request); !warning.empty()) {
+    std::fprintf(stderr, "warning: %s\n", warning.c_str());
+  }
   const MergeReport report = merge_model(flags.request, rank.context());
   if (flags.json) {
     const nlohmann::ordered_json said = {

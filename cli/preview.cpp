@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -94,7 +95,8 @@ void run(const Flags& flags) {
   observer.on_message = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   const DryRun found = dry_run(recipe, observer, flags.samples);
   if (flags.json) return print_json(found);
-  const bool color = isatty(STDOUT_FILENO) == 1;
+  const char* no_color = std::getenv("NO_COLOR");  // no-color.org
+  const bool color = isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == 0);
   for (size_t i = 0; i < found.previews.size(); ++i) {
     std::printf("--- sample %zu: %zu tokens\n", i + 1, found.previews[i].ids.size());
     print_sample(found.previews[i], color);

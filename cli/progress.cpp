@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <vector>
 
 #include "nibble/recipes/report/report.h"
 
@@ -30,15 +31,29 @@ size_t terminal_columns(std::FILE* stream) {
 
 }  // namespace
 
-std::string progress_line(const StepReport& report, const Progress& progress) {
-  std::string line =
-      format("step %lld/%lld  loss %.4f (%.4f)  lr %.2e  norm %.3g  %.0f tok/s  ", static_cast<long long>(report.step),
-             static_cast<long long>(report.total_steps), report.loss, progress.smoothed_loss(), report.lr,
-             report.grad_norm, progress.tokens_per_second());
-  if (progress.share_of_peak() > 0) line += format("(%.0f%% of peak)  ", 100 * progress.share_of_peak());
-  line += readable_bytes(report.peak_memory_bytes);
-  if (report.step < report.total_steps) line += "  left " + readable_seconds(progress.seconds_left());
-  return line;
+std::string progress_line(const StepReport& report, const Progress& progress, size_t columns) {
+  struct Part {
+    std::string text;
+    int leaves;  // the order in which parts make room where the line is too long; 0: never
+  };
+  std::vector<Part> parts = {
+      {format("step %lld/%lld", static_cast<long long>(report.step), static_cast<long long>(report.total_steps)), 0},
+      {format("loss %.4f (%.4f)", report.loss, progress.smoothed_loss()), 0},
+      {format("lr %.2e", report.lr), 2},
+      {format("norm %.3g", report.grad_norm), 4},
+      {format("%.0f tok/s", progress.tokens_per_second()), 5}};
+  if (progress.share_of_peak() > 0) parts.push_back({format("%.0f%% of peak", 100 * progress.share_of_peak()), 1});
+  parts.push_back({readable_bytes(report.peak_memory_bytes), 3});
+  if (report.step < report.total_steps) parts.push_back({"left " + readable_seconds(progress.seconds_left()), 0});
+  const auto line = [&] {
+    std::string joined;
+    for (const Part& part : parts) joined += (joined.empty() ? "" : "  ") + part.text;
+    return joined;
+  };
+  for (int next = 1; next <= 5 && line().size() > columns; ++next) {
+    std::erase_if(parts, [&](const Part& part) { return part.leaves == next; });
+  }
+  return line();
 }
 
 ProgressPrinter::ProgressPrinter(std::FILE* stream, double plain_seconds)
@@ -74,14 +89,13 @@ void ProgressPrinter::step(const StepReport& report) {
   const double time = now();
   if (!first && !last && time - last_shown_ < (terminal_ ? kTerminalSeconds : plain_seconds_)) return;
   last_shown_ = time;
-  const std::string line = progress_line(report, progress_);
   if (!terminal_) {
-    print_line(line);
+    print_line(progress_line(report, progress_));
     return;
   }
-  // Back to the start, the line cut to the terminal (a wrapped line could not be renewed), the rest erased.
-  const std::string shown = line.substr(0, terminal_columns(stream_) - 1);
-  std::fprintf(stream_, "\r%s\x1b[K", shown.c_str());
+  // Back to the start, what fits into the terminal (a wrapped line could not be renewed), the rest erased.
+  const size_t columns = terminal_columns(stream_) - 1;
+  std::fprintf(stream_, "\r%s\x1b[K", progress_line(report, progress_, columns).substr(0, columns).c_str());
   std::fflush(stream_);
   refreshing_ = true;
 }

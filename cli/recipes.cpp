@@ -25,6 +25,7 @@ void copy(const std::string& name, const std::string& to) {
   const std::filesystem::path target = to.empty() ? std::filesystem::path(name + ".json") : std::filesystem::path(to);
   if (std::filesystem::exists(target)) throw UsageError("exists already", "choose another name", target.string());
   write_file_atomically(target, shipped_recipe(name).text);
+  std::printf("%s\n", target.c_str());
 }
 
 void list_keys() {

@@ -97,8 +97,9 @@ LoadOptions load_quantized(RankContext& rank, const std::optional<QuantizeOnLoad
   MemoryPool& pool = rank.pool;
   LoadOptions options;
   options.wrap_linear = [taken, quantize, &pool](const CheckpointDir& checkpoint, LinearWeightMaker dense) {
-    std::shared_ptr<const SkipRule> skip;  // absent: nothing is quantized on the way
-    if (quantize && !is_four_bit(checkpoint)) {
+    std::shared_ptr<const SkipRule> skip;           // absent: nothing is quantized on the way
+    const bool four_bit = is_four_bit(checkpoint);  // refuses what others quantized
+    if (quantize && !four_bit) {
       const std::string head = read_decoder_config(checkpoint.path()).names.head;
       skip = std::make_shared<SkipRule>(quantize->skip_modules, std::vector<std::string>{head});
     }

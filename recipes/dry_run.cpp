@@ -31,6 +31,16 @@ int64_t count_without_end(const Dataset& dataset, const DecoderConfig& config, c
   return without;
 }
 
+// Every weight there in its shape: files that are cut off, missing or of another model are found now. They are mapped,
+// not read.
+void look_at_weights(const Recipe& recipe) {
+  if (recipe.pretrains()) return;
+  ModelRecipe as_it_is = recipe.model;
+  as_it_is.quantize.reset();
+  LocalRank rank;
+  open_base(as_it_is, rank.context());
+}
+
 // Names and shapes only: what the adapter would sit on.
 void look_at_model(const Recipe& recipe, const DecoderConfig& config, const Observer& observer, DryRun& found) {
   LocalRank rank;
@@ -63,9 +73,10 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
   const std::string tokenizer = pretraining ? pretraining->path() : tokenizer_path_of(recipe.model);
   const int64_t rows = pretraining ? config.vocab_size : rows_for_tokenizer(tokenizer, config.vocab_size);
   const Encoder encoder = open_encoder(tokenizer, recipe.data.chat_template, rows);
-  const TrainingData data(recipe, encoder, observer);
+  const TrainingData data(recipe, config, encoder, observer);
 
   DryRun found;
+  look_at_weights(recipe);
   look_at_model(recipe, config, observer, found);
   try_output(recipe.output.dir);
   found.total_steps = data.total_steps();

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "nibble/core/base/trace.h"
 #include "nibble/core/models/families.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
@@ -22,7 +23,8 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   const std::string tokenizer = tokenizer_path_of(recipe.model);
   const int64_t rows = rows_for_tokenizer(tokenizer, config.vocab_size);
   const Encoder encoder = open_encoder(tokenizer, recipe.data.chat_template, rows);
-  const TrainingData data(recipe, encoder, observer);
+  const TrainingData data = traced(observer.trace, Phase::data, "read and encode",
+                                   [&] { return TrainingData(recipe, config, encoder, observer); });
 
   RunOptions options = run_options(recipe, data.total_steps());
   options.settings["data.fingerprint"] = "\"" + data.fingerprint() + "\"";
@@ -32,7 +34,8 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   const DecoderPart part = decoder_part(config, mesh.tensor().rank(), mesh.tensor().size());
   const LayerRange own = stage_layers(recipe, config, mesh, rank);
   const ActivationPolicy activations = activation_policy(recipe, own, run.dir(), rank, observer);
-  Decoder model = open_base(recipe.model, rank, own, part);
+  Decoder model =
+      traced(observer.trace, Phase::other, "load weights", [&] { return open_base(recipe.model, rank, own, part); });
   if (rows > config.vocab_size) {
     if (mesh.shape().pipeline > 1) {
       throw UsageError("tokens added to the tokenizer need embedding and head on one rank", "leave it out",

@@ -78,11 +78,9 @@ void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const Training
   parallel.share_values();
   const bool alone = rank.comm.size() == 1;
   write_run_facts(run.dir(), recipe, model, parallel.mesh(), data, rank.threads);
-  TraceHooks hooks(run.trace(), model.config().layers);
-  if (alone) {
-    run.set_work(training_work(model), peak_flops(*recipe.model.compute_dtype == DType::bf16));
-    if (run.trace()) model.set_hooks(&hooks);
-  }
+  TraceHooks hooks(run.trace(), model.config().layers, alone ? nullptr : &parallel);
+  if (alone) run.set_work(training_work(model), peak_flops(*recipe.model.compute_dtype == DType::bf16));
+  if (run.trace()) model.set_hooks(&hooks);
 
   StepOptions options;
   options.max_grad_norm = recipe.train.max_grad_norm;
@@ -92,7 +90,7 @@ void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const Training
   const Samples samples(data, tokenizer, recipe.train.samples);
   const auto show_samples = [&] { samples.write(run, model, pipeline, options.compute_dtype, rank); };
   if (run.step() == 0) show_samples();
-  const StepLayout layout = pipeline.over_stages(parallel.layout());
+  const StepLayout layout = traced(pipeline.over_stages(parallel.layout()), run.trace());
   const LossAndGradients compute = [&](const Batch& batch, const StepContext& step, float gradient_scale) {
     return staged ? pipeline.next() : model.loss_sum_and_gradients(batch, step, gradient_scale);
   };
@@ -128,7 +126,7 @@ void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const Training
                      percent(pipeline.bubble_predicted(recipe.train.accumulate / parallel.mesh().shape().data())) +
                      " were predicted for equal stages");
   }
-  if (alone) model.set_hooks(nullptr);
+  model.set_hooks(&parallel);
   run.finish(optimizer);
   parallel.share_values();
 }

@@ -17,6 +17,10 @@ struct MergeRequest {
   bool force = false;
 };
 
+/// What to know before a merge: that the run which made the adapter quantized its base while it loaded, and this would
+/// merge into the 16-bit one, unasked. Empty where all is well or the run's recipe does not lie beside the adapter.
+std::string merge_warning(const MergeRequest& request);
+
 /// A checkpoint as plain tensors: 4-bit weights appear dequantized. It must outlive the result.
 MergeBase merge_base(const CheckpointDir& checkpoint, MemoryPool& pool);
 

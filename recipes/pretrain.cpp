@@ -1,5 +1,6 @@
 // Pretraining: random weights from a config, a tokenizer that is given or trained, text in packed sequences.
 
+#include "nibble/core/base/trace.h"
 #include "nibble/core/models/load.h"
 #include "nibble/parallel/parallel_model.h"
 #include "nibble/recipes/activation_policy.h"
@@ -18,7 +19,8 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
   const DecoderConfig config = model_config(recipe.model);
   PretrainingTokenizer tokenizer(recipe, config.vocab_size);
   const Encoder encoder = open_encoder(tokenizer.path(), recipe.data.chat_template, config.vocab_size);
-  const TrainingData data(recipe, encoder, observer);
+  const TrainingData data = traced(observer.trace, Phase::data, "read and encode",
+                                   [&] { return TrainingData(recipe, config, encoder, observer); });
 
   RunOptions options = run_options(recipe, data.total_steps());
   options.settings["data.fingerprint"] = "\"" + data.fingerprint() + "\"";

@@ -8,7 +8,9 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/nearest.h"
 #include "nibble/core/io/json_file.h"
+#include "nibble/recipes/foreign_keys.h"
 #include "nibble/recipes/recipe_fields.h"
+#include "nibble/recipes/shipped.h"
 
 namespace nibble {
 
@@ -43,8 +45,10 @@ bool is_section(const std::string& name) {
   for (const std::string& name : known) {
     if (name.substr(name.rfind('.') + 1) == last) near = name;
   }
+  if (near.empty()) near = key_for_foreign(key);
   if (near.empty()) near = nearest(key, known);
-  throw UsageError("unknown key", near.empty() ? "see `nibble recipes` for the keys" : "did you mean " + near + "?",
+  throw UsageError("unknown key",
+                   near.empty() ? "`nibble recipes reference` lists the keys" : "did you mean " + near + "?",
                    place + ": " + key);
 }
 
@@ -70,6 +74,10 @@ Json override_value(const std::string& key, const std::string& text) {
   return value;
 }
 
+[[noreturn]] void refuse_section(const std::string& place) {
+  throw UsageError("must be an object", "write { } around the section's keys, or leave it out", place);
+}
+
 void apply_override(Document& document, const std::string& override_text) {
   const size_t equals = override_text.find('=');
   if (equals == std::string::npos || equals == 0) {
@@ -85,7 +93,7 @@ void apply_override(Document& document, const std::string& override_text) {
     if (find_field(key) == nullptr) refuse_key("command line", key);
     Json& section = document.root[key.substr(0, dot)];
     if (section.is_null()) section = Json::object();
-    if (!section.is_object()) throw UsageError("must be an object", "", document.place_of(key.substr(0, dot)));
+    if (!section.is_object()) refuse_section(document.place_of(key.substr(0, dot)));
     section[key.substr(dot + 1)] = value;
   }
   document.overridden.insert(key);
@@ -93,7 +101,7 @@ void apply_override(Document& document, const std::string& override_text) {
 
 void read_section(const Document& document, const std::string& name, const Json& section, Recipe& recipe) {
   if (section.is_null()) return;
-  if (!section.is_object()) throw UsageError("must be an object", "", document.place_of(name));
+  if (!section.is_object()) refuse_section(document.place_of(name));
   if (name == "adapter") recipe.adapter.emplace();
   for (const auto& [key, value] : section.items()) {
     const std::string full = name + "." + key;
@@ -179,9 +187,13 @@ AdapterOptions default_adapter_options() {
 }
 
 Recipe parse_recipe(const std::string& text, const std::string& place, const std::vector<std::string>& overrides) {
+  if (place.ends_with(".yaml") || place.ends_with(".yml")) {
+    throw InputError(place, "is YAML",
+                     "a recipe is JSON with comments: `nibble recipes cp qlora` makes one to begin from");
+  }
   parse_json(text, place, kRecipeLimits);  // refuses what is no JSON, with line and column
   Document document{Json::parse(text, nullptr, true, true), place, {}};
-  if (!document.root.is_object()) throw UsageError("a recipe is a JSON object", "", place);
+  if (!document.root.is_object()) throw UsageError("a recipe is a JSON object", "begin with {", place);
   for (const std::string& override_text : overrides) apply_override(document, override_text);
   Recipe recipe;
   for (const auto& [name, section] : document.root.items()) {
@@ -195,6 +207,15 @@ Recipe parse_recipe(const std::string& text, const std::string& place, const std
 }
 
 Recipe read_recipe(const std::string& file, const std::vector<std::string>& overrides) {
+  const auto shipped = shipped_recipes();
+  const bool is_shipped = std::any_of(shipped.begin(), shipped.end(), [&](const auto& one) {
+    return file == one.name || file == std::string(one.name) + ".json";
+  });
+  if (is_shipped && !std::filesystem::exists(file)) {
+    throw IoError(
+        file, "no such file",
+        "to copy the recipe that nibble brings: nibble recipes cp " + std::filesystem::path(file).stem().string());
+  }
   return parse_recipe(read_text_file(file, kRecipeLimits.max_bytes), file, overrides);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Makers of rows of the recipe's table, one for each kind of value. Internal to recipes/.
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "nibble/core/base/nearest.h"
+#include "nibble/recipes/foreign_keys.h"
 #include "nibble/recipes/recipe_fields.h"
 
 namespace nibble::detail {
@@ -65,7 +67,9 @@ RecipeField choice_field(std::string name, std::vector<std::pair<std::string, T>
     for (const std::string& known : later) {
       if (got == known) throw UsageError(known + " does not exist yet", "use one of " + values, place);
     }
-    const std::string near = got.is_string() ? nearest(got.get<std::string>(), names) : "";
+    const std::string given = got.is_string() ? got.get<std::string>() : "";
+    std::string near = value_for_foreign(given);
+    if (std::find(names.begin(), names.end(), near) == names.end()) near = nearest(given, names);
     if (near.empty()) refuse_value(place, values, got);
     throw UsageError("must be " + values + ", not " + got.dump(), "did you mean " + near + "?", place);
   };

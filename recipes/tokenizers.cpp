@@ -32,8 +32,8 @@ std::unique_ptr<ChatTemplate> open_chat_template(const std::string& name, const 
   if (!roles.chat_templates.empty()) return model_template(roles.chat_templates, "chat_template");
   std::string known;
   for (const std::string& builtin : builtin_chat_template_names()) known += (known.empty() ? "" : ", ") + builtin;
-  throw UsageError("the model has no chat template", "choose a built-in one (" + known + ") or a .jinja file",
-                   "data.template");
+  throw UsageError("the model has no chat template",
+                   "name a built-in one (" + known + ") or a .jinja file: --template NAME, in recipes data.template");
 }
 
 int64_t rows_for_tokenizer(const std::string& path, int64_t model_rows) {
@@ -80,7 +80,7 @@ std::string fingerprint_of(const std::filesystem::path& path, const std::string&
 
 Encoder open_encoder(const std::string& path, const std::string& chat_template, int64_t vocab_size) {
   const std::shared_ptr<const Tokenizer> tokenizer = find_tokenizer(path);
-  if (!tokenizer) return make_ids_encoder(vocab_size);
+  if (!tokenizer) return make_ids_encoder(vocab_size, path);
   if (tokenizer->vocab_size() > vocab_size) {
     throw InputError(path,
                      "the tokenizer has " + std::to_string(tokenizer->vocab_size()) + " tokens, the model only " +

@@ -17,6 +17,8 @@ void train(const Recipe& given, RankContext& rank, const Observer& observer) {
   const std::filesystem::path directory = recipe.output.dir;
   try {
     write_report(directory, directory / "report.html");
+    observer.message("done: " + (directory / (recipe.adapter ? "adapter" : "model")).string() + ", and " +
+                     (directory / "report.html").string() + " shows the run");
   } catch (const Error& error) {  // what was trained is written: a page that cannot be is no reason to fail
     observer.message(std::string("no report: ") + error.what());
   }
@@ -24,18 +26,20 @@ void train(const Recipe& given, RankContext& rank, const Observer& observer) {
 
 void train_profiled(const Recipe& recipe, RankContext& rank, const Observer& observer) {
   Trace trace(rank.comm.rank());
-  double share = 0, seconds = 0;
+  double share = 0, seconds = 0, tokens = 0, passes = 0;
   Observer watching = observer;
   watching.trace = &trace;
   watching.on_step = [&](const StepReport& report) {
     share += report.share_of_peak * report.seconds;
     seconds += report.seconds;
+    tokens += static_cast<double>(report.tokens);
+    passes += static_cast<double>(recipe.train.accumulate);
     observer.step(report);
   };
   const auto tell = [&](const std::vector<RankTimes>& ranks) {
     const auto path = write_trace(trace, std::filesystem::path(recipe.output.dir) / "profile");
     for (const std::string& line : profile_lines(trace)) observer.message(line);
-    observer.message(bottleneck(ranks, seconds > 0 ? share / seconds : 0));
+    observer.message(bottleneck(ranks, seconds > 0 ? share / seconds : 0, passes > 0 ? tokens / passes : 0));
     observer.message("trace: " + path.string() + " (open it in ui.perfetto.dev or chrome://tracing)");
   };
   try {

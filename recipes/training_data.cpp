@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nibble/core/models/decoder.h"
+#include "nibble/core/models/generate.h"
 #include "nibble/parallel/mesh.h"
 #include "nibble/parallel/pipeline/pipeline.h"
 
@@ -30,9 +31,25 @@ void say(const Observer& observer, const DatasetReport& report, const std::strin
   for (const std::string& warning : report.warnings) observer.message("warning: " + warning);
 }
 
+// A beginner's small file in packed sequences is a handful of steps, of which warm-up may take all.
+void warn_of_few_steps(const Recipe& recipe, int64_t steps, const Observer& observer) {
+  constexpr int64_t kFew = 10;
+  const std::string count = std::to_string(steps) + (steps == 1 ? " step" : " steps");
+  if (recipe.optimizer.schedule_for(steps).warmup_steps >= steps) {
+    observer.message("warning: all of the run's " + count +
+                     " are warm-up, the first of them at a learning rate of 0; lower optimizer.warmup_ratio or "
+                     "optimizer.warmup_steps, or train longer");
+  } else if (!recipe.train.steps && steps < kFew) {
+    const std::string of = std::to_string(recipe.train.accumulate) + " sequences; lower train.accumulate or";
+    observer.message("warning: the run has only " + count + (recipe.train.accumulate > 1 ? " of " + of : ";") +
+                     " raise train.epochs to learn more from these data");
+  }
+}
+
 }  // namespace
 
-TrainingData::TrainingData(const Recipe& recipe, const Encoder& encoder, const Observer& observer) {
+TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, const Encoder& encoder,
+                           const Observer& observer) {
   const DataOptions& options = recipe.data;
   const uint64_t seed = static_cast<uint64_t>(recipe.train.seed);
   BatchOptions batching;
@@ -45,6 +62,11 @@ TrainingData::TrainingData(const Recipe& recipe, const Encoder& encoder, const O
 
   Dataset train = Dataset::load(options.train, options, encoder);
   say(observer, train.report(), "training data");
+  if (const int64_t longest = std::min(train.report().longest, options.max_length), most = text_limit(model);
+      longest > most) {
+    observer.message("warning: the longest sample has " + std::to_string(longest) + " tokens, the model was made for " +
+                     std::to_string(most) + " (max_position_embeddings); lower data.max_length");
+  }
   if (!options.eval.empty()) {
     Dataset eval = Dataset::load(options.eval, options, encoder);
     say(observer, eval.report(), "evaluation data");
@@ -57,6 +79,7 @@ TrainingData::TrainingData(const Recipe& recipe, const Encoder& encoder, const O
   }
   train_.emplace(std::move(train), batching);
   total_steps_ = recipe.train.steps ? *recipe.train.steps : train_->steps_in(recipe.train.epochs.value_or(1));
+  warn_of_few_steps(recipe, total_steps_, observer);
 }
 
 std::vector<Batch> TrainingData::microbatches(int64_t step, const std::vector<int64_t>& which, MemoryPool& pool) const {

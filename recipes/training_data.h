@@ -13,14 +13,16 @@
 namespace nibble {
 
 class Decoder;
+struct DecoderConfig;
 class Mesh;
 class Pipeline;
 
 /// Training batches and, where the recipe asks for it, evaluation batches in file order.
 class TrainingData {
  public:
-  /// Reads and encodes everything; reports what was found to the observer. Throws as Dataset::load.
-  TrainingData(const Recipe& recipe, const Encoder& encoder, const Observer& observer);
+  /// Reads and encodes everything; reports what was found to the observer, samples longer than `model` was made for
+  /// among it. Throws as Dataset::load.
+  TrainingData(const Recipe& recipe, const DecoderConfig& model, const Encoder& encoder, const Observer& observer);
 
   const Batches& train() const { return *train_; }
   const Batches& eval() const { return *eval_; }

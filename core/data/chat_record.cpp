@@ -27,7 +27,9 @@ struct Turn {
   const Json& value;
   std::string name;  // "messages[2]"
 
-  [[noreturn]] void fail(const std::string& reason) const { record.fail(name + " " + reason); }
+  [[noreturn]] void fail(const std::string& reason, const std::string& remedy = "correct the record") const {
+    record.fail(name + " " + reason, remedy);
+  }
 
   const Json* find(const char* key) const {
     const auto found = value.find(key);
@@ -108,7 +110,9 @@ ChatMessage read_message(const Turn& turn, bool share_gpt) {
     for (const auto& [name, role] : kRoles) {
       if (name == speaker) message.role = role;
     }
-    if (message.role.empty()) turn.fail("is from \"" + speaker.substr(0, 40) + "\", who is not known");
+    if (message.role.empty())
+      turn.fail("is from \"" + speaker.substr(0, 40) + "\", who is not known",
+                "known are human, gpt, system, observation, function_call, user, assistant, tool");
   }
   if (const Json* given = turn.find("tool_calls")) {
     if (!given->is_array()) turn.record.fail_type(turn.name + ".tool_calls", *given, "an array");
@@ -144,7 +148,8 @@ std::string read_tools(const JsonRecord& record) {
 Conversation read_conversation(const JsonRecord& record) {
   const std::string name = record.has("messages") ? "messages" : "conversations";
   const Json& turns = record.array(name);
-  if (turns.empty()) record.fail("field \"" + name + "\" is empty");
+  if (turns.empty())
+    record.fail("field \"" + name + "\" is empty", "give it a question and an answer, or set data.skip_bad");
   Conversation conversation;
   conversation.tools = read_tools(record);
   const std::string system = record.optional_text("system");

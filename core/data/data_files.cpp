@@ -6,6 +6,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/record_reader.h"
+#include "nibble/core/io/mistaken_file.h"
 
 namespace nibble {
 
@@ -43,7 +44,10 @@ std::vector<std::string> files_of_pattern(const std::string& pattern) {
   std::vector<std::string> files;
   if (result == 0) files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
-  if (files.empty()) throw InputError(pattern, "no such file, and no file matches it as a pattern", "check the path");
+  if (files.empty()) {
+    throw InputError(pattern, "no such file, and no file matches it as a pattern",
+                     missing_path_remedy(pattern, " --repo-type dataset --local-dir DIR"));
+  }
   return files;
 }
 

@@ -41,10 +41,13 @@ Encoder make_encoder(std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr
   return encoder;
 }
 
-Encoder make_ids_encoder(int64_t vocab_size) {
+Encoder make_ids_encoder(int64_t vocab_size, const std::string& directory) {
   Encoder encoder;
-  encoder.encode = [](std::string_view) -> std::vector<TokenSpan> {
-    throw InputError("data", "is text, but there is no tokenizer", "set model.tokenizer, or give input_ids");
+  encoder.encode = [directory](std::string_view) -> std::vector<TokenSpan> {
+    throw InputError(
+        directory,
+        "has no tokenizer (tokenizer.json, tokenizer.model or vocab.json with merges.txt), and the data are text",
+        "download it, set model.tokenizer, or give input_ids");
   };
   encoder.token_texts = [](std::span<const int32_t> ids) {
     std::vector<std::string> texts;

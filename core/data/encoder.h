@@ -38,6 +38,6 @@ Encoder make_encoder(std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr
                      int64_t vocab_size);
 
 /// For data that are token ids already (DataFormat::tokens), without a tokenizer: text records are refused.
-Encoder make_ids_encoder(int64_t vocab_size);
+Encoder make_ids_encoder(int64_t vocab_size, const std::string& directory);
 
 }  // namespace nibble

@@ -21,10 +21,7 @@ DataFormat format_of_fields(const JsonRecord& record) {
   if (record.has("prompt") && (record.has("completion") || record.has("response"))) return DataFormat::completion;
   if (record.has("question") && record.has("answer")) return DataFormat::completion;
   if (record.has("text")) return DataFormat::text;
-  std::string has;
-  for (const auto& item : record.object().items())
-    has += (has.empty() ? "\"" : ", \"") + item.key().substr(0, 40) + "\"";
-  record.fail("has the fields " + (has.empty() ? "(none)" : has) + ", which are of no known format",
+  record.fail("has the fields " + record.field_names() + ", which are of no known format",
               "set data.format and data.fields; known are input_ids; messages; conversations; instruction, output; "
               "prompt, completion; question, answer; text");
 }

@@ -1,6 +1,7 @@
 #include "nibble/core/data/json_record.h"
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/mistaken_file.h"
 #include "nibble/core/text/utf8.h"
 
 namespace nibble {
@@ -32,6 +33,22 @@ std::string parse_reason(const std::string& message) {
   return "is not JSON: " + message.substr(begin, std::min(end, begin + 160) - begin);
 }
 
+[[noreturn]] void refuse_json(const std::string& path, const RawRecord& raw, size_t byte, const std::string& reason) {
+  const std::string place = record_place(path, raw, byte);
+  const bool first = raw.line == 1;
+  if (const auto other = mistaken_file(raw.text); other && first) throw InputError(path, other->reason, other->remedy);
+  if (first && byte == 0 && raw.text.find(',') != std::string::npos && raw.text.find('{') == std::string::npos) {
+    throw InputError(place, "is not JSON, it looks like CSV", "a data file has one JSON object a line: convert it");
+  }
+  if (first && byte >= raw.text.size() && (raw.text.starts_with('{') || raw.text.starts_with('['))) {
+    throw InputError(
+        place, reason,
+        "write each record on one line, or all of them in [ ] with commas between; or the file is cut off");
+  }
+  const std::string remedy = json_remedy(raw.text, byte);
+  throw InputError(place, reason, (remedy.empty() ? "correct the record" : remedy) + ", or set data.skip_bad");
+}
+
 }  // namespace
 
 Json parse_embedded_json(const std::string& text) {
@@ -51,8 +68,7 @@ JsonRecord::JsonRecord(const std::string& path, const RawRecord& raw, const std:
   try {
     object_ = Json::parse(raw.text);
   } catch (const Json::parse_error& error) {
-    throw InputError(record_place(path, raw, error.byte == 0 ? 0 : error.byte - 1), parse_reason(error.what()),
-                     "correct the record, or set data.skip_bad");
+    refuse_json(path, raw, error.byte == 0 ? 0 : error.byte - 1, parse_reason(error.what()));
   } catch (const Json::out_of_range&) {
     fail("has a number that is too large");
   }
@@ -74,11 +90,7 @@ const Json* JsonRecord::find(const std::string& name) const {
 
 std::string JsonRecord::text(const std::string& name) const {
   const Json* value = find(name);
-  if (value == nullptr) {
-    std::string has;
-    for (const auto& item : object_.items()) has += (has.empty() ? "\"" : ", \"") + item.key().substr(0, 40) + "\"";
-    fail("field \"" + file_name(name) + "\" is missing", "the record has " + (has.empty() ? "no field" : has));
-  }
+  if (value == nullptr) fail_missing(name);
   if (!value->is_string()) fail_type(file_name(name), *value, "a string");
   return value->get<std::string>();
 }
@@ -87,9 +99,23 @@ std::string JsonRecord::optional_text(const std::string& name) const { return ha
 
 const Json& JsonRecord::array(const std::string& name) const {
   const Json* value = find(name);
-  if (value == nullptr) fail("field \"" + file_name(name) + "\" is missing");
+  if (value == nullptr) fail_missing(name);
   if (!value->is_array()) fail_type(file_name(name), *value, "an array");
   return *value;
+}
+
+std::string JsonRecord::field_names() const {
+  std::string names;
+  for (const auto& item : object_.items()) {
+    names += (names.empty() ? "\"" : ", \"") + item.key().substr(0, 40) + (item.value().is_null() ? "\" (null)" : "\"");
+  }
+  return names.empty() ? "no field" : names;
+}
+
+void JsonRecord::fail_missing(const std::string& name) const {
+  const auto found = object_.find(file_name(name));
+  fail("field \"" + file_name(name) + "\" is " + (found == object_.end() ? "missing" : "null"),
+       "the record has " + field_names() + "; set data.format or data.fields, or correct it");
 }
 
 void JsonRecord::fail(const std::string& reason, const std::string& remedy) const {

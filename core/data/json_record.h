@@ -35,11 +35,14 @@ class JsonRecord {
   /// An array field; throws InputError when it is missing or no array.
   const Json& array(const std::string& name) const;
 
+  /// "\"prompt\", \"completion\" (null)", for messages.
+  std::string field_names() const;
   /// Throws InputError at this record.
   [[noreturn]] void fail(const std::string& reason, const std::string& remedy = "") const;
   [[noreturn]] void fail_type(const std::string& name, const Json& value, const std::string& expected) const;
 
  private:
+  [[noreturn]] void fail_missing(const std::string& name) const;
   const std::string& file_name(const std::string& name) const;
 
   const std::string& path_;

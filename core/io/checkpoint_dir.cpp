@@ -10,6 +10,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json_file.h"
+#include "nibble/core/io/mistaken_file.h"
 #include "nibble/core/io/system_error.h"
 
 namespace nibble {
@@ -60,10 +61,17 @@ void release_pages(const Tensor& tensor) {
 std::vector<fs::path> link_roots(const fs::path& directory) {
   std::error_code error;
   const fs::path canonical = fs::canonical(directory, error);
+  if (error.value() == ENOENT) {
+    throw IoError(shown_path(directory).string(), "no such directory",
+                  missing_path_remedy(directory.string(), " --local-dir DIR"));
+  }
   if (error) throw system_error(directory, "cannot be opened", error.value());
   if (canonical.extension() == ".gguf" && fs::is_regular_file(canonical, error)) {
     throw InputError(directory.string(), "is a GGUF file",
                      "make a directory of it: nibble import --model FILE.gguf --out DIR");
+  }
+  if (fs::is_regular_file(canonical, error)) {
+    throw InputError(directory.string(), "is a file", "give the directory of the model that it is in");
   }
   std::vector<fs::path> roots = {canonical};
   const fs::path snapshots = canonical.parent_path();

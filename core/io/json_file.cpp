@@ -11,6 +11,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/mistaken_file.h"
 #include "nibble/core/io/open_file.h"
 #include "nibble/core/io/system_error.h"
 
@@ -129,8 +130,11 @@ nlohmann::json parse_json(std::string_view text, const std::string& place, const
         },
         true, limits.comments);
   } catch (const nlohmann::json::parse_error& error) {
+    if (const auto other = mistaken_file(text)) throw InputError(place, other->reason, other->remedy);
     const size_t byte = error.byte > 0 ? error.byte - 1 : 0;
-    throw InputError(place + ":" + position(text, byte), reason_of(error.what()), "correct the JSON there");
+    const std::string remedy = json_remedy(text, byte);
+    throw InputError(place + ":" + position(text, byte), reason_of(error.what()),
+                     remedy.empty() ? "correct the JSON there" : remedy);
   } catch (const nlohmann::json::exception& error) {
     throw InputError(place + ":" + position(text, find_number(text, error.what())), reason_of(error.what()),
                      "correct the JSON there");

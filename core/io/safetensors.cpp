@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/mistaken_file.h"
 #include "nibble/core/io/safetensors_header.h"
 
 namespace nibble {
@@ -41,16 +42,18 @@ std::string header_text(const std::vector<TensorSpec>& specs, const std::map<std
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   const std::string remedy = "the file is damaged or no safetensors file: copy or download it again";
   const auto file = std::make_shared<const FileMap>(path);
+  const std::string_view all(reinterpret_cast<const char*>(file->data()), file->size());
+  const auto refuse = [&](const std::string& reason) {  // a length may look like another format's first bytes
+    const auto other = mistaken_file(all.substr(0, 64));
+    throw InputError(path, other ? other->reason : reason, other ? other->remedy : remedy);
+  };
   uint64_t length = 0;
-  if (file->size() < sizeof(length)) throw InputError(path, "truncated header", remedy);
-  std::memcpy(&length, file->data(), sizeof(length));
-  if (length > kLargestHeader) {
-    throw InputError(path, "header claims " + std::to_string(length) + " bytes", remedy);
-  }
-  if (length > file->size() - sizeof(length)) throw InputError(path, "truncated header", remedy);
+  if (all.size() < sizeof(length)) refuse("truncated header");
+  std::memcpy(&length, all.data(), sizeof(length));
+  if (length > kLargestHeader) refuse("header claims " + std::to_string(length) + " bytes");
+  if (length > all.size() - sizeof(length)) refuse("truncated header");
   const size_t start = sizeof(length) + static_cast<size_t>(length);
-  const std::string_view text(reinterpret_cast<const char*>(file->data()) + sizeof(length),
-                              static_cast<size_t>(length));
+  const std::string_view text = all.substr(sizeof(length), static_cast<size_t>(length));
   detail::SafetensorsHeader header = detail::parse_safetensors_header(text, file->size() - start, path);
   metadata_ = std::move(header.metadata);
   const auto data = Storage::mapped(file, start, file->size() - start);

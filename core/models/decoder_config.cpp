@@ -268,6 +268,10 @@ DecoderConfig parse_decoder_config(std::string_view json, const std::string& pla
 DecoderConfig read_decoder_config(const std::filesystem::path& directory) {
   const std::vector<std::filesystem::path> roots = link_roots(directory);
   const std::filesystem::path file = directory / "config.json";
+  if (!std::filesystem::exists(file)) {
+    throw InputError(directory.string(), "has no config.json",
+                     "give a model's directory in Hugging Face's layout; a GGUF file has to be imported first");
+  }
   DecoderConfig config = parse(read_json_file(follow_links_within(file, roots)), file.string());
   const std::filesystem::path generation = directory / "generation_config.json";
   if (std::filesystem::exists(generation)) {

@@ -202,7 +202,7 @@ class BuiltinTemplate final : public ChatTemplate {
     if (!message.reasoning.empty()) refuse(place, "has no form for reasoning");
     const bool tool = message.role == "tool" && !form_.tool.before.empty();
     if (message.role != "system" && message.role != "user" && message.role != "assistant" && !tool)
-      refuse(place, "has no form for the role '" + message.role + "'");
+      refuse(place, "has no form for the role '" + message.role + "' (roles are system, user, assistant)");
     if (!form_.alternates) return;
     if (message.role == "system" && k != 0) refuse(place, "takes a system message at the start only");
     if (message.role == "user" && last == "user") refuse(place, "wants an answer between two user messages");

@@ -12,6 +12,9 @@ namespace nibble {
 namespace {
 
 constexpr int kTimes = 6;
+// A weight of 4 to 16 bits that is read for so many tokens is used longer than it takes to read: 2 operations a token
+// and weight at 500 GFLOP/s, 0.5 to 4 bytes at 30 GB/s.
+constexpr double kTokensThatHideMemory = 48;
 
 std::string percent(double share) {
   char text[32];
@@ -41,7 +44,7 @@ std::string communication_words(const std::vector<RankTimes>& ranks, double shar
          "exchanges, or use fewer ranks";
 }
 
-std::string compute_words(double share, double share_of_peak) {
+std::string compute_words(double share, double share_of_peak, double tokens_in_pass) {
   const std::string text = "bottleneck: ";
   if (share_of_peak <= 0) return text + "computing: " + percent(share) + " of the time";
   const std::string facts = percent(share) + " of the time is computing, at " + percent(share_of_peak) +
@@ -49,9 +52,15 @@ std::string compute_words(double share, double share_of_peak) {
   if (share_of_peak >= 0.35) {
     return text + "arithmetic: " + facts + "; more cores, fewer tokens or a smaller model make it faster";
   }
-  return text + "memory: " + facts +
-         ": products of few rows wait for weights; raise train.microbatch_size or data.max_length (with data.pack), or "
-         "leave train.gradient_checkpointing off";
+  char tokens[32];
+  std::snprintf(tokens, sizeof tokens, "%.0f", tokens_in_pass);
+  if (tokens_in_pass < kTokensThatHideMemory) {
+    return text + "memory: " + facts + ": products of " + tokens +
+           " tokens wait for weights; raise train.microbatch_size or data.max_length (with data.pack)";
+  }
+  return text + "small pieces: " + facts + ", though a pass has " + tokens +
+         " tokens: the model's layers are narrow for this CPU, or other programs take its cores; raise "
+         "train.microbatch_size, and look at the load (nibble doctor)";
 }
 
 }  // namespace
@@ -81,7 +90,7 @@ std::vector<RankTimes> gather_times(const RankTimes& mine, RankContext& rank) {
   return ranks;
 }
 
-std::string bottleneck(const std::vector<RankTimes>& ranks, double share_of_peak) {
+std::string bottleneck(const std::vector<RankTimes>& ranks, double share_of_peak, double tokens_in_pass) {
   NIBBLE_CHECK(!ranks.empty(), "a profile of no ranks");
   double total = 0;
   for (const RankTimes& rank : ranks) total += rank.total() / static_cast<double>(ranks.size());
@@ -92,11 +101,13 @@ std::string bottleneck(const std::vector<RankTimes>& ranks, double share_of_peak
                compute = mean(ranks, &RankTimes::compute) / total;
   // What is not computing counts when it takes a good part of the time, the largest first.
   const double worst = std::max({communication, data, io, evaluation});
-  if (worst < 0.2) return compute_words(compute, share_of_peak);
+  if (worst < 0.2) return compute_words(compute, share_of_peak, tokens_in_pass);
   if (worst == communication) return communication_words(ranks, communication);
   if (worst == data) {
     return "bottleneck: data: " + percent(data) +
-           " of the time goes into laying out batches; use longer sequences or data.pack";
+           " of the time goes into reading, encoding and laying out; data.cache keeps what is encoded for the next "
+           "run, "
+           "longer sequences or data.pack lay out faster";
   }
   if (worst == io) {
     return "bottleneck: checkpoints: " + percent(io) +

@@ -21,9 +21,10 @@ RankTimes rank_times(const Trace& trace);
 /// The times of all ranks, in rank order; a collective call.
 std::vector<RankTimes> gather_times(const RankTimes& mine, RankContext& rank);
 
-/// The bottleneck in words: data, memory, arithmetic, communication, imbalance between ranks, checkpoints or
-/// evaluation, with the numbers that show it and what helps. share_of_peak: of the steps, 0 when not known.
-std::string bottleneck(const std::vector<RankTimes>& ranks, double share_of_peak);
+/// The bottleneck in words: data, memory, arithmetic, small pieces, communication, imbalance between ranks, checkpoints
+/// or evaluation, with the numbers that show it and what helps. share_of_peak: of the steps, 0 when not known.
+/// tokens_in_pass: of a microbatch; few of them make a product wait for its weights.
+std::string bottleneck(const std::vector<RankTimes>& ranks, double share_of_peak, double tokens_in_pass);
 
 /// A table for people: phases with their share, then the spans that took most.
 std::vector<std::string> profile_lines(const Trace& trace);

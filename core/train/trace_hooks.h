@@ -1,25 +1,31 @@
 #pragma once
-// The layers of a Decoder in a trace.
+// The layers of a Decoder, and what ranks exchange, in a trace.
 
 #include <string>
 
 #include "nibble/core/base/trace.h"
 #include "nibble/core/nn/hooks.h"
+#include "nibble/core/train/train_step.h"
 
 namespace nibble {
 
 /// Spans around the embeddings, every layer, and the head with the loss (see Decoder::set_hooks for their numbers).
-/// Does nothing without a trace.
+/// What the hooks of a parallel model exchange before, in and after a layer is communication. Without a trace only the
+/// other hooks are called.
 class TraceHooks final : public BlockHooks {
  public:
-  /// layers: of the whole model.
-  TraceHooks(Trace* trace, int64_t layers) : trace_(trace), layers_(layers) {}
+  /// layers: of the whole model; exchange: the hooks of a parallel model, null for one rank.
+  TraceHooks(Trace* trace, int64_t layers, BlockHooks* exchange = nullptr)
+      : trace_(trace), layers_(layers), exchange_(exchange) {}
 
-  void before_forward(int64_t layer) override { begin(Phase::forward, layer); }
-  void after_forward(int64_t) override { end(); }
+  void before_forward(int64_t layer) override;
+  void after_forward(int64_t layer) override;
   /// The head's loss and its gradient are computed together, and count as forward.
-  void before_backward(int64_t layer) override { begin(layer == layers_ ? Phase::forward : Phase::backward, layer); }
-  void after_backward(int64_t) override { end(); }
+  void before_backward(int64_t layer) override;
+  void after_backward(int64_t layer) override;
+  int parts() const override { return exchange_ ? exchange_->parts() : 1; }
+  int part() const override { return exchange_ ? exchange_->part() : 0; }
+  void sum_parts(std::string_view what, Tensor& values) override;
 
  private:
   void begin(Phase phase, int64_t layer);
@@ -27,7 +33,12 @@ class TraceHooks final : public BlockHooks {
 
   Trace* trace_;
   int64_t layers_;
+  BlockHooks* exchange_;
   uint64_t span_ = 0;
 };
+
+/// `layout` with spans of communication around all that is no layer: sums over ranks, and what a stage of a pipeline
+/// waits for. The layers' own spans are inside.
+StepLayout traced(StepLayout layout, Trace* trace);
 
 }  // namespace nibble

@@ -102,7 +102,9 @@ Drawing lay_out(const Plot& plot, int width, int height) {
     drawing.words.push_back({{left - 6, level + 4}, tick_text(tick), Align::right});
   }
   for (const double tick : ticks(x.low, x.high, std::max(3, width / 90))) {
-    drawing.words.push_back({{at(tick, y.low).x, bottom + 16}, tick_text(tick), Align::middle});
+    if (plot.x_doubles && tick != std::floor(tick)) continue;
+    const std::string text = tick_text(plot.x_doubles ? std::exp2(tick) : tick);
+    drawing.words.push_back({{at(tick, y.low).x, bottom + 16}, text, Align::middle});
   }
   drawing.strokes.push_back({{{left, bottom}, {right, bottom}}, "", 1});
   drawing.words.push_back({{left, 20}, plot.title, Align::left, true});

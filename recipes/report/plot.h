@@ -22,6 +22,7 @@ struct Plot {
   std::vector<Curve> curves;
   bool bars = false;
   bool from_zero = false;  ///< the y axis starts at 0
+  bool x_doubles = false;  ///< x are exponents of two: its ticks show 1, 2, 4, 8
 };
 
 /// A picture of `width` times `height`, complete <svg> element; text takes the colour of what is around it.

@@ -46,9 +46,11 @@ void add_lengths(const RunLog& log, std::vector<NamedPlot>& plots) {
   if (!facts.is_object() || !facts.contains(place) || !facts[place].is_array() || facts[place].empty()) return;
   Points points;
   for (size_t i = 0; i < facts[place].size(); ++i) {
-    if (facts[place][i].is_number()) points.emplace_back(static_cast<double>(i), facts[place][i].get<double>());
+    const double count = facts[place][i].is_number() ? facts[place][i].get<double>() : 0;
+    if (count > 0 || !points.empty()) points.emplace_back(static_cast<double>(i), count);
   }
-  Plot plot{.title = "Samples by length", .x_label = "log2 of the tokens", .y_label = "samples"};
+  Plot plot{.title = "Samples by length", .x_label = "tokens, up to twice as many", .y_label = "samples"};
+  plot.x_doubles = true;
   plot.curves = {{"", kBlue, points}};
   plot.bars = true;
   plots.push_back({"lengths", plot});

@@ -1,7 +1,9 @@
 // The commands around a run, as processes: profile, report, compare, sweep, doctor, eval of choices, chat, manual.
 
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -77,6 +79,65 @@ TEST(AroundARun, ProfiledRunLeavesTraceEventsSamplesAndReport) {
   const json facts = json::parse(test::read_bytes(small.run() / "run.json"));
   EXPECT_EQ(facts["data"]["records"], 12);
   EXPECT_GT(facts["model"]["trained_parameters"], 0);
+}
+
+TEST(AroundARun, MergeWarnsWhereTheBaseIsNotTheRuns) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const SmallRun small(model);
+  const Said trained = nibble_says("train " + small.recipe_file().string() + " model.quantize=nf4 train.steps=1 2>&1");
+  ASSERT_EQ(trained.code, 0) << trained.text;
+  EXPECT_NE(trained.text.find("done: " + (small.run() / "adapter").string()), std::string::npos) << trained.text;
+  const std::string merge = "merge --adapter " + (small.run() / "adapter").string() + " --out ";
+  const Said unasked = nibble_says(merge + (small.directory / "a").string() + " 2>&1");
+  EXPECT_EQ(unasked.code, 0) << unasked.text;
+  EXPECT_NE(unasked.text.find("warning: this adapter was trained on the base in nf4"), std::string::npos);
+  EXPECT_NE(unasked.text.find("nibble quantize --model " + model.string() + " --type nf4"), std::string::npos);
+  const Said asked = nibble_says(merge + (small.directory / "b").string() + " --base original 2>&1");
+  EXPECT_EQ(asked.text.find("warning"), std::string::npos) << asked.text;
+  const fs::path four_bit = small.directory / "nf4";
+  ASSERT_EQ(nibble_says("quantize --model " + model.string() + " --out " + four_bit.string()).code, 0);
+  const Said right = nibble_says(merge + (small.directory / "c").string() + " --model " + four_bit.string() + " 2>&1");
+  EXPECT_EQ(right.code, 0) << right.text;
+  EXPECT_EQ(right.text.find("warning"), std::string::npos) << right.text;
+}
+
+// What a run writes to a terminal of so many columns.
+std::string on_a_terminal(const std::string& recipe, unsigned short columns) {
+  const winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
+  if (child == 0) {
+    execl(NIBBLE_PROGRAM, NIBBLE_PROGRAM, "train", recipe.c_str(), nullptr);
+    _exit(127);
+  }
+  std::string text;
+  std::array<char, 4096> piece{};
+  for (ssize_t count = 0; (count = read(terminal, piece.data(), piece.size())) > 0;) {
+    text.append(piece.data(), static_cast<size_t>(count));
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  close(terminal);
+  EXPECT_EQ(status, 0) << text;
+  return text;
+}
+
+TEST(AroundARun, ProgressFitsANarrowTerminalAndKeepsTheTimeLeft) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  for (const unsigned short columns : {60, 100}) {
+    const SmallRun small(model);
+    const std::string text = on_a_terminal(small.recipe_file().string(), columns);
+    int lines = 0;
+    for (size_t end = text.find("\x1b[K"); end != std::string::npos; end = text.find("\x1b[K", end + 1)) {
+      const std::string line = text.substr(text.rfind('\r', end) + 1, end - text.rfind('\r', end) - 1);
+      EXPECT_LT(line.size(), columns) << line;
+      EXPECT_TRUE(line.starts_with("step ")) << line;
+      EXPECT_TRUE(line.starts_with("step 4/4") || line.find("  left ") != std::string::npos) << line;
+      EXPECT_EQ(line.find("  lr ") != std::string::npos, columns == 100) << line;
+      ++lines;
+    }
+    EXPECT_GE(lines, 2) << text;
+  }
 }
 
 TEST(AroundARun, SweepRunsTheGridAndGoesOnWhereItStopped) {

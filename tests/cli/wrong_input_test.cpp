@@ -71,7 +71,7 @@ TEST_F(WrongRecipe, KeyInTheWrongSection) {
 }
 
 TEST_F(WrongRecipe, MissingComma) {
-  expect(of("{\"model\": {\"path\": \"m\"}\n \"data\": {}}"), 3, {"r.json:2:7: ", "correct the JSON there"});
+  expect(of("{\"model\": {\"path\": \"m\"}\n \"data\": {}}"), 3, {"r.json:2:7: ", "put a comma before it"});
 }
 
 TEST_F(WrongRecipe, NoModel) {
@@ -108,7 +108,48 @@ TEST_F(WrongRecipe, EarlyStopWithNothingToEvaluate) {
 
 TEST_F(WrongRecipe, SameKeyTwice) { expect(of(R"({"model": {"path": "a", "path": "b"}})"), 3, {"r.json:1", "path"}); }
 
-TEST_F(WrongRecipe, ModelThatIsNotThere) { expect(of(with("")), 4, {"no-model"}); }
+TEST_F(WrongRecipe, ModelThatIsNotThere) { expect(of(with("")), 4, {"no-model: no such directory; check the path"}); }
+
+TEST_F(WrongRecipe, ModelOfTheHubOrWithAShellsSigns) {
+  expect(of(with(""), "model.path=meta-llama/Llama-3.2-1B"), 4, {"hf download meta-llama/Llama-3.2-1B"});
+  expect(of(with(""), "'model.path=~/models/x'"), 4, {"~/models/x: no such directory; write the path out"});
+}
+
+TEST_F(WrongRecipe, KeysOfOtherTools) {
+  for (const auto& [theirs, ours] :
+       {std::pair{"base_model", "model.path"},  // Axolotl
+        std::pair{"micro_batch_size", "train.microbatch_size"},
+        std::pair{"cutoff_len", "data.max_length"},  // LLaMA-Factory
+        std::pair{"lora_rank", "adapter.r"}, std::pair{"gradient_accumulation_steps", "train.accumulate"},  // Trainer
+        std::pair{"learning_rate", "optimizer.lr"}, std::pair{"output_dir", "output.dir"}}) {
+    expect(of(with(std::string(", \"") + theirs + "\": 8")), 2, {std::string("did you mean ") + ours + "?"});
+  }
+  expect(of(with(R"(, "adapter": {"alpha": 16})")), 2,
+         {"adapter.alpha: unknown key; did you mean adapter.lora_alpha?"});
+  expect(of(with(R"(, "adapter": {"rank": 16})")), 2, {"did you mean adapter.r?"});
+  expect(of(R"({"model": {"path": "m", "load_in_4bit": true}})"), 2, {"did you mean model.quantize?"});
+  expect(of(with(""), "data.format=sharegpt"), 2, {"did you mean chat?"});
+  expect(of(with(""), "optimizer.type=paged_adamw_32bit"), 2, {"did you mean adamw?"});
+}
+
+TEST_F(WrongRecipe, KeysWithDashes) {
+  expect(of(with(""), "--optimizer.lr=1e-4"), 2, {"keys of the recipe are given without dashes: optimizer.lr=1e-4"});
+}
+
+TEST_F(WrongRecipe, JsonAsPythonOrEditorsLeaveIt) {
+  expect(of(R"({"model": {"path": "m",}})"), 3, {"r.json:1:", "remove the comma before it"});
+  expect(of(R"({"data": {"pack": True}})"), 3, {"write true for True"});
+  expect(of("{'model': 1}"), 3, {"put strings in double quotes"});
+  expect(of(""), 3, {"r.json: is empty"});
+  expect(of(std::string("\xff\xfe{\0", 4)), 3, {"r.json: is UTF-16; save it as UTF-8"});
+  test::write_bytes(directory_ / "r.yaml", "model:\n  path: x\n");
+  expect(validate((directory_ / "r.yaml").string(), ""), 3, {"r.yaml: is YAML", "nibble recipes cp qlora"});
+  expect(of(with(R"(, "adapter": "lora")")), 2, {"adapter: must be an object; write { }"});
+}
+
+TEST_F(WrongRecipe, ShippedOneThatIsNotCopied) {
+  expect(validate("qlora.json", ""), 4, {"qlora.json: no such file", "nibble recipes cp qlora"});
+}
 
 class WrongData : public testing::Test {
  protected:
@@ -153,6 +194,104 @@ TEST_F(WrongData, FieldOfTheWrongType) {
 
 TEST_F(WrongData, UnknownFields) {
   expect(of("{\"frage\": \"a\", \"antwort\": \"b\"}\n"), 3, {"d.jsonl:1", "data.format"});
+}
+
+TEST_F(WrongData, FilesThatAreNoJsonLines) {
+  expect(of("instruction,output\na,b\n"), 3, {"d.jsonl:1:1: is not JSON, it looks like CSV"});
+  expect(of("version https://git-lfs.github.com/spec/v1\noid sha256:1\n"), 3, {"is a Git LFS pointer", "git lfs pull"});
+  expect(of("<!DOCTYPE html>\n<html>"), 3, {"d.jsonl: is a web page"});
+  expect(of("{\n \"prompt\": \"a\",\n \"completion\": \"b\"\n}\n"), 3, {"write each record on one line"});
+  expect(of("{\"prompt\": \"a\", \"completion\": \"b\"},\n"), 3, {"d.jsonl:1:", "remove the comma"});
+  expect(of("{'prompt': 'a'}\n"), 3, {"put strings in double quotes"});
+  expect(of("{\"prompt\": \"say \"hi\"\", \"completion\": \"b\"}\n"), 3, {"for a quotation mark inside a string"});
+}
+
+TEST_F(WrongData, NullAndRolesThatAreNot) {
+  expect(of("{\"prompt\": \"a\", \"completion\": null}\n"), 3, {"\"completion\" (null)"});
+  expect(of("{\"prompt\": \"a\", \"completion\": null}\n", "data.format=completion"), 3,
+         {"field \"completion\" is null"});
+  expect(of("{\"conversations\": [{\"from\": \"alien\", \"value\": \"a\"}]}\n", "data.template=chatml"), 3,
+         {"conversations[0] is from \"alien\"", "known are human, gpt"});
+  expect(of("{\"messages\": [{\"role\": \"bot\", \"content\": \"a\"}]}\n", "data.template=chatml"), 3,
+         {"messages[0]", "'bot'", "roles are system, user, assistant"});
+  expect(of("{\"messages\": []}\n", "data.template=chatml"), 3, {"field \"messages\" is empty; give it"});
+}
+
+TEST_F(WrongData, OfTheHub) {
+  expect(of("", "data.train=tatsu-lab/alpaca"), 3, {"hf download tatsu-lab/alpaca --repo-type dataset"});
+}
+
+/// A copy of the small model with something wrong.
+class WrongModel : public WrongData {
+ protected:
+  void SetUp() override {
+    WrongData::SetUp();
+    if (IsSkipped()) return;
+    copy_ = directory_ / "model";
+    std::filesystem::create_directories(copy_);
+    for (const auto& entry : std::filesystem::directory_iterator(model_)) {
+      if (entry.is_regular_file()) test::write_bytes(copy_ / entry.path().filename(), test::read_bytes(entry.path()));
+    }
+    model_ = copy_;
+  }
+  Answer found() { return of("{\"prompt\": \"a\", \"completion\": \"b\"}\n"); }
+  std::filesystem::path copy_;
+};
+
+TEST_F(WrongModel, WeightsThatAreNotThereOrNotThemselves) {
+  EXPECT_EQ(found().code, 0);
+  const std::string weights = test::read_bytes(copy_ / "model.safetensors");
+  const auto with_weights = [&](const std::string& bytes) {
+    test::write_bytes(copy_ / "model.safetensors", bytes);
+    return found();
+  };
+  expect(with_weights("version https://git-lfs.github.com/spec/v1\noid sha256:46\nsize 135\n"), 3,
+         {"model.safetensors: is a Git LFS pointer", "git lfs pull"});
+  expect(with_weights(""), 3, {"model.safetensors: is empty"});
+  expect(with_weights(weights.substr(0, weights.size() / 2)), 3, {"model.safetensors", "download it again"});
+  std::filesystem::remove(copy_ / "model.safetensors");
+  expect(found(), 3, {"has neither model.safetensors nor"});
+  test::write_bytes(copy_ / "pytorch_model.bin", "PK\x03\x04");
+  expect(found(), 3, {"has only pickled weights (pytorch_model.bin)", "safetensors"});
+  test::write_bytes(copy_ / "model.safetensors.index.json",
+                    R"({"weight_map": {"a": "model-00001-of-00002.safetensors"}})");
+  expect(found(), 3, {"model-00001-of-00002.safetensors: is missing", "download the shard"});
+}
+
+TEST_F(WrongModel, TokenizerOrConfigMissing) {
+  std::filesystem::remove(copy_ / "tokenizer.model");
+  std::filesystem::remove(copy_ / "tokenizer.json");
+  expect(found(), 3, {copy_.string() + ": has no tokenizer", "set model.tokenizer"});
+  test::write_bytes(copy_ / "tokenizer.json", "version https://git-lfs.github.com/spec/v1\n");
+  expect(found(), 3, {"tokenizer.json: is a Git LFS pointer"});
+  std::filesystem::remove(copy_ / "config.json");
+  expect(found(), 3, {copy_.string() + ": has no config.json"});
+  model_ = copy_ / "model.safetensors";
+  expect(found(), 3, {"model.safetensors: is a file; give the directory"});
+}
+
+TEST_F(WrongModel, QuantizedByOthers) {
+  json config = json::parse(test::read_bytes(copy_ / "config.json"));
+  config["quantization_config"] = {{"quant_method", "awq"}, {"bits", 4}};
+  test::write_bytes(copy_ / "config.json", config.dump());
+  expect(found(), 3, {"the model is quantized by awq"});
+}
+
+TEST_F(WrongModel, SamplesLongerThanTheModelWasMadeForAreWarnedOf) {
+  std::string words;
+  for (int i = 0; i < 900; ++i) words += "dog ";
+  test::write_bytes(directory_ / "long.jsonl", "{\"text\": \"" + words + "\"}\n");
+  of("{\"prompt\": \"a\", \"completion\": \"b\"}\n");
+  const std::string command = std::string("OMP_NUM_THREADS=1 ") + NIBBLE_PROGRAM + " validate " +
+                              (directory_ / "r.json").string() +
+                              " data.max_length=2048 data.train=" + (directory_ / "long.jsonl").string() + " 2>&1";
+  std::FILE* pipe = popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  std::string said;
+  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) said.push_back(static_cast<char>(c));
+  EXPECT_EQ(pclose(pipe), 0) << said;
+  EXPECT_NE(said.find("the model was made for 512 (max_position_embeddings); lower data.max_length"), std::string::npos)
+      << said;
 }
 
 TEST_F(WrongData, NotUtf8) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "nibble/core/base/trace.h"
 #include "nibble/parallel/plan/memory.h"
 #include "nibble/recipes/plan_job.h"
 
@@ -60,6 +61,39 @@ TEST_P(SameBits, AsOneRank) {
 INSTANTIATE_TEST_SUITE_P(
     All, SameBits, testing::Combine(testing::Values("full", "lora", "qlora", "pretrain"), testing::Range<size_t>(0, 9)),
     [](const auto& which) { return std::string(std::get<0>(which.param)) + cases()[std::get<1>(which.param)].name; });
+
+// A profile of several ranks: layers are there, and what they exchange or wait for is communication.
+TEST_F(Layouts, ProfilesTellComputingFromCommunication) {
+  const std::vector<json> layouts = {{{"replicate", 2}}, {{"shard", 2}}, {{"pipeline", 2}}, {{"tensor", 2}}};
+  for (const json& layout : layouts) {
+    json wanted = recipe("lora");
+    wanted["parallel"] = layout;
+    wanted["output"]["dir"] = (directory_ / layout.dump()).string();
+    const Recipe read = parse_recipe(wanted.dump(), "test");
+    std::mutex mutex;
+    std::vector<std::map<Phase, double>> seconds(2);
+    run_on_threads(2, [&](Communicator& comm) {
+      MemoryPool pool;
+      RankContext rank{comm, pool, 1, 11};
+      set_threads(1);
+      Trace trace(comm.rank());
+      Observer observer;
+      observer.trace = &trace;
+      train(read, rank, observer);
+      const std::lock_guard lock(mutex);
+      for (const Phase phase : {Phase::forward, Phase::backward, Phase::optimizer, Phase::communication, Phase::other})
+        seconds[static_cast<size_t>(comm.rank())][phase] = trace.seconds(phase);
+    });
+    for (std::map<Phase, double>& rank : seconds) {
+      EXPECT_GT(rank[Phase::forward], 0) << layout;
+      EXPECT_GT(rank[Phase::backward], 0) << layout;
+      EXPECT_GT(rank[Phase::optimizer], 0) << layout;
+      EXPECT_GT(rank[Phase::communication], 0) << layout;
+      EXPECT_LT(rank[Phase::other], rank[Phase::forward] + rank[Phase::backward] + rank[Phase::communication])
+          << layout;
+    }
+  }
+}
 
 TEST_F(Layouts, ThreeRanksAndUnevenStepsGiveTheSameNumbers) {
   for (const char* mode : {"full", "qlora"}) {

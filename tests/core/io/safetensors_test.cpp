@@ -35,7 +35,8 @@ const std::vector<Malformed>& malformed_files() {
   static const std::string four(4, 'x'), eight(8, 'x');
   static const std::string a = R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
   static const std::vector<Malformed> files = {
-      {"Empty", "", "truncated header"},
+      {"Empty", "", "is empty"},
+      {"LfsPointer", "version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"},
       {"SevenBytes", "1234567", "truncated header"},
       {"LengthPastTheEnd", with_length("{}").substr(0, 9), "truncated header"},
       {"LengthHuge", std::string("\0\0\0\0\0\0\0\x80{}", 10), "header claims 9223372036854775808 bytes"},

@@ -17,15 +17,17 @@ void wait(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseco
 
 TEST(Trace, CountsEveryMomentOnceForTheInnermostSpan) {
   Trace trace;
+  const auto start = std::chrono::steady_clock::now();
   {
     const TraceSpan step(&trace, Phase::other, "step");
     wait(5);
     const TraceSpan forward(&trace, Phase::forward, "layer 0");
     wait(20);
   }
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - start;
   EXPECT_GE(trace.seconds(Phase::forward), 0.020);
   EXPECT_GE(trace.seconds(Phase::other), 0.005);
-  EXPECT_LT(trace.seconds(Phase::other), trace.seconds(Phase::forward));
+  EXPECT_LE(trace.seconds(Phase::forward) + trace.seconds(Phase::other), all.count());
   EXPECT_EQ(trace.totals().at({Phase::forward, "layer 0"}).count, 1);
 }
 
@@ -100,13 +102,14 @@ TEST(Bottleneck, IsNamedInWords) {
   const auto begins = [](const std::string& text, const std::string& start) {
     return text.starts_with("bottleneck: " + start);
   };
-  EXPECT_TRUE(begins(bottleneck({times(9, 1, 0, 0, 0)}, 0.6), "arithmetic"));
-  EXPECT_TRUE(begins(bottleneck({times(9, 1, 0, 0, 0)}, 0.1), "memory"));
-  EXPECT_TRUE(begins(bottleneck({times(5, 5, 0, 0, 0)}, 0.6), "data"));
-  EXPECT_TRUE(begins(bottleneck({times(5, 0, 0, 3, 0)}, 0.6), "checkpoints"));
-  EXPECT_TRUE(begins(bottleneck({times(5, 0, 0, 0, 4)}, 0.6), "evaluation"));
-  EXPECT_TRUE(begins(bottleneck({times(5, 0, 5, 0, 0), times(5, 0, 5, 0, 0)}, 0.6), "communication"));
-  const std::string imbalance = bottleneck({times(4, 0, 5, 0, 0), times(8, 0, 1, 0, 0)}, 0.6);
+  EXPECT_TRUE(begins(bottleneck({times(9, 1, 0, 0, 0)}, 0.6, 512), "arithmetic"));
+  EXPECT_TRUE(begins(bottleneck({times(9, 1, 0, 0, 0)}, 0.1, 16), "memory"));
+  EXPECT_TRUE(begins(bottleneck({times(9, 1, 0, 0, 0)}, 0.1, 512), "small pieces"));
+  EXPECT_TRUE(begins(bottleneck({times(5, 5, 0, 0, 0)}, 0.6, 512), "data"));
+  EXPECT_TRUE(begins(bottleneck({times(5, 0, 0, 3, 0)}, 0.6, 512), "checkpoints"));
+  EXPECT_TRUE(begins(bottleneck({times(5, 0, 0, 0, 4)}, 0.6, 512), "evaluation"));
+  EXPECT_TRUE(begins(bottleneck({times(5, 0, 5, 0, 0), times(5, 0, 5, 0, 0)}, 0.6, 512), "communication"));
+  const std::string imbalance = bottleneck({times(4, 0, 5, 0, 0), times(8, 0, 1, 0, 0)}, 0.6, 512);
   EXPECT_TRUE(begins(imbalance, "imbalance between ranks: rank 1 computes 2.00 times as long as rank 0")) << imbalance;
 }
 
