@@ -22,7 +22,7 @@ std::string refusal(const std::string& text, const JsonLimits& limits = {}) {
 TEST(Json, ErrorsNameLineAndColumn) {
   EXPECT_THAT(refusal("{\n  \"a\": 1,\n  \"b\": ]\n}"), StartsWith("r.json:3:8: "));
   EXPECT_THAT(refusal("{\"\xc3\xa4\": x}"), StartsWith("r.json:1:7: "));
-  EXPECT_THAT(refusal(""), StartsWith("r.json:1:1: "));
+  EXPECT_THAT(refusal(""), StartsWith("r.json: is empty; "));
   EXPECT_THAT(refusal("\n{\"a\": 1e400}"), StartsWith("r.json:2:7: number overflow"));
   EXPECT_THAT(refusal("{\"a\": \"\xff\"}"), StartsWith("r.json:1:"));
 }
