@@ -39,6 +39,7 @@ class ExportGguf : public ::testing::Test {
 TEST_F(ExportGguf, HasTheChatTemplateAndGivesTheIdsOfTheTokenizer) {
   NIBBLE_ASSET_OR_SKIP(asset, "stories260K-hf");
   const fs::path model = directory_ / "model";
+  fs::create_directory(model);  // not with the asset's permissions
   fs::copy(asset, model);
   const std::string chat = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ eos_token }}{% endfor %}";
   test::write_bytes(model / "chat_template.jinja", chat);

@@ -202,6 +202,7 @@ TEST_P(FineTuning, OtherDataOrBaseIsRefusedWhenARunGoesOn) {
   EXPECT_NE(refusal().find("data.fingerprint was "), std::string::npos) << refusal();
   test::write_bytes(data, lines);
   const fs::path base = job.directory.path() / "other-base";
+  fs::create_directory(base);  // not with the asset's permissions
   fs::copy(recipe_["model"]["path"].get<std::string>(), base);
   for (const auto& entry : fs::directory_iterator(base)) {
     fs::permissions(entry.path(), fs::perms::owner_all);
