@@ -205,7 +205,7 @@ TEST(Recipe, RequiredKeysAreNamed) {
 TEST(Recipe, ContradictionsAreNamed) {
   EXPECT_NE(usage_error(R"({"train": {"steps": 3, "epochs": 1}})").find("contradicts train.epochs"), std::string::npos);
   EXPECT_NE(usage_error(R"({"model": 3})").find("model"), std::string::npos);
-  EXPECT_EQ(usage_error("[]"), "r.json: a recipe is a JSON object");
+  EXPECT_EQ(usage_error("[]"), "r.json: a recipe is a JSON object; begin with {");
   EXPECT_NE(usage_error("{}", {"model.init=c.json", "adapter.r=2", "data.train=d", "output.dir=o"})
                 .find("random weights need no adapter"),
             std::string::npos);
