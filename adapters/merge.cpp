@@ -4,16 +4,15 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "nibble/adapters/embedding_lora.h"
 #include "nibble/adapters/init.h"
+#include "nibble/adapters/merge_plan.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/model_directory.h"
-#include "nibble/core/models/decoder_config.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/gemm.h"
@@ -26,18 +25,10 @@ namespace {
 
 constexpr int64_t kBlockElements = int64_t{1} << 20;  // what is made of it stays in the last cache level
 
-bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
-
 /// Constants that old checkpoints hold beside the weights, recomputed by everyone.
 bool is_buffer(const std::string& name, const Tensor& tensor) {
   const bool mask = name.ends_with(".attn.bias") || name.ends_with(".attention.bias");
   return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".masked_bias") || (mask && tensor.rank() == 4);
-}
-
-bool ends_with_taken(const std::string& name, const std::string& end, std::string& stem) {
-  if (!name.ends_with(end)) return false;
-  stem = name.substr(0, name.size() - end.size());
-  return true;
 }
 
 Tensor as_f32(const Tensor& tensor, MemoryPool& pool) {
@@ -57,186 +48,6 @@ struct Change {
   std::vector<int64_t> token_ids;
 };
 
-/// One tensor of the result.
-struct Output {
-  std::string name;
-  Shape shape;
-  DType dtype;
-  std::string source = {};    ///< tensor of the base; empty: none
-  int64_t source_rows = 0;    ///< of the base's tensor; those after them all come from the adapter
-  Tensor replacement = {};    ///< or: taken from the adapter
-  std::string lora = {};      ///< module whose LoRA is added, or empty
-  bool is_embedding = false;  ///< the LoRA is one of a table
-  std::string tokens = {};    ///< module whose token rows are put in, or empty
-  Tensor bias = {};           ///< added to a bias: lora_B.bias, with
-  float bias_scaling = 0;
-};
-
-/// The ids whose rows the adapter has for a table.
-std::vector<int64_t> token_ids_of(const PeftAdapter& adapter, const std::string& module, const TensorNames& names) {
-  for (const auto& [name, ids] : adapter.options.trainable_token_indices) {
-    const bool fits = name.empty() ? module == names.embedding : module.ends_with(name);
-    if (!fits) continue;
-    const Tensor rows = adapter.find(module + ".token_adapter.trainable_tokens_delta");
-    const bool whole = rows && rows.rank() == 2 && rows.dim(0) == static_cast<int64_t>(ids.size()) &&
-                       std::ranges::all_of(ids, [](int64_t id) { return id >= 0; });
-    if (whole) return ids;
-  }
-  throw InputError(adapter.file(), module + ": trainable_token_indices do not fit the rows of the file",
-                   "save the adapter again");
-}
-
-/// Which part of the adapter goes into which tensor.
-class MergePlan {
- public:
-  MergePlan(const MergeBase& base, const PeftAdapter& adapter, DType dtype)
-      : base_(base),
-        adapter_(adapter),
-        model_(parse_decoder_config(base.config, (base.directory / "config.json").string())) {
-    for (const TensorSpec& spec : base.tensors) {
-      index_[spec.name] = outputs_.size();
-      outputs_.push_back({.name = spec.name,
-                          .shape = spec.shape,
-                          .dtype = is_float(spec.dtype) ? dtype : spec.dtype,
-                          .source = spec.name,
-                          .source_rows = spec.shape.empty() ? 1 : spec.shape[0]});
-    }
-    untie();
-    for (const auto& [name, tensor] : adapter.tensors) place(name, tensor);
-    check_tables();
-  }
-
-  std::vector<Output>& outputs() { return outputs_; }
-  bool untied() const { return untied_; }
-  const TensorNames& names() const { return model_.names; }
-  /// Rows of the merged embedding.
-  int64_t vocab_size() const {
-    const auto table = index_.find(model_.names.embedding + ".weight");
-    return table == index_.end() ? model_.vocab_size : outputs_[table->second].shape.at(0);
-  }
-
- private:
-  Output& output(const std::string& name, const std::string& part) {
-    const auto found = index_.find(name);
-    if (found != index_.end()) return outputs_[found->second];
-    throw InputError(adapter_.file(), part + " needs " + name + ", which the base does not have",
-                     "merge into the model that the adapter was trained on");
-  }
-
-  void place(const std::string& name, const Tensor& tensor) {
-    std::string module;
-    if (ends_with_taken(name, ".lora_A.weight", module)) {
-      output(module + ".weight", name).lora = module;
-    } else if (ends_with_taken(name, ".lora_embedding_A", module)) {
-      Output& table = output(module + ".weight", name);
-      table.lora = module;
-      table.is_embedding = true;
-    } else if (ends_with_taken(name, ".token_adapter.trainable_tokens_delta", module)) {
-      grow_for_tokens(module);
-      output(module + ".weight", name).tokens = module;
-      share_tokens_with_head(module);
-    } else if (ends_with_taken(name, ".lora_B.bias", module)) {
-      Output& bias = output(module + ".bias", name);
-      bias.bias = tensor;
-      const Tensor a = adapter_.find(module + ".lora_A.weight");
-      if (!a) throw InputError(adapter_.file(), name + " has no lora_A beside it");
-      bias.bias_scaling = static_cast<float>(lora_scaling(adapter_.options, module, a.dim(0)));
-    } else if (ends_with_taken(name, ".base_layer.bias", module)) {
-      replace(module + ".bias", name, tensor);
-    } else if (ends_with_taken(name, ".base_layer.weight", module)) {
-      replace(module + ".weight", name, tensor);
-    } else if (!name.ends_with(".lora_B.weight") && !name.ends_with(".lora_embedding_B") &&
-               !name.ends_with(".lora_magnitude_vector")) {
-      replace(name, name, tensor);
-    }
-  }
-
-  void replace(const std::string& target, const std::string& part, const Tensor& tensor) {
-    Output& whole = output(target, part);
-    const bool grows = tensor.rank() == 2 && whole.shape.size() == 2 && is_table(target) &&
-                       tensor.dim(0) > whole.shape[0] && tensor.dim(1) == whole.shape[1];
-    if (grows) whole.shape = tensor.shape();
-    if (whole.shape != tensor.shape()) {
-      throw InputError(adapter_.file(),
-                       part + " has shape " + to_string(tensor.shape()) + ", the base has " + to_string(whole.shape),
-                       "merge into the model that the adapter was trained on");
-    }
-    whole.replacement = tensor;
-  }
-
-  /// A tied head that the adapter touches on either side becomes a tensor of its own.
-  void untie() {
-    if (!model_.tied_head) return;
-    const std::string head = model_.names.head + ".weight", embedding = model_.names.embedding + ".weight";
-    if (!(touches(model_.names.head) || touches(model_.names.embedding))) {
-      if (const auto both = index_.find(head); both != index_.end()) outputs_[both->second].source = embedding;
-      return;
-    }
-    untied_ = true;
-    if (index_.contains(head)) return;  // both are in the file
-    Output copy = output(embedding, head);
-    copy.name = head;
-    index_[head] = outputs_.size();
-    outputs_.push_back(std::move(copy));
-  }
-
-  /// Whether the adapter changes a table in a way that a tied one would not see.
-  bool touches(const std::string& module) const {
-    return is_module_to_save(adapter_.options, module) || adapter_.find(module + ".lora_A.weight") ||
-           adapter_.find(module + ".lora_embedding_A");
-  }
-
-  /// Embedding and head have as many rows as each other, also where the adapter brought more.
-  void check_tables() const {
-    const auto table = index_.find(model_.names.embedding + ".weight"),
-               head = index_.find(model_.names.head + ".weight");
-    if (table == index_.end() || head == index_.end()) return;
-    const Shape &rows = outputs_[table->second].shape, &outputs = outputs_[head->second].shape;
-    const bool same = rows.empty() || outputs.empty() || rows[0] == outputs[0];
-    if (same) return;
-    throw InputError(adapter_.file(),
-                     "gives " + table->first + " " + std::to_string(rows[0]) + " rows and " + head->first + " " +
-                         std::to_string(outputs[0]),
-                     "train the new tokens in both tables");
-  }
-
-  bool is_table(const std::string& name) const {
-    return name == model_.names.embedding + ".weight" || name == model_.names.head + ".weight";
-  }
-
-  /// A tied head that is in the file, or was written out, sees the rows of the embedding.
-  void share_tokens_with_head(const std::string& module) {
-    if (!model_.tied_head || module != model_.names.embedding) return;
-    const auto head = index_.find(model_.names.head + ".weight");
-    if (head != index_.end() && !is_module_to_save(adapter_.options, model_.names.head)) {
-      outputs_[head->second].tokens = module;
-    }
-  }
-
-  /// Tokens added behind the vocabulary of the base: the adapter must have a row for each of them.
-  void grow_for_tokens(const std::string& module) {
-    Output& table = output(module + ".weight", "trainable_token_indices");
-    const std::vector<int64_t> ids = token_ids_of(adapter_, module, model_.names);
-    const std::set<int64_t> known(ids.begin(), ids.end());
-    const int64_t last = known.empty() ? -1 : *known.rbegin();
-    for (int64_t id = table.shape.at(0); id <= last; ++id) {
-      if (known.contains(id)) continue;
-      throw InputError(adapter_.file(),
-                       "has a row for token " + std::to_string(last) + " but none for " + std::to_string(id) +
-                           ", and the base has neither",
-                       "merge into a base whose embedding has been resized");
-    }
-    table.shape[0] = std::max(table.shape[0], last + 1);
-  }
-
-  const MergeBase& base_;
-  const PeftAdapter& adapter_;
-  DecoderConfig model_;
-  std::vector<Output> outputs_;
-  std::map<std::string, size_t> index_;
-  bool untied_ = false;
-};
-
 /// Computes tensors of the result and writes them.
 class Merger {
  public:
@@ -244,7 +55,7 @@ class Merger {
          MemoryPool& pool)
       : base_(base), adapter_(adapter), names_(names), writer_(writer), pool_(pool) {}
 
-  void write(const Output& output) {
+  void write(const MergeOutput& output) {
     if (output.replacement) ++report_.replaced;
     const Change change = change_of(output);
     const int64_t count = output.shape.empty() ? 1 : output.shape[0];
@@ -267,7 +78,7 @@ class Merger {
   }
 
  private:
-  Tensor source_rows(const Output& output, int64_t begin, int64_t end) {
+  Tensor source_rows(const MergeOutput& output, int64_t begin, int64_t end) {
     if (!output.replacement && end <= output.source_rows) return base_.rows(output.source, begin, end, pool_);
     if (!output.replacement) {
       Tensor rows = Tensor::zeros(pool_, {end - begin, output.shape.at(1)}, DType::f32, output.name);
@@ -279,18 +90,18 @@ class Merger {
     return as_f32(output.replacement.rank() == 0 ? output.replacement : output.replacement.rows(begin, end), pool_);
   }
 
-  Change change_of(const Output& output) {
+  Change change_of(const MergeOutput& output) {
     Change change;
     if (!output.lora.empty()) change = output.is_embedding ? table_change(output) : weight_change(output);
     if (!output.tokens.empty()) {
-      change.token_ids = token_ids_of(adapter_, output.tokens, names_);
+      change.token_ids = trained_token_ids(adapter_, output.tokens, names_);
       change.token_rows = as_f32(adapter_.find(output.tokens + ".token_adapter.trainable_tokens_delta"), pool_);
       check(output, change.token_rows.dim(1) == output.shape.at(1), change.token_rows, change.token_rows);
     }
     return change;
   }
 
-  void check(const Output& output, bool fits, const Tensor& a, const Tensor& b) const {
+  void check(const MergeOutput& output, bool fits, const Tensor& a, const Tensor& b) const {
     if (fits) return;
     throw InputError(adapter_.file(),
                      output.name + ": A " + to_string(a.shape()) + " and B " + to_string(b.shape()) +
@@ -308,7 +119,7 @@ class Merger {
   }
 
   /// A table [V, D] with A [R, V] and B [D, R].
-  Change table_change(const Output& output) {
+  Change table_change(const MergeOutput& output) {
     const Tensor a = as_f32(adapter_.find(output.lora + ".lora_embedding_A"), pool_);
     const Tensor b = as_f32(adapter_.find(output.lora + ".lora_embedding_B"), pool_);
     check(output, output.shape == Shape{a.dim(1), b.dim(0)}, a, b);
@@ -324,7 +135,7 @@ class Merger {
   }
 
   /// A weight [out, in], or [in, out] where the model keeps it so.
-  Change weight_change(const Output& output) {
+  Change weight_change(const MergeOutput& output) {
     Tensor a = as_f32(adapter_.find(output.lora + ".lora_A.weight"), pool_);
     Tensor b = as_f32(adapter_.find(output.lora + ".lora_B.weight"), pool_);
     const Shape plain{b.dim(0), a.dim(1)}, turned{a.dim(1), b.dim(0)};
@@ -421,10 +232,7 @@ class Merger {
     }
   }
 
-  void write_rows(const Output& output, const Tensor& rows) {
-    if (!is_float(output.dtype)) {
-      throw InputError(base_.directory.string(), output.name + " is no float tensor", "remove it from the checkpoint");
-    }
+  void write_rows(const MergeOutput& output, const Tensor& rows) {
     Tensor rounded = rows;
     if (output.dtype != DType::f32) {
       rounded = Tensor::empty(pool_, rows.shape(), output.dtype, output.name);
@@ -483,13 +291,12 @@ MergeBase plain_base(const CheckpointDir& checkpoint) {
 
 MergeReport merge_adapter(const MergeBase& base, const PeftAdapter& adapter, const std::filesystem::path& out,
                           const MergeOptions& options, MemoryPool& pool) {
-  if (!is_float(options.dtype)) throw UsageError("a merged model is bf16, f16 or f32", "choose one of them", "dtype");
   MergePlan plan(base, adapter, options.dtype);
   std::vector<TensorSpec> specs;
-  for (const Output& output : plan.outputs()) specs.push_back({output.name, output.shape, output.dtype});
+  for (const MergeOutput& output : plan.outputs()) specs.push_back({output.name, output.shape, output.dtype});
   ModelDirectoryWriter writer(out, options.force, specs, options.shard_bytes);
   Merger merger(base, adapter, plan.names(), writer, pool);
-  for (const Output& output : plan.outputs()) merger.write(output);
+  for (const MergeOutput& output : plan.outputs()) merger.write(output);
   writer.write_text("config.json", merged_config(base.config, options.dtype, plan.untied(), plan.vocab_size()));
   writer.copy_companions(base.directory);
   writer.finish();
