@@ -11,6 +11,8 @@ ROWS = [
     "shape=tinyllama-1.1b mode=qlora tokens=2048 steps=2",
     "shape=tinyllama-1.1b mode=qlora tokens=2048 prepared=1 steps=2",  # the peer as PEFT's page on quantization says
     "shape=tinyllama-1.1b mode=qlora tokens=2048 checkpointing=1 steps=1",
+    "shape=tinyllama-1.1b mode=qlora tokens=2048 prepared=1 autocast=0 steps=1",  # that page trains without autocast
+    "shape=tinyllama-1.1b mode=qlora tokens=2048 checkpointing=1 autocast=0 steps=1",
     "shape=tinyllama-1.1b mode=qlora tokens=512 steps=2",
     "shape=tinyllama-1.1b mode=lora tokens=512 steps=2",
     "shape=smollm2-135m mode=lora tokens=2048 steps=2",
@@ -18,12 +20,13 @@ ROWS = [
     "shape=smollm2-135m mode=full tokens=2048 steps=2",
     "shape=qwen2.5-0.5b mode=full tokens=2048 steps=1",
 ]
+LABELS = {"prepared=1": "prepared", "checkpointing=1": "checkpointing", "autocast=0": "without autocast"}
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
 GIB = 1 << 30
 
 
 def ours(program, models, row):
-    job = [part for part in row.split() if part != "prepared=1"]
+    job = [part for part in row.split() if part not in ("prepared=1", "autocast=0")]
     run = subprocess.run([program, "row", *job, f"models={models}"], capture_output=True, text=True, check=True)
     cells = [cell.strip() for cell in run.stdout.strip().strip("|").split("|")]
     return {"seconds": float(cells[7]), "share": cells[6], "memory": float(cells[12].split()[0]) + float(cells[13].split()[0])}
@@ -35,7 +38,7 @@ def theirs(models, row):
     if run.returncode != 0:
         sys.exit(run.stderr)
     result = json.loads(run.stdout.strip().splitlines()[-1])
-    return {"seconds": min(result["seconds"]), "memory": (result["anonymous"] + result["file"]) / GIB}
+    return {"seconds": min(result["seconds"]), "memory": result["memory"] / GIB}
 
 
 def main():
@@ -49,7 +52,7 @@ def main():
             peer.append(theirs(models, row))
         a, b = (min(runs, key=lambda r: r["seconds"]) for runs in (mine, peer))
         tokens = int(dict(part.split("=") for part in row.split())["tokens"])
-        label = " ".join(part.removesuffix("=1") if part.endswith("=1") else part.split("=")[1] for part in row.split()[:-1])
+        label = " ".join(LABELS.get(part) or part.split("=")[1] for part in row.split()[:-1])
         print(f"| {label} | {tokens / a['seconds']:.1f} | {a['share']} | {a['memory']:.2f} GiB | {tokens / b['seconds']:.1f} | "
               f"{b['memory']:.2f} GiB | {b['seconds'] / a['seconds']:.2f}x | {100 * a['memory'] / b['memory']:.0f}% |", flush=True)
 

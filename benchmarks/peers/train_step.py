@@ -1,30 +1,17 @@
 """One row of train_step in PyTorch + Transformers + PEFT (+ bitsandbytes), on the model directory that train_step made:
-  python3 train_step.py MODELS shape=tinyllama-1.1b mode=qlora tokens=2048 [checkpointing=1] [prepared=1] [steps=4]
-Prints JSON: seconds of each step after the first, peak resident memory in bytes. See compare.py for both in turn."""
+  python3 train_step.py MODELS shape=tinyllama-1.1b mode=qlora tokens=2048 [checkpointing=1] [prepared=1] [autocast=0] [steps=4]
+Prints JSON: seconds of each step after the first, peak resident memory in bytes (VmHWM). See compare.py for both in turn."""
 import json
 import os
 import sys
-import threading
 import time
 
 import torch
 from transformers import AutoModelForCausalLM
 
 
-class MemoryWatch(threading.Thread):
-    """Largest anonymous and file-backed resident memory while it runs."""
-
-    def __init__(self):
-        super().__init__(daemon=True)
-        self.peak = {"RssAnon": 0, "RssFile": 0}
-
-    def run(self):
-        while True:
-            for line in open("/proc/self/status"):
-                key, value = line.split(":", 1)
-                if key in self.peak:
-                    self.peak[key] = max(self.peak[key], int(value.split()[0]) << 10)
-            time.sleep(0.02)
+def peak_memory():
+    return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 
 
 def make_model(models, shape, mode, checkpointing, prepared):
@@ -57,12 +44,10 @@ def main():
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=1e-4)
     ids = torch.randint(0, model.config.vocab_size, (1, int(job["tokens"])))
-    watch = MemoryWatch()
-    watch.start()
     times = []
     for step in range(int(job.get("steps", 4)) + 1):
         begin = time.perf_counter()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=job.get("autocast", "1") != "0"):
             loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -70,7 +55,7 @@ def main():
         optimizer.zero_grad()
         times.append(time.perf_counter() - begin)
         print(f"step {step + 1}: loss {loss.item():.4f}, {times[-1]:.3f} s", file=sys.stderr, flush=True)
-    print(json.dumps({"seconds": times[1:], "anonymous": watch.peak["RssAnon"], "file": watch.peak["RssFile"]}))
+    print(json.dumps({"seconds": times[1:], "memory": peak_memory()}))
 
 
 main()
