@@ -12,6 +12,7 @@
 #include "nibble/core/models/family_names.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/core/tensor/spill_file.h"
 #include "nibble/core/train/train_step.h"
 #include "nibble/parallel/data/tree_sum.h"
 #include "nibble/quant/codec.h"
@@ -224,6 +225,7 @@ struct SpeedTrial::Impl {
     }
     return found.empty() ? all : found;
   }
+  void keep_in_file(const std::string& directory, Recompute recompute);
   double step();
   PartSeconds seconds() const;
 
@@ -233,6 +235,7 @@ struct SpeedTrial::Impl {
   MemoryPool pool;
   SelfComm alone;
   RankContext rank;
+  std::unique_ptr<SpillFile> file;
   Decoder model;
   int64_t tokens = 0, again = 0;
   Batch batch;
@@ -241,6 +244,13 @@ struct SpeedTrial::Impl {
   std::optional<Optimizer> optimizer;
   StepOptions options;
 };
+
+void SpeedTrial::Impl::keep_in_file(const std::string& directory, Recompute recompute) {
+  if (!file) file = std::make_unique<SpillFile>(directory, 0, pool);
+  model.set_spill(file.get());
+  again = recompute == Recompute::block ? config.layers : 0;
+  model.recompute_below(again);
+}
 
 double SpeedTrial::Impl::step() {
   const double begin = seconds_now();
@@ -281,7 +291,7 @@ PartSeconds SpeedTrial::Impl::seconds() const {
   // adapters train, the lowest layer has no gradient to pass on and is like no other.
   double forward = 0, forward_work = 0;
   double backward[2] = {0, 0}, backward_work[2] = {0, 0}, forward_of_backward[2] = {0, 0};
-  for (int64_t l = !job.everything && again > 1 ? 1 : 0; l < config.layers; ++l) {
+  for (int64_t l = !job.everything && config.layers > 3 ? 1 : 0; l < config.layers; ++l) {
     const auto at = static_cast<size_t>(l);
     const GroupWork work = group_work(trial, l);
     forward += usual(taken.forward[at]);
@@ -292,7 +302,9 @@ PartSeconds SpeedTrial::Impl::seconds() const {
     forward_of_backward[kind] += work.forward;
   }
   const double forward_speed = forward / forward_work;
-  const double backward_speed = backward[0] / backward_work[0];
+  // Where all layers are recomputed both passes are taken to be equally fast.
+  const double backward_speed =
+      backward_work[0] > 0 ? backward[0] / backward_work[0] : backward[1] / (backward_work[1] + forward_of_backward[1]);
   // What a recomputed layer takes beyond its backward pass.
   const double again_speed =
       backward_work[1] > 0 ? std::max(0.0, backward[1] - backward_speed * backward_work[1]) / forward_of_backward[1]
@@ -304,6 +316,7 @@ PartSeconds SpeedTrial::Impl::seconds() const {
     made.backward.push_back(scale * backward_speed * work.backward);
     made.backward_again.push_back(made.backward.back() + scale * again_speed * work.forward);
   }
+  made.forward_again = made.forward;
   made.embed = scale * usual(taken.embed);
   made.embed_backward = scale * usual(taken.embed_backward);
   const GroupWork head = group_work(part, job.model.config.layers), tried = group_work(trial, config.layers);
@@ -318,6 +331,9 @@ PartSeconds SpeedTrial::Impl::seconds() const {
 SpeedTrial::SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, int threads, int64_t side_by_side)
     : impl_(std::make_unique<Impl>(recipe, job, parts, threads, side_by_side)) {}
 SpeedTrial::~SpeedTrial() = default;
+void SpeedTrial::keep_in_file(const std::string& directory, Recompute recompute) {
+  impl_->keep_in_file(directory, recompute);
+}
 double SpeedTrial::step() { return impl_->step(); }
 PartSeconds SpeedTrial::seconds() const { return impl_->seconds(); }
 void SpeedTrial::forget() { impl_->forget(); }
