@@ -25,7 +25,7 @@ using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-constexpr double kTrialSeconds = 1;
+constexpr double kTrialSeconds = 1.5;
 constexpr int kWarmest = 8, kFewest = 3, kMost = 40;                                      // steps of a trial
 constexpr int64_t kExchanged[] = {int64_t{1} << 12, int64_t{1} << 19, int64_t{1} << 24};  // bytes
 

@@ -31,11 +31,27 @@ constexpr double kOperations = 2e11;       // of a step, about
 using Clock = std::chrono::steady_clock;
 double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-// Of a few steps, of which some were held up: by the system that gives memory, by others on the machine.
-double usual(std::vector<double> of) {
+// The mean of a few steps. A step of the whole model is as long as several of these and has its share of what held some
+// of them up (other processes, waits for the file); what held one up to more than twice the median is left out of it.
+double usual(const std::vector<double>& of) {
   if (of.empty()) return 0;
-  std::ranges::sort(of);
-  return of[(of.size() - 1) / 4];
+  std::vector<double> sorted = of;
+  std::ranges::sort(sorted);
+  const double most = 2 * sorted[(sorted.size() - 1) / 2];
+  double sum = 0;
+  for (const double one : of) sum += std::min(one, most);
+  return sum / static_cast<double>(of.size());
+}
+
+// Of layers [begin, end) together: what holds one of them up, in one step, is there in every step.
+double usual(const std::vector<std::vector<double>>& of, int64_t begin, int64_t end) {
+  std::vector<double> together;
+  for (int64_t l = begin; l < end; ++l) {
+    const std::vector<double>& layer = of[static_cast<size_t>(l)];
+    together.resize(layer.size());
+    for (size_t step = 0; step < layer.size(); ++step) together[step] += layer[step];
+  }
+  return usual(together);
 }
 
 /// Seconds of every step, by part.
@@ -289,15 +305,14 @@ PartSeconds SpeedTrial::Impl::seconds() const {
 
   // Seconds of an operation, over the layers: of all forward passes, and of backward passes by kind. Where only
   // adapters train, the lowest layer has no gradient to pass on and is like no other.
-  double forward = 0, forward_work = 0;
-  double backward[2] = {0, 0}, backward_work[2] = {0, 0}, forward_of_backward[2] = {0, 0};
-  for (int64_t l = !job.everything && config.layers > 3 ? 1 : 0; l < config.layers; ++l) {
-    const auto at = static_cast<size_t>(l);
+  const int64_t lowest = !job.everything && config.layers > 3 ? 1 : 0, kept = std::max(lowest, again);
+  const double forward = usual(taken.forward, lowest, config.layers);
+  const double backward[2] = {usual(taken.backward, kept, config.layers), usual(taken.backward, lowest, kept)};
+  double forward_work = 0, backward_work[2] = {0, 0}, forward_of_backward[2] = {0, 0};
+  for (int64_t l = lowest; l < config.layers; ++l) {
     const GroupWork work = group_work(trial, l);
-    forward += usual(taken.forward[at]);
     forward_work += work.forward;
     const size_t kind = l < again ? 1 : 0;
-    backward[kind] += usual(taken.backward[at]);
     backward_work[kind] += work.backward;
     forward_of_backward[kind] += work.forward;
   }

@@ -27,7 +27,7 @@ class SpeedTrial {
   void keep_in_file(const std::string& directory, Recompute recompute);
   /// One step of one microbatch: forward, loss, backward, norm, update; by all `parts`. Returns its seconds.
   double step();
-  /// The lower quartiles of the steps since forget(), scaled to the job's model by operations, and by values. After
+  /// The means of the steps since forget(), scaled to the job's model by operations, and by values. After
   /// keep_in_file only what that says of recomputation was measured.
   PartSeconds seconds() const;
   void forget();
