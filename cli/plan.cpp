@@ -146,7 +146,7 @@ void add_plan_command(Command& nibble) {
   Command command = nibble.subcommand("plan", "Memory, time and bytes moved of a run; loads no weights");
   command.option("recipe", flags->recipe, "RECIPE.json").required();
   command.option("overrides", flags->overrides, "Recipe keys to change: train.microbatch_size=2");
-  command.option("--max-memory", flags->max_memory, "Memory budget of each rank: 2GiB");
+  command.option("--max-memory", flags->max_memory, "Memory budget of each rank, for its whole process: 2GiB");
   command.option("-n,--ranks", flags->ranks, "Ranks (the product of the recipe's degrees)").at_least(1);
   command.option("--cluster", flags->cluster, "Description of a cluster, JSON (this machine, which is measured)");
   command.flag("--measure", flags->measure,

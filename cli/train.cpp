@@ -131,7 +131,7 @@ void add_train_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
   Command command = nibble.subcommand("train", "Run a recipe: fine-tune or pretrain");
   command.option("recipe", flags->recipe, "RECIPE.json").required();
-  command.option("--max-memory", flags->max_memory, "Memory budget of this rank: 2GiB (none)");
+  command.option("--max-memory", flags->max_memory, "Memory budget of this rank's tensors: 2GiB (none)");
   command.option("overrides", flags->overrides, "Recipe keys to change: train.steps=100 optimizer.lr=1e-4");
   command.flag("--profile", flags->profile, "Measure where the time goes: a trace in output.dir/profile, a summary");
   command.footer(

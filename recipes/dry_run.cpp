@@ -8,6 +8,7 @@
 #include "nibble/adapters/target_modules.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/list_directory.h"
 #include "nibble/core/models/load.h"
 #include "nibble/recipes/open_model.h"
 #include "nibble/recipes/pretraining_tokenizer.h"
@@ -58,11 +59,7 @@ void look_at_model(const Recipe& recipe, const DecoderConfig& config, const Obse
 }
 
 // The nearest directory that exists must take files.
-void try_output(const std::string& directory) {
-  std::filesystem::path place = std::filesystem::absolute(directory);
-  while (!std::filesystem::exists(place) && place.has_relative_path()) place = place.parent_path();
-  write_probe(place);
-}
+void try_output(const std::string& directory) { write_probe(nearest_existing(directory)); }
 
 }  // namespace
 

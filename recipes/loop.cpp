@@ -122,9 +122,9 @@ void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const Training
     run.checkpoint_if_due(optimizer);
   }
   if (staged) {
-    observer.message("pipeline: the first stage waited " + percent(pipeline.measured_bubble()) + " of the time, " +
-                     percent(pipeline.bubble_predicted(recipe.train.accumulate / parallel.mesh().shape().data())) +
-                     " were predicted for equal stages");
+    const Pipeline::Bubble bubble = pipeline.bubble();
+    observer.message("pipeline: the first stage waited " + percent(bubble.measured) + " of the time, the schedule of " +
+                     "stages as fast as these predicts " + percent(bubble.predicted));
   }
   model.set_hooks(&parallel);
   run.finish(optimizer);

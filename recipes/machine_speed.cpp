@@ -12,6 +12,7 @@
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/io/list_directory.h"
 #include "nibble/parallel/comm/thread_comm.h"
 #include "nibble/parallel/data/tree_sum.h"
 #include "nibble/recipes/speed_trial.h"
@@ -24,7 +25,7 @@ using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-constexpr double kTrialSeconds = 1;
+constexpr double kTrialSeconds = 1.5;
 constexpr int kWarmest = 8, kFewest = 3, kMost = 40;                                      // steps of a trial
 constexpr int64_t kExchanged[] = {int64_t{1} << 12, int64_t{1} << 19, int64_t{1} << 24};  // bytes
 
@@ -42,7 +43,8 @@ class ThreadsOfTrial {
 
 // Times without what comes from sharing cores.
 void speed_up(PartSeconds& seconds, double times) {
-  for (std::vector<double>* of : {&seconds.forward, &seconds.backward, &seconds.backward_again}) {
+  for (std::vector<double>* of :
+       {&seconds.forward, &seconds.backward, &seconds.forward_again, &seconds.backward_again}) {
     for (double& one : *of) one /= times;
   }
   for (double* one :
@@ -51,16 +53,15 @@ void speed_up(PartSeconds& seconds, double times) {
   }
 }
 
-// The seconds of a pass on the first rank, with others at work beside it.
-PartSeconds measure_part(const Recipe& recipe, const PlanJob& job, int tensor, const MachineSpeed& speed,
-                         Communicator& ranks) {
-  const int cores = std::max(1, static_cast<int>(speed.cores) / speed.threads);
-  const int groups = std::clamp(cores / tensor, 1, std::max(1, ranks.size() / tensor)), at_work = groups * tensor;
-  const bool takes_part = ranks.rank() < at_work;
-  const auto parts = ranks.split(takes_part ? ranks.rank() / tensor : groups, ranks.rank());
-  std::optional<SpeedTrial> trial;
-  if (takes_part) trial.emplace(recipe, job, *parts, speed.threads, at_work);
-  // Warms up until steps get no faster: the system may take its time to hand out memory.
+// Where the run will keep its activations, or the nearest directory above.
+std::string directory_of_activations(const Recipe& recipe) {
+  const std::string& other = recipe.parallel.offload_directory;
+  return nearest_existing(other.empty() ? recipe.output.dir : other).string();
+}
+
+// The usual seconds of the trial's parts on a rank that has one. Steps until they get no faster come first: the system
+// may take its time to hand out memory.
+PartSeconds measure_steps(SpeedTrial* trial, int at_work, Communicator& ranks) {
   double best = std::numeric_limits<double>::infinity();
   for (int warm = 0; warm < kWarmest; ++warm) {
     const double each = ranks.all_reduce_sum("trial", trial ? trial->step() : 0) / at_work;
@@ -71,11 +72,32 @@ PartSeconds measure_part(const Recipe& recipe, const PlanJob& job, int tensor, c
   const int steps = std::clamp(static_cast<int>(kTrialSeconds / best), kFewest, kMost);
   if (trial) trial->forget();
   for (int step = 0; step < steps && trial; ++step) trial->step();
-  PartSeconds made = trial ? trial->seconds() : PartSeconds();
-  trial.reset();
-  ranks.barrier("trial");
-  speed_up(made, std::max(1.0, at_work * speed.threads / speed.cores));
-  return made;
+  return trial ? trial->seconds() : PartSeconds();
+}
+
+// The seconds of a pass on the first rank, with others at work beside it.
+void measure_part(const Recipe& recipe, const PlanJob& job, int tensor, MachineSpeed& speed, Communicator& ranks) {
+  const int cores = std::max(1, static_cast<int>(speed.cores) / speed.threads);
+  const int groups = std::clamp(cores / tensor, 1, std::max(1, ranks.size() / tensor)), at_work = groups * tensor;
+  const bool takes_part = ranks.rank() < at_work;
+  const auto parts = ranks.split(takes_part ? ranks.rank() / tensor : groups, ranks.rank());
+  std::optional<SpeedTrial> trial;
+  if (takes_part) trial.emplace(recipe, job, *parts, speed.threads, at_work);
+  const auto measure = [&] {
+    PartSeconds made = measure_steps(trial ? &*trial : nullptr, at_work, ranks);
+    ranks.barrier("trial");
+    speed_up(made, std::max(1.0, at_work * speed.threads / speed.cores));
+    return made;
+  };
+  speed.parts[tensor] = measure();
+  if (!recipe.parallel.offload_activations) return;
+  const std::string directory = directory_of_activations(recipe);
+  if (trial) trial->keep_in_file(directory, Recompute::block);
+  const PartSeconds inputs = measure();
+  if (trial) trial->keep_in_file(directory, Recompute::none);
+  PartSeconds& filed = speed.filed[tensor] = measure();
+  filed.forward_again = inputs.forward_again;
+  filed.backward_again = inputs.backward_again;
 }
 
 /// Exchanges that all ranks do in turns, round after round, so that what disturbs one for a moment does not decide.
@@ -178,6 +200,42 @@ Json cost_json(const ByteCost& cost) { return cost.points(); }
 
 ByteCost cost_from(const Json& json) { return ByteCost(json.get<std::vector<std::pair<double, double>>>()); }
 
+Json parts_json(const std::map<int64_t, PartSeconds>& parts) {
+  Json json = Json::array();
+  for (const auto& [tensor, of] : parts) {
+    json.push_back({{"tensor", tensor},
+                    {"forward", of.forward},
+                    {"backward", of.backward},
+                    {"forward_again", of.forward_again},
+                    {"backward_again", of.backward_again},
+                    {"embed", of.embed},
+                    {"embed_backward", of.embed_backward},
+                    {"head", of.head},
+                    {"zero", of.zero},
+                    {"add", of.add},
+                    {"update", of.update}});
+  }
+  return json;
+}
+
+std::map<int64_t, PartSeconds> parts_from(const Json& json) {
+  std::map<int64_t, PartSeconds> parts;
+  for (const Json& of : json) {
+    PartSeconds& part = parts[of.at("tensor").get<int64_t>()];
+    of.at("forward").get_to(part.forward);
+    of.at("backward").get_to(part.backward);
+    of.at("forward_again").get_to(part.forward_again);
+    of.at("backward_again").get_to(part.backward_again);
+    of.at("embed").get_to(part.embed);
+    of.at("embed_backward").get_to(part.embed_backward);
+    of.at("head").get_to(part.head);
+    of.at("zero").get_to(part.zero);
+    of.at("add").get_to(part.add);
+    of.at("update").get_to(part.update);
+  }
+  return parts;
+}
+
 }  // namespace
 
 MachineSpeed measure_machine(const Recipe& recipe, const PlanJob& job, std::span<const int64_t> tensors, int threads,
@@ -188,7 +246,7 @@ MachineSpeed measure_machine(const Recipe& recipe, const PlanJob& job, std::span
   speed.threads = threads;
   for (const int64_t tensor : tensors) {
     NIBBLE_CHECK(tensor <= ranks.size(), "ranks for all parts of a layer");
-    speed.parts[tensor] = measure_part(recipe, job, static_cast<int>(tensor), speed, ranks);
+    measure_part(recipe, job, static_cast<int>(tensor), speed, ranks);
   }
   const Wire wire{recipe.parallel.wire_dtype};
   for (int size = 2; size <= ranks.size(); ++size) {
@@ -216,19 +274,8 @@ MachineSpeed measure_machine(const Recipe& recipe, const PlanJob& job, std::span
 
 std::string to_json(const MachineSpeed& speed) {
   Json json = {{"cores", speed.cores}, {"threads", speed.threads}, {"pass_on", cost_json(speed.pass_on)}};
-  json["parts"] = Json::array();
-  for (const auto& [tensor, of] : speed.parts) {
-    json["parts"].push_back({{"tensor", tensor},
-                             {"forward", of.forward},
-                             {"backward", of.backward},
-                             {"backward_again", of.backward_again},
-                             {"embed", of.embed},
-                             {"embed_backward", of.embed_backward},
-                             {"head", of.head},
-                             {"zero", of.zero},
-                             {"add", of.add},
-                             {"update", of.update}});
-  }
+  json["parts"] = parts_json(speed.parts);
+  json["filed"] = parts_json(speed.filed);
   json["exchange"] = Json::array();
   for (const auto& [ranks, of] : speed.exchange) {
     json["exchange"].push_back({{"ranks", ranks},
@@ -245,18 +292,8 @@ MachineSpeed machine_speed_from_json(std::string_view text) {
   speed.cores = json.at("cores");
   speed.threads = json.at("threads");
   speed.pass_on = cost_from(json.at("pass_on"));
-  for (const Json& of : json.at("parts")) {
-    PartSeconds& part = speed.parts[of.at("tensor").get<int64_t>()];
-    of.at("forward").get_to(part.forward);
-    of.at("backward").get_to(part.backward);
-    of.at("backward_again").get_to(part.backward_again);
-    of.at("embed").get_to(part.embed);
-    of.at("embed_backward").get_to(part.embed_backward);
-    of.at("head").get_to(part.head);
-    of.at("zero").get_to(part.zero);
-    of.at("add").get_to(part.add);
-    of.at("update").get_to(part.update);
-  }
+  speed.parts = parts_from(json.at("parts"));
+  speed.filed = parts_from(json.at("filed"));
   for (const Json& of : json.at("exchange")) {
     speed.exchange[of.at("ranks").get<int64_t>()] = {cost_from(of.at("sum")), cost_from(of.at("reduce")),
                                                      cost_from(of.at("gather"))};

@@ -25,6 +25,7 @@ LayoutCosts measured_costs(const Recipe& recipe, const RecipePlan& plan, const P
                                              : measure_machine(recipe, plan.job, tensors, plan.threads, ranks);
   LayoutCosts costs{.threads = plan.threads, .budget = request.budget};
   costs.cluster.name = "this machine";
+  costs.time_has_file = !speed.filed.empty();
   costs.time = [&job = plan.job, speed](const PlanLayout& layout, const std::vector<int64_t>& stages) {
     return step_time_here(job, layout, stages, speed);
   };

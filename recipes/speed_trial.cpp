@@ -12,6 +12,7 @@
 #include "nibble/core/models/family_names.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/core/tensor/spill_file.h"
 #include "nibble/core/train/train_step.h"
 #include "nibble/parallel/data/tree_sum.h"
 #include "nibble/quant/codec.h"
@@ -30,11 +31,27 @@ constexpr double kOperations = 2e11;       // of a step, about
 using Clock = std::chrono::steady_clock;
 double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-// Of a few steps, of which some were held up: by the system that gives memory, by others on the machine.
-double usual(std::vector<double> of) {
+// The mean of a few steps. A step of the whole model is as long as several of these and has its share of what held some
+// of them up (other processes, waits for the file); what held one up to more than twice the median is left out of it.
+double usual(const std::vector<double>& of) {
   if (of.empty()) return 0;
-  std::ranges::sort(of);
-  return of[(of.size() - 1) / 4];
+  std::vector<double> sorted = of;
+  std::ranges::sort(sorted);
+  const double most = 2 * sorted[(sorted.size() - 1) / 2];
+  double sum = 0;
+  for (const double one : of) sum += std::min(one, most);
+  return sum / static_cast<double>(of.size());
+}
+
+// Of layers [begin, end) together: what holds one of them up, in one step, is there in every step.
+double usual(const std::vector<std::vector<double>>& of, int64_t begin, int64_t end) {
+  std::vector<double> together;
+  for (int64_t l = begin; l < end; ++l) {
+    const std::vector<double>& layer = of[static_cast<size_t>(l)];
+    together.resize(layer.size());
+    for (size_t step = 0; step < layer.size(); ++step) together[step] += layer[step];
+  }
+  return usual(together);
 }
 
 /// Seconds of every step, by part.
@@ -224,6 +241,7 @@ struct SpeedTrial::Impl {
     }
     return found.empty() ? all : found;
   }
+  void keep_in_file(const std::string& directory, Recompute recompute);
   double step();
   PartSeconds seconds() const;
 
@@ -233,6 +251,7 @@ struct SpeedTrial::Impl {
   MemoryPool pool;
   SelfComm alone;
   RankContext rank;
+  std::unique_ptr<SpillFile> file;
   Decoder model;
   int64_t tokens = 0, again = 0;
   Batch batch;
@@ -241,6 +260,13 @@ struct SpeedTrial::Impl {
   std::optional<Optimizer> optimizer;
   StepOptions options;
 };
+
+void SpeedTrial::Impl::keep_in_file(const std::string& directory, Recompute recompute) {
+  if (!file) file = std::make_unique<SpillFile>(directory, 0, pool);
+  model.set_spill(file.get());
+  again = recompute == Recompute::block ? config.layers : 0;
+  model.recompute_below(again);
+}
 
 double SpeedTrial::Impl::step() {
   const double begin = seconds_now();
@@ -279,20 +305,21 @@ PartSeconds SpeedTrial::Impl::seconds() const {
 
   // Seconds of an operation, over the layers: of all forward passes, and of backward passes by kind. Where only
   // adapters train, the lowest layer has no gradient to pass on and is like no other.
-  double forward = 0, forward_work = 0;
-  double backward[2] = {0, 0}, backward_work[2] = {0, 0}, forward_of_backward[2] = {0, 0};
-  for (int64_t l = !job.everything && again > 1 ? 1 : 0; l < config.layers; ++l) {
-    const auto at = static_cast<size_t>(l);
+  const int64_t lowest = !job.everything && config.layers > 3 ? 1 : 0, kept = std::max(lowest, again);
+  const double forward = usual(taken.forward, lowest, config.layers);
+  const double backward[2] = {usual(taken.backward, kept, config.layers), usual(taken.backward, lowest, kept)};
+  double forward_work = 0, backward_work[2] = {0, 0}, forward_of_backward[2] = {0, 0};
+  for (int64_t l = lowest; l < config.layers; ++l) {
     const GroupWork work = group_work(trial, l);
-    forward += usual(taken.forward[at]);
     forward_work += work.forward;
     const size_t kind = l < again ? 1 : 0;
-    backward[kind] += usual(taken.backward[at]);
     backward_work[kind] += work.backward;
     forward_of_backward[kind] += work.forward;
   }
   const double forward_speed = forward / forward_work;
-  const double backward_speed = backward[0] / backward_work[0];
+  // Where all layers are recomputed both passes are taken to be equally fast.
+  const double backward_speed =
+      backward_work[0] > 0 ? backward[0] / backward_work[0] : backward[1] / (backward_work[1] + forward_of_backward[1]);
   // What a recomputed layer takes beyond its backward pass.
   const double again_speed =
       backward_work[1] > 0 ? std::max(0.0, backward[1] - backward_speed * backward_work[1]) / forward_of_backward[1]
@@ -304,6 +331,7 @@ PartSeconds SpeedTrial::Impl::seconds() const {
     made.backward.push_back(scale * backward_speed * work.backward);
     made.backward_again.push_back(made.backward.back() + scale * again_speed * work.forward);
   }
+  made.forward_again = made.forward;
   made.embed = scale * usual(taken.embed);
   made.embed_backward = scale * usual(taken.embed_backward);
   const GroupWork head = group_work(part, job.model.config.layers), tried = group_work(trial, config.layers);
@@ -318,6 +346,9 @@ PartSeconds SpeedTrial::Impl::seconds() const {
 SpeedTrial::SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, int threads, int64_t side_by_side)
     : impl_(std::make_unique<Impl>(recipe, job, parts, threads, side_by_side)) {}
 SpeedTrial::~SpeedTrial() = default;
+void SpeedTrial::keep_in_file(const std::string& directory, Recompute recompute) {
+  impl_->keep_in_file(directory, recompute);
+}
 double SpeedTrial::step() { return impl_->step(); }
 PartSeconds SpeedTrial::seconds() const { return impl_->seconds(); }
 void SpeedTrial::forget() { impl_->forget(); }

@@ -2,6 +2,7 @@
 // A small model of a job's shape, trained for real: how long its parts take on this machine.
 
 #include <memory>
+#include <string>
 
 #include "nibble/parallel/plan/job.h"
 #include "nibble/parallel/plan/machine_time.h"
@@ -21,9 +22,13 @@ class SpeedTrial {
   SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, int threads, int64_t side_by_side);
   ~SpeedTrial();
 
+  /// From now on what blocks keep for the backward pass (`recompute`: their inputs) waits in a file in `directory`.
+  /// Throws IoError as SpillFile does.
+  void keep_in_file(const std::string& directory, Recompute recompute);
   /// One step of one microbatch: forward, loss, backward, norm, update; by all `parts`. Returns its seconds.
   double step();
-  /// The lower quartiles of the steps since forget(), scaled to the job's model by operations, and by values.
+  /// The means of the steps since forget(), scaled to the job's model by operations, and by values. After
+  /// keep_in_file only what that says of recomputation was measured.
   PartSeconds seconds() const;
   void forget();
 

@@ -22,4 +22,10 @@ std::vector<fs::directory_entry> list_directory(const fs::path& directory) {
   return entries;
 }
 
+fs::path nearest_existing(const fs::path& path) {
+  fs::path place = fs::absolute(path);
+  while (!fs::exists(place) && place.has_relative_path()) place = place.parent_path();
+  return place;
+}
+
 }  // namespace nibble

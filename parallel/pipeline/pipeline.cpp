@@ -1,10 +1,13 @@
 #include "nibble/parallel/pipeline/pipeline.h"
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/parallel/pipeline/schedule_time.h"
 
 namespace nibble {
 
@@ -106,14 +109,22 @@ void Pipeline::backward(int64_t microbatch) {
 }
 
 double Pipeline::next() {
-  const auto start = Clock::now();
+  if (done_ == 0) {
+    ++steps_;
+  } else {
+    backward_seconds_ += seconds_since(returned_);  // that microbatch's gradients joined the others
+  }
   for (bool ran_backward = false; !ran_backward;) {
     NIBBLE_CHECK(done_ < actions_.size(), "a microbatch is left");
     const PipelineAction action = actions_[done_++];
+    const auto start = Clock::now();
+    const double before = waited_;
     action.forward ? forward(action.microbatch) : backward(action.microbatch);
+    (action.forward ? forward_seconds_ : backward_seconds_) += seconds_since(start) - (waited_ - before);
     ran_backward = !action.forward;
   }
-  spent_ += seconds_since(start);
+  ++passes_;
+  returned_ = Clock::now();
   const int64_t microbatch = actions_[done_ - 1].microbatch;
   return microbatch < own_ ? slots_[static_cast<size_t>(microbatch)].loss : 0.0;
 }
@@ -178,11 +189,22 @@ StepLayout Pipeline::over_stages(StepLayout layout) {
   return layout;
 }
 
-double Pipeline::measured_bubble() const { return spent_ > 0 ? waited_ / spent_ : 0; }
-
-double Pipeline::bubble_predicted(int64_t microbatches) const {
-  return predicted_bubble(options_.schedule, stages_.size(), microbatches,
-                          options_.in_flight > 0 ? options_.in_flight : microbatches);
+Pipeline::Bubble Pipeline::bubble() const {
+  const double worked = forward_seconds_ + backward_seconds_;
+  const double passes = static_cast<double>(std::max<int64_t>(passes_, 1));
+  const double mine[] = {forward_seconds_ / passes, backward_seconds_ / passes,
+                         waited_ > 0 ? waited_ / (waited_ + worked) : 0};
+  MemoryPool pool;
+  const Tensor part = Tensor::from<double>(pool, {std::ssize(mine)}, mine);
+  Tensor all = Tensor::empty(pool, {stages_.size() * std::ssize(mine)}, DType::f64);
+  stages_.all_gather("seconds of stages", part, all);
+  const double* of = all.data<const double>();
+  std::vector<StagePasses> stages;
+  for (int s = 0; s < stages_.size(); ++s) stages.push_back({of[3 * s], of[3 * s + 1]});
+  const int64_t count = steps_ > 0 ? passes_ / steps_ : 0;
+  const int64_t in_flight = options_.in_flight > 0 ? options_.in_flight : count;
+  const ScheduleTime predicted = schedule_time(options_.schedule, stages, count, in_flight, 0);
+  return {.measured = of[2], .predicted = predicted.waiting.front()};
 }
 
 }  // namespace nibble

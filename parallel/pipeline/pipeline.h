@@ -1,6 +1,7 @@
 #pragma once
 // A model whose layers lie on several ranks: microbatches go up through the stages and their gradients come back down.
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <span>
@@ -42,9 +43,12 @@ class Pipeline {
   /// own, unless this is called): asked for at the end of a step.
   void set_tied_gradient(std::function<Tensor()> gradient) { tied_gradient_ = std::move(gradient); }
 
-  /// Share of the time in steps so far that this rank waited for other stages.
-  double measured_bubble() const;
-  double bubble_predicted(int64_t microbatches) const;
+  /// Share of the time in passes so far that the first stage waited for others: measured, and as the schedule makes it
+  /// from what each stage took for its passes on average. By all stages.
+  struct Bubble {
+    double measured = 0, predicted = 0;
+  };
+  Bubble bubble() const;
 
  private:
   struct Slot;
@@ -72,7 +76,9 @@ class Pipeline {
   std::vector<PipelineAction> actions_;
   size_t done_ = 0;
   std::vector<Slot> slots_;
-  double waited_ = 0, spent_ = 0;
+  double waited_ = 0, forward_seconds_ = 0, backward_seconds_ = 0;  // those at work
+  int64_t steps_ = 0, passes_ = 0;
+  std::chrono::steady_clock::time_point returned_;
 };
 
 }  // namespace nibble

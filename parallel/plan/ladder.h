@@ -32,6 +32,7 @@ struct LayoutCosts {
   WireFormat wire;
   /// Of a layout with its stages, where it is not to come from `passes` and `cluster`.
   std::function<StepTime(const PlanLayout&, const std::vector<int64_t>&)> time;
+  bool time_has_file = false;  ///< `time` counts what activations in a file take; else cluster.disk_bandwidth does
 };
 
 PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, const LayoutCosts& costs);

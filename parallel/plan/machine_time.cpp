@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
-#include <limits>
 
 #include "nibble/core/base/error.h"
+#include "nibble/parallel/pipeline/schedule_time.h"
 
 namespace nibble {
 
@@ -29,7 +28,7 @@ class Stages {
         layout_(layout),
         begins_(begins),
         speed_(speed),
-        seconds_(speed.parts.at(layout.tensor)),
+        seconds_((layout.offload && !speed.filed.empty() ? speed.filed : speed.parts).at(layout.tensor)),
         model_(tensor_part(job.model, layout.tensor)),
         microbatches_(microbatches_of_rank(job, layout)) {
     const bool sharded = layout.mesh.shard > 1;
@@ -77,8 +76,9 @@ class Stages {
     }
     for (int64_t l = begins_[stage]; l < begins_[stage + 1]; ++l) {
       const auto at = static_cast<size_t>(l);
-      made.forward += seconds_.forward[at];
-      if (l >= lowest) made.backward += layout_.recomputes(l) ? seconds_.backward_again[at] : seconds_.backward[at];
+      const bool again = l >= lowest && layout_.recomputes(l);
+      made.forward += again ? seconds_.forward_again[at] : seconds_.forward[at];
+      if (l >= lowest) made.backward += again ? seconds_.backward_again[at] : seconds_.backward[at];
     }
     if (last(stage)) made.forward += seconds_.head;
   }
@@ -157,97 +157,6 @@ class Stages {
   bool cut_ = false, gathers_ = false, rounds_ = false;
 };
 
-/// Stages at work: each does its actions in order, an action begins when what it needs has arrived, and those that run
-/// at the same time share the cores.
-class Schedule {
- public:
-  Schedule(const PlanLayout& layout, const std::vector<StageSeconds>& stages, int64_t microbatches, double arrives,
-           const std::function<double(int64_t)>& crowd)
-      : stages_(stages), arrives_(arrives), crowd_(crowd) {
-    const int64_t in_flight = layout.in_flight > 0 ? layout.in_flight : microbatches;
-    const int number = static_cast<int>(stages.size());
-    for (int s = 0; s < number; ++s) {
-      actions_.push_back(
-          number == 1 ? alone(microbatches)
-                      : pipeline_actions(layout.schedule, number, s, microbatches, std::max<int64_t>(in_flight, 1)));
-    }
-    const std::vector<double> never(static_cast<size_t>(microbatches), -1);
-    forward_at_.assign(stages.size(), never);
-    backward_at_.assign(stages.size(), never);
-    next_.assign(stages.size(), 0);
-    left_.assign(stages.size(), 0);
-  }
-
-  /// Seconds until the last stage is done.
-  double run() {
-    double now = 0;
-    for (;;) {
-      std::vector<size_t> at_work;
-      double soonest = std::numeric_limits<double>::infinity();
-      for (size_t s = 0; s < stages_.size(); ++s) {
-        const double from = ready_at(s);
-        if (from > now) {
-          soonest = std::min(soonest, from);
-          continue;
-        }
-        if (left_[s] == 0) left_[s] = work(s);
-        at_work.push_back(s);
-      }
-      if (at_work.empty() && soonest == std::numeric_limits<double>::infinity()) return now;
-      const double slower = crowd_(static_cast<int64_t>(at_work.size()));
-      for (const size_t s : at_work) soonest = std::min(soonest, now + left_[s] * slower);
-      for (const size_t s : at_work) left_[s] -= (soonest - now) / slower;
-      now = soonest;
-      for (const size_t s : at_work) {
-        if (left_[s] > 1e-9) continue;
-        finish(s, now);
-      }
-    }
-  }
-
- private:
-  static std::vector<PipelineAction> alone(int64_t microbatches) {
-    std::vector<PipelineAction> actions;
-    for (int64_t m = 0; m < microbatches; ++m) {
-      actions.push_back({true, m});
-      actions.push_back({false, m});
-    }
-    return actions;
-  }
-
-  double work(size_t s) const {
-    const StageSeconds& of = stages_[s];
-    const double seconds = actions_[s][next_[s]].forward ? of.forward + of.forward_exchange
-                                                         : of.backward + of.backward_exchange + of.after_backward;
-    return std::max(seconds, 2e-9);
-  }
-
-  // When the next action of a stage may begin; infinity while that is not known, or when there is none.
-  double ready_at(size_t s) const {
-    if (next_[s] == actions_[s].size()) return std::numeric_limits<double>::infinity();
-    const PipelineAction& action = actions_[s][next_[s]];
-    const auto m = static_cast<size_t>(action.microbatch);
-    const bool end = action.forward ? s == 0 : s + 1 == stages_.size();
-    if (end) return 0;
-    const double sent = action.forward ? forward_at_[s - 1][m] : backward_at_[s + 1][m];
-    return sent < 0 ? std::numeric_limits<double>::infinity() : sent + arrives_;
-  }
-
-  void finish(size_t s, double now) {
-    const PipelineAction& action = actions_[s][next_[s]++];
-    (action.forward ? forward_at_ : backward_at_)[s][static_cast<size_t>(action.microbatch)] = now;
-    left_[s] = 0;
-  }
-
-  const std::vector<StageSeconds>& stages_;
-  double arrives_;
-  std::function<double(int64_t)> crowd_;
-  std::vector<std::vector<PipelineAction>> actions_;
-  std::vector<std::vector<double>> forward_at_, backward_at_;  // when they were done; -1: not yet
-  std::vector<size_t> next_;
-  std::vector<double> left_;
-};
-
 }  // namespace
 
 double ByteCost::seconds(double bytes) const {
@@ -279,26 +188,33 @@ StepTime step_time_here(const PlanJob& job, const PlanLayout& layout, const std:
   const double everyone = crowd(count);
 
   const Stages parts(job, layout, stages, speed);
-  std::vector<StageSeconds> seconds;
+  std::vector<StagePasses> passes_of;
   double computing = 0, exchanging = 0, once = 0;
   for (size_t s = 0; s + 1 < stages.size(); ++s) {
-    StageSeconds of = parts.of(s);
+    const StageSeconds of = parts.of(s);
     const double passes = static_cast<double>(microbatches);
     computing = std::max(computing, everyone * ((of.forward + of.backward + of.after_backward) * passes + of.once));
     exchanging = std::max(exchanging, (of.forward_exchange + of.backward_exchange) * passes + of.once_exchange);
     once = std::max(once, of.once * everyone + of.once_exchange);
     // Exchanges were measured with all ranks at it, and are run below among as many as there are.
-    of.forward_exchange /= everyone;
-    of.backward_exchange /= everyone;
-    seconds.push_back(of);
+    passes_of.push_back({of.forward + of.forward_exchange / everyone,
+                         of.backward + of.after_backward + of.backward_exchange / everyone});
   }
   const double stream = static_cast<double>(job.tokens * job.model.config.width) * kFloat;
-  Schedule schedule(layout, seconds, microbatches, count > 1 ? speed.pass_on.seconds(stream) : 0, crowd);
+  const ScheduleTime played =
+      schedule_time(layout.schedule, passes_of, microbatches, layout.in_flight > 0 ? layout.in_flight : microbatches,
+                    count > 1 ? speed.pass_on.seconds(stream) : 0, crowd);
   StepTime time;
-  time.seconds = schedule.run() + once;
+  time.seconds = played.seconds + once;
   time.computing = std::min(computing, time.seconds);
   time.communicating = std::min(exchanging, time.seconds - time.computing);
   time.waiting = time.seconds - time.computing - time.communicating;
+  if (layout.offload && !speed.filed.empty()) {
+    PlanLayout kept = layout;
+    kept.offload = false;
+    time.spilling = std::max(0.0, time.seconds - step_time_here(job, kept, stages, speed).seconds);
+    time.computing = std::max(0.0, time.computing - time.spilling);
+  }
   time.tokens_per_second = static_cast<double>(job.tokens * job.accumulate) / time.seconds;
   return time;
 }

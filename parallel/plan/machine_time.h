@@ -31,7 +31,8 @@ class ByteCost {
 /// What a rank takes, with the model cut among ranks of a tensor axis (their sums included), while as many ranks work
 /// as have cores of their own. Of one microbatch where nothing else is said.
 struct PartSeconds {
-  std::vector<double> forward, backward, backward_again;  ///< [L]; again: with the forward pass run once more
+  std::vector<double> forward, backward;              ///< [L]
+  std::vector<double> forward_again, backward_again;  ///< [L] of blocks whose forward pass runs once more, backward
   double embed = 0, embed_backward = 0;
   double head = 0;    ///< forward and backward
   double zero = 0;    ///< of one trained value: its gradient is set to zero,
@@ -50,6 +51,7 @@ struct MachineSpeed {
   double cores = 1;
   int threads = 1;                             ///< of a rank
   std::map<int64_t, PartSeconds> parts;        ///< by tensor degree
+  std::map<int64_t, PartSeconds> filed;        ///< the same with activations in a file; empty: not measured
   std::map<int64_t, GroupExchanges> exchange;  ///< by the ranks of a group
   ByteCost pass_on;                            ///< from one stage to the next
 
@@ -58,7 +60,8 @@ struct MachineSpeed {
 };
 
 /// One step: passes of every stage in the order of its schedule, waiting for each other; stages that work at the same
-/// time share the cores where there are fewer of them than threads. layout.tensor is a key of speed.parts.
+/// time share the cores where there are fewer of them than threads. layout.tensor is a key of speed.parts. What a file
+/// of activations adds is counted where speed.filed has it.
 StepTime step_time_here(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages,
                         const MachineSpeed& speed);
 

@@ -29,6 +29,7 @@ struct Job {
 
   fs::path out() const { return directory / "out"; }
   std::string errors() const { return test::read_bytes(directory / "stderr"); }
+  std::string said() const { return test::read_bytes(directory / "stdout"); }
   std::string adapter() const { return test::read_bytes(out() / "adapter" / "adapter_model.safetensors"); }
 
   void write_recipe(const fs::path& base, int steps) {
@@ -54,9 +55,10 @@ struct Job {
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
-    const std::string errors_path = (directory / "stderr").string();
+    const std::string errors_path = (directory / "stderr").string(), said_path = (directory / "stdout").string();
     child = fork();
     if (child != 0) return;
+    dup2(open(said_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), 1);
     dup2(open(errors_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), 2);
     execv(arguments[0], arguments.data());
     _exit(127);
@@ -134,6 +136,23 @@ TEST(Launch, AnErrorOfAllRanksIsOneLine) {
   const std::string errors = job.errors();
   EXPECT_EQ(errors.find("error: "), errors.rfind("error: ")) << errors;
   EXPECT_NE(errors.find("= 3, the job has 2 ranks"), std::string::npos) << errors;
+}
+
+TEST(Launch, APlanOfSeveralRanksMeasuresThemUnderMpirun) {
+  NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
+  Job job;
+  job.write_recipe(base, 1);
+  job.start({"plan", (job.directory / "recipe.json").string(), "parallel.replicate=2",
+             "parallel.offload_activations=true", "--json"});
+  ASSERT_EQ(job.wait(), 0) << job.errors();
+  EXPECT_EQ(job.errors(), "");  // else they were measured as threads
+  const json plan = json::parse(job.said());
+  EXPECT_EQ(plan["world_size"], 2);
+  EXPECT_EQ(plan["machine"], "this machine");
+  EXPECT_GT(plan["computing_seconds"], 0);
+  EXPECT_GT(plan["communicating_seconds"], 0);
+  EXPECT_GE(plan["step_seconds"], plan["communicating_seconds"]);
+  EXPECT_FALSE(fs::exists(job.out())) << "a plan leaves nothing";
 }
 
 TEST(Launch, PrintedFormsNameRanksThreadsAndRecipe) {

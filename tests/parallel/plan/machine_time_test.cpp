@@ -29,6 +29,7 @@ class StepHere : public testing::Test {
     PartSeconds& parts = speed_.parts[1];
     parts.forward.assign(kLayers, kForward);
     parts.backward.assign(kLayers, kBackward);
+    parts.forward_again.assign(kLayers, kForward);
     parts.backward_again.assign(kLayers, kBackward + kForward);
     speed_.cores = 4;
   }
@@ -89,6 +90,24 @@ TEST_F(StepHere, OfANaivePipelineTakesNoLongerOnOneCore) {
   EXPECT_NEAR(step(layout, {0, 2, 4, 6, 8}).seconds, apart, 1e-6);  // the work of all, one after the other
 }
 
+TEST_F(StepHere, CountsWhatAFileOfActivationsWasMeasuredToAdd) {
+  PlanLayout filed;
+  filed.offload = true;
+  EXPECT_NEAR(step(filed, {0, kLayers}).seconds, step({}, {0, kLayers}).seconds, 1e-6);  // it was not measured
+  PartSeconds& parts = speed_.filed[1] = speed_.parts[1];
+  parts.forward.assign(kLayers, kForward + 0.5);
+  parts.backward.assign(kLayers, kBackward + 0.25);
+  parts.forward_again.assign(kLayers, kForward + 0.125);
+  const double kept = kMicrobatches * kLayers * 0.75, inputs = kMicrobatches * kLayers * 0.125;
+  const StepTime time = step(filed, {0, kLayers});
+  EXPECT_NEAR(time.seconds - step({}, {0, kLayers}).seconds, kept, 1e-6);
+  EXPECT_NEAR(time.spilling, kept, 1e-6);
+  EXPECT_NEAR(time.computing + time.communicating + time.waiting + time.spilling, time.seconds, 1e-6);
+  PlanLayout again;
+  again.recompute = filed.recompute = Recompute::block;
+  EXPECT_NEAR(step(filed, {0, kLayers}).seconds - step(again, {0, kLayers}).seconds, inputs, 1e-6);
+}
+
 TEST_F(StepHere, CountsTheSumOfGradientsOverRanks) {
   PlanLayout copies;
   copies.mesh.replicate = 2;
@@ -113,10 +132,12 @@ TEST(MachineSpeed, GoesThroughJson) {
   speed.threads = 2;
   speed.parts[2] = {
       .forward = {1, 2}, .backward = {3, 4}, .backward_again = {5, 6}, .embed = 7, .head = 8, .add = 1e-9};
+  speed.filed[2].forward_again = {9};
   speed.exchange[4].sum = ByteCost({{1, 2}, {3, 4}});
   const MachineSpeed back = machine_speed_from_json(to_json(speed));
   EXPECT_EQ(to_json(back), to_json(speed));
   EXPECT_EQ(back.parts.at(2).backward_again, (std::vector<double>{5, 6}));
+  EXPECT_EQ(back.filed.at(2).forward_again, (std::vector<double>{9}));
   EXPECT_DOUBLE_EQ(back.among(4).sum.seconds(2), 3);
 }
 

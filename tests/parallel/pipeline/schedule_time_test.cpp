@@ -1,0 +1,114 @@
+// A schedule played through with stages that are equal, and that are not.
+
+#include "nibble/parallel/pipeline/schedule_time.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/base/rank_context.h"
+#include "nibble/core/models/load.h"
+#include "nibble/core/nn/hooks.h"
+#include "nibble/parallel/comm/thread_comm.h"
+#include "nibble/parallel/pipeline/pipeline.h"
+
+namespace nibble {
+namespace {
+
+constexpr PipelineSchedule kSchedules[] = {PipelineSchedule::naive, PipelineSchedule::gpipe,
+                                           PipelineSchedule::one_f_one_b};
+
+TEST(ScheduleTime, OfEqualStagesIsThatOfTheFormula) {
+  const std::vector<StagePasses> stages(4, {1, 2});
+  for (const PipelineSchedule schedule : kSchedules) {
+    for (const int64_t in_flight : {3, 8}) {
+      const double bubble = predicted_bubble(schedule, 4, 8, in_flight);
+      const ScheduleTime time = schedule_time(schedule, stages, 8, in_flight, 0);
+      EXPECT_NEAR(time.seconds, 8 * 3 / (1 - bubble), 1e-6) << schedule_name(schedule) << " " << in_flight;
+      EXPECT_NEAR(time.waiting.front(), bubble, 1e-6) << schedule_name(schedule) << " " << in_flight;
+    }
+  }
+}
+
+// By hand. GPipe: the second stage has four forward passes done at 13 and gives the first a gradient at 19, 25, 31 and
+// 37. 1F1B: at 10, 19, 28 and 37. Naive: nobody works beside another.
+TEST(ScheduleTime, OfASlowLastStageIsMostlyWaitingForIt) {
+  const std::vector<StagePasses> stages = {{1, 2}, {3, 6}};
+  for (const PipelineSchedule schedule : {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b}) {
+    const ScheduleTime time = schedule_time(schedule, stages, 4, 4, 0);
+    EXPECT_NEAR(time.seconds, 39, 1e-6) << schedule_name(schedule);
+    EXPECT_NEAR(time.waiting[0], 1 - 12.0 / 39, 1e-6) << schedule_name(schedule);
+    EXPECT_NEAR(time.waiting[1], 1 - 36.0 / 37, 1e-6) << schedule_name(schedule);
+  }
+  const ScheduleTime naive = schedule_time(PipelineSchedule::naive, stages, 4, 4, 0);
+  EXPECT_NEAR(naive.seconds, 48, 1e-6);
+  EXPECT_NEAR(naive.waiting[0], 0.75, 1e-6);
+}
+
+TEST(ScheduleTime, CountsTheWayBetweenStages) {
+  const std::vector<StagePasses> stages = {{1, 2}, {1, 2}};
+  EXPECT_NEAR(schedule_time(PipelineSchedule::naive, stages, 1, 1, 0.5).seconds, 7, 1e-6);
+}
+
+TEST(ScheduleTime, OfStagesThatShareOneCoreIsAllTheirWork) {
+  const std::vector<StagePasses> stages = {{1, 2}, {3, 6}};
+  const auto one_core = [](int64_t at_work) { return static_cast<double>(at_work); };
+  EXPECT_NEAR(schedule_time(PipelineSchedule::gpipe, stages, 4, 4, 0, one_core).seconds, 48, 1e-6);
+}
+
+/// Passes of a stage take what the test says.
+class SlowStage final : public BlockHooks {
+ public:
+  explicit SlowStage(StagePasses seconds) : seconds_(seconds) {}
+  void before_forward(int64_t layer) override { wait(layer, seconds_.forward); }
+  void before_backward(int64_t layer) override { wait(layer, seconds_.backward); }
+
+ private:
+  static void wait(int64_t layer, double seconds) {
+    if (layer == 0 || layer == 1) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  }
+  StagePasses seconds_;
+};
+
+// One layer and the embedding, one layer and the head; the second stage takes ten times as long.
+TEST(PipelineBubble, IsPredictedFromHowFastTheStagesWere) {
+  const DecoderConfig config = parse_decoder_config(R"({
+      "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 16, "intermediate_size": 32,
+      "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 32,
+      "max_position_embeddings": 16, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+      "tie_word_embeddings": false})",
+                                                    "test");
+  for (const PipelineSchedule schedule : {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b}) {
+    run_on_threads(2, [&](Communicator& comm) {
+      set_threads(1);
+      MemoryPool pool;
+      RankContext rank{comm, pool, 1, 0};
+      const Mesh mesh({.pipeline = 2}, comm);
+      const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
+        return std::make_shared<Parameter>(
+            Parameter{.name = name, .value = Tensor::zeros(pool, shape, DType::f32, name), .gradient = {}});
+      };
+      const LinearWeightMaker linear = [&](const std::string& module, const Shape& shape) {
+        return std::make_unique<DenseWeight>(parameter(module + ".weight", shape));
+      };
+      Decoder stage(config, linear, parameter, rank, {mesh.stage(), mesh.stage() + 1});
+      make_trainable(stage, rank);
+      SlowStage hooks(mesh.stage() == 0 ? StagePasses{0.004, 0.008} : StagePasses{0.04, 0.08});
+      stage.set_hooks(&hooks);
+      Pipeline pipeline(stage, {schedule, 0}, mesh, rank);
+      const Sample sample{.ids = {1, 2, 3}, .labels = {1, 2, 3}};
+      std::vector<Batch> batches;
+      for (int m = 0; m < 4; ++m) batches.push_back(make_batch({&sample, 1}, pool));
+      pipeline.begin_step(batches, batches.front(), 4, 1, StepContext{rank, DType::f32, true, 1, {}});
+      for (int m = 0; m < 4; ++m) pipeline.next();
+      const Pipeline::Bubble bubble = pipeline.bubble();
+      EXPECT_NEAR(bubble.predicted, 0.9, 0.05) << "the formula for equal stages says 0.2";
+      EXPECT_NEAR(bubble.measured, bubble.predicted, 0.05);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace nibble
