@@ -124,9 +124,12 @@ void check_pairs(const Document& document, const Recipe& recipe) {
   const auto refuse = [&](const std::string& key, const std::string& reason, const std::string& remedy) {
     throw UsageError(reason, remedy, document.place_of(key));
   };
+  const auto contradiction = [&](const std::string& key, const std::string& other) {
+    refuse(key, "contradicts " + other, "give one of them; " + other + "=null takes it out of the recipe");
+  };
   const ModelRecipe& model = recipe.model;
   if (model.path.empty() && model.init.empty()) refuse("model.path", "is missing", "name a model directory");
-  if (!model.path.empty() && !model.init.empty()) refuse("model.init", "contradicts model.path", "give one of them");
+  if (!model.path.empty() && !model.init.empty()) contradiction("model.init", "model.path");
   if (recipe.pretrains() && recipe.adapter) refuse("adapter", "random weights need no adapter", "leave it out");
   if (recipe.pretrains() && model.quantize) refuse("model.quantize", "4-bit weights cannot be trained", "leave it out");
   if (model.quantize && !recipe.adapter) {
@@ -135,11 +138,11 @@ void check_pairs(const Document& document, const Recipe& recipe) {
   if ((model.block_size & (model.block_size - 1)) != 0) refuse("model.block_size", "must be a power of two", "");
   if (recipe.data.train.empty()) refuse("data.train", "is missing", "name a data file");
   if (!recipe.data.eval.empty() && recipe.data.eval_fraction > 0) {
-    refuse("data.eval_fraction", "contradicts data.eval", "give one of them");
+    contradiction("data.eval_fraction", "data.eval");
   }
   const bool evaluates = !recipe.data.eval.empty() || recipe.data.eval_fraction > 0;
   const TrainRecipe& train = recipe.train;
-  if (train.epochs && train.steps) refuse("train.steps", "contradicts train.epochs", "give one of them");
+  if (train.epochs && train.steps) contradiction("train.steps", "train.epochs");
   if (!evaluates && (train.eval_every.steps > 0 || train.eval_every.seconds > 0)) {
     refuse("train.eval_every", "there is nothing to evaluate on", "give data.eval or data.eval_fraction");
   }
@@ -154,7 +157,7 @@ void check_pairs(const Document& document, const Recipe& recipe) {
   }
   const OptimizerRecipe& optimizer = recipe.optimizer;
   if (optimizer.warmup_steps > 0 && optimizer.warmup_ratio > 0) {
-    refuse("optimizer.warmup_ratio", "contradicts optimizer.warmup_steps", "give one of them");
+    contradiction("optimizer.warmup_ratio", "optimizer.warmup_steps");
   }
   if (optimizer.min_lr > optimizer.lr) refuse("optimizer.min_lr", "is larger than optimizer.lr", "");
   if (recipe.output.dir.empty()) refuse("output.dir", "is missing", "name a directory to write to");

@@ -99,7 +99,7 @@ TEST_F(WrongRecipe, FourBitBaseWithoutAnAdapter) {
 
 TEST_F(WrongRecipe, StepsAndEpochsTogether) {
   expect(of(with(R"(, "train": {"steps": 10, "epochs": 1})")), 2,
-         {"train.steps: contradicts train.epochs; give one of them"});
+         {"train.steps: contradicts train.epochs; give one of them; train.epochs=null takes it out of the recipe"});
 }
 
 TEST_F(WrongRecipe, EarlyStopWithNothingToEvaluate) {
