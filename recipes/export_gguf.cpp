@@ -157,8 +157,10 @@ GgufReport export_model(const GgufRequest& request, const std::string& model, Ra
   Metadata metadata = gguf_hyperparameters(config, model_name(request.model));
   metadata.emplace_back("general.file_type", file_type(request.type));
   metadata.emplace_back("general.quantization_version", uint32_t{2});
+  GgufVocabulary vocabulary;
   if (request.tokenizer) {
-    for (auto& entry : gguf_vocabulary(model, config.vocab_size)) metadata.push_back(std::move(entry));
+    vocabulary = gguf_vocabulary(model, config.vocab_size);
+    for (auto& entry : vocabulary.metadata) metadata.push_back(std::move(entry));
   } else {
     metadata.emplace_back("tokenizer.ggml.model", std::string("none"));
   }
@@ -167,7 +169,7 @@ GgufReport export_model(const GgufRequest& request, const std::string& model, Ra
   exporter.write(writer);
   writer.finish();
   return {gguf_architecture(config), static_cast<int64_t>(exporter.tensors().size()), fs::file_size(request.out),
-          exporter.fallbacks()};
+          exporter.fallbacks(), std::move(vocabulary.left_out)};
 }
 
 void refuse_adapter(const PeftAdapter& adapter, const std::string& what) {
@@ -214,7 +216,7 @@ GgufReport export_adapter(const GgufRequest& request, RankContext& rank) {
   GgufWriter writer(request.out, metadata, tensors);
   for (const auto& [name, value] : values) writer.append(name, value);
   writer.finish();
-  return {gguf_architecture(config), static_cast<int64_t>(tensors.size()), fs::file_size(request.out), 0};
+  return {gguf_architecture(config), static_cast<int64_t>(tensors.size()), fs::file_size(request.out), 0, {}};
 }
 
 }  // namespace

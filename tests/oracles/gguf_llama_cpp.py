@@ -4,6 +4,7 @@
 
 For f32: the same token ids for some texts, logits within 1e-3 of `nibble logits`, the same greedy ids. With an adapter: the merged
 export and the exported adapter beside the exported base. For the other types: the largest difference is only told.
+LLAMA_CPP_WITHOUT_TABLE=.../libllama.so (llama_cpp_without_table.sh builds it) takes that library instead of the wheel's.
 """
 import json, os, subprocess, sys, tempfile
 from pathlib import Path
@@ -12,7 +13,8 @@ import xllamacpp
 from llama_cpp_py_sync._cffi_bindings import get_ffi
 
 ffi = get_ffi()
-lib = ffi.dlopen(str(next(Path(xllamacpp.__file__).parent.glob("*.so"))))
+WITHOUT_TABLE = os.environ.get("LLAMA_CPP_WITHOUT_TABLE")
+lib = ffi.dlopen(WITHOUT_TABLE or str(next(Path(xllamacpp.__file__).parent.glob("*.so"))))
 NIBBLE = os.environ["NIBBLE"]
 TEXTS = ["Once upon a time, there was a little girl.", " two  blanks\n\nand lines\t", "Zahlen 1234567 und Ümläute, 日本語 🙂", "don't we'll"]
 
