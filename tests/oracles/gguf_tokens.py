@@ -57,7 +57,9 @@ def excused(text, folder, left_out):
         return unicodedata.normalize("NFC", text)
     if "begins with a blank" in left_out:
         special = "|".join(re.escape(token["content"]) for token in json.loads((folder / "tokenizer.json").read_text())["added_tokens"])
-        return re.sub(f"(^|{special})[ \u2581]", r"\1", text) or None  # of nothing llama.cpp makes no token
+        if re.search(f"(^|{special})[ \u2581]($|{special})", text):
+            return None  # of what would be left, nothing, llama.cpp makes no token
+        return re.sub(f"(^|{special})[ \u2581]", r"\1", text)
     if left_out:
         original = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
         # llama.cpp puts the first blank there itself, which the original leaves out for a text of nothing else

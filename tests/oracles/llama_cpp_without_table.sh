@@ -2,7 +2,7 @@
 # Builds llama.cpp b11549 (from the source package of xllamacpp) as it is but for one line: its CPU computes GELU instead of looking it
 # up in a table of f16. Prints the path of the library, for LLAMA_CPP_WITHOUT_TABLE of gguf_families.py and gguf_llama_cpp.py.
 #
-#     tests/oracles/llama_cpp_without_table.sh DIR      (cmake, ninja, a C++ compiler and pip; ten minutes of CPU time)
+#     tests/oracles/llama_cpp_without_table.sh DIR      (cmake, ninja, a C++ compiler and pip; some minutes)
 set -euo pipefail
 directory=${1:?a directory for the source and the libraries}
 mkdir -p "$directory"
@@ -19,7 +19,7 @@ if ! grep -q '^#ifdef GGML_GELU_FP16$' $vectors; then
   exit 1
 fi
 sed -i '/^#define GGML_GELU_FP16$/d' $vectors
-cmake -S source -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_OPENMP=OFF -DGGML_LLAMAFILE=OFF -DLLAMA_OPENSSL=OFF \
+cmake -S source -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_C{,XX}_FLAGS_RELEASE="-O1 -DNDEBUG" -DGGML_OPENMP=OFF -DGGML_LLAMAFILE=OFF -DLLAMA_OPENSSL=OFF \
   -DLLAMA_BUILD_{COMMON,TESTS,TOOLS,EXAMPLES,SERVER,APP}=OFF >&2
 nice -n 19 ninja -C build -j 2 llama >&2
 echo "$PWD/build/bin/libllama.so"
