@@ -31,7 +31,8 @@ void run(Flags flags) {
     const nlohmann::ordered_json said = {{"architecture", report.architecture},
                                          {"tensors", report.tensors},
                                          {"bytes", report.bytes},
-                                         {"kept_in_f16", report.fallbacks}};
+                                         {"kept_in_f16", report.fallbacks},
+                                         {"llama_cpp_leaves_out", report.left_out}};
     std::printf("%s\n", said.dump().c_str());
     return;
   }
@@ -41,6 +42,7 @@ void run(Flags flags) {
     std::printf("%lld matrices are in f16: their rows are no multiple of 32\n",
                 static_cast<long long>(report.fallbacks));
   }
+  for (const std::string& step : report.left_out) std::printf("llama.cpp leaves out %s\n", step.c_str());
 }
 
 }  // namespace

@@ -150,15 +150,27 @@ std::string model_name(const std::string& path) {
   return given.filename().string();
 }
 
+/// A configuration that llama.cpp can compute.
+DecoderConfig with_gguf_form(DecoderConfig config, const std::string& model) {
+  try {
+    gguf_architecture(config);
+  } catch (const UsageError& error) {
+    throw UsageError(error.what(), "", (fs::path(model) / "config.json").string());
+  }
+  return config;
+}
+
 GgufReport export_model(const GgufRequest& request, const std::string& model, RankContext& rank) {
   const CheckpointDir checkpoint(model);
   const MergeBase base = merge_base(checkpoint, rank.pool);
-  const DecoderConfig config = parse_decoder_config(base.config, model + "/config.json");
+  const DecoderConfig config = with_gguf_form(parse_decoder_config(base.config, model + "/config.json"), request.model);
   Metadata metadata = gguf_hyperparameters(config, model_name(request.model));
   metadata.emplace_back("general.file_type", file_type(request.type));
   metadata.emplace_back("general.quantization_version", uint32_t{2});
+  GgufVocabulary vocabulary;
   if (request.tokenizer) {
-    for (auto& entry : gguf_vocabulary(model, config.vocab_size)) metadata.push_back(std::move(entry));
+    vocabulary = gguf_vocabulary(model, config.vocab_size);
+    for (auto& entry : vocabulary.metadata) metadata.push_back(std::move(entry));
   } else {
     metadata.emplace_back("tokenizer.ggml.model", std::string("none"));
   }
@@ -167,7 +179,7 @@ GgufReport export_model(const GgufRequest& request, const std::string& model, Ra
   exporter.write(writer);
   writer.finish();
   return {gguf_architecture(config), static_cast<int64_t>(exporter.tensors().size()), fs::file_size(request.out),
-          exporter.fallbacks()};
+          exporter.fallbacks(), std::move(vocabulary.left_out)};
 }
 
 void refuse_adapter(const PeftAdapter& adapter, const std::string& what) {
@@ -178,7 +190,7 @@ void refuse_adapter(const PeftAdapter& adapter, const std::string& what) {
 /// A LoRA beside an exported base: matrices by llama.cpp's names, the scaling inside B.
 GgufReport export_adapter(const GgufRequest& request, RankContext& rank) {
   const PeftAdapter adapter = read_peft_directory(request.adapter);
-  const DecoderConfig config = read_decoder_config(request.model);
+  const DecoderConfig config = with_gguf_form(read_decoder_config(request.model), request.model);
   if (adapter.options.use_dora) refuse_adapter(adapter, "DoRA magnitudes");
   if (takes_from_base(adapter.options.init_lora_weights)) refuse_adapter(adapter, "a start taken from the base");
   std::map<std::string, GgufPart> by_module;
@@ -214,7 +226,7 @@ GgufReport export_adapter(const GgufRequest& request, RankContext& rank) {
   GgufWriter writer(request.out, metadata, tensors);
   for (const auto& [name, value] : values) writer.append(name, value);
   writer.finish();
-  return {gguf_architecture(config), static_cast<int64_t>(tensors.size()), fs::file_size(request.out), 0};
+  return {gguf_architecture(config), static_cast<int64_t>(tensors.size()), fs::file_size(request.out), 0, {}};
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // Models and adapters as GGUF files, for llama.cpp.
 
 #include <string>
+#include <vector>
 
 #include "nibble/core/base/rank_context.h"
 #include "nibble/core/io/gguf.h"
@@ -23,6 +24,8 @@ struct GgufReport {
   int64_t tensors = 0;
   uint64_t bytes = 0;
   int64_t fallbacks = 0;  ///< matrices whose rows are no multiple of 32, kept in f16
+  /// Steps of the tokenizer that llama.cpp leaves out, so that it gives some texts other ids
+  std::vector<std::string> left_out;
 };
 
 /// Writes the file, tensor by tensor. A 4-bit base is dequantized; an adapter is merged in f32 first, by way of a

@@ -53,7 +53,7 @@ const Architecture& find(const DecoderConfig& config) {
     if (row.model_type == config.model_type) return row;
     known += (known.empty() ? "" : ", ") + std::string(row.model_type);
   }
-  throw UsageError("model type " + config.model_type + " has no GGUF form here", "known are " + known);
+  throw UsageError("llama.cpp has no model of type " + config.model_type, "known are " + known);
 }
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -200,7 +200,7 @@ void refuse_what_differs(const DecoderConfig& config, const Architecture& row) {
   const bool ties = row.name == "gemma" || row.name == "gemma2" || cohere;
   if (ties && !config.tied_head) refuse("a head that is not the embedding in this family");
   const bool has_qk_norm = row.name == "qwen3" || row.name == "gemma3" || row.name == "olmo2";
-  if (config.qk_norm && !has_qk_norm) refuse("norms of queries and keys in this family");
+  if (config.qk_norm && !has_qk_norm) refuse("norms of queries and keys (use_qk_norm, qk_layernorm) in this family");
   if (row.window_period > 0 && window_period(config, row) == 0) refuse("windows in these layers");
   constexpr int64_t kWithoutRope = 4;  // every so many-th layer of SmolLM3
   for (size_t l = 0; row.name == "smollm3" && l < config.layer.size(); ++l) {

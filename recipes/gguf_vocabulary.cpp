@@ -1,15 +1,16 @@
 #include "nibble/recipes/gguf_vocabulary.h"
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <sstream>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json_file.h"
-#include "nibble/core/text/published_expressions.h"
+#include "nibble/core/text/json_tokenizer.h"
 #include "nibble/core/text/sentencepiece_model.h"
+#include "nibble/recipes/gguf_pre_tokenizer.h"
 #include "nibble/recipes/tokenizers.h"
 
 namespace nibble {
@@ -30,48 +31,12 @@ struct Vocabulary {
   std::vector<float> scores;
   std::vector<int32_t> types;
   std::optional<bool> add_space_prefix;
+  std::vector<std::string> left_out;
 };
 
 [[noreturn]] void refuse(const fs::path& place, const std::string& what) {
   throw UsageError(what + ", which llama.cpp has no name for", "export without a tokenizer: --no-tokenizer",
                    place.string());
-}
-
-/// One step of a pre-tokenizer in a few letters, for comparison.
-std::string step_of(const Json& step) {
-  const std::string type = step.value("type", "");
-  if (type == "ByteLevel") return step.value("use_regex", true) ? "gpt2" : "bytes";
-  if (type == "Digits") return step.value("individual_digits", false) ? "digit" : "digits";
-  if (type == "Punctuation") return "punctuation";
-  if (type == "Split") {
-    const Json pattern = step.value("pattern", Json::object());
-    const std::string regex = pattern.value("Regex", "");
-    if (regex == kLlama3Expression) return "llama3";
-    if (regex == kQwen2Expression) return "qwen2";
-    if (regex == "[0-9][0-9][0-9]") return "threes";
-  }
-  return "?" + type;
-}
-
-std::string pre_tokenizer_name(const Json& pre_tokenizer, const fs::path& place) {
-  std::string steps;
-  if (pre_tokenizer.is_object()) {
-    if (pre_tokenizer.value("type", "") == "Sequence") {
-      for (const Json& step : pre_tokenizer.value("pretokenizers", Json::array())) {
-        steps += (steps.empty() ? "" : " ") + step_of(step);
-      }
-    } else {
-      steps = step_of(pre_tokenizer);
-    }
-  }
-  const std::map<std::string, std::string> names{{"gpt2", "gpt-2"},
-                                                 {"llama3 bytes", "llama-bpe"},
-                                                 {"qwen2 bytes", "qwen2"},
-                                                 {"digit gpt2", "smollm"},
-                                                 {"punctuation gpt2 digits threes", "falcon"}};
-  const auto found = names.find(steps);
-  if (found == names.end()) refuse(place, "the pre-tokenizer is \"" + steps + "\"");
-  return found->second;
 }
 
 /// "a b" for each merge; blanks inside the parts as the byte alphabet spells them.
@@ -120,7 +85,9 @@ bool is_byte_token(const std::string& text) {
 }
 
 /// A tokenizer.json of the sentencepiece kind: the rank of the merge that makes a piece stands for its score.
-void take_metaspace(const Json& file, Vocabulary& made) {
+void take_metaspace(const Json& file, const fs::path& place, Vocabulary& made) {
+  refuse_other_normalizers(file, false, place);
+  made.left_out = gguf_left_out(file);
   made.model = "llama";
   made.pre = "default";
   std::map<std::string, float> score_of;
@@ -146,6 +113,7 @@ void take_metaspace(const Json& file, Vocabulary& made) {
 
 void take_sentencepiece(const SentencePieceModel& model, const fs::path& place, Vocabulary& made) {
   if (model.algorithm != SentencePieceAlgorithm::kBpe) refuse(place, "the tokenizer is a sentencepiece unigram model");
+  if (model.whitespace_as_suffix) refuse(place, "the tokenizer puts blanks behind words");
   made.model = "llama";
   made.pre = "default";
   made.scores.assign(made.tokens.size(), -10000.0f);
@@ -155,6 +123,19 @@ void take_sentencepiece(const SentencePieceModel& model, const fs::path& place, 
     if (made.types[id] == kNormal) made.types[id] = static_cast<Type>(model.pieces[id].kind);
   }
   made.add_space_prefix = model.normalizer.add_dummy_prefix;
+  if (!model.normalizer.charsmap.empty())
+    made.left_out.push_back("the normalization of tokenizer.model (texts that it changes get other ids)");
+  if (model.normalizer.remove_extra_whitespaces)
+    made.left_out.push_back("taking blanks away at both ends and in runs (texts with such blanks get other ids)");
+}
+
+/// A byte-level BPE: what a text goes through before the merges, and these.
+void take_byte_level(const Json& file, const fs::path& place, Vocabulary& made) {
+  refuse_other_normalizers(file, true, place);
+  made.model = "gpt2";
+  made.pre = gguf_pre_tokenizer(file, place);
+  made.merges = merges_of(file.at("model"));
+  made.left_out = gguf_left_out(file);
 }
 
 Vocabulary from_json(const Json& file, const fs::path& directory, const Tokenizer& tokenizer) {
@@ -171,34 +152,24 @@ Vocabulary from_json(const Json& file, const fs::path& directory, const Tokenize
   const bool is_bpe = model.value("type", std::string("BPE")) == "BPE" && model.contains("merges");
   if (!is_bpe) refuse(place, "the tokenizer is of type " + model.value("type", std::string("?")));
   if (model.value("byte_fallback", Json()) == true) {
-    take_metaspace(file, made);
-    return made;
+    take_metaspace(file, place, made);
+  } else {
+    take_byte_level(file, place, made);
   }
-  made.model = "gpt2";
-  made.pre = pre_tokenizer_name(file.value("pre_tokenizer", Json()), place);
-  made.merges = merges_of(model);
   return made;
 }
 
 /// vocab.json and merges.txt; the class of the tokenizer says how it cuts.
 Vocabulary from_merges(const fs::path& directory, const Tokenizer& tokenizer) {
-  const fs::path settings = directory / "tokenizer_config.json";
-  const std::string type =
-      fs::exists(settings) ? read_json_file(settings).value("tokenizer_class", std::string()) : std::string();
-  const auto first_added = static_cast<int32_t>(read_json_file(directory / "vocab.json").size());
+  const Json file = describe_vocab_and_merges(directory);
+  const auto first_added = static_cast<int32_t>(file.at("model").at("vocab").size());
   std::set<int32_t> added;
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
     if (id >= first_added || tokenizer.is_special(id)) added.insert(id);
   }
   Vocabulary made;
   take_tokens(tokenizer, added, made);
-  made.model = "gpt2";
-  made.pre = type.starts_with("Qwen2") ? "qwen2" : "gpt-2";
-  std::istringstream lines(read_text_file(directory / "merges.txt"));
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.empty() && line.back() == '\r') line.pop_back();
-    if (!line.empty() && !line.starts_with("#version")) made.merges.push_back(line);
-  }
+  take_byte_level(file, directory / "vocab.json", made);
   return made;
 }
 
@@ -230,9 +201,26 @@ void fill_up(Vocabulary& made, int64_t vocab_size, const fs::path& place) {
   }
 }
 
+/// The tokens around a text. llama.cpp puts its BOS and its EOS there, or nothing.
+void put_ends(const Tokenizer& tokenizer, const fs::path& place, Metadata& metadata) {
+  constexpr std::string_view kProbe = "a";
+  const std::vector<int32_t> with = tokenizer.encode(kProbe, true), bare = tokenizer.encode(kProbe, false);
+  const auto text = std::search(with.begin(), with.end(), bare.begin(), bare.end());
+  const auto put = [&](const std::string& name, const std::optional<int32_t>& role, const std::vector<int32_t>& ids) {
+    if (ids.size() > 1 || (ids.size() == 1 && role.value_or(ids[0]) != ids[0]))
+      refuse(place, "the tokenizer puts other tokens than " + name + " at an end of a text");
+    const std::optional<int32_t> id = ids.empty() ? role : ids[0];
+    if (id) metadata.emplace_back("tokenizer.ggml." + name + "_token_id", static_cast<uint32_t>(*id));
+    metadata.emplace_back("tokenizer.ggml.add_" + name + "_token", !ids.empty());
+  };
+  const auto behind = text == with.end() ? text : text + static_cast<int64_t>(bare.size());
+  put("bos", tokenizer.bos_id(), {with.begin(), text});
+  put("eos", tokenizer.eos_id(), {behind, with.end()});
+}
+
 }  // namespace
 
-Metadata gguf_vocabulary(const fs::path& directory, int64_t vocab_size) {
+GgufVocabulary gguf_vocabulary(const fs::path& directory, int64_t vocab_size) {
   const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(directory.string());
   if (!tokenizer) return {};
   Vocabulary made = read_vocabulary(directory, *tokenizer);
@@ -246,16 +234,13 @@ Metadata gguf_vocabulary(const fs::path& directory, int64_t vocab_size) {
   const auto put = [&](const char* key, const std::optional<int32_t>& id) {
     if (id) metadata.emplace_back(key, static_cast<uint32_t>(*id));
   };
-  put("tokenizer.ggml.bos_token_id", roles.bos);
-  put("tokenizer.ggml.eos_token_id", roles.eos);
+  put_ends(*tokenizer, directory, metadata);
   put("tokenizer.ggml.unknown_token_id", roles.unk);
   put("tokenizer.ggml.padding_token_id", roles.pad);
-  metadata.emplace_back("tokenizer.ggml.add_bos_token", !tokenizer->prefix_ids().empty());
-  metadata.emplace_back("tokenizer.ggml.add_eos_token", false);
   if (made.add_space_prefix) metadata.emplace_back("tokenizer.ggml.add_space_prefix", *made.add_space_prefix);
   const auto chat = roles.chat_templates.find("default");
   if (chat != roles.chat_templates.end()) metadata.emplace_back("tokenizer.chat_template", chat->second);
-  return metadata;
+  return {std::move(metadata), std::move(made.left_out)};
 }
 
 }  // namespace nibble

@@ -9,7 +9,8 @@ namespace {
 // What this Block cannot compute is refused by the flag's name.
 void refuse(const ConfigReader& file, std::string_view flag, bool unsupported, bool absent) {
   if (file.boolean(flag, absent) == unsupported) {
-    file.fail(flag, std::string("is ") + (unsupported ? "true" : "false") + ", which nibble cannot compute yet");
+    file.fail(flag, std::string("is ") + (unsupported ? "true" : "false") + ", which nibble cannot compute",
+              "take a causal language model: every token sees those before it, and no other text");
   }
 }
 

@@ -155,10 +155,15 @@ PreTokenizer pre_tokenizer_of(const Vocabulary& vocabulary) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   if (is({"gpt-2", "phi-2", "mpt", "olmo"})) return {.steps = Json::array({byte_level(true)})};
+  const auto cut_by = [](const char* expression) { return Json::array({split(expression), byte_level(false)}); };
   if (is({"llama-bpe", "llama3", "llama-v3"}))
-    return {.steps = Json::array({split(kLlama3Expression), byte_level(false)}), .ignore_merges = true, .begins = true};
-  if (is({"qwen2", "deepseek-r1-qwen"}))
-    return {.steps = Json::array({split(kQwen2Expression), byte_level(false)}), .composes = true};
+    return {.steps = cut_by(kLlama3Expression), .ignore_merges = true, .begins = true};
+  if (is({"dbrx", "smaug-bpe"})) return {.steps = cut_by(kLlama3Expression)};
+  if (is({"qwen2", "deepseek-r1-qwen"})) return {.steps = cut_by(kQwen2Expression), .composes = true};
+  if (is({"stablelm2"})) return {.steps = cut_by(kQwen2Expression)};
+  if (is({"gpt-4o"})) return {.steps = cut_by(kGpt4oExpression)};
+  if (is({"tekken"})) return {.steps = cut_by(kTekkenExpression), .ignore_merges = true, .begins = true};
+  if (is({"bloom"})) return {.steps = cut_by(kBloomExpression)};
   if (is({"smollm", "starcoder", "refact", "command-r", "codeshell"}))
     return {.steps = Json::array({digits(true), byte_level(true)})};
   if (is({"falcon"})) {
@@ -167,6 +172,29 @@ PreTokenizer pre_tokenizer_of(const Vocabulary& vocabulary) {
   }
   vocabulary.fail("pre", "is " + name + ", a pre-tokenizer that is not known",
                   "give a tokenizer of the model in Hugging Face's form (model.tokenizer)");
+}
+
+// BOS in front of a text and EOS behind it, where the file says so.
+void put_ends(const Vocabulary& vocabulary, bool begins, Json& made) {
+  Json single = Json::array(), pair = Json::array(), tokens = Json::object();
+  const auto sequence = [](const char* name, int type) {
+    return Json{{"Sequence", {{"id", name}, {"type_id", type}}}};
+  };
+  const auto put = [&](const std::string& role, bool absent) {
+    const std::optional<int32_t> id = vocabulary.id(role + "_token_id");
+    if (!id || !vocabulary.flag("add_" + role + "_token", absent)) return;
+    const std::string& text = vocabulary.tokens[static_cast<size_t>(*id)];
+    for (Json* list : {&single, &pair}) list->push_back({{"SpecialToken", {{"id", text}, {"type_id", 0}}}});
+    tokens[text] = {{"id", text}, {"ids", Json::array({*id})}, {"tokens", Json::array({text})}};
+  };
+  put("bos", begins);
+  single.push_back(sequence("A", 0));
+  pair.push_back(sequence("A", 0));
+  pair.push_back(sequence("B", 1));
+  put("eos", false);
+  if (tokens.empty()) return;
+  made["post_processor"] = {
+      {"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}};
 }
 
 std::string byte_level_file(const Vocabulary& vocabulary) {
@@ -207,17 +235,7 @@ std::string byte_level_file(const Vocabulary& vocabulary) {
                  {"ignore_merges", pre.ignore_merges},
                  {"vocab", tokens},
                  {"merges", *merges}}}};
-  const std::optional<int32_t> bos = vocabulary.id("bos_token_id");
-  if (bos && vocabulary.flag("add_bos_token", pre.begins)) {
-    const std::string& text = vocabulary.tokens[static_cast<size_t>(*bos)];
-    const Json front = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}};
-    const Json a = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}, b = {{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
-    made["post_processor"] = {
-        {"type", "TemplateProcessing"},
-        {"single", Json::array({front, a})},
-        {"pair", Json::array({front, a, b})},
-        {"special_tokens", {{text, {{"id", text}, {"ids", Json::array({*bos})}, {"tokens", Json::array({text})}}}}}};
-  }
+  put_ends(vocabulary, pre.begins, made);
   return made.dump(1) + "\n";
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/text/tokenizer.h"
 #include "nibble/tests/assets.h"
@@ -49,6 +50,20 @@ TEST_F(ExportGguf, HasTheChatTemplateAndGivesTheIdsOfTheTokenizer) {
   for (const char* text : {"Once upon a time", "Zahlen 12345, \xC3\x9Cml\xC3\xA4ute\n", "\xE6\x97\xA5\xE6\x9C\xAC"})
     EXPECT_EQ(of_file->encode(text), of_model->encode(text)) << text;
   EXPECT_EQ(of_file->eos_id(), of_model->eos_id());
+}
+
+TEST_F(ExportGguf, ARefusalNamesTheFileTheTypeAndTheKnownOnes) {
+  test::write_bytes(directory_ / "config.json",
+                    R"({"model_type": "opt", "vocab_size": 8, "hidden_size": 4, "ffn_dim": 4, "num_hidden_layers": 1,
+                        "num_attention_heads": 1, "max_position_embeddings": 8, "word_embed_proj_dim": 4})");
+  try {
+    exported(directory_ / "", fs::path(NIBBLE_SOURCE_DIR) / "tests/oracles/results/peft_llama/adapter", true, false);
+    FAIL() << "nothing was thrown";
+  } catch (const UsageError& error) {
+    const std::string said = error.what();
+    for (const char* part : {"config.json: ", "no model of type opt", "known are llama"})
+      EXPECT_NE(said.find(part), std::string::npos) << said;
+  }
 }
 
 // The base with this adapter is what llama.cpp computes; tests/oracles/gguf_llama_cpp.py lets it.
