@@ -204,7 +204,9 @@ void fill_up(Vocabulary& made, int64_t vocab_size, const fs::path& place) {
 /// The tokens around a text. llama.cpp puts its BOS and its EOS there, or nothing.
 void put_ends(const Tokenizer& tokenizer, const fs::path& place, Metadata& metadata) {
   constexpr std::string_view kProbe = "a";
-  const std::vector<int32_t> with = tokenizer.encode(kProbe, true), bare = tokenizer.encode(kProbe, false);
+  const std::vector<int32_t> bare = tokenizer.encode(kProbe, false);
+  std::vector<int32_t> with = tokenizer.encode(kProbe, true);
+  if (bare.empty()) with.clear();  // has no token for it: what goes where cannot be seen
   const auto text = std::search(with.begin(), with.end(), bare.begin(), bare.end());
   const auto put = [&](const std::string& name, const std::optional<int32_t>& role, const std::vector<int32_t>& ids) {
     if (ids.size() > 1 || (ids.size() == 1 && role.value_or(ids[0]) != ids[0]))
