@@ -26,7 +26,8 @@ constexpr double kCold = 64 << 20;  // bytes of weights that no cache keeps from
 constexpr int64_t kMostLayers = 8;
 constexpr double kLayerBytes = 256 << 20;  // of a layer with gradients and state
 constexpr double kHeadBytes = 256 << 20;   // of the embedding, and of the head
-constexpr double kOperations = 2e11;       // of a step, about
+constexpr int64_t kMostFiles = 8;
+constexpr double kOperations = 2e11;  // of a step, about
 
 using Clock = std::chrono::steady_clock;
 double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
@@ -251,7 +252,8 @@ struct SpeedTrial::Impl {
   MemoryPool pool;
   SelfComm alone;
   RankContext rank;
-  std::unique_ptr<SpillFile> file;
+  std::vector<std::unique_ptr<SpillFile>> files;
+  size_t steps_in_files = 0;
   Decoder model;
   int64_t tokens = 0, again = 0;
   Batch batch;
@@ -262,13 +264,19 @@ struct SpeedTrial::Impl {
 };
 
 void SpeedTrial::Impl::keep_in_file(const std::string& directory, Recompute recompute) {
-  if (!file) file = std::make_unique<SpillFile>(directory, 0, pool);
-  model.set_spill(file.get());
+  // As many steps in turn as it takes to write what one of the whole model does: the system has passed pages on to the
+  // disk before they are written again.
+  const int64_t like_a_step = std::clamp<int64_t>(job.model.config.layers / config.layers, 1, kMostFiles);
+  while (static_cast<int64_t>(files.size()) < like_a_step) {
+    files.push_back(std::make_unique<SpillFile>(directory, 0, pool));
+  }
   again = recompute == Recompute::block ? config.layers : 0;
   model.recompute_below(again);
+  for (size_t i = steps_in_files; i < files.size(); ++i) step();
 }
 
 double SpeedTrial::Impl::step() {
+  if (!files.empty()) model.set_spill(files[steps_in_files++ % files.size()].get());
   const double begin = seconds_now();
   double passed = begin, aside = 0;
   StepLayout layout;

@@ -22,8 +22,8 @@ class SpeedTrial {
   SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, int threads, int64_t side_by_side);
   ~SpeedTrial();
 
-  /// From now on what blocks keep for the backward pass (`recompute`: their inputs) waits in a file in `directory`.
-  /// Throws IoError as SpillFile does.
+  /// From now on what blocks keep for the backward pass (`recompute`: their inputs) waits in files in `directory`,
+  /// which are written once; by all `parts`. Throws IoError as SpillFile does.
   void keep_in_file(const std::string& directory, Recompute recompute);
   /// One step of one microbatch: forward, loss, backward, norm, update; by all `parts`. Returns its seconds.
   double step();
