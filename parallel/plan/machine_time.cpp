@@ -83,18 +83,26 @@ class Stages {
     if (last(stage)) made.forward += seconds_.head;
   }
 
+  double gathered_bytes(const PlannedGroup& of) const {
+    return (job_.everything ? 0 : static_cast<double>(of.frozen_bytes())) +
+           (cut_ ? static_cast<double>(of.trained_values()) * kFloat : 0);
+  }
+
   void add_exchanges_of_passes(size_t stage, StageSeconds& made) const {
     if (gathers_) {
       const ByteCost& gather = speed_.among(layout_.mesh.shard).gather;
       each_group(stage, [&](int64_t group) {
         const PlannedGroup& of = model_.group(group);
-        const double bytes = (job_.everything ? 0 : static_cast<double>(of.frozen_bytes())) +
-                             (cut_ ? static_cast<double>(of.trained_values()) * kFloat : 0);
-        const double once = gather.seconds(bytes);
+        const double once = gather.seconds(gathered_bytes(of));
         const bool again = group < layers() && (layout_.reshard_after_forward || layout_.mesh.pipeline > 1);
         made.forward_exchange += once;
         if (again && (group >= 0 || of.has_trainable())) made.backward_exchange += once;
       });
+      // A tied head needs the embedding once more.
+      const bool again = layout_.reshard_after_forward || layout_.mesh.pipeline > 1;
+      if (last(stage) && again && model_.config.tied_head) {
+        made.forward_exchange += gather.seconds(gathered_bytes(model_.input));
+      }
     }
     if (!rounds_) return;
     each_group(stage, [&](int64_t group) {

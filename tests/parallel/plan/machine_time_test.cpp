@@ -117,6 +117,23 @@ TEST_F(StepHere, CountsTheSumOfGradientsOverRanks) {
   EXPECT_NEAR(step(copies, {0, kLayers}).seconds, before + 7, 1e-6);
 }
 
+TEST_F(StepHere, GathersATiedEmbeddingForTheHeadToo) {
+  PlanLayout sharded;
+  sharded.mesh.shard = 2;
+  const auto gathering = [&] {
+    speed_.exchange[2].gather = {};
+    const double before = step(sharded, {0, kLayers}).seconds;
+    speed_.exchange[2].gather = ByteCost({{1, 1e-9}, {1e9, 1}});  // as many seconds as gigabytes
+    return step(sharded, {0, kLayers}).seconds - before;
+  };
+  const double apart = gathering();
+  job_.model.config.tied_head = true;
+  const double embedding = static_cast<double>(job_.model.input.frozen_bytes());
+  ASSERT_GT(embedding, 0);
+  const double passes = kMicrobatches / 2;
+  EXPECT_NEAR(gathering() - apart, passes * embedding * 1e-9, 1e-8);
+}
+
 TEST(ByteCost, LiesBetweenWhatWasMeasured) {
   const ByteCost cost({{100, 1}, {1100, 2}});
   EXPECT_DOUBLE_EQ(cost.seconds(10), 1);
