@@ -4,7 +4,8 @@
 # KIND=asan (default): with the address, leak and undefined-behaviour sanitizers. KIND=quick: undefined behaviour and
 # the standard library's assertions trap, nothing else is watched, 10 times as many executions a second.
 # KIND=blind, KIND=release: no coverage; RUNS (1000000) blindly changed seeds and inputs of the corpus a round instead of
-# SECONDS, with the sanitizers of asan or in the library as it ships (build/release). Other rounds make other inputs.
+# SECONDS, with the sanitizers of asan or in the library as it ships (build/release), where only leaks are watched (the
+# leak sanitizer is put in front of malloc). Other rounds make other inputs.
 # TOTAL=N: round after round until every target has had N executions of any kind. MAX_LEN=N: longest input (1024).
 # build/fuzz holds found/TARGET-* (what failed), corpus/TARGET (inputs of both kinds) and tally (target, kind, count, day).
 # Calls for different targets may run side by side.
@@ -33,11 +34,12 @@ total() { awk -v target="$1" '$1 == target { sum += $3 } END { printf "%d", sum 
 
 # The N-th blind round changes with seed N. A reader that never comes back ends with the limit on its processor time.
 run_blindly() {
-  local target=$1 log=$2 round
+  local target=$1 log=$2 round before=
+  [ $kind = blind ] || before=$(g++ -print-file-name=liblsan.so)
   round=$(awk -v target="$target" -v kind=$kind '$1 == target && $2 == kind' build/fuzz/tally | wc -l)
   (ulimit -t $((60 + ${RUNS:-1000000} / 500))
     NIBBLE_FUZZ_RUNS=${RUNS:-1000000} NIBBLE_FUZZ_SEED=$((round + 1)) NIBBLE_FUZZ_CORPUS=build/fuzz/corpus \
-      build/$preset/bin/$program --gtest_filter="Fuzz*/$target") >"$log" 2>&1 &&
+      LD_PRELOAD=$before build/$preset/bin/$program --gtest_filter="Fuzz*/$target") >"$log" 2>&1 &&
     echo "stat::number_of_executed_units: ${RUNS:-1000000}" >>"$log"
 }
 

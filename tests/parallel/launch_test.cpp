@@ -143,7 +143,7 @@ TEST(Launch, APlanOfSeveralRanksMeasuresThemUnderMpirun) {
   Job job;
   job.write_recipe(base, 1);
   job.start({"plan", (job.directory / "recipe.json").string(), "parallel.replicate=2",
-             "parallel.offload_activations=true", "--json"});
+             "parallel.offload_activations=true", "data.max_length=64", "train.microbatch_size=1", "--json"});
   ASSERT_EQ(job.wait(), 0) << job.errors();
   EXPECT_EQ(job.errors(), "");  // else they were measured as threads
   const json plan = json::parse(job.said());
