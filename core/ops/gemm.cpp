@@ -28,6 +28,8 @@ void product(const cpu::PackedProduct& p) {
   if (cpu::gemm_by_library(p, cpu::gemm_engine())) return;
   if (cpu::few_rows_fit(p, isa())) {
     cpu::gemm_few_rows(p, isa());
+  } else if (cpu::thin_fits(p, isa())) {
+    cpu::gemm_thin(p, isa());
   } else {
     cpu::gemm_packed(p, isa());
   }

@@ -11,6 +11,8 @@ namespace nibble::ops::cpu {
 constexpr int64_t kLeftGroup = 48;
 /// Rows of either operand in one call of GemmKernel::dots.
 constexpr int64_t kDotRows = 4;
+/// Columns of the narrow and of the wide matrix in one call of GemmKernel::multiply_thin.
+constexpr int64_t kThinRows = 8, kThinColumns = 32;
 
 /// Where the sums of a tile go.
 struct TileOutput {
@@ -61,9 +63,20 @@ struct GemmKernel {
   void (*dots)(int64_t rows, int64_t columns, int64_t depth, const std::byte* x, int64_t x_stride, const std::byte* w,
                int64_t w_stride, float* sums);
 
+  /// Products over many rows of two matrices, a narrow and a wide one: sums[r * kThinColumns + n] += left(k, r) wide(k,
+  /// n) over k < depth, for r < rows <= kThinRows and n < columns <= kThinColumns, in the order of multiply. `left` is
+  /// the first of these columns in a strip of the narrow matrix (pack_rows); the wide one is read in place, `stride`
+  /// elements between its rows. Null: none.
+  void (*multiply_thin)(int64_t rows, int64_t columns, int64_t depth, const std::byte* left, const std::byte* wide,
+                        int64_t stride, float* sums);
+
   /// Writes rows x columns of f32 sums, output.sums_stride apart, to output.c.
   void (*store)(const float* sums, int64_t rows, int64_t columns, const TileOutput& output);
 };
+
+/// Depths whose sums are kept in registers where A has to be packed: half a panel, which is twice as wide then, because
+/// A is packed once per panel.
+inline int64_t packed_left_depth(const GemmKernel& kernel) { return kernel.depth_block / 2; }
 
 /// The kernel for inputs of dtype `input` (f32 or bf16) at instruction set level `level`. Its compute type is `input`,
 /// or f32 where the CPU has no bf16 instructions.

@@ -64,6 +64,7 @@ const GemmKernel kGemmAvx2 = {
     .pack_rows = pack_rows<float, kWidth, 1>,
     .pack_left_transposed = nullptr,
     .dots = nullptr,
+    .multiply_thin = nullptr,
     .store = store_sums,
 };
 

@@ -40,7 +40,7 @@ NIBBLE_AVX512_BF16 void tile(int64_t steps, const std::byte* a, int64_t a_row_by
 void multiply(int64_t rows, int64_t columns, int64_t steps, const std::byte* a, int64_t a_row_bytes,
               int64_t a_step_bytes, const std::byte* b, const TileOutput& output) {
   using Tile = decltype(&tile<1, 1>);
-  constexpr Tile kTiles[kRows][4] = {
+  static constexpr Tile kTiles[kRows][4] = {
       {tile<1, 1>, tile<1, 2>, tile<1, 3>, tile<1, 4>}, {tile<2, 1>, tile<2, 2>, tile<2, 3>, tile<2, 4>},
       {tile<3, 1>, tile<3, 2>, tile<3, 3>, tile<3, 4>}, {tile<4, 1>, tile<4, 2>, tile<4, 3>, tile<4, 4>},
       {tile<5, 1>, tile<5, 2>, tile<5, 3>, tile<5, 4>}, {tile<6, 1>, tile<6, 2>, tile<6, 3>, tile<6, 4>}};
@@ -107,6 +107,42 @@ NIBBLE_AVX512_BF16 void pack_left_transposed(const std::byte* from, int64_t stri
   }
 }
 
+// 8 x 2 sums; rows of the wide matrix are woven into pairs in registers.
+template <int64_t R>
+NIBBLE_AVX512_BF16 void thin_tile(int64_t columns, int64_t depth, const std::byte* left, const std::byte* wide,
+                                  int64_t stride, float* sums) {
+  constexpr int64_t kAheadRows = 128;  // into the second level of the cache, where a call for other columns finds them
+  const uint32_t mask = avx512::low_bits(columns);
+  __m512 parts[R][2];
+  for (int64_t r = 0; r < R; ++r) {
+    for (int64_t v = 0; v < 2; ++v) parts[r][v] = _mm512_loadu_ps(sums + r * kThinColumns + v * avx512::kLanes);
+  }
+  for (int64_t k = 0; k < depth; k += 2, left += avx512::kStripBytes, wide += stride * 4) {
+    const std::byte* odd = wide + stride * 2;
+    _mm_prefetch(wide + kAheadRows * stride * 2, _MM_HINT_T1);
+    _mm_prefetch(odd + kAheadRows * stride * 2, _MM_HINT_T1);
+    const uint32_t present = k + 1 < depth ? ~0u : 0u;
+    const Pairs row = interleave(_mm512_maskz_loadu_epi16(mask, wide), _mm512_maskz_loadu_epi16(mask & present, odd));
+    for (int64_t r = 0; r < R; ++r) {
+      int32_t pair;
+      std::memcpy(&pair, left + r * avx512::kGroupBytes, sizeof pair);
+      const auto x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+      parts[r][0] = _mm512_dpbf16_ps(parts[r][0], reinterpret_cast<__m512bh>(row.low), x);
+      parts[r][1] = _mm512_dpbf16_ps(parts[r][1], reinterpret_cast<__m512bh>(row.high), x);
+    }
+  }
+  for (int64_t r = 0; r < R; ++r) {
+    for (int64_t v = 0; v < 2; ++v) _mm512_storeu_ps(sums + r * kThinColumns + v * avx512::kLanes, parts[r][v]);
+  }
+}
+
+void multiply_thin(int64_t rows, int64_t columns, int64_t depth, const std::byte* left, const std::byte* wide,
+                   int64_t stride, float* sums) {
+  static constexpr decltype(&thin_tile<1>) kTiles[kThinRows] = {thin_tile<1>, thin_tile<2>, thin_tile<3>, thin_tile<4>,
+                                                                thin_tile<5>, thin_tile<6>, thin_tile<7>, thin_tile<8>};
+  kTiles[rows - 1](columns, depth, left, wide, stride, sums);
+}
+
 template <int64_t M>
 NIBBLE_AVX512_BF16 void dots_of(int64_t columns, int64_t depth, const bf16* x, int64_t x_stride, const bf16* w,
                                 int64_t w_stride, float* sums) {
@@ -140,7 +176,7 @@ NIBBLE_AVX512_BF16 void dots_of(int64_t columns, int64_t depth, const bf16* x, i
 
 void dots(int64_t rows, int64_t columns, int64_t depth, const std::byte* x, int64_t x_stride, const std::byte* w,
           int64_t w_stride, float* sums) {
-  constexpr decltype(&dots_of<1>) kDots[] = {dots_of<1>, dots_of<2>, dots_of<3>, dots_of<4>};
+  static constexpr decltype(&dots_of<1>) kDots[] = {dots_of<1>, dots_of<2>, dots_of<3>, dots_of<4>};
   kDots[rows - 1](columns, depth, reinterpret_cast<const bf16*>(x), x_stride, reinterpret_cast<const bf16*>(w),
                   w_stride, sums);
 }
@@ -160,6 +196,7 @@ const GemmKernel kGemmAvx512Bf16 = {
     .pack_rows = pack_rows,
     .pack_left_transposed = pack_left_transposed,
     .dots = dots,
+    .multiply_thin = multiply_thin,
     .store = avx512::store<true>,
 };
 

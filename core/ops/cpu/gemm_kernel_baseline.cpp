@@ -58,6 +58,7 @@ const GemmKernel kGemmBaseline = {
     .pack_rows = pack_rows<float, kWidth, 1>,
     .pack_left_transposed = nullptr,
     .dots = nullptr,
+    .multiply_thin = nullptr,
     .store = store_sums,
 };
 

@@ -37,8 +37,8 @@ struct Plan {
     left_in_place = reads_left_in_place(p, kernel);
     depth_block = kernel.depth_block;
     chunk_columns = kernel.panel_columns;
-    if (!left_in_place) {  // a wider panel, because A is packed once per panel
-      depth_block /= 2;
+    if (!left_in_place) {
+      depth_block = packed_left_depth(kernel);
       chunk_columns *= 2;
     }
     const int64_t chunks = divide_up(rows, kChunkElements / chunk_columns + kernel.rows);

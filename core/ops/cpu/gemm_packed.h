@@ -34,4 +34,11 @@ bool few_rows_fit(const PackedProduct& product, Isa level);
 /// memory. An order of its own, which depends on K only as well.
 void gemm_few_rows(const PackedProduct& product, Isa level);
 
+/// Whether gemm_thin computes this product at `level`: a^T w of bf16 matrices read in place, one of them at most 64
+/// columns wide and the other four times as wide or more, where packing the wide one would cost more than multiplying.
+bool thin_fits(const PackedProduct& product, Isa level);
+
+/// The same bits as gemm_packed for the gradients of an adapter's A and B: the wide matrix is read in place.
+void gemm_thin(const PackedProduct& product, Isa level);
+
 }  // namespace nibble::ops::cpu

@@ -84,6 +84,8 @@ void multiply(const Case& k, Operands& x, Isa level) {
   const cpu::PackedProduct product = product_of(k, x, w);
   if (cpu::few_rows_fit(product, level)) {
     cpu::gemm_few_rows(product, level);
+  } else if (cpu::thin_fits(product, level)) {
+    cpu::gemm_thin(product, level);
   } else {
     cpu::gemm_packed(product, level);
   }
@@ -264,6 +266,26 @@ TEST(Gemm, ANarrowProductBesideAWiderOneIsAddedToIt) {
     }
   }
   set_threads(before_test);
+}
+
+TEST(Gemm, AThinProductGivesTheBitsOfAPackedOne) {
+  int64_t thin = 0;
+  for (const auto& [rows, columns] : {std::pair{16, 333}, {333, 16}, {1, 5}, {9, 64}, {64, 9}, {64, 257}, {8, 32}}) {
+    for (const int64_t depth : {1, 2, 127, 1024, 2101}) {
+      for (const bool accumulate : {false, true}) {
+        const Case k = {Form::tn, DType::bf16, DType::bf16, DType::f32, rows, columns, depth, accumulate, 0.3f};
+        Operands x(k), y(k);
+        const DensePanels w(x.b), v(y.b);
+        if (!cpu::thin_fits(product_of(k, x, w), isa())) continue;
+        ++thin;
+        cpu::gemm_thin(product_of(k, x, w), isa());
+        cpu::gemm_packed(product_of(k, y, v), isa());
+        ASSERT_EQ(values(x.c), values(y.c)) << describe(k);
+      }
+    }
+  }
+  if (isa() < Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no " << isa_name(Isa::avx512_bf16);
+  EXPECT_EQ(thin, 7 * 5 * 2);
 }
 
 TEST(Gemm, AnEmptySumIsZeroOrLeavesTheResult) {
