@@ -217,7 +217,9 @@ void launch(const std::vector<std::string>& words) {
   int status = 0;
   while (waitpid(launcher, &status, 0) < 0 && errno == EINTR) {
   }
-  const int code = exit_code_of(status);
+  int code = exit_code_of(status);
+  // mpiexec.hydra says 0 now and then where ranks that were told to save have ended with 75.
+  if (code == 0 && talk.failed()) code = signals > 0 ? 75 : 76;
   if (code == 127 || code == 0) std::exit(code);
   if (!talk.lost().empty() && ended_for_memory() > ended_before) {
     throw CommError("", talk.lost() + " while this host had no memory left", std::string(kNeedsLess) + kGoesOn);

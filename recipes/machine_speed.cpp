@@ -81,8 +81,10 @@ void measure_part(const Recipe& recipe, const PlanJob& job, int tensor, MachineS
   const int groups = std::clamp(cores / tensor, 1, std::max(1, ranks.size() / tensor)), at_work = groups * tensor;
   const bool takes_part = ranks.rank() < at_work;
   const auto parts = ranks.split(takes_part ? ranks.rank() / tensor : groups, ranks.rank());
+  const auto side_by_side = ranks.split(takes_part ? 0 : 1, ranks.rank());
+  const bool gathers = recipe.parallel.shard > 1 && recipe.parallel.zero >= 3 && at_work > tensor;
   std::optional<SpeedTrial> trial;
-  if (takes_part) trial.emplace(recipe, job, *parts, speed.threads, at_work);
+  if (takes_part) trial.emplace(recipe, job, *parts, gathers ? side_by_side.get() : nullptr, speed.threads, at_work);
   const auto measure = [&] {
     PartSeconds made = measure_steps(trial ? &*trial : nullptr, at_work, ranks);
     ranks.barrier("trial");

@@ -48,6 +48,7 @@ class StoredBase {
     const bool packs = skip_ && !skip_->skips(linear.module);
     linear.packed = packs;
     linear.mapped = !packs || in_file_;
+    if (packs) linear.blocks = blocks_of(linear.size());
     linear.stored = packs ? packed_bytes(linear.size()) : dense_bytes(linear.module + ".weight", linear.size());
   }
   int64_t dense_bytes(const std::string& name, int64_t values) const {
@@ -65,9 +66,10 @@ class StoredBase {
     bool double_quant = true;
     int64_t block_size = 64;
   };
+  int64_t blocks_of(int64_t values) const { return (values + codec_.block_size - 1) / codec_.block_size; }
   // Codes, and a scale for each block: a byte and a float for 256 of them, or a float.
   int64_t packed_bytes(int64_t values) const {
-    const int64_t blocks = (values + codec_.block_size - 1) / codec_.block_size;
+    const int64_t blocks = blocks_of(values);
     return values / 2 + (codec_.double_quant ? blocks + 4 * ((blocks + 255) / 256) : 4 * blocks);
   }
 

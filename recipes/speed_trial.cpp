@@ -63,8 +63,8 @@ struct Taken {
 
 class Stopwatch final : public BlockHooks {
  public:
-  Stopwatch(Taken& taken, int64_t layers, Communicator& parts, MemoryPool& pool)
-      : taken_(taken), layers_(layers), parts_(parts), pool_(pool) {}
+  Stopwatch(Taken& taken, int64_t layers, Communicator& parts, Communicator* gathering, MemoryPool& pool)
+      : taken_(taken), layers_(layers), parts_(parts), gathering_(gathering), pool_(pool) {}
 
   int parts() const override { return parts_.size(); }
   int part() const override { return parts_.rank(); }
@@ -72,12 +72,17 @@ class Stopwatch final : public BlockHooks {
     all_reduce_tree(parts_, what, values, std::vector<bool>(static_cast<size_t>(parts_.size()), true), {}, pool_);
   }
 
-  void before_forward(int64_t) override { start_ = seconds_now(); }
+  void before_forward(int64_t) override { start(); }
   void after_forward(int64_t layer) override { note(layer, taken_.forward, taken_.embed); }
-  void before_backward(int64_t) override { start_ = seconds_now(); }
+  void before_backward(int64_t) override { start(); }
   void after_backward(int64_t layer) override { note(layer, taken_.backward, taken_.embed_backward); }
 
  private:
+  // What a rank waits for others that are slower for a moment is part of the layer's time.
+  void start() {
+    start_ = seconds_now();
+    if (gathering_) gathering_->barrier("trial");
+  }
   void note(int64_t layer, std::vector<std::vector<double>>& of_layers, std::vector<double>& of_embedding) {
     std::vector<double>& of = layer < 0          ? of_embedding
                               : layer == layers_ ? taken_.head
@@ -88,6 +93,7 @@ class Stopwatch final : public BlockHooks {
   Taken& taken_;
   int64_t layers_;
   Communicator& parts_;
+  Communicator* gathering_;
   MemoryPool& pool_;
   double start_ = 0;
 };
@@ -204,13 +210,14 @@ PlanJob trial_job(const PlanJob& job, const DecoderConfig& config, int64_t tenso
 }  // namespace
 
 struct SpeedTrial::Impl {
-  Impl(const Recipe& recipe, const PlanJob& of, Communicator& parts, int threads, int64_t side_by_side)
+  Impl(const Recipe& recipe, const PlanJob& of, Communicator& parts, Communicator* gathering, int threads,
+       int64_t side_by_side)
       : job(of),
         tensor(parts.size()),
         config(trial_config(of, tensor, side_by_side)),
         rank{alone, pool, threads, 0},
         model(trial_model(recipe, of, config, parts, rank)),
-        watch(taken, config.layers, parts, pool) {
+        watch(taken, config.layers, parts, gathering, pool) {
     double weights = 0;
     model.visit_linears(
         [&](Linear& linear) { weights += static_cast<double>(linear.in_features() * linear.out_features()); });
@@ -351,8 +358,9 @@ PartSeconds SpeedTrial::Impl::seconds() const {
   return made;
 }
 
-SpeedTrial::SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, int threads, int64_t side_by_side)
-    : impl_(std::make_unique<Impl>(recipe, job, parts, threads, side_by_side)) {}
+SpeedTrial::SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, Communicator* gathering,
+                       int threads, int64_t side_by_side)
+    : impl_(std::make_unique<Impl>(recipe, job, parts, gathering, threads, side_by_side)) {}
 SpeedTrial::~SpeedTrial() = default;
 void SpeedTrial::keep_in_file(const std::string& directory, Recompute recompute) {
   impl_->keep_in_file(directory, recompute);

@@ -17,9 +17,11 @@ class Communicator;
 /// vocabulary are fewer where the model is large.
 class SpeedTrial {
  public:
-  /// parts: the tensor-parallel ranks, which train together. side_by_side: how many ranks have a trial on this machine
-  /// at the same time, and share its memory.
-  SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, int threads, int64_t side_by_side);
+  /// parts: the tensor-parallel ranks, which train together. gathering: ranks that gather the weights of every layer
+  /// together, so each begins it when all have come as far; null: none. side_by_side: how many ranks have a trial on
+  /// this machine at the same time, and share its memory.
+  SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, Communicator* gathering, int threads,
+             int64_t side_by_side);
   ~SpeedTrial();
 
   /// From now on what blocks keep for the backward pass (`recompute`: their inputs) waits in files in `directory`,

@@ -134,6 +134,10 @@ PlannedModel tensor_part(const PlannedModel& model, int64_t degree) {
                            linear.module.ends_with("." + names.mlp.down);  // the others by columns
       (by_rows ? linear.in : linear.out) = cut(by_rows ? linear.in : linear.out);
       linear.stored = cut(linear.stored);
+      linear.blocks = cut(linear.blocks);
+      if (!by_rows) continue;
+      linear.mapped = false;                                                     // a part of every row is a copy,
+      if (linear.packed) linear.stored = linear.size() / 2 + 4 * linear.blocks;  // with its scales in f32
     }
     for (PlannedTable& table : part.group(l).tables) {
       table.rows = cut(table.rows);

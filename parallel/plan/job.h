@@ -21,6 +21,7 @@ struct PlannedLinear {
   bool bias = false;
   int64_t stored = 0;    ///< bytes of W while it is frozen, scales included
   bool packed = false;   ///< in 4 bits
+  int64_t blocks = 0;    ///< of packed elements, each with a scale
   bool mapped = false;   ///< frozen bytes stay in the file's map
   bool trained = false;  ///< W itself
   int64_t r = 0;         ///< rank of its adapter; 0: none

@@ -24,7 +24,9 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 // alone, and on several ranks, less its pool.
 constexpr int64_t kProgramBytes = 24 * kMiB, kThreadBytes = 5 * kMiB / 2, kMpiBytes = 9 * kMiB;
 constexpr int64_t kBucketBytes = (int64_t{4} << 20) * kFloat;  // of sums over ranks, see tree_sum.cpp
-constexpr int64_t kLargestCopy = int64_t{1} << 30;             // of a checkpoint, see CheckpointWriter
+// The kernel maps a file in pieces of up to 2 MiB: on average so much beyond the rows of a matrix that are read.
+constexpr int64_t kBeyondRows = kMiB;
+constexpr int64_t kLargestCopy = int64_t{1} << 30;  // of a checkpoint, see CheckpointWriter
 
 int64_t state_bytes(OptimizerKind kind, int64_t values) {
   if (kind == OptimizerKind::sgd) return 0;
@@ -63,6 +65,7 @@ class StageWalk final : public PassWalk::Hooks {
     step();
     if (job_.saves_midway && layout_.ranks() == 1) copy_for_checkpoint();
     step();
+    collect_adapter();
   }
 
   PoolModel& pool() { return pool_; }
@@ -147,6 +150,7 @@ class StageWalk final : public PassWalk::Hooks {
   void trainable();
   void optimizer();
   void copy_for_checkpoint();
+  void collect_adapter();
   void sum_buffers(int64_t bytes, int64_t ranks);
   void scatter_buffers(int64_t bytes, int64_t ranks);
   void step();
@@ -188,7 +192,7 @@ void StageWalk::load() {
       if (frozen_cut) {
         if (!mapped) whole[group].push_back(pool_.hold(MemoryUse::base, stored));
       } else if (mapped) {
-        mapped_ += stored;
+        mapped_ += stored + (layout_.tensor > 1 ? std::min(stored, kBeyondRows) : 0);
       } else {
         keep(MemoryUse::base, stored);
       }
@@ -282,6 +286,14 @@ void StageWalk::copy_for_checkpoint() {
       keep(MemoryUse::checkpoint, size * kFloat);
       for (int i = 0; i < 2; ++i) keep(MemoryUse::checkpoint, state_bytes(job_.optimizer, size) / 2);
     }
+  }
+}
+
+// The first rank has all of an adapter when it is written.
+void StageWalk::collect_adapter() {
+  if (job_.everything || stage_ > 0 || (layout_.mesh.pipeline == 1 && layout_.tensor == 1 && !cut_)) return;
+  for (int64_t l = -1; l <= model_.config.layers; ++l) {
+    for (const int64_t size : job_.model.group(l).trained_sizes()) keep(MemoryUse::checkpoint, size * kFloat);
   }
 }
 

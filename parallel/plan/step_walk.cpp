@@ -34,6 +34,15 @@ PassWalk::PassWalk(const PlanJob& job, const PlannedModel& model, LayerRange ran
   }
 }
 
+// Rows of the residual stream become their sum over tensor-parallel ranks (all_reduce_tree): parts that arrive, and the
+// sum of this rank's share.
+void PassWalk::sum_parts(int64_t rows) const {
+  if (!in_parts_) return;
+  const int64_t bytes = rows * config_.width * kFloat;
+  const Held received = pool_.hold(MemoryUse::workspace, bytes);
+  const Held sum = pool_.hold(MemoryUse::workspace, bytes / layout_.tensor);
+}
+
 // [T, columns], of `bytes` bytes an element.
 Held PassWalk::act(int64_t columns, int64_t bytes) const {
   return pool_.hold(MemoryUse::activations, job_.tokens * columns * bytes);
@@ -228,8 +237,8 @@ Held PassWalk::block_forward(const PlannedGroup& layer, const Held& x, std::vect
   };
   const auto half_output = [&](const std::string& post_norm, const auto& run) {
     const Held y = act(width, post_norm.empty() && !in_parts_ ? element() : kFloat);
-    const Held parts = in_parts_ ? act(width, kFloat) : Held();  // of the other ranks, on their way
     run();
+    sum_parts(job_.tokens);
     if (post_norm.empty()) return;
     const Held normed = norm_forward(width, kFloat, saved);
     if (saved) saved->push_back(y);
@@ -269,6 +278,7 @@ void PassWalk::block_backward(const PlannedGroup& layer, bool dx) {
     const std::vector<Held> dy = half_gradient(names.post_mlp_norm);
     mlp_backward(layer, true, mlp_dinput);
   }
+  sum_parts(job_.tokens);
   if (!config_.parallel_residual) mlp_dinput.reset();
   const bool below = dx || layer.vectors_trained;
   Held dinput;
@@ -276,6 +286,7 @@ void PassWalk::block_backward(const PlannedGroup& layer, bool dx) {
   const Held attention_input = attention_left_out ? act(width, element()) : Held();
   const std::vector<Held> dy = half_gradient(names.post_attention_norm);
   attention_backward(layer, below, dinput);
+  if (below) sum_parts(job_.tokens);
 }
 
 // See ActivationStore and SpillFile: what was put away before has been written by now.
@@ -343,7 +354,7 @@ void PassWalk::loss(Kept& kept, const Held& above) {
   hooks_.before_backward(config_.layers);
   const int64_t vocabulary = config_.vocab_size, width = config_.width;
   const int64_t labelled = static_cast<int64_t>(static_cast<double>(job_.tokens) * job_.label_share);
-  const int64_t most = std::max<int64_t>(128, (int64_t{32} << 20) / (vocabulary * kFloat));
+  const int64_t most = std::max<int64_t>(128, (int64_t{32} << 20) / (job_.model.config.vocab_size * kFloat));
   for (int64_t begin = 0; begin < labelled; begin += most) {
     const int64_t rows = std::min(most, labelled - begin);
     const auto hold = [&](int64_t columns, int64_t bytes) {
@@ -353,7 +364,9 @@ void PassWalk::loss(Kept& kept, const Held& above) {
     Held logits = hold(vocabulary, kFloat);
     const Held losses = hold(1, kFloat), dlogits = element() == kFloat ? logits : hold(vocabulary, element());
     logits.reset();
-    const Held dx = below ? hold(width, kFloat) : Held(), dhidden = below ? hold(width, kFloat) : Held();
+    const Held dx = below ? hold(width, kFloat) : Held();
+    if (below) sum_parts(rows);
+    const Held dhidden = below ? hold(width, kFloat) : Held();
   }
   hooks_.after_backward(config_.layers);
 }

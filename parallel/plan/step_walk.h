@@ -49,6 +49,7 @@ class PassWalk {
  private:
   int64_t element() const { return static_cast<int64_t>(dtype_size(job_.compute_dtype)); }
   Held act(int64_t columns, int64_t bytes) const;
+  void sum_parts(int64_t rows) const;
   /// Whether the gradient has to reach below `layer`.
   bool trainable_below(int64_t layer) const { return lowest_trained_ < layer; }
 

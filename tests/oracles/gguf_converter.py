@@ -1,0 +1,75 @@
+"""Exports against the files that llama.cpp's own converter makes of the same models: the same logits, bit for bit, in llama.cpp as it
+is on pip. So what llama.cpp's table of GELU takes away, it takes away from its own files as well.
+
+    NIBBLE=build/release/bin/nibble python tests/oracles/gguf_converter.py SOURCE [--seed S]     (convert_hf_to_gguf.py is in SOURCE)
+
+SOURCE: the folder `source` that llama_cpp_without_table.sh unpacks. The models are those of gguf_families.py; tokenizers are left out on
+both sides. A row for each: the largest difference of a logit between the two files, and of the export from Transformers.
+"""
+import argparse, random, subprocess, sys, tempfile, warnings
+from pathlib import Path
+
+warnings.filterwarnings("ignore")
+import numpy as np, torch, transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from families import randomize
+from gguf_families import CASES, logits_of
+from gguf_llama_cpp import Model, ffi, lib, nibble, quiet
+
+# The converter without its tokenizers, which random models do not have.
+CONVERT = """
+import sys
+source, *words = sys.argv[1:]
+sys.path[:0] = [source, source + "/gguf-py"]
+import conversion
+find = conversion.get_model_class
+def without_vocabulary(*arguments, **more):
+    found = find(*arguments, **more)
+    found.set_vocab = lambda self: self._set_vocab_none()
+    return found
+conversion.get_model_class = without_vocabulary
+import convert_hf_to_gguf
+sys.argv = ["convert_hf_to_gguf.py", *words]
+convert_hf_to_gguf.main()
+"""
+
+
+def case(name, kind, options, seed, source, work):
+    draw = random.Random(f"{name}-{seed}")
+    torch.manual_seed(draw.randrange(1 << 30))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options, dtype="float32"), attn_implementation="eager").float().eval()
+    randomize(model, draw.randrange(1 << 30))
+    model.save_pretrained(work / "model")
+    model = AutoModelForCausalLM.from_pretrained(work / "model", attn_implementation="eager", dtype=torch.float32).eval()
+    ids = np.random.default_rng(draw.randrange(1 << 30)).integers(3, 96, 16).tolist()
+    nibble("export", "--model", work / "model", "--no-tokenizer", "--format", "gguf", "--type", "f32", "--out", work / "ours.gguf")
+    made = subprocess.run([sys.executable, "-c", CONVERT, source, work / "model", "--outtype", "f32", "--outfile", work / "theirs.gguf"],
+                          capture_output=True, text=True)
+    ours = Model(work / "ours.gguf").logits(ids)
+    from_transformers = float(abs(ours - logits_of(model, ids)).max())
+    if not (work / "theirs.gguf").exists():
+        print(f"| {name} | not converted: {made.stderr.strip().splitlines()[-1][:150]} | {from_transformers:.1e} |", flush=True)
+        return None
+    difference = float(abs(ours - Model(work / "theirs.gguf").logits(ids)).max())
+    print(f"| {name} | {difference:.1e} | {from_transformers:.1e} |", flush=True)
+    return difference == 0
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("source")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    lib.llama_log_set(quiet, ffi.NULL)
+    lib.llama_backend_init()
+    held = []
+    for name, (kind, config) in CASES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            held.append(case(name, kind, config, options.seed, options.source, Path(folder)))
+    print(f"{held.count(True)} of {len(held)} have the same bits, {held.count(None)} are not converted")
+    return 1 if False in held else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
