@@ -16,11 +16,11 @@ size_t PoolBooks::rounded(size_t bytes) {
 
 // Before a new block of `size`: sizes that vary from step to step must not pile up. A step of constant sizes needs
 // little more than its peak, so a quarter above it costs such a run nothing.
-void PoolBooks::bound_waiting(size_t size, std::vector<std::byte*>& released) {
+void PoolBooks::bound_waiting(size_t size, std::vector<PoolBlock>& released) {
   const size_t bound = budget_ != 0 ? budget_ : std::max(most_, in_use_ + size) / 4 * 5;
   while (!waiting_.empty() && in_use_ + waiting_bytes_ + size > bound) {
     const auto largest = std::prev(waiting_.end());
-    released.push_back(largest->second);
+    released.push_back({largest->first, largest->second});
     waiting_bytes_ -= largest->first;
     waiting_.erase(largest);
   }
@@ -48,9 +48,9 @@ void PoolBooks::give(size_t size, std::byte* block) {
   waiting_bytes_ += size;
 }
 
-std::vector<std::byte*> PoolBooks::trim() {
-  std::vector<std::byte*> released;
-  for (const auto& [size, block] : waiting_) released.push_back(block);
+std::vector<PoolBlock> PoolBooks::trim() {
+  std::vector<PoolBlock> released;
+  for (const auto& [size, block] : waiting_) released.push_back({size, block});
   waiting_.clear();
   waiting_bytes_ = 0;
   return released;

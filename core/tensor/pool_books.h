@@ -8,6 +8,12 @@
 
 namespace nibble {
 
+/// A block of memory with its rounded size.
+struct PoolBlock {
+  size_t size;
+  std::byte* data;
+};
+
 class PoolBooks {
  public:
   /// budget: bytes that may be held at once; 0 = no limit.
@@ -21,8 +27,8 @@ class PoolBooks {
 
   struct Taken {
     bool recycled = false;
-    std::byte* block = nullptr;        ///< the waiting block, if recycled
-    std::vector<std::byte*> released;  ///< waiting blocks that go back to the system: free these
+    std::byte* block = nullptr;       ///< the waiting block, if recycled
+    std::vector<PoolBlock> released;  ///< waiting blocks that go back to the system: free these
   };
   /// Books a block of `size` (rounded) as in use.
   Taken take(size_t size);
@@ -31,7 +37,7 @@ class PoolBooks {
   /// A block that the system refused.
   void cancel(size_t size) { in_use_ -= size; }
   /// Every waiting block: free these.
-  std::vector<std::byte*> trim();
+  std::vector<PoolBlock> trim();
 
   size_t budget() const { return budget_; }
   size_t in_use() const { return in_use_; }
@@ -41,7 +47,7 @@ class PoolBooks {
   void reset_peak() { peak_ = in_use_; }
 
  private:
-  void bound_waiting(size_t size, std::vector<std::byte*>& released);
+  void bound_waiting(size_t size, std::vector<PoolBlock>& released);
 
   size_t budget_ = 0, in_use_ = 0, peak_ = 0, waiting_bytes_ = 0;
   size_t most_ = 0;  // in_use_ at its largest, ever
