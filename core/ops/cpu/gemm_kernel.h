@@ -14,6 +14,16 @@ constexpr int64_t kDotRows = 4;
 /// Columns of the narrow and of the wide matrix in one call of GemmKernel::multiply_thin.
 constexpr int64_t kThinRows = 8, kThinColumns = 32;
 
+/// What a tile multiplies, a left operand with a right one, and what is added to the same sums after it.
+struct TileInput {
+  const std::byte*
+      a;  ///< element group (row, step) of the left operand lies at row * a_row_bytes + step * a_step_bytes
+  int64_t a_row_bytes, a_step_bytes;
+  const std::byte* b;  ///< a strip of the right operand
+  int64_t steps;
+  const TileInput* then;  ///< null: nothing
+};
+
 /// Where the sums of a tile go.
 struct TileOutput {
   bool first, last;  ///< whether this is the first, the last part of the depth
@@ -29,8 +39,7 @@ struct TileOutput {
 /// Micro kernel over packed operands.
 ///
 /// Right operand: strips of `width` columns. A strip holds, for every step of depth, `width` groups of `depth_step`
-/// elements (consecutive in depth); missing columns and depths are zero.
-/// Left operand: element group (row, step) lies at a + row * a_row_bytes + step * a_step_bytes, so that row-major
+/// elements (consecutive in depth); missing columns and depths are zero. Left operand: see TileInput, so that row-major
 /// tensors can be read in place.
 struct GemmKernel {
   DType compute;          ///< element type of both packed operands: f32 or bf16
@@ -41,10 +50,9 @@ struct GemmKernel {
   int64_t depth_block;    ///< depths of a panel
   int64_t panel_columns;  ///< columns of a panel: depth_block * panel_columns elements stay in the L2 cache
 
-  /// One tile, c [rows, columns] from `steps` steps of depth; rows in 1..rows, columns in 1..width. Sums between parts
-  /// are kept for columns rounded up to lanes.
-  void (*multiply)(int64_t rows, int64_t columns, int64_t steps, const std::byte* a, int64_t a_row_bytes,
-                   int64_t a_step_bytes, const std::byte* b, const TileOutput& output);
+  /// One tile, c [rows, columns]; rows in 1..rows, columns in 1..width. Sums between parts of the depth are kept for
+  /// columns rounded up to lanes.
+  void (*multiply)(int64_t rows, int64_t columns, const TileInput& input, const TileOutput& output);
 
   /// Packs `columns` <= lanes rows of a row-major matrix, `depth` elements each, as columns of a strip: `strip` points
   /// at the first of these columns.

@@ -11,33 +11,35 @@ namespace {
 constexpr int64_t kRows = 6;
 
 template <int64_t R, int64_t V>
-NIBBLE_AVX512 void tile(int64_t steps, const std::byte* a, int64_t a_row_bytes, int64_t a_step_bytes,
-                        const std::byte* b, int64_t columns, const TileOutput& output) {
+NIBBLE_AVX512 void tile(const TileInput& input, int64_t columns, const TileOutput& output) {
   __m512 sums[R][V];
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm512_setzero_ps();
   }
-  for (int64_t s = 0; s < steps; ++s, a += a_step_bytes, b += avx512::kStripBytes) {
-    __m512 row[V];
-    for (int64_t v = 0; v < V; ++v) row[v] = _mm512_load_ps(reinterpret_cast<const float*>(b) + v * avx512::kLanes);
-    for (int64_t r = 0; r < R; ++r) {
-      float element;
-      std::memcpy(&element, a + r * a_row_bytes, sizeof element);
-      const __m512 x = _mm512_set1_ps(element);
-      for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm512_fmadd_ps(x, row[v], sums[r][v]);
+  for (const TileInput* part = &input; part != nullptr; part = part->then) {
+    const std::byte *a = part->a, *b = part->b;
+    const int64_t a_row_bytes = part->a_row_bytes, a_step_bytes = part->a_step_bytes;
+    for (int64_t s = 0; s < part->steps; ++s, a += a_step_bytes, b += avx512::kStripBytes) {
+      __m512 row[V];
+      for (int64_t v = 0; v < V; ++v) row[v] = _mm512_load_ps(reinterpret_cast<const float*>(b) + v * avx512::kLanes);
+      for (int64_t r = 0; r < R; ++r) {
+        float element;
+        std::memcpy(&element, a + r * a_row_bytes, sizeof element);
+        const __m512 x = _mm512_set1_ps(element);
+        for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm512_fmadd_ps(x, row[v], sums[r][v]);
+      }
     }
   }
   avx512::finish<false>(sums, columns, output);
 }
 
-void multiply(int64_t rows, int64_t columns, int64_t steps, const std::byte* a, int64_t a_row_bytes,
-              int64_t a_step_bytes, const std::byte* b, const TileOutput& output) {
+void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileOutput& output) {
   using Tile = decltype(&tile<1, 1>);
   constexpr Tile kTiles[kRows][4] = {
       {tile<1, 1>, tile<1, 2>, tile<1, 3>, tile<1, 4>}, {tile<2, 1>, tile<2, 2>, tile<2, 3>, tile<2, 4>},
       {tile<3, 1>, tile<3, 2>, tile<3, 3>, tile<3, 4>}, {tile<4, 1>, tile<4, 2>, tile<4, 3>, tile<4, 4>},
       {tile<5, 1>, tile<5, 2>, tile<5, 3>, tile<5, 4>}, {tile<6, 1>, tile<6, 2>, tile<6, 3>, tile<6, 4>}};
-  kTiles[rows - 1][(columns - 1) / avx512::kLanes](steps, a, a_row_bytes, a_step_bytes, b, columns, output);
+  kTiles[rows - 1][(columns - 1) / avx512::kLanes](input, columns, output);
 }
 
 NIBBLE_AVX512 void pack_rows(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* strip) {

@@ -10,18 +10,21 @@ constexpr int64_t kRows = 4, kLanes = 4, kWidth = 8;
 using Floats = float __attribute__((vector_size(16)));
 
 template <int64_t R>
-void tile(int64_t depth, const std::byte* a, int64_t a_row_bytes, int64_t a_step_bytes, const float* b, float* c,
-          int64_t c_stride, int64_t columns, bool add) {
+void tile(const TileInput& input, float* c, int64_t c_stride, int64_t columns, bool add) {
   Floats sums[R][2] = {};
-  for (int64_t k = 0; k < depth; ++k, a += a_step_bytes, b += kWidth) {
-    Floats b0, b1;
-    std::memcpy(&b0, b, sizeof b0);
-    std::memcpy(&b1, b + kLanes, sizeof b1);
-    for (int64_t r = 0; r < R; ++r) {
-      float x;
-      std::memcpy(&x, a + r * a_row_bytes, sizeof x);
-      sums[r][0] += x * b0;
-      sums[r][1] += x * b1;
+  for (const TileInput* part = &input; part != nullptr; part = part->then) {
+    const std::byte* a = part->a;
+    const auto* b = reinterpret_cast<const float*>(part->b);
+    for (int64_t k = 0; k < part->steps; ++k, a += part->a_step_bytes, b += kWidth) {
+      Floats b0, b1;
+      std::memcpy(&b0, b, sizeof b0);
+      std::memcpy(&b1, b + kLanes, sizeof b1);
+      for (int64_t r = 0; r < R; ++r) {
+        float x;
+        std::memcpy(&x, a + r * part->a_row_bytes, sizeof x);
+        sums[r][0] += x * b0;
+        sums[r][1] += x * b1;
+      }
     }
   }
   for (int64_t r = 0; r < R; ++r) {
@@ -35,11 +38,9 @@ void tile(int64_t depth, const std::byte* a, int64_t a_row_bytes, int64_t a_step
   }
 }
 
-void multiply(int64_t rows, int64_t columns, int64_t steps, const std::byte* a, int64_t a_row_bytes,
-              int64_t a_step_bytes, const std::byte* b, const TileOutput& output) {
+void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileOutput& output) {
   constexpr decltype(&tile<1>) kTiles[] = {tile<1>, tile<2>, tile<3>, tile<4>};
-  kTiles[rows - 1](steps, a, a_row_bytes, a_step_bytes, reinterpret_cast<const float*>(b), output.sums,
-                   output.sums_stride, columns, !output.first);
+  kTiles[rows - 1](input, output.sums, output.sums_stride, columns, !output.first);
   if (output.last) store_sums(output.sums, rows, columns, output);
 }
 

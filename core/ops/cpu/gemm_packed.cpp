@@ -16,19 +16,27 @@ int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
 // Rows and columns of W that are filled at once before packing: 16 x 512 or 32 x panel_columns elements.
 constexpr int64_t kFillDepth = 512, kFillRows = 32;
+constexpr int64_t kLeastWork = int64_t{1} << 22;      // multiplications that are worth a job
 constexpr int64_t kChunkElements = int64_t{1} << 18;  // rows x columns of a chunk, whose sums stay in the L2 cache
 
 bool reads_left_in_place(const PackedProduct& p, const GemmKernel& kernel) {
   return !p.a_transposed && p.a.dtype() == kernel.compute && p.a.dim(1) % kernel.depth_step == 0;
 }
 
-/// The sizes of one product and how it is cut into jobs.
+struct Range {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+
+/// The sizes of one product and how it is cut into jobs: chunks of columns by chunks of rows, the last chunks of
+/// columns by shorter ones, so that the threads end together without W being packed often.
 struct Plan {
   const GemmKernel& kernel;
   int64_t rows, columns, depth;       // M, N, K
   int64_t chunk_rows, chunk_columns;  // of one job
   int64_t depth_block;                // of one panel
   bool left_in_place;
+  int64_t last_chunks = 0, last_rows = 1;  // chunks of columns that are cut into jobs of last_rows instead
 
   Plan(const PackedProduct& p, const GemmKernel& kernel_of_level) : kernel(kernel_of_level) {
     rows = p.c.dim(0);
@@ -45,31 +53,51 @@ struct Plan {
     chunk_rows = round_up(divide_up(rows, chunks), kernel.rows);
     chunk_columns = even_columns(chunk_columns);
     // Enough jobs for an even load on several threads, as long as a job stays worth its packing.
-    while (jobs() < 16 && work() > int64_t{1} << 22) {
+    while (jobs() < 16 && work() > kLeastWork) {
       const bool narrow = left_in_place && chunk_columns > kernel.width;
       if (narrow || (chunk_rows <= 4 * kLeftGroup && chunk_columns > kernel.panel_columns)) {
         chunk_columns = even_columns(std::max(kernel.width, chunk_columns / 2 / kernel.width * kernel.width));
-      } else if (chunk_rows > kLeftGroup) {
+      } else if (!left_in_place && chunk_rows > kLeftGroup) {
         chunk_rows = round_up(chunk_rows / 2, kernel.rows);
       } else {
         break;
       }
     }
+    if (left_in_place && threads() > 1) cut_last_chunks(threads());
   }
 
   // As few chunks as `most` columns allow, of nearly the same size.
   int64_t even_columns(int64_t most) const {
     return round_up(divide_up(columns, divide_up(columns, most)), kernel.width);
   }
-  int64_t row_chunks() const { return divide_up(rows, chunk_rows); }
-  int64_t jobs() const { return row_chunks() * divide_up(columns, chunk_columns); }
+  // What is left when every thread has had the same number of whole chunks, or the last whole ones, in about two jobs
+  // a thread.
+  void cut_last_chunks(int64_t threads) {
+    const int64_t chunks = divide_up(columns, chunk_columns);
+    last_chunks = chunks % threads == 0 ? threads : chunks % threads;
+    const int64_t cuts =
+        std::min(divide_up(2 * threads, last_chunks * divide_up(rows, chunk_rows)), divide_up(work(), kLeastWork));
+    last_rows = std::min(chunk_rows, std::max(kLeftGroup, round_up(divide_up(chunk_rows, cuts), kernel.rows)));
+  }
+
+  int64_t whole_jobs() const { return (divide_up(columns, chunk_columns) - last_chunks) * divide_up(rows, chunk_rows); }
+  int64_t jobs() const { return whole_jobs() + last_chunks * divide_up(rows, last_rows); }
+
+  struct Piece {
+    Range m, n;
+  };
+  // Neighbouring jobs share the panel's columns of W, whose bytes are then still in the shared cache.
+  Piece piece(int64_t job) const {
+    const bool whole = job < whole_jobs();
+    const int64_t size = whole ? chunk_rows : last_rows, cuts = divide_up(rows, size);
+    const int64_t of_kind = whole ? job : job - whole_jobs();
+    const int64_t m0 = of_kind % cuts * size;
+    const int64_t n0 = (of_kind / cuts + (whole ? 0 : divide_up(columns, chunk_columns) - last_chunks)) * chunk_columns;
+    return {{m0, std::min(rows, m0 + size)}, {n0, std::min(columns, n0 + chunk_columns)}};
+  }
+
   // Multiplications of one job.
   int64_t work() const { return std::min(rows, chunk_rows) * std::min(columns, chunk_columns) * depth; }
-};
-
-struct Range {
-  int64_t begin, end;
-  int64_t size() const { return end - begin; }
 };
 
 /// Fills one panel, depths `k` and columns `n` of B, as strips.
@@ -246,7 +274,7 @@ class Job {
     const auto c_size = static_cast<int64_t>(dtype_size(p_.c.dtype()));
     const bool last = k.end == plan_.depth;
     TileOutput output = {.first = k.begin == 0,
-                         .last = last && beside_ == nullptr,
+                         .last = last,
                          .sums_stride = sums_stride_,
                          .c_stride = plan_.columns,
                          .dtype = p_.c.dtype(),
@@ -257,22 +285,30 @@ class Job {
       for (int64_t n0 = 0; n0 < n_.size(); n0 += kernel_.width) {
         output.sums = sums + (m0 - group.begin) * sums_stride_ + n0;
         output.c = c + (m0 * plan_.columns + n_.begin + n0) * c_size;
-        kernel_.multiply(rows, std::min(kernel_.width, n_.size() - n0), steps, left.data, left.row_bytes,
-                         left.step_bytes, workspace_.panel + n0 / kernel_.width * packer_.strip_bytes(k.size()),
-                         output);
-        if (last && beside_ != nullptr) multiply_beside(m0, rows, n0, output);
+        TileInput input = {.a = left.data,
+                           .a_row_bytes = left.row_bytes,
+                           .a_step_bytes = left.step_bytes,
+                           .b = workspace_.panel + n0 / kernel_.width * packer_.strip_bytes(k.size()),
+                           .steps = steps,
+                           .then = nullptr};
+        TileInput beside;
+        if (last && beside_ != nullptr) {
+          beside = tile_beside(m0, n0);
+          input.then = &beside;
+        }
+        kernel_.multiply(rows, std::min(kernel_.width, n_.size() - n0), input, output);
       }
     }
   }
 
-  // Adds the product beside to the tile's sums, which are still in the first cache level, and ends the tile.
-  void multiply_beside(int64_t m0, int64_t rows, int64_t n0, TileOutput output) {
+  TileInput tile_beside(int64_t m0, int64_t n0) const {
     const int64_t size = static_cast<int64_t>(dtype_size(kernel_.compute)), depth = beside_->a.dim(1);
-    output.first = false;
-    output.last = true;
-    kernel_.multiply(rows, std::min(kernel_.width, n_.size() - n0), divide_up(depth, kernel_.depth_step),
-                     beside_->a.raw() + m0 * depth * size, depth * size, kernel_.depth_step * size,
-                     workspace_.left + n0 / kernel_.width * beside_packer_.strip_bytes(depth), output);
+    return {.a = beside_->a.raw() + m0 * depth * size,
+            .a_row_bytes = depth * size,
+            .a_step_bytes = kernel_.depth_step * size,
+            .b = workspace_.left + n0 / kernel_.width * beside_packer_.strip_bytes(depth),
+            .steps = divide_up(depth, kernel_.depth_step),
+            .then = nullptr};
   }
 
   void pack(Range m, Range k, int64_t tile_bytes) {
@@ -319,14 +355,10 @@ bool gemm_packed_takes_along(const PackedProduct& product, const PackedProduct& 
 
 void gemm_packed(const PackedProduct& product, Isa level, const PackedProduct* beside) {
   const Plan plan(product, gemm_kernel(level, product.a.dtype()));
-  const int64_t row_chunks = plan.row_chunks();
-  // Neighbouring jobs share the panel's columns of W, whose bytes are then still in the shared cache.
   parallel_for(plan.jobs(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t job = begin; job < end; ++job) {
-      const int64_t m0 = job % row_chunks * plan.chunk_rows, n0 = job / row_chunks * plan.chunk_columns;
-      Job(product, beside, plan, {m0, std::min(plan.rows, m0 + plan.chunk_rows)},
-          {n0, std::min(plan.columns, n0 + plan.chunk_columns)})
-          .run();
+      const auto [m, n] = plan.piece(job);
+      Job(product, beside, plan, m, n).run();
     }
   });
 }

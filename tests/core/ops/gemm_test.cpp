@@ -213,6 +213,24 @@ TEST(Gemm, GivesTheSameBitsOnOneTwoAndThreeThreads) {
   set_threads(before);
 }
 
+TEST(Gemm, AProductCutIntoUnevenJobsHasTheSameBitsForAnyNumberOfThreads) {
+  const int before = threads();
+  for (const Form form : {Form::nt, Form::nn}) {
+    const Case k{form, DType::bf16, DType::bf16, DType::f32, 131, 200, 1030};
+    const Operands untouched(k);
+    std::vector<std::vector<double>> results;
+    for (const int count : {1, 2, 3, 5, 8}) {
+      set_threads(count);
+      Operands x(k);
+      multiply(k, x);
+      expect_equal_to_reference(k, untouched, x.c);
+      results.push_back(values(x.c));
+      EXPECT_EQ(results.front(), results.back()) << count << " threads";
+    }
+  }
+  set_threads(before);
+}
+
 /// A product with one of rank `rank` beside it, both in the form of `k`; the narrow one's right side is f32.
 struct Beside {
   Case narrow;
