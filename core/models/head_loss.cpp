@@ -60,9 +60,15 @@ double sum(const Tensor& losses) {
 
 }  // namespace
 
-int64_t DecoderHead::chunk_rows() const {
-  // The same on all ranks that share a vocabulary.
-  return std::max(kMinRows, kLogitBytes / (std::max(whole_vocabulary, linear.out_features()) * int64_t{sizeof(float)}));
+int64_t head_chunk_rows(int64_t vocabulary, int64_t width, bool trained) {
+  const int64_t rows = kLogitBytes / (vocabulary * int64_t{sizeof(float)});
+  return std::max({kMinRows, rows, trained ? width / 2 : 0});
+}
+
+int64_t DecoderHead::chunk_rows() {
+  const Parameter* weight = linear.weight().parameter();
+  return head_chunk_rows(std::max(whole_vocabulary, linear.out_features()), linear.in_features(),
+                         weight != nullptr && weight->trainable);
 }
 
 Tensor DecoderHead::forward(const Tensor& hidden, const StepContext& step, Saved* saved) {

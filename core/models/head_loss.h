@@ -11,6 +11,10 @@
 
 namespace nibble {
 
+/// Rows of logits that are computed at a time: about 32 MiB in f32, or half of what a weight [V, E] that is trained
+/// takes, but enough that a product reads the weight to some effect.
+int64_t head_chunk_rows(int64_t vocabulary, int64_t width, bool trained);
+
 /// The end of a Decoder.
 struct DecoderHead {
   std::optional<Norm> norm;
@@ -22,8 +26,8 @@ struct DecoderHead {
   Range vocabulary;
   int64_t whole_vocabulary = 0;
 
-  /// Rows computed at a time: about 32 MiB of f32 logits, but enough that a product reads the weight to some effect.
-  int64_t chunk_rows() const;
+  /// See head_chunk_rows; the same on all ranks that share a vocabulary.
+  int64_t chunk_rows();
 
   /// Calls sink(first row, logits [n, V] f32) for the chunks of hidden [N, D] f32 in order: of the whole vocabulary,
   /// wherever its rows are.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "nibble/core/models/head_loss.h"
+
 namespace nibble::detail {
 
 namespace {
@@ -354,7 +356,9 @@ void PassWalk::loss(Kept& kept, const Held& above) {
   hooks_.before_backward(config_.layers);
   const int64_t vocabulary = config_.vocab_size, width = config_.width;
   const int64_t labelled = static_cast<int64_t>(static_cast<double>(job_.tokens) * job_.label_share);
-  const int64_t most = std::max<int64_t>(128, (int64_t{32} << 20) / (job_.model.config.vocab_size * kFloat));
+  const bool trained = job_.everything || (config_.tied_head ? model_.input.tables.front().trained
+                                                             : model_.group(config_.layers).linears.back().trained);
+  const int64_t most = head_chunk_rows(job_.model.config.vocab_size, config_.embedding_width, trained);
   for (int64_t begin = 0; begin < labelled; begin += most) {
     const int64_t rows = std::min(most, labelled - begin);
     const auto hold = [&](int64_t columns, int64_t bytes) {
