@@ -69,7 +69,7 @@ class Phases final : public BlockHooks {
   std::array<double, kCount> times_{};
 };
 
-/// Largest resident memory, anonymous and file-backed apart, sampled while it lives.
+/// Resident memory where it was largest, anonymous and file-backed apart, sampled while it lives.
 class MemoryWatch {
  public:
   MemoryWatch() : thread_([this] { watch(); }) {}
@@ -84,10 +84,14 @@ class MemoryWatch {
   void watch() {
     while (!over_) {
       std::ifstream status("/proc/self/status");
-      int64_t kib = 0;
+      int64_t anonymous = 0, file = 0;  // KiB
       for (std::string word; status >> word;) {
-        if (word == "RssAnon:" && status >> kib) anonymous_ = std::max<int64_t>(anonymous_, kib << 10);
-        if (word == "RssFile:" && status >> kib) file_ = std::max<int64_t>(file_, kib << 10);
+        if (word == "RssAnon:") status >> anonymous;
+        if (word == "RssFile:") status >> file;
+      }
+      if ((anonymous + file) << 10 > anonymous_ + file_) {
+        anonymous_ = anonymous << 10;
+        file_ = file << 10;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }

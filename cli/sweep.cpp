@@ -97,7 +97,7 @@ int jobs_with_room(const Flags& flags, const std::vector<SweepRun>& runs) {
     const Recipe recipe = read_recipe(flags.recipe, run.overrides);
     const PlanJob job = plan_job(recipe);
     const PlanLayout layout = plan_layout(recipe);
-    largest = std::max(largest, plan_memory(job, layout, place_stages(job, layout, 1), 1).peak_bytes());
+    largest = std::max(largest, plan_memory(job, layout, place_stages(job, layout, 1), 1).needed_bytes());
   }
   const int fitting = static_cast<int>(std::clamp<int64_t>(room / largest, 1, flags.jobs));
   if (fitting < flags.jobs) {

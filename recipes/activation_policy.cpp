@@ -28,7 +28,7 @@ std::string said(const PlanLayout& layout, const MemoryPlan& plan, int64_t room,
   const auto again = std::ranges::count(layout.recomputed, true);
   std::string text = "recomputing " + std::to_string(again) + " of " + std::to_string(layout.recomputed.size()) +
                      " blocks to fit " + text_of(room) + (is_budget ? "" : " of free memory");
-  if (!plan.fits(room)) text += ", which is too little by the plan: " + text_of(plan.peak_bytes());
+  if (!plan.fits(room)) text += ", which is too little by the plan: " + text_of(plan.needed_bytes());
   return text;
 }
 

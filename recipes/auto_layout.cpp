@@ -25,7 +25,7 @@ Json decide(const Recipe& recipe, const PlanJob& job, const MachineSpeed& speed,
   request.threads = rank.threads;
   const PlannedLayout chosen = plan_recipe(recipe, job, request).asked;
   const PlanLayout& layout = chosen.layout;
-  const std::string needs = bytes_text(static_cast<double>(chosen.memory.peak_bytes())) + " a rank";
+  const std::string needs = bytes_text(static_cast<double>(chosen.memory.needed_bytes())) + " a rank";
   const std::string budget = bytes_text(static_cast<double>(request.budget));
   Json said = {{"degrees", {layout.mesh.pipeline, layout.mesh.replicate, layout.mesh.shard, layout.tensor}},
                {"fits", chosen.fits},

@@ -66,17 +66,18 @@ Json layout_json(const PlannedLayout& planned) {
   json["recomputed_blocks"] = again;
   if (!planned.why_not.empty()) json["why_not"] = planned.why_not;
   if (planned.memory.stages.empty()) return json;
-  json["peak_memory_bytes"] = planned.memory.peak_bytes();
+  json["peak_memory_bytes"] = planned.memory.resident_bytes();
+  json["cached_bytes"] = planned.memory.largest().cached;
   json["memory"] = split_json(planned.memory.largest().split);
   json["ranks"] = Json::array();
   const int64_t each = layout.mesh.data() * layout.tensor;
   for (const StageMemory& stage : planned.memory.stages) {
-    for (int64_t r = 0; r < each; ++r) json["ranks"].push_back(stage.total());
+    for (int64_t r = 0; r < each; ++r) json["ranks"].push_back(stage.resident());
   }
   json["stages"] = Json::array();
   for (const StageMemory& stage : planned.memory.stages) {
     json["stages"].push_back({{"layers", {stage.layers.begin, stage.layers.end}},
-                              {"peak_memory_bytes", stage.total()},
+                              {"peak_memory_bytes", stage.resident()},
                               {"pool_peak_bytes", stage.pool_peak},
                               {"memory", split_json(stage.split)}});
   }
@@ -103,7 +104,7 @@ std::string explain(const RecipePlan& plan) {
       before += (before.empty() ? "" : "; ") + rung.rung + ": " + rung.why_not;
       continue;
     }
-    return "first that fits: " + rung.rung + " with " + bytes_text(static_cast<double>(rung.memory.peak_bytes())) +
+    return "first that fits: " + rung.rung + " with " + bytes_text(static_cast<double>(rung.memory.needed_bytes())) +
            " a rank" + (before.empty() ? "" : " (" + before + ")");
   }
   return "nothing fits: " + before;
@@ -192,13 +193,17 @@ std::string plan_text(const RecipePlan& plan) {
              static_cast<long long>(plan.job.tokens * plan.job.accumulate));
   text += asked.rung + " on " + plan.machine + format(", %d threads a rank\n", plan.threads);
   text += "memory of " + std::string(plan.ranks > 1 ? "the rank that needs most: " : "the process: ") +
-          bytes_text(static_cast<double>(asked.memory.peak_bytes())) + (asked.fits ? "" : " (" + asked.why_not + ")") +
-          "\n";
+          bytes_text(static_cast<double>(asked.memory.largest().resident())) +
+          (asked.fits ? "" : " (" + asked.why_not + ")") + "\n";
   for (size_t use = 0; use < kMemoryUses; ++use) {
     const int64_t bytes = asked.memory.largest().split.bytes[use];
     if (bytes > 0)
       text += format("  %-12s %s\n", memory_use_name(static_cast<MemoryUse>(use)),
                      bytes_text(static_cast<double>(bytes)).c_str());
+  }
+  if (const int64_t cached = asked.memory.largest().cached; cached > 0) {
+    text += "  and " + bytes_text(static_cast<double>(cached)) +
+            " of the base in the system's cache, or every pass reads them from the disk\n";
   }
   text += format("step: %.3g s, %.4g tokens/s (computing %.3g s, communicating %.3g s, waiting %.3g s)\n",
                  asked.time.seconds, asked.time.tokens_per_second, asked.time.computing, asked.time.communicating,
@@ -215,7 +220,7 @@ std::string plan_text(const RecipePlan& plan) {
   for (const PlannedLayout& rung : plan.ladder) {
     text += format("  %-14s", rung.rung.c_str());
     if (!rung.memory.stages.empty()) {
-      text += format(" %10s a rank  %8.3g s", bytes_text(static_cast<double>(rung.memory.peak_bytes())).c_str(),
+      text += format(" %10s a rank  %8.3g s", bytes_text(static_cast<double>(rung.memory.needed_bytes())).c_str(),
                      rung.time.seconds);
     }
     text += rung.fits ? "  fits\n" : "  " + rung.why_not + "\n";

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/models/head_loss.h"
 #include "nibble/core/models/input_stage.h"
 
@@ -86,7 +87,35 @@ struct DecoderPass::Impl {
   size_t lowest;
   ActivationStore activations;
   InputSaved input;
+
+  /// See Decoder::recompute_below.
+  bool leaves_weights() const { return decoder.recomputed() > 0 && batch.ids.dim(0) >= kTokensWorthFaults; }
+  void leave(int64_t layer);
+  void after_forward(int64_t layer);
+  void after_backward(int64_t layer);
 };
+
+void DecoderPass::Impl::leave(int64_t layer) {
+  const auto drop = [](Linear& linear) {
+    for (const Tensor* tensor : linear.weight().storage()) release_pages(*tensor);
+  };
+  if (!leaves_weights() || layer < 0) return;  // the embedding has been left piece by piece
+  if (layer == decoder.config.layers) {
+    drop(decoder.head->linear);
+  } else if (const auto l = static_cast<size_t>(layer - decoder.range.begin); l < decoder.recomputed()) {
+    decoder.blocks[l].visit_linears(drop);
+  }
+}
+
+void DecoderPass::Impl::after_forward(int64_t layer) {
+  decoder.hooks->after_forward(layer);
+  leave(layer);
+}
+
+void DecoderPass::Impl::after_backward(int64_t layer) {
+  decoder.hooks->after_backward(layer);
+  leave(layer);
+}
 
 DecoderPass::DecoderPass(Decoder& decoder, const Batch& batch, const StepContext& step, bool training) {
   Decoder::Impl& model = *decoder.impl_;
@@ -111,8 +140,8 @@ Tensor DecoderPass::forward(Tensor x) {
     model.hooks->before_forward(-1);
     const bool keep = impl_->training && model.input_trainable();
     x = model.input->forward(impl_->batch.ids, impl_->context.positions, impl_->step, keep ? &impl_->input : nullptr,
-                             *model.hooks);
-    model.hooks->after_forward(-1);
+                             *model.hooks, impl_->leaves_weights() ? kTokensWorthFaults : 0);
+    impl_->after_forward(-1);
   }
   for (size_t l = 0; l < model.blocks.size(); ++l) {
     model.hooks->before_forward(model.layer(l));
@@ -120,7 +149,7 @@ Tensor DecoderPass::forward(Tensor x) {
             ? model.blocks[l].forward(x, impl_->context, impl_->step, nullptr,
                                       impl_->cache ? &impl_->cache->layer(l) : nullptr)
             : impl_->activations.forward(l, model.blocks[l], x, impl_->context, impl_->step);
-    model.hooks->after_forward(model.layer(l));
+    impl_->after_forward(model.layer(l));
   }
   return x;
 }
@@ -131,7 +160,7 @@ void DecoderPass::logits(const Tensor& x, int64_t first, const LogitSink& sink) 
   model.hooks->before_forward(model.config.layers);
   model.head->logits(x.rows(first, x.dim(0)), impl_->step, *model.hooks,
                      [&](int64_t row, const Tensor& logits) { sink(first + row, logits); });
-  model.hooks->after_forward(model.config.layers);
+  impl_->after_forward(model.config.layers);
 }
 
 double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& gradient) {
@@ -145,14 +174,20 @@ double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& grad
   if (!impl_->training) {
     model.hooks->before_forward(layer);
     const double loss = run(nullptr);
-    model.hooks->after_forward(layer);
+    impl_->after_forward(layer);
     return loss;
   }
   const bool below_head = impl_->lowest < model.blocks.size() || model.below_trainable();
   gradient = below_head ? Tensor::zeros(impl_->step.pool(), x.shape(), DType::f32, "residual gradient") : Tensor();
+  // Blocks of memory that wait for the layers' next pass make room for logits, and those for them.
+  const auto make_room = [&] {
+    if (impl_->leaves_weights()) impl_->step.pool().trim();
+  };
+  make_room();
   model.hooks->before_backward(layer);
   const double loss = run(below_head ? &gradient : nullptr);
-  model.hooks->after_backward(layer);
+  impl_->after_backward(layer);
+  make_room();
   return loss;
 }
 
@@ -168,12 +203,12 @@ Tensor DecoderPass::backward(Tensor gradient) {
     BlockSaved saved = impl_->activations.take(l, model.blocks[l], impl_->context, impl_->step);
     model.blocks[l].backward(gradient, impl_->context, impl_->step, std::move(saved),
                              l > impl_->lowest || model.below_trainable());
-    model.hooks->after_backward(model.layer(l));
+    impl_->after_backward(model.layer(l));
   }
   if (model.input_trainable()) {
     model.hooks->before_backward(-1);
     model.input->backward(impl_->batch.ids, impl_->batch.positions, impl_->step, std::move(impl_->input), gradient);
-    model.hooks->after_backward(-1);
+    impl_->after_backward(-1);
   }
   return model.trainable_below ? gradient : Tensor();
 }

@@ -27,6 +27,9 @@ struct LayerRange {
 /// Gets the logits [n, V] f32 of n tokens from the `row`-th on.
 using LogitSink = std::function<void(int64_t row, const Tensor& logits)>;
 
+/// A pass of fewer tokens computes too little with a weight to map it anew.
+constexpr int64_t kTokensWorthFaults = 256;
+
 class Decoder {
  public:
   /// The makers are asked for whole weights; a part of them (tensor parallelism) is kept here. Then several ranks
@@ -43,7 +46,9 @@ class Decoder {
   LayerRange range() const;
   bool has_embedding() const;
   bool has_head() const;
-  /// Layers of the whole model below `layer` keep only their input for the backward pass and run again.
+  /// Layers of the whole model below `layer` keep only their input for the backward pass and run again. Nor do they
+  /// keep weights mapped between passes of kTokensWorthFaults and more tokens, or the embedding and the head if there
+  /// are such layers: these are the system's cache's then.
   void recompute_below(int64_t layer);
   /// All layers, or none.
   void set_recompute(Recompute recompute);

@@ -1,7 +1,9 @@
 #include "nibble/core/models/input_stage.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/embedding.h"
 
@@ -56,17 +58,26 @@ bool InputStage::has_trainable() const {
 }
 
 Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved* saved,
-                           BlockHooks& hooks) {
+                           BlockHooks& hooks, int64_t piece) {
   const int64_t tokens = ids.dim(0);
   const auto make = [&](int64_t width, const std::string& what) {
     return Tensor::empty(step.pool(), {tokens, width}, DType::f32, what);
   };
+  const auto leave = [&] {
+    if (piece > 0) release_pages(embedding.table().value);
+  };
   Tensor x = make(embedding.table().value.dim(1), "embeddings");
   if (vocabulary.size() > 0) {
     embed_own(ids, step, x);
+    leave();
     hooks.sum_parts("sum embeddings", x);
   } else {
-    embedding.forward(ids, 0, embedding_scale, x, step);
+    for (int64_t t = 0, end; t < tokens; t = end) {
+      end = piece > 0 ? std::min(tokens, t + piece) : tokens;
+      Tensor rows = x.rows(t, end);
+      embedding.forward(ids.rows(t, end), 0, embedding_scale, rows, step);
+      leave();
+    }
   }
   if (project) {
     const Tensor in = narrowed(x, step);

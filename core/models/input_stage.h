@@ -30,8 +30,11 @@ struct InputStage {
   Range vocabulary;  ///< the ids whose rows this rank has, where others have the rest (BlockHooks::parts)
 
   bool has_trainable() const;
-  /// The residual stream [T, D] f32 from ids and positions [T] i32. saved == nullptr: inference.
-  Tensor forward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved* saved, BlockHooks& hooks);
+  /// The residual stream [T, D] f32 from ids and positions [T] i32. saved == nullptr: inference. piece: a mapped table
+  /// is left to the system's cache after so many tokens, since with a row the system maps what lies around it; 0: it
+  /// stays.
+  Tensor forward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved* saved, BlockHooks& hooks,
+                 int64_t piece = 0);
   /// Accumulates gradients from that of the residual stream, [T, D] f32.
   void backward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved&& saved, Tensor gradient);
   void visit(const ParameterVisitor& visitor);

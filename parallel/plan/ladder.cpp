@@ -57,7 +57,7 @@ PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, co
   planned.traffic = step_traffic(job, layout, costs.wire);
   planned.fits = planned.memory.fits(costs.budget);
   if (!planned.fits) {
-    planned.why_not = "needs " + bytes_text(static_cast<double>(planned.memory.peak_bytes())) +
+    planned.why_not = "needs " + bytes_text(static_cast<double>(planned.memory.needed_bytes())) +
                       " a rank, the budget is " + bytes_text(static_cast<double>(costs.budget));
   }
   return planned;
@@ -96,7 +96,7 @@ std::vector<PlannedLayout> walk_ladder(const PlanJob& job, const PlanLayout& bas
   if (ranks > 1) {
     PlannedLayout other = offloaded(ladder[ladder.size() - 2]);
     const bool there = !other.memory.stages.empty();
-    if (there && (last.memory.stages.empty() || other.memory.peak_bytes() < last.memory.peak_bytes())) {
+    if (there && (last.memory.stages.empty() || other.memory.needed_bytes() < last.memory.needed_bytes())) {
       last = std::move(other);
     }
   }
@@ -146,7 +146,7 @@ PlannedLayout choose_layout(const PlanJob& job, const PlanLayout& base, int64_t 
   // Predictions are not exact: what is within 2% counts as equal.
   const auto better = [](const PlannedLayout& a, const PlannedLayout& b) {
     if (a.fits != b.fits) return a.fits;
-    if (!a.fits) return a.memory.peak_bytes() < b.memory.peak_bytes();
+    if (!a.fits) return a.memory.needed_bytes() < b.memory.needed_bytes();
     if (a.time.seconds < 0.98 * b.time.seconds) return true;
     return a.time.seconds <= b.time.seconds * 1.02 && bytes_of(a.traffic) < bytes_of(b.traffic);
   };

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <numeric>
+#include <ranges>
 
+#include "nibble/core/models/decoder.h"
 #include "nibble/core/ops/optimizer.h"
 #include "nibble/parallel/parallel_model.h"
 #include "nibble/parallel/plan/step_time.h"
@@ -26,6 +29,7 @@ constexpr int64_t kProgramBytes = 24 * kMiB, kThreadBytes = 5 * kMiB / 2, kMpiBy
 constexpr int64_t kBucketBytes = (int64_t{4} << 20) * kFloat;  // of sums over ranks, see tree_sum.cpp
 // The kernel maps a file in pieces of up to 2 MiB: on average so much beyond the rows of a matrix that are read.
 constexpr int64_t kBeyondRows = kMiB;
+constexpr int64_t kAroundRow = int64_t{64} << 10;
 constexpr int64_t kLargestCopy = int64_t{1} << 30;  // of a checkpoint, see CheckpointWriter
 
 int64_t state_bytes(OptimizerKind kind, int64_t values) {
@@ -69,19 +73,27 @@ class StageWalk final : public PassWalk::Hooks {
   }
 
   PoolModel& pool() { return pool_; }
+  /// Of the weights that layers leave between passes, those that are not mapped when most is resident.
+  int64_t cached() const {
+    int64_t bytes = 0;
+    for (const auto& [group, mapped] : left_) bytes += mapped;
+    return bytes - std::min(bytes, pool_.mapped_when_most() - mapped_always_);
+  }
   const PassWalk::Spill& spill() const { return passes_.spill(); }
-  /// Bytes of file maps that every step touches.
-  int64_t mapped() const { return mapped_; }
 
   void before_forward(int64_t layer) override {
+    touch(layer);
     if (!gathers_) return;
     gather(layer);
     for (int64_t ahead = 1; ahead <= layout_.prefetch; ++ahead) gather(layer + ahead);
   }
   void after_forward(int64_t layer) override {
     if (gathers_ && layout_.reshard_after_forward) release(layer);
+    touched_.clear();
   }
   void before_backward(int64_t layer) override {
+    make_room(layer);
+    touch(layer);
     if (gathers_) {
       gather(layer);
       for (int64_t ahead = 1; ahead <= layout_.prefetch; ++ahead) {
@@ -98,6 +110,8 @@ class StageWalk final : public PassWalk::Hooks {
   }
   void after_backward(int64_t layer) override {
     if (gathers_ && layout_.reshard_after_forward) release(layer);
+    touched_.clear();
+    make_room(layer);
     if (!rounds_ || !block_gradients_.contains(layer)) return;
     scatter_buffers(padded_trained(layer) * kFloat, layout_.mesh.shard);
     block_gradients_.erase(layer);
@@ -119,6 +133,37 @@ class StageWalk final : public PassWalk::Hooks {
   }
   void release(int64_t layer) {
     for_each(layer, [&](int64_t group) { gathered_.erase(group); });
+  }
+  /// Mapped weights that a layer leaves after every pass (Decoder::recompute_below).
+  bool leaves_mapped(int64_t group) const {
+    if (job_.tokens < kTokensWorthFaults) return false;
+    int64_t l = 0 <= group && group < range_.end ? group : range_.begin;
+    while (l < range_.end && !layout_.recomputes(l)) ++l;
+    return l < range_.end;
+  }
+  void make_room(int64_t layer) {
+    if (layer == model_.config.layers && leaves_mapped(layer)) pool_.trim();
+  }
+  // Of a table: with a row that is read the kernel maps what lies around it, kAroundRow at a time.
+  int64_t bytes_around_rows(int64_t table) const {
+    const double pieces = std::max(1.0, static_cast<double>(table) / static_cast<double>(kAroundRow));
+    return static_cast<int64_t>(static_cast<double>(table) *
+                                -std::expm1(-static_cast<double>(kTokensWorthFaults) / pieces));
+  }
+  void touch(int64_t layer) {
+    for_each(layer, [&](int64_t group) {
+      const auto found = left_.find(group);
+      if (found == left_.end()) return;
+      touched_.push_back(pool_.map(layer < 0 ? bytes_around_rows(found->second) : found->second));
+    });
+  }
+  void hold_mapped(int64_t group, int64_t bytes) {
+    if (leaves_mapped(group)) {
+      left_[group] += bytes;
+    } else {
+      kept_.push_back(pool_.map(bytes));
+      mapped_always_ += bytes;
+    }
   }
   /// All of a group's bytes that are cut.
   int64_t gathered_bytes(int64_t group) const {
@@ -168,7 +213,9 @@ class StageWalk final : public PassWalk::Hooks {
   mutable std::map<int64_t, Flat> flats_;
   std::vector<Held> kept_, gradients_;
   std::map<int64_t, Held> gathered_, block_gradients_;
-  int64_t mapped_ = 0;
+  std::map<int64_t, int64_t> left_;  // mapped bytes that are resident during the group's passes only
+  std::vector<Held> touched_;
+  int64_t mapped_always_ = 0;
 };
 
 // Frozen bytes, and values that are trained in place.
@@ -192,7 +239,7 @@ void StageWalk::load() {
       if (frozen_cut) {
         if (!mapped) whole[group].push_back(pool_.hold(MemoryUse::base, stored));
       } else if (mapped) {
-        mapped_ += stored + (layout_.tensor > 1 ? std::min(stored, kBeyondRows) : 0);
+        hold_mapped(group, stored + (layout_.tensor > 1 ? std::min(stored, kBeyondRows) : 0));
       } else {
         keep(MemoryUse::base, stored);
       }
@@ -213,7 +260,7 @@ void StageWalk::load() {
     if (job_.everything || table.trained) {
       keep(MemoryUse::base, table.size() * kFloat);
     } else if (table.mapped) {
-      mapped_ += table.stored;
+      hold_mapped(model_.config.layers, table.stored);
     }
   }
   if (!frozen_cut) return;
@@ -387,12 +434,16 @@ void StageWalk::step() {
 }  // namespace
 
 const StageMemory& MemoryPlan::largest() const {
-  return *std::ranges::max_element(stages, {}, [](const StageMemory& stage) { return stage.total(); });
+  return *std::ranges::max_element(stages, {}, [](const StageMemory& stage) { return stage.needed(); });
+}
+
+int64_t MemoryPlan::resident_bytes() const {
+  return std::ranges::max(stages | std::views::transform(&StageMemory::resident));
 }
 
 bool MemoryPlan::fits(int64_t budget) const {
   if (budget == 0) return true;
-  return peak_bytes() <= budget && std::ranges::all_of(stages, &StageMemory::fits_pool);
+  return needed_bytes() <= budget && std::ranges::all_of(stages, &StageMemory::fits_pool);
 }
 
 namespace {
@@ -403,7 +454,7 @@ StageMemory plan_stage(const PlanJob& job, const PlannedModel& part, const PlanL
   StageWalk walk(job, part, layout, range, stage, budget);
   walk.run();
   StageMemory memory{range, walk.pool().most_resident(), walk.pool().peak(), walk.pool().fitted()};
-  memory.split[MemoryUse::base] += walk.mapped();
+  memory.cached = walk.cached();
   memory.split[MemoryUse::workspace] += threads * kThreadBytes;
   memory.split[MemoryUse::program] += kProgramBytes + job.program_bytes + (layout.ranks() > 1 ? kMpiBytes : 0);
   memory.file = walk.spill().file;
@@ -439,7 +490,7 @@ std::vector<bool> layers_to_recompute(const PlanJob& job, const PlanLayout& layo
       PlanLayout tried = layout;
       tried.recomputed = below(layer);
       const StageMemory memory = plan_stage(job, part, tried, range, static_cast<int64_t>(s), threads, budget);
-      return memory.total() <= room && memory.fits_pool;
+      return memory.needed() <= room && memory.fits_pool;
     };
     int64_t least = range.begin, most = range.end;  // least: not tried, or does not fit
     const int64_t lowest = lowest_with_backward(part, range);
@@ -466,9 +517,9 @@ std::vector<int64_t> place_stages(const PlanJob& job, const PlanLayout& layout, 
     const std::vector<int64_t>& one = placements[tried > 1 ? i * (placements.size() - 1) / (tried - 1) : 0];
     const MemoryPlan plan = plan_memory(job, layout, one, threads, budget);
     if (plan.fits(budget)) return one;
-    if (!best || plan.peak_bytes() < least) {
+    if (!best || plan.needed_bytes() < least) {
       best = &one;
-      least = plan.peak_bytes();
+      least = plan.needed_bytes();
     }
   }
   return *best;

@@ -13,19 +13,22 @@ namespace nibble {
 /// A rank of one pipeline stage; all ranks of a stage need the same, up to uneven cuts (the largest counts).
 struct StageMemory {
   LayerRange layers;
-  MemorySplit split;                               ///< when most is resident
-  int64_t pool_peak = 0;                           ///< MemoryPool::peak()
-  bool fits_pool = true;                           ///< every block fits the budget given
-  int64_t file = 0;                                ///< largest size of the file that activations wait in
-  int64_t written = 0;                             ///< bytes that go there in a step
-  int64_t total() const { return split.total(); }  ///< largest resident size of the process (VmHWM)
+  MemorySplit split;      ///< when most is resident
+  int64_t pool_peak = 0;  ///< MemoryPool::peak()
+  bool fits_pool = true;  ///< every block fits the budget given
+  int64_t file = 0;       ///< largest size of the file that activations wait in
+  int64_t written = 0;    ///< bytes that go there in a step
+  int64_t cached = 0;     ///< mapped weights beyond `split` that the system's cache holds between passes, or the disk
+  int64_t resident() const { return split.total(); }  ///< of the process at its largest (VmHWM)
+  int64_t needed() const { return resident() + cached; }
 };
 
 struct MemoryPlan {
   std::vector<StageMemory> stages;
   /// The stage that needs most.
   const StageMemory& largest() const;
-  int64_t peak_bytes() const { return largest().total(); }
+  int64_t needed_bytes() const { return largest().needed(); }
+  int64_t resident_bytes() const;
   bool fits(int64_t budget) const;
 };
 

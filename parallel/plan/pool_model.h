@@ -46,9 +46,16 @@ class PoolModel {
   struct Block;
   using Held = std::shared_ptr<const Block>;
   [[nodiscard]] Held hold(MemoryUse use, int64_t bytes);
+  /// Mapped weights, resident as long as the value lives; they are not the pool's.
+  [[nodiscard]] Held map(int64_t bytes);
+
+  /// MemoryPool::trim()
+  void trim() { state_->books.trim(); }
 
   /// What was held when most was resident, blocks that wait for reuse (margin) included.
   const MemorySplit& most_resident() const { return state_->most; }
+  /// Of it, mapped.
+  int64_t mapped_when_most() const { return state_->mapped_when_most; }
   /// Largest sum of live blocks: MemoryPool::peak().
   int64_t peak() const { return static_cast<int64_t>(state_->books.peak()); }
   /// Whether every block fitted the budget.
@@ -57,8 +64,11 @@ class PoolModel {
  private:
   struct State {
     explicit State(int64_t budget) : books(static_cast<size_t>(budget)) {}
+    void note();
+
     PoolBooks books;
     MemorySplit now, most;
+    int64_t mapped = 0, mapped_when_most = 0;
     int64_t most_bytes = 0;
     bool fitted = true;
   };
@@ -69,8 +79,10 @@ struct PoolModel::Block {
   std::shared_ptr<State> owner;
   MemoryUse use = MemoryUse::activations;
   int64_t bytes = 0;  ///< asked for
+  bool mapped = false;
 
-  Block(std::shared_ptr<State> from, MemoryUse what, int64_t size) : owner(std::move(from)), use(what), bytes(size) {}
+  Block(std::shared_ptr<State> from, MemoryUse what, int64_t size, bool of_file = false)
+      : owner(std::move(from)), use(what), bytes(size), mapped(of_file) {}
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
   ~Block();

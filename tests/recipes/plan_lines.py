@@ -37,7 +37,7 @@ def line_of(program, recipe, shapes, work):
     kept = ", blocks recomputed" if plan["gradient_checkpointing"] == "block" else ""
     seconds = plan["step_seconds"]
     time = f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} minutes"
-    return (f"{START}{plan['peak_memory_bytes'] / 2**30:.1f} GiB{each}{kept}; {time} a step on 16 cores of 4 TFLOP/s in "
+    return (f"{START}{(plan['peak_memory_bytes'] + plan['cached_bytes']) / 2**30:.1f} GiB{each}{kept}; {time} a step on 16 cores of 4 TFLOP/s in "
             f"bf16{' a rank' if each else ''}.\n")
 
 

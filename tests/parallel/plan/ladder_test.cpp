@@ -57,13 +57,13 @@ TEST_F(PlannedRun, SeventyBillionWeightsArePlannedFromTheirConfigAlone) {
   EXPECT_NEAR(static_cast<double>(plan.job.model.weights()), 68.98e9, 0.01e9);
   ASSERT_TRUE(plan.first_fit());
   EXPECT_EQ(plan.first_fit()->rung, "zero 3");  // 16 bytes a weight over 64 ranks, and a layer whole
-  EXPECT_GT(plan.first_fit()->memory.peak_bytes(), 16 * plan.job.model.weights() / 64);
+  EXPECT_GT(plan.first_fit()->memory.needed_bytes(), 16 * plan.job.model.weights() / 64);
   EXPECT_NE(plan.why.find("data parallel: needs"), std::string::npos) << plan.why;
 }
 
 TEST_F(PlannedRun, EveryRungNeedsLessThanTheOneBefore) {
   const RecipePlan plan = plan_recipe(recipe(), cluster());
-  const auto bytes = [&](size_t rung) { return plan.ladder[rung].memory.peak_bytes(); };
+  const auto bytes = [&](size_t rung) { return plan.ladder[rung].memory.needed_bytes(); };
   ASSERT_EQ(plan.ladder.size(), 6u);
   for (size_t rung = 1; rung < 4; ++rung) EXPECT_LT(bytes(rung), bytes(rung - 1)) << plan.ladder[rung].rung;
   EXPECT_EQ(plan.ladder.back().rung, "offload");
@@ -83,7 +83,7 @@ TEST_F(PlannedRun, ActivationsInAFileAreCountedThere) {
   const int64_t input = 4 * 8192 * 2048;
   EXPECT_EQ(filed.file_bytes, 80 * input);
   EXPECT_EQ(filed.spilled_bytes, 64 * 80 * input);
-  EXPECT_NEAR(static_cast<double>(kept.memory.peak_bytes() - filed.memory.peak_bytes()),
+  EXPECT_NEAR(static_cast<double>(kept.memory.needed_bytes() - filed.memory.needed_bytes()),
               static_cast<double>(78 * input), static_cast<double>(2 * input));
   EXPECT_EQ(filed.time.spilling, 0);  // hidden behind computing
   one.cluster->disk_bandwidth = 1e6;
@@ -101,8 +101,8 @@ TEST_F(PlannedRun, OnlyAsManyBlocksAreRecomputedAsHaveTo) {
     return plan_recipe(recipe(changes), one).asked;
   };
   const PlannedLayout none = planned("none", 500e9), block = planned("block", 500e9);
-  const double all = static_cast<double>(none.memory.peak_bytes());
-  const double least = static_cast<double>(block.memory.peak_bytes());
+  const double all = static_cast<double>(none.memory.needed_bytes());
+  const double least = static_cast<double>(block.memory.needed_bytes());
   ASSERT_LT(least, all);
   const PlannedLayout some = planned("auto", least + (all - least) / 3);
   EXPECT_TRUE(some.fits);
@@ -176,10 +176,10 @@ TEST_F(PlannedRun, LayersArePlacedSoThatEveryStageFits) {
   const std::vector<int64_t> free = place_stages(plan.job, plan.asked.layout, 1);
   int64_t most = 0;
   const MemoryPlan freely = plan_memory(plan.job, plan.asked.layout, free, 1);
-  for (const StageMemory& stage : freely.stages) most = std::max(most, stage.total());
+  for (const StageMemory& stage : freely.stages) most = std::max(most, stage.needed());
   EXPECT_EQ(place_stages(plan.job, plan.asked.layout, 1, most), free);
   const std::vector<int64_t> tight = place_stages(plan.job, plan.asked.layout, 1, most - most / 100);
-  EXPECT_LE(plan_memory(plan.job, plan.asked.layout, tight, 1).peak_bytes(), most);
+  EXPECT_LE(plan_memory(plan.job, plan.asked.layout, tight, 1).needed_bytes(), most);
 }
 
 TEST_F(PlannedRun, AutoDegreesAreDecidedOnceForAllRanks) {
