@@ -1,6 +1,10 @@
 #include "nibble/core/models/load.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <optional>
 
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/ops/elementwise.h"
@@ -212,6 +216,67 @@ TEST(RandomDecoder, NumbersHangOnSeedAndNameOnly) {
   EXPECT_THAT(two.at("model.norm.weight"), ::testing::Each(1.0f));
   EXPECT_THAT(two.at("model.layers.0.self_attn.q_proj.bias"), ::testing::Each(0.0f));
   EXPECT_NEAR(norm(two.at("lm_head.weight")) / std::sqrt(88.0), 0.5, 0.1);
+}
+
+/// Whole pages of a tensor's bytes that this process has mapped; nothing where the system does not say.
+std::optional<int64_t> mapped_pages(const Tensor& tensor) {
+  const auto size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), begin = reinterpret_cast<uintptr_t>(tensor.raw());
+  const uintptr_t first = (begin + size - 1) / size, end = (begin + tensor.bytes()) / size;
+  std::vector<uint64_t> entries(end - first);
+  const int file = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  const ssize_t got = pread(file, entries.data(), entries.size() * 8, static_cast<off_t>(first * 8));
+  if (file >= 0) close(file);
+  if (got != static_cast<ssize_t>(entries.size() * 8)) return std::nullopt;
+  int64_t mapped = 0;
+  for (const uint64_t entry : entries) mapped += static_cast<int64_t>(entry >> 63);
+  return mapped;
+}
+
+TEST(MappedWeights, AreLeftBetweenPassesOfRecomputedLayers) {
+  Rank rank;
+  const TemporaryDirectory directory;
+  nlohmann::json config = nlohmann::json::parse(config_text(false));
+  for (const auto& [key, value] : {std::pair{"hidden_size", 128}, {"intermediate_size", 1024}, {"vocab_size", 2000}}) {
+    config[key] = value;
+  }
+  config["num_hidden_layers"] = 4;
+  write_bytes(directory / "config.json", config.dump());
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  Decoder made = random_decoder(parse_decoder_config(config.dump(), "test"), 5, rank.context());
+  for (const NamedTensor& tensor : state_dict(made)) tensors.emplace_back(tensor.name, tensor.value);
+  write_safetensors(directory / "model.safetensors", tensors);
+
+  Decoder decoder = load_decoder(directory.path(), rank.context());
+  Parameter* norm = nullptr;
+  std::vector<const Tensor*> matrices;
+  decoder.visit([&](Parameter& parameter) {
+    if (parameter.name == "model.layers.0.input_layernorm.weight") norm = &parameter;
+    if (parameter.value.rank() == 2) matrices.push_back(&parameter.value);
+  });
+  ASSERT_NE(norm, nullptr);
+  norm->make_trainable(rank.context().pool);
+  const auto mapped_after_step = [&](Recompute recompute, size_t tokens) {
+    Sample sample;
+    for (size_t t = 0; t < tokens; ++t) sample.ids.push_back(static_cast<int32_t>(t * 7 % 2000));
+    sample.labels = sample.ids;
+    decoder.set_recompute(recompute);
+    norm->gradient.zero();
+    decoder.loss_sum_and_gradients(make_batch({&sample, 1}, rank.context().pool), rank.step(), 0.01f);
+    std::optional<int64_t> sum = 0;
+    for (const Tensor* matrix : matrices) {
+      const std::optional<int64_t> pages = mapped_pages(*matrix);
+      sum = pages && sum ? std::optional(*sum + *pages) : std::nullopt;
+    }
+    return sum;
+  };
+  const std::optional<int64_t> all = mapped_after_step(Recompute::none, 300);
+  if (!all) GTEST_SKIP() << "/proc/self/pagemap cannot be read";
+  const std::map<std::string, std::vector<float>> gradients = gradients_of(decoder);
+  EXPECT_GT(*all, 2000);  // 4 layers of 1.7 MB, tables of 1 MB
+  // What the kernel mapped around a neighbour's last page may stay.
+  EXPECT_LT(*mapped_after_step(Recompute::block, 300), *all / 2);
+  EXPECT_EQ(gradients_of(decoder), gradients);
+  EXPECT_GT(*mapped_after_step(Recompute::block, 200), *all / 2);
 }
 
 }  // namespace
