@@ -11,6 +11,7 @@
 #include <climits>
 #include <condition_variable>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -257,6 +258,14 @@ class MpiRequest final : public CommRequest {
   bool counted_ = true;
 };
 
+// A launcher that is told to abort may end before it has passed on what its ranks said (MPICH's hydra): a moment first.
+[[noreturn]] void abort_job(int exit_code) {
+  std::fflush(nullptr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  MPI_Abort(MPI_COMM_WORLD, exit_code);
+  std::_Exit(exit_code);
+}
+
 class MpiComm final : public Communicator {
  public:
   MpiComm(std::shared_ptr<Job> job, MPI_Comm comm) : job_(std::move(job)), comm_(comm) {
@@ -282,10 +291,7 @@ class MpiComm final : public Communicator {
   int size() const override { return size_; }
   std::string describe(int rank) const override { return job_->describe(world_[static_cast<size_t>(rank)]); }
 
-  void abort(int exit_code, std::string_view) override {
-    MPI_Abort(MPI_COMM_WORLD, exit_code);
-    std::_Exit(exit_code);
-  }
+  void abort(int exit_code, std::string_view) override { abort_job(exit_code); }
 
  private:
   int next_tag() { return kMessageTag + 1 + static_cast<int>(collectives_++ % kTags); }
@@ -483,9 +489,6 @@ void MpiSession::finish() {
   impl_->finished = true;
 }
 
-void MpiSession::abort(int exit_code) {
-  MPI_Abort(MPI_COMM_WORLD, exit_code);
-  std::_Exit(exit_code);
-}
+void MpiSession::abort(int exit_code) { abort_job(exit_code); }
 
 }  // namespace nibble
