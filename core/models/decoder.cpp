@@ -101,6 +101,7 @@ void DecoderPass::Impl::leave(int64_t layer) {
   };
   if (!leaves_weights() || layer < 0) return;  // the embedding has been left piece by piece
   if (layer == decoder.config.layers) {
+    if (decoder.head->project) drop(*decoder.head->project);
     drop(decoder.head->linear);
   } else if (const auto l = static_cast<size_t>(layer - decoder.range.begin); l < decoder.recomputed()) {
     decoder.blocks[l].visit_linears(drop);

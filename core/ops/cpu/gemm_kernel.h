@@ -16,8 +16,7 @@ constexpr int64_t kThinRows = 8, kThinColumns = 32;
 
 /// What a tile multiplies, a left operand with a right one, and what is added to the same sums after it.
 struct TileInput {
-  const std::byte*
-      a;  ///< element group (row, step) of the left operand lies at row * a_row_bytes + step * a_step_bytes
+  const std::byte* a;  ///< group (row, step) of the left operand lies at row * a_row_bytes + step * a_step_bytes
   int64_t a_row_bytes, a_step_bytes;
   const std::byte* b;  ///< a strip of the right operand
   int64_t steps;

@@ -73,14 +73,15 @@ struct Plan {
   // What is left when every thread has had the same number of whole chunks, or the last whole ones, in about two jobs
   // a thread.
   void cut_last_chunks(int64_t threads) {
-    const int64_t chunks = divide_up(columns, chunk_columns);
+    const int64_t chunks = column_chunks();
     last_chunks = chunks % threads == 0 ? threads : chunks % threads;
     const int64_t cuts =
         std::min(divide_up(2 * threads, last_chunks * divide_up(rows, chunk_rows)), divide_up(work(), kLeastWork));
     last_rows = std::min(chunk_rows, std::max(kLeftGroup, round_up(divide_up(chunk_rows, cuts), kernel.rows)));
   }
 
-  int64_t whole_jobs() const { return (divide_up(columns, chunk_columns) - last_chunks) * divide_up(rows, chunk_rows); }
+  int64_t column_chunks() const { return divide_up(columns, chunk_columns); }
+  int64_t whole_jobs() const { return (column_chunks() - last_chunks) * divide_up(rows, chunk_rows); }
   int64_t jobs() const { return whole_jobs() + last_chunks * divide_up(rows, last_rows); }
 
   struct Piece {
@@ -92,7 +93,7 @@ struct Plan {
     const int64_t size = whole ? chunk_rows : last_rows, cuts = divide_up(rows, size);
     const int64_t of_kind = whole ? job : job - whole_jobs();
     const int64_t m0 = of_kind % cuts * size;
-    const int64_t n0 = (of_kind / cuts + (whole ? 0 : divide_up(columns, chunk_columns) - last_chunks)) * chunk_columns;
+    const int64_t n0 = (of_kind / cuts + (whole ? 0 : column_chunks() - last_chunks)) * chunk_columns;
     return {{m0, std::min(rows, m0 + size)}, {n0, std::min(columns, n0 + chunk_columns)}};
   }
 
