@@ -1,9 +1,12 @@
 """train_step and its peer in turn, row by row, on the same machine in the same run; prints a Markdown table.
   python3 -m venv V && V/bin/pip install -r tests/oracles/requirements.txt
   V/bin/python benchmarks/peers/compare.py build/release/bin/train_step MODELS [ROW NUMBERS]
-The fastest step of each counts: other work on the machine only ever adds time. The rounds alternate ours and theirs."""
+The fastest step of each counts, since other work on the machine only ever adds time; the last column divides the medians of
+all steps but each run's first. The rounds alternate ours and theirs."""
 import json
 import os
+import re
+import statistics
 import subprocess
 import sys
 
@@ -29,7 +32,8 @@ def ours(program, models, row):
     job = [part for part in row.split() if part not in ("prepared=1", "autocast=0")]
     run = subprocess.run([program, "row", *job, f"models={models}"], capture_output=True, text=True, check=True)
     cells = [cell.strip() for cell in run.stdout.strip().strip("|").split("|")]
-    return {"seconds": float(cells[7]), "share": cells[6], "memory": float(cells[12].split()[0]) + float(cells[13].split()[0])}
+    steps = [float(seconds) for seconds in re.findall(r"^step .*, ([0-9.]+) s$", run.stderr, re.MULTILINE)]
+    return {"steps": steps[1:], "share": cells[6], "memory": float(cells[12].split()[0]) + float(cells[13].split()[0])}
 
 
 def theirs(models, row):
@@ -38,23 +42,24 @@ def theirs(models, row):
     if run.returncode != 0:
         sys.exit(run.stderr)
     result = json.loads(run.stdout.strip().splitlines()[-1])
-    return {"seconds": min(result["seconds"]), "memory": result["memory"] / GIB}
+    return {"steps": result["seconds"], "memory": result["memory"] / GIB}
 
 
 def main():
     program, models = sys.argv[1], sys.argv[2]
     rows = [ROWS[int(n)] for n in sys.argv[3:]] or ROWS
-    print("| job | nibble tok/s | of peak | memory | peer tok/s | memory | speed | memory |\n|---|---|---|---|---|---|---|---|")
+    print("| job | nibble tok/s | of peak | memory | peer tok/s | memory | speed | memory | speed, medians |\n" + "|---" * 9 + "|")
     for row in rows:
         mine, peer = [], []
         for _ in range(ROUNDS):
             mine.append(ours(program, models, row))
             peer.append(theirs(models, row))
-        a, b = (min(runs, key=lambda r: r["seconds"]) for runs in (mine, peer))
+        a, b = (min(runs, key=lambda r: min(r["steps"])) for runs in (mine, peer))
+        fastest, typical = ([how(sum((run["steps"] for run in runs), [])) for runs in (mine, peer)] for how in (min, statistics.median))
         tokens = int(dict(part.split("=") for part in row.split())["tokens"])
         label = " ".join(LABELS.get(part) or part.split("=")[1] for part in row.split()[:-1])
-        print(f"| {label} | {tokens / a['seconds']:.1f} | {a['share']} | {a['memory']:.2f} GiB | {tokens / b['seconds']:.1f} | "
-              f"{b['memory']:.2f} GiB | {b['seconds'] / a['seconds']:.2f}x | {100 * a['memory'] / b['memory']:.0f}% |", flush=True)
+        print(f"| {label} | {tokens / fastest[0]:.1f} | {a['share']} | {a['memory']:.2f} GiB | {tokens / fastest[1]:.1f} | {b['memory']:.2f} GiB | "
+              f"{fastest[1] / fastest[0]:.2f}x | {100 * a['memory'] / b['memory']:.0f}% | {typical[1] / typical[0]:.2f}x |", flush=True)
 
 
 main()

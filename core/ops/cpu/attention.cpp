@@ -93,7 +93,7 @@ class Rows {
   void add_keys(const Element* k, const Element* v, int64_t tile, int64_t count) {
     const int64_t stride = plan_.kv_heads * plan_.width, at = tile * stride + block_.kv_head * plan_.width;
     copy_rows<Words>(k + at, stride, count, plan_, tile_.keys);
-    transpose(tile_.keys, count, row_words_, words<Words>(plan_.width), tile_.keys_transposed);
+    transpose(tile_.keys, count, row_words_, words<Words>(plan_.width), tile_.keys_transposed, kKeys);
     copy_rows<Words>(v + at, stride, count, plan_, tile_.values);
     const float* values = sum_over_rows<Words>(tile_.values, count, plan_, tile_.woven);
     const int64_t first = key_position(block_.span, block_.query), last = first + block_.count - 1;
@@ -233,7 +233,11 @@ class Rows {
     for (int64_t i = 0; i < columns; i += kLanes) {
       V score = hn::Mul(splat(plan_.params.scale), load(scores + i));
       if (softcap > 0) score = soft_cap(score, softcap);
-      if (slope != 0) score = tilted(score, plan_.params, slope, block_.span.k_begin, tile + i, position(row));
+      if (slope != 0) {
+        const int64_t begin = block_.span.k_begin;
+        score = tilted(score, plan_.params, slope, column_numbers(tile + i - begin),
+                       column_numbers(position(row) - begin, 0));
+      }
       store(score, scores + i);
     }
   }

@@ -33,11 +33,11 @@ struct Singles {
   static HWY_INLINE V multiply_add(V left, V right, V sum) { return hn::MulAdd(left, right, sum); }
   /// Row of f32 values in place.
   static HWY_INLINE void store_row(V values, float* row, int64_t i) { hn::Store(values, kF, row + i); }
-  /// Columns i, i + 1, ... of rows r and r + 1, r even, of a matrix of kKeys columns as left side of a product that
-  /// sums over rows (by_rows), or over columns (by_columns, if not null).
-  static HWY_INLINE void store_two_rows(V even, V odd, int64_t r, int64_t i, float* by_rows, float*) {
-    hn::Store(even, kF, by_rows + r * kKeys + i);
-    hn::Store(odd, kF, by_rows + (r + 1) * kKeys + i);
+  /// A vector of two neighbouring rows, `stride` words apart, as left side of a product that sums over columns; and
+  /// as right side of one that sums over rows in `woven`, if not null and if that is not the rows themselves.
+  static HWY_INLINE void store_two_rows(V even, V odd, float* row, int64_t stride, float*) {
+    hn::Store(even, kF, row);
+    hn::Store(odd, kF, row + stride);
   }
 };
 
@@ -71,7 +71,7 @@ struct Pairs {
     asm("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(values.raw));
     std::memcpy(reinterpret_cast<std::byte*>(row) + 2 * i, &halves, sizeof(halves));
   }
-  static HWY_INLINE void store_two_rows(V even, V odd, int64_t r, int64_t i, float* by_rows, float* by_columns) {
+  static HWY_INLINE void store_two_rows(V even, V odd, float* row, int64_t stride, float* woven) {
     alignas(64) static constexpr auto kOrder = [] {
       std::array<uint16_t, 32> made{};
       for (uint16_t k = 0; k < 32; ++k) made[k] = static_cast<uint16_t>(k / 2 + k % 2 * 16);
@@ -79,12 +79,9 @@ struct Pairs {
     }();
     __m512i both;  // 16 of `even`, then 16 of `odd`
     asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(even.raw), "v"(odd.raw));
-    const __m512i woven = _mm512_permutexvar_epi16(_mm512_load_si512(kOrder.data()), both);
-    _mm512_store_si512(by_rows + r / 2 * kKeys + i, woven);
-    if (by_columns == nullptr) return;
-    auto* row = reinterpret_cast<__m256i*>(by_columns + (r * kKeys + i) / 2);
-    _mm256_store_si256(row, _mm512_castsi512_si256(both));
-    _mm256_store_si256(row + kKeys / 16, _mm512_extracti64x4_epi64(both, 1));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(row), _mm512_castsi512_si256(both));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(row + stride), _mm512_extracti64x4_epi64(both, 1));
+    if (woven != nullptr) _mm512_store_si512(woven, _mm512_permutexvar_epi16(_mm512_load_si512(kOrder.data()), both));
   }
 };
 #endif
@@ -101,11 +98,10 @@ struct Left {
   int64_t row, step;
 };
 
-/// c [rows, vectors] (+)= a b over `depth` words. The sums stay in registers: 6 x 4 of AVX-512's 32, 6 x 2 of AVX2's
-/// 16, which hides the latency of the multiply-add (4 cycles, 2 a cycle) and reads b once for 6 rows.
-template <typename Words, Start start, int rows, int vectors>
-HWY_INLINE void multiply_panel(Left a, const float* HWY_RESTRICT b, int64_t b_stride, int64_t depth,
-                               float* HWY_RESTRICT c, int64_t c_stride, const float* keep) {
+/// then(sums) with sums [rows, vectors] = a b over `depth` words. They stay in registers: 6 x 4 of AVX-512's 32, 6 x 2
+/// of AVX2's 16, which hides the latency of the multiply-add (4 cycles, 2 a cycle) and reads b once for 6 rows.
+template <typename Words, int rows, int vectors, typename Then>
+HWY_INLINE void multiply_panel(Left a, const float* HWY_RESTRICT b, int64_t b_stride, int64_t depth, const Then& then) {
   V sums[rows][vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
@@ -123,17 +119,26 @@ HWY_INLINE void multiply_panel(Left a, const float* HWY_RESTRICT b, int64_t b_st
       for (int v = 0; v < vectors; ++v) sums[r][v] = Words::multiply_add(left, right[v], sums[r][v]);
     }
   }
+  then(sums);
+}
+
+/// c [rows, vectors] (+)= a b over `depth` words.
+template <typename Words, Start start, int rows, int vectors>
+HWY_INLINE void multiply_panel(Left a, const float* b, int64_t b_stride, int64_t depth, float* HWY_RESTRICT c,
+                               int64_t c_stride, const float* keep) {
+  multiply_panel<Words, rows, vectors>(a, b, b_stride, depth, [=](V(&sums)[rows][vectors]) HWY_ATTR {
 #pragma GCC unroll 8
-  for (int r = 0; r < rows; ++r) {
+    for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) {
-      float* at = c + r * c_stride + v * kLanes;
-      if constexpr (start == Start::add) sums[r][v] = hn::Add(sums[r][v], hn::Load(kF, at));
-      if constexpr (start == Start::rescale_and_add)
-        sums[r][v] = hn::MulAdd(splat(keep[r]), hn::Load(kF, at), sums[r][v]);
-      hn::Store(sums[r][v], kF, at);
+      for (int v = 0; v < vectors; ++v) {
+        float* at = c + r * c_stride + v * kLanes;
+        if constexpr (start == Start::add) sums[r][v] = hn::Add(sums[r][v], hn::Load(kF, at));
+        if constexpr (start == Start::rescale_and_add)
+          sums[r][v] = hn::MulAdd(splat(keep[r]), hn::Load(kF, at), sums[r][v]);
+        hn::Store(sums[r][v], kF, at);
+      }
     }
-  }
+  });
 }
 
 template <typename Words, Start start, int vectors>
@@ -218,34 +223,37 @@ const float* sum_over_rows(const float* rows, int64_t count, const AttentionPlan
   return woven;
 }
 
-/// to [columns, kKeys] = transpose of the words [rows, columns] of rows that are `stride` words apart; columns of `to`
-/// from `rows` on are zero. Works on four columns at a time, so up to three more rows of `to` are written.
-inline void transpose(const float* from, int64_t rows, int64_t stride, int64_t columns, float* to) {
-  int64_t r = 0;
-#if HWY_TARGET != HWY_SCALAR
+/// to [columns, to_stride] = transpose of the words [rows, columns] of rows that are `stride` words apart; columns of
+/// `to` from `rows` on are zero. Works on four columns at a time, so up to three more rows of `to` are written.
+HWY_INLINE void transpose(const float* from, int64_t rows, int64_t stride, int64_t columns, float* to,
+                          int64_t to_stride) {
+#if HWY_TARGET == HWY_SCALAR
+  const int64_t fours = 0;
+#else
+  const int64_t fours = rows / 4 * 4;
   const hn::CappedTag<float, 4> four;
   const hn::CappedTag<double, 2> two;
   const auto wide = [=](auto v) HWY_ATTR { return hn::BitCast(two, v); };
-  for (; r + 4 <= rows; r += 4) {
+  for (int64_t r = 0; r < fours; r += 4) {
     for (int64_t i = 0; i < columns; i += 4) {
       const float* at = from + r * stride + i;
       const auto a = hn::Load(four, at), b = hn::Load(four, at + stride);
       const auto c = hn::Load(four, at + 2 * stride), d = hn::Load(four, at + 3 * stride);
       const auto ab = wide(hn::InterleaveLower(four, a, b)), cd = wide(hn::InterleaveLower(four, c, d));
       const auto ab_high = wide(hn::InterleaveUpper(four, a, b)), cd_high = wide(hn::InterleaveUpper(four, c, d));
-      float* out = to + i * kKeys + r;
+      float* out = to + i * to_stride + r;
       hn::Store(hn::BitCast(four, hn::InterleaveLower(two, ab, cd)), four, out);
-      hn::Store(hn::BitCast(four, hn::InterleaveUpper(two, ab, cd)), four, out + kKeys);
-      hn::Store(hn::BitCast(four, hn::InterleaveLower(two, ab_high, cd_high)), four, out + 2 * kKeys);
-      hn::Store(hn::BitCast(four, hn::InterleaveUpper(two, ab_high, cd_high)), four, out + 3 * kKeys);
+      hn::Store(hn::BitCast(four, hn::InterleaveUpper(two, ab, cd)), four, out + to_stride);
+      hn::Store(hn::BitCast(four, hn::InterleaveLower(two, ab_high, cd_high)), four, out + 2 * to_stride);
+      hn::Store(hn::BitCast(four, hn::InterleaveUpper(two, ab_high, cd_high)), four, out + 3 * to_stride);
     }
   }
 #endif
-  for (; r < rows; ++r) {
-    for (int64_t i = 0; i < columns; ++i) to[i * kKeys + r] = from[r * stride + i];
+  for (int64_t r = fours; r < rows; ++r) {
+    for (int64_t i = 0; i < columns; ++i) to[i * to_stride + r] = from[r * stride + i];
   }
-  if (rows == kKeys) return;
-  for (int64_t i = 0; i < columns; ++i) std::fill(to + i * kKeys + rows, to + (i + 1) * kKeys, 0.0f);
+  if (rows == to_stride) return;
+  for (int64_t i = 0; i < columns; ++i) std::fill(to + i * to_stride + rows, to + (i + 1) * to_stride, 0.0f);
 }
 
 /// score after the soft cap, before position slopes
@@ -253,8 +261,10 @@ HWY_INLINE V soft_cap(V score, float softcap) {
   return hn::Mul(splat(softcap), tanh(hn::Mul(score, splat(1 / softcap))));
 }
 
-/// Column numbers i, i + 1, ... as floats.
-HWY_INLINE V column_numbers(int64_t i) { return hn::Iota(kF, static_cast<float>(i)); }
+/// i, i + step, i + 2 step, ... as floats; step 0 or 1.
+HWY_INLINE V column_numbers(int64_t i, int64_t step = 1) {
+  return step == 0 ? splat(static_cast<float>(i)) : hn::Iota(kF, static_cast<float>(i));
+}
 
 /// Rounded to bf16, ties to even; x >= 0.
 HWY_INLINE V rounded_to_bf16(V x) {
@@ -264,12 +274,11 @@ HWY_INLINE V rounded_to_bf16(V x) {
   return hn::BitCast(kF, hn::And(hn::Add(b, hn::Add(odd, hn::Set(bits, 0x7fff))), hn::Set(bits, 0xffff0000u)));
 }
 
-/// Adds ALiBi's tilt to the scores of the keys key, key + 1, ... of a document that starts at key `begin`, seen by the
-/// query at key `at`.
-HWY_INLINE V tilted(V score, const AttentionParams& params, float slope, int64_t begin, int64_t key, int64_t at) {
-  if (params.alibi_rounded_scale == 0) return hn::MulAdd(splat(slope), column_numbers(key - at), score);
-  const V own = rounded_to_bf16(splat(slope * static_cast<float>(at - begin)));
-  const V others = rounded_to_bf16(hn::Mul(splat(slope), hn::Max(column_numbers(key - begin), hn::Zero(kF))));
+/// Adds ALiBi's tilt to the scores of keys seen by queries, both counted from their document's first key.
+HWY_INLINE V tilted(V score, const AttentionParams& params, float slope, V key, V query) {
+  if (params.alibi_rounded_scale == 0) return hn::MulAdd(splat(slope), hn::Sub(key, query), score);
+  const V own = rounded_to_bf16(hn::Mul(splat(slope), hn::Max(query, hn::Zero(kF))));
+  const V others = rounded_to_bf16(hn::Mul(splat(slope), hn::Max(key, hn::Zero(kF))));
   return hn::MulAdd(hn::Sub(others, own), splat(params.alibi_rounded_scale), score);
 }
 
