@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 ROWS = [
-    "shape=tinyllama-1.1b mode=qlora tokens=2048 steps=2",
+    "shape=tinyllama-1.1b mode=qlora tokens=2048 steps=4",
     "shape=tinyllama-1.1b mode=qlora tokens=2048 prepared=1 steps=2",  # the peer as PEFT's page on quantization says
     "shape=tinyllama-1.1b mode=qlora tokens=2048 checkpointing=1 steps=1",
     "shape=tinyllama-1.1b mode=qlora tokens=2048 prepared=1 autocast=0 steps=1",  # that page trains without autocast

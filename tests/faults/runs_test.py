@@ -201,12 +201,12 @@ class Run(program.FaultTest):
         self.assertNotIn("checkpoint saved", self.errors())
 
     def test_a_restart_loop_comes_to_the_end(self):
-        whole = self.whole(steps=60)
-        recipe = self.recipe(steps=60, train={"save_every": 0})
+        whole = self.whole(steps=300)
+        recipe = self.recipe(steps=300, train={"save_every": 0})
         codes = []
         while len(codes) < 40:
             child = self.start("train", recipe)
-            self.wait_for_lines(len(self.metrics()) + 5 if codes else 5, child)
+            self.wait_for_lines(len(self.metrics()) + 30 if codes else 30, child)
             child.send_signal((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)[len(codes) % 3])
             codes.append(child.wait(60 * program.SLOWER))
             if codes[-1] != 75:

@@ -245,6 +245,7 @@ class ColumnWork {
   void differentiate(const KeyTile& tile, int64_t head, int64_t query) {
     const int64_t vectors = std::min<int64_t>(kPanelVectors, (end_ - query) / kLanes);
     const int64_t seen = seen_keys(tile, query + vectors * kLanes);
+    // A tile has more than 16 panels: the next block is there before the last of them.
     const int64_t rows_fetched = kBlockQueries / 16 / static_cast<int64_t>(tiles_.size()) + 1;
     for (int64_t key = 0; key < kKeys;) {
       fetch_.some(rows_fetched);
