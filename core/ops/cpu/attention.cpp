@@ -235,8 +235,7 @@ class Rows {
       if (softcap > 0) score = soft_cap(score, softcap);
       if (slope != 0) {
         const int64_t begin = block_.span.k_begin;
-        score = tilted(score, plan_.params, slope, column_numbers(tile + i - begin),
-                       column_numbers(position(row) - begin, 0));
+        score = tilted(score, plan_.params, slope, numbers_from(tile + i - begin), number(position(row) - begin));
       }
       store(score, scores + i);
     }

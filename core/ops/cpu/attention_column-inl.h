@@ -371,8 +371,7 @@ class ColumnWork {
     }
     if (tilt != 0) {
       const int64_t begin = column_.span.k_begin;
-      score =
-          tilted(score, plan_.params, tilt, column_numbers(key - begin, 0), column_numbers(position(query) - begin));
+      score = tilted(score, plan_.params, tilt, number(key - begin), numbers_from(position(query) - begin));
     }
     return cap_slope;
   }

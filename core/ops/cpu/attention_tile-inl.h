@@ -261,10 +261,9 @@ HWY_INLINE V soft_cap(V score, float softcap) {
   return hn::Mul(splat(softcap), tanh(hn::Mul(score, splat(1 / softcap))));
 }
 
-/// i, i + step, i + 2 step, ... as floats; step 0 or 1.
-HWY_INLINE V column_numbers(int64_t i, int64_t step = 1) {
-  return step == 0 ? splat(static_cast<float>(i)) : hn::Iota(kF, static_cast<float>(i));
-}
+/// The number i in every lane, and i, i + 1, ...
+HWY_INLINE V number(int64_t i) { return splat(static_cast<float>(i)); }
+HWY_INLINE V numbers_from(int64_t i) { return hn::Iota(kF, static_cast<float>(i)); }
 
 /// Rounded to bf16, ties to even; x >= 0.
 HWY_INLINE V rounded_to_bf16(V x) {

@@ -44,6 +44,7 @@ std::vector<Case> cases() {
   }
   all.push_back({"grouped heads", 200, 200, documents({200}), heads_of(6, 2, 16)});
   all.push_back({"one key head", 130, 130, documents({130}), heads_of(9, 1, 16)});
+  all.push_back({"columns of several tiles", 800, 800, documents({800}), heads_of(4, 4, 16)});
   all.push_back({"documents", 237, 237, documents({1, 64, 3, 100, 65, 4}), heads_of(3, 3, 16)});
   Case window = {"window", 300, 300, documents({170, 130}), heads_of(2, 1, 16)};
   window.params.window = 70;
