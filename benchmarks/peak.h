@@ -38,21 +38,27 @@ inline double measure_peak(DType dtype, int attempts) {
   return best;
 }
 
-/// Bytes per second that all threads together read from memory, the best of `attempts` over 256 MiB.
-inline double measure_read_bandwidth(int attempts) {
-  constexpr int64_t kWords = int64_t{1} << 25;
-  std::vector<uint64_t> words(static_cast<size_t>(kWords), 1);
-  double best = 0;
-  for (int attempt = 0; attempt < attempts; ++attempt) {
-    const double begin = seconds();
-    parallel_for(kWords, kWords / (4 * threads()), [&](int64_t from, int64_t to) {
-      uint64_t sum = 0;
-      for (int64_t i = from; i < to; ++i) sum += words[static_cast<size_t>(i)];
-      asm volatile("" : : "r"(sum));
-    });
-    best = std::max(best, static_cast<double>(kWords) * 8 / (seconds() - begin));
+/// Reads 256 MiB of its own with all threads together.
+class ReadBandwidth {
+ public:
+  /// Bytes per second, the best of `attempts`.
+  double measure(int attempts) const {
+    double best = 0;
+    for (int attempt = 0; attempt < attempts; ++attempt) {
+      const double begin = seconds();
+      parallel_for(kWords, kWords / (4 * threads()), [&](int64_t from, int64_t to) {
+        uint64_t sum = 0;
+        for (int64_t i = from; i < to; ++i) sum += words_[static_cast<size_t>(i)];
+        asm volatile("" : : "r"(sum));
+      });
+      best = std::max(best, static_cast<double>(kWords) * 8 / (seconds() - begin));
+    }
+    return best;
   }
-  return best;
-}
+
+ private:
+  static constexpr int64_t kWords = int64_t{1} << 25;
+  std::vector<uint64_t> words_ = std::vector<uint64_t>(static_cast<size_t>(kWords), 1);
+};
 
 }  // namespace nibble::benchmarks

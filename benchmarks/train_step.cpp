@@ -178,7 +178,7 @@ Result measure(const Job& job) {
   options.gradient_sum = job.mode == "full" || job.mode == "pretrain" ? GradientSum::running : GradientSum::tree;
   options.compute_dtype = bf16 ? DType::bf16 : DType::f32;
   const size_t held = context.pool.in_use();
-  result.bandwidth = measure_read_bandwidth(4);
+  result.bandwidth = ReadBandwidth().measure(4);
   malloc_trim(0);
   const MemoryWatch memory;
   for (options.step = 1; options.step <= job.steps + 1; ++options.step) {

@@ -145,7 +145,8 @@ bool Nf4Panels::dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y
   if (level_ < Isa::avx512_bf16 || depth % kPart != 0 || size % kPart != 0) return false;
   const auto* packed = reinterpret_cast<const uint8_t*>(matrix_.packed.raw());
   alignas(64) bf16 reordered[kNf4DotsDepth];
-  float parts[kNf4DotsRows * kParts], sums[kNf4DotsRows];
+  alignas(64) float parts[kNf4DotsRows * kParts];
+  float sums[kNf4DotsRows];
   std::fill(y, y + (row_end - row_begin), 0.0f);
   for (int64_t k = 0; k < depth; k += kNf4DotsDepth) {
     const int64_t count = std::min(kNf4DotsDepth, depth - k);

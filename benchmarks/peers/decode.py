@@ -24,7 +24,7 @@ def ours(programs, models, shape, tokens):
     run = subprocess.run([programs / "decode", f"shape={shape}", f"tokens={tokens}", f"models={models}"],
                          capture_output=True, text=True, check=True)
     cells = [cell.strip() for cell in run.stdout.strip().splitlines()[-1].strip("|").split("|")]
-    return float(cells[3]), cells[7]
+    return float(cells[3]), f"{cells[7]} of {cells[6]} GB/s"
 
 
 def exported(programs, models, shape):

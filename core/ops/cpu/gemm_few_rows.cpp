@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kFillElements = 8192;
 
 // Rows of W that threads share the work by, and that are summed at once.
-constexpr int64_t kGrainRows = 32, kMostRows = 256;
+constexpr int64_t kGrainRows = 32, kMostRows = 512;
 
 /// A in the compute type, in place or widened into `copy`.
 const std::byte* left_rows(const Tensor& a, DType compute, std::vector<float>& copy) {

@@ -154,10 +154,10 @@ NIBBLE_AVX512_BF16 void dots_of(int64_t columns, int64_t depth, const bf16* x, i
   }
   const bf16* rows[kDotRows];
   for (int64_t n = 0; n < kDotRows; ++n) rows[n] = w + std::min(n, columns - 1) * w_stride;
-  // Weights read in place come from memory: far enough ahead that its latency does not show, into the second level of
-  // the cache because the first has too few buffers for as many lines.
+  // Weights read in place come from memory: far enough ahead that its latency does not show, and not among the rows at
+  // hand; into the second level of the cache because the first has too few buffers for as many lines.
   constexpr int64_t kAhead = 16384, kLine = 64;
-  const auto* ahead = reinterpret_cast<const char*>(w) + kAhead;
+  const auto* ahead = reinterpret_cast<const char*>(w) + std::max(kAhead, kDotRows * w_stride * int64_t{sizeof(bf16)});
   for (int64_t k = 0; k < depth; k += 32) {
     for (int64_t n = 0; M == 1 && n < kDotRows; ++n, ahead += kLine) _mm_prefetch(ahead, _MM_HINT_T1);
     const uint32_t mask = avx512::low_bits(depth - k);
