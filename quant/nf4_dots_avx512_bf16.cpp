@@ -14,6 +14,22 @@ namespace {
 // One register of codes: 32 words of 4, two halves of 64.
 constexpr int64_t kChunk = 128, kWords = 32, kBlock = 64;
 
+// Of 64 elements: 1, 5, ..., 61, 0, 4, ..., 60; and 3, 7, ..., 63, 2, 6, ..., 62.
+alignas(64) constexpr auto kOrders = [] {
+  std::array<std::array<uint16_t, 32>, 2> orders{};
+  for (size_t i = 0; i < 64; ++i) {
+    orders[i / 32][i % 32] = static_cast<uint16_t>(i % 16 * 4 + i / 32 * 2 + 1 - i / 16 % 2);
+  }
+  return orders;
+}();
+
+// For each of 8 chunks, which of 16 scales belongs to a lane of its sums.
+alignas(64) constexpr auto kBlocksOfLanes = [] {
+  std::array<std::array<int32_t, 16>, 8> blocks{};
+  for (size_t i = 0; i < 128; ++i) blocks[i / 16][i % 16] = static_cast<int32_t>(i / 8);
+  return blocks;
+}();
+
 }  // namespace
 
 Nf4DotsTable nf4_dots_table(const std::array<float, 16>& table) {
@@ -37,14 +53,19 @@ Nf4DotsTable nf4_dots_table(const std::array<float, 16>& table) {
 
 // A word of codes holds, from its lowest bits on, those of elements 1, 0, 3 and 2 of four.
 NIBBLE_AVX512_BF16 void nf4_dots_reorder(const bf16* x, int64_t depth, bf16* reordered) {
-  for (int64_t chunk = 0; chunk < depth; chunk += kChunk, reordered += kChunk) {
+  for (int64_t chunk = 0; chunk < depth; chunk += kChunk) {
+    __m512i from[4];
     for (int64_t i = 0; i < 4; ++i) {
-      const __m512i four = _mm512_maskz_loadu_epi16(avx512::low_bits(depth - chunk - i * 32), x + chunk + i * 32);
-      auto* to = reinterpret_cast<__m128i*>(reordered + i * 8);
-      _mm_storeu_si128(to, _mm512_cvtepi64_epi16(_mm512_srli_epi64(four, 16)));
-      _mm_storeu_si128(to + 4, _mm512_cvtepi64_epi16(four));
-      _mm_storeu_si128(to + 8, _mm512_cvtepi64_epi16(_mm512_srli_epi64(four, 48)));
-      _mm_storeu_si128(to + 12, _mm512_cvtepi64_epi16(_mm512_srli_epi64(four, 32)));
+      const int64_t begin = chunk + i * kWords;
+      from[i] = _mm512_maskz_loadu_epi16(avx512::low_bits(depth - begin), x + begin);
+    }
+    for (const auto& order : kOrders) {
+      const __m512i index = _mm512_load_si512(order.data());
+      const __m512i first = _mm512_permutex2var_epi16(from[0], index, from[1]);
+      const __m512i second = _mm512_permutex2var_epi16(from[2], index, from[3]);
+      _mm512_storeu_si512(reordered, _mm512_shuffle_i64x2(first, second, 0x44));
+      _mm512_storeu_si512(reordered + kWords, _mm512_shuffle_i64x2(first, second, 0xee));
+      reordered += 2 * kWords;
     }
   }
 }
@@ -82,13 +103,6 @@ NIBBLE_AVX512_VBMI void nf4_scales_avx512_vbmi(const uint8_t* codes, int64_t cou
 }
 
 namespace {
-
-// For each of 8 chunks, which of 16 scales belongs to a lane of its sums.
-alignas(64) constexpr auto kBlocksOfLanes = [] {
-  std::array<std::array<int32_t, 16>, 8> blocks{};
-  for (size_t i = 0; i < 128; ++i) blocks[i / 16][i % 16] = static_cast<int32_t>(i / 8);
-  return blocks;
-}();
 
 // 64 bytes of codes of each row. Permutations look at five bits of an index: the fifth is the next code's lowest, and
 // the table stands there twice. Shifts of all rows, then permutations and products in turn: the CPU shares instructions
