@@ -1,35 +1,20 @@
 #include "nibble/adapters/attach.h"
 
-#include <algorithm>
 #include <cmath>
 #include <set>
 
+#include "nibble/adapters/adapter_plan.h"
 #include "nibble/adapters/lora.h"
 #include "nibble/adapters/stored_adapter.h"
 #include "nibble/adapters/target_modules.h"
-#include "nibble/adapters/trained_tokens.h"
-#include "nibble/adapters/trained_whole.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/models/resize.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
 
 namespace {
-
-constexpr size_t kMostListed = 5;
-
-std::vector<std::string> linear_paths(Decoder& decoder) {
-  std::vector<std::string> paths;
-  decoder.visit_linears([&](Linear& linear) { paths.push_back(linear.name()); });
-  return paths;
-}
-
-std::vector<std::string> embedding_paths(Decoder& decoder) {
-  std::vector<std::string> paths;
-  decoder.visit_embeddings([&](Embedding& embedding) { paths.push_back(embedding.name()); });
-  return paths;
-}
 
 void freeze(Decoder& decoder) {
   decoder.visit([](Parameter& parameter) {
@@ -41,85 +26,6 @@ void freeze(Decoder& decoder) {
 template <typename Layer>
 void refuse_second_adapter(Layer& layer) {
   if (layer.adapter()) throw UsageError(layer.name() + " has an adapter already", "attach one adapter at a time");
-}
-
-/// PEFT cannot run these either: the model shifts the positions inside the module that PEFT replaces.
-void refuse_shifted_positions(const Embedding& embedding, const DecoderConfig& config) {
-  if (embedding.name() != config.names.positions || config.position_offset == 0) return;
-  throw UsageError("LoRA on " + embedding.name() + " is not possible", "leave it out of target_modules");
-}
-
-/// What looks at a whole matrix or table cannot be had where several ranks have parts of it.
-void refuse_beside_parts(const Decoder& decoder, const AdapterOptions& options) {
-  if (!decoder.part().cut()) return;
-  const auto refuse = [](const std::string& what) {
-    throw UsageError(what + " needs whole weights, which parallel.tensor cuts",
-                     "use parallel.shard or parallel.pipeline", "adapter");
-  };
-  if (options.use_dora) refuse("use_dora");
-  if (options.lora_bias) refuse("lora_bias");
-  if (takes_from_base(options.init_lora_weights) || options.init_lora_weights == LoraInit::loftq) {
-    refuse("init_lora_weights");
-  }
-  if (!options.trainable_token_indices.empty()) refuse("trainable_token_indices");
-}
-
-void refuse_beside_parts(const Decoder& decoder, const Embedding& embedding) {
-  if (!decoder.part().cut()) return;
-  throw UsageError("LoRA on " + embedding.name() + " needs the whole table, which parallel.tensor cuts",
-                   "leave it out of target_modules", "adapter.target_modules");
-}
-
-std::string listed(const std::vector<std::string>& names) {
-  std::string made;
-  for (size_t i = 0; i < std::min(names.size(), kMostListed); ++i) made += (i ? ", " : "") + names[i];
-  if (names.size() > kMostListed) made += " and " + std::to_string(names.size() - kMostListed) + " more";
-  return made;
-}
-
-/// What must not be left out in silence: parts of the adapter that change results and have no place here.
-void refuse_lost_parts(const PeftAdapter& adapter, const StoredAdapter& stored, Decoder& decoder) {
-  std::set<std::string> base;
-  decoder.visit([&](Parameter& parameter) { base.insert(parameter.name); });
-  for (const auto& [name, tensor] : adapter.tensors) {
-    if (stored.used(name)) continue;
-    for (const char* part : {".lora_embedding_A", ".lora_embedding_B", ".token_adapter.", ".lora_magnitude_vector"}) {
-      if (name.find(part) == std::string::npos) continue;
-      throw InputError(adapter.file(), name + " belongs to a part of the adapter that is not there or not said",
-                       "save the adapter again");
-    }
-    if (base.contains(name)) {
-      throw InputError(adapter.file(),
-                       name + " would replace a weight of the model, but modules_to_save does not name it",
-                       "add the module to modules_to_save in adapter_config.json");
-    }
-  }
-}
-
-void note_leftovers(const PeftAdapter& adapter, const StoredAdapter& stored, Decoder& decoder,
-                    AttachedAdapter& attached) {
-  std::vector<std::string> unused, empty;
-  for (const auto& [name, tensor] : adapter.tensors) {
-    if (!stored.used(name)) unused.push_back(name);
-  }
-  if (!unused.empty()) {
-    attached.notes.push_back("the model has no place for " + std::to_string(unused.size()) +
-                             " tensors of the adapter: " + listed(unused));
-  }
-  const DecoderConfig& config = decoder.config();
-  try {
-    const TargetModules wanted = match_target_modules(linear_paths(decoder), config.names.head, config.model_type,
-                                                      adapter.options, embedding_paths(decoder));
-    const std::set<std::string> have(attached.modules.begin(), attached.modules.end());
-    for (const std::string& module : wanted.modules) {
-      if (!have.contains(module)) empty.push_back(module);
-    }
-  } catch (const UsageError&) {  // the tensors say what goes where; the config only describes it
-  }
-  if (!empty.empty()) {
-    attached.notes.push_back("the adapter names " + std::to_string(empty.size()) +
-                             " modules that it has no tensors for: " + listed(empty));
-  }
 }
 
 /// PEFT sorts rank_pattern when it saves, so that overlapping keys may say other ranks than the tensors have: then
@@ -178,77 +84,54 @@ NamedTensors with_starts_subtracted(NamedTensors tensors, const std::map<std::st
 
 AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, RankContext& rank,
                                const OriginalWeight& original) {
-  check_options(options, "adapter");
-  refuse_beside_parts(decoder, options);
   const DecoderConfig& config = decoder.config();
-  const std::vector<std::string> linears = linear_paths(decoder);
-  TargetModules found =
-      match_target_modules(linears, config.names.head, config.model_type, options, embedding_paths(decoder));
-
-  AttachedAdapter attached{options, std::move(found.modules), {}, {}};
-  if (!found.unmatched_entries.empty()) {
-    attached.notes.push_back("these fit no module: " + listed(found.unmatched_entries));
-  }
+  const AdapterPlan plan = plan_adapter(config, options, split_of(decoder));
+  AttachedAdapter attached{options, plan.modules, plan.notes, {}};
   if (options.target_modules.empty() || options.target_modules.all_linear()) {
-    attached.options.target_modules.names = target_names(attached.modules, linears, options, config.names.head);
+    attached.options.target_modules.names = target_names(plan.modules, plan.linears, options, config.names.head);
     attached.options.target_modules.pattern.clear();
   }
   freeze(decoder);
   NewAdapter made(options, original, rank);
-  const std::set<std::string> chosen(attached.modules.begin(), attached.modules.end());
+  const std::set<std::string> chosen(plan.modules.begin(), plan.modules.end());
   decoder.visit_embeddings([&](Embedding& embedding) {
     refuse_second_adapter(embedding);
-    if (!chosen.contains(embedding.name())) return;
-    refuse_shifted_positions(embedding, config);
-    refuse_beside_parts(decoder, embedding);
-    embedding.set_adapter(made.make(embedding));
+    if (chosen.contains(embedding.name())) embedding.set_adapter(made.make(embedding));
   });
   decoder.visit_linears([&](Linear& linear) {
     refuse_second_adapter(linear);
     if (chosen.contains(linear.name())) linear.set_adapter(made.make(linear));
   });
   attached.random_starts = made.take_random_starts();
-  train_whole(decoder, options, chosen, true, rank);
-  train_tokens(decoder, options, true, rank);
+  train_whole(decoder, options, plan.whole, true, rank);
+  train_tokens(decoder, plan.tokens, true, rank);
   return attached;
 }
 
 AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& adapter, bool trainable, RankContext& rank) {
-  AttachedAdapter attached{adapter.options, {}, {}, {}};
-  refuse_beside_parts(decoder, adapter.options);
+  const AdapterPlan plan = plan_adapter(decoder.config(), adapter, split_of(decoder));
+  AttachedAdapter attached{adapter.options, plan.modules, {}, {}};
+  const std::set<std::string> chosen(plan.modules.begin(), plan.modules.end());
   StoredAdapter stored(adapter, trainable, rank);
   freeze(decoder);
   for (const std::string& table : stored.take_tables(decoder)) {
     attached.notes.push_back("the adapter brings its own " + table);
   }
-  grow_for_tokens(decoder, adapter.options, rank);
+  attached.notes.insert(attached.notes.end(), plan.notes.begin(), plan.notes.end());
+  resize_vocabulary(decoder, plan.vocab_size, rank);
   decoder.visit_embeddings([&](Embedding& embedding) {
     refuse_second_adapter(embedding);
-    if (!adapter.find(embedding.name() + ".lora_embedding_A")) return;
-    refuse_shifted_positions(embedding, decoder.config());
-    refuse_beside_parts(decoder, embedding);
-    embedding.set_adapter(stored.make(embedding));
-    attached.modules.push_back(embedding.name());
+    if (chosen.contains(embedding.name())) embedding.set_adapter(stored.make(embedding));
   });
   decoder.visit_linears([&](Linear& linear) {
     refuse_second_adapter(linear);
-    if (!adapter.find(linear.name() + ".lora_A.weight")) return;
-    linear.set_adapter(stored.make(linear));
-    attached.modules.push_back(linear.name());
+    if (chosen.contains(linear.name())) linear.set_adapter(stored.make(linear));
   });
-  train_whole(decoder, adapter.options, {attached.modules.begin(), attached.modules.end()}, trainable, rank);
-  train_tokens(decoder, adapter.options, trainable, rank);
+  train_whole(decoder, adapter.options, plan.whole, trainable, rank);
+  train_tokens(decoder, plan.tokens, trainable, rank);
   decoder.visit([&](Parameter& parameter) {
     if (parameter.name.starts_with(kPeftPrefix)) stored.fill(parameter);
   });
-  refuse_lost_parts(adapter, stored, decoder);
-  if (!stored.used_any()) {
-    throw InputError(adapter.file(),
-                     "no tensor fits the model; the first is " + adapter.tensors.begin()->first + ", the model has " +
-                         listed(linear_paths(decoder)),
-                     "use the model that the adapter was trained on");
-  }
-  note_leftovers(adapter, stored, decoder, attached);
   name_real_ranks(adapter, attached);
   return attached;
 }

@@ -106,10 +106,6 @@ std::unique_ptr<EmbeddingAdapter> NewAdapter::make(const Embedding& embedding) c
   const std::string& module = embedding.name();
   const Tensor& table = embedding.table().value;
   MemoryPool& pool = rank_.pool;
-  if (options_.lora_bias) throw UsageError("lora_bias and LoRA on " + module + " exclude each other", "choose one");
-  if (options_.init_lora_weights == LoraInit::loftq) {
-    throw UsageError("init_lora_weights \"loftq\" has no meaning for " + module, "leave it out of target_modules");
-  }
   const int64_t r = rank_of(options_, module);
   const std::string a_name = embedding_a_name(module), b_name = embedding_b_name(module);
   Tensor a = Tensor::zeros(pool, {r, table.dim(0)}, DType::f32, a_name);

@@ -122,7 +122,7 @@ std::unique_ptr<EmbeddingAdapter> StoredAdapter::make(const Embedding& embedding
 
 void StoredAdapter::fill(Parameter& whole) {
   const std::string name = whole.name.substr(std::string(kPeftPrefix).size());
-  if (used(name)) return;
+  if (used_.contains(name)) return;
   const Tensor stored = take(name);
   if (!stored) return;
   check_shape(name, stored, whole.cut ? whole.cut.whole : whole.value.shape());
@@ -141,15 +141,18 @@ std::vector<std::string> StoredAdapter::take_tables(Decoder& decoder) {
         resize_vocabulary(decoder, stored.dim(0), rank_);
       }
       Parameter* table = nullptr;
-      if (module == names.head) {
-        decoder.visit_linears([&](Linear& linear) {
-          if (linear.name() == module) table = linear.weight().parameter();
-        });
-      } else {
-        decoder.visit_embeddings([&](Embedding& embedding) {
-          if (embedding.name() == module) table = &embedding.table();
-        });
-      }
+      bool here = false;  // on this stage
+      decoder.visit_embeddings([&](Embedding& embedding) {
+        if (embedding.name() == module) table = &embedding.table();
+      });
+      decoder.visit_linears([&](Linear& linear) {
+        Parameter* weight = linear.weight().parameter();
+        const bool tied = weight && weight->name == module + ".weight";  // a later stage has its own copy
+        if (linear.name() != module && !tied) return;
+        here = true;
+        table = weight;
+      });
+      if (!table && !here) continue;
       if (!table) throw InputError(file_.file(), module + end + " replaces a weight that is packed in 4 bits");
       check_shape(module + end, stored, table->cut ? table->cut.whole : table->value.shape());
       stored = own_part(stored, table->cut, rank_.pool);

@@ -11,7 +11,8 @@
 
 namespace nibble {
 
-/// Makes adapters from a file and remembers which of its tensors were used. Shapes that do not fit are InputErrors.
+/// Makes adapters from a file and remembers which of its tensors were used, so that none is copied twice. Shapes that
+/// do not fit are InputErrors.
 class StoredAdapter {
  public:
   /// All must outlive this.
@@ -27,9 +28,6 @@ class StoredAdapter {
   /// Base tables that PEFT saves beside the adapter ("embed_tokens.base_layer.weight", tables of a resized vocabulary):
   /// the decoder takes them where they differ from its own, growing if they have more rows. Tells which.
   std::vector<std::string> take_tables(Decoder& decoder);
-
-  bool used(const std::string& name) const { return used_.contains(name); }
-  bool used_any() const { return !used_.empty(); }
 
  private:
   Tensor take(const std::string& name);

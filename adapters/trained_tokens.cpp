@@ -6,7 +6,6 @@
 #include "nibble/adapters/peft_directory.h"
 #include "nibble/adapters/token_rows.h"
 #include "nibble/core/base/error.h"
-#include "nibble/core/models/resize.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
@@ -59,55 +58,64 @@ class Tables {
   Linear* head_ = nullptr;
 };
 
-void refuse_trained_otherwise(const std::string& module, bool has_adapter, const Parameter* whole) {
-  if (has_adapter) refuse("names " + module + ", which has an adapter already", "leave one of them out");
-  if (whole && whole->name.starts_with(kPeftPrefix)) {
+void refuse_trained_otherwise(const std::string& module, const std::set<std::string>& targeted,
+                              const TrainedWhole& whole) {
+  if (targeted.contains(module)) refuse("names " + module + ", which has an adapter already", "leave one of them out");
+  if (whole.contains(module + ".weight")) {
     refuse("names " + module + ", which modules_to_save trains whole", "leave one of them out");
   }
 }
 
 }  // namespace
 
-void train_tokens(Decoder& decoder, const AdapterOptions& options, bool trainable, RankContext& rank) {
-  const Tables tables(decoder);
+std::vector<TrainedTokens> find_trained_tokens(Decoder& model, const AdapterOptions& options,
+                                               const std::set<std::string>& targeted, const TrainedWhole& whole) {
+  const Tables tables(model);
+  std::vector<TrainedTokens> found;
   const std::vector<int64_t>* shared = nullptr;  // ids that a tied head has by way of the embedding
+  const auto add = [&](const std::string& module, const std::vector<int64_t>& ids, int64_t rows, bool with_head) {
+    refuse_trained_otherwise(module, targeted, whole);
+    checked_token_ids(ids, rows);
+    found.push_back({module, ids, with_head});
+  };
   for (const auto& [name, ids] : options.trainable_token_indices) {
     Embedding* embedding = tables.embedding(name);
     if (!embedding) continue;
-    refuse_trained_otherwise(embedding->name(), embedding->adapter(), &embedding->table());
-    const TokenRows rows = rows_of(embedding->table().value, embedding->name(), ids, trainable, rank.pool);
-    embedding->set_adapter(std::make_unique<TokenRowsEmbedding>(rows));
-    Linear* head = tables.tied_head(*embedding);
+    const Linear* head = tables.tied_head(*embedding);
+    add(embedding->name(), ids, embedding->table().value.dim(0), head);
     if (!head) continue;
-    refuse_trained_otherwise(head->name(), head->adapter(), nullptr);
-    head->set_adapter(std::make_unique<TokenRowsHead>(rows, true));
+    refuse_trained_otherwise(head->name(), targeted, whole);
     shared = &ids;
   }
   for (const auto& [name, ids] : options.trainable_token_indices) {
     if (tables.embedding(name)) continue;
-    Linear* head = tables.head(name);
+    const Linear* head = tables.head(name);
     if (!head) refuse("names \"" + name + "\", which is no table of the model", "name the embedding or the head");
-    if (shared) {
-      if (ids != *shared) refuse("has other ids for a tied head than for the embedding", "give both the same list");
-      continue;
+    if (!shared) {
+      add(head->name(), ids, head->out_features(), false);
+    } else if (ids != *shared) {
+      refuse("has other ids for a tied head than for the embedding", "give both the same list");
     }
-    Parameter* weight = head->weight().parameter();
-    refuse_trained_otherwise(head->name(), head->adapter(), weight);
-    if (!weight) refuse("names " + head->name() + ", which is packed in 4 bits", "keep it in 16 bits (skip_modules)");
-    const TokenRows rows = rows_of(weight->value, head->name(), ids, trainable, rank.pool);
-    head->set_adapter(std::make_unique<TokenRowsHead>(rows, false));
   }
+  return found;
 }
 
-void grow_for_tokens(Decoder& decoder, const AdapterOptions& options, RankContext& rank) {
-  constexpr int64_t kMostRows = int64_t{1} << 24;
-  int64_t needed = decoder.config().vocab_size;
-  for (const auto& [name, ids] : options.trainable_token_indices) {
-    for (const int64_t id : ids) {
-      if (id >= 0 && id < kMostRows) needed = std::max(needed, id + 1);
-    }
+void train_tokens(Decoder& decoder, const std::vector<TrainedTokens>& tokens, bool trainable, RankContext& rank) {
+  for (const auto& [table, ids, shared] : tokens) {
+    decoder.visit_embeddings([&](Embedding& embedding) {
+      if (embedding.name() != table) return;
+      const TokenRows rows = rows_of(embedding.table().value, table, ids, trainable, rank.pool);
+      embedding.set_adapter(std::make_unique<TokenRowsEmbedding>(rows));
+      if (shared) Tables(decoder).tied_head(embedding)->set_adapter(std::make_unique<TokenRowsHead>(rows, true));
+    });
+    decoder.visit_linears([&](Linear& linear) {
+      if (linear.name() != table) return;
+      const Parameter* weight = linear.weight().parameter();
+      if (!weight) refuse("names " + table + ", which is packed in 4 bits", "keep it in 16 bits (skip_modules)");
+      const TokenRows rows = rows_of(weight->value, table, ids, trainable, rank.pool);
+      linear.set_adapter(std::make_unique<TokenRowsHead>(rows, false));
+    });
   }
-  resize_vocabulary(decoder, needed, rank);
 }
 
 }  // namespace nibble

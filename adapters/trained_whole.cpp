@@ -47,25 +47,13 @@ bool names_module_of(const std::string& entry, const std::string& parameter) {
   return false;
 }
 
-void refuse_packed(Decoder& decoder, const AdapterOptions& options) {
-  decoder.visit_linears([&](Linear& linear) {
-    const auto names_it = [&](const std::string& entry) { return names_module_of(entry, linear.name() + ".weight"); };
-    if (std::ranges::any_of(options.modules_to_save, names_it) && !linear.weight().parameter()) {
-      throw UsageError("modules_to_save names " + linear.name() + ", whose weight is packed and cannot be trained",
-                       "keep the module in 16 bits (model.skip_modules), or leave it out");
-    }
-  });
-}
-
-void own_modules(Decoder& decoder, const AdapterOptions& options, bool trainable, MemoryPool& pool) {
+void add_modules(Decoder& model, const AdapterOptions& options, TrainedWhole& found) {
   std::set<std::string> unused(options.modules_to_save.begin(), options.modules_to_save.end());
-  decoder.visit([&](Parameter& parameter) {
-    if (parameter.name.starts_with(kPeftPrefix)) return;
-    const std::string name = parameter.name;
+  model.visit([&](Parameter& parameter) {
     for (const std::string& entry : options.modules_to_save) {
-      if (!names_module_of(entry, name)) continue;
+      if (!names_module_of(entry, parameter.name)) continue;
       unused.erase(entry);
-      if (!parameter.name.starts_with(kPeftPrefix)) own(parameter, name, trainable, pool);
+      found[parameter.name] = parameter.name;
     }
   });
   if (!unused.empty()) {
@@ -73,29 +61,43 @@ void own_modules(Decoder& decoder, const AdapterOptions& options, bool trainable
   }
 }
 
-void own_biases(Decoder& decoder, const AdapterOptions& options, const std::set<std::string>& targeted, bool trainable,
-                MemoryPool& pool) {
+void add_biases(Decoder& model, const AdapterOptions& options, const std::set<std::string>& targeted,
+                TrainedWhole& found) {
   if (options.bias == BiasTraining::none) return;
-  decoder.visit([&](Parameter& parameter) {
-    const std::string name = parameter.name;
-    if (!name.ends_with(".bias") || name.starts_with(kPeftPrefix)) return;
+  model.visit([&](Parameter& parameter) {
+    const std::string& name = parameter.name;
+    if (!name.ends_with(".bias") || found.contains(name)) return;
     const std::string module = module_of(name);
     if (targeted.contains(module)) {
-      own(parameter, module + ".base_layer.bias", trainable, pool);
+      found[name] = module + ".base_layer.bias";
     } else if (options.bias == BiasTraining::all) {
-      own(parameter, name, trainable, pool);
+      found[name] = name;
     }
   });
 }
 
 }  // namespace
 
-void train_whole(Decoder& decoder, const AdapterOptions& options, const std::set<std::string>& targeted, bool trainable,
+TrainedWhole find_trained_whole(Decoder& model, const AdapterOptions& options, const std::set<std::string>& targeted) {
+  TrainedWhole found;
+  untie_where_needed(model, options);
+  add_modules(model, options, found);
+  add_biases(model, options, targeted, found);
+  return found;
+}
+
+void train_whole(Decoder& decoder, const AdapterOptions& options, const TrainedWhole& whole, bool trainable,
                  RankContext& rank) {
-  refuse_packed(decoder, options);
+  decoder.visit_linears([&](Linear& linear) {
+    if (!whole.contains(linear.name() + ".weight") || linear.weight().parameter()) return;
+    throw UsageError("modules_to_save names " + linear.name() + ", whose weight is packed and cannot be trained",
+                     "keep the module in 16 bits (model.skip_modules), or leave it out");
+  });
   untie_where_needed(decoder, options);
-  own_modules(decoder, options, trainable, rank.pool);
-  own_biases(decoder, options, targeted, trainable, rank.pool);
+  decoder.visit([&](Parameter& parameter) {
+    const auto found = whole.find(parameter.name);
+    if (found != whole.end()) own(parameter, found->second, trainable, rank.pool);
+  });
 }
 
 }  // namespace nibble

@@ -1,6 +1,7 @@
 #pragma once
 // Weights of the base that are trained beside an adapter: modules_to_save and biases.
 
+#include <map>
 #include <set>
 #include <string>
 
@@ -9,11 +10,17 @@
 
 namespace nibble {
 
-/// Gives the biases and modules_to_save that the options name values of their own (f32, writable), under their PEFT
-/// names ("base_model.model.lm_head.weight", "....q_proj.base_layer.bias"); with gradients if trainable. A tied head or
-/// embedding is untied first, so that the other keeps its weight. `targeted`: paths of the Linears with an adapter.
-/// Throws UsageError for a 4-bit module and for a name that fits nothing.
-void train_whole(Decoder& decoder, const AdapterOptions& options, const std::set<std::string>& targeted, bool trainable,
+/// Parameters trained whole -> their names in the adapter ("lm_head.weight", "....q_proj.base_layer.bias").
+using TrainedWhole = std::map<std::string, std::string>;
+
+/// The biases and modules_to_save that the options name in the whole model, whose tied head or embedding is untied
+/// where one of them is trained. `targeted`: paths of the Linears with an adapter. Throws UsageError for a name that
+/// fits nothing.
+TrainedWhole find_trained_whole(Decoder& model, const AdapterOptions& options, const std::set<std::string>& targeted);
+
+/// Gives those that are here values of their own (f32, writable), under their PEFT names; with gradients if trainable.
+/// A tied head or embedding is untied first, so that the other keeps its weight. Throws UsageError for a 4-bit module.
+void train_whole(Decoder& decoder, const AdapterOptions& options, const TrainedWhole& whole, bool trainable,
                  RankContext& rank);
 
 }  // namespace nibble

@@ -5,7 +5,6 @@
 #include <optional>
 #include <set>
 
-#include "nibble/adapters/target_modules.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/list_directory.h"
@@ -43,19 +42,15 @@ void look_at_weights(const Recipe& recipe) {
 }
 
 // Names and shapes only: what the adapter would sit on.
-void look_at_model(const Recipe& recipe, const DecoderConfig& config, const Observer& observer, DryRun& found) {
+void look_at_model(const Recipe& recipe, const DecoderConfig& config, int64_t rows, const Observer& observer,
+                   DryRun& found) {
   LocalRank rank;
   Decoder model = plan_decoder(config, rank.context());
   model.visit([&](const Parameter& parameter) { found.parameters += parameter.value.numel(); });
-  if (!recipe.adapter || !recipe.adapter->path.empty()) return;
-  std::vector<std::string> modules;
-  model.visit_linears([&](const Linear& linear) { modules.push_back(linear.name()); });
-  const TargetModules targets =
-      match_target_modules(modules, config.names.head, config.model_type, recipe.adapter->options);
-  found.adapted_modules = static_cast<int64_t>(targets.modules.size());
-  for (const std::string& entry : targets.unmatched_entries) {
-    observer.message("warning: adapter.target_modules: \"" + entry + "\" fits no module");
-  }
+  const std::optional<AdapterPlan> plan = plan_adapter(recipe, config, rows);
+  if (!plan) return;
+  found.adapted_modules = static_cast<int64_t>(plan->modules.size());
+  for (const std::string& note : plan->notes) observer.message("warning: " + note);
 }
 
 // The nearest directory that exists must take files.
@@ -74,7 +69,7 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
 
   DryRun found;
   look_at_weights(recipe);
-  look_at_model(recipe, config, observer, found);
+  look_at_model(recipe, config, rows, observer, found);
   try_output(recipe.output.dir);
   found.total_steps = data.total_steps();
   found.first_step = data.train().info(1);

@@ -26,6 +26,7 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   const TrainingData data = traced(observer.trace, Phase::data, "read and encode",
                                    [&] { return TrainingData(recipe, config, encoder, observer); });
 
+  plan_adapter(recipe, config, rows);  // refuses what has no place before anything is opened or made
   RunOptions options = run_options(recipe, data.total_steps());
   options.settings["data.fingerprint"] = "\"" + data.fingerprint() + "\"";
   options.settings["model.fingerprint"] = "\"" + base_fingerprint(recipe.model.path) + "\"";
@@ -37,10 +38,6 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   Decoder model =
       traced(observer.trace, Phase::other, "load weights", [&] { return open_base(recipe.model, rank, own, part); });
   if (rows > config.vocab_size) {
-    if (mesh.shape().pipeline > 1) {
-      throw UsageError("tokens added to the tokenizer need embedding and head on one rank", "leave it out",
-                       "parallel.pipeline");
-    }
     observer.message("note: " + std::to_string(rows - config.vocab_size) +
                      " tokens were added to the tokenizer: they get rows of their own, which are trained");
     resize_vocabulary(model, rows, rank);

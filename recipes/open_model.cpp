@@ -102,6 +102,22 @@ AdapterRecipe with_added_tokens(AdapterRecipe recipe, const DecoderConfig& confi
   return recipe;
 }
 
+std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig config, int64_t rows) {
+  const ModelSplit split{recipe.parallel.pipeline > 1, recipe.parallel.tensor > 1};
+  if (rows > config.vocab_size && (split.stages || split.parts)) {
+    throw UsageError("tokens added to the tokenizer need " +
+                         std::string(split.stages ? "embedding and head on one rank" : "whole tables"),
+                     "leave it out", split.stages ? "parallel.pipeline" : "parallel.tensor");
+  }
+  if (!recipe.adapter) return std::nullopt;
+  const AdapterRecipe adapter = with_added_tokens(*recipe.adapter, config, rows);
+  config.vocab_size = rows;
+  if (adapter.path.empty()) return plan_adapter(config, adapter.options, split);
+  const PeftAdapter stored = read_peft_directory(adapter.path);
+  require_agreement(adapter, stored);
+  return plan_adapter(config, stored, split);
+}
+
 Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers, const DecoderPart& part) {
   std::optional<QuantizeOnLoad> quantize;
   if (base.quantize) quantize = {{*base.quantize, base.double_quant, base.block_size}, base.skip_modules};

@@ -1,8 +1,10 @@
 #pragma once
 // Where model, quantization and adapter meet: a ready Decoder from what the sections `model` and `adapter` name.
 
+#include <optional>
 #include <string>
 
+#include "nibble/adapters/adapter_plan.h"
 #include "nibble/adapters/attach.h"
 #include "nibble/core/models/decoder.h"
 #include "nibble/recipes/recipe.h"
@@ -21,6 +23,11 @@ std::string tokenizer_path_of(const ModelRecipe& base);
 /// Loads the base, frozen, quantized if asked. Throws InputError for what the files lack, UsageError for quantizing a
 /// base that is already quantized.
 Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers = {}, const DecoderPart& part = {});
+
+/// Where open_adapter will put the recipe's adapter in a model of this config that gets `rows` rows for its tokens;
+/// nothing without an adapter. Throws what training would throw for names, options and what the ranks' layout has no
+/// place for, before any weight is read.
+std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig config, int64_t rows);
 
 /// Attaches the adapter of a recipe, trainable: a new one, or the one at adapter.path. Throws UsageError when nothing
 /// matches or keys that the recipe gives contradict the directory's; InputError when the directory does not fit.

@@ -68,7 +68,7 @@ void resize_vocabulary(Decoder& decoder, int64_t rows, RankContext& rank) {
     if (weight != table) grow(*weight, rows, rank.pool);
     if (linear.bias()) grow(*linear.bias(), rows, rank.pool);
   });
-  grow(*table, rows, rank.pool);
+  if (table) grow(*table, rows, rank.pool);
   decoder.set_vocab_size(rows);
 }
 

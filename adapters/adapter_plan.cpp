@@ -1,0 +1,228 @@
+#include "nibble/adapters/adapter_plan.h"
+
+#include <algorithm>
+#include <set>
+
+#include "nibble/adapters/target_modules.h"
+#include "nibble/adapters/token_rows.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/models/load.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr size_t kMostListed = 5;
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string made;
+  for (size_t i = 0; i < std::min(names.size(), kMostListed); ++i) made += (i ? ", " : "") + names[i];
+  if (names.size() > kMostListed) made += " and " + std::to_string(names.size() - kMostListed) + " more";
+  return made;
+}
+
+/// What looks at a whole matrix or table cannot be had where several ranks have parts of it.
+void refuse_beside_parts(const AdapterOptions& options) {
+  const auto refuse = [](const std::string& what) {
+    throw UsageError(what + " needs whole weights, which parallel.tensor cuts",
+                     "use parallel.shard or parallel.pipeline", "adapter");
+  };
+  if (options.use_dora) refuse("use_dora");
+  if (options.lora_bias) refuse("lora_bias");
+  if (takes_from_base(options.init_lora_weights) || options.init_lora_weights == LoraInit::loftq) {
+    refuse("init_lora_weights");
+  }
+  if (!options.trainable_token_indices.empty()) refuse("trainable_token_indices");
+}
+
+void check_embedding(const std::string& module, const DecoderConfig& config, const ModelSplit& split) {
+  // PEFT cannot run these either: the model shifts the positions inside the module that PEFT replaces.
+  if (module == config.names.positions && config.position_offset != 0) {
+    throw UsageError("LoRA on " + module + " is not possible", "leave it out of target_modules");
+  }
+  if (split.parts) {
+    throw UsageError("LoRA on " + module + " needs the whole table, which parallel.tensor cuts",
+                     "leave it out of target_modules", "adapter.target_modules");
+  }
+}
+
+void check_new_embedding(const std::string& module, const AdapterOptions& options) {
+  if (options.lora_bias) throw UsageError("lora_bias and LoRA on " + module + " exclude each other", "choose one");
+  if (options.init_lora_weights == LoraInit::loftq) {
+    throw UsageError("init_lora_weights \"loftq\" has no meaning for " + module, "leave it out of target_modules");
+  }
+}
+
+/// The names of the whole model, and what is decided by them alone.
+class Planner {
+ public:
+  Planner(const DecoderConfig& config, const AdapterOptions& options, const ModelSplit& split)
+      : options_(options), split_(split), model_(plan_decoder(config, rank_.context())) {
+    model_.visit([&](Parameter& parameter) { parameters_.insert(parameter.name); });
+    model_.visit_linears([&](Linear& linear) { plan_.linears.push_back(linear.name()); });
+    model_.visit_embeddings([&](Embedding& embedding) { embeddings_.push_back(embedding.name()); });
+    plan_.vocab_size = config.vocab_size;
+    if (split.parts) refuse_beside_parts(options);
+  }
+
+  TargetModules matched() const {
+    const DecoderConfig& config = model_.config();
+    return match_target_modules(plan_.linears, config.names.head, config.model_type, options_, embeddings_);
+  }
+
+  void set_modules(std::vector<std::string> modules) {
+    for (const std::string& module : modules) {
+      if (is_embedding(module)) check_embedding(module, model_.config(), split_);
+    }
+    const std::set<std::string> targeted(modules.begin(), modules.end());
+    plan_.whole = find_trained_whole(model_, options_, targeted);
+    plan_.tokens = find_trained_tokens(model_, options_, targeted, plan_.whole);
+    plan_.modules = std::move(modules);
+    for (const TrainedTokens& tokens : plan_.tokens) {
+      if (!tokens.shared_with_head || !split_.stages) continue;
+      throw UsageError("trainable_token_indices of a tied embedding need embedding and head on one rank",
+                       "leave parallel.pipeline out, or train the tables whole (modules_to_save)", "adapter");
+    }
+  }
+
+  bool is_embedding(const std::string& module) const { return std::ranges::count(embeddings_, module) > 0; }
+  bool has_parameter(const std::string& name) const { return parameters_.contains(name); }
+  const std::vector<std::string>& embeddings() const { return embeddings_; }
+  const TensorNames& names() const { return model_.config().names; }
+  AdapterPlan& plan() { return plan_; }
+
+ private:
+  const AdapterOptions& options_;
+  const ModelSplit& split_;
+  LocalRank rank_{1};
+  Decoder model_;
+  std::set<std::string> parameters_;
+  std::vector<std::string> embeddings_;
+  AdapterPlan plan_;
+};
+
+/// The names in an adapter's file that have a place in the model.
+std::set<std::string> places(const PeftAdapter& adapter, Planner& planner) {
+  const AdapterPlan& plan = planner.plan();
+  std::set<std::string> found;
+  for (const std::string& module : plan.modules) {
+    const std::vector<std::string> parts =
+        planner.is_embedding(module) ? std::vector<std::string>{".lora_embedding_A", ".lora_embedding_B"}
+                                     : std::vector<std::string>{".lora_A.weight", ".lora_B.weight", ".lora_B.bias"};
+    for (const std::string& part : parts) found.insert(module + part);
+    found.insert(module + ".lora_magnitude_vector");
+  }
+  for (const std::string& table : {planner.names().embedding, planner.names().head}) {
+    if (is_module_to_save(adapter.options, table)) continue;
+    for (const char* end : {".base_layer.weight", ".weight"}) found.insert(table + end);
+  }
+  for (const auto& [parameter, name] : plan.whole) found.insert(name);
+  for (const TrainedTokens& tokens : plan.tokens) {
+    found.insert(token_rows_name(tokens.table).substr(std::string(kPeftPrefix).size()));
+  }
+  return found;
+}
+
+/// What must not be left out in silence: parts of the adapter that change results and have no place here.
+void refuse_lost_part(const PeftAdapter& adapter, const std::string& name, const Planner& planner) {
+  for (const char* part : {".lora_embedding_A", ".lora_embedding_B", ".token_adapter.", ".lora_magnitude_vector"}) {
+    if (name.find(part) == std::string::npos) continue;
+    throw InputError(adapter.file(), name + " belongs to a part of the adapter that is not there or not said",
+                     "save the adapter again");
+  }
+  if (planner.has_parameter(name)) {
+    throw InputError(adapter.file(),
+                     name + " would replace a weight of the model, but modules_to_save does not name it",
+                     "add the module to modules_to_save in adapter_config.json");
+  }
+}
+
+void note_leftovers(const PeftAdapter& adapter, Planner& planner) {
+  AdapterPlan& plan = planner.plan();
+  const std::set<std::string> known = places(adapter, planner);
+  std::vector<std::string> unused, empty;
+  for (const auto& [name, tensor] : adapter.tensors) {
+    if (known.contains(name)) continue;
+    refuse_lost_part(adapter, name, planner);
+    unused.push_back(name);
+  }
+  if (unused.size() == adapter.tensors.size() && !unused.empty()) {
+    throw InputError(
+        adapter.file(),
+        "no tensor fits the model; the first is " + unused.front() + ", the model has " + listed(plan.linears),
+        "use the model that the adapter was trained on");
+  }
+  if (!unused.empty()) {
+    plan.notes.push_back("the model has no place for " + std::to_string(unused.size()) +
+                         " tensors of the adapter: " + listed(unused));
+  }
+  try {
+    const std::set<std::string> have(plan.modules.begin(), plan.modules.end());
+    for (const std::string& module : planner.matched().modules) {
+      if (!have.contains(module)) empty.push_back(module);
+    }
+  } catch (const UsageError&) {  // the tensors say what goes where; the config only describes it
+  }
+  if (!empty.empty()) {
+    plan.notes.push_back("the adapter names " + std::to_string(empty.size()) +
+                         " modules that it has no tensors for: " + listed(empty));
+  }
+}
+
+/// Rows of the vocabulary that the adapter's tables and token ids need.
+int64_t rows_needed(const PeftAdapter& adapter, const DecoderConfig& config) {
+  constexpr int64_t kMostRows = int64_t{1} << 24;
+  int64_t needed = config.vocab_size;
+  for (const std::string& table : {config.names.embedding, config.names.head}) {
+    if (is_module_to_save(adapter.options, table)) continue;
+    for (const char* end : {".base_layer.weight", ".weight"}) {
+      const Tensor stored = adapter.find(table + end);
+      if (stored && stored.rank() == 2) needed = std::max(needed, stored.dim(0));
+    }
+  }
+  for (const auto& [name, ids] : adapter.options.trainable_token_indices) {
+    for (const int64_t id : ids) {
+      if (id >= 0 && id < kMostRows) needed = std::max(needed, id + 1);
+    }
+  }
+  return needed;
+}
+
+}  // namespace
+
+AdapterPlan plan_adapter(const DecoderConfig& config, const AdapterOptions& options, const ModelSplit& split) {
+  check_options(options, "adapter");
+  Planner planner(config, options, split);
+  TargetModules found = planner.matched();
+  for (const std::string& module : found.modules) {
+    if (planner.is_embedding(module)) check_new_embedding(module, options);
+  }
+  planner.set_modules(std::move(found.modules));
+  if (!found.unmatched_entries.empty()) {
+    planner.plan().notes.push_back("these fit no module: " + listed(found.unmatched_entries));
+  }
+  return planner.plan();
+}
+
+AdapterPlan plan_adapter(const DecoderConfig& config, const PeftAdapter& adapter, const ModelSplit& split) {
+  DecoderConfig grown = config;
+  grown.vocab_size = rows_needed(adapter, config);
+  Planner planner(grown, adapter.options, split);
+  std::vector<std::string> modules;
+  for (const std::string& module : planner.embeddings()) {
+    if (adapter.find(module + ".lora_embedding_A")) modules.push_back(module);
+  }
+  for (const std::string& module : planner.plan().linears) {
+    if (adapter.find(module + ".lora_A.weight")) modules.push_back(module);
+  }
+  planner.set_modules(std::move(modules));
+  note_leftovers(adapter, planner);
+  return planner.plan();
+}
+
+ModelSplit split_of(const Decoder& decoder) {
+  return {!decoder.has_embedding() || !decoder.has_head(), decoder.part().cut()};
+}
+
+}  // namespace nibble

@@ -1,0 +1,44 @@
+#pragma once
+// Where an adapter goes, decided on the names of the whole model: the same on every rank, whatever part of the model it
+// has, and before any weight is read.
+
+#include <string>
+#include <vector>
+
+#include "nibble/adapters/options.h"
+#include "nibble/adapters/peft_directory.h"
+#include "nibble/adapters/trained_tokens.h"
+#include "nibble/adapters/trained_whole.h"
+#include "nibble/core/models/decoder_config.h"
+
+namespace nibble {
+
+class Decoder;
+
+/// How ranks share the model.
+struct ModelSplit {
+  bool stages = false;  ///< embedding and head on different ranks (pipeline)
+  bool parts = false;   ///< a part of every layer on each rank (tensor parallelism)
+};
+
+struct AdapterPlan {
+  std::vector<std::string> linears;  ///< paths of all Linears of the model, the head included
+  std::vector<std::string> modules;  ///< paths of embeddings and Linears with an adapter, in module order
+  TrainedWhole whole;
+  std::vector<TrainedTokens> tokens;
+  std::vector<std::string> notes;  ///< entries, tensors and modules that fit nothing
+  int64_t vocab_size = 0;          ///< of the model beside the adapter, which may have more rows
+};
+
+/// A new adapter on a model of this config. Throws UsageError for options that select nothing, exclude each other or
+/// need what a split model has nowhere.
+AdapterPlan plan_adapter(const DecoderConfig& config, const AdapterOptions& options, const ModelSplit& split = {});
+
+/// One from a directory: the modules are those of the file. Throws also InputError for a file that does not fit the
+/// model's names.
+AdapterPlan plan_adapter(const DecoderConfig& config, const PeftAdapter& adapter, const ModelSplit& split = {});
+
+/// How the ranks of `decoder` share the model.
+ModelSplit split_of(const Decoder& decoder);
+
+}  // namespace nibble
