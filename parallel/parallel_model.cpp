@@ -1,7 +1,6 @@
 #include "nibble/parallel/parallel_model.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -40,9 +39,7 @@ ParallelModel::ParallelModel(Decoder& model, bool train_everything, const Parall
     : model_(model), options_(options), mesh_(mesh), rank_(rank) {
   const bool shards = mesh_.shape().shard > 1;
   const bool cut = shards && (train_everything || options_.shard_trainable);
-  const int64_t rounds = (options_.accumulate + mesh_.shape().data() - 1) / mesh_.shape().data();
-  const bool same_bits = options_.gradient_sum == GradientSum::running || std::has_single_bit(uint64_t(rounds));
-  rounds_ = cut && options_.level >= ShardLevel::gradients && same_bits;
+  rounds_ = cut && options_.level >= ShardLevel::gradients;
   model_.visit([&](Parameter& parameter) {
     if (!train_everything && !parameter.trainable) return;
     order_.push_back(&parameter);
@@ -230,12 +227,14 @@ void ParallelModel::sum_parts(std::string_view what, Tensor& values) {
 std::vector<int64_t> ParallelModel::begin_step(int64_t count) {
   step_count_ = count;
   const int ranks = mesh_.data().size(), rank = mesh_.data().rank();
-  return rounds_ ? in_rounds(count, ranks, rank) : whole_subtrees(count, ranks, rank);
+  if (!rounds_) return whole_subtrees(count, ranks, rank);
+  round_begins_ = round_begins(count, ranks, options_.gradient_sum);
+  return in_rounds(round_begins_, ranks, rank);
 }
 
 int64_t ParallelModel::passes_in_step() const {
+  if (rounds_) return static_cast<int64_t>(round_begins_.size()) - 1;
   const int ranks = mesh_.data().size();
-  if (rounds_) return (step_count_ + ranks - 1) / ranks;
   int64_t most = 0;
   for (int d = 0; d < ranks; ++d) {
     most = std::max(most, static_cast<int64_t>(whole_subtrees(step_count_, ranks, d).size()));
@@ -244,15 +243,14 @@ int64_t ParallelModel::passes_in_step() const {
 }
 
 std::vector<bool> ParallelModel::present_in_round(int64_t round) const {
-  std::vector<bool> present;
-  for (int64_t d = 0; d < mesh_.shape().data(); ++d) present.push_back(round * mesh_.shape().data() + d < step_count_);
-  return present;
+  const auto begin = round_begins_.begin() + round;
+  return present(begin[1] - begin[0]);
 }
 
-std::vector<bool> ParallelModel::present_in_step() const {
+std::vector<bool> ParallelModel::present(int64_t count) const {
   const int ranks = mesh_.data().size();
   std::vector<bool> present;
-  for (int d = 0; d < ranks; ++d) present.push_back(!whole_subtrees(step_count_, ranks, d).empty());
+  for (int d = 0; d < ranks; ++d) present.push_back(!whole_subtrees(count, ranks, d).empty());
   return present;
 }
 
@@ -278,7 +276,7 @@ void ParallelModel::sum_partial_gradients() {
 
 // Every rank adds up its own microbatches, then the ranks' sums are added.
 double ParallelModel::sum_whole(GradientSum kind, int64_t count, const std::function<double(int64_t)>& run) {
-  const std::vector<bool> present = present_in_step();
+  const std::vector<bool> present = this->present(step_count_);
   for (Parameter* parameter : order_) parameter->gradient.zero();
   double loss = sum_gradients(kind, order_, count, run, rank_.pool);
   for (int64_t i = count; gathers_ && i < passes_in_step(); ++i) idle_();

@@ -26,14 +26,12 @@ struct ParallelOptions {
   int64_t prefetch = 1;               ///< blocks gathered ahead; 0: none
   Wire wire;                          ///< of gradients
   GradientSum gradient_sum = GradientSum::running;
-  int64_t accumulate = 1;  ///< microbatches of a usual step, over all ranks of the data axes
 };
 
 /// A Decoder (whole, or this rank's stage, or its part of either) on the data axes of a mesh, replicate and shard, and
 /// on the tensor axis. Degree 1 costs nothing.
 ///
-/// Sums: with GradientSum::tree the gradients have the same bits on 1, 2, 4 and 8 ranks. From ShardLevel::gradients on
-/// that takes microbatches per rank that are a power of two; otherwise whole gradients are kept until the step ends.
+/// Sums: with GradientSum::tree the gradients have the same bits on 1, 2, 4 and 8 ranks.
 class ParallelModel final : public BlockHooks {
  public:
   /// model: everything trainable is trainable, or (train_everything) still frozen as it was loaded and about to be
@@ -47,7 +45,8 @@ class ParallelModel final : public BlockHooks {
 
   /// What this rank's optimizer works on.
   std::vector<Parameter*> parameters() const;
-  /// Microbatches of a step of `count` that this rank computes. Call before every step.
+  /// Microbatches of a step of `count` that this rank computes, kIdle where it only takes part in what the others
+  /// exchange. Call before every step.
   std::vector<int64_t> begin_step(int64_t count);
   /// Around train_step. Loss and gradients of a single microbatch are the Decoder's own.
   StepLayout layout();
@@ -105,7 +104,8 @@ class ParallelModel final : public BlockHooks {
   void release(int64_t layer);
 
   std::vector<bool> present_in_round(int64_t round) const;
-  std::vector<bool> present_in_step() const;
+  /// Which ranks of the data axes have some of `count` microbatches.
+  std::vector<bool> present(int64_t count) const;
   double sum_whole(GradientSum kind, int64_t count, const std::function<double(int64_t)>& run);
   double sum_rounds(GradientSum kind, const std::vector<Parameter*>& parameters,
                     const std::function<double(int64_t)>& run);
@@ -130,6 +130,7 @@ class ParallelModel final : public BlockHooks {
   Tensor partial_gradients_;                         // of which these lie last
   std::map<std::string, const Parameter*> by_name_;  // trained ones, as the model has them
   int64_t step_count_ = 0, round_ = 0;
+  std::vector<int64_t> round_begins_;  // of the step
   std::function<void()> idle_;
 };
 

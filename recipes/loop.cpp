@@ -28,7 +28,6 @@ ParallelOptions parallel_options(const Recipe& recipe) {
   options.prefetch = recipe.parallel.prefetch;
   options.wire.dtype = recipe.parallel.wire_dtype;
   options.gradient_sum = *recipe.train.gradient_sum;
-  options.accumulate = recipe.train.accumulate;
   return options;
 }
 

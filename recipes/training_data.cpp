@@ -4,6 +4,7 @@
 
 #include "nibble/core/models/decoder.h"
 #include "nibble/core/models/generate.h"
+#include "nibble/parallel/data/assignment.h"
 #include "nibble/parallel/mesh.h"
 #include "nibble/parallel/pipeline/pipeline.h"
 
@@ -84,7 +85,9 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
 
 std::vector<Batch> TrainingData::microbatches(int64_t step, const std::vector<int64_t>& which, MemoryPool& pool) const {
   std::vector<Batch> batches;
-  for (const int64_t i : which) batches.push_back(train_->at(step, i, pool));
+  Batch none;
+  none.ids = Tensor::empty(pool, {0}, DType::i32);
+  for (const int64_t i : which) batches.push_back(i == kIdle ? none : train_->at(step, i, pool));
   return batches;
 }
 

@@ -29,7 +29,7 @@ class TrainingData {
   bool has_eval() const { return eval_.has_value(); }
   /// Steps of the whole run: train.steps, or train.epochs of the data.
   int64_t total_steps() const { return total_steps_; }
-  /// The microbatches `which` of step `step`.
+  /// The microbatches `which` of step `step`; one without tokens for kIdle.
   std::vector<Batch> microbatches(int64_t step, const std::vector<int64_t>& which, MemoryPool& pool) const;
   /// Loss on all evaluation batches, each computed by one of the ranks that work on different data.
   Evaluation evaluate(Decoder& model, Pipeline& pipeline, const Mesh& mesh, DType compute_dtype,

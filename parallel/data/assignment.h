@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "nibble/core/train/gradient_sum.h"
+
 namespace nibble {
 
 /// Microbatches [0, count) halved as the ranks are: rank groups of equal size own whole subtrees of the binary tree in
@@ -11,8 +13,19 @@ namespace nibble {
 /// ranks the shares are as equal as possible.
 std::vector<int64_t> whole_subtrees(int64_t count, int ranks, int rank);
 
-/// Round i gives microbatch i * ranks + rank, so that after every round the ranks' sum is a whole subtree: gradients
-/// can be added up over ranks round by round. The same bits as one rank when ranks and count / ranks are powers of two.
-std::vector<int64_t> in_rounds(int64_t count, int ranks, int rank);
+/// Where the rounds of a step of `count` microbatches begin, and `count`. In a round every rank has one microbatch at
+/// most, those of whole_subtrees, and the ranks' gradients are added before the next. tree: a round is a whole subtree,
+/// and so is every half of the rounds; a tree over the rounds then gives 1, 2, 4 and 8 ranks the same bits for any
+/// count, though some ranks may idle. running: every round but the last is full.
+std::vector<int64_t> round_begins(int64_t count, int ranks, GradientSum kind);
+
+/// How many rounds these are.
+int64_t round_count(int64_t count, int ranks, GradientSum kind);
+
+/// Of a rank without a microbatch in a round.
+constexpr int64_t kIdle = -1;
+
+/// The rank's microbatch in every round, or kIdle.
+std::vector<int64_t> in_rounds(const std::vector<int64_t>& begins, int ranks, int rank);
 
 }  // namespace nibble

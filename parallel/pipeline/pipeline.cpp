@@ -69,9 +69,9 @@ Tensor Pipeline::wait_for(const char* operation, int from, int64_t tokens) {
 void Pipeline::begin_step(std::span<const Batch> microbatches, const Batch& spare, int64_t count, float scale,
                           const StepContext& step) {
   batches_.clear();
-  for (const Batch& batch : microbatches) batches_.push_back(&batch);
-  own_ = static_cast<int64_t>(batches_.size());
-  batches_.resize(static_cast<size_t>(std::max(count, own_)), &spare);
+  spare_ = &spare;
+  for (const Batch& batch : microbatches) batches_.push_back(batch.ids.numel() > 0 ? &batch : spare_);
+  batches_.resize(std::max(static_cast<size_t>(count), batches_.size()), spare_);
   scale_ = scale;
   step_ = std::make_unique<StepContext>(step);
   const int64_t all = static_cast<int64_t>(batches_.size());
@@ -92,7 +92,7 @@ void Pipeline::forward(int64_t microbatch) {
   slot.pass = std::make_unique<DecoderPass>(stage_, batch, context, true);
   const Tensor above = slot.pass->forward(below);
   if (!stage_.has_head()) return stages_.send("activations", above, stages_.rank() + 1);
-  const float scale = microbatch < own_ ? scale_ : 0.0f;
+  const float scale = &batch == spare_ ? 0.0f : scale_;
   slot.loss = slot.pass->loss_sum(above, scale, slot.gradient);
 }
 
@@ -125,8 +125,8 @@ double Pipeline::next() {
   }
   ++passes_;
   returned_ = Clock::now();
-  const int64_t microbatch = actions_[done_ - 1].microbatch;
-  return microbatch < own_ ? slots_[static_cast<size_t>(microbatch)].loss : 0.0;
+  const auto microbatch = static_cast<size_t>(actions_[done_ - 1].microbatch);
+  return batches_[microbatch] == spare_ ? 0.0 : slots_[microbatch].loss;
 }
 
 double Pipeline::loss_sum(const Batch& batch, const StepContext& step) {

@@ -25,8 +25,9 @@ class Pipeline {
   Pipeline(Decoder& stage, const PipelineOptions& options, const Mesh& mesh, RankContext& rank);
   ~Pipeline();
 
-  /// The microbatches of this column in the step to come, of `count` that every column computes: those beyond are
-  /// `spare` once more, without a gradient. scale: of the gradients. step: as train_step makes it.
+  /// The microbatches of this column in the step to come, of `count` that every column computes: those beyond, and
+  /// those without tokens, are `spare` once more, without a gradient. scale: of the gradients. step: as train_step
+  /// makes it.
   void begin_step(std::span<const Batch> microbatches, const Batch& spare, int64_t count, float scale,
                   const StepContext& step);
   /// Gives the loss sum of the next microbatch once its gradient is in the parameters: what train_step runs. Only the
@@ -70,7 +71,7 @@ class Pipeline {
   std::function<Tensor()> tied_gradient_;
 
   std::vector<const Batch*> batches_;
-  int64_t own_ = 0;
+  const Batch* spare_ = nullptr;
   float scale_ = 1;
   std::unique_ptr<StepContext> step_;
   std::vector<PipelineAction> actions_;

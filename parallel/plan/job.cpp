@@ -7,6 +7,7 @@
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/models/family_names.h"
 #include "nibble/core/models/load.h"
+#include "nibble/parallel/data/assignment.h"
 
 namespace nibble {
 
@@ -185,8 +186,13 @@ std::string describe(const PlanLayout& layout) {
   return text;
 }
 
+bool sums_in_rounds(const PlanJob& job, const PlanLayout& layout) {
+  return layout.mesh.shard > 1 && (job.everything || layout.shard_adapters) && layout.zero >= 2;
+}
+
 int64_t microbatches_of_rank(const PlanJob& job, const PlanLayout& layout) {
   const int64_t ranks = layout.mesh.data();
+  if (sums_in_rounds(job, layout)) return round_count(job.accumulate, static_cast<int>(ranks), job.gradient_sum);
   return (job.accumulate + ranks - 1) / ranks;
 }
 

@@ -1,7 +1,6 @@
 #include "nibble/parallel/plan/machine_time.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "nibble/core/base/error.h"
 #include "nibble/parallel/pipeline/schedule_time.h"
@@ -34,8 +33,7 @@ class Stages {
     const bool sharded = layout.mesh.shard > 1;
     cut_ = sharded && (job.everything || layout.shard_adapters);
     gathers_ = sharded && layout.zero >= 3;
-    rounds_ = cut_ && layout.zero >= 2 &&
-              (job.gradient_sum == GradientSum::running || std::has_single_bit(static_cast<uint64_t>(microbatches_)));
+    rounds_ = sums_in_rounds(job, layout);
   }
 
   StageSeconds of(size_t stage) const {

@@ -38,12 +38,10 @@ StageWalk::StageWalk(const PlanJob& job, const PlannedModel& model, const PlanLa
       stage_(stage),
       pool_(budget),
       passes_(job, model, range, layout, pool_, *this) {
-  const int64_t rounds = microbatches_of_rank(job, layout);
   shards_ = layout.mesh.shard > 1;
   cut_ = shards_ && (job.everything || layout.shard_adapters);
   gathers_ = shards_ && layout.zero >= 3;
-  rounds_ = cut_ && layout.zero >= 2 &&
-            (job.gradient_sum == GradientSum::running || std::has_single_bit(static_cast<uint64_t>(rounds)));
+  rounds_ = sums_in_rounds(job, layout);
   if (range.begin == 0) own_.push_back(-1);
   for (int64_t l = range.begin; l < range.end; ++l) own_.push_back(l);
   if (range.end == model.config.layers) own_.push_back(range.end);

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <numeric>
+#include <string>
 
 #include "nibble/parallel/comm/thread_comm.h"
 #include "nibble/parallel/data/assignment.h"
@@ -104,12 +106,51 @@ TEST(Assignment, EveryMicrobatchHasOneRank) {
       std::vector<int64_t> subtrees, rounds, all(static_cast<size_t>(count));
       for (int r = 0; r < ranks; ++r) {
         for (const int64_t i : whole_subtrees(count, ranks, r)) subtrees.push_back(i);
-        for (const int64_t i : in_rounds(count, ranks, r)) rounds.push_back(i);
       }
-      std::sort(rounds.begin(), rounds.end());
       std::iota(all.begin(), all.end(), 0);
       EXPECT_EQ(subtrees, all);
-      EXPECT_EQ(rounds, all);
+      for (const GradientSum kind : {GradientSum::tree, GradientSum::running}) {
+        rounds.clear();
+        for (int r = 0; r < ranks; ++r) {
+          for (const int64_t i : in_rounds(round_begins(count, ranks, kind), ranks, r)) {
+            if (i != kIdle) rounds.push_back(i);
+          }
+        }
+        std::sort(rounds.begin(), rounds.end());
+        EXPECT_EQ(rounds, all);
+      }
+    }
+  }
+}
+
+// "(a+b)", as the binary tree over [begin, end) adds what leaf(i) says.
+std::string added(int64_t begin, int64_t end, const std::function<std::string(int64_t)>& leaf) {
+  if (begin == end) return "";
+  if (end - begin == 1) return leaf(begin);
+  const int64_t middle = begin + (end - begin) / 2;
+  const std::string left = added(begin, middle, leaf), right = added(middle, end, leaf);
+  return left.empty() || right.empty() ? left + right : "(" + left + "+" + right + ")";
+}
+
+TEST(Assignment, RoundsOfAnyCountAddAsOneRankDoes) {
+  for (const int ranks : {2, 4, 8}) {
+    for (int64_t count = 1; count < 100; ++count) {
+      const std::vector<int64_t> begins = round_begins(count, ranks, GradientSum::tree);
+      const auto round = [&](int64_t i) {
+        return added(0, ranks, [&](int64_t rank) {
+          const int64_t mine = in_rounds(begins, ranks, static_cast<int>(rank))[static_cast<size_t>(i)];
+          return mine == kIdle ? "" : std::to_string(mine);
+        });
+      };
+      EXPECT_EQ(added(0, static_cast<int64_t>(begins.size()) - 1, round),
+                added(0, count, [](int64_t i) { return std::to_string(i); }))
+          << count << " on " << ranks;
+      for (const GradientSum kind : {GradientSum::tree, GradientSum::running}) {
+        EXPECT_EQ(static_cast<int64_t>(round_begins(count, ranks, kind).size()) - 1, round_count(count, ranks, kind));
+      }
+      if ((count & (count - 1)) == 0) {  // no rank idles
+        EXPECT_EQ(begins, round_begins(count, ranks, GradientSum::running));
+      }
     }
   }
 }
