@@ -80,6 +80,10 @@ void MergePlan::place(const std::string& name, const Tensor& tensor) {
     output(module + ".weight", name).tokens = module;
     share_tokens_with_head(module);
   } else if (ends_with_taken(name, ".lora_B.bias", module)) {
+    if (!index_.contains(module + ".bias")) {
+      throw InputError(adapter_.file(), name + " has no bias of the base that it could be merged into",
+                       "use the adapter beside its base");
+    }
     MergeOutput& bias = output(module + ".bias", name);
     bias.bias = tensor;
     const Tensor a = adapter_.find(module + ".lora_A.weight");

@@ -269,6 +269,10 @@ void check_options(const AdapterOptions& options, const std::string& place) {
   if (!(options.lora_dropout >= 0 && options.lora_dropout < 1)) {
     refuse("lora_dropout is " + std::to_string(options.lora_dropout), "it must be in [0, 1)");
   }
+  if (options.lora_bias && options.init_lora_weights != LoraInit::standard &&
+      options.init_lora_weights != LoraInit::random) {
+    refuse("lora_bias goes with init_lora_weights true or false only, as in PEFT", "choose one");
+  }
   if (options.use_dora && options.lora_bias) refuse("use_dora and lora_bias exclude each other", "choose one");
   if (options.layers_to_transform && !options.target_modules.pattern.empty()) {
     refuse("layers_to_transform needs target_modules as a list of names", "name the modules, or drop the layers");

@@ -5,6 +5,7 @@
 
 #include "nibble/adapters/target_modules.h"
 #include "nibble/core/base/cpu_features.h"
+#include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/json_file.h"
@@ -102,6 +103,20 @@ AdapterRecipe with_added_tokens(AdapterRecipe recipe, const DecoderConfig& confi
   return recipe;
 }
 
+namespace {
+
+// A bias of B is merged into the bias of its Linear, by PEFT too.
+void refuse_bias_without_place(const DecoderConfig& config, const AdapterPlan& plan) {
+  LocalRank rank(1);
+  plan_decoder(config, rank.context()).visit_linears([&](Linear& linear) {
+    if (linear.bias() || !std::ranges::count(plan.modules, linear.name())) return;
+    throw UsageError("no merge could keep what it learns for " + linear.name() + ", which has no bias",
+                     "leave it out, or choose target_modules with a bias", "adapter.lora_bias");
+  });
+}
+
+}  // namespace
+
 std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig config, int64_t rows) {
   const ModelSplit split{recipe.parallel.pipeline > 1, recipe.parallel.tensor > 1};
   if (rows > config.vocab_size && (split.stages || split.parts)) {
@@ -112,7 +127,11 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
   if (!recipe.adapter) return std::nullopt;
   const AdapterRecipe adapter = with_added_tokens(*recipe.adapter, config, rows);
   config.vocab_size = rows;
-  if (adapter.path.empty()) return plan_adapter(config, adapter.options, split);
+  if (adapter.path.empty()) {
+    const AdapterPlan plan = plan_adapter(config, adapter.options, split);
+    if (adapter.options.lora_bias) refuse_bias_without_place(config, plan);
+    return plan;
+  }
   const PeftAdapter stored = read_peft_directory(adapter.path);
   require_agreement(adapter, stored);
   return plan_adapter(config, stored, split);
