@@ -19,8 +19,8 @@ void train(const Recipe& given, RankContext& rank, const Observer& observer) {
     write_report(directory, directory / "report.html");
     observer.message("done: " + (directory / (recipe.adapter ? "adapter" : "model")).string() + ", and " +
                      (directory / "report.html").string() + " shows the run");
-  } catch (const Error& error) {  // what was trained is written: a page that cannot be is no reason to fail
-    observer.message(std::string("no report: ") + error.what());
+  } catch (const std::exception& error) {  // what was trained is written: a page that cannot be is no reason to fail
+    observer.message(std::string("warning: no report: ") + error.what());
   }
 }
 

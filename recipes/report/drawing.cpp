@@ -8,8 +8,9 @@
 namespace nibble {
 
 std::vector<double> ticks(double low, double high, int count) {
-  if (!(high > low)) return {low};
-  const double raw = (high - low) / count, power = std::pow(10, std::floor(std::log10(raw)));
+  const double raw = (high - low) / count;
+  if (!(raw > 0) || !std::isfinite(raw)) return {low};
+  const double power = std::pow(10, std::floor(std::log10(raw)));
   double step = 10 * power;
   for (const double factor : {1.0, 2.0, 5.0}) {
     if (factor * power >= raw * 0.999) {
@@ -17,8 +18,11 @@ std::vector<double> ticks(double low, double high, int count) {
       break;
     }
   }
+  const double first = std::ceil(low / step - 1e-9), last = std::floor(high / step + 1e-9);
+  constexpr double kLargestCount = 1LL << 53;  // of steps from zero; beyond it k + 1 is k
+  if (!(std::abs(first) < kLargestCount && std::abs(last) < kLargestCount)) return {low};
   std::vector<double> found;
-  for (double k = std::ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; ++k) found.push_back(k * step);
+  for (double k = first; k <= last; ++k) found.push_back(k * step);
   return found;
 }
 
@@ -54,23 +58,27 @@ std::string tick_text(double value) {
   return text;
 }
 
+// What can be drawn: beyond it the distance of two values, with some air, is no double any more.
+constexpr double kLargest = 1e300;
+
 struct Range {
   double low = std::numeric_limits<double>::infinity(), high = -std::numeric_limits<double>::infinity();
   void take(double value) {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  // Never empty, with some air.
+  // Never empty, with some air. Values that differ in their last bits only are one value: their curve is a flat line.
   void settle(double air) {
     if (!(high >= low)) low = 0, high = 1;
-    const double room = high > low ? (high - low) * air : std::max(std::abs(high) * 0.1, 1e-9);
+    const bool one_value = high - low <= std::max(1e-12 * std::max(std::abs(low), std::abs(high)), 1e-300);
+    const double room = one_value ? std::max(std::abs(high) * 0.1, 1e-9) : (high - low) * air;
     low -= room;
     high += room;
   }
 };
 
-bool finite(const std::pair<double, double>& point) {
-  return std::isfinite(point.first) && std::isfinite(point.second);
+bool drawable(const std::pair<double, double>& point) {
+  return std::abs(point.first) <= kLargest && std::abs(point.second) <= kLargest;
 }
 
 }  // namespace
@@ -79,7 +87,7 @@ Drawing lay_out(const Plot& plot, int width, int height) {
   Range x, y;
   for (const Curve& curve : plot.curves) {
     for (const auto& point : curve.points) {
-      if (!finite(point)) continue;
+      if (!drawable(point)) continue;
       x.take(point.first);
       y.take(point.second);
     }
@@ -88,10 +96,14 @@ Drawing lay_out(const Plot& plot, int width, int height) {
       plot.curves.empty() ? 1 : std::max<double>(1, static_cast<double>(plot.curves[0].points.size()));
   x.settle(plot.bars ? 0.5 / columns : 0.0);
   y.settle(0.06);
-  if (plot.from_zero || plot.bars) y.low = 0;
+  if (plot.from_zero || plot.bars) {
+    y.low = 0;
+    if (!(y.high > 0)) y.high = 1;
+  }
 
   const double left = 64, right = width - 14, top = 34, bottom = height - 44;
   const auto at = [&](double px, double py) {
+    px = std::clamp(px, x.low, x.high), py = std::clamp(py, y.low, y.high);
     return Point{left + (px - x.low) / (x.high - x.low) * (right - left),
                  bottom - (py - y.low) / (y.high - y.low) * (bottom - top)};
   };
@@ -123,7 +135,7 @@ Drawing lay_out(const Plot& plot, int width, int height) {
   for (const Curve& curve : plot.curves) {
     Stroke stroke{{}, curve.color, curve.width};
     for (const auto& point : curve.points) {
-      if (!finite(point)) continue;
+      if (!drawable(point)) continue;
       const Point place = at(point.first, point.second);
       if (plot.bars) {
         const double bar = 0.8 * (right - left) / (columns + 1);

@@ -10,7 +10,7 @@ namespace nibble {
 struct Curve {
   std::string name;
   std::string color;                              ///< "#rrggbb"
-  std::vector<std::pair<double, double>> points;  ///< x, y; pairs that are not finite are left out
+  std::vector<std::pair<double, double>> points;  ///< x, y; pairs that are not finite, or beyond 1e300, are left out
   double width = 2;                               ///< of the line, in pixels
   bool marks = false;                             ///< a dot at every point
 };
@@ -34,7 +34,8 @@ std::string png(const Plot& plot, int width = 840, int height = 420);
 /// At most `most` points, each the mean of its neighbours: a long run stays small on the page.
 std::vector<std::pair<double, double>> thinned(const std::vector<std::pair<double, double>>& points, size_t most = 600);
 
-/// Round numbers that divide [low, high] into about `count` parts.
+/// Round numbers that divide [low, high] into about `count` parts; `low` alone where there are none (an empty range,
+/// one of a few units in the last place, one that is not finite).
 std::vector<double> ticks(double low, double high, int count);
 
 }  // namespace nibble

@@ -129,6 +129,18 @@ TEST(TrainCommand, ClosedOutputsDoNotStopTraining) {
   EXPECT_EQ(program.lines(), 3);
 }
 
+// What was trained is written: whatever keeps the page from being drawn, the run has ended well.
+TEST(TrainCommand, AReportThatCannotBeDrawnIsAWarning) {
+  NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
+  Program program;
+  program.write_recipe(base, 3);
+  fs::create_directory(program.out());
+  fs::create_symlink("samples.jsonl", program.out() / "samples.jsonl");  // names itself
+  EXPECT_EQ(Program::wait(program.start()), 0) << program.errors();
+  EXPECT_NE(program.errors().find("warning: no report: "), std::string::npos) << program.errors();
+  EXPECT_TRUE(fs::exists(program.out() / "adapter"));
+}
+
 TEST(TrainCommand, SecondRunInTheSameDirectoryIsTurnedAway) {
   NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
   Program program;

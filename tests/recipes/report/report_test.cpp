@@ -140,6 +140,40 @@ TEST(Plot, TicksAreRoundAndInside) {
   EXPECT_LE(found.back(), 0.087 + 1e-12);
 }
 
+// Ranges in which no round number can be reached by adding, or none is finite.
+const std::vector<std::pair<double, double>> kHardRanges = {{3.25, std::nextafter(3.25, 4)},
+                                                            {3.25, 3.25 + 8e-16},
+                                                            {-1e300, 1e300},
+                                                            {1e300, std::nextafter(1e300, INFINITY)},
+                                                            {0, 5e-324},
+                                                            {1e-310, 2e-310},
+                                                            {1e16, 1e16 + 2},
+                                                            {-1.7e308, 1.7e308},
+                                                            {2, 1},
+                                                            {0, INFINITY},
+                                                            {NAN, 1},
+                                                            {7, 7}};
+
+TEST(Plot, TicksAreFewInEveryRange) {
+  for (const auto& [low, high] : kHardRanges) EXPECT_LE(ticks(low, high, 5).size(), 12u) << low << ' ' << high;
+}
+
+// A curve that cannot be drawn is left out, and no picture grows with its values.
+TEST(Plot, EveryRangeIsDrawnOrLeftOut) {
+  for (const auto& [low, high] : kHardRanges) {
+    for (const bool from_zero : {false, true}) {
+      Plot plot{.title = "hard", .x_label = "step", .y_label = ""};
+      plot.from_zero = from_zero;
+      plot.curves = {{"a", "#2f6fde", {{1, low}, {2, high}}}, {"b", "#2f6fde", {{low, -1e-9}, {high, -1e-9}}}};
+      const std::string picture = svg(plot);
+      EXPECT_LT(picture.size(), 8000u) << low << ' ' << high;
+      EXPECT_EQ(picture.find("nan"), std::string::npos) << low << ' ' << high;
+      EXPECT_EQ(picture.find("inf"), std::string::npos) << low << ' ' << high;
+      EXPECT_FALSE(png(plot).empty());
+    }
+  }
+}
+
 TEST(Plot, ThinningKeepsTheMean) {
   std::vector<std::pair<double, double>> points;
   for (int i = 0; i < 1000; ++i) points.emplace_back(i, i);
