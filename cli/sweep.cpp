@@ -175,13 +175,14 @@ void run(const Flags& given) {
   const std::vector<RunLog> logs = finished(runs, codes);
   if (!logs.empty()) write_file_atomically(directory / "sweep.html", comparison_page(logs));
   if (flags.json) {
+    constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;  // a path may be no UTF-8
     nlohmann::ordered_json said = nlohmann::ordered_json::array();
     for (const RunLog& log : logs) {
       const RunSummary summary = summarize(log);
       said.push_back({{"run", log.directory.string()}, {"loss", summary.loss}});
       if (summary.best_step > 0) said.back()["eval_loss"] = summary.best_evaluation_loss;
     }
-    std::printf("%s\n", nlohmann::ordered_json{{"runs", said}}.dump().c_str());
+    std::printf("%s\n", nlohmann::ordered_json{{"runs", said}}.dump(-1, ' ', false, kReplace).c_str());
   } else if (!logs.empty()) {
     print_table(comparison_rows(logs));
     std::printf("best: %s\nreport: %s\n", logs.front().directory.c_str(), (directory / "sweep.html").c_str());

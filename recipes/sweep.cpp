@@ -1,9 +1,11 @@
 #include "nibble/recipes/sweep.h"
 
 #include <algorithm>
+#include <span>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/nearest.h"
+#include "nibble/core/io/hash.h"
 
 namespace nibble {
 
@@ -44,14 +46,28 @@ std::vector<std::string> split_values(const std::string& text) {
   return values;
 }
 
-// A value as part of a file name.
+// A value as part of a file name; other bytes as in URLs (%2F), so that no two values share a directory.
 std::string plain(const std::string& text) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF", kKept = ".-+_";
   std::string made;
   for (const char c : text) {
-    const bool kept = std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '+' || c == '_';
-    made += kept ? c : '_';
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x80 && (std::isalnum(byte) || kKept.find(c) != std::string_view::npos)) {
+      made += c;
+    } else {
+      made += '%';
+      made += kDigits[byte >> 4];
+      made += kDigits[byte & 15];
+    }
   }
   return made;
+}
+
+// Names beyond what file systems take end with a hash of the whole.
+std::string shortened(const std::string& name) {
+  constexpr size_t kLongest = 200;
+  if (name.size() <= kLongest) return name;
+  return name.substr(0, kLongest - 40) + "~" + hash_bytes(std::as_bytes(std::span(name)));
 }
 
 }  // namespace
@@ -90,6 +106,7 @@ std::vector<SweepRun> sweep_runs(const std::string& recipe_file, const std::vect
   if (runs.size() < 2) throw UsageError("no key has two values", "write optimizer.lr=1e-4,2e-4", "sweep");
   for (SweepRun& run : runs) {
     const Recipe recipe = read_recipe(recipe_file, run.overrides);
+    run.name = shortened(run.name);
     run.directory = fs::path(recipe.output.dir) / run.name;
     run.overrides.push_back("output.dir=" + run.directory.string());
   }

@@ -19,6 +19,9 @@ std::string format(const char* pattern, Values... values) {
   return text;
 }
 
+// A diverged run has one of hundreds of digits, or none.
+std::string perplexity_text(double perplexity) { return format(perplexity < 1e6 ? "%.3f" : "%.3g", perplexity); }
+
 std::string name_of(const RunLog& log) {
   const std::filesystem::path path = log.directory.lexically_normal();
   return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
@@ -35,7 +38,7 @@ std::string tiles(const RunLog& log) {
   text += tile("loss, last tenth", format("%.4f", run.loss));
   if (run.best_step > 0) {
     text += tile("best evaluation loss", format("%.4f", run.best_evaluation_loss));
-    text += tile("its perplexity", format("%.3f", run.best_perplexity));
+    text += tile("its perplexity", perplexity_text(run.best_perplexity));
     text += tile("at step", std::to_string(run.best_step));
   }
   const std::string about = run.estimated ? "about " : "";
@@ -109,7 +112,7 @@ std::vector<std::vector<std::string>> comparison_rows(const std::vector<RunLog>&
     const bool evaluated = run.best_step > 0;
     rows.push_back({name_of(log), std::to_string(run.steps), format("%.4f", run.loss),
                     evaluated ? format("%.4f", run.best_evaluation_loss) : "-",
-                    evaluated ? format("%.3f", run.best_perplexity) : "-", format("%.0f", run.tokens_per_second),
+                    evaluated ? perplexity_text(run.best_perplexity) : "-", format("%.0f", run.tokens_per_second),
                     readable_seconds(run.seconds), readable_bytes(run.peak_memory_bytes)});
   }
   return rows;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -39,28 +40,34 @@ void for_each_line(const fs::path& path, const Take& take) {
   }
 }
 
+// JSON has no word for what is not finite, and metrics.jsonl says null: a run that diverged.
+double number_of(const Json& line, const char* name) {
+  const Json& value = line.at(name);
+  return value.is_null() ? std::numeric_limits<double>::infinity() : value.get<double>();
+}
+
 StepReport step_of(const Json& line) {
   StepReport report;
   report.step = line.at("step");
-  report.loss = line.at("loss");
-  report.lr = line.at("lr");
-  report.grad_norm = line.at("grad_norm");
+  report.loss = number_of(line, "loss");
+  report.lr = number_of(line, "lr");
+  report.grad_norm = number_of(line, "grad_norm");
   report.label_tokens = line.at("label_tokens");
   report.tokens = line.at("tokens");
-  report.tokens_per_second = line.at("tokens_per_second");
+  report.tokens_per_second = number_of(line, "tokens_per_second");
   report.peak_memory_bytes = line.at("peak_memory_bytes");
-  report.seconds = line.at("seconds");
+  report.seconds = number_of(line, "seconds");
   return report;
 }
 
 EvaluationReport evaluation_of(const Json& line) {
   EvaluationReport report;
   report.step = line.at("step");
-  report.loss = line.at("loss");
-  report.perplexity = line.at("perplexity");
+  report.loss = number_of(line, "loss");
+  report.perplexity = number_of(line, "perplexity");
   report.label_tokens = line.at("label_tokens");
   report.tokens = line.at("tokens");
-  report.seconds = line.at("seconds");
+  report.seconds = number_of(line, "seconds");
   return report;
 }
 

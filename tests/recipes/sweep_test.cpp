@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "nibble/core/base/error.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -41,6 +43,24 @@ TEST(Sweep, IsAllCombinationsAndNamesThemByWhatDiffers) {
   EXPECT_EQ(last.adapter->options.r, 32);
   EXPECT_EQ(last.train.seed, 3);
   EXPECT_EQ(last.output.dir, "runs/s/lr=2e-4,r=32");
+}
+
+TEST(Sweep, ValuesNeverShareADirectory) {
+  const TemporaryDirectory directory;
+  test::write_bytes(directory / "r.json", R"({"model": {"path": "m"}, "adapter": {}, "data": {"train": "d.jsonl"},
+    "output": {"dir": "runs/s"}})");
+  const std::string longer(300, 'a');
+  const std::vector<std::string> values = {"\u00e4.jsonl", "\u00f6.jsonl", "a b.jsonl",        "a_b.jsonl",
+                                           "a/b.jsonl",    "a%2Fb.jsonl",  longer + "b.jsonl", longer + "c.jsonl"};
+  SweepAxis axis{"data.train", values};
+  std::set<std::filesystem::path> directories;
+  for (const SweepRun& run : sweep_runs((directory / "r.json").string(), {axis})) {
+    directories.insert(run.directory);
+    EXPECT_EQ(run.directory.parent_path(), "runs/s") << run.directory;
+    EXPECT_LT(run.name.size(), 250u);
+    EXPECT_EQ(read_recipe((directory / "r.json").string(), run.overrides).output.dir, run.directory.string());
+  }
+  EXPECT_EQ(directories.size(), values.size());
 }
 
 TEST(Sweep, WrongValueIsFoundBeforeAnythingStarts) {

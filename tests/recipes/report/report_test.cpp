@@ -132,6 +132,23 @@ TEST(Compare, TellsWhereRecipesDifferAndWhoIsBest) {
   EXPECT_NE(comparison_page(logs).find("optimizer.lr"), std::string::npos);
 }
 
+// An evaluation loss above 709 has no perplexity that a double holds; metrics.jsonl says null.
+TEST(Report, ShowsARunThatDiverged) {
+  const TemporaryDirectory directory;
+  std::filesystem::create_directories(directory / "a");
+  StepReport diverged = step(1, 800);
+  diverged.grad_norm = INFINITY;
+  test::write_bytes(directory / "a" / "metrics.jsonl",
+                    metrics_line(diverged) + "\n" + metrics_line(evaluation(1, 800)) + "\n");
+  const RunLog log = read_run_log(directory / "a");
+  ASSERT_EQ(log.evaluations.size(), 1u);
+  EXPECT_EQ(log.evaluations[0].loss, 800);
+  EXPECT_EQ(log.evaluations[0].perplexity, INFINITY);
+  EXPECT_NE(report_page(log).find("its perplexity<b>inf</b>"), std::string::npos);
+  EXPECT_EQ(comparison_rows({log})[1][4], "inf");
+  EXPECT_NE(comparison_page({log, log}).find("800.0000"), std::string::npos);
+}
+
 TEST(Plot, TicksAreRoundAndInside) {
   EXPECT_EQ(ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
   const std::vector<double> found = ticks(0.013, 0.087, 4);
