@@ -28,7 +28,7 @@ constexpr std::array<std::string_view, 3> kReasoningNames = {"reasoning_content"
 Dict without_nulls(const Dict& message) {
   Dict kept;
   for (const auto& [key, value] : message.items()) {
-    if (!value.is_none()) kept.set(key, value);
+    if (!value.is_none()) kept.set(key.as_text(), value);
   }
   return kept;
 }
@@ -42,7 +42,7 @@ Dict with_reasoning(const Dict& message) {
   if (!reasoning) return message;
   Dict result;
   result.set("thinking", *reasoning);
-  for (const auto& [key, value] : message.items()) result.set(key, value);
+  for (const auto& [key, value] : message.items()) result.set(key.as_text(), value);
   result.set("reasoning_content", *reasoning);
   return result;
 }
@@ -63,9 +63,10 @@ class Continuation {
     std::vector<std::string_view> fields = {field_};
     if (std::find(kReasoningNames.begin(), kReasoningNames.end(), field_) != kReasoningNames.end()) {
       fields.clear();
+      jinja::Budget budget;
       for (const std::string_view name : kReasoningNames) {
         const Value* copy = message.find(name);
-        if (copy && *copy == last) fields.push_back(name);
+        if (copy && jinja::equal(*copy, last, budget)) fields.push_back(name);
       }
     }
     if (std::none_of(fields.begin(), fields.end(),
@@ -154,7 +155,8 @@ TemplateRequest parse_template_request(std::string_view json, const std::string&
 
 Conversation conversation_of(const TemplateRequest& request) {
   Conversation conversation;
-  if (request.tools.truth()) conversation.tools = jinja::to_json(request.tools, {});
+  jinja::Budget budget;
+  if (request.tools.truth()) conversation.tools = jinja::to_json(request.tools, {}, budget);
   if (!request.messages.is_sequence()) return conversation;
   for (const Value& item : request.messages.items()) {
     const std::string place = "messages[" + std::to_string(conversation.messages.size()) + "]";
@@ -166,7 +168,7 @@ Conversation conversation_of(const TemplateRequest& request) {
     };
     ChatMessage message{text("role"), text("content"), "", text("reasoning_content"), true};
     const Value* calls = item.as_dict().find("tool_calls");
-    if (calls && calls->truth()) message.tool_calls = jinja::to_json(*calls, {});
+    if (calls && calls->truth()) message.tool_calls = jinja::to_json(*calls, {}, budget);
     conversation.messages.push_back(std::move(message));
   }
   return conversation;
@@ -218,7 +220,7 @@ jinja::Rendering ModelTemplates::apply(TemplateRequest request) const {
   }
   Dict variables;
   for (const auto& [name, token] : special_tokens_) variables.set(name, Value::text(token));
-  for (const auto& [name, value] : request.variables.items()) variables.set(name, value);
+  for (const auto& [name, value] : request.variables.items()) variables.set(name.as_text(), value);
   variables.set("messages", Value::list(std::move(messages)));
   variables.set("tools", std::move(request.tools));
   variables.set("documents", std::move(request.documents));

@@ -218,6 +218,10 @@ TEMPLATES = {
                "{{ range(3) | sum }}{{ '12' | int + 0x1f }}{{ -3 | abs }}{{ 10000000000000000000000 * 3 }}",
     "items": "{{ messages | map(attribute='role') | list | unique | sort | join }}{{ messages | selectattr('role', 'equalto', 'user') | list | tojson }}"
              "{{ messages | groupby('role') | first }}{{ [3, 1] | sort(reverse=true) | batch(2, 0) | list }}{{ {'a': 1} | dictsort | items | list }}",
+    "shared": "{% set ns = namespace(x=[1], t=(1,), n=namespace()) %}{% for i in range(30) %}{% set ns.x = [ns.x, ns.x] %}"
+              "{% set ns.t = (ns.t, ns.t) %}{% set ns.n = namespace(a=ns.n, b=ns.n) %}{% if i == 3 %}{{ ns.x == [ns.x] }}{{ ns.x in [ns.x] }}"
+              "{{ ns.x|tojson }}{{ [ns.x, ns.x]|sort|join }}{{ {ns.t: ns.n}|dictsort }}{{ ns.n }}{{ '%s' % [ns.x] }}{% endif %}{% endfor %}"
+              "{{ ns.x }}",
     "wrong": "{% for m in messages %}{{ m.content }}{% endif %}",
 }
 for name, source in TEMPLATES.items():

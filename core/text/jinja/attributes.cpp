@@ -47,13 +47,14 @@ Value not_here(const Value& self, std::string_view name) {
 std::optional<Value> sequence_attribute(const Value& self, std::string_view name) {
   if (self.sequence().group && (name == "grouper" || name == "list")) return self.items()[name == "grouper" ? 0 : 1];
   if (name == "count") {
-    return method(self, name, [](Interpreter&, const Value& items, Arguments& arguments) {
+    return method(self, name, [](Interpreter& interpreter, const Value& items, Arguments& arguments) {
       const Bound bound("count", arguments, {"value"}, 1);
-      return Value::integer(static_cast<size_t>(std::count(items.items().begin(), items.items().end(), bound[0])));
+      const auto same = [&](const Value& item) { return equal(item, bound[0], interpreter.budget()); };
+      return Value::integer(static_cast<size_t>(std::count_if(items.items().begin(), items.items().end(), same)));
     });
   }
   if (name == "index") {
-    return method(self, name, [](Interpreter&, const Value& items, Arguments& arguments) {
+    return method(self, name, [](Interpreter& interpreter, const Value& items, Arguments& arguments) {
       const Bound bound("index", arguments, {"value", "start", "stop"}, 1);
       const auto size = static_cast<int64_t>(items.items().size());
       const auto place = [&](size_t k, int64_t otherwise) {
@@ -61,7 +62,8 @@ std::optional<Value> sequence_attribute(const Value& self, std::string_view name
         return std::clamp<int64_t>(index < 0 ? index + size : index, 0, size);
       };
       for (int64_t k = place(1, 0); k < place(2, size); ++k) {
-        if (items.items()[static_cast<size_t>(k)] == bound[0]) return Value::integer(Integer(k));
+        if (equal(items.items()[static_cast<size_t>(k)], bound[0], interpreter.budget()))
+          return Value::integer(Integer(k));
       }
       throw Failure("the value is not in the " + items.type());
     });
@@ -73,10 +75,10 @@ std::optional<Value> sequence_attribute(const Value& self, std::string_view name
   return std::nullopt;
 }
 
-Value dict_get(Interpreter&, const Value& self, Arguments& arguments) {
+Value dict_get(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   if (!arguments.named.empty()) throw Failure("dict.get() takes no keyword arguments");
   const Bound bound("get", arguments, {"key", "default"}, 1);
-  const Value* found = self.as_dict().find(bound[0]);
+  const Value* found = self.as_dict().find(bound[0], interpreter.budget());
   return found ? *found : bound[1];
 }
 

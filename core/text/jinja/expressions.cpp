@@ -11,28 +11,28 @@ namespace nibble::jinja {
 
 namespace {
 
-bool holds(Comparison comparison, const Value& a, const Value& b) {
+bool holds(Comparison comparison, const Value& a, const Value& b, Budget& budget) {
   switch (comparison) {
     case Comparison::equal:
-      return a == b;
+      return equal(a, b, budget);
     case Comparison::not_equal:
-      return !(a == b);
+      return !equal(a, b, budget);
     case Comparison::less:
-      return compare(a, b, "<") == -1;
+      return compare(a, b, budget, "<") == -1;
     case Comparison::less_equal: {
-      const int order = compare(a, b, "<=");
+      const int order = compare(a, b, budget, "<=");
       return order == -1 || order == 0;
     }
     case Comparison::greater:
-      return compare(a, b, ">") == 1;
+      return compare(a, b, budget, ">") == 1;
     case Comparison::greater_equal: {
-      const int order = compare(a, b, ">=");
+      const int order = compare(a, b, budget, ">=");
       return order == 1 || order == 0;
     }
     case Comparison::in:
-      return contains(b, a);
+      return contains(b, a, budget);
     default:
-      return !contains(b, a);
+      return !contains(b, a, budget);
   }
 }
 
@@ -132,7 +132,7 @@ Value Interpreter::evaluate_dict(const Expression& expression, const ScopePtr& s
   Dict dict;
   for (size_t k = 0; k + 1 < expression.parts.size(); k += 2) {
     Value key = evaluate(*expression.parts[k], scope);
-    dict.set(std::move(key), evaluate(*expression.parts[k + 1], scope));
+    dict.set(std::move(key), evaluate(*expression.parts[k + 1], scope), budget_);
   }
   return Value::dict(std::move(dict));
 }
@@ -146,8 +146,8 @@ Value Interpreter::evaluate_concat(const Expression& expression, const ScopePtr&
   }
   std::string text;
   for (const Value& item : items) {
-    const std::string one = str(item);
-    budget_.take(one.size());
+    const std::string one = str(item, budget_);
+    budget_.grow(text, one.size());
     text += markup && !item.is_markup() ? escape_html(one) : one;
   }
   return Value::text(std::move(text), markup);
@@ -157,7 +157,7 @@ Value Interpreter::evaluate_compare(const Expression& expression, const ScopePtr
   Value left = evaluate(*expression.parts[0], scope);
   for (size_t k = 0; k < expression.operators.size(); ++k) {
     Value right = evaluate(*expression.parts[k + 1], scope);
-    if (!holds(expression.operators[k], left, right)) return Value::boolean(false);
+    if (!holds(expression.operators[k], left, right, budget_)) return Value::boolean(false);
     left = std::move(right);
   }
   return Value::boolean(true);
@@ -178,7 +178,7 @@ Value Interpreter::evaluate_item(const Expression& expression, const ScopePtr& s
   for (size_t k = 0; k < 3; ++k) {
     if (index.parts[k]) bounds[k] = evaluate(*index.parts[k], scope);
   }
-  std::optional<Value> part = slice(object, bounds[0], bounds[1], bounds[2]);
+  std::optional<Value> part = slice(object, bounds[0], bounds[1], bounds[2], budget_);
   if (!part && is_constant(expression)) return Value::undefined(object.type() + " object has no element slice");
   if (!part) {
     const bool bounds_are_wrong = object.is_text() || object.is_sequence();
@@ -215,6 +215,7 @@ Arguments Interpreter::evaluate_arguments(const CallArguments& syntax, const Sco
     if (!more.is(Kind::dict)) throw Failure("argument after ** must be a mapping, not " + more.type());
     for (const auto& [name, value] : more.as_dict().items()) {
       if (!name.is_text()) throw Failure("keywords must be strings");
+      budget_.read(arguments.named.size() * sizeof(Value));
       for (const auto& [known, ignored] : arguments.named) {
         if (known == name.as_text()) throw Failure("got multiple values for keyword argument '" + known + "'");
       }

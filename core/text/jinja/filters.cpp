@@ -49,6 +49,7 @@ Value AttributePath::get(Interpreter& interpreter, Value value) const {
 
 Value AttributePath::get_or(Interpreter& interpreter, Value value, const Value& otherwise) const {
   for (const Value& part : parts_) {
+    interpreter.budget().step();
     value = interpreter.item(value, part);
     if (!otherwise.is_none() && value.is_undefined()) value = otherwise;
   }
@@ -62,7 +63,7 @@ void sort_by_keys(std::vector<std::pair<Value, Value>>& keyed, bool reverse, Int
   std::vector<std::pair<Value, Value>> other(keyed.size());
   const auto before = [&](const Value& a, const Value& b) {
     interpreter.budget().step();
-    return compare(a, b) == -1;
+    return compare(a, b, interpreter.budget()) == -1;
   };
   if (reverse) std::reverse(keyed.begin(), keyed.end());
   for (size_t width = 1; width < keyed.size(); width *= 2) {

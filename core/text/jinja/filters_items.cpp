@@ -82,14 +82,14 @@ Value reverse(Interpreter& interpreter, const Value& value, Arguments& arguments
 Value join(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("join", arguments, {"d", "attribute"});
   const AttributePath path(bound[1]);
-  const std::string separator = bound.has(0) ? str(bound[0]) : "";
+  const std::string separator = bound.has(0) ? str(bound[0], interpreter.budget()) : "";
   std::string text;
   bool first_one = true;
   const Next next = iterate(value);
   for (Value element; next(element); first_one = false) {
     interpreter.budget().step();
-    const std::string one = str(path.get(interpreter, element));
-    interpreter.budget().take(separator.size() + one.size());
+    const std::string one = str(path.get(interpreter, element), interpreter.budget());
+    interpreter.budget().grow(text, separator.size() + one.size());
     if (!first_one) text += separator;
     text += one;
   }
@@ -145,7 +145,9 @@ Value extreme(Interpreter& interpreter, const Value& value, Arguments& arguments
   for (const Value& item : collect(value, interpreter.budget())) {
     const Value own = path.get(interpreter, item);
     const Value key = bound.truth(0, false) ? own : ignoring_case(own);
-    if (any && !(largest ? compare(key, best_key, ">") == 1 : compare(key, best_key, "<") == -1)) continue;
+    if (any && !(largest ? compare(key, best_key, interpreter.budget(), ">") == 1
+                         : compare(key, best_key, interpreter.budget(), "<") == -1))
+      continue;
     best = item;
     best_key = key;
     any = true;
@@ -177,7 +179,8 @@ Value group_by(Interpreter& interpreter, const Value& value, Arguments& argument
   for (size_t begin = 0; begin < keyed.size();) {
     size_t end = begin;
     Items members;
-    while (end < keyed.size() && keyed[end].first == keyed[begin].first) members.push_back(keyed[end++].second);
+    while (end < keyed.size() && equal(keyed[end].first, keyed[begin].first, interpreter.budget()))
+      members.push_back(keyed[end++].second);
     const Value grouper = exact ? keyed[begin].first : path.get_or(interpreter, keyed[begin].second, bound[1]);
     groups.push_back(Value::tuple({grouper, Value::list(std::move(members))}, true));
     begin = end;

@@ -45,7 +45,7 @@ std::function<Value(const Value&)> mapping(Interpreter& interpreter, Arguments a
     };
   }
   if (arguments.positional.empty()) throw Failure("map requires a filter argument");
-  const std::string name = str(arguments.positional[0]);
+  const std::string name = str(arguments.positional[0], interpreter.budget());
   arguments.positional.erase(arguments.positional.begin());
   return [&interpreter, name, arguments](const Value& item) { return interpreter.call_filter(name, item, arguments); };
 }
@@ -73,7 +73,7 @@ std::function<bool(const Value&)> condition(Interpreter& interpreter, Arguments 
   }
   if (arguments.positional.empty())
     return [&interpreter, path](const Value& item) { return path.get(interpreter, item).truth(); };
-  const std::string name = str(arguments.positional[0]);
+  const std::string name = str(arguments.positional[0], interpreter.budget());
   arguments.positional.erase(arguments.positional.begin());
   return [&interpreter, path, name, arguments](const Value& item) {
     return interpreter.call_test(name, path.get(interpreter, item), arguments);
@@ -107,8 +107,8 @@ Value unique(Interpreter& interpreter, const Value& value, Arguments& arguments)
             interpreter.budget().take(sizeof(Value));
             const Value own = path.get(interpreter, element);
             const Value key = exact ? own : ignoring_case(own);
-            if (seen->find(key)) continue;
-            seen->set(key, Value());
+            if (seen->find(key, interpreter.budget())) continue;
+            seen->set(key, Value(), interpreter.budget());
             return true;
           }
           return false;

@@ -109,7 +109,7 @@ Value file_size(Interpreter&, const Value& value, Arguments& arguments) {
     bytes = to_double(value);
   } else {
     const std::optional<double> read = value.is_text() ? read_float(value.as_text()) : std::nullopt;
-    if (!read) throw Failure("could not convert to float: " + repr(value));
+    if (!read) throw Failure("could not convert to float: " + repr(value, interpreter.budget()));
     bytes = *read;
   }
   const double base = binary ? 1024 : 1000;

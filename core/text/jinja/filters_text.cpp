@@ -21,12 +21,14 @@ Value made(Interpreter& interpreter, std::string text, bool markup = false) {
 }
 
 // soft_str: text as it is, anything else by str().
-Value soft(const Value& value) { return value.is_text() ? value : Value::text(str(value)); }
+Value soft(Interpreter& interpreter, const Value& value) {
+  return value.is_text() ? value : Value::text(str(value, interpreter.budget()));
+}
 
 // The method of the same name on soft_str(value).
 template <const char* const& name>
 Value by_method(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  return interpreter.call(*text_method(soft(value), name), std::move(arguments));
+  return interpreter.call(*text_method(soft(interpreter, value), name), std::move(arguments));
 }
 constexpr const char* kUpper = "upper";
 constexpr const char* kLower = "lower";
@@ -34,7 +36,7 @@ constexpr const char* kCapitalize = "capitalize";
 
 Value trim(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("trim", arguments, {"chars"});
-  const Value text = soft(value);
+  const Value text = soft(interpreter, value);
   if (bound[0].is_none()) return made(interpreter, std::string(stripped(text.as_text(), true, true)), text.is_markup());
   const std::u32string characters = code_points(bound.text(0));
   return made(interpreter, std::string(stripped(text.as_text(), true, true, &characters)), text.is_markup());
@@ -43,7 +45,7 @@ Value trim(Interpreter& interpreter, const Value& value, Arguments& arguments) {
 // Words begin after blanks, hyphens and opening brackets; not str.title().
 Value title(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("title", arguments, {});
-  const std::u32string points = code_points(str(value));
+  const std::u32string points = code_points(str(value, interpreter.budget()));
   const auto separates = [](char32_t c) {
     return is_space(c) || std::u32string_view(U"-({[<").find(c) != std::u32string_view::npos;
   };
@@ -60,33 +62,34 @@ Value title(Interpreter& interpreter, const Value& value, Arguments& arguments) 
 Value replace(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("replace", arguments, {"old", "new", "count"}, 2);
   const int64_t limit = bound[2].is_none() ? -1 : to_index(bound[2]);
-  return made(interpreter, replace_all(str(value), str(bound[0]), str(bound[1]), limit, interpreter.budget()));
+  return made(interpreter, replace_all(str(value, interpreter.budget()), str(bound[0], interpreter.budget()),
+                                       str(bound[1], interpreter.budget()), limit, interpreter.budget()));
 }
 
-Value string(Interpreter&, const Value& value, Arguments& arguments) {
+Value string(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("string", arguments, {});
-  return soft(value);
+  return soft(interpreter, value);
 }
 
 Value center(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("center", arguments, {"width"});
-  return interpreter.call(*text_method(soft(value), "center"),
+  return interpreter.call(*text_method(soft(interpreter, value), "center"),
                           {{bound.has(0) ? bound[0] : Value::integer(Integer(80))}, {}});
 }
 
 Value escape(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("escape", arguments, {});
-  return value.is_markup() ? value : made(interpreter, escape_html(str(value)), true);
+  return value.is_markup() ? value : made(interpreter, escape_html(str(value, interpreter.budget())), true);
 }
 
 Value force_escape(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("forceescape", arguments, {});
-  return made(interpreter, escape_html(str(value)), true);
+  return made(interpreter, escape_html(str(value, interpreter.budget())), true);
 }
 
-Value safe(Interpreter&, const Value& value, Arguments& arguments) {
+Value safe(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("safe", arguments, {});
-  return Value::text(str(value), true);
+  return Value::text(str(value, interpreter.budget()), true);
 }
 
 Value indent(Interpreter& interpreter, const Value& value, Arguments& arguments) {
@@ -146,20 +149,20 @@ Value word_wrap(Interpreter& interpreter, const Value& value, Arguments& argumen
     const std::vector<std::string> wrapped =
         wrap_text(line, bound.integer(0, 79), bound.truth(1, true), bound.truth(3, true));
     for (size_t k = 0; k < std::max<size_t>(1, wrapped.size()); ++k) {
+      interpreter.budget().grow(text, end.size());
       if (!first) text += end;
       first = false;
       if (k < wrapped.size()) text += wrapped[k];
-      interpreter.budget().take(end.size());
     }
   }
   return made(interpreter, std::move(text));
 }
 
-Value word_count(Interpreter&, const Value& value, Arguments& arguments) {
+Value word_count(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("wordcount", arguments, {});
   size_t words = 0;
   bool inside = false;
-  for (const char32_t c : code_points(str(value))) {
+  for (const char32_t c : code_points(str(value, interpreter.budget()))) {
     const bool word = c == '_' || is_alphabetic(c) || is_numeric_character(c);
     words += word && !inside;
     inside = word;
@@ -170,7 +173,7 @@ Value word_count(Interpreter&, const Value& value, Arguments& arguments) {
 Value format(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   if (!arguments.named.empty() && !arguments.positional.empty())
     throw Failure("can't handle positional and keyword arguments at the same time");
-  const Value text = soft(value);
+  const Value text = soft(interpreter, value);
   if (arguments.named.empty())
     return arithmetic("%", text, Value::tuple(std::move(arguments.positional)), interpreter.budget());
   Dict named;
@@ -180,7 +183,7 @@ Value format(Interpreter& interpreter, const Value& value, Arguments& arguments)
 
 Value strip_tags(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("striptags", arguments, {});
-  return made(interpreter, strip_markup(str(value)));
+  return made(interpreter, strip_markup(str(value, interpreter.budget())));
 }
 
 std::string quoted(std::string_view text, bool query) {
@@ -198,10 +201,13 @@ std::string quoted(std::string_view text, bool query) {
 
 Value url_encode(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("urlencode", arguments, {});
-  if (value.is_text() || !is_iterable(value)) return made(interpreter, quoted(str(value), false));
+  if (value.is_text() || !is_iterable(value)) return made(interpreter, quoted(str(value, interpreter.budget()), false));
   std::string text;
   const auto add = [&](const Value& key, const Value& item) {
-    text += (text.empty() ? "" : "&") + quoted(str(key), true) + "=" + quoted(str(item), true);
+    const std::string one =
+        quoted(str(key, interpreter.budget()), true) + "=" + quoted(str(item, interpreter.budget()), true);
+    interpreter.budget().grow(text, one.size() + 1);
+    text += (text.empty() ? "" : "&") + one;
   };
   if (value.is(Kind::dict)) {
     for (const auto& [key, item] : value.as_dict().items()) add(key, item);
@@ -222,9 +228,13 @@ Value xml_attributes(Interpreter& interpreter, const Value& value, Arguments& ar
   for (const auto& [key, item] : value.as_dict().items()) {
     if (item.is_none() || item.is_undefined()) continue;
     if (to_text(key).find_first_of(" \t\n\r\f\v/>=") != std::string::npos)
-      throw Failure("Invalid character in attribute name: " + repr(key));
-    const auto escaped = [](const Value& v) { return v.is_markup() ? v.as_text() : escape_html(str(v)); };
-    text += (text.empty() ? "" : " ") + escaped(key) + "=\"" + escaped(item) + "\"";
+      throw Failure("Invalid character in attribute name: " + repr(key, interpreter.budget()));
+    const auto escaped = [&](const Value& v) {
+      return v.is_markup() ? v.as_text() : escape_html(str(v, interpreter.budget()));
+    };
+    const std::string one = escaped(key) + "=\"" + escaped(item) + "\"";
+    interpreter.budget().grow(text, one.size() + 1);
+    text += (text.empty() ? "" : " ") + one;
   }
   if (bound.truth(0, true) && !text.empty()) text.insert(0, " ");
   return made(interpreter, std::move(text), interpreter.autoescape());
@@ -249,12 +259,12 @@ Value to_json_filter(Interpreter& interpreter, const Value& value, Arguments& ar
     form.item_separator = to_text(separators[0]);
     form.key_separator = to_text(separators[1]);
   }
-  return made(interpreter, to_json(value, form));
+  return Value::text(to_json(value, form, interpreter.budget()));
 }
 
 Value pretty(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("pprint", arguments, {});
-  const std::string text = repr(value);
+  const std::string text = repr(value, interpreter.budget());
   if (text.size() > 80) throw Failure("pprint of long values is not known here");
   return made(interpreter, text);
 }

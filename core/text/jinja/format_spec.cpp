@@ -220,10 +220,10 @@ class Formatter {
     return format_value(value, run(rest, level + 1), interpreter_.budget());
   }
 
-  static Value converted(const Value& value, char conversion) {
-    if (conversion == 's') return Value::text(str(value));
-    if (conversion == 'r') return Value::text(repr(value));
-    if (conversion == 'a') return Value::text(ascii_repr(value));
+  Value converted(const Value& value, char conversion) {
+    if (conversion == 's') return Value::text(str(value, interpreter_.budget()));
+    if (conversion == 'r') return Value::text(repr(value, interpreter_.budget()));
+    if (conversion == 'a') return Value::text(ascii_repr(value, interpreter_.budget()));
     throw Failure("Unknown conversion specifier '" + std::string(1, conversion) + "'");
   }
 
@@ -232,6 +232,7 @@ class Formatter {
     Value value = argument(name.substr(0, first), first == std::string_view::npos);
     name.remove_prefix(std::min(first, name.size()));
     while (!name.empty()) {
+      interpreter_.budget().step();
       if (name[0] == '.') {
         const size_t end = std::min(name.find_first_of(".[", 1), name.size());
         value = interpreter_.attribute(value, name.substr(1, end - 1));
@@ -259,6 +260,7 @@ class Formatter {
       if (k >= arguments_.positional.size()) throw Failure("Replacement index out of range for positional args tuple");
       return arguments_.positional[k];
     }
+    interpreter_.budget().read(arguments_.named.size() * sizeof(Value));
     for (const auto& [known, value] : arguments_.named) {
       if (known == name) return value;
     }
@@ -278,7 +280,7 @@ std::string format_text(Interpreter& interpreter, const std::string& format, con
 }
 
 std::string format_value(const Value& value, std::string_view text, Budget& budget) {
-  if (text.empty()) return str(value);
+  if (text.empty()) return str(value, budget);
   const Spec spec = parse_spec(text);
   if (value.is_text()) {
     if (spec.type != '\0' && spec.type != 's')

@@ -142,7 +142,9 @@ class PercentFormat {
       case 's':
       case 'r':
       case 'a':
-        body = conversion == 's' ? str(value) : conversion == 'r' ? repr(value) : ascii_repr(value);
+        body = conversion == 's'   ? str(value, budget_)
+               : conversion == 'r' ? repr(value, budget_)
+                                   : ascii_repr(value, budget_);
         if (spec.precision >= 0) body = first_code_points(body, spec.precision);
         number = false;
         break;

@@ -17,13 +17,13 @@ namespace {
 
 class Cycler final : public Object, public std::enable_shared_from_this<Cycler> {
  public:
-  explicit Cycler(Items items) : items_(Value::list(std::move(items))) {}
+  explicit Cycler(Items items) : items_(Value::tuple(std::move(items))) {}
   std::string type() const override { return "Cycler"; }
   int depth() const override { return items_.depth() + 1; }
 
   std::optional<Value> attribute(std::string_view name) override {
     if (name == "current") return items_.items()[at_];
-    if (name == "items") return Value::tuple(items_.items());
+    if (name == "items") return items_;
     if (name == "pos") return Value::integer(at_);
     if (name != "next" && name != "reset") return std::nullopt;
     return Function::make(
@@ -52,19 +52,19 @@ class Cycler final : public Object, public std::enable_shared_from_this<Cycler> 
 
 class Joiner final : public Object {
  public:
-  explicit Joiner(std::string separator) : separator_(std::move(separator)) {}
+  explicit Joiner(std::string separator) : separator_(Value::text(std::move(separator))) {}
   std::string type() const override { return "Joiner"; }
   bool callable() const override { return true; }
-  Value call(Interpreter&, Arguments) override { return Value::text(std::exchange(used_, true) ? separator_ : ""); }
+  Value call(Interpreter&, Arguments) override { return std::exchange(used_, true) ? separator_ : Value::text(""); }
 
  private:
-  std::string separator_;
+  Value separator_;
   bool used_ = false;
 };
 
-Value raise_exception(Interpreter&, Arguments& arguments) {
+Value raise_exception(Interpreter& interpreter, Arguments& arguments) {
   const Bound bound("raise_exception", arguments, {"message"}, 1);
-  throw Failure(str(bound[0]));
+  throw Failure(str(bound[0], interpreter.budget()));
 }
 
 Value strftime_now(Interpreter& interpreter, Arguments& arguments) {
@@ -84,6 +84,7 @@ Value strftime_now(Interpreter& interpreter, Arguments& arguments) {
     }
   }
   if (safe.empty()) return Value::text("");
+  interpreter.budget().take(safe.size() * 32 + 64);
   std::string text(safe.size() * 32 + 64, '\0');
   text.resize(std::strftime(text.data(), text.size(), safe.c_str(), &interpreter.now()));
   return Value::text(std::move(text));
@@ -102,7 +103,7 @@ Dict read_dict(Interpreter& interpreter, Arguments& arguments) {
     for (const Value& pair : collect(source, interpreter.budget())) {
       const Items items = collect(pair, interpreter.budget());
       if (items.size() != 2) throw Failure("dictionary update sequence element has not length 2");
-      dict.set(items[0], items[1]);
+      dict.set(items[0], items[1], interpreter.budget());
     }
   }
   for (auto& [name, value] : arguments.named) dict.set(name, std::move(value));

@@ -15,6 +15,17 @@ namespace {
 // Jinja's object_type_repr.
 std::string described(const Value& value) { return value.is_none() ? "None" : value.type() + " object"; }
 
+// What a filter, test or function may read of what it gets; the values inside of lists and dicts count when it meets
+// them.
+size_t bytes_of(const Value& value) { return sizeof(Value) + (value.is_text() ? value.as_text().size() : 0); }
+
+size_t bytes_of(const Arguments& arguments) {
+  size_t bytes = 0;
+  for (const Value& value : arguments.positional) bytes += bytes_of(value);
+  for (const auto& [name, value] : arguments.named) bytes += name.size() + bytes_of(value);
+  return bytes;
+}
+
 }  // namespace
 
 void Scope::set(Name name, Value value) {
@@ -63,6 +74,7 @@ Value Interpreter::make_namespace(Dict attributes) {
 
 Value Interpreter::call(const Value& callee, Arguments arguments) {
   budget_.step();
+  budget_.read(bytes_of(arguments));
   if (callee.is_undefined()) throw Failure(callee.undefined_message());
   if (!callee.is(Kind::object)) throw Failure("'" + callee.type() + "' object is not callable");
   const std::shared_ptr<Object> object = callee.as_object();
@@ -71,6 +83,7 @@ Value Interpreter::call(const Value& callee, Arguments arguments) {
 
 Value Interpreter::call_filter(const std::string& name, Value value, Arguments arguments) {
   budget_.step();
+  budget_.read(bytes_of(value) + bytes_of(arguments));
   const Filter filter = find_filter(name);
   if (!filter) throw Failure("No filter named '" + name + "'.");
   return filter(*this, value, arguments);
@@ -78,6 +91,7 @@ Value Interpreter::call_filter(const std::string& name, Value value, Arguments a
 
 bool Interpreter::call_test(const std::string& name, const Value& value, Arguments arguments) {
   budget_.step();
+  budget_.read(bytes_of(value) + bytes_of(arguments));
   const Test test = find_test(name);
   if (!test) throw Failure("No test named '" + name + "'.");
   return test(*this, value, arguments);
@@ -89,16 +103,18 @@ Value Interpreter::attribute(const Value& object, std::string_view name) {
   if (object.is(Kind::dict)) {
     if (const Value* found = object.as_dict().find(name)) return *found;
   }
+  budget_.take(name.size());
   return Value::undefined("'" + described(object) + "' has no attribute '" + std::string(name) + "'");
 }
 
 Value Interpreter::item(const Value& object, const Value& index) {
-  if (std::optional<Value> found = subscript(object, index)) return std::move(*found);
+  if (std::optional<Value> found = subscript(object, index, budget_)) return std::move(*found);
   if (index.is_text()) {
     if (std::optional<Value> found = python_attribute(object, index.as_text())) return std::move(*found);
+    budget_.take(index.as_text().size());
     return Value::undefined("'" + described(object) + "' has no attribute '" + index.as_text() + "'");
   }
-  return Value::undefined(described(object) + " has no element " + repr(index));
+  return Value::undefined(described(object) + " has no element " + repr(index, budget_));
 }
 
 std::optional<Value> Macro::attribute(std::string_view name) {
@@ -112,7 +128,7 @@ std::optional<Value> Macro::attribute(std::string_view name) {
   return Value::tuple(std::move(names));
 }
 
-std::string Macro::print() const {
+std::string Macro::print(Budget&) const {
   return "<Macro " + (syntax_.name.empty() ? "anonymous" : repr_text(syntax_.name)) + ">";
 }
 

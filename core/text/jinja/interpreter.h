@@ -117,7 +117,7 @@ class Macro final : public Object {
  public:
   Macro(const MacroSyntax& syntax, ScopePtr scope) : syntax_(syntax), scope_(std::move(scope)) {}
   std::string type() const override { return "Macro"; }
-  std::string print() const override;
+  std::string print(Budget&) const override;
   std::optional<Value> attribute(std::string_view name) override;
   bool callable() const override { return true; }
   Value call(Interpreter& interpreter, Arguments arguments) override;

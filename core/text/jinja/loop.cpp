@@ -41,14 +41,16 @@ std::optional<size_t> Loop::length() {
   return length_;
 }
 
-std::string Loop::print() const {
+std::string Loop::print(Budget&) const {
   return "<LoopContext " + std::to_string(index0_ + 1) + "/" +
          std::to_string(const_cast<Loop*>(this)->length().value_or(0)) + ">";  // counting may read the rest
 }
 
-Value Loop::changed(Items values) {
+Value Loop::changed(Items values, Budget& budget) {
+  const auto same = [&](const Value& a, const Value& b) { return equal(a, b, budget); };
   for (const Value& value : values) nesting_ = std::max(nesting_, value.depth() + 1);
-  if (last_changed_ && *last_changed_ == values) return Value::boolean(false);
+  if (last_changed_ && std::equal(last_changed_->begin(), last_changed_->end(), values.begin(), values.end(), same))
+    return Value::boolean(false);
   last_changed_ = std::move(values);
   return Value::boolean(true);
 }
@@ -78,8 +80,8 @@ std::optional<Value> Loop::attribute(std::string_view name) {
   if (name == "changed") {
     return Function::make(
         "changed",
-        [loop = shared_from_this()](Interpreter&, Arguments& arguments) {
-          return loop->changed(std::move(arguments.positional));
+        [loop = shared_from_this()](Interpreter& interpreter, Arguments& arguments) {
+          return loop->changed(std::move(arguments.positional), interpreter.budget());
         },
         nesting_ + 1);
   }

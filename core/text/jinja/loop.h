@@ -19,7 +19,7 @@ class Loop final : public Object, public std::enable_shared_from_this<Loop> {
   const Value& current() const { return current_; }
 
   std::string type() const override { return "LoopContext"; }
-  std::string print() const override;
+  std::string print(Budget&) const override;
   std::optional<Value> attribute(std::string_view name) override;
   bool callable() const override { return true; }
   Value call(Interpreter& interpreter, Arguments arguments) override;
@@ -30,7 +30,7 @@ class Loop final : public Object, public std::enable_shared_from_this<Loop> {
 
  private:
   const Value* peek();
-  Value changed(Items values);
+  Value changed(Items values, Budget& budget);
 
   Next next_;
   std::optional<size_t> length_;

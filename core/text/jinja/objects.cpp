@@ -37,7 +37,7 @@ Range::Range(int64_t start, int64_t stop, int64_t step) : start_(start), stop_(s
   count_ = count;
 }
 
-std::string Range::print() const {
+std::string Range::print(Budget&) const {
   return "range(" + std::to_string(start_) + ", " + std::to_string(stop_) +
          (step_ == 1 ? "" : ", " + std::to_string(step_)) + ")";
 }
@@ -72,9 +72,9 @@ Value DictView::element_at(size_t k) const {
   return part_ == Part::keys ? key : part_ == Part::values ? value : Value::tuple({key, value});
 }
 
-std::string DictView::print() const {
+std::string DictView::print(Budget& budget) const {
   std::string text;
-  for (size_t k = 0; k < dict().size(); ++k) text += (k == 0 ? "" : ", ") + repr(element_at(k));
+  for (size_t k = 0; k < dict().size(); ++k) text += (k == 0 ? "" : ", ") + repr(element_at(k), budget);
   return type() + "([" + text + "])";
 }
 
@@ -92,13 +92,13 @@ void Namespace::check_name(std::string_view name) {
                   std::string(name) + "'. Please rename the attribute.");
 }
 
-std::string Namespace::print() const {
+std::string Namespace::print(Budget& budget) const {
   if (printing_) return "<Namespace {...}>";
   printing_ = true;
   std::string text;
   try {
     for (const auto& [name, value] : attributes_.items())
-      text += (text.empty() ? "" : ", ") + repr(name) + ": " + repr(value);
+      text += (text.empty() ? "" : ", ") + repr(name, budget) + ": " + repr(value, budget);
   } catch (...) {
     printing_ = false;
     throw;

@@ -15,7 +15,7 @@ class Function final : public Object {
   /// depth: of the values that `body` holds, plus one.
   Function(std::string name, Body body, int depth) : name_(std::move(name)), body_(std::move(body)), depth_(depth) {}
   std::string type() const override { return "function"; }
-  std::string print() const override { return "<function " + name_ + ">"; }
+  std::string print(Budget&) const override { return "<function " + name_ + ">"; }
   bool callable() const override { return true; }
   Value call(Interpreter& interpreter, Arguments arguments) override { return body_(interpreter, arguments); }
   int depth() const override { return depth_; }
@@ -32,7 +32,7 @@ class Iterator final : public Object, public std::enable_shared_from_this<Iterat
  public:
   Iterator(std::string type, Next next, int depth);
   std::string type() const override { return type_; }
-  std::string print() const override { return "<" + type_ + " object>"; }
+  std::string print(Budget&) const override { return "<" + type_ + " object>"; }
   Next iterate() override;
   int depth() const override { return depth_; }
   /// `next` holds values that nest `depth` deep.
@@ -48,7 +48,7 @@ class Range final : public Object {
  public:
   Range(int64_t start, int64_t stop, int64_t step);
   std::string type() const override { return "range"; }
-  std::string print() const override;
+  std::string print(Budget& budget) const override;
   std::optional<Value> attribute(std::string_view name) override;
   std::optional<size_t> length() override { return count_; }
   Next iterate() override;
@@ -68,7 +68,7 @@ class DictView final : public Object {
   enum class Part : uint8_t { keys, values, items };
   DictView(Value dict, Part part) : dict_(std::move(dict)), part_(part) {}
   std::string type() const override;
-  std::string print() const override;
+  std::string print(Budget& budget) const override;
   std::optional<size_t> length() override { return dict_.as_dict().size(); }
   Next iterate() override;
   int depth() const override { return dict_.depth() + 1; }
@@ -87,7 +87,7 @@ class Namespace final : public Object {
  public:
   explicit Namespace(Dict attributes) : attributes_(std::move(attributes)) {}
   std::string type() const override { return "Namespace"; }
-  std::string print() const override;
+  std::string print(Budget& budget) const override;
   std::optional<Value> attribute(std::string_view name) override;
   void set(std::string_view name, Value value);
   void clear() { attributes_ = {}; }

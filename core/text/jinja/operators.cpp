@@ -6,6 +6,7 @@
 #include "nibble/core/text/jinja/arguments.h"
 #include "nibble/core/text/jinja/objects.h"
 #include "nibble/core/text/jinja/print_value.h"
+#include "nibble/core/text/jinja/split_lines.h"
 #include "nibble/core/text/jinja/unicode_text.h"
 
 namespace nibble::jinja {
@@ -188,54 +189,59 @@ Value positive(const Value& value) {
   throw Failure("bad operand type for unary +: '" + value.type() + "'");
 }
 
-bool contains(const Value& container, const Value& item) {
+bool contains(const Value& container, const Value& item, Budget& budget) {
+  const auto is_item = [&](const Value& element) { return equal(element, item, budget); };
   switch (container.kind()) {
     case Kind::text:
       if (!item.is_text()) throw Failure("'in <string>' requires string as left operand, not " + item.type());
-      return container.as_text().find(item.as_text()) != std::string::npos;
+      budget.read(container.as_text().size());
+      return find_text(container.as_text(), item.as_text()) != std::string::npos;
     case Kind::list:
     case Kind::tuple:
-      return std::find(container.items().begin(), container.items().end(), item) != container.items().end();
+      return std::any_of(container.items().begin(), container.items().end(), is_item);
     case Kind::dict:
-      return container.as_dict().find(item) != nullptr;
+      return container.as_dict().find(item, budget) != nullptr;
     default:
       break;
   }
   if (const auto* view = container.object_as<DictView>(); view && view->part() == DictView::Part::keys)
-    return view->dict().find(item) != nullptr;
+    return view->dict().find(item, budget) != nullptr;
   if (!is_iterable(container)) throw Failure("argument of type '" + container.type() + "' is not iterable");
   const Next next = iterate(container);
   for (Value element; next(element);) {
-    if (element == item) return true;
+    if (is_item(element)) return true;
   }
   return false;
 }
 
-std::optional<Value> subscript(const Value& object, const Value& index) {
+std::optional<Value> subscript(const Value& object, const Value& index, Budget& budget) {
   if (object.is_undefined()) throw Failure(object.undefined_message());
   if (object.is(Kind::dict)) {
     if (index.is(Kind::list) || index.is(Kind::dict)) return std::nullopt;
-    const Value* found = object.as_dict().find(index);
+    const Value* found = object.as_dict().find(index, budget);
     return found ? std::optional(*found) : std::nullopt;
   }
   const bool ranged = object.is(Kind::object) && object.as_object()->is_sequence();
   if ((!object.is_text() && !object.is_sequence() && !ranged) || !index.is_index()) return std::nullopt;
+  if (object.is_text()) budget.read(object.as_text().size());
   const auto length = static_cast<int64_t>(*length_of(object));
   int64_t k = index.as_integer().small().value_or(length);
   if (k < 0) k += length;
   if (k < 0 || k >= length) return std::nullopt;
   if (object.is_sequence()) return object.items()[static_cast<size_t>(k)];
   if (ranged) return object.as_object()->element(static_cast<size_t>(k));
-  return slice(object, Value::integer(Integer(k)), Value::integer(Integer(k + 1)), Value());
+  return slice(object, Value::integer(Integer(k)), Value::integer(Integer(k + 1)), Value(), budget);
 }
 
-std::optional<Value> slice(const Value& object, const Value& begin, const Value& end, const Value& step) {
+std::optional<Value> slice(const Value& object, const Value& begin, const Value& end, const Value& step,
+                           Budget& budget) {
   if (object.is_undefined()) throw Failure(object.undefined_message());
   for (const Value* bound : {&begin, &end, &step}) {
     if (!bound->is_none() && !bound->is_index()) return std::nullopt;
   }
   if (object.is_text()) {
     const std::string& text = object.as_text();
+    budget.read(text.size());
     if (is_ascii(text)) return Value::text(picked(text, adjust(begin, end, step, text.size())), object.is_markup());
     const std::u32string points = code_points(text);
     return Value::text(to_utf8(picked(points, adjust(begin, end, step, points.size()))), object.is_markup());

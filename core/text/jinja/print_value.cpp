@@ -21,17 +21,12 @@ void append_escape(std::string& text, char32_t c) {
   append_hex(text, c, c < 0x100 ? 2 : c < 0x10000 ? 4 : 8);
 }
 
-std::string join_reprs(const Items& items) {
-  std::string text;
-  for (const Value& item : items) text += (text.empty() ? "" : ", ") + repr(item);
-  return text;
-}
-
 class JsonWriter {
  public:
-  explicit JsonWriter(const JsonForm& form) : form_(form) {}
+  JsonWriter(const JsonForm& form, Budget& budget) : form_(form), budget_(budget) {}
 
   void write(const Value& value, int level) {
+    budget_.visit();
     switch (value.kind()) {
       case Kind::none:
         text_ += "null";
@@ -70,6 +65,7 @@ class JsonWriter {
   }
 
   void write_text(const std::string& bytes) {
+    budget_.grow(text_, bytes.size() + 2);
     text_ += '"';
     for (size_t position = 0; position < bytes.size(); position += utf8_length(bytes[position]))
       write_character(utf8_at(bytes, position));
@@ -94,6 +90,7 @@ class JsonWriter {
   }
 
   void write_list(const Items& items, int level) {
+    take_punctuation(items.size(), level);
     text_ += '[';
     for (size_t k = 0; k < items.size(); ++k) {
       if (k > 0) text_ += form_.item_separator;
@@ -108,8 +105,9 @@ class JsonWriter {
     std::vector<std::pair<Value, Value>> items = dict.items();
     if (form_.sort_keys) {
       std::stable_sort(items.begin(), items.end(),
-                       [](const auto& a, const auto& b) { return compare(a.first, b.first) == -1; });
+                       [&](const auto& a, const auto& b) { return compare(a.first, b.first, budget_) == -1; });
     }
+    take_punctuation(2 * items.size(), level);
     text_ += '{';
     for (size_t k = 0; k < items.size(); ++k) {
       if (k > 0) text_ += form_.item_separator;
@@ -134,6 +132,14 @@ class JsonWriter {
     }
   }
 
+  // What stands between `count` items, and around them.
+  void take_punctuation(size_t count, int level) {
+    const size_t each = std::max(form_.item_separator.size(), form_.key_separator.size()) +
+                        (form_.indent ? 1 + form_.indent->size() * static_cast<size_t>(level + 1) : 0);
+    if (count > 0 && each > Budget::kLargest / (count + 1)) budget_.take(Budget::kLargest + 1);
+    budget_.grow(text_, each * (count + 1) + 2);
+  }
+
   void new_line(int level) {
     if (!form_.indent) return;
     text_ += '\n';
@@ -141,6 +147,7 @@ class JsonWriter {
   }
 
   const JsonForm& form_;
+  Budget& budget_;
   std::string text_;
 };
 
@@ -192,7 +199,18 @@ std::string repr_text(std::string_view text) {
   return result + quote;
 }
 
-std::string repr(const Value& value) {
+namespace {
+
+void append_repr(std::string& text, const Value& value, Budget& budget);
+
+void append_items(std::string& text, const Items& items, Budget& budget) {
+  for (size_t k = 0; k < items.size(); ++k) {
+    if (k > 0) text += ", ";
+    append_repr(text, items[k], budget);
+  }
+}
+
+std::string scalar_repr(const Value& value, Budget& budget) {
   switch (value.kind()) {
     case Kind::none:
       return "None";
@@ -205,42 +223,67 @@ std::string repr(const Value& value) {
     case Kind::floating:
       return float_text(value.as_floating());
     case Kind::text:
+      budget.read(value.as_text().size());
       return value.is_markup() ? "Markup(" + repr_text(value.as_text()) + ")" : repr_text(value.as_text());
-    case Kind::list:
-      return "[" + join_reprs(value.items()) + "]";
-    case Kind::tuple:
-      return "(" + join_reprs(value.items()) + (value.items().size() == 1 ? ",)" : ")");
-    case Kind::dict: {
-      std::string text;
-      for (const auto& [key, item] : value.as_dict().items())
-        text += (text.empty() ? "" : ", ") + repr(key) + ": " + repr(item);
-      return "{" + text + "}";
-    }
     default:
-      return value.as_object()->print();
+      return value.as_object()->print(budget);
   }
 }
 
-std::string ascii_repr(const Value& value) {
+void append_repr(std::string& text, const Value& value, Budget& budget) {
+  budget.visit();
+  if (value.is_sequence()) {
+    budget.grow(text, 3 + 2 * value.items().size());
+    text += value.is(Kind::list) ? '[' : '(';
+    append_items(text, value.items(), budget);
+    text += value.is(Kind::list) ? "]" : value.items().size() == 1 ? ",)" : ")";
+  } else if (value.is(Kind::dict)) {
+    budget.grow(text, 2 + 4 * value.as_dict().size());
+    text += '{';
+    for (const auto& item : value.as_dict().items()) {
+      if (&item != value.as_dict().items().data()) text += ", ";
+      append_repr(text, item.first, budget);
+      text += ": ";
+      append_repr(text, item.second, budget);
+    }
+    text += '}';
+  } else {
+    const std::string one = scalar_repr(value, budget);
+    budget.grow(text, one.size());
+    text += one;
+  }
+}
+
+}  // namespace
+
+std::string repr(const Value& value, Budget& budget) {
   std::string text;
-  for (const char32_t c : code_points(repr(value))) {
+  append_repr(text, value, budget);
+  return text;
+}
+
+std::string ascii_repr(const Value& value, Budget& budget) {
+  std::string text;
+  for (const char32_t c : code_points(repr(value, budget))) {
     if (c < 0x80) {
       text += static_cast<char>(c);
     } else {
       append_escape(text, c);
     }
   }
+  budget.take(text.size());
   return text;
 }
 
-std::string str(const Value& value) {
-  if (value.is_text()) return value.as_text();
+std::string str(const Value& value, Budget& budget) {
   if (value.is_undefined()) return "";
-  return repr(value);
+  if (!value.is_text()) return repr(value, budget);
+  budget.take(value.as_text().size());
+  return value.as_text();
 }
 
-std::string to_json(const Value& value, const JsonForm& form) {
-  JsonWriter writer(form);
+std::string to_json(const Value& value, const JsonForm& form, Budget& budget) {
+  JsonWriter writer(form, budget);
   writer.write(value, 0);
   return writer.take();
 }

@@ -1,5 +1,6 @@
 #pragma once
-// Values as text: Python's str() and repr(), and json.dumps(). For .cpp files of this folder.
+// Values as text: Python's str() and repr(), and json.dumps(). What they make is charged. For .cpp files of this
+// folder.
 
 #include <optional>
 #include <string>
@@ -9,11 +10,11 @@
 namespace nibble::jinja {
 
 /// str(value).
-std::string str(const Value& value);
+std::string str(const Value& value, Budget& budget);
 /// repr(value).
-std::string repr(const Value& value);
+std::string repr(const Value& value, Budget& budget);
 /// ascii() of it: repr() with escapes for all that is not ASCII.
-std::string ascii_repr(const Value& value);
+std::string ascii_repr(const Value& value, Budget& budget);
 std::string repr_text(std::string_view text);
 /// repr() of a float: the shortest digits that give it back, 1.0, 1e-07, 1e+16, nan, inf.
 std::string float_text(double value);
@@ -26,6 +27,6 @@ struct JsonForm {
   std::string item_separator = ", ", key_separator = ": ";
 };
 /// Throws Failure for what JSON has no form for.
-std::string to_json(const Value& value, const JsonForm& form);
+std::string to_json(const Value& value, const JsonForm& form, Budget& budget);
 
 }  // namespace nibble::jinja

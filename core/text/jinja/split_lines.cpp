@@ -1,15 +1,30 @@
 #include "nibble/core/text/jinja/split_lines.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "nibble/core/text/jinja/unicode_text.h"
 
 namespace nibble::jinja {
 
+size_t find_text(std::string_view text, std::string_view wanted, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  const void* found = memmem(text.data() + from, text.size() - from, wanted.data(), wanted.size());
+  return found ? static_cast<size_t>(static_cast<const char*>(found) - text.data()) : std::string_view::npos;
+}
+
+size_t find_last_text(std::string_view text, std::string_view wanted) {
+  constexpr size_t kShort = 32;
+  if (wanted.size() <= kShort || wanted.size() > text.size()) return text.rfind(wanted);
+  const std::string turned_text(text.rbegin(), text.rend()), turned(wanted.rbegin(), wanted.rend());
+  const size_t at = find_text(turned_text, turned);
+  return at == std::string_view::npos ? at : text.size() - at - wanted.size();
+}
+
 std::vector<std::string_view> split_left(std::string_view text, std::string_view separator, int64_t limit) {
   std::vector<std::string_view> pieces;
   while (limit < 0 || static_cast<int64_t>(pieces.size()) < limit) {
-    const size_t at = text.find(separator);
+    const size_t at = find_text(text, separator);
     if (at == std::string_view::npos) break;
     pieces.push_back(text.substr(0, at));
     text.remove_prefix(at + separator.size());
@@ -21,7 +36,7 @@ std::vector<std::string_view> split_left(std::string_view text, std::string_view
 std::vector<std::string_view> split_right(std::string_view text, std::string_view separator, int64_t limit) {
   std::vector<std::string_view> pieces;
   while (limit < 0 || static_cast<int64_t>(pieces.size()) < limit) {
-    const size_t at = text.rfind(separator);
+    const size_t at = find_last_text(text, separator);
     if (at == std::string_view::npos) break;
     pieces.push_back(text.substr(at + separator.size()));
     text = text.substr(0, at);
@@ -93,7 +108,7 @@ std::string replace_all(std::string_view text, std::string_view old, std::string
     return result.append(text.substr(position));
   }
   size_t position = 0;
-  for (size_t at = text.find(old); at != std::string_view::npos && left(); at = text.find(old, position)) {
+  for (size_t at = find_text(text, old); at != std::string_view::npos && left(); at = find_text(text, old, position)) {
     budget.take(with.size());
     result.append(text.substr(position, at - position)).append(with);
     position = at + old.size();

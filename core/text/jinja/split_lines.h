@@ -1,5 +1,5 @@
 #pragma once
-// Splitting and replacing as Python's str does. For .cpp files of this folder.
+// Finding, splitting and replacing as Python's str does. For .cpp files of this folder.
 
 #include <string>
 #include <string_view>
@@ -8,6 +8,11 @@
 #include "nibble/core/text/jinja/budget.h"
 
 namespace nibble::jinja {
+
+/// The first place of `wanted` at or behind `from`, and the last of all; npos where there is none. Linear in the text
+/// whatever is wanted, where std::string::find may take their product.
+size_t find_text(std::string_view text, std::string_view wanted, size_t from = 0);
+size_t find_last_text(std::string_view text, std::string_view wanted);
 
 /// At most `limit` cuts, all of them where it is negative.
 std::vector<std::string_view> split_left(std::string_view text, std::string_view separator, int64_t limit);

@@ -45,7 +45,7 @@ void Interpreter::write(std::string_view text) {
 
 void Interpreter::write(const Value& value) {
   if (value.is_text() && (!autoescape_ || value.is_markup())) return write(std::string_view(value.as_text()));
-  write(std::string_view(autoescape_ ? escape_html(str(value)) : str(value)));
+  write(std::string_view(autoescape_ ? escape_html(str(value, budget_)) : str(value, budget_)));
 }
 
 void Interpreter::write_text(const Value& value) {
@@ -77,7 +77,7 @@ Interpreter::Flow Interpreter::run_statement(const Statement& statement, const S
     case StatementKind::loop: {
       const Value iterable = evaluate(*statement.expressions[0], scope);
       if (statement.recursive) {
-        write(std::string_view(str(run_recursive_loop(statement, scope, iterable, 0))));
+        write_text(run_recursive_loop(statement, scope, iterable, 0));
         return Flow::normal;
       }
       return run_loop(statement, scope, iterable, 0);
@@ -227,6 +227,7 @@ void Interpreter::run_generation(const Statement& statement, const ScopePtr& sco
 std::vector<const Parameter*> Interpreter::bind_parameters(const MacroSyntax& macro, Arguments& arguments,
                                                            const ScopePtr& scope) {
   const auto take_named = [&](std::string_view name) -> std::optional<Value> {
+    budget_.read(arguments.named.size() * sizeof(Value));
     const auto found = std::find_if(arguments.named.begin(), arguments.named.end(),
                                     [&](const auto& argument) { return argument.first == name; });
     if (found == arguments.named.end()) return std::nullopt;

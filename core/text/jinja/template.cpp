@@ -8,6 +8,12 @@
 
 namespace nibble::jinja {
 
+namespace {
+
+constexpr size_t kMaxReason = 4096;  // bytes
+
+}  // namespace
+
 Template::Template(std::string_view source, std::string place) : place_(std::move(place)) {
   if (source.size() > kMaxBytes)
     throw InputError(place_, "has " + std::to_string(source.size()) + " bytes, more than a template may have");
@@ -29,7 +35,13 @@ Rendering Template::render(const Dict& variables, const std::tm& now) const {
     std::string text = interpreter.run();
     return {std::move(text), interpreter.spans()};
   } catch (const Failure& failure) {
-    throw InputError(place_ + ":" + std::to_string(interpreter.line()), failure.what());
+    std::string reason = failure.what();  // may hold whatever the template gives raise_exception
+    if (reason.size() > kMaxReason) {
+      size_t end = kMaxReason;
+      while ((static_cast<unsigned char>(reason[end]) & 0xC0) == 0x80) --end;
+      reason = reason.substr(0, end) + "...";
+    }
+    throw InputError(place_ + ":" + std::to_string(interpreter.line()), reason);
   }
 }
 

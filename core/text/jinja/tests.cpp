@@ -22,15 +22,21 @@ bool plain(Interpreter&, const Value& value, Arguments& arguments) {
   return holds(value);
 }
 
-template <bool (*holds)(const Value&, const Value&)>
-bool with_one(Interpreter&, const Value& value, Arguments& arguments) {
+template <bool (*holds)(const Value&, Budget&)>
+bool counted(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  no_arguments(arguments);
+  return holds(value, interpreter.budget());
+}
+
+template <bool (*holds)(const Value&, const Value&, Budget&)>
+bool with_one(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("test", arguments, {"other"}, 1);
-  return holds(value, bound[0]);
+  return holds(value, bound[0], interpreter.budget());
 }
 
 bool rest_is(Interpreter& interpreter, const Value& value, const Value& by, int64_t rest) {
   if (value.is_text()) throw Failure("not all arguments converted during string formatting");
-  return arithmetic("%", value, by, interpreter.budget()) == Value::integer(Integer(rest));
+  return equal(arithmetic("%", value, by, interpreter.budget()), Value::integer(Integer(rest)), interpreter.budget());
 }
 
 bool odd(Interpreter& interpreter, const Value& value, Arguments& arguments) {
@@ -60,48 +66,47 @@ bool is_number(const Value& v) { return v.is_number(); }
 bool is_string(const Value& v) { return v.is_text(); }
 bool is_mapping(const Value& v) { return v.is(Kind::dict); }
 bool is_escaped(const Value& v) { return v.is_markup(); }
-bool is_lower(const Value& v) { return is_in_case(str(v), true); }
-bool is_upper(const Value& v) { return is_in_case(str(v), false); }
+bool is_lower(const Value& v, Budget& budget) { return is_in_case(str(v, budget), true); }
+bool is_upper(const Value& v, Budget& budget) { return is_in_case(str(v, budget), false); }
 bool is_callable(const Value& v) { return v.is_undefined() || (v.is(Kind::object) && v.as_object()->callable()); }
 // Names are looked up in a dict: a value without hash is an error.
-bool is_filter(const Value& v) { return v.hash(), v.is_text() && find_filter(v.as_text()); }
-bool is_test(const Value& v) { return v.hash(), v.is_text() && find_test(v.as_text()); }
+bool is_filter(const Value& v, Budget& budget) { return v.hash(budget), v.is_text() && find_filter(v.as_text()); }
+bool is_test(const Value& v, Budget& budget) { return v.hash(budget), v.is_text() && find_test(v.as_text()); }
 
 bool is_sequence(const Value& v) {
   if (v.is(Kind::object)) return v.as_object()->is_sequence();
   return v.is_text() || v.is_sequence() || v.is(Kind::dict) || v.is_undefined();
 }
 
-bool equal(const Value& a, const Value& b) { return a == b; }
-bool not_equal(const Value& a, const Value& b) { return !(a == b); }
-bool greater(const Value& a, const Value& b) { return compare(a, b, ">") == 1; }
-bool less(const Value& a, const Value& b) { return compare(a, b, "<") == -1; }
-bool greater_equal(const Value& a, const Value& b) {
-  const int order = compare(a, b, ">=");
+bool not_equal(const Value& a, const Value& b, Budget& budget) { return !equal(a, b, budget); }
+bool greater(const Value& a, const Value& b, Budget& budget) { return compare(a, b, budget, ">") == 1; }
+bool less(const Value& a, const Value& b, Budget& budget) { return compare(a, b, budget, "<") == -1; }
+bool greater_equal(const Value& a, const Value& b, Budget& budget) {
+  const int order = compare(a, b, budget, ">=");
   return order == 0 || order == 1;
 }
-bool less_equal(const Value& a, const Value& b) {
-  const int order = compare(a, b, "<=");
+bool less_equal(const Value& a, const Value& b, Budget& budget) {
+  const int order = compare(a, b, budget, "<=");
   return order == 0 || order == -1;
 }
-bool same_as(const Value& a, const Value& b) { return a.same_as(b); }
-bool is_in(const Value& a, const Value& b) { return contains(b, a); }
+bool same_as(const Value& a, const Value& b, Budget&) { return a.same_as(b); }
+bool is_in(const Value& a, const Value& b, Budget& budget) { return contains(b, a, budget); }
 
 constexpr std::array kTests = {NamedTest{"odd", odd},
                                NamedTest{"even", even},
                                NamedTest{"divisibleby", divisible},
                                NamedTest{"defined", plain<is_defined>},
                                NamedTest{"undefined", plain<is_undefined>},
-                               NamedTest{"filter", plain<is_filter>},
-                               NamedTest{"test", plain<is_test>},
+                               NamedTest{"filter", counted<is_filter>},
+                               NamedTest{"test", counted<is_test>},
                                NamedTest{"none", plain<is_none>},
                                NamedTest{"boolean", plain<is_boolean>},
                                NamedTest{"false", plain<is_false>},
                                NamedTest{"true", plain<is_true>},
                                NamedTest{"integer", plain<is_integer>},
                                NamedTest{"float", plain<is_float>},
-                               NamedTest{"lower", plain<is_lower>},
-                               NamedTest{"upper", plain<is_upper>},
+                               NamedTest{"lower", counted<is_lower>},
+                               NamedTest{"upper", counted<is_upper>},
                                NamedTest{"string", plain<is_string>},
                                NamedTest{"mapping", plain<is_mapping>},
                                NamedTest{"number", plain<is_number>},

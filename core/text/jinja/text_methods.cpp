@@ -75,7 +75,7 @@ Value find(Interpreter&, const Value& self, Arguments& arguments) {
   size_t first = 0;
   std::string_view text;
   if (cut(self.as_text(), bound, first, text)) {
-    const size_t found = last ? text.rfind(sub) : text.find(sub);
+    const size_t found = last ? find_last_text(text, sub) : find_text(text, sub);
     if (found != std::string_view::npos) return Value::integer(first + count_code_points(text.substr(0, found)));
   }
   if (required) throw Failure("substring not found");
@@ -90,12 +90,13 @@ Value count(Interpreter&, const Value& self, Arguments& arguments) {
   std::string_view text;
   if (!cut(self.as_text(), bound, first, text)) return Value::integer(size_t{0});
   if (sub.empty()) return Value::integer(count_code_points(text) + 1);
-  for (size_t at = text.find(sub); at != std::string_view::npos; at = text.find(sub, at + sub.size())) ++times;
+  for (size_t at = find_text(text, sub); at != std::string_view::npos; at = find_text(text, sub, at + sub.size()))
+    ++times;
   return Value::integer(times);
 }
 
 template <bool at_end>
-Value has_affix(Interpreter&, const Value& self, Arguments& arguments) {
+Value has_affix(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   no_names(at_end ? "endswith" : "startswith", arguments);
   const Bound bound(at_end ? "endswith" : "startswith", arguments, {"affix", "start", "end"}, 1);
   size_t first = 0;
@@ -103,6 +104,8 @@ Value has_affix(Interpreter&, const Value& self, Arguments& arguments) {
   const bool there = cut(self.as_text(), bound, first, text);
   const auto matches = [&](const Value& affix) {
     const std::string& wanted = to_text(affix);
+    interpreter.budget().step();
+    interpreter.budget().read(std::min(wanted.size(), text.size()));
     return there && (at_end ? text.ends_with(wanted) : text.starts_with(wanted));
   };
   if (!bound[0].is(Kind::tuple)) return Value::boolean(matches(bound[0]));
@@ -155,12 +158,13 @@ Value splitlines(Interpreter& interpreter, const Value& self, Arguments& argumen
 }
 
 template <bool last>
-Value partition(Interpreter&, const Value& self, Arguments& arguments) {
+Value partition(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   const Bound bound("partition", arguments, {"sep"}, 1);
   const std::string &text = self.as_text(), &separator = bound.text(0);
   if (separator.empty()) throw Failure("empty separator");
   const auto piece = [&](std::string part) { return Value::text(std::move(part), self.is_markup()); };
-  const size_t at = last ? text.rfind(separator) : text.find(separator);
+  const size_t at = last ? find_last_text(text, separator) : find_text(text, separator);
+  interpreter.budget().take(text.size());
   if (at == std::string::npos)
     return last ? Value::tuple({piece(""), piece(""), self}) : Value::tuple({self, piece(""), piece("")});
   return Value::tuple({piece(text.substr(0, at)), piece(separator), piece(text.substr(at + separator.size()))});
@@ -174,7 +178,7 @@ Value join(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   for (size_t k = 0; k < items.size(); ++k) {
     if (!items[k].is_text())
       throw Failure("sequence item " + std::to_string(k) + ": expected str instance, " + items[k].type() + " found");
-    interpreter.budget().take(self.as_text().size() + items[k].as_text().size());
+    interpreter.budget().grow(text, self.as_text().size() + items[k].as_text().size());
     if (k > 0) text += self.as_text();
     text += self.is_markup() && !items[k].is_markup() ? escape_html(items[k].as_text()) : items[k].as_text();
   }
@@ -353,6 +357,7 @@ std::optional<Value> text_method(const Value& text, std::string_view name) {
   if (found == kMethods.end()) return std::nullopt;
   return Function::make(std::string(name),
                         [text, method = found->method](Interpreter& interpreter, Arguments& arguments) {
+                          interpreter.budget().read(text.as_text().size());
                           return method(interpreter, text, arguments);
                         });
 }

@@ -4,6 +4,8 @@
 #include <unicode/uchar.h>
 #include <unicode/unistr.h>
 
+#include <algorithm>
+
 namespace nibble::jinja {
 
 namespace {
@@ -144,7 +146,11 @@ std::string capitalized(std::string_view text) {
 }
 
 std::string_view stripped(std::string_view text, bool left, bool right, const std::u32string* characters) {
-  const auto goes = [&](char32_t c) { return characters ? characters->find(c) != std::u32string::npos : is_space(c); };
+  std::u32string sorted = characters ? *characters : std::u32string();
+  std::sort(sorted.begin(), sorted.end());
+  const auto goes = [&](char32_t c) {
+    return characters ? std::binary_search(sorted.begin(), sorted.end(), c) : is_space(c);
+  };
   while (left && !text.empty() && goes(utf8_at(text, 0))) text.remove_prefix(utf8_length(text[0]));
   while (right && !text.empty()) {
     size_t last = text.size() - 1;

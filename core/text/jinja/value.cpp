@@ -36,20 +36,37 @@ int compare_numbers(const Value& a, const Value& b) {
   return x < std::trunc(x) ? -1 : x > std::trunc(x) ? 1 : 0;
 }
 
-int compare_items(const Items& a, const Items& b, std::string_view operation) {
+int compare_items(const Items& a, const Items& b, Budget& budget, std::string_view operation) {
   for (size_t k = 0; k < std::min(a.size(), b.size()); ++k) {
-    if (!(a[k] == b[k])) return compare(a[k], b[k], operation);
+    if (!equal(a[k], b[k], budget)) return compare(a[k], b[k], budget, operation);
   }
   return a.size() < b.size() ? -1 : a.size() > b.size() ? 1 : 0;
 }
 
-bool equal_dicts(const Dict& a, const Dict& b) {
+bool equal_items(const Items& a, const Items& b, Budget& budget) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](const Value& x, const Value& y) { return equal(x, y, budget); });
+}
+
+bool equal_dicts(const Dict& a, const Dict& b, Budget& budget) {
   if (a.size() != b.size()) return false;
   return std::all_of(a.items().begin(), a.items().end(), [&](const auto& item) {
-    const Value* other = b.find(item.first);
-    return other != nullptr && item.second == *other;
+    const Value* other = b.find(item.first, budget);
+    return other != nullptr && equal(item.second, *other, budget);
   });
 }
+
+bool equal_objects(Object& a, Object& b, Budget& budget) {
+  if (&a == &b) return true;
+  if (!a.is_sequence() || !b.is_sequence() || a.length() != b.length()) return false;
+  Next mine = a.iterate(), theirs = b.iterate();  // of ranges
+  for (Value x, y; mine(x) && theirs(y);) {
+    if (!equal(x, y, budget)) return false;
+  }
+  return true;
+}
+
+size_t hash_of(std::string_view text) { return std::hash<std::string_view>()(text); }
 
 }  // namespace
 
@@ -148,38 +165,32 @@ bool Value::same_as(const Value& other) const {
     case Kind::undefined:
       return std::get<std::shared_ptr<const Missing>>(data_) == std::get<std::shared_ptr<const Missing>>(other.data_);
     default:
-      return *this == other;
+      return is_none() || compare_numbers(*this, other) == 0;
   }
 }
 
-bool Value::operator==(const Value& other) const {
-  if (is_number() && other.is_number()) return compare_numbers(*this, other) == 0;
-  if (kind() != other.kind()) return false;
-  switch (kind()) {
+bool equal(const Value& a, const Value& b, Budget& budget) {
+  budget.visit();
+  if (a.is_number() && b.is_number()) return compare_numbers(a, b) == 0;
+  if (a.kind() != b.kind()) return false;
+  switch (a.kind()) {
     case Kind::text:
-      return as_text() == other.as_text();
+      budget.read(std::min(a.as_text().size(), b.as_text().size()));
+      return a.as_text() == b.as_text();
     case Kind::list:
     case Kind::tuple:
-      return &sequence() == &other.sequence() || items() == other.items();
+      return &a.sequence() == &b.sequence() || equal_items(a.items(), b.items(), budget);
     case Kind::dict:
-      return &as_dict() == &other.as_dict() || equal_dicts(as_dict(), other.as_dict());
+      return &a.as_dict() == &b.as_dict() || equal_dicts(a.as_dict(), b.as_dict(), budget);
     case Kind::object:
-      if (as_object() == other.as_object()) return true;
-      if (as_object()->is_sequence() && other.as_object()->is_sequence()) {  // ranges
-        Next mine = as_object()->iterate(), theirs = other.as_object()->iterate();
-        if (as_object()->length() != other.as_object()->length()) return false;
-        for (Value a, b; mine(a) && theirs(b);) {
-          if (!(a == b)) return false;
-        }
-        return true;
-      }
-      return false;
+      return equal_objects(*a.as_object(), *b.as_object(), budget);
     default:
       return true;  // None, Undefined
   }
 }
 
-size_t Value::hash() const {
+size_t Value::hash(Budget& budget) const {
+  budget.visit();
   switch (kind()) {
     case Kind::boolean:
     case Kind::integer:
@@ -187,10 +198,11 @@ size_t Value::hash() const {
     case Kind::floating:
       return std::hash<double>()(as_floating());
     case Kind::text:
-      return std::hash<std::string>()(as_text());
+      budget.read(as_text().size());
+      return hash_of(as_text());
     case Kind::tuple: {
       size_t hash = 17;
-      for (const Value& item : items()) hash = hash * 1000003 ^ item.hash();
+      for (const Value& item : items()) hash = hash * 1000003 ^ item.hash(budget);
       return hash;
     }
     case Kind::list:
@@ -203,64 +215,83 @@ size_t Value::hash() const {
   }
 }
 
-void Dict::set(Value key, Value value) {
-  if (const std::pair<Value, Value>* known = entry(key)) {
+void Dict::put(const std::pair<Value, Value>* known, size_t hash, Value key, Value value) {
+  if (known) {
     depth_ = std::max(depth_, checked_depth(value.depth()));
     items_[static_cast<size_t>(known - items_.data())].second = std::move(value);
     return;
   }
-  const size_t hash = key.hash();
   depth_ = std::max(depth_, checked_depth(std::max(key.depth(), value.depth())));
   items_.emplace_back(std::move(key), std::move(value));
+  hashes_.push_back(hash);
   if (items_.size() == kIndexedFrom) {
-    for (size_t k = 0; k + 1 < items_.size(); ++k) index_.emplace(items_[k].first.hash(), k);
+    for (size_t k = 0; k + 1 < items_.size(); ++k) index_.emplace(hashes_[k], k);
   }
   if (items_.size() >= kIndexedFrom) index_.emplace(hash, items_.size() - 1);
 }
 
+void Dict::set(Value key, Value value, Budget& budget) {
+  const size_t hash = key.hash(budget);
+  const auto* known = entry(hash, [&](const Value& other) { return equal(other, key, budget); });
+  put(known, hash, std::move(key), std::move(value));
+}
+
+void Dict::set(std::string_view key, Value value) {
+  const size_t hash = hash_of(key);
+  const auto* known = entry(hash, [&](const Value& other) { return other.is_text() && other.as_text() == key; });
+  put(known, hash, Value::text(std::string(key)), std::move(value));
+}
+
 void Dict::erase(std::string_view key) {
   Dict rest;
-  for (auto& [name, value] : items_) {
-    if (!name.is_text() || name.as_text() != key) rest.set(std::move(name), std::move(value));
+  for (size_t k = 0; k < items_.size(); ++k) {
+    auto& [name, value] = items_[k];
+    if (!name.is_text() || name.as_text() != key) rest.put(nullptr, hashes_[k], std::move(name), std::move(value));
   }
   *this = std::move(rest);
 }
 
-const std::pair<Value, Value>* Dict::entry(const Value& key) const {
-  const size_t hash = key.hash();
+template <typename Same>
+const std::pair<Value, Value>* Dict::entry(size_t hash, const Same& same) const {
   if (items_.size() < kIndexedFrom) {
-    const auto found = std::find_if(items_.begin(), items_.end(), [&](const auto& item) { return item.first == key; });
-    return found == items_.end() ? nullptr : &*found;
+    for (size_t k = 0; k < items_.size(); ++k) {
+      if (same(items_[k].first)) return &items_[k];
+    }
+    return nullptr;
   }
   const auto [begin, end] = index_.equal_range(hash);
   for (auto candidate = begin; candidate != end; ++candidate) {
-    if (items_[candidate->second].first == key) return &items_[candidate->second];
+    if (same(items_[candidate->second].first)) return &items_[candidate->second];
   }
   return nullptr;
 }
 
-const Value* Dict::find(const Value& key) const {
-  const std::pair<Value, Value>* found = entry(key);
+const Value* Dict::find(const Value& key, Budget& budget) const {
+  const auto* found = entry(key.hash(budget), [&](const Value& other) { return equal(other, key, budget); });
   return found ? &found->second : nullptr;
 }
 
 const Value* Dict::find(std::string_view key) const {
-  if (items_.size() >= kIndexedFrom) return find(Value::text(std::string(key)));
-  for (const auto& [name, value] : items_) {
-    if (name.is_text() && name.as_text() == key) return &value;
+  const auto same = [&](const Value& other) { return other.is_text() && other.as_text() == key; };
+  if (items_.size() >= kIndexedFrom) {
+    const auto* found = entry(hash_of(key), same);
+    return found ? &found->second : nullptr;
   }
-  return nullptr;
+  const auto found = std::find_if(items_.begin(), items_.end(), [&](const auto& item) { return same(item.first); });
+  return found == items_.end() ? nullptr : &found->second;
 }
 
-int compare(const Value& a, const Value& b, std::string_view operation) {
+int compare(const Value& a, const Value& b, Budget& budget, std::string_view operation) {
+  budget.visit();
   if (a.is_undefined()) throw Failure(a.undefined_message());
   if (b.is_undefined()) throw Failure(b.undefined_message());
   if (a.is_number() && b.is_number()) return compare_numbers(a, b);
   if (a.is_text() && b.is_text()) {
+    budget.read(std::min(a.as_text().size(), b.as_text().size()));
     const int order = a.as_text().compare(b.as_text());  // the order of UTF-8's bytes is that of code points
     return order < 0 ? -1 : order > 0 ? 1 : 0;
   }
-  if (a.is_sequence() && a.kind() == b.kind()) return compare_items(a.items(), b.items(), operation);
+  if (a.is_sequence() && a.kind() == b.kind()) return compare_items(a.items(), b.items(), budget, operation);
   throw Failure("'" + std::string(operation) + "' not supported between instances of '" + a.type() + "' and '" +
                 b.type() + "'");
 }

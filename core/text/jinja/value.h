@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "nibble/core/text/jinja/budget.h"
 #include "nibble/core/text/jinja/integer.h"
 
 namespace nibble::jinja {
@@ -40,7 +41,7 @@ class Object {
   /// Python's name of its type, for messages.
   virtual std::string type() const = 0;
   /// str() and repr() of it.
-  virtual std::string print() const { return "<" + type() + ">"; }
+  virtual std::string print(Budget&) const { return "<" + type() + ">"; }
   /// Python's attribute; nullopt where there is none.
   virtual std::optional<Value> attribute(std::string_view name);
   virtual bool callable() const { return false; }
@@ -126,10 +127,8 @@ class Value {
   /// Python's `is` as far as a template can tell.
   bool same_as(const Value& other) const;
 
-  /// Python's ==.
-  bool operator==(const Value& other) const;
   /// hash(); throws Failure for lists, dicts and other things without one.
-  size_t hash() const;
+  size_t hash(Budget& budget) const;
 
  private:
   struct Tuple {
@@ -147,10 +146,10 @@ class Value {
 class Dict {
  public:
   /// Replaces the value of an equal key. Throws Failure for a key without hash.
-  void set(Value key, Value value);
-  void set(std::string_view key, Value value) { set(Value::text(std::string(key)), std::move(value)); }
+  void set(Value key, Value value, Budget& budget);
+  void set(std::string_view key, Value value);
   void erase(std::string_view key);
-  const Value* find(const Value& key) const;
+  const Value* find(const Value& key, Budget& budget) const;
   const Value* find(std::string_view key) const;
   const std::vector<std::pair<Value, Value>>& items() const { return items_; }
   size_t size() const { return items_.size(); }
@@ -158,14 +157,21 @@ class Dict {
 
  private:
   static constexpr size_t kIndexedFrom = 9;
-  const std::pair<Value, Value>* entry(const Value& key) const;
+  /// The item for whose key `same` holds; `hash` is the key's.
+  template <typename Same>
+  const std::pair<Value, Value>* entry(size_t hash, const Same& same) const;
+  void put(const std::pair<Value, Value>* known, size_t hash, Value key, Value value);
   std::vector<std::pair<Value, Value>> items_;
+  std::vector<size_t> hashes_;                     // of the keys of items_
   std::unordered_multimap<size_t, size_t> index_;  // hash -> item, from kIndexedFrom items on
   int depth_ = 1;
 };
 
+/// Python's ==.
+bool equal(const Value& a, const Value& b, Budget& budget);
+
 /// Python's order of two values: < 0, 0, > 0; 2 when they are not ordered (NaN). Throws Failure for types without.
-int compare(const Value& a, const Value& b, std::string_view operation = "<");
+int compare(const Value& a, const Value& b, Budget& budget, std::string_view operation = "<");
 
 /// iter(value). Throws Failure: "'int' object is not iterable".
 Next iterate(const Value& value);

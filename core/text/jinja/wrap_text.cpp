@@ -78,11 +78,15 @@ std::vector<std::string> wrap_text(std::string_view line, int64_t width, bool br
 
 std::string strip_markup(std::string text) {
   for (const auto& [open, close] : {std::pair{"<!--", "-->"}, std::pair{"<", ">"}}) {
-    for (size_t begin = text.find(open); begin != std::string::npos; begin = text.find(open, begin)) {
+    std::string kept;
+    size_t at = 0;
+    for (size_t begin = text.find(open); begin != std::string::npos; begin = text.find(open, at)) {
       const size_t end = text.find(close, begin);
       if (end == std::string::npos) break;
-      text.erase(begin, end + std::string_view(close).size() - begin);
+      kept.append(text, at, begin - at);
+      at = end + std::string_view(close).size();
     }
+    text = kept.append(text, at);
   }
   std::string spaced;
   for (const std::string_view word : split_words(text, -1)) spaced.append(spaced.empty() ? "" : " ").append(word);
@@ -98,8 +102,8 @@ std::string strip_markup(std::string text) {
       length = name.size();
       with = character;
     }
-    const size_t end = rest.find(';');
-    if (rest.starts_with("&#") && end != std::string_view::npos && end < 12) {
+    const size_t end = rest.substr(0, 12).find(';');
+    if (rest.starts_with("&#") && end != std::string_view::npos) {
       const bool hex = rest.size() > 2 && (rest[2] == 'x' || rest[2] == 'X');
       const std::optional<Integer> code = Integer::parse(rest.substr(hex ? 3 : 2, end - (hex ? 3 : 2)), hex ? 16 : 10);
       const int64_t point = code ? code->small().value_or(0) : 0;

@@ -161,6 +161,87 @@ TEST(JinjaTemplate, StopsWhatRunsOnAndOn) {
   EXPECT_NE(error_of(loops).find("the template takes too"), std::string::npos);  // many steps, or long
 }
 
+// Values that share their parts: x, y (lists), t, u (tuples), d (dicts), n (namespaces) have 40 of them and stand for
+// 2^40.
+TEST(JinjaTemplate, CountsTheStepsOfOperationsOnSharedValues) {
+  const std::string shared =
+      "{% set ns = namespace(x=[1], y=[1], t=(1,), u=(1,), d={'a': 1}, n=namespace(a=1)) %}{% for i in range(40) %}"
+      "{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% set ns.t = (ns.t, ns.t) %}"
+      "{% set ns.u = (ns.u, ns.u) %}{% set ns.d = {'a': ns.d, 'b': ns.d} %}{% set ns.n = namespace(a=ns.n, b=ns.n) %}"
+      "{% endfor %}{% set x, y, t, u, d, n = ns.x, ns.y, ns.t, ns.u, ns.d, ns.n %}";
+  for (const char* operation :
+       {"{{ x }}",
+        "{{ d }}",
+        "{{ n }}",
+        "{{ d.values() }}",
+        "{{ x ~ '' }}",
+        "{{ x|tojson }}",
+        "{{ d|tojson(sort_keys=true) }}",
+        "{{ x == y }}",
+        "{{ x < y }}",
+        "{{ x in [y] }}",
+        "{{ x is eq(y) }}",
+        "{{ x is lower }}",
+        "{{ t is filter }}",
+        "{{ {t: 1} }}",
+        "{{ {1: 1}.get(t) }}",
+        "{{ {1: 1}[t] }}",
+        "{{ t in {1: 1} }}",
+        "{{ dict([(t, 1)]) }}",
+        "{{ x[t] }}",
+        "{{ [x].index(y) }}",
+        "{{ [x].count(y) }}",
+        "{{ [x, y]|sort }}",
+        "{{ [x, y]|min }}",
+        "{{ {'a': t, 'b': u}|dictsort(by='value') }}",
+        "{{ [{'k': x}, {'k': y}]|groupby('k') }}",
+        "{{ [t, u]|unique|list }}",
+        "{{ [x]|join }}",
+        "{{ [1, 2]|join(x) }}",
+        "{{ [x]|select('eq', y)|list }}",
+        "{{ x|safe }}",
+        "{{ x|replace('1', '2') }}",
+        "{{ x|pprint }}",
+        "{{ {'k': x}|urlencode }}",
+        "{{ {'k': x}|xmlattr }}",
+        "{{ '%s' % [x] }}",
+        "{{ '%a' % [x] }}",
+        "{{ '{}'.format(x) }}",
+        "{{ '{!a}'.format(x) }}",
+        "{{ raise_exception(x) }}",
+        "{% autoescape true %}{{ x }}{% endautoescape %}",
+        "{% for a in [x, y] %}{{ loop.changed(a) }}{% endfor %}",
+        "{% set ns.n = namespace() %}{% for i in range(99999) %}{% set ns.n = namespace(a=ns.n) %}"
+        "{% endfor %}{{ ns.n }}"}) {
+    const std::string error = error_of(shared + operation);
+    EXPECT_TRUE(error.find("the template takes too") != std::string::npos ||
+                error.find("the template makes too much") != std::string::npos ||
+                error.find("the template is nested too deep") != std::string::npos)
+        << operation << ": " << error;
+  }
+}
+
+// What Python finds in linear time must not take the product of both lengths here: one step, for hours.
+TEST(JinjaTemplate, SearchesLongTextInLinearTime) {
+  const std::string texts = "{% set a = 'a' * 2000000 %}{% set b = 'b' ~ a %}{% set c = a ~ 'b' %}{% set z = a ~ a %}";
+  for (const auto& [operation, text] : std::vector<std::pair<std::string, std::string>>{
+           {"{{ c in z }}", "False"},
+           {"{{ z.find(c) }} {{ z.rfind(b) }}", "-1 -1"},
+           {"{{ z.count(c) }}", "0"},
+           {"{{ z.split(c)|length }} {{ z.rsplit(b)|length }}", "1 1"},
+           {"{{ z.partition(c)|length }} {{ z.rpartition(b)|length }}", "3 3"},
+           {"{{ z.replace(c, '')|length }}", "4000000"},
+           {"{{ z.strip('b' * 2000000 ~ 'a')|length }}", "0"},
+           {"{{ ('<a>b' * 500000)|striptags|length }}", "500000"},
+           {"{{ ('&#' * 500000)|striptags|length }}", "1000000"}}) {
+    EXPECT_EQ(render(texts + operation), text) << operation;
+  }
+}
+
+TEST(JinjaTemplate, CutsTheWordsOfAnError) {
+  EXPECT_LT(error_of("{{ raise_exception('a' * 1000000) }}").size(), 5000u);
+}
+
 TEST(JinjaTemplate, ReleasesWhatTemplatesTieInCircles) {
   // Leak checkers watch this one.
   EXPECT_EQ(render("{% macro m() %}{% endmacro %}{% set ns = namespace() %}{% set ns.self = ns %}{% set ns.m = m %}"
