@@ -76,6 +76,18 @@ RecipeField fields_field() {
 
 }  // namespace
 
+namespace {
+
+RecipeField max_dropped_field() {
+  RecipeField field = number_field(
+      "data.max_dropped", 0, 1, [](Recipe& r) -> double& { return r.data.max_dropped; },
+      "share of the records that may be dropped as too long or without a trained token");
+  field.decides_bits = false;
+  return field;
+}
+
+}  // namespace
+
 RecipeField cache_field() {
   RecipeField field = text_field(
       "data.cache", "a directory", [](Recipe& r) -> std::string& { return r.data.cache; },
@@ -124,6 +136,11 @@ std::vector<RecipeField> data_fields() {
       integer_field(
           "data.skip_bad", 0, kAny, [](Recipe& r) -> int64_t& { return r.data.skip_bad; },
           "malformed records that may be left out"),
+      choice_field<HiddenParts>(
+          "data.hidden_parts", {{"drop", HiddenParts::drop}, {"error", HiddenParts::error}},
+          [](Recipe& r) -> HiddenParts& { return r.data.hidden_parts; },
+          "what happens to tool calls, reasoning and tools that the chat template does not show"),
+      max_dropped_field(),
       cache_field(),
   };
 }

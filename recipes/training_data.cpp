@@ -28,6 +28,7 @@ void say(const Observer& observer, const DatasetReport& report, const std::strin
   add(report.dropped_long, "dropped as too long");
   add(report.dropped_untrained, "dropped without a trained token");
   add(report.bad_records, "malformed records left out");
+  add(report.hidden_parts, "without parts that the template does not show");
   observer.message(line);
   for (const std::string& warning : report.warnings) observer.message("warning: " + warning);
 }

@@ -71,6 +71,9 @@ void check_data_options(const DataOptions& options) {
   if (options.max_length < 2 || options.max_length > (int64_t{1} << 24)) {
     throw UsageError("must be from 2 to 16777216", "", "data.max_length");
   }
+  if (!(options.max_dropped >= 0 && options.max_dropped <= 1)) {
+    throw UsageError("must be from 0 to 1", "", "data.max_dropped");
+  }
   if (options.skip_bad < 0) throw UsageError("must not be negative", "", "data.skip_bad");
 }
 

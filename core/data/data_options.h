@@ -25,6 +25,12 @@ enum class Truncate : uint8_t {
 std::string_view truncate_name(Truncate truncate);
 Truncate parse_truncate(std::string_view name);
 
+/// What happens to tool calls, reasoning, tool results and tool lists that the chat template does not show.
+enum class HiddenParts : uint8_t {
+  error,  ///< refuse the record
+  drop,   ///< train without them, count the record
+};
+
 /// A file, a directory (its .jsonl, .json and .txt files in the order of their names) or a glob pattern.
 struct DataSource {
   std::string path;
@@ -47,6 +53,8 @@ struct DataOptions {
   /// Directory that keeps what was encoded, for other runs; the tokens are mapped from there. Empty: in memory.
   std::string cache;
   int64_t skip_bad = 0;  ///< malformed records that may be left out (counted); 0 = stop at the first
+  HiddenParts hidden_parts = HiddenParts::error;
+  double max_dropped = 0.5;  ///< share of the records that may be dropped as too long or without a trained token
 };
 
 /// Throws UsageError, naming the recipe key, for a value out of range.

@@ -38,6 +38,7 @@ struct DatasetReport {
   int64_t dropped_long = 0;       ///< longer than max_length with truncate = drop
   int64_t truncated = 0;          ///< cut to max_length
   int64_t truncated_tokens = 0;   ///< tokens lost by it
+  int64_t hidden_parts = 0;       ///< records trained without parts that the chat template does not show
   int64_t duplicate_bos = 0;      ///< texts that brought a BOS of their own
   int64_t longest = 0;            ///< tokens of the longest sample before cutting
   /// Samples by tokens before cutting: [i] counts lengths in [2^i, 2^(i+1)).

@@ -35,6 +35,7 @@ constexpr std::pair<const char*, int64_t DatasetReport::*> kCounts[] = {
     {"truncated", &DatasetReport::truncated},
     {"truncated_tokens", &DatasetReport::truncated_tokens},
     {"duplicate_bos", &DatasetReport::duplicate_bos},
+    {"hidden_parts", &DatasetReport::hidden_parts},
     {"longest", &DatasetReport::longest}};
 
 std::string key_of(const std::vector<DataSource>& sources, const std::vector<DataFile>& files,
@@ -49,7 +50,8 @@ std::string key_of(const std::vector<DataSource>& sources, const std::vector<Dat
                {"max_length", options.max_length},
                {"train_on_prompt", options.train_on_prompt},
                {"truncate", static_cast<int>(options.truncate)},
-               {"skip_bad", options.skip_bad}};
+               {"skip_bad", options.skip_bad},
+               {"hidden_parts", static_cast<int>(options.hidden_parts)}};
   for (const DataSource& source : sources) said["weights"].push_back(source.weight);
   for (const DataFile& file : files)
     said["files"].push_back({hash_file(file.path), fs::path(file.path).extension().string(), file.source});

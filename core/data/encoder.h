@@ -26,6 +26,8 @@ struct Encoder {
   std::function<std::vector<std::string>(std::span<const int32_t>)> token_texts;
   /// Absent where there is no chat template. Throws InputError for a conversation that the template refuses.
   std::function<RenderedChat(const Conversation&)> render_chat;
+  /// ChatTemplate::hidden_parts; absent where there is no chat template.
+  std::function<std::vector<HiddenPart>(const Conversation&)> hidden_parts;
   std::vector<int32_t> prefix;  ///< what the tokenizer puts in front of a text: BOS, or nothing
   std::optional<int32_t> eos;   ///< put after a finished answer or document
   std::string fingerprint;      ///< of tokenizer and chat template; with none, nothing is cached

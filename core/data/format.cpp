@@ -11,11 +11,36 @@ namespace nibble {
 
 namespace {
 
+// Good or bad, as TRL's unpaired preferences and LLaMA-Factory's say it of an answer.
+bool is_verdict(const Json* label) {
+  return label != nullptr && (label->is_boolean() || (label->is_number_integer() && (*label == 0 || *label == 1)));
+}
+
+// What is no example to follow must not become one because the fields of one are in it as well.
+void refuse_other_objective(const JsonRecord& record) {
+  for (const char* name : {"chosen", "rejected", "chosen_messages", "rejected_messages"}) {
+    if (!record.has(name)) continue;
+    record.fail("is a pair of a better and a worse answer (\"" + std::string(name) + "\")",
+                "preference training is not there; give single answers, or name data.format to train what that reads");
+  }
+  const bool answer = record.has("prompt") && (record.has("completion") || record.has("response"));
+  const bool conversation = record.has("messages") || record.has("conversations");
+  for (const char* name : {"label", "kto_tag"}) {
+    const Json* label = record.find(name);
+    const bool verdict = answer ? is_verdict(label) : label != nullptr && label->is_boolean();
+    if (!verdict || !(answer || conversation || record.has("instruction"))) continue;
+    record.fail("is labelled as a good or a bad answer (\"" + std::string(name) + "\": " + label->dump() + ")",
+                "training on such labels is not there; keep the good ones without the label, or name data.format (" +
+                    std::string(answer         ? "completion"
+                                : conversation ? "chat"
+                                               : "alpaca") +
+                    ") to train all of them as good");
+  }
+}
+
 DataFormat format_of_fields(const JsonRecord& record) {
   if (record.has("input_ids")) return DataFormat::tokens;
-  if (record.has("chosen") || record.has("chosen_messages")) {
-    record.fail("is a pair of a better and a worse answer", "preference training is not there; give single answers");
-  }
+  refuse_other_objective(record);
   if (record.has("messages") || record.has("conversations")) return DataFormat::chat;
   if (record.has("instruction")) return DataFormat::alpaca;
   if (record.has("prompt") && (record.has("completion") || record.has("response"))) return DataFormat::completion;
@@ -32,14 +57,48 @@ void add_trained(RenderedRecord& rendered, const std::string& answer) {
   rendered.text += answer;
 }
 
-RenderedRecord render_conversation(const JsonRecord& record, const Conversation& conversation, const Encoder& encoder) {
+std::string name_of(const HiddenPart& part) {
+  const std::string message = "messages[" + std::to_string(part.message) + "]";
+  switch (part.kind) {
+    case HiddenPart::Kind::tools:
+      return "a list of tools";
+    case HiddenPart::Kind::tool_calls:
+      return "tool calls in " + message;
+    case HiddenPart::Kind::reasoning:
+      return "reasoning in " + message;
+    default:
+      return "the result of a tool in " + message;
+  }
+}
+
+// The conversation without what the template leaves out in any case: built-in templates would refuse it.
+Conversation without(Conversation conversation, const std::vector<HiddenPart>& parts) {
+  for (const HiddenPart& part : parts) {
+    if (part.kind == HiddenPart::Kind::tools) conversation.tools.clear();
+    if (part.kind == HiddenPart::Kind::tool_calls) conversation.messages[part.message].tool_calls.clear();
+    if (part.kind == HiddenPart::Kind::reasoning) conversation.messages[part.message].reasoning.clear();
+  }
+  return conversation;
+}
+
+RenderedRecord render_conversation(const JsonRecord& record, const Conversation& conversation,
+                                   const DataOptions& options, const Encoder& encoder) {
   if (!encoder.render_chat) {
     record.fail("is a conversation, but the model has no chat template",
                 "set data.template, for example to chatml, or to a .jinja file");
   }
   RenderedRecord rendered;
   try {
-    RenderedChat chat = encoder.render_chat(conversation);
+    const bool drops = options.hidden_parts == HiddenParts::drop;
+    std::vector<HiddenPart> hidden;
+    if (encoder.hidden_parts && drops) hidden = encoder.hidden_parts(conversation);
+    RenderedChat chat = encoder.render_chat(without(conversation, hidden));
+    if (encoder.hidden_parts && !drops) hidden = encoder.hidden_parts(conversation);
+    if (!hidden.empty() && !drops) {
+      record.fail("has " + name_of(hidden.front()) + ", which the chat template does not show",
+                  "choose a data.template that does, or train without such parts: data.hidden_parts=drop");
+    }
+    rendered.hidden_parts = !hidden.empty();
     rendered.text = std::move(chat.text);
     rendered.trained = std::move(chat.answers);
   } catch (const InputError& error) {
@@ -71,7 +130,7 @@ RenderedRecord render_alpaca(const JsonRecord& record, const DataOptions& option
     const std::string request = input.empty() ? instruction : instruction + "\n" + input;
     conversation.messages.push_back({"user", request, "", "", true});
     conversation.messages.push_back({"assistant", output, "", "", true});
-    return render_conversation(record, conversation, encoder);
+    return render_conversation(record, conversation, options, encoder);
   }
   if (has_history)
     record.fail("has a history, which Alpaca's prompt cannot show",
@@ -91,7 +150,7 @@ RenderedRecord render_completion(const JsonRecord& record, const DataOptions& op
   const std::string answer = record.text(answer_name);
   if (!options.chat_template.empty()) {
     const Conversation conversation{{{"user", prompt, "", "", true}, {"assistant", answer, "", "", true}}, ""};
-    return render_conversation(record, conversation, encoder);
+    return render_conversation(record, conversation, options, encoder);
   }
   RenderedRecord rendered;
   rendered.add_bos = rendered.add_eos = true;
@@ -161,6 +220,7 @@ RenderedRecord render_document(std::string text) {
 RenderedRecord render_record(const std::string& path, const RawRecord& raw, DataFormat format,
                              const DataOptions& options, const Encoder& encoder) {
   const JsonRecord record(path, raw, options.fields);
+  if (options.format == DataFormat::automatic && !record.has("input_ids")) refuse_other_objective(record);
   RenderedRecord rendered;
   switch (format) {
     case DataFormat::tokens:
@@ -168,7 +228,7 @@ RenderedRecord render_record(const std::string& path, const RawRecord& raw, Data
     case DataFormat::text:
       return render_document(record.text("text"));
     case DataFormat::chat:
-      rendered = render_conversation(record, read_conversation(record), encoder);
+      rendered = render_conversation(record, read_conversation(record), options, encoder);
       break;
     case DataFormat::alpaca:
       rendered = render_alpaca(record, options, encoder);
@@ -186,6 +246,7 @@ RenderedRecord render_record(const std::string& path, const RawRecord& raw, Data
 EncodedRecord encode_record(RenderedRecord record, const Encoder& encoder) {
   EncodedRecord encoded;
   encoded.whole = record.whole;
+  encoded.hidden_parts = record.hidden_parts;
   if (!record.ids.empty()) {
     encoded.ids = std::move(record.ids);
     encoded.labels = std::move(record.labels);

@@ -18,12 +18,13 @@ struct RenderedRecord {
   bool add_bos = false;           ///< put the tokenizer's BOS in front (chat: the template writes it)
   bool add_eos = false;           ///< put EOS behind, trained
   bool whole = true;              ///< false: text that may be cut into several sequences
+  bool hidden_parts = false;      ///< parts that the chat template does not show were left out
   std::vector<int32_t> ids, labels;
 };
 
 /// The format of a JSON record by its fields: input_ids -> tokens; messages or conversations -> chat; instruction ->
 /// alpaca; prompt and completion (or response), question and answer -> completion; text -> text. `fields` renames.
-/// Throws InputError naming the fields it has and the ones it could have.
+/// Throws InputError naming the fields it has and the ones it could have, and for a record of another objective.
 DataFormat detect_format(const std::string& path, const RawRecord& record, const DataOptions& options);
 
 /// Reads a JSON record. By format:
@@ -39,8 +40,10 @@ DataFormat detect_format(const std::string& path, const RawRecord& record, const
 ///   "Question: ...\nAnswer: ...". With `chat_template` set, one user and one assistant turn.
 /// - text: text, then EOS, all trained.
 /// - tokens: input_ids and optionally labels (the id itself or -100, not shifted), as they are.
-/// Everything but the prompt is trained, with train_on_prompt all. Throws InputError ("file:line:column: ...") for
-/// malformed JSON, missing or mistyped fields, and ids outside the vocabulary.
+/// Everything but the prompt is trained, with train_on_prompt all. Where options.format is automatic, records of
+/// another objective (pairs of a better and a worse answer, answers labelled good or bad) are refused: whoever names
+/// the format asks for their answers to be trained. Throws InputError ("file:line:column: ...") for malformed JSON,
+/// missing or mistyped fields, and ids outside the vocabulary.
 RenderedRecord render_record(const std::string& path, const RawRecord& record, DataFormat format,
                              const DataOptions& options, const Encoder& encoder);
 
@@ -54,6 +57,7 @@ struct EncodedRecord {
   std::vector<int32_t> labels;
   bool whole = true;           ///< as in RenderedRecord
   bool duplicate_bos = false;  ///< the text began with BOS itself
+  bool hidden_parts = false;   ///< as in RenderedRecord
 };
 EncodedRecord encode_record(RenderedRecord record, const Encoder& encoder);
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 #include <optional>
 
 #include "nibble/core/base/error.h"
@@ -22,6 +23,21 @@ struct Outcome {
   EncodedRecord encoded;
   std::optional<InputError> failure;
 };
+
+// A data set of which next to nothing is left was meant to be read otherwise.
+void check_dropped(const DatasetReport& counts, const DataOptions& options) {
+  const int64_t dropped = counts.dropped_untrained + counts.dropped_long;
+  if (static_cast<double>(dropped) <= options.max_dropped * static_cast<double>(counts.records)) return;
+  char share[32];
+  std::snprintf(share, sizeof share, "%g", options.max_dropped);
+  throw InputError(counts.files.front().path,
+                   std::to_string(dropped) + " of " + std::to_string(counts.records) + " records are dropped (" +
+                       std::to_string(counts.dropped_untrained) + " without a trained token, " +
+                       std::to_string(counts.dropped_long) + " too long), a larger share than data.max_dropped (" +
+                       share + ")",
+                   "check data.format, data.template and data.max_length with nibble preview, or raise "
+                   "data.max_dropped");
+}
 
 }  // namespace
 
@@ -143,6 +159,7 @@ void DatasetBuilder::add(const std::string& place, Outcome outcome, uint32_t sou
   if (outcome.failure) return count_bad(*outcome.failure);
   EncodedRecord& encoded = outcome.encoded;
   const auto length = static_cast<int64_t>(encoded.ids.size());
+  counts.hidden_parts += encoded.hidden_parts;
   counts.duplicate_bos += encoded.duplicate_bos;
   counts.longest = std::max(counts.longest, length);
   if (length > 0) ++counts.lengths[std::min<size_t>(31, std::bit_width(encoded.ids.size()) - 1)];
@@ -204,6 +221,11 @@ Dataset DatasetBuilder::finish() {
     counts.warnings.push_back(std::to_string(counts.duplicate_bos) +
                               " texts begin with BOS themselves; the tokenizer's was not added");
   }
+  if (counts.hidden_parts > 0) {
+    counts.warnings.push_back(std::to_string(counts.hidden_parts) +
+                              " records are trained without tool calls, reasoning or tools that the chat template "
+                              "does not show");
+  }
   if (counts.bad_records > 0) {
     counts.warnings.push_back(std::to_string(counts.bad_records) +
                               " bad records were left out, the first: " + counts.first_bad);
@@ -226,11 +248,16 @@ Dataset Dataset::load(const std::vector<DataSource>& sources, const DataOptions&
   std::optional<EncodedCache> cache;
   if (!options.cache.empty() && !encoder.fingerprint.empty()) {
     cache.emplace(sources, files, options, encoder);
-    if (std::optional<Dataset> found = cache->find()) return std::move(*found);
+    if (std::optional<Dataset> found = cache->find()) {
+      check_dropped(found->report(), options);
+      return std::move(*found);
+    }
   }
   DatasetBuilder builder(sources, options, encoder, cache ? &*cache : nullptr);
   for (const DataFile& file : files) builder.add_file(file);
-  return builder.finish();
+  Dataset dataset = builder.finish();
+  check_dropped(dataset.report(), options);
+  return dataset;
 }
 
 }  // namespace nibble

@@ -159,6 +159,17 @@ class BuiltinTemplate final : public ChatTemplate {
  public:
   BuiltinTemplate(const TemplateForm& form, TemplateTokens tokens) : form_(form), tokens_(std::move(tokens)) {}
 
+  // No form shows one: render() refuses them.
+  std::vector<HiddenPart> hidden_parts(const Conversation& conversation) const override {
+    std::vector<HiddenPart> hidden;
+    if (!conversation.tools.empty()) hidden.push_back({HiddenPart::Kind::tools, 0});
+    for (size_t k = 0; k < conversation.messages.size(); ++k) {
+      if (!conversation.messages[k].tool_calls.empty()) hidden.push_back({HiddenPart::Kind::tool_calls, k});
+      if (!conversation.messages[k].reasoning.empty()) hidden.push_back({HiddenPart::Kind::reasoning, k});
+    }
+    return hidden;
+  }
+
   RenderedChat render(const Conversation& conversation, bool add_generation_prompt) const override {
     if (!conversation.tools.empty()) refuse("tools", "has no form for tools");
     RenderedChat chat{filled(form_.start), {}};

@@ -30,6 +30,10 @@ class ChatTemplate {
   /// a model's own template has none with add_generation_prompt.
   /// Throws InputError, naming the message, for a conversation that the template has no form for.
   virtual RenderedChat render(const Conversation& conversation, bool add_generation_prompt = false) const = 0;
+
+  /// What the template leaves out without a word, in order: a text that is the same without it, and was so when the
+  /// message was the last one (thoughts that are taken out of earlier answers are shown in their time).
+  virtual std::vector<HiddenPart> hidden_parts(const Conversation& conversation) const = 0;
 };
 
 /// What the template writes behind an answer to end it, such as "<|im_end|>"; empty where it writes nothing but white

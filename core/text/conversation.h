@@ -2,6 +2,7 @@
 // Conversations, and what a chat template makes of them.
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,13 @@ struct ChatMessage {
 struct Conversation {
   std::vector<ChatMessage> messages;
   std::string tools;  ///< JSON array of tool descriptions; empty = none
+};
+
+/// A part of a conversation that its text does not show.
+struct HiddenPart {
+  enum class Kind : uint8_t { tools, tool_calls, reasoning, tool_result };
+  Kind kind = Kind::tools;
+  size_t message = 0;  ///< whose part it is; not of tools
 };
 
 /// A conversation as text, with the bytes that are the assistant's answers, end-of-turn marks included, one span a

@@ -47,10 +47,18 @@ TemplateRequest first_messages(const TemplateRequest& request, size_t count, boo
   return first;
 }
 
+// The same request with another message k.
+TemplateRequest with_message(const TemplateRequest& request, size_t k, const Value& message) {
+  TemplateRequest changed = request;
+  Items messages = request.messages.items();
+  messages[k] = message;
+  changed.messages = Value::list(std::move(messages));
+  return changed;
+}
+
 // The same request with kOtherWords as all that message k says.
 TemplateRequest with_other_words(const TemplateRequest& request, size_t k) {
-  Items messages = request.messages.items();
-  const Dict& said = messages[k].as_dict();
+  const Dict& said = request.messages.items()[k].as_dict();
   Value content = Value::text(std::string(kOtherWords));
   const Value* before = said.find("content");
   if (before && before->is_sequence()) {
@@ -63,10 +71,21 @@ TemplateRequest with_other_words(const TemplateRequest& request, size_t k) {
   const Value* role = said.find("role");
   other.set("role", role ? *role : Value::text("assistant"));
   other.set("content", std::move(content));
-  messages[k] = Value::dict(std::move(other));
-  TemplateRequest changed = request;
-  changed.messages = Value::list(std::move(messages));
-  return changed;
+  return with_message(request, k, Value::dict(std::move(other)));
+}
+
+// The message without the fields of these names.
+Value without(const Value& message, std::initializer_list<std::string_view> names) {
+  Dict rest = message.as_dict();
+  for (const std::string_view name : names) rest.erase(name);
+  return Value::dict(std::move(rest));
+}
+
+bool has_any(const Value& message, std::initializer_list<std::string_view> names) {
+  return std::any_of(names.begin(), names.end(), [&](std::string_view name) {
+    const Value* value = message.as_dict().find(name);
+    return value != nullptr && value->truth();
+  });
 }
 
 // Spans of all answers, or of those that are trained where every answer has one; nullopt where that is not clear.
@@ -114,16 +133,50 @@ RenderedChat ModelChatTemplate::render(const Conversation& conversation, bool ad
   return chat;
 }
 
+std::optional<std::string> ModelChatTemplate::try_render(const TemplateRequest& request) const {
+  try {
+    return templates_.apply(request).text;
+  } catch (const InputError&) {  // a template may refuse a part of a conversation
+    return std::nullopt;
+  }
+}
+
+bool ModelChatTemplate::shows(const TemplateRequest& request, const std::string& text, size_t k,
+                              const Value& changed) const {
+  const TemplateRequest other = with_message(request, k, changed);
+  if (try_render(other) != text) return true;
+  // Templates take thoughts out of earlier answers: what they show of the last message counts.
+  const std::optional<std::string> last = try_render(first_messages(request, k + 1, false));
+  return !last || try_render(first_messages(other, k + 1, false)) != last;
+}
+
+std::vector<HiddenPart> ModelChatTemplate::hidden_parts(const Conversation& conversation) const {
+  const TemplateRequest request = request_of(conversation);
+  const std::optional<std::string> text = try_render(request);
+  if (!text) return {};  // render() says why
+  std::vector<HiddenPart> hidden;
+  if (request.tools.truth()) {
+    TemplateRequest without_tools = request;
+    without_tools.tools = {};
+    if (try_render(without_tools) == text) hidden.push_back({HiddenPart::Kind::tools, 0});
+  }
+  for (size_t k = 0; k < request.messages.items().size(); ++k) {
+    const Value& message = request.messages.items()[k];
+    const auto check = [&](HiddenPart::Kind kind, std::initializer_list<std::string_view> names) {
+      if (has_any(message, names) && !shows(request, *text, k, without(message, names))) hidden.push_back({kind, k});
+    };
+    check(HiddenPart::Kind::tool_calls, {"tool_calls"});
+    check(HiddenPart::Kind::reasoning, {"reasoning_content", "reasoning", "thinking"});
+    if (conversation.messages[k].role == "tool" && has_any(message, {"content"}) &&
+        !shows(request, *text, k, with_other_words(request, k).messages.items()[k]))
+      hidden.push_back({HiddenPart::Kind::tool_result, k});
+  }
+  return hidden;
+}
+
 TextSpan ModelChatTemplate::find_answer(const TemplateRequest& request, const std::string& text, size_t k) const {
   const TemplateRequest changed = with_other_words(request, k);
-  const auto rendered = [&](const TemplateRequest& part) -> std::optional<std::string> {
-    try {
-      return templates_.apply(part).text;
-    } catch (const InputError&) {  // a template may refuse a part of a conversation
-      return std::nullopt;
-    }
-  };
-  const std::string other = rendered(changed).value_or("");
+  const std::string other = try_render(changed).value_or("");
   const size_t words = other.find(kOtherWords);
   if (words == std::string::npos)
     throw InputError("messages[" + std::to_string(k) + "]", "the chat template does not show this answer",
@@ -144,7 +197,7 @@ TextSpan ModelChatTemplate::find_answer(const TemplateRequest& request, const st
   while (inside_character(answer.begin)) --answer.begin;
 
   // The mark that ends a turn, as it stands behind the last message of a conversation.
-  if (const std::optional<std::string> last = rendered(first_messages(changed, k + 1, false))) {
+  if (const std::optional<std::string> last = try_render(first_messages(changed, k + 1, false))) {
     const size_t said = last->find(kOtherWords);
     if (said != std::string::npos) {
       const std::string_view mark =
@@ -153,14 +206,14 @@ TextSpan ModelChatTemplate::find_answer(const TemplateRequest& request, const st
     }
   }
   if (k == 0) return answer;
-  const std::optional<std::string> prompt = rendered(first_messages(request, k, true));
+  const std::optional<std::string> prompt = try_render(first_messages(request, k, true));
   if (prompt && text.starts_with(*prompt) && prompt->size() <= answer.end) {
     answer.begin = prompt->size();
     return answer;
   }
   // Not prefix-stable: the generation prompt stands close before what differs.
   constexpr size_t kClose = 64;
-  const std::optional<std::string> without = rendered(first_messages(request, k, false));
+  const std::optional<std::string> without = try_render(first_messages(request, k, false));
   if (prompt && without && prompt->size() > without->size() && prompt->starts_with(*without)) {
     const std::string header = prompt->substr(without->size());
     const size_t at =

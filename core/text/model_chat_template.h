@@ -1,6 +1,10 @@
 #pragma once
 // A model's own chat template behind the ChatTemplate seam.
 
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "nibble/core/text/chat_template.h"
 #include "nibble/core/text/template_request.h"
 
@@ -16,8 +20,14 @@ class ModelChatTemplate final : public ChatTemplate {
 
   /// Throws InputError for what the template refuses, and where it does not show an answer that is trained.
   RenderedChat render(const Conversation& conversation, bool add_generation_prompt = false) const override;
+  std::vector<HiddenPart> hidden_parts(const Conversation& conversation) const override;
 
  private:
+  /// The text, nullopt where the template refuses.
+  std::optional<std::string> try_render(const TemplateRequest& request) const;
+  /// Whether `text`, that of `request`, is another with `changed` in the place of message k, or was when k was the
+  /// last.
+  bool shows(const TemplateRequest& request, const std::string& text, size_t k, const jinja::Value& changed) const;
   TextSpan find_answer(const TemplateRequest& request, const std::string& text, size_t message) const;
 
   ModelTemplates templates_;

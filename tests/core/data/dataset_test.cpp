@@ -105,9 +105,29 @@ TEST(Dataset, TooLongSamplesAreRefusedCutOrDropped) {
   options.truncate = Truncate::cut;
   EXPECT_THAT(all(load(path, options)), ElementsAre("^pab$", "^pabc", "^pabc"));
   options.truncate = Truncate::drop;
+  options.max_dropped = 0.7;
   const Dataset dropped = load(path, options);
   EXPECT_THAT(all(dropped), ElementsAre("^pab$"));
   EXPECT_EQ(dropped.report().dropped_long, 2);
+}
+
+// A data set of which next to nothing is left was meant to be read otherwise.
+TEST(Dataset, IsRefusedWhereMostOfItIsDropped) {
+  Files files;
+  std::string lines = numbered_lines(3);
+  for (int i = 0; i < 4; ++i) lines += "{\"prompt\": \"p\", \"completion\": \"far too long\"}\n";
+  const std::string path = files.write("a.jsonl", lines);
+  DataOptions options;
+  options.max_length = 5;
+  options.truncate = Truncate::drop;
+  EXPECT_THAT(error_of<InputError>([&] { load(path, options); }),
+              HasSubstr("a.jsonl: 4 of 7 records are dropped (0 without a trained token, 4 too long), a larger share "
+                        "than data.max_dropped (0.5)"));
+  options.max_dropped = 0.6;
+  EXPECT_EQ(load(path, options).size(), 3);
+  options.max_dropped = 0;
+  options.max_length = 100;
+  EXPECT_EQ(load(path, options).size(), 7);
 }
 
 TEST(Dataset, TextIsNeverTooLong) {
@@ -222,6 +242,7 @@ TEST(DataOptions, ValuesOutOfRangeAreNamedByTheirKey) {
   EXPECT_THAT(message([](DataOptions& o) { o.train[0].weight = std::nan(""); }), HasSubstr("data.train"));
   EXPECT_THAT(message([](DataOptions& o) { o.eval_fraction = 1; }), HasSubstr("data.eval_fraction"));
   EXPECT_THAT(message([](DataOptions& o) { o.max_length = 1; }), HasSubstr("data.max_length"));
+  EXPECT_THAT(message([](DataOptions& o) { o.max_dropped = 1.5; }), HasSubstr("data.max_dropped"));
   EXPECT_THAT(error_of<UsageError>([] { parse_data_format("csv"); }), HasSubstr("data.format: \"csv\" is not known"));
   EXPECT_EQ(parse_data_format("chat"), DataFormat::chat);
   EXPECT_EQ(parse_truncate("drop"), Truncate::drop);

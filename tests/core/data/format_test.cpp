@@ -204,6 +204,51 @@ TEST(Format, BadRecordsAreNamedWithPlaceAndReason) {
   }
 }
 
+// What is no example to follow must be asked for by the name of a format.
+TEST(Format, RecordsOfAnotherObjectiveAreRefusedUntilAskedFor) {
+  const std::string answers =
+      R"("messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}])";
+  for (const auto& [json, format] : std::vector<std::pair<std::string, DataFormat>>{
+           {R"({"prompt": "p", "completion": "c", "label": false})", DataFormat::completion},
+           {R"({"prompt": "p", "completion": "c", "label": true})", DataFormat::completion},
+           {R"({"prompt": "p", "response": "c", "label": 0})", DataFormat::completion},
+           {R"({"prompt": "p", "completion": "c", "rejected": "d"})", DataFormat::completion},
+           {R"({"instruction": "i", "output": "o", "kto_tag": false})", DataFormat::alpaca},
+           {"{" + answers + R"(, "label": false})", DataFormat::chat},
+           {"{" + answers + R"(, "chosen": [], "rejected": []})", DataFormat::chat}}) {
+    EXPECT_THAT(error_of<InputError>([&, text = json] { detect(text); }), HasSubstr("name data.format")) << json;
+    EXPECT_THAT(error_of<InputError>([&, text = json, as = format] { encode(text, as); }), HasSubstr("f:1:1: is "))
+        << json;
+    DataOptions asked;
+    asked.format = format;
+    EXPECT_FALSE(encode(json, format, asked).ids.empty()) << json;
+  }
+  // Other fields of that name are nobody's verdict.
+  EXPECT_EQ(detect(R"({"text": "t", "label": 1})"), DataFormat::text);
+  EXPECT_EQ(detect(R"({"prompt": "p", "completion": "c", "label": "physics"})"), DataFormat::completion);
+  EXPECT_EQ(detect(R"({"prompt": "p", "completion": "c", "label": 3})"), DataFormat::completion);
+  EXPECT_EQ(detect(R"({"input_ids": [1], "label": true})"), DataFormat::tokens);
+}
+
+TEST(Format, PartsThatTheTemplateHidesAreRefusedOrLeftOutAndCounted) {
+  Encoder encoder = byte_encoder();
+  encoder.hidden_parts = [](const Conversation& chat) {
+    std::vector<HiddenPart> hidden;
+    if (!chat.messages[1].reasoning.empty()) hidden.push_back({HiddenPart::Kind::reasoning, 1});
+    return hidden;
+  };
+  const std::string thoughtful = R"({"messages": [{"role": "user", "content": "u"},
+    {"role": "assistant", "content": "a", "reasoning_content": "r"}]})";
+  EXPECT_THAT(error_of<InputError>([&] { encode(thoughtful, DataFormat::chat, {}, encoder); }),
+              HasSubstr("f:1:1: has reasoning in messages[1], which the chat template does not show"));
+  DataOptions options;
+  options.hidden_parts = HiddenParts::drop;
+  EXPECT_EQ(shown(encode(thoughtful, DataFormat::chat, options, encoder)), "[u]a!\n");
+  const EncodedRecord encoded =
+      encode_record(render_record("f", {thoughtful, 1, 1}, DataFormat::chat, options, encoder), encoder);
+  EXPECT_TRUE(encoded.hidden_parts);
+}
+
 TEST(Format, AConversationWithoutTemplateIsRefused) {
   Encoder encoder = byte_encoder();
   encoder.render_chat = nullptr;

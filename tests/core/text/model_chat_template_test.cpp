@@ -56,6 +56,65 @@ TEST(ModelChatTemplate, FollowsGenerationMarks) {
   EXPECT_EQ(answers(chat.render(conversation)), Texts{all[1]});
 }
 
+// What a template does not read it leaves out without a word; the list of it in words.
+Texts hidden(const std::string& source, const Conversation& conversation) {
+  Texts names;
+  for (const HiddenPart& part : model_template(source).hidden_parts(conversation)) {
+    constexpr const char* kNames[] = {"tools", "calls ", "reasoning ", "result "};
+    names.push_back(kNames[static_cast<int>(part.kind)] +
+                    (part.kind == HiddenPart::Kind::tools ? "" : std::to_string(part.message)));
+  }
+  return names;
+}
+
+Conversation with_parts() {
+  const std::string calls = R"([{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}])";
+  return {{{"user", "Hi"},
+           {"assistant", "", calls, "why"},
+           {"tool", "17"},
+           {"assistant", "It is 17", "", "because"},
+           {"user", "Bye"},
+           {"assistant", "Ciao", "", "polite"}},
+          R"([{"type": "function", "function": {"name": "f"}}])"};
+}
+
+TEST(ModelChatTemplate, KnowsWhatATemplateHides) {
+  const std::string plain = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
+  EXPECT_EQ(hidden(plain, with_parts()), (Texts{"tools", "calls 1", "reasoning 1", "reasoning 3", "reasoning 5"}));
+  EXPECT_EQ(hidden(plain, two_turns()), Texts{});
+  const std::string no_tools = "{% for m in messages %}{% if m.role != 'tool' %}{{ m.content }}{% endif %}{% endfor %}";
+  EXPECT_EQ(hidden(no_tools, {{{"user", "a"}, {"tool", "b"}, {"assistant", "c"}}, ""}), Texts{"result 1"});
+  const std::string all =
+      "{{ tools }}{% for m in messages %}{{ m.role }}{{ m.reasoning_content }}{{ m.content }}{{ m.tool_calls }}"
+      "{% endfor %}";
+  EXPECT_EQ(hidden(all, with_parts()), Texts{});
+  // Thoughts that are taken out of earlier answers were shown in their time.
+  const std::string last =
+      "{{ tools }}{% for m in messages %}{{ m.content }}{{ m.tool_calls }}{% if loop.last %}"
+      "{{ m.reasoning_content }}{% endif %}{% endfor %}";
+  EXPECT_EQ(hidden(last, with_parts()), Texts{});
+  // Under the names that other data give it.
+  Conversation thinking = two_turns();
+  thinking.messages[2].json = R"({"role": "assistant", "content": "Hello!", "thinking": "why"})";
+  EXPECT_EQ(hidden(plain, thinking), Texts{"reasoning 2"});
+  EXPECT_EQ(hidden(last, thinking), Texts{});
+}
+
+TEST(ModelChatTemplate, NoPublishedTemplateThatShowsAPartIsSaidToHideIt) {
+  NIBBLE_ASSET_OR_SKIP(folder, "oracle-templates");
+  const Conversation all = with_parts();
+  const Conversation one{{all.messages[0], all.messages[1], all.messages[2], {"assistant", "It is 17"}}, all.tools};
+  const Conversation thoughts{{{"user", "Hi"}, {"assistant", "It is 17", "", "because I say so"}}, ""};
+  const std::string qwen = read_text_file(folder / "templates" / "qwen3.jinja");
+  EXPECT_EQ(hidden(qwen, all), Texts{});
+  EXPECT_EQ(hidden(qwen, thoughts), Texts{});
+  const std::string older = read_text_file(folder / "templates" / "qwen2.5-instruct.jinja");
+  EXPECT_EQ(hidden(older, one), Texts{"reasoning 1"});
+  EXPECT_EQ(hidden(older, thoughts), Texts{"reasoning 1"});
+  EXPECT_EQ(hidden(read_text_file(folder / "templates" / "chatml.jinja"), one),
+            (Texts{"tools", "calls 1", "reasoning 1"}));
+}
+
 TEST(ModelChatTemplate, FindsAnswersThatLaterTurnsChange) {
   // Thoughts go from every answer but the last; what stands before an answer depends on how many follow.
   const ModelChatTemplate chat = model_template(
