@@ -6,6 +6,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/tokenizer_corpus.h"
+#include "nibble/core/io/unfinished.h"
 #include "nibble/core/text/train_tokenizer.h"
 
 namespace nibble {
@@ -17,7 +18,9 @@ namespace {
 // Until the run has its lock nothing of it may be in output.dir, where another run may be at work.
 fs::path make_scratch() {
   std::string name = (fs::temp_directory_path() / "nibble-tokenizer-XXXXXX").string();
+  const auto held = hold_unfinished();
   if (mkdtemp(name.data()) == nullptr) throw IoError(name, "cannot be made", "set TMPDIR to a directory with space");
+  note_unfinished(name);
   return name;
 }
 
@@ -37,7 +40,9 @@ PretrainingTokenizer::PretrainingTokenizer(const Recipe& recipe, int64_t vocab_s
 
 PretrainingTokenizer::~PretrainingTokenizer() {
   std::error_code ignored;
-  if (!scratch_.empty()) fs::remove_all(scratch_, ignored);
+  if (scratch_.empty()) return;
+  fs::remove_all(scratch_, ignored);
+  forget_unfinished(scratch_);
 }
 
 void PretrainingTokenizer::keep() {

@@ -10,6 +10,7 @@
 #include "nibble/core/io/list_directory.h"
 #include "nibble/core/io/open_file.h"
 #include "nibble/core/io/system_error.h"
+#include "nibble/core/io/unfinished.h"
 
 namespace nibble {
 namespace fs = std::filesystem;
@@ -78,6 +79,14 @@ std::string target_in(std::string_view name) {
   return std::string(name);
 }
 
+// Directories that were made on the way; what has something in it stays.
+void take_back(const std::vector<fs::path>& made) {
+  for (auto p = made.rbegin(); p != made.rend(); ++p) {
+    rmdir(p->c_str());
+    forget_unfinished(*p);
+  }
+}
+
 }  // namespace
 
 fs::path shown_path(const fs::path& path) {
@@ -102,17 +111,20 @@ AtomicDirectory::AtomicDirectory(const fs::path& target, bool force)
   const fs::path parent = parent_of(target_);
   std::vector<fs::path> missing;
   for (fs::path p = parent; !exists_without_following(p); p = parent_of(p)) missing.insert(missing.begin(), p);
+  const auto held = hold_unfinished();
   try {
     for (const fs::path& p : missing) {
       if (mkdir(p.c_str(), 0777) == 0) {
         made_parents_.push_back(p);
+        note_unfinished(p, Leftover::empty_directory);
       } else if (errno != EEXIST) {
         throw system_error(p, "cannot be made", errno);
       }
     }
     temporary_ = make_temporary_directory(parent, target_);
+    note_unfinished(temporary_);
   } catch (...) {
-    for (auto p = made_parents_.rbegin(); p != made_parents_.rend(); ++p) rmdir(p->c_str());
+    take_back(made_parents_);
     throw;
   }
 }
@@ -121,12 +133,14 @@ AtomicDirectory::~AtomicDirectory() {
   if (committed_) return;
   std::error_code ignored;
   fs::remove_all(temporary_, ignored);
-  for (auto p = made_parents_.rbegin(); p != made_parents_.rend(); ++p) rmdir(p->c_str());
+  forget_unfinished(temporary_);
+  take_back(made_parents_);
 }
 
 void AtomicDirectory::commit() {
   NIBBLE_CHECK(!committed_, "directory is already committed");
   sync_tree(temporary_);
+  auto held = hold_unfinished();
   const bool replace = force_ && exists_without_following(target_);
   if (!replace) {
     if (rename(temporary_.c_str(), target_.c_str()) != 0) throw system_error(target_, "cannot be made", errno);
@@ -150,6 +164,9 @@ void AtomicDirectory::commit() {
   } else {
     throw system_error(target_, "cannot be replaced", errno);
   }
+  forget_unfinished(temporary_);
+  for (const fs::path& p : made_parents_) forget_unfinished(p);
+  held.unlock();
   for (const fs::path& p : made_parents_) sync_directory(parent_of(p));
   sync_directory(parent_of(target_));
 }

@@ -13,6 +13,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/open_file.h"
 #include "nibble/core/io/system_error.h"
+#include "nibble/core/io/unfinished.h"
 
 namespace nibble {
 namespace fs = std::filesystem;
@@ -48,11 +49,15 @@ fs::path temporary_name(const fs::path& directory) {
 
 AtomicFile::AtomicFile(const fs::path& path) : path_(path) {
   const fs::path directory = directory_of(path);
+  const auto held = hold_unfinished();
   do {
     temporary_ = temporary_name(directory);
     descriptor_ = open_file(temporary_, O_WRONLY | O_CREAT | O_EXCL, 0666);
   } while (descriptor_ < 0 && errno == EEXIST);
-  if (descriptor_ >= 0) return;
+  if (descriptor_ >= 0) {
+    note_unfinished(temporary_);
+    return;
+  }
   const int error = errno;
   temporary_.clear();
   throw_write_error(path, directory, error, 0);
@@ -60,7 +65,9 @@ AtomicFile::AtomicFile(const fs::path& path) : path_(path) {
 
 AtomicFile::~AtomicFile() {
   if (descriptor_ >= 0) close(descriptor_);
-  if (!temporary_.empty()) unlink(temporary_.c_str());
+  if (temporary_.empty()) return;
+  unlink(temporary_.c_str());
+  forget_unfinished(temporary_);
 }
 
 void AtomicFile::reserve(uint64_t bytes) {
@@ -108,7 +115,11 @@ void AtomicFile::commit() {
   const int closed = close(descriptor_);
   descriptor_ = -1;
   if (closed != 0 && errno != EINTR) throw_write_error(path_, directory_of(path_), errno, 0);
-  if (rename(temporary_.c_str(), path_.c_str()) != 0) throw_write_error(path_, directory_of(path_), errno, 0);
+  {
+    const auto held = hold_unfinished();
+    if (rename(temporary_.c_str(), path_.c_str()) != 0) throw_write_error(path_, directory_of(path_), errno, 0);
+    forget_unfinished(temporary_);
+  }
   temporary_.clear();
   sync_directory(directory_of(path_));
 }
@@ -164,8 +175,13 @@ void sync_directory(const fs::path& directory) {
 
 void write_probe(const fs::path& directory) {
   const fs::path name = temporary_name(directory);
+  note_unfinished(name);
   const int descriptor = open_file(name, O_WRONLY | O_CREAT | O_EXCL, 0666);
-  if (descriptor < 0) throw system_error(directory, "cannot be written to", errno);
+  if (descriptor < 0) {
+    const int error = errno;
+    forget_unfinished(name);
+    throw system_error(directory, "cannot be written to", error);
+  }
   const std::array<char, 4096> block{};
   size_t written = 0;
   int error = 0;
@@ -177,6 +193,7 @@ void write_probe(const fs::path& directory) {
   if (error == 0 && sync_file(descriptor) != 0) error = errno;
   if (close(descriptor) != 0 && errno != EINTR && error == 0) error = errno;
   unlink(name.c_str());
+  forget_unfinished(name);
   if (error != 0) throw_write_error(directory, directory, error, block.size());
 }
 

@@ -5,6 +5,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/system_error.h"
+#include "nibble/core/io/unfinished.h"
 
 namespace nibble::detail {
 
@@ -13,6 +14,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kForce = "output.force=true";
+constexpr const char* kLock = ".nibble.lock";
 
 // What is in the directory already.
 struct Contents {
@@ -77,10 +79,18 @@ Claim::Claim(const fs::path& directory) : directory_(directory) {
     if (!part.empty() && !fs::exists(path, error)) made_.push_back(path);
   }
   try {
-    fs::create_directories(directory, error);
+    {
+      const auto held = hold_unfinished();
+      fs::create_directories(directory, error);
+      for (const fs::path& made : made_) note_unfinished(made, Leftover::empty_directory);
+    }
     if (error) throw system_error(directory, "cannot be made", error.value());
     write_probe(directory);
-    lock_ = std::make_unique<DirectoryLock>(directory);
+    {
+      const auto held = hold_unfinished();
+      lock_ = std::make_unique<DirectoryLock>(directory);
+      if (!made_.empty()) note_unfinished(directory_ / kLock);
+    }
     sweep_temporary(directory);
     sweep_temporary(directory / "checkpoints");
   } catch (...) {
@@ -94,8 +104,14 @@ Claim::~Claim() { take_back(); }
 // Directories are only removed when nothing is in them.
 void Claim::take_back() {
   std::error_code ignored;
-  if (!made_.empty() && lock_) fs::remove(directory_ / ".nibble.lock", ignored);
+  if (!made_.empty() && lock_) fs::remove(directory_ / kLock, ignored);
   for (auto path = made_.rbegin(); path != made_.rend(); ++path) fs::remove(*path, ignored);
+  keep();
+}
+
+void Claim::keep() {
+  if (!made_.empty()) forget_unfinished(directory_ / kLock);
+  for (const fs::path& path : made_) forget_unfinished(path);
   made_.clear();
 }
 

@@ -19,7 +19,7 @@ class Claim {
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
 
-  void keep() { made_.clear(); }
+  void keep();
 
  private:
   void take_back();
