@@ -3,10 +3,14 @@
 #include <fcntl.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <new>
+#include <optional>
+#include <string_view>
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/manual.h"
@@ -14,6 +18,7 @@
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/nearest.h"
 #include "nibble/core/tensor/map_fault.h"
+#include "nibble/core/train/stop_signal.h"
 
 namespace {
 
@@ -55,6 +60,9 @@ void open_standard_streams() {
     if (fcntl(stream, F_GETFD) == -1) open("/dev/null", stream == 0 ? O_RDONLY : O_WRONLY);
   }
 }
+
+// These meet signals in ways of their own.
+constexpr std::array<std::string_view, 5> kOwnSignals = {"train", "launch", "sweep", "sagemaker-train", "chat"};
 
 }  // namespace
 
@@ -101,12 +109,19 @@ int main(int argc, char** argv) {
   add_manual_commands(app);
 
   try {
+    std::optional<nibble::StopSignal> stop;  // nothing half-written stays behind
+    if (argc > 1 && std::find(kOwnSignals.begin(), kOwnSignals.end(), argv[1]) == kOwnSignals.end()) {
+      stop.emplace(nibble::StopSignal::End::by_signal, nibble::StopPolicy::at_once);
+    }
     app.parse(argc, argv);
     return 0;
   } catch (const CLI::Success& success) {  // --help, --version
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
     return usage_error(app, error);
+  } catch (const nibble::Interrupted& stopped) {  // as asked
+    std::fprintf(stderr, "%s\n", stopped.what());
+    return stopped.exit_code();
   } catch (const nibble::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return error.exit_code();

@@ -67,6 +67,7 @@ Observer ProgressPrinter::observer() {
   Observer observer;
   observer.on_start = [this](int64_t done, int64_t total) { start(done, total); };
   observer.on_step = [this](const StepReport& report) { step(report); };
+  observer.on_evaluating = [this](const EvaluationProgress& progress) { evaluating(progress); };
   observer.on_evaluation = [this](const EvaluationReport& report) { evaluation(report); };
   observer.on_sample = [this](const SampleReport& report) { sample(report); };
   observer.on_checkpoint = [this](int64_t, const std::string& path) { print_line("saved " + path); };
@@ -86,16 +87,31 @@ void ProgressPrinter::start(int64_t step, int64_t total_steps) {
 void ProgressPrinter::step(const StepReport& report) {
   progress_.add(report);
   const bool first = last_shown_ < 0, last = report.step == report.total_steps;
-  const double time = now();
-  if (!first && !last && time - last_shown_ < (terminal_ ? kTerminalSeconds : plain_seconds_)) return;
-  last_shown_ = time;
-  if (!terminal_) {
-    print_line(progress_line(report, progress_));
-    return;
+  if (!is_due() && !first && !last) return;
+  renew_line([&](size_t columns) { return progress_line(report, progress_, columns); });
+}
+
+void ProgressPrinter::evaluating(const EvaluationProgress& progress) {
+  if (progress.batch == 0) evaluation_start_ = now();
+  const bool begins = terminal_ && progress.batch == 0;
+  if (!is_due() && !begins) return;
+  std::string line = format("step %lld  evaluation %lld/%lld", static_cast<long long>(progress.step),
+                            static_cast<long long>(progress.batch), static_cast<long long>(progress.batches));
+  if (progress.batch > 0) {
+    const double left = static_cast<double>(progress.batches - progress.batch) / static_cast<double>(progress.batch);
+    line += "  left " + readable_seconds(left * (now() - evaluation_start_));
   }
+  renew_line([&](size_t) { return line; });
+}
+
+bool ProgressPrinter::is_due() { return now() - last_shown_ >= (terminal_ ? kTerminalSeconds : plain_seconds_); }
+
+void ProgressPrinter::renew_line(const std::function<std::string(size_t)>& line) {
+  last_shown_ = now();
+  if (!terminal_) return print_line(line(1000));
   // Back to the start, what fits into the terminal (a wrapped line could not be renewed), the rest erased.
   const size_t columns = terminal_columns(stream_) - 1;
-  std::fprintf(stream_, "\r%s\x1b[K", progress_line(report, progress_, columns).substr(0, columns).c_str());
+  std::fprintf(stream_, "\r%s\x1b[K", line(columns).substr(0, columns).c_str());
   std::fflush(stream_);
   refreshing_ = true;
 }

@@ -2,6 +2,7 @@
 // Shows a run: one refreshing line on a terminal, plain lines elsewhere.
 
 #include <cstdio>
+#include <functional>
 #include <string>
 
 #include "nibble/core/train/observer.h"
@@ -32,6 +33,11 @@ class ProgressPrinter {
   void step(const StepReport& report);
   void sample(const SampleReport& report);
   void evaluation(const EvaluationReport& report);
+  void evaluating(const EvaluationProgress& progress);
+  /// Whether it is time for another line of progress.
+  bool is_due();
+  /// A line that the next one renews on a terminal.
+  void renew_line(const std::function<std::string(size_t columns)>& line);
   void print_line(const std::string& line);
 
   std::FILE* stream_;
@@ -39,7 +45,7 @@ class ProgressPrinter {
   double plain_seconds_;
   Progress progress_;
   bool refreshing_ = false;  // the cursor stands at the end of a line that will be renewed
-  double last_shown_ = -1;
+  double last_shown_ = -1, evaluation_start_ = 0;
 };
 
 }  // namespace nibble::cli

@@ -14,10 +14,10 @@ namespace nibble::cli {
 namespace {
 
 void run(const std::string& base) {
-  const StopSignal stop;
+  StopSignal stop(StopSignal::End::resumable, StopPolicy::at_once);
   ProgressPrinter printer(stderr);
   Observer observer = printer.observer();
-  observer.stop_requested = [&] { return stop.requested(); };
+  stop.watch(observer);
   try {
     run_sagemaker_job(read_sagemaker_job(base), observer);
   } catch (const Interrupted&) {

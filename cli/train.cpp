@@ -41,13 +41,13 @@ void train(const Flags& flags, const Recipe& recipe, RankContext& rank, const Ob
 }
 
 void run_alone(const Flags& flags) {
-  const StopSignal stop;  // first: a signal while the model loads is obeyed as well
+  StopSignal stop(StopSignal::End::resumable, StopPolicy::at_once);  // first: while the model loads it counts as well
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   LocalRank rank(static_cast<int>(recipe.train.threads), static_cast<uint64_t>(recipe.train.seed), flags.budget());
   ProgressPrinter printer(stderr);
   Observer observer = printer.observer();
   observer.on_stall = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
-  observer.stop_requested = [&] { return stop.requested(); };
+  stop.watch(observer);
   train(flags, recipe, rank.context(), observer);
 }
 
@@ -63,8 +63,7 @@ int threads_of(const Recipe& recipe, const MpiSession& session) {
   return std::max(1, threads() / session.ranks_here());
 }
 
-void run_as_rank(const Flags& flags, MpiSession& session) {
-  const StopSignal stop;  // first: a signal while the model loads is obeyed as well
+void run_as_rank(const Flags& flags, MpiSession& session, StopSignal& stop) {
   Communicator& world = session.world();
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   world.settings().timeout_seconds = recipe.parallel.timeout_seconds;
@@ -81,7 +80,7 @@ void run_as_rank(const Flags& flags, MpiSession& session) {
     observer.on_stall = on_stall;
     observer.message(session.description() + ", " + std::to_string(rank.threads) + " threads each");
   }
-  observer.stop_requested = [&] { return stop.requested(); };
+  stop.watch(observer);
   train(flags, recipe, rank, observer);
 }
 
@@ -106,14 +105,16 @@ void run(const Flags& flags) {
     refuse_other_launchers();
     return run_alone(flags);
   }
+  StopSignal stop(StopSignal::End::resumable, StopPolicy::at_once, true);
   MpiSession session;
   const int rank = session.world().rank();
+  stop.take(rank > 0);
   try {
-    run_as_rank(flags, session);
+    run_as_rank(flags, session, stop);
     session.finish();
   } catch (const Interrupted& interrupted) {
     // All ranks are here. The line comes before any of them ends: a launcher ends the others with the first.
-    if (rank == 0) std::fprintf(stderr, "error: %s\n", interrupted.what());
+    if (rank == 0) std::fprintf(stderr, "%s\n", interrupted.what());
     session.finish();
     std::exit(interrupted.exit_code());
   } catch (const Error& error) {
@@ -135,8 +136,8 @@ void add_train_command(Command& nibble) {
   command.option("overrides", flags->overrides, "Recipe keys to change: train.steps=100 optimizer.lr=1e-4");
   command.flag("--profile", flags->profile, "Measure where the time goes: a trace in output.dir/profile, a summary");
   command.footer(
-      "Stopped by SIGTERM or Ctrl-C it finishes the step, saves and exits with 75; the same command goes on from "
-      "there.\n"
+      "Stopped by SIGTERM, Ctrl-C or a closed terminal it finishes the step, saves and exits with 75; the same command "
+      "goes on from there.\n"
       "Example: nibble train qlora.json model.path=llama data.train=my.jsonl output.dir=runs/mine");
   command.run([flags] { run(*flags); });
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
+#include <optional>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/peak_flops.h"
@@ -87,8 +88,24 @@ void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const Training
   options.compute_dtype = *recipe.model.compute_dtype;
   options.trace = run.trace();
   const Samples samples(data, tokenizer, recipe.train.samples);
-  const auto show_samples = [&] { samples.write(run, model, pipeline, options.compute_dtype, rank); };
-  if (run.step() == 0) show_samples();
+  // What follows an update. The state is that of the step all the while: a stop saves it with what is left to do.
+  const auto finish_step = [&](Unfinished rest) {
+    if (rest == Unfinished::evaluation) {
+      const auto go_on = [&](int64_t batch, int64_t batches) { return run.evaluating(batch, batches); };
+      const std::optional<Evaluation> evaluation = traced(run.trace(), Phase::evaluation, "evaluation", [&] {
+        return data.evaluate(model, pipeline, parallel.mesh(), options.compute_dtype, rank, go_on);
+      });
+      if (!evaluation) run.leave(optimizer, rest);
+      run.log(*evaluation);
+    }
+    const bool shows = rest != Unfinished::nothing || run.step() == data.total_steps();
+    if (shows && !samples.write(run, model, pipeline, options.compute_dtype, rank)) {
+      run.leave(optimizer, Unfinished::samples);
+    }
+    if (run.step() > 0) run.checkpoint_if_due(optimizer);
+  };
+  const Unfinished left = run.step() == 0 ? Unfinished::samples : run.state().unfinished;
+  if (left != Unfinished::nothing) finish_step(left);
   const StepLayout layout = traced(pipeline.over_stages(parallel.layout()), run.trace());
   const LossAndGradients compute = [&](const Batch& batch, const StepContext& step, float gradient_scale) {
     return staged ? pipeline.next() : model.loss_sum_and_gradients(batch, step, gradient_scale);
@@ -112,13 +129,7 @@ void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const Training
       return train_step(compute, microbatches, optimizer, options, rank, layout);
     });
     run.log(result, options.lr);
-    const bool evaluate = data.has_eval() && run.evaluation_due();
-    if (evaluate) {
-      run.log(traced(run.trace(), Phase::evaluation, "evaluation",
-                     [&] { return data.evaluate(model, pipeline, parallel.mesh(), options.compute_dtype, rank); }));
-    }
-    if (evaluate || run.step() == data.total_steps()) show_samples();
-    run.checkpoint_if_due(optimizer);
+    finish_step(data.has_eval() && run.evaluation_due() ? Unfinished::evaluation : Unfinished::nothing);
   }
   if (staged) {
     const Pipeline::Bubble bubble = pipeline.bubble();

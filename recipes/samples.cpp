@@ -42,7 +42,7 @@ std::string Samples::text(std::span<const int32_t> ids) const {
   return all;
 }
 
-void Samples::write(Run& run, Decoder& model, Pipeline& pipeline, DType compute_dtype, RankContext& rank) const {
+bool Samples::write(Run& run, Decoder& model, Pipeline& pipeline, DType compute_dtype, RankContext& rank) const {
   const TraceSpan span(run.trace(), Phase::evaluation, "samples");
   const StepContext step{.rank = rank, .compute_dtype = compute_dtype};
   GenerateOptions greedy;
@@ -51,9 +51,14 @@ void Samples::write(Run& run, Decoder& model, Pipeline& pipeline, DType compute_
   const auto next = [&](const Batch& batch, KvCache& cache) { return pipeline.next_logits(batch, step, cache); };
   for (const Prompt& prompt : prompts_) {
     greedy.max_new_tokens = static_cast<int64_t>(std::max(prompt.expected.size(), kTextPrompt));
-    const std::vector<int32_t> said = generate(model, next, prompt.ids, greedy, step);
+    bool stop = run.stop_asked();
+    const auto go_on = [&](int32_t) { return !(stop = run.stop_asked()); };
+    const std::vector<int32_t> said =
+        stop ? std::vector<int32_t>() : generate(model, next, prompt.ids, greedy, step, go_on);
+    if (stop) return false;
     run.log(SampleReport{run.step(), text(prompt.ids), text(prompt.expected), text(said)});
   }
+  return true;
 }
 
 }  // namespace nibble

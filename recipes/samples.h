@@ -18,8 +18,9 @@ class Samples {
   ~Samples();
 
   /// Continues every prompt greedily, up to the length of what is expected (at most 96 tokens), and logs it as of
-  /// `run.step()`. model: this rank's part, pipeline: on it; all ranks generate the same text together.
-  void write(Run& run, Decoder& model, Pipeline& pipeline, DType compute_dtype, RankContext& rank) const;
+  /// `run.step()`. model: this rank's part, pipeline: on it; all ranks generate the same text together. False where the
+  /// run is to stop: left at a token.
+  bool write(Run& run, Decoder& model, Pipeline& pipeline, DType compute_dtype, RankContext& rank) const;
 
  private:
   struct Prompt {

@@ -92,8 +92,9 @@ std::vector<Batch> TrainingData::microbatches(int64_t step, const std::vector<in
   return batches;
 }
 
-Evaluation TrainingData::evaluate(Decoder& model, Pipeline& pipeline, const Mesh& mesh, DType compute_dtype,
-                                  RankContext& rank) const {
+std::optional<Evaluation> TrainingData::evaluate(Decoder& model, Pipeline& pipeline, const Mesh& mesh,
+                                                 DType compute_dtype, RankContext& rank,
+                                                 const BeforeBatch& before) const {
   const int64_t count = eval_->steps_in_epoch(0), ranks = mesh.shape().data();
   RankContext data_rank{mesh.data(), rank.pool, rank.threads, rank.seed};
   const auto batch_at = [&](int64_t round) {
@@ -105,7 +106,7 @@ Evaluation TrainingData::evaluate(Decoder& model, Pipeline& pipeline, const Mesh
     if (mesh.shape().pipeline == 1) return model.idle_forward();
     pipeline.loss_sum(eval_->at(1, 0, rank.pool), {rank, compute_dtype, false, 0, {}});
   };
-  return nibble::evaluate(run, (count + ranks - 1) / ranks, batch_at, compute_dtype, data_rank, idle);
+  return nibble::evaluate(run, (count + ranks - 1) / ranks, batch_at, compute_dtype, data_rank, before, idle);
 }
 
 std::string TrainingData::fingerprint() const {

@@ -37,9 +37,12 @@ std::string file_name(const char* kind, int rank, int ranks) {
 json state_json(const TrainingState& state) {
   json settings = json::object();
   for (const auto& [name, value] : state.settings) settings[name] = value;
-  return {{"step", state.step},           {"optimizer_updates", state.optimizer_updates},
-          {"settings", settings},         {"best_loss", state.best_loss ? json(*state.best_loss) : json(nullptr)},
-          {"best_step", state.best_step}, {"evaluations_since_best", state.evaluations_since_best}};
+  json value = {{"step", state.step},           {"optimizer_updates", state.optimizer_updates},
+                {"settings", settings},         {"best_loss", state.best_loss ? json(*state.best_loss) : json(nullptr)},
+                {"best_step", state.best_step}, {"evaluations_since_best", state.evaluations_since_best}};
+  if (state.unfinished == Unfinished::evaluation) value["unfinished"] = "evaluation";
+  if (state.unfinished == Unfinished::samples) value["unfinished"] = "samples";
+  return value;
 }
 
 TrainingState read_state(const fs::path& checkpoint) {
@@ -53,6 +56,9 @@ TrainingState read_state(const fs::path& checkpoint) {
     if (!value.at("best_loss").is_null()) state.best_loss = value.at("best_loss").get<double>();
     state.best_step = value.at("best_step").get<int64_t>();
     state.evaluations_since_best = value.at("evaluations_since_best").get<int64_t>();
+    const std::string unfinished = value.value("unfinished", "");
+    if (unfinished == "evaluation") state.unfinished = Unfinished::evaluation;
+    if (unfinished == "samples") state.unfinished = Unfinished::samples;
     state.recipe = read_text_file(checkpoint / kRecipe);
     return state;
   } catch (const json::exception& error) {

@@ -44,6 +44,9 @@ std::vector<CheckpointSlice> whole_slices(const std::vector<NamedTensor>& tensor
 std::vector<CheckpointSlice> flat_slices(const std::string& name, const Tensor& value, const Shape& global_shape,
                                          int64_t begin);
 
+/// What of a step is still to be done after its update, because the run was stopped there.
+enum class Unfinished { nothing, evaluation, samples };
+
 /// Everything of a run that is not a tensor.
 struct TrainingState {
   int64_t step = 0;               ///< steps done; the data order is a function of it
@@ -54,6 +57,7 @@ struct TrainingState {
   std::optional<double> best_loss;
   int64_t best_step = 0;
   int64_t evaluations_since_best = 0;
+  Unfinished unfinished = Unfinished::nothing;  ///< evaluation: and the samples after it
 };
 
 /// Name of the folder of a checkpoint, "step-12".

@@ -9,11 +9,13 @@
 
 namespace nibble {
 
-Evaluation evaluate(const LossSum& loss_sum, int64_t count, const std::function<Batch(int64_t)>& batch_at,
-                    DType compute_dtype, RankContext& rank, const std::function<void()>& idle) {
+std::optional<Evaluation> evaluate(const LossSum& loss_sum, int64_t count,
+                                   const std::function<Batch(int64_t)>& batch_at, DType compute_dtype,
+                                   RankContext& rank, const BeforeBatch& before, const std::function<void()>& idle) {
   std::array<double, 3> sums{};  // loss, label tokens, tokens
   const StepContext context{rank, compute_dtype, false, 0, {}};
   for (int64_t i = 0; i < count; ++i) {
+    if (!before(i, count)) return std::nullopt;
     const Batch batch = batch_at(i);
     if (batch.ids) sums[2] += static_cast<double>(batch.ids.numel());
     if (batch.label_tokens == 0) {
@@ -41,7 +43,7 @@ Evaluation evaluate(const LossSum& loss_sum, int64_t count, const std::function<
 Evaluation evaluate(Decoder& model, int64_t count, const std::function<Batch(int64_t)>& batch_at, DType compute_dtype,
                     RankContext& rank) {
   const LossSum run = [&](const Batch& batch, const StepContext& step) { return model.loss_sum(batch, step); };
-  return evaluate(run, count, batch_at, compute_dtype, rank);
+  return *evaluate(run, count, batch_at, compute_dtype, rank, [](int64_t, int64_t) { return true; });
 }
 
 }  // namespace nibble

@@ -31,15 +31,18 @@ std::string line_start(int64_t step, const char* split) {
   return "{\"step\":" + std::to_string(step) + ",\"split\":\"" + split + "\"";
 }
 
-// Lines of steps up to last_step, in order; what is no object with a step goes too.
-std::string kept_lines(const std::string& text, int64_t last_step) {
+// Lines of steps up to last_step, in order, with or without that one's evaluation; what is no object with a step goes
+// too.
+std::string kept_lines(const std::string& text, int64_t last_step, bool evaluated) {
   std::string kept;
   size_t begin = 0;
   for (size_t end = text.find('\n'); end != std::string::npos; begin = end + 1, end = text.find('\n', begin)) {
     const std::string line = text.substr(begin, end - begin);
     const nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
     if (!value.is_object() || !value.contains("step") || !value["step"].is_number_integer()) continue;
-    if (value["step"].get<int64_t>() <= last_step) kept += line + "\n";
+    const int64_t step = value["step"].get<int64_t>();
+    const bool left = !evaluated && step == last_step && value.value("split", nlohmann::json()) == "eval";
+    if (step <= last_step && !left) kept += line + "\n";
   }
   return kept;
 }
@@ -77,11 +80,11 @@ int64_t peak_memory_bytes() {
   return 0;
 }
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t last_step) : path_(path) {
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t last_step, bool evaluated) : path_(path) {
   constexpr size_t kLargest = size_t{4} << 30;
   if (std::filesystem::exists(path)) {
     const std::string text = read_text_file(path, kLargest);
-    const std::string kept = kept_lines(text, last_step);
+    const std::string kept = kept_lines(text, last_step, evaluated);
     if (kept != text) write_file_atomically(path, kept);
   }
   descriptor_ = open_file(path, O_WRONLY | O_CREAT | O_APPEND, 0666);

@@ -27,8 +27,8 @@ int64_t peak_memory_bytes();
 class MetricsFile {
  public:
   /// Opens `path`, and first takes away the lines of steps after `last_step` and a torn last line, so that a resumed
-  /// run leaves the file that an uninterrupted one leaves.
-  MetricsFile(const std::filesystem::path& path, int64_t last_step);
+  /// run leaves the file that an uninterrupted one leaves. evaluated = false: the evaluation of last_step goes too.
+  MetricsFile(const std::filesystem::path& path, int64_t last_step, bool evaluated = true);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;

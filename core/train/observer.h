@@ -46,12 +46,28 @@ struct SampleReport {
   std::string text;      ///< how the model goes on, greedily
 };
 
+/// How far an evaluation is that is under way.
+struct EvaluationProgress {
+  int64_t step = 0;     ///< after so many updates
+  int64_t batch = 0;    ///< batches done
+  int64_t batches = 0;  ///< of all
+};
+
+/// How a run meets a request to stop.
+enum class StopPolicy {
+  at_once,      ///< nothing would be lost (it loads or exports): the process may end as it is, see remove_unfinished()
+  finish_step,  ///< stop_requested is looked at when the step in hand is done, which is then saved
+  finish_save   ///< a finished step is only in memory: it is saved first, and is worth waiting for
+};
+
 /// Calls of a run, each optional. They are made on the thread that trains and may throw to end the run.
 struct Observer {
   /// How a run starts: updates already done (0: from the beginning), and how many there will be.
   std::function<void(int64_t step, int64_t total_steps)> on_start;
   std::function<void(const StepReport&)> on_step;
   std::function<void(const EvaluationReport&)> on_evaluation;
+  /// Before every batch of an evaluation.
+  std::function<void(const EvaluationProgress&)> on_evaluating;
   std::function<void(const SampleReport&)> on_sample;
   /// A checkpoint was published at `path`.
   std::function<void(int64_t step, const std::string& path)> on_checkpoint;
@@ -60,8 +76,11 @@ struct Observer {
   /// A step or a save lasts very long: a line for people. The only call that is made on another thread, while the one
   /// that trains hangs.
   std::function<void(const std::string&)> on_stall;
-  /// Asked after every step: whether to save a checkpoint and stop (a signal came).
+  /// Asked after every step, and in evaluations before every batch, in samples after every token: whether to save a
+  /// checkpoint and stop (a signal came).
   std::function<bool()> stop_requested;
+  /// The policy from now on; at_once until the first call. May come from the thread that writes a checkpoint.
+  std::function<void(StopPolicy)> on_stop_policy;
   /// Records where the time goes, if somebody asked for it.
   Trace* trace = nullptr;
 
@@ -74,6 +93,9 @@ struct Observer {
   void evaluation(const EvaluationReport& report) const {
     if (on_evaluation) on_evaluation(report);
   }
+  void evaluating(const EvaluationProgress& progress) const {
+    if (on_evaluating) on_evaluating(progress);
+  }
   void sample(const SampleReport& report) const {
     if (on_sample) on_sample(report);
   }
@@ -82,6 +104,9 @@ struct Observer {
   }
   void message(const std::string& line) const {
     if (on_message) on_message(line);
+  }
+  void stop_policy(StopPolicy policy) const {
+    if (on_stop_policy) on_stop_policy(policy);
   }
   bool stop() const { return stop_requested && stop_requested(); }
 };

@@ -96,17 +96,19 @@ void Run::restore(Optimizer& optimizer) {
     require_free_bytes(run.options.dir, bytes, "a checkpoint of this run");
     run.claim->keep();
     // metrics.jsonl before recipe.json: a directory with only a recipe.json is then not one of ours.
-    run.metrics = std::make_unique<MetricsFile>(run.options.dir / "metrics.jsonl", run.step);
+    run.metrics = std::make_unique<MetricsFile>(run.options.dir / "metrics.jsonl", run.step,
+                                                run.state.unfinished != Unfinished::evaluation);
     run.events = std::make_unique<EventFile>(run.options.dir / "tensorboard", run.start ? run.step + 1 : 0);
     write_file_atomically(run.options.dir / "recipe.json", run.options.recipe);
   }
-  run.last_save = run.last_evaluation = Clock::now();
+  run.last_save = run.last_evaluation = run.step_start = Clock::now();
   run.observer.start(run.step, run.options.total_steps);
 }
 
 bool Run::next_step() {
   Impl& run = *impl_;
   run.watchdog.end("training");
+  run.set_policy(&Impl::unsaved, false);
   if (run.last_step()) return false;
   ++run.step;
   run.watchdog.begin("training", "step " + std::to_string(run.step));
@@ -124,6 +126,7 @@ void Run::set_work(const Work& work, double peak) {
 
 int64_t Run::finish(Optimizer& optimizer) {
   Impl& run = *impl_;
+  run.observer.stop_policy(StopPolicy::at_once);  // what follows can be done again
   const TrainingState& state = run.state;
   if (!run.options.keep_best || !state.best_loss || state.best_step == run.step) return run.step;
   const fs::path best = run.checkpoints() / checkpoint_name(state.best_step);

@@ -2,6 +2,7 @@
 // What a Run is made of. For run.cpp, run_saving.cpp and run_logging.cpp.
 
 #include <chrono>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -48,6 +49,8 @@ struct Run::Impl {
   BadSteps bad_steps;
   std::optional<int64_t> best_of_save;  // the best step that the save under way knows
   bool lines_wait = false;
+  mutable std::mutex policy_mutex;
+  bool unsaved = false, saving = false;             // a finished step in memory only; a checkpoint under way
   std::optional<detail::Clock::time_point> failed;  // when a checkpoint failed that no later one made good
   detail::Clock::time_point step_start, last_save, last_evaluation;
   Watchdog watchdog;
@@ -65,6 +68,8 @@ struct Run::Impl {
     return ranks.size() == 1 ? mine : ranks.all_reduce_sum(on, leads() && mine ? 1 : 0) > 0;
   }
   bool save_due() const;
+  /// Sets `what`, unsaved or saving, and tells the observer the policy that follows from both.
+  void set_policy(bool Impl::*what, bool value);
   void load(const std::filesystem::path& checkpoint, Optimizer& optimizer) const;
   void save_together(Optimizer& optimizer);
   void write_line(const std::string& line);

@@ -44,6 +44,7 @@ void Run::Impl::write_line(const std::string& line) {
 
 void Run::log(const StepResult& result, double lr) {
   Impl& run = *impl_;
+  run.set_policy(&Impl::unsaved, true);
   run.lr = lr;
   if (!result.nonfinite.empty()) {
     run.observer.message("warning: step " + std::to_string(run.step) + " skipped: " + result.nonfinite.front());
@@ -100,6 +101,11 @@ bool Run::evaluation_due() const {
   return run.options.evaluates &&
          (run.step == run.options.total_steps ||
           run.agree("evaluation due", is_due(run.options.eval_every, run.step, run.last_evaluation)));
+}
+
+bool Run::evaluating(int64_t batch, int64_t batches) const {
+  impl_->observer.evaluating({impl_->step, batch, batches});
+  return !stop_asked();
 }
 
 void Run::log(const Evaluation& evaluation) {

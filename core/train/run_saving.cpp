@@ -60,6 +60,12 @@ bool Run::Impl::save_due() const {
          (options.keep_best && new_best);
 }
 
+void Run::Impl::set_policy(bool Impl::*what, bool value) {
+  const std::lock_guard lock(policy_mutex);  // a save ends on its own thread
+  this->*what = value;
+  observer.stop_policy(unsaved || saving ? StopPolicy::finish_save : StopPolicy::finish_step);
+}
+
 void Run::Impl::begin_save(Optimizer& optimizer, bool behind) {
   const TraceSpan span(observer.trace, Phase::io, "checkpoint");  // the snapshot: the writing goes on behind
   if (writer.under_way() || together) take_outcome(false);
@@ -69,9 +75,13 @@ void Run::Impl::begin_save(Optimizer& optimizer, bool behind) {
   last_save = Clock::now();
   if (ranks.size() > 1) return save_together(optimizer);
   watchdog.begin("saving", checkpoint_name(step));
+  set_policy(&Impl::saving, true);
+  const auto ended = [this] {
+    watchdog.end("saving");
+    set_policy(&Impl::saving, false);
+  };
   writer.start(
-      state, writes(values_of(optimizer)), writes(optimizer.state()), [this] { metrics->sync(); },
-      [this] { watchdog.end("saving"); }, behind);
+      state, writes(values_of(optimizer)), writes(optimizer.state()), [this] { metrics->sync(); }, ended, behind);
 }
 
 // Several ranks wait for one another while they write, so they do it here and not behind the training.
@@ -125,15 +135,27 @@ void Run::checkpoint_if_due(Optimizer& optimizer) {
     run.observer.message(warning);
   }
   if (run.writer.done() || run.together) run.take_outcome(false);
-  const bool asked = run.observer.stop();  // a signal may have reached one rank before the others
-  const bool stop = run.ranks.size() == 1 ? asked : run.ranks.all_reduce_sum("stop", asked ? 1 : 0) > 0;
-  if (run.last_step() || stop) {
-    run.save_last(optimizer);
-    if (run.last_step()) return;
-    throw Interrupted(run.options.dir.string(), "stopped after step " + std::to_string(run.step) + ", checkpoint saved",
-                      "run the same command to continue");
-  }
+  run.state.unfinished = Unfinished::nothing;
+  const bool stop = stop_asked();
+  if (run.last_step()) return run.save_last(optimizer);
+  if (stop) leave(optimizer, Unfinished::nothing);
   if (run.save_due()) run.begin_save(optimizer);
+}
+
+bool Run::stop_asked() const {
+  const bool asked = impl_->observer.stop();  // a signal may have reached one rank before the others
+  return impl_->ranks.size() == 1 ? asked : impl_->ranks.all_reduce_sum("stop", asked ? 1 : 0) > 0;
+}
+
+void Run::leave(Optimizer& optimizer, Unfinished rest) {
+  Impl& run = *impl_;
+  run.state.unfinished = rest;
+  std::string where = "stopped before the first step";
+  if (run.step > 0) {
+    run.save_last(optimizer);
+    where = "stopped after step " + std::to_string(run.step) + ", checkpoint saved";
+  }
+  throw Interrupted(run.options.dir.string(), where, "run the same command to continue");
 }
 
 }  // namespace nibble

@@ -78,6 +78,17 @@ void lose_power() {
   }
 }
 
+// Until somebody removes the file; other calls pass meanwhile. The caller has the lock, once.
+void hold() {
+  const char* path = std::getenv("NIBBLE_FAULT_HELD");
+  if (path == nullptr) return;
+  const int made = real<int(int, const char*, int, ...)>("openat")(AT_FDCWD, path, O_WRONLY | O_CREAT, 0666);
+  real<int(int)>("close")(made);
+  disk().mutex.unlock();
+  while (access(path, F_OK) == 0) usleep(1000);
+  disk().mutex.lock();
+}
+
 bool listed(const std::string& calls, const char* call) {
   if (calls.empty()) return std::strcmp(call, "read") != 0;
   return ("," + calls + ",").find("," + std::string(call) + ",") != std::string::npos;
@@ -103,6 +114,8 @@ enum class Verdict { pass, fail, half };
 // Whether this call on `path` fails; errno is set then.
 Verdict judge(const char* call, const std::string& path) {
   Disk& state = disk();
+  static const char* const part = std::getenv("NIBBLE_FAULT_IN");
+  if (part != nullptr && path.find(part) == std::string::npos) return Verdict::pass;
   if (!state.armed || inside > 0 || path.rfind(state.plan.root, 0) != 0 || !listed(state.plan.calls, call)) {
     return Verdict::pass;
   }
@@ -114,6 +127,10 @@ Verdict judge(const char* call, const std::string& path) {
     return Verdict::fail;
   }
   if (state.plan.at < 0 || number != state.plan.at) return Verdict::pass;
+  if (how == "HOLD") {
+    hold();
+    return Verdict::pass;
+  }
   if (how == "KILL" || how == "POWER") {
     if (how == "POWER") lose_power();
     raise(SIGKILL);
@@ -346,6 +363,16 @@ int clock_gettime(clockid_t clock, timespec* time) noexcept {
   const int result = real<int(clockid_t, timespec*)>("clock_gettime")(clock, time);
   if (jumps && clock == CLOCK_REALTIME) time->tv_sec -= 3600 * ++reads;
   return result;
+}
+
+int sigaction(int number, const struct sigaction* action, struct sigaction* former) noexcept {
+  static const char* const taken = std::getenv("NIBBLE_FAULT_TAKEN");
+  struct sigaction nothing {};
+  nothing.sa_handler = [](int) {};
+  const bool takes = number == SIGUSR1 && action != nullptr && taken != nullptr &&
+                     std::strcmp(taken, program_invocation_short_name) == 0;
+  return real<int(int, const struct sigaction*, struct sigaction*)>("sigaction")(number, takes ? &nothing : action,
+                                                                                 former);
 }
 
 int mkdir(const char* path, mode_t mode) noexcept {

@@ -27,8 +27,10 @@ class Ranks(program.JobTest):
         self.assertLess(time.monotonic() - since, within * program.SLOWER, self.errors())
         self.wait_until(lambda: not self.processes(), 5)
         self.assertEqual(self.processes(), {}, "processes are left")
-        lines = [line for line in self.errors().splitlines() if line.startswith("error: ")]
+        begin = "error: " if code != 75 else f"{self.folder / 'out'}: stopped after step "
+        lines = [line for line in self.errors().splitlines() if line.startswith(("error: ", begin))]
         self.assertEqual(len(lines), 1, self.errors())
+        self.assertTrue(lines[0].startswith(begin), self.errors())
         steps = self.checkpoints()
         self.assertTrue(steps)
         self.assertEqual(run("inspect", self.folder / f"out/checkpoints/step-{steps[-1]}").code, 0)
@@ -111,8 +113,8 @@ class Ranks(program.JobTest):
 
     def test_a_signal_lets_all_ranks_save(self):
         recipe = self.recipe_of_two(steps=300, train={"save_every": 1000})
-        for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            job = self.launch(2, "train", recipe)
+        for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+            job = self.launch(2, "train", recipe, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
             before = len(self.lines())
             self.wait_until(lambda: len(self.lines()) > before + 3, 60)
             job.send_signal(sent)

@@ -51,6 +51,7 @@ struct Job {
   TemporaryDirectory directory;
   std::vector<std::string> messages;
   int64_t stop_after = -1;
+  int64_t stop_from = -1;  // the time it is asked whether to stop, from 1
   int threads = 1;
 
   fs::path out() const { return directory.path() / "out"; }
@@ -61,7 +62,8 @@ struct Job {
     Observer observer;
     observer.on_message = [&](const std::string& line) { messages.push_back(line); };
     observer.on_step = [&](const StepReport& report) { last = report.step; };
-    observer.stop_requested = [&] { return last == stop_after; };
+    int64_t asked = 0;
+    observer.stop_requested = [&] { return last == stop_after || ++asked == stop_from; };
     const Recipe read = parse_recipe(recipe.dump(), "test");
     LocalRank rank(threads, static_cast<uint64_t>(read.train.seed));
     train(read, rank.context(), observer);
@@ -166,6 +168,39 @@ TEST_P(EveryWay, StoppedAtStepKAndResumedIsTheUninterruptedRunBitForBit) {
     parts.run(recipe_);
     EXPECT_EQ(metrics(parts), metrics(whole)) << "stopped after " << stop;
     EXPECT_TRUE(results(parts) == want) << "stopped after " << stop;
+  }
+}
+
+// After a step, before a batch of an evaluation, at a token of a sample.
+TEST_P(EveryWay, StoppedWhereverItIsAskedAndResumedIsTheUninterruptedRunBitForBit) {
+  Job whole;
+  if (!make_recipe(whole)) GTEST_SKIP() << "assets are absent; set NIBBLE_TEST_ASSETS";
+  recipe_["output"]["keep_best"] = true;
+  recipe_["train"]["early_stop"] = 3;
+  recipe_["train"]["samples"] = 1;
+  whole.run(recipe_);
+  const auto want = results(whole);
+  const std::string samples = test::read_bytes(whole.out() / "samples.jsonl");
+  bool stopped = true;
+  for (int64_t from = 1; stopped; from += 1 + from / 2) {
+    Job parts;
+    ASSERT_TRUE(make_recipe(parts));
+    recipe_["output"]["keep_best"] = true;
+    recipe_["train"]["early_stop"] = 3;
+    recipe_["train"]["samples"] = 1;
+    parts.stop_from = from;
+    stopped = false;
+    try {
+      parts.run(recipe_);
+    } catch (const Interrupted&) {
+      stopped = true;
+      EXPECT_TRUE(results(parts).empty());
+    }
+    parts.stop_from = -1;
+    if (stopped) parts.run(recipe_);
+    EXPECT_EQ(metrics(parts), metrics(whole)) << "stopped at " << from;
+    EXPECT_EQ(test::read_bytes(parts.out() / "samples.jsonl"), samples) << "stopped at " << from;
+    EXPECT_TRUE(results(parts) == want) << "stopped at " << from;
   }
 }
 
