@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,10 +17,13 @@
 #include <fstream>
 #include <memory>
 #include <thread>
+#include <utility>
 
+#include "nibble/cli/child_process.h"
 #include "nibble/cli/commands.h"
 #include "nibble/cli/ranks_here.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/train/stop_signal.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
 
@@ -38,15 +40,46 @@ struct Flags {
   std::vector<std::string> command;
 };
 
-// A signal handler has no other way to reach its state.
-std::atomic<pid_t> launcher{0};
-std::atomic<int> signals{0};
+std::atomic<int> signals{0};  // a signal handler has no other way to reach its state
 
-// The first signal becomes the one that mpirun passes on to the ranks, which then save; the second ends them.
-void pass_on(int) {
-  const pid_t child = launcher;
-  if (child > 0) kill(child, signals++ == 0 ? SIGUSR1 : SIGTERM);
-}
+/// Passes on to the ranks what this process is asked: they save, or leave at once (StopSignal). They are told directly:
+/// libraries that mpirun loads may take its handlers. Each is told once, and one would be enough. The third time mpirun
+/// ends them.
+class Messenger {
+ public:
+  /// everywhere: there are ranks on other hosts.
+  Messenger(const ChildProcess& launcher, bool everywhere) : launcher_(launcher), everywhere_(everywhere) {}
+
+  void look() {
+    const int asked = signals;
+    if (asked > 2 && !std::exchange(ended_, true)) launcher_.send(SIGTERM);
+    for (; told_ < std::min(asked, 2); ++told_) {
+      if (tell()) continue;
+      if (!std::exchange(said_, true)) std::fputs("the ranks are told to stop as soon as they run\n", stderr);
+      return;
+    }
+  }
+
+ private:
+  bool tell() const {
+    const std::vector<pid_t> here = ranks_started_by(launcher_.id());
+    bool ready = false;
+    for (const pid_t rank : here) {
+      if (!catches(rank, SIGUSR1)) continue;
+      kill(rank, SIGUSR1);
+      ready = true;
+    }
+    if (here.empty() && everywhere_ && catches(launcher_.id(), SIGUSR1)) {
+      launcher_.send(SIGUSR1);  // which Open MPI's and MPICH's pass on
+      ready = true;
+    }
+    return ready;
+  }
+
+  const ChildProcess& launcher_;
+  bool everywhere_, said_ = false, ended_ = false;
+  int told_ = 0;
+};
 
 bool is_rule(const std::string& line) {
   return line.size() >= 60 && (line[0] == '-' || line[0] == '=') &&
@@ -65,11 +98,14 @@ class LauncherTalk {
       block_ += text + "\n";
     } else if (!of_hydra(text)) {
       failed_ = failed_ || text.starts_with("error: ");
+      stopped_ = stopped_ || text.starts_with("stopping: ");
       std::fprintf(stderr, "%s\n", text.c_str());
     }
   }
   /// Whether a rank has said why the job ends.
   bool failed() const { return failed_; }
+  /// Whether a rank has said that it stops, as it was asked.
+  bool stopped() const { return stopped_; }
   void finish() {
     if (inside_) end_block();
   }
@@ -109,28 +145,9 @@ class LauncherTalk {
     block_.clear();
   }
 
-  bool inside_ = false, failed_ = false;
+  bool inside_ = false, failed_ = false, stopped_ = false;
   std::string block_, lost_, hydra_process_;
 };
-
-pid_t start(const std::vector<std::string>& words, int stderr_to) {
-  std::vector<char*> argv;
-  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
-  argv.push_back(nullptr);
-  const pid_t parent = getpid();
-  const pid_t child = fork();
-  if (child != 0) return child;
-  setpgid(0, 0);  // Ctrl-C reaches this process only, which passes it on
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != parent) _exit(76);  // it died before it could be watched
-  dup2(stderr_to, STDERR_FILENO);
-  if (words.front() == "mpiexec.hydra") dup2(stderr_to, STDOUT_FILENO);  // there it says which rank was lost
-  execvp(argv[0], argv.data());
-  const std::string line =
-      std::string("error: mpirun: cannot be started: ") + std::strerror(errno) + "; install openmpi-bin\n";
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
-  _exit(127);
-}
 
 // How long mpirun may take to end after a rank has failed or was lost: cut off from another host it would wait for it
 // for ever.
@@ -151,23 +168,25 @@ class Patience {
 };
 
 // With the ranks of this host; those of other hosts call the roll.
-void end_mpirun() {
-  const std::vector<pid_t> ranks = ranks_started_by(launcher);
-  kill(launcher, SIGKILL);
+void end_mpirun(const ChildProcess& launcher) {
+  const std::vector<pid_t> ranks = ranks_started_by(launcher.id());
+  launcher.send(SIGKILL);
   for (const pid_t rank : ranks) kill(rank, SIGKILL);
 }
 
 /// Until mpirun ends, or has to be ended: then true.
-bool follow(int from, LauncherTalk& talk) {
+bool follow(const ChildProcess& launcher, bool everywhere, int from, LauncherTalk& talk) {
   std::string pending;
   char buffer[4096];
   Patience patience;
-  RanksHere ranks(launcher);
+  RanksHere ranks(launcher.id());
+  Messenger messenger(launcher, everywhere);
   bool lingered = false;
   for (;;) {
+    messenger.look();
     lingered = patience.over(talk.failed() || !talk.lost().empty() || ranks.one_is_gone());
     if (lingered) {
-      end_mpirun();
+      end_mpirun(launcher);
       break;
     }
     pollfd ready = {from, POLLIN, 0};
@@ -194,33 +213,37 @@ int64_t ended_for_memory() {
   return 0;
 }
 
-int exit_code_of(int status) {
-  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+int known_exit_code(int code) {
   for (const int known : {0, 2, 3, 4, 5, 70, 75, 76}) {
     if (code == known) return code;
   }
   return 76;
 }
 
-void launch(const std::vector<std::string>& words) {
+void launch(const std::vector<std::string>& words, bool everywhere) {
   const int64_t ended_before = ended_for_memory();
   int pipe_ends[2];
   if (pipe2(pipe_ends, O_CLOEXEC) != 0) throw IoError("mpirun", std::strerror(errno));
   struct sigaction action {};
-  action.sa_handler = pass_on;
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaction(signal, &action, nullptr);
-  launcher = start(words, pipe_ends[1]);
-  if (launcher < 0) throw IoError("mpirun", std::strerror(errno));
+  action.sa_handler = [](int) { ++signals; };
+  for (const int signal : kStopSignals) {
+    struct sigaction former {};
+    sigaction(signal, nullptr, &former);
+    if (signal != SIGHUP || former.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);  // nohup
+  }
+  setenv("HWLOC_COMPONENTS", "-opencl", 0);  // whose libraries would take the handlers of mpirun and the ranks
+  // mpiexec.hydra says on its standard output which rank was lost.
+  const int out = words.front() == "mpiexec.hydra" ? pipe_ends[1] : -1;
+  ChildProcess launcher(words, {-1, out, pipe_ends[1]}, "install openmpi-bin");
   close(pipe_ends[1]);
   LauncherTalk talk;
-  const bool lingered = follow(pipe_ends[0], talk);
-  int status = 0;
-  while (waitpid(launcher, &status, 0) < 0 && errno == EINTR) {
-  }
-  int code = exit_code_of(status);
+  const bool lingered = follow(launcher, everywhere, pipe_ends[0], talk);
+  const int status = launcher.wait();
+  int code = known_exit_code(exit_code_of(status));
   // mpiexec.hydra says 0 now and then where ranks that were told to save have ended with 75.
-  if (code == 0 && talk.failed()) code = signals > 0 ? 75 : 76;
-  if (code == 127 || code == 0) std::exit(code);
+  if (code == 0 && signals > 0 && talk.stopped()) code = 75;
+  if (code == 0 && talk.failed()) code = 76;
+  if (code == 0 || (code == 75 && signals > 0)) std::exit(code);
   if (!talk.lost().empty() && ended_for_memory() > ended_before) {
     throw CommError("", talk.lost() + " while this host had no memory left", std::string(kNeedsLess) + kGoesOn);
   }
@@ -261,7 +284,7 @@ void run(const Flags& flags) {
   }
   options.launcher = mpi_launcher(mpi_library());
   const std::vector<std::string> words = mpirun_command(options, mpi_library());
-  if (flags.print.empty()) return launch(words);
+  if (flags.print.empty()) return launch(words, !flags.hosts.empty());
   if (flags.print == "mpirun") std::printf("%s\n", shell_line(words).c_str());
   if (flags.print == "slurm") std::printf("%s\n", slurm_command(options).c_str());
   if (flags.print == "kubernetes") std::fputs(kubernetes_job(options).c_str(), stdout);
@@ -280,9 +303,8 @@ void add_launch_command(Command& nibble) {
       .one_of({"mpirun", "slurm", "kubernetes"});
   command.option("command", flags->command, "-- train RECIPE.json [key.path=value ...]").required();
   command.footer(
-      "The ranks divide the work as the recipe's `parallel` section says. SIGTERM or Ctrl-C lets them save and exit "
-      "with "
-      "75.\nExample: nibble launch -n 4 -- train full.json parallel.shard=4");
+      "The ranks divide the work as the recipe's `parallel` section says. SIGTERM, Ctrl-C or a closed terminal lets "
+      "them save and exit with 75.\nExample: nibble launch -n 4 -- train full.json parallel.shard=4");
   command.run([flags] { run(*flags); });
 }
 

@@ -1,10 +1,7 @@
 // nibble plan: memory, time and bytes moved before anything is loaded.
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,9 +10,13 @@
 #include <filesystem>
 #include <memory>
 
+#include "nibble/cli/child_process.h"
 #include "nibble/cli/commands.h"
+#include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/json_file.h"
+#include "nibble/core/io/unfinished.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
 #include "nibble/recipes/machine_speed.h"
@@ -24,63 +25,50 @@
 
 namespace nibble::cli {
 
+namespace fs = std::filesystem;
+
 namespace {
 
 struct Flags {
-  std::string recipe, max_memory, cluster;
+  std::string recipe, max_memory, cluster, measure;
   std::vector<std::string> overrides;
   int ranks = 0;
-  bool json = false, measure = false;
+  bool json = false;
 };
 
-pid_t start(const std::vector<std::string>& words, int stdout_to) {
-  std::vector<char*> argv;
-  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
-  argv.push_back(nullptr);
-  const pid_t child = fork();
-  if (child != 0) return child;
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  const int nothing = open("/dev/null", O_RDWR);
-  dup2(nothing, STDIN_FILENO);
-  dup2(stdout_to, STDOUT_FILENO);
-  dup2(nothing, STDERR_FILENO);
-  execvp(argv[0], argv.data());
-  _exit(127);
-}
-
-// The first line from the pipe; empty when none comes.
-std::string first_line(int from) {
-  std::string said;
-  char buffer[4096];
-  for (size_t end = std::string::npos; end == std::string::npos; end = said.find('\n')) {
-    pollfd ready = {from, POLLIN, 0};
-    const int waited = poll(&ready, 1, 120'000);
-    if (waited < 0 && errno == EINTR) continue;
-    const ssize_t got = waited > 0 ? read(from, buffer, sizeof buffer) : 0;
-    if (got <= 0) return "";
-    said.append(buffer, static_cast<size_t>(got));
+/// A directory that is gone when it goes.
+class Scratch {
+ public:
+  Scratch() {
+    const auto held = hold_unfinished();
+    if (mkdtemp(name_.data()) == nullptr)
+      throw IoError(name_, "cannot be made", "set TMPDIR to a directory with space");
+    note_unfinished(name_);
   }
-  return said.substr(0, said.find('\n'));
-}
-
-// The first line that a launcher's command says on stdout; empty when it fails. Open MPI's mpirun may hang after its
-// ranks have ended (a lock of PMIx), so it is given a moment only.
-std::string answer_of(const std::vector<std::string>& words) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return "";
-  const pid_t child = start(words, ends[1]);
-  close(ends[1]);
-  if (child < 0) {
-    close(ends[0]);
-    return "";
+  ~Scratch() {
+    std::error_code ignored;
+    fs::remove_all(name_, ignored);
+    forget_unfinished(name_);
   }
-  std::string said = first_line(ends[0]);
-  close(ends[0]);
-  for (int wait = 0; waitpid(child, nullptr, WNOHANG) == 0; ++wait) {
-    if (wait == 200) kill(child, SIGKILL);
+  fs::path operator/(const char* name) const { return fs::path(name_) / name; }
+
+ private:
+  std::string name_ = (fs::temp_directory_path() / "nibble-plan-XXXXXX").string();
+};
+
+// Whether the launcher's command has left `file`. Open MPI's mpirun may hang after its ranks have ended (a lock of
+// PMIx), so it is given a moment only.
+bool ranks_left(const fs::path& file, const std::vector<std::string>& words) {
+  constexpr int kPatience = 12'000, kMoment = 200;  // hundredths of a second
+  const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+  ChildProcess ranks(words, {nothing, nothing, nothing});
+  close(nothing);
+  for (int waited = 0, since = 0; !ranks.ended(); ++waited) {
+    if (fs::exists(file)) ++since;
+    if (waited == kPatience || since == kMoment) ranks.send(SIGKILL);
     usleep(10'000);
   }
-  return said;
+  return fs::exists(file);
 }
 
 // Ranks as `launch` starts them, which measure this machine together.
@@ -95,10 +83,11 @@ MachineSpeed measure_under_mpi(const Flags& flags, const Recipe& recipe, const P
     options.program = std::filesystem::read_symlink("/proc/self/exe").string();
     options.args = {"plan", flags.recipe};
     options.args.insert(options.args.end(), flags.overrides.begin(), flags.overrides.end());
-    options.args.insert(options.args.end(), {"train.threads=" + std::to_string(threads), "--measure",
+    const Scratch scratch;
+    const fs::path file = scratch / "speed.json";
+    options.args.insert(options.args.end(), {"train.threads=" + std::to_string(threads), "--measure=" + file.string(),
                                              "--ranks=" + std::to_string(planned)});
-    const std::string said = answer_of(mpirun_command(options, mpi_library()));
-    if (!said.empty()) return machine_speed_from_json(said);
+    if (ranks_left(file, mpirun_command(options, mpi_library()))) return machine_speed_from_json(read_text_file(file));
     std::fprintf(stderr,
                  "note: mpirun did not start %d ranks, so they were measured as threads: exchanges look slower\n",
                  ranks);
@@ -116,7 +105,7 @@ void measure(const Flags& flags) {
   try {
     const std::vector<int64_t> tensors = planned_tensor_degrees(recipe, job, ranks);
     const MachineSpeed speed = measure_machine(recipe, job, tensors, threads_of_rank, session.world());
-    if (session.world().rank() == 0) std::printf("%s\n", to_json(speed).c_str());
+    if (session.world().rank() == 0) write_file_atomically(flags.measure, to_json(speed) + "\n");
     session.finish();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
@@ -125,7 +114,7 @@ void measure(const Flags& flags) {
 }
 
 void run(const Flags& flags) {
-  if (flags.measure) return measure(flags);
+  if (!flags.measure.empty()) return measure(flags);
   PlanRequest request;
   request.ranks = flags.ranks;
   if (!flags.max_memory.empty()) request.budget = static_cast<int64_t>(parse_bytes(flags.max_memory));
@@ -149,8 +138,8 @@ void add_plan_command(Command& nibble) {
   command.option("--max-memory", flags->max_memory, "Memory budget of each rank, for its whole process: 2GiB");
   command.option("-n,--ranks", flags->ranks, "Ranks (the product of the recipe's degrees)").at_least(1);
   command.option("--cluster", flags->cluster, "Description of a cluster, JSON (this machine, which is measured)");
-  command.flag("--measure", flags->measure,
-               "Measure this machine with the ranks of this MPI job and print what plans are made from, JSON");
+  command.option("--measure", flags->measure,
+                 "Measure this machine with the ranks of this MPI job; this file gets what plans are made from, JSON");
   command.flag("--json", flags->json, "One JSON object on stdout");
   command.footer("Example: nibble plan qlora.json model.path=llama --max-memory 4GiB -n 4");
   command.run([flags] { run(*flags); });

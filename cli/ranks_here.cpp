@@ -20,17 +20,30 @@ std::string program_of(const std::string& process) {
 }  // namespace
 
 std::vector<pid_t> ranks_started_by(pid_t launcher) {
-  // Asked for anew: the name changes when the file is replaced. mpirun may have other children (ssh).
+  // Asked for anew: the name changes when the file is replaced. mpirun may have other children (ssh; MPICH's proxy,
+  // whose children the ranks are).
   const std::string program = program_of("self");
   std::vector<pid_t> ranks;
   std::error_code gone;
   for (const auto& thread : fs::directory_iterator("/proc/" + std::to_string(launcher) + "/task", gone)) {
     std::ifstream children(thread.path() / "children");
     for (pid_t child; children >> child;) {
-      if (!program.empty() && program_of(std::to_string(child)) == program) ranks.push_back(child);
+      if (!program.empty() && program_of(std::to_string(child)) == program) {
+        ranks.push_back(child);
+      } else {
+        for (const pid_t below : ranks_started_by(child)) ranks.push_back(below);
+      }
     }
   }
   return ranks;
+}
+
+bool catches(pid_t process, int signal) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("SigCgt:")) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
+  }
+  return false;
 }
 
 bool RanksHere::one_is_gone() {

@@ -12,6 +12,9 @@ namespace nibble::cli {
 /// Running processes of this program that `launcher` has started; none where /proc does not tell.
 std::vector<pid_t> ranks_started_by(pid_t launcher);
 
+/// Whether `process` has a handler for `signal`.
+bool catches(pid_t process, int signal);
+
 /// Notices that a rank of `launcher` is gone, looking five times a second at most.
 class RanksHere {
  public:

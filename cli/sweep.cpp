@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,10 +9,14 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
+#include "nibble/cli/child_process.h"
 #include "nibble/cli/commands.h"
 #include "nibble/cli/table.h"
 #include "nibble/core/base/error.h"
@@ -30,6 +32,8 @@
 namespace nibble::cli {
 
 namespace {
+
+constexpr int kInterrupted = 75;
 
 struct Flags {
   std::string recipe;
@@ -52,27 +56,19 @@ class RunFailed : public Error {
   int code_;
 };
 
-/// Starts `nibble train`, its messages in DIR/log.txt. Returns the process id.
-pid_t start(const Flags& flags, const SweepRun& run, int threads) {
+/// Starts `nibble train`, its messages in DIR/log.txt.
+ChildProcess start(const Flags& flags, const SweepRun& run, int threads) {
   std::error_code error;
   std::filesystem::create_directories(run.directory, error);
   if (error) throw IoError(run.directory.string(), "cannot be made: " + error.message());
-  std::vector<std::string> words = {"nibble", "train", flags.recipe};
+  std::vector<std::string> words = {"/proc/self/exe", "train", flags.recipe};
   words.insert(words.end(), run.overrides.begin(), run.overrides.end());
   if (flags.jobs > 1) words.push_back("train.threads=" + std::to_string(threads));
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  const std::string log = (run.directory / "log.txt").string();
-  posix_spawn_file_actions_addopen(&files, 2, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666);
-  posix_spawn_file_actions_adddup2(&files, 2, 1);
-  pid_t child = 0;
-  const int failed = posix_spawn(&child, "/proc/self/exe", &files, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&files);
-  if (failed != 0) throw IoError("nibble train", std::string("cannot be started: ") + std::strerror(failed));
+  const std::string path = (run.directory / "log.txt").string();
+  const int log = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (log < 0) throw IoError(path, std::string("cannot be opened: ") + std::strerror(errno));
+  ChildProcess child(words, {-1, log, log});
+  close(log);
   return child;
 }
 
@@ -110,39 +106,38 @@ int jobs_with_room(const Flags& flags, const std::vector<SweepRun>& runs) {
 /// Runs what is not done, at most flags.jobs at once. Exit codes by index.
 std::map<size_t, int> run_all(const Flags& flags, const std::vector<SweepRun>& runs) {
   std::map<size_t, int> codes;
-  std::map<pid_t, size_t> running;
+  std::map<size_t, ChildProcess> running;
   const StopSignal stop;
   bool told = false;
   const int threads = std::max(1, this_machine().usable_cores() / flags.jobs);
   size_t next = 0;
-  while (next < runs.size() || !running.empty()) {
-    if (stop.requested() && !told) {
-      for (const auto& [child, index] : running) kill(child, SIGTERM);
-      told = true;
+  const auto say = [&](size_t index, const std::string& what) {
+    std::fprintf(stderr, "%zu/%zu %s %s\n", index + 1, runs.size(), runs[index].name.c_str(), what.c_str());
+  };
+  while ((next < runs.size() && !stop.requested()) || !running.empty()) {
+    if (stop.requested() && !std::exchange(told, true)) {
+      for (const auto& [index, child] : running) child.send(SIGTERM);
     }
-    while (!stop.requested() && next < runs.size() && static_cast<int>(running.size()) < flags.jobs) {
-      const SweepRun& run = runs[next];
-      if (is_done(flags.recipe, run)) {
-        std::fprintf(stderr, "%zu/%zu %s is done\n", next + 1, runs.size(), run.name.c_str());
-        codes[next] = 0;
-      } else {
-        std::fprintf(stderr, "%zu/%zu %s starts\n", next + 1, runs.size(), run.name.c_str());
-        running[start(flags, run, threads)] = next;
+    for (; !stop.requested() && next < runs.size() && static_cast<int>(running.size()) < flags.jobs; ++next) {
+      const bool done = is_done(flags.recipe, runs[next]);
+      say(next, done ? "is done" : "starts");
+      done ? void(codes[next] = 0) : void(running.emplace(next, start(flags, runs[next], threads)));
+    }
+    const size_t before = running.size();
+    for (auto one = running.begin(); one != running.end();) {
+      const std::optional<int> status = one->second.ended();
+      if (!status) {
+        ++one;
+        continue;
       }
-      ++next;
+      const size_t index = one->first;
+      const int code = codes[index] = exit_code_of(*status);
+      say(index, code == 0              ? "ended"
+                 : code == kInterrupted ? "stopped"
+                                        : "failed: " + last_line(runs[index].directory / "log.txt"));
+      one = running.erase(one);
     }
-    if (running.empty() && (stop.requested() || next == runs.size())) break;
-    int status = 0;
-    const pid_t child = waitpid(-1, &status, WNOHANG);
-    if (child <= 0 || !running.contains(child)) {
-      poll(nullptr, 0, 100);
-      continue;
-    }
-    const size_t index = running[child];
-    running.erase(child);
-    codes[index] = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    const std::string said = codes[index] == 0 ? "ended" : "failed: " + last_line(runs[index].directory / "log.txt");
-    std::fprintf(stderr, "%zu/%zu %s %s\n", index + 1, runs.size(), runs[index].name.c_str(), said.c_str());
+    if (running.size() == before && before > 0) poll(nullptr, 0, 100);
   }
   if (stop.requested()) throw Interrupted("sweep", "stopped", "run the same command to continue");
   return codes;

@@ -1,0 +1,38 @@
+#pragma once
+// Programs that this one starts and watches.
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nibble::cli {
+
+/// A program in a process group of its own, so that what a terminal sends (Ctrl-C) reaches it only through us. It gets
+/// SIGTERM when this process dies.
+class ChildProcess {
+ public:
+  /// Descriptors that become its streams; -1: it has ours.
+  struct Streams {
+    int in = -1, out = -1, err = -1;
+  };
+  /// words: program (looked for on PATH) and arguments. Throws IoError where it cannot be started; remedy: what then.
+  ChildProcess(const std::vector<std::string>& words, const Streams& streams, const std::string& remedy = "");
+
+  pid_t id() const { return id_; }
+  /// Nothing once it has ended.
+  void send(int signal) const;
+  /// How it ended, as waitpid says it; nothing while it runs.
+  std::optional<int> ended();
+  int wait();
+
+ private:
+  pid_t id_ = -1;
+  std::optional<int> status_;
+};
+
+/// Exit code of such a status, or 128 and the signal that ended it.
+int exit_code_of(int status);
+
+}  // namespace nibble::cli
