@@ -1,0 +1,280 @@
+"""Faults 71, 72, 81 and 82 of docs/reliability.md: signals in every phase of a run and of the other commands.
+
+A phase is held by a file call of it that does not return (NIBBLE_FAULT_HOW=HOLD) until the test says so."""
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import unittest
+
+import program
+from program import run
+
+STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
+
+def as_in_a_terminal():
+    """However the tests were started (nohup, in the background), none of these is ignored."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_DFL)
+
+
+class Signals(program.JobTest):
+    def setUp(self):
+        super().setUp()
+        self.held = self.folder / "held"
+
+    def start(self, *words, before=as_in_a_terminal, **options):
+        file = open(self.folder / "stderr", "wb")
+        self.addCleanup(file.close)
+        self.addCleanup(self.end_processes)
+        env = program.environment(options.pop("env", None))
+        return subprocess.Popen([program.PROGRAM, *map(str, words)], stdout=subprocess.DEVNULL, stderr=file, env=env,
+                                preexec_fn=before, **options)
+
+    def held_in(self, root, calls, at=0, part=""):
+        """Variables for a program that stays in call number `at` of `calls` on paths that begin with `root`, with `part` in it."""
+        return {"NIBBLE_FAULT_ROOT": str(root), "NIBBLE_FAULT_CALLS": calls, "NIBBLE_FAULT_AT": str(at), "NIBBLE_FAULT_IN": part,
+                "NIBBLE_FAULT_HOW": "HOLD", "NIBBLE_FAULT_HELD": str(self.held)}
+
+    def start_held(self, root, calls, *words, at=0, part=""):
+        """Returns when the program is there."""
+        child = self.start(*words, env=self.held_in(root, calls, at, part))
+        self.wait_until(lambda: self.held.exists() or child.poll() is not None, 60)
+        self.assertTrue(self.held.exists(), f"{words} did not come to {calls} of {root}: {self.errors()}")
+        return child
+
+    def says(self, text):
+        self.wait_until(lambda: text in self.errors(), 60)
+        self.assertIn(text, self.errors())
+
+    def evaluating_recipe(self, steps=4):
+        return self.recipe(steps=steps, train={"save_every": 0, "eval_every": 2, "samples": 2, "early_stop": 3},
+                           data={"eval": str(self.data("eval.jsonl", rows=5))}, output={"keep_best": True})
+
+    def samples(self, out):
+        return (out / "samples.jsonl").read_bytes()
+
+    def finishes_as(self, recipe, out="out"):
+        """The same command goes on and leaves what an undisturbed run leaves."""
+        ended = run("train", recipe)
+        self.assertEqual(ended.code, 0, ended.err)
+        whole = run("train", recipe, f"output.dir={self.folder / 'whole'}")
+        self.assertEqual(whole.code, 0, whole.err)
+        self.assertEqual(self.result(self.folder / out), self.result(self.folder / "whole"))
+        self.assertEqual([(line["step"], line["split"]) for line in self.metrics(self.folder / out)],
+                         [(line["step"], line["split"]) for line in self.metrics(self.folder / "whole")])
+        self.assertEqual(self.samples(self.folder / out), self.samples(self.folder / "whole"))
+        self.assertEqual(list(self.folder.glob("**/.tmp-*")), [])
+        shutil.rmtree(self.folder / "whole")
+        shutil.rmtree(self.folder / out)
+
+    def no_error_line(self):
+        self.assertNotIn("error:", self.errors())
+
+    # runs
+    def test_each_signal_in_a_step_is_answered_at_once_and_the_step_saved(self):
+        recipe = self.evaluating_recipe()
+        for number in STOPS:
+            with self.subTest(signal=number):
+                child = self.start_held(self.folder / "out/metrics.jsonl", "write", "train", recipe)  # of step 1
+                child.send_signal(number)
+                self.says("stopping: ")
+                self.held.unlink()
+                self.assertEqual(child.wait(60 * program.SLOWER), 75, self.errors())
+                self.says("stopped after step 1, checkpoint saved; run the same command to continue")
+                self.no_error_line()
+                self.assertEqual(self.checkpoints(), [1])
+                self.finishes_as(recipe)
+
+    def test_an_evaluation_that_is_due_is_left_and_done_when_the_run_goes_on(self):
+        recipe = self.evaluating_recipe()
+        child = self.start_held(self.folder / "out/metrics.jsonl", "write", "train", recipe, at=1)  # of step 2
+        child.send_signal(signal.SIGINT)
+        self.says("stopping: ")
+        self.held.unlink()
+        self.assertEqual(child.wait(60 * program.SLOWER), 75, self.errors())
+        self.assertEqual([(line["step"], line["split"]) for line in self.metrics()], [(1, "train"), (2, "train")])
+        self.assertEqual(self.checkpoints(), [2])
+        self.finishes_as(recipe)
+
+    def test_an_evaluation_of_a_later_save_is_not_written_twice(self):
+        """Left, done again, and the process killed before a checkpoint knew of it."""
+        recipe = self.evaluating_recipe()
+        child = self.start_held(self.folder / "out/metrics.jsonl", "write", "train", recipe, at=1)
+        child.send_signal(signal.SIGTERM)
+        self.says("stopping: ")
+        self.held.unlink()
+        self.assertEqual(child.wait(60 * program.SLOWER), 75, self.errors())
+        # The line of the evaluation is written, the checkpoint of the new best is not.
+        child = self.start_held(self.folder / "out/checkpoints", "mkdir", "train", recipe)
+        self.assertEqual(self.metrics()[-1]["split"], "eval")
+        child.kill()
+        child.wait()
+        self.held.unlink()
+        self.finishes_as(recipe)
+
+    def test_a_second_signal_waits_for_the_step_that_is_being_saved_and_a_third_does_not(self):
+        recipe = self.evaluating_recipe()
+        for signals, saved in ((2, [1]), (3, [])):
+            with self.subTest(signals=signals):
+                child = self.start_held(self.folder / "out/metrics.jsonl", "write", "train", recipe)
+                for number, said in ((signal.SIGHUP, "stopping: "), (signal.SIGINT, "again to leave without it"))[:signals]:
+                    child.send_signal(number)
+                    self.says(said)
+                if signals == 3:
+                    child.send_signal(signal.SIGTERM)
+                else:
+                    self.held.unlink()
+                self.assertEqual(child.wait(60 * program.SLOWER), 75, self.errors())
+                self.held.unlink(missing_ok=True)
+                self.assertEqual(self.checkpoints(), saved)
+                self.finishes_as(recipe)
+
+    def test_a_signal_while_it_loads_ends_it_at_once_and_leaves_nothing(self):
+        recipe = self.evaluating_recipe()
+        out = self.folder / "made/on/the/way"
+        for number in STOPS:
+            for root, calls in ((self.model, "open"), (self.folder / "data.jsonl", "open"), (out / ".tmp-", "sync")):
+                with self.subTest(signal=number, held=(root, calls)):
+                    before = program.snapshot(self.folder)
+                    child = self.start_held(root, calls, "train", recipe, f"output.dir={out}")
+                    child.send_signal(number)
+                    self.assertEqual(child.wait(60 * program.SLOWER), 75, self.errors())
+                    self.says("stopping: ")
+                    self.no_error_line()
+                    self.held.unlink()
+                    (self.folder / "stderr").unlink()
+                    self.assertEqual(program.snapshot(self.folder), before)
+
+    def test_a_signal_during_the_export_removes_it_and_the_run_goes_on_to_it(self):
+        recipe = self.evaluating_recipe()
+        for number in STOPS:
+            with self.subTest(signal=number):
+                child = self.start_held(self.folder / "out", "write", "train", recipe, part="-adapter/")
+                child.send_signal(number)
+                self.assertEqual(child.wait(60 * program.SLOWER), 75, self.errors())
+                self.says("run the same command to continue")
+                self.no_error_line()
+                self.held.unlink()
+                self.assertEqual(list(self.folder.glob("out/.tmp-*")), [])
+                self.assertFalse((self.folder / "out/adapter").exists())
+                self.finishes_as(recipe)
+
+    def test_under_nohup_a_run_goes_on_without_its_terminal(self):
+        recipe = self.evaluating_recipe()
+        ours, terminal = pty.openpty()
+
+        def without_hangups():
+            os.setsid()
+            os.close(os.open(os.ttyname(terminal), os.O_RDWR))  # it becomes the controlling one
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+        env = program.environment(self.held_in(self.folder / "out/metrics.jsonl", "write", at=1))
+        child = subprocess.Popen([program.PROGRAM, "train", str(recipe)], stdin=terminal, stdout=terminal, stderr=terminal, env=env,
+                                 preexec_fn=without_hangups)
+        os.close(terminal)
+        self.wait_until(self.held.exists, 60)
+        os.close(ours)  # the kernel sends SIGHUP
+        child.send_signal(signal.SIGHUP)
+        self.held.unlink()
+        self.assertEqual(child.wait(60 * program.SLOWER), 0)
+        self.finishes_as(recipe)
+
+    # other commands
+    def test_a_command_that_writes_ends_by_the_signal_and_leaves_nothing(self):
+        adapter = self.folder / "trained"
+        self.assertEqual(run("train", self.recipe(steps=1), f"output.dir={adapter}").code, 0)
+        program.write_ids(self.folder / "ids.npy", [3, 4, 5, 6])
+        out = self.folder / "new/result"
+        commands = [["quantize", "--model", self.model, "--out", out],
+                    ["merge", "--model", self.model, "--adapter", adapter / "adapter", "--out", out],
+                    ["init", "--config", self.model / "config.json", "--out", out],
+                    ["combine", "--adapter", adapter / "adapter", "--weight", "1", "--adapter", adapter / "adapter", "--weight", "1",
+                     "--method", "linear", "--out", out]]
+        files = [["logits", "--model", self.model, "--ids", self.folder / "ids.npy", "--out", self.folder / "file.npy"],
+                 ["gradients", "--model", self.model, "--ids", self.folder / "ids.npy", "--labels", self.folder / "ids.npy",
+                  "--out", self.folder / "file.safetensors"]]
+        for number in STOPS:
+            for words in commands + files:
+                with self.subTest(signal=number, command=words[0]):
+                    before = program.snapshot(self.folder)
+                    root = self.folder / (".tmp-nibble" if words in files else "new/.tmp-nibble")
+                    child = self.start_held(root, "write", *words)
+                    child.send_signal(number)
+                    self.assertEqual(child.wait(60 * program.SLOWER), -number, self.errors())
+                    self.says("stopping: what is not finished is removed")
+                    self.held.unlink()
+                    (self.folder / "stderr").unlink()
+                    self.assertEqual(program.snapshot(self.folder), before)
+
+    def test_a_command_that_computes_ends_by_the_signal(self):
+        for number in STOPS:
+            with self.subTest(signal=number):
+                child = self.start_held(self.model, "open", "generate", "--model", self.model, "--ids", "3,4")
+                child.send_signal(number)
+                self.assertEqual(child.wait(60 * program.SLOWER), -number)
+                self.held.unlink()
+
+    # a sweep
+    def test_ctrl_c_on_a_sweep_reaches_every_run_once_and_a_new_call_goes_on(self):
+        recipe = self.recipe(steps=400, train={"save_every": 0})
+        for number in STOPS:
+            with self.subTest(signal=number):
+                words = ["sweep", recipe, "optimizer.lr=1e-3,1e-4,1e-5", "--jobs", "2"]
+                sweep = self.start(*words, start_new_session=True)
+                logs = lambda: [path for path in self.folder.glob("out/*/metrics.jsonl") if path.read_bytes().count(b"\n") > 2]
+                self.wait_until(lambda: len(logs()) >= 2 or sweep.poll() is not None, 60)
+                os.killpg(sweep.pid, number)  # as the terminal does
+                self.assertEqual(sweep.wait(60 * program.SLOWER), 75, self.errors())
+                self.no_error_line()
+                self.assertEqual(self.processes(), {})
+                runs = [path.parent for path in logs()]
+                self.assertEqual(len(runs), 2, self.errors())
+                for folder in runs:
+                    self.assertTrue(self.checkpoints(folder), (folder / "log.txt").read_text())
+                ended = run(*words)
+                self.assertEqual(ended.code, 0, ended.err)
+                for folder in runs:
+                    self.assertIn("continuing after step", (folder / "log.txt").read_text())
+                    lr = json.loads((folder / "recipe.json").read_text())["optimizer"]["lr"]
+                    whole = run("train", recipe, f"optimizer.lr={lr}", f"output.dir={self.folder / 'whole'}")
+                    self.assertEqual(whole.code, 0, whole.err)
+                    self.assertEqual(self.result(folder), self.result(self.folder / "whole"))
+                    shutil.rmtree(self.folder / "whole")
+                shutil.rmtree(self.folder / "out")
+
+    # several ranks
+    @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
+    def test_ranks_save_whatever_took_the_handlers_of_mpirun(self):
+        recipe = self.recipe(steps=300, train={"save_every": 0, "accumulate": 2}, parallel={"replicate": 2, "timeout_seconds": 60})
+        for number in STOPS:
+            with self.subTest(signal=number):
+                job = self.launch(2, "train", recipe, env={"NIBBLE_FAULT_ROOT": "/nowhere", "NIBBLE_FAULT_TAKEN": "mpirun"},
+                                  preexec_fn=as_in_a_terminal)
+                self.wait_until(lambda: len(self.lines()) > 3 or job.poll() is not None, 60)
+                job.send_signal(number)
+                self.assertEqual(self.ended(job, 60, f"signal {number}"), 75, self.errors())
+                self.assertEqual(self.errors().count("stopping: "), 1, self.errors())
+                self.says("checkpoint saved; run the same command to continue")
+                self.no_error_line()
+                self.assertTrue(self.checkpoints())
+                shutil.rmtree(self.folder / "out")
+
+    @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
+    def test_ranks_that_load_end_at_once(self):
+        recipe = self.recipe(steps=3, train={"accumulate": 2}, parallel={"replicate": 2, "timeout_seconds": 60})
+        job = self.launch(2, "train", recipe, env=self.held_in(self.model, "open", at=1), preexec_fn=as_in_a_terminal)
+        self.wait_until(lambda: self.held.exists() or job.poll() is not None, 60)
+        job.send_signal(signal.SIGTERM)
+        self.assertEqual(self.ended(job, 60, "while it loads"), 75, self.errors())
+        self.no_error_line()
+        self.wait_until(lambda: not self.processes(), 60)
+        self.assertEqual(self.processes(), {})
+        self.assertFalse((self.folder / "out").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
