@@ -3,58 +3,63 @@
 #include <sys/mman.h>
 
 #include <cstdint>
-#include <cstdlib>
-#include <limits>
 #include <mutex>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/tensor/pool_books.h"
 
+#ifdef __has_feature  // clang
+#define NIBBLE_ADDRESS_SANITIZER __has_feature(address_sanitizer)
+#else
+#define NIBBLE_ADDRESS_SANITIZER __SANITIZE_ADDRESS__
+#endif
+#if NIBBLE_ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#endif
+
 namespace nibble {
 
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
-// From here on a block is a mapping of its own: what the C library's heap does with released blocks between others
-// would stay resident, 10 to 30 MiB of a rank. (Not under AddressSanitizer, which guards blocks of the heap.)
-#ifdef __SANITIZE_ADDRESS__
-constexpr size_t kMapped = std::numeric_limits<size_t>::max();
+constexpr size_t kGuard = 4096;
+// AddressSanitizer knows which bytes of a segment are a block's; what lies between two blocks is nobody's.
+#if NIBBLE_ADDRESS_SANITIZER
+constexpr size_t kGap = 64;
+void allow(uintptr_t begin, size_t bytes) { __asan_unpoison_memory_region(reinterpret_cast<void*>(begin), bytes); }
+void forbid(uintptr_t begin, size_t bytes) { __asan_poison_memory_region(reinterpret_cast<void*>(begin), bytes); }
 #else
-constexpr size_t kMapped = size_t{1} << 20;
+constexpr size_t kGap = 0;
+void allow(uintptr_t, size_t) {}
+void forbid(uintptr_t, size_t) {}
 #endif
 
-// Sizes from 1 MiB on are whole pages (PoolBooks::rounded).
-std::byte* map_block(size_t size, size_t alignment) {
-  const size_t more = alignment > 1 ? alignment : 0;
-  void* mapped = mmap(nullptr, size + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return nullptr;
-  auto* begin = static_cast<std::byte*>(mapped);
-  if (more == 0) return begin;
-  const size_t before = (alignment - reinterpret_cast<uintptr_t>(begin) % alignment) % alignment;
-  if (before > 0) munmap(begin, before);
-  if (more > before) munmap(begin + before + size, more - before);
-  return begin + before;
+void unmap(uintptr_t begin, size_t size) {
+  if (size > 0) munmap(reinterpret_cast<void*>(begin), size);
 }
 
-std::byte* system_allocate(size_t size) {
-  const bool huge = size >= kHugePage;
-  void* block = nullptr;
-  if (size >= kMapped) {
-    block = map_block(size, huge ? kHugePage : 1);
-  } else if (posix_memalign(&block, huge ? kHugePage : 64, size) != 0) {
-    return nullptr;
+// A page behind the segment faults: who writes past its end is caught, and no two segments touch each other. An empty
+// range where the system refuses.
+AddressRange map_segment(size_t size) {
+  const size_t alignment = size >= PoolBooks::kHugePage ? PoolBooks::kHugePage : kGuard;
+  const size_t reserved = size + alignment;
+  void* mapped = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) return {};
+  const uintptr_t from = reinterpret_cast<uintptr_t>(mapped),
+                  begin = (from + alignment - kGuard) / alignment * alignment;
+  unmap(from, begin - from);
+  unmap(begin + size + kGuard, from + reserved - (begin + size + kGuard));
+  if (mprotect(reinterpret_cast<void*>(begin), size, PROT_READ | PROT_WRITE) != 0) {
+    unmap(begin, size + kGuard);
+    return {};
   }
-  if (block != nullptr && huge) madvise(block, size, MADV_HUGEPAGE);
-  return static_cast<std::byte*>(block);
+  if (alignment > kGuard) madvise(reinterpret_cast<void*>(begin), size, MADV_HUGEPAGE);
+  forbid(begin, size);
+  return {begin, begin + size};
 }
 
-void free_all(const std::vector<PoolBlock>& blocks) {
-  for (const PoolBlock& block : blocks) {
-    if (block.size >= kMapped) {
-      munmap(block.data, block.size);
-    } else {
-      std::free(block.data);
-    }
+void return_to_system(const std::vector<AddressRange>& ranges) {
+  for (const AddressRange& range : ranges) {
+    madvise(reinterpret_cast<void*>(range.begin), range.size(), MADV_DONTNEED);
   }
 }
 
@@ -64,8 +69,20 @@ struct MemoryPool::Books {
   mutable std::mutex mutex;
   PoolBooks books;
 
-  explicit Books(size_t budget) : books(budget) {}
-  ~Books() { free_all(books.trim()); }
+  explicit Books(size_t budget) : books(budget, kGap) {}
+  ~Books() {
+    for (const AddressRange& segment : books.segments()) {
+      allow(segment.begin, segment.size());
+      unmap(segment.begin, segment.size() + kGuard);
+    }
+  }
+
+  bool grow(size_t size) {
+    AddressRange segment = map_segment(books.next_segment(size));
+    if (segment.size() == 0) segment = map_segment(books.smallest_segment(size));
+    if (segment.size() > 0) books.add_segment(segment);
+    return segment.size() > 0;
+  }
 };
 
 MemoryPool::MemoryPool(size_t budget) : books_(std::make_shared<Books>(budget)) {}
@@ -73,7 +90,7 @@ MemoryPool::~MemoryPool() = default;
 
 std::shared_ptr<std::byte> MemoryPool::allocate(size_t bytes, const std::string& what) {
   const size_t size = PoolBooks::rounded(bytes);
-  std::byte* block = nullptr;
+  uintptr_t address = 0;
   {
     std::lock_guard lock(books_->mutex);
     PoolBooks& books = books_->books;
@@ -83,22 +100,22 @@ std::shared_ptr<std::byte> MemoryPool::allocate(size_t bytes, const std::string&
                         std::to_string(books.budget()) + " are in use",
                     "raise the memory budget or lower max_length, microbatch_size or r");
     }
-    const PoolBooks::Taken taken = books.take(size);
-    block = taken.block;
-    free_all(taken.released);
-  }
-  if (block == nullptr && (block = system_allocate(size)) == nullptr) {
-    std::lock_guard lock(books_->mutex);
-    free_all(books_->books.trim());
-    if ((block = system_allocate(size)) == nullptr) {
-      books_->books.cancel(size);
-      throw IoError("", what + " needs " + std::to_string(size) + " bytes and the system has none left",
-                    "lower max_length or microbatch_size, or use gradient checkpointing");
+    std::optional<PoolBooks::Taken> taken = books.take(size);
+    if (!taken) {
+      if (!books_->grow(size)) {
+        throw IoError("", what + " needs " + std::to_string(size) + " bytes and the system has none left",
+                      "lower max_length or microbatch_size, or use gradient checkpointing");
+      }
+      taken = books.take(size);
     }
+    return_to_system(taken->returned);
+    address = taken->address;
+    allow(address, bytes);
   }
-  return {block, [books = books_, size](std::byte* released) {
+  return {reinterpret_cast<std::byte*>(address), [books = books_, size](std::byte* released) {
             std::lock_guard lock(books->mutex);
-            books->books.give(size, released);
+            forbid(reinterpret_cast<uintptr_t>(released), size);
+            books->books.give(reinterpret_cast<uintptr_t>(released), size);
           }};
 }
 
@@ -117,7 +134,7 @@ void MemoryPool::reset_peak() {
 size_t MemoryPool::budget() const { return books_->books.budget(); }
 void MemoryPool::trim() {
   std::lock_guard lock(books_->mutex);
-  free_all(books_->books.trim());
+  return_to_system(books_->books.trim());
 }
 
 }  // namespace nibble

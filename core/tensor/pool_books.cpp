@@ -5,55 +5,117 @@
 
 namespace nibble {
 
-size_t PoolBooks::rounded(size_t bytes) {
-  constexpr size_t kHugePage = size_t{2} << 20;
-  bytes = std::max<size_t>(bytes, 64);
-  size_t step = 64;
-  while (step * 64 < bytes) step *= 2;
-  if (bytes >= kHugePage) step = std::max<size_t>(step, 4096);
-  return (bytes + step - 1) / step * step;
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr size_t kFirstSegment = size_t{64} << 10, kLargestGrowth = size_t{1} << 30;
+
+uintptr_t up(uintptr_t value, size_t to) { return (value + to - 1) / to * to; }
+
+}  // namespace
+
+size_t PoolBooks::rounded(size_t bytes) { return up(std::max<size_t>(bytes, 1), 64); }
+
+void PoolBooks::add_free(AddressRange range) {
+  free_.emplace(range.begin, range.end);
+  free_by_size_.emplace(range.size(), range.begin);
 }
 
-// Before a new block of `size`: sizes that vary from step to step must not pile up. A step of constant sizes needs
-// little more than its peak, so a quarter above it costs such a run nothing.
-void PoolBooks::bound_waiting(size_t size, std::vector<PoolBlock>& released) {
-  const size_t bound = budget_ != 0 ? budget_ : std::max(most_, in_use_ + size) / 4 * 5;
-  while (!waiting_.empty() && in_use_ + waiting_bytes_ + size > bound) {
-    const auto largest = std::prev(waiting_.end());
-    released.push_back({largest->first, largest->second});
-    waiting_bytes_ -= largest->first;
-    waiting_.erase(largest);
+void PoolBooks::remove_free(AddressRange range) {
+  free_.erase(range.begin);
+  free_by_size_.erase({range.size(), range.begin});
+}
+
+std::optional<PoolBooks::Taken> PoolBooks::take(size_t size) {
+  const size_t alignment = size >= kHugePage ? kHugePage : 64;
+  for (auto fit = free_by_size_.lower_bound({size + gap_, 0}); fit != free_by_size_.end(); ++fit) {
+    const AddressRange range{fit->second, fit->second + fit->first};
+    const uintptr_t begin = up(range.begin, alignment), end = begin + size + gap_;
+    if (end > range.end) continue;
+    remove_free(range);
+    if (begin > range.begin) add_free({range.begin, begin});
+    if (range.end > end) add_free({end, range.end});
+    in_use_ += size;
+    peak_ = std::max(peak_, in_use_);
+    most_ = std::max(most_, peak_);
+    touch({begin, end});
+    // Free pages beyond an eighth of what blocks ever held, which steps do not come near, are returned.
+    const size_t bound = most_ / 8 * 9 + kHugePage;
+    return Taken{begin, return_pages(budget_ != 0 ? std::min(bound, budget_) : bound)};
   }
+  return std::nullopt;
 }
 
-PoolBooks::Taken PoolBooks::take(size_t size) {
-  Taken taken;
-  if (auto found = waiting_.find(size); found != waiting_.end()) {
-    taken.recycled = true;
-    taken.block = found->second;
-    waiting_.erase(found);
-    waiting_bytes_ -= size;
-  } else {
-    bound_waiting(size, taken.released);
-  }
-  in_use_ += size;
-  peak_ = std::max(peak_, in_use_);
-  most_ = std::max(most_, peak_);
-  return taken;
-}
-
-void PoolBooks::give(size_t size, std::byte* block) {
+void PoolBooks::give(uintptr_t address, size_t size) {
   in_use_ -= size;
-  waiting_.emplace(size, block);
-  waiting_bytes_ += size;
+  AddressRange range{address, address + size + gap_};
+  // Segments do not touch each other, so neighbours are of the same one.
+  const auto above = free_.lower_bound(range.end);
+  const AddressRange next = above != free_.end() ? AddressRange{above->first, above->second} : AddressRange{};
+  const AddressRange before =
+      above != free_.begin() ? AddressRange{std::prev(above)->first, std::prev(above)->second} : AddressRange{};
+  if (next.begin == range.end) {
+    remove_free(next);
+    range.end = next.end;
+  }
+  if (before.end == range.begin) {
+    remove_free(before);
+    range.begin = before.begin;
+  }
+  add_free(range);
 }
 
-std::vector<PoolBlock> PoolBooks::trim() {
-  std::vector<PoolBlock> released;
-  for (const auto& [size, block] : waiting_) released.push_back({size, block});
-  waiting_.clear();
-  waiting_bytes_ = 0;
-  return released;
+void PoolBooks::touch(AddressRange block) {
+  auto& [begin, segment] = *segment_of(block.begin);
+  const size_t last = (block.end - begin - 1) / segment.page;
+  for (size_t page = (block.begin - begin) / segment.page; page <= last; ++page) {
+    if (segment.resident[page]) continue;
+    segment.resident[page] = true;
+    resident_ += segment.page;
+  }
+}
+
+// Free pages, those of the largest ranges first, until at most `bound` bytes are resident.
+std::vector<AddressRange> PoolBooks::return_pages(size_t bound) {
+  std::vector<AddressRange> returned;
+  for (auto free = free_by_size_.rbegin(); free != free_by_size_.rend() && resident_ > bound; ++free) {
+    auto& [begin, segment] = *segment_of(free->second);
+    const size_t end = (free->second + free->first - begin) / segment.page;
+    for (size_t page = up(free->second - begin, segment.page) / segment.page; page < end; ++page) {
+      if (!segment.resident[page]) continue;
+      segment.resident[page] = false;
+      resident_ -= segment.page;
+      const AddressRange at{begin + page * segment.page, begin + (page + 1) * segment.page};
+      if (!returned.empty() && returned.back().end == at.begin) {
+        returned.back().end = at.end;
+      } else {
+        returned.push_back(at);
+      }
+    }
+  }
+  return returned;
+}
+
+size_t PoolBooks::smallest_segment(size_t size) const {
+  size += gap_;
+  return up(size, size >= kHugePage ? kHugePage : kPage);
+}
+
+size_t PoolBooks::next_segment(size_t size) const {
+  return smallest_segment(std::max(size, std::clamp(mapped_, kFirstSegment, kLargestGrowth)));
+}
+
+void PoolBooks::add_segment(AddressRange segment) {
+  const size_t page = segment.size() >= kHugePage ? kHugePage : kPage;
+  segments_.emplace(segment.begin, Segment{segment.end, page, std::vector<bool>(segment.size() / page)});
+  mapped_ += segment.size();
+  add_free(segment);
+}
+
+std::vector<AddressRange> PoolBooks::segments() const {
+  std::vector<AddressRange> ranges;
+  for (const auto& [begin, segment] : segments_) ranges.push_back({begin, segment.end});
+  return ranges;
 }
 
 }  // namespace nibble

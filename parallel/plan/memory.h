@@ -32,8 +32,8 @@ struct MemoryPlan {
   bool fits(int64_t budget) const;
 };
 
-/// stages: first layer of every stage and, at the end, L. budget: what the ranks' pools may hold, 0 = no limit (a pool
-/// with room keeps more released blocks). threads: of a rank.
+/// stages: first layer of every stage and, at the end, L. budget: what the ranks' pools may hold, 0 = no limit.
+/// threads: of a rank.
 MemoryPlan plan_memory(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages, int threads,
                        int64_t budget = 0);
 

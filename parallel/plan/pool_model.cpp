@@ -13,42 +13,53 @@ const char* memory_use_name(MemoryUse use) {
 
 int64_t MemorySplit::total() const { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }
 
-void PoolModel::State::note() {
-  const int64_t waiting = static_cast<int64_t>(books.waiting());
-  const int64_t resident = static_cast<int64_t>(books.in_use()) + waiting + mapped;
-  if (resident <= most_bytes) return;
-  most_bytes = resident;
-  most = now;
-  most[MemoryUse::margin] = waiting;
-  mapped_when_most = mapped;
-}
-
 PoolModel::Held PoolModel::hold(MemoryUse use, int64_t bytes) {
-  const size_t size = PoolBooks::rounded(static_cast<size_t>(bytes));
-  State& state = *state_;
-  if (!state.books.fits(size)) state.fitted = false;
-  state.books.take(size);
-  state.now[use] += static_cast<int64_t>(size);
-  state.note();
-  return std::make_shared<const Block>(state_, use, bytes);
+  const auto block = std::make_shared<Block>(state_, use, bytes);
+  block->address = state_->take(PoolBooks::rounded(static_cast<size_t>(bytes)));
+  state_->now[use] += block->resident();
+  state_->note();
+  return block;
 }
 
 PoolModel::Held PoolModel::map(int64_t bytes) {
   state_->mapped += bytes;
   state_->now[MemoryUse::base] += bytes;
   state_->note();
-  return std::make_shared<const Block>(state_, MemoryUse::base, bytes, true);
+  return std::make_shared<const Block>(state_, MemoryUse::base, bytes);
+}
+
+uintptr_t PoolModel::State::take(size_t size) {
+  if (!books.fits(size)) fitted = false;
+  std::optional<PoolBooks::Taken> taken = books.take(size);
+  if (!taken) {
+    const size_t segment = books.next_segment(size);
+    books.add_segment({end, end + segment});
+    end = (end + segment) / PoolBooks::kHugePage * PoolBooks::kHugePage + PoolBooks::kHugePage;  // apart from the next
+    taken = books.take(size);
+  }
+  return taken->address;
+}
+
+void PoolModel::State::note() {
+  const int64_t resident = static_cast<int64_t>(books.resident()) + mapped;
+  if (resident <= most_bytes) return;
+  most_bytes = resident;
+  most = now;
+  most[MemoryUse::margin] = static_cast<int64_t>(books.resident() - books.in_use());
+  mapped_when_most = mapped;
+}
+
+int64_t PoolModel::Block::resident() const {
+  return address == 0 ? bytes : static_cast<int64_t>(PoolBooks::rounded(static_cast<size_t>(bytes)));
 }
 
 PoolModel::Block::~Block() {
-  if (mapped) {
+  owner->now[use] -= resident();
+  if (address == 0) {
     owner->mapped -= bytes;
-    owner->now[use] -= bytes;
-    return;
+  } else {
+    owner->books.give(address, static_cast<size_t>(resident()));
   }
-  const size_t size = PoolBooks::rounded(static_cast<size_t>(bytes));
-  owner->now[use] -= static_cast<int64_t>(size);
-  owner->books.give(size, nullptr);
 }
 
 }  // namespace nibble

@@ -21,7 +21,7 @@ enum class MemoryUse : uint8_t {
   workspace,    ///< buffers of kernels, communication and loading
   checkpoint,   ///< copies that a checkpoint is written from behind the training
   program,      ///< the process itself, tokenizer, data
-  margin,       ///< released blocks that wait for reuse
+  margin,       ///< of the pool's pages, what no block fills
 };
 constexpr size_t kMemoryUses = 11;
 
@@ -49,10 +49,7 @@ class PoolModel {
   /// Mapped weights, resident as long as the value lives; they are not the pool's.
   [[nodiscard]] Held map(int64_t bytes);
 
-  /// MemoryPool::trim()
-  void trim() { state_->books.trim(); }
-
-  /// What was held when most was resident, blocks that wait for reuse (margin) included.
+  /// What was held when most was resident.
   const MemorySplit& most_resident() const { return state_->most; }
   /// Of it, mapped.
   int64_t mapped_when_most() const { return state_->mapped_when_most; }
@@ -64,9 +61,11 @@ class PoolModel {
  private:
   struct State {
     explicit State(int64_t budget) : books(static_cast<size_t>(budget)) {}
+    uintptr_t take(size_t size);
     void note();
 
     PoolBooks books;
+    uintptr_t end = PoolBooks::kHugePage;  // of the segments so far, which are only addresses
     MemorySplit now, most;
     int64_t mapped = 0, mapped_when_most = 0;
     int64_t most_bytes = 0;
@@ -78,14 +77,14 @@ class PoolModel {
 struct PoolModel::Block {
   std::shared_ptr<State> owner;
   MemoryUse use = MemoryUse::activations;
-  int64_t bytes = 0;  ///< asked for
-  bool mapped = false;
+  int64_t bytes = 0;      ///< asked for
+  uintptr_t address = 0;  ///< in the books; 0: mapped from a file
 
-  Block(std::shared_ptr<State> from, MemoryUse what, int64_t size, bool of_file = false)
-      : owner(std::move(from)), use(what), bytes(size), mapped(of_file) {}
+  Block(std::shared_ptr<State> from, MemoryUse what, int64_t size) : owner(std::move(from)), use(what), bytes(size) {}
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
   ~Block();
+  int64_t resident() const;
 };
 
 }  // namespace nibble

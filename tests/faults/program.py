@@ -149,11 +149,13 @@ class FaultTest(unittest.TestCase):
         return ended
 
     # A run on token ids: no tokenizer needed.
-    def data(self, name="data.jsonl", rows=12, length=16, vocab=60):
+    def data(self, name="data.jsonl", rows=12, length=16, vocab=60, shortest=None):
+        """shortest: lengths vary from it to `length`, which a row in eight has."""
         path = self.folder / name
         with open(path, "w") as file:
             for i in range(rows):
-                ids = [3 + (7 * i + t * t) % (vocab - 3) for t in range(length)]
+                varied = length if shortest is None or i % 8 == 0 else shortest + 7919 * i % (length - shortest)
+                ids = [3 + (7 * i + t * t) % (vocab - 3) for t in range(varied)]
                 file.write(json.dumps({"input_ids": ids, "labels": ids}) + "\n")
         return path
 

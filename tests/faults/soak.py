@@ -1,4 +1,5 @@
-"""One long run with checkpoints, evaluations and resume cycles; memory and descriptors must stay flat.
+"""One long run on samples of varied lengths with checkpoints, evaluations and resume cycles; memory and descriptors must
+stay flat.
 
     python3 tests/faults/soak.py [STEPS [CYCLES]]           default: 4000 steps in 4 cycles
 """
@@ -25,6 +26,7 @@ def resident(pid):
 class Soak(program.FaultTest):
     def test_memory_and_descriptors_stay_flat(self):
         recipe = self.recipe(steps=STEPS, adapter={"lora_dropout": 0.1}, train={"save_every": 5, "eval_every": 20},
+                             train_on=self.data(rows=200, length=64, shortest=4),
                              data={"eval": str(self.data("eval.jsonl", rows=4))}, output={"keep_best": True})
         seen = []  # (step, MiB, descriptors)
         for cycle in range(CYCLES):

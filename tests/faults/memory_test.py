@@ -1,0 +1,60 @@
+"""The memory of a run on samples of varied lengths is what the plan says, and stays so."""
+import json
+import unittest
+
+import program
+
+# Wide enough that a step's blocks are of 1 KB to 1 MiB, small enough for seconds.
+SHAPE = {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 12, "vocab_size": 1024,
+         "max_position_embeddings": 512}
+FLOOR = 6 << 20  # what a process of this size may be off by however small it is
+
+
+@unittest.skipIf(program.WITH_ADDRESS_SANITIZER, "AddressSanitizer's own memory is resident too")
+class VariedLengths(program.JobTest):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "config.json").write_text(json.dumps(dict(program.CONFIG, **SHAPE)))
+        self.model = self.folder / "wide"
+        made = program.run("init", "--config", self.folder / "config.json", "--out", self.model, "--dtype", "nf4")
+        self.assertEqual(made.code, 0, made.err)
+
+    def keeps_to_the_plan(self, ranks=1, **sections):
+        train = {"steps": 16, "microbatch_size": 1, "accumulate": 4, "save_every": 8} | sections.pop("train", {})
+        recipe = self.recipe(train_on=self.data(rows=160, length=512, vocab=1000, shortest=16), adapter={"r": 16},
+                             train=train, **{"data": {"max_length": 512}} | sections)
+        planned = program.run("plan", recipe, "-n", ranks, "--json")
+        self.assertEqual(planned.code, 0, planned.err)
+        if ranks == 1:
+            ended = program.run("train", recipe, timeout=600)
+            self.assertEqual(ended.code, 0, ended.err)
+        else:
+            self.assertEqual(self.ended(self.launch(ranks, "train", recipe), 600, "a job"), 0, self.errors())
+        steps = self.metrics()
+        last = steps[-1].get("rank_peak_memory_bytes") or [steps[-1]["peak_memory_bytes"]]
+        for rank, (plan, measured) in enumerate(zip(json.loads(planned.out)["ranks"], last)):
+            self.assertLess(abs(measured - plan), max(FLOOR, plan / 10),
+                            f"rank {rank}: {plan / 2**20:.1f} MiB planned, by step "
+                            f"{[round(step['peak_memory_bytes'] / 2**20, 1) for step in steps]}")
+
+    def test_one_sample_a_sequence(self):
+        self.keeps_to_the_plan()
+
+    def test_packed(self):
+        self.keeps_to_the_plan(data={"max_length": 512, "pack": True})
+
+    def test_blocks_recomputed(self):
+        self.keeps_to_the_plan(train={"gradient_checkpointing": "block"})
+
+    def test_sharded(self):
+        self.keeps_to_the_plan(ranks=2, parallel={"shard": 2})
+
+    def test_pipelined(self):
+        self.keeps_to_the_plan(ranks=2, parallel={"pipeline": 2})
+
+    def test_tensor_parallel(self):
+        self.keeps_to_the_plan(ranks=2, parallel={"tensor": 2})
+
+
+if __name__ == "__main__":
+    unittest.main()
