@@ -19,6 +19,7 @@
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/peak_flops.h"
 #include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/list_directory.h"
 #include "nibble/recipes/report/report.h"
 
 namespace nibble {
@@ -82,8 +83,9 @@ Finding huge_page_finding() {
 
 Finding disk_finding(const std::filesystem::path& directory) {
   try {
-    write_probe(directory);
-    const int64_t free = static_cast<int64_t>(free_bytes(directory));
+    const std::filesystem::path place = nearest_existing(directory);  // a run makes what is missing
+    write_probe(place);
+    const int64_t free = static_cast<int64_t>(free_bytes(place));
     return {"disk", readable_bytes(free) + " free in " + directory.string(),
             free < 5 * kGiB ? "checkpoints and merged models need room: free some, or set output.dir elsewhere" : ""};
   } catch (const IoError& error) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <sstream>
 
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/error.h"
@@ -21,6 +22,11 @@ using detail::RecipeField;
 namespace {
 
 const std::vector<std::string> kSections = {"model", "adapter", "data", "train", "optimizer", "parallel", "output"};
+
+// Keys of which a recipe gives one.
+constexpr std::pair<const char*, const char*> kAlternatives[] = {{"train.steps", "train.epochs"},
+                                                                 {"data.eval_fraction", "data.eval"},
+                                                                 {"optimizer.warmup_ratio", "optimizer.warmup_steps"}};
 
 constexpr JsonLimits kRecipeLimits{
     .max_bytes = size_t{4} << 20, .max_depth = 16, .comments = true, .unique_keys = true};
@@ -63,11 +69,29 @@ struct Document {
   }
 };
 
+// A list whose quotes the shell took away, data.train=[a.jsonl,b.jsonl]: texts between commas.
+Json unquoted_list(const std::string& key, const std::string& text) {
+  if (text.find_first_of("[]{}\"'", 1) != text.size() - 1) {
+    throw UsageError("is no JSON list", "put quotes around it for the shell: " + key + "='[\"a\", \"b\"]'",
+                     "command line: " + key);
+  }
+  Json list = Json::array();
+  std::istringstream entries(text.substr(1, text.size() - 2));
+  for (std::string entry; std::getline(entries, entry, ',');) {
+    const size_t begin = entry.find_first_not_of(' '), end = entry.find_last_not_of(' ');
+    if (begin != std::string::npos) list.push_back(entry.substr(begin, end - begin + 1));
+  }
+  return list;
+}
+
 // The value of `key=text`: JSON where the key takes what that JSON is, else the text itself.
 Json override_value(const std::string& key, const std::string& text) {
   Json value = Json::parse(text, nullptr, false);
   const RecipeField* field = find_field(key);
   const bool takes_text = field != nullptr && field->accepts("string");
+  if (value.is_discarded() && text.starts_with('[') && text.ends_with(']') && field && field->accepts("array")) {
+    return unquoted_list(key, text);
+  }
   if (value.is_discarded()) return text;
   if (takes_text && value.is_number() && !field->accepts("number") && !field->accepts("integer")) return text;
   if (takes_text && value.is_boolean() && !field->accepts("boolean")) return text;
@@ -97,6 +121,32 @@ void apply_override(Document& document, const std::string& override_text) {
     section[key.substr(dot + 1)] = value;
   }
   document.overridden.insert(key);
+}
+
+// Of two keys that say the same thing, the command line's is later than the file's: the file's is as if not given.
+// Evaluation is turned off by taking away, or setting to 0, either of the keys that say on what.
+void apply_later_keys(Document& document) {
+  const auto section_of = [&](const std::string& key) -> Json& { return document.root[key.substr(0, key.find('.'))]; };
+  const auto drop = [&](const std::string& key) {
+    Json& section = section_of(key);
+    if (!document.overridden.contains(key) && section.is_object()) section.erase(key.substr(key.find('.') + 1));
+  };
+  const auto value_of = [&](const std::string& key) {
+    const Json& section = section_of(key);
+    return section.is_object() ? section.value(key.substr(key.find('.') + 1), Json()) : Json();
+  };
+  for (const auto& [one, other] : kAlternatives) {
+    for (const auto& [later, earlier] : {std::pair{one, other}, std::pair{other, one}}) {
+      const bool evaluation = std::string_view(later).starts_with("data.eval");
+      if (document.overridden.contains(later) && (evaluation || !value_of(later).is_null())) drop(earlier);
+    }
+  }
+  const auto gives = [&](const std::string& key) { return !value_of(key).is_null() && value_of(key) != Json(0); };
+  const auto says = [&](const std::string& key) { return document.overridden.contains(key); };
+  if ((says("data.eval") || says("data.eval_fraction")) && !gives("data.eval") && !gives("data.eval_fraction")) {
+    for (const char* key : {"train.eval_every", "train.early_stop", "output.keep_best"}) drop(key);
+  }
+  if (says("train.eval_every") && !gives("train.eval_every")) drop("train.early_stop");
 }
 
 void read_section(const Document& document, const std::string& name, const Json& section, Recipe& recipe) {
@@ -198,6 +248,7 @@ Recipe parse_recipe(const std::string& text, const std::string& place, const std
   Document document{Json::parse(text, nullptr, true, true), place, {}};
   if (!document.root.is_object()) throw UsageError("a recipe is a JSON object", "begin with {", place);
   for (const std::string& override_text : overrides) apply_override(document, override_text);
+  apply_later_keys(document);
   Recipe recipe;
   for (const auto& [name, section] : document.root.items()) {
     if (name == "$schema") continue;  // editors look for it

@@ -102,7 +102,8 @@ std::vector<RecipeField> data_fields() {
           "data.train", [](Recipe& r) -> std::vector<DataSource>& { return r.data.train; },
           "files to train on: .jsonl, .json, .txt"),
       sources_field(
-          "data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; }, "files to evaluate on"),
+          "data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; },
+          "files to evaluate on; data.eval=null on the command line turns evaluation off"),
       number_field(
           "data.eval_fraction", 0, 1, [](Recipe& r) -> double& { return r.data.eval_fraction; },
           "instead of data.eval: share of the training data held out by a keyed draw"),

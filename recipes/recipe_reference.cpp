@@ -20,8 +20,10 @@ std::string recipe_reference() {
       "# The keys of a recipe\n\n"
       "Made by `nibble recipes reference` from the table that reads recipes. A recipe is JSON with comments; an "
       "unknown "
-      "key ends\nwith the nearest known one. On the command line a key is set by `section.key=value`. `nibble recipes "
-      "schema` prints a JSON\nSchema ([recipe.schema.json](recipe.schema.json)): a recipe with `\"$schema\": "
+      "key ends\nwith the nearest known one. On the command line a key is set by `section.key=value`: `null` takes it\n"
+      "away, a list may come without its quotes (`data.train=[a.jsonl,b.jsonl]`), and of two keys that exclude each "
+      "other the command\nline's goes before the file's. `nibble recipes schema` prints a JSON\nSchema "
+      "([recipe.schema.json](recipe.schema.json)): a recipe with `\"$schema\": "
       "\"recipe.schema.json\"` is completed and checked by\neditors.\n";
   std::string section;
   for (const RecipeKey& key : recipe_keys()) {

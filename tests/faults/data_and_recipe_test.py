@@ -1,6 +1,7 @@
 """Faults 23 to 33 and 66 of docs/reliability.md: data and recipes that cannot be used."""
 import json
 import os
+import shutil
 import unittest
 
 import program
@@ -145,6 +146,63 @@ class Recipes(program.FaultTest):
         self.ends(3, ["train", recipe], "r.json:1:")
         self.ends(4, ["train", self.folder / "none.json"], "none.json")
         self.ends(4, ["train", self.folder], "is not a regular file")
+
+    # The command line is later than the file.
+    def resolved(self, *overrides):
+        """The recipe that a run of these overrides ends up with."""
+        ended = run("train", self.folder / "recipe.json", *overrides)
+        self.assertEqual(ended.code, 0, ended.err)
+        recipe = json.loads((self.folder / "out/recipe.json").read_text())
+        shutil.rmtree(self.folder / "out")
+        return recipe
+
+    def test_of_two_keys_for_one_thing_the_command_lines_is_taken(self):
+        recipe = self.recipe()
+        whole = json.loads(recipe.read_text())
+        del whole["train"]["steps"]
+        whole["train"]["epochs"] = 3
+        whole["optimizer"]["warmup_ratio"] = 0.1
+        recipe.write_text(json.dumps(whole))
+        got = self.resolved("train.steps=2", "optimizer.warmup_steps=1")
+        self.assertEqual(got["train"]["steps"], 2)
+        self.assertNotIn("epochs", got["train"])
+        self.assertEqual((got["optimizer"]["warmup_steps"], got["optimizer"]["warmup_ratio"]), (1, 0))
+        self.ends(2, ["train", recipe, "train.steps=2", "train.epochs=1"], "command line: train.steps", "train.epochs=null")
+        self.recipe(train={"epochs": 1})  # both in the file
+        self.ends(2, ["train", recipe], "train.steps", "contradicts train.epochs")
+
+    def test_evaluation_is_turned_off_by_one_key(self):
+        held_out = str(self.data("held.jsonl", rows=3))
+        for given in ({"eval": held_out}, {"eval_fraction": 0.25}):
+            self.recipe(steps=2, data=given, train={"eval_every": 1, "early_stop": 3}, output={"keep_best": True})
+            self.assertIn('"split":"eval"', self.evaluated())
+            for off in ("data.eval=null", "data.eval_fraction=0", "data.eval_fraction=null"):
+                self.assertNotIn('"split":"eval"', self.evaluated(off), f"{given} {off}")
+            self.assertEqual(self.resolved("train.eval_every=0")["train"]["early_stop"], 0)
+        self.ends(2, ["train", self.folder / "recipe.json", "data.eval=null", "train.eval_every=1"],
+                  "train.eval_every: there is nothing to evaluate on")
+
+    def evaluated(self, *overrides):
+        ended = run("train", self.folder / "recipe.json", *overrides)
+        self.assertEqual(ended.code, 0, ended.err)
+        text = (self.folder / "out/metrics.jsonl").read_text()
+        shutil.rmtree(self.folder / "out")
+        return text
+
+    def test_a_list_without_its_quotes(self):
+        first, second = self.data("a.jsonl", rows=4), self.data("b.jsonl", rows=4)
+        recipe = self.recipe(steps=1)
+        for words in (f"data.train=[{first},{second}]", f"data.train=[{first}, {second}]"):
+            self.assertEqual(self.resolved(words)["data"]["train"], [str(first), str(second)])
+        self.assertEqual(self.resolved(f"data.train=[{first}]")["data"]["train"], str(first))
+        self.ends(2, ["train", recipe, f"data.train=[{first},{{path:x}}]"], "command line: data.train: is no JSON list",
+                  """data.train='["a", "b"]'""")
+
+    def test_doctor_takes_a_directory_that_a_run_would_make(self):
+        found = json.loads(run("doctor", "--quick", "--json", "--dir", self.folder / "not/yet").out)["findings"]
+        (disk,) = [one for one in found if one["name"] == "disk"]
+        self.assertIn(f"free in {self.folder / 'not/yet'}", disk["value"])
+        self.assertFalse((self.folder / "not").exists())
 
 
 if __name__ == "__main__":
