@@ -71,7 +71,7 @@ TEST_F(PeftDirectoryTest, WhatIsWrittenReadsBackEqual) {
   options.exclude_modules.pattern = ".*9.*";
   options.use_rslora = true;
   options.lora_bias = true;
-  options.init_lora_weights = LoraInit::gaussian;
+  options.init_lora_weights = LoraInit::random;
   options.rank_pattern = {{"z", 2}, {"a", 3}};
   options.alpha_pattern = {{"q_proj", 0.5}};
   options.layers_to_transform = {{0, 2}};
