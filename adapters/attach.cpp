@@ -1,16 +1,13 @@
 #include "nibble/adapters/attach.h"
 
-#include <cmath>
 #include <set>
 
 #include "nibble/adapters/adapter_plan.h"
-#include "nibble/adapters/lora.h"
+#include "nibble/adapters/random_starts.h"
 #include "nibble/adapters/stored_adapter.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/models/resize.h"
-#include "nibble/core/ops/columns.h"
-#include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
 
@@ -40,44 +37,6 @@ void name_real_ranks(const PeftAdapter& adapter, AttachedAdapter& attached) {
     differs = differs || r != rank_of(adapter.options, module);
   }
   if (differs) attached.options.rank_pattern = std::move(ranks);
-}
-
-/// The options of an adapter whose pairs B A became B A - B0 A0.
-AdapterOptions twice_the_rank(AdapterOptions options) {
-  const double alpha = options.use_rslora ? std::sqrt(2.0) : 2.0;
-  options.init_lora_weights = LoraInit::standard;
-  options.pissa_iterations = 0;
-  options.r *= 2;
-  options.lora_alpha *= alpha;
-  for (auto& [key, r] : options.rank_pattern) r *= 2;
-  for (auto& [key, value] : options.alpha_pattern) value *= alpha;
-  return options;
-}
-
-using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
-
-/// A over A0, and B beside -B0: a plain LoRA on the base as it was.
-NamedTensors with_starts_subtracted(NamedTensors tensors, const std::map<std::string, LowRankFactors>& starts,
-                                    MemoryPool& pool) {
-  for (auto& [name, value] : tensors) {
-    for (const auto& [module, start] : starts) {
-      if (name == lora_a_name(module)) {
-        Tensor both = Tensor::empty(pool, {2 * value.dim(0), value.dim(1)}, DType::f32, name);
-        Tensor upper = both.rows(0, value.dim(0)), lower = both.rows(value.dim(0), both.dim(0));
-        ops::cast(value, upper);
-        ops::cast(start.a, lower);
-        value = both;
-      } else if (name == lora_b_name(module)) {
-        Tensor both = Tensor::empty(pool, {value.dim(0), 2 * value.dim(1)}, DType::f32, name);
-        Tensor negative = start.b.clone(pool);
-        ops::scale(negative, -1.0f);
-        ops::copy_columns_in(value, 0, both);
-        ops::copy_columns_in(negative, value.dim(1), both);
-        value = both;
-      }
-    }
-  }
-  return tensors;
 }
 
 }  // namespace
@@ -111,6 +70,7 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, 
 AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& adapter, bool trainable, RankContext& rank) {
   const AdapterPlan plan = plan_adapter(decoder.config(), adapter, split_of(decoder));
   AttachedAdapter attached{adapter.options, plan.modules, {}, {}};
+  attached.options.pissa_iterations = 0;  // see StoredAdapter::check_start
   const std::set<std::string> chosen(plan.modules.begin(), plan.modules.end());
   StoredAdapter stored(adapter, trainable, rank);
   freeze(decoder);
@@ -146,11 +106,8 @@ std::vector<std::pair<std::string, Tensor>> adapter_tensors(Decoder& decoder) {
 
 void save_adapter(Decoder& decoder, const AttachedAdapter& attached, const std::filesystem::path& directory,
                   bool force) {
-  const auto tensors = adapter_tensors(decoder);
-  if (attached.random_starts.empty()) return write_peft_directory(directory, attached.options, tensors, force);
   MemoryPool pool;
-  write_peft_directory(directory, twice_the_rank(attached.options),
-                       with_starts_subtracted(tensors, attached.random_starts, pool), force);
+  write_peft_directory(directory, saved_options(attached), saved_tensors(decoder, attached, pool), force);
 }
 
 }  // namespace nibble

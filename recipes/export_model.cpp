@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "nibble/adapters/random_starts.h"
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/model_directory.h"
@@ -109,12 +110,12 @@ void export_adapter(Decoder& model, ParallelModel& parallel, const AttachedAdapt
   parallel.with_trainable([&] {
     const auto mine = [&](const std::function<void(const NamedTensor&)>& give) {
       std::vector<NamedTensor> own;
-      for (const auto& [name, value] : adapter_tensors(model)) own.push_back({name, value});
+      for (const auto& [name, value] : saved_tensors(model, adapter, rank.pool)) own.push_back({name, value});
       give_whole(model, parallel.mesh(), own, rank, give);
     };
     collect_stages(parallel.mesh(), rank.pool, mine,
                    [&](const NamedTensor& tensor) { tensors.emplace_back(tensor.name, tensor.value); });
-    if (rank.comm.rank() == 0) write_peft_directory(target, adapter.options, tensors, true);
+    if (rank.comm.rank() == 0) write_peft_directory(target, saved_options(adapter), tensors, true);
     tensors.clear();
   });
   rank.comm.barrier("export");
