@@ -101,7 +101,7 @@ Value round(Interpreter& interpreter, const Value& value, Arguments& arguments) 
   return arithmetic("/", Value::integer(turned), scale, interpreter.budget());
 }
 
-Value file_size(Interpreter&, const Value& value, Arguments& arguments) {
+Value file_size(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("filesizeformat", arguments, {"binary"});
   const bool binary = bound.truth(0, false);
   double bytes = 0;
