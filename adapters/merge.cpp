@@ -299,6 +299,7 @@ MergeReport merge_adapter(const MergeBase& base, const PeftAdapter& adapter, con
   for (const MergeOutput& output : plan.outputs()) merger.write(output);
   writer.write_text("config.json", merged_config(base.config, options.dtype, plan.untied(), plan.vocab_size()));
   writer.copy_companions(base.directory);
+  copy_tokenizer_files(adapter.directory, writer.path());  // what it was trained with goes before the base's
   writer.finish();
   MergeReport report = merger.report();
   report.untied = plan.untied();

@@ -7,6 +7,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/json_file.h"
+#include "nibble/core/io/model_directory.h"
 #include "nibble/core/io/safetensors.h"
 #include "nibble/core/ops/elementwise.h"
 
@@ -17,6 +18,7 @@ namespace {
 
 constexpr const char* kConfigFile = "adapter_config.json";
 constexpr const char* kWeightsFile = "adapter_model.safetensors";
+constexpr const char* kTemplateFile = "chat_template.jinja";
 constexpr std::string_view kA = ".lora_A.weight";
 constexpr std::string_view kB = ".lora_B.weight";
 constexpr std::string_view kEmbeddingA = ".lora_embedding_A";
@@ -88,7 +90,7 @@ void check_files(const fs::path& directory) {
   throw InputError(directory.string(), std::string("has no ") + kWeightsFile, "the adapter is not whole");
 }
 
-std::string model_card(const AdapterOptions& options) {
+std::string model_card(const AdapterOptions& options, int64_t rows) {
   const std::string& base = options.base_model;
   std::string card = "---\n";
   // a hub name, not a path on this machine
@@ -96,11 +98,14 @@ std::string model_card(const AdapterOptions& options) {
   if (is_hub_name) card += "base_model: " + base + "\n";
   card += "library_name: peft\npipeline_tag: text-generation\ntags:\n- lora\n---\n\n# LoRA adapter";
   if (!base.empty()) card += " for " + base;
+  const std::string grow =
+      rows > 0 ? "model.resize_token_embeddings(" + std::to_string(rows) + ")  # tokens were added to the tokenizer\n"
+               : "";
   card += "\n\nMade with nibble. Rank " + std::to_string(options.r) + ", alpha " +
           std::to_string(options.lora_alpha).substr(0, 6) +
           ".\n\n```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
           "model = AutoModelForCausalLM.from_pretrained(\"" +
-          base + "\")\nmodel = PeftModel.from_pretrained(model, \"path/to/this/directory\")\n```\n";
+          base + "\")\n" + grow + "model = PeftModel.from_pretrained(model, \"path/to/this/directory\")\n```\n";
   return card;
 }
 
@@ -159,11 +164,14 @@ PeftAdapter read_peft_directory(const fs::path& directory) {
 }
 
 void write_peft_directory(const fs::path& directory, const AdapterOptions& options,
-                          const std::vector<std::pair<std::string, Tensor>>& tensors, bool force) {
+                          const std::vector<std::pair<std::string, Tensor>>& tensors, bool force,
+                          const AdapterCompanions& companions) {
   AtomicDirectory target(directory, force);
   write_safetensors(target.path() / kWeightsFile, tensors);
   write_file_atomically(target.path() / kConfigFile, peft_config_text(options));
-  write_file_atomically(target.path() / "README.md", model_card(options));
+  write_file_atomically(target.path() / "README.md", model_card(options, companions.rows));
+  if (!companions.tokenizer.empty()) copy_tokenizer_files(companions.tokenizer, target.path());
+  if (companions.chat_template) write_file_atomically(target.path() / kTemplateFile, *companions.chat_template);
   compare(read_peft_directory(target.path()), tensors);
   target.commit();
 }

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,11 +34,19 @@ struct PeftAdapter {
 /// refused.
 PeftAdapter read_peft_directory(const std::filesystem::path& directory);
 
+/// What lies beside an adapter's own files.
+struct AdapterCompanions {
+  std::filesystem::path tokenizer;           ///< the directory whose tokenizer and chat templates are copied, or ""
+  std::optional<std::string> chat_template;  ///< Jinja text of chat_template.jinja, instead of that directory's
+  int64_t rows = 0;                          ///< of the embedding, where they are more than the base's
+};
+
 /// Writes a directory that PEFT loads: all files appear at once, after they were read back and compared. Tensors by
 /// their full names ("base_model.model....lora_A.weight"), f32. Throws UsageError when `directory` exists and is not
 /// empty, unless `force`.
 void write_peft_directory(const std::filesystem::path& directory, const AdapterOptions& options,
-                          const std::vector<std::pair<std::string, Tensor>>& tensors, bool force = false);
+                          const std::vector<std::pair<std::string, Tensor>>& tensors, bool force = false,
+                          const AdapterCompanions& companions = {});
 
 /// Prefix of every name in a PEFT file.
 inline constexpr const char* kPeftPrefix = "base_model.model.";

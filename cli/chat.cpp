@@ -38,8 +38,9 @@ class Chat {
  public:
   explicit Chat(Flags flags)
       : flags_(std::move(flags)),
-        tokenizer_(load_tokenizer(flags_.model.base.path)),
-        template_(open_chat_template(flags_.chat_template, *tokenizer_)),
+        text_(text_source(flags_.model, flags_.chat_template)),
+        tokenizer_(load_tokenizer(text_.tokenizer)),
+        template_(open_chat_template(text_.chat_template, *tokenizer_)),
         rank_(flags_.model.threads),
         adapter_on_(!flags_.model.adapter.empty()) {
     find_end_of_turn();
@@ -59,6 +60,7 @@ class Chat {
   void switch_adapter(const std::string& state);
 
   Flags flags_;
+  TextSource text_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> template_;
   LocalRank rank_;
@@ -178,7 +180,7 @@ void add_chat_command(Command& nibble) {
   Command command = nibble.subcommand("chat", "Talk to a model; one message a line");
   add_model_flags(command, flags->model);
   command.option("--template", flags->chat_template,
-                 "Chat template: a built-in name or a .jinja file (the model's own)");
+                 "Chat template: a built-in name or a .jinja file (the adapter's, else the model's own)");
   command.option("--system", flags->system, "System message");
   add_sampling_flags(command, flags->options);
   command.footer(

@@ -8,6 +8,7 @@
 #include "nibble/cli/commands.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/recipes/tokenizers.h"
 
 namespace nibble::cli {
 
@@ -35,7 +36,13 @@ void run(Flags flags) {
   std::vector<CombineSource> sources;
   for (size_t i = 0; i < adapters.size(); ++i) sources.push_back({&adapters[i], flags.weights[i]});
   const CombinedAdapter made = combine_adapters(sources, flags.options, rank.context().pool);
-  write_peft_directory(flags.out, made.options, made.tensors, flags.force);
+  const AdapterCompanions first{.tokenizer = flags.adapters.front()};
+  for (const std::string& other : flags.adapters) {
+    if (find_text_source(first.tokenizer.string(), other, "").notes.empty()) continue;
+    std::fprintf(stderr, "note: %s has another tokenizer or chat template than %s, whose are kept\n", other.c_str(),
+                 first.tokenizer.c_str());
+  }
+  write_peft_directory(flags.out, made.options, made.tensors, flags.force, first);
   const size_t modules = made.tensors.size() / 2;
   if (flags.json) {
     const nlohmann::ordered_json said = {{"modules", modules}, {"r", made.options.r}};

@@ -48,7 +48,7 @@ void run_choices(const Flags& flags) {
   for (const std::string& file : flags.files) {
     for (ChoiceQuestion& question : read_choice_questions(file)) questions.push_back(std::move(question));
   }
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(flags.model.base.path);
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(text_source(flags.model).tokenizer);
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
   const StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
@@ -69,12 +69,16 @@ void run(Flags flags) {
   flags.data.format = parse_data_format(flags.format);
   flags.data.truncate = parse_truncate(flags.truncate);
   check_data_options(flags.data);
-  const DecoderConfig config = model_config(flags.model.base);
-  const Encoder encoder = open_encoder(flags.model.base.path, flags.data.chat_template, config.vocab_size);
-
+  const TextSource text = text_source(flags.model, flags.data.chat_template);
+  flags.data.chat_template = text.chat_template;  // as in the training, for prompts and answers too
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
   const StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
+  // The adapter may have brought rows for tokens that were added.
+  const Encoder encoder = open_encoder(text.tokenizer, text.chat_template, decoder.config().vocab_size);
+  for (const std::string& line : missing_mark_warnings(text.chat_template, encoder)) {
+    std::fprintf(stderr, "%s\n", line.c_str());
+  }
   const Evaluation loss = evaluate_loss(decoder, flags.data, encoder, step.compute_dtype, rank.context());
   ExactMatch match;
   if (flags.exact_match) match = exact_match(decoder, flags.data, encoder, flags.limit, step);
@@ -94,7 +98,7 @@ void add_eval_command(Command& nibble) {
               "auto, alpaca, chat, completion, text, tokens, or choices: questions with choices and an answer")
       .shows_default();
   command.option("--template", flags->data.chat_template,
-                 "Chat template: a built-in name or a .jinja file (the model's own)");
+                 "Chat template: a built-in name or a .jinja file (the adapter's, else the model's own)");
   command.option("--max-length", flags->data.max_length, "Tokens of a sequence").shows_default();
   command.option("--truncate", flags->truncate, "What happens to longer samples: cut, drop or error").shows_default();
   command.flag("--train-on-prompt", flags->data.train_on_prompt, "Count the prompt's tokens as well");

@@ -30,7 +30,7 @@ std::vector<int32_t> prompt_ids(const Flags& flags, const Tokenizer* tokenizer) 
 }
 
 void run(Flags flags) {
-  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(flags.model.base.path);
+  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(text_source(flags.model).tokenizer);
   const std::vector<int32_t> prompt = prompt_ids(flags, tokenizer.get());
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());

@@ -22,6 +22,7 @@ void run(const Flags& flags) {
   if (const std::string warning = merge_warning(flags.request); !warning.empty()) {
     std::fprintf(stderr, "warning: %s\n", warning.c_str());
   }
+  for (const std::string& note : merge_notes(flags.request)) std::fprintf(stderr, "note: %s\n", note.c_str());
   const MergeReport report = merge_model(flags.request, rank.context());
   if (flags.json) {
     const nlohmann::ordered_json said = {

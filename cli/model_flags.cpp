@@ -1,6 +1,7 @@
 #include "nibble/cli/model_flags.h"
 
 #include <charconv>
+#include <cstdio>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/npy.h"
@@ -41,6 +42,12 @@ void add_model_flags(Command& command, ModelFlags& flags) {
       .one_of({"none", "nf4", "fp4"});
   command.flag("--double-quant,!--no-double-quant", base.double_quant, "Quantize the scales as well (default)");
   command.option("--threads", flags.threads, "Threads (0: all cores)").at_least(0);
+}
+
+TextSource text_source(const ModelFlags& flags, const std::string& chat_template) {
+  TextSource source = find_text_source(flags.base.path, flags.adapter, chat_template);
+  for (const std::string& note : source.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  return source;
 }
 
 std::vector<std::vector<int32_t>> read_id_rows(const std::string& text, const std::string& flag) {

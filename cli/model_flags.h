@@ -6,6 +6,7 @@
 
 #include "nibble/cli/command.h"
 #include "nibble/recipes/open_model.h"
+#include "nibble/recipes/tokenizers.h"
 
 namespace nibble::cli {
 
@@ -18,6 +19,9 @@ struct ModelFlags {
 
 /// --model (required), --adapter, --compute-dtype, --quantize, --double-quant|--no-double-quant, --threads.
 void add_model_flags(Command& command, ModelFlags& flags);
+
+/// The tokenizer and chat template of these flags; where the adapter's are not the model's, stderr says so.
+TextSource text_source(const ModelFlags& flags, const std::string& chat_template = "");
 
 /// The token ids of `text`: the path of an .npy file (int64 or int32, [T] or [B, T]) or a comma-separated list; one row
 /// a sequence. `flag` names them in errors. Throws UsageError or InputError.

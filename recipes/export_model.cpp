@@ -105,7 +105,7 @@ void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem
 }
 
 void export_adapter(Decoder& model, ParallelModel& parallel, const AttachedAdapter& adapter,
-                    const std::filesystem::path& target, RankContext& rank) {
+                    const AdapterCompanions& companions, const std::filesystem::path& target, RankContext& rank) {
   std::vector<std::pair<std::string, Tensor>> tensors;
   parallel.with_trainable([&] {
     const auto mine = [&](const std::function<void(const NamedTensor&)>& give) {
@@ -115,7 +115,7 @@ void export_adapter(Decoder& model, ParallelModel& parallel, const AttachedAdapt
     };
     collect_stages(parallel.mesh(), rank.pool, mine,
                    [&](const NamedTensor& tensor) { tensors.emplace_back(tensor.name, tensor.value); });
-    if (rank.comm.rank() == 0) write_peft_directory(target, saved_options(adapter), tensors, true);
+    if (rank.comm.rank() == 0) write_peft_directory(target, saved_options(adapter), tensors, true, companions);
     tensors.clear();
   });
   rank.comm.barrier("export");

@@ -16,8 +16,8 @@ namespace nibble {
 void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem::path& config,
                   const std::filesystem::path& companions, const std::filesystem::path& target, RankContext& rank);
 
-/// The adapter as a PEFT directory; replaces an older one.
+/// The adapter as a PEFT directory with its companions; replaces an older one.
 void export_adapter(Decoder& model, ParallelModel& parallel, const AttachedAdapter& adapter,
-                    const std::filesystem::path& target, RankContext& rank);
+                    const AdapterCompanions& companions, const std::filesystem::path& target, RankContext& rank);
 
 }  // namespace nibble

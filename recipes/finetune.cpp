@@ -43,7 +43,9 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
     resize_vocabulary(model, rows, rank);
   }
   std::optional<AttachedAdapter> adapter;
+  AdapterCompanions companions;
   if (recipe.adapter) {
+    companions = adapter_companions(tokenizer, recipe.data.chat_template, observer);
     adapter = open_adapter(model, recipe.model, with_added_tokens(*recipe.adapter, config, rows), rank, observer);
   } else {
     check_trainable(model);
@@ -57,7 +59,8 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   run_steps(run, model, parallel, data, recipe, tokenizer, rank, observer);  // resumes where the checkpoint says
 
   if (adapter) {
-    export_adapter(model, parallel, *adapter, run.dir() / "adapter", rank);  // written, read back, compared
+    if (model.config().vocab_size > config.vocab_size) companions.rows = model.config().vocab_size;
+    export_adapter(model, parallel, *adapter, companions, run.dir() / "adapter", rank);  // read back, compared
   } else {
     export_model(model, parallel, recipe.model.path,
                  std::filesystem::is_directory(tokenizer) ? tokenizer : recipe.model.path, run.dir() / "model", rank);

@@ -10,6 +10,7 @@
 #include "nibble/quant/codec.h"
 #include "nibble/quant/quantization_config.h"
 #include "nibble/quant/quantize_model.h"
+#include "nibble/recipes/tokenizers.h"
 
 namespace nibble {
 
@@ -24,6 +25,11 @@ DType output_dtype(const std::string& name) {
 std::string base_path(const MergeRequest& request, const PeftAdapter& adapter) {
   const std::string path = request.model.empty() ? adapter.options.base_model : request.model;
   if (path.empty()) throw UsageError("the adapter does not name its base", "give it with --model", request.adapter);
+  if (request.model.empty() && !std::filesystem::is_directory(path)) {
+    throw IoError((std::filesystem::path(request.adapter) / "adapter_config.json").string(),
+                  "names the base " + path + ", which is no directory here",
+                  "give the directory of the base with --model");
+  }
   return path;
 }
 
@@ -76,6 +82,11 @@ std::string merge_warning(const MergeRequest& request) {
          ", this merges it into the 16-bit one; to merge into what " + "it was trained on: nibble quantize --model " +
          path + " --type " + type + " --out " + copy + ", then merge with --model " + copy +
          " (--base original says that you mean this one)";
+}
+
+std::vector<std::string> merge_notes(const MergeRequest& request) {
+  const std::string base = base_path(request, read_peft_directory(request.adapter));
+  return find_text_source(base, request.adapter, "").notes;
 }
 
 MergeBase merge_base(const CheckpointDir& checkpoint, MemoryPool& pool) {

@@ -2,6 +2,7 @@
 // Merging where adapters and quantization meet.
 
 #include <string>
+#include <vector>
 
 #include "nibble/adapters/merge.h"
 #include "nibble/core/base/rank_context.h"
@@ -20,6 +21,9 @@ struct MergeRequest {
 /// What to know before a merge: that the run which made the adapter quantized its base while it loaded, and this would
 /// merge into the 16-bit one, unasked. Empty where all is well or the run's recipe does not lie beside the adapter.
 std::string merge_warning(const MergeRequest& request);
+
+/// Where the result gets tokenizer or chat template from the adapter, and they are not the base's (find_text_source).
+std::vector<std::string> merge_notes(const MergeRequest& request);
 
 /// A checkpoint as plain tensors: 4-bit weights appear dequantized. It must outlive the result.
 MergeBase merge_base(const CheckpointDir& checkpoint, MemoryPool& pool);

@@ -117,9 +117,9 @@ nibble_model* nibble_model_open(const char* model_dir, const char* adapter_dir, 
     const std::string type = text_or(quantize, "none");
     base.quantize = nibble::find_quant_type(type);
     if (!base.quantize && type != "none") throw nibble::UsageError("quantize must be none, nf4 or fp4, not " + type);
-    model->tokenizer = nibble::find_tokenizer(base.path);
-    model->decoder.emplace(
-        nibble::open_model(base, text_or(adapter_dir, ""), nibble::Train::nothing, model->rank.context()));
+    const std::string adapter = text_or(adapter_dir, "");
+    model->tokenizer = nibble::find_tokenizer(nibble::find_text_source(base.path, adapter, "").tokenizer);
+    model->decoder.emplace(nibble::open_model(base, adapter, nibble::Train::nothing, model->rank.context()));
   });
   return code == NIBBLE_OK ? model.release() : nullptr;
 }

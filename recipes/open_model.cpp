@@ -71,7 +71,9 @@ AttachedAdapter open_adapter(Decoder& model, const ModelRecipe& base, const Adap
   AttachedAdapter attached;
   if (recipe.path.empty()) {
     AdapterOptions options = recipe.options;
-    options.base_model = base.path;
+    // As Transformers takes it, a path starts at the directory of whoever loads the adapter: only a whole one serves
+    // all.
+    options.base_model = std::filesystem::absolute(base.path).lexically_normal().string();
     attached = attach_adapter(model, options, rank, original_weights(base, rank));
   } else {
     PeftAdapter adapter = read_peft_directory(recipe.path);

@@ -7,6 +7,7 @@
 #include "nibble/parallel/data/assignment.h"
 #include "nibble/parallel/mesh.h"
 #include "nibble/parallel/pipeline/pipeline.h"
+#include "nibble/recipes/tokenizers.h"
 
 namespace nibble {
 
@@ -62,6 +63,7 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
   in_order.order.shuffle = false;
   in_order.accumulate = 1;
 
+  for (const std::string& line : missing_mark_warnings(options.chat_template, encoder)) observer.message(line);
   Dataset train = Dataset::load(options.train, options, encoder);
   say(observer, train.report(), "training data");
   if (const int64_t longest = std::min(train.report().longest, options.max_length), most = text_limit(model);

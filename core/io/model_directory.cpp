@@ -11,20 +11,11 @@ namespace nibble {
 
 namespace {
 
-constexpr const char* kCompanions[] = {"tokenizer.json",
-                                       "tokenizer.model",
-                                       "tokenizer_config.json",
-                                       "special_tokens_map.json",
-                                       "added_tokens.json",
-                                       "vocab.json",
-                                       "merges.txt",
-                                       "chat_template.jinja",
-                                       "chat_template.json",
-                                       "generation_config.json",
-                                       "LICENSE",
-                                       "LICENSE.txt",
-                                       "LICENSE.md",
-                                       "NOTICE",
+constexpr const char* kTokenizerFiles[] = {
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json",     "merges.txt",      "chat_template.jinja",   "chat_template.json"};
+constexpr const char* kTemplates = "additional_chat_templates";
+constexpr const char* kCompanions[] = {"generation_config.json", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE",
                                        "USE_POLICY.md"};
 
 uint64_t bytes_of(const TensorSpec& spec) {
@@ -55,6 +46,26 @@ std::string shard_name(size_t index, size_t count) {
 
 }  // namespace
 
+std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& directory) {
+  std::vector<std::filesystem::path> files;
+  for (const char* file : kTokenizerFiles) {
+    if (std::filesystem::is_regular_file(directory / file)) files.emplace_back(file);
+  }
+  if (!std::filesystem::is_directory(directory / kTemplates)) return files;
+  for (const auto& entry : list_directory(directory / kTemplates)) {
+    if (entry.path().extension() == ".jinja") files.push_back(kTemplates / entry.path().filename());
+  }
+  return files;
+}
+
+void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to) {
+  const std::vector<std::filesystem::path> roots = link_roots(from);
+  for (const std::filesystem::path& file : tokenizer_files(from)) {
+    if (file.has_parent_path()) std::filesystem::create_directory(to / file.parent_path());
+    copy_file_atomically(follow_links_within(from / file, roots), to / file);
+  }
+}
+
 ModelDirectoryWriter::ModelDirectoryWriter(const std::filesystem::path& target, bool force,
                                            const std::vector<TensorSpec>& specs, uint64_t shard_bytes)
     : directory_(target, force) {
@@ -83,18 +94,11 @@ void ModelDirectoryWriter::write_text(const std::string& file, std::string_view 
 }
 
 void ModelDirectoryWriter::copy_companions(const std::filesystem::path& model) {
+  copy_tokenizer_files(model, directory_.path());
   const std::vector<std::filesystem::path> roots = link_roots(model);
   for (const char* file : kCompanions) {
     if (!std::filesystem::is_regular_file(model / file)) continue;
     copy_file_atomically(follow_links_within(model / file, roots), directory_.path() / file);
-  }
-  const std::filesystem::path templates = model / "additional_chat_templates";
-  if (!std::filesystem::is_directory(templates)) return;
-  std::filesystem::create_directory(directory_.path() / templates.filename());
-  for (const auto& entry : list_directory(templates)) {
-    if (entry.path().extension() != ".jinja") continue;
-    copy_file_atomically(follow_links_within(entry.path(), roots),
-                         directory_.path() / templates.filename() / entry.path().filename());
   }
 }
 

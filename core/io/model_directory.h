@@ -12,6 +12,12 @@
 
 namespace nibble {
 
+/// The files of a tokenizer and of its chat templates that `directory` has, as paths in it.
+std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& directory);
+
+/// Copies them; InputError for a link out of the directory (see CheckpointDir).
+void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to);
+
 /// A model directory that appears whole at finish(), or not at all. Weights go to model.safetensors, or, above
 /// shard_bytes, to model-00001-of-0000N.safetensors and model.safetensors.index.json, filled in the order of `specs`.
 class ModelDirectoryWriter {

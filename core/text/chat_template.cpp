@@ -6,6 +6,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/nearest.h"
+#include "nibble/core/text/builtin_template.h"
 
 namespace nibble {
 
@@ -34,6 +35,7 @@ struct TemplateForm {
   bool alternates = false;                  // user and assistant must take turns
   bool trims = false;                       // white space around contents is taken away
   std::string_view first_user_before = "";  // instead of user.before, where there is no system message
+  bool has_tokens = false;                  // the marks in <> are tokens of the model it is from
 };
 
 constexpr std::string_view kAlpacaStart =
@@ -54,7 +56,8 @@ constexpr std::array kForms = {
                  .user = {"<|im_start|>user\n", "<|im_end|>\n"},
                  .assistant = {"<|im_start|>assistant\n", "<|im_end|>"},
                  .tool = {"<|im_start|>tool\n", "<|im_end|>\n"},
-                 .between = "\n"},
+                 .between = "\n",
+                 .has_tokens = true},
     TemplateForm{.name = "llama2",
                  .start = "",
                  .system = {"<<SYS>>\n", "\n<</SYS>>\n\n"},
@@ -70,7 +73,8 @@ constexpr std::array kForms = {
                  .user = {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
                  .assistant = {"<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"},
                  .tool = {"<|start_header_id|>ipython<|end_header_id|>\n\n", "<|eot_id|>"},
-                 .trims = true},
+                 .trims = true,
+                 .has_tokens = true},
     TemplateForm{.name = "mistral",
                  .start = "{bos}",
                  .system = {"", "\n\n"},
@@ -93,7 +97,8 @@ constexpr std::array kForms = {
                  .between = "\n",
                  .system_message = SystemMessage::in_first_user,
                  .alternates = true,
-                 .trims = true},
+                 .trims = true,
+                 .has_tokens = true},
     TemplateForm{.name = "alpaca",
                  .start = "{bos}",
                  .system = {"", "\n\n"},
@@ -106,7 +111,8 @@ constexpr std::array kForms = {
                  .system = {"<|system|>\n", "<|end|>\n"},
                  .user = {"<|user|>\n", "<|end|>\n"},
                  .assistant = {"<|assistant|>\n", "<|end|>"},
-                 .between = "\n"},
+                 .between = "\n",
+                 .has_tokens = true},
     TemplateForm{.name = "vicuna",
                  .start = "{bos}",
                  .system = {"", " "},
@@ -126,7 +132,8 @@ constexpr std::array kForms = {
                  .system = {"GPT4 Correct System: ", "<|end_of_turn|>"},
                  .user = {"GPT4 Correct User: ", "<|end_of_turn|>"},
                  .assistant = {"GPT4 Correct Assistant:", "<|end_of_turn|>"},
-                 .answer_start = " "},
+                 .answer_start = " ",
+                 .has_tokens = true},
     TemplateForm{.name = "plain",
                  .start = "{bos}",
                  .system = {"", "\n"},
@@ -153,6 +160,88 @@ std::string joined(const std::vector<std::string>& names) {
   std::string all;
   for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
   return all;
+}
+
+// A form's strings as Jinja that prints them.
+std::string printed(std::string_view form) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kNames = {
+      {{"{bos}", "bos_token"}, {"{eos}", "eos_token"}, {"{alpaca}", ""}, {"{vicuna}", ""}}};
+  std::string made, literal;
+  const auto end_literal = [&] {
+    if (!literal.empty()) made += "{{- '" + std::exchange(literal, "") + "' -}}";
+  };
+  while (!form.empty()) {
+    const auto name = std::ranges::find_if(kNames, [&](const auto& n) { return form.starts_with(n.first); });
+    if (name != kNames.end() && !name->second.empty()) {
+      end_literal();
+      made.append("{{- ").append(name->second).append(" -}}");
+    } else if (name != kNames.end()) {
+      for (const char c : name->first == "{alpaca}" ? kAlpacaStart : kVicunaStart) {
+        literal += c == '\'' ? std::string("\\'") : std::string(1, c);
+      }
+    } else {
+      literal += form.front() == '\n' ? "\\n" : std::string(1, form.front());
+    }
+    form.remove_prefix(name != kNames.end() ? name->first.size() : 1);
+  }
+  end_literal();
+  return made;
+}
+
+// What BuiltinTemplate does, as Jinja; the tests compare the two.
+std::string jinja_source(const TemplateForm& form) {
+  const auto refuse = [](const std::string& reason) { return "{{- raise_exception('" + reason + "') -}}"; };
+  const std::string content = form.trims ? "message['content'] | trim" : "message['content']";
+  std::string text = printed(form.start);
+  text += "{%- set state = namespace(last='', system='') -%}\n";
+  text += "{%- if tools -%}" + refuse("this template has no form for tools") + "{%- endif -%}\n";
+  text += "{%- for message in messages -%}\n{%- if message['tool_calls'] or message['reasoning_content'] -%}" +
+          refuse("this template has no form for tool calls and reasoning") + "{%- endif -%}\n";
+  text += "{%- if message['role'] == 'assistant' -%}\n";
+  if (form.alternates) {
+    text +=
+        "{%- if state.last != 'user' -%}" + refuse("a user message is wanted before each answer") + "{%- endif -%}\n";
+  }
+  text += printed(form.assistant.before) + "{%- generation -%}" + printed(form.answer_start) + "{{- " + content +
+          " -}}" + printed(form.assistant.after) + "{%- endgeneration -%}" + printed(form.between) + "\n";
+  text += "{%- elif message['role'] == 'system' -%}\n";
+  if (form.alternates) {
+    text += "{%- if not loop.first -%}" + refuse("a system message is taken at the start only") + "{%- endif -%}\n";
+  }
+  if (form.system_message == SystemMessage::in_first_user) {
+    text += "{%- set state.system -%}" + printed(form.system.before) + "{{- " + content + " -}}" +
+            printed(form.system.after) + "{%- endset -%}\n";
+  } else {
+    text += printed(form.system.before) + "{{- " + content + " -}}" + printed(form.system.after) + "\n";
+  }
+  text += "{%- elif message['role'] == 'user' -%}\n";
+  if (form.alternates) {
+    text +=
+        "{%- if state.last == 'user' -%}" + refuse("an answer is wanted between two user messages") + "{%- endif -%}\n";
+  }
+  if (form.first_user_before.empty()) {
+    text += printed(form.user.before);
+  } else {
+    text += "{%- if loop.first -%}" + printed(form.first_user_before) + "{%- else -%}" + printed(form.user.before) +
+            "{%- endif -%}";
+  }
+  if (form.system_message == SystemMessage::in_first_user) {
+    text += "{{- state.system -}}{%- set state.system = '' -%}";
+  }
+  text += "{{- " + content + " -}}" + printed(form.user.after) + "\n";
+  if (!form.tool.before.empty()) {
+    text += "{%- elif message['role'] == 'tool' -%}\n" + printed(form.tool.before) + "{{- " + content + " -}}" +
+            printed(form.tool.after) + "\n";
+  }
+  text += "{%- else -%}\n" + refuse("this template has no form for the role of a message") + "{%- endif -%}\n";
+  const bool waits = form.system_message == SystemMessage::in_first_user;
+  const std::string set_last = "{%- set state.last = message['role'] -%}";
+  text += waits ? "{%- if message['role'] != 'system' -%}" + set_last + "{%- endif -%}\n" : set_last + "\n";
+  text += "{%- endfor -%}\n";
+  if (waits) {
+    text += "{%- if state.system -%}" + refuse("a user message is wanted after the system message") + "{%- endif -%}\n";
+  }
+  return text + "{%- if add_generation_prompt -%}" + printed(form.assistant.before) + "{%- endif -%}\n";
 }
 
 class BuiltinTemplate final : public ChatTemplate {
@@ -267,16 +356,42 @@ std::string end_of_turn(const ChatTemplate& chat_template) {
   }
 }
 
-std::unique_ptr<ChatTemplate> builtin_chat_template(std::string_view name, const TemplateTokens& tokens) {
+namespace {
+
+const TemplateForm& form_of(std::string_view name) {
   const auto* alias =
       std::find_if(kOtherNames.begin(), kOtherNames.end(), [&](const auto& a) { return a.first == name; });
   const std::string_view wanted = alias == kOtherNames.end() ? name : alias->second;
   const auto form = std::find_if(kForms.begin(), kForms.end(), [&](const TemplateForm& f) { return f.name == wanted; });
-  if (form != kForms.end()) return std::make_unique<BuiltinTemplate>(*form, tokens);
+  if (form != kForms.end()) return *form;
   const std::string meant = nearest(std::string(name), builtin_chat_template_names());
   throw UsageError(
       "there is no chat template '" + std::string(name) + "'",
       meant.empty() ? "the built-in ones are " + joined(builtin_chat_template_names()) : "did you mean " + meant + "?");
+}
+
+}  // namespace
+
+std::unique_ptr<ChatTemplate> builtin_chat_template(std::string_view name, const TemplateTokens& tokens) {
+  return std::make_unique<BuiltinTemplate>(form_of(name), tokens);
+}
+
+std::string builtin_chat_template_source(std::string_view name) { return jinja_source(form_of(name)); }
+
+std::vector<std::string> builtin_chat_template_marks(std::string_view name) {
+  const TemplateForm& form = form_of(name);
+  std::vector<std::string> marks;
+  for (const Turn& turn : {form.system, form.user, form.assistant}) {
+    for (std::string_view text : {turn.before, turn.after}) {
+      for (size_t begin; form.has_tokens && (begin = text.find('<')) != std::string_view::npos;) {
+        const size_t end = text.find('>', begin) + 1;
+        const std::string mark(text.substr(begin, end - begin));
+        if (std::ranges::find(marks, mark) == marks.end()) marks.push_back(mark);
+        text.remove_prefix(end);
+      }
+    }
+  }
+  return marks;
 }
 
 std::vector<std::string> builtin_chat_template_names() {

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/text/builtin_template.h"
+#include "nibble/core/text/model_chat_template.h"
 
 namespace nibble {
 namespace {
@@ -122,6 +124,46 @@ TEST(BuiltinTemplates, ConversationsWithoutAFormAreRefused) {
   refuses("mistral", {{{"system", "a"}}, ""});
   refuses("llama3", {{{"user", "a"}}, "[{}]"});
   EXPECT_NO_THROW(builtin_chat_template("chatml", kTokens)->render({{{"tool", "4"}}, ""}));
+}
+
+TEST(BuiltinTemplates, AsJinjaTheyWriteAndRefuseTheSame) {
+  const std::vector<std::vector<ChatMessage>> chats = {
+      conversation().messages,
+      {{"user", "It's\n {bos} 'quoted' \\n"}},
+      {{"user", "a"}, {"assistant", " b "}},
+      {{"system", " s "}, {"user", "a"}, {"assistant", "b"}, {"user", "c"}},
+      {{"user", "a"}, {"user", "b"}},
+      {{"assistant", "a"}},
+      {{"system", "a"}},
+      {{"user", "a"}, {"system", "b"}, {"user", "c"}},
+      {{"user", "a"}, {"assistant", "b"}, {"tool", "4"}, {"assistant", "c"}},
+      {{"narrator", "Once"}}};
+  const auto said = [](const ChatTemplate& chat_template, const Conversation& chat, bool prompt) -> std::string {
+    try {
+      const RenderedChat rendered = chat_template.render(chat, prompt);
+      std::string text = rendered.text;
+      if (prompt) return text;  // a model's own template has no answers then
+      for (const TextSpan& span : rendered.answers) {
+        text += "|" + std::to_string(span.begin) + "-" + std::to_string(span.end);
+      }
+      return text;
+    } catch (const InputError&) {
+      return "refused";
+    }
+  };
+  for (const std::string& name : builtin_chat_template_names()) {
+    const ModelChatTemplate source(ModelTemplates({{"default", builtin_chat_template_source(name)}},
+                                                  {{"bos_token", kTokens.bos}, {"eos_token", kTokens.eos}}, name));
+    const auto builtin = builtin_chat_template(name, kTokens);
+    for (const auto& messages : chats) {
+      for (const bool prompt : {false, true}) {
+        const Conversation chat{messages, ""};
+        EXPECT_EQ(said(source, chat, prompt), said(*builtin, chat, prompt)) << name << " " << messages.back().role;
+      }
+    }
+    const Conversation with_tools{{{"user", "a"}}, R"([{"type": "function", "function": {"name": "f"}}])"};
+    EXPECT_EQ(said(source, with_tools, false), said(*builtin, with_tools, false)) << name;
+  }
 }
 
 TEST(BuiltinTemplates, TheEndOfATurnIsFound) {
