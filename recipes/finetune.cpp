@@ -9,6 +9,7 @@
 #include "nibble/parallel/parallel_model.h"
 #include "nibble/recipes/activation_policy.h"
 #include "nibble/recipes/export_model.h"
+#include "nibble/recipes/fingerprints.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/open_model.h"
 #include "nibble/recipes/tokenizers.h"
@@ -28,8 +29,8 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
 
   plan_adapter(recipe, config, rows);  // refuses what has no place before anything is opened or made
   RunOptions options = run_options(recipe, data.total_steps());
-  options.settings["data.fingerprint"] = "\"" + data.fingerprint() + "\"";
-  options.settings["model.fingerprint"] = "\"" + base_fingerprint(recipe.model.path) + "\"";
+  traced(observer.trace, Phase::io, "fingerprints",
+         [&] { add_fingerprints(options, recipe, tokenizer, data.fingerprint()); });
   Run run = Run::open(options, rank, observer);  // lock, newest valid checkpoint, metrics
 
   const DecoderPart part = decoder_part(config, mesh.tensor().rank(), mesh.tensor().size());

@@ -5,6 +5,7 @@
 #include "nibble/parallel/parallel_model.h"
 #include "nibble/recipes/activation_policy.h"
 #include "nibble/recipes/export_model.h"
+#include "nibble/recipes/fingerprints.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/open_model.h"
 #include "nibble/recipes/pretraining_tokenizer.h"
@@ -23,8 +24,7 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
                                    [&] { return TrainingData(recipe, config, encoder, observer); });
 
   RunOptions options = run_options(recipe, data.total_steps());
-  options.settings["data.fingerprint"] = "\"" + data.fingerprint() + "\"";
-  options.settings["model.fingerprint"] = "\"" + base_fingerprint(recipe.model.init) + "\"";
+  add_fingerprints(options, recipe, recipe.model.tokenizer, data.fingerprint());
   Run run = Run::open(options, rank, observer);
 
   const DecoderPart part = decoder_part(config, mesh.tensor().rank(), mesh.tensor().size());

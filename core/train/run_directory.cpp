@@ -1,5 +1,6 @@
 #include "nibble/core/train/run_directory.h"
 
+#include <algorithm>
 #include <set>
 
 #include "nibble/core/base/error.h"
@@ -142,16 +143,23 @@ std::optional<FoundCheckpoint> choose_start(const RunOptions& options, const Obs
 }
 
 void compare_settings(const RunOptions& options, const TrainingState& state, const Observer& observer) {
+  std::map<std::string, std::string> settings = options.settings;
+  const auto is_content = [](const auto& setting) { return setting.first.find(kFingerprint) != std::string::npos; };
+  if (std::ranges::none_of(state.settings, is_content) && std::erase_if(settings, is_content) > 0) {
+    observer.message(
+        "note: an earlier nibble wrote the checkpoint, without what is inside the files of model, adapter "
+        "and tokenizer: whether they changed since is not known");
+  }
   std::set<std::string> names;
-  for (const auto& [name, value] : options.settings) names.insert(name);
+  for (const auto& [name, value] : settings) names.insert(name);
   for (const auto& [name, value] : state.settings) names.insert(name);
-  const auto value_of = [](const std::map<std::string, std::string>& settings, const std::string& name) {
-    const auto found = settings.find(name);
-    return found == settings.end() ? std::string("absent") : found->second;
+  const auto value_of = [](const std::map<std::string, std::string>& all, const std::string& name) {
+    const auto found = all.find(name);
+    return found == all.end() ? std::string("absent") : found->second;
   };
   std::string differences;
   for (const std::string& name : names) {
-    const std::string before = value_of(state.settings, name), now = value_of(options.settings, name);
+    const std::string before = value_of(state.settings, name), now = value_of(settings, name);
     if (before == now) continue;
     differences += (differences.empty() ? "" : ", ") + name + " was " + before + " and is " + now;
   }
@@ -159,7 +167,8 @@ void compare_settings(const RunOptions& options, const TrainingState& state, con
   const std::string reason = "differs from the run that began here: " + differences;
   if (!options.force) {
     refuse(options.dir, reason,
-           std::string("put them back, choose another output.dir, or continue with the new ones by ") + kForce);
+           std::string("put them back, or choose another output.dir; to continue with the new ones: ") + kForce +
+               "; to start afresh, which deletes the run here: output.resume=never " + kForce);
   }
   observer.message(options.dir.string() + ": " + reason + "; continuing as output.force asks");
 }

@@ -71,8 +71,21 @@ class Run(program.FaultTest):
                   "optimizer.lr was 0.001 and is 0.5", "train.seed was 0 and is 9")
         weights = (self.model / "model.safetensors").read_bytes()
         (self.model / "model.safetensors").write_bytes(weights[:-4] + b"\0\0\0\0")
-        self.ends(2, ["train", recipe, "train.steps=3"], "model.fingerprint was")
+        self.ends(2, ["train", recipe, "train.steps=3"], "model.fingerprint/model.safetensors was")
         self.assertEqual(program.snapshot(self.out()), before)
+
+    def test_other_settings_come_with_the_words_to_continue_and_to_start_afresh(self):
+        recipe = self.recipe(steps=3, optimizer={"schedule": "constant"})
+        self.assertEqual(run("train", recipe, "train.steps=2").code, 0)
+        refused = self.ends(2, ["train", recipe, "optimizer.lr=0.5"], "optimizer.lr was 0.001 and is 0.5")
+        self.assertIn("to continue with the new ones: output.force=true;", refused.err)
+        self.assertIn("to start afresh, which deletes the run here: output.resume=never output.force=true", refused.err)
+        ended = run("train", recipe, "optimizer.lr=0.5", "output.force=true")
+        self.assertEqual(ended.code, 0, ended.err)
+        self.assertEqual([line["lr"] for line in self.metrics()], [0.001, 0.001, 0.5])
+        ended = run("train", recipe, "optimizer.lr=0.25", "output.resume=never", "output.force=true")
+        self.assertEqual(ended.code, 0, ended.err)
+        self.assertEqual([line["lr"] for line in self.metrics()], [0.25, 0.25, 0.25])
 
     # numbers
     def test_steps_that_are_not_finite_are_skipped_then_end_the_run(self):

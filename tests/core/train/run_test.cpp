@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <regex>
@@ -203,6 +204,34 @@ TEST(Run, OtherSettingsAreRefusedWithEveryDifference) {
   run.go();
   EXPECT_EQ(run.steps.front(), 5);
   EXPECT_NE(run.messages[0].find("continuing as output.force asks"), std::string::npos);
+}
+
+// Checkpoints from before the contents of files were recorded.
+TEST(Run, OlderCheckpointsAreComparedByWhatTheyRecorded) {
+  ToyRun run;
+  run.options.settings = {{"optimizer.lr", "0.01"}, {"model.fingerprint", "\"ends\""}};
+  run.stop_after = 4;
+  EXPECT_THROW(run.go(), Interrupted);
+  run.stop_after = -1;
+  run.options.settings = {{"optimizer.lr", "0.01"},
+                          {"model.fingerprint", "\"other ends\""},
+                          {"model.fingerprint/a.safetensors", "\"content\""}};
+  const std::string got = run.refusal();
+  EXPECT_NE(got.find("model.fingerprint was \"ends\" and is \"other ends\""), std::string::npos) << got;
+  EXPECT_EQ(got.find("a.safetensors"), std::string::npos) << got;
+  run.options.settings["model.fingerprint"] = "\"ends\"";
+  run.messages.clear();
+  run.go();
+  EXPECT_EQ(run.steps.front(), 5);
+  EXPECT_TRUE(std::ranges::any_of(run.messages, [](const std::string& line) {
+    return line.find("whether they changed since is not known") != std::string::npos;
+  }));
+  // What that run saved has the content, which is compared from then on.
+  run.options.total_steps = 12;
+  run.options.settings["model.fingerprint/a.safetensors"] = "\"changed\"";
+  EXPECT_NE(run.refusal().find("a.safetensors was \"content\" and is \"changed\""), std::string::npos);
+  run.options.settings["adapter.fingerprint/b"] = "\"new\"";
+  EXPECT_NE(run.refusal().find("adapter.fingerprint/b was absent"), std::string::npos);
 }
 
 TEST(Run, ExistingRunIsNotOverwrittenUnlessForced) {
