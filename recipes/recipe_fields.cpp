@@ -6,7 +6,6 @@ namespace nibble::detail {
 
 namespace {
 
-constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 constexpr double kForever = 1e9;
 
 RecipeField stages_field() {
@@ -17,7 +16,8 @@ RecipeField stages_field() {
   field.read = [values](Recipe& recipe, const Json& value, const std::string& place) {
     if (!value.is_array()) refuse_value(place, values, value);
     recipe.parallel.stages.clear();
-    for (const Json& layers : value) recipe.parallel.stages.push_back(read_integer(layers, place, values, 1, kAny));
+    for (const Json& layers : value)
+      recipe.parallel.stages.push_back(read_integer(layers, place, values, 1, kLargestCount));
   };
   field.write = [](Recipe& recipe) -> Json {
     return recipe.parallel.stages.empty() ? Json(nullptr) : Json(recipe.parallel.stages);
@@ -131,7 +131,7 @@ std::vector<RecipeField> parallel_fields() {
            {"1f1b", PipelineSchedule::one_f_one_b}},
           [](Recipe& r) -> PipelineSchedule& { return r.parallel.schedule; }, "order of a pipeline's work"),
       integer_field(
-          "parallel.microbatches", 0, kAny, [](Recipe& r) -> int64_t& { return r.parallel.microbatches; },
+          "parallel.microbatches", 0, kLargestCount, [](Recipe& r) -> int64_t& { return r.parallel.microbatches; },
           "in flight in one pipeline pass; 0 = all of a step"),
       stages_field(),
       flag_field(
@@ -157,7 +157,7 @@ std::vector<RecipeField> output_fields() {
           [](Recipe& r) -> std::string& { return r.output.resume; },
           "auto: continue from the newest valid checkpoint, if there is one"),
       integer_field(
-          "output.keep_last", 1, kAny, [](Recipe& r) -> int64_t& { return r.output.keep_last; },
+          "output.keep_last", 1, kLargestCount, [](Recipe& r) -> int64_t& { return r.output.keep_last; },
           "newest checkpoints to keep"),
       flag_field(
           "output.keep_best", [](Recipe& r) -> bool& { return r.output.keep_best; },

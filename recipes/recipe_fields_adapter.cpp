@@ -9,7 +9,6 @@ namespace nibble::detail {
 
 namespace {
 
-constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 const std::string kSelectorValues = "a list of names, or one regular expression, or \"all-linear\"";
 
 AdapterOptions& options(Recipe& recipe) { return recipe.adapter->options; }
@@ -122,7 +121,7 @@ RecipeField tokens_field() {
   const auto read_ids = [values](const Json& list, const std::string& place) {
     if (!list.is_array()) refuse_value(place, values, list);
     std::vector<int64_t> ids;
-    for (const Json& id : list) ids.push_back(read_integer(id, place, values, 0, kAny));
+    for (const Json& id : list) ids.push_back(read_integer(id, place, values, 0, kLargestCount));
     return ids;
   };
   field.read = [read_ids](Recipe& recipe, const Json& value, const std::string& place) {
@@ -153,9 +152,9 @@ RecipeField layers_field() {
   field.read = [values](Recipe& recipe, const Json& value, const std::string& place) {
     std::vector<int64_t> layers;
     if (value.is_array()) {
-      for (const Json& member : value) layers.push_back(read_integer(member, place, values, 0, kAny));
+      for (const Json& member : value) layers.push_back(read_integer(member, place, values, 0, kLargestCount));
     } else {
-      layers.push_back(read_integer(value, place, values, 0, kAny));
+      layers.push_back(read_integer(value, place, values, 0, kLargestCount));
     }
     options(recipe).layers_to_transform = std::move(layers);
   };

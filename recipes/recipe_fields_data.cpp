@@ -6,8 +6,6 @@ namespace nibble::detail {
 
 namespace {
 
-constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
-
 DataSource read_source(const Json& value, const std::string& place, const std::string& values) {
   DataSource source;
   if (value.is_string()) {
@@ -17,7 +15,9 @@ DataSource read_source(const Json& value, const std::string& place, const std::s
       if (key == "path" && member.is_string()) {
         source.path = member.get<std::string>();
       } else if (key == "weight") {
-        source.weight = read_number(member, place, "a weight above 0", std::numeric_limits<double>::min());
+        const std::string weights = "a weight above 0 and at most 1000";
+        source.weight = read_number(member, place, weights, std::numeric_limits<double>::min());
+        if (source.weight > kLargestWeight) refuse_value(place, weights, member);
       } else {
         refuse_value(place, values, value);
       }
@@ -29,8 +29,9 @@ DataSource read_source(const Json& value, const std::string& place, const std::s
 
 RecipeField sources_field(std::string name, Place<std::vector<DataSource>> at, std::string meaning) {
   const std::string values = "a path or glob, or a list of them or of {\"path\": ..., \"weight\": ...}";
+  const Json weight = {{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", kLargestWeight}};
   const Json item = {{"type", {"string", "object"}},
-                     {"properties", {{"path", {{"type", "string"}}}, {"weight", {{"type", "number"}}}}},
+                     {"properties", {{"path", {{"type", "string"}}}, {"weight", weight}}},
                      {"additionalProperties", false}};
   RecipeField field = bare_field(std::move(name), values, {{"type", {"string", "object", "array"}}, {"items", item}},
                                  std::move(meaning));
@@ -135,7 +136,7 @@ std::vector<RecipeField> data_fields() {
           "data.truncate", {{"cut", Truncate::cut}, {"drop", Truncate::drop}, {"error", Truncate::error}},
           [](Recipe& r) -> Truncate& { return r.data.truncate; }, "what happens to samples longer than max_length"),
       integer_field(
-          "data.skip_bad", 0, kAny, [](Recipe& r) -> int64_t& { return r.data.skip_bad; },
+          "data.skip_bad", 0, kLargestCount, [](Recipe& r) -> int64_t& { return r.data.skip_bad; },
           "malformed records that may be left out"),
       choice_field<HiddenParts>(
           "data.hidden_parts", {{"drop", HiddenParts::drop}, {"error", HiddenParts::error}},

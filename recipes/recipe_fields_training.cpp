@@ -6,7 +6,6 @@ namespace nibble::detail {
 
 namespace {
 
-constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 RecipeField betas_field() {
@@ -34,7 +33,7 @@ std::vector<RecipeField> train_fields() {
           "train.epochs", [](Recipe& r) -> std::optional<double>& { return r.train.epochs; },
           "passes over the training data (1)"),
       optional_integer_field(
-          "train.steps", 1, kAny, [](Recipe& r) -> std::optional<int64_t>& { return r.train.steps; },
+          "train.steps", 1, kLargestCount, [](Recipe& r) -> std::optional<int64_t>& { return r.train.steps; },
           "instead of train.epochs: optimizer steps"),
       integer_field(
           "train.microbatch_size", 1, 1 << 20, [](Recipe& r) -> int64_t& { return r.train.microbatch_size; },
@@ -55,13 +54,13 @@ std::vector<RecipeField> train_fields() {
           "train.max_grad_norm", 0, kInfinity, [](Recipe& r) -> double& { return r.train.max_grad_norm; },
           "gradients with a larger norm are scaled down to it; 0 = off"),
       integer_field(
-          "train.seed", 0, kAny, [](Recipe& r) -> int64_t& { return r.train.seed; },
+          "train.seed", 0, std::numeric_limits<int64_t>::max(), [](Recipe& r) -> int64_t& { return r.train.seed; },
           "key of every random number of the run"),
       free_to_change(integer_field(
           "train.threads", 0, 4096, [](Recipe& r) -> int64_t& { return r.train.threads; },
           "threads to compute on; 0 = all cores; results do not depend on it")),
       free_to_change(integer_field(
-          "train.log_every", 1, kAny, [](Recipe& r) -> int64_t& { return r.train.log_every; },
+          "train.log_every", 1, kLargestCount, [](Recipe& r) -> int64_t& { return r.train.log_every; },
           "steps between lines of metrics.jsonl")),
       interval_field(
           "train.eval_every", [](Recipe& r) -> Interval& { return r.train.eval_every; },
@@ -73,13 +72,13 @@ std::vector<RecipeField> train_fields() {
           "train.samples", 0, 64, [](Recipe& r) -> int64_t& { return r.train.samples; },
           "prompts of the data that the model continues at the start, at evaluations and at the end")),
       free_to_change(integer_field(
-          "train.early_stop", 0, kAny, [](Recipe& r) -> int64_t& { return r.train.early_stop; },
+          "train.early_stop", 0, kLargestCount, [](Recipe& r) -> int64_t& { return r.train.early_stop; },
           "stop after so many evaluations without a new lowest loss; 0 = never")),
       free_to_change(number_field(
           "train.stall_seconds", 0, kInfinity, [](Recipe& r) -> double& { return r.train.stall_seconds; },
           "a step or a save that lasts longer is told; 0 = never")),
       free_to_change(integer_field(
-          "train.max_bad_steps", 1, kAny, [](Recipe& r) -> int64_t& { return r.train.max_bad_steps; },
+          "train.max_bad_steps", 1, kLargestCount, [](Recipe& r) -> int64_t& { return r.train.max_bad_steps; },
           "end at so many steps in a row whose loss or gradient is not finite; fewer are skipped")),
   };
 }
@@ -108,7 +107,7 @@ std::vector<RecipeField> optimizer_fields() {
           {{"constant", ScheduleKind::constant}, {"linear", ScheduleKind::linear}, {"cosine", ScheduleKind::cosine}},
           [](Recipe& r) -> ScheduleKind& { return r.optimizer.schedule; }, "learning rate after warm-up"),
       integer_field(
-          "optimizer.warmup_steps", 0, kAny, [](Recipe& r) -> int64_t& { return r.optimizer.warmup_steps; },
+          "optimizer.warmup_steps", 0, kLargestCount, [](Recipe& r) -> int64_t& { return r.optimizer.warmup_steps; },
           "steps in which the learning rate grows from 0"),
       number_field(
           "optimizer.warmup_ratio", 0, 1, [](Recipe& r) -> double& { return r.optimizer.warmup_ratio; },

@@ -35,7 +35,7 @@ Json integer_schema(int64_t least, int64_t most) {
 const Json kTextsSchema = {{"type", {"array", "string"}}, {"items", {{"type", "string"}}}};
 
 Interval read_interval(const Json& value, const std::string& place, const std::string& values) {
-  if (!value.is_string()) return {read_integer(value, place, values, 0, kLargest), 0};
+  if (!value.is_string()) return {read_integer(value, place, values, 0, kLargestCount), 0};
   const std::string text = value.get<std::string>();
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -85,7 +85,9 @@ int64_t read_integer(const Json& value, const std::string& place, const std::str
 double read_number(const Json& value, const std::string& place, const std::string& values, double least, double below) {
   if (!value.is_number()) refuse_value(place, values, value);
   const double number = value.get<double>();
-  if (!std::isfinite(number) || number < least || !(number < below)) refuse_value(place, values, value);
+  const double rounded = static_cast<float>(number);
+  const bool vanishes = rounded == 0 && least > 0;
+  if (!std::isfinite(rounded) || number < least || !(rounded < below) || vanishes) refuse_value(place, values, value);
   return number;
 }
 

@@ -14,6 +14,9 @@
 
 namespace nibble::detail {
 
+/// The largest count of anything: every count fits a 32-bit integer, wherever it goes.
+inline constexpr int64_t kLargestCount = std::numeric_limits<int32_t>::max();
+
 /// Where a value lives in a Recipe.
 template <typename T>
 using Place = T& (*)(Recipe&);
@@ -42,7 +45,8 @@ RecipeField free_to_change(RecipeField field);
 /// The row with everything but read and write.
 RecipeField bare_field(std::string name, std::string values, Json schema, std::string meaning);
 std::vector<std::string> read_texts(const Json& value, const std::string& place, const std::string& values);
-/// A finite number in [least, below).
+/// A number in [least, below), also when it is rounded to 32 bits, in which it may be used: finite, below `below`, and
+/// not 0 where 0 is not allowed.
 double read_number(const Json& value, const std::string& place, const std::string& values, double least,
                    double below = std::numeric_limits<double>::infinity());
 int64_t read_integer(const Json& value, const std::string& place, const std::string& values, int64_t least,

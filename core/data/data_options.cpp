@@ -57,7 +57,7 @@ void check_data_options(const DataOptions& options) {
   if (options.train.empty()) throw UsageError("no training data", "name a file, directory or glob", "data.train");
   for (const auto* sources : {&options.train, &options.eval}) {
     for (const DataSource& source : *sources) {
-      if (!(source.weight > 0) || source.weight > 1000) {
+      if (!(source.weight > 0) || source.weight > kLargestWeight) {
         throw UsageError("the weight of " + source.path + " must be above 0 and at most 1000", "", "data.train");
       }
     }

@@ -31,10 +31,13 @@ enum class HiddenParts : uint8_t {
   drop,   ///< train without them, count the record
 };
 
+inline constexpr double kLargestWeight = 1000;
+
 /// A file, a directory (its .jsonl, .json and .txt files in the order of their names) or a glob pattern.
 struct DataSource {
   std::string path;
-  /// How often an epoch takes each sample: 2 = twice, 0.5 = a keyed half of them, another one each epoch.
+  /// How often an epoch takes each sample: 2 = twice, 0.5 = a keyed half of them, another one each epoch. Above 0, at
+  /// most kLargestWeight.
   double weight = 1.0;
 };
 

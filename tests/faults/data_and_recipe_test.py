@@ -131,6 +131,19 @@ class Recipes(program.FaultTest):
         self.refused("train.steps", "99999999999999999999")
         self.refused("adapter.r", "0")
 
+    def test_numbers_that_do_not_fit_where_they_go(self):
+        for key in ("output.keep_last", "train.log_every", "train.max_bad_steps", "train.save_every", "data.skip_bad",
+                    "optimizer.warmup_steps", "train.steps"):
+            self.refused(key, "4294967297")
+        for value in ("[0.999999999, 0.999]", "[0.9, 0.99999999999]"):  # 1 in 32 bits
+            self.refused("optimizer.betas", value)
+        self.refused("adapter.lora_dropout", "0.999999999")
+        for key in ("optimizer.lr", "optimizer.weight_decay", "adapter.lora_alpha", "train.max_grad_norm"):
+            self.refused(key, "1e39")
+        data = self.data()
+        for weight in ("1e10", "1e19", "1001", "0", "-1", "1e-60"):
+            self.refused("data.train", f'[{{"path": "{data}", "weight": {weight}}}]')
+
     def test_unknown_keys_and_their_nearest(self):
         self.refused("train.stepz", "3", "did you mean train.steps?")
         self.ends(2, ["train", self.recipe(), "optimiser.lr=1"], "optimiser.lr")
