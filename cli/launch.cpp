@@ -253,6 +253,10 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
   if (WIFSIGNALED(status)) {
     throw CommError("mpirun", "was ended by signal " + std::to_string(WTERMSIG(status)), kGoesOn);
   }
+  if (WIFEXITED(status) && WEXITSTATUS(status) != code) {  // no rank ends with such a code
+    throw IoError("mpirun", "ended with exit code " + std::to_string(WEXITSTATUS(status)) + " before the ranks began",
+                  "what it said stands above; check that PATH names the directories of its programs and of ssh");
+  }
   std::exit(code);
 }
 

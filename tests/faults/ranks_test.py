@@ -185,6 +185,18 @@ class Ranks(program.JobTest):
         self.ends(2, ["train", self.recipe()], "WORLD_SIZE is 4", "nibble launch -n 4", env={"WORLD_SIZE": "4", "RANK": "1"})
         self.assertEqual(run("train", self.recipe(), env={"WORLD_SIZE": "1", "RANK": "0"}).code, 0)
 
+    def test_a_launcher_that_does_not_start_the_ranks_is_said(self):
+        places = self.folder / "bin"
+        places.mkdir()
+        words = ["launch", "-n", "2", "--", "train", self.recipe()]
+        self.ends(4, words, "mpirun: cannot be started", env={"PATH": str(places)})
+        for name in ("mpirun", "mpiexec.hydra"):
+            (places / name).write_text("#!/bin/sh\necho no agent was found >&2\nexit 213\n")
+            (places / name).chmod(0o755)
+        ended = self.ends(4, words, "mpirun: ended with exit code 213 before the ranks began", "PATH",
+                          env={"PATH": str(places)})
+        self.assertIn("no agent was found", ended.err)
+
     def test_more_threads_than_cores_are_said_with_the_plan(self):
         cores = len(os.sched_getaffinity(0))
         job = self.launch(2, "train", self.recipe_of_two(steps=2), threads=cores)
