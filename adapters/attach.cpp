@@ -105,9 +105,9 @@ std::vector<std::pair<std::string, Tensor>> adapter_tensors(Decoder& decoder) {
 }
 
 void save_adapter(Decoder& decoder, const AttachedAdapter& attached, const std::filesystem::path& directory,
-                  bool force) {
+                  Replace replace) {
   MemoryPool pool;
-  write_peft_directory(directory, saved_options(attached), saved_tensors(decoder, attached, pool), force);
+  write_peft_directory(directory, saved_options(attached), saved_tensors(decoder, attached, pool), replace);
 }
 
 }  // namespace nibble

@@ -41,6 +41,6 @@ std::vector<std::pair<std::string, Tensor>> adapter_tensors(Decoder& decoder);
 
 /// Writes the adapter in `decoder` as a PEFT directory (see write_peft_directory).
 void save_adapter(Decoder& decoder, const AttachedAdapter& attached, const std::filesystem::path& directory,
-                  bool force = false);
+                  Replace replace = Replace::nothing);
 
 }  // namespace nibble

@@ -294,7 +294,7 @@ MergeReport merge_adapter(const MergeBase& base, const PeftAdapter& adapter, con
   MergePlan plan(base, adapter, options.dtype);
   std::vector<TensorSpec> specs;
   for (const MergeOutput& output : plan.outputs()) specs.push_back({output.name, output.shape, output.dtype});
-  ModelDirectoryWriter writer(out, options.force, specs, options.shard_bytes);
+  ModelDirectoryWriter writer(out, options.replace, specs, options.shard_bytes);
   Merger merger(base, adapter, plan.names(), writer, pool);
   for (const MergeOutput& output : plan.outputs()) merger.write(output);
   writer.write_text("config.json", merged_config(base.config, options.dtype, plan.untied(), plan.vocab_size()));

@@ -25,8 +25,8 @@ struct MergeBase {
 MergeBase plain_base(const CheckpointDir& checkpoint);
 
 struct MergeOptions {
-  DType dtype = DType::bf16;  ///< of every float tensor written: bf16, f16 or f32
-  bool force = false;         ///< replace a target that exists
+  DType dtype = DType::bf16;           ///< of every float tensor written: bf16, f16 or f32
+  Replace replace = Replace::nothing;  ///< what the target may be
   uint64_t shard_bytes = 5'000'000'000;
 };
 

@@ -164,15 +164,16 @@ PeftAdapter read_peft_directory(const fs::path& directory) {
 }
 
 void write_peft_directory(const fs::path& directory, const AdapterOptions& options,
-                          const std::vector<std::pair<std::string, Tensor>>& tensors, bool force,
+                          const std::vector<std::pair<std::string, Tensor>>& tensors, Replace replace,
                           const AdapterCompanions& companions) {
-  AtomicDirectory target(directory, force);
+  AtomicDirectory target(directory, replace);
   write_safetensors(target.path() / kWeightsFile, tensors);
   write_file_atomically(target.path() / kConfigFile, peft_config_text(options));
   write_file_atomically(target.path() / "README.md", model_card(options, companions.rows));
   if (!companions.tokenizer.empty()) copy_tokenizer_files(companions.tokenizer, target.path());
   if (companions.chat_template) write_file_atomically(target.path() / kTemplateFile, *companions.chat_template);
   compare(read_peft_directory(target.path()), tensors);
+  target.list_files();
   target.commit();
 }
 

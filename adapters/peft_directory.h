@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nibble/adapters/options.h"
+#include "nibble/core/io/atomic_file.h"
 #include "nibble/core/tensor/tensor.h"
 
 namespace nibble {
@@ -43,10 +44,10 @@ struct AdapterCompanions {
 
 /// Writes a directory that PEFT loads: all files appear at once, after they were read back and compared. Tensors by
 /// their full names ("base_model.model....lora_A.weight"), f32. Throws UsageError when `directory` exists and is not
-/// empty, unless `force`.
+/// empty, unless it may be replaced.
 void write_peft_directory(const std::filesystem::path& directory, const AdapterOptions& options,
-                          const std::vector<std::pair<std::string, Tensor>>& tensors, bool force = false,
-                          const AdapterCompanions& companions = {});
+                          const std::vector<std::pair<std::string, Tensor>>& tensors,
+                          Replace replace = Replace::nothing, const AdapterCompanions& companions = {});
 
 /// Prefix of every name in a PEFT file.
 inline constexpr const char* kPeftPrefix = "base_model.model.";

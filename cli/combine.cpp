@@ -8,6 +8,7 @@
 #include "nibble/cli/commands.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/output_guard.h"
 #include "nibble/recipes/tokenizers.h"
 
 namespace nibble::cli {
@@ -19,7 +20,8 @@ struct Flags {
   std::vector<double> weights;
   std::string method = "svd", majority = "total", out;
   CombineOptions options;
-  bool force = false, json = false;
+  Replace replace = Replace::nothing;
+  bool json = false;
 };
 
 void run(Flags flags) {
@@ -30,6 +32,7 @@ void run(Flags flags) {
   }
   set_combine_method(flags.method, flags.options);
   flags.options.by_count = flags.majority == "frequency";
+  guard_output(flags.out, {flags.adapters.begin(), flags.adapters.end()});
   LocalRank rank;
   std::vector<PeftAdapter> adapters;
   for (const std::string& directory : flags.adapters) adapters.push_back(read_peft_directory(directory));
@@ -42,7 +45,7 @@ void run(Flags flags) {
     std::fprintf(stderr, "note: %s has another tokenizer or chat template than %s, whose are kept\n", other.c_str(),
                  first.tokenizer.c_str());
   }
-  write_peft_directory(flags.out, made.options, made.tensors, flags.force, first);
+  write_peft_directory(flags.out, made.options, made.tensors, flags.replace, first);
   const size_t modules = made.tensors.size() / 2;
   if (flags.json) {
     const nlohmann::ordered_json said = {{"modules", modules}, {"r", made.options.r}};
@@ -77,7 +80,7 @@ void add_combine_command(Command& nibble) {
       .shows_default();
   command.option("--seed", flags->options.seed, "Decides what dare drops");
   command.option("--out", flags->out, "Directory to write").required();
-  command.flag("--force", flags->force, "Replace an existing directory");
+  command.force_flag(flags->replace, "a directory that nibble wrote");
   command.flag("--json", flags->json, "One JSON object on stdout");
   command.footer(
       "Example: nibble combine --adapter runs/poems/adapter --weight 0.7 --adapter runs/prose/adapter --weight 0.3 "

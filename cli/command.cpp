@@ -89,6 +89,15 @@ Argument Command::flag(const std::string& name, bool& target, const std::string&
   return Argument(app_->add_flag(name, target, help));
 }
 
+Argument Command::force_flag(Replace& target, const std::string& own) {
+  const auto word = std::make_shared<std::string>();
+  CLI::Option* option = app_->add_flag("--force", *word, "Replace " + own + "; --force=anything: whatever is there");
+  option->check(CLI::IsMember({"true", "anything"}))->each([&target, word](const std::string& given) {
+    target = given == "anything" ? Replace::anything : Replace::own;
+  });
+  return Argument(option);
+}
+
 void Command::exactly_one_of(const std::vector<Argument>& arguments) {
   CLI::Option_group* group = app_->add_option_group("Input");
   for (const Argument& argument : arguments) group->add_option(argument.option_);

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "nibble/core/io/atomic_file.h"
+
 namespace CLI {
 class App;
 class Option;
@@ -56,6 +58,10 @@ class Command {
   Argument option(const std::string& name, std::function<void(const std::string&)> take, const std::string& help);
   /// "--flag", or "--flag,!--no-flag" for a pair.
   Argument flag(const std::string& name, bool& target, const std::string& help);
+
+  /// --force replaces what nibble wrote itself (`own`, for the help: "a directory that nibble wrote"), --force=anything
+  /// whatever is there.
+  Argument force_flag(Replace& target, const std::string& own);
 
   /// Exactly one of them must be given.
   void exactly_one_of(const std::vector<Argument>& arguments);

@@ -60,7 +60,7 @@ void add_export_command(Command& nibble) {
       .one_of({"f32", "f16", "bf16", "q8_0", "q4_0"})
       .shows_default();
   command.flag("--no-tokenizer", flags->no_tokenizer, "Leave the tokenizer out");
-  command.flag("--force", request.force, "Replace an existing file");
+  command.force_flag(request.replace, "a GGUF file");
   command.flag("--json", flags->json, "One JSON object on stdout");
   command.footer(
       "Example: nibble export --model llama --adapter runs/mine/adapter --format gguf --type q8_0 --out m.gguf");

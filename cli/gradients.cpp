@@ -6,6 +6,7 @@
 #include "nibble/cli/commands.h"
 #include "nibble/cli/model_flags.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/output_guard.h"
 #include "nibble/core/io/safetensors.h"
 
 namespace nibble::cli {
@@ -29,6 +30,7 @@ std::vector<Sample> read_samples(const Flags& flags) {
 }
 
 void run(const Flags& flags) {
+  guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.ids, flags.labels});
   const std::vector<Sample> samples = read_samples(flags);
   LocalRank rank(flags.model.threads);
   const Train train = flags.model.adapter.empty() ? Train::everything : Train::adapter;

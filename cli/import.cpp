@@ -44,7 +44,7 @@ void add_import_command(Command& nibble) {
   command.option("--dtype", request->dtype, "Dtype of the weights: auto (as in the file), f32, f16 or bf16")
       .one_of({"auto", "f32", "f16", "bf16"})
       .shows_default();
-  command.flag("--force", request->force, "Replace an existing directory");
+  command.force_flag(request->replace, "a directory that nibble wrote");
   command.flag("--json", *json, "One JSON object on stdout");
   command.footer("Example: nibble import --model llama.gguf --out llama");
   command.run([request, json] { run(*request, *json); });

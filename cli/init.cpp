@@ -17,7 +17,7 @@ void add_init_command(Command& nibble) {
   command.option("--dtype", request->dtype, "Dtype of the weights: bf16, f32 or nf4")
       .one_of({"bf16", "f32", "nf4"})
       .shows_default();
-  command.flag("--force", request->force, "Replace an existing directory");
+  command.force_flag(request->replace, "a directory that nibble wrote");
   command.footer("Example: nibble init --config config.json --out fresh --dtype bf16");
   command.run([request] {
     const InitReport report = init_model(*request);

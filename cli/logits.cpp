@@ -6,6 +6,7 @@
 #include "nibble/cli/model_flags.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/npy.h"
+#include "nibble/core/io/output_guard.h"
 
 namespace nibble::cli {
 
@@ -17,6 +18,7 @@ struct Flags {
 };
 
 void run(const Flags& flags) {
+  guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.ids});
   const std::vector<std::vector<int32_t>> rows = read_id_rows(flags.ids, "--ids");
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());

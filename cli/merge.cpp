@@ -50,7 +50,7 @@ void add_merge_command(Command& nibble) {
   command.option("--dtype", request.dtype, "Dtype of the result: bf16, f16, f32 or nf4")
       .one_of({"bf16", "f16", "f32", "nf4"})
       .shows_default();
-  command.flag("--force", request.force, "Replace an existing directory");
+  command.force_flag(request.replace, "a directory that nibble wrote");
   command.flag("--json", flags->json, "One JSON object on stdout");
   command.footer("Example: nibble merge --adapter runs/mine/adapter --model llama-nf4 --out llama-mine");
   command.run([flags] { run(*flags); });

@@ -8,6 +8,8 @@
 #include "nibble/cli/table.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/output_guard.h"
+#include "nibble/core/train/run.h"
 #include "nibble/recipes/report/report.h"
 
 namespace nibble::cli {
@@ -22,6 +24,7 @@ void report(const ReportFlags& flags) {
   const RunLog log = read_run_log(flags.run);
   const std::filesystem::path page =
       flags.out.empty() ? std::filesystem::path(flags.run) / "report.html" : std::filesystem::path(flags.out);
+  guard_output(page, run_contents(flags.run));
   write_file_atomically(page, report_page(log));
   std::printf("%s\n", page.c_str());
   if (flags.plots.empty()) return;
@@ -69,7 +72,10 @@ void print_json(const std::vector<RunLog>& logs) {
 
 void compare(const CompareFlags& flags) {
   std::vector<RunLog> logs;
-  for (const std::string& run : flags.runs) logs.push_back(read_run_log(run));
+  for (const std::string& run : flags.runs) {
+    if (!flags.out.empty()) guard_output(flags.out, run_contents(run));
+    logs.push_back(read_run_log(run));
+  }
   if (!flags.out.empty()) write_file_atomically(flags.out, comparison_page(logs));
   if (flags.json) return print_json(logs);
   print_table(comparison_rows(logs));

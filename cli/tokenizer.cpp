@@ -5,7 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/core/data/record_reader.h"
 #include "nibble/core/data/tokenizer_corpus.h"
+#include "nibble/core/io/output_guard.h"
 #include "nibble/core/text/tokenizer.h"
 #include "nibble/core/text/train_tokenizer.h"
 
@@ -19,15 +21,17 @@ struct TrainOptions {
   std::vector<std::string> data;
   std::string out;
   TokenizerTraining training;
-  bool force = false, as_json = false;
+  Replace replace = Replace::nothing;
+  bool as_json = false;
 };
 
 void run(const TrainOptions& options) {
   std::vector<DataSource> sources;
   for (const std::string& path : options.data) sources.push_back({path});
+  guard_output(options.out, data_paths(sources));
   TokenizerCorpus corpus(sources);
   const std::string model = train_sentencepiece([&](std::string& text) { return corpus.next(text); }, options.training);
-  write_tokenizer(model, options.out, options.force);
+  write_tokenizer(model, options.out, options.replace);
   const auto tokenizer = load_tokenizer(options.out);  // what was written is read back before it is called done
   const int32_t pieces = tokenizer->vocab_size();
   if (options.as_json) {
@@ -50,7 +54,7 @@ void add_tokenizer_command(Command& nibble) {
       .required();
   command.option("--vocab-size", options->training.vocab_size, "number of pieces").required();
   command.option("--out", options->out, "directory to write").required();
-  command.flag("--force", options->force, "replace the directory if it is there");
+  command.force_flag(options->replace, "a directory that nibble wrote");
   command.flag("--json", options->as_json, "print one JSON object");
   command.footer("Example: nibble tokenizer train --data corpus.txt --vocab-size 4096 --out tokenizer");
   command.run([options] { run(*options); });

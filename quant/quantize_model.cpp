@@ -8,6 +8,7 @@
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/model_directory.h"
+#include "nibble/core/io/output_guard.h"
 #include "nibble/core/models/families.h"
 #include "nibble/core/models/load.h"
 #include "nibble/quant/bnb_layout.h"
@@ -80,18 +81,6 @@ void for_pieces(const Tensor& stored, const LinearPlace& place, int64_t block_si
   release_pages(stored);
 }
 
-void check_target(const fs::path& model, const fs::path& out) {
-  const fs::path source = fs::canonical(model), target = fs::weakly_canonical(out);
-  const fs::path between = target.lexically_relative(source);
-  const bool inside = !between.empty() && *between.begin() != "..";
-  const fs::path back = source.lexically_relative(target);
-  const bool around = !back.empty() && *back.begin() != "..";
-  if (inside || around) {
-    throw UsageError("the output would lie in or around the model it is made from", "choose another directory",
-                     out.string());
-  }
-}
-
 class ModelQuantizer {
  public:
   ModelQuantizer(const fs::path& model, const QuantizeModelOptions& options, RankContext& rank)
@@ -119,7 +108,7 @@ class ModelQuantizer {
 
   QuantizeModelReport run(const fs::path& out) {
     const std::vector<TensorSpec> specs = plan();
-    ModelDirectoryWriter writer(out, options_.force, specs);
+    ModelDirectoryWriter writer(out, options_.replace, specs);
     for (const std::string& name : checkpoint_.names()) {
       const auto linear = linears_.find(name);
       if (linear != linears_.end()) {
@@ -222,8 +211,8 @@ class ModelQuantizer {
 QuantizeModelReport quantize_model(const fs::path& model, const fs::path& out, const QuantizeModelOptions& options,
                                    RankContext& rank) {
   check_block_size(options.codec.block_size);
+  guard_output(out, {model});
   ModelQuantizer quantizer(model, options, rank);
-  check_target(model, out);
   return quantizer.run(out);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nibble/core/base/rank_context.h"
+#include "nibble/core/io/atomic_file.h"
 #include "nibble/quant/codec.h"
 
 namespace nibble {
@@ -16,7 +17,7 @@ struct QuantizeModelOptions {
   QuantizeOptions codec;
   /// Modules that stay as they are, in bitsandbytes' way (see SkipRule); absent: the output head.
   std::optional<std::vector<std::string>> skip_modules;
-  bool force = false;  ///< replace an existing `out`
+  Replace replace = Replace::nothing;  ///< what `out` may be
   /// Called after each tensor with what is done and to be done, in bytes of the source.
   std::function<void(const std::string& tensor, uint64_t done, uint64_t total)> progress;
 };
@@ -35,8 +36,8 @@ struct QuantizeModelReport {
 /// double_quant is on: the mean of its scales stands in its state, whose length must be known before anything is
 /// written. That pass also finds elements that are not finite before the output exists.
 ///
-/// UsageError when `out` exists (without force), is inside or is `model`, or the model is 4-bit already; InputError for
-/// a config.json, shape or dtype that cannot be; NumericError naming the tensor and element that is not finite.
+/// UsageError when `out` may not be replaced, or lies in or around `model`, or the model is 4-bit already; InputError
+/// for a config.json, shape or dtype that cannot be; NumericError naming the tensor and element that is not finite.
 QuantizeModelReport quantize_model(const std::filesystem::path& model, const std::filesystem::path& out,
                                    const QuantizeModelOptions& options, RankContext& rank);
 

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <set>
 
 #include "nibble/adapters/init.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/output_guard.h"
+#include "nibble/core/io/system_error.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/recipes/gguf_names.h"
 #include "nibble/recipes/gguf_vocabulary.h"
@@ -175,10 +178,10 @@ GgufReport export_model(const GgufRequest& request, const std::string& model, Ra
     metadata.emplace_back("tokenizer.ggml.model", std::string("none"));
   }
   Exporter exporter(base, config, request.type, rank.pool);
-  GgufWriter writer(request.out, metadata, exporter.tensors());
+  GgufWriter writer(request.out, metadata, exporter.tensors(), request.replace);
   exporter.write(writer);
   writer.finish();
-  return {gguf_architecture(config), static_cast<int64_t>(exporter.tensors().size()), fs::file_size(request.out),
+  return {gguf_architecture(config), static_cast<int64_t>(exporter.tensors().size()), writer.bytes(),
           exporter.fallbacks(), std::move(vocabulary.left_out)};
 }
 
@@ -223,10 +226,10 @@ GgufReport export_adapter(const GgufRequest& request, RankContext& rank) {
                              {"general.name", model_name(request.adapter)},
                              {"adapter.type", std::string("lora")},
                              {"adapter.lora.alpha", static_cast<float>(adapter.options.lora_alpha)}};
-  GgufWriter writer(request.out, metadata, tensors);
-  for (const auto& [name, value] : values) writer.append(name, value);
+  GgufWriter writer(request.out, metadata, tensors, request.replace);
+  for (const GgufTensor& tensor : tensors) writer.append(tensor.name, values.at(tensor.name));
   writer.finish();
-  return {gguf_architecture(config), static_cast<int64_t>(tensors.size()), fs::file_size(request.out), 0, {}};
+  return {gguf_architecture(config), static_cast<int64_t>(tensors.size()), writer.bytes(), 0, {}};
 }
 
 }  // namespace
@@ -243,14 +246,32 @@ GgufType gguf_type_of(const std::string& name) {
   throw UsageError("type " + name + " is not known", "use f32, f16, bf16, q8_0 or q4_0", "--type");
 }
 
+namespace {
+
+// Before the work begins; AtomicFile looks again when it is done.
+void refuse_to_replace(const GgufRequest& request) {
+  if (request.replace == Replace::anything || !fs::is_regular_file(request.out)) return;
+  if (request.replace == Replace::nothing) throw exists_already(request.out);
+  std::string magic(4, '\0');
+  std::ifstream(request.out, std::ios::binary).read(magic.data(), 4);
+  if (magic == "GGUF" || fs::is_empty(request.out)) return;
+  throw UsageError("is no GGUF file", "choose another name, or replace it with --force=anything", request.out);
+}
+
+// Beside the file; where it is none, where temporary files lie.
+fs::path place_for_merged(const fs::path& out) {
+  const fs::path target = follow_links(out);
+  return fs::is_other(target) ? fs::temp_directory_path() / "nibble-merged" : target;
+}
+
+}  // namespace
+
 GgufReport export_gguf(const GgufRequest& request, RankContext& rank) {
-  if (fs::exists(request.out) && !request.force) {
-    throw UsageError("exists already", "choose another file or give --force", request.out);
-  }
+  guard_output(request.out, {request.model, request.adapter});
+  refuse_to_replace(request);
   if (request.adapter_only) return export_adapter(request, rank);
   if (request.adapter.empty()) return export_model(request, request.model, rank);
-  const fs::path out = fs::absolute(request.out);
-  const AtomicDirectory scratch(out.parent_path() / (out.filename().string() + ".merged"));
+  const AtomicDirectory scratch(place_for_merged(request.out), Replace::anything);
   MergeRequest merge;
   merge.adapter = request.adapter;
   merge.model = request.model;

@@ -16,7 +16,7 @@ struct GgufRequest {
   std::string out;                 ///< file to write
   GgufType type = GgufType::bf16;  ///< of matrices; norms and biases are f32
   bool tokenizer = true;
-  bool force = false;  ///< replace a file that exists
+  Replace replace = Replace::nothing;  ///< own: a GGUF file that is there; anything: any file
 };
 
 struct GgufReport {

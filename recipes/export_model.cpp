@@ -88,7 +88,7 @@ void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem
   for (const NamedTensor& tensor : state_dict(whole)) specs.push_back({tensor.name, tensor.value.shape(), dtype});
 
   std::optional<ModelDirectoryWriter> writer;
-  if (writes) writer.emplace(target, true, specs);
+  if (writes) writer.emplace(target, Replace::anything, specs);
   rank.pool.trim();  // what steps released is of no use to what follows
   visit_model(model, parallel, rank,
               [&](const NamedTensor& tensor) { writer->write(tensor.name, in_dtype(tensor.value, dtype, rank)); });
@@ -115,7 +115,7 @@ void export_adapter(Decoder& model, ParallelModel& parallel, const AttachedAdapt
     };
     collect_stages(parallel.mesh(), rank.pool, mine,
                    [&](const NamedTensor& tensor) { tensors.emplace_back(tensor.name, tensor.value); });
-    if (rank.comm.rank() == 0) write_peft_directory(target, saved_options(adapter), tensors, true, companions);
+    if (rank.comm.rank() == 0) write_peft_directory(target, saved_options(adapter), tensors, Replace::anything, companions);
     tensors.clear();
   });
   rank.comm.barrier("export");

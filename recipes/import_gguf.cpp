@@ -10,6 +10,7 @@
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/gguf.h"
 #include "nibble/core/io/model_directory.h"
+#include "nibble/core/io/output_guard.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/text/gguf_tokenizer.h"
 #include "nibble/recipes/gguf_config.h"
@@ -123,8 +124,9 @@ class Importer {
 
 ImportReport import_tokenizer(const ImportRequest& request, const std::map<std::string, std::string>& files) {
   if (files.empty()) throw InputError(request.file, "has neither weights nor a tokenizer");
-  AtomicDirectory directory(request.out, request.force);
+  AtomicDirectory directory(request.out, request.replace);
   for (const auto& [name, content] : files) write_file_atomically(directory.path() / name, content);
+  directory.list_files();
   directory.commit();
   return {.tokenizer = true};
 }
@@ -132,6 +134,7 @@ ImportReport import_tokenizer(const ImportRequest& request, const std::map<std::
 }  // namespace
 
 ImportReport import_gguf(const ImportRequest& request, RankContext& rank) {
+  guard_output(request.out, {request.file});
   const GgufFile file(request.file);
   const std::map<std::string, std::string> tokenizer = gguf_tokenizer_files(file);
   if (file.tensors().empty() && file.unreadable().empty()) return import_tokenizer(request, tokenizer);
@@ -139,7 +142,7 @@ ImportReport import_gguf(const ImportRequest& request, RankContext& rank) {
   const std::string text = gguf_config_json(file, dtype, rank.pool);
   const DecoderConfig config = parse_decoder_config(text, request.file);
   const Importer importer(file, config, dtype, rank.pool);
-  ModelDirectoryWriter writer(request.out, request.force, importer.specs());
+  ModelDirectoryWriter writer(request.out, request.replace, importer.specs());
   importer.write(writer);
   writer.write_text("config.json", text);
   for (const auto& [name, content] : tokenizer) writer.write_text(name, content);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "nibble/core/base/rank_context.h"
+#include "nibble/core/io/atomic_file.h"
 
 namespace nibble {
 
@@ -11,7 +12,7 @@ struct ImportRequest {
   std::string file;            ///< .gguf
   std::string out;             ///< Hugging Face directory to write
   std::string dtype = "auto";  ///< f32, f16, bf16; auto: as the embedding in the file, f16 where it is in small blocks
-  bool force = false;          ///< replace a directory that exists
+  Replace replace = Replace::nothing;
 };
 
 struct ImportReport {

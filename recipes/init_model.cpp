@@ -6,6 +6,7 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/model_directory.h"
+#include "nibble/core/io/output_guard.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/quant/bnb_layout.h"
@@ -55,11 +56,12 @@ class ModelMaker {
   }
 
   InitReport write() {
+    guard_output(request_.out, {request_.config});
     const std::vector<TensorSpec> specs = plan();
     for (const TensorSpec& spec : specs) {
       report_.bytes += static_cast<uint64_t>(element_count(spec.shape)) * dtype_size(spec.dtype);
     }
-    ModelDirectoryWriter writer(request_.out, request_.force, specs);
+    ModelDirectoryWriter writer(request_.out, request_.replace, specs);
     for (const TensorSpec& tensor : tensors_) {
       if (!linears_.contains(tensor.name)) {
         writer.write(tensor.name, value(tensor));

@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <string>
 
+#include "nibble/core/io/atomic_file.h"
+
 namespace nibble {
 
 struct InitRequest {
@@ -9,7 +11,7 @@ struct InitRequest {
   std::string out;     ///< directory to write
   uint64_t seed = 0;
   std::string dtype = "bf16";  ///< bf16, f32, or nf4 (double-quantized; embeddings, norms and head bf16)
-  bool force = false;
+  Replace replace = Replace::nothing;
 };
 
 struct InitReport {
@@ -18,7 +20,8 @@ struct InitReport {
 };
 
 /// Writes a model of random weights, one tensor at a time: the numbers of random_decoder(config, seed), rounded to the
-/// dtype. Throws InputError for a config that cannot be, UsageError when `out` exists and not force.
+/// dtype. Throws InputError for a config that cannot be, UsageError when `out` may not be replaced or contains the
+/// config.
 InitReport init_model(const InitRequest& request);
 
 }  // namespace nibble

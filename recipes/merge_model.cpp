@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/io/json_file.h"
+#include "nibble/core/io/output_guard.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/codec.h"
@@ -49,12 +50,12 @@ MergeReport merge_quantized(const MergeRequest& request, const MergeBase& base, 
   const std::string name = config.value("dtype", config.value("torch_dtype", std::string("bfloat16")));
   MergeOptions options;
   options.dtype = name == "float32" ? DType::f32 : name == "float16" ? DType::f16 : DType::bf16;
-  const AtomicDirectory scratch(request.out, request.force);  // refuses an existing target before the work begins
+  const AtomicDirectory scratch(request.out, request.replace);  // refuses an existing target before the work begins
   const MergeReport report = merge_adapter(base, adapter, scratch.path() / "dense", options, rank.pool);
   QuantizeModelOptions rounding;
   rounding.codec = {quantization.type, quantization.double_quant, block_size};
   rounding.skip_modules = quantization.skip_modules;
-  rounding.force = request.force;
+  rounding.replace = request.replace;
   quantize_model(scratch.path() / "dense", request.out, rounding, rank);
   return report;
 }
@@ -122,6 +123,7 @@ MergeBase merge_base(const CheckpointDir& checkpoint, MemoryPool& pool) {
 MergeReport merge_model(const MergeRequest& request, RankContext& rank) {
   const PeftAdapter adapter = read_peft_directory(request.adapter);
   const std::string path = base_path(request, adapter);
+  guard_output(request.out, {request.adapter, path});
   const CheckpointDir checkpoint(path);
   const MergeBase base = merge_base(checkpoint, rank.pool);
   const auto quantization =
@@ -133,7 +135,7 @@ MergeReport merge_model(const MergeRequest& request, RankContext& rank) {
   }
   MergeOptions options;
   options.dtype = output_dtype(request.dtype);
-  options.force = request.force;
+  options.replace = request.replace;
   return merge_adapter(base, adapter, request.out, options, rank.pool);
 }
 

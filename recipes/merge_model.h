@@ -15,7 +15,7 @@ struct MergeRequest {
   std::string out;             ///< directory to write
   std::string base;            ///< "dequantized" or "original"; empty: what the base is
   std::string dtype = "bf16";  ///< bf16, f16, f32, nf4
-  bool force = false;
+  Replace replace = Replace::nothing;
 };
 
 /// What to know before a merge: that the run which made the adapter quantized its base while it loaded, and this would

@@ -46,7 +46,7 @@ PretrainingTokenizer::~PretrainingTokenizer() {
 }
 
 void PretrainingTokenizer::keep() {
-  if (!trained_.empty()) write_tokenizer(trained_, kept_, true);
+  if (!trained_.empty()) write_tokenizer(trained_, kept_, Replace::anything);
 }
 
 }  // namespace nibble

@@ -8,7 +8,9 @@
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/nearest.h"
+#include "nibble/core/data/record_reader.h"
 #include "nibble/core/io/json_file.h"
+#include "nibble/core/io/output_guard.h"
 #include "nibble/recipes/foreign_keys.h"
 #include "nibble/recipes/recipe_fields.h"
 #include "nibble/recipes/shipped.h"
@@ -163,11 +165,14 @@ void read_section(const Document& document, const std::string& name, const Json&
   }
 }
 
-bool lies_in(const std::filesystem::path& path, const std::filesystem::path& directory) {
-  std::error_code ignored;
-  const auto inner = std::filesystem::weakly_canonical(path / "", ignored).string();
-  const auto outer = std::filesystem::weakly_canonical(directory / "", ignored).string();
-  return !outer.empty() && (inner + "/").starts_with(outer.ends_with('/') ? outer : outer + "/");
+// What the run reads must not be where it writes.
+void check_output(const Recipe& recipe) {
+  std::vector<std::filesystem::path> inputs = {recipe.model.path, recipe.model.init, recipe.model.tokenizer};
+  if (recipe.adapter) inputs.emplace_back(recipe.adapter->path);
+  for (const auto* sources : {&recipe.data.train, &recipe.data.eval}) {
+    for (std::filesystem::path& path : data_paths(*sources)) inputs.push_back(std::move(path));
+  }
+  guard_output(recipe.output.dir, inputs);
 }
 
 void check_pairs(const Document& document, const Recipe& recipe) {
@@ -211,14 +216,7 @@ void check_pairs(const Document& document, const Recipe& recipe) {
   }
   if (optimizer.min_lr > optimizer.lr) refuse("optimizer.min_lr", "is larger than optimizer.lr", "");
   if (recipe.output.dir.empty()) refuse("output.dir", "is missing", "name a directory to write to");
-  // A run replaces these; what it reads must not be among them.
-  const std::filesystem::path dir = recipe.output.dir;
-  for (const auto& [key, path] : {std::pair{"model.path", model.path},
-                                  std::pair{"adapter.path", recipe.adapter ? recipe.adapter->path : std::string()}}) {
-    if (!path.empty() && (lies_in(path, dir / "model") || lies_in(path, dir / "adapter"))) {
-      refuse(key, "is where the run writes its result", "choose another output.dir");
-    }
-  }
+  check_output(recipe);
 }
 
 void fill_defaults(Recipe& recipe) {

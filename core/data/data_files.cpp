@@ -38,12 +38,17 @@ std::vector<std::string> files_in_directory(const fs::path& directory) {
   return files;
 }
 
-std::vector<std::string> files_of_pattern(const std::string& pattern) {
+std::vector<std::string> matches_of(const std::string& pattern) {
   glob_t found{};
   const int result = ::glob(pattern.c_str(), 0, nullptr, &found);
   std::vector<std::string> files;
   if (result == 0) files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
+  return files;
+}
+
+std::vector<std::string> files_of_pattern(const std::string& pattern) {
+  std::vector<std::string> files = matches_of(pattern);
   if (files.empty()) {
     throw InputError(pattern, "no such file, and no file matches it as a pattern",
                      missing_path_remedy(pattern, " --repo-type dataset --local-dir DIR"));
@@ -63,6 +68,19 @@ void check_file(const std::string& path) {
 }
 
 }  // namespace
+
+std::vector<fs::path> data_paths(const std::vector<DataSource>& sources) {
+  std::vector<fs::path> paths;
+  for (const DataSource& source : sources) {
+    std::error_code failure;
+    if (fs::exists(source.path, failure)) {
+      paths.emplace_back(source.path);
+    } else {
+      for (const std::string& file : matches_of(source.path)) paths.emplace_back(file);
+    }
+  }
+  return paths;
+}
 
 std::vector<DataFile> find_data_files(const std::vector<DataSource>& sources) {
   std::vector<DataFile> files;

@@ -10,6 +10,7 @@
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/json_file.h"
+#include "nibble/core/io/temporary_name.h"
 #include "nibble/core/tensor/storage.h"
 
 namespace nibble {
@@ -119,7 +120,7 @@ bool look_through(const FileMap& table, uint64_t codes, Dataset& dataset) {
 // Codes and rows go out in pieces, and are hashed on their way.
 struct EncodedCache::Writer {
   explicit Writer(const fs::path& target)
-      : directory(target, true), tokens(directory.path() / kTokens), table(directory.path() / kSamples) {}
+      : directory(target, Replace::anything), tokens(directory.path() / kTokens), table(directory.path() / kSamples) {}
 
   AtomicDirectory directory;
   AtomicFile tokens, table;
@@ -181,7 +182,10 @@ std::optional<Dataset> EncodedCache::find() const {
 
 void EncodedCache::add(SampleRow row, std::span<const int32_t> codes) {
   constexpr size_t kHeld = size_t{1} << 20;  // codes
-  if (!writer_) writer_ = std::make_unique<Writer>(target_);
+  if (!writer_) {
+    sweep_leftovers(cache_, target_.filename().string());
+    writer_ = std::make_unique<Writer>(target_);
+  }
   row.first = writer_->codes_before + writer_->codes.size();
   writer_->codes.insert(writer_->codes.end(), codes.begin(), codes.end());
   writer_->rows.push_back(row);

@@ -2,6 +2,7 @@
 // From files to records: JSON Lines, JSON arrays and plain text, read as streams, hostile input expected.
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,9 @@ struct DataFile {
 /// pattern (sorted). Throws InputError naming the source that is missing, empty, not a regular file (pipes, devices),
 /// or of a type that is not read (.parquet, .csv, .gz, ...).
 std::vector<DataFile> find_data_files(const std::vector<DataSource>& sources);
+
+/// The paths that `sources` name, of a pattern what matches it. What is not there is passed over.
+std::vector<std::filesystem::path> data_paths(const std::vector<DataSource>& sources);
 
 /// The text of one record and where it begins.
 struct RawRecord {

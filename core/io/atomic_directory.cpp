@@ -2,14 +2,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
+#include <fstream>
+#include <set>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/directory_lock.h"
 #include "nibble/core/io/list_directory.h"
 #include "nibble/core/io/open_file.h"
 #include "nibble/core/io/system_error.h"
+#include "nibble/core/io/temporary_name.h"
 #include "nibble/core/io/unfinished.h"
 
 namespace nibble {
@@ -25,6 +28,7 @@ fs::path parent_of(const fs::path& path) {
 // Trailing slashes would make the parent the directory itself.
 fs::path without_trailing_slash(fs::path path) {
   path = path.lexically_normal();
+  if (path == "." || path.filename() == "..") path = fs::weakly_canonical(path);
   return path.has_filename() ? path : path.parent_path();
 }
 
@@ -53,30 +57,55 @@ int exchange(const fs::path& a, const fs::path& b) {
   return renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE);
 }
 
-constexpr size_t kLongestShown = 200;  // of a target's name: the temporary one must fit the file system too
+struct LockedDirectory {
+  fs::path path;
+  int lock = -1;
+};
 
-// ".tmp-nibble-PID-dN-TARGET", or without the target where that is long.
-fs::path make_temporary_directory(const fs::path& parent, const fs::path& target) {
-  static std::atomic<uint64_t> counter{0};
-  const std::string shown = target.filename().string();
-  const std::string end = shown.size() <= kLongestShown ? "-" + shown : "";
+// One that a sweep found in the moment before its lock was there is left to it.
+LockedDirectory make_locked_directory(const fs::path& parent, const fs::path& target) {
   for (;;) {
-    fs::path name = parent / (std::string(kTemporaryPrefix) + std::to_string(getpid()) + "-d" +
-                              std::to_string(counter.fetch_add(1)) + end);
-    if (mkdir(name.c_str(), 0777) == 0) return name;
-    if (errno != EEXIST) throw system_error(target, "cannot be made", errno);
+    const fs::path path = temporary_directory_name(parent);
+    if (mkdir(path.c_str(), 0777) != 0) {
+      if (errno == EEXIST) continue;
+      throw system_error(target, "cannot be made", errno);
+    }
+    const LockedFile lock = open_and_lock(path / kLockFile, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
+    if (lock.descriptor >= 0 && lock.error != EWOULDBLOCK) return {path, lock.descriptor};
+    if (lock.descriptor >= 0) close(lock.descriptor);
+    if (lock.descriptor >= 0 || lock.error == ENOENT) continue;
+    rmdir(path.c_str());
+    throw system_error(target, "cannot be made", lock.error);
   }
 }
 
-// TARGET of such a name; empty where there is none.
-std::string target_in(std::string_view name) {
-  name.remove_prefix(kTemporaryPrefix.size());
-  for (int dashes = 0; dashes < 2; ++dashes) {
-    const size_t dash = name.find('-');
-    if (dash == std::string_view::npos) return "";
-    name.remove_prefix(dash + 1);
+// Whether nothing is there, or an empty directory.
+bool is_free(const fs::path& target) {
+  return !fs::exists(target) || (fs::is_directory(target) && fs::is_empty(target));
+}
+
+// The files below `directory`, relative to it.
+std::set<std::string> files_below(const fs::path& directory, const fs::path& place = "") {
+  std::set<std::string> files;
+  for (const fs::directory_entry& entry : list_directory(directory / place)) {
+    const fs::path name = place / entry.path().filename();
+    if (entry.is_directory() && !entry.is_symlink()) {
+      files.merge(files_below(directory, name));
+    } else {
+      files.insert(name.string());
+    }
   }
-  return std::string(name);
+  return files;
+}
+
+// A file of a directory that is not in its list; the list itself where there is none.
+std::string file_not_listed(const fs::path& directory) {
+  if (!fs::is_regular_file(directory / kFileList)) return std::string(kFileList);
+  std::ifstream list(directory / kFileList);
+  std::set<std::string> files = files_below(directory);
+  files.erase(std::string(kFileList));
+  for (std::string name; std::getline(list, name);) files.erase(name);
+  return files.empty() ? "" : *files.begin();
 }
 
 // Directories that were made on the way; what has something in it stays.
@@ -92,22 +121,34 @@ void take_back(const std::vector<fs::path>& made) {
 fs::path shown_path(const fs::path& path) {
   fs::path shown;
   for (const fs::path& part : path) {
-    const std::string name = part.string();
-    if (!name.starts_with(kTemporaryPrefix)) {
-      shown /= part;
-    } else if (const std::string target = target_in(name); !target.empty()) {
-      shown /= target;
-    }
+    if (!part.string().starts_with(kTemporaryPrefix)) shown /= part;
   }
   return shown;
 }
 
-AtomicDirectory::AtomicDirectory(const fs::path& target, bool force)
-    : target_(without_trailing_slash(target)), force_(force) {
-  std::error_code ignored;
-  if (exists_without_following(target_) && !force_ && !(fs::is_directory(target_) && fs::is_empty(target_, ignored))) {
-    throw UsageError("exists already", "choose another name, or replace it with --force", target_.string());
-  }
+std::string why_not_own(const fs::path& target) {
+  if (is_free(target)) return "";
+  if (!fs::is_directory(target)) return "is no directory";
+  const std::string other = file_not_listed(target);
+  if (other.empty()) return "";
+  return other == kFileList ? "is not a directory that nibble wrote (it has no " + other + ")"
+                            : "holds " + other + ", which nibble did not write";
+}
+
+void require_replaceable(const fs::path& given, Replace replace) {
+  const fs::path target = follow_links(given);
+  if (is_free(target)) return;
+  if (replace == Replace::nothing) throw exists_already(target);
+  const bool may_go = fs::is_directory(target) || fs::is_regular_file(target);
+  const std::string reason = replace == Replace::anything && may_go ? "" : why_not_own(target);
+  if (reason.empty()) return;
+  const std::string remedy = may_go ? ", or replace all that is there with --force=anything" : "";
+  throw UsageError(reason, "choose another name" + remedy, target.string());
+}
+
+AtomicDirectory::AtomicDirectory(const fs::path& target, Replace replace)
+    : target_(follow_links(without_trailing_slash(target))), replace_(replace) {
+  require_replaceable(target_, replace);
   const fs::path parent = parent_of(target_);
   std::vector<fs::path> missing;
   for (fs::path p = parent; !exists_without_following(p); p = parent_of(p)) missing.insert(missing.begin(), p);
@@ -121,54 +162,69 @@ AtomicDirectory::AtomicDirectory(const fs::path& target, bool force)
         throw system_error(p, "cannot be made", errno);
       }
     }
-    temporary_ = make_temporary_directory(parent, target_);
+    const LockedDirectory made = make_locked_directory(parent, target_);
+    temporary_ = made.path;
+    lock_ = made.lock;
     note_unfinished(temporary_);
+    content_ = temporary_ / target_.filename();
+    if (mkdir(content_.c_str(), 0777) != 0) throw system_error(target_, "cannot be made", errno);
   } catch (...) {
-    take_back(made_parents_);
+    remove_temporary();
     throw;
   }
 }
 
-AtomicDirectory::~AtomicDirectory() {
-  if (committed_) return;
-  std::error_code ignored;
-  fs::remove_all(temporary_, ignored);
-  forget_unfinished(temporary_);
+AtomicDirectory::~AtomicDirectory() { remove_temporary(); }
+
+void AtomicDirectory::remove_temporary() {
+  if (!temporary_.empty()) {
+    std::error_code ignored;  // after commit the new content stands: what is left over here does not undo that
+    fs::remove_all(temporary_, ignored);
+    forget_unfinished(temporary_);
+  }
+  if (lock_ >= 0) close(lock_);
   take_back(made_parents_);
+  temporary_.clear();
+  made_parents_.clear();
+  lock_ = -1;
+}
+
+void AtomicDirectory::list_files() {
+  std::string list;
+  for (const std::string& name : files_below(content_)) list += name + "\n";
+  write_file_atomically(content_ / kFileList, list);
 }
 
 void AtomicDirectory::commit() {
-  NIBBLE_CHECK(!committed_, "directory is already committed");
-  sync_tree(temporary_);
+  NIBBLE_CHECK(!temporary_.empty(), "directory is already committed");
+  sync_tree(content_);
   auto held = hold_unfinished();
-  const bool replace = force_ && exists_without_following(target_);
-  if (!replace) {
-    if (rename(temporary_.c_str(), target_.c_str()) != 0) throw system_error(target_, "cannot be made", errno);
-    committed_ = true;
-  } else if (exchange(temporary_, target_) == 0) {
-    committed_ = true;
-    std::error_code ignored;  // the new content stands; an old file that cannot be removed does not undo that
-    fs::remove_all(temporary_, ignored);
-  } else if (errno == EINVAL || errno == ENOSYS) {  // a file system that cannot swap
-    // Not a temporary name: a run killed between the two renames leaves the old content where it is found again.
+  require_replaceable(target_, replace_);  // what came there meanwhile
+  const bool exchanges = !is_free(target_);
+  if (!exchanges && rename(content_.c_str(), target_.c_str()) != 0) {
+    if (errno == ENOTEMPTY || errno == EEXIST) throw exists_already(target_);
+    throw system_error(target_, "cannot be made", errno);
+  }
+  if (exchanges && exchange(content_, target_) != 0) {
+    if (errno != EINVAL && errno != ENOSYS) throw system_error(target_, "cannot be replaced", errno);
+    // A file system that cannot swap. Not a temporary name: a run killed between the two renames leaves the old content
+    // where it is found again.
     const fs::path old = target_.string() + ".replaced-" + std::to_string(getpid());
     if (rename(target_.c_str(), old.c_str()) != 0) throw system_error(target_, "cannot be moved away", errno);
-    if (rename(temporary_.c_str(), target_.c_str()) != 0) {
+    if (rename(content_.c_str(), target_.c_str()) != 0) {
       const int error = errno;
       rename(old.c_str(), target_.c_str());
       throw system_error(target_, "cannot be made", error);
     }
-    committed_ = true;
     std::error_code ignored;
     fs::remove_all(old, ignored);
-  } else {
-    throw system_error(target_, "cannot be replaced", errno);
   }
-  forget_unfinished(temporary_);
   for (const fs::path& p : made_parents_) forget_unfinished(p);
   held.unlock();
   for (const fs::path& p : made_parents_) sync_directory(parent_of(p));
+  made_parents_.clear();
   sync_directory(parent_of(target_));
+  remove_temporary();
 }
 
 }  // namespace nibble

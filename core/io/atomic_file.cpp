@@ -6,13 +6,14 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/open_file.h"
 #include "nibble/core/io/system_error.h"
+#include "nibble/core/io/temporary_name.h"
 #include "nibble/core/io/unfinished.h"
 
 namespace nibble {
@@ -23,13 +24,6 @@ namespace {
 fs::path directory_of(const fs::path& path) {
   const fs::path parent = path.parent_path();
   return parent.empty() ? fs::path(".") : parent;
-}
-
-// The name is short whatever the target is called, and unique between processes by the exclusive open.
-fs::path temporary_name(const fs::path& directory) {
-  static std::atomic<uint64_t> counter{0};
-  return directory /
-         (std::string(kTemporaryPrefix) + std::to_string(getpid()) + "-" + std::to_string(counter.fetch_add(1)));
 }
 
 [[noreturn]] void throw_write_error(const fs::path& target, const fs::path& directory, int error, uint64_t needed) {
@@ -45,33 +39,60 @@ fs::path temporary_name(const fs::path& directory) {
                 "free space in " + shown_path(directory).string() + " or write elsewhere");
 }
 
+// Gives `temporary` the name `target`, where nothing may be; EEXIST where something is.
+int rename_to_new(const fs::path& temporary, const fs::path& target) {
+  const int renamed = renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, target.c_str(), RENAME_NOREPLACE);
+  if (renamed == 0 || (errno != EINVAL && errno != ENOSYS)) return renamed;
+  // A file system without that flag: a second name can only be given where there is none.
+  if (link(temporary.c_str(), target.c_str()) != 0) return -1;
+  unlink(temporary.c_str());
+  return 0;
+}
+
 }  // namespace
 
-AtomicFile::AtomicFile(const fs::path& path) : path_(path) {
-  const fs::path directory = directory_of(path);
+AtomicFile::AtomicFile(const fs::path& path, Replace replace) : path_(path), replace_(replace) {
+  struct stat status {};
+  const bool exists = stat(path.c_str(), &status) == 0;
+  if (exists && S_ISDIR(status.st_mode)) throw system_error(path, "cannot be written", EISDIR);
+  if (exists && S_ISBLK(status.st_mode)) {
+    throw UsageError("is a block device", "name a file, a pipe or a character device", path.string());
+  }
+  if (exists && !S_ISREG(status.st_mode)) {
+    descriptor_ = open_file(path, O_WRONLY | O_NOCTTY);
+    if (descriptor_ < 0) throw system_error(path, "cannot be written", errno);
+    return;
+  }
+  path_ = follow_links(path);
+  if (exists && replace == Replace::nothing) throw exists_already(path_);
+  const fs::path directory = directory_of(path_);
   const auto held = hold_unfinished();
+  LockedFile file;
   do {
-    temporary_ = temporary_name(directory);
-    descriptor_ = open_file(temporary_, O_WRONLY | O_CREAT | O_EXCL, 0666);
-  } while (descriptor_ < 0 && errno == EEXIST);
+    if (file.descriptor >= 0) close(file.descriptor);  // swept in the moment before the lock was there
+    temporary_ = temporary_file_name(directory, path_.filename().string());
+    file = open_and_lock(temporary_, O_WRONLY | O_CREAT | O_EXCL, 0666);
+  } while (file.error == (file.descriptor < 0 ? EEXIST : EWOULDBLOCK));
+  descriptor_ = file.descriptor;
   if (descriptor_ >= 0) {
     note_unfinished(temporary_);
     return;
   }
-  const int error = errno;
   temporary_.clear();
-  throw_write_error(path, directory, error, 0);
+  throw_write_error(path_, directory, file.error, 0);
 }
 
 AtomicFile::~AtomicFile() {
+  if (!temporary_.empty()) {
+    unlink(temporary_.c_str());
+    forget_unfinished(temporary_);
+  }
   if (descriptor_ >= 0) close(descriptor_);
-  if (temporary_.empty()) return;
-  unlink(temporary_.c_str());
-  forget_unfinished(temporary_);
 }
 
 void AtomicFile::reserve(uint64_t bytes) {
   NIBBLE_CHECK(descriptor_ >= 0, "file is already committed");
+  if (temporary_.empty()) return;
   require_free_bytes(directory_of(path_), bytes, shown_path(path_).string());
   if (bytes == 0) return;
   const int result =
@@ -83,8 +104,9 @@ void AtomicFile::reserve(uint64_t bytes) {
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
-  write_at(end_, bytes);
-  end_ += bytes.size();
+  const uint64_t begin = end_;
+  write_at(begin, bytes);
+  end_ = begin + bytes.size();
 }
 
 void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
@@ -94,16 +116,24 @@ void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
   constexpr uint64_t kSendBytes = uint64_t{32} << 20;
   const uint64_t begin = offset;
   constexpr size_t kLargestWrite = size_t{1} << 30;  // Linux writes at most 2^31 - 4096 bytes in one call
+  const bool streams = temporary_.empty();
+  if (streams && offset != end_) {
+    if (offset < end_) throw IoError(path_.string(), "can only be written from front to back", "name a file");
+    const std::vector<std::byte> gap(offset - end_);
+    write_at(end_, gap);
+  }
   while (!bytes.empty()) {
+    const size_t size = std::min(bytes.size(), kLargestWrite);
     const ssize_t written = uninterrupted([&] {
-      return pwrite(descriptor_, bytes.data(), std::min(bytes.size(), kLargestWrite), static_cast<off_t>(offset));
+      return streams ? ::write(descriptor_, bytes.data(), size)
+                     : pwrite(descriptor_, bytes.data(), size, static_cast<off_t>(offset));
     });
-    if (written < 0) throw_write_error(path_, directory_of(path_), errno, bytes.size());
-    if (written == 0) throw_write_error(path_, directory_of(path_), EIO, bytes.size());
+    if (written <= 0) throw_write_error(path_, directory_of(path_), written < 0 ? errno : EIO, bytes.size());
     bytes = bytes.subspan(static_cast<size_t>(written));
     offset += static_cast<uint64_t>(written);
   }
-  if (begin / kSendBytes == offset / kSendBytes) return;
+  if (streams) end_ = offset;
+  if (streams || begin / kSendBytes == offset / kSendBytes) return;
   // The disk begins now, beside whatever makes the next bytes, instead of when the file is committed, which also says
   // whether it failed.
   (void)sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE);
@@ -111,17 +141,35 @@ void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
 
 void AtomicFile::commit() {
   NIBBLE_CHECK(descriptor_ >= 0, "file is already committed");
-  if (sync_file(descriptor_) != 0) throw_write_error(path_, directory_of(path_), errno, 0);
-  const int closed = close(descriptor_);
-  descriptor_ = -1;
-  if (closed != 0 && errno != EINTR) throw_write_error(path_, directory_of(path_), errno, 0);
-  {
-    const auto held = hold_unfinished();
-    if (rename(temporary_.c_str(), path_.c_str()) != 0) throw_write_error(path_, directory_of(path_), errno, 0);
+  const bool streams = temporary_.empty();
+  if (!streams && sync_file(descriptor_) != 0) throw_write_error(path_, directory_of(path_), errno, 0);
+  const int written = descriptor_;
+  descriptor_ = fcntl(written, F_DUPFD_CLOEXEC, 0);  // keeps the lock until the temporary name is gone
+  if (close(written) != 0 && errno != EINTR) throw_write_error(path_, directory_of(path_), errno, 0);
+  if (!streams) {
+    auto held = hold_unfinished();
+    const int renamed =
+        replace_ == Replace::nothing ? rename_to_new(temporary_, path_) : rename(temporary_.c_str(), path_.c_str());
+    if (renamed != 0 && errno == EEXIST) throw exists_already(path_);
+    if (renamed != 0) throw_write_error(path_, directory_of(path_), errno, 0);
     forget_unfinished(temporary_);
+    held.unlock();
+    temporary_.clear();
+    sync_directory(directory_of(path_));
   }
-  temporary_.clear();
-  sync_directory(directory_of(path_));
+  if (descriptor_ >= 0) close(std::exchange(descriptor_, -1));
+}
+
+fs::path follow_links(const fs::path& path) {
+  fs::path at = path;
+  std::error_code error;
+  for (int links = 0; fs::is_symlink(at, error); ++links) {
+    if (links == 40) throw system_error(path, "cannot be followed", ELOOP);
+    const fs::path next = fs::read_symlink(at, error);
+    if (error) throw system_error(at, "cannot be followed", error.value());
+    at = at.parent_path() / next;  // an absolute one stands for itself
+  }
+  return at;
 }
 
 void write_file_atomically(const fs::path& path, std::string_view content) {
@@ -174,7 +222,7 @@ void sync_directory(const fs::path& directory) {
 }
 
 void write_probe(const fs::path& directory) {
-  const fs::path name = temporary_name(directory);
+  const fs::path name = temporary_file_name(directory);
   note_unfinished(name);
   const int descriptor = open_file(name, O_WRONLY | O_CREAT | O_EXCL, 0666);
   if (descriptor < 0) {

@@ -2,8 +2,11 @@
 // One run per directory.
 
 #include <filesystem>
+#include <string_view>
 
 namespace nibble {
+
+inline constexpr std::string_view kLockFile = ".nibble.lock";
 
 /// Holds `directory`/.nibble.lock exclusively (flock) until destroyed; the system releases it when the process dies, so
 /// there is no stale lock. The file stays, with the process and host of the last holder in it.

@@ -81,13 +81,15 @@ class GgufWriter {
   /// Metadata in this order, general.architecture first by custom. Checks that the space is there. Throws IoError;
   /// UsageError when the last dimension of a tensor is no multiple of its type's block.
   GgufWriter(const std::filesystem::path& path, const std::vector<std::pair<std::string, GgufValue>>& metadata,
-             std::vector<GgufTensor> tensors);
+             std::vector<GgufTensor> tensors, Replace replace = Replace::anything);
 
   /// The next rows of tensor `name`, f32 [n, last dimension], rounded to its type as ggml's reference does it. Threads
   /// share the rows.
   void append(const std::string& name, const Tensor& rows);
   /// Publishes the file; every byte of every tensor must have been written.
   void finish();
+  /// Of the whole file.
+  uint64_t bytes() const { return bytes_; }
 
  private:
   struct Slot {
@@ -96,7 +98,7 @@ class GgufWriter {
   };
   AtomicFile file_;
   std::map<std::string, Slot> slots_;
-  uint64_t data_begin_ = 0;
+  uint64_t data_begin_ = 0, bytes_ = 0;
 };
 
 /// to = `count` elements in the blocks of `type`; count is a multiple of the block.

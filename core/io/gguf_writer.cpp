@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -90,8 +91,9 @@ uint64_t GgufTensor::bytes() const {
 }
 
 GgufWriter::GgufWriter(const std::filesystem::path& path,
-                       const std::vector<std::pair<std::string, GgufValue>>& metadata, std::vector<GgufTensor> tensors)
-    : file_(path) {
+                       const std::vector<std::pair<std::string, GgufValue>>& metadata, std::vector<GgufTensor> tensors,
+                       Replace replace)
+    : file_(path, replace) {
   Header header;
   header.bytes = "GGUF";
   header.number(kVersion);
@@ -120,9 +122,9 @@ GgufWriter::GgufWriter(const std::filesystem::path& path,
   }
   data_begin_ = aligned(header.bytes.size());
   header.bytes.resize(data_begin_, '\0');
-  file_.reserve(data_begin_ + offset);
+  bytes_ = data_begin_ + offset;
+  file_.reserve(bytes_);
   file_.write(header.bytes);
-  if (offset > 0) file_.write_at(data_begin_ + offset - 1, std::array<std::byte, 1>{});  // padding reads as zeros
 }
 
 void GgufWriter::append(const std::string& name, const Tensor& rows) {
@@ -145,7 +147,12 @@ void GgufWriter::append(const std::string& name, const Tensor& rows) {
 }
 
 void GgufWriter::finish() {
-  for (const auto& [name, slot] : slots_) NIBBLE_CHECK(slot.written == slot.tensor.bytes(), name + " is not whole");
+  uint64_t end = data_begin_;
+  for (const auto& [name, slot] : slots_) {
+    NIBBLE_CHECK(slot.written == slot.tensor.bytes(), name + " is not whole");
+    end = std::max(end, data_begin_ + slot.tensor.offset + slot.tensor.bytes());
+  }
+  if (end < bytes_) file_.write_at(bytes_ - 1, std::array<std::byte, 1>{});  // padding reads as zeros
   file_.commit();
 }
 

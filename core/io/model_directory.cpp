@@ -66,9 +66,9 @@ void copy_tokenizer_files(const std::filesystem::path& from, const std::filesyst
   }
 }
 
-ModelDirectoryWriter::ModelDirectoryWriter(const std::filesystem::path& target, bool force,
+ModelDirectoryWriter::ModelDirectoryWriter(const std::filesystem::path& target, Replace replace,
                                            const std::vector<TensorSpec>& specs, uint64_t shard_bytes)
-    : directory_(target, force) {
+    : directory_(target, replace) {
   for (const TensorSpec& spec : specs) total_bytes_ += bytes_of(spec);
   require_free_bytes(directory_.path(), total_bytes_, "the model");
   const auto shards = split(specs, shard_bytes);
@@ -109,6 +109,7 @@ void ModelDirectoryWriter::finish() {
     for (const auto& [name, shard] : shard_of_) index["weight_map"][name] = shard_names_.at(shard);
     write_json_file(directory_.path() / "model.safetensors.index.json", index);
   }
+  directory_.list_files();
   directory_.commit();
 }
 

@@ -22,8 +22,9 @@ void copy_tokenizer_files(const std::filesystem::path& from, const std::filesyst
 /// shard_bytes, to model-00001-of-0000N.safetensors and model.safetensors.index.json, filled in the order of `specs`.
 class ModelDirectoryWriter {
  public:
-  /// Throws UsageError when `target` exists and not `force`; IoError when it cannot be written or space is missing.
-  ModelDirectoryWriter(const std::filesystem::path& target, bool force, const std::vector<TensorSpec>& specs,
+  /// Throws UsageError when `target` exists and may not be replaced (see AtomicDirectory); IoError when it cannot be
+  /// written or space is missing.
+  ModelDirectoryWriter(const std::filesystem::path& target, Replace replace, const std::vector<TensorSpec>& specs,
                        uint64_t shard_bytes = 5'000'000'000);
   ~ModelDirectoryWriter();
 

@@ -74,12 +74,20 @@ Tensor SafetensorsFile::at(const std::string& name) const {
   return found;
 }
 
+namespace {
+
+// By which tensors stand in order.
+std::pair<int, std::string_view> place_in_file(DType dtype, std::string_view name) {
+  return {detail::safetensors_dtype_place(dtype), name};
+}
+
+}  // namespace
+
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorSpec> specs,
                                      const std::map<std::string, std::string>& metadata)
     : file_(path) {
   std::sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
-    const int place_a = detail::safetensors_dtype_place(a.dtype), place_b = detail::safetensors_dtype_place(b.dtype);
-    return place_a != place_b ? place_a < place_b : a.name < b.name;
+    return place_in_file(a.dtype, a.name) < place_in_file(b.dtype, b.name);
   });
   const std::string header = header_text(specs, metadata);
   const uint64_t length = header.size();
@@ -125,7 +133,11 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<std:
   std::vector<TensorSpec> specs;
   for (const auto& [name, value] : tensors) specs.push_back({name, value.shape(), value.dtype()});
   SafetensorsWriter writer(path, std::move(specs), metadata);
-  for (const auto& [name, value] : tensors) writer.write(name, value);
+  std::vector<std::pair<std::string, Tensor>> in_order = tensors;  // a FIFO takes bytes from front to back only
+  std::sort(in_order.begin(), in_order.end(), [](const auto& a, const auto& b) {
+    return place_in_file(a.second.dtype(), a.first) < place_in_file(b.second.dtype(), b.first);
+  });
+  for (const auto& [name, value] : in_order) writer.write(name, value);
   writer.finish();
 }
 

@@ -46,4 +46,9 @@ inline IoError system_error(const std::filesystem::path& path, const std::string
   return IoError(shown_path(path).string(), what + ": " + std::strerror(error), remedy);
 }
 
+/// Refusal of a target that may not be replaced.
+inline UsageError exists_already(const std::filesystem::path& path) {
+  return UsageError("exists already", "choose another name, or replace it with --force", path.string());
+}
+
 }  // namespace nibble

@@ -99,7 +99,7 @@ std::string train_sentencepiece(const std::function<bool(std::string&)>& next, c
   return model;
 }
 
-void write_tokenizer(const std::string& model, const std::filesystem::path& directory, bool force) {
+void write_tokenizer(const std::string& model, const std::filesystem::path& directory, Replace replace) {
   const nlohmann::json roles = {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}};
   nlohmann::json config = roles;
   config.update({{"tokenizer_class", "LlamaTokenizer"},
@@ -107,10 +107,11 @@ void write_tokenizer(const std::string& model, const std::filesystem::path& dire
                  {"add_bos_token", true},
                  {"add_eos_token", false},
                  {"clean_up_tokenization_spaces", false}});
-  AtomicDirectory out(directory, force);
+  AtomicDirectory out(directory, replace);
   write_file_atomically(out.path() / "tokenizer.model", model);
   write_json_file(out.path() / "tokenizer_config.json", config);
   write_json_file(out.path() / "special_tokens_map.json", roles);
+  out.list_files();
   out.commit();
 }
 

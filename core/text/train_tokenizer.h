@@ -6,6 +6,8 @@
 #include <functional>
 #include <string>
 
+#include "nibble/core/io/atomic_file.h"
+
 namespace nibble {
 
 struct TokenizerTraining {
@@ -22,7 +24,8 @@ std::string train_sentencepiece(const std::function<bool(std::string&)>& next, c
 
 /// Writes a trained model as a tokenizer directory that Transformers' LlamaTokenizer opens: tokenizer.model,
 /// tokenizer_config.json, special_tokens_map.json. The directory appears whole or not at all; one that is there and not
-/// empty is a UsageError unless `force`.
-void write_tokenizer(const std::string& model, const std::filesystem::path& directory, bool force = false);
+/// empty is a UsageError unless it may be replaced.
+void write_tokenizer(const std::string& model, const std::filesystem::path& directory,
+                     Replace replace = Replace::nothing);
 
 }  // namespace nibble

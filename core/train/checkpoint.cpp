@@ -214,7 +214,7 @@ fs::path save_checkpoint(const fs::path& directory, const TrainingState& state,
   const bool leads = ranks.rank() == 0;
   std::optional<AtomicDirectory> made;
   together(ranks, [&] {
-    if (leads) made.emplace(target, true);
+    if (leads) made.emplace(target, Replace::anything);
   });
   const fs::path path = ranks.broadcast_text("save checkpoint", made ? made->path().string() : "", 0);
   together(ranks, [&] {
@@ -300,27 +300,12 @@ void prune_checkpoints(const fs::path& directory, int64_t newest, int keep_last,
     if (keep_step == step) continue;
     // Out of sight first, so that a reader never meets half a checkpoint.
     const fs::path path = directory / checkpoint_name(step);
-    const fs::path hidden = directory / (".tmp-pruned-" + checkpoint_name(step));
-    remove_tree(hidden);
+    const AtomicDirectory hidden(path, Replace::anything);
     std::error_code error;
-    fs::rename(path, hidden, error);
+    fs::rename(path, hidden.path(), error);
     if (error) throw IoError(path.string(), "cannot be removed: " + error.message());
-    remove_tree(hidden);
+    remove_tree(hidden.path());
   }
-}
-
-int sweep_temporary(const fs::path& directory) {
-  int swept = 0;
-  if (!fs::is_directory(directory)) return swept;
-  std::vector<fs::path> leftovers;
-  for (const fs::directory_entry& entry : list_directory(directory)) {
-    if (entry.path().filename().string().starts_with(".tmp-")) leftovers.push_back(entry.path());
-  }
-  for (const fs::path& path : leftovers) {
-    remove_tree(path);
-    ++swept;
-  }
-  return swept;
 }
 
 }  // namespace nibble

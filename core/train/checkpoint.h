@@ -8,8 +8,8 @@
 //   optimizer-00000-of-00001.safetensors  and of the optimizer's state; where each slice lies is in the metadata
 //   manifest.json                         format version, size and XXH3-128 of every other file; written last
 //
-// Published by rename (AtomicDirectory): a directory `.tmp-...` is written, each file fsynced, the manifest last, the
-// directory renamed to step-N, the parent fsynced; older checkpoints are pruned after that.
+// Published by rename (AtomicDirectory): a directory `.tmp-nibble-...` is written, each file fsynced, the manifest
+// last, the directory renamed to step-N, the parent fsynced; older checkpoints are pruned after that.
 
 #include <cstdint>
 #include <filesystem>
@@ -103,8 +103,5 @@ void prune_checkpoints(const std::filesystem::path& directory, int64_t newest, i
 
 /// Steps of the checkpoints in `directory`, valid or not, ascending; empty when there is no such directory.
 std::vector<int64_t> checkpoint_steps(const std::filesystem::path& directory);
-
-/// Removes what interrupted saves left (names starting with ".tmp-"); returns how many.
-int sweep_temporary(const std::filesystem::path& directory);
 
 }  // namespace nibble

@@ -3,6 +3,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/same_everywhere.h"
 #include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/temporary_name.h"
 #include "nibble/core/train/run_impl.h"
 
 namespace nibble {
@@ -91,9 +92,11 @@ void Run::restore(Optimizer& optimizer) {
     optimizer.set_updates(run.state.optimizer_updates);
   }
   if (run.leads()) {
+    sweep_leftovers(run.options.dir);
+    sweep_leftovers(run.checkpoints());
     detail::clear_for(run.options, run.start);
     const uint64_t bytes = bytes_of(run.writes(values_of(optimizer))) + bytes_of(run.writes(optimizer.state()));
-    require_free_bytes(run.options.dir, bytes, "a checkpoint of this run");
+    if (!run.last_step()) require_free_bytes(run.options.dir, bytes, "a checkpoint of this run");
     run.claim->keep();
     // metrics.jsonl before recipe.json: a directory with only a recipe.json is then not one of ours.
     run.metrics = std::make_unique<MetricsFile>(run.options.dir / "metrics.jsonl", run.step,

@@ -47,6 +47,10 @@ struct RunOptions {
   std::map<std::string, std::string> settings;
 };
 
+/// What a run writes into its directory, but for the page about it and the tokenizer that pretraining made.
+/// metrics.jsonl, which says that there is a run, comes last.
+std::vector<std::filesystem::path> run_contents(const std::filesystem::path& dir);
+
 /// Where this rank's part of tensors lies in whole ones: what the optimizer holds -> slices for checkpoints.
 using Slicer = std::function<std::vector<CheckpointSlice>(const std::vector<NamedTensor>& tensors)>;
 
@@ -67,9 +71,8 @@ using Slicer = std::function<std::vector<CheckpointSlice>(const std::vector<Name
 ///   ... write the adapter or the model into run.dir() ...
 class Run {
  public:
-  /// Creates, probes and locks the directory, sweeps leftovers of interrupted saves and finds the checkpoint to
-  /// continue from. Nothing else is changed before restore(); a directory that was made is taken away again when the
-  /// run ends before that. Throws
+  /// Creates, probes and locks the directory and finds the checkpoint to continue from. Nothing else is changed before
+  /// restore(); a directory that was made is taken away again when the run ends before that. Throws
   /// - UsageError: the directory is in use by another process; it has a run and resume is "never"; it has results but
   /// no
   ///   checkpoint; settings differ from the checkpoint's (all differences are listed); each unless options.force, where
@@ -89,8 +92,9 @@ class Run {
   std::optional<std::filesystem::path> resumed_from() const;
 
   /// Fills parameters and optimizer state from the checkpoint, if the run continues from one. Then begins the run:
-  /// removes what it replaces, checks that a checkpoint finds space, cuts metrics.jsonl after the checkpoint's step and
-  /// writes recipe.json. Throws InputError where the checkpoint does not fit, IoError where there is no space.
+  /// removes what it replaces and what interrupted saves left, checks that a checkpoint finds space where there will be
+  /// one, cuts metrics.jsonl after the checkpoint's step and writes recipe.json. Throws InputError where the checkpoint
+  /// does not fit, IoError where there is no space.
   void restore(Optimizer& optimizer);
 
   /// Advances to the next step; false when all steps are done, or the run was stopped early.

@@ -87,13 +87,9 @@ Claim::Claim(const fs::path& directory) : directory_(directory) {
     }
     if (error) throw system_error(directory, "cannot be made", error.value());
     write_probe(directory);
-    {
-      const auto held = hold_unfinished();
-      lock_ = std::make_unique<DirectoryLock>(directory);
-      if (!made_.empty()) note_unfinished(directory_ / kLock);
-    }
-    sweep_temporary(directory);
-    sweep_temporary(directory / "checkpoints");
+    const auto held = hold_unfinished();
+    lock_ = std::make_unique<DirectoryLock>(directory);
+    if (!made_.empty()) note_unfinished(directory_ / kLock);
   } catch (...) {
     take_back();
     throw;
@@ -122,6 +118,12 @@ std::optional<FoundCheckpoint> choose_start(const RunOptions& options, const Obs
   if (contents.recipe && !has_run && !options.force) {
     refuse(options.dir, "has a recipe.json that is not of a run and would be overwritten",
            std::string("choose another output.dir, or overwrite it with ") + kForce);
+  }
+  if (!has_run && options.force) {  // it ends by writing one of them
+    for (const char* name : {"adapter", "model"}) {
+      const std::string reason = why_not_own(options.dir / name);
+      if (!reason.empty()) refuse(options.dir / name, reason, "move it away, or choose another output.dir");
+    }
   }
   if (options.resume == "never") {
     if ((has_run || contents.results) && !options.force) {
@@ -178,11 +180,9 @@ void clear_for(const RunOptions& options, const std::optional<FoundCheckpoint>& 
   if (!start || !within(start->path, checkpoints)) {
     const Contents contents = look(options.dir);
     if (!contents.metrics && contents.checkpoints.empty()) return;  // what is there is not of a run
-    // Killed between two of these, what is left must still look like a run: metrics.jsonl, which says so, goes last.
-    for (const char* name : {"recipe.json", "adapter", "model", "report.html", "tensorboard", "samples.jsonl",
-                             "run.json", "profile", "checkpoints", "metrics.jsonl"}) {
-      remove_tree(options.dir / name);
-    }
+    // Killed between two of these, what is left must still look like a run.
+    remove_tree(options.dir / "report.html");
+    for (const fs::path& path : run_contents(options.dir)) remove_tree(path);
     return;
   }
   if (options.resume == "auto") return;  // later ones are damaged: they are replaced when the run comes there
@@ -192,3 +192,12 @@ void clear_for(const RunOptions& options, const std::optional<FoundCheckpoint>& 
 }
 
 }  // namespace nibble::detail
+
+namespace nibble {
+
+std::vector<std::filesystem::path> run_contents(const std::filesystem::path& dir) {
+  return {dir / "recipe.json", dir / "adapter", dir / "model",       dir / "tensorboard",  dir / "samples.jsonl",
+          dir / "run.json",    dir / "profile", dir / "checkpoints", dir / "metrics.jsonl"};
+}
+
+}  // namespace nibble

@@ -9,8 +9,8 @@
 
 namespace nibble::detail {
 
-/// The output directory of one run: made where it is missing, probed, locked, swept of what interrupted saves left. One
-/// that was made is taken away again unless it was kept: a run that ends before it begins changes nothing.
+/// The output directory of one run: made where it is missing, probed, locked. One that was made is taken away again
+/// unless it was kept: a run that ends before it begins changes nothing.
 class Claim {
  public:
   /// Throws IoError where the directory cannot be made or written, or another run has it.

@@ -116,7 +116,7 @@ TEST_F(MergeTest, AnExistingTargetIsKeptUnlessForced) {
   std::ofstream(root / "merged/notes.txt") << "mine";
   EXPECT_THROW(merge_adapter(plain_base(checkpoint), adapter, root / "merged", {}, pool), UsageError);
   EXPECT_TRUE(fs::exists(root / "merged/notes.txt"));
-  merge_adapter(plain_base(checkpoint), adapter, root / "merged", {.force = true}, pool);
+  merge_adapter(plain_base(checkpoint), adapter, root / "merged", {.replace = Replace::anything}, pool);
   EXPECT_TRUE(fs::exists(root / "merged/model.safetensors"));
 }
 

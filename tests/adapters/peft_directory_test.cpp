@@ -92,7 +92,7 @@ TEST_F(PeftDirectoryTest, WhatIsWrittenReadsBackEqual) {
   EXPECT_TRUE(fs::exists(root / "adapter/README.md"));
   EXPECT_THAT(error_of<UsageError>([&] { write_peft_directory(root / "adapter", options, one_pair()); }),
               HasSubstr("adapter"));
-  write_peft_directory(root / "adapter", options, one_pair(), true);
+  write_peft_directory(root / "adapter", options, one_pair(), Replace::own);
 }
 
 TEST_F(PeftDirectoryTest, TheConfigHasTheKeysThatPeftWrites) {

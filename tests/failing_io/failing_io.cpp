@@ -135,6 +135,10 @@ Verdict judge(const char* call, const std::string& path) {
     if (how == "POWER") lose_power();
     raise(SIGKILL);
   }
+  if (how == "STOP") {
+    raise(SIGSTOP);
+    return Verdict::pass;
+  }
   const bool is_write = std::strcmp(call, "write") == 0;
   if (how == "EINTR" && !can_be_interrupted(call)) return Verdict::pass;
   if (how == "SHORT") return is_write ? Verdict::half : Verdict::pass;

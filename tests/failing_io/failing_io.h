@@ -6,16 +6,17 @@
 //   NIBBLE_FAULT_IN     and only those with this in the path
 //   NIBBLE_FAULT_CALLS  which ones: open,write,read,sync,rename,close,mkdir,reserve,remove (absent: all but read)
 //   NIBBLE_FAULT_AT     number of the call that fails, from 0 (absent: none fails)
-//   NIBBLE_FAULT_HOW    an errno by name (ENOSPC, EIO, EINTR, EDQUOT, EROFS, ESTALE), SHORT, FULL, KILL, POWER or HOLD
+//   NIBBLE_FAULT_HOW    an errno by name (ENOSPC, EIO, EINTR, EDQUOT, EROFS, ESTALE), SHORT, FULL, KILL, STOP, POWER or
+//                       HOLD
 //   NIBBLE_FAULT_HELD   with HOLD: a file that is made when the call is reached; it goes on when that is removed
 //   NIBBLE_FAULT_COUNT  a file that gets the number of calls at exit
 //   NIBBLE_FAULT_CLOCK  set: the wall clock jumps back by an hour every time it is read
 //   NIBBLE_FAULT_TAKEN  name of a program in which SIGUSR1 does nothing, whatever handler it asks for
 //
 // ENOSPC fails from that call on (a full disk stays full) for calls that need space; FULL writes half and is full
-// afterwards; the other errors come once. SHORT writes half, once. KILL ends the process by SIGKILL before the call.
-// POWER does too, and first takes back what a power loss may take back: bytes that were not synced, and renames whose
-// directory was not.
+// afterwards; the other errors come once. SHORT writes half, once. KILL ends the process by SIGKILL before the call,
+// STOP stops it by SIGSTOP. POWER does too, and first takes back what a power loss may take back: bytes that were not
+// synced, and renames whose directory was not.
 
 #include <cstdint>
 #include <string>

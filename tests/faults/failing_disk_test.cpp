@@ -9,6 +9,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/model_directory.h"
+#include "nibble/core/io/temporary_name.h"
 #include "nibble/core/tensor/spill_file.h"
 #include "nibble/core/train/checkpoint.h"
 #include "nibble/tests/failing_io/failing_io.h"
@@ -91,7 +92,7 @@ TEST_P(EveryCallOfASave, FailsOnceAndThePreviousCheckpointVerifies) {
     EXPECT_TRUE(step == 2 || (step == 1 && !error.empty())) << "call " << plan.at << ", step " << step;
     EXPECT_TRUE(error.empty() || !harmless) << "call " << plan.at << ": " << error;
     EXPECT_TRUE(error.empty() || error.find(directory.path().string()) != std::string::npos) << error;
-    sweep_temporary(directory / "c");
+    sweep_leftovers(directory / "c");
     EXPECT_EQ(temporaries(directory / "c"), 0);
     save(directory / "c", 3);  // and the next save goes through
     EXPECT_EQ(newest_whole(directory / "c"), 3);
@@ -130,7 +131,7 @@ TEST_P(DeathAtEveryCall, LeavesACheckpointThatVerifies) {
     const int64_t step = newest_whole(directory / "c");
     EXPECT_TRUE(step == 1 || step == 2) << "call " << plan.at;
     published += step == 2;
-    sweep_temporary(directory / "c");
+    sweep_leftovers(directory / "c");
     EXPECT_EQ(temporaries(directory / "c"), 0);
     save(directory / "c", 3);
     EXPECT_EQ(newest_whole(directory / "c"), 3);
@@ -150,7 +151,7 @@ TEST_P(EveryCallOfAReplacement, LeavesTheOldModelOrTheNewOneWhole) {
   MemoryPool pool;
   const auto write_model = [&](float value) {
     const Tensor tensor = Tensor::from<float>(pool, {4}, std::vector<float>(4, value));
-    ModelDirectoryWriter writer(directory / "m" / "model", true, {{"t", {4}, DType::f32}});
+    ModelDirectoryWriter writer(directory / "m" / "model", Replace::anything, {{"t", {4}, DType::f32}});
     writer.write_text("config.json", value == 1 ? "one" : "two");
     writer.write("t", tensor);
     writer.finish();

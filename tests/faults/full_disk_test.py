@@ -1,6 +1,7 @@
 """A file system of limited size (tmpfs, needs root) that is full while a run trains on it, and a read-only one."""
 import json
 import os
+import shutil
 import subprocess
 import time
 import unittest
@@ -80,6 +81,19 @@ class FullDisk(program.FaultTest):
         self.assertIn("which itself lies in memory (tmpfs)", spilled.err)
         self.assertEqual(run("train", self.recipe(), f"output.dir={self.folder / 'kept'}").code, 0)
         self.assertEqual(self.result(self.folder / "spilled"), self.result(self.folder / "kept"))
+
+    def test_a_run_that_lacks_only_its_result_needs_no_room_for_a_checkpoint(self):
+        recipe = self.recipe(steps=2, adapter={"r": 64}, output={"dir": str(self.disk / "out"), "keep_last": 1})
+        ended = run("train", recipe)
+        self.assertEqual(ended.code, 0, ended.err)
+        whole = self.result(self.disk / "out")
+        shutil.rmtree(self.disk / "out/adapter")
+        checkpoint = sum(file.stat().st_size for file in (self.disk / "out/checkpoints/step-2").iterdir())
+        free = os.statvfs(self.disk).f_bavail * os.statvfs(self.disk).f_bsize
+        (self.disk / "filler").write_bytes(b"x" * (free - checkpoint * 2 // 3))  # the result is a third of it
+        ended = run("train", recipe)
+        self.assertEqual(ended.code, 0, ended.err)
+        self.assertEqual(self.result(self.disk / "out"), whole)
 
     def test_a_read_only_file_system(self):
         self.assertTrue(mount("-o", "remount,ro", self.disk))

@@ -205,15 +205,15 @@ TEST_F(ChangedModel, TargetsThatCannotBeAreRefused) {
   const auto refuse = [&](const fs::path& in, const fs::path& out) {
     return error_of<UsageError>([&] { quantize_model(in, out, options, rank.context()); });
   };
-  options.force = true;
-  EXPECT_THAT(refuse(directory / "in", directory / "in"), HasSubstr("in or around the model"));
-  EXPECT_THAT(refuse(directory / "in", directory / "in/4bit"), HasSubstr("in or around the model"));
-  EXPECT_THAT(refuse(directory / "in", directory.path()), HasSubstr("in or around the model"));
-  options.force = false;
+  options.replace = Replace::anything;
+  EXPECT_THAT(refuse(directory / "in", directory / "in"), HasSubstr("in, which is read"));
+  EXPECT_THAT(refuse(directory / "in", directory / "in/4bit"), HasSubstr("lies in"));
+  EXPECT_THAT(refuse(directory / "in", directory.path()), HasSubstr("contains"));
+  options.replace = Replace::nothing;
   quantize_model(directory / "in", directory / "out", options, rank.context());
   EXPECT_THAT(refuse(directory / "in", directory / "out"), HasSubstr("exists already"));
   EXPECT_THAT(refuse(directory / "out", directory / "again"), HasSubstr("quantized already"));
-  options.force = true;
+  options.replace = Replace::own;
   quantize_model(directory / "in", directory / "out", options, rank.context());
 }
 

@@ -45,7 +45,7 @@ class ImportGguf : public ::testing::Test {
     GgufRequest request;
     request.model = model.string();
     request.out = (directory_ / "model.gguf").string();
-    request.force = true;
+    request.replace = Replace::own;
     request.type = GgufType::f32;
     request.tokenizer = false;
     export_gguf(request, rank_.context());
@@ -55,7 +55,7 @@ class ImportGguf : public ::testing::Test {
     ImportRequest request;
     request.file = file.string();
     request.out = (directory_ / "imported").string();
-    request.force = true;
+    request.replace = Replace::own;
     import_gguf(request, rank_.context());
     return request.out;
   }

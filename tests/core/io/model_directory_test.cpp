@@ -23,10 +23,10 @@ class ModelDirectory : public ::testing::Test {
   void TearDown() override { fs::remove_all(root_); }
 
   // Three tensors of 40 bytes each, shards of at most `shard_bytes`.
-  void write(uint64_t shard_bytes, bool force = false) {
+  void write(uint64_t shard_bytes, Replace replace = Replace::nothing) {
     std::vector<TensorSpec> specs;
     for (const char* name : {"c", "a", "b"}) specs.push_back({name, {10}, DType::f32});
-    ModelDirectoryWriter writer(root_ / "made", force, specs, shard_bytes);
+    ModelDirectoryWriter writer(root_ / "made", replace, specs, shard_bytes);
     for (const TensorSpec& spec : specs) {
       const std::vector<float> values(10, static_cast<float>(spec.name[0]));
       writer.write(spec.name, Tensor::from<float>(pool_, {10}, values));
@@ -57,7 +57,7 @@ TEST_F(ModelDirectory, LargeOnesAreShardsThatReadBack) {
 TEST_F(ModelDirectory, AnExistingTargetStaysUnlessForced) {
   write(1000);
   EXPECT_THROW(write(1000), UsageError);
-  EXPECT_NO_THROW(write(80, true));
+  EXPECT_NO_THROW(write(80, Replace::own));
   EXPECT_FALSE(fs::exists(root_ / "made/model.safetensors"));
 }
 

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/temporary_name.h"
 #include "nibble/core/train/checkpoint_slices.h"
 #include "nibble/tests/core/train/toy.h"
 #include "nibble/tests/temporary_directory.h"
@@ -166,7 +167,7 @@ TEST(Checkpoint, UnfinishedAndForeignDirectoriesAreNoCheckpoints) {
   }
   EXPECT_EQ(checkpoint_steps(f.directory.path()), std::vector<int64_t>{3});
   EXPECT_EQ(newest_checkpoint(f.directory.path(), f.observer)->state.step, 3);
-  EXPECT_EQ(sweep_temporary(f.directory.path()), 1);
+  EXPECT_EQ(sweep_leftovers(f.directory.path()), 1);
   EXPECT_FALSE(fs::exists(f.directory.path() / ".tmp-nibble-123-d0"));
 }
 

@@ -256,8 +256,8 @@ TEST(Run, FilesOfOthersAreNotOverwritten) {
   put(results.options.dir / "model" / "config.json", "{}");
   EXPECT_NE(results.refusal().find("no checkpoint to continue from"), std::string::npos);
   results.options.force = true;
-  results.go();
-  EXPECT_TRUE(fs::exists(results.options.dir / "model" / "config.json")) << "not a run's, so not removed";
+  EXPECT_NE(results.refusal().find("model: is not a directory that nibble wrote"), std::string::npos);
+  EXPECT_TRUE(fs::exists(results.options.dir / "model" / "config.json")) << "not a run's, so not replaced";
 }
 
 TEST(Run, NamedCheckpointIsContinuedFrom) {
