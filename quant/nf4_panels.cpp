@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "nibble/quant/nf4_dots.h"
+#include "nibble/core/ops/cpu/four_bit_dots.h"
 
 namespace nibble {
 

@@ -2,8 +2,8 @@
 #include <optional>
 
 #include "nibble/core/ops/gemm.h"
-#include "nibble/quant/nf4_dots.h"
-#include "nibble/quant/nf4_expand.h"
+#include "nibble/core/ops/cpu/four_bit_dots.h"
+#include "nibble/core/ops/cpu/four_bit_expand.h"
 #include "nibble/quant/quantized_matrix.h"
 
 namespace nibble {

@@ -13,7 +13,7 @@
 #include "nibble/core/io/npy.h"
 #include "nibble/core/ops/cpu/gemm_packed.h"
 #include "nibble/core/ops/dense_panels.h"
-#include "nibble/quant/nf4_dots.h"
+#include "nibble/core/ops/cpu/four_bit_dots.h"
 #include "nibble/quant/tables.h"
 #include "nibble/tests/assets.h"
 

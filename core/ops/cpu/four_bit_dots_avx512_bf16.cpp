@@ -3,7 +3,7 @@
 
 #include "nibble/core/base/avx512.h"
 #include "nibble/core/base/cpu_features.h"
-#include "nibble/quant/nf4_dots.h"
+#include "nibble/core/ops/cpu/four_bit_dots.h"
 
 namespace nibble {
 

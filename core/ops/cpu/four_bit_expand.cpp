@@ -1,4 +1,4 @@
-#include "nibble/quant/nf4_expand.h"
+#include "nibble/core/ops/cpu/four_bit_expand.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "nibble/core/base/avx512.h"
-#include "nibble/quant/nf4_expand.h"
+#include "nibble/core/ops/cpu/four_bit_expand.h"
 
 namespace nibble {
 

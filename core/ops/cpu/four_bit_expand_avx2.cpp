@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "nibble/quant/nf4_expand.h"
+#include "nibble/core/ops/cpu/four_bit_expand.h"
 
 #define NIBBLE_AVX2 __attribute__((target("avx2")))
 
