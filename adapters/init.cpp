@@ -2,6 +2,7 @@
 
 #include "nibble/adapters/lora.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/gemm.h"
 
@@ -43,12 +44,8 @@ void take_from_base(Linear& linear, const LowRankFactors& factors, double scalin
 }
 
 Tensor transposed(const Tensor& m, MemoryPool& pool) {
-  Tensor made = Tensor::empty(pool, {m.dim(1), m.dim(0)}, DType::f32, "transpose of a weight");
-  const float* from = m.data<const float>();
-  float* to = made.data<float>();
-  for (int64_t i = 0; i < m.dim(0); ++i) {
-    for (int64_t j = 0; j < m.dim(1); ++j) to[j * m.dim(0) + i] = from[i * m.dim(1) + j];
-  }
+  Tensor made = Tensor::empty(pool, {m.dim(1), m.dim(0)}, m.dtype(), "transpose of a weight");
+  ops::transpose(m, made);
   return made;
 }
 

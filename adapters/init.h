@@ -21,7 +21,7 @@ LowRankFactors loftq_factors(const Linear& linear, const Tensor& original, int64
 /// packed weight and for a head that is tied to the embedding.
 void take_from_base(Linear& linear, const LowRankFactors& factors, double scaling, MemoryPool& pool);
 
-/// [N, M] f32 = the transpose of m [M, N] f32.
+/// [N, M] = the transpose of m [M, N] f32, bf16 or f16.
 Tensor transposed(const Tensor& m, MemoryPool& pool);
 
 }  // namespace nibble

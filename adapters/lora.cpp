@@ -74,10 +74,10 @@ Tensor LoraAdapter::inner(const Tensor& x, const StepContext& step, AdapterSaved
   return h;
 }
 
-std::optional<ops::LowRank> LoraAdapter::low_rank_forward(const Tensor& x, const StepContext& step,
-                                                          AdapterSaved* saved) {
+std::optional<ops::LowRankEpilogue> LoraAdapter::low_rank_forward(const Tensor& x, const StepContext& step,
+                                                                  AdapterSaved* saved) {
   if (b_bias_) return std::nullopt;
-  return ops::LowRank{.left = inner(x, step, saved), .right = b_->value, .right_transposed = true};
+  return ops::LowRankEpilogue{.left = inner(x, step, saved), .right = b_->value, .right_transposed = true};
 }
 
 void LoraAdapter::forward(const Tensor& x, const LinearWeight&, Tensor& y, const StepContext& step,
@@ -105,10 +105,11 @@ Tensor LoraAdapter::inner_backward(const Tensor& dy, const Tensor& x, const Step
   return dh;
 }
 
-std::optional<ops::LowRank> LoraAdapter::low_rank_backward(const Tensor& dy, const Tensor& x, const StepContext& step,
-                                                           const AdapterSaved& saved) {
+std::optional<ops::LowRankEpilogue> LoraAdapter::low_rank_backward(const Tensor& dy, const Tensor& x,
+                                                                   const StepContext& step, const AdapterSaved& saved) {
   if (drops(step)) return std::nullopt;
-  return ops::LowRank{.left = inner_backward(dy, x, step, saved), .right = a_->value, .right_transposed = false};
+  return ops::LowRankEpilogue{
+      .left = inner_backward(dy, x, step, saved), .right = a_->value, .right_transposed = false};
 }
 
 Tensor LoraAdapter::backward(const Tensor& dy, const Tensor& x, const LinearWeight&, const StepContext& step,

@@ -28,9 +28,10 @@ class LoraAdapter final : public Adapter {
                AdapterSaved* saved) override;
   Tensor backward(const Tensor& dy, const Tensor& x, const LinearWeight& base, const StepContext& step,
                   AdapterSaved&& saved, Tensor* dx, bool accumulate) override;
-  std::optional<ops::LowRank> low_rank_forward(const Tensor& x, const StepContext& step, AdapterSaved* saved) override;
-  std::optional<ops::LowRank> low_rank_backward(const Tensor& dy, const Tensor& x, const StepContext& step,
-                                                const AdapterSaved& saved) override;
+  std::optional<ops::LowRankEpilogue> low_rank_forward(const Tensor& x, const StepContext& step,
+                                                       AdapterSaved* saved) override;
+  std::optional<ops::LowRankEpilogue> low_rank_backward(const Tensor& dy, const Tensor& x, const StepContext& step,
+                                                        const AdapterSaved& saved) override;
   bool trainable() const override { return a_->trainable; }
   void visit(const ParameterVisitor& visitor) override;
   void merge_rows(int64_t begin, Tensor& rows) const override;

@@ -13,8 +13,7 @@
 #endif
 
 #include "nibble/core/ops/cpu/gemm_packed.h"
-#include "nibble/core/ops/dense_panels.h"
-#include "nibble/quant/nf4_panels.h"
+#include "nibble/core/ops/gemm.h"
 #include "peak.h"
 
 namespace nibble {
@@ -145,8 +144,8 @@ void openblas(benchmark::State& state) {
 }
 
 /// A 4-bit matrix of random codes with double-quantized scales.
-QuantizedMatrix random_packed(MemoryPool& pool, int64_t out, int64_t in) {
-  QuantizedMatrix m;
+ops::FourBitMatrix random_packed(MemoryPool& pool, int64_t out, int64_t in) {
+  ops::FourBitMatrix m;
   for (int i = 0; i < 16; ++i) m.table[static_cast<size_t>(i)] = static_cast<float>(i) / 7.5f - 1;
   m.shape = {out, in};
   m.packed = random(pool, {out * in / 2, 1}, DType::u8);
@@ -160,7 +159,8 @@ template <DType dtype, bool forward>
 void nf4(benchmark::State& state) {
   const Sizes s = kTraining[state.range(0)];
   MemoryPool pool;
-  const Nf4Panels w(forward ? random_packed(pool, s.columns, s.depth) : random_packed(pool, s.depth, s.columns), "w");
+  const ops::WeightView w(forward ? random_packed(pool, s.columns, s.depth) : random_packed(pool, s.depth, s.columns),
+                          "w");
   Tensor x = random(pool, {s.rows, s.depth}, dtype), y = Tensor::zeros(pool, {s.rows, s.columns}, dtype);
   state.SetLabel(to_string({s.rows, s.columns, s.depth}));
   measure(state, 2.0 * s.rows * s.columns * s.depth, dtype,

@@ -188,40 +188,9 @@ QuantizedMatrix quantize(const Tensor& weight, const QuantizeOptions& options, M
   return quantizer.finish();
 }
 
-void read_scales(const QuantizedMatrix& matrix, int64_t begin, int64_t end, float* scales) {
-  NIBBLE_CHECK(begin >= 0 && begin <= end && end <= matrix.blocks(), "blocks out of range");
-  if (!matrix.double_quantized()) {
-    std::memcpy(scales, matrix.absmax.raw() + begin * 4, static_cast<size_t>(end - begin) * 4);
-    return;
-  }
-  std::array<float, 256> map;
-  std::memcpy(map.data(), matrix.nested_map.raw(), sizeof(map));
-  const uint8_t* const codes = matrix.absmax_codes.data<const uint8_t>();
-  for (int64_t b = begin; b < end; ++b) {
-    float nested;
-    std::memcpy(&nested, matrix.nested_absmax.raw() + b / matrix.nested_block_size * 4, sizeof(nested));
-    scales[b - begin] = map[codes[b]] * nested + matrix.nested_offset;
-  }
-}
-
 Tensor dequantize(const QuantizedMatrix& matrix, int64_t begin, int64_t end, MemoryPool& pool) {
-  NIBBLE_CHECK(begin >= 0 && begin <= end && end <= matrix.out_features(), "rows out of range");
-  const int64_t columns = matrix.in_features(), size = matrix.block_size;
-  Tensor rows = Tensor::empty(pool, {end - begin, columns}, DType::f32, "dequantized rows");
-  float* const out = rows.data<float>();
-  const uint8_t* const packed = matrix.packed.data<const uint8_t>();
-  const int64_t first = begin * columns, last = end * columns;
-  const int64_t first_block = first / size, blocks = first == last ? 0 : (last - 1) / size + 1 - first_block;
-  parallel_for(blocks, std::max(int64_t{1}, kElementsPerTask / size), [&](int64_t from, int64_t to) {
-    for (int64_t b = first_block + from; b < first_block + to; ++b) {
-      float scale;
-      read_scales(matrix, b, b + 1, &scale);
-      for (int64_t i = std::max(first, b * size), stop = std::min(last, (b + 1) * size); i < stop; ++i) {
-        const uint8_t byte = packed[i / 2];
-        out[i - first] = matrix.table[i % 2 == 0 ? byte >> 4 : byte & 15] * scale;
-      }
-    }
-  });
+  Tensor rows = Tensor::empty(pool, {end - begin, matrix.in_features()}, DType::f32, "dequantized rows");
+  ops::dequantize(ops::WeightView(matrix, "weight").slice_rows(begin, end), rows);
   return rows;
 }
 

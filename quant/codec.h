@@ -64,9 +64,6 @@ class Quantizer {
   int64_t done_ = 0;  // elements
 };
 
-/// Scales of the blocks [begin, end) as f32, double quantization undone.
-void read_scales(const QuantizedMatrix& matrix, int64_t begin, int64_t end, float* scales);
-
 /// Rows [begin, end) of W as f32 [end - begin, in]: table[code] * absmax, one rounding.
 Tensor dequantize(const QuantizedMatrix& matrix, int64_t begin, int64_t end, MemoryPool& pool);
 

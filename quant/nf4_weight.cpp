@@ -5,26 +5,26 @@
 
 namespace nibble {
 
-Nf4Weight::Nf4Weight(std::string name, const QuantizedMatrix& matrix, std::vector<NamedTensor> state)
-    : name_(std::move(name)), panels_(matrix, name_), state_(std::move(state)) {}
+Nf4Weight::Nf4Weight(std::string name, const ops::FourBitMatrix& matrix, std::vector<NamedTensor> state)
+    : name_(std::move(name)), view_(matrix, name_), state_(std::move(state)) {}
 
-void Nf4Weight::forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRank* beside) const {
-  ops::matmul_nt(x, panels_, y, accumulate, beside);
+void Nf4Weight::forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRankEpilogue* epilogue) const {
+  ops::matmul_nt(x, view_, y, accumulate, 1.0f, epilogue);
 }
 
-void Nf4Weight::backward_input(const Tensor& dy, Tensor& dx, bool accumulate, const ops::LowRank* beside) const {
-  ops::matmul_nn(dy, panels_, dx, accumulate, beside);
+void Nf4Weight::backward_input(const Tensor& dy, Tensor& dx, bool accumulate,
+                               const ops::LowRankEpilogue* epilogue) const {
+  ops::matmul_nn(dy, view_, dx, accumulate, 1.0f, epilogue);
 }
 
 Tensor Nf4Weight::dequantize(int64_t begin, int64_t end, MemoryPool& pool) const {
-  NIBBLE_CHECK(0 <= begin && begin <= end && end <= out_features(), "rows of " + name_);
   Tensor rows = Tensor::empty(pool, {end - begin, in_features()}, DType::f32, name_);
-  panels_.fill(begin, end, 0, in_features(), rows.data<float>(), in_features());
+  ops::dequantize(view_.slice_rows(begin, end), rows);
   return rows;
 }
 
 std::vector<NamedTensor> Nf4Weight::parts() const {
-  const QuantizedMatrix& m = matrix();
+  const ops::FourBitMatrix& m = view_.four_bit;
   std::vector<NamedTensor> made = {{name_, m.packed},
                                    {name_ + ".absmax", m.double_quantized() ? m.absmax_codes : m.absmax}};
   if (m.double_quantized()) {
@@ -38,31 +38,25 @@ std::vector<NamedTensor> Nf4Weight::parts() const {
 namespace {
 
 // Elements that have one scale in the whole and in the part: blocks, unless a cut goes through them.
-int64_t part_block(const QuantizedMatrix& whole, const Cut& cut) {
+int64_t part_block(const ops::FourBitMatrix& whole, const Cut& cut) {
   int64_t block = std::gcd(whole.block_size, whole.in_features());
   for (const Range& range : cut.columns) block = std::gcd(std::gcd(block, range.begin), range.end);
   return block;
 }
 
-Tensor all_scales(const Nf4Panels& panels, MemoryPool& pool) {
-  Tensor scales = Tensor::empty(pool, {panels.matrix().blocks()}, DType::f32, "scales");
-  panels.scales(0, panels.matrix().blocks(), scales.data<float>());
-  return scales;
-}
-
 }  // namespace
 
 std::unique_ptr<LinearWeight> Nf4Weight::part(const Cut& cut, MemoryPool& pool) const {
-  const QuantizedMatrix& whole = matrix();
+  const ops::FourBitMatrix& whole = view_.four_bit;
   const int64_t out = out_features(), in = in_features(), block = part_block(whole, cut);
-  constexpr int64_t kSmallest = 32;  // see Nf4Panels
+  constexpr int64_t kSmallest = 32;  // see ops::FourBitMatrix
   if (block < kSmallest) {
     throw UsageError(name_ + " [" + std::to_string(out) + ", " + std::to_string(in) + "] is cut inside its blocks of " +
                          std::to_string(whole.block_size) + " elements",
                      "leave the module in 16 bits (model.skip_modules), or use parallel.shard or parallel.pipeline",
                      "parallel.tensor");
   }
-  QuantizedMatrix own = whole;
+  ops::FourBitMatrix own = whole;
   own.shape = cut.part();
   own.block_size = block;
   const Tensor packed = whole.packed.reshape({out, in / 2});
@@ -80,7 +74,8 @@ std::unique_ptr<LinearWeight> Nf4Weight::part(const Cut& cut, MemoryPool& pool) 
         whole.nested_absmax.reshape({whole.nested_absmax.numel()}).rows(begin / group, (end + group - 1) / group);
   } else {
     // The scale of every block of the part, as the whole has it.
-    const Tensor scales = all_scales(panels_, pool);
+    Tensor scales = Tensor::empty(pool, {whole.blocks()}, DType::f32, "scales");
+    ops::block_scales(whole, scales);
     Tensor spread = Tensor::empty(pool, {out, in / block}, DType::f32, "scales");
     for (int64_t i = 0; i < spread.numel(); ++i) {
       spread.data<float>()[i] = scales.data<const float>()[i * block / whole.block_size];
@@ -101,7 +96,7 @@ std::unique_ptr<LinearWeight> Nf4Weight::part(const Cut& cut, MemoryPool& pool) 
 }
 
 std::vector<Tensor*> Nf4Weight::storage() {
-  QuantizedMatrix& matrix = panels_.matrix();
+  ops::FourBitMatrix& matrix = view_.four_bit;
   if (!matrix.double_quantized()) return {&matrix.packed, &matrix.absmax};
   return {&matrix.packed, &matrix.absmax_codes, &matrix.nested_absmax};
 }

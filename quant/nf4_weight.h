@@ -1,6 +1,6 @@
 #pragma once
 #include "nibble/core/nn/linear_weight.h"
-#include "nibble/quant/nf4_panels.h"
+#include "nibble/quant/quantized_matrix.h"
 
 namespace nibble {
 
@@ -10,14 +10,14 @@ class Nf4Weight final : public LinearWeight {
   /// name: of the packed tensor in the checkpoint, "model.layers.0.self_attn.q_proj.weight". state: the tensors of its
   /// checkpoint form that `matrix` does not hold (quant_map, quant_state), under their full names. Throws InputError
   /// naming `name` when the tensors do not fit each other.
-  Nf4Weight(std::string name, const QuantizedMatrix& matrix, std::vector<NamedTensor> state = {});
+  Nf4Weight(std::string name, const ops::FourBitMatrix& matrix, std::vector<NamedTensor> state = {});
 
-  const QuantizedMatrix& matrix() const { return panels_.matrix(); }
-  int64_t out_features() const override { return panels_.rows(); }
-  int64_t in_features() const override { return panels_.cols(); }
-  void forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRank* beside = nullptr) const override;
+  int64_t out_features() const override { return view_.rows(); }
+  int64_t in_features() const override { return view_.cols(); }
+  void forward(const Tensor& x, Tensor& y, bool accumulate,
+               const ops::LowRankEpilogue* epilogue = nullptr) const override;
   void backward_input(const Tensor& dy, Tensor& dx, bool accumulate,
-                      const ops::LowRank* beside = nullptr) const override;
+                      const ops::LowRankEpilogue* epilogue = nullptr) const override;
   void backward_weight(const Tensor&, const Tensor&) override {}
   bool trainable() const override { return false; }
   Tensor dequantize(int64_t begin, int64_t end, MemoryPool& pool) const override;
@@ -32,7 +32,7 @@ class Nf4Weight final : public LinearWeight {
 
  private:
   std::string name_;
-  Nf4Panels panels_;
+  ops::WeightView view_;
   std::vector<NamedTensor> state_;
 };
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "nibble/adapters/init.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/model_directory.h"
@@ -21,16 +22,6 @@ Tensor narrowed(const Tensor& value, DType dtype, MemoryPool& pool) {
   if (value.dtype() == dtype) return value;
   Tensor made = Tensor::empty(pool, value.shape(), dtype);
   ops::cast(value, made);
-  return made;
-}
-
-// [in, out] as [out, in]
-Tensor transposed(const Tensor& x, MemoryPool& pool) {
-  const int64_t in = x.dim(0), out = x.dim(1);
-  Tensor made = Tensor::empty(pool, {out, in}, x.dtype());
-  for (int64_t row = 0; row < out; ++row) {
-    for (int64_t k = 0; k < in; ++k) made.data<bf16>()[row * in + k] = x.data<const bf16>()[k * out + row];
-  }
   return made;
 }
 

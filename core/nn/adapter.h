@@ -28,14 +28,15 @@ class Adapter {
 
   /// What forward would add, as a product that the base's takes along, with the same `saved`; nothing where it is none,
   /// and forward is to be called.
-  virtual std::optional<ops::LowRank> low_rank_forward(const Tensor& x, const StepContext& step, AdapterSaved* saved) {
+  virtual std::optional<ops::LowRankEpilogue> low_rank_forward(const Tensor& x, const StepContext& step,
+                                                               AdapterSaved* saved) {
     (void)x, (void)step, (void)saved;
     return std::nullopt;
   }
   /// What backward does, where dx is wanted and the base's gradient is dy itself, with its part of dx as such a
   /// product; nothing, and nothing done, where it is none.
-  virtual std::optional<ops::LowRank> low_rank_backward(const Tensor& dy, const Tensor& x, const StepContext& step,
-                                                        const AdapterSaved& saved) {
+  virtual std::optional<ops::LowRankEpilogue> low_rank_backward(const Tensor& dy, const Tensor& x,
+                                                                const StepContext& step, const AdapterSaved& saved) {
     (void)dy, (void)x, (void)step, (void)saved;
     return std::nullopt;
   }

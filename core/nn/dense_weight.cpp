@@ -1,7 +1,8 @@
 #include <utility>
 
 #include "nibble/core/nn/linear_weight.h"
-#include "nibble/core/ops/dense_panels.h"
+#include "nibble/core/ops/columns.h"
+#include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
 
@@ -13,22 +14,13 @@ DenseWeight::DenseWeight(std::shared_ptr<Parameter> weight, bool transposed)
 int64_t DenseWeight::out_features() const { return weight_->value.dim(transposed_ ? 1 : 0); }
 int64_t DenseWeight::in_features() const { return weight_->value.dim(transposed_ ? 0 : 1); }
 
-void DenseWeight::forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRank* beside) const {
-  const ops::DensePanels panels(weight_->value);
-  if (transposed_) {
-    ops::matmul_nn(x, panels, y, accumulate, beside);
-  } else {
-    ops::matmul_nt(x, panels, y, accumulate, beside);
-  }
+void DenseWeight::forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRankEpilogue* epilogue) const {
+  (transposed_ ? ops::matmul_nn : ops::matmul_nt)(x, weight_->value, y, accumulate, 1.0f, epilogue);
 }
 
-void DenseWeight::backward_input(const Tensor& dy, Tensor& dx, bool accumulate, const ops::LowRank* beside) const {
-  const ops::DensePanels panels(weight_->value);
-  if (transposed_) {
-    ops::matmul_nt(dy, panels, dx, accumulate, beside);
-  } else {
-    ops::matmul_nn(dy, panels, dx, accumulate, beside);
-  }
+void DenseWeight::backward_input(const Tensor& dy, Tensor& dx, bool accumulate,
+                                 const ops::LowRankEpilogue* epilogue) const {
+  (transposed_ ? ops::matmul_nt : ops::matmul_nn)(dy, weight_->value, dx, accumulate, 1.0f, epilogue);
 }
 
 void DenseWeight::backward_weight(const Tensor& dy, const Tensor& x) {
@@ -42,17 +34,16 @@ void DenseWeight::backward_weight(const Tensor& dy, const Tensor& x) {
 
 Tensor DenseWeight::dequantize(int64_t begin, int64_t end, MemoryPool& pool) const {
   NIBBLE_CHECK(0 <= begin && begin <= end && end <= out_features(), "rows of " + weight_->name);
-  const int64_t in = in_features();
-  Tensor rows = Tensor::empty(pool, {end - begin, in}, DType::f32, weight_->name);
-  const ops::DensePanels panels(weight_->value);
+  const Tensor& value = weight_->value;
+  Tensor rows = Tensor::empty(pool, {end - begin, in_features()}, DType::f32, weight_->name);
   if (!transposed_) {
-    panels.fill(begin, end, 0, in, rows.data<float>(), in);
-    return rows;
-  }
-  std::vector<float> column(static_cast<size_t>(end - begin));
-  for (int64_t k = 0; k < in; ++k) {
-    panels.fill(k, k + 1, begin, end, column.data(), end - begin);
-    for (int64_t n = 0; n < end - begin; ++n) rows.data<float>()[n * in + k] = column[static_cast<size_t>(n)];
+    ops::cast(value.rows(begin, end), rows);
+  } else {
+    Tensor stored = Tensor::empty(pool, {in_features(), end - begin}, value.dtype(), weight_->name);
+    Tensor columns = Tensor::empty(pool, stored.shape(), DType::f32, weight_->name);
+    ops::copy_columns_out(value, begin, stored);
+    ops::cast(stored, columns);
+    ops::transpose(columns, rows);
   }
   return rows;
 }

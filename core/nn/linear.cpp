@@ -18,7 +18,7 @@ bool Linear::has_trainable() const {
 
 void Linear::forward(const Tensor& x, Tensor& y, const StepContext& step, LinearSaved* saved) {
   AdapterSaved* adapter_saved = saved ? &saved->adapter : nullptr;
-  std::optional<ops::LowRank> change;
+  std::optional<ops::LowRankEpilogue> change;
   if (adapter_) change = adapter_->low_rank_forward(x, step, adapter_saved);
   weight_->forward(x, y, false, change ? &*change : nullptr);
   if (adapter_ && !change) adapter_->forward(x, *weight_, y, step, adapter_saved);
@@ -45,7 +45,7 @@ void Linear::keep(const Tensor& x, DType dtype, const StepContext& step, LinearS
 void Linear::backward(const Tensor& dy, const StepContext& step, LinearSaved&& saved, Tensor* dx, bool accumulate) {
   if (bias_ && bias_->trainable) ops::bias_backward(dy, bias_->gradient);
   Tensor dbase = dy;
-  std::optional<ops::LowRank> change;
+  std::optional<ops::LowRankEpilogue> change;
   if (adapter_ && dx) change = adapter_->low_rank_backward(dy, saved.x, step, saved.adapter);
   if (adapter_ && !change) {
     dbase = adapter_->backward(dy, saved.x, *weight_, step, std::move(saved.adapter), dx, accumulate);

@@ -23,11 +23,12 @@ class LinearWeight {
   virtual int64_t out_features() const = 0;
   virtual int64_t in_features() const = 0;
 
-  /// y [T, out] (+)= x [T, in] W^T (+ beside), in the dtype of x
-  virtual void forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRank* beside = nullptr) const = 0;
-  /// dx [T, in] (+)= dy [T, out] W (+ beside), in the dtype of dy
+  /// y [T, out] (+)= x [T, in] W^T (+ epilogue), in the dtype of x
+  virtual void forward(const Tensor& x, Tensor& y, bool accumulate,
+                       const ops::LowRankEpilogue* epilogue = nullptr) const = 0;
+  /// dx [T, in] (+)= dy [T, out] W (+ epilogue), in the dtype of dy
   virtual void backward_input(const Tensor& dy, Tensor& dx, bool accumulate,
-                              const ops::LowRank* beside = nullptr) const = 0;
+                              const ops::LowRankEpilogue* epilogue = nullptr) const = 0;
   /// Gradient of W from dy [T, out] and x [T, in], added to its parameter; nothing when frozen.
   virtual void backward_weight(const Tensor& dy, const Tensor& x) = 0;
   virtual bool trainable() const = 0;
@@ -54,9 +55,10 @@ class DenseWeight final : public LinearWeight {
 
   int64_t out_features() const override;
   int64_t in_features() const override;
-  void forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRank* beside = nullptr) const override;
+  void forward(const Tensor& x, Tensor& y, bool accumulate,
+               const ops::LowRankEpilogue* epilogue = nullptr) const override;
   void backward_input(const Tensor& dy, Tensor& dx, bool accumulate,
-                      const ops::LowRank* beside = nullptr) const override;
+                      const ops::LowRankEpilogue* epilogue = nullptr) const override;
   void backward_weight(const Tensor& dy, const Tensor& x) override;
   bool trainable() const override { return weight_->trainable; }
   Tensor dequantize(int64_t begin, int64_t end, MemoryPool& pool) const override;

@@ -1,7 +1,6 @@
 #include "nibble/core/ops/gemm.h"
 
 #include "nibble/core/ops/cpu/gemm_libraries.h"
-#include "nibble/core/ops/dense_panels.h"
 
 namespace nibble::ops {
 
@@ -35,15 +34,15 @@ void product(const cpu::PackedProduct& p) {
   }
 }
 
-void product_with(const cpu::PackedProduct& p, const LowRank* beside) {
-  if (beside == nullptr) return product(p);
-  const DensePanels right(beside->right);
+void product(const cpu::PackedProduct& p, const LowRankEpilogue* epilogue) {
+  if (epilogue == nullptr) return product(p);
+  const WeightView right(epilogue->right);
   const cpu::PackedProduct low = {
-      .a = beside->left, .w = right, .w_transposed = beside->right_transposed, .c = p.c, .accumulate = true};
+      .a = epilogue->left, .w = right, .w_transposed = epilogue->right_transposed, .c = p.c, .accumulate = true};
   check(p);
   check(low);
   const bool own = cpu::gemm_engine() == cpu::GemmEngine::own && !cpu::few_rows_fit(p, isa());
-  if (own && p.c.numel() > 0 && p.a.numel() > 0 && cpu::gemm_packed_takes_along(p, low, isa())) {
+  if (own && p.c.numel() > 0 && p.a.numel() > 0 && cpu::gemm_packed_fuses(p, low, isa())) {
     cpu::gemm_packed(p, isa(), &low);
   } else {
     product(p);
@@ -53,31 +52,21 @@ void product_with(const cpu::PackedProduct& p, const LowRank* beside) {
 
 }  // namespace
 
-void matmul_nt(const Tensor& x, const PanelSource& w, Tensor& y, bool accumulate, const LowRank* beside) {
-  product_with({.a = x, .w = w, .c = y, .accumulate = accumulate}, beside);
+void matmul_nt(const Tensor& a, const WeightView& w, Tensor& c, bool accumulate, float alpha,
+               const LowRankEpilogue* epilogue) {
+  product({.a = a, .w = w, .c = c, .accumulate = accumulate, .alpha = alpha}, epilogue);
 }
 
-void matmul_nn(const Tensor& dy, const PanelSource& w, Tensor& dx, bool accumulate, const LowRank* beside) {
-  product_with({.a = dy, .w = w, .w_transposed = false, .c = dx, .accumulate = accumulate}, beside);
-}
-
-void matmul_nt(const Tensor& a, const Tensor& b, Tensor& c, bool accumulate, float alpha) {
-  product({.a = a, .w = DensePanels(b), .c = c, .accumulate = accumulate, .alpha = alpha});
-}
-
-void matmul_nn(const Tensor& a, const Tensor& b, Tensor& c, bool accumulate, float alpha) {
-  product({.a = a, .w = DensePanels(b), .w_transposed = false, .c = c, .accumulate = accumulate, .alpha = alpha});
+void matmul_nn(const Tensor& a, const WeightView& w, Tensor& c, bool accumulate, float alpha,
+               const LowRankEpilogue* epilogue) {
+  product({.a = a, .w = w, .w_transposed = false, .c = c, .accumulate = accumulate, .alpha = alpha}, epilogue);
 }
 
 void matmul_tn(const Tensor& a, const Tensor& b, Tensor& c, bool accumulate, float alpha) {
   NIBBLE_CHECK(c.dtype() == DType::f32, "weight gradients are f32");
-  product({.a = a,
-           .a_transposed = true,
-           .w = DensePanels(b),
-           .w_transposed = false,
-           .c = c,
-           .accumulate = accumulate,
-           .alpha = alpha});
+  const WeightView w(b);
+  product(
+      {.a = a, .a_transposed = true, .w = w, .w_transposed = false, .c = c, .accumulate = accumulate, .alpha = alpha});
 }
 
 }  // namespace nibble::ops

@@ -90,8 +90,10 @@ TEST_P(Nf4Golden, DoubleQuantizedScalesAreTheSameCodes) {
   const float golden_offset = npy_elements<float>(file(asset, "nested_offset_f32"))[0];
   EXPECT_NEAR(matrix.nested_offset, golden_offset, 2 * std::abs(golden_offset) * std::numeric_limits<float>::epsilon());
   const std::vector<float> scales = npy_elements<float>(file(asset, "absmax_dequant_f32"));
-  std::vector<float> ours(scales.size());
-  read_scales(matrix, 0, matrix.blocks(), ours.data());
+  std::vector<float> ours;
+  Tensor read = Tensor::empty(pool, {matrix.blocks()}, DType::f32);
+  ops::block_scales(matrix, read);
+  ours = elements<float>(read);
   const std::vector<float> golden = npy_elements<float>(file(asset, "dequant_dq_f32"));
   const std::vector<float> values = elements<float>(dequantize(matrix, 0, matrix.out_features(), pool));
   const float largest = *std::max_element(scales.begin(), scales.end());

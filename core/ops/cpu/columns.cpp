@@ -47,4 +47,28 @@ void copy_columns_in(const Tensor& part, int64_t begin, Tensor& x) {
   });
 }
 
+namespace {
+
+template <typename T>
+void transpose_as(const Tensor& x, Tensor& y) {
+  constexpr int64_t kLine = 64 / sizeof(T);  // columns of x whose elements share cache lines
+  const T* from = x.data<const T>();
+  T* to = y.data<T>();
+  const int64_t rows = x.dim(0), columns = x.dim(1);
+  parallel_for(columns, kLine, [=](int64_t begin, int64_t end) {
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t column = begin; column < end; ++column) to[column * rows + row] = from[row * columns + column];
+    }
+  });
+}
+
+}  // namespace
+
+void transpose(const Tensor& x, Tensor& y) {
+  NIBBLE_CHECK(x.dtype() == y.dtype() && y.shape() == (Shape{x.dim(1), x.dim(0)}), "transpose: dtype or shape");
+  (x.dtype() == DType::f32    ? transpose_as<float>
+   : x.dtype() == DType::bf16 ? transpose_as<bf16>
+                              : transpose_as<f16>)(x, y);
+}
+
 }  // namespace nibble::ops

@@ -5,35 +5,35 @@
 
 #include "nibble/core/base/bfloat16.h"
 
-namespace nibble {
+namespace nibble::ops::cpu {
 
-/// Most elements of a row in one call.
-constexpr int64_t kNf4DotsDepth = 24576;
+/// Most elements of a row in one call: x in their order takes 48 KB, which stay in the second cache level.
+constexpr int64_t kFourBitDotsDepth = 24576;
 /// Most rows in one call.
-constexpr int64_t kNf4DotsRows = 4;
+constexpr int64_t kFourBitDotsRows = 4;
 
-/// The values of the 16 codes for products in bf16. They are multiplied, before they are rounded, by the power of two
-/// or number between that loses least: 0.07% of the values of NF4 (0.16% are lost where a block's values are rounded
-/// after its scale, as for training), nothing of FP4.
-struct Nf4DotsTable {
+/// The values of the 16 codes for products in bf16: table times WeightView::table_factor.
+struct FourBitDotsTable {
   alignas(64) std::array<bf16, 32> values;  ///< twice, because an index has five bits
   float inverse;                            ///< what sums are multiplied by
 };
-Nf4DotsTable nf4_dots_table(const std::array<float, 16>& table);
+FourBitDotsTable four_bit_dots_table(const std::array<float, 16>& table, float factor);
 
-/// x [depth] reordered as nf4_dots_avx512_bf16 meets the codes, zeros after the end: depth <= kNf4DotsDepth elements, a
-/// multiple of 64, give round_up(depth, 128). Needs Isa::avx512_bf16, as the next.
-void nf4_dots_reorder(const bf16* x, int64_t depth, bf16* reordered);
+/// x [depth] reordered as four_bit_dots_avx512_bf16 meets the codes, zeros after the end: depth <= kFourBitDotsDepth
+/// elements, a multiple of 64, give round_up(depth, 128). Needs Isa::avx512_bf16, as the next.
+void four_bit_dots_reorder(const bf16* x, int64_t depth, bf16* reordered);
 
-/// out[i] = map[codes[i]] * factor + offset for `count` codes, rounded after each operation. planes: the bytes of a map
-/// of 256 values, all lowest bytes first. Needs nf4_scales_fast().
-void nf4_scales_avx512_vbmi(const uint8_t* codes, int64_t count, const uint8_t* planes, float factor, float offset,
-                            float* out);
+/// planes [1024] = the bytes of a map of 256 f32, perhaps unaligned: all lowest bytes first.
+void four_bit_planes_avx512_bf16(const std::byte* map, uint8_t* planes);
+/// out[i] = map[codes[i]] * factor + offset for `count` codes, rounded after each operation. Needs
+/// four_bit_scales_fast().
+void four_bit_scales_avx512_vbmi(const uint8_t* codes, int64_t count, const uint8_t* planes, float factor, float offset,
+                                 float* out);
 /// Whether this CPU has the permutations of bytes that the function above is made of.
-bool nf4_scales_fast();
+bool four_bit_scales_fast();
 
-/// Codes of up to kNf4DotsRows rows and the f32 scale of every 64 of them.
-struct Nf4DotsRows {
+/// Codes of up to kFourBitDotsRows rows and the f32 scale of every 64 of them.
+struct FourBitDotsRows {
   int64_t rows, depth;
   const uint8_t* packed;
   int64_t row_bytes;  ///< from one row's codes to the next one's
@@ -43,6 +43,7 @@ struct Nf4DotsRows {
 
 /// sums[r] = sum of x[i] * table[code i of row r] * scale, whose products of 8 elements are summed before they meet
 /// their scale; all in f32, in an order that depends on depth only.
-void nf4_dots_avx512_bf16(const Nf4DotsRows& w, const Nf4DotsTable& table, const bf16* reordered, float* sums);
+void four_bit_dots_avx512_bf16(const FourBitDotsRows& w, const FourBitDotsTable& table, const bf16* reordered,
+                               float* sums);
 
-}  // namespace nibble
+}  // namespace nibble::ops::cpu

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace nibble {
+namespace nibble::ops::cpu {
 
 namespace {
 
@@ -24,7 +24,7 @@ void expand_block(const uint8_t* packed, int64_t begin, int64_t count, const flo
 }
 
 template <typename Out>
-void expand(const Nf4Run& run, Out* out) {
+void expand(const FourBitRun& run, Out* out) {
   const int64_t end = run.begin + run.count;
   const float* scale = run.scales;
   int64_t block_end = (run.begin / run.block_size + 1) * run.block_size;
@@ -37,11 +37,11 @@ void expand(const Nf4Run& run, Out* out) {
 
 }  // namespace
 
-const Nf4Expander kNf4ExpandBaseline = {expand<float>, expand<bf16>};
+const FourBitExpander kFourBitExpandBaseline = {expand<float>, expand<bf16>};
 
-const Nf4Expander& nf4_expander(Isa level) {
-  if (level >= Isa::avx512) return kNf4ExpandAvx512;
-  return level == Isa::avx2 ? kNf4ExpandAvx2 : kNf4ExpandBaseline;
+const FourBitExpander& four_bit_expander(Isa level) {
+  if (level >= Isa::avx512) return kFourBitExpandAvx512;
+  return level == Isa::avx2 ? kFourBitExpandAvx2 : kFourBitExpandBaseline;
 }
 
-}  // namespace nibble
+}  // namespace nibble::ops::cpu

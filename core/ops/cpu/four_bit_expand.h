@@ -4,11 +4,11 @@
 #include "nibble/core/base/bfloat16.h"
 #include "nibble/core/base/cpu_features.h"
 
-namespace nibble {
+namespace nibble::ops::cpu {
 
 /// Elements [begin, begin + count) of the packed codes; `packed` is the first byte of the whole matrix. Element i has
 /// the scale scales[i / block_size - begin / block_size].
-struct Nf4Run {
+struct FourBitRun {
   const uint8_t* packed;
   int64_t begin, count;
   const float* table;  ///< value of each of the 16 codes
@@ -17,17 +17,17 @@ struct Nf4Run {
 };
 
 /// Writes count elements fp32(table[code] * scale): one f32 multiplication, for bf16 rounded to nearest even after it.
-struct Nf4Expander {
-  void (*to_f32)(const Nf4Run& run, float* out);
-  void (*to_bf16)(const Nf4Run& run, bf16* out);
+struct FourBitExpander {
+  void (*to_f32)(const FourBitRun& run, float* out);
+  void (*to_bf16)(const FourBitRun& run, bf16* out);
 };
 
 /// The fastest for `level`, which must not be above isa().
-const Nf4Expander& nf4_expander(Isa level);
+const FourBitExpander& four_bit_expander(Isa level);
 
 /// One table per file; the first is the plain reference.
-extern const Nf4Expander kNf4ExpandBaseline;
-extern const Nf4Expander kNf4ExpandAvx2;
-extern const Nf4Expander kNf4ExpandAvx512;
+extern const FourBitExpander kFourBitExpandBaseline;
+extern const FourBitExpander kFourBitExpandAvx2;
+extern const FourBitExpander kFourBitExpandAvx512;
 
-}  // namespace nibble
+}  // namespace nibble::ops::cpu

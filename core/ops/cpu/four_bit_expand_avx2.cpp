@@ -7,7 +7,7 @@
 
 #define NIBBLE_AVX2 __attribute__((target("avx2")))
 
-namespace nibble {
+namespace nibble::ops::cpu {
 
 namespace {
 
@@ -33,8 +33,8 @@ NIBBLE_AVX2 void block_to_f32(const uint8_t* packed, int64_t begin, int64_t coun
     _mm256_storeu_ps(
         out + i, _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, index), _mm256_permutevar8x32_ps(high, index), upper));
   }
-  const Nf4Run rest = {packed, begin + first + whole, count - first - whole, table, &absmax, kWholeRun};
-  kNf4ExpandBaseline.to_f32(rest, out + first + whole);
+  const FourBitRun rest = {packed, begin + first + whole, count - first - whole, table, &absmax, kWholeRun};
+  kFourBitExpandBaseline.to_f32(rest, out + first + whole);
 }
 
 NIBBLE_AVX2 void block_to_bf16(const uint8_t* packed, int64_t begin, int64_t count, const float* table, float absmax,
@@ -60,11 +60,11 @@ NIBBLE_AVX2 void block_to_bf16(const uint8_t* packed, int64_t begin, int64_t cou
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm_unpacklo_epi8(l, h));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i + 8), _mm_unpackhi_epi8(l, h));
   }
-  const Nf4Run rest = {packed, begin + first + whole, count - first - whole, table, &absmax, kWholeRun};
-  kNf4ExpandBaseline.to_bf16(rest, out + first + whole);
+  const FourBitRun rest = {packed, begin + first + whole, count - first - whole, table, &absmax, kWholeRun};
+  kFourBitExpandBaseline.to_bf16(rest, out + first + whole);
 }
 
-NIBBLE_AVX2 void to_f32(const Nf4Run& run, float* out) {
+NIBBLE_AVX2 void to_f32(const FourBitRun& run, float* out) {
   const int64_t end = run.begin + run.count;
   const float* scale = run.scales;
   int64_t block_end = (run.begin / run.block_size + 1) * run.block_size;
@@ -75,7 +75,7 @@ NIBBLE_AVX2 void to_f32(const Nf4Run& run, float* out) {
   }
 }
 
-NIBBLE_AVX2 void to_bf16(const Nf4Run& run, bf16* out) {
+NIBBLE_AVX2 void to_bf16(const FourBitRun& run, bf16* out) {
   const int64_t end = run.begin + run.count;
   const float* scale = run.scales;
   int64_t block_end = (run.begin / run.block_size + 1) * run.block_size;
@@ -88,6 +88,6 @@ NIBBLE_AVX2 void to_bf16(const Nf4Run& run, bf16* out) {
 
 }  // namespace
 
-const Nf4Expander kNf4ExpandAvx2 = {to_f32, to_bf16};
+const FourBitExpander kFourBitExpandAvx2 = {to_f32, to_bf16};
 
-}  // namespace nibble
+}  // namespace nibble::ops::cpu

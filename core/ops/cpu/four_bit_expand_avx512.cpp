@@ -3,7 +3,7 @@
 #include "nibble/core/base/avx512.h"
 #include "nibble/core/ops/cpu/four_bit_expand.h"
 
-namespace nibble {
+namespace nibble::ops::cpu {
 
 namespace {
 
@@ -33,7 +33,7 @@ NIBBLE_AVX512 inline __m128i load_some(const uint8_t* bytes, int64_t elements) {
   return _mm_maskz_loadu_epi8(static_cast<__mmask16>(avx512::low_bits((elements + 1) / 2)), bytes);
 }
 
-NIBBLE_AVX512 void to_f32(const Nf4Run& run, float* out) {
+NIBBLE_AVX512 void to_f32(const FourBitRun& run, float* out) {
   const __m512 table = _mm512_loadu_ps(run.table);
   const int64_t end = run.begin + run.count;
   const float* scale = run.scales;
@@ -55,7 +55,7 @@ NIBBLE_AVX512 void to_f32(const Nf4Run& run, float* out) {
   }
 }
 
-NIBBLE_AVX512 void to_bf16(const Nf4Run& run, bf16* out) {
+NIBBLE_AVX512 void to_bf16(const FourBitRun& run, bf16* out) {
   const __m512 table = _mm512_loadu_ps(run.table);
   const int64_t end = run.begin + run.count;
   const float* scale = run.scales;
@@ -79,6 +79,6 @@ NIBBLE_AVX512 void to_bf16(const Nf4Run& run, bf16* out) {
 
 }  // namespace
 
-const Nf4Expander kNf4ExpandAvx512 = {to_f32, to_bf16};
+const FourBitExpander kFourBitExpandAvx512 = {to_f32, to_bf16};
 
-}  // namespace nibble
+}  // namespace nibble::ops::cpu

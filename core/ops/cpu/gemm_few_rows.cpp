@@ -5,6 +5,7 @@
 #include "nibble/core/ops/cpu/gemm_kernel.h"
 #include "nibble/core/ops/cpu/gemm_packed.h"
 #include "nibble/core/ops/cpu/gemm_workspace.h"
+#include "nibble/core/ops/cpu/weight_panels.h"
 
 namespace nibble::ops::cpu {
 
@@ -25,7 +26,7 @@ const std::byte* left_rows(const Tensor& a, DType compute, std::vector<float>& c
   return reinterpret_cast<const std::byte*>(copy.data());
 }
 
-void fill(const PanelSource& w, int64_t row, int64_t rows, int64_t begin, int64_t end, bool bf16_input, DType compute,
+void fill(const WeightPanels& w, int64_t row, int64_t rows, int64_t begin, int64_t end, bool bf16_input, DType compute,
           std::byte* out) {
   const int64_t stride = end - begin;
   if (compute == DType::bf16) {
@@ -54,11 +55,11 @@ void store(const PackedProduct& p, const GemmKernel& kernel, const float* sums, 
 }
 
 // Rows [begin, end) by the weight's own products, if it has some.
-bool fused_rows(const PackedProduct& p, const GemmKernel& kernel, int64_t begin, int64_t end) {
+bool fused_rows(const PackedProduct& p, const WeightPanels& w, const GemmKernel& kernel, int64_t begin, int64_t end) {
   float sums[kMostRows];
   for (int64_t n = begin; n < end; n += kMostRows) {
     const int64_t count = std::min(kMostRows, end - n);
-    if (!p.w.dots(n, n + count, p.a.data<const bf16>(), sums)) return false;
+    if (!w.dots(n, n + count, p.a.data<const bf16>(), sums)) return false;
     store(p, kernel, sums, kMostRows, n, count);
   }
   return true;
@@ -76,26 +77,26 @@ void gemm_few_rows(const PackedProduct& p, Isa level) {
   const auto size = static_cast<int64_t>(dtype_size(kernel.compute));
   std::vector<float> copy;
   const std::byte* x = left_rows(p.a, kernel.compute, copy);
-  const Tensor* dense = p.w.dense();
-  const bool in_place = dense != nullptr && dense->dtype() == p.a.dtype() && p.a.dtype() == kernel.compute;
+  const WeightPanels panels(p.w, level);
+  const std::byte* in_place = p.a.dtype() == kernel.compute ? panels.in_place(kernel.compute) : nullptr;
   const bool fused = rows == 1 && kernel.compute == DType::bf16;
-  const int64_t piece = in_place ? depth : std::min(depth, kFillElements / kDotRows);
+  const int64_t piece = in_place != nullptr ? depth : std::min(depth, kFillElements / kDotRows);
 
   parallel_ranges(columns, kGrainRows, [&](int64_t begin, int64_t end) {
     const GemmWorkspace workspace = gemm_workspace(kernel);
-    if (fused && fused_rows(p, kernel, begin, end)) return;
+    if (fused && fused_rows(p, panels, kernel, begin, end)) return;
     for (int64_t n = begin; n < end; n += kDotRows) {
       const int64_t count = std::min(kDotRows, end - n);
       float sums[kDotRows * kDotRows] = {}, part[kDotRows * kDotRows];
       for (int64_t k = 0; k < depth; k += piece) {
         const int64_t k_end = std::min(depth, k + piece);
         const std::byte* w = workspace.fill;
-        if (in_place) {
-          w = dense->raw() + n * depth * size;
+        if (in_place != nullptr) {
+          w = in_place + n * depth * size;
         } else {
-          fill(p.w, n, count, k, k_end, p.a.dtype() == DType::bf16, kernel.compute, workspace.fill);
+          fill(panels, n, count, k, k_end, p.a.dtype() == DType::bf16, kernel.compute, workspace.fill);
         }
-        kernel.dots(rows, count, k_end - k, x + k * size, depth, w, in_place ? depth : k_end - k, part);
+        kernel.dots(rows, count, k_end - k, x + k * size, depth, w, in_place != nullptr ? depth : k_end - k, part);
         for (int64_t i = 0; i < rows * kDotRows; ++i) sums[i] += part[i];
       }
       store(p, kernel, sums, kDotRows, n, count);

@@ -20,7 +20,7 @@ struct TileInput {
   int64_t a_row_bytes, a_step_bytes;
   const std::byte* b;  ///< a strip of the right operand
   int64_t steps;
-  const TileInput* then;  ///< null: nothing
+  const TileInput* epilogue;  ///< null: none
 };
 
 /// Where the sums of a tile go.

@@ -20,7 +20,7 @@ NIBBLE_AVX2 void tile(const TileInput& input, float* c, int64_t c_stride, bool a
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm256_setzero_ps();
   }
-  for (const TileInput* part = &input; part != nullptr; part = part->then) {
+  for (const TileInput* part = &input; part != nullptr; part = part->epilogue) {
     const std::byte* a = part->a;
     const auto* b = reinterpret_cast<const float*>(part->b);
     for (int64_t s = 0; s < part->steps; ++s, a += part->a_step_bytes, b += kWidth) {

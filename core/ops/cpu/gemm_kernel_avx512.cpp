@@ -16,7 +16,7 @@ NIBBLE_AVX512 void tile(const TileInput& input, int64_t columns, const TileOutpu
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm512_setzero_ps();
   }
-  for (const TileInput* part = &input; part != nullptr; part = part->then) {
+  for (const TileInput* part = &input; part != nullptr; part = part->epilogue) {
     const std::byte *a = part->a, *b = part->b;
     const int64_t a_row_bytes = part->a_row_bytes, a_step_bytes = part->a_step_bytes;
     for (int64_t s = 0; s < part->steps; ++s, a += a_step_bytes, b += avx512::kStripBytes) {

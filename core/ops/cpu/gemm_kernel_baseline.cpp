@@ -12,7 +12,7 @@ using Floats = float __attribute__((vector_size(16)));
 template <int64_t R>
 void tile(const TileInput& input, float* c, int64_t c_stride, int64_t columns, bool add) {
   Floats sums[R][2] = {};
-  for (const TileInput* part = &input; part != nullptr; part = part->then) {
+  for (const TileInput* part = &input; part != nullptr; part = part->epilogue) {
     const std::byte* a = part->a;
     const auto* b = reinterpret_cast<const float*>(part->b);
     for (int64_t k = 0; k < part->steps; ++k, a += part->a_step_bytes, b += kWidth) {

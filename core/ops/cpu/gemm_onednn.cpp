@@ -18,9 +18,9 @@ Memory::desc description(const Tensor& x, bool transposed) {
 }  // namespace
 
 bool gemm_onednn(const PackedProduct& p) {
-  const Tensor* w = p.w.dense();
+  const Tensor& w = p.w.dense;  // undefined where it is not dense
   const DType dtype = p.a.dtype();
-  if (w == nullptr || w->dtype() != dtype || (p.c.dtype() != dtype && p.c.dtype() != DType::f32)) return false;
+  if (!w || w.dtype() != dtype || (p.c.dtype() != dtype && p.c.dtype() != DType::f32)) return false;
   if (dtype != DType::f32 && (dtype != DType::bf16 || isa() < Isa::avx512_bf16)) return false;
 
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
@@ -32,7 +32,7 @@ bool gemm_onednn(const PackedProduct& p) {
     sum.append_sum(1.0f);
     attributes.set_post_ops(sum);
   }
-  const Memory::desc a = description(p.a, p.a_transposed), b = description(*w, p.w_transposed),
+  const Memory::desc a = description(p.a, p.a_transposed), b = description(w, p.w_transposed),
                      c = description(p.c, false);
   // oneDNN keeps the compiled kernels of such descriptions in a cache of its own.
   const dnnl::matmul multiply(dnnl::matmul::primitive_desc(dnnl::matmul::desc(a, b, c), attributes, engine));
@@ -40,7 +40,7 @@ bool gemm_onednn(const PackedProduct& p) {
     return Memory(about, engine, const_cast<std::byte*>(x.raw()));
   };
   multiply.execute(stream,
-                   {{DNNL_ARG_SRC, memory(a, p.a)}, {DNNL_ARG_WEIGHTS, memory(b, *w)}, {DNNL_ARG_DST, memory(c, p.c)}});
+                   {{DNNL_ARG_SRC, memory(a, p.a)}, {DNNL_ARG_WEIGHTS, memory(b, w)}, {DNNL_ARG_DST, memory(c, p.c)}});
   stream.wait();
   return true;
 }

@@ -6,6 +6,7 @@
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/gemm_kernel.h"
 #include "nibble/core/ops/cpu/gemm_workspace.h"
+#include "nibble/core/ops/cpu/weight_panels.h"
 
 namespace nibble::ops::cpu {
 
@@ -101,19 +102,25 @@ struct Plan {
   int64_t work() const { return std::min(rows, chunk_rows) * std::min(columns, chunk_columns) * depth; }
 };
 
+/// A product and what is prepared once of its weight.
+struct Operands {
+  Operands(const PackedProduct& product, Isa level) : p(product), w(product.w, level) {}
+  const PackedProduct& p;
+  WeightPanels w;
+};
+
 /// Fills one panel, depths `k` and columns `n` of B, as strips.
 class PanelPacker {
  public:
-  PanelPacker(const PackedProduct& product, const GemmKernel& kernel, std::byte* panel, std::byte* scratch)
+  PanelPacker(const Operands& product, const GemmKernel& kernel, std::byte* panel, std::byte* scratch)
       : w_(product.w),
-        transposed_(product.w_transposed),
-        input_(product.a.dtype()),
+        transposed_(product.p.w_transposed),
+        input_(product.p.a.dtype()),
         kernel_(kernel),
         panel_(panel),
         scratch_(scratch),
         size_(static_cast<int64_t>(dtype_size(kernel.compute))) {
-    const Tensor* dense = w_.dense();
-    if (dense != nullptr && dense->dtype() == kernel.compute && input_ == kernel.compute) in_place_ = dense->raw();
+    if (input_ == kernel.compute) in_place_ = w_.in_place(kernel.compute);
   }
 
   int64_t strip_bytes(int64_t depth) const { return round_up(depth, kernel_.depth_step) * kernel_.width * size_; }
@@ -179,7 +186,7 @@ class PanelPacker {
     return {scratch_, stride};
   }
 
-  const PanelSource& w_;
+  const WeightPanels& w_;
   bool transposed_;
   DType input_;
   const GemmKernel& kernel_;
@@ -228,16 +235,16 @@ void pack_left(const PackedProduct& product, Range m, Range k, int64_t tile_rows
 /// One job: rows m and columns n of C.
 class Job {
  public:
-  Job(const PackedProduct& product, const PackedProduct* beside, const Plan& plan, Range m, Range n)
-      : p_(product),
-        beside_(beside),
+  Job(const Operands& product, const Operands* epilogue, const Plan& plan, Range m, Range n)
+      : p_(product.p),
+        epilogue_(epilogue ? &epilogue->p : nullptr),
         plan_(plan),
         kernel_(plan.kernel),
         m_(m),
         n_(n),
         workspace_(gemm_workspace(kernel_)),
         packer_(product, plan.kernel, workspace_.panel, workspace_.fill),
-        beside_packer_(beside ? *beside : product, plan.kernel, workspace_.left, workspace_.fill) {
+        epilogue_packer_(epilogue ? *epilogue : product, plan.kernel, workspace_.left, workspace_.fill) {
     sums_stride_ = round_up(n.size(), kernel_.width);
     // With one panel in depth no sums are kept between panels.
     keeps_sums_ = plan.depth > plan_.depth_block;
@@ -248,7 +255,7 @@ class Job {
     for (int64_t k0 = 0; k0 < plan_.depth; k0 += plan_.depth_block) {
       const Range k{k0, std::min(plan_.depth, k0 + plan_.depth_block)};
       packer_.pack(k, n_);
-      if (beside_ != nullptr && k.end == plan_.depth) beside_packer_.pack({0, beside_->a.dim(1)}, n_);
+      if (epilogue_ != nullptr && k.end == plan_.depth) epilogue_packer_.pack({0, epilogue_->a.dim(1)}, n_);
       for (int64_t m0 = m_.begin; m0 < m_.end; m0 += kLeftGroup) {
         const Range group{m0, std::min(m_.end, m0 + kLeftGroup)};
         float* sums = workspace_.sums + (keeps_sums_ ? (m0 - m_.begin) * sums_stride_ : 0);
@@ -291,25 +298,25 @@ class Job {
                            .a_step_bytes = left.step_bytes,
                            .b = workspace_.panel + n0 / kernel_.width * packer_.strip_bytes(k.size()),
                            .steps = steps,
-                           .then = nullptr};
-        TileInput beside;
-        if (last && beside_ != nullptr) {
-          beside = tile_beside(m0, n0);
-          input.then = &beside;
+                           .epilogue = nullptr};
+        TileInput epilogue;
+        if (last && epilogue_ != nullptr) {
+          epilogue = epilogue_tile(m0, n0);
+          input.epilogue = &epilogue;
         }
         kernel_.multiply(rows, std::min(kernel_.width, n_.size() - n0), input, output);
       }
     }
   }
 
-  TileInput tile_beside(int64_t m0, int64_t n0) const {
-    const int64_t size = static_cast<int64_t>(dtype_size(kernel_.compute)), depth = beside_->a.dim(1);
-    return {.a = beside_->a.raw() + m0 * depth * size,
+  TileInput epilogue_tile(int64_t m0, int64_t n0) const {
+    const int64_t size = static_cast<int64_t>(dtype_size(kernel_.compute)), depth = epilogue_->a.dim(1);
+    return {.a = epilogue_->a.raw() + m0 * depth * size,
             .a_row_bytes = depth * size,
             .a_step_bytes = kernel_.depth_step * size,
-            .b = workspace_.left + n0 / kernel_.width * beside_packer_.strip_bytes(depth),
+            .b = workspace_.left + n0 / kernel_.width * epilogue_packer_.strip_bytes(depth),
             .steps = divide_up(depth, kernel_.depth_step),
-            .then = nullptr};
+            .epilogue = nullptr};
   }
 
   void pack(Range m, Range k, int64_t tile_bytes) {
@@ -327,12 +334,12 @@ class Job {
   }
 
   const PackedProduct& p_;
-  const PackedProduct* beside_;
+  const PackedProduct* epilogue_;
   const Plan& plan_;
   const GemmKernel& kernel_;
   Range m_, n_;
   GemmWorkspace workspace_;
-  PanelPacker packer_, beside_packer_;
+  PanelPacker packer_, epilogue_packer_;
   int64_t sums_stride_;
   bool keeps_sums_;
 };
@@ -345,21 +352,24 @@ const GemmKernel& gemm_kernel(Isa level, DType input) {
   return level == Isa::avx2 ? kGemmAvx2 : kGemmBaseline;
 }
 
-bool gemm_packed_takes_along(const PackedProduct& product, const PackedProduct& beside, Isa level) {
+bool gemm_packed_fuses(const PackedProduct& product, const PackedProduct& epilogue, Isa level) {
   const GemmKernel& kernel = gemm_kernel(level, product.a.dtype());
-  const int64_t right = kernel.panel_columns * round_up(beside.a.dim(1), kernel.depth_step) *
+  const int64_t right = kernel.panel_columns * round_up(epilogue.a.dim(1), kernel.depth_step) *
                         static_cast<int64_t>(dtype_size(kernel.compute));
-  return reads_left_in_place(product, kernel) && beside.a.dtype() == product.a.dtype() && beside.a.dim(1) > 0 &&
-         product.alpha == 1 && beside.alpha == 1 && reads_left_in_place(beside, kernel) &&
+  return reads_left_in_place(product, kernel) && epilogue.a.dtype() == product.a.dtype() && epilogue.a.dim(1) > 0 &&
+         product.alpha == 1 && epilogue.alpha == 1 && reads_left_in_place(epilogue, kernel) &&
          right <= gemm_workspace(kernel).left_size;
 }
 
-void gemm_packed(const PackedProduct& product, Isa level, const PackedProduct* beside) {
+void gemm_packed(const PackedProduct& product, Isa level, const PackedProduct* epilogue) {
   const Plan plan(product, gemm_kernel(level, product.a.dtype()));
+  const Operands operands(product, level);
+  std::optional<Operands> narrow;
+  if (epilogue != nullptr) narrow.emplace(*epilogue, level);
   parallel_for(plan.jobs(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t job = begin; job < end; ++job) {
       const auto [m, n] = plan.piece(job);
-      Job(product, beside, plan, m, n).run();
+      Job(operands, narrow ? &*narrow : nullptr, plan, m, n).run();
     }
   });
 }

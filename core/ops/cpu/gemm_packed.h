@@ -11,7 +11,7 @@ namespace nibble::ops::cpu {
 struct PackedProduct {
   const Tensor& a;
   bool a_transposed = false;
-  const PanelSource& w;
+  const WeightView& w;
   bool w_transposed = true;
   Tensor& c;
   bool accumulate = false;
@@ -19,13 +19,13 @@ struct PackedProduct {
 };
 
 /// Computes with the kernel of `level`, which must not be above isa(). Element (m, n) of c is a sum over K in an order
-/// that depends on K only: neither on the number of threads nor on M or N. `beside`, a product into the same c, is
-/// added to the sums of every tile; see gemm_packed_takes_along.
-void gemm_packed(const PackedProduct& product, Isa level, const PackedProduct* beside = nullptr);
+/// that depends on K only: neither on the number of threads nor on M or N. `epilogue`, a product into the same c, is
+/// added to the sums of every tile; see gemm_packed_fuses.
+void gemm_packed(const PackedProduct& product, Isa level, const PackedProduct* epilogue = nullptr);
 
-/// Whether gemm_packed computes `beside` along with `product` at `level`: both left sides are read in place, and the
-/// right side of `beside` is shallow enough for the buffer that left sides do not need then.
-bool gemm_packed_takes_along(const PackedProduct& product, const PackedProduct& beside, Isa level);
+/// Whether gemm_packed computes `epilogue` fused into `product` at `level`: both left sides are read in place, and the
+/// right side of `epilogue` is shallow enough for the buffer that left sides do not need then.
+bool gemm_packed_fuses(const PackedProduct& product, const PackedProduct& epilogue, Isa level);
 
 /// Whether gemm_few_rows computes this product at `level`: at most 4 rows of A times w^T.
 bool few_rows_fit(const PackedProduct& product, Isa level);

@@ -21,8 +21,8 @@ using Sums = std::array<float, kNarrow * kPiece>;
 struct Operands {
   Operands(const PackedProduct& p, const GemmKernel& kernel)
       : left_is_narrow(p.c.dim(0) <= p.c.dim(1)),
-        wide(left_is_narrow ? *p.w.dense() : p.a),
-        narrow(left_is_narrow ? p.a : *p.w.dense()),
+        wide(left_is_narrow ? p.w.dense : p.a),
+        narrow(left_is_narrow ? p.a : p.w.dense),
         depth(narrow.dim(0)),
         rows(narrow.dim(1)),
         strip_step(kernel.width * static_cast<int64_t>(sizeof(bf16))),
@@ -75,10 +75,10 @@ void multiply(const Operands& of, const GemmKernel& kernel, int64_t column, int6
 
 bool thin_fits(const PackedProduct& p, Isa level) {
   const GemmKernel& kernel = gemm_kernel(level, p.a.dtype());
-  const Tensor* right = p.w.dense();
   const auto [narrow, wide] = std::minmax({p.c.dim(0), p.c.dim(1)});
-  return kernel.multiply_thin != nullptr && p.a_transposed && !p.w_transposed && right != nullptr &&
-         right->dtype() == kernel.compute && narrow <= kNarrow && wide >= 4 * narrow;
+  return kernel.multiply_thin != nullptr && p.a_transposed && !p.w_transposed &&
+         p.w.encoding == WeightEncoding::dense && p.w.dense.dtype() == kernel.compute && narrow <= kNarrow &&
+         wide >= 4 * narrow;
 }
 
 void gemm_thin(const PackedProduct& p, Isa level) {

@@ -28,18 +28,19 @@ class PlainWeight final : public LinearWeight {
     return weight_.value.rows(begin, end).clone(pool);
   }
 
-  void forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRank* beside = nullptr) const override {
+  void forward(const Tensor& x, Tensor& y, bool accumulate,
+               const ops::LowRankEpilogue* epilogue = nullptr) const override {
     const float* w = weight_.value.data<const float>();
     product(x, y, accumulate, out_features(), in_features(),
             [&](int64_t o, int64_t i) { return w[o * in_features() + i]; });
-    add(beside, y);
+    add(epilogue, y);
   }
   void backward_input(const Tensor& dy, Tensor& dx, bool accumulate,
-                      const ops::LowRank* beside = nullptr) const override {
+                      const ops::LowRankEpilogue* epilogue = nullptr) const override {
     const float* w = weight_.value.data<const float>();
     product(dy, dx, accumulate, in_features(), out_features(),
             [&](int64_t i, int64_t o) { return w[o * in_features() + i]; });
-    add(beside, dx);
+    add(epilogue, dx);
   }
   void backward_weight(const Tensor& dy, const Tensor& x) override {
     float* dw = weight_.gradient.data<float>();
@@ -65,12 +66,12 @@ class PlainWeight final : public LinearWeight {
     }
   }
 
-  static void add(const ops::LowRank* beside, Tensor& y) {
-    if (beside == nullptr) return;
-    const float* right = beside->right.data<const float>();
-    const int64_t out = y.dim(1), r = beside->left.dim(1);
-    product(beside->left, y, true, out, r,
-            [&](int64_t o, int64_t i) { return beside->right_transposed ? right[o * r + i] : right[i * out + o]; });
+  static void add(const ops::LowRankEpilogue* epilogue, Tensor& y) {
+    if (epilogue == nullptr) return;
+    const float* right = epilogue->right.data<const float>();
+    const int64_t out = y.dim(1), r = epilogue->left.dim(1);
+    product(epilogue->left, y, true, out, r,
+            [&](int64_t o, int64_t i) { return epilogue->right_transposed ? right[o * r + i] : right[i * out + o]; });
   }
 
   Parameter weight_;

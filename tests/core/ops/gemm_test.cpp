@@ -8,7 +8,6 @@
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/philox.h"
 #include "nibble/core/ops/cpu/gemm_libraries.h"
-#include "nibble/core/ops/dense_panels.h"
 #include "nibble/core/ops/ref/gemm.h"
 
 namespace nibble::ops {
@@ -68,7 +67,7 @@ struct Operands {
   }
 };
 
-cpu::PackedProduct product_of(const Case& k, Operands& x, const PanelSource& w) {
+cpu::PackedProduct product_of(const Case& k, Operands& x, const WeightView& w) {
   return {.a = x.a,
           .a_transposed = k.form == Form::tn,
           .w = w,
@@ -80,7 +79,7 @@ cpu::PackedProduct product_of(const Case& k, Operands& x, const PanelSource& w) 
 
 /// The product by our kernel of `level`.
 void multiply(const Case& k, Operands& x, Isa level) {
-  const DensePanels w(x.b);
+  const WeightView w(x.b);
   const cpu::PackedProduct product = product_of(k, x, w);
   if (cpu::few_rows_fit(product, level)) {
     cpu::gemm_few_rows(product, level);
@@ -175,7 +174,7 @@ TEST_P(GemmByLibrary, EveryFormItHasEqualsTheReference) {
   for (const Case& k : cases()) {
     const Operands before(k);
     Operands x(k);
-    const DensePanels w(x.b);
+    const WeightView w(x.b);
     if (!cpu::gemm_by_library(product_of(k, x, w), GetParam())) continue;
     ++multiplied;
     expect_equal_to_reference(k, before, x.c);
@@ -231,19 +230,19 @@ TEST(Gemm, AProductCutIntoUnevenJobsHasTheSameBitsForAnyNumberOfThreads) {
   set_threads(before);
 }
 
-/// A product with one of rank `rank` beside it, both in the form of `k`; the narrow one's right side is f32.
-struct Beside {
+/// An epilogue of rank `rank` for a product in the form of `k`; its right side is f32.
+struct Epilogue {
   Case narrow;
   Operands operands;
-  LowRank factors;
+  LowRankEpilogue factors;
 
-  Beside(const Case& k, int64_t rank)
+  Epilogue(const Case& k, int64_t rank)
       : narrow{k.form, k.a, DType::f32, k.c, k.rows, k.columns, rank, true},
         operands(narrow),
         factors{operands.a, operands.b, k.form == Form::nt} {}
 };
 
-TEST(Gemm, ANarrowProductBesideAWiderOneIsAddedToIt) {
+TEST(Gemm, ALowRankEpilogueIsAddedToTheProduct) {
   const int before_test = threads();
   for (const Case& k : cases()) {
     if (k.form == Form::tn || k.alpha != 1) continue;
@@ -252,14 +251,13 @@ TEST(Gemm, ANarrowProductBesideAWiderOneIsAddedToIt) {
         Case wide = k;
         wide.accumulate = accumulate;
         const Operands before(wide);
-        const Beside beside(wide, rank);
+        const Epilogue epilogue(wide, rank);
         std::vector<std::vector<double>> results;
         for (const int count : {1, 3}) {
           set_threads(count);
           Operands x(wide);
-          const DensePanels w(x.b);
-          if (k.form == Form::nt) matmul_nt(x.a, w, x.c, accumulate, &beside.factors);
-          if (k.form == Form::nn) matmul_nn(x.a, w, x.c, accumulate, &beside.factors);
+          if (k.form == Form::nt) matmul_nt(x.a, x.b, x.c, accumulate, 1.0f, &epilogue.factors);
+          if (k.form == Form::nn) matmul_nn(x.a, x.b, x.c, accumulate, 1.0f, &epilogue.factors);
           results.push_back(values(x.c));
         }
         ASSERT_EQ(results[0], results[1]) << describe(wide) << " rank " << rank;
@@ -270,7 +268,7 @@ TEST(Gemm, ANarrowProductBesideAWiderOneIsAddedToIt) {
                       c.columns, c.depth, 1.0, c.accumulate, expected.data());
         };
         add(wide, before);
-        add(beside.narrow, beside.operands);
+        add(epilogue.narrow, epilogue.operands);
         const auto depth = static_cast<double>(k.depth + rank);
         const double sum_error = std::sqrt(depth) * std::exp2(-24) * (depth / 4 + 1) + 1e-7;
         // Where the two cannot be computed at once, what the wider one gives is rounded as well.
@@ -293,7 +291,7 @@ TEST(Gemm, AThinProductGivesTheBitsOfAPackedOne) {
       for (const bool accumulate : {false, true}) {
         const Case k = {Form::tn, DType::bf16, DType::bf16, DType::f32, rows, columns, depth, accumulate, 0.3f};
         Operands x(k), y(k);
-        const DensePanels w(x.b), v(y.b);
+        const WeightView w(x.b), v(y.b);
         if (!cpu::thin_fits(product_of(k, x, w), isa())) continue;
         ++thin;
         cpu::gemm_thin(product_of(k, x, w), isa());
