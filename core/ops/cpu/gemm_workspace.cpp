@@ -29,6 +29,7 @@ std::byte* thread_block() {
 }  // namespace
 
 GemmWorkspace gemm_workspace(const GemmKernel& kernel) {
+  // The largest panel of the kernels; kLeftGroup rows of half a panel's depth, or an epilogue's right side; a fill.
   constexpr size_t kPanel = size_t{512} << 10, kLeft = size_t{256} << 10, kFill = size_t{128} << 10;
   NIBBLE_CHECK(static_cast<size_t>(kernel.depth_block * kernel.panel_columns) * dtype_size(kernel.compute) <= kPanel,
                "panel of the kernel");

@@ -14,7 +14,7 @@ struct GemmWorkspace {
   int64_t sums_size;  ///< elements of sums
 };
 
-/// Bytes one thread keeps for products: what a memory plan counts per thread.
+/// Bytes one thread keeps for products, one huge page: what a memory plan counts per thread.
 constexpr size_t kGemmWorkspaceBytes = size_t{2} << 20;
 
 /// The calling thread's buffers, cut to the kernel's panel size.
