@@ -51,7 +51,7 @@ DoraAdapter::Scale DoraAdapter::scale(const LinearWeight& base, MemoryPool& pool
 }
 
 void DoraAdapter::forward(const Tensor& x, const LinearWeight& base, Tensor& y, const StepContext& step,
-                          AdapterSaved* saved) {
+                          AdapterSaved* saved) const {
   const Scale scales = scale(base, step.pool());
   AdapterSaved inner;
   Tensor unscaled;  // (W + s B A) drop(x)
@@ -78,24 +78,34 @@ void DoraAdapter::forward(const Tensor& x, const LinearWeight& base, Tensor& y, 
   }
 }
 
-Tensor DoraAdapter::backward(const Tensor& dy, const Tensor& x, const LinearWeight& base, const StepContext& step,
-                             AdapterSaved&& saved, Tensor* dx, bool accumulate) {
+// Of the LoRA: its own; then norms, factors and dy times the factors.
+AdapterGradient DoraAdapter::backward(const Tensor& dy, const LinearWeight& base, const StepContext& step) const {
   const Scale scales = scale(base, step.pool());
-  if (trainable()) {
-    ops::scale_columns_backward(dy, saved.tensors.back(), scales.norms, magnitude_->gradient);
-    saved.tensors.pop_back();
-  }
   Tensor scaled = Tensor::empty(step.pool(), dy.shape(), dy.dtype(), "gradient of an adapter");
   ops::scale_columns(dy, scales.factors, 0, scaled);
-  lora_->backward(scaled, x, base, step, std::move(saved), dx, accumulate);
-  if (!lora_->drops(step)) return scaled;
-  if (dx) {  // the part of W that saw drop(x)
-    ops::scale_columns(dy, scales.factors, -1, scaled);
-    Tensor part = Tensor::empty(step.pool(), dx->shape(), dx->dtype(), "input gradient of an adapter");
-    base.backward_input(scaled, part, false);
-    add_to(lora_->dropped(part, step), *dx, step.pool());
-  }
-  return dy;
+  AdapterGradient gradient = lora_->backward(scaled, base, step);
+  gradient.update.reset();
+  if (lora_->drops(step)) gradient.base = dy;
+  gradient.tensors.insert(gradient.tensors.end(), {scales.norms, scales.factors, scaled});
+  return gradient;
+}
+
+void DoraAdapter::accumulate_gradients(const AdapterGradient& gradient, const Tensor& dy, const Tensor& x,
+                                       const StepContext& step, const AdapterSaved& saved) {
+  ops::scale_columns_backward(dy, saved.tensors.back(), gradient.tensors.at(1), magnitude_->gradient);
+  lora_->accumulate_gradients(gradient, gradient.tensors.at(3), x, step, saved);
+}
+
+void DoraAdapter::backward_input(const AdapterGradient& gradient, const Tensor& dy, const LinearWeight& base,
+                                 const StepContext& step, Tensor& dx, bool accumulate) const {
+  lora_->backward_input(gradient, gradient.tensors.at(3), base, step, dx, accumulate);
+  if (!lora_->drops(step)) return;
+  // the part of W that saw drop(x); the base's gradient is dy here, so nobody needs `scaled` after this
+  Tensor scaled = gradient.tensors.at(3);
+  ops::scale_columns(dy, gradient.tensors.at(2), -1, scaled);
+  Tensor part = Tensor::empty(step.pool(), dx.shape(), dx.dtype(), "input gradient of an adapter");
+  base.backward_input(scaled, part, false);
+  add_to(lora_->dropped(part, step), dx, step.pool());
 }
 
 void DoraAdapter::visit(const ParameterVisitor& visitor) {

@@ -75,13 +75,13 @@ Tensor LoraAdapter::inner(const Tensor& x, const StepContext& step, AdapterSaved
 }
 
 std::optional<ops::LowRankEpilogue> LoraAdapter::low_rank_forward(const Tensor& x, const StepContext& step,
-                                                                  AdapterSaved* saved) {
+                                                                  AdapterSaved* saved) const {
   if (b_bias_) return std::nullopt;
   return ops::LowRankEpilogue{.left = inner(x, step, saved), .right = b_->value, .right_transposed = true};
 }
 
 void LoraAdapter::forward(const Tensor& x, const LinearWeight&, Tensor& y, const StepContext& step,
-                          AdapterSaved* saved) {
+                          AdapterSaved* saved) const {
   ops::matmul_nt(inner(x, step, saved), b_->value, y, true);
   if (!b_bias_) return;
   Tensor scaled = b_bias_->value.clone(step.pool());
@@ -89,43 +89,32 @@ void LoraAdapter::forward(const Tensor& x, const LinearWeight&, Tensor& y, const
   ops::add_bias(scaled, y);
 }
 
-Tensor LoraAdapter::inner_backward(const Tensor& dy, const Tensor& x, const StepContext& step,
-                                   const AdapterSaved& saved) {
-  const auto scaling = static_cast<float>(settings_.scaling);
+AdapterGradient LoraAdapter::backward(const Tensor& dy, const LinearWeight&, const StepContext& step) const {
   Tensor dh = Tensor::empty(step.pool(), {dy.dim(0), r()}, dy.dtype(), "gradient of x A^T of an adapter");
-  ops::matmul_nn(dy, b_->value, dh, false, scaling);
-  if (!trainable()) return dh;
+  ops::matmul_nn(dy, b_->value, dh, false, static_cast<float>(settings_.scaling));
+  AdapterGradient gradient{.base = dy, .tensors = {dh}};
+  if (!drops(step)) gradient.update = ops::LowRankEpilogue{.left = dh, .right = a_->value};
+  return gradient;
+}
+
+void LoraAdapter::accumulate_gradients(const AdapterGradient& gradient, const Tensor& dy, const Tensor& x,
+                                       const StepContext& step, const AdapterSaved& saved) {
   ops::matmul_tn(dy, saved.tensors.at(0), b_->gradient, true);
-  ops::matmul_tn(dh, dropped(x, step), a_->gradient, true);
-  if (b_bias_) {
-    Tensor sums = Tensor::zeros(step.pool(), b_bias_->value.shape(), DType::f32, b_bias_->name);
-    ops::bias_backward(dy, sums);
-    ops::add(sums, b_bias_->gradient, scaling);
-  }
-  return dh;
+  ops::matmul_tn(gradient.tensors.at(0), dropped(x, step), a_->gradient, true);
+  if (!b_bias_) return;
+  Tensor sums = Tensor::zeros(step.pool(), b_bias_->value.shape(), DType::f32, b_bias_->name);
+  ops::bias_backward(dy, sums);
+  ops::add(sums, b_bias_->gradient, static_cast<float>(settings_.scaling));
 }
 
-std::optional<ops::LowRankEpilogue> LoraAdapter::low_rank_backward(const Tensor& dy, const Tensor& x,
-                                                                   const StepContext& step, const AdapterSaved& saved) {
-  if (drops(step)) return std::nullopt;
-  return ops::LowRankEpilogue{
-      .left = inner_backward(dy, x, step, saved), .right = a_->value, .right_transposed = false};
-}
-
-Tensor LoraAdapter::backward(const Tensor& dy, const Tensor& x, const LinearWeight&, const StepContext& step,
-                             AdapterSaved&& saved, Tensor* dx, bool accumulate) {
-  if (!trainable() && !dx) return dy;
-  const Tensor dh = inner_backward(dy, x, step, saved);
-  if (!dx) return dy;
-  if (!drops(step)) {
-    ops::matmul_nn(dh, a_->value, *dx, accumulate);
-    return dy;
-  }
-  Tensor part = accumulate ? Tensor::empty(step.pool(), dx->shape(), dx->dtype(), "input gradient of an adapter") : *dx;
+void LoraAdapter::backward_input(const AdapterGradient& gradient, const Tensor&, const LinearWeight&,
+                                 const StepContext& step, Tensor& dx, bool accumulate) const {
+  const Tensor& dh = gradient.tensors.at(0);
+  if (!drops(step)) return ops::matmul_nn(dh, a_->value, dx, accumulate);
+  Tensor part = accumulate ? Tensor::empty(step.pool(), dx.shape(), dx.dtype(), "input gradient of an adapter") : dx;
   ops::matmul_nn(dh, a_->value, part);
   ops::dropout(part, step.row_keys, settings_.dropout, {step.rank.seed, step.step, site_, settings_.first_input}, part);
-  if (accumulate) add_to(part, *dx, step.pool());
-  return dy;
+  if (accumulate) add_to(part, dx, step.pool());
 }
 
 void LoraAdapter::visit(const ParameterVisitor& visitor) {

@@ -24,14 +24,15 @@ class LoraAdapter final : public Adapter {
   LoraAdapter(const std::string& module, LoraSettings settings, std::shared_ptr<Parameter> a,
               std::shared_ptr<Parameter> b, std::shared_ptr<Parameter> b_bias = nullptr);
 
-  void forward(const Tensor& x, const LinearWeight& base, Tensor& y, const StepContext& step,
-               AdapterSaved* saved) override;
-  Tensor backward(const Tensor& dy, const Tensor& x, const LinearWeight& base, const StepContext& step,
-                  AdapterSaved&& saved, Tensor* dx, bool accumulate) override;
   std::optional<ops::LowRankEpilogue> low_rank_forward(const Tensor& x, const StepContext& step,
-                                                       AdapterSaved* saved) override;
-  std::optional<ops::LowRankEpilogue> low_rank_backward(const Tensor& dy, const Tensor& x, const StepContext& step,
-                                                        const AdapterSaved& saved) override;
+                                                       AdapterSaved* saved) const override;
+  void forward(const Tensor& x, const LinearWeight& base, Tensor& y, const StepContext& step,
+               AdapterSaved* saved) const override;
+  AdapterGradient backward(const Tensor& dy, const LinearWeight& base, const StepContext& step) const override;
+  void accumulate_gradients(const AdapterGradient& gradient, const Tensor& dy, const Tensor& x, const StepContext& step,
+                            const AdapterSaved& saved) override;
+  void backward_input(const AdapterGradient& gradient, const Tensor& dy, const LinearWeight& base,
+                      const StepContext& step, Tensor& dx, bool accumulate) const override;
   bool trainable() const override { return a_->trainable; }
   void visit(const ParameterVisitor& visitor) override;
   void merge_rows(int64_t begin, Tensor& rows) const override;
@@ -50,8 +51,6 @@ class LoraAdapter final : public Adapter {
  private:
   /// s drop(x) A^T [T, R], saved for backward
   Tensor inner(const Tensor& x, const StepContext& step, AdapterSaved* saved) const;
-  /// Gradient of drop(x) A^T; accumulates those of A, B and b.
-  Tensor inner_backward(const Tensor& dy, const Tensor& x, const StepContext& step, const AdapterSaved& saved);
 
   uint32_t site_;
   LoraSettings settings_;

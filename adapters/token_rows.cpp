@@ -75,24 +75,31 @@ void TokenRowsEmbedding::backward(const Tensor& ids, const Tensor&, const Tensor
 
 Tensor TokenRowsHead::columns(MemoryPool& pool) const { return indices(tokens_.ids, pool); }
 
-void TokenRowsHead::forward(const Tensor& x, const LinearWeight&, Tensor& y, const StepContext& step, AdapterSaved*) {
+void TokenRowsHead::forward(const Tensor& x, const LinearWeight&, Tensor& y, const StepContext& step,
+                            AdapterSaved*) const {
   Tensor part = Tensor::empty(step.pool(), {x.dim(0), tokens_.rows->value.dim(0)}, DType::f32, "logits");
   ops::matmul_nt(x, tokens_.rows->value, part);
   ops::put_columns(part, columns(step.pool()), y);
 }
 
-Tensor TokenRowsHead::backward(const Tensor& dy, const Tensor& x, const LinearWeight&, const StepContext& step,
-                               AdapterSaved&&, Tensor* dx, bool accumulate) {
+AdapterGradient TokenRowsHead::backward(const Tensor& dy, const LinearWeight&, const StepContext& step) const {
   MemoryPool& pool = step.pool();
   const Tensor listed = columns(pool);
   Tensor part = Tensor::empty(pool, {dy.dim(0), listed.numel()}, dy.dtype(), "gradient of logits");
   ops::take_columns(dy, listed, part);
-  if (trainable()) ops::matmul_tn(part, x, tokens_.rows->gradient, true);
-  if (dx) ops::matmul_nn(part, tokens_.rows->value, *dx, accumulate);
   Tensor rest = dy.clone(pool);  // the base has no part in these columns
-  part.zero();
-  ops::put_columns(part, listed, rest);
-  return rest;
+  ops::put_columns(Tensor::zeros(pool, part.shape(), part.dtype(), "gradient of logits"), listed, rest);
+  return {.base = rest, .tensors = {part}};
+}
+
+void TokenRowsHead::accumulate_gradients(const AdapterGradient& gradient, const Tensor&, const Tensor& x,
+                                         const StepContext&, const AdapterSaved&) {
+  ops::matmul_tn(gradient.tensors.at(0), x, tokens_.rows->gradient, true);
+}
+
+void TokenRowsHead::backward_input(const AdapterGradient& gradient, const Tensor&, const LinearWeight&,
+                                   const StepContext&, Tensor& dx, bool accumulate) const {
+  ops::matmul_nn(gradient.tensors.at(0), tokens_.rows->value, dx, accumulate);
 }
 
 void TokenRowsHead::visit(const ParameterVisitor& visitor) {

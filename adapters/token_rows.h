@@ -42,9 +42,12 @@ class TokenRowsHead final : public Adapter {
  public:
   TokenRowsHead(TokenRows tokens, bool shared) : tokens_(std::move(tokens)), shared_(shared) {}
   void forward(const Tensor& x, const LinearWeight& base, Tensor& y, const StepContext& step,
-               AdapterSaved* saved) override;
-  Tensor backward(const Tensor& dy, const Tensor& x, const LinearWeight& base, const StepContext& step,
-                  AdapterSaved&& saved, Tensor* dx, bool accumulate) override;
+               AdapterSaved* saved) const override;
+  AdapterGradient backward(const Tensor& dy, const LinearWeight& base, const StepContext& step) const override;
+  void accumulate_gradients(const AdapterGradient& gradient, const Tensor& dy, const Tensor& x, const StepContext& step,
+                            const AdapterSaved& saved) override;
+  void backward_input(const AdapterGradient& gradient, const Tensor& dy, const LinearWeight& base,
+                      const StepContext& step, Tensor& dx, bool accumulate) const override;
   bool trainable() const override { return tokens_.rows->trainable; }
   void visit(const ParameterVisitor& visitor) override;
   void merge_rows(int64_t begin, Tensor& rows) const override;

@@ -17,11 +17,12 @@ bool Linear::has_trainable() const {
 }
 
 void Linear::forward(const Tensor& x, Tensor& y, const StepContext& step, LinearSaved* saved) {
+  const Adapter* adapter = adapter_of(step);
   AdapterSaved* adapter_saved = saved ? &saved->adapter : nullptr;
-  std::optional<ops::LowRankEpilogue> change;
-  if (adapter_) change = adapter_->low_rank_forward(x, step, adapter_saved);
-  weight_->forward(x, y, false, change ? &*change : nullptr);
-  if (adapter_ && !change) adapter_->forward(x, *weight_, y, step, adapter_saved);
+  std::optional<ops::LowRankEpilogue> update;
+  if (adapter) update = adapter->low_rank_forward(x, step, adapter_saved);
+  weight_->forward(x, y, false, update ? &*update : nullptr);
+  if (adapter && !update) adapter->forward(x, *weight_, y, step, adapter_saved);
   if (bias_) {
     if (bias_->value.dtype() == DType::f32 && bias_->value.aligned()) {
       ops::add_bias(bias_->value, y);
@@ -31,28 +32,32 @@ void Linear::forward(const Tensor& x, Tensor& y, const StepContext& step, Linear
       ops::add_bias(bias, y);
     }
   }
-  if (saved && (weight_->trainable() || adapter_)) saved->x = x;
+  if (saved && (weight_->trainable() || adapter)) saved->x = x;
 }
 
 void Linear::keep(const Tensor& x, DType dtype, const StepContext& step, LinearSaved& saved) {
-  if (adapter_ && !adapter_->low_rank_forward(x, step, &saved.adapter)) {
+  const Adapter* adapter = adapter_of(step);
+  if (adapter && !adapter->low_rank_forward(x, step, &saved.adapter)) {
     Tensor y = Tensor::empty(step.pool(), {x.dim(0), out_features()}, dtype, "output of " + name_);
     return forward(x, y, step, &saved);
   }
-  if (weight_->trainable() || adapter_) saved.x = x;
+  if (weight_->trainable() || adapter) saved.x = x;
 }
 
 void Linear::backward(const Tensor& dy, const StepContext& step, LinearSaved&& saved, Tensor* dx, bool accumulate) {
   if (bias_ && bias_->trainable) ops::bias_backward(dy, bias_->gradient);
-  Tensor dbase = dy;
-  std::optional<ops::LowRankEpilogue> change;
-  if (adapter_ && dx) change = adapter_->low_rank_backward(dy, saved.x, step, saved.adapter);
-  if (adapter_ && !change) {
-    dbase = adapter_->backward(dy, saved.x, *weight_, step, std::move(saved.adapter), dx, accumulate);
-    accumulate = true;
+  AdapterGradient gradient{.base = dy, .tensors = {}};
+  if (Adapter* adapter = adapter_of(step)) {
+    gradient = adapter->backward(dy, *weight_, step);
+    if (adapter->trainable()) adapter->accumulate_gradients(gradient, dy, saved.x, step, saved.adapter);
+    saved.adapter = {};
+    if (dx && !gradient.update) {
+      adapter->backward_input(gradient, dy, *weight_, step, *dx, accumulate);
+      accumulate = true;
+    }
   }
-  if (weight_->trainable()) weight_->backward_weight(dbase, saved.x);
-  if (dx) weight_->backward_input(dbase, *dx, accumulate, change ? &*change : nullptr);
+  if (weight_->trainable()) weight_->backward_weight(gradient.base, saved.x);
+  if (dx) weight_->backward_input(gradient.base, *dx, accumulate, gradient.update ? &*gradient.update : nullptr);
 }
 
 void Linear::visit(const ParameterVisitor& visitor) {

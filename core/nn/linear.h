@@ -49,6 +49,8 @@ class Linear {
   void visit(const ParameterVisitor& visitor);
 
  private:
+  Adapter* adapter_of(const StepContext& step) const { return step.adapters_enabled ? adapter_.get() : nullptr; }
+
   std::string name_;
   std::unique_ptr<LinearWeight> weight_;
   Cut cut_;

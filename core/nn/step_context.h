@@ -11,6 +11,7 @@ struct StepContext {
   bool training = false;             ///< dropout is active
   uint64_t step = 0;                 ///< optimizer step, key of dropout
   Tensor row_keys;                   ///< [T] i64, see ops::dropout; undefined outside training
+  bool adapters_enabled = true;      ///< false: a pass of the base alone, as if no adapter were attached
 
   MemoryPool& pool() const { return rank.pool; }
 };

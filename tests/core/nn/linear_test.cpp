@@ -15,24 +15,30 @@ using ::testing::ElementsAre;
 class FakeAdapter final : public Adapter {
  public:
   explicit FakeAdapter(bool trainable) : trainable_(trainable) {}
-  void forward(const Tensor&, const LinearWeight&, Tensor& y, const StepContext&, AdapterSaved* saved) override {
+  void forward(const Tensor&, const LinearWeight&, Tensor& y, const StepContext&, AdapterSaved* saved) const override {
     for (float& value : y.span<float>()) value += 1;
     if (saved) saved->tensors = {y.rows(0, 1)};
   }
-  Tensor backward(const Tensor& dy, const Tensor& x, const LinearWeight&, const StepContext& step, AdapterSaved&& saved,
-                  Tensor* dx, bool accumulate) override {
-    EXPECT_TRUE(x.defined());
-    EXPECT_EQ(saved.tensors.size(), 1u);
-    if (dx) {
-      for (float& value : dx->span<float>()) value = 10 + (accumulate ? value : 0);
-    }
+  AdapterGradient backward(const Tensor& dy, const LinearWeight&, const StepContext& step) const override {
     Tensor doubled = dy.clone(step.pool());
     ops::scale(doubled, 2);
-    return doubled;
+    return {.base = doubled, .tensors = {}};
+  }
+  void accumulate_gradients(const AdapterGradient&, const Tensor&, const Tensor& x, const StepContext&,
+                            const AdapterSaved& saved) override {
+    EXPECT_TRUE(x.defined());
+    EXPECT_EQ(saved.tensors.size(), 1u);
+    ++accumulated;
+  }
+  void backward_input(const AdapterGradient&, const Tensor&, const LinearWeight&, const StepContext&, Tensor& dx,
+                      bool accumulate) const override {
+    for (float& value : dx.span<float>()) value = 10 + (accumulate ? value : 0);
   }
   bool trainable() const override { return trainable_; }
   void visit(const ParameterVisitor& visitor) override { visitor(parameter_); }
   void merge_rows(int64_t, Tensor&) const override {}
+
+  int accumulated = 0;
 
  private:
   bool trainable_;
