@@ -25,6 +25,12 @@ void refuse_second_adapter(Layer& layer) {
   if (layer.adapter()) throw UsageError(layer.name() + " has an adapter already", "attach one adapter at a time");
 }
 
+/// Whether values of the base itself change, so that switching the adapter off does not give the base.
+bool replaces_weights(const AdapterOptions& options) {
+  return !options.modules_to_save.empty() || options.bias != BiasTraining::none ||
+         takes_from_base(options.init_lora_weights);
+}
+
 /// PEFT sorts rank_pattern when it saves, so that overlapping keys may say other ranks than the tensors have: then
 /// every module is named by its path, and PEFT can load what is saved again.
 void name_real_ranks(const PeftAdapter& adapter, AttachedAdapter& attached) {
@@ -45,7 +51,7 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, 
                                const OriginalWeight& original) {
   const DecoderConfig& config = decoder.config();
   const AdapterPlan plan = plan_adapter(config, options, split_of(decoder));
-  AttachedAdapter attached{options, plan.modules, plan.notes, {}};
+  AttachedAdapter attached{options, plan.modules, plan.notes, {}, replaces_weights(options)};
   if (options.target_modules.empty() || options.target_modules.all_linear()) {
     attached.options.target_modules.names = target_names(plan.modules, plan.linears, options, config.names.head);
     attached.options.target_modules.pattern.clear();
@@ -69,16 +75,19 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, 
 
 AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& adapter, bool trainable, RankContext& rank) {
   const AdapterPlan plan = plan_adapter(decoder.config(), adapter, split_of(decoder));
-  AttachedAdapter attached{adapter.options, plan.modules, {}, {}};
+  AttachedAdapter attached{adapter.options, plan.modules, {}, {}, replaces_weights(adapter.options)};
   attached.options.pissa_iterations = 0;  // see StoredAdapter::check_start
+  const int64_t vocabulary = decoder.config().vocab_size;
   const std::set<std::string> chosen(plan.modules.begin(), plan.modules.end());
   StoredAdapter stored(adapter, trainable, rank);
   freeze(decoder);
   for (const std::string& table : stored.take_tables(decoder)) {
     attached.notes.push_back("the adapter brings its own " + table);
+    attached.base_changed = true;
   }
   attached.notes.insert(attached.notes.end(), plan.notes.begin(), plan.notes.end());
   resize_vocabulary(decoder, plan.vocab_size, rank);
+  attached.base_changed |= decoder.config().vocab_size != vocabulary;
   decoder.visit_embeddings([&](Embedding& embedding) {
     refuse_second_adapter(embedding);
     if (chosen.contains(embedding.name())) embedding.set_adapter(stored.make(embedding));

@@ -20,6 +20,9 @@ struct AttachedAdapter {
   /// What modules started from where the base alone does not tell (pissa_niter_N): such an adapter is saved as a plain
   /// LoRA of twice the rank.
   std::map<std::string, LowRankFactors> random_starts;
+  /// Weights of the base itself were replaced (modules_to_save, biases, tables, starts that are taken from weights): a
+  /// pass with StepContext::adapters_enabled = false is not the base's then.
+  bool base_changed = false;
 };
 
 /// Puts a new adapter into every Linear and embedding that the options select; the base is frozen. A and B are

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "nibble/adapters/peft_directory.h"
 #include "nibble/cli/commands.h"
 #include "nibble/cli/model_flags.h"
 #include "nibble/cli/sampling_flags.h"
@@ -32,8 +33,7 @@ constexpr const char* kHelp =
     "/system TEXT     forget the conversation and start with this system message\n"
     "/quit            end (an empty line or Ctrl-D as well)\n";
 
-/// A conversation, and the model that answers: with the adapter, or the base alone. The base is opened the first time
-/// it is asked for; its weights are mapped files, so the two share memory unless --quantize made new ones.
+/// A conversation, and the model that answers: with the adapter, or the base alone.
 class Chat {
  public:
   explicit Chat(Flags flags)
@@ -44,7 +44,7 @@ class Chat {
         rank_(flags_.model.threads),
         adapter_on_(!flags_.model.adapter.empty()) {
     find_end_of_turn();
-    model();
+    open();
     reset();
   }
 
@@ -52,7 +52,7 @@ class Chat {
   bool take(const std::string& line);
 
  private:
-  Decoder& model();
+  void open();
   void find_end_of_turn();
   void reset();
   void answer();
@@ -65,22 +65,22 @@ class Chat {
   std::unique_ptr<ChatTemplate> template_;
   LocalRank rank_;
   bool adapter_on_;
-  std::optional<Decoder> adapted_, base_;
+  std::optional<Decoder> model_;
+  bool base_changed_ = false;      // by the adapter: the base alone is another model
   std::optional<int32_t> end_id_;  // the special token that ends a turn
   std::string end_text_;           // or the text that does where it is none
   Conversation conversation_;
 };
 
-Decoder& Chat::model() {
-  std::optional<Decoder>& wanted = adapter_on_ ? adapted_ : base_;
-  if (!wanted) {
-    wanted.emplace(
-        open_model(flags_.model.base, adapter_on_ ? flags_.model.adapter : "", Train::nothing, rank_.context()));
-    flags_.options.stop_ids = wanted->config().eos_ids;
-    if (tokenizer_->eos_id()) flags_.options.stop_ids.push_back(*tokenizer_->eos_id());
-    if (end_id_) flags_.options.stop_ids.push_back(*end_id_);
+void Chat::open() {
+  model_.emplace(open_base(flags_.model.base, rank_.context()));
+  if (adapter_on_) {
+    const PeftAdapter adapter = read_peft_directory(flags_.model.adapter);
+    base_changed_ = load_adapter(*model_, adapter, false, rank_.context()).base_changed;
   }
-  return *wanted;
+  flags_.options.stop_ids = model_->config().eos_ids;
+  if (tokenizer_->eos_id()) flags_.options.stop_ids.push_back(*tokenizer_->eos_id());
+  if (end_id_) flags_.options.stop_ids.push_back(*end_id_);
 }
 
 // A model that was trained on the template ends its answers with the template's own mark, whatever else its files say.
@@ -100,7 +100,9 @@ void Chat::reset() {
 }
 
 void Chat::answer() {
-  const StepContext step{.rank = rank_.context(), .compute_dtype = compute_dtype_of(flags_.model.compute_dtype)};
+  const StepContext step{.rank = rank_.context(),
+                         .compute_dtype = compute_dtype_of(flags_.model.compute_dtype),
+                         .adapters_enabled = adapter_on_};
   const std::string prompt = template_->render(conversation_, true).text;
   StreamDecoder stream(*tokenizer_);
   StopText end(end_text_);
@@ -110,8 +112,7 @@ void Chat::answer() {
     std::fputs(piece.c_str(), stdout);
     return std::fflush(stdout) == 0;
   };
-  Decoder& decoder = model();  // which sets the ids that end an answer
-  generate(decoder, tokenizer_->encode(prompt, false), flags_.options, step,
+  generate(*model_, tokenizer_->encode(prompt, false), flags_.options, step,
            [&](int32_t id) { return say(end.push(stream.push(id))) && !end.found(); });
   say(end.push(stream.finish()));
   say(end.finish());
@@ -124,8 +125,10 @@ void Chat::switch_adapter(const std::string& state) {
     std::fputs("there is no adapter: start with --adapter DIR\n", stderr);
     return;
   }
+  const bool before = adapter_on_;
   if (state == "on" || state == "off") adapter_on_ = state == "on";
   if (state.empty()) adapter_on_ = !adapter_on_;
+  if (base_changed_ && adapter_on_ != before) open();
   std::fprintf(stderr, "the adapter is %s\n", adapter_on_ ? "on" : "off");
 }
 

@@ -7,8 +7,9 @@ namespace nibble {
 
 void Embedding::forward(const Tensor& ids, int64_t offset, float scale, Tensor& x, const StepContext& step) const {
   const Tensor table = table_->value.rows(offset, table_->value.dim(0));
-  ops::embedding_forward(ids, table, adapter_ ? 1.0f : scale, x);
-  if (!adapter_) return;
+  const bool adapted = adapter_ && step.adapters_enabled;
+  ops::embedding_forward(ids, table, adapted ? 1.0f : scale, x);
+  if (!adapted) return;
   adapter_->forward(ids, table, x, step);
   if (scale != 1.0f) ops::scale(x, scale);
 }
@@ -19,7 +20,7 @@ void Embedding::backward(const Tensor& ids, int64_t offset, float scale, const T
     Tensor sums = table_->gradient.rows(offset, table_->gradient.dim(0));
     ops::embedding_backward(ids, gradient, scale, sums);
   }
-  if (!adapter_ || !adapter_->trainable()) return;
+  if (!adapter_ || !step.adapters_enabled || !adapter_->trainable()) return;
   const Tensor table = table_->value.rows(offset, table_->value.dim(0));
   if (scale == 1.0f) return adapter_->backward(ids, table, gradient, step);
   Tensor scaled = gradient.clone(step.pool());

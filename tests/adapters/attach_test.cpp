@@ -6,7 +6,9 @@
 #include "nibble/adapters/lora.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/models/load.h"
+#include "nibble/quant/codec.h"
 #include "nibble/quant/load_quantized.h"
+#include "nibble/quant/nf4_weight.h"
 #include "nibble/tests/adapters/golden.h"
 
 namespace nibble {
@@ -215,6 +217,101 @@ TEST_F(AttachTest, StartsAreFunctionsOfSeedAndModuleOnly) {
   const std::vector<float> normal = start({"v_proj"}, 1, LoraInit::gaussian);
   for (const float x : normal) squares += double{x} * x;
   EXPECT_NEAR(std::sqrt(squares / static_cast<double>(normal.size())), 1.0 / 16, 0.1 / 16);
+}
+
+/// A random model without assets.
+Decoder small_decoder(RankContext& rank, bool quantized) {
+  const DecoderConfig config = parse_decoder_config(
+      R"({"model_type": "qwen2", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 50,
+          "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2, "tie_word_embeddings": true})",
+      "test");
+  Decoder decoder = random_decoder(config, 3, rank);
+  decoder.visit_linears([&](Linear& linear) {
+    if (!quantized || linear.name() == config.names.head) return;
+    const Tensor weight = linear.weight().dequantize(0, linear.out_features(), rank.pool);
+    linear.set_weight(std::make_unique<Nf4Weight>(linear.name() + ".weight", quantize(weight, {}, rank.pool, "w")));
+  });
+  return decoder;
+}
+
+Batch small_batch(MemoryPool& pool) {
+  std::vector<Sample> samples;
+  for (const int32_t length : {9, 1, 20}) {
+    Sample sample{.ids = {}, .labels = {}, .index = samples.size()};
+    for (int32_t t = 0; t < length; ++t) sample.ids.push_back((t * t + length) % 50);
+    sample.labels = sample.ids;
+    samples.push_back(sample);
+  }
+  return make_batch(samples, pool);
+}
+
+std::vector<AdapterOptions> kinds_of_adapters() {
+  AdapterOptions plain;
+  plain.target_modules.names = {"q_proj", "up_proj", "down_proj"};
+  plain.r = 4;
+  plain.init_lora_weights = LoraInit::random;
+  AdapterOptions dropping = plain, scaled = plain, of_tables = plain, of_tokens = plain, with_bias = plain;
+  dropping.lora_dropout = 0.3;
+  scaled.use_dora = true;
+  scaled.lora_dropout = 0.3;
+  of_tables.target_modules.names.emplace_back("embed_tokens");
+  of_tokens.trainable_token_indices = {{"embed_tokens", {3, 7}}};  // and the tied head's
+  with_bias.lora_bias = true;
+  return {plain, dropping, scaled, of_tables, of_tokens, with_bias};
+}
+
+std::map<std::string, std::vector<float>> gradients_of(Decoder& decoder) {
+  std::map<std::string, std::vector<float>> found;
+  decoder.visit([&](Parameter& parameter) {
+    if (!parameter.trainable) return;
+    const std::span<const float> values = parameter.gradient.span<const float>();
+    found[parameter.name] = {values.begin(), values.end()};
+  });
+  return found;
+}
+
+TEST_F(AttachTest, APassWithAdaptersOffHasTheBitsOfTheBaseAndLeavesTheNextStepAsItIs) {
+  const Batch batch = small_batch(pool);
+  const std::vector<AdapterOptions> kinds = kinds_of_adapters();
+  for (size_t kind = 0; kind < kinds.size(); ++kind) {
+    for (const bool quantized : {false, true}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        SCOPED_TRACE(std::to_string(kind) + (quantized ? " quantized " : " ") + std::string(dtype_name(dtype)));
+        Decoder base = small_decoder(rank, quantized), decoder = small_decoder(rank, quantized);
+        EXPECT_FALSE(attach_adapter(decoder, kinds[kind], rank).base_changed);
+        // Rows of tokens start as what the table has: one step makes them others.
+        test::AdamW optimizer(decoder, pool);
+        StepContext on = training(), plain = step;
+        on.compute_dtype = plain.compute_dtype = dtype;
+        test::mean_loss(decoder, batch, on);
+        optimizer.step(1e-2f, 0);
+        StepContext off = plain;
+        off.adapters_enabled = false;
+
+        const double loss = test::mean_loss(decoder, batch, on);
+        const auto gradients = gradients_of(decoder);
+        const std::vector<float> wanted = test::all_logits(base, batch, plain);
+        EXPECT_EQ(test::all_logits(decoder, batch, off), wanted);
+        EXPECT_NE(test::all_logits(decoder, batch, plain), wanted);
+        EXPECT_EQ(decoder.loss_sum(batch, off), base.loss_sum(batch, plain));
+        EXPECT_EQ(gradients_of(decoder), gradients);
+        EXPECT_EQ(test::mean_loss(decoder, batch, on), loss);
+        EXPECT_EQ(gradients_of(decoder), gradients);
+      }
+    }
+  }
+}
+
+TEST_F(AttachTest, SaysWhichAdaptersReplaceWeightsOfTheBase) {
+  AdapterOptions whole, biases, start;
+  for (AdapterOptions* options : {&whole, &biases, &start}) options->target_modules.names = {"q_proj"};
+  whole.modules_to_save = {"model.norm"};
+  biases.bias = BiasTraining::lora_only;
+  start.init_lora_weights = LoraInit::olora;
+  for (const AdapterOptions& options : {whole, biases, start}) {
+    Decoder decoder = small_decoder(rank, false);
+    EXPECT_TRUE(attach_adapter(decoder, options, rank).base_changed);
+  }
 }
 
 TEST_F(AttachTest, ASavedAdapterLoadsToTheSameLogits) {
