@@ -43,7 +43,7 @@ class OpenFile {
   struct stat facts() const {
     struct stat found {};
     if (fstat(descriptor_, &found) != 0) throw system_error(path_, "cannot be read", errno);
-    if (!S_ISREG(found.st_mode)) throw IoError(path_.string(), "is no regular file", "give a file");
+    if (!S_ISREG(found.st_mode)) throw IoError(path_.string(), "is not a regular file", "give the path of a file");
     return found;
   }
   /// The hash of bytes [begin, end).
