@@ -73,7 +73,7 @@ AttachedAdapter open_adapter(Decoder& model, const ModelRecipe& base, const Adap
     AdapterOptions options = recipe.options;
     // As Transformers takes it, a path starts at the directory of whoever loads the adapter: only a whole one serves
     // all.
-    options.base_model = std::filesystem::absolute(base.path).lexically_normal().string();
+    options.base_model = std::filesystem::absolute(base.path).string();
     attached = attach_adapter(model, options, rank, original_weights(base, rank));
   } else {
     PeftAdapter adapter = read_peft_directory(recipe.path);
