@@ -11,6 +11,7 @@
 #include "nibble/cli/commands.h"
 #include "nibble/cli/model_flags.h"
 #include "nibble/cli/sampling_flags.h"
+#include "nibble/cli/say.h"
 #include "nibble/core/base/nearest.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/text/stop_text.h"
@@ -109,7 +110,7 @@ void Chat::answer() {
   std::string text;
   const auto say = [&](const std::string& piece) {
     text += piece;
-    std::fputs(piece.c_str(), stdout);
+    std::fputs(for_stream(stdout, piece).c_str(), stdout);
     return std::fflush(stdout) == 0;
   };
   generate(*model_, tokenizer_->encode(prompt, false), flags_.options, step,
@@ -150,9 +151,7 @@ bool Chat::command(const std::string& line) {
     if (!messages.empty() && messages.back().role == "user") answer();
   } else {
     const std::string meant = nearest(name, {"/adapter", "/again", "/reset", "/system", "/quit", "/help"});
-    if (name != "/help")
-      std::fprintf(stderr, "%s is no command%s\n", name.c_str(),
-                   meant.empty() ? "" : ("; did you mean " + meant + "?").c_str());
+    if (name != "/help") say(stderr, name + " is no command" + (meant.empty() ? "" : "; did you mean " + meant + "?"));
     std::fputs(kHelp, stderr);
   }
   return true;

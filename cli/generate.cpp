@@ -7,6 +7,7 @@
 #include "nibble/cli/commands.h"
 #include "nibble/cli/model_flags.h"
 #include "nibble/cli/sampling_flags.h"
+#include "nibble/cli/say.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/tokenizers.h"
 
@@ -45,19 +46,19 @@ void run(Flags flags) {
     return;
   }
   std::unique_ptr<StreamDecoder> stream = tokenizer ? std::make_unique<StreamDecoder>(*tokenizer) : nullptr;
-  if (!flags.prompt.empty()) std::fputs(flags.prompt.c_str(), stdout);
+  if (!flags.prompt.empty()) std::fputs(for_stream(stdout, flags.prompt).c_str(), stdout);
   if (stream && flags.ids.empty()) {  // the text goes on from the prompt: its first word keeps the blank before it
     for (const int32_t id : prompt) stream->push(id);
   }
   generate(decoder, prompt, flags.options, step, [&](int32_t id) {
     if (stream) {
-      std::fputs(stream->push(id).c_str(), stdout);
+      std::fputs(for_stream(stdout, stream->push(id)).c_str(), stdout);
     } else {
       std::printf("%d ", id);
     }
     return std::fflush(stdout) == 0;
   });
-  std::printf("%s\n", stream ? stream->finish().c_str() : "");
+  std::printf("%s\n", stream ? for_stream(stdout, stream->finish()).c_str() : "");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/core/models/decoder_config.h"
+#include "nibble/core/text/visible_text.h"
 #include "nibble/core/train/checkpoint.h"
 
 namespace nibble::cli {
@@ -127,14 +128,14 @@ ordered_json inspect(const fs::path& path) {
 void print(const ordered_json& said) {
   for (const auto& [key, value] : said.items()) {
     if (key != "tensors")
-      std::printf("%-20s %s\n", key.c_str(),
-                  value.is_string() ? value.get<std::string>().c_str() : value.dump().c_str());
+      std::printf("%-20s %s\n", visible_text(key).c_str(),
+                  visible_text(value.is_string() ? value.get<std::string>() : value.dump()).c_str());
   }
   if (!said.contains("tensors")) return;
   uint64_t bytes = 0;
   for (const ordered_json& row : said["tensors"]) {
     std::printf("  %-5s %-16s %12llu  %s\n", row["dtype"].get<std::string>().c_str(), row["shape"].dump().c_str(),
-                row["bytes"].get<unsigned long long>(), row["name"].get<std::string>().c_str());
+                row["bytes"].get<unsigned long long>(), visible_text(row["name"].get<std::string>()).c_str());
     bytes += row["bytes"].get<uint64_t>();
   }
   std::printf("%zu tensors, %llu bytes\n", said["tensors"].size(), static_cast<unsigned long long>(bytes));

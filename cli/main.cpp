@@ -14,6 +14,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/manual.h"
+#include "nibble/cli/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/nearest.h"
@@ -50,7 +51,7 @@ std::string remedy_for(const CLI::App& app, const std::vector<std::string>& extr
 int usage_error(const CLI::App& app, const CLI::ParseError& error) {
   std::string what = error.what();
   while (!what.empty() && (what.back() == '\n' || what.back() == '.')) what.pop_back();
-  std::fprintf(stderr, "error: %s; %s\n", what.c_str(), remedy_for(app, app.remaining(true)).c_str());
+  nibble::cli::say_error(what + "; " + remedy_for(app, app.remaining(true)));
   return 2;
 }
 
@@ -120,20 +121,19 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return usage_error(app, error);
   } catch (const nibble::Interrupted& stopped) {  // as asked
-    std::fprintf(stderr, "%s\n", stopped.what());
+    say(stderr, stopped.what());
     return stopped.exit_code();
   } catch (const nibble::Error& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    say_error(error.what());
     return error.exit_code();
   } catch (const std::filesystem::filesystem_error& error) {
-    std::fprintf(stderr, "error: %s: %s; check the path and its device\n", error.path1().c_str(),
-                 error.code().message().c_str());
+    say_error(error.path1().string() + ": " + error.code().message() + "; check the path and its device");
     return 4;
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "error: out of memory; lower max_length or microbatch_size, or use a 4-bit base\n");
     return 4;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: internal: %s; please report it with the command line\n", error.what());
+    say_error(std::string("internal: ") + error.what() + "; please report it with the command line");
     return 70;
   }
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/say.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/merge_model.h"
 
@@ -20,7 +21,7 @@ struct Flags {
 void run(const Flags& flags) {
   LocalRank rank;
   if (const std::string warning = merge_warning(flags.request); !warning.empty()) {
-    std::fprintf(stderr, "warning: %s\n", warning.c_str());
+    say(stderr, "warning: " + warning);
   }
   for (const std::string& note : merge_notes(flags.request)) std::fprintf(stderr, "note: %s\n", note.c_str());
   const MergeReport report = merge_model(flags.request, rank.context());

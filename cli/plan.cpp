@@ -12,6 +12,7 @@
 
 #include "nibble/cli/child_process.h"
 #include "nibble/cli/commands.h"
+#include "nibble/cli/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/io/atomic_file.h"
@@ -108,7 +109,7 @@ void measure(const Flags& flags) {
     if (session.world().rank() == 0) write_file_atomically(flags.measure, to_json(speed) + "\n");
     session.finish();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    say_error(error.what());
     session.abort(70);
   }
 }

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/say.h"
+#include "nibble/core/text/visible_text.h"
 #include "nibble/recipes/dry_run.h"
 
 namespace nibble::cli {
@@ -50,7 +52,7 @@ void print_sample(const SamplePreview& sample, bool color) {
       std::fputs(color ? (sample.trained[i] ? "\033[32m" : "\033[0m") : (sample.trained[i] ? "[[" : "]]"), stdout);
       marked = sample.trained[i];
     }
-    std::fputs(sample.texts[i].c_str(), stdout);
+    std::fputs(visible_text(sample.texts[i], Lines::many).c_str(), stdout);
   }
   if (marked) std::fputs(color ? "\033[0m" : "]]", stdout);
   std::fputs("\nids:", stdout);
@@ -92,7 +94,7 @@ void print_summary(const DryRun& found) {
 void run(const Flags& flags) {
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   Observer observer;
-  observer.on_message = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
+  observer.on_message = [](const std::string& line) { say(stderr, line); };
   const DryRun found = dry_run(recipe, observer, flags.samples);
   if (flags.json) return print_json(found);
   const char* no_color = std::getenv("NO_COLOR");  // no-color.org

@@ -3,9 +3,11 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <vector>
 
+#include "nibble/cli/say.h"
 #include "nibble/recipes/report/report.h"
 
 namespace nibble::cli {
@@ -132,16 +134,14 @@ void ProgressPrinter::sample(const SampleReport& report) {
     prompt = "..." + prompt.substr(begin);
   }
   std::string line = "sample: " + prompt + " -> " + report.text;
-  for (char& c : line) {
-    if (static_cast<unsigned char>(c) < 0x20) c = ' ';  // newlines, and what would steer the terminal
-  }
+  std::replace(line.begin(), line.end(), '\n', ' ');
   print_line(line);
 }
 
 void ProgressPrinter::print_line(const std::string& line) {
   if (refreshing_) std::fputc('\n', stream_);
   refreshing_ = false;
-  std::fprintf(stream_, "%s\n", line.c_str());
+  say(stream_, line);
   std::fflush(stream_);
 }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/say.h"
 #include "nibble/cli/table.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
@@ -26,7 +27,7 @@ void report(const ReportFlags& flags) {
       flags.out.empty() ? std::filesystem::path(flags.run) / "report.html" : std::filesystem::path(flags.out);
   guard_output(page, run_contents(flags.run));
   write_file_atomically(page, report_page(log));
-  std::printf("%s\n", page.c_str());
+  say(stdout, page.string());
   if (flags.plots.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(flags.plots, error);
@@ -35,7 +36,8 @@ void report(const ReportFlags& flags) {
     const std::filesystem::path stem = std::filesystem::path(flags.plots) / named.name;
     write_file_atomically(stem.string() + ".svg", svg(named.plot));
     write_file_atomically(stem.string() + ".png", png(named.plot));
-    std::printf("%s.svg\n%s.png\n", stem.c_str(), stem.c_str());
+    say(stdout, stem.string() + ".svg");
+    say(stdout, stem.string() + ".png");
   }
 }
 

@@ -18,10 +18,12 @@
 
 #include "nibble/cli/child_process.h"
 #include "nibble/cli/commands.h"
+#include "nibble/cli/say.h"
 #include "nibble/cli/table.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
 #include "nibble/core/io/atomic_file.h"
+#include "nibble/core/text/visible_text.h"
 #include "nibble/core/train/stop_signal.h"
 #include "nibble/parallel/launch.h"
 #include "nibble/parallel/plan/ladder.h"
@@ -111,8 +113,8 @@ std::map<size_t, int> run_all(const Flags& flags, const std::vector<SweepRun>& r
   bool told = false;
   const int threads = std::max(1, this_machine().usable_cores() / flags.jobs);
   size_t next = 0;
-  const auto say = [&](size_t index, const std::string& what) {
-    std::fprintf(stderr, "%zu/%zu %s %s\n", index + 1, runs.size(), runs[index].name.c_str(), what.c_str());
+  const auto tell = [&](size_t index, const std::string& what) {
+    say(stderr, std::to_string(index + 1) + "/" + std::to_string(runs.size()) + " " + runs[index].name + " " + what);
   };
   while ((next < runs.size() && !stop.requested()) || !running.empty()) {
     if (stop.requested() && !std::exchange(told, true)) {
@@ -120,7 +122,7 @@ std::map<size_t, int> run_all(const Flags& flags, const std::vector<SweepRun>& r
     }
     for (; !stop.requested() && next < runs.size() && static_cast<int>(running.size()) < flags.jobs; ++next) {
       const bool done = is_done(flags.recipe, runs[next]);
-      say(next, done ? "is done" : "starts");
+      tell(next, done ? "is done" : "starts");
       done ? void(codes[next] = 0) : void(running.emplace(next, start(flags, runs[next], threads)));
     }
     const size_t before = running.size();
@@ -132,9 +134,9 @@ std::map<size_t, int> run_all(const Flags& flags, const std::vector<SweepRun>& r
       }
       const size_t index = one->first;
       const int code = codes[index] = exit_code_of(*status);
-      say(index, code == 0              ? "ended"
-                 : code == kInterrupted ? "stopped"
-                                        : "failed: " + last_line(runs[index].directory / "log.txt"));
+      tell(index, code == 0              ? "ended"
+                  : code == kInterrupted ? "stopped"
+                                         : "failed: " + last_line(runs[index].directory / "log.txt"));
       one = running.erase(one);
     }
     if (running.size() == before && before > 0) poll(nullptr, 0, 100);
@@ -180,7 +182,8 @@ void run(const Flags& given) {
     std::printf("%s\n", nlohmann::ordered_json{{"runs", said}}.dump(-1, ' ', false, kReplace).c_str());
   } else if (!logs.empty()) {
     print_table(comparison_rows(logs));
-    std::printf("best: %s\nreport: %s\n", logs.front().directory.c_str(), (directory / "sweep.html").c_str());
+    say(stdout, "best: " + logs.front().directory.string());
+    say(stdout, "report: " + (directory / "sweep.html").string());
   }
   for (const auto& [index, code] : codes) {
     if (code != 0) throw RunFailed(runs[index].directory.string(), code);

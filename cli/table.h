@@ -5,6 +5,6 @@
 namespace nibble::cli {
 
 /// Prints rows to standard output in columns.
-void print_table(const std::vector<std::vector<std::string>>& rows);
+void print_table(std::vector<std::vector<std::string>> rows);
 
 }  // namespace nibble::cli

@@ -13,6 +13,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/progress.h"
+#include "nibble/cli/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/local_rank.h"
@@ -46,7 +47,7 @@ void run_alone(const Flags& flags) {
   LocalRank rank(static_cast<int>(recipe.train.threads), static_cast<uint64_t>(recipe.train.seed), flags.budget());
   ProgressPrinter printer(stderr);
   Observer observer = printer.observer();
-  observer.on_stall = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
+  observer.on_stall = [](const std::string& line) { say(stderr, line); };
   stop.watch(observer);
   train(flags, recipe, rank.context(), observer);
 }
@@ -73,7 +74,7 @@ void run_as_rank(const Flags& flags, MpiSession& session, StopSignal& stop) {
   set_threads(rank.threads);
   ProgressPrinter printer(stderr);
   Observer observer;
-  observer.on_stall = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
+  observer.on_stall = [](const std::string& line) { say(stderr, line); };
   if (world.rank() == 0) {
     const auto on_stall = observer.on_stall;
     observer = printer.observer();
@@ -96,7 +97,7 @@ void refuse_other_launchers() {
 // One rank speaks: mostly all fail alike, and the first one ends the others before they come to it.
 [[noreturn]] void fail(MpiSession& session, const std::string& line, int exit_code) {
   usleep(static_cast<useconds_t>(300'000 * std::min(session.world().rank(), 10)));
-  std::fprintf(stderr, "error: %s\n", line.c_str());
+  say_error(line);
   session.abort(exit_code);
 }
 
@@ -114,7 +115,7 @@ void run(const Flags& flags) {
     session.finish();
   } catch (const Interrupted& interrupted) {
     // All ranks are here. The line comes before any of them ends: a launcher ends the others with the first.
-    if (rank == 0) std::fprintf(stderr, "%s\n", interrupted.what());
+    if (rank == 0) say(stderr, interrupted.what());
     session.finish();
     std::exit(interrupted.exit_code());
   } catch (const Error& error) {

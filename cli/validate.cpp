@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/say.h"
 #include "nibble/recipes/dry_run.h"
 
 namespace nibble::cli {
@@ -20,7 +21,7 @@ struct Flags {
 void run(const Flags& flags) {
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   Observer observer;
-  observer.on_message = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
+  observer.on_message = [](const std::string& line) { say(stderr, line); };
   const DryRun found = dry_run(recipe, observer);
   if (flags.json) {
     const nlohmann::ordered_json said = {{"valid", true},

@@ -1,5 +1,7 @@
 #include "nibble/recipes/report/html.h"
 
+#include "nibble/core/text/visible_text.h"
+
 namespace nibble {
 
 namespace {
@@ -24,7 +26,7 @@ pre { background: var(--card); border-radius: 8px; padding: .8rem; overflow: aut
 
 std::string escape_html(std::string_view text) {
   std::string made;
-  for (const char c : text) {
+  for (const char c : visible_text(text, Lines::many)) {
     switch (c) {
       case '&':
         made += "&amp;";
@@ -39,7 +41,7 @@ std::string escape_html(std::string_view text) {
         made += "&quot;";
         break;
       default:
-        made += static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t' ? ' ' : c;
+        made += c;
     }
   }
   return made;

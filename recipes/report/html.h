@@ -7,7 +7,7 @@
 
 namespace nibble {
 
-/// `text` with & < > " as entities; control characters that HTML does not know become spaces.
+/// `text` with & < > " as entities, and as visible_text() shows it.
 std::string escape_html(std::string_view text);
 
 /// A whole page: title, style for light and dark screens, and `body`.

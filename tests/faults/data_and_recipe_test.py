@@ -86,6 +86,20 @@ class Data(program.FaultTest):
         self.ends(3, ["train", self.recipe(train_on=self.folder / "none.jsonl")], "none.jsonl")
         self.refused("x", "d.parquet", name="d.parquet")
 
+    def test_what_would_steer_a_terminal_is_shown(self):
+        """Controls and marks of direction in paths, data and keys: errors say them, the terminal does not obey them."""
+        hostile, shown = "a\x1b]0;t\x07\u202eb\u009b2J", "a\\x1b]0;t\\x07<U+202E>b<U+009B>2J"
+        missing = self.folder / (hostile + ".jsonl")
+        record = self.write(json.dumps({hostile: 1}))
+        good = self.data()
+        for command, train_on, *more in (["train", missing], ["validate", record, "data.format=auto"],
+                                         ["train", good, f"train.{hostile}=1"], ["train", good, "--" + hostile]):
+            ended = run(command, self.recipe(steps=2, train_on=train_on), *more)
+            self.assertNotEqual(ended.code, 0)
+            self.assertIn(shown, ended.err)
+            for steering in "\x1b\x07\u202e\u009b":
+                self.assertNotIn(steering, ended.err + ended.out)
+
     def test_a_tokenizer_larger_than_the_model(self):
         vocab = {chr(33 + i): i for i in range(80)}
         (self.model / "tokenizer.json").write_text(json.dumps(

@@ -218,7 +218,8 @@ TEST(Plot, PngHasSizeAndEnds) {
 }
 
 TEST(Html, EscapesWhatAPageWouldRead) {
-  EXPECT_EQ(escape_html("<a href=\"x\">&\x01</a>"), "&lt;a href=&quot;x&quot;&gt;&amp; &lt;/a&gt;");
+  EXPECT_EQ(escape_html("<a href=\"x\">&\x01</a>"), "&lt;a href=&quot;x&quot;&gt;&amp;\\x01&lt;/a&gt;");
+  EXPECT_EQ(escape_html("a\u202Eb\n"), "a&lt;U+202E&gt;b\n");
 }
 
 }  // namespace

@@ -1,0 +1,17 @@
+#pragma once
+// What commands say to people: every line may hold names and texts of others, and goes through visible_text().
+
+#include <cstdio>
+#include <string>
+
+namespace nibble::cli {
+
+/// A line, whose breaks are shown.
+void say(std::FILE* stream, const std::string& line);
+/// "error: ..." on standard error.
+void say_error(const std::string& what);
+
+/// A piece of a text as it is shown on a terminal; exactly as it is where the stream is none.
+std::string for_stream(std::FILE* stream, const std::string& piece);
+
+}  // namespace nibble::cli
