@@ -15,6 +15,9 @@ class Option;
 
 namespace nibble::cli {
 
+/// The most threads that may be asked for.
+inline constexpr int kMostThreads = 4096;
+
 /// A flag or a positional argument of a command. A value that breaks a rule ends the program with a usage error that
 /// names the flag and the rule.
 class Argument {

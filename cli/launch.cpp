@@ -301,7 +301,7 @@ void add_launch_command(Command& nibble) {
   Command command = nibble.subcommand("launch", "Run a recipe on several ranks (processes, hosts)");
   command.option("-n,--ranks", flags->ranks, "Number of ranks").required().between(1, 4096);
   command.option("--hosts", flags->hosts, "Where they run: alpha:2,beta:2 (this machine)");
-  command.option("--threads", flags->threads, "Threads of each rank (cores / ranks)").between(1, 4096);
+  command.option("--threads", flags->threads, "Threads of each rank (cores / ranks)").between(1, kMostThreads);
   command.option("--max-memory", flags->max_memory, "Memory budget of each rank's tensors: 2GiB");
   command.option("--print", flags->print, "Print the command or job instead of running it")
       .one_of({"mpirun", "slurm", "kubernetes"});

@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <new>
@@ -14,6 +13,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/manual.h"
+#include "nibble/cli/process_limits.h"
 #include "nibble/cli/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
@@ -70,7 +70,6 @@ constexpr std::array<std::string_view, 5> kOwnSignals = {"train", "launch", "swe
 int main(int argc, char** argv) {
   using namespace nibble::cli;
   open_standard_streams();
-  std::signal(SIGPIPE, SIG_IGN);  // a closed terminal must not end a run
   nibble::exit_when_a_mapped_file_shrinks();
 
   CLI::App app("nibble fine-tunes language models: LoRA on 16-bit or 4-bit bases, full fine-tuning, pretraining.",
@@ -110,6 +109,7 @@ int main(int argc, char** argv) {
   add_manual_commands(app);
 
   try {
+    prepare_process();
     std::optional<nibble::StopSignal> stop;  // nothing half-written stays behind
     if (argc > 1 && std::find(kOwnSignals.begin(), kOwnSignals.end(), argv[1]) == kOwnSignals.end()) {
       stop.emplace(nibble::StopSignal::End::by_signal, nibble::StopPolicy::at_once);

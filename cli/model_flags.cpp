@@ -41,7 +41,7 @@ void add_model_flags(Command& command, ModelFlags& flags) {
           "Hold a 16/32-bit base in 4 bits")
       .one_of({"none", "nf4", "fp4"});
   command.flag("--double-quant,!--no-double-quant", base.double_quant, "Quantize the scales as well (default)");
-  command.option("--threads", flags.threads, "Threads (0: all cores)").at_least(0);
+  command.option("--threads", flags.threads, "Threads (0: all cores)").between(0, kMostThreads);
 }
 
 TextSource text_source(const ModelFlags& flags, const std::string& chat_template) {

@@ -60,7 +60,7 @@ void add_quantize_command(Command& nibble) {
   command.flag("--double-quant,!--no-double-quant", codec.double_quant, "Quantize the scales as well (default)");
   command.option("--block-size", codec.block_size, "Weights that share a scale: 32, 64, ..., 4096").shows_default();
   command.option("--skip", flags->skip, "Modules kept as they are (default: the head)").comma_separated();
-  command.option("--threads", flags->threads, "Threads (0: all cores)").at_least(0);
+  command.option("--threads", flags->threads, "Threads (0: all cores)").between(0, kMostThreads);
   command.force_flag(flags->options.replace, "a directory that nibble wrote");
   command.flag("--json", flags->json, "One JSON object on stdout");
   command.footer("Example: nibble quantize --model llama --out llama-nf4");

@@ -13,6 +13,8 @@ pkg_check_modules(ONIGURUMA REQUIRED IMPORTED_TARGET oniguruma)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 
 add_library(nibble_dependencies INTERFACE)
+# OpenBLAS is loaded when it is asked for (core/ops/cpu/gemm_openblas.cpp): what is not called is not linked.
+target_link_options(nibble_dependencies INTERFACE LINKER:--as-needed)
 # Only one file knows MPI: its headers stay out of every other file's command line.
 set_source_files_properties(parallel/comm/mpi_comm.cpp PROPERTIES INCLUDE_DIRECTORIES "${MPI_CXX_INCLUDE_DIRS}")
 target_link_libraries(nibble_dependencies INTERFACE ${MPI_CXX_LIBRARIES}

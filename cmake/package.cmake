@@ -11,6 +11,7 @@ set(CPACK_STRIP_FILES TRUE)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS TRUE)
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "libopenblas0")  # loaded at run time, unseen by shlibdeps
 # Only programs that are built on the library need these.
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libdnnl-dev, libopenblas-openmp-dev, libeigen3-dev, libhwy-dev, libsentencepiece-dev, nlohmann-json3-dev, libcli11-dev, libonig-dev, libicu-dev, libxxhash-dev, openmpi-bin")
 include(CPack)

@@ -315,6 +315,33 @@ class Run(program.FaultTest):
             for a, b in zip(losses[isa], losses[""]):
                 self.assertAlmostEqual(a, b, delta=1e-3 * b)
 
+    def limited(self, which, size):
+        return {"preexec_fn": lambda: resource.setrlimit(which, (size, size))}
+
+    def test_a_limit_on_the_size_of_files_is_one_line(self):
+        self.ends(4, ["train", self.recipe(steps=2)], "File too large", same_disk=False,
+                  **self.limited(resource.RLIMIT_FSIZE, 1024))
+
+    @unittest.skipIf(program.WITH_ADDRESS_SANITIZER, "it needs a larger stack before main")
+    def test_a_tiny_stack_is_enlarged_or_refused(self):
+        recipe = self.recipe(steps=2, train={"threads": 2})
+        ended = run("train", recipe, **self.limited(resource.RLIMIT_STACK, 64 << 10))
+        if ended.code == 0:  # the administrator may raise a hard limit
+            return
+        self.ends(4, ["train", recipe], "stack: is limited to 64 KiB, 4096 KiB are needed; raise the limit: ulimit -s 8192",
+                  **self.limited(resource.RLIMIT_STACK, 64 << 10))
+
+    def test_absurd_numbers_of_threads_are_refused(self):
+        self.ends(2, ["generate", "--model", self.model, "--ids", "1,5", "--threads", "100000"], "--threads")
+        self.ends(2, ["train", self.recipe(steps=2)], "OMP_NUM_THREADS: asks for 100000 threads; use at most 4096",
+                  env={"OMP_NUM_THREADS": "100000"})
+
+    @unittest.skipIf(program.WITH_ADDRESS_SANITIZER, "it reserves more address space than any limit allows")
+    def test_little_address_space_does_not_hang_before_main(self):
+        for size in (140, 200, 250):
+            ended = run("--version", **self.limited(resource.RLIMIT_AS, size << 20))
+            self.assertEqual(ended.code, 0, f"{size} MiB: {ended.err}")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,11 +1,30 @@
 #include <cblas.h>
+#include <dlfcn.h>
 
 #include <limits>
 #include <mutex>
 
+#include "nibble/core/base/error.h"
 #include "nibble/core/ops/cpu/gemm_libraries.h"
 
 namespace nibble::ops::cpu {
+
+namespace {
+
+using Sgemm = decltype(&cblas_sgemm);
+
+// Loaded when a product first asks for it: OpenBLAS takes its buffers as it is loaded, and under a low limit on address
+// space (ulimit -v) it tries for ever, before main.
+Sgemm load_sgemm() {
+  void* library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+  auto* sgemm = library == nullptr ? nullptr : reinterpret_cast<Sgemm>(dlsym(library, "cblas_sgemm"));
+  if (sgemm == nullptr) {
+    throw UsageError("libopenblas.so.0 cannot be loaded", "install OpenBLAS, or set NIBBLE_GEMM=own", "NIBBLE_GEMM");
+  }
+  return sgemm;
+}
+
+}  // namespace
 
 bool gemm_openblas(const PackedProduct& p) {
   const Tensor& w = p.w.dense;  // undefined where it is not dense
@@ -14,13 +33,13 @@ bool gemm_openblas(const PackedProduct& p) {
   constexpr int64_t kMost = std::numeric_limits<blasint>::max();
   if (rows > kMost || columns > kMost || depth > kMost) return false;
 
+  static const Sgemm sgemm = load_sgemm();
   static std::mutex one_caller;  // built with other threads than OpenMP's it corrupts concurrent products
   const std::lock_guard lock(one_caller);
-  cblas_sgemm(CblasRowMajor, p.a_transposed ? CblasTrans : CblasNoTrans, p.w_transposed ? CblasTrans : CblasNoTrans,
-              static_cast<blasint>(rows), static_cast<blasint>(columns), static_cast<blasint>(depth), p.alpha,
-              p.a.data<const float>(), static_cast<blasint>(p.a.dim(1)), w.data<const float>(),
-              static_cast<blasint>(w.dim(1)), p.accumulate ? 1.0f : 0.0f, p.c.data<float>(),
-              static_cast<blasint>(columns));
+  sgemm(CblasRowMajor, p.a_transposed ? CblasTrans : CblasNoTrans, p.w_transposed ? CblasTrans : CblasNoTrans,
+        static_cast<blasint>(rows), static_cast<blasint>(columns), static_cast<blasint>(depth), p.alpha,
+        p.a.data<const float>(), static_cast<blasint>(p.a.dim(1)), w.data<const float>(), static_cast<blasint>(w.dim(1)),
+        p.accumulate ? 1.0f : 0.0f, p.c.data<float>(), static_cast<blasint>(columns));
   return true;
 }
 
