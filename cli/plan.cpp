@@ -17,7 +17,7 @@
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/json_file.h"
-#include "nibble/core/io/unfinished.h"
+#include "nibble/core/io/scratch_directory.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
 #include "nibble/recipes/machine_speed.h"
@@ -35,26 +35,6 @@ struct Flags {
   std::vector<std::string> overrides;
   int ranks = 0;
   bool json = false;
-};
-
-/// A directory that is gone when it goes.
-class Scratch {
- public:
-  Scratch() {
-    const auto held = hold_unfinished();
-    if (mkdtemp(name_.data()) == nullptr)
-      throw IoError(name_, "cannot be made", "set TMPDIR to a directory with space");
-    note_unfinished(name_);
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(name_, ignored);
-    forget_unfinished(name_);
-  }
-  fs::path operator/(const char* name) const { return fs::path(name_) / name; }
-
- private:
-  std::string name_ = (fs::temp_directory_path() / "nibble-plan-XXXXXX").string();
 };
 
 // Whether the launcher's command has left `file`. Open MPI's mpirun may hang after its ranks have ended (a lock of
@@ -84,8 +64,8 @@ MachineSpeed measure_under_mpi(const Flags& flags, const Recipe& recipe, const P
     options.program = std::filesystem::read_symlink("/proc/self/exe").string();
     options.args = {"plan", flags.recipe};
     options.args.insert(options.args.end(), flags.overrides.begin(), flags.overrides.end());
-    const Scratch scratch;
-    const fs::path file = scratch / "speed.json";
+    const ScratchDirectory scratch;
+    const fs::path file = scratch.path() / "speed.json";
     options.args.insert(options.args.end(), {"train.threads=" + std::to_string(threads), "--measure=" + file.string(),
                                              "--ranks=" + std::to_string(planned)});
     if (ranks_left(file, mpirun_command(options, mpi_library()))) return machine_speed_from_json(read_text_file(file));

@@ -1,7 +1,9 @@
 #pragma once
 #include <filesystem>
+#include <optional>
 #include <string>
 
+#include "nibble/core/io/scratch_directory.h"
 #include "nibble/recipes/recipe.h"
 
 namespace nibble {
@@ -14,7 +16,6 @@ class PretrainingTokenizer {
   /// Trains one unless recipe.model.tokenizer names one; a run that goes on trains the same one again. Throws as
   /// train_sentencepiece and find_data_files.
   PretrainingTokenizer(const Recipe& recipe, int64_t vocab_size);
-  ~PretrainingTokenizer();
   PretrainingTokenizer(const PretrainingTokenizer&) = delete;
   PretrainingTokenizer& operator=(const PretrainingTokenizer&) = delete;
 
@@ -24,9 +25,9 @@ class PretrainingTokenizer {
   void keep();
 
  private:
-  std::filesystem::path kept_;     // output.dir/tokenizer
-  std::string trained_;            // bytes of tokenizer.model, empty when none was trained
-  std::filesystem::path scratch_;  // where it lies until it is kept
+  std::filesystem::path kept_;               // output.dir/tokenizer
+  std::string trained_;                      // bytes of tokenizer.model, empty when none was trained
+  std::optional<ScratchDirectory> scratch_;  // where it lies until it is kept
   std::string path_;
 };
 
