@@ -10,6 +10,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <utility>
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/progress.h"
@@ -64,7 +65,8 @@ int threads_of(const Recipe& recipe, const MpiSession& session) {
   return std::max(1, threads() / session.ranks_here());
 }
 
-void run_as_rank(const Flags& flags, MpiSession& session, StopSignal& stop) {
+// stop: gone when it fails, so that the launcher's SIGTERM ends a rank that waits to speak.
+void run_as_rank(const Flags& flags, MpiSession& session, std::unique_ptr<StopSignal> stop) {
   Communicator& world = session.world();
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   world.settings().timeout_seconds = recipe.parallel.timeout_seconds;
@@ -81,7 +83,7 @@ void run_as_rank(const Flags& flags, MpiSession& session, StopSignal& stop) {
     observer.on_stall = on_stall;
     observer.message(session.description() + ", " + std::to_string(rank.threads) + " threads each");
   }
-  stop.watch(observer);
+  stop->watch(observer);
   train(flags, recipe, rank, observer);
 }
 
@@ -106,12 +108,12 @@ void run(const Flags& flags) {
     refuse_other_launchers();
     return run_alone(flags);
   }
-  StopSignal stop(StopSignal::End::resumable, StopPolicy::at_once, true);
+  auto stop = std::make_unique<StopSignal>(StopSignal::End::resumable, StopPolicy::at_once, true);
   MpiSession session;
   const int rank = session.world().rank();
-  stop.take(rank > 0);
+  stop->take(rank > 0);
   try {
-    run_as_rank(flags, session, stop);
+    run_as_rank(flags, session, std::move(stop));
     session.finish();
   } catch (const Interrupted& interrupted) {
     // All ranks are here. The line comes before any of them ends: a launcher ends the others with the first.
