@@ -45,7 +45,7 @@ class Campaign(program.JobTest):
             return "before main()"
         if "what is not finished is removed" in said:
             done = STEPS in self.checkpoints()
-            return "export" if done else "loading" if "continuing" not in said and "training" not in said else "between"
+            return "export" if done else "loading" if "continuing" not in said and "training" not in said else "before the first step"
         if "the step in hand is finished" in said:
             return "step"
         state = self.folder / f"out/checkpoints/step-{self.checkpoints()[-1]}/state.json"
@@ -77,14 +77,14 @@ class Campaign(program.JobTest):
         self.assertEqual(list(self.folder.glob("**/.tmp-*")), [])
         shutil.rmtree(self.folder / "out")
 
-    def campaign(self, recipe, start, each, what):
+    def campaign(self, recipe, start):
         began = time.monotonic()
         ended = program.run("train", recipe, "parallel.replicate=1", f"output.dir={self.folder / 'whole'}")
         self.assertEqual(ended.code, 0, ended.err)
         seconds = time.monotonic() - began
         whole = self.bits(self.folder / "whole")
         chance, tally, runs = random.Random(SEED), {}, 0
-        for i in range(each * len(STOPS)):
+        for i in range(EACH * len(STOPS)):
             number, held, env = STOPS[i % len(STOPS)], None, {}
             if i // len(STOPS) % 2:
                 held = self.folder / "held"
@@ -106,7 +106,7 @@ class Campaign(program.JobTest):
             tally[key] = tally.get(key, 0) + 1
         self.assertEqual(start({}).wait(120 * program.SLOWER), 0, self.errors())
         self.finished(whole, tally)
-        print(f"\n{what}: {sum(tally.values())} signals in {runs + 1} runs of {STEPS} steps, always the same bits: "
+        print(f"\none process: {sum(tally.values())} signals in {runs + 1} runs of {STEPS} steps, always the same bits: "
               + ", ".join(f"{count} {name} in {phase}" for (name, phase), count in sorted(tally.items())), flush=True)
 
     def test_one_process_stopped_at_any_moment_ends_with_the_same_bits(self):
@@ -117,20 +117,17 @@ class Campaign(program.JobTest):
                 return subprocess.Popen([program.PROGRAM, "train", str(recipe)], stdout=subprocess.DEVNULL, stderr=file,
                                         env=program.environment(env), preexec_fn=as_in_a_terminal)
 
-        self.campaign(recipe, start, EACH, "one process")
+        self.campaign(recipe, start)
 
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
     def test_two_ranks_stopped_at_any_moment_end_with_the_bits_of_one(self):
         recipe = self.long_recipe(parallel={"replicate": 2, "timeout_seconds": 60})
 
-        def start(env):  # a file call that does not return would hold both ranks: only random times
+        def start():  # a file call that does not return would hold both ranks: only random times
             return self.launch(2, "train", recipe, preexec_fn=as_in_a_terminal)
 
-        self.campaign_of_ranks(recipe, start)
-
-    def campaign_of_ranks(self, recipe, start):
         began = time.monotonic()
-        self.assertEqual(start({}).wait(300 * program.SLOWER), 0, self.errors())
+        self.assertEqual(start().wait(300 * program.SLOWER), 0, self.errors())
         seconds = time.monotonic() - began
         ended = program.run("train", recipe, "parallel.replicate=1", f"output.dir={self.folder / 'whole'}")
         self.assertEqual(ended.code, 0, ended.err)
@@ -138,7 +135,7 @@ class Campaign(program.JobTest):
         self.finished(whole, tally)
         for i in range(max(3, EACH // 10 * len(STOPS))):
             number = STOPS[i % len(STOPS)]
-            job = start({})
+            job = start()
             self.stop(job, chance, number, seconds, None)
             code = self.ended(job, 120, f"signal {number}")
             self.wait_until(lambda: not self.processes(), 60)
@@ -150,7 +147,7 @@ class Campaign(program.JobTest):
                 continue
             self.assertIn(code, (75, -number), self.errors())
             tally[signal.Signals(number).name] = tally.get(signal.Signals(number).name, 0) + 1
-        self.assertEqual(start({}).wait(300 * program.SLOWER), 0, self.errors())
+        self.assertEqual(start().wait(300 * program.SLOWER), 0, self.errors())
         self.finished(whole, tally)
         print(f"\ntwo ranks: {sum(tally.values())} signals in {runs + 2} runs, always the bits of one: {tally}", flush=True)
 
