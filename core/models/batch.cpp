@@ -2,7 +2,8 @@
 
 namespace nibble {
 
-Batch make_batch(std::span<const Sample> samples, MemoryPool& pool) {
+Batch make_batch(std::span<const Sample> samples, MemoryPool& memory) {
+  MemoryPool& pool = memory.host();
   int64_t tokens = 0;
   for (const Sample& sample : samples) {
     NIBBLE_CHECK(!sample.ids.empty(), "a sample has at least one token");

@@ -19,7 +19,7 @@ int64_t last_position(const Tensor& positions) {
 }
 
 Tensor continued_positions(int64_t begin, int64_t count, MemoryPool& pool) {
-  Tensor positions = Tensor::empty(pool, {count}, DType::i32, "positions");
+  Tensor positions = Tensor::empty(pool.host(), {count}, DType::i32, "positions");
   for (int64_t i = 0; i < count; ++i) positions.data<int32_t>()[i] = static_cast<int32_t>(begin + i);
   return positions;
 }

@@ -61,7 +61,7 @@ std::vector<int32_t> generate(const Decoder& decoder, const NextLogits& next_log
       next.ids.insert(next.ids.end(), made.begin(), made.end());
     }
     const Tensor logits = next_logits(make_batch({&next, 1}, step.pool()), cache);
-    const int32_t id = sample_token(logits.span<const float>(), options.sampling, position);
+    const int32_t id = sample_token(logits.to(step.pool().host()).span<const float>(), options.sampling, position);
     if (std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end()) break;
     made.push_back(id);
     if (on_token && !on_token(id)) break;

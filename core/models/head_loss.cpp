@@ -1,7 +1,6 @@
 #include "nibble/core/models/head_loss.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/cross_entropy.h"
@@ -35,7 +34,7 @@ std::vector<int32_t> labelled_rows(const Batch& batch, int64_t vocabulary) {
 // elements `rows` of x
 template <typename T>
 Tensor pick(const Tensor& x, std::span<const int32_t> rows, MemoryPool& pool) {
-  Tensor picked = Tensor::empty(pool, {static_cast<int64_t>(rows.size())}, x.dtype(), "labels");
+  Tensor picked = Tensor::empty(pool.host(), {static_cast<int64_t>(rows.size())}, x.dtype(), "labels");
   const std::span<const T> from = x.span<const T>();
   std::transform(rows.begin(), rows.end(), picked.data<T>(),
                  [&](int32_t row) { return from[static_cast<size_t>(row)]; });
@@ -44,18 +43,12 @@ Tensor pick(const Tensor& x, std::span<const int32_t> rows, MemoryPool& pool) {
 
 // targets counted from the first row of `vocabulary`; those outside it are -1.
 Tensor own_targets(const Tensor& targets, const Range& vocabulary, MemoryPool& pool) {
-  Tensor own = Tensor::empty(pool, targets.shape(), DType::i32, "labels");
+  Tensor own = Tensor::empty(pool.host(), targets.shape(), DType::i32, "labels");
   const std::span<const int32_t> from = targets.span<const int32_t>();
   std::transform(from.begin(), from.end(), own.data<int32_t>(), [&](int32_t id) {
     return id < vocabulary.begin || id >= vocabulary.end ? -1 : static_cast<int32_t>(id - vocabulary.begin);
   });
   return own;
-}
-
-double sum(const Tensor& losses) {
-  double total = 0;
-  for (float loss : losses.span<const float>()) total += static_cast<double>(loss);
-  return total;
 }
 
 }  // namespace
@@ -141,32 +134,16 @@ void DecoderHead::loss_of_part(const Tensor& logits, const Tensor& targets, floa
                                const StepContext& step, Tensor& losses, Tensor& dlogits, BlockHooks& hooks) const {
   const int64_t n = logits.dim(0), parts = hooks.parts();
   const Tensor own = own_targets(targets, vocabulary, step.pool());
-  // Maximum, sum of exponentials and target's logit of every rank's columns: each fills its own, the sum is all of
-  // them.
-  Tensor all = Tensor::zeros(step.pool(), {parts * 3, n}, DType::f32, "sums of logits");
-  const auto row = [&](int64_t part, int64_t which) {
-    return all.rows(part * 3 + which, part * 3 + which + 1).reshape({n});
-  };
-  const int64_t me = hooks.part();
-  Tensor tops = row(me, 0), sums = row(me, 1), target_logits = row(me, 2);
-  ops::cross_entropy_sums(logits, own, softcap, tops, sums, target_logits);
-  hooks.sum_parts("sum logits", all);
+  // Each rank fills the rows of its own columns, the sum is all of them.
+  Tensor statistics = Tensor::zeros(step.pool(), {parts * 3, n}, DType::f32, "statistics of logits");
+  Tensor mine = statistics.rows(hooks.part() * 3, hooks.part() * 3 + 3);
+  ops::cross_entropy_statistics(logits, own, softcap, mine);
+  hooks.sum_parts("sum logits", statistics);
 
-  Tensor top = Tensor::empty(step.pool(), {n}, DType::f32, "maximum of logits");
-  Tensor total = Tensor::empty(step.pool(), {n}, DType::f32, "sum of logits");
-  for (int64_t i = 0; i < n; ++i) {
-    const auto at = [&](int64_t part, int64_t which) { return all.data<const float>()[(part * 3 + which) * n + i]; };
-    float highest = at(0, 0), exponentials = 0, target = 0;
-    for (int64_t p = 1; p < parts; ++p) highest = std::max(highest, at(p, 0));
-    for (int64_t p = 0; p < parts; ++p) {
-      exponentials += at(p, 1) * std::exp(at(p, 0) - highest);
-      target += at(p, 2);
-    }
-    top.data<float>()[i] = highest;
-    total.data<float>()[i] = exponentials;
-    losses.data<float>()[i] = std::log(exponentials) + (highest - target);
-  }
-  if (dlogits) ops::cross_entropy_slopes(logits, own, top, total, softcap, gradient_scale, dlogits);
+  Tensor row_max = Tensor::empty(step.pool(), {n}, DType::f32, "maxima of logits");
+  Tensor row_sumexp = Tensor::empty(step.pool(), {n}, DType::f32, "sums of logits");
+  ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses);
+  if (dlogits) ops::cross_entropy_backward(logits, own, row_max, row_sumexp, softcap, gradient_scale, dlogits);
 }
 
 double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step, bool gradients,
@@ -180,7 +157,7 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
     const size_t count = std::min(all.size() - begin, static_cast<size_t>(chunk_rows()));
     const std::span<const int32_t> picked(all.data() + begin, count);
     const int64_t n = static_cast<int64_t>(count);
-    const Tensor rows = Tensor::from<int32_t>(pool, {n}, picked);
+    const Tensor rows = Tensor::from<int32_t>(pool.host(), {n}, picked);
     StepContext chunk_step = step;
     if (step.row_keys) chunk_step.row_keys = pick<int64_t>(step.row_keys, picked, pool);
 
@@ -199,7 +176,7 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
     } else {
       ops::cross_entropy(chunk, targets, softcap, gradient_scale, losses, dlogits);
     }
-    total += sum(losses);
+    total += ops::sum(losses);
     if (!gradients) continue;
 
     chunk = {};

@@ -32,7 +32,7 @@ OwnIds own_ids(const Tensor& ids, const Range& vocabulary, MemoryPool& pool) {
     own.push_back(static_cast<int32_t>(all[t] - vocabulary.begin));
   }
   const Shape shape = {static_cast<int64_t>(own.size())};
-  return {Tensor::from<int32_t>(pool, shape, places), Tensor::from<int32_t>(pool, shape, own)};
+  return {Tensor::from<int32_t>(pool.host(), shape, places), Tensor::from<int32_t>(pool.host(), shape, own)};
 }
 
 }  // namespace

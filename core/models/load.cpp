@@ -112,7 +112,7 @@ class Loader {
            "check that config.json belongs to these weights");
     }
     taken_.insert(stored);
-    return value.aligned() ? value : value.clone(pool_);
+    return value.aligned() ? value.to(pool_) : value.clone(pool_);
   }
 
   [[noreturn]] void fail(const std::string& name, const std::string& reason, const std::string& remedy) const {
@@ -136,12 +136,13 @@ uint64_t purpose_of(const std::string& name) {
 
 std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_t seed, const std::string& name,
                                             const Shape& shape, MemoryPool& pool) {
-  Tensor value = Tensor::empty(pool, shape, DType::f32, name);
+  Tensor value;
   if (shape.size() > 1 && !is_head_norm(config.names, name)) {
+    value = Tensor::empty(pool, shape, DType::f32, name);
     ops::fill_normal(value, config.initializer_range, seed, purpose_of(name));
   } else {
-    const std::span<float> elements = value.span<float>();
-    std::fill(elements.begin(), elements.end(), name.ends_with(".bias") ? 0.0f : 1.0f - config.norm.weight_offset);
+    const float start = name.ends_with(".bias") ? 0.0f : 1.0f - config.norm.weight_offset;
+    value = Tensor::from<float>(pool, shape, std::vector<float>(static_cast<size_t>(element_count(shape)), start));
   }
   return std::make_shared<Parameter>(Parameter{.name = name, .value = value, .gradient = {}});
 }

@@ -1,7 +1,5 @@
 #include "nibble/core/nn/norm.h"
 
-#include <algorithm>
-
 #include "nibble/core/ops/norm.h"
 
 namespace nibble {
@@ -22,9 +20,7 @@ bool Norm::has_trainable() const { return (weight_ && weight_->trainable) || (bi
 
 Tensor Norm::scale(const StepContext& step) const {
   if (weight_) return own(weight_->value);
-  Tensor ones = Tensor::empty(step.pool(), {size_}, DType::f32, "norm");
-  std::ranges::fill(ones.span<float>(), 1.0f);
-  return ones;
+  return Tensor::from<float>(step.pool(), {size_}, std::vector<float>(static_cast<size_t>(size_), 1.0f));
 }
 
 Tensor Norm::own(const Tensor& weights) const {

@@ -130,13 +130,15 @@ RotaryView RotaryTable::by_length(const Tensor& positions, std::span<const ops::
     rows.begin = total;
     total += rows.count;
   }
-  RotaryView view{.cos = Tensor::empty(pool, {total, config_.size / 2}, DType::f32, "rotary table"),
-                  .sin = Tensor::empty(pool, {total, config_.size / 2}, DType::f32, "rotary table"),
-                  .rows = Tensor::zeros(pool, positions.shape(), DType::i32, "rotary rows"),
+  RotaryView view{.cos = Tensor::empty(pool.host(), {total, config_.size / 2}, DType::f32, "rotary table"),
+                  .sin = Tensor::empty(pool.host(), {total, config_.size / 2}, DType::f32, "rotary table"),
+                  .rows = Tensor::zeros(pool.host(), positions.shape(), DType::i32, "rotary rows"),
                   .pairs = config_.pairs};
   for (const auto& [set, rows] : sets) {
     fill_rows(rope_frequencies(config_, set), config_.magnitude, rows.begin, rows.count, view.cos, view.sin);
   }
+  view.cos = view.cos.to(pool);
+  view.sin = view.sin.to(pool);
   for (const ops::AttentionSpan& document : documents) {
     const int64_t begin = sets.at(set_of_length(config_, last_position(part(document)) + 1)).begin;
     for (int64_t t = document.q_begin; t < document.q_end; ++t) {
@@ -151,9 +153,11 @@ RotaryView RotaryTable::at(const Tensor& positions, std::span<const ops::Attenti
   if (config_.by_length() && wanted > config_.original_max_positions) return by_length(positions, documents, pool);
   if (!cos_ || cos_.dim(0) < wanted) {
     const int64_t rows = rows_for(wanted);
-    cos_ = Tensor::empty(pool, {rows, config_.size / 2}, DType::f32, "rotary table");
-    sin_ = Tensor::empty(pool, {rows, config_.size / 2}, DType::f32, "rotary table");
+    cos_ = Tensor::empty(pool.host(), {rows, config_.size / 2}, DType::f32, "rotary table");
+    sin_ = Tensor::empty(pool.host(), {rows, config_.size / 2}, DType::f32, "rotary table");
     fill_rows(rope_frequencies(config_), config_.magnitude, 0, rows, cos_, sin_);
+    cos_ = cos_.to(pool);
+    sin_ = sin_.to(pool);
   }
   return {.cos = cos_, .sin = sin_, .rows = positions, .pairs = config_.pairs};
 }

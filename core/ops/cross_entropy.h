@@ -10,13 +10,14 @@ namespace nibble::ops {
 void cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, float scale, Tensor& losses,
                    Tensor& dlogits);
 
-/// The same in two steps, for logits [N, V] of which other ranks have further columns; a target outside [0, V) is one
-/// of theirs (-1). First what these columns add: tops [N] f32 the largest (capped) logit, sums [N] f32 the sum of
-/// e^(logit - top), target_logits [N] f32 the capped logit of the target, or 0.
-void cross_entropy_sums(const Tensor& logits, const Tensor& targets, float softcap, Tensor& tops, Tensor& sums,
-                        Tensor& target_logits);
-/// Then dlogits (as above) from tops and sums over all columns.
-void cross_entropy_slopes(const Tensor& logits, const Tensor& targets, const Tensor& tops, const Tensor& sums,
-                          float softcap, float scale, Tensor& dlogits);
+/// The same in three steps, for logits [N, V] of which other ranks have further columns (tensor parallelism); a target
+/// outside [0, V) is one of theirs (-1). First statistics [3, N] f32 of these columns: the largest (capped) logit of
+/// each row, the sum of e^(logit - largest), and the capped logit of the target, or 0.
+void cross_entropy_statistics(const Tensor& logits, const Tensor& targets, float softcap, Tensor& statistics);
+/// Then, from those of all P ranks [P * 3, N]: row_max and row_sumexp [N] f32 over all columns, and losses [N] f32.
+void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_sumexp, Tensor& losses);
+/// Then dlogits (as above) of these columns.
+void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const Tensor& row_max,
+                            const Tensor& row_sumexp, float softcap, float scale, Tensor& dlogits);
 
 }  // namespace nibble::ops

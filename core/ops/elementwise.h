@@ -15,6 +15,8 @@ void scale(Tensor& x, float factor);
 void add_bias(const Tensor& bias, Tensor& x);
 /// dbias [D] f32 += column sums of dy [T, D] f32 or bf16
 void bias_backward(const Tensor& dy, Tensor& dbias);
+/// Sum in f64, in order of the elements. f32.
+double sum(const Tensor& x);
 /// Sum of squares in f64, the same bits for any number of threads. f32 or bf16.
 double sum_of_squares(const Tensor& x);
 /// Index of the first element that is NaN or infinite, or -1. f32, bf16 or f16.

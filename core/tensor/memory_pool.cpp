@@ -69,8 +69,11 @@ struct MemoryPool::Books {
   mutable std::mutex mutex;
   PoolBooks books;
 
-  explicit Books(size_t budget) : books(budget, kGap) {}
+  const bool has_bytes;
+
+  Books(size_t budget, bool with_bytes) : books(budget, with_bytes ? kGap : 0), has_bytes(with_bytes) {}
   ~Books() {
+    if (!has_bytes) return;
     for (const AddressRange& segment : books.segments()) {
       allow(segment.begin, segment.size());
       unmap(segment.begin, segment.size() + kGuard);
@@ -78,6 +81,13 @@ struct MemoryPool::Books {
   }
 
   bool grow(size_t size) {
+    if (!has_bytes) {  // addresses that nothing is at, behind those before
+      const std::vector<AddressRange> segments = books.segments();
+      const uintptr_t begin = segments.empty() ? PoolBooks::kHugePage : segments.back().end + PoolBooks::kHugePage;
+      const uintptr_t aligned = begin / PoolBooks::kHugePage * PoolBooks::kHugePage;
+      books.add_segment({aligned, aligned + books.next_segment(size)});
+      return true;
+    }
     AddressRange segment = map_segment(books.next_segment(size));
     if (segment.size() == 0) segment = map_segment(books.smallest_segment(size));
     if (segment.size() > 0) books.add_segment(segment);
@@ -85,7 +95,10 @@ struct MemoryPool::Books {
   }
 };
 
-MemoryPool::MemoryPool(size_t budget) : books_(std::make_shared<Books>(budget)) {}
+MemoryPool::MemoryPool(size_t budget, const Device& device)
+    : books_(std::make_shared<Books>(budget, device.has_bytes())),
+      device_(device),
+      host_(device.host() ? nullptr : std::make_unique<MemoryPool>()) {}
 MemoryPool::~MemoryPool() = default;
 
 std::shared_ptr<std::byte> MemoryPool::allocate(size_t bytes, const std::string& what) {
@@ -108,13 +121,15 @@ std::shared_ptr<std::byte> MemoryPool::allocate(size_t bytes, const std::string&
       }
       taken = books.take(size);
     }
-    return_to_system(taken->returned);
     address = taken->address;
-    allow(address, bytes);
+    if (books_->has_bytes) {
+      return_to_system(taken->returned);
+      allow(address, bytes);
+    }
   }
   return {reinterpret_cast<std::byte*>(address), [books = books_, size](std::byte* released) {
             std::lock_guard lock(books->mutex);
-            forbid(reinterpret_cast<uintptr_t>(released), size);
+            if (books->has_bytes) forbid(reinterpret_cast<uintptr_t>(released), size);
             books->books.give(reinterpret_cast<uintptr_t>(released), size);
           }};
 }
@@ -134,7 +149,8 @@ void MemoryPool::reset_peak() {
 size_t MemoryPool::budget() const { return books_->books.budget(); }
 void MemoryPool::trim() {
   std::lock_guard lock(books_->mutex);
-  return_to_system(books_->books.trim());
+  const std::vector<AddressRange> free = books_->books.trim();
+  if (books_->has_bytes) return_to_system(free);
 }
 
 }  // namespace nibble

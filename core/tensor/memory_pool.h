@@ -9,13 +9,16 @@
 #include <string>
 #include <vector>
 
+#include "nibble/core/tensor/device.h"
+
 namespace nibble {
 
 /// Thread-safe. Blocks keep the pool's books alive, so a Tensor may outlive the pool object.
 class MemoryPool {
  public:
-  /// budget: bytes that may be held at once; 0 = no limit.
-  explicit MemoryPool(size_t budget = 0);
+  /// budget: bytes that may be held at once; 0 = no limit. device: whose memory it is, which must outlive all blocks. A
+  /// device without bytes has blocks that are booked and null.
+  explicit MemoryPool(size_t budget = 0, const Device& device = cpu_device());
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
@@ -30,12 +33,18 @@ class MemoryPool {
   size_t peak() const;
   void reset_peak();
   size_t budget() const;
+  const Device& device() const { return device_; }
+  /// For what the host reads and writes on every device: token ids, targets, positions, numbers on their way to another
+  /// rank. This pool itself where its memory is the host's.
+  MemoryPool& host() { return host_ ? *host_ : *this; }
   /// Gives blocks that wait for reuse back to the system.
   void trim();
 
  private:
   struct Books;
   std::shared_ptr<Books> books_;
+  const Device& device_;
+  std::unique_ptr<MemoryPool> host_;
 };
 
 }  // namespace nibble

@@ -42,6 +42,7 @@ std::shared_ptr<Storage> Storage::owned(MemoryPool& pool, size_t bytes, const st
   storage->block_ = pool.allocate(bytes, what);
   storage->data_ = storage->block_.get();
   storage->size_ = bytes;
+  storage->device_ = &pool.device();
   return storage;
 }
 

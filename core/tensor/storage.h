@@ -10,9 +10,6 @@
 
 namespace nibble {
 
-/// Where a tensor's bytes live. Only the CPU exists now.
-enum class Device : uint8_t { cpu };
-
 /// A whole file mapped read-only and shared; pages come in on use and ranks on one host share them.
 class FileMap {
  public:
@@ -32,25 +29,27 @@ class FileMap {
   size_t size_ = 0;
 };
 
-/// A range of bytes with one owner behind it. Mapped bytes are read-only: writing to them is a segmentation fault, and
-/// Tensor::data<T>() refuses it.
+/// A range of bytes of one device with one owner behind it. Mapped bytes are read-only: writing to them is a
+/// segmentation fault, and Tensor::data<T>() refuses it.
 class Storage {
  public:
-  /// `bytes` undefined bytes from `pool`.
+  /// `bytes` undefined bytes from `pool`, on its device.
   static std::shared_ptr<Storage> owned(MemoryPool& pool, size_t bytes, const std::string& what);
   /// The range [offset, offset + bytes) of `file`; throws InputError when it reaches past the end.
   static std::shared_ptr<Storage> mapped(std::shared_ptr<const FileMap> file, size_t offset, size_t bytes);
 
+  /// Null on a device without bytes.
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   bool writable() const { return file_ == nullptr; }
-  Device device() const { return Device::cpu; }
+  const Device& device() const { return *device_; }
 
  private:
   std::shared_ptr<std::byte> block_;
   std::shared_ptr<const FileMap> file_;
   std::byte* data_ = nullptr;
   size_t size_ = 0;
+  const Device* device_ = &cpu_device();
 };
 
 }  // namespace nibble

@@ -1,7 +1,5 @@
 #include "nibble/core/tensor/tensor.h"
 
-#include <cstring>
-
 namespace nibble {
 
 int64_t element_count(const Shape& shape) {
@@ -47,16 +45,21 @@ Tensor Tensor::view(std::shared_ptr<Storage> storage, size_t offset, Shape shape
   return made;
 }
 
-bool Tensor::aligned() const { return reinterpret_cast<uintptr_t>(raw()) % dtype_size(dtype_) == 0; }
+bool Tensor::aligned() const { return reinterpret_cast<uintptr_t>(address()) % dtype_size(dtype_) == 0; }
+
+std::byte* Tensor::host_address() const {
+  NIBBLE_CHECK(device().host(), std::string("the host cannot read elements on device ") + device().name());
+  return address();
+}
 
 const std::byte* Tensor::raw() const {
   NIBBLE_CHECK(storage_ != nullptr, "tensor has no bytes");
-  return storage_->data() + offset_;
+  return host_address();
 }
 
 std::byte* Tensor::mutable_raw() const {
   NIBBLE_CHECK(writable(), "tensor is not writable");
-  return storage_->data() + offset_;
+  return host_address();
 }
 
 Tensor Tensor::rows(int64_t begin, int64_t end) const {
@@ -77,12 +80,15 @@ Tensor Tensor::reshape(Shape shape) const {
 
 Tensor Tensor::clone(MemoryPool& pool) const {
   Tensor copy = empty(pool, shape_, dtype_);
-  if (bytes() > 0) std::memcpy(copy.mutable_raw(), raw(), bytes());
+  NIBBLE_CHECK(storage_ != nullptr, "tensor has no bytes");
+  const Device& of = device().host() ? pool.device() : device();
+  if (bytes() > 0) of.copy(address(), copy.address(), bytes());
   return copy;
 }
 
 void Tensor::zero() {
-  if (bytes() > 0) std::memset(mutable_raw(), 0, bytes());
+  NIBBLE_CHECK(writable(), "tensor is not writable");
+  if (bytes() > 0) device().zero(address(), bytes());
 }
 
 }  // namespace nibble

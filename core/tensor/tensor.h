@@ -36,7 +36,7 @@ class Tensor {
   static Tensor from(MemoryPool& pool, Shape shape, std::span<const T> values) {
     Tensor made = empty(pool, std::move(shape), dtype_of<T>::value);
     NIBBLE_CHECK(static_cast<int64_t>(values.size()) == made.numel(), "number of values");
-    std::copy(values.begin(), values.end(), made.data<T>());
+    made.device().copy(reinterpret_cast<const std::byte*>(values.data()), made.address(), made.bytes());
     return made;
   }
   /// Existing bytes, starting at byte `offset` of `storage`; the address need not be aligned to the element size
@@ -50,7 +50,8 @@ class Tensor {
   size_t rank() const { return shape_.size(); }
   int64_t numel() const { return element_count(shape_); }
   size_t bytes() const { return static_cast<size_t>(numel()) * dtype_size(dtype_); }
-  Device device() const { return Device::cpu; }
+  /// Where its bytes are; the CPU's while it has none.
+  const Device& device() const { return storage_ ? storage_->device() : cpu_device(); }
 
   bool defined() const { return defined_; }
   explicit operator bool() const { return defined_; }
@@ -60,14 +61,15 @@ class Tensor {
   bool aligned() const;
   const std::shared_ptr<Storage>& storage() const { return storage_; }
 
-  /// First element; checks the dtype, and for non-const T that the bytes may be written.
+  /// First element; checks the dtype, that the host may read it (Device::host), and for non-const T that the bytes may
+  /// be written. Outside op bodies for what the host has to know: token ids, positions, files, quantizing.
   template <typename T>
   T* data() const {
     using Element = std::remove_const_t<T>;
     NIBBLE_CHECK(dtype_ == dtype_of<Element>::value, "tensor has dtype " + std::string(dtype_name(dtype_)));
     NIBBLE_CHECK(storage_ != nullptr, "tensor has no bytes");
     NIBBLE_CHECK(std::is_const_v<T> || storage_->writable(), "tensor is mapped read-only");
-    return reinterpret_cast<T*>(storage_->data() + offset_);
+    return reinterpret_cast<T*>(host_address());
   }
   template <typename T>
   std::span<T> span() const {
@@ -75,17 +77,23 @@ class Tensor {
   }
   const std::byte* raw() const;
   std::byte* mutable_raw() const;
+  /// Where the first element lies in the memory of its device: for op bodies and communicators.
+  std::byte* address() const { return storage_->data() + offset_; }
 
   /// Rows [begin, end) of the first dimension; shares the bytes.
   Tensor rows(int64_t begin, int64_t end) const;
   /// The same bytes under another shape with the same number of elements.
   Tensor reshape(Shape shape) const;
-  /// Deep copy, aligned and writable.
+  /// Deep copy, aligned and writable, on the pool's device.
   Tensor clone(MemoryPool& pool) const;
+  /// The tensor itself if it is on the pool's device, else a copy there.
+  Tensor to(MemoryPool& pool) const { return &device() == &pool.device() ? *this : clone(pool); }
   /// Sets all bytes to zero.
   void zero();
 
  private:
+  std::byte* host_address() const;
+
   DType dtype_ = DType::f32;
   bool defined_ = false;
   Shape shape_;

@@ -25,7 +25,7 @@ std::optional<Evaluation> evaluate(const LossSum& loss_sum, int64_t count,
     sums[0] += loss_sum(batch, context);
     sums[1] += static_cast<double>(batch.label_tokens);
   }
-  Tensor summed = Tensor::from<double>(rank.pool, {3}, sums);
+  Tensor summed = Tensor::from<double>(rank.pool.host(), {3}, sums);
   rank.comm.all_reduce_sum("evaluation", summed);
   const double* total = summed.data<double>();
   Evaluation result;

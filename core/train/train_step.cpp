@@ -59,7 +59,7 @@ StepResult train_step(const LossAndGradients& loss_and_gradients, std::span<cons
     counts[0] += static_cast<double>(batch.label_tokens);
     counts[1] += static_cast<double>(batch.ids.numel());
   }
-  Tensor counted = Tensor::from<double>(rank.pool, {2}, counts);
+  Tensor counted = Tensor::from<double>(rank.pool.host(), {2}, counts);
   NIBBLE_CHECK(layout.sum_counts || rank.comm.size() == 1, "several ranks need a layout");
   if (layout.sum_counts) layout.sum_counts(counted);
 

@@ -185,36 +185,27 @@ void gated_backward(Activation f, const Tensor& dy, const Tensor& gate, const Te
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace nibble::ops {
+namespace nibble::ops::cpu {
 
 HWY_EXPORT(activation_forward);
 HWY_EXPORT(activation_backward);
 HWY_EXPORT(gated_forward);
 HWY_EXPORT(gated_backward);
 
-void activation_forward(Activation f, const Tensor& x, Tensor& y) {
-  NIBBLE_CHECK(x.numel() == y.numel(), "activation: shapes");
-  NIBBLE_SIMD(activation_forward)(f, x, y);
-}
+void activation_forward(Activation f, const Tensor& x, Tensor& y) { NIBBLE_SIMD(activation_forward)(f, x, y); }
 
 void activation_backward(Activation f, const Tensor& dy, const Tensor& x, Tensor& dx) {
-  NIBBLE_CHECK(x.numel() == dy.numel() && x.numel() == dx.numel(), "activation: shapes");
   NIBBLE_SIMD(activation_backward)(f, dy, x, dx);
 }
 
 void gated_forward(Activation f, const Tensor& gate, const Tensor& up, Tensor& y) {
-  NIBBLE_CHECK(gate.numel() == y.numel() && up.numel() == y.numel(), "gated activation: shapes");
   NIBBLE_SIMD(gated_forward)(f, gate, up, y);
 }
 
 void gated_backward(Activation f, const Tensor& dy, const Tensor& gate, const Tensor& up, Tensor& dgate, Tensor& dup,
                     Tensor& y_again) {
-  const int64_t count = dy.numel();
-  NIBBLE_CHECK(gate.numel() == count && up.numel() == count && dgate.numel() == count && dup.numel() == count &&
-                   (!y_again || y_again.numel() == count),
-               "gated activation: shapes");
   NIBBLE_SIMD(gated_backward)(f, dy, gate, up, dgate, dup, y_again);
 }
 
-}  // namespace nibble::ops
+}  // namespace nibble::ops::cpu
 #endif

@@ -82,17 +82,13 @@ void adamw8bit(Tensor& w, const Tensor& gradient, EightBitState& m, EightBitStat
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace nibble::ops {
+namespace nibble::ops::cpu {
 
 HWY_EXPORT(adamw8bit);
 
 void adamw8bit(Tensor& w, const Tensor& gradient, EightBitState& m, EightBitState& v, const AdamWParams& params) {
-  const int64_t count = w.numel(), blocks = (count + kEightBitBlock - 1) / kEightBitBlock;
-  NIBBLE_CHECK(gradient.numel() == count && m.codes.numel() == count && v.codes.numel() == count, "adamw8bit: shapes");
-  NIBBLE_CHECK(m.absmax.numel() == blocks && v.absmax.numel() == blocks, "adamw8bit: blocks");
-  NIBBLE_CHECK(params.step >= 1, "adamw8bit: steps count from 1");
   NIBBLE_SIMD(adamw8bit)(w, gradient, m, v, params);
 }
 
-}  // namespace nibble::ops
+}  // namespace nibble::ops::cpu
 #endif

@@ -416,17 +416,14 @@ void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, std::s
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace nibble::ops {
+namespace nibble::ops::cpu {
 
 HWY_EXPORT(attention_forward);
 
 void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,
                        const AttentionParams& params, Tensor& out, Tensor& log_sum_exp) {
-  check_attention(q, k, v, spans, params);
-  NIBBLE_CHECK(out.shape() == q.shape() && out.dtype() == q.dtype(), "attention: out");
-  NIBBLE_CHECK(log_sum_exp.numel() == params.heads * q.dim(0), "attention: log_sum_exp");
   NIBBLE_SIMD(attention_forward)(q, k, v, spans, params, out, log_sum_exp);
 }
 
-}  // namespace nibble::ops
+}  // namespace nibble::ops::cpu
 #endif

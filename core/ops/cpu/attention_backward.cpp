@@ -172,23 +172,15 @@ void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, co
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace nibble::ops {
+namespace nibble::ops::cpu {
 
 HWY_EXPORT(attention_backward);
 
 void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                         const Tensor& log_sum_exp, std::span<const AttentionSpan> spans, const AttentionParams& params,
                         Tensor& dq, Tensor& dk, Tensor& dv) {
-  check_attention(q, k, v, spans, params);
-  for (const Tensor* like_q : {&dout, &out, static_cast<const Tensor*>(&dq)}) {
-    NIBBLE_CHECK(like_q->shape() == q.shape() && like_q->dtype() == q.dtype(), "attention backward: dout, out or dq");
-  }
-  for (const Tensor* like_k : {&dk, &dv}) {
-    NIBBLE_CHECK(like_k->shape() == k.shape() && like_k->dtype() == q.dtype(), "attention backward: dk or dv");
-  }
-  NIBBLE_CHECK(log_sum_exp.numel() == params.heads * q.dim(0), "attention backward: log_sum_exp");
   NIBBLE_SIMD(attention_backward)(dout, q, k, v, out, log_sum_exp, spans, params, dq, dk, dv);
 }
 
-}  // namespace nibble::ops
+}  // namespace nibble::ops::cpu
 #endif

@@ -48,23 +48,6 @@ struct VisibleColumns {
 /// The key at which query `query` sits.
 inline int64_t key_position(const AttentionSpan& span, int64_t query) { return span.k_end - span.q_end + query; }
 
-inline void check_attention(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,
-                            const AttentionParams& p) {
-  NIBBLE_CHECK(p.heads > 0 && p.kv_heads > 0 && p.head_size > 0 && p.heads % p.kv_heads == 0, "attention: heads");
-  NIBBLE_CHECK(q.rank() == 2 && q.dim(1) == p.heads * p.head_size, "attention: q " + to_string(q.shape()));
-  NIBBLE_CHECK(k.rank() == 2 && k.dim(1) == p.kv_heads * p.head_size, "attention: k " + to_string(k.shape()));
-  NIBBLE_CHECK(v.shape() == k.shape() && k.dtype() == q.dtype() && v.dtype() == q.dtype(), "attention: v or dtypes");
-  NIBBLE_CHECK(p.alibi_slopes.empty() || static_cast<int64_t>(p.alibi_slopes.size()) == p.heads, "attention: slopes");
-  int64_t query = 0, key = 0;
-  for (const AttentionSpan& span : spans) {
-    NIBBLE_CHECK(query <= span.q_begin && span.q_begin <= span.q_end && span.q_end <= q.dim(0), "attention: queries");
-    NIBBLE_CHECK(key <= span.k_begin && span.k_end <= k.dim(0), "attention: keys");
-    NIBBLE_CHECK(span.q_end - span.q_begin <= span.k_end - span.k_begin, "attention: fewer keys than queries");
-    query = span.q_end;
-    key = span.k_end;
-  }
-}
-
 /// Whether the spans leave rows of q or of k out.
 inline bool leaves_queries_out(const AttentionPlan& plan, std::span<const AttentionSpan> spans) {
   int64_t inside = 0;

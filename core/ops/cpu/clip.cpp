@@ -5,7 +5,7 @@
 #include "nibble/core/base/bfloat16.h"
 #include "nibble/core/base/parallel.h"
 
-namespace nibble::ops {
+namespace nibble::ops::cpu {
 
 namespace {
 
@@ -46,4 +46,4 @@ void clip_backward(const Tensor& inside, Tensor& dx) {
   clear_outside(seen, dx.numel(), dx.data<float>());
 }
 
-}  // namespace nibble::ops
+}  // namespace nibble::ops::cpu

@@ -127,34 +127,33 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, f
 }
 
 template <bool capped>
-void part_sums(const Tensor& logits, const Tensor& targets, float softcap, Tensor& tops, Tensor& sums,
-               Tensor& target_logits) {
-  const int64_t vocabulary = logits.dim(1);
+void row_statistics(const Tensor& logits, const Tensor& targets, float softcap, Tensor& statistics) {
+  const int64_t rows = logits.dim(0), vocabulary = logits.dim(1);
   const float* from = logits.data<const float>();
   const int32_t* target = targets.data<const int32_t>();
-  float *top = tops.data<float>(), *sum = sums.data<float>(), *picked = target_logits.data<float>();
-  parallel_for(logits.dim(0), 1, [=](int64_t begin, int64_t end) {
+  float *row_max = statistics.data<float>(), *row_sumexp = row_max + rows, *target_logits = row_sumexp + rows;
+  parallel_for(rows, 1, [=](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const float* row = from + n * vocabulary;
       const Exponentials total = sum_exponentials<capped>(row, vocabulary, softcap);
-      top[n] = total.top;
-      sum[n] = total.sum;
-      picked[n] = target[n] < 0 ? 0 : capped_logit<capped>(row[target[n]], softcap);
+      row_max[n] = total.top;
+      row_sumexp[n] = total.sum;
+      target_logits[n] = target[n] < 0 ? 0 : capped_logit<capped>(row[target[n]], softcap);
     }
   });
 }
 
-void cross_entropy_sums(const Tensor& logits, const Tensor& targets, float softcap, Tensor& tops, Tensor& sums,
-                        Tensor& target_logits) {
-  if (softcap > 0) return part_sums<true>(logits, targets, softcap, tops, sums, target_logits);
-  part_sums<false>(logits, targets, softcap, tops, sums, target_logits);
+void cross_entropy_statistics(const Tensor& logits, const Tensor& targets, float softcap, Tensor& statistics) {
+  if (softcap > 0) return row_statistics<true>(logits, targets, softcap, statistics);
+  row_statistics<false>(logits, targets, softcap, statistics);
 }
 
 template <bool capped, typename Out>
-void part_slopes(const Tensor& logits, const Tensor& targets, const Tensor& tops, const Tensor& sums, float softcap,
-                 float scale, Out* dlogits) {
+void backward_rows(const Tensor& logits, const Tensor& targets, const Tensor& row_max, const Tensor& row_sumexp,
+                   float softcap, float scale, Out* dlogits) {
   const int64_t vocabulary = logits.dim(1);
-  const float *from = logits.data<const float>(), *top = tops.data<const float>(), *sum = sums.data<const float>();
+  const float *from = logits.data<const float>(), *top = row_max.data<const float>();
+  const float* sum = row_sumexp.data<const float>();
   const int32_t* target = targets.data<const int32_t>();
   parallel_for(logits.dim(0), 1, [=](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
@@ -167,11 +166,11 @@ void part_slopes(const Tensor& logits, const Tensor& targets, const Tensor& tops
   });
 }
 
-void cross_entropy_slopes(const Tensor& logits, const Tensor& targets, const Tensor& tops, const Tensor& sums,
-                          float softcap, float scale, Tensor& dlogits) {
+void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const Tensor& row_max,
+                            const Tensor& row_sumexp, float softcap, float scale, Tensor& dlogits) {
   const auto run = [&](auto* out) {
-    if (softcap > 0) return part_slopes<true>(logits, targets, tops, sums, softcap, scale, out);
-    part_slopes<false>(logits, targets, tops, sums, softcap, scale, out);
+    if (softcap > 0) return backward_rows<true>(logits, targets, row_max, row_sumexp, softcap, scale, out);
+    backward_rows<false>(logits, targets, row_max, row_sumexp, softcap, scale, out);
   };
   dlogits.dtype() == DType::bf16 ? run(dlogits.data<bf16>()) : run(dlogits.data<float>());
 }
@@ -180,41 +179,44 @@ void cross_entropy_slopes(const Tensor& logits, const Tensor& targets, const Ten
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace nibble::ops {
+namespace nibble::ops::cpu {
 
 HWY_EXPORT(cross_entropy);
 
 void cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, float scale, Tensor& losses,
                    Tensor& dlogits) {
-  const int64_t count = logits.dim(0);
-  NIBBLE_CHECK(logits.rank() == 2 && targets.numel() == count && losses.numel() == count, "cross_entropy: shapes");
-  NIBBLE_CHECK(!dlogits || dlogits.shape() == logits.shape(), "cross_entropy: shape of dlogits");
-  for (int32_t target : targets.span<const int32_t>()) {
-    NIBBLE_CHECK(target >= 0 && target < logits.dim(1), "cross_entropy: target " + std::to_string(target));
-  }
   NIBBLE_SIMD(cross_entropy)(logits, targets, softcap, scale, losses, dlogits);
 }
 
-HWY_EXPORT(cross_entropy_sums);
-HWY_EXPORT(cross_entropy_slopes);
+HWY_EXPORT(cross_entropy_statistics);
+HWY_EXPORT(cross_entropy_backward);
 
-void cross_entropy_sums(const Tensor& logits, const Tensor& targets, float softcap, Tensor& tops, Tensor& sums,
-                        Tensor& target_logits) {
-  const int64_t count = logits.dim(0);
-  NIBBLE_CHECK(targets.numel() == count && tops.numel() == count && sums.numel() == count &&
-                   target_logits.numel() == count && logits.dim(1) > 0,
-               "cross_entropy_sums: shapes");
-  NIBBLE_SIMD(cross_entropy_sums)(logits, targets, softcap, tops, sums, target_logits);
+void cross_entropy_statistics(const Tensor& logits, const Tensor& targets, float softcap, Tensor& statistics) {
+  NIBBLE_SIMD(cross_entropy_statistics)(logits, targets, softcap, statistics);
 }
 
-void cross_entropy_slopes(const Tensor& logits, const Tensor& targets, const Tensor& tops, const Tensor& sums,
-                          float softcap, float scale, Tensor& dlogits) {
-  const int64_t count = logits.dim(0);
-  NIBBLE_CHECK(
-      targets.numel() == count && tops.numel() == count && sums.numel() == count && dlogits.shape() == logits.shape(),
-      "cross_entropy_slopes: shapes");
-  NIBBLE_SIMD(cross_entropy_slopes)(logits, targets, tops, sums, softcap, scale, dlogits);
+void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_sumexp, Tensor& losses) {
+  const int64_t count = losses.numel(), ranks = statistics.dim(0) / 3;
+  const float* from = statistics.data<const float>();
+  float *maxima = row_max.data<float>(), *sums = row_sumexp.data<float>(), *loss = losses.data<float>();
+  for (int64_t n = 0; n < count; ++n) {
+    const auto at = [&](int64_t rank, int64_t which) { return from[(rank * 3 + which) * count + n]; };
+    float highest = at(0, 0), exponentials = 0, target = 0;
+    for (int64_t r = 1; r < ranks; ++r) highest = std::max(highest, at(r, 0));
+    for (int64_t r = 0; r < ranks; ++r) {
+      exponentials += at(r, 1) * std::exp(at(r, 0) - highest);
+      target += at(r, 2);
+    }
+    maxima[n] = highest;
+    sums[n] = exponentials;
+    loss[n] = std::log(exponentials) + (highest - target);
+  }
 }
 
-}  // namespace nibble::ops
+void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const Tensor& row_max,
+                            const Tensor& row_sumexp, float softcap, float scale, Tensor& dlogits) {
+  NIBBLE_SIMD(cross_entropy_backward)(logits, targets, row_max, row_sumexp, softcap, scale, dlogits);
+}
+
+}  // namespace nibble::ops::cpu
 #endif

@@ -100,15 +100,13 @@ void dropout(const Tensor& x, const Tensor& row_keys, float p, uint32_t site, in
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace nibble::ops {
+namespace nibble::ops::cpu {
 
 HWY_EXPORT(dropout);
 
 void dropout(const Tensor& x, const Tensor& row_keys, float p, const DropoutKey& key, Tensor& y) {
-  NIBBLE_CHECK(p >= 0 && p < 1, "dropout: rate");
-  NIBBLE_CHECK(x.rank() == 2 && y.shape() == x.shape() && row_keys.numel() == x.dim(0), "dropout: shapes");
   NIBBLE_SIMD(dropout)(x, row_keys, p, key.site, key.first_column, ref::dropout_key(key), y);
 }
 
-}  // namespace nibble::ops
+}  // namespace nibble::ops::cpu
 #endif

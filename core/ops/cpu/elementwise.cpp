@@ -149,7 +149,7 @@ double sum_of_squares(const Tensor& x) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace nibble::ops {
+namespace nibble::ops::cpu {
 
 HWY_EXPORT(cast);
 HWY_EXPORT(add_residual);
@@ -203,31 +203,22 @@ void fill(Tensor& x, const auto& quad) {
 
 }  // namespace
 
-void cast(const Tensor& from, Tensor& to) {
-  NIBBLE_CHECK(from.numel() == to.numel(), "cast: number of elements");
-  NIBBLE_SIMD(cast)(from, to);
-}
-
-void add(const Tensor& y, Tensor& x, float scale) {
-  NIBBLE_CHECK(x.numel() == y.numel(), "add: number of elements");
-  NIBBLE_SIMD(add_residual)(x, y, scale, x);
-}
+void cast(const Tensor& from, Tensor& to) { NIBBLE_SIMD(cast)(from, to); }
 
 void add_residual(const Tensor& x, const Tensor& y, float scale, Tensor& sum) {
-  NIBBLE_CHECK(x.numel() == y.numel() && x.numel() == sum.numel(), "residual: number of elements");
   NIBBLE_SIMD(add_residual)(x, y, scale, sum);
 }
 
 void scale(Tensor& x, float factor) { NIBBLE_SIMD(scale)(x, factor); }
 
-void add_bias(const Tensor& bias, Tensor& x) {
-  NIBBLE_CHECK(x.rank() == 2 && bias.numel() == x.dim(1), "add_bias: shapes");
-  NIBBLE_SIMD(add_bias)(bias, x);
-}
+void add_bias(const Tensor& bias, Tensor& x) { NIBBLE_SIMD(add_bias)(bias, x); }
 
-void bias_backward(const Tensor& dy, Tensor& dbias) {
-  NIBBLE_CHECK(dy.rank() == 2 && dbias.numel() == dy.dim(1), "bias_backward: shapes");
-  NIBBLE_SIMD(bias_backward)(dy, dbias);
+void bias_backward(const Tensor& dy, Tensor& dbias) { NIBBLE_SIMD(bias_backward)(dy, dbias); }
+
+double sum(const Tensor& x) {
+  double total = 0;
+  for (const float value : x.span<const float>()) total += static_cast<double>(value);
+  return total;
 }
 
 double sum_of_squares(const Tensor& x) { return NIBBLE_SIMD(sum_of_squares)(x); }
@@ -242,5 +233,5 @@ void fill_uniform(Tensor& x, float low, float high, uint64_t seed, uint64_t purp
   fill(x, [=](int64_t quad) { return ref::uniform_quad(quad, low, high, seed, purpose); });
 }
 
-}  // namespace nibble::ops
+}  // namespace nibble::ops::cpu
 #endif

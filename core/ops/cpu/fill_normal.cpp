@@ -165,7 +165,7 @@ void fill_normal(Tensor& x, float std, uint64_t seed, uint64_t purpose) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace nibble::ops {
+namespace nibble::ops::cpu {
 
 HWY_EXPORT(fill_normal);
 
@@ -173,5 +173,5 @@ void fill_normal(Tensor& x, float std, uint64_t seed, uint64_t purpose) {
   NIBBLE_SIMD(fill_normal)(x, std, seed, purpose);
 }
 
-}  // namespace nibble::ops
+}  // namespace nibble::ops::cpu
 #endif

@@ -58,22 +58,18 @@ void sgd(Tensor& w, const Tensor& gradient, float lr, float weight_decay, float 
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace nibble::ops {
+namespace nibble::ops::cpu {
 
 HWY_EXPORT(adamw);
 HWY_EXPORT(sgd);
 
 void adamw(Tensor& w, const Tensor& gradient, Tensor& m, Tensor& v, const AdamWParams& params) {
-  const int64_t count = w.numel();
-  NIBBLE_CHECK(gradient.numel() == count && m.numel() == count && v.numel() == count, "adamw: shapes");
-  NIBBLE_CHECK(params.step >= 1, "adamw: steps count from 1");
   NIBBLE_SIMD(adamw)(w, gradient, m, v, params);
 }
 
 void sgd(Tensor& w, const Tensor& gradient, float lr, float weight_decay, float gradient_scale) {
-  NIBBLE_CHECK(gradient.numel() == w.numel(), "sgd: shapes");
   NIBBLE_SIMD(sgd)(w, gradient, lr, weight_decay, gradient_scale);
 }
 
-}  // namespace nibble::ops
+}  // namespace nibble::ops::cpu
 #endif

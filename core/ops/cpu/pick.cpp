@@ -4,7 +4,7 @@
 
 #include "nibble/core/base/parallel.h"
 
-namespace nibble::ops {
+namespace nibble::ops::cpu {
 
 namespace {
 
@@ -102,4 +102,4 @@ void column_squares(const Tensor& x, Tensor& out) {
   squares(x.data<const float>(), x.dim(0), x.dim(1), sums);
 }
 
-}  // namespace nibble::ops
+}  // namespace nibble::ops::cpu

@@ -66,19 +66,14 @@ void rope(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, 
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace nibble::ops {
+namespace nibble::ops::cpu {
 
 HWY_EXPORT(rope);
 
 void rope(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool inverse,
           RopePairs pairs) {
-  NIBBLE_CHECK(heads > 0 && x.dim(1) % heads == 0 && 2 * cos.dim(1) <= x.dim(1) / heads, "rope: head size");
-  NIBBLE_CHECK(positions.numel() == x.dim(0) && sin.shape() == cos.shape(), "rope: shapes");
-  for (int32_t position : positions.span<const int32_t>()) {
-    NIBBLE_CHECK(position >= 0 && position < cos.dim(0), "rope: position " + std::to_string(position));
-  }
   NIBBLE_SIMD(rope)(x, heads, positions, cos, sin, inverse, pairs);
 }
 
-}  // namespace nibble::ops
+}  // namespace nibble::ops::cpu
 #endif

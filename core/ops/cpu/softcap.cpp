@@ -4,7 +4,7 @@
 
 #include "nibble/core/base/parallel.h"
 
-namespace nibble::ops {
+namespace nibble::ops::cpu {
 
 void softcap(Tensor& x, float cap) {
   float* values = x.data<float>();
@@ -13,4 +13,4 @@ void softcap(Tensor& x, float cap) {
   });
 }
 
-}  // namespace nibble::ops
+}  // namespace nibble::ops::cpu

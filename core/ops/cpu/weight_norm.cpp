@@ -5,7 +5,7 @@
 
 #include "nibble/core/base/parallel.h"
 
-namespace nibble::ops {
+namespace nibble::ops::cpu {
 
 namespace {
 
@@ -109,4 +109,4 @@ void scale_columns_backward(const Tensor& dy, const Tensor& x, const Tensor& nor
   magnitude_gradient(dy.data<const float>(), x.data<const float>(), dy.dim(0), dy.dim(1), n, sums);
 }
 
-}  // namespace nibble::ops
+}  // namespace nibble::ops::cpu

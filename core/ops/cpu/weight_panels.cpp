@@ -6,9 +6,7 @@
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/elementwise.h"
 
-namespace nibble::ops {
-
-namespace cpu {
+namespace nibble::ops::cpu {
 
 namespace {
 
@@ -83,13 +81,10 @@ const std::byte* WeightPanels::in_place(DType compute) const {
   return w_.encoding == WeightEncoding::dense && w_.dense.dtype() == compute ? w_.dense.raw() : nullptr;
 }
 
-}  // namespace cpu
-
 void dequantize(const WeightView& w, Tensor& out) {
-  NIBBLE_CHECK(out.shape() == (Shape{w.rows(), w.cols()}), "rows of a weight");
   if (w.encoding == WeightEncoding::dense) return cast(w.dense, out);
   constexpr int64_t kGrain = int64_t{1} << 16;  // elements of a piece of work: 256 KB of results, some 20 us
-  const cpu::WeightPanels panels(w, isa());
+  const WeightPanels panels(w, isa());
   const int64_t cols = w.cols();
   float* to = out.data<float>();
   parallel_for(w.rows(), std::max(int64_t{1}, kGrain / std::max(int64_t{1}, cols)),
@@ -97,8 +92,7 @@ void dequantize(const WeightView& w, Tensor& out) {
 }
 
 void block_scales(const FourBitMatrix& w, Tensor& out) {
-  NIBBLE_CHECK(out.numel() == w.blocks() && w.first_row == 0, "scales of a 4-bit weight");
-  cpu::FourBitScales(w, isa()).read(0, w.blocks(), out.data<float>());
+  FourBitScales(w, isa()).read(0, w.blocks(), out.data<float>());
 }
 
-}  // namespace nibble::ops
+}  // namespace nibble::ops::cpu

@@ -1,5 +1,5 @@
 #pragma once
-// Plain reference of ops/elementwise.h.
+// Plain reference of ops/elementwise.h and ops/residual.h.
 
 #include <array>
 #include <cmath>
@@ -14,6 +14,12 @@ void add(const Real* y, int64_t count, Real scale, Real* x) {
   for (int64_t i = 0; i < count; ++i) x[i] += scale * y[i];
 }
 
+/// sum may be x.
+template <typename Real>
+void add_residual(const Real* x, const Real* y, int64_t count, Real scale, Real* sum) {
+  for (int64_t i = 0; i < count; ++i) sum[i] = x[i] + scale * y[i];
+}
+
 template <typename Real>
 void add_bias(const Real* bias, int64_t tokens, int64_t width, Real* x) {
   for (int64_t i = 0; i < tokens * width; ++i) x[i] += bias[i % width];
@@ -22,6 +28,13 @@ void add_bias(const Real* bias, int64_t tokens, int64_t width, Real* x) {
 template <typename Real>
 void bias_backward(const Real* dy, int64_t tokens, int64_t width, Real* dbias) {
   for (int64_t i = 0; i < tokens * width; ++i) dbias[i % width] += dy[i];
+}
+
+template <typename Real>
+double sum(const Real* x, int64_t count) {
+  double total = 0;
+  for (int64_t i = 0; i < count; ++i) total += static_cast<double>(x[i]);
+  return total;
 }
 
 template <typename Real>

@@ -72,30 +72,24 @@ TEST_P(CrossEntropyTest, ColumnsInPartsGiveTheLossAndGradientOfAll) {
     ops::ref::cross_entropy(values_of(logits).data(), ids.data(), rows, vocabulary, static_cast<double>(softcap), 0.25,
                             expected.data(), expected_slopes.data());
     const std::vector<int64_t> cuts = {0, 300, 1001};
-    std::vector<Tensor> parts, targets, tops, sums, picked;
+    std::vector<Tensor> parts, targets;
+    Tensor statistics = Tensor::empty(pool(), {6, rows}, DType::f32);
     for (size_t p = 0; p < 2; ++p) {
       parts.push_back(Tensor::empty(pool(), {rows, cuts[p + 1] - cuts[p]}, DType::f32));
       ops::copy_columns_out(logits, cuts[p], parts[p]);
       std::vector<int32_t> own;
       for (int32_t id : ids) own.push_back(id < cuts[p] || id >= cuts[p + 1] ? -1 : static_cast<int32_t>(id - cuts[p]));
       targets.push_back(Tensor::from<int32_t>(pool(), {rows}, own));
-      for (auto* made : {&tops, &sums, &picked}) made->push_back(Tensor::empty(pool(), {rows}, DType::f32));
-      ops::cross_entropy_sums(parts[p], targets[p], softcap, tops[p], sums[p], picked[p]);
+      Tensor mine = statistics.rows(static_cast<int64_t>(p) * 3, static_cast<int64_t>(p) * 3 + 3);
+      ops::cross_entropy_statistics(parts[p], targets[p], softcap, mine);
     }
-    Tensor top = Tensor::empty(pool(), {rows}, DType::f32), sum = Tensor::empty(pool(), {rows}, DType::f32);
+    Tensor row_max = Tensor::empty(pool(), {rows}, DType::f32), row_sumexp = Tensor::empty(pool(), {rows}, DType::f32);
     Tensor losses = Tensor::empty(pool(), {rows}, DType::f32);
-    for (int64_t n = 0; n < rows; ++n) {
-      const auto at = [&](const std::vector<Tensor>& of, size_t p) { return of[p].data<const float>()[n]; };
-      const float highest = std::max(at(tops, 0), at(tops, 1));
-      top.data<float>()[n] = highest;
-      sum.data<float>()[n] =
-          at(sums, 0) * std::exp(at(tops, 0) - highest) + at(sums, 1) * std::exp(at(tops, 1) - highest);
-      losses.data<float>()[n] = std::log(sum.data<float>()[n]) + highest - at(picked, 0) - at(picked, 1);
-    }
+    ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses);
     Tensor slopes = Tensor::empty(pool(), logits.shape(), DType::f32);
     for (size_t p = 0; p < 2; ++p) {
       Tensor own = Tensor::empty(pool(), parts[p].shape(), DType::f32);
-      ops::cross_entropy_slopes(parts[p], targets[p], top, sum, softcap, 0.25f, own);
+      ops::cross_entropy_backward(parts[p], targets[p], row_max, row_sumexp, softcap, 0.25f, own);
       ops::copy_columns_in(own, cuts[p], slopes);
     }
     expect_close(losses, expected, 1e-6, 4e-6, "loss");

@@ -1,0 +1,31 @@
+#include <cstring>
+
+#include "nibble/core/ops/backend.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr ops::Backend kBodies = {
+#define NIBBLE_MEMBER(op) .op = ops::cpu::op,
+    NIBBLE_OPERATIONS(NIBBLE_MEMBER)
+#undef NIBBLE_MEMBER
+};
+
+class CpuDevice final : public Device {
+ public:
+  const char* name() const override { return "cpu"; }
+  bool host() const override { return true; }
+  void zero(std::byte* bytes, size_t count) const override { std::memset(bytes, 0, count); }
+  void copy(const std::byte* from, std::byte* to, size_t count) const override { std::memcpy(to, from, count); }
+  const ops::Backend& backend() const override { return kBodies; }
+};
+
+}  // namespace
+
+const Device& cpu_device() {
+  static const CpuDevice device;
+  return device;
+}
+
+}  // namespace nibble
