@@ -249,6 +249,10 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
   }
   if (!talk.lost().empty()) throw CommError("", talk.lost(), kGoesOn);
   if (talk.failed()) std::exit(code);  // a rank has said why
+  if (lingered && signals > 0) {  // a rank that was told while MPI began left the others, and mpirun, in it
+    std::fprintf(stderr, "stopped; %s\n", kGoesOn);
+    std::exit(75);
+  }
   if (lingered) throw CommError("", "a rank on this host was lost, and mpirun did not end", kGoesOn);
   if (WIFSIGNALED(status)) {
     throw CommError("mpirun", "was ended by signal " + std::to_string(WTERMSIG(status)), kGoesOn);
