@@ -249,7 +249,7 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
   }
   if (!talk.lost().empty()) throw CommError("", talk.lost(), kGoesOn);
   if (talk.failed()) std::exit(code);  // a rank has said why
-  if (lingered && signals > 0) {  // a rank that was told while MPI began left the others, and mpirun, in it
+  if (lingered && signals > 0) {       // a rank that was told while MPI began left the others, and mpirun, in it
     std::fprintf(stderr, "stopped; %s\n", kGoesOn);
     std::exit(75);
   }
