@@ -14,7 +14,7 @@ namespace {
 // A block that never ends: the rest of one.
 constexpr int64_t kWholeRun = int64_t{1} << 61;  // the end of the block after it is a number as well
 
-NIBBLE_AVX2 void block_to_f32(const uint8_t* packed, int64_t begin, int64_t count, const float* table, float absmax,
+NIBBLE_AVX2 void expand_block(const uint8_t* packed, int64_t begin, int64_t count, const float* table, float absmax,
                               float* out) {
   const __m256 scale = _mm256_set1_ps(absmax);
   const __m256 low = _mm256_mul_ps(_mm256_loadu_ps(table), scale);
@@ -37,8 +37,8 @@ NIBBLE_AVX2 void block_to_f32(const uint8_t* packed, int64_t begin, int64_t coun
   kFourBitExpandBaseline.to_f32(rest, out + first + whole);
 }
 
-NIBBLE_AVX2 void block_to_bf16(const uint8_t* packed, int64_t begin, int64_t count, const float* table, float absmax,
-                               bf16* out) {
+NIBBLE_AVX2 void expand_block(const uint8_t* packed, int64_t begin, int64_t count, const float* table, float absmax,
+                              bf16* out) {
   alignas(16) uint8_t halves[2][16];
   for (int code = 0; code < 16; ++code) {
     const uint16_t bits = bf16(table[code] * absmax).bits;
@@ -64,30 +64,20 @@ NIBBLE_AVX2 void block_to_bf16(const uint8_t* packed, int64_t begin, int64_t cou
   kFourBitExpandBaseline.to_bf16(rest, out + first + whole);
 }
 
-NIBBLE_AVX2 void to_f32(const FourBitRun& run, float* out) {
+template <typename Out>
+NIBBLE_AVX2 void expand(const FourBitRun& run, Out* out) {
   const int64_t end = run.begin + run.count;
   const float* scale = run.scales;
   int64_t block_end = (run.begin / run.block_size + 1) * run.block_size;
   for (int64_t begin = run.begin; begin < end; ++scale, block_end += run.block_size) {
     const int64_t stop = std::min(end, block_end);
-    block_to_f32(run.packed, begin, stop - begin, run.table, *scale, out + (begin - run.begin));
-    begin = stop;
-  }
-}
-
-NIBBLE_AVX2 void to_bf16(const FourBitRun& run, bf16* out) {
-  const int64_t end = run.begin + run.count;
-  const float* scale = run.scales;
-  int64_t block_end = (run.begin / run.block_size + 1) * run.block_size;
-  for (int64_t begin = run.begin; begin < end; ++scale, block_end += run.block_size) {
-    const int64_t stop = std::min(end, block_end);
-    block_to_bf16(run.packed, begin, stop - begin, run.table, *scale, out + (begin - run.begin));
+    expand_block(run.packed, begin, stop - begin, run.table, *scale, out + (begin - run.begin));
     begin = stop;
   }
 }
 
 }  // namespace
 
-const FourBitExpander kFourBitExpandAvx2 = {to_f32, to_bf16};
+const FourBitExpander kFourBitExpandAvx2 = {expand<float>, expand<bf16>};
 
 }  // namespace nibble::ops::cpu
