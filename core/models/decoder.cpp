@@ -180,9 +180,15 @@ double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& grad
   }
   const bool below_head = impl_->lowest < model.blocks.size() || model.below_trainable();
   gradient = below_head ? Tensor::zeros(impl_->step.pool(), x.shape(), DType::f32, "residual gradient") : Tensor();
+  // Blocks of memory that wait for the layers' next pass make room for logits, and those for them.
+  const auto make_room = [&] {
+    if (impl_->leaves_weights()) impl_->step.pool().trim();
+  };
+  make_room();
   model.hooks->before_backward(layer);
   const double loss = run(below_head ? &gradient : nullptr);
   impl_->after_backward(layer);
+  make_room();
   return loss;
 }
 

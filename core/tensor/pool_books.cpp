@@ -38,10 +38,10 @@ std::optional<PoolBooks::Taken> PoolBooks::take(size_t size) {
     in_use_ += size;
     peak_ = std::max(peak_, in_use_);
     most_ = std::max(most_, peak_);
-    touch({begin, end});
+    if (!touch({begin, end})) return Taken{begin, {}};
     // Free pages beyond an eighth of what blocks ever held, which steps do not come near, are returned.
     const size_t bound = most_ / 8 * 9 + kHugePage;
-    return Taken{begin, return_pages(budget_ != 0 ? std::min(bound, budget_) : bound)};
+    return Taken{begin, return_pages(budget_ != 0 ? std::min(bound, std::max(budget_, most_)) : bound)};
   }
   return std::nullopt;
 }
@@ -65,7 +65,9 @@ void PoolBooks::give(uintptr_t address, size_t size) {
   add_free(range);
 }
 
-void PoolBooks::touch(AddressRange block) {
+// Whether pages became resident.
+bool PoolBooks::touch(AddressRange block) {
+  const size_t before = resident_;
   auto& [begin, segment] = *segment_of(block.begin);
   const size_t last = (block.end - begin - 1) / segment.page;
   for (size_t page = (block.begin - begin) / segment.page; page <= last; ++page) {
@@ -73,12 +75,14 @@ void PoolBooks::touch(AddressRange block) {
     segment.resident[page] = true;
     resident_ += segment.page;
   }
+  return resident_ > before;
 }
 
 // Free pages, those of the largest ranges first, until at most `bound` bytes are resident.
 std::vector<AddressRange> PoolBooks::return_pages(size_t bound) {
   std::vector<AddressRange> returned;
   for (auto free = free_by_size_.rbegin(); free != free_by_size_.rend() && resident_ > bound; ++free) {
+    if (free->first < kPage) break;
     auto& [begin, segment] = *segment_of(free->second);
     const size_t end = (free->second + free->first - begin) / segment.page;
     for (size_t page = up(free->second - begin, segment.page) / segment.page; page < end; ++page) {

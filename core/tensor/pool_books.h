@@ -71,7 +71,7 @@ class PoolBooks {
   Segments::iterator segment_of(uintptr_t address) { return std::prev(segments_.upper_bound(address)); }
   void add_free(AddressRange range);
   void remove_free(AddressRange range);
-  void touch(AddressRange block);
+  bool touch(AddressRange block);
   std::vector<AddressRange> return_pages(size_t bound);
 
   size_t budget_ = 0, gap_ = 0, in_use_ = 0, peak_ = 0, resident_ = 0, mapped_ = 0;

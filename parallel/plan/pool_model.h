@@ -49,6 +49,9 @@ class PoolModel {
   /// Mapped weights, resident as long as the value lives; they are not the pool's.
   [[nodiscard]] Held map(int64_t bytes);
 
+  /// MemoryPool::trim()
+  void trim() { state_->books.trim(); }
+
   /// What was held when most was resident.
   const MemorySplit& most_resident() const { return state_->most; }
   /// Of it, mapped.

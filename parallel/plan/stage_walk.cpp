@@ -77,6 +77,7 @@ void StageWalk::after_forward(int64_t layer) {
 }
 
 void StageWalk::before_backward(int64_t layer) {
+  make_room(layer);
   touch(layer);
   if (gathers_) {
     gather(layer);
@@ -96,6 +97,7 @@ void StageWalk::before_backward(int64_t layer) {
 void StageWalk::after_backward(int64_t layer) {
   if (gathers_ && layout_.reshard_after_forward) release(layer);
   touched_.clear();
+  make_room(layer);
   if (!rounds_ || !block_gradients_.contains(layer)) return;
   scatter_buffers(padded_trained(layer) * kFloat, layout_.mesh.shard);
   block_gradients_.erase(layer);

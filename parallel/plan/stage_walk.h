@@ -47,6 +47,9 @@ class StageWalk final : public PassWalk::Hooks {
   }
   /// Mapped weights that a layer leaves after every pass (Decoder::recompute_below).
   bool leaves_mapped(int64_t group) const;
+  void make_room(int64_t layer) {
+    if (layer == model_.config.layers && leaves_mapped(layer)) pool_.trim();
+  }
   // Of a table: with a row that is read the kernel maps what lies around it, kAroundRow at a time.
   int64_t bytes_around_rows(int64_t table) const;
   void touch(int64_t layer);
