@@ -81,7 +81,7 @@ LockedDirectory make_locked_directory(const fs::path& parent, const fs::path& ta
 
 // Whether nothing is there, or an empty directory.
 bool is_free(const fs::path& target) {
-  return !fs::exists(target) || (fs::is_directory(target) && fs::is_empty(target));
+  return !fs::exists(target) || (fs::is_directory(target) && list_directory(target).empty());
 }
 
 // The files below `directory`, relative to it.

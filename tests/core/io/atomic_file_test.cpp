@@ -227,7 +227,7 @@ TEST(AtomicFile, LinksStayAndDirectoriesAreRefusedAtOnce) {
 
 TEST(SweepLeftovers, TakesWhatTheDeadLeftAndNothingElse) {
   TemporaryDirectory directory;
-  for (const char* name : {".tmp-nibble-1-d0/model", ".tmp-nibble-1-d1-old", ".tmp-nibble-x", ".tmp-thesis"}) {
+  for (const char* name : {".tmp-nibble-1-d0/model", ".tmp-nibble-1-d1-old/x", ".tmp-nibble-x", ".tmp-thesis"}) {
     fs::create_directories(directory / name);
   }
   for (const char* name : {".tmp-nibble-1-0", ".tmp-nibble-1-1-m.gguf", ".tmp-nibble-1-d9", ".tmp-nibble--1"}) {
