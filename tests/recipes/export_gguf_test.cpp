@@ -53,11 +53,12 @@ TEST_F(ExportGguf, HasTheChatTemplateAndGivesTheIdsOfTheTokenizer) {
 }
 
 TEST_F(ExportGguf, ARefusalNamesTheFileTheTypeAndTheKnownOnes) {
-  test::write_bytes(directory_ / "config.json",
+  fs::create_directory(directory_ / "opt");
+  test::write_bytes(directory_ / "opt/config.json",
                     R"({"model_type": "opt", "vocab_size": 8, "hidden_size": 4, "ffn_dim": 4, "num_hidden_layers": 1,
                         "num_attention_heads": 1, "max_position_embeddings": 8, "word_embed_proj_dim": 4})");
   try {
-    exported(directory_ / "", fs::path(NIBBLE_SOURCE_DIR) / "tests/oracles/results/peft_llama/adapter", true, false);
+    exported(directory_ / "opt", fs::path(NIBBLE_SOURCE_DIR) / "tests/oracles/results/peft_llama/adapter", true, false);
     FAIL() << "nothing was thrown";
   } catch (const UsageError& error) {
     const std::string said = error.what();
