@@ -79,11 +79,13 @@ def train(program, folder, name, dtype):
         model = ["--model", folder / "model", "--adapter", out / "adapter"]
     if "quantize" in parts["model"]:
         model += ["--quantize", "nf4"]
+    left = {path.name: path for path in sorted((out / made).glob("*.safetensors"))}
     for tokens in (40, 1):
         ids = ",".join(str(3 + i * 7 % 300) for i in range(tokens))
-        logits = out / made / f"logits-{tokens}.npy"
+        logits = out / f"logits-{tokens}.npy"
         run(program, "logits", *model, "--ids", ids, "--compute-dtype", dtype, "--out", logits)
-    return {path.name: path for path in sorted((out / made).iterdir()) if path.suffix in (".safetensors", ".npy")}
+        left[logits.name] = logits
+    return left
 
 
 def hashes(program, folder):
