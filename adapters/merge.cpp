@@ -299,7 +299,8 @@ MergeReport merge_adapter(const MergeBase& base, const PeftAdapter& adapter, con
   for (const MergeOutput& output : plan.outputs()) merger.write(output);
   writer.write_text("config.json", merged_config(base.config, options.dtype, plan.untied(), plan.vocab_size()));
   writer.copy_companions(base.directory);
-  copy_tokenizer_files(adapter.directory, writer.path());  // what it was trained with goes before the base's
+  // What it was trained with goes before the base's.
+  if (!adapter.directory.empty()) copy_tokenizer_files(adapter.directory, writer.path());
   writer.finish();
   MergeReport report = merger.report();
   report.untied = plan.untied();

@@ -10,6 +10,7 @@
 #include <new>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/manual.h"
@@ -133,6 +134,11 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "error: out of memory; lower max_length or microbatch_size, or use a 4-bit base\n");
     return 4;
   } catch (const std::exception& error) {
+    const auto* refused = dynamic_cast<const std::system_error*>(&error);
+    if (refused != nullptr && refused->code() == std::errc::resource_unavailable_try_again) {
+      say_error("no memory or no process is left for a thread; raise the limit (ulimit -v, ulimit -u)");
+      return 4;
+    }
     say_error(std::string("internal: ") + error.what() + "; please report it with the command line");
     return 70;
   }

@@ -115,7 +115,8 @@ void export_adapter(Decoder& model, ParallelModel& parallel, const AttachedAdapt
     };
     collect_stages(parallel.mesh(), rank.pool, mine,
                    [&](const NamedTensor& tensor) { tensors.emplace_back(tensor.name, tensor.value); });
-    if (rank.comm.rank() == 0) write_peft_directory(target, saved_options(adapter), tensors, Replace::anything, companions);
+    if (rank.comm.rank() == 0)
+      write_peft_directory(target, saved_options(adapter), tensors, Replace::anything, companions);
     tensors.clear();
   });
   rank.comm.barrier("export");

@@ -69,7 +69,7 @@ void finetune(const std::string& model_dir, const std::string& adapter_dir, int6
     step.lr = schedule.lr_at(step.step - 1);
     if (!on_step(step.step, nibble::train_step(model, microbatches, optimizer, step, rank.context()))) break;
   }
-  nibble::save_adapter(model, adapter, adapter_dir, true);  // loads in PEFT
+  nibble::save_adapter(model, adapter, adapter_dir, nibble::Replace::own);  // loads in PEFT
 }
 
 }  // namespace

@@ -31,9 +31,13 @@ class FullDisk(program.FaultTest):
         self.assertEqual(run("train", recipe).code, 0)
         whole = self.result()
         out = self.disk / "out"
-        child = subprocess.Popen([program.PROGRAM, "train", str(recipe), f"output.dir={out}"], stdout=subprocess.DEVNULL,
-                                 stderr=open(self.folder / "stderr", "wb"), env=program.environment())
-        while child.poll() is None and 10 not in self.checkpoints(out):
+        held = self.folder / "held"
+        env = program.environment({"NIBBLE_FAULT_ROOT": str(out), "NIBBLE_FAULT_CALLS": "write", "NIBBLE_FAULT_IN": "metrics.jsonl",
+                                   "NIBBLE_FAULT_AT": "11", "NIBBLE_FAULT_HOW": "HOLD", "NIBBLE_FAULT_HELD": str(held)})
+        with open(self.folder / "stderr", "wb") as errors:
+            child = subprocess.Popen([program.PROGRAM, "train", str(recipe), f"output.dir={out}"], stdout=subprocess.DEVNULL,
+                                     stderr=errors, env=env)
+        while child.poll() is None and not (held.exists() and 10 in self.checkpoints(out)):
             time.sleep(0.002)
         filler = os.open(self.disk / "filler", os.O_WRONLY | os.O_CREAT)
         try:
@@ -41,6 +45,7 @@ class FullDisk(program.FaultTest):
                 os.write(filler, b"x" * 4096)
         except OSError:
             os.close(filler)
+        held.unlink()
         self.assertEqual(child.wait(120 * program.SLOWER), 4)
         errors = (self.folder / "stderr").read_text()
         self.assertIn("warning: checkpoint failed, training goes on without it", errors)

@@ -282,7 +282,9 @@ class Run(program.FaultTest):
                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
             except subprocess.TimeoutExpired:  # OpenBLAS asks for its buffers again and again, before main() begins
                 continue
-            if ended.code not in (127, -11, -6):
+            if "for a thread" in ended.err:
+                self.assertEqual(ended.code, 4, ended.err)
+            elif ended.code not in (127, -11, -6):
                 break
         self.assertEqual(ended.code, 4, f"{mib} MiB: {ended.err}")
         self.assertRegex(ended.err.splitlines()[-1], r"error: .*((model\.|lm_head|tensor|file).*[0-9]+ bytes|cannot be mapped)|error: out of memory; lower ")

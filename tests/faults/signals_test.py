@@ -153,7 +153,7 @@ class Signals(program.JobTest):
         recipe = self.evaluating_recipe()
         for number in STOPS:
             with self.subTest(signal=number):
-                child = self.start_held(self.folder / "out", "write", "train", recipe, part="-adapter/")
+                child = self.start_held(self.folder / "out", "write", "train", recipe, part="/adapter/")
                 child.send_signal(number)
                 self.assertEqual(child.wait(60 * program.SLOWER), 75, self.errors())
                 self.says("run the same command to continue")

@@ -38,8 +38,8 @@ bool gemm_openblas(const PackedProduct& p) {
   const std::lock_guard lock(one_caller);
   sgemm(CblasRowMajor, p.a_transposed ? CblasTrans : CblasNoTrans, p.w_transposed ? CblasTrans : CblasNoTrans,
         static_cast<blasint>(rows), static_cast<blasint>(columns), static_cast<blasint>(depth), p.alpha,
-        p.a.data<const float>(), static_cast<blasint>(p.a.dim(1)), w.data<const float>(), static_cast<blasint>(w.dim(1)),
-        p.accumulate ? 1.0f : 0.0f, p.c.data<float>(), static_cast<blasint>(columns));
+        p.a.data<const float>(), static_cast<blasint>(p.a.dim(1)), w.data<const float>(),
+        static_cast<blasint>(w.dim(1)), p.accumulate ? 1.0f : 0.0f, p.c.data<float>(), static_cast<blasint>(columns));
   return true;
 }
 
