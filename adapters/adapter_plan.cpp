@@ -95,7 +95,7 @@ class Planner {
  private:
   const AdapterOptions& options_;
   const ModelSplit& split_;
-  LocalRank rank_{1};
+  LocalRank rank_;
   Decoder model_;
   std::set<std::string> parameters_;
   std::vector<std::string> embeddings_;

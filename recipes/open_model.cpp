@@ -109,7 +109,7 @@ namespace {
 
 // A bias of B is merged into the bias of its Linear, by PEFT too.
 void refuse_bias_without_place(const DecoderConfig& config, const AdapterPlan& plan) {
-  LocalRank rank(1);
+  LocalRank rank;
   plan_decoder(config, rank.context()).visit_linears([&](Linear& linear) {
     if (linear.bias() || !std::ranges::count(plan.modules, linear.name())) return;
     throw UsageError("no merge could keep what it learns for " + linear.name() + ", which has no bias",

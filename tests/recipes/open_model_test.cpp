@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/parallel.h"
 #include "nibble/core/models/families.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -48,6 +49,17 @@ TEST(PlannedAdapter, BiasOfBThatNoMergeCouldKeepIsRefusedBeforeTraining) {
   const json adapter = {{"target_modules", {"q_proj", "down_proj"}}, {"lora_bias", true}};
   EXPECT_NE(refusal(adapter, false).find("model.layers.0.self_attn.q_proj, which has no bias"), std::string::npos);
   EXPECT_NE(refusal(adapter, true).find("model.layers.0.mlp.down_proj, which has no bias"), std::string::npos);
+}
+
+// Threads are the process's: what only looks at names must not take those that training has.
+TEST(PlannedAdapter, PlanningLeavesTheThreadsAsTheyAre) {
+  const int before = threads();
+  for (const bool lora_bias : {false, true}) {
+    set_threads(3);
+    plan_adapter(recipe_with({{"target_modules", {"q_proj"}}, {"lora_bias", lora_bias}}), config_with(true), 100);
+    EXPECT_EQ(threads(), 3);
+  }
+  set_threads(before);
 }
 
 }  // namespace
