@@ -211,7 +211,9 @@ class Run(program.FaultTest):
         os.kill(child.pid, signal.SIGINT)
         os.kill(child.pid, signal.SIGCONT)
         self.assertEqual(child.wait(20 * program.SLOWER), 75)
-        self.assertNotIn("checkpoint saved", self.errors())
+        # Unless it met a finished step that was not saved yet: then that is saved, and said.
+        if "as soon as the step is saved" not in self.errors():
+            self.assertNotIn("checkpoint saved", self.errors())
 
     def test_a_restart_loop_comes_to_the_end(self):
         whole = self.whole(steps=300)
