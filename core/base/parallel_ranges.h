@@ -63,7 +63,7 @@ template <typename Body>
 void parallel_ranges(int64_t count, int64_t grain, Body&& body) {
   if (count <= 0) return;
   const int64_t units = (count + grain - 1) / grain, team = std::min<int64_t>(threads(), units);
-  if (team == 1 || omp_in_parallel()) return body(int64_t{0}, count);
+  if (team == 1 || in_parallel()) return body(int64_t{0}, count);
   std::vector<SharedRange> ranges(static_cast<size_t>(team));
   for (int64_t i = 0; i < team; ++i) {
     ranges[static_cast<size_t>(i)].set(static_cast<uint32_t>(units * i / team),
