@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#if NIBBLE_WITH_ONEDNN
+#ifdef BENCHMARK_WITH_ONEDNN
 #include <oneapi/dnnl/dnnl.hpp>
 #endif
 
@@ -98,7 +98,7 @@ void own(benchmark::State& state) {
   });
 }
 
-#if NIBBLE_WITH_ONEDNN
+#ifdef BENCHMARK_WITH_ONEDNN
 dnnl::memory::data_type onednn_type(const Tensor& x) {
   return x.dtype() == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
 }
@@ -180,7 +180,7 @@ NIBBLE_GEMM_BENCHMARK(own<Form::tn, DType::bf16>);
 NIBBLE_GEMM_BENCHMARK(own<Form::nt, DType::f32>);
 NIBBLE_GEMM_BENCHMARK(own<Form::nn, DType::f32>);
 NIBBLE_GEMM_BENCHMARK(own<Form::tn, DType::f32>);
-#if NIBBLE_WITH_ONEDNN
+#ifdef BENCHMARK_WITH_ONEDNN
 NIBBLE_GEMM_BENCHMARK(onednn<Form::nt, DType::bf16, false>);
 NIBBLE_GEMM_BENCHMARK(onednn<Form::nt, DType::bf16, true>);
 NIBBLE_GEMM_BENCHMARK(onednn<Form::nn, DType::bf16, false>);

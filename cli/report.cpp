@@ -33,11 +33,9 @@ void report(const ReportFlags& flags) {
   std::filesystem::create_directories(flags.plots, error);
   if (error) throw IoError(flags.plots, "cannot be made: " + error.message());
   for (const NamedPlot& named : run_plots(log)) {
-    const std::filesystem::path stem = std::filesystem::path(flags.plots) / named.name;
-    write_file_atomically(stem.string() + ".svg", svg(named.plot));
-    write_file_atomically(stem.string() + ".png", png(named.plot));
-    say(stdout, stem.string() + ".svg");
-    say(stdout, stem.string() + ".png");
+    const std::filesystem::path file = std::filesystem::path(flags.plots) / (named.name + ".svg");
+    write_file_atomically(file, svg(named.plot));
+    say(stdout, file.string());
   }
 }
 
@@ -94,7 +92,7 @@ void add_report_command(Command& nibble) {
   Command command = nibble.subcommand("report", "One HTML page of a run: curves, samples, recipe, environment");
   command.option("run", flags->run, "output.dir of a run, finished or not").required();
   command.option("--out", flags->out, "File to write (RUN/report.html)");
-  command.option("--plots", flags->plots, "Also write every plot as SVG and PNG into this directory");
+  command.option("--plots", flags->plots, "Also write every plot as SVG into this directory");
   command.footer("Example: nibble report runs/mine");
   command.run([flags] { report(*flags); });
 }

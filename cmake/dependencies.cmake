@@ -20,9 +20,3 @@ set_source_files_properties(parallel/comm/mpi_comm.cpp PROPERTIES INCLUDE_DIRECT
 target_link_libraries(nibble_dependencies INTERFACE ${MPI_CXX_LIBRARIES}
   OpenMP::OpenMP_CXX Eigen3::Eigen nlohmann_json::nlohmann_json CLI11::CLI11 ICU::uc ICU::i18n
   PkgConfig::OPENBLAS PkgConfig::HWY PkgConfig::SENTENCEPIECE PkgConfig::ONIGURUMA PkgConfig::XXHASH)
-if(NIBBLE_WITH_ONEDNN)
-  # Debian's dnnl-config.cmake asks for an OpenCL development package that the CPU engine does not need.
-  find_library(DNNL_LIBRARY dnnl REQUIRED)
-  find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
-  target_link_libraries(nibble_dependencies INTERFACE ${DNNL_LIBRARY})
-endif()

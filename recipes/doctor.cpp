@@ -117,7 +117,7 @@ Finding library_finding() {
     const size_t slash = line.rfind('/');
     if (slash == std::string::npos) continue;
     const std::string name = line.substr(slash + 1);
-    for (const char* wanted : {"libdnnl", "libopenblas", "libblas", "libmkl", "libgomp", "libomp", "libmpi."}) {
+    for (const char* wanted : {"libopenblas", "libblas", "libmkl", "libgomp", "libomp", "libmpi."}) {
       if (name.starts_with(wanted)) found.insert(name);
     }
   }

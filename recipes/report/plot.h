@@ -1,5 +1,5 @@
 #pragma once
-// Curves and bars as pictures without any library: SVG text, and PNG bytes.
+// Curves and bars as pictures: SVG text.
 
 #include <string>
 #include <utility>
@@ -27,9 +27,6 @@ struct Plot {
 
 /// A picture of `width` times `height`, complete <svg> element; text takes the colour of what is around it.
 std::string svg(const Plot& plot, int width = 560, int height = 280);
-
-/// The same as a PNG file's bytes, on white.
-std::string png(const Plot& plot, int width = 840, int height = 420);
 
 /// At most `most` points, each the mean of its neighbours: a long run stays small on the page.
 std::vector<std::pair<double, double>> thinned(const std::vector<std::pair<double, double>>& points, size_t most = 600);

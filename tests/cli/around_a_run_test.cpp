@@ -184,7 +184,6 @@ TEST(AroundARun, ReportWritesPlotsAsPictures) {
   const fs::path plots = small.directory / "plots";
   const Said said = nibble_says("report " + small.run().string() + " --plots " + plots.string());
   ASSERT_EQ(said.code, 0);
-  EXPECT_TRUE(test::read_bytes(plots / "loss.png").starts_with("\x89PNG"));
   EXPECT_TRUE(test::read_bytes(plots / "loss.svg").starts_with("<svg"));
   EXPECT_EQ(nibble_says("report " + plots.string() + " 2>/dev/null").code, 3);
 }

@@ -1,6 +1,6 @@
 #include "nibble/core/ops/gemm.h"
 
-#include "nibble/core/ops/cpu/gemm_libraries.h"
+#include "nibble/core/ops/cpu/gemm_openblas.h"
 
 namespace nibble::ops::cpu {
 
@@ -12,7 +12,7 @@ void product(const PackedProduct& p) {
     if (!p.accumulate) p.c.zero();
     return;
   }
-  if (gemm_by_library(p, gemm_engine())) return;
+  if (prefers_openblas() && gemm_openblas(p)) return;
   if (few_rows_fit(p, isa())) {
     gemm_few_rows(p, isa());
   } else if (thin_fits(p, isa())) {
@@ -27,7 +27,7 @@ void product(const PackedProduct& p, const LowRankEpilogue* epilogue) {
   const WeightView right(epilogue->right);
   const PackedProduct low = {
       .a = epilogue->left, .w = right, .w_transposed = epilogue->right_transposed, .c = p.c, .accumulate = true};
-  const bool own = gemm_engine() == GemmEngine::own && !few_rows_fit(p, isa());
+  const bool own = !prefers_openblas() && !few_rows_fit(p, isa());
   if (own && p.c.numel() > 0 && p.a.numel() > 0 && gemm_packed_fuses(p, low, isa())) {
     gemm_packed(p, isa(), &low);
   } else {

@@ -1,11 +1,14 @@
+#include "nibble/core/ops/cpu/gemm_openblas.h"
+
 #include <cblas.h>
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <limits>
 #include <mutex>
+#include <string_view>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/ops/cpu/gemm_libraries.h"
 
 namespace nibble::ops::cpu {
 
@@ -24,7 +27,22 @@ Sgemm load_sgemm() {
   return sgemm;
 }
 
+bool asked_for() {
+  const char* set = std::getenv("NIBBLE_GEMM");
+  const std::string_view wanted = set == nullptr ? "" : set;
+  if (wanted.empty()) return isa() < Isa::avx2;
+  if (wanted != "own" && wanted != "openblas") {
+    throw UsageError("NIBBLE_GEMM=" + std::string(wanted) + " is not known", "use own or openblas");
+  }
+  return wanted == "openblas";
+}
+
 }  // namespace
+
+bool prefers_openblas() {
+  static const bool prefers = asked_for();
+  return prefers;
+}
 
 bool gemm_openblas(const PackedProduct& p) {
   const Tensor& w = p.w.dense;  // undefined where it is not dense

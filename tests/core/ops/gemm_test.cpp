@@ -7,7 +7,7 @@
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/philox.h"
-#include "nibble/core/ops/cpu/gemm_libraries.h"
+#include "nibble/core/ops/cpu/gemm_openblas.h"
 #include "nibble/core/ops/ref/gemm.h"
 
 namespace nibble::ops {
@@ -167,24 +167,19 @@ TEST_P(GemmAtLevel, GivesTheSameBitsOnOneTwoAndThreeThreads) {
 INSTANTIATE_TEST_SUITE_P(Levels, GemmAtLevel, testing::Values(Isa::baseline, Isa::avx2, Isa::avx512, Isa::avx512_bf16),
                          [](const auto& level) { return std::string(isa_name(level.param)); });
 
-class GemmByLibrary : public testing::TestWithParam<cpu::GemmEngine> {};
-
-TEST_P(GemmByLibrary, EveryFormItHasEqualsTheReference) {
+TEST(GemmOpenBlas, EveryFormItHasEqualsTheReference) {
   int64_t multiplied = 0;
   for (const Case& k : cases()) {
     const Operands before(k);
     Operands x(k);
     const WeightView w(x.b);
-    if (!cpu::gemm_by_library(product_of(k, x, w), GetParam())) continue;
+    if (!cpu::gemm_openblas(product_of(k, x, w))) continue;
     ++multiplied;
     expect_equal_to_reference(k, before, x.c);
     if (HasFatalFailure()) return;
   }
   EXPECT_GE(multiplied, 13 * 3 * 2);  // at least all in f32
 }
-
-INSTANTIATE_TEST_SUITE_P(Libraries, GemmByLibrary, testing::ValuesIn(cpu::gemm_libraries()),
-                         [](const auto& engine) { return std::string(cpu::gemm_engine_name(engine.param)); });
 
 TEST(Gemm, EveryFormEqualsTheReference) {
   for (const Case& k : cases()) {
