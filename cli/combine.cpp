@@ -6,6 +6,7 @@
 
 #include "nibble/adapters/combine.h"
 #include "nibble/cli/commands.h"
+#include "nibble/cli/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/output_guard.h"
@@ -42,8 +43,8 @@ void run(Flags flags) {
   const AdapterCompanions first{.tokenizer = flags.adapters.front()};
   for (const std::string& other : flags.adapters) {
     if (find_text_source(first.tokenizer.string(), other, "").notes.empty()) continue;
-    std::fprintf(stderr, "note: %s has another tokenizer or chat template than %s, whose are kept\n", other.c_str(),
-                 first.tokenizer.c_str());
+    say(stderr, "note: %s has another tokenizer or chat template than %s, whose are kept", other.c_str(),
+        first.tokenizer.c_str());
   }
   write_peft_directory(flags.out, made.options, made.tensors, flags.replace, first);
   const size_t modules = made.tensors.size() / 2;
@@ -52,8 +53,8 @@ void run(Flags flags) {
     std::printf("%s\n", said.dump().c_str());
     return;
   }
-  std::printf("combined %zu adapters into %s: %zu modules, rank %lld\n", adapters.size(), flags.out.c_str(), modules,
-              static_cast<long long>(made.options.r));
+  say(stdout, "combined %zu adapters into %s: %zu modules, rank %lld", adapters.size(), flags.out.c_str(), modules,
+      static_cast<long long>(made.options.r));
 }
 
 }  // namespace

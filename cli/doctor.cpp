@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/say.h"
 #include "nibble/recipes/doctor.h"
 
 namespace nibble::cli {
@@ -28,9 +29,9 @@ void run(const Flags& flags) {
   }
   int advised = 0;
   for (const Finding& finding : findings) {
-    std::printf("%-14s %s\n", finding.name.c_str(), finding.value.c_str());
+    say(stdout, "%-14s %s", finding.name.c_str(), finding.value.c_str());
     if (finding.advice.empty()) continue;
-    std::printf("%-14s -> %s\n", "", finding.advice.c_str());
+    say(stdout, "%-14s -> %s", "", finding.advice.c_str());
     ++advised;
   }
   std::printf(advised == 0 ? "nothing to fix\n" : "%d to look at\n", advised);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/export_gguf.h"
@@ -36,13 +37,12 @@ void run(Flags flags) {
     std::printf("%s\n", said.dump().c_str());
     return;
   }
-  std::printf("wrote %s: %s, %lld tensors, %.1f MB\n", flags.request.out.c_str(), report.architecture.c_str(),
-              static_cast<long long>(report.tensors), static_cast<double>(report.bytes) / 1e6);
+  say(stdout, "wrote %s: %s, %lld tensors, %.1f MB", flags.request.out.c_str(), report.architecture.c_str(),
+      static_cast<long long>(report.tensors), static_cast<double>(report.bytes) / 1e6);
   if (report.fallbacks > 0) {
-    std::printf("%lld matrices are in f16: their rows are no multiple of 32\n",
-                static_cast<long long>(report.fallbacks));
+    say(stdout, "%lld matrices are in f16: their rows are no multiple of 32", static_cast<long long>(report.fallbacks));
   }
-  for (const std::string& step : report.left_out) std::printf("llama.cpp leaves out %s\n", step.c_str());
+  for (const std::string& step : report.left_out) say(stdout, "llama.cpp leaves out %s", step.c_str());
 }
 
 }  // namespace

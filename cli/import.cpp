@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/say.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/import_gguf.h"
 
@@ -24,12 +25,12 @@ void run(const ImportRequest& request, bool json) {
     return;
   }
   if (report.model_type.empty()) {
-    std::printf("wrote %s: a tokenizer\n", request.out.c_str());
+    say(stdout, "wrote %s: a tokenizer", request.out.c_str());
     return;
   }
-  std::printf("wrote %s: %s, %lld tensors, %.1f MB%s\n", request.out.c_str(), report.model_type.c_str(),
-              static_cast<long long>(report.tensors), static_cast<double>(report.bytes) / 1e6,
-              report.tokenizer ? ", with its tokenizer" : "");
+  say(stdout, "wrote %s: %s, %lld tensors, %.1f MB%s", request.out.c_str(), report.model_type.c_str(),
+      static_cast<long long>(report.tensors), static_cast<double>(report.bytes) / 1e6,
+      report.tokenizer ? ", with its tokenizer" : "");
 }
 
 }  // namespace

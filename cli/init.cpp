@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/say.h"
 #include "nibble/recipes/init_model.h"
 
 namespace nibble::cli {
@@ -21,8 +22,8 @@ void add_init_command(Command& nibble) {
   command.footer("Example: nibble init --config config.json --out fresh --dtype bf16");
   command.run([request] {
     const InitReport report = init_model(*request);
-    std::printf("%s: %lld weights in %.1f MB\n", request->out.c_str(), static_cast<long long>(report.weights),
-                static_cast<double>(report.bytes) / 1e6);
+    say(stdout, "%s: %lld weights in %.1f MB", request->out.c_str(), static_cast<long long>(report.weights),
+        static_cast<double>(report.bytes) / 1e6);
   });
 }
 

@@ -22,7 +22,9 @@
 #include "nibble/cli/child_process.h"
 #include "nibble/cli/commands.h"
 #include "nibble/cli/ranks_here.h"
+#include "nibble/cli/say.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/text/visible_text.h"
 #include "nibble/core/train/stop_signal.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
@@ -99,7 +101,7 @@ class LauncherTalk {
     } else if (!of_hydra(text)) {
       failed_ = failed_ || text.starts_with("error: ");
       stopped_ = stopped_ || text.starts_with("stopping: ");
-      std::fprintf(stderr, "%s\n", text.c_str());
+      say(stderr, text);
     }
   }
   /// Whether a rank has said why the job ends.
@@ -140,7 +142,7 @@ class LauncherTalk {
     } else if (block_.find("MPI_ABORT was invoked") == std::string::npos &&
                block_.find("non-zero exit code") == std::string::npos &&
                block_.find("non-zero status") == std::string::npos) {
-      std::fputs(block_.c_str(), stderr);
+      std::fputs(visible_text(block_, Lines::many).c_str(), stderr);
     }
     block_.clear();
   }

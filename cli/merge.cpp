@@ -23,7 +23,7 @@ void run(const Flags& flags) {
   if (const std::string warning = merge_warning(flags.request); !warning.empty()) {
     say(stderr, "warning: " + warning);
   }
-  for (const std::string& note : merge_notes(flags.request)) std::fprintf(stderr, "note: %s\n", note.c_str());
+  for (const std::string& note : merge_notes(flags.request)) say(stderr, "note: " + note);
   const MergeReport report = merge_model(flags.request, rank.context());
   if (flags.json) {
     const nlohmann::ordered_json said = {
@@ -31,8 +31,8 @@ void run(const Flags& flags) {
     std::printf("%s\n", said.dump().c_str());
     return;
   }
-  std::printf("merged %lld modules into %s; weights changed by %.3g on average, %.3g at most\n",
-              static_cast<long long>(report.modules), flags.request.out.c_str(), report.mean_change, report.max_change);
+  say(stdout, "merged %lld modules into %s; weights changed by %.3g on average, %.3g at most",
+      static_cast<long long>(report.modules), flags.request.out.c_str(), report.mean_change, report.max_change);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include "nibble/cli/model_flags.h"
+#include "nibble/cli/say.h"
 
 #include <charconv>
 #include <cstdio>
@@ -46,7 +47,7 @@ void add_model_flags(Command& command, ModelFlags& flags) {
 
 TextSource text_source(const ModelFlags& flags, const std::string& chat_template) {
   TextSource source = find_text_source(flags.base.path, flags.adapter, chat_template);
-  for (const std::string& note : source.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  for (const std::string& note : source.notes) say(stderr, "note: " + note);
   return source;
 }
 

@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/say.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/text/visible_text.h"
 #include "nibble/quant/quantize_model.h"
 #include "nibble/quant/tables.h"
 
@@ -25,7 +27,7 @@ struct Flags {
 
 void show_progress(const std::string& tensor, uint64_t done, uint64_t total) {
   std::fprintf(stderr, "\r\033[K%3.0f%% %s", 100.0 * static_cast<double>(done) / static_cast<double>(total),
-               tensor.c_str());
+               visible_text(tensor).c_str());
   if (done == total) std::fputs("\r\033[K", stderr);
 }
 
@@ -43,9 +45,9 @@ void run(Flags flags) {
     std::printf("%s\n", said.dump().c_str());
     return;
   }
-  std::printf("%s: %lld tensors in 4 bits, %lld as they were; %.1f MB instead of %.1f MB\n", flags.out.c_str(),
-              static_cast<long long>(report.quantized), static_cast<long long>(report.copied),
-              static_cast<double>(report.bytes) / 1e6, static_cast<double>(report.source_bytes) / 1e6);
+  say(stdout, "%s: %lld tensors in 4 bits, %lld as they were; %.1f MB instead of %.1f MB", flags.out.c_str(),
+      static_cast<long long>(report.quantized), static_cast<long long>(report.copied),
+      static_cast<double>(report.bytes) / 1e6, static_cast<double>(report.source_bytes) / 1e6);
 }
 
 }  // namespace

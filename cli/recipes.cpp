@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/recipes/recipe.h"
@@ -25,7 +26,7 @@ void copy(const std::string& name, const std::string& to) {
   const std::filesystem::path target = to.empty() ? std::filesystem::path(name + ".json") : std::filesystem::path(to);
   if (std::filesystem::exists(target)) throw UsageError("exists already", "choose another name", target.string());
   write_file_atomically(target, shipped_recipe(name).text);
-  std::printf("%s\n", target.c_str());
+  say(stdout, target.string());
 }
 
 void list_keys() {

@@ -8,6 +8,8 @@ namespace nibble::cli {
 
 /// A line, whose breaks are shown.
 void say(std::FILE* stream, const std::string& line);
+/// The same, put together as printf does.
+[[gnu::format(printf, 2, 3)]] void say(std::FILE* stream, const char* format, ...);
 /// "error: ..." on standard error.
 void say_error(const std::string& what);
 

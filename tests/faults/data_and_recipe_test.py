@@ -100,6 +100,18 @@ class Data(program.FaultTest):
             for steering in "\x1b\x07\u202e\u009b":
                 self.assertNotIn(steering, ended.err + ended.out)
 
+    def test_results_show_what_would_steer_a_terminal(self):
+        hostile, shown = "a\x1b]0;t\x07\u202eb\u009b2J", "a\\x1b]0;t\\x07<U+202E>b<U+009B>2J"
+        made = self.folder / ("model " + hostile)
+        for command, *words in (["init", "--config", self.model / "config.json", "--out", made],
+                                ["quantize", "--model", made, "--out", self.folder / ("nf4 " + hostile)],
+                                ["export", "--model", made, "--out", self.folder / (hostile + ".gguf")]):
+            ended = run(command, *words)
+            self.assertEqual(ended.code, 0, ended.err)
+            self.assertIn(shown, ended.out)
+            for steering in "\x07\u202e\u009b":
+                self.assertNotIn(steering, ended.err + ended.out)
+
     def test_a_tokenizer_larger_than_the_model(self):
         vocab = {chr(33 + i): i for i in range(80)}
         (self.model / "tokenizer.json").write_text(json.dumps(
