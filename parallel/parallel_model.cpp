@@ -54,7 +54,6 @@ ParallelModel::ParallelModel(Decoder& model, bool train_everything, const Parall
     replicate(order_);
   }
   gathers_ = shards && options_.level == ShardLevel::weights;
-  idle_ = [this] { model_.idle_training(); };
   model_.set_hooks(this);
 }
 
@@ -278,8 +277,8 @@ void ParallelModel::sum_partial_gradients() {
 double ParallelModel::sum_whole(GradientSum kind, int64_t count, const std::function<double(int64_t)>& run) {
   const std::vector<bool> present = this->present(step_count_);
   for (Parameter* parameter : order_) parameter->gradient.zero();
-  double loss = sum_gradients(kind, order_, count, run, rank_.pool);
-  for (int64_t i = count; gathers_ && i < passes_in_step(); ++i) idle_();
+  double loss = nibble::sum_gradients(kind, order_, count, run, rank_.pool);
+  for (int64_t i = count; gathers_ && i < passes_in_step(); ++i) run(i);
   const std::vector<bool> group = one_group(present, mesh_.shape().shard, mesh_.replicas().rank());
   each_group([&](TrainableGroup& own, bool) {
     Tensor shard = own.shard_gradient();
@@ -298,7 +297,7 @@ double ParallelModel::sum_rounds(GradientSum kind, const std::vector<Parameter*>
                                  const std::function<double(int64_t)>& run) {
   const int64_t rounds = passes_in_step();
   const bool at_once = kind == GradientSum::tree;  // else the copies are summed when the rounds are over
-  const double loss = sum_gradients(
+  const double loss = nibble::sum_gradients(
       kind, parameters, rounds,
       [&](int64_t round) {
         round_ = round;
@@ -312,20 +311,12 @@ double ParallelModel::sum_rounds(GradientSum kind, const std::vector<Parameter*>
   return loss;
 }
 
-StepLayout ParallelModel::layout() {
-  StepLayout layout;
-  if (mesh_.data().size() == 1 && parts() == 1) return layout;
-  layout.sum_counts = [this](Tensor& counts) { mesh_.data().all_reduce_sum("label tokens", counts); };
-  layout.sum_gradients = [this](GradientSum kind, const std::vector<Parameter*>& parameters, int64_t count,
-                                const std::function<double(int64_t)>& run) {
-    const double loss = rounds_ ? sum_rounds(kind, parameters, run) : sum_whole(kind, count, run);
-    sum_partial_gradients();
-    return loss;
-  };
-  if (gathers_ || rounds_) layout.idle = idle_;
-  layout.squares = [this](const std::vector<Parameter*>& parameters) { return squares(parameters); };
-  layout.after_update = [this] { share_values(); };
-  return layout;
+double ParallelModel::sum_gradients(GradientSum kind, const std::vector<Parameter*>& parameters, int64_t count,
+                                    const std::function<double(int64_t)>& run) {
+  if (mesh_.data().size() == 1 && parts() == 1) return nibble::sum_gradients(kind, parameters, count, run, rank_.pool);
+  const double loss = rounds_ ? sum_rounds(kind, parameters, run) : sum_whole(kind, count, run);
+  sum_partial_gradients();
+  return loss;
 }
 
 void ParallelModel::share_values() {
@@ -372,6 +363,7 @@ bool ParallelModel::is_tied(const std::string& parameter) const {
 
 Tensor ParallelModel::tied_gradient() const {
   const std::string name = model_.config().names.embedding + ".weight";
+  if (!is_tied(name) || !by_name_.contains(name)) return {};
   for (const auto& [layer, own] : layers_) {
     if (own.tied) return own.tied->shard_gradient();
   }
@@ -385,7 +377,7 @@ bool ParallelModel::speaks_for(const std::string& parameter) const {
 
 double ParallelModel::squares(const std::vector<Parameter*>& parameters) const {
   double total = 0;
-  if (!replicated_.empty()) {
+  if (replicated_.size() == order_.size()) {
     for (const Parameter* parameter : parameters) {
       if (speaks_for(parameter->name)) total += ops::sum_of_squares(parameter->gradient);
     }

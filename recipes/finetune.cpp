@@ -57,7 +57,13 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   }
   activations.apply(model);
   ParallelModel parallel(model, !adapter, parallel_options(recipe), mesh, rank);
-  run_steps(run, model, parallel, data, recipe, tokenizer, rank, observer);  // resumes where the checkpoint says
+  const NextToken objective;  // the loss
+  Training training(run, model, parallel, data, objective, recipe, tokenizer, rank, observer);
+  while (training.next_step()) {  // resumes where the checkpoint says
+    training.finish_step(
+        train_step(training.executor(), training.microbatches(), objective, training.optimizer(), training.options()));
+  }
+  training.finish();
 
   if (adapter) {
     if (model.config().vocab_size > config.vocab_size) companions.rows = model.config().vocab_size;

@@ -33,7 +33,13 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
   Decoder model = random_decoder(config, rank.seed, rank, own, part);
   activations.apply(model);
   ParallelModel parallel(model, true, parallel_options(recipe), mesh, rank);
-  run_steps(run, model, parallel, data, recipe, tokenizer.path(), rank, observer);
+  const NextToken objective;
+  Training training(run, model, parallel, data, objective, recipe, tokenizer.path(), rank, observer);
+  while (training.next_step()) {  // resumes where the checkpoint says
+    training.finish_step(
+        train_step(training.executor(), training.microbatches(), objective, training.optimizer(), training.options()));
+  }
+  training.finish();
   if (rank.comm.rank() == 0) tokenizer.keep();
   export_model(model, parallel, recipe.model.init, tokenizer.path(), run.dir() / "model", rank);
 }

@@ -252,6 +252,7 @@ struct SpeedTrial::Impl {
   void keep_in_file(const std::string& directory, Recompute recompute);
   double step();
   PartSeconds seconds() const;
+  class Timed;
 
   const PlanJob& job;
   int64_t tensor;
@@ -282,33 +283,39 @@ void SpeedTrial::Impl::keep_in_file(const std::string& directory, Recompute reco
   for (size_t i = steps_in_files; i < files.size(); ++i) step();
 }
 
-double SpeedTrial::Impl::step() {
-  if (!files.empty()) model.set_spill(files[steps_in_files++ % files.size()].get());
-  const double begin = seconds_now();
-  double passed = begin, aside = 0;
-  StepLayout layout;
-  layout.sum_gradients = [&](GradientSum, const std::vector<Parameter*>& parameters, int64_t,
-                             const std::function<double(int64_t)>& run) {
-    for (Parameter* parameter : parameters) parameter->gradient.zero();
-    taken.zero.push_back(seconds_now() - begin);
-    const double loss = run(0);
+// A step of one microbatch, whose sum is timed.
+class SpeedTrial::Impl::Timed final : public LocalExecutor {
+ public:
+  explicit Timed(Impl& trial) : LocalExecutor(trial.model, trial.rank), trial_(trial) {}
+  double passed = 0;  // when the sum was made
+
+ private:
+  double sum(const StepWork& work) override {
+    const double begin = seconds_now();
+    for (Parameter* parameter : work.parameters) parameter->gradient.zero();
+    trial_.taken.zero.push_back(seconds_now() - begin);
+    const double loss = microbatch(work, 0);
     const double from = seconds_now();
-    if (job.accumulate > 1) {  // see gradient_sum.cpp
+    if (trial_.job.accumulate > 1) {  // see gradient_sum.cpp
       std::vector<Tensor> left;
-      for (const Parameter* parameter : parameters) left.push_back(parameter->gradient.clone(pool));
-      for (size_t i = 0; i < parameters.size(); ++i) ops::add(left[i], parameters[i]->gradient);
+      for (const Parameter* parameter : work.parameters) left.push_back(parameter->gradient.clone(trial_.pool));
+      for (size_t i = 0; i < left.size(); ++i) ops::add(left[i], work.parameters[i]->gradient);
     }
     passed = seconds_now();
-    aside = passed - from;
-    taken.add.push_back(aside);
+    trial_.taken.add.push_back(passed - from);
     return loss;
-  };
-  const LossAndGradients pass = [&](const Batch& microbatch, const StepContext& context, float scale) {
-    return model.loss_sum_and_gradients(microbatch, context, scale);
-  };
-  train_step(pass, {&batch, 1}, *optimizer, options, rank, layout);
+  }
+
+  Impl& trial_;
+};
+
+double SpeedTrial::Impl::step() {
+  if (!files.empty()) model.set_spill(files[steps_in_files++ % files.size()].get());
+  Timed executor(*this);
+  const double begin = seconds_now();
+  train_step(executor, {&batch, 1}, NextToken(), *optimizer, options);
   const double end = seconds_now();
-  taken.update.push_back(end - passed);
+  taken.update.push_back(end - executor.passed);
   return end - begin;
 }
 

@@ -373,30 +373,25 @@ double Decoder::loss_sum_and_gradients(const Batch& batch, const StepContext& st
   return loss;
 }
 
-void Decoder::idle_forward() {
+void Decoder::idle_forward(bool training) {
+  BlockHooks& hooks = *impl_->hooks;
   const auto touch = [&](int64_t layer) {
-    impl_->hooks->before_forward(layer);
-    impl_->hooks->after_forward(layer);
+    hooks.before_forward(layer);
+    hooks.after_forward(layer);
   };
   if (impl_->input) touch(-1);
   for (size_t l = 0; l < impl_->blocks.size(); ++l) touch(impl_->layer(l));
-  if (impl_->head) touch(impl_->config.layers);
+  if (!impl_->head) return;
+  if (!training) return touch(impl_->config.layers);
+  hooks.before_backward(impl_->config.layers);
+  hooks.after_backward(impl_->config.layers);
 }
 
-void Decoder::idle_training() {
+void Decoder::idle_backward() {
   const auto touch = [&](int64_t layer) {
     impl_->hooks->before_backward(layer);
     impl_->hooks->after_backward(layer);
   };
-  if (impl_->input) {
-    impl_->hooks->before_forward(-1);
-    impl_->hooks->after_forward(-1);
-  }
-  for (size_t l = 0; l < impl_->blocks.size(); ++l) {
-    impl_->hooks->before_forward(impl_->layer(l));
-    impl_->hooks->after_forward(impl_->layer(l));
-  }
-  if (impl_->head) touch(impl_->config.layers);
   for (size_t l = impl_->blocks.size(); l-- > impl_->lowest_trainable();) touch(impl_->layer(l));
   if (impl_->input_trainable()) touch(-1);
 }

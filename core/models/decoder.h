@@ -81,10 +81,10 @@ class Decoder {
   /// loss_sum, and adds gradient_scale times its gradient to every trainable parameter.
   double loss_sum_and_gradients(const Batch& batch, const StepContext& step, float gradient_scale);
 
-  /// Calls the hooks as loss_sum or loss_sum_and_gradients does, and computes nothing: how a rank without a microbatch
-  /// takes part in what the hooks exchange.
-  void idle_forward();
-  void idle_training();
+  /// Call the hooks as a DecoderPass's forward with the head (training or not) and its backward do, and compute nothing:
+  /// how a rank without a microbatch takes part in what the hooks exchange.
+  void idle_forward(bool training);
+  void idle_backward();
 
  private:
   friend class DecoderPass;

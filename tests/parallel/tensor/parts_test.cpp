@@ -8,9 +8,8 @@
 
 #include "nibble/adapters/attach.h"
 #include "nibble/core/base/parallel.h"
-#include "nibble/core/train/train_step.h"
 #include "nibble/parallel/comm/thread_comm.h"
-#include "nibble/parallel/parallel_model.h"
+#include "nibble/parallel/sharded_executor.h"
 #include "nibble/parallel/tensor/whole.h"
 #include "nibble/recipes/init_model.h"
 #include "nibble/tests/core/models/golden.h"
@@ -45,17 +44,12 @@ Computed compute(const fs::path& model, std::span<const Sample> samples, int ran
     Decoder decoder = load_decoder(model, rank, options);
     if (adapt) adapt(decoder, rank);
     ParallelModel parallel(decoder, !adapt, {}, mesh, rank);
-    const StepLayout layout = parallel.layout();
+    ShardedExecutor executor(decoder, parallel, rank);
     const Batch batch = make_batch(samples, pool);
-    const StepContext step{.rank = rank, .training = static_cast<bool>(adapt), .step = 3, .row_keys = batch.row_keys};
-    const double tokens = static_cast<double>(batch.label_tokens);
-    parallel.begin_step(1);
-    const auto run = [&](int64_t) {
-      return decoder.loss_sum_and_gradients(batch, step, static_cast<float>(1 / tokens));
-    };
     const std::vector<Parameter*> parameters = parallel.parameters();
-    const double loss = layout.sum_gradients ? layout.sum_gradients(GradientSum::running, parameters, 1, run) : run(0);
-    const double squares = layout.squares ? layout.squares(parameters) : gradient_squares(parameters);
+    executor.begin_step(1);
+    const StepSums sums = executor.gradients({&batch, 1}, NextToken(), parameters, {.step = 3});
+    const double loss = sums.loss * static_cast<double>(sums.label_tokens);
     EXPECT_NEAR(decoder.loss_sum(batch, {.rank = rank, .row_keys = {}}), adapt ? 0.0 : loss, adapt ? 1e9 : 1e-9);
     for (const Parameter* parameter : parameters) {
       const Tensor whole = whole_on_first(mesh.tensor(), parameter->name, parameter->gradient, parameter->cut, pool);
@@ -64,8 +58,8 @@ Computed compute(const fs::path& model, std::span<const Sample> samples, int ran
       computed.gradients[parameter->name] = {values.begin(), values.end()};
     }
     if (comm.rank() == 0) {
-      computed.loss = loss / tokens;
-      computed.norm = std::sqrt(squares);
+      computed.loss = sums.loss;
+      computed.norm = std::sqrt(sums.squares);
     }
   });
   return computed;
