@@ -8,7 +8,7 @@
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/parallel/data/assignment.h"
-#include "nibble/parallel/tensor/whole.h"
+#include "nibble/parallel/tensor/global_tensor.h"
 
 namespace nibble {
 
@@ -37,6 +37,7 @@ std::vector<bool> one_group(const std::vector<bool>& present, int64_t group, int
 ParallelModel::ParallelModel(Decoder& model, bool train_everything, const ParallelOptions& options, const Mesh& mesh,
                              RankContext& rank)
     : model_(model), options_(options), mesh_(mesh), rank_(rank) {
+  NIBBLE_CHECK((mesh_.tensor().size() > 1) == (model_.sharding() != nullptr), "tensor_parallel() makes the shards");
   const bool shards = mesh_.shape().shard > 1;
   const bool cut = shards && (train_everything || options_.shard_trainable);
   rounds_ = cut && options_.level >= ShardLevel::gradients;
@@ -118,7 +119,7 @@ std::vector<TrainableGroup*> ParallelModel::Layer::groups() const {
 // Gradients side by side, so that they are summed without copies.
 void ParallelModel::replicate(const std::vector<Parameter*>& trained) {
   replicated_ = trained;
-  if ((mesh_.data().size() == 1 && parts() == 1) || trained.empty()) {
+  if ((mesh_.data().size() == 1 && mesh_.tensor().size() == 1) || trained.empty()) {
     for (Parameter* parameter : trained) {
       if (!parameter->trainable) parameter->make_trainable(rank_.pool);
     }
@@ -215,12 +216,6 @@ void ParallelModel::after_backward(int64_t layer) {
   for (TrainableGroup* group : found->second.groups()) group->reduce(present, options_.wire);
 }
 
-void ParallelModel::sum_parts(std::string_view what, Tensor& values) {
-  if (parts() == 1) return;
-  const std::vector<bool> all(static_cast<size_t>(parts()), true);
-  all_reduce_tree(mesh_.tensor(), what, values, all, {}, rank_.pool);
-}
-
 // ---- sums ----
 
 std::vector<int64_t> ParallelModel::begin_step(int64_t count) {
@@ -265,11 +260,12 @@ void ParallelModel::sum_over_replicas(const std::vector<bool>& present) {
 
 // When those of the data axes are summed.
 void ParallelModel::sum_partial_gradients() {
-  if (parts() == 1) return;
-  if (partial_gradients_) sum_parts("sum partial gradients", partial_gradients_);
+  if (mesh_.tensor().size() == 1) return;
+  const LayerSharding& tensor = *model_.sharding();
+  if (partial_gradients_) tensor.all_reduce("sum partial gradients", partial_gradients_);
   each_group([&](const TrainableGroup& group, bool partial) {
     Tensor gradient = group.shard_gradient();
-    if (partial && gradient.numel() > 0) sum_parts("sum partial gradients", gradient);
+    if (partial && gradient.numel() > 0) tensor.all_reduce("sum partial gradients", gradient);
   });
 }
 
@@ -313,7 +309,8 @@ double ParallelModel::sum_rounds(GradientSum kind, const std::vector<Parameter*>
 
 double ParallelModel::sum_gradients(GradientSum kind, const std::vector<Parameter*>& parameters, int64_t count,
                                     const std::function<double(int64_t)>& run) {
-  if (mesh_.data().size() == 1 && parts() == 1) return nibble::sum_gradients(kind, parameters, count, run, rank_.pool);
+  if (mesh_.data().size() == 1 && mesh_.tensor().size() == 1)
+    return nibble::sum_gradients(kind, parameters, count, run, rank_.pool);
   const double loss = rounds_ ? sum_rounds(kind, parameters, run) : sum_whole(kind, count, run);
   sum_partial_gradients();
   return loss;
@@ -372,7 +369,7 @@ Tensor ParallelModel::tied_gradient() const {
 
 bool ParallelModel::speaks_for(const std::string& parameter) const {
   if (is_tied(parameter) && !model_.has_embedding()) return false;
-  return part() == 0 || by_name_.at(parameter)->cut;
+  return mesh_.tensor().rank() == 0 || by_name_.at(parameter)->shard;
 }
 
 double ParallelModel::squares(const std::vector<Parameter*>& parameters) const {
@@ -410,9 +407,9 @@ Slicer ParallelModel::slicer() const {
       each_group([&](const TrainableGroup& group, bool) {
         for (CheckpointSlice& slice : group.slices(tensor)) own.push_back(std::move(slice));
       });
-      const Cut& cut = by_name_.at(parameter_of(tensor.name))->cut;
+      const ShardSpec& spec = by_name_.at(parameter_of(tensor.name))->shard;
       for (const CheckpointSlice& slice : own) {
-        for (CheckpointSlice& piece : slices_of_whole(slice, cut)) slices.push_back(std::move(piece));
+        for (CheckpointSlice& piece : global_slices(slice, spec)) slices.push_back(std::move(piece));
       }
     }
     return slices;

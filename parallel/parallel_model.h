@@ -11,8 +11,8 @@
 
 #include "nibble/core/models/decoder.h"
 #include "nibble/core/nn/hooks.h"
-#include "nibble/core/train/run.h"
 #include "nibble/core/train/gradient_sum.h"
+#include "nibble/core/train/run.h"
 #include "nibble/parallel/mesh.h"
 #include "nibble/parallel/sharding/trainable_group.h"
 
@@ -80,9 +80,6 @@ class ParallelModel final : public BlockHooks {
   void after_forward(int64_t layer) override;
   void before_backward(int64_t layer) override;
   void after_backward(int64_t layer) override;
-  int parts() const override { return mesh_.tensor().size(); }
-  int part() const override { return mesh_.tensor().rank(); }
-  void sum_parts(std::string_view what, Tensor& values) override;
 
  private:
   struct Layer {

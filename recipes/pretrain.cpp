@@ -3,6 +3,7 @@
 #include "nibble/core/base/trace.h"
 #include "nibble/core/models/load.h"
 #include "nibble/parallel/parallel_model.h"
+#include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/recipes/activation_policy.h"
 #include "nibble/recipes/export_model.h"
 #include "nibble/recipes/fingerprints.h"
@@ -27,10 +28,10 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
   add_fingerprints(options, recipe, recipe.model.tokenizer, data.fingerprint());
   Run run = Run::open(options, rank, observer);
 
-  const DecoderPart part = decoder_part(config, mesh.tensor().rank(), mesh.tensor().size());
+  const auto tensor = tensor_parallel(config, mesh.tensor(), rank.pool, observer.trace);
   const LayerRange own = stage_layers(recipe, config, mesh, rank);
   const ActivationPolicy activations = activation_policy(recipe, own, run.dir(), rank, observer);
-  Decoder model = random_decoder(config, rank.seed, rank, own, part);
+  Decoder model = random_decoder(config, rank.seed, rank, own, tensor.get());
   activations.apply(model);
   ParallelModel parallel(model, true, parallel_options(recipe), mesh, rank);
   const NextToken objective;

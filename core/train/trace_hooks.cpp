@@ -42,10 +42,4 @@ void TraceHooks::after_backward(int64_t layer) {
   exchange_->after_backward(layer);
 }
 
-void TraceHooks::sum_parts(std::string_view what, Tensor& values) {
-  if (!exchange_) return;
-  const TraceSpan span(trace_, Phase::communication, what);
-  exchange_->sum_parts(what, values);
-}
-
 }  // namespace nibble

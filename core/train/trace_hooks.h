@@ -22,9 +22,6 @@ class TraceHooks final : public BlockHooks {
   /// The head's loss and its gradient are computed together, and count as forward.
   void before_backward(int64_t layer) override;
   void after_backward(int64_t layer) override;
-  int parts() const override { return exchange_ ? exchange_->parts() : 1; }
-  int part() const override { return exchange_ ? exchange_->part() : 0; }
-  void sum_parts(std::string_view what, Tensor& values) override;
 
  private:
   void begin(Phase phase, int64_t layer);
