@@ -22,8 +22,8 @@ std::string listed(const std::vector<std::string>& names) {
   return made;
 }
 
-/// What looks at a whole matrix or table cannot be had where several ranks have parts of it.
-void refuse_beside_parts(const AdapterOptions& options) {
+/// What looks at a whole matrix or table cannot be had where several ranks have shards of it.
+void refuse_beside_shards(const AdapterOptions& options) {
   const auto refuse = [](const std::string& what) {
     throw UsageError(what + " needs whole weights, which parallel.tensor cuts",
                      "use parallel.shard or parallel.pipeline", "adapter");
@@ -41,7 +41,7 @@ void check_embedding(const std::string& module, const DecoderConfig& config, con
   if (module == config.names.positions && config.position_offset != 0) {
     throw UsageError("LoRA on " + module + " is not possible", "leave it out of target_modules");
   }
-  if (split.parts) {
+  if (split.tensor) {
     throw UsageError("LoRA on " + module + " needs the whole table, which parallel.tensor cuts",
                      "leave it out of target_modules", "adapter.target_modules");
   }
@@ -63,7 +63,7 @@ class Planner {
     model_.visit_linears([&](Linear& linear) { plan_.linears.push_back(linear.name()); });
     model_.visit_embeddings([&](Embedding& embedding) { embeddings_.push_back(embedding.name()); });
     plan_.vocab_size = config.vocab_size;
-    if (split.parts) refuse_beside_parts(options);
+    if (split.tensor) refuse_beside_shards(options);
   }
 
   TargetModules matched() const {
@@ -222,7 +222,7 @@ AdapterPlan plan_adapter(const DecoderConfig& config, const PeftAdapter& adapter
 }
 
 ModelSplit split_of(const Decoder& decoder) {
-  return {!decoder.has_embedding() || !decoder.has_head(), decoder.part().cut()};
+  return {!decoder.has_embedding() || !decoder.has_head(), decoder.sharding() != nullptr};
 }
 
 }  // namespace nibble

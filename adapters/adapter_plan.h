@@ -18,7 +18,7 @@ class Decoder;
 /// How ranks share the model.
 struct ModelSplit {
   bool stages = false;  ///< embedding and head on different ranks (pipeline)
-  bool parts = false;   ///< a part of every layer on each rank (tensor parallelism)
+  bool tensor = false;  ///< a shard of every layer on each rank (tensor parallelism)
 };
 
 struct AdapterPlan {

@@ -25,14 +25,14 @@ uint64_t module_key(const std::string& module) {
   return hash ^ (hash >> 33);
 }
 
-Cut part_of_a(const Cut& base, int64_t r) {
-  if (!base.cuts_columns()) return {};
-  return {{r, base.whole[1]}, all_of(r), base.columns};
+ShardSpec shard_of_a(const ShardSpec& base, int64_t r) {
+  if (!base.slices_columns()) return {};
+  return {{r, base.global[1]}, all_of(r), base.columns};
 }
 
-Cut part_of_b(const Cut& base, int64_t r) {
-  if (!base.cuts_rows()) return {};
-  return {{base.whole[0], r}, base.rows, all_of(r)};
+ShardSpec shard_of_b(const ShardSpec& base, int64_t r) {
+  if (!base.slices_rows()) return {};
+  return {{base.global[0], r}, base.rows, all_of(r)};
 }
 
 void add_to(const Tensor& part, Tensor& sum, MemoryPool& pool) {

@@ -57,9 +57,9 @@ class LoraAdapter final : public Adapter {
   std::shared_ptr<Parameter> a_, b_, b_bias_;
 };
 
-/// The parts of A [R, in] and B [out, R] beside the part `base` of a matrix [out, in]; nothing where they are whole.
-Cut part_of_a(const Cut& base, int64_t r);
-Cut part_of_b(const Cut& base, int64_t r);
+/// The shards of A [R, in] and B [out, R] beside the shard `base` of a matrix [out, in]; nothing where they are whole.
+ShardSpec shard_of_a(const ShardSpec& base, int64_t r);
+ShardSpec shard_of_b(const ShardSpec& base, int64_t r);
 
 /// sum += part, of any of f32 and bf16.
 void add_to(const Tensor& part, Tensor& sum, MemoryPool& pool);

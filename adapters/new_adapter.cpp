@@ -20,20 +20,20 @@ std::shared_ptr<Parameter> make_parameter(const std::string& name, Tensor value,
   return made;
 }
 
-Tensor own_part(const Tensor& whole, const Cut& cut, MemoryPool& pool) {
-  if (!cut) return whole;
-  const Tensor part = cut_out(whole, cut, pool);
-  return part.storage() == whole.storage() ? part.clone(pool) : part;
+Tensor own_shard(const Tensor& global, const ShardSpec& spec, MemoryPool& pool) {
+  if (!spec) return global;
+  const Tensor shard = slice_shard(global, spec, pool);
+  return shard.storage() == global.storage() ? shard.clone(pool) : shard;
 }
 
-std::shared_ptr<Parameter> beside_part(std::shared_ptr<Parameter> factor, Cut cut, const Cut& base) {
-  factor->partial_gradient = base && !cut;
-  factor->cut = std::move(cut);
+std::shared_ptr<Parameter> beside_shard(std::shared_ptr<Parameter> factor, ShardSpec spec, const ShardSpec& base) {
+  factor->partial_gradient = base && !spec;
+  factor->shard = std::move(spec);
   return factor;
 }
 
 int64_t first_input(const Linear& linear) {
-  return linear.cut().cuts_columns() ? linear.cut().columns.front().begin : 0;
+  return linear.shard().slices_columns() ? linear.shard().columns.front().begin : 0;
 }
 
 /// Uniform in +-bound; zero for bound 0.
@@ -46,7 +46,7 @@ void NewAdapter::fill(Tensor& value, const std::string& name, double bound) cons
 LowRankFactors NewAdapter::plain_start(const Linear& linear, int64_t r) const {
   const std::string a_name = lora_a_name(linear.name()), b_name = lora_b_name(linear.name());
   // Drawn for the whole matrix, whatever part of it this rank has.
-  const int64_t in = linear.whole_in_features(), out = linear.whole_out_features();
+  const int64_t in = linear.global_in_features(), out = linear.global_out_features();
   LowRankFactors made{Tensor::empty(rank_.pool, {r, in}, DType::f32, a_name),
                       Tensor::empty(rank_.pool, {out, r}, DType::f32, b_name)};
   if (options_.init_lora_weights == LoraInit::gaussian) {
@@ -56,8 +56,8 @@ LowRankFactors NewAdapter::plain_start(const Linear& linear, int64_t r) const {
   }
   const bool random_b = options_.init_lora_weights == LoraInit::random;
   fill(made.b, b_name, random_b ? 1 / std::sqrt(static_cast<double>(r)) : 0);
-  made.a = own_part(made.a, part_of_a(linear.cut(), r), rank_.pool);
-  made.b = own_part(made.b, part_of_b(linear.cut(), r), rank_.pool);
+  made.a = own_shard(made.a, shard_of_a(linear.shard(), r), rank_.pool);
+  made.b = own_shard(made.b, shard_of_b(linear.shard(), r), rank_.pool);
   return made;
 }
 
@@ -90,11 +90,12 @@ std::unique_ptr<Adapter> NewAdapter::make(Linear& linear) {
     bias = make_parameter(name, value, true, pool);
   }
   const LoraSettings settings{scaling, static_cast<float>(options_.lora_dropout), first_input(linear)};
-  auto lora = std::make_unique<LoraAdapter>(
-      module, settings,
-      beside_part(make_parameter(lora_a_name(module), start.a, true, pool), part_of_a(linear.cut(), r), linear.cut()),
-      beside_part(make_parameter(lora_b_name(module), start.b, true, pool), part_of_b(linear.cut(), r), linear.cut()),
-      bias);
+  auto lora = std::make_unique<LoraAdapter>(module, settings,
+                                            beside_shard(make_parameter(lora_a_name(module), start.a, true, pool),
+                                                         shard_of_a(linear.shard(), r), linear.shard()),
+                                            beside_shard(make_parameter(lora_b_name(module), start.b, true, pool),
+                                                         shard_of_b(linear.shard(), r), linear.shard()),
+                                            bias);
   if (!options_.use_dora) return lora;
   const Tensor magnitude = Tensor::planned({linear.out_features()}, DType::f32);
   return std::make_unique<DoraAdapter>(module, std::move(lora),

@@ -17,11 +17,11 @@ using OriginalWeight = std::function<Tensor(const std::string& module)>;
 /// A parameter with its gradient, if it is to be trained.
 std::shared_ptr<Parameter> make_parameter(const std::string& name, Tensor value, bool trainable, MemoryPool& pool);
 
-/// The part of a tensor that stands beside a part of a matrix: itself where the cut is nothing, else a copy.
-Tensor own_part(const Tensor& whole, const Cut& cut, MemoryPool& pool);
-/// A or B as it stands beside the part `base` of a matrix: a whole factor has a partial gradient there.
-std::shared_ptr<Parameter> beside_part(std::shared_ptr<Parameter> factor, Cut cut, const Cut& base);
-/// Where the input of a linear begins in that of the whole matrix.
+/// The shard of a tensor that stands beside a shard of a matrix: itself where the spec is nothing, else a copy.
+Tensor own_shard(const Tensor& global, const ShardSpec& spec, MemoryPool& pool);
+/// A or B as it stands beside the shard `base` of a matrix: a whole factor has a partial gradient there.
+std::shared_ptr<Parameter> beside_shard(std::shared_ptr<Parameter> factor, ShardSpec spec, const ShardSpec& base);
+/// Where the input of a linear begins in that of the global matrix.
 int64_t first_input(const Linear& linear);
 
 /// Makes new adapters; their numbers are functions of (rank.seed, module path) and, for some kinds of start, the base.

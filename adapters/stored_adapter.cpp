@@ -81,12 +81,12 @@ void StoredAdapter::check_start(Linear& linear, int64_t r, double scaling) const
 std::unique_ptr<Adapter> StoredAdapter::make(Linear& linear) {
   const std::string& module = linear.name();
   Tensor a = take(module + ".lora_A.weight"), b = take(module + ".lora_B.weight");
-  check_shape(module + ".lora_A.weight", a, {a.dim(0), linear.whole_in_features()});
-  check_shape(module + ".lora_B.weight", b, {linear.whole_out_features(), a.dim(0)});
+  check_shape(module + ".lora_A.weight", a, {a.dim(0), linear.global_in_features()});
+  check_shape(module + ".lora_B.weight", b, {linear.global_out_features(), a.dim(0)});
   check_rank(module, a.dim(0));
-  const Cut a_cut = part_of_a(linear.cut(), a.dim(0)), b_cut = part_of_b(linear.cut(), a.dim(0));
-  a = own_part(a, a_cut, rank_.pool);
-  b = own_part(b, b_cut, rank_.pool);
+  const ShardSpec a_spec = shard_of_a(linear.shard(), a.dim(0)), b_spec = shard_of_b(linear.shard(), a.dim(0));
+  a = own_shard(a, a_spec, rank_.pool);
+  b = own_shard(b, b_spec, rank_.pool);
   std::shared_ptr<Parameter> bias;
   if (const Tensor stored = take(module + ".lora_B.bias")) {
     check_shape(module + ".lora_B.bias", stored, {linear.out_features()});
@@ -95,9 +95,9 @@ std::unique_ptr<Adapter> StoredAdapter::make(Linear& linear) {
   const LoraSettings settings{lora_scaling(file_.options, module, a.dim(0)),
                               static_cast<float>(file_.options.lora_dropout), first_input(linear)};
   check_start(linear, a.dim(0), settings.scaling);
-  auto lora = std::make_unique<LoraAdapter>(module, settings,
-                                            beside_part(parameter(lora_a_name(module), a), a_cut, linear.cut()),
-                                            beside_part(parameter(lora_b_name(module), b), b_cut, linear.cut()), bias);
+  auto lora = std::make_unique<LoraAdapter>(
+      module, settings, beside_shard(parameter(lora_a_name(module), a), a_spec, linear.shard()),
+      beside_shard(parameter(lora_b_name(module), b), b_spec, linear.shard()), bias);
   const Tensor magnitude = take(module + ".lora_magnitude_vector");
   check_magnitude(module, magnitude, linear.out_features());
   if (!magnitude) return lora;
@@ -125,8 +125,8 @@ void StoredAdapter::fill(Parameter& whole) {
   if (used_.contains(name)) return;
   const Tensor stored = take(name);
   if (!stored) return;
-  check_shape(name, stored, whole.cut ? whole.cut.whole : whole.value.shape());
-  ops::cast(own_part(stored, whole.cut, rank_.pool), whole.value);
+  check_shape(name, stored, whole.shard ? whole.shard.global : whole.value.shape());
+  ops::cast(own_shard(stored, whole.shard, rank_.pool), whole.value);
 }
 
 std::vector<std::string> StoredAdapter::take_tables(Decoder& decoder) {
@@ -154,8 +154,8 @@ std::vector<std::string> StoredAdapter::take_tables(Decoder& decoder) {
       });
       if (!table && !here) continue;
       if (!table) throw InputError(file_.file(), module + end + " replaces a weight that is packed in 4 bits");
-      check_shape(module + end, stored, table->cut ? table->cut.whole : table->value.shape());
-      stored = own_part(stored, table->cut, rank_.pool);
+      check_shape(module + end, stored, table->shard ? table->shard.global : table->value.shape());
+      stored = own_shard(stored, table->shard, rank_.pool);
       if (same_values(stored, table->value, rank_.pool)) continue;
       table->value = widened(stored, rank_.pool, table->name);
       taken.push_back(module);

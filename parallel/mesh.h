@@ -20,7 +20,7 @@ struct MeshShape {
   int64_t data() const { return replicate * shard; }
 };
 
-/// Rank ((p * replicate + r) * shard + s) * tensor + t has stage p, copy r, shard s and part t of every layer: ranks
+/// Rank ((p * replicate + r) * shard + s) * tensor + t has stage p, copy r, shard s and tp_rank t: ranks
 /// that exchange most are neighbours. The groups are made once, by all ranks together.
 class Mesh {
  public:
@@ -37,7 +37,7 @@ class Mesh {
   Communicator& shards() const { return *shards_; }
   /// The ranks of this stage that work on different microbatches: replicate x shard.
   Communicator& data() const { return *data_; }
-  /// The ranks that have the other parts of this rank's layers and work on the same microbatches.
+  /// The ranks that have the other shards of this rank's layers and work on the same microbatches.
   Communicator& tensor() const { return *tensor_; }
 
   int64_t stage() const { return pipeline_->rank(); }

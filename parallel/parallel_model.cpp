@@ -8,7 +8,7 @@
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/parallel/data/assignment.h"
-#include "nibble/parallel/tensor/whole.h"
+#include "nibble/parallel/tensor/global_tensor.h"
 
 namespace nibble {
 
@@ -37,6 +37,7 @@ std::vector<bool> one_group(const std::vector<bool>& present, int64_t group, int
 ParallelModel::ParallelModel(Decoder& model, bool train_everything, const ParallelOptions& options, const Mesh& mesh,
                              RankContext& rank)
     : model_(model), options_(options), mesh_(mesh), rank_(rank) {
+  NIBBLE_CHECK((mesh_.tensor().size() > 1) == (model_.sharding() != nullptr), "tensor_parallel() makes the shards");
   const bool shards = mesh_.shape().shard > 1;
   const bool cut = shards && (train_everything || options_.shard_trainable);
   rounds_ = cut && options_.level >= ShardLevel::gradients;
@@ -54,7 +55,6 @@ ParallelModel::ParallelModel(Decoder& model, bool train_everything, const Parall
     replicate(order_);
   }
   gathers_ = shards && options_.level == ShardLevel::weights;
-  idle_ = [this] { model_.idle_training(); };
   model_.set_hooks(this);
 }
 
@@ -119,7 +119,7 @@ std::vector<TrainableGroup*> ParallelModel::Layer::groups() const {
 // Gradients side by side, so that they are summed without copies.
 void ParallelModel::replicate(const std::vector<Parameter*>& trained) {
   replicated_ = trained;
-  if ((mesh_.data().size() == 1 && parts() == 1) || trained.empty()) {
+  if ((mesh_.data().size() == 1 && mesh_.tensor().size() == 1) || trained.empty()) {
     for (Parameter* parameter : trained) {
       if (!parameter->trainable) parameter->make_trainable(rank_.pool);
     }
@@ -216,12 +216,6 @@ void ParallelModel::after_backward(int64_t layer) {
   for (TrainableGroup* group : found->second.groups()) group->reduce(present, options_.wire);
 }
 
-void ParallelModel::sum_parts(std::string_view what, Tensor& values) {
-  if (parts() == 1) return;
-  const std::vector<bool> all(static_cast<size_t>(parts()), true);
-  all_reduce_tree(mesh_.tensor(), what, values, all, {}, rank_.pool);
-}
-
 // ---- sums ----
 
 std::vector<int64_t> ParallelModel::begin_step(int64_t count) {
@@ -266,11 +260,12 @@ void ParallelModel::sum_over_replicas(const std::vector<bool>& present) {
 
 // When those of the data axes are summed.
 void ParallelModel::sum_partial_gradients() {
-  if (parts() == 1) return;
-  if (partial_gradients_) sum_parts("sum partial gradients", partial_gradients_);
+  if (mesh_.tensor().size() == 1) return;
+  const LayerSharding& tensor = *model_.sharding();
+  if (partial_gradients_) tensor.all_reduce("sum partial gradients", partial_gradients_);
   each_group([&](const TrainableGroup& group, bool partial) {
     Tensor gradient = group.shard_gradient();
-    if (partial && gradient.numel() > 0) sum_parts("sum partial gradients", gradient);
+    if (partial && gradient.numel() > 0) tensor.all_reduce("sum partial gradients", gradient);
   });
 }
 
@@ -278,8 +273,8 @@ void ParallelModel::sum_partial_gradients() {
 double ParallelModel::sum_whole(GradientSum kind, int64_t count, const std::function<double(int64_t)>& run) {
   const std::vector<bool> present = this->present(step_count_);
   for (Parameter* parameter : order_) parameter->gradient.zero();
-  double loss = sum_gradients(kind, order_, count, run, rank_.pool);
-  for (int64_t i = count; gathers_ && i < passes_in_step(); ++i) idle_();
+  double loss = nibble::sum_gradients(kind, order_, count, run, rank_.pool);
+  for (int64_t i = count; gathers_ && i < passes_in_step(); ++i) run(i);
   const std::vector<bool> group = one_group(present, mesh_.shape().shard, mesh_.replicas().rank());
   each_group([&](TrainableGroup& own, bool) {
     Tensor shard = own.shard_gradient();
@@ -298,7 +293,7 @@ double ParallelModel::sum_rounds(GradientSum kind, const std::vector<Parameter*>
                                  const std::function<double(int64_t)>& run) {
   const int64_t rounds = passes_in_step();
   const bool at_once = kind == GradientSum::tree;  // else the copies are summed when the rounds are over
-  const double loss = sum_gradients(
+  const double loss = nibble::sum_gradients(
       kind, parameters, rounds,
       [&](int64_t round) {
         round_ = round;
@@ -312,20 +307,13 @@ double ParallelModel::sum_rounds(GradientSum kind, const std::vector<Parameter*>
   return loss;
 }
 
-StepLayout ParallelModel::layout() {
-  StepLayout layout;
-  if (mesh_.data().size() == 1 && parts() == 1) return layout;
-  layout.sum_counts = [this](Tensor& counts) { mesh_.data().all_reduce_sum("label tokens", counts); };
-  layout.sum_gradients = [this](GradientSum kind, const std::vector<Parameter*>& parameters, int64_t count,
-                                const std::function<double(int64_t)>& run) {
-    const double loss = rounds_ ? sum_rounds(kind, parameters, run) : sum_whole(kind, count, run);
-    sum_partial_gradients();
-    return loss;
-  };
-  if (gathers_ || rounds_) layout.idle = idle_;
-  layout.squares = [this](const std::vector<Parameter*>& parameters) { return squares(parameters); };
-  layout.after_update = [this] { share_values(); };
-  return layout;
+double ParallelModel::sum_gradients(GradientSum kind, const std::vector<Parameter*>& parameters, int64_t count,
+                                    const std::function<double(int64_t)>& run) {
+  if (mesh_.data().size() == 1 && mesh_.tensor().size() == 1)
+    return nibble::sum_gradients(kind, parameters, count, run, rank_.pool);
+  const double loss = rounds_ ? sum_rounds(kind, parameters, run) : sum_whole(kind, count, run);
+  sum_partial_gradients();
+  return loss;
 }
 
 void ParallelModel::share_values() {
@@ -372,6 +360,7 @@ bool ParallelModel::is_tied(const std::string& parameter) const {
 
 Tensor ParallelModel::tied_gradient() const {
   const std::string name = model_.config().names.embedding + ".weight";
+  if (!is_tied(name) || !by_name_.contains(name)) return {};
   for (const auto& [layer, own] : layers_) {
     if (own.tied) return own.tied->shard_gradient();
   }
@@ -380,12 +369,12 @@ Tensor ParallelModel::tied_gradient() const {
 
 bool ParallelModel::speaks_for(const std::string& parameter) const {
   if (is_tied(parameter) && !model_.has_embedding()) return false;
-  return part() == 0 || by_name_.at(parameter)->cut;
+  return mesh_.tensor().rank() == 0 || by_name_.at(parameter)->shard;
 }
 
 double ParallelModel::squares(const std::vector<Parameter*>& parameters) const {
   double total = 0;
-  if (!replicated_.empty()) {
+  if (replicated_.size() == order_.size()) {
     for (const Parameter* parameter : parameters) {
       if (speaks_for(parameter->name)) total += ops::sum_of_squares(parameter->gradient);
     }
@@ -418,9 +407,9 @@ Slicer ParallelModel::slicer() const {
       each_group([&](const TrainableGroup& group, bool) {
         for (CheckpointSlice& slice : group.slices(tensor)) own.push_back(std::move(slice));
       });
-      const Cut& cut = by_name_.at(parameter_of(tensor.name))->cut;
+      const ShardSpec& spec = by_name_.at(parameter_of(tensor.name))->shard;
       for (const CheckpointSlice& slice : own) {
-        for (CheckpointSlice& piece : slices_of_whole(slice, cut)) slices.push_back(std::move(piece));
+        for (CheckpointSlice& piece : global_slices(slice, spec)) slices.push_back(std::move(piece));
       }
     }
     return slices;

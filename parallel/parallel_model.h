@@ -11,8 +11,8 @@
 
 #include "nibble/core/models/decoder.h"
 #include "nibble/core/nn/hooks.h"
+#include "nibble/core/train/gradient_sum.h"
 #include "nibble/core/train/run.h"
-#include "nibble/core/train/train_step.h"
 #include "nibble/parallel/mesh.h"
 #include "nibble/parallel/sharding/trainable_group.h"
 
@@ -48,19 +48,21 @@ class ParallelModel final : public BlockHooks {
   /// Microbatches of a step of `count` that this rank computes, kIdle where it only takes part in what the others
   /// exchange. Call before every step.
   std::vector<int64_t> begin_step(int64_t count);
-  /// Around train_step. Loss and gradients of a single microbatch are the Decoder's own.
-  StepLayout layout();
+  /// nibble::sum_gradients over the data and the tensor axis: afterwards the gradients of `parameters` are complete and
+  /// the loss is that of all ranks. run is also called for numbers from `count` on, to take part in exchanges only.
+  double sum_gradients(GradientSum kind, const std::vector<Parameter*>& parameters, int64_t count,
+                       const std::function<double(int64_t)>& run);
+  /// Sum of the squares of the gradients of this stage on all ranks, each counted once, in the model's order.
+  double squares(const std::vector<Parameter*>& parameters) const;
   /// Elements of the parameter that one of parameters() is the part of on this rank.
   int64_t whole_size(const Parameter& part) const { return by_name_.at(part.name)->value.numel(); }
   /// What this rank holds of the gradient of a trained parameter that two pipeline stages have (a tied embedding): both
-  /// hold the same part.
+  /// hold the same part. Undefined where there is none.
   Tensor tied_gradient() const;
   /// How what parameters() hold is cut in checkpoints.
   Slicer slicer() const;
   /// The same for what this rank writes: nothing where another rank has the same.
   Slicer written_slicer() const;
-  /// What a rank without a microbatch does instead of Decoder::idle_training.
-  void set_idle(std::function<void()> idle) { idle_ = std::move(idle); }
   /// Microbatches that every rank of the data axes runs in the step begun, idle ones included.
   int64_t passes_in_step() const;
   /// After values of parameters() changed outside a step (a checkpoint was loaded).
@@ -78,9 +80,6 @@ class ParallelModel final : public BlockHooks {
   void after_forward(int64_t layer) override;
   void before_backward(int64_t layer) override;
   void after_backward(int64_t layer) override;
-  int parts() const override { return mesh_.tensor().size(); }
-  int part() const override { return mesh_.tensor().rank(); }
-  void sum_parts(std::string_view what, Tensor& values) override;
 
  private:
   struct Layer {
@@ -115,7 +114,6 @@ class ParallelModel final : public BlockHooks {
   bool is_tied(const std::string& parameter) const;
   /// Whether this rank, of those on the tensor and pipeline axes that have the parameter, counts and writes it.
   bool speaks_for(const std::string& parameter) const;
-  double squares(const std::vector<Parameter*>& parameters) const;
   std::map<std::string, double> squares_of_groups() const;
 
   Decoder& model_;
@@ -131,7 +129,6 @@ class ParallelModel final : public BlockHooks {
   std::map<std::string, const Parameter*> by_name_;  // trained ones, as the model has them
   int64_t step_count_ = 0, round_ = 0;
   std::vector<int64_t> round_begins_;  // of the step
-  std::function<void()> idle_;
 };
 
 }  // namespace nibble

@@ -37,18 +37,18 @@ std::vector<NamedTensor> Nf4Weight::parts() const {
 
 namespace {
 
-// Elements that have one scale in the whole and in the part: blocks, unless a cut goes through them.
-int64_t part_block(const ops::FourBitMatrix& whole, const Cut& cut) {
+// Elements that have one scale in the whole and in the shard: blocks, unless its edge goes through them.
+int64_t shard_block(const ops::FourBitMatrix& whole, const ShardSpec& spec) {
   int64_t block = std::gcd(whole.block_size, whole.in_features());
-  for (const Range& range : cut.columns) block = std::gcd(std::gcd(block, range.begin), range.end);
+  for (const Range& range : spec.columns) block = std::gcd(std::gcd(block, range.begin), range.end);
   return block;
 }
 
 }  // namespace
 
-std::unique_ptr<LinearWeight> Nf4Weight::part(const Cut& cut, MemoryPool& pool) const {
+std::unique_ptr<LinearWeight> Nf4Weight::shard(const ShardSpec& spec, MemoryPool& pool) const {
   const ops::FourBitMatrix& whole = view_.four_bit;
-  const int64_t out = out_features(), in = in_features(), block = part_block(whole, cut);
+  const int64_t out = out_features(), in = in_features(), block = shard_block(whole, spec);
   constexpr int64_t kSmallest = 32;  // see ops::FourBitMatrix
   if (block < kSmallest) {
     throw UsageError(name_ + " [" + std::to_string(out) + ", " + std::to_string(in) + "] is cut inside its blocks of " +
@@ -57,32 +57,32 @@ std::unique_ptr<LinearWeight> Nf4Weight::part(const Cut& cut, MemoryPool& pool) 
                      "parallel.tensor");
   }
   ops::FourBitMatrix own = whole;
-  own.shape = cut.part();
+  own.shape = spec.shape();
   own.block_size = block;
   const Tensor packed = whole.packed.reshape({out, in / 2});
-  Cut halves{{out, in / 2}, cut.rows, cut.columns};
+  ShardSpec halves{{out, in / 2}, spec.rows, spec.columns};
   for (Range& range : halves.columns) range = {range.begin / 2, range.end / 2};
-  own.packed = cut_out(packed, halves, pool);
+  own.packed = slice_shard(packed, halves, pool);
 
-  const int64_t begin = cut.rows.front().begin * in / block, end = cut.rows.front().end * in / block;
+  const int64_t begin = spec.rows.front().begin * in / block, end = spec.rows.front().end * in / block;
   const int64_t group = whole.nested_block_size;
   const bool whole_groups = begin % group == 0 && (end % group == 0 || end == whole.blocks());
-  if (whole.double_quantized() && !cut.cuts_columns() && cut.rows.size() == 1 && block == whole.block_size &&
+  if (whole.double_quantized() && !spec.slices_columns() && spec.rows.size() == 1 && block == whole.block_size &&
       whole_groups) {
     own.absmax_codes = whole.absmax_codes.reshape({whole.blocks()}).rows(begin, end);
     own.nested_absmax =
         whole.nested_absmax.reshape({whole.nested_absmax.numel()}).rows(begin / group, (end + group - 1) / group);
   } else {
-    // The scale of every block of the part, as the whole has it.
+    // The scale of every block of the shard, as the whole has it.
     Tensor scales = Tensor::empty(pool, {whole.blocks()}, DType::f32, "scales");
     ops::block_scales(whole, scales);
     Tensor spread = Tensor::empty(pool, {out, in / block}, DType::f32, "scales");
     for (int64_t i = 0; i < spread.numel(); ++i) {
       spread.data<float>()[i] = scales.data<const float>()[i * block / whole.block_size];
     }
-    Cut blocks{{out, in / block}, cut.rows, cut.columns};
+    ShardSpec blocks{{out, in / block}, spec.rows, spec.columns};
     for (Range& range : blocks.columns) range = {range.begin / block, range.end / block};
-    const Tensor cut_scales = cut_out(spread, blocks, pool);
+    const Tensor cut_scales = slice_shard(spread, blocks, pool);
     own.absmax = cut_scales.storage() == spread.storage() ? cut_scales.clone(pool) : cut_scales;
     own.absmax = own.absmax.reshape({own.absmax.numel()});
     own.absmax_codes = own.nested_absmax = {};

@@ -28,7 +28,7 @@ class Nf4Weight final : public LinearWeight {
   std::vector<Tensor*> storage() override;
   /// Of a double-quantized weight the part keeps its scales in one byte where it begins and ends with their groups of
   /// 256, else they are f32: 0.56 bytes a weight.
-  std::unique_ptr<LinearWeight> part(const Cut& cut, MemoryPool& pool) const override;
+  std::unique_ptr<LinearWeight> shard(const ShardSpec& spec, MemoryPool& pool) const override;
 
  private:
   std::string name_;

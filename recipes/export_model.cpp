@@ -12,7 +12,7 @@
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/parallel/pipeline/collect.h"
-#include "nibble/parallel/tensor/whole.h"
+#include "nibble/parallel/tensor/global_tensor.h"
 
 namespace nibble {
 
@@ -43,17 +43,17 @@ void compare_with_written(const NamedTensor& tensor, const CheckpointDir& writte
   release_pages(got);
 }
 
-// Gives what this rank's layers hold, put together from its tensor-parallel parts; the first of those ranks gives.
+// Gives what this rank's layers hold, put together from its tensor-parallel shards; the first of those ranks gives.
 void give_whole(Decoder& model, const Mesh& mesh, const std::vector<NamedTensor>& tensors, RankContext& rank,
                 const std::function<void(const NamedTensor&)>& give) {
   if (mesh.tensor().size() == 1 || mesh.data().rank() > 0) {
     for (const NamedTensor& tensor : tensors) give(tensor);
     return;
   }
-  std::map<std::string, Cut> cuts;
-  model.visit([&](Parameter& parameter) { cuts[parameter.name] = parameter.cut; });
+  std::map<std::string, ShardSpec> specs;
+  model.visit([&](Parameter& parameter) { specs[parameter.name] = parameter.shard; });
   for (const NamedTensor& tensor : tensors) {
-    const Tensor whole = whole_on_first(mesh.tensor(), tensor.name, tensor.value, cuts[tensor.name], rank.pool);
+    const Tensor whole = gather_on_first(mesh.tensor(), tensor.name, tensor.value, specs[tensor.name], rank.pool);
     if (whole) give({tensor.name, whole});
   }
 }

@@ -7,6 +7,7 @@
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
 #include "nibble/parallel/parallel_model.h"
+#include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/recipes/activation_policy.h"
 #include "nibble/recipes/export_model.h"
 #include "nibble/recipes/fingerprints.h"
@@ -33,11 +34,11 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
          [&] { add_fingerprints(options, recipe, tokenizer, data.fingerprint()); });
   Run run = Run::open(options, rank, observer);  // lock, newest valid checkpoint, metrics
 
-  const DecoderPart part = decoder_part(config, mesh.tensor().rank(), mesh.tensor().size());
+  const auto tensor = tensor_parallel(config, mesh.tensor(), rank.pool, observer.trace);
   const LayerRange own = stage_layers(recipe, config, mesh, rank);
   const ActivationPolicy activations = activation_policy(recipe, own, run.dir(), rank, observer);
-  Decoder model =
-      traced(observer.trace, Phase::other, "load weights", [&] { return open_base(recipe.model, rank, own, part); });
+  Decoder model = traced(observer.trace, Phase::other, "load weights",
+                         [&] { return open_base(recipe.model, rank, own, tensor.get()); });
   if (rows > config.vocab_size) {
     observer.message("note: " + std::to_string(rows - config.vocab_size) +
                      " tokens were added to the tokenizer: they get rows of their own, which are trained");
@@ -57,7 +58,13 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   }
   activations.apply(model);
   ParallelModel parallel(model, !adapter, parallel_options(recipe), mesh, rank);
-  run_steps(run, model, parallel, data, recipe, tokenizer, rank, observer);  // resumes where the checkpoint says
+  const NextToken objective;  // the loss
+  Training training(run, model, parallel, data, objective, recipe, tokenizer, rank, observer);
+  while (training.next_step()) {  // resumes where the checkpoint says
+    training.finish_step(
+        train_step(training.executor(), training.microbatches(), objective, training.optimizer(), training.options()));
+  }
+  training.finish();
 
   if (adapter) {
     if (model.config().vocab_size > config.vocab_size) companions.rows = model.config().vocab_size;

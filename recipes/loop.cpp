@@ -1,7 +1,6 @@
 #include "nibble/recipes/loop.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <numeric>
 #include <optional>
 
@@ -9,7 +8,7 @@
 #include "nibble/core/base/peak_flops.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/train/trace_hooks.h"
-#include "nibble/parallel/pipeline/pipeline.h"
+#include "nibble/parallel/pipeline/pipelined_executor.h"
 #include "nibble/parallel/plan/memory.h"
 #include "nibble/recipes/plan_job.h"
 #include "nibble/recipes/run_facts.h"
@@ -52,93 +51,95 @@ LayerRange stage_layers(const Recipe& recipe, const DecoderConfig& config, const
   return {begins[stage], begins[stage + 1]};
 }
 
-namespace {
+struct Training::Impl {
+  Run& run;
+  Decoder& model;
+  ParallelModel& parallel;
+  const TrainingData& data;
+  const Objective& objective;
+  const Recipe& recipe;
+  RankContext& rank;
+  const Observer& observer;
+  Samples samples;
+  Optimizer optimizer{parallel.parameters(), recipe.optimizer.options(), rank.pool, rank.comm.size() > 1,
+                      [this](const Parameter& part) { return parallel.whole_size(part); }};
+  Schedule schedule = recipe.optimizer.schedule_for(data.total_steps());
+  std::unique_ptr<StepExecutor> executor =
+      make_executor(model, parallel, {recipe.parallel.schedule, recipe.parallel.microbatches}, rank);
+  TraceHooks hooks{run.trace(), model.config().layers, rank.comm.size() > 1 ? &parallel : nullptr};
+  StepOptions options = {};
 
-std::string percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.0f%%", 100 * share);
-  return text;
+  void finish_step(Unfinished rest);
+};
+
+Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const TrainingData& data,
+                   const Objective& objective, const Recipe& recipe, const std::string& tokenizer, RankContext& rank,
+                   const Observer& observer)
+    : impl_(new Impl{run, model, parallel, data, objective, recipe, rank, observer,
+                     Samples(data, tokenizer, recipe.train.samples)}) {
+  run.set_slicers(parallel.slicer(), parallel.written_slicer());
+  run.restore(impl_->optimizer);
+  parallel.share_values();
+  write_run_facts(run.dir(), recipe, model, parallel.mesh(), data, rank.threads);
+  if (rank.comm.size() == 1) run.set_work(training_work(model), peak_flops(*recipe.model.compute_dtype == DType::bf16));
+  if (run.trace()) model.set_hooks(&impl_->hooks);
+  impl_->options.max_grad_norm = recipe.train.max_grad_norm;
+  impl_->options.gradient_sum = *recipe.train.gradient_sum;
+  impl_->options.compute_dtype = *recipe.model.compute_dtype;
+  impl_->options.trace = run.trace();
+  const Unfinished left = run.step() == 0 ? Unfinished::samples : run.state().unfinished;
+  if (left != Unfinished::nothing) impl_->finish_step(left);
 }
 
-}  // namespace
+Training::~Training() { impl_->model.set_hooks(&impl_->parallel); }
 
-void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const TrainingData& data, const Recipe& recipe,
-               const std::string& tokenizer, RankContext& rank, const Observer& observer) {
-  Optimizer optimizer(parallel.parameters(), recipe.optimizer.options(), rank.pool, rank.comm.size() > 1,
-                      [&](const Parameter& part) { return parallel.whole_size(part); });
-  const Schedule schedule = recipe.optimizer.schedule_for(data.total_steps());
-  Pipeline pipeline(model, {recipe.parallel.schedule, recipe.parallel.microbatches}, parallel.mesh(), rank);
-  const bool staged = parallel.mesh().shape().pipeline > 1;
-  if (staged) {
-    parallel.set_idle([&] { pipeline.next(); });
-    pipeline.set_tied_gradient([&] { return parallel.tied_gradient(); });
-  }
-  run.set_slicers(parallel.slicer(), parallel.written_slicer());
-  run.restore(optimizer);
-  parallel.share_values();
-  const bool alone = rank.comm.size() == 1;
-  write_run_facts(run.dir(), recipe, model, parallel.mesh(), data, rank.threads);
-  TraceHooks hooks(run.trace(), model.config().layers, alone ? nullptr : &parallel);
-  if (alone) run.set_work(training_work(model), peak_flops(*recipe.model.compute_dtype == DType::bf16));
-  if (run.trace()) model.set_hooks(&hooks);
+StepExecutor& Training::executor() { return *impl_->executor; }
+Optimizer& Training::optimizer() { return impl_->optimizer; }
+const StepOptions& Training::options() const { return impl_->options; }
 
-  StepOptions options;
-  options.max_grad_norm = recipe.train.max_grad_norm;
-  options.gradient_sum = *recipe.train.gradient_sum;
-  options.compute_dtype = *recipe.model.compute_dtype;
-  options.trace = run.trace();
-  const Samples samples(data, tokenizer, recipe.train.samples);
-  // What follows an update. The state is that of the step all the while: a stop saves it with what is left to do.
-  const auto finish_step = [&](Unfinished rest) {
-    if (rest == Unfinished::evaluation) {
-      const auto go_on = [&](int64_t batch, int64_t batches) { return run.evaluating(batch, batches); };
-      const std::optional<Evaluation> evaluation = traced(run.trace(), Phase::evaluation, "evaluation", [&] {
-        return data.evaluate(model, pipeline, parallel.mesh(), options.compute_dtype, rank, go_on);
-      });
-      if (!evaluation) run.leave(optimizer, rest);
-      run.log(*evaluation);
-    }
-    const bool shows = rest != Unfinished::nothing || run.step() == data.total_steps();
-    if (shows && !samples.write(run, model, pipeline, options.compute_dtype, rank)) {
-      run.leave(optimizer, Unfinished::samples);
-    }
-    if (run.step() > 0) run.checkpoint_if_due(optimizer);
-  };
-  const Unfinished left = run.step() == 0 ? Unfinished::samples : run.state().unfinished;
-  if (left != Unfinished::nothing) finish_step(left);
-  const StepLayout layout = traced(pipeline.over_stages(parallel.layout()), run.trace());
-  const LossAndGradients compute = [&](const Batch& batch, const StepContext& step, float gradient_scale) {
-    return staged ? pipeline.next() : model.loss_sum_and_gradients(batch, step, gradient_scale);
-  };
-  while (run.next_step()) {
-    options.step = run.step();
-    options.lr = schedule.lr_at(run.step() - 1);
-    const StepInfo info = data.train().info(run.step());
-    const std::vector<int64_t> mine = parallel.begin_step(info.microbatches);
-    const std::vector<Batch> microbatches = traced(run.trace(), Phase::data, "microbatches",
-                                                   [&] { return data.microbatches(run.step(), mine, rank.pool); });
-    std::vector<Batch> spare;
-    if (staged) {
-      spare = data.microbatches(run.step(), {0}, rank.pool);
-      const StepContext step{rank, options.compute_dtype, true, static_cast<uint64_t>(options.step), {}};
-      const int64_t passes = parallel.collective() ? parallel.passes_in_step() : 0;
-      pipeline.begin_step(microbatches, spare.front(), passes,
-                          static_cast<float>(1.0 / static_cast<double>(info.label_tokens)), step);
-    }
-    const StepResult result = traced(run.trace(), Phase::other, "step", [&] {
-      return train_step(compute, microbatches, optimizer, options, rank, layout);
+bool Training::next_step() {
+  if (!impl_->run.next_step()) return false;
+  impl_->options.step = impl_->run.step();
+  impl_->options.lr = impl_->schedule.lr_at(impl_->run.step() - 1);
+  return true;
+}
+
+std::vector<Batch> Training::microbatches() const {
+  const int64_t step = impl_->run.step();
+  const std::vector<int64_t> mine = impl_->executor->begin_step(impl_->data.train().info(step).microbatches);
+  return traced(impl_->run.trace(), Phase::data, "microbatches",
+                [&] { return impl_->data.microbatches(step, mine, impl_->rank.pool); });
+}
+
+void Training::finish_step(const StepResult& result) {
+  impl_->run.log(result, impl_->options.lr);
+  impl_->finish_step(impl_->data.has_eval() && impl_->run.evaluation_due() ? Unfinished::evaluation
+                                                                           : Unfinished::nothing);
+}
+
+// What follows an update. The state is that of the step all the while: a stop saves it with what is left to do.
+void Training::Impl::finish_step(Unfinished rest) {
+  if (rest == Unfinished::evaluation) {
+    const auto go_on = [&](int64_t batch, int64_t batches) { return run.evaluating(batch, batches); };
+    const std::optional<Evaluation> evaluation = traced(run.trace(), Phase::evaluation, "evaluation", [&] {
+      return data.evaluate(*executor, objective, options.compute_dtype, go_on);
     });
-    run.log(result, options.lr);
-    finish_step(data.has_eval() && run.evaluation_due() ? Unfinished::evaluation : Unfinished::nothing);
+    if (!evaluation) run.leave(optimizer, rest);
+    run.log(*evaluation);
   }
-  if (staged) {
-    const Pipeline::Bubble bubble = pipeline.bubble();
-    observer.message("pipeline: the first stage waited " + percent(bubble.measured) + " of the time, the schedule of " +
-                     "stages as fast as these predicts " + percent(bubble.predicted));
+  const bool shows = rest != Unfinished::nothing || run.step() == data.total_steps();
+  if (shows && !samples.write(run, model, *executor, options.compute_dtype)) {
+    run.leave(optimizer, Unfinished::samples);
   }
-  model.set_hooks(&parallel);
-  run.finish(optimizer);
-  parallel.share_values();
+  if (run.step() > 0) run.checkpoint_if_due(optimizer);
+}
+
+void Training::finish() {
+  const std::string summary = impl_->executor->summary();
+  if (!summary.empty()) impl_->observer.message(summary);
+  impl_->model.set_hooks(&impl_->parallel);
+  impl_->run.finish(impl_->optimizer);
+  impl_->parallel.share_values();
 }
 
 }  // namespace nibble

@@ -1,8 +1,13 @@
 #pragma once
-// The loop that every recipe shares: steps, evaluations, checkpoints, until the run is done or stopped.
+// What the loops of all recipes share: steps on any layout, evaluations, checkpoints, until the run is done or stopped.
+
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "nibble/core/models/decoder.h"
 #include "nibble/core/train/run.h"
+#include "nibble/core/train/train_step.h"
 #include "nibble/parallel/parallel_model.h"
 #include "nibble/recipes/recipe.h"
 #include "nibble/recipes/training_data.h"
@@ -16,11 +21,42 @@ LayerRange stage_layers(const Recipe& recipe, const DecoderConfig& config, const
 /// What the recipe's `parallel` section and the rest say about a ParallelModel.
 ParallelOptions parallel_options(const Recipe& recipe);
 
-/// Trains `model` from where `run` stands to its end, spread over ranks as `parallel` says. Afterwards the parameters
-/// are those to export (the best ones with output.keep_best). tokenizer: where it lies, to show train.samples as text.
-/// Throws Interrupted when the observer asks to stop,
-/// NumericError for a loss that is not finite.
-void run_steps(Run& run, Decoder& model, ParallelModel& parallel, const TrainingData& data, const Recipe& recipe,
-               const std::string& tokenizer, RankContext& rank, const Observer& observer);
+/// What a recipe's loop works with: the optimizer, the schedule, the layout over ranks, evaluations, texts and
+/// checkpoints. A recipe shows the loop itself (finetune.cpp):
+///
+///   Training training(run, model, parallel, data, objective, recipe, tokenizer, rank, observer);
+///   while (training.next_step()) {
+///     training.finish_step(train_step(training.executor(), training.microbatches(), objective, training.optimizer(),
+///                                     training.options()));
+///   }
+///   training.finish();
+///
+/// All of them throw Interrupted when the observer asks to stop. What is given must outlive this.
+class Training {
+ public:
+  /// Restores what `run` continues from, and does what an interrupted run left to do after its last step. tokenizer:
+  /// where it lies, to show train.samples as text.
+  Training(Run& run, Decoder& model, ParallelModel& parallel, const TrainingData& data, const Objective& objective,
+           const Recipe& recipe, const std::string& tokenizer, RankContext& rank, const Observer& observer);
+  ~Training();
+
+  /// Advances to the next step; false when the run is at its end.
+  bool next_step();
+  /// Those of the step that this rank computes.
+  std::vector<Batch> microbatches() const;
+  StepExecutor& executor();
+  Optimizer& optimizer();
+  /// For the step.
+  const StepOptions& options() const;
+  /// Metrics, and what is due after the update: evaluation, texts, checkpoint. Throws NumericError for too many bad
+  /// steps.
+  void finish_step(const StepResult& result);
+  /// Afterwards the parameters are those to export (the best ones with output.keep_best).
+  void finish();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace nibble

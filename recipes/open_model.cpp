@@ -121,7 +121,7 @@ void refuse_bias_without_place(const DecoderConfig& config, const AdapterPlan& p
 
 std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig config, int64_t rows) {
   const ModelSplit split{recipe.parallel.pipeline > 1, recipe.parallel.tensor > 1};
-  if (rows > config.vocab_size && (split.stages || split.parts)) {
+  if (rows > config.vocab_size && (split.stages || split.tensor)) {
     throw UsageError("tokens added to the tokenizer need " +
                          std::string(split.stages ? "embedding and head on one rank" : "whole tables"),
                      "leave it out", split.stages ? "parallel.pipeline" : "parallel.tensor");
@@ -139,12 +139,12 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
   return plan_adapter(config, stored, split);
 }
 
-Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers, const DecoderPart& part) {
+Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers, const LayerSharding* sharding) {
   std::optional<QuantizeOnLoad> quantize;
   if (base.quantize) quantize = {{*base.quantize, base.double_quant, base.block_size}, base.skip_modules};
   LoadOptions options = load_quantized(rank, quantize);
   options.layers = layers;
-  options.part = part;
+  options.sharding = sharding;
   return load_decoder(base.path, rank, options);
 }
 

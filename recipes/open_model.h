@@ -22,7 +22,8 @@ std::string tokenizer_path_of(const ModelRecipe& base);
 
 /// Loads the base, frozen, quantized if asked. Throws InputError for what the files lack, UsageError for quantizing a
 /// base that is already quantized.
-Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers = {}, const DecoderPart& part = {});
+Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers = {},
+                  const LayerSharding* sharding = nullptr);
 
 /// Where open_adapter will put the recipe's adapter in a model of this config that gets `rows` rows for its tokens;
 /// nothing without an adapter. Throws what training would throw for names, options and what the ranks' layout has no

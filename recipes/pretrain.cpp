@@ -3,6 +3,7 @@
 #include "nibble/core/base/trace.h"
 #include "nibble/core/models/load.h"
 #include "nibble/parallel/parallel_model.h"
+#include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/recipes/activation_policy.h"
 #include "nibble/recipes/export_model.h"
 #include "nibble/recipes/fingerprints.h"
@@ -27,13 +28,19 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
   add_fingerprints(options, recipe, recipe.model.tokenizer, data.fingerprint());
   Run run = Run::open(options, rank, observer);
 
-  const DecoderPart part = decoder_part(config, mesh.tensor().rank(), mesh.tensor().size());
+  const auto tensor = tensor_parallel(config, mesh.tensor(), rank.pool, observer.trace);
   const LayerRange own = stage_layers(recipe, config, mesh, rank);
   const ActivationPolicy activations = activation_policy(recipe, own, run.dir(), rank, observer);
-  Decoder model = random_decoder(config, rank.seed, rank, own, part);
+  Decoder model = random_decoder(config, rank.seed, rank, own, tensor.get());
   activations.apply(model);
   ParallelModel parallel(model, true, parallel_options(recipe), mesh, rank);
-  run_steps(run, model, parallel, data, recipe, tokenizer.path(), rank, observer);
+  const NextToken objective;
+  Training training(run, model, parallel, data, objective, recipe, tokenizer.path(), rank, observer);
+  while (training.next_step()) {  // resumes where the checkpoint says
+    training.finish_step(
+        train_step(training.executor(), training.microbatches(), objective, training.optimizer(), training.options()));
+  }
+  training.finish();
   if (rank.comm.rank() == 0) tokenizer.keep();
   export_model(model, parallel, recipe.model.init, tokenizer.path(), run.dir() / "model", rank);
 }

@@ -39,19 +39,19 @@ struct WeightCounts {
   double all = 0, trained = 0;
 };
 
-// Every rank counts what no other stage or part counts.
+// Every rank counts what no other stage or shard counts.
 WeightCounts count_weights(Decoder& model, const Mesh& mesh) {
   const DecoderConfig& config = model.config();
   const std::string copy = config.tied_head && !model.has_embedding() ? config.names.embedding + ".weight" : "";
   WeightCounts counts;
   model.visit([&](Parameter& parameter) {
-    if (parameter.name == copy || (mesh.tensor().rank() > 0 && !parameter.cut)) return;
+    if (parameter.name == copy || (mesh.tensor().rank() > 0 && !parameter.shard)) return;
     const double elements = static_cast<double>(parameter.value.numel());
     if (parameter.trainable) counts.trained += elements;
     counts.all += elements;
   });
   model.visit_linears([&](Linear& linear) {
-    const bool shared = linear.cut().cuts_rows() || linear.cut().cuts_columns();
+    const bool shared = linear.shard().slices_rows() || linear.shard().slices_columns();
     if (linear.weight().parameter() || (mesh.tensor().rank() > 0 && !shared)) return;  // packed ones are left
     counts.all += static_cast<double>(linear.in_features()) * static_cast<double>(linear.out_features());
   });

@@ -42,13 +42,13 @@ std::string Samples::text(std::span<const int32_t> ids) const {
   return all;
 }
 
-bool Samples::write(Run& run, Decoder& model, Pipeline& pipeline, DType compute_dtype, RankContext& rank) const {
+bool Samples::write(Run& run, Decoder& model, StepExecutor& executor, DType compute_dtype) const {
   const TraceSpan span(run.trace(), Phase::evaluation, "samples");
-  const StepContext step{.rank = rank, .compute_dtype = compute_dtype};
+  const StepContext step{.rank = executor.rank(), .compute_dtype = compute_dtype};
   GenerateOptions greedy;
   greedy.stop_ids = model.config().eos_ids;
   if (tokenizer_ && tokenizer_->eos_id()) greedy.stop_ids.push_back(*tokenizer_->eos_id());
-  const auto next = [&](const Batch& batch, KvCache& cache) { return pipeline.next_logits(batch, step, cache); };
+  const auto next = [&](const Batch& batch, KvCache& cache) { return executor.next_logits(batch, step, cache); };
   for (const Prompt& prompt : prompts_) {
     greedy.max_new_tokens = static_cast<int64_t>(std::max(prompt.expected.size(), kTextPrompt));
     bool stop = run.stop_asked();

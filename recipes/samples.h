@@ -4,7 +4,6 @@
 #include "nibble/core/models/decoder.h"
 #include "nibble/core/text/tokenizer.h"
 #include "nibble/core/train/run.h"
-#include "nibble/parallel/pipeline/pipeline.h"
 #include "nibble/recipes/training_data.h"
 
 namespace nibble {
@@ -18,9 +17,9 @@ class Samples {
   ~Samples();
 
   /// Continues every prompt greedily, up to the length of what is expected (at most 96 tokens), and logs it as of
-  /// `run.step()`. model: this rank's part, pipeline: on it; all ranks generate the same text together. False where the
-  /// run is to stop: left at a token.
-  bool write(Run& run, Decoder& model, Pipeline& pipeline, DType compute_dtype, RankContext& rank) const;
+  /// `run.step()`. model: this rank's part; all ranks generate the same text together. False where the run is to stop:
+  /// left at a token.
+  bool write(Run& run, Decoder& model, StepExecutor& executor, DType compute_dtype) const;
 
  private:
   struct Prompt {

@@ -8,13 +8,12 @@
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/communicator.h"
-#include "nibble/core/models/decoder_part.h"
 #include "nibble/core/models/family_names.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/tensor/spill_file.h"
 #include "nibble/core/train/train_step.h"
-#include "nibble/parallel/data/tree_sum.h"
+#include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/quant/codec.h"
 #include "nibble/quant/nf4_weight.h"
 
@@ -63,14 +62,8 @@ struct Taken {
 
 class Stopwatch final : public BlockHooks {
  public:
-  Stopwatch(Taken& taken, int64_t layers, Communicator& parts, Communicator* gathering, MemoryPool& pool)
-      : taken_(taken), layers_(layers), parts_(parts), gathering_(gathering), pool_(pool) {}
-
-  int parts() const override { return parts_.size(); }
-  int part() const override { return parts_.rank(); }
-  void sum_parts(std::string_view what, Tensor& values) override {
-    all_reduce_tree(parts_, what, values, std::vector<bool>(static_cast<size_t>(parts_.size()), true), {}, pool_);
-  }
+  Stopwatch(Taken& taken, int64_t layers, Communicator* gathering)
+      : taken_(taken), layers_(layers), gathering_(gathering) {}
 
   void before_forward(int64_t) override { start(); }
   void after_forward(int64_t layer) override { note(layer, taken_.forward, taken_.embed); }
@@ -92,9 +85,7 @@ class Stopwatch final : public BlockHooks {
 
   Taken& taken_;
   int64_t layers_;
-  Communicator& parts_;
   Communicator* gathering_;
-  MemoryPool& pool_;
   double start_ = 0;
 };
 
@@ -147,8 +138,8 @@ std::unique_ptr<LinearWeight> packed_zeros(const std::string& name, const Shape&
   return std::make_unique<Nf4Weight>(name, matrix);
 }
 
-Decoder trial_model(const Recipe& recipe, const PlanJob& job, const DecoderConfig& config, const Communicator& parts,
-                    RankContext& rank) {
+Decoder trial_model(const Recipe& recipe, const PlanJob& job, const DecoderConfig& config,
+                    const LayerSharding* sharding, RankContext& rank) {
   const DType dtype = job.everything ? DType::f32 : DType::bf16;
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
     const DType held = shape.size() == 1 || is_head_norm(config.names, name) ? DType::f32 : dtype;
@@ -161,7 +152,7 @@ Decoder trial_model(const Recipe& recipe, const PlanJob& job, const DecoderConfi
     if (packed && module != config.names.head) return packed_zeros(module + ".weight", shape, rank.pool);
     return std::make_unique<DenseWeight>(parameter(module + ".weight", shape));
   };
-  Decoder model(config, linear, parameter, rank, {}, decoder_part(config, parts.rank(), parts.size()));
+  Decoder model(config, linear, parameter, rank, {}, sharding);
   if (job.everything) {
     make_trainable(model, rank);
     return model;
@@ -216,8 +207,9 @@ struct SpeedTrial::Impl {
         tensor(parts.size()),
         config(trial_config(of, tensor, side_by_side)),
         rank{alone, pool, threads, 0},
-        model(trial_model(recipe, of, config, parts, rank)),
-        watch(taken, config.layers, parts, gathering, pool) {
+        sharding(tensor_parallel(config, parts, pool)),
+        model(trial_model(recipe, of, config, sharding.get(), rank)),
+        watch(taken, config.layers, gathering) {
     double weights = 0;
     model.visit_linears(
         [&](Linear& linear) { weights += static_cast<double>(linear.in_features() * linear.out_features()); });
@@ -252,6 +244,7 @@ struct SpeedTrial::Impl {
   void keep_in_file(const std::string& directory, Recompute recompute);
   double step();
   PartSeconds seconds() const;
+  class Timed;
 
   const PlanJob& job;
   int64_t tensor;
@@ -261,6 +254,7 @@ struct SpeedTrial::Impl {
   RankContext rank;
   std::vector<std::unique_ptr<SpillFile>> files;
   size_t steps_in_files = 0;
+  std::unique_ptr<TensorParallel> sharding;
   Decoder model;
   int64_t tokens = 0, again = 0;
   Batch batch;
@@ -282,33 +276,39 @@ void SpeedTrial::Impl::keep_in_file(const std::string& directory, Recompute reco
   for (size_t i = steps_in_files; i < files.size(); ++i) step();
 }
 
-double SpeedTrial::Impl::step() {
-  if (!files.empty()) model.set_spill(files[steps_in_files++ % files.size()].get());
-  const double begin = seconds_now();
-  double passed = begin, aside = 0;
-  StepLayout layout;
-  layout.sum_gradients = [&](GradientSum, const std::vector<Parameter*>& parameters, int64_t,
-                             const std::function<double(int64_t)>& run) {
-    for (Parameter* parameter : parameters) parameter->gradient.zero();
-    taken.zero.push_back(seconds_now() - begin);
-    const double loss = run(0);
+// A step of one microbatch, whose sum is timed.
+class SpeedTrial::Impl::Timed final : public LocalExecutor {
+ public:
+  explicit Timed(Impl& trial) : LocalExecutor(trial.model, trial.rank), trial_(trial) {}
+  double passed = 0;  // when the sum was made
+
+ private:
+  double sum(const StepWork& work) override {
+    const double begin = seconds_now();
+    for (Parameter* parameter : work.parameters) parameter->gradient.zero();
+    trial_.taken.zero.push_back(seconds_now() - begin);
+    const double loss = microbatch(work, 0);
     const double from = seconds_now();
-    if (job.accumulate > 1) {  // see gradient_sum.cpp
+    if (trial_.job.accumulate > 1) {  // see gradient_sum.cpp
       std::vector<Tensor> left;
-      for (const Parameter* parameter : parameters) left.push_back(parameter->gradient.clone(pool));
-      for (size_t i = 0; i < parameters.size(); ++i) ops::add(left[i], parameters[i]->gradient);
+      for (const Parameter* parameter : work.parameters) left.push_back(parameter->gradient.clone(trial_.pool));
+      for (size_t i = 0; i < left.size(); ++i) ops::add(left[i], work.parameters[i]->gradient);
     }
     passed = seconds_now();
-    aside = passed - from;
-    taken.add.push_back(aside);
+    trial_.taken.add.push_back(passed - from);
     return loss;
-  };
-  const LossAndGradients pass = [&](const Batch& microbatch, const StepContext& context, float scale) {
-    return model.loss_sum_and_gradients(microbatch, context, scale);
-  };
-  train_step(pass, {&batch, 1}, *optimizer, options, rank, layout);
+  }
+
+  Impl& trial_;
+};
+
+double SpeedTrial::Impl::step() {
+  if (!files.empty()) model.set_spill(files[steps_in_files++ % files.size()].get());
+  Timed executor(*this);
+  const double begin = seconds_now();
+  train_step(executor, {&batch, 1}, NextToken(), *optimizer, options);
   const double end = seconds_now();
-  taken.update.push_back(end - passed);
+  taken.update.push_back(end - executor.passed);
   return end - begin;
 }
 

@@ -2,11 +2,7 @@
 
 #include <algorithm>
 
-#include "nibble/core/models/decoder.h"
 #include "nibble/core/models/generate.h"
-#include "nibble/parallel/data/assignment.h"
-#include "nibble/parallel/mesh.h"
-#include "nibble/parallel/pipeline/pipeline.h"
 #include "nibble/recipes/tokenizers.h"
 
 namespace nibble {
@@ -94,21 +90,10 @@ std::vector<Batch> TrainingData::microbatches(int64_t step, const std::vector<in
   return batches;
 }
 
-std::optional<Evaluation> TrainingData::evaluate(Decoder& model, Pipeline& pipeline, const Mesh& mesh,
-                                                 DType compute_dtype, RankContext& rank,
-                                                 const BeforeBatch& before) const {
-  const int64_t count = eval_->steps_in_epoch(0), ranks = mesh.shape().data();
-  RankContext data_rank{mesh.data(), rank.pool, rank.threads, rank.seed};
-  const auto batch_at = [&](int64_t round) {
-    const int64_t i = round * ranks + mesh.data().rank();
-    return i < count ? eval_->at(i + 1, 0, rank.pool) : Batch();
-  };
-  const LossSum run = [&](const Batch& batch, const StepContext& step) { return pipeline.loss_sum(batch, step); };
-  const auto idle = [&] {
-    if (mesh.shape().pipeline == 1) return model.idle_forward();
-    pipeline.loss_sum(eval_->at(1, 0, rank.pool), {rank, compute_dtype, false, 0, {}});
-  };
-  return nibble::evaluate(run, (count + ranks - 1) / ranks, batch_at, compute_dtype, data_rank, before, idle);
+std::optional<Evaluation> TrainingData::evaluate(StepExecutor& executor, const Objective& objective,
+                                                 DType compute_dtype, const BeforeBatch& before) const {
+  const auto batch_at = [&](int64_t i) { return eval_->at(i + 1, 0, executor.rank().pool); };
+  return nibble::evaluate(executor, objective, eval_->steps_in_epoch(0), batch_at, compute_dtype, before);
 }
 
 std::string TrainingData::fingerprint() const {

@@ -12,10 +12,7 @@
 
 namespace nibble {
 
-class Decoder;
 struct DecoderConfig;
-class Mesh;
-class Pipeline;
 
 /// Training batches and, where the recipe asks for it, evaluation batches in file order.
 class TrainingData {
@@ -31,10 +28,9 @@ class TrainingData {
   int64_t total_steps() const { return total_steps_; }
   /// The microbatches `which` of step `step`; one without tokens for kIdle.
   std::vector<Batch> microbatches(int64_t step, const std::vector<int64_t>& which, MemoryPool& pool) const;
-  /// Loss on all evaluation batches, each computed by one of the ranks that work on different data. before: as
-  /// nibble::evaluate's.
-  std::optional<Evaluation> evaluate(Decoder& model, Pipeline& pipeline, const Mesh& mesh, DType compute_dtype,
-                                     RankContext& rank, const BeforeBatch& before) const;
+  /// Loss on all evaluation batches. before: as nibble::evaluate's.
+  std::optional<Evaluation> evaluate(StepExecutor& executor, const Objective& objective, DType compute_dtype,
+                                     const BeforeBatch& before) const;
   /// Changes when a resumed run would see other batches.
   std::string fingerprint() const;
 

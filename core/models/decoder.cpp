@@ -29,7 +29,7 @@ Tensor continued_positions(int64_t begin, int64_t count, MemoryPool& pool) {
 struct Decoder::Impl {
   DecoderConfig config;
   LayerRange range;
-  DecoderPart part;
+  const LayerSharding* sharding = nullptr;
   std::optional<InputStage> input;  // absent on later stages
   std::vector<Block> blocks;
   std::optional<DecoderHead> head;  // on the last stage
@@ -51,7 +51,7 @@ struct Decoder::Impl {
 };
 
 LayerContext Decoder::Impl::context(const Batch& batch, const StepContext& step, const KvCache* cache) {
-  LayerContext context{.positions = batch.positions, .spans = batch.spans, .rotary = {}, .hooks = hooks};
+  LayerContext context{.positions = batch.positions, .spans = batch.spans, .rotary = {}, .sharding = sharding};
   if (cache) {
     NIBBLE_CHECK(batch.spans.size() == 1, "a cache holds one document");
     context.positions = continued_positions(cache->length(), batch.ids.dim(0), step.pool());
@@ -141,7 +141,7 @@ Tensor DecoderPass::forward(Tensor x) {
     model.hooks->before_forward(-1);
     const bool keep = impl_->training && model.input_trainable();
     x = model.input->forward(impl_->batch.ids, impl_->context.positions, impl_->step, keep ? &impl_->input : nullptr,
-                             *model.hooks, impl_->leaves_weights() ? kTokensWorthFaults : 0);
+                             model.sharding, impl_->leaves_weights() ? kTokensWorthFaults : 0);
     impl_->after_forward(-1);
   }
   for (size_t l = 0; l < model.blocks.size(); ++l) {
@@ -159,7 +159,7 @@ void DecoderPass::logits(const Tensor& x, int64_t first, const LogitSink& sink) 
   Decoder::Impl& model = impl_->decoder;
   NIBBLE_CHECK(model.head.has_value(), "the last stage has the head");
   model.hooks->before_forward(model.config.layers);
-  model.head->logits(x.rows(first, x.dim(0)), impl_->step, *model.hooks,
+  model.head->logits(x.rows(first, x.dim(0)), impl_->step, model.sharding,
                      [&](int64_t row, const Tensor& logits) { sink(first + row, logits); });
   impl_->after_forward(model.config.layers);
 }
@@ -170,7 +170,7 @@ double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& grad
   const int64_t layer = model.config.layers;
   const auto run = [&](Tensor* stream_gradient) {
     return model.head->loss_sum(x, impl_->batch, impl_->step, impl_->training, gradient_scale, stream_gradient,
-                                *model.hooks);
+                                model.sharding);
   };
   if (!impl_->training) {
     model.hooks->before_forward(layer);
@@ -208,7 +208,8 @@ Tensor DecoderPass::backward(Tensor gradient) {
   }
   if (model.input_trainable()) {
     model.hooks->before_backward(-1);
-    model.input->backward(impl_->batch.ids, impl_->batch.positions, impl_->step, std::move(impl_->input), gradient);
+    model.input->backward(impl_->batch.ids, impl_->batch.positions, impl_->step, std::move(impl_->input), gradient,
+                          model.sharding);
     impl_->after_backward(-1);
   }
   return model.trainable_below ? gradient : Tensor();
@@ -216,15 +217,10 @@ Tensor DecoderPass::backward(Tensor gradient) {
 
 namespace {
 
-int64_t vocabulary_rows(const DecoderConfig& config, const DecoderPart& part) {
-  return part.cut() ? part.vocabulary.size() : config.vocab_size;
-}
-
-InputStage make_input(const DecoderConfig& config, const DecoderPart& part, const Makers& makers) {
+InputStage make_input(const DecoderConfig& config, const Makers& makers) {
   const TensorNames& names = config.names;
-  const Shape table = {vocabulary_rows(config, part), config.embedding_width};
-  InputStage input{.embedding = Embedding(names.embedding, makers.parameter(names.embedding + ".weight", table)),
-                   .vocabulary = part.vocabulary};
+  const Shape table = {config.vocab_size, config.embedding_width};
+  InputStage input{.embedding = Embedding(names.embedding, makers.parameter(names.embedding + ".weight", table))};
   input.embedding_scale = config.embedding_scale;
   input.position_offset = config.position_offset;
   if (!names.project_in.empty()) {
@@ -240,8 +236,7 @@ InputStage make_input(const DecoderConfig& config, const DecoderPart& part, cons
 }
 
 // embedding: the table, null on a stage that does not have it.
-DecoderHead make_head(const DecoderConfig& config, const DecoderPart& part, const Makers& makers,
-                      const std::shared_ptr<Parameter>& embedding) {
+DecoderHead make_head(const DecoderConfig& config, const Makers& makers, const std::shared_ptr<Parameter>& embedding) {
   const TensorNames& names = config.names;
   std::optional<Norm> norm;
   if (!names.final_norm.empty()) norm.emplace(names.final_norm, config.width, config.norm, makers.parameter);
@@ -250,7 +245,7 @@ DecoderHead make_head(const DecoderConfig& config, const DecoderPart& part, cons
     project = makers.make_linear(names.project_out, config.embedding_width, config.width, false);
   }
   Linear linear = [&] {
-    const Shape shape = {vocabulary_rows(config, part), config.embedding_width};
+    const Shape shape = {config.vocab_size, config.embedding_width};
     if (!config.tied_head) return makers.make_linear(names.head, shape[0], shape[1], config.head_bias);
     const std::shared_ptr<Parameter> tied =
         embedding ? embedding : makers.parameter(names.embedding + ".weight", shape);
@@ -261,43 +256,43 @@ DecoderHead make_head(const DecoderConfig& config, const DecoderPart& part, cons
           .project = std::move(project),
           .linear = std::move(linear),
           .scale = config.logit_scale,
-          .softcap = config.logit_softcap,
-          .vocabulary = part.vocabulary,
-          .whole_vocabulary = part.cut() ? config.vocab_size : 0};
+          .softcap = config.logit_softcap};
 }
 
 }  // namespace
 
 Decoder::Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, const ParameterMaker& make_parameter,
-                 RankContext& rank, LayerRange range, const DecoderPart& part) {
+                 RankContext& rank, LayerRange range, const LayerSharding* sharding) {
   if (range.end < 0) range.end = config.layers;
   NIBBLE_CHECK(0 <= range.begin && range.begin <= range.end && range.end <= config.layers, "layers of a stage");
   Makers makers{make_linear, make_parameter};
-  if (part.cut()) makers = part_makers(config, part, makers, rank.pool);
+  if (sharding) makers = sharding->makers(makers, rank.pool);
   const TensorNames& names = config.names;
   std::optional<InputStage> input;
-  if (range.begin == 0) input = make_input(config, part, makers);
+  if (range.begin == 0) input = make_input(config, makers);
   std::vector<Block> blocks;
   for (int64_t l = range.begin; l < range.end; ++l) {
-    blocks.emplace_back(names.layers + std::to_string(l) + ".", names.block, part_of(config.block(l), part), makers);
+    const BlockConfig whole = config.block(l);
+    blocks.emplace_back(names.layers + std::to_string(l) + ".", names.block, sharding ? sharding->block(whole) : whole,
+                        makers);
   }
   std::optional<DecoderHead> head;
   if (range.end == config.layers) {
-    head = make_head(config, part, makers, input ? input->embedding.shared_table() : nullptr);
+    head = make_head(config, makers, input ? input->embedding.shared_table() : nullptr);
   }
   std::vector<RotaryTable> rotary(config.rope.begin(), config.rope.end());
   impl_ = std::shared_ptr<Impl>(new Impl{.config = std::move(config),
                                          .range = range,
-                                         .part = part,
+                                         .sharding = sharding,
                                          .input = std::move(input),
                                          .blocks = std::move(blocks),
                                          .head = std::move(head),
                                          .rotary = std::move(rotary)});
-  visit_linears([this](Linear& linear) { linear.set_cut(module_cut(impl_->config, impl_->part, linear.name())); });
+  if (sharding) visit_linears([&](Linear& linear) { linear.set_shard(sharding->shard(linear.name())); });
 }
 
 const DecoderConfig& Decoder::config() const { return impl_->config; }
-const DecoderPart& Decoder::part() const { return impl_->part; }
+const LayerSharding* Decoder::sharding() const { return impl_->sharding; }
 LayerRange Decoder::range() const { return impl_->range; }
 bool Decoder::has_embedding() const { return impl_->input.has_value(); }
 bool Decoder::has_head() const { return impl_->head.has_value(); }
@@ -337,10 +332,10 @@ void Decoder::visit_linears(const std::function<void(Linear&)>& visitor) {
 }
 
 KvCache Decoder::make_cache(const StepContext& step) const {
-  const DecoderConfig& config = impl_->config;
-  const int64_t heads = impl_->part.cut() ? impl_->part.kv_heads.size() : config.kv_heads;
+  const BlockConfig whole = impl_->config.block(0);
+  const AttentionConfig layer = (impl_->sharding ? impl_->sharding->block(whole) : whole).attention;
   const auto layers = static_cast<int64_t>(impl_->blocks.size());
-  return KvCache(layers, heads * config.head_size, step.compute_dtype, step.pool());
+  return KvCache(layers, layer.kv_heads * layer.head_size, step.compute_dtype, step.pool());
 }
 
 void Decoder::logits(const Batch& batch, const StepContext& step, const LogitSink& sink, KvCache* cache) {
@@ -373,30 +368,25 @@ double Decoder::loss_sum_and_gradients(const Batch& batch, const StepContext& st
   return loss;
 }
 
-void Decoder::idle_forward() {
+void Decoder::idle_forward(bool training) {
+  BlockHooks& hooks = *impl_->hooks;
   const auto touch = [&](int64_t layer) {
-    impl_->hooks->before_forward(layer);
-    impl_->hooks->after_forward(layer);
+    hooks.before_forward(layer);
+    hooks.after_forward(layer);
   };
   if (impl_->input) touch(-1);
   for (size_t l = 0; l < impl_->blocks.size(); ++l) touch(impl_->layer(l));
-  if (impl_->head) touch(impl_->config.layers);
+  if (!impl_->head) return;
+  if (!training) return touch(impl_->config.layers);
+  hooks.before_backward(impl_->config.layers);
+  hooks.after_backward(impl_->config.layers);
 }
 
-void Decoder::idle_training() {
+void Decoder::idle_backward() {
   const auto touch = [&](int64_t layer) {
     impl_->hooks->before_backward(layer);
     impl_->hooks->after_backward(layer);
   };
-  if (impl_->input) {
-    impl_->hooks->before_forward(-1);
-    impl_->hooks->after_forward(-1);
-  }
-  for (size_t l = 0; l < impl_->blocks.size(); ++l) {
-    impl_->hooks->before_forward(impl_->layer(l));
-    impl_->hooks->after_forward(impl_->layer(l));
-  }
-  if (impl_->head) touch(impl_->config.layers);
   for (size_t l = impl_->blocks.size(); l-- > impl_->lowest_trainable();) touch(impl_->layer(l));
   if (impl_->input_trainable()) touch(-1);
 }

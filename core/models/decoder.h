@@ -7,12 +7,12 @@
 
 #include "nibble/core/models/batch.h"
 #include "nibble/core/models/decoder_config.h"
-#include "nibble/core/models/decoder_part.h"
 #include "nibble/core/models/kv_cache.h"
 #include "nibble/core/nn/activation_store.h"
 #include "nibble/core/nn/block.h"
 #include "nibble/core/nn/embedding.h"
 #include "nibble/core/nn/hooks.h"
+#include "nibble/core/nn/layer_sharding.h"
 #include "nibble/core/nn/makers.h"
 
 namespace nibble {
@@ -32,14 +32,15 @@ constexpr int64_t kTokensWorthFaults = 256;
 
 class Decoder {
  public:
-  /// The makers are asked for whole weights; a part of them (tensor parallelism) is kept here. Then several ranks
-  /// compute together through the hooks.
+  /// The makers are asked for whole weights. sharding: of which only shards are kept, and completes what they compute;
+  /// must outlive the Decoder.
   Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, const ParameterMaker& make_parameter,
-          RankContext& rank, LayerRange range = {}, const DecoderPart& part = {});
+          RankContext& rank, LayerRange range = {}, const LayerSharding* sharding = nullptr);
 
   /// Of the whole model.
   const DecoderConfig& config() const;
-  const DecoderPart& part() const;
+  /// Null where the weights are whole.
+  const LayerSharding* sharding() const;
   /// After the embedding and the head have got another number of rows.
   void set_vocab_size(int64_t rows);
   /// With `end` as a number.
@@ -81,10 +82,10 @@ class Decoder {
   /// loss_sum, and adds gradient_scale times its gradient to every trainable parameter.
   double loss_sum_and_gradients(const Batch& batch, const StepContext& step, float gradient_scale);
 
-  /// Calls the hooks as loss_sum or loss_sum_and_gradients does, and computes nothing: how a rank without a microbatch
-  /// takes part in what the hooks exchange.
-  void idle_forward();
-  void idle_training();
+  /// Call the hooks as a DecoderPass's forward with the head (training or not) and its backward do, and compute
+  /// nothing: how a rank without a microbatch takes part in what the hooks exchange.
+  void idle_forward(bool training);
+  void idle_backward();
 
  private:
   friend class DecoderPass;

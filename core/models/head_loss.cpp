@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/cross_entropy.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/embedding.h"
@@ -41,14 +40,13 @@ Tensor pick(const Tensor& x, std::span<const int32_t> rows, MemoryPool& pool) {
   return picked;
 }
 
-// targets counted from the first row of `vocabulary`; those outside it are -1.
-Tensor own_targets(const Tensor& targets, const Range& vocabulary, MemoryPool& pool) {
-  Tensor own = Tensor::empty(pool.host(), targets.shape(), DType::i32, "labels");
-  const std::span<const int32_t> from = targets.span<const int32_t>();
-  std::transform(from.begin(), from.end(), own.data<int32_t>(), [&](int32_t id) {
-    return id < vocabulary.begin || id >= vocabulary.end ? -1 : static_cast<int32_t>(id - vocabulary.begin);
-  });
-  return own;
+// ops::cross_entropy of logits of which other columns are elsewhere.
+void sharded_cross_entropy(const LayerSharding& sharding, const Tensor& logits, const Tensor& targets, float softcap,
+                           float scale, Tensor& losses, Tensor& dlogits, const StepContext& step) {
+  Tensor row_max = Tensor::empty(step.pool(), losses.shape(), DType::f32, "maxima of logits");
+  Tensor row_sumexp = Tensor::empty(step.pool(), losses.shape(), DType::f32, "sums of logits");
+  const Tensor own = sharding.cross_entropy(logits, targets, softcap, row_max, row_sumexp, losses, step);
+  if (dlogits) ops::cross_entropy_backward(logits, own, row_max, row_sumexp, softcap, scale, dlogits);
 }
 
 }  // namespace
@@ -60,8 +58,7 @@ int64_t head_chunk_rows(int64_t vocabulary, int64_t width, bool trained) {
 
 int64_t DecoderHead::chunk_rows() {
   const Parameter* weight = linear.weight().parameter();
-  return head_chunk_rows(std::max(whole_vocabulary, linear.out_features()), linear.in_features(),
-                         weight != nullptr && weight->trainable);
+  return head_chunk_rows(linear.global_out_features(), linear.in_features(), weight != nullptr && weight->trainable);
 }
 
 Tensor DecoderHead::forward(const Tensor& hidden, const StepContext& step, Saved* saved) {
@@ -85,7 +82,8 @@ Tensor DecoderHead::forward(const Tensor& hidden, const StepContext& step, Saved
   return logits;
 }
 
-Tensor DecoderHead::backward(Tensor& dlogits, const StepContext& step, Saved&& saved, bool wanted, BlockHooks& hooks) {
+Tensor DecoderHead::backward(Tensor& dlogits, const StepContext& step, Saved&& saved, bool wanted,
+                             const LayerSharding* sharding) {
   const auto make = [&](int64_t width, DType dtype) {
     return Tensor::zeros(step.pool(), {dlogits.dim(0), width}, dtype, "gradient of the head input");
   };
@@ -93,10 +91,10 @@ Tensor DecoderHead::backward(Tensor& dlogits, const StepContext& step, Saved&& s
   const bool project_trains = project && project->has_trainable(), norm_trains = norm && norm->has_trainable();
   const bool below_project = wanted || norm_trains, below_linear = below_project || project_trains;
   Tensor dx;
-  const bool narrow = project && vocabulary.size() == 0;
+  const bool narrow = project && !sharding;
   if (below_linear) dx = make(linear.in_features(), narrow ? step.compute_dtype : DType::f32);
   linear.backward(dlogits, step, std::move(saved.linear), below_linear ? &dx : nullptr, false);
-  if (below_linear && vocabulary.size() > 0) hooks.sum_parts("sum head gradients", dx);
+  if (below_linear && sharding) sharding->all_reduce("sum head gradients", dx);
   if (project && below_linear) {
     Tensor above = dx;
     if (!narrow && step.compute_dtype != DType::f32) {
@@ -112,46 +110,22 @@ Tensor DecoderHead::backward(Tensor& dlogits, const StepContext& step, Saved&& s
   return dhidden;
 }
 
-void DecoderHead::logits(const Tensor& hidden, const StepContext& step, BlockHooks& hooks,
+void DecoderHead::logits(const Tensor& hidden, const StepContext& step, const LayerSharding* sharding,
                          const std::function<void(int64_t row, const Tensor& logits)>& sink) {
   const int64_t rows = hidden.dim(0);
   for (int64_t begin = 0; begin < rows; begin += chunk_rows()) {
     Tensor chunk = forward(hidden.rows(begin, std::min(rows, begin + chunk_rows())), step, nullptr);
-    if (vocabulary.size() > 0) {
-      NIBBLE_CHECK(hooks.parts() > 1, "a part of the vocabulary has hooks to the others");
-      // Each rank fills its own columns, the sum is all of them.
-      Tensor whole = Tensor::zeros(step.pool(), {chunk.dim(0), whole_vocabulary}, DType::f32, "logits");
-      ops::copy_columns_in(chunk, vocabulary.begin, whole);
-      hooks.sum_parts("gather logits", whole);
-      chunk = whole;
-    }
+    if (sharding) chunk = sharding->gather_logits(chunk, step);
     if (softcap > 0) ops::softcap(chunk, softcap);
     sink(begin, chunk);
   }
 }
 
-void DecoderHead::loss_of_part(const Tensor& logits, const Tensor& targets, float gradient_scale,
-                               const StepContext& step, Tensor& losses, Tensor& dlogits, BlockHooks& hooks) const {
-  const int64_t n = logits.dim(0), parts = hooks.parts();
-  const Tensor own = own_targets(targets, vocabulary, step.pool());
-  // Each rank fills the rows of its own columns, the sum is all of them.
-  Tensor statistics = Tensor::zeros(step.pool(), {parts * 3, n}, DType::f32, "statistics of logits");
-  Tensor mine = statistics.rows(hooks.part() * 3, hooks.part() * 3 + 3);
-  ops::cross_entropy_statistics(logits, own, softcap, mine);
-  hooks.sum_parts("sum logits", statistics);
-
-  Tensor row_max = Tensor::empty(step.pool(), {n}, DType::f32, "maxima of logits");
-  Tensor row_sumexp = Tensor::empty(step.pool(), {n}, DType::f32, "sums of logits");
-  ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses);
-  if (dlogits) ops::cross_entropy_backward(logits, own, row_max, row_sumexp, softcap, gradient_scale, dlogits);
-}
-
 double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step, bool gradients,
-                             float gradient_scale, Tensor* hidden_gradient, BlockHooks& hooks) {
+                             float gradient_scale, Tensor* hidden_gradient, const LayerSharding* sharding) {
   MemoryPool& pool = step.pool();
   const int64_t width = hidden.dim(1);
-  const bool in_parts = vocabulary.size() > 0;
-  const std::vector<int32_t> all = labelled_rows(batch, in_parts ? whole_vocabulary : linear.out_features());
+  const std::vector<int32_t> all = labelled_rows(batch, linear.global_out_features());
   double total = 0;
   for (size_t begin = 0; begin < all.size(); begin += static_cast<size_t>(chunk_rows())) {
     const size_t count = std::min(all.size() - begin, static_cast<size_t>(chunk_rows()));
@@ -171,8 +145,8 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
     if (gradients && step.compute_dtype != DType::f32)
       dlogits = Tensor::empty(pool, chunk.shape(), step.compute_dtype, "gradient of logits");
     const Tensor targets = pick<int32_t>(batch.targets, picked, pool);
-    if (in_parts) {
-      loss_of_part(chunk, targets, gradient_scale, step, losses, dlogits, hooks);
+    if (sharding) {
+      sharded_cross_entropy(*sharding, chunk, targets, softcap, gradient_scale, losses, dlogits, step);
     } else {
       ops::cross_entropy(chunk, targets, softcap, gradient_scale, losses, dlogits);
     }
@@ -180,7 +154,7 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
     if (!gradients) continue;
 
     chunk = {};
-    const Tensor dx = backward(dlogits, chunk_step, std::move(saved), hidden_gradient != nullptr, hooks);
+    const Tensor dx = backward(dlogits, chunk_step, std::move(saved), hidden_gradient != nullptr, sharding);
     if (hidden_gradient) ops::scatter_add_rows(dx, rows, *hidden_gradient);
   }
   return total;

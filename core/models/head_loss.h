@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "nibble/core/models/batch.h"
-#include "nibble/core/nn/hooks.h"
+#include "nibble/core/nn/layer_sharding.h"
 #include "nibble/core/nn/linear.h"
 #include "nibble/core/nn/norm.h"
 
@@ -22,23 +22,20 @@ struct DecoderHead {
   Linear linear;                  ///< [V, E]; a tied one holds the embedding's parameter
   float scale = 1;                ///< multiplies the logits
   float softcap = 0;              ///< of the logits after that, 0 = off
-  /// The tokens whose rows this rank has, where others have the rest (BlockHooks::parts), and how many there are.
-  Range vocabulary;
-  int64_t whole_vocabulary = 0;
 
-  /// See head_chunk_rows; the same on all ranks that share a vocabulary.
+  /// See head_chunk_rows; the same for all shards of a vocabulary.
   int64_t chunk_rows();
 
   /// Calls sink(first row, logits [n, V] f32) for the chunks of hidden [N, D] f32 in order: of the whole vocabulary,
   /// wherever its rows are.
-  void logits(const Tensor& hidden, const StepContext& step, BlockHooks& hooks,
+  void logits(const Tensor& hidden, const StepContext& step, const LayerSharding* sharding,
               const std::function<void(int64_t row, const Tensor& logits)>& sink);
 
   /// Sum of the cross-entropy over the tokens that have a label, from the residual stream hidden [T, D] f32. With
   /// gradients, the head's own gradients are accumulated; hidden_gradient [T, D] f32, unless null, += gradient of
   /// hidden. Both times gradient_scale. Throws InputError for a label outside [0, V).
   double loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step, bool gradients,
-                  float gradient_scale, Tensor* hidden_gradient, BlockHooks& hooks);
+                  float gradient_scale, Tensor* hidden_gradient, const LayerSharding* sharding);
 
   /// Kept from forward to backward.
   struct Saved {
@@ -48,12 +45,7 @@ struct DecoderHead {
   /// Logits [n, V] f32 before the cap, of hidden [n, D] f32.
   Tensor forward(const Tensor& hidden, const StepContext& step, Saved* saved);
   /// The gradient of hidden, f32, if `wanted`; dlogits [n, V] in the compute dtype is used up.
-  Tensor backward(Tensor& dlogits, const StepContext& step, Saved&& saved, bool wanted, BlockHooks& hooks);
-
- private:
-  /// ops::cross_entropy of logits whose other columns other ranks have.
-  void loss_of_part(const Tensor& logits, const Tensor& targets, float gradient_scale, const StepContext& step,
-                    Tensor& losses, Tensor& dlogits, BlockHooks& hooks) const;
+  Tensor backward(Tensor& dlogits, const StepContext& step, Saved&& saved, bool wanted, const LayerSharding* sharding);
 };
 
 }  // namespace nibble

@@ -18,39 +18,7 @@ Tensor narrowed(const Tensor& x, const StepContext& step) {
   return y;
 }
 
-// Places in `ids` of those in `vocabulary`, and those ids counted from its first.
-struct OwnIds {
-  Tensor places, ids;  // [n] i32
-};
-
-OwnIds own_ids(const Tensor& ids, const Range& vocabulary, MemoryPool& pool) {
-  std::vector<int32_t> places, own;
-  const std::span<const int32_t> all = ids.span<const int32_t>();
-  for (size_t t = 0; t < all.size(); ++t) {
-    if (all[t] < vocabulary.begin || all[t] >= vocabulary.end) continue;
-    places.push_back(static_cast<int32_t>(t));
-    own.push_back(static_cast<int32_t>(all[t] - vocabulary.begin));
-  }
-  const Shape shape = {static_cast<int64_t>(own.size())};
-  return {Tensor::from<int32_t>(pool.host(), shape, places), Tensor::from<int32_t>(pool.host(), shape, own)};
-}
-
 }  // namespace
-
-void InputStage::embed_own(const Tensor& ids, const StepContext& step, Tensor& x) const {
-  const OwnIds own = own_ids(ids, vocabulary, step.pool());
-  Tensor rows = Tensor::empty(step.pool(), {own.ids.numel(), x.dim(1)}, DType::f32, "embeddings");
-  embedding.forward(own.ids, 0, embedding_scale, rows, step);
-  x.zero();
-  ops::scatter_add_rows(rows, own.places, x);
-}
-
-void InputStage::embed_own_backward(const Tensor& ids, const StepContext& step, const Tensor& gradient) {
-  const OwnIds own = own_ids(ids, vocabulary, step.pool());
-  Tensor rows = Tensor::empty(step.pool(), {own.ids.numel(), gradient.dim(1)}, DType::f32, "gradient of embeddings");
-  ops::gather_rows(gradient, own.places, rows);
-  embedding.backward(own.ids, 0, embedding_scale, rows, step);
-}
 
 bool InputStage::has_trainable() const {
   return embedding.has_trainable() || (positions && positions->has_trainable()) ||
@@ -58,7 +26,7 @@ bool InputStage::has_trainable() const {
 }
 
 Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved* saved,
-                           BlockHooks& hooks, int64_t piece) {
+                           const LayerSharding* sharding, int64_t piece) {
   const int64_t tokens = ids.dim(0);
   const auto make = [&](int64_t width, const std::string& what) {
     return Tensor::empty(step.pool(), {tokens, width}, DType::f32, what);
@@ -67,10 +35,9 @@ Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContex
     if (piece > 0) release_pages(embedding.table().value);
   };
   Tensor x = make(embedding.table().value.dim(1), "embeddings");
-  if (vocabulary.size() > 0) {
-    embed_own(ids, step, x);
+  if (sharding) {
+    sharding->embed(embedding, ids, embedding_scale, x, step);
     leave();
-    hooks.sum_parts("sum embeddings", x);
   } else {
     for (int64_t t = 0, end; t < tokens; t = end) {
       end = piece > 0 ? std::min(tokens, t + piece) : tokens;
@@ -98,7 +65,7 @@ Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContex
 }
 
 void InputStage::backward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved&& saved,
-                          Tensor gradient) {
+                          Tensor gradient, const LayerSharding* sharding) {
   const auto make = [&](int64_t width) {
     return Tensor::zeros(step.pool(), {ids.dim(0), width}, DType::f32, "gradient of embeddings");
   };
@@ -115,7 +82,7 @@ void InputStage::backward(const Tensor& ids, const Tensor& at, const StepContext
     gradient = dx;
   }
   if (!embedding.has_trainable()) return;
-  if (vocabulary.size() > 0) return embed_own_backward(ids, step, gradient);
+  if (sharding) return sharding->embed_backward(embedding, ids, embedding_scale, gradient, step);
   embedding.backward(ids, 0, embedding_scale, gradient, step);
 }
 

@@ -3,9 +3,8 @@
 
 #include <optional>
 
-#include "nibble/core/nn/cut.h"
 #include "nibble/core/nn/embedding.h"
-#include "nibble/core/nn/hooks.h"
+#include "nibble/core/nn/layer_sharding.h"
 #include "nibble/core/nn/linear.h"
 #include "nibble/core/nn/makers.h"
 #include "nibble/core/nn/norm.h"
@@ -27,22 +26,17 @@ struct InputStage {
   std::optional<Embedding> positions;  ///< [P + offset, D]
   int64_t position_offset = 0;         ///< row of position 0
   std::optional<Norm> norm;
-  Range vocabulary;  ///< the ids whose rows this rank has, where others have the rest (BlockHooks::parts)
 
   bool has_trainable() const;
   /// The residual stream [T, D] f32 from ids and positions [T] i32. saved == nullptr: inference. piece: a mapped table
   /// is left to the system's cache after so many tokens, since with a row the system maps what lies around it; 0: it
   /// stays.
-  Tensor forward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved* saved, BlockHooks& hooks,
-                 int64_t piece = 0);
+  Tensor forward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved* saved,
+                 const LayerSharding* sharding, int64_t piece = 0);
   /// Accumulates gradients from that of the residual stream, [T, D] f32.
-  void backward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved&& saved, Tensor gradient);
+  void backward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved&& saved, Tensor gradient,
+                const LayerSharding* sharding);
   void visit(const ParameterVisitor& visitor);
-
- private:
-  /// x [T, E]: the rows of ids that are here, zeros elsewhere; and the other way.
-  void embed_own(const Tensor& ids, const StepContext& step, Tensor& x) const;
-  void embed_own_backward(const Tensor& ids, const StepContext& step, const Tensor& gradient);
 };
 
 }  // namespace nibble

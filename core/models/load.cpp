@@ -156,18 +156,18 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
   };
   LinearWeightMaker linear = dense_maker(config, parameter);
   if (options.wrap_linear) linear = options.wrap_linear(checkpoint, linear);
-  Decoder decoder(config, linear, parameter, rank, options.layers, options.part);
+  Decoder decoder(config, linear, parameter, rank, options.layers, options.sharding);
   loader.check_tied_head();
   loader.check_nothing_left(options.expects, decoder);
   return decoder;
 }
 
 Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& rank, LayerRange layers,
-                       const DecoderPart& part) {
+                       const LayerSharding* sharding) {
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
     return random_parameter(config, seed, name, shape, rank.pool);
   };
-  return Decoder(config, dense_maker(config, parameter), parameter, rank, layers, part);
+  return Decoder(config, dense_maker(config, parameter), parameter, rank, layers, sharding);
 }
 
 Decoder plan_decoder(const DecoderConfig& config, RankContext& rank, LayerRange layers) {

@@ -17,8 +17,8 @@ struct LoadOptions {
   LinearMakerWrapper wrap_linear;  ///< empty: every Linear is dense
   /// Further tensors of the checkpoint that wrap_linear reads ("...weight.absmax"): not reported as unexpected.
   std::function<bool(const std::string& tensor)> expects;
-  LayerRange layers;  ///< a pipeline stage opens its own layers only
-  DecoderPart part;   ///< and one of several tensor-parallel ranks its own part of them
+  LayerRange layers;                        ///< a pipeline stage opens its own layers only
+  const LayerSharding* sharding = nullptr;  ///< and of their weights some shards, see Decoder
 };
 
 /// The model in `directory`, frozen. Dense weights and embeddings keep the file's dtype and are mapped from it (only
@@ -31,7 +31,7 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
 /// Random weights as Hugging Face makes them: Linear and embedding weights normal(0, initializer_range), norms at the
 /// value that does nothing, biases zero, all f32. A tensor's numbers depend on (seed, its name) only.
 Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& rank, LayerRange layers = {},
-                       const DecoderPart& part = {});
+                       const LayerSharding* sharding = nullptr);
 
 /// One tensor of random_decoder: full name and shape -> f32 values.
 std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_t seed, const std::string& name,

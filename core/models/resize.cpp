@@ -50,7 +50,7 @@ void resize_vocabulary(Decoder& decoder, int64_t rows, RankContext& rank) {
     throw UsageError("the vocabulary cannot shrink from " + std::to_string(old) + " to " + std::to_string(rows),
                      "leave the embedding as it is; it may be larger than the tokenizer");
   }
-  if (decoder.part().cut()) {
+  if (decoder.sharding()) {
     throw UsageError("further tokens need whole tables, which parallel.tensor cuts",
                      "use parallel.shard or parallel.pipeline", "parallel.tensor");
   }

@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "nibble/core/nn/head_norm.h"
-#include "nibble/core/nn/hooks.h"
 #include "nibble/core/nn/linear.h"
 #include "nibble/core/nn/makers.h"
 #include "nibble/core/nn/rotary.h"
 #include "nibble/core/ops/attention.h"
 
 namespace nibble {
+
+class LayerSharding;
 
 struct AttentionConfig {
   int64_t width = 0;      ///< D
@@ -56,7 +57,7 @@ struct LayerContext {
   Tensor positions;                           ///< [T] i32, in the document
   std::span<const ops::AttentionSpan> spans;  ///< documents; ignored when a cache is given (then one document)
   std::vector<RotaryView> rotary;             ///< one for each kind of layer
-  BlockHooks* hooks = nullptr;                ///< adds up what several ranks computed; null: this one has all
+  const LayerSharding* sharding = nullptr;    ///< null: the weights are whole
 };
 
 /// Kept from forward to backward.

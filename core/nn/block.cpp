@@ -1,5 +1,6 @@
 #include "nibble/core/nn/block.h"
 
+#include "nibble/core/nn/layer_sharding.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/residual.h"
 
@@ -23,16 +24,14 @@ Tensor narrowed(const Tensor& x, const StepContext& step) {
   return y;
 }
 
-// Where other ranks have the rest of a layer, its halves give parts of sums.
-bool in_parts(const LayerContext& context) { return context.hooks && context.hooks->parts() > 1; }
-
-void sum_parts(const LayerContext& context, std::string_view what, Tensor& values) {
-  if (in_parts(context)) context.hooks->sum_parts(what, values);
+// With shards of the weights a half gives one term of a sum.
+void all_reduce(const LayerContext& context, std::string_view what, Tensor& values) {
+  if (context.sharding) context.sharding->all_reduce(what, values);
 }
 
-// Parts are added before they are rounded to the compute dtype.
+// Terms are added before they are rounded to the compute dtype.
 DType output_dtype(const LayerContext& context, const StepContext& step) {
-  return in_parts(context) ? DType::f32 : step.compute_dtype;
+  return context.sharding ? DType::f32 : step.compute_dtype;
 }
 
 // What a half of the layer computes on: the norm of the residual stream, or the stream itself.
@@ -69,7 +68,7 @@ void add_half(const std::optional<Norm>& post_norm, float scale, const LayerCont
   const DType dtype = post_norm ? DType::f32 : output_dtype(context, step);
   Tensor y = Tensor::empty(step.pool(), x.shape(), dtype, "layer output");
   half(y);
-  sum_parts(context, "sum layer outputs", y);
+  all_reduce(context, "sum layer outputs", y);
   if (!post_norm) return ops::add_residual(x, y, scale, sum);
   Tensor normed = Tensor::empty(step.pool(), x.shape(), DType::f32, "norm");
   post_norm->forward(y, normed, step, saved);
@@ -209,7 +208,7 @@ void Block::backward(Tensor& gradient, const LayerContext& context, const StepCo
   mlp_.backward(half_output_gradient(post_mlp_norm_, scale, gradient, step, std::move(saved.post_mlp_norm)), step,
                 std::move(saved.mlp), mlp_input_gradient ? &mlp_dinput : nullptr);
   saved.mlp = {};
-  if (mlp_dinput && !shared_norm) sum_parts(context, "sum layer gradients", mlp_dinput);
+  if (mlp_dinput && !shared_norm) all_reduce(context, "sum layer gradients", mlp_dinput);
   // The sequential attention sees the gradient after the MLP's norm, the parallel one the output's.
   const auto mlp_norm_backward = [&] {
     if (mlp_dinput) half_input_backward(mlp_norm_, mlp_dinput, step, std::move(saved.mlp_norm), gradient);
@@ -224,7 +223,7 @@ void Block::backward(Tensor& gradient, const LayerContext& context, const StepCo
         half_output_gradient(post_attention_norm_, scale, gradient, step, std::move(saved.post_attention_norm)),
         context, step, std::move(saved.attention), attention_input_gradient ? &dinput : nullptr);
     if (shared_norm && dinput) ops::add(mlp_dinput, dinput);
-    if (dinput) sum_parts(context, "sum layer gradients", dinput);
+    if (dinput) all_reduce(context, "sum layer gradients", dinput);
     if (dinput) half_input_backward(attention_norm_, dinput, step, std::move(saved.attention_norm), gradient);
   }
   if (config_.parallel_residual && !shared_norm) mlp_norm_backward();
@@ -245,7 +244,7 @@ Tensor Block::run_around(const Tensor& x, const LayerContext& context, const Ste
     const Tensor stream = first ? normed(norm, norm_saved, in) : in;
     Tensor y = Tensor::empty(step.pool(), x.shape(), output_dtype(context, step), "layer output");
     run(narrowed(stream, step), y);
-    sum_parts(context, "sum layer outputs", y);
+    all_reduce(context, "sum layer outputs", y);
     Tensor sum = stream.clone(step.pool());
     ops::add(y, sum);
     return first ? sum : normed(norm, norm_saved, sum);
@@ -277,7 +276,7 @@ void Block::backward_around(Tensor& gradient, const LayerContext& context, const
     Tensor dinput = wanted ? Tensor::empty(step.pool(), gradient.shape(), DType::f32, "input gradient") : Tensor();
     run(narrowed(gradient, step), wanted ? &dinput : nullptr);
     if (!wanted) return;
-    sum_parts(context, "sum layer gradients", dinput);
+    all_reduce(context, "sum layer gradients", dinput);
     Tensor sum = gradient.clone(step.pool());
     ops::add(dinput, sum);
     gradient = sum;

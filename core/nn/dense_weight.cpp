@@ -48,10 +48,10 @@ Tensor DenseWeight::dequantize(int64_t begin, int64_t end, MemoryPool& pool) con
   return rows;
 }
 
-std::unique_ptr<LinearWeight> DenseWeight::part(const Cut& cut, MemoryPool& pool) const {
+std::unique_ptr<LinearWeight> DenseWeight::shard(const ShardSpec& spec, MemoryPool& pool) const {
   auto own = std::make_shared<Parameter>(*weight_);
-  own->cut = transposed_ ? cut.transposed() : cut;
-  own->value = cut_out(weight_->value, own->cut, pool);
+  own->shard = transposed_ ? spec.transposed() : spec;
+  own->value = slice_shard(weight_->value, own->shard, pool);
   // What is not mapped shall not keep the whole alive.
   if (own->value.writable() && own->value.storage() == weight_->value.storage()) own->value = own->value.clone(pool);
   return std::make_unique<DenseWeight>(std::move(own), transposed_);

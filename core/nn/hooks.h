@@ -2,9 +2,6 @@
 // The seam through which sharding gathers and releases the weights of a layer and prefetches the next one.
 
 #include <cstdint>
-#include <string_view>
-
-#include "nibble/core/tensor/tensor.h"
 
 namespace nibble {
 
@@ -17,13 +14,6 @@ class BlockHooks {
   virtual void after_forward(int64_t) {}
   virtual void before_backward(int64_t) {}
   virtual void after_backward(int64_t) {}
-
-  /// How many ranks compute every layer together, each with a part of its weights (see DecoderPart), and which one this
-  /// is. What they write into the residual stream and its gradient are parts of a sum.
-  virtual int parts() const { return 1; }
-  virtual int part() const { return 0; }
-  /// values, f32, become their sum over those ranks, the same bits on all. `what` names it.
-  virtual void sum_parts(std::string_view, Tensor&) {}
 };
 
 }  // namespace nibble

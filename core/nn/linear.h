@@ -24,12 +24,12 @@ class Linear {
   int64_t out_features() const { return weight_->out_features(); }
   LinearWeight& weight() { return *weight_; }
   const LinearWeight& weight() const { return *weight_; }
-  /// Which part of the whole matrix [out, in] the weight is; nothing: all of it.
-  const Cut& cut() const { return cut_; }
-  void set_cut(Cut cut) { cut_ = std::move(cut); }
-  /// Sizes of the whole matrix.
-  int64_t whole_out_features() const { return cut_ ? cut_.whole[0] : out_features(); }
-  int64_t whole_in_features() const { return cut_ ? cut_.whole[1] : in_features(); }
+  /// Which shard of the matrix [out, in] the weight is; nothing: all of it.
+  const ShardSpec& shard() const { return shard_; }
+  void set_shard(ShardSpec shard) { shard_ = std::move(shard); }
+  /// Sizes of the global matrix.
+  int64_t global_out_features() const { return shard_ ? shard_.global[0] : out_features(); }
+  int64_t global_in_features() const { return shard_ ? shard_.global[1] : in_features(); }
   Parameter* bias() { return bias_.get(); }
   Adapter* adapter() { return adapter_.get(); }
   /// Replaces weight (quantizing, sharding) or attaches an adapter (null detaches).
@@ -53,7 +53,7 @@ class Linear {
 
   std::string name_;
   std::unique_ptr<LinearWeight> weight_;
-  Cut cut_;
+  ShardSpec shard_;
   std::shared_ptr<Parameter> bias_;
   std::unique_ptr<Adapter> adapter_;
 };

@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "nibble/core/nn/cut.h"
 #include "nibble/core/nn/parameter.h"
+#include "nibble/core/nn/shard_spec.h"
 #include "nibble/core/ops/gemm.h"
 
 namespace nibble {
@@ -42,9 +42,9 @@ class LinearWeight {
   /// The tensors whose bytes grow with the matrix, as they are stored: sharding puts others of the same shape and dtype
   /// in their place, without bytes while the weight is not used. Their addresses last as long as the weight.
   virtual std::vector<Tensor*> storage() = 0;
-  /// The weight that holds only `cut` of this one; cut.whole is [out, in]. What is mapped stays mapped where the part
-  /// is one run of it. Throws UsageError where blocks of packed elements would have to be cut.
-  virtual std::unique_ptr<LinearWeight> part(const Cut& cut, MemoryPool& pool) const = 0;
+  /// The weight that holds only a shard of this one; spec.global is [out, in]. What is mapped stays mapped where the
+  /// shard is one run of it. Throws UsageError where blocks of packed elements would have to be sliced.
+  virtual std::unique_ptr<LinearWeight> shard(const ShardSpec& spec, MemoryPool& pool) const = 0;
 };
 
 /// A dense weight in f32, bf16 or f16; frozen ones may be mapped from the checkpoint.
@@ -65,7 +65,7 @@ class DenseWeight final : public LinearWeight {
   std::vector<NamedTensor> parts() const override;
   Parameter* parameter() override { return weight_.get(); }
   std::vector<Tensor*> storage() override { return {&weight_->value}; }
-  std::unique_ptr<LinearWeight> part(const Cut& cut, MemoryPool& pool) const override;
+  std::unique_ptr<LinearWeight> shard(const ShardSpec& spec, MemoryPool& pool) const override;
   /// Whether the parameter is [in, out].
   bool transposed() const { return transposed_; }
 

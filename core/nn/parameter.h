@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "nibble/core/nn/cut.h"
+#include "nibble/core/nn/shard_spec.h"
 
 namespace nibble {
 
@@ -14,8 +14,8 @@ struct Parameter {
   Tensor value;
   Tensor gradient;  ///< f32, defined only when trainable; backward passes add to it
   bool trainable = false;
-  Cut cut;  ///< which part of the whole parameter the value is, where several ranks share it; nothing: all of it
-  /// Whole on each of several ranks, but each computes a part of the gradient.
+  ShardSpec shard;  ///< which shard of the parameter the value is; nothing: all of it
+  /// The value is whole, but what backward passes add is one term of its gradient: others compute the rest.
   bool partial_gradient = false;
 
   /// value + gradient storage for training: value becomes f32 that may be written (a copy unless it is), gradient

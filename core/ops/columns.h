@@ -5,7 +5,7 @@
 
 namespace nibble::ops {
 
-/// part [T, w] = x [T, W] columns [begin, begin + w). f32 or bf16, both of one dtype.
+/// part [T, w] = x [T, W] columns [begin, begin + w). Any dtype, the same for both.
 void copy_columns_out(const Tensor& x, int64_t begin, Tensor& part);
 /// x [T, W] columns [begin, begin + w) = part [T, w].
 void copy_columns_in(const Tensor& part, int64_t begin, Tensor& x);

@@ -42,35 +42,4 @@ void TraceHooks::after_backward(int64_t layer) {
   exchange_->after_backward(layer);
 }
 
-void TraceHooks::sum_parts(std::string_view what, Tensor& values) {
-  if (!exchange_) return;
-  const TraceSpan span(trace_, Phase::communication, what);
-  exchange_->sum_parts(what, values);
-}
-
-StepLayout traced(StepLayout layout, Trace* trace) {
-  if (!trace) return layout;
-  const StepLayout plain = layout;
-  const auto communication = [trace](std::string_view name, const auto& call) {
-    return traced(trace, Phase::communication, name, call);
-  };
-  if (plain.sum_counts) {
-    layout.sum_counts = [=](Tensor& counts) { communication("label tokens", [&] { plain.sum_counts(counts); }); };
-  }
-  if (plain.sum_gradients) {
-    layout.sum_gradients = [=](GradientSum kind, const std::vector<Parameter*>& parameters, int64_t count,
-                               const std::function<double(int64_t)>& run) {
-      return communication("sum gradients, wait", [&] { return plain.sum_gradients(kind, parameters, count, run); });
-    };
-  }
-  if (plain.idle) layout.idle = [=] { communication("idle", plain.idle); };
-  if (plain.squares) {
-    layout.squares = [=](const std::vector<Parameter*>& parameters) {
-      return communication("gradient norm", [&] { return plain.squares(parameters); });
-    };
-  }
-  if (plain.after_update) layout.after_update = [=] { communication("share values", plain.after_update); };
-  return layout;
-}
-
 }  // namespace nibble

@@ -1,11 +1,10 @@
 #pragma once
-// The layers of a Decoder, and what ranks exchange, in a trace.
+// The layers of a Decoder in a trace.
 
 #include <string>
 
 #include "nibble/core/base/trace.h"
 #include "nibble/core/nn/hooks.h"
-#include "nibble/core/train/train_step.h"
 
 namespace nibble {
 
@@ -23,9 +22,6 @@ class TraceHooks final : public BlockHooks {
   /// The head's loss and its gradient are computed together, and count as forward.
   void before_backward(int64_t layer) override;
   void after_backward(int64_t layer) override;
-  int parts() const override { return exchange_ ? exchange_->parts() : 1; }
-  int part() const override { return exchange_ ? exchange_->part() : 0; }
-  void sum_parts(std::string_view what, Tensor& values) override;
 
  private:
   void begin(Phase phase, int64_t layer);
@@ -36,9 +32,5 @@ class TraceHooks final : public BlockHooks {
   BlockHooks* exchange_;
   uint64_t span_ = 0;
 };
-
-/// `layout` with spans of communication around all that is no layer: sums over ranks, and what a stage of a pipeline
-/// waits for. The layers' own spans are inside.
-StepLayout traced(StepLayout layout, Trace* trace);
 
 }  // namespace nibble

@@ -1,7 +1,6 @@
 #include "nibble/core/train/train_step.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string>
 
@@ -46,49 +45,21 @@ bool all_finite(const StepResult& result, RankContext& rank) {
 
 }  // namespace
 
-double gradient_squares(const std::vector<Parameter*>& parameters) {
-  double squares = 0;
-  for (const Parameter* parameter : parameters) squares += ops::sum_of_squares(parameter->gradient);
-  return squares;
-}
-
-StepResult train_step(const LossAndGradients& loss_and_gradients, std::span<const Batch> microbatches,
-                      Optimizer& optimizer, const StepOptions& options, RankContext& rank, const StepLayout& layout) {
-  std::array<double, 2> counts{};
-  for (const Batch& batch : microbatches) {
-    counts[0] += static_cast<double>(batch.label_tokens);
-    counts[1] += static_cast<double>(batch.ids.numel());
-  }
-  Tensor counted = Tensor::from<double>(rank.pool.host(), {2}, counts);
-  NIBBLE_CHECK(layout.sum_counts || rank.comm.size() == 1, "several ranks need a layout");
-  if (layout.sum_counts) layout.sum_counts(counted);
-
+StepResult train_step(StepExecutor& executor, std::span<const Batch> microbatches, const Objective& objective,
+                      Optimizer& optimizer, const StepOptions& options) {
+  const std::vector<Parameter*>& parameters = optimizer.parameters();
+  const StepSums sums = executor.gradients(microbatches, objective, parameters, options);
   StepResult result;
-  result.label_tokens = static_cast<int64_t>(counted.data<double>()[0]);
-  result.tokens = static_cast<int64_t>(counted.data<double>()[1]);
-  if (result.label_tokens == 0) {
+  result.label_tokens = sums.label_tokens;
+  result.tokens = sums.tokens;
+  if (sums.counts.divisor == 0) {
     result.updated = false;
     return result;
   }
-  const double scale = 1.0 / static_cast<double>(result.label_tokens);
-  const std::function<double(int64_t)> run = [&](int64_t i) {
-    const bool idle = i >= static_cast<int64_t>(microbatches.size());
-    if (idle || microbatches[static_cast<size_t>(i)].label_tokens == 0) {
-      if (layout.idle) layout.idle();
-      return 0.0;
-    }
-    const Batch& batch = microbatches[static_cast<size_t>(i)];
-    StepContext context{rank, options.compute_dtype, true, static_cast<uint64_t>(options.step), batch.row_keys};
-    return loss_and_gradients(batch, context, static_cast<float>(scale));
-  };
-  const int64_t count = static_cast<int64_t>(microbatches.size());
-  const std::vector<Parameter*>& parameters = optimizer.parameters();
-  const double loss_sum = layout.sum_gradients ? layout.sum_gradients(options.gradient_sum, parameters, count, run)
-                                               : sum_gradients(options.gradient_sum, parameters, count, run, rank.pool);
-  result.loss = loss_sum * scale;
+  result.loss = sums.loss;
   const TraceSpan span(options.trace, Phase::optimizer, "norm and update");
-  result.grad_norm = std::sqrt(layout.squares ? layout.squares(parameters) : gradient_squares(parameters));
-  if (!all_finite(result, rank)) {
+  result.grad_norm = std::sqrt(sums.squares);
+  if (!all_finite(result, executor.rank())) {
     result.updated = false;
     result.nonfinite = find_nonfinite(parameters, result.loss);
     if (result.nonfinite.empty()) result.nonfinite = {"a loss or gradient of another rank, or the sum over tensors"};
@@ -98,16 +69,15 @@ StepResult train_step(const LossAndGradients& loss_and_gradients, std::span<cons
   double clip = 1.0;
   if (options.max_grad_norm > 0) clip = std::min(1.0, options.max_grad_norm / (result.grad_norm + 1e-6));
   optimizer.step(options.lr, clip);
-  if (layout.after_update) layout.after_update();
+  Trace* const exchange = executor.rank().comm.size() > 1 ? options.trace : nullptr;
+  traced(exchange, Phase::communication, "share values", [&] { executor.after_update(); });
   return result;
 }
 
 StepResult train_step(Decoder& model, std::span<const Batch> microbatches, Optimizer& optimizer,
                       const StepOptions& options, RankContext& rank) {
-  const LossAndGradients run = [&](const Batch& batch, const StepContext& step, float gradient_scale) {
-    return model.loss_sum_and_gradients(batch, step, gradient_scale);
-  };
-  return train_step(run, microbatches, optimizer, options, rank);
+  LocalExecutor executor(model, rank);
+  return train_step(executor, microbatches, NextToken(), optimizer, options);
 }
 
 StepResult train_step(Decoder& model, const Batches& batches, Optimizer& optimizer, const StepOptions& options,

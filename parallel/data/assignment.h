@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "nibble/core/train/gradient_sum.h"
+#include "nibble/core/train/step_executor.h"
 
 namespace nibble {
 
@@ -21,9 +21,6 @@ std::vector<int64_t> round_begins(int64_t count, int ranks, GradientSum kind);
 
 /// How many rounds these are.
 int64_t round_count(int64_t count, int ranks, GradientSum kind);
-
-/// Of a rank without a microbatch in a round.
-constexpr int64_t kIdle = -1;
 
 /// The rank's microbatch in every round, or kIdle.
 std::vector<int64_t> in_rounds(const std::vector<int64_t>& begins, int ranks, int rank);

@@ -7,6 +7,7 @@
 #include "nibble/core/base/parallel.h"
 #include "nibble/parallel/comm/thread_comm.h"
 #include "nibble/parallel/parallel_model.h"
+#include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/tests/core/models/golden.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -46,7 +47,8 @@ void on_ranks(const MeshShape& shape, bool adapter,
     set_threads(1);
     const Mesh mesh(shape, comm);
     LoadOptions options;
-    options.part = decoder_part(read_decoder_config(model), mesh.tensor().rank(), mesh.tensor().size());
+    const auto tensor = tensor_parallel(read_decoder_config(model), mesh.tensor(), pool);
+    options.sharding = tensor.get();
     Decoder decoder = load_decoder(model, rank, options);
     AdapterOptions lora;
     lora.r = 4;

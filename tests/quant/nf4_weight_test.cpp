@@ -149,11 +149,11 @@ TEST(Nf4Weight, DequantizesGoldenVectorsBitForBit) {
   }
 }
 
-TEST(Nf4Weight, APartHasTheNumbersOfTheWhole) {
+TEST(Nf4Weight, AShardHasTheNumbersOfTheWhole) {
   MemoryPool pool;
   struct Case {
     int64_t block;
-    Cut cut;
+    ShardSpec spec;
     bool keeps_codes;
   };
   const Shape whole = {512, 128};
@@ -168,16 +168,16 @@ TEST(Nf4Weight, APartHasTheNumbersOfTheWhole) {
   for (const bool doubled : {false, true}) {
     for (const Case& one : cases) {
       const Nf4Weight weight("w", random_matrix(pool, whole[0], whole[1], one.block, doubled));
-      const Tensor wanted = cut_out(weight.dequantize(0, whole[0], pool), one.cut, pool);
-      const std::unique_ptr<LinearWeight> part = weight.part(one.cut, pool);
-      ASSERT_EQ((Shape{part->out_features(), part->in_features()}), one.cut.part());
-      const Tensor got = part->dequantize(0, part->out_features(), pool);
+      const Tensor wanted = slice_shard(weight.dequantize(0, whole[0], pool), one.spec, pool);
+      const std::unique_ptr<LinearWeight> shard = weight.shard(one.spec, pool);
+      ASSERT_EQ((Shape{shard->out_features(), shard->in_features()}), one.spec.shape());
+      const Tensor got = shard->dequantize(0, shard->out_features(), pool);
       EXPECT_EQ(std::memcmp(got.raw(), wanted.raw(), wanted.bytes()), 0);
-      EXPECT_EQ(part->storage().size(), doubled && one.keeps_codes ? 3u : 2u);
+      EXPECT_EQ(shard->storage().size(), doubled && one.keeps_codes ? 3u : 2u);
     }
   }
   const Nf4Weight weight("w", random_matrix(pool, 8, 128, 64, true));
-  EXPECT_THROW(weight.part({{8, 128}, all_of(8), {{0, 40}}}, pool), UsageError);
+  EXPECT_THROW(weight.shard({{8, 128}, all_of(8), {{0, 40}}}, pool), UsageError);
 }
 
 TEST(Nf4Weight, SaysWhichTensorsStandForIt) {

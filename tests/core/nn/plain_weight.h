@@ -18,9 +18,9 @@ class PlainWeight final : public LinearWeight {
   bool trainable() const override { return weight_.trainable; }
   Parameter* parameter() override { return &weight_; }
   std::vector<Tensor*> storage() override { return {}; }
-  std::unique_ptr<LinearWeight> part(const Cut& cut, MemoryPool& pool) const override {
+  std::unique_ptr<LinearWeight> shard(const ShardSpec& spec, MemoryPool& pool) const override {
     Parameter own = weight_;
-    own.value = cut_out(weight_.value, cut, pool);
+    own.value = slice_shard(weight_.value, spec, pool);
     return std::make_unique<PlainWeight>(std::move(own));
   }
   std::vector<NamedTensor> parts() const override { return {{weight_.name, weight_.value}}; }

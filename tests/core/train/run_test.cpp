@@ -66,6 +66,7 @@ struct ToyRun {
     const Observer watching = observer();
     Run run = Run::open(options, rank.context, watching);
     test::ToyModel model(rank.pool);
+    test::ToyExecutor executor(model, rank.context);
     Optimizer optimizer(model.parameters(), {}, rank.pool);
     run.restore(optimizer);
     while (run.next_step()) {
@@ -76,11 +77,11 @@ struct ToyRun {
       step.step = run.step();
       step.lr = 0.01 / k;
       step.max_grad_norm = 1;
-      const LossAndGradients compute = [&](const Batch& batch, const StepContext& context, float scale) {
+      executor.after = [&](double loss) {
         if (poisoned.contains(step.step)) model.b->gradient.data<float>()[1] = std::numeric_limits<float>::infinity();
-        return model.function()(batch, context, scale);
+        return loss;
       };
-      run.log(train_step(compute, batches, optimizer, step, rank.context), step.lr);
+      run.log(train_step(executor, batches, NextToken(), optimizer, step), step.lr);
       if (at_step) at_step(run.step(), options.dir);
       if (run.evaluation_due()) {
         const double loss = evaluation_at ? evaluation_at(run.step()) : evaluation_loss;

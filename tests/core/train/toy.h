@@ -3,7 +3,9 @@
 
 #include <array>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -46,9 +48,6 @@ struct ToyModel {
   std::vector<Parameter*> parameters() { return {w.get(), b.get()}; }
   /// Loss over label tokens; adds scale times the gradient.
   double loss_sum_and_gradients(const Batch& batch, float scale);
-  LossAndGradients function() {
-    return [this](const Batch& batch, const StepContext&, float scale) { return loss_sum_and_gradients(batch, scale); };
-  }
 };
 
 inline double ToyModel::loss_sum_and_gradients(const Batch& batch, float scale) {
@@ -69,6 +68,27 @@ inline double ToyModel::loss_sum_and_gradients(const Batch& batch, float scale) 
   }
   return loss;
 }
+
+/// Its steps. after: what a test does after a microbatch; it may change the loss.
+class ToyExecutor final : public StepExecutor {
+ public:
+  ToyExecutor(ToyModel& model, RankContext& rank) : StepExecutor(rank), model_(model) {}
+  std::function<double(double loss)> after;
+
+  double loss_sum(const Batch* batch, const Objective&, const StepContext&) override {
+    return batch ? model_.loss_sum_and_gradients(*batch, 0) : 0;
+  }
+  Tensor next_logits(const Batch&, const StepContext&, KvCache&) override { throw std::logic_error("a toy has none"); }
+
+ private:
+  double microbatch(const StepWork& work, int64_t i) override {
+    const Batch* batch = work.microbatch(i);
+    const double loss = batch ? model_.loss_sum_and_gradients(*batch, work.scale) : 0;
+    return after ? after(loss) : loss;
+  }
+
+  ToyModel& model_;
+};
 
 /// A batch of one document whose first `unlabelled` tokens are not trained.
 inline Batch toy_batch(const std::vector<int32_t>& ids, size_t unlabelled, MemoryPool& pool) {

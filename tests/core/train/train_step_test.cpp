@@ -12,6 +12,7 @@ namespace nibble {
 namespace {
 
 using test::toy_batch;
+using test::ToyExecutor;
 using test::ToyModel;
 using test::ToyRank;
 using test::values;
@@ -28,7 +29,8 @@ Outcome one_step(const std::vector<std::pair<std::vector<int32_t>, size_t>>& doc
   std::vector<Batch> batches;
   for (const auto& [ids, unlabelled] : documents) batches.push_back(toy_batch(ids, unlabelled, rank.pool));
   Outcome outcome;
-  outcome.result = train_step(model.function(), batches, optimizer, options, rank.context);
+  ToyExecutor executor(model, rank.context);
+  outcome.result = train_step(executor, batches, NextToken(), optimizer, options);
   outcome.w = values(model.w->value);
   outcome.gradient = values(model.w->gradient);
   return outcome;
@@ -54,7 +56,8 @@ TEST(TrainStep, MicrobatchesOfUnequalSizeAreWhatOneBatchIs) {
       samples[i].labels[0] = kIgnoreLabel;
     }
     const std::vector<Batch> one = {make_batch(samples, rank.pool)};
-    const StepResult whole = train_step(model.function(), one, optimizer, options_with(sum), rank.context);
+    ToyExecutor executor(model, rank.context);
+    const StepResult whole = train_step(executor, one, NextToken(), optimizer, options_with(sum));
     const Outcome parts = one_step({{a, 0}, {b, 0}, {c, 0}}, options_with(sum));
     EXPECT_EQ(parts.result.label_tokens, whole.label_tokens);
     EXPECT_EQ(parts.result.label_tokens, 10);
@@ -85,7 +88,8 @@ TEST(TrainStep, ClipsAsTorchDoes) {
   options.max_grad_norm = free.result.grad_norm / 4;
   options.lr = 1;
   const std::vector<Batch> batches = {toy_batch({2, 3, 4}, 0, rank.pool)};
-  const StepResult clipped = train_step(model.function(), batches, optimizer, options, rank.context);
+  ToyExecutor executor(model, rank.context);
+  const StepResult clipped = train_step(executor, batches, NextToken(), optimizer, options);
   EXPECT_EQ(clipped.grad_norm, free.result.grad_norm) << "reported before clipping";
   const double scale = options.max_grad_norm / (clipped.grad_norm + 1e-6);
   EXPECT_NEAR(values(model.w->value)[2], 3.0 - scale * free.gradient[2], 1e-6);
@@ -124,24 +128,22 @@ TEST(TrainStep, NonfiniteGradientNamesItsTensorAndChangesNothing) {
   const std::vector<Batch> batches = {toy_batch({2, 3, 4}, 0, rank.pool)};
   StepOptions options = options_with(GradientSum::tree);
   options.step = 7;
-  const LossAndGradients poisoned = [&](const Batch& batch, const StepContext& step, float scale) {
-    const double loss = model.function()(batch, step, scale);
+  ToyExecutor executor(model, rank.context);
+  const auto step = [&] { return train_step(executor, batches, NextToken(), optimizer, options); };
+  executor.after = [&](double loss) {
     model.b->gradient.data<float>()[1] = std::numeric_limits<float>::infinity();
     return loss;
   };
-  const StepResult result = train_step(poisoned, batches, optimizer, options, rank.context);
+  const StepResult result = step();
   EXPECT_FALSE(result.updated);
   EXPECT_EQ(result.nonfinite, (std::vector<std::string>{"gradient of b, element 1 of 2, is inf"}));
   EXPECT_EQ(values(model.w->value), (std::vector<float>{0.5f, -1.25f, 3.0f}));
   EXPECT_EQ(optimizer.updates(), 0);
-  const LossAndGradients nan_loss = [&](const Batch&, const StepContext&, float) {
-    return std::numeric_limits<double>::quiet_NaN();
-  };
-  EXPECT_EQ(train_step(nan_loss, batches, optimizer, options, rank.context).nonfinite,
-            (std::vector<std::string>{"loss is nan"}));
+  executor.after = [](double) { return std::numeric_limits<double>::quiet_NaN(); };
+  EXPECT_EQ(step().nonfinite, (std::vector<std::string>{"loss is nan"}));
+  executor.after = {};
   model.w->value.data<float>()[2] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(train_step(model.function(), batches, optimizer, options, rank.context).nonfinite.front(),
-            "w, element 2 of 3, is nan");
+  EXPECT_EQ(step().nonfinite.front(), "w, element 2 of 3, is nan");
   EXPECT_EQ(optimizer.updates(), 0);
 }
 

@@ -12,7 +12,7 @@
 #include "nibble/core/models/load.h"
 #include "nibble/core/nn/hooks.h"
 #include "nibble/parallel/comm/thread_comm.h"
-#include "nibble/parallel/pipeline/pipeline.h"
+#include "nibble/parallel/pipeline/pipelined_executor.h"
 
 namespace nibble {
 namespace {
@@ -94,16 +94,16 @@ TEST(PipelineBubble, IsPredictedFromHowFastTheStagesWere) {
         return std::make_unique<DenseWeight>(parameter(module + ".weight", shape));
       };
       Decoder stage(config, linear, parameter, rank, {mesh.stage(), mesh.stage() + 1});
-      make_trainable(stage, rank);
+      ParallelModel parallel(stage, true, {}, mesh, rank);
       SlowStage hooks(mesh.stage() == 0 ? StagePasses{0.004, 0.008} : StagePasses{0.04, 0.08});
       stage.set_hooks(&hooks);
-      Pipeline pipeline(stage, {schedule, 0}, mesh, rank);
+      PipelinedExecutor pipeline(stage, parallel, {schedule, 0}, rank);
       const Sample sample{.ids = {1, 2, 3}, .labels = {1, 2, 3}};
       std::vector<Batch> batches;
       for (int m = 0; m < 4; ++m) batches.push_back(make_batch({&sample, 1}, pool));
-      pipeline.begin_step(batches, batches.front(), 4, 1, StepContext{rank, DType::f32, true, 1, {}});
-      for (int m = 0; m < 4; ++m) pipeline.next();
-      const Pipeline::Bubble bubble = pipeline.bubble();
+      pipeline.begin_step(4);
+      pipeline.gradients(batches, NextToken(), parallel.parameters(), {.gradient_sum = GradientSum::running});
+      const PipelinedExecutor::Bubble bubble = pipeline.bubble();
       EXPECT_NEAR(bubble.predicted, 0.9, 0.05) << "the formula for equal stages says 0.2";
       EXPECT_NEAR(bubble.measured, bubble.predicted, 0.05);
     });

@@ -1,5 +1,5 @@
 // Every family on two and three tensor-parallel ranks (threads) against Transformers: the losses and gradients of the
-// parts, put together, are those of the whole model. The cases have odd widths, so parts are uneven.
+// shards, put together, are those of the whole model. The cases have odd widths, so shards are uneven.
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,10 @@
 
 #include "nibble/adapters/attach.h"
 #include "nibble/core/base/parallel.h"
-#include "nibble/core/train/train_step.h"
 #include "nibble/parallel/comm/thread_comm.h"
-#include "nibble/parallel/parallel_model.h"
-#include "nibble/parallel/tensor/whole.h"
+#include "nibble/parallel/sharded_executor.h"
+#include "nibble/parallel/tensor/global_tensor.h"
+#include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/recipes/init_model.h"
 #include "nibble/tests/core/models/golden.h"
 #include "nibble/tests/temporary_directory.h"
@@ -41,31 +41,27 @@ Computed compute(const fs::path& model, std::span<const Sample> samples, int ran
     set_threads(1);
     const Mesh mesh({.tensor = ranks}, comm);
     LoadOptions options;
-    options.part = decoder_part(read_decoder_config(model), comm.rank(), ranks);
+    const auto tensor = tensor_parallel(read_decoder_config(model), comm, pool);
+    options.sharding = tensor.get();
     Decoder decoder = load_decoder(model, rank, options);
     if (adapt) adapt(decoder, rank);
     ParallelModel parallel(decoder, !adapt, {}, mesh, rank);
-    const StepLayout layout = parallel.layout();
+    ShardedExecutor executor(decoder, parallel, rank);
     const Batch batch = make_batch(samples, pool);
-    const StepContext step{.rank = rank, .training = static_cast<bool>(adapt), .step = 3, .row_keys = batch.row_keys};
-    const double tokens = static_cast<double>(batch.label_tokens);
-    parallel.begin_step(1);
-    const auto run = [&](int64_t) {
-      return decoder.loss_sum_and_gradients(batch, step, static_cast<float>(1 / tokens));
-    };
     const std::vector<Parameter*> parameters = parallel.parameters();
-    const double loss = layout.sum_gradients ? layout.sum_gradients(GradientSum::running, parameters, 1, run) : run(0);
-    const double squares = layout.squares ? layout.squares(parameters) : gradient_squares(parameters);
+    executor.begin_step(1);
+    const StepSums sums = executor.gradients({&batch, 1}, NextToken(), parameters, {.step = 3});
+    const double loss = sums.loss * static_cast<double>(sums.label_tokens);
     EXPECT_NEAR(decoder.loss_sum(batch, {.rank = rank, .row_keys = {}}), adapt ? 0.0 : loss, adapt ? 1e9 : 1e-9);
     for (const Parameter* parameter : parameters) {
-      const Tensor whole = whole_on_first(mesh.tensor(), parameter->name, parameter->gradient, parameter->cut, pool);
+      const Tensor whole = gather_on_first(mesh.tensor(), parameter->name, parameter->gradient, parameter->shard, pool);
       if (!whole || comm.rank() > 0) continue;
       const std::span<const float> values = whole.span<const float>();
       computed.gradients[parameter->name] = {values.begin(), values.end()};
     }
     if (comm.rank() == 0) {
-      computed.loss = loss / tokens;
-      computed.norm = std::sqrt(squares);
+      computed.loss = sums.loss;
+      computed.norm = std::sqrt(sums.squares);
     }
   });
   return computed;
@@ -73,7 +69,7 @@ Computed compute(const fs::path& model, std::span<const Sample> samples, int ran
 
 bool has_heads_for(const fs::path& folder, int ranks) {
   try {
-    decoder_part(read_decoder_config(folder / "model"), 0, ranks);
+    tensor_shard(read_decoder_config(folder / "model"), 0, ranks);
     return true;
   } catch (const UsageError&) {
     return false;
@@ -113,9 +109,9 @@ std::vector<std::string> shared_cases() {
   return names;
 }
 
-class Parts : public testing::TestWithParam<std::string> {};
+class TensorParallelism : public testing::TestWithParam<std::string> {};
 
-TEST_P(Parts, HaveTheGradientsOfTransformers) {
+TEST_P(TensorParallelism, HasTheGradientsOfTransformers) {
   const FamilyCase golden(kCases / GetParam());
   const SafetensorsFile file((golden.folder / "grads.safetensors").string());
   double squares = 0;
@@ -134,7 +130,7 @@ TEST_P(Parts, HaveTheGradientsOfTransformers) {
   }
 }
 
-TEST_P(Parts, HaveTheAdapterGradientsOfOneRank) {
+TEST_P(TensorParallelism, HasTheAdapterGradientsOfOneRank) {
   const FamilyCase golden(kCases / GetParam());
   const Computed one = compute(golden.model, golden.samples, 1, attach);
   for (const int ranks : {2, 3}) {
@@ -142,13 +138,13 @@ TEST_P(Parts, HaveTheAdapterGradientsOfOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Committed, Parts, testing::ValuesIn(shared_cases()), [](const auto& which) {
+INSTANTIATE_TEST_SUITE_P(Committed, TensorParallelism, testing::ValuesIn(shared_cases()), [](const auto& which) {
   std::string name = which.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });
 
-TEST(Parts, MostFamiliesAreCut) {
+TEST(TensorParallelism, SlicesMostFamilies) {
   std::set<std::string> types;
   for (const std::string& name : cases()) {
     if (has_heads_for(kCases / name, 2)) types.insert(read_decoder_config(kCases / name / "model").model_type);
@@ -160,7 +156,7 @@ TEST(Parts, MostFamiliesAreCut) {
 }
 
 // Groups of queries with their key and value, the form of Falcon 40B, of which no case is there.
-TEST(Parts, AFalconWithGroupsIsThatOfOneRank) {
+TEST(TensorParallelism, AFalconWithGroupsIsThatOfOneRank) {
   TemporaryDirectory directory;
   const nlohmann::json config = {{"architectures", {"FalconForCausalLM"}},
                                  {"model_type", "falcon"},
@@ -185,33 +181,33 @@ TEST(Parts, AFalconWithGroupsIsThatOfOneRank) {
   }
 }
 
-TEST(Parts, WhatCannotBeCutIsRefusedByName) {
+TEST(TensorParallelism, RefusesByNameWhatCannotBeSliced) {
   const auto refusal = [](const std::string& name, int ranks) {
     const DecoderConfig config = read_decoder_config(kCases / name / "model");
-    return error_of<UsageError>([&] { decoder_part(config, 0, ranks); });
+    return error_of<UsageError>([&] { tensor_shard(config, 0, ranks); });
   };
   EXPECT_NE(refusal("falcon-2", 2).find("has 1 heads to share"), std::string::npos) << refusal("falcon-2", 2);
   EXPECT_NE(refusal("llama-0", 4).find("has 3 heads to share"), std::string::npos) << refusal("llama-0", 4);
 }
 
-TEST(Parts, HeadsAndColumnsOfAllRanksAreTheWhole) {
+TEST(TensorParallelism, HeadsAndColumnsOfAllRanksAreTheWhole) {
   for (const std::string& name : cases()) {
     const DecoderConfig config = read_decoder_config(kCases / name / "model");
     for (const int ranks : {2, 3}) {
       if (!has_heads_for(kCases / name, ranks)) continue;
-      DecoderPart before{};
+      TensorShard before{};
       for (int r = 0; r < ranks; ++r) {
-        const DecoderPart part = decoder_part(config, r, ranks);
-        EXPECT_EQ(part.heads.begin, before.heads.end);
+        const TensorShard shard = tensor_shard(config, r, ranks);
+        EXPECT_EQ(shard.heads.begin, before.heads.end);
         const bool one_head = config.kv_heads == 1;
-        EXPECT_EQ(part.kv_heads.begin, one_head ? 0 : before.kv_heads.end);
-        EXPECT_EQ(part.mlp.begin, before.mlp.end);
-        EXPECT_EQ(part.vocabulary.begin, before.vocabulary.end);
+        EXPECT_EQ(shard.kv_heads.begin, one_head ? 0 : before.kv_heads.end);
+        EXPECT_EQ(shard.mlp.begin, before.mlp.end);
+        EXPECT_EQ(shard.vocabulary.begin, before.vocabulary.end);
         if (!one_head) {
-          EXPECT_EQ(part.heads.size() * config.kv_heads, part.kv_heads.size() * config.heads);
+          EXPECT_EQ(shard.heads.size() * config.kv_heads, shard.kv_heads.size() * config.heads);
         }
-        EXPECT_TRUE(part.heads.size() > 0 && part.mlp.size() > 0 && part.vocabulary.size() > 0);
-        before = part;
+        EXPECT_TRUE(shard.heads.size() > 0 && shard.mlp.size() > 0 && shard.vocabulary.size() > 0);
+        before = shard;
       }
       EXPECT_EQ(before.heads.end, config.heads);
       EXPECT_EQ(before.kv_heads.end, config.kv_heads);

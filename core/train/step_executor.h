@@ -1,0 +1,115 @@
+#pragma once
+// How the passes of a step run on the ranks there are: on one here, sharded and pipelined in parallel/.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "nibble/core/models/batch.h"
+#include "nibble/core/models/kv_cache.h"
+#include "nibble/core/nn/step_context.h"
+#include "nibble/core/objectives/objective.h"
+#include "nibble/core/train/gradient_sum.h"
+
+namespace nibble {
+
+class Communicator;
+class Decoder;
+class Trace;
+
+struct StepOptions {
+  int64_t step = 1;          ///< number of this update, from 1; keys dropout
+  double lr = 0;             ///< see Schedule
+  double max_grad_norm = 0;  ///< 0: no clipping
+  GradientSum gradient_sum = GradientSum::tree;
+  DType compute_dtype = DType::f32;
+  Trace* trace = nullptr;  ///< records the update, see trace.h
+};
+
+/// Stands for a microbatch where a rank has none and takes part in what the others exchange.
+inline constexpr int64_t kIdle = -1;
+
+/// A step under way.
+struct StepWork {
+  std::span<const Batch> microbatches;  ///< of this rank; one without tokens stands for kIdle
+  const Objective& objective;
+  const std::vector<Parameter*>& parameters;  ///< what this rank optimizes
+  const StepOptions& options;
+  LossCounts counts;  ///< of the step on all ranks
+  float scale = 0;    ///< of gradients: 1 / counts.divisor
+
+  /// The i-th microbatch, or null: there is nothing to learn from it, or it is beyond the last.
+  const Batch* microbatch(int64_t i) const;
+  StepContext context(RankContext& rank, const Batch& batch) const;
+};
+
+/// What a step's passes leave beside the gradients.
+struct StepSums {
+  double loss = 0;     ///< of the step: the sum over all microbatches of all ranks, divided
+  double squares = 0;  ///< of all gradients on all ranks, each counted once
+  LossCounts counts;
+  int64_t label_tokens = 0, tokens = 0;
+};
+
+/// Takes batches and an objective and leaves complete gradients. All ranks make the same calls.
+class StepExecutor {
+ public:
+  explicit StepExecutor(RankContext& rank) : rank_(rank) {}
+  virtual ~StepExecutor() = default;
+  StepExecutor(const StepExecutor&) = delete;
+  StepExecutor& operator=(const StepExecutor&) = delete;
+
+  /// Microbatches of a step of `count` that this rank computes, in order, or kIdle. Call before every step.
+  virtual std::vector<int64_t> begin_step(int64_t count);
+  /// The gradients of `parameters`, those this rank optimizes, become those of the step. Loss and gradients are sums
+  /// over the microbatches of all ranks, divided once by what `objective` counts in all of them, which is agreed before
+  /// the first forward pass. With a divisor of 0 nothing is computed.
+  StepSums gradients(std::span<const Batch> microbatches, const Objective& objective,
+                     const std::vector<Parameter*>& parameters, const StepOptions& options);
+  /// After the update: what the ranks updated apart is brought together.
+  virtual void after_update() {}
+  /// Sum of the loss over a batch, without gradients. Null: takes part in what the others exchange.
+  virtual double loss_sum(const Batch* batch, const Objective& objective, const StepContext& step) = 0;
+  /// Decoder::next_logits of all ranks that compute a batch together, the same on all of them. cache: of this rank's
+  /// layers.
+  virtual Tensor next_logits(const Batch& batch, const StepContext& step, KvCache& cache) = 0;
+  /// What there is to tell about the steps so far, or nothing. By all ranks.
+  virtual std::string summary() const { return {}; }
+
+  /// The ranks that compute different microbatches.
+  virtual Communicator& data_ranks() const;
+  RankContext& rank() const { return rank_; }
+
+ protected:
+  /// Sum of the loss over the microbatches of all ranks; leaves the sum of their gradients, each times the scale.
+  virtual double sum(const StepWork& work);
+  /// Sum of the loss over a microbatch, and the scale times its gradient added to the parameters. Beyond the last one a
+  /// rank takes part in exchanges only.
+  virtual double microbatch(const StepWork& work, int64_t i) = 0;
+  virtual double squares(const std::vector<Parameter*>& parameters) const;
+
+ private:
+  RankContext& rank_;
+};
+
+/// A whole Decoder on one rank. decoder and rank must outlive this.
+class LocalExecutor : public StepExecutor {
+ public:
+  LocalExecutor(Decoder& decoder, RankContext& rank) : StepExecutor(rank), decoder_(decoder) {}
+  double loss_sum(const Batch* batch, const Objective& objective, const StepContext& step) override;
+  Tensor next_logits(const Batch& batch, const StepContext& step, KvCache& cache) override;
+
+ protected:
+  double microbatch(const StepWork& work, int64_t i) override;
+  Decoder& decoder() const { return decoder_; }
+
+ private:
+  Decoder& decoder_;
+};
+
+/// Sum of the squares of the gradients in f64, in order.
+double gradient_squares(const std::vector<Parameter*>& parameters);
+
+}  // namespace nibble
