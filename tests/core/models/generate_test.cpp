@@ -19,17 +19,19 @@ TEST(SampleToken, GreedyTakesTheLargestLogitAndTheLowestIdAmongEquals) {
   EXPECT_EQ(sample_token(logits, {}, 0), 1);
 }
 
-TEST(SampleToken, DependsOnSeedAndPositionOnly) {
+TEST(SampleToken, DependsOnSeedSequenceAndPositionOnly) {
   const std::vector<float> logits(50, 0.0f);
   const SamplingOptions options{.temperature = 1, .seed = 7};
-  std::vector<int32_t> first, again, other_seed;
+  std::vector<int32_t> first, again, other_seed, other_sequence;
   for (int64_t position = 0; position < 20; ++position) {
     first.push_back(sample_token(logits, options, position));
     again.push_back(sample_token(logits, options, position));
     other_seed.push_back(sample_token(logits, {.temperature = 1, .seed = 8}, position));
+    other_sequence.push_back(sample_token(logits, options, position, 1));
   }
   EXPECT_EQ(first, again);
   EXPECT_NE(first, other_seed);
+  EXPECT_NE(first, other_sequence);
 }
 
 // Shares of 20000 draws; the standard deviation of a share is at most 0.0035.
