@@ -31,8 +31,9 @@ bool is_outside_language_model(const std::string& name) {
 LinearWeightMaker dense_maker(const DecoderConfig& config, const ParameterMaker& parameter) {
   return [&config, parameter](const std::string& module, const Shape& shape) {
     const bool transposed = config.transposed_linears && module != config.names.head;
-    const Shape stored = transposed ? Shape{shape[1], shape[0]} : shape;
-    return std::make_unique<DenseWeight>(parameter(module + ".weight", stored), transposed);
+    Shape stored = shape;
+    if (transposed) std::swap(stored.end()[-1], stored.end()[-2]);
+    return std::make_unique<DenseWeight>(parameter(weight_name(module, shape), stored), transposed);
   };
 }
 

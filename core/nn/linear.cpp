@@ -61,7 +61,7 @@ void Linear::backward(const Tensor& dy, const StepContext& step, LinearSaved&& s
 }
 
 void Linear::visit(const ParameterVisitor& visitor) {
-  if (Parameter* weight = weight_->parameter()) visitor(*weight);
+  if (Parameter* weight = weight_->parameter(); weight && weight_->matrix() == 0) visitor(*weight);
   if (bias_) visitor(*bias_);
   if (adapter_) adapter_->visit(visitor);
 }
