@@ -73,6 +73,13 @@ DecoderPart decoder_part(const DecoderConfig& config, int index, int count) {
     throw UsageError("the norms of queries and keys of " + config.model_type + " cannot be cut",
                      "use parallel.shard or parallel.pipeline", "parallel.tensor");
   }
+  const auto of_its_own = [](const LayerConfig& layer) {
+    return layer.mixer || layer.feed_forward || layer.heads + layer.kv_heads + layer.head_size + layer.mlp_width > 0;
+  };
+  if (std::ranges::any_of(config.layer, of_its_own)) {
+    throw UsageError("layers of several kinds or sizes cannot be cut", "use parallel.shard or parallel.pipeline",
+                     "parallel.tensor");
+  }
   int64_t grain = 64;
   while (grain > 1 && (config.mlp_width % grain != 0 || config.mlp_width / grain < count)) grain /= 2;
   require(config.mlp_width / grain, part, "columns in its MLP");
@@ -88,17 +95,20 @@ DecoderPart decoder_part(const DecoderConfig& config, int index, int count) {
   return part;
 }
 
-BlockConfig part_of(BlockConfig whole, const DecoderPart& part) {
+AttentionConfig part_of(AttentionConfig whole, const DecoderPart& part) {
   if (!part.cut()) return whole;
-  AttentionConfig& attention = whole.attention;
-  if (attention.qkv_groups > 1) attention.qkv_groups = attention.qkv_groups * part.kv_heads.size() / attention.kv_heads;
-  attention.heads = part.heads.size();
-  attention.kv_heads = part.kv_heads.size();
-  if (!attention.alibi_slopes.empty()) {
-    const auto first = attention.alibi_slopes.begin();
-    attention.alibi_slopes = std::vector<float>(first + part.heads.begin, first + part.heads.end);
+  if (whole.qkv_groups > 1) whole.qkv_groups = whole.qkv_groups * part.kv_heads.size() / whole.kv_heads;
+  whole.heads = part.heads.size();
+  whole.kv_heads = part.kv_heads.size();
+  if (!whole.alibi_slopes.empty()) {
+    const auto first = whole.alibi_slopes.begin();
+    whole.alibi_slopes = std::vector<float>(first + part.heads.begin, first + part.heads.end);
   }
-  whole.mlp.hidden = part.mlp.size();
+  return whole;
+}
+
+MlpConfig part_of(MlpConfig whole, const DecoderPart& part) {
+  if (part.cut()) whole.hidden = part.mlp.size();
   return whole;
 }
 

@@ -24,11 +24,12 @@ struct DecoderPart {
 /// The part of rank `index`; nothing is cut for a single one. Heads are cut at key/value heads, or at groups of a fused
 /// projection; a single key/value head that is not fused is on all ranks, and queries are cut. The MLP is cut where
 /// 4-bit blocks of 64 end, if its width allows. Throws UsageError naming what the model has too few of, or what cannot
-/// be cut (norms over all heads together or with weights for each head).
+/// be cut (norms over all heads together or with weights for each head, layers of other kinds or sizes).
 DecoderPart decoder_part(const DecoderConfig& config, int index, int count);
 
-/// The layer as a Block of this part takes it.
-BlockConfig part_of(BlockConfig whole, const DecoderPart& part);
+/// A layer's sublayers as this part has them.
+AttentionConfig part_of(AttentionConfig whole, const DecoderPart& part);
+MlpConfig part_of(MlpConfig whole, const DecoderPart& part);
 
 /// How the weight [out, in] of a Linear or the table of an embedding is cut; nothing for modules that are whole on all
 /// ranks. A cut that leaves all of it (the only key/value head) says that every rank computes a part of its gradient.

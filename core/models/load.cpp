@@ -150,7 +150,7 @@ std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_
 
 Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, const LoadOptions& options) {
   const CheckpointDir checkpoint(directory);
-  const DecoderConfig config = read_decoder_config(directory);
+  const DecoderConfig config = options.config ? *options.config : read_decoder_config(directory);
   Loader loader(checkpoint, config, rank.pool);
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
     return loader.parameter(name, shape);

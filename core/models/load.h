@@ -17,8 +17,9 @@ struct LoadOptions {
   LinearMakerWrapper wrap_linear;  ///< empty: every Linear is dense
   /// Further tensors of the checkpoint that wrap_linear reads ("...weight.absmax"): not reported as unexpected.
   std::function<bool(const std::string& tensor)> expects;
-  LayerRange layers;  ///< a pipeline stage opens its own layers only
-  DecoderPart part;   ///< and one of several tensor-parallel ranks its own part of them
+  std::optional<DecoderConfig> config;  ///< instead of what config.json says: layers of kinds that no family has
+  LayerRange layers;                    ///< a pipeline stage opens its own layers only
+  DecoderPart part;                     ///< and one of several tensor-parallel ranks its own part of them
 };
 
 /// The model in `directory`, frozen. Dense weights and embeddings keep the file's dtype and are mapped from it (only

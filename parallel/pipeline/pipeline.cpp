@@ -140,8 +140,9 @@ double Pipeline::loss_sum(const Batch& batch, const StepContext& step) {
 Tensor Pipeline::next_logits(const Batch& batch, const StepContext& step, KvCache& cache) {
   DecoderPass pass(stage_, batch, step, cache);
   const Tensor above = pass_on(pass, batch.ids.numel());
+  const auto documents = static_cast<int64_t>(batch.spans.size());
   Tensor logits = above ? pass.last_logits(above)
-                        : Tensor::empty(rank_.pool, {1, stage_.config().vocab_size}, DType::f32, "logits");
+                        : Tensor::empty(rank_.pool, {documents, stage_.config().vocab_size}, DType::f32, "logits");
   stages_.broadcast("logits", logits, stages_.size() - 1);
   return logits;
 }
