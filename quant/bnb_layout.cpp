@@ -109,6 +109,10 @@ class StateReader {
     matrix_.block_size = block_size(state, name, "blocksize");
     matrix_.original_dtype = dtype(state, name);
     matrix_.shape = shape(state, name);
+    if (matrix_.shape.size() == 3) {
+      matrix_.matrices = matrix_.shape[0];
+      matrix_.shape = {matrix_.shape[0] * matrix_.shape[1], matrix_.shape[2]};
+    }
     // Other writers put zeros there where nothing is nested.
     if (!checkpoint_.contains(weight_ + std::string(kNestedAbsmax))) return;
     matrix_.nested_block_size = block_size(state, name, "nested_blocksize");
@@ -147,7 +151,9 @@ class StateReader {
 
   Shape shape(const nlohmann::json& state, const std::string& name) const {
     const auto found = state.find("shape");
-    if (found == state.end() || !found->is_array() || found->size() != 2) refuse(name, "lacks a shape [out, in]");
+    if (found == state.end() || !found->is_array() || (found->size() != 2 && found->size() != 3)) {
+      refuse(name, "lacks a shape [out, in]");
+    }
     Shape extents;
     int64_t count = 1;
     for (const nlohmann::json& extent : *found) {
@@ -264,12 +270,16 @@ std::string stored_weight_name(const CheckpointDir& checkpoint, const std::strin
   return !checkpoint.contains(weight) && checkpoint.contains(bare) ? bare : weight;
 }
 
-bool is_quantization_part(const std::string& tensor) {
-  for (const std::string_view suffix : {kAbsmax, kQuantMap, kNestedAbsmax, kNestedMap}) {
-    if (tensor.ends_with(".weight" + std::string(suffix))) return true;
+std::string quantized_tensor_of(const std::string& tensor) {
+  const size_t state = tensor.find(kState);
+  if (state != std::string::npos) return tensor.substr(0, state);
+  for (const std::string_view suffix : {kNestedAbsmax, kNestedMap, kAbsmax, kQuantMap}) {
+    if (tensor.ends_with(suffix)) return tensor.substr(0, tensor.size() - suffix.size());
   }
-  return tensor.find(".weight" + std::string(kState)) != std::string::npos;
+  return "";
 }
+
+bool is_quantization_part(const std::string& tensor) { return quantized_tensor_of(tensor).ends_with(".weight"); }
 
 QuantizedMatrix read_quantized(const CheckpointDir& checkpoint, const std::string& weight, MemoryPool& pool) {
   return StateReader(checkpoint, weight, pool).read();
@@ -278,7 +288,7 @@ QuantizedMatrix read_quantized(const CheckpointDir& checkpoint, const std::strin
 std::string quant_state_json(const QuantizedMatrix& matrix) {
   std::string text = "{\"quant_type\": \"" + std::string(quant_type_name(matrix.type)) +
                      "\", \"blocksize\": " + std::to_string(matrix.block_size) + ", \"dtype\": \"" +
-                     torch_dtype_name(matrix.original_dtype) + "\", \"shape\": " + to_string(matrix.shape);
+                     torch_dtype_name(matrix.original_dtype) + "\", \"shape\": " + to_string(matrix.original_shape());
   if (matrix.double_quantized()) {
     text +=
         ", \"nested_blocksize\": " + std::to_string(matrix.nested_block_size) +

@@ -19,6 +19,10 @@ bool is_quantized(const CheckpointDir& checkpoint, const std::string& weight);
 /// model have it ("layers.0..." for "model.layers.0...").
 std::string stored_weight_name(const CheckpointDir& checkpoint, const std::string& weight);
 
+/// The 4-bit tensor whose name `tensor` goes on from as those of its further parts do ("...weight" of
+/// "...weight.absmax"); empty where it does not.
+std::string quantized_tensor_of(const std::string& tensor);
+
 /// Whether `tensor` is one of the tensors that belong to a 4-bit weight: "...weight.absmax", "...weight.quant_map" and
 /// so on.
 bool is_quantization_part(const std::string& tensor);

@@ -29,33 +29,44 @@ std::vector<NamedTensor> state_parts(const QuantizedMatrix& matrix, const std::s
 }
 
 std::unique_ptr<LinearWeight> make_weight(const std::string& weight, const QuantizedMatrix& matrix, MemoryPool& pool) {
-  return std::make_unique<Nf4Weight>(weight, matrix, state_parts(matrix, weight, pool));
+  return std::make_unique<Nf4Weight>(weight, matrix, state_parts(matrix, weight, pool), matrix.matrices);
 }
 
 std::unique_ptr<LinearWeight> mapped(const CheckpointDir& checkpoint, const std::string& stored,
                                      const std::string& weight, const Shape& shape, MemoryPool& pool) {
   const QuantizedMatrix matrix = read_quantized(checkpoint, stored, pool);
-  if (matrix.shape != shape) {
-    throw InputError(checkpoint.file_of(stored) + ": " + stored,
-                     "is a 4-bit matrix " + to_string(matrix.shape) + ", config.json makes it " + to_string(shape),
-                     "check that config.json belongs to these weights");
+  if (matrix.original_shape() != shape) {
+    throw InputError(
+        checkpoint.file_of(stored) + ": " + stored,
+        "is a 4-bit matrix " + to_string(matrix.original_shape()) + ", config.json makes it " + to_string(shape),
+        "check that config.json belongs to these weights");
   }
   return make_weight(weight, matrix, pool);
 }
 
 // Through f32 rows, whatever the dense weight's dtype and orientation are: widening changes no bit of the result.
-std::unique_ptr<LinearWeight> quantized(LinearWeight& dense, const std::string& weight, const QuantizeOptions& options,
-                                        MemoryPool& pool) {
-  const int64_t out = dense.out_features(), in = dense.in_features();
-  const Tensor& stored = dense.parameter()->value;
+// Several matrices are quantized as the one that all their rows make.
+std::unique_ptr<LinearWeight> quantized(std::unique_ptr<LinearWeight> dense, const std::string& weight,
+                                        const QuantizeOptions& options, MemoryPool& pool) {
+  const Tensor stored = dense->parameter()->value;
+  const int64_t matrices = stored.rank() == 3 ? stored.dim(0) : 0;
+  if (matrices > 0) {
+    NIBBLE_CHECK(stored.dim(1) == dense->out_features(), "rows of " + weight);
+    const Shape rows = {matrices * stored.dim(1), stored.dim(2)};
+    dense = std::make_unique<DenseWeight>(
+        std::make_shared<Parameter>(Parameter{.name = weight, .value = stored.reshape(rows), .gradient = {}}));
+  }
+  const int64_t out = dense->out_features(), in = dense->in_features();
   Quantizer quantizer({out, in}, stored.dtype(), options, pool, weight);
   const int64_t unit = options.block_size / std::gcd(options.block_size, in);  // rows that fill whole blocks
   const int64_t step = std::max(int64_t{1}, kPieceElements / in / unit) * unit;
   for (int64_t begin = 0; begin < out; begin += step) {
-    quantizer.append(dense.dequantize(begin, std::min(out, begin + step), pool));
+    quantizer.append(dense->dequantize(begin, std::min(out, begin + step), pool));
   }
   release_pages(stored);
-  return make_weight(weight, quantizer.finish(), pool);
+  QuantizedMatrix matrix = quantizer.finish();
+  matrix.matrices = matrices;
+  return make_weight(weight, matrix, pool);
 }
 
 bool is_four_bit(const CheckpointDir& checkpoint) {
@@ -105,7 +116,7 @@ LoadOptions load_quantized(RankContext& rank, const std::optional<QuantizeOnLoad
     }
     return [taken, quantize, skip, dense, &pool, &checkpoint](const std::string& module,
                                                               const Shape& shape) -> std::unique_ptr<LinearWeight> {
-      const std::string weight = module + ".weight", stored = stored_weight_name(checkpoint, weight);
+      const std::string weight = weight_name(module, shape), stored = stored_weight_name(checkpoint, weight);
       if (is_quantized(checkpoint, stored)) {
         taken->insert(stored);
         return mapped(checkpoint, stored, weight, shape, pool);
@@ -115,13 +126,12 @@ LoadOptions load_quantized(RankContext& rank, const std::optional<QuantizeOnLoad
       std::unique_ptr<LinearWeight> made =
           eight_bit ? widened(checkpoint, stored, module, shape, pool) : dense(module, shape);
       if (!skip || skip->skips(module)) return made;
-      return quantized(*made, weight, quantize->codec, pool);
+      return quantized(std::move(made), weight, quantize->codec, pool);
     };
   };
   options.expects = [taken](const std::string& tensor) {
     if (taken->contains(tensor) || taken->contains(int8_weight_of(tensor))) return true;
-    const size_t suffix = tensor.find(".weight.");
-    return suffix != std::string::npos && is_quantization_part(tensor) && taken->contains(tensor.substr(0, suffix + 7));
+    return taken->contains(quantized_tensor_of(tensor));
   };
   return options;
 }

@@ -5,26 +5,45 @@
 
 namespace nibble {
 
-Nf4Weight::Nf4Weight(std::string name, const ops::FourBitMatrix& matrix, std::vector<NamedTensor> state)
-    : name_(std::move(name)), view_(matrix, name_), state_(std::move(state)) {}
+Nf4Weight::Nf4Weight(std::string name, const ops::FourBitMatrix& matrix, std::vector<NamedTensor> state,
+                     int64_t matrices)
+    : name_(std::move(name)),
+      stored_(std::make_shared<ops::WeightView>(matrix, name_)),
+      state_(std::move(state)),
+      matrices_(matrices) {}
+
+std::unique_ptr<LinearWeight> Nf4Weight::matrix(int64_t i) const {
+  NIBBLE_CHECK(0 <= i && i < matrices_, "a matrix of " + name_);
+  auto other = std::make_unique<Nf4Weight>(*this);
+  other->matrix_ = i;
+  return other;
+}
+
+ops::WeightView Nf4Weight::rows(int64_t begin, int64_t end) const {
+  const int64_t before = matrix_ * out_features();
+  return stored_->slice_rows(before + begin, before + end);
+}
 
 void Nf4Weight::forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRankEpilogue* epilogue) const {
-  ops::matmul_nt(x, view_, y, accumulate, 1.0f, epilogue);
+  if (matrices_ == 0) return ops::matmul_nt(x, *stored_, y, accumulate, 1.0f, epilogue);
+  ops::matmul_nt(x, rows(0, out_features()), y, accumulate, 1.0f, epilogue);
 }
 
 void Nf4Weight::backward_input(const Tensor& dy, Tensor& dx, bool accumulate,
                                const ops::LowRankEpilogue* epilogue) const {
-  ops::matmul_nn(dy, view_, dx, accumulate, 1.0f, epilogue);
+  if (matrices_ == 0) return ops::matmul_nn(dy, *stored_, dx, accumulate, 1.0f, epilogue);
+  ops::matmul_nn(dy, rows(0, out_features()), dx, accumulate, 1.0f, epilogue);
 }
 
 Tensor Nf4Weight::dequantize(int64_t begin, int64_t end, MemoryPool& pool) const {
-  Tensor rows = Tensor::empty(pool, {end - begin, in_features()}, DType::f32, name_);
-  ops::dequantize(view_.slice_rows(begin, end), rows);
-  return rows;
+  Tensor made = Tensor::empty(pool, {end - begin, in_features()}, DType::f32, name_);
+  ops::dequantize(rows(begin, end), made);
+  return made;
 }
 
 std::vector<NamedTensor> Nf4Weight::parts() const {
-  const ops::FourBitMatrix& m = view_.four_bit;
+  if (matrix_ > 0) return {};
+  const ops::FourBitMatrix& m = stored_->four_bit;
   std::vector<NamedTensor> made = {{name_, m.packed},
                                    {name_ + ".absmax", m.double_quantized() ? m.absmax_codes : m.absmax}};
   if (m.double_quantized()) {
@@ -47,7 +66,8 @@ int64_t shard_block(const ops::FourBitMatrix& whole, const ShardSpec& spec) {
 }  // namespace
 
 std::unique_ptr<LinearWeight> Nf4Weight::shard(const ShardSpec& spec, MemoryPool& pool) const {
-  const ops::FourBitMatrix& whole = view_.four_bit;
+  NIBBLE_CHECK(matrices_ == 0, "a shard of a single matrix");
+  const ops::FourBitMatrix& whole = stored_->four_bit;
   const int64_t out = out_features(), in = in_features(), block = shard_block(whole, spec);
   constexpr int64_t kSmallest = 32;  // see ops::FourBitMatrix
   if (block < kSmallest) {
@@ -96,7 +116,7 @@ std::unique_ptr<LinearWeight> Nf4Weight::shard(const ShardSpec& spec, MemoryPool
 }
 
 std::vector<Tensor*> Nf4Weight::storage() {
-  ops::FourBitMatrix& matrix = view_.four_bit;
+  ops::FourBitMatrix& matrix = stored_->four_bit;
   if (!matrix.double_quantized()) return {&matrix.packed, &matrix.absmax};
   return {&matrix.packed, &matrix.absmax_codes, &matrix.nested_absmax};
 }

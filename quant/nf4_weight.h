@@ -1,4 +1,6 @@
 #pragma once
+#include <algorithm>
+
 #include "nibble/core/nn/linear_weight.h"
 #include "nibble/quant/quantized_matrix.h"
 
@@ -8,12 +10,14 @@ namespace nibble {
 class Nf4Weight final : public LinearWeight {
  public:
   /// name: of the packed tensor in the checkpoint, "model.layers.0.self_attn.q_proj.weight". state: the tensors of its
-  /// checkpoint form that `matrix` does not hold (quant_map, quant_state), under their full names. Throws InputError
-  /// naming `name` when the tensors do not fit each other.
-  Nf4Weight(std::string name, const ops::FourBitMatrix& matrix, std::vector<NamedTensor> state = {});
+  /// checkpoint form that `matrix` does not hold (quant_map, quant_state), under their full names. matrices: of how
+  /// many the rows are, one after another; this is the first. 0: of one that is no tensor [n, out, in]. Throws
+  /// InputError naming `name` when the tensors do not fit each other.
+  Nf4Weight(std::string name, const ops::FourBitMatrix& matrix, std::vector<NamedTensor> state = {},
+            int64_t matrices = 0);
 
-  int64_t out_features() const override { return view_.rows(); }
-  int64_t in_features() const override { return view_.cols(); }
+  int64_t out_features() const override { return stored_->rows() / std::max<int64_t>(matrices_, 1); }
+  int64_t in_features() const override { return stored_->cols(); }
   void forward(const Tensor& x, Tensor& y, bool accumulate,
                const ops::LowRankEpilogue* epilogue = nullptr) const override;
   void backward_input(const Tensor& dy, Tensor& dx, bool accumulate,
@@ -29,11 +33,17 @@ class Nf4Weight final : public LinearWeight {
   /// Of a double-quantized weight the part keeps its scales in one byte where it begins and ends with their groups of
   /// 256, else they are f32: 0.56 bytes a weight.
   std::unique_ptr<LinearWeight> shard(const ShardSpec& spec, MemoryPool& pool) const override;
+  int64_t matrix() const override { return matrix_; }
+  std::unique_ptr<LinearWeight> matrix(int64_t i) const override;
 
  private:
+  /// Rows [begin, end) of the own matrix.
+  ops::WeightView rows(int64_t begin, int64_t end) const;
+
   std::string name_;
-  ops::WeightView view_;
+  std::shared_ptr<ops::WeightView> stored_;  // shared by the matrices of one tensor
   std::vector<NamedTensor> state_;
+  int64_t matrices_, matrix_ = 0;
 };
 
 }  // namespace nibble

@@ -12,6 +12,12 @@ enum class QuantType : uint8_t { nf4, fp4 };
 struct QuantizedMatrix : ops::FourBitMatrix {
   QuantType type = QuantType::nf4;
   DType original_dtype = DType::bf16;  ///< dtype before quantization
+  int64_t matrices = 0;                ///< n where its rows are those of a tensor [n, out, in], else 0
+
+  /// Of the tensor before quantization.
+  Shape original_shape() const {
+    return matrices == 0 ? shape : Shape{matrices, out_features() / matrices, in_features()};
+  }
 };
 
 }  // namespace nibble

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "nibble/core/base/trace.h"
-#include "nibble/core/models/generate.h"
 #include "nibble/recipes/tokenizers.h"
 
 namespace nibble {
@@ -27,7 +26,10 @@ Samples::Samples(const TrainingData& data, const std::string& tokenizer, int64_t
     const size_t end = std::min(sample.ids.size(), prompt + kLongestAnswer);
     if (prompt == 0 || prompt >= end) continue;
     const auto at = [&](size_t place) { return sample.ids.begin() + static_cast<std::ptrdiff_t>(place); };
-    prompts_.push_back({{at(0), at(prompt)}, {at(prompt), at(end)}});
+    expected_.emplace_back(at(prompt), at(end));
+    prompts_.push_back({.ids = {at(0), at(prompt)},
+                        .max_new_tokens = static_cast<int64_t>(std::max(end - prompt, kTextPrompt)),
+                        .sequence = static_cast<int64_t>(prompts_.size())});
   }
 }
 
@@ -49,14 +51,13 @@ bool Samples::write(Run& run, Decoder& model, StepExecutor& executor, DType comp
   greedy.stop_ids = model.config().eos_ids;
   if (tokenizer_ && tokenizer_->eos_id()) greedy.stop_ids.push_back(*tokenizer_->eos_id());
   const auto next = [&](const Batch& batch, KvCache& cache) { return executor.next_logits(batch, step, cache); };
-  for (const Prompt& prompt : prompts_) {
-    greedy.max_new_tokens = static_cast<int64_t>(std::max(prompt.expected.size(), kTextPrompt));
-    bool stop = run.stop_asked();
-    const auto go_on = [&](int32_t) { return !(stop = run.stop_asked()); };
-    const std::vector<int32_t> said =
-        stop ? std::vector<int32_t>() : generate(model, next, prompt.ids, greedy, step, go_on);
-    if (stop) return false;
-    run.log(SampleReport{run.step(), text(prompt.ids), text(prompt.expected), text(said)});
+  bool stop = !prompts_.empty() && run.stop_asked();
+  if (stop) return false;
+  const auto go_on = [&](size_t, int32_t) { return !(stop = stop || run.stop_asked()); };
+  const std::vector<std::vector<int32_t>> said = generate(model, next, prompts_, greedy, step, go_on);
+  if (stop) return false;
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    run.log(SampleReport{run.step(), text(prompts_[i].ids), text(expected_[i]), text(said[i])});
   }
   return true;
 }

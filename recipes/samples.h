@@ -1,7 +1,7 @@
 #pragma once
 // What the model says while it learns: prompts of the data, continued by the model as it is.
 
-#include "nibble/core/models/decoder.h"
+#include "nibble/core/models/generate.h"
 #include "nibble/core/text/tokenizer.h"
 #include "nibble/core/train/run.h"
 #include "nibble/recipes/training_data.h"
@@ -22,13 +22,11 @@ class Samples {
   bool write(Run& run, Decoder& model, StepExecutor& executor, DType compute_dtype) const;
 
  private:
-  struct Prompt {
-    std::vector<int32_t> ids, expected;
-  };
   std::string text(std::span<const int32_t> ids) const;
 
   std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<Prompt> prompts_;
+  std::vector<std::vector<int32_t>> expected_;  // what the data go on with
 };
 
 }  // namespace nibble

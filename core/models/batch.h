@@ -28,6 +28,8 @@ struct Batch {
   Tensor row_keys;                        ///< [T] i64: (sample index << 32) + position
   std::vector<ops::AttentionSpan> spans;  ///< documents
   int64_t label_tokens = 0;               ///< targets that are not kIgnoreLabel
+  /// With a KvCache: the sequence that each document continues, in rising order; empty: the first, the second, ...
+  std::vector<int64_t> sequences;
 };
 
 /// Lays `samples` out as one batch. Samples with empty labels get no targets (inference).

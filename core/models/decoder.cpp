@@ -7,6 +7,8 @@
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/models/head_loss.h"
 #include "nibble/core/models/input_stage.h"
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/core/ops/embedding.h"
 
 namespace nibble {
 
@@ -18,9 +20,14 @@ int64_t last_position(const Tensor& positions) {
   return values.empty() ? -1 : *std::max_element(values.begin(), values.end());
 }
 
-Tensor continued_positions(int64_t begin, int64_t count, MemoryPool& pool) {
-  Tensor positions = Tensor::empty(pool.host(), {count}, DType::i32, "positions");
-  for (int64_t i = 0; i < count; ++i) positions.data<int32_t>()[i] = static_cast<int32_t>(begin + i);
+Tensor continued_positions(const Batch& batch, std::span<const Continued> continued, MemoryPool& pool) {
+  Tensor positions = batch.positions.clone(pool.host());
+  for (size_t i = 0; i < continued.size(); ++i) {
+    const ops::AttentionSpan& document = batch.spans[i];
+    for (int64_t t = document.q_begin; t < document.q_end; ++t) {
+      positions.data<int32_t>()[t] += static_cast<int32_t>(continued[i].length);
+    }
+  }
   return positions;
 }
 
@@ -40,7 +47,7 @@ struct Decoder::Impl {
   BlockHooks* hooks = &none;
   bool trainable_below = false;
 
-  LayerContext context(const Batch& batch, const StepContext& step, const KvCache* cache);
+  LayerContext context(const Batch& batch, const StepContext& step, std::span<const Continued> continued);
   bool input_trainable() const { return input && input->has_trainable(); }
   bool below_trainable() const { return input_trainable() || trainable_below; }
   size_t lowest_trainable() const;
@@ -50,12 +57,10 @@ struct Decoder::Impl {
   int64_t layer(size_t l) const { return range.begin + static_cast<int64_t>(l); }
 };
 
-LayerContext Decoder::Impl::context(const Batch& batch, const StepContext& step, const KvCache* cache) {
-  LayerContext context{.positions = batch.positions, .spans = batch.spans, .rotary = {}, .sharding = sharding};
-  if (cache) {
-    NIBBLE_CHECK(batch.spans.size() == 1, "a cache holds one document");
-    context.positions = continued_positions(cache->length(), batch.ids.dim(0), step.pool());
-  }
+LayerContext Decoder::Impl::context(const Batch& batch, const StepContext& step, std::span<const Continued> continued) {
+  LayerContext context{
+      .positions = batch.positions, .spans = batch.spans, .rotary = {}, .sharding = sharding, .continued = continued};
+  if (!continued.empty()) context.positions = continued_positions(batch, continued, step.pool());
   const int64_t last = last_position(context.positions);
   if (last >= config.position_limit()) {
     throw InputError("text",
@@ -83,6 +88,7 @@ struct DecoderPass::Impl {
   StepContext step;
   bool training;
   KvCache* cache;
+  std::vector<Continued> continued;
   LayerContext context;
   size_t lowest;
   ActivationStore activations;
@@ -120,7 +126,13 @@ void DecoderPass::Impl::after_backward(int64_t layer) {
 
 DecoderPass::DecoderPass(Decoder& decoder, const Batch& batch, const StepContext& step, bool training) {
   Decoder::Impl& model = *decoder.impl_;
-  impl_.reset(new Impl{model, batch, step, training, nullptr, model.context(batch, step, nullptr),
+  impl_.reset(new Impl{model,
+                       batch,
+                       step,
+                       training,
+                       nullptr,
+                       {},
+                       model.context(batch, step, {}),
                        model.lowest_trainable(),
                        ActivationStore(model.recomputed(), model.spill, model.blocks.size())});
   if (step.training) impl_->step.row_keys = batch.row_keys;
@@ -128,9 +140,10 @@ DecoderPass::DecoderPass(Decoder& decoder, const Batch& batch, const StepContext
 
 DecoderPass::DecoderPass(Decoder& decoder, const Batch& batch, const StepContext& step, KvCache& cache) {
   Decoder::Impl& model = *decoder.impl_;
-  impl_.reset(new Impl{model, batch, step, false, &cache, model.context(batch, step, &cache), model.blocks.size(),
+  std::vector<Continued> continued = cache.prepare(batch.spans, batch.sequences);
+  const LayerContext context = model.context(batch, step, continued);
+  impl_.reset(new Impl{model, batch, step, false, &cache, std::move(continued), context, model.blocks.size(),
                        ActivationStore(0, nullptr, 0)});
-  cache.reserve(cache.length() + batch.ids.dim(0));
 }
 
 DecoderPass::~DecoderPass() = default;
@@ -152,15 +165,15 @@ Tensor DecoderPass::forward(Tensor x) {
             : impl_->activations.forward(l, model.blocks[l], x, impl_->context, impl_->step);
     impl_->after_forward(model.layer(l));
   }
+  if (impl_->cache) impl_->cache->advance(impl_->batch.spans, impl_->continued);
   return x;
 }
 
-void DecoderPass::logits(const Tensor& x, int64_t first, const LogitSink& sink) {
+void DecoderPass::logits(const Tensor& x, const LogitSink& sink) {
   Decoder::Impl& model = impl_->decoder;
   NIBBLE_CHECK(model.head.has_value(), "the last stage has the head");
   model.hooks->before_forward(model.config.layers);
-  model.head->logits(x.rows(first, x.dim(0)), impl_->step, model.sharding,
-                     [&](int64_t row, const Tensor& logits) { sink(first + row, logits); });
+  model.head->logits(x, impl_->step, model.sharding, sink);
   impl_->after_forward(model.config.layers);
 }
 
@@ -235,6 +248,24 @@ InputStage make_input(const DecoderConfig& config, const Makers& makers) {
   return input;
 }
 
+Block make_block(const DecoderConfig& config, int64_t l, const LayerSharding* sharding, const Makers& makers) {
+  const LayerConfig& layer = config.layer.at(static_cast<size_t>(l));
+  const BlockNames& names = config.names.block;
+  const std::string prefix = config.names.layers + std::to_string(l) + ".";
+  const auto attention = [&] {
+    const AttentionConfig whole = config.attention(l);
+    return std::make_unique<Attention>(prefix, names.attention, sharding ? sharding->attention(whole) : whole, makers);
+  };
+  const auto mlp = [&] {
+    const MlpConfig whole = config.mlp(l);
+    return std::make_unique<Mlp>(prefix, names.mlp, sharding ? sharding->mlp(whole) : whole, makers);
+  };
+  std::unique_ptr<Mixer> mixer = layer.mixer ? layer.mixer(config, l, prefix, makers) : attention();
+  std::unique_ptr<FeedForward> feed_forward =
+      layer.feed_forward ? layer.feed_forward(config, l, prefix, makers) : mlp();
+  return {prefix, names, config.block(), std::move(mixer), std::move(feed_forward), makers.parameter};
+}
+
 // embedding: the table, null on a stage that does not have it.
 DecoderHead make_head(const DecoderConfig& config, const Makers& makers, const std::shared_ptr<Parameter>& embedding) {
   const TensorNames& names = config.names;
@@ -267,14 +298,11 @@ Decoder::Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, con
   NIBBLE_CHECK(0 <= range.begin && range.begin <= range.end && range.end <= config.layers, "layers of a stage");
   Makers makers{make_linear, make_parameter};
   if (sharding) makers = sharding->makers(makers, rank.pool);
-  const TensorNames& names = config.names;
   std::optional<InputStage> input;
   if (range.begin == 0) input = make_input(config, makers);
   std::vector<Block> blocks;
   for (int64_t l = range.begin; l < range.end; ++l) {
-    const BlockConfig whole = config.block(l);
-    blocks.emplace_back(names.layers + std::to_string(l) + ".", names.block, sharding ? sharding->block(whole) : whole,
-                        makers);
+    blocks.push_back(make_block(config, l, sharding, makers));
   }
   std::optional<DecoderHead> head;
   if (range.end == config.layers) {
@@ -331,16 +359,17 @@ void Decoder::visit_linears(const std::function<void(Linear&)>& visitor) {
   visitor(impl_->head->linear);
 }
 
-KvCache Decoder::make_cache(const StepContext& step) const {
-  const BlockConfig whole = impl_->config.block(0);
-  const AttentionConfig layer = (impl_->sharding ? impl_->sharding->block(whole) : whole).attention;
-  const auto layers = static_cast<int64_t>(impl_->blocks.size());
-  return KvCache(layers, layer.kv_heads * layer.head_size, step.compute_dtype, step.pool());
+KvCache Decoder::make_cache(const StepContext& step, int64_t sequences) const {
+  std::vector<std::unique_ptr<MixerCache>> layers;
+  for (const Block& block : impl_->blocks) {
+    layers.push_back(block.make_cache(sequences, step.compute_dtype, step.pool()));
+  }
+  return {std::move(layers), sequences};
 }
 
 void Decoder::logits(const Batch& batch, const StepContext& step, const LogitSink& sink, KvCache* cache) {
   DecoderPass pass = cache ? DecoderPass(*this, batch, step, *cache) : DecoderPass(*this, batch, step, false);
-  pass.logits(pass.forward({}), 0, sink);
+  pass.logits(pass.forward({}), sink);
 }
 
 Tensor Decoder::next_logits(const Batch& batch, const StepContext& step, KvCache& cache) {
@@ -349,9 +378,28 @@ Tensor Decoder::next_logits(const Batch& batch, const StepContext& step, KvCache
 }
 
 Tensor DecoderPass::last_logits(const Tensor& x) {
-  Tensor last;
-  logits(x, x.dim(0) - 1, [&](int64_t, const Tensor& logits) { last = logits; });
-  return last;
+  std::vector<int32_t> last;
+  for (const ops::AttentionSpan& document : impl_->batch.spans) {
+    last.push_back(static_cast<int32_t>(document.q_end - 1));
+  }
+  const auto count = static_cast<int64_t>(last.size());
+  Tensor rows = count == 1 ? x.rows(last[0], last[0] + 1) : x;
+  MemoryPool& pool = impl_->step.pool();
+  if (count > 1 && count < x.dim(0)) {
+    rows = Tensor::empty(pool, {count, x.dim(1)}, DType::f32, "head input");
+    ops::gather_rows(x, Tensor::from<int32_t>(pool.host(), {count}, last), rows);
+  }
+  Tensor made;
+  logits(rows, [&](int64_t row, const Tensor& chunk) {
+    if (chunk.dim(0) == count) {
+      made = chunk;
+      return;
+    }
+    if (!made) made = Tensor::empty(pool, {count, chunk.dim(1)}, DType::f32, "logits");
+    Tensor part = made.rows(row, row + chunk.dim(0));
+    ops::cast(chunk, part);
+  });
+  return made;
 }
 
 double Decoder::loss_sum(const Batch& batch, const StepContext& step) {

@@ -68,12 +68,13 @@ class Decoder {
   /// The tokens' embedding, then that of the positions where they are learned.
   void visit_embeddings(const std::function<void(Embedding&)>& visitor);
 
-  /// An empty cache for a document in the layers and heads that are here, in the step's compute dtype.
-  KvCache make_cache(const StepContext& step) const;
+  /// An empty cache for `sequences` sequences in the layers and heads that are here, in the step's compute dtype.
+  KvCache make_cache(const StepContext& step, int64_t sequences = 1) const;
 
-  /// Calls sink for chunks of rows in order. With a cache, the batch's single document continues the cached one.
+  /// Calls sink for chunks of rows in order. With a cache, each document continues one of its sequences
+  /// (Batch::sequences).
   void logits(const Batch& batch, const StepContext& step, const LogitSink& sink, KvCache* cache = nullptr);
-  /// Logits [1, V] f32 of the last token of the batch's single document, which continues the cached one.
+  /// Logits [documents, V] f32 of the last token of each document, which continues a sequence of the cache.
   Tensor next_logits(const Batch& batch, const StepContext& step, KvCache& cache);
 
   /// Sum of the cross-entropy over the label tokens (natural log), in f64; no gradients.
@@ -99,7 +100,7 @@ class DecoderPass {
  public:
   /// training: what the backward pass needs is kept.
   DecoderPass(Decoder& decoder, const Batch& batch, const StepContext& step, bool training);
-  /// The batch's single document continues the one in `cache`, which this Decoder made and which must outlive the pass.
+  /// The documents continue sequences of `cache`, which this Decoder made and which must outlive the pass.
   DecoderPass(Decoder& decoder, const Batch& batch, const StepContext& step, KvCache& cache);
   ~DecoderPass();
 
@@ -109,8 +110,8 @@ class DecoderPass {
   /// Decoders with a head: the sum of the loss from the stream above the last layer. In training the head's gradients
   /// are accumulated and `gradient` becomes the stream's, both times gradient_scale.
   double loss_sum(const Tensor& x, float gradient_scale, Tensor& gradient);
-  /// Decoders with a head: the logits of the stream's rows from `first` on, and [1, V] of its last row.
-  void logits(const Tensor& x, int64_t first, const LogitSink& sink);
+  /// Decoders with a head: the logits of the stream's rows, and [documents, V] of each document's last row.
+  void logits(const Tensor& x, const LogitSink& sink);
   Tensor last_logits(const Tensor& x);
   /// For a caller that has to wait before backward(): starts to read what that needs first.
   void prepare_backward();

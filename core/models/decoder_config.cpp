@@ -221,33 +221,45 @@ std::vector<float> alibi_slopes(int64_t heads, Alibi kind) {
 
 }  // namespace
 
-BlockConfig DecoderConfig::block(int64_t l) const {
+BlockConfig DecoderConfig::block() const {
+  return {.width = width,
+          .norm = norm,
+          .norm_place = norm_place,
+          .parallel_residual = parallel_residual,
+          .residual_scale = residual_scale};
+}
+
+AttentionConfig DecoderConfig::attention(int64_t l) const {
   const LayerConfig& own = layer.at(static_cast<size_t>(l));
-  BlockConfig made;
-  made.attention.width = width;
-  made.attention.heads = heads;
-  made.attention.kv_heads = kv_heads;
-  made.attention.head_size = head_size;
-  made.attention.scale = own.attention_scale > 0 ? own.attention_scale : attention_scale;
-  made.attention.softcap = attention_softcap;
-  made.attention.window = own.window;
-  made.attention.rotary = own.rotary;
-  made.attention.qkv_bias = qkv_bias;
-  made.attention.output_bias = output_bias;
-  made.attention.qkv_groups = qkv_groups;
-  made.attention.value_before_key = value_before_key;
-  made.attention.qk_norm = qk_norm;
-  made.attention.qkv_clip = qkv_clip;
+  AttentionConfig made;
+  made.width = width;
+  made.heads = own.heads > 0 ? own.heads : heads;
+  made.kv_heads = own.kv_heads > 0 ? own.kv_heads : kv_heads;
+  made.head_size = own.head_size > 0 ? own.head_size : head_size;
+  made.scale = own.attention_scale > 0 ? own.attention_scale : attention_scale;
+  made.softcap = attention_softcap;
+  made.window = own.window;
+  made.rotary = own.rotary;
+  made.qkv_bias = qkv_bias;
+  made.output_bias = output_bias;
+  made.qkv_groups = qkv_groups;
+  made.value_before_key = value_before_key;
+  made.qk_norm = qk_norm;
+  made.qkv_clip = qkv_clip;
   if (alibi != Alibi::none) {
-    made.attention.alibi_slopes = alibi_slopes(heads, alibi);
-    if (alibi == Alibi::rounded) made.attention.alibi_rounded_scale = attention_scale;
+    made.alibi_slopes = alibi_slopes(made.heads, alibi);
+    if (alibi == Alibi::rounded) made.alibi_rounded_scale = attention_scale;
   }
-  made.mlp = {.width = width, .hidden = mlp_width, .activation = activation, .gated = gated_mlp, .bias = mlp_bias};
-  made.norm = norm;
-  made.norm_place = norm_place;
-  made.parallel_residual = parallel_residual;
-  made.residual_scale = residual_scale;
   return made;
+}
+
+MlpConfig DecoderConfig::mlp(int64_t l) const {
+  const int64_t own = layer.at(static_cast<size_t>(l)).mlp_width;
+  return {.width = width,
+          .hidden = own > 0 ? own : mlp_width,
+          .activation = activation,
+          .gated = gated_mlp,
+          .bias = mlp_bias};
 }
 
 int64_t DecoderConfig::position_limit() const {

@@ -8,8 +8,16 @@
 #include <vector>
 
 #include "nibble/core/nn/block.h"
+#include "nibble/core/nn/feed_forward/mlp.h"
+#include "nibble/core/nn/mixers/attention.h"
 
 namespace nibble {
+
+/// Module names below a layer's prefix.
+struct BlockNames : NormNames {
+  AttentionNames attention;
+  MlpNames mlp;
+};
 
 /// Module names in the family's checkpoints. Internal names are these names, so nothing is ever mapped.
 struct TensorNames {
@@ -24,11 +32,20 @@ struct TensorNames {
   BlockNames block;
 };
 
+struct DecoderConfig;
+/// Makes a sublayer of one kind for layer l; prefix: "model.layers.0."
+template <typename Kind>
+using SublayerMaker = std::function<std::unique_ptr<Kind>(const DecoderConfig& config, int64_t l,
+                                                          const std::string& prefix, const Makers& makers)>;
+
 /// What may differ between the layers of one model.
 struct LayerConfig {
   int64_t window = 0;         ///< position i sees i-window+1..i; 0 = all before it
   int rotary = 0;             ///< index into DecoderConfig::rope, -1 = no rope
   float attention_scale = 0;  ///< of the scores, where it is not DecoderConfig's; 0 = as there
+  int64_t heads = 0, kv_heads = 0, head_size = 0, mlp_width = 0;  ///< the same
+  SublayerMaker<Mixer> mixer;                                     ///< of another kind than Attention
+  SublayerMaker<FeedForward> feed_forward;                        ///< of another kind than Mlp
 };
 
 /// How positions tilt the attention scores (ALiBi).
@@ -82,8 +99,11 @@ struct DecoderConfig {
 
   TensorNames names;
 
-  /// The layer's part as a Block takes it.
-  BlockConfig block(int64_t l) const;
+  /// Norms and places of a layer's sublayers.
+  BlockConfig block() const;
+  /// A layer's sublayers, where it does not say that they are of another kind.
+  AttentionConfig attention(int64_t l) const;
+  MlpConfig mlp(int64_t l) const;
   /// Positions below this can be computed; learned ones end, others do not.
   int64_t position_limit() const;
   /// Whether keys cached for the first `before` tokens are still right when the text has grown to `after`: longrope

@@ -37,37 +37,79 @@ int64_t text_limit(const DecoderConfig& config) {
   return length < 1e9 ? static_cast<int64_t>(length) : config.position_limit();
 }
 
+namespace {
+
+// Fills `made` with what follows each of `prompts`.
+void continue_together(const Decoder& decoder, const NextLogits& next_logits, std::span<const Prompt> prompts,
+                       const GenerateOptions& options, const StepContext& step,
+                       const std::function<bool(size_t, int32_t)>& on_token, std::span<std::vector<int32_t>> made) {
+  const DecoderConfig& config = decoder.config();
+  const size_t count = prompts.size();
+  KvCache cache = decoder.make_cache(step, static_cast<int64_t>(count));
+  std::vector<bool> ended(count);
+  const auto position = [&](size_t i) { return static_cast<int64_t>(prompts[i].ids.size() + made[i].size()); };
+  while (true) {
+    std::vector<int64_t> sequences;
+    std::vector<Sample> next;
+    for (size_t i = 0; i < count; ++i) {
+      if (ended[i] || static_cast<int64_t>(made[i].size()) >= prompts[i].max_new_tokens) continue;
+      if (position(i) >= text_limit(config)) continue;
+      const auto sequence = static_cast<int64_t>(i);
+      if (!config.cache_holds(cache.length(sequence), position(i))) cache.forget(sequence);
+      sequences.push_back(sequence);
+      Sample& sample = next.emplace_back();
+      if (cache.length(sequence) > 0) {
+        sample.ids = {made[i].back()};
+      } else {
+        sample.ids = prompts[i].ids;
+        sample.ids.insert(sample.ids.end(), made[i].begin(), made[i].end());
+      }
+    }
+    if (next.empty()) return;
+    Batch batch = make_batch(next, step.pool());
+    batch.sequences = sequences;
+    const Tensor logits = next_logits(batch, cache).to(step.pool().host());
+    const auto width = static_cast<size_t>(logits.dim(1));
+    for (size_t row = 0; row < sequences.size(); ++row) {
+      const auto i = static_cast<size_t>(sequences[row]);
+      const int32_t id = sample_token(logits.span<const float>().subspan(row * width, width), options.sampling,
+                                      position(i), prompts[i].sequence);
+      ended[i] = std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end();
+      if (ended[i]) continue;
+      made[i].push_back(id);
+      ended[i] = !on_token(i, id);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::vector<int32_t>> generate(const Decoder& decoder, const NextLogits& next_logits,
+                                           std::span<const Prompt> prompts, const GenerateOptions& options,
+                                           const StepContext& step,
+                                           const std::function<bool(size_t, int32_t)>& on_token) {
+  check(options.sampling);
+  for (const Prompt& prompt : prompts) check_prompt(decoder.config(), prompt.ids);
+  std::vector<std::vector<int32_t>> made(prompts.size());
+  for (size_t begin = 0, end = 0; begin < prompts.size(); begin = end) {
+    for (int64_t tokens = 0; end < prompts.size(); ++end) {
+      tokens += static_cast<int64_t>(prompts[end].ids.size());
+      if (end > begin && tokens > options.tokens_together) break;
+    }
+    const auto in_order = [&](size_t i, int32_t id) { return !on_token || on_token(begin + i, id); };
+    continue_together(decoder, next_logits, prompts.subspan(begin, end - begin), options, step, in_order,
+                      std::span(made).subspan(begin, end - begin));
+  }
+  return made;
+}
+
 std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt, const GenerateOptions& options,
                               const StepContext& step, const std::function<bool(int32_t)>& on_token) {
   const auto next = [&](const Batch& batch, KvCache& cache) { return decoder.next_logits(batch, step, cache); };
-  return generate(decoder, next, prompt, options, step, on_token);
-}
-
-std::vector<int32_t> generate(const Decoder& decoder, const NextLogits& next_logits, std::span<const int32_t> prompt,
-                              const GenerateOptions& options, const StepContext& step,
-                              const std::function<bool(int32_t)>& on_token) {
-  const DecoderConfig& config = decoder.config();
-  check(options.sampling);
-  check_prompt(config, prompt);
-  KvCache cache = decoder.make_cache(step);
-  std::vector<int32_t> made;
-  Sample next{.ids = {prompt.begin(), prompt.end()}, .labels = {}};
-  while (static_cast<int64_t>(made.size()) < options.max_new_tokens) {
-    const int64_t position = static_cast<int64_t>(prompt.size() + made.size());
-    if (position >= text_limit(config)) break;
-    if (!config.cache_holds(cache.length(), position)) {
-      cache.truncate(0);
-      next.ids.assign(prompt.begin(), prompt.end());
-      next.ids.insert(next.ids.end(), made.begin(), made.end());
-    }
-    const Tensor logits = next_logits(make_batch({&next, 1}, step.pool()), cache);
-    const int32_t id = sample_token(logits.to(step.pool().host()).span<const float>(), options.sampling, position);
-    if (std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end()) break;
-    made.push_back(id);
-    if (on_token && !on_token(id)) break;
-    next.ids = {id};
-  }
-  return made;
+  const Prompt only{.ids = {prompt.begin(), prompt.end()}, .max_new_tokens = options.max_new_tokens};
+  return generate(decoder, next, {&only, 1}, options, step,
+                  [&](size_t, int32_t id) { return !on_token || on_token(id); })
+      .front();
 }
 
 }  // namespace nibble

@@ -1,5 +1,5 @@
 #pragma once
-// Text from a Decoder, one token at a time with a KV cache.
+// Text from a Decoder, one token of every sequence at a time with a KV cache.
 
 #include <functional>
 #include <span>
@@ -18,10 +18,20 @@ struct GenerateOptions {
   SamplingOptions sampling;
   /// Generation ends before any of these; usually DecoderConfig::eos_ids, empty = never.
   std::vector<int32_t> stop_ids;
+  /// Prompts are continued together while they have no more tokens than this: it bounds the memory of their first pass
+  /// and of their cache. A longer one is continued alone.
+  int64_t tokens_together = 512;
 };
 
-/// Logits [1, V] f32 of the last token of a batch whose document continues the cached one: Decoder::next_logits, or
-/// what several ranks do together instead, each with the same result.
+/// A text that is continued.
+struct Prompt {
+  std::vector<int32_t> ids;
+  int64_t max_new_tokens = 128;
+  int64_t sequence = 0;  ///< keys its sampling: see sample_token
+};
+
+/// Logits [documents, V] f32 of the last tokens of a batch whose documents continue cached ones: Decoder::next_logits,
+/// or what several ranks do together instead, each with the same result.
 using NextLogits = std::function<Tensor(const Batch& batch, KvCache& cache)>;
 
 /// The ids that follow `prompt` (without it, and without the stop id). on_token, if given, is called with each id as it
@@ -30,8 +40,13 @@ using NextLogits = std::function<Tensor(const Batch& batch, KvCache& cache)>;
 /// vocabulary.
 std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt, const GenerateOptions& options,
                               const StepContext& step, const std::function<bool(int32_t)>& on_token = {});
-std::vector<int32_t> generate(const Decoder& decoder, const NextLogits& next_logits, std::span<const int32_t> prompt,
-                              const GenerateOptions& options, const StepContext& step,
-                              const std::function<bool(int32_t)>& on_token = {});
+
+/// The same for several prompts, each up to its own max_new_tokens: one pass gives a token of every text that goes on.
+/// on_token: with the number of the prompt. What a prompt gives depends on the others by roundings alone: products of
+/// one row, of 2 to 4 and of more add in different orders (ops/gemm.h).
+std::vector<std::vector<int32_t>> generate(const Decoder& decoder, const NextLogits& next_logits,
+                                           std::span<const Prompt> prompts, const GenerateOptions& options,
+                                           const StepContext& step,
+                                           const std::function<bool(size_t, int32_t)>& on_token = {});
 
 }  // namespace nibble

@@ -2,36 +2,27 @@
 
 #include <algorithm>
 
-#include "nibble/core/ops/elementwise.h"
-
 namespace nibble {
 
-KvCache::KvCache(int64_t layers, int64_t row, DType dtype, MemoryPool& pool)
-    : row_(row), dtype_(dtype), pool_(pool), layers_(static_cast<size_t>(layers)) {}
-
-int64_t KvCache::length() const { return layers_.empty() ? 0 : layers_.front().length; }
-
-void KvCache::reserve(int64_t length) {
-  if (length <= capacity_) return;
-  const int64_t capacity = std::max<int64_t>({length, 2 * capacity_, 64});
-  const auto grow = [&](Tensor& rows, int64_t used) {
-    Tensor larger = Tensor::empty(pool_, {capacity, row_}, dtype_, "key/value cache");
-    if (used > 0) {
-      Tensor head = larger.rows(0, used);
-      ops::cast(rows.rows(0, used), head);
-    }
-    rows = larger;
-  };
-  for (LayerCache& layer : layers_) {
-    grow(layer.k, layer.length);
-    grow(layer.v, layer.length);
+std::vector<Continued> KvCache::prepare(std::span<const ops::AttentionSpan> documents,
+                                        std::span<const int64_t> sequences) {
+  NIBBLE_CHECK(sequences.empty() || sequences.size() == documents.size(), "a sequence for each document");
+  std::vector<Continued> continued;
+  int64_t longest = 0;
+  for (size_t i = 0; i < documents.size(); ++i) {
+    const int64_t sequence = sequences.empty() ? static_cast<int64_t>(i) : sequences[i];
+    NIBBLE_CHECK(continued.empty() || continued.back().sequence < sequence, "sequences in order, each once");
+    continued.push_back({sequence, length(sequence)});
+    longest = std::max(longest, length(sequence) + documents[i].q_end - documents[i].q_begin);
   }
-  capacity_ = capacity;
+  for (const std::unique_ptr<MixerCache>& layer : layers_) layer->reserve(longest);
+  return continued;
 }
 
-void KvCache::truncate(int64_t length) {
-  NIBBLE_CHECK(length >= 0, "length of a cache");
-  for (LayerCache& layer : layers_) layer.length = std::min(layer.length, length);
+void KvCache::advance(std::span<const ops::AttentionSpan> documents, std::span<const Continued> continued) {
+  for (size_t i = 0; i < continued.size(); ++i) {
+    lengths_[static_cast<size_t>(continued[i].sequence)] += documents[i].q_end - documents[i].q_begin;
+  }
 }
 
 }  // namespace nibble

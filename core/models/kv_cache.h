@@ -1,32 +1,35 @@
 #pragma once
-// Keys and values of a document that is being generated.
+// What the layers keep of sequences that are being generated: keys and values, or states.
 
+#include <memory>
+#include <span>
 #include <vector>
 
-#include "nibble/core/nn/attention.h"
+#include "nibble/core/nn/mixers/mixer.h"
 
 namespace nibble {
 
-/// One LayerCache per layer; capacity grows by doubling.
+/// One MixerCache per layer, for several sequences of any lengths; room grows by doubling.
 class KvCache {
  public:
-  /// row: G * K of the heads that are here (Decoder::make_cache knows them); dtype: the compute dtype.
-  KvCache(int64_t layers, int64_t row, DType dtype, MemoryPool& pool);
+  /// Empty. Decoder::make_cache makes the layers'.
+  KvCache(std::vector<std::unique_ptr<MixerCache>> layers, int64_t sequences)
+      : layers_(std::move(layers)), lengths_(static_cast<size_t>(sequences)) {}
 
-  /// Tokens held.
-  int64_t length() const;
-  /// Makes room for `length` tokens in every layer; contents stay.
-  void reserve(int64_t length);
-  /// Forgets all but the first `length` tokens.
-  void truncate(int64_t length);
-  LayerCache& layer(size_t l) { return layers_.at(l); }
+  /// Tokens held of a sequence.
+  int64_t length(int64_t sequence = 0) const { return lengths_.at(static_cast<size_t>(sequence)); }
+  /// Begins a sequence anew.
+  void forget(int64_t sequence) { lengths_.at(static_cast<size_t>(sequence)) = 0; }
+
+  /// Where documents go on that continue `sequences`, one each (empty: the first, the second, ...), and room for them.
+  std::vector<Continued> prepare(std::span<const ops::AttentionSpan> documents, std::span<const int64_t> sequences);
+  /// Their tokens are in every layer.
+  void advance(std::span<const ops::AttentionSpan> documents, std::span<const Continued> continued);
+  MixerCache& layer(size_t l) { return *layers_.at(l); }
 
  private:
-  int64_t row_;
-  DType dtype_;
-  MemoryPool& pool_;
-  int64_t capacity_ = 0;
-  std::vector<LayerCache> layers_;
+  std::vector<std::unique_ptr<MixerCache>> layers_;
+  std::vector<int64_t> lengths_;
 };
 
 }  // namespace nibble

@@ -31,8 +31,9 @@ bool is_outside_language_model(const std::string& name) {
 LinearWeightMaker dense_maker(const DecoderConfig& config, const ParameterMaker& parameter) {
   return [&config, parameter](const std::string& module, const Shape& shape) {
     const bool transposed = config.transposed_linears && module != config.names.head;
-    const Shape stored = transposed ? Shape{shape[1], shape[0]} : shape;
-    return std::make_unique<DenseWeight>(parameter(module + ".weight", stored), transposed);
+    Shape stored = shape;
+    if (transposed) std::swap(stored.end()[-1], stored.end()[-2]);
+    return std::make_unique<DenseWeight>(parameter(weight_name(module, shape), stored), transposed);
   };
 }
 
@@ -149,7 +150,7 @@ std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_
 
 Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, const LoadOptions& options) {
   const CheckpointDir checkpoint(directory);
-  const DecoderConfig config = read_decoder_config(directory);
+  const DecoderConfig config = options.config ? *options.config : read_decoder_config(directory);
   Loader loader(checkpoint, config, rank.pool);
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
     return loader.parameter(name, shape);

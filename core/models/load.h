@@ -17,6 +17,7 @@ struct LoadOptions {
   LinearMakerWrapper wrap_linear;  ///< empty: every Linear is dense
   /// Further tensors of the checkpoint that wrap_linear reads ("...weight.absmax"): not reported as unexpected.
   std::function<bool(const std::string& tensor)> expects;
+  std::optional<DecoderConfig> config;      ///< instead of what config.json says: layers of kinds that no family has
   LayerRange layers;                        ///< a pipeline stage opens its own layers only
   const LayerSharding* sharding = nullptr;  ///< and of their weights some shards, see Decoder
 };

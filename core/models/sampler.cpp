@@ -42,7 +42,9 @@ void check(const SamplingOptions& options) {
   if (!(options.top_p > 0 && options.top_p <= 1)) throw UsageError("top_p must be above 0 and at most 1");
 }
 
-int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, int64_t position) {
+int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, int64_t position,
+                     int64_t sequence) {
+  NIBBLE_CHECK(sequence >= 0 && sequence <= UINT32_MAX && position <= UINT32_MAX, "what keys a sample fits its key");
   const std::string place = "logits of position " + std::to_string(position);
   for (float logit : logits) {
     if (std::isnan(logit) || logit == INFINITY) throw NumericError(place, "not finite", "check the model's weights");
@@ -65,8 +67,8 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
   while (kept < order.size() && (kept == 0 || options.top_p >= 1 || kept_sum < options.top_p * sum)) {
     kept_sum += weights[kept++];
   }
-  double draw =
-      PhiloxStream(options.seed, kSamplingPurpose, static_cast<uint64_t>(position)).next_uniform_double() * kept_sum;
+  const uint64_t key = (static_cast<uint64_t>(sequence) << 32) + static_cast<uint64_t>(position);
+  double draw = PhiloxStream(options.seed, kSamplingPurpose, key).next_uniform_double() * kept_sum;
   for (size_t i = 0; i + 1 < kept; ++i) {
     draw -= weights[i];
     if (draw < 0) return order[i];

@@ -16,8 +16,10 @@ struct SamplingOptions {
 /// Throws UsageError for values out of range (temperature < 0, top_k < 0, top_p outside (0, 1]).
 void check(const SamplingOptions& options);
 
-/// The token for `position`, from logits [V]: a function of (logits, options, position) only. Temperature first, then
-/// top-k, then top-p, as in Transformers. Throws NumericError when no logit is finite or one is NaN.
-int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, int64_t position);
+/// The token for `position` of a sequence, from logits [V]: a function of (logits, options, position, sequence) only.
+/// Temperature first, then top-k, then top-p, as in Transformers. Both numbers are below 2^32. Throws NumericError when
+/// no logit is finite or one is NaN.
+int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, int64_t position,
+                     int64_t sequence = 0);
 
 }  // namespace nibble

@@ -9,9 +9,9 @@ namespace nibble {
 namespace {
 
 std::optional<Norm> make_norm(const std::string& prefix, const std::string& name, const BlockConfig& config,
-                              const Makers& makers) {
+                              const ParameterMaker& make) {
   if (name.empty()) return std::nullopt;
-  return std::make_optional<Norm>(prefix + name, config.attention.width, config.norm, makers.parameter);
+  return std::make_optional<Norm>(prefix + name, config.width, config.norm, make);
 }
 
 bool trainable(const std::optional<Norm>& norm) { return norm && norm->has_trainable(); }
@@ -24,7 +24,7 @@ Tensor narrowed(const Tensor& x, const StepContext& step) {
   return y;
 }
 
-// With shards of the weights a half gives one term of a sum.
+// With shards of the weights a sublayer gives one term of a sum.
 void all_reduce(const LayerContext& context, std::string_view what, Tensor& values) {
   if (context.sharding) context.sharding->all_reduce(what, values);
 }
@@ -34,26 +34,25 @@ DType output_dtype(const LayerContext& context, const StepContext& step) {
   return context.sharding ? DType::f32 : step.compute_dtype;
 }
 
-// What a half of the layer computes on: the norm of the residual stream, or the stream itself.
-Tensor half_input(const std::optional<Norm>& norm, const Tensor& x, const StepContext& step, NormSaved* saved) {
+// What a sublayer computes on: the norm of the residual stream, or the stream itself.
+Tensor sublayer_input(const std::optional<Norm>& norm, const Tensor& x, const StepContext& step, NormSaved* saved) {
   if (!norm) return narrowed(x, step);
   Tensor y = Tensor::empty(step.pool(), x.shape(), step.compute_dtype, "norm");
   norm->forward(x, y, step, saved);
   return y;
 }
 
-// Puts what half_input gave into what the half has kept, if it was left out.
-template <typename Saved>
+// Puts what sublayer_input gave into what the sublayer has kept, if it was left out.
 void restore_input(bool left_out, const std::optional<Norm>& norm, const NormSaved& norm_saved, const StepContext& step,
-                   Saved& half_saved) {
+                   SublayerSaved& saved) {
   if (!left_out) return;
   Tensor y = Tensor::empty(step.pool(), norm_saved.x.shape(), step.compute_dtype, "norm");
   norm->forward(norm_saved.x, y, step, nullptr);
-  half_saved.set_input(y);
+  saved.set_input(y);
 }
 
-void half_input_backward(std::optional<Norm>& norm, const Tensor& dinput, const StepContext& step, NormSaved&& saved,
-                         Tensor& gradient) {
+void sublayer_input_backward(std::optional<Norm>& norm, const Tensor& dinput, const StepContext& step,
+                             NormSaved&& saved, Tensor& gradient) {
   if (norm) {
     norm->backward(dinput, step, std::move(saved), gradient);
   } else {
@@ -61,13 +60,13 @@ void half_input_backward(std::optional<Norm>& norm, const Tensor& dinput, const 
   }
 }
 
-// sum = x + half(), through the norm of its output where the family has one.
-template <typename Half>
-void add_half(const std::optional<Norm>& post_norm, float scale, const LayerContext& context, const StepContext& step,
-              NormSaved* saved, const Tensor& x, Tensor& sum, const Half& half) {
+// sum = x + run(), through the norm of its output where the family has one.
+template <typename Run>
+void add_sublayer(const std::optional<Norm>& post_norm, float scale, const LayerContext& context,
+                  const StepContext& step, NormSaved* saved, const Tensor& x, Tensor& sum, const Run& run) {
   const DType dtype = post_norm ? DType::f32 : output_dtype(context, step);
   Tensor y = Tensor::empty(step.pool(), x.shape(), dtype, "layer output");
-  half(y);
+  run(y);
   all_reduce(context, "sum layer outputs", y);
   if (!post_norm) return ops::add_residual(x, y, scale, sum);
   Tensor normed = Tensor::empty(step.pool(), x.shape(), DType::f32, "norm");
@@ -75,9 +74,9 @@ void add_half(const std::optional<Norm>& post_norm, float scale, const LayerCont
   ops::add_residual(x, normed, scale, sum);
 }
 
-// Gradient of what half() wrote, in the compute dtype.
-Tensor half_output_gradient(std::optional<Norm>& post_norm, float scale, const Tensor& gradient,
-                            const StepContext& step, NormSaved&& saved) {
+// Gradient of what a sublayer wrote, in the compute dtype.
+Tensor sublayer_output_gradient(std::optional<Norm>& post_norm, float scale, const Tensor& gradient,
+                                const StepContext& step, NormSaved&& saved) {
   Tensor scaled = gradient;
   if (scale != 1) {
     scaled = gradient.clone(step.pool());
@@ -89,52 +88,36 @@ Tensor half_output_gradient(std::optional<Norm>& post_norm, float scale, const T
   return narrowed(dy, step);
 }
 
-void visit_norm(NormSaved& norm, const std::function<void(Tensor&)>& visitor) {
-  for (Tensor* tensor : {&norm.x, &norm.mean, &norm.inv}) {
-    if (*tensor) visitor(*tensor);
-  }
-}
-
 }  // namespace
 
-void BlockSaved::visit(const std::function<void(Tensor&)>& visitor) {
-  for (NormSaved* norm : {&attention_norm, &post_attention_norm, &mlp_norm, &post_mlp_norm}) visit_norm(*norm, visitor);
-  for (HeadNormSaved* norms : {&attention.q_norm, &attention.k_norm}) {
-    for (NormSaved& norm : *norms) visit_norm(norm, visitor);
-  }
-  for (LinearSaved* linear : {&attention.qkv_proj, &attention.q_proj, &attention.k_proj, &attention.v_proj,
-                              &attention.output, &mlp.gate_up_proj, &mlp.gate_proj, &mlp.up_proj, &mlp.down_proj}) {
-    if (linear->x) visitor(linear->x);
-    for (Tensor& tensor : linear->adapter.tensors) {
-      if (tensor) visitor(tensor);
-    }
-  }
-  for (Tensor* tensor : {&attention.q, &attention.k, &attention.v, &attention.q_inside, &attention.k_inside,
-                         &attention.v_inside, &attention.out, &attention.log_sum_exp, &mlp.gate, &mlp.up}) {
-    if (*tensor) visitor(*tensor);
+void BlockSaved::visit(const TensorVisitor& visitor) {
+  for (NormSaved* norm : {&attention_norm, &post_attention_norm, &mlp_norm, &post_mlp_norm}) norm->visit(visitor);
+  for (auto* sublayer : {&mixer, &feed_forward}) {
+    if (*sublayer) (*sublayer)->visit(visitor);
   }
 }
 
-Block::Block(const std::string& prefix, const BlockNames& names, const BlockConfig& config, const Makers& makers)
+Block::Block(const std::string& prefix, const NormNames& names, const BlockConfig& config, std::unique_ptr<Mixer> mixer,
+             std::unique_ptr<FeedForward> feed_forward, const ParameterMaker& make)
     : config_(config),
-      attention_norm_(make_norm(prefix, names.attention_norm, config, makers)),
-      attention_(prefix, names.attention, config.attention, makers),
-      post_attention_norm_(make_norm(prefix, names.post_attention_norm, config, makers)),
-      mlp_norm_(make_norm(prefix, names.mlp_norm, config, makers)),
-      mlp_(prefix, names.mlp, config.mlp, makers),
-      post_mlp_norm_(make_norm(prefix, names.post_mlp_norm, config, makers)) {
+      attention_norm_(make_norm(prefix, names.attention_norm, config, make)),
+      mixer_(std::move(mixer)),
+      post_attention_norm_(make_norm(prefix, names.post_attention_norm, config, make)),
+      mlp_norm_(make_norm(prefix, names.mlp_norm, config, make)),
+      feed_forward_(std::move(feed_forward)),
+      post_mlp_norm_(make_norm(prefix, names.post_mlp_norm, config, make)) {
   const bool plain = attention_norm_ && mlp_norm_ && !post_attention_norm_ && !post_mlp_norm_ &&
                      !config.parallel_residual && config.residual_scale == 1;
   NIBBLE_CHECK(config.norm_place == NormPlace::input || plain, "norms in a place that goes with nothing else");
 }
 
 bool Block::has_trainable() const {
-  return attention_.has_trainable() || mlp_.has_trainable() || trainable(attention_norm_) ||
+  return mixer_->has_trainable() || feed_forward_->has_trainable() || trainable(attention_norm_) ||
          trainable(post_attention_norm_) || trainable(mlp_norm_) || trainable(post_mlp_norm_);
 }
 
 Tensor Block::forward(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
-                      LayerCache* cache) {
+                      MixerCache* cache) {
   return run(x, context, step, saved, cache, true);
 }
 
@@ -144,49 +127,57 @@ BlockSaved Block::recompute(const Tensor& x, const LayerContext& context, const 
   return saved;
 }
 
+void Block::mix(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
+                std::unique_ptr<SublayerSaved>* saved, MixerCache* cache) {
+  cache ? mixer_->forward_cached(x, context, step, y, *cache) : mixer_->forward(x, context, step, y, saved);
+}
+
 Tensor Block::run(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
-                  LayerCache* cache, bool output_wanted) {
+                  MixerCache* cache, bool output_wanted) {
   if (config_.norm_place != NormPlace::input) return run_around(x, context, step, saved, cache, output_wanted);
   BlockSaved none;
   BlockSaved& kept = saved ? *saved : none;
   const auto keep = [&](auto& part) { return saved ? &part : nullptr; };
   const float scale = config_.residual_scale;
 
-  const Tensor attention_input = half_input(attention_norm_, x, step, keep(kept.attention_norm));
+  const Tensor attention_input = sublayer_input(attention_norm_, x, step, keep(kept.attention_norm));
   const auto stream = [&] { return Tensor::empty(step.pool(), x.shape(), DType::f32, "residual stream"); };
   Tensor middle;
   if (output_wanted || !config_.parallel_residual || post_attention_norm_ || post_mlp_norm_) {
     middle = stream();
-    add_half(post_attention_norm_, scale, context, step, keep(kept.post_attention_norm), x, middle,
-             [&](Tensor& y) { attention_.forward(attention_input, context, step, y, keep(kept.attention), cache); });
+    add_sublayer(post_attention_norm_, scale, context, step, keep(kept.post_attention_norm), x, middle,
+                 [&](Tensor& y) { mix(attention_input, context, step, y, keep(kept.mixer), cache); });
   } else {
-    attention_.keep(attention_input, context, output_dtype(context, step), step, kept.attention);
+    mixer_->forward_save_only(attention_input, context, output_dtype(context, step), step, kept.mixer);
   }
 
   Tensor mlp_input = attention_input;
   if (mlp_norm_ || !config_.parallel_residual) {
-    mlp_input = half_input(mlp_norm_, config_.parallel_residual ? x : middle, step, keep(kept.mlp_norm));
+    mlp_input = sublayer_input(mlp_norm_, config_.parallel_residual ? x : middle, step, keep(kept.mlp_norm));
   }
   Tensor out;
   if (output_wanted || post_mlp_norm_) {
     const bool middle_is_kept = saved && !config_.parallel_residual;
     out = middle_is_kept ? stream() : middle;
-    add_half(post_mlp_norm_, scale, context, step, keep(kept.post_mlp_norm), middle, out,
-             [&](Tensor& y) { mlp_.forward(mlp_input, step, y, keep(kept.mlp)); });
+    add_sublayer(post_mlp_norm_, scale, context, step, keep(kept.post_mlp_norm), middle, out,
+                 [&](Tensor& y) { feed_forward_->forward(mlp_input, context, step, y, keep(kept.feed_forward)); });
   } else {
-    mlp_.keep(mlp_input, output_dtype(context, step), step, kept.mlp);
+    feed_forward_->forward_save_only(mlp_input, context, output_dtype(context, step), step, kept.feed_forward);
   }
   if (saved) leave_inputs_out(*saved);
   return out;
 }
 
 void Block::leave_inputs_out(BlockSaved& saved) const {
+  const auto leave_out = [](SublayerSaved& of) {
+    const bool had = of.has_input();
+    of.set_input({});
+    return had;
+  };
   if (!attention_norm_) return;
-  saved.attention_input_left_out = saved.attention.has_input();
-  saved.attention.set_input({});
+  saved.mixer_input_left_out = leave_out(*saved.mixer);
   if (!mlp_norm_ && !config_.parallel_residual) return;
-  saved.mlp_input_left_out = saved.mlp.has_input();
-  saved.mlp.set_input({});
+  saved.feed_forward_input_left_out = leave_out(*saved.feed_forward);
 }
 
 void Block::backward(Tensor& gradient, const LayerContext& context, const StepContext& step, BlockSaved&& saved,
@@ -197,40 +188,41 @@ void Block::backward(Tensor& gradient, const LayerContext& context, const StepCo
   const float scale = config_.residual_scale;
   const bool attention_input_gradient = input_gradient || trainable(attention_norm_);
   const bool attention_gradient =
-      attention_input_gradient || attention_.has_trainable() || trainable(post_attention_norm_);
+      attention_input_gradient || mixer_->has_trainable() || trainable(post_attention_norm_);
   const bool shared_norm = config_.parallel_residual && !mlp_norm_;
   const bool above_mlp = config_.parallel_residual ? attention_input_gradient : attention_gradient;
 
   Tensor mlp_dinput;
   const bool mlp_input_gradient = above_mlp || trainable(mlp_norm_);
-  restore_input(saved.mlp_input_left_out, mlp_norm_ ? mlp_norm_ : attention_norm_,
-                mlp_norm_ ? saved.mlp_norm : saved.attention_norm, step, saved.mlp);
-  mlp_.backward(half_output_gradient(post_mlp_norm_, scale, gradient, step, std::move(saved.post_mlp_norm)), step,
-                std::move(saved.mlp), mlp_input_gradient ? &mlp_dinput : nullptr);
-  saved.mlp = {};
+  restore_input(saved.feed_forward_input_left_out, mlp_norm_ ? mlp_norm_ : attention_norm_,
+                mlp_norm_ ? saved.mlp_norm : saved.attention_norm, step, *saved.feed_forward);
+  feed_forward_->backward(
+      sublayer_output_gradient(post_mlp_norm_, scale, gradient, step, std::move(saved.post_mlp_norm)), context, step,
+      *saved.feed_forward, mlp_input_gradient ? &mlp_dinput : nullptr);
+  saved.feed_forward.reset();
   if (mlp_dinput && !shared_norm) all_reduce(context, "sum layer gradients", mlp_dinput);
-  // The sequential attention sees the gradient after the MLP's norm, the parallel one the output's.
+  // The sequential mixer sees the gradient after the norm of the feed-forward, the parallel one the output's.
   const auto mlp_norm_backward = [&] {
-    if (mlp_dinput) half_input_backward(mlp_norm_, mlp_dinput, step, std::move(saved.mlp_norm), gradient);
+    if (mlp_dinput) sublayer_input_backward(mlp_norm_, mlp_dinput, step, std::move(saved.mlp_norm), gradient);
     mlp_dinput = {};
   };
   if (!config_.parallel_residual) mlp_norm_backward();
 
   if (attention_gradient) {
     Tensor dinput;
-    restore_input(saved.attention_input_left_out, attention_norm_, saved.attention_norm, step, saved.attention);
-    attention_.backward(
-        half_output_gradient(post_attention_norm_, scale, gradient, step, std::move(saved.post_attention_norm)),
-        context, step, std::move(saved.attention), attention_input_gradient ? &dinput : nullptr);
+    restore_input(saved.mixer_input_left_out, attention_norm_, saved.attention_norm, step, *saved.mixer);
+    mixer_->backward(
+        sublayer_output_gradient(post_attention_norm_, scale, gradient, step, std::move(saved.post_attention_norm)),
+        context, step, *saved.mixer, attention_input_gradient ? &dinput : nullptr);
     if (shared_norm && dinput) ops::add(mlp_dinput, dinput);
     if (dinput) all_reduce(context, "sum layer gradients", dinput);
-    if (dinput) half_input_backward(attention_norm_, dinput, step, std::move(saved.attention_norm), gradient);
+    if (dinput) sublayer_input_backward(attention_norm_, dinput, step, std::move(saved.attention_norm), gradient);
   }
   if (config_.parallel_residual && !shared_norm) mlp_norm_backward();
 }
 
 Tensor Block::run_around(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
-                         LayerCache* cache, bool output_wanted) {
+                         MixerCache* cache, bool output_wanted) {
   BlockSaved none;
   BlockSaved& kept = saved ? *saved : none;
   const auto keep = [&](auto& part) { return saved ? &part : nullptr; };
@@ -240,7 +232,7 @@ Tensor Block::run_around(const Tensor& x, const LayerContext& context, const Ste
     norm.forward(from, made, step, norm_saved);
     return made;
   };
-  const auto half = [&](Norm& norm, NormSaved* norm_saved, const Tensor& in, const auto& run) {
+  const auto sublayer = [&](Norm& norm, NormSaved* norm_saved, const Tensor& in, const auto& run) {
     const Tensor stream = first ? normed(norm, norm_saved, in) : in;
     Tensor y = Tensor::empty(step.pool(), x.shape(), output_dtype(context, step), "layer output");
     run(narrowed(stream, step), y);
@@ -249,22 +241,25 @@ Tensor Block::run_around(const Tensor& x, const LayerContext& context, const Ste
     ops::add(y, sum);
     return first ? sum : normed(norm, norm_saved, sum);
   };
-  const Tensor middle = half(*attention_norm_, keep(kept.attention_norm), x, [&](const Tensor& in, Tensor& y) {
-    attention_.forward(in, context, step, y, keep(kept.attention), cache);
+  const Tensor middle = sublayer(*attention_norm_, keep(kept.attention_norm), x, [&](const Tensor& in, Tensor& y) {
+    mix(in, context, step, y, keep(kept.mixer), cache);
   });
   if (first && !output_wanted) {
     const Tensor stream = normed(*mlp_norm_, keep(kept.mlp_norm), middle);
-    mlp_.keep(narrowed(stream, step), output_dtype(context, step), step, kept.mlp);
+    feed_forward_->forward_save_only(narrowed(stream, step), context, output_dtype(context, step), step,
+                                     kept.feed_forward);
     return {};
   }
-  return half(*mlp_norm_, keep(kept.mlp_norm), middle,
-              [&](const Tensor& in, Tensor& y) { mlp_.forward(in, step, y, keep(kept.mlp)); });
+  return sublayer(*mlp_norm_, keep(kept.mlp_norm), middle, [&](const Tensor& in, Tensor& y) {
+    feed_forward_->forward(in, context, step, y, keep(kept.feed_forward));
+  });
 }
 
 void Block::backward_around(Tensor& gradient, const LayerContext& context, const StepContext& step, BlockSaved&& saved,
                             bool input_gradient) {
-  // `gradient` goes from a half's output to its input; without `below` the half's own parameters are the end of it.
-  const auto half = [&](Norm& norm, NormSaved& norm_saved, bool below, const auto& run) {
+  // `gradient` goes from a sublayer's output to its input; without `below` the sublayer's own parameters are the end of
+  // it.
+  const auto sublayer = [&](Norm& norm, NormSaved& norm_saved, bool below, const auto& run) {
     const auto through_norm = [&] {
       Tensor dx = Tensor::zeros(step.pool(), gradient.shape(), DType::f32, "norm gradient");
       norm.backward(gradient, step, std::move(norm_saved), dx);
@@ -282,26 +277,26 @@ void Block::backward_around(Tensor& gradient, const LayerContext& context, const
     gradient = sum;
     if (first) through_norm();
   };
-  const bool attention_gradient = input_gradient || attention_.has_trainable() || trainable(attention_norm_);
-  half(*mlp_norm_, saved.mlp_norm, attention_gradient,
-       [&](const Tensor& dy, Tensor* dx) { mlp_.backward(dy, step, std::move(saved.mlp), dx); });
+  const bool attention_gradient = input_gradient || mixer_->has_trainable() || trainable(attention_norm_);
+  sublayer(*mlp_norm_, saved.mlp_norm, attention_gradient,
+           [&](const Tensor& dy, Tensor* dx) { feed_forward_->backward(dy, context, step, *saved.feed_forward, dx); });
   if (!attention_gradient) return;
-  half(*attention_norm_, saved.attention_norm, input_gradient,
-       [&](const Tensor& dy, Tensor* dx) { attention_.backward(dy, context, step, std::move(saved.attention), dx); });
+  sublayer(*attention_norm_, saved.attention_norm, input_gradient,
+           [&](const Tensor& dy, Tensor* dx) { mixer_->backward(dy, context, step, *saved.mixer, dx); });
 }
 
 void Block::visit(const ParameterVisitor& visitor) {
   if (attention_norm_) attention_norm_->visit(visitor);
-  attention_.visit(visitor);
+  mixer_->visit(visitor);
   if (post_attention_norm_) post_attention_norm_->visit(visitor);
   if (mlp_norm_) mlp_norm_->visit(visitor);
-  mlp_.visit(visitor);
+  feed_forward_->visit(visitor);
   if (post_mlp_norm_) post_mlp_norm_->visit(visitor);
 }
 
 void Block::visit_linears(const std::function<void(Linear&)>& visitor) {
-  attention_.visit_linears(visitor);
-  mlp_.visit_linears(visitor);
+  mixer_->visit_linears(visitor);
+  feed_forward_->visit_linears(visitor);
 }
 
 }  // namespace nibble

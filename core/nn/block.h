@@ -2,64 +2,69 @@
 // One decoder layer, driven by data: the unit of loading, gathering, recomputing and placing.
 
 #include <functional>
+#include <memory>
+#include <optional>
 
-#include "nibble/core/nn/attention.h"
-#include "nibble/core/nn/mlp.h"
+#include "nibble/core/nn/feed_forward/feed_forward.h"
+#include "nibble/core/nn/mixers/mixer.h"
 #include "nibble/core/nn/norm.h"
 
 namespace nibble {
 
-/// Module names below the layer's prefix; an empty name means the layer has no such norm.
-struct BlockNames {
-  AttentionNames attention;
-  MlpNames mlp;
-  std::string attention_norm = "input_layernorm";     ///< of the attention's input
-  std::string post_attention_norm;                    ///< of the attention's output (Gemma 2)
-  std::string mlp_norm = "post_attention_layernorm";  ///< of the MLP's input
-  std::string post_mlp_norm;                          ///< of the MLP's output (Gemma 2)
+/// Module names of the norms below the layer's prefix; an empty name means the layer has no such norm. (In the families
+/// the mixer is called attention, and the feed-forward an MLP.)
+struct NormNames {
+  std::string attention_norm = "input_layernorm";     ///< of the mixer's input
+  std::string post_attention_norm;                    ///< of the mixer's output (Gemma 2)
+  std::string mlp_norm = "post_attention_layernorm";  ///< of the feed-forward's input
+  std::string post_mlp_norm;                          ///< of the feed-forward's output (Gemma 2)
 };
 
-/// Where attention_norm and mlp_norm stand; half is attention or MLP.
+/// Where attention_norm and mlp_norm stand; f is the mixer or the feed-forward.
 enum class NormPlace : uint8_t {
-  input,   ///< x + half(norm x)
-  sum,     ///< norm(x + half(x)) (OPT 350M)
-  stream,  ///< n + half(n), n = norm x (BLOOM with apply_residual_connection_post_layernorm)
+  input,   ///< x + f(norm x)
+  sum,     ///< norm(x + f(x)) (OPT 350M)
+  stream,  ///< n + f(n), n = norm x (BLOOM with apply_residual_connection_post_layernorm)
 };
 
 struct BlockConfig {
-  AttentionConfig attention;
-  MlpConfig mlp;
+  int64_t width = 0;  ///< D
   NormConfig norm;
   NormPlace norm_place = NormPlace::input;
-  bool parallel_residual = false;  ///< x + attention(norm x) + mlp(norm' x); without mlp_norm both share one norm
-  float residual_scale = 1;        ///< multiplies what attention and MLP add (Granite)
+  bool parallel_residual = false;  ///< x + mixer(norm x) + feed_forward(norm' x); without mlp_norm both share one norm
+  float residual_scale = 1;        ///< multiplies what both add (Granite)
 };
 
-/// What the backward pass of one layer needs. What a half computes on is computed again from the norm's input, which is
-/// kept anyway: the same bits, two passes over [T, D] for 4 bytes an element less.
+/// What the backward pass of one layer needs. What a sublayer computes on is computed again from the norm's input,
+/// which is kept anyway: the same bits, two passes over [T, D] for 4 bytes an element less.
 struct BlockSaved {
   NormSaved attention_norm, post_attention_norm, mlp_norm, post_mlp_norm;
-  AttentionSaved attention;
-  MlpSaved mlp;
-  bool attention_input_left_out = false, mlp_input_left_out = false;
+  std::unique_ptr<SublayerSaved> mixer, feed_forward;
+  bool mixer_input_left_out = false, feed_forward_input_left_out = false;
 
   /// Every tensor there is, in a fixed order.
-  void visit(const std::function<void(Tensor&)>& visitor);
+  void visit(const TensorVisitor& visitor);
 };
 
+/// Neither knows nor asks what its sublayers are.
 class Block {
  public:
   /// prefix: "model.layers.0."
-  Block(const std::string& prefix, const BlockNames& names, const BlockConfig& config, const Makers& makers);
+  Block(const std::string& prefix, const NormNames& names, const BlockConfig& config, std::unique_ptr<Mixer> mixer,
+        std::unique_ptr<FeedForward> feed_forward, const ParameterMaker& make);
 
   bool has_trainable() const;
 
   /// The residual stream after this layer, [T, D] f32, from x [T, D] f32. saved == nullptr: inference (or the input is
-  /// kept and recompute follows). With a cache the tokens continue the cached document.
+  /// kept and recompute follows). With a cache (of make_cache) the tokens go on as context.continued says.
   Tensor forward(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
-                 LayerCache* cache = nullptr);
+                 MixerCache* cache = nullptr);
+  /// See Mixer::make_cache.
+  std::unique_ptr<MixerCache> make_cache(int64_t sequences, DType dtype, MemoryPool& pool) const {
+    return mixer_->make_cache(sequences, dtype, pool);
+  }
   /// What forward would keep, the same bits. The products whose results only the layer above needs are left out: the
-  /// MLP's last one, a quarter of a Llama layer's operations, and the attention's too where both see the same stream.
+  /// MLP's last one, a quarter of a Llama layer's operations, and the mixer's too where both see the same stream.
   BlockSaved recompute(const Tensor& x, const LayerContext& context, const StepContext& step);
 
   /// gradient [T, D] f32: of the output on entry, of the input on return. Accumulates the gradients of everything
@@ -74,20 +79,22 @@ class Block {
  private:
   // Takes the norms' outputs out of what is kept.
   void leave_inputs_out(BlockSaved& saved) const;
+  void mix(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
+           std::unique_ptr<SublayerSaved>* saved, MixerCache* cache);
   // forward, or recompute where the output is not wanted: undefined then.
   Tensor run(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
-             LayerCache* cache, bool output_wanted);
+             MixerCache* cache, bool output_wanted);
   // The two other places of the norms.
   Tensor run_around(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
-                    LayerCache* cache, bool output_wanted);
+                    MixerCache* cache, bool output_wanted);
   void backward_around(Tensor& gradient, const LayerContext& context, const StepContext& step, BlockSaved&& saved,
                        bool input_gradient);
 
   BlockConfig config_;
   std::optional<Norm> attention_norm_;
-  Attention attention_;
+  std::unique_ptr<Mixer> mixer_;
   std::optional<Norm> post_attention_norm_, mlp_norm_;
-  Mlp mlp_;
+  std::unique_ptr<FeedForward> feed_forward_;
   std::optional<Norm> post_mlp_norm_;
 };
 

@@ -6,35 +6,44 @@
 
 namespace nibble {
 
-DenseWeight::DenseWeight(std::shared_ptr<Parameter> weight, bool transposed)
-    : weight_(std::move(weight)), transposed_(transposed) {
-  NIBBLE_CHECK(weight_ != nullptr && weight_->value.rank() == 2, "a dense weight is a matrix");
+DenseWeight::DenseWeight(std::shared_ptr<Parameter> weight, bool transposed, int64_t matrix)
+    : weight_(std::move(weight)), transposed_(transposed), matrix_(matrix) {
+  NIBBLE_CHECK(weight_ != nullptr, "a dense weight has a parameter");
+  const Tensor& value = weight_->value;
+  NIBBLE_CHECK(value.rank() == 2 ? matrix == 0 : value.rank() == 3 && 0 <= matrix && matrix < value.dim(0),
+               "a dense weight is a matrix");
 }
 
-int64_t DenseWeight::out_features() const { return weight_->value.dim(transposed_ ? 1 : 0); }
-int64_t DenseWeight::in_features() const { return weight_->value.dim(transposed_ ? 0 : 1); }
+int64_t DenseWeight::out_features() const { return weight_->value.shape().end()[transposed_ ? -1 : -2]; }
+int64_t DenseWeight::in_features() const { return weight_->value.shape().end()[transposed_ ? -2 : -1]; }
+
+Tensor DenseWeight::own(const Tensor& matrices) const {
+  if (matrices.rank() == 2) return matrices;
+  return matrices.rows(matrix_, matrix_ + 1).reshape({matrices.dim(1), matrices.dim(2)});
+}
 
 void DenseWeight::forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRankEpilogue* epilogue) const {
-  (transposed_ ? ops::matmul_nn : ops::matmul_nt)(x, weight_->value, y, accumulate, 1.0f, epilogue);
+  (transposed_ ? ops::matmul_nn : ops::matmul_nt)(x, own(weight_->value), y, accumulate, 1.0f, epilogue);
 }
 
 void DenseWeight::backward_input(const Tensor& dy, Tensor& dx, bool accumulate,
                                  const ops::LowRankEpilogue* epilogue) const {
-  (transposed_ ? ops::matmul_nt : ops::matmul_nn)(dy, weight_->value, dx, accumulate, 1.0f, epilogue);
+  (transposed_ ? ops::matmul_nt : ops::matmul_nn)(dy, own(weight_->value), dx, accumulate, 1.0f, epilogue);
 }
 
 void DenseWeight::backward_weight(const Tensor& dy, const Tensor& x) {
   if (!weight_->trainable) return;
+  Tensor gradient = own(weight_->gradient);
   if (transposed_) {
-    ops::matmul_tn(x, dy, weight_->gradient, true);
+    ops::matmul_tn(x, dy, gradient, true);
   } else {
-    ops::matmul_tn(dy, x, weight_->gradient, true);
+    ops::matmul_tn(dy, x, gradient, true);
   }
 }
 
 Tensor DenseWeight::dequantize(int64_t begin, int64_t end, MemoryPool& pool) const {
   NIBBLE_CHECK(0 <= begin && begin <= end && end <= out_features(), "rows of " + weight_->name);
-  const Tensor& value = weight_->value;
+  const Tensor value = own(weight_->value);
   Tensor rows = Tensor::empty(pool, {end - begin, in_features()}, DType::f32, weight_->name);
   if (!transposed_) {
     ops::cast(value.rows(begin, end), rows);
@@ -49,6 +58,7 @@ Tensor DenseWeight::dequantize(int64_t begin, int64_t end, MemoryPool& pool) con
 }
 
 std::unique_ptr<LinearWeight> DenseWeight::shard(const ShardSpec& spec, MemoryPool& pool) const {
+  NIBBLE_CHECK(weight_->value.rank() == 2, "a shard of a single matrix");
   auto own = std::make_shared<Parameter>(*weight_);
   own->shard = transposed_ ? spec.transposed() : spec;
   own->value = slice_shard(weight_->value, own->shard, pool);
@@ -57,6 +67,9 @@ std::unique_ptr<LinearWeight> DenseWeight::shard(const ShardSpec& spec, MemoryPo
   return std::make_unique<DenseWeight>(std::move(own), transposed_);
 }
 
-std::vector<NamedTensor> DenseWeight::parts() const { return {{weight_->name, weight_->value}}; }
+std::vector<NamedTensor> DenseWeight::parts() const {
+  if (matrix_ > 0) return {};
+  return {{weight_->name, weight_->value}};
+}
 
 }  // namespace nibble

@@ -4,8 +4,9 @@
 
 #include <string_view>
 
-#include "nibble/core/nn/block.h"
 #include "nibble/core/nn/embedding.h"
+#include "nibble/core/nn/feed_forward/mlp.h"
+#include "nibble/core/nn/mixers/attention.h"
 
 namespace nibble {
 
@@ -15,8 +16,9 @@ class LayerSharding {
  public:
   virtual ~LayerSharding() = default;
 
-  /// The layer with the heads and columns that are here.
-  virtual BlockConfig block(BlockConfig whole) const = 0;
+  /// A layer's sublayers with the heads and columns that are here.
+  virtual AttentionConfig attention(AttentionConfig whole) const = 0;
+  virtual MlpConfig mlp(MlpConfig whole) const = 0;
   /// The shard of the weight [out, in] of a Linear or of the table of an embedding; nothing: it is whole. One that has
   /// everything says that what is computed with it is one term of its gradient.
   virtual ShardSpec shard(const std::string& module) const = 0;

@@ -35,7 +35,7 @@ void Linear::forward(const Tensor& x, Tensor& y, const StepContext& step, Linear
   if (saved && (weight_->trainable() || adapter)) saved->x = x;
 }
 
-void Linear::keep(const Tensor& x, DType dtype, const StepContext& step, LinearSaved& saved) {
+void Linear::forward_save_only(const Tensor& x, DType dtype, const StepContext& step, LinearSaved& saved) {
   const Adapter* adapter = adapter_of(step);
   if (adapter && !adapter->low_rank_forward(x, step, &saved.adapter)) {
     Tensor y = Tensor::empty(step.pool(), {x.dim(0), out_features()}, dtype, "output of " + name_);
@@ -61,7 +61,7 @@ void Linear::backward(const Tensor& dy, const StepContext& step, LinearSaved&& s
 }
 
 void Linear::visit(const ParameterVisitor& visitor) {
-  if (Parameter* weight = weight_->parameter()) visitor(*weight);
+  if (Parameter* weight = weight_->parameter(); weight && weight_->matrix() == 0) visitor(*weight);
   if (bias_) visitor(*bias_);
   if (adapter_) adapter_->visit(visitor);
 }

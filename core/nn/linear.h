@@ -11,6 +11,13 @@ namespace nibble {
 struct LinearSaved {
   Tensor x;  ///< the input, shared with the caller, not copied; undefined when backward does not need it
   AdapterSaved adapter;
+
+  void visit(const std::function<void(Tensor&)>& visitor) {
+    if (x) visitor(x);
+    for (Tensor& tensor : adapter.tensors) {
+      if (tensor) visitor(tensor);
+    }
+  }
 };
 
 /// y = x W^T + b, with an adapter's part if one is attached.
@@ -40,8 +47,8 @@ class Linear {
 
   /// y [T, out] f32 or bf16 = result for x [T, in] in the compute dtype. saved == nullptr: inference.
   void forward(const Tensor& x, Tensor& y, const StepContext& step, LinearSaved* saved);
-  /// What forward would keep, the same bits, without y where an adapter does not need it; y's dtype for one that does.
-  void keep(const Tensor& x, DType dtype, const StepContext& step, LinearSaved& saved);
+  /// What forward would save, the same bits, without y where an adapter does not need it; y's dtype for one that does.
+  void forward_save_only(const Tensor& x, DType dtype, const StepContext& step, LinearSaved& saved);
   /// Accumulates gradients; dx [T, in] (+)= input gradient unless null. dy [T, out] in the compute dtype.
   void backward(const Tensor& dy, const StepContext& step, LinearSaved&& saved, Tensor* dx, bool accumulate);
 

@@ -2,6 +2,7 @@
 // The seam between a layer and how its matrix is stored.
 
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "nibble/core/nn/parameter.h"
@@ -45,13 +46,19 @@ class LinearWeight {
   /// The weight that holds only a shard of this one; spec.global is [out, in]. What is mapped stays mapped where the
   /// shard is one run of it. Throws UsageError where blocks of packed elements would have to be sliced.
   virtual std::unique_ptr<LinearWeight> shard(const ShardSpec& spec, MemoryPool& pool) const = 0;
+
+  /// One of the matrices of a tensor [n, out, in] (experts): which, and another one of them, which shares its bytes.
+  /// The first stands for all of them wherever the tensor is met whole: in parts(), and where parameters are visited.
+  virtual int64_t matrix() const { return 0; }
+  virtual std::unique_ptr<LinearWeight> matrix(int64_t) const { throw std::logic_error("a weight of one matrix"); }
 };
 
 /// A dense weight in f32, bf16 or f16; frozen ones may be mapped from the checkpoint.
 class DenseWeight final : public LinearWeight {
  public:
-  /// weight.value [out, in], or [in, out] when `transposed` (the Conv1D layout of GPT-2).
-  explicit DenseWeight(std::shared_ptr<Parameter> weight, bool transposed = false);
+  /// weight.value [out, in], or [in, out] when `transposed` (the Conv1D layout of GPT-2); or several of these, one
+  /// after another, of which this is `matrix`.
+  explicit DenseWeight(std::shared_ptr<Parameter> weight, bool transposed = false, int64_t matrix = 0);
 
   int64_t out_features() const override;
   int64_t in_features() const override;
@@ -66,12 +73,20 @@ class DenseWeight final : public LinearWeight {
   Parameter* parameter() override { return weight_.get(); }
   std::vector<Tensor*> storage() override { return {&weight_->value}; }
   std::unique_ptr<LinearWeight> shard(const ShardSpec& spec, MemoryPool& pool) const override;
+  int64_t matrix() const override { return matrix_; }
+  std::unique_ptr<LinearWeight> matrix(int64_t i) const override {
+    return std::make_unique<DenseWeight>(weight_, transposed_, i);
+  }
   /// Whether the parameter is [in, out].
   bool transposed() const { return transposed_; }
 
  private:
+  /// The own matrix of a value or gradient of weight_.
+  Tensor own(const Tensor& matrices) const;
+
   std::shared_ptr<Parameter> weight_;  // shared: a tied head is the embedding's parameter
   bool transposed_;
+  int64_t matrix_;
 };
 
 }  // namespace nibble

@@ -10,8 +10,14 @@
 namespace nibble {
 
 /// Makes the weight of one Linear from wherever it comes: dense from a checkpoint, 4-bit, random. `module` is the
-/// module path ("model.layers.0.self_attn.q_proj"), shape [out, in].
+/// module path ("model.layers.0.self_attn.q_proj"), shape [out, in]; or it is the name of a tensor of several matrices
+/// ("model.layers.0.mlp.experts.down_proj"), shape [n, out, in], the first of which is made: see LinearWeight::matrix.
 using LinearWeightMaker = std::function<std::unique_ptr<LinearWeight>(const std::string& module, const Shape& shape)>;
+
+/// The tensor that such a maker is asked for.
+inline std::string weight_name(const std::string& module, const Shape& shape) {
+  return shape.size() == 3 ? module : module + ".weight";
+}
 
 /// Reads or makes one small parameter (norm, bias, embedding): full name and shape.
 using ParameterMaker = std::function<std::shared_ptr<Parameter>(const std::string& name, const Shape& shape)>;
@@ -24,6 +30,13 @@ struct Makers {
   /// The Linear of module `name`, with name + ".bias" if it has one.
   Linear make_linear(const std::string& name, int64_t out, int64_t in, bool bias) const {
     return Linear(name, linear(name, {out, in}), bias ? parameter(name + ".bias", {out}) : nullptr);
+  }
+  /// The Linears name.0, name.1, ... of the matrices of tensor `name` [n, out, in], without biases and without copies.
+  std::vector<Linear> make_linears(const std::string& name, int64_t n, int64_t out, int64_t in) const {
+    std::vector<Linear> made;
+    made.emplace_back(name + ".0", linear(name, {n, out, in}));
+    for (int64_t i = 1; i < n; ++i) made.emplace_back(name + "." + std::to_string(i), made[0].weight().matrix(i));
+    return made;
   }
 };
 

@@ -21,6 +21,12 @@ struct NormSaved {
   Tensor x;     ///< [T, D] f32
   Tensor mean;  ///< [T] f32, layer only
   Tensor inv;   ///< [T] f32: 1 / rms, or 1 / standard deviation
+
+  void visit(const std::function<void(Tensor&)>& visitor) {
+    for (Tensor* tensor : {&x, &mean, &inv}) {
+      if (*tensor) visitor(*tensor);
+    }
+  }
 };
 
 class Norm {

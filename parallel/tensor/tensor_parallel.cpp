@@ -55,18 +55,19 @@ TensorParallel::TensorParallel(const DecoderConfig& config, Communicator& ranks,
       pool_(pool),
       trace_(trace) {}
 
-BlockConfig TensorParallel::block(BlockConfig whole) const {
-  AttentionConfig& attention = whole.attention;
-  if (attention.qkv_groups > 1) {
-    attention.qkv_groups = attention.qkv_groups * shard_.kv_heads.size() / attention.kv_heads;
+AttentionConfig TensorParallel::attention(AttentionConfig whole) const {
+  if (whole.qkv_groups > 1) whole.qkv_groups = whole.qkv_groups * shard_.kv_heads.size() / whole.kv_heads;
+  whole.heads = shard_.heads.size();
+  whole.kv_heads = shard_.kv_heads.size();
+  if (!whole.alibi_slopes.empty()) {
+    const auto first = whole.alibi_slopes.begin();
+    whole.alibi_slopes = std::vector<float>(first + shard_.heads.begin, first + shard_.heads.end);
   }
-  attention.heads = shard_.heads.size();
-  attention.kv_heads = shard_.kv_heads.size();
-  if (!attention.alibi_slopes.empty()) {
-    const auto first = attention.alibi_slopes.begin();
-    attention.alibi_slopes = std::vector<float>(first + shard_.heads.begin, first + shard_.heads.end);
-  }
-  whole.mlp.hidden = shard_.mlp.size();
+  return whole;
+}
+
+MlpConfig TensorParallel::mlp(MlpConfig whole) const {
+  whole.hidden = shard_.mlp.size();
   return whole;
 }
 

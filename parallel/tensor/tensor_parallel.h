@@ -17,7 +17,8 @@ class TensorParallel final : public LayerSharding {
   /// trace: gets a span of communication for every sum. Everything must outlive this. Throws what tensor_shard throws.
   TensorParallel(const DecoderConfig& config, Communicator& ranks, MemoryPool& pool, Trace* trace = nullptr);
 
-  BlockConfig block(BlockConfig whole) const override;
+  AttentionConfig attention(AttentionConfig whole) const override;
+  MlpConfig mlp(MlpConfig whole) const override;
   ShardSpec shard(const std::string& module) const override { return module_shard(config_, shard_, module); }
   Makers makers(const Makers& whole, MemoryPool& pool) const override;
   void all_reduce(std::string_view what, Tensor& values) const override;

@@ -69,6 +69,13 @@ TensorShard tensor_shard(const DecoderConfig& config, int tp_rank, int tp_size) 
     throw UsageError("the norms of queries and keys of " + config.model_type + " cannot be cut",
                      "use parallel.shard or parallel.pipeline", "parallel.tensor");
   }
+  const auto of_its_own = [](const LayerConfig& layer) {
+    return layer.mixer || layer.feed_forward || layer.heads + layer.kv_heads + layer.head_size + layer.mlp_width > 0;
+  };
+  if (std::ranges::any_of(config.layer, of_its_own)) {
+    throw UsageError("layers of several kinds or sizes cannot be cut", "use parallel.shard or parallel.pipeline",
+                     "parallel.tensor");
+  }
   int64_t grain = 64;
   while (grain > 1 && (config.mlp_width % grain != 0 || config.mlp_width / grain < tp_size)) grain /= 2;
   require(config.mlp_width / grain, shard, "columns in its MLP");

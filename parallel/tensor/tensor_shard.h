@@ -21,7 +21,7 @@ struct TensorShard {
 /// The shard of rank tp_rank. Heads are divided at key/value heads, or at groups of a fused projection; a single
 /// key/value head that is not fused is on all ranks, and queries are divided. The MLP is divided where 4-bit blocks of
 /// 64 end, if its width allows. Throws UsageError naming what the model has too few of, or what cannot be divided
-/// (norms over all heads together or with weights for each head).
+/// (norms over all heads together or with weights for each head, layers of other kinds or sizes).
 TensorShard tensor_shard(const DecoderConfig& config, int tp_rank, int tp_size);
 
 /// See LayerSharding::shard.

@@ -2,12 +2,16 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <map>
 
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/io/npy.h"
+#include "nibble/core/io/safetensors.h"
+#include "nibble/core/ops/elementwise.h"
 #include "nibble/quant/nf4_weight.h"
 #include "nibble/quant/quantize_model.h"
 #include "nibble/tests/assets.h"
@@ -55,6 +59,95 @@ TEST(LoadQuantized, LinearsOfA4BitDirectoryAreMapped) {
     for (const Tensor* stored : linear.weight().storage()) EXPECT_FALSE(stored->writable());
   });
   EXPECT_EQ(four_bit, 35);
+}
+
+// A tensor of several matrices (experts): each is a part of the one, in 16 bits and in 4, quantized on the way or read.
+TEST(LoadQuantized, TensorsOfSeveralMatricesAreTakenApartWithoutCopies) {
+  constexpr int64_t kMatrices = 3, kOut = 10, kIn = 48;  // matrices begin within blocks of 64
+  LocalRank rank;
+  MemoryPool& pool = rank.context().pool;
+  const std::string name = "model.layers.0.mlp.experts.gate_up_proj";
+  TemporaryDirectory directory;
+  const auto write = [&](const fs::path& folder, const std::vector<NamedTensor>& tensors, const std::string& config) {
+    fs::create_directories(folder);
+    std::vector<std::pair<std::string, Tensor>> all;
+    for (const NamedTensor& tensor : tensors) all.emplace_back(tensor.name, tensor.value);
+    write_safetensors(folder / "model.safetensors", all);
+    test::write_bytes(folder / "config.json", config);
+  };
+  const std::string llama = R"("model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+      "num_attention_heads": 1, "vocab_size": 8)";
+  Tensor values = Tensor::empty(pool, {kMatrices, kOut, kIn}, DType::f32);
+  ops::fill_normal(values, 1, 5, 1);
+  write(directory / "dense", {{name, values}}, "{" + llama + "}");
+
+  // Linears of the tensor in `folder`.
+  const auto open = [&](const CheckpointDir& checkpoint, const std::optional<QuantizeOnLoad>& quantize) {
+    const LinearWeightMaker dense = [&](const std::string& module, const Shape& shape) {
+      const Tensor stored = checkpoint.at(weight_name(module, shape));
+      EXPECT_EQ(stored.shape(), shape);
+      return std::make_unique<DenseWeight>(std::make_shared<Parameter>(Parameter{.name = module, .value = stored}));
+    };
+    const LoadOptions options = load_quantized(rank.context(), quantize);
+    return Makers{options.wrap_linear(checkpoint, dense), {}}.make_linears(name, kMatrices, kOut, kIn);
+  };
+  // Their rows are those of `wanted` [n * out, in], and so are products with them.
+  const auto expect = [&](std::vector<Linear>& linears, const Tensor& wanted) {
+    ASSERT_EQ(linears.size(), static_cast<size_t>(kMatrices));
+    for (int64_t m = 0; m < kMatrices; ++m) {
+      const LinearWeight& weight = linears[static_cast<size_t>(m)].weight();
+      EXPECT_EQ(linears[static_cast<size_t>(m)].name(), name + "." + std::to_string(m));
+      ASSERT_EQ(weight.out_features(), kOut);
+      const Tensor own = wanted.rows(m * kOut, (m + 1) * kOut);
+      EXPECT_EQ(elements<float>(weight.dequantize(3, 7, pool)), elements<float>(own.rows(3, 7)));
+      for (const int64_t tokens : {1, 7}) {
+        Tensor x = Tensor::empty(pool, {tokens, kIn}, DType::f32), dy = Tensor::empty(pool, {tokens, kOut}, DType::f32);
+        ops::fill_normal(x, 1, 6, 1);
+        ops::fill_normal(dy, 1, 6, 2);
+        Tensor y = dy.clone(pool), y_wanted = dy.clone(pool), dx = x.clone(pool), dx_wanted = x.clone(pool);
+        weight.forward(x, y, false);
+        ops::matmul_nt(x, own, y_wanted);
+        weight.backward_input(dy, dx, false);
+        ops::matmul_nn(dy, own, dx_wanted);
+        for (int64_t i = 0; i < y.numel(); ++i) {
+          EXPECT_NEAR(y.data<const float>()[i], y_wanted.data<const float>()[i], 1e-4);
+        }
+        for (int64_t i = 0; i < dx.numel(); ++i) {
+          EXPECT_NEAR(dx.data<const float>()[i], dx_wanted.data<const float>()[i], 1e-4);
+        }
+      }
+    }
+    for (const Tensor* tensor : linears[1].weight().storage()) {
+      EXPECT_TRUE(std::ranges::count(linears[0].weight().storage(), tensor));  // shared: sharded and gathered once
+    }
+    EXPECT_TRUE(linears[1].weight().parts().empty());  // saved by the first
+  };
+
+  const CheckpointDir dense(directory / "dense");
+  const Tensor flat = values.reshape({kMatrices * kOut, kIn});
+  std::vector<Linear> plain = open(dense, std::nullopt);
+  expect(plain, flat);
+  for (const Tensor* tensor : plain[2].weight().storage()) EXPECT_FALSE(tensor->writable());
+
+  for (const bool double_quant : {false, true}) {
+    const QuantizeOnLoad how{{QuantType::nf4, double_quant, 64}, std::vector<std::string>()};
+    const QuantizedMatrix matrix = quantize(flat, how.codec, pool, name);
+    const Tensor rounded = dequantize(matrix, 0, kMatrices * kOut, pool);
+    std::vector<Linear> made = open(dense, how);
+    expect(made, rounded);
+    const fs::path folder = directory / (double_quant ? "double" : "single");
+    write(folder, made[0].weight().parts(),
+          "{" + llama + R"(, "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true,
+              "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": )" +
+              (double_quant ? "true}}" : "false}}"));
+    const CheckpointDir written(folder);
+    const Tensor state = written.at(name + ".quant_state.bitsandbytes__nf4");
+    const std::string text(reinterpret_cast<const char*>(state.raw()), state.bytes());
+    EXPECT_THAT(text, HasSubstr("\"shape\": [3, 10, 48]"));
+    std::vector<Linear> read = open(written, std::nullopt);
+    expect(read, rounded);
+    for (const Tensor* tensor : read[2].weight().storage()) EXPECT_FALSE(tensor->writable());
+  }
 }
 
 TEST(LoadQuantized, QuantizingOnTheWayGivesWhatTheWrittenDirectoryHas) {

@@ -1,6 +1,8 @@
 #include "nibble/core/ops/attention.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -340,49 +342,67 @@ void forward_by_queries(const AttentionPlan& plan, const std::vector<Block>& blo
 }
 
 /// Few queries (decoding) against many keys: pieces of kChunkKeys keys in kChunkHeads heads, joined in their order.
-/// `blocks` are those of one block of queries, one for each key head.
+/// `blocks` are those of one block of queries after another, one for each key head.
 template <typename Words, typename Element>
-void forward_by_keys(const AttentionPlan& plan, std::span<const Block> blocks, const Operands<Element>& of) {
-  const Block& first = blocks.front();
-  const int64_t chunks = (first.key_end - first.key_begin + kChunkKeys - 1) / kChunkKeys;
-  const int64_t head_chunks = (plan.kv_heads + kChunkHeads - 1) / kChunkHeads;
-  const int64_t heads_each = std::min(kChunkHeads, plan.kv_heads);
+void forward_by_keys(const AttentionPlan& plan, const std::vector<Block>& blocks, const Operands<Element>& of) {
+  struct Piece {
+    const Block* heads;  // the first of the key heads' blocks
+    int64_t chunk, head;
+    float* parts;  // of all chunks and key heads of these queries
+  };
+  const int64_t stride = plan.padded + 2, heads_each = std::min(kChunkHeads, plan.kv_heads);
   const int64_t tile_bytes = kKeys * heads_each * plan.width * static_cast<int64_t>(sizeof(Element));
   const int64_t step = tile_bytes > (1 << 18) ? kKeys / 4 : kKeys;  // of K and V together at most half a megabyte
-  const int64_t rows_each = plan.group * first.count, stride = plan.padded + 2;
-  std::vector<float> parts(static_cast<size_t>(chunks * plan.kv_heads * rows_each * stride));
-  const auto part = [&](int64_t chunk, int64_t kv_head, int64_t r) {
-    return parts.data() + ((chunk * plan.kv_heads + kv_head) * rows_each + r) * stride;
+  const auto chunks = [](const Block& block) {
+    return (block.key_end - block.key_begin + kChunkKeys - 1) / kChunkKeys;
   };
-  parallel_for(chunks * head_chunks, 1, [&](int64_t piece, int64_t) {
-    const int64_t chunk = piece / head_chunks, head = piece % head_chunks * kChunkHeads;
-    const int64_t count_heads = std::min(kChunkHeads, plan.kv_heads - head);
-    const int64_t begin = first.key_begin + chunk * kChunkKeys, end = std::min(first.key_end, begin + kChunkKeys);
+  const auto part = [&](const Block& block, float* parts, int64_t chunk, int64_t kv_head, int64_t r) {
+    return parts + ((chunk * plan.kv_heads + kv_head) * plan.group * block.count + r) * stride;
+  };
+  int64_t size = 0;
+  for (const Block& block : blocks) size += chunks(block) * plan.group * block.count * stride;
+  std::vector<float> memory(static_cast<size_t>(size));
+  std::vector<Piece> pieces;
+  float* parts = memory.data();
+  for (size_t i = 0; i < blocks.size(); i += static_cast<size_t>(plan.kv_heads)) {
+    const Block& block = blocks[i];
+    for (int64_t chunk = 0; chunk < chunks(block); ++chunk) {
+      for (int64_t head = 0; head < plan.kv_heads; head += kChunkHeads) pieces.push_back({&block, chunk, head, parts});
+    }
+    parts = part(block, parts, chunks(block), 0, 0);
+  }
+  parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t index, int64_t) {
+    const Piece& piece = pieces[static_cast<size_t>(index)];
+    const Block& first = *piece.heads;
+    const int64_t count_heads = std::min(kChunkHeads, plan.kv_heads - piece.head);
+    const int64_t begin = first.key_begin + piece.chunk * kChunkKeys, end = std::min(first.key_end, begin + kChunkKeys);
     Tile scratch(plan);
     std::vector<Rows<Words, Element>> heads;
-    for (int64_t g = 0; g < count_heads; ++g) {
-      heads.emplace_back(plan, blocks[static_cast<size_t>(head + g)], of.q, scratch);
-    }
+    for (int64_t g = 0; g < count_heads; ++g) heads.emplace_back(plan, piece.heads[piece.head + g], of.q, scratch);
     for (int64_t tile = begin; tile < end; tile += step) {
       const int64_t count = std::min(step, end - tile);
-      fetch_keys(plan, of, tile, tile + count, head, count_heads);
+      fetch_keys(plan, of, tile, tile + count, piece.head, count_heads);
       for (auto& rows : heads) rows.add_keys(of.k, of.v, tile, count);
     }
     for (int64_t g = 0; g < count_heads; ++g) {
       const Rows<Words, Element>& rows = heads[static_cast<size_t>(g)];
-      for (int64_t r = 0; r < rows_each; ++r) {
-        float* to = part(chunk, head + g, r);
+      for (int64_t r = 0; r < rows.rows(); ++r) {
+        float* to = part(first, piece.parts, piece.chunk, piece.head + g, r);
         std::copy(rows.out(r), rows.out(r) + plan.padded, to);
         to[plan.padded] = rows.top(r);
         to[plan.padded + 1] = rows.sum(r);
       }
     }
   });
-  for (int64_t g = 0; g < plan.kv_heads; ++g) {
-    for (int64_t r = 0; r < rows_each; ++r) {
-      float* total = part(0, g, r);
-      for (int64_t c = 1; c < chunks; ++c) join(part(c, g, r), plan.padded, total);
-      write_block_row(plan, blocks[static_cast<size_t>(g)], r, total, total[plan.padded], total[plan.padded + 1], of);
+  for (const Piece& piece : pieces) {
+    if (piece.chunk > 0) continue;
+    for (int64_t g = piece.head; g < std::min(plan.kv_heads, piece.head + kChunkHeads); ++g) {
+      const Block& block = piece.heads[g];
+      for (int64_t r = 0; r < plan.group * block.count; ++r) {
+        float* total = part(block, piece.parts, 0, g, r);
+        for (int64_t c = 1; c < chunks(block); ++c) join(part(block, piece.parts, c, g, r), plan.padded, total);
+        write_block_row(plan, block, r, total, total[plan.padded], total[plan.padded + 1], of);
+      }
     }
   }
 }
@@ -397,10 +417,16 @@ void forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const 
     out.zero();
     log_sum_exp.zero();
   }
-  const std::vector<Block> blocks = cut_in_blocks(plan, spans);
-  if (plan.queries > kFewQueries) return forward_by_queries<Words>(plan, blocks, of);
-  const size_t heads = static_cast<size_t>(plan.kv_heads);
-  for (size_t i = 0; i < blocks.size(); i += heads) forward_by_keys<Words>(plan, {&blocks[i], heads}, of);
+  // Whatever else is in the batch, a document's bits are the same: few queries of a longer one go by keys.
+  std::vector<Block> by_queries = cut_in_blocks(plan, spans), by_keys;
+  const auto goes_by_keys = [&](const Block& block) {
+    const int64_t count = block.span.q_end - block.span.q_begin;
+    return plan.queries <= kFewQueries || (count <= kFewQueries && count < block.span.k_end - block.span.k_begin);
+  };
+  std::ranges::copy_if(by_queries, std::back_inserter(by_keys), goes_by_keys);
+  std::erase_if(by_queries, goes_by_keys);
+  forward_by_queries<Words>(plan, by_queries, of);
+  forward_by_keys<Words>(plan, by_keys, of);
 }
 
 void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,

@@ -190,7 +190,7 @@ TEST(DecoderConfig, BiasKeysAndHeadSizeAreRead) {
   EXPECT_EQ(parsed.head_size, 16);
   EXPECT_THAT(parsed.eos_ids, ElementsAre(7, 9));
   EXPECT_EQ(parsed.bos_id, 1);
-  EXPECT_EQ(parsed.block(0).attention.head_size, 16);
+  EXPECT_EQ(parsed.attention(0).head_size, 16);
 }
 
 TEST(DecoderConfig, UnknownKindsAreNamedWithTheKnownOnes) {

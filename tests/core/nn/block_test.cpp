@@ -9,19 +9,32 @@
 
 #include "nibble/core/base/philox.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/nn/feed_forward/mlp.h"
+#include "nibble/core/nn/mixers/attention.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
 namespace {
 
-struct Form {
-  std::string name;
-  BlockConfig config;
-  BlockNames names;
+struct LayerConfig : BlockConfig {
+  AttentionConfig attention;
+  MlpConfig mlp;
 };
 
-BlockConfig plain_config() {
-  BlockConfig config;
+struct LayerNames : NormNames {
+  AttentionNames attention;
+  MlpNames mlp;
+};
+
+struct Form {
+  std::string name;
+  LayerConfig config;
+  LayerNames names;
+};
+
+LayerConfig plain_config() {
+  LayerConfig config;
+  config.width = 12;
   config.attention.width = 12;
   config.attention.heads = 4;
   config.attention.kv_heads = 2;
@@ -102,7 +115,11 @@ class BlockBackward : public ::testing::TestWithParam<size_t> {
  protected:
   static constexpr int64_t kTokens = 11;
 
-  BlockBackward() : form_(forms()[GetParam()]), block_("layer.", form_.names, form_.config, makers()) {
+  BlockBackward()
+      : form_(forms()[GetParam()]),
+        block_("layer.", form_.names, form_.config,
+               std::make_unique<Attention>("layer.", form_.names.attention, form_.config.attention, makers()),
+               std::make_unique<Mlp>("layer.", form_.names.mlp, form_.config.mlp, makers()), makers().parameter) {
     block_.visit([&](Parameter& parameter) { parameter.make_trainable(pool()); });
   }
 

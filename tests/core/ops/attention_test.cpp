@@ -223,6 +223,33 @@ TEST_P(AttentionTest, DecodingTokenByTokenGivesWhatTheWholeSequenceGives) {
   }
 }
 
+// One token after texts of many lengths, each in a slab of its own, and a piece of text between them.
+TEST_P(AttentionTest, ManySequencesAtOnceHaveTheBitsOfEachAlone) {
+  for (const auto& [head_size, dtype] : {std::pair(20, DType::f32), {128, DType::bf16}}) {
+    constexpr int64_t kSlab = 1200;
+    Case all = {"", 0, 0, {}, heads_of(4, 2, head_size)};
+    for (const int64_t length : {1100, 3, 513, 64, 1, 700, 65, 900, 2, 640, 1024}) {
+      const int64_t queries = length == 64 ? 12 : length == 900 ? 5 : 1;
+      all.spans.push_back({all.queries, all.queries + queries, all.keys, all.keys + length});
+      all.queries += queries;
+      all.keys += kSlab;
+    }
+    Problem p(all, dtype);
+    p.forward(all);
+    for (const AttentionSpan& span : all.spans) {
+      const int64_t queries = span.q_end - span.q_begin, keys = span.k_end - span.k_begin;
+      const Case alone = {"", queries, keys, {{0, queries, 0, keys}}, all.params};
+      Problem one(alone, dtype);
+      one.q = p.q.rows(span.q_begin, span.q_end);
+      one.k = p.k.rows(span.k_begin, span.k_end);
+      one.v = p.v.rows(span.k_begin, span.k_end);
+      one.forward(alone);
+      const Tensor together = p.out.rows(span.q_begin, span.q_end);
+      EXPECT_EQ(std::memcmp(together.raw(), one.out.raw(), one.out.bytes()), 0) << keys << " keys";
+    }
+  }
+}
+
 TEST(Attention, WrongShapesAreRefused) {
   const Case c = {"", 10, 10, documents({10}), heads_of(2, 1, 8)};
   Problem p(c);

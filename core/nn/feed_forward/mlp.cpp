@@ -1,8 +1,23 @@
-#include "nibble/core/nn/mlp.h"
+#include "nibble/core/nn/feed_forward/mlp.h"
 
 #include "nibble/core/ops/columns.h"
 
 namespace nibble {
+
+// The product that enters `down` is computed again from gate and up.
+struct Mlp::Saved final : SublayerSaved {
+  LinearSaved gate_up_proj, gate_proj, up_proj, down_proj;
+  Tensor gate, up;  // [T, F]; gate is undefined when not gated
+
+  void visit(const TensorVisitor& visitor) override {
+    for (LinearSaved* linear : {&gate_up_proj, &gate_proj, &up_proj, &down_proj}) linear->visit(visitor);
+    for (Tensor* tensor : {&gate, &up}) {
+      if (*tensor) visitor(*tensor);
+    }
+  }
+  bool has_input() const override { return gate_up_proj.x || gate_proj.x || up_proj.x; }
+  void set_input(const Tensor& x) override { gate_up_proj.x = gate_proj.x = up_proj.x = x; }
+};
 
 Mlp::Mlp(const std::string& prefix, const MlpNames& names, const MlpConfig& config, const Makers& makers)
     : config_(config) {
@@ -24,7 +39,7 @@ bool Mlp::has_trainable() const {
   return false;
 }
 
-void Mlp::project(const Tensor& x, const StepContext& step, Tensor& gate, Tensor& up, MlpSaved* saved) {
+void Mlp::project(const Tensor& x, const StepContext& step, Tensor& gate, Tensor& up, Saved* saved) {
   const auto make = [&](int64_t columns) {
     return Tensor::empty(step.pool(), {x.dim(0), columns}, step.compute_dtype, "MLP activation");
   };
@@ -41,8 +56,7 @@ void Mlp::project(const Tensor& x, const StepContext& step, Tensor& gate, Tensor
   up_->forward(x, up, step, saved ? &saved->up_proj : nullptr);
 }
 
-void Mlp::project_backward(const Tensor& dgate, const Tensor& dup, const StepContext& step, MlpSaved& saved,
-                           Tensor* dx) {
+void Mlp::project_backward(const Tensor& dgate, const Tensor& dup, const StepContext& step, Saved& saved, Tensor* dx) {
   if (gate_up_) {
     Tensor both = Tensor::empty(step.pool(), {dup.dim(0), 2 * config_.hidden}, dup.dtype(), "MLP gradient");
     ops::copy_columns_in(dgate, 0, both);
@@ -63,24 +77,31 @@ Tensor Mlp::activate(const Tensor& gate, const Tensor& up, const StepContext& st
   return product;
 }
 
-void Mlp::forward(const Tensor& x, const StepContext& step, Tensor& y, MlpSaved* saved) {
+void Mlp::forward(const Tensor& x, const LayerContext&, const StepContext& step, Tensor& y,
+                  std::unique_ptr<SublayerSaved>* saved) {
+  Saved* kept = new_saved<Saved>(saved);
   Tensor gate, up;
-  project(x, step, gate, up, saved);
-  down_->forward(activate(gate, up, step), y, step, saved ? &saved->down_proj : nullptr);
-  if (saved) {
-    saved->gate = gate;
-    saved->up = up;
-    saved->down_proj.x = {};
+  project(x, step, gate, up, kept);
+  down_->forward(activate(gate, up, step), y, step, kept ? &kept->down_proj : nullptr);
+  if (kept) {
+    kept->gate = gate;
+    kept->up = up;
+    kept->down_proj.x = {};
   }
 }
 
-void Mlp::keep(const Tensor& x, DType dtype, const StepContext& step, MlpSaved& saved) {
-  project(x, step, saved.gate, saved.up, &saved);
-  if (down_->adapter()) down_->keep(activate(saved.gate, saved.up, step), dtype, step, saved.down_proj);
-  saved.down_proj.x = {};
+void Mlp::forward_save_only(const Tensor& x, const LayerContext&, DType dtype, const StepContext& step,
+                            std::unique_ptr<SublayerSaved>& saved) {
+  Saved& kept = *new_saved<Saved>(&saved);
+  project(x, step, kept.gate, kept.up, &kept);
+  if (down_->adapter()) {
+    down_->forward_save_only(activate(kept.gate, kept.up, step), dtype, step, kept.down_proj);
+  }
+  kept.down_proj.x = {};
 }
 
-void Mlp::backward(const Tensor& dy, const StepContext& step, MlpSaved&& saved, Tensor* dx) {
+void Mlp::backward(const Tensor& dy, const LayerContext&, const StepContext& step, SublayerSaved& of, Tensor* dx) {
+  auto& saved = dynamic_cast<Saved&>(of);
   bool below = dx != nullptr;
   for (const std::optional<Linear>* linear : {&gate_up_, &gate_, &up_}) {
     below = below || (*linear && (*linear)->has_trainable());

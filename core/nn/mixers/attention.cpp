@@ -1,4 +1,7 @@
-#include "nibble/core/nn/attention.h"
+#include "nibble/core/nn/mixers/attention.h"
+
+#include <algorithm>
+#include <utility>
 
 #include "nibble/core/ops/clip.h"
 #include "nibble/core/ops/columns.h"
@@ -33,6 +36,66 @@ void project_heads_backward(Linear& linear, std::optional<HeadNorm>& norm, const
 }
 
 }  // namespace
+
+struct Attention::Saved final : SublayerSaved {
+  LinearSaved qkv_proj, q_proj, k_proj, v_proj, output;
+  HeadNormSaved q_norm, k_norm;
+  Tensor q, k, v;  // as the attention saw them
+  // Where queries, keys and values were not clipped, u8; undefined unless AttentionConfig says to clip.
+  Tensor q_inside, k_inside, v_inside;
+  Tensor out;          // [T, H * K]
+  Tensor log_sum_exp;  // [H, T] f32
+
+  void visit(const TensorVisitor& visitor) override {
+    for (HeadNormSaved* norms : {&q_norm, &k_norm}) {
+      for (NormSaved& norm : *norms) norm.visit(visitor);
+    }
+    for (LinearSaved* linear : {&qkv_proj, &q_proj, &k_proj, &v_proj, &output}) linear->visit(visitor);
+    for (Tensor* tensor : {&q, &k, &v, &q_inside, &k_inside, &v_inside, &out, &log_sum_exp}) {
+      if (*tensor) visitor(*tensor);
+    }
+  }
+  bool has_input() const override { return qkv_proj.x || q_proj.x || k_proj.x || v_proj.x; }
+  void set_input(const Tensor& x) override { qkv_proj.x = q_proj.x = k_proj.x = v_proj.x = x; }
+};
+
+// Keys (rotated) and values [sequences * capacity, G * K] in the compute dtype: the slab of a sequence is `capacity`
+// rows, of which those of its tokens are in use.
+struct Attention::Cache final : MixerCache {
+  Cache(int64_t count, int64_t columns, DType type, MemoryPool& memory)
+      : sequences(count), row(columns), dtype(type), pool(memory) {}
+
+  void reserve(int64_t length) override {
+    if (length <= capacity) return;
+    const int64_t before = std::exchange(capacity, std::max<int64_t>({length, 2 * capacity, 64}));
+    for (Tensor* rows : {&k, &v}) {
+      Tensor larger = Tensor::empty(pool, {sequences * capacity, row}, dtype, "key/value cache");
+      for (int64_t s = 0; before > 0 && s < sequences; ++s) {
+        Tensor slab = larger.rows(s * capacity, s * capacity + before);
+        ops::cast(rows->rows(s * before, (s + 1) * before), slab);
+      }
+      *rows = larger;
+    }
+  }
+
+  // What the spans' queries see once their tokens are in.
+  std::vector<ops::AttentionSpan> spans(const LayerContext& context) const {
+    std::vector<ops::AttentionSpan> seen;
+    for (size_t i = 0; i < context.spans.size(); ++i) {
+      const auto [sequence, length] = context.continued[i];
+      const int64_t begin = context.spans[i].q_begin, end = context.spans[i].q_end;
+      NIBBLE_CHECK(sequence < sequences && length + end - begin <= capacity, "no room in the cache");
+      seen.push_back({begin, end, sequence * capacity, sequence * capacity + length + end - begin});
+    }
+    return seen;
+  }
+
+  int64_t sequences, row;
+  DType dtype;
+  MemoryPool& pool;
+  int64_t capacity = 0;
+  Tensor k, v;
+};
 
 Attention::Attention(const std::string& prefix, const AttentionNames& names, const AttentionConfig& config,
                      const Makers& makers)
@@ -74,10 +137,10 @@ std::array<Tensor*, 3> Attention::fused_order(Heads& heads) const {
   return {&heads.q, &heads.k, &heads.v};
 }
 
-void Attention::project(const Tensor& x, const StepContext& step, Heads& heads, AttentionSaved* saved) {
+void Attention::project(const Tensor& x, const StepContext& step, Heads& heads, Saved* saved) {
   if (!qkv_) {
-    AttentionSaved none;
-    AttentionSaved& kept = saved ? *saved : none;
+    Saved none;
+    Saved& kept = saved ? *saved : none;
     const auto keep = [&](auto& part) { return saved ? &part : nullptr; };
     project_heads(*q_, q_norm_, x, step, heads.q, keep(kept.q_proj), keep(kept.q_norm));
     project_heads(*k_, k_norm_, x, step, heads.k, keep(kept.k_proj), keep(kept.k_norm));
@@ -96,7 +159,7 @@ void Attention::project(const Tensor& x, const StepContext& step, Heads& heads, 
   }
 }
 
-void Attention::project_backward(Heads& gradients, const StepContext& step, AttentionSaved& saved, Tensor* dx) {
+void Attention::project_backward(Heads& gradients, const StepContext& step, Saved& saved, Tensor* dx) {
   if (!qkv_) {
     HeadNormSaved no_norm;
     std::optional<HeadNorm> none;
@@ -117,7 +180,7 @@ void Attention::project_backward(Heads& gradients, const StepContext& step, Atte
   qkv_->backward(all.reshape({tokens, qkv_->out_features()}), step, std::move(saved.qkv_proj), dx, false);
 }
 
-void Attention::clip(Heads& heads, const StepContext& step, AttentionSaved* saved) const {
+void Attention::clip(Heads& heads, const StepContext& step, Saved* saved) const {
   if (config_.qkv_clip == 0) return;
   const auto clipped = [&](Tensor& part, Tensor* inside) {
     Tensor seen;
@@ -136,17 +199,19 @@ void Attention::rotate(Heads& heads, const LayerContext& context, bool inverse) 
   ops::rope(heads.k, config_.kv_heads, view.rows, view.cos, view.sin, inverse, view.pairs);
 }
 
-Tensor Attention::attend(const Tensor& x, const LayerContext& context, const StepContext& step, AttentionSaved* saved,
-                         LayerCache* cache) {
+Tensor Attention::attend(const Tensor& x, const LayerContext& context, const StepContext& step, Saved* saved,
+                         Cache* cache) {
   const int64_t tokens = x.dim(0), width = config_.heads * config_.head_size;
   const auto make = [&](int64_t columns) {
     return Tensor::empty(step.pool(), {tokens, columns}, step.compute_dtype, "attention heads");
   };
   Heads heads{.q = make(width), .k = {}, .v = {}};
-  if (cache) {
-    NIBBLE_CHECK(cache->length + tokens <= cache->k.dim(0), "no room in the cache");
-    heads.k = cache->k.rows(cache->length, cache->length + tokens);
-    heads.v = cache->v.rows(cache->length, cache->length + tokens);
+  std::vector<ops::AttentionSpan> cached;
+  if (cache) cached = cache->spans(context);
+  const bool in_place = cached.size() == 1;  // one sequence's keys and values are written where they are kept
+  if (in_place) {
+    heads.k = cache->k.rows(cached[0].k_end - tokens, cached[0].k_end);
+    heads.v = cache->v.rows(cached[0].k_end - tokens, cached[0].k_end);
   } else {
     heads.k = make(config_.kv_heads * config_.head_size);
     heads.v = make(config_.kv_heads * config_.head_size);
@@ -154,14 +219,20 @@ Tensor Attention::attend(const Tensor& x, const LayerContext& context, const Ste
   project(x, step, heads, saved);
   clip(heads, step, saved);
   rotate(heads, context, false);
+  for (const ops::AttentionSpan& span : cached) {
+    if (in_place) break;
+    const auto append = [&](const Tensor& made, Tensor& slabs) {
+      Tensor rows = slabs.rows(span.k_end - (span.q_end - span.q_begin), span.k_end);
+      ops::cast(made.rows(span.q_begin, span.q_end), rows);
+    };
+    append(heads.k, cache->k);
+    append(heads.v, cache->v);
+  }
 
   Tensor out = make(width);
   Tensor log_sum_exp = Tensor::empty(step.pool(), {config_.heads, tokens}, DType::f32, "attention sums");
   if (cache) {
-    cache->length += tokens;
-    const ops::AttentionSpan span{0, tokens, 0, cache->length};
-    ops::attention_forward(heads.q, cache->k.rows(0, cache->length), cache->v.rows(0, cache->length), {&span, 1},
-                           params_, out, log_sum_exp);
+    ops::attention_forward(heads.q, cache->k, cache->v, cached, params_, out, log_sum_exp);
   } else {
     ops::attention_forward(heads.q, heads.k, heads.v, context.spans, params_, out, log_sum_exp);
   }
@@ -176,17 +247,29 @@ Tensor Attention::attend(const Tensor& x, const LayerContext& context, const Ste
 }
 
 void Attention::forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
-                        AttentionSaved* saved, LayerCache* cache) {
-  output_->forward(attend(x, context, step, saved, cache), y, step, saved ? &saved->output : nullptr);
+                        std::unique_ptr<SublayerSaved>* saved) {
+  Saved* kept = new_saved<Saved>(saved);
+  output_->forward(attend(x, context, step, kept, nullptr), y, step, kept ? &kept->output : nullptr);
 }
 
-void Attention::keep(const Tensor& x, const LayerContext& context, DType dtype, const StepContext& step,
-                     AttentionSaved& saved) {
-  output_->keep(attend(x, context, step, &saved, nullptr), dtype, step, saved.output);
+void Attention::forward_save_only(const Tensor& x, const LayerContext& context, DType dtype, const StepContext& step,
+                                  std::unique_ptr<SublayerSaved>& saved) {
+  Saved& kept = *new_saved<Saved>(&saved);
+  output_->forward_save_only(attend(x, context, step, &kept, nullptr), dtype, step, kept.output);
 }
 
-void Attention::backward(const Tensor& dy, const LayerContext& context, const StepContext& step, AttentionSaved&& saved,
+std::unique_ptr<MixerCache> Attention::make_cache(int64_t sequences, DType dtype, MemoryPool& pool) const {
+  return std::make_unique<Cache>(sequences, config_.kv_heads * config_.head_size, dtype, pool);
+}
+
+void Attention::forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
+                               MixerCache& cache) {
+  output_->forward(attend(x, context, step, nullptr, &dynamic_cast<Cache&>(cache)), y, step, nullptr);
+}
+
+void Attention::backward(const Tensor& dy, const LayerContext& context, const StepContext& step, SublayerSaved& of,
                          Tensor* dx) {
+  auto& saved = dynamic_cast<Saved&>(of);
   if (!dx && !projections_have_trainable()) {
     return output_->backward(dy, step, std::move(saved.output), nullptr, false);
   }

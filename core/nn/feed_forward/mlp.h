@@ -1,0 +1,52 @@
+#pragma once
+// The feed-forward sublayer of most layers: down(f(gate x) * up x), or down(f(up x)) when not gated.
+
+#include <optional>
+
+#include "nibble/core/nn/feed_forward/feed_forward.h"
+#include "nibble/core/nn/makers.h"
+#include "nibble/core/ops/activation.h"
+
+namespace nibble {
+
+struct MlpConfig {
+  int64_t width = 0;   ///< D
+  int64_t hidden = 0;  ///< F
+  ops::Activation activation = ops::Activation::silu;
+  bool gated = true;
+  bool bias = false;
+};
+
+/// Module names below the layer's prefix.
+struct MlpNames {
+  std::string gate = "mlp.gate_proj", up = "mlp.up_proj", down = "mlp.down_proj";
+  std::string gate_up;  ///< of a fused projection (Phi-3: rows of gate, then of up); empty = apart
+};
+
+class Mlp final : public FeedForward {
+ public:
+  Mlp(const std::string& prefix, const MlpNames& names, const MlpConfig& config, const Makers& makers);
+
+  bool has_trainable() const override;
+  void forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
+               std::unique_ptr<SublayerSaved>* saved) override;
+  void forward_save_only(const Tensor& x, const LayerContext& context, DType dtype, const StepContext& step,
+                         std::unique_ptr<SublayerSaved>& saved) override;
+  void backward(const Tensor& dy, const LayerContext& context, const StepContext& step, SublayerSaved& saved,
+                Tensor* dx) override;
+
+  void visit(const ParameterVisitor& visitor) override;
+  void visit_linears(const std::function<void(Linear&)>& visitor) override;
+
+ private:
+  struct Saved;
+  void project(const Tensor& x, const StepContext& step, Tensor& gate, Tensor& up, Saved* saved);
+  void project_backward(const Tensor& dgate, const Tensor& dup, const StepContext& step, Saved& saved, Tensor* dx);
+  /// f(gate) * up or f(up)
+  Tensor activate(const Tensor& gate, const Tensor& up, const StepContext& step) const;
+
+  MlpConfig config_;
+  std::optional<Linear> gate_up_, gate_, up_, down_;
+};
+
+}  // namespace nibble

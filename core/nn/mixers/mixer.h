@@ -1,0 +1,27 @@
+#pragma once
+// The seam between a layer and what mixes its tokens: attention, a state space, a convolution.
+
+#include "nibble/core/nn/sublayer.h"
+
+namespace nibble {
+
+/// What a mixer keeps of several sequences that are being generated: a slab of keys and values for each, or a state.
+class MixerCache {
+ public:
+  virtual ~MixerCache() = default;
+  /// Makes room for `length` tokens of every sequence; what is held stays.
+  virtual void reserve(int64_t length) = 0;
+};
+
+/// The first sublayer of a Block. Each token sees its document up to itself and nothing else.
+class Mixer : public Sublayer {
+ public:
+  /// Without tokens, for `sequences` sequences; dtype: the compute dtype.
+  virtual std::unique_ptr<MixerCache> make_cache(int64_t sequences, DType dtype, MemoryPool& pool) const = 0;
+  /// forward for documents that go on as context.continued says, in a cache of its own make that has room for them: one
+  /// that holds no token yet begins. Inference only.
+  virtual void forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
+                              MixerCache& cache) = 0;
+};
+
+}  // namespace nibble

@@ -1,0 +1,77 @@
+#pragma once
+// What the two sublayers of a layer, mixer and feed-forward, have in common.
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "nibble/core/nn/linear.h"
+#include "nibble/core/nn/rotary.h"
+#include "nibble/core/ops/attention.h"
+
+namespace nibble {
+
+class LayerSharding;
+
+using TensorVisitor = std::function<void(Tensor&)>;
+
+/// Where the tokens of one document go on from: a sequence in the caches, and how many of its tokens these hold.
+struct Continued {
+  int64_t sequence = 0, length = 0;
+};
+
+/// What every layer of one pass sees of the tokens.
+struct LayerContext {
+  Tensor positions;                           ///< [T] i32, in the document
+  std::span<const ops::AttentionSpan> spans;  ///< documents
+  std::vector<RotaryView> rotary;             ///< one for each kind of layer
+  const LayerSharding* sharding = nullptr;    ///< null: the weights are whole
+  std::span<const Continued> continued = {};  ///< with caches: one for each of `spans`
+};
+
+/// What a sublayer keeps from forward to backward.
+class SublayerSaved {
+ public:
+  virtual ~SublayerSaved() = default;
+  /// Every tensor there is, in a fixed order.
+  virtual void visit(const TensorVisitor& visitor) = 0;
+  /// The sublayer's input: whether it is kept, and giving it (back). A Block takes it out where it can compute it
+  /// again.
+  virtual bool has_input() const = 0;
+  virtual void set_input(const Tensor& x) = 0;
+};
+
+/// saved, if it is not null, becomes a new Saved; returns that, or null.
+template <typename Saved>
+Saved* new_saved(std::unique_ptr<SublayerSaved>* saved) {
+  if (!saved) return nullptr;
+  auto made = std::make_unique<Saved>();
+  Saved* kept = made.get();
+  *saved = std::move(made);
+  return kept;
+}
+
+class Sublayer {
+ public:
+  virtual ~Sublayer() = default;
+
+  virtual bool has_trainable() const = 0;
+  /// y [T, D] (f32 or bf16) from x [T, D] in the compute dtype. saved: becomes what backward needs; null: inference.
+  virtual void forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
+                       std::unique_ptr<SublayerSaved>* saved) = 0;
+  /// What forward would save, the same bits, without the products that only y needs; dtype: of y.
+  virtual void forward_save_only(const Tensor& x, const LayerContext& context, DType dtype, const StepContext& step,
+                                 std::unique_ptr<SublayerSaved>& saved) {
+    Tensor y = Tensor::empty(step.pool(), x.shape(), dtype, "layer output");
+    forward(x, context, step, y, &saved);
+  }
+  /// dx [T, D] f32 = input gradient unless null, made here where it is undefined; dy [T, D] in the compute dtype.
+  /// Accumulates the gradients of everything trainable; uses up what is in `saved`.
+  virtual void backward(const Tensor& dy, const LayerContext& context, const StepContext& step, SublayerSaved& saved,
+                        Tensor* dx) = 0;
+
+  virtual void visit(const ParameterVisitor& visitor) = 0;
+  virtual void visit_linears(const std::function<void(Linear&)>& visitor) = 0;
+};
+
+}  // namespace nibble

@@ -1,0 +1,223 @@
+#pragma once
+// What a new kind of mixer or feed-forward has to do, and with it everything around a Block: gradients, recomputing,
+// generating, devices, training, checkpoints, shards, stages. A test of a kind is one file that calls these.
+
+#include <gtest/gtest.h>
+
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/base/philox.h"
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/core/ops/meta/meta_device.h"
+#include "nibble/core/train/checkpoint.h"
+#include "nibble/core/train/train_step.h"
+#include "nibble/parallel/comm/thread_comm.h"
+#include "nibble/parallel/parallel_model.h"
+#include "nibble/parallel/pipeline/pipeline.h"
+#include "nibble/tests/core/models/golden.h"
+#include "nibble/tests/core/ops/refusing_device.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble::test {
+
+/// A small Llama of four layers, every other one as `set` makes it.
+inline DecoderConfig with_kind(const std::function<void(LayerConfig&)>& set) {
+  DecoderConfig config = parse_decoder_config(R"({"model_type": "llama", "hidden_size": 16, "intermediate_size": 24,
+      "num_hidden_layers": 4, "num_attention_heads": 2, "vocab_size": 40, "initializer_range": 0.3,
+      "tie_word_embeddings": false})",
+                                              "test");
+  for (size_t l = 1; l < config.layer.size(); l += 2) set(config.layer[l]);
+  return config;
+}
+
+/// Three documents, the same for the same number.
+inline Batch documents(uint64_t number, MemoryPool& pool) {
+  PhiloxStream stream(2, 8, number);
+  std::vector<Sample> samples;
+  for (const size_t length : {9, 4, 13}) {
+    Sample sample{.ids = {}, .labels = {}, .index = 3 * number + samples.size()};
+    for (size_t t = 0; t < length; ++t) sample.ids.push_back(static_cast<int32_t>(stream.next_below(40)));
+    sample.labels = sample.ids;
+    samples.push_back(sample);
+  }
+  return make_batch(samples, pool);
+}
+
+inline double dot(const Tensor& a, const Tensor& b) {
+  double sum = 0;
+  for (int64_t i = 0; i < a.numel(); ++i) {
+    sum += static_cast<double>(a.data<const float>()[i]) * static_cast<double>(b.data<const float>()[i]);
+  }
+  return sum;
+}
+
+/// The gradient of the loss against its differences along a random direction of every parameter.
+inline void expect_gradients_are_slopes(const DecoderConfig& config) {
+  Rank rank;
+  MemoryPool& pool = rank.context().pool;
+  Decoder decoder = random_decoder(config, 1, rank.context());
+  make_trainable(decoder, rank.context());
+  const Batch batch = documents(0, pool);
+  decoder.loss_sum_and_gradients(batch, rank.step(), 1);
+  uint64_t number = 0;
+  decoder.visit([&](Parameter& parameter) {
+    Tensor direction = Tensor::empty(pool, parameter.value.shape(), DType::f32);
+    ops::fill_normal(direction, 1, 5, number++);
+    const float reach = 2e-3f;
+    const Tensor start = parameter.value.clone(pool);
+    const auto at = [&](float steps) {
+      ops::add(direction, parameter.value, steps * reach);
+      const double loss = decoder.loss_sum(batch, rank.step());
+      ops::cast(start, parameter.value);
+      return loss;
+    };
+    const double slope = (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * static_cast<double>(reach));
+    const double size = std::sqrt(dot(parameter.gradient, parameter.gradient));
+    EXPECT_NEAR(dot(parameter.gradient, direction), slope, 3e-3 * size + 1e-2) << parameter.name;
+    EXPECT_GT(size, 1e-3) << parameter.name;
+  });
+}
+
+/// Running a layer again, and keeping what it needs in a file, change no bit; nor do the others of a batch.
+inline void expect_same_bits_however_kept(const DecoderConfig& config) {
+  Rank rank;
+  TemporaryDirectory directory;
+  const auto gradients = [&](Recompute recompute, bool spills) {
+    Decoder decoder = random_decoder(config, 1, rank.context());
+    make_trainable(decoder, rank.context());
+    SpillFile spill(directory.path().string(), int64_t{1} << 20, rank.context().pool);
+    decoder.set_recompute(recompute);
+    if (spills) decoder.set_spill(&spill);
+    decoder.loss_sum_and_gradients(documents(0, rank.context().pool), rank.step(), 1);
+    return gradients_of(decoder);
+  };
+  const auto kept = gradients(Recompute::none, false);
+  EXPECT_TRUE(gradients(Recompute::block, false) == kept);
+  EXPECT_TRUE(gradients(Recompute::none, true) == kept);
+}
+
+/// Sequences that are read and continued together in one cache give the logits of their whole texts.
+inline void expect_cached_text(const DecoderConfig& config) {
+  Rank rank;
+  const StepContext step = rank.step();
+  Decoder decoder = random_decoder(config, 1, rank.context());
+  const Batch whole = documents(0, step.pool());
+  const std::vector<float> wanted = all_logits(decoder, whole, step);
+  KvCache cache = decoder.make_cache(step, 3);
+  const std::span<const int32_t> ids = whole.ids.span<const int32_t>();
+  for (const std::vector<int64_t>& counts :
+       std::vector<std::vector<int64_t>>{{3, 1, 5}, {0, 1, 1}, {1, 1, 1}, {4, 0, 0}, {1, 1, 6}}) {
+    std::vector<Sample> pieces;
+    Batch batch;
+    std::vector<float> expected;
+    std::vector<int64_t> sequences;
+    for (size_t s = 0; s < 3; ++s) {
+      if (counts[s] == 0) continue;
+      const int64_t begin = whole.spans[s].q_begin + cache.length(static_cast<int64_t>(s)), end = begin + counts[s];
+      pieces.push_back({.ids = {ids.begin() + begin, ids.begin() + end}, .labels = {}});
+      expected.insert(expected.end(), wanted.begin() + begin * 40, wanted.begin() + end * 40);
+      sequences.push_back(static_cast<int64_t>(s));
+    }
+    batch = make_batch(pieces, step.pool());
+    batch.sequences = sequences;
+    EXPECT_LE(largest_difference(all_logits(decoder, batch, step, &cache), expected), 2e-5);
+  }
+  EXPECT_EQ(cache.length(0), 9);
+}
+
+/// Two steps on `device`: the loss of the second and how much memory was held.
+inline std::pair<double, size_t> train_on(const Device& device, const DecoderConfig& config) {
+  MemoryPool pool(0, device);
+  LocalRank local(2);
+  RankContext rank{local.context().comm, pool, 2, 3};
+  Decoder decoder = random_decoder(config, 1, rank);
+  make_trainable(decoder, rank);
+  Optimizer optimizer(trainable_parameters(decoder), {}, pool);
+  const std::vector<Batch> batches = {documents(0, pool), documents(1, pool)};
+  StepOptions options{.lr = 0.01};
+  double loss = 0;
+  for (options.step = 1; options.step <= 2; ++options.step) {
+    loss = train_step(decoder, batches, optimizer, options, rank).loss;
+  }
+  return {loss, pool.peak() + (&pool.host() == &pool ? 0 : pool.host().peak())};
+}
+
+/// A device whose elements the host may not read gives the same bits, and one without bytes books about the memory.
+inline void expect_same_on_devices(const DecoderConfig& config) {
+  const auto [loss, peak] = train_on(cpu_device(), config);
+  EXPECT_EQ(train_on(RefusingDevice(), config).first, loss);
+  EXPECT_NEAR(static_cast<double>(train_on(MetaDevice(), config).second), static_cast<double>(peak), 0.1 * peak);
+}
+
+struct Trained {
+  std::vector<double> losses;
+  std::map<std::string, std::vector<float>> weights;  ///< as the checkpoint has them
+};
+
+/// Three steps of four microbatches on the ranks of `shape`, and what their checkpoint holds.
+inline Trained train(const DecoderConfig& config, const MeshShape& shape) {
+  TemporaryDirectory directory;
+  Trained trained;
+  run_on_threads(static_cast<int>(shape.ranks()), [&](Communicator& comm) {
+    comm.settings().timeout_seconds = 60;
+    MemoryPool pool;
+    RankContext rank{comm, pool, 1, 5};
+    set_threads(1);
+    const Mesh mesh(shape, comm);
+    const int64_t layers = config.layers / shape.pipeline;
+    Decoder decoder = random_decoder(config, 1, rank, {mesh.stage() * layers, (mesh.stage() + 1) * layers});
+    ParallelModel parallel(decoder, true, {.gradient_sum = GradientSum::tree}, mesh, rank);
+    Optimizer optimizer(parallel.parameters(), {}, pool, true,
+                        [&](const Parameter& part) { return parallel.whole_size(part); });
+    Pipeline pipeline(decoder, {}, mesh, rank);
+    const bool staged = shape.pipeline > 1;
+    if (staged) parallel.set_idle([&] { pipeline.next(); });
+    const StepLayout layout = pipeline.over_stages(parallel.layout());
+    const LossAndGradients compute = [&](const Batch& batch, const StepContext& step, float gradient_scale) {
+      return staged ? pipeline.next() : decoder.loss_sum_and_gradients(batch, step, gradient_scale);
+    };
+    StepOptions options{.lr = 0.01, .max_grad_norm = 1};
+    for (options.step = 1; options.step <= 3; ++options.step) {
+      std::vector<Batch> mine;
+      double label_tokens = 0;
+      for (uint64_t i = 0; i < 4; ++i) label_tokens += static_cast<double>(documents(i, pool).label_tokens);
+      for (const int64_t i : parallel.begin_step(4)) mine.push_back(documents(static_cast<uint64_t>(i), pool));
+      const Batch spare = documents(0, pool);
+      if (staged) {
+        pipeline.begin_step(mine, spare, 0, static_cast<float>(1 / label_tokens),
+                            {.rank = rank, .training = true, .row_keys = {}});
+      }
+      const StepResult result = train_step(compute, mine, optimizer, options, rank, layout);
+      if (comm.rank() == 0) trained.losses.push_back(result.loss);
+    }
+    std::vector<NamedTensor> values;
+    for (const Parameter* parameter : parallel.parameters()) values.push_back({parameter->name, parameter->value});
+    save_checkpoint(directory.path(), TrainingState{}, parallel.written_slicer()(values), {}, comm);
+  });
+  Rank rank;
+  std::vector<NamedTensor> whole;
+  random_decoder(config, 2, rank.context()).visit([&](Parameter& parameter) {
+    whole.push_back({parameter.name, parameter.value});
+  });
+  load_checkpoint_tensors(directory / "step-0", whole_slices(whole), {});
+  for (const NamedTensor& tensor : whole) {
+    const std::span<const float> values = tensor.value.span<const float>();
+    trained.weights[tensor.name] = {values.begin(), values.end()};
+  }
+  return trained;
+}
+
+/// Training helps; two shards give the bits of one rank, two stages its numbers.
+inline void expect_trains_shards_and_pipelines(const DecoderConfig& config) {
+  const Trained one = train(config, {}), shards = train(config, {.shard = 2}), stages = train(config, {.pipeline = 2});
+  ASSERT_EQ(one.losses.size(), 3u);
+  EXPECT_LT(one.losses[2], 0.99 * one.losses[0]);
+  EXPECT_EQ(shards.losses, one.losses);
+  EXPECT_TRUE(shards.weights == one.weights);
+  ASSERT_EQ(stages.weights.size(), one.weights.size());
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(stages.losses[i], one.losses[i], 1e-5);
+  for (const auto& [name, wanted] : one.weights) {
+    EXPECT_LE(distance(stages.weights.at(name), wanted), 1e-4 * norm(wanted)) << name;
+  }
+}
+
+}  // namespace nibble::test
