@@ -11,8 +11,8 @@
 
 #include "nibble/core/models/decoder.h"
 #include "nibble/core/nn/hooks.h"
-#include "nibble/core/train/run.h"
 #include "nibble/core/train/gradient_sum.h"
+#include "nibble/core/train/run.h"
 #include "nibble/parallel/mesh.h"
 #include "nibble/parallel/sharding/trainable_group.h"
 

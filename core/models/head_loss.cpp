@@ -15,7 +15,8 @@ namespace {
 constexpr int64_t kLogitBytes = int64_t{32} << 20;
 constexpr int64_t kMinRows = 128;
 
-std::vector<int32_t> labelled_rows(const Batch& batch, int64_t vocabulary) {
+// Without those whose weight is 0.
+std::vector<int32_t> labelled_rows(const Batch& batch, int64_t vocabulary, const Tensor& weights) {
   std::vector<int32_t> rows;
   const std::span<const int32_t> targets = batch.targets.span<const int32_t>();
   for (size_t t = 0; t < targets.size(); ++t) {
@@ -26,7 +27,7 @@ std::vector<int32_t> labelled_rows(const Batch& batch, int64_t vocabulary) {
                            " of the batch is outside the vocabulary of " + std::to_string(vocabulary),
                        "use the model's own tokenizer");
     }
-    rows.push_back(static_cast<int32_t>(t));
+    if (!weights || weights.data<const float>()[t] != 0) rows.push_back(static_cast<int32_t>(t));
   }
   return rows;
 }
@@ -130,8 +131,9 @@ void DecoderHead::logits(const Tensor& hidden, const StepContext& step, BlockHoo
   }
 }
 
-void DecoderHead::loss_of_part(const Tensor& logits, const Tensor& targets, float gradient_scale,
-                               const StepContext& step, Tensor& losses, Tensor& dlogits, BlockHooks& hooks) const {
+void DecoderHead::loss_of_part(const Tensor& logits, const Tensor& targets, const StepContext& step,
+                               float gradient_scale, const Tensor& weights, Tensor& losses, Tensor& dlogits,
+                               BlockHooks& hooks) const {
   const int64_t n = logits.dim(0), parts = hooks.parts();
   const Tensor own = own_targets(targets, vocabulary, step.pool());
   // Each rank fills the rows of its own columns, the sum is all of them.
@@ -143,15 +145,18 @@ void DecoderHead::loss_of_part(const Tensor& logits, const Tensor& targets, floa
   Tensor row_max = Tensor::empty(step.pool(), {n}, DType::f32, "maxima of logits");
   Tensor row_sumexp = Tensor::empty(step.pool(), {n}, DType::f32, "sums of logits");
   ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses);
-  if (dlogits) ops::cross_entropy_backward(logits, own, row_max, row_sumexp, softcap, gradient_scale, dlogits);
+  if (dlogits) ops::cross_entropy_backward(logits, own, row_max, row_sumexp, softcap, gradient_scale, dlogits, weights);
 }
 
-double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step, bool gradients,
-                             float gradient_scale, Tensor* hidden_gradient, BlockHooks& hooks) {
+double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step, BlockHooks& hooks,
+                             const HeadGradient* gradient, Tensor* log_probs) {
   MemoryPool& pool = step.pool();
   const int64_t width = hidden.dim(1);
   const bool in_parts = vocabulary.size() > 0;
-  const std::vector<int32_t> all = labelled_rows(batch, in_parts ? whole_vocabulary : linear.out_features());
+  const Tensor all_weights = gradient ? gradient->weights : Tensor();
+  const float gradient_scale = gradient ? gradient->scale : 1;
+  const std::vector<int32_t> all =
+      labelled_rows(batch, in_parts ? whole_vocabulary : linear.out_features(), all_weights);
   double total = 0;
   for (size_t begin = 0; begin < all.size(); begin += static_cast<size_t>(chunk_rows())) {
     const size_t count = std::min(all.size() - begin, static_cast<size_t>(chunk_rows()));
@@ -164,24 +169,30 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
     Tensor x = Tensor::empty(pool, {n, width}, DType::f32, "head input");
     ops::gather_rows(hidden, rows, x);
     Saved saved;
-    Tensor chunk = forward(x, chunk_step, gradients ? &saved : nullptr);
+    Tensor chunk = forward(x, chunk_step, gradient ? &saved : nullptr);
     Tensor losses = Tensor::empty(pool, {n}, DType::f32, "losses");
     Tensor dlogits;
-    if (gradients && step.compute_dtype == DType::f32) dlogits = chunk;
-    if (gradients && step.compute_dtype != DType::f32)
+    if (gradient && step.compute_dtype == DType::f32) dlogits = chunk;
+    if (gradient && step.compute_dtype != DType::f32)
       dlogits = Tensor::empty(pool, chunk.shape(), step.compute_dtype, "gradient of logits");
     const Tensor targets = pick<int32_t>(batch.targets, picked, pool);
+    const Tensor weights = all_weights ? pick<float>(all_weights, picked, pool) : Tensor();
     if (in_parts) {
-      loss_of_part(chunk, targets, gradient_scale, step, losses, dlogits, hooks);
+      loss_of_part(chunk, targets, step, gradient_scale, weights, losses, dlogits, hooks);
     } else {
-      ops::cross_entropy(chunk, targets, softcap, gradient_scale, losses, dlogits);
+      ops::cross_entropy(chunk, targets, softcap, gradient_scale, losses, dlogits, weights);
     }
     total += ops::sum(losses);
-    if (!gradients) continue;
+    if (log_probs && losses.device().has_bytes()) {
+      const Tensor read = losses.to(pool.host());
+      for (int64_t i = 0; i < n; ++i)
+        log_probs->data<float>()[picked[static_cast<size_t>(i)]] = -read.data<const float>()[i];
+    }
+    if (!gradient) continue;
 
     chunk = {};
-    const Tensor dx = backward(dlogits, chunk_step, std::move(saved), hidden_gradient != nullptr, hooks);
-    if (hidden_gradient) ops::scatter_add_rows(dx, rows, *hidden_gradient);
+    const Tensor dx = backward(dlogits, chunk_step, std::move(saved), gradient->hidden != nullptr, hooks);
+    if (gradient->hidden) ops::scatter_add_rows(dx, rows, *gradient->hidden);
   }
   return total;
 }
