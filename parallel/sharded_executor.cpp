@@ -4,9 +4,10 @@
 
 namespace nibble {
 
-double ShardedExecutor::loss_sum(const Batch* batch, const Objective& objective, const StepContext& step) {
-  if (!batch && parallel_.collective()) decoder().idle_forward(false);
-  return LocalExecutor::loss_sum(batch, objective, step);
+void ShardedExecutor::idle_forward(const Objective& objective, bool training) {
+  if (!parallel_.collective()) return;
+  if (objective.wants_reference()) decoder().idle_forward(false);
+  decoder().idle_forward(training);
 }
 
 double ShardedExecutor::sum(const StepWork& work) {
@@ -16,12 +17,11 @@ double ShardedExecutor::sum(const StepWork& work) {
 }
 
 double ShardedExecutor::microbatch(const StepWork& work, int64_t i) {
-  if (!work.microbatch(i) && parallel_.collective()) {
-    const TraceSpan span(work.options.trace, Phase::communication, "idle");
-    decoder().idle_forward(true);
-    decoder().idle_backward();
-  }
-  return LocalExecutor::microbatch(work, i);
+  if (work.microbatch(i) || !parallel_.collective()) return LocalExecutor::microbatch(work, i);
+  const TraceSpan span(work.options.trace, Phase::communication, "idle");
+  idle_forward(work.objective, true);
+  decoder().idle_backward();
+  return 0;
 }
 
 }  // namespace nibble

@@ -13,12 +13,12 @@ class ShardedExecutor : public LocalExecutor {
       : LocalExecutor(decoder, rank), parallel_(parallel) {}
   std::vector<int64_t> begin_step(int64_t count) override { return parallel_.begin_step(count); }
   void after_update() override { parallel_.share_values(); }
-  double loss_sum(const Batch* batch, const Objective& objective, const StepContext& step) override;
   Communicator& data_ranks() const override { return parallel_.mesh().data(); }
 
  protected:
   double sum(const StepWork& work) override;
   double microbatch(const StepWork& work, int64_t i) override;
+  void idle_forward(const Objective& objective, bool training) override;
   double squares(const std::vector<Parameter*>& parameters) const override { return parallel_.squares(parameters); }
   ParallelModel& parallel() const { return parallel_; }
 

@@ -134,8 +134,11 @@ std::vector<Sample> Batches::samples(int64_t step, int64_t microbatch) const {
   NIBBLE_CHECK(microbatch >= 0 && begin < place.end, "the step has this microbatch");
   std::vector<Sample> samples;
   for (int64_t k = begin; k < std::min(begin + size, place.end); ++k) {
+    uint32_t group = 0;
     for (const Piece& piece : place.plan->sequence(k)) {
       samples.push_back(impl_->dataset.sample(piece.sample, piece.begin, piece.end, piece.number));
+      if (!impl_->dataset.continues_group(piece.sample)) group = piece.number;  // that of its first sample
+      samples.back().group = group;
     }
   }
   return samples;

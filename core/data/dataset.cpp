@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/packing.h"
@@ -111,21 +112,26 @@ std::pair<Dataset, Dataset> Dataset::split(double fraction, uint64_t seed, int64
       if (unit.trained > 0) units.push_back(unit);
     }
   });
-  if (units.size() < 2) {
+  const auto opens_group = [&](size_t i) { return i == 0 || !continues(units[i - 1], units[i]); };
+  uint64_t groups = 0;
+  for (size_t i = 0; i < units.size(); ++i) groups += opens_group(i);
+  if (groups < 2) {
     throw InputError("data.eval_fraction", "one sample cannot be split", "give data.eval or more data");
   }
-  const auto wanted = static_cast<uint64_t>(std::llround(fraction * static_cast<double>(units.size())));
-  const uint64_t held_out = std::clamp<uint64_t>(wanted, 1, units.size() - 1);
-  LargeArray<uint8_t> is_held_out(scratch_, units.size());
+  const auto wanted = static_cast<uint64_t>(std::llround(fraction * static_cast<double>(groups)));
+  const uint64_t held_out = std::clamp<uint64_t>(wanted, 1, groups - 1);
+  LargeArray<uint8_t> is_held_out(scratch_, groups);
   {
-    const auto drawn = keyed_permutation(units.size(), seed, kSplitPurpose, 0, scratch_);
+    const auto drawn = keyed_permutation(groups, seed, kSplitPurpose, 0, scratch_);
     for (uint64_t k = 0; k < held_out; ++k) is_held_out[drawn[k]] = 1;
   }
   LargeArray<SampleRow> rows[2] = {LargeArray<SampleRow>(scratch_), LargeArray<SampleRow>(scratch_)};
   DatasetSummary summaries[2];
   size_t held = 0;  // the first unit whose codes were not given back
+  size_t group = 0;
   for (size_t i = 0; i < units.size(); ++i) {
-    const int part = is_held_out[i];
+    if (i > 0) group += opens_group(i);
+    const int part = is_held_out[group];
     rows[part].push_back(units[i]);
     summaries[part].add(units[i], codes_ + units[i].first);
     const uint64_t end = units[i].first + units[i].length;
@@ -145,8 +151,9 @@ std::pair<Dataset, Dataset> Dataset::split(double fraction, uint64_t seed, int64
 struct DatasetSummary::State {
   std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hash{XXH3_createState(), XXH3_freeState};
   int64_t samples = 0, tokens = 0, trained = 0;
-  bool has_text = false, has_codes = false;
+  bool has_text = false, has_groups = false, has_codes = false;
   uint32_t longest_whole = 0;
+  SampleRow last{.record = UINT32_MAX};
 };
 
 DatasetSummary::DatasetSummary() : state_(std::make_unique<State>()) { XXH3_64bits_reset(state_->hash.get()); }
@@ -156,11 +163,13 @@ void DatasetSummary::add(const SampleRow& row, const int32_t* codes) {
   ++state_->samples;
   state_->tokens += row.length;
   state_->trained += row.trained;
+  const bool continues_group = Dataset::continues(std::exchange(state_->last, row), row);
+  if (continues_group) state_->has_groups = true;
   if (row.whole == 0) state_->has_text = true;
   if (row.whole != 0) state_->longest_whole = std::max(state_->longest_whole, row.length);
   if (codes == nullptr) return;
   state_->has_codes = true;
-  const uint32_t facts[3] = {row.length, row.source, row.whole};
+  const uint32_t facts[3] = {row.length, row.source, continues_group ? 2u : row.whole};
   XXH3_64bits_update(state_->hash.get(), facts, sizeof facts);
   XXH3_64bits_update(state_->hash.get(), codes, size_t{row.length} * sizeof(int32_t));
 }
@@ -170,6 +179,7 @@ void DatasetSummary::put(Dataset& dataset) {
   dataset.report_.tokens = state_->tokens;
   dataset.report_.trained_tokens = state_->trained;
   dataset.has_text_ = state_->has_text;
+  dataset.has_groups_ = state_->has_groups;
   dataset.longest_whole_ = state_->longest_whole;
   if (!state_->has_codes) return;
   XXH3_64bits_update(state_->hash.get(), dataset.weights_.data(), dataset.weights_.size() * sizeof(double));

@@ -27,7 +27,8 @@ struct DataFileFacts {
   DataFormat format = DataFormat::automatic;
 };
 
-/// What loading found; every record is accounted for: records = samples + the dropped ones + bad_records.
+/// What loading found; every record is accounted for: records = those with samples (one, or a group) + the dropped ones
+/// + bad_records.
 struct DatasetReport {
   int64_t records = 0;
   int64_t samples = 0;
@@ -99,6 +100,9 @@ class Dataset {
   /// Whether there are samples that packing may cut; tokens of the longest of the others.
   bool has_text() const { return has_text_; }
   uint32_t longest_whole() const { return longest_whole_; }
+  /// Whether sample i belongs to the group of the one before: both are of one record, which holds what a loss compares.
+  bool continues_group(int64_t i) const { return i > 0 && continues(rows_[checked(i) - 1], rows_[checked(i)]); }
+  bool has_groups() const { return has_groups_; }
   /// The directory for what grows with the number of samples; empty: memory. It is data.cache where that can be
   /// written.
   const std::filesystem::path& scratch() const { return scratch_; }
@@ -130,11 +134,14 @@ class Dataset {
   std::vector<double> weights_;
   DatasetReport report_;
   std::string fingerprint_;
-  bool has_text_ = false;
+  bool has_text_ = false, has_groups_ = false;
   uint32_t longest_whole_ = 0;
   bool codes_mapped_ = false, rows_mapped_ = false;  // from files: their pages can be given back
   std::filesystem::path scratch_;
 
+  static bool continues(const SampleRow& before, const SampleRow& row) {
+    return row.whole != 0 && before.whole != 0 && row.record == before.record && row.source == before.source;
+  }
   size_t checked(int64_t i) const;
   void take_rows(LargeArray<SampleRow> rows);
 };

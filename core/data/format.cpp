@@ -159,13 +159,14 @@ RenderedRecord render_completion(const JsonRecord& record, const DataOptions& op
   return rendered;
 }
 
-int32_t read_id(const JsonRecord& record, const std::string& name, const Json& value, size_t i, int64_t vocab_size) {
+int32_t read_id(const JsonRecord& record, const std::string& name, const Json& value, size_t i, int64_t vocab_size,
+                bool is_label) {
   const std::string place = name + "[" + std::to_string(i) + "]";
   if (!value.is_number_integer()) record.fail_type(place, value, "a whole number");
   // Above 2^63 nlohmann holds an unsigned value, which would wrap.
   const bool huge = value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX};
   const int64_t id = huge ? INT64_MAX : value.get<int64_t>();
-  if (name == "labels" && id == kIgnoreLabel) return kIgnoreLabel;
+  if (is_label && id == kIgnoreLabel) return kIgnoreLabel;
   if (id < 0 || id >= vocab_size) {
     record.fail(place + " is " + value.dump() + ", outside the vocabulary of " + std::to_string(vocab_size) + " tokens",
                 "encode the data with this model's tokenizer");
@@ -173,33 +174,54 @@ int32_t read_id(const JsonRecord& record, const std::string& name, const Json& v
   return static_cast<int32_t>(id);
 }
 
-RenderedRecord render_tokens(const JsonRecord& record, const Encoder& encoder) {
-  const Json& ids = record.array("input_ids");
-  if (ids.empty()) record.fail("field \"input_ids\" is empty");
+// labels: null where all is trained. which: "[1]" in a record of several samples.
+RenderedRecord read_tokens(const JsonRecord& record, const Json& ids, const Json* labels, const std::string& which,
+                           const Encoder& encoder) {
+  if (ids.empty()) record.fail("field \"input_ids" + which + "\" is empty");
   RenderedRecord rendered;
   rendered.ids.reserve(ids.size());
   for (size_t i = 0; i < ids.size(); ++i) {
-    rendered.ids.push_back(read_id(record, "input_ids", ids[i], i, encoder.vocab_size));
+    rendered.ids.push_back(read_id(record, "input_ids" + which, ids[i], i, encoder.vocab_size, false));
   }
-  if (!record.has("labels")) {
+  if (!labels) {
     rendered.labels = rendered.ids;
     return rendered;
   }
-  const Json& labels = record.array("labels");
-  if (labels.size() != ids.size()) {
-    record.fail("has " + std::to_string(ids.size()) + " input_ids, but " + std::to_string(labels.size()) + " labels");
+  if (labels->size() != ids.size()) {
+    record.fail("has " + std::to_string(ids.size()) + " input_ids" + which + ", but " + std::to_string(labels->size()) +
+                " labels");
   }
   rendered.labels.reserve(ids.size());
-  for (size_t i = 0; i < labels.size(); ++i) {
-    const int32_t label = read_id(record, "labels", labels[i], i, encoder.vocab_size);
+  for (size_t i = 0; i < labels->size(); ++i) {
+    const int32_t label = read_id(record, "labels" + which, (*labels)[i], i, encoder.vocab_size, true);
     if (label != kIgnoreLabel && label != rendered.ids[i]) {
-      record.fail("labels[" + std::to_string(i) + "] is " + std::to_string(label) + ", but input_ids there is " +
-                      std::to_string(rendered.ids[i]),
+      record.fail("labels" + which + "[" + std::to_string(i) + "] is " + std::to_string(label) +
+                      ", but input_ids there is " + std::to_string(rendered.ids[i]),
                   "labels are not shifted: give the id itself, or -100 where nothing is trained");
     }
     rendered.labels.push_back(label);
   }
   return rendered;
+}
+
+RenderedRecord render_tokens(const JsonRecord& record, const Encoder& encoder) {
+  const Json& ids = record.array("input_ids");
+  const Json* labels = record.has("labels") ? &record.array("labels") : nullptr;
+  if (ids.empty() || !ids[0].is_array()) return read_tokens(record, ids, labels, "", encoder);
+  if (labels && labels->size() != ids.size()) {
+    record.fail("has " + std::to_string(ids.size()) + " lists of input_ids, but " + std::to_string(labels->size()) +
+                " of labels");
+  }
+  std::vector<RenderedRecord> samples;
+  for (size_t k = 0; k < ids.size(); ++k) {
+    const std::string which = "[" + std::to_string(k) + "]";
+    if (!ids[k].is_array()) record.fail_type("input_ids" + which, ids[k], "a list, as the first is");
+    if (labels && !(*labels)[k].is_array()) record.fail_type("labels" + which, (*labels)[k], "a list");
+    samples.push_back(read_tokens(record, ids[k], labels ? &(*labels)[k] : nullptr, which, encoder));
+  }
+  RenderedRecord first = std::move(samples.front());
+  first.others.assign(std::make_move_iterator(samples.begin() + 1), std::make_move_iterator(samples.end()));
+  return first;
 }
 
 }  // namespace
@@ -250,6 +272,7 @@ EncodedRecord encode_record(RenderedRecord record, const Encoder& encoder) {
   if (!record.ids.empty()) {
     encoded.ids = std::move(record.ids);
     encoded.labels = std::move(record.labels);
+    for (RenderedRecord& other : record.others) encoded.others.push_back(encode_record(std::move(other), encoder));
     return encoded;
   }
   const std::vector<TokenSpan> tokens = encoder.encode(record.text);

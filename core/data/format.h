@@ -20,6 +20,7 @@ struct RenderedRecord {
   bool whole = true;              ///< false: text that may be cut into several sequences
   bool hidden_parts = false;      ///< parts that the chat template does not show were left out
   std::vector<int32_t> ids, labels;
+  std::vector<RenderedRecord> others;  ///< further samples of the record: its group
 };
 
 /// The format of a JSON record by its fields: input_ids -> tokens; messages or conversations -> chat; instruction ->
@@ -39,7 +40,8 @@ DataFormat detect_format(const std::string& path, const RawRecord& record, const
 /// - completion: prompt and completion (response), one after the other, then EOS. question and answer (GSM8K) become
 ///   "Question: ...\nAnswer: ...". With `chat_template` set, one user and one assistant turn.
 /// - text: text, then EOS, all trained.
-/// - tokens: input_ids and optionally labels (the id itself or -100, not shifted), as they are.
+/// - tokens: input_ids and optionally labels (the id itself or -100, not shifted), as they are; or a list of such lists
+///   each, for samples that belong together.
 /// Everything but the prompt is trained, with train_on_prompt all. Where options.format is automatic, records of
 /// another objective (pairs of a better and a worse answer, answers labelled good or bad) are refused: whoever names
 /// the format asks for their answers to be trained. Throws InputError ("file:line:column: ...") for malformed JSON,
@@ -58,6 +60,7 @@ struct EncodedRecord {
   bool whole = true;           ///< as in RenderedRecord
   bool duplicate_bos = false;  ///< the text began with BOS itself
   bool hidden_parts = false;   ///< as in RenderedRecord
+  std::vector<EncodedRecord> others;
 };
 EncodedRecord encode_record(RenderedRecord record, const Encoder& encoder);
 

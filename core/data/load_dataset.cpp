@@ -24,6 +24,12 @@ struct Outcome {
   std::optional<InputError> failure;
 };
 
+// The first token is never predicted.
+uint32_t trained_tokens(const EncodedRecord& sample) {
+  return static_cast<uint32_t>(std::count_if(sample.labels.begin() + (sample.labels.empty() ? 0 : 1),
+                                             sample.labels.end(), [](int32_t label) { return label != kIgnoreLabel; }));
+}
+
 // A data set of which next to nothing is left was meant to be read otherwise.
 void check_dropped(const DatasetReport& counts, const DataOptions& options) {
   const int64_t dropped = counts.dropped_untrained + counts.dropped_long;
@@ -60,6 +66,7 @@ class DatasetBuilder {
   void check_ids(const std::string& place, const EncodedRecord& encoded) const;
   void add(const std::string& place, Outcome outcome, uint32_t source);
   void count_bad(const InputError& failure);
+  bool fits(const std::string& place, EncodedRecord& encoded);
   void store(const EncodedRecord& encoded, uint32_t source);
 
   const DataOptions& options_;
@@ -89,6 +96,7 @@ DataFormat DatasetBuilder::find_format(const RecordReader& reader, const std::ve
 }
 
 void DatasetBuilder::check_ids(const std::string& place, const EncodedRecord& encoded) const {
+  for (const EncodedRecord& other : encoded.others) check_ids(place, other);
   for (const int32_t id : encoded.ids) {
     if (id < 0 || id >= encoder_.vocab_size) {
       throw InputError(place,
@@ -157,24 +165,36 @@ void DatasetBuilder::add(const std::string& place, Outcome outcome, uint32_t sou
   DatasetReport& counts = report();
   ++counts.records;
   if (outcome.failure) return count_bad(*outcome.failure);
-  EncodedRecord& encoded = outcome.encoded;
+  std::vector<EncodedRecord> samples = std::move(outcome.encoded.others);
+  samples.insert(samples.begin(), std::move(outcome.encoded));
+  // A group of which one is dropped is no group any more.
+  if (!std::ranges::all_of(samples, [&](EncodedRecord& sample) { return fits(place, sample); })) {
+    ++counts.dropped_long;
+    return;
+  }
+  if (!std::ranges::all_of(samples, [](const EncodedRecord& sample) { return trained_tokens(sample) > 0; })) {
+    ++counts.dropped_untrained;
+    return;
+  }
+  for (const EncodedRecord& sample : samples) store(sample, source);
+}
+
+// Counts a sample and cuts it to max_length; false: it is to be dropped.
+bool DatasetBuilder::fits(const std::string& place, EncodedRecord& encoded) {
+  DatasetReport& counts = report();
   const auto length = static_cast<int64_t>(encoded.ids.size());
   counts.hidden_parts += encoded.hidden_parts;
   counts.duplicate_bos += encoded.duplicate_bos;
   counts.longest = std::max(counts.longest, length);
   if (length > 0) ++counts.lengths[std::min<size_t>(31, std::bit_width(encoded.ids.size()) - 1)];
-  if (encoded.whole && length > options_.max_length) {
-    if (options_.truncate == Truncate::drop) {
-      ++counts.dropped_long;
-      return;
-    }
-    if (too_long_++ == 0) first_too_long_ = place;
-    ++counts.truncated;
-    counts.truncated_tokens += length - options_.max_length;
-    encoded.ids.resize(static_cast<size_t>(options_.max_length));
-    encoded.labels.resize(static_cast<size_t>(options_.max_length));
-  }
-  store(encoded, source);
+  if (!encoded.whole || length <= options_.max_length) return true;
+  if (options_.truncate == Truncate::drop) return false;
+  if (too_long_++ == 0) first_too_long_ = place;
+  ++counts.truncated;
+  counts.truncated_tokens += length - options_.max_length;
+  encoded.ids.resize(static_cast<size_t>(options_.max_length));
+  encoded.labels.resize(static_cast<size_t>(options_.max_length));
+  return true;
 }
 
 void DatasetBuilder::store(const EncodedRecord& encoded, uint32_t source) {
@@ -183,11 +203,7 @@ void DatasetBuilder::store(const EncodedRecord& encoded, uint32_t source) {
   row.source = static_cast<uint16_t>(source);
   row.whole = encoded.whole;
   row.record = static_cast<uint32_t>(report().records - 1);
-  for (size_t t = 1; t < encoded.labels.size(); ++t) row.trained += encoded.labels[t] != kIgnoreLabel;
-  if (row.trained == 0) {
-    ++report().dropped_untrained;
-    return;
-  }
+  row.trained = trained_tokens(encoded);
   std::vector<int32_t> codes(encoded.ids.size());
   for (size_t t = 0; t < codes.size(); ++t) {
     codes[t] = encoded.labels[t] == kIgnoreLabel ? ~encoded.ids[t] : encoded.ids[t];

@@ -25,26 +25,35 @@ void shuffle(LargeArray<uint32_t>& order, uint64_t seed, uint32_t purpose, uint6
   for (uint64_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[stream.next_below(i)]);
 }
 
-// What packing asks of a sample, by its number: 4 bytes, for the order in which they are asked for is a random one.
+// What packing asks of a sample, by its number: 4 bytes, for the order in which they are asked for is a random one. The
+// first sample of a group stands for it.
 class Lengths {
  public:
   explicit Lengths(const Dataset& dataset) : of_(dataset.scratch(), static_cast<size_t>(dataset.size())) {
+    size_t first = 0;
     dataset.for_each([&](int64_t i, const SampleInfo& sample) {
-      NIBBLE_CHECK(sample.length <= kLength, "a sample has fewer than 2^31 tokens");
-      of_[static_cast<size_t>(i)] = sample.length | (sample.whole ? 0 : kText);
+      if (!dataset.has_groups() || !dataset.continues_group(i)) first = static_cast<size_t>(i);
+      NIBBLE_CHECK(uint64_t{of_[first]} + sample.length <= kLength, "a sample has fewer than 2^31 tokens");
+      of_[first] += sample.length;
+      if (sample.whole) longest_whole_ = std::max(longest_whole_, of_[first]);
+      if (!sample.whole) of_[first] |= kText;
     });
   }
+  /// Of what is not text.
+  uint32_t longest_whole() const { return longest_whole_; }
   uint32_t operator[](uint32_t i) const { return of_[i] & kLength; }
   bool is_text(uint32_t i) const { return (of_[i] & kText) != 0; }
 
  private:
   static constexpr uint32_t kText = uint32_t{1} << 31, kLength = kText - 1;
   LargeArray<uint32_t> of_;
+  uint32_t longest_whole_ = 0;
 };
 
-// How often each sample of source s is taken: floor(weight) times, and the keyed share of the rest once more.
-void add_copies(LargeArray<uint32_t>& order, const Dataset& dataset, size_t s, uint32_t begin, uint32_t end,
-                uint64_t seed, uint64_t epoch) {
+// How often each sample (or group) of source s is taken: floor(weight) times, and the keyed share of the rest once
+// more. firsts: the samples that open a group; empty: all, [begin, end) counts them.
+void add_copies(LargeArray<uint32_t>& order, const Dataset& dataset, const LargeArray<uint32_t>& firsts, size_t s,
+                uint32_t begin, uint32_t end, uint64_t seed, uint64_t epoch) {
   const double weight = dataset.weights()[s], whole = std::floor(weight);
   const uint64_t count = end - begin;
   const auto rest = static_cast<uint64_t>(std::llround((weight - whole) * static_cast<double>(count)));
@@ -55,22 +64,27 @@ void add_copies(LargeArray<uint32_t>& order, const Dataset& dataset, size_t s, u
   }
   for (uint32_t i = begin; i < end; ++i) {
     const uint32_t copies = static_cast<uint32_t>(whole) + (rest > 0 ? once_more[i - begin] : 0u);
-    for (uint32_t k = 0; k < copies; ++k) order.push_back(i);
+    for (uint32_t k = 0; k < copies; ++k) order.push_back(firsts.size() == 0 ? i : firsts[i]);
   }
 }
 
 // Sample numbers of an epoch in its order.
 LargeArray<uint32_t> epoch_order(const Dataset& dataset, const EpochOptions& options, uint64_t epoch) {
   std::vector<uint32_t> count(dataset.weights().size());
+  LargeArray<uint32_t> firsts(dataset.scratch());
   uint16_t last = 0;
-  dataset.for_each([&](int64_t, const SampleInfo& sample) {
+  dataset.for_each([&](int64_t i, const SampleInfo& sample) {
     NIBBLE_CHECK(sample.source >= last, "samples of a source stand together");
+    if (dataset.has_groups()) {
+      if (dataset.continues_group(i)) return;
+      firsts.push_back(static_cast<uint32_t>(i));
+    }
     ++count.at(last = sample.source);
   });
   LargeArray<uint32_t> order(dataset.scratch());
   uint32_t begin = 0;
   for (size_t s = 0; s < count.size(); ++s) {
-    add_copies(order, dataset, s, begin, begin + count[s], options.seed, epoch);
+    add_copies(order, dataset, firsts, s, begin, begin + count[s], options.seed, epoch);
     begin += count[s];
   }
   if (options.shuffle) shuffle(order, options.seed, kOrderPurpose, epoch);
@@ -80,6 +94,13 @@ LargeArray<uint32_t> epoch_order(const Dataset& dataset, const EpochOptions& opt
 // Pieces of text may have nothing to predict; samples were loaded because they do.
 bool predicts(const Dataset& dataset, const Lengths& lengths, const Piece& piece) {
   return !lengths.is_text(piece.sample) || dataset.trained(piece.sample, piece.begin, piece.end) > 0;
+}
+
+// Those of the group that sample i opens.
+uint32_t samples_in_group(const Dataset& dataset, uint32_t i) {
+  uint32_t count = 1;
+  while (dataset.has_groups() && i + count < dataset.size() && dataset.continues_group(i + count)) ++count;
+  return count;
 }
 
 // Calls use(k) for the numbers below `count`, in the order that an epoch gives its sequences.
@@ -97,19 +118,21 @@ void in_sequence_order(size_t count, bool shuffled, const EpochOptions& options,
 // One document a sequence; text longer than max_length takes several.
 EpochPlan plan_unpacked(const Dataset& dataset, const Lengths& lengths, const LargeArray<uint32_t>& order,
                         const EpochOptions& options, uint64_t epoch) {
-  const auto limit = static_cast<uint32_t>(options.max_length);
   LargeArray<Piece> pieces(dataset.scratch());
+  uint32_t number = 0;
   for (const uint32_t i : order) {
     const uint32_t length = lengths[i];
+    const uint32_t limit = lengths.is_text(i) ? static_cast<uint32_t>(options.max_length) : length;
     for (uint32_t begin = 0; begin < length; begin += limit) {
       const uint32_t end = length - begin < limit ? length : begin + limit;
-      pieces.push_back({i, begin, end, static_cast<uint32_t>(pieces.size())});
+      pieces.push_back({i, begin, end, number});
+      number += samples_in_group(dataset, i);
     }
   }
   EpochPlan plan(dataset.scratch());
   const bool any_cut = pieces.size() > order.size();  // the parts of one text stand together; else the order is final
   in_sequence_order(pieces.size(), options.shuffle && any_cut, options, epoch, dataset.scratch(), [&](size_t k) {
-    if (predicts(dataset, lengths, pieces[k])) plan.add({&pieces[k], 1});
+    if (predicts(dataset, lengths, pieces[k])) plan.add_groups({&pieces[k], 1}, dataset);
   });
   return plan;
 }
@@ -178,7 +201,7 @@ class Packer {
         ++sequences_;
       }
       sequence_of_[k] = target;
-      if (room == length) continue;
+      if (room <= length) continue;
       const auto [place, is_new] = by_room.try_emplace(room - length, target);
       before[target] = is_new ? kNone : place->second;
       place->second = target;
@@ -197,7 +220,7 @@ class Packer {
       const std::span<const Piece> sequence(begin, grouped.data() + first[k]);
       if (std::any_of(sequence.begin(), sequence.end(),
                       [&](const Piece& p) { return predicts(dataset_, lengths_, p); }))
-        plan.add(sequence);
+        plan.add_groups(sequence, dataset_);
     });
     return plan;
   }
@@ -205,27 +228,28 @@ class Packer {
  private:
   uint32_t limit() const { return static_cast<uint32_t>(options_.max_length); }
   void add(uint32_t i, uint32_t begin, uint32_t end, uint32_t sequence) {
-    pieces_.push_back({i, begin, end, static_cast<uint32_t>(pieces_.size())});
+    pieces_.push_back({i, begin, end, next_number_});
+    next_number_ += samples_in_group(dataset_, i);
     sequence_of_.push_back(sequence);
   }
 
-  // Numbers of the pieces; of equal ones the first comes first.
+  // Places in pieces_; of equal ones the first comes first.
   LargeArray<uint32_t> longest_first() const {
-    std::vector<uint64_t> place(static_cast<size_t>(dataset_.longest_whole()) + 2);  // [longest - length]
-    const auto shorter = [&](const Piece& piece) { return dataset_.longest_whole() - piece.end; };
+    std::vector<uint64_t> place(static_cast<size_t>(lengths_.longest_whole()) + 2);  // [longest - length]
+    const auto shorter = [&](const Piece& piece) { return lengths_.longest_whole() - piece.end; };
     for (const Piece& piece : pieces_) ++place[shorter(piece) + 1];
     std::partial_sum(place.begin(), place.end(), place.begin());
     LargeArray<uint32_t> sorted(dataset_.scratch(), pieces_.size());
-    for (const Piece& piece : pieces_) sorted[place[shorter(piece)]++] = piece.number;
+    for (size_t k = 0; k < pieces_.size(); ++k) sorted[place[shorter(pieces_[k])]++] = static_cast<uint32_t>(k);
     return sorted;
   }
 
   const Dataset& dataset_;
   const Lengths& lengths_;
   const EpochOptions& options_;
-  LargeArray<Piece> pieces_;          // by number
+  LargeArray<Piece> pieces_;          // a group is one, as add_groups() takes it
   LargeArray<uint32_t> sequence_of_;  // of each piece
-  uint32_t sequences_ = 0;
+  uint32_t sequences_ = 0, next_number_ = 0;
 };
 
 }  // namespace
@@ -241,6 +265,21 @@ LargeArray<uint32_t> keyed_permutation(uint64_t count, uint64_t seed, uint32_t p
 void EpochPlan::add(std::span<const Piece> documents) {
   pieces_.append(documents);
   first_.push_back(pieces_.size());
+}
+
+void EpochPlan::add_groups(std::span<const Piece> groups, const Dataset& dataset) {
+  if (!dataset.has_groups()) return add(groups);
+  std::vector<Piece> samples;
+  for (const Piece& group : groups) {
+    if (!dataset.info(group.sample).whole) {
+      samples.push_back(group);
+      continue;
+    }
+    for (uint32_t k = 0; k < samples_in_group(dataset, group.sample); ++k) {
+      samples.push_back({group.sample + k, 0, dataset.info(group.sample + k).length, group.number + k});
+    }
+  }
+  add(samples);
 }
 
 void EpochPlan::release() const {

@@ -34,6 +34,8 @@ class EpochPlan {
     return {pieces_.data() + first_[k], pieces_.data() + first_[k + 1]};
   }
   void add(std::span<const Piece> documents);
+  /// Documents that are groups of `dataset`, each named by its first sample: all of its samples, in order.
+  void add_groups(std::span<const Piece> groups, const Dataset& dataset);
   /// Gives pages of the plan's files back.
   void release() const;
 
@@ -52,6 +54,8 @@ struct EpochOptions {
 /// A pure function of its arguments; what it makes and needs on the way lies in dataset.scratch().
 /// - The order is a keyed permutation of (seed, epoch), or without shuffle the order of the files; weights repeat or
 ///   draw samples first.
+/// - Samples of a group (Dataset::continues_group) are drawn, counted and placed as one; a group longer than max_length
+///   is a sequence of its own.
 /// - Without pack each sample is a sequence (long text several).
 /// - With pack, whole samples go where they fit best, longest first (best-fit decreasing); without shuffle into the
 ///   current sequence while they fit, so that the order stays. Text documents follow one another and are cut at

@@ -25,9 +25,12 @@ Batch make_batch(std::span<const Sample> samples, MemoryPool& memory) {
   int32_t* positions = batch.positions.data<int32_t>();
   int64_t* keys = batch.row_keys.data<int64_t>();
 
-  int64_t row = 0;
+  int64_t row = 0, group = -1;
   for (const Sample& sample : samples) {
     const int64_t length = static_cast<int64_t>(sample.ids.size());
+    const auto number = static_cast<int64_t>(batch.spans.size());
+    if (sample.group < 0 || sample.group != group) batch.groups.push_back(number);
+    group = sample.group;
     batch.spans.push_back({row, row + length, row, row + length});
     for (int64_t t = 0; t < length; ++t, ++row) {
       const size_t next = static_cast<size_t>(t) + 1;
@@ -38,6 +41,7 @@ Batch make_batch(std::span<const Sample> samples, MemoryPool& memory) {
       batch.label_tokens += targets[row] != kIgnoreLabel;
     }
   }
+  batch.groups.push_back(static_cast<int64_t>(samples.size()));
   return batch;
 }
 

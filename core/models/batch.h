@@ -18,6 +18,8 @@ struct Sample {
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;
   uint64_t index = 0;  ///< global sample number, keys dropout
+  /// Samples that stand together under one number belong together: a pair, the answers to a prompt. -1: to no other.
+  int64_t group = -1;
 };
 
 /// What a Decoder computes on. T tokens in all.
@@ -27,6 +29,7 @@ struct Batch {
   Tensor positions;                       ///< [T] i32, from 0 in each document
   Tensor row_keys;                        ///< [T] i64: (sample index << 32) + position
   std::vector<ops::AttentionSpan> spans;  ///< documents
+  std::vector<int64_t> groups;            ///< where each group begins among the documents, and their number
   int64_t label_tokens = 0;               ///< targets that are not kIgnoreLabel
   /// With a KvCache: the sequence that each document continues, in rising order; empty: the first, the second, ...
   std::vector<int64_t> sequences;

@@ -177,19 +177,31 @@ void DecoderPass::logits(const Tensor& x, const LogitSink& sink) {
   impl_->after_forward(model.config.layers);
 }
 
-double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& gradient) {
+double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& gradient, const TokenLoss& loss) {
   Decoder::Impl& model = impl_->decoder;
   NIBBLE_CHECK(model.head.has_value(), "the last stage has the head");
   const int64_t layer = model.config.layers;
-  const auto run = [&](Tensor* stream_gradient) {
-    return model.head->loss_sum(x, impl_->batch, impl_->step, impl_->training, gradient_scale, stream_gradient,
-                                model.sharding);
+  const auto head = [&](const HeadGradient* wanted, Tensor* log_probs) {
+    return model.head->loss_sum(x, impl_->batch, impl_->step, model.sharding, wanted, log_probs);
+  };
+  const auto run = [&](HeadGradient* wanted) {
+    if (!loss) return head(wanted, nullptr);
+    MemoryPool& host = impl_->step.pool().host();
+    Tensor log_probs = Tensor::zeros(host, {x.dim(0)}, DType::f32, "log-probabilities");
+    Tensor weights = Tensor::zeros(host, {x.dim(0)}, DType::f32, "weights of tokens");
+    head(nullptr, &log_probs);
+    const double sum = loss(log_probs, weights);
+    if (wanted) {
+      wanted->weights = weights;
+      head(wanted, nullptr);
+    }
+    return sum;
   };
   if (!impl_->training) {
     model.hooks->before_forward(layer);
-    const double loss = run(nullptr);
+    const double sum = run(nullptr);
     impl_->after_forward(layer);
-    return loss;
+    return sum;
   }
   const bool below_head = impl_->lowest < model.blocks.size() || model.below_trainable();
   gradient = below_head ? Tensor::zeros(impl_->step.pool(), x.shape(), DType::f32, "residual gradient") : Tensor();
@@ -199,10 +211,11 @@ double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& grad
   };
   make_room();
   model.hooks->before_backward(layer);
-  const double loss = run(below_head ? &gradient : nullptr);
+  HeadGradient wanted{.scale = gradient_scale, .weights = {}, .hidden = below_head ? &gradient : nullptr};
+  const double sum = run(&wanted);
   impl_->after_backward(layer);
   make_room();
-  return loss;
+  return sum;
 }
 
 void DecoderPass::prepare_backward() {
@@ -402,18 +415,19 @@ Tensor DecoderPass::last_logits(const Tensor& x) {
   return made;
 }
 
-double Decoder::loss_sum(const Batch& batch, const StepContext& step) {
+double Decoder::loss_sum(const Batch& batch, const StepContext& step, const TokenLoss& loss) {
   DecoderPass pass(*this, batch, step, false);
   Tensor none;
-  return pass.loss_sum(pass.forward({}), 1.0f, none);
+  return pass.loss_sum(pass.forward({}), 1.0f, none, loss);
 }
 
-double Decoder::loss_sum_and_gradients(const Batch& batch, const StepContext& step, float gradient_scale) {
+double Decoder::loss_sum_and_gradients(const Batch& batch, const StepContext& step, float gradient_scale,
+                                       const TokenLoss& loss) {
   DecoderPass pass(*this, batch, step, true);
   Tensor gradient;
-  const double loss = pass.loss_sum(pass.forward({}), gradient_scale, gradient);
+  const double sum = pass.loss_sum(pass.forward({}), gradient_scale, gradient, loss);
   pass.backward(std::move(gradient));
-  return loss;
+  return sum;
 }
 
 void Decoder::idle_forward(bool training) {

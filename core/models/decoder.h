@@ -27,6 +27,10 @@ struct LayerRange {
 /// Gets the logits [n, V] f32 of n tokens from the `row`-th on.
 using LogitSink = std::function<void(int64_t row, const Tensor& logits)>;
 
+/// A loss that is a function of the log-probabilities of a batch's labels, [T] f32 on the host, 0 where a token has no
+/// label: returns it and sets weights [T] (0 before), minus its derivative by each.
+using TokenLoss = std::function<double(const Tensor& log_probs, Tensor& weights)>;
+
 /// A pass of fewer tokens computes too little with a weight to map it anew.
 constexpr int64_t kTokensWorthFaults = 256;
 
@@ -77,11 +81,12 @@ class Decoder {
   /// Logits [documents, V] f32 of the last token of each document, which continues a sequence of the cache.
   Tensor next_logits(const Batch& batch, const StepContext& step, KvCache& cache);
 
-  /// Sum of the cross-entropy over the label tokens (natural log), in f64; no gradients.
-  double loss_sum(const Batch& batch, const StepContext& step);
+  /// Sum of the cross-entropy over the label tokens (natural log), in f64, or the loss given; no gradients.
+  double loss_sum(const Batch& batch, const StepContext& step, const TokenLoss& loss = {});
 
   /// loss_sum, and adds gradient_scale times its gradient to every trainable parameter.
-  double loss_sum_and_gradients(const Batch& batch, const StepContext& step, float gradient_scale);
+  double loss_sum_and_gradients(const Batch& batch, const StepContext& step, float gradient_scale,
+                                const TokenLoss& loss = {});
 
   /// Call the hooks as a DecoderPass's forward with the head (training or not) and its backward do, and compute
   /// nothing: how a rank without a microbatch takes part in what the hooks exchange.
@@ -108,8 +113,10 @@ class DecoderPass {
   /// Decoder has the embedding.
   Tensor forward(Tensor x);
   /// Decoders with a head: the sum of the loss from the stream above the last layer. In training the head's gradients
-  /// are accumulated and `gradient` becomes the stream's, both times gradient_scale.
-  double loss_sum(const Tensor& x, float gradient_scale, Tensor& gradient);
+  /// are accumulated and `gradient` becomes the stream's, both times gradient_scale. Without `loss` it is the
+  /// cross-entropy, in one pass over the head; with it the log-probabilities come first, and for the gradients the head
+  /// runs once more.
+  double loss_sum(const Tensor& x, float gradient_scale, Tensor& gradient, const TokenLoss& loss = {});
   /// Decoders with a head: the logits of the stream's rows, and [documents, V] of each document's last row.
   void logits(const Tensor& x, const LogitSink& sink);
   Tensor last_logits(const Tensor& x);

@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t kLogitBytes = int64_t{32} << 20;
 constexpr int64_t kMinRows = 128;
 
-std::vector<int32_t> labelled_rows(const Batch& batch, int64_t vocabulary) {
+// Without those whose weight is 0.
+std::vector<int32_t> labelled_rows(const Batch& batch, int64_t vocabulary, const Tensor& weights) {
   std::vector<int32_t> rows;
   const std::span<const int32_t> targets = batch.targets.span<const int32_t>();
   for (size_t t = 0; t < targets.size(); ++t) {
@@ -25,7 +26,7 @@ std::vector<int32_t> labelled_rows(const Batch& batch, int64_t vocabulary) {
                            " of the batch is outside the vocabulary of " + std::to_string(vocabulary),
                        "use the model's own tokenizer");
     }
-    rows.push_back(static_cast<int32_t>(t));
+    if (!weights || weights.data<const float>()[t] != 0) rows.push_back(static_cast<int32_t>(t));
   }
   return rows;
 }
@@ -42,11 +43,12 @@ Tensor pick(const Tensor& x, std::span<const int32_t> rows, MemoryPool& pool) {
 
 // ops::cross_entropy of logits of which other columns are elsewhere.
 void sharded_cross_entropy(const LayerSharding& sharding, const Tensor& logits, const Tensor& targets, float softcap,
-                           float scale, Tensor& losses, Tensor& dlogits, const StepContext& step) {
+                           float scale, const Tensor& weights, Tensor& losses, Tensor& dlogits,
+                           const StepContext& step) {
   Tensor row_max = Tensor::empty(step.pool(), losses.shape(), DType::f32, "maxima of logits");
   Tensor row_sumexp = Tensor::empty(step.pool(), losses.shape(), DType::f32, "sums of logits");
   const Tensor own = sharding.cross_entropy(logits, targets, softcap, row_max, row_sumexp, losses, step);
-  if (dlogits) ops::cross_entropy_backward(logits, own, row_max, row_sumexp, softcap, scale, dlogits);
+  if (dlogits) ops::cross_entropy_backward(logits, own, row_max, row_sumexp, softcap, scale, dlogits, weights);
 }
 
 }  // namespace
@@ -121,11 +123,13 @@ void DecoderHead::logits(const Tensor& hidden, const StepContext& step, const La
   }
 }
 
-double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step, bool gradients,
-                             float gradient_scale, Tensor* hidden_gradient, const LayerSharding* sharding) {
+double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step,
+                             const LayerSharding* sharding, const HeadGradient* gradient, Tensor* log_probs) {
   MemoryPool& pool = step.pool();
   const int64_t width = hidden.dim(1);
-  const std::vector<int32_t> all = labelled_rows(batch, linear.global_out_features());
+  const Tensor all_weights = gradient ? gradient->weights : Tensor();
+  const float gradient_scale = gradient ? gradient->scale : 1;
+  const std::vector<int32_t> all = labelled_rows(batch, linear.global_out_features(), all_weights);
   double total = 0;
   for (size_t begin = 0; begin < all.size(); begin += static_cast<size_t>(chunk_rows())) {
     const size_t count = std::min(all.size() - begin, static_cast<size_t>(chunk_rows()));
@@ -138,24 +142,30 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
     Tensor x = Tensor::empty(pool, {n, width}, DType::f32, "head input");
     ops::gather_rows(hidden, rows, x);
     Saved saved;
-    Tensor chunk = forward(x, chunk_step, gradients ? &saved : nullptr);
+    Tensor chunk = forward(x, chunk_step, gradient ? &saved : nullptr);
     Tensor losses = Tensor::empty(pool, {n}, DType::f32, "losses");
     Tensor dlogits;
-    if (gradients && step.compute_dtype == DType::f32) dlogits = chunk;
-    if (gradients && step.compute_dtype != DType::f32)
+    if (gradient && step.compute_dtype == DType::f32) dlogits = chunk;
+    if (gradient && step.compute_dtype != DType::f32)
       dlogits = Tensor::empty(pool, chunk.shape(), step.compute_dtype, "gradient of logits");
     const Tensor targets = pick<int32_t>(batch.targets, picked, pool);
+    const Tensor weights = all_weights ? pick<float>(all_weights, picked, pool) : Tensor();
     if (sharding) {
-      sharded_cross_entropy(*sharding, chunk, targets, softcap, gradient_scale, losses, dlogits, step);
+      sharded_cross_entropy(*sharding, chunk, targets, softcap, gradient_scale, weights, losses, dlogits, step);
     } else {
-      ops::cross_entropy(chunk, targets, softcap, gradient_scale, losses, dlogits);
+      ops::cross_entropy(chunk, targets, softcap, gradient_scale, losses, dlogits, weights);
     }
     total += ops::sum(losses);
-    if (!gradients) continue;
+    if (log_probs && losses.device().has_bytes()) {
+      const Tensor read = losses.to(pool.host());
+      for (int64_t i = 0; i < n; ++i)
+        log_probs->data<float>()[picked[static_cast<size_t>(i)]] = -read.data<const float>()[i];
+    }
+    if (!gradient) continue;
 
     chunk = {};
-    const Tensor dx = backward(dlogits, chunk_step, std::move(saved), hidden_gradient != nullptr, sharding);
-    if (hidden_gradient) ops::scatter_add_rows(dx, rows, *hidden_gradient);
+    const Tensor dx = backward(dlogits, chunk_step, std::move(saved), gradient->hidden != nullptr, sharding);
+    if (gradient->hidden) ops::scatter_add_rows(dx, rows, *gradient->hidden);
   }
   return total;
 }

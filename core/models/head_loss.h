@@ -15,6 +15,14 @@ namespace nibble {
 /// takes, but enough that a product reads the weight to some effect.
 int64_t head_chunk_rows(int64_t vocabulary, int64_t width, bool trained);
 
+/// Which gradient a head computes: of the sum over label tokens of weight * -log p, times `scale`. That of the logits
+/// is scale * weight * (softmax - onehot).
+struct HeadGradient {
+  float scale = 1;
+  Tensor weights;            ///< [T] f32 on the host; undefined: all 1
+  Tensor* hidden = nullptr;  ///< [T, D] f32 += that of the residual stream; null: not wanted
+};
+
 /// The end of a Decoder.
 struct DecoderHead {
   std::optional<Norm> norm;
@@ -31,11 +39,11 @@ struct DecoderHead {
   void logits(const Tensor& hidden, const StepContext& step, const LayerSharding* sharding,
               const std::function<void(int64_t row, const Tensor& logits)>& sink);
 
-  /// Sum of the cross-entropy over the tokens that have a label, from the residual stream hidden [T, D] f32. With
-  /// gradients, the head's own gradients are accumulated; hidden_gradient [T, D] f32, unless null, += gradient of
-  /// hidden. Both times gradient_scale. Throws InputError for a label outside [0, V).
-  double loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step, bool gradients,
-                  float gradient_scale, Tensor* hidden_gradient, const LayerSharding* sharding);
+  /// Sum of the cross-entropy (natural log) over the tokens that have a label, from the residual stream hidden [T, D]
+  /// f32. log_probs [T] f32 on the host, unless null, gets those of the labels. With `gradient` the head's own
+  /// gradients are accumulated and the stream's, as that says. Throws InputError for a label outside [0, V).
+  double loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step, const LayerSharding* sharding,
+                  const HeadGradient* gradient, Tensor* log_probs = nullptr);
 
   /// Kept from forward to backward.
   struct Saved {

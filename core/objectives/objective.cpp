@@ -4,4 +4,16 @@ namespace nibble {
 
 LossCounts Objective::counts(const Batch& batch) const { return {.divisor = static_cast<double>(batch.label_tokens)}; }
 
+double NextToken::loss_sum(const Batch& batch, const LabelLogProbs& log_probs, const LossCounts&,
+                           std::span<float> weights) const {
+  double sum = 0;
+  const std::span<const int32_t> targets = batch.targets.span<const int32_t>();
+  for (size_t t = 0; t < targets.size(); ++t) {
+    if (targets[t] == kIgnoreLabel) continue;
+    weights[t] = 1;
+    sum -= static_cast<double>(log_probs.policy[t]);
+  }
+  return sum;
+}
+
 }  // namespace nibble

@@ -14,6 +14,14 @@ struct LossCounts {
   double second = 0;   ///< whatever a second term of the loss is divided by
 };
 
+/// What a model says of the labels of a batch: log-probabilities (natural log) [T], 0 where a token has no label.
+struct LabelLogProbs {
+  std::span<const float> policy;     ///< the model that is trained
+  std::span<const float> reference;  ///< the same without its adapters; empty unless Objective::wants_reference()
+};
+
+/// A loss of log-probabilities. Samples that a loss compares are a group (Batch::groups), which no batch parts; so a
+/// batch has all that the loss of its groups is made of.
 class Objective {
  public:
   virtual ~Objective() = default;
@@ -21,9 +29,26 @@ class Objective {
   /// Label tokens, unless an objective says otherwise: pairs, answers, groups. batch: without tokens where a rank only
   /// takes part in what others compute.
   virtual LossCounts counts(const Batch& batch) const;
+
+  /// Sum of the loss over a batch, not yet divided. weights [T], 0 before: minus the derivative of that sum by each
+  /// label's log-probability. The head then gives the logits the gradient weight * (softmax - onehot). step: the counts
+  /// of the whole step. All ranks that compute the batch together call it and get the same.
+  virtual double loss_sum(const Batch& batch, const LabelLogProbs& log_probs, const LossCounts& step,
+                          std::span<float> weights) const = 0;
+
+  /// Whether every batch is computed without adapters first (DPO's reference where an adapter is trained).
+  virtual bool wants_reference() const { return false; }
+  /// Whether it is the sum of -log p over the label tokens: the head then has loss and gradient in one pass, and
+  /// loss_sum() is not asked.
+  virtual bool is_next_token() const { return false; }
 };
 
 /// The sum of -log p over the label tokens.
-class NextToken final : public Objective {};
+class NextToken final : public Objective {
+ public:
+  double loss_sum(const Batch& batch, const LabelLogProbs& log_probs, const LossCounts& step,
+                  std::span<float> weights) const override;
+  bool is_next_token() const override { return true; }
+};
 
 }  // namespace nibble

@@ -6,9 +6,10 @@ namespace nibble::ops {
 /// Softmax cross-entropy of a chunk of tokens, forward and backward in one pass over the logits.
 /// logits [N, V] f32; targets [N] i32 in [0, V); losses [N] f32 (out) = log sum exp(logits) - logits[target].
 /// With softcap > 0 the logits are capped first: softcap * tanh(logits / softcap) (Gemma 2).
-/// dlogits (may be undefined; [N, V] f32 or bf16, may share bytes with logits when f32) = gradient * scale.
+/// dlogits (may be undefined; [N, V] f32 or bf16, may share bytes with logits when f32) = gradient * scale, of row n
+/// times weights[n] as well (weights [N] f32, on the host as the targets; undefined: all 1).
 void cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, float scale, Tensor& losses,
-                   Tensor& dlogits);
+                   Tensor& dlogits, const Tensor& weights = {});
 
 /// The same in three steps, for logits [N, V] of which other ranks have further columns (tensor parallelism); a target
 /// outside [0, V) is one of theirs (-1). First statistics [3, N] f32 of these columns: the largest (capped) logit of
@@ -18,6 +19,7 @@ void cross_entropy_statistics(const Tensor& logits, const Tensor& targets, float
 void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_sumexp, Tensor& losses);
 /// Then dlogits (as above) of these columns.
 void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const Tensor& row_max,
-                            const Tensor& row_sumexp, float softcap, float scale, Tensor& dlogits);
+                            const Tensor& row_sumexp, float softcap, float scale, Tensor& dlogits,
+                            const Tensor& weights = {});
 
 }  // namespace nibble::ops

@@ -132,12 +132,13 @@ void transpose(const Tensor& x, Tensor& y) {
 // ---- cross_entropy.h ----
 
 void cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, float scale, Tensor& losses,
-                   Tensor& dlogits) {
+                   Tensor& dlogits, const Tensor& weights) {
   const int64_t count = logits.dim(0);
   NIBBLE_CHECK(logits.rank() == 2 && targets.numel() == count && losses.numel() == count, "cross_entropy: shapes");
   NIBBLE_CHECK(!dlogits || dlogits.shape() == logits.shape(), "cross_entropy: shape of dlogits");
+  NIBBLE_CHECK(!weights || weights.numel() == count, "cross_entropy: number of weights");
   check_indices(targets, logits.dim(1), "cross_entropy");
-  on(logits).cross_entropy(logits, targets, softcap, scale, losses, dlogits);
+  on(logits).cross_entropy(logits, targets, softcap, scale, losses, dlogits, weights);
 }
 
 void cross_entropy_statistics(const Tensor& logits, const Tensor& targets, float softcap, Tensor& statistics) {
@@ -155,11 +156,13 @@ void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_
 }
 
 void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const Tensor& row_max,
-                            const Tensor& row_sumexp, float softcap, float scale, Tensor& dlogits) {
+                            const Tensor& row_sumexp, float softcap, float scale, Tensor& dlogits,
+                            const Tensor& weights) {
   NIBBLE_CHECK(
       targets.numel() == logits.dim(0) && same_count(targets, row_max, row_sumexp) && dlogits.shape() == logits.shape(),
       "cross_entropy_backward: shapes");
-  on(logits).cross_entropy_backward(logits, targets, row_max, row_sumexp, softcap, scale, dlogits);
+  NIBBLE_CHECK(!weights || weights.numel() == logits.dim(0), "cross_entropy_backward: number of weights");
+  on(logits).cross_entropy_backward(logits, targets, row_max, row_sumexp, softcap, scale, dlogits, weights);
 }
 
 // ---- dropout.h ----

@@ -16,12 +16,23 @@ std::optional<Evaluation> evaluate(StepExecutor& executor, const Objective& obje
   Communicator& ranks = executor.data_ranks();
   const StepContext context{rank, compute_dtype, false, 0, {}};
   const int64_t rounds = (count + ranks.size() - 1) / ranks.size();
+  const auto own_batch = [&](int64_t round) {
+    const int64_t i = round * ranks.size() + ranks.rank();
+    return i < count ? batch_at(i) : Batch();
+  };
+  LossCounts all;
+  if (!objective.is_next_token()) {  // which needs none
+    for (int64_t round = 0; round < rounds; ++round) {
+      const LossCounts counts = objective.counts(own_batch(round));
+      all = {all.divisor + counts.divisor, all.second + counts.second};
+    }
+    all = {ranks.all_reduce_sum("counts", all.divisor), ranks.all_reduce_sum("counts", all.second)};
+  }
   for (int64_t round = 0; round < rounds; ++round) {
     if (!before(round, rounds)) return std::nullopt;
-    const int64_t i = round * ranks.size() + ranks.rank();
-    const Batch batch = i < count ? batch_at(i) : Batch();
+    const Batch batch = own_batch(round);
     const LossCounts counts = objective.counts(batch);
-    sums[0] += executor.loss_sum(counts.divisor > 0 ? &batch : nullptr, objective, context);
+    sums[0] += executor.loss_sum(counts.divisor > 0 ? &batch : nullptr, objective, all, context);
     sums[1] += counts.divisor;
     sums[2] += static_cast<double>(batch.label_tokens);
     if (batch.ids) sums[3] += static_cast<double>(batch.ids.numel());

@@ -6,7 +6,6 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/trace.h"
 #include "nibble/core/comm/communicator.h"
-#include "nibble/core/models/decoder.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
@@ -70,8 +69,35 @@ double StepExecutor::sum(const StepWork& work) {
 
 double StepExecutor::squares(const std::vector<Parameter*>& parameters) const { return gradient_squares(parameters); }
 
-double LocalExecutor::loss_sum(const Batch* batch, const Objective&, const StepContext& step) {
-  return batch ? decoder_.loss_sum(*batch, step) : 0;
+TokenLoss LocalExecutor::token_loss(const Objective& objective, const Batch& batch, const LossCounts& counts,
+                                    const StepContext& step) {
+  if (objective.is_next_token()) return {};
+  Tensor reference;
+  if (objective.wants_reference()) {
+    StepContext base = step;
+    base.training = base.adapters_enabled = false;
+    base.row_keys = {};
+    forward(batch, base, [&](const Tensor& log_probs, Tensor&) {
+      reference = log_probs;
+      return 0.0;
+    });
+  }
+  return [&objective, &batch, counts, reference](const Tensor& log_probs, Tensor& weights) {
+    const std::span<const float> none;
+    const LabelLogProbs seen{log_probs.span<const float>(), reference ? reference.span<const float>() : none};
+    return objective.loss_sum(batch, seen, counts, weights.span<float>());
+  };
+}
+
+double LocalExecutor::forward(const Batch& batch, const StepContext& step, const TokenLoss& loss) {
+  return decoder_.loss_sum(batch, step, loss);
+}
+
+double LocalExecutor::loss_sum(const Batch* batch, const Objective& objective, const LossCounts& counts,
+                               const StepContext& step) {
+  if (batch) return forward(*batch, step, token_loss(objective, *batch, counts, step));
+  idle_forward(objective, false);
+  return 0;
 }
 
 Tensor LocalExecutor::next_logits(const Batch& batch, const StepContext& step, KvCache& cache) {
@@ -80,7 +106,10 @@ Tensor LocalExecutor::next_logits(const Batch& batch, const StepContext& step, K
 
 double LocalExecutor::microbatch(const StepWork& work, int64_t i) {
   const Batch* batch = work.microbatch(i);
-  return batch ? decoder_.loss_sum_and_gradients(*batch, work.context(rank(), *batch), work.scale) : 0;
+  if (!batch) return 0;
+  const StepContext context = work.context(rank(), *batch);
+  const TokenLoss loss = token_loss(work.objective, *batch, work.counts, context);
+  return decoder_.loss_sum_and_gradients(*batch, context, work.scale, loss);
 }
 
 double gradient_squares(const std::vector<Parameter*>& parameters) {

@@ -7,16 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "nibble/core/models/batch.h"
-#include "nibble/core/models/kv_cache.h"
-#include "nibble/core/nn/step_context.h"
+#include "nibble/core/models/decoder.h"
 #include "nibble/core/objectives/objective.h"
 #include "nibble/core/train/gradient_sum.h"
 
 namespace nibble {
 
 class Communicator;
-class Decoder;
 class Trace;
 
 struct StepOptions {
@@ -70,8 +67,10 @@ class StepExecutor {
                      const std::vector<Parameter*>& parameters, const StepOptions& options);
   /// After the update: what the ranks updated apart is brought together.
   virtual void after_update() {}
-  /// Sum of the loss over a batch, without gradients. Null: takes part in what the others exchange.
-  virtual double loss_sum(const Batch* batch, const Objective& objective, const StepContext& step) = 0;
+  /// Sum of the loss over a batch, without gradients. Null: takes part in what the others exchange. counts: of all
+  /// batches that are summed.
+  virtual double loss_sum(const Batch* batch, const Objective& objective, const LossCounts& counts,
+                          const StepContext& step) = 0;
   /// Decoder::next_logits of all ranks that compute a batch together, the same on all of them. cache: of this rank's
   /// layers.
   virtual Tensor next_logits(const Batch& batch, const StepContext& step, KvCache& cache) = 0;
@@ -98,11 +97,20 @@ class StepExecutor {
 class LocalExecutor : public StepExecutor {
  public:
   LocalExecutor(Decoder& decoder, RankContext& rank) : StepExecutor(rank), decoder_(decoder) {}
-  double loss_sum(const Batch* batch, const Objective& objective, const StepContext& step) override;
+  double loss_sum(const Batch* batch, const Objective& objective, const LossCounts& counts,
+                  const StepContext& step) override;
   Tensor next_logits(const Batch& batch, const StepContext& step, KvCache& cache) override;
 
  protected:
   double microbatch(const StepWork& work, int64_t i) override;
+  /// What a rank without a batch does where the others exchange in the passes of one.
+  virtual void idle_forward(const Objective&, bool) {}
+  /// A pass without gradients; where the layers are on several ranks, only that with the head knows the loss.
+  virtual double forward(const Batch& batch, const StepContext& step, const TokenLoss& loss);
+  /// `objective` for a batch, after the pass without adapters that it may want. Empty for NextToken, which the head has
+  /// itself.
+  TokenLoss token_loss(const Objective& objective, const Batch& batch, const LossCounts& counts,
+                       const StepContext& step);
   Decoder& decoder() const { return decoder_; }
 
  private:

@@ -75,21 +75,24 @@ double PipelinedExecutor::sum(const StepWork& work) {
   return stages_.all_reduce_sum("sum loss", decoder().has_head() ? loss : 0.0);
 }
 
-void PipelinedExecutor::forward(const StepWork& work, int64_t microbatch) {
+void PipelinedExecutor::run_forward(const StepWork& work, int64_t microbatch) {
   const Batch* batch = work.microbatch(microbatch);
-  if (!batch) return decoder().idle_forward(true);
+  if (!batch) return idle_forward(work.objective, true);
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
+  const StepContext context = work.context(rank(), *batch);
+  const TokenLoss loss = token_loss(work.objective, *batch, work.counts, context);
   const int64_t tokens = batch->ids.numel();
   const Tensor below = decoder().has_embedding() ? Tensor() : wait_for("activations", stages_.rank() - 1, tokens);
-  slot.pass = std::make_unique<DecoderPass>(decoder(), *batch, work.context(rank(), *batch), true);
+  slot.pass = std::make_unique<DecoderPass>(decoder(), *batch, context, true);
   const Tensor above = slot.pass->forward(below);
   if (!decoder().has_head()) return stages_.send("activations", above, stages_.rank() + 1);
-  slot.loss = slot.pass->loss_sum(above, work.scale, slot.gradient);
+  slot.loss = slot.pass->loss_sum(above, work.scale, slot.gradient, loss);
 }
 
-void PipelinedExecutor::backward(const StepWork& work, int64_t microbatch) {
+void PipelinedExecutor::run_backward(const StepWork& work, int64_t microbatch) {
   const Batch* batch = work.microbatch(microbatch);
-  if (!batch) return decoder().idle_backward();
+  if (!batch && parallel().collective()) decoder().idle_backward();
+  if (!batch) return;
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
   slot.pass->prepare_backward();
   Tensor gradient = std::exchange(slot.gradient, {});
@@ -109,7 +112,7 @@ double PipelinedExecutor::microbatch(const StepWork& work, int64_t) {
     const PipelineAction action = actions_[done_++];
     const auto start = Clock::now();
     const double before = waited_;
-    action.forward ? forward(work, action.microbatch) : backward(work, action.microbatch);
+    action.forward ? run_forward(work, action.microbatch) : run_backward(work, action.microbatch);
     (action.forward ? forward_seconds_ : backward_seconds_) += seconds_since(start) - (waited_ - before);
     ran_backward = !action.forward;
   }
@@ -118,17 +121,16 @@ double PipelinedExecutor::microbatch(const StepWork& work, int64_t) {
   return slots_[static_cast<size_t>(actions_[done_ - 1].microbatch)].loss;
 }
 
-double PipelinedExecutor::loss_sum(const Batch* batch, const Objective&, const StepContext& step) {
-  double loss = 0;
-  if (batch) {
-    DecoderPass pass(decoder(), *batch, step, false);
-    Tensor none;
-    const Tensor above = pass_on(pass, batch->ids.numel());
-    if (above) loss = pass.loss_sum(above, 1.0f, none);
-  } else if (parallel().collective()) {
-    decoder().idle_forward(false);
-  }
-  return stages_.all_reduce_sum("sum loss", loss);
+double PipelinedExecutor::forward(const Batch& batch, const StepContext& step, const TokenLoss& loss) {
+  DecoderPass pass(decoder(), batch, step, false);
+  Tensor none;
+  const Tensor above = pass_on(pass, batch.ids.numel());
+  return above ? pass.loss_sum(above, 1.0f, none, loss) : 0;
+}
+
+double PipelinedExecutor::loss_sum(const Batch* batch, const Objective& objective, const LossCounts& counts,
+                                   const StepContext& step) {
+  return stages_.all_reduce_sum("sum loss", ShardedExecutor::loss_sum(batch, objective, counts, step));
 }
 
 Tensor PipelinedExecutor::next_logits(const Batch& batch, const StepContext& step, KvCache& cache) {

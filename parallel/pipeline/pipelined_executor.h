@@ -21,7 +21,8 @@ class PipelinedExecutor final : public ShardedExecutor {
   PipelinedExecutor(Decoder& stage, ParallelModel& parallel, const PipelineOptions& options, RankContext& rank);
   ~PipelinedExecutor() override;
 
-  double loss_sum(const Batch* batch, const Objective& objective, const StepContext& step) override;
+  double loss_sum(const Batch* batch, const Objective& objective, const LossCounts& counts,
+                  const StepContext& step) override;
   Tensor next_logits(const Batch& batch, const StepContext& step, KvCache& cache) override;
   std::string summary() const override;
 
@@ -37,9 +38,10 @@ class PipelinedExecutor final : public ShardedExecutor {
   double sum(const StepWork& work) override;
   double microbatch(const StepWork& work, int64_t i) override;
   double squares(const std::vector<Parameter*>& parameters) const override;
+  double forward(const Batch& batch, const StepContext& step, const TokenLoss& loss) override;
 
-  void forward(const StepWork& work, int64_t microbatch);
-  void backward(const StepWork& work, int64_t microbatch);
+  void run_forward(const StepWork& work, int64_t microbatch);
+  void run_backward(const StepWork& work, int64_t microbatch);
   void join_tied_gradients();
   /// The stream above this stage's layers; undefined where it went on to the next stage.
   Tensor pass_on(DecoderPass& pass, int64_t tokens);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -115,7 +116,7 @@ class Layouts : public testing::Test {
       // Only one rank hears the signal.
       observer.stop_requested = [&] { return last == stop_after && comm.rank() == comm.size() - 1; };
       try {
-        train(read, rank, observer);
+        trains_(read, rank, observer);
       } catch (const Interrupted&) {
       }
     });
@@ -124,6 +125,7 @@ class Layouts : public testing::Test {
 
   TemporaryDirectory directory_;
   fs::path base_;
+  std::function<void(const Recipe&, RankContext&, const Observer&)> trains_ = train;  ///< what run() runs
 };
 
 /// Bytes that every rank together sent, by operation.

@@ -89,7 +89,7 @@ float target_slope(float target, float softcap, Exponentials total, float scale)
 
 template <bool capped, typename Out>
 void rows(const float* logits, const int32_t* targets, int64_t count, int64_t vocabulary, float softcap, float scale,
-          float* losses, Out* dlogits) {
+          const float* weights, float* losses, Out* dlogits) {
   for (int64_t n = 0; n < count; ++n) {
     const float* row = logits + n * vocabulary;
     const Exponentials total = sum_exponentials<capped>(row, vocabulary, softcap);
@@ -97,33 +97,37 @@ void rows(const float* logits, const int32_t* targets, int64_t count, int64_t vo
     losses[n] = std::log(total.sum) + (total.top - target);
     if (dlogits == nullptr) continue;
     Out* out = dlogits + n * vocabulary;
-    slopes<capped>(row, vocabulary, softcap, total, scale, out);
-    out[targets[n]] = Out(target_slope<capped>(target, softcap, total, scale));
+    const float of_row = weights ? scale * weights[n] : scale;
+    slopes<capped>(row, vocabulary, softcap, total, of_row, out);
+    out[targets[n]] = Out(target_slope<capped>(target, softcap, total, of_row));
   }
 }
 
 template <typename Out>
-void all_rows(const Tensor& logits, const Tensor& targets, float softcap, float scale, Tensor& losses, Out* dlogits) {
+void all_rows(const Tensor& logits, const Tensor& targets, float softcap, float scale, Tensor& losses, Out* dlogits,
+              const Tensor& weights) {
   const int64_t vocabulary = logits.dim(1);
   const float* from = logits.data<const float>();
   const int32_t* target = targets.data<const int32_t>();
+  const float* weight = weights ? weights.data<const float>() : nullptr;
   float* loss = losses.data<float>();
   parallel_for(logits.dim(0), 1, [=](int64_t begin, int64_t end) {
     Out* out = dlogits == nullptr ? nullptr : dlogits + begin * vocabulary;
+    const float* own = weight ? weight + begin : nullptr;
     const float* row = from + begin * vocabulary;
     if (softcap > 0) {
-      rows<true>(row, target + begin, end - begin, vocabulary, softcap, scale, loss + begin, out);
+      rows<true>(row, target + begin, end - begin, vocabulary, softcap, scale, own, loss + begin, out);
     } else {
-      rows<false>(row, target + begin, end - begin, vocabulary, softcap, scale, loss + begin, out);
+      rows<false>(row, target + begin, end - begin, vocabulary, softcap, scale, own, loss + begin, out);
     }
   });
 }
 
 void cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, float scale, Tensor& losses,
-                   Tensor& dlogits) {
-  if (!dlogits) return all_rows<float>(logits, targets, softcap, scale, losses, nullptr);
-  if (dlogits.dtype() == DType::bf16) return all_rows(logits, targets, softcap, scale, losses, dlogits.data<bf16>());
-  all_rows(logits, targets, softcap, scale, losses, dlogits.data<float>());
+                   Tensor& dlogits, const Tensor& weights) {
+  const auto run = [&](auto* out) { all_rows(logits, targets, softcap, scale, losses, out, weights); };
+  if (!dlogits) return run(static_cast<float*>(nullptr));
+  dlogits.dtype() == DType::bf16 ? run(dlogits.data<bf16>()) : run(dlogits.data<float>());
 }
 
 template <bool capped>
@@ -150,27 +154,30 @@ void cross_entropy_statistics(const Tensor& logits, const Tensor& targets, float
 
 template <bool capped, typename Out>
 void backward_rows(const Tensor& logits, const Tensor& targets, const Tensor& row_max, const Tensor& row_sumexp,
-                   float softcap, float scale, Out* dlogits) {
+                   float softcap, float scale, Out* dlogits, const Tensor& weights) {
   const int64_t vocabulary = logits.dim(1);
   const float *from = logits.data<const float>(), *top = row_max.data<const float>();
   const float* sum = row_sumexp.data<const float>();
   const int32_t* target = targets.data<const int32_t>();
+  const float* weight = weights ? weights.data<const float>() : nullptr;
   parallel_for(logits.dim(0), 1, [=](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const float* row = from + n * vocabulary;
       Out* out = dlogits + n * vocabulary;
+      const float of_row = weight ? scale * weight[n] : scale;
       const float own = target[n] < 0 ? 0 : capped_logit<capped>(row[target[n]], softcap);
-      slopes<capped>(row, vocabulary, softcap, {top[n], sum[n]}, scale, out);
-      if (target[n] >= 0) out[target[n]] = Out(target_slope<capped>(own, softcap, {top[n], sum[n]}, scale));
+      slopes<capped>(row, vocabulary, softcap, {top[n], sum[n]}, of_row, out);
+      if (target[n] >= 0) out[target[n]] = Out(target_slope<capped>(own, softcap, {top[n], sum[n]}, of_row));
     }
   });
 }
 
 void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const Tensor& row_max,
-                            const Tensor& row_sumexp, float softcap, float scale, Tensor& dlogits) {
+                            const Tensor& row_sumexp, float softcap, float scale, Tensor& dlogits,
+                            const Tensor& weights) {
   const auto run = [&](auto* out) {
-    if (softcap > 0) return backward_rows<true>(logits, targets, row_max, row_sumexp, softcap, scale, out);
-    backward_rows<false>(logits, targets, row_max, row_sumexp, softcap, scale, out);
+    if (softcap > 0) return backward_rows<true>(logits, targets, row_max, row_sumexp, softcap, scale, out, weights);
+    backward_rows<false>(logits, targets, row_max, row_sumexp, softcap, scale, out, weights);
   };
   dlogits.dtype() == DType::bf16 ? run(dlogits.data<bf16>()) : run(dlogits.data<float>());
 }
@@ -184,8 +191,8 @@ namespace nibble::ops::cpu {
 HWY_EXPORT(cross_entropy);
 
 void cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, float scale, Tensor& losses,
-                   Tensor& dlogits) {
-  NIBBLE_SIMD(cross_entropy)(logits, targets, softcap, scale, losses, dlogits);
+                   Tensor& dlogits, const Tensor& weights) {
+  NIBBLE_SIMD(cross_entropy)(logits, targets, softcap, scale, losses, dlogits, weights);
 }
 
 HWY_EXPORT(cross_entropy_statistics);
@@ -214,8 +221,9 @@ void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_
 }
 
 void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const Tensor& row_max,
-                            const Tensor& row_sumexp, float softcap, float scale, Tensor& dlogits) {
-  NIBBLE_SIMD(cross_entropy_backward)(logits, targets, row_max, row_sumexp, softcap, scale, dlogits);
+                            const Tensor& row_sumexp, float softcap, float scale, Tensor& dlogits,
+                            const Tensor& weights) {
+  NIBBLE_SIMD(cross_entropy_backward)(logits, targets, row_max, row_sumexp, softcap, scale, dlogits, weights);
 }
 
 }  // namespace nibble::ops::cpu

@@ -8,10 +8,10 @@
 
 namespace nibble::ops::ref {
 
-/// dlogits may be null.
+/// dlogits and weights may be null.
 template <typename Real>
 void cross_entropy(const Real* logits, const int32_t* targets, int64_t rows, int64_t vocabulary, Real softcap,
-                   Real scale, Real* losses, Real* dlogits) {
+                   Real scale, Real* losses, Real* dlogits, const Real* weights = nullptr) {
   std::vector<Real> capped(static_cast<size_t>(vocabulary));
   for (int64_t n = 0; n < rows; ++n) {
     const Real* row = logits + n * vocabulary;
@@ -26,7 +26,7 @@ void cross_entropy(const Real* logits, const int32_t* targets, int64_t rows, int
     if (dlogits == nullptr) continue;
     for (int64_t i = 0; i < vocabulary; ++i) {
       const Real value = capped[static_cast<size_t>(i)];
-      Real slope = (std::exp(value - lse) - (i == targets[n] ? 1 : 0)) * scale;
+      Real slope = (std::exp(value - lse) - (i == targets[n] ? 1 : 0)) * scale * (weights ? weights[n] : 1);
       if (softcap > 0) slope *= 1 - value / softcap * value / softcap;
       dlogits[n * vocabulary + i] = slope;
     }

@@ -219,6 +219,30 @@ TEST(Dataset, FingerprintFollowsTokensMasksAndOrder) {
   EXPECT_NE(fingerprint(a), fingerprint(R"({"prompt": "", "completion": "ab"})")) << "same tokens, another mask";
 }
 
+TEST(Dataset, ARecordOfSeveralSamplesIsAGroupOrNothing) {
+  Files files;
+  DataOptions options;
+  options.max_length = 4;
+  options.truncate = Truncate::drop;
+  options.max_dropped = 1;
+  const Dataset dataset =
+      load(files.write("a.jsonl", R"({"input_ids": [[97, 98], [97, 99, 100]]})"
+                                  "\n"
+                                  R"({"input_ids": [[97, 98], [97, 98, 99, 100, 101]]})"
+                                  "\n"
+                                  R"({"input_ids": [[97, 98], [97, 99]], "labels": [[97, 98], [97, -100]]})"
+                                  "\n"
+                                  R"({"input_ids": [97, 101]})"
+                                  "\n"),
+           options);
+  EXPECT_THAT(all(dataset), ElementsAre("ab", "acd", "ae"));
+  EXPECT_EQ(dataset.report().dropped_long, 1);
+  EXPECT_EQ(dataset.report().dropped_untrained, 1);
+  EXPECT_FALSE(dataset.continues_group(0));
+  EXPECT_TRUE(dataset.continues_group(1));
+  EXPECT_FALSE(dataset.continues_group(2));
+}
+
 TEST(Dataset, PreviewShowsTokensAndWhatIsTrained) {
   Files files;
   const Dataset dataset = load(files.write("a.jsonl", R"({"prompt": "a", "completion": "b"})"));

@@ -198,6 +198,11 @@ TEST(Format, BadRecordsAreNamedWithPlaceAndReason) {
       {DataFormat::tokens, R"({"input_ids": [18446744073709551615]})", "outside the vocabulary"},
       {DataFormat::tokens, R"({"input_ids": [1, 2], "labels": [1]})", "has 2 input_ids, but 1 labels"},
       {DataFormat::tokens, R"({"input_ids": [1, 2], "labels": [2, -100]})", "labels are not shifted"},
+      {DataFormat::tokens, R"({"input_ids": [[1], 2]})", "\"input_ids[1]\" is number, expected a list"},
+      {DataFormat::tokens, R"({"input_ids": [[1], [2, 258]]})", "input_ids[1][1] is 258, outside"},
+      {DataFormat::tokens, R"({"input_ids": [[1], []]})", "field \"input_ids[1]\" is empty"},
+      {DataFormat::tokens, R"({"input_ids": [[1], [2]], "labels": [[1]]})", "2 lists of input_ids, but 1 of labels"},
+      {DataFormat::tokens, R"({"input_ids": [[1], [2]], "labels": [[1], [3]]})", "labels[1][0] is 3"},
   };
   for (const Case& c : cases) {
     EXPECT_THAT(error_of<InputError>([&] { encode(c.json, c.format); }), HasSubstr(c.message)) << c.json.substr(0, 80);

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -217,6 +218,74 @@ TEST(Packing, PlansAreThoseOfEarlierVersions) {
         for (const bool shuffle : {true, false})
           seen += digest(plan_epoch(*dataset, {.max_length = 64, .pack = pack, .shuffle = shuffle, .seed = 5}, 2));
     EXPECT_EQ(hash_bytes(std::as_bytes(std::span(seen))), "955f4ec17a45fa8b434b2cc1adf48125") << cache;
+  }
+}
+
+// Records of one to three samples of 3 to 60 tokens; groups of up to 180.
+std::string groups() {
+  std::string lines;
+  for (int i = 0; i < 90; ++i) {
+    std::string ids;
+    for (int k = 0; k < 1 + i % 3; ++k) {
+      ids += k > 0 ? ", [" : "[";
+      for (int t = 0; t < 3 + (i * 37 + k * 11) % 58; ++t) ids += (t > 0 ? ", " : "") + std::to_string(t);
+      ids += "]";
+    }
+    lines += "{\"input_ids\": [" + ids + "]}\n";
+  }
+  return lines;
+}
+
+TEST(Packing, GroupsAreNeverParted) {
+  Files files;
+  const std::string path = files.write("a.jsonl", groups());
+  const Dataset all = Dataset::load({{path, 1.0}, {path, 2.5}}, {.max_length = 64}, test::byte_encoder());
+  ASSERT_TRUE(all.has_groups());
+  EXPECT_EQ(all.report().records, 180);
+  EXPECT_EQ(all.size(), 360);
+  const auto [train, eval] = all.split(0.3, 7, 64);
+  EXPECT_EQ(train.size() + eval.size(), 360);
+  for (const Dataset* dataset : {&all, &train, &eval}) {
+    for (const bool pack : {true, false}) {
+      for (const bool shuffle : {true, false}) {
+        const EpochPlan plan = plan_epoch(*dataset, {.max_length = 64, .pack = pack, .shuffle = shuffle, .seed = 1}, 0);
+        std::map<uint32_t, int> seen;
+        std::set<uint32_t> numbers;
+        int64_t pieces = 0, longest_packed = 0;
+        for (int64_t k = 0; k < plan.size(); ++k) {
+          const std::span<const Piece> sequence = plan.sequence(k);
+          int64_t in_sequence = 0;
+          for (size_t i = 0; i < sequence.size(); ++i) {
+            const uint32_t sample = sequence[i].sample;
+            EXPECT_EQ(sequence[i].end, dataset->info(sample).length);
+            if (dataset->continues_group(sample)) {
+              ASSERT_GT(i, 0u);
+              EXPECT_EQ(sequence[i - 1].sample + 1, sample);
+              EXPECT_EQ(sequence[i - 1].number + 1, sequence[i].number);
+            } else {
+              ++in_sequence;
+            }
+            // And its end: the next sample of the group is here too.
+            if (sample + 1 < dataset->size() && dataset->continues_group(sample + 1)) {
+              ASSERT_LT(i + 1, sequence.size());
+            }
+            ++seen[sample];
+            numbers.insert(sequence[i].number);
+            ++pieces;
+          }
+          if (in_sequence > 1) longest_packed = std::max(longest_packed, tokens_of(sequence));
+          EXPECT_TRUE(pack || in_sequence == 1);
+        }
+        EXPECT_LE(longest_packed, 64) << "what is longer is one group";
+        EXPECT_EQ(numbers.size(), static_cast<size_t>(pieces));
+        for (int64_t i = 0; i < dataset->size(); ++i) {
+          const auto sample = static_cast<uint32_t>(i);
+          const int copies = seen[sample];
+          EXPECT_TRUE(dataset->info(i).source == 0 ? copies == 1 : copies == 2 || copies == 3) << copies;
+          EXPECT_TRUE(!dataset->continues_group(i) || copies == seen[sample - 1]);
+        }
+      }
+    }
   }
 }
 

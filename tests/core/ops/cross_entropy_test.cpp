@@ -50,14 +50,18 @@ TEST_P(CrossEntropyTest, LossAndGradientMatchReference) {
         const Tensor logits = random_tensor({rows, vocabulary}, DType::f32, 1, 8);
         const std::vector<int32_t> ids = some_targets(rows, vocabulary);
         const Tensor targets = Tensor::from<int32_t>(pool(), {rows}, ids);
-        Tensor losses = Tensor::empty(pool(), {rows}, DType::f32);
-        Tensor slopes = Tensor::empty(pool(), logits.shape(), dtype);
-        ops::cross_entropy(logits, targets, softcap, 0.25f, losses, slopes);
-        Values expected(rows), expected_slopes(static_cast<size_t>(logits.numel()));
-        ops::ref::cross_entropy(values_of(logits).data(), ids.data(), rows, vocabulary, static_cast<double>(softcap),
-                                0.25, expected.data(), expected_slopes.data());
-        expect_close(losses, expected, 1e-6, 4e-6, "loss");
-        expect_close(slopes, expected_slopes, rounding(dtype, 2e-5), 1e-7, "dlogits");
+        const Tensor some = tensor_of({1, -0.5, 0, 2, 0.125}, {rows}, DType::f32);
+        for (const Tensor& weights : {Tensor(), some}) {
+          Tensor losses = Tensor::empty(pool(), {rows}, DType::f32);
+          Tensor slopes = Tensor::empty(pool(), logits.shape(), dtype);
+          ops::cross_entropy(logits, targets, softcap, 0.25f, losses, slopes, weights);
+          Values expected(rows), expected_slopes(static_cast<size_t>(logits.numel()));
+          ops::ref::cross_entropy(values_of(logits).data(), ids.data(), rows, vocabulary, static_cast<double>(softcap),
+                                  0.25, expected.data(), expected_slopes.data(),
+                                  weights ? values_of(weights).data() : nullptr);
+          expect_close(losses, expected, 1e-6, 4e-6, "loss");
+          expect_close(slopes, expected_slopes, rounding(dtype, 2e-5), 1e-7, "dlogits");
+        }
       }
     }
   }
@@ -68,9 +72,10 @@ TEST_P(CrossEntropyTest, ColumnsInPartsGiveTheLossAndGradientOfAll) {
   for (float softcap : {0.0f, 30.0f}) {
     const Tensor logits = random_tensor({rows, vocabulary}, DType::f32, 2, 8);
     const std::vector<int32_t> ids = some_targets(rows, vocabulary);
+    const Tensor weights = tensor_of({1, -0.5, 0, 2}, {rows}, DType::f32);
     Values expected(rows), expected_slopes(static_cast<size_t>(logits.numel()));
     ops::ref::cross_entropy(values_of(logits).data(), ids.data(), rows, vocabulary, static_cast<double>(softcap), 0.25,
-                            expected.data(), expected_slopes.data());
+                            expected.data(), expected_slopes.data(), values_of(weights).data());
     const std::vector<int64_t> cuts = {0, 300, 1001};
     std::vector<Tensor> parts, targets;
     Tensor statistics = Tensor::empty(pool(), {6, rows}, DType::f32);
@@ -89,7 +94,7 @@ TEST_P(CrossEntropyTest, ColumnsInPartsGiveTheLossAndGradientOfAll) {
     Tensor slopes = Tensor::empty(pool(), logits.shape(), DType::f32);
     for (size_t p = 0; p < 2; ++p) {
       Tensor own = Tensor::empty(pool(), parts[p].shape(), DType::f32);
-      ops::cross_entropy_backward(parts[p], targets[p], row_max, row_sumexp, softcap, 0.25f, own);
+      ops::cross_entropy_backward(parts[p], targets[p], row_max, row_sumexp, softcap, 0.25f, own, weights);
       ops::copy_columns_in(own, cuts[p], slopes);
     }
     expect_close(losses, expected, 1e-6, 4e-6, "loss");

@@ -75,7 +75,7 @@ class ToyExecutor final : public StepExecutor {
   ToyExecutor(ToyModel& model, RankContext& rank) : StepExecutor(rank), model_(model) {}
   std::function<double(double loss)> after;
 
-  double loss_sum(const Batch* batch, const Objective&, const StepContext&) override {
+  double loss_sum(const Batch* batch, const Objective&, const LossCounts&, const StepContext&) override {
     return batch ? model_.loss_sum_and_gradients(*batch, 0) : 0;
   }
   Tensor next_logits(const Batch&, const StepContext&, KvCache&) override { throw std::logic_error("a toy has none"); }
