@@ -34,7 +34,7 @@ install(CODE "
 ")
 
 # pkg-config --static is not needed: a static library brings nothing by itself, so everything is in Libs.
-set(NIBBLE_PC_REQUIRES "openblas libhwy sentencepiece oniguruma libxxhash icu-uc icu-i18n")
+set(NIBBLE_PC_REQUIRES "openblas libhwy sentencepiece oniguruma libxxhash zlib libzstd snappy yaml-cpp icu-uc icu-i18n")
 if(NIBBLE_WITH_ONEDNN)
   set(NIBBLE_PC_LIBS "-ldnnl")
 endif()
