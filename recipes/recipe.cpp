@@ -5,10 +5,12 @@
 #include <set>
 #include <sstream>
 
+#include "nibble/adapters/peft_config.h"
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/nearest.h"
 #include "nibble/core/data/record_reader.h"
+#include "nibble/core/io/hub_cache.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/output_guard.h"
 #include "nibble/recipes/foreign_keys.h"
@@ -165,6 +167,13 @@ void read_section(const Document& document, const std::string& name, const Json&
   }
 }
 
+// IDs in the Hugging Face cache, and runs named for their adapters, become the directories they are.
+void find_directories(Recipe& recipe) {
+  recipe.model.path = find_in_hub(recipe.model.path, kHubModels).string();
+  recipe.model.tokenizer = find_in_hub(recipe.model.tokenizer, kHubModels).string();
+  if (recipe.adapter) recipe.adapter->path = find_adapter(recipe.adapter->path);
+}
+
 // What the run reads must not be where it writes.
 void check_output(const Recipe& recipe) {
   std::vector<std::filesystem::path> inputs = {recipe.model.path, recipe.model.init, recipe.model.tokenizer};
@@ -253,6 +262,7 @@ Recipe parse_recipe(const std::string& text, const std::string& place, const std
     if (!is_section(name)) refuse_key(place, name);
     read_section(document, name, section, recipe);
   }
+  find_directories(recipe);
   check_pairs(document, recipe);
   fill_defaults(recipe);
   return recipe;
