@@ -13,6 +13,7 @@
 #include "nibble/core/io/hub_cache.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/output_guard.h"
+#include "nibble/core/io/yaml.h"
 #include "nibble/recipes/foreign_keys.h"
 #include "nibble/recipes/recipe_fields.h"
 #include "nibble/recipes/shipped.h"
@@ -238,6 +239,20 @@ void fill_defaults(Recipe& recipe) {
 
 }  // namespace
 
+Json detail::parse_settings(const std::string& text, const std::string& place) {
+  Json root;
+  if (is_yaml(place)) {
+    root = parse_yaml(text, place, kRecipeLimits);
+  } else {
+    parse_json(text, place, kRecipeLimits);  // refuses what is no JSON, with line and column
+    root = Json::parse(text, nullptr, true, true);
+  }
+  if (!root.is_object()) {
+    throw UsageError("a recipe is a JSON object", is_yaml(place) ? "begin with a section" : "begin with {", place);
+  }
+  return root;
+}
+
 AdapterOptions default_adapter_options() {
   AdapterOptions options;
   options.r = 16;
@@ -247,13 +262,7 @@ AdapterOptions default_adapter_options() {
 }
 
 Recipe parse_recipe(const std::string& text, const std::string& place, const std::vector<std::string>& overrides) {
-  if (place.ends_with(".yaml") || place.ends_with(".yml")) {
-    throw InputError(place, "is YAML",
-                     "a recipe is JSON with comments: `nibble recipes cp qlora` makes one to begin from");
-  }
-  parse_json(text, place, kRecipeLimits);  // refuses what is no JSON, with line and column
-  Document document{Json::parse(text, nullptr, true, true), place, {}};
-  if (!document.root.is_object()) throw UsageError("a recipe is a JSON object", "begin with {", place);
+  Document document{detail::parse_settings(text, place), place, {}};
   for (const std::string& override_text : overrides) apply_override(document, override_text);
   apply_later_keys(document);
   Recipe recipe;
