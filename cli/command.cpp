@@ -27,7 +27,7 @@ Argument& Argument::required() {
 }
 
 Argument& Argument::one_of(const std::vector<std::string>& values) {
-  option_->check(CLI::IsMember(values));
+  option_->transform(CLI::IsMember(values, CLI::ignore_case));  // Q8_0 is q8_0
   return *this;
 }
 

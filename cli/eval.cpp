@@ -6,6 +6,8 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/model_flags.h"
+#include "nibble/cli/progress.h"
+#include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/evaluate_model.h"
 #include "nibble/recipes/multiple_choice.h"
@@ -21,7 +23,8 @@ struct Flags {
   std::vector<std::string> files;
   std::string format = "auto", truncate = "cut";
   bool exact_match = false, json = false;
-  int64_t limit = 0;
+  int64_t limit = 0, max_new_tokens = 256;
+  std::string answer = "all", pattern;
 };
 
 void print(const Evaluation& loss, const ExactMatch& match, const Flags& flags) {
@@ -63,6 +66,19 @@ void run_choices(const Flags& flags) {
               static_cast<long long>(found.right), static_cast<long long>(found.asked), 100 * found.share_normalized());
 }
 
+// How --answer compares; nothing where all tokens count.
+std::optional<AnswerComparison> comparison_of(const Flags& flags, const Tokenizer& tokenizer) {
+  if ((flags.answer == "regex") == flags.pattern.empty()) {
+    throw UsageError("--answer regex and --pattern go together", "write --answer regex --pattern '#### (.*)'");
+  }
+  if (flags.answer == "all") return std::nullopt;
+  if (!flags.exact_match) throw UsageError("--answer says how --exact-match compares", "add --exact-match");
+  const AnswerRule rule = flags.answer == "number"  ? AnswerRule::number()
+                          : flags.answer == "regex" ? AnswerRule::regex(flags.pattern)
+                                                    : AnswerRule::last_line();
+  return AnswerComparison{rule, tokenizer, flags.max_new_tokens};
+}
+
 void run(Flags flags) {
   if (flags.format == "choices") return run_choices(flags);
   for (const std::string& file : flags.files) flags.data.train.push_back({file, 1.0});
@@ -70,6 +86,8 @@ void run(Flags flags) {
   flags.data.truncate = parse_truncate(flags.truncate);
   check_data_options(flags.data);
   const TextSource text = text_source(flags.model, flags.data.chat_template);
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(text.tokenizer);
+  const std::optional<AnswerComparison> comparison = comparison_of(flags, *tokenizer);
   flags.data.chat_template = text.chat_template;  // as in the training, for prompts and answers too
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
@@ -79,9 +97,18 @@ void run(Flags flags) {
   for (const std::string& line : missing_mark_warnings(text.chat_template, encoder)) {
     std::fprintf(stderr, "%s\n", line.c_str());
   }
-  const Evaluation loss = evaluate_loss(decoder, flags.data, encoder, step.compute_dtype, rank.context());
+  Evaluation loss;
   ExactMatch match;
-  if (flags.exact_match) match = exact_match(decoder, flags.data, encoder, flags.limit, step);
+  {
+    ProgressPrinter printer(stderr);
+    const auto watch = [&](const std::string& what) {
+      return [&printer, what](int64_t done, int64_t of) { printer.counted(what, done, of); };
+    };
+    loss = evaluate_loss(decoder, flags.data, encoder, step.compute_dtype, rank.context(), watch("evaluation"));
+    if (flags.exact_match) {
+      match = exact_match(decoder, flags.data, encoder, flags.limit, step, comparison, watch("answer"));
+    }
+  }
   print(loss, match, flags);
 }
 
@@ -103,6 +130,15 @@ void add_eval_command(Command& nibble) {
   command.option("--truncate", flags->truncate, "What happens to longer samples: cut, drop or error").shows_default();
   command.flag("--train-on-prompt", flags->data.train_on_prompt, "Count the prompt's tokens as well");
   command.flag("--exact-match", flags->exact_match, "Also answer each prompt greedily and compare");
+  command
+      .option("--answer", flags->answer,
+              "What of an answer --exact-match compares: all, number (the last), last-line, regex")
+      .one_of({"all", "number", "last-line", "regex"})
+      .shows_default();
+  command.option("--pattern", flags->pattern, "Of --answer regex: the first group of the last match counts");
+  command.option("--max-new-tokens", flags->max_new_tokens, "Longest answer to look for a number, line or match in")
+      .at_least(1)
+      .shows_default();
   command.option("--limit", flags->limit, "Prompts or questions to answer at most (0: all)").at_least(0);
   command.flag("--json", flags->json, "One JSON object on stdout");
   command.footer("Example: nibble eval --model llama --adapter runs/mine/adapter --data heldout.jsonl");

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/model_flags.h"
 #include "nibble/cli/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
@@ -51,8 +52,9 @@ void add_export_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
   GgufRequest& request = flags->request;
   Command command = nibble.subcommand("export", "Write a model, or an adapter, as a GGUF file for llama.cpp");
-  command.option("--model", request.model, "Hugging Face model directory, 16/32-bit or 4-bit").required();
-  command.option("--adapter", request.adapter, "PEFT adapter directory, merged in");
+  model_option(command, request.model, "Model directory, or ID in the Hugging Face cache; 16/32-bit or 4-bit")
+      .required();
+  adapter_option(command, request.adapter, "PEFT adapter directory, or a run's, merged in");
   command.flag("--adapter-only", request.adapter_only, "Write the adapter by itself (llama.cpp's --lora)");
   command.option("--format", flags->format, "Kind of file").one_of({"gguf"}).shows_default();
   command.option("--out", request.out, "File to write").required();

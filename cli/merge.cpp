@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/model_flags.h"
 #include "nibble/cli/say.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/merge_model.h"
@@ -41,8 +42,8 @@ void add_merge_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
   MergeRequest& request = flags->request;
   Command command = nibble.subcommand("merge", "Merge an adapter into its base: a model directory without adapter");
-  command.option("--adapter", request.adapter, "PEFT adapter directory").required();
-  command.option("--model", request.model, "Base model (default: the one that the adapter names)");
+  adapter_option(command, request.adapter, "PEFT adapter directory, or a run's").required();
+  model_option(command, request.model, "Base model (default: the one that the adapter names)");
   command.option("--out", request.out, "Directory to write").required();
   command
       .option("--base", request.base,

@@ -4,7 +4,9 @@
 #include <charconv>
 #include <cstdio>
 
+#include "nibble/adapters/peft_config.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/hub_cache.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/quant/tables.h"
 
@@ -30,10 +32,21 @@ std::vector<std::vector<int32_t>> read_npy_rows(const std::string& path) {
 
 }  // namespace
 
+Argument model_option(Command& command, std::string& path, const std::string& help) {
+  return command.option(
+      "--model", [&path](const std::string& named) { path = find_in_hub(named, kHubModels).string(); }, help);
+}
+
+Argument adapter_option(Command& command, std::string& path, const std::string& help) {
+  return command.option(
+      "--adapter", [&path](const std::string& named) { path = find_adapter(named); }, help);
+}
+
 void add_model_flags(Command& command, ModelFlags& flags) {
   ModelRecipe& base = flags.base;
-  command.option("--model", base.path, "Hugging Face model directory, 16/32-bit or bitsandbytes 4-bit").required();
-  command.option("--adapter", flags.adapter, "PEFT adapter directory");
+  model_option(command, base.path, "Model directory, or ID in the Hugging Face cache; 16/32-bit or bitsandbytes 4-bit")
+      .required();
+  adapter_option(command, flags.adapter, "PEFT adapter directory, or a run's");
   command.option("--compute-dtype", flags.compute_dtype, "Dtype of the products (auto: bf16 where the CPU has it)")
       .one_of({"f32", "bf16", "auto"});
   command

@@ -94,14 +94,17 @@ void ProgressPrinter::step(const StepReport& report) {
 }
 
 void ProgressPrinter::evaluating(const EvaluationProgress& progress) {
-  if (progress.batch == 0) evaluation_start_ = now();
-  const bool begins = terminal_ && progress.batch == 0;
+  counted(format("step %lld  evaluation", static_cast<long long>(progress.step)), progress.batch, progress.batches);
+}
+
+void ProgressPrinter::counted(const std::string& what, int64_t done, int64_t of) {
+  if (done == 0) counted_since_ = now();
+  const bool begins = terminal_ && done == 0;
   if (!is_due() && !begins) return;
-  std::string line = format("step %lld  evaluation %lld/%lld", static_cast<long long>(progress.step),
-                            static_cast<long long>(progress.batch), static_cast<long long>(progress.batches));
-  if (progress.batch > 0) {
-    const double left = static_cast<double>(progress.batches - progress.batch) / static_cast<double>(progress.batch);
-    line += "  left " + readable_seconds(left * (now() - evaluation_start_));
+  std::string line = what + format(" %lld/%lld", static_cast<long long>(done), static_cast<long long>(of));
+  if (done > 0) {
+    const double left = static_cast<double>(of - done) / static_cast<double>(done);
+    line += "  left " + readable_seconds(left * (now() - counted_since_));
   }
   renew_line([&](size_t) { return line; });
 }

@@ -27,6 +27,8 @@ class ProgressPrinter {
 
   /// Calls into this object; it must outlive them.
   Observer observer();
+  /// "WHAT 3/40  left 2 min", as often as other progress.
+  void counted(const std::string& what, int64_t done, int64_t of);
 
  private:
   void start(int64_t step, int64_t total_steps);
@@ -45,7 +47,7 @@ class ProgressPrinter {
   double plain_seconds_;
   Progress progress_;
   bool refreshing_ = false;  // the cursor stands at the end of a line that will be renewed
-  double last_shown_ = -1, evaluation_start_ = 0;
+  double last_shown_ = -1, counted_since_ = 0;
 };
 
 }  // namespace nibble::cli

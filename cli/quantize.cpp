@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/model_flags.h"
 #include "nibble/cli/say.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/text/visible_text.h"
@@ -56,7 +57,7 @@ void add_quantize_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
   QuantizeOptions& codec = flags->options.codec;
   Command command = nibble.subcommand("quantize", "Write a 4-bit copy of a model that bitsandbytes can load");
-  command.option("--model", flags->model, "Hugging Face model directory, 16/32-bit").required();
+  model_option(command, flags->model, "Model directory, or ID in the Hugging Face cache; 16/32-bit").required();
   command.option("--out", flags->out, "Directory to write").required();
   command.option("--type", flags->type, "nf4 or fp4").one_of({"nf4", "fp4"}).shows_default();
   command.flag("--double-quant,!--no-double-quant", codec.double_quant, "Quantize the scales as well (default)");

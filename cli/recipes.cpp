@@ -8,6 +8,8 @@
 #include "nibble/cli/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/json_file.h"
+#include "nibble/recipes/convert_recipe.h"
 #include "nibble/recipes/recipe.h"
 #include "nibble/recipes/recipe_reference.h"
 #include "nibble/recipes/shipped.h"
@@ -29,6 +31,18 @@ void copy(const std::string& name, const std::string& to) {
   say(stdout, target.string());
 }
 
+void convert(const std::string& from, const std::string& to) {
+  const ConvertedRecipe converted = convert_recipe(read_text_file(from, size_t{4} << 20), from);
+  for (const std::string& line : converted.notes) say(stderr, "note: " + line);
+  if (to.empty()) {
+    std::fputs(converted.text.c_str(), stdout);
+    return;
+  }
+  if (std::filesystem::exists(to)) throw UsageError("exists already", "choose another name", to);
+  write_file_atomically(to, converted.text);
+  std::printf("%s: made from a configuration of %s\n", to.c_str(), converted.tool.c_str());
+}
+
 void list_keys() {
   for (const RecipeKey& key : recipe_keys()) {
     const std::string value = key.default_value.empty() ? "" : " [" + key.default_value + "]";
@@ -41,7 +55,8 @@ void list_keys() {
 void add_recipes_command(Command& nibble) {
   auto name = std::make_shared<std::string>();
   auto target = std::make_shared<std::string>();
-  Command command = nibble.subcommand("recipes", "The recipes that come with nibble: ls, cat, cp; keys and schema");
+  Command command =
+      nibble.subcommand("recipes", "The recipes that come with nibble: ls, cat, cp, convert; keys and schema");
   command.require_subcommand();
   command.footer(
       "Editors complete and check a recipe that has \"$schema\": \"recipe.schema.json\" (nibble recipes schema).\n"
@@ -54,6 +69,13 @@ void add_recipes_command(Command& nibble) {
   cp.option("name", *name, "Name as `recipes ls` prints it").required();
   cp.option("target", *target, "File to write (NAME.json)");
   cp.run([name, target] { copy(*name, *target); });
+  Command conversion =
+      command.subcommand("convert", "Make a recipe of a configuration of Axolotl, LLaMA-Factory or TRL");
+  conversion.option("file", *name, "The configuration: YAML or JSON").required();
+  conversion.option("target", *target, "File to write (standard output)");
+  conversion.footer(
+      "What has no counterpart is named on standard error.\nExample: nibble recipes convert qlora.yml my.json");
+  conversion.run([name, target] { convert(*name, *target); });
   command.subcommand("keys", "Every key with its values, default and meaning").run(list_keys);
   command.subcommand("schema", "JSON Schema of a recipe, for editors").run([] {
     std::fputs(recipe_schema().c_str(), stdout);

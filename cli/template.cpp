@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/model_flags.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/text/chat_template.h"
@@ -126,7 +127,7 @@ void run(const Flags& flags) {
 void add_template_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
   Command command = nibble.subcommand("template", "Show conversations as the text that a chat template makes of them");
-  const Argument model = command.option("--model", flags->model, "model directory: its own template");
+  const Argument model = model_option(command, flags->model, "model directory: its own template");
   const Argument builtin =
       command.option("--builtin", flags->builtin, "built-in template: chatml, llama3, alpaca, ...");
   const Argument file = command.option("--template", flags->file, "template file (Jinja)");

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/model_flags.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/text/tokenizer.h"
@@ -96,7 +97,7 @@ void run(const TokenizeOptions& options) {
 void add_tokenize_command(Command& nibble) {
   auto options = std::make_shared<TokenizeOptions>();
   Command command = nibble.subcommand("tokenize", "Text to token ids, or token ids to text");
-  command.option("--model", options->model, "model directory or tokenizer file").required();
+  model_option(command, options->model, "model directory or tokenizer file").required();
   command.option("--text", options->text, "text to encode");
   command.option("--file", options->file, "file to encode");
   command.option("--jsonl", options->jsonl, "one JSON string a line (with --decode: one array of ids)");

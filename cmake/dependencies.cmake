@@ -11,6 +11,10 @@ pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(ONIGURUMA REQUIRED IMPORTED_TARGET oniguruma)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
+pkg_check_modules(YAML_CPP REQUIRED IMPORTED_TARGET yaml-cpp)
+pkg_check_modules(SNAPPY REQUIRED IMPORTED_TARGET snappy)
 
 add_library(nibble_dependencies INTERFACE)
 # OpenBLAS is loaded when it is asked for (core/ops/cpu/gemm_openblas.cpp): what is not called is not linked.
@@ -19,4 +23,5 @@ target_link_options(nibble_dependencies INTERFACE LINKER:--as-needed)
 set_source_files_properties(parallel/comm/mpi_comm.cpp PROPERTIES INCLUDE_DIRECTORIES "${MPI_CXX_INCLUDE_DIRS}")
 target_link_libraries(nibble_dependencies INTERFACE ${MPI_CXX_LIBRARIES}
   OpenMP::OpenMP_CXX Eigen3::Eigen nlohmann_json::nlohmann_json CLI11::CLI11 ICU::uc ICU::i18n
-  PkgConfig::OPENBLAS PkgConfig::HWY PkgConfig::SENTENCEPIECE PkgConfig::ONIGURUMA PkgConfig::XXHASH)
+  PkgConfig::OPENBLAS PkgConfig::HWY PkgConfig::SENTENCEPIECE PkgConfig::ONIGURUMA PkgConfig::XXHASH
+  PkgConfig::ZLIB PkgConfig::ZSTD PkgConfig::YAML_CPP PkgConfig::SNAPPY)

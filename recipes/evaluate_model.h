@@ -6,12 +6,16 @@
 #include "nibble/core/models/decoder.h"
 #include "nibble/core/text/tokenizer.h"
 #include "nibble/core/train/evaluate.h"
+#include "nibble/recipes/answer.h"
 
 namespace nibble {
 
+/// Told how much of an evaluation is done.
+using EvaluationWatch = std::function<void(int64_t done, int64_t of)>;
+
 /// Mean loss over the label tokens of `options.train`, in file order.
 Evaluation evaluate_loss(Decoder& model, const DataOptions& options, const Encoder& encoder, DType compute_dtype,
-                         RankContext& rank);
+                         RankContext& rank, const EvaluationWatch& watch = {});
 
 struct ExactMatch {
   int64_t asked = 0;
@@ -19,9 +23,19 @@ struct ExactMatch {
   double share() const { return asked == 0 ? 0 : static_cast<double>(right) / static_cast<double>(asked); }
 };
 
+/// How answers are compared otherwise than token by token.
+struct AnswerComparison {
+  AnswerRule rule;
+  const Tokenizer& tokenizer;
+  int64_t max_new_tokens = 256;
+};
+
 /// For the first `limit` samples (0: all) of `options.train`: the prompt (tokens before the first trained one) is
-/// continued greedily to the length of the answer; right when all its tokens, end included, are the sample's.
+/// continued greedily to the length of the answer; right when all its tokens, end included, are the sample's. With a
+/// `comparison` it is continued to its end, and right when what the rule finds in the text is what it finds in the
+/// sample's answer; InputError for a sample in whose answer it finds nothing.
 ExactMatch exact_match(Decoder& model, const DataOptions& options, const Encoder& encoder, int64_t limit,
-                       const StepContext& step);
+                       const StepContext& step, const std::optional<AnswerComparison>& comparison = std::nullopt,
+                       const EvaluationWatch& watch = {});
 
 }  // namespace nibble

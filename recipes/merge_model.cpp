@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "nibble/core/io/hub_cache.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/output_guard.h"
 #include "nibble/core/ops/elementwise.h"
@@ -24,7 +25,8 @@ DType output_dtype(const std::string& name) {
 }
 
 std::string base_path(const MergeRequest& request, const PeftAdapter& adapter) {
-  const std::string path = request.model.empty() ? adapter.options.base_model : request.model;
+  const std::string path =
+      request.model.empty() ? find_in_hub(adapter.options.base_model, kHubModels).string() : request.model;
   if (path.empty()) throw UsageError("the adapter does not name its base", "give it with --model", request.adapter);
   if (request.model.empty() && !std::filesystem::is_directory(path)) {
     throw IoError((std::filesystem::path(request.adapter) / "adapter_config.json").string(),

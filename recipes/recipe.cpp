@@ -5,12 +5,15 @@
 #include <set>
 #include <sstream>
 
+#include "nibble/adapters/peft_config.h"
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/nearest.h"
 #include "nibble/core/data/record_reader.h"
+#include "nibble/core/io/hub_cache.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/output_guard.h"
+#include "nibble/core/io/yaml.h"
 #include "nibble/recipes/foreign_keys.h"
 #include "nibble/recipes/recipe_fields.h"
 #include "nibble/recipes/shipped.h"
@@ -165,6 +168,13 @@ void read_section(const Document& document, const std::string& name, const Json&
   }
 }
 
+// IDs in the Hugging Face cache, and runs named for their adapters, become the directories they are.
+void find_directories(Recipe& recipe) {
+  recipe.model.path = find_in_hub(recipe.model.path, kHubModels).string();
+  recipe.model.tokenizer = find_in_hub(recipe.model.tokenizer, kHubModels).string();
+  if (recipe.adapter) recipe.adapter->path = find_adapter(recipe.adapter->path);
+}
+
 // What the run reads must not be where it writes.
 void check_output(const Recipe& recipe) {
   std::vector<std::filesystem::path> inputs = {recipe.model.path, recipe.model.init, recipe.model.tokenizer};
@@ -229,6 +239,20 @@ void fill_defaults(Recipe& recipe) {
 
 }  // namespace
 
+Json detail::parse_settings(const std::string& text, const std::string& place) {
+  Json root;
+  if (is_yaml(place)) {
+    root = parse_yaml(text, place, kRecipeLimits);
+  } else {
+    parse_json(text, place, kRecipeLimits);  // refuses what is no JSON, with line and column
+    root = Json::parse(text, nullptr, true, true);
+  }
+  if (!root.is_object()) {
+    throw UsageError("a recipe is a JSON object", is_yaml(place) ? "begin with a section" : "begin with {", place);
+  }
+  return root;
+}
+
 AdapterOptions default_adapter_options() {
   AdapterOptions options;
   options.r = 16;
@@ -238,13 +262,7 @@ AdapterOptions default_adapter_options() {
 }
 
 Recipe parse_recipe(const std::string& text, const std::string& place, const std::vector<std::string>& overrides) {
-  if (place.ends_with(".yaml") || place.ends_with(".yml")) {
-    throw InputError(place, "is YAML",
-                     "a recipe is JSON with comments: `nibble recipes cp qlora` makes one to begin from");
-  }
-  parse_json(text, place, kRecipeLimits);  // refuses what is no JSON, with line and column
-  Document document{Json::parse(text, nullptr, true, true), place, {}};
-  if (!document.root.is_object()) throw UsageError("a recipe is a JSON object", "begin with {", place);
+  Document document{detail::parse_settings(text, place), place, {}};
   for (const std::string& override_text : overrides) apply_override(document, override_text);
   apply_later_keys(document);
   Recipe recipe;
@@ -253,6 +271,7 @@ Recipe parse_recipe(const std::string& text, const std::string& place, const std
     if (!is_section(name)) refuse_key(place, name);
     read_section(document, name, section, recipe);
   }
+  find_directories(recipe);
   check_pairs(document, recipe);
   fill_defaults(recipe);
   return recipe;

@@ -63,8 +63,9 @@ std::vector<RecipeField> model_fields() {
   // What the paths hold is compared by fingerprints.
   return {
       free_to_change(text_field(
-          "model.path", "a directory", [](Recipe& r) -> std::string& { return r.model.path; },
-          "Hugging Face directory, 16/32-bit or bitsandbytes 4-bit")),
+          "model.path", "a directory or an ID in the Hugging Face cache",
+          [](Recipe& r) -> std::string& { return r.model.path; },
+          "the model in Hugging Face's layout, 16/32-bit or bitsandbytes 4-bit")),
       free_to_change(text_field(
           "model.init", "a config.json", [](Recipe& r) -> std::string& { return r.model.init; },
           "instead of model.path: start from random weights of this shape")),

@@ -28,6 +28,10 @@ struct RecipeField {
   bool accepts(const std::string& type) const;
 };
 
+/// The text of a recipe, or of another tool's configuration, as an object: YAML where `place` ends like it, else JSON
+/// with comments. Throws InputError with line and column, UsageError where it is no object.
+Json parse_settings(const std::string& text, const std::string& place);
+
 /// All keys, section by section.
 const std::vector<RecipeField>& recipe_fields();
 

@@ -173,7 +173,7 @@ std::vector<RecipeField> adapter_fields() {
           "adapter.type", {{"lora", "lora"}}, [](Recipe& r) -> std::string& { return r.adapter->type; },
           "kind of adapter"),
       text_field(
-          "adapter.path", "a PEFT directory", [](Recipe& r) -> std::string& { return r.adapter->path; },
+          "adapter.path", "a PEFT directory or a run's", [](Recipe& r) -> std::string& { return r.adapter->path; },
           "continue training this adapter"),
       integer_field(
           "adapter.r", 1, 1 << 16, [](Recipe& r) -> int64_t& { return options(r).r; }, "rank"),

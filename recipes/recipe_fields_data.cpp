@@ -101,7 +101,8 @@ std::vector<RecipeField> data_fields() {
   return {
       sources_field(
           "data.train", [](Recipe& r) -> std::vector<DataSource>& { return r.data.train; },
-          "files to train on: .jsonl, .json, .txt"),
+          "files to train on: .jsonl, .json, .txt, .csv, .parquet, .arrow; a dataset's ID in the Hugging Face cache, "
+          "or ID/PATH"),
       sources_field(
           "data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; },
           "files to evaluate on; data.eval=null on the command line turns evaluation off"),

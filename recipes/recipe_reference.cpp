@@ -18,7 +18,8 @@ std::string cell(const std::string& text) {
 std::string recipe_reference() {
   std::string text =
       "# The keys of a recipe\n\n"
-      "Made by `nibble recipes reference` from the table that reads recipes. A recipe is JSON with comments; an "
+      "Made by `nibble recipes reference` from the table that reads recipes. A recipe is JSON with comments, or YAML; "
+      "an "
       "unknown "
       "key ends\nwith the nearest known one. On the command line a key is set by `section.key=value`: `null` takes it\n"
       "away, a list may come without its quotes (`data.train=[a.jsonl,b.jsonl]`), and of two keys that exclude each "

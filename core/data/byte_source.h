@@ -1,5 +1,5 @@
 #pragma once
-// The bytes of a file, one after another, hashed on the way.
+// The bytes of a file, one after another, unpacked where it is compressed, hashed on the way.
 
 #include <cstdint>
 #include <memory>
@@ -7,7 +7,8 @@
 
 namespace nibble {
 
-/// Reads a regular file once from begin to end through a small buffer, counting lines and characters.
+/// Reads a regular file once from begin to end through a small buffer, counting lines and characters. What begins as
+/// gzip or Zstandard is unpacked, whatever its name.
 class ByteSource {
  public:
   static constexpr int kEnd = -1;
@@ -20,7 +21,8 @@ class ByteSource {
 
   const std::string& path() const { return path_; }
 
-  /// The next byte without taking it, or kEnd. Throws IoError when reading fails.
+  /// The next byte without taking it, or kEnd. Throws IoError when reading fails, InputError where compressed data is
+  /// broken or ends too early.
   int peek() {
     if (next_ == size_ && !fill()) return kEnd;
     return static_cast<unsigned char>(buffer_[next_]);
@@ -49,6 +51,7 @@ class ByteSource {
 
  private:
   bool fill();
+  bool read_file(std::string& buffer, size_t& size);
 
   struct State;
   std::string path_;

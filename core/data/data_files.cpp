@@ -6,6 +6,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/record_reader.h"
+#include "nibble/core/io/hub_cache.h"
 #include "nibble/core/io/mistaken_file.h"
 
 namespace nibble {
@@ -14,10 +15,33 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 4> kExtensions = {".jsonl", ".ndjson", ".json", ".txt"};
+constexpr std::array<std::string_view, 7> kTypes = {".jsonl", ".ndjson", ".json", ".txt", ".csv", ".parquet", ".arrow"};
+constexpr const char* kTypesInWords = ".jsonl, .json, .txt, .csv, .parquet or .arrow";
 
-bool is_readable_type(const fs::path& path) {
-  return std::find(kExtensions.begin(), kExtensions.end(), path.extension().string()) != kExtensions.end();
+// What `datasets` writes beside the data.
+bool describes_data(const fs::path& path) {
+  const std::string name = path.filename().string();
+  std::error_code failure;
+  return name == "dataset_info.json" || name == "dataset_infos.json" || name == "dataset_dict.json" ||
+         (name == "state.json" && fs::exists(path.parent_path() / "dataset_info.json", failure));
+}
+
+bool is_data(const fs::directory_entry& entry) {
+  std::error_code failure;
+  return !entry.path().filename().string().starts_with('.') && !data_type(entry.path()).empty() &&
+         !describes_data(entry.path()) && entry.is_regular_file(failure);
+}
+
+// "name the data files, such as DIR/a", of the files in the folders below.
+std::string files_below(const fs::path& directory) {
+  std::error_code failure;
+  std::vector<std::string> files;
+  for (fs::recursive_directory_iterator entry(directory, failure), end; !failure && entry != end && files.size() < 1000;
+       entry.increment(failure)) {
+    if (is_data(*entry)) files.push_back(entry->path().string());
+  }
+  if (files.empty()) return "name the data files";
+  return "name the data files, such as " + *std::min_element(files.begin(), files.end());
 }
 
 std::vector<std::string> files_in_directory(const fs::path& directory) {
@@ -26,14 +50,11 @@ std::vector<std::string> files_in_directory(const fs::path& directory) {
   fs::directory_iterator entries(directory, failure);
   if (failure) throw IoError(directory.string(), "cannot be listed: " + failure.message(), "check its permissions");
   for (const fs::directory_entry& entry : entries) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with('.') && is_readable_type(entry.path()) && entry.is_regular_file(failure)) {
-      files.push_back(entry.path().string());
-    }
+    if (is_data(entry)) files.push_back(entry.path().string());
   }
   std::sort(files.begin(), files.end());
   if (files.empty()) {
-    throw InputError(directory.string(), "holds no .jsonl, .json or .txt file", "name the data files");
+    throw InputError(directory.string(), std::string("holds no ") + kTypesInWords + " file", files_below(directory));
   }
   return files;
 }
@@ -47,13 +68,15 @@ std::vector<std::string> matches_of(const std::string& pattern) {
   return files;
 }
 
-std::vector<std::string> files_of_pattern(const std::string& pattern) {
-  std::vector<std::string> files = matches_of(pattern);
-  if (files.empty()) {
-    throw InputError(pattern, "no such file, and no file matches it as a pattern",
-                     missing_path_remedy(pattern, " --repo-type dataset --local-dir DIR"));
-  }
-  return files;
+// What a source names: a path, what matches it as a pattern, or what is of that name in the Hugging Face cache.
+std::vector<std::string> paths_of(const std::string& named) {
+  std::error_code failure;
+  const std::string found = find_in_hub(named, kHubDatasets).string();
+  if (fs::exists(named, failure)) return {found};
+  std::vector<std::string> matches = matches_of(named);
+  if (!matches.empty() || found == named) return matches;
+  if (fs::exists(found, failure)) return {found};
+  return matches_of(found);
 }
 
 void check_file(const std::string& path) {
@@ -62,22 +85,25 @@ void check_file(const std::string& path) {
   if (!fs::is_regular_file(status)) {
     throw InputError(path, fs::is_directory(status) ? "is a directory" : "is not a regular file", "give a data file");
   }
-  if (!is_readable_type(path)) {
-    throw InputError(path, "has a type that is not read", "convert it to .jsonl, .json or .txt (UTF-8, uncompressed)");
+  if (data_type(path).empty()) {
+    throw InputError(path, "has a type that is not read", std::string("convert it to ") + kTypesInWords);
   }
 }
 
 }  // namespace
 
+std::string data_type(const fs::path& path) {
+  const std::string packed = path.extension().string();
+  const bool is_packed = packed == ".gz" || packed == ".zst";
+  const std::string type = (is_packed ? path.stem() : path).extension().string();
+  const bool known = std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end();
+  return known && !(is_packed && (type == ".parquet" || type == ".arrow")) ? type : "";
+}
+
 std::vector<fs::path> data_paths(const std::vector<DataSource>& sources) {
   std::vector<fs::path> paths;
   for (const DataSource& source : sources) {
-    std::error_code failure;
-    if (fs::exists(source.path, failure)) {
-      paths.emplace_back(source.path);
-    } else {
-      for (const std::string& file : matches_of(source.path)) paths.emplace_back(file);
-    }
+    for (const std::string& path : paths_of(source.path)) paths.emplace_back(path);
   }
   return paths;
 }
@@ -85,16 +111,14 @@ std::vector<fs::path> data_paths(const std::vector<DataSource>& sources) {
 std::vector<DataFile> find_data_files(const std::vector<DataSource>& sources) {
   std::vector<DataFile> files;
   for (size_t source = 0; source < sources.size(); ++source) {
-    const std::string& path = sources[source].path;
+    const std::string& named = sources[source].path;
     std::error_code failure;
-    std::vector<std::string> found;
-    if (fs::is_directory(path, failure)) {
-      found = files_in_directory(path);
-    } else if (fs::exists(path, failure)) {
-      found = {path};
-    } else {
-      found = files_of_pattern(path);
+    std::vector<std::string> found = paths_of(named);
+    if (found.empty()) {
+      throw InputError(named, "no such file, and no file matches it as a pattern",
+                       missing_path_remedy(named, " --repo-type dataset"));
     }
+    if (found.size() == 1 && fs::is_directory(found.front(), failure)) found = files_in_directory(found.front());
     for (std::string& file : found) {
       check_file(file);
       files.push_back({std::move(file), static_cast<uint32_t>(source)});

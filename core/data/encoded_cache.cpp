@@ -54,8 +54,7 @@ std::string key_of(const std::vector<DataSource>& sources, const std::vector<Dat
                {"skip_bad", options.skip_bad},
                {"hidden_parts", static_cast<int>(options.hidden_parts)}};
   for (const DataSource& source : sources) said["weights"].push_back(source.weight);
-  for (const DataFile& file : files)
-    said["files"].push_back({hash_file(file.path), fs::path(file.path).extension().string(), file.source});
+  for (const DataFile& file : files) said["files"].push_back({hash_file(file.path), data_type(file.path), file.source});
   const std::string text = said.dump();
   return hash_bytes(std::as_bytes(std::span(text)));
 }

@@ -11,9 +11,15 @@ namespace nibble {
 
 namespace {
 
+bool is_truth(const Json* label) {
+  if (label == nullptr || !label->is_string()) return label != nullptr && label->is_boolean();
+  const auto& cell = label->get_ref<const std::string&>();  // CSV has nothing but strings
+  return cell == "True" || cell == "False" || cell == "true" || cell == "false" || cell == "TRUE" || cell == "FALSE";
+}
+
 // Good or bad, as TRL's unpaired preferences and LLaMA-Factory's say it of an answer.
 bool is_verdict(const Json* label) {
-  return label != nullptr && (label->is_boolean() || (label->is_number_integer() && (*label == 0 || *label == 1)));
+  return is_truth(label) || (label != nullptr && (*label == 0 || *label == 1 || *label == "0" || *label == "1"));
 }
 
 // What is no example to follow must not become one because the fields of one are in it as well.
@@ -27,7 +33,7 @@ void refuse_other_objective(const JsonRecord& record) {
   const bool conversation = record.has("messages") || record.has("conversations");
   for (const char* name : {"label", "kto_tag"}) {
     const Json* label = record.find(name);
-    const bool verdict = answer ? is_verdict(label) : label != nullptr && label->is_boolean();
+    const bool verdict = answer ? is_verdict(label) : is_truth(label);
     if (!verdict || !(answer || conversation || record.has("instruction"))) continue;
     record.fail("is labelled as a good or a bad answer (\"" + std::string(name) + "\": " + label->dump() + ")",
                 "training on such labels is not there; keep the good ones without the label, or name data.format (" +

@@ -38,7 +38,7 @@ std::string parse_reason(const std::string& message) {
   const bool first = raw.line == 1;
   if (const auto other = mistaken_file(raw.text); other && first) throw InputError(path, other->reason, other->remedy);
   if (first && byte == 0 && raw.text.find(',') != std::string::npos && raw.text.find('{') == std::string::npos) {
-    throw InputError(place, "is not JSON, it looks like CSV", "a data file has one JSON object a line: convert it");
+    throw InputError(place, "is not JSON, it looks like CSV", "give the file a name that ends with .csv");
   }
   if (first && byte >= raw.text.size() && (raw.text.starts_with('{') || raw.text.starts_with('['))) {
     throw InputError(

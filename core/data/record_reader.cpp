@@ -1,11 +1,12 @@
 #include "nibble/core/data/record_reader.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <string_view>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/byte_source.h"
+#include "nibble/core/data/tables/csv.h"
+#include "nibble/core/data/tables/table_file.h"
 #include "nibble/core/text/utf8.h"
 
 namespace nibble {
@@ -41,6 +42,7 @@ void skip_byte_order_mark(ByteSource& bytes) {
 }  // namespace
 
 std::string record_place(const std::string& path, const RawRecord& record, size_t byte) {
+  if (record.column == 0) return path + ":row " + std::to_string(record.line);
   int64_t line = record.line, column = record.column;
   for (size_t i = 0; i < std::min(byte, record.text.size()); ++i) {
     const char c = record.text[i];
@@ -55,11 +57,12 @@ std::string record_place(const std::string& path, const RawRecord& record, size_
 }
 
 struct RecordReader::Impl {
-  enum class Kind { lines, array, text };
+  enum class Kind { lines, array, text, csv };
 
   explicit Impl(std::string path) : bytes(std::move(path)) {}
 
   ByteSource bytes;
+  CsvColumns columns;
   Kind kind = Kind::lines;
   bool begun = false;
   bool ended = false;
@@ -199,10 +202,21 @@ bool RecordReader::Impl::next_document(RawRecord& record) {
   return false;
 }
 
-RecordReader::RecordReader(std::string path) : impl_(std::make_unique<Impl>(std::move(path))) {
+RecordReader::RecordReader(std::string path) {
+  const std::string type = data_type(path);
+  if (type == ".parquet") {
+    table_ = open_parquet(path);
+  } else if (type == ".arrow") {
+    table_ = open_arrow(path);
+  }
+  if (table_) return;
+  impl_ = std::make_unique<Impl>(std::move(path));
   skip_byte_order_mark(impl_->bytes);
-  if (std::filesystem::path(impl_->bytes.path()).extension() == ".txt") {
+  if (type == ".txt") {
     impl_->kind = Impl::Kind::text;
+  } else if (type == ".csv") {
+    impl_->kind = Impl::Kind::csv;
+    impl_->columns = read_csv_header(impl_->bytes);
   } else {
     skip_space(impl_->bytes);
     if (impl_->bytes.peek() == '[') impl_->kind = Impl::Kind::array;
@@ -211,17 +225,20 @@ RecordReader::RecordReader(std::string path) : impl_(std::make_unique<Impl>(std:
 
 RecordReader::~RecordReader() = default;
 
-const std::string& RecordReader::path() const { return impl_->bytes.path(); }
-bool RecordReader::is_text() const { return impl_->kind == Impl::Kind::text; }
-uint64_t RecordReader::hash() const { return impl_->bytes.hash(); }
-uint64_t RecordReader::bytes() const { return impl_->bytes.bytes(); }
+const std::string& RecordReader::path() const { return table_ ? table_->path() : impl_->bytes.path(); }
+bool RecordReader::is_text() const { return impl_ && impl_->kind == Impl::Kind::text; }
+uint64_t RecordReader::hash() const { return table_ ? table_->hash() : impl_->bytes.hash(); }
+uint64_t RecordReader::bytes() const { return table_ ? table_->bytes() : impl_->bytes.bytes(); }
 
 bool RecordReader::next(RawRecord& record) {
+  if (table_) return table_->next(record);
   switch (impl_->kind) {
     case Impl::Kind::lines:
       return impl_->next_line(record);
     case Impl::Kind::array:
       return impl_->next_element(record);
+    case Impl::Kind::csv:
+      return read_csv_row(impl_->bytes, impl_->columns, record);
     default:
       return impl_->next_document(record);
   }

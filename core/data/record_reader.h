@@ -1,5 +1,6 @@
 #pragma once
-// From files to records: JSON Lines, JSON arrays and plain text, read as streams, hostile input expected.
+// From files to records: JSON Lines, JSON arrays, plain text, CSV, Parquet and Arrow, read as streams, hostile input
+// expected.
 
 #include <cstdint>
 #include <filesystem>
@@ -17,28 +18,37 @@ struct DataFile {
   uint32_t source = 0;  ///< index of the DataSource that named it
 };
 
+/// The type of data that the name of a file says, without what it is compressed with: ".jsonl" of "a.jsonl.gz". Empty
+/// where RecordReader does not read it.
+std::string data_type(const std::filesystem::path& path);
+
 /// The regular files that `sources` name, in order. A path that exists is taken literally before it is tried as a glob
-/// pattern (sorted). Throws InputError naming the source that is missing, empty, not a regular file (pipes, devices),
-/// or of a type that is not read (.parquet, .csv, .gz, ...).
+/// pattern (sorted), and then as an ID, or a path or pattern in one, in the Hugging Face cache (find_in_hub). Throws
+/// InputError naming the source that is missing, empty, not a regular file (pipes, devices), or of a type that is not
+/// read.
 std::vector<DataFile> find_data_files(const std::vector<DataSource>& sources);
 
 /// The paths that `sources` name, of a pattern what matches it. What is not there is passed over.
 std::vector<std::filesystem::path> data_paths(const std::vector<DataSource>& sources);
 
+class TableFile;
+
 /// The text of one record and where it begins.
 struct RawRecord {
   std::string text;    ///< one JSON value, or for .txt a document
-  int64_t line = 1;    ///< from 1
-  int64_t column = 1;  ///< from 1, in characters
+  int64_t line = 1;    ///< from 1; of Parquet and Arrow the row
+  int64_t column = 1;  ///< from 1, in characters; 0: `line` is a row
 };
 
 /// Reads the records of one file:
 /// - .jsonl, .ndjson, .json: objects, one a line (LF or CRLF, blank lines skipped, the last newline may be missing),
-/// or,
-///   when the file begins with '[', the elements of one JSON array.
+///   or, when the file begins with '[', the elements of one JSON array.
 /// - .txt: the whole file is one document; the mark <|endoftext|> separates several. CRLF becomes LF, line breaks
 ///   around a document are dropped, empty documents skipped.
-/// A UTF-8 byte order mark is skipped. JSON is only split here; format.h parses it.
+/// - .csv (RFC 4180): the first line names the columns; a record is an object of strings.
+/// - .parquet, .arrow: a record is an object of the row's columns (tables/parquet.h, tables/arrow.h).
+/// All but the last two may be compressed with gzip or Zstandard. A UTF-8 byte order mark is skipped. JSON is only
+/// split here; format.h parses it.
 class RecordReader {
  public:
   /// Bytes of one JSON record at most.
@@ -63,10 +73,11 @@ class RecordReader {
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Impl> impl_;        // of what is read byte by byte
+  std::unique_ptr<TableFile> table_;  // of the others
 };
 
-/// "file:line:column" of byte `byte` of `record`.
+/// "file:line:column" of byte `byte` of `record`, or "file:row N".
 std::string record_place(const std::string& path, const RawRecord& record, size_t byte = 0);
 
 }  // namespace nibble

@@ -1,5 +1,6 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json_file.h"
+#include "nibble/core/io/mistaken_file.h"
 #include "nibble/core/text/gguf_tokenizer.h"
 #include "nibble/core/text/json_fields.h"
 #include "nibble/core/text/json_tokenizer.h"
@@ -66,7 +67,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& directory_or_file) {
   std::error_code ignored;
   const bool is_directory = fs::is_directory(directory_or_file, ignored);
   if (!is_directory && !fs::exists(directory_or_file, ignored))
-    throw IoError(directory_or_file.string(), "is not there", "give a model directory or a tokenizer file");
+    throw IoError(directory_or_file.string(), "is not there", missing_path_remedy(directory_or_file.string(), ""));
   if (!is_directory && directory_or_file.extension() == ".gguf") return open_gguf_tokenizer(directory_or_file);
   auto tokenizer = is_directory                               ? open_directory(directory_or_file)
                    : directory_or_file.extension() == ".json" ? open_json_file(directory_or_file)

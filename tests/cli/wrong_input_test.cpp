@@ -142,8 +142,8 @@ TEST_F(WrongRecipe, JsonAsPythonOrEditorsLeaveIt) {
   expect(of("{'model': 1}"), 3, {"put strings in double quotes"});
   expect(of(""), 3, {"r.json: is empty"});
   expect(of(std::string("\xff\xfe{\0", 4)), 3, {"r.json: is UTF-16; save it as UTF-8"});
-  test::write_bytes(directory_ / "r.yaml", "model:\n  path: x\n");
-  expect(validate((directory_ / "r.yaml").string(), ""), 3, {"r.yaml: is YAML", "nibble recipes cp qlora"});
+  test::write_bytes(directory_ / "r.yaml", "model:\n  path: x\n path: y\n");
+  expect(validate((directory_ / "r.yaml").string(), ""), 3, {"r.yaml:3:2: is no YAML: "});
   expect(of(with(R"(, "adapter": "lora")")), 2, {"adapter: must be an object; write { }"});
 }
 

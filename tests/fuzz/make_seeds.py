@@ -1,5 +1,7 @@
 """Writes the seeds of every fuzz target into tests/fuzz/seeds: small files that the readers accept, and a few that they
-must refuse. Regressions (regression-*) are added by hand and stay."""
+must refuse. Regressions (regression-*) are added by hand and stay; those of parquet and arrow
+are made by tests/oracles/tables.py."""
+import gzip
 import json
 import pathlib
 import struct
@@ -164,6 +166,10 @@ put("jsonl", "chat", json.dumps({"messages": [
 put("jsonl", "sharegpt", '{"conversations": [{"from": "human", "value": "h"}, {"from": "gpt", "value": "g"}], "tools": "[]"}\r\n')
 put("jsonl", "completion", '\ufeff{"prompt": "p", "completion": "c"}\n\n{"question": "q", "answer": "a"}')
 put("jsonl", "tokens", '{"input_ids": [1, 2, 300], "labels": [-100, 2, 3]}\n{"text": "^a$"}\n')
+put("csv", "quoted", '\ufeffprompt,completion,\r\n"a ""b""\n,c",d,\r\n\r\ne,"",f')
+put("csv", "short", "text\na,b\n")
+put("packed", "gzip", gzip.compress(b'{"text": "abc"}\n' * 9, mtime=0) + gzip.compress(b'{"text": "d"}', mtime=0))
+put("packed", "zstd", bytes.fromhex("28b52ffd04588100007b2261223a317d0a7b2262223a327d0a13474c48"))
 put("jsonl", "array", '[{"text": "a"}, {"text": "\\ud83d\\ude00"}]')
 put("text", "documents", "one\r\ntwo<|endoftext|>\n\nthree \u00e9")
 put("text", "broken", b"a\xffb<|endoftext|>")

@@ -25,6 +25,10 @@ void sentencepiece(Bytes bytes);     ///< tokenizer.model, then encoding and dec
 void roles(Bytes bytes);             ///< tokenizer_config.json
 void jsonl(Bytes bytes);             ///< a .jsonl file as some format, with some built-in chat template
 void text(Bytes bytes);              ///< a .txt file
+void csv(Bytes bytes);               ///< a .csv file, read as jsonl
+void packed(Bytes bytes);            ///< a .jsonl file in gzip or Zstandard
+void parquet(Bytes bytes);           ///< a .parquet file, its first rows as jsonl
+void arrow(Bytes bytes);             ///< an .arrow file, its first rows as jsonl
 void gguf(Bytes bytes);              ///< GgufFile, every row of every tensor read
 void chat_template(Bytes bytes);     ///< a Jinja template, run on one conversation
 void trained_template(Bytes bytes);  ///< a Jinja template, and which of its text is trained
@@ -51,6 +55,10 @@ inline constexpr Target kTargets[] = {
     {"roles", roles},
     {"jsonl", jsonl},
     {"text", text},
+    {"csv", csv},
+    {"packed", packed},
+    {"parquet", parquet},
+    {"arrow", arrow},
     {"gguf", gguf},
     {"chat_template", chat_template},
     {"trained_template", trained_template},

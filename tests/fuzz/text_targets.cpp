@@ -1,3 +1,4 @@
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
@@ -81,7 +82,11 @@ size_t choice_of(Bytes bytes) {
   return sum;
 }
 
-void read_data_file(MemoryFile& file, Bytes bytes) {
+// As a file of this name.
+void read_data_file(const char* name, Bytes bytes) {
+  static const MemoryDirectory directory;
+  static std::map<std::string_view, MemoryFile> files;
+  MemoryFile& file = files.try_emplace(name, directory, name).first->second;
   file.write(as_text(bytes));
   try {
     read_records(file.path(), choice_of(bytes));
@@ -138,16 +143,11 @@ void roles(Bytes bytes) {
   }
 }
 
-void jsonl(Bytes bytes) {
-  static const MemoryDirectory directory;
-  static MemoryFile foreign(directory, "f.jsonl");
-  read_data_file(foreign, bytes);
-}
-
-void text(Bytes bytes) {
-  static const MemoryDirectory directory;
-  static MemoryFile foreign(directory, "f.txt");
-  read_data_file(foreign, bytes);
-}
+void jsonl(Bytes bytes) { read_data_file("f.jsonl", bytes); }
+void text(Bytes bytes) { read_data_file("f.txt", bytes); }
+void csv(Bytes bytes) { read_data_file("f.csv", bytes); }
+void packed(Bytes bytes) { read_data_file("f.jsonl.gz", bytes); }
+void parquet(Bytes bytes) { read_data_file("f.parquet", bytes); }
+void arrow(Bytes bytes) { read_data_file("f.arrow", bytes); }
 
 }  // namespace nibble::fuzz

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include "nibble/core/base/error.h"
 #include "nibble/tests/core/data/byte_encoder.h"
@@ -120,6 +122,49 @@ TEST(RecordReader, HashIsOfTheWholeFile) {
   EXPECT_NE(one, hash(files.write("c.jsonl", "{\"a\":1}\n\n")));
 }
 
+// As `gzip` and `zstd` write it.
+std::string gzipped(const std::string& text) {
+  Files files;
+  const std::string path = files.path("packed");
+  gzFile file = gzopen(path.c_str(), "wb");
+  gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+  gzclose(file);
+  return test::read_bytes(path);
+}
+
+std::string zstandard(const std::string& text) {
+  const std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> context(ZSTD_createCCtx(), ZSTD_freeCCtx);
+  ZSTD_CCtx_setParameter(context.get(), ZSTD_c_checksumFlag, 1);
+  std::string packed(ZSTD_compressBound(text.size()), 0);
+  packed.resize(ZSTD_compress2(context.get(), packed.data(), packed.size(), text.data(), text.size()));
+  return packed;
+}
+
+TEST(RecordReader, CompressedFilesAreUnpacked) {
+  Files files;
+  std::string lines;
+  for (int i = 0; i < 50000; ++i) lines += "{\"number\": " + std::to_string(i * 7919) + "}\n";
+  for (const auto& [end, pack] : {std::pair{".gz", &gzipped}, std::pair{".zst", &zstandard}}) {
+    SCOPED_TRACE(end);
+    const std::string packed = pack(lines) + pack("{}");  // members one after another are one file
+    const std::string path = files.write(std::string("a.jsonl") + end, packed);
+    const std::vector<std::string> rows = read(path);
+    ASSERT_EQ(rows.size(), 50001u);
+    EXPECT_EQ(rows[49999], "{\"number\": " + std::to_string(49999 * 7919) + "}");
+    EXPECT_EQ(rows[50000], "{}");
+    EXPECT_THAT(read(files.write(std::string("a.txt") + end, pack("one<|endoftext|>two"))), ElementsAre("one", "two"));
+    EXPECT_THAT(read(files.write(std::string("a.csv") + end, pack("text\nx\n"))), ElementsAre("{\"text\":\"x\"}"));
+    EXPECT_THAT(read(files.write(std::string("e.jsonl") + end, pack(""))), ElementsAre());
+    EXPECT_THAT(read(files.write("named-plain.jsonl", pack("{}"))), ElementsAre("{}"));
+    const std::string cut = files.write(std::string("cut.jsonl") + end, packed.substr(0, packed.size() / 2));
+    EXPECT_THAT(error_of<InputError>([&] { read(cut); }), HasSubstr(cut + ": ends inside of its compressed data"));
+    std::string changed = pack(lines);
+    for (size_t i = 5000; i < 5100; ++i) changed[i] = static_cast<char>(i);
+    const std::string broken = files.write(std::string("broken.jsonl") + end, changed);
+    EXPECT_THAT(error_of<InputError>([&] { read(broken); }), HasSubstr(broken + ": holds broken "));
+  }
+}
+
 TEST(DataFiles, DirectoriesAndPatternsAreSorted) {
   Files files;
   for (const char* name : {"d/b.jsonl", "d/a.json", "d/c.txt", "d/.hidden.txt", "d/readme.md"}) files.write(name, "x");
@@ -136,6 +181,36 @@ TEST(DataFiles, DirectoriesAndPatternsAreSorted) {
   EXPECT_THAT(names("odd [1]*.txt"), ElementsAre("odd [1]*.txt"));
 }
 
+TEST(DataFiles, WhatDescribesADatasetIsNoneOfItsFiles) {
+  Files files;
+  for (const char* name : {"d/data-00000-of-00001.arrow", "d/state.json", "d/dataset_info.json", "e/dataset_dict.json",
+                           "e/train/data.arrow", "f/state.json"}) {
+    files.write(name, "x");
+  }
+  EXPECT_EQ(find_data_files({{files.path("d"), 1.0}}).size(), 1u);
+  EXPECT_EQ(find_data_files({{files.path("f"), 1.0}}).size(), 1u);
+  EXPECT_THAT(error_of<InputError>([&] {
+                find_data_files({{files.path("e"), 1.0}});
+              }),
+              HasSubstr("name the data files, such as " + files.path("e/train/data.arrow")));
+}
+
+TEST(DataFiles, AnIdIsItsSnapshotInTheHubsCache) {
+  Files files;
+  files.write("hub/datasets--a--b/snapshots/1/main/train.parquet", "x");
+  files.write("hub/datasets--a--b/snapshots/1/all.jsonl.gz", "x");
+  files.write("hub/datasets--a--b/refs/main", "1");
+  ::setenv("HF_HUB_CACHE", files.path("hub").c_str(), 1);
+  const std::string snapshot = files.path("hub/datasets--a--b/snapshots/1");
+  const auto first = [](const std::string& path) { return find_data_files({{path, 1.0}}).front().path; };
+  EXPECT_EQ(first("a/b"), snapshot + "/all.jsonl.gz");
+  EXPECT_EQ(first("a/b/main/*.parquet"), snapshot + "/main/train.parquet");
+  EXPECT_EQ(first(files.path("hub/datasets--a--b")), snapshot + "/all.jsonl.gz");
+  EXPECT_EQ(data_paths({{"a/b/main", 1.0}}).front(), snapshot + "/main");
+  EXPECT_THAT(error_of<InputError>([] { find_data_files({{"a/c", 1.0}}); }), HasSubstr("hf download a/c"));
+  ::unsetenv("HF_HUB_CACHE");
+}
+
 TEST(DataFiles, SourcesKeepTheirOrderAndNumber) {
   Files files;
   const std::string b = files.write("b.txt", "x"), a = files.write("a.txt", "x");
@@ -149,12 +224,12 @@ TEST(DataFiles, WhatIsNoDataFileIsRefused) {
   Files files;
   files.write("empty/readme.md", "");
   ASSERT_EQ(::mkfifo(files.path("pipe.jsonl").c_str(), 0600), 0);
-  files.write("table.parquet", "PAR1");
+  files.write("table.xlsx", "PK");
   const std::vector<std::pair<std::string, std::string>> cases = {{"none.jsonl", "no such file"},
                                                                   {"*.csv", "no such file, and no file matches"},
                                                                   {"empty", "holds no .jsonl"},
                                                                   {"pipe.jsonl", "is not a regular file"},
-                                                                  {"table.parquet", "has a type that is not read"}};
+                                                                  {"table.xlsx", "has a type that is not read"}};
   for (const auto& [name, message] : cases) {
     const std::string path = files.path(name);
     EXPECT_THAT(error_of<InputError>([&] { find_data_files({{path, 1.0}}); }), HasSubstr(path + ": " + message));

@@ -1,0 +1,54 @@
+// nibble eval: how answers are compared.
+
+#include <gmock/gmock.h>
+
+#include "nibble/tests/cli/small_model.h"
+
+namespace nibble {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+class Eval : public test::SmallModel {
+ protected:
+  /// Learns "7 is it" by heart; `held_out` asks for it in other words.
+  void SetUp() override {
+    SmallModel::SetUp();
+    test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?", "completion": " It is\n#### 7"})"
+                                         "\n");
+    test::write_bytes(root_ / "held_out.jsonl", R"({"prompt": "What?", "completion": " Here it is:\n#### 7.0"})"
+                                                "\n");
+    test::write_bytes(root_ / "r.yaml",
+                      "model: {path: me/small}\ndata: {train: d.jsonl, pack: false, max_length: 64}\n"
+                      "train: {steps: 120}\noptimizer: {lr: 1e-2, schedule: constant}\noutput: {dir: run}\n");
+    const Said trained = run("train r.yaml");
+    ASSERT_EQ(trained.code, 0) << trained.text;
+  }
+  double exact_match(const std::string& words) {
+    const Said said = run("eval --model run/model --data held_out.jsonl --exact-match --json " + words);
+    EXPECT_EQ(said.code, 0) << said.text;
+    return json::parse(said.text.substr(said.text.find('{')))["exact_match"];
+  }
+};
+
+TEST_F(Eval, AnswersAreComparedByWhatCounts) {
+  EXPECT_EQ(exact_match(""), 0);
+  EXPECT_EQ(exact_match("--answer number"), 1);
+  EXPECT_EQ(exact_match("--answer last-line"), 0);
+  EXPECT_EQ(exact_match("--answer regex --pattern '####\\s*(\\d)'"), 1);
+  EXPECT_EQ(exact_match("--answer Number --max-new-tokens 1"), 0);
+  const Said progress = run("eval --model run/model --data held_out.jsonl --exact-match");
+  EXPECT_THAT(progress.text, HasSubstr("evaluation 0/1\n"));
+}
+
+TEST_F(Eval, WhatCannotBeComparedIsSaid) {
+  const std::string words = "eval --model run/model --data d.jsonl --exact-match ";
+  EXPECT_THAT(run(words + "--answer regex").text, HasSubstr("--answer regex and --pattern go together"));
+  EXPECT_THAT(run(words + "--answer regex --pattern '(x)'").text,
+              HasSubstr("d.jsonl: record 1: has an answer in which --answer finds nothing"));
+  EXPECT_EQ(run("eval --model run/model --data d.jsonl --answer number").code, 2);
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,88 @@
+// What a user has lying around: models and data by their IDs in the Hugging Face cache, recipes in YAML or of other
+// tools, runs for their adapters.
+
+#include <gmock/gmock.h>
+
+#include "nibble/tests/cli/small_model.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::SmallModel;
+using ::testing::HasSubstr;
+
+class Names : public SmallModel {
+ protected:
+  void SetUp() override {
+    SmallModel::SetUp();
+    const fs::path data = snapshot("datasets--me--talk") / "main";
+    fs::create_directories(data);
+    const std::string fixtures = NIBBLE_SOURCE_DIR "/tests/oracles/results/tables/";
+    fs::copy(fixtures + "zstd_v2.parquet", data / "train.parquet");
+    fs::copy(fixtures + "stream.arrow", data / "train.arrow");
+    test::write_bytes(root_ / "d.csv", "question,answer\nWhat?,That.\nWho?,She.\n");
+  }
+};
+
+TEST_F(Names, ARecipeInYamlTrainsAModelAndADatasetOfTheCache) {
+  test::write_bytes(root_ / "r.yaml",
+                    "model: {path: me/small}\nadapter: {r: 2}\n"
+                    "data:\n  train: [me/talk/main/*.parquet, d.csv]\n  fields: {completion: answer, answer: answer}\n"
+                    "  skip_bad: 1000\n  max_length: 256\n  truncate: cut\n"
+                    "train: {steps: 2, threads: 1}\noutput: {dir: run}\n");
+  const Said trained = run("train r.yaml");
+  ASSERT_EQ(trained.code, 0) << trained.text;
+  const json recipe = json::parse(test::read_bytes(root_ / "run/recipe.json"));
+  EXPECT_EQ(recipe["model"]["path"], (root_ / "hub/models--me--small/snapshots/abc").string());
+  const json facts = json::parse(test::read_bytes(root_ / "run/adapter/adapter_config.json"));
+  EXPECT_EQ(facts["base_model_name_or_path"], (root_ / "hub/models--me--small/snapshots/abc").string());
+
+  const Said by_run = run("generate --model me/small --adapter run --ids 1,2,3 --max-new-tokens 4");
+  const Said by_directory = run("generate --model " + (root_ / "hub/models--me--small").string() +
+                                " --adapter run/adapter --ids 1,2,3 --max-new-tokens 4");
+  EXPECT_EQ(by_run.code, 0) << by_run.text;
+  EXPECT_EQ(by_run.text, by_directory.text);
+  const Said tokens = run("tokenize --model me/small --text What --json");
+  EXPECT_EQ(tokens.code, 0) << tokens.text;
+  EXPECT_EQ(run("merge --adapter run --out merged").code, 0);
+}
+
+TEST_F(Names, WhatTheCacheLacksIsNamedWithTheCommandThatFetchesIt) {
+  const Said model = run("generate --model me/large --ids 1");
+  EXPECT_EQ(model.code, 4);
+  EXPECT_THAT(model.text, HasSubstr("hf download me/large\n"));
+  test::write_bytes(root_ / "r.json",
+                    R"({"model": {"path": "me/small"}, "data": {"train": "me/talk"}, "output": {"dir": "run"}})");
+  const Said data = run("validate r.json");
+  EXPECT_EQ(data.code, 3);
+  EXPECT_THAT(data.text, HasSubstr("name the data files, such as "));
+  EXPECT_THAT(data.text, HasSubstr("main/train.arrow"));
+  EXPECT_THAT(run("validate r.json data.train=me/none").text, HasSubstr("hf download me/none --repo-type dataset\n"));
+}
+
+TEST_F(Names, AConfigurationOfAnotherToolBecomesARecipe) {
+  test::write_bytes(root_ / "theirs.yml",
+                    "base_model: me/small\nadapter: lora\nlora_r: 2\ndatasets:\n  - path: d.csv\nmicro_batch_size: 1\n"
+                    "max_steps: 1\noutput_dir: run\nflash_attention: true\n");
+  const Said said = run("recipes convert theirs.yml mine.json");
+  EXPECT_EQ(said.code, 0) << said.text;
+  EXPECT_THAT(said.text, HasSubstr("note: flash_attention: has no counterpart\n"));
+  EXPECT_THAT(said.text, HasSubstr("mine.json: made from a configuration of Axolotl\n"));
+  EXPECT_EQ(run("recipes convert theirs.yml mine.json").code, 2);
+  const Said trained = run("train mine.json");
+  EXPECT_EQ(trained.code, 0) << trained.text;
+}
+
+TEST_F(Names, LabelsInCsvAreNotTakenForText) {
+  test::write_bytes(root_ / "kto.csv", "prompt,completion,label\na,b,True\na,c,False\n");
+  test::write_bytes(root_ / "r.json",
+                    R"({"model": {"path": "me/small"}, "data": {"train": "kto.csv"}, "output": {"dir": "run"}})");
+  const Said said = run("validate r.json");
+  EXPECT_EQ(said.code, 3);
+  EXPECT_THAT(said.text, HasSubstr("kto.csv:2:1: is labelled as a good or a bad answer"));
+}
+
+}  // namespace
+}  // namespace nibble
