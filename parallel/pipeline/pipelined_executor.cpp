@@ -62,7 +62,7 @@ Tensor PipelinedExecutor::wait_for(const char* operation, int from, int64_t toke
 
 double PipelinedExecutor::sum(const StepWork& work) {
   // Columns that exchange in every pass make equally many of them.
-  const int64_t passes = parallel().collective() ? parallel().passes_in_step() : 0;
+  const int64_t passes = collective() ? passes_in_step() : 0;
   const int64_t count = std::max(passes, static_cast<int64_t>(work.microbatches.size()));
   actions_ = pipeline_actions(options_.schedule, stages_.size(), stages_.rank(), count,
                               options_.in_flight > 0 ? options_.in_flight : std::max<int64_t>(count, 1));
@@ -125,7 +125,7 @@ double PipelinedExecutor::loss_sum(const Batch* batch, const Objective&, const S
     Tensor none;
     const Tensor above = pass_on(pass, batch->ids.numel());
     if (above) loss = pass.loss_sum(above, 1.0f, none);
-  } else if (parallel().collective()) {
+  } else if (collective()) {
     decoder().idle_forward(false);
   }
   return stages_.all_reduce_sum("sum loss", loss);
