@@ -1,27 +1,108 @@
 #include "nibble/parallel/sharded_executor.h"
 
+#include <algorithm>
+
 #include "nibble/core/base/trace.h"
+#include "nibble/parallel/data/assignment.h"
+#include "nibble/parallel/data/tree_sum.h"
 
 namespace nibble {
 
+bool ShardedExecutor::collective() const {
+  return has_rounds() || (parallel_.sharded() && parallel_.sharded()->gathers());
+}
+
 void ShardedExecutor::idle_forward(const Objective& objective, bool training) {
-  if (!parallel_.collective()) return;
+  if (!collective()) return;
   if (objective.wants_reference()) decoder().idle_forward(false);
   decoder().idle_forward(training);
 }
 
-double ShardedExecutor::sum(const StepWork& work) {
-  return parallel_.sum_gradients(work.options.gradient_sum, work.parameters,
-                                 static_cast<int64_t>(work.microbatches.size()),
-                                 [&](int64_t i) { return microbatch(work, i); });
-}
-
 double ShardedExecutor::microbatch(const StepWork& work, int64_t i) {
-  if (work.microbatch(i) || !parallel_.collective()) return LocalExecutor::microbatch(work, i);
+  if (work.microbatch(i) || !collective()) return LocalExecutor::microbatch(work, i);
   const TraceSpan span(work.options.trace, Phase::communication, "idle");
   idle_forward(work.objective, true);
   decoder().idle_backward();
   return 0;
+}
+
+// ---- which microbatches ----
+
+std::vector<int64_t> ShardedExecutor::begin_step(int64_t count) {
+  step_count_ = count;
+  const int ranks = data_ranks().size(), rank = data_ranks().rank();
+  if (!has_rounds()) return whole_subtrees(count, ranks, rank);
+  round_begins_ = round_begins(count, ranks, parallel_.options().gradient_sum);
+  return in_rounds(round_begins_, ranks, rank);
+}
+
+int64_t ShardedExecutor::passes_in_step() const {
+  if (has_rounds()) return static_cast<int64_t>(round_begins_.size()) - 1;
+  const int ranks = data_ranks().size();
+  size_t most = 0;
+  for (int d = 0; d < ranks; ++d) most = std::max(most, whole_subtrees(step_count_, ranks, d).size());
+  return static_cast<int64_t>(most);
+}
+
+std::vector<bool> ShardedExecutor::present(int64_t count) const {
+  const int ranks = data_ranks().size();
+  std::vector<bool> present;
+  for (int d = 0; d < ranks; ++d) present.push_back(!whole_subtrees(count, ranks, d).empty());
+  return present;
+}
+
+// ---- sums ----
+
+double ShardedExecutor::sum(const StepWork& work) {
+  const Mesh& mesh = parallel_.mesh();
+  if (mesh.data().size() == 1 && mesh.tensor().size() == 1) return LocalExecutor::sum(work);
+  const double loss = has_rounds() ? sum_rounds(work) : sum_whole(work);
+  if (mesh.tensor().size() > 1) {
+    parallel_.trained().visit_partial_gradients(
+        [&](Tensor& gradient) { decoder().sharding()->all_reduce("sum partial gradients", gradient); });
+  }
+  return loss;
+}
+
+// Every rank adds up its own microbatches, then the ranks' sums are added.
+double ShardedExecutor::sum_whole(const StepWork& work) {
+  const std::vector<bool> present = this->present(step_count_);
+  const std::vector<Parameter*>& parameters = parallel_.decoder_parameters();
+  const int64_t count = static_cast<int64_t>(work.microbatches.size());
+  for (Parameter* parameter : parameters) parameter->gradient.zero();
+  const double loss = sum_gradients(
+      work.options.gradient_sum, parameters, count, [&](int64_t i) { return microbatch(work, i); }, rank().pool);
+  for (int64_t i = count; collective() && i < passes_in_step(); ++i) microbatch(work, i);
+  parallel_.trained().reduce_gradients(present);
+  return all_reduce_tree(data_ranks(), "sum loss", loss, present);
+}
+
+// The ranks' gradients are added after every microbatch, block by block, and only shards are kept.
+double ShardedExecutor::sum_rounds(const StepWork& work) {
+  const auto present_in = [&](int64_t round) {
+    const auto begin = round_begins_.begin() + round;
+    return present(begin[1] - begin[0]);
+  };
+  const bool at_once = work.options.gradient_sum == GradientSum::tree;  // else the copies are summed at the end
+  const auto run = [&](int64_t round) {
+    const std::vector<bool> present = present_in(round);
+    parallel_.sharded()->begin_round(present);
+    const double mine = microbatch(work, round);
+    if (at_once) parallel_.trained().reduce_gradients(present);
+    return all_reduce_tree(data_ranks(), "sum loss", mine, present);
+  };
+  const double loss = sum_gradients(work.options.gradient_sum, work.parameters, passes_in_step(), run, rank().pool);
+  if (!at_once) parallel_.trained().reduce_gradients(present_in(0));
+  return loss;
+}
+
+double ShardedExecutor::squares(const std::vector<Parameter*>&) const {
+  std::vector<const Parameter*> counted;
+  for (const Parameter* parameter : parallel_.decoder_parameters()) {
+    if (parallel_.is_owner(*parameter)) counted.push_back(parameter);
+  }
+  const double mine = parallel_.trained().gradient_squares(counted);
+  return parallel_.mesh().tensor().all_reduce_sum("gradient norm", mine);
 }
 
 }  // namespace nibble

@@ -1,5 +1,7 @@
 #pragma once
-// Steps of a Decoder that ParallelModel spreads over the data and the tensor axis of a mesh.
+// Steps of a Decoder on the data and the tensor axis of a mesh.
+
+#include <vector>
 
 #include "nibble/core/train/step_executor.h"
 #include "nibble/parallel/parallel_model.h"
@@ -7,11 +9,13 @@
 namespace nibble {
 
 /// Copies, shards, tensor-parallel ranks, or one rank. decoder, parallel and rank must outlive this.
+///
+/// Sums: with GradientSum::tree the gradients have the same bits on 1, 2, 4 and 8 ranks.
 class ShardedExecutor : public LocalExecutor {
  public:
   ShardedExecutor(Decoder& decoder, ParallelModel& parallel, RankContext& rank)
       : LocalExecutor(decoder, rank), parallel_(parallel) {}
-  std::vector<int64_t> begin_step(int64_t count) override { return parallel_.begin_step(count); }
+  std::vector<int64_t> begin_step(int64_t count) override;
   void after_update() override { parallel_.share_values(); }
   Communicator& data_ranks() const override { return parallel_.mesh().data(); }
 
@@ -19,11 +23,23 @@ class ShardedExecutor : public LocalExecutor {
   double sum(const StepWork& work) override;
   double microbatch(const StepWork& work, int64_t i) override;
   void idle_forward(const Objective& objective, bool training) override;
-  double squares(const std::vector<Parameter*>& parameters) const override { return parallel_.squares(parameters); }
+  double squares(const std::vector<Parameter*>& parameters) const override;
   ParallelModel& parallel() const { return parallel_; }
+  /// Whether passes are collective, so that a rank without a microbatch has to idle.
+  bool collective() const;
+  /// Microbatches that every rank of the data axes runs in the step begun, idle ones included.
+  int64_t passes_in_step() const;
 
  private:
+  bool has_rounds() const { return parallel_.sharded() && parallel_.sharded()->has_rounds(); }
+  /// Which ranks of the data axes have some of `count` microbatches.
+  std::vector<bool> present(int64_t count) const;
+  double sum_whole(const StepWork& work);
+  double sum_rounds(const StepWork& work);
+
   ParallelModel& parallel_;
+  int64_t step_count_ = 0;
+  std::vector<int64_t> round_begins_;  // of the step
 };
 
 }  // namespace nibble

@@ -12,6 +12,7 @@
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/parallel/pipeline/collect.h"
+#include "nibble/parallel/pipeline/tied_embedding.h"
 #include "nibble/parallel/tensor/global_tensor.h"
 
 namespace nibble {
@@ -61,12 +62,10 @@ void give_whole(Decoder& model, const Mesh& mesh, const std::vector<NamedTensor>
 // Every tensor of the model, block by block and stage by stage, on the first rank. A tied embedding comes once.
 void visit_model(Decoder& model, ParallelModel& parallel, RankContext& rank,
                  const std::function<void(const NamedTensor&)>& take) {
-  const DecoderConfig& config = model.config();
-  const std::string copy = config.tied_head && !model.has_embedding() ? config.names.embedding + ".weight" : "";
   const auto mine = [&](const std::function<void(const NamedTensor&)>& give) {
     parallel.visit_whole([&](const std::vector<NamedTensor>& tensors) {
       std::vector<NamedTensor> own = tensors;
-      std::erase_if(own, [&](const NamedTensor& tensor) { return tensor.name == copy; });
+      std::erase_if(own, [&](const NamedTensor& tensor) { return is_tied_copy(model, tensor.name); });
       give_whole(model, parallel.mesh(), own, rank, give);
     });
   };

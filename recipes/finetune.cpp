@@ -6,7 +6,7 @@
 #include "nibble/core/models/families.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
-#include "nibble/parallel/parallel_model.h"
+#include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/recipes/activation_policy.h"
 #include "nibble/recipes/export_model.h"
@@ -57,7 +57,7 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
     }
   }
   activations.apply(model);
-  ParallelModel parallel(model, !adapter, parallel_options(recipe), mesh, rank);
+  ParallelModel parallel = parallelize(model, !adapter, parallel_options(recipe), mesh, rank);
   const NextToken objective;  // the loss
   Training training(run, model, parallel, data, objective, recipe, tokenizer, rank, observer);
   while (training.next_step()) {  // resumes where the checkpoint says

@@ -66,7 +66,7 @@ struct Training::Impl {
   Schedule schedule = recipe.optimizer.schedule_for(data.total_steps());
   std::unique_ptr<StepExecutor> executor =
       make_executor(model, parallel, {recipe.parallel.schedule, recipe.parallel.microbatches}, rank);
-  TraceHooks hooks{run.trace(), model.config().layers, rank.comm.size() > 1 ? &parallel : nullptr};
+  TraceHooks hooks{run.trace(), model.config().layers, parallel.sharded()};
   StepOptions options = {};
 
   void finish_step(Unfinished rest);
@@ -91,7 +91,7 @@ Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const Trai
   if (left != Unfinished::nothing) impl_->finish_step(left);
 }
 
-Training::~Training() { impl_->model.set_hooks(&impl_->parallel); }
+Training::~Training() { impl_->model.set_hooks(impl_->parallel.sharded()); }
 
 StepExecutor& Training::executor() { return *impl_->executor; }
 Optimizer& Training::optimizer() { return impl_->optimizer; }
@@ -137,7 +137,7 @@ void Training::Impl::finish_step(Unfinished rest) {
 void Training::finish() {
   const std::string summary = impl_->executor->summary();
   if (!summary.empty()) impl_->observer.message(summary);
-  impl_->model.set_hooks(&impl_->parallel);
+  impl_->model.set_hooks(impl_->parallel.sharded());
   impl_->run.finish(impl_->optimizer);
   impl_->parallel.share_values();
 }

@@ -18,7 +18,7 @@ namespace nibble {
 /// UsageError when the list does not fit the model.
 LayerRange stage_layers(const Recipe& recipe, const DecoderConfig& config, const Mesh& mesh, const RankContext& rank);
 
-/// What the recipe's `parallel` section and the rest say about a ParallelModel.
+/// What the recipe's `parallel` section and the rest say to parallelize().
 ParallelOptions parallel_options(const Recipe& recipe);
 
 /// What a recipe's loop works with: the optimizer, the schedule, the layout over ranks, evaluations, texts and

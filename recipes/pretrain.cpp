@@ -2,7 +2,7 @@
 
 #include "nibble/core/base/trace.h"
 #include "nibble/core/models/load.h"
-#include "nibble/parallel/parallel_model.h"
+#include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/recipes/activation_policy.h"
 #include "nibble/recipes/export_model.h"
@@ -33,7 +33,7 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
   const ActivationPolicy activations = activation_policy(recipe, own, run.dir(), rank, observer);
   Decoder model = random_decoder(config, rank.seed, rank, own, tensor.get());
   activations.apply(model);
-  ParallelModel parallel(model, true, parallel_options(recipe), mesh, rank);
+  ParallelModel parallel = parallelize(model, true, parallel_options(recipe), mesh, rank);
   const NextToken objective;
   Training training(run, model, parallel, data, objective, recipe, tokenizer.path(), rank, observer);
   while (training.next_step()) {  // resumes where the checkpoint says

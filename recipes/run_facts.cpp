@@ -8,6 +8,7 @@
 #include "nibble/core/base/machine.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/atomic_file.h"
+#include "nibble/parallel/pipeline/tied_embedding.h"
 
 namespace nibble {
 
@@ -41,11 +42,9 @@ struct WeightCounts {
 
 // Every rank counts what no other stage or shard counts.
 WeightCounts count_weights(Decoder& model, const Mesh& mesh) {
-  const DecoderConfig& config = model.config();
-  const std::string copy = config.tied_head && !model.has_embedding() ? config.names.embedding + ".weight" : "";
   WeightCounts counts;
   model.visit([&](Parameter& parameter) {
-    if (parameter.name == copy || (mesh.tensor().rank() > 0 && !parameter.shard)) return;
+    if (is_tied_copy(model, parameter.name) || (mesh.tensor().rank() > 0 && !parameter.shard)) return;
     const double elements = static_cast<double>(parameter.value.numel());
     if (parameter.trainable) counts.trained += elements;
     counts.all += elements;

@@ -254,7 +254,7 @@ struct SpeedTrial::Impl {
   RankContext rank;
   std::vector<std::unique_ptr<SpillFile>> files;
   size_t steps_in_files = 0;
-  std::unique_ptr<TensorParallel> sharding;
+  std::unique_ptr<LayerSharding> sharding;
   Decoder model;
   int64_t tokens = 0, again = 0;
   Batch batch;

@@ -11,11 +11,11 @@ namespace nibble::ops {
 void cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, float scale, Tensor& losses,
                    Tensor& dlogits, const Tensor& weights = {});
 
-/// The same in three steps, for logits [N, V] of which other ranks have further columns (tensor parallelism); a target
-/// outside [0, V) is one of theirs (-1). First statistics [3, N] f32 of these columns: the largest (capped) logit of
+/// The same in three steps, for logits [N, V] that are a shard of all columns (tensor parallelism); a target in another
+/// shard is -1. First statistics [3, N] f32 of these columns: the largest (capped) logit of
 /// each row, the sum of e^(logit - largest), and the capped logit of the target, or 0.
 void cross_entropy_statistics(const Tensor& logits, const Tensor& targets, float softcap, Tensor& statistics);
-/// Then, from those of all P ranks [P * 3, N]: row_max and row_sumexp [N] f32 over all columns, and losses [N] f32.
+/// Then, from those of all P shards [P * 3, N]: row_max and row_sumexp [N] f32 over all columns, and losses [N] f32.
 void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_sumexp, Tensor& losses);
 /// Then dlogits (as above) of these columns.
 void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const Tensor& row_max,

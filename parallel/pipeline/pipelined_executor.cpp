@@ -62,7 +62,7 @@ Tensor PipelinedExecutor::wait_for(const char* operation, int from, int64_t toke
 
 double PipelinedExecutor::sum(const StepWork& work) {
   // Columns that exchange in every pass make equally many of them.
-  const int64_t passes = parallel().collective() ? parallel().passes_in_step() : 0;
+  const int64_t passes = collective() ? passes_in_step() : 0;
   const int64_t count = std::max(passes, static_cast<int64_t>(work.microbatches.size()));
   actions_ = pipeline_actions(options_.schedule, stages_.size(), stages_.rank(), count,
                               options_.in_flight > 0 ? options_.in_flight : std::max<int64_t>(count, 1));
@@ -91,7 +91,7 @@ void PipelinedExecutor::run_forward(const StepWork& work, int64_t microbatch) {
 
 void PipelinedExecutor::run_backward(const StepWork& work, int64_t microbatch) {
   const Batch* batch = work.microbatch(microbatch);
-  if (!batch && parallel().collective()) decoder().idle_backward();
+  if (!batch && collective()) decoder().idle_backward();
   if (!batch) return;
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
   slot.pass->prepare_backward();

@@ -124,7 +124,7 @@ int64_t lowest_with_backward(const PlannedModel& model, const LayerRange& range)
 /// "shard 4, zero 3", "pipeline 2 x shard 2, zero 3, blocks recomputed", "one rank, 9 of 22 blocks recomputed"
 std::string describe(const PlanLayout& layout);
 
-/// Whether gradients are added over the ranks after every microbatch, and only shards of them are kept (ParallelModel).
+/// Whether gradients are added over the ranks after every microbatch, and only shards of them are kept (FullySharded).
 bool sums_in_rounds(const PlanJob& job, const PlanLayout& layout);
 
 /// Microbatches that one rank (one column of a pipeline) computes or waits for in a step, at most.

@@ -6,9 +6,9 @@
 
 #include "nibble/core/models/decoder.h"
 #include "nibble/core/ops/optimizer.h"
-#include "nibble/parallel/parallel_model.h"
 #include "nibble/parallel/plan/step_time.h"
 #include "nibble/parallel/sharding/flat_layout.h"
+#include "nibble/parallel/sharding/trainable_group.h"
 
 namespace nibble::detail {
 

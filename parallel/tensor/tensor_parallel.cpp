@@ -41,108 +41,119 @@ Tensor own_targets(const Tensor& targets, const Range& vocabulary, MemoryPool& p
 
 bool has_everything(const ShardSpec& spec) { return spec && !spec.slices_rows() && !spec.slices_columns(); }
 
+class TensorParallel final : public LayerSharding {
+ public:
+  TensorParallel(const DecoderConfig& config, Communicator& ranks, MemoryPool& pool, Trace* trace)
+      : config_(config),
+        shard_(tensor_shard(config, ranks.rank(), ranks.size())),
+        ranks_(ranks),
+        pool_(pool),
+        trace_(trace) {}
+
+  ShardSpec shard(const std::string& module) const override { return module_shard(config_, shard_, module); }
+
+  AttentionConfig attention(AttentionConfig whole) const override {
+    if (whole.qkv_groups > 1) whole.qkv_groups = whole.qkv_groups * shard_.kv_heads.size() / whole.kv_heads;
+    whole.heads = shard_.heads.size();
+    whole.kv_heads = shard_.kv_heads.size();
+    if (!whole.alibi_slopes.empty()) {
+      const auto first = whole.alibi_slopes.begin();
+      whole.alibi_slopes = std::vector<float>(first + shard_.heads.begin, first + shard_.heads.end);
+    }
+    return whole;
+  }
+  MlpConfig mlp(MlpConfig whole) const override {
+    whole.hidden = shard_.mlp.size();
+    return whole;
+  }
+
+  Makers makers(const Makers& whole, MemoryPool& pool) const override {
+    Makers makers;
+    makers.linear = [this, whole, &pool](const std::string& module, const Shape& shape) {
+      const ShardSpec spec = shard(module);
+      std::unique_ptr<LinearWeight> made = whole.linear(module, spec ? spec.global : shape);
+      if (has_everything(spec) && made->parameter()) made->parameter()->partial_gradient = true;
+      if (!spec || has_everything(spec)) return made;
+      std::unique_ptr<LinearWeight> own = made->shard(spec, pool);
+      for (const Tensor* tensor : made->storage()) {
+        if (tensor->has_bytes() && !tensor->writable()) release_pages(*tensor);
+      }
+      return own;
+    };
+    makers.parameter = [this, whole, &pool](const std::string& name, const Shape& shape) {
+      const ParameterShard own = parameter_shard(config_, shard_, name);
+      const std::shared_ptr<Parameter> made = whole.parameter(name, own.spec ? own.spec.global : shape);
+      if (!own.here) return std::shared_ptr<Parameter>();
+      made->partial_gradient = own.partial_gradient;
+      if (!own.spec) return made;
+      const Tensor value = slice_shard(made->value, own.spec, pool);
+      // What is not mapped shall not keep the whole alive.
+      made->value = value.writable() && value.storage() == made->value.storage() ? value.clone(pool) : value;
+      made->shard = own.spec;
+      return made;
+    };
+    return makers;
+  }
+
+  void all_reduce(std::string_view what, Tensor& values) const override {
+    const TraceSpan span(trace_, Phase::communication, what);
+    const std::vector<bool> all(static_cast<size_t>(ranks_.size()), true);
+    all_reduce_tree(ranks_, what, values, all, {}, pool_);
+  }
+
+  void embed(const Embedding& table, const Tensor& ids, float scale, Tensor& x,
+             const StepContext& step) const override {
+    const OwnIds own = own_ids(ids, shard_.vocabulary, step.pool());
+    Tensor rows = Tensor::empty(step.pool(), {own.ids.numel(), x.dim(1)}, DType::f32, "embeddings");
+    table.forward(own.ids, 0, scale, rows, step);
+    x.zero();
+    ops::scatter_add_rows(rows, own.places, x);
+    rows = {};
+    all_reduce("sum embeddings", x);
+  }
+
+  void embed_backward(Embedding& table, const Tensor& ids, float scale, const Tensor& gradient,
+                      const StepContext& step) const override {
+    const OwnIds own = own_ids(ids, shard_.vocabulary, step.pool());
+    Tensor rows = Tensor::empty(step.pool(), {own.ids.numel(), gradient.dim(1)}, DType::f32, "gradient of embeddings");
+    ops::gather_rows(gradient, own.places, rows);
+    table.backward(own.ids, 0, scale, rows, step);
+  }
+
+  // Each rank fills its own columns, the sum is all of them.
+  Tensor gather_logits(const Tensor& logits, const StepContext& step) const override {
+    Tensor all = Tensor::zeros(step.pool(), {logits.dim(0), config_.vocab_size}, DType::f32, "logits");
+    ops::copy_columns_in(logits, shard_.vocabulary.begin, all);
+    all_reduce("gather logits", all);
+    return all;
+  }
+
+  Tensor cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, Tensor& row_max, Tensor& row_sumexp,
+                       Tensor& losses, const StepContext& step) const override {
+    const Tensor own = own_targets(targets, shard_.vocabulary, step.pool());
+    // Each rank fills the rows of its own columns, the sum is all of them.
+    Tensor statistics =
+        Tensor::zeros(step.pool(), {int64_t{3} * shard_.tp_size, logits.dim(0)}, DType::f32, "statistics of logits");
+    Tensor mine = statistics.rows(int64_t{3} * shard_.tp_rank, int64_t{3} * shard_.tp_rank + 3);
+    ops::cross_entropy_statistics(logits, own, softcap, mine);
+    all_reduce("sum logits", statistics);
+    ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses);
+    return own;
+  }
+
+ private:
+  DecoderConfig config_;
+  TensorShard shard_;
+  Communicator& ranks_;
+  MemoryPool& pool_;
+  Trace* trace_;
+};
+
 }  // namespace
 
-std::unique_ptr<TensorParallel> tensor_parallel(const DecoderConfig& config, Communicator& ranks, MemoryPool& pool,
-                                                Trace* trace) {
+std::unique_ptr<LayerSharding> tensor_parallel(const DecoderConfig& config, Communicator& ranks, MemoryPool& pool,
+                                               Trace* trace) {
   return ranks.size() > 1 ? std::make_unique<TensorParallel>(config, ranks, pool, trace) : nullptr;
-}
-
-TensorParallel::TensorParallel(const DecoderConfig& config, Communicator& ranks, MemoryPool& pool, Trace* trace)
-    : config_(config),
-      shard_(tensor_shard(config, ranks.rank(), ranks.size())),
-      ranks_(ranks),
-      pool_(pool),
-      trace_(trace) {}
-
-AttentionConfig TensorParallel::attention(AttentionConfig whole) const {
-  if (whole.qkv_groups > 1) whole.qkv_groups = whole.qkv_groups * shard_.kv_heads.size() / whole.kv_heads;
-  whole.heads = shard_.heads.size();
-  whole.kv_heads = shard_.kv_heads.size();
-  if (!whole.alibi_slopes.empty()) {
-    const auto first = whole.alibi_slopes.begin();
-    whole.alibi_slopes = std::vector<float>(first + shard_.heads.begin, first + shard_.heads.end);
-  }
-  return whole;
-}
-
-MlpConfig TensorParallel::mlp(MlpConfig whole) const {
-  whole.hidden = shard_.mlp.size();
-  return whole;
-}
-
-Makers TensorParallel::makers(const Makers& whole, MemoryPool& pool) const {
-  Makers makers;
-  makers.linear = [this, whole, &pool](const std::string& module, const Shape& shape) {
-    const ShardSpec spec = shard(module);
-    std::unique_ptr<LinearWeight> made = whole.linear(module, spec ? spec.global : shape);
-    if (has_everything(spec) && made->parameter()) made->parameter()->partial_gradient = true;
-    if (!spec || has_everything(spec)) return made;
-    std::unique_ptr<LinearWeight> own = made->shard(spec, pool);
-    for (const Tensor* tensor : made->storage()) {
-      if (tensor->has_bytes() && !tensor->writable()) release_pages(*tensor);
-    }
-    return own;
-  };
-  makers.parameter = [this, whole, &pool](const std::string& name, const Shape& shape) {
-    const ParameterShard own = parameter_shard(config_, shard_, name);
-    const std::shared_ptr<Parameter> made = whole.parameter(name, own.spec ? own.spec.global : shape);
-    if (!own.here) return std::shared_ptr<Parameter>();
-    made->partial_gradient = own.partial_gradient;
-    if (!own.spec) return made;
-    const Tensor value = slice_shard(made->value, own.spec, pool);
-    // What is not mapped shall not keep the whole alive.
-    made->value = value.writable() && value.storage() == made->value.storage() ? value.clone(pool) : value;
-    made->shard = own.spec;
-    return made;
-  };
-  return makers;
-}
-
-void TensorParallel::all_reduce(std::string_view what, Tensor& values) const {
-  const TraceSpan span(trace_, Phase::communication, what);
-  const std::vector<bool> all(static_cast<size_t>(ranks_.size()), true);
-  all_reduce_tree(ranks_, what, values, all, {}, pool_);
-}
-
-void TensorParallel::embed(const Embedding& table, const Tensor& ids, float scale, Tensor& x,
-                           const StepContext& step) const {
-  const OwnIds own = own_ids(ids, shard_.vocabulary, step.pool());
-  Tensor rows = Tensor::empty(step.pool(), {own.ids.numel(), x.dim(1)}, DType::f32, "embeddings");
-  table.forward(own.ids, 0, scale, rows, step);
-  x.zero();
-  ops::scatter_add_rows(rows, own.places, x);
-  rows = {};
-  all_reduce("sum embeddings", x);
-}
-
-void TensorParallel::embed_backward(Embedding& table, const Tensor& ids, float scale, const Tensor& gradient,
-                                    const StepContext& step) const {
-  const OwnIds own = own_ids(ids, shard_.vocabulary, step.pool());
-  Tensor rows = Tensor::empty(step.pool(), {own.ids.numel(), gradient.dim(1)}, DType::f32, "gradient of embeddings");
-  ops::gather_rows(gradient, own.places, rows);
-  table.backward(own.ids, 0, scale, rows, step);
-}
-
-// Each rank fills its own columns, the sum is all of them.
-Tensor TensorParallel::gather_logits(const Tensor& logits, const StepContext& step) const {
-  Tensor all = Tensor::zeros(step.pool(), {logits.dim(0), config_.vocab_size}, DType::f32, "logits");
-  ops::copy_columns_in(logits, shard_.vocabulary.begin, all);
-  all_reduce("gather logits", all);
-  return all;
-}
-
-Tensor TensorParallel::cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, Tensor& row_max,
-                                     Tensor& row_sumexp, Tensor& losses, const StepContext& step) const {
-  const Tensor own = own_targets(targets, shard_.vocabulary, step.pool());
-  // Each rank fills the rows of its own columns, the sum is all of them.
-  Tensor statistics =
-      Tensor::zeros(step.pool(), {int64_t{3} * shard_.tp_size, logits.dim(0)}, DType::f32, "statistics of logits");
-  Tensor mine = statistics.rows(int64_t{3} * shard_.tp_rank, int64_t{3} * shard_.tp_rank + 3);
-  ops::cross_entropy_statistics(logits, own, softcap, mine);
-  all_reduce("sum logits", statistics);
-  ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses);
-  return own;
 }
 
 }  // namespace nibble

@@ -11,34 +11,10 @@
 
 namespace nibble {
 
-/// The shards of one of the ranks `ranks` and the sums over them. Sums are all_reduce_tree's, the same bits on all.
-class TensorParallel final : public LayerSharding {
- public:
-  /// trace: gets a span of communication for every sum. Everything must outlive this. Throws what tensor_shard throws.
-  TensorParallel(const DecoderConfig& config, Communicator& ranks, MemoryPool& pool, Trace* trace = nullptr);
-
-  AttentionConfig attention(AttentionConfig whole) const override;
-  MlpConfig mlp(MlpConfig whole) const override;
-  ShardSpec shard(const std::string& module) const override { return module_shard(config_, shard_, module); }
-  Makers makers(const Makers& whole, MemoryPool& pool) const override;
-  void all_reduce(std::string_view what, Tensor& values) const override;
-  void embed(const Embedding& table, const Tensor& ids, float scale, Tensor& x, const StepContext& step) const override;
-  void embed_backward(Embedding& table, const Tensor& ids, float scale, const Tensor& gradient,
-                      const StepContext& step) const override;
-  Tensor gather_logits(const Tensor& logits, const StepContext& step) const override;
-  Tensor cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, Tensor& row_max, Tensor& row_sumexp,
-                       Tensor& losses, const StepContext& step) const override;
-
- private:
-  DecoderConfig config_;
-  TensorShard shard_;
-  Communicator& ranks_;
-  MemoryPool& pool_;
-  Trace* trace_;
-};
-
-/// What a Decoder of this rank is made with; null where there is a single one.
-std::unique_ptr<TensorParallel> tensor_parallel(const DecoderConfig& config, Communicator& ranks, MemoryPool& pool,
-                                                Trace* trace = nullptr);
+/// What a Decoder of this rank is made with, one of `ranks`: its shards (tensor_shard()), and the sums over the ranks,
+/// all_reduce_tree's, the same bits on all. Null where there is a single one. trace: gets a span of communication for
+/// every sum. ranks, pool and trace must outlive it.
+std::unique_ptr<LayerSharding> tensor_parallel(const DecoderConfig& config, Communicator& ranks, MemoryPool& pool,
+                                               Trace* trace = nullptr);
 
 }  // namespace nibble

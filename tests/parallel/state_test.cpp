@@ -6,7 +6,7 @@
 #include "nibble/adapters/attach.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/parallel/comm/thread_comm.h"
-#include "nibble/parallel/parallel_model.h"
+#include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/tests/core/models/golden.h"
 #include "nibble/tests/temporary_directory.h"
@@ -54,7 +54,7 @@ void on_ranks(const MeshShape& shape, bool adapter,
     lora.r = 4;
     lora.target_modules.pattern = "all-linear";
     if (adapter) attach_adapter(decoder, lora, rank);
-    ParallelModel parallel(decoder, !adapter, {}, mesh, rank);
+    ParallelModel parallel = parallelize(decoder, !adapter, {}, mesh, rank);
     std::vector<NamedTensor> values;
     for (const Parameter* parameter : parallel.parameters()) values.push_back({parameter->name, parameter->value});
     body(parallel, values, rank);

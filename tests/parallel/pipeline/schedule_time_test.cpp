@@ -12,6 +12,7 @@
 #include "nibble/core/models/load.h"
 #include "nibble/core/nn/hooks.h"
 #include "nibble/parallel/comm/thread_comm.h"
+#include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
 
 namespace nibble {
@@ -94,7 +95,7 @@ TEST(PipelineBubble, IsPredictedFromHowFastTheStagesWere) {
         return std::make_unique<DenseWeight>(parameter(module + ".weight", shape));
       };
       Decoder stage(config, linear, parameter, rank, {mesh.stage(), mesh.stage() + 1});
-      ParallelModel parallel(stage, true, {}, mesh, rank);
+      ParallelModel parallel = parallelize(stage, true, {}, mesh, rank);
       SlowStage hooks(mesh.stage() == 0 ? StagePasses{0.004, 0.008} : StagePasses{0.04, 0.08});
       stage.set_hooks(&hooks);
       PipelinedExecutor pipeline(stage, parallel, {schedule, 0}, rank);

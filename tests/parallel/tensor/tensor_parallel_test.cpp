@@ -9,6 +9,7 @@
 #include "nibble/adapters/attach.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/parallel/comm/thread_comm.h"
+#include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/sharded_executor.h"
 #include "nibble/parallel/tensor/global_tensor.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
@@ -45,7 +46,7 @@ Computed compute(const fs::path& model, std::span<const Sample> samples, int ran
     options.sharding = tensor.get();
     Decoder decoder = load_decoder(model, rank, options);
     if (adapt) adapt(decoder, rank);
-    ParallelModel parallel(decoder, !adapt, {}, mesh, rank);
+    ParallelModel parallel = parallelize(decoder, !adapt, {}, mesh, rank);
     ShardedExecutor executor(decoder, parallel, rank);
     const Batch batch = make_batch(samples, pool);
     const std::vector<Parameter*> parameters = parallel.parameters();

@@ -1,0 +1,17 @@
+#pragma once
+// Data parallelism with whole copies (DDP): every rank computes other microbatches, gradients are summed.
+
+#include <memory>
+
+#include "nibble/parallel/data/tree_sum.h"
+#include "nibble/parallel/mesh.h"
+#include "nibble/parallel/trained_parameters.h"
+
+namespace nibble {
+
+/// Makes `trained` trainable where it is not yet. Where there are others to sum with, all gradients lie side by side,
+/// so that they are summed without copies, and those of which tensor-parallel ranks have one term each lie last.
+std::unique_ptr<TrainedParameters> replicate(const std::vector<Parameter*>& trained, const Wire& wire, const Mesh& mesh,
+                                             MemoryPool& pool);
+
+}  // namespace nibble
