@@ -1,6 +1,7 @@
 // A feed-forward that no family has, in one file: it trains, checkpoints, shards and pipelines. Its weights are tensors
 // of several matrices, as experts have them.
 
+#include "nibble/adapters/attach.h"
 #include "nibble/core/ops/activation.h"
 #include "nibble/tests/core/nn/new_kind.h"
 
@@ -116,6 +117,27 @@ TEST(ExpertSum, ItsTensorsAreMappedFromTheFile) {
   read.visit_linears([](Linear& linear) { EXPECT_FALSE(linear.weight().parameter()->value.writable()); });
   const Batch batch = documents(0, rank.context().pool);
   EXPECT_EQ(all_logits(read, batch, rank.step()), all_logits(decoder, batch, rank.step()));
+}
+
+TEST(ExpertSum, AdaptersStandBesideEveryMatrix) {
+  Rank rank;
+  Decoder decoder = random_decoder(config(), 1, rank.context());
+  AdapterOptions lora;
+  lora.r = 2;
+  lora.target_modules.pattern = R"(.*experts\.(up|down)_proj\.\d+)";
+  attach_adapter(decoder, lora, rank.context());
+  Optimizer optimizer(trainable_parameters(decoder), {}, rank.context().pool);
+  EXPECT_EQ(optimizer.parameters().size(), 2u * 2 * 3 * 2);  // layers, tensors, matrices, A and B
+  const Batch batch = documents(0, rank.context().pool);
+  StepOptions options{.lr = 0.05};
+  std::vector<double> losses;
+  for (options.step = 1; options.step <= 8; ++options.step) {
+    losses.push_back(train_step(decoder, {&batch, 1}, optimizer, options, rank.context()).loss);
+  }
+  EXPECT_LT(losses.back(), 0.99 * losses.front());
+  for (const Parameter* parameter : optimizer.parameters()) {
+    EXPECT_GT(ops::sum_of_squares(parameter->gradient), 0) << parameter->name;
+  }
 }
 
 TEST(ExpertSum, ItsGradientsAreSlopes) { expect_gradients_are_slopes(config()); }
