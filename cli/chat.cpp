@@ -32,7 +32,7 @@ constexpr const char* kHelp =
     "/again           forget the last answer and answer again\n"
     "/reset           forget the conversation\n"
     "/system TEXT     forget the conversation and start with this system message\n"
-    "/quit            end (an empty line or Ctrl-D as well)\n";
+    "/quit            end (an empty line, exit, quit or Ctrl-D as well)\n";
 
 /// A conversation, and the model that answers: with the adapter, or the base alone.
 class Chat {
@@ -158,7 +158,7 @@ bool Chat::command(const std::string& line) {
 }
 
 bool Chat::take(const std::string& line) {
-  if (line.empty()) return false;
+  if (line.empty() || line == "exit" || line == "quit") return false;
   if (line.starts_with('/')) return command(line);
   conversation_.messages.push_back({.role = "user", .content = line});
   answer();

@@ -24,10 +24,36 @@
 
 namespace {
 
+// A run is a recipe with keys; who gives the flags of other commands is shown the line to type.
+std::string recipe_line(const std::string& command, const std::vector<std::string>& words) {
+  constexpr std::array<std::string_view, 4> kTakeRecipes = {"train", "plan", "validate", "preview"};
+  constexpr std::array<std::pair<std::string_view, const char*>, 4> kKeys = {{{"--model", " model.path="},
+                                                                              {"--data", " data.train="},
+                                                                              {"--adapter", " adapter.path="},
+                                                                              {"--out", " output.dir="}}};
+  if (std::find(kTakeRecipes.begin(), kTakeRecipes.end(), command) == kTakeRecipes.end()) return "";
+  std::string keys;
+  bool has_output = false;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const size_t equals = words[i].find('=');
+    for (const auto& [flag, key] : kKeys) {
+      if (words[i].substr(0, equals) != flag) continue;
+      const bool has_value = equals != std::string::npos || i + 1 < words.size();
+      keys += key + (equals != std::string::npos ? words[i].substr(equals + 1) : has_value ? words[i + 1] : "...");
+      has_output = has_output || flag == "--out";
+    }
+  }
+  if (keys.empty()) return "";
+  return "copy a recipe (nibble recipes cp qlora), then: nibble " + command + " qlora.json" + keys +
+         (has_output ? "" : " output.dir=runs/mine");
+}
+
 // CLI11 says what was not expected; we add what was probably meant.
-std::string remedy_for(const CLI::App& app, const std::vector<std::string>& extras) {
+std::string remedy_for(const CLI::App& app, const std::vector<std::string>& words,
+                       const std::vector<std::string>& extras) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  if (const std::string line = recipe_line(command->get_name(), words); !line.empty()) return line;
   std::vector<std::string> known;
   for (const CLI::Option* option : command->get_options()) {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
@@ -49,10 +75,10 @@ std::string remedy_for(const CLI::App& app, const std::vector<std::string>& extr
   return "see " + path + " --help";
 }
 
-int usage_error(const CLI::App& app, const CLI::ParseError& error) {
+int usage_error(const CLI::App& app, const std::vector<std::string>& words, const CLI::ParseError& error) {
   std::string what = error.what();
   while (!what.empty() && (what.back() == '\n' || what.back() == '.')) what.pop_back();
-  nibble::cli::say_error(what + "; " + remedy_for(app, app.remaining(true)));
+  nibble::cli::say_error(what + "; " + remedy_for(app, words, app.remaining(true)));
   return 2;
 }
 
@@ -120,7 +146,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& success) {  // --help, --version
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    return usage_error(app, error);
+    return usage_error(app, {argv + 1, argv + argc}, error);
   } catch (const nibble::Interrupted& stopped) {  // as asked
     say(stderr, stopped.what());
     return stopped.exit_code();

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -112,7 +113,16 @@ std::map<size_t, int> run_all(const Flags& flags, const std::vector<SweepRun>& r
   const StopSignal stop;
   bool told = false;
   const int threads = std::max(1, this_machine().usable_cores() / flags.jobs);
-  size_t next = 0;
+  size_t next = 0, ended = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  // Of what is left when one has ended: the others take as long.
+  const auto time_left = [&] {
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    const size_t left = runs.size() - next + running.size() - 1;
+    return left == 0
+               ? ""
+               : "; left " + readable_seconds(taken.count() / static_cast<double>(++ended) * static_cast<double>(left));
+  };
   const auto tell = [&](size_t index, const std::string& what) {
     say(stderr, std::to_string(index + 1) + "/" + std::to_string(runs.size()) + " " + runs[index].name + " " + what);
   };
@@ -134,7 +144,7 @@ std::map<size_t, int> run_all(const Flags& flags, const std::vector<SweepRun>& r
       }
       const size_t index = one->first;
       const int code = codes[index] = exit_code_of(*status);
-      tell(index, code == 0              ? "ended"
+      tell(index, code == 0              ? "ended" + time_left()
                   : code == kInterrupted ? "stopped"
                                          : "failed: " + last_line(runs[index].directory / "log.txt"));
       one = running.erase(one);

@@ -81,7 +81,8 @@ void run_as_rank(const Flags& flags, MpiSession& session, std::unique_ptr<StopSi
     const auto on_stall = observer.on_stall;
     observer = printer.observer();
     observer.on_stall = on_stall;
-    observer.message(session.description() + ", " + std::to_string(rank.threads) + " threads each");
+    observer.message(session.description() + ", " + std::to_string(rank.threads) +
+                     (rank.threads == 1 ? " thread each" : " threads each"));
   }
   stop->watch(observer);
   train(flags, recipe, rank, observer);

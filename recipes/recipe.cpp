@@ -14,6 +14,7 @@
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/output_guard.h"
 #include "nibble/core/io/yaml.h"
+#include "nibble/core/text/utf8.h"
 #include "nibble/recipes/foreign_keys.h"
 #include "nibble/recipes/recipe_fields.h"
 #include "nibble/recipes/shipped.h"
@@ -242,6 +243,7 @@ void fill_defaults(Recipe& recipe) {
 Json detail::parse_settings(const std::string& text, const std::string& place) {
   Json root;
   if (is_yaml(place)) {
+    require_utf8(text, place);
     root = parse_yaml(text, place, kRecipeLimits);
   } else {
     parse_json(text, place, kRecipeLimits);  // refuses what is no JSON, with line and column

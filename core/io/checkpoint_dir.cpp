@@ -62,8 +62,7 @@ std::vector<fs::path> link_roots(const fs::path& directory) {
   std::error_code error;
   const fs::path canonical = fs::canonical(directory, error);
   if (error.value() == ENOENT) {
-    throw IoError(shown_path(directory).string(), "no such directory",
-                  missing_path_remedy(directory.string(), ""));
+    throw IoError(shown_path(directory).string(), "no such directory", missing_path_remedy(directory.string(), ""));
   }
   if (error) throw system_error(directory, "cannot be opened", error.value());
   if (canonical.extension() == ".gguf" && fs::is_regular_file(canonical, error)) {

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/text/utf8.h"
 
 namespace nibble {
 
@@ -86,7 +85,6 @@ bool is_yaml(const std::string& path) { return path.ends_with(".yaml") || path.e
 
 nlohmann::ordered_json parse_yaml(const std::string& text, const std::string& place, const JsonLimits& limits) {
   if (text.size() > limits.max_bytes) throw InputError(place, "is too large", "a recipe is a small file");
-  require_utf8(text, place);
   YamlReader reader(place, limits);
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);

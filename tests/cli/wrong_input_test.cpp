@@ -147,6 +147,13 @@ TEST_F(WrongRecipe, JsonAsPythonOrEditorsLeaveIt) {
   expect(of(with(R"(, "adapter": "lora")")), 2, {"adapter: must be an object; write { }"});
 }
 
+TEST_F(WrongRecipe, FlagsOfOtherCommandsInsteadOfARecipe) {
+  expect(validate("--model m", "--data=d.jsonl"), 2,
+         {"copy a recipe (nibble recipes cp qlora), then: nibble validate qlora.json model.path=m data.train=d.jsonl "
+          "output.dir=runs/mine"});
+  expect(validate("--out o", "--model"), 2, {"nibble validate qlora.json output.dir=o model.path=...\n"});
+}
+
 TEST_F(WrongRecipe, ShippedOneThatIsNotCopied) {
   expect(validate("qlora.json", ""), 4, {"qlora.json: no such file", "nibble recipes cp qlora"});
 }

@@ -167,6 +167,7 @@ TEST(RecipeInYaml, IsTheRecipeInJson) {
   EXPECT_EQ(to_json(yaml), to_json(same));
   EXPECT_THAT(error_of<UsageError>([] { parse_recipe("model: {pth: m}\n", "r.yaml", {}); }),
               HasSubstr("r.yaml: model.pth: unknown key; did you mean model.path?"));
+  EXPECT_THAT(error_of<InputError>([] { parse_recipe("model: {path: \xff}\n", "r.yaml", {}); }), HasSubstr("UTF-8"));
   EXPECT_THAT(error_of<UsageError>([] { parse_recipe("", "r.yml", {}); }), HasSubstr("r.yml: a recipe is"));
 }
 

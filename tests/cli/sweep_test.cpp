@@ -1,0 +1,27 @@
+// nibble sweep: what it tells while it runs.
+
+#include <gmock/gmock.h>
+
+#include "nibble/tests/cli/small_model.h"
+
+namespace nibble {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Sweep : public test::SmallModel {};
+
+TEST_F(Sweep, TellsTheTimeLeftWhenARunHasEnded) {
+  test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?", "completion": " That."})"
+                                       "\n");
+  test::write_bytes(root_ / "r.yaml",
+                    "model: {path: me/small}\ndata: {train: d.jsonl, max_length: 64}\ntrain: {steps: 1}\n"
+                    "output: {dir: runs}\n");
+  const Said said = run("sweep r.yaml lr=1e-3,1e-4");
+  ASSERT_EQ(said.code, 0) << said.text;
+  EXPECT_THAT(said.text, HasSubstr("1/2 lr=1e-3 ended; left "));
+  EXPECT_THAT(said.text, HasSubstr("2/2 lr=1e-4 ended\n"));
+}
+
+}  // namespace
+}  // namespace nibble
