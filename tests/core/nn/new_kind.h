@@ -11,8 +11,8 @@
 #include "nibble/core/train/checkpoint.h"
 #include "nibble/core/train/train_step.h"
 #include "nibble/parallel/comm/thread_comm.h"
-#include "nibble/parallel/parallel_model.h"
-#include "nibble/parallel/pipeline/pipeline.h"
+#include "nibble/parallel/parallelize.h"
+#include "nibble/parallel/pipeline/pipelined_executor.h"
 #include "nibble/tests/core/models/golden.h"
 #include "nibble/tests/core/ops/refusing_device.h"
 #include "nibble/tests/temporary_directory.h"
@@ -165,28 +165,19 @@ inline Trained train(const DecoderConfig& config, const MeshShape& shape) {
     const Mesh mesh(shape, comm);
     const int64_t layers = config.layers / shape.pipeline;
     Decoder decoder = random_decoder(config, 1, rank, {mesh.stage() * layers, (mesh.stage() + 1) * layers});
-    ParallelModel parallel(decoder, true, {.gradient_sum = GradientSum::tree}, mesh, rank);
+    ParallelOptions parallel_options;
+    parallel_options.gradient_sum = GradientSum::tree;
+    ParallelModel parallel = parallelize(decoder, true, parallel_options, mesh, rank);
     Optimizer optimizer(parallel.parameters(), {}, pool, true,
                         [&](const Parameter& part) { return parallel.whole_size(part); });
-    Pipeline pipeline(decoder, {}, mesh, rank);
-    const bool staged = shape.pipeline > 1;
-    if (staged) parallel.set_idle([&] { pipeline.next(); });
-    const StepLayout layout = pipeline.over_stages(parallel.layout());
-    const LossAndGradients compute = [&](const Batch& batch, const StepContext& step, float gradient_scale) {
-      return staged ? pipeline.next() : decoder.loss_sum_and_gradients(batch, step, gradient_scale);
-    };
+    const std::unique_ptr<StepExecutor> executor = make_executor(decoder, parallel, {}, rank);
     StepOptions options{.lr = 0.01, .max_grad_norm = 1};
     for (options.step = 1; options.step <= 3; ++options.step) {
       std::vector<Batch> mine;
-      double label_tokens = 0;
-      for (uint64_t i = 0; i < 4; ++i) label_tokens += static_cast<double>(documents(i, pool).label_tokens);
-      for (const int64_t i : parallel.begin_step(4)) mine.push_back(documents(static_cast<uint64_t>(i), pool));
-      const Batch spare = documents(0, pool);
-      if (staged) {
-        pipeline.begin_step(mine, spare, 0, static_cast<float>(1 / label_tokens),
-                            {.rank = rank, .training = true, .row_keys = {}});
+      for (const int64_t i : executor->begin_step(4)) {
+        mine.push_back(i == kIdle ? Batch() : documents(static_cast<uint64_t>(i), pool));
       }
-      const StepResult result = train_step(compute, mine, optimizer, options, rank, layout);
+      const StepResult result = train_step(*executor, mine, NextToken(), optimizer, options);
       if (comm.rank() == 0) trained.losses.push_back(result.loss);
     }
     std::vector<NamedTensor> values;
