@@ -26,7 +26,6 @@ struct ParallelOptions : ShardOptions {
 /// the tensor axis.
 class ParallelModel {
  public:
-  Decoder& decoder() const { return model_; }
   const ParallelOptions& options() const { return options_; }
   const Mesh& mesh() const { return mesh_; }
   /// The Decoder's trained parameters in its order; how this rank holds them, and in the optimizer's view.
