@@ -325,7 +325,7 @@ TEST_F(WrongData, TooLongWhereThatIsAnError) {
          {"is longer than data.max_length (64 tokens)", "raise data.max_length, or set data.truncate"});
 }
 
-TEST_F(WrongData, TypeThatIsNoData) { expect(of("x", "", "d.parquet"), 3, {"d.parquet", "jsonl"}); }
+TEST_F(WrongData, TypeThatIsNoData) { expect(of("x", "", "d.xlsx"), 3, {"d.xlsx", "jsonl"}); }
 
 TEST_F(WrongData, ChatWithoutATemplate) {
   const Answer answer =
