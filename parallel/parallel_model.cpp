@@ -37,6 +37,7 @@ std::vector<bool> one_group(const std::vector<bool>& present, int64_t group, int
 ParallelModel::ParallelModel(Decoder& model, bool train_everything, const ParallelOptions& options, const Mesh& mesh,
                              RankContext& rank)
     : model_(model), options_(options), mesh_(mesh), rank_(rank) {
+  const MemoryPool::Use use(rank_.pool, train_everything ? MemoryUse::base : MemoryUse::adapters);
   const bool shards = mesh_.shape().shard > 1;
   const bool cut = shards && (train_everything || options_.shard_trainable);
   rounds_ = cut && options_.level >= ShardLevel::gradients;
@@ -71,6 +72,7 @@ int64_t ParallelModel::layer_of(const std::string& name) const {
 }
 
 void ParallelModel::shard_frozen(const std::set<const Parameter*>& trained) {
+  const MemoryPool::Use use(rank_.pool, MemoryUse::base);
   std::map<int64_t, std::vector<Tensor*>> found;
   std::set<const Tensor*> seen;
   const auto add = [&](const std::string& name, Tensor& tensor) {
@@ -130,6 +132,7 @@ void ParallelModel::replicate(const std::vector<Parameter*>& trained) {
     size += parameter->value.numel();
     if (parameter->partial_gradient) partial += parameter->value.numel();
   }
+  const MemoryPool::Use use(rank_.pool, MemoryUse::gradients);
   replicated_gradients_ = Tensor::zeros(rank_.pool, {size}, DType::f32, "gradients");
   if (partial > 0) partial_gradients_ = replicated_gradients_.rows(size - partial, size);
   int64_t at = 0, partial_at = size - partial;

@@ -149,6 +149,7 @@ void DecoderHead::loss_of_part(const Tensor& logits, const Tensor& targets, floa
 double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step, bool gradients,
                              float gradient_scale, Tensor* hidden_gradient, BlockHooks& hooks) {
   MemoryPool& pool = step.pool();
+  const MemoryPool::Use use(pool, MemoryUse::logits);
   const int64_t width = hidden.dim(1);
   const bool in_parts = vocabulary.size() > 0;
   const std::vector<int32_t> all = labelled_rows(batch, in_parts ? whole_vocabulary : linear.out_features());

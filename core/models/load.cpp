@@ -27,15 +27,6 @@ bool is_outside_language_model(const std::string& name) {
   return name.starts_with("model.vision_tower.") || name.starts_with("model.multi_modal_projector.");
 }
 
-// Dense weights of what `parameter` makes, stored as the family stores them.
-LinearWeightMaker dense_maker(const DecoderConfig& config, const ParameterMaker& parameter) {
-  return [&config, parameter](const std::string& module, const Shape& shape) {
-    const bool transposed = config.transposed_linears && module != config.names.head;
-    const Shape stored = transposed ? Shape{shape[1], shape[0]} : shape;
-    return std::make_unique<DenseWeight>(parameter(module + ".weight", stored), transposed);
-  };
-}
-
 // Hands the tensors of a checkpoint to a model that is being built, and remembers which were asked for.
 class Loader {
  public:
@@ -134,6 +125,14 @@ uint64_t purpose_of(const std::string& name) {
 
 }  // namespace
 
+LinearWeightMaker dense_maker(const DecoderConfig& config, const ParameterMaker& parameter) {
+  return [&config, parameter](const std::string& module, const Shape& shape) {
+    const bool transposed = config.transposed_linears && module != config.names.head;
+    const Shape stored = transposed ? Shape{shape[1], shape[0]} : shape;
+    return std::make_unique<DenseWeight>(parameter(module + ".weight", stored), transposed);
+  };
+}
+
 std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_t seed, const std::string& name,
                                             const Shape& shape, MemoryPool& pool) {
   Tensor value;
@@ -148,6 +147,7 @@ std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_
 }
 
 Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, const LoadOptions& options) {
+  const MemoryPool::Use use(rank.pool, MemoryUse::base);
   const CheckpointDir checkpoint(directory);
   const DecoderConfig config = read_decoder_config(directory);
   Loader loader(checkpoint, config, rank.pool);
@@ -164,6 +164,7 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
 
 Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& rank, LayerRange layers,
                        const DecoderPart& part) {
+  const MemoryPool::Use use(rank.pool, MemoryUse::base);
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
     return random_parameter(config, seed, name, shape, rank.pool);
   };

@@ -1,7 +1,5 @@
 #include "nibble/core/nn/cut.h"
 
-#include <cstring>
-
 namespace nibble {
 
 namespace {
@@ -53,8 +51,9 @@ Tensor cut_out(const Tensor& whole, const Cut& cut, MemoryPool& pool) {
   NIBBLE_CHECK(whole.shape() == cut.whole, "shape of what is cut");
   if (cut.rows.size() == 1 && !cut.cuts_columns()) return whole.rows(cut.rows[0].begin, cut.rows[0].end);
   Tensor part = Tensor::empty(pool, cut.part(), whole.dtype(), "part of a weight");
+  if (!part.device().has_bytes()) return part;
   each_run(cut, dtype_size(whole.dtype()), [&](size_t in_part, size_t in_whole, size_t bytes) {
-    std::memcpy(part.mutable_raw() + in_part, whole.raw() + in_whole, bytes);
+    part.device().copy(whole.address() + in_whole, part.address() + in_part, bytes);
   });
   return part;
 }
@@ -63,7 +62,7 @@ void put_back(const Tensor& part, const Cut& cut, Tensor& whole) {
   NIBBLE_CHECK(whole.shape() == cut.whole && part.shape() == cut.part() && part.dtype() == whole.dtype(),
                "shape of a part");
   each_run(cut, dtype_size(whole.dtype()), [&](size_t in_part, size_t in_whole, size_t bytes) {
-    std::memcpy(whole.mutable_raw() + in_whole, part.raw() + in_part, bytes);
+    whole.device().copy(part.address() + in_part, whole.address() + in_whole, bytes);
   });
 }
 
