@@ -56,6 +56,7 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, 
     attached.options.target_modules.names = target_names(plan.modules, plan.linears, options, config.names.head);
     attached.options.target_modules.pattern.clear();
   }
+  const MemoryPool::Use use(rank.pool, MemoryUse::adapters);
   freeze(decoder);
   NewAdapter made(options, original, rank);
   const std::set<std::string> chosen(plan.modules.begin(), plan.modules.end());
@@ -80,6 +81,7 @@ AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& adapter, bool 
   const int64_t vocabulary = decoder.config().vocab_size;
   const std::set<std::string> chosen(plan.modules.begin(), plan.modules.end());
   StoredAdapter stored(adapter, trainable, rank);
+  const MemoryPool::Use use(rank.pool, MemoryUse::adapters);
   freeze(decoder);
   for (const std::string& table : stored.take_tables(decoder)) {
     attached.notes.push_back("the adapter brings its own " + table);

@@ -16,6 +16,7 @@ std::shared_ptr<Parameter> make_parameter(const std::string& name, Tensor value,
   made->name = name;
   made->value = std::move(value);
   made->trainable = trainable;
+  const MemoryPool::Use use(pool, MemoryUse::gradients);
   if (trainable) made->gradient = Tensor::zeros(pool, made->value.shape(), DType::f32, name);
   return made;
 }

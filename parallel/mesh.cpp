@@ -21,11 +21,11 @@ Mesh::Mesh(const MeshShape& shape, Communicator& world) : shape_(shape), world_(
   const int shard = static_cast<int>(shape.shard), tensor = static_cast<int>(shape.tensor);
   const int data = static_cast<int>(shape.data()), rank = world.rank();
   const int stage = rank / (data * tensor), tp_rank = rank % tensor, column = rank / tensor % data;
-  pipeline_ = world.split(rank % (data * tensor), stage);
-  data_ = world.split(stage * tensor + tp_rank, rank);
-  shards_ = world.split((stage * (data / shard) + column / shard) * tensor + tp_rank, rank);
-  replicas_ = world.split((stage * shard + column % shard) * tensor + tp_rank, rank);
-  tensor_ = world.split(rank / tensor, rank);
+  groups_.pipeline = world.split(rank % (data * tensor), stage);
+  groups_.data = world.split(stage * tensor + tp_rank, rank);
+  groups_.shards = world.split((stage * (data / shard) + column / shard) * tensor + tp_rank, rank);
+  groups_.replicas = world.split((stage * shard + column % shard) * tensor + tp_rank, rank);
+  groups_.tensor = world.split(rank / tensor, rank);
 }
 
 }  // namespace nibble

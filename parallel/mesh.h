@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "nibble/core/comm/communicator.h"
 
@@ -20,33 +21,41 @@ struct MeshShape {
   int64_t data() const { return replicate * shard; }
 };
 
+/// The groups that one rank is in, see Mesh.
+struct MeshGroups {
+  std::unique_ptr<Communicator> pipeline, replicas, shards, data, tensor;
+};
+
 /// Rank ((p * replicate + r) * shard + s) * tensor + t has stage p, copy r, shard s and tp_rank t: ranks
 /// that exchange most are neighbours. The groups are made once, by all ranks together.
 class Mesh {
  public:
   /// Throws UsageError when `world` has another number of ranks.
   Mesh(const MeshShape& shape, Communicator& world);
+  /// Of groups that are there already.
+  Mesh(const MeshShape& shape, Communicator& world, MeshGroups groups)
+      : shape_(shape), world_(world), groups_(std::move(groups)) {}
 
   const MeshShape& shape() const { return shape_; }
   Communicator& world() const { return world_; }
   /// The stages of this rank's column, in order. In every group the other coordinates are this rank's.
-  Communicator& pipeline() const { return *pipeline_; }
+  Communicator& pipeline() const { return *groups_.pipeline; }
   /// The ranks of this stage that hold the same shard.
-  Communicator& replicas() const { return *replicas_; }
+  Communicator& replicas() const { return *groups_.replicas; }
   /// The ranks of this stage that share this copy.
-  Communicator& shards() const { return *shards_; }
+  Communicator& shards() const { return *groups_.shards; }
   /// The ranks of this stage that work on different microbatches: replicate x shard.
-  Communicator& data() const { return *data_; }
+  Communicator& data() const { return *groups_.data; }
   /// The ranks that have the other shards of this rank's layers and work on the same microbatches.
-  Communicator& tensor() const { return *tensor_; }
+  Communicator& tensor() const { return *groups_.tensor; }
 
-  int64_t stage() const { return pipeline_->rank(); }
+  int64_t stage() const { return groups_.pipeline->rank(); }
   bool last_stage() const { return stage() + 1 == shape_.pipeline; }
 
  private:
   MeshShape shape_;
   Communicator& world_;
-  std::unique_ptr<Communicator> pipeline_, replicas_, shards_, data_, tensor_;
+  MeshGroups groups_;
 };
 
 }  // namespace nibble

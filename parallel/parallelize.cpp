@@ -8,6 +8,7 @@ namespace nibble {
 ParallelModel parallelize(Decoder& model, bool train_everything, const ParallelOptions& options, const Mesh& mesh,
                           RankContext& rank) {
   NIBBLE_CHECK((mesh.tensor().size() > 1) == (model.sharding() != nullptr), "shards are those of tensor_parallel()");
+  const MemoryPool::Use use(rank.pool, train_everything ? MemoryUse::base : MemoryUse::adapters);
   ParallelModel made(model, train_everything, options, mesh);
   const bool shards = mesh.shape().shard > 1, shards_trained = shards && (train_everything || options.shard_trainable);
   if (shards) made.sharded_ = shard(model, made.trained_, shards_trained, options, mesh, rank.pool);

@@ -97,6 +97,7 @@ double ShardedExecutor::sum_rounds(const StepWork& work) {
 }
 
 double ShardedExecutor::squares(const std::vector<Parameter*>&) const {
+  if (!rank().pool.device().has_bytes()) return 0;
   std::vector<const Parameter*> counted;
   for (const Parameter* parameter : parallel_.decoder_parameters()) {
     if (parallel_.is_owner(*parameter)) counted.push_back(parameter);

@@ -97,7 +97,7 @@ std::unique_ptr<LinearWeight> Nf4Weight::shard(const ShardSpec& spec, MemoryPool
     Tensor scales = Tensor::empty(pool, {whole.blocks()}, DType::f32, "scales");
     ops::block_scales(whole, scales);
     Tensor spread = Tensor::empty(pool, {out, in / block}, DType::f32, "scales");
-    for (int64_t i = 0; i < spread.numel(); ++i) {
+    for (int64_t i = 0; spread.device().has_bytes() && i < spread.numel(); ++i) {
       spread.data<float>()[i] = scales.data<const float>()[i * block / whole.block_size];
     }
     ShardSpec blocks{{out, in / block}, spec.rows, spec.columns};

@@ -5,10 +5,16 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "nibble/adapters/attach.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/io/json_file.h"
+#include "nibble/core/models/family_names.h"
+#include "nibble/core/models/load.h"
+#include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/quant/bnb_layout.h"
+#include "nibble/quant/codec.h"
+#include "nibble/quant/nf4_weight.h"
 #include "nibble/quant/quantization_config.h"
 #include "nibble/recipes/open_model.h"
 
@@ -17,6 +23,8 @@ namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr int64_t kQuantizedAtOnce = int64_t{1} << 22;  // elements, see load_quantized
 
 /// How the base is stored: by the headers of its files, else by config.json, else as bf16.
 class StoredBase {
@@ -34,7 +42,7 @@ class StoredBase {
     const std::string place = (directory / "config.json").string();
     const nlohmann::json json = parse_json(read_text_file(place), place);
     for (const char* key : {"dtype", "torch_dtype"}) {
-      if (json.contains(key) && json[key] == "float32") dense_ = 4;
+      if (json.contains(key) && json[key] == "float32") dense_ = DType::f32;
     }
     if (is_eight_bit(json, place)) return;
     if (const auto packed = read_quantization_config(json, place)) {
@@ -52,14 +60,34 @@ class StoredBase {
     linear.stored = packs ? packed_bytes(linear.size()) : dense_bytes(linear.module + ".weight", linear.size());
   }
   int64_t dense_bytes(const std::string& name, int64_t values) const {
-    if (checkpoint_) {
-      if (const Tensor stored = checkpoint_->find(stored_weight_name(*checkpoint_, name))) {
-        return values * static_cast<int64_t>(dtype_size(stored.dtype()));
-      }
-    }
-    return values * dense_;
+    return values * static_cast<int64_t>(dtype_size(dtype(name)));
   }
-  bool quantizes() const { return skip_ && !in_file_; }
+  /// The base as open_base gives it, without its bytes.
+  Decoder make(const DecoderConfig& config, LayerRange layers, const LayerSharding* sharding, RankContext& rank) const {
+    const MemoryPool::Use use(rank.pool, MemoryUse::base);
+    const auto& device = dynamic_cast<const MetaDevice&>(rank.pool.device());
+    const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
+      const bool wide = shape.size() == 1 || is_head_norm(config.names, name);
+      const Tensor value = wide ? Tensor::empty(rank.pool, shape, DType::f32, name) : device.mapped(shape, dtype(name));
+      return std::make_shared<Parameter>(Parameter{.name = name, .value = value, .gradient = {}});
+    };
+    const LinearWeightMaker dense = dense_maker(config, parameter);
+    const LinearWeightMaker linear = [&](const std::string& module,
+                                         const Shape& shape) -> std::unique_ptr<LinearWeight> {
+      if (!skip_ || skip_->skips(module)) return dense(module, shape);
+      QuantizedMatrix matrix =
+          plan_quantized(shape, DType::bf16, {.double_quant = codec_.double_quant, .block_size = codec_.block_size}, 0);
+      if (!in_file_) Tensor::empty(rank.pool, {std::min(element_count(shape), kQuantizedAtOnce)}, DType::f32);
+      for (Tensor* of :
+           {&matrix.packed, &matrix.absmax, &matrix.absmax_codes, &matrix.nested_absmax, &matrix.nested_map}) {
+        if (of->defined() && !of->has_bytes()) {
+          *of = in_file_ ? device.mapped(of->shape(), of->dtype()) : Tensor::empty(rank.pool, of->shape(), of->dtype());
+        }
+      }
+      return std::make_unique<Nf4Weight>(module + ".weight", matrix);
+    };
+    return Decoder(config, linear, parameter, rank, layers, sharding);
+  }
 
  private:
   struct Codec {
@@ -67,6 +95,10 @@ class StoredBase {
     int64_t block_size = 64;
   };
   int64_t blocks_of(int64_t values) const { return (values + codec_.block_size - 1) / codec_.block_size; }
+  DType dtype(const std::string& name) const {
+    const Tensor stored = checkpoint_ ? checkpoint_->find(stored_weight_name(*checkpoint_, name)) : Tensor();
+    return stored && (stored.dtype() == DType::f32 || stored.dtype() == DType::f16) ? stored.dtype() : dense_;
+  }
   // Codes, and a scale for each block: a byte and a float for 256 of them, or a float.
   int64_t packed_bytes(int64_t values) const {
     const int64_t blocks = blocks_of(values);
@@ -78,7 +110,7 @@ class StoredBase {
   std::optional<SkipRule> skip_;
   std::optional<CheckpointDir> checkpoint_;
   bool in_file_ = false;
-  int64_t dense_ = 2;
+  DType dense_ = DType::bf16;
 };
 
 std::set<std::string> adapted_modules(const AdapterOptions& options, const DecoderConfig& config) {
@@ -135,14 +167,30 @@ int64_t program_bytes(const Recipe& recipe) {
   return bytes;
 }
 
+// Adapters have their shape whatever values they start with. A model of fewer layers stands for one whose layers are
+// all alike, wherever they are.
+ModelMaker maker_of(const Recipe& recipe, const std::shared_ptr<const StoredBase>& base, int64_t layers) {
+  std::optional<AdapterOptions> adapter;
+  if (recipe.adapter) adapter = recipe.adapter->options;
+  if (adapter) adapter->init_lora_weights = LoraInit::standard;
+  return [adapter, base, layers, pretrains = recipe.pretrains()](const DecoderConfig& config, LayerRange range,
+                                                                 const LayerSharding* sharding, RankContext& rank) {
+    if (pretrains) return random_decoder(config, rank.seed, rank, range, sharding);
+    Decoder model = base->make(config, range, sharding, rank);
+    if (!adapter) return model;
+    AdapterOptions options = *adapter;
+    if (config.layers < layers) options.layers_to_transform.reset();
+    attach_adapter(model, options, rank);
+    return model;
+  };
+}
+
 PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
-  const StoredBase base(recipe.model, config, look);
+  const auto base = std::make_shared<const StoredBase>(recipe.model, config, look);
   PlanJob job;
-  job.model = planned_model(recipe, config, base);
+  job.model = planned_model(recipe, config, *base);
   job.everything = !recipe.adapter;
-  job.random_start = recipe.pretrains();
-  job.quantizes = recipe.adapter && base.quantizes();
-  job.dropout = recipe.adapter && recipe.adapter->options.lora_dropout > 0;
+  job.make_model = maker_of(recipe, base, config.layers);
   job.optimizer = recipe.optimizer.type;
   job.gradient_sum = *recipe.train.gradient_sum;
   job.compute_dtype = *recipe.model.compute_dtype;

@@ -1,7 +1,5 @@
 #include "nibble/core/io/checkpoint_dir.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -52,10 +50,7 @@ std::string module_name(const std::string& stored) {
 
 void release_pages(const Tensor& tensor) {
   if (!tensor.has_bytes() || tensor.writable()) return;
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(tensor.raw()), end = begin + tensor.bytes();
-  const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  tensor.device().release(tensor.address(), tensor.bytes());
 }
 
 std::vector<fs::path> link_roots(const fs::path& directory) {

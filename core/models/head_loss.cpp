@@ -126,6 +126,7 @@ void DecoderHead::logits(const Tensor& hidden, const StepContext& step, const La
 double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step,
                              const LayerSharding* sharding, const HeadGradient* gradient, Tensor* log_probs) {
   MemoryPool& pool = step.pool();
+  const MemoryPool::Use use(pool, MemoryUse::logits);
   const int64_t width = hidden.dim(1);
   const Tensor all_weights = gradient ? gradient->weights : Tensor();
   const float gradient_scale = gradient ? gradient->scale : 1;

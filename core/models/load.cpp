@@ -27,16 +27,6 @@ bool is_outside_language_model(const std::string& name) {
   return name.starts_with("model.vision_tower.") || name.starts_with("model.multi_modal_projector.");
 }
 
-// Dense weights of what `parameter` makes, stored as the family stores them.
-LinearWeightMaker dense_maker(const DecoderConfig& config, const ParameterMaker& parameter) {
-  return [&config, parameter](const std::string& module, const Shape& shape) {
-    const bool transposed = config.transposed_linears && module != config.names.head;
-    Shape stored = shape;
-    if (transposed) std::swap(stored.end()[-1], stored.end()[-2]);
-    return std::make_unique<DenseWeight>(parameter(weight_name(module, shape), stored), transposed);
-  };
-}
-
 // Hands the tensors of a checkpoint to a model that is being built, and remembers which were asked for.
 class Loader {
  public:
@@ -135,6 +125,15 @@ uint64_t purpose_of(const std::string& name) {
 
 }  // namespace
 
+LinearWeightMaker dense_maker(const DecoderConfig& config, const ParameterMaker& parameter) {
+  return [&config, parameter](const std::string& module, const Shape& shape) {
+    const bool transposed = config.transposed_linears && module != config.names.head;
+    Shape stored = shape;
+    if (transposed) std::swap(stored.end()[-1], stored.end()[-2]);
+    return std::make_unique<DenseWeight>(parameter(weight_name(module, shape), stored), transposed);
+  };
+}
+
 std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_t seed, const std::string& name,
                                             const Shape& shape, MemoryPool& pool) {
   Tensor value;
@@ -149,6 +148,7 @@ std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_
 }
 
 Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, const LoadOptions& options) {
+  const MemoryPool::Use use(rank.pool, MemoryUse::base);
   const CheckpointDir checkpoint(directory);
   const DecoderConfig config = options.config ? *options.config : read_decoder_config(directory);
   Loader loader(checkpoint, config, rank.pool);
@@ -165,6 +165,7 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
 
 Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& rank, LayerRange layers,
                        const LayerSharding* sharding) {
+  const MemoryPool::Use use(rank.pool, MemoryUse::base);
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
     return random_parameter(config, seed, name, shape, rank.pool);
   };

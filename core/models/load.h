@@ -38,6 +38,9 @@ Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& 
 std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_t seed, const std::string& name,
                                             const Shape& shape, MemoryPool& pool);
 
+/// Dense weights of what `parameter` makes, stored as the family stores them. `config` must outlive it.
+LinearWeightMaker dense_maker(const DecoderConfig& config, const ParameterMaker& parameter);
+
 /// The model without bytes: names and shapes of everything (all f32, dense), to be visited but not computed with.
 Decoder plan_decoder(const DecoderConfig& config, RankContext& rank, LayerRange layers = {});
 

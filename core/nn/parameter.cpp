@@ -10,6 +10,7 @@ void Parameter::make_trainable(MemoryPool& pool) {
     ops::cast(value, copy);
     value = copy;
   }
+  const MemoryPool::Use use(pool, MemoryUse::gradients);
   gradient = Tensor::zeros(pool, value.shape(), DType::f32, name + " gradient");
   trainable = true;
 }

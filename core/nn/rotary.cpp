@@ -60,9 +60,16 @@ int64_t rows_for(int64_t positions) {
   return rows;
 }
 
+// Where the host fills it in; on a device without bytes there is nothing to fill.
+Tensor empty_table(const RopeConfig& config, int64_t rows, MemoryPool& pool) {
+  return Tensor::empty(pool.device().has_bytes() ? pool.host() : pool, {rows, config.size / 2}, DType::f32,
+                       "rotary table");
+}
+
 // Rows [begin, begin + count) of cos and sin become positions 0 .. count - 1 at these frequencies.
 void fill_rows(const std::vector<float>& frequencies, double magnitude, int64_t begin, int64_t count, Tensor& cos,
                Tensor& sin) {
+  if (!cos.device().has_bytes()) return;
   const int64_t pairs = static_cast<int64_t>(frequencies.size());
   float *cosines = cos.data<float>() + begin * pairs, *sines = sin.data<float>() + begin * pairs;
   parallel_for(count, 256, [&](int64_t first, int64_t last) {
@@ -130,8 +137,9 @@ RotaryView RotaryTable::by_length(const Tensor& positions, std::span<const ops::
     rows.begin = total;
     total += rows.count;
   }
-  RotaryView view{.cos = Tensor::empty(pool.host(), {total, config_.size / 2}, DType::f32, "rotary table"),
-                  .sin = Tensor::empty(pool.host(), {total, config_.size / 2}, DType::f32, "rotary table"),
+  const MemoryPool::Use use(pool, MemoryUse::workspace);
+  RotaryView view{.cos = empty_table(config_, total, pool),
+                  .sin = empty_table(config_, total, pool),
                   .rows = Tensor::zeros(pool.host(), positions.shape(), DType::i32, "rotary rows"),
                   .pairs = config_.pairs};
   for (const auto& [set, rows] : sets) {
@@ -153,8 +161,9 @@ RotaryView RotaryTable::at(const Tensor& positions, std::span<const ops::Attenti
   if (config_.by_length() && wanted > config_.original_max_positions) return by_length(positions, documents, pool);
   if (!cos_ || cos_.dim(0) < wanted) {
     const int64_t rows = rows_for(wanted);
-    cos_ = Tensor::empty(pool.host(), {rows, config_.size / 2}, DType::f32, "rotary table");
-    sin_ = Tensor::empty(pool.host(), {rows, config_.size / 2}, DType::f32, "rotary table");
+    const MemoryPool::Use use(pool, MemoryUse::workspace);
+    cos_ = empty_table(config_, rows, pool);
+    sin_ = empty_table(config_, rows, pool);
     fill_rows(rope_frequencies(config_), config_.magnitude, 0, rows, cos_, sin_);
     cos_ = cos_.to(pool);
     sin_ = sin_.to(pool);

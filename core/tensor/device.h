@@ -28,6 +28,8 @@ class Device {
   /// Either side may be the host's.
   virtual void copy(const std::byte* from, std::byte* to, size_t count) const = 0;
   virtual const ops::Backend& backend() const = 0;
+  /// Read-only bytes that came out of a file's map may leave memory until they are used again; a wish.
+  virtual void release(const std::byte* bytes, size_t count) const = 0;
 
  protected:
   Device() = default;

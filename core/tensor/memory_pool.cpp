@@ -2,8 +2,10 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
+#include <utility>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/tensor/pool_books.h"
@@ -70,6 +72,11 @@ struct MemoryPool::Books {
   PoolBooks books;
 
   const bool has_bytes;
+  MemoryPool* also_booked_in = nullptr;  // see host()
+  MemoryUse use = MemoryUse::activations;
+  MemorySplit held;
+  int64_t mapped = 0, most_held = 0;
+  Peak most;
 
   Books(size_t budget, bool with_bytes) : books(budget, with_bytes ? kGap : 0), has_bytes(with_bytes) {}
   ~Books() {
@@ -78,6 +85,16 @@ struct MemoryPool::Books {
       allow(segment.begin, segment.size());
       unmap(segment.begin, segment.size() + kGuard);
     }
+  }
+
+  void hold(MemoryUse of, int64_t bytes) { held[of] += bytes; }
+  void note() {
+    most.resident = std::max(most.resident, static_cast<int64_t>(books.resident()) + mapped);
+    const int64_t now = static_cast<int64_t>(books.in_use()) + mapped;
+    if (now <= most_held) return;
+    most_held = now;
+    most = {held, mapped, most.resident};
+    most.split[MemoryUse::base] += mapped;
   }
 
   bool grow(size_t size) {
@@ -98,16 +115,27 @@ struct MemoryPool::Books {
 MemoryPool::MemoryPool(size_t budget, const Device& device)
     : books_(std::make_shared<Books>(budget, device.has_bytes())),
       device_(device),
-      host_(device.host() ? nullptr : std::make_unique<MemoryPool>()) {}
+      host_(device.host() ? nullptr : std::make_unique<MemoryPool>()) {
+  if (!device.has_bytes()) host_->books_->also_booked_in = this;
+}
 MemoryPool::~MemoryPool() = default;
 
 std::shared_ptr<std::byte> MemoryPool::allocate(size_t bytes, const std::string& what) {
+  std::shared_ptr<std::byte> block = take(bytes, what);
+  MemoryPool* const others = books_->also_booked_in;
+  if (!others) return block;
+  std::byte* const at = block.get();
+  return {at, [block = std::move(block), booked = others->take(bytes, what)](std::byte*) {}};
+}
+
+std::shared_ptr<std::byte> MemoryPool::take(size_t bytes, const std::string& what) {
   const size_t size = PoolBooks::rounded(bytes);
   uintptr_t address = 0;
+  MemoryUse use = MemoryUse::activations;
   {
     std::lock_guard lock(books_->mutex);
     PoolBooks& books = books_->books;
-    if (!books.fits(size)) {
+    if (books_->has_bytes && !books.fits(size)) {
       throw IoError("",
                     what + " needs " + std::to_string(size) + " bytes, " + std::to_string(books.in_use()) + " of " +
                         std::to_string(books.budget()) + " are in use",
@@ -122,13 +150,17 @@ std::shared_ptr<std::byte> MemoryPool::allocate(size_t bytes, const std::string&
       taken = books.take(size);
     }
     address = taken->address;
+    use = books_->use;
+    books_->hold(use, static_cast<int64_t>(size));
+    books_->note();
     if (books_->has_bytes) {
       return_to_system(taken->returned);
       allow(address, bytes);
     }
   }
-  return {reinterpret_cast<std::byte*>(address), [books = books_, size](std::byte* released) {
+  return {reinterpret_cast<std::byte*>(address), [books = books_, size, use](std::byte* released) {
             std::lock_guard lock(books->mutex);
+            books->hold(use, -static_cast<int64_t>(size));
             if (books->has_bytes) forbid(reinterpret_cast<uintptr_t>(released), size);
             books->books.give(reinterpret_cast<uintptr_t>(released), size);
           }};
@@ -147,6 +179,30 @@ void MemoryPool::reset_peak() {
   books_->books.reset_peak();
 }
 size_t MemoryPool::budget() const { return books_->books.budget(); }
+MemoryPool::Use::Use(MemoryPool& pool, MemoryUse use) : pool_(pool) {
+  std::lock_guard lock(pool_.books_->mutex);
+  before_ = std::exchange(pool_.books_->use, use);
+}
+MemoryPool::Use::~Use() {
+  std::lock_guard lock(pool_.books_->mutex);
+  pool_.books_->use = before_;
+}
+
+MemoryPool::Peak MemoryPool::take_peak() {
+  std::lock_guard lock(books_->mutex);
+  Books& books = *books_;
+  const Peak most = std::exchange(books.most, {});
+  books.most_held = -1;
+  books.note();
+  return most;
+}
+
+void MemoryPool::book_mapped(int64_t more) {
+  std::lock_guard lock(books_->mutex);
+  books_->mapped += more;
+  books_->note();
+}
+
 void MemoryPool::trim() {
   std::lock_guard lock(books_->mutex);
   const std::vector<AddressRange> free = books_->books.trim();

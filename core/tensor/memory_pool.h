@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "nibble/core/tensor/device.h"
+#include "nibble/core/tensor/memory_use.h"
 
 namespace nibble {
 
@@ -17,7 +18,8 @@ namespace nibble {
 class MemoryPool {
  public:
   /// budget: bytes that may be held at once; 0 = no limit. device: whose memory it is, which must outlive all blocks. A
-  /// device without bytes has blocks that are booked and null.
+  /// device without bytes has blocks that are booked, at addresses where nothing is, and refuses none: peak() tells
+  /// what a budget would have to be.
   explicit MemoryPool(size_t budget = 0, const Device& device = cpu_device());
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
@@ -33,14 +35,41 @@ class MemoryPool {
   size_t peak() const;
   void reset_peak();
   size_t budget() const;
+
+  /// What blocks are taken for while it lives; what holds for none is for activations.
+  class Use {
+   public:
+    Use(MemoryPool& pool, MemoryUse use);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    MemoryPool& pool_;
+    MemoryUse before_;
+  };
+  /// What was held when most was, and how much was resident at most.
+  struct Peak {
+    MemorySplit split;     ///< blocks by use, and mapped bytes (of the base)
+    int64_t mapped = 0;    ///< of it
+    int64_t resident = 0;  ///< pages of blocks, or of what they left, and mapped bytes
+  };
+  /// Since the start or the last call.
+  Peak take_peak();
+  /// So many more (or fewer) bytes of files are resident, which are no pool's: a device tells that keeps count of them.
+  void book_mapped(int64_t more);
+
   const Device& device() const { return device_; }
   /// For what the host reads and writes on every device: token ids, targets, positions, numbers on their way to another
-  /// rank. This pool itself where its memory is the host's.
+  /// rank. This pool itself where its memory is the host's; of a device without bytes one whose blocks are booked here
+  /// too, as if it were.
   MemoryPool& host() { return host_ ? *host_ : *this; }
   /// Gives blocks that wait for reuse back to the system.
   void trim();
 
  private:
+  std::shared_ptr<std::byte> take(size_t bytes, const std::string& what);
+
   struct Books;
   std::shared_ptr<Books> books_;
   const Device& device_;

@@ -1,6 +1,6 @@
 #pragma once
 // The books of a MemoryPool: segments of addresses, where in them a block goes, and which of their pages are resident.
-// A plan keeps the same books without memory behind them (parallel/plan/pool_model.h).
+// A pool of a device without bytes keeps the same books.
 
 #include <cstddef>
 #include <cstdint>

@@ -111,7 +111,7 @@ struct SpillFile::Core {
   // The file has room for `bytes`, if the file system can promise that; what it lacks otherwise shows when it is
   // written.
   void reserve(int64_t bytes) {
-    if (bytes <= reserved) return;
+    if (bytes <= reserved || !has_bytes()) return;
     const int64_t more = bytes - reserved;
     if (uninterrupted([&] { return fallocate(file, FALLOC_FL_KEEP_SIZE, reserved, more); }) == 0) {
       reserved = bytes;
@@ -131,8 +131,10 @@ struct SpillFile::Core {
   void throw_failure() const {
     if (failure) std::rethrow_exception(failure);
   }
+  bool has_bytes() const { return pool.device().has_bytes(); }
   template <typename Condition>
   void wait(std::unique_lock<std::mutex>& lock, const Condition& until) {
+    while (!has_bytes() && !jobs.empty()) run_next(lock);
     changed.wait(lock, [&] { return failure || until(); });
     throw_failure();
   }
@@ -166,27 +168,31 @@ struct SpillFile::Core {
     for (;;) {
       changed.wait(lock, [this] { return ends || (!failure && !jobs.empty()); });
       if (ends) return;
-      running = jobs.front();
-      jobs.pop_front();
-      const std::shared_ptr<State> job = running;
-      const bool writes = job->where == Where::writing;
-      lock.unlock();
-      std::exception_ptr failed;
-      try {
-        move(*job, writes);
-      } catch (...) {
-        failed = std::current_exception();
-      }
-      lock.lock();
-      running.reset();
-      failure = failed;
-      if (writes && !failed) written += job->size;
-      job->where = writes && !job->wanted ? Where::file : Where::memory;
-      if (job->where == Where::file) {
-        for (Piece& piece : job->pieces) piece.storage.reset();
-      }
-      changed.notify_all();
+      run_next(lock);
     }
+  }
+
+  void run_next(std::unique_lock<std::mutex>& lock) {
+    running = jobs.front();
+    jobs.pop_front();
+    const std::shared_ptr<State> job = running;
+    const bool writes = job->where == Where::writing;
+    lock.unlock();
+    std::exception_ptr failed;
+    try {
+      if (has_bytes()) move(*job, writes);
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    lock.lock();
+    running.reset();
+    failure = failed;
+    if (writes && !failed) written += job->size;
+    job->where = writes && !job->wanted ? Where::file : Where::memory;
+    if (job->where == Where::file) {
+      for (Piece& piece : job->pieces) piece.storage.reset();
+    }
+    changed.notify_all();
   }
 
   void move(const State& job, bool out) const {
@@ -216,7 +222,7 @@ namespace {
 std::shared_ptr<SpillFile::Spilled::State> describe(const std::vector<Tensor>& tensors) {
   auto state = std::make_shared<SpillFile::Spilled::State>();
   const auto begin_of = [](const Tensor& tensor) {
-    return static_cast<size_t>(tensor.raw() - tensor.storage()->data());
+    return static_cast<size_t>(tensor.address() - tensor.storage()->data());
   };
   for (const Tensor& tensor : tensors) {
     auto piece = std::ranges::find(state->pieces, tensor.storage(), &Piece::storage);
@@ -244,6 +250,7 @@ std::shared_ptr<SpillFile::Spilled::State> describe(const std::vector<Tensor>& t
 
 SpillFile::SpillFile(const std::string& directory, int64_t bytes, MemoryPool& pool)
     : core_(std::make_shared<Core>(directory, pool)) {
+  if (!core_->has_bytes()) return;
   core_->open_file();
   core_->reserve(pages(static_cast<size_t>(bytes)));
   sigset_t all, before;  // signals are the main thread's
@@ -260,7 +267,7 @@ SpillFile::~SpillFile() {
     core_->staying.reset();
   }
   core_->changed.notify_all();
-  core_->thread.join();
+  if (core_->thread.joinable()) core_->thread.join();
   core_->jobs.clear();
 }
 

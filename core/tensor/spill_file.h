@@ -10,7 +10,8 @@
 namespace nibble {
 
 /// A file without a name, so that nothing of it is left however the process ends, and the thread that writes and reads
-/// it. What is put is written while the caller goes on; its blocks go back to their pool after that. One put is on its
+/// it. On a device without bytes there are neither: what is on its way is there with the next call that waits for it.
+/// What is put is written while the caller goes on; its blocks go back to their pool after that. One put is on its
 /// way at a time: the next waits for it. The kernel is told to write to the device at once, and keeps what it likes of
 /// the file in its cache, which is not memory of this process.
 ///

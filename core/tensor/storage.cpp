@@ -54,6 +54,17 @@ std::shared_ptr<Storage> Storage::mapped(std::shared_ptr<const FileMap> file, si
   storage->data_ = const_cast<std::byte*>(file->data()) + offset;
   storage->size_ = bytes;
   storage->file_ = std::move(file);
+  storage->writable_ = false;
+  return storage;
+}
+
+std::shared_ptr<Storage> Storage::read_only(std::shared_ptr<std::byte> block, size_t bytes, const Device& device) {
+  auto storage = std::make_shared<Storage>();
+  storage->data_ = block.get();
+  storage->block_ = std::move(block);
+  storage->size_ = bytes;
+  storage->writable_ = false;
+  storage->device_ = &device;
   return storage;
 }
 

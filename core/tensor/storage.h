@@ -38,10 +38,13 @@ class Storage {
   /// The range [offset, offset + bytes) of `file`; throws InputError when it reaches past the end.
   static std::shared_ptr<Storage> mapped(std::shared_ptr<const FileMap> file, size_t offset, size_t bytes);
 
-  /// Null on a device without bytes.
+  /// `bytes` bytes of `device` at `block` that nobody may write.
+  static std::shared_ptr<Storage> read_only(std::shared_ptr<std::byte> block, size_t bytes, const Device& device);
+
+  /// On a device without bytes an address at which nothing is.
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
-  bool writable() const { return file_ == nullptr; }
+  bool writable() const { return writable_; }
   const Device& device() const { return *device_; }
 
  private:
@@ -50,6 +53,7 @@ class Storage {
   std::byte* data_ = nullptr;
   size_t size_ = 0;
   const Device* device_ = &cpu_device();
+  bool writable_ = true;
 };
 
 }  // namespace nibble

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 
 #include "nibble/core/base/error.h"
 
@@ -32,28 +31,34 @@ CheckpointWriter::~CheckpointWriter() {
   if (outcome_.valid()) outcome_.wait();
 }
 
-std::vector<CheckpointSlice> CheckpointWriter::copy(const std::vector<CheckpointSlice>& slices,
-                                                    std::vector<Tensor>& kept) {
-  std::vector<CheckpointSlice> copies = slices;
+void CheckpointWriter::copy(const std::vector<CheckpointSlice>& slices, std::vector<Tensor>& kept) {
+  const MemoryPool::Use use(pool_, MemoryUse::checkpoint);
   kept.resize(slices.size());
   for (size_t i = 0; i < slices.size(); ++i) {
     const Tensor& value = slices[i].value;
     if (!kept[i] || kept[i].shape() != value.shape()) {
       kept[i] = Tensor::empty(pool_, value.shape(), value.dtype(), "checkpoint copy");
     }
-    std::memcpy(kept[i].mutable_raw(), value.raw(), value.bytes());
-    copies[i].value = kept[i];
+    value.device().copy(value.address(), kept[i].address(), value.bytes());
   }
-  return copies;
+}
+
+bool CheckpointWriter::copy(const std::vector<CheckpointSlice>& trainable,
+                            const std::vector<CheckpointSlice>& optimizer) {
+  if (bytes_of(trainable) + bytes_of(optimizer) > kLargestCopy) return false;
+  copy(trainable, trainable_);
+  copy(optimizer, optimizer_);
+  return true;
 }
 
 void CheckpointWriter::start(const TrainingState& state, const std::vector<CheckpointSlice>& trainable,
                              const std::vector<CheckpointSlice>& optimizer, std::function<void()> first,
                              std::function<void()> last, bool behind) {
   NIBBLE_CHECK(!outcome_.valid(), "a checkpoint is under way");
-  const bool copied = behind && bytes_of(trainable) + bytes_of(optimizer) <= kLargestCopy;
-  std::vector<CheckpointSlice> values = copied ? copy(trainable, trainable_) : trainable;
-  std::vector<CheckpointSlice> moments = copied ? copy(optimizer, optimizer_) : optimizer;
+  const bool copied = behind && copy(trainable, optimizer);
+  std::vector<CheckpointSlice> values = trainable, moments = optimizer;
+  for (size_t i = 0; copied && i < values.size(); ++i) values[i].value = trainable_[i];
+  for (size_t i = 0; copied && i < moments.size(); ++i) moments[i].value = optimizer_[i];
   outcome_ = std::async(copied ? std::launch::async : std::launch::deferred,
                         [directory = directory_, state, values = std::move(values), moments = std::move(moments),
                          first = std::move(first), last = std::move(last)] {

@@ -43,6 +43,10 @@ class CheckpointWriter {
              const std::vector<CheckpointSlice>& optimizer, std::function<void()> first = {},
              std::function<void()> last = {}, bool behind = true);
 
+  /// What start() does first where nothing keeps it from writing behind the training: copies what is to be saved. False
+  /// where that is more than kLargestCopy.
+  bool copy(const std::vector<CheckpointSlice>& trainable, const std::vector<CheckpointSlice>& optimizer);
+
   /// Whether a save is under way whose outcome nobody has taken yet.
   bool under_way() const { return outcome_.valid(); }
   /// Whether outcome() would return at once.
@@ -51,8 +55,8 @@ class CheckpointWriter {
   Outcome outcome();
 
  private:
-  /// Values and shapes of `slices` in tensors of our own.
-  std::vector<CheckpointSlice> copy(const std::vector<CheckpointSlice>& slices, std::vector<Tensor>& kept);
+  /// Values of `slices` into tensors of our own.
+  void copy(const std::vector<CheckpointSlice>& slices, std::vector<Tensor>& kept);
 
   std::filesystem::path directory_;
   MemoryPool& pool_;

@@ -1,12 +1,26 @@
 #include "nibble/core/train/gradient_sum.h"
 
+#include <bit>
+
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
 
 std::string_view gradient_sum_name(GradientSum kind) { return kind == GradientSum::tree ? "tree" : "running"; }
 
+int64_t partial_sums(GradientSum kind, int64_t count) {
+  return kind == GradientSum::tree && count > 1 ? std::bit_width(static_cast<uint64_t>(count - 1)) : 0;
+}
+
 namespace {
+
+std::vector<Tensor> clones(const std::vector<Parameter*>& parameters, MemoryPool& pool) {
+  const MemoryPool::Use use(pool, MemoryUse::gradients);
+  std::vector<Tensor> made;
+  made.reserve(parameters.size());
+  for (const Parameter* parameter : parameters) made.push_back(parameter->gradient.clone(pool));
+  return made;
+}
 
 struct Tree {
   const std::vector<Parameter*>& parameters;
@@ -21,9 +35,7 @@ struct Tree {
     }
     const int64_t middle = begin + (end - begin) / 2;
     const double left_loss = sum(begin, middle);
-    std::vector<Tensor> left;
-    left.reserve(parameters.size());
-    for (Parameter* parameter : parameters) left.push_back(parameter->gradient.clone(pool));
+    const std::vector<Tensor> left = clones(parameters, pool);
     const double right_loss = sum(middle, end);
     for (size_t i = 0; i < parameters.size(); ++i) ops::add(left[i], parameters[i]->gradient);
     return left_loss + right_loss;

@@ -20,6 +20,9 @@ enum class GradientSum : uint8_t {
 /// "tree", "running"
 std::string_view gradient_sum_name(GradientSum kind);
 
+/// How many sums of some of `count` microbatches are kept at most beside the gradients themselves.
+int64_t partial_sums(GradientSum kind, int64_t count);
+
 /// Calls run(i) for microbatches 0..count-1 in order; run adds microbatch i's gradient to the parameters' gradients and
 /// returns its loss. Afterwards the gradients hold the sum over all of them, in the order `kind` says; what they held
 /// before is lost. Returns the sum of the losses, in the same order. Partial sums are taken from `pool`.

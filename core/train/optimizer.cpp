@@ -57,6 +57,7 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
                      const std::function<int64_t(const Parameter&)>& whole_size)
     : parameters_(std::move(parameters)), options_(std::move(options)) {
   if (parameters_.empty() && !may_be_empty) throw UsageError("nothing is trainable", "check adapter.target_modules");
+  const MemoryPool::Use use(pool, MemoryUse::optimizer);
   std::set<std::string_view> names;
   for (const Parameter* parameter : parameters_) {
     NIBBLE_CHECK(parameter->trainable && parameter->gradient && parameter->value.dtype() == DType::f32,

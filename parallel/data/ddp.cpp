@@ -38,6 +38,7 @@ class Replicated final : public TrainedParameters {
 
 Replicated::Replicated(const std::vector<Parameter*>& trained, const Wire& wire, const Mesh& mesh, MemoryPool& pool)
     : trained_(trained), wire_(wire), mesh_(mesh), pool_(pool) {
+  const MemoryPool::Use use(pool, MemoryUse::gradients);
   const bool alone = mesh.data().size() == 1 && mesh.tensor().size() == 1;
   int64_t size = 0, partial = 0;
   for (const Parameter* parameter : trained) {

@@ -1,7 +1,6 @@
 #include "nibble/parallel/data/tree_sum.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/elementwise.h"
@@ -58,6 +57,7 @@ std::vector<size_t> in_bytes(std::span<const int64_t> cuts, DType dtype) {
 Tensor summed_share(Communicator& ranks, std::string_view operation, const Tensor& values,
                     std::span<const int64_t> cuts, const std::vector<bool>& present, const Wire& wire,
                     MemoryPool& pool) {
+  const MemoryPool::Use use(pool, MemoryUse::workspace);
   const size_t me = static_cast<size_t>(ranks.rank());
   const int64_t count = cuts[me + 1] - cuts[me];
   const Tensor sent = as(wire.dtype, values, pool);
@@ -66,11 +66,12 @@ Tensor summed_share(Communicator& ranks, std::string_view operation, const Tenso
   for (size_t r = 0; r < blocks.size(); ++r) blocks[r] = r * static_cast<size_t>(count) * dtype_size(wire.dtype);
   ranks.all_to_all(operation, sent, in_bytes(cuts, wire.dtype), received, blocks);
   const Tensor parts = as(DType::f32, received, pool);
+  Tensor sum = Tensor::empty(pool, {count}, DType::f32, "sum over ranks");
+  if (!sum.device().has_bytes()) return sum;
   std::vector<const float*> parts_of_ranks;
   for (int r = 0; r < ranks.size(); ++r) {
     parts_of_ranks.push_back(present[static_cast<size_t>(r)] ? parts.data<const float>() + r * count : nullptr);
   }
-  Tensor sum = Tensor::empty(pool, {count}, DType::f32, "sum over ranks");
   tree_sum(parts_of_ranks, count, sum.data<float>());
   return sum;
 }
@@ -125,11 +126,13 @@ void reduce_scatter_tree(Communicator& ranks, std::string_view operation, const 
       begins.push_back(std::min(cuts[r] + at, cuts[r + 1]));
       counts.push_back(counts.back() + std::min(cuts[r + 1], begins.back() + piece) - begins.back());
     }
+    const MemoryPool::Use use(pool, MemoryUse::workspace);
     Tensor chosen = Tensor::empty(pool, {counts.back()}, DType::f32, "values on the wire");
     for (size_t r = 0; r + 1 < counts.size(); ++r) {
       const size_t bytes = static_cast<size_t>(counts[r + 1] - counts[r]) * sizeof(float);
       if (bytes == 0) continue;
-      std::memcpy(chosen.data<float>() + counts[r], values.data<const float>() + begins[r], bytes);
+      chosen.device().copy(values.address() + static_cast<size_t>(begins[r]) * sizeof(float),
+                           chosen.address() + static_cast<size_t>(counts[r]) * sizeof(float), bytes);
     }
     Tensor target = mine.rows(begins[me] - cuts[me], begins[me] - cuts[me] + counts[me + 1] - counts[me]);
     ops::add(summed_share(ranks, operation, chosen, counts, present, wire, pool), target);

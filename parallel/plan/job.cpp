@@ -11,6 +11,17 @@
 
 namespace nibble {
 
+bool PlannedLinear::is_like(const PlannedLinear& other) const {
+  PlannedLinear renamed = other;
+  renamed.module = module;
+  return *this == renamed;
+}
+
+bool PlannedGroup::is_like(const PlannedGroup& other) const {
+  return vectors == other.vectors && vectors_trained == other.vectors_trained &&
+         std::ranges::equal(linears, other.linears, [](const auto& a, const auto& b) { return a.is_like(b); });
+}
+
 bool PlannedGroup::has_trainable() const {
   return vectors_trained || std::ranges::any_of(linears, &PlannedLinear::has_trainable) ||
          std::ranges::any_of(tables, [](const PlannedTable& table) { return table.trained || table.trained_rows > 0; });

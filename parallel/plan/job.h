@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct PlannedLinear {
   int64_t r = 0;         ///< rank of its adapter; 0: none
   bool dora = false;
 
+  bool operator==(const PlannedLinear&) const = default;
+  /// The same but for the name.
+  bool is_like(const PlannedLinear& other) const;
   int64_t size() const { return out * in; }
   int64_t adapter_size() const { return r * (out + in) + (dora ? out : 0); }
   bool has_trainable() const { return trained || r > 0; }
@@ -50,6 +54,8 @@ struct PlannedGroup {
   std::vector<int64_t> vectors;  ///< sizes of norms and biases
   bool vectors_trained = false;
 
+  /// The same but for names.
+  bool is_like(const PlannedGroup& other) const;
   bool has_trainable() const;
   int64_t weights() const;         ///< values of the model itself
   int64_t frozen_bytes() const;    ///< of what is not trained
@@ -77,12 +83,20 @@ struct PlannedModel {
 PlannedModel plan_model(const DecoderConfig& config, const std::function<void(PlannedLinear&)>& linear,
                         const std::function<void(PlannedTable&)>& table, bool vectors_trained);
 
+/// Makes a rank's part of the model as the run opens it, with its adapter, in the memory of rank.pool, whose device has
+/// no bytes; what the run maps from files is mapped (MetaDevice::mapped). config: the job's, or one of fewer layers.
+using ModelMaker = std::function<Decoder(const DecoderConfig& config, LayerRange layers, const LayerSharding* sharding,
+                                         RankContext& rank)>;
+
+namespace detail {
+struct StageRuns;
+}
+
 struct PlanJob {
   PlannedModel model;
-  bool everything = false;    ///< every weight is trained: full fine-tuning, pretraining
-  bool random_start = false;  ///< weights exist in f32 on every rank before they are cut
-  bool quantizes = false;     ///< to 4 bits while it loads
-  bool dropout = false;       ///< on the input of adapters
+  ModelMaker make_model;
+  mutable std::shared_ptr<detail::StageRuns> runs = {};  ///< what plan_memory has run, for all copies
+  bool everything = false;                               ///< every weight is trained: full fine-tuning, pretraining
   OptimizerKind optimizer = OptimizerKind::adamw;
   GradientSum gradient_sum = GradientSum::tree;
   DType compute_dtype = DType::bf16;

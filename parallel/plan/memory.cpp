@@ -1,10 +1,13 @@
 #include "nibble/parallel/plan/memory.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <numeric>
 #include <ranges>
+#include <tuple>
 
-#include "nibble/parallel/plan/stage_walk.h"
+#include "nibble/parallel/plan/stage_run.h"
 #include "nibble/parallel/plan/step_time.h"
 
 namespace nibble {
@@ -15,7 +18,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 // What a process of this program has resident before it holds anything, and for every thread (buffers of products, see
 // gemm_workspace.h, and stacks); a rank of a job has the MPI library besides: what a model of 64 x 4 layers takes
 // alone, and on several ranks, less its pool.
-constexpr int64_t kProgramBytes = 20 * kMiB, kThreadBytes = 5 * kMiB / 2, kMpiBytes = 9 * kMiB;
+constexpr int64_t kProgramBytes = 17 * kMiB, kThreadBytes = 5 * kMiB / 2, kMpiBytes = 9 * kMiB;
 
 }  // namespace
 
@@ -32,38 +35,167 @@ bool MemoryPlan::fits(int64_t budget) const {
   return needed_bytes() <= budget && std::ranges::all_of(stages, &StageMemory::fits_pool);
 }
 
+namespace detail {
+
+// Layers that keep what they need, layers that run again, microbatches in flight.
+using StageSizes = std::array<int64_t, 3>;
+
+/// What was run before.
+struct StageRuns {
+  using Settings = std::array<int64_t, 19>;
+  std::map<std::pair<Settings, StageSizes>, StageRun> of;
+};
+
+}  // namespace detail
+
 namespace {
 
-// part: of the model, of one of layout.tensor ranks.
-StageMemory plan_stage(const PlanJob& job, const PlannedModel& part, const PlanLayout& layout, const LayerRange& range,
-                       int64_t stage, int threads, int64_t budget) {
-  detail::StageWalk walk(job, part, layout, range, stage, budget);
-  walk.run();
-  StageMemory memory{range, walk.pool().most_resident(), walk.pool().peak(), walk.pool().fitted()};
-  memory.cached = walk.cached();
-  memory.split[MemoryUse::workspace] += threads * kThreadBytes;
-  memory.split[MemoryUse::program] += kProgramBytes + job.program_bytes + (layout.ranks() > 1 ? kMpiBytes : 0);
-  memory.file = walk.spill().file;
-  memory.written = walk.spill().written * microbatches_of_rank(job, layout);
-  return memory;
+using detail::StageRun, detail::StageSizes;
+
+/// The stages of one layout.
+class Stages {
+ public:
+  Stages(const PlanJob& job, const PlanLayout& layout)
+      : job_(job), layout_(layout), count_(microbatches_of_rank(job, layout)) {
+    const std::vector<PlannedGroup>& layers = job.model.layers;
+    alike_ = std::ranges::all_of(layers, [&](const PlannedGroup& layer) { return layer.is_like(layers.front()); });
+    if (!job.runs) job.runs = std::make_shared<detail::StageRuns>();
+  }
+
+  /// recomputed: by layer of the whole model.
+  StageMemory memory(const LayerRange& range, int64_t stage, const std::vector<bool>& recomputed, int threads,
+                     int64_t budget) {
+    int64_t again = 0;
+    for (int64_t l = range.begin; l < range.end; ++l) {
+      if (recomputed[static_cast<size_t>(l)]) again = l + 1 - range.begin;
+    }
+    const StageRun run = run_of(range, again, in_flight(stage));
+    const StageRun::Peak& most = run.largest();
+    StageMemory memory{.layers = range, .split = most.split};
+    for (const StageRun::Peak& peak : run.peaks) memory.pool_peak = std::max(memory.pool_peak, peak.pool);
+    memory.fits_pool = budget == 0 || memory.pool_peak <= budget;
+    // The pool returns pages that no block fills before it holds more than its budget.
+    const int64_t blocks = most.split.total() - most.mapped;
+    const int64_t room = std::max<int64_t>(0, std::max(budget, memory.pool_peak) - blocks);
+    memory.split[MemoryUse::margin] = budget > 0 ? std::min(run.margin, room) : run.margin;
+    memory.cached = std::max<int64_t>(0, run.used_maps - most.mapped);
+    memory.file = run.file;
+    memory.written = run.written;
+    memory.split[MemoryUse::workspace] += threads * kThreadBytes;
+    memory.split[MemoryUse::program] += kProgramBytes + job_.program_bytes + (layout_.ranks() > 1 ? kMpiBytes : 0);
+    return memory;
+  }
+
+ private:
+  static constexpr StageSizes kFew = {8, 8, 3}, kStep = {3, 3, 1};
+
+  /// Microbatches between their passes on this stage, at most.
+  int64_t in_flight(int64_t stage) const {
+    const auto stages = static_cast<int>(layout_.mesh.pipeline);
+    if (stages == 1) return 1;
+    const int64_t limit = layout_.in_flight > 0 ? std::min(layout_.in_flight, count_) : count_;
+    const bool alternates = layout_.schedule == PipelineSchedule::one_f_one_b;
+    const int64_t played = std::max<int64_t>(1, alternates ? std::min<int64_t>(limit, stages) : limit);
+    int64_t now = 0, most = 1;
+    for (const PipelineAction& action :
+         pipeline_actions(layout_.schedule, stages, static_cast<int>(stage), played, played)) {
+      now += action.forward ? 1 : -1;
+      most = std::max(most, now);
+    }
+    return most;
+  }
+
+  StageRun run_of(const LayerRange& range, int64_t again, int64_t in_flight) {
+    first_ = range.begin == 0;
+    last_ = range.end == job_.model.config.layers;
+    if (!alike_) return of_largest_shard(job_.model.config, {range, again, in_flight});
+    return along({range.end - range.begin - again, again, in_flight}, 0);
+  }
+
+  // Every number of a run lies on a straight line in each of the sizes once they are not the smallest.
+  StageRun along(const StageSizes& sizes, size_t size) {
+    if (size == sizes.size()) return few(sizes);
+    if (sizes[size] <= kFew[size]) return along(sizes, size + 1);
+    StageSizes low = sizes, high = sizes;
+    high[size] = kFew[size];
+    low[size] = kFew[size] - kStep[size];
+    return detail::grown(along(low, size + 1), along(high, size + 1),
+                         static_cast<double>(sizes[size] - kFew[size]) / static_cast<double>(kStep[size]));
+  }
+
+  const StageRun& few(const StageSizes& sizes) {
+    const auto key = std::pair(settings(), sizes);
+    auto& runs = job_.runs->of;
+    if (const auto found = runs.find(key); found != runs.end()) return found->second;
+    const auto& [kept, again, in_flight] = sizes;
+    DecoderConfig config = job_.model.config;
+    const int64_t below = first_ ? 0 : 1, end = below + kept + again;
+    config.layers = end + (last_ ? 0 : 1);
+    if (!config.layer.empty()) config.layer.resize(static_cast<size_t>(config.layers), config.layer.front());
+    return runs.emplace(key, of_largest_shard(config, {{below, end}, again, in_flight})).first->second;
+  }
+
+  // Shards are cut where tensors or blocks end: the first and the last are the most uneven.
+  StageRun of_largest_shard(const DecoderConfig& config, detail::StageRank rank) const {
+    const StageRun first = detail::run_stage(job_, config, layout_, rank);
+    if (layout_.mesh.shard == 1) return first;
+    rank.shard = layout_.mesh.shard - 1;
+    const StageRun last = detail::run_stage(job_, config, layout_, rank);
+    return last.largest().split.total() > first.largest().split.total() ? last : first;
+  }
+
+  // All else that a run depends on.
+  detail::StageRuns::Settings settings() const {
+    const auto number = [](auto value) { return static_cast<int64_t>(value); };
+    return {first_,
+            last_,
+            layout_.mesh.pipeline > 1,
+            layout_.mesh.replicate,
+            layout_.mesh.shard,
+            layout_.tensor,
+            layout_.zero,
+            layout_.shard_adapters,
+            layout_.reshard_after_forward,
+            layout_.prefetch,
+            number(layout_.wire_dtype),
+            number(layout_.schedule),
+            layout_.offload,
+            count_,
+            job_.tokens,
+            job_.document_length,
+            number(job_.compute_dtype),
+            number(job_.optimizer),
+            number(job_.gradient_sum)};
+  }
+
+  const PlanJob& job_;
+  const PlanLayout& layout_;
+  int64_t count_;
+  bool alike_ = true, first_ = true, last_ = true;
+};
+
+std::vector<bool> recomputed_layers(const PlanJob& job, const PlanLayout& layout) {
+  std::vector<bool> recomputed;
+  for (int64_t l = 0; l < job.model.config.layers; ++l) recomputed.push_back(layout.recomputes(l));
+  return recomputed;
 }
 
 }  // namespace
 
 MemoryPlan plan_memory(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages, int threads,
                        int64_t budget) {
-  const PlannedModel part = tensor_part(job.model, layout.tensor);
+  Stages of_layout(job, layout);
   MemoryPlan plan;
   for (size_t s = 0; s + 1 < stages.size(); ++s) {
-    plan.stages.push_back(
-        plan_stage(job, part, layout, {stages[s], stages[s + 1]}, static_cast<int64_t>(s), threads, budget));
+    plan.stages.push_back(of_layout.memory({stages[s], stages[s + 1]}, static_cast<int64_t>(s),
+                                           recomputed_layers(job, layout), threads, budget));
   }
   return plan;
 }
 
 std::vector<bool> layers_to_recompute(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages,
                                       int threads, int64_t room, int64_t budget) {
-  const PlannedModel part = tensor_part(job.model, layout.tensor);
+  Stages of_layout(job, layout);
   std::vector<bool> chosen(static_cast<size_t>(job.model.config.layers), false);
   for (size_t s = 0; s + 1 < stages.size(); ++s) {
     const LayerRange range{stages[s], stages[s + 1]};
@@ -73,13 +205,11 @@ std::vector<bool> layers_to_recompute(const PlanJob& job, const PlanLayout& layo
       return again;
     };
     const auto fits = [&](int64_t layer) {
-      PlanLayout tried = layout;
-      tried.recomputed = below(layer);
-      const StageMemory memory = plan_stage(job, part, tried, range, static_cast<int64_t>(s), threads, budget);
+      const StageMemory memory = of_layout.memory(range, static_cast<int64_t>(s), below(layer), threads, budget);
       return memory.needed() <= room && memory.fits_pool;
     };
     int64_t least = range.begin, most = range.end;  // least: not tried, or does not fit
-    const int64_t lowest = lowest_with_backward(part, range);
+    const int64_t lowest = lowest_with_backward(job.model, range);
     if (lowest == range.end || fits(lowest)) continue;
     for (least = lowest; most - least > 1;) {
       const int64_t middle = least + (most - least) / 2;

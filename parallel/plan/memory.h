@@ -1,12 +1,12 @@
 #pragma once
-// Memory of every rank of a training run, from shapes alone: the plan takes and gives back what the passes, the
-// sharding hooks and the optimizer take and give back, in their order, from a pool with the same books.
+// Memory of every rank of a training run, from shapes alone: one rank of every stage runs two steps on a device without
+// bytes (stage_run.h). Of a stage with many equal layers fewer are run, and their number is then counted up.
 
 #include <optional>
 #include <vector>
 
+#include "nibble/core/tensor/memory_use.h"
 #include "nibble/parallel/plan/job.h"
-#include "nibble/parallel/plan/pool_model.h"
 
 namespace nibble {
 

@@ -61,6 +61,7 @@ FullySharded::FullySharded(Decoder& model, const std::vector<Parameter*>& traine
 FullySharded::~FullySharded() { model_.set_hooks(nullptr); }
 
 void FullySharded::shard_frozen(const std::vector<Parameter*>& trained) {
+  const MemoryPool::Use use(pool_, MemoryUse::base);
   std::map<int64_t, std::vector<Tensor*>> found;
   std::set<const Tensor*> seen;
   for (const Parameter* parameter : trained) seen.insert(&parameter->value);

@@ -1,6 +1,5 @@
 #include "nibble/parallel/sharding/gathered.h"
 
-#include <cstring>
 #include <utility>
 
 #include "nibble/core/io/checkpoint_dir.h"
@@ -20,9 +19,9 @@ GatheredBytes::GatheredBytes(std::vector<Tensor*> tensors, FlatLayout layout, si
   shard_ = Tensor::zeros(pool_, {static_cast<int64_t>(bounds_[me + 1] - bounds_[me])}, DType::u8, what_ + " (shard)");
   for (const FlatPart& part : layout_.parts(ranks_.rank())) {
     const Tensor& tensor = *tensors_[part.tensor];
-    std::memcpy(shard_.mutable_raw() + static_cast<size_t>(part.at) * element_bytes_ - bounds_[me],
-                tensor.raw() + static_cast<size_t>(part.begin) * element_bytes_,
-                static_cast<size_t>(part.end - part.begin) * element_bytes_);
+    shard_.device().copy(tensor.address() + static_cast<size_t>(part.begin) * element_bytes_,
+                         shard_.address() + static_cast<size_t>(part.at) * element_bytes_ - bounds_[me],
+                         static_cast<size_t>(part.end - part.begin) * element_bytes_);
   }
   for (const Tensor* tensor : tensors_) release_pages(*tensor);
   bind(false);
@@ -39,6 +38,7 @@ void GatheredBytes::bind(bool whole) {
 
 void GatheredBytes::start() {
   if (gathered() || request_) return;
+  const MemoryPool::Use use(pool_, MemoryUse::gathered);
   arriving_ = Tensor::empty(pool_, {static_cast<int64_t>(bounds_.back())}, DType::u8, what_ + " (gathered)");
   request_ = ranks_.start_all_gather("gather weights", shard_, arriving_, bounds_);
 }

@@ -72,6 +72,7 @@ TrainableGroup::TrainableGroup(std::vector<Parameter*> parameters, ShardLevel le
     }
     shard = values_.rows(begin, end);
   }
+  const MemoryPool::Use use(pool_, MemoryUse::gradients);
   shard_gradient_ = Tensor::zeros(pool_, {end - begin}, DType::f32, what_ + " gradients (shard)");
   for (const FlatPart& part : layout_.parts(ranks.rank())) {
     auto made = std::make_unique<Parameter>();
@@ -98,6 +99,7 @@ void TrainableGroup::bind_gradients() {
 
 void TrainableGroup::open_gradients() {
   if (gradients_) return;
+  const MemoryPool::Use use(pool_, keep_whole_gradients_ ? MemoryUse::gradients : MemoryUse::gathered);
   gradients_ = Tensor::zeros(pool_, {layout_.size()}, DType::f32, what_ + " gradients");
   bind_gradients();
 }

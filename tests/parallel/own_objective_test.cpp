@@ -7,6 +7,8 @@
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/core/train/train_step.h"
+#include "nibble/parallel/parallelize.h"
+#include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/recipes/activation_policy.h"
 #include "nibble/recipes/export_model.h"
 #include "nibble/recipes/loop.h"
@@ -282,11 +284,11 @@ void finetune_pairs(const Recipe& recipe, RankContext& rank, const Observer& obs
   const TrainingData data(recipe, config, encoder, observer);
   Run run = Run::open(run_options(recipe, data.total_steps()), rank, observer);
 
-  const DecoderPart part = decoder_part(config, mesh.tensor().rank(), mesh.tensor().size());
+  const auto tensor = tensor_parallel(config, mesh.tensor(), rank.pool);
   const LayerRange own = stage_layers(recipe, config, mesh, rank);
-  Decoder model = open_base(recipe.model, rank, own, part);
+  Decoder model = open_base(recipe.model, rank, own, tensor.get());
   const AttachedAdapter adapter = open_adapter(model, recipe.model, *recipe.adapter, rank, observer);
-  ParallelModel parallel(model, false, parallel_options(recipe), mesh, rank);
+  ParallelModel parallel = parallelize(model, false, parallel_options(recipe), mesh, rank);
   const Pairwise objective(true);
   Training training(run, model, parallel, data, objective, recipe, recipe.model.path, rank, observer);
   while (training.next_step()) {

@@ -1,3 +1,7 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
 #include <cstring>
 
 #include "nibble/core/ops/backend.h"
@@ -18,6 +22,12 @@ class CpuDevice final : public Device {
   bool host() const override { return true; }
   void zero(std::byte* bytes, size_t count) const override { std::memset(bytes, 0, count); }
   void copy(const std::byte* from, std::byte* to, size_t count) const override { std::memcpy(to, from, count); }
+  void release(const std::byte* bytes, size_t count) const override {
+    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const auto begin = reinterpret_cast<uintptr_t>(bytes), end = begin + count;
+    const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
+    if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  }
   const ops::Backend& backend() const override { return kBodies; }
 };
 

@@ -1,6 +1,7 @@
 #include "nibble/core/ops/meta/meta_device.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace nibble {
@@ -24,8 +25,25 @@ const MetaDevice* device_of(const Tensor& x) { return dynamic_cast<const MetaDev
 const MetaDevice* device_of(const FourBitMatrix& m) { return device_of(m.packed); }
 const MetaDevice* device_of(const auto&) { return nullptr; }
 
+void use(const MetaDevice& device, const Tensor& x) {
+  if (x.has_bytes() && !x.writable()) device.use(x.address(), x.bytes());
+}
+void use(const MetaDevice& device, const FourBitMatrix& m) {
+  for (const Tensor* part : {&m.packed, &m.absmax, &m.absmax_codes, &m.nested_absmax}) use(device, *part);
+}
+void use(const MetaDevice& device, const WeightView& w) {
+  w.encoding == WeightEncoding::dense ? use(device, w.dense) : use(device, w.four_bit);
+}
+void use(const MetaDevice&, const auto&) {}
+
 template <Operation>
 struct Of {};
+
+void use_all(auto, const MetaDevice& device, const auto&... args) { (use(device, args), ...); }
+void use_all(Of<Operation::embedding_forward>, const MetaDevice& device, const Tensor& ids, const Tensor& table, float,
+             const Tensor&) {
+  device.use_rows(table, ids.numel());
+}
 
 double flops(auto, const auto&...) { return 0; }
 
@@ -76,6 +94,7 @@ struct Counted<operation, R(Args...)> {
     const MetaDevice* device = nullptr;
     ((device = device ? device : device_of(args)), ...);
     device->add(operation, flops(Of<operation>(), args...), (bytes_of(args) + ...));
+    use_all(Of<operation>(), *device, args...);
     if constexpr (!std::is_void_v<R>) return operation == Operation::first_nonfinite ? R(-1) : R(0);
   }
 };
@@ -91,6 +110,106 @@ constexpr Backend kBodies = {
 }  // namespace ops::meta
 
 const ops::Backend& MetaDevice::backend() const { return ops::meta::kBodies; }
+
+namespace {
+
+constexpr uintptr_t kMaps = uintptr_t{1} << 46;  // above the addresses of blocks
+// The kernel maps a file in pieces of up to 2 MiB: on average so much beyond a range that is read.
+constexpr int64_t kBeyond = int64_t{1} << 20;
+// With a row it maps what lies around it, so much at a time.
+constexpr double kAroundRow = 64 << 10;
+
+}  // namespace
+
+Tensor MetaDevice::mapped(Shape shape, DType dtype) const {
+  const Tensor planned = Tensor::planned(std::move(shape), dtype);
+  const uintptr_t begin =
+      maps_.empty() ? kMaps : maps_.rbegin()->first + static_cast<uintptr_t>(maps_.rbegin()->second.size) + 4096;
+  maps_[begin] = {.begin = begin, .size = static_cast<int64_t>(planned.bytes())};
+  const std::shared_ptr<std::byte> bytes(reinterpret_cast<std::byte*>(begin), [this](std::byte* address) {
+    release(address, static_cast<size_t>(map_of(address)->size));
+    maps_.erase(reinterpret_cast<uintptr_t>(address));
+  });
+  return Tensor::view(Storage::read_only(bytes, planned.bytes(), *this), 0, planned.shape(), dtype);
+}
+
+MetaDevice::Map* MetaDevice::map_of(const std::byte* address) const {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  const auto above = maps_.upper_bound(at);
+  if (above == maps_.begin()) return nullptr;
+  Map& map = std::prev(above)->second;
+  return at - map.begin < static_cast<uintptr_t>(map.size) ? &map : nullptr;
+}
+
+void MetaDevice::settle(Map& map) const {
+  const int64_t read = map.used_end - map.used_begin;
+  int64_t resident = read > 0 ? std::min(map.size, read < map.size ? read + kBeyond : read) : 0;
+  if (map.rows > 0) {
+    const double pieces = std::max(1.0, static_cast<double>(map.size) / kAroundRow);
+    const double share = -std::expm1(-static_cast<double>(map.rows) / pieces);
+    resident = std::max(resident, static_cast<int64_t>(static_cast<double>(map.size) * share));
+  }
+  const int64_t more = resident - map.resident;
+  map.resident = resident;
+  if (more != 0 && on_mapped_) on_mapped_(more);
+}
+
+void MetaDevice::use(const std::byte* bytes, size_t count) const {
+  Map* map = map_of(bytes);
+  if (!map || count == 0) return;
+  const auto begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(bytes) - map->begin);
+  const int64_t end = begin + static_cast<int64_t>(count);
+  map->used = true;
+  if (map->used_begin == map->used_end) {
+    map->used_begin = begin;
+    map->used_end = end;
+  } else {
+    map->used_begin = std::min(map->used_begin, begin);
+    map->used_end = std::max(map->used_end, end);
+  }
+  settle(*map);
+}
+
+void MetaDevice::use_rows(const Tensor& table, int64_t rows) const {
+  Map* map = map_of(table.address());
+  if (!map) return;
+  map->used = true;
+  map->rows += rows;
+  settle(*map);
+}
+
+void MetaDevice::release(const std::byte* bytes, size_t count) const {
+  Map* map = map_of(bytes);
+  if (!map) return;
+  const auto begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(bytes) - map->begin);
+  const int64_t end = begin + static_cast<int64_t>(count);
+  if (begin <= map->used_begin) map->used_begin = std::min(end, map->used_end);
+  if (end >= map->used_end) map->used_end = map->used_begin;
+  map->rows = 0;
+  settle(*map);
+}
+
+void MetaDevice::fill_tables() const {
+  for (auto& [begin, map] : maps_) {
+    if (map.rows > 0) use(reinterpret_cast<const std::byte*>(begin), static_cast<size_t>(map.size));
+  }
+}
+
+int64_t MetaDevice::used_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [begin, map] : maps_) bytes += map.used ? map.size : 0;
+  return bytes;
+}
+
+int64_t MetaDevice::resident_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [begin, map] : maps_) bytes += map.resident;
+  return bytes;
+}
+
+void MetaDevice::forget_use() const {
+  for (auto& [begin, map] : maps_) map.used = false;
+}
 
 MetaDevice::Work& MetaDevice::Work::operator+=(const Work& other) {
   calls += other.calls;

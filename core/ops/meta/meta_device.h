@@ -3,6 +3,10 @@
 // memory. So what a step of a model needs is known by running the step itself.
 
 #include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 
 #include "nibble/core/ops/backend.h"
 
@@ -15,10 +19,24 @@ class MetaDevice final : public Device {
   bool host() const override { return false; }
   bool has_bytes() const override { return false; }
   void zero(std::byte*, size_t count) const override { add(ops::Operation::zero, 0, static_cast<double>(count)); }
-  void copy(const std::byte*, std::byte*, size_t count) const override {
+  void copy(const std::byte* from, std::byte*, size_t count) const override {
     add(ops::Operation::copy, 0, 2 * static_cast<double>(count));
+    use(from, count);
   }
+  void release(const std::byte* bytes, size_t count) const override;
   const ops::Backend& backend() const override;
+
+  /// A tensor as if it were mapped from a file: read-only, resident from its first use until it is released. Of a table
+  /// whose rows are looked up that is what lies around them.
+  Tensor mapped(Shape shape, DType dtype) const;
+  /// Called with how many bytes more, or fewer, of such tensors are resident.
+  void on_mapped(std::function<void(int64_t)> call) { on_mapped_ = std::move(call); }
+  /// Tables of which rows were looked up, and which were not released, become resident: over many steps they do.
+  void fill_tables() const;
+  /// Bytes of all such tensors that were used since the last forget_use(), and of those that are resident.
+  int64_t used_bytes() const;
+  int64_t resident_bytes() const;
+  void forget_use() const;
 
   struct Work {
     int64_t calls = 0;
@@ -35,8 +53,24 @@ class MetaDevice final : public Device {
   void add(ops::Operation operation, double flops, double bytes) const {
     work_[static_cast<size_t>(operation)] += {1, flops, bytes};
   }
+  void use(const std::byte* bytes, size_t count) const;
+  void use_rows(const Tensor& table, int64_t rows) const;
 
  private:
+  struct Map {
+    uintptr_t begin = 0;
+    int64_t size = 0;
+    int64_t used_begin = 0, used_end = 0;  // the range that came into memory
+    int64_t rows = 0;                      // looked up
+    int64_t resident = 0;
+    bool used = false;
+  };
+  using Maps = std::map<uintptr_t, Map>;
+  Map* map_of(const std::byte* address) const;
+  void settle(Map& map) const;
+
+  mutable Maps maps_;  // by begin
+  std::function<void(int64_t)> on_mapped_;
   mutable std::array<Work, ops::kOperations> work_{};
 };
 

@@ -1,5 +1,6 @@
 // Layers of one model with sizes of their own.
 
+#include "nibble/parallel/tensor/tensor_shard.h"
 #include "nibble/tests/core/nn/new_kind.h"
 
 namespace nibble {
@@ -34,8 +35,8 @@ TEST(LayerSizes, CachedSequencesContinue) { expect_cached_text(config()); }
 TEST(LayerSizes, TrainShardAndPipeline) { expect_trains_shards_and_pipelines(config()); }
 
 TEST(LayerSizes, ArePartOfNoTensorParallelLayout) {
-  EXPECT_THROW(decoder_part(config(), 0, 2), UsageError);
-  EXPECT_NO_THROW(decoder_part(with_kind([](LayerConfig&) {}), 0, 2));
+  EXPECT_THROW(tensor_shard(config(), 0, 2), UsageError);
+  EXPECT_NO_THROW(tensor_shard(with_kind([](LayerConfig&) {}), 0, 2));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ class RefusingDevice final : public Device {
   bool host() const override { return bodies_running_ > 0; }
   void zero(std::byte* bytes, size_t count) const override { cpu_device().zero(bytes, count); }
   void copy(const std::byte* from, std::byte* to, size_t count) const override { cpu_device().copy(from, to, count); }
+  void release(const std::byte* bytes, size_t count) const override { cpu_device().release(bytes, count); }
   const ops::Backend& backend() const override;
 
   /// Elements may be read while it lives.

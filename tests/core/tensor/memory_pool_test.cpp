@@ -158,5 +158,26 @@ TEST(MemoryPool, BlocksMayOutliveThePool) {
   EXPECT_EQ(tensor.data<float>()[3], 0.0f);
 }
 
+TEST(MemoryPool, SaysWhatForMostWasHeld) {
+  MemoryPool pool;
+  const auto kept = pool.allocate(1 << 10);
+  {
+    const MemoryPool::Use use(pool, MemoryUse::optimizer);
+    const auto state = pool.allocate(3 << 10);
+    const MemoryPool::Use inner(pool, MemoryUse::logits);
+    const auto chunk = pool.allocate(2 << 10);
+  }
+  const auto after = pool.allocate(1 << 10);  // where the others were
+  const MemoryPool::Peak peak = pool.take_peak();
+  const MemorySplit& most = peak.split;
+  EXPECT_EQ(most[MemoryUse::activations], 1 << 10);
+  EXPECT_EQ(most[MemoryUse::optimizer], 3 << 10);
+  EXPECT_EQ(most[MemoryUse::logits], 2 << 10);
+  EXPECT_EQ(peak.resident, 8 << 10);  // whole pages
+  const MemorySplit now = pool.take_peak().split;
+  EXPECT_EQ(now[MemoryUse::activations], 2 << 10);
+  EXPECT_EQ(now[MemoryUse::optimizer], 0);
+}
+
 }  // namespace
 }  // namespace nibble

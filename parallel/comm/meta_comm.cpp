@@ -1,0 +1,34 @@
+#include "nibble/parallel/comm/meta_comm.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "nibble/core/base/error.h"
+
+namespace nibble {
+
+namespace {
+
+class Complete final : public CommRequest {
+ public:
+  bool done() override { return true; }
+  void wait() override {}
+};
+
+}  // namespace
+
+std::unique_ptr<CommRequest> MetaComm::do_start_all_gather(const std::string&, const Tensor& part, Tensor& out,
+                                                           std::span<const size_t> bounds) {
+  for (size_t r = 0; out.device().host() && part.bytes() > 0 && r + 1 < bounds.size(); ++r) {
+    std::memcpy(out.mutable_raw() + bounds[r], part.raw(), std::min(part.bytes(), bounds[r + 1] - bounds[r]));
+  }
+  return std::make_unique<Complete>();
+}
+
+std::unique_ptr<Communicator> MetaComm::do_split(int, int) {
+  throw CommError("", "a planned rank has no others to ask");
+}
+
+void MetaComm::abort(int, std::string_view reason) { throw CommError("", std::string(reason)); }
+
+}  // namespace nibble

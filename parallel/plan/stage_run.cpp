@@ -1,0 +1,245 @@
+#include "nibble/parallel/plan/stage_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "nibble/core/ops/meta/meta_device.h"
+#include "nibble/core/tensor/spill_file.h"
+#include "nibble/core/train/checkpoint_writer.h"
+#include "nibble/core/train/train_step.h"
+#include "nibble/parallel/comm/meta_comm.h"
+#include "nibble/parallel/parallelize.h"
+#include "nibble/parallel/pipeline/pipelined_executor.h"
+#include "nibble/parallel/tensor/tensor_parallel.h"
+
+namespace nibble::detail {
+
+namespace {
+
+constexpr int64_t kMostBatches = 4096;  // of a step, whose ids are counted
+
+/// Notes the peak of every moment.
+class Moments final : public BlockHooks {
+ public:
+  Moments(StageRun& run, MemoryPool& pool, int64_t layers) : run_(run), pool_(pool), layers_(layers) {}
+
+  void set_inner(BlockHooks* inner) { inner_ = inner; }
+  void enter(Moment next) {
+    StageRun::Peak& peak = run_.peaks[static_cast<size_t>(now_)];
+    const MemoryPool::Peak most = pool_.take_peak();
+    resident_ = std::max(resident_, most.resident);
+    if (most.split.total() > peak.split.total()) {
+      peak.split = most.split;
+      peak.mapped = most.mapped;
+    }
+    peak.pool = std::max(peak.pool, static_cast<int64_t>(pool_.peak()));
+    pool_.reset_peak();
+    now_ = next;
+  }
+
+  void end() {
+    enter(Moment::between);
+    run_.margin = resident_ - run_.largest().split.total();
+  }
+
+  void before_forward(int64_t layer) override {
+    enter(layer < 0 ? Moment::embedding : layer == layers_ ? Moment::head : Moment::forward);
+    if (inner_) inner_->before_forward(layer);
+  }
+  void after_forward(int64_t layer) override {
+    if (inner_) inner_->after_forward(layer);
+    enter(Moment::between);
+  }
+  void before_backward(int64_t layer) override {
+    enter(layer < 0 ? Moment::embedding : layer == layers_ ? Moment::head : Moment::backward);
+    if (inner_) inner_->before_backward(layer);
+  }
+  void after_backward(int64_t layer) override {
+    if (inner_) inner_->after_backward(layer);
+    enter(Moment::between);
+  }
+
+ private:
+  StageRun& run_;
+  MemoryPool& pool_;
+  int64_t layers_;
+  BlockHooks* inner_ = nullptr;
+  Moment now_ = Moment::before;
+  int64_t resident_ = 0;
+};
+
+/// The rank's place, in a pipeline no longer than its schedule needs for so many microbatches in flight.
+struct Place {
+  int stages = 1, stage = 0;
+  int64_t microbatches = 1;
+};
+
+Place place_of(const PlanJob& job, const DecoderConfig& config, const PlanLayout& layout, const StageRank& rank) {
+  const int64_t count = microbatches_of_rank(job, layout);
+  // One more shows what a sum of several takes, and a schedule that is full.
+  Place place{.microbatches = std::min(count, rank.in_flight + 1)};
+  if (layout.mesh.pipeline == 1) return place;
+  place.stage = rank.layers.begin > 0 ? 1 : 0;
+  const bool alternates = layout.schedule == PipelineSchedule::one_f_one_b;
+  const int above = rank.layers.end == config.layers ? 0 : alternates ? static_cast<int>(rank.in_flight) - 1 : 1;
+  place.stages = place.stage + 1 + std::max(above, rank.layers.end == config.layers ? 0 : 1);
+  if (layout.schedule == PipelineSchedule::gpipe) place.microbatches = rank.in_flight;
+  return place;
+}
+
+ParallelOptions options_of(const PlanJob& job, const PlanLayout& layout) {
+  ParallelOptions options;
+  options.level = static_cast<ShardLevel>(layout.zero);
+  options.shard_trainable = job.everything || layout.shard_adapters;
+  options.reshard_after_forward = layout.reshard_after_forward;
+  options.prefetch = layout.prefetch;
+  options.wire.dtype = layout.wire_dtype;
+  options.gradient_sum = job.gradient_sum;
+  return options;
+}
+
+Batch some_batch(const PlanJob& job, int64_t vocabulary, MemoryPool& pool) {
+  std::vector<Sample> samples;
+  for (int64_t begin = 0; begin < job.tokens; begin += job.document_length) {
+    Sample sample{.ids = {}, .labels = {}, .index = samples.size()};
+    for (int64_t t = begin; t < std::min(job.tokens, begin + job.document_length); ++t) {
+      sample.ids.push_back(static_cast<int32_t>(t * 7919 % vocabulary));
+      const double labelled = static_cast<double>(t - begin) * job.label_share;
+      const bool has_label = labelled - std::floor(labelled) < job.label_share;
+      sample.labels.push_back(has_label ? sample.ids.back() : kIgnoreLabel);
+    }
+    samples.push_back(std::move(sample));
+  }
+  return make_batch(samples, pool);
+}
+
+std::vector<NamedTensor> values_of(const std::vector<Parameter*>& parameters) {
+  std::vector<NamedTensor> values;
+  for (const Parameter* parameter : parameters) values.push_back({parameter->name, parameter->value});
+  return values;
+}
+
+MeshGroups groups_of(const PlanLayout& layout, const Place& place, int shard) {
+  const auto group = [](int rank, int64_t size) { return std::make_unique<MetaComm>(rank, static_cast<int>(size)); };
+  return {group(place.stage, place.stages), group(0, layout.mesh.replicate), group(shard, layout.mesh.shard),
+          group(shard, layout.mesh.data()), group(static_cast<int>(layout.tensor) - 1, layout.tensor)};
+}
+
+}  // namespace
+
+const StageRun::Peak& StageRun::largest() const {
+  return *std::ranges::max_element(peaks, {}, [](const Peak& peak) { return peak.split.total(); });
+}
+
+StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLayout& layout, const StageRank& stage) {
+  StageRun run;
+  MetaDevice device;
+  MemoryPool pool(0, device);
+  device.on_mapped([&](int64_t more) { pool.book_mapped(more); });
+  MetaComm world(0, static_cast<int>(layout.ranks()));
+  RankContext rank{world, pool, 1, 0};
+  const Place place = place_of(job, config, layout, stage);
+  const MeshShape shape{place.stages, layout.mesh.replicate, layout.mesh.shard, layout.tensor};
+  const Mesh mesh(shape, world, groups_of(layout, place, static_cast<int>(stage.shard)));
+  const std::unique_ptr<LayerSharding> sharding = tensor_parallel(config, mesh.tensor(), pool);
+  Moments moments(run, pool, config.layers);
+
+  Decoder model = job.make_model(config, stage.layers, sharding.get(), rank);
+  model.recompute_below(stage.layers.begin + stage.recomputed);
+  std::optional<SpillFile> spill;
+  if (layout.offload) model.set_spill(&spill.emplace("", 0, pool));
+  ParallelModel parallel = parallelize(model, job.everything, options_of(job, layout), mesh, rank);
+  Optimizer optimizer(parallel.parameters(), {.kind = job.optimizer}, pool, layout.ranks() > 1,
+                      [&](const Parameter& part) { return parallel.whole_size(part); });
+  const std::unique_ptr<StepExecutor> executor = make_executor(model, parallel, {layout.schedule, 0}, rank);
+  moments.set_inner(parallel.sharded());
+  model.set_hooks(&moments);
+
+  // What the microbatches hold that are not run: ids, and sums of some.
+  const int64_t count = microbatches_of_rank(job, layout);
+  const Batch spare = some_batch(job, config.vocab_size, pool);
+  std::vector<Tensor> held;
+  const auto batch_bytes = static_cast<int64_t>(spare.ids.bytes() + spare.targets.bytes() + spare.positions.bytes() +
+                                                spare.row_keys.bytes());
+  const int64_t others = std::min(count, kMostBatches) - place.microbatches;
+  if (others > 0) held.push_back(Tensor::empty(pool, {others * batch_bytes}, DType::u8));
+  const bool rounds = sums_in_rounds(job, layout);
+  const int64_t sums = partial_sums(job.gradient_sum, count) - partial_sums(job.gradient_sum, place.microbatches);
+  for (int64_t i = 0; i < sums; ++i) {
+    const MemoryPool::Use use(pool, MemoryUse::gradients);
+    for (const Parameter* one : rounds ? parallel.parameters() : trainable_parameters(model)) {
+      held.push_back(Tensor::empty(pool, one->value.shape(), DType::f32));
+    }
+  }
+
+  CheckpointWriter writer("", pool);
+  const StepOptions options{.gradient_sum = job.gradient_sum, .compute_dtype = job.compute_dtype};
+  moments.enter(Moment::between);
+  for (int step = 0; step < 2; ++step) {
+    std::vector<Batch> microbatches;
+    for (const int64_t i : executor->begin_step(place.microbatches * layout.mesh.data())) {
+      microbatches.push_back(i == kIdle ? Batch() : spare);
+    }
+    device.forget_use();
+    train_step(*executor, microbatches, NextToken(), optimizer, options);
+    device.fill_tables();
+    if (step > 0 || !job.saves_midway || layout.ranks() > 1) continue;
+    const Slicer slices = parallel.slicer();
+    writer.copy(slices(values_of(optimizer.parameters())), slices(optimizer.state()));
+  }
+  // The first rank has all of an adapter when it is written.
+  std::optional<Tensor> adapter;
+  const bool apart = layout.mesh.pipeline > 1 || layout.tensor > 1 || (layout.mesh.shard > 1 && layout.shard_adapters);
+  if (!job.everything && stage.layers.begin == 0 && apart) {
+    const MemoryPool::Use use(pool, MemoryUse::checkpoint);
+    adapter = Tensor::empty(pool, {job.model.trained_values()}, DType::f32);
+  }
+  moments.end();
+  run.used_maps = device.used_bytes();
+  if (spill) {
+    run.file = spill->file_bytes();
+    run.written = spill->written_bytes() / (2 * place.microbatches) * count;
+  }
+  model.set_hooks(nullptr);
+  return run;
+}
+
+namespace {
+
+// Where the two have their peaks at different places, the larger one's shares are kept.
+MemorySplit grown(const MemorySplit& from, const MemorySplit& to, double times) {
+  const double total = static_cast<double>(to.total()) + times * static_cast<double>(to.total() - from.total());
+  MemorySplit line, scaled;
+  bool falls = false;
+  for (size_t use = 0; use < kMemoryUses; ++use) {
+    const int64_t a = from.bytes[use], b = to.bytes[use];
+    line.bytes[use] = b + static_cast<int64_t>(times * static_cast<double>(b - a));
+    falls = falls || line.bytes[use] < 0;
+    const double share = static_cast<double>(b) / static_cast<double>(std::max<int64_t>(1, to.total()));
+    scaled.bytes[use] = static_cast<int64_t>(share * total);
+  }
+  return falls ? scaled : line;
+}
+
+}  // namespace
+
+StageRun grown(const StageRun& from, const StageRun& to, double times) {
+  const auto line = [times](int64_t a, int64_t b) {
+    return std::max<int64_t>(0, b + static_cast<int64_t>(times * static_cast<double>(b - a)));
+  };
+  StageRun made;
+  for (size_t m = 0; m < kMoments; ++m) {
+    const StageRun::Peak &a = from.peaks[m], &b = to.peaks[m];
+    made.peaks[m].split = grown(a.split, b.split, times);
+    made.peaks[m].mapped = line(a.mapped, b.mapped);
+    made.peaks[m].pool = line(a.pool, b.pool);
+  }
+  made.margin = to.margin;
+  made.used_maps = line(from.used_maps, to.used_maps);
+  made.file = line(from.file, to.file);
+  made.written = line(from.written, to.written);
+  return made;
+}
+
+}  // namespace nibble::detail

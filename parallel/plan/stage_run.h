@@ -1,0 +1,44 @@
+#pragma once
+// One rank of a stage from the start of its run to its second step, on a device without bytes: the objects of the run
+// themselves, whose pool keeps the books.
+
+#include <array>
+
+#include "nibble/core/tensor/memory_use.h"
+#include "nibble/parallel/plan/job.h"
+
+namespace nibble::detail {
+
+/// Parts of a run: each has a peak of its own, which grows in a straight line with the layers.
+enum class Moment : uint8_t { before, embedding, forward, head, backward, between };
+constexpr size_t kMoments = 6;
+
+struct StageRun {
+  struct Peak {
+    MemorySplit split;   ///< when most was held
+    int64_t mapped = 0;  ///< of it, of files
+    int64_t pool = 0;    ///< MemoryPool::peak()
+  };
+  std::array<Peak, kMoments> peaks;
+  const Peak& largest() const;
+  int64_t margin = 0;     ///< of the pool's pages, what no block filled when most was held
+  int64_t used_maps = 0;  ///< all mapped bytes that a step uses
+  int64_t file = 0;       ///< largest size of the file of activations
+  int64_t written = 0;    ///< bytes that go there in a step
+};
+
+/// What a rank of a stage has.
+struct StageRank {
+  LayerRange layers;
+  int64_t recomputed = 0;  ///< lowest of them that run again
+  int64_t in_flight = 1;   ///< microbatches between their passes
+  int64_t shard = 0;       ///< its place on the shard axis
+};
+
+/// config: the job's, or one of fewer layers.
+StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLayout& layout, const StageRank& stage);
+
+/// The run in which everything has grown by `times` of what lies between two.
+StageRun grown(const StageRun& from, const StageRun& to, double times);
+
+}  // namespace nibble::detail

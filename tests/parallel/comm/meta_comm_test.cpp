@@ -1,0 +1,51 @@
+// A rank without the others: it says what it would send.
+
+#include "nibble/parallel/comm/meta_comm.h"
+
+#include <gtest/gtest.h>
+
+#include "nibble/core/ops/meta/meta_device.h"
+#include "nibble/parallel/comm/thread_comm.h"
+#include "nibble/parallel/data/tree_sum.h"
+
+namespace nibble {
+namespace {
+
+// The same calls on real ranks and on one of a plan.
+void exchange(Communicator& ranks, MemoryPool& pool) {
+  const std::vector<bool> all(static_cast<size_t>(ranks.size()), true);
+  Tensor values = Tensor::zeros(pool, {1000}, DType::f32), mine = Tensor::zeros(pool, {250}, DType::f32);
+  const std::vector<int64_t> cuts = {0, 250, 500, 750, 1000};
+  all_reduce_tree(ranks, "sum", values, all, {}, pool);
+  reduce_scatter_tree(ranks, "reduce", values, cuts, mine, all, {DType::bf16}, pool);
+  ranks.all_gather("gather", mine, values);
+}
+
+TEST(MetaComm, CountsWhatARealRankSends) {
+  std::map<std::string, CommTraffic, std::less<>> real;
+  run_on_threads(4, [&](Communicator& ranks) {
+    MemoryPool pool;
+    exchange(ranks, pool);
+    if (ranks.rank() == 1) real = ranks.settings().traffic;
+  });
+  const MetaDevice device;
+  MemoryPool pool(0, device);
+  MetaComm planned(1, 4);
+  exchange(planned, pool);
+  ASSERT_EQ(planned.settings().traffic.size(), real.size());
+  for (const auto& [name, traffic] : real) {
+    const CommTraffic& of = planned.settings().traffic.at(name);
+    EXPECT_EQ(of.calls, traffic.calls) << name;
+    EXPECT_EQ(of.sent, traffic.sent) << name;
+    EXPECT_EQ(of.received, traffic.received) << name;
+  }
+}
+
+TEST(MetaComm, TheOthersHaveWhatThisRankHas) {
+  MetaComm planned(2, 4);
+  EXPECT_EQ(planned.all_reduce_sum("tokens", 3.0), 12);
+  EXPECT_THROW(planned.split(0, 0), CommError);
+}
+
+}  // namespace
+}  // namespace nibble
