@@ -1,6 +1,5 @@
 #include "nibble/core/io/checkpoint_dir.h"
 
-
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>

@@ -87,7 +87,7 @@ class Stages {
   }
 
  private:
-  static constexpr StageSizes kFew = {8, 8, 3}, kStep = {3, 3, 1};
+  static constexpr StageSizes kFew = {5, 5, 3}, kStep = {2, 2, 1};
 
   /// Microbatches between their passes on this stage, at most.
   int64_t in_flight(int64_t stage) const {
@@ -135,10 +135,13 @@ class Stages {
     return runs.emplace(key, of_largest_shard(config, {{below, end}, again, in_flight})).first->second;
   }
 
-  // Shards are cut where tensors or blocks end: the first and the last are the most uneven.
+  // Shards are cut where tensors or blocks end: the first and the last are the most uneven. Of large ones it does not
+  // matter.
   StageRun of_largest_shard(const DecoderConfig& config, detail::StageRank rank) const {
     const StageRun first = detail::run_stage(job_, config, layout_, rank);
-    if (layout_.mesh.shard == 1) return first;
+    constexpr int64_t kLargeShard = int64_t{1} << 21;  // values; many times the 2^15 that are not parted
+    const int64_t shards = layout_.mesh.shard;
+    if (shards == 1 || job_.model.layers.front().weights() / shards > kLargeShard) return first;
     rank.shard = layout_.mesh.shard - 1;
     const StageRun last = detail::run_stage(job_, config, layout_, rank);
     return last.largest().split.total() > first.largest().split.total() ? last : first;
