@@ -14,6 +14,7 @@
 #include "nibble/cli/commands.h"
 #include "nibble/cli/say.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/core/io/json_file.h"
@@ -94,6 +95,14 @@ void measure(const Flags& flags) {
   }
 }
 
+// Bytes that each of so many ranks may take of this machine, or of the control group that the program runs in.
+int64_t machine_memory(int64_t ranks) {
+  const Machine machine = this_machine();
+  const int64_t all =
+      machine.memory_limit > 0 ? std::min(machine.memory_limit, machine.memory_total) : machine.memory_total;
+  return all / ranks;
+}
+
 void run(const Flags& flags) {
   if (!flags.measure.empty()) return measure(flags);
   PlanRequest request;
@@ -101,8 +110,9 @@ void run(const Flags& flags) {
   if (!flags.max_memory.empty()) request.budget = static_cast<int64_t>(parse_bytes(flags.max_memory));
   if (!flags.cluster.empty()) request.cluster = parse_cluster(read_text_file(flags.cluster), flags.cluster);
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
+  const int64_t planned = flags.ranks > 0 ? flags.ranks : std::max<int64_t>(1, plan_layout(recipe).ranks());
+  if (request.budget == 0 && !request.cluster) request.budget = machine_memory(planned);
   request.measure = [&](const PlanJob& job, std::span<const int64_t> tensors, int threads, int ranks) {
-    const int64_t planned = flags.ranks > 0 ? flags.ranks : std::max<int64_t>(1, plan_layout(recipe).ranks());
     return measure_under_mpi(flags, recipe, job, tensors, threads, ranks, planned);
   };
   const RecipePlan plan = plan_recipe(recipe, request);
@@ -116,7 +126,9 @@ void add_plan_command(Command& nibble) {
   Command command = nibble.subcommand("plan", "Memory, time and bytes moved of a run; loads no weights");
   command.option("recipe", flags->recipe, "RECIPE.json").required();
   command.option("overrides", flags->overrides, "Recipe keys to change: train.microbatch_size=2");
-  command.option("--max-memory", flags->max_memory, "Memory budget of each rank, for its whole process: 2GiB");
+  command.option(
+      "--max-memory", flags->max_memory,
+      "Memory budget of each rank, for its whole process: 2GiB (default: its share of this machine or container)");
   command.option("-n,--ranks", flags->ranks, "Ranks (the product of the recipe's degrees)").at_least(1);
   command.option("--cluster", flags->cluster, "Description of a cluster, JSON (this machine, which is measured)");
   command.option("--measure", flags->measure,

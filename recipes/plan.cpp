@@ -194,6 +194,7 @@ std::string plan_text(const RecipePlan& plan) {
   text += asked.rung + " on " + plan.machine + format(", %d threads a rank\n", plan.threads);
   text += "memory of " + std::string(plan.ranks > 1 ? "the rank that needs most: " : "the process: ") +
           bytes_text(static_cast<double>(asked.memory.largest().resident())) +
+          (plan.budget > 0 ? " of " + bytes_text(static_cast<double>(plan.budget)) : "") +
           (asked.fits ? "" : " (" + asked.why_not + ")") + "\n";
   for (size_t use = 0; use < kMemoryUses; ++use) {
     const int64_t bytes = asked.memory.largest().split.bytes[use];

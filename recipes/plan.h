@@ -16,7 +16,7 @@ namespace nibble {
 struct PlanRequest {
   std::optional<Cluster> cluster;  ///< absent: this machine, which is measured for a second or two
   int64_t ranks = 0;               ///< for the ladder and "auto"; 0: the product of the recipe's degrees
-  int64_t budget = 0;              ///< bytes of a rank; 0: the cluster's, or none
+  int64_t budget = 0;              ///< bytes of a rank; 0: the cluster's, or no limit
   int threads = 0;                 ///< of a rank on this machine; 0: train.threads, or its share of the cores
   /// Measures this machine for the tensor degrees given, with so many ranks; empty: measure_machine with threads of
   /// this process as ranks.

@@ -271,8 +271,11 @@ class Run(program.FaultTest):
     def test_the_memory_of_a_container_is_what_counts(self):
         with program.memory_limit(self, 200 << 20) as inside:
             ended = run("doctor", **inside)
+            planned = run("plan", self.recipe(), "--json", **inside)
         self.assertEqual(ended.code, 0, ended.err)
         self.assertIn("control group allows 200", ended.out)
+        self.assertEqual(planned.code, 0, planned.err)
+        self.assertEqual(json.loads(planned.out)["max_memory_bytes"], 200 << 20)
 
     @unittest.skipIf(program.WITH_ADDRESS_SANITIZER, "AddressSanitizer reserves more address space than any limit allows")
     def test_memory_that_is_refused_is_named(self):
