@@ -8,6 +8,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/model_flags.h"
+#include "nibble/cli/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/text/chat_template.h"
@@ -105,7 +106,7 @@ void run_one(const Flags& flags, const Apply& apply) {
   TemplateRequest request = parse_template_request(text + "}", flags.messages);
   request.add_generation_prompt = flags.add_generation_prompt;
   const json answer = answer_of(apply(std::move(request)), flags.spans);
-  std::cout << (flags.spans ? dumped(answer) : answer.get<std::string>()) << (flags.spans ? "\n" : "");
+  std::cout << for_stream(stdout, flags.spans ? dumped(answer) + "\n" : answer.get<std::string>());
 }
 
 void run(const Flags& flags) {

@@ -10,6 +10,7 @@
 #include "nibble/core/io/output_guard.h"
 #include "nibble/core/text/tokenizer.h"
 #include "nibble/core/text/train_tokenizer.h"
+#include "nibble/core/text/visible_text.h"
 
 namespace nibble::cli {
 
@@ -38,7 +39,7 @@ void run(const TrainOptions& options) {
     std::cout << json{{"vocab_size", pieces}, {"out", options.out}}.dump() << '\n';
     return;
   }
-  std::cout << options.out << ": " << pieces << " pieces";
+  std::cout << visible_text(options.out) << ": " << pieces << " pieces";
   if (pieces < options.training.vocab_size) std::cout << " (the text gives no more)";
   std::cout << '\n';
 }
