@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -99,13 +100,13 @@ class LauncherTalk {
     } else if (inside_) {
       block_ += text + "\n";
     } else if (!of_hydra(text)) {
-      failed_ = failed_ || text.starts_with("error: ");
       stopped_ = stopped_ || text.starts_with("stopping: ");
-      say(stderr, text);
+      // Ranks that fail alike may all come to say so before the first one's abort ends the others.
+      if (!text.starts_with("error: ") || errors_.insert(text).second) say(stderr, text);
     }
   }
   /// Whether a rank has said why the job ends.
-  bool failed() const { return failed_; }
+  bool failed() const { return aborted_ || !errors_.empty(); }
   /// Whether a rank has said that it stops, as it was asked.
   bool stopped() const { return stopped_; }
   void finish() {
@@ -123,7 +124,7 @@ class LauncherTalk {
       lost_ = hydra_process_ + " was ended by signal " + std::to_string(std::atoi(text.c_str() + signal + 8));
     }
     const bool aborted = text.starts_with("Abort(") && text.find("MPI_Abort(") != std::string::npos;
-    failed_ = failed_ || aborted;
+    aborted_ = aborted_ || aborted;
     return aborted || text.starts_with(ended) || text.starts_with("This typically refers to a problem with your") ||
            text.starts_with("Please see the FAQ page for debugging");
   }
@@ -147,7 +148,8 @@ class LauncherTalk {
     block_.clear();
   }
 
-  bool inside_ = false, failed_ = false, stopped_ = false;
+  bool inside_ = false, aborted_ = false, stopped_ = false;
+  std::set<std::string> errors_;  // lines
   std::string block_, lost_, hydra_process_;
 };
 
