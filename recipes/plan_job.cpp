@@ -195,7 +195,7 @@ PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
   job.gradient_sum = *recipe.train.gradient_sum;
   job.compute_dtype = *recipe.model.compute_dtype;
   job.tokens = recipe.train.microbatch_size * recipe.data.max_length;
-  job.document_length = recipe.data.max_length;
+  job.document_length = std::min(recipe.data.max_length, config.position_limit());
   job.accumulate = recipe.train.accumulate;
   job.program_bytes = look ? program_bytes(recipe) : 0;
   return job;

@@ -61,6 +61,16 @@ TEST_F(PlannedRun, SeventyBillionWeightsArePlannedFromTheirConfigAlone) {
   EXPECT_NE(plan.why.find("data parallel: needs"), std::string::npos) << plan.why;
 }
 
+TEST_F(PlannedRun, NoDocumentIsLongerThanItsLearnedPositions) {
+  const Recipe asked = recipe();
+  test::write_bytes(directory_ / "model" / "config.json", R"({"architectures": ["GPT2LMHeadModel"],
+      "model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128, "vocab_size": 100})");
+  const RecipePlan plan = plan_recipe(asked, cluster());
+  EXPECT_EQ(plan.job.document_length, 128);
+  EXPECT_EQ(plan.job.tokens, 2048);
+  EXPECT_TRUE(plan.first_fit());
+}
+
 TEST_F(PlannedRun, EveryRungNeedsLessThanTheOneBefore) {
   const RecipePlan plan = plan_recipe(recipe(), cluster());
   const auto bytes = [&](size_t rung) { return plan.ladder[rung].memory.needed_bytes(); };
