@@ -44,10 +44,10 @@ class HubCache : public ::testing::Test {
 };
 
 TEST_F(HubCache, LiesWhereHuggingFacesToolsPutIt) {
-  ::setenv("HOME", "/home/me", 1);
+  ::setenv("HOME", "/people/me", 1);
   EXPECT_EQ(hub_cache(), root_.path());
   ::unsetenv("HF_HUB_CACHE");
-  EXPECT_EQ(hub_cache(), "/home/me/.cache/huggingface/hub");
+  EXPECT_EQ(hub_cache(), "/people/me/.cache/huggingface/hub");
   ::setenv("XDG_CACHE_HOME", "/cache", 1);
   EXPECT_EQ(hub_cache(), "/cache/huggingface/hub");
   ::setenv("HF_HOME", "/hf", 1);
