@@ -99,8 +99,8 @@ void ProgressPrinter::evaluating(const EvaluationProgress& progress) {
 
 void ProgressPrinter::counted(const std::string& what, int64_t done, int64_t of) {
   if (done == 0) counted_since_ = now();
-  const bool begins = terminal_ && done == 0;
-  if (!is_due() && !begins) return;
+  // In a file a short one is no line at all.
+  if (terminal_ ? !is_due() && done > 0 : !is_due() || now() - counted_since_ < plain_seconds_) return;
   std::string line = what + format(" %lld/%lld", static_cast<long long>(done), static_cast<long long>(of));
   if (done > 0) {
     const double left = static_cast<double>(of - done) / static_cast<double>(done);

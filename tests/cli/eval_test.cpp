@@ -39,7 +39,7 @@ TEST_F(Eval, AnswersAreComparedByWhatCounts) {
   EXPECT_EQ(exact_match("--answer regex --pattern '####\\s*(\\d)'"), 1);
   EXPECT_EQ(exact_match("--answer Number --max-new-tokens 1"), 0);
   const Said progress = run("eval --model run/model --data held_out.jsonl --exact-match");
-  EXPECT_THAT(progress.text, HasSubstr("evaluation 0/1\n"));
+  EXPECT_THAT(progress.text, Not(HasSubstr("evaluation 0/1")));  // no line in a file before it has taken a while
 }
 
 TEST_F(Eval, WhatCannotBeComparedIsSaid) {
