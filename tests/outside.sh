@@ -16,8 +16,15 @@ fi
 
 peft=(all-linear-rslora bias-lora_only dora layers-to-transform lora-default-targets modules-to-save qlora-nf4-dq
   rank-and-alpha-pattern two-adapters-to-combine)
-python3 "$checks/check_families.py" "$assets/oracle-families"
-python3 "$checks/check_peft.py" "${peft[@]/#/$assets/oracle-peft/}"
-python3 "$checks/check_tokenizers.py" "$assets/oracle-tokenizers" | tail -n 1
-python3 "$checks/check_templates.py" "$assets/oracle-templates" | tail -n 1
-echo "4 checks ran"
+ran=0
+check() { # lines to show of its end, program, cases ...
+  local lines=$1 program=$2
+  shift 2
+  python3 "$checks/$program" "$@" | tail -n "$lines"
+  ran=$((ran + 1))
+}
+check +1 check_families.py "$assets/oracle-families"
+check +1 check_peft.py "${peft[@]/#/$assets/oracle-peft/}"
+check 1 check_tokenizers.py "$assets/oracle-tokenizers"
+check 1 check_templates.py "$assets/oracle-templates"
+echo "$ran checks ran"
