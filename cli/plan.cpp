@@ -10,20 +10,20 @@
 #include <filesystem>
 #include <memory>
 
-#include "nibble/cli/child_process.h"
 #include "nibble/cli/commands.h"
-#include "nibble/cli/say.h"
+#include "nibble/cli/printing/say.h"
+#include "nibble/cli/processes/child_process.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
-#include "nibble/core/io/atomic_file.h"
-#include "nibble/core/io/json_file.h"
-#include "nibble/core/io/scratch_directory.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/scratch_directory.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
-#include "nibble/recipes/machine_speed.h"
-#include "nibble/recipes/plan.h"
-#include "nibble/recipes/plan_job.h"
+#include "nibble/recipes/plan/machine_speed.h"
+#include "nibble/recipes/plan/plan.h"
+#include "nibble/recipes/plan/plan_job.h"
 
 namespace nibble::cli {
 

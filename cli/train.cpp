@@ -13,14 +13,14 @@
 #include <utility>
 
 #include "nibble/cli/commands.h"
-#include "nibble/cli/progress.h"
-#include "nibble/cli/say.h"
+#include "nibble/cli/printing/progress.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/comm/same_everywhere.h"
 #include "nibble/core/io/hash.h"
-#include "nibble/core/train/stop_signal.h"
+#include "nibble/core/train/run/stop_signal.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
 #include "nibble/recipes/train.h"
