@@ -90,8 +90,7 @@ void measure(const Flags& flags) {
     if (session.world().rank() == 0) write_file_atomically(flags.measure, to_json(speed) + "\n");
     session.finish();
   } catch (const std::exception& error) {
-    say_error(error.what());
-    session.abort(70);
+    session.abort(70, [&] { say_error(error.what()); });
   }
 }
 
