@@ -1,0 +1,29 @@
+"""No folder of sources holds more than 26 files, and no source file more than 500 lines."""
+import collections
+import pathlib
+import sys
+
+ROOMS = ("core", "quant", "adapters", "parallel", "recipes", "cli", "tests", "benchmarks")
+FILES, LINES = 26, 500
+# Collections of alike files: fixtures, and scripts that each make one of them.
+COLLECTIONS = ("tests/data", "tests/oracles", "tests/fuzz/seeds")
+
+
+def main(root):
+    folders, wrong = collections.Counter(), []
+    everything = (p for room in ROOMS for p in (root / room).rglob("*"))
+    for path in sorted(p for p in everything if p.suffix in (".h", ".cpp", ".c", ".py", ".sh")):
+        name = path.relative_to(root).as_posix()
+        if name.startswith(COLLECTIONS) or "__pycache__" in name:
+            continue
+        folders[str(pathlib.PurePosixPath(name).parent)] += 1
+        lines = path.read_text(encoding="utf-8").count("\n")
+        if lines > LINES:
+            wrong.append(f"{name} has {lines} lines")
+    wrong += [f"{folder} has {count} files" for folder, count in folders.items() if count > FILES]
+    print("\n".join(wrong) or f"{len(folders)} folders, {sum(folders.values())} files are small enough")
+    return 1 if wrong or not folders else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(pathlib.Path(sys.argv[1])))
