@@ -6,6 +6,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
+#include "nibble/cli/printing/table.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/json/json_file.h"
@@ -20,14 +21,23 @@ namespace {
 
 void list() {
   for (const ShippedRecipe& recipe : shipped_recipes()) {
-    std::printf("%-24s %s\n", std::string(recipe.name).c_str(), std::string(recipe.about).c_str());
+    std::printf("%-26s %s\n", std::string(recipe.name).c_str(), std::string(recipe.about).c_str());
   }
+  std::printf("%-26s %s\n", "MODEL-KIND", "published-KIND for a model of the table: nibble recipes models");
+}
+
+void list_models() {
+  std::vector<std::vector<std::string>> rows{{"recipe", "model", "memory; a step on 16 cores of 4 TFLOP/s"}};
+  for (const PublishedModel& model : published_models()) {
+    for (const auto& [kind, plan] : model.plans) rows.push_back({model.name + "-" + kind, model.path, plan});
+  }
+  print_table(rows);
 }
 
 void copy(const std::string& name, const std::string& to) {
   const std::filesystem::path target = to.empty() ? std::filesystem::path(name + ".json") : std::filesystem::path(to);
   if (std::filesystem::exists(target)) throw UsageError("exists already", "choose another name", target.string());
-  write_file_atomically(target, shipped_recipe(name).text);
+  write_file_atomically(target, shipped_recipe(name));
   say(stdout, target.string());
 }
 
@@ -56,15 +66,16 @@ void add_recipes_command(Command& nibble) {
   auto name = std::make_shared<std::string>();
   auto target = std::make_shared<std::string>();
   Command command =
-      nibble.subcommand("recipes", "The recipes that come with nibble: ls, cat, cp, convert; keys and schema");
+      nibble.subcommand("recipes", "The recipes that come with nibble: ls, models, cat, cp, convert; keys and schema");
   command.require_subcommand();
   command.footer(
       "Editors complete and check a recipe that has \"$schema\": \"recipe.schema.json\" (nibble recipes schema).\n"
       "Example: nibble recipes cp llama-3.2-1b-qlora my-qlora.json");
   command.subcommand("ls", "List them").run(list);
+  command.subcommand("models", "The published models that recipes MODEL-KIND are for").run(list_models);
   Command cat = command.subcommand("cat", "Print one");
   cat.option("name", *name, "Name as `recipes ls` prints it").required();
-  cat.run([name] { std::fputs(std::string(shipped_recipe(*name).text).c_str(), stdout); });
+  cat.run([name] { std::fputs(shipped_recipe(*name).c_str(), stdout); });
   Command cp = command.subcommand("cp", "Copy one to edit it");
   cp.option("name", *name, "Name as `recipes ls` prints it").required();
   cp.option("target", *target, "File to write (NAME.json)");

@@ -1,5 +1,6 @@
-# Writes OUT: the recipes in DIR as C++ raw strings. Run with -DDIR=... -DOUT=... whenever one of them changes.
-file(GLOB files ${DIR}/*.json)
+# Writes OUT: the recipes in DIR/configs and the table of published models as C++ raw strings. Run with -DDIR=...
+# -DOUT=... whenever one of them changes.
+file(GLOB files ${DIR}/configs/*.json)
 set(rows "")
 foreach(file ${files})
   get_filename_component(name ${file} NAME_WLE)
@@ -7,7 +8,8 @@ foreach(file ${files})
   string(REGEX MATCH "^// ([^\n]*)" first "${text}")
   string(APPEND rows "    {\"${name}\", R\"recipe(${CMAKE_MATCH_1})recipe\", R\"recipe(${text})recipe\"},\n")
 endforeach()
-file(WRITE ${OUT} "// Made from recipes/configs by cmake/embed_recipes.cmake.
+file(READ ${DIR}/published_models.json models)
+file(WRITE ${OUT} "// Made from recipes/ by cmake/embed_recipes.cmake.
 #include \"nibble/recipes/config/shipped.h\"
 
 namespace nibble {
@@ -18,6 +20,8 @@ ${rows}};
 }  // namespace
 
 std::span<const ShippedRecipe> shipped_recipes() { return kRecipes; }
+
+std::string_view published_models_text() { return R\"recipe(${models})recipe\"; }
 
 }  // namespace nibble
 ")

@@ -8,6 +8,7 @@ foreach(room core quant adapters parallel recipes)
           FILES_MATCHING PATTERN "*.h")
 endforeach()
 install(DIRECTORY recipes/configs DESTINATION ${CMAKE_INSTALL_DATADIR}/nibble)
+install(FILES recipes/published_models.json DESTINATION ${CMAKE_INSTALL_DATADIR}/nibble)
 install(FILES nibble.h nibble_c.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/nibble)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/nibble)

@@ -280,14 +280,9 @@ Recipe parse_recipe(const std::string& text, const std::string& place, const std
 }
 
 Recipe read_recipe(const std::string& file, const std::vector<std::string>& overrides) {
-  const auto shipped = shipped_recipes();
-  const bool is_shipped = std::any_of(shipped.begin(), shipped.end(), [&](const auto& one) {
-    return file == one.name || file == std::string(one.name) + ".json";
-  });
-  if (is_shipped && !std::filesystem::exists(file)) {
-    throw IoError(
-        file, "no such file",
-        "to copy the recipe that nibble brings: nibble recipes cp " + std::filesystem::path(file).stem().string());
+  const std::string name = file.ends_with(".json") ? file.substr(0, file.size() - 5) : file;
+  if (!std::filesystem::exists(file) && is_shipped_recipe(name)) {
+    throw IoError(file, "no such file", "to copy the recipe that nibble brings: nibble recipes cp " + name);
   }
   return parse_recipe(read_text_file(file, kRecipeLimits.max_bytes), file, overrides);
 }

@@ -78,7 +78,7 @@ void choose_recipe(const std::string& name, const fs::path& data, SagemakerJob& 
     job.recipe_place = place.string();
     return;
   }
-  job.recipe_text = shipped_recipe(name).text;
+  job.recipe_text = shipped_recipe(name);
   job.recipe_place = "recipe " + name;
 }
 

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "nibble/core/base/error.h"
 #include "nibble/recipes/config/recipe.h"
 #include "nibble/recipes/config/recipe_reference.h"
 #include "nibble/tests/temporary_directory.h"
@@ -12,7 +13,7 @@ namespace nibble {
 namespace {
 
 TEST(ShippedRecipes, AllParseAndSayWhatTheyAreForInTheirFirstLine) {
-  EXPECT_GE(shipped_recipes().size(), 40u);
+  EXPECT_GE(shipped_recipes().size(), 13u);
   for (const ShippedRecipe& recipe : shipped_recipes()) {
     EXPECT_NO_THROW(parse_recipe(std::string(recipe.text), std::string(recipe.name))) << recipe.name;
     EXPECT_FALSE(recipe.about.empty()) << recipe.name;
@@ -31,6 +32,32 @@ TEST(ShippedRecipes, ExplainEveryValueInAComment) {
       EXPECT_TRUE(!has_value || line.find("// ") != std::string::npos) << recipe.name << ": " << line;
     }
   }
+}
+
+// A published model stands in the places of MODEL and nothing else differs; the comments keep their column.
+TEST(ShippedRecipes, ForAPublishedModelAreTheTemplateWithItsPathAndPlan) {
+  EXPECT_GE(published_models().size(), 15u);
+  for (const PublishedModel& model : published_models()) {
+    EXPECT_FALSE(model.plans.empty()) << model.name;
+    for (const auto& [kind, plan] : model.plans) {
+      const std::string name = model.name + "-" + kind;
+      EXPECT_TRUE(is_shipped_recipe(name));
+      const std::string text = shipped_recipe(name);
+      EXPECT_EQ(text.find("MODEL"), std::string::npos) << text;
+      EXPECT_NE(text.find("// Plan: " + plan + " a step on "), std::string::npos) << text;
+      const Recipe recipe = parse_recipe(text, name);
+      EXPECT_EQ(recipe.model.path, model.path);
+      EXPECT_EQ(recipe.output.dir, "runs/" + name);
+      const Recipe plain = parse_recipe(shipped_recipe("published-" + kind), name,
+                                        {"model.path=" + model.path, "output.dir=" + recipe.output.dir});
+      EXPECT_EQ(to_json(recipe), to_json(plain));
+    }
+  }
+  EXPECT_NE(
+      shipped_recipe("tinyllama-1.1b-qlora").find("\n    \"path\": \"TinyLlama-1.1B-Chat-v1.0\",     // directory"),
+      std::string::npos);
+  EXPECT_THROW(shipped_recipe("pythia-1.4b-full"), UsageError);
+  EXPECT_FALSE(is_shipped_recipe("MODEL-qlora"));
 }
 
 // The files under docs/ are what the program prints; make them with `nibble recipes schema` and `reference`.
