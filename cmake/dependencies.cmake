@@ -1,4 +1,4 @@
-# Everything nibble stands on, in one interface target. All of it comes from Debian packages (tests/packages.sh).
+# Everything nibble stands on but MPI (nibble_mpi alone has it), in one interface target. All of it comes from Debian packages (tests/packages.sh).
 find_package(PkgConfig REQUIRED)
 find_package(OpenMP REQUIRED)
 find_package(Eigen3 REQUIRED NO_MODULE)
@@ -19,9 +19,7 @@ pkg_check_modules(SNAPPY REQUIRED IMPORTED_TARGET snappy)
 add_library(nibble_dependencies INTERFACE)
 # OpenBLAS is loaded when it is asked for (core/ops/cpu/gemm/gemm_openblas.cpp): what is not called is not linked.
 target_link_options(nibble_dependencies INTERFACE LINKER:--as-needed)
-# Only one file knows MPI: its headers stay out of every other file's command line.
-set_source_files_properties(parallel/comm/mpi_comm.cpp PROPERTIES INCLUDE_DIRECTORIES "${MPI_CXX_INCLUDE_DIRS}")
-target_link_libraries(nibble_dependencies INTERFACE ${MPI_CXX_LIBRARIES}
+target_link_libraries(nibble_dependencies INTERFACE
   OpenMP::OpenMP_CXX Eigen3::Eigen nlohmann_json::nlohmann_json CLI11::CLI11 ICU::uc ICU::i18n
   PkgConfig::OPENBLAS PkgConfig::HWY PkgConfig::SENTENCEPIECE PkgConfig::ONIGURUMA PkgConfig::XXHASH
   PkgConfig::ZLIB PkgConfig::ZSTD PkgConfig::YAML_CPP PkgConfig::SNAPPY)

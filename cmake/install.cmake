@@ -1,8 +1,9 @@
-# cmake --install BUILD --prefix DIR: the program, the library, its headers under nibble/, and nibble::nibble.
+# cmake --install BUILD --prefix DIR: the program, the library, its headers under nibble/, nibble::nibble, and nibble::mpi
+# for programs with several ranks.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS nibble_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(TARGETS nibble nibble_dependencies EXPORT nibble-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS nibble nibble_mpi nibble_dependencies EXPORT nibble-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 foreach(room core quant adapters parallel recipes)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/nibble
           FILES_MATCHING PATTERN "*.h")

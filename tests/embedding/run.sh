@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 
 cmake --install "$build" --prefix "$work/prefix" >/dev/null
 cp -r "$source/docs/examples" "$work/examples" # nothing of the source tree beside them
-cmake -S "$work/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_BUILD_TYPE=Release \
+cmake -G "Unix Makefiles" -S "$work/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_CXX_FLAGS="-O1 $sanitizers" >/dev/null
 cmake --build "$work/build" -j 2 >/dev/null
 
@@ -31,6 +31,17 @@ bash -n "$work/prefix/share/bash-completion/completions/nibble"
   _nibble
   [[ " ${COMPREPLY[*]} " == *" --adapter "* ]] || { echo "completion gives ${COMPREPLY[*]}" >&2; exit 1; }
 )
+
+# A program on one machine links no MPI; one with ranks does.
+for program in finetune_from_memory generate_with_adapter; do
+  if grep -q libmpi "$work/build/CMakeFiles/$program.dir/link.txt" || ldd "$work/build/$program" | grep -q libmpi; then
+    echo "$program is linked with MPI" >&2
+    exit 1
+  fi
+done
+ldd "$work/build/ranks_over_mpi" | grep -q libmpi
+mpirun --allow-run-as-root --oversubscribe -n 2 "$work/build/ranks_over_mpi" | tee "$work/ranks"
+grep -q '2 ranks on 1 host.*; sum 3$' "$work/ranks"
 
 model=$assets/stories260K-hf
 if [ ! -d "$model" ]; then
