@@ -399,35 +399,7 @@ class MpiComm final : public Communicator {
   bool sending_ = false;
 };
 
-// What carries the bytes, as far as the library tells.
-std::string transport(const std::string& library) {
-  if (library.find("Open MPI") == std::string::npos) return "";
-  const char* pml = std::getenv("OMPI_MCA_pml");
-  const char* btl = std::getenv("OMPI_MCA_btl");
-  return ", transport " + std::string(pml ? pml : "ob1") + " over " + (btl ? btl : "shared memory (vader) and tcp");
-}
-
 }  // namespace
-
-int launched_ranks() {
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"}) {
-    if (const char* value = std::getenv(variable)) return std::max(1, std::atoi(value));
-  }
-  // srun sets the number of tasks for every step; PMIx tells that MPI can find its peers.
-  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
-  if (tasks && (std::getenv("PMIX_RANK") || std::getenv("PMI_RANK"))) return std::max(1, std::atoi(tasks));
-  return 1;
-}
-
-std::string mpi_library() {
-  char version[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  MPI_Get_library_version(version, &length);  // allowed before MPI_Init
-  std::string library(version, static_cast<size_t>(length));
-  library = library.substr(0, library.find_first_of(",\n"));
-  if (const size_t tab = library.find(" Version:\t"); tab != std::string::npos) library.replace(tab, 10, " ");  // MPICH
-  return library;
-}
 
 struct MpiSession::Impl {
   std::shared_ptr<Job> job = std::make_shared<Job>();
@@ -484,7 +456,7 @@ std::string MpiSession::description() const {
   const Job& job = *impl_->job;
   const size_t hosts = std::set<std::string>(job.hosts.begin(), job.hosts.end()).size();
   return library + ", " + std::to_string(job.size) + " ranks on " + std::to_string(hosts) +
-         (hosts == 1 ? " host" : " hosts") + transport(library) +
+         (hosts == 1 ? " host" : " hosts") + mpi_transport(library) +
          (job.progress ? "" : ", which moves messages only while a rank waits");
 }
 

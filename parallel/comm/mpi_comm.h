@@ -17,6 +17,9 @@ int launched_ranks();
 /// Name and version of the MPI library, "Open MPI v4.1.4". Does not start MPI.
 std::string mpi_library();
 
+/// What carries the bytes, ", transport ob1 over ...", as far as that library tells; else empty.
+std::string mpi_transport(const std::string& library);
+
 /// The MPI of this process: started here and ended by finish(). Everything is exchanged by nonblocking messages that
 /// are polled with a deadline. At the deadline the ranks call the roll: whoever waits answers with the operation it is
 /// in, and the CommError names the ranks and hosts that did not answer, on the first rank that did. While messages are
