@@ -1,14 +1,14 @@
 // Published training runs against the plan: every run that is held out, predicted from constants fitted on others.
-//   published_runs docs/published_runs.json      the table of docs/plan.md
+//   published_runs benchmarks/published_runs.json      the table in RESULTS.md
 
 #include <cmath>
 #include <cstdio>
 
-#include "nibble/parallel/plan/known_runs.h"
+#include "nibble/benchmarks/known_runs.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) {
-    std::fprintf(stderr, "published_runs docs/published_runs.json\n");
+    std::fprintf(stderr, "published_runs benchmarks/published_runs.json\n");
     return 2;
   }
   try {

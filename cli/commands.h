@@ -6,6 +6,9 @@
 
 namespace nibble::cli {
 
+/// Heading in --help of the commands in checking/: numbers and text to compare with other software.
+inline constexpr const char* kCheckingTools = "Tools for checking";
+
 void add_train_command(Command& nibble);
 void add_plan_command(Command& nibble);
 void add_launch_command(Command& nibble);

@@ -57,6 +57,7 @@ void add_gradients_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
   Command command = nibble.subcommand(
       "gradients", "Gradient of the mean loss for every trainable tensor (adapter, or the whole model)");
+  command.group(kCheckingTools);
   add_model_flags(command, flags->model);
   command.option("--ids", flags->ids, "Token ids, FILE.npy [B, T]").required();
   command.option("--labels", flags->labels, "Labels, FILE.npy [B, T]; -100 = ignored, not shifted").required();

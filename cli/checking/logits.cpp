@@ -38,6 +38,7 @@ void run(const Flags& flags) {
 void add_logits_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
   Command command = nibble.subcommand("logits", "Logits of token ids, float32 [batch, T, V]");
+  command.group(kCheckingTools);
   add_model_flags(command, flags->model);
   command.option("--ids", flags->ids, "Token ids: FILE.npy [B, T], or a list 1,403,407").required();
   command.option("--out", flags->out, "Result, FILE.npy").required();

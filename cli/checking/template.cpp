@@ -128,6 +128,7 @@ void run(const Flags& flags) {
 void add_template_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
   Command command = nibble.subcommand("template", "Show conversations as the text that a chat template makes of them");
+  command.group(kCheckingTools);
   const Argument model = model_option(command, flags->model, "model directory: its own template");
   const Argument builtin =
       command.option("--builtin", flags->builtin, "built-in template: chatml, llama3, alpaca, ...");

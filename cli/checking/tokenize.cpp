@@ -97,6 +97,7 @@ void run(const TokenizeOptions& options) {
 void add_tokenize_command(Command& nibble) {
   auto options = std::make_shared<TokenizeOptions>();
   Command command = nibble.subcommand("tokenize", "Text to token ids, or token ids to text");
+  command.group(kCheckingTools);
   model_option(command, options->model, "model directory or tokenizer file").required();
   command.option("--text", options->text, "text to encode");
   command.option("--file", options->file, "file to encode");

@@ -64,6 +64,8 @@ Command Command::subcommand(const std::string& name, const std::string& about) {
   return Command(app_->add_subcommand(name, about));
 }
 
+void Command::group(const std::string& heading) { app_->group(heading); }
+
 void Command::require_subcommand() { app_->require_subcommand(1); }
 
 template <typename T>

@@ -50,6 +50,8 @@ class Command {
   explicit Command(CLI::App* app) : app_(app) {}
 
   Command subcommand(const std::string& name, const std::string& about);
+  /// --help lists the command under this heading instead of among the others.
+  void group(const std::string& heading);
   /// One of the subcommands must be given.
   void require_subcommand();
 

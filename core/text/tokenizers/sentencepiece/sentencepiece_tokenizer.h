@@ -1,5 +1,6 @@
 #pragma once
-// The tokenizer of a tokenizer.model file: libsentencepiece behind the Tokenizer interface.
+// The tokenizer of a tokenizer.model file behind the Tokenizer interface, by libsentencepiece; byte-pair and unigram
+// models are encoded by sentencepiece_encoder.h, which says why.
 
 #include <memory>
 #include <string>

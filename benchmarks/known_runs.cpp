@@ -1,4 +1,4 @@
-#include "nibble/parallel/plan/known_runs.h"
+#include "nibble/benchmarks/known_runs.h"
 
 #include <algorithm>
 #include <cmath>

@@ -20,7 +20,7 @@ struct KnownRun {
   std::vector<std::string> from;  ///< ids of the runs that its constants are fitted on; empty: it is such a run itself
 };
 
-/// Reads docs/published_runs.json. Throws InputError naming the row.
+/// Reads benchmarks/published_runs.json. Throws InputError naming the row.
 std::vector<KnownRun> read_known_runs(const std::string& file);
 
 /// What the plan says in the run's unit with these constants.
