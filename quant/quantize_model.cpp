@@ -123,7 +123,7 @@ class ModelQuantizer {
     }
     config_json_["quantization_config"] = quantization_config_json(config());
     writer.write_text("config.json", config_json_.dump(2, ' ', true) + "\n");
-    writer.copy_companions(checkpoint_.path());
+    copy_companions(checkpoint_.path(), writer.path());
     writer.finish();
     return report_;
   }

@@ -34,7 +34,7 @@ std::vector<int64_t> trained_token_ids(const PeftAdapter& adapter, const std::st
                    "save the adapter again");
 }
 
-MergePlan::MergePlan(const MergeBase& base, const PeftAdapter& adapter, DType dtype)
+MergePlan::MergePlan(const TensorSource& base, const PeftAdapter& adapter, DType dtype)
     : base_(base),
       adapter_(adapter),
       model_(parse_decoder_config(base.config, (base.directory / "config.json").string())) {

@@ -5,8 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "nibble/adapters/merging/merge.h"
+#include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/core/models/decoder_config.h"
+#include "nibble/core/models/tensor_source.h"
 
 namespace nibble {
 
@@ -34,7 +35,7 @@ class MergePlan {
  public:
   /// dtype: of every float tensor. Throws UsageError where that is no float type, InputError where a part of the
   /// adapter has no place in the base or the base has a tensor that is no float.
-  MergePlan(const MergeBase& base, const PeftAdapter& adapter, DType dtype);
+  MergePlan(const TensorSource& base, const PeftAdapter& adapter, DType dtype);
 
   const std::vector<MergeOutput>& outputs() const { return outputs_; }
   /// Whether a tied head became a tensor of its own.
@@ -54,7 +55,7 @@ class MergePlan {
   void share_tokens_with_head(const std::string& module);
   void grow_for_tokens(const std::string& module);
 
-  const MergeBase& base_;
+  const TensorSource& base_;
   const PeftAdapter& adapter_;
   DecoderConfig model_;
   std::vector<MergeOutput> outputs_;

@@ -7,15 +7,17 @@
 #include <map>
 #include <set>
 
+#include "nibble/adapters/merging/merged_source.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/adapters/tuners/init.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/io/files/scratch_directory.h"
 #include "nibble/core/io/files/system_error.h"
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/quant/dequantized_source.h"
 #include "nibble/recipes/gguf/gguf_names.h"
 #include "nibble/recipes/gguf/gguf_vocabulary.h"
-#include "nibble/recipes/models/merge_model.h"
 
 namespace nibble {
 
@@ -55,7 +57,7 @@ Tensor in_order(const Tensor& rows, const std::vector<int64_t>& order, MemoryPoo
 /// The tensors of one model on their way.
 class Exporter {
  public:
-  Exporter(const MergeBase& base, const DecoderConfig& config, GgufType type, MemoryPool& pool)
+  Exporter(const TensorSource& base, const DecoderConfig& config, GgufType type, MemoryPool& pool)
       : base_(base), config_(config), type_(type), pool_(pool) {
     for (const TensorSpec& spec : base.tensors) specs_[spec.name] = &spec;
     for (GgufPart& part : gguf_parts(config)) plan(std::move(part));
@@ -135,7 +137,7 @@ class Exporter {
     }
   }
 
-  const MergeBase& base_;
+  const TensorSource& base_;
   const DecoderConfig& config_;
   GgufType type_;
   MemoryPool& pool_;
@@ -163,16 +165,17 @@ DecoderConfig with_gguf_form(DecoderConfig config, const std::string& model) {
   return config;
 }
 
-GgufReport export_model(const GgufRequest& request, const std::string& model, RankContext& rank) {
-  const CheckpointDir checkpoint(model);
-  const MergeBase base = merge_base(checkpoint, rank.pool);
-  const DecoderConfig config = with_gguf_form(parse_decoder_config(base.config, model + "/config.json"), request.model);
+/// tokenizer: directory that has the tokenizer's files.
+GgufReport export_model(const GgufRequest& request, const TensorSource& base, const fs::path& tokenizer,
+                        RankContext& rank) {
+  const std::string place = (base.directory / "config.json").string();
+  const DecoderConfig config = with_gguf_form(parse_decoder_config(base.config, place), request.model);
   Metadata metadata = gguf_hyperparameters(config, model_name(request.model));
   metadata.emplace_back("general.file_type", file_type(request.type));
   metadata.emplace_back("general.quantization_version", uint32_t{2});
   GgufVocabulary vocabulary;
   if (request.tokenizer) {
-    vocabulary = gguf_vocabulary(model, config.vocab_size);
+    vocabulary = gguf_vocabulary(tokenizer.string(), config.vocab_size);
     for (auto& entry : vocabulary.metadata) metadata.push_back(std::move(entry));
   } else {
     metadata.emplace_back("tokenizer.ggml.model", std::string("none"));
@@ -258,27 +261,25 @@ void refuse_to_replace(const GgufRequest& request) {
   throw UsageError("is no GGUF file", "choose another name, or replace it with --force=anything", request.out);
 }
 
-// Beside the file; where it is none, where temporary files lie.
-fs::path place_for_merged(const fs::path& out) {
-  const fs::path target = follow_links(out);
-  return fs::is_other(target) ? fs::temp_directory_path() / "nibble-merged" : target;
-}
-
 }  // namespace
 
 GgufReport export_gguf(const GgufRequest& request, RankContext& rank) {
   guard_output(request.out, {request.model, request.adapter});
   refuse_to_replace(request);
   if (request.adapter_only) return export_adapter(request, rank);
-  if (request.adapter.empty()) return export_model(request, request.model, rank);
-  const AtomicDirectory scratch(place_for_merged(request.out), Replace::anything);
-  MergeRequest merge;
-  merge.adapter = request.adapter;
-  merge.model = request.model;
-  merge.out = (scratch.path() / "model").string();
-  merge.dtype = "f32";
-  merge_model(merge, rank);
-  return export_model(request, merge.out, rank);
+  const CheckpointDir checkpoint(request.model);
+  const TensorSource base = dequantized_source(checkpoint, rank.pool);
+  if (request.adapter.empty()) return export_model(request, base, request.model, rank);
+  const PeftAdapter adapter = read_peft_directory(request.adapter);
+  const MergedModel merged(base, adapter, DType::f32, rank.pool);
+  TensorSource source = merged.source();
+  source.rows = [&](const std::string& name, int64_t begin, int64_t end, MemoryPool& pool) {
+    return checked_rows(merged.source().rows(name, begin, end, pool), name, DType::f32, pool);
+  };
+  const ScratchDirectory companions;
+  copy_merged_companions(base, adapter, companions.path());
+  write_file_atomically(companions.path() / "config.json", source.config);
+  return export_model(request, source, companions.path(), rank);
 }
 
 }  // namespace nibble

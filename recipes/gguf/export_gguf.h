@@ -28,8 +28,8 @@ struct GgufReport {
   std::vector<std::string> left_out;
 };
 
-/// Writes the file, tensor by tensor. A 4-bit base is dequantized; an adapter is merged in f32 first, by way of a
-/// directory beside `out`. With q4_0 the head, or the table it is tied to, is q8_0. Throws UsageError for a family or a
+/// Writes the file, tensor by tensor. A 4-bit base is dequantized, an adapter merged in f32, block of rows by block of
+/// rows. With q4_0 the head, or the table it is tied to, is q8_0. Throws UsageError for a family or a
 /// tokenizer that llama.cpp does not know, and for adapters with parts that its adapters cannot have; InputError,
 /// IoError as the readers and writers.
 GgufReport export_gguf(const GgufRequest& request, RankContext& rank);

@@ -94,7 +94,7 @@ void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem
   std::optional<CheckpointDir> written;
   if (writes) {
     write_json_file(writer->path() / "config.json", config);
-    writer->copy_companions(companions);
+    copy_companions(companions, writer->path());
     writer->finish();
     written.emplace(target);
   }

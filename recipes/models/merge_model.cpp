@@ -1,15 +1,12 @@
 #include "nibble/recipes/models/merge_model.h"
 
-#include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/hub/hub_cache.h"
 #include "nibble/core/io/json/json_file.h"
-#include "nibble/core/ops/elementwise.h"
 #include "nibble/quant/bnb_layout.h"
-#include "nibble/quant/codec.h"
+#include "nibble/quant/dequantized_source.h"
 #include "nibble/quant/quantization_config.h"
 #include "nibble/quant/quantize_model.h"
 #include "nibble/recipes/models/tokenizers.h"
@@ -46,7 +43,7 @@ void check_kind(const MergeRequest& request, const std::string& path, bool quant
 }
 
 // Rounds the merged model to 4 bits as its base was.
-MergeReport merge_quantized(const MergeRequest& request, const MergeBase& base, const PeftAdapter& adapter,
+MergeReport merge_quantized(const MergeRequest& request, const TensorSource& base, const PeftAdapter& adapter,
                             const QuantizationConfig& quantization, int64_t block_size, RankContext& rank) {
   const nlohmann::json config = parse_json(base.config, "config.json");
   const std::string name = config.value("dtype", config.value("torch_dtype", std::string("bfloat16")));
@@ -92,42 +89,12 @@ std::vector<std::string> merge_notes(const MergeRequest& request) {
   return find_text_source(base, request.adapter, "").notes;
 }
 
-MergeBase merge_base(const CheckpointDir& checkpoint, MemoryPool& pool) {
-  auto packed = std::make_shared<std::map<std::string, QuantizedMatrix>>();
-  for (const std::string& name : checkpoint.names()) {
-    if (is_quantized(checkpoint, name)) packed->emplace(name, read_quantized(checkpoint, name, pool));
-  }
-  if (packed->empty()) return plain_base(checkpoint);
-
-  MergeBase base;
-  base.directory = checkpoint.path();
-  base.config = checkpoint.config_text();
-  for (const std::string& name : checkpoint.names()) {
-    if (const auto found = packed->find(name); found != packed->end()) {
-      base.tensors.push_back({name, found->second.shape, DType::f32});
-    } else if (!is_quantization_part(name)) {
-      const Tensor tensor = checkpoint.at(name);
-      base.tensors.push_back({name, tensor.shape(), tensor.dtype()});
-    }
-  }
-  base.rows = [packed, &checkpoint](const std::string& name, int64_t begin, int64_t end, MemoryPool& rows_pool) {
-    if (const auto found = packed->find(name); found != packed->end()) {
-      return dequantize(found->second, begin, end, rows_pool);
-    }
-    const Tensor stored = checkpoint.at(name).rows(begin, end);
-    Tensor rows = Tensor::empty(rows_pool, stored.shape(), DType::f32, name);
-    ops::cast(stored, rows);
-    return rows;
-  };
-  return base;
-}
-
 MergeReport merge_model(const MergeRequest& request, RankContext& rank) {
   const PeftAdapter adapter = read_peft_directory(request.adapter);
   const std::string path = base_path(request, adapter);
   guard_output(request.out, {request.adapter, path});
   const CheckpointDir checkpoint(path);
-  const MergeBase base = merge_base(checkpoint, rank.pool);
+  const TensorSource base = dequantized_source(checkpoint, rank.pool);
   const auto quantization =
       read_quantization_config(parse_json(base.config, path + "/config.json"), path + "/config.json");
   check_kind(request, path, quantization.has_value());

@@ -25,9 +25,6 @@ std::string merge_warning(const MergeRequest& request);
 /// Where the result gets tokenizer or chat template from the adapter, and they are not the base's (find_text_source).
 std::vector<std::string> merge_notes(const MergeRequest& request);
 
-/// A checkpoint as plain tensors: 4-bit weights appear dequantized. It must outlive the result.
-MergeBase merge_base(const CheckpointDir& checkpoint, MemoryPool& pool);
-
 /// Merges into a model directory without adapter, block of rows by block of rows. `dequantized` takes the weights of a
 /// 4-bit base (what the adapter was trained against), `original` asks for a 16/32-bit one: UsageError when the base is
 /// the other kind. nf4 rounds the merged weights to 4 bits again, which loses what is smaller than a step; it makes a

@@ -74,7 +74,7 @@ TEST_P(OptionTest, StartsAtTheBaseAndComesBackFromItsDirectoryAndMerged) {
   EXPECT_LT(test::largest_distance(test::all_logits(again, batch, step), logits), 1e-3);
 
   const CheckpointDir checkpoint(model);
-  merge_adapter(plain_base(checkpoint), saved, scratch.path() / "merged", {.dtype = DType::f32}, pool);
+  merge_adapter(plain_source(checkpoint), saved, scratch.path() / "merged", {.dtype = DType::f32}, pool);
   Decoder merged = load_decoder(scratch.path() / "merged", rank);
   EXPECT_LT(test::largest_distance(test::all_logits(merged, batch, step), logits), 1e-3);
 }
@@ -223,7 +223,7 @@ TEST(TokenRows, OfTokensBehindTheVocabularyMakeTheModelGrow) {
   EXPECT_EQ(again.config().vocab_size, rows + 2);
   EXPECT_EQ(test::all_logits(again, batch, StepContext{rank}), logits);
   const CheckpointDir checkpoint(model);
-  merge_adapter(plain_base(checkpoint), saved, scratch.path() / "merged", {.dtype = DType::f32}, pool);
+  merge_adapter(plain_source(checkpoint), saved, scratch.path() / "merged", {.dtype = DType::f32}, pool);
   Decoder merged = load_decoder(scratch.path() / "merged", rank);
   EXPECT_EQ(merged.config().vocab_size, rows + 2);
   EXPECT_LT(test::largest_distance(test::all_logits(merged, batch, StepContext{rank}), logits), 1e-4);

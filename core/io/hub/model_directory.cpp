@@ -66,6 +66,15 @@ void copy_tokenizer_files(const std::filesystem::path& from, const std::filesyst
   }
 }
 
+void copy_companions(const std::filesystem::path& model, const std::filesystem::path& to) {
+  copy_tokenizer_files(model, to);
+  const std::vector<std::filesystem::path> roots = link_roots(model);
+  for (const char* file : kCompanions) {
+    if (!std::filesystem::is_regular_file(model / file)) continue;
+    copy_file_atomically(follow_links_within(model / file, roots), to / file);
+  }
+}
+
 ModelDirectoryWriter::ModelDirectoryWriter(const std::filesystem::path& target, Replace replace,
                                            const std::vector<TensorSpec>& specs, uint64_t shard_bytes)
     : directory_(target, replace) {
@@ -91,15 +100,6 @@ void ModelDirectoryWriter::append(const std::string& name, const Tensor& rows) {
 
 void ModelDirectoryWriter::write_text(const std::string& file, std::string_view text) {
   write_file_atomically(directory_.path() / file, text);
-}
-
-void ModelDirectoryWriter::copy_companions(const std::filesystem::path& model) {
-  copy_tokenizer_files(model, directory_.path());
-  const std::vector<std::filesystem::path> roots = link_roots(model);
-  for (const char* file : kCompanions) {
-    if (!std::filesystem::is_regular_file(model / file)) continue;
-    copy_file_atomically(follow_links_within(model / file, roots), directory_.path() / file);
-  }
 }
 
 void ModelDirectoryWriter::finish() {

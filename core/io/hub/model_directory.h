@@ -18,6 +18,10 @@ std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& 
 /// Copies them; InputError for a link out of the directory (see CheckpointDir).
 void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to);
 
+/// Copies what belongs to a model besides weights and config.json: tokenizer, chat template, generation_config.json,
+/// licence. Files that are absent are passed over; InputError as above.
+void copy_companions(const std::filesystem::path& model, const std::filesystem::path& to);
+
 /// A model directory that appears whole at finish(), or not at all. Weights go to model.safetensors, or, above
 /// shard_bytes, to model-00001-of-0000N.safetensors and model.safetensors.index.json, filled in the order of `specs`.
 class ModelDirectoryWriter {
@@ -34,9 +38,6 @@ class ModelDirectoryWriter {
   void append(const std::string& name, const Tensor& rows);
   /// A text file beside the weights: config.json.
   void write_text(const std::string& file, std::string_view text);
-  /// Copies what belongs to a model besides weights and config.json: tokenizer, chat template, generation_config.json,
-  /// licence. Files that are absent are passed over; InputError for a link out of the directory (see CheckpointDir).
-  void copy_companions(const std::filesystem::path& model);
   /// Where the files are until finish().
   const std::filesystem::path& path() const { return directory_.path(); }
   void finish();

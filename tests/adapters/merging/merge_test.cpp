@@ -46,7 +46,7 @@ TEST_P(MergeOracle, GivesTheLogitsOfPeftsMergedModel) {
   const CheckpointDir checkpoint(base);
   const PeftAdapter adapter = read_peft_directory(path / "after8");
   const MergeReport report =
-      merge_adapter(plain_base(checkpoint), adapter, root / "merged", {.dtype = DType::f32}, pool);
+      merge_adapter(plain_source(checkpoint), adapter, root / "merged", {.dtype = DType::f32}, pool);
   EXPECT_EQ(report.modules, static_cast<int64_t>(adapter.lora_modules().size()));
   EXPECT_GT(report.max_change, report.mean_change);
   EXPECT_GT(report.mean_change, 0);
@@ -69,8 +69,8 @@ TEST_F(MergeTest, Bf16IsRoundedOnceAndFilesStandBesideIt) {
   NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
   const CheckpointDir checkpoint(model);
   const PeftAdapter adapter = read_peft_directory(golden / "lora_fp32.adapter-after20");
-  merge_adapter(plain_base(checkpoint), adapter, root / "f32", {.dtype = DType::f32}, pool);
-  merge_adapter(plain_base(checkpoint), adapter, root / "bf16", {}, pool);
+  merge_adapter(plain_source(checkpoint), adapter, root / "f32", {.dtype = DType::f32}, pool);
+  merge_adapter(plain_source(checkpoint), adapter, root / "bf16", {}, pool);
   const CheckpointDir wide(root / "f32"), narrow(root / "bf16");
   ASSERT_EQ(wide.names(), narrow.names());
   ASSERT_EQ(wide.names(), checkpoint.names());
@@ -91,7 +91,7 @@ TEST_F(MergeTest, ShardsAndUnpackedConfigAreWhatTransformersReads) {
   NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
   NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
   const CheckpointDir checkpoint(model);
-  MergeBase base = plain_base(checkpoint);
+  TensorSource base = plain_source(checkpoint);
   nlohmann::json config = nlohmann::json::parse(base.config);
   config["quantization_config"] = {{"quant_method", "bitsandbytes"}};
   base.config = config.dump();
@@ -114,9 +114,9 @@ TEST_F(MergeTest, AnExistingTargetIsKeptUnlessForced) {
   const PeftAdapter adapter = read_peft_directory(golden / "adapter-init");
   fs::create_directories(root / "merged");
   std::ofstream(root / "merged/notes.txt") << "mine";
-  EXPECT_THROW(merge_adapter(plain_base(checkpoint), adapter, root / "merged", {}, pool), UsageError);
+  EXPECT_THROW(merge_adapter(plain_source(checkpoint), adapter, root / "merged", {}, pool), UsageError);
   EXPECT_TRUE(fs::exists(root / "merged/notes.txt"));
-  merge_adapter(plain_base(checkpoint), adapter, root / "merged", {.replace = Replace::anything}, pool);
+  merge_adapter(plain_source(checkpoint), adapter, root / "merged", {.replace = Replace::anything}, pool);
   EXPECT_TRUE(fs::exists(root / "merged/model.safetensors"));
 }
 
@@ -127,7 +127,7 @@ TEST_F(MergeTest, AnAdapterOfAnotherModelLeavesNothingBehind) {
   const PeftAdapter good = read_peft_directory(golden / "adapter-init");
   const auto refusal = [&](const PeftAdapter& adapter, DType dtype = DType::bf16) -> std::string {
     try {
-      merge_adapter(plain_base(checkpoint), adapter, root / "merged", {.dtype = dtype}, pool);
+      merge_adapter(plain_source(checkpoint), adapter, root / "merged", {.dtype = dtype}, pool);
     } catch (const Error& error) {
       EXPECT_TRUE(fs::is_empty(root)) << "a part was left behind";
       return error.what();
@@ -162,7 +162,7 @@ TEST_F(MergeTest, AWeightStoredTheOtherWayRoundGetsTheTransposedChange) {
   adapter.options.lora_alpha = 2;
   adapter.options.fan_in_fan_out = true;
   adapter.tensors = {{"m.lora_A.weight", filled({1, 3}, 1)}, {"m.lora_B.weight", filled({2, 1}, 10)}};
-  MergeBase base{model, CheckpointDir(model).config_text(), {{"m.weight", {3, 2}, DType::f32}}, {}};
+  TensorSource base{model, CheckpointDir(model).config_text(), {{"m.weight", {3, 2}, DType::f32}}, {}};
   base.rows = [](const std::string&, int64_t begin, int64_t end, MemoryPool& from) {
     return Tensor::zeros(from, {end - begin, 2}, DType::f32);
   };
@@ -177,7 +177,7 @@ TEST_F(MergeTest, NeedsMemoryForAboutOneBlock) {
   PeftAdapter adapter;
   adapter.tensors = {{"m.lora_A.weight", Tensor::zeros(pool, {4, kWidth}, DType::f32)},
                      {"m.lora_B.weight", Tensor::zeros(pool, {kRows, 4}, DType::f32)}};
-  MergeBase base{model, CheckpointDir(model).config_text(), {{"m.weight", {kRows, kWidth}, DType::f32}}, {}};
+  TensorSource base{model, CheckpointDir(model).config_text(), {{"m.weight", {kRows, kWidth}, DType::f32}}, {}};
   base.rows = [](const std::string&, int64_t begin, int64_t end, MemoryPool& from) {
     return Tensor::zeros(from, {end - begin, kWidth}, DType::f32);
   };

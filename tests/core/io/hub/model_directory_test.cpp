@@ -32,7 +32,7 @@ class ModelDirectory : public ::testing::Test {
       writer.write(spec.name, Tensor::from<float>(pool_, {10}, values));
     }
     writer.write_text("config.json", "{}");
-    writer.copy_companions(root_ / "source");
+    copy_companions(root_ / "source", writer.path());
     writer.finish();
   }
 

@@ -1,0 +1,39 @@
+#include "nibble/core/models/tensor_source.h"
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/ops/elementwise.h"
+
+namespace nibble {
+
+namespace {
+
+/// Constants that old checkpoints hold beside the weights, recomputed by everyone.
+bool is_buffer(const std::string& name, const Tensor& tensor) {
+  const bool mask = name.ends_with(".attn.bias") || name.ends_with(".attention.bias");
+  return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".masked_bias") || (mask && tensor.rank() == 4);
+}
+
+}  // namespace
+
+TensorSource plain_source(const CheckpointDir& checkpoint) {
+  TensorSource source{checkpoint.path(), checkpoint.config_text(), {}, {}};
+  for (const std::string& name : checkpoint.names()) {
+    if (name.find(".quant_state.") != std::string::npos) {
+      throw InputError(checkpoint.file_of(name), name + ": the weights are packed in 4 bits",
+                       "merge into the dequantized weights, or name the original 16-bit model");
+    }
+    const Tensor tensor = checkpoint.at(name);
+    if (is_buffer(name, tensor)) continue;
+    source.tensors.push_back({name, tensor.shape(), tensor.dtype()});
+  }
+  source.rows = [&checkpoint](const std::string& name, int64_t begin, int64_t end, MemoryPool& pool) {
+    const Tensor tensor = checkpoint.at(name);
+    const Tensor rows = tensor.rank() == 0 ? tensor : tensor.rows(begin, end);
+    Tensor wide = Tensor::empty(pool, rows.shape(), DType::f32, name);
+    ops::cast(rows, wide);
+    return wide;
+  };
+  return source;
+}
+
+}  // namespace nibble

@@ -1,0 +1,12 @@
+#pragma once
+// A checkpoint in 4 bits as plain tensors.
+
+#include "nibble/core/models/tensor_source.h"
+
+namespace nibble {
+
+/// 4-bit weights appear dequantized, a 16- or 32-bit checkpoint as it is (plain_source). It must outlive the result;
+/// scales are decoded into `pool`.
+TensorSource dequantized_source(const CheckpointDir& checkpoint, MemoryPool& pool);
+
+}  // namespace nibble

@@ -1,0 +1,62 @@
+// nibble export, seen from outside.
+
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+
+#include "nibble/tests/cli/small_model.h"
+
+namespace nibble {
+namespace {
+
+using test::SmallModel;
+
+class Export : public SmallModel {
+ protected:
+  /// A model of 80,000 weights, and an adapter for it in run/adapter.
+  void SetUp() override {
+    SmallModel::SetUp();
+    nlohmann::json config = nlohmann::json::parse(test::read_bytes(root_ / "config.json"));
+    config["hidden_size"] = 64;
+    config["intermediate_size"] = 128;
+    test::write_bytes(root_ / "wide.json", config.dump());
+    ASSERT_EQ(run("init --config wide.json --out wide").code, 0);
+    for (const auto& file : std::filesystem::directory_iterator(root_ / "tokenizer")) {
+      if (!exists(root_ / "wide" / file.path().filename())) {
+        copy(file.path(), root_ / "wide" / file.path().filename());
+      }
+    }
+    test::write_bytes(root_ / "d.jsonl", "{\"text\": \"What is it? It is this, or that.\"}\n");
+    test::write_bytes(root_ / "r.json",
+                      R"({"model": {"path": "wide"}, "adapter": {"r": 2}, "data": {"train": "d.jsonl"},
+                                            "train": {"steps": 1, "threads": 1}, "output": {"dir": "run"}})");
+    const Said trained = run("train r.json");
+    ASSERT_EQ(trained.code, 0) << trained.text;
+  }
+};
+
+// No file larger than the result is written on the way: the merged model in f32 would be 320 KB.
+TEST_F(Export, AnAdapterIsMergedOnTheWayIntoTheFile) {
+  const std::string words = "export --model wide --adapter run/adapter --type q8_0 --out ";
+  const Said free = run(words + "free.gguf");
+  ASSERT_EQ(free.code, 0) << free.text;
+  const auto kilobytes = std::filesystem::file_size(root_ / "free.gguf") / 1024 + 1;
+  ASSERT_LT(kilobytes, 200u);
+  const std::string limited = "bash -c 'ulimit -f " + std::to_string(kilobytes) + "; cd " + root_.path().string() +
+                              "; OMP_NUM_THREADS=1 exec " NIBBLE_PROGRAM " " + words + "limited.gguf'";
+  EXPECT_EQ(std::system(limited.c_str()), 0);
+  EXPECT_EQ(test::read_bytes(root_ / "limited.gguf"), test::read_bytes(root_ / "free.gguf"));
+}
+
+TEST_F(Export, ToolsForCheckingStandUnderAHeadingOfTheirOwn) {
+  const std::string help = run("--help").text;
+  const size_t heading = help.find("Tools for checking");
+  ASSERT_NE(heading, std::string::npos) << help;
+  for (const char* tool : {"logits", "gradients", "tokenize ", "template"}) {
+    EXPECT_GT(help.find("\n  " + std::string(tool)), heading) << tool;
+  }
+  EXPECT_LT(help.find("\n  train"), heading);
+}
+
+}  // namespace
+}  // namespace nibble
