@@ -1,8 +1,8 @@
 // Families of the years before Llama that are rarely met.
 
-#include "nibble/core/models/config_reader.h"
-#include "nibble/core/models/families.h"
-#include "nibble/core/models/family_names.h"
+#include "nibble/core/models/families/config_reader.h"
+#include "nibble/core/models/families/families.h"
+#include "nibble/core/models/families/family_names.h"
 
 namespace nibble {
 

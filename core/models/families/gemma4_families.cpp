@@ -1,9 +1,9 @@
 // Gemma 4: layers of two sizes, of which the last read the keys and values of earlier ones, and have inputs of their
 // own.
 
-#include "nibble/core/models/families.h"
-#include "nibble/core/models/family_names.h"
-#include "nibble/core/models/family_rules.h"
+#include "nibble/core/models/families/families.h"
+#include "nibble/core/models/families/family_names.h"
+#include "nibble/core/models/families/family_rules.h"
 
 namespace nibble {
 

@@ -1,8 +1,8 @@
 #pragma once
 // Latent attention as config.json of DeepSeek V2 and its followers says it.
 
-#include "nibble/core/models/config_reader.h"
 #include "nibble/core/models/decoder_config.h"
+#include "nibble/core/models/families/config_reader.h"
 
 namespace nibble {
 

@@ -1,8 +1,8 @@
 // Dense families since 2024.
 
-#include "nibble/core/models/families.h"
-#include "nibble/core/models/family_names.h"
-#include "nibble/core/models/family_rules.h"
+#include "nibble/core/models/families/families.h"
+#include "nibble/core/models/families/family_names.h"
+#include "nibble/core/models/families/family_rules.h"
 
 namespace nibble {
 

@@ -1,8 +1,8 @@
-#include "nibble/core/models/latent_families.h"
+#include "nibble/core/models/families/latent_families.h"
 
 #include <cmath>
 
-#include "nibble/core/models/families.h"
+#include "nibble/core/models/families/families.h"
 #include "nibble/core/nn/mixers/latent_attention.h"
 
 namespace nibble {
