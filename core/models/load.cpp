@@ -64,6 +64,7 @@ class Loader {
     for (const std::string& name : checkpoint_.names()) {
       if (!whole && !in_layers(name, decoder.range())) continue;
       if (has_vision_tower(config_) && is_outside_language_model(name)) continue;
+      if (in_layers(name, {config_.layers, config_.layers + config_.layers_passed_over})) continue;
       if (!taken_.contains(name) && !is_known_buffer(name) && !(expects && expects(name))) left.push_back(name);
     }
     if (left.empty()) return;
@@ -127,7 +128,9 @@ uint64_t purpose_of(const std::string& name) {
 
 LinearWeightMaker dense_maker(const DecoderConfig& config, const ParameterMaker& parameter) {
   return [&config, parameter](const std::string& module, const Shape& shape) {
-    const bool transposed = config.transposed_linears && module != config.names.head;
+    const bool experts = shape.size() == 3 && config.experts;
+    const bool transposed =
+        experts ? config.experts->transposed : config.transposed_linears && module != config.names.head;
     Shape stored = shape;
     if (transposed) std::swap(stored.end()[-1], stored.end()[-2]);
     return std::make_unique<DenseWeight>(parameter(weight_name(module, shape), stored), transposed);
@@ -137,11 +140,12 @@ LinearWeightMaker dense_maker(const DecoderConfig& config, const ParameterMaker&
 std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_t seed, const std::string& name,
                                             const Shape& shape, MemoryPool& pool) {
   Tensor value;
-  if (shape.size() > 1 && !is_head_norm(config.names, name)) {
+  const bool bias = name.ends_with("bias");  // those of experts are [E, out]
+  if (shape.size() > 1 && !bias && !is_head_norm(config.names, name)) {
     value = Tensor::empty(pool, shape, DType::f32, name);
     ops::fill_normal(value, config.initializer_range, seed, purpose_of(name));
   } else {
-    const float start = name.ends_with(".bias") ? 0.0f : 1.0f - config.norm.weight_offset;
+    const float start = bias ? 0.0f : 1.0f - config.norm.weight_offset;
     value = Tensor::from<float>(pool, shape, std::vector<float>(static_cast<size_t>(element_count(shape)), start));
   }
   return std::make_shared<Parameter>(Parameter{.name = name, .value = value, .gradient = {}});
@@ -208,7 +212,8 @@ void make_trainable(Decoder& decoder, RankContext& rank) {
   check_trainable(decoder);
   const auto of_adapters = adapter_parameters(decoder);
   decoder.visit([&](Parameter& parameter) {
-    if (!of_adapters.contains(&parameter) && !parameter.trainable) parameter.make_trainable(rank.pool);
+    if (!of_adapters.contains(&parameter) && !parameter.trainable && !parameter.buffer)
+      parameter.make_trainable(rank.pool);
   });
 }
 

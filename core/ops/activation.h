@@ -25,4 +25,10 @@ void gated_forward(Activation f, const Tensor& gate, const Tensor& up, Tensor& y
 void gated_backward(Activation f, const Tensor& dy, const Tensor& gate, const Tensor& up, Tensor& dgate, Tensor& dup,
                     Tensor& y_again);
 
+/// y = f(min(gate, limit)) * (1 + up held within +-limit) (gpt-oss)
+void clamped_gated_forward(Activation f, float limit, const Tensor& gate, const Tensor& up, Tensor& y);
+/// dgate and dup from dy, which may be gate and up.
+void clamped_gated_backward(Activation f, float limit, const Tensor& dy, const Tensor& gate, const Tensor& up,
+                            Tensor& dgate, Tensor& dup);
+
 }  // namespace nibble::ops
