@@ -1,0 +1,341 @@
+#include "nibble/core/models/families/families.h"
+
+#include <algorithm>
+
+#include "nibble/core/models/families/expert_families.h"
+#include "nibble/core/models/families/family_names.h"
+#include "nibble/core/models/families/family_rules.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr NormConfig kLayerNorm = {.kind = NormKind::layer, .eps = 1e-5f, .bias = true};
+constexpr NormConfig kGemmaNorm = {.kind = NormKind::rms, .eps = 1e-6f, .weight_offset = 1};
+constexpr ConfigKeys kGpt2Keys = {.width = "n_embd|hidden_size",
+                                  .layers = "n_layer|num_hidden_layers",
+                                  .heads = "n_head|num_attention_heads",
+                                  .mlp_width = "n_inner",
+                                  .max_positions = "n_positions|max_position_embeddings",
+                                  .head_size = "",
+                                  .kv_heads = "",
+                                  .norm_eps = "layer_norm_epsilon",
+                                  .activation = "activation_function"};
+
+Family gemma3(std::string_view model_type, std::string_view architecture, TensorNames names,
+              std::string_view text_defaults) {
+  return {.model_type = model_type,
+          .architecture = architecture,
+          .names = std::move(names),
+          .keys = {.activation = "hidden_activation"},
+          .norm = kGemmaNorm,
+          .activation = "gelu_pytorch_tanh",
+          .qk_norm = HeadNormKind::head,
+          .tied_head = true,
+          .scaled_embedding = true,
+          .kv_heads = 4,
+          .head_size = 256,
+          .max_positions = 131072,
+          .rope_base = 1e6,
+          .local_rope_base = 10000,
+          .window_rule = WindowRule::period,
+          .window = 4096,
+          .window_period = 6,
+          .text_defaults = text_defaults,
+          .finish = finish_gemma3};
+}
+
+std::vector<Family> dense_families() {
+  return {
+      {.model_type = "llama", .architecture = "LlamaForCausalLM"},
+      {.model_type = "mistral",
+       .architecture = "MistralForCausalLM",
+       .kv_heads = 8,
+       .max_positions = 131072,
+       .window_rule = WindowRule::every,
+       .window = 4096},
+      {.model_type = "qwen2",
+       .architecture = "Qwen2ForCausalLM",
+       .qkv_bias = true,
+       .kv_heads = 32,
+       .max_positions = 32768,
+       .window_rule = WindowRule::from_layer,
+       .window = 4096},
+      {.model_type = "qwen3",
+       .architecture = "Qwen3ForCausalLM",
+       .qk_norm = HeadNormKind::head,
+       .kv_heads = 32,
+       .head_size = 128,
+       .max_positions = 32768,
+       .window_rule = WindowRule::from_layer,
+       .window = 4096},
+      {.model_type = "gemma",
+       .architecture = "GemmaForCausalLM",
+       .norm = kGemmaNorm,
+       .activation = "gelu_pytorch_tanh",
+       .tied_head = true,
+       .scaled_embedding = true,
+       .kv_heads = 16,
+       .head_size = 256,
+       .max_positions = 8192,
+       .finish = finish_gemma},
+      {.model_type = "gemma2",
+       .architecture = "Gemma2ForCausalLM",
+       .names = gemma2_names(),
+       .keys = {.activation = "hidden_activation"},
+       .norm = kGemmaNorm,
+       .activation = "gelu_pytorch_tanh",
+       .tied_head = true,
+       .scaled_embedding = true,
+       .kv_heads = 4,
+       .head_size = 256,
+       .max_positions = 8192,
+       .window_rule = WindowRule::even,
+       .window = 4096,
+       .finish = finish_gemma2},
+      gemma3("gemma3_text", "Gemma3ForCausalLM", gemma2_names(), ""),
+      gemma3("gemma3", "Gemma3ForConditionalGeneration", inside_language_model(gemma2_names()),
+             R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+                 "num_attention_heads": 8})"),
+      {.model_type = "phi3",
+       .architecture = "Phi3ForCausalLM",
+       .names = phi3_names(),
+       .norm = {.kind = NormKind::rms, .eps = 1e-5f},
+       .max_positions = 4096,
+       .original_max_positions = 4096,
+       .window_rule = WindowRule::every},
+      {.model_type = "gpt_neox",
+       .architecture = "GPTNeoXForCausalLM",
+       .names = gpt_neox_names(),
+       .keys = {.head_size = "",
+                .kv_heads = "",
+                .norm_eps = "layer_norm_eps",
+                .rotary_share = "rotary_pct",
+                .rope_base = "rotary_emb_base"},
+       .norm = kLayerNorm,
+       .activation = "gelu",
+       .gated_mlp = false,
+       .biases = true,
+       .rotary_share = 0.25,
+       .finish = finish_gpt_neox},
+      {.model_type = "falcon",
+       .architecture = "FalconForCausalLM",
+       .names = falcon_names(),
+       .keys = {.width = "n_embed|hidden_size",
+                .mlp_width = "ffn_hidden_size",
+                .head_size = "",
+                .kv_heads = "",
+                .norm_eps = "layer_norm_epsilon",
+                .activation = "activation"},
+       .norm = kLayerNorm,
+       .activation = "gelu",
+       .gated_mlp = false,
+       .tied_head = true,
+       .mlp_share = 4,
+       .finish = finish_falcon},
+      {.model_type = "gpt2",
+       .architecture = "GPT2LMHeadModel",
+       .names = gpt2_names(),
+       .keys = kGpt2Keys,
+       .norm = kLayerNorm,
+       .activation = "gelu_new",
+       .gated_mlp = false,
+       .biases = true,
+       .tied_head = true,
+       .mlp_share = 4,
+       .max_positions = 1024,
+       .rope = false,
+       .finish = finish_gpt2},
+      {.model_type = "opt",
+       .architecture = "OPTForCausalLM",
+       .names = opt_names(),
+       .keys = {.mlp_width = "ffn_dim",
+                .head_size = "",
+                .kv_heads = "",
+                .norm_eps = "layer_norm_eps",
+                .activation = "activation_function"},
+       .norm = kLayerNorm,
+       .activation = "relu",
+       .gated_mlp = false,
+       .biases = true,
+       .tied_head = true,
+       .position_offset = 2,
+       .rope = false,
+       .finish = finish_opt},
+      {.model_type = "stablelm",
+       .architecture = "StableLmForCausalLM",
+       .names = stablelm_names(),
+       .keys = {.head_size = "", .norm_eps = "layer_norm_eps"},
+       .norm = kLayerNorm,
+       .kv_heads = 32,
+       .max_positions = 4096,
+       .rotary_share = 0.25,
+       .finish = finish_stablelm},
+      {.model_type = "smollm3",
+       .architecture = "SmolLM3ForCausalLM",
+       .tied_head = true,
+       .kv_heads = 4,
+       .max_positions = 32768,
+       .rope_base = 2e6,
+       .window_rule = WindowRule::nope},
+      {.model_type = "olmo",
+       .architecture = "OlmoForCausalLM",
+       .keys = {.norm_eps = ""},
+       .norm = {.kind = NormKind::layer, .eps = 1e-5f, .weight = false},
+       .finish = finish_olmo},
+      {.model_type = "olmo2",
+       .architecture = "Olmo2ForCausalLM",
+       .names = olmo2_names(),
+       .norm = {.kind = NormKind::rms, .eps = 1e-5f},
+       .qk_norm = HeadNormKind::whole},
+      {.model_type = "granite", .architecture = "GraniteForCausalLM", .finish = finish_granite},
+      {.model_type = "starcoder2",
+       .architecture = "Starcoder2ForCausalLM",
+       .names = starcoder2_names(),
+       .keys = {.norm_eps = "norm_epsilon"},
+       .norm = kLayerNorm,
+       .activation = "gelu_pytorch_tanh",
+       .gated_mlp = false,
+       .tied_head = true,
+       .kv_heads = 2,
+       .max_positions = 4096,
+       .window_rule = WindowRule::every,
+       .finish = finish_starcoder2},
+      {.model_type = "gpt_bigcode",
+       .architecture = "GPTBigCodeForCausalLM",
+       .names = gpt2_names(),
+       .keys = kGpt2Keys,
+       .norm = kLayerNorm,
+       .activation = "gelu_pytorch_tanh",
+       .gated_mlp = false,
+       .biases = true,
+       .tied_head = true,
+       .mlp_share = 4,
+       .max_positions = 1024,
+       .rope = false,
+       .finish = finish_gpt_bigcode},
+      {.model_type = "bloom",
+       .architecture = "BloomForCausalLM",
+       .names = bloom_names(),
+       .keys = {.width = "n_embed|hidden_size",
+                .layers = "n_layer|num_hidden_layers",
+                .heads = "n_head|num_attention_heads",
+                .mlp_width = "",
+                .max_positions = "seq_length",
+                .head_size = "",
+                .kv_heads = "",
+                .norm_eps = "layer_norm_epsilon",
+                .activation = ""},
+       .norm = kLayerNorm,
+       .activation = "gelu_pytorch_tanh",
+       .gated_mlp = false,
+       .biases = true,
+       .tied_head = true,
+       .mlp_share = 4,
+       .rope = false,
+       .finish = finish_bloom},
+      {.model_type = "gptj",
+       .architecture = "GPTJForCausalLM",
+       .names = gptj_names(),
+       .keys = kGpt2Keys,
+       .norm = kLayerNorm,
+       .activation = "gelu_new",
+       .gated_mlp = false,
+       .parallel_residual = true,
+       .mlp_share = 4,
+       .rope = false,
+       .finish = finish_gptj},
+      {.model_type = "codegen",
+       .architecture = "CodeGenForCausalLM",
+       .names = codegen_names(),
+       .keys = kGpt2Keys,
+       .norm = kLayerNorm,
+       .activation = "gelu_new",
+       .gated_mlp = false,
+       .parallel_residual = true,
+       .mlp_share = 4,
+       .rope = false,
+       .finish = finish_codegen},
+      {.model_type = "phi",
+       .architecture = "PhiForCausalLM",
+       .names = phi_names(),
+       .keys = {.norm_eps = "layer_norm_eps"},
+       .norm = kLayerNorm,
+       .activation = "gelu_new",
+       .gated_mlp = false,
+       .parallel_residual = true,
+       .biases = true,
+       .rotary_share = 0.5,
+       .finish = finish_phi},
+      {.model_type = "cohere",
+       .architecture = "CohereForCausalLM",
+       .names = cohere_names(),
+       .keys = {.norm_eps = "layer_norm_eps"},
+       .norm = {.kind = NormKind::layer, .eps = 1e-5f},
+       .parallel_residual = true,
+       .tied_head = true,
+       .max_positions = 8192,
+       .rope_base = 500000,
+       .rope_pairs = ops::RopePairs::neighbours,
+       .finish = finish_cohere},
+      {.model_type = "cohere2",
+       .architecture = "Cohere2ForCausalLM",
+       .names = cohere_names(),
+       .keys = {.norm_eps = "layer_norm_eps"},
+       .norm = {.kind = NormKind::layer, .eps = 1e-5f},
+       .parallel_residual = true,
+       .tied_head = true,
+       .max_positions = 8192,
+       .rope_pairs = ops::RopePairs::neighbours,
+       .window_rule = WindowRule::period,
+       .window = 4096,
+       .window_period = 4,
+       .finish = finish_cohere2},
+  };
+}
+
+const std::vector<Family>& rows() {
+  static const std::vector<Family> table = [] {
+    std::vector<Family> all = dense_families();
+    for (Family& family : expert_families()) all.push_back(std::move(family));
+    return all;
+  }();
+  return table;
+}
+
+std::string known() {
+  std::string list;
+  for (const Family& family : rows()) list += (list.empty() ? "" : ", ") + std::string(family.model_type);
+  return list;
+}
+
+bool same_letters(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return lower(x) == lower(y); });
+}
+
+}  // namespace
+
+std::span<const Family> families() { return rows(); }
+
+bool has_vision_tower(const DecoderConfig& config) {
+  return std::any_of(rows().begin(), rows().end(), [&](const Family& family) {
+    return family.model_type == config.model_type && !family.text_defaults.empty();
+  });
+}
+
+const Family& find_family(std::string_view model_type, std::string_view architecture, const std::string& place) {
+  for (const Family& family : rows()) {
+    const bool type_fits = model_type.empty() ? !architecture.empty() : model_type == family.model_type;
+    // The first conversions of Llama wrote LLaMAForCausalLM.
+    const bool architecture_fits = architecture.empty() || same_letters(architecture, family.architecture);
+    if (type_fits && architecture_fits) return family;
+  }
+  const std::string asked = model_type.empty()     ? std::string(architecture)
+                            : architecture.empty() ? std::string(model_type)
+                                                   : std::string(model_type) + " (" + std::string(architecture) + ")";
+  throw InputError(place, asked.empty() ? "says neither model_type nor architectures" : "unknown architecture " + asked,
+                   "known: " + known());
+}
+
+}  // namespace nibble
