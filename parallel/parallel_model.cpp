@@ -19,7 +19,7 @@ std::string parameter_of(const std::string& tensor) { return tensor.substr(0, te
 ParallelModel::ParallelModel(Decoder& model, bool train_everything, const ParallelOptions& options, const Mesh& mesh)
     : model_(model), options_(options), mesh_(mesh) {
   model_.visit([&](Parameter& parameter) {
-    if (!train_everything && !parameter.trainable) return;
+    if (parameter.buffer || (!train_everything && !parameter.trainable)) return;
     trained_.push_back(&parameter);
     by_name_[parameter.name] = &parameter;
   });

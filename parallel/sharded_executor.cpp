@@ -18,6 +18,16 @@ void ShardedExecutor::idle_forward(const Objective& objective, bool training) {
   decoder().idle_forward(training);
 }
 
+int64_t ShardedExecutor::passes(const StepWork& work) const {
+  const int64_t own = LocalExecutor::passes(work);
+  return collective() ? std::max(own, passes_in_step()) : own;
+}
+
+void ShardedExecutor::forward_layers(const Batch* batch, const StepContext& step) {
+  if (batch) return LocalExecutor::forward_layers(batch, step);
+  if (collective()) decoder().idle_forward(false, false);
+}
+
 double ShardedExecutor::microbatch(const StepWork& work, int64_t i) {
   if (work.microbatch(i) || !collective()) return LocalExecutor::microbatch(work, i);
   const TraceSpan span(work.options.trace, Phase::communication, "idle");

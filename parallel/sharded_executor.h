@@ -22,6 +22,8 @@ class ShardedExecutor : public LocalExecutor {
  protected:
   double sum(const StepWork& work) override;
   double microbatch(const StepWork& work, int64_t i) override;
+  int64_t passes(const StepWork& work) const override;
+  void forward_layers(const Batch* batch, const StepContext& step) override;
   void idle_forward(const Objective& objective, bool training) override;
   double squares(const std::vector<Parameter*>& parameters) const override;
   ParallelModel& parallel() const { return parallel_; }

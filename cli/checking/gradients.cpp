@@ -38,9 +38,16 @@ void run(const Flags& flags) {
   const Batch batch = make_batch(samples, rank.context().pool);
   if (batch.label_tokens == 0)
     throw InputError(flags.labels, "has no label token", "labels other than -100 are needed");
-  const StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
+  StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
+  std::optional<RouterBalance> balance = decoder.config().router_balance();
+  if (balance) {
+    step.balance = &*balance;
+    DecoderPass(decoder, batch, step, false).forward({});
+    balance->counting = false;
+  }
   const double tokens = static_cast<double>(batch.label_tokens);
-  const double loss = decoder.loss_sum_and_gradients(batch, step, static_cast<float>(1.0 / tokens)) / tokens;
+  const double loss = decoder.loss_sum_and_gradients(batch, step, static_cast<float>(1.0 / tokens)) / tokens +
+                      (balance ? balance->loss() : 0);
 
   std::vector<std::pair<std::string, Tensor>> gradients;
   decoder.visit([&](Parameter& parameter) {

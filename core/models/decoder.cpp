@@ -486,7 +486,7 @@ double Decoder::loss_sum_and_gradients(const Batch& batch, const StepContext& st
   return sum;
 }
 
-void Decoder::idle_forward(bool training) {
+void Decoder::idle_forward(bool training, bool head) {
   BlockHooks& hooks = *impl_->hooks;
   const auto touch = [&](int64_t layer) {
     hooks.before_forward(layer);
@@ -494,7 +494,7 @@ void Decoder::idle_forward(bool training) {
   };
   if (impl_->input) touch(-1);
   for (size_t l = 0; l < impl_->blocks.size(); ++l) touch(impl_->layer(l));
-  if (!impl_->head) return;
+  if (!impl_->head || !head) return;
   if (!training) return touch(impl_->config.layers);
   hooks.before_backward(impl_->config.layers);
   hooks.after_backward(impl_->config.layers);

@@ -88,9 +88,9 @@ class Decoder {
   double loss_sum_and_gradients(const Batch& batch, const StepContext& step, float gradient_scale,
                                 const TokenLoss& loss = {});
 
-  /// Call the hooks as a DecoderPass's forward with the head (training or not) and its backward do, and compute
-  /// nothing: how a rank without a microbatch takes part in what the hooks exchange.
-  void idle_forward(bool training);
+  /// Call the hooks as a DecoderPass's forward with the head (training or not) or without, and its backward do, and
+  /// compute nothing: how a rank without a microbatch takes part in what the hooks exchange.
+  void idle_forward(bool training, bool head = true);
   void idle_backward();
 
  private:

@@ -12,6 +12,7 @@
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/families/rope_reader.h"
+#include "nibble/core/nn/feed_forward/experts.h"
 
 namespace nibble {
 
@@ -298,6 +299,18 @@ MlpConfig DecoderConfig::mlp(int64_t l) const {
           .bias = mlp_bias,
           .xielu = xielu,
           .inner_norm = sublayer_norms ? std::optional(norm) : std::nullopt};
+}
+
+std::optional<RouterBalance> DecoderConfig::router_balance() const {
+  if (!experts || router_aux_loss_coef == 0) return std::nullopt;
+  return RouterBalance(experts->experts, static_cast<double>(router_aux_loss_coef));
+}
+
+void DecoderConfig::use_experts(int64_t l) {
+  layer.at(static_cast<size_t>(l)).feed_forward = [](const DecoderConfig& config, int64_t, const std::string& prefix,
+                                                     const Makers& makers) {
+    return std::make_unique<Experts>(prefix, config.names.block.experts, config.experts.value(), makers);
+  };
 }
 
 int64_t DecoderConfig::position_limit() const {

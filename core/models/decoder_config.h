@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "nibble/core/nn/block.h"
-#include "nibble/core/nn/feed_forward/mlp.h"
+#include "nibble/core/nn/feed_forward/experts_config.h"
+#include "nibble/core/nn/feed_forward/router_balance.h"
 #include "nibble/core/nn/mixers/attention.h"
 
 namespace nibble {
@@ -18,6 +19,7 @@ struct BlockNames : NormNames {
   LayerInputNames layer_input;
   AttentionNames attention;
   MlpNames mlp;
+  ExpertNames experts;
 };
 
 /// Where the layers' own inputs come from (Gemma 4).
@@ -131,11 +133,19 @@ struct DecoderConfig {
   /// Beside a tower, PEFT's names are those of the text model alone: "model.layers" for "model.language_model.layers".
   bool text_adapters = false;
 
+  std::optional<ExpertsConfig> experts;  ///< of the layers that have them, see use_experts()
+  float router_aux_loss_coef = 0;        ///< of RouterBalance in the loss, 0 = off
+  int64_t layers_passed_over = 0;        ///< in the files behind the last one: they predict tokens after the next
+
   /// Norms and places of a layer's sublayers.
   BlockConfig block() const;
   /// A layer's sublayers, where it does not say that they are of another kind.
   AttentionConfig attention(int64_t l) const;
   MlpConfig mlp(int64_t l) const;
+  /// Of a step, where the loss has a part for the balance of the experts.
+  std::optional<RouterBalance> router_balance() const;
+  /// Layer l has `experts` instead of an MLP.
+  void use_experts(int64_t l);
   /// Positions below this can be computed; learned ones end, others do not.
   int64_t position_limit() const;
   /// Whether keys cached for the first `before` tokens are still right when the text has grown to `after`: longrope

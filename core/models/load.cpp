@@ -67,6 +67,7 @@ class Loader {
     for (const std::string& name : checkpoint_.names()) {
       if (!whole && !in_layers(name, decoder.range())) continue;
       if (is_outside_language_model(config_, name)) continue;
+      if (in_layers(name, {config_.layers, config_.layers + config_.layers_passed_over})) continue;
       if (!taken_.contains(name) && !is_known_buffer(name) && !(expects && expects(name))) left.push_back(name);
     }
     if (left.empty()) return;
@@ -130,7 +131,9 @@ uint64_t purpose_of(const std::string& name) {
 
 LinearWeightMaker dense_maker(const DecoderConfig& config, const ParameterMaker& parameter) {
   return [&config, parameter](const std::string& module, const Shape& shape) {
-    const bool transposed = config.transposed_linears && module != config.names.head;
+    const bool experts = shape.size() == 3 && config.experts;
+    const bool transposed =
+        experts ? config.experts->transposed : config.transposed_linears && module != config.names.head;
     Shape stored = shape;
     if (transposed) std::swap(stored.end()[-1], stored.end()[-2]);
     return std::make_unique<DenseWeight>(parameter(weight_name(module, shape), stored), transposed);
@@ -140,11 +143,12 @@ LinearWeightMaker dense_maker(const DecoderConfig& config, const ParameterMaker&
 std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_t seed, const std::string& name,
                                             const Shape& shape, MemoryPool& pool) {
   Tensor value;
-  if (shape.size() > 1 && !is_head_norm(config.names, name)) {
+  const bool bias = name.ends_with("bias");  // those of experts are [E, out]
+  if (shape.size() > 1 && !bias && !is_head_norm(config.names, name)) {
     value = Tensor::empty(pool, shape, DType::f32, name);
     ops::fill_normal(value, config.initializer_range, seed, purpose_of(name));
   } else {
-    float start = name.ends_with(".bias") || name.ends_with(".sinks") ? 0.0f : 1.0f - config.norm.weight_offset;
+    float start = bias || name.ends_with(".sinks") ? 0.0f : 1.0f - config.norm.weight_offset;
     if (name.ends_with(".alpha_p")) start = std::log(std::expm1(0.8f));  // of xIELU
     if (name.ends_with(".alpha_n")) start = std::log(std::expm1(0.8f - 0.5f));
     value = Tensor::from<float>(pool, shape, std::vector<float>(static_cast<size_t>(element_count(shape)), start));

@@ -65,12 +65,12 @@ void LayerInput::forward(Tensor& x, const LayerContext& context, const StepConte
     ops::add_residual(x, normed, 1, normed);  // x may be kept as it is
     x = normed;
   }
-  ops::scale_rows(scale_->value, x);
+  ops::scale_rows(x, scale_->value, x);
 }
 
 void LayerInput::backward(Tensor& gradient, const LayerContext& context, const StepContext& step, SublayerSaved& of) {
   auto& saved = dynamic_cast<Saved&>(of);
-  ops::scale_rows(scale_->value, gradient);
+  ops::scale_rows(gradient, scale_->value, gradient);
   if (!gate_) return;
   const auto layer = static_cast<size_t>(config_.layer);
   const Tensor& input = context.state->layer_inputs.at(layer);

@@ -4,6 +4,8 @@
 
 namespace nibble {
 
+struct RouterBalance;
+
 /// What a forward or backward pass needs besides tensors.
 struct StepContext {
   RankContext& rank;
@@ -12,6 +14,7 @@ struct StepContext {
   uint64_t step = 0;                 ///< optimizer step, key of dropout
   Tensor row_keys;                   ///< [T] i64, see ops::dropout; undefined outside training
   bool adapters_enabled = true;      ///< false: a pass of the base alone, as if no adapter were attached
+  RouterBalance* balance = nullptr;  ///< of the experts' routers, where the step's loss has it
 
   MemoryPool& pool() const { return rank.pool; }
 };

@@ -33,4 +33,10 @@ void xielu_forward(const Tensor& x, const Tensor& alpha_p, const Tensor& alpha_n
 void xielu_backward(const Tensor& dy, const Tensor& x, const Tensor& alpha_p, const Tensor& alpha_n, Tensor& dx,
                     Tensor& dalpha_p, Tensor& dalpha_n);
 
+/// y = f(min(gate, limit)) * (1 + up held within +-limit) (gpt-oss)
+void clamped_gated_forward(Activation f, float limit, const Tensor& gate, const Tensor& up, Tensor& y);
+/// dgate and dup from dy, which may be gate and up.
+void clamped_gated_backward(Activation f, float limit, const Tensor& dy, const Tensor& gate, const Tensor& up,
+                            Tensor& dgate, Tensor& dup);
+
 }  // namespace nibble::ops

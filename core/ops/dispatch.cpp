@@ -1,5 +1,6 @@
 // What callers see of every op: shapes are checked, once for all devices, then the tensors' device gives the body.
 
+#include <algorithm>
 #include <string>
 
 #include "nibble/core/ops/backend.h"
@@ -53,6 +54,17 @@ void xielu_backward(const Tensor& dy, const Tensor& x, const Tensor& alpha_p, co
                     Tensor& dalpha_p, Tensor& dalpha_n) {
   NIBBLE_CHECK(same_count(x, dy, dx) && alpha_p.numel() == 1 && alpha_n.numel() == 1, "xielu: shapes");
   on(x).xielu_backward(dy, x, alpha_p, alpha_n, dx, dalpha_p, dalpha_n);
+}
+
+void clamped_gated_forward(Activation f, float limit, const Tensor& gate, const Tensor& up, Tensor& y) {
+  NIBBLE_CHECK(same_count(y, gate, up) && limit > 0, "clamped gated activation: shapes or limit");
+  on(y).clamped_gated_forward(f, limit, gate, up, y);
+}
+
+void clamped_gated_backward(Activation f, float limit, const Tensor& dy, const Tensor& gate, const Tensor& up,
+                            Tensor& dgate, Tensor& dup) {
+  NIBBLE_CHECK(same_count(dy, gate, up, dgate, dup) && limit > 0, "clamped gated activation: shapes or limit");
+  on(dy).clamped_gated_backward(f, limit, dy, gate, up, dgate, dup);
 }
 
 // ---- attention.h ----
@@ -224,9 +236,18 @@ void add_residual(const Tensor& x, const Tensor& y, float scale, Tensor& sum) {
 
 void scale(Tensor& x, float factor) { on(x).scale(x, factor); }
 
-void scale_rows(const Tensor& factors, Tensor& x) {
-  NIBBLE_CHECK(factors.numel() == 1 || (x.rank() == 2 && factors.numel() == x.dim(0)), "scale_rows: shapes");
-  on(x).scale_rows(factors, x);
+void scale_rows(const Tensor& x, const Tensor& weights, Tensor& y) {
+  NIBBLE_CHECK(x.rank() == 2 && y.shape() == x.shape() && y.dtype() == x.dtype() &&
+                   (weights.numel() == 1 || weights.numel() == x.dim(0)),
+               "scale_rows: shapes or dtypes");
+  on(x).scale_rows(x, weights, y);
+}
+
+void scale_rows_backward(const Tensor& dy, const Tensor& x, const Tensor& weights, Tensor& dx, Tensor& dweights) {
+  NIBBLE_CHECK(x.rank() == 2 && x.shape() == dy.shape() && dx.shape() == x.shape() && dx.dtype() == dy.dtype() &&
+                   weights.numel() == x.dim(0) && dweights.numel() == x.dim(0),
+               "scale_rows_backward: shapes or dtypes");
+  on(dy).scale_rows_backward(dy, x, weights, dx, dweights);
 }
 
 void add_bias(const Tensor& bias, Tensor& x) {
@@ -278,6 +299,45 @@ void scatter_add_rows(const Tensor& y, const Tensor& rows, Tensor& x) {
   NIBBLE_CHECK(x.rank() == 2 && y.numel() == rows.numel() * x.dim(1), "scatter_add_rows: shape of y");
   check_indices(rows, x.dim(0), "scatter_add_rows");
   on(x).scatter_add_rows(y, rows, x);
+}
+
+// ---- experts.h ----
+
+namespace {
+
+void check_routing(const Tensor& logits, const Tensor& chosen, const Tensor& weights, const Routing& r) {
+  const Shape shape = {logits.dim(0), r.k};
+  NIBBLE_CHECK(logits.rank() == 2 && chosen.shape() == shape && weights.shape() == shape, "route: shapes");
+  const int64_t experts = logits.dim(1), groups = std::max<int64_t>(r.groups, 1);
+  NIBBLE_CHECK(experts % groups == 0 && 1 <= r.top_groups && r.top_groups <= groups, "route: groups");
+  NIBBLE_CHECK(1 <= r.k && r.k <= experts / groups * r.top_groups, "route: number of chosen experts");
+}
+
+}  // namespace
+
+void route(const Tensor& logits, const Tensor& correction, const Routing& routing, Tensor& chosen, Tensor& weights) {
+  check_routing(logits, chosen, weights, routing);
+  NIBBLE_CHECK(!correction || correction.numel() == logits.dim(1), "route: shape of the correction");
+  on(logits).route(logits, correction, routing, chosen, weights);
+}
+
+void route_backward(const Tensor& dweights, const Tensor& logits, const Tensor& chosen, const Routing& routing,
+                    Tensor& dlogits) {
+  check_routing(logits, chosen, dweights, routing);
+  NIBBLE_CHECK(dlogits.shape() == logits.shape(), "route_backward: shape of dlogits");
+  check_indices(chosen, logits.dim(1), "route_backward");
+  on(logits).route_backward(dweights, logits, chosen, routing, dlogits);
+}
+
+void router_balance(const Tensor& logits, Tensor& sums) {
+  NIBBLE_CHECK(logits.rank() == 2 && sums.numel() == logits.dim(1), "router_balance: shapes");
+  on(logits).router_balance(logits, sums);
+}
+
+void router_balance_backward(const Tensor& logits, const Tensor& dprobabilities, Tensor& dlogits) {
+  NIBBLE_CHECK(dprobabilities.numel() == logits.dim(1) && dlogits.shape() == logits.shape(),
+               "router_balance_backward: shapes");
+  on(logits).router_balance_backward(logits, dprobabilities, dlogits);
 }
 
 // ---- gemm.h, weight_view.h ----

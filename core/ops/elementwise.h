@@ -11,8 +11,12 @@ void cast(const Tensor& from, Tensor& to);
 void add(const Tensor& y, Tensor& x, float scale = 1.0f);
 /// x *= factor, f32 or bf16
 void scale(Tensor& x, float factor);
-/// Row t of x [T, D], f32 or bf16, *= factors[t], f32; one factor is for all of x.
-void scale_rows(const Tensor& factors, Tensor& x);
+/// y [N, D] = weights [N] f32 times the rows of x [N, D]; one weight is for all rows. x and y of one dtype, f32 or
+/// bf16, may be the same.
+void scale_rows(const Tensor& x, const Tensor& weights, Tensor& y);
+/// dweights [N] = dot products of the rows of dy and x; dx = weights times the rows of dy, of dy's dtype, may be dy. x
+/// f32 or bf16, whatever dy is.
+void scale_rows_backward(const Tensor& dy, const Tensor& x, const Tensor& weights, Tensor& dx, Tensor& dweights);
 /// x [T, D] f32 or bf16 += bias [D] f32
 void add_bias(const Tensor& bias, Tensor& x);
 /// dbias [D] f32 += column sums of dy [T, D] f32 or bf16

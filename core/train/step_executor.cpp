@@ -1,5 +1,6 @@
 #include "nibble/core/train/step_executor.h"
 
+#include <algorithm>
 #include <array>
 #include <numeric>
 
@@ -17,7 +18,12 @@ const Batch* StepWork::microbatch(int64_t i) const {
 }
 
 StepContext StepWork::context(RankContext& rank, const Batch& batch) const {
-  return {rank, options.compute_dtype, true, static_cast<uint64_t>(options.step), batch.row_keys};
+  return {.rank = rank,
+          .compute_dtype = options.compute_dtype,
+          .training = true,
+          .step = static_cast<uint64_t>(options.step),
+          .row_keys = batch.row_keys,
+          .balance = balance};
 }
 
 std::vector<int64_t> StepExecutor::begin_step(int64_t count) {
@@ -47,10 +53,24 @@ StepSums StepExecutor::gradients(std::span<const Batch> microbatches, const Obje
   sums.tokens = static_cast<int64_t>(total[3]);
   if (sums.counts.divisor == 0) return sums;
   const double scale = 1.0 / sums.counts.divisor;
-  const StepWork work{microbatches, objective, parameters, options, sums.counts, static_cast<float>(scale)};
+  std::optional<RouterBalance> balance = router_balance();
+  const StepWork work{microbatches,
+                      objective,
+                      parameters,
+                      options,
+                      sums.counts,
+                      static_cast<float>(scale),
+                      balance ? &*balance : nullptr};
+  if (balance) {
+    count_choices(work);
+    Tensor all = Tensor::from<double>(rank_.pool.host(), {std::ssize(balance->counts)}, balance->counts);
+    traced(trace, Phase::communication, "router balance", [&] { rank_.comm.all_reduce_sum("router balance", all); });
+    std::copy_n(all.data<const double>(), balance->counts.size(), balance->counts.begin());
+    balance->counting = false;
+  }
   const double loss =
       traced(trace, Phase::communication, "sum gradients, wait", [&] { return sum(work); });  // with spans of layers
-  sums.loss = loss * scale;
+  sums.loss = loss * scale + (balance ? balance->loss() : 0);
   sums.squares = traced(options.trace, trace ? Phase::communication : Phase::optimizer, "gradient norm",
                         [&] { return squares(parameters); });
   return sums;
@@ -110,6 +130,17 @@ double LocalExecutor::microbatch(const StepWork& work, int64_t i) {
   const StepContext context = work.context(rank(), *batch);
   const TokenLoss loss = token_loss(work.objective, *batch, work.counts, context);
   return decoder_.loss_sum_and_gradients(*batch, context, work.scale, loss);
+}
+
+void LocalExecutor::count_choices(const StepWork& work) {
+  for (int64_t i = 0; i < passes(work); ++i) {
+    const Batch* batch = work.microbatch(i);
+    forward_layers(batch, batch ? work.context(rank(), *batch) : StepContext{.rank = rank()});
+  }
+}
+
+void LocalExecutor::forward_layers(const Batch* batch, const StepContext& step) {
+  if (batch) DecoderPass(decoder_, *batch, step, false).forward({});
 }
 
 double gradient_squares(const std::vector<Parameter*>& parameters) {

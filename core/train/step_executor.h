@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,8 +35,9 @@ struct StepWork {
   const Objective& objective;
   const std::vector<Parameter*>& parameters;  ///< what this rank optimizes
   const StepOptions& options;
-  LossCounts counts;  ///< of the step on all ranks
-  float scale = 0;    ///< of gradients: 1 / counts.divisor
+  LossCounts counts;                 ///< of the step on all ranks
+  float scale = 0;                   ///< of gradients: 1 / counts.divisor
+  RouterBalance* balance = nullptr;  ///< of the step, where its loss has a part for that
 
   /// The i-th microbatch, or null: there is nothing to learn from it, or it is beyond the last.
   const Batch* microbatch(int64_t i) const;
@@ -82,6 +84,10 @@ class StepExecutor {
   RankContext& rank() const { return rank_; }
 
  protected:
+  /// Empty, where the loss has a part for the balance of the experts.
+  virtual std::optional<RouterBalance> router_balance() const { return std::nullopt; }
+  /// Passes without gradients through the layers, in which work.balance counts what this rank's microbatches choose.
+  virtual void count_choices(const StepWork& work) { (void)work; }
   /// Sum of the loss over the microbatches of all ranks; leaves the sum of their gradients, each times the scale.
   virtual double sum(const StepWork& work);
   /// Sum of the loss over a microbatch, and the scale times its gradient added to the parameters. Beyond the last one a
@@ -103,6 +109,12 @@ class LocalExecutor : public StepExecutor {
 
  protected:
   double microbatch(const StepWork& work, int64_t i) override;
+  std::optional<RouterBalance> router_balance() const override { return decoder_.config().router_balance(); }
+  void count_choices(const StepWork& work) override;
+  /// How many passes this rank makes in a step, with those in which it only takes part in what others exchange.
+  virtual int64_t passes(const StepWork& work) const { return static_cast<int64_t>(work.microbatches.size()); }
+  /// A pass without gradients and without the head; null: takes part in what the others exchange.
+  virtual void forward_layers(const Batch* batch, const StepContext& step);
   /// What a rank without a batch does where the others exchange in the passes of one.
   virtual void idle_forward(const Objective&, bool) {}
   /// A pass without gradients; where the layers are on several ranks, only that with the head knows the loss.

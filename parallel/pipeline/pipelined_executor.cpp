@@ -61,9 +61,7 @@ Tensor PipelinedExecutor::wait_for(const char* operation, int from, int64_t toke
 }
 
 double PipelinedExecutor::sum(const StepWork& work) {
-  // Columns that exchange in every pass make equally many of them.
-  const int64_t passes = collective() ? passes_in_step() : 0;
-  const int64_t count = std::max(passes, static_cast<int64_t>(work.microbatches.size()));
+  const int64_t count = passes(work);
   actions_ = pipeline_actions(options_.schedule, stages_.size(), stages_.rank(), count,
                               options_.in_flight > 0 ? options_.in_flight : std::max<int64_t>(count, 1));
   done_ = 0;
@@ -119,6 +117,12 @@ double PipelinedExecutor::microbatch(const StepWork& work, int64_t) {
   ++passes_;
   returned_ = Clock::now();
   return slots_[static_cast<size_t>(actions_[done_ - 1].microbatch)].loss;
+}
+
+void PipelinedExecutor::forward_layers(const Batch* batch, const StepContext& step) {
+  if (!batch) return ShardedExecutor::forward_layers(batch, step);
+  DecoderPass pass(decoder(), *batch, step, false);
+  pass_on(pass, batch->ids.numel());
 }
 
 double PipelinedExecutor::forward(const Batch& batch, const StepContext& step, const TokenLoss& loss) {

@@ -38,6 +38,7 @@ class PipelinedExecutor final : public ShardedExecutor {
   double sum(const StepWork& work) override;
   double microbatch(const StepWork& work, int64_t i) override;
   double squares(const std::vector<Parameter*>& parameters) const override;
+  void forward_layers(const Batch* batch, const StepContext& step) override;
   double forward(const Batch& batch, const StepContext& step, const TokenLoss& loss) override;
 
   void run_forward(const StepWork& work, int64_t microbatch);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nibble/core/models/families/expert_families.h"
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/families/family_rules.h"
 
@@ -33,7 +34,7 @@ constexpr Composite kComposites[] = {
     {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", "{}", true},
 };
 
-std::vector<Family> first_rows() {
+std::vector<Family> dense_families() {
   return {
       {.model_type = "llama", .architecture = "LlamaForCausalLM"},
       {.model_type = "mistral",
@@ -301,8 +302,9 @@ std::vector<Family> first_rows() {
 
 const std::vector<Family>& rows() {
   static const std::vector<Family> table = [] {
-    std::vector<Family> all = first_rows();
-    for (const auto& more : {later_families(), gemma4_families(), latent_families(), earlier_families()})
+    std::vector<Family> all = dense_families();
+    for (const auto& more :
+         {later_families(), gemma4_families(), latent_families(), earlier_families(), expert_families()})
       all.insert(all.end(), more.begin(), more.end());
     return all;
   }();

@@ -172,7 +172,7 @@ void Attention::shape(const Part& part, Tensor& raw, const LayerContext& context
   }
   rotate(part, norm_last ? raw : out, context, false);
   if (norm_last) norm();
-  if (part.scaled) ops::scale_rows(context.query_scales, out);
+  if (part.scaled) ops::scale_rows(out, context.query_scales, out);
 }
 
 Tensor Attention::shape_backward(Part& part, Tensor& gradient, const LayerContext& context, const StepContext& step,
@@ -183,7 +183,7 @@ Tensor Attention::shape_backward(Part& part, Tensor& gradient, const LayerContex
     wide = Tensor::zeros(step.pool(), gradient.shape(), DType::f32, "projection gradient");
     part.norm->backward(gradient, step, std::move(saved.norm), wide);
   };
-  if (part.scaled) ops::scale_rows(context.query_scales, gradient);
+  if (part.scaled) ops::scale_rows(gradient, context.query_scales, gradient);
   if (norm_last) norm();
   rotate(part, norm_last ? wide : gradient, context, true);
   if (config_.qkv_clip > 0) ops::clip_backward(saved.inside, gradient);

@@ -140,6 +140,39 @@ void backward_gated(const Tensor& dy, const Tensor& gate, const Tensor& up, Tens
   });
 }
 
+HWY_INLINE V held_within(V x, V limit) { return hn::Max(hn::Neg(limit), hn::Min(limit, x)); }
+
+template <typename F, typename Element>
+void forward_clamped(const Tensor& gate, const Tensor& up, float bound, Tensor& y) {
+  const Element *gates = gate.data<const Element>(), *ups = up.data<const Element>();
+  Element* to = y.data<Element>();
+  parallel_for(y.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
+    for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
+      const int64_t at = begin + i;
+      const V limit = splat(bound), g = hn::Min(limit, load(gates + at, lanes));
+      const V u = held_within(load(ups + at, lanes), limit);
+      store(hn::Mul(F::value(g), hn::Add(u, splat(1))), to + at, lanes);
+    });
+  });
+}
+
+template <typename F, typename Element>
+void backward_clamped(const Tensor& dy, const Tensor& gate, const Tensor& up, float bound, Tensor& dgate, Tensor& dup) {
+  const Element *slopes = dy.data<const Element>(), *gates = gate.data<const Element>(),
+                *ups = up.data<const Element>();
+  Element *dgates = dgate.data<Element>(), *dups = dup.data<Element>();
+  parallel_for(dy.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
+    for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
+      const int64_t at = begin + i;
+      const V limit = splat(bound), gate_in = load(gates + at, lanes), up_in = load(ups + at, lanes);
+      const V g = hn::Min(limit, gate_in), u = held_within(up_in, limit), d = load(slopes + at, lanes);
+      const V to_up = hn::Mul(d, F::value(g)), to_gate = hn::Mul(hn::Mul(d, hn::Add(u, splat(1))), F::slope(g));
+      store(hn::IfThenElseZero(hn::Eq(u, up_in), to_up), dups + at, lanes);
+      store(hn::IfThenElseZero(hn::Eq(g, gate_in), to_gate), dgates + at, lanes);
+    });
+  });
+}
+
 /// call(F()) for the activation f names
 template <typename Call>
 void choose(Activation f, const Call& call) {
@@ -191,6 +224,23 @@ void gated_backward(Activation f, const Tensor& dy, const Tensor& gate, const Te
   });
 }
 
+void clamped_gated_forward(Activation f, float limit, const Tensor& gate, const Tensor& up, Tensor& y) {
+  choose(f, [&](auto function) {
+    using F = decltype(function);
+    gate.dtype() == DType::bf16 ? forward_clamped<F, bf16>(gate, up, limit, y)
+                                : forward_clamped<F, float>(gate, up, limit, y);
+  });
+}
+
+void clamped_gated_backward(Activation f, float limit, const Tensor& dy, const Tensor& gate, const Tensor& up,
+                            Tensor& dgate, Tensor& dup) {
+  choose(f, [&](auto function) {
+    using F = decltype(function);
+    gate.dtype() == DType::bf16 ? backward_clamped<F, bf16>(dy, gate, up, limit, dgate, dup)
+                                : backward_clamped<F, float>(dy, gate, up, limit, dgate, dup);
+  });
+}
+
 }  // namespace nibble::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -201,6 +251,8 @@ HWY_EXPORT(activation_forward);
 HWY_EXPORT(activation_backward);
 HWY_EXPORT(gated_forward);
 HWY_EXPORT(gated_backward);
+HWY_EXPORT(clamped_gated_forward);
+HWY_EXPORT(clamped_gated_backward);
 
 void activation_forward(Activation f, const Tensor& x, Tensor& y) { NIBBLE_SIMD(activation_forward)(f, x, y); }
 
@@ -215,6 +267,15 @@ void gated_forward(Activation f, const Tensor& gate, const Tensor& up, Tensor& y
 void gated_backward(Activation f, const Tensor& dy, const Tensor& gate, const Tensor& up, Tensor& dgate, Tensor& dup,
                     Tensor& y_again) {
   NIBBLE_SIMD(gated_backward)(f, dy, gate, up, dgate, dup, y_again);
+}
+
+void clamped_gated_forward(Activation f, float limit, const Tensor& gate, const Tensor& up, Tensor& y) {
+  NIBBLE_SIMD(clamped_gated_forward)(f, limit, gate, up, y);
+}
+
+void clamped_gated_backward(Activation f, float limit, const Tensor& dy, const Tensor& gate, const Tensor& up,
+                            Tensor& dgate, Tensor& dup) {
+  NIBBLE_SIMD(clamped_gated_backward)(f, limit, dy, gate, up, dgate, dup);
 }
 
 }  // namespace nibble::ops::cpu

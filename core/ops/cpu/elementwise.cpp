@@ -69,21 +69,25 @@ void scale(Tensor& x, float factor) {
 }
 
 template <typename Element>
-void multiply_rows(const float* factors, int64_t rows, int64_t width, Element* x) {
+void multiply_rows(const Element* x, const float* weights, int64_t step, int64_t rows, int64_t width, Element* y) {
   parallel_for(rows, 32, [=](int64_t begin, int64_t end) HWY_ATTR {
     for (int64_t t = begin; t < end; ++t) {
-      Element* row = x + t * width;
+      const Element* from = x + t * width;
+      Element* to = y + t * width;
+      const float weight = weights[t * step];
       for_lanes(width, [=](int64_t i, auto lanes)
-                           HWY_ATTR { store(hn::Mul(load(row + i, lanes), splat(factors[t])), row + i, lanes); });
+                           HWY_ATTR { store(hn::Mul(load(from + i, lanes), splat(weight)), to + i, lanes); });
     }
   });
 }
 
-void scale_rows(const Tensor& factors, Tensor& x) {
-  const float* values = factors.data<const float>();
-  if (factors.numel() == 1) return scale(x, values[0]);
-  if (x.dtype() == DType::bf16) return multiply_rows(values, x.dim(0), x.dim(1), x.data<bf16>());
-  multiply_rows(values, x.dim(0), x.dim(1), x.data<float>());
+void scale_rows(const Tensor& x, const Tensor& weights, Tensor& y) {
+  const auto run = [&](auto element) {
+    using Element = decltype(element);
+    multiply_rows(x.data<const Element>(), weights.data<const float>(), weights.numel() == 1 ? 0 : 1, x.dim(0),
+                  x.dim(1), y.data<Element>());
+  };
+  x.dtype() == DType::bf16 ? run(bf16()) : run(float());
 }
 
 template <typename Element>
@@ -230,7 +234,7 @@ void add_residual(const Tensor& x, const Tensor& y, float scale, Tensor& sum) {
 
 void scale(Tensor& x, float factor) { NIBBLE_SIMD(scale)(x, factor); }
 
-void scale_rows(const Tensor& factors, Tensor& x) { NIBBLE_SIMD(scale_rows)(factors, x); }
+void scale_rows(const Tensor& x, const Tensor& weights, Tensor& y) { NIBBLE_SIMD(scale_rows)(x, weights, y); }
 
 void add_bias(const Tensor& bias, Tensor& x) { NIBBLE_SIMD(add_bias)(bias, x); }
 

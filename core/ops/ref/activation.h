@@ -1,6 +1,7 @@
 #pragma once
 // Plain reference of ops/activation.h.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -98,6 +99,23 @@ void xielu_backward(const Real* dy, const Real* x, Real alpha_p, Real alpha_n, i
   }
   dalpha_p += dp / (1 + std::exp(-alpha_p));
   dalpha_n += dn / (1 + std::exp(-alpha_n));
+}
+
+template <typename Real>
+void clamped_gated_forward(Activation f, Real limit, const Real* gate, const Real* up, int64_t count, Real* y) {
+  for (int64_t i = 0; i < count; ++i) {
+    y[i] = activation(f, std::min(gate[i], limit)) * (1 + std::clamp(up[i], -limit, limit));
+  }
+}
+
+template <typename Real>
+void clamped_gated_backward(Activation f, Real limit, const Real* dy, const Real* gate, const Real* up, int64_t count,
+                            Real* dgate, Real* dup) {
+  for (int64_t i = 0; i < count; ++i) {
+    const Real g = std::min(gate[i], limit), u = std::clamp(up[i], -limit, limit);
+    dup[i] = u == up[i] ? dy[i] * activation(f, g) : 0;
+    dgate[i] = g == gate[i] ? dy[i] * (1 + u) * activation_slope(f, g) : 0;
+  }
 }
 
 }  // namespace nibble::ops::ref

@@ -86,6 +86,40 @@ TEST_P(ActivationTest, GatedMatchesReference) {
   }
 }
 
+TEST(ActivationReference, ClampedGatedGradientIsTheSlope) {
+  const Values gate = {-3, -0.4, 0.7, 1.9, 2.1, 5}, up = {0.3, -2.6, 2.4, -1.5, 1.1, 0.2}, dy = random_values(6, 1);
+  Values dgate(6), dup(6);
+  const auto value = [&](const Values& g, const Values& u) {
+    Values y(6);
+    ops::ref::clamped_gated_forward(Activation::gelu_sigmoid, 2.0, g.data(), u.data(), 6, y.data());
+    return dot(y, dy);
+  };
+  ops::ref::clamped_gated_backward(Activation::gelu_sigmoid, 2.0, dy.data(), gate.data(), up.data(), 6, dgate.data(),
+                                   dup.data());
+  expect_gradient([&](const Values& g) { return value(g, up); }, gate, dgate, "gate");
+  expect_gradient([&](const Values& u) { return value(gate, u); }, up, dup, "up");
+}
+
+TEST_P(ActivationTest, ClampedGatedMatchesReference) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    const Shape shape = {7, 83};
+    const Tensor gate = random_tensor(shape, dtype, 1, 2), up = random_tensor(shape, dtype, 2);
+    const Tensor dy = random_tensor(shape, dtype, 3);
+    Tensor y = Tensor::empty(pool(), shape, dtype), dgate = gate.clone(pool()), dup = up.clone(pool());
+    ops::clamped_gated_forward(Activation::gelu_sigmoid, 0.75f, gate, up, y);
+    ops::clamped_gated_backward(Activation::gelu_sigmoid, 0.75f, dy, dgate, dup, dgate, dup);  // in their place
+    const size_t count = static_cast<size_t>(gate.numel());
+    Values ys(count), dgates(count), dups(count);
+    ops::ref::clamped_gated_forward(Activation::gelu_sigmoid, 0.75, values_of(gate).data(), values_of(up).data(),
+                                    gate.numel(), ys.data());
+    ops::ref::clamped_gated_backward(Activation::gelu_sigmoid, 0.75, values_of(dy).data(), values_of(gate).data(),
+                                     values_of(up).data(), gate.numel(), dgates.data(), dups.data());
+    expect_close(y, ys, rounding(dtype, 1e-5), 1e-7, "y");
+    expect_close(dgate, dgates, rounding(dtype, 1e-5), 3e-6, "dgate");
+    expect_close(dup, dups, rounding(dtype, 1e-5), 1e-6, "dup");
+  }
+}
+
 TEST_P(ActivationTest, NanGoesThrough) {
   const Tensor x = tensor_of({1, NAN, 2}, {3}, DType::f32);
   for (Activation f : {Activation::silu, Activation::gelu_erf, Activation::gelu_tanh}) {

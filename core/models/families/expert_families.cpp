@@ -1,0 +1,106 @@
+#include "nibble/core/models/families/expert_families.h"
+
+#include "nibble/core/models/families/expert_rules.h"
+
+namespace nibble {
+
+namespace {
+
+MlpNames mlp_below(const std::string& module) {
+  return {.gate = module + ".gate_proj", .up = module + ".up_proj", .down = module + ".down_proj", .gate_up = ""};
+}
+
+TensorNames mixtral_names() {
+  TensorNames names;
+  ExpertNames& experts = names.block.experts;
+  experts.router = "block_sparse_moe.gate";
+  experts.experts = "block_sparse_moe.experts";
+  experts.gate = "w1";
+  experts.up = "w3";
+  experts.down = "w2";
+  return names;
+}
+
+TensorNames qwen2_moe_names() {
+  TensorNames names;
+  names.block.experts.shared = mlp_below("mlp.shared_expert");
+  names.block.experts.shared_gate = "mlp.shared_expert_gate";
+  return names;
+}
+
+TensorNames granitemoe_names() {
+  TensorNames names;
+  ExpertNames& experts = names.block.experts;
+  experts.router = "block_sparse_moe.router.layer";
+  experts.fused_gate_up = "block_sparse_moe.input_linear.weight";
+  experts.fused_down = "block_sparse_moe.output_linear.weight";
+  experts.shared = {.gate = "", .up = "", .down = "shared_mlp.output_linear", .gate_up = "shared_mlp.input_linear"};
+  experts.peft_router = experts.router;
+  experts.peft_gate_up = experts.fused_gate_up;
+  experts.peft_down = experts.fused_down;
+  experts.peft_translates = false;
+  return names;
+}
+
+TensorNames deepseek_v3_names() {
+  TensorNames names;
+  names.block.experts.correction = "mlp.gate.e_score_correction_bias";
+  names.block.experts.shared = mlp_below("mlp.shared_experts");
+  return names;
+}
+
+Family granitemoe(std::string_view model_type, std::string_view architecture,
+                  void (*finish)(const ConfigReader&, DecoderConfig&)) {
+  return {.model_type = model_type, .architecture = architecture, .names = granitemoe_names(), .finish = finish};
+}
+
+}  // namespace
+
+std::vector<Family> expert_families() {
+  return {
+      {.model_type = "mixtral",
+       .architecture = "MixtralForCausalLM",
+       .names = mixtral_names(),
+       .norm = {.kind = NormKind::rms, .eps = 1e-5f},
+       .kv_heads = 8,
+       .max_positions = 131072,
+       .rope_base = 1e6,
+       .window_rule = WindowRule::every,
+       .finish = finish_mixtral},
+      {.model_type = "qwen2_moe",
+       .architecture = "Qwen2MoeForCausalLM",
+       .names = qwen2_moe_names(),
+       .qkv_bias = true,
+       .kv_heads = 16,
+       .max_positions = 32768,
+       .window_rule = WindowRule::from_layer,
+       .window = 4096,
+       .finish = finish_qwen2_moe},
+      {.model_type = "qwen3_moe",
+       .architecture = "Qwen3MoeForCausalLM",
+       .qk_norm = HeadNormKind::head,
+       .kv_heads = 4,
+       .max_positions = 32768,
+       .window_rule = WindowRule::every,
+       .window = 4096,
+       .finish = finish_qwen3_moe},
+      {.model_type = "olmoe",
+       .architecture = "OlmoeForCausalLM",
+       .norm = {.kind = NormKind::rms, .eps = 1e-5f},
+       .qk_norm = HeadNormKind::whole,
+       .max_positions = 4096,
+       .finish = finish_olmoe},
+      granitemoe("granitemoe", "GraniteMoeForCausalLM", finish_granitemoe),
+      granitemoe("granitemoeshared", "GraniteMoeSharedForCausalLM", finish_granitemoeshared),
+      {.model_type = "glm4_moe",
+       .architecture = "Glm4MoeForCausalLM",
+       .names = deepseek_v3_names(),
+       .norm = {.kind = NormKind::rms, .eps = 1e-5f},
+       .kv_heads = 8,
+       .max_positions = 131072,
+       .rotary_share = 0.5,
+       .finish = finish_glm4_moe},
+  };
+}
+
+}  // namespace nibble

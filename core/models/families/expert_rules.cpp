@@ -1,0 +1,138 @@
+#include "nibble/core/models/families/expert_rules.h"
+
+#include <algorithm>
+
+#include "nibble/core/models/families/family_rules.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr int64_t kMostExperts = 65536;
+constexpr int64_t kMostWidth = int64_t{1} << 20;
+constexpr std::string_view kChosen = "num_experts_per_tok";
+
+void use_experts_everywhere(DecoderConfig& config) {
+  for (int64_t l = 0; l < config.layers; ++l) config.use_experts(l);
+}
+
+// Every decoder_sparse_step-th layer has experts, but those that mlp_only_layers lists.
+void use_experts_by_step(const ConfigReader& file, DecoderConfig& config) {
+  const int64_t step = file.integer("decoder_sparse_step", 1, kMostExperts, 1);
+  const std::vector<double> dense = file.numbers("mlp_only_layers", 0, 1e6);
+  for (int64_t l = 0; l < config.layers; ++l) {
+    const bool listed = std::find(dense.begin(), dense.end(), static_cast<double>(l)) != dense.end();
+    if (!listed && (l + 1) % step == 0) config.use_experts(l);
+  }
+}
+
+void read_groups(const ConfigReader& file, ExpertsConfig& experts) {
+  ops::Routing& routing = experts.routing;
+  routing.groups = file.integer("n_group", 1, experts.experts, 1);
+  routing.top_groups = file.integer("topk_group", 1, routing.groups, 1);
+  if (experts.experts % routing.groups != 0) {
+    file.fail("n_group", "is " + std::to_string(routing.groups) + ", which does not divide the " +
+                             std::to_string(experts.experts) + " experts");
+  }
+  const int64_t allowed = experts.experts / routing.groups * routing.top_groups;
+  if (routing.k > allowed) {
+    file.fail(kChosen, "is " + std::to_string(routing.k) + ", but topk_group leaves " + std::to_string(allowed) +
+                           " experts to choose from");
+  }
+}
+
+}  // namespace
+
+ExpertsConfig& read_experts(const ConfigReader& file, DecoderConfig& config, std::string_view experts,
+                            std::string_view hidden) {
+  ExpertsConfig made;
+  made.width = config.width;
+  made.experts = file.integer(experts, 1, kMostExperts);
+  made.routing.k = file.integer(kChosen, 1, kMostExperts);
+  if (made.routing.k > made.experts) {
+    file.fail(kChosen, "is " + std::to_string(made.routing.k) + ", more than there are experts, " +
+                           std::to_string(made.experts));
+  }
+  made.hidden = file.integer(hidden, 1, kMostWidth);
+  made.activation = config.activation;
+  made.gated = config.gated_mlp;
+  if (file.boolean("output_router_logits", false)) {
+    config.router_aux_loss_coef = static_cast<float>(file.number("router_aux_loss_coef", 0, 1e6, 0.001));
+  }
+  return config.experts.emplace(made);
+}
+
+void read_sigmoid_router(const ConfigReader& file, DecoderConfig& config) {
+  ExpertsConfig& experts = config.experts.value();
+  ops::Routing& routing = experts.routing;
+  routing.score = ops::RouterScore::sigmoid;
+  routing.group_score = ops::GroupScore::two_best;
+  routing.normalize = file.boolean("norm_topk_prob", true);
+  routing.epsilon = 1e-20f;
+  routing.scale = static_cast<float>(file.number("routed_scaling_factor", 1e-9, 1e9, 1));
+  read_groups(file, experts);
+}
+
+void read_shared_experts(const ConfigReader& file, DecoderConfig& config) {
+  ExpertsConfig& experts = config.experts.value();
+  experts.shared_hidden =
+      file.is_null("n_shared_experts") ? 0 : file.integer("n_shared_experts", 0, 1024, 1) * experts.hidden;
+}
+
+void use_experts_after_dense(const ConfigReader& file, DecoderConfig& config, int64_t absent) {
+  const int64_t dense = file.integer("first_k_dense_replace", 0, int64_t{1} << 20, absent);
+  for (int64_t l = dense; l < config.layers; ++l) config.use_experts(l);
+  config.layers_passed_over = file.integer("num_nextn_predict_layers", 0, 64, 0);
+}
+
+void finish_mixtral(const ConfigReader& file, DecoderConfig& config) {
+  read_experts(file, config, "num_local_experts|num_experts", "intermediate_size").routing.normalize = true;
+  use_experts_everywhere(config);
+}
+
+void finish_qwen2_moe(const ConfigReader& file, DecoderConfig& config) {
+  config.qkv_bias = file.boolean("qkv_bias", true);
+  ExpertsConfig& experts = read_experts(file, config, "num_experts|num_local_experts", "moe_intermediate_size");
+  experts.routing.normalize = file.boolean("norm_topk_prob", false);
+  experts.shared_hidden = file.integer("shared_expert_intermediate_size", 1, kMostWidth, 5632);
+  use_experts_by_step(file, config);
+}
+
+void finish_qwen3_moe(const ConfigReader& file, DecoderConfig& config) {
+  read_experts(file, config, "num_experts|num_local_experts", "moe_intermediate_size").routing.normalize =
+      file.boolean("norm_topk_prob", false);
+  use_experts_by_step(file, config);
+  if (file.boolean("use_sliding_window", false)) return;
+  for (LayerConfig& layer : config.layer) layer.window = 0;
+}
+
+void finish_olmoe(const ConfigReader& file, DecoderConfig& config) {
+  finish_olmo(file, config);
+  read_experts(file, config, "num_experts|num_local_experts", "intermediate_size").routing.normalize =
+      file.boolean("norm_topk_prob", false);
+  use_experts_everywhere(config);
+}
+
+void finish_granitemoe(const ConfigReader& file, DecoderConfig& config) {
+  finish_granite(file, config);
+  read_experts(file, config, "num_local_experts|num_experts", "intermediate_size").routing.score =
+      ops::RouterScore::chosen_softmax;
+  use_experts_everywhere(config);
+}
+
+void finish_granitemoeshared(const ConfigReader& file, DecoderConfig& config) {
+  finish_granitemoe(file, config);
+  config.experts->shared_hidden = file.integer("shared_intermediate_size", 0, kMostWidth, 0);
+}
+
+void finish_glm4_moe(const ConfigReader& file, DecoderConfig& config) {
+  config.qkv_bias = file.boolean("attention_bias", false);
+  config.output_bias = false;
+  if (file.boolean("use_qk_norm", false)) config.qk_norm = HeadNormConfig{HeadNormKind::head, config.norm};
+  read_experts(file, config, "n_routed_experts|num_local_experts|num_experts", "moe_intermediate_size");
+  read_sigmoid_router(file, config);
+  read_shared_experts(file, config);
+  use_experts_after_dense(file, config, 1);
+}
+
+}  // namespace nibble

@@ -1,0 +1,28 @@
+#pragma once
+// What config.json says of experts and routers: the last step of reading it for families of mixtures (Family::finish).
+
+#include "nibble/core/models/decoder_config.h"
+#include "nibble/core/models/families/config_reader.h"
+
+namespace nibble {
+
+/// E, k and F of the experts, the auxiliary loss; the routing is softmax of the logits, not normalized. `experts` and
+/// `hidden` are keys. Which layers have them is still to be said.
+ExpertsConfig& read_experts(const ConfigReader& file, DecoderConfig& config, std::string_view experts,
+                            std::string_view hidden);
+/// The router of DeepSeek V3, which others took over: sigmoid with a correction, groups, normalized, scaled.
+void read_sigmoid_router(const ConfigReader& file, DecoderConfig& config);
+/// An MLP of n_shared_experts times the width of an expert beside them.
+void read_shared_experts(const ConfigReader& file, DecoderConfig& config);
+/// All layers from the first_k_dense_replace-th on have experts.
+void use_experts_after_dense(const ConfigReader& file, DecoderConfig& config, int64_t absent);
+
+void finish_mixtral(const ConfigReader& file, DecoderConfig& config);
+void finish_qwen2_moe(const ConfigReader& file, DecoderConfig& config);
+void finish_qwen3_moe(const ConfigReader& file, DecoderConfig& config);
+void finish_olmoe(const ConfigReader& file, DecoderConfig& config);
+void finish_granitemoe(const ConfigReader& file, DecoderConfig& config);
+void finish_granitemoeshared(const ConfigReader& file, DecoderConfig& config);
+void finish_glm4_moe(const ConfigReader& file, DecoderConfig& config);
+
+}  // namespace nibble

@@ -1,0 +1,44 @@
+#pragma once
+// Mixtures of experts as data.
+
+#include <string>
+
+#include "nibble/core/nn/feed_forward/mlp.h"
+#include "nibble/core/ops/experts.h"
+
+namespace nibble {
+
+struct ExpertsConfig {
+  int64_t width = 0;    ///< D
+  int64_t hidden = 0;   ///< F of one expert
+  int64_t experts = 0;  ///< E
+  ops::Routing routing;
+  bool router_bias = false;
+  ops::Activation activation = ops::Activation::silu;
+  bool gated = true;
+  float clamp = 0;              ///< bound of gate and up, see ops::clamped_gated_forward; 0 = off
+  bool bias = false;            ///< of fused tensors: "..._bias" [E, out]
+  bool transposed = false;      ///< fused tensors are [E, in, out]
+  bool interleaved = false;     ///< in the fused gate_up, gate and up have every other output; else gate comes first
+  bool weighted_input = false;  ///< the weight multiplies an expert's input, not its output (Llama 4)
+  int64_t shared_hidden = 0;    ///< F of the shared MLP, 0 = none
+};
+
+/// Module names below the layer's prefix.
+struct ExpertNames {
+  std::string router = "mlp.gate";
+  std::string correction;  ///< empty = none
+  /// Of expert N's Linears: experts + ".N." + gate, ...
+  std::string experts = "mlp.experts", gate = "gate_proj", up = "up_proj", down = "down_proj";
+  /// Of fused tensors [E, 2 F, D] and [E, D, F], in full; empty = every expert has Linears of its own.
+  std::string fused_gate_up, fused_down;
+  MlpNames shared;
+  std::string shared_gate;  ///< [1, D]: its sigmoid multiplies what the shared MLP adds; empty = none
+
+  /// What PEFT calls router and tensors of all experts, where Transformers' modules have other names than the files.
+  std::string peft_router = "mlp.gate", peft_gate_up = "mlp.experts.gate_up_proj", peft_down = "mlp.experts.down_proj";
+  /// Whether PEFT takes "all-linear", and the names of an expert's Linears, for these tensors and the router.
+  bool peft_translates = true;
+};
+
+}  // namespace nibble

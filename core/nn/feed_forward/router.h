@@ -1,0 +1,51 @@
+#pragma once
+// Which experts a token gets, and how much each counts.
+
+#include "nibble/core/nn/feed_forward/router_balance.h"
+#include "nibble/core/nn/makers.h"
+#include "nibble/core/nn/sublayer.h"
+#include "nibble/core/ops/experts.h"
+
+namespace nibble {
+
+/// What a Router has found for T tokens, and what its backward needs.
+struct Routed {
+  Tensor logits;   ///< [T, E] f32
+  Tensor weights;  ///< [T, k] f32, see ops::route
+  /// [T, k] i32, the host's, which does not wait in files: not visited.
+  Tensor chosen;
+  LinearSaved linear;
+
+  void visit(const TensorVisitor& visitor) {
+    linear.visit(visitor);
+    for (Tensor* tensor : {&logits, &weights}) {
+      if (*tensor) visitor(*tensor);
+    }
+  }
+};
+
+/// logits = x W^T (+ b), in f32 whatever the compute dtype is, then ops::route. The weight is never packed.
+class Router {
+ public:
+  /// name: module path of the Linear; correction: full name of the vector added for the choice alone, which is no
+  /// parameter ("" = none).
+  Router(const std::string& name, const std::string& correction, int64_t width, int64_t experts, bool bias,
+         const ops::Routing& routing, const Makers& makers);
+
+  const ops::Routing& routing() const { return routing_; }
+  bool has_trainable() const { return linear_.has_trainable(); }
+  /// keep: linear's part of what backward needs.
+  Routed forward(const Tensor& x, const StepContext& step, bool keep);
+  /// Adds the gradient of x [T, D] to dx f32 unless null. x: forward's, needed where something is trainable.
+  void backward(const Tensor& dweights, const Tensor& x, const StepContext& step, Routed&& routed, Tensor* dx);
+
+  void visit(const ParameterVisitor& visitor);
+  Linear& linear() { return linear_; }
+
+ private:
+  ops::Routing routing_;
+  Linear linear_;
+  std::shared_ptr<Parameter> correction_;
+};
+
+}  // namespace nibble
