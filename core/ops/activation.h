@@ -6,12 +6,14 @@
 namespace nibble::ops {
 
 enum class Activation : uint8_t {
+  identity,  ///< of gates that are numbers of any size (LFM2)
   silu,
   gelu_erf,
   gelu_tanh,
   gelu_sigmoid,  ///< x sigmoid(1.702 x), "quick_gelu"
   relu,
   relu_squared,
+  sigmoid,  ///< of gates
 };
 
 /// y = f(x), same shape

@@ -13,6 +13,11 @@ namespace nibble::ops::HWY_NAMESPACE {
 
 /// f(x) and f'(x) of one activation. Written with sigmoids and erfc of what is left of 1, so that tails keep their
 /// digits.
+struct Identity {
+  static HWY_INLINE V value(V x) { return x; }
+  static HWY_INLINE V slope(V) { return splat(1); }
+};
+
 struct Silu {
   static HWY_INLINE V value(V x) { return hn::Mul(x, sigmoid(x)); }
   static HWY_INLINE V slope(V x) {
@@ -77,6 +82,14 @@ struct ReluSquared {
   static HWY_INLINE V slope(V x) { return hn::Mul(splat(2), hn::Max(hn::Zero(kF), x)); }
 };
 
+struct Sigmoid {
+  static HWY_INLINE V value(V x) { return sigmoid(x); }
+  static HWY_INLINE V slope(V x) {
+    const V s = sigmoid(x);
+    return hn::Mul(s, hn::Sub(splat(1), s));
+  }
+};
+
 constexpr int64_t kGrain = 8192;
 
 template <typename F, typename Element>
@@ -136,6 +149,8 @@ void backward_gated(const Tensor& dy, const Tensor& gate, const Tensor& up, Tens
 template <typename Call>
 void choose(Activation f, const Call& call) {
   switch (f) {
+    case Activation::identity:
+      return call(Identity());
     case Activation::silu:
       return call(Silu());
     case Activation::gelu_erf:
@@ -148,6 +163,8 @@ void choose(Activation f, const Call& call) {
       return call(Relu());
     case Activation::relu_squared:
       return call(ReluSquared());
+    case Activation::sigmoid:
+      return call(Sigmoid());
   }
 }
 

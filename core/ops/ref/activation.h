@@ -12,6 +12,8 @@ namespace nibble::ops::ref {
 template <typename Real>
 Real activation(Activation f, Real x) {
   switch (f) {
+    case Activation::identity:
+      return x;
     case Activation::silu:
       return x / (1 + std::exp(-x));
     case Activation::gelu_erf:
@@ -26,6 +28,8 @@ Real activation(Activation f, Real x) {
       return x > 0 ? x : 0;
     case Activation::relu_squared:
       return x > 0 ? x * x : 0;
+    case Activation::sigmoid:
+      return 1 / (1 + std::exp(-x));
   }
   return x;
 }
@@ -34,6 +38,8 @@ Real activation(Activation f, Real x) {
 template <typename Real>
 Real activation_slope(Activation f, Real x) {
   switch (f) {
+    case Activation::identity:
+      return 1;
     case Activation::silu: {
       const Real s = 1 / (1 + std::exp(-x));
       return s * (1 + x * (1 - s));
@@ -55,6 +61,10 @@ Real activation_slope(Activation f, Real x) {
       return x > 0 ? 1 : 0;
     case Activation::relu_squared:
       return x > 0 ? 2 * x : 0;
+    case Activation::sigmoid: {
+      const Real s = 1 / (1 + std::exp(-x));
+      return s * (1 - s);
+    }
   }
   return 1;
 }
