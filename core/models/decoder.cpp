@@ -161,7 +161,7 @@ Tensor DecoderPass::forward(Tensor x) {
     model.hooks->before_forward(model.layer(l));
     x = !impl_->training || l < impl_->lowest
             ? model.blocks[l].forward(x, impl_->context, impl_->step, nullptr,
-                                      impl_->cache ? &impl_->cache->layer(l) : nullptr)
+                                      impl_->cache ? impl_->cache->layer(l) : nullptr)
             : impl_->activations.forward(l, model.blocks[l], x, impl_->context, impl_->step);
     impl_->after_forward(model.layer(l));
   }
@@ -273,10 +273,20 @@ Block make_block(const DecoderConfig& config, int64_t l, const LayerSharding* sh
     const MlpConfig whole = config.mlp(l);
     return std::make_unique<Mlp>(prefix, names.mlp, sharding ? sharding->mlp(whole) : whole, makers);
   };
-  std::unique_ptr<Mixer> mixer = layer.mixer ? layer.mixer(config, l, prefix, makers) : attention();
-  std::unique_ptr<FeedForward> feed_forward =
-      layer.feed_forward ? layer.feed_forward(config, l, prefix, makers) : mlp();
-  return {prefix, names, config.block(), std::move(mixer), std::move(feed_forward), makers.parameter};
+  NormNames norms = names;
+  std::unique_ptr<Mixer> mixer;
+  if (layer.has_mixer) {
+    mixer = layer.mixer ? layer.mixer(config, l, prefix, makers) : attention();
+  } else {
+    norms.attention_norm = norms.post_attention_norm = "";
+  }
+  std::unique_ptr<FeedForward> feed_forward;
+  if (layer.has_feed_forward) {
+    feed_forward = layer.feed_forward ? layer.feed_forward(config, l, prefix, makers) : mlp();
+  } else {
+    norms.mlp_norm = norms.post_mlp_norm = "";
+  }
+  return {prefix, norms, config.block(), std::move(mixer), std::move(feed_forward), makers.parameter};
 }
 
 // embedding: the table, null on a stage that does not have it.

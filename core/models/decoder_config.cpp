@@ -259,7 +259,9 @@ MlpConfig DecoderConfig::mlp(int64_t l) const {
           .hidden = own > 0 ? own : mlp_width,
           .activation = activation,
           .gated = gated_mlp,
-          .bias = mlp_bias};
+          .bias = mlp_bias,
+          .gate_scale = mlp_gate_scale,
+          .output_scale = mlp_output_scale};
 }
 
 int64_t DecoderConfig::position_limit() const {

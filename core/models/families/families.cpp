@@ -4,6 +4,7 @@
 
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/families/family_rules.h"
+#include "nibble/core/models/families/hybrid_rules.h"
 
 namespace nibble {
 
@@ -44,8 +45,8 @@ Family gemma3(std::string_view model_type, std::string_view architecture, Tensor
           .finish = finish_gemma3};
 }
 
-const std::vector<Family>& rows() {
-  static const std::vector<Family> table = {
+std::vector<Family> dense_families() {
+  return {
       {.model_type = "llama", .architecture = "LlamaForCausalLM"},
       {.model_type = "mistral",
        .architecture = "MistralForCausalLM",
@@ -291,8 +292,17 @@ const std::vector<Family>& rows() {
        .window_period = 4,
        .finish = finish_cohere2},
   };
+}
+
+const std::vector<Family>& rows() {
+  static const std::vector<Family> table = [] {
+    std::vector<Family> all = dense_families();
+    for (Family& family : hybrid_families()) all.push_back(std::move(family));
+    return all;
+  }();
   return table;
 }
+
 std::string known() {
   std::string list;
   for (const Family& family : rows()) list += (list.empty() ? "" : ", ") + std::string(family.model_type);

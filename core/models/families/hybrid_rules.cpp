@@ -1,9 +1,9 @@
-#include "nibble/core/models/hybrid_rules.h"
+#include "nibble/core/models/families/hybrid_rules.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "nibble/core/models/family_rules.h"
+#include "nibble/core/models/families/family_rules.h"
 #include "nibble/core/nn/mixers/gated_delta.h"
 #include "nibble/core/nn/mixers/mamba2.h"
 #include "nibble/core/nn/mixers/short_conv.h"
@@ -138,6 +138,29 @@ TensorNames bamba_names() {
   return names;
 }
 
+TensorNames granite_hybrid_names() {
+  TensorNames names;
+  names.block.mlp.gate_up = "shared_mlp.input_linear";
+  names.block.mlp.down = "shared_mlp.output_linear";
+  return names;
+}
+
+TensorNames nemotron_h_names() {
+  TensorNames names;
+  names.embedding = "backbone.embeddings";
+  names.layers = "backbone.layers.";
+  names.final_norm = "backbone.norm_f";
+  BlockNames& block = names.block;
+  block.attention_norm = block.mlp_norm = "norm";
+  block.attention.q = "mixer.q_proj";
+  block.attention.k = "mixer.k_proj";
+  block.attention.v = "mixer.v_proj";
+  block.attention.output = "mixer.o_proj";
+  block.mlp.up = "mixer.up_proj";
+  block.mlp.down = "mixer.down_proj";
+  return names;
+}
+
 void finish_lfm2(const ConfigReader& file, DecoderConfig& config) {
   config.tied_head = file.boolean("tie_embedding|tie_word_embeddings", true);
   config.qkv_bias = config.output_bias = config.mlp_bias = false;
@@ -157,10 +180,9 @@ void finish_lfm2(const ConfigReader& file, DecoderConfig& config) {
   const ShortConvConfig conv{.width = config.width,
                              .taps = file.integer("conv_L_cache", 1, kMaxTaps, 3),
                              .bias = file.boolean("conv_bias", false)};
-  set_mixers(config, attention,
-             [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
-               return std::make_unique<ShortConv>(prefix + "conv.", conv, makers);
-             });
+  set_mixers(config, attention, [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
+    return std::make_unique<ShortConv>(prefix + "conv.", conv, makers);
+  });
 }
 
 void finish_qwen3_5(const ConfigReader& file, DecoderConfig& config) {
@@ -184,10 +206,9 @@ void finish_qwen3_5(const ConfigReader& file, DecoderConfig& config) {
   delta.eps = config.norm.eps;
   delta.activation = config.activation;
   delta.fused = config.model_type == "qwen3_next";
-  set_mixers(config, attention,
-             [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
-               return std::make_unique<GatedDelta>(prefix + "linear_attn.", delta, makers);
-             });
+  set_mixers(config, attention, [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
+    return std::make_unique<GatedDelta>(prefix + "linear_attn.", delta, makers);
+  });
 }
 
 void finish_falcon_h1(const ConfigReader& file, DecoderConfig& config) {
@@ -232,9 +253,56 @@ void finish_granite_hybrid(const ConfigReader& file, DecoderConfig& config) {
       attention_layers(file, config, {"attention", "full_attention"}, {"mamba", "linear_attention"});
   if (attention.empty()) attention.assign(config.layer.size(), false);
   set_mixers(config, attention, mamba2_maker(read_mamba2(file, config, 0), "mamba"));
+  config.mlp_bias = false;
+  if (file.integer("num_local_experts", 0, 65536, 8) > 0) {
+    file.fail("num_local_experts", "is not 0, and nibble computes no experts of this family", "take one without");
+  }
   if (file.text("position_embedding_type", "") == "rope") return;
   config.rope.clear();
   for (LayerConfig& layer : config.layer) layer.rotary = -1;
+}
+
+// Each layer is one thing. The time step has no upper limit, and the lower one is that of its initial values.
+void finish_nemotron_h(const ConfigReader& file, DecoderConfig& config) {
+  config.qkv_bias = config.output_bias = false;
+  config.mlp_bias = file.boolean("mlp_bias", false);
+  std::string kinds = file.text("hybrid_override_pattern", "");
+  for (const std::string& type : file.texts("layers_block_type|layer_types")) {
+    if (kinds.size() == config.layer.size()) break;
+    kinds += type == "linear_attention" || type == "mamba"     ? 'M'
+             : type == "full_attention" || type == "attention" ? '*'
+             : type == "mlp"                                   ? '-'
+                                                               : 'E';
+  }
+  if (kinds.size() != config.layer.size()) {
+    file.fail("hybrid_override_pattern",
+              "has " + std::to_string(kinds.size()) + " entries for " + std::to_string(config.layers) + " layers");
+  }
+  Mamba2Config mamba;
+  mamba.width = config.width;
+  mamba.heads = file.integer("mamba_num_heads", 1, kMaxWidth, 128);
+  mamba.head_size = file.integer("mamba_head_dim", 1, 65536, 64);
+  if (mamba.heads * mamba.head_size > kMaxWidth) file.fail("mamba_head_dim", "is too large for so many heads");
+  mamba.groups = file.integer("mamba_n_groups|n_groups", 1, mamba.heads, 8);
+  if (mamba.heads % mamba.groups != 0) file.fail("mamba_n_groups|n_groups", "does not divide mamba_num_heads");
+  mamba.state_size = file.integer("ssm_state_size", 1, 65536, 128);
+  mamba.taps = file.integer("mamba_d_conv|conv_kernel", 1, kMaxTaps, 4);
+  mamba.conv_bias = file.boolean("mamba_conv_bias|use_conv_bias", true);
+  mamba.input_bias = mamba.output_bias = file.boolean("use_bias", false);
+  if (file.text("mamba_hidden_act", "silu") != "silu") {
+    file.fail("mamba_hidden_act", "is not silu, the only one that nibble knows for this family");
+  }
+  mamba.limits.low = static_cast<float>(file.number("mamba_dt_min|time_step_min", 0, 1e9, 0.001));
+  mamba.eps = config.norm.eps;
+  for (size_t l = 0; l < kinds.size(); ++l) {
+    LayerConfig& layer = config.layer[l];
+    layer.has_mixer = kinds[l] == 'M' || kinds[l] == '*';
+    layer.has_feed_forward = !layer.has_mixer;
+    if (kinds[l] == 'M') layer.mixer = mamba2_maker(mamba, "mixer");
+    if (layer.has_mixer || kinds[l] == '-') continue;
+    file.fail("hybrid_override_pattern|layers_block_type", "has layers of experts, which nibble does not compute here",
+              "known: M (Mamba-2), * (attention), - (MLP)");
+  }
 }
 
 }  // namespace nibble
