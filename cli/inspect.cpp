@@ -34,7 +34,7 @@ ordered_json tensor_rows(const Source& source) {
 
 ordered_json inspect_model(const fs::path& path) {
   const CheckpointDir checkpoint(path);
-  const nlohmann::json config = parse_json(checkpoint.config_text(), (path / "config.json").string());
+  const nlohmann::json config = parse_json(checkpoint.config_text(), (path / "config.json").string(), kModelConfigJson);
   ordered_json said = {{"kind", "model"}, {"model_type", config.value("model_type", "")}};
   for (const char* key :
        {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"}) {

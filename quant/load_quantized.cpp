@@ -71,7 +71,7 @@ std::unique_ptr<LinearWeight> quantized(std::unique_ptr<LinearWeight> dense, con
 
 bool is_four_bit(const CheckpointDir& checkpoint) {
   const std::string place = (checkpoint.path() / "config.json").string();
-  const nlohmann::json config = parse_json(checkpoint.config_text(), place);
+  const nlohmann::json config = parse_json(checkpoint.config_text(), place, kModelConfigJson);
   return !is_eight_bit(config, place) && read_quantization_config(config, place).has_value();
 }
 

@@ -86,7 +86,7 @@ class ModelQuantizer {
   ModelQuantizer(const fs::path& model, const QuantizeModelOptions& options, RankContext& rank)
       : checkpoint_(model), options_(options), pool_(rank.pool) {
     const std::string place = (model / "config.json").string();
-    config_json_ = parse_json(checkpoint_.config_text(), place);
+    config_json_ = parse_json(checkpoint_.config_text(), place, kModelConfigJson);
     if (read_quantization_config(config_json_, place)) {
       throw UsageError("the model is quantized already", "give the 16-bit model", model.string());
     }

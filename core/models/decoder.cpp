@@ -190,7 +190,7 @@ Tensor DecoderPass::forward(Tensor x) {
     model.hooks->before_forward(model.layer(l));
     x = !impl_->training || l < impl_->lowest
             ? model.blocks[l].forward(x, impl_->context, impl_->step, nullptr,
-                                      impl_->cache ? &impl_->cache->layer(l) : nullptr)
+                                      impl_->cache ? impl_->cache->layer(l) : nullptr)
             : impl_->activations.forward(l, model.blocks[l], x, impl_->context, impl_->step);
     impl_->after_forward(model.layer(l));
   }
@@ -312,9 +312,19 @@ Block make_block(const DecoderConfig& config, int64_t l, const LayerSharding* sh
     const MlpConfig whole = config.mlp(l);
     return std::make_unique<Mlp>(prefix, names.mlp, sharding ? sharding->mlp(whole) : whole, makers);
   };
-  std::unique_ptr<Mixer> mixer = layer.mixer ? layer.mixer(config, l, prefix, makers) : attention();
-  std::unique_ptr<FeedForward> feed_forward =
-      layer.feed_forward ? layer.feed_forward(config, l, prefix, makers) : mlp();
+  NormNames norms = names;
+  std::unique_ptr<Mixer> mixer;
+  if (layer.has_mixer) {
+    mixer = layer.mixer ? layer.mixer(config, l, prefix, makers) : attention();
+  } else {
+    norms.attention_norm = norms.post_attention_norm = "";
+  }
+  std::unique_ptr<FeedForward> feed_forward;
+  if (layer.has_feed_forward) {
+    feed_forward = layer.feed_forward ? layer.feed_forward(config, l, prefix, makers) : mlp();
+  } else {
+    norms.mlp_norm = norms.post_mlp_norm = "";
+  }
   std::optional<LayerInput> layer_input;
   if (config.scaled_layers) {
     const LayerInputConfig own = {.layer = l,
@@ -325,7 +335,7 @@ Block make_block(const DecoderConfig& config, int64_t l, const LayerSharding* sh
     layer_input.emplace(prefix, names.layer_input, own, makers);
   }
   return {prefix,
-          names,
+          norms,
           config.block(),
           std::move(mixer),
           std::move(feed_forward),

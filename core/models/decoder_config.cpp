@@ -298,7 +298,9 @@ MlpConfig DecoderConfig::mlp(int64_t l) const {
           .gated = gated_mlp,
           .bias = mlp_bias,
           .xielu = xielu,
-          .inner_norm = sublayer_norms ? std::optional(norm) : std::nullopt};
+          .inner_norm = sublayer_norms ? std::optional(norm) : std::nullopt,
+          .gate_scale = mlp_gate_scale,
+          .output_scale = mlp_output_scale};
 }
 
 std::optional<RouterBalance> DecoderConfig::router_balance() const {
@@ -325,7 +327,7 @@ bool DecoderConfig::cache_holds(int64_t before, int64_t after) const {
 }
 
 DecoderConfig parse_decoder_config(std::string_view json, const std::string& place) {
-  return parse(parse_json(json, place), place);
+  return parse(parse_json(json, place, kModelConfigJson), place);
 }
 
 DecoderConfig read_decoder_config(const std::filesystem::path& directory) {
@@ -335,7 +337,7 @@ DecoderConfig read_decoder_config(const std::filesystem::path& directory) {
     throw InputError(directory.string(), "has no config.json",
                      "give a model's directory in Hugging Face's layout; a GGUF file has to be imported first");
   }
-  DecoderConfig config = parse(read_json_file(follow_links_within(file, roots)), file.string());
+  DecoderConfig config = parse(read_json_file(follow_links_within(file, roots), kModelConfigJson), file.string());
   const std::filesystem::path generation = directory / "generation_config.json";
   if (std::filesystem::exists(generation)) {
     const nlohmann::json json = read_json_file(follow_links_within(generation, roots));

@@ -61,6 +61,7 @@ struct LayerConfig {
   int64_t heads = 0, kv_heads = 0, head_size = 0, mlp_width = 0;  ///< the same
   SublayerMaker<Mixer> mixer;                                     ///< of another kind than Attention
   SublayerMaker<FeedForward> feed_forward;                        ///< of another kind than Mlp
+  bool has_mixer = true, has_feed_forward = true;                 ///< one may be absent, with its norm (Nemotron-H)
 };
 
 /// Queries at position p are multiplied by 1 + beta ln(1 + floor((p + offset) / length)) (Ministral 3, Llama 4).
@@ -93,6 +94,7 @@ struct DecoderConfig {
   NormConfig norm;
   ops::Activation activation = ops::Activation::silu;
   bool gated_mlp = true;
+  float mlp_gate_scale = 1, mlp_output_scale = 1;  ///< see MlpConfig
   NormPlace norm_place = NormPlace::input;
   bool parallel_residual = false;
   float residual_scale = 1;  ///< multiplies what attention and MLP add (Granite)

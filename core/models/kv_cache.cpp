@@ -15,7 +15,9 @@ std::vector<Continued> KvCache::prepare(std::span<const ops::AttentionSpan> docu
     continued.push_back({sequence, length(sequence)});
     longest = std::max(longest, length(sequence) + documents[i].q_end - documents[i].q_begin);
   }
-  for (const std::unique_ptr<MixerCache>& layer : layers_) layer->reserve(longest);
+  for (const std::unique_ptr<MixerCache>& layer : layers_) {
+    if (layer) layer->reserve(longest);
+  }
   return continued;
 }
 

@@ -9,7 +9,7 @@
 
 namespace nibble {
 
-/// One MixerCache per layer, for several sequences of any lengths; room grows by doubling.
+/// One MixerCache per layer (null: it has no mixer), for several sequences of any lengths; room grows by doubling.
 class KvCache {
  public:
   /// Empty. Decoder::make_cache makes the layers'.
@@ -25,7 +25,8 @@ class KvCache {
   std::vector<Continued> prepare(std::span<const ops::AttentionSpan> documents, std::span<const int64_t> sequences);
   /// Their tokens are in every layer.
   void advance(std::span<const ops::AttentionSpan> documents, std::span<const Continued> continued);
-  MixerCache& layer(size_t l) { return *layers_.at(l); }
+  /// Null for a layer without a mixer.
+  MixerCache* layer(size_t l) { return layers_.at(l).get(); }
 
  private:
   std::vector<std::unique_ptr<MixerCache>> layers_;

@@ -14,6 +14,9 @@ namespace nibble {
 
 namespace {
 
+// The filters of a convolution that sees every column by itself.
+bool is_filters(const Shape& shape) { return shape.size() == 3 && shape[1] == 1; }
+
 bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
 // Buffers that some writers save beside the weights.
@@ -38,7 +41,7 @@ class Loader {
 
   std::shared_ptr<Parameter> parameter(const std::string& name, const Shape& shape) {
     Tensor value = take(name, shape);
-    const bool wanted_wide = shape.size() == 1 || is_head_norm(config_.names, name);
+    const bool wanted_wide = shape.size() == 1 || is_filters(shape) || is_head_norm(config_.names, name);
     if (wanted_wide && (value.dtype() != DType::f32 || !value.writable())) {
       Tensor wide = Tensor::empty(pool_, shape, DType::f32, name);  // norms and biases are computed with in f32
       ops::cast(value, wide);
@@ -120,6 +123,11 @@ class Loader {
   std::unordered_set<std::string> taken_;
 };
 
+// Numbers of a mixer's own, which are no norm of the family's kind.
+bool is_of_mixer(const std::string& name) {
+  return name.ends_with(".dt_bias") || name.ends_with(".D") || name.ends_with("linear_attn.norm.weight");
+}
+
 // FNV-1a, so that a tensor's random numbers hang on its name.
 uint64_t purpose_of(const std::string& name) {
   uint64_t hash = 0xcbf29ce484222325u;
@@ -148,10 +156,21 @@ std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_
     value = Tensor::empty(pool, shape, DType::f32, name);
     ops::fill_normal(value, config.initializer_range, seed, purpose_of(name));
   } else {
-    float start = bias || name.ends_with(".sinks") ? 0.0f : 1.0f - config.norm.weight_offset;
-    if (name.ends_with(".alpha_p")) start = std::log(std::expm1(0.8f));  // of xIELU
-    if (name.ends_with(".alpha_n")) start = std::log(std::expm1(0.8f - 0.5f));
-    value = Tensor::from<float>(pool, shape, std::vector<float>(static_cast<size_t>(element_count(shape)), start));
+    std::vector<float> start(static_cast<size_t>(element_count(shape)), 1.0f);
+    for (size_t i = 0; i < start.size(); ++i) {
+      if (bias || name.ends_with(".sinks")) {
+        start[i] = 0;
+      } else if (name.ends_with(".alpha_p")) {  // of xIELU
+        start[i] = std::log(std::expm1(0.8f));
+      } else if (name.ends_with(".alpha_n")) {
+        start[i] = std::log(std::expm1(0.8f - 0.5f));
+      } else if (name.ends_with(".A_log")) {  // a state space forgets at rates of 1, 2, 3, ...
+        start[i] = std::log(static_cast<float>(i + 1));
+      } else if (!is_of_mixer(name)) {
+        start[i] -= config.norm.weight_offset;
+      }
+    }
+    value = Tensor::from<float>(pool, shape, start);
   }
   return std::make_shared<Parameter>(Parameter{.name = name, .value = value, .gradient = {}});
 }

@@ -111,12 +111,16 @@ Block::Block(const std::string& prefix, const NormNames& names, const BlockConfi
   const bool plain = attention_norm_ && mlp_norm_ && !post_attention_norm_ && !post_mlp_norm_ &&
                      !config.parallel_residual && config.residual_scale == 1 && !layer_input_;
   NIBBLE_CHECK(config.norm_place == NormPlace::input || plain, "norms in a place that goes with nothing else");
+  const bool whole = mixer_ && feed_forward_;
+  NIBBLE_CHECK(whole || ((mixer_ || feed_forward_) && config.norm_place == NormPlace::input &&
+                         !config.parallel_residual && (mixer_ || !attention_norm_) && (feed_forward_ || !mlp_norm_)),
+               "a layer of one sublayer is plain");
 }
 
 bool Block::has_trainable() const {
-  return mixer_->has_trainable() || feed_forward_->has_trainable() || trainable(attention_norm_) ||
-         trainable(post_attention_norm_) || trainable(mlp_norm_) || trainable(post_mlp_norm_) ||
-         (layer_input_ && layer_input_->has_trainable());
+  return (mixer_ && mixer_->has_trainable()) || (feed_forward_ && feed_forward_->has_trainable()) ||
+         trainable(attention_norm_) || trainable(post_attention_norm_) || trainable(mlp_norm_) ||
+         trainable(post_mlp_norm_) || (layer_input_ && layer_input_->has_trainable());
 }
 
 Tensor Block::forward(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
@@ -143,15 +147,24 @@ Tensor Block::run(const Tensor& x, const LayerContext& context, const StepContex
   const auto keep = [&](auto& part) { return saved ? &part : nullptr; };
   const float scale = config_.residual_scale;
 
-  const Tensor attention_input = sublayer_input(attention_norm_, x, step, keep(kept.attention_norm));
+  Tensor attention_input;
+  if (mixer_) attention_input = sublayer_input(attention_norm_, x, step, keep(kept.attention_norm));
   const auto stream = [&] { return Tensor::empty(step.pool(), x.shape(), DType::f32, "residual stream"); };
   Tensor middle;
-  if (output_wanted || !config_.parallel_residual || post_attention_norm_ || post_mlp_norm_) {
+  const bool middle_wanted = output_wanted || (!config_.parallel_residual && feed_forward_);
+  if (!mixer_) {
+    middle = x;
+  } else if (middle_wanted || post_attention_norm_ || post_mlp_norm_) {
     middle = stream();
     add_sublayer(post_attention_norm_, scale, context, step, keep(kept.post_attention_norm), x, middle,
                  [&](Tensor& y) { mix(attention_input, context, step, y, keep(kept.mixer), cache); });
   } else {
     mixer_->forward_save_only(attention_input, context, output_dtype(context, step), step, kept.mixer);
+  }
+
+  if (!feed_forward_) {
+    if (saved) leave_inputs_out(*saved);
+    return middle;
   }
 
   Tensor mlp_input = attention_input;
@@ -160,7 +173,7 @@ Tensor Block::run(const Tensor& x, const LayerContext& context, const StepContex
   }
   Tensor out;
   if (output_wanted || post_mlp_norm_ || layer_input_) {
-    const bool middle_is_kept = saved && !config_.parallel_residual;
+    const bool middle_is_kept = !mixer_ || (saved && !config_.parallel_residual);
     out = middle_is_kept ? stream() : middle;
     add_sublayer(post_mlp_norm_, scale, context, step, keep(kept.post_mlp_norm), middle, out,
                  [&](Tensor& y) { feed_forward_->forward(mlp_input, context, step, y, keep(kept.feed_forward)); });
@@ -178,9 +191,9 @@ void Block::leave_inputs_out(BlockSaved& saved) const {
     of.set_input({});
     return had;
   };
-  if (!attention_norm_) return;
-  saved.mixer_input_left_out = leave_out(*saved.mixer);
-  if (!mlp_norm_ && !config_.parallel_residual) return;
+  if (mixer_ && !attention_norm_) return;
+  if (mixer_) saved.mixer_input_left_out = leave_out(*saved.mixer);
+  if (!feed_forward_ || (!mlp_norm_ && !config_.parallel_residual)) return;
   saved.feed_forward_input_left_out = leave_out(*saved.feed_forward);
 }
 
@@ -192,19 +205,21 @@ void Block::backward(Tensor& gradient, const LayerContext& context, const StepCo
   const float scale = config_.residual_scale;
   const bool attention_input_gradient = input_gradient || trainable(attention_norm_);
   const bool attention_gradient =
-      attention_input_gradient || mixer_->has_trainable() || trainable(post_attention_norm_);
+      attention_input_gradient || (mixer_ && mixer_->has_trainable()) || trainable(post_attention_norm_);
   const bool shared_norm = config_.parallel_residual && !mlp_norm_;
   const bool above_mlp = config_.parallel_residual ? attention_input_gradient : attention_gradient;
 
   if (layer_input_) layer_input_->backward(gradient, context, step, *saved.layer_input);
   Tensor mlp_dinput;
   const bool mlp_input_gradient = above_mlp || trainable(mlp_norm_);
-  restore_input(saved.feed_forward_input_left_out, mlp_norm_ ? mlp_norm_ : attention_norm_,
-                mlp_norm_ ? saved.mlp_norm : saved.attention_norm, step, *saved.feed_forward);
-  feed_forward_->backward(
-      sublayer_output_gradient(post_mlp_norm_, scale, gradient, step, std::move(saved.post_mlp_norm)), context, step,
-      *saved.feed_forward, mlp_input_gradient ? &mlp_dinput : nullptr);
-  saved.feed_forward.reset();
+  if (feed_forward_) {
+    restore_input(saved.feed_forward_input_left_out, mlp_norm_ ? mlp_norm_ : attention_norm_,
+                  mlp_norm_ ? saved.mlp_norm : saved.attention_norm, step, *saved.feed_forward);
+    feed_forward_->backward(
+        sublayer_output_gradient(post_mlp_norm_, scale, gradient, step, std::move(saved.post_mlp_norm)), context, step,
+        *saved.feed_forward, mlp_input_gradient ? &mlp_dinput : nullptr);
+    saved.feed_forward.reset();
+  }
   if (mlp_dinput && !shared_norm) all_reduce(context, "sum layer gradients", mlp_dinput);
   // The sequential mixer sees the gradient after the norm of the feed-forward, the parallel one the output's.
   const auto mlp_norm_backward = [&] {
@@ -213,7 +228,7 @@ void Block::backward(Tensor& gradient, const LayerContext& context, const StepCo
   };
   if (!config_.parallel_residual) mlp_norm_backward();
 
-  if (attention_gradient) {
+  if (attention_gradient && mixer_) {
     Tensor dinput;
     restore_input(saved.mixer_input_left_out, attention_norm_, saved.attention_norm, step, *saved.mixer);
     mixer_->backward(
@@ -292,17 +307,17 @@ void Block::backward_around(Tensor& gradient, const LayerContext& context, const
 
 void Block::visit(const ParameterVisitor& visitor) {
   if (attention_norm_) attention_norm_->visit(visitor);
-  mixer_->visit(visitor);
+  if (mixer_) mixer_->visit(visitor);
   if (post_attention_norm_) post_attention_norm_->visit(visitor);
   if (mlp_norm_) mlp_norm_->visit(visitor);
-  feed_forward_->visit(visitor);
+  if (feed_forward_) feed_forward_->visit(visitor);
   if (post_mlp_norm_) post_mlp_norm_->visit(visitor);
   if (layer_input_) layer_input_->visit(visitor);
 }
 
 void Block::visit_linears(const std::function<void(Linear&)>& visitor) {
-  mixer_->visit_linears(visitor);
-  feed_forward_->visit_linears(visitor);
+  if (mixer_) mixer_->visit_linears(visitor);
+  if (feed_forward_) feed_forward_->visit_linears(visitor);
   if (layer_input_) layer_input_->visit_linears(visitor);
 }
 

@@ -50,7 +50,7 @@ struct BlockSaved {
 /// Neither knows nor asks what its sublayers are.
 class Block {
  public:
-  /// prefix: "model.layers.0."
+  /// prefix: "model.layers.0."; one of the two sublayers may be absent (Nemotron-H), with the norms beside it.
   Block(const std::string& prefix, const NormNames& names, const BlockConfig& config, std::unique_ptr<Mixer> mixer,
         std::unique_ptr<FeedForward> feed_forward, const ParameterMaker& make,
         std::optional<LayerInput> layer_input = std::nullopt);
@@ -63,7 +63,7 @@ class Block {
                  MixerCache* cache = nullptr);
   /// See Mixer::make_cache.
   std::unique_ptr<MixerCache> make_cache(int64_t sequences, DType dtype, MemoryPool& pool) const {
-    return mixer_->make_cache(sequences, dtype, pool);
+    return mixer_ ? mixer_->make_cache(sequences, dtype, pool) : nullptr;
   }
   /// What forward would keep, the same bits. The products whose results only the layer above needs are left out: the
   /// MLP's last one, a quarter of a Llama layer's operations, and the mixer's too where both see the same stream.

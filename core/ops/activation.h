@@ -6,6 +6,7 @@
 namespace nibble::ops {
 
 enum class Activation : uint8_t {
+  identity,  ///< of gates that are numbers of any size (LFM2)
   silu,
   gelu_erf,
   gelu_tanh,

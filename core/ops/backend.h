@@ -5,6 +5,7 @@
 
 #include "nibble/core/ops/activation.h"
 #include "nibble/core/ops/attention.h"
+#include "nibble/core/ops/causal_conv.h"
 #include "nibble/core/ops/clip.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/cross_entropy.h"
@@ -12,13 +13,16 @@
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/embedding.h"
 #include "nibble/core/ops/experts.h"
+#include "nibble/core/ops/gated_norm.h"
 #include "nibble/core/ops/gemm.h"
+#include "nibble/core/ops/linear_attention.h"
 #include "nibble/core/ops/norm.h"
 #include "nibble/core/ops/optimizer.h"
 #include "nibble/core/ops/pick.h"
 #include "nibble/core/ops/residual.h"
 #include "nibble/core/ops/rope.h"
 #include "nibble/core/ops/softcap.h"
+#include "nibble/core/ops/time_step.h"
 #include "nibble/core/ops/weight_norm.h"
 
 // clang-format off
@@ -26,6 +30,7 @@
   OP(activation_forward) OP(activation_backward) OP(gated_forward) OP(gated_backward)                                \
   OP(clamped_gated_forward) OP(clamped_gated_backward) OP(xielu_forward) OP(xielu_backward)                          \
   OP(attention_forward) OP(attention_backward) OP(attention_sinks_forward) OP(attention_sinks_backward)              \
+  OP(causal_conv_forward) OP(causal_conv_backward)                                                                   \
   OP(clip) OP(clip_backward)                                                                                         \
   OP(copy_columns_out) OP(copy_columns_in) OP(transpose)                                                                           \
   OP(cross_entropy) OP(cross_entropy_statistics) OP(cross_entropy_merge) OP(cross_entropy_backward)                  \
@@ -34,6 +39,8 @@
   OP(fill_normal) OP(fill_uniform)                                                                                                   \
   OP(embedding_forward) OP(embedding_backward) OP(gather_rows) OP(scatter_add_rows)                                  \
   OP(route) OP(route_backward) OP(router_balance) OP(router_balance_backward) OP(scale_rows) OP(scale_rows_backward) \
+  OP(gated_norm_forward) OP(gated_norm_backward)                                                                     \
+  OP(linear_attention_forward) OP(linear_attention_backward)                                                         \
   OP(matmul_nt) OP(matmul_nn) OP(matmul_tn) OP(dequantize) OP(block_scales)                                          \
   OP(rms_norm_forward) OP(rms_norm_backward) OP(layer_norm_forward) OP(layer_norm_backward)                          \
   OP(adamw) OP(adamw8bit) OP(sgd)                                                                                    \
@@ -41,6 +48,7 @@
   OP(add_residual)                                                                                                   \
   OP(rope)                                                                                                           \
   OP(softcap)                                                                                                        \
+  OP(time_step_forward) OP(time_step_backward)                                                                       \
   OP(row_squares) OP(low_rank_norms) OP(set_row_norms) OP(scale_columns) OP(scale_columns_backward)
 // clang-format on
 

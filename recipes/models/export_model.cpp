@@ -78,7 +78,7 @@ void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem
                   const std::filesystem::path& companions, const std::filesystem::path& target, RankContext& rank) {
   const std::filesystem::path file =
       std::filesystem::is_directory(config_path) ? config_path / "config.json" : config_path;
-  nlohmann::json config = read_json_file(file);
+  nlohmann::json config = read_json_file(file, kModelConfigJson);
   if (config.contains("vocab_size")) config["vocab_size"] = model.config().vocab_size;
   const DType dtype = dtype_of_config(config, file.string());
   const bool writes = rank.comm.rank() == 0;

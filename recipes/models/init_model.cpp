@@ -31,7 +31,7 @@ class ModelMaker {
   ModelMaker(const InitRequest& request, RankContext& rank)
       : request_(request),
         pool_(rank.pool),
-        json_(read_json_file(request.config)),
+        json_(read_json_file(request.config, kModelConfigJson)),
         config_(parse_decoder_config(json_.dump(), request.config)),
         dtype_(request.dtype == "f32" ? DType::f32 : DType::bf16) {
     Decoder plan = plan_decoder(config_, rank);

@@ -45,7 +45,7 @@ void check_kind(const MergeRequest& request, const std::string& path, bool quant
 // Rounds the merged model to 4 bits as its base was.
 MergeReport merge_quantized(const MergeRequest& request, const TensorSource& base, const PeftAdapter& adapter,
                             const QuantizationConfig& quantization, int64_t block_size, RankContext& rank) {
-  const nlohmann::json config = parse_json(base.config, "config.json");
+  const nlohmann::json config = parse_json(base.config, "config.json", kModelConfigJson);
   const std::string name = config.value("dtype", config.value("torch_dtype", std::string("bfloat16")));
   MergeOptions options;
   options.dtype = name == "float32" ? DType::f32 : name == "float16" ? DType::f16 : DType::bf16;
@@ -76,7 +76,7 @@ std::string merge_warning(const MergeRequest& request) {
   const nlohmann::json::json_pointer place("/model/quantize");
   if (!said.is_object() || !said.contains(place) || !said[place].is_string() || said[place] == "none") return "";
   const std::string path = base_path(request, read_peft_directory(request.adapter));
-  if (read_json_file(std::filesystem::path(path) / "config.json").contains("quantization_config")) return "";
+  if (read_json_file(std::filesystem::path(path) / "config.json", kModelConfigJson).contains("quantization_config")) return "";
   const std::string type = said[place].get<std::string>(), copy = path + "-" + type;
   return "this adapter was trained on the base in " + type +
          ", this merges it into the 16-bit one; to merge into what " + "it was trained on: nibble quantize --model " +
@@ -96,7 +96,7 @@ MergeReport merge_model(const MergeRequest& request, RankContext& rank) {
   const CheckpointDir checkpoint(path);
   const TensorSource base = dequantized_source(checkpoint, rank.pool);
   const auto quantization =
-      read_quantization_config(parse_json(base.config, path + "/config.json"), path + "/config.json");
+      read_quantization_config(parse_json(base.config, path + "/config.json", kModelConfigJson), path + "/config.json");
   check_kind(request, path, quantization.has_value());
   if (request.dtype == "nf4") {
     if (!quantization) throw UsageError("the base is not quantized", "merge into bf16, then nibble quantize", path);

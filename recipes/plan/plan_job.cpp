@@ -40,7 +40,7 @@ class StoredBase {
       checkpoint_.emplace(directory);
     }
     const std::string place = (directory / "config.json").string();
-    const nlohmann::json json = parse_json(read_text_file(place), place);
+    const nlohmann::json json = parse_json(read_text_file(place), place, kModelConfigJson);
     for (const char* key : {"dtype", "torch_dtype"}) {
       if (json.contains(key) && json[key] == "float32") dense_ = DType::f32;
     }

@@ -86,6 +86,30 @@ class LimitCheck {
   std::string last_key_;
 };
 
+// See JsonLimits::python_numbers; what stands in strings stays.
+std::string with_python_numbers(std::string_view text) {
+  std::string made;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    std::string_view number;
+    for (const std::string_view name : {"NaN", "Infinity", "-Infinity"}) {
+      if (!quoted && text.substr(i).starts_with(name)) number = name;
+    }
+    if (!number.empty()) {
+      made += "{\"__float__\": \"" + std::string(number) + "\"}";
+      i += number.size() - 1;
+      continue;
+    }
+    made += text[i];
+    if (quoted && text[i] == '\\' && i + 1 < text.size()) {
+      made += text[++i];
+    } else if (text[i] == '"') {
+      quoted = !quoted;
+    }
+  }
+  return made;
+}
+
 }  // namespace
 
 std::string read_text_file(const std::filesystem::path& path, size_t max_bytes) {
@@ -120,6 +144,11 @@ std::string read_text_file(const std::filesystem::path& path, size_t max_bytes) 
 nlohmann::json parse_json(std::string_view text, const std::string& place, const JsonLimits& limits) {
   if (text.size() > limits.max_bytes) {
     throw InputError(place, "JSON of " + std::to_string(text.size()) + " bytes is larger than allowed");
+  }
+  if (limits.python_numbers && (text.find("Infinity") != text.npos || text.find("NaN") != text.npos)) {
+    JsonLimits as_json = limits;
+    as_json.python_numbers = false;
+    return parse_json(with_python_numbers(text), place, as_json);
   }
   LimitCheck check(limits);
   try {

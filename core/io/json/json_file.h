@@ -15,7 +15,13 @@ struct JsonLimits {
   int max_depth = 64;
   bool comments = false;     ///< allow // and /* */ (recipes)
   bool unique_keys = false;  ///< refuse an object with the same key twice (otherwise the last one counts, as in Python)
+  /// Read NaN, Infinity and -Infinity, which are no JSON but what Python writes for such numbers, as {"__float__":
+  /// "Infinity"}, which is what Transformers 5 writes for them.
+  bool python_numbers = false;
 };
+
+/// Of a model's config.json.
+inline constexpr JsonLimits kModelConfigJson{.python_numbers = true};
 
 /// The whole file as bytes. IoError when it cannot be read or is no regular file, InputError when it is larger than
 /// `max_bytes`.

@@ -26,6 +26,15 @@ std::string shown(const json& value) {
   return text.size() > 40 ? text.substr(0, 37) + "..." : text;
 }
 
+std::optional<double> number_of(const json& value) {
+  if (value.is_number()) return value.get<double>();
+  if (!value.is_object() || value.size() != 1 || !value.contains("__float__")) return std::nullopt;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (value["__float__"] == "Infinity") return kInfinity;
+  if (value["__float__"] == "-Infinity") return -kInfinity;
+  return std::nullopt;
+}
+
 }  // namespace
 
 ConfigReader::ConfigReader(const json& object, std::string place, std::string path)
@@ -100,6 +109,11 @@ std::string ConfigReader::text(std::string_view key, std::string_view absent) co
   return value->get<std::string>();
 }
 
+bool ConfigReader::is_text(std::string_view key) const {
+  const json* value = find(key);
+  return value && value->is_string();
+}
+
 std::vector<std::string> ConfigReader::texts(std::string_view key) const {
   const json* value = find(key);
   if (!value) return {};
@@ -118,8 +132,9 @@ std::vector<double> ConfigReader::numbers(std::string_view key, double low, doub
   if (!value->is_array()) fail(key, "is " + shown(*value) + ", not a list");
   std::vector<double> made;
   for (const json& entry : *value) {
-    if (!entry.is_number()) fail(key, "holds " + shown(entry) + ", not a number");
-    made.push_back(entry.get<double>());
+    const std::optional<double> number = number_of(entry);
+    if (!number) fail(key, "holds " + shown(entry) + ", not a number");
+    made.push_back(*number);
     if (!(made.back() >= low && made.back() <= high)) {
       fail(key, "holds " + shown(entry) + ", allowed are " + shown(low) + " to " + shown(high));
     }

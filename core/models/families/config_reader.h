@@ -24,8 +24,9 @@ class ConfigReader {
   double number(std::string_view key, double low, double high, std::optional<double> absent = {}) const;
   bool boolean(std::string_view key, bool absent) const;
   std::string text(std::string_view key, std::string_view absent) const;
+  bool is_text(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;
-  /// A list of numbers in [low, high]; empty when absent.
+  /// A list of numbers in [low, high]; empty when absent. An entry may be infinite, see JsonLimits::python_numbers.
   std::vector<double> numbers(std::string_view key, double low, double high) const;
   /// One id or a list of them; empty when absent.
   std::vector<int32_t> ids(std::string_view key) const;

@@ -5,6 +5,7 @@
 #include "nibble/core/models/families/expert_families.h"
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/families/family_rules.h"
+#include "nibble/core/models/families/hybrid_rules.h"
 
 namespace nibble {
 
@@ -303,8 +304,8 @@ std::vector<Family> dense_families() {
 const std::vector<Family>& rows() {
   static const std::vector<Family> table = [] {
     std::vector<Family> all = dense_families();
-    for (const auto& more :
-         {later_families(), gemma4_families(), latent_families(), earlier_families(), expert_families()})
+    for (const auto& more : {later_families(), gemma4_families(), latent_families(), earlier_families(),
+                             expert_families(), hybrid_families()})
       all.insert(all.end(), more.begin(), more.end());
     return all;
   }();

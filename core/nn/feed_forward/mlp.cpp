@@ -47,6 +47,11 @@ bool Mlp::has_trainable() const {
 }
 
 void Mlp::project(const Tensor& x, const StepContext& step, Tensor& gate, Tensor& up, Saved* saved) {
+  project_unscaled(x, step, gate, up, saved);
+  if (gate && config_.gate_scale != 1) ops::scale(gate, config_.gate_scale);
+}
+
+void Mlp::project_unscaled(const Tensor& x, const StepContext& step, Tensor& gate, Tensor& up, Saved* saved) {
   const auto make = [&](int64_t columns) {
     return Tensor::empty(step.pool(), {x.dim(0), columns}, step.compute_dtype, "MLP activation");
   };
@@ -104,6 +109,7 @@ void Mlp::forward(const Tensor& x, const LayerContext&, const StepContext& step,
   Tensor gate, up;
   project(x, step, gate, up, kept);
   down_->forward(inner_normed(activate(gate, up, step), step, nullptr), y, step, kept ? &kept->down_proj : nullptr);
+  if (config_.output_scale != 1) ops::scale(y, config_.output_scale);
   if (kept) {
     kept->gate = gate;
     kept->up = up;
@@ -122,8 +128,13 @@ void Mlp::forward_save_only(const Tensor& x, const LayerContext&, DType dtype, c
   kept.down_proj.x = {};
 }
 
-void Mlp::backward(const Tensor& dy, const LayerContext&, const StepContext& step, SublayerSaved& of, Tensor* dx) {
+void Mlp::backward(const Tensor& doutput, const LayerContext&, const StepContext& step, SublayerSaved& of, Tensor* dx) {
   auto& saved = dynamic_cast<Saved&>(of);
+  Tensor dy = doutput;
+  if (config_.output_scale != 1) {
+    dy = doutput.clone(step.pool());
+    ops::scale(dy, config_.output_scale);
+  }
   bool below = dx != nullptr || (alpha_p_ && (alpha_p_->trainable || alpha_n_->trainable)) ||
                (inner_norm_ && inner_norm_->has_trainable());
   for (const std::optional<Linear>* linear : {&gate_up_, &gate_, &up_}) {
@@ -154,6 +165,7 @@ void Mlp::backward(const Tensor& dy, const LayerContext&, const StepContext& ste
     ops::activation_backward(config_.activation, dproduct, saved.up, dup);
   }
   dproduct = {};
+  if (dgate && config_.gate_scale != 1) ops::scale(dgate, config_.gate_scale);
   if (dx && !*dx) *dx = Tensor::empty(step.pool(), {dy.dim(0), config_.width}, DType::f32, "input gradient");
   project_backward(dgate, dup, step, saved, dx);
 }

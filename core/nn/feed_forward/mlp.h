@@ -15,8 +15,9 @@ struct MlpConfig {
   ops::Activation activation = ops::Activation::silu;
   bool gated = true;
   bool bias = false;
-  bool xielu = false;                    ///< instead of `activation`, with two learned numbers; not gated
-  std::optional<NormConfig> inner_norm;  ///< of what enters `down` (BitNet)
+  bool xielu = false;                      ///< instead of `activation`, with two learned numbers; not gated
+  std::optional<NormConfig> inner_norm;    ///< of what enters `down` (BitNet)
+  float gate_scale = 1, output_scale = 1;  ///< multiply the gate before its activation, and the result (Falcon-H1)
 };
 
 /// Module names below the layer's prefix.
@@ -44,6 +45,7 @@ class Mlp final : public FeedForward {
  private:
   struct Saved;
   void project(const Tensor& x, const StepContext& step, Tensor& gate, Tensor& up, Saved* saved);
+  void project_unscaled(const Tensor& x, const StepContext& step, Tensor& gate, Tensor& up, Saved* saved);
   void project_backward(const Tensor& dgate, const Tensor& dup, const StepContext& step, Saved& saved, Tensor* dx);
   /// f(gate) * up or f(up)
   Tensor activate(const Tensor& gate, const Tensor& up, const StepContext& step) const;

@@ -13,6 +13,11 @@ namespace nibble::ops::HWY_NAMESPACE {
 
 /// f(x) and f'(x) of one activation. Written with sigmoids and erfc of what is left of 1, so that tails keep their
 /// digits.
+struct Identity {
+  static HWY_INLINE V value(V x) { return x; }
+  static HWY_INLINE V slope(V) { return splat(1); }
+};
+
 struct Silu {
   static HWY_INLINE V value(V x) { return hn::Mul(x, sigmoid(x)); }
   static HWY_INLINE V slope(V x) {
@@ -177,6 +182,8 @@ void backward_clamped(const Tensor& dy, const Tensor& gate, const Tensor& up, fl
 template <typename Call>
 void choose(Activation f, const Call& call) {
   switch (f) {
+    case Activation::identity:
+      return call(Identity());
     case Activation::silu:
       return call(Silu());
     case Activation::gelu_erf:

@@ -1,9 +1,8 @@
 #include "nibble/core/ops/norm.h"
 
 #include <cmath>
-#include <memory>
 
-#include "nibble/core/base/parallel.h"
+#include "nibble/core/ops/cpu/partial_sums.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -98,34 +97,8 @@ void layer_rows_backward(const In* dy, const float* x, const float* w, int64_t r
 }
 
 constexpr int64_t kRowGrain = 16;
-constexpr int64_t kGradientRows = 64;  // rows whose weight gradient is summed by one thread before it is added
-
-/// Weight gradients: [blocks, width] partial sums, each of kGradientRows rows, added to the result in order of blocks.
-class PartialSums {
- public:
-  PartialSums(int64_t rows, int64_t width, const Tensor& total) : width_(width) {
-    if (!total) return;
-    blocks_ = (rows + kGradientRows - 1) / kGradientRows;
-    values_ = std::make_unique<float[]>(static_cast<size_t>(blocks_ * width));
-  }
-  float* block(int64_t begin) { return values_ ? values_.get() + begin / kGradientRows * width_ : nullptr; }
-  void add_to(Tensor& total) {
-    if (!values_) return;
-    float* sums = total.data<float>();
-    parallel_for(width_, 1024, [&](int64_t begin, int64_t end) HWY_ATTR {
-      for (int64_t k = 0; k < blocks_; ++k) {
-        const float* from = values_.get() + k * width_ + begin;
-        for_lanes(end - begin, [&](int64_t i, auto lanes) HWY_ATTR {
-          store(hn::Add(load(sums + begin + i, lanes), load(from + i, lanes)), sums + begin + i, lanes);
-        });
-      }
-    });
-  }
-
- private:
-  int64_t width_, blocks_ = 0;
-  std::unique_ptr<float[]> values_;
-};
+using cpu::kGradientRows;
+using cpu::PartialSums;
 
 void rms_norm_forward(const Tensor& x, const Tensor& w, float eps, float weight_offset, Tensor& y, Tensor& inv_rms) {
   const int64_t width = x.dim(1);

@@ -85,6 +85,29 @@ double flops(Of<Operation::attention_backward>, const Tensor&, const Tensor&, co
   return 5 * scores_flops(spans, params);
 }
 
+/// Of chunks of so many tokens as the CPU's; the scores within them, the products with the state.
+double chunk_flops(std::span<const AttentionSpan> spans, const LinearAttentionParams& p, double scores, double states) {
+  constexpr double kChunk = 64;
+  double sum = 0;
+  for (const AttentionSpan& span : spans) {
+    const auto tokens = static_cast<double>(span.q_end - span.q_begin);
+    const auto keys = static_cast<double>(p.key_size), values = static_cast<double>(p.value_size);
+    sum += tokens * (scores * std::min(tokens, kChunk) * (keys + values) + states * keys * values);
+  }
+  return 2 * sum * static_cast<double>(p.heads);
+}
+double flops(Of<Operation::linear_attention_forward>, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+             const Tensor&, const Tensor&, std::span<const AttentionSpan> spans, const LinearAttentionParams& p,
+             RecurrentState*, const Tensor&) {
+  return p.delta ? chunk_flops(spans, p, 1.5, 3) : chunk_flops(spans, p, 1, 2);
+}
+double flops(Of<Operation::linear_attention_backward>, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+             const Tensor&, const Tensor&, const Tensor&, std::span<const AttentionSpan> spans,
+             const LinearAttentionParams& p, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+             const Tensor&) {
+  return p.delta ? chunk_flops(spans, p, 6, 9) : chunk_flops(spans, p, 2.5, 5);
+}
+
 /// What a body leaves for the host, which then goes on as if it had been computed: every expert gets its share.
 void leave(auto, const auto&...) {}
 void leave(Of<Operation::route>, const Tensor& logits, const Tensor&, const Routing& routing, Tensor& chosen,

@@ -13,6 +13,8 @@ namespace nibble::ops::ref {
 template <typename Real>
 Real activation(Activation f, Real x) {
   switch (f) {
+    case Activation::identity:
+      return x;
     case Activation::silu:
       return x / (1 + std::exp(-x));
     case Activation::gelu_erf:
@@ -37,6 +39,8 @@ Real activation(Activation f, Real x) {
 template <typename Real>
 Real activation_slope(Activation f, Real x) {
   switch (f) {
+    case Activation::identity:
+      return 1;
     case Activation::silu: {
       const Real s = 1 / (1 + std::exp(-x));
       return s * (1 + x * (1 - s));

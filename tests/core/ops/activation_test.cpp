@@ -12,8 +12,9 @@ using ops::Activation;
 class ActivationTest : public EverySimd {};
 NIBBLE_EVERY_SIMD(ActivationTest);
 
-constexpr Activation kAll[] = {Activation::silu,         Activation::gelu_erf, Activation::gelu_tanh,
-                               Activation::gelu_sigmoid, Activation::relu,     Activation::relu_squared};
+constexpr Activation kAll[] = {Activation::identity,     Activation::silu,         Activation::gelu_erf,
+                               Activation::gelu_tanh,    Activation::gelu_sigmoid, Activation::relu,
+                               Activation::relu_squared, Activation::sigmoid};
 
 /// From far left, where only the tail is left, to far right.
 Values sweep() {

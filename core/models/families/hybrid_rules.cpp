@@ -1,0 +1,308 @@
+#include "nibble/core/models/families/hybrid_rules.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "nibble/core/models/families/family_rules.h"
+#include "nibble/core/nn/mixers/gated_delta.h"
+#include "nibble/core/nn/mixers/mamba2.h"
+#include "nibble/core/nn/mixers/short_conv.h"
+#include "nibble/core/nn/mixers/side_by_side.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr int64_t kMaxWidth = int64_t{1} << 20;
+constexpr int64_t kMaxTaps = 64;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+float multiplier(const ConfigReader& file, std::string_view key) {
+  return static_cast<float>(file.number(key, -1e9, 1e9, 1));
+}
+
+// `count` multipliers under `key`; ones where it is absent.
+std::vector<float> multipliers(const ConfigReader& file, std::string_view key, size_t count) {
+  const std::vector<double> listed = file.numbers(key, -1e9, 1e9);
+  if (listed.empty()) return std::vector<float>(count, 1.0f);
+  if (listed.size() != count) {
+    file.fail(key, "has " + std::to_string(listed.size()) + " entries, not " + std::to_string(count));
+  }
+  return {listed.begin(), listed.end()};
+}
+
+// Which layers have attention, by layer_types, whose words for attention and for the other mixer are given; nothing
+// where the file does not say.
+std::vector<bool> attention_layers(const ConfigReader& file, const DecoderConfig& config,
+                                   std::initializer_list<std::string_view> attention,
+                                   std::initializer_list<std::string_view> other) {
+  const std::vector<std::string> types = file.texts("layer_types|layers_block_type");
+  if (types.empty()) return {};
+  if (static_cast<int64_t>(types.size()) != config.layers) {
+    file.fail("layer_types|layers_block_type",
+              "has " + std::to_string(types.size()) + " entries for " + std::to_string(config.layers) + " layers");
+  }
+  std::vector<bool> made;
+  for (const std::string& type : types) {
+    const auto is = [&](std::string_view name) { return name == type; };
+    made.push_back(std::ranges::any_of(attention, is));
+    if (made.back() || std::ranges::any_of(other, is)) continue;
+    std::string known;
+    for (const auto* names : {&attention, &other}) {
+      for (const std::string_view name : *names) known += (known.empty() ? "" : ", ") + std::string(name);
+    }
+    file.fail("layer_types|layers_block_type", "is unknown: " + type, "known: " + known);
+  }
+  return made;
+}
+
+// Layers without attention get what `make` makes.
+void set_mixers(DecoderConfig& config, const std::vector<bool>& attention, const SublayerMaker<Mixer>& make) {
+  for (size_t l = 0; l < config.layer.size(); ++l) {
+    if (!attention[l]) config.layer[l].mixer = make;
+  }
+}
+
+SublayerMaker<Mixer> mamba2_maker(const Mamba2Config& mamba, const std::string& module) {
+  return [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
+    return std::make_unique<Mamba2>(prefix + module + ".", mamba, makers);
+  };
+}
+
+// [0, infinity] where nothing is said.
+ops::TimeStepLimits read_limits(const ConfigReader& file) {
+  const std::vector<double> limits = file.numbers("time_step_limit", 0, static_cast<double>(kInfinity));
+  if (limits.empty()) return {0, kInfinity};
+  if (limits.size() != 2 || limits[0] > limits[1]) file.fail("time_step_limit", "is no pair of limits");
+  return {static_cast<float>(limits[0]), static_cast<float>(limits[1])};
+}
+
+// What a head holds of `values` columns, "auto" or a number.
+int64_t read_head_size(const ConfigReader& file, int64_t values, int64_t heads) {
+  if (values % heads != 0) {
+    file.fail("mamba_n_heads", "is " + std::to_string(heads) + ", which does not divide the state space's width, " +
+                                   std::to_string(values));
+  }
+  if (!file.has("mamba_d_head") || file.is_text("mamba_d_head")) return values / heads;
+  const int64_t size = file.integer("mamba_d_head", 1, kMaxWidth);
+  if (size * heads != values) {
+    file.fail("mamba_d_head", "is " + std::to_string(size) + ", not the state space's width over its heads, " +
+                                  std::to_string(values / heads));
+  }
+  return size;
+}
+
+// Keys as Falcon-H1, Bamba and Granite 4 spell them; values: columns of x, 0 where mamba_expand says it.
+Mamba2Config read_mamba2(const ConfigReader& file, const DecoderConfig& config, int64_t values) {
+  Mamba2Config made;
+  made.width = config.width;
+  if (values == 0) values = file.integer("mamba_expand", 1, 1024, 2) * config.width;
+  if (values > kMaxWidth) file.fail("mamba_expand", "makes a state space that is too wide");
+  made.heads = file.integer("mamba_n_heads", 1, kMaxWidth, 128);
+  made.head_size = read_head_size(file, values, made.heads);
+  made.groups = file.integer("mamba_n_groups", 1, made.heads, 1);
+  if (made.heads % made.groups != 0) file.fail("mamba_n_groups", "does not divide mamba_n_heads");
+  made.state_size = file.integer("mamba_d_state", 1, 65536, 256);
+  made.taps = file.integer("mamba_d_conv", 1, kMaxTaps, 4);
+  made.conv_bias = file.boolean("mamba_conv_bias", true);
+  made.input_bias = made.output_bias = file.boolean("mamba_proj_bias", false);
+  made.activation = config.activation;
+  made.limits = read_limits(file);
+  made.eps = config.norm.eps;
+  return made;
+}
+
+}  // namespace
+
+TensorNames lfm2_names() {
+  TensorNames names;
+  names.final_norm = "model.embedding_norm";
+  names.block.attention_norm = "operator_norm";
+  names.block.mlp_norm = "ffn_norm";
+  names.block.attention.output = "self_attn.out_proj";
+  names.block.attention.q_norm = "self_attn.q_layernorm";
+  names.block.attention.k_norm = "self_attn.k_layernorm";
+  names.block.mlp.gate = "feed_forward.w1";
+  names.block.mlp.up = "feed_forward.w3";
+  names.block.mlp.down = "feed_forward.w2";
+  return names;
+}
+
+TensorNames bamba_names() {
+  TensorNames names;
+  names.final_norm = "model.final_layernorm";
+  names.block.mlp_norm = "pre_ff_layernorm";
+  names.block.mlp.gate = "feed_forward.gate_proj";
+  names.block.mlp.up = "feed_forward.up_proj";
+  names.block.mlp.down = "feed_forward.down_proj";
+  return names;
+}
+
+TensorNames granite_hybrid_names() {
+  TensorNames names;
+  names.block.mlp.gate_up = "shared_mlp.input_linear";
+  names.block.mlp.down = "shared_mlp.output_linear";
+  return names;
+}
+
+TensorNames nemotron_h_names() {
+  TensorNames names;
+  names.embedding = "backbone.embeddings";
+  names.layers = "backbone.layers.";
+  names.final_norm = "backbone.norm_f";
+  BlockNames& block = names.block;
+  block.attention_norm = block.mlp_norm = "norm";
+  block.attention.q = "mixer.q_proj";
+  block.attention.k = "mixer.k_proj";
+  block.attention.v = "mixer.v_proj";
+  block.attention.output = "mixer.o_proj";
+  block.mlp.up = "mixer.up_proj";
+  block.mlp.down = "mixer.down_proj";
+  return names;
+}
+
+void finish_lfm2(const ConfigReader& file, DecoderConfig& config) {
+  config.tied_head = file.boolean("tie_embedding|tie_word_embeddings", true);
+  config.qkv_bias = config.output_bias = config.mlp_bias = false;
+  if (file.boolean("block_auto_adjust_ff_dim", true)) {
+    const double factor = file.number("block_ffn_dim_multiplier", 1e-3, 1e3, 1);
+    const int64_t multiple = file.integer("block_multiple_of", 1, kMaxWidth, 256);
+    const auto share = static_cast<int64_t>(factor * static_cast<double>(2 * config.mlp_width / 3));
+    config.mlp_width = std::max<int64_t>(1, (share + multiple - 1) / multiple) * multiple;
+  }
+  std::vector<bool> attention = attention_layers(file, config, {"full_attention"}, {"conv"});
+  if (attention.empty()) {
+    attention.assign(config.layer.size(), !file.has("full_attn_idxs"));
+    for (const double l : file.numbers("full_attn_idxs", 0, static_cast<double>(config.layers - 1))) {
+      attention[static_cast<size_t>(l)] = true;
+    }
+  }
+  const ShortConvConfig conv{.width = config.width,
+                             .taps = file.integer("conv_L_cache", 1, kMaxTaps, 3),
+                             .bias = file.boolean("conv_bias", false)};
+  set_mixers(config, attention, [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
+    return std::make_unique<ShortConv>(prefix + "conv.", conv, makers);
+  });
+}
+
+void finish_qwen3_5(const ConfigReader& file, DecoderConfig& config) {
+  config.mlp_bias = false;
+  std::vector<bool> attention = attention_layers(file, config, {"full_attention"}, {"linear_attention"});
+  if (attention.empty()) {
+    const int64_t interval = file.integer("full_attention_interval", 1, 65536, 4);
+    for (int64_t l = 0; l < config.layers; ++l) attention.push_back((l + 1) % interval == 0);
+  }
+  GatedDeltaConfig delta;
+  delta.width = config.width;
+  delta.key_heads = file.integer("linear_num_key_heads", 1, kMaxWidth, 16);
+  delta.heads = file.integer("linear_num_value_heads", 1, kMaxWidth, 32);
+  if (delta.heads % delta.key_heads != 0) file.fail("linear_num_key_heads", "does not divide linear_num_value_heads");
+  delta.key_size = file.integer("linear_key_head_dim", 1, 65536, 128);
+  delta.value_size = file.integer("linear_value_head_dim", 1, 65536, 128);
+  if (delta.heads * delta.value_size > kMaxWidth || delta.key_heads * delta.key_size > kMaxWidth) {
+    file.fail("linear_value_head_dim", "is too large for so many heads");
+  }
+  delta.taps = file.integer("linear_conv_kernel_dim", 1, kMaxTaps, 4);
+  delta.eps = config.norm.eps;
+  delta.activation = config.activation;
+  delta.fused = config.model_type == "qwen3_next";
+  set_mixers(config, attention, [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
+    return std::make_unique<GatedDelta>(prefix + "linear_attn.", delta, makers);
+  });
+}
+
+void finish_falcon_h1(const ConfigReader& file, DecoderConfig& config) {
+  config.embedding_scale = multiplier(file, "embedding_multiplier");
+  config.logit_scale = multiplier(file, "lm_head_multiplier");
+  config.attention_scale *= multiplier(file, "key_multiplier");
+  const std::vector<float> mlp = multipliers(file, "mlp_multipliers", 2);
+  config.mlp_gate_scale = mlp[0];
+  config.mlp_output_scale = mlp[1];
+
+  const int64_t values = file.is_null("mamba_d_ssm") ? 0 : file.integer("mamba_d_ssm", 1, kMaxWidth, 1024);
+  Mamba2Config mamba = read_mamba2(file, config, values);
+  mamba.output_bias = file.boolean("projectors_bias", false);
+  mamba.norm = file.boolean("mamba_rms_norm", false);
+  mamba.gate_first = !file.boolean("mamba_norm_before_gate", true);
+  const std::vector<float> parts = multipliers(file, "ssm_multipliers", mamba.multipliers.size());
+  std::copy(parts.begin(), parts.end(), mamba.multipliers.begin());
+  const float mamba_in = multiplier(file, "ssm_in_multiplier"), mamba_out = multiplier(file, "ssm_out_multiplier");
+  const float attention_in = multiplier(file, "attention_in_multiplier");
+  const float attention_out = multiplier(file, "attention_out_multiplier");
+  const auto make = [=](const DecoderConfig& all, int64_t l, const std::string& prefix, const Makers& makers) {
+    std::vector<SideBySide::Part> made;
+    made.push_back({std::make_unique<Mamba2>(prefix + "mamba.", mamba, makers), mamba_in, mamba_out});
+    made.push_back({std::make_unique<Attention>(prefix, all.names.block.attention, all.attention(l), makers),
+                    attention_in, attention_out});
+    return std::make_unique<SideBySide>(std::move(made));
+  };
+  set_mixers(config, std::vector<bool>(config.layer.size(), false), make);
+}
+
+void finish_bamba(const ConfigReader& file, DecoderConfig& config) {
+  std::vector<bool> attention(config.layer.size(), false);
+  for (const double l : file.numbers("attn_layer_indices", 0, static_cast<double>(config.layers - 1))) {
+    attention[static_cast<size_t>(l)] = true;
+  }
+  set_mixers(config, attention, mamba2_maker(read_mamba2(file, config, 0), "mamba"));
+}
+
+void finish_granite_hybrid(const ConfigReader& file, DecoderConfig& config) {
+  finish_granite(file, config);
+  std::vector<bool> attention =
+      attention_layers(file, config, {"attention", "full_attention"}, {"mamba", "linear_attention"});
+  if (attention.empty()) attention.assign(config.layer.size(), false);
+  set_mixers(config, attention, mamba2_maker(read_mamba2(file, config, 0), "mamba"));
+  config.mlp_bias = false;
+  if (file.integer("num_local_experts", 0, 65536, 8) > 0) {
+    file.fail("num_local_experts", "is not 0, and nibble computes no experts of this family", "take one without");
+  }
+  if (file.text("position_embedding_type", "") == "rope") return;
+  config.rope.clear();
+  for (LayerConfig& layer : config.layer) layer.rotary = -1;
+}
+
+// Each layer is one thing. The time step has no upper limit, and the lower one is that of its initial values.
+void finish_nemotron_h(const ConfigReader& file, DecoderConfig& config) {
+  config.qkv_bias = config.output_bias = false;
+  config.mlp_bias = file.boolean("mlp_bias", false);
+  std::string kinds = file.text("hybrid_override_pattern", "");
+  for (const std::string& type : file.texts("layers_block_type|layer_types")) {
+    if (kinds.size() == config.layer.size()) break;
+    kinds += type == "linear_attention" || type == "mamba"     ? 'M'
+             : type == "full_attention" || type == "attention" ? '*'
+             : type == "mlp"                                   ? '-'
+                                                               : 'E';
+  }
+  if (kinds.size() != config.layer.size()) {
+    file.fail("hybrid_override_pattern",
+              "has " + std::to_string(kinds.size()) + " entries for " + std::to_string(config.layers) + " layers");
+  }
+  Mamba2Config mamba;
+  mamba.width = config.width;
+  mamba.heads = file.integer("mamba_num_heads", 1, kMaxWidth, 128);
+  mamba.head_size = file.integer("mamba_head_dim", 1, 65536, 64);
+  if (mamba.heads * mamba.head_size > kMaxWidth) file.fail("mamba_head_dim", "is too large for so many heads");
+  mamba.groups = file.integer("mamba_n_groups|n_groups", 1, mamba.heads, 8);
+  if (mamba.heads % mamba.groups != 0) file.fail("mamba_n_groups|n_groups", "does not divide mamba_num_heads");
+  mamba.state_size = file.integer("ssm_state_size", 1, 65536, 128);
+  mamba.taps = file.integer("mamba_d_conv|conv_kernel", 1, kMaxTaps, 4);
+  mamba.conv_bias = file.boolean("mamba_conv_bias|use_conv_bias", true);
+  mamba.input_bias = mamba.output_bias = file.boolean("use_bias", false);
+  if (file.text("mamba_hidden_act", "silu") != "silu") {
+    file.fail("mamba_hidden_act", "is not silu, the only one that nibble knows for this family");
+  }
+  mamba.limits.low = static_cast<float>(file.number("mamba_dt_min|time_step_min", 0, 1e9, 0.001));
+  mamba.eps = config.norm.eps;
+  for (size_t l = 0; l < kinds.size(); ++l) {
+    LayerConfig& layer = config.layer[l];
+    layer.has_mixer = kinds[l] == 'M' || kinds[l] == '*';
+    layer.has_feed_forward = !layer.has_mixer;
+    if (kinds[l] == 'M') layer.mixer = mamba2_maker(mamba, "mixer");
+    if (layer.has_mixer || kinds[l] == '-') continue;
+    file.fail("hybrid_override_pattern|layers_block_type", "has layers of experts, which nibble does not compute here",
+              "known: M (Mamba-2), * (attention), - (MLP)");
+  }
+}
+
+}  // namespace nibble

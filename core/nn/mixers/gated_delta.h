@@ -1,0 +1,33 @@
+#pragma once
+// Gated delta net (Yang et al. 2024), the mixer of most layers of Qwen3-Next and Qwen3.5.
+
+#include "nibble/core/nn/mixers/linear_attention_mixer.h"
+
+namespace nibble {
+
+struct GatedDeltaConfig {
+  int64_t width = 0;      ///< D
+  int64_t key_heads = 1;  ///< each serves consecutive value heads
+  int64_t heads = 1;      ///< of values
+  int64_t key_size = 0, value_size = 0;
+  int64_t taps = 4;
+  float eps = 1e-6f;
+  ops::Activation activation = ops::Activation::silu;
+  /// One projection for queries, keys, values and gates, and one for beta and decay, by key head (Qwen3-Next); else one
+  /// for queries, keys and values and three more (Qwen3.5).
+  bool fused = false;
+};
+
+class GatedDelta final : public LinearAttentionMixer {
+ public:
+  /// prefix: "model.layers.0.linear_attn."
+  GatedDelta(const std::string& prefix, const GatedDeltaConfig& config, const Makers& makers);
+
+ private:
+  LinearAttention::Inputs split(const std::vector<Tensor>& projected, const StepContext& step) const override;
+  std::vector<Tensor> join(const LinearAttention::Inputs& gradients, const StepContext& step) const override;
+
+  GatedDeltaConfig config_;
+};
+
+}  // namespace nibble

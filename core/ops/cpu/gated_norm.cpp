@@ -1,0 +1,146 @@
+#include "nibble/core/ops/gated_norm.h"
+
+#include <cmath>
+
+#include "nibble/core/ops/cpu/partial_sums.h"
+#include "nibble/core/ops/cpu/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/gated_norm.cpp"
+#include <hwy/foreach_target.h>
+#include "nibble/core/ops/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace nibble::ops::HWY_NAMESPACE {
+
+using cpu::kGradientRows;
+using cpu::PartialSums;
+
+HWY_INLINE V silu(V x) { return hn::Mul(x, sigmoid(x)); }
+HWY_INLINE V silu_slope(V x) {
+  const V s = sigmoid(x), one = splat(1);
+  return hn::Mul(s, hn::MulAdd(x, hn::Sub(one, s), one));
+}
+
+// 1 / rms of what is normed. (Loads past the end are zeros, and so are their products.)
+template <bool gate_first, typename Gate>
+float inverse_rms(const float* x, const Gate* gate, const GatedNormParams& p) {
+  const float squares = sum_lanes(p.group, [&](int64_t i, auto lanes) HWY_ATTR {
+    V in = load(x + i, lanes);
+    if constexpr (gate_first) in = hn::Mul(in, silu(load(gate + i, lanes)));
+    return hn::Mul(in, in);
+  });
+  return 1 / std::sqrt(squares / static_cast<float>(p.group) + p.eps);
+}
+
+template <bool gate_first, typename Gate>
+void group_forward(const float* x, const Gate* gate, const float* w, const GatedNormParams& p, Gate* y) {
+  const V inv = splat(inverse_rms<gate_first>(x, gate, p));
+  for_lanes(p.group, [&](int64_t i, auto lanes) HWY_ATTR {
+    const V opened = hn::Mul(load(x + i, lanes), silu(load(gate + i, lanes)));
+    store(hn::Mul(hn::Mul(opened, inv), load(w + i, lanes)), y + i, lanes);
+  });
+}
+
+template <bool gate_first, typename Gate>
+void group_backward(const Gate* dy, const float* x, const Gate* gate, const float* w, const GatedNormParams& p,
+                    float* dx, Gate* dgate, float* dw) {
+  const float factor = inverse_rms<gate_first>(x, gate, p);
+  const float dot = sum_lanes(p.group, [&](int64_t i, auto lanes) HWY_ATTR {
+    const V opened = hn::Mul(load(x + i, lanes), silu(load(gate + i, lanes)));
+    return hn::Mul(hn::Mul(load(dy + i, lanes), load(w + i, lanes)), opened);
+  });
+  const V inv = splat(factor), slope = splat(dot * factor * factor / static_cast<float>(p.group));
+  for_lanes(p.group, [&](int64_t i, auto lanes) HWY_ATTR {
+    const V v = load(x + i, lanes), z = load(gate + i, lanes), g = load(dy + i, lanes);
+    const V open = silu(z), weighted = hn::Mul(g, load(w + i, lanes));
+    if (dw != nullptr) {
+      store(hn::MulAdd(hn::Mul(g, v), hn::Mul(open, inv), load(dw + i, lanes)), dw + i, lanes);
+    }
+    if constexpr (gate_first) {
+      const V din = hn::Mul(inv, hn::NegMulAdd(hn::Mul(v, open), slope, weighted));
+      store(hn::Mul(din, open), dx + i, lanes);
+      store(hn::Mul(hn::Mul(din, v), silu_slope(z)), dgate + i, lanes);
+    } else {
+      store(hn::Mul(inv, hn::NegMulAdd(v, slope, hn::Mul(weighted, open))), dx + i, lanes);
+      store(hn::Mul(hn::Mul(weighted, hn::Mul(v, inv)), silu_slope(z)), dgate + i, lanes);
+    }
+  });
+}
+
+template <bool gate_first, typename Gate>
+void norm_forward(const Tensor& x, const Tensor& gate, const Tensor& w, const GatedNormParams& p, Tensor& y) {
+  const int64_t groups = x.dim(1) / p.group, weights = w.numel();
+  const float *from = x.data<const float>(), *factors = w.data<const float>();
+  const Gate* gates = gate.data<const Gate>();
+  Gate* to = y.data<Gate>();
+  parallel_for(x.dim(0) * groups, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t at = i * p.group;
+      group_forward<gate_first>(from + at, gates + at, factors + i % groups * p.group % weights, p, to + at);
+    }
+  });
+}
+
+template <bool gate_first, typename Gate>
+void norm_backward(const Tensor& dy, const Tensor& x, const Tensor& gate, const Tensor& w, const GatedNormParams& p,
+                   Tensor& dx, Tensor& dgate, Tensor& dw) {
+  const int64_t width = x.dim(1), weights = w.numel();
+  const float *from = x.data<const float>(), *factors = w.data<const float>();
+  const Gate *slopes = dy.data<const Gate>(), *gates = gate.data<const Gate>();
+  float* to = dx.data<float>();
+  Gate* dgates = dgate.data<Gate>();
+  PartialSums sums(x.dim(0), weights, dw);
+  parallel_for(x.dim(0), kGradientRows, [&](int64_t begin, int64_t end) {
+    float* partial = sums.block(begin);
+    for (int64_t t = begin; t < end; ++t) {
+      for (int64_t c = 0; c < width; c += p.group) {
+        const int64_t at = t * width + c, weight = c % weights;
+        group_backward<gate_first>(slopes + at, from + at, gates + at, factors + weight, p, to + at, dgates + at,
+                                   partial == nullptr ? nullptr : partial + weight);
+      }
+    }
+  });
+  sums.add_to(dw);
+}
+
+void gated_norm_forward(const Tensor& x, const Tensor& gate, const Tensor& w, const GatedNormParams& p, Tensor& y) {
+  const bool narrow = gate.dtype() == DType::bf16;
+  if (p.gate_first) {
+    (narrow ? norm_forward<true, bf16> : norm_forward<true, float>)(x, gate, w, p, y);
+  } else {
+    (narrow ? norm_forward<false, bf16> : norm_forward<false, float>)(x, gate, w, p, y);
+  }
+}
+
+void gated_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& gate, const Tensor& w,
+                         const GatedNormParams& p, Tensor& dx, Tensor& dgate, Tensor& dw) {
+  const bool narrow = gate.dtype() == DType::bf16;
+  if (p.gate_first) {
+    (narrow ? norm_backward<true, bf16> : norm_backward<true, float>)(dy, x, gate, w, p, dx, dgate, dw);
+  } else {
+    (narrow ? norm_backward<false, bf16> : norm_backward<false, float>)(dy, x, gate, w, p, dx, dgate, dw);
+  }
+}
+
+}  // namespace nibble::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace nibble::ops::cpu {
+
+HWY_EXPORT(gated_norm_forward);
+HWY_EXPORT(gated_norm_backward);
+
+void gated_norm_forward(const Tensor& x, const Tensor& gate, const Tensor& w, const GatedNormParams& params,
+                        Tensor& y) {
+  NIBBLE_SIMD(gated_norm_forward)(x, gate, w, params, y);
+}
+
+void gated_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& gate, const Tensor& w,
+                         const GatedNormParams& params, Tensor& dx, Tensor& dgate, Tensor& dw) {
+  NIBBLE_SIMD(gated_norm_backward)(dy, x, gate, w, params, dx, dgate, dw);
+}
+
+}  // namespace nibble::ops::cpu
+#endif

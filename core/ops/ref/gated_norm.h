@@ -1,0 +1,62 @@
+#pragma once
+// Plain reference of ops/gated_norm.h: shapes as there, Real is float or double; `weights`: how many w has.
+
+#include <cmath>
+#include <cstdint>
+
+namespace nibble::ops::ref {
+
+template <typename Real>
+Real silu(Real x) {
+  return x / (1 + std::exp(-x));
+}
+
+template <typename Real>
+Real silu_slope(Real x) {
+  const Real s = 1 / (1 + std::exp(-x));
+  return s * (1 + x * (1 - s));
+}
+
+template <typename Real>
+void gated_norm_forward(const Real* x, const Real* gate, const Real* w, int64_t tokens, int64_t width, int64_t group,
+                        int64_t weights, Real eps, bool gate_first, Real* y) {
+  for (int64_t begin = 0; begin < tokens * width; begin += group) {
+    Real squares = 0;
+    for (int64_t i = begin; i < begin + group; ++i) {
+      const Real in = gate_first ? x[i] * silu(gate[i]) : x[i];
+      squares += in * in;
+    }
+    const Real inv = 1 / std::sqrt(squares / static_cast<Real>(group) + eps);
+    for (int64_t i = begin; i < begin + group; ++i) y[i] = x[i] * silu(gate[i]) * inv * w[i % width % weights];
+  }
+}
+
+/// dx and dgate overwritten; dw += (may be null).
+template <typename Real>
+void gated_norm_backward(const Real* dy, const Real* x, const Real* gate, const Real* w, int64_t tokens, int64_t width,
+                         int64_t group, int64_t weights, Real eps, bool gate_first, Real* dx, Real* dgate, Real* dw) {
+  for (int64_t begin = 0; begin < tokens * width; begin += group) {
+    Real squares = 0, dot = 0;
+    for (int64_t i = begin; i < begin + group; ++i) {
+      const Real in = gate_first ? x[i] * silu(gate[i]) : x[i];
+      squares += in * in;
+      dot += dy[i] * w[i % width % weights] * x[i] * silu(gate[i]);
+    }
+    const Real inv = 1 / std::sqrt(squares / static_cast<Real>(group) + eps);
+    const Real slope = dot * inv * inv / static_cast<Real>(group);
+    for (int64_t i = begin; i < begin + group; ++i) {
+      const Real factor = w[i % width % weights], s = silu(gate[i]);
+      if (dw != nullptr) dw[i % width % weights] += dy[i] * x[i] * s * inv;
+      if (gate_first) {
+        const Real din = inv * (dy[i] * factor - x[i] * s * slope);
+        dx[i] = din * s;
+        dgate[i] = din * x[i] * silu_slope(gate[i]);
+      } else {
+        dx[i] = inv * (dy[i] * factor * s - x[i] * slope);
+        dgate[i] = dy[i] * factor * x[i] * inv * silu_slope(gate[i]);
+      }
+    }
+  }
+}
+
+}  // namespace nibble::ops::ref

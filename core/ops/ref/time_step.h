@@ -1,0 +1,40 @@
+#pragma once
+// Plain reference of ops/time_step.h: shapes as there, Real is float or double.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace nibble::ops::ref {
+
+template <typename Real>
+Real softplus(Real x) {
+  return std::max(x, Real(0)) + std::log1p(std::exp(-std::abs(x)));
+}
+
+template <typename Real>
+void time_step_forward(const Real* x, const Real* bias, const Real* a_log, int64_t tokens, int64_t heads, Real low,
+                       Real high, Real* step, Real* log_decay) {
+  for (int64_t i = 0; i < tokens * heads; ++i) {
+    const int64_t h = i % heads;
+    step[i] = std::min(std::max(softplus(x[i] + bias[h]), low), high);
+    log_decay[i] = -std::exp(a_log[h]) * step[i];
+  }
+}
+
+/// dx overwritten; dbias and da_log += (may be null); dstep may be null.
+template <typename Real>
+void time_step_backward(const Real* dstep, const Real* dlog_decay, const Real* x, const Real* bias, const Real* a_log,
+                        int64_t tokens, int64_t heads, Real low, Real high, Real* dx, Real* dbias, Real* da_log) {
+  for (int64_t i = 0; i < tokens * heads; ++i) {
+    const int64_t h = i % heads;
+    const Real raw = x[i] + bias[h], open = softplus(raw), a = std::exp(a_log[h]);
+    const Real step = std::min(std::max(open, low), high);
+    const Real slope = open < low || open > high ? 0 : 1 / (1 + std::exp(-raw));
+    dx[i] = ((dstep == nullptr ? 0 : dstep[i]) - dlog_decay[i] * a) * slope;
+    if (dbias != nullptr) dbias[h] += dx[i];
+    if (da_log != nullptr) da_log[h] -= dlog_decay[i] * a * step;
+  }
+}
+
+}  // namespace nibble::ops::ref

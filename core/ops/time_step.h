@@ -1,0 +1,22 @@
+#pragma once
+// How long a token's step is in a state space, and how much of the state it leaves (Mamba-2, gated delta net).
+
+#include "nibble/core/tensor/tensor.h"
+
+namespace nibble::ops {
+
+/// Steps outside [low, high] are clamped.
+struct TimeStepLimits {
+  float low = 0, high = 0;
+};
+
+/// step = clamp(softplus(x + bias)), log_decay = -exp(a_log) step.  x [T, H] f32 or bf16, bias and a_log [H] f32,
+/// step and log_decay [T, H] f32 (out).
+void time_step_forward(const Tensor& x, const Tensor& bias, const Tensor& a_log, const TimeStepLimits& limits,
+                       Tensor& step, Tensor& log_decay);
+/// dx [T, H] in the dtype of x, overwritten, from dlog_decay and, unless it is undefined, dstep; dbias and da_log [H]
+/// f32 += unless undefined.
+void time_step_backward(const Tensor& dstep, const Tensor& dlog_decay, const Tensor& x, const Tensor& bias,
+                        const Tensor& a_log, const TimeStepLimits& limits, Tensor& dx, Tensor& dbias, Tensor& da_log);
+
+}  // namespace nibble::ops

@@ -1,0 +1,43 @@
+#include "nibble/core/nn/mixers/short_conv.h"
+
+#include "nibble/tests/core/nn/new_kind.h"
+
+namespace nibble {
+namespace {
+
+using namespace nibble::test;
+
+DecoderConfig config() {
+  return with_kind([](LayerConfig& layer) {
+    layer.mixer = [](const DecoderConfig& config, int64_t l, const std::string& prefix, const Makers& makers) {
+      const ShortConvConfig conv{.width = config.width, .taps = 2 + l, .bias = l == 1};
+      return std::make_unique<ShortConv>(prefix + "conv.", conv, makers);
+    };
+  });
+}
+
+TEST(ShortConv, ItsGradientsAreSlopes) { expect_gradients_are_slopes(config()); }
+TEST(ShortConv, WhatItKeepsMayBeComputedAgainOrLieInAFile) { expect_same_bits_however_kept(config()); }
+TEST(ShortConv, ContinuesCachedSequences) { expect_cached_text(config()); }
+TEST(ShortConv, RunsOnEveryDevice) { expect_same_on_devices(config()); }
+TEST(ShortConv, TrainsShardsAndPipelines) { expect_trains_shards_and_pipelines(config()); }
+
+/// Layers of a mixer alone or a feed-forward alone (Nemotron-H).
+DecoderConfig of_one_sublayer() {
+  DecoderConfig made = config();
+  for (size_t l = 0; l < made.layer.size(); ++l) {
+    made.layer[l].has_mixer = l != 2;
+    made.layer[l].has_feed_forward = l == 2;
+  }
+  return made;
+}
+
+TEST(LayersOfOneSublayer, TheirGradientsAreSlopes) { expect_gradients_are_slopes(of_one_sublayer()); }
+TEST(LayersOfOneSublayer, WhatTheyKeepMayBeComputedAgainOrLieInAFile) {
+  expect_same_bits_however_kept(of_one_sublayer());
+}
+TEST(LayersOfOneSublayer, ContinueCachedSequences) { expect_cached_text(of_one_sublayer()); }
+TEST(LayersOfOneSublayer, TrainShardAndPipeline) { expect_trains_shards_and_pipelines(of_one_sublayer()); }
+
+}  // namespace
+}  // namespace nibble
