@@ -92,7 +92,7 @@ struct Program {
 constexpr int kSteps = 150;
 
 TEST(TrainCommand, SignalsAndKillsInTheMiddleDoNotChangeTheResult) {
-  NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
+  const std::filesystem::path base = test::data_path("stories-llama");
   Program whole;
   whole.write_recipe(base, kSteps);
   ASSERT_EQ(Program::wait(whole.start()), 0) << whole.errors();
@@ -122,7 +122,7 @@ TEST(TrainCommand, SignalsAndKillsInTheMiddleDoNotChangeTheResult) {
 }
 
 TEST(TrainCommand, ClosedOutputsDoNotStopTraining) {
-  NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
+  const std::filesystem::path base = test::data_path("stories-llama");
   Program program;
   program.write_recipe(base, 3);
   EXPECT_EQ(Program::wait(program.start({}, true)), 0);
@@ -131,7 +131,7 @@ TEST(TrainCommand, ClosedOutputsDoNotStopTraining) {
 
 // What was trained is written: whatever keeps the page from being drawn, the run has ended well.
 TEST(TrainCommand, AReportThatCannotBeDrawnIsAWarning) {
-  NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
+  const std::filesystem::path base = test::data_path("stories-llama");
   Program program;
   program.write_recipe(base, 3);
   fs::create_directory(program.out());
@@ -142,7 +142,7 @@ TEST(TrainCommand, AReportThatCannotBeDrawnIsAWarning) {
 }
 
 TEST(TrainCommand, SecondRunInTheSameDirectoryIsTurnedAway) {
-  NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
+  const std::filesystem::path base = test::data_path("stories-llama");
   Program program;
   program.write_recipe(base, 100000);
   const pid_t first = program.start();
@@ -154,7 +154,7 @@ TEST(TrainCommand, SecondRunInTheSameDirectoryIsTurnedAway) {
 }
 
 TEST(TrainCommand, RecipeErrorsAreOneLineAndExitCode2) {
-  NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
+  const std::filesystem::path base = test::data_path("stories-llama");
   Program program;
   program.write_recipe(base, 3);
   EXPECT_EQ(Program::wait(program.start({"train.stepz=3"})), 2);

@@ -99,7 +99,7 @@ struct Job {
 };
 
 TEST(Launch, TwoProcessesGiveTheBitsOfOneAlsoAfterASignalAndALostRank) {
-  NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
+  const std::filesystem::path base = test::data_path("stories-llama");
   constexpr int kSteps = 80;
   Job one;
   one.write_recipe(base, kSteps);
@@ -128,7 +128,7 @@ TEST(Launch, TwoProcessesGiveTheBitsOfOneAlsoAfterASignalAndALostRank) {
 }
 
 TEST(Launch, AnErrorOfAllRanksIsOneLine) {
-  NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
+  const std::filesystem::path base = test::data_path("stories-llama");
   Job job;
   job.write_recipe(base, 2);
   job.start_ranks(2, {"parallel.replicate=3"});
@@ -139,7 +139,7 @@ TEST(Launch, AnErrorOfAllRanksIsOneLine) {
 }
 
 TEST(Launch, APlanOfSeveralRanksMeasuresThemUnderMpirun) {
-  NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
+  const std::filesystem::path base = test::data_path("stories-llama");
   Job job;
   job.write_recipe(base, 1);
   job.start({"plan", (job.directory / "recipe.json").string(), "parallel.replicate=2",
