@@ -1,5 +1,5 @@
 #pragma once
-// Where tests find real models, data and golden values.
+// Where tests find models, data and golden values.
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,14 @@
 
 namespace nibble::test {
 
-/// The folder `name` of the test assets, or an empty path when it is not here.
+/// `name` in tests/data: what the scripts of tests/oracles made, always there.
+inline std::filesystem::path data_path(const std::string& name) {
+  const std::filesystem::path path = std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data" / name;
+  EXPECT_TRUE(std::filesystem::exists(path)) << path << " is missing";
+  return path;
+}
+
+/// The folder `name` of what others published and we cannot make, or an empty path when it is not here.
 inline std::filesystem::path find_asset(const std::string& name) {
   const char* set = std::getenv("NIBBLE_TEST_ASSETS");
   const std::filesystem::path path = std::filesystem::path(set != nullptr && *set ? set : NIBBLE_DEFAULT_ASSETS) / name;

@@ -61,14 +61,15 @@ struct GoldenBase {
 class GoldenRun : public AttachTest, public ::testing::WithParamInterface<GoldenBase> {};
 
 TEST_P(GoldenRun, HasTheGoldenLossGradientsAndTwentySteps) {
-  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
-  NIBBLE_ASSET_OR_SKIP(model, GetParam().model);
+  const std::filesystem::path golden = test::data_path("lora-golden");
+  const std::filesystem::path model = test::data_path(GetParam().model);
   const std::string run = GetParam().run;
-  const nlohmann::json report = read_json_file(golden / "report.json")[run];
+  const nlohmann::json all = read_json_file(golden / "report.json"), report = all[run];
   Decoder decoder = load_decoder(model, rank, load_quantized(rank));
   const Batch batch = make_batch(test::read_samples(golden / "input_ids.npy", golden / "labels.npy"), pool);
-  ASSERT_EQ(batch.label_tokens, 97);
-  EXPECT_NEAR(decoder.loss_sum(batch, step) / 97, report["loss_without_adapter"], 1e-4);
+  ASSERT_EQ(batch.label_tokens, all["tokens_scored"]);
+  EXPECT_NEAR(decoder.loss_sum(batch, step) / static_cast<double>(batch.label_tokens), report["loss_without_adapter"],
+              1e-4);
 
   const AttachedAdapter attached = load_adapter(decoder, read_peft_directory(golden / "adapter-init"), true, rank);
   EXPECT_THAT(attached.notes, IsEmpty());
@@ -106,22 +107,17 @@ TEST_P(GoldenRun, HasTheGoldenLossGradientsAndTwentySteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, GoldenRun,
-                         ::testing::Values(GoldenBase{"stories260K-hf", "lora_fp32"},
-                                           GoldenBase{"stories260K-bnb-nf4-dq", "qlora_nf4_dq"}),
+                         ::testing::Values(GoldenBase{"stories-llama", "lora_fp32"},
+                                           GoldenBase{"stories-llama-nf4-dq", "qlora_nf4_dq"}),
                          [](const auto& made) { return std::string(made.param.run); });
 
-/// Cases of oracle-peft: PEFT's own numbers.
+/// Cases of tests/oracles/peft_options.py: PEFT's own numbers.
 class OracleCase : public AttachTest, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(OracleCase, HasPeftsLossesAndLogits) {
-  NIBBLE_ASSET_OR_SKIP(oracle, "oracle-peft");
-  NIBBLE_ASSET_OR_SKIP(stories, "stories260K-hf");
-  const fs::path path = oracle / GetParam();
+  const fs::path path = test::data_path("peft") / GetParam();
   const nlohmann::json record = read_json_file(path / "case.json");
-  fs::path base = stories;
-  for (const char* own : {"base", "base-4bit"}) {
-    if (fs::exists(path / own)) base = path / own;
-  }
+  const fs::path base = path / record["nibble"]["variants"][0]["model"]["path"].get<std::string>();
   const LoadOptions loading = load_quantized(rank);
   const Batch ids = make_batch(test::read_samples(path / "ids.npy"), pool);
   for (const auto& [adapter, logits] : {std::pair{"init", "logits_before.npy"}, {"after8", "logits_after.npy"}}) {
@@ -175,8 +171,8 @@ INSTANTIATE_TEST_SUITE_P(Peft, OracleCase,
                          });
 
 TEST_F(AttachTest, ANewAdapterChangesNothingUntilItIsTrained) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
-  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  const std::filesystem::path model = test::data_path("stories-llama");
+  const std::filesystem::path golden = test::data_path("lora-golden");
   const Batch batch = make_batch(test::read_samples(golden / "input_ids.npy", golden / "labels.npy"), pool);
   Decoder decoder = load_decoder(model, rank);
   const double before = decoder.loss_sum(batch, step);
@@ -189,11 +185,11 @@ TEST_F(AttachTest, ANewAdapterChangesNothingUntilItIsTrained) {
               ElementsAre("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"));
   EXPECT_EQ(trainable(decoder).size(), 70u);
   EXPECT_EQ(decoder.loss_sum(batch, step), before);
-  EXPECT_NEAR(test::mean_loss(decoder, batch, training()), before / 97, 1e-6);
+  EXPECT_NEAR(test::mean_loss(decoder, batch, training()), before / static_cast<double>(batch.label_tokens), 1e-6);
 }
 
 TEST_F(AttachTest, StartsAreFunctionsOfSeedAndModuleOnly) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const std::string name = "base_model.model.model.layers.2.self_attn.v_proj.lora_A.weight";
   const auto start = [&](const std::vector<std::string>& targets, uint64_t seed, LoraInit init) {
     RankContext other{comm, pool, 1, seed};
@@ -315,8 +311,8 @@ TEST_F(AttachTest, SaysWhichAdaptersReplaceWeightsOfTheBase) {
 }
 
 TEST_F(AttachTest, ASavedAdapterLoadsToTheSameLogits) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
-  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  const std::filesystem::path model = test::data_path("stories-llama");
+  const std::filesystem::path golden = test::data_path("lora-golden");
   const Batch batch = make_batch(test::read_samples(golden / "input_ids.npy", golden / "labels.npy"), pool);
   const fs::path directory = fs::temp_directory_path() / ("nibble-attach-" + std::to_string(::getpid()));
   Decoder decoder = load_decoder(model, rank);
@@ -342,7 +338,7 @@ TEST_F(AttachTest, ASavedAdapterLoadsToTheSameLogits) {
 }
 
 TEST_F(AttachTest, ATiedHeadThatIsTrainedLeavesTheEmbeddingAlone) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   Decoder decoder = load_decoder(model, rank);
   AdapterOptions options;
   options.modules_to_save = {"lm_head"};
@@ -361,8 +357,8 @@ TEST_F(AttachTest, ATiedHeadThatIsTrainedLeavesTheEmbeddingAlone) {
 }
 
 TEST_F(AttachTest, WhatDoesNotFitIsToldOrRefused) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
-  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  const std::filesystem::path model = test::data_path("stories-llama");
+  const std::filesystem::path golden = test::data_path("lora-golden");
   const auto refusal = [&](const PeftAdapter& adapter) -> std::string {
     Decoder decoder = load_decoder(model, rank);
     try {

@@ -1,5 +1,5 @@
 #pragma once
-// Golden values of the assets lora-golden and oracle-peft, and a model with an adapter to hold against them.
+// Golden values of tests/data/lora-golden and tests/data/peft, and a model with an adapter to hold against them.
 
 #include <gtest/gtest.h>
 

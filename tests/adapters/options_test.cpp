@@ -38,7 +38,9 @@ class OptionTest : public ::testing::TestWithParam<Option> {
     return made;
   }
 
-  double loss(Decoder& decoder, const Batch& batch) { return decoder.loss_sum(batch, step) / 97; }
+  double loss(Decoder& decoder, const Batch& batch) {
+    return decoder.loss_sum(batch, step) / static_cast<double>(batch.label_tokens);
+  }
 
   test::TemporaryDirectory scratch;
   MemoryPool pool;
@@ -48,8 +50,8 @@ class OptionTest : public ::testing::TestWithParam<Option> {
 };
 
 TEST_P(OptionTest, StartsAtTheBaseAndComesBackFromItsDirectoryAndMerged) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
-  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  const std::filesystem::path model = test::data_path("stories-llama");
+  const std::filesystem::path golden = test::data_path("lora-golden");
   const Batch batch = make_batch(test::read_samples(golden / "input_ids.npy", golden / "labels.npy"), pool);
   Decoder decoder = load_decoder(model, rank);
   const double before = loss(decoder, batch);
@@ -82,8 +84,8 @@ TEST_P(OptionTest, StartsAtTheBaseAndComesBackFromItsDirectoryAndMerged) {
 class ExactOptionTest : public OptionTest {};
 
 TEST_P(ExactOptionTest, HasTheGradientOfItsLoss) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
-  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  const std::filesystem::path model = test::data_path("stories-llama");
+  const std::filesystem::path golden = test::data_path("lora-golden");
   const Batch batch = make_batch(test::read_samples(golden / "input_ids.npy", golden / "labels.npy"), pool);
   Decoder decoder = load_decoder(model, rank);
   attach_adapter(decoder, options(), rank);
@@ -160,8 +162,8 @@ class RecomputeTest : public OptionTest {
 };
 
 TEST_P(RecomputeTest, GivesTheSameBits) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
-  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  const std::filesystem::path model = test::data_path("stories-llama");
+  const std::filesystem::path golden = test::data_path("lora-golden");
   const Batch batch = make_batch(test::read_samples(golden / "input_ids.npy", golden / "labels.npy"), pool);
   Decoder decoder = load_decoder(model, rank);
   AdapterOptions all = options();
@@ -198,7 +200,7 @@ INSTANTIATE_TEST_SUITE_P(LoraConfig, ExactOptionTest, ::testing::ValuesIn(option
 INSTANTIATE_TEST_SUITE_P(LoraConfig, RecomputeTest, ::testing::ValuesIn(kinds()), name_of);
 
 TEST(TokenRows, OfTokensBehindTheVocabularyMakeTheModelGrow) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   set_threads(1);
   const test::TemporaryDirectory scratch;
   MemoryPool pool;

@@ -58,7 +58,7 @@ struct SmallRun {
 };
 
 TEST(AroundARun, ProfiledRunLeavesTraceEventsSamplesAndReport) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
   const Said said = nibble_says("train --profile " + small.recipe_file().string() + " 2>&1");
   ASSERT_EQ(said.code, 0) << said.text;
@@ -82,7 +82,7 @@ TEST(AroundARun, ProfiledRunLeavesTraceEventsSamplesAndReport) {
 }
 
 TEST(AroundARun, MergeWarnsWhereTheBaseIsNotTheRuns) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
   const Said trained = nibble_says("train " + small.recipe_file().string() + " model.quantize=nf4 train.steps=1 2>&1");
   ASSERT_EQ(trained.code, 0) << trained.text;
@@ -123,7 +123,7 @@ std::string on_a_terminal(const std::string& recipe, unsigned short columns) {
 }
 
 TEST(AroundARun, ProgressFitsANarrowTerminalAndKeepsTheTimeLeft) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   for (const unsigned short columns : {60, 100}) {
     const SmallRun small(model);
     const std::string text = on_a_terminal(small.recipe_file().string(), columns);
@@ -146,7 +146,7 @@ TEST(AroundARun, ProgressFitsANarrowTerminalAndKeepsTheTimeLeft) {
 }
 
 TEST(AroundARun, SweepRunsTheGridAndGoesOnWhereItStopped) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
   const std::string sweep =
       "sweep " + small.recipe_file().string() + " lr=1e-3,1e-4 r=2,4 steps=2 eval_every=1 --jobs 2";
@@ -168,7 +168,7 @@ TEST(AroundARun, SweepRunsTheGridAndGoesOnWhereItStopped) {
 }
 
 TEST(AroundARun, SweepSaysWhichRunFailedAndEndsWithItsCode) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
   const Said said = nibble_says("sweep " + small.recipe_file().string() + " path=x lr=1,2 2>&1");
   EXPECT_EQ(said.code, 2) << said.text;  // model.path or adapter.path?
@@ -178,7 +178,7 @@ TEST(AroundARun, SweepSaysWhichRunFailedAndEndsWithItsCode) {
 }
 
 TEST(AroundARun, ReportWritesPlotsAsPictures) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
   ASSERT_EQ(nibble_says("train " + small.recipe_file().string() + " 2>/dev/null").code, 0);
   const fs::path plots = small.directory / "plots";
@@ -189,7 +189,7 @@ TEST(AroundARun, ReportWritesPlotsAsPictures) {
 }
 
 TEST(AroundARun, ChatSwitchesTheAdapterOffAndOn) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   // With the last, weights of the base are others as well: it is opened again.
   for (const std::string more : {"", " adapter.modules_to_save='[\"lm_head\"]'"}) {
     const SmallRun small(model);
@@ -213,7 +213,7 @@ TEST(AroundARun, ChatSwitchesTheAdapterOffAndOn) {
 }
 
 TEST(AroundARun, EvalCountsChoices) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const test::TemporaryDirectory directory;
   test::write_bytes(directory / "q.jsonl",
                     "{\"question\": \"Once upon a\", \"choices\": [\"qxzk\", \"time\"], \"answer\": \"B\"}\n");
@@ -224,7 +224,7 @@ TEST(AroundARun, EvalCountsChoices) {
 }
 
 TEST(AroundARun, PreviewTellsSharesLengthsAndWhatIsCut) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
   const Said said =
       nibble_says("preview --json " + small.recipe_file().string() + " data.max_length=12 data.truncate=cut");
@@ -241,7 +241,7 @@ TEST(AroundARun, PreviewTellsSharesLengthsAndWhatIsCut) {
 }
 
 TEST(AroundARun, PreviewWarnsOfAnswersThatDoNotEnd) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
   test::write_bytes(small.directory / "d.jsonl",
                     "{\"input_ids\": [1, 403, 407, 261]}\n{\"input_ids\": [1, 403, 407, 2]}\n");

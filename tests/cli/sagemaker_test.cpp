@@ -50,7 +50,7 @@ const json kParameters = {{"recipe", "qlora"},
                           {"train.threads", "1"}};
 
 TEST(Sagemaker, JobLeavesItsAdapterInTheModelFolder) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const Job job(model);
   ASSERT_EQ(job.run(kParameters), 0) << job.failure();
   EXPECT_TRUE(fs::exists(job.base / "model/adapter_model.safetensors"));
@@ -63,7 +63,7 @@ TEST(Sagemaker, JobLeavesItsAdapterInTheModelFolder) {
 }
 
 TEST(Sagemaker, FailureSaysWhy) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const Job job(model);
   json parameters = kParameters;
   parameters["learning_rate"] = "1";
@@ -72,7 +72,7 @@ TEST(Sagemaker, FailureSaysWhy) {
 }
 
 TEST(Sagemaker, SeveralInstancesAreRefusedWithTheReason) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const Job job(model);
   test::write_bytes(job.base / "input/config/resourceconfig.json", R"({"current_host": "a", "hosts": ["a", "b"]})");
   EXPECT_EQ(job.run(kParameters), 2);

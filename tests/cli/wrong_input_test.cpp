@@ -170,10 +170,7 @@ class WrongData : public testing::Test {
     test::write_bytes(directory_ / "r.json", recipe.dump());
     return validate((directory_ / "r.json").string(), overrides);
   }
-  void SetUp() override {
-    model_ = test::find_asset("stories260K-hf");
-    if (model_.empty()) GTEST_SKIP() << "asset stories260K-hf is absent; set NIBBLE_TEST_ASSETS";
-  }
+  void SetUp() override { model_ = test::data_path("stories-llama"); }
   TemporaryDirectory directory_;
   std::filesystem::path model_;
 };

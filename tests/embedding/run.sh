@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # Installs the built nibble into an empty prefix and builds the programs of docs/examples against it, as a user would:
-# with find_package and with pkg-config. Runs them on the small model among the test assets, if it is there.
-#   bash tests/embedding/run.sh BUILD_DIR ASSETS [SANITIZERS]      the -fsanitize options that it was built with
+# with find_package and with pkg-config. Runs them on the small model of tests/data.
+#   bash tests/embedding/run.sh BUILD_DIR [SANITIZERS]      the -fsanitize options that it was built with
 set -euo pipefail
 build=$(cd "$1" && pwd)
-assets=$2
-sanitizers=${3:-}
+sanitizers=${2:-}
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -43,11 +42,7 @@ ldd "$work/build/ranks_over_mpi" | grep -q libmpi
 mpirun --allow-run-as-root --oversubscribe -n 2 "$work/build/ranks_over_mpi" | tee "$work/ranks"
 grep -q '2 ranks on 1 host.*; sum 3$' "$work/ranks"
 
-model=$assets/stories260K-hf
-if [ ! -d "$model" ]; then
-  echo "built; not run: no $model"
-  exit 0
-fi
+model=$source/tests/data/stories-llama
 "$work/build/finetune_from_memory" "$model" "$work/adapter" 30 | tee "$work/steps"
 test "$(wc -l <"$work/steps")" -le 30
 "$work/build/generate_with_adapter" "$model" "$work/adapter" "The dog saw a ball."

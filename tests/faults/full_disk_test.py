@@ -3,7 +3,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 import unittest
 
 import program
@@ -37,8 +36,7 @@ class FullDisk(program.FaultTest):
         with open(self.folder / "stderr", "wb") as errors:
             child = subprocess.Popen([program.PROGRAM, "train", str(recipe), f"output.dir={out}"], stdout=subprocess.DEVNULL,
                                      stderr=errors, env=env)
-        while child.poll() is None and not (held.exists() and 10 in self.checkpoints(out)):
-            time.sleep(0.002)
+        self.wait_until(lambda: child.poll() is not None or held.exists() and 10 in self.checkpoints(out))
         filler = os.open(self.disk / "filler", os.O_WRONLY | os.O_CREAT)
         try:
             while True:
@@ -46,7 +44,7 @@ class FullDisk(program.FaultTest):
         except OSError:
             os.close(filler)
         held.unlink()
-        self.assertEqual(child.wait(120 * program.SLOWER), 4)
+        self.assertEqual(child.wait(program.LIMIT), 4)
         errors = (self.folder / "stderr").read_text()
         self.assertIn("warning: checkpoint failed, training goes on without it", errors)
         last = errors.splitlines()[-1]

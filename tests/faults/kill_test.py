@@ -4,7 +4,8 @@
 
 Two thirds of the kills hit a run of one process, either after a random time (between nothing and the length of a whole
 run) or, every third, in front of a random file call of a save. The others hit a job of two ranks: one of the ranks (at a
-random time or in front of a file call), mpirun, or the launcher; ten seconds later nothing of it may run. Prints what was hit."""
+random time or in front of a file call), mpirun, or the launcher; then nothing of it may go on (its own limit of silence is longer than the test waits). Prints what was
+hit, and after how many seconds the last process was gone."""
 import os
 import random
 import shutil
@@ -82,7 +83,7 @@ class Kill(program.JobTest):
                         child.wait(chance.uniform(0, seconds * 0.6))
                     except subprocess.TimeoutExpired:
                         child.kill()
-                code = child.wait(120 * program.SLOWER)
+                code = child.wait(program.LIMIT)
             tally.read(self.errors())
             if code == 0:
                 self.finished(whole, tally)
@@ -117,10 +118,10 @@ class Kill(program.JobTest):
 
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
     def test_a_job_of_two_ranks_killed_at_any_moment_ends_with_the_bits_of_one(self):
-        recipe = self.long_recipe(parallel={"replicate": 2, "timeout_seconds": 60})
+        recipe = self.long_recipe(parallel={"replicate": 2, "timeout_seconds": 10 * program.LIMIT})
         whole, _ = self.whole(recipe)
         began = time.monotonic()
-        self.assertEqual(self.launch(2, "train", recipe).wait(300 * program.SLOWER), 0, self.errors())
+        self.assertEqual(self.launch(2, "train", recipe).wait(program.LIMIT), 0, self.errors())
         seconds = time.monotonic() - began
         chance, tally = random.Random(SEED), Tally()
         self.finished(whole, tally)
@@ -128,20 +129,17 @@ class Kill(program.JobTest):
             env = self.failing_call(chance, 0.25)
             job = self.launch(2, "train", recipe, env=env)
             whom = "a rank in front of a file call" if env else self.kill_one(chance, seconds * 0.6, job)
-            code = self.ended(job, 300, f"{whom} was killed")
-            self.wait_until(lambda: not self.processes(), 60)
-            self.assertEqual(self.processes(), {}, f"{whom} was killed, these are left")
+            code = self.ended(job, f"{whom} was killed")
+            self.wait_until(lambda: not self.processes())
             if whom in ("rank 0", "rank 1", "mpirun", "the launcher"):
-                took = time.monotonic() - self.since
-                self.assertLess(took, 10 * program.SLOWER, f"{whom} was killed: {self.errors()}")
-                tally.slowest = max(tally.slowest, took)
+                tally.slowest = max(tally.slowest, time.monotonic() - self.since)
             tally.read(self.errors())
             if code == 0:
                 self.finished(whole, tally)
                 continue
             self.assertIn(code, (-9, 75, 76), f"{whom}: {self.errors()}")
             tally.killed(whom, self.folder / "out")
-        self.assertEqual(self.launch(2, "train", recipe).wait(300 * program.SLOWER), 0, self.errors())
+        self.assertEqual(self.launch(2, "train", recipe).wait(program.LIMIT), 0, self.errors())
         tally.read(self.errors())
         self.finished(whole, tally)
         tally.print("two ranks")

@@ -42,12 +42,12 @@ class Signals(program.JobTest):
     def start_held(self, root, calls, *words, at=0, part=""):
         """Returns when the program is there."""
         child = self.start(*words, env=self.held_in(root, calls, at, part))
-        self.wait_until(lambda: self.held.exists() or child.poll() is not None, 60)
+        self.wait_until(lambda: self.held.exists() or child.poll() is not None)
         self.assertTrue(self.held.exists(), f"{words} did not come to {calls} of {root}: {self.errors()}")
         return child
 
     def says(self, text):
-        self.wait_until(lambda: text in self.errors(), 60)
+        self.wait_until(lambda: text in self.errors())
         self.assertIn(text, self.errors())
 
     def evaluating_recipe(self, steps=4):
@@ -83,7 +83,7 @@ class Signals(program.JobTest):
                 child.send_signal(number)
                 self.says("stopping: ")
                 self.held.unlink()
-                self.assertEqual(child.wait(60 * program.SLOWER), 75, self.errors())
+                self.assertEqual(child.wait(program.LIMIT), 75, self.errors())
                 self.says("stopped after step 1, checkpoint saved; run the same command to continue")
                 self.no_error_line()
                 self.assertEqual(self.checkpoints(), [1])
@@ -95,7 +95,7 @@ class Signals(program.JobTest):
         child.send_signal(signal.SIGINT)
         self.says("stopping: ")
         self.held.unlink()
-        self.assertEqual(child.wait(60 * program.SLOWER), 75, self.errors())
+        self.assertEqual(child.wait(program.LIMIT), 75, self.errors())
         self.assertEqual([(line["step"], line["split"]) for line in self.metrics()], [(1, "train"), (2, "train")])
         self.assertEqual(self.checkpoints(), [2])
         self.finishes_as(recipe)
@@ -107,7 +107,7 @@ class Signals(program.JobTest):
         child.send_signal(signal.SIGTERM)
         self.says("stopping: ")
         self.held.unlink()
-        self.assertEqual(child.wait(60 * program.SLOWER), 75, self.errors())
+        self.assertEqual(child.wait(program.LIMIT), 75, self.errors())
         # The line of the evaluation is written, the checkpoint of the new best is not.
         child = self.start_held(self.folder / "out/checkpoints", "mkdir", "train", recipe)
         self.assertIn((2, "eval"), [(line["step"], line["split"]) for line in self.metrics()])
@@ -128,7 +128,7 @@ class Signals(program.JobTest):
                     child.send_signal(signal.SIGTERM)
                 else:
                     self.held.unlink()
-                self.assertEqual(child.wait(60 * program.SLOWER), 75, self.errors())
+                self.assertEqual(child.wait(program.LIMIT), 75, self.errors())
                 self.held.unlink(missing_ok=True)
                 self.assertEqual(self.checkpoints(), saved)
                 self.finishes_as(recipe)
@@ -142,7 +142,7 @@ class Signals(program.JobTest):
                     before = program.snapshot(self.folder)
                     child = self.start_held(root, calls, "train", recipe, f"output.dir={out}")
                     child.send_signal(number)
-                    self.assertEqual(child.wait(60 * program.SLOWER), 75, self.errors())
+                    self.assertEqual(child.wait(program.LIMIT), 75, self.errors())
                     self.says("stopping: ")
                     self.no_error_line()
                     self.held.unlink()
@@ -155,7 +155,7 @@ class Signals(program.JobTest):
             with self.subTest(signal=number):
                 child = self.start_held(self.folder / "out", "write", "train", recipe, part="/adapter/")
                 child.send_signal(number)
-                self.assertEqual(child.wait(60 * program.SLOWER), 75, self.errors())
+                self.assertEqual(child.wait(program.LIMIT), 75, self.errors())
                 self.says("run the same command to continue")
                 self.no_error_line()
                 self.held.unlink()
@@ -176,11 +176,11 @@ class Signals(program.JobTest):
         child = subprocess.Popen([program.PROGRAM, "train", str(recipe)], stdin=terminal, stdout=terminal, stderr=terminal, env=env,
                                  preexec_fn=without_hangups)
         os.close(terminal)
-        self.wait_until(self.held.exists, 60)
+        self.wait_until(self.held.exists)
         os.close(ours)  # the kernel sends SIGHUP
         child.send_signal(signal.SIGHUP)
         self.held.unlink()
-        self.assertEqual(child.wait(60 * program.SLOWER), 0)
+        self.assertEqual(child.wait(program.LIMIT), 0)
         self.finishes_as(recipe)
 
     # other commands
@@ -204,7 +204,7 @@ class Signals(program.JobTest):
                     root = self.folder / (".tmp-nibble" if words in files else "new/.tmp-nibble")
                     child = self.start_held(root, "write", *words)
                     child.send_signal(number)
-                    self.assertEqual(child.wait(60 * program.SLOWER), -number, self.errors())
+                    self.assertEqual(child.wait(program.LIMIT), -number, self.errors())
                     self.says("stopping: what is not finished is removed")
                     self.held.unlink()
                     (self.folder / "stderr").unlink()
@@ -215,20 +215,25 @@ class Signals(program.JobTest):
             with self.subTest(signal=number):
                 child = self.start_held(self.model, "open", "generate", "--model", self.model, "--ids", "3,4")
                 child.send_signal(number)
-                self.assertEqual(child.wait(60 * program.SLOWER), -number)
+                self.assertEqual(child.wait(program.LIMIT), -number)
                 self.held.unlink()
 
     # a sweep
     def test_ctrl_c_on_a_sweep_reaches_every_run_once_and_a_new_call_goes_on(self):
-        recipe = self.recipe(steps=400, train={"save_every": 0})
+        """Two runs are held in the writing of their fourth step; a third waits for them."""
+        recipe = self.recipe(steps=12, train={"save_every": 0})
         for number in STOPS:
             with self.subTest(signal=number):
                 words = ["sweep", recipe, "optimizer.lr=1e-3,1e-4,1e-5", "--jobs", "2"]
-                sweep = self.start(*words, start_new_session=True)
+                sweep = self.start(*words, start_new_session=True,
+                                   env=self.held_in(self.folder / "out", "write", at=3, part="metrics.jsonl"))
                 logs = lambda: [path for path in self.folder.glob("out/*/metrics.jsonl") if path.read_bytes().count(b"\n") > 2]
-                self.wait_until(lambda: len(logs()) >= 2 or sweep.poll() is not None, 60)
+                self.wait_until(lambda: len(logs()) >= 2 or sweep.poll() is not None)
                 os.killpg(sweep.pid, number)  # as the terminal does
-                self.assertEqual(sweep.wait(60 * program.SLOWER), 75, self.errors())
+                told = lambda: [path for path in logs() if "stopping: " in (path.parent / "log.txt").read_text()]
+                self.wait_until(lambda: len(told()) == 2 or sweep.poll() is not None)
+                self.wait_until(lambda: self.held.unlink(missing_ok=True) or sweep.poll() is not None)  # either may come to it last
+                self.assertEqual(sweep.wait(program.LIMIT), 75, self.errors())
                 self.no_error_line()
                 self.assertEqual(self.processes(), {})
                 runs = [path.parent for path in logs()]
@@ -249,14 +254,14 @@ class Signals(program.JobTest):
     # several ranks
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
     def test_ranks_save_whatever_took_the_handlers_of_mpirun(self):
-        recipe = self.recipe(steps=300, train={"save_every": 0, "accumulate": 2}, parallel={"replicate": 2, "timeout_seconds": 60})
+        recipe = self.recipe(**program.ENDLESS, train={"save_every": 0, "accumulate": 2}, parallel={"replicate": 2, "timeout_seconds": 10 * program.LIMIT})
         for number in STOPS:
             with self.subTest(signal=number):
                 job = self.launch(2, "train", recipe, env={"NIBBLE_FAULT_ROOT": "/nowhere", "NIBBLE_FAULT_TAKEN": "mpirun"},
                                   preexec_fn=as_in_a_terminal)
-                self.wait_until(lambda: len(self.lines()) > 3 or job.poll() is not None, 60)
+                self.wait_until(lambda: len(self.lines()) > 3 or job.poll() is not None)
                 job.send_signal(number)
-                self.assertEqual(self.ended(job, 60, f"signal {number}"), 75, self.errors())
+                self.assertEqual(self.ended(job, f"signal {number}"), 75, self.errors())
                 self.assertEqual(self.errors().count("stopping: "), 1, self.errors())
                 self.says("checkpoint saved; run the same command to continue")
                 self.no_error_line()
@@ -265,14 +270,13 @@ class Signals(program.JobTest):
 
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
     def test_ranks_that_load_end_at_once(self):
-        recipe = self.recipe(steps=3, train={"accumulate": 2}, parallel={"replicate": 2, "timeout_seconds": 60})
+        recipe = self.recipe(steps=3, train={"accumulate": 2}, parallel={"replicate": 2, "timeout_seconds": 10 * program.LIMIT})
         job = self.launch(2, "train", recipe, env=self.held_in(self.model, "open", at=1), preexec_fn=as_in_a_terminal)
-        self.wait_until(lambda: self.held.exists() or job.poll() is not None, 60)
+        self.wait_until(lambda: self.held.exists() or job.poll() is not None)
         job.send_signal(signal.SIGTERM)
-        self.assertEqual(self.ended(job, 60, "while it loads"), 75, self.errors())
+        self.assertEqual(self.ended(job, "while it loads"), 75, self.errors())
         self.no_error_line()
-        self.wait_until(lambda: not self.processes(), 60)
-        self.assertEqual(self.processes(), {})
+        self.wait_until(lambda: not self.processes())
         self.assertFalse((self.folder / "out").exists())
 
 

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import unittest
 
 import program
@@ -66,50 +65,41 @@ class TwoHosts(program.FaultTest):
         with open(self.errors, "wb") as errors:
             return subprocess.Popen(inside, stdout=subprocess.DEVNULL, stderr=errors, env=env)
 
-    def ended(self, child, code, timeout=120):
-        self.assertEqual(child.wait(timeout), code, self.errors.read_text(errors="replace"))
+    def ended(self, child, code):
+        self.assertEqual(child.wait(program.LIMIT), code, self.errors.read_text(errors="replace"))
         return self.errors.read_text(errors="replace")
 
     def wait_for_steps(self, count, child):
         metrics = self.folder / "out/metrics.jsonl"
-        for _ in range(2400):
-            if metrics.exists() and len(metrics.read_text().splitlines()) >= count:
-                return
-            self.assertIsNone(child.poll(), self.errors.read_text(errors="replace"))
-            time.sleep(0.05)
-        self.fail("the run did not get that far")
+        self.wait_until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) >= count or child.poll() is not None)
+        self.assertIsNone(child.poll(), self.errors.read_text(errors="replace"))
 
     def wait_for_link(self):
         """Until each host answers the other: neighbours that were given up are asked again only after a while."""
         probe = "import socket, sys\ntry: socket.create_connection((sys.argv[1], 9), 1)\nexcept ConnectionRefusedError: sys.exit(7)"
         for here, there in (("alpha", "beta"), ("beta", "alpha")):
             ask = ["ip", "netns", "exec", self.spaces[here], sys.executable, "-c", probe, ADDRESSES[there]]
-            for _ in range(100):
-                if subprocess.run(ask, stderr=subprocess.DEVNULL, check=False).returncode == 7:
-                    break
-                time.sleep(0.1)
-            else:
-                self.fail(f"{here} does not reach {there}")
+            self.wait_until(lambda: subprocess.run(ask, stderr=subprocess.DEVNULL, check=False).returncode == 7)
 
     def test_a_launch_across_hosts_trains_and_survives_a_cut_link(self):
-        recipe = self.recipe(steps=60, train={"accumulate": 2, "save_every": 5, "gradient_sum": "tree"},
-                             adapter={"lora_dropout": 0.1})
-        alone = program.run("train", recipe, f"output.dir={self.folder / 'one'}")
-        self.assertEqual(alone.code, 0, alone.err)
-
-        layout = ["parallel.replicate=2", "parallel.timeout_seconds=3"]
+        recipe = self.recipe(train={"accumulate": 2, "save_every": 5, "gradient_sum": "tree"},
+                             adapter={"lora_dropout": 0.1}, **program.ENDLESS)
+        layout = ["parallel.replicate=2", "parallel.timeout_seconds=10"]
         child = self.start(recipe, *layout)
         self.wait_for_steps(12, child)
         ip("-n", self.spaces["alpha"], "link", "set", "nibble0", "down")
         text = self.ended(child, 76)
-        self.assertRegex(text, r"error: rank [01] on host (alpha|beta): silent for 3 s while rank [01] waited in ")
+        self.assertRegex(text, r"error: rank [01] on host (alpha|beta): silent for 10 s while rank [01] waited in ")
         self.assertIn("the same command continues from the last checkpoint", text)
 
         self.assertTrue(self.checkpoints())
         ip("-n", self.spaces["alpha"], "link", "set", "nibble0", "up")
         self.wait_for_link()
-        text = self.ended(self.start(recipe, *layout), 0)
+        end = f"train.steps={self.checkpoints()[-1] + 5}"
+        text = self.ended(self.start(recipe, *layout, end), 0)
         self.assertIn("continuing after step", text)
+        alone = program.run("train", recipe, end, f"output.dir={self.folder / 'one'}")
+        self.assertEqual(alone.code, 0, alone.err)
         self.assertEqual(self.result(), self.result(self.folder / "one"))
 
 

@@ -1,7 +1,7 @@
-"""Golden values of tests/core/data/real_data_test.cpp: ids and label masks of real data sets, made by Hugging Face's
-tokenizers (pip install tokenizers==0.23.3) and rules written down a second time here.
+"""Golden values of tests/core/data/golden_masks_test.cpp: ids and label masks of data sets, made by Hugging Face's
+tokenizers and rules written down a second time here.
 
-usage: data_masks.py ASSETS    prints one line a data set: samples, tokens, trained tokens, FNV-1a of ids and labels
+usage: data_masks.py tests/data    prints one line a data set: samples, tokens, trained tokens, FNV-1a of ids and labels
 """
 import json
 import pathlib
@@ -9,7 +9,6 @@ import sys
 
 from tokenizers import Tokenizer
 
-EOS = 50256  # <|endoftext|> of GPT-2, which has no BOS
 ALPACA = "Below is an instruction that describes a task"
 ALPACA_INPUT = ", paired with an input that provides further context"
 ALPACA_END = ". Write a response that appropriately completes the request."
@@ -48,8 +47,9 @@ def chatml(r):
     return out, spans, False
 
 
-def main(assets):
-    tokenizer = Tokenizer.from_file(str(assets / "tok-gpt2/tokenizer.json"))
+def main(data):
+    tokenizer = Tokenizer.from_file(str(data / "tokenizers/gpt2/tokenizer.json"))
+    end = tokenizer.token_to_id("<|endoftext|>")  # there is no BOS
 
     def show(name, records, render):
         samples = tokens = trained = 0
@@ -64,9 +64,9 @@ def main(assets):
             encoded = tokenizer.encode(rendered, add_special_tokens=False)
             labels = [i if any(e > b and s < t for b, t in spans) else -100 for i, (s, e) in zip(encoded.ids, encoded.offsets)]
             ids = list(encoded.ids)
-            if eos and (not ids or ids[-1] != EOS):
-                ids.append(EOS)
-                labels.append(EOS)
+            if eos and (not ids or ids[-1] != end):
+                ids.append(end)
+                labels.append(end)
             count = sum(label != -100 for label in labels[1:])
             if count == 0:
                 continue
@@ -76,11 +76,11 @@ def main(assets):
                 add(label)
         print(f'{{"{name}", {samples}, {tokens}, {trained}, 0x{value:016x}ull}},')
 
-    demo = assets / "data-llamafactory-demo"
-    show("data-llamafactory-demo/alpaca_en_demo.json", json.loads((demo / "alpaca_en_demo.json").read_text("utf-8")), alpaca)
-    show("data-gsm8k/test.jsonl", (json.loads(l) for l in open(assets / "data-gsm8k/test.jsonl", encoding="utf-8")), question)
-    show("data-llamafactory-demo/c4_demo.jsonl", (json.loads(l) for l in open(demo / "c4_demo.jsonl", encoding="utf-8")), text)
-    show("data-llamafactory-demo/v1_sft_demo.jsonl", (json.loads(l) for l in open(demo / "v1_sft_demo.jsonl", encoding="utf-8")), chatml)
+    lines = lambda name: [json.loads(line) for line in open(data / name, encoding="utf-8")]
+    show("sums/alpaca.json", json.loads((data / "sums/alpaca.json").read_text("utf-8")), alpaca)
+    show("sums/test.jsonl", lines("sums/test.jsonl"), question)
+    show("stories/texts.jsonl", lines("stories/texts.jsonl"), text)
+    show("stories/chats.jsonl", lines("stories/chats.jsonl"), chatml)
 
 
 if __name__ == "__main__":

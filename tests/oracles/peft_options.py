@@ -1,18 +1,23 @@
-"""Makes cases for check_peft.py: random small models, options of LoraConfig, eight AdamW steps by PEFT.
+"""Runs of PEFT: random small models or the stories model, options of LoraConfig, eight AdamW steps.
 
-    python tests/oracles/peft_options.py ASSETS OUT [NAME ...]          NAME: a case below, or random-N: options drawn with N as the seed
-    NIBBLE=build/release/bin/nibble ORACLE_PY=python python3 ../shared/checks/check_peft.py OUT
+    python tests/oracles/peft_options.py OUT [NAME ...]          NAME: a case below, or random-N: options drawn with N as the seed
+    python tests/oracles/peft_options.py tests/data/peft --committed     those that tests/adapters read
+
+A case: case.json (LoraConfig's arguments, the recipe in nibble's words, the losses), data.jsonl (two lines a step), init/ and after8/
+(the adapter before and after), ids.npy with logits_before.npy, logits_after.npy and logits_merged.npy.
 
 Known not to hold: bias-all-gpt2 and bias-lora-gpt2 train the bias of keys, whose gradient is zero but for rounding; PEFT cannot read
 rank-overlap back itself (it sorts the patterns); Transformers 5 calls the head of GPT-NeoX lm_head, nibble by its file's name. An
 element whose first gradient is rounding (1e-7, the largest 0.4: one of 512 in one of eight draws of pissa with r 8, alpha 16) goes lr
 up or down in AdamW's first step, which is 2% of its tensor's change; PEFT in f64 leaves PEFT in f32 by as much at that element.
 """
-import json, random, shutil, sys, zlib
+import json, os, random, shutil, sys, zlib
 from pathlib import Path
 import numpy as np, torch, transformers
 from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
+
+import lora_golden
 
 torch.set_num_threads(1)
 STEPS, ROWS, LENGTH = 8, 2, 32
@@ -86,7 +91,19 @@ CASES = {
     "gpt2-save-head": ("gpt2", dict(**OF_GPT2, modules_to_save=["lm_head", "ln_f"])),
     "gpt2-no-fan-flag": ("gpt2", dict(target_modules=["c_attn", "c_proj"])),
     "defaults-neox": ("neox", dict()),
+    "lora-default-targets": ("stories", dict()),
+    "all-linear-rslora": ("stories", dict(use_rslora=True, target_modules="all-linear")),
+    "layers-to-transform": ("stories", dict(target_modules=QV, layers_to_transform=[0, 3])),
+    "rank-and-alpha-pattern": ("stories", dict(target_modules=["q_proj", "k_proj", "down_proj"], rank_pattern={"q_proj": 2, "layers.1.mlp.down_proj": 6},
+                                               alpha_pattern={"k_proj": 3, "layers.4.self_attn.q_proj": 16})),
+    "modules-to-save": ("stories", dict(target_modules=QV, modules_to_save=["lm_head"])),
+    "bias-lora_only": ("qwen2", dict(target_modules=["q_proj", "v_proj", "o_proj"], bias="lora_only")),
+    "dora": ("stories", dict(use_dora=True, target_modules=QV + ["down_proj"])),
+    "qlora-nf4-dq": ("stories-nf4-dq", dict(target_modules="all-linear")),
 }
+COMMITTED = ["lora-default-targets", "all-linear-rslora", "layers-to-transform", "rank-and-alpha-pattern", "modules-to-save", "bias-lora_only",
+             "dora", "qlora-nf4-dq"]
+DATA = Path(__file__).resolve().parents[1] / "data"
 
 
 def random_case(seed):
@@ -125,9 +142,9 @@ def random_case(seed):
     return base, options
 
 
-def base_directory(name, assets, out):
-    if name == "stories":
-        return (assets / "stories260K-hf").resolve()
+def base_directory(name, out):
+    if name.startswith("stories"):
+        return DATA / name.replace("stories", "stories-llama")
     path = out / "bases" / name
     if not (path / "config.json").exists():
         torch.manual_seed(7)
@@ -139,6 +156,8 @@ def base_directory(name, assets, out):
 
 
 def load(base, quantize=None):
+    if (base / "config.json").read_text().find("quantization_config") > 0:
+        return lora_golden.dequantized(base)
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     if quantize:
         from bitsandbytes import functional
@@ -159,10 +178,10 @@ def start_as_loftq(model, original):
             module.lora_A["default"].weight.data, module.lora_B["default"].weight.data = root[:, None] * v[:r], u[:, :r] * root
 
 
-def make(name, assets, out):
+def make(name, out):
     base_name, given, *more = random_case(name) if name.startswith("random-") else CASES[name]
     options, how = {"r": 4, "lora_alpha": 8, **given}, more[0] if more else {}
-    base, case = base_directory(base_name, assets, out), out / name
+    base, case = base_directory(base_name, out), out / name
     shutil.rmtree(case, ignore_errors=True)
     case.mkdir(parents=True)
     torch.manual_seed(zlib.crc32(name.encode()))
@@ -175,6 +194,7 @@ def make(name, assets, out):
     for parameter_name, parameter in model.named_parameters():
         if not how.get("scratch") and parameter.requires_grad and (parameter_name.endswith(".bias") or any(t in parameter_name for t in trivial)):
             parameter.data.add_(torch.randn_like(parameter) * 0.05)
+    model.peft_config["default"].base_model_name_or_path = base.name
     model.save_pretrained(case / "init")
     vocabulary = model.config.vocab_size
     ids = random.integers(3, vocabulary, size=(STEPS * ROWS, LENGTH))
@@ -203,13 +223,16 @@ def make(name, assets, out):
     model.save_pretrained(case / "after8")
     save_logits("logits_after.npy")
     shutil.copy(case / "logits_after.npy", case / "logits_merged.npy")
+    for adapter in ("init", "after8"):
+        (case / adapter / "README.md").unlink(missing_ok=True)
     with safe_open(case / "after8/adapter_model.safetensors", "pt") as file:
         optional = [key for key in file.keys() if ".base_layer.weight" in key]
     adapter = {"type": "lora", **({} if how.get("scratch") else {"path": "init"}), **{k: v for k, v in options.items() if k != "fan_in_fan_out"}}
-    section = {"path": str(base), "compute_dtype": "f32", **({"quantize": how["quantize"], "double_quant": False} if "quantize" in how else {})}
+    section = {"path": os.path.relpath(base, case), "compute_dtype": "f32", **({"quantize": how["quantize"], "double_quant": False} if "quantize" in how else {})}
     tolerance = {"losses_rel": 1e-3, "adapter_change": 1e-2, "logits_abs": 1e-3, "trained_logits_abs": 5e-3}
     (case / "case.json").write_text(json.dumps({
         "name": name, "kind": "train", "lora_config": options, "losses": losses, "optional_keys": optional,
+        "trainable_tensors": len(trained),
         "nibble": {"variants": [{"model": section, "tolerance": tolerance}], "adapter": adapter,
                    "data": {"train": "data.jsonl", "format": "tokens", "pack": False, "shuffle": False, "max_length": 64},
                    "train": {"steps": STEPS, "microbatch_size": ROWS, "accumulate": 1, "max_grad_norm": 0, "log_every": 1},
@@ -217,10 +240,10 @@ def make(name, assets, out):
 
 
 if __name__ == "__main__":
-    assets, out = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
-    for name in sys.argv[3:] or CASES:
+    out, names = Path(sys.argv[1]).resolve(), sys.argv[2:]
+    for name in COMMITTED if names == ["--committed"] else names or CASES:
         try:
-            make(name, assets, out)
+            make(name, out)
             print("made", name, flush=True)
         except Exception as error:  # PEFT refuses some of the drawn sets
             shutil.rmtree(out / name, ignore_errors=True)

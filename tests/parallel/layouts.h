@@ -61,10 +61,9 @@ inline Outcome outcome_of(const fs::path& out) {
 class Layouts : public testing::Test {
  protected:
   void SetUp() override {
-    base_ = find_asset("stories260K-hf");
-    const fs::path text = find_asset("data-tinystories-sample");
-    if (base_.empty() || text.empty()) GTEST_SKIP() << "assets are not here";
-    std::ifstream file(text / "tinystories_sample.txt");
+    base_ = test::data_path("stories-llama");
+    const fs::path text = test::data_path("stories");
+    std::ifstream file(text / "stories.txt");
     std::string lines, all((std::istreambuf_iterator<char>(file)), {});
     for (size_t at = 0; at + 200 < all.size() && at < 40 * 200; at += 200) {
       lines += json{{"text", all.substr(at, 200)}}.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";

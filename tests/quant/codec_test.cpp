@@ -20,7 +20,7 @@ using test::npy_elements;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// The golden values of one case: see nf4-golden/README.md.
+// The golden values of one case: see tests/oracles/nf4_golden.py.
 struct Golden {
   const char* name;
   int64_t out, in;
@@ -29,10 +29,6 @@ struct Golden {
 
 class Nf4Golden : public ::testing::TestWithParam<Golden> {
  protected:
-  // A copy of the asset may hold only some of the cases.
-  static bool has_case(const std::filesystem::path& asset) {
-    return std::filesystem::exists(asset / (std::string(GetParam().name) + ".packed_u8.npy"));
-  }
   Tensor weight(const std::filesystem::path& asset) {
     const Golden& golden = GetParam();
     const Shape shape = {golden.out, golden.in};
@@ -54,8 +50,7 @@ class Nf4Golden : public ::testing::TestWithParam<Golden> {
 };
 
 TEST_P(Nf4Golden, CodesAndScalesAreTheSameBits) {
-  NIBBLE_ASSET_OR_SKIP(asset, "nf4-golden");
-  if (!has_case(asset)) GTEST_SKIP() << "nf4-golden has no case " << GetParam().name;
+  const std::filesystem::path asset = test::data_path("nf4-golden");
   const QuantizedMatrix matrix = quantize(weight(asset), {QuantType::nf4, false, 64}, pool, "w");
   std::vector<uint8_t> packed = elements<uint8_t>(matrix.packed);
   std::vector<uint8_t> golden = npy_elements<uint8_t>(file(asset, "packed_u8"));
@@ -67,8 +62,7 @@ TEST_P(Nf4Golden, CodesAndScalesAreTheSameBits) {
 }
 
 TEST_P(Nf4Golden, DequantizedValuesAreTheSameBits) {
-  NIBBLE_ASSET_OR_SKIP(asset, "nf4-golden");
-  if (!has_case(asset)) GTEST_SKIP() << "nf4-golden has no case " << GetParam().name;
+  const std::filesystem::path asset = test::data_path("nf4-golden");
   const QuantizedMatrix matrix = quantize(weight(asset), {QuantType::nf4, false, 64}, pool, "w");
   const std::vector<float> values = elements<float>(dequantize(matrix, 0, matrix.out_features(), pool));
   const std::vector<float> golden = npy_elements<float>(file(asset, "dequant_plain_f32"));
@@ -83,8 +77,7 @@ TEST_P(Nf4Golden, DequantizedValuesAreTheSameBits) {
 }
 
 TEST_P(Nf4Golden, DoubleQuantizedScalesAreTheSameCodes) {
-  NIBBLE_ASSET_OR_SKIP(asset, "nf4-golden");
-  if (!has_case(asset)) GTEST_SKIP() << "nf4-golden has no case " << GetParam().name;
+  const std::filesystem::path asset = test::data_path("nf4-golden");
   const QuantizedMatrix matrix = quantize(weight(asset), {QuantType::nf4, true, 64}, pool, "w");
   EXPECT_EQ(elements<uint8_t>(matrix.absmax_codes), npy_elements<uint8_t>(file(asset, "absmax_code_u8")));
   const float golden_offset = npy_elements<float>(file(asset, "nested_offset_f32"))[0];
@@ -109,9 +102,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, Nf4Golden,
                                            Golden{"edges8x64_fp32", 8, 64, false}),
                          [](const auto& golden) { return std::string(golden.param.name); });
 
-TEST(DynamicMap, HasTheBitsOfPublishedCheckpoints) {
-  NIBBLE_ASSET_OR_SKIP(asset, "nf4-golden");
-  const std::vector<float> golden = npy_elements<float>(asset / "dynamic_map_256_real.npy");
+TEST(DynamicMap, HasTheBitsOfBitsandbytes) {
+  const std::filesystem::path asset = test::data_path("nf4-golden");
+  const std::vector<float> golden = npy_elements<float>(asset / "dynamic_map_256.npy");
   const std::vector<float> map(dynamic_map().begin(), dynamic_map().end());
   EXPECT_EQ(bits_of(map), bits_of(golden));
 }

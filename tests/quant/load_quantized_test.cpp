@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
@@ -49,9 +50,9 @@ Batch batch_of(const Tensor& ids, const Tensor& labels, MemoryPool& pool) {
 }
 
 TEST(LoadQuantized, LinearsOfA4BitDirectoryAreMapped) {
-  NIBBLE_ASSET_OR_SKIP(oracle, "oracle-peft");
   LocalRank rank;
-  Decoder decoder = load_decoder(oracle / "qlora-nf4-dq/base-4bit", rank.context(), load_quantized(rank.context()));
+  Decoder decoder =
+      load_decoder(test::data_path("stories-llama-nf4-dq"), rank.context(), load_quantized(rank.context()));
   int four_bit = 0;
   decoder.visit_linears([&](Linear& linear) {
     if (dynamic_cast<const Nf4Weight*>(&linear.weight()) == nullptr) return;
@@ -151,7 +152,7 @@ TEST(LoadQuantized, TensorsOfSeveralMatricesAreTakenApartWithoutCopies) {
 }
 
 TEST(LoadQuantized, QuantizingOnTheWayGivesWhatTheWrittenDirectoryHas) {
-  NIBBLE_ASSET_OR_SKIP(source, "stories260K-hf-bf16");
+  const std::filesystem::path source = test::data_path("stories-llama-bf16");
   LocalRank rank;
   TemporaryDirectory directory;
   QuantizeModelOptions written;
@@ -174,7 +175,7 @@ TEST(LoadQuantized, QuantizingOnTheWayGivesWhatTheWrittenDirectoryHas) {
 }
 
 TEST(LoadQuantized, SkippedModulesStayDense) {
-  NIBBLE_ASSET_OR_SKIP(source, "stories260K-hf");
+  const std::filesystem::path source = test::data_path("stories-llama");
   LocalRank rank;
   QuantizeOnLoad quantize;
   quantize.skip_modules = {"lm_head", "up_proj"};
@@ -185,7 +186,7 @@ TEST(LoadQuantized, SkippedModulesStayDense) {
 }
 
 TEST(LoadQuantized, WithoutAskingA16BitModelStaysDense) {
-  NIBBLE_ASSET_OR_SKIP(source, "stories260K-hf");
+  const std::filesystem::path source = test::data_path("stories-llama");
   LocalRank rank;
   Decoder decoder = load_decoder(source, rank.context(), load_quantized(rank.context()));
   for (const auto& [name, four_bit] : four_bit_linears(decoder)) EXPECT_FALSE(four_bit) << name;
@@ -193,15 +194,17 @@ TEST(LoadQuantized, WithoutAskingA16BitModelStaysDense) {
 
 // The whole path: a bitsandbytes file, our reader, kernels and decoder, against a loss that torch computed in f64.
 TEST(LoadQuantized, TheLossOfA4BitModelIsTorchs) {
-  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
-  NIBBLE_ASSET_OR_SKIP(source, "stories260K-bnb-nf4-dq");
+  const std::filesystem::path golden = test::data_path("lora-golden");
+  const std::filesystem::path source = test::data_path("stories-llama-nf4-dq");
   LocalRank rank;
   Decoder decoder = load_decoder(source, rank.context(), load_quantized(rank.context()));
   const Batch batch =
       batch_of(read_npy(golden / "input_ids.npy"), read_npy(golden / "labels.npy"), rank.context().pool);
-  ASSERT_EQ(batch.label_tokens, 97);
+  const nlohmann::json report = read_json_file(golden / "report.json");
+  ASSERT_EQ(batch.label_tokens, report["tokens_scored"]);
   const StepContext step{.rank = rank.context(), .compute_dtype = DType::f32};
-  EXPECT_NEAR(decoder.loss_sum(batch, step) / 97, 2.2181183740463943, 2e-5);
+  EXPECT_NEAR(decoder.loss_sum(batch, step) / static_cast<double>(batch.label_tokens),
+              report["qlora_nf4_dq"]["loss_without_adapter"], 2e-5);
 }
 
 // With ORACLE_PY, a Python that has what tests/oracles/requirements.txt lists: Transformers loads what we wrote and
@@ -209,8 +212,8 @@ TEST(LoadQuantized, TheLossOfA4BitModelIsTorchs) {
 TEST(LoadQuantized, TransformersComputesTheSameWithWhatWeWrote) {
   const char* python = std::getenv("ORACLE_PY");
   if (python == nullptr) GTEST_SKIP() << "ORACLE_PY is not set";
-  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
-  NIBBLE_ASSET_OR_SKIP(source, "stories260K-hf");
+  const std::filesystem::path golden = test::data_path("lora-golden");
+  const std::filesystem::path source = test::data_path("stories-llama");
   LocalRank rank;
   const Tensor ids = read_npy(golden / "input_ids.npy");
   for (const QuantType type : {QuantType::nf4, QuantType::fp4}) {
@@ -241,7 +244,7 @@ TEST(LoadQuantized, TransformersComputesTheSameWithWhatWeWrote) {
 }
 
 TEST(LoadQuantized, AShapeThatIsNotTheConfigsIsNamed) {
-  NIBBLE_ASSET_OR_SKIP(source, "stories260K-bnb-nf4-dq");
+  const std::filesystem::path source = test::data_path("stories-llama-nf4-dq");
   LocalRank rank;
   TemporaryDirectory directory;
   fs::copy_file(source / "model.safetensors", directory / "model.safetensors");
@@ -254,7 +257,7 @@ TEST(LoadQuantized, AShapeThatIsNotTheConfigsIsNamed) {
 }
 
 TEST(LoadQuantized, APackedWeightNobodyAsksForIsReported) {
-  NIBBLE_ASSET_OR_SKIP(source, "stories260K-bnb-nf4-dq");
+  const std::filesystem::path source = test::data_path("stories-llama-nf4-dq");
   LocalRank rank;
   TemporaryDirectory directory;
   fs::copy_file(source / "model.safetensors", directory / "model.safetensors");

@@ -126,7 +126,7 @@ QuantizedMatrix golden(const std::filesystem::path& folder, const std::string& n
   if (nested) {
     m.absmax_codes = read_npy(folder / (name + ".absmax_code_u8.npy"));
     m.nested_absmax = read_npy(folder / (name + ".nested_absmax_f32.npy"));
-    m.nested_map = read_npy(folder / "dynamic_map_256_real.npy");
+    m.nested_map = read_npy(folder / "dynamic_map_256.npy");
     const Tensor offset = read_npy(folder / (name + ".nested_offset_f32.npy"));
     std::memcpy(&m.nested_offset, offset.raw(), 4);
   } else {
@@ -136,7 +136,7 @@ QuantizedMatrix golden(const std::filesystem::path& folder, const std::string& n
 }
 
 TEST(Nf4Weight, DequantizesGoldenVectorsBitForBit) {
-  NIBBLE_ASSET_OR_SKIP(folder, "nf4-golden");
+  const std::filesystem::path folder = test::data_path("nf4-golden");
   const std::pair<std::string, Shape> cases[] = {
       {"normal64x256_fp32", {64, 256}}, {"normal64x256_bf16", {64, 256}}, {"edges8x64_fp32", {8, 64}}};
   for (const auto& [name, shape] : cases) {

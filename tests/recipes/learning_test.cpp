@@ -24,8 +24,8 @@ struct Data {
   fs::path train, held_out;
 };
 
-/// 400 Alpaca records of GSM8K to train on, the 60 after them held out.
-Data write_gsm8k(const fs::path& source, const fs::path& directory) {
+/// 400 Alpaca records of sums in words to train on, the 60 after them held out.
+Data write_sums(const fs::path& source, const fs::path& directory) {
   const json records = json::parse(std::ifstream(source));
   const auto part = [&](size_t begin, size_t end) {
     std::string lines;
@@ -112,20 +112,20 @@ void expect_learning(const fs::path& base, const Data& data, const Tuning& tunin
 }
 
 TEST(Learning, StoriesInAllThreeWays) {
-  NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
-  NIBBLE_ASSET_OR_SKIP(text, "data-tinystories-sample");
+  const std::filesystem::path base = test::data_path("stories-llama");
+  const std::filesystem::path text = test::data_path("stories");
   const test::TemporaryDirectory directory;
   // 64 columns lose much in 4 bits; LoftQ's start gives it back before these few steps on 3 KB of text.
   const Tuning tuning{.steps = 12, .lr = 1e-3, .rank = 32, .start = "loftq"};
-  expect_learning(base, write_stories(text / "tinystories_sample.txt", directory.path()), tuning, directory.path());
+  expect_learning(base, write_stories(text / "stories.txt", directory.path()), tuning, directory.path());
 }
 
 TEST(Learning, AlpacaRecordsInAllThreeWays) {
-  NIBBLE_ASSET_OR_SKIP(base, "stories260K-hf");
-  NIBBLE_ASSET_OR_SKIP(questions, "data-gsm8k");
+  const std::filesystem::path base = test::data_path("stories-llama");
+  const std::filesystem::path questions = test::data_path("sums");
   const test::TemporaryDirectory directory;
-  expect_learning(base, write_gsm8k(questions / "gsm8k_alpaca_format.json", directory.path()),
-                  {.steps = 40, .lr = 4e-3, .rank = 8}, directory.path());
+  expect_learning(base, write_sums(questions / "alpaca.json", directory.path()), {.steps = 40, .lr = 4e-3, .rank = 8},
+                  directory.path());
 }
 
 }  // namespace

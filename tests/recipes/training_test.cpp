@@ -73,8 +73,8 @@ struct Job {
 class LoraGolden : public testing::TestWithParam<std::pair<const char*, const char*>> {};
 
 TEST_P(LoraGolden, LossesOfTwentyAdamWStepsAreTorchs) {
-  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
-  NIBBLE_ASSET_OR_SKIP(base, GetParam().second);
+  const std::filesystem::path golden = test::data_path("lora-golden");
+  const std::filesystem::path base = test::data_path(GetParam().second);
   Job job;
   const auto ids = rows_of(golden / "input_ids.npy"), labels = rows_of(golden / "labels.npy");
   std::string lines;
@@ -94,18 +94,16 @@ TEST_P(LoraGolden, LossesOfTwentyAdamWStepsAreTorchs) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Bases, LoraGolden,
-                         testing::Values(std::pair{"lora_fp32", "stories260K-hf"},
-                                         std::pair{"qlora_nf4_dq", "stories260K-bnb-nf4-dq"}),
+                         testing::Values(std::pair{"lora_fp32", "stories-llama"},
+                                         std::pair{"qlora_nf4_dq", "stories-llama-nf4-dq"}),
                          [](const auto& which) { return std::string(which.param.first); });
 
 /// The ways to train, all with everything that could break resuming: dropout, packing, shuffling, accumulation,
 /// warm-up, evaluation, several epochs.
 class EveryWay : public testing::TestWithParam<const char*> {
  protected:
-  /// Skips the test when the assets are not here.
-  bool make_recipe(Job& job) {
-    const fs::path base = test::find_asset("stories260K-hf"), text = test::find_asset("data-tinystories-sample");
-    if (base.empty() || text.empty()) return false;
+  void make_recipe(Job& job) {
+    const fs::path base = test::data_path("stories-llama"), text = test::data_path("stories");
     recipe_ = {
         {"model", {{"path", base.string()}}},
         {"data",
@@ -119,8 +117,7 @@ class EveryWay : public testing::TestWithParam<const char*> {
       recipe_["adapter"] = {{"r", 4}, {"lora_alpha", 8}, {"lora_dropout", 0.1}};
     }
     if (kind == "qlora") recipe_["model"]["quantize"] = "nf4";
-    write_stories(text / "tinystories_sample.txt", job.directory.path() / "stories.jsonl");
-    return true;
+    write_stories(text / "stories.txt", job.directory.path() / "stories.jsonl");
   }
 
   /// Every paragraph of the text as one document, several times over with other endings.
@@ -154,13 +151,13 @@ class EveryWay : public testing::TestWithParam<const char*> {
 
 TEST_P(EveryWay, StoppedAtStepKAndResumedIsTheUninterruptedRunBitForBit) {
   Job whole;
-  if (!make_recipe(whole)) GTEST_SKIP() << "assets are absent; set NIBBLE_TEST_ASSETS";
+  make_recipe(whole);
   whole.run(recipe_);
   const auto want = results(whole);
   ASSERT_FALSE(want.empty());
   for (const int64_t stop : {1, 2, 5}) {
     Job parts;
-    ASSERT_TRUE(make_recipe(parts));
+    make_recipe(parts);
     parts.stop_after = stop;
     EXPECT_THROW(parts.run(recipe_), Interrupted);
     EXPECT_TRUE(results(parts).empty());
@@ -174,7 +171,7 @@ TEST_P(EveryWay, StoppedAtStepKAndResumedIsTheUninterruptedRunBitForBit) {
 // After a step, before a batch of an evaluation, at a token of a sample.
 TEST_P(EveryWay, StoppedWhereverItIsAskedAndResumedIsTheUninterruptedRunBitForBit) {
   Job whole;
-  if (!make_recipe(whole)) GTEST_SKIP() << "assets are absent; set NIBBLE_TEST_ASSETS";
+  make_recipe(whole);
   recipe_["output"]["keep_best"] = true;
   recipe_["train"]["early_stop"] = 3;
   recipe_["train"]["samples"] = 1;
@@ -184,7 +181,7 @@ TEST_P(EveryWay, StoppedWhereverItIsAskedAndResumedIsTheUninterruptedRunBitForBi
   bool stopped = true;
   for (int64_t from = 1; stopped; from += 1 + from / 2) {
     Job parts;
-    ASSERT_TRUE(make_recipe(parts));
+    make_recipe(parts);
     recipe_["output"]["keep_best"] = true;
     recipe_["train"]["early_stop"] = 3;
     recipe_["train"]["samples"] = 1;
@@ -206,9 +203,9 @@ TEST_P(EveryWay, StoppedWhereverItIsAskedAndResumedIsTheUninterruptedRunBitForBi
 
 TEST_P(EveryWay, OneThreadAndThreeGiveTheSameBits) {
   Job one, three;
-  if (!make_recipe(one)) GTEST_SKIP() << "assets are absent; set NIBBLE_TEST_ASSETS";
+  make_recipe(one);
   one.run(recipe_);
-  ASSERT_TRUE(make_recipe(three));
+  make_recipe(three);
   three.threads = 3;
   three.run(recipe_);
   EXPECT_EQ(metrics(three), metrics(one));
@@ -219,7 +216,7 @@ class FineTuning : public EveryWay {};
 
 TEST_P(FineTuning, OtherDataOrBaseIsRefusedWhenARunGoesOn) {
   Job job;
-  if (!make_recipe(job)) GTEST_SKIP() << "assets are absent; set NIBBLE_TEST_ASSETS";
+  make_recipe(job);
   job.stop_after = 2;
   EXPECT_THROW(job.run(recipe_), Interrupted);
   const auto refusal = [&]() -> std::string {
@@ -247,7 +244,7 @@ TEST_P(FineTuning, OtherDataOrBaseIsRefusedWhenARunGoesOn) {
   test::write_bytes(base / "model.safetensors", weights);
   recipe_["model"]["path"] = base.string();
   EXPECT_NE(refusal().find("model.fingerprint was "), std::string::npos) << refusal();
-  recipe_["model"]["path"] = test::find_asset("stories260K-hf").string();
+  recipe_["model"]["path"] = test::data_path("stories-llama").string();
   recipe_["optimizer"]["lr"] = 1e-3;
   EXPECT_NE(refusal().find("optimizer.lr was 0.002 and is 0.001"), std::string::npos) << refusal();
   EXPECT_EQ(metrics(job), before) << "nothing changed";
@@ -259,8 +256,7 @@ INSTANTIATE_TEST_SUITE_P(Training, FineTuning, testing::Values("full", "lora", "
                          [](const auto& which) { return std::string(which.param); });
 
 TEST(Pretraining, LeavesTheTokenizerThatItTrained) {
-  const fs::path base = test::find_asset("stories260K-hf");
-  if (base.empty()) GTEST_SKIP() << "assets are absent; set NIBBLE_TEST_ASSETS";
+  const fs::path base = test::data_path("stories-llama");
   Job job;
   std::string lines;
   for (int i = 0; i < 40; ++i)

@@ -1,5 +1,4 @@
-// By hand; what PEFT computes on real adapters is held by check_peft.py (oracle-peft/two-adapters-to-combine) and
-// tests/oracles/combine_peft.py.
+// By hand; what PEFT computes on adapters is held by tests/oracles/combine_peft.py.
 
 #include "nibble/adapters/merging/combine.h"
 

@@ -39,10 +39,9 @@ class MergeTest : public ::testing::Test {
 class MergeOracle : public MergeTest, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(MergeOracle, GivesTheLogitsOfPeftsMergedModel) {
-  NIBBLE_ASSET_OR_SKIP(oracle, "oracle-peft");
-  NIBBLE_ASSET_OR_SKIP(stories, "stories260K-hf");
-  const fs::path path = oracle / GetParam();
-  const fs::path base = fs::exists(path / "base") ? path / "base" : stories;
+  const fs::path path = test::data_path("peft") / GetParam();
+  const nlohmann::json record = read_json_file(path / "case.json");
+  const fs::path base = path / record["nibble"]["variants"][0]["model"]["path"].get<std::string>();
   const CheckpointDir checkpoint(base);
   const PeftAdapter adapter = read_peft_directory(path / "after8");
   const MergeReport report =
@@ -65,8 +64,8 @@ INSTANTIATE_TEST_SUITE_P(Peft, MergeOracle,
                          });
 
 TEST_F(MergeTest, Bf16IsRoundedOnceAndFilesStandBesideIt) {
-  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path golden = test::data_path("lora-golden");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const CheckpointDir checkpoint(model);
   const PeftAdapter adapter = read_peft_directory(golden / "lora_fp32.adapter-after20");
   merge_adapter(plain_source(checkpoint), adapter, root / "f32", {.dtype = DType::f32}, pool);
@@ -88,8 +87,8 @@ TEST_F(MergeTest, Bf16IsRoundedOnceAndFilesStandBesideIt) {
 }
 
 TEST_F(MergeTest, ShardsAndUnpackedConfigAreWhatTransformersReads) {
-  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path golden = test::data_path("lora-golden");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const CheckpointDir checkpoint(model);
   TensorSource base = plain_source(checkpoint);
   nlohmann::json config = nlohmann::json::parse(base.config);
@@ -108,8 +107,8 @@ TEST_F(MergeTest, ShardsAndUnpackedConfigAreWhatTransformersReads) {
 }
 
 TEST_F(MergeTest, AnExistingTargetIsKeptUnlessForced) {
-  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path golden = test::data_path("lora-golden");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const CheckpointDir checkpoint(model);
   const PeftAdapter adapter = read_peft_directory(golden / "adapter-init");
   fs::create_directories(root / "merged");
@@ -121,8 +120,8 @@ TEST_F(MergeTest, AnExistingTargetIsKeptUnlessForced) {
 }
 
 TEST_F(MergeTest, AnAdapterOfAnotherModelLeavesNothingBehind) {
-  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path golden = test::data_path("lora-golden");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const CheckpointDir checkpoint(model);
   const PeftAdapter good = read_peft_directory(golden / "adapter-init");
   const auto refusal = [&](const PeftAdapter& adapter, DType dtype = DType::bf16) -> std::string {
@@ -157,7 +156,7 @@ TEST_F(MergeTest, AWeightStoredTheOtherWayRoundGetsTheTransposedChange) {
     for (int64_t i = 0; i < made.numel(); ++i) made.data<float>()[i] = first + static_cast<float>(i);
     return made;
   };
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   PeftAdapter adapter;
   adapter.options.lora_alpha = 2;
   adapter.options.fan_in_fan_out = true;
@@ -173,7 +172,7 @@ TEST_F(MergeTest, AWeightStoredTheOtherWayRoundGetsTheTransposedChange) {
 
 TEST_F(MergeTest, NeedsMemoryForAboutOneBlock) {
   constexpr int64_t kRows = 40'000, kWidth = 512;  // 80 MB in f32
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   PeftAdapter adapter;
   adapter.tensors = {{"m.lora_A.weight", Tensor::zeros(pool, {4, kWidth}, DType::f32)},
                      {"m.lora_B.weight", Tensor::zeros(pool, {kRows, 4}, DType::f32)}};

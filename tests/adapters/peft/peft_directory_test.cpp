@@ -96,7 +96,7 @@ TEST_F(PeftDirectoryTest, WhatIsWrittenReadsBackEqual) {
 }
 
 TEST_F(PeftDirectoryTest, TheConfigHasTheKeysThatPeftWrites) {
-  NIBBLE_ASSET_OR_SKIP(assets, "oracle-peft");
+  const std::filesystem::path assets = test::data_path("peft");
   nlohmann::json theirs = read_json_file(assets / "all-linear-rslora/init/adapter_config.json");
   const AdapterOptions options = parse_peft_config(theirs.dump(), "theirs");
   nlohmann::json ours = nlohmann::json::parse(peft_config_text(options));
@@ -117,26 +117,21 @@ TEST_F(PeftDirectoryTest, AbsentKeysHavePeftsDefaults) {
 }
 
 TEST_F(PeftDirectoryTest, RealConfigsOfOtherToolsAreRead) {
-  NIBBLE_ASSET_OR_SKIP(assets, "peft-configs");
+  const std::filesystem::path assets = test::data_path("peft-configs");
   const auto read = [&](const std::string& name) {
-    const fs::path path = assets / (name + ".adapter_config.json");
+    const fs::path path = assets / name / "adapter_config.json";
     return parse_peft_config(read_text_file(path), path.string());
   };
-  const AdapterOptions mlp = read("llama-3.2-3B-rank10-target-mlp");
+  const AdapterOptions mlp = read("target-mlp");
   EXPECT_EQ(mlp.r, 10);
   EXPECT_EQ(mlp.lora_alpha, 20);
   EXPECT_THAT(mlp.target_modules.names, ElementsAre("gate_proj", "up_proj", "down_proj"));
-  EXPECT_TRUE(read("llama-3.2-3B-rank32").target_modules.empty());
-  EXPECT_TRUE(read("llama-3.2-3B-rank32-dora").use_dora);
+  EXPECT_TRUE(read("default-targets").target_modules.empty());
+  EXPECT_TRUE(read("dora").use_dora);
 }
 
 TEST_F(PeftDirectoryTest, AFileWithAdapterNamesInItsKeysIsRead) {
-  NIBBLE_ASSET_OR_SKIP(assets, "tiny-hf");
-  const fs::path directory = root / "tiny";
-  fs::create_directories(directory);
-  fs::copy_file(assets / "tiny_lora_adapter.safetensors", directory / "adapter_model.safetensors");
-  fs::copy_file(assets / "tiny_lora_adapter_config.json", directory / "adapter_config.json");
-  const PeftAdapter adapter = read_peft_directory(directory);
+  const PeftAdapter adapter = read_peft_directory(test::data_path("peft-configs/named-keys"));
   EXPECT_THAT(adapter.lora_modules(), ElementsAre("proj"));
   EXPECT_EQ(adapter.find("proj.lora_A.weight").shape(), (Shape{2, 5}));
   EXPECT_EQ(lora_scaling(adapter.options, "proj", 2), 4);

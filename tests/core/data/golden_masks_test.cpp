@@ -1,5 +1,5 @@
-// Real data sets, encoded with GPT-2's tokenizer: ids and label masks as tests/oracles/data_masks.py makes them with
-// Hugging Face's tokenizers.
+// Data sets in the usual formats, encoded byte by byte: ids and label masks as tests/oracles/data_masks.py makes them
+// with Hugging Face's tokenizers.
 
 #include <gtest/gtest.h>
 
@@ -17,10 +17,10 @@ struct Golden {
 };
 
 constexpr Golden kGolden[] = {
-    {"data-llamafactory-demo/alpaca_en_demo.json", 999, 207002, 152427, 0x84cbac8a9c6a8faaull},
-    {"data-gsm8k/test.jsonl", 1319, 211302, 130137, 0x65ff168e61fea801ull},
-    {"data-llamafactory-demo/c4_demo.jsonl", 300, 161482, 161182, 0xd297fbbf9ebda451ull},
-    {"data-llamafactory-demo/v1_sft_demo.jsonl", 500, 94051, 71295, 0xeddfc9ae5a1de2b2ull},
+    {"sums/alpaca.json", 460, 83164, 25688, 0xfa96f601db7ecc7aull},
+    {"sums/test.jsonl", 60, 6668, 3541, 0xcce580266c8ab065ull},
+    {"stories/texts.jsonl", 40, 3939, 3899, 0xc0226dea74bd4f4bull},
+    {"stories/chats.jsonl", 40, 8664, 2778, 0x9a574b9c4cf18a7full},
 };
 
 uint64_t hash_of(const Dataset& dataset) {
@@ -37,15 +37,13 @@ uint64_t hash_of(const Dataset& dataset) {
 }
 
 TEST(GoldenMasks, IdsAndMasksAreThoseOfHuggingFacesTokenizers) {
-  NIBBLE_ASSET_OR_SKIP(tokenizer_directory, "tok-gpt2");
-  NIBBLE_ASSET_OR_SKIP(assets, "");
-  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(tokenizer_directory);
+  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(test::data_path("tokenizers/gpt2"));
   const std::shared_ptr<const ChatTemplate> chatml = builtin_chat_template("chatml", template_tokens(*tokenizer));
-  const Encoder encoder = make_encoder(tokenizer, chatml, 50257);
+  const Encoder encoder = make_encoder(tokenizer, chatml, tokenizer->vocab_size());
   DataOptions options;
   options.max_length = 1 << 20;
   for (const Golden& golden : kGolden) {
-    const Dataset dataset = Dataset::load({{(assets / golden.file).string(), 1.0}}, options, encoder);
+    const Dataset dataset = Dataset::load({{test::data_path(golden.file).string(), 1.0}}, options, encoder);
     EXPECT_EQ(dataset.size(), golden.samples) << golden.file;
     EXPECT_EQ(dataset.report().tokens, golden.tokens) << golden.file;
     EXPECT_EQ(dataset.report().trained_tokens, golden.trained) << golden.file;

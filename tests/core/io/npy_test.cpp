@@ -15,7 +15,7 @@ using test::write_bytes;
 using ::testing::HasSubstr;
 
 TEST(Npy, RewritingAnArrayOfNumPyGivesTheSameBytes) {
-  NIBBLE_ASSET_OR_SKIP(asset, "lora-golden");
+  const std::filesystem::path asset = test::data_path("lora-golden");
   TemporaryDirectory directory;
   for (const char* name : {"input_ids.npy", "labels.npy", "lora_fp32.logits0.npy"}) {
     write_npy(directory / name, read_npy(asset / name));

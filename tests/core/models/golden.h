@@ -96,7 +96,7 @@ inline std::map<std::string, std::vector<float>> gradients_of(Decoder& decoder) 
   return made;
 }
 
-/// A case of oracle-families.
+/// A case of tests/oracles/families.py.
 struct FamilyCase {
   explicit FamilyCase(const std::filesystem::path& path)
       : record(read_json(path / "case.json")), model(path / "model"), folder(path) {

@@ -146,10 +146,7 @@ class PlannedMemory : public testing::TestWithParam<size_t> {
     return parse_recipe(made.dump(), "test");
   }
 
-  void SetUp() override {
-    tokenizer_ = test::find_asset("stories260K-hf");
-    if (tokenizer_.empty()) GTEST_SKIP() << "assets are not here";
-  }
+  void SetUp() override { tokenizer_ = test::data_path("stories-llama"); }
 
   test::TemporaryDirectory directory_;
   fs::path tokenizer_;

@@ -43,7 +43,7 @@ TEST(ChoiceQuestions, MessagesNameLineAndFix) {
 }
 
 TEST(MultipleChoice, ModelOfStoriesFindsTheLikelierEnding) {
-  NIBBLE_ASSET_OR_SKIP(path, "stories260K-hf");
+  const std::filesystem::path path = test::data_path("stories-llama");
   LocalRank rank(1);
   ModelRecipe base;
   base.path = path.string();

@@ -38,7 +38,7 @@ class ExportGguf : public ::testing::Test {
 };
 
 TEST_F(ExportGguf, HasTheChatTemplateAndGivesTheIdsOfTheTokenizer) {
-  NIBBLE_ASSET_OR_SKIP(asset, "stories260K-hf");
+  const std::filesystem::path asset = test::data_path("stories-llama");
   const fs::path model = directory_ / "model";
   fs::create_directory(model);  // not with the asset's permissions
   fs::copy(asset, model);

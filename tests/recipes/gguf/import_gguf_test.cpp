@@ -65,9 +65,9 @@ class ImportGguf : public ::testing::Test {
 };
 
 TEST_F(ImportGguf, AFileOfLlamaCppHasTheWeightsOfTheModelItWasMadeFrom) {
-  NIBBLE_ASSET_OR_SKIP(gguf, "stories260K-gguf");
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
-  const auto directory = imported(gguf / "stories260K-f32.gguf");
+  const std::filesystem::path gguf = test::data_path("stories-llama-gguf");
+  const std::filesystem::path model = test::data_path("stories-llama");
+  const auto directory = imported(gguf / "f32.gguf");
   EXPECT_TRUE(std::filesystem::exists(directory / "tokenizer.model"));
   const CheckpointDir got(directory), want(model);
   for (const char* name : {"model.layers.3.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight",
@@ -186,9 +186,9 @@ TEST_F(ImportGguf, AnotherArchitectureIsNamedWithTheKnownOnes) {
 }
 
 TEST_F(ImportGguf, AFileInThePlaceOfADirectorySaysHowToMakeOne) {
-  NIBBLE_ASSET_OR_SKIP(gguf, "stories260K-gguf");
+  const std::filesystem::path gguf = test::data_path("stories-llama-gguf");
   try {
-    read_decoder_config(gguf / "stories260K-f32.gguf");
+    read_decoder_config(gguf / "f32.gguf");
     FAIL() << "no error";
   } catch (const InputError& error) {
     EXPECT_THAT(error.what(), HasSubstr("nibble import"));

@@ -125,9 +125,9 @@ TEST_F(GgufTest, EveryTruncationAndManyDamagesAreRefusedOrRead) {
 }
 
 TEST_F(GgufTest, ReadsTheWeightsOfAFileFromElsewhere) {
-  NIBBLE_ASSET_OR_SKIP(gguf, "stories260K-gguf");
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
-  const GgufFile plain((gguf / "stories260K-f32.gguf").string()), eight((gguf / "stories260K-q8_0.gguf").string());
+  const std::filesystem::path gguf = test::data_path("stories-llama-gguf");
+  const std::filesystem::path model = test::data_path("stories-llama");
+  const GgufFile plain((gguf / "f32.gguf").string()), eight((gguf / "q8_0.gguf").string());
   EXPECT_EQ(plain.text("general.architecture"), "llama");
   const SafetensorsFile weights((model / "model.safetensors").string());
   const Tensor up = weights.at("model.layers.1.mlp.up_proj.weight");

@@ -106,7 +106,7 @@ TEST(CheckpointDir, LinksOfTheHuggingFaceCacheAreFollowed) {
 }
 
 TEST(CheckpointDir, OpensARealModel) {
-  NIBBLE_ASSET_OR_SKIP(asset, "stories260K-hf");
+  const std::filesystem::path asset = test::data_path("stories-llama");
   const CheckpointDir checkpoint(asset);
   EXPECT_EQ(checkpoint.at("model.embed_tokens.weight").shape(), (Shape{512, 64}));
   EXPECT_THAT(checkpoint.config_text(), HasSubstr("LlamaForCausalLM"));

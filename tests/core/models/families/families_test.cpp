@@ -1,5 +1,4 @@
-// Every family against Transformers: the cases of tests/oracles/families.py, and those of oracle-families where that
-// asset is there; both with the tolerances of its README.
+// Every family against Transformers: the cases of tests/oracles/families.py and families_named.py.
 
 #include <algorithm>
 
@@ -22,10 +21,7 @@ std::vector<std::string> committed_cases() {
 class Families : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    std::filesystem::path path = kCommitted / GetParam();
-    if (!std::filesystem::exists(path)) path = find_asset("oracle-families/" + GetParam());
-    if (path.empty()) GTEST_SKIP() << "asset oracle-families is absent; set NIBBLE_TEST_ASSETS";
-    golden_.emplace(path);
+    golden_.emplace(kCommitted / GetParam());
     decoder_.emplace(load_decoder(golden_->model, rank_.context()));
   }
   Batch batch() { return make_batch(golden_->samples, rank_.context().pool); }
@@ -104,10 +100,6 @@ std::string test_name(const ::testing::TestParamInfo<std::string>& test) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Oracle, Families,
-                         ::testing::Values("llama2", "llama3-scaling", "mistral-window", "qwen2", "qwen3", "gemma1",
-                                           "gemma2", "phi3", "gptneox-parallel", "falcon-7b-form", "gpt2", "opt"),
-                         test_name);
 INSTANTIATE_TEST_SUITE_P(Committed, Families, ::testing::ValuesIn(committed_cases()), test_name);
 
 }  // namespace

@@ -30,24 +30,23 @@ Conversation two_turns() {
 using Texts = std::vector<std::string>;
 
 TEST(ModelChatTemplate, TrainsWhatFollowsTheGenerationPromptWithTheEndOfTurn) {
-  NIBBLE_ASSET_OR_SKIP(folder, "oracle-templates");
-  const auto trained = [&](const char* file, const std::string& eos = "</s>") {
-    return answers(model_template(read_text_file(folder / "templates" / file), eos).render(two_turns()));
+  const std::filesystem::path folder = test::data_path("templates");
+  const auto trained = [&](const char* file) {
+    return answers(model_template(read_text_file(folder / file)).render(two_turns()));
   };
   EXPECT_EQ(trained("chatml.jinja"), (Texts{"Hello!<|im_end|>", "Ciao<|im_end|>"}));
-  EXPECT_EQ(trained("qwen2.5-instruct.jinja"), (Texts{"Hello!<|im_end|>", "Ciao<|im_end|>"}));
-  EXPECT_EQ(trained("llama-2-chat.jinja"), (Texts{" Hello! </s>", " Ciao </s>"}));
-  EXPECT_EQ(trained("llama-3-instruct.jinja"), (Texts{"Hello!<|eot_id|>", "Ciao<|eot_id|>"}));
-  EXPECT_EQ(trained("zephyr-7b-beta.jinja"), (Texts{"Hello!</s>", "Ciao</s>"}));
-  EXPECT_EQ(trained("phi-4.jinja"), (Texts{"Hello!<|im_end|>", "Ciao<|im_end|>"}));
-  EXPECT_EQ(trained("vicuna.jinja"), (Texts{"Hello!</s>", "Ciao</s>"}));  // its prompt is no prefix: a line break
+  EXPECT_EQ(trained("tools.jinja"), (Texts{"Hello!<|im_end|>", "Ciao<|im_end|>"}));
+  EXPECT_EQ(trained("inst.jinja"), (Texts{" Hello! </s>", " Ciao </s>"}));
+  EXPECT_EQ(trained("headers.jinja"), (Texts{"Hello!<|eot_id|>", "Ciao<|eot_id|>"}));
+  EXPECT_EQ(trained("angles.jinja"), (Texts{"Hello!</s>", "Ciao</s>"}));
+  EXPECT_EQ(trained("roles.jinja"), (Texts{"Hello!</s>", "Ciao</s>"}));  // its prompt is no prefix: a line break
   // It shows empty thoughts with the last answer only, and none in the generation prompt.
-  EXPECT_EQ(trained("qwen3.jinja"), (Texts{"Hello!<|im_end|>", "<think>\n\n</think>\n\nCiao<|im_end|>"}));
+  EXPECT_EQ(trained("thoughts.jinja"), (Texts{"Hello!<|im_end|>", "<think>\n\n</think>\n\nCiao<|im_end|>"}));
 }
 
 TEST(ModelChatTemplate, FollowsGenerationMarks) {
-  NIBBLE_ASSET_OR_SKIP(folder, "oracle-templates");
-  const ModelChatTemplate chat = model_template(read_text_file(folder / "templates" / "qwen2.5-training.jinja"));
+  const std::filesystem::path folder = test::data_path("templates");
+  const ModelChatTemplate chat = model_template(read_text_file(folder / "marked.jinja"));
   Conversation conversation = two_turns();
   const Texts all = answers(chat.render(conversation));
   ASSERT_EQ(all.size(), 2U);
@@ -100,19 +99,18 @@ TEST(ModelChatTemplate, KnowsWhatATemplateHides) {
   EXPECT_EQ(hidden(last, thinking), Texts{});
 }
 
-TEST(ModelChatTemplate, NoPublishedTemplateThatShowsAPartIsSaidToHideIt) {
-  NIBBLE_ASSET_OR_SKIP(folder, "oracle-templates");
+TEST(ModelChatTemplate, NoTemplateThatShowsAPartIsSaidToHideIt) {
+  const std::filesystem::path folder = test::data_path("templates");
   const Conversation all = with_parts();
   const Conversation one{{all.messages[0], all.messages[1], all.messages[2], {"assistant", "It is 17"}}, all.tools};
   const Conversation thoughts{{{"user", "Hi"}, {"assistant", "It is 17", "", "because I say so"}}, ""};
-  const std::string qwen = read_text_file(folder / "templates" / "qwen3.jinja");
+  const std::string qwen = read_text_file(folder / "thoughts.jinja");
   EXPECT_EQ(hidden(qwen, all), Texts{});
   EXPECT_EQ(hidden(qwen, thoughts), Texts{});
-  const std::string older = read_text_file(folder / "templates" / "qwen2.5-instruct.jinja");
+  const std::string older = read_text_file(folder / "tools.jinja");
   EXPECT_EQ(hidden(older, one), Texts{"reasoning 1"});
   EXPECT_EQ(hidden(older, thoughts), Texts{"reasoning 1"});
-  EXPECT_EQ(hidden(read_text_file(folder / "templates" / "chatml.jinja"), one),
-            (Texts{"tools", "calls 1", "reasoning 1"}));
+  EXPECT_EQ(hidden(read_text_file(folder / "chatml.jinja"), one), (Texts{"tools", "calls 1", "reasoning 1"}));
 }
 
 TEST(ModelChatTemplate, FindsAnswersThatLaterTurnsChange) {
@@ -128,8 +126,8 @@ TEST(ModelChatTemplate, FindsAnswersThatLaterTurnsChange) {
 }
 
 TEST(ModelChatTemplate, TrainsToolCalls) {
-  NIBBLE_ASSET_OR_SKIP(folder, "oracle-templates");
-  const ModelChatTemplate chat = model_template(read_text_file(folder / "templates" / "qwen2.5-instruct.jinja"));
+  const std::filesystem::path folder = test::data_path("templates");
+  const ModelChatTemplate chat = model_template(read_text_file(folder / "tools.jinja"));
   Conversation conversation{{{"user", "Weather?"},
                              {"assistant", "", R"([{"function": {"name": "weather", "arguments": {"city": "Rom"}}}])"},
                              {"tool", "sunny"},

@@ -92,10 +92,10 @@ TEST(JsonTokenizer, OffsetsSurviveNormalization) {
 }
 
 TEST(JsonTokenizer, OffsetsOfRealTokenizersCoverTheText) {
-  NIBBLE_ASSET_OR_SKIP(gpt2, "tok-gpt2");
-  NIBBLE_ASSET_OR_SKIP(llama, "tok-tinyllama-hf");
+  const std::filesystem::path gpt2 = test::data_path("tokenizers/gpt2");
+  const std::filesystem::path llama = test::data_path("tokenizers/spm-bpe.tokenizer.json");
   const std::string text = "It's 3 o'clock, caf\xC3\xA9 \xF0\x9F\x98\x80\n\n  done";
-  for (const auto& path : {gpt2, llama / "tinyllama_tokenizer.json"}) {
+  for (const auto& path : {gpt2, llama}) {
     const auto tokenizer = load_tokenizer(path);
     int64_t position = 0;
     std::vector<int32_t> ids;
@@ -120,7 +120,7 @@ TEST(JsonTokenizer, LongTextsMergeAsShortOnesDo) {
 }
 
 TEST(JsonTokenizer, ManyThreadsGetTheSameIds) {
-  NIBBLE_ASSET_OR_SKIP(gpt2, "tok-gpt2");
+  const std::filesystem::path gpt2 = test::data_path("tokenizers/gpt2");
   const auto tokenizer = load_tokenizer(gpt2);
   const std::string text = "The quick brown fox jumps over the lazy dog. 12345 zwoelf Boxkaempfer";
   const std::vector<int32_t> ids = load_tokenizer(gpt2)->encode(text);

@@ -20,27 +20,27 @@ std::string bytes_of(const std::filesystem::path& path) {
 }
 
 TEST(SentencePiece, EncodesAsTheLibraryWithBosInFront) {
-  NIBBLE_ASSET_OR_SKIP(llama, "tok-llama2-spm");
+  const std::filesystem::path llama = test::data_path("tokenizers/spm-bpe");
   const auto tokenizer = load_tokenizer(llama);
-  EXPECT_EQ(tokenizer->vocab_size(), 32000);
+  EXPECT_EQ(tokenizer->vocab_size(), 1500);
   EXPECT_EQ(tokenizer->bos_id(), 1);
   EXPECT_EQ(tokenizer->eos_id(), 2);
   EXPECT_FALSE(tokenizer->pad_id().has_value());
-  EXPECT_EQ(tokenizer->encode("Hello world"), (std::vector<int32_t>{1, 15043, 3186}));
-  EXPECT_EQ(tokenizer->encode("Hello world", false), (std::vector<int32_t>{15043, 3186}));
+  EXPECT_EQ(tokenizer->encode("Hello world"), (std::vector<int32_t>{1, 601, 603}));
+  EXPECT_EQ(tokenizer->encode("Hello world", false), (std::vector<int32_t>{601, 603}));
   EXPECT_EQ(tokenizer->decode(tokenizer->encode("Hello world"), true), "Hello world");
   EXPECT_EQ(tokenizer->decode(tokenizer->encode("Hello world")), "<s>Hello world");
-  EXPECT_EQ(tokenizer->token(15043), "\xE2\x96\x81Hello");
-  EXPECT_EQ(tokenizer->id_of("\xE2\x96\x81Hello"), 15043);
-  EXPECT_THROW(tokenizer->decode(std::vector<int32_t>{32000}), InputError);
+  EXPECT_EQ(tokenizer->token(601), "\xE2\x96\x81Hello");
+  EXPECT_EQ(tokenizer->id_of("\xE2\x96\x81Hello"), 601);
+  EXPECT_THROW(tokenizer->decode(std::vector<int32_t>{1500}), InputError);
 }
 
 // Our encoder against the library: byte-pair encoding to the token, unigram to the score of the path (of two paths with
 // the same score the packaged library takes another one than its later versions).
 TEST(SentencePiece, CutsTextAsTheLibraryDoes) {
-  NIBBLE_ASSET_OR_SKIP(english, "tok-sentencepiece-test");
-  NIBBLE_ASSET_OR_SKIP(llama, "tok-llama2-spm");
-  for (const auto& path : {llama / "tokenizer.model", english / "test_model.model", english / "test_ja_model.model"}) {
+  const std::filesystem::path folder = test::data_path("tokenizers");
+  for (const char* name : {"spm-bpe/tokenizer.model", "spm-unigram-en.model", "spm-unigram-ja.model"}) {
+    const std::filesystem::path path = folder / name;
     const auto tokenizer = load_tokenizer(path);
     sentencepiece::SentencePieceProcessor library;
     ASSERT_TRUE(library.Load(path.string()).ok());
@@ -49,7 +49,7 @@ TEST(SentencePiece, CutsTextAsTheLibraryDoes) {
       for (const int id : ids) sum += library.GetScore(id);
       return sum;
     };
-    std::ifstream file(english / "botchan.txt");
+    std::ifstream file(folder / "lines.txt");
     std::string line;
     size_t lines = 0, same = 0;
     while (std::getline(file, line) && lines < 1000) {
@@ -62,12 +62,12 @@ TEST(SentencePiece, CutsTextAsTheLibraryDoes) {
       ++lines;
     }
     EXPECT_EQ(lines, 1000U);
-    EXPECT_GE(same, path.parent_path() == llama ? lines : lines * 99 / 100) << path;
+    EXPECT_GE(same, std::string(name).starts_with("spm-bpe") ? lines : lines * 99 / 100) << path;
   }
 }
 
 TEST(SentencePiece, ControlTokensInTheTextAreTokens) {
-  NIBBLE_ASSET_OR_SKIP(llama, "tok-llama2-spm");
+  const std::filesystem::path llama = test::data_path("tokenizers/spm-bpe");
   const auto tokenizer = load_tokenizer(llama);
   const std::vector<TokenSpan> tokens = tokenizer->encode_with_offsets("Hello</s>world", false);
   ASSERT_EQ(tokens.size(), 3U);
@@ -79,7 +79,7 @@ TEST(SentencePiece, ControlTokensInTheTextAreTokens) {
 }
 
 TEST(SentencePiece, TheBlankInFrontComesOnceWhenNotLegacy) {
-  NIBBLE_ASSET_OR_SKIP(llama, "tok-llama2-spm");
+  const std::filesystem::path llama = test::data_path("tokenizers/spm-bpe");
   const auto tokenizer = open_sentencepiece(bytes_of(llama / "tokenizer.model"), "model", false);
   const std::vector<int32_t> ids = tokenizer->encode("Hello</s>world", false);
   ASSERT_EQ(ids.size(), 3U);
@@ -89,7 +89,7 @@ TEST(SentencePiece, TheBlankInFrontComesOnceWhenNotLegacy) {
 }
 
 TEST(SentencePiece, OffsetsCoverTheText) {
-  NIBBLE_ASSET_OR_SKIP(llama, "tok-llama2-spm");
+  const std::filesystem::path llama = test::data_path("tokenizers/spm-bpe");
   const auto tokenizer = load_tokenizer(llama);
   const std::string text = "A caf\xC3\xA9 \xF0\x9F\x98\x80 at night";
   int64_t position = 0;
@@ -101,7 +101,7 @@ TEST(SentencePiece, OffsetsCoverTheText) {
 }
 
 TEST(SentencePiece, StreamedPiecesAreTheDecodedText) {
-  NIBBLE_ASSET_OR_SKIP(llama, "tok-llama2-spm");
+  const std::filesystem::path llama = test::data_path("tokenizers/spm-bpe");
   const auto tokenizer = load_tokenizer(llama);
   const std::string text = "A caf\xC3\xA9 \xF0\x9F\x98\x80\xE2\x80\x8D\xF0\x9F\x91\xA9 at night";
   StreamDecoder stream(*tokenizer);
@@ -116,8 +116,7 @@ TEST(SentencePiece, StreamedPiecesAreTheDecodedText) {
 
 // Every prefix, and every byte changed: either an InputError or a tokenizer that works, never a crash.
 TEST(SentencePiece, DamagedFilesAreRefusedOrHarmless) {
-  NIBBLE_ASSET_OR_SKIP(folder, "tok-sentencepiece-test");
-  const std::string good = bytes_of(folder / "test_model.model");
+  const std::string good = bytes_of(test::data_path("tokenizers/spm-unigram-en.model"));
   ASSERT_GT(good.size(), 100000U);
   size_t refused = 0, tried = 0;
   const auto attempt = [&](std::string bytes) {
