@@ -10,6 +10,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/export_gguf.h"
+#include "nibble/recipes/gguf_mix.h"
 
 namespace nibble::cli {
 
@@ -17,12 +18,11 @@ namespace {
 
 struct Flags {
   GgufRequest request;
-  std::string format = "gguf", type = "bf16";
+  std::string format = "gguf";
   bool no_tokenizer = false, json = false;
 };
 
 void run(Flags flags) {
-  flags.request.type = gguf_type_of(flags.type);
   flags.request.tokenizer = !flags.no_tokenizer;
   if (flags.request.adapter_only && flags.request.adapter.empty()) {
     throw UsageError("--adapter-only without --adapter", "name the adapter");
@@ -33,7 +33,8 @@ void run(Flags flags) {
     const nlohmann::ordered_json said = {{"architecture", report.architecture},
                                          {"tensors", report.tensors},
                                          {"bytes", report.bytes},
-                                         {"kept_in_f16", report.fallbacks},
+                                         {"kept_in_f16", report.fallbacks.f16},
+                                         {"in_blocks_of_32", report.fallbacks.small_blocks},
                                          {"llama_cpp_leaves_out", report.left_out}};
     std::printf("%s\n", said.dump().c_str());
     return;
@@ -58,8 +59,8 @@ void add_export_command(Command& nibble) {
   command.flag("--adapter-only", request.adapter_only, "Write the adapter by itself (llama.cpp's --lora)");
   command.option("--format", flags->format, "Kind of file").one_of({"gguf"}).shows_default();
   command.option("--out", request.out, "File to write").required();
-  command.option("--type", flags->type, "Type of the matrices: f32, f16, bf16, q8_0, q4_0")
-      .one_of({"f32", "f16", "bf16", "q8_0", "q4_0"})
+  command.option("--type", request.type, "Type of the matrices: f32, f16, bf16, q8_0, q4_0, q6_k, q5_k_m, q4_k_m")
+      .one_of(gguf_mix_names())
       .shows_default();
   command.flag("--no-tokenizer", flags->no_tokenizer, "Leave the tokenizer out");
   command.force_flag(request.replace, "a GGUF file");

@@ -7,6 +7,7 @@
 
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/gguf.h"
 #include "nibble/core/models/decoder_config.h"
 #include "nibble/recipes/export_gguf.h"
 #include "nibble/recipes/init_model.h"
@@ -46,7 +47,7 @@ class ImportGguf : public ::testing::Test {
     request.model = model.string();
     request.out = (directory_ / "model.gguf").string();
     request.replace = Replace::own;
-    request.type = GgufType::f32;
+    request.type = "f32";
     request.tokenizer = false;
     export_gguf(request, rank_.context());
     return request.out;
