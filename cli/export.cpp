@@ -27,6 +27,9 @@ void run(Flags flags) {
   if (flags.request.adapter_only && flags.request.adapter.empty()) {
     throw UsageError("--adapter-only without --adapter", "name the adapter");
   }
+  if (flags.request.adapter_only && !flags.request.modelfile.empty()) {
+    throw UsageError("--modelfile with --adapter-only", "export the merged model: without --adapter-only");
+  }
   LocalRank rank;
   const GgufReport report = export_gguf(flags.request, rank.context());
   if (flags.json) {
@@ -41,8 +44,16 @@ void run(Flags flags) {
   }
   say(stdout, "wrote %s: %s, %lld tensors, %.1f MB", flags.request.out.c_str(), report.architecture.c_str(),
       static_cast<long long>(report.tensors), static_cast<double>(report.bytes) / 1e6);
-  if (report.fallbacks > 0) {
-    say(stdout, "%lld matrices are in f16: their rows are no multiple of 32", static_cast<long long>(report.fallbacks));
+  if (report.fallbacks.f16 > 0) {
+    say(stdout, "%lld matrices are in f16: their rows are no multiple of 32",
+        static_cast<long long>(report.fallbacks.f16));
+  }
+  if (report.fallbacks.small_blocks > 0) {
+    say(stdout, "%lld matrices are in Q5_0, Q5_1 or Q8_0: their rows are no multiple of 256",
+        static_cast<long long>(report.fallbacks.small_blocks));
+  }
+  if (!flags.request.modelfile.empty()) {
+    say(stdout, "wrote %s: ollama create NAME -f %s", flags.request.modelfile.c_str(), flags.request.modelfile.c_str());
   }
   for (const std::string& step : report.left_out) say(stdout, "llama.cpp leaves out %s", step.c_str());
 }
@@ -62,6 +73,8 @@ void add_export_command(Command& nibble) {
   command.option("--type", request.type, "Type of the matrices: f32, f16, bf16, q8_0, q4_0, q6_k, q5_k_m, q4_k_m")
       .one_of(gguf_mix_names())
       .shows_default();
+  command.option("--modelfile", request.modelfile,
+                 "Also write this file for Ollama: template, ends of answers, sampling (ollama create NAME -f FILE)");
   command.flag("--no-tokenizer", flags->no_tokenizer, "Leave the tokenizer out");
   command.force_flag(request.replace, "a GGUF file");
   command.flag("--json", flags->json, "One JSON object on stdout");

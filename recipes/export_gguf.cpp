@@ -16,6 +16,7 @@
 #include "nibble/recipes/gguf_names.h"
 #include "nibble/recipes/gguf_vocabulary.h"
 #include "nibble/recipes/merge_model.h"
+#include "nibble/recipes/ollama_modelfile.h"
 
 namespace nibble {
 
@@ -165,6 +166,11 @@ GgufReport export_model(const GgufRequest& request, const std::string& model, Ra
   GgufWriter writer(request.out, metadata, exporter.tensors(), request.replace);
   exporter.write(writer);
   writer.finish();
+  if (!request.modelfile.empty()) {
+    const fs::path beside = fs::absolute(request.modelfile).parent_path();
+    const fs::path file = fs::absolute(request.out).lexically_proximate(beside);
+    write_file_atomically(request.modelfile, ollama_modelfile(file, model));
+  }
   return {gguf_architecture(config), static_cast<int64_t>(exporter.tensors().size()), writer.bytes(),
           exporter.fallbacks(), std::move(vocabulary.left_out)};
 }
@@ -237,6 +243,13 @@ fs::path place_for_merged(const fs::path& out) {
 GgufReport export_gguf(const GgufRequest& request, RankContext& rank) {
   guard_output(request.out, {request.model, request.adapter});
   refuse_to_replace(request.out, request.replace, "GGUF", "GGUF file");
+  if (!request.modelfile.empty()) {
+    guard_output(request.modelfile, {request.model, request.adapter});
+    if (fs::absolute(request.modelfile).lexically_normal() == fs::absolute(request.out).lexically_normal()) {
+      throw UsageError("is the file of the model as well", "give the Modelfile another name", request.modelfile);
+    }
+    refuse_to_replace(request.modelfile, request.replace, kModelfileMark, "Modelfile of nibble export");
+  }
   if (request.adapter_only) return export_adapter(request, rank);
   if (request.adapter.empty()) return export_model(request, request.model, rank);
   const AtomicDirectory scratch(place_for_merged(request.out), Replace::anything);

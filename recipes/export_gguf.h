@@ -16,16 +16,17 @@ struct GgufRequest {
   std::string out;            ///< file to write
   std::string type = "bf16";  ///< of matrices, by the names of gguf_mix(); norms and biases are f32
   bool tokenizer = true;
+  std::string modelfile;  ///< also write this file, for Ollama; empty: none
   Replace replace = Replace::nothing;  ///< own: a GGUF file that is there; anything: any file
 };
 
-struct GgufReport {
 /// Matrices whose rows do not fit the blocks asked for.
 struct GgufFallbacks {
   int64_t f16 = 0;           ///< no multiple of 32: kept in f16
   int64_t small_blocks = 0;  ///< no multiple of 256: in blocks of 32 (Q5_0, Q5_1, Q8_0) instead of K-quants
 };
 
+struct GgufReport {
   std::string architecture;
   int64_t tensors = 0;
   uint64_t bytes = 0;
