@@ -8,6 +8,7 @@
 #include "nibble/cli/model_flags.h"
 #include "nibble/cli/say.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/export_gguf.h"
 #include "nibble/recipes/gguf_mix.h"
@@ -42,8 +43,8 @@ void run(Flags flags) {
     std::printf("%s\n", said.dump().c_str());
     return;
   }
-  say(stdout, "wrote %s: %s, %lld tensors, %.1f MB", flags.request.out.c_str(), report.architecture.c_str(),
-      static_cast<long long>(report.tensors), static_cast<double>(report.bytes) / 1e6);
+  say(stdout, "wrote %s: %s, %s, %s", flags.request.out.c_str(), report.architecture.c_str(),
+      count_text(report.tensors, "tensor").c_str(), bytes_text(static_cast<double>(report.bytes)).c_str());
   if (report.fallbacks.f16 > 0) {
     say(stdout, "%lld matrices are in f16: their rows are no multiple of 32",
         static_cast<long long>(report.fallbacks.f16));

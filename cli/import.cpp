@@ -6,6 +6,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/say.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/import_gguf.h"
 
@@ -28,8 +29,8 @@ void run(const ImportRequest& request, bool json) {
     say(stdout, "wrote %s: a tokenizer", request.out.c_str());
     return;
   }
-  say(stdout, "wrote %s: %s, %lld tensors, %.1f MB%s", request.out.c_str(), report.model_type.c_str(),
-      static_cast<long long>(report.tensors), static_cast<double>(report.bytes) / 1e6,
+  say(stdout, "wrote %s: %s, %s, %s%s", request.out.c_str(), report.model_type.c_str(),
+      count_text(report.tensors, "tensor").c_str(), bytes_text(static_cast<double>(report.bytes)).c_str(),
       report.tokenizer ? ", with its tokenizer" : "");
 }
 

@@ -7,6 +7,7 @@
 
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/recipes/machine_speed.h"
 #include "nibble/recipes/plan_job.h"
 
@@ -191,7 +192,7 @@ std::string plan_text(const RecipePlan& plan) {
       format("%s, %lld weights, %lld trained, steps of %lld tokens\n", plan.job.model.config.architecture.c_str(),
              static_cast<long long>(plan.job.model.weights()), static_cast<long long>(plan.job.model.trained_values()),
              static_cast<long long>(plan.job.tokens * plan.job.accumulate));
-  text += asked.rung + " on " + plan.machine + format(", %d threads a rank\n", plan.threads);
+  text += asked.rung + " on " + plan.machine + ", " + count_text(plan.threads, "thread") + " a rank\n";
   text += "memory of " + std::string(plan.ranks > 1 ? "the rank that needs most: " : "the process: ") +
           bytes_text(static_cast<double>(asked.memory.largest().resident())) +
           (plan.budget > 0 ? " of " + bytes_text(static_cast<double>(plan.budget)) : "") +
@@ -221,8 +222,8 @@ std::string plan_text(const RecipePlan& plan) {
   for (const PlannedLayout& rung : plan.ladder) {
     text += format("  %-14s", rung.rung.c_str());
     if (!rung.memory.stages.empty()) {
-      text += format(" %10s a rank  %8.3g s", bytes_text(static_cast<double>(rung.memory.needed_bytes())).c_str(),
-                     rung.time.seconds);
+      text += format(" %10s a rank  %8s", bytes_text(static_cast<double>(rung.memory.needed_bytes())).c_str(),
+                     precise_seconds_text(rung.time.seconds).c_str());
     }
     text += rung.fits ? "  fits\n" : "  " + rung.why_not + "\n";
   }

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "nibble/core/base/readable.h"
 #include "nibble/core/io/atomic_file.h"
 #include "nibble/recipes/report/html.h"
 
@@ -44,8 +45,8 @@ std::string tiles(const RunLog& log) {
   const std::string about = run.estimated ? "about " : "";
   text += tile("tokens", about + std::to_string(run.tokens));
   text += tile("tokens a second", format("%.0f", run.tokens_per_second));
-  text += tile("time", about + readable_seconds(run.seconds));
-  text += tile("peak memory", readable_bytes(run.peak_memory_bytes));
+  text += tile("time", about + seconds_text(run.seconds));
+  text += tile("peak memory", bytes_text(static_cast<double>(run.peak_memory_bytes)));
   return text + "</div>\n";
 }
 
@@ -82,18 +83,6 @@ std::string facts(const RunLog& log) {
 }
 
 }  // namespace
-
-std::string readable_bytes(int64_t bytes) {
-  const double mib = static_cast<double>(bytes) / (1 << 20);
-  return mib < 1024 ? format("%.0f MiB", mib) : format("%.2f GiB", mib / 1024);
-}
-
-std::string readable_seconds(double seconds) {
-  const long whole = std::lround(std::clamp(seconds, 0.0, 1e9));
-  if (whole < 60) return format("%lds", whole);
-  if (whole < 3600) return format("%ldm %02lds", whole / 60, whole % 60);
-  return format("%ldh %02ldm", whole / 3600, whole / 60 % 60);
-}
 
 std::string report_page(const RunLog& log) {
   std::string body = "<h1>" + escape_html(name_of(log)) + "</h1>\n<p class=\"quiet\">" +
