@@ -178,6 +178,10 @@ std::string plan_json(const RecipePlan& plan) {
   json["weights"] = plan.job.model.weights();
   json["trained_values"] = plan.job.model.trained_values();
   json["tokens_in_step"] = plan.job.tokens * plan.job.accumulate;
+  if (plan.total_steps > 0) {
+    json["total_steps"] = plan.total_steps;
+    json["run_seconds"] = static_cast<double>(plan.total_steps) * plan.asked.time.seconds;
+  }
   json["ladder"] = Json::array();
   for (const PlannedLayout& rung : plan.ladder) json["ladder"].push_back(layout_json(rung));
   const PlannedLayout* first = plan.first_fit();
@@ -207,9 +211,15 @@ std::string plan_text(const RecipePlan& plan) {
     text += "  and " + bytes_text(static_cast<double>(cached)) +
             " of the base in the system's cache, or every pass reads them from the disk\n";
   }
-  text += format("step: %.3g s, %.4g tokens/s (computing %.3g s, communicating %.3g s, waiting %.3g s)\n",
-                 asked.time.seconds, asked.time.tokens_per_second, asked.time.computing, asked.time.communicating,
-                 asked.time.waiting);
+  text +=
+      "step: " + precise_seconds_text(asked.time.seconds) + format(", %.4g tokens/s", asked.time.tokens_per_second) +
+      " (computing " + precise_seconds_text(asked.time.computing) + ", communicating " +
+      precise_seconds_text(asked.time.communicating) + ", waiting " + precise_seconds_text(asked.time.waiting) + ")\n";
+  if (plan.total_steps > 0) {
+    text += "whole run: " + count_text(plan.total_steps, "step") + ", " +
+            seconds_text(static_cast<double>(plan.total_steps) * asked.time.seconds) +
+            ", without evaluations and saves\n";
+  }
   for (const auto& [operation, bytes] : asked.traffic) {
     text += format("  %-17s %s sent a step\n", operation.c_str(), bytes_text(bytes).c_str());
   }
