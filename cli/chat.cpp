@@ -4,7 +4,9 @@
 #include <memory>
 #include <optional>
 
-#include "nibble/adapters/peft_directory.h"
+#include "nibble/adapters/peft/peft_directory.h"
+#include "nibble/cli/command_line/model_flags.h"
+#include "nibble/cli/command_line/sampling_flags.h"
 #include "nibble/cli/commands.h"
 #include "nibble/cli/line_reader.h"
 #include "nibble/cli/model_flags.h"
@@ -12,8 +14,9 @@
 #include "nibble/cli/say.h"
 #include "nibble/core/base/nearest.h"
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/core/text/stop_text.h"
-#include "nibble/recipes/tokenizers.h"
+#include "nibble/core/text/matching/nearest.h"
+#include "nibble/core/text/matching/stop_text.h"
+#include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble::cli {
 

@@ -8,7 +8,7 @@
 #include "nibble/cli/say.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/recipes/import_gguf.h"
+#include "nibble/recipes/gguf/import_gguf.h"
 
 namespace nibble::cli {
 

@@ -12,8 +12,8 @@
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/core/models/decoder_config.h"
-#include "nibble/core/text/visible_text.h"
-#include "nibble/core/train/checkpoint.h"
+#include "nibble/core/text/unicode/visible_text.h"
+#include "nibble/core/train/checkpoint/checkpoint.h"
 
 namespace nibble::cli {
 

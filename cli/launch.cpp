@@ -20,10 +20,10 @@
 #include <thread>
 #include <utility>
 
-#include "nibble/cli/child_process.h"
 #include "nibble/cli/commands.h"
-#include "nibble/cli/ranks_here.h"
-#include "nibble/cli/say.h"
+#include "nibble/cli/printing/say.h"
+#include "nibble/cli/processes/child_process.h"
+#include "nibble/cli/processes/ranks_here.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/text/visible_text.h"

@@ -17,10 +17,10 @@
 #include <optional>
 #include <utility>
 
-#include "nibble/cli/child_process.h"
 #include "nibble/cli/commands.h"
-#include "nibble/cli/say.h"
-#include "nibble/cli/table.h"
+#include "nibble/cli/printing/say.h"
+#include "nibble/cli/printing/table.h"
+#include "nibble/cli/processes/child_process.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/readable.h"
@@ -29,9 +29,9 @@
 #include "nibble/core/train/stop_signal.h"
 #include "nibble/parallel/launch.h"
 #include "nibble/parallel/plan/ladder.h"
-#include "nibble/recipes/plan_job.h"
+#include "nibble/recipes/config/sweep.h"
+#include "nibble/recipes/plan/plan_job.h"
 #include "nibble/recipes/report/report.h"
-#include "nibble/recipes/sweep.h"
 
 namespace nibble::cli {
 

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <string>
 
-#include "nibble/core/train/run.h"
-#include "nibble/recipes/recipe.h"
+#include "nibble/core/train/run/run.h"
+#include "nibble/recipes/config/recipe.h"
 
 namespace nibble {
 
