@@ -9,9 +9,9 @@
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/core/io/json_file.h"
-#include "nibble/core/io/output_guard.h"
-#include "nibble/recipes/tokenizers.h"
+#include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble::cli {
 

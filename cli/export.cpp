@@ -10,8 +10,8 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/recipes/export_gguf.h"
-#include "nibble/recipes/gguf_mix.h"
+#include "nibble/recipes/gguf/export_gguf.h"
+#include "nibble/recipes/gguf/gguf_mix.h"
 
 namespace nibble::cli {
 

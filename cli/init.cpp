@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "nibble/cli/commands.h"
-#include "nibble/cli/say.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/base/readable.h"
-#include "nibble/recipes/init_model.h"
+#include "nibble/recipes/models/init_model.h"
 
 namespace nibble::cli {
 

@@ -7,9 +7,9 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/core/base/readable.h"
-#include "nibble/core/io/checkpoint_dir.h"
-#include "nibble/core/io/gguf.h"
-#include "nibble/core/io/json_file.h"
+#include "nibble/core/io/gguf/gguf.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/core/models/decoder_config.h"
 #include "nibble/core/text/unicode/visible_text.h"

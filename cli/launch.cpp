@@ -26,8 +26,8 @@
 #include "nibble/cli/processes/ranks_here.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/readable.h"
-#include "nibble/core/text/visible_text.h"
-#include "nibble/core/train/stop_signal.h"
+#include "nibble/core/text/unicode/visible_text.h"
+#include "nibble/core/train/run/stop_signal.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
 

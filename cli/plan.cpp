@@ -21,10 +21,10 @@
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
-#include "nibble/recipes/dry_run.h"
-#include "nibble/recipes/machine_speed.h"
-#include "nibble/recipes/plan.h"
-#include "nibble/recipes/plan_job.h"
+#include "nibble/recipes/plan/dry_run.h"
+#include "nibble/recipes/plan/machine_speed.h"
+#include "nibble/recipes/plan/plan.h"
+#include "nibble/recipes/plan/plan_job.h"
 
 namespace nibble::cli {
 

@@ -2,9 +2,8 @@
 
 #include <filesystem>
 
-#include "nibble/core/base/trace.h"
 #include "nibble/core/comm/communicator.h"
-#include "nibble/core/models/families.h"
+#include "nibble/core/models/families/families.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
 #include "nibble/core/train/telemetry/trace.h"

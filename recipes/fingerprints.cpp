@@ -5,15 +5,15 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "nibble/adapters/peft_directory.h"
+#include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/content_hash.h"
-#include "nibble/core/io/json_file.h"
-#include "nibble/core/io/list_directory.h"
-#include "nibble/core/train/run_directory.h"
+#include "nibble/core/io/files/list_directory.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/train/run/run_directory.h"
 #include "nibble/quant/tables.h"
-#include "nibble/recipes/open_model.h"
-#include "nibble/recipes/tokenizers.h"
+#include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble {
 

@@ -6,8 +6,8 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
-#include "nibble/core/io/atomic_file.h"
-#include "nibble/recipes/recipe.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/recipes/config/recipe.h"
 
 namespace nibble::cli {
 

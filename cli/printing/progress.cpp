@@ -7,7 +7,7 @@
 #include <chrono>
 #include <vector>
 
-#include "nibble/cli/say.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/base/readable.h"
 
 namespace nibble::cli {

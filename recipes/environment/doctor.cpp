@@ -17,10 +17,10 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
-#include "nibble/core/base/peak_flops.h"
 #include "nibble/core/base/readable.h"
-#include "nibble/core/io/atomic_file.h"
-#include "nibble/core/io/list_directory.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/list_directory.h"
+#include "nibble/core/ops/cpu/peak_flops.h"
 #include "nibble/recipes/report/report.h"
 
 namespace nibble {

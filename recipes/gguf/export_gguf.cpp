@@ -12,11 +12,11 @@
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/files/system_error.h"
 #include "nibble/core/ops/elementwise.h"
-#include "nibble/recipes/gguf_mix.h"
-#include "nibble/recipes/gguf_names.h"
-#include "nibble/recipes/gguf_vocabulary.h"
-#include "nibble/recipes/merge_model.h"
-#include "nibble/recipes/ollama_modelfile.h"
+#include "nibble/recipes/gguf/gguf_mix.h"
+#include "nibble/recipes/gguf/gguf_names.h"
+#include "nibble/recipes/gguf/gguf_vocabulary.h"
+#include "nibble/recipes/gguf/ollama_modelfile.h"
+#include "nibble/recipes/models/merge_model.h"
 
 namespace nibble {
 

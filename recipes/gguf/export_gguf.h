@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "nibble/core/base/rank_context.h"
-#include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/files/atomic_file.h"
 
 namespace nibble {
 
@@ -16,7 +16,7 @@ struct GgufRequest {
   std::string out;            ///< file to write
   std::string type = "bf16";  ///< of matrices, by the names of gguf_mix(); norms and biases are f32
   bool tokenizer = true;
-  std::string modelfile;  ///< also write this file, for Ollama; empty: none
+  std::string modelfile;               ///< also write this file, for Ollama; empty: none
   Replace replace = Replace::nothing;  ///< own: a GGUF file that is there; anything: any file
 };
 

@@ -14,7 +14,7 @@
 #include "nibble/parallel/pipeline/collect.h"
 #include "nibble/parallel/pipeline/tied_embedding.h"
 #include "nibble/parallel/tensor/global_tensor.h"
-#include "nibble/recipes/tokenizers.h"
+#include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble {
 

@@ -13,7 +13,7 @@
 #include "nibble/quant/quantization_config.h"
 #include "nibble/quant/quantize_model.h"
 #include "nibble/recipes/fingerprints.h"
-#include "nibble/recipes/tokenizers.h"
+#include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble {
 

@@ -8,8 +8,8 @@
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/readable.h"
-#include "nibble/recipes/machine_speed.h"
-#include "nibble/recipes/plan_job.h"
+#include "nibble/recipes/plan/machine_speed.h"
+#include "nibble/recipes/plan/plan_job.h"
 
 namespace nibble {
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/readable.h"
-#include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/files/atomic_file.h"
 #include "nibble/recipes/report/html.h"
 
 namespace nibble {

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "nibble/core/text/builtin_template.h"
+#include "nibble/core/text/chat/builtin_template.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -130,8 +130,7 @@ TEST(AroundARun, ACopiedAdapterKnowsItsBase) {
                             ", where model.safetensors has other content"),
             std::string::npos)
       << wrong.text;
-  const Said meant =
-      nibble_says(merge + (small.directory / "c").string() + into_other + " --base original 2>&1");
+  const Said meant = nibble_says(merge + (small.directory / "c").string() + into_other + " --base original 2>&1");
   EXPECT_EQ(meant.text.find("warning"), std::string::npos) << meant.text;
 }
 

@@ -12,10 +12,10 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/readable.h"
-#include "nibble/core/io/open_file.h"
-#include "nibble/core/io/system_error.h"
-#include "nibble/core/io/temporary_name.h"
-#include "nibble/core/io/unfinished.h"
+#include "nibble/core/io/files/open_file.h"
+#include "nibble/core/io/files/system_error.h"
+#include "nibble/core/io/files/temporary_name.h"
+#include "nibble/core/io/files/unfinished.h"
 
 namespace nibble {
 namespace fs = std::filesystem;

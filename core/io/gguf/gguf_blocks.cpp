@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/gguf.h"
-#include "nibble/core/io/gguf_k_blocks.h"
+#include "nibble/core/io/gguf/gguf.h"
+#include "nibble/core/io/gguf/gguf_k_blocks.h"
 
 namespace nibble {
 

@@ -4,8 +4,8 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/core/io/gguf.h"
-#include "nibble/core/text/tokenizer.h"
+#include "nibble/core/io/gguf/gguf.h"
+#include "nibble/core/text/tokenizers/tokenizer.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
 

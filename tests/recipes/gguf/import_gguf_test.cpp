@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/core/io/checkpoint_dir.h"
-#include "nibble/core/io/gguf.h"
+#include "nibble/core/io/gguf/gguf.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/models/decoder_config.h"
 #include "nibble/recipes/gguf/export_gguf.h"
 #include "nibble/recipes/models/init_model.h"

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "nibble/core/text/chat_template.h"
+#include "nibble/core/text/chat/chat_template.h"
 
 namespace nibble {
 

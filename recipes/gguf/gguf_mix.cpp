@@ -1,11 +1,11 @@
-#include "nibble/recipes/gguf_mix.h"
+#include "nibble/recipes/gguf/gguf_mix.h"
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 
 #include "nibble/core/base/error.h"
-#include "nibble/recipes/gguf_names.h"
+#include "nibble/recipes/gguf/gguf_names.h"
 
 namespace nibble {
 

@@ -1,4 +1,4 @@
-#include "nibble/recipes/ollama_modelfile.h"
+#include "nibble/recipes/gguf/ollama_modelfile.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/json_file.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/decoder_config.h"
-#include "nibble/recipes/tokenizers.h"
+#include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "nibble/core/io/gguf.h"
+#include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/models/decoder_config.h"
 
 namespace nibble {

@@ -1,8 +1,8 @@
-#include "nibble/recipes/ollama_modelfile.h"
+#include "nibble/recipes/gguf/ollama_modelfile.h"
 
 #include <gmock/gmock.h>
 
-#include "nibble/core/text/model_chat_template.h"
+#include "nibble/core/text/chat/model_chat_template.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble {

@@ -1,4 +1,4 @@
-#include "nibble/core/io/gguf_k_blocks.h"
+#include "nibble/core/io/gguf/gguf_k_blocks.h"
 
 #include <algorithm>
 #include <bit>

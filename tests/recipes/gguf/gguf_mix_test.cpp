@@ -1,4 +1,4 @@
-#include "nibble/recipes/gguf_mix.h"
+#include "nibble/recipes/gguf/gguf_mix.h"
 
 #include <gtest/gtest.h>
 
