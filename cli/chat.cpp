@@ -1,9 +1,6 @@
 // nibble chat: a conversation in the terminal.
 
-#include <unistd.h>
-
 #include <cstdio>
-#include <iostream>
 #include <memory>
 #include <optional>
 
@@ -11,6 +8,7 @@
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/command_line/sampling_flags.h"
 #include "nibble/cli/commands.h"
+#include "nibble/cli/line_reader.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/text/matching/nearest.h"
@@ -44,6 +42,8 @@ class Chat {
         template_(open_chat_template(text_.chat_template, *tokenizer_)),
         rank_(flags_.model.threads),
         adapter_on_(!flags_.model.adapter.empty()) {
+    const Encoder encoder = make_encoder(tokenizer_, template_, tokenizer_->vocab_size());
+    for (const std::string& warning : missing_mark_warnings(text_.chat_template, encoder)) cli::say(stderr, warning);
     find_end_of_turn();
     open();
     reset();
@@ -62,8 +62,8 @@ class Chat {
 
   Flags flags_;
   TextSource text_;
-  std::unique_ptr<Tokenizer> tokenizer_;
-  std::unique_ptr<ChatTemplate> template_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::shared_ptr<const ChatTemplate> template_;
   LocalRank rank_;
   bool adapter_on_;
   std::optional<Decoder> model_;
@@ -167,12 +167,11 @@ bool Chat::take(const std::string& line) {
 
 void run(const Flags& flags) {
   Chat chat(flags);
-  const bool terminal = isatty(STDIN_FILENO) == 1;
-  if (terminal) std::fputs("An empty line ends the conversation, /help lists commands.\n", stderr);
+  LineReader lines("> ");
+  if (lines.on_a_terminal()) std::fputs("An empty line ends the conversation, /help lists commands.\n", stderr);
   std::string line;
-  do {
-    if (terminal) std::fputs("> ", stderr);
-  } while (std::getline(std::cin, line) && chat.take(line));
+  while (lines.read(line) && chat.take(line)) {
+  }
 }
 
 }  // namespace

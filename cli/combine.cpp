@@ -10,6 +10,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble::cli {
@@ -24,6 +25,18 @@ struct Flags {
   Replace replace = Replace::nothing;
   bool json = false;
 };
+
+// The record of the base that all adapters were trained on; "" where one has none, or another.
+std::string base_of_all(const std::vector<std::string>& adapters) {
+  std::string all;
+  for (const std::string& adapter : adapters) {
+    const std::filesystem::path file = std::filesystem::path(adapter) / kBaseFile;
+    const std::string record = std::filesystem::is_regular_file(file) ? read_text_file(file) : "";
+    if (record.empty() || (!all.empty() && record != all)) return "";
+    all = record;
+  }
+  return all;
+}
 
 void run(Flags flags) {
   if (flags.weights.size() != flags.adapters.size()) {
@@ -40,7 +53,7 @@ void run(Flags flags) {
   std::vector<CombineSource> sources;
   for (size_t i = 0; i < adapters.size(); ++i) sources.push_back({&adapters[i], flags.weights[i]});
   const CombinedAdapter made = combine_adapters(sources, flags.options, rank.context().pool);
-  const AdapterCompanions first{.tokenizer = flags.adapters.front()};
+  const AdapterCompanions first{.tokenizer = flags.adapters.front(), .base = base_of_all(flags.adapters)};
   for (const std::string& other : flags.adapters) {
     if (find_text_source(first.tokenizer.string(), other, "").notes.empty()) continue;
     say(stderr, "note: %s has another tokenizer or chat template than %s, whose are kept", other.c_str(),

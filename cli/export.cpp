@@ -8,8 +8,10 @@
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/gguf/export_gguf.h"
+#include "nibble/recipes/gguf/gguf_mix.h"
 
 namespace nibble::cli {
 
@@ -17,15 +19,17 @@ namespace {
 
 struct Flags {
   GgufRequest request;
-  std::string format = "gguf", type = "bf16";
+  std::string format = "gguf";
   bool no_tokenizer = false, json = false;
 };
 
 void run(Flags flags) {
-  flags.request.type = gguf_type_of(flags.type);
   flags.request.tokenizer = !flags.no_tokenizer;
   if (flags.request.adapter_only && flags.request.adapter.empty()) {
     throw UsageError("--adapter-only without --adapter", "name the adapter");
+  }
+  if (flags.request.adapter_only && !flags.request.modelfile.empty()) {
+    throw UsageError("--modelfile with --adapter-only", "export the merged model: without --adapter-only");
   }
   LocalRank rank;
   const GgufReport report = export_gguf(flags.request, rank.context());
@@ -33,15 +37,24 @@ void run(Flags flags) {
     const nlohmann::ordered_json said = {{"architecture", report.architecture},
                                          {"tensors", report.tensors},
                                          {"bytes", report.bytes},
-                                         {"kept_in_f16", report.fallbacks},
+                                         {"kept_in_f16", report.fallbacks.f16},
+                                         {"in_blocks_of_32", report.fallbacks.small_blocks},
                                          {"llama_cpp_leaves_out", report.left_out}};
     std::printf("%s\n", said.dump().c_str());
     return;
   }
-  say(stdout, "wrote %s: %s, %lld tensors, %.1f MB", flags.request.out.c_str(), report.architecture.c_str(),
-      static_cast<long long>(report.tensors), static_cast<double>(report.bytes) / 1e6);
-  if (report.fallbacks > 0) {
-    say(stdout, "%lld matrices are in f16: their rows are no multiple of 32", static_cast<long long>(report.fallbacks));
+  say(stdout, "wrote %s: %s, %s, %s", flags.request.out.c_str(), report.architecture.c_str(),
+      count_text(report.tensors, "tensor").c_str(), bytes_text(static_cast<double>(report.bytes)).c_str());
+  if (report.fallbacks.f16 > 0) {
+    say(stdout, "%lld matrices are in f16: their rows are no multiple of 32",
+        static_cast<long long>(report.fallbacks.f16));
+  }
+  if (report.fallbacks.small_blocks > 0) {
+    say(stdout, "%lld matrices are in Q5_0, Q5_1 or Q8_0: their rows are no multiple of 256",
+        static_cast<long long>(report.fallbacks.small_blocks));
+  }
+  if (!flags.request.modelfile.empty()) {
+    say(stdout, "wrote %s: ollama create NAME -f %s", flags.request.modelfile.c_str(), flags.request.modelfile.c_str());
   }
   for (const std::string& step : report.left_out) say(stdout, "llama.cpp leaves out %s", step.c_str());
 }
@@ -58,9 +71,11 @@ void add_export_command(Command& nibble) {
   command.flag("--adapter-only", request.adapter_only, "Write the adapter by itself (llama.cpp's --lora)");
   command.option("--format", flags->format, "Kind of file").one_of({"gguf"}).shows_default();
   command.option("--out", request.out, "File to write").required();
-  command.option("--type", flags->type, "Type of the matrices: f32, f16, bf16, q8_0, q4_0")
-      .one_of({"f32", "f16", "bf16", "q8_0", "q4_0"})
+  command.option("--type", request.type, "Type of the matrices: f32, f16, bf16, q8_0, q4_0, q6_k, q5_k_m, q4_k_m")
+      .one_of(gguf_mix_names())
       .shows_default();
+  command.option("--modelfile", request.modelfile,
+                 "Also write this file for Ollama: template, ends of answers, sampling (ollama create NAME -f FILE)");
   command.flag("--no-tokenizer", flags->no_tokenizer, "Leave the tokenizer out");
   command.force_flag(request.replace, "a GGUF file");
   command.flag("--json", flags->json, "One JSON object on stdout");

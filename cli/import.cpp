@@ -6,6 +6,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/gguf/import_gguf.h"
 
@@ -28,8 +29,8 @@ void run(const ImportRequest& request, bool json) {
     say(stdout, "wrote %s: a tokenizer", request.out.c_str());
     return;
   }
-  say(stdout, "wrote %s: %s, %lld tensors, %.1f MB%s", request.out.c_str(), report.model_type.c_str(),
-      static_cast<long long>(report.tensors), static_cast<double>(report.bytes) / 1e6,
+  say(stdout, "wrote %s: %s, %s, %s%s", request.out.c_str(), report.model_type.c_str(),
+      count_text(report.tensors, "tensor").c_str(), bytes_text(static_cast<double>(report.bytes)).c_str(),
       report.tokenizer ? ", with its tokenizer" : "");
 }
 
@@ -39,8 +40,7 @@ void add_import_command(Command& nibble) {
   auto request = std::make_shared<ImportRequest>();
   auto json = std::make_shared<bool>(false);
   Command command = nibble.subcommand("import", "Make a model directory from a GGUF file of llama.cpp");
-  command.option("--model", request->file, "GGUF file: llama, qwen2 or qwen3 in F32, F16, BF16, Q8_0 or Q4_0")
-      .required();
+  command.option("--model", request->file, "GGUF file in F32, F16, BF16, Q8_0, Q6_K, Q5_K, Q4_K or Q4_0").required();
   command.option("--out", request->out, "Directory to write").required();
   command.option("--dtype", request->dtype, "Dtype of the weights: auto (as in the file), f32, f16 or bf16")
       .one_of({"auto", "f32", "f16", "bf16"})

@@ -5,6 +5,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/recipes/models/init_model.h"
 
 namespace nibble::cli {
@@ -22,8 +23,8 @@ void add_init_command(Command& nibble) {
   command.footer("Example: nibble init --config config.json --out fresh --dtype bf16");
   command.run([request] {
     const InitReport report = init_model(*request);
-    say(stdout, "%s: %lld weights in %.1f MB", request->out.c_str(), static_cast<long long>(report.weights),
-        static_cast<double>(report.bytes) / 1e6);
+    say(stdout, "%s: %s in %s", request->out.c_str(), count_text(report.weights, "weight").c_str(),
+        bytes_text(static_cast<double>(report.bytes)).c_str());
   });
 }
 

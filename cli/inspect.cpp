@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/json/json_file.h"
@@ -138,7 +139,8 @@ void print(const ordered_json& said) {
                 row["bytes"].get<unsigned long long>(), visible_text(row["name"].get<std::string>()).c_str());
     bytes += row["bytes"].get<uint64_t>();
   }
-  std::printf("%zu tensors, %llu bytes\n", said["tensors"].size(), static_cast<unsigned long long>(bytes));
+  std::printf("%s, %s\n", count_text(static_cast<int64_t>(said["tensors"].size()), "tensor").c_str(),
+              bytes_text(static_cast<double>(bytes)).c_str());
 }
 
 }  // namespace

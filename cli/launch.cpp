@@ -25,6 +25,7 @@
 #include "nibble/cli/processes/child_process.h"
 #include "nibble/cli/processes/ranks_here.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/text/unicode/visible_text.h"
 #include "nibble/core/train/run/stop_signal.h"
 #include "nibble/parallel/comm/mpi_comm.h"
@@ -291,8 +292,8 @@ void run(const Flags& flags) {
   options.threads = flags.threads;
   if (options.threads == 0) options.threads = flags.hosts.empty() ? std::max(1, cores / flags.ranks) : 1;
   if (flags.hosts.empty() && options.threads * flags.ranks > cores) {
-    std::fprintf(stderr, "warning: %d ranks with %d threads each share %d cores\n", flags.ranks, options.threads,
-                 cores);
+    std::fprintf(stderr, "warning: %s with %s each share %s\n", count_text(flags.ranks, "rank").c_str(),
+                 count_text(options.threads, "thread").c_str(), count_text(cores, "core").c_str());
   }
   options.launcher = mpi_launcher(mpi_library());
   const std::vector<std::string> words = mpirun_command(options, mpi_library());

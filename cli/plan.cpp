@@ -21,6 +21,7 @@
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
+#include "nibble/recipes/plan/dry_run.h"
 #include "nibble/recipes/plan/machine_speed.h"
 #include "nibble/recipes/plan/plan.h"
 #include "nibble/recipes/plan/plan_job.h"
@@ -102,6 +103,17 @@ int64_t machine_memory(int64_t ranks) {
   return all / ranks;
 }
 
+// Of the whole run: train.steps, or counted in the data, which are encoded for it.
+int64_t total_steps(const Recipe& recipe) {
+  if (recipe.train.steps) return *recipe.train.steps;
+  try {
+    return dry_run(recipe, Observer()).total_steps;
+  } catch (const Error& error) {  // memory and a step's time need no data
+    say(stderr, std::string("note: the whole run's time is not known: ") + error.what());
+    return 0;
+  }
+}
+
 void run(const Flags& flags) {
   if (!flags.measure.empty()) return measure(flags);
   PlanRequest request;
@@ -114,7 +126,8 @@ void run(const Flags& flags) {
   request.measure = [&](const PlanJob& job, std::span<const int64_t> tensors, int threads, int ranks) {
     return measure_under_mpi(flags, recipe, job, tensors, threads, ranks, planned);
   };
-  const RecipePlan plan = plan_recipe(recipe, request);
+  RecipePlan plan = plan_recipe(recipe, request);
+  plan.total_steps = total_steps(recipe);
   std::fputs((flags.json ? plan_json(plan) + "\n" : plan_text(plan)).c_str(), stdout);
 }
 

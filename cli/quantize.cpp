@@ -9,6 +9,7 @@
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/text/unicode/visible_text.h"
 #include "nibble/quant/quantize_model.h"
@@ -46,9 +47,10 @@ void run(Flags flags) {
     std::printf("%s\n", said.dump().c_str());
     return;
   }
-  say(stdout, "%s: %lld tensors in 4 bits, %lld as they were; %.1f MB instead of %.1f MB", flags.out.c_str(),
-      static_cast<long long>(report.quantized), static_cast<long long>(report.copied),
-      static_cast<double>(report.bytes) / 1e6, static_cast<double>(report.source_bytes) / 1e6);
+  say(stdout, "%s: %s in 4 bits, %lld as they were; %s instead of %s", flags.out.c_str(),
+      count_text(report.quantized, "tensor").c_str(), static_cast<long long>(report.copied),
+      bytes_text(static_cast<double>(report.bytes)).c_str(),
+      bytes_text(static_cast<double>(report.source_bytes)).c_str());
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include "nibble/cli/processes/child_process.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/text/unicode/visible_text.h"
 #include "nibble/core/train/run/stop_signal.h"
@@ -121,7 +122,7 @@ std::map<size_t, int> run_all(const Flags& flags, const std::vector<SweepRun>& r
     const size_t left = runs.size() - next + running.size() - 1;
     return left == 0
                ? ""
-               : "; left " + readable_seconds(taken.count() / static_cast<double>(++ended) * static_cast<double>(left));
+               : "; left " + seconds_text(taken.count() / static_cast<double>(++ended) * static_cast<double>(left));
   };
   const auto tell = [&](size_t index, const std::string& what) {
     say(stderr, std::to_string(index + 1) + "/" + std::to_string(runs.size()) + " " + runs[index].name + " " + what);

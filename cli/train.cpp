@@ -17,6 +17,7 @@
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/comm/same_everywhere.h"
 #include "nibble/core/io/hash.h"
@@ -81,8 +82,7 @@ void run_as_rank(const Flags& flags, MpiSession& session, std::unique_ptr<StopSi
     const auto on_stall = observer.on_stall;
     observer = printer.observer();
     observer.on_stall = on_stall;
-    observer.message(session.description() + ", " + std::to_string(rank.threads) +
-                     (rank.threads == 1 ? " thread each" : " threads each"));
+    observer.message(session.description() + ", " + count_text(rank.threads, "thread") + " each");
   }
   stop->watch(observer);
   train(flags, recipe, rank, observer);

@@ -15,6 +15,7 @@ pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(YAML_CPP REQUIRED IMPORTED_TARGET yaml-cpp)
 pkg_check_modules(SNAPPY REQUIRED IMPORTED_TARGET snappy)
+pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)  # of the program only
 
 add_library(nibble_dependencies INTERFACE)
 # OpenBLAS is loaded when it is asked for (core/ops/cpu/gemm/gemm_openblas.cpp): what is not called is not linked.

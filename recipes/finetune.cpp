@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "nibble/core/comm/communicator.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
@@ -48,6 +49,7 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   AdapterCompanions companions;
   if (recipe.adapter) {
     companions = adapter_companions(tokenizer, recipe.data.chat_template, observer);
+    if (rank.comm.rank() == 0) companions.base = base_record(recipe.model);
     adapter = open_adapter(model, recipe.model, with_added_tokens(*recipe.adapter, config, rows), rank, observer);
   } else {
     check_trainable(model);
@@ -71,7 +73,8 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
     export_adapter(model, parallel, *adapter, companions, run.dir() / "adapter", rank);  // read back, compared
   } else {
     export_model(model, parallel, recipe.model.path,
-                 std::filesystem::is_directory(tokenizer) ? tokenizer : recipe.model.path, run.dir() / "model", rank);
+                 std::filesystem::is_directory(tokenizer) ? tokenizer : recipe.model.path, recipe.data.chat_template,
+                 run.dir() / "model", rank);
   }
 }
 

@@ -1,10 +1,17 @@
 #include "nibble/recipes/fingerprints.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
 
+#include "nibble/adapters/peft/peft_directory.h"
+#include "nibble/core/base/error.h"
 #include "nibble/core/io/content_hash.h"
 #include "nibble/core/io/files/list_directory.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/train/run/run_directory.h"
+#include "nibble/quant/tables.h"
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/models/tokenizers.h"
 
@@ -46,6 +53,40 @@ void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::stri
     options.settings["tokenizer" + std::string(detail::kFingerprint) + name] = quoted(hash);
   }
   options.settings["model.fingerprint"] = quoted(base_fingerprint(model.string()));  // what older checkpoints have
+}
+
+std::string base_record(const ModelRecipe& model) {
+  nlohmann::ordered_json files = nlohmann::ordered_json::object();
+  std::vector<fs::path> paths = model_files(model.path);
+  std::sort(paths.begin(), paths.end());
+  for (const fs::path& file : paths) files[file.filename().string()] = content_hash(file);
+  const std::string held = model.quantize ? std::string(quant_type_name(*model.quantize)) : "none";
+  return nlohmann::ordered_json{{"files", files}, {"quantize", held}}.dump(2) + "\n";
+}
+
+std::string other_base(const fs::path& adapter, const fs::path& base) {
+  const fs::path place = adapter / kBaseFile;
+  if (!fs::is_regular_file(place)) return "";
+  const nlohmann::json record = read_json_file(place);
+  const auto files = record.find("files");
+  if (files == record.end() || !files->is_object()) throw InputError(place.string(), "names no files of the base");
+  const bool quantized = read_json_file(base / "config.json").contains("quantization_config");
+  if (const std::string held = record.value("quantize", "none"); held != "none") {
+    if (quantized) return "";  // a copy of it in 4 bits, whose bytes nobody has recorded
+    const std::string copy = base.string() + "-" + held;
+    return "the base in " + held +
+           ", this merges it into the 16-bit one; to merge into what it was trained on: " + "nibble quantize --model " +
+           base.string() + " --type " + held + " --out " + copy + ", then merge with --model " + copy;
+  }
+  std::map<std::string, std::string> here;
+  for (const fs::path& file : model_files(base)) here[file.filename().string()] = content_hash(file);
+  for (const auto& [name, hash] : files->items()) {
+    const auto found = here.find(name);
+    if (found != here.end() && hash == found->second) continue;
+    return "another base than the one in " + base.string() + ", where " + name +
+           (found == here.end() ? " is missing" : " has other content");
+  }
+  return "";
 }
 
 }  // namespace nibble

@@ -1,6 +1,7 @@
 #pragma once
 // What must be the same when a run is continued, beside the keys of its recipe: what the files that it names hold.
 
+#include <filesystem>
 #include <string>
 
 #include "nibble/core/train/run/run.h"
@@ -14,5 +15,13 @@ namespace nibble {
 /// `tokenizer` and a template file. Reads what is not remembered (content_hash).
 void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::string& tokenizer,
                       const std::string& data_fingerprint);
+
+/// What an adapter keeps of its base (kBaseFile), JSON: the content of config.json and of each file of weights, and
+/// "quantize", the 4 bits that a base of 16 bits was held in: {"files": {"config.json": "0123.."}, "quantize": "nf4"}.
+std::string base_record(const ModelRecipe& model);
+
+/// Why the model in the directory `base` is not what the adapter in the directory `adapter` was trained on, as the end
+/// of a sentence that begins with "this adapter was trained on "; "" where it is, or where the adapter keeps no record.
+std::string other_base(const std::filesystem::path& adapter, const std::filesystem::path& base);
 
 }  // namespace nibble

@@ -80,8 +80,15 @@ Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const Trai
   run.set_slicers(parallel.slicer(), parallel.written_slicer());
   run.restore(impl_->optimizer);
   parallel.share_values();
-  write_run_facts(run.dir(), recipe, model, parallel.mesh(), data, rank.threads);
-  if (rank.comm.size() == 1) run.set_work(training_work(model), peak_flops(*recipe.model.compute_dtype == DType::bf16));
+  const WeightCounts counts = count_weights(model, parallel.mesh());
+  const double peak = rank.comm.size() > 1 ? 0 : peak_flops(*recipe.model.compute_dtype == DType::bf16);
+  if (rank.comm.rank() == 0) {
+    write_run_facts(run.dir(), recipe, model, counts, parallel.mesh(), data, rank.threads);
+    for (const std::string& line : run_banner(recipe, model, counts, parallel.mesh(), data, rank, peak)) {
+      observer.message(line);
+    }
+  }
+  if (rank.comm.size() == 1) run.set_work(training_work(model), peak);
   if (run.trace()) model.set_hooks(&impl_->hooks);
   impl_->options.max_grad_norm = recipe.train.max_grad_norm;
   impl_->options.gradient_sum = *recipe.train.gradient_sum;

@@ -42,7 +42,8 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
   }
   training.finish();
   if (rank.comm.rank() == 0) tokenizer.keep();
-  export_model(model, parallel, recipe.model.init, tokenizer.path(), run.dir() / "model", rank);
+  export_model(model, parallel, recipe.model.init, tokenizer.path(), recipe.data.chat_template, run.dir() / "model",
+               rank);
 }
 
 }  // namespace nibble

@@ -172,6 +172,7 @@ void write_peft_directory(const fs::path& directory, const AdapterOptions& optio
   write_file_atomically(target.path() / "README.md", model_card(options, companions.rows));
   if (!companions.tokenizer.empty()) copy_tokenizer_files(companions.tokenizer, target.path());
   if (companions.chat_template) write_file_atomically(target.path() / kTemplateFile, *companions.chat_template);
+  if (!companions.base.empty()) write_file_atomically(target.path() / kBaseFile, companions.base);
   compare(read_peft_directory(target.path()), tensors);
   target.list_files();
   target.commit();

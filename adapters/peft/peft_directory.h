@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,7 @@ struct AdapterCompanions {
   std::filesystem::path tokenizer;           ///< the directory whose tokenizer and chat templates are copied, or ""
   std::optional<std::string> chat_template;  ///< Jinja text of chat_template.jinja, instead of that directory's
   int64_t rows = 0;                          ///< of the embedding, where they are more than the base's
+  std::string base;                          ///< content of kBaseFile: what it was trained on, or ""
 };
 
 /// Writes a directory that PEFT loads: all files appear at once, after they were read back and compared. Tensors by
@@ -48,6 +50,9 @@ struct AdapterCompanions {
 void write_peft_directory(const std::filesystem::path& directory, const AdapterOptions& options,
                           const std::vector<std::pair<std::string, Tensor>>& tensors,
                           Replace replace = Replace::nothing, const AdapterCompanions& companions = {});
+
+/// In an adapter directory: which base it was trained on, JSON, see recipes/fingerprints.h. PEFT does not look at it.
+inline constexpr std::string_view kBaseFile = "nibble_base.json";
 
 /// Prefix of every name in a PEFT file.
 inline constexpr const char* kPeftPrefix = "base_model.model.";

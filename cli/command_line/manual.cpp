@@ -7,6 +7,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
 #include "nibble/core/io/files/atomic_file.h"
+#include "nibble/recipes/config/recipe.h"
 
 namespace nibble::cli {
 
@@ -57,33 +58,71 @@ std::vector<std::string> names_of(const Apps& apps) {
   return names;
 }
 
+// The words that a key takes, where its description lists words: "auto | block | none".
+std::vector<std::string> listed_values(const std::string& values) {
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin <= values.size();) {
+    const size_t end = std::min(values.find(" | ", begin), values.size());
+    std::string word = values.substr(begin, end - begin);
+    std::erase(word, '"');
+    if (word.empty() || word.find(' ') != std::string::npos) return {};
+    words.push_back(word);
+    begin = end + 3;
+  }
+  return words.size() > 1 ? words : std::vector<std::string>();
+}
+
+bool takes_recipe_keys(const CLI::App* command) { return command->get_option_no_throw("overrides") != nullptr; }
+
 std::string bash_completion(const CLI::App& app) {
-  std::string cases;
+  std::string commands, cases, keys, values;
   for_each_command(&app, "", [&](const std::string& path, const CLI::App* command) {
     std::vector<std::string> words = names_of(children(command));
     for (const std::string& flag : flags_of(command)) words.push_back(flag);
-    cases += "    \"" + path + "\") words=\"" + joined(words) + "\" ;;\n";
+    commands += (commands.empty() ? "\"" : "|\"") + path + "\"";
+    cases += "    \"" + path + "\") words=\"" + joined(words) + "\"" +
+             (takes_recipe_keys(command) ? " takes_keys=1" : "") + " ;;\n";
   });
+  for (const RecipeKey& key : recipe_keys()) {
+    keys += (keys.empty() ? "" : " ") + key.name;
+    const std::vector<std::string> words = listed_values(key.values);
+    if (!words.empty()) values += "      " + key.name + ") words=\"" + joined(words) + "\" ;;\n";
+  }
   return "# bash completion of nibble; made by `nibble completion bash`\n"
          "_nibble() {\n"
-         "  local current=${COMP_WORDS[COMP_CWORD]} command= next word words\n"
+         "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]}\n"
+         "  local command= key= prefix= takes_keys= next word words=\n"
          "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
          "    case $word in -*|*=*) continue ;; esac\n"
          "    next=${command:+$command }$word\n"
          "    case \"$next\" in\n      " +
-         [&] {
-           std::string all;
-           for_each_command(&app, "", [&](const std::string& path, const CLI::App*) {
-             all += (all.empty() ? "\"" : "|\"") + path + "\"";
-           });
-           return all;
-         }() +
+         commands +
          ") command=$next ;;\n    esac\n  done\n"
+         "  # key=value: bash parts words at =, unless COMP_WORDBREAKS is without it\n"
+         "  if [[ $current == = ]]; then\n    key=$previous current=\n"
+         "  elif [[ $previous == = ]]; then\n    key=${COMP_WORDS[COMP_CWORD-2]}\n"
+         "  elif [[ $current == *=* ]]; then\n    key=${current%%=*} prefix=${current%%=*}= current=${current#*=}\n"
+         "  fi\n"
+         "  if [[ -n $key ]]; then\n"
+         "    case $key in\n" +
+         values +
+         "    esac\n"
+         "    if [[ -n $words ]]; then COMPREPLY=($(compgen -P \"$prefix\" -W \"$words\" -- \"$current\"))\n"
+         "    else COMPREPLY=($(compgen -P \"$prefix\" -f -- \"$current\")); fi\n"
+         "    return\n  fi\n"
          "  case \"$command\" in\n    \"\") words=\"" +
          joined(names_of(children(&app))) + " --help --version\" ;;\n" + cases +
          "  esac\n"
          "  COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
-         "  [[ $current == -* ]] || COMPREPLY+=($(compgen -f -- \"$current\"))\n"
+         "  [[ $current == -* ]] && return\n"
+         "  COMPREPLY+=($(compgen -f -- \"$current\"))\n"
+         "  [[ -n $takes_keys ]] || return\n"
+         "  words=($(compgen -S = -W \"" +
+         keys +
+         "\" -- \"$current\"))\n"
+         "  [[ ${#words[@]} -eq 0 ]] && return\n"
+         "  COMPREPLY+=(\"${words[@]}\")\n"
+         "  compopt -o nospace +o filenames 2>/dev/null  # the value follows; = is not to be escaped\n"
          "}\n"
          "complete -o filenames -F _nibble nibble\n";
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nibble/cli/printing/say.h"
-#include "nibble/recipes/report/report.h"
+#include "nibble/core/base/readable.h"
 
 namespace nibble::cli {
 
@@ -45,8 +45,8 @@ std::string progress_line(const StepReport& report, const Progress& progress, si
       {format("norm %.3g", report.grad_norm), 4},
       {format("%.0f tok/s", progress.tokens_per_second()), 5}};
   if (progress.share_of_peak() > 0) parts.push_back({format("%.0f%% of peak", 100 * progress.share_of_peak()), 1});
-  parts.push_back({readable_bytes(report.peak_memory_bytes), 3});
-  if (report.step < report.total_steps) parts.push_back({"left " + readable_seconds(progress.seconds_left()), 0});
+  parts.push_back({bytes_text(static_cast<double>(report.peak_memory_bytes)), 3});
+  if (report.step < report.total_steps) parts.push_back({"left " + seconds_text(progress.seconds_left()), 0});
   const auto line = [&] {
     std::string joined;
     for (const Part& part : parts) joined += (joined.empty() ? "" : "  ") + part.text;
@@ -104,7 +104,7 @@ void ProgressPrinter::counted(const std::string& what, int64_t done, int64_t of)
   std::string line = what + format(" %lld/%lld", static_cast<long long>(done), static_cast<long long>(of));
   if (done > 0) {
     const double left = static_cast<double>(of - done) / static_cast<double>(done);
-    line += "  left " + readable_seconds(left * (now() - counted_since_));
+    line += "  left " + seconds_text(left * (now() - counted_since_));
   }
   renew_line([&](size_t) { return line; });
 }

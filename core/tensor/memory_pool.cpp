@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/tensor/pool_books.h"
 
 #ifdef __has_feature  // clang
@@ -137,14 +138,15 @@ std::shared_ptr<std::byte> MemoryPool::take(size_t bytes, const std::string& wha
     PoolBooks& books = books_->books;
     if (books_->has_bytes && !books.fits(size)) {
       throw IoError("",
-                    what + " needs " + std::to_string(size) + " bytes, " + std::to_string(books.in_use()) + " of " +
-                        std::to_string(books.budget()) + " are in use",
+                    what + " needs " + bytes_text(static_cast<double>(size)) + ", " +
+                        bytes_text(static_cast<double>(books.in_use())) + " of " +
+                        bytes_text(static_cast<double>(books.budget())) + " are in use",
                     "raise the memory budget or lower max_length, microbatch_size or r");
     }
     std::optional<PoolBooks::Taken> taken = books.take(size);
     if (!taken) {
       if (!books_->grow(size)) {
-        throw IoError("", what + " needs " + std::to_string(size) + " bytes and the system has none left",
+        throw IoError("", what + " needs " + bytes_text(static_cast<double>(size)) + " and the system has none left",
                       "lower max_length or microbatch_size, or use gradient checkpointing");
       }
       taken = books.take(size);

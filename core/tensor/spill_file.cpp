@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/tensor/file_space.h"
 #include "nibble/core/tensor/nameless_file.h"
 
@@ -95,8 +96,8 @@ struct SpillFile::Core {
     struct statvfs status {};
     std::string reason = what + ": " + std::strerror(error);
     if ((error == ENOSPC || error == EDQUOT) && statvfs(directory.c_str(), &status) == 0) {
-      reason += " (" + std::to_string(bytes) + " bytes more are needed, " +
-                std::to_string(static_cast<uint64_t>(status.f_bavail) * status.f_frsize) + " are free)";
+      reason += " (" + bytes_text(static_cast<double>(bytes)) + " more are needed, " +
+                bytes_text(static_cast<double>(status.f_bavail) * static_cast<double>(status.f_frsize)) + " are free)";
     }
     throw IoError(directory, reason, kRemedy);
   }

@@ -6,6 +6,7 @@
 #include <ranges>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 
 namespace nibble {
 
@@ -33,15 +34,6 @@ bool possible(const PlanJob& job, const PlanLayout& layout) {
 }
 
 }  // namespace
-
-std::string bytes_text(double bytes) {
-  const char* const kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  size_t unit = 0;
-  for (; bytes >= 1024 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
-  char text[32];
-  std::snprintf(text, sizeof text, bytes < 10 ? "%.2f %s" : bytes < 100 ? "%.1f %s" : "%.0f %s", bytes, kUnits[unit]);
-  return text;
-}
 
 PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, const LayoutCosts& costs) {
   PlannedLayout planned{.rung = describe(layout), .layout = layout};

@@ -55,7 +55,4 @@ struct GivenDegrees {
 PlannedLayout choose_layout(const PlanJob& job, const PlanLayout& base, int64_t ranks, const GivenDegrees& given,
                             const LayoutCosts& costs);
 
-/// "2.31 GiB"
-std::string bytes_text(double bytes);
-
 }  // namespace nibble

@@ -17,6 +17,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/ops/cpu/peak_flops.h"
@@ -48,7 +49,7 @@ Finding cpu_finding(const Machine& machine) {
 Finding core_finding(const Machine& machine) {
   std::string value = format("%d usable of %d", machine.usable_cores(), machine.cores_online);
   if (machine.cores_quota > 0) value += format(", control group allows %.2f", machine.cores_quota);
-  value += format(", %d threads by default", threads());
+  value += ", " + count_text(threads(), "thread") + " by default";
   Finding finding{"cores", value, ""};
   if (threads() > machine.usable_cores()) {
     finding.advice = format("more threads than cores they may use: set train.threads=%d or OMP_NUM_THREADS=%d",
@@ -63,8 +64,10 @@ Finding core_finding(const Machine& machine) {
 }
 
 Finding memory_finding(const Machine& machine) {
-  std::string value = readable_bytes(machine.usable_memory()) + " usable of " + readable_bytes(machine.memory_total);
-  if (machine.memory_limit > 0) value += ", control group allows " + readable_bytes(machine.memory_limit);
+  std::string value = bytes_text(static_cast<double>(machine.usable_memory())) + " usable of " +
+                      bytes_text(static_cast<double>(machine.memory_total));
+  if (machine.memory_limit > 0)
+    value += ", control group allows " + bytes_text(static_cast<double>(machine.memory_limit));
   return {
       "memory", value,
       machine.usable_memory() < 2 * kGiB ? "little is free: close other programs, or raise the container's limit" : ""};
@@ -86,7 +89,7 @@ Finding disk_finding(const std::filesystem::path& directory) {
     const std::filesystem::path place = nearest_existing(directory);  // a run makes what is missing
     write_probe(place);
     const int64_t free = static_cast<int64_t>(free_bytes(place));
-    return {"disk", readable_bytes(free) + " free in " + directory.string(),
+    return {"disk", bytes_text(static_cast<double>(free)) + " free in " + directory.string(),
             free < 5 * kGiB ? "checkpoints and merged models need room: free some, or set output.dir elsewhere" : ""};
   } catch (const IoError& error) {
     return {"disk", error.what(), "set output.dir to a directory that can be written"};
@@ -98,7 +101,7 @@ Finding shared_memory_finding() {
   if (statvfs("/dev/shm", &found) != 0)
     return {"shared memory", "no /dev/shm", "ranks on one host need it: mount a tmpfs there"};
   const int64_t bytes = static_cast<int64_t>(found.f_bavail) * static_cast<int64_t>(found.f_frsize);
-  return {"shared memory", readable_bytes(bytes) + " free in /dev/shm",
+  return {"shared memory", bytes_text(static_cast<double>(bytes)) + " free in /dev/shm",
           bytes < kGiB / 2 ? "ranks on one host exchange through it: docker run --shm-size=2g" : ""};
 }
 

@@ -1,14 +1,22 @@
 #include "nibble/recipes/environment/run_facts.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <ctime>
 
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/cpu_features.h"
+#include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/train/work.h"
 #include "nibble/parallel/pipeline/tied_embedding.h"
+#include "nibble/parallel/plan/memory.h"
+#include "nibble/recipes/plan/plan_job.h"
 
 namespace nibble {
 
@@ -35,34 +43,10 @@ Json machine_facts(int threads) {
           {"system", machine.kernel}};
 }
 
-// Weights of the whole model, and those of them that are trained.
-struct WeightCounts {
-  double all = 0, trained = 0;
-};
+std::string base_of(const Recipe& recipe) { return recipe.pretrains() ? recipe.model.init : recipe.model.path; }
 
-// Every rank counts what no other stage or shard counts.
-WeightCounts count_weights(Decoder& model, const Mesh& mesh) {
-  WeightCounts counts;
-  model.visit([&](Parameter& parameter) {
-    if (is_tied_copy(model, parameter.name) || (mesh.tensor().rank() > 0 && !parameter.shard)) return;
-    const double elements = static_cast<double>(parameter.value.numel());
-    if (parameter.trainable) counts.trained += elements;
-    counts.all += elements;
-  });
-  model.visit_linears([&](Linear& linear) {
-    const bool shared = linear.shard().slices_rows() || linear.shard().slices_columns();
-    if (linear.weight().parameter() || (mesh.tensor().rank() > 0 && !shared)) return;  // packed ones are left
-    counts.all += static_cast<double>(linear.in_features()) * static_cast<double>(linear.out_features());
-  });
-  for (Communicator* ranks : {&mesh.tensor(), &mesh.pipeline()}) {
-    counts.all = ranks->all_reduce_sum("count weights", counts.all);
-    counts.trained = ranks->all_reduce_sum("count weights", counts.trained);
-  }
-  return counts;
-}
-
-Json model_facts(const Recipe& recipe, Decoder& model, const WeightCounts& counts) {
-  return {{"path", recipe.pretrains() ? recipe.model.init : recipe.model.path},
+Json model_facts(const Recipe& recipe, const Decoder& model, const WeightCounts& counts) {
+  return {{"path", base_of(recipe)},
           {"architecture", model.config().architecture},
           {"parameters", static_cast<int64_t>(counts.all)},
           {"trained_parameters", static_cast<int64_t>(counts.trained)}};
@@ -87,12 +71,57 @@ Json data_facts(const TrainingData& data) {
           {"lengths_by_power_of_two", lengths}};
 }
 
+// "QLoRA on llama (nf4)"; the layers' own weights tell where the file was in 4 bits already.
+std::string method_of(const Recipe& recipe, Decoder& model) {
+  if (recipe.pretrains()) return "pretraining " + base_of(recipe);
+  bool packed = false;
+  model.visit_linears([&](Linear& linear) { packed = packed || !linear.weight().parameter(); });
+  return (!recipe.adapter ? "full fine-tuning of " : packed ? "QLoRA on " : "LoRA on ") + base_of(recipe);
+}
+
+std::string planned_memory(const Recipe& recipe, const RankContext& rank) {
+  try {
+    const PlanJob job = plan_job(recipe);
+    PlanLayout layout = plan_layout(recipe);
+    const auto budget = static_cast<int64_t>(rank.pool.budget());
+    const std::vector<int64_t> stages = place_stages(job, layout, rank.threads, budget);
+    MemoryPlan plan = plan_memory(job, layout, stages, rank.threads, budget);
+    const int64_t room = budget > 0 ? budget : this_machine().usable_memory() / 10 * 9 / rank.comm.size();
+    if (!recipe.train.gradient_checkpointing && !plan.fits(room)) {  // as activation_policy decides
+      layout.recomputed = layers_to_recompute(job, layout, stages, rank.threads, room, budget);
+      plan = plan_memory(job, layout, stages, rank.threads, budget);
+    }
+    return bytes_text(static_cast<double>(plan.needed_bytes()));
+  } catch (const Error& error) {  // what can be trained need not have a plan
+    return std::string("not known, ") + error.what();
+  }
+}
+
 }  // namespace
 
-void write_run_facts(const std::filesystem::path& directory, const Recipe& recipe, Decoder& model, const Mesh& mesh,
-                     const TrainingData& data, int threads) {
-  const WeightCounts counts = count_weights(model, mesh);
-  if (mesh.world().rank() > 0) return;
+// Every rank counts what no other stage or shard counts.
+WeightCounts count_weights(Decoder& model, const Mesh& mesh) {
+  WeightCounts counts;
+  model.visit([&](Parameter& parameter) {
+    if (is_tied_copy(model, parameter.name) || (mesh.tensor().rank() > 0 && !parameter.shard)) return;
+    const double elements = static_cast<double>(parameter.value.numel());
+    if (parameter.trainable) counts.trained += elements;
+    counts.all += elements;
+  });
+  model.visit_linears([&](Linear& linear) {
+    const bool shared = linear.shard().slices_rows() || linear.shard().slices_columns();
+    if (linear.weight().parameter() || (mesh.tensor().rank() > 0 && !shared)) return;  // packed ones are left
+    counts.all += static_cast<double>(linear.in_features()) * static_cast<double>(linear.out_features());
+  });
+  for (Communicator* ranks : {&mesh.tensor(), &mesh.pipeline()}) {
+    counts.all = ranks->all_reduce_sum("count weights", counts.all);
+    counts.trained = ranks->all_reduce_sum("count weights", counts.trained);
+  }
+  return counts;
+}
+
+void write_run_facts(const std::filesystem::path& directory, const Recipe& recipe, const Decoder& model,
+                     const WeightCounts& counts, const Mesh& mesh, const TrainingData& data, int threads) {
   const Json facts = {{"nibble", version()},
                       {"started", now_text()},
                       {"machine", machine_facts(threads)},
@@ -100,6 +129,40 @@ void write_run_facts(const std::filesystem::path& directory, const Recipe& recip
                       {"model", model_facts(recipe, model, counts)},
                       {"data", data_facts(data)}};
   write_file_atomically(directory / "run.json", facts.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+std::vector<std::string> run_banner(const Recipe& recipe, Decoder& model, const WeightCounts& counts, const Mesh& mesh,
+                                    const TrainingData& data, const RankContext& rank, double peak) {
+  const auto number = [](double value) { return grouped_text(std::llround(value)); };
+  char share[32];
+  std::snprintf(share, sizeof share, "%.3g%%", counts.all > 0 ? 100 * counts.trained / counts.all : 0);
+  std::vector<std::string> lines;
+  lines.push_back(method_of(recipe, model) + ": " + number(counts.all) + " parameters, " + number(counts.trained) +
+                  " of them trained (" + share + ")");
+  const int ranks = mesh.world().size();
+  lines.push_back("computing in " + std::string(dtype_name(*recipe.model.compute_dtype)) + " on " +
+                  (ranks > 1 ? count_text(ranks, "rank") + " of " : "") + count_text(rank.threads, "thread"));
+  const DatasetReport& report = data.train().dataset().report();
+  const double tokens = static_cast<double>(report.tokens);
+  lines.push_back("data: " + number(static_cast<double>(report.samples)) + " samples, " + number(tokens) + " tokens (" +
+                  number(static_cast<double>(report.trained_tokens)) + " trained); " +
+                  count_text(data.total_steps(), "step"));
+  std::string planned =
+      "planned memory: " + planned_memory(recipe, rank) + (ranks > 1 ? " on the rank that needs most" : "");
+  if (ranks == 1 && peak > 0) {
+    double work = 0;
+    const Work each = training_work(model);
+    const int64_t looked_at = std::min<int64_t>(data.total_steps(), 100);
+    for (int64_t step = 1; step <= looked_at; ++step) {
+      const StepInfo info = data.train().info(step);
+      work += each.per_token * static_cast<double>(info.tokens) +
+              each.per_label_token * static_cast<double>(info.label_tokens);
+    }
+    work *= static_cast<double>(data.total_steps()) / static_cast<double>(std::max<int64_t>(1, looked_at));
+    planned += "; time: " + seconds_text(work / peak) + " at this CPU's peak, which no run reaches";
+  }
+  lines.push_back(planned);
+  return lines;
 }
 
 }  // namespace nibble

@@ -10,6 +10,7 @@ namespace nibble {
 namespace {
 
 constexpr size_t kLongestAnswer = 96, kTextPrompt = 16;
+constexpr const char* kEllipsis = "\u2026";
 
 }  // namespace
 
@@ -26,6 +27,7 @@ Samples::Samples(const TrainingData& data, const std::string& tokenizer, int64_t
     const size_t end = std::min(sample.ids.size(), prompt + kLongestAnswer);
     if (prompt == 0 || prompt >= end) continue;
     const auto at = [&](size_t place) { return sample.ids.begin() + static_cast<std::ptrdiff_t>(place); };
+    cut_.push_back(end < sample.ids.size());
     expected_.emplace_back(at(prompt), at(end));
     prompts_.push_back({.ids = {at(0), at(prompt)},
                         .max_new_tokens = static_cast<int64_t>(std::max(end - prompt, kTextPrompt)),
@@ -57,7 +59,10 @@ bool Samples::write(Run& run, Decoder& model, StepExecutor& executor, DType comp
   const std::vector<std::vector<int32_t>> said = generate(model, next, prompts_, greedy, step, go_on);
   if (stop) return false;
   for (size_t i = 0; i < prompts_.size(); ++i) {
-    run.log(SampleReport{run.step(), text(prompts_[i].ids), text(expected_[i]), text(said[i])});
+    const bool ended = static_cast<int64_t>(said[i].size()) < prompts_[i].max_new_tokens ||
+                       std::ranges::find(greedy.stop_ids, said[i].back()) != greedy.stop_ids.end();
+    run.log(SampleReport{run.step(), text(prompts_[i].ids), text(expected_[i]) + (cut_[i] ? kEllipsis : ""),
+                         text(said[i]) + (ended ? "" : kEllipsis)});
   }
   return true;
 }

@@ -17,7 +17,7 @@ class Samples {
   ~Samples();
 
   /// Continues every prompt greedily, up to the length of what is expected (at most 96 tokens), and logs it as of
-  /// `run.step()`. model: this rank's part; all ranks generate the same text together. False where the run is to stop:
+  /// `run.step()`; what goes on, there or in the data, ends with an ellipsis. model: this rank's part; all ranks generate the same text together. False where the run is to stop:
   /// left at a token.
   bool write(Run& run, Decoder& model, StepExecutor& executor, DType compute_dtype) const;
 
@@ -27,6 +27,7 @@ class Samples {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<Prompt> prompts_;
   std::vector<std::vector<int32_t>> expected_;  // what the data go on with
+  std::vector<bool> cut_;                       // whether they go on behind it
 };
 
 }  // namespace nibble

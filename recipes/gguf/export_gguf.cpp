@@ -1,7 +1,6 @@
 #include "nibble/recipes/gguf/export_gguf.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -16,8 +15,11 @@
 #include "nibble/core/io/files/system_error.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/quant/dequantized_source.h"
+#include "nibble/recipes/gguf/gguf_mix.h"
 #include "nibble/recipes/gguf/gguf_names.h"
 #include "nibble/recipes/gguf/gguf_vocabulary.h"
+#include "nibble/recipes/gguf/ollama_modelfile.h"
+#include "nibble/recipes/models/merge_model.h"
 
 namespace nibble {
 
@@ -27,22 +29,6 @@ namespace fs = std::filesystem;
 using Metadata = std::vector<std::pair<std::string, GgufValue>>;
 
 constexpr int64_t kBlockElements = int64_t{4} << 20;
-
-uint32_t file_type(GgufType type) {  // ggml's LLAMA_FTYPE of a file that is mostly this
-  switch (type) {
-    case GgufType::f32:
-      return 0;
-    case GgufType::f16:
-      return 1;
-    case GgufType::q4_0:
-      return 2;
-    case GgufType::q8_0:
-      return 7;
-    case GgufType::bf16:
-      break;
-  }
-  return 32;
-}
 
 Tensor in_order(const Tensor& rows, const std::vector<int64_t>& order, MemoryPool& pool) {
   NIBBLE_CHECK(static_cast<int64_t>(order.size()) == rows.dim(0), "order of the rows of a tensor");
@@ -57,8 +43,8 @@ Tensor in_order(const Tensor& rows, const std::vector<int64_t>& order, MemoryPoo
 /// The tensors of one model on their way.
 class Exporter {
  public:
-  Exporter(const TensorSource& base, const DecoderConfig& config, GgufType type, MemoryPool& pool)
-      : base_(base), config_(config), type_(type), pool_(pool) {
+  Exporter(const TensorSource& base, const DecoderConfig& config, const GgufMix& mix, MemoryPool& pool)
+      : base_(base), config_(config), mix_(mix), pool_(pool) {
     for (const TensorSpec& spec : base.tensors) specs_[spec.name] = &spec;
     for (GgufPart& part : gguf_parts(config)) plan(std::move(part));
     rope_factors_ = gguf_rope_factors(config);
@@ -68,7 +54,7 @@ class Exporter {
   }
 
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
-  int64_t fallbacks() const { return fallbacks_; }
+  const GgufFallbacks& fallbacks() const { return fallbacks_; }
 
   void write(GgufWriter& writer) {
     for (size_t i = 0; i < parts_.size(); ++i) write_part(parts_[i], tensors_[i], writer);
@@ -101,12 +87,11 @@ class Exporter {
   }
 
   GgufType type_for(const std::string& name, int64_t width) {
-    if (name == "position_embd.weight") return GgufType::f32;  // added to what is f32 already
-    const bool head = name == "output.weight" || (name == "token_embd.weight" && config_.tied_head);
-    const GgufType wanted = head && type_ == GgufType::q4_0 ? GgufType::q8_0 : type_;
-    if (width % gguf_block_elements(wanted) == 0) return wanted;
-    ++fallbacks_;
-    return GgufType::f16;
+    const GgufType type = gguf_matrix_type(mix_, config_, name, width);
+    const int64_t asked = gguf_block_elements(mix_.type), got = gguf_block_elements(type);
+    if (asked > 1 && type == GgufType::f16) ++fallbacks_.f16;
+    if (asked > 32 && got == 32) ++fallbacks_.small_blocks;
+    return type;
   }
 
   void refuse_leftovers() const {
@@ -139,14 +124,14 @@ class Exporter {
 
   const TensorSource& base_;
   const DecoderConfig& config_;
-  GgufType type_;
+  const GgufMix& mix_;
   MemoryPool& pool_;
   std::map<std::string, const TensorSpec*> specs_;
   std::set<std::string> used_;
   std::vector<GgufPart> parts_;
   std::vector<GgufTensor> tensors_;
   std::map<std::string, std::vector<float>> rope_factors_;
-  int64_t fallbacks_ = 0;
+  GgufFallbacks fallbacks_;
 };
 
 std::string model_name(const std::string& path) {
@@ -170,8 +155,9 @@ GgufReport export_model(const GgufRequest& request, const TensorSource& base, co
                         RankContext& rank) {
   const std::string place = (base.directory / "config.json").string();
   const DecoderConfig config = with_gguf_form(parse_decoder_config(base.config, place), request.model);
+  const GgufMix& mix = gguf_mix(request.type);
   Metadata metadata = gguf_hyperparameters(config, model_name(request.model));
-  metadata.emplace_back("general.file_type", file_type(request.type));
+  metadata.emplace_back("general.file_type", mix.file_type);
   metadata.emplace_back("general.quantization_version", uint32_t{2});
   GgufVocabulary vocabulary;
   if (request.tokenizer) {
@@ -180,10 +166,15 @@ GgufReport export_model(const GgufRequest& request, const TensorSource& base, co
   } else {
     metadata.emplace_back("tokenizer.ggml.model", std::string("none"));
   }
-  Exporter exporter(base, config, request.type, rank.pool);
+  Exporter exporter(base, config, mix, rank.pool);
   GgufWriter writer(request.out, metadata, exporter.tensors(), request.replace);
   exporter.write(writer);
   writer.finish();
+  if (!request.modelfile.empty()) {
+    const fs::path beside = fs::absolute(request.modelfile).parent_path();
+    const fs::path file = fs::absolute(request.out).lexically_proximate(beside);
+    write_file_atomically(request.modelfile, ollama_modelfile(file, model));
+  }
   return {gguf_architecture(config), static_cast<int64_t>(exporter.tensors().size()), writer.bytes(),
           exporter.fallbacks(), std::move(vocabulary.left_out)};
 }
@@ -232,40 +223,31 @@ GgufReport export_adapter(const GgufRequest& request, RankContext& rank) {
   GgufWriter writer(request.out, metadata, tensors, request.replace);
   for (const GgufTensor& tensor : tensors) writer.append(tensor.name, values.at(tensor.name));
   writer.finish();
-  return {gguf_architecture(config), static_cast<int64_t>(tensors.size()), writer.bytes(), 0, {}};
+  return {gguf_architecture(config), static_cast<int64_t>(tensors.size()), writer.bytes(), {}, {}};
 }
 
-}  // namespace
-
-GgufType gguf_type_of(const std::string& name) {
-  constexpr std::array<std::pair<const char*, GgufType>, 5> kTypes{{{"f32", GgufType::f32},
-                                                                    {"f16", GgufType::f16},
-                                                                    {"bf16", GgufType::bf16},
-                                                                    {"q8_0", GgufType::q8_0},
-                                                                    {"q4_0", GgufType::q4_0}}};
-  for (const auto& [known, type] : kTypes) {
-    if (name == known) return type;
-  }
-  throw UsageError("type " + name + " is not known", "use f32, f16, bf16, q8_0 or q4_0", "--type");
-}
-
-namespace {
-
-// Before the work begins; AtomicFile looks again when it is done.
-void refuse_to_replace(const GgufRequest& request) {
-  if (request.replace == Replace::anything || !fs::is_regular_file(request.out)) return;
-  if (request.replace == Replace::nothing) throw exists_already(request.out);
-  std::string magic(4, '\0');
-  std::ifstream(request.out, std::ios::binary).read(magic.data(), 4);
-  if (magic == "GGUF" || fs::is_empty(request.out)) return;
-  throw UsageError("is no GGUF file", "choose another name, or replace it with --force=anything", request.out);
+// Before the work begins; AtomicFile looks again when it is done. `mark`: how a file of our own begins.
+void refuse_to_replace(const fs::path& file, Replace replace, std::string_view mark, const std::string& kind) {
+  if (replace == Replace::anything || !fs::is_regular_file(file)) return;
+  if (replace == Replace::nothing) throw exists_already(file);
+  std::string begin(mark.size(), '\0');
+  std::ifstream(file, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  if (begin == mark || fs::is_empty(file)) return;
+  throw UsageError("is no " + kind, "choose another name, or replace it with --force=anything", file.string());
 }
 
 }  // namespace
 
 GgufReport export_gguf(const GgufRequest& request, RankContext& rank) {
   guard_output(request.out, {request.model, request.adapter});
-  refuse_to_replace(request);
+  refuse_to_replace(request.out, request.replace, "GGUF", "GGUF file");
+  if (!request.modelfile.empty()) {
+    guard_output(request.modelfile, {request.model, request.adapter});
+    if (fs::absolute(request.modelfile).lexically_normal() == fs::absolute(request.out).lexically_normal()) {
+      throw UsageError("is the file of the model as well", "give the Modelfile another name", request.modelfile);
+    }
+    refuse_to_replace(request.modelfile, request.replace, kModelfileMark, "Modelfile of nibble export");
+  }
   if (request.adapter_only) return export_adapter(request, rank);
   const CheckpointDir checkpoint(request.model);
   const TensorSource base = dequantized_source(checkpoint, rank.pool);

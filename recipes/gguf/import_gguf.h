@@ -24,7 +24,7 @@ struct ImportReport {
 
 /// Writes config.json, the weights and the tokenizer, tensor by tensor, of every architecture that is exported (Mistral
 /// comes back as llama). A file without weights gives a directory with a tokenizer only. Throws InputError for another
-/// architecture, naming it with the known ones, for tensors in types that are not read (K-quants), missing or left
+/// architecture, naming it with the known ones, for tensors in types that are not read, missing or left
 /// over, and for what cannot be said in config.json; UsageError when `out` exists.
 ImportReport import_gguf(const ImportRequest& request, RankContext& rank);
 

@@ -14,6 +14,7 @@
 #include "nibble/parallel/pipeline/collect.h"
 #include "nibble/parallel/pipeline/tied_embedding.h"
 #include "nibble/parallel/tensor/global_tensor.h"
+#include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble {
 
@@ -75,7 +76,8 @@ void visit_model(Decoder& model, ParallelModel& parallel, RankContext& rank,
 }  // namespace
 
 void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem::path& config_path,
-                  const std::filesystem::path& companions, const std::filesystem::path& target, RankContext& rank) {
+                  const std::filesystem::path& companions, const std::string& chat_template,
+                  const std::filesystem::path& target, RankContext& rank) {
   const std::filesystem::path file =
       std::filesystem::is_directory(config_path) ? config_path / "config.json" : config_path;
   nlohmann::json config = read_json_file(file, kModelConfigJson);
@@ -95,6 +97,7 @@ void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem
   if (writes) {
     write_json_file(writer->path() / "config.json", config);
     copy_companions(companions, writer->path());
+    if (!chat_template.empty()) writer->write_text("chat_template.jinja", chat_template_source(chat_template));
     writer->finish();
     written.emplace(target);
   }

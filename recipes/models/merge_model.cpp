@@ -9,6 +9,7 @@
 #include "nibble/quant/dequantized_source.h"
 #include "nibble/quant/quantization_config.h"
 #include "nibble/quant/quantize_model.h"
+#include "nibble/recipes/fingerprints.h"
 #include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble {
@@ -70,18 +71,11 @@ int64_t block_size_of(const CheckpointDir& checkpoint, MemoryPool& pool) {
 }  // namespace
 
 std::string merge_warning(const MergeRequest& request) {
-  const std::filesystem::path recipe = std::filesystem::path(request.adapter) / ".." / "recipe.json";
-  if (!request.base.empty() || !std::filesystem::is_regular_file(recipe)) return "";
-  const nlohmann::json said = nlohmann::json::parse(read_text_file(recipe), nullptr, false);
-  const nlohmann::json::json_pointer place("/model/quantize");
-  if (!said.is_object() || !said.contains(place) || !said[place].is_string() || said[place] == "none") return "";
-  const std::string path = base_path(request, read_peft_directory(request.adapter));
-  if (read_json_file(std::filesystem::path(path) / "config.json", kModelConfigJson).contains("quantization_config")) return "";
-  const std::string type = said[place].get<std::string>(), copy = path + "-" + type;
-  return "this adapter was trained on the base in " + type +
-         ", this merges it into the 16-bit one; to merge into what " + "it was trained on: nibble quantize --model " +
-         path + " --type " + type + " --out " + copy + ", then merge with --model " + copy +
-         " (--base original says that you mean this one)";
+  if (!request.base.empty() || !std::filesystem::is_regular_file(std::filesystem::path(request.adapter) / kBaseFile)) {
+    return "";
+  }
+  const std::string other = other_base(request.adapter, base_path(request, read_peft_directory(request.adapter)));
+  return other.empty() ? "" : "this adapter was trained on " + other + " (--base original says that you mean this one)";
 }
 
 std::vector<std::string> merge_notes(const MergeRequest& request) {

@@ -18,8 +18,8 @@ struct MergeRequest {
   Replace replace = Replace::nothing;
 };
 
-/// What to know before a merge: that the run which made the adapter quantized its base while it loaded, and this would
-/// merge into the 16-bit one, unasked. Empty where all is well or the run's recipe does not lie beside the adapter.
+/// What to know before a merge: that the adapter was trained on another base, or on this one in 4 bits (other_base),
+/// and nobody asked for it. Empty where all is well or the adapter keeps no record of its base.
 std::string merge_warning(const MergeRequest& request);
 
 /// Where the result gets tokenizer or chat template from the adapter, and they are not the base's (find_text_source).

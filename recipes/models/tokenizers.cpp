@@ -118,7 +118,7 @@ std::vector<std::string> missing_mark_warnings(const std::string& chat_template,
     };
     if (tokens.size() == 1 && is_mark(tokens[0].id)) continue;
     warnings.push_back("warning: the tokenizer has no token " + mark + ", which the template " + chat_template +
-                       " writes: it is trained as text in " + std::to_string(tokens.size()) +
+                       " writes: it stands as text in " + std::to_string(tokens.size()) +
                        " tokens; add it to the tokenizer, or choose the template of the model's family");
   }
   return warnings;

@@ -4,6 +4,7 @@
 
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/rank_context.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/parallel/plan/ladder.h"
 #include "nibble/recipes/plan/plan_job.h"

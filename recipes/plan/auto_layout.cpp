@@ -1,10 +1,10 @@
 #include "nibble/recipes/plan/auto_layout.h"
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/rank_context.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/recipes/plan/machine_speed.h"
 #include "nibble/recipes/plan/plan.h"
@@ -31,9 +31,8 @@ Json decide(const Recipe& recipe, const PlanJob& job, const MachineSpeed& speed,
                {"fits", chosen.fits},
                {"text", describe(layout) + ", " + needs}};
   if (!chosen.fits) return said;
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%.3g s a step", chosen.time.seconds);
-  said["text"] = "layout: " + describe(layout) + ": the least predicted time (" + seconds + ") of what fits" +
+  said["text"] = "layout: " + describe(layout) + ": the least predicted time (" +
+                 precise_seconds_text(chosen.time.seconds) + " a step) of what fits" +
                  (request.budget > 0 ? " " + budget : "") + ", " + needs;
   return said;
 }

@@ -7,6 +7,7 @@
 
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/recipes/plan/machine_speed.h"
 #include "nibble/recipes/plan/plan_job.h"
 
@@ -177,6 +178,10 @@ std::string plan_json(const RecipePlan& plan) {
   json["weights"] = plan.job.model.weights();
   json["trained_values"] = plan.job.model.trained_values();
   json["tokens_in_step"] = plan.job.tokens * plan.job.accumulate;
+  if (plan.total_steps > 0) {
+    json["total_steps"] = plan.total_steps;
+    json["run_seconds"] = static_cast<double>(plan.total_steps) * plan.asked.time.seconds;
+  }
   json["ladder"] = Json::array();
   for (const PlannedLayout& rung : plan.ladder) json["ladder"].push_back(layout_json(rung));
   const PlannedLayout* first = plan.first_fit();
@@ -191,7 +196,7 @@ std::string plan_text(const RecipePlan& plan) {
       format("%s, %lld weights, %lld trained, steps of %lld tokens\n", plan.job.model.config.architecture.c_str(),
              static_cast<long long>(plan.job.model.weights()), static_cast<long long>(plan.job.model.trained_values()),
              static_cast<long long>(plan.job.tokens * plan.job.accumulate));
-  text += asked.rung + " on " + plan.machine + format(", %d threads a rank\n", plan.threads);
+  text += asked.rung + " on " + plan.machine + ", " + count_text(plan.threads, "thread") + " a rank\n";
   text += "memory of " + std::string(plan.ranks > 1 ? "the rank that needs most: " : "the process: ") +
           bytes_text(static_cast<double>(asked.memory.largest().resident())) +
           (plan.budget > 0 ? " of " + bytes_text(static_cast<double>(plan.budget)) : "") +
@@ -206,9 +211,15 @@ std::string plan_text(const RecipePlan& plan) {
     text += "  and " + bytes_text(static_cast<double>(cached)) +
             " of the base in the system's cache, or every pass reads them from the disk\n";
   }
-  text += format("step: %.3g s, %.4g tokens/s (computing %.3g s, communicating %.3g s, waiting %.3g s)\n",
-                 asked.time.seconds, asked.time.tokens_per_second, asked.time.computing, asked.time.communicating,
-                 asked.time.waiting);
+  text +=
+      "step: " + precise_seconds_text(asked.time.seconds) + format(", %.4g tokens/s", asked.time.tokens_per_second) +
+      " (computing " + precise_seconds_text(asked.time.computing) + ", communicating " +
+      precise_seconds_text(asked.time.communicating) + ", waiting " + precise_seconds_text(asked.time.waiting) + ")\n";
+  if (plan.total_steps > 0) {
+    text += "whole run: " + count_text(plan.total_steps, "step") + ", " +
+            seconds_text(static_cast<double>(plan.total_steps) * asked.time.seconds) +
+            ", without evaluations and saves\n";
+  }
   for (const auto& [operation, bytes] : asked.traffic) {
     text += format("  %-17s %s sent a step\n", operation.c_str(), bytes_text(bytes).c_str());
   }
@@ -221,8 +232,8 @@ std::string plan_text(const RecipePlan& plan) {
   for (const PlannedLayout& rung : plan.ladder) {
     text += format("  %-14s", rung.rung.c_str());
     if (!rung.memory.stages.empty()) {
-      text += format(" %10s a rank  %8.3g s", bytes_text(static_cast<double>(rung.memory.needed_bytes())).c_str(),
-                     rung.time.seconds);
+      text += format(" %10s a rank  %8s", bytes_text(static_cast<double>(rung.memory.needed_bytes())).c_str(),
+                     precise_seconds_text(rung.time.seconds).c_str());
     }
     text += rung.fits ? "  fits\n" : "  " + rung.why_not + "\n";
   }

@@ -38,6 +38,7 @@ struct RecipePlan {
   PlannedLayout asked;                ///< the recipe's layout; with "auto" the one chosen
   std::vector<PlannedLayout> ladder;  ///< see walk_ladder
   std::string why;                    ///< one line: the first rung that fits and why those before do not
+  int64_t total_steps = 0;            ///< of the whole run, for its time; 0: not known
 
   /// The first rung that fits; null when none does.
   const PlannedLayout* first_fit() const;

@@ -1,6 +1,7 @@
 #pragma once
 // Pages that need nothing beside themselves. Internal to recipes/report.
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,7 +14,9 @@ std::string escape_html(std::string_view text);
 /// A whole page: title, style for light and dark screens, and `body`.
 std::string html_page(std::string_view title, const std::string& body);
 
-/// A table; the first row is its head. Cells are escaped.
-std::string html_table(const std::vector<std::vector<std::string>>& rows);
+enum class Columns : uint8_t { by_content, even };
+
+/// A table; the first row is its head. Cells are escaped. Where the screen is too narrow for it, it is scrolled alone.
+std::string html_table(const std::vector<std::vector<std::string>>& rows, Columns columns = Columns::by_content);
 
 }  // namespace nibble

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "nibble/core/base/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/recipes/report/html.h"
 
@@ -44,9 +45,44 @@ std::string tiles(const RunLog& log) {
   const std::string about = run.estimated ? "about " : "";
   text += tile("tokens", about + std::to_string(run.tokens));
   text += tile("tokens a second", format("%.0f", run.tokens_per_second));
-  text += tile("time", about + readable_seconds(run.seconds));
-  text += tile("peak memory", readable_bytes(run.peak_memory_bytes));
+  text += tile("time", about + seconds_text(run.seconds));
+  text += tile("peak memory", bytes_text(static_cast<double>(run.peak_memory_bytes)));
   return text + "</div>\n";
+}
+
+// "LoRA (r 16, lora_alpha 32) on models/llama (LlamaForCausalLM, 134,515,008 parameters, 0.92% of them trained)", as
+// far as recipe.json and run.json tell.
+std::string method_and_base(const RunLog& log) {
+  using Json = nlohmann::ordered_json;
+  const auto parsed = [](const std::string& text) {
+    const Json json = Json::parse(text, nullptr, false);
+    return json.is_object() ? json : Json::object();
+  };
+  const Json recipe = parsed(log.recipe), facts = parsed(log.facts);
+  const auto text = [](const Json& from, const char* place) {
+    const Json::json_pointer pointer(place);
+    if (!from.contains(pointer) || from[pointer].is_null()) return std::string();
+    return from[pointer].is_string() ? from[pointer].get<std::string>() : from[pointer].dump();
+  };
+  const std::string init = text(recipe, "/model/init"), path = text(recipe, "/model/path");
+  if (init.empty() && path.empty()) return "";
+  const std::string four = text(recipe, "/model/quantize");
+  const bool packed = !four.empty() && four != "none";
+  std::string said = !init.empty() ? "Pretraining " + init : "";
+  if (init.empty() && !text(recipe, "/adapter").empty()) {
+    said = (packed ? "QLoRA (" + four + ", r " : "LoRA (r ") + text(recipe, "/adapter/r") + ", lora_alpha " +
+           text(recipe, "/adapter/lora_alpha") + ") on " + path;
+  } else if (init.empty()) {
+    said = "Full fine-tuning of " + path;
+  }
+  const Json::json_pointer all("/model/parameters"), trained("/model/trained_parameters");
+  if (!facts.contains(all) || !facts.contains(trained) || !facts[all].is_number() || !facts[trained].is_number()) {
+    return said;
+  }
+  const auto count = facts[all].get<int64_t>();
+  const double share = count > 0 ? 100 * facts[trained].get<double>() / static_cast<double>(count) : 0;
+  return said + " (" + text(facts, "/model/architecture") + ", " + grouped_text(count) + " parameters, " +
+         format("%.3g%%", share) + " of them trained)";
 }
 
 // Each prompt with what the model said first and last.
@@ -61,7 +97,7 @@ std::string samples(const RunLog& log) {
                                      [&](const SampleReport& s) { return s.prompt == sample.prompt; });
     rows.push_back({sample.prompt, sample.expected, before->text, sample.text});
   }
-  return "<h2>Samples before and after</h2>\n" + html_table(rows);
+  return "<h2>Samples before and after</h2>\n" + html_table(rows, Columns::even);
 }
 
 // run.json as a table of names and values.
@@ -83,21 +119,10 @@ std::string facts(const RunLog& log) {
 
 }  // namespace
 
-std::string readable_bytes(int64_t bytes) {
-  const double mib = static_cast<double>(bytes) / (1 << 20);
-  return mib < 1024 ? format("%.0f MiB", mib) : format("%.2f GiB", mib / 1024);
-}
-
-std::string readable_seconds(double seconds) {
-  const long whole = std::lround(std::clamp(seconds, 0.0, 1e9));
-  if (whole < 60) return format("%lds", whole);
-  if (whole < 3600) return format("%ldm %02lds", whole / 60, whole % 60);
-  return format("%ldh %02ldm", whole / 3600, whole / 60 % 60);
-}
-
 std::string report_page(const RunLog& log) {
-  std::string body = "<h1>" + escape_html(name_of(log)) + "</h1>\n<p class=\"quiet\">" +
-                     escape_html(log.directory.string()) + "</p>\n" + tiles(log) + "<div class=\"plots\">\n";
+  std::string body = "<h1>" + escape_html(name_of(log)) + "</h1>\n<p>" + escape_html(method_and_base(log)) +
+                     "</p>\n<p class=\"quiet\">" + escape_html(log.directory.string()) + "</p>\n" + tiles(log) +
+                     "<div class=\"plots\">\n";
   for (const NamedPlot& named : run_plots(log)) body += "<div>" + svg(named.plot) + "</div>\n";
   body += "</div>\n" + samples(log) + facts(log);
   if (!log.recipe.empty()) body += "<h2>Recipe</h2>\n<pre>" + escape_html(log.recipe) + "</pre>\n";
@@ -113,7 +138,12 @@ std::vector<std::vector<std::string>> comparison_rows(const std::vector<RunLog>&
     rows.push_back({name_of(log), std::to_string(run.steps), format("%.4f", run.loss),
                     evaluated ? format("%.4f", run.best_evaluation_loss) : "-",
                     evaluated ? perplexity_text(run.best_perplexity) : "-", format("%.0f", run.tokens_per_second),
-                    readable_seconds(run.seconds), readable_bytes(run.peak_memory_bytes)});
+                    seconds_text(run.seconds), bytes_text(static_cast<double>(run.peak_memory_bytes))});
+  }
+  for (size_t column = rows[0].size(); column-- > 0;) {  // what no run has is left out
+    const auto has = [&](const auto& row) { return row[column] != "-"; };
+    if (logs.empty() || std::any_of(rows.begin() + 1, rows.end(), has)) continue;
+    for (auto& row : rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(column));
   }
   return rows;
 }

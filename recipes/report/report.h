@@ -10,11 +10,6 @@
 
 namespace nibble {
 
-/// "1.50 GiB"; "850 MiB"
-std::string readable_bytes(int64_t bytes);
-/// "2h 05m", "3m 20s", "12s"
-std::string readable_seconds(double seconds);
-
 /// A plot and the name of its file ("loss").
 struct NamedPlot {
   std::string name;

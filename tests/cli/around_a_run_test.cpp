@@ -7,8 +7,10 @@
 
 #include <array>
 #include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "nibble/core/text/chat/builtin_template.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -99,6 +101,47 @@ TEST(AroundARun, MergeWarnsWhereTheBaseIsNotTheRuns) {
   const Said right = nibble_says(merge + (small.directory / "c").string() + " --model " + four_bit.string() + " 2>&1");
   EXPECT_EQ(right.code, 0) << right.text;
   EXPECT_EQ(right.text.find("warning"), std::string::npos) << right.text;
+}
+
+// The adapter alone, far from the run that made it.
+TEST(AroundARun, ACopiedAdapterKnowsItsBase) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const SmallRun small(model);
+  ASSERT_EQ(nibble_says("train " + small.recipe_file().string() + " train.steps=1 2>&1").code, 0);
+  const fs::path alone = small.directory / "alone", other = small.directory / "other";
+  fs::create_directories(alone);
+  fs::copy(small.run() / "adapter", alone);
+  fs::remove_all(small.run());
+  const std::string merge = "merge --adapter " + alone.string() + " --out ";
+  const Said right = nibble_says(merge + (small.directory / "a").string() + " 2>&1");
+  EXPECT_EQ(right.code, 0) << right.text;
+  EXPECT_EQ(right.text.find("warning"), std::string::npos) << right.text;
+  fs::create_directories(other);
+  fs::copy(model, other);
+  fs::permissions(other / "model.safetensors", fs::perms::owner_write, fs::perm_options::add);
+  std::fstream weights(other / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  weights.seekp(-1, std::ios::end);
+  weights.put(weights.peek() == 1 ? '\2' : '\1');
+  weights.close();
+  const std::string into_other = " --model " + other.string();
+  const Said wrong = nibble_says(merge + (small.directory / "b").string() + into_other + " 2>&1");
+  EXPECT_EQ(wrong.code, 0) << wrong.text;
+  EXPECT_NE(wrong.text.find("warning: this adapter was trained on another base than the one in " + other.string() +
+                            ", where model.safetensors has other content"),
+            std::string::npos)
+      << wrong.text;
+  const Said meant = nibble_says(merge + (small.directory / "c").string() + into_other + " --base original 2>&1");
+  EXPECT_EQ(meant.text.find("warning"), std::string::npos) << meant.text;
+}
+
+// A full run's model speaks as it was trained to, not as its base did.
+TEST(AroundARun, AFullRunKeepsTheTemplateItWasTrainedWith) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const SmallRun small(model);
+  const Said trained = nibble_says("train " + small.recipe_file().string() +
+                                   " adapter=null model.quantize=none data.template=plain train.steps=1 2>&1");
+  ASSERT_EQ(trained.code, 0) << trained.text;
+  EXPECT_EQ(test::read_bytes(small.run() / "model/chat_template.jinja"), builtin_chat_template_source("plain"));
 }
 
 // What a run writes to a terminal of so many columns.

@@ -48,7 +48,7 @@ class FullDisk(program.FaultTest):
         errors = (self.folder / "stderr").read_text()
         self.assertIn("warning: checkpoint failed, training goes on without it", errors)
         last = errors.splitlines()[-1]
-        self.assertRegex(last, r"error: .*([Nn]o space left on|bytes, [0-9]+ are free on its device)")
+        self.assertRegex(last, r"error: .*([Nn]o space left on|needs [0-9.]+ [KMG]?i?B, [0-9.]+ [KMG]?i?B are free on its device)")
         self.assertIn("free space", last)
         stands = self.checkpoints(out)
         self.assertTrue(stands)

@@ -1,11 +1,12 @@
 """kill -9 at random moments of a run that checkpoints every step: the run always goes on, to the same bits.
 
-    NIBBLE_KILLS=300 NIBBLE_KILL_SEED=1 python3 tests/faults/kill_test.py       default: 18 kills, what ctest runs
+    NIBBLE_KILLS=1000 NIBBLE_KILL_SEED=1 python3 tests/faults/kill_test.py      default: 18 kills, what ctest runs
 
-Two thirds of the kills hit a run of one process, either after a random time (between nothing and the length of a whole
+Two thirds of the kills hit a run of one process (LoRA, QLoRA, full fine-tuning and pretraining in turn), either after a random time (between nothing and the length of a whole
 run) or, every third, in front of a random file call of a save. The others hit a job of two ranks: one of the ranks (at a
 random time or in front of a file call), mpirun, or the launcher; then nothing of it may go on (its own limit of silence is longer than the test waits). Prints what was
 hit, and after how many seconds the last process was gone."""
+import json
 import os
 import random
 import shutil
@@ -19,6 +20,7 @@ import program
 KILLS = int(os.environ.get("NIBBLE_KILLS", "18"))
 SEED = int(os.environ.get("NIBBLE_KILL_SEED", "1"))
 STEPS = 40
+KINDS = ("lora", "qlora", "full", "pretrain")
 
 
 class Tally:
@@ -57,6 +59,21 @@ class Kill(program.JobTest):
         return self.recipe(steps=STEPS, adapter={"lora_dropout": 0.1}, train={"accumulate": 2, "save_every": 1, "eval_every": 7},
                            data={"eval": str(self.data("eval.jsonl", rows=3))}, **sections)
 
+    def recipe_of(self, kind):
+        recipe = self.long_recipe()
+        whole = json.loads(recipe.read_text())
+        if kind == "qlora":
+            whole["model"]["quantize"] = "nf4"
+        if kind in ("full", "pretrain"):
+            del whole["adapter"]
+        if kind == "pretrain":  # with a tokenizer of its own
+            (self.folder / "new.json").write_text(json.dumps(dict(program.CONFIG, vocab_size=300)))
+            (self.folder / "text.txt").write_text("".join(f"It is {i}, and {i * i} is its square.\n\n" for i in range(60)))
+            whole["model"] = {"init": str(self.folder / "new.json"), "compute_dtype": "f32"}
+            whole["data"] = {"train": str(self.folder / "text.txt"), "eval_fraction": 0.1, "format": "text", "max_length": 32}
+        recipe.write_text(json.dumps(whole))
+        return recipe
+
     def failing_call(self, chance, share):
         if chance.random() >= share:
             return {}
@@ -70,10 +87,17 @@ class Kill(program.JobTest):
         tally.runs += 1
 
     def test_one_process_killed_at_any_moment_ends_with_the_same_bits(self):
-        recipe = self.long_recipe()
+        for number, kind in enumerate(KINDS):
+            with self.subTest(kind=kind):
+                share = KILLS - KILLS // 3
+                self.kill_runs(kind, share * (number + 1) // len(KINDS) - share * number // len(KINDS))
+
+    def kill_runs(self, kind, kills):
+        recipe = self.recipe_of(kind)
         whole, seconds = self.whole(recipe)
-        chance, tally = random.Random(SEED), Tally()
-        while tally.kills < KILLS - KILLS // 3:
+        shutil.rmtree(self.folder / "whole")
+        chance, tally = random.Random(f"{SEED} {kind}"), Tally()
+        while tally.kills < kills:
             env = self.failing_call(chance, 0.34)
             with open(self.folder / "stderr", "wb") as file:
                 child = subprocess.Popen([program.PROGRAM, "train", str(recipe)], stdout=subprocess.DEVNULL, stderr=file,
@@ -94,7 +118,7 @@ class Kill(program.JobTest):
         self.assertEqual(ended.code, 0, ended.err)
         tally.read(ended.err)
         self.finished(whole, tally)
-        tally.print("one process")
+        tally.print(f"one process, {kind}")
 
     def kill_one(self, chance, seconds, job):
         """After a random time one of the job's processes dies. Returns which; None when the job was faster."""

@@ -193,9 +193,10 @@ class FaultTest(unittest.TestCase):
         return [json.loads(line) for line in text.splitlines()]
 
     def result(self, out=None):
-        """Bits of the adapter and of the losses of a finished run."""
+        """Bits of the adapter, or of the model, and of the losses of a finished run."""
         folder = pathlib.Path(out or self.folder / "out")
-        return ((folder / "adapter/adapter_model.safetensors").read_bytes(),
+        adapter = folder / "adapter/adapter_model.safetensors"
+        return ((adapter if adapter.exists() else folder / "model/model.safetensors").read_bytes(),
                 [line["loss"] for line in self.metrics(folder)])
 
     def wait_until(self, condition):

@@ -197,9 +197,16 @@ class Signals(program.JobTest):
         files = [["logits", "--model", self.model, "--ids", self.folder / "ids.npy", "--out", self.folder / "file.npy"],
                  ["gradients", "--model", self.model, "--ids", self.folder / "ids.npy", "--labels", self.folder / "ids.npy",
                   "--out", self.folder / "file.safetensors"]]
+        gguf = self.folder / "here.gguf"
+        export = ["export", "--model", self.model, "--no-tokenizer", "--type", "f32"]
+        self.assertEqual(run(*export, "--out", gguf).code, 0)
+        commands += [["import", "--model", gguf, "--out", out]]
+        files += [[*export, "--out", self.folder / "file.gguf", "--modelfile", self.folder / "Modelfile"],
+                  [*export, "--adapter", adapter / "adapter", "--out", self.folder / "file.gguf"],
+                  [*export, "--adapter", adapter / "adapter", "--adapter-only", "--out", self.folder / "file.gguf"]]
         for number in STOPS:
             for words in commands + files:
-                with self.subTest(signal=number, command=words[0]):
+                with self.subTest(signal=number, command=words):
                     before = program.snapshot(self.folder)
                     root = self.folder / (".tmp-nibble" if words in files else "new/.tmp-nibble")
                     child = self.start_held(root, "write", *words)

@@ -3,6 +3,7 @@
 #include "nibble/adapters/peft/peft_config.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/core/io/json/yaml.h"
 #include "nibble/core/models/decoder_config.h"
 #include "nibble/quant/quantization_config.h"
 #include "nibble/recipes/config/recipe.h"
@@ -32,21 +33,40 @@ void adapter_config(Bytes bytes) {
   }
 }
 
-// The first line is an override, the rest the recipe.
-void recipe(Bytes bytes) {
-  const std::string text(as_text(bytes));
-  const size_t line = text.find('\n');
-  const std::string override = line == std::string::npos ? "" : text.substr(0, line);
+namespace {
+
+void read_recipe_text(const std::string& text, const std::string& place, const std::vector<std::string>& overrides) {
   Recipe read;
   try {
-    read = parse_recipe(line == std::string::npos ? text : text.substr(line + 1), "recipe.json",
-                        override.empty() ? std::vector<std::string>{} : std::vector<std::string>{override});
+    read = parse_recipe(text, place, overrides);
   } catch (const Error&) {
     return;
   }
   // What was accepted reads back as the same recipe.
   const std::string written = to_json(read);
   if (to_json(parse_recipe(written, "written")) != written) std::abort();
+}
+
+}  // namespace
+
+// The first line is an override, the rest the recipe.
+void recipe(Bytes bytes) {
+  const std::string text(as_text(bytes));
+  const size_t line = text.find('\n');
+  const std::string override = line == std::string::npos ? "" : text.substr(0, line);
+  read_recipe_text(line == std::string::npos ? text : text.substr(line + 1), "recipe.json",
+                   override.empty() ? std::vector<std::string>{} : std::vector<std::string>{override});
+}
+
+void yaml(Bytes bytes) {
+  const std::string text(as_text(bytes));
+  try {
+    const nlohmann::ordered_json value = parse_yaml(text, "f.yaml", {.max_depth = 64});
+    if (nlohmann::ordered_json::parse(value.dump()) != value) std::abort();  // JSON can say all of it
+  } catch (const Error&) {
+    return;
+  }
+  read_recipe_text(text, "recipe.yaml", {});
 }
 
 }  // namespace nibble::fuzz

@@ -103,6 +103,24 @@ put("recipe", "pretrain", "train.epochs=2\n" + json.dumps({"model": {"init": "co
                                                            "output": {"dir": "o"}, "optimizer": {"schedule": "linear", "warmup_ratio": 0.1}}))
 put("recipe", "unknown", "train.stepz=3\n" + json.dumps(RECIPE))
 
+put("yaml", "recipe", """# a recipe
+model: {path: llama, quantize: nf4}
+adapter:
+  r: 8
+  target_modules: [q_proj, v_proj]
+data: {train: x.jsonl}
+optimizer:
+  lr: 2e-4   # a number
+output:
+  dir: "o"
+""")
+put("yaml", "scalars", "a: ~\nb: True\nc: '1'\nd: |\n  two\n  lines\ne: >-\n  one\n  line\nf: \"\\u00e9\\x41\\n\"\ng: 0x1F\nh: .nan\ni: 1e400\n")
+put("yaml", "aliases", "a: &x {k: [1, 2]}\nb: *x\nc: [*x, *x]\n<<: *x\n")
+put("yaml", "latin1", b"model: {path: caf\xe9}\n")
+put("yaml", "nested", "- - - [[[{a: [b, {c: d}]}]]]\n")
+put("yaml", "documents", "---\na: 1\n---\nb: 2\n")
+put("yaml", "tags", "!!str a: !!int \"1\"\n? [k]\n: v\n")
+
 VOCAB = {"<s>": 0, "</s>": 1, "<unk>": 2, "a": 3, "b": 4, "ab": 5, "\u0120": 6, "\u0120a": 7, "<0x41>": 8}
 ADDED = [{"id": 0, "content": "<s>", "special": True, "lstrip": False, "rstrip": True, "normalized": False, "single_word": False},
          {"id": 1, "content": "</s>", "special": True}]
@@ -200,7 +218,9 @@ KEYS = [("general.architecture", 8, gguf_text("llama")), ("general.alignment", 4
 put("gguf", "types", gguf(KEYS, [("a", [2, 3], 0, 0), ("b", [32], 8, 32), ("c", [32, 2], 2, 96), ("d", [2], 30, 160),
                                  ("e", [3], 1, 192)], bytes(range(224))))
 put("gguf", "empty", gguf([], [], b"", 2))
-put("gguf", "unreadable", gguf(KEYS[:1], [("a", [256], 14, 0)], bytes(210)))
+put("gguf", "unreadable", gguf(KEYS[:1], [("a", [256], 10, 0)], bytes(84)))
+put("gguf", "blocks", gguf(KEYS[:1], [("a", [256], 12, 0), ("b", [256], 13, 160), ("c", [256], 14, 352), ("d", [32], 6, 576), ("e", [32], 7, 608)],
+                           bytes(range(256)) * 2 + bytes(120)))
 put("gguf", "large", gguf([], [("a", [2**31, 2**31, 2**31], 0, 0)], bytes(32)))
 put("gguf", "empty-tensor", gguf([], [("a", [2**62, 0, 2**62], 0, 0)], b""))
 

@@ -20,6 +20,7 @@ void slices(Bytes bytes);            ///< a tensor file of a checkpoint whose ha
 void config(Bytes bytes);            ///< config.json, quantization_config in it
 void adapter_config(Bytes bytes);    ///< adapter_config.json
 void recipe(Bytes bytes);            ///< a recipe, and an override
+void yaml(Bytes bytes);              ///< a YAML document, then as a recipe
 void tokenizer_json(Bytes bytes);    ///< tokenizer.json, then encoding and decoding with it
 void sentencepiece(Bytes bytes);     ///< tokenizer.model, then encoding and decoding with it
 void roles(Bytes bytes);             ///< tokenizer_config.json
@@ -50,6 +51,7 @@ inline constexpr Target kTargets[] = {
     {"config", config},
     {"adapter_config", adapter_config},
     {"recipe", recipe},
+    {"yaml", yaml},
     {"tokenizer_json", tokenizer_json},
     {"sentencepiece", sentencepiece},
     {"roles", roles},

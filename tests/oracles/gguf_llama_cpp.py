@@ -92,7 +92,7 @@ def main(model, adapter=None):
         work = Path(directory)
         vocabulary = json.loads((Path(model) / "config.json").read_text())["vocab_size"]
         ids = np.random.default_rng(3).integers(3, vocabulary, 24).tolist()
-        cases = [("f32", None, None)] + [(t, None, None) for t in ("f16", "bf16", "q8_0", "q4_0")]
+        cases = [("f32", None, None)] + [(t, None, None) for t in ("f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0")]
         if adapter:
             cases += [("f32", adapter, None), ("f32", None, adapter)]
         for kind, merged, beside in cases:

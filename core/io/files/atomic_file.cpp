@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/io/files/open_file.h"
 #include "nibble/core/io/files/system_error.h"
 #include "nibble/core/io/files/temporary_name.h"
@@ -34,8 +35,8 @@ fs::path directory_of(const fs::path& path) {
   } catch (const IoError&) {  // the first failure is the one to report
   }
   throw IoError(shown_path(target).string(),
-                "no space left on the device: " + std::to_string(needed) + " bytes are needed, " +
-                    std::to_string(free) + " are free",
+                "no space left on the device: " + bytes_text(static_cast<double>(needed)) + " are needed, " +
+                    bytes_text(static_cast<double>(free)) + " are free",
                 "free space in " + shown_path(directory).string() + " or write elsewhere");
 }
 
@@ -254,7 +255,9 @@ uint64_t free_bytes(const fs::path& directory) {
 void require_free_bytes(const fs::path& directory, uint64_t bytes, const std::string& what) {
   const uint64_t free = free_bytes(directory);
   if (bytes <= free) return;
-  throw IoError(what, "needs " + std::to_string(bytes) + " bytes, " + std::to_string(free) + " are free on its device",
+  throw IoError(what,
+                "needs " + bytes_text(static_cast<double>(bytes)) + ", " + bytes_text(static_cast<double>(free)) +
+                    " are free on its device",
                 "free space in " + shown_path(directory).string() + " or write elsewhere");
 }
 

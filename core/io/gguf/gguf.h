@@ -1,6 +1,6 @@
 #pragma once
 // GGUF, the file format of llama.cpp (ggml's docs/gguf.md, versions 2 and 3, little-endian): typed metadata, then
-// tensors, some of them in blocks of 32 small integers with a scale. Files come from anywhere, so every count and
+// tensors, some of them in blocks of 32 or 256 small integers with scales. Files come from anywhere, so every count and
 // offset is checked before it is used.
 
 #include <map>
@@ -17,11 +17,24 @@
 namespace nibble {
 
 /// How the elements of a tensor are stored; numbers are ggml's. Only these are read and written.
-enum class GgufType : uint32_t { f32 = 0, f16 = 1, q4_0 = 2, q8_0 = 8, bf16 = 30 };
+enum class GgufType : uint32_t {
+  f32 = 0,
+  f16 = 1,
+  q4_0 = 2,
+  q5_0 = 6,
+  q5_1 = 7,
+  q8_0 = 8,
+  q4_k = 12,
+  q5_k = 13,
+  q6_k = 14,
+  bf16 = 30
+};
 
-/// "F32", "F16", "Q4_0", "Q8_0", "BF16".
+/// ggml's number as one of them; nothing for another.
+std::optional<GgufType> find_gguf_type(uint32_t number);
+/// "F32", "Q4_0", "Q4_K".
 std::string_view gguf_type_name(GgufType type);
-/// Elements in one block (1 or 32) and bytes of one block.
+/// Elements in one block (1, 32 or 256) and bytes of one block.
 int64_t gguf_block_elements(GgufType type);
 int64_t gguf_block_bytes(GgufType type);
 

@@ -2,7 +2,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "nibble/core/base/error.h"
 #include "nibble/core/io/gguf/gguf.h"
+#include "nibble/core/io/gguf/gguf_k_blocks.h"
 
 namespace nibble {
 
@@ -60,6 +62,63 @@ void decode_q4(const std::byte* from, float* x) {
   }
 }
 
+// Q5_0 and Q5_1: like Q4_0 with the fifth bits of all codes in 4 bytes; 5_1 counts from the least element on. The other
+// forms that llama.cpp gives rows of no multiple of 256 where K-quants were asked for.
+void store_fives(const uint8_t* codes, std::byte* to) {
+  uint32_t high = 0;
+  for (int64_t j = 0; j < kBlock; ++j) high |= static_cast<uint32_t>(codes[j] >> 4) << j;
+  std::memcpy(to, &high, sizeof high);
+  for (int64_t j = 0; j < kBlock / 2; ++j) {
+    to[4 + j] = static_cast<std::byte>((codes[j] & 15) | (codes[j + kBlock / 2] & 15) << 4);
+  }
+}
+
+void load_fives(const std::byte* from, uint8_t* codes) {
+  const auto high = load<uint32_t>(from);
+  for (int64_t j = 0; j < kBlock; ++j) {
+    const auto pair = static_cast<uint8_t>(from[4 + j % (kBlock / 2)]);
+    codes[j] = static_cast<uint8_t>((j < kBlock / 2 ? pair & 15 : pair >> 4) | (high >> j & 1) << 4);
+  }
+}
+
+void encode_q5_0(const float* x, std::byte* to) {
+  float extreme = 0;
+  for (int64_t i = 0; i < kBlock; ++i) {
+    if (std::abs(x[i]) > std::abs(extreme)) extreme = x[i];
+  }
+  const float d = extreme / -16.0f, inverse = d != 0 ? 1.0f / d : 0.0f;
+  store(f16(d), to);
+  uint8_t codes[kBlock];
+  for (int64_t i = 0; i < kBlock; ++i) {
+    codes[i] = static_cast<uint8_t>(std::min(31, static_cast<int>(x[i] * inverse + 16.5f)));
+  }
+  store_fives(codes, to + 2);
+}
+
+void decode_q5_0(const std::byte* from, float* x) {
+  const auto d = static_cast<float>(load<f16>(from));
+  uint8_t codes[kBlock];
+  load_fives(from + 2, codes);
+  for (int64_t i = 0; i < kBlock; ++i) x[i] = d * static_cast<float>(codes[i] - 16);
+}
+
+void encode_q5_1(const float* x, std::byte* to) {
+  const auto [low, high] = std::minmax_element(x, x + kBlock);
+  const float d = (*high - *low) / 31.0f, inverse = d != 0 ? 1.0f / d : 0.0f;
+  store(f16(d), to);
+  store(f16(*low), to + 2);
+  uint8_t codes[kBlock];
+  for (int64_t i = 0; i < kBlock; ++i) codes[i] = static_cast<uint8_t>((x[i] - *low) * inverse + 0.5f);
+  store_fives(codes, to + 4);
+}
+
+void decode_q5_1(const std::byte* from, float* x) {
+  const auto d = static_cast<float>(load<f16>(from)), low = static_cast<float>(load<f16>(from + 2));
+  uint8_t codes[kBlock];
+  load_fives(from + 4, codes);
+  for (int64_t i = 0; i < kBlock; ++i) x[i] = static_cast<float>(codes[i]) * d + low;
+}
+
 template <typename T>
 void narrow(const float* from, int64_t count, std::byte* to) {
   for (int64_t i = 0; i < count; ++i) {
@@ -73,75 +132,76 @@ void widen(const std::byte* from, int64_t count, float* to) {
   for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(load<T>(from + static_cast<size_t>(i) * sizeof(T)));
 }
 
+template <void (*block)(const float*, std::byte*), int64_t elements, int64_t bytes>
+void encode_blocks(const float* from, int64_t count, std::byte* to) {
+  for (int64_t i = 0; i < count; i += elements, to += bytes) block(from + i, to);
+}
+
+template <void (*block)(const std::byte*, float*), int64_t elements, int64_t bytes>
+void decode_blocks(const std::byte* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; i += elements, from += bytes) block(from, to + i);
+}
+
+struct Layout {
+  GgufType type;
+  std::string_view name;
+  int64_t elements, bytes;  // of a block
+  void (*encode)(const float* from, int64_t count, std::byte* to);
+  void (*decode)(const std::byte* from, int64_t count, float* to);
+};
+
+template <typename T>
+constexpr Layout plain(GgufType type, std::string_view name) {
+  return {type, name, 1, sizeof(T), narrow<T>, widen<T>};
+}
+
+template <int64_t elements, int64_t bytes, void (*encode)(const float*, std::byte*),
+          void (*decode)(const std::byte*, float*)>
+constexpr Layout blocks(GgufType type, std::string_view name) {
+  return {type, name, elements, bytes, encode_blocks<encode, elements, bytes>, decode_blocks<decode, elements, bytes>};
+}
+
+using namespace gguf;
+constexpr Layout kLayouts[] = {
+    plain<float>(GgufType::f32, "F32"),
+    plain<f16>(GgufType::f16, "F16"),
+    plain<bf16>(GgufType::bf16, "BF16"),
+    blocks<kBlock, 2 + kBlock / 2, encode_q4, decode_q4>(GgufType::q4_0, "Q4_0"),
+    blocks<kBlock, 6 + kBlock / 2, encode_q5_0, decode_q5_0>(GgufType::q5_0, "Q5_0"),
+    blocks<kBlock, 8 + kBlock / 2, encode_q5_1, decode_q5_1>(GgufType::q5_1, "Q5_1"),
+    blocks<kBlock, 2 + kBlock, encode_q8, decode_q8>(GgufType::q8_0, "Q8_0"),
+    blocks<kKBlock, kQ4KBytes, encode_q4_k, decode_q4_k>(GgufType::q4_k, "Q4_K"),
+    blocks<kKBlock, kQ5KBytes, encode_q5_k, decode_q5_k>(GgufType::q5_k, "Q5_K"),
+    blocks<kKBlock, kQ6KBytes, encode_q6_k, decode_q6_k>(GgufType::q6_k, "Q6_K"),
+};
+
+const Layout* find(uint32_t number) {
+  const auto found = std::ranges::find(kLayouts, static_cast<GgufType>(number), &Layout::type);
+  return found == std::end(kLayouts) ? nullptr : found;
+}
+
+const Layout& layout(GgufType type) {
+  const Layout* found = find(static_cast<uint32_t>(type));
+  NIBBLE_CHECK(found, "a type of GGUF without a layout");
+  return *found;
+}
+
 }  // namespace
 
-std::string_view gguf_type_name(GgufType type) {
-  switch (type) {
-    case GgufType::f32:
-      return "F32";
-    case GgufType::f16:
-      return "F16";
-    case GgufType::q4_0:
-      return "Q4_0";
-    case GgufType::q8_0:
-      return "Q8_0";
-    case GgufType::bf16:
-      return "BF16";
-  }
-  return "?";
+std::optional<GgufType> find_gguf_type(uint32_t number) {
+  const Layout* found = find(number);
+  return found ? std::optional(found->type) : std::nullopt;
 }
 
-int64_t gguf_block_elements(GgufType type) { return type == GgufType::q4_0 || type == GgufType::q8_0 ? kBlock : 1; }
-
-int64_t gguf_block_bytes(GgufType type) {
-  switch (type) {
-    case GgufType::f32:
-      return 4;
-    case GgufType::q4_0:
-      return 2 + kBlock / 2;
-    case GgufType::q8_0:
-      return 2 + kBlock;
-    case GgufType::f16:
-    case GgufType::bf16:
-      break;
-  }
-  return 2;
-}
+std::string_view gguf_type_name(GgufType type) { return layout(type).name; }
+int64_t gguf_block_elements(GgufType type) { return layout(type).elements; }
+int64_t gguf_block_bytes(GgufType type) { return layout(type).bytes; }
 
 void gguf_encode(GgufType type, const float* from, int64_t count, std::byte* to) {
-  switch (type) {
-    case GgufType::f32:
-      return narrow<float>(from, count, to);
-    case GgufType::f16:
-      return narrow<f16>(from, count, to);
-    case GgufType::bf16:
-      return narrow<bf16>(from, count, to);
-    case GgufType::q8_0:
-    case GgufType::q4_0:
-      break;
-  }
-  const bool eight = type == GgufType::q8_0;
-  for (int64_t i = 0; i < count; i += kBlock, to += gguf_block_bytes(type)) {
-    eight ? encode_q8(from + i, to) : encode_q4(from + i, to);
-  }
+  layout(type).encode(from, count, to);
 }
-
 void gguf_decode(GgufType type, const std::byte* from, int64_t count, float* to) {
-  switch (type) {
-    case GgufType::f32:
-      return widen<float>(from, count, to);
-    case GgufType::f16:
-      return widen<f16>(from, count, to);
-    case GgufType::bf16:
-      return widen<bf16>(from, count, to);
-    case GgufType::q8_0:
-    case GgufType::q4_0:
-      break;
-  }
-  const bool eight = type == GgufType::q8_0;
-  for (int64_t i = 0; i < count; i += kBlock, from += gguf_block_bytes(type)) {
-    eight ? decode_q8(from, to + i) : decode_q4(from, to + i);
-  }
+  layout(type).decode(from, count, to);
 }
 
 }  // namespace nibble

@@ -173,13 +173,6 @@ GgufValue read_array(Cursor& cursor) {
   return list;
 }
 
-std::optional<GgufType> known_type(uint32_t number) {
-  for (const GgufType type : {GgufType::f32, GgufType::f16, GgufType::q4_0, GgufType::q8_0, GgufType::bf16}) {
-    if (static_cast<uint32_t>(type) == number) return type;
-  }
-  return std::nullopt;
-}
-
 /// Name, shape and offset; the type's number apart.
 GgufTensor read_tensor(Cursor& cursor, uint32_t& type) {
   GgufTensor tensor;
@@ -226,7 +219,7 @@ GgufFile::GgufFile(const std::string& path) : path_(path), map_(std::make_shared
     uint32_t type = 0;
     GgufTensor tensor = read_tensor(cursor, type);
     if (!names.insert(tensor.name).second) cursor.fail("tensor " + shown(tensor.name) + " comes twice");
-    if (const auto known = known_type(type)) {
+    if (const auto known = find_gguf_type(type)) {
       tensor.type = *known;
       tensors_.push_back(std::move(tensor));
     } else {

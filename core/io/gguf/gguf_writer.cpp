@@ -107,7 +107,8 @@ GgufWriter::GgufWriter(const std::filesystem::path& path,
   for (GgufTensor& tensor : tensors) {
     if (!tensor.shape.empty() && tensor.shape.back() % gguf_block_elements(tensor.type) != 0) {
       throw UsageError(tensor.name + " has rows of " + std::to_string(tensor.shape.back()) + " elements, " +
-                           std::string(gguf_type_name(tensor.type)) + " needs a multiple of 32",
+                           std::string(gguf_type_name(tensor.type)) + " needs a multiple of " +
+                           std::to_string(gguf_block_elements(tensor.type)),
                        "use f16", path.string());
     }
     tensor.offset = offset;

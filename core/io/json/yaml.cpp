@@ -89,7 +89,11 @@ nlohmann::ordered_json parse_yaml(const std::string& text, const std::string& pl
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);
     if (documents.size() > 1) throw InputError(place, "holds several documents", "take the lines --- between them out");
-    return documents.empty() ? Json() : reader.read(documents.front(), 0);
+    Json value = documents.empty() ? Json() : reader.read(documents.front(), 0);
+    value.dump();  // what is no UTF-8, yaml-cpp passes on
+    return value;
+  } catch (const Json::type_error&) {
+    throw InputError(place, "is not UTF-8", "save the file as UTF-8");
   } catch (const YAML::Exception& error) {
     reader.fail(error.mark, "is no YAML: " + error.msg);
   }

@@ -4,6 +4,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/text/tokenizers/tokenizer.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
@@ -21,7 +22,7 @@ class ExportGguf : public ::testing::Test {
     request.adapter = adapter.string();
     request.adapter_only = adapter_only;
     request.out = (directory_ / ("file-" + std::to_string(count_++) + ".gguf")).string();
-    request.type = GgufType::f32;
+    request.type = "f32";
     request.tokenizer = tokenizer;
     export_gguf(request, rank_.context());
     return request.out;

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/models/decoder_config.h"
 #include "nibble/recipes/gguf/export_gguf.h"
@@ -46,7 +47,7 @@ class ImportGguf : public ::testing::Test {
     request.model = model.string();
     request.out = (directory_ / "model.gguf").string();
     request.replace = Replace::own;
-    request.type = GgufType::f32;
+    request.type = "f32";
     request.tokenizer = false;
     export_gguf(request, rank_.context());
     return request.out;

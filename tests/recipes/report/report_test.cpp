@@ -111,6 +111,34 @@ TEST(Report, PageHoldsCurvesSamplesRecipeAndEnvironmentAndNeedsNothingElse) {
   EXPECT_EQ(page.find("src="), std::string::npos);
 }
 
+TEST(Report, BeginsWithTheMethodAndTheBase) {
+  const TemporaryDirectory directory;
+  write_run(directory / "a", 1e-4, 1.5);
+  test::write_bytes(directory / "a" / "recipe.json",
+                    R"({"model": {"path": "models/llama", "quantize": "nf4"}, "adapter": {"r": 8, "lora_alpha": 16}})");
+  test::write_bytes(directory / "a" / "run.json", R"({"model": {"architecture": "LlamaForCausalLM",
+                    "parameters": 134515008, "trained_parameters": 1345150}})");
+  const std::string page = report_page(read_run_log(directory / "a"));
+  EXPECT_NE(page.find("<p>QLoRA (nf4, r 8, lora_alpha 16) on models/llama (LlamaForCausalLM, 134,515,008 parameters, "
+                      "1% of them trained)</p>"),
+            std::string::npos);
+  test::write_bytes(directory / "a" / "recipe.json", R"({"model": {"path": "llama", "quantize": "none"},
+                    "adapter": null})");
+  EXPECT_NE(report_page(read_run_log(directory / "a")).find("<p>Full fine-tuning of llama ("), std::string::npos);
+  test::write_bytes(directory / "a" / "recipe.json", R"({"model": {"init": "config.json"}})");
+  EXPECT_NE(report_page(read_run_log(directory / "a")).find("<p>Pretraining config.json ("), std::string::npos);
+}
+
+// A phone is 360 pixels wide: what needs more is scrolled alone, and the columns of samples are even.
+TEST(Report, FitsAPhone) {
+  const TemporaryDirectory directory;
+  write_run(directory / "a", 1e-4, 1.5);
+  const std::string page = report_page(read_run_log(directory / "a"));
+  EXPECT_NE(page.find("minmax(min(420px, 100%), 1fr)"), std::string::npos);
+  EXPECT_NE(page.find("<div class=\"wide even\"><table>\n<tr><th>prompt</th><th>expected</th>"), std::string::npos);
+  EXPECT_NE(page.find(".even table { table-layout: fixed;"), std::string::npos);
+}
+
 TEST(Report, EmptyRunStillHasAPage) {
   const TemporaryDirectory directory;
   test::write_bytes(directory / "metrics.jsonl", "");
@@ -130,6 +158,20 @@ TEST(Compare, TellsWhereRecipesDifferAndWhoIsBest) {
   EXPECT_EQ(rows[2][0], "b");
   EXPECT_EQ(rows[2][3], "1.2500");
   EXPECT_NE(comparison_page(logs).find("optimizer.lr"), std::string::npos);
+}
+
+TEST(Compare, LeavesOutWhatNoRunHas) {
+  const TemporaryDirectory directory;
+  for (const char* name : {"a", "b"}) {
+    std::filesystem::create_directories(directory / name);
+    test::write_bytes(directory / name / "metrics.jsonl", metrics_line(step(1, 2)) + "\n");
+  }
+  const std::vector<RunLog> logs = {read_run_log(directory / "a"), read_run_log(directory / "b")};
+  EXPECT_EQ(comparison_rows(logs)[0],
+            (std::vector<std::string>{"run", "steps", "loss", "tokens/s", "time", "memory"}));
+  EXPECT_EQ(comparison_rows(logs)[1].size(), 6u);
+  write_run(directory / "c", 1e-4, 1.5);
+  EXPECT_EQ(comparison_rows({logs[0], read_run_log(directory / "c")})[1][3], "-");
 }
 
 // An evaluation loss above 709 has no perplexity that a double holds; metrics.jsonl says null.

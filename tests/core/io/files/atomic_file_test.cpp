@@ -85,7 +85,7 @@ TEST(AtomicFile, MoreThanTheDiskHasIsRefusedWithBothNumbers) {
   TemporaryDirectory directory;
   AtomicFile file(directory / "a");
   const std::string message = error_of<IoError>([&] { file.reserve(uint64_t{1} << 60); });
-  EXPECT_THAT(message, HasSubstr("needs 1152921504606846976 bytes, "));
+  EXPECT_THAT(message, HasSubstr("needs 1.00 EiB, "));
   EXPECT_THAT(message, HasSubstr("are free"));
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -67,8 +68,9 @@ TEST_F(GgufTest, MetadataAndF32TensorsComeBack) {
 }
 
 TEST_F(GgufTest, RoundedTypesAreAsNearAsTheirStep) {
-  const std::vector<std::pair<GgufType, float>> steps{
-      {GgufType::f16, 0.003f}, {GgufType::bf16, 0.02f}, {GgufType::q8_0, 0.025f}, {GgufType::q4_0, 0.63f}};
+  const std::vector<std::pair<GgufType, float>> steps{{GgufType::f16, 0.003f},  {GgufType::bf16, 0.02f},
+                                                      {GgufType::q8_0, 0.025f}, {GgufType::q4_0, 0.63f},
+                                                      {GgufType::q5_0, 0.32f},  {GgufType::q5_1, 0.17f}};
   for (const auto& [type, step] : steps) {
     write(type);
     const GgufFile file(path());
@@ -97,7 +99,28 @@ TEST_F(GgufTest, BlocksAreLaidOutAsInGgml) {
   EXPECT_EQ(static_cast<int8_t>(q8[3]), 111);
 }
 
+// Made by llama.cpp's quantizer and read by the gguf package (tests/oracles/gguf_blocks.py).
+TEST_F(GgufTest, BlocksHaveTheBytesThatLlamaCppGivesThem) {
+  const SafetensorsFile golden(std::string(NIBBLE_SOURCE_DIR) + "/tests/oracles/results/gguf_blocks.safetensors");
+  const Tensor x = golden.at("x");
+  for (const GgufType type : {GgufType::q4_0, GgufType::q5_0, GgufType::q5_1, GgufType::q8_0, GgufType::q4_k,
+                              GgufType::q5_k, GgufType::q6_k}) {
+    const std::string name(gguf_type_name(type));
+    const Tensor wanted = golden.at(name);
+    std::vector<std::byte> bytes(wanted.bytes());
+    gguf_encode(type, x.data<const float>(), x.numel(), bytes.data());
+    const auto differs = std::mismatch(bytes.begin(), bytes.end(), wanted.raw()).first - bytes.begin();
+    EXPECT_EQ(differs, static_cast<std::ptrdiff_t>(wanted.bytes()))
+        << name << ", block " << differs / gguf_block_bytes(type);
+    if (!name.ends_with("_K")) continue;
+    std::vector<float> read(static_cast<size_t>(x.numel()));
+    gguf_decode(type, wanted.raw(), x.numel(), read.data());
+    EXPECT_THAT(read, Pointwise(Eq(), golden.at(name + ".read").span<const float>())) << name;
+  }
+}
+
 TEST_F(GgufTest, RowsThatAreNoWholeBlocksAreRefused) {
+  EXPECT_THROW(GgufWriter(path(), {}, {{"w", {2, 288}, GgufType::q4_k, 0}}), UsageError);
   EXPECT_THROW(GgufWriter(path(), {}, {{"w", {2, 40}, GgufType::q8_0, 0}}), UsageError);
 }
 

@@ -32,6 +32,10 @@ TEST(Yaml, ListsMappingsAndAliasesBecomeJsonInTheirOrder) {
   EXPECT_TRUE(read("# nothing\n").is_null());
 }
 
+TEST(Yaml, TextThatIsNotUtf8IsRefused) {
+  EXPECT_THAT(error_of<InputError>([] { read("a: caf\xe9\n"); }), HasSubstr("r.yaml: is not UTF-8"));
+}
+
 TEST(Yaml, WhatIsWrongHasALineAndAColumn) {
   const std::pair<const char*, const char*> cases[] = {
       {"a: 1\nb: [1, 2\n", "r.yaml:3:1: is no YAML: "},

@@ -1,0 +1,25 @@
+#pragma once
+#include <memory>
+#include <string>
+
+namespace nibble::cli {
+
+/// Lines that somebody types, or that standard input has. On a terminal a line is edited as in a shell (arrows, Ctrl-A,
+/// Ctrl-R), and earlier ones come back; the prompt is written to standard error.
+class LineReader {
+ public:
+  explicit LineReader(const char* prompt);
+  ~LineReader();
+  LineReader(const LineReader&) = delete;
+  LineReader& operator=(const LineReader&) = delete;
+
+  bool on_a_terminal() const { return terminal_ != nullptr; }
+  /// The next line without its end; false where there are no more.
+  bool read(std::string& line);
+
+ private:
+  struct Terminal;
+  std::unique_ptr<Terminal> terminal_;
+};
+
+}  // namespace nibble::cli

@@ -1,0 +1,54 @@
+#include "nibble/core/base/readable.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iterator>
+
+namespace nibble {
+
+std::string bytes_text(double bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  size_t unit = 0;
+  for (; bytes >= 1023.5 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
+  const int digits = unit == 0 || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2;
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f %s", digits, bytes, kUnits[unit]);
+  return text;
+}
+
+std::string seconds_text(double seconds) {
+  const long whole = std::lround(std::clamp(seconds, 0.0, 1e12));
+  char text[64];
+  if (whole < 60) {
+    std::snprintf(text, sizeof text, "%lds", whole);
+  } else if (whole < 3600) {
+    std::snprintf(text, sizeof text, "%ldm %02lds", whole / 60, whole % 60);
+  } else if (whole < 2 * 86400) {
+    std::snprintf(text, sizeof text, "%ldh %02ldm", whole / 3600, whole / 60 % 60);
+  } else {
+    std::snprintf(text, sizeof text, "%ldd %02ldh", whole / 86400, whole / 3600 % 24);
+  }
+  return text;
+}
+
+std::string precise_seconds_text(double seconds) {
+  if (!(seconds < 59.95)) return seconds_text(seconds);
+  char text[64];
+  std::snprintf(text, sizeof text, "%.3g s", seconds);
+  return text;
+}
+
+std::string count_text(int64_t count, const std::string& word) {
+  return std::to_string(count) + " " + word + (count == 1 ? "" : "s");
+}
+
+std::string grouped_text(int64_t count) {
+  std::string text = std::to_string(count);
+  for (auto at = static_cast<std::ptrdiff_t>(text.size()) - 3; at > (count < 0 ? 1 : 0); at -= 3) {
+    text.insert(static_cast<size_t>(at), ",");
+  }
+  return text;
+}
+
+}  // namespace nibble

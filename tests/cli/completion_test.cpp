@@ -1,0 +1,50 @@
+// What `nibble completion bash` makes of what somebody has typed.
+
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <string>
+
+namespace nibble {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// The answers, a blank around each; `words` as bash parts them, the last one under the cursor.
+std::string completed(const std::string& words, int cursor) {
+  const std::string script = "source <(" + std::string(NIBBLE_PROGRAM) + " completion bash); COMP_WORDS=(" + words +
+                             "); COMP_CWORD=" + std::to_string(cursor) +
+                             "; _nibble; printf ' '; printf '%s ' \"${COMPREPLY[@]}\"";
+  std::FILE* pipe = popen(("cd / && bash -c '" + script + "'").c_str(), "r");
+  std::string text;
+  std::array<char, 4096> piece{};
+  while (pipe && std::fgets(piece.data(), piece.size(), pipe)) text += piece.data();
+  const int status = pipe ? pclose(pipe) : -1;
+  EXPECT_EQ(WEXITSTATUS(status), 0) << text;
+  return text;
+}
+
+TEST(Completion, CommandsAndFlags) {
+  EXPECT_THAT(completed("nibble tra", 1), HasSubstr(" train "));
+  EXPECT_THAT(completed("nibble recipes l", 2), HasSubstr(" ls "));
+  EXPECT_EQ(completed("nibble train --pro", 2), " --profile ");
+}
+
+TEST(Completion, KeysOfRecipes) {
+  EXPECT_EQ(completed("nibble train r.json train.gradi", 3), " train.gradient_checkpointing= train.gradient_sum= ");
+  EXPECT_THAT(completed("nibble plan r.json optim", 3), HasSubstr(" optimizer.lr= "));
+  EXPECT_THAT(completed("nibble merge optim", 2), Not(HasSubstr("optimizer")));
+}
+
+TEST(Completion, ValuesOfKeysThatListThem) {
+  EXPECT_EQ(completed("nibble train r.json model.quantize \"=\"", 4), " none nf4 fp4 ");
+  EXPECT_EQ(completed("nibble train r.json model.quantize \"=\" n", 5), " none nf4 ");
+  EXPECT_EQ(completed("nibble train r.json model.quantize=f", 3), " model.quantize=fp4 ") << "without = in word breaks";
+  EXPECT_THAT(completed("nibble train r.json data.train \"=\" /et", 5), HasSubstr(" /etc ")) << "else files";
+}
+
+}  // namespace
+}  // namespace nibble
