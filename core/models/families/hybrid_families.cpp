@@ -56,7 +56,7 @@ std::vector<Family> hybrid_families() {
        .kv_heads = 8,
        .head_size = 128,
        .max_positions = 4096,
-       .rope = false,
+       .rope = RopeRule::never,
        .finish = finish_nemotron_h},
   };
 }
