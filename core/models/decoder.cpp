@@ -373,6 +373,13 @@ Decoder::Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, con
                  RankContext& rank, LayerRange range, const LayerSharding* sharding) {
   if (range.end < 0) range.end = config.layers;
   NIBBLE_CHECK(0 <= range.begin && range.begin <= range.end && range.end <= config.layers, "layers of a stage");
+  const bool hands_on = config.layer_input_size > 0 || std::ranges::any_of(config.layer, [](const LayerConfig& layer) {
+                          return layer.keys_from >= 0;
+                        });
+  if (hands_on && (range.begin > 0 || range.end < config.layers)) {
+    throw UsageError("layers of " + config.model_type + " read what others made, so they cannot be on several ranks",
+                     "use parallel.shard", "parallel.pipeline");
+  }
   Makers makers{make_linear, make_parameter};
   if (sharding) makers = sharding->makers(makers, rank.pool);
   std::optional<InputStage> input;

@@ -69,6 +69,11 @@ TensorShard tensor_shard(const DecoderConfig& config, int tp_rank, int tp_size) 
     throw UsageError("the norms of queries and keys of " + config.model_type + " cannot be cut",
                      "use parallel.shard or parallel.pipeline", "parallel.tensor");
   }
+  if (config.attention_sinks || config.attention_gate != OutputGate::none || config.sublayer_norms || config.xielu ||
+      config.scaled_layers) {
+    throw UsageError("the attention or the MLP of " + config.model_type + " cannot be cut", "use parallel.shard",
+                     "parallel.tensor");
+  }
   const auto of_its_own = [](const LayerConfig& layer) {
     return layer.mixer || layer.feed_forward || layer.heads + layer.kv_heads + layer.head_size + layer.mlp_width > 0;
   };

@@ -31,10 +31,11 @@ def randomize(model, seed):
     """Every parameter far from its initial value, so that nothing can be left out unseen."""
     g = torch.Generator().manual_seed(seed)
     draw = lambda p: torch.randn(p.shape, generator=g)
+    offset = model.config.model_type.startswith(("gemma", "vaultgemma", "nemotron")) and "gemma4" not in model.config.model_type
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.dim() == 1:
-                p.copy_(draw(p) * 0.2 + (1.0 if name.endswith("weight") and "gemma" not in model.config.model_type else 0.0))
+                p.copy_(draw(p) * 0.2 + (1.0 if name.endswith("weight") and not offset else 0.0))
             elif "embed" in name or "wte" in name or "wpe" in name:
                 p.copy_(draw(p) * 0.35)
             else:

@@ -291,10 +291,81 @@ def cohere2(r):
     return "cohere2", rope(r, c, kinds=("default", "linear", "llama3"))
 
 
+def later(kind, *dropped, share=None, kinds=("default", "llama3"), **own):
+    """A family that needs no more than some options of its own; where one of them is a list it is chosen from."""
+    def make(r):
+        c = common(r)
+        for key in dropped:
+            c.pop(key)
+        c.update({key: r.choice(value) if isinstance(value, list) else value for key, value in own.items()})
+        return kind, c if "rope_parameters" in own or kinds is None else rope(r, c, share, kinds)
+    return make
+
+
+def by_types(r, kind, c):
+    """layer_types of one of each kind and more, windows of 6."""
+    c.update(sliding_window=6, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] + [
+        r.choice(["sliding_attention", "full_attention"]) for _ in range(2)])
+    return kind, c
+
+
+def olmo3(r):
+    kind, c = by_types(r, "olmo3", common(r))
+    yarn = dict(rope_type="yarn", rope_theta=500000.0, factor=8.0, original_max_position_embeddings=16, attention_factor=1.2)
+    c["rope_parameters"] = dict(full_attention=yarn, sliding_attention=dict(rope_type="default", rope_theta=500000.0))
+    return kind, c
+
+
+def gemma4(r):
+    c = common(r)
+    c["hidden_activation"] = c.pop("hidden_act")
+    shared = r.random() < 0.5
+    c.update(num_hidden_layers=4, num_key_value_heads=1, head_dim=8, global_head_dim=16, sliding_window=6, tie_word_embeddings=True,
+             layer_types=["sliding_attention", "full_attention"] * 2, hidden_size_per_layer_input=8 if shared else 0,
+             vocab_size_per_layer_input=c["vocab_size"], num_kv_shared_layers=2 if shared else 0, use_double_wide_mlp=shared,
+             attention_k_eq_v=not shared, num_global_key_value_heads=None if shared else 1, final_logit_softcapping=6.0)
+    return "gemma4_text", c
+
+
+def helium(r):  # the output projection is as wide as the model
+    c = common(r)
+    return "helium", rope(r, dict(c, head_dim=head_size(c)))
+
+
+def latent(kind, **own):
+    def make(r):
+        c = common(r)
+        c.update(own, num_key_value_heads=c["num_attention_heads"], q_lora_rank=r.choice([None, 10]), kv_lora_rank=12,
+                 qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=r.choice([6, 10]), pad_token_id=None)
+        return kind, c
+    return make
+
+
+YARN = dict(rope_type="yarn", rope_theta=1e6, factor=8.0, original_max_position_embeddings=8, mscale=1.0, mscale_all_dim=1.0,
+            beta_fast=32.0, beta_slow=1.0, llama_4_scaling_beta=0.1)
+LATER = dict(
+    glm=later("glm", share=0.5, attention_bias=[True, False], head_dim=8), glm4=later("glm4", share=0.5, head_dim=8),
+    ministral3=later("ministral3", head_dim=8, rope_parameters=YARN), ministral=lambda r: by_types(r, "ministral", dict(common(r), head_dim=8)),
+    exaone4=lambda r: by_types(r, "exaone4", common(r)), cwm=lambda r: by_types(r, "cwm", dict(common(r), head_dim=8)), olmo3=olmo3,
+    ernie4_5=later("ernie4_5", head_dim=8, use_bias=[True, False]), helium=helium,
+    hunyuan=later("hunyuan_v1_dense", head_dim=8, rope_parameters=dict(rope_type="dynamic", alpha=100.0, factor=1.0, rope_theta=10000.0)),
+    seed_oss=later("seed_oss", head_dim=8, attention_out_bias=[True, False]), arcee=later("arcee", hidden_act="relu2"),
+    internlm3=later("internlm3", head_dim=8), jais2=later("jais2"), nanochat=later("nanochat", kinds=("default",)),
+    nemotron=later("nemotron", share=0.5, hidden_act="relu2", kinds=("default",)), apertus=later("apertus", hidden_act="xielu"),
+    bitnet=later("bitnet"), hyperclovax=later("hyperclovax", use_post_norm=[True, False], residual_multiplier=0.4, logits_scaling=1.7),
+    gemma4=gemma4, youtu=latent("youtu", rope_interleave=True), minicpm3=latent("minicpm3", scale_emb=3, scale_depth=1.4, dim_model_base=16),
+    gpt_neo=later("gpt_neo", "hidden_act", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", kinds=None, num_layers=2,
+                  num_heads=2, attention_types=[[[["global", "local"], 1]]], window_size=5),
+    biogpt=later("biogpt", "num_key_value_heads", kinds=None, tie_word_embeddings=True),
+    openai_gpt=later("openai-gpt", "hidden_act", "num_key_value_heads", "intermediate_size", kinds=None, tie_word_embeddings=True),
+    mpt=later("mpt", "hidden_act", "num_key_value_heads", "intermediate_size", "max_position_embeddings", kinds=None,
+              tie_word_embeddings=True, max_seq_len=64),
+    persimmon=later("persimmon", "num_key_value_heads", share=0.5, kinds=("default",), qk_layernorm=[True, False]))
+
 FAMILIES = dict(llama=llama, mistral=mistral, qwen2=qwen2, qwen3=qwen3, gemma=gemma, gemma2=gemma2, gemma3=gemma3, phi3=phi3,
                 gpt_neox=gpt_neox, falcon=falcon, gpt2=gpt2_own, gpt_bigcode=gpt_bigcode, gptj=gptj, codegen=codegen, opt=opt,
                 stablelm=stablelm, smollm3=smollm3, olmo=olmo, olmo2=olmo2, granite=granite, starcoder2=starcoder2, bloom=bloom,
-                phi=phi, cohere=cohere, cohere2=cohere2)
+                phi=phi, cohere=cohere, cohere2=cohere2, **LATER)
 
 
 def published(config, r):
@@ -303,7 +374,9 @@ def published(config, r):
     c = dict(config)
     c["torch_dtype"] = c.pop("dtype", "float32")
     kind, parameters = c["model_type"], c.pop("rope_parameters", None)
-    if kind == "gemma3_text" and parameters:
+    if kind in ("olmo3", "gemma4_text", "ministral3"):
+        c["rope_parameters"] = parameters
+    elif kind == "gemma3_text" and parameters:
         full, local = parameters["full_attention"], parameters["sliding_attention"]
         c["rope_theta"], c["rope_local_base_freq"] = full["rope_theta"], local["rope_theta"]
         scaling = {k: v for k, v in full.items() if k not in ("rope_theta", "partial_rotary_factor")}

@@ -42,7 +42,7 @@ SIZES = dict(
 GPT_NEO = dict(attention_types=[[["global", "local"], 2]], window_size=8)
 LATENT = dict(num_key_value_heads=4)
 OWN = {
-    **{kind: LATENT for kind in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "minicpm3", "axk1", "longcat_flash",
+    **{kind: LATENT for kind in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "axk1", "longcat_flash",
                                  "deepseek_v32", "glm_moe_dsa", "axk2")},
     "gpt_neo": GPT_NEO, "gptj": dict(rotary_dim=4), "codegen": dict(rotary_dim=4), "opt": dict(ffn_dim=48, word_embed_proj_dim=32),
     "xglm": dict(ffn_dim=48, attention_heads=4), "falcon": dict(num_kv_heads=2), "mpt": dict(max_seq_len=64),
@@ -51,6 +51,7 @@ OWN = {
     "helium": dict(head_dim=8, num_key_value_heads=4), "persimmon": dict(head_dim=None),
     "ministral3": dict(rope_parameters=dict(rope_type="yarn", rope_theta=1e6, factor=8.0, original_max_position_embeddings=16, mscale=1.0,
                                             mscale_all_dim=1.0, beta_fast=32.0, beta_slow=1.0, llama_4_scaling_beta=0.1)),
+    "youtu": LATENT | dict(pad_token_id=None),  # the row of a padding token becomes zero when Transformers loads it
     "qwen2": dict(use_sliding_window=True, max_window_layers=2), "qwen3": dict(use_sliding_window=True, max_window_layers=2),
     "hunyuan_v1_dense": dict(rope_parameters=dict(rope_type="dynamic", alpha=100.0, factor=1.0, rope_theta=10000.0)),
     "gpt_oss": dict(rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=8.0, original_max_position_embeddings=16, beta_fast=32.0,

@@ -72,6 +72,7 @@ void finish_granite(const ConfigReader& file, DecoderConfig& config) {
 void finish_hyperclovax(const ConfigReader& file, DecoderConfig& config) {
   const float natural = config.attention_scale;
   finish_granite(file, config);
+  config.logit_scale = 1 / config.logit_scale;  // logits are multiplied where Granite divides them
   if (!file.has("attention_multiplier")) config.attention_scale = natural;
   if (!file.boolean("use_post_norm", true)) {
     config.names.block.post_attention_norm = config.names.block.post_mlp_norm = "";
