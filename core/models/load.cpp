@@ -1,6 +1,7 @@
 #include "nibble/core/models/load.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <unordered_set>
 
@@ -18,13 +19,15 @@ bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 
 // Buffers that some writers save beside the weights.
 bool is_known_buffer(const std::string& name) {
   static constexpr std::string_view kEndings[] = {"rotary_emb.inv_freq", ".attn.bias",      ".attn.masked_bias",
-                                                  ".attn.causal_mask",   ".attention.bias", ".attention.masked_bias"};
+                                                  ".attn.causal_mask",   ".attention.bias", ".attention.masked_bias",
+                                                  ".mlp.act_fn.beta",    ".mlp.act_fn.eps"};
   return std::any_of(std::begin(kEndings), std::end(kEndings),
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-bool is_outside_language_model(const std::string& name) {
-  return name.starts_with("model.vision_tower.") || name.starts_with("model.multi_modal_projector.");
+bool is_outside_language_model(const DecoderConfig& config, const std::string& name) {
+  return std::any_of(config.towers.begin(), config.towers.end(),
+                     [&](const std::string& tower) { return name.starts_with(tower); });
 }
 
 // Hands the tensors of a checkpoint to a model that is being built, and remembers which were asked for.
@@ -63,8 +66,8 @@ class Loader {
     const bool whole = decoder.has_embedding() && decoder.has_head();
     for (const std::string& name : checkpoint_.names()) {
       if (!whole && !in_layers(name, decoder.range())) continue;
-      if (has_vision_tower(config_) && is_outside_language_model(name)) continue;
       if (in_layers(name, {config_.layers, config_.layers + config_.layers_passed_over})) continue;
+      if (is_outside_language_model(config_, name)) continue;
       if (!taken_.contains(name) && !is_known_buffer(name) && !(expects && expects(name))) left.push_back(name);
     }
     if (left.empty()) return;
@@ -145,7 +148,9 @@ std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_
     value = Tensor::empty(pool, shape, DType::f32, name);
     ops::fill_normal(value, config.initializer_range, seed, purpose_of(name));
   } else {
-    const float start = bias ? 0.0f : 1.0f - config.norm.weight_offset;
+    float start = bias || name.ends_with(".sinks") ? 0.0f : 1.0f - config.norm.weight_offset;
+    if (name.ends_with(".alpha_p")) start = std::log(std::expm1(0.8f));  // of xIELU
+    if (name.ends_with(".alpha_n")) start = std::log(std::expm1(0.8f - 0.5f));
     value = Tensor::from<float>(pool, shape, std::vector<float>(static_cast<size_t>(element_count(shape)), start));
   }
   return std::make_shared<Parameter>(Parameter{.name = name, .value = value, .gradient = {}});

@@ -12,6 +12,7 @@ enum class Activation : uint8_t {
   gelu_sigmoid,  ///< x sigmoid(1.702 x), "quick_gelu"
   relu,
   relu_squared,
+  sigmoid,  ///< of gates
 };
 
 /// y = f(x), same shape
@@ -30,5 +31,12 @@ void clamped_gated_forward(Activation f, float limit, const Tensor& gate, const 
 /// dgate and dup from dy, which may be gate and up.
 void clamped_gated_backward(Activation f, float limit, const Tensor& dy, const Tensor& gate, const Tensor& up,
                             Tensor& dgate, Tensor& dup);
+
+/// xIELU (Huang et al. 2024): y = ap x^2 + x / 2 where x > 0, else an (e^x - 1 - x) + x / 2, with ap =
+/// softplus(alpha_p) and an = 1/2 + softplus(alpha_n), both [1] f32.
+void xielu_forward(const Tensor& x, const Tensor& alpha_p, const Tensor& alpha_n, Tensor& y);
+/// dx = dy * f'(x), which may take the place of x; dalpha_p and dalpha_n [1] f32 += gradient unless undefined.
+void xielu_backward(const Tensor& dy, const Tensor& x, const Tensor& alpha_p, const Tensor& alpha_n, Tensor& dx,
+                    Tensor& dalpha_p, Tensor& dalpha_n);
 
 }  // namespace nibble::ops

@@ -56,6 +56,17 @@ void clamped_gated_backward(Activation f, float limit, const Tensor& dy, const T
   on(dy).clamped_gated_backward(f, limit, dy, gate, up, dgate, dup);
 }
 
+void xielu_forward(const Tensor& x, const Tensor& alpha_p, const Tensor& alpha_n, Tensor& y) {
+  NIBBLE_CHECK(same_count(x, y) && alpha_p.numel() == 1 && alpha_n.numel() == 1, "xielu: shapes");
+  on(x).xielu_forward(x, alpha_p, alpha_n, y);
+}
+
+void xielu_backward(const Tensor& dy, const Tensor& x, const Tensor& alpha_p, const Tensor& alpha_n, Tensor& dx,
+                    Tensor& dalpha_p, Tensor& dalpha_n) {
+  NIBBLE_CHECK(same_count(x, dy, dx) && alpha_p.numel() == 1 && alpha_n.numel() == 1, "xielu: shapes");
+  on(x).xielu_backward(dy, x, alpha_p, alpha_n, dx, dalpha_p, dalpha_n);
+}
+
 // ---- attention.h ----
 
 namespace {
@@ -99,6 +110,27 @@ void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, co
   }
   NIBBLE_CHECK(log_sum_exp.numel() == params.heads * q.dim(0), "attention backward: log_sum_exp");
   on(q).attention_backward(dout, q, k, v, out, log_sum_exp, spans, params, dq, dk, dv);
+}
+
+namespace {
+
+void check_sinks(const Tensor& sinks, const Tensor& out, const Tensor& log_sum_exp) {
+  NIBBLE_CHECK(out.rank() == 2 && out.dim(1) % sinks.numel() == 0 && log_sum_exp.numel() == sinks.numel() * out.dim(0),
+               "attention sinks: shapes");
+}
+
+}  // namespace
+
+void attention_sinks_forward(const Tensor& sinks, Tensor& out, Tensor& log_sum_exp) {
+  check_sinks(sinks, out, log_sum_exp);
+  on(out).attention_sinks_forward(sinks, out, log_sum_exp);
+}
+
+void attention_sinks_backward(const Tensor& dout, const Tensor& out, const Tensor& sinks, const Tensor& log_sum_exp,
+                              Tensor& dsinks) {
+  check_sinks(sinks, out, log_sum_exp);
+  NIBBLE_CHECK(dout.shape() == out.shape() && same_count(sinks, dsinks), "attention sinks: shapes");
+  on(out).attention_sinks_backward(dout, out, sinks, log_sum_exp, dsinks);
 }
 
 // ---- clip.h, softcap.h ----
@@ -204,6 +236,11 @@ void add_residual(const Tensor& x, const Tensor& y, float scale, Tensor& sum) {
 
 void scale(Tensor& x, float factor) { on(x).scale(x, factor); }
 
+void scale_rows(const Tensor& factors, Tensor& x) {
+  NIBBLE_CHECK(factors.numel() == 1 || (x.rank() == 2 && factors.numel() == x.dim(0)), "scale_rows: shapes");
+  on(x).scale_rows(factors, x);
+}
+
 void add_bias(const Tensor& bias, Tensor& x) {
   NIBBLE_CHECK(x.rank() == 2 && bias.numel() == x.dim(1), "add_bias: shapes");
   on(x).add_bias(bias, x);
@@ -294,17 +331,17 @@ void router_balance_backward(const Tensor& logits, const Tensor& dprobabilities,
   on(logits).router_balance_backward(logits, dprobabilities, dlogits);
 }
 
-void scale_rows(const Tensor& x, const Tensor& weights, Tensor& y) {
+void weigh_rows(const Tensor& x, const Tensor& weights, Tensor& y) {
   NIBBLE_CHECK(x.rank() == 2 && y.shape() == x.shape() && y.dtype() == x.dtype() && weights.numel() == x.dim(0),
-               "scale_rows: shapes or dtypes");
-  on(x).scale_rows(x, weights, y);
+               "weigh_rows: shapes or dtypes");
+  on(x).weigh_rows(x, weights, y);
 }
 
-void scale_rows_backward(const Tensor& dy, const Tensor& x, const Tensor& weights, Tensor& dx, Tensor& dweights) {
+void weigh_rows_backward(const Tensor& dy, const Tensor& x, const Tensor& weights, Tensor& dx, Tensor& dweights) {
   NIBBLE_CHECK(x.rank() == 2 && x.shape() == dy.shape() && dx.shape() == x.shape() && dx.dtype() == dy.dtype() &&
                    weights.numel() == x.dim(0) && dweights.numel() == x.dim(0),
-               "scale_rows_backward: shapes or dtypes");
-  on(dy).scale_rows_backward(dy, x, weights, dx, dweights);
+               "weigh_rows_backward: shapes or dtypes");
+  on(dy).weigh_rows_backward(dy, x, weights, dx, dweights);
 }
 
 // ---- gemm.h, weight_view.h ----
@@ -461,11 +498,12 @@ void column_squares(const Tensor& x, Tensor& out) {
 // ---- rope.h ----
 
 void rope(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool inverse,
-          RopePairs pairs) {
-  NIBBLE_CHECK(heads > 0 && x.dim(1) % heads == 0 && 2 * cos.dim(1) <= x.dim(1) / heads, "rope: head size");
+          RopePairs pairs, int64_t begin) {
+  NIBBLE_CHECK(heads > 0 && x.dim(1) % heads == 0 && begin >= 0 && begin + 2 * cos.dim(1) <= x.dim(1) / heads,
+               "rope: head size");
   NIBBLE_CHECK(positions.numel() == x.dim(0) && sin.shape() == cos.shape(), "rope: shapes");
   check_indices(positions, cos.dim(0), "rope");
-  on(x).rope(x, heads, positions, cos, sin, inverse, pairs);
+  on(x).rope(x, heads, positions, cos, sin, inverse, pairs, begin);
 }
 
 // ---- weight_norm.h ----

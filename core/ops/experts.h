@@ -48,9 +48,9 @@ void router_balance(const Tensor& logits, Tensor& sums);
 void router_balance_backward(const Tensor& logits, const Tensor& dprobabilities, Tensor& dlogits);
 
 /// y [N, D] = weights [N] f32 times the rows of x [N, D]; x and y of one dtype, may be the same.
-void scale_rows(const Tensor& x, const Tensor& weights, Tensor& y);
+void weigh_rows(const Tensor& x, const Tensor& weights, Tensor& y);
 /// dweights [N] = dot products of the rows of dy and x; dx = weights times the rows of dy, of dy's dtype, may be dy. x
 /// f32 or bf16, whatever dy is.
-void scale_rows_backward(const Tensor& dy, const Tensor& x, const Tensor& weights, Tensor& dx, Tensor& dweights);
+void weigh_rows_backward(const Tensor& dy, const Tensor& x, const Tensor& weights, Tensor& dx, Tensor& dweights);
 
 }  // namespace nibble::ops

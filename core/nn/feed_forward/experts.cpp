@@ -171,7 +171,7 @@ bool Experts::has_trainable() const {
 
 Tensor Experts::input(const Pass& pass, size_t e) const {
   Tensor rows = pass.gather(pass.x, e);
-  if (config_.weighted_input) ops::scale_rows(rows, pass.weights(e), rows);
+  if (config_.weighted_input) ops::weigh_rows(rows, pass.weights(e), rows);
   return rows;
 }
 
@@ -251,7 +251,7 @@ void Experts::run_expert(const Pass& pass, size_t e, Tensor* sum, Saved* saved) 
   LinearSaved* down_saved = saved ? &saved->down_proj[e] : nullptr;
   if (!sum && !down_[e].adapter()) return;
   Tensor active = activate(gate, up, step);
-  if (!config_.weighted_input) ops::scale_rows(active, pass.weights(e), active);
+  if (!config_.weighted_input) ops::weigh_rows(active, pass.weights(e), active);
   if (!sum) {
     down_[e].forward_save_only(active, DType::f32, step, *down_saved);
   } else {
@@ -280,13 +280,13 @@ void Experts::run_expert_backward(const Pass& pass, size_t e, const Tensor& dy, 
     Tensor weighted = active;
     if (!config_.weighted_input) {
       weighted = Tensor::empty(step.pool(), active.shape(), active.dtype(), "activation of an expert");
-      ops::scale_rows(active, weights, weighted);
+      ops::weigh_rows(active, weights, weighted);
     }
     saved.down_proj[e].x = weighted;
   }
   Tensor dactive = Tensor::empty(step.pool(), active.shape(), active.dtype(), "gradient of an expert");
   down_[e].backward(dys, step, std::move(saved.down_proj[e]), &dactive, false);
-  if (!config_.weighted_input) ops::scale_rows_backward(dactive, active, weights, dactive, dweight);
+  if (!config_.weighted_input) ops::weigh_rows_backward(dactive, active, weights, dactive, dweight);
   if (down_bias_) down_bias_backward(pass, e, dys, dweight);
 
   // Each gradient takes the place of what it is computed from, element by element.
@@ -305,7 +305,7 @@ void Experts::run_expert_backward(const Pass& pass, size_t e, const Tensor& dy, 
   Tensor dxs;
   if (wants_dx) dxs = Tensor::empty(step.pool(), {pass.count(e), config_.width}, DType::f32, "gradient of an expert");
   project_backward(dgate, dup, e, step, x, saved, wants_dx ? &dxs : nullptr);
-  if (config_.weighted_input) ops::scale_rows_backward(dxs, pass.gather(pass.x, e), weights, dxs, dweight);
+  if (config_.weighted_input) ops::weigh_rows_backward(dxs, pass.gather(pass.x, e), weights, dxs, dweight);
   if (dx) ops::scatter_add_rows(dxs, pass.tokens(e), *dx);
   ops::scatter_add_rows(dweight, pass.slots(e), dweights);
 }
@@ -334,7 +334,7 @@ void Experts::add_shared(const Tensor& x, const LayerContext& context, const Ste
   const Tensor weights = gate_shared(x, step, saved);
   if (saved) saved->shared_out = out;
   Tensor scaled = Tensor::empty(step.pool(), x.shape(), dtype, "output of the shared expert");
-  ops::scale_rows(out, weights, scaled);
+  ops::weigh_rows(out, weights, scaled);
   ops::add(scaled, sum);
 }
 
@@ -362,7 +362,7 @@ void Experts::shared_backward(const Tensor& dy, const LayerContext& context, con
     const Shape shape = saved.shared_weights.shape();
     Tensor dweights = Tensor::empty(step.pool(), shape, DType::f32, "gradient of the shared gate");
     dshared = Tensor::empty(step.pool(), dy.shape(), dy.dtype(), "gradient of the shared expert");
-    ops::scale_rows_backward(dy, saved.shared_out, saved.shared_weights, dshared, dweights);
+    ops::weigh_rows_backward(dy, saved.shared_out, saved.shared_weights, dshared, dweights);
     Tensor dlogits = Tensor::empty(step.pool(), shape, DType::f32, "gradient of the shared gate");
     const Tensor chosen = Tensor::zeros(step.pool().host(), shape, DType::i32, "the shared expert");
     ops::route_backward(dweights, saved.shared_logits, chosen, shared_gate_routing(), dlogits);

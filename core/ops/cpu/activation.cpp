@@ -77,6 +77,14 @@ struct ReluSquared {
   static HWY_INLINE V slope(V x) { return hn::Mul(splat(2), hn::Max(hn::Zero(kF), x)); }
 };
 
+struct Sigmoid {
+  static HWY_INLINE V value(V x) { return sigmoid(x); }
+  static HWY_INLINE V slope(V x) {
+    const V s = sigmoid(x);
+    return hn::Mul(s, hn::Sub(splat(1), s));
+  }
+};
+
 constexpr int64_t kGrain = 8192;
 
 template <typename F, typename Element>
@@ -181,6 +189,8 @@ void choose(Activation f, const Call& call) {
       return call(Relu());
     case Activation::relu_squared:
       return call(ReluSquared());
+    case Activation::sigmoid:
+      return call(Sigmoid());
   }
 }
 

@@ -219,7 +219,7 @@ void router_balance_backward(const Tensor& logits, const Tensor& dprobabilities,
   });
 }
 
-void scale_rows(const Tensor& x, const Tensor& weights, Tensor& y) {
+void weigh_rows(const Tensor& x, const Tensor& weights, Tensor& y) {
   const float* weight = weights.data<const float>();
   if (x.dtype() == DType::bf16) {
     return scale_each(x.data<const bf16>(), weight, x.dim(0), x.dim(1), y.data<bf16>());
@@ -227,7 +227,7 @@ void scale_rows(const Tensor& x, const Tensor& weights, Tensor& y) {
   scale_each(x.data<const float>(), weight, x.dim(0), x.dim(1), y.data<float>());
 }
 
-void scale_rows_backward(const Tensor& dy, const Tensor& x, const Tensor& weights, Tensor& dx, Tensor& dweights) {
+void weigh_rows_backward(const Tensor& dy, const Tensor& x, const Tensor& weights, Tensor& dx, Tensor& dweights) {
   const float* weight = weights.data<const float>();
   float* sums = dweights.data<float>();
   const auto run = [&](auto gradient, auto element) {

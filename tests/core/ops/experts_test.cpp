@@ -162,11 +162,11 @@ TEST(ScaleRows, MatchesTheReferenceBothWays) {
     const Tensor weights = random_tensor({37, 1}, DType::f32, 10);
     Tensor y = Tensor::empty(pool(), shape, dtype), dx = dy.clone(pool());
     Tensor dweights = Tensor::empty(pool(), {37, 1}, DType::f32);
-    ops::scale_rows(x, weights, y);
-    ops::scale_rows_backward(dx, x, weights, dx, dweights);
+    ops::weigh_rows(x, weights, y);
+    ops::weigh_rows_backward(dx, x, weights, dx, dweights);
     Values ys(x.numel()), dxs(x.numel()), sums(37);
-    ops::ref::scale_rows(values_of(x).data(), values_of(weights).data(), 37, 29, ys.data());
-    ops::ref::scale_rows_backward(values_of(dy).data(), values_of(x).data(), values_of(weights).data(), 37, 29,
+    ops::ref::weigh_rows(values_of(x).data(), values_of(weights).data(), 37, 29, ys.data());
+    ops::ref::weigh_rows_backward(values_of(dy).data(), values_of(x).data(), values_of(weights).data(), 37, 29,
                                   dxs.data(), sums.data());
     expect_close(y, ys, rounding(dtype, 1e-6), 1e-30, "y");
     expect_close(dx, dxs, rounding(dtype, 1e-6), 1e-30, "dx");
@@ -186,8 +186,8 @@ TEST(Experts, SameBitsForAnyThreads) {
     ops::router_balance(logits, sums);
     Tensor y = Tensor::empty(pool(), x.shape(), DType::bf16), dx = Tensor::empty(pool(), x.shape(), DType::bf16);
     Tensor dweights = Tensor::empty(pool(), {300, 1}, DType::f32);
-    ops::scale_rows(x, weights, y);
-    ops::scale_rows_backward(dy, x, weights, dx, dweights);
+    ops::weigh_rows(x, weights, y);
+    ops::weigh_rows_backward(dy, x, weights, dx, dweights);
     return std::vector<Tensor>{chosen, of_chosen, dlogits, sums, y, dx, dweights};
   });
 }
