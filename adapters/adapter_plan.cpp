@@ -4,6 +4,7 @@
 #include <set>
 
 #include "nibble/adapters/target_modules.h"
+#include "nibble/adapters/tuners/expert_lora.h"
 #include "nibble/adapters/tuners/token_rows.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
@@ -68,7 +69,31 @@ class Planner {
 
   TargetModules matched() const {
     const DecoderConfig& config = model_.config();
-    return match_target_modules(plan_.linears, config.names.head, config.model_type, options_, embeddings_);
+    const ExpertTargets experts = match_target_parameters(config, options_, plan_.linears);
+    TargetModules found;
+    if (options_.target_parameters.empty() || !options_.target_modules.empty()) {
+      found = match_target_modules(modules_to_choose(config, options_, plan_.linears), config.names.head,
+                                   config.model_type, options_, embeddings_);
+    }
+    if (!experts.routers.empty()) {  // in their place among the modules
+      std::set<std::string> all(found.modules.begin(), found.modules.end());
+      all.insert(experts.routers.begin(), experts.routers.end());
+      found.modules.clear();
+      for (const std::vector<std::string>* paths : {&embeddings_, &plan_.linears}) {
+        std::ranges::copy_if(*paths, std::back_inserter(found.modules),
+                             [&](const auto& path) { return all.contains(path); });
+      }
+    }
+    return found;
+  }
+
+  void set_expert_tensors(std::vector<std::string> tensors) {
+    const std::string note = expert_note(model_.config(), options_, tensors);
+    if (!note.empty()) plan_.notes.push_back(note);
+    plan_.parameters = std::move(tensors);
+  }
+  std::vector<std::string> matched_expert_tensors() const {
+    return match_target_parameters(model_.config(), options_, plan_.linears).tensors;
   }
 
   void set_modules(std::vector<std::string> modules) {
@@ -89,6 +114,7 @@ class Planner {
   bool is_embedding(const std::string& module) const { return std::ranges::count(embeddings_, module) > 0; }
   bool has_parameter(const std::string& name) const { return parameters_.contains(name); }
   const std::vector<std::string>& embeddings() const { return embeddings_; }
+  const DecoderConfig& config() const { return model_.config(); }
   const TensorNames& names() const { return model_.config().names; }
   AdapterPlan& plan() { return plan_; }
 
@@ -112,6 +138,10 @@ std::set<std::string> places(const PeftAdapter& adapter, Planner& planner) {
                                      : std::vector<std::string>{".lora_A.weight", ".lora_B.weight", ".lora_B.bias"};
     for (const std::string& part : parts) found.insert(module + part);
     found.insert(module + ".lora_magnitude_vector");
+  }
+  for (const std::string& tensor : plan.parameters) {
+    const std::string stem = expert_lora_stem(planner.config(), tensor, plan.parameters);
+    for (const char* end : {".lora_A.weight", ".lora_B.weight"}) found.insert(stem + end);
   }
   for (const std::string& table : {planner.names().embedding, planner.names().head}) {
     if (is_module_to_save(adapter.options, table)) continue;
@@ -191,14 +221,16 @@ int64_t rows_needed(const PeftAdapter& adapter, const DecoderConfig& config) {
 
 }  // namespace
 
-AdapterPlan plan_adapter(const DecoderConfig& config, const AdapterOptions& options, const ModelSplit& split) {
-  check_options(options, "adapter");
+AdapterPlan plan_adapter(const DecoderConfig& config, const AdapterOptions& asked, const ModelSplit& split) {
+  check_options(asked, "adapter");
+  const AdapterOptions options = translate_for_experts(asked, config);
   Planner planner(config, options, split);
   TargetModules found = planner.matched();
   for (const std::string& module : found.modules) {
     if (planner.is_embedding(module)) check_new_embedding(module, options);
   }
   planner.set_modules(std::move(found.modules));
+  planner.set_expert_tensors(planner.matched_expert_tensors());
   if (!found.unmatched_entries.empty()) {
     planner.plan().notes.push_back("these fit no module: " + listed(found.unmatched_entries));
   }
@@ -217,6 +249,7 @@ AdapterPlan plan_adapter(const DecoderConfig& config, const PeftAdapter& adapter
     if (adapter.find(module + ".lora_A.weight")) modules.push_back(module);
   }
   planner.set_modules(std::move(modules));
+  planner.set_expert_tensors(expert_tensors_of(grown, adapter, planner.plan().linears));
   note_leftovers(adapter, planner);
   return planner.plan();
 }

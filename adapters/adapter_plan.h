@@ -22,8 +22,9 @@ struct ModelSplit {
 };
 
 struct AdapterPlan {
-  std::vector<std::string> linears;  ///< paths of all Linears of the model, the head included
-  std::vector<std::string> modules;  ///< paths of embeddings and Linears with an adapter, in module order
+  std::vector<std::string> linears;     ///< paths of all Linears of the model, the head included
+  std::vector<std::string> modules;     ///< paths of embeddings and Linears with an adapter, in module order
+  std::vector<std::string> parameters;  ///< paths of tensors of all experts with an adapter, as PEFT has them
   TrainedWhole whole;
   std::vector<TrainedTokens> tokens;
   std::vector<std::string> notes;  ///< entries, tensors and modules that fit nothing

@@ -6,6 +6,7 @@
 #include "nibble/adapters/peft/random_starts.h"
 #include "nibble/adapters/peft/stored_adapter.h"
 #include "nibble/adapters/target_modules.h"
+#include "nibble/adapters/tuners/expert_lora.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/models/resize.h"
 
@@ -47,18 +48,26 @@ void name_real_ranks(const PeftAdapter& adapter, AttachedAdapter& attached) {
 
 }  // namespace
 
-AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, RankContext& rank,
+AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& asked, RankContext& rank,
                                const OriginalWeight& original) {
   const DecoderConfig& config = decoder.config();
+  const AdapterOptions options = translate_for_experts(asked, config);
   const AdapterPlan plan = plan_adapter(config, options, split_of(decoder));
-  AttachedAdapter attached{options, plan.modules, plan.notes, {}, replaces_weights(options)};
-  if (options.target_modules.empty() || options.target_modules.all_linear()) {
-    attached.options.target_modules.names = target_names(plan.modules, plan.linears, options, config.names.head);
+  AttachedAdapter attached{options, plan.modules, plan.parameters, plan.notes, {}, replaces_weights(options)};
+  const bool by_default = options.target_modules.empty() && options.target_parameters.empty();
+  if (by_default || options.target_modules.all_linear()) {
+    std::vector<std::string> modules = plan.modules;
+    std::erase_if(modules, [&](const std::string& module) { return is_router(config, module); });
+    std::vector<std::string> linears = plan.linears;
+    std::erase_if(linears,
+                  [&](const std::string& linear) { return expert_part(config, linear) || is_router(config, linear); });
+    attached.options.target_modules.names = target_names(modules, linears, options, config.names.head);
     attached.options.target_modules.pattern.clear();
   }
   const MemoryPool::Use use(rank.pool, MemoryUse::adapters);
   freeze(decoder);
   NewAdapter made(options, original, rank);
+  ExpertLoras experts(config, options, plan.parameters, nullptr, true, rank);
   const std::set<std::string> chosen(plan.modules.begin(), plan.modules.end());
   decoder.visit_embeddings([&](Embedding& embedding) {
     refuse_second_adapter(embedding);
@@ -67,6 +76,7 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, 
   decoder.visit_linears([&](Linear& linear) {
     refuse_second_adapter(linear);
     if (chosen.contains(linear.name())) linear.set_adapter(made.make(linear));
+    if (!linear.adapter()) linear.set_adapter(experts.make(linear));
   });
   attached.random_starts = made.take_random_starts();
   train_whole(decoder, options, plan.whole, true, rank);
@@ -76,11 +86,12 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, 
 
 AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& adapter, bool trainable, RankContext& rank) {
   const AdapterPlan plan = plan_adapter(decoder.config(), adapter, split_of(decoder));
-  AttachedAdapter attached{adapter.options, plan.modules, {}, {}, replaces_weights(adapter.options)};
+  AttachedAdapter attached{adapter.options, plan.modules, plan.parameters, {}, {}, replaces_weights(adapter.options)};
   attached.options.pissa_iterations = 0;  // see StoredAdapter::check_start
   const int64_t vocabulary = decoder.config().vocab_size;
   const std::set<std::string> chosen(plan.modules.begin(), plan.modules.end());
   StoredAdapter stored(adapter, trainable, rank);
+  ExpertLoras experts(decoder.config(), adapter.options, plan.parameters, &adapter, trainable, rank);
   const MemoryPool::Use use(rank.pool, MemoryUse::adapters);
   freeze(decoder);
   for (const std::string& table : stored.take_tables(decoder)) {
@@ -97,6 +108,7 @@ AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& adapter, bool 
   decoder.visit_linears([&](Linear& linear) {
     refuse_second_adapter(linear);
     if (chosen.contains(linear.name())) linear.set_adapter(stored.make(linear));
+    if (!linear.adapter()) linear.set_adapter(experts.make(linear));
   });
   train_whole(decoder, adapter.options, plan.whole, trainable, rank);
   train_tokens(decoder, plan.tokens, trainable, rank);

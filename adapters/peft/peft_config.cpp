@@ -28,7 +28,6 @@ constexpr std::array kUnsupported{
     Unsupported{"kasa_config", "null"},
     Unsupported{"layer_replication", "null"},
     Unsupported{"monteclora_config", "null"},
-    Unsupported{"target_parameters", "[]"},
     Unsupported{"use_bdlora", "false"},
     Unsupported{"use_qalora", "false"},
     Unsupported{"velora_config", "null"},
@@ -288,6 +287,7 @@ AdapterOptions parse_peft_config(std::string_view json, const std::string& place
   read_patterns(reader, options);
   read_layers(reader, options);
   options.modules_to_save = reader.names("modules_to_save");
+  options.target_parameters = reader.names("target_parameters");
   reader.read("base_model_name_or_path", options.base_model);
   reader.read("task_type", options.task);
   try {
@@ -341,7 +341,7 @@ std::string peft_config_text(const AdapterOptions& options) {
   made["rank_pattern"] = patterns_json(options.rank_pattern);
   made["revision"] = nullptr;
   made["target_modules"] = selector_json(options.target_modules);
-  made["target_parameters"] = nullptr;
+  made["target_parameters"] = list_or_null(options.target_parameters);
   made["task_type"] = options.task.empty() ? Json() : Json(options.task);
   made["trainable_token_indices"] = tokens_json(options);
   made["use_bdlora"] = nullptr;

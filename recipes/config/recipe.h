@@ -29,6 +29,7 @@ struct ModelRecipe {
   bool double_quant = true;
   int64_t block_size = 64;
   std::optional<std::vector<std::string>> skip_modules;  ///< absent: as bitsandbytes
+  std::optional<double> router_aux_loss_coef;            ///< absent: as config.json says
   std::optional<DType> compute_dtype;                    ///< f32 or bf16; always set in what read_recipe returns
 };
 

@@ -86,6 +86,12 @@ std::vector<RecipeField> model_fields() {
           "model.skip_modules",
           [](Recipe& r) -> std::optional<std::vector<std::string>>& { return r.model.skip_modules; },
           "modules that are not quantized (as bitsandbytes: the head)"),
+      optional_number_field(
+          "model.router_aux_loss_coef", 0,
+          [](Recipe& r) -> std::optional<double>& { return r.model.router_aux_loss_coef; },
+          "share of the experts' load-balancing loss in the loss, over all tokens of a step; 0: off (config.json's "
+          "where "
+          "it says output_router_logits)"),
       choice_field<std::optional<DType>>(
           "model.compute_dtype", {{"bf16", DType::bf16}, {"f32", DType::f32}},
           [](Recipe& r) -> std::optional<DType>& { return r.model.compute_dtype; },

@@ -217,6 +217,12 @@ std::vector<RecipeField> adapter_fields() {
       texts_field(
           "adapter.modules_to_save", [](Recipe& r) -> std::vector<std::string>& { return options(r).modules_to_save; },
           "modules trained whole beside the adapter"),
+      texts_field(
+          "adapter.target_parameters",
+          [](Recipe& r) -> std::vector<std::string>& { return options(r).target_parameters; },
+          "tensors of all experts that get an adapter, as PEFT: \"mlp.experts.gate_up_proj\", "
+          "\"mlp.experts.down_proj\"; "
+          "a router by \"gate.weight\" (all-linear: both, where PEFT takes it so)"),
       choice_field<BiasTraining>(
           "adapter.bias",
           {{"none", BiasTraining::none}, {"lora_only", BiasTraining::lora_only}, {"all", BiasTraining::all}},

@@ -174,15 +174,29 @@ RecipeField number_field(std::string name, double least, double below, Place<dou
   return field;
 }
 
-RecipeField optional_positive_field(std::string name, Place<std::optional<double>> at, std::string meaning) {
-  const std::string values = "a number above 0";
-  RecipeField field =
-      bare_field(std::move(name), values, {{"type", "number"}, {"exclusiveMinimum", 0}}, std::move(meaning));
+namespace {
+
+RecipeField optional_number(std::string name, const std::string& values, const char* bound, double shown, double least,
+                            Place<std::optional<double>> at, std::string meaning) {
+  RecipeField field = bare_field(std::move(name), values, {{"type", "number"}, {bound, shown}}, std::move(meaning));
   field.read = [=](Recipe& recipe, const Json& value, const std::string& place) {
-    at(recipe) = read_number(value, place, values, std::numeric_limits<double>::min());
+    at(recipe) = read_number(value, place, values, least);
   };
   field.write = [at](Recipe& recipe) -> Json { return at(recipe) ? Json(*at(recipe)) : Json(nullptr); };
   return field;
+}
+
+}  // namespace
+
+RecipeField optional_positive_field(std::string name, Place<std::optional<double>> at, std::string meaning) {
+  return optional_number(std::move(name), "a number above 0", "exclusiveMinimum", 0, std::numeric_limits<double>::min(),
+                         at, std::move(meaning));
+}
+
+RecipeField optional_number_field(std::string name, double least, Place<std::optional<double>> at,
+                                  std::string meaning) {
+  return optional_number(std::move(name), "a number from " + short_number(least), "minimum", least, least, at,
+                         std::move(meaning));
 }
 
 RecipeField texts_field(std::string name, Place<std::vector<std::string>> at, std::string meaning) {

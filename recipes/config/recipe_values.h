@@ -33,6 +33,8 @@ RecipeField optional_integer_field(std::string name, int64_t least, int64_t most
 RecipeField number_field(std::string name, double least, double below, Place<double> at, std::string meaning);
 /// value > 0
 RecipeField optional_positive_field(std::string name, Place<std::optional<double>> at, std::string meaning);
+/// value >= least
+RecipeField optional_number_field(std::string name, double least, Place<std::optional<double>> at, std::string meaning);
 /// A list of strings; one string is a list of one.
 RecipeField texts_field(std::string name, Place<std::vector<std::string>> at, std::string meaning);
 RecipeField optional_texts_field(std::string name, Place<std::optional<std::vector<std::string>>> at,

@@ -60,8 +60,15 @@ DType compute_dtype_of(const std::string& name) {
 }
 
 DecoderConfig model_config(const ModelRecipe& base) {
-  return base.init.empty() ? read_decoder_config(base.path)
-                           : parse_decoder_config(read_text_file(base.init), base.init);
+  DecoderConfig config =
+      base.init.empty() ? read_decoder_config(base.path) : parse_decoder_config(read_text_file(base.init), base.init);
+  if (base.router_aux_loss_coef) {
+    if (!config.experts) {
+      throw UsageError("the model has no experts", "leave it out", "model.router_aux_loss_coef");
+    }
+    config.router_aux_loss_coef = static_cast<float>(*base.router_aux_loss_coef);
+  }
+  return config;
 }
 
 std::string tokenizer_path_of(const ModelRecipe& base) { return base.tokenizer.empty() ? base.path : base.tokenizer; }
@@ -143,6 +150,7 @@ Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers,
   std::optional<QuantizeOnLoad> quantize;
   if (base.quantize) quantize = {{*base.quantize, base.double_quant, base.block_size}, base.skip_modules};
   LoadOptions options = load_quantized(rank, quantize);
+  options.config = model_config(base);
   options.layers = layers;
   options.sharding = sharding;
   return load_decoder(base.path, rank, options);

@@ -1,6 +1,7 @@
 #include "nibble/core/models/families/expert_families.h"
 
 #include "nibble/core/models/families/expert_rules.h"
+#include "nibble/core/models/families/latent_families.h"
 
 namespace nibble {
 
@@ -46,6 +47,29 @@ TensorNames deepseek_v3_names() {
   TensorNames names;
   names.block.experts.correction = "mlp.gate.e_score_correction_bias";
   names.block.experts.shared = mlp_below("mlp.shared_experts");
+  return names;
+}
+
+// Tensors of all experts in files as in Transformers' modules.
+void fuse(TensorNames& names, const std::string& module, const std::string& router) {
+  ExpertNames& experts = names.block.experts;
+  experts.router = experts.peft_router = router;
+  experts.fused_gate_up = experts.peft_gate_up = module + ".gate_up_proj";
+  experts.fused_down = experts.peft_down = module + ".down_proj";
+  experts.peft_translates = false;
+}
+
+TensorNames gpt_oss_names() {
+  TensorNames names;
+  fuse(names, "mlp.experts", "mlp.router");
+  return names;
+}
+
+TensorNames llama4_names() {
+  TensorNames names;
+  fuse(names, "feed_forward.experts", "feed_forward.router");
+  names.block.mlp = mlp_below("feed_forward");
+  names.block.experts.shared = mlp_below("feed_forward.shared_expert");
   return names;
 }
 
@@ -100,6 +124,42 @@ std::vector<Family> expert_families() {
        .max_positions = 131072,
        .rotary_share = 0.5,
        .finish = finish_glm4_moe},
+      {.model_type = "deepseek_v3",
+       .architecture = "DeepseekV3ForCausalLM",
+       .names = deepseek_v3_names(),
+       .keys = {.head_size = kLatentHeadKey, .kv_heads = ""},
+       .head_size = 64,
+       .max_positions = 4096,
+       .rope_pairs = ops::RopePairs::neighbours,
+       .finish = finish_deepseek_v3},
+      {.model_type = "gpt_oss",
+       .architecture = "GptOssForCausalLM",
+       .names = gpt_oss_names(),
+       .norm = {.kind = NormKind::rms, .eps = 1e-5f},
+       .qkv_bias = true,
+       .output_bias = true,
+       .kv_heads = 8,
+       .head_size = 64,
+       .max_positions = 131072,
+       .rope_base = 150000,
+       .window_rule = WindowRule::even,
+       .window = 128,
+       .finish = finish_gpt_oss},
+      {.model_type = "llama4_text",
+       .architecture = "Llama4ForCausalLM",
+       .names = llama4_names(),
+       .keys = {.mlp_width = "intermediate_size_mlp"},
+       .norm = {.kind = NormKind::rms, .eps = 1e-5f},
+       .qk_norm = HeadNormKind::head,
+       .qk_norm_after_rope = true,
+       .qk_norm_weight = false,
+       .kv_heads = 8,
+       .head_size = 128,
+       .max_positions = 131072,
+       .rope = RopeRule::listed,
+       .rope_base = 500000,
+       .rope_pairs = ops::RopePairs::neighbours,
+       .finish = finish_llama4},
   };
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nibble/core/models/families/family_rules.h"
+#include "nibble/core/models/families/latent_families.h"
 
 namespace nibble {
 
@@ -26,10 +27,10 @@ void use_experts_by_step(const ConfigReader& file, DecoderConfig& config) {
   }
 }
 
-void read_groups(const ConfigReader& file, ExpertsConfig& experts) {
+void read_groups(const ConfigReader& file, ExpertsConfig& experts, int64_t groups, int64_t top_groups) {
   ops::Routing& routing = experts.routing;
-  routing.groups = file.integer("n_group", 1, experts.experts, 1);
-  routing.top_groups = file.integer("topk_group", 1, routing.groups, 1);
+  routing.groups = file.integer("n_group", 1, experts.experts, groups);
+  routing.top_groups = file.integer("topk_group", 1, routing.groups, top_groups);
   if (experts.experts % routing.groups != 0) {
     file.fail("n_group", "is " + std::to_string(routing.groups) + ", which does not divide the " +
                              std::to_string(experts.experts) + " experts");
@@ -62,15 +63,16 @@ ExpertsConfig& read_experts(const ConfigReader& file, DecoderConfig& config, std
   return config.experts.emplace(made);
 }
 
-void read_sigmoid_router(const ConfigReader& file, DecoderConfig& config) {
+void read_sigmoid_router(const ConfigReader& file, DecoderConfig& config, double scale, int64_t groups,
+                         int64_t top_groups) {
   ExpertsConfig& experts = config.experts.value();
   ops::Routing& routing = experts.routing;
   routing.score = ops::RouterScore::sigmoid;
   routing.group_score = ops::GroupScore::two_best;
   routing.normalize = file.boolean("norm_topk_prob", true);
   routing.epsilon = 1e-20f;
-  routing.scale = static_cast<float>(file.number("routed_scaling_factor", 1e-9, 1e9, 1));
-  read_groups(file, experts);
+  routing.scale = static_cast<float>(file.number("routed_scaling_factor", 1e-9, 1e9, scale));
+  read_groups(file, experts, groups, top_groups);
 }
 
 void read_shared_experts(const ConfigReader& file, DecoderConfig& config) {
@@ -130,9 +132,58 @@ void finish_glm4_moe(const ConfigReader& file, DecoderConfig& config) {
   config.output_bias = false;
   if (file.boolean("use_qk_norm", false)) config.qk_norm = HeadNormConfig{HeadNormKind::head, config.norm};
   read_experts(file, config, "n_routed_experts|num_local_experts|num_experts", "moe_intermediate_size");
-  read_sigmoid_router(file, config);
+  read_sigmoid_router(file, config, 1);
   read_shared_experts(file, config);
   use_experts_after_dense(file, config, 1);
+}
+
+void finish_deepseek_v3(const ConfigReader& file, DecoderConfig& config) {
+  use_latent_attention(file, config);
+  read_experts(file, config, "n_routed_experts|num_local_experts|num_experts", "moe_intermediate_size");
+  read_sigmoid_router(file, config, 2.5, 8, 4);
+  read_shared_experts(file, config);
+  use_experts_after_dense(file, config, 3);
+}
+
+void finish_gpt_oss(const ConfigReader& file, DecoderConfig& config) {
+  constexpr double kAlpha = 1.702;  // of ops::Activation::gelu_sigmoid
+  config.attention_sinks = true;
+  ExpertsConfig& experts = read_experts(file, config, "num_local_experts|num_experts", "intermediate_size");
+  experts.routing.score = ops::RouterScore::chosen_softmax;
+  experts.activation = ops::Activation::gelu_sigmoid;
+  if (file.number("swiglu_alpha", 0, 1e6, kAlpha) != kAlpha) {
+    file.fail("swiglu_alpha", "is not 1.702, which is all that nibble can compute");
+  }
+  experts.clamp = static_cast<float>(file.number("swiglu_limit", 1e-6, 1e9, 7));
+  experts.bias = experts.router_bias = experts.transposed = experts.interleaved = true;
+  use_experts_everywhere(config);
+}
+
+void finish_llama4(const ConfigReader& file, DecoderConfig& config) {
+  if (!file.boolean("use_qk_norm", true)) config.qk_norm.reset();
+  const int64_t chunk =
+      file.is_null("attention_chunk_size") ? 0 : file.integer("attention_chunk_size", 1, int64_t{1} << 30, 8192);
+  if (file.boolean("attn_temperature_tuning", true)) {
+    config.query_scaling = {.beta = file.number("attn_scale", 0, 1e6, 0.1),
+                            .length = file.integer("floor_scale", 1, int64_t{1} << 30, 8192),
+                            .offset = 1};
+  }
+  for (LayerConfig& layer : config.layer) {
+    const bool rotated = layer.rotary >= 0;
+    layer.qk_norm = rotated;
+    layer.chunk = rotated ? chunk : 0;
+    layer.scaled_queries = !rotated && config.query_scaling.beta != 0;
+  }
+  ExpertsConfig& experts = read_experts(file, config, "num_local_experts|num_experts", "intermediate_size");
+  experts.routing.score = ops::RouterScore::sigmoid;
+  experts.transposed = experts.weighted_input = true;
+  experts.shared_hidden = experts.hidden;
+  const std::vector<double> listed = file.numbers("moe_layers", 0, 1e6);
+  const int64_t step = file.integer("interleave_moe_layer_step", 1, kMostExperts, 1);
+  for (int64_t l = 0; l < config.layers; ++l) {
+    const bool is_listed = std::find(listed.begin(), listed.end(), static_cast<double>(l)) != listed.end();
+    if (listed.empty() ? (l + 1) % step == 0 : is_listed) config.use_experts(l);
+  }
 }
 
 }  // namespace nibble

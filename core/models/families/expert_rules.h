@@ -11,7 +11,8 @@ namespace nibble {
 ExpertsConfig& read_experts(const ConfigReader& file, DecoderConfig& config, std::string_view experts,
                             std::string_view hidden);
 /// The router of DeepSeek V3, which others took over: sigmoid with a correction, groups, normalized, scaled.
-void read_sigmoid_router(const ConfigReader& file, DecoderConfig& config);
+void read_sigmoid_router(const ConfigReader& file, DecoderConfig& config, double scale, int64_t groups = 1,
+                         int64_t top_groups = 1);
 /// An MLP of n_shared_experts times the width of an expert beside them.
 void read_shared_experts(const ConfigReader& file, DecoderConfig& config);
 /// All layers from the first_k_dense_replace-th on have experts.
@@ -23,6 +24,9 @@ void finish_qwen3_moe(const ConfigReader& file, DecoderConfig& config);
 void finish_olmoe(const ConfigReader& file, DecoderConfig& config);
 void finish_granitemoe(const ConfigReader& file, DecoderConfig& config);
 void finish_granitemoeshared(const ConfigReader& file, DecoderConfig& config);
+void finish_gpt_oss(const ConfigReader& file, DecoderConfig& config);
+void finish_deepseek_v3(const ConfigReader& file, DecoderConfig& config);
+void finish_llama4(const ConfigReader& file, DecoderConfig& config);
 void finish_glm4_moe(const ConfigReader& file, DecoderConfig& config);
 
 }  // namespace nibble

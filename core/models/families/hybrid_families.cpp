@@ -56,7 +56,7 @@ std::vector<Family> hybrid_families() {
        .kv_heads = 8,
        .head_size = 128,
        .max_positions = 4096,
-       .rope = RopeRule::never,
+       .rope = RopeRule::none,
        .finish = finish_nemotron_h},
   };
 }

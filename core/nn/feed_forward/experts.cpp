@@ -122,8 +122,9 @@ Tensor every_other(int64_t first, int64_t count, MemoryPool& pool) {
 
 Experts::Experts(const std::string& prefix, const ExpertNames& names, const ExpertsConfig& config, const Makers& makers)
     : config_(config),
-      router_(prefix + names.router, names.correction.empty() ? "" : prefix + names.correction, config.width,
-              config.experts, config.router_bias, config.routing, makers) {
+      router_(prefix + names.peft_router, prefix + names.router,
+              names.correction.empty() ? "" : prefix + names.correction, config.width, config.experts,
+              config.router_bias, config.routing, makers) {
   const int64_t outputs = (config.gated ? 2 : 1) * config.hidden;
   if (!names.fused_gate_up.empty()) {
     const std::string gate_up = prefix + names.fused_gate_up, down = prefix + names.fused_down;

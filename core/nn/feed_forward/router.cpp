@@ -31,9 +31,10 @@ Tensor widened(const Tensor& x, const StepContext& step) {
   return wide;
 }
 
-Linear make_router(const std::string& name, int64_t width, int64_t experts, bool bias, const Makers& makers) {
-  auto weight = std::make_unique<DenseWeight>(makers.parameter(name + ".weight", {experts, width}));
-  return {name, std::move(weight), bias ? makers.parameter(name + ".bias", {experts}) : nullptr};
+Linear make_router(const std::string& name, const std::string& stored, int64_t width, int64_t experts, bool bias,
+                   const Makers& makers) {
+  auto weight = std::make_unique<DenseWeight>(makers.parameter(stored + ".weight", {experts, width}));
+  return {name, std::move(weight), bias ? makers.parameter(stored + ".bias", {experts}) : nullptr};
 }
 
 void count(const Routed& routed, RouterBalance& balance, MemoryPool& pool) {
@@ -48,9 +49,9 @@ void count(const Routed& routed, RouterBalance& balance, MemoryPool& pool) {
 
 }  // namespace
 
-Router::Router(const std::string& name, const std::string& correction, int64_t width, int64_t experts, bool bias,
-               const ops::Routing& routing, const Makers& makers)
-    : routing_(routing), linear_(make_router(name, width, experts, bias, makers)) {
+Router::Router(const std::string& name, const std::string& stored, const std::string& correction, int64_t width,
+               int64_t experts, bool bias, const ops::Routing& routing, const Makers& makers)
+    : routing_(routing), linear_(make_router(name, stored, width, experts, bias, makers)) {
   if (correction.empty()) return;
   correction_ = makers.parameter(correction, {experts});
   correction_->buffer = true;

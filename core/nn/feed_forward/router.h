@@ -27,10 +27,10 @@ struct Routed {
 /// logits = x W^T (+ b), in f32 whatever the compute dtype is, then ops::route. The weight is never packed.
 class Router {
  public:
-  /// name: module path of the Linear; correction: full name of the vector added for the choice alone, which is no
-  /// parameter ("" = none).
-  Router(const std::string& name, const std::string& correction, int64_t width, int64_t experts, bool bias,
-         const ops::Routing& routing, const Makers& makers);
+  /// name: module path of the Linear, as PEFT has it; stored: where its weight is in the files; correction: full name
+  /// of the vector added for the choice alone, which is no parameter ("" = none).
+  Router(const std::string& name, const std::string& stored, const std::string& correction, int64_t width,
+         int64_t experts, bool bias, const ops::Routing& routing, const Makers& makers);
 
   const ops::Routing& routing() const { return routing_; }
   bool has_trainable() const { return linear_.has_trainable(); }

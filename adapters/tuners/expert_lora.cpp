@@ -1,0 +1,312 @@
+#include "nibble/adapters/tuners/expert_lora.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "nibble/adapters/new_adapter.h"
+#include "nibble/adapters/target_modules.h"
+#include "nibble/adapters/tuners/lora.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/core/ops/pick.h"
+
+namespace nibble {
+
+namespace {
+
+std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
+
+// The other tensor of the same module that may have an adapter; empty: none.
+std::string sibling(const DecoderConfig& config, const std::string& tensor) {
+  const ExpertNames& names = config.names.block.experts;
+  if (module_of(names.peft_gate_up) != module_of(names.peft_down)) return "";
+  const std::string &from = tensor.ends_with(names.peft_down) ? names.peft_down : names.peft_gate_up,
+                    &to = tensor.ends_with(names.peft_down) ? names.peft_gate_up : names.peft_down;
+  return tensor.substr(0, tensor.size() - from.size()) + to;
+}
+
+bool is_first(const DecoderConfig& config, const std::string& tensor) {
+  return tensor.ends_with(config.names.block.experts.peft_gate_up);
+}
+
+}  // namespace
+
+std::string expert_lora_stem(const DecoderConfig& config, const std::string& tensor,
+                             const std::vector<std::string>& adapted) {
+  const bool nests = is_first(config, tensor) && std::ranges::count(adapted, sibling(config, tensor)) > 0;
+  return module_of(tensor) + (nests ? ".base_layer" : "");
+}
+
+std::vector<std::string> expert_tensors_of(const DecoderConfig& config, const PeftAdapter& adapter,
+                                           const std::vector<std::string>& linears) {
+  std::vector<std::string> found;
+  const auto named = [&](const std::string& tensor) {
+    return std::ranges::any_of(adapter.options.target_parameters,
+                               [&](const std::string& name) { return tensor == name || tensor.ends_with("." + name); });
+  };
+  for (const std::string& linear : linears) {
+    const std::optional<ExpertPart> part = expert_part(config, linear);
+    if (!part || part->expert != 0 || std::ranges::count(found, part->tensor)) continue;
+    const std::string module = module_of(part->tensor), other = sibling(config, part->tensor);
+    const bool both = !other.empty() && adapter.find(module + ".base_layer.lora_A.weight");
+    const Tensor a = adapter.find(module + ".lora_A.weight");
+    if (both || (a && (other.empty() || !named(other) || named(part->tensor)))) {
+      const int64_t in = is_first(config, part->tensor) ? config.experts->width : config.experts->hidden;
+      const bool fits = both || named(part->tensor) || (a.rank() == 2 && a.dim(1) == in);
+      if (fits) found.push_back(part->tensor);
+    }
+  }
+  return found;
+}
+
+// ---- which ----
+
+namespace {
+
+bool is_named(const std::string& path, const std::string& name) { return path == name || path.ends_with("." + name); }
+
+std::string last_part(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+
+// The names of an expert's Linears that PEFT translates, in Transformers' spelling and in the file's.
+bool is_gate(const ExpertNames& names, const std::string& last) { return last == "gate_proj" || last == names.gate; }
+bool is_up(const ExpertNames& names, const std::string& last) { return last == "up_proj" || last == names.up; }
+bool is_down(const ExpertNames& names, const std::string& last) { return last == "down_proj" || last == names.down; }
+bool is_translated(const ExpertNames& names, const std::string& last) {
+  return is_gate(names, last) || is_up(names, last) || is_down(names, last) || last == "gate";
+}
+
+}  // namespace
+
+AdapterOptions translate_for_experts(AdapterOptions options, const DecoderConfig& config) {
+  if (!config.experts || !config.names.block.experts.peft_translates || !options.target_parameters.empty()) {
+    return options;
+  }
+  const ExpertNames& names = config.names.block.experts;
+  std::vector<std::string>& modules = options.target_modules.names;
+  bool gate = options.target_modules.all_linear(), up = gate, down = gate, router = gate;
+  for (const std::string& name : modules) {
+    gate = gate || is_gate(names, last_part(name));
+    up = up || is_up(names, last_part(name));
+    down = down || is_down(names, last_part(name));
+    router = router || last_part(name) == "gate";
+  }
+  if (config.experts->gated && gate != up) {
+    throw UsageError("gate and up of the experts are one tensor, and only one of them is named",
+                     "name both gate_proj and up_proj, or neither", "adapter.target_modules");
+  }
+  std::erase_if(modules, [&](const std::string& name) { return is_translated(names, last_part(name)); });
+  const std::string fused = last_part(names.peft_gate_up);
+  if (up) options.target_parameters.push_back(fused);
+  if (router) options.target_parameters.push_back("gate.weight");
+  if (down) options.target_parameters.push_back(last_part(names.peft_down));
+  if (up && config.experts->gated) {
+    options.rank_pattern.emplace_back(".*\\." + fused, 2 * options.r);
+    options.alpha_pattern.emplace_back(".*\\." + fused, 2 * options.lora_alpha);
+  }
+  return options;
+}
+
+std::vector<std::string> modules_to_choose(const DecoderConfig& config, const AdapterOptions& options,
+                                           const std::vector<std::string>& linears) {
+  if (!config.experts) return linears;
+  const ExpertNames& names = config.names.block.experts;
+  const bool narrow = names.peft_translates && options.target_modules.all_linear();
+  std::vector<std::string> made;
+  for (const std::string& linear : linears) {
+    if (expert_part(config, linear) || is_router(config, linear)) continue;
+    if (!narrow || !is_translated(names, last_part(linear))) made.push_back(linear);
+  }
+  return made;
+}
+
+ExpertTargets match_target_parameters(const DecoderConfig& config, const AdapterOptions& options,
+                                      const std::vector<std::string>& linears) {
+  ExpertTargets targets;
+  if (options.target_parameters.empty()) return targets;
+  const auto refuse = [](const std::string& what, const std::string& remedy) {
+    throw UsageError(what, remedy, "adapter.target_parameters");
+  };
+  const bool plain = !takes_from_base(options.init_lora_weights) && options.init_lora_weights != LoraInit::loftq;
+  if (options.lora_dropout > 0) refuse("an adapter on experts has no lora_dropout, as in PEFT", "set it to 0");
+  if (options.use_dora || options.lora_bias || !plain) {
+    refuse("an adapter on experts is a plain LoRA: no use_dora, lora_bias, pissa, olora, loftq", "leave these out");
+  }
+  std::vector<std::string> used;
+  const auto names_it = [&](const std::string& path) {
+    for (const std::string& name : options.target_parameters) {
+      if (!is_named(path, name)) continue;
+      used.push_back(name);
+      return true;
+    }
+    return false;
+  };
+  for (const std::string& linear : linears) {
+    const std::optional<ExpertPart> part = expert_part(config, linear);
+    if (part && part->expert == 0 && std::ranges::count(targets.tensors, part->tensor) == 0 && names_it(part->tensor)) {
+      targets.tensors.push_back(part->tensor);
+    }
+    if (is_router(config, linear) && names_it(linear + ".weight")) targets.routers.push_back(linear);
+  }
+  for (const std::string& name : options.target_parameters) {
+    if (std::ranges::count(used, name) == 0) {
+      refuse("\"" + name + "\" names no tensor of experts and no router of the model",
+             config.experts ? "the model has " + config.names.block.experts.peft_gate_up + ", " +
+                                  config.names.block.experts.peft_down
+                            : "the model has no experts");
+    }
+  }
+  return targets;
+}
+
+std::string expert_note(const DecoderConfig& config, const AdapterOptions& options,
+                        const std::vector<std::string>& tensors) {
+  if (tensors.empty()) return "";
+  const ExpertsConfig& experts = *config.experts;
+  std::map<std::string, int64_t> ranks;
+  int64_t count = 0;
+  for (const std::string& tensor : tensors) {
+    const bool first = is_first(config, tensor);
+    const int64_t r = rank_of(options, tensor), gates = experts.gated ? experts.hidden : 0;
+    const int64_t sizes = first ? experts.width + gates + experts.hidden : experts.hidden + experts.width;
+    count += experts.experts * r * sizes;
+    ranks[last_part(tensor)] = r;
+  }
+  std::string list;
+  for (const auto& [name, r] : ranks) list += (list.empty() ? "" : ", ") + name + " (rank " + std::to_string(r) + ")";
+  return "every expert gets an adapter of its own: " + list + " of " + std::to_string(experts.experts) +
+         " experts a layer, " + std::to_string(count) + " parameters in all";
+}
+
+// ---- beside one Linear ----
+
+ExpertLora::ExpertLora(ExpertPart part, int64_t outputs, double scaling, std::shared_ptr<Parameter> a,
+                       std::shared_ptr<Parameter> b, bool owner, MemoryPool& host)
+    : part_(std::move(part)), outputs_(outputs), scaling_(scaling), a_(std::move(a)), b_(std::move(b)), owner_(owner) {
+  std::vector<int32_t> columns;
+  for (int64_t i = 0; i < r(); ++i) columns.push_back(static_cast<int32_t>(i * part_.experts + part_.expert));
+  columns_ = Tensor::from<int32_t>(host, {r()}, columns);
+}
+
+Tensor ExpertLora::own_a(const Tensor& all) const { return all.rows(part_.expert * r(), (part_.expert + 1) * r()); }
+
+Tensor ExpertLora::own_rows(const Tensor& all) const {
+  return all.rows(part_.first_output, part_.first_output + outputs_);
+}
+
+Tensor ExpertLora::own_b(const Tensor& all, MemoryPool& pool) const {
+  Tensor made = Tensor::empty(pool, {outputs_, r()}, DType::f32, "B of an expert");
+  ops::take_columns(own_rows(all), columns_, made);
+  return made;
+}
+
+std::optional<ops::LowRankEpilogue> ExpertLora::low_rank_forward(const Tensor& x, const StepContext& step,
+                                                                 AdapterSaved* saved) const {
+  Tensor h = Tensor::empty(step.pool(), {x.dim(0), r()}, x.dtype(), "x A^T of an adapter");
+  ops::matmul_nt(x, own_a(a_->value), h, false, static_cast<float>(scaling_));
+  if (saved && trainable()) saved->tensors = {h};
+  return ops::LowRankEpilogue{.left = h, .right = own_b(b_->value, step.pool()), .right_transposed = true};
+}
+
+void ExpertLora::forward(const Tensor& x, const LinearWeight&, Tensor& y, const StepContext& step,
+                         AdapterSaved* saved) const {
+  const std::optional<ops::LowRankEpilogue> update = low_rank_forward(x, step, saved);
+  ops::matmul_nt(update->left, update->right, y, true);
+}
+
+AdapterGradient ExpertLora::backward(const Tensor& dy, const LinearWeight&, const StepContext& step) const {
+  Tensor dh = Tensor::empty(step.pool(), {dy.dim(0), r()}, dy.dtype(), "gradient of x A^T of an adapter");
+  ops::matmul_nn(dy, own_b(b_->value, step.pool()), dh, false, static_cast<float>(scaling_));
+  return {.base = dy, .tensors = {dh}, .update = ops::LowRankEpilogue{.left = dh, .right = own_a(a_->value)}};
+}
+
+void ExpertLora::accumulate_gradients(const AdapterGradient& gradient, const Tensor& dy, const Tensor& x,
+                                      const StepContext& step, const AdapterSaved& saved) {
+  Tensor b = own_b(b_->gradient, step.pool()), rows = own_rows(b_->gradient), a = own_a(a_->gradient);
+  ops::matmul_tn(dy, saved.tensors.at(0), b, true);
+  ops::put_columns(b, columns_, rows);
+  ops::matmul_tn(gradient.tensors.at(0), x, a, true);
+}
+
+void ExpertLora::backward_input(const AdapterGradient& gradient, const Tensor&, const LinearWeight&, const StepContext&,
+                                Tensor& dx, bool accumulate) const {
+  ops::matmul_nn(gradient.tensors.at(0), own_a(a_->value), dx, accumulate);
+}
+
+void ExpertLora::visit(const ParameterVisitor& visitor) {
+  if (!owner_) return;
+  visitor(*a_);
+  visitor(*b_);
+}
+
+void ExpertLora::merge_rows(int64_t begin, Tensor& rows) const {
+  MemoryPool pool;
+  const Tensor b = own_b(b_->value, pool).rows(begin, begin + rows.dim(0));
+  ops::matmul_nn(b, own_a(a_->value), rows, true, static_cast<float>(scaling_));
+}
+
+// ---- all of them ----
+
+ExpertLoras::ExpertLoras(const DecoderConfig& config, const AdapterOptions& options,
+                         const std::vector<std::string>& tensors, const PeftAdapter* file, bool trainable,
+                         RankContext& rank)
+    : config_(config), options_(options), tensors_(tensors), file_(file), trainable_(trainable), rank_(rank) {}
+
+ExpertLoras::Factors ExpertLoras::make_factors(const ExpertPart& part, int64_t in) const {
+  const std::string stem = expert_lora_stem(config_, part.tensor, tensors_);
+  const std::string a_name = lora_a_name(stem), b_name = lora_b_name(stem);
+  int64_t r = rank_of(options_, part.tensor);
+  MemoryPool& pool = rank_.pool;
+  Tensor a, b;
+  if (file_) {
+    const Tensor stored_a = file_->find(stem + ".lora_A.weight"), stored_b = file_->find(stem + ".lora_B.weight");
+    const auto refuse = [&](const std::string& what) {
+      throw InputError(file_->file(), what, "use the model that the adapter was trained on");
+    };
+    if (stored_a.dim(0) % part.experts != 0 || stored_a.dim(1) != in || stored_b.dim(0) != part.outputs) {
+      refuse(stem + ": lora_A " + to_string(stored_a.shape()) + " and lora_B " + to_string(stored_b.shape()) +
+             " do not fit " + part.tensor + " of " + std::to_string(part.experts) + " experts, [" +
+             std::to_string(part.outputs) + ", " + std::to_string(in) + "]");
+    }
+    r = stored_a.dim(0) / part.experts;
+    if (!can_have_rank(options_, part.tensor, r)) {
+      throw InputError(file_->file(),
+                       part.tensor + " has rank " + std::to_string(r) + ", adapter_config.json says " +
+                           std::to_string(rank_of(options_, part.tensor)),
+                       "correct r or rank_pattern in adapter_config.json");
+    }
+    a = Tensor::empty(pool, stored_a.shape(), DType::f32, a_name);
+    b = Tensor::empty(pool, stored_b.shape(), DType::f32, b_name);
+    ops::cast(stored_a, a);
+    ops::cast(stored_b, b);
+  } else {
+    a = Tensor::empty(pool, {part.experts * r, in}, DType::f32, a_name);
+    b = Tensor::zeros(pool, {part.outputs, r * part.experts}, DType::f32, b_name);
+    const bool gaussian = options_.init_lora_weights == LoraInit::gaussian;
+    const auto bound = static_cast<float>(1 / std::sqrt(static_cast<double>(in)));
+    if (gaussian) {
+      ops::fill_normal(a, static_cast<float>(1 / static_cast<double>(r)), rank_.seed, module_key(a_name));
+    } else {
+      ops::fill_uniform(a, -bound, bound, rank_.seed, module_key(a_name));
+    }
+    if (options_.init_lora_weights == LoraInit::random) {
+      const auto b_bound = static_cast<float>(1 / std::sqrt(static_cast<double>(r)));
+      ops::fill_uniform(b, -b_bound, b_bound, rank_.seed, module_key(b_name));
+    }
+  }
+  return {make_parameter(a_name, a, trainable_, pool), make_parameter(b_name, b, trainable_, pool),
+          lora_scaling(options_, part.tensor, r)};
+}
+
+std::unique_ptr<Adapter> ExpertLoras::make(const Linear& linear) {
+  const std::optional<ExpertPart> part = expert_part(config_, linear.name());
+  if (!part || std::ranges::count(tensors_, part->tensor) == 0) return nullptr;
+  auto found = made_.find(part->tensor);
+  const bool owner = found == made_.end();
+  if (owner) found = made_.emplace(part->tensor, make_factors(*part, linear.in_features())).first;
+  const Factors& factors = found->second;
+  return std::make_unique<ExpertLora>(*part, linear.out_features(), factors.scaling, factors.a, factors.b, owner,
+                                      rank_.pool.host());
+}
+
+}  // namespace nibble

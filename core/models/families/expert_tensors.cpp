@@ -1,0 +1,65 @@
+#include "nibble/core/models/families/expert_tensors.h"
+
+#include <charconv>
+
+namespace nibble {
+
+namespace {
+
+// "0.mlp.experts.3.up_proj" behind the prefix of layers -> "mlp.experts.3.up_proj"; below: what it is below.
+std::optional<std::string_view> below_layer(const DecoderConfig& config, std::string_view module, std::string& layer) {
+  const std::string& layers = config.names.layers;
+  const size_t dot = module.starts_with(layers) ? module.find('.', layers.size()) : std::string_view::npos;
+  if (dot == std::string_view::npos) return std::nullopt;
+  layer = module.substr(0, dot + 1);
+  return module.substr(dot + 1);
+}
+
+std::optional<int64_t> number(std::string_view text, int64_t below) {
+  int64_t value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && end == text.data() + text.size() && 0 <= value && value < below;
+  return whole ? std::optional(value) : std::nullopt;
+}
+
+bool take_prefix(std::string_view& text, const std::string& prefix) {
+  if (prefix.empty() || !text.starts_with(prefix) || !text.substr(prefix.size()).starts_with('.')) return false;
+  text.remove_prefix(prefix.size() + 1);
+  return true;
+}
+
+}  // namespace
+
+std::optional<ExpertPart> expert_part(const DecoderConfig& config, const std::string& linear) {
+  std::string layer;
+  const auto below = config.experts ? below_layer(config, linear, layer) : std::nullopt;
+  if (!below) return std::nullopt;
+  const ExpertsConfig& experts = *config.experts;
+  const ExpertNames& names = config.names.block.experts;
+  const int64_t gates = experts.gated ? experts.hidden : 0;
+  const auto part = [&](const std::string& tensor, std::string_view expert, int64_t first,
+                        int64_t outputs) -> std::optional<ExpertPart> {
+    const std::optional<int64_t> e = number(expert, experts.experts);
+    if (!e) return std::nullopt;
+    return ExpertPart{layer + tensor, *e, experts.experts, first, outputs};
+  };
+  std::string_view rest = *below;
+  if (take_prefix(rest, names.fused_gate_up)) return part(names.peft_gate_up, rest, 0, gates + experts.hidden);
+  if (take_prefix(rest, names.fused_down)) return part(names.peft_down, rest, 0, experts.width);
+  if (!names.fused_gate_up.empty() || !take_prefix(rest, names.experts)) return std::nullopt;
+  const size_t dot = rest.find('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const std::string_view expert = rest.substr(0, dot), projection = rest.substr(dot + 1);
+  if (experts.gated && projection == names.gate) return part(names.peft_gate_up, expert, 0, 2 * gates);
+  if (projection == names.up) return part(names.peft_gate_up, expert, gates, gates + experts.hidden);
+  if (projection == names.down) return part(names.peft_down, expert, 0, experts.width);
+  return std::nullopt;
+}
+
+bool is_router(const DecoderConfig& config, const std::string& linear) {
+  std::string layer;
+  const auto below = config.experts ? below_layer(config, linear, layer) : std::nullopt;
+  return below && *below == config.names.block.experts.peft_router;
+}
+
+}  // namespace nibble

@@ -1,0 +1,25 @@
+#pragma once
+// Tensors of all experts of a layer, as Transformers' modules and PEFT have them, whatever the files have.
+
+#include <optional>
+#include <string>
+
+#include "nibble/core/models/decoder_config.h"
+
+namespace nibble {
+
+/// What the Linear of one expert is of such a tensor [E, out, in] (or transposed).
+struct ExpertPart {
+  std::string tensor;  ///< path, "model.layers.0.mlp.experts.gate_up_proj"
+  int64_t expert = 0, experts = 0;
+  int64_t first_output = 0;  ///< of the tensor's outputs, the Linear's first
+  int64_t outputs = 0;       ///< of the tensor
+};
+
+/// Of the Linear of this name; nothing where it is of no expert.
+std::optional<ExpertPart> expert_part(const DecoderConfig& config, const std::string& linear);
+
+/// Whether the Linear of this name is a router.
+bool is_router(const DecoderConfig& config, const std::string& linear);
+
+}  // namespace nibble

@@ -1,0 +1,170 @@
+#include "nibble/adapters/tuners/expert_lora.h"
+
+#include <gmock/gmock.h>
+
+#include "nibble/adapters/attach.h"
+#include "nibble/tests/core/models/golden.h"
+
+namespace nibble {
+namespace {
+
+using namespace nibble::test;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+DecoderConfig mixture(const char* type = "qwen3_moe") {
+  return parse_decoder_config(R"({"model_type": ")" + std::string(type) + R"(", "hidden_size": 16,
+      "intermediate_size": 24, "moe_intermediate_size": 6, "shared_expert_intermediate_size": 8, "num_hidden_layers": 2,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 40, "num_experts": 4,
+      "num_experts_per_tok": 2, "initializer_range": 0.3, "tie_word_embeddings": false})",
+                              "test");
+}
+
+AdapterOptions on_experts() {
+  AdapterOptions options;
+  options.r = 3;
+  options.lora_alpha = 6;
+  options.init_lora_weights = LoraInit::random;
+  options.target_modules.names = {"q_proj"};
+  options.target_parameters = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"};
+  return options;
+}
+
+std::map<std::string, Tensor> tensors_of(Decoder& decoder) {
+  std::map<std::string, Tensor> made;
+  for (auto& [name, tensor] : adapter_tensors(decoder)) made[name] = tensor;
+  return made;
+}
+
+TEST(ExpertLora, LiesAsInPeft) {
+  Rank rank;
+  Decoder decoder = random_decoder(mixture(), 1, rank.context());
+  attach_adapter(decoder, on_experts(), rank.context());
+  const auto tensors = tensors_of(decoder);
+  const std::string experts = "base_model.model.model.layers.1.mlp.experts.";
+  EXPECT_EQ(tensors.at(experts + "base_layer.lora_A.weight").shape(), (Shape{4 * 3, 16}));
+  EXPECT_EQ(tensors.at(experts + "base_layer.lora_B.weight").shape(), (Shape{12, 3 * 4}));
+  EXPECT_EQ(tensors.at(experts + "lora_A.weight").shape(), (Shape{4 * 3, 6}));
+  EXPECT_EQ(tensors.at(experts + "lora_B.weight").shape(), (Shape{16, 3 * 4}));
+  EXPECT_EQ(tensors.size(), 2u * 6);
+}
+
+// W_e + s B[:, e::E] A[e R:(e + 1) R]; gate has the first rows of B, up the others.
+TEST(ExpertLora, ChangesEveryExpertByItsOwnPart) {
+  Rank rank;
+  Decoder decoder = random_decoder(mixture(), 1, rank.context());
+  attach_adapter(decoder, on_experts(), rank.context());
+  const auto tensors = tensors_of(decoder);
+  const std::string stem = "base_model.model.model.layers.0.mlp.experts.base_layer.";
+  const Tensor &a = tensors.at(stem + "lora_A.weight"), &b = tensors.at(stem + "lora_B.weight");
+  int seen = 0;
+  decoder.visit_linears([&](Linear& linear) {
+    if (linear.name() != "model.layers.0.mlp.experts.2.up_proj") return;
+    ++seen;
+    Tensor rows = Tensor::zeros(rank.context().pool, {6, 16}, DType::f32);
+    linear.adapter()->merge_rows(0, rows);
+    for (int64_t out = 0; out < 6; ++out) {
+      for (int64_t in = 0; in < 16; ++in) {
+        double wanted = 0;
+        for (int64_t i = 0; i < 3; ++i) {
+          wanted += double{b.data<const float>()[(6 + out) * 12 + i * 4 + 2]} *
+                    double{a.data<const float>()[(2 * 3 + i) * 16 + in]};
+        }
+        EXPECT_NEAR(rows.data<const float>()[out * 16 + in], 2 * wanted, 1e-6);
+      }
+    }
+  });
+  EXPECT_EQ(seen, 1);
+}
+
+TEST(ExpertLora, GradientsAreSlopes) {
+  Rank rank;
+  MemoryPool& pool = rank.context().pool;
+  Decoder decoder = random_decoder(mixture(), 1, rank.context());
+  attach_adapter(decoder, on_experts(), rank.context());
+  const Sample sample{.ids = {1, 5, 9, 20, 33, 2, 7}, .labels = {1, 5, 9, 20, 33, 2, 7}};
+  const Batch batch = make_batch({&sample, 1}, pool);
+  decoder.loss_sum_and_gradients(batch, rank.step(), 1);
+  uint64_t number = 0;
+  decoder.visit([&](Parameter& parameter) {
+    if (!parameter.trainable) return;
+    Tensor direction = Tensor::empty(pool, parameter.value.shape(), DType::f32);
+    ops::fill_normal(direction, 1, 5, number++);
+    const Tensor start = parameter.value.clone(pool);
+    const auto at = [&](float steps) {
+      ops::add(direction, parameter.value, steps * 1e-3f);
+      const double loss = decoder.loss_sum(batch, rank.step());
+      ops::cast(start, parameter.value);
+      return loss;
+    };
+    double along = 0, size = 0;
+    for (int64_t i = 0; i < direction.numel(); ++i) {
+      const double slope = double{parameter.gradient.data<const float>()[i]};
+      along += slope * double{direction.data<const float>()[i]};
+      size += slope * slope;
+    }
+    EXPECT_NEAR(along, (at(1) - at(-1)) / 2e-3, 1e-2 * std::sqrt(size) + 2e-2) << parameter.name;
+    EXPECT_GT(size, 0) << parameter.name;
+  });
+}
+
+TEST(ExpertLora, IsReadAsItWasWritten) {
+  Rank rank;
+  TemporaryDirectory directory;
+  for (const bool both : {true, false}) {
+    Decoder decoder = random_decoder(mixture(), 1, rank.context()),
+            other = random_decoder(mixture(), 1, rank.context());
+    AdapterOptions options = on_experts();
+    if (!both) options.target_parameters = {"down_proj"};
+    const AttachedAdapter attached = attach_adapter(decoder, options, rank.context());
+    save_adapter(decoder, attached, directory / "adapter", Replace::anything);
+    load_adapter(other, read_peft_directory(directory / "adapter"), true, rank.context());
+    const auto wanted = tensors_of(decoder), found = tensors_of(other);
+    ASSERT_EQ(found.size(), wanted.size());
+    for (const auto& [name, tensor] : wanted) {
+      EXPECT_EQ(std::memcmp(found.at(name).raw(), tensor.raw(), tensor.bytes()), 0) << name;
+    }
+  }
+}
+
+TEST(ExpertLora, AllLinearIsWhatPeftMakesOfIt) {
+  AdapterOptions options;
+  options.r = 4;
+  options.lora_alpha = 8;
+  options.target_modules.pattern = "all-linear";
+  const AdapterOptions mixtral = translate_for_experts(options, mixture("qwen2_moe"));
+  EXPECT_THAT(mixtral.target_parameters, ElementsAre("gate_up_proj", "gate.weight", "down_proj"));
+  ASSERT_EQ(mixtral.rank_pattern.size(), 1u);
+  EXPECT_EQ(mixtral.rank_pattern[0], (std::pair<std::string, int64_t>(R"(.*\.gate_up_proj)", 8)));
+  const AdapterPlan plan = plan_adapter(mixture("qwen2_moe"), options);
+  EXPECT_THAT(plan.modules, testing::Contains("model.layers.0.mlp.shared_expert_gate"));
+  EXPECT_THAT(plan.modules, testing::Contains("model.layers.1.mlp.gate"));
+  EXPECT_THAT(plan.modules, testing::Not(testing::Contains(HasSubstr("shared_expert.up_proj"))));
+  EXPECT_THAT(plan.modules, testing::Not(testing::Contains(HasSubstr("experts.0"))));
+  EXPECT_EQ(plan.parameters.size(), 4u);
+  EXPECT_THAT(plan.notes, testing::Contains(HasSubstr("gate_up_proj (rank 8) of 4 experts a layer")));
+}
+
+TEST(ExpertLora, WhatPeftRefusesIsRefused) {
+  const auto refusal = [](auto change) -> std::string {
+    AdapterOptions options = on_experts();
+    change(options);
+    try {
+      plan_adapter(mixture(), options);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(refusal([](AdapterOptions& o) { o.lora_dropout = 0.1; }), HasSubstr("lora_dropout"));
+  EXPECT_THAT(refusal([](AdapterOptions& o) { o.use_dora = true; }), HasSubstr("plain LoRA"));
+  EXPECT_THAT(refusal([](AdapterOptions& o) { o.target_parameters = {"experts.w1"}; }), HasSubstr("names no tensor"));
+  EXPECT_THAT(refusal([](AdapterOptions& o) {
+                o.target_parameters.clear();
+                o.target_modules.names = {"gate_proj"};
+              }),
+              HasSubstr("only one of them is named"));
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,80 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/models/decoder_config.h"
+
+namespace nibble {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string config(const std::string& type, const std::string& more) {
+  return R"({"model_type": ")" + type + R"(", "hidden_size": 16, "intermediate_size": 24, "moe_intermediate_size": 6,
+      "num_hidden_layers": 4, "num_attention_heads": 2, "vocab_size": 40)" +
+         more + "}";
+}
+
+std::string refusal(const std::string& type, const std::string& more) {
+  try {
+    parse_decoder_config(config(type, more), "config.json");
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(ExpertRules, ImpossibleNumbersAreRefusedByKey) {
+  EXPECT_THAT(refusal("mixtral", R"(, "num_local_experts": 0, "num_experts_per_tok": 1)"),
+              HasSubstr("num_local_experts"));
+  EXPECT_THAT(refusal("mixtral", R"(, "num_local_experts": 4, "num_experts_per_tok": 5)"),
+              HasSubstr("num_experts_per_tok is 5, more than there are experts, 4"));
+  EXPECT_THAT(refusal("mixtral", R"(, "num_local_experts": 4, "num_experts_per_tok": 0)"),
+              HasSubstr("num_experts_per_tok"));
+  EXPECT_THAT(refusal("mixtral", R"(, "num_experts_per_tok": 1)"), HasSubstr("num_local_experts"));
+  const std::string glm = R"(, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": )";
+  EXPECT_THAT(refusal("glm4_moe", glm + R"(3, "topk_group": 1)"), HasSubstr("n_group is 3"));
+  EXPECT_THAT(refusal("glm4_moe", glm + R"(4, "topk_group": 5)"), HasSubstr("topk_group"));
+  EXPECT_THAT(refusal("glm4_moe", glm + R"(4, "topk_group": 1)"), HasSubstr("leaves 2 experts"));
+  EXPECT_THAT(refusal("gpt_oss", R"(, "num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_alpha": 2)"),
+              HasSubstr("swiglu_alpha"));
+}
+
+TEST(ExpertRules, BothSpellingsOfTheNumberOfExperts) {
+  for (const char* key : {"num_experts", "num_local_experts"}) {
+    const DecoderConfig read =
+        parse_decoder_config(config("qwen3_moe", R"(, ")" + std::string(key) +
+                                                     R"(": 8, "num_key_value_heads": 2, "num_experts_per_tok": 3)"),
+                             "config.json");
+    EXPECT_EQ(read.experts.value().experts, 8);
+  }
+}
+
+TEST(ExpertRules, SomeLayersAreDense) {
+  const auto dense = [](const std::string& type, const std::string& more) {
+    const DecoderConfig read = parse_decoder_config(
+        config(type, R"(, "num_experts": 8, "num_key_value_heads": 2, "num_experts_per_tok": 3)" + more),
+        "config.json");
+    std::string made;
+    for (const LayerConfig& layer : read.layer) made += layer.feed_forward ? 'x' : '-';
+    return made;
+  };
+  EXPECT_EQ(dense("qwen3_moe", ""), "xxxx");
+  EXPECT_EQ(dense("qwen3_moe", R"(, "decoder_sparse_step": 2)"), "-x-x");
+  EXPECT_EQ(dense("qwen3_moe", R"(, "mlp_only_layers": [0, 3])"), "-xx-");
+  EXPECT_EQ(dense("glm4_moe", R"(, "first_k_dense_replace": 3)"), "---x");
+}
+
+TEST(ExpertRules, TheBalanceIsInTheLossWhereTheFileSaysSo) {
+  const std::string base = R"(, "num_local_experts": 4, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.5)";
+  EXPECT_FALSE(parse_decoder_config(config("mixtral", base + R"(, "num_key_value_heads": 2)"), "c").router_balance());
+  const auto balance =
+      parse_decoder_config(config("mixtral", base + R"(, "num_key_value_heads": 2, "output_router_logits": true)"), "c")
+          .router_balance();
+  ASSERT_TRUE(balance.has_value());
+  EXPECT_EQ(balance->coefficient, 0.5);
+  EXPECT_EQ(balance->experts(), 4);
+}
+
+}  // namespace
+}  // namespace nibble
