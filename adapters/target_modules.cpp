@@ -145,6 +145,18 @@ void add_unmatched(const std::vector<std::pair<std::string, Value>>& patterns, c
                    "the model has " + known + " (or use \"all-linear\")");
 }
 
+// Kernels of Mamba read this weight past its Linear, which is why PEFT refuses an adapter there.
+void check_mamba(std::span<const std::string> modules, const std::string& model_type) {
+  static constexpr std::string_view kTypes[] = {"falcon_h1", "mamba", "mamba2", "falcon_mamba", "nemotron_h"};
+  if (std::find(std::begin(kTypes), std::end(kTypes), model_type) == std::end(kTypes)) return;
+  for (const std::string& module : modules) {
+    if (last_part(module) != "out_proj") continue;
+    throw UsageError(
+        "target_modules select " + module + ", where PEFT refuses adapters in models of type " + model_type,
+        "name the other modules (in_proj, q_proj, ...)");
+  }
+}
+
 }  // namespace
 
 bool ModuleSelector::all_linear() const {
@@ -191,6 +203,7 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
     if (selected && (all_linear || wanted.holds_path(module) || layers.holds(module))) found.modules.push_back(module);
   }
   if (found.modules.empty()) nothing_selected(linears, head, options);
+  check_mamba(found.modules, model_type);
 
   const auto count_unused = [&](const std::vector<std::string>& names, const std::string& key) {
     for (const std::string& name : names) {

@@ -362,10 +362,89 @@ LATER = dict(
               tie_word_embeddings=True, max_seq_len=64),
     persimmon=later("persimmon", "num_key_value_heads", share=0.5, kinds=("default",), qk_layernorm=[True, False]))
 
+
+def lfm2(r):
+    c = common(r)
+    c.pop("hidden_act")
+    layers = c["num_hidden_layers"] = max(c["num_hidden_layers"], 2)
+    c.update(norm_eps=eps(r), conv_L_cache=r.choice([2, 3, 4]), conv_bias=r.random() < 0.5, block_multiple_of=r.choice([8, 16]),
+             block_auto_adjust_ff_dim=r.random() < 0.6, layer_types=["conv", "full_attention"] + [r.choice(["conv", "full_attention"])
+                                                                                                  for _ in range(layers - 2)])
+    return "lfm2", c
+
+
+def qwen3_5(r):
+    c = common(r)
+    layers = c["num_hidden_layers"] = max(c["num_hidden_layers"], 2)
+    keys = r.choice([1, 2])
+    c.update(head_dim=16, rms_norm_eps=eps(r), attention_bias=r.random() < 0.3, linear_conv_kernel_dim=r.choice([3, 4]),
+             linear_num_key_heads=keys, linear_num_value_heads=keys * r.choice([1, 2, 3]), linear_key_head_dim=r.choice([6, 8]),
+             linear_value_head_dim=r.choice([5, 8]),
+             layer_types=["linear_attention", "full_attention"] + [r.choice(["linear_attention", "full_attention"]) for _ in range(layers - 2)])
+    return "qwen3_5_text", rope(r, c, 0.25, kinds=("default",))
+
+
+def mamba(r, c):
+    groups = r.choice([1, 2])
+    heads = groups * r.choice([2, 3])
+    c.update(mamba_n_groups=groups, mamba_n_heads=heads, mamba_d_state=r.choice([5, 8]), mamba_d_conv=r.choice([3, 4]),
+             mamba_conv_bias=r.random() < 0.7, mamba_proj_bias=r.random() < 0.3, mamba_chunk_size=8, rms_norm_eps=eps(r))
+    if r.random() < 0.4:
+        c["time_step_limit"] = [0.2, 1.5]
+    return heads
+
+
+def falcon_h1(r):
+    c = common(r)
+    c["mamba_d_ssm"] = mamba(r, c) * r.choice([4, 8])
+    c.update(mamba_d_head=c["mamba_d_ssm"] // c["mamba_n_heads"], mamba_rms_norm=r.random() < 0.6, mamba_norm_before_gate=r.random() < 0.5,
+             projectors_bias=r.random() < 0.3, attention_bias=r.random() < 0.3, mlp_bias=r.random() < 0.3, key_multiplier=0.6,
+             attention_in_multiplier=1.1, attention_out_multiplier=0.9, embedding_multiplier=2.0, lm_head_multiplier=0.7,
+             mlp_multipliers=[0.9, 0.7], ssm_in_multiplier=1.25, ssm_out_multiplier=0.8, ssm_multipliers=[0.9, 0.8, 0.7, 0.6, 0.5])
+    return "falcon_h1", rope(r, c, kinds=("default", "linear"))
+
+
+def whole_heads(r, c):
+    """Mamba heads that divide twice the width."""
+    mamba(r, c)
+    c["mamba_n_groups"], c["mamba_n_heads"] = r.choice([(1, 2), (2, 4), (1, 4)])
+
+
+def bamba(r):
+    c = common(r)
+    whole_heads(r, c)
+    layers = c["num_hidden_layers"] = max(c["num_hidden_layers"], 2)
+    c.update(attention_bias=r.random() < 0.3, mlp_bias=r.random() < 0.3, attn_layer_indices=[r.randrange(layers)])
+    return "bamba", rope(r, c, 0.5, kinds=("default", "linear"))
+
+
+def granite_hybrid(r):
+    c = common(r)
+    whole_heads(r, c)
+    layers = c["num_hidden_layers"] = max(c["num_hidden_layers"], 2)
+    c.update(attention_bias=r.random() < 0.3, num_local_experts=0, shared_intermediate_size=c["intermediate_size"],
+             position_embedding_type=r.choice(["rope", "nope"]), embedding_multiplier=3.0, logits_scaling=1.7, residual_multiplier=0.4,
+             attention_multiplier=0.2,
+             layer_types=["mamba", "attention"] + [r.choice(["mamba", "attention"]) for _ in range(layers - 2)])
+    return "granitemoehybrid", rope(r, c, kinds=("default", "linear"))
+
+
+def nemotron_h(r):
+    c = common(r)
+    c.pop("hidden_act")
+    layers = ["linear_attention", "mlp", "full_attention"] + [r.choice(["linear_attention", "mlp"]) for _ in range(r.choice([0, 1]))]
+    groups = r.choice([1, 2])
+    c.update(num_hidden_layers=len(layers), layers_block_type=layers, head_dim=r.choice([6, 8]), mlp_bias=r.random() < 0.3,
+             mamba_num_heads=groups * 3, mamba_head_dim=4, n_groups=groups, ssm_state_size=r.choice([5, 8]), conv_kernel=4, chunk_size=8,
+             use_bias=r.random() < 0.3, use_conv_bias=r.random() < 0.7, layer_norm_epsilon=eps(r), tie_word_embeddings=False)
+    return "nemotron_h", c
+
+
 FAMILIES = dict(llama=llama, mistral=mistral, qwen2=qwen2, qwen3=qwen3, gemma=gemma, gemma2=gemma2, gemma3=gemma3, phi3=phi3,
                 gpt_neox=gpt_neox, falcon=falcon, gpt2=gpt2_own, gpt_bigcode=gpt_bigcode, gptj=gptj, codegen=codegen, opt=opt,
                 stablelm=stablelm, smollm3=smollm3, olmo=olmo, olmo2=olmo2, granite=granite, starcoder2=starcoder2, bloom=bloom,
-                phi=phi, cohere=cohere, cohere2=cohere2, **LATER)
+                phi=phi, cohere=cohere, cohere2=cohere2, lfm2=lfm2, qwen3_5=qwen3_5, falcon_h1=falcon_h1,
+                bamba=bamba, granite_hybrid=granite_hybrid, nemotron_h=nemotron_h, **LATER)
 
 
 def published(config, r):
