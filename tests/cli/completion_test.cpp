@@ -34,7 +34,7 @@ TEST(Completion, CommandsAndFlags) {
 }
 
 TEST(Completion, KeysOfRecipes) {
-  EXPECT_EQ(completed("nibble train r.json train.gradi", 3), " train.gradient_checkpointing= train.gradient_sum= ");
+  EXPECT_EQ(completed("nibble train r.json train.gradi", 3), " train.gradient_sum= train.gradient_checkpointing= ");
   EXPECT_THAT(completed("nibble plan r.json optim", 3), HasSubstr(" optimizer.lr= "));
   EXPECT_THAT(completed("nibble merge optim", 2), Not(HasSubstr("optimizer")));
 }
