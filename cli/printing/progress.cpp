@@ -80,7 +80,7 @@ Observer ProgressPrinter::observer() {
 void ProgressPrinter::start(int64_t step, int64_t total_steps) {
   const std::string total = std::to_string(total_steps);
   if (step == 0) {
-    print_line("training " + total + " steps");
+    print_line("training " + count_text(total_steps, "step"));
   } else {
     print_line("continuing after step " + std::to_string(step) + " of " + total);
   }

@@ -103,6 +103,44 @@ TEST(AroundARun, MergeWarnsWhereTheBaseIsNotTheRuns) {
   EXPECT_EQ(right.text.find("warning"), std::string::npos) << right.text;
 }
 
+TEST(AroundARun, ARunSaysFirstWhatItIsAboutToDo) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const SmallRun small(model);
+  const std::string recipe = small.recipe_file().string();
+  const Said lora = nibble_says("train " + recipe + " train.steps=1 2>&1");
+  ASSERT_EQ(lora.code, 0) << lora.text;
+  EXPECT_NE(lora.text.find("\ntraining 1 step\nLoRA on " + model.string() +
+                           ": 283,152 parameters, 23,120 of them "
+                           "trained (8.17%)\ncomputing in "),
+            std::string::npos)
+      << lora.text;
+  for (const char* part : {" on 1 thread\ndata: 9 samples, ", " trained); 1 step\nplanned memory: ", " MiB; time: "}) {
+    EXPECT_NE(lora.text.find(part), std::string::npos) << part << "\n" << lora.text;
+  }
+  // It goes on where the sample was cut, and shows that.
+  EXPECT_NE(test::read_bytes(small.run() / "samples.jsonl").find("\xe2\x80\xa6\""), std::string::npos);
+}
+
+TEST(AroundARun, APlanTellsTheTimeOfTheWholeRun) {
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const SmallRun small(model);
+  test::write_bytes(small.directory / "c.json", R"({"name": "c", "flops": 1e9, "efficiency": 0.5, "memory": 1e10,
+      "memory_bandwidth": 1e10, "link_bandwidth": 1e9, "node_bandwidth": 1e9, "ranks_per_node": 1, "overlap": 1,
+      "growth": 0})");
+  const std::string plan =
+      "plan " + small.recipe_file().string() + " --cluster " + (small.directory / "c.json").string() + " ";
+  const Said by_steps = nibble_says(plan + "train.steps=100000 2>&1");
+  ASSERT_EQ(by_steps.code, 0) << by_steps.text;
+  EXPECT_NE(by_steps.text.find("\nwhole run: 100000 steps, "), std::string::npos) << by_steps.text;
+  EXPECT_NE(by_steps.text.find(", 1 thread a rank\n"), std::string::npos) << by_steps.text;
+  const json said = json::parse(nibble_says(plan + "train.steps=null train.epochs=3 --json").text);
+  EXPECT_EQ(said["total_steps"], 9) << "packed, three steps an epoch";
+  EXPECT_NEAR(said["run_seconds"].get<double>(), 9 * said["step_seconds"].get<double>(), 1e-9);
+  const Said no_data = nibble_says(plan + "train.steps=null train.epochs=1 data.train=absent.jsonl 2>&1");
+  EXPECT_EQ(no_data.code, 0) << no_data.text;
+  EXPECT_NE(no_data.text.find("note: the whole run's time is not known: absent.jsonl"), std::string::npos);
+}
+
 // The adapter alone, far from the run that made it.
 TEST(AroundARun, ACopiedAdapterKnowsItsBase) {
   NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");

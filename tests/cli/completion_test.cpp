@@ -17,7 +17,7 @@ using ::testing::Not;
 std::string completed(const std::string& words, int cursor) {
   const std::string script = "source <(" + std::string(NIBBLE_PROGRAM) + " completion bash); COMP_WORDS=(" + words +
                              "); COMP_CWORD=" + std::to_string(cursor) +
-                             "; _nibble; printf ' '; printf '%s ' \"${COMPREPLY[@]}\"";
+                             "; _nibble; printf \" %s\" \"${COMPREPLY[@]}\"; printf \" \"";
   std::FILE* pipe = popen(("cd / && bash -c '" + script + "'").c_str(), "r");
   std::string text;
   std::array<char, 4096> piece{};
@@ -34,7 +34,7 @@ TEST(Completion, CommandsAndFlags) {
 }
 
 TEST(Completion, KeysOfRecipes) {
-  EXPECT_EQ(completed("nibble train r.json train.gradi", 3), " train.gradient_checkpointing= train.gradient_sum= ");
+  EXPECT_EQ(completed("nibble train r.json train.gradi", 3), " train.gradient_sum= train.gradient_checkpointing= ");
   EXPECT_THAT(completed("nibble plan r.json optim", 3), HasSubstr(" optimizer.lr= "));
   EXPECT_THAT(completed("nibble merge optim", 2), Not(HasSubstr("optimizer")));
 }

@@ -117,6 +117,7 @@ output:
 put("yaml", "scalars", "a: ~\nb: True\nc: '1'\nd: |\n  two\n  lines\ne: >-\n  one\n  line\nf: \"\\u00e9\\x41\\n\"\ng: 0x1F\nh: .nan\ni: 1e400\n")
 put("yaml", "aliases", "a: &x {k: [1, 2]}\nb: *x\nc: [*x, *x]\n<<: *x\n")
 put("yaml", "latin1", b"model: {path: caf\xe9}\n")
+put("yaml", "comma", ",a: 1\n")
 put("yaml", "nested", "- - - [[[{a: [b, {c: d}]}]]]\n")
 put("yaml", "documents", "---\na: 1\n---\nb: 2\n")
 put("yaml", "tags", "!!str a: !!int \"1\"\n? [k]\n: v\n")

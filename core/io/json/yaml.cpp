@@ -1,9 +1,11 @@
 #include "nibble/core/io/json/yaml.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "nibble/core/base/error.h"
 
@@ -79,6 +81,27 @@ class YamlReader {
   int values_ = 0;
 };
 
+/// Takes no notice of anything.
+struct NoEvents : YAML::EventHandler {
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+// YAML::LoadAll would tell, but makes documents without end of a token that belongs to none (",a: 1").
+bool has_several_documents(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  NoEvents nothing;
+  return parser.HandleNextDocument(nothing) && parser.HandleNextDocument(nothing);
+}
+
 }  // namespace
 
 bool is_yaml(const std::string& path) { return path.ends_with(".yaml") || path.ends_with(".yml"); }
@@ -87,9 +110,11 @@ nlohmann::ordered_json parse_yaml(const std::string& text, const std::string& pl
   if (text.size() > limits.max_bytes) throw InputError(place, "is too large", "a recipe is a small file");
   YamlReader reader(place, limits);
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() > 1) throw InputError(place, "holds several documents", "take the lines --- between them out");
-    Json value = documents.empty() ? Json() : reader.read(documents.front(), 0);
+    if (has_several_documents(text)) {
+      throw InputError(place, "holds several documents, or what is part of none",
+                       "take the lines --- between them out");
+    }
+    Json value = reader.read(YAML::Load(text), 0);
     value.dump();  // what is no UTF-8, yaml-cpp passes on
     return value;
   } catch (const Json::type_error&) {

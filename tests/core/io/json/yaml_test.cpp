@@ -36,6 +36,11 @@ TEST(Yaml, TextThatIsNotUtf8IsRefused) {
   EXPECT_THAT(error_of<InputError>([] { read("a: caf\xe9\n"); }), HasSubstr("r.yaml: is not UTF-8"));
 }
 
+// yaml-cpp makes empty documents of it for ever.
+TEST(Yaml, ATokenThatBelongsToNoDocumentEnds) {
+  EXPECT_THAT(error_of<InputError>([] { read(",a: 1\n"); }), HasSubstr("r.yaml: holds several documents"));
+}
+
 TEST(Yaml, WhatIsWrongHasALineAndAColumn) {
   const std::pair<const char*, const char*> cases[] = {
       {"a: 1\nb: [1, 2\n", "r.yaml:3:1: is no YAML: "},
