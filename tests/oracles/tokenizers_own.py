@@ -7,7 +7,7 @@ spm-bpe: sentencepiece's BPE with bytes as tokenizer.model, as tokenizer.json wi
 spm-unigram-en.model, spm-unigram-ja.model: its Unigram with its own normalization. NAME.jsonl has a line {"text", "ids"} for each
 string, ids without special tokens: of gpt2 by tokenizers, of qwen2 by Transformers, of spm-bpe by sentencepiece.
 """
-import json, random, shutil, sys
+import io, json, random, shutil, sys
 from pathlib import Path
 
 import gguf, sentencepiece, transformers
@@ -105,9 +105,10 @@ def finish(writer):
 
 
 def train_pieces(path, lines, **options):
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_prefix=str(path.with_suffix("")), num_threads=1,
-                                             minloglevel=2, character_coverage=1.0, **options)
-    path.with_suffix(".vocab").unlink()
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=model, num_threads=1, minloglevel=2,
+                                             character_coverage=1.0, **options)
+    path.write_bytes(model.getvalue())
     return sentencepiece.SentencePieceProcessor(str(path))
 
 
