@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "nibble/parallel/plan/known_runs.h"
+#include "nibble/benchmarks/known_runs.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) {

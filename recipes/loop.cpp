@@ -10,6 +10,7 @@
 #include "nibble/core/train/trace_hooks.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
 #include "nibble/parallel/plan/memory.h"
+#include "nibble/parallel/plan/work.h"
 #include "nibble/recipes/plan_job.h"
 #include "nibble/recipes/run_facts.h"
 #include "nibble/recipes/samples.h"
@@ -81,7 +82,10 @@ Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const Trai
   run.restore(impl_->optimizer);
   parallel.share_values();
   write_run_facts(run.dir(), recipe, model, parallel.mesh(), data, rank.threads);
-  if (rank.comm.size() == 1) run.set_work(training_work(model), peak_flops(*recipe.model.compute_dtype == DType::bf16));
+  if (rank.comm.size() == 1) {
+    const Work work = training_work(plan_job(recipe, model.config()));
+    run.set_work(work, peak_flops(*recipe.model.compute_dtype == DType::bf16));
+  }
   if (run.trace()) model.set_hooks(&impl_->hooks);
   impl_->options.max_grad_norm = recipe.train.max_grad_norm;
   impl_->options.gradient_sum = *recipe.train.gradient_sum;

@@ -1,6 +1,6 @@
 // What the plan says of published runs, with constants fitted on other rows.
 
-#include "nibble/parallel/plan/known_runs.h"
+#include "nibble/benchmarks/known_runs.h"
 
 #include <gtest/gtest.h>
 

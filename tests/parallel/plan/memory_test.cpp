@@ -31,12 +31,16 @@ struct Case {
   const char* checkpointing;
   int ranks;
   json parallel;
+  int64_t save_every = 0;
 };
 
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {"Lora", "llama", "lora", "none", 1, {}},
       {"LoraRecomputed", "llama", "lora", "block", 1, {}},
+      {"LoraSaving", "llama", "lora", "none", 1, {}, 1},
+      {"FullSaving", "llama", "full", "none", 1, {}, 1},
+      {"FullSavingByAll", "llama", "full", "none", 2, {{"shard", 2}}, 1},
       {"Qlora", "llama", "qlora", "none", 1, {}},
       {"Dora", "llama", "dora", "none", 1, {}},
       {"Full", "llama", "full", "none", 1, {}},
@@ -143,6 +147,7 @@ class PlannedMemory : public testing::TestWithParam<size_t> {
     if (mode == "lora" || mode == "qlora") made["adapter"] = {{"r", 8}, {"lora_dropout", 0.1}};
     if (mode == "dora") made["adapter"] = {{"r", 8}, {"use_dora", true}};
     if (!of.parallel.is_null()) made["parallel"] = of.parallel;
+    if (of.save_every > 0) made["train"]["save_every"] = of.save_every;
     return parse_recipe(made.dump(), "test");
   }
 
