@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "nibble/adapters/attach.h"
-#include "nibble/adapters/target_modules.h"
 #include "nibble/core/io/checkpoint_dir.h"
 #include "nibble/core/io/json_file.h"
 #include "nibble/core/models/family_names.h"
@@ -29,10 +27,10 @@ constexpr int64_t kQuantizedAtOnce = int64_t{1} << 22;  // elements, see load_qu
 /// How the base is stored: by the headers of its files, else by config.json, else as bf16.
 class StoredBase {
  public:
-  StoredBase(const ModelRecipe& base, const DecoderConfig& config, bool look) : head_(config.names.head) {
+  StoredBase(const ModelRecipe& base, const DecoderConfig& config, bool look) {
     if (base.quantize) {
-      codec_ = {base.double_quant, base.block_size};
-      skip_.emplace(base.skip_modules, std::vector<std::string>{head_});
+      codec_ = {.double_quant = base.double_quant, .block_size = base.block_size};
+      skip_.emplace(base.skip_modules, std::vector<std::string>{config.names.head});
     }
     const fs::path directory = base.path;
     if (!look || base.path.empty() || !fs::is_directory(directory)) return;
@@ -47,8 +45,8 @@ class StoredBase {
     if (is_eight_bit(json, place)) return;
     if (const auto packed = read_quantization_config(json, place)) {
       in_file_ = true;
-      codec_ = {packed->double_quant, 64};
-      skip_.emplace(packed->skip_modules, std::vector<std::string>{head_});
+      codec_ = {.double_quant = packed->double_quant};
+      skip_.emplace(packed->skip_modules, std::vector<std::string>{config.names.head});
     }
   }
 
@@ -65,8 +63,7 @@ class StoredBase {
     const LinearWeightMaker linear = [&](const std::string& module,
                                          const Shape& shape) -> std::unique_ptr<LinearWeight> {
       if (!skip_ || skip_->skips(module)) return dense(module, shape);
-      QuantizedMatrix matrix =
-          plan_quantized(shape, DType::bf16, {.double_quant = codec_.double_quant, .block_size = codec_.block_size}, 0);
+      QuantizedMatrix matrix = plan_quantized(shape, DType::bf16, codec_, 0);
       if (!in_file_) Tensor::empty(rank.pool, {std::min(element_count(shape), kQuantizedAtOnce)}, DType::f32);
       for (Tensor* of :
            {&matrix.packed, &matrix.absmax, &matrix.absmax_codes, &matrix.nested_absmax, &matrix.nested_map}) {
@@ -80,16 +77,12 @@ class StoredBase {
   }
 
  private:
-  struct Codec {
-    bool double_quant = true;
-    int64_t block_size = 64;
-  };
   DType dtype(const std::string& name) const {
     const Tensor stored = checkpoint_ ? checkpoint_->find(stored_weight_name(*checkpoint_, name)) : Tensor();
     return stored && (stored.dtype() == DType::f32 || stored.dtype() == DType::f16) ? stored.dtype() : dense_;
   }
-  std::string head_;
-  Codec codec_;
+
+  QuantizeOptions codec_;
   std::optional<SkipRule> skip_;
   std::optional<CheckpointDir> checkpoint_;
   bool in_file_ = false;

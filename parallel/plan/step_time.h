@@ -28,7 +28,7 @@ struct WireFormat {
 };
 
 /// Bytes that a rank sends in a step, by operation ("gather weights", "sum gradients", "activations", ...), of each the
-/// rank that sends most.
+/// stage whose ranks send most.
 using Traffic = std::map<std::string, double>;
 Traffic traffic_of(const PlanJob& job, const PlanLayout& layout, const MemoryPlan& plan);
 
