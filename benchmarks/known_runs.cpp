@@ -7,6 +7,8 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/parallel/plan/work.h"
+#include "nibble/recipes/plan/plan_job.h"
 
 namespace nibble {
 
@@ -30,26 +32,16 @@ DecoderConfig shape_of(const Json& shape) {
 }
 
 PlanJob job_of(const Json& row, const DecoderConfig& config) {
-  PlanJob job;
   const std::string mode = row.value("mode", std::string("full"));
-  job.everything = mode == "full";
-  const double stored = mode == "qlora" ? 0.516 : 2;
-  job.model = plan_model(
-      config,
-      [&](PlannedLinear& linear) {
-        linear.trained = job.everything;
-        const bool head = linear.module == config.names.head;
-        linear.stored = static_cast<int64_t>(static_cast<double>(linear.size()) * (head ? 2 : stored));
-        if (!job.everything && !head) linear.r = row.value("r", int64_t{8});
-      },
-      [&](PlannedTable& table) {
-        table.trained = job.everything;
-        table.stored = 2 * table.size();
-      },
-      job.everything);
+  Json recipe = {{"model", {{"path", "none"}, {"compute_dtype", "bf16"}}},
+                 {"data", {{"train", "none"}, {"max_length", 2}}},
+                 {"train", {{"steps", 1}, {"gradient_sum", "running"}}},
+                 {"output", {{"dir", "none"}}}};
+  if (mode != "full") recipe["adapter"] = {{"r", row.value("r", int64_t{8})}, {"target_modules", "all-linear"}};
+  if (mode == "qlora") recipe["model"]["quantize"] = "nf4";
+  PlanJob job = plan_job(parse_recipe(recipe.dump(), row.at("id")), config);
   job.document_length = row.value("sequence", int64_t{2048});
   job.tokens = row.value("microbatch", int64_t{1}) * job.document_length;
-  job.gradient_sum = GradientSum::running;
   return job;
 }
 
@@ -66,12 +58,12 @@ KnownRun run_of(const Json& row, const Json& file) {
   PlanLayout& layout = run.layout;
   layout.mesh.pipeline = row.value("pipeline", int64_t{1});
   layout.mesh.shard = row.value("shard", int64_t{1});
-  layout.tensor = row.value("tensor", int64_t{1});
-  layout.mesh.replicate = row.at("ranks").get<int64_t>() / (layout.mesh.pipeline * layout.mesh.shard * layout.tensor);
+  layout.mesh.tensor = row.value("tensor", int64_t{1});
+  layout.mesh.replicate =
+      row.at("ranks").get<int64_t>() / (layout.mesh.pipeline * layout.mesh.shard * layout.mesh.tensor);
   layout.wire_dtype = DType::bf16;
   layout.recompute = row.value("recompute", true) ? Recompute::block : Recompute::none;
   run.wire = {.weight_bytes = 2, .stream_bytes = 2, .interleave = row.value("interleave", 1.0)};
-  run.wire.reduce_every_pass = layout.mesh.shard > 1;
   // Sequences in a step, over all ranks, or passes of each.
   const int64_t data = layout.mesh.data();
   const int64_t passes = row.contains("batch")
@@ -79,6 +71,7 @@ KnownRun run_of(const Json& row, const Json& file) {
                              : row.value("passes", int64_t{1});
   run.job.accumulate = std::max<int64_t>(1, passes) * data;
   for (const Json& id : row.value("from", Json::array())) run.from.push_back(id);
+  run.plan = plan_memory(run.job, layout, stage_placements(run.job, layout).front(), 1, 0, false);
   return run;
 }
 
@@ -118,17 +111,17 @@ std::vector<KnownRun> read_known_runs(const std::string& file) {
 
 double predict(const KnownRun& run, const Cluster& cluster) {
   const PassSeconds passes = pass_seconds(run.job, run.layout, cluster);
-  const StepTime time =
-      step_time(run.job, run.layout, stage_placements(run.job, run.layout).front(), passes, cluster, run.wire);
-  const double ranks = static_cast<double>(run.layout.ranks());
+  const StepTime time = step_time(run.job, run.layout, run.plan, passes, cluster, run.wire);
+  const double ranks = static_cast<double>(run.layout.mesh.ranks());
   if (run.unit == "s") return time.seconds;
   if (run.unit == "tokens/s") return time.tokens_per_second / ranks;
-  double each = 0;  // operations of a token, those done again included
-  for (int64_t l = 0; l <= run.job.model.config.layers; ++l) {
-    const GroupWork work = group_work(run.job, l);
-    const bool again = l < run.job.model.config.layers && run.layout.recomputes(l);
-    each += work.forward * (again ? 2 : 1) + work.backward;
+  double each = 0;  // operations of a microbatch, those done again included
+  const ModelWork& work = model_work(run.job, 1);
+  for (int64_t l = 0; l < run.job.model.config.layers; ++l) {
+    const LayerWork& of = work.layers[static_cast<size_t>(l)];
+    each += of.forward + of.backward + (run.layout.recomputes(l) ? of.again : 0);
   }
+  each = (each + work.head) / static_cast<double>(run.job.tokens);
   return each * time.tokens_per_second / ranks / 1e12;
 }
 

@@ -13,6 +13,7 @@ struct KnownRun {
   std::string id, group, model, note;
   PlanJob job;
   PlanLayout layout;
+  MemoryPlan plan;
   WireFormat wire;
   Cluster cluster;   ///< efficiency (and half_width, where asked for) are fitted, the rest is as described
   std::string unit;  ///< "tokens/s" and "TFLOP/s" of a rank, or "s" of a step

@@ -121,7 +121,7 @@ void run(const Flags& flags) {
   if (!flags.max_memory.empty()) request.budget = static_cast<int64_t>(parse_bytes(flags.max_memory));
   if (!flags.cluster.empty()) request.cluster = parse_cluster(read_text_file(flags.cluster), flags.cluster);
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
-  const int64_t planned = flags.ranks > 0 ? flags.ranks : std::max<int64_t>(1, plan_layout(recipe).ranks());
+  const int64_t planned = flags.ranks > 0 ? flags.ranks : std::max<int64_t>(1, plan_layout(recipe).mesh.ranks());
   if (request.budget == 0 && !request.cluster) request.budget = machine_memory(planned);
   request.measure = [&](const PlanJob& job, std::span<const int64_t> tensors, int threads, int ranks) {
     return measure_under_mpi(flags, recipe, job, tensors, threads, ranks, planned);

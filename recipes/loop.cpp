@@ -10,6 +10,7 @@
 #include "nibble/core/train/telemetry/trace_hooks.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
 #include "nibble/parallel/plan/memory.h"
+#include "nibble/parallel/plan/work.h"
 #include "nibble/recipes/environment/run_facts.h"
 #include "nibble/recipes/evaluation/samples.h"
 #include "nibble/recipes/plan/plan_job.h"
@@ -82,13 +83,14 @@ Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const Trai
   parallel.share_values();
   const WeightCounts counts = count_weights(model, parallel.mesh());
   const double peak = rank.comm.size() > 1 ? 0 : peak_flops(*recipe.model.compute_dtype == DType::bf16);
+  const Work work = rank.comm.size() > 1 ? Work() : training_work(plan_job(recipe, model.config()));
   if (rank.comm.rank() == 0) {
     write_run_facts(run.dir(), recipe, model, counts, parallel.mesh(), data, rank.threads);
-    for (const std::string& line : run_banner(recipe, model, counts, parallel.mesh(), data, rank, peak)) {
+    for (const std::string& line : run_banner(recipe, model, counts, parallel.mesh(), data, rank, work, peak)) {
       observer.message(line);
     }
   }
-  if (rank.comm.size() == 1) run.set_work(training_work(model), peak);
+  if (rank.comm.size() == 1) run.set_work(work, peak);
   if (run.trace()) model.set_hooks(&impl_->hooks);
   impl_->options.max_grad_norm = recipe.train.max_grad_norm;
   impl_->options.gradient_sum = *recipe.train.gradient_sum;

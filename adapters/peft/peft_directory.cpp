@@ -113,10 +113,11 @@ void compare(const PeftAdapter& written, const std::vector<std::pair<std::string
   const auto differs = [&](const std::string& name) {
     throw IoError(written.file(), name + " does not read back as it was written", "check disk and memory");
   };
+  MemoryPool pool;
   for (const auto& [name, value] : tensors) {
     const Tensor read = written.find(plain_name(name));
     if (!read || read.shape() != value.shape() || read.dtype() != value.dtype()) differs(name);
-    if (std::memcmp(read.raw(), value.raw(), value.bytes()) != 0) differs(name);
+    if (std::memcmp(read.raw(), value.to(pool).raw(), value.bytes()) != 0) differs(name);
   }
   if (written.tensors.size() != tensors.size()) differs("the number of tensors");
 }

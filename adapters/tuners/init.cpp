@@ -8,20 +8,29 @@
 
 namespace nibble {
 
+namespace {
+
+LowRankFactors on(MemoryPool& pool, const LowRankFactors& factors) { return {factors.a.to(pool), factors.b.to(pool)}; }
+
+}  // namespace
+
 LowRankFactors initial_factors(const AdapterOptions& options, const std::string& module, const Tensor& w, int64_t r,
                                double scaling, uint64_t seed, MemoryPool& pool) {
-  if (options.init_lora_weights == LoraInit::olora) return first_of_qr(w, r, pool);
+  MemoryPool& host = pool.host();
+  const Tensor here = w.to(host);
+  if (options.init_lora_weights == LoraInit::olora) return on(pool, first_of_qr(here, r, host));
   NIBBLE_CHECK(options.init_lora_weights == LoraInit::pissa, module + ": no start in the weight");
   const int64_t rounds = options.pissa_iterations;
   const TruncatedSvd svd =
-      rounds > 0 ? randomized_svd(w, r, rounds, seed, module_key(module), pool) : truncated_svd(w, r, pool);
-  return split_evenly(svd, scaling, pool);
+      rounds > 0 ? randomized_svd(here, r, rounds, seed, module_key(module), host) : truncated_svd(here, r, host);
+  return on(pool, split_evenly(svd, scaling, host));
 }
 
 LowRankFactors loftq_factors(const Linear& linear, const Tensor& original, int64_t r, MemoryPool& pool) {
   Tensor lost = original.clone(pool);
   ops::add(linear.weight().dequantize(0, linear.out_features(), pool), lost, -1.0f);
-  return split_evenly(truncated_svd(lost, r, pool), 1.0, pool);
+  MemoryPool& host = pool.host();
+  return on(pool, split_evenly(truncated_svd(lost.to(host), r, host), 1.0, host));
 }
 
 void take_from_base(Linear& linear, const LowRankFactors& factors, double scaling, MemoryPool& pool) {

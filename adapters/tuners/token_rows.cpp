@@ -15,7 +15,7 @@ namespace nibble {
 namespace {
 
 Tensor indices(const std::vector<int32_t>& values, MemoryPool& pool) {
-  return Tensor::from<int32_t>(pool, {static_cast<int64_t>(values.size())}, values);
+  return Tensor::from<int32_t>(pool.host(), {static_cast<int64_t>(values.size())}, values);
 }
 
 }  // namespace

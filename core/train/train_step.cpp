@@ -18,8 +18,9 @@ namespace {
 constexpr size_t kMostNamed = 20;
 
 std::string named(const std::string& what, const Tensor& tensor, int64_t at) {
+  MemoryPool host;
   return what + ", element " + std::to_string(at) + " of " + std::to_string(tensor.numel()) + ", is " +
-         std::to_string(tensor.data<const float>()[at]);
+         std::to_string(tensor.to(host).data<const float>()[at]);
 }
 
 // Only asked when something is known to be wrong: it looks at everything.

@@ -17,8 +17,17 @@ class Complete final : public CommRequest {
 
 }  // namespace
 
-std::unique_ptr<CommRequest> MetaComm::do_start_all_gather(const std::string&, const Tensor& part, Tensor& out,
-                                                           std::span<const size_t> bounds) {
+MetaComm::Piece::Piece(Communicator& ranks, double share)
+    : ranks_(share < 1 ? dynamic_cast<MetaComm*>(&ranks) : nullptr) {
+  if (ranks_) ranks_->share_ = share;
+}
+MetaComm::Piece::~Piece() {
+  if (ranks_) ranks_->share_ = 1;
+}
+
+std::unique_ptr<CommRequest> MetaComm::do_start_all_gather(const std::string& operation, const Tensor& part,
+                                                           Tensor& out, std::span<const size_t> bounds) {
+  book(operation, CommKind::gather, out);
   for (size_t r = 0; out.device().host() && part.bytes() > 0 && r + 1 < bounds.size(); ++r) {
     std::memcpy(out.mutable_raw() + bounds[r], part.raw(), std::min(part.bytes(), bounds[r + 1] - bounds[r]));
   }

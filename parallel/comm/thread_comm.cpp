@@ -18,7 +18,13 @@ using Bytes = std::vector<std::byte>;
 using Clock = std::chrono::steady_clock;
 
 Bytes bytes_of(const Tensor& tensor) {
-  return tensor.bytes() == 0 ? Bytes() : Bytes(tensor.raw(), tensor.raw() + tensor.bytes());
+  Bytes bytes(tensor.bytes());
+  if (!bytes.empty()) tensor.device().copy(tensor.address(), bytes.data(), bytes.size());
+  return bytes;
+}
+
+void put(const std::byte* from, size_t count, const Tensor& to, size_t begin = 0) {
+  if (count > 0) to.device().copy(from, to.address() + begin, count);
 }
 
 // What threads of one process share, whatever group they are in.
@@ -149,9 +155,7 @@ class ThreadComm final : public Communicator {
       std::memcpy(cut, given[from]->data() + static_cast<size_t>(rank_) * sizeof(size_t), sizeof cut);
       const size_t size = receive_bounds[from + 1] - receive_bounds[from];
       NIBBLE_CHECK(cut[1] - cut[0] == size, operation + ": bytes of the blocks");
-      if (size == 0) continue;
-      std::memcpy(receive.mutable_raw() + receive_bounds[from], given[from]->data() + send_bounds.size_bytes() + cut[0],
-                  size);
+      put(given[from]->data() + send_bounds.size_bytes() + cut[0], size, receive, receive_bounds[from]);
     }
   }
 
@@ -159,7 +163,7 @@ class ThreadComm final : public Communicator {
     const auto given = exchange(operation, rank_ == root ? bytes_of(value) : Bytes());
     const Bytes& sent = *given[static_cast<size_t>(root)];
     NIBBLE_CHECK(sent.size() == value.bytes(), operation + ": sizes differ");
-    if (rank_ != root && !sent.empty()) std::memcpy(value.mutable_raw(), sent.data(), sent.size());
+    if (rank_ != root) put(sent.data(), sent.size(), value);
   }
 
   void do_send(const std::string& operation, const Tensor& value, int to) override {
@@ -186,7 +190,7 @@ class ThreadComm final : public Communicator {
       box.pop_front();
     }
     NIBBLE_CHECK(sent->size() == value.bytes(), operation + ": sizes differ");
-    if (!sent->empty()) std::memcpy(value.mutable_raw(), sent->data(), sent->size());
+    put(sent->data(), sent->size(), value);
   }
 
   std::unique_ptr<Communicator> do_split(int color, int key) override {
@@ -236,7 +240,7 @@ class ThreadComm::Gather final : public CommRequest {
     const auto given = hub_->take(number_, seconds_);
     for (size_t r = 0; r < given.size(); ++r) {
       NIBBLE_CHECK(given[r]->size() == bounds_[r + 1] - bounds_[r], "bytes of a part");
-      if (!given[r]->empty()) std::memcpy(out_.mutable_raw() + bounds_[r], given[r]->data(), given[r]->size());
+      put(given[r]->data(), given[r]->size(), out_, bounds_[r]);
     }
   }
 

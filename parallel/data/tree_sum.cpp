@@ -1,30 +1,27 @@
 #include "nibble/parallel/data/tree_sum.h"
 
 #include <algorithm>
+#include <optional>
 
-#include "nibble/core/base/parallel.h"
+#include "nibble/core/base/error.h"
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/parallel/comm/meta_comm.h"
 
 namespace nibble {
 
 namespace {
 
-constexpr int64_t kPiece = 4096;
 constexpr int64_t kBucket = int64_t{4} << 20;  // elements that are exchanged at a time: bounds the receive buffer
 
-// The tree over blocks [begin, end); false when all of them are absent.
-bool sum_range(std::span<const float* const> blocks, size_t begin, size_t end, int64_t at, int64_t count, float* out) {
-  if (end - begin == 1) {
-    if (blocks[begin] == nullptr) return false;
-    std::copy_n(blocks[begin] + at, count, out);
-    return true;
-  }
-  const size_t middle = begin + (end - begin) / 2;
-  if (!sum_range(blocks, begin, middle, at, count, out)) return sum_range(blocks, middle, end, at, count, out);
-  float right[kPiece];
-  if (!sum_range(blocks, middle, end, at, count, right)) return true;
-  for (int64_t i = 0; i < count; ++i) out[i] += right[i];
-  return true;
+// The row that gets the sum of rows [begin, end); none where all of them are absent.
+std::optional<int64_t> sum_rows(const Tensor& parts, const std::vector<bool>& present, int64_t begin, int64_t end) {
+  if (end - begin == 1) return present[static_cast<size_t>(begin)] ? std::optional(begin) : std::nullopt;
+  const int64_t middle = begin + (end - begin) / 2;
+  const auto left = sum_rows(parts, present, begin, middle), right = sum_rows(parts, present, middle, end);
+  if (!left || !right) return left ? left : right;
+  Tensor sum = parts.rows(*left, *left + 1);
+  ops::add(parts.rows(*right, *right + 1), sum);
+  return left;
 }
 
 bool sum_range(std::span<const double> values, const std::vector<bool>& present, size_t begin, size_t end,
@@ -53,6 +50,11 @@ std::vector<size_t> in_bytes(std::span<const int64_t> cuts, DType dtype) {
   return bounds;
 }
 
+// On a device without bytes one of many equal pieces tells what all take.
+int64_t to_run(const Tensor& values, int64_t count, int64_t piece) {
+  return values.device().has_bytes() ? count : std::min(count, piece);
+}
+
 // Each rank's sum of its share [cuts[rank], cuts[rank + 1]) of `values`.
 Tensor summed_share(Communicator& ranks, std::string_view operation, const Tensor& values,
                     std::span<const int64_t> cuts, const std::vector<bool>& present, const Wire& wire,
@@ -66,31 +68,24 @@ Tensor summed_share(Communicator& ranks, std::string_view operation, const Tenso
   for (size_t r = 0; r < blocks.size(); ++r) blocks[r] = r * static_cast<size_t>(count) * dtype_size(wire.dtype);
   ranks.all_to_all(operation, sent, in_bytes(cuts, wire.dtype), received, blocks);
   const Tensor parts = as(DType::f32, received, pool);
-  Tensor sum = Tensor::empty(pool, {count}, DType::f32, "sum over ranks");
-  if (!sum.device().has_bytes()) return sum;
-  std::vector<const float*> parts_of_ranks;
-  for (int r = 0; r < ranks.size(); ++r) {
-    parts_of_ranks.push_back(present[static_cast<size_t>(r)] ? parts.data<const float>() + r * count : nullptr);
-  }
-  tree_sum(parts_of_ranks, count, sum.data<float>());
-  return sum;
+  return tree_sum(parts.reshape({ranks.size(), count}), present);
 }
 
 }  // namespace
 
-void tree_sum(std::span<const float* const> blocks, int64_t count, float* out) {
-  parallel_for(count, kPiece, [&](int64_t begin, int64_t end) {
-    const bool any = sum_range(blocks, 0, blocks.size(), begin, end - begin, out + begin);
-    NIBBLE_CHECK(any, "a sum has at least one part");
-  });
+Tensor tree_sum(const Tensor& parts, const std::vector<bool>& present) {
+  const std::optional<int64_t> row = sum_rows(parts, present, 0, parts.dim(0));
+  NIBBLE_CHECK(row.has_value(), "a sum has at least one part");
+  return parts.rows(*row, *row + 1).reshape({parts.dim(1)});
 }
 
 void all_reduce_tree(Communicator& ranks, std::string_view operation, Tensor& values, const std::vector<bool>& present,
                      const Wire& wire, MemoryPool& pool) {
   if (ranks.size() == 1) return;
   const Tensor flat = values.reshape({values.numel()});
-  const int64_t size = ranks.size();
-  for (int64_t begin = 0; begin < flat.numel(); begin += kBucket) {
+  const int64_t size = ranks.size(), end = to_run(flat, flat.numel(), kBucket);
+  const MetaComm::Piece piece(ranks, static_cast<double>(end) / static_cast<double>(flat.numel()));
+  for (int64_t begin = 0; begin < end; begin += kBucket) {
     Tensor bucket = flat.rows(begin, std::min(flat.numel(), begin + kBucket));
     std::vector<int64_t> cuts;
     for (int64_t r = 0; r <= size; ++r) cuts.push_back(bucket.numel() * r / size);
@@ -120,7 +115,9 @@ void reduce_scatter_tree(Communicator& ranks, std::string_view operation, const 
   if (longest <= piece) {
     return ops::add(summed_share(ranks, operation, values, cuts, present, wire, pool), mine);
   }
-  for (int64_t at = 0; at < longest; at += piece) {
+  const int64_t end = to_run(values, longest, piece);
+  const MetaComm::Piece one(ranks, static_cast<double>(end) / static_cast<double>(longest));
+  for (int64_t at = 0; at < end; at += piece) {
     std::vector<int64_t> begins, counts = {0};
     for (size_t r = 0; r + 1 < cuts.size(); ++r) {
       begins.push_back(std::min(cuts[r] + at, cuts[r + 1]));

@@ -15,8 +15,9 @@ struct Wire {
   DType dtype = DType::f32;  ///< or bf16: half the bytes, parts and sums rounded once each
 };
 
-/// out[i] = sum of blocks[r][i], ranks halved recursively; null blocks are left out (a rank that had nothing to add).
-void tree_sum(std::span<const float* const> blocks, int64_t count, float* out);
+/// The sum of the rows of `parts` [ranks, n] f32, ranks halved recursively, in one of them; rows that are not present
+/// are left out (a rank that had nothing to add).
+Tensor tree_sum(const Tensor& parts, const std::vector<bool>& present);
 
 /// values [n] f32 = their sum over the ranks, on all of them. present[r]: whether rank r has something to add; the
 /// same on all ranks, and at least one is.

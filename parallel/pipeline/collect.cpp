@@ -60,7 +60,7 @@ void collect_stages(const Mesh& mesh, MemoryPool& pool,
   Communicator& stages = mesh.pipeline();
   const bool gives = mesh.data().rank() == 0 && mesh.tensor().rank() == 0, first = stages.rank() == 0;
   mine([&](const NamedTensor& tensor) {
-    if (gives && first) take(tensor);
+    if (gives && first) take({tensor.name, tensor.value.to(pool)});
     if (gives && !first) send_one(stages, &tensor, pool);
   });
   if (gives && !first) send_one(stages, nullptr, pool);

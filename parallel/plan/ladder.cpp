@@ -22,7 +22,7 @@ PlanLayout with_degrees(PlanLayout layout, int64_t pipeline, int64_t replicate, 
   layout.mesh.replicate = replicate;
   layout.mesh.shard = shard;
   if (pipeline != static_cast<int64_t>(layout.stages.size())) layout.stages.clear();
-  layout.tensor = 1;
+  layout.mesh.tensor = 1;
   layout.recompute = recompute;
   layout.recomputed.clear();
   return layout;
@@ -30,23 +30,24 @@ PlanLayout with_degrees(PlanLayout layout, int64_t pipeline, int64_t replicate, 
 
 bool possible(const PlanJob& job, const PlanLayout& layout) {
   return layout.mesh.pipeline <= job.model.config.layers &&
-         (layout.tensor == 1 || job.optimizer != OptimizerKind::adamw8bit);
+         (layout.mesh.tensor == 1 || job.optimizer != OptimizerKind::adamw8bit);
 }
 
 }  // namespace
 
-PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, const LayoutCosts& costs) {
+PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, const LayoutCosts& costs, bool whole) {
   PlannedLayout planned{.rung = describe(layout), .layout = layout};
   planned.stages = place_stages(job, layout, costs.threads, costs.budget);
-  planned.memory = plan_memory(job, layout, planned.stages, costs.threads, costs.budget);
-  planned.time = costs.time ? costs.time(layout, planned.stages)
-                            : step_time(job, layout, planned.stages, costs.passes(layout), costs.cluster, costs.wire);
+  planned.memory = plan_memory(job, layout, planned.stages, costs.threads, costs.budget, whole);
+  planned.time = costs.time
+                     ? costs.time(layout, planned.memory)
+                     : step_time(job, layout, planned.memory, pass_seconds(job, layout, costs.cluster), costs.cluster);
   if (layout.offload) {
     planned.file_bytes = std::ranges::max(planned.memory.stages | std::views::transform(&StageMemory::file));
     planned.spilled_bytes = std::ranges::max(planned.memory.stages | std::views::transform(&StageMemory::written));
     if (!costs.time_has_file) add_spill(planned.time, static_cast<double>(planned.spilled_bytes), costs.cluster);
   }
-  planned.traffic = step_traffic(job, layout, costs.wire);
+  planned.traffic = traffic_of(job, layout, planned.memory);
   planned.fits = planned.memory.fits(costs.budget);
   if (!planned.fits) {
     planned.why_not = "needs " + bytes_text(static_cast<double>(planned.memory.needed_bytes())) +
@@ -97,9 +98,9 @@ std::vector<PlannedLayout> walk_ladder(const PlanJob& job, const PlanLayout& bas
 }
 
 // With as few blocks recomputed as fit.
-PlanLayout with_fitted_recomputation(const PlanJob& job, PlanLayout layout, const LayoutCosts& costs) {
+PlanLayout with_fitted_recomputation(const PlanJob& job, PlanLayout layout, const LayoutCosts& costs, bool whole) {
   const std::vector<int64_t> stages = place_stages(job, layout, costs.threads, costs.budget);
-  layout.recomputed = layers_to_recompute(job, layout, stages, costs.threads, costs.budget, costs.budget);
+  layout.recomputed = layers_to_recompute(job, layout, stages, costs.threads, costs.budget, costs.budget, whole);
   layout.stages.clear();
   for (size_t s = 0; s + 1 < stages.size(); ++s) layout.stages.push_back(stages[s + 1] - stages[s]);
   return layout;
@@ -115,6 +116,10 @@ PlannedLayout choose_layout(const PlanJob& job, const PlanLayout& base, int64_t 
     }
     return degrees;
   };
+  const auto fitted = [&](const PlanLayout& layout, bool whole) {
+    const bool free = given.recompute_is_free && costs.budget > 0;
+    return free ? with_fitted_recomputation(job, layout, costs, whole) : layout;
+  };
   const Recompute policy = given.recompute_is_free ? Recompute::none : base.recompute;
   const DecoderConfig& config = job.model.config;
   for (const int64_t tensor : choices(given.tensor, ranks)) {
@@ -124,10 +129,9 @@ PlannedLayout choose_layout(const PlanJob& job, const PlanLayout& base, int64_t 
         const int64_t replicate = ranks / tensor / pipeline / shard;
         if (given.replicate != 0 && given.replicate != replicate) continue;
         PlanLayout layout = with_degrees(base, pipeline, replicate, shard, policy);
-        layout.tensor = tensor;
+        layout.mesh.tensor = tensor;
         if (!possible(job, layout)) continue;
-        if (given.recompute_is_free && costs.budget > 0) layout = with_fitted_recomputation(job, layout, costs);
-        tried.push_back(plan_layout_costs(job, layout, costs));
+        tried.push_back(plan_layout_costs(job, fitted(layout, false), costs, false));
       }
     }
   }
@@ -142,11 +146,15 @@ PlannedLayout choose_layout(const PlanJob& job, const PlanLayout& base, int64_t 
     if (a.time.seconds < 0.98 * b.time.seconds) return true;
     return a.time.seconds <= b.time.seconds * 1.02 && bytes_of(a.traffic) < bytes_of(b.traffic);
   };
-  const PlannedLayout* best = &tried.front();
-  for (const PlannedLayout& one : tried) {
-    if (better(one, *best)) best = &one;
+  for (;;) {
+    PlannedLayout* best = &tried.front();
+    for (PlannedLayout& one : tried) {
+      if (better(one, *best)) best = &one;
+    }
+    const bool seemed_to_fit = best->fits;
+    *best = plan_layout_costs(job, fitted(best->layout, true), costs);
+    if (best->fits || !seemed_to_fit) return *best;
   }
-  return *best;
 }
 
 }  // namespace nibble

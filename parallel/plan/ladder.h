@@ -28,14 +28,14 @@ struct LayoutCosts {
   int threads = 1;     ///< of a rank
   int64_t budget = 0;  ///< bytes of a rank, 0 = none
   Cluster cluster;
-  std::function<PassSeconds(const PlanLayout&)> passes;
-  WireFormat wire;
-  /// Of a layout with its stages, where it is not to come from `passes` and `cluster`.
-  std::function<StepTime(const PlanLayout&, const std::vector<int64_t>&)> time;
+  /// Of a layout as it was planned, where it is not to come from `cluster`.
+  std::function<StepTime(const PlanLayout&, const MemoryPlan&)> time;
   bool time_has_file = false;  ///< `time` counts what activations in a file take; else cluster.disk_bandwidth does
 };
 
-PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, const LayoutCosts& costs);
+/// whole: see plan_memory.
+PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, const LayoutCosts& costs,
+                                bool whole = true);
 
 /// The rungs for `ranks` ranks, whether they fit or not: data parallel, checkpointing, ZeRO-2, ZeRO-3, pipeline (those
 /// with checkpointing), offload: zero 3 or pipeline, which needs less, with activations in a file. A single rank has

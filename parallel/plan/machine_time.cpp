@@ -15,153 +15,61 @@ constexpr double kFloat = 4;
 struct StageSeconds {
   double forward = 0, backward = 0;                    ///< of one microbatch, computing
   double forward_exchange = 0, backward_exchange = 0;  ///< exchanges within it
-  double after_backward = 0;                           ///< the microbatch's gradients join those before
   double once = 0, once_exchange = 0;                  ///< sums over ranks and update, once a step
+  double stream = 0;                                   ///< of what passes from one stage to the next
 };
 
-/// What every stage of a layout does in a step.
-class Stages {
- public:
-  Stages(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& begins, const MachineSpeed& speed)
-      : job_(job),
-        layout_(layout),
-        begins_(begins),
-        speed_(speed),
-        seconds_((layout.offload && !speed.filed.empty() ? speed.filed : speed.parts).at(layout.tensor)),
-        model_(tensor_part(job.model, layout.tensor)),
-        microbatches_(microbatches_of_rank(job, layout)) {
-    const bool sharded = layout.mesh.shard > 1;
-    cut_ = sharded && (job.everything || layout.shard_adapters);
-    gathers_ = sharded && layout.zero >= 3;
-    rounds_ = sums_in_rounds(job, layout);
+// An exchange beside layers; those of tensor parallelism within them are in the seconds of layers.
+double exchange_seconds(const StepBook& book, const Exchange& of, const StepBook::Amount& amount, const MeshShape& mesh,
+                        const MachineSpeed& speed) {
+  if (of.axis == MeshAxis::tensor && of.part != StepPart::between) return 0;
+  if (of.kind == CommKind::send) return 2 * speed.pass_on.seconds(amount.bytes, amount.messages);  // and gets as much
+  const GroupExchanges& among = speed.among(of.ranks(mesh));
+  Exchange other = of;  // a sum scatters and gathers
+  other.kind = of.kind == CommKind::gather ? CommKind::scatter : CommKind::gather;
+  const bool sum = book.exchanges.contains(other);
+  if (sum && of.kind == CommKind::gather) return 0;
+  const ByteCost& cost = sum ? among.sum : of.kind == CommKind::gather ? among.gather : among.reduce;
+  return cost.seconds(amount.bytes, amount.messages);
+}
+
+StageSeconds stage_seconds(const PlanJob& job, const PlanLayout& layout, const StageMemory& stage,
+                           const MachineSpeed& speed) {
+  const PartSeconds& parts =
+      (layout.offload && !speed.filed.empty() ? speed.filed : speed.parts).at(layout.mesh.tensor);
+  StageSeconds made;
+  if (stage.layers.begin == 0) {
+    made.forward += parts.embed;
+    if (job.model.group(-1).trained > 0) made.backward += parts.embed_backward;
   }
-
-  StageSeconds of(size_t stage) const {
-    StageSeconds made;
-    add_passes(stage, made);
-    add_exchanges_of_passes(stage, made);
-    add_gradients(stage, made);
-    return made;
+  const int64_t lowest = lowest_with_backward(job.model, stage.layers);
+  for (int64_t l = stage.layers.begin; l < stage.layers.end; ++l) {
+    const auto at = static_cast<size_t>(l);
+    const bool again = l >= lowest && layout.recomputes(l);
+    made.forward += again ? parts.forward_again[at] : parts.forward[at];
+    if (l >= lowest) made.backward += again ? parts.backward_again[at] : parts.backward[at];
   }
+  if (stage.layers.end == job.model.config.layers) made.forward += parts.head;
 
- private:
-  int64_t layers() const { return model_.config.layers; }
-  bool first(size_t stage) const { return stage == 0; }
-  bool last(size_t stage) const { return stage + 2 == begins_.size(); }
-
-  template <typename Call>
-  void each_group(size_t stage, const Call& call) const {
-    if (first(stage)) call(int64_t{-1});
-    for (int64_t l = begins_[stage]; l < begins_[stage + 1]; ++l) call(l);
-    if (last(stage)) call(layers());
-  }
-
-  double values(size_t stage) const {
-    double count = 0;
-    each_group(stage, [&](int64_t group) { count += static_cast<double>(model_.group(group).trained_values()); });
-    if (tied_apart() && last(stage)) count += tied_values();
-    return count;
-  }
-  // A tied head on a stage of its own trains a copy of the embedding.
-  bool tied_apart() const { return begins_.size() > 2 && model_.config.tied_head && job_.everything; }
-  double tied_values() const { return static_cast<double>(model_.input.tables.front().size()); }
-
-  void add_passes(size_t stage, StageSeconds& made) const {
-    const int64_t lowest = lowest_with_backward(model_, {begins_[stage], begins_[stage + 1]});
-    if (first(stage)) {
-      made.forward += seconds_.embed;
-      if (model_.input.has_trainable()) made.backward += seconds_.embed_backward;
+  const auto values = [&](const StepBook& book) {
+    return book.zeroed / kFloat * parts.zero + book.copied / (2 * kFloat) * parts.add;
+  };
+  const StepBooks& books = stage.books;
+  made.backward += values(books.pass);
+  made.once = values(books.once) + books.updated * parts.update;
+  for (const auto& [exchange, amount] : books.pass.exchanges) {
+    if (exchange.kind == CommKind::send) {  // the schedule has it
+      made.stream = std::max(made.stream, speed.pass_on.seconds(amount.bytes / amount.messages));
+      continue;
     }
-    for (int64_t l = begins_[stage]; l < begins_[stage + 1]; ++l) {
-      const auto at = static_cast<size_t>(l);
-      const bool again = l >= lowest && layout_.recomputes(l);
-      made.forward += again ? seconds_.forward_again[at] : seconds_.forward[at];
-      if (l >= lowest) made.backward += again ? seconds_.backward_again[at] : seconds_.backward[at];
-    }
-    if (last(stage)) made.forward += seconds_.head;
+    (exchange.part == StepPart::forward ? made.forward_exchange : made.backward_exchange) +=
+        exchange_seconds(books.pass, exchange, amount, layout.mesh, speed);
   }
-
-  double gathered_bytes(const PlannedGroup& of) const {
-    return (job_.everything ? 0 : static_cast<double>(of.frozen_bytes())) +
-           (cut_ ? static_cast<double>(of.trained_values()) * kFloat : 0);
+  for (const auto& [exchange, amount] : books.once.exchanges) {
+    made.once_exchange += exchange_seconds(books.once, exchange, amount, layout.mesh, speed);
   }
-
-  void add_exchanges_of_passes(size_t stage, StageSeconds& made) const {
-    if (gathers_) {
-      const ByteCost& gather = speed_.among(layout_.mesh.shard).gather;
-      each_group(stage, [&](int64_t group) {
-        const PlannedGroup& of = model_.group(group);
-        const double once = gather.seconds(gathered_bytes(of));
-        const bool again = group < layers() && (layout_.reshard_after_forward || layout_.mesh.pipeline > 1);
-        made.forward_exchange += once;
-        if (again && (group >= 0 || of.has_trainable())) made.backward_exchange += once;
-      });
-      // A tied head needs the embedding once more.
-      const bool again = layout_.reshard_after_forward || layout_.mesh.pipeline > 1;
-      if (last(stage) && again && model_.config.tied_head) {
-        made.forward_exchange += gather.seconds(gathered_bytes(model_.input));
-      }
-    }
-    if (!rounds_) return;
-    each_group(stage, [&](int64_t group) {
-      const double bytes = static_cast<double>(model_.group(group).trained_values()) * kFloat;
-      if (bytes == 0) return;
-      made.backward_exchange += speed_.among(layout_.mesh.shard).reduce.seconds(bytes);
-      made.backward += bytes / kFloat * seconds_.zero;  // whole gradients come and go with their block
-      if (layout_.mesh.replicate > 1 && job_.gradient_sum == GradientSum::tree) {
-        made.backward_exchange += copies_seconds(bytes);
-      }
-    });
-  }
-
-  // The shards' sum over the copies.
-  double copies_seconds(double bytes) const {
-    return speed_.among(layout_.mesh.replicate).sum.seconds(bytes / static_cast<double>(layout_.mesh.shard));
-  }
-
-  // Passes over gradients, their sums over ranks, the update.
-  void add_gradients(size_t stage, StageSeconds& made) const {
-    const double all = values(stage), shard = static_cast<double>(cut_ ? layout_.mesh.shard : 1);
-    const double summed = rounds_ ? all / shard : all, passes = static_cast<double>(microbatches_);
-    if (job_.gradient_sum == GradientSum::tree) {
-      made.after_backward = summed * (seconds_.zero + seconds_.add * (passes - 1) / passes);
-    } else {
-      made.once += summed * seconds_.zero;
-    }
-    if (cut_ && !rounds_) made.once += (all + all / shard) * seconds_.zero;
-    made.once += all / shard * seconds_.update;
-
-    const double bytes = all * kFloat;
-    const int64_t data = layout_.mesh.data();
-    if (!cut_ && data > 1) made.once_exchange += speed_.among(data).sum.seconds(bytes);
-    if (cut_ && !rounds_) {
-      made.once_exchange += speed_.among(layout_.mesh.shard).reduce.seconds(bytes);
-      if (layout_.mesh.replicate > 1) made.once_exchange += copies_seconds(bytes);
-    }
-    if (rounds_ && layout_.mesh.replicate > 1 && job_.gradient_sum == GradientSum::running) {
-      made.once_exchange += copies_seconds(bytes);
-    }
-    if (cut_ && layout_.zero < 3) {
-      double groups = 0;
-      each_group(stage, [&](int64_t) { ++groups; });
-      made.once_exchange += speed_.among(layout_.mesh.shard).gather.seconds(bytes, groups);
-    }
-    if (tied_apart() && (first(stage) || last(stage))) {
-      const double own = tied_values() / (cut_ ? shard : 1);
-      made.once_exchange += 2 * speed_.pass_on.seconds(own * kFloat);
-      made.once += own * seconds_.add;
-    }
-  }
-
-  const PlanJob& job_;
-  const PlanLayout& layout_;
-  const std::vector<int64_t>& begins_;
-  const MachineSpeed& speed_;
-  const PartSeconds& seconds_;
-  const PlannedModel model_;
-  const int64_t microbatches_;
-  bool cut_ = false, gathers_ = false, rounds_ = false;
-};
+  return made;
+}
 
 }  // namespace
 
@@ -183,33 +91,29 @@ const GroupExchanges& MachineSpeed::among(int64_t ranks) const {
   return found == exchange.end() ? exchange.rbegin()->second : found->second;
 }
 
-StepTime step_time_here(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages,
+StepTime step_time_here(const PlanJob& job, const PlanLayout& layout, const MemoryPlan& plan,
                         const MachineSpeed& speed) {
-  NIBBLE_CHECK(speed.parts.contains(layout.tensor), "this tensor degree was measured");
-  const int64_t ranks_of_stage = layout.mesh.data() * layout.tensor;
+  NIBBLE_CHECK(speed.parts.contains(layout.mesh.tensor), "this tensor degree was measured");
+  const int64_t ranks_of_stage = layout.mesh.data() * layout.mesh.tensor;
   const auto crowd = [&](int64_t at_work) {
     return std::max(1.0, static_cast<double>(at_work * ranks_of_stage) * speed.threads / speed.cores);
   };
-  const int64_t count = layout.mesh.pipeline, microbatches = microbatches_of_rank(job, layout);
-  const double everyone = crowd(count);
+  const int64_t microbatches = microbatches_of_rank(job, layout);
+  const double everyone = crowd(layout.mesh.pipeline), passes = static_cast<double>(microbatches);
 
-  const Stages parts(job, layout, stages, speed);
   std::vector<StagePasses> passes_of;
-  double computing = 0, exchanging = 0, once = 0;
-  for (size_t s = 0; s + 1 < stages.size(); ++s) {
-    const StageSeconds of = parts.of(s);
-    const double passes = static_cast<double>(microbatches);
-    computing = std::max(computing, everyone * ((of.forward + of.backward + of.after_backward) * passes + of.once));
+  double computing = 0, exchanging = 0, once = 0, stream = 0;
+  for (const StageMemory& stage : plan.stages) {
+    const StageSeconds of = stage_seconds(job, layout, stage, speed);
+    computing = std::max(computing, everyone * ((of.forward + of.backward) * passes + of.once));
     exchanging = std::max(exchanging, (of.forward_exchange + of.backward_exchange) * passes + of.once_exchange);
     once = std::max(once, of.once * everyone + of.once_exchange);
+    stream = std::max(stream, of.stream);
     // Exchanges were measured with all ranks at it, and are run below among as many as there are.
-    passes_of.push_back({of.forward + of.forward_exchange / everyone,
-                         of.backward + of.after_backward + of.backward_exchange / everyone});
+    passes_of.push_back({of.forward + of.forward_exchange / everyone, of.backward + of.backward_exchange / everyone});
   }
-  const double stream = static_cast<double>(job.tokens * job.model.config.width) * kFloat;
-  const ScheduleTime played =
-      schedule_time(layout.schedule, passes_of, microbatches, layout.in_flight > 0 ? layout.in_flight : microbatches,
-                    count > 1 ? speed.pass_on.seconds(stream) : 0, crowd);
+  const ScheduleTime played = schedule_time(layout.schedule, passes_of, microbatches,
+                                            layout.in_flight > 0 ? layout.in_flight : microbatches, stream, crowd);
   StepTime time;
   time.seconds = played.seconds + once;
   time.computing = std::min(computing, time.seconds);
@@ -218,7 +122,7 @@ StepTime step_time_here(const PlanJob& job, const PlanLayout& layout, const std:
   if (layout.offload && !speed.filed.empty()) {
     PlanLayout kept = layout;
     kept.offload = false;
-    time.spilling = std::max(0.0, time.seconds - step_time_here(job, kept, stages, speed).seconds);
+    time.spilling = std::max(0.0, time.seconds - step_time_here(job, kept, plan, speed).seconds);
     time.computing = std::max(0.0, time.computing - time.spilling);
   }
   time.tokens_per_second = static_cast<double>(job.tokens * job.accumulate) / time.seconds;

@@ -60,9 +60,9 @@ struct MachineSpeed {
 };
 
 /// One step: passes of every stage in the order of its schedule, waiting for each other; stages that work at the same
-/// time share the cores where there are fewer of them than threads. layout.tensor is a key of speed.parts. What a file
-/// of activations adds is counted where speed.filed has it.
-StepTime step_time_here(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages,
+/// time share the cores where there are fewer of them than threads. layout.mesh.tensor is a key of speed.parts. What a
+/// file of activations adds is counted where speed.filed has it.
+StepTime step_time_here(const PlanJob& job, const PlanLayout& layout, const MemoryPlan& plan,
                         const MachineSpeed& speed);
 
 }  // namespace nibble

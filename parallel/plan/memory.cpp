@@ -1,11 +1,7 @@
 #include "nibble/parallel/plan/memory.h"
 
 #include <algorithm>
-#include <array>
-#include <map>
-#include <numeric>
 #include <ranges>
-#include <tuple>
 
 #include "nibble/parallel/plan/stage_run.h"
 #include "nibble/parallel/plan/step_time.h"
@@ -35,19 +31,6 @@ bool MemoryPlan::fits(int64_t budget) const {
   return needed_bytes() <= budget && std::ranges::all_of(stages, &StageMemory::fits_pool);
 }
 
-namespace detail {
-
-// Layers that keep what they need, layers that run again, microbatches in flight.
-using StageSizes = std::array<int64_t, 3>;
-
-/// What was run before.
-struct StageRuns {
-  using Settings = std::array<int64_t, 19>;
-  std::map<std::pair<Settings, StageSizes>, StageRun> of;
-};
-
-}  // namespace detail
-
 namespace {
 
 using detail::StageRun, detail::StageSizes;
@@ -57,19 +40,18 @@ class Stages {
  public:
   Stages(const PlanJob& job, const PlanLayout& layout)
       : job_(job), layout_(layout), count_(microbatches_of_rank(job, layout)) {
-    const std::vector<PlannedGroup>& layers = job.model.layers;
-    alike_ = std::ranges::all_of(layers, [&](const PlannedGroup& layer) { return layer.is_like(layers.front()); });
-    if (!job.runs) job.runs = std::make_shared<detail::StageRuns>();
+    const PlannedModel& model = job.model;
+    for (int64_t l = 1; l < model.config.layers; ++l) alike_ = alike_ && model.group(l).kind == model.group(0).kind;
   }
 
   /// recomputed: by layer of the whole model.
   StageMemory memory(const LayerRange& range, int64_t stage, const std::vector<bool>& recomputed, int threads,
-                     int64_t budget) {
+                     int64_t budget, bool whole = false) {
     int64_t again = 0;
     for (int64_t l = range.begin; l < range.end; ++l) {
       if (recomputed[static_cast<size_t>(l)]) again = l + 1 - range.begin;
     }
-    const StageRun run = run_of(range, again, in_flight(stage));
+    const StageRun run = run_of(range, again, in_flight(stage), whole);
     const StageRun::Peak& most = run.largest();
     StageMemory memory{.layers = range, .split = most.split};
     for (const StageRun::Peak& peak : run.peaks) memory.pool_peak = std::max(memory.pool_peak, peak.pool);
@@ -81,8 +63,9 @@ class Stages {
     memory.cached = std::max<int64_t>(0, run.used_maps - most.mapped);
     memory.file = run.file;
     memory.written = run.written;
+    memory.books = run.books;
     memory.split[MemoryUse::workspace] += threads * kThreadBytes;
-    memory.split[MemoryUse::program] += kProgramBytes + job_.program_bytes + (layout_.ranks() > 1 ? kMpiBytes : 0);
+    memory.split[MemoryUse::program] += kProgramBytes + job_.program_bytes + (layout_.mesh.ranks() > 1 ? kMpiBytes : 0);
     return memory;
   }
 
@@ -105,11 +88,14 @@ class Stages {
     return most;
   }
 
-  StageRun run_of(const LayerRange& range, int64_t again, int64_t in_flight) {
+  StageRun run_of(const LayerRange& range, int64_t again, int64_t in_flight, bool whole) {
     first_ = range.begin == 0;
     last_ = range.end == job_.model.config.layers;
     if (!alike_) return of_largest_shard(job_.model.config, {range, again, in_flight});
-    return along({range.end - range.begin - again, again, in_flight}, 0);
+    const StageSizes sizes = {range.end - range.begin - again, again, in_flight};
+    StageRun run = along(sizes, 0);
+    if (whole) run.margin = along(sizes, 2).margin;
+    return run;
   }
 
   // Every number of a run lies on a straight line in each of the sizes once they are not the smallest.
@@ -125,7 +111,7 @@ class Stages {
 
   const StageRun& few(const StageSizes& sizes) {
     const auto key = std::pair(settings(), sizes);
-    auto& runs = job_.runs->of;
+    auto& runs = detail::runs_of(job_).stages;
     if (const auto found = runs.find(key); found != runs.end()) return found->second;
     const auto& [kept, again, in_flight] = sizes;
     DecoderConfig config = job_.model.config;
@@ -141,21 +127,21 @@ class Stages {
     const StageRun first = detail::run_stage(job_, config, layout_, rank);
     constexpr int64_t kLargeShard = int64_t{1} << 21;  // values; many times the 2^15 that are not parted
     const int64_t shards = layout_.mesh.shard;
-    if (shards == 1 || job_.model.layers.front().weights() / shards > kLargeShard) return first;
+    if (shards == 1 || job_.model.group(0).weights / shards > kLargeShard) return first;
     rank.shard = layout_.mesh.shard - 1;
     const StageRun last = detail::run_stage(job_, config, layout_, rank);
     return last.largest().split.total() > first.largest().split.total() ? last : first;
   }
 
   // All else that a run depends on.
-  detail::StageRuns::Settings settings() const {
+  detail::PlannedRuns::Settings settings() const {
     const auto number = [](auto value) { return static_cast<int64_t>(value); };
     return {first_,
             last_,
             layout_.mesh.pipeline > 1,
             layout_.mesh.replicate,
             layout_.mesh.shard,
-            layout_.tensor,
+            layout_.mesh.tensor,
             layout_.zero,
             layout_.shard_adapters,
             layout_.reshard_after_forward,
@@ -186,18 +172,18 @@ std::vector<bool> recomputed_layers(const PlanJob& job, const PlanLayout& layout
 }  // namespace
 
 MemoryPlan plan_memory(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages, int threads,
-                       int64_t budget) {
+                       int64_t budget, bool whole) {
   Stages of_layout(job, layout);
   MemoryPlan plan;
   for (size_t s = 0; s + 1 < stages.size(); ++s) {
     plan.stages.push_back(of_layout.memory({stages[s], stages[s + 1]}, static_cast<int64_t>(s),
-                                           recomputed_layers(job, layout), threads, budget));
+                                           recomputed_layers(job, layout), threads, budget, whole));
   }
   return plan;
 }
 
 std::vector<bool> layers_to_recompute(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages,
-                                      int threads, int64_t room, int64_t budget) {
+                                      int threads, int64_t room, int64_t budget, bool whole) {
   Stages of_layout(job, layout);
   std::vector<bool> chosen(static_cast<size_t>(job.model.config.layers), false);
   for (size_t s = 0; s + 1 < stages.size(); ++s) {
@@ -208,7 +194,7 @@ std::vector<bool> layers_to_recompute(const PlanJob& job, const PlanLayout& layo
       return again;
     };
     const auto fits = [&](int64_t layer) {
-      const StageMemory memory = of_layout.memory(range, static_cast<int64_t>(s), below(layer), threads, budget);
+      const StageMemory memory = of_layout.memory(range, static_cast<int64_t>(s), below(layer), threads, budget, whole);
       return memory.needed() <= room && memory.fits_pool;
     };
     int64_t least = range.begin, most = range.end;  // least: not tried, or does not fit
@@ -234,7 +220,7 @@ std::vector<int64_t> place_stages(const PlanJob& job, const PlanLayout& layout, 
   const size_t tried = std::min(placements.size(), kTried);
   for (size_t i = 0; i < tried; ++i) {
     const std::vector<int64_t>& one = placements[tried > 1 ? i * (placements.size() - 1) / (tried - 1) : 0];
-    const MemoryPlan plan = plan_memory(job, layout, one, threads, budget);
+    const MemoryPlan plan = plan_memory(job, layout, one, threads, budget, false);
     if (plan.fits(budget)) return one;
     if (!best || plan.needed_bytes() < least) {
       best = &one;

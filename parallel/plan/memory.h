@@ -7,6 +7,7 @@
 
 #include "nibble/core/tensor/memory_use.h"
 #include "nibble/parallel/plan/job.h"
+#include "nibble/parallel/plan/step_book.h"
 
 namespace nibble {
 
@@ -19,6 +20,7 @@ struct StageMemory {
   int64_t file = 0;       ///< largest size of the file that activations wait in
   int64_t written = 0;    ///< bytes that go there in a step
   int64_t cached = 0;     ///< mapped weights beyond `split` that the system's cache holds between passes, or the disk
+  StepBooks books;
   int64_t resident() const { return split.total(); }  ///< of the process at its largest (VmHWM)
   int64_t needed() const { return resident() + cached; }
 };
@@ -33,15 +35,16 @@ struct MemoryPlan {
 };
 
 /// stages: first layer of every stage and, at the end, L. budget: what the ranks' pools may hold, 0 = no limit.
-/// threads: of a rank.
+/// threads: of a rank. whole: the margin, which grows in no straight line, is that of a run of all layers; for one layout
+/// of many to choose from that of few layers will do.
 MemoryPlan plan_memory(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages, int threads,
-                       int64_t budget = 0);
+                       int64_t budget = 0, bool whole = true);
 
 /// Which layers run again in the backward pass, [L], so that every stage has at most `room` bytes resident and its pool
 /// fits the budget: in every stage the lowest ones, as few as will do; all of them where that is not enough. (What the
 /// highest layers keep is used first and gone when the lower ones run again.)
 std::vector<bool> layers_to_recompute(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages,
-                                      int threads, int64_t room, int64_t budget);
+                                      int threads, int64_t room, int64_t budget, bool whole = true);
 
 /// The fastest of stage_placements() in which every stage fits the budget; where none does, the one whose largest stage
 /// is smallest. What a run uses: the same on all its ranks.

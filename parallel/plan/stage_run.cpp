@@ -1,8 +1,8 @@
 #include "nibble/parallel/plan/stage_run.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
+#include <utility>
 
 #include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/core/tensor/spill_file.h"
@@ -19,10 +19,11 @@ namespace {
 
 constexpr int64_t kMostBatches = 4096;  // of a step, whose ids are counted
 
-/// Notes the peak of every moment.
+/// Notes the peak of every moment, and what is done outside layers.
 class Moments final : public BlockHooks {
  public:
-  Moments(StageRun& run, MemoryPool& pool, int64_t layers) : run_(run), pool_(pool), layers_(layers) {}
+  Moments(StageRun& run, MemoryPool& pool, const MetaDevice& device, int64_t layers)
+      : run_(run), pool_(pool), device_(device), layers_(layers) {}
 
   void set_inner(BlockHooks* inner) { inner_ = inner; }
   void enter(Moment next) {
@@ -44,30 +45,71 @@ class Moments final : public BlockHooks {
   }
 
   void before_forward(int64_t layer) override {
-    enter(layer < 0 ? Moment::embedding : layer == layers_ ? Moment::head : Moment::forward);
-    if (inner_) inner_->before_forward(layer);
+    begin(layer, Moment::forward, StepPart::forward, &BlockHooks::before_forward);
   }
-  void after_forward(int64_t layer) override {
-    if (inner_) inner_->after_forward(layer);
-    enter(Moment::between);
-  }
+  void after_forward(int64_t layer) override { leave(layer, &BlockHooks::after_forward); }
   void before_backward(int64_t layer) override {
-    enter(layer < 0 ? Moment::embedding : layer == layers_ ? Moment::head : Moment::backward);
-    if (inner_) inner_->before_backward(layer);
+    begin(layer, Moment::backward, StepPart::backward, &BlockHooks::before_backward);
   }
-  void after_backward(int64_t layer) override {
-    if (inner_) inner_->after_backward(layer);
-    enter(Moment::between);
+  void after_backward(int64_t layer) override { leave(layer, &BlockHooks::after_backward); }
+
+  MetaComm::Book book_of(MeshAxis axis) {
+    return [this, axis](const std::string& operation, CommKind kind, double bytes) {
+      StepBook::Amount& amount = book_.exchanges[{axis, part_, operation, kind}];
+      ++amount.messages;
+      amount.bytes += bytes;
+    };
+  }
+  /// What was booked since the last call.
+  StepBook take() {
+    const StepBook now = counted();
+    book_.zeroed = now.zeroed - taken_.zeroed - in_layers_.zeroed;
+    book_.copied = now.copied - taken_.copied - in_layers_.copied;
+    taken_ = now;
+    in_layers_ = {};
+    return std::exchange(book_, {});
   }
 
  private:
+  using Call = void (BlockHooks::*)(int64_t);
+  StepBook counted() const {
+    return {{}, device_.work(ops::Operation::zero).bytes, device_.work(ops::Operation::copy).bytes};
+  }
+  void begin(int64_t layer, Moment moment, StepPart part, Call inner) {
+    enter(layer < 0 ? Moment::embedding : layer == layers_ ? Moment::head : moment);
+    part_ = part;
+    if (inner_) (inner_->*inner)(layer);
+    layer_ = counted();
+  }
+  void leave(int64_t layer, Call inner) {
+    in_layers_ = StepBook::sum(1, in_layers_, 1, StepBook::sum(1, counted(), -1, layer_));
+    if (inner_) (inner_->*inner)(layer);
+    part_ = StepPart::between;
+    enter(Moment::between);
+  }
+
   StageRun& run_;
   MemoryPool& pool_;
+  const MetaDevice& device_;
   int64_t layers_;
   BlockHooks* inner_ = nullptr;
   Moment now_ = Moment::before;
+  StepPart part_ = StepPart::between;
   int64_t resident_ = 0;
+  StepBook book_, taken_, in_layers_, layer_;  // counted by the device: when taken, in layers, as the layer began
 };
+
+/// The books of a step of so many microbatches, and of one that has one less.
+StepBooks books_of(const StepBook& step, const StepBook& less, int64_t microbatches) {
+  StepBooks books{.pass = StepBook::sum(1, step, -1, less)};
+  if (microbatches == 1) {
+    books.pass = step;
+    std::erase_if(books.pass.exchanges, [](const auto& entry) { return entry.first.part == StepPart::between; });
+    books.pass.zeroed = books.pass.copied = 0;
+  }
+  books.once = StepBook::sum(1, step, -static_cast<double>(microbatches), books.pass);
+  return books;
+}
 
 /// The rank's place, in a pipeline no longer than its schedule needs for so many microbatches in flight.
 struct Place {
@@ -99,31 +141,19 @@ ParallelOptions options_of(const PlanJob& job, const PlanLayout& layout) {
   return options;
 }
 
-Batch some_batch(const PlanJob& job, int64_t vocabulary, MemoryPool& pool) {
-  std::vector<Sample> samples;
-  for (int64_t begin = 0; begin < job.tokens; begin += job.document_length) {
-    Sample sample{.ids = {}, .labels = {}, .index = samples.size()};
-    for (int64_t t = begin; t < std::min(job.tokens, begin + job.document_length); ++t) {
-      sample.ids.push_back(static_cast<int32_t>(t * 7919 % vocabulary));
-      const double labelled = static_cast<double>(t - begin) * job.label_share;
-      const bool has_label = labelled - std::floor(labelled) < job.label_share;
-      sample.labels.push_back(has_label ? sample.ids.back() : kIgnoreLabel);
-    }
-    samples.push_back(std::move(sample));
-  }
-  return make_batch(samples, pool);
-}
-
 std::vector<NamedTensor> values_of(const std::vector<Parameter*>& parameters) {
   std::vector<NamedTensor> values;
   for (const Parameter* parameter : parameters) values.push_back({parameter->name, parameter->value});
   return values;
 }
 
-MeshGroups groups_of(const PlanLayout& layout, const Place& place, int shard) {
-  const auto group = [](int rank, int64_t size) { return std::make_unique<MetaComm>(rank, static_cast<int>(size)); };
-  return {group(place.stage, place.stages), group(0, layout.mesh.replicate), group(shard, layout.mesh.shard),
-          group(shard, layout.mesh.data()), group(static_cast<int>(layout.tensor) - 1, layout.tensor)};
+MeshGroups groups_of(const MeshShape& shape, const Place& place, int shard, Moments& moments) {
+  const auto group = [&](int rank, int64_t size, MeshAxis axis) {
+    return std::make_unique<MetaComm>(rank, static_cast<int>(size), moments.book_of(axis));
+  };
+  return {group(place.stage, shape.pipeline, MeshAxis::pipeline), group(0, shape.replicate, MeshAxis::replicate),
+          group(shard, shape.shard, MeshAxis::shard), group(shard, shape.data(), MeshAxis::data),
+          group(static_cast<int>(shape.tensor) - 1, shape.tensor, MeshAxis::tensor)};
 }
 
 }  // namespace
@@ -132,25 +162,31 @@ const StageRun::Peak& StageRun::largest() const {
   return *std::ranges::max_element(peaks, {}, [](const Peak& peak) { return peak.split.total(); });
 }
 
+PlannedRuns& runs_of(const PlanJob& job) {
+  if (!job.runs) job.runs = std::make_shared<PlannedRuns>();
+  return *job.runs;
+}
+
 StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLayout& layout, const StageRank& stage) {
   StageRun run;
   MetaDevice device;
   MemoryPool pool(0, device);
   device.on_mapped([&](int64_t more) { pool.book_mapped(more); });
-  MetaComm world(0, static_cast<int>(layout.ranks()));
+  MetaComm world(0, static_cast<int>(layout.mesh.ranks()));
   RankContext rank{world, pool, 1, 0};
   const Place place = place_of(job, config, layout, stage);
-  const MeshShape shape{place.stages, layout.mesh.replicate, layout.mesh.shard, layout.tensor};
-  const Mesh mesh(shape, world, groups_of(layout, place, static_cast<int>(stage.shard)));
+  MeshShape shape = layout.mesh;
+  shape.pipeline = place.stages;
+  Moments moments(run, pool, device, config.layers);
+  const Mesh mesh(shape, world, groups_of(shape, place, static_cast<int>(stage.shard), moments));
   const std::unique_ptr<LayerSharding> sharding = tensor_parallel(config, mesh.tensor(), pool);
-  Moments moments(run, pool, config.layers);
 
   Decoder model = job.make_model(config, stage.layers, sharding.get(), rank);
   model.recompute_below(stage.layers.begin + stage.recomputed);
   std::optional<SpillFile> spill;
   if (layout.offload) model.set_spill(&spill.emplace("", 0, pool));
   ParallelModel parallel = parallelize(model, job.everything, options_of(job, layout), mesh, rank);
-  Optimizer optimizer(parallel.parameters(), {.kind = job.optimizer}, pool, layout.ranks() > 1,
+  Optimizer optimizer(parallel.parameters(), {.kind = job.optimizer}, pool, layout.mesh.ranks() > 1,
                       [&](const Parameter& part) { return parallel.whole_size(part); });
   const std::unique_ptr<StepExecutor> executor = make_executor(model, parallel, {layout.schedule, 0}, rank);
   moments.set_inner(parallel.sharded());
@@ -158,7 +194,7 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
 
   // What the microbatches hold that are not run: ids, and sums of some.
   const int64_t count = microbatches_of_rank(job, layout);
-  const Batch spare = some_batch(job, config.vocab_size, pool);
+  const Batch spare = planned_batch(job.tokens, job.document_length, job.label_share, config.vocab_size, pool);
   std::vector<Tensor> held;
   const auto batch_bytes = static_cast<int64_t>(spare.ids.bytes() + spare.targets.bytes() + spare.positions.bytes() +
                                                 spare.row_keys.bytes());
@@ -176,21 +212,28 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
   CheckpointWriter writer("", pool);
   const StepOptions options{.gradient_sum = job.gradient_sum, .compute_dtype = job.compute_dtype};
   moments.enter(Moment::between);
-  for (int step = 0; step < 2; ++step) {
+  const auto train = [&](int64_t passes) {
     std::vector<Batch> microbatches;
-    for (const int64_t i : executor->begin_step(place.microbatches * layout.mesh.data())) {
+    for (const int64_t i : executor->begin_step(passes * layout.mesh.data())) {
       microbatches.push_back(i == kIdle ? Batch() : spare);
     }
-    device.forget_use();
+    moments.take();
     train_step(*executor, microbatches, NextToken(), optimizer, options);
+    return moments.take();
+  };
+  StepBook whole;
+  for (int step = 0; step < 2; ++step) {
+    device.forget_use();
+    whole = train(place.microbatches);
     device.fill_tables();
-    if (step > 0 || !job.saves_midway || layout.ranks() > 1) continue;
+    if (step > 0 || !job.saves_midway || layout.mesh.ranks() > 1) continue;
     const Slicer slices = parallel.slicer();
     writer.copy(slices(values_of(optimizer.parameters())), slices(optimizer.state()));
   }
   // The first rank has all of an adapter when it is written.
   std::optional<Tensor> adapter;
-  const bool apart = layout.mesh.pipeline > 1 || layout.tensor > 1 || (layout.mesh.shard > 1 && layout.shard_adapters);
+  const bool apart =
+      layout.mesh.pipeline > 1 || layout.mesh.tensor > 1 || (layout.mesh.shard > 1 && layout.shard_adapters);
   if (!job.everything && stage.layers.begin == 0 && apart) {
     const MemoryPool::Use use(pool, MemoryUse::checkpoint);
     adapter = Tensor::empty(pool, {job.model.trained_values()}, DType::f32);
@@ -201,6 +244,8 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
     run.file = spill->file_bytes();
     run.written = spill->written_bytes() / (2 * place.microbatches) * count;
   }
+  run.books = books_of(whole, place.microbatches > 1 ? train(place.microbatches - 1) : StepBook(), place.microbatches);
+  run.books.updated = static_cast<double>(optimizer.size());
   model.set_hooks(nullptr);
   return run;
 }
@@ -239,6 +284,9 @@ StageRun grown(const StageRun& from, const StageRun& to, double times) {
   made.used_maps = line(from.used_maps, to.used_maps);
   made.file = line(from.file, to.file);
   made.written = line(from.written, to.written);
+  const auto books = [times](const StepBook& a, const StepBook& b) { return StepBook::sum(1 + times, b, -times, a); };
+  made.books = {books(from.books.pass, to.books.pass), books(from.books.once, to.books.once),
+                to.books.updated + times * (to.books.updated - from.books.updated)};
   return made;
 }
 

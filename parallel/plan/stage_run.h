@@ -3,9 +3,11 @@
 // themselves, whose pool keeps the books.
 
 #include <array>
+#include <map>
 
 #include "nibble/core/tensor/memory_use.h"
-#include "nibble/parallel/plan/job.h"
+#include "nibble/parallel/plan/step_book.h"
+#include "nibble/parallel/plan/work.h"
 
 namespace nibble::detail {
 
@@ -25,6 +27,7 @@ struct StageRun {
   int64_t used_maps = 0;  ///< all mapped bytes that a step uses
   int64_t file = 0;       ///< largest size of the file of activations
   int64_t written = 0;    ///< bytes that go there in a step
+  StepBooks books;
 };
 
 /// What a rank of a stage has.
@@ -40,5 +43,16 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
 
 /// The run in which everything has grown by `times` of what lies between two.
 StageRun grown(const StageRun& from, const StageRun& to, double times);
+
+/// Layers that keep what they need, layers that run again, microbatches in flight.
+using StageSizes = std::array<int64_t, 3>;
+
+/// What was run before, of stages by all else that a run depends on.
+struct PlannedRuns {
+  using Settings = std::array<int64_t, 19>;
+  std::map<std::pair<Settings, StageSizes>, StageRun> stages;
+  std::map<int64_t, ModelWork> work;  ///< by tensor degree
+};
+PlannedRuns& runs_of(const PlanJob& job);
 
 }  // namespace nibble::detail

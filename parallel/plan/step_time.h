@@ -1,44 +1,36 @@
 #pragma once
-// Time and traffic of one optimizer step, from shapes and the constants of a machine.
+// Time and traffic of one optimizer step, from what its ranks were booked to do and the constants of a machine.
 
 #include <map>
 #include <string>
 #include <vector>
 
 #include "nibble/parallel/plan/cluster.h"
-#include "nibble/parallel/plan/job.h"
+#include "nibble/parallel/plan/memory.h"
 
 namespace nibble {
-
-/// Floating point operations of one token in a group: products, adapters and attention (half of it is skipped).
-struct GroupWork {
-  double forward = 0;
-  double backward = 0;
-};
-GroupWork group_work(const PlanJob& job, int64_t group);
 
 /// Seconds that a rank takes for one microbatch.
 struct PassSeconds {
   std::vector<double> layer_forward, layer_backward;  ///< [L]
   double head = 0;                                    ///< forward and backward
-  double update = 0;                                  ///< of all trained values; once a step
+  double update = 0;                                  ///< of a trained value; once a step
 };
 
-/// From a cluster's operations and bandwidth. model: of one tensor-parallel rank; its exchanges are not in it.
+/// From a cluster's operations and bandwidth, of one tensor-parallel rank; exchanges are not in it.
 PassSeconds pass_seconds(const PlanJob& job, const PlanLayout& layout, const Cluster& cluster);
 
 /// How values travel; nibble's own, or those of the program whose run is predicted.
 struct WireFormat {
-  double weight_bytes = 4;        ///< a gathered trained value
-  double stream_bytes = 4;        ///< of activations, an element of the residual stream
-  double interleave = 1;          ///< chunks of layers of one pipeline stage
-  bool reduce_every_pass = true;  ///< gradients are reduced after each microbatch
+  double weight_bytes = 4;  ///< a gathered trained value
+  double stream_bytes = 4;  ///< of activations, an element of the residual stream
+  double interleave = 1;    ///< chunks of layers of one pipeline stage
 };
 
-/// Bytes that a rank sends in a step, by operation ("gather weights", "sum gradients", "activations", ...), largest
-/// rank.
+/// Bytes that a rank sends in a step, by operation ("gather weights", "sum gradients", "activations", ...), of each the
+/// stage whose ranks send most.
 using Traffic = std::map<std::string, double>;
-Traffic step_traffic(const PlanJob& job, const PlanLayout& layout, const WireFormat& wire = {});
+Traffic traffic_of(const PlanJob& job, const PlanLayout& layout, const MemoryPlan& plan);
 
 struct StepTime {
   double seconds = 0;
@@ -49,8 +41,8 @@ struct StepTime {
   double tokens_per_second = 0;  ///< of the whole run
 };
 
-StepTime step_time(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages,
-                   const PassSeconds& pass, const Cluster& cluster, const WireFormat& wire = {});
+StepTime step_time(const PlanJob& job, const PlanLayout& layout, const MemoryPlan& plan, const PassSeconds& pass,
+                   const Cluster& cluster, const WireFormat& wire = {});
 
 /// Adds what a rank waits for a file that gets `bytes` in a step and gives them back: a thread moves them while others
 /// compute.

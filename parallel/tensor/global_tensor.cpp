@@ -93,7 +93,7 @@ Tensor gather_on_first(Communicator& ranks, const std::string& name, const Tenso
     return {};
   }
   Tensor global = Tensor::empty(pool, spec.global, shard.dtype(), name);
-  write_shard(shard, spec, global);
+  write_shard(shard.to(pool), spec, global);
   for (int r = 1; r < ranks.size(); ++r) {
     Tensor description = described({}, pool);
     ranks.receive("export", description, r);

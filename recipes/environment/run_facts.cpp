@@ -132,7 +132,7 @@ void write_run_facts(const std::filesystem::path& directory, const Recipe& recip
 }
 
 std::vector<std::string> run_banner(const Recipe& recipe, Decoder& model, const WeightCounts& counts, const Mesh& mesh,
-                                    const TrainingData& data, const RankContext& rank, double peak) {
+                                    const TrainingData& data, const RankContext& rank, const Work& work, double peak) {
   const auto number = [](double value) { return grouped_text(std::llround(value)); };
   char share[32];
   std::snprintf(share, sizeof share, "%.3g%%", counts.all > 0 ? 100 * counts.trained / counts.all : 0);
@@ -150,16 +150,15 @@ std::vector<std::string> run_banner(const Recipe& recipe, Decoder& model, const 
   std::string planned =
       "planned memory: " + planned_memory(recipe, rank) + (ranks > 1 ? " on the rank that needs most" : "");
   if (ranks == 1 && peak > 0) {
-    double work = 0;
-    const Work each = training_work(model);
+    double operations = 0;
     const int64_t looked_at = std::min<int64_t>(data.total_steps(), 100);
     for (int64_t step = 1; step <= looked_at; ++step) {
       const StepInfo info = data.train().info(step);
-      work += each.per_token * static_cast<double>(info.tokens) +
-              each.per_label_token * static_cast<double>(info.label_tokens);
+      operations += work.per_token * static_cast<double>(info.tokens) +
+                    work.per_label_token * static_cast<double>(info.label_tokens);
     }
-    work *= static_cast<double>(data.total_steps()) / static_cast<double>(std::max<int64_t>(1, looked_at));
-    planned += "; time: " + seconds_text(work / peak) + " at this CPU's peak, which no run reaches";
+    operations *= static_cast<double>(data.total_steps()) / static_cast<double>(std::max<int64_t>(1, looked_at));
+    planned += "; time: " + seconds_text(operations / peak) + " at this CPU's peak, which no run reaches";
   }
   lines.push_back(planned);
   return lines;

@@ -31,7 +31,7 @@ DType dtype_of_config(const nlohmann::json& config, const std::string& place) {
 
 Tensor in_dtype(const Tensor& value, DType dtype, RankContext& rank) {
   if (value.dtype() == dtype) return value;
-  Tensor converted = Tensor::empty(rank.pool, value.shape(), dtype);
+  Tensor converted = Tensor::empty(rank.pool.host(), value.shape(), dtype);
   ops::cast(value, converted);
   return converted;
 }
@@ -55,7 +55,8 @@ void give_whole(Decoder& model, const Mesh& mesh, const std::vector<NamedTensor>
   std::map<std::string, ShardSpec> specs;
   model.visit([&](Parameter& parameter) { specs[parameter.name] = parameter.shard; });
   for (const NamedTensor& tensor : tensors) {
-    const Tensor whole = gather_on_first(mesh.tensor(), tensor.name, tensor.value, specs[tensor.name], rank.pool);
+    const Tensor whole =
+        gather_on_first(mesh.tensor(), tensor.name, tensor.value, specs[tensor.name], rank.pool.host());
     if (whole) give({tensor.name, whole});
   }
 }
@@ -70,7 +71,7 @@ void visit_model(Decoder& model, ParallelModel& parallel, RankContext& rank,
       give_whole(model, parallel.mesh(), own, rank, give);
     });
   };
-  collect_stages(parallel.mesh(), rank.pool, mine, take);
+  collect_stages(parallel.mesh(), rank.pool.host(), mine, take);
 }
 
 }  // namespace
@@ -115,7 +116,7 @@ void export_adapter(Decoder& model, ParallelModel& parallel, const AttachedAdapt
       for (const auto& [name, value] : saved_tensors(model, adapter, rank.pool)) own.push_back({name, value});
       give_whole(model, parallel.mesh(), own, rank, give);
     };
-    collect_stages(parallel.mesh(), rank.pool, mine,
+    collect_stages(parallel.mesh(), rank.pool.host(), mine,
                    [&](const NamedTensor& tensor) { tensors.emplace_back(tensor.name, tensor.value); });
     if (rank.comm.rank() == 0)
       write_peft_directory(target, saved_options(adapter), tensors, Replace::anything, companions);

@@ -27,7 +27,7 @@ Json decide(const Recipe& recipe, const PlanJob& job, const MachineSpeed& speed,
   const PlanLayout& layout = chosen.layout;
   const std::string needs = bytes_text(static_cast<double>(chosen.memory.needed_bytes())) + " a rank";
   const std::string budget = bytes_text(static_cast<double>(request.budget));
-  Json said = {{"degrees", {layout.mesh.pipeline, layout.mesh.replicate, layout.mesh.shard, layout.tensor}},
+  Json said = {{"degrees", {layout.mesh.pipeline, layout.mesh.replicate, layout.mesh.shard, layout.mesh.tensor}},
                {"fits", chosen.fits},
                {"text", describe(layout) + ", " + needs}};
   if (!chosen.fits) return said;

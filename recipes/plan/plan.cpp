@@ -27,8 +27,8 @@ LayoutCosts measured_costs(const Recipe& recipe, const RecipePlan& plan, const P
   LayoutCosts costs{.threads = plan.threads, .budget = request.budget};
   costs.cluster.name = "this machine";
   costs.time_has_file = !speed.filed.empty();
-  costs.time = [&job = plan.job, speed](const PlanLayout& layout, const std::vector<int64_t>& stages) {
-    return step_time_here(job, layout, stages, speed);
+  costs.time = [&job = plan.job, speed](const PlanLayout& layout, const MemoryPlan& planned) {
+    return step_time_here(job, layout, planned, speed);
   };
   return costs;
 }
@@ -56,7 +56,7 @@ Json layout_json(const PlannedLayout& planned) {
                {"pipeline", layout.mesh.pipeline},
                {"replicate", layout.mesh.replicate},
                {"shard", layout.mesh.shard},
-               {"tensor", layout.tensor},
+               {"tensor", layout.mesh.tensor},
                {"zero", layout.zero},
                {"offload_activations", layout.offload},
                {"fits", planned.fits}};
@@ -71,7 +71,7 @@ Json layout_json(const PlannedLayout& planned) {
   json["cached_bytes"] = planned.memory.largest().cached;
   json["memory"] = split_json(planned.memory.largest().split);
   json["ranks"] = Json::array();
-  const int64_t each = layout.mesh.data() * layout.tensor;
+  const int64_t each = layout.mesh.data() * layout.mesh.tensor;
   for (const StageMemory& stage : planned.memory.stages) {
     for (int64_t r = 0; r < each; ++r) json["ranks"].push_back(stage.resident());
   }
@@ -121,11 +121,11 @@ const PlannedLayout* RecipePlan::first_fit() const {
 std::vector<int64_t> planned_tensor_degrees(const Recipe& recipe, const PlanJob& job, int64_t ranks) {
   const PlanLayout layout = plan_layout(recipe);
   std::vector<int64_t> degrees = {1};
-  const bool decided = layout.ranks() > 0;
-  if (decided && layout.ranks() != ranks) return degrees;
+  const bool decided = layout.mesh.ranks() > 0;
+  if (decided && layout.mesh.ranks() != ranks) return degrees;
   const DecoderConfig& config = job.model.config;
   for (int64_t d = 2; d <= ranks; ++d) {
-    if (ranks % d != 0 || (layout.tensor != 0 && layout.tensor != d)) continue;
+    if (ranks % d != 0 || (layout.mesh.tensor != 0 && layout.mesh.tensor != d)) continue;
     const bool fits = config.heads % d == 0 && config.kv_heads % d == 0 && config.mlp_width % d == 0;
     if (decided || fits) degrees.push_back(d);
   }
@@ -140,13 +140,12 @@ RecipePlan plan_recipe(const Recipe& recipe, const PlanJob& job, const PlanReque
   RecipePlan plan;
   plan.job = job;
   const PlanLayout layout = plan_layout(recipe);
-  plan.ranks = request.ranks > 0 ? request.ranks : std::max<int64_t>(1, layout.ranks());
+  plan.ranks = request.ranks > 0 ? request.ranks : std::max<int64_t>(1, layout.mesh.ranks());
   plan.threads = request.threads > 0 ? request.threads : static_cast<int>(recipe.train.threads);
   if (plan.threads == 0) plan.threads = std::max(1, threads() / static_cast<int>(std::min<int64_t>(plan.ranks, 4096)));
   LayoutCosts costs{.threads = plan.threads, .budget = request.budget};
   if (request.cluster) {
     costs.cluster = *request.cluster;
-    costs.passes = [&](const PlanLayout& of) { return pass_seconds(plan.job, of, *request.cluster); };
     if (costs.budget == 0) costs.budget = static_cast<int64_t>(request.cluster->memory);
   } else {
     costs = measured_costs(recipe, plan, request);
@@ -154,12 +153,12 @@ RecipePlan plan_recipe(const Recipe& recipe, const PlanJob& job, const PlanReque
   plan.machine = costs.cluster.name;
   plan.budget = costs.budget;
   const bool free_recompute = !recipe.train.gradient_checkpointing.has_value();
-  const GivenDegrees given{layout.mesh.pipeline, layout.mesh.replicate, layout.mesh.shard, layout.tensor,
+  const GivenDegrees given{layout.mesh.pipeline, layout.mesh.replicate, layout.mesh.shard, layout.mesh.tensor,
                            free_recompute};
-  const bool matches = layout.ranks() > 0 && layout.ranks() == plan.ranks;
+  const bool matches = layout.mesh.ranks() > 0 && layout.mesh.ranks() == plan.ranks;
   if (matches && !free_recompute) {
     plan.asked = plan_layout_costs(plan.job, layout, costs);
-  } else if (matches || layout.ranks() == 0) {
+  } else if (matches || layout.mesh.ranks() == 0) {
     plan.asked = choose_layout(plan.job, layout, plan.ranks, given, costs);
   } else {  // another number of ranks than the recipe's
     plan.asked = choose_layout(plan.job, layout, plan.ranks, {.tensor = 1, .recompute_is_free = free_recompute}, costs);

@@ -11,8 +11,11 @@
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/core/tensor/spill_file.h"
 #include "nibble/core/train/train_step.h"
+#include "nibble/parallel/comm/meta_comm.h"
+#include "nibble/parallel/plan/work.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/quant/codec.h"
 #include "nibble/quant/nf4_weight.h"
@@ -106,11 +109,9 @@ void halve_layers(DecoderConfig& config) {
 // Of whole layers, of which a rank has one of `tensor` parts.
 DecoderConfig trial_config(const PlanJob& job, int64_t tensor, int64_t side_by_side) {
   DecoderConfig config = job.model.config;
-  const PlannedGroup& layer = job.model.layers.front();
+  const PlannedGroup& layer = job.model.group(0);
   // A trained value is held four times: itself, its gradient, two of the optimizer.
-  const double value_bytes = job.everything ? 16 : 2;
-  double bytes = job.everything ? value_bytes * static_cast<double>(layer.weights())
-                                : static_cast<double>(layer.frozen_bytes() + 16 * layer.adapter_values());
+  double bytes = static_cast<double>(job.everything ? 16 * layer.weights : layer.frozen_bytes + 16 * layer.trained);
   bytes /= static_cast<double>(tensor);
   const double room = static_cast<double>(this_machine().usable_memory()) / 2 / static_cast<double>(side_by_side);
   while (bytes > std::min(kLayerBytes, room / 8) && halves(config, tensor)) {
@@ -146,10 +147,9 @@ Decoder trial_model(const Recipe& recipe, const PlanJob& job, const DecoderConfi
     return std::make_shared<Parameter>(
         Parameter{.name = name, .value = Tensor::zeros(rank.pool, shape, held, name), .gradient = {}});
   };
-  const std::vector<PlannedLinear>& linears = job.model.layers.front().linears;
-  const bool packed = std::ranges::any_of(linears, &PlannedLinear::packed);
   const LinearWeightMaker linear = [&](const std::string& module, const Shape& shape) -> std::unique_ptr<LinearWeight> {
-    if (packed && module != config.names.head) return packed_zeros(module + ".weight", shape, rank.pool);
+    if (job.model.group(0).packed && module != config.names.head)
+      return packed_zeros(module + ".weight", shape, rank.pool);
     return std::make_unique<DenseWeight>(parameter(module + ".weight", shape));
   };
   Decoder model(config, linear, parameter, rank, {}, sharding);
@@ -166,44 +166,26 @@ Decoder trial_model(const Recipe& recipe, const PlanJob& job, const DecoderConfi
   return model;
 }
 
-Batch trial_batch(int64_t tokens, int64_t document, int64_t vocabulary, MemoryPool& pool) {
-  std::vector<Sample> samples;
-  for (int64_t begin = 0; begin < tokens; begin += document) {
-    Sample sample;
-    for (int64_t t = begin; t < std::min(tokens, begin + document); ++t) {
-      sample.ids.push_back(static_cast<int32_t>(t * 7919 % vocabulary));
-    }
-    sample.labels = sample.ids;
-    samples.push_back(std::move(sample));
-  }
-  return make_batch(samples, pool);
-}
-
-// The trial's model as a plan sees it, for its operations.
-PlanJob trial_job(const PlanJob& job, const DecoderConfig& config, int64_t tensor, int64_t tokens) {
-  const std::vector<PlannedLinear>& layer = job.model.layers.front().linears;
-  PlanJob trial = job;
-  trial.model = plan_model(
-      config,
-      [&](PlannedLinear& linear) {
-        linear.trained = job.everything;
-        for (const PlannedLinear& one : layer) {
-          const std::string name = one.module.substr(one.module.find(config.names.layers) + config.names.layers.size());
-          if (linear.module.ends_with(name.substr(name.find('.')))) linear.r = one.r;
-        }
-      },
-      [&](PlannedTable& table) { table.trained = job.everything; }, job.everything);
-  trial.model = tensor_part(trial.model, tensor);
-  trial.document_length = std::min(tokens, job.document_length);
-  return trial;
+// What a rank of the trial computes.
+ModelWork trial_work(const Recipe& recipe, const PlanJob& job, const DecoderConfig& config, int64_t tensor,
+                     int64_t tokens) {
+  const MetaDevice device;
+  MemoryPool pool(0, device);
+  MetaComm parts(0, static_cast<int>(tensor));
+  RankContext rank{parts, pool, 1, 0};
+  const std::unique_ptr<LayerSharding> sharding = tensor_parallel(config, parts, pool);
+  Decoder model = trial_model(recipe, job, config, sharding.get(), rank);
+  const Batch batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, config.vocab_size, pool);
+  return count_work(model, device, batch, job.compute_dtype, rank);
 }
 
 }  // namespace
 
 struct SpeedTrial::Impl {
-  Impl(const Recipe& recipe, const PlanJob& of, Communicator& parts, Communicator* gathering, int threads,
+  Impl(const Recipe& asked, const PlanJob& of, Communicator& parts, Communicator* gathering, int threads,
        int64_t side_by_side)
-      : job(of),
+      : recipe(asked),
+        job(of),
         tensor(parts.size()),
         config(trial_config(of, tensor, side_by_side)),
         rank{alone, pool, threads, 0},
@@ -215,7 +197,7 @@ struct SpeedTrial::Impl {
         [&](Linear& linear) { weights += static_cast<double>(linear.in_features() * linear.out_features()); });
     const double wanted = std::clamp(kOperations / (6 * weights), 64.0, static_cast<double>(job.tokens));
     tokens = std::min(job.tokens, static_cast<int64_t>(wanted));
-    batch = trial_batch(tokens, std::min(tokens, job.document_length), config.vocab_size, pool);
+    batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, config.vocab_size, pool);
     model.set_hooks(&watch);
     again = config.layers / 2;  // the lower layers show what recomputing costs
     model.recompute_below(again);
@@ -246,6 +228,7 @@ struct SpeedTrial::Impl {
   PartSeconds seconds() const;
   class Timed;
 
+  const Recipe& recipe;
   const PlanJob& job;
   int64_t tensor;
   DecoderConfig config;
@@ -313,9 +296,7 @@ double SpeedTrial::Impl::step() {
 }
 
 PartSeconds SpeedTrial::Impl::seconds() const {
-  const PlanJob trial = trial_job(job, config, tensor, tokens);
-  PlanJob part = job;
-  part.model = tensor_part(job.model, tensor);
+  const ModelWork trial = trial_work(recipe, job, config, tensor, tokens), &part = model_work(job, tensor);
   const double scale = static_cast<double>(job.tokens) / static_cast<double>(tokens);
 
   // Seconds of an operation, over the layers: of all forward passes, and of backward passes by kind. Where only
@@ -325,11 +306,11 @@ PartSeconds SpeedTrial::Impl::seconds() const {
   const double backward[2] = {usual(taken.backward, kept, config.layers), usual(taken.backward, lowest, kept)};
   double forward_work = 0, backward_work[2] = {0, 0}, forward_of_backward[2] = {0, 0};
   for (int64_t l = lowest; l < config.layers; ++l) {
-    const GroupWork work = group_work(trial, l);
+    const LayerWork& work = trial.layers[static_cast<size_t>(l)];
     forward_work += work.forward;
     const size_t kind = l < again ? 1 : 0;
     backward_work[kind] += work.backward;
-    forward_of_backward[kind] += work.forward;
+    forward_of_backward[kind] += work.again;
   }
   const double forward_speed = forward / forward_work;
   // Where all layers are recomputed both passes are taken to be equally fast.
@@ -340,17 +321,15 @@ PartSeconds SpeedTrial::Impl::seconds() const {
       backward_work[1] > 0 ? std::max(0.0, backward[1] - backward_speed * backward_work[1]) / forward_of_backward[1]
                            : forward_speed;
   PartSeconds made;
-  for (int64_t l = 0; l < job.model.config.layers; ++l) {
-    const GroupWork work = group_work(part, l);
-    made.forward.push_back(scale * forward_speed * work.forward);
-    made.backward.push_back(scale * backward_speed * work.backward);
-    made.backward_again.push_back(made.backward.back() + scale * again_speed * work.forward);
+  for (const LayerWork& work : part.layers) {
+    made.forward.push_back(forward_speed * work.forward);
+    made.backward.push_back(backward_speed * work.backward);
+    made.backward_again.push_back(made.backward.back() + again_speed * work.again);
   }
   made.forward_again = made.forward;
   made.embed = scale * usual(taken.embed);
   made.embed_backward = scale * usual(taken.embed_backward);
-  const GroupWork head = group_work(part, job.model.config.layers), tried = group_work(trial, config.layers);
-  made.head = scale * usual(taken.head) * (head.forward + head.backward) / (tried.forward + tried.backward);
+  made.head = usual(taken.head) * part.head / trial.head;
   const double values = static_cast<double>(optimizer->size());
   made.zero = usual(taken.zero) / values;
   made.add = usual(taken.add) / values;

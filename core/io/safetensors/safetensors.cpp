@@ -111,7 +111,9 @@ void SafetensorsWriter::write(const std::string& name, const Tensor& value) {
 void SafetensorsWriter::append(const std::string& name, const Tensor& piece) {
   const auto slot = slots_.find(name);
   NIBBLE_CHECK(slot != slots_.end() && slot->second.dtype == piece.dtype(), "tensor not as said: " + name);
-  append_bytes(name, std::span(piece.raw(), piece.bytes()));
+  MemoryPool pool;
+  const Tensor here = piece.to(pool);
+  append_bytes(name, std::span(here.raw(), here.bytes()));
 }
 
 void SafetensorsWriter::append_bytes(const std::string& name, std::span<const std::byte> bytes) {

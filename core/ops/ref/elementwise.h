@@ -9,6 +9,25 @@
 
 namespace nibble::ops::ref {
 
+template <typename From, typename To>
+void cast(const From* x, int64_t count, To* y) {
+  for (int64_t i = 0; i < count; ++i) y[i] = static_cast<To>(static_cast<float>(x[i]));
+}
+
+template <typename Real>
+void scale(Real* x, int64_t count, Real factor) {
+  for (int64_t i = 0; i < count; ++i) x[i] *= factor;
+}
+
+/// -1: none
+template <typename Real>
+int64_t first_nonfinite(const Real* x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (!std::isfinite(x[i])) return i;
+  }
+  return -1;
+}
+
 template <typename Real>
 void add(const Real* y, int64_t count, Real scale, Real* x) {
   for (int64_t i = 0; i < count; ++i) x[i] += scale * y[i];

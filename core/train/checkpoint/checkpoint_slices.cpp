@@ -101,12 +101,14 @@ int64_t copy_overlap(const CheckpointSlice& from, const CheckpointSlice& to) {
   const int64_t run = box.size.empty() ? 1 : box.size.back();
   int64_t rows = 1;
   for (size_t d = 0; d + 1 < box.size.size(); ++d) rows *= box.size[d];
-  const std::byte* source = from.value.raw();
-  std::byte* target = to.value.mutable_raw();
+  NIBBLE_CHECK(to.value.writable(), to.name + " is read-only");
+  const std::byte* source = from.value.address();
+  std::byte* target = to.value.address();
+  const Device& device = to.value.device().host() ? from.value.device() : to.value.device();
   const auto size = static_cast<int64_t>(dtype_size(to.value.dtype()));
   Shape position = box.begin;
   for (int64_t row = 0; row < rows; ++row) {
-    std::memcpy(target + local_index(to, position) * size, source + local_index(from, position) * size,
+    device.copy(source + local_index(from, position) * size, target + local_index(to, position) * size,
                 static_cast<size_t>(run * size));
     for (size_t d = box.size.size(); d-- > 1;) {  // the next row: count up the dimensions before the last
       if (++position[d - 1] < box.begin[d - 1] + box.size[d - 1]) break;

@@ -37,7 +37,7 @@ void CheckpointWriter::copy(const std::vector<CheckpointSlice>& slices, std::vec
   for (size_t i = 0; i < slices.size(); ++i) {
     const Tensor& value = slices[i].value;
     if (!kept[i] || kept[i].shape() != value.shape()) {
-      kept[i] = Tensor::empty(pool_, value.shape(), value.dtype(), "checkpoint copy");
+      kept[i] = Tensor::empty(pool_.host(), value.shape(), value.dtype(), "checkpoint copy");
     }
     value.device().copy(value.address(), kept[i].address(), value.bytes());
   }
@@ -57,8 +57,11 @@ void CheckpointWriter::start(const TrainingState& state, const std::vector<Check
   NIBBLE_CHECK(!outcome_.valid(), "a checkpoint is under way");
   const bool copied = behind && copy(trainable, optimizer);
   std::vector<CheckpointSlice> values = trainable, moments = optimizer;
-  for (size_t i = 0; copied && i < values.size(); ++i) values[i].value = trainable_[i];
-  for (size_t i = 0; copied && i < moments.size(); ++i) moments[i].value = optimizer_[i];
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i].value = copied ? trainable_[i] : values[i].value.to(pool_.host());
+  for (size_t i = 0; i < moments.size(); ++i) {
+    moments[i].value = copied ? optimizer_[i] : moments[i].value.to(pool_.host());
+  }
   outcome_ = std::async(copied ? std::launch::async : std::launch::deferred,
                         [directory = directory_, state, values = std::move(values), moments = std::move(moments),
                          first = std::move(first), last = std::move(last)] {

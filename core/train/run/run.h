@@ -15,9 +15,14 @@
 #include "nibble/core/train/optimizer.h"
 #include "nibble/core/train/telemetry/observer.h"
 #include "nibble/core/train/train_step.h"
-#include "nibble/core/train/work.h"
 
 namespace nibble {
+
+/// Floating point operations of training, for shares of the peak: lower bounds.
+struct Work {
+  double per_token = 0;
+  double per_label_token = 0;  ///< of the head, which runs for tokens with a label only
+};
 
 /// How often something happens: every so many steps, every so many seconds, or (both 0) never.
 struct Interval {

@@ -101,8 +101,10 @@ std::vector<std::string> TrainingMonitor::after_update(int64_t step, double lr,
   largest_lr_ = std::max(largest_lr_, lr);
   if (step % kUnchangedEvery != 0) return {};
   std::vector<std::string> unchanged;
+  MemoryPool host;
   for (const Parameter* parameter : parameters) {
-    std::string hash = hash_bytes({parameter->value.raw(), parameter->value.bytes()});
+    const Tensor value = parameter->value.to(host);
+    std::string hash = hash_bytes({value.raw(), value.bytes()});
     std::string& before = hashes_[parameter->name];
     if (before == hash) unchanged.push_back(parameter->name);
     before = std::move(hash);

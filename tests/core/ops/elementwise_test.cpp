@@ -72,7 +72,7 @@ TEST_P(ElementwiseTest, AddScaleAndBiasMatchReference) {
     ops::ref::add_bias(values_of(bias).data(), 5, 77, expected.data());
     expect_close(biased, expected, rounding(dtype, 1e-7), 1e-7, "add_bias");
     ops::scale(scaled, 3);
-    for (double& value : times) value *= 3;
+    ops::ref::scale(times.data(), x.numel(), 3.0);
     expect_close(scaled, times, rounding(dtype, 1e-7), 0, "scale");
   }
 }
@@ -101,15 +101,20 @@ TEST_P(ElementwiseTest, SumOfSquaresIsDoubleAndTheSameForAnyThreads) {
 }
 
 TEST_P(ElementwiseTest, FirstNonfiniteIsTheFirst) {
+  constexpr int64_t kCount = 200000;
   for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     set_threads(3);
-    Values values(200000, 1.0);
-    EXPECT_EQ(ops::first_nonfinite(tensor_of(values, {200000}, dtype)), -1);
+    Values values(kCount, 1.0);
+    const auto expect = [&](int64_t first) {
+      EXPECT_EQ(ops::ref::first_nonfinite(values.data(), kCount), first);
+      EXPECT_EQ(ops::first_nonfinite(tensor_of(values, {kCount}, dtype)), first);
+    };
+    expect(-1);
     values[199999] = HUGE_VAL;
-    EXPECT_EQ(ops::first_nonfinite(tensor_of(values, {200000}, dtype)), 199999);
+    expect(199999);
     values[40001] = NAN;
     values[70000] = -HUGE_VAL;
-    EXPECT_EQ(ops::first_nonfinite(tensor_of(values, {200000}, dtype)), 40001);
+    expect(40001);
   }
 }
 

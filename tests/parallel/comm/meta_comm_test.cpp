@@ -41,6 +41,27 @@ TEST(MetaComm, CountsWhatARealRankSends) {
   }
 }
 
+TEST(MetaComm, OneOfManyPiecesIsRunAndAllAreBooked) {
+  const MetaDevice device;
+  MemoryPool pool(0, device);
+  std::map<std::string, std::pair<int, double>> booked;  // messages, bytes
+  MetaComm planned(1, 4, [&](const std::string& operation, CommKind kind, double bytes) {
+    auto& [messages, all] = booked[operation + (kind == CommKind::gather ? " gather" : " scatter")];
+    ++messages;
+    all += bytes;
+  });
+  constexpr int64_t kCount = int64_t{1} << 28;
+  const std::vector<bool> present(4, true);
+  Tensor values = Tensor::empty(pool, {kCount}, DType::f32), mine = Tensor::empty(pool, {kCount / 4}, DType::f32);
+  const std::vector<int64_t> cuts = {0, kCount / 4, kCount / 2, kCount / 4 * 3, kCount};
+  all_reduce_tree(planned, "sum", values, present, {}, pool);
+  reduce_scatter_tree(planned, "reduce", values, cuts, mine, present, {}, pool);
+  const std::pair<int, double> once(1, 4.0 * kCount);
+  EXPECT_EQ(booked["sum scatter"], once);
+  EXPECT_EQ(booked["sum gather"], once);
+  EXPECT_EQ(booked["reduce scatter"], once);
+}
+
 TEST(MetaComm, TheOthersHaveWhatThisRankHas) {
   MetaComm planned(2, 4);
   EXPECT_EQ(planned.all_reduce_sum("tokens", 3.0), 12);

@@ -85,11 +85,10 @@ TEST_P(TreeSum, BrainFloatOnTheWireRoundsAndIsTheSameEverywhere) {
 INSTANTIATE_TEST_SUITE_P(Sizes, TreeSum, testing::Values(1, 2, 3, 4));
 
 TEST(TreeSumOf, LeavesOutRanksWithNothing) {
-  const float a = 1, c = 3;
-  float sum = 0;
-  const float* blocks[] = {&a, nullptr, nullptr, &c};
-  tree_sum(blocks, 1, &sum);
-  EXPECT_EQ(sum, 4);
+  MemoryPool pool;
+  const std::vector<float> of_ranks = {1, 20, 300, 3};
+  const Tensor parts = Tensor::from<float>(pool, {4, 1}, of_ranks);
+  EXPECT_EQ(tree_sum(parts, {true, false, false, true}).data<const float>()[0], 4);
 }
 
 TEST(Assignment, PowersOfTwoOwnWholeSubtrees) {

@@ -71,6 +71,20 @@ TEST_F(PlannedRun, NoDocumentIsLongerThanItsLearnedPositions) {
   EXPECT_TRUE(plan.first_fit());
 }
 
+// What no block fills between blocks grows in no straight line with the layers.
+TEST_F(PlannedRun, TheMarginIsThatOfAllLayers) {
+  const Recipe asked = recipe({{"parallel", {{"shard", 16}}}, {"train", {{"gradient_checkpointing", "block"}}}});
+  test::write_bytes(directory_ / "model" / "config.json", R"({"architectures": ["GPTNeoXForCausalLM"],
+      "model_type": "gpt_neox", "hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 44,
+      "num_attention_heads": 64, "vocab_size": 50432, "use_parallel_residual": true, "hidden_act": "gelu"})");
+  PlanRequest request = cluster();
+  request.ranks = 16;
+  const RecipePlan plan = plan_recipe(asked, request);
+  const MemoryPlan few = plan_memory(plan.job, plan.asked.layout, plan.asked.stages, 1, 0, false);
+  const auto margin = [](const MemoryPlan& of) { return of.largest().split[MemoryUse::margin]; };
+  EXPECT_GT(margin(plan.asked.memory), 2 * margin(few));
+}
+
 TEST_F(PlannedRun, EveryRungNeedsLessThanTheOneBefore) {
   const RecipePlan plan = plan_recipe(recipe(), cluster());
   const auto bytes = [&](size_t rung) { return plan.ladder[rung].memory.needed_bytes(); };
@@ -162,7 +176,6 @@ TEST_F(PlannedRun, TheFastestThatFitsIsChosen) {
   const RecipePlan plan = plan_recipe(recipe(), cluster());
   costs.cluster = *cluster().cluster;
   costs.budget = plan.budget;
-  costs.passes = [&](const PlanLayout& of) { return pass_seconds(plan.job, of, costs.cluster); };
   PlanLayout base;
   base.recompute = Recompute::block;
   const PlannedLayout chosen = choose_layout(plan.job, base, 64, {.tensor = 1}, costs);

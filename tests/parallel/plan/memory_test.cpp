@@ -31,12 +31,16 @@ struct Case {
   const char* checkpointing;
   int ranks;
   json parallel;
+  int64_t save_every = 0;
 };
 
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {"Lora", "llama", "lora", "none", 1, {}},
       {"LoraRecomputed", "llama", "lora", "block", 1, {}},
+      {"LoraSaving", "llama", "lora", "none", 1, {}, 1},
+      {"FullSaving", "llama", "full", "none", 1, {}, 1},
+      {"FullSavingByAll", "llama", "full", "none", 2, {{"shard", 2}}, 1},
       {"Qlora", "llama", "qlora", "none", 1, {}},
       {"Dora", "llama", "dora", "none", 1, {}},
       {"Full", "llama", "full", "none", 1, {}},
@@ -143,6 +147,7 @@ class PlannedMemory : public testing::TestWithParam<size_t> {
     if (mode == "lora" || mode == "qlora") made["adapter"] = {{"r", 8}, {"lora_dropout", 0.1}};
     if (mode == "dora") made["adapter"] = {{"r", 8}, {"use_dora", true}};
     if (!of.parallel.is_null()) made["parallel"] = of.parallel;
+    if (of.save_every > 0) made["train"]["save_every"] = of.save_every;
     return parse_recipe(made.dump(), "test");
   }
 
@@ -156,12 +161,14 @@ TEST_P(PlannedMemory, IsThatOfTheStep) {
   const Case& of = cases()[GetParam()];
   const Recipe asked = recipe(of);
   std::vector<int64_t> peaks(static_cast<size_t>(of.ranks));
+  std::vector<std::map<std::string, CommTraffic, std::less<>>> sent(peaks.size());
   run_on_threads(of.ranks, [&](Communicator& comm) {
     MemoryPool pool;
     RankContext rank{comm, pool, 1, 0};
     set_threads(1);
     train(asked, rank, {});
     peaks[static_cast<size_t>(comm.rank())] = static_cast<int64_t>(pool.peak());
+    sent[static_cast<size_t>(comm.rank())] = comm.settings().traffic;
   });
   const PlanJob job = plan_job(asked);
   const PlanLayout layout = plan_layout(asked);
@@ -173,6 +180,19 @@ TEST_P(PlannedMemory, IsThatOfTheStep) {
                                                peaks.begin() + static_cast<int64_t>((s + 1) * each));
     EXPECT_NEAR(static_cast<double>(plan.stages[s].pool_peak) / static_cast<double>(measured), 1, 0.10)
         << "stage " << s << ": " << plan.stages[s].pool_peak << " planned, " << measured << " measured";
+  }
+  // Of what only steps exchange; the run has two.
+  const Traffic traffic = traffic_of(job, layout, plan);
+  for (const char* operation : {"reduce gradients", "sum gradients", "sum layer outputs", "sum layer gradients",
+                                "sum embeddings", "activations", "gradients"}) {
+    const auto planned = traffic.find(operation);
+    double real = 0;  // the mean of a stage's ranks
+    for (size_t s = 0; s < plan.stages.size(); ++s) {
+      double sum = 0;
+      for (size_t r = s * each; r < (s + 1) * each; ++r) sum += static_cast<double>(sent[r][operation].sent);
+      real = std::max(real, sum / static_cast<double>(each));
+    }
+    EXPECT_NEAR(planned == traffic.end() ? 0 : 2 * planned->second, real, 0.02 * real) << operation;
   }
 }
 

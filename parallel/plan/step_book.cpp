@@ -1,0 +1,41 @@
+#include "nibble/parallel/plan/step_book.h"
+
+#include <cmath>
+
+namespace nibble {
+
+int64_t Exchange::ranks(const MeshShape& mesh) const {
+  switch (axis) {
+    case MeshAxis::pipeline:
+      return mesh.pipeline;
+    case MeshAxis::replicate:
+      return mesh.replicate;
+    case MeshAxis::shard:
+      return mesh.shard;
+    case MeshAxis::data:
+      return mesh.data();
+    case MeshAxis::tensor:
+      return mesh.tensor;
+  }
+  return 1;
+}
+
+double Exchange::sent(double bytes, const MeshShape& mesh) const {
+  const auto among = static_cast<double>(ranks(mesh));
+  return kind == CommKind::send ? bytes : bytes * (among - 1) / among;
+}
+
+StepBook StepBook::sum(double a, const StepBook& one, double b, const StepBook& other) {
+  StepBook made{{}, a * one.zeroed + b * other.zeroed, a * one.copied + b * other.copied};
+  for (const auto& [book, times] : {std::pair(&one, a), std::pair(&other, b)}) {
+    for (const auto& [exchange, amount] : book->exchanges) {
+      Amount& to = made.exchanges[exchange];
+      to.messages += times * amount.messages;
+      to.bytes += times * amount.bytes;
+    }
+  }
+  std::erase_if(made.exchanges, [](const auto& entry) { return std::abs(entry.second.messages) < 1e-6; });
+  return made;
+}
+
+}  // namespace nibble

@@ -1,0 +1,47 @@
+#pragma once
+// What a rank of a plan does in a step besides computing its layers, as it was booked while the step ran.
+
+#include <map>
+#include <string>
+
+#include "nibble/parallel/comm/meta_comm.h"
+#include "nibble/parallel/mesh.h"
+
+namespace nibble {
+
+enum class MeshAxis : uint8_t { pipeline, replicate, shard, data, tensor };
+/// Of a step: around a layer's forward or backward pass, or between passes.
+enum class StepPart : uint8_t { forward, backward, between };
+
+struct Exchange {
+  MeshAxis axis;
+  StepPart part;
+  std::string operation;  ///< "gather weights", "sum gradients", ...
+  CommKind kind;
+
+  auto operator<=>(const Exchange&) const = default;
+  int64_t ranks(const MeshShape& mesh) const;
+  /// What of its bytes every rank sends.
+  double sent(double bytes, const MeshShape& mesh) const;
+};
+
+struct StepBook {
+  struct Amount {
+    double messages = 0, bytes = 0;
+  };
+  std::map<Exchange, Amount> exchanges;
+  double zeroed = 0, copied = 0;  ///< bytes, outside layers: of gradients, and aside while others are summed
+
+  /// a times the one, b times the other.
+  static StepBook sum(double a, const StepBook& one, double b, const StepBook& other);
+};
+
+/// Of a microbatch, and what comes once a step.
+struct StepBooks {
+  StepBook pass, once;
+  double updated = 0;  ///< values
+
+  StepBook step(double passes) const { return StepBook::sum(passes, pass, 1, once); }
+};
+
+}  // namespace nibble

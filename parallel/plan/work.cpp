@@ -1,0 +1,122 @@
+#include "nibble/parallel/plan/work.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "nibble/core/base/rank_context.h"
+#include "nibble/core/models/load.h"
+#include "nibble/core/ops/meta/meta_device.h"
+#include "nibble/parallel/comm/meta_comm.h"
+#include "nibble/parallel/plan/stage_run.h"
+#include "nibble/parallel/tensor/tensor_parallel.h"
+
+namespace nibble {
+
+namespace {
+
+/// Notes what every layer's passes compute.
+class WorkByLayer final : public BlockHooks {
+ public:
+  WorkByLayer(ModelWork& work, const MetaDevice& device) : work_(work), device_(device) {}
+
+  void before_forward(int64_t) override { begin_ = device_.total().flops; }
+  void after_forward(int64_t layer) override { note(layer, &LayerWork::forward); }
+  void before_backward(int64_t) override { begin_ = device_.total().flops; }
+  void after_backward(int64_t layer) override { note(layer, &LayerWork::backward); }
+
+ private:
+  void note(int64_t layer, double LayerWork::*pass) {
+    const double done = device_.total().flops - begin_;
+    const auto at = static_cast<size_t>(layer);
+    if (layer >= 0) (at < work_.layers.size() ? work_.layers[at].*pass : work_.head) += done;
+  }
+
+  ModelWork& work_;
+  const MetaDevice& device_;
+  double begin_ = 0;
+};
+
+/// For every layer the first that computes the same: its tensors, what a token sees and whether a gradient passes.
+std::vector<int64_t> first_alike(const PlannedModel& model) {
+  std::map<std::tuple<std::string, int64_t, bool>, int64_t> seen;
+  std::vector<int64_t> first;
+  bool below = model.group(-1).trained > 0;
+  for (int64_t l = 0; l < model.config.layers; ++l) {
+    const int64_t window = model.config.layer.empty() ? 0 : model.config.layer[static_cast<size_t>(l)].window;
+    first.push_back(seen.try_emplace({model.group(l).kind, window, below}, l).first->second);
+    below = below || model.group(l).trained > 0;
+  }
+  return first;
+}
+
+}  // namespace
+
+Batch planned_batch(int64_t tokens, int64_t document_length, double label_share, int64_t vocabulary, MemoryPool& pool) {
+  std::vector<Sample> samples;
+  for (int64_t begin = 0; begin < tokens; begin += document_length) {
+    Sample sample{.ids = {}, .labels = {}, .index = samples.size()};
+    for (int64_t t = begin; t < std::min(tokens, begin + document_length); ++t) {
+      sample.ids.push_back(static_cast<int32_t>(t * 7919 % vocabulary));
+      const double labelled = static_cast<double>(t - begin) * label_share;
+      const bool has_label = labelled - std::floor(labelled) < label_share;
+      sample.labels.push_back(has_label ? sample.ids.back() : kIgnoreLabel);
+    }
+    samples.push_back(std::move(sample));
+  }
+  return make_batch(samples, pool);
+}
+
+ModelWork count_work(Decoder& model, const MetaDevice& device, const Batch& batch, DType compute_dtype,
+                     RankContext& rank) {
+  const StepContext step{rank, compute_dtype, true, 1, batch.row_keys};
+  ModelWork kept{std::vector<LayerWork>(static_cast<size_t>(model.config().layers))}, again = kept;
+  for (ModelWork* work : {&kept, &again}) {
+    WorkByLayer hooks(*work, device);
+    model.set_hooks(&hooks);
+    model.set_recompute(work == &again ? Recompute::block : Recompute::none);
+    model.loss_sum_and_gradients(batch, step, 1);
+    model.set_hooks(nullptr);
+  }
+  for (size_t l = 0; l < kept.layers.size(); ++l) {
+    kept.layers[l].again = again.layers[l].backward - kept.layers[l].backward;
+  }
+  return kept;
+}
+
+const ModelWork& model_work(const PlanJob& job, int64_t tensor) {
+  auto& found = detail::runs_of(job).work;
+  if (const auto known = found.find(tensor); known != found.end()) return known->second;
+  const std::vector<int64_t> first = first_alike(job.model);
+  DecoderConfig config = job.model.config;
+  config.layers = std::ranges::max(first) + 1;
+  if (!config.layer.empty()) config.layer.resize(static_cast<size_t>(config.layers));
+  const MetaDevice device;
+  MemoryPool pool(0, device);
+  MetaComm ranks(0, static_cast<int>(tensor));
+  RankContext rank{ranks, pool, 1, 0};
+  const std::unique_ptr<LayerSharding> sharding = tensor_parallel(config, ranks, pool);
+  Decoder model = job.make_model(config, {}, sharding.get(), rank);
+  if (job.everything) make_trainable(model, rank);
+  const Batch batch = planned_batch(job.tokens, job.document_length, job.label_share, config.vocab_size, pool);
+  const ModelWork run = count_work(model, device, batch, job.compute_dtype, rank);
+  ModelWork work{{}, run.head};
+  for (const int64_t alike : first) work.layers.push_back(run.layers[static_cast<size_t>(alike)]);
+  return found.emplace(tensor, std::move(work)).first->second;
+}
+
+Work training_work(const PlanJob& job) {
+  constexpr int64_t kTokens = 64;  // in pairs, of which the first has a label
+  PlanJob pairs = job;
+  pairs.runs = {};
+  pairs.tokens = kTokens;
+  pairs.document_length = 2;
+  pairs.label_share = 1;
+  const ModelWork& work = model_work(pairs, 1);
+  Work made{.per_token = 0, .per_label_token = work.head / (kTokens / 2)};
+  for (const LayerWork& layer : work.layers) made.per_token += (layer.forward + layer.backward) / kTokens;
+  return made;
+}
+
+}  // namespace nibble
