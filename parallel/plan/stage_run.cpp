@@ -109,6 +109,8 @@ Batch some_batch(const PlanJob& job, int64_t vocabulary, MemoryPool& pool) {
       const bool has_label = labelled - std::floor(labelled) < job.label_share;
       sample.labels.push_back(has_label ? sample.ids.back() : kIgnoreLabel);
     }
+    sample.values = {1};
+    if (is_pairwise(job.objective.type)) sample.group = static_cast<int64_t>(samples.size() / 2);
     samples.push_back(std::move(sample));
   }
   return make_batch(samples, pool);
@@ -173,6 +175,9 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
     }
   }
 
+  const ObjectiveOptions& asked = job.objective;
+  const bool adapter_off = asked.reference == "adapter_off" && !asked.precompute_ref_log_probs;
+  const std::unique_ptr<Objective> objective = make_objective(asked, adapter_off);
   CheckpointWriter writer("", pool);
   const StepOptions options{.gradient_sum = job.gradient_sum, .compute_dtype = job.compute_dtype};
   moments.enter(Moment::between);
@@ -182,7 +187,7 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
       microbatches.push_back(i == kIdle ? Batch() : spare);
     }
     device.forget_use();
-    train_step(*executor, microbatches, NextToken(), optimizer, options);
+    train_step(*executor, microbatches, *objective, optimizer, options);
     device.fill_tables();
     if (step > 0 || !job.saves_midway || layout.ranks() > 1) continue;
     const Slicer slices = parallel.slicer();
