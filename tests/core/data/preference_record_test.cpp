@@ -192,7 +192,7 @@ TEST(PreferenceData, IsExaminedForWhatTeachesNothing) {
   options.format = DataFormat::preference;
   options.truncate = Truncate::cut;
   options.max_length = 14;
-  const DatasetReport& report = load(files.write("pairs.jsonl", lines), options).report();
+  const DatasetReport report = load(files.write("pairs.jsonl", lines), options).report();
   EXPECT_EQ(report.identical_pairs, 1);
   EXPECT_EQ(report.cut_answers, 24);
   EXPECT_EQ(report.longer_chosen, 24);

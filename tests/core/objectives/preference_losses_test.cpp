@@ -252,7 +252,9 @@ TEST(Dpo, SumsAnswersAndWeighsTheTokensThatOneHasMore) {
 TEST(Dpo, SortsOverTheWholeStepWhereAotAsksForIt) {
   MemoryPool pool;
   const Batch batch = some_batch({4, 2, 1, 6, 3, 3, 5, 2}, 2, pool);
-  const std::vector<float> policy = some_numbers(batch, 3), reference = some_numbers(batch, 8);
+  std::vector<float> policy = some_numbers(batch, 3);
+  const std::vector<float> reference = some_numbers(batch, 10);
+  for (size_t t = 0; t < policy.size(); ++t) policy[t] *= 1 + 0.01f * static_cast<float>(t);  // none equals another
   std::vector<double> c, r, ref_c, ref_r;
   for (size_t d = 0; d < 8; ++d) {
     double p = 0, q = 0;
