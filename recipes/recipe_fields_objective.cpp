@@ -55,7 +55,7 @@ RecipeField optional_share_field(std::string name, Place<std::optional<double>> 
 std::vector<RecipeField> objective_fields() {
   std::vector<std::pair<std::string, ObjectiveType>> types;
   for (const ObjectiveType type : objective_types()) types.emplace_back(objective_type_name(type), type);
-  constexpr double kSmallest = std::numeric_limits<float>::min();
+  constexpr double kSmallest = 1e-6;
   return {
       choice_field<ObjectiveType>("objective.type", types, [](Recipe& r) -> ObjectiveType& { return options(r).type; },
                                   "what is optimized: the next token, or preferences",
