@@ -1,7 +1,7 @@
 // Fine-tuning: QLoRA, LoRA and full are the same code with sections of the recipe present or absent, next tokens and
 // preferences as well.
 
-#include "nibble/core/base/trace.h"
+#include "nibble/core/train/telemetry/trace.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
 #include "nibble/recipes/finetuning.h"
 #include "nibble/recipes/fingerprints.h"

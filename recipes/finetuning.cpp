@@ -4,19 +4,19 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/cpu_features.h"
-#include "nibble/core/base/trace.h"
 #include "nibble/core/io/hash.h"
-#include "nibble/core/io/json_file.h"
-#include "nibble/core/models/families.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/models/families/families.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
+#include "nibble/core/train/telemetry/trace.h"
 #include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
-#include "nibble/recipes/export_model.h"
 #include "nibble/recipes/loop.h"
-#include "nibble/recipes/open_model.h"
-#include "nibble/recipes/reference_log_probs.h"
-#include "nibble/recipes/tokenizers.h"
+#include "nibble/recipes/models/export_model.h"
+#include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/models/tokenizers.h"
+#include "nibble/recipes/preferences/reference_log_probs.h"
 
 namespace nibble {
 

@@ -7,7 +7,7 @@
 #include "nibble/adapters/attach.h"
 #include "nibble/parallel/parallel_model.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
-#include "nibble/recipes/activation_policy.h"
+#include "nibble/recipes/plan/activation_policy.h"
 #include "nibble/recipes/training_data.h"
 
 namespace nibble {

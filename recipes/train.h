@@ -3,9 +3,9 @@
 
 #include <filesystem>
 
-#include "nibble/core/train/observer.h"
 #include "nibble/core/train/step_executor.h"
-#include "nibble/recipes/recipe.h"
+#include "nibble/core/train/telemetry/observer.h"
+#include "nibble/recipes/config/recipe.h"
 
 namespace nibble {
 

@@ -7,9 +7,9 @@
 #include "nibble/core/data/batches.h"
 #include "nibble/core/data/encoder.h"
 #include "nibble/core/train/evaluate.h"
-#include "nibble/core/train/observer.h"
-#include "nibble/recipes/objective_samples.h"
-#include "nibble/recipes/recipe.h"
+#include "nibble/core/train/telemetry/observer.h"
+#include "nibble/recipes/config/recipe.h"
+#include "nibble/recipes/preferences/objective_samples.h"
 
 namespace nibble {
 

@@ -4,10 +4,10 @@
 #include <map>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/nearest.h"
 #include "nibble/core/objectives/cpo.h"
 #include "nibble/core/objectives/dpo.h"
 #include "nibble/core/objectives/kto.h"
+#include "nibble/core/text/matching/nearest.h"
 
 namespace nibble {
 

@@ -5,7 +5,7 @@
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/communicator.h"
-#include "nibble/core/models/family_names.h"
+#include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/load.h"
 #include "nibble/parallel/data/assignment.h"
 

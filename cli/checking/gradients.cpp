@@ -1,0 +1,96 @@
+// nibble gradients: loss and the gradient of every trainable tensor, for comparison with other software.
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "nibble/cli/command_line/model_flags.h"
+#include "nibble/cli/commands.h"
+#include "nibble/cli/printing/say.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/io/safetensors/safetensors.h"
+#include "nibble/recipes/train.h"
+
+namespace nibble::cli {
+
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  std::string ids, labels, out, recipe;
+  std::vector<std::string> overrides;
+};
+
+std::vector<Sample> read_samples(const Flags& flags) {
+  const auto ids = read_id_rows(flags.ids, "--ids"), labels = read_id_rows(flags.labels, "--labels");
+  if (ids.size() != labels.size()) throw InputError(flags.labels, "has another number of rows than " + flags.ids);
+  std::vector<Sample> samples;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i].size() != labels[i].size()) throw InputError(flags.labels, "has another row length than " + flags.ids);
+    samples.push_back({.ids = ids[i], .labels = labels[i], .index = i});
+  }
+  return samples;
+}
+
+void run_recipe(const Flags& flags) {
+  const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
+  guard_output(flags.out, {recipe.model.path, flags.recipe});
+  if (recipe.pretrains()) throw UsageError("a recipe that starts from random weights has no gradients here");
+  Observer observer;
+  observer.on_message = [](const std::string& line) { say(stderr, line); };
+  LocalRank rank(static_cast<int>(recipe.train.threads), static_cast<uint64_t>(recipe.train.seed));
+  const FirstStep found = first_step(recipe, rank.context(), observer, std::filesystem::temp_directory_path());
+  write_safetensors(flags.out, found.gradients);
+  nlohmann::ordered_json metrics = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : found.sums.metrics) metrics[name] = value;
+  const nlohmann::ordered_json said = {
+      {"loss", found.sums.loss}, {"label_tokens", found.sums.label_tokens}, {"metrics", metrics}};
+  std::printf("%s\n", said.dump().c_str());
+}
+
+void run(const Flags& flags) {
+  if (!flags.recipe.empty()) return run_recipe(flags);
+  for (const auto& [flag, value] :
+       {std::pair{"--model", flags.model.base.path}, {"--ids", flags.ids}, {"--labels", flags.labels}}) {
+    if (value.empty()) throw UsageError(std::string(flag) + " is required", "or give a --recipe");
+  }
+  guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.ids, flags.labels});
+  const std::vector<Sample> samples = read_samples(flags);
+  LocalRank rank(flags.model.threads);
+  const Train train = flags.model.adapter.empty() ? Train::everything : Train::adapter;
+  Decoder decoder = open_model(flags.model.base, flags.model.adapter, train, rank.context());
+  const Batch batch = make_batch(samples, rank.context().pool);
+  if (batch.label_tokens == 0)
+    throw InputError(flags.labels, "has no label token", "labels other than -100 are needed");
+  const StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
+  const double tokens = static_cast<double>(batch.label_tokens);
+  const double loss = decoder.loss_sum_and_gradients(batch, step, static_cast<float>(1.0 / tokens)) / tokens;
+
+  std::vector<std::pair<std::string, Tensor>> gradients;
+  decoder.visit([&](Parameter& parameter) {
+    if (parameter.trainable) gradients.emplace_back(parameter.name, parameter.gradient);
+  });
+  write_safetensors(flags.out, gradients);
+  const nlohmann::ordered_json said = {{"loss", loss}, {"label_tokens", batch.label_tokens}};
+  std::printf("%s\n", said.dump().c_str());
+}
+
+}  // namespace
+
+void add_gradients_command(Command& nibble) {
+  auto flags = std::make_shared<Flags>();
+  Command command = nibble.subcommand(
+      "gradients", "Gradient of the mean loss for every trainable tensor (adapter, or the whole model)");
+  add_model_flags(command, flags->model, false);
+  command.option("--ids", flags->ids, "Token ids, FILE.npy [B, T]");
+  command.option("--labels", flags->labels, "Labels, FILE.npy [B, T]; -100 = ignored, not shifted");
+  command.option("--recipe", flags->recipe,
+                 "Instead: RECIPE.json, whose first step is computed, whatever it optimizes");
+  command.option("overrides", flags->overrides, "Recipe keys to change: objective.beta=0.3");
+  command.option("--out", flags->out, "Result, FILE.safetensors, float32").required();
+  command.footer(
+      "Example: nibble gradients --model llama --ids ids.npy --labels labels.npy --out gradients.safetensors");
+  command.run([flags] { run(*flags); });
+}
+
+}  // namespace nibble::cli

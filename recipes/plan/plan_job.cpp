@@ -1,0 +1,235 @@
+#include "nibble/recipes/plan/plan_job.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "nibble/adapters/attach.h"
+#include "nibble/adapters/target_modules.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/models/families/family_names.h"
+#include "nibble/core/models/load.h"
+#include "nibble/core/ops/meta/meta_device.h"
+#include "nibble/quant/bnb_layout.h"
+#include "nibble/quant/codec.h"
+#include "nibble/quant/nf4_weight.h"
+#include "nibble/quant/quantization_config.h"
+#include "nibble/recipes/models/open_model.h"
+
+namespace nibble {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kQuantizedAtOnce = int64_t{1} << 22;  // elements, see load_quantized
+
+/// How the base is stored: by the headers of its files, else by config.json, else as bf16.
+class StoredBase {
+ public:
+  StoredBase(const ModelRecipe& base, const DecoderConfig& config, bool look) : head_(config.names.head) {
+    if (base.quantize) {
+      codec_ = {base.double_quant, base.block_size};
+      skip_.emplace(base.skip_modules, std::vector<std::string>{head_});
+    }
+    const fs::path directory = base.path;
+    if (!look || base.path.empty() || !fs::is_directory(directory)) return;
+    if (fs::exists(directory / "model.safetensors") || fs::exists(directory / "model.safetensors.index.json")) {
+      checkpoint_.emplace(directory);
+    }
+    const std::string place = (directory / "config.json").string();
+    const nlohmann::json json = parse_json(read_text_file(place), place);
+    for (const char* key : {"dtype", "torch_dtype"}) {
+      if (json.contains(key) && json[key] == "float32") dense_ = DType::f32;
+    }
+    if (is_eight_bit(json, place)) return;
+    if (const auto packed = read_quantization_config(json, place)) {
+      in_file_ = true;
+      codec_ = {packed->double_quant, 64};
+      skip_.emplace(packed->skip_modules, std::vector<std::string>{head_});
+    }
+  }
+
+  void complete(PlannedLinear& linear) const {
+    const bool packs = skip_ && !skip_->skips(linear.module);
+    linear.packed = packs;
+    linear.mapped = !packs || in_file_;
+    if (packs) linear.blocks = blocks_of(linear.size());
+    linear.stored = packs ? packed_bytes(linear.size()) : dense_bytes(linear.module + ".weight", linear.size());
+  }
+  int64_t dense_bytes(const std::string& name, int64_t values) const {
+    return values * static_cast<int64_t>(dtype_size(dtype(name)));
+  }
+  /// The base as open_base gives it, without its bytes.
+  Decoder make(const DecoderConfig& config, LayerRange layers, const LayerSharding* sharding, RankContext& rank) const {
+    const MemoryPool::Use use(rank.pool, MemoryUse::base);
+    const auto& device = dynamic_cast<const MetaDevice&>(rank.pool.device());
+    const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
+      const bool wide = shape.size() == 1 || is_head_norm(config.names, name);
+      const Tensor value = wide ? Tensor::empty(rank.pool, shape, DType::f32, name) : device.mapped(shape, dtype(name));
+      return std::make_shared<Parameter>(Parameter{.name = name, .value = value, .gradient = {}});
+    };
+    const LinearWeightMaker dense = dense_maker(config, parameter);
+    const LinearWeightMaker linear = [&](const std::string& module,
+                                         const Shape& shape) -> std::unique_ptr<LinearWeight> {
+      if (!skip_ || skip_->skips(module)) return dense(module, shape);
+      QuantizedMatrix matrix =
+          plan_quantized(shape, DType::bf16, {.double_quant = codec_.double_quant, .block_size = codec_.block_size}, 0);
+      if (!in_file_) Tensor::empty(rank.pool, {std::min(element_count(shape), kQuantizedAtOnce)}, DType::f32);
+      for (Tensor* of :
+           {&matrix.packed, &matrix.absmax, &matrix.absmax_codes, &matrix.nested_absmax, &matrix.nested_map}) {
+        if (of->defined() && !of->has_bytes()) {
+          *of = in_file_ ? device.mapped(of->shape(), of->dtype()) : Tensor::empty(rank.pool, of->shape(), of->dtype());
+        }
+      }
+      return std::make_unique<Nf4Weight>(module + ".weight", matrix);
+    };
+    return Decoder(config, linear, parameter, rank, layers, sharding);
+  }
+
+ private:
+  struct Codec {
+    bool double_quant = true;
+    int64_t block_size = 64;
+  };
+  int64_t blocks_of(int64_t values) const { return (values + codec_.block_size - 1) / codec_.block_size; }
+  DType dtype(const std::string& name) const {
+    const Tensor stored = checkpoint_ ? checkpoint_->find(stored_weight_name(*checkpoint_, name)) : Tensor();
+    return stored && (stored.dtype() == DType::f32 || stored.dtype() == DType::f16) ? stored.dtype() : dense_;
+  }
+  // Codes, and a scale for each block: a byte and a float for 256 of them, or a float.
+  int64_t packed_bytes(int64_t values) const {
+    const int64_t blocks = blocks_of(values);
+    return values / 2 + (codec_.double_quant ? blocks + 4 * ((blocks + 255) / 256) : 4 * blocks);
+  }
+
+  std::string head_;
+  Codec codec_;
+  std::optional<SkipRule> skip_;
+  std::optional<CheckpointDir> checkpoint_;
+  bool in_file_ = false;
+  DType dense_ = DType::bf16;
+};
+
+std::set<std::string> adapted_modules(const AdapterOptions& options, const DecoderConfig& config) {
+  std::vector<std::string> linears;
+  plan_model(
+      config, [&](PlannedLinear& linear) { linears.push_back(linear.module); }, [](PlannedTable&) {}, false);
+  const TargetModules matched = match_target_modules(linears, config.names.head, config.model_type, options,
+                                                     std::vector<std::string>{config.names.embedding});
+  return {matched.modules.begin(), matched.modules.end()};
+}
+
+PlannedModel planned_model(const Recipe& recipe, const DecoderConfig& config, const StoredBase& base) {
+  if (!recipe.adapter) {
+    return plan_model(
+        config, [](PlannedLinear& linear) { linear.trained = true; }, [](PlannedTable& table) { table.trained = true; },
+        true);
+  }
+  const AdapterOptions& options = recipe.adapter->options;
+  const std::set<std::string> adapted = adapted_modules(options, config);
+  return plan_model(
+      config,
+      [&](PlannedLinear& linear) {
+        base.complete(linear);
+        linear.trained = is_module_to_save(options, linear.module);
+        if (linear.trained || !adapted.contains(linear.module)) return;
+        linear.r = rank_of(options, linear.module);
+        linear.dora = options.use_dora;
+      },
+      [&](PlannedTable& table) {
+        table.stored = base.dense_bytes(table.name + ".weight", table.size());
+        table.mapped = true;
+        table.trained = is_module_to_save(options, table.name);
+        for (const auto& [name, ids] : options.trainable_token_indices) {
+          if (name.empty() || table.name.ends_with(name)) table.trained_rows += static_cast<int64_t>(ids.size());
+        }
+      },
+      false);
+}
+
+// Tokenizer and data, as far as their files tell: vocabularies become tables of strings and ranks, and every token of
+// the data takes 8 bytes (its id and its label), about 4 characters of text.
+int64_t program_bytes(const Recipe& recipe) {
+  std::error_code ignored;
+  int64_t bytes = 0;
+  const auto size = [&](const fs::path& path) {
+    const auto found = fs::file_size(path, ignored);
+    return ignored ? int64_t{0} : static_cast<int64_t>(found);
+  };
+  const fs::path tokenizer = tokenizer_path_of(recipe.model);
+  bytes += 3 * (fs::is_directory(tokenizer, ignored) ? size(tokenizer / "tokenizer.json") : size(tokenizer));
+  for (const auto& source : recipe.data.train) {
+    if (fs::is_regular_file(source.path, ignored)) bytes += 2 * size(source.path);
+  }
+  return bytes;
+}
+
+// Adapters have their shape whatever values they start with. A model of fewer layers stands for one whose layers are
+// all alike, wherever they are.
+ModelMaker maker_of(const Recipe& recipe, const std::shared_ptr<const StoredBase>& base, int64_t layers) {
+  std::optional<AdapterOptions> adapter;
+  if (recipe.adapter) adapter = recipe.adapter->options;
+  if (adapter) adapter->init_lora_weights = LoraInit::standard;
+  return [adapter, base, layers, pretrains = recipe.pretrains()](const DecoderConfig& config, LayerRange range,
+                                                                 const LayerSharding* sharding, RankContext& rank) {
+    if (pretrains) return random_decoder(config, rank.seed, rank, range, sharding);
+    Decoder model = base->make(config, range, sharding, rank);
+    if (!adapter) return model;
+    AdapterOptions options = *adapter;
+    if (config.layers < layers) options.layers_to_transform.reset();
+    attach_adapter(model, options, rank);
+    return model;
+  };
+}
+
+PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
+  const auto base = std::make_shared<const StoredBase>(recipe.model, config, look);
+  PlanJob job;
+  job.model = planned_model(recipe, config, *base);
+  job.everything = !recipe.adapter;
+  job.make_model = maker_of(recipe, base, config.layers);
+  job.optimizer = recipe.optimizer.type;
+  job.gradient_sum = *recipe.train.gradient_sum;
+  job.compute_dtype = *recipe.model.compute_dtype;
+  job.objective = recipe.objective;
+  job.tokens = recipe.train.microbatch_size * recipe.data.max_length;
+  job.document_length = std::min(recipe.data.max_length, config.position_limit());
+  if (is_pairwise(recipe.objective.type)) {  // a microbatch of pairs; packed, a sequence has both answers of one
+    if (recipe.data.pack) job.document_length = std::max<int64_t>(1, job.document_length / 2);
+    job.tokens = 2 * recipe.train.microbatch_size * job.document_length;
+  }
+  job.accumulate = recipe.train.accumulate;
+  job.program_bytes = look ? program_bytes(recipe) : 0;
+  return job;
+}
+
+}  // namespace
+
+PlanJob plan_job(const Recipe& recipe) { return job_of(recipe, model_config(recipe.model), true); }
+
+PlanJob plan_job(const Recipe& recipe, const DecoderConfig& config) { return job_of(recipe, config, false); }
+
+PlanLayout plan_layout(const Recipe& recipe) {
+  const ParallelRecipe& parallel = recipe.parallel;
+  PlanLayout layout;
+  layout.mesh.pipeline = parallel.pipeline;
+  layout.mesh.replicate = parallel.replicate;
+  layout.mesh.shard = parallel.shard;
+  layout.tensor = parallel.tensor;
+  layout.zero = parallel.zero;
+  layout.shard_adapters = parallel.shard_adapters;
+  layout.reshard_after_forward = parallel.reshard_after_forward;
+  layout.prefetch = parallel.prefetch;
+  layout.wire_dtype = parallel.wire_dtype;
+  layout.schedule = parallel.schedule;
+  layout.in_flight = parallel.microbatches;
+  layout.stages = parallel.stages;
+  layout.offload = parallel.offload_activations;
+  layout.recompute = recipe.train.gradient_checkpointing.value_or(Recompute::none);
+  return layout;
+}
+
+}  // namespace nibble
