@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
@@ -24,13 +25,45 @@ struct Flags {
   bool json = false;
 };
 
-void print_json(const DryRun& found) {
-  nlohmann::ordered_json samples = nlohmann::ordered_json::array();
-  for (const SamplePreview& sample : found.previews) {
-    samples.push_back({{"ids", sample.ids}, {"tokens", sample.texts}, {"trained", sample.trained}});
+using Json = nlohmann::ordered_json;
+
+// A record of answers to a prompt: both of a pair, or one with its verdict.
+Json answers_of(std::span<const SamplePreview> record) {
+  const auto part = [](const SamplePreview& sample, size_t begin, size_t end) {
+    return Json(std::vector<int32_t>(sample.ids.begin() + static_cast<ptrdiff_t>(begin),
+                                     sample.ids.begin() + static_cast<ptrdiff_t>(end)));
+  };
+  const auto answer = [&](const SamplePreview& sample) { return part(sample, sample.answer, sample.ids.size()); };
+  Json said = {{"prompt_ids", part(record[0], 0, record[0].answer)}};
+  if (record.size() == 2) {
+    said["chosen_ids"] = answer(record[0]);
+    said["rejected_ids"] = answer(record[1]);
+  } else {
+    said["completion_ids"] = answer(record[0]);
+    said["label"] = record[0].values.front() != 0;
   }
+  return said;
+}
+
+Json samples_of(const DryRun& found) {
+  Json samples = Json::array();
+  const bool answers = found.format == DataFormat::preference || found.format == DataFormat::unpaired;
+  for (size_t i = 0; i < found.previews.size(); ++i) {
+    const SamplePreview& sample = found.previews[i];
+    if (answers) {
+      const size_t count = found.format == DataFormat::preference ? 2 : 1;
+      samples.push_back(answers_of({&sample, count}));
+      i += count - 1;
+    } else {
+      samples.push_back({{"ids", sample.ids}, {"tokens", sample.texts}, {"trained", sample.trained}});
+    }
+  }
+  return samples;
+}
+
+void print_json(const DryRun& found) {
   const DatasetReport& report = found.report;
-  const nlohmann::ordered_json said = {{"samples", samples},
+  const nlohmann::ordered_json said = {{"samples", samples_of(found)},
                                        {"tokens", report.tokens},
                                        {"trained_tokens", report.trained_tokens},
                                        {"trained_share", report.trained_share()},

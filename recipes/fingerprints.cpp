@@ -49,6 +49,13 @@ void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::stri
       if (const fs::path path = fs::path(recipe.adapter->path) / file; fs::exists(path)) add("adapter", path);
     }
   }
+  if (has_reference(recipe.objective.type)) {
+    const bool directory = names_reference_directory(recipe.objective);
+    options.settings["objective.reference"] = quoted(directory ? "a directory" : recipe.objective.reference);
+    if (directory) {
+      for (const fs::path& file : model_files(recipe.objective.reference)) add("objective.reference", file);
+    }
+  }
   for (const auto& [name, hash] : tokenizer_contents(tokenizer, recipe.data.chat_template)) {
     options.settings["tokenizer" + std::string(detail::kFingerprint) + name] = quoted(hash);
   }

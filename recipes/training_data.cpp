@@ -78,6 +78,10 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
     observer.message("evaluation data: " + std::to_string(eval_->dataset().size()) + " samples split off");
   }
   train_.emplace(std::move(train), batching);
+  const bool in_file_order = !options.shuffle && !options.pack;
+  train_samples_.emplace(recipe.objective, train_->dataset(), options.max_length,
+                         in_file_order ? batching.microbatch_size * batching.accumulate : 0);
+  if (eval_) eval_samples_.emplace(recipe.objective, eval_->dataset(), options.max_length, 0);
   total_steps_ = recipe.train.steps ? *recipe.train.steps : train_->steps_in(recipe.train.epochs.value_or(1));
   warn_of_few_steps(recipe, total_steps_, observer);
 }
@@ -86,13 +90,15 @@ std::vector<Batch> TrainingData::microbatches(int64_t step, const std::vector<in
   std::vector<Batch> batches;
   Batch none;
   none.ids = Tensor::empty(pool, {0}, DType::i32);
-  for (const int64_t i : which) batches.push_back(i == kIdle ? none : train_->at(step, i, pool));
+  for (const int64_t i : which) {
+    batches.push_back(i == kIdle ? none : train_samples_->make(train_->samples(step, i), pool));
+  }
   return batches;
 }
 
 std::optional<Evaluation> TrainingData::evaluate(StepExecutor& executor, const Objective& objective,
                                                  DType compute_dtype, const BeforeBatch& before) const {
-  const auto batch_at = [&](int64_t i) { return eval_->at(i + 1, 0, executor.rank().pool); };
+  const auto batch_at = [&](int64_t i) { return eval_samples_->make(eval_->samples(i + 1, 0), executor.rank().pool); };
   return nibble::evaluate(executor, objective, eval_->steps_in_epoch(0), batch_at, compute_dtype, before);
 }
 

@@ -9,6 +9,7 @@
 #include "nibble/core/train/evaluate.h"
 #include "nibble/core/train/telemetry/observer.h"
 #include "nibble/recipes/config/recipe.h"
+#include "nibble/recipes/preferences/objective_samples.h"
 
 namespace nibble {
 
@@ -31,12 +32,16 @@ class TrainingData {
   /// Loss on all evaluation batches. before: as nibble::evaluate's.
   std::optional<Evaluation> evaluate(StepExecutor& executor, const Objective& objective, DType compute_dtype,
                                      const BeforeBatch& before) const;
+  /// What the objective makes of the samples; eval: nothing without evaluation data.
+  ObjectiveSamples& train_samples() { return *train_samples_; }
+  std::optional<ObjectiveSamples>& eval_samples() { return eval_samples_; }
   /// Changes when a resumed run would see other batches.
   std::string fingerprint() const;
 
  private:
   std::optional<Batches> train_;
   std::optional<Batches> eval_;
+  std::optional<ObjectiveSamples> train_samples_, eval_samples_;
   int64_t total_steps_ = 0;
 };
 

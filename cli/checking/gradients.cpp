@@ -5,9 +5,11 @@
 
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/safetensors/safetensors.h"
+#include "nibble/recipes/train.h"
 
 namespace nibble::cli {
 
@@ -15,7 +17,8 @@ namespace {
 
 struct Flags {
   ModelFlags model;
-  std::string ids, labels, out;
+  std::string ids, labels, out, recipe;
+  std::vector<std::string> overrides;
 };
 
 std::vector<Sample> read_samples(const Flags& flags) {
@@ -29,7 +32,28 @@ std::vector<Sample> read_samples(const Flags& flags) {
   return samples;
 }
 
+void run_recipe(const Flags& flags) {
+  const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
+  guard_output(flags.out, {recipe.model.path, flags.recipe});
+  if (recipe.pretrains()) throw UsageError("a recipe that starts from random weights has no gradients here");
+  Observer observer;
+  observer.on_message = [](const std::string& line) { say(stderr, line); };
+  LocalRank rank(static_cast<int>(recipe.train.threads), static_cast<uint64_t>(recipe.train.seed));
+  const FirstStep found = first_step(recipe, rank.context(), observer, std::filesystem::temp_directory_path());
+  write_safetensors(flags.out, found.gradients);
+  nlohmann::ordered_json metrics = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : found.sums.metrics) metrics[name] = value;
+  const nlohmann::ordered_json said = {
+      {"loss", found.sums.loss}, {"label_tokens", found.sums.label_tokens}, {"metrics", metrics}};
+  std::printf("%s\n", said.dump().c_str());
+}
+
 void run(const Flags& flags) {
+  if (!flags.recipe.empty()) return run_recipe(flags);
+  for (const auto& [flag, value] :
+       {std::pair{"--model", flags.model.base.path}, {"--ids", flags.ids}, {"--labels", flags.labels}}) {
+    if (value.empty()) throw UsageError(std::string(flag) + " is required", "or give a --recipe");
+  }
   guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.ids, flags.labels});
   const std::vector<Sample> samples = read_samples(flags);
   LocalRank rank(flags.model.threads);
@@ -65,9 +89,12 @@ void add_gradients_command(Command& nibble) {
   Command command = nibble.subcommand(
       "gradients", "Gradient of the mean loss for every trainable tensor (adapter, or the whole model)");
   command.group(kCheckingTools);
-  add_model_flags(command, flags->model);
-  command.option("--ids", flags->ids, "Token ids, FILE.npy [B, T]").required();
-  command.option("--labels", flags->labels, "Labels, FILE.npy [B, T]; -100 = ignored, not shifted").required();
+  add_model_flags(command, flags->model, false);
+  command.option("--ids", flags->ids, "Token ids, FILE.npy [B, T]");
+  command.option("--labels", flags->labels, "Labels, FILE.npy [B, T]; -100 = ignored, not shifted");
+  command.option("--recipe", flags->recipe,
+                 "Instead: RECIPE.json, whose first step is computed, whatever it optimizes");
+  command.option("overrides", flags->overrides, "Recipe keys to change: objective.beta=0.3");
   command.option("--out", flags->out, "Result, FILE.safetensors, float32").required();
   command.footer(
       "Example: nibble gradients --model llama --ids ids.npy --labels labels.npy --out gradients.safetensors");

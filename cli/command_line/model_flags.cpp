@@ -42,10 +42,11 @@ Argument adapter_option(Command& command, std::string& path, const std::string& 
       "--adapter", [&path](const std::string& named) { path = find_adapter(named); }, help);
 }
 
-void add_model_flags(Command& command, ModelFlags& flags) {
+void add_model_flags(Command& command, ModelFlags& flags, bool required) {
   ModelRecipe& base = flags.base;
-  model_option(command, base.path, "Model directory, or ID in the Hugging Face cache; 16/32-bit or bitsandbytes 4-bit")
-      .required();
+  Argument model = model_option(command, base.path,
+                                "Model directory, or ID in the Hugging Face cache; 16/32-bit or bitsandbytes 4-bit");
+  if (required) model.required();
   adapter_option(command, flags.adapter, "PEFT adapter directory, or a run's");
   command.option("--compute-dtype", flags.compute_dtype, "Dtype of the products (auto: bf16 where the CPU has it)")
       .one_of({"f32", "bf16", "auto"});

@@ -23,7 +23,7 @@ Argument model_option(Command& command, std::string& path, const std::string& he
 Argument adapter_option(Command& command, std::string& path, const std::string& help);
 
 /// --model (required), --adapter, --compute-dtype, --quantize, --double-quant|--no-double-quant, --threads.
-void add_model_flags(Command& command, ModelFlags& flags);
+void add_model_flags(Command& command, ModelFlags& flags, bool required = true);
 
 /// The tokenizer and chat template of these flags; where the adapter's are not the model's, stderr says so.
 TextSource text_source(const ModelFlags& flags, const std::string& chat_template = "");

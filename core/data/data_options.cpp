@@ -13,13 +13,16 @@ namespace {
 template <typename T>
 using Names = std::span<const std::pair<std::string_view, T>>;
 
-constexpr std::array<std::pair<std::string_view, DataFormat>, 6> kFormats = {{
+constexpr std::array<std::pair<std::string_view, DataFormat>, 9> kFormats = {{
     {"auto", DataFormat::automatic},
     {"alpaca", DataFormat::alpaca},
     {"chat", DataFormat::chat},
     {"completion", DataFormat::completion},
     {"text", DataFormat::text},
     {"tokens", DataFormat::tokens},
+    {"preference", DataFormat::preference},
+    {"unpaired", DataFormat::unpaired},
+    {"labeled", DataFormat::labeled},
 }};
 
 constexpr std::array<std::pair<std::string_view, Truncate>, 3> kTruncates = {{
@@ -48,6 +51,7 @@ T parse(Names<T> names, std::string_view name, const std::string& key) {
 
 }  // namespace
 
+std::vector<std::pair<std::string, DataFormat>> data_formats() { return {kFormats.begin(), kFormats.end()}; }
 std::string_view data_format_name(DataFormat format) { return name_of<DataFormat>(kFormats, format); }
 DataFormat parse_data_format(std::string_view name) { return parse<DataFormat>(kFormats, name, "data.format"); }
 std::string_view truncate_name(Truncate truncate) { return name_of<Truncate>(kTruncates, truncate); }

@@ -5,15 +5,18 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace nibble {
 
 /// How a record is read. What each one takes is said at render_record() in format.h.
-enum class DataFormat : uint8_t { automatic, alpaca, chat, completion, text, tokens };
+enum class DataFormat : uint8_t { automatic, alpaca, chat, completion, text, tokens, preference, unpaired, labeled };
 
 /// "auto", "alpaca", ...; parse throws UsageError for another name, naming the nearest.
 std::string_view data_format_name(DataFormat format);
+/// All of them by name.
+std::vector<std::pair<std::string, DataFormat>> data_formats();
 DataFormat parse_data_format(std::string_view name);
 
 /// What happens to a sample longer than max_length. Text is never cut: it goes on in the next sequence.

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -56,12 +57,16 @@ Sample Dataset::sample(int64_t i, uint32_t begin, uint32_t end, uint64_t index) 
   NIBBLE_CHECK(begin < end && end <= sample.length, "tokens of the sample");
   Sample made;
   made.index = index;
+  made.row = i;
   made.ids.reserve(end - begin);
   made.labels.reserve(end - begin);
   for (uint32_t t = begin; t < end; ++t) {
     const int32_t code = sample.codes[t];
     made.ids.push_back(code >= 0 ? code : ~code);
     made.labels.push_back(code >= 0 ? code : kIgnoreLabel);
+  }
+  for (uint32_t k = 0; k < sample.values; ++k) {
+    made.values.push_back(std::bit_cast<float>(sample.codes[sample.length + k]));
   }
   if (codes_mapped_) release(sample.codes + begin, sample.codes + end);
   if (rows_mapped_) release(rows_ + i, rows_ + i + 1);
@@ -83,6 +88,9 @@ SamplePreview Dataset::preview(int64_t i, const Encoder& encoder) const {
   SamplePreview preview;
   Sample made = sample(i);
   preview.texts = encoder.token_texts(made.ids);
+  preview.record = info(i).record;
+  preview.values = made.values;
+  while (preview.answer < made.labels.size() && made.labels[preview.answer] == kIgnoreLabel) ++preview.answer;
   for (size_t t = 0; t < made.ids.size(); ++t) {
     preview.trained.push_back(t > 0 && made.labels[t] != kIgnoreLabel);
   }
@@ -134,7 +142,7 @@ std::pair<Dataset, Dataset> Dataset::split(double fraction, uint64_t seed, int64
     const int part = is_held_out[group];
     rows[part].push_back(units[i]);
     summaries[part].add(units[i], codes_ + units[i].first);
-    const uint64_t end = units[i].first + units[i].length;
+    const uint64_t end = units[i].first + units[i].length + units[i].values;
     if (codes_mapped_ && (end - units[held].first) * sizeof(int32_t) > kHeld) {
       release(codes_ + units[held].first, codes_ + end);
       held = i + 1 < units.size() ? i + 1 : i;
@@ -171,7 +179,7 @@ void DatasetSummary::add(const SampleRow& row, const int32_t* codes) {
   state_->has_codes = true;
   const uint32_t facts[3] = {row.length, row.source, continues_group ? 2u : row.whole};
   XXH3_64bits_update(state_->hash.get(), facts, sizeof facts);
-  XXH3_64bits_update(state_->hash.get(), codes, size_t{row.length} * sizeof(int32_t));
+  XXH3_64bits_update(state_->hash.get(), codes, size_t{row.length + row.values} * sizeof(int32_t));
 }
 
 void DatasetSummary::put(Dataset& dataset) {

@@ -41,7 +41,14 @@ struct DatasetReport {
   int64_t truncated_tokens = 0;   ///< tokens lost by it
   int64_t hidden_parts = 0;       ///< records trained without parts that the chat template does not show
   int64_t duplicate_bos = 0;      ///< texts that brought a BOS of their own
-  int64_t longest = 0;            ///< tokens of the longest sample before cutting
+  int64_t cut_answers = 0;        ///< samples of preferences whose answer lost its end
+  int64_t cut_prompts = 0;        ///< records whose prompt alone is encoded otherwise than before its answer
+  int64_t pairs = 0;              ///< of a chosen and a rejected answer
+  int64_t identical_pairs = 0;    ///< whose answers are the same
+  int64_t longer_chosen = 0;      ///< whose chosen answer is the longer one
+  int64_t chosen_tokens = 0, rejected_tokens = 0;  ///< of their answers
+  int64_t verdicts = 0, good_verdicts = 0;         ///< of unpaired answers
+  int64_t longest = 0;                             ///< tokens of the longest sample before cutting
   /// Samples by tokens before cutting: [i] counts lengths in [2^i, 2^(i+1)).
   std::array<int64_t, 32> lengths{};
   std::vector<DataFileFacts> files;
@@ -60,6 +67,7 @@ struct SampleInfo {
   uint32_t record = 0;             ///< number in the data set, from 0
   uint16_t source = 0;             ///< which DataSource
   bool whole = true;               ///< false: text that packing may cut
+  uint32_t values = 0;             ///< numbers behind the codes, see SampleRow
 };
 
 /// How a sample lies in the table of a Dataset.
@@ -67,12 +75,16 @@ struct SampleRow {
   uint64_t first = 0;  ///< its first code among all
   uint32_t length = 0, trained = 0, record = 0;
   uint16_t source = 0;
-  uint16_t whole = 1;
+  uint16_t whole : 1 = 1;
+  uint16_t values : 15 = 0;  ///< of Sample::values: f32, as codes behind those of the tokens
 };
 static_assert(sizeof(SampleRow) == 24);  // the form of samples.bin (encoded_cache.h)
 
 /// A sample for people.
 struct SamplePreview {
+  uint32_t record = 0;
+  size_t answer = 0;          ///< the first token that has a label, or their number
+  std::vector<float> values;  ///< Sample::values
   std::vector<int32_t> ids;
   std::vector<std::string> texts;  ///< of each token
   std::vector<bool> trained;       ///< whether the token is predicted and counts in the loss
@@ -93,7 +105,7 @@ class Dataset {
   int64_t size() const { return static_cast<int64_t>(rows_count_); }
   SampleInfo info(int64_t i) const {
     const SampleRow& row = rows_[checked(i)];
-    return {codes_ + row.first, row.length, row.trained, row.record, row.source, row.whole != 0};
+    return {codes_ + row.first, row.length, row.trained, row.record, row.source, row.whole != 0, row.values};
   }
   /// Calls `use` with each number and sample, in order. The samples of a source stand together, in the sources' order.
   void for_each(const std::function<void(int64_t, const SampleInfo&)>& use) const;

@@ -37,6 +37,15 @@ constexpr std::pair<const char*, int64_t DatasetReport::*> kCounts[] = {
     {"truncated_tokens", &DatasetReport::truncated_tokens},
     {"duplicate_bos", &DatasetReport::duplicate_bos},
     {"hidden_parts", &DatasetReport::hidden_parts},
+    {"cut_answers", &DatasetReport::cut_answers},
+    {"cut_prompts", &DatasetReport::cut_prompts},
+    {"pairs", &DatasetReport::pairs},
+    {"identical_pairs", &DatasetReport::identical_pairs},
+    {"longer_chosen", &DatasetReport::longer_chosen},
+    {"chosen_tokens", &DatasetReport::chosen_tokens},
+    {"rejected_tokens", &DatasetReport::rejected_tokens},
+    {"verdicts", &DatasetReport::verdicts},
+    {"good_verdicts", &DatasetReport::good_verdicts},
     {"longest", &DatasetReport::longest}};
 
 std::string key_of(const std::vector<DataSource>& sources, const std::vector<DataFile>& files,
@@ -101,11 +110,12 @@ bool look_through(const FileMap& table, uint64_t codes, Dataset& dataset) {
   uint16_t source = 0;
   for (size_t i = 0; i < count; ++i) {
     const SampleRow& row = rows[i];
-    if (row.first < end || row.first > codes || row.length == 0 || row.length > codes - row.first ||
-        row.source < source || row.source >= dataset.weights().size()) {
+    if (row.first < end || row.first > codes || row.length == 0 ||
+        uint64_t{row.length} + row.values > codes - row.first || row.source < source ||
+        row.source >= dataset.weights().size()) {
       return false;
     }
-    end = row.first + row.length;
+    end = row.first + row.length + row.values;
     source = row.source;
     summary.add(row, nullptr);
     if (i % piece == piece - 1) release_pages(std::as_bytes(std::span(rows + i + 1 - piece, piece)));

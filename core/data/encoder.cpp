@@ -34,6 +34,10 @@ Encoder make_encoder(std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr
   encoder.token_texts = [tokenizer](std::span<const int32_t> ids) { return texts_of(*tokenizer, ids); };
   if (chat_template) {
     encoder.render_chat = [chat_template](const Conversation& chat) { return chat_template->render(chat); };
+    encoder.render_text = [chat_template](Conversation chat, bool add_generation_prompt) {
+      for (ChatMessage& message : chat.messages) message.train = false;  // nothing looks for answers
+      return chat_template->render(chat, add_generation_prompt).text;
+    };
     encoder.hidden_parts = [chat_template](const Conversation& chat) { return chat_template->hidden_parts(chat); };
   }
   encoder.prefix = tokens_in_front(*tokenizer);

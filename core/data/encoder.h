@@ -26,6 +26,8 @@ struct Encoder {
   std::function<std::vector<std::string>(std::span<const int32_t>)> token_texts;
   /// Absent where there is no chat template. Throws InputError for a conversation that the template refuses.
   std::function<RenderedChat(const Conversation&)> render_chat;
+  /// The conversation as text, with or without the generation prompt, whatever of it is trained; absent as render_chat.
+  std::function<std::string(Conversation, bool add_generation_prompt)> render_text;
   /// ChatTemplate::hidden_parts; absent where there is no chat template.
   std::function<std::vector<HiddenPart>(const Conversation&)> hidden_parts;
   std::vector<int32_t> prefix;  ///< what the tokenizer puts in front of a text: BOS, or nothing

@@ -45,6 +45,32 @@ void check_dropped(const DatasetReport& counts, const DataOptions& options) {
                    "data.max_dropped");
 }
 
+// What looks wrong with data that say which answers are better.
+void warn_of_preferences(DatasetReport& counts) {
+  const auto warn = [&](int64_t count, const std::string& what) {
+    if (count > 0) counts.warnings.push_back(std::to_string(count) + " " + what);
+  };
+  warn(counts.identical_pairs, "pairs have the same answer as chosen and as rejected: they teach nothing");
+  warn(counts.cut_answers, "answers lose their end to data.max_length, and with it the sign to stop");
+  warn(counts.cut_prompts,
+       "prompts are encoded otherwise when an answer follows: the end of such a prompt is left out, and the model sees "
+       "another one when it is used (end prompts where a token ends, or use a template that writes both alike)");
+  if (counts.verdicts > 0 && (counts.good_verdicts == 0 || counts.good_verdicts == counts.verdicts)) {
+    counts.warnings.push_back(std::string("all answers are labelled as ") +
+                              (counts.good_verdicts == 0 ? "bad" : "good") + ": nothing tells good from bad");
+  }
+  constexpr double kBias = 1.25;  // mean lengths that differ by a quarter
+  constexpr int64_t kFew = 20;
+  const auto chosen = static_cast<double>(counts.chosen_tokens), rejected = static_cast<double>(counts.rejected_tokens);
+  if (counts.pairs < kFew || std::max(chosen, rejected) < kBias * std::min(chosen, rejected)) return;
+  char text[200];
+  std::snprintf(text, sizeof text,
+                "chosen answers have %.0f tokens on average, rejected ones %.0f: a model may learn the length alone; "
+                "losses that average over tokens (simpo, ipo, sigmoid_norm) or ld_alpha resist it",
+                chosen / static_cast<double>(counts.pairs), rejected / static_cast<double>(counts.pairs));
+  counts.warnings.emplace_back(text);
+}
+
 }  // namespace
 
 class DatasetBuilder {
@@ -67,6 +93,7 @@ class DatasetBuilder {
   void add(const std::string& place, Outcome outcome, uint32_t source);
   void count_bad(const InputError& failure);
   bool fits(const std::string& place, EncodedRecord& encoded);
+  void count_preferences(const std::vector<EncodedRecord>& samples);
   void store(const EncodedRecord& encoded, uint32_t source);
 
   const DataOptions& options_;
@@ -76,6 +103,7 @@ class DatasetBuilder {
   DatasetSummary summary_;
   LargeArray<int32_t> codes_{{}};  // without a cache
   LargeArray<SampleRow> rows_{{}};
+  DataFormat format_ = DataFormat::automatic;  // of the file
   int64_t too_long_ = 0;
   std::string first_too_long_;  // place and length
 };
@@ -133,6 +161,7 @@ void DatasetBuilder::add_file(const DataFile& file) {
   const auto flush = [&] {
     if (chunk.empty()) return;
     if (facts.records == 0) facts.format = find_format(reader, chunk);
+    format_ = facts.format;
     std::vector<Outcome> outcomes = encode(reader, chunk, facts.format);
     for (size_t i = 0; i < chunk.size(); ++i) {
       add(record_place(file.path, chunk[i]), std::move(outcomes[i]), file.source);
@@ -176,7 +205,27 @@ void DatasetBuilder::add(const std::string& place, Outcome outcome, uint32_t sou
     ++counts.dropped_untrained;
     return;
   }
+  count_preferences(samples);
   for (const EncodedRecord& sample : samples) store(sample, source);
+}
+
+// Samples that are kept, as they are after cutting.
+void DatasetBuilder::count_preferences(const std::vector<EncodedRecord>& samples) {
+  DatasetReport& counts = report();
+  const DataFormat format = format_;
+  if (format != DataFormat::preference && format != DataFormat::unpaired) return;
+  counts.cut_prompts += samples.front().prompt_cut;
+  if (format == DataFormat::unpaired) {
+    ++counts.verdicts;
+    counts.good_verdicts += samples.front().values.front() != 0;
+    return;
+  }
+  const int64_t chosen = trained_tokens(samples[0]), rejected = trained_tokens(samples[1]);
+  ++counts.pairs;
+  counts.identical_pairs += samples[0].ids == samples[1].ids;
+  counts.longer_chosen += chosen > rejected;
+  counts.chosen_tokens += chosen;
+  counts.rejected_tokens += rejected;
 }
 
 // Counts a sample and cuts it to max_length; false: it is to be dropped.
@@ -192,6 +241,7 @@ bool DatasetBuilder::fits(const std::string& place, EncodedRecord& encoded) {
   if (too_long_++ == 0) first_too_long_ = place;
   ++counts.truncated;
   counts.truncated_tokens += length - options_.max_length;
+  counts.cut_answers += format_ == DataFormat::preference || format_ == DataFormat::unpaired;
   encoded.ids.resize(static_cast<size_t>(options_.max_length));
   encoded.labels.resize(static_cast<size_t>(options_.max_length));
   return true;
@@ -204,10 +254,12 @@ void DatasetBuilder::store(const EncodedRecord& encoded, uint32_t source) {
   row.whole = encoded.whole;
   row.record = static_cast<uint32_t>(report().records - 1);
   row.trained = trained_tokens(encoded);
+  row.values = static_cast<uint16_t>(encoded.values.size()) & 0x7FFFU;
   std::vector<int32_t> codes(encoded.ids.size());
   for (size_t t = 0; t < codes.size(); ++t) {
     codes[t] = encoded.labels[t] == kIgnoreLabel ? ~encoded.ids[t] : encoded.ids[t];
   }
+  for (const float value : encoded.values) codes.push_back(std::bit_cast<int32_t>(value));
   summary_.add(row, codes.data());
   if (cache_) return cache_->add(row, codes);
   row.first = codes_.size();
@@ -237,6 +289,7 @@ Dataset DatasetBuilder::finish() {
     counts.warnings.push_back(std::to_string(counts.duplicate_bos) +
                               " texts begin with BOS themselves; the tokenizer's was not added");
   }
+  warn_of_preferences(counts);
   if (counts.hidden_parts > 0) {
     counts.warnings.push_back(std::to_string(counts.hidden_parts) +
                               " records are trained without tool calls, reasoning or tools that the chat template "

@@ -1,5 +1,7 @@
 #include "nibble/core/models/batch.h"
 
+#include <algorithm>
+
 namespace nibble {
 
 Batch make_batch(std::span<const Sample> samples, MemoryPool& memory) {
@@ -20,6 +22,8 @@ Batch make_batch(std::span<const Sample> samples, MemoryPool& memory) {
   batch.positions = Tensor::empty(pool, {tokens}, DType::i32, "positions");
   batch.row_keys = Tensor::empty(pool, {tokens}, DType::i64, "row keys");
   batch.spans.reserve(samples.size());
+  const bool has_reference = std::ranges::all_of(samples, [](const Sample& s) { return !s.reference.empty(); });
+  if (has_reference) batch.reference = Tensor::zeros(pool, {tokens}, DType::f32, "log-probabilities of the reference");
   int32_t* ids = batch.ids.data<int32_t>();
   int32_t* targets = batch.targets.data<int32_t>();
   int32_t* positions = batch.positions.data<int32_t>();
@@ -32,10 +36,18 @@ Batch make_batch(std::span<const Sample> samples, MemoryPool& memory) {
     if (sample.group < 0 || sample.group != group) batch.groups.push_back(number);
     group = sample.group;
     batch.spans.push_back({row, row + length, row, row + length});
+    batch.values.push_back(sample.values);
+    const auto label_of = [&](size_t t) { return t < sample.labels.size() ? sample.labels[t] : kIgnoreLabel; };
+    int64_t answer = 1;
+    while (answer < length && label_of(static_cast<size_t>(answer)) == kIgnoreLabel) ++answer;
+    batch.answers.push_back(answer < length ? row + answer - 1 : row + length);
     for (int64_t t = 0; t < length; ++t, ++row) {
       const size_t next = static_cast<size_t>(t) + 1;
       ids[row] = sample.ids[next - 1];
-      targets[row] = next < sample.labels.size() ? sample.labels[next] : kIgnoreLabel;
+      targets[row] = sample.prompt_counts && next < sample.ids.size() ? sample.ids[next] : label_of(next);
+      if (has_reference && next < sample.reference.size()) {
+        batch.reference.data<float>()[row] = sample.reference[next];
+      }
       positions[row] = static_cast<int32_t>(t);
       keys[row] = (static_cast<int64_t>(sample.index) << 32) + t;
       batch.label_tokens += targets[row] != kIgnoreLabel;

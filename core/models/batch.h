@@ -1,6 +1,7 @@
 #pragma once
 // A microbatch without padding: documents stand one after another, each attends only to itself.
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -18,19 +19,30 @@ struct Sample {
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;
   uint64_t index = 0;  ///< global sample number, keys dropout
+  int64_t row = -1;    ///< its number in its data set; -1: of none
   /// Samples that stand together under one number belong together: a pair, the answers to a prompt. -1: to no other.
   int64_t group = -1;
+  /// What the data say of it beside tokens: a verdict (1 or 0), a margin, classes.
+  std::vector<float> values = {};
+  /// Log-probabilities that a reference gives the tokens, by token (the first has none); empty: not known.
+  std::vector<float> reference = {};
+  bool prompt_counts = false;  ///< tokens without a label are targets too
 };
 
 /// What a Decoder computes on. T tokens in all.
 struct Batch {
-  Tensor ids;                             ///< [T] i32
-  Tensor targets;                         ///< [T] i32: the label that position t predicts, or kIgnoreLabel
-  Tensor positions;                       ///< [T] i32, from 0 in each document
-  Tensor row_keys;                        ///< [T] i64: (sample index << 32) + position
-  std::vector<ops::AttentionSpan> spans;  ///< documents
-  std::vector<int64_t> groups;            ///< where each group begins among the documents, and their number
-  int64_t label_tokens = 0;               ///< targets that are not kIgnoreLabel
+  Tensor ids;                              ///< [T] i32
+  Tensor targets;                          ///< [T] i32: the label that position t predicts, or kIgnoreLabel
+  Tensor positions;                        ///< [T] i32, from 0 in each document
+  Tensor row_keys;                         ///< [T] i64: (sample index << 32) + position
+  std::vector<ops::AttentionSpan> spans;   ///< documents
+  std::vector<int64_t> groups;             ///< where each group begins among the documents, and their number
+  int64_t label_tokens = 0;                ///< targets that are not kIgnoreLabel
+  std::vector<int64_t> answers;            ///< by document: its first row that predicts a labelled token, or its end
+  std::vector<std::vector<float>> values;  ///< by document: Sample::values
+  Tensor reference;  ///< [T] f32 on the host: log-probabilities that a reference gives the targets; undefined: unknown
+  /// What an objective looks at before the loss of a step (Objective::survey); null: this batch.
+  std::shared_ptr<const Batch> survey;
   /// With a KvCache: the sequence that each document continues, in rising order; empty: the first, the second, ...
   std::vector<int64_t> sequences;
 };

@@ -213,10 +213,11 @@ double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& grad
   const auto head = [&](const HeadGradient* wanted, Tensor* log_probs) {
     return model.head->loss_sum(x, impl_->batch, impl_->step, model.sharding, wanted, log_probs);
   };
+  const Shape said = loss.wants_collisions ? Shape{2, x.dim(0)} : Shape{x.dim(0)};
   const auto run = [&](HeadGradient* wanted) {
     if (!loss) return head(wanted, nullptr);
     MemoryPool& host = impl_->step.pool().host();
-    Tensor log_probs = Tensor::zeros(host, {x.dim(0)}, DType::f32, "log-probabilities");
+    Tensor log_probs = Tensor::zeros(host, said, DType::f32, "log-probabilities");
     Tensor weights = Tensor::zeros(host, {x.dim(0)}, DType::f32, "weights of tokens");
     head(nullptr, &log_probs);
     const double sum = loss(log_probs, weights);

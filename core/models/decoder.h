@@ -29,7 +29,11 @@ using LogitSink = std::function<void(int64_t row, const Tensor& logits)>;
 
 /// A loss that is a function of the log-probabilities of a batch's labels, [T] f32 on the host, 0 where a token has no
 /// label: returns it and sets weights [T] (0 before), minus its derivative by each.
-using TokenLoss = std::function<double(const Tensor& log_probs, Tensor& weights)>;
+struct TokenLoss : std::function<double(const Tensor& log_probs, Tensor& weights)> {
+  using function::function;
+  /// log_probs is [2, T]: in its second row the logarithm of the sum of the squared probabilities of all tokens.
+  bool wants_collisions = false;
+};
 
 /// A pass of fewer tokens computes too little with a weight to map it anew.
 constexpr int64_t kTokensWorthFaults = 256;

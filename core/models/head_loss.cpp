@@ -51,6 +51,13 @@ void sharded_cross_entropy(const LayerSharding& sharding, const Tensor& logits, 
   if (dlogits) ops::cross_entropy_backward(logits, own, row_max, row_sumexp, softcap, scale, dlogits, weights);
 }
 
+// to[rows[i]] = from[i]
+void put_rows(const Tensor& from, std::span<const int32_t> rows, float factor, float* to, MemoryPool& host) {
+  if (!from.device().has_bytes()) return;
+  const Tensor read = from.to(host);
+  for (size_t i = 0; i < rows.size(); ++i) to[rows[i]] += factor * read.data<const float>()[i];
+}
+
 }  // namespace
 
 int64_t head_chunk_rows(int64_t vocabulary, int64_t width, bool trained) {
@@ -151,16 +158,24 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
       dlogits = Tensor::empty(pool, chunk.shape(), step.compute_dtype, "gradient of logits");
     const Tensor targets = pick<int32_t>(batch.targets, picked, pool);
     const Tensor weights = all_weights ? pick<float>(all_weights, picked, pool) : Tensor();
-    if (sharding) {
-      sharded_cross_entropy(*sharding, chunk, targets, softcap, gradient_scale, weights, losses, dlogits, step);
-    } else {
-      ops::cross_entropy(chunk, targets, softcap, gradient_scale, losses, dlogits, weights);
-    }
+    const auto cross_entropy = [&](float cap) {
+      if (sharding) {
+        sharded_cross_entropy(*sharding, chunk, targets, cap, gradient_scale, weights, losses, dlogits, step);
+      } else {
+        ops::cross_entropy(chunk, targets, cap, gradient_scale, losses, dlogits, weights);
+      }
+    };
+    cross_entropy(softcap);
     total += ops::sum(losses);
-    if (log_probs && losses.device().has_bytes()) {
-      const Tensor read = losses.to(pool.host());
-      for (int64_t i = 0; i < n; ++i)
-        log_probs->data<float>()[picked[static_cast<size_t>(i)]] = -read.data<const float>()[i];
+    if (log_probs) put_rows(losses, picked, -1, log_probs->data<float>(), pool.host());
+    if (log_probs && log_probs->rank() == 2) {
+      // log sum p^2 = lse(2 z) - 2 lse(z): the target's logit, in both losses, drops out.
+      float* collisions = log_probs->data<float>() + hidden.dim(0);
+      put_rows(losses, picked, -2, collisions, pool.host());
+      if (softcap > 0) ops::softcap(chunk, softcap);
+      ops::scale(chunk, 2);
+      cross_entropy(0);
+      put_rows(losses, picked, 1, collisions, pool.host());
     }
     if (!gradient) continue;
 

@@ -3,6 +3,10 @@
 namespace nibble {
 
 LossCounts Objective::counts(const Batch& batch) const { return {.divisor = static_cast<double>(batch.label_tokens)}; }
+std::vector<SampleFacts> Objective::survey(const Batch&, const LabelLogProbs&) const { return {}; }
+std::vector<double> Objective::settle(std::span<const SampleFacts>) const { return {}; }
+std::vector<SampleFacts> Objective::facts(const Batch&, const LabelLogProbs&) const { return {}; }
+Metrics Objective::metrics(std::span<const SampleFacts>, const LossCounts&) const { return {}; }
 
 double NextToken::loss_sum(const Batch& batch, const LabelLogProbs& log_probs, const LossCounts&,
                            std::span<float> weights) const {

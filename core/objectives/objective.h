@@ -1,7 +1,11 @@
 #pragma once
 // What a step optimizes: a function of the log-probabilities that the model gives to the label tokens of a batch.
 
+#include <array>
 #include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "nibble/core/models/batch.h"
 
@@ -12,13 +16,25 @@ namespace nibble {
 struct LossCounts {
   double divisor = 0;  ///< loss and gradients are sums, divided by this once; 0: there is nothing to learn
   double second = 0;   ///< whatever a second term of the loss is divided by
+  /// What Objective::settle made of the whole step.
+  std::vector<double> settled = {};
 };
 
 /// What a model says of the labels of a batch: log-probabilities (natural log) [T], 0 where a token has no label.
 struct LabelLogProbs {
-  std::span<const float> policy;     ///< the model that is trained
-  std::span<const float> reference;  ///< the same without its adapters; empty unless Objective::wants_reference()
+  std::span<const float> policy;           ///< the model that is trained
+  std::span<const float> reference;        ///< what it is compared with; empty where the objective wants none
+  std::span<const float> collisions = {};  ///< log sum p^2 over the vocabulary; empty unless wants_collisions()
 };
+
+/// Numbers that an objective tells of one sample or group of a step.
+struct SampleFacts {
+  int64_t sample = 0;  ///< Sample::index of its first document
+  std::array<double, 7> values{};
+};
+
+/// Named numbers for metrics.jsonl, in order.
+using Metrics = std::vector<std::pair<std::string, double>>;
 
 /// A loss of log-probabilities. Samples that a loss compares are a group (Batch::groups), which no batch parts; so a
 /// batch has all that the loss of its groups is made of.
@@ -36,11 +52,28 @@ class Objective {
   virtual double loss_sum(const Batch& batch, const LabelLogProbs& log_probs, const LossCounts& step,
                           std::span<float> weights) const = 0;
 
-  /// Whether every batch is computed without adapters first (DPO's reference where an adapter is trained).
+  /// Whether every batch is computed without adapters first (DPO's reference where an adapter is trained), unless it
+  /// brings its reference (Batch::reference).
   virtual bool wants_reference() const { return false; }
+  /// Whether LabelLogProbs::collisions are wanted.
+  virtual bool wants_collisions() const { return false; }
   /// Whether it is the sum of -log p over the label tokens: the head then has loss and gradient in one pass, and
   /// loss_sum() is not asked.
   virtual bool is_next_token() const { return false; }
+
+  /// Whether the loss of a batch depends on all others of the step. Then each is computed once without gradients
+  /// before: survey() tells of its samples, and settle() makes LossCounts::settled of those of all ranks. So nothing
+  /// depends on how the step is cut into microbatches and shared out over ranks.
+  virtual bool surveys() const { return false; }
+  virtual std::vector<SampleFacts> survey(const Batch& batch, const LabelLogProbs& log_probs) const;
+  /// facts: in the order of sample numbers.
+  virtual std::vector<double> settle(std::span<const SampleFacts> facts) const;
+
+  /// What there is to tell of the batch's samples, for metrics(); none unless an objective has metrics.
+  virtual std::vector<SampleFacts> facts(const Batch& batch, const LabelLogProbs& log_probs) const;
+  /// By TRL's names, of a whole step or evaluation: means over its samples. The same names for any facts, none of them
+  /// included; nan: there is nothing it would be the mean of.
+  virtual Metrics metrics(std::span<const SampleFacts> facts, const LossCounts& step) const;
 };
 
 /// The sum of -log p over the label tokens.

@@ -11,6 +11,7 @@ namespace nibble {
 std::optional<Evaluation> evaluate(StepExecutor& executor, const Objective& objective, int64_t count,
                                    const std::function<Batch(int64_t)>& batch_at, DType compute_dtype,
                                    const BeforeBatch& before) {
+  Evaluation result;
   std::array<double, 4> sums{};  // loss, what it is divided by, label tokens, tokens
   RankContext& rank = executor.rank();
   Communicator& ranks = executor.data_ranks();
@@ -28,6 +29,15 @@ std::optional<Evaluation> evaluate(StepExecutor& executor, const Objective& obje
     }
     all = {ranks.all_reduce_sum("counts", all.divisor), ranks.all_reduce_sum("counts", all.second)};
   }
+  if (objective.surveys()) {
+    Batch batch;
+    const auto batch_for = [&](int64_t round) -> const Batch* {
+      batch = own_batch(round);
+      return batch.ids ? &batch : nullptr;
+    };
+    all.settled = executor.survey(objective, rounds, batch_for, context);
+  }
+  executor.take_metrics(objective, all);
   for (int64_t round = 0; round < rounds; ++round) {
     if (!before(round, rounds)) return std::nullopt;
     const Batch batch = own_batch(round);
@@ -37,10 +47,10 @@ std::optional<Evaluation> evaluate(StepExecutor& executor, const Objective& obje
     sums[2] += static_cast<double>(batch.label_tokens);
     if (batch.ids) sums[3] += static_cast<double>(batch.ids.numel());
   }
+  result.metrics = executor.take_metrics(objective, all);
   Tensor summed = Tensor::from<double>(rank.pool.host(), {std::ssize(sums)}, sums);
   ranks.all_reduce_sum("evaluation", summed);
   const double* total = summed.data<double>();
-  Evaluation result;
   result.label_tokens = static_cast<int64_t>(total[2]);
   result.tokens = static_cast<int64_t>(total[3]);
   if (total[1] == 0) throw InputError("evaluation data", "no token has a label", "check its labels");

@@ -14,6 +14,7 @@ struct Evaluation {
   double perplexity = 0;  ///< exp(loss)
   int64_t label_tokens = 0;
   int64_t tokens = 0;
+  Metrics metrics = {};  ///< of the objective
 };
 
 /// Asked before batch `batch` of `batches`; false: the evaluation is left there.

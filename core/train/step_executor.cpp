@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
+#include <tuple>
+#include <utility>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/communicator.h"
@@ -10,6 +13,37 @@
 #include "nibble/core/train/telemetry/trace.h"
 
 namespace nibble {
+
+namespace {
+
+// The largest of the ranks' counts.
+int64_t most_of(Communicator& ranks, int64_t own) {
+  MemoryPool pool;
+  const Tensor part = Tensor::from<int64_t>(pool, {1}, std::span<const int64_t>(&own, 1));
+  Tensor all = Tensor::empty(pool, {ranks.size()}, DType::i64);
+  ranks.all_gather("microbatches", part, all);
+  return std::ranges::max(all.span<const int64_t>());
+}
+
+/// Objective::survey in the place of a loss.
+class Survey final : public Objective {
+ public:
+  Survey(const Objective& of, std::vector<SampleFacts>& found) : of_(of), found_(found) {}
+  double loss_sum(const Batch& batch, const LabelLogProbs& log_probs, const LossCounts&,
+                  std::span<float>) const override {
+    const std::vector<SampleFacts> facts = of_.survey(batch, log_probs);
+    found_.insert(found_.end(), facts.begin(), facts.end());
+    return 0;
+  }
+  bool wants_reference() const override { return of_.wants_reference(); }
+  bool wants_collisions() const override { return of_.wants_collisions(); }
+
+ private:
+  const Objective& of_;
+  std::vector<SampleFacts>& found_;
+};
+
+}  // namespace
 
 const Batch* StepWork::microbatch(int64_t i) const {
   if (i >= static_cast<int64_t>(microbatches.size())) return nullptr;
@@ -52,6 +86,13 @@ StepSums StepExecutor::gradients(std::span<const Batch> microbatches, const Obje
   sums.label_tokens = static_cast<int64_t>(total[2]);
   sums.tokens = static_cast<int64_t>(total[3]);
   if (sums.counts.divisor == 0) return sums;
+  if (objective.surveys()) {
+    const auto own = static_cast<int64_t>(microbatches.size());
+    const auto batch_at = [&](int64_t i) { return i < own ? &microbatches[static_cast<size_t>(i)] : nullptr; };
+    const StepContext context{rank_, options.compute_dtype, false, 0, {}};
+    sums.counts.settled = survey(objective, most_of(data_ranks(), own), batch_at, context);
+  }
+  facts_.clear();
   const double scale = 1.0 / sums.counts.divisor;
   std::optional<RouterBalance> balance = router_balance();
   const StepWork work{microbatches,
@@ -71,9 +112,69 @@ StepSums StepExecutor::gradients(std::span<const Batch> microbatches, const Obje
   const double loss =
       traced(trace, Phase::communication, "sum gradients, wait", [&] { return sum(work); });  // with spans of layers
   sums.loss = loss * scale + (balance ? balance->loss() : 0);
+  sums.metrics = take_metrics(objective, sums.counts);
   sums.squares = traced(options.trace, trace ? Phase::communication : Phase::optimizer, "gradient norm",
                         [&] { return squares(parameters); });
   return sums;
+}
+
+std::vector<double> StepExecutor::survey(const Objective& objective, int64_t rounds,
+                                         const std::function<const Batch*(int64_t)>& batch_at,
+                                         const StepContext& step) {
+  std::vector<SampleFacts> found;
+  const Survey survey(objective, found);
+  for (int64_t round = 0; round < rounds; ++round) {
+    const Batch* batch = batch_at(round);
+    if (batch && objective.counts(*batch).divisor == 0) batch = nullptr;
+    if (batch && batch->survey) batch = batch->survey.get();
+    loss_sum(batch, survey, {}, step);
+  }
+  const std::vector<SampleFacts> all = gather_facts(std::move(found));
+  return objective.settle(all);
+}
+
+std::vector<SampleFacts> StepExecutor::gather_facts(std::vector<SampleFacts> own) {
+  constexpr int64_t kWidth = 1 + std::tuple_size_v<decltype(SampleFacts::values)>;
+  Communicator& ranks = data_ranks();
+  const int64_t most = ranks.size() > 1 ? most_of(ranks, std::ssize(own)) : std::ssize(own);
+  if (most == 0) return {};
+  MemoryPool pool;
+  Tensor part = Tensor::zeros(pool, {most, kWidth}, DType::f64);
+  for (int64_t i = 0; i < most; ++i) {
+    double* row = part.data<double>() + i * kWidth;
+    const bool here = i < std::ssize(own);
+    row[0] = here ? static_cast<double>(own[static_cast<size_t>(i)].sample) : -1;
+    if (here) std::ranges::copy(own[static_cast<size_t>(i)].values, row + 1);
+  }
+  Tensor all = part;
+  if (ranks.size() > 1) {
+    all = Tensor::empty(pool, {ranks.size() * most, kWidth}, DType::f64);
+    ranks.all_gather("facts of samples", part, all);
+  }
+  std::vector<SampleFacts> facts;
+  for (int64_t i = 0; i < all.dim(0); ++i) {
+    const double* row = all.data<const double>() + i * kWidth;
+    if (row[0] < 0) continue;
+    facts.push_back({static_cast<int64_t>(row[0]), {}});
+    std::copy(row + 1, row + kWidth, facts.back().values.begin());
+  }
+  std::ranges::stable_sort(facts, {}, &SampleFacts::sample);
+  return facts;
+}
+
+Metrics StepExecutor::take_metrics(const Objective& objective, const LossCounts& counts) {
+  if (objective.is_next_token()) return {};
+  const std::vector<SampleFacts> facts = gather_facts(std::exchange(facts_, {}));
+  Metrics found = objective.metrics(facts, counts);
+  if (found.empty()) return found;
+  std::vector<double> values;
+  for (const auto& [name, value] : found) values.push_back(value);
+  MemoryPool pool;
+  Tensor shared = Tensor::from<double>(pool, {std::ssize(values)}, values);
+  share_from_head(shared);
+  for (size_t i = 0; i < found.size(); ++i) found[i].second = shared.data<const double>()[i];
+  std::erase_if(found, [](const auto& metric) { return std::isnan(metric.second); });
+  return found;
 }
 
 Communicator& StepExecutor::data_ranks() const {
@@ -92,8 +193,8 @@ double StepExecutor::squares(const std::vector<Parameter*>& parameters) const { 
 TokenLoss LocalExecutor::token_loss(const Objective& objective, const Batch& batch, const LossCounts& counts,
                                     const StepContext& step) {
   if (objective.is_next_token()) return {};
-  Tensor reference;
-  if (objective.wants_reference()) {
+  Tensor reference = batch.reference;
+  if (objective.wants_reference() && !reference) {
     StepContext base = step;
     base.training = base.adapters_enabled = false;
     base.row_keys = {};
@@ -102,11 +203,15 @@ TokenLoss LocalExecutor::token_loss(const Objective& objective, const Batch& bat
       return 0.0;
     });
   }
-  return [&objective, &batch, counts, reference](const Tensor& log_probs, Tensor& weights) {
-    const std::span<const float> none;
-    const LabelLogProbs seen{log_probs.span<const float>(), reference ? reference.span<const float>() : none};
+  TokenLoss loss = [this, &objective, &batch, counts, reference](const Tensor& log_probs, Tensor& weights) {
+    const std::span<const float> none, all = log_probs.span<const float>();
+    const size_t tokens = static_cast<size_t>(weights.numel());
+    const LabelLogProbs seen{all.first(tokens), reference ? reference.span<const float>() : none, all.subspan(tokens)};
+    add_facts(objective.facts(batch, seen));
     return objective.loss_sum(batch, seen, counts, weights.span<float>());
   };
+  loss.wants_collisions = objective.wants_collisions();
+  return loss;
 }
 
 double LocalExecutor::forward(const Batch& batch, const StepContext& step, const TokenLoss& loss) {

@@ -2,6 +2,7 @@
 // How the passes of a step run on the ranks there are: on one here, sharded and pipelined in parallel/.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -50,6 +51,7 @@ struct StepSums {
   double squares = 0;  ///< of all gradients on all ranks, each counted once
   LossCounts counts;
   int64_t label_tokens = 0, tokens = 0;
+  Metrics metrics;  ///< of the objective
 };
 
 /// Takes batches and an objective and leaves complete gradients. All ranks make the same calls.
@@ -76,6 +78,14 @@ class StepExecutor {
   /// Decoder::next_logits of all ranks that compute a batch together, the same on all of them. cache: of this rank's
   /// layers.
   virtual Tensor next_logits(const Batch& batch, const StepContext& step, KvCache& cache) = 0;
+  /// What an objective that surveys() has to know of `rounds` batches of each rank before the loss of one of them:
+  /// LossCounts::settled. batch_at: null where this rank has none in a round.
+  std::vector<double> survey(const Objective& objective, int64_t rounds,
+                             const std::function<const Batch*(int64_t)>& batch_at, const StepContext& step);
+  /// The objective's metrics of what has been computed since the last call, on all ranks; clears it.
+  Metrics take_metrics(const Objective& objective, const LossCounts& counts);
+  /// values [n] f64 become those of the ranks that have the head.
+  virtual void share_from_head(Tensor&) {}
   /// What there is to tell about the steps so far, or nothing. By all ranks.
   virtual std::string summary() const { return {}; }
 
@@ -94,9 +104,15 @@ class StepExecutor {
   /// rank takes part in exchanges only.
   virtual double microbatch(const StepWork& work, int64_t i) = 0;
   virtual double squares(const std::vector<Parameter*>& parameters) const;
+  /// What was told of the samples that were computed here.
+  void add_facts(std::vector<SampleFacts> facts) { facts_.insert(facts_.end(), facts.begin(), facts.end()); }
 
  private:
+  /// Those of all data ranks, in the order of sample numbers.
+  std::vector<SampleFacts> gather_facts(std::vector<SampleFacts> own);
+
   RankContext& rank_;
+  std::vector<SampleFacts> facts_;
 };
 
 /// A whole Decoder on one rank. decoder and rank must outlive this.

@@ -58,6 +58,7 @@ StepResult train_step(StepExecutor& executor, std::span<const Batch> microbatche
     return result;
   }
   result.loss = sums.loss;
+  result.metrics = sums.metrics;
   const TraceSpan span(options.trace, Phase::optimizer, "norm and update");
   result.grad_norm = std::sqrt(sums.squares);
   if (!all_finite(result, executor.rank())) {

@@ -19,6 +19,7 @@ struct StepResult {
   double grad_norm = 0;  ///< 2-norm over all trainable tensors, before clipping
   int64_t label_tokens = 0;
   int64_t tokens = 0;
+  Metrics metrics;      ///< of the objective
   bool updated = true;  ///< false when there was nothing to learn, or of a bad step: nothing was changed
   /// Bad step: what is not finite, beginning with the first in the order parameters, gradients, loss ("gradient of
   /// model.layers.0...lora_B.weight, element 3 of 512, is nan"). Empty: all is finite.

@@ -24,6 +24,7 @@ class PipelinedExecutor final : public ShardedExecutor {
   double loss_sum(const Batch* batch, const Objective& objective, const LossCounts& counts,
                   const StepContext& step) override;
   Tensor next_logits(const Batch& batch, const StepContext& step, KvCache& cache) override;
+  void share_from_head(Tensor& values) override { stages_.broadcast("from the head", values, stages_.size() - 1); }
   std::string summary() const override;
 
   /// Share of the time in passes so far that the first stage waited for others: measured, and as the schedule makes it

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nibble/core/models/decoder.h"
+#include "nibble/core/objectives/options.h"
 #include "nibble/core/train/gradient_sum.h"
 #include "nibble/core/train/optimizer.h"
 #include "nibble/parallel/mesh.h"
@@ -58,8 +59,9 @@ struct PlanJob {
   int64_t document_length = 0;  ///< tokens that see each other
   double label_share = 1;       ///< tokens with a label
   int64_t accumulate = 1;       ///< microbatches in a step, over all ranks
-  bool saves_midway = false;    ///< a checkpoint is written while training goes on
-  int64_t program_bytes = 0;    ///< of tokenizer and data
+  ObjectiveOptions objective;
+  bool saves_midway = false;  ///< a checkpoint is written while training goes on
+  int64_t program_bytes = 0;  ///< of tokenizer and data
 };
 
 /// How the ranks share the work, and what a pass keeps.

@@ -194,7 +194,7 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
 
   // What the microbatches hold that are not run: ids, and sums of some.
   const int64_t count = microbatches_of_rank(job, layout);
-  const Batch spare = planned_batch(job.tokens, job.document_length, job.label_share, config.vocab_size, pool);
+  const Batch spare = planned_batch(job, config.vocab_size, pool);
   std::vector<Tensor> held;
   const auto batch_bytes = static_cast<int64_t>(spare.ids.bytes() + spare.targets.bytes() + spare.positions.bytes() +
                                                 spare.row_keys.bytes());
@@ -209,6 +209,9 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
     }
   }
 
+  const ObjectiveOptions& asked = job.objective;
+  const bool adapter_off = asked.reference == "adapter_off" && !asked.precompute_ref_log_probs;
+  const std::unique_ptr<Objective> objective = make_objective(asked, adapter_off);
   CheckpointWriter writer("", pool);
   const StepOptions options{.gradient_sum = job.gradient_sum, .compute_dtype = job.compute_dtype};
   moments.enter(Moment::between);
@@ -218,7 +221,7 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
       microbatches.push_back(i == kIdle ? Batch() : spare);
     }
     moments.take();
-    train_step(*executor, microbatches, NextToken(), optimizer, options);
+    train_step(*executor, microbatches, *objective, optimizer, options);
     return moments.take();
   };
   StepBook whole;

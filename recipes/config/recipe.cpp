@@ -27,7 +27,8 @@ using detail::RecipeField;
 
 namespace {
 
-const std::vector<std::string> kSections = {"model", "adapter", "data", "train", "optimizer", "parallel", "output"};
+const std::vector<std::string> kSections = {"model", "adapter",   "objective", "data",
+                                            "train", "optimizer", "parallel",  "output"};
 
 // Keys of which a recipe gives one.
 constexpr std::pair<const char*, const char*> kAlternatives[] = {{"train.steps", "train.epochs"},
@@ -43,6 +44,9 @@ const RecipeField* find_field(const std::string& name) {
   }
   return nullptr;
 }
+
+// What the objective's data are.
+DataFormat format_of(ObjectiveType type) { return is_pairwise(type) ? DataFormat::preference : DataFormat::unpaired; }
 
 bool is_section(const std::string& name) {
   return std::find(kSections.begin(), kSections.end(), name) != kSections.end();
@@ -159,11 +163,19 @@ void read_section(const Document& document, const std::string& name, const Json&
   if (section.is_null()) return;
   if (!section.is_object()) refuse_section(document.place_of(name));
   if (name == "adapter") recipe.adapter.emplace();
+  const auto type = section.find("type");
+  if (name == "objective" && type != section.end()) {  // decides what the other keys mean
+    find_field("objective.type")->read(recipe, *type, document.place_of("objective.type"));
+  }
   for (const auto& [key, value] : section.items()) {
     const std::string full = name + "." + key;
     const RecipeField* field = find_field(full);
     if (field == nullptr) refuse_key(document.place, full);
     if (value.is_null()) continue;
+    if (field->applies && !field->applies(recipe)) {
+      throw UsageError("has no meaning for the objective " + std::string(objective_type_name(recipe.objective.type)),
+                       "leave it out", document.place_of(full));
+    }
     field->read(recipe, value, document.place_of(full));
     if (name == "adapter") recipe.adapter->given.push_back(key);
   }
@@ -174,6 +186,9 @@ void find_directories(Recipe& recipe) {
   recipe.model.path = find_in_hub(recipe.model.path, kHubModels).string();
   recipe.model.tokenizer = find_in_hub(recipe.model.tokenizer, kHubModels).string();
   if (recipe.adapter) recipe.adapter->path = find_adapter(recipe.adapter->path);
+  if (names_reference_directory(recipe.objective)) {
+    recipe.objective.reference = find_in_hub(recipe.objective.reference, kHubModels).string();
+  }
 }
 
 // What the run reads must not be where it writes.
@@ -184,6 +199,36 @@ void check_output(const Recipe& recipe) {
     for (std::filesystem::path& path : data_paths(*sources)) inputs.push_back(std::move(path));
   }
   guard_output(recipe.output.dir, inputs);
+}
+
+// The objective's own keys, and those of other sections that it needs.
+void check_objective(const Document& document, const Recipe& recipe) {
+  const auto refuse = [&](const std::string& key, const std::string& reason, const std::string& remedy) {
+    throw UsageError(reason, remedy, document.place_of(key));
+  };
+  if (!recipe.is_preference()) {
+    if (recipe.data.format == DataFormat::preference || recipe.data.format == DataFormat::unpaired ||
+        recipe.data.format == DataFormat::labeled) {
+      refuse("data.format", "has answers that are compared, which next-token training does not do",
+             "set objective.type");
+    }
+    return;
+  }
+  try {
+    check_objective_options(recipe.objective);
+  } catch (const UsageError& error) {
+    throw UsageError(error.what(), "", document.place);
+  }
+  const std::string type(objective_type_name(recipe.objective.type));
+  if (recipe.pretrains()) refuse("model.init", "random weights have no preferences", "start from a trained model");
+  if (recipe.objective.reference == "adapter_off" && !recipe.adapter) {
+    refuse("objective.reference", "there is no adapter", "use initial, or a directory");
+  }
+  const DataFormat wanted = format_of(recipe.objective.type);
+  if (recipe.data.format != DataFormat::automatic && recipe.data.format != wanted) {
+    refuse("data.format", type + " reads " + std::string(data_format_name(wanted)), "leave it out");
+  }
+  if (recipe.data.train_on_prompt) refuse("data.train_on_prompt", type + " compares answers", "leave it out");
 }
 
 void check_pairs(const Document& document, const Recipe& recipe) {
@@ -226,11 +271,22 @@ void check_pairs(const Document& document, const Recipe& recipe) {
     contradiction("optimizer.warmup_ratio", "optimizer.warmup_steps");
   }
   if (optimizer.min_lr > optimizer.lr) refuse("optimizer.min_lr", "is larger than optimizer.lr", "");
+  check_objective(document, recipe);
   if (recipe.output.dir.empty()) refuse("output.dir", "is missing", "name a directory to write to");
   check_output(recipe);
 }
 
-void fill_defaults(Recipe& recipe) {
+void fill_defaults(const Document& document, Recipe& recipe) {
+  if (recipe.is_preference()) {
+    recipe.data.format = format_of(recipe.objective.type);
+    const Json data = document.root.value("data", Json());
+    const auto gives = [&](const char* key) { return data.is_object() && !data.value(key, Json()).is_null(); };
+    if (!gives("truncate")) recipe.data.truncate = Truncate::cut;
+    if (!gives("pack")) recipe.data.pack = false;  // a microbatch of pairs has no padding anyway
+    if (has_reference(recipe.objective.type) && recipe.objective.reference.empty()) {
+      recipe.objective.reference = recipe.adapter ? "adapter_off" : "initial";
+    }
+  }
   if (!recipe.model.compute_dtype) recipe.model.compute_dtype = isa() >= Isa::avx512_bf16 ? DType::bf16 : DType::f32;
   if (!recipe.train.gradient_sum) {
     recipe.train.gradient_sum = recipe.adapter ? GradientSum::tree : GradientSum::running;
@@ -275,7 +331,7 @@ Recipe parse_recipe(const std::string& text, const std::string& place, const std
   }
   find_directories(recipe);
   check_pairs(document, recipe);
-  fill_defaults(recipe);
+  fill_defaults(document, recipe);
   return recipe;
 }
 
@@ -294,6 +350,8 @@ std::string to_json(const Recipe& recipe) {
     const size_t dot = field.name.find('.');
     const std::string section = field.name.substr(0, dot);
     if (section == "adapter" && !recipe.adapter) continue;
+    if (section == "objective" && !recipe.is_preference()) continue;
+    if (field.applies && !field.applies(recipe)) continue;
     const Json value = field.write(copy);
     if (!value.is_null()) root[section][field.name.substr(dot + 1)] = value;
   }
@@ -305,7 +363,9 @@ std::map<std::string, std::string> fixed_settings(const Recipe& recipe) {
   std::map<std::string, std::string> settings;
   for (const RecipeField& field : recipe_fields()) {
     const bool in_adapter = field.name.starts_with("adapter.");
-    if (!field.decides_bits || (in_adapter && !recipe.adapter)) continue;
+    const bool in_objective = field.name.starts_with("objective.");
+    if (!field.decides_bits || (in_adapter && !recipe.adapter) || (in_objective && !recipe.is_preference())) continue;
+    if (field.applies && !field.applies(recipe)) continue;
     settings[field.name] = field.write(copy).dump();
   }
   // A constant rate does not know how long the run is, so such a run may be made longer.

@@ -11,6 +11,7 @@
 #include "nibble/adapters/options.h"
 #include "nibble/core/data/data_options.h"
 #include "nibble/core/nn/activation_store.h"
+#include "nibble/core/objectives/options.h"
 #include "nibble/core/train/optimizer.h"
 #include "nibble/core/train/run/run.h"
 #include "nibble/core/train/schedule.h"
@@ -111,12 +112,14 @@ struct OutputRecipe {
 struct Recipe {
   ModelRecipe model;
   std::optional<AdapterRecipe> adapter;  ///< absent: every weight is trained
-  DataOptions data;                      ///< key "template" is chat_template
+  ObjectiveOptions objective;
+  DataOptions data;  ///< key "template" is chat_template
   TrainRecipe train;
   OptimizerRecipe optimizer;
   ParallelRecipe parallel;
   OutputRecipe output;
 
+  bool is_preference() const { return objective.type != ObjectiveType::sft; }
   /// Whether it starts from random weights (model.init) instead of a model.
   bool pretrains() const { return !model.init.empty(); }
 };

@@ -23,6 +23,8 @@ struct RecipeField {
   bool decides_bits = true;  ///< a run cannot be continued with another value
   std::function<void(Recipe&, const Json&, const std::string& place)> read;
   std::function<Json(Recipe&)> write;
+  /// Whether the key has a meaning beside the others; empty: always.
+  std::function<bool(const Recipe&)> applies = {};
 
   /// Whether the schema allows the JSON type "string", "integer", "number", "boolean", "array" or "object".
   bool accepts(const std::string& type) const;
@@ -38,6 +40,7 @@ const std::vector<RecipeField>& recipe_fields();
 /// The rows of one section.
 std::vector<RecipeField> model_fields();
 std::vector<RecipeField> adapter_fields();
+std::vector<RecipeField> objective_fields();
 std::vector<RecipeField> data_fields();
 std::vector<RecipeField> train_fields();
 std::vector<RecipeField> optimizer_fields();

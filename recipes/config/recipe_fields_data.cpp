@@ -110,14 +110,8 @@ std::vector<RecipeField> data_fields() {
           "data.eval_fraction", 0, 1, [](Recipe& r) -> double& { return r.data.eval_fraction; },
           "instead of data.eval: share of the training data held out by a keyed draw"),
       choice_field<DataFormat>(
-          "data.format",
-          {{"auto", DataFormat::automatic},
-           {"alpaca", DataFormat::alpaca},
-           {"chat", DataFormat::chat},
-           {"completion", DataFormat::completion},
-           {"text", DataFormat::text},
-           {"tokens", DataFormat::tokens}},
-          [](Recipe& r) -> DataFormat& { return r.data.format; }, "how a record is read (auto: by the first one)"),
+          "data.format", data_formats(), [](Recipe& r) -> DataFormat& { return r.data.format; },
+          "how a record is read (auto: by the first one, or as the objective asks)"),
       text_field(
           "data.template", "a template's name or file", [](Recipe& r) -> std::string& { return r.data.chat_template; },
           "chat template (the model's own)"),

@@ -198,7 +198,10 @@ Encoder open_encoder(const std::string& path, const std::string& chat_template, 
   }
   Encoder encoder = make_encoder(tokenizer, chat, vocab_size);
   encoder.fingerprint = fingerprint_of(path, chat_template, *tokenizer);
-  if (broken) encoder.render_chat = [broken](const Conversation&) -> RenderedChat { throw *broken; };
+  if (broken) {
+    encoder.render_chat = [broken](const Conversation&) -> RenderedChat { throw *broken; };
+    encoder.render_text = [broken](const Conversation&, bool) -> std::string { throw *broken; };
+  }
   return encoder;
 }
 

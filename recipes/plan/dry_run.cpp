@@ -75,8 +75,13 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
   found.first_step = data.train().info(1);
   const Dataset& dataset = data.train().dataset();
   found.report = dataset.report();
-  for (int64_t i = 0; i < std::min(previews, dataset.size()); ++i)
+  found.format = recipe.data.format;
+  int64_t records = 0;  // of which one may have several samples
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    records += !dataset.continues_group(i);
+    if (records > previews) break;
     found.previews.push_back(dataset.preview(i, encoder));
+  }
   found.samples_without_end = count_without_end(dataset, config, encoder);
   if (found.samples_without_end > 0) {
     observer.message("warning: " + std::to_string(found.samples_without_end) +

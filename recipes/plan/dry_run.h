@@ -10,7 +10,8 @@ namespace nibble {
 struct DryRun {
   int64_t total_steps = 0;
   StepInfo first_step;
-  DatasetReport report;                 ///< of the training data
+  DatasetReport report;  ///< of the training data
+  DataFormat format = DataFormat::automatic;
   std::vector<SamplePreview> previews;  ///< the first samples of the data, as the model sees them
   /// Samples whose trained tokens hold none that ends a text, among the first 1000; a model trained only on such does
   /// not learn to stop. Texts, which packing may cut, are not counted.

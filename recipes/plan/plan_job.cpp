@@ -135,8 +135,13 @@ PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
   job.optimizer = recipe.optimizer.type;
   job.gradient_sum = *recipe.train.gradient_sum;
   job.compute_dtype = *recipe.model.compute_dtype;
+  job.objective = recipe.objective;
   job.tokens = recipe.train.microbatch_size * recipe.data.max_length;
   job.document_length = std::min(recipe.data.max_length, config.position_limit());
+  if (is_pairwise(recipe.objective.type)) {  // a microbatch of pairs; packed, a sequence has both answers of one
+    if (recipe.data.pack) job.document_length = std::max<int64_t>(1, job.document_length / 2);
+    job.tokens = 2 * recipe.train.microbatch_size * job.document_length;
+  }
   job.accumulate = recipe.train.accumulate;
   const int64_t save_every = recipe.train.save_every.steps;
   job.saves_midway = save_every > 0 && (!recipe.train.steps || save_every < *recipe.train.steps);

@@ -1,6 +1,7 @@
 #include "nibble/recipes/report/run_log.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -46,6 +47,19 @@ double number_of(const Json& line, const char* name) {
   return value.is_null() ? std::numeric_limits<double>::infinity() : value.get<double>();
 }
 
+// What an objective adds: numbers under names that every line does not have.
+NamedNumbers metrics_of(const Json& line) {
+  static constexpr std::array kCommon = {
+      "step",    "loss",      "lr", "grad_norm", "label_tokens", "tokens", "tokens_per_second", "peak_memory_bytes",
+      "seconds", "perplexity"};
+  NamedNumbers metrics;
+  for (const auto& [name, value] : line.items()) {
+    const bool common = std::ranges::any_of(kCommon, [&](const char* known) { return name == known; });
+    if (!common && value.is_number()) metrics.emplace_back(name, value.get<double>());
+  }
+  return metrics;
+}
+
 StepReport step_of(const Json& line) {
   StepReport report;
   report.step = line.at("step");
@@ -57,6 +71,7 @@ StepReport step_of(const Json& line) {
   report.tokens_per_second = number_of(line, "tokens_per_second");
   report.peak_memory_bytes = line.at("peak_memory_bytes");
   report.seconds = number_of(line, "seconds");
+  report.metrics = metrics_of(line);
   return report;
 }
 

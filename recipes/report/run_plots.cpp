@@ -1,5 +1,6 @@
 // Which curves a run has.
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "nibble/recipes/report/report.h"
@@ -38,6 +39,34 @@ Plot one_curve(const std::string& title, const Points& points, bool from_zero) {
   Plot plot{.title = title, .x_label = "step", .y_label = "", .curves = {{"", kBlue, thinned(points), 1.6}}};
   plot.from_zero = from_zero;
   return plot;
+}
+
+// Of the objective: those of chosen and rejected answers in one plot.
+void add_metrics(const RunLog& log, std::vector<NamedPlot>& plots) {
+  std::vector<std::string> names;
+  for (const auto& metric : log.steps.back().metrics) names.push_back(metric.first);
+  const auto points_of_metric = [&](const std::string& name) {
+    Points points;
+    for (const StepReport& step : log.steps) {
+      for (const auto& [known, value] : step.metrics) {
+        if (known == name) points.emplace_back(static_cast<double>(step.step), value);
+      }
+    }
+    return thinned(points);
+  };
+  for (const std::string& name : names) {
+    const std::string stem = name.substr(0, name.find('/') + 1), other = stem + "rejected";
+    if (name == other && std::ranges::count(names, stem + "chosen") > 0) continue;
+    Plot plot{.title = name, .x_label = "step", .y_label = "", .curves = {{"", kBlue, points_of_metric(name), 1.6}}};
+    if (name == stem + "chosen" && std::ranges::count(names, other) > 0) {
+      plot.title = stem.substr(0, stem.size() - 1);
+      plot.curves = {{"chosen", kBlue, points_of_metric(name), 1.6},
+                     {"rejected", kOrange, points_of_metric(other), 1.6}};
+    }
+    std::string file = name;
+    std::ranges::replace(file, '/', '_');
+    plots.push_back({file, plot});
+  }
 }
 
 void add_lengths(const RunLog& log, std::vector<NamedPlot>& plots) {
@@ -88,6 +117,7 @@ std::vector<NamedPlot> run_plots(const RunLog& log) {
     add("memory", "Peak memory, MiB", true,
         [](const auto& s) { return static_cast<double>(s.peak_memory_bytes) / (1 << 20); });
   }
+  if (!log.steps.empty()) add_metrics(log, plots);
   add_lengths(log, plots);
   return plots;
 }

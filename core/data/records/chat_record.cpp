@@ -145,20 +145,34 @@ std::string read_tools(const JsonRecord& record) {
 
 }  // namespace
 
-Conversation read_conversation(const JsonRecord& record) {
-  const std::string name = record.has("messages") ? "messages" : "conversations";
-  const Json& turns = record.array(name);
-  if (turns.empty())
-    record.fail("field \"" + name + "\" is empty", "give it a question and an answer, or set data.skip_bad");
+Conversation read_conversation_settings(const JsonRecord& record) {
   Conversation conversation;
   conversation.tools = read_tools(record);
+  if (const Json* arguments = record.find("chat_template_kwargs")) {
+    if (!arguments->is_object()) record.fail_type("chat_template_kwargs", *arguments, "an object");
+    conversation.template_arguments = arguments->dump();
+  }
+  return conversation;
+}
+
+std::vector<ChatMessage> read_messages(const JsonRecord& record, const std::string& name) {
+  std::vector<ChatMessage> messages;
+  const Json& turns = record.array(name);
+  for (size_t i = 0; i < turns.size(); ++i) {
+    const bool share_gpt = turns[i].is_object() && turns[i].contains("from");
+    messages.push_back(read_message({record, turns[i], name + "[" + std::to_string(i) + "]"}, share_gpt));
+  }
+  return messages;
+}
+
+Conversation read_conversation(const JsonRecord& record) {
+  const std::string name = record.has("messages") ? "messages" : "conversations";
+  if (record.array(name).empty())
+    record.fail("field \"" + name + "\" is empty", "give it a question and an answer, or set data.skip_bad");
+  Conversation conversation = read_conversation_settings(record);
   const std::string system = record.optional_text("system");
   if (!system.empty()) conversation.messages.push_back({"system", system, "", "", true});
-  for (size_t i = 0; i < turns.size(); ++i) {
-    const Turn turn{record, turns[i], name + "[" + std::to_string(i) + "]"};
-    const bool share_gpt = turns[i].is_object() && turns[i].contains("from");
-    conversation.messages.push_back(read_message(turn, share_gpt));
-  }
+  for (ChatMessage& message : read_messages(record, name)) conversation.messages.push_back(std::move(message));
   return conversation;
 }
 

@@ -8,5 +8,9 @@ namespace nibble {
 
 /// Reads messages [{role, content}] or conversations [{from, value}] with their system and tools; see render_record().
 Conversation read_conversation(const JsonRecord& record);
+/// The messages in the field `name`, which may be empty.
+std::vector<ChatMessage> read_messages(const JsonRecord& record, const std::string& name);
+/// The record's tools and chat_template_kwargs, no messages.
+Conversation read_conversation_settings(const JsonRecord& record);
 
 }  // namespace nibble

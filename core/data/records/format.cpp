@@ -1,8 +1,10 @@
 #include "nibble/core/data/records/format.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/data/records/preference_record.h"
 #include "nibble/core/data/records/chat_record.h"
 #include "nibble/core/data/records/json_record.h"
 #include "nibble/core/models/batch.h"
@@ -11,15 +13,13 @@ namespace nibble {
 
 namespace {
 
-bool is_truth(const Json* label) {
-  if (label == nullptr || !label->is_string()) return label != nullptr && label->is_boolean();
-  const auto& cell = label->get_ref<const std::string&>();  // CSV has nothing but strings
-  return cell == "True" || cell == "False" || cell == "true" || cell == "false" || cell == "TRUE" || cell == "FALSE";
+bool is_one_of(const Json& label, std::initializer_list<const char*> texts) {
+  return std::ranges::any_of(texts, [&](const char* text) { return label == text; });
 }
 
-// Good or bad, as TRL's unpaired preferences and LLaMA-Factory's say it of an answer.
-bool is_verdict(const Json* label) {
-  return is_truth(label) || (label != nullptr && (*label == 0 || *label == 1 || *label == "0" || *label == "1"));
+bool is_truth(const Json* label) {
+  if (label == nullptr || !label->is_string()) return label != nullptr && label->is_boolean();
+  return is_one_of(*label, {"True", "False", "true", "false", "TRUE", "FALSE"});  // CSV has nothing but strings
 }
 
 // What is no example to follow must not become one because the fields of one are in it as well.
@@ -27,7 +27,7 @@ void refuse_other_objective(const JsonRecord& record) {
   for (const char* name : {"chosen", "rejected", "chosen_messages", "rejected_messages"}) {
     if (!record.has(name)) continue;
     record.fail("is a pair of a better and a worse answer (\"" + std::string(name) + "\")",
-                "preference training is not there; give single answers, or name data.format to train what that reads");
+                "set objective.type to dpo, orpo, ..., or name data.format to train what that reads");
   }
   const bool answer = record.has("prompt") && (record.has("completion") || record.has("response"));
   const bool conversation = record.has("messages") || record.has("conversations");
@@ -36,7 +36,7 @@ void refuse_other_objective(const JsonRecord& record) {
     const bool verdict = answer ? is_verdict(label) : is_truth(label);
     if (!verdict || !(answer || conversation || record.has("instruction"))) continue;
     record.fail("is labelled as a good or a bad answer (\"" + std::string(name) + "\": " + label->dump() + ")",
-                "training on such labels is not there; keep the good ones without the label, or name data.format (" +
+                "set objective.type to kto; or keep the good ones without the label, or name data.format (" +
                     std::string(answer         ? "completion"
                                 : conversation ? "chat"
                                                : "alpaca") +
@@ -165,6 +165,8 @@ RenderedRecord render_completion(const JsonRecord& record, const DataOptions& op
   return rendered;
 }
 
+}  // namespace
+
 int32_t read_id(const JsonRecord& record, const std::string& name, const Json& value, size_t i, int64_t vocab_size,
                 bool is_label) {
   const std::string place = name + "[" + std::to_string(i) + "]";
@@ -179,6 +181,16 @@ int32_t read_id(const JsonRecord& record, const std::string& name, const Json& v
   }
   return static_cast<int32_t>(id);
 }
+
+bool is_verdict(const Json* label) {
+  return is_truth(label) || (label != nullptr && (*label == 0 || *label == 1 || *label == "0" || *label == "1"));
+}
+
+bool is_good(const Json& label) {
+  return label == true || label == 1 || is_one_of(label, {"True", "true", "TRUE", "1"});
+}
+
+namespace {
 
 // labels: null where all is trained. which: "[1]" in a record of several samples.
 RenderedRecord read_tokens(const JsonRecord& record, const Json& ids, const Json* labels, const std::string& which,
@@ -264,6 +276,12 @@ RenderedRecord render_record(const std::string& path, const RawRecord& raw, Data
     case DataFormat::completion:
       rendered = render_completion(record, options, encoder);
       break;
+    case DataFormat::preference:
+      return render_preference(record, options, encoder);
+    case DataFormat::unpaired:
+      return render_unpaired(record, options, encoder);
+    case DataFormat::labeled:
+      return render_labeled(record, options, encoder);
     case DataFormat::automatic:
       NIBBLE_CHECK(false, "the format is known before records are rendered");
   }
@@ -271,14 +289,47 @@ RenderedRecord render_record(const std::string& path, const RawRecord& raw, Data
   return rendered;
 }
 
+namespace {
+
+// All that is not in every sample's and the prompt's beginning is trained.
+void train_behind(const std::string& prompt, const Encoder& encoder, bool add_bos, EncodedRecord& group) {
+  RenderedRecord alone;
+  alone.text = prompt;
+  alone.add_bos = add_bos;
+  const std::vector<int32_t> ids = encode_record(std::move(alone), encoder).ids;
+  size_t common = ids.size();
+  const auto each = [&](const auto& use) {
+    use(group);
+    for (EncodedRecord& other : group.others) use(other);
+  };
+  each([&](const EncodedRecord& sample) {
+    const auto differs = std::ranges::mismatch(sample.ids, ids).in2;
+    common = std::min(common, static_cast<size_t>(differs - ids.begin()));
+  });
+  each([&](EncodedRecord& sample) {
+    sample.prompt_cut = common < ids.size();
+    sample.labels = sample.ids;
+    std::fill_n(sample.labels.begin(), common, kIgnoreLabel);
+  });
+}
+
+}  // namespace
+
 EncodedRecord encode_record(RenderedRecord record, const Encoder& encoder) {
+  if (const std::optional<std::string> prompt = std::exchange(record.prompt, std::nullopt)) {
+    const bool add_bos = record.add_bos;
+    EncodedRecord group = encode_record(std::move(record), encoder);
+    train_behind(*prompt, encoder, add_bos, group);
+    return group;
+  }
   EncodedRecord encoded;
+  encoded.values = std::move(record.values);
   encoded.whole = record.whole;
   encoded.hidden_parts = record.hidden_parts;
+  for (RenderedRecord& other : record.others) encoded.others.push_back(encode_record(std::move(other), encoder));
   if (!record.ids.empty()) {
     encoded.ids = std::move(record.ids);
     encoded.labels = std::move(record.labels);
-    for (RenderedRecord& other : record.others) encoded.others.push_back(encode_record(std::move(other), encoder));
     return encoded;
   }
   const std::vector<TokenSpan> tokens = encoder.encode(record.text);

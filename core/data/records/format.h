@@ -2,6 +2,7 @@
 // From a record to text with the parts that are trained: prompt formatting and label masks.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,10 @@ struct RenderedRecord {
   bool hidden_parts = false;      ///< parts that the chat template does not show were left out
   std::vector<int32_t> ids, labels;
   std::vector<RenderedRecord> others;  ///< further samples of the record: its group
+  /// A prompt whose encoding is compared with the text's: what they have in common, in all samples of the group, is not
+  /// trained, and all behind it is; `trained` then only says where the answer begins.
+  std::optional<std::string> prompt = {};
+  std::vector<float> values = {};  ///< Sample::values
 };
 
 /// The format of a JSON record by its fields: input_ids -> tokens; messages or conversations -> chat; instruction ->
@@ -42,6 +47,10 @@ DataFormat detect_format(const std::string& path, const RawRecord& record, const
 /// - text: text, then EOS, all trained.
 /// - tokens: input_ids and optionally labels (the id itself or -100, not shifted), as they are; or a list of such lists
 ///   each, for samples that belong together.
+/// - preference: a group of two samples, prompt with chosen and prompt with rejected: text, lists of messages, or
+///   prompt_ids, chosen_ids, rejected_ids; optional margin. A prompt that is not there is what both have in common.
+/// - unpaired: prompt and completion likewise, label: true or false.
+/// - labeled: text, messages or input_ids, label: a number or a list of them.
 /// Everything but the prompt is trained, with train_on_prompt all. Where options.format is automatic, records of
 /// another objective (pairs of a better and a worse answer, answers labelled good or bad) are refused: whoever names
 /// the format asks for their answers to be trained. Throws InputError ("file:line:column: ...") for malformed JSON,
@@ -61,6 +70,8 @@ struct EncodedRecord {
   bool duplicate_bos = false;  ///< the text began with BOS itself
   bool hidden_parts = false;   ///< as in RenderedRecord
   std::vector<EncodedRecord> others;
+  bool prompt_cut = false;         ///< the end of the prompt is no part of prompt and answer encoded together
+  std::vector<float> values = {};  ///< as in RenderedRecord
 };
 EncodedRecord encode_record(RenderedRecord record, const Encoder& encoder);
 

@@ -26,7 +26,8 @@ struct ChatMessage {
 
 struct Conversation {
   std::vector<ChatMessage> messages;
-  std::string tools;  ///< JSON array of tool descriptions; empty = none
+  std::string tools;                    ///< JSON array of tool descriptions; empty = none
+  std::string template_arguments = {};  ///< JSON object: further variables of the template (chat_template_kwargs)
 };
 
 /// A part of a conversation that its text does not show.

@@ -35,6 +35,9 @@ TemplateRequest request_of(const Conversation& conversation) {
   for (size_t k = 0; k < conversation.messages.size(); ++k) messages.push_back(value_of(conversation.messages[k], k));
   request.messages = Value::list(std::move(messages));
   if (!conversation.tools.empty()) request.tools = jinja::parse_json_value(conversation.tools, "tools");
+  if (!conversation.template_arguments.empty()) {
+    request.variables = jinja::parse_json_value(conversation.template_arguments, "chat_template_kwargs").as_dict();
+  }
   return request;
 }
 

@@ -10,14 +10,17 @@ using detail::Clock, detail::is_due, detail::seconds_since;
 
 namespace {
 
-std::vector<std::pair<std::string_view, double>> event_values(const StepReport& report) {
-  std::vector<std::pair<std::string_view, double>> values = {
-      {"train/loss", report.loss},
-      {"train/lr", report.lr},
-      {"train/grad_norm", report.grad_norm},
-      {"train/tokens_per_second", report.tokens_per_second},
-      {"train/peak_memory_bytes", static_cast<double>(report.peak_memory_bytes)}};
+using EventValues = std::vector<std::pair<std::string_view, double>>;
+
+// The objective's are of the names in `report`, which must outlive them.
+EventValues event_values(const StepReport& report) {
+  EventValues values = {{"train/loss", report.loss},
+                        {"train/lr", report.lr},
+                        {"train/grad_norm", report.grad_norm},
+                        {"train/tokens_per_second", report.tokens_per_second},
+                        {"train/peak_memory_bytes", static_cast<double>(report.peak_memory_bytes)}};
   if (report.share_of_peak > 0) values.emplace_back("train/share_of_peak", report.share_of_peak);
+  values.insert(values.end(), report.metrics.begin(), report.metrics.end());
   return values;
 }
 
@@ -68,6 +71,7 @@ void Run::log(const StepResult& result, double lr) {
   report.grad_norm = result.grad_norm;
   report.label_tokens = result.label_tokens;
   report.tokens = result.tokens;
+  report.metrics = result.metrics;
   report.seconds = seconds_since(run.step_start);
   report.tokens_per_second = static_cast<double>(result.tokens) / std::max(report.seconds, 1e-9);
   report.peak_memory_bytes = peak_memory_bytes();
@@ -116,6 +120,7 @@ void Run::log(const Evaluation& evaluation) {
   report.perplexity = evaluation.perplexity;
   report.label_tokens = evaluation.label_tokens;
   report.tokens = evaluation.tokens;
+  report.metrics = evaluation.metrics;
   report.seconds = seconds_since(run.step_start);
   report.best = !run.state.best_loss || evaluation.loss < *run.state.best_loss;
   if (report.best) {
@@ -127,8 +132,10 @@ void Run::log(const Evaluation& evaluation) {
     ++run.state.evaluations_since_best;
   }
   run.write_line(metrics_line(report));
-  const std::pair<std::string_view, double> values[] = {{"eval/loss", report.loss},
-                                                        {"eval/perplexity", report.perplexity}};
+  EventValues values = {{"eval/loss", report.loss}, {"eval/perplexity", report.perplexity}};
+  std::vector<std::string> names;
+  for (const auto& metric : report.metrics) names.push_back("eval/" + metric.first);
+  for (size_t i = 0; i < names.size(); ++i) values.emplace_back(names[i], report.metrics[i].second);
   if (run.leads()) run.events->add_scalars(report.step, values);
   run.last_evaluation = Clock::now();
   run.observer.evaluation(report);

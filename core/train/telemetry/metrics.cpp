@@ -27,6 +27,12 @@ std::string field(const char* name, double value) {
 
 std::string field(const char* name, int64_t value) { return ",\"" + std::string(name) + "\":" + std::to_string(value); }
 
+std::string fields(const NamedNumbers& metrics) {
+  std::string all;
+  for (const auto& [name, value] : metrics) all += field(name.c_str(), value);
+  return all;
+}
+
 std::string line_start(int64_t step, const char* split) {
   return "{\"step\":" + std::to_string(step) + ",\"split\":\"" + split + "\"";
 }
@@ -53,16 +59,16 @@ std::string metrics_line(const StepReport& report) {
   std::string ranks;
   for (const int64_t bytes : report.rank_peak_memory_bytes) ranks += (ranks.empty() ? "" : ",") + std::to_string(bytes);
   if (!ranks.empty()) ranks = ",\"rank_peak_memory_bytes\":[" + ranks + "]";
-  return line_start(report.step, "train") + field("loss", report.loss) + field("lr", report.lr) +
-         field("grad_norm", report.grad_norm) + field("label_tokens", report.label_tokens) +
+  return line_start(report.step, "train") + field("loss", report.loss) + fields(report.metrics) +
+         field("lr", report.lr) + field("grad_norm", report.grad_norm) + field("label_tokens", report.label_tokens) +
          field("tokens", report.tokens) + field("tokens_per_second", report.tokens_per_second) +
          field("peak_memory_bytes", report.peak_memory_bytes) + ranks + field("seconds", report.seconds) + "}";
 }
 
 std::string metrics_line(const EvaluationReport& report) {
-  return line_start(report.step, "eval") + field("loss", report.loss) + field("perplexity", report.perplexity) +
-         field("label_tokens", report.label_tokens) + field("tokens", report.tokens) +
-         field("seconds", report.seconds) + "}";
+  return line_start(report.step, "eval") + field("loss", report.loss) + fields(report.metrics) +
+         field("perplexity", report.perplexity) + field("label_tokens", report.label_tokens) +
+         field("tokens", report.tokens) + field("seconds", report.seconds) + "}";
 }
 
 std::string sample_line(const SampleReport& report) {

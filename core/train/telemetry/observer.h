@@ -5,11 +5,15 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace nibble {
 
 class Trace;
+
+/// Names and values, in order.
+using NamedNumbers = std::vector<std::pair<std::string, double>>;
 
 /// One optimizer step, as in metrics.jsonl.
 struct StepReport {
@@ -25,6 +29,7 @@ struct StepReport {
   double seconds = 0;             ///< wall time of this step
   double share_of_peak = 0;       ///< arithmetic done over what the CPU could do in that time; 0: not known
   std::vector<int64_t> rank_peak_memory_bytes;  ///< of every rank, when there are several
+  NamedNumbers metrics;                         ///< of the objective
 };
 
 /// One evaluation, after `step` updates.
@@ -35,7 +40,8 @@ struct EvaluationReport {
   int64_t label_tokens = 0;
   int64_t tokens = 0;
   double seconds = 0;
-  bool best = false;  ///< lowest loss of the run so far
+  bool best = false;     ///< lowest loss of the run so far
+  NamedNumbers metrics;  ///< of the objective
 };
 
 /// What the model says, after `step` updates, to a prompt of the data.

@@ -55,6 +55,15 @@ TEST(ModelChatTemplate, FollowsGenerationMarks) {
   EXPECT_EQ(answers(chat.render(conversation)), Texts{all[1]});
 }
 
+TEST(ModelChatTemplate, SeesTheVariablesThatARecordGivesIt) {
+  const ModelChatTemplate chat = model_template(
+      "{% for m in messages %}{{ m.content }}{% endfor %}{% if thinking is defined and thinking %}<think>{% endif %}");
+  Conversation conversation{{{"user", "Hi"}}, ""};
+  EXPECT_EQ(chat.render(conversation, true).text, "Hi");
+  conversation.template_arguments = R"({"thinking": true})";
+  EXPECT_EQ(chat.render(conversation, true).text, "Hi<think>");
+}
+
 // What a template does not read it leaves out without a word; the list of it in words.
 Texts hidden(const std::string& source, const Conversation& conversation) {
   Texts names;

@@ -1,0 +1,67 @@
+// nibble logprobs: what a model says of the answers in a file, for comparison with other software.
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "nibble/cli/command_line/model_flags.h"
+#include "nibble/cli/commands.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/output_guard.h"
+#include "nibble/recipes/preferences/answer_log_probs.h"
+#include "nibble/recipes/models/tokenizers.h"
+
+namespace nibble::cli {
+
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  std::string data, format = "preference", chat_template, out;
+};
+
+void run(const Flags& flags) {
+  guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.data});
+  const TextSource text = text_source(flags.model, flags.chat_template);
+  LocalRank rank(flags.model.threads);
+  Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
+  const Encoder encoder = open_encoder(text.tokenizer, text.chat_template, decoder.config().vocab_size);
+  DataOptions options;
+  options.train = {{flags.data}};
+  options.format = parse_data_format(flags.format);
+  options.chat_template = flags.chat_template;
+  const StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
+  std::string lines;
+  for (const std::vector<AnswerLogProb>& record : answer_log_probs(decoder, options, encoder, step)) {
+    nlohmann::ordered_json said;
+    const bool pair = options.format == DataFormat::preference;
+    for (size_t k = 0; k < record.size(); ++k)
+      said[pair ? (k == 0 ? "chosen" : "rejected") : "completion"] = record[k].log_prob;
+    for (size_t k = 0; k < record.size(); ++k) {
+      said[pair ? (k == 0 ? "chosen_tokens" : "rejected_tokens") : "completion_tokens"] = record[k].tokens;
+    }
+    lines += said.dump() + "\n";
+  }
+  write_file_atomically(flags.out, lines);
+}
+
+}  // namespace
+
+void add_logprobs_command(Command& nibble) {
+  auto flags = std::make_shared<Flags>();
+  Command command = nibble.subcommand(
+      "logprobs", "Log-probabilities that a model gives to the answers in a file, a line for each record");
+  add_model_flags(command, flags->model);
+  command.option("--data", flags->data, "Records of prompts and answers, .jsonl and other formats").required();
+  command.option("--format", flags->format, "prompt, chosen, rejected; or prompt, completion, label")
+      .one_of({"preference", "unpaired"})
+      .shows_default();
+  command.option("--template", flags->chat_template,
+                 "Chat template: a built-in name or a .jinja file (the model's own)");
+  command.option("--out", flags->out, "Result, FILE.jsonl: {\"chosen\", \"rejected\", \"chosen_tokens\", ...}")
+      .required();
+  command.footer("Example: nibble logprobs --model llama --adapter runs/dpo --data pairs.jsonl --out logprobs.jsonl");
+  command.run([flags] { run(*flags); });
+}
+
+}  // namespace nibble::cli

@@ -1,0 +1,207 @@
+#include "nibble/core/data/records/preference_record.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/data/records/chat_record.h"
+#include "nibble/core/models/batch.h"
+
+namespace nibble {
+
+namespace {
+
+// A prompt or an answer: text or messages.
+struct Part {
+  std::string text;
+  std::vector<ChatMessage> messages;
+  bool is_chat = false;
+};
+
+Part read_part(const JsonRecord& record, const std::string& name) {
+  Part part;
+  const Json* value = record.find(name);
+  part.is_chat = value != nullptr && value->is_array();
+  if (part.is_chat) {
+    part.messages = read_messages(record, name);
+  } else {
+    part.text = record.text(name);
+  }
+  return part;
+}
+
+// Text as the turn of a conversation.
+void make_chat(Part& part, const std::string& role) {
+  if (!part.is_chat) part.messages = {{role, std::exchange(part.text, {}), "", "", true}};
+  part.is_chat = true;
+}
+
+bool same(const ChatMessage& a, const ChatMessage& b) {
+  return a.role == b.role && a.content == b.content && a.tool_calls == b.tool_calls && a.reasoning == b.reasoning;
+}
+
+// Takes what both begin with from them. Of text, a blank before the place where they part stays with them; of messages,
+// each keeps one at least.
+Part take_common(Part& chosen, Part& rejected) {
+  Part prompt;
+  prompt.is_chat = chosen.is_chat;
+  if (prompt.is_chat) {
+    size_t count = 0;
+    while (count + 1 < std::min(chosen.messages.size(), rejected.messages.size()) &&
+           same(chosen.messages[count], rejected.messages[count])) {
+      ++count;
+    }
+    const auto n = static_cast<ptrdiff_t>(count);
+    prompt.messages.assign(chosen.messages.begin(), chosen.messages.begin() + n);
+    for (Part* part : {&chosen, &rejected}) part->messages.erase(part->messages.begin(), part->messages.begin() + n);
+    return prompt;
+  }
+  const auto differs = std::ranges::mismatch(chosen.text, rejected.text).in1;
+  auto count = static_cast<size_t>(differs - chosen.text.begin());
+  const auto continues = [&](const std::string& text) {
+    return count < text.size() && (static_cast<unsigned char>(text[count]) & 0xC0U) == 0x80U;
+  };
+  while (count > 0 && (continues(chosen.text) || continues(rejected.text))) --count;  // whole characters
+  const bool parted = count < std::min(chosen.text.size(), rejected.text.size());
+  if (parted && count > 0 && chosen.text[count - 1] == ' ') --count;
+  prompt.text = chosen.text.substr(0, count);
+  for (Part* part : {&chosen, &rejected}) part->text.erase(0, count);
+  return prompt;
+}
+
+// Prompt and answer together; the record's `prompt` is for the group.
+RenderedRecord render_pair(const Part& prompt, const Part& answer) {
+  RenderedRecord rendered;
+  rendered.add_bos = rendered.add_eos = true;
+  rendered.text = prompt.text + answer.text;
+  rendered.trained = {{prompt.text.size(), rendered.text.size()}};
+  return rendered;
+}
+
+// What the template writes is all there is, BOS and EOS too.
+std::string render_messages(const JsonRecord& record, const Conversation& settings, const Part& prompt,
+                            const Part* answer, const Encoder& encoder) {
+  if (!encoder.render_text) {
+    record.fail("is a conversation, but the model has no chat template",
+                "set data.template, for example to chatml, or to a .jinja file");
+  }
+  Conversation conversation = settings;
+  conversation.messages = prompt.messages;
+  if (answer)
+    conversation.messages.insert(conversation.messages.end(), answer->messages.begin(), answer->messages.end());
+  if (conversation.messages.empty()) return {};
+  try {
+    return encoder.render_text(std::move(conversation), answer == nullptr);
+  } catch (const InputError& error) {
+    record.fail(error.what());
+  }
+}
+
+std::vector<int32_t> read_ids(const JsonRecord& record, const std::string& name, int64_t vocab_size) {
+  std::vector<int32_t> ids;
+  const Json& values = record.array(name);
+  for (size_t i = 0; i < values.size(); ++i) ids.push_back(read_id(record, name, values[i], i, vocab_size, false));
+  return ids;
+}
+
+RenderedRecord join_ids(const std::vector<int32_t>& prompt, const std::vector<int32_t>& answer) {
+  RenderedRecord rendered;
+  rendered.ids = prompt;
+  rendered.ids.insert(rendered.ids.end(), answer.begin(), answer.end());
+  rendered.labels.assign(prompt.size(), kIgnoreLabel);
+  rendered.labels.insert(rendered.labels.end(), answer.begin(), answer.end());
+  return rendered;
+}
+
+// One sample for each of the fields `answers`, to one prompt.
+RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::string>& answers,
+                              const DataOptions& options, const Encoder& encoder) {
+  std::vector<RenderedRecord> samples;
+  if (record.has(answers.front() + "_ids")) {
+    std::vector<int32_t> prompt;
+    if (record.has("prompt_ids")) prompt = read_ids(record, "prompt_ids", encoder.vocab_size);
+    for (const std::string& name : answers) {
+      samples.push_back(join_ids(prompt, read_ids(record, name + "_ids", encoder.vocab_size)));
+      if (samples.back().ids.empty()) record.fail("field \"" + name + "_ids\" is empty");
+    }
+  } else {
+    std::vector<Part> parts;
+    for (const std::string& name : answers) parts.push_back(read_part(record, name));
+    std::optional<Part> prompt;
+    if (record.has("prompt")) prompt = read_part(record, "prompt");
+    bool chat = !options.chat_template.empty() || (prompt && prompt->is_chat);
+    for (const Part& part : parts) chat = chat || part.is_chat;
+    if (chat) {
+      for (Part& part : parts) make_chat(part, "assistant");
+      // Sets that write the prompt once as text and again in front of each answer.
+      const auto repeats = [&](const Part& part) {
+        return !part.messages.empty() && part.messages[0].role == "user" && part.messages[0].content == prompt->text;
+      };
+      if (prompt && !prompt->is_chat && std::ranges::all_of(parts, repeats)) prompt.reset();
+      if (prompt) make_chat(*prompt, "user");
+    }
+    if (!prompt && parts.size() == 1) record.text("prompt");  // is missing
+    if (!prompt) prompt = take_common(parts[0], parts[1]);
+    const Conversation settings = read_conversation_settings(record);
+    for (const Part& part : parts) {
+      samples.push_back(render_pair(*prompt, part));
+      if (!chat) continue;
+      samples.back() = {};
+      samples.back().text = render_messages(record, settings, *prompt, &part, encoder);
+    }
+    samples.front().prompt = chat ? render_messages(record, settings, *prompt, nullptr, encoder) : prompt->text;
+  }
+  RenderedRecord first = std::move(samples.front());
+  first.others.assign(std::make_move_iterator(samples.begin() + 1), std::make_move_iterator(samples.end()));
+  return first;
+}
+
+float read_value(const JsonRecord& record, const std::string& name, const Json& value) {
+  if (!value.is_number()) record.fail_type(name, value, "a number");
+  return value.get<float>();
+}
+
+}  // namespace
+
+RenderedRecord render_preference(const JsonRecord& record, const DataOptions& options, const Encoder& encoder) {
+  RenderedRecord pair = render_answers(record, {"chosen", "rejected"}, options, encoder);
+  if (const Json* margin = record.find("margin")) pair.values = {read_value(record, "margin", *margin)};
+  return pair;
+}
+
+RenderedRecord render_unpaired(const JsonRecord& record, const DataOptions& options, const Encoder& encoder) {
+  RenderedRecord answer = render_answers(record, {"completion"}, options, encoder);
+  const Json* label = record.find("label");
+  if (!is_verdict(label)) {
+    record.fail(label == nullptr ? "has no \"label\"" : "has the label " + label->dump() + ", expected true or false",
+                "say whether the answer is a good one");
+  }
+  answer.values = {is_good(*label) ? 1.0f : 0.0f};
+  return answer;
+}
+
+RenderedRecord render_labeled(const JsonRecord& record, const DataOptions& options, const Encoder& encoder) {
+  RenderedRecord rendered;
+  if (record.has("input_ids")) {
+    rendered.ids = rendered.labels = read_ids(record, "input_ids", encoder.vocab_size);
+    if (rendered.ids.empty()) record.fail("field \"input_ids\" is empty");
+  } else if (record.has("messages") || record.has("conversations") || !options.chat_template.empty()) {
+    Part part;
+    Conversation conversation = read_conversation(record);
+    part.messages = std::move(conversation.messages);
+    part.is_chat = true;
+    rendered.text = render_messages(record, conversation, {}, &part, encoder);
+    rendered.trained = {{0, rendered.text.size()}};
+  } else {
+    rendered = render_pair({}, {record.text("text"), {}, false});
+  }
+  const Json* label = record.find("label");
+  if (label == nullptr) record.fail("has no \"label\"", "give a number, or a list of numbers");
+  for (const Json& value : label->is_array() ? *label : Json::array({*label})) {
+    rendered.values.push_back(value.is_boolean() ? (value.get<bool>() ? 1.0f : 0.0f)
+                                                 : read_value(record, "label", value));
+  }
+  return rendered;
+}
+
+}  // namespace nibble

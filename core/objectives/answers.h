@@ -1,0 +1,80 @@
+#pragma once
+// Answers in a batch: sums over their tokens, pairs, means for metrics. For .cpp files of this folder.
+
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/objectives/objective.h"
+
+namespace nibble {
+
+/// Calls use(row, k) for the rows that predict the k-th (from 0) labelled token of document d's answer.
+template <typename Use>
+void each_answer_row(const Batch& batch, size_t d, const Use& use) {
+  const std::span<const int32_t> targets = batch.targets.span<const int32_t>();
+  int64_t k = 0;
+  for (auto row = static_cast<size_t>(batch.answers[d]); row < static_cast<size_t>(batch.spans[d].q_end); ++row) {
+    if (targets[row] != kIgnoreLabel) use(row, k++);
+  }
+}
+
+inline double answer_tokens(const Batch& batch, size_t d) {
+  double tokens = 0;
+  each_answer_row(batch, d, [&](size_t, int64_t) { ++tokens; });
+  return tokens;
+}
+
+/// Sum of `log_probs` [T] over the answer's tokens; 0 where there are none.
+inline double answer_log_prob(const Batch& batch, size_t d, std::span<const float> log_probs) {
+  double sum = 0;
+  each_answer_row(batch, d, [&](size_t row, int64_t) {
+    if (!log_probs.empty()) sum += static_cast<double>(log_probs[row]);
+  });
+  return sum;
+}
+
+/// Calls use(document) for the first document of each pair; the other is the next one.
+template <typename Use>
+void each_pair(const Batch& batch, const Use& use) {
+  for (size_t g = 0; g + 1 < batch.groups.size(); ++g) {
+    NIBBLE_CHECK(batch.groups[g + 1] - batch.groups[g] == 2, "a pair of a chosen and a rejected answer");
+    use(static_cast<size_t>(batch.groups[g]));
+  }
+}
+
+/// Sample::index of document d.
+inline int64_t sample_number(const Batch& batch, size_t d) {
+  return batch.row_keys.span<const int64_t>()[static_cast<size_t>(batch.spans[d].q_begin)] >> 32;
+}
+
+/// Mean of of(fact) over the facts that `counts`; nan without any.
+template <typename Of, typename Counts>
+double mean_of(std::span<const SampleFacts> facts, const Of& of, const Counts& counts) {
+  double sum = 0, number = 0;
+  for (const SampleFacts& fact : facts) {
+    if (!counts(fact)) continue;
+    sum += of(fact);
+    ++number;
+  }
+  return number > 0 ? sum / number : std::numeric_limits<double>::quiet_NaN();
+}
+template <typename Of>
+double mean_of(std::span<const SampleFacts> facts, const Of& of) {
+  return mean_of(facts, of, [](const SampleFacts&) { return true; });
+}
+
+/// rewards/* and logps/* of pairs whose facts begin with the rewards and log-probabilities of both answers.
+inline Metrics pair_metrics(std::span<const SampleFacts> facts) {
+  const auto mean = [&](size_t i) { return mean_of(facts, [i](const SampleFacts& f) { return f.values[i]; }); };
+  return {{"rewards/chosen", mean(0)},
+          {"rewards/rejected", mean(1)},
+          {"rewards/accuracies",
+           mean_of(facts, [](const SampleFacts& f) { return f.values[0] > f.values[1] ? 1.0 : 0.0; })},
+          {"rewards/margins", mean_of(facts, [](const SampleFacts& f) { return f.values[0] - f.values[1]; })},
+          {"logps/chosen", mean(2)},
+          {"logps/rejected", mean(3)}};
+}
+
+}  // namespace nibble

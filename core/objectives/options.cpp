@@ -1,0 +1,114 @@
+#include "nibble/core/objectives/options.h"
+
+#include <algorithm>
+#include <map>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/objectives/cpo.h"
+#include "nibble/core/objectives/dpo.h"
+#include "nibble/core/objectives/kto.h"
+#include "nibble/core/text/matching/nearest.h"
+
+namespace nibble {
+
+std::vector<ObjectiveType> objective_types() {
+  using enum ObjectiveType;
+  return {sft, dpo, kto, cpo, simpo, orpo};
+}
+
+std::string_view objective_type_name(ObjectiveType type) {
+  static constexpr std::string_view kNames[] = {"sft", "dpo", "kto", "cpo", "simpo", "orpo"};
+  return kNames[static_cast<size_t>(type)];
+}
+
+std::vector<std::string> loss_types_of(ObjectiveType type) {
+  switch (type) {
+    case ObjectiveType::sft:
+    case ObjectiveType::orpo:
+      return {};
+    case ObjectiveType::dpo:
+      return {"sigmoid", "hinge",        "ipo",      "exo_pair", "nca_pair", "robust", "bco_pair",    "sppo_hard",
+              "aot",     "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft",    "sigmoid_norm"};
+    case ObjectiveType::kto:
+      return {"kto", "apo_zero_unpaired"};
+    case ObjectiveType::cpo:
+      return {"sigmoid", "hinge", "ipo", "simpo"};
+    case ObjectiveType::simpo:
+      return {"simpo"};
+  }
+  return {};
+}
+
+bool has_reference(ObjectiveType type) { return type == ObjectiveType::dpo || type == ObjectiveType::kto; }
+
+bool is_pairwise(ObjectiveType type) { return type != ObjectiveType::sft && type != ObjectiveType::kto; }
+
+bool names_reference_directory(const ObjectiveOptions& options) {
+  const std::string& name = options.reference;
+  return !name.empty() && name != "adapter_off" && name != "initial" && name != "none";
+}
+
+namespace {
+
+void check_loss_types(const ObjectiveOptions& options) {
+  const std::vector<std::string> known = loss_types_of(options.type);
+  for (const std::string& name : options.loss_type) {
+    if (std::ranges::count(known, name)) continue;
+    std::string all;
+    for (const std::string& one : known) all += (all.empty() ? "" : ", ") + one;
+    const std::string near = nearest(name, known);
+    throw UsageError(
+        known.empty() ? "has no place: the objective has one loss" : "\"" + name + "\" is not one of " + all,
+        near.empty() ? "leave it out" : "did you mean " + near + "?", "objective.loss_type");
+  }
+  if (options.loss_type.size() > 1 && options.type != ObjectiveType::dpo) {
+    throw UsageError("several losses are for dpo", "name one", "objective.loss_type");
+  }
+  if (!options.loss_weights.empty() && options.loss_weights.size() != options.loss_type.size()) {
+    throw UsageError("must have one number for each of loss_type", "", "objective.loss_weights");
+  }
+}
+
+}  // namespace
+
+void check_objective_options(const ObjectiveOptions& options) {
+  check_loss_types(options);
+  const auto has = [&](const char* name) { return std::ranges::count(options.loss_type, name) > 0; };
+  if (has("exo_pair") && options.label_smoothing <= 0) {
+    throw UsageError("must be above 0 for exo_pair", "set it to 1e-3", "objective.label_smoothing");
+  }
+  if (has("robust") && options.label_smoothing >= 0.5) {
+    throw UsageError("must be below 0.5 for robust", "it is the share of pairs that are the wrong way round",
+                     "objective.label_smoothing");
+  }
+  if (options.use_weighting && (has("aot") || has("aot_unpaired"))) {
+    throw UsageError("aot compares sorted values, which belong to no pair", "leave it out", "objective.use_weighting");
+  }
+  static constexpr const char* kBendable[] = {"sigmoid",  "sigmoid_norm", "hinge",    "ipo",
+                                              "exo_pair", "robust",       "discopop", "sft"};
+  for (const std::string& name : options.loss_type) {
+    if (options.f_divergence_type == FDivergence::reverse_kl || std::ranges::count(kBendable, name)) continue;
+    throw UsageError(name + " has no other divergence than reverse_kl", "leave it out", "objective.f_divergence_type");
+  }
+  if (!has_reference(options.type) && !options.reference.empty() && options.reference != "none") {
+    throw UsageError("the objective compares with no reference", "leave it out", "objective.reference");
+  }
+  if (options.type == ObjectiveType::kto && options.reference == "none") {
+    throw UsageError("kto needs a reference", "leave it out, or name a directory", "objective.reference");
+  }
+}
+
+std::unique_ptr<Objective> make_objective(const ObjectiveOptions& options, bool adapter_off) {
+  switch (options.type) {
+    case ObjectiveType::sft:
+      return std::make_unique<NextToken>();
+    case ObjectiveType::dpo:
+      return std::make_unique<Dpo>(options, adapter_off);
+    case ObjectiveType::kto:
+      return std::make_unique<Kto>(options, adapter_off);
+    default:
+      return std::make_unique<Cpo>(options);
+  }
+}
+
+}  // namespace nibble

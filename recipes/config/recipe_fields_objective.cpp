@@ -1,0 +1,123 @@
+// The rows of the section objective. Their names, meanings and defaults are TRL's.
+
+#include <algorithm>
+
+#include "nibble/recipes/config/recipe_values.h"
+
+namespace nibble::detail {
+
+namespace {
+
+using enum ObjectiveType;
+
+constexpr double kMost = 1e6;
+
+const std::vector<ObjectiveType> kReferenced = {dpo, kto};
+
+ObjectiveOptions& options(Recipe& recipe) { return recipe.objective; }
+
+// The key belongs to objectives of these types.
+RecipeField only_for(const std::vector<ObjectiveType>& types, RecipeField field) {
+  field.applies = [types](const Recipe& recipe) { return std::ranges::count(types, recipe.objective.type) > 0; };
+  return field;
+}
+
+RecipeField weights_field() {
+  const std::string values = "a list of numbers";
+  RecipeField field = bare_field("objective.loss_weights", values, {{"type", "array"}, {"items", {{"type", "number"}}}},
+                                 "of the losses in loss_type (1 each)");
+  field.read = [values](Recipe& recipe, const Json& value, const std::string& place) {
+    if (!value.is_array()) refuse_value(place, values, value);
+    options(recipe).loss_weights.clear();
+    for (const Json& weight : value)
+      options(recipe).loss_weights.push_back(read_number(weight, place, values, -kMost, kMost));
+  };
+  field.write = [](Recipe& recipe) -> Json {
+    const std::vector<double>& weights = options(recipe).loss_weights;
+    return weights.empty() ? Json(nullptr) : Json(weights);
+  };
+  return field;
+}
+
+RecipeField optional_share_field(std::string name, Place<std::optional<double>> at, std::string meaning) {
+  const std::string values = "a number from 0 to 1";
+  RecipeField field =
+      bare_field(std::move(name), values, {{"type", "number"}, {"minimum", 0}, {"maximum", 1}}, std::move(meaning));
+  field.read = [=](Recipe& recipe, const Json& value, const std::string& place) {
+    at(recipe) = read_number(value, place, values, 0, 1 + 1e-9);
+  };
+  field.write = [at](Recipe& recipe) -> Json { return at(recipe) ? Json(*at(recipe)) : Json(nullptr); };
+  return field;
+}
+
+}  // namespace
+
+std::vector<RecipeField> objective_fields() {
+  std::vector<std::pair<std::string, ObjectiveType>> types;
+  for (const ObjectiveType type : objective_types()) types.emplace_back(objective_type_name(type), type);
+  constexpr double kSmallest = 1e-6;
+  return {
+      choice_field<ObjectiveType>("objective.type", types, [](Recipe& r) -> ObjectiveType& { return options(r).type; },
+                                  "what is optimized: the next token, or preferences",
+                                  {"reward", "classification", "grpo", "rloo", "ppo", "distillation"}),
+      only_for({dpo, kto, cpo, simpo},
+               texts_field(
+                   "objective.loss_type", [](Recipe& r) -> std::vector<std::string>& { return options(r).loss_type; },
+                   "variant of the loss, or for dpo a list of them (dpo, cpo: sigmoid; kto: kto; simpo: simpo)")),
+      only_for({dpo}, weights_field()),
+      only_for({dpo, kto, cpo, simpo, orpo},
+               number_field(
+                   "objective.beta", kSmallest, kMost, [](Recipe& r) -> double& { return options(r).beta; },
+                   "how much a log-ratio (without reference: a log-probability) counts")),
+      only_for({dpo, cpo, simpo},
+               number_field(
+                   "objective.label_smoothing", 0, 1, [](Recipe& r) -> double& { return options(r).label_smoothing; },
+                   "share of pairs that are taken to be the wrong way round (where loss_type knows it)")),
+      only_for({dpo}, choice_field<FDivergence>(
+                          "objective.f_divergence_type",
+                          {{"reverse_kl", FDivergence::reverse_kl},
+                           {"forward_kl", FDivergence::forward_kl},
+                           {"js_divergence", FDivergence::js_divergence},
+                           {"alpha_divergence", FDivergence::alpha_divergence}},
+                          [](Recipe& r) -> FDivergence& { return options(r).f_divergence_type; },
+                          "divergence from the reference that is held small")),
+      only_for({dpo}, number_field(
+                          "objective.f_alpha_divergence_coef", -kMost, kMost,
+                          [](Recipe& r) -> double& { return options(r).f_alpha_divergence_coef; },
+                          "alpha of alpha_divergence")),
+      only_for({dpo}, optional_share_field(
+                          "objective.ld_alpha", [](Recipe& r) -> std::optional<double>& { return options(r).ld_alpha; },
+                          "how much the tokens count that the longer answer has more (LD-DPO)")),
+      only_for({dpo}, flag_field(
+                          "objective.use_weighting", [](Recipe& r) -> bool& { return options(r).use_weighting; },
+                          "weigh pairs by how likely the policy would write them (WPO)")),
+      only_for({dpo}, number_field(
+                          "objective.discopop_tau", kSmallest, kMost,
+                          [](Recipe& r) -> double& { return options(r).discopop_tau; }, "temperature of discopop")),
+      only_for({kto}, number_field(
+                          "objective.desirable_weight", 0, kMost,
+                          [](Recipe& r) -> double& { return options(r).desirable_weight; }, "of good answers")),
+      only_for({kto}, number_field(
+                          "objective.undesirable_weight", 0, kMost,
+                          [](Recipe& r) -> double& { return options(r).undesirable_weight; }, "of bad answers")),
+      only_for({cpo, simpo},
+               number_field(
+                   "objective.cpo_alpha", 0, kMost, [](Recipe& r) -> double& { return options(r).cpo_alpha; },
+                   "of the mean -log p of chosen answers; 0: SimPO as published")),
+      only_for({cpo, simpo},
+               number_field(
+                   "objective.simpo_gamma", 0, kMost, [](Recipe& r) -> double& { return options(r).simpo_gamma; },
+                   "margin that chosen answers are to have (simpo)")),
+      free_to_change(text_field(
+          "objective.reference", "adapter_off | initial | none | a model's directory",
+          [](Recipe& r) -> std::string& { return options(r).reference; },
+          "what the policy is compared with (the base with the adapter off; without an adapter the model as it "
+          "began)")),
+      only_for(kReferenced, free_to_change(flag_field(
+                                "objective.precompute_ref_log_probs",
+                                [](Recipe& r) -> bool& { return options(r).precompute_ref_log_probs; },
+                                "compute what adapter_off says once before training, kept in data.cache"))),
+  };
+}
+
+}  // namespace nibble::detail

@@ -1,0 +1,142 @@
+#include "nibble/recipes/finetuning.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/base/cpu_features.h"
+#include "nibble/core/io/hash.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/models/families/families.h"
+#include "nibble/core/models/load.h"
+#include "nibble/core/models/resize.h"
+#include "nibble/core/train/telemetry/trace.h"
+#include "nibble/parallel/parallelize.h"
+#include "nibble/parallel/pipeline/pipelined_executor.h"
+#include "nibble/recipes/loop.h"
+#include "nibble/recipes/models/export_model.h"
+#include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/models/tokenizers.h"
+#include "nibble/recipes/preferences/reference_log_probs.h"
+
+namespace nibble {
+
+namespace {
+
+// Where what a reference says is kept: named for what decides it.
+std::filesystem::path kept_reference(const Recipe& recipe, const std::map<std::string, std::string>& settings) {
+  if (recipe.data.cache.empty()) return {};
+  std::string said(isa_name(isa()));
+  for (const auto& [name, value] : settings) {
+    const bool decides = name.starts_with("model.") || name.starts_with("adapter.") || name.starts_with("data.") ||
+                         name.starts_with("objective.") || name.starts_with("tokenizer") || name == "train.seed" ||
+                         name == "train.microbatch_size" || name == "train.accumulate";
+    if (decides) said += "\n" + name + "=" + value;
+  }
+  return std::filesystem::path(recipe.data.cache) /
+         ("reference-" + hash_bytes(std::as_bytes(std::span(said))).substr(0, 32) + ".safetensors");
+}
+
+}  // namespace
+
+Finetuning::Finetuning(const Recipe& recipe, RankContext& rank, const Observer& observer)
+    : recipe_(recipe),
+      rank_(rank),
+      observer_(observer),
+      mesh_(recipe.parallel.mesh(), rank.comm),
+      config_(model_config(recipe.model)),
+      tokenizer_(tokenizer_path_of(recipe.model)),
+      rows_(rows_for_tokenizer(tokenizer_, config_.vocab_size)) {
+  const Encoder encoder = open_encoder(tokenizer_, recipe.data.chat_template, rows_);
+  traced(observer.trace, Phase::data, "read and encode", [&] { data_.emplace(recipe, config_, encoder, observer); });
+  plan_adapter(recipe, config_, rows_);  // refuses what has no place before anything is opened or made
+}
+
+void Finetuning::open(const std::filesystem::path& run_directory, const std::map<std::string, std::string>& settings) {
+  tensor_ = tensor_parallel(config_, mesh_.tensor(), rank_.pool, observer_.trace);
+  const LayerRange own = stage_layers(recipe_, config_, mesh_, rank_);
+  activations_ = activation_policy(recipe_, own, run_directory, rank_, observer_);
+  if (names_reference_directory(recipe_.objective)) open_reference(settings);  // and closed before the model is opened
+  model_ = traced(observer_.trace, Phase::other, "load weights",
+                  [&] { return open_base(recipe_.model, rank_, own, tensor_.get()); });
+  if (rows_ > config_.vocab_size) {
+    observer_.message("note: " + std::to_string(rows_ - config_.vocab_size) +
+                      " tokens were added to the tokenizer: they get rows of their own, which are trained");
+    resize_vocabulary(*model_, rows_, rank_);
+  }
+  if (recipe_.adapter) {
+    companions_ = adapter_companions(tokenizer_, recipe_.data.chat_template, observer_);
+    if (rank_.comm.rank() == 0) companions_.base = base_record(recipe_.model);
+    adapter_ =
+        open_adapter(*model_, recipe_.model, with_added_tokens(*recipe_.adapter, config_, rows_), rank_, observer_);
+  } else {
+    check_trainable(*model_);
+    if (has_vision_tower(config_)) {
+      throw UsageError("the model has a vision tower, which a full run would not write",
+                       "add an adapter, or save the language model apart", recipe_.model.path);
+    }
+  }
+  activations_.apply(*model_);
+  parallel_.emplace(parallelize(*model_, !adapter_, parallel_options(recipe_), mesh_, rank_));
+
+  const ObjectiveOptions& objective = recipe_.objective;
+  const bool compares = has_reference(objective.type), off = compares && objective.reference == "adapter_off";
+  if (off && adapter_->base_changed) {
+    throw UsageError(
+        "the base is not what it was once the adapter is on it (modules_to_save, biases, added tokens, or "
+        "a start that is taken from its weights)",
+        "set objective.reference to initial, or to the model's directory", "objective.reference");
+  }
+  objective_ = make_objective(objective, off && !objective.precompute_ref_log_probs);
+  if (objective.reference == "initial" || (off && objective.precompute_ref_log_probs)) {
+    const auto executor =
+        make_executor(*model_, *parallel_, {recipe_.parallel.schedule, recipe_.parallel.microbatches}, rank_);
+    compute_reference(*executor, !off, settings);
+  }
+}
+
+// The reference has a directory of its own: laid out as the policy, which is not there yet.
+void Finetuning::open_reference(const std::map<std::string, std::string>& settings) {
+  ModelRecipe base = recipe_.model;
+  base.path = recipe_.objective.reference;
+  const DecoderConfig config = model_config(base);
+  if (config.vocab_size < rows_) {
+    throw InputError(base.path,
+                     "has " + std::to_string(config.vocab_size) + " tokens, the policy " + std::to_string(rows_),
+                     "use a reference with the policy's tokenizer");
+  }
+  const auto tensor = tensor_parallel(config, mesh_.tensor(), rank_.pool, observer_.trace);
+  if (read_json_file(std::filesystem::path(base.path) / "config.json").contains("quantization_config")) {
+    base.quantize.reset();  // it is in 4 bits already
+  }
+  Decoder reference = open_base(base, rank_, stage_layers(recipe_, config, mesh_, rank_), tensor.get());
+  ParallelModel parallel = parallelize(reference, false, parallel_options(recipe_), mesh_, rank_);
+  const auto executor =
+      make_executor(reference, parallel, {recipe_.parallel.schedule, recipe_.parallel.microbatches}, rank_);
+  compute_reference(*executor, true, settings);
+  reference.set_hooks(nullptr);
+}
+
+void Finetuning::compute_reference(StepExecutor& executor, bool adapters_enabled,
+                                   const std::map<std::string, std::string>& settings) {
+  ReferencePass pass;
+  pass.compute_dtype = *recipe_.model.compute_dtype;
+  pass.adapters_enabled = adapters_enabled;
+  pass.batch_tokens = recipe_.data.max_length;
+  pass.kept = kept_reference(recipe_, settings);
+  data_->train_samples().set_reference(reference_log_probs(executor, data_->train_samples(), pass, observer_));
+  if (!data_->eval_samples()) return;
+  if (!pass.kept.empty()) pass.kept.replace_extension(".eval.safetensors");
+  data_->eval_samples()->set_reference(reference_log_probs(executor, *data_->eval_samples(), pass, observer_));
+}
+
+void Finetuning::export_to(const std::filesystem::path& directory) {
+  if (adapter_) {
+    if (model_->config().vocab_size > config_.vocab_size) companions_.rows = model_->config().vocab_size;
+    return export_adapter(*model_, *parallel_, *adapter_, companions_, directory / "adapter", rank_);
+  }
+  const bool has_own = std::filesystem::is_directory(tokenizer_);
+  export_model(*model_, *parallel_, recipe_.model.path, has_own ? tokenizer_ : recipe_.model.path,
+               recipe_.data.chat_template, directory / "model", rank_);
+}
+
+}  // namespace nibble

@@ -1,0 +1,34 @@
+#include "nibble/recipes/preferences/answer_log_probs.h"
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/data/dataset.h"
+
+namespace nibble {
+
+std::vector<std::vector<AnswerLogProb>> answer_log_probs(Decoder& model, DataOptions options, const Encoder& encoder,
+                                                         const StepContext& step) {
+  options.max_length = int64_t{1} << 24;
+  const Dataset dataset = Dataset::load(options.train, options, encoder);
+  if (const int64_t dropped = dataset.report().dropped_untrained; dropped > 0) {
+    throw InputError(dataset.report().files.front().path,
+                     std::to_string(dropped) + " records have an answer without a token", "correct them");
+  }
+  std::vector<std::vector<AnswerLogProb>> found;
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    if (!dataset.continues_group(i)) found.emplace_back();
+    const Sample sample = dataset.sample(i);
+    AnswerLogProb answer;
+    model.loss_sum(make_batch({&sample, 1}, step.pool()), step, [&](const Tensor& log_probs, Tensor&) {
+      for (size_t t = 1; t < sample.labels.size(); ++t) {
+        if (sample.labels[t] == kIgnoreLabel) continue;
+        answer.log_prob += static_cast<double>(log_probs.data<const float>()[t - 1]);
+        ++answer.tokens;
+      }
+      return 0.0;
+    });
+    found.back().push_back(answer);
+  }
+  return found;
+}
+
+}  // namespace nibble

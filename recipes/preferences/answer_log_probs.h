@@ -1,0 +1,20 @@
+#pragma once
+// What a model says of the answers in a file.
+
+#include "nibble/core/data/data_options.h"
+#include "nibble/core/data/encoder.h"
+#include "nibble/core/models/decoder.h"
+
+namespace nibble {
+
+struct AnswerLogProb {
+  double log_prob = 0;  ///< sum over the answer's tokens, its end included, the prompt's not
+  int64_t tokens = 0;
+};
+
+/// Of each record of options.train, in order: chosen and rejected, or the one completion. Nothing is cut. Throws
+/// InputError where a record has an answer without tokens.
+std::vector<std::vector<AnswerLogProb>> answer_log_probs(Decoder& model, DataOptions options, const Encoder& encoder,
+                                                         const StepContext& step);
+
+}  // namespace nibble

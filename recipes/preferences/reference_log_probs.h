@@ -1,0 +1,26 @@
+#pragma once
+// What a reference says of a data set: computed once before training, and kept for other runs.
+
+#include <filesystem>
+
+#include "nibble/core/train/step_executor.h"
+#include "nibble/core/train/telemetry/observer.h"
+#include "nibble/recipes/preferences/objective_samples.h"
+
+namespace nibble {
+
+/// How the reference is computed.
+struct ReferencePass {
+  DType compute_dtype = DType::f32;
+  bool adapters_enabled = true;  ///< false: the base without them
+  int64_t batch_tokens = 2048;   ///< of samples that are computed together
+  /// File that keeps the result, named for all that decides it; empty: none.
+  std::filesystem::path kept;
+};
+
+/// Log-probabilities of all samples (and surveyed ones) as the executor's model is now. Shared out over the data ranks;
+/// all ranks get them. A kept file of the right size is read instead.
+ReferenceLogProbs reference_log_probs(StepExecutor& executor, const ObjectiveSamples& samples,
+                                      const ReferencePass& pass, const Observer& observer);
+
+}  // namespace nibble

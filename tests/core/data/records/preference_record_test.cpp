@@ -1,0 +1,211 @@
+#include "nibble/core/data/records/preference_record.h"
+
+#include <gmock/gmock.h>
+
+#include "nibble/core/base/error.h"
+#include "nibble/tests/core/data/byte_encoder.h"
+
+namespace nibble {
+namespace {
+
+using namespace test;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+/// byte_encoder() whose template writes `prompt_end` behind a prompt.
+Encoder chat_encoder(const std::string& prompt_end = "") {
+  Encoder encoder = byte_encoder();
+  encoder.render_text = [render = encoder.render_chat, prompt_end](Conversation chat, bool add_generation_prompt) {
+    return render(chat).text + (add_generation_prompt ? prompt_end : "");
+  };
+  return encoder;
+}
+
+/// The samples of a data set of one file, untrained tokens as "_".
+std::vector<std::string> samples_of(const std::string& lines, DataFormat format, DataOptions options = {},
+                                    const Encoder& encoder = chat_encoder()) {
+  Files files;
+  options.format = format;
+  const Dataset dataset = load(files.write("data.jsonl", lines), options, encoder);
+  std::vector<std::string> all;
+  for (int64_t i = 0; i < dataset.size(); ++i) all.push_back(shown(dataset.sample(i), true));
+  return all;
+}
+
+TEST(Preferences, AreTwoAnswersToOnePromptThatEndWithEos) {
+  EXPECT_THAT(samples_of(R"({"prompt": "ab", "chosen": "cd", "rejected": "e$"})", DataFormat::preference),
+              ElementsAre("___cd$", "___e$"));
+  EXPECT_THAT(samples_of(R"({"prompt": "ab", "chosen": "", "rejected": "e"})", DataFormat::preference),
+              ElementsAre("___$", "___e$"));
+}
+
+TEST(Preferences, StandTogetherAsAGroup) {
+  Files files;
+  DataOptions options;
+  options.format = DataFormat::preference;
+  const std::string pair = R"({"prompt": "ab", "chosen": "cd", "rejected": "e", "margin": 0.75})";
+  const Dataset dataset = load(files.write("data.jsonl", pair + "\n" + pair), options);
+  ASSERT_EQ(dataset.size(), 4);
+  EXPECT_TRUE(dataset.continues_group(1) && !dataset.continues_group(2) && dataset.continues_group(3));
+  EXPECT_THAT(dataset.sample(2).values, ElementsAre(0.75f));
+  EXPECT_THAT(dataset.sample(3).values, IsEmpty());
+  EXPECT_EQ(dataset.report().pairs, 2);
+}
+
+TEST(Preferences, PromptsEndWhereBothAnswersHaveIt) {
+  // The template writes what the answers do not have: that end of the prompt is left out.
+  const std::string pair =
+      R"({"prompt": [{"role": "user", "content": "q"}], "chosen": [{"role": "assistant", "content": "<t>a"}],)"
+      R"( "rejected": [{"role": "assistant", "content": "<b"}]})";
+  EXPECT_THAT(samples_of(pair, DataFormat::preference, {}, chat_encoder("<t>")), ElementsAre("____t>a!\n", "____b!\n"));
+  Files files;
+  DataOptions options;
+  options.format = DataFormat::preference;
+  EXPECT_EQ(load(files.write("a.jsonl", pair), options, chat_encoder("<t>")).report().cut_prompts, 1);
+  EXPECT_EQ(load(files.write("b.jsonl", pair), options, chat_encoder("<")).report().cut_prompts, 0);
+}
+
+TEST(Preferences, WithoutAPromptHaveWhatBothBeginWith) {
+  EXPECT_THAT(samples_of(R"({"chosen": "it is red", "rejected": "it is blue"})", DataFormat::preference),
+              ElementsAre("______ red$", "______ blue$"));
+  // é and è share their first byte.
+  Files files;
+  DataOptions options;
+  options.format = DataFormat::preference;
+  const Dataset dataset = load(files.write("data.jsonl", "{\"chosen\": \"xé\", \"rejected\": \"xè\"}"), options);
+  EXPECT_EQ(dataset.info(0).trained, 3u) << "both bytes, and EOS";
+  const std::string turns = R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": ")";
+  EXPECT_THAT(samples_of("{\"chosen\": " + turns + "a\"}], \"rejected\": " + turns + "b\"}]}", DataFormat::preference),
+              ElementsAre("___a!\n", "___b!\n"));
+}
+
+TEST(Preferences, TakeTextAndMessagesTogether) {
+  const std::string answers =
+      R"("chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],)"
+      R"( "rejected": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "b"}])";
+  EXPECT_THAT(samples_of("{\"prompt\": \"q\", " + answers + "}", DataFormat::preference),
+              ElementsAre("___a!\n", "___b!\n"))
+      << "the prompt is written three times";
+  EXPECT_THAT(samples_of(R"({"prompt": [{"role": "user", "content": "q"}], "chosen": "a", "rejected": "b"})",
+                         DataFormat::preference),
+              ElementsAre("___a!\n", "___b!\n"));
+}
+
+TEST(Preferences, OfIdsAreTakenAsTheyAre) {
+  EXPECT_THAT(
+      samples_of(R"({"prompt_ids": [97, 98], "chosen_ids": [99], "rejected_ids": [100, 257]})", DataFormat::preference),
+      ElementsAre("__c", "__d$"));
+}
+
+TEST(Preferences, AreCutAtTheirEndAndDroppedWhereNoAnswerIsLeft) {
+  DataOptions options;
+  options.max_length = 5;
+  options.truncate = Truncate::cut;
+  options.max_dropped = 1;
+  EXPECT_THAT(samples_of("{\"prompt\": \"ab\", \"chosen\": \"cdef\", \"rejected\": \"e\"}\n"
+                         "{\"prompt\": \"abcd\", \"chosen\": \"e\", \"rejected\": \"f\"}",
+                         DataFormat::preference, options),
+              ElementsAre("___cd", "___e$"));
+}
+
+TEST(Preferences, ThatCannotBeAreRefusedWithTheirPlace) {
+  const auto refused = [](const std::string& line, DataFormat format) {
+    return error_of<InputError>([&] { samples_of(line, format); });
+  };
+  EXPECT_THAT(refused(R"({"prompt": "a", "chosen": "b"})", DataFormat::preference), HasSubstr("\"rejected\""));
+  EXPECT_THAT(refused(R"({"prompt": "a", "completion": "b"})", DataFormat::unpaired), HasSubstr("label"));
+  EXPECT_THAT(refused(R"({"prompt": "a", "completion": "b", "label": 0.5})", DataFormat::unpaired), HasSubstr("0.5"));
+  EXPECT_THAT(refused(R"({"completion": "b", "label": true})", DataFormat::unpaired), HasSubstr("\"prompt\""));
+  EXPECT_THAT(refused(R"({"prompt_ids": [1], "chosen_ids": [999], "rejected_ids": [1]})", DataFormat::preference),
+              HasSubstr("chosen_ids[0] is 999"));
+  EXPECT_THAT(refused(R"({"prompt_ids": [], "chosen_ids": [], "rejected_ids": [1]})", DataFormat::preference),
+              HasSubstr("chosen_ids"));
+}
+
+TEST(Unpaired, AnswersHaveTheirVerdict) {
+  Files files;
+  DataOptions options;
+  options.format = DataFormat::unpaired;
+  const Dataset dataset = load(files.write("data.jsonl",
+                                           "{\"prompt\": \"a\", \"completion\": \"b\", \"label\": true}\n"
+                                           "{\"prompt\": \"a\", \"completion\": \"c\", \"label\": \"False\"}\n"
+                                           "{\"prompt\": \"a\", \"completion\": \"d\", \"label\": 1}"),
+                               options);
+  ASSERT_EQ(dataset.size(), 3);
+  for (const int64_t i : {0, 1, 2}) EXPECT_THAT(dataset.sample(i).values, ElementsAre(i == 1 ? 0.0f : 1.0f));
+  EXPECT_EQ(shown(dataset.sample(1), true), "__c$");
+  EXPECT_FALSE(dataset.continues_group(1));
+}
+
+TEST(Labeled, TextsHaveNumbers) {
+  Files files;
+  DataOptions options;
+  options.format = DataFormat::labeled;
+  const Dataset dataset = load(files.write("data.jsonl",
+                                           "{\"text\": \"ab\", \"label\": 2}\n"
+                                           "{\"input_ids\": [97, 98], \"label\": [1.5, 0]}"),
+                               options);
+  EXPECT_THAT(dataset.sample(0).values, ElementsAre(2.0f));
+  EXPECT_THAT(dataset.sample(1).values, ElementsAre(1.5f, 0.0f));
+}
+
+TEST(PreferenceData, ValuesSurviveSplittingAndTheCache) {
+  Files files;
+  std::string lines;
+  for (int i = 0; i < 8; ++i) {
+    lines += "{\"prompt\": \"p\", \"completion\": \"" + std::string(1, static_cast<char>('a' + i)) +
+             "\", \"label\": " + (i % 3 == 0 ? "true" : "false") + "}\n";
+  }
+  DataOptions options;
+  options.format = DataFormat::unpaired;
+  Encoder encoder = byte_encoder();
+  encoder.fingerprint = "bytes";
+  const std::string path = files.write("data.jsonl", lines);
+  const Dataset plain = load(path, options, encoder);
+  options.cache = files.path("cache");
+  std::filesystem::create_directories(options.cache);
+  for (int round = 0; round < 2; ++round) {  // made, then found
+    const Dataset cached = load(path, options, encoder);
+    EXPECT_EQ(cached.fingerprint(), plain.fingerprint());
+    for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(cached.sample(i).values, plain.sample(i).values);
+    EXPECT_EQ(cached.report().good_verdicts, 3);
+  }
+  const auto [rest, held] = plain.split(0.25, 1, 64);
+  for (const Dataset* part : {&rest, &held}) {
+    for (int64_t i = 0; i < part->size(); ++i) {
+      const Sample sample = part->sample(i);
+      EXPECT_EQ(sample.values.front() != 0, (sample.ids[2] - 'a') % 3 == 0);
+    }
+  }
+  const std::string other = files.write("other.jsonl", lines.replace(lines.find("true"), 4, "false"));
+  EXPECT_NE(load(other, options, encoder).fingerprint(), plain.fingerprint()) << "a verdict is part of the data";
+}
+
+TEST(PreferenceData, IsExaminedForWhatTeachesNothing) {
+  Files files;
+  std::string lines;
+  for (int i = 0; i < 24; ++i)
+    lines += R"({"prompt": "p", "chosen": "a long answer", "rejected": "no"})" + std::string("\n");
+  lines += R"({"prompt": "p", "chosen": "same", "rejected": "same"})";
+  DataOptions options;
+  options.format = DataFormat::preference;
+  options.truncate = Truncate::cut;
+  options.max_length = 14;
+  const DatasetReport report = load(files.write("pairs.jsonl", lines), options).report();
+  EXPECT_EQ(report.identical_pairs, 1);
+  EXPECT_EQ(report.cut_answers, 24);
+  EXPECT_EQ(report.longer_chosen, 24);
+  const auto warned = [](const DatasetReport& of, const std::string& what) {
+    return std::ranges::any_of(of.warnings, [&](const std::string& w) { return w.find(what) != std::string::npos; });
+  };
+  EXPECT_TRUE(warned(report, "1 pairs have the same answer"));
+  EXPECT_TRUE(warned(report, "24 answers lose their end"));
+  EXPECT_TRUE(warned(report, "may learn the length alone"));
+  options.format = DataFormat::unpaired;
+  const std::string verdicts = files.write("verdicts.jsonl", R"({"prompt": "p", "completion": "a", "label": false})");
+  EXPECT_TRUE(warned(load(verdicts, options).report(), "all answers are labelled as bad"));
+}
+
+}  // namespace
+}  // namespace nibble
