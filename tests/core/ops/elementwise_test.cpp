@@ -77,6 +77,21 @@ TEST_P(ElementwiseTest, AddScaleAndBiasMatchReference) {
   }
 }
 
+TEST_P(ElementwiseTest, ScaleRowsMatchesReference) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Tensor x = random_tensor({41, 19}, dtype, 1);
+    const Tensor factors = random_tensor({41}, DType::f32, 2), one = random_tensor({1}, DType::f32, 3);
+    Values expected = values_of(x);
+    ops::ref::scale_rows(values_of(factors).data(), 41, 19, expected.data());
+    ops::scale_rows(factors, x);
+    expect_close(x, expected, rounding(dtype, 1e-6), 1e-6, "rows");
+    Values all = values_of(x);
+    ops::ref::scale_rows(values_of(one).data(), 1, 41 * 19, all.data());
+    ops::scale_rows(one, x);
+    expect_close(x, all, rounding(dtype, 1e-6), 1e-6, "all");
+  }
+}
+
 TEST_P(ElementwiseTest, BiasGradientIsTheColumnSum) {
   for (DType dtype : {DType::f32, DType::bf16}) {
     const Tensor dy = random_tensor({50, 300}, dtype, 1);

@@ -52,6 +52,18 @@ TEST_P(RopeTest, MatchesReferenceForWholeAndPartialRotation) {
   }
 }
 
+TEST_P(RopeTest, BeginsBehindTheElementsThatAreNotRotated) {
+  for (const ops::RopePairs pairs : {ops::RopePairs::halves, ops::RopePairs::neighbours}) {
+    const Tables at = tables(9, 4);
+    Tensor x = random_tensor({9, 2 * 20}, DType::f32, 1);
+    Values expected = values_of(x);
+    ops::rope(x, 2, at.positions, at.cos, at.sin, false, pairs, 12);
+    ops::ref::rope(expected.data(), 9, 2, 20, 8, at.positions.data<const int32_t>(), values_of(at.cos).data(),
+                   values_of(at.sin).data(), false, pairs, 12);
+    expect_close(x, expected, 1e-6, 1e-6, "x");
+  }
+}
+
 TEST_P(RopeTest, InverseIsTheTransposeSoItIsTheGradient) {
   const int64_t tokens = 6, heads = 2, head_size = 20;
   const Tables at = tables(tokens, head_size / 2);
