@@ -1,6 +1,7 @@
 #include "nibble/core/models/decoder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -31,6 +32,16 @@ Tensor continued_positions(const Batch& batch, std::span<const Continued> contin
   return positions;
 }
 
+// [T] f32 where the ops want it.
+Tensor query_scales(const QueryScaling& scaling, const Tensor& positions, const StepContext& step) {
+  Tensor scales = Tensor::zeros(step.pool().host(), positions.shape(), DType::f32, "scales of queries");
+  for (int64_t t = 0; t < positions.numel(); ++t) {
+    const int64_t steps = (positions.data<const int32_t>()[t] + scaling.offset) / scaling.length;
+    scales.data<float>()[t] = static_cast<float>(1 + scaling.beta * std::log1p(static_cast<double>(steps)));
+  }
+  return scales.to(step.pool());
+}
+
 }  // namespace
 
 struct Decoder::Impl {
@@ -58,8 +69,12 @@ struct Decoder::Impl {
 };
 
 LayerContext Decoder::Impl::context(const Batch& batch, const StepContext& step, std::span<const Continued> continued) {
-  LayerContext context{
-      .positions = batch.positions, .spans = batch.spans, .rotary = {}, .sharding = sharding, .continued = continued};
+  LayerContext context{.positions = batch.positions,
+                       .spans = batch.spans,
+                       .rotary = {},
+                       .query_scales = {},
+                       .sharding = sharding,
+                       .continued = continued};
   if (!continued.empty()) context.positions = continued_positions(batch, continued, step.pool());
   const int64_t last = last_position(context.positions);
   if (last >= config.position_limit()) {
@@ -71,6 +86,8 @@ LayerContext Decoder::Impl::context(const Batch& batch, const StepContext& step,
   for (RotaryTable& table : rotary) {
     context.rotary.push_back(table.at(context.positions, batch.spans, step.pool()));
   }
+  if (config.query_scaling.beta != 0)
+    context.query_scales = query_scales(config.query_scaling, context.positions, step);
   return context;
 }
 
@@ -89,6 +106,7 @@ struct DecoderPass::Impl {
   bool training;
   KvCache* cache;
   std::vector<Continued> continued;
+  PassState state;
   LayerContext context;
   size_t lowest;
   ActivationStore activations;
@@ -132,9 +150,11 @@ DecoderPass::DecoderPass(Decoder& decoder, const Batch& batch, const StepContext
                        training,
                        nullptr,
                        {},
+                       {},
                        model.context(batch, step, {}),
                        model.lowest_trainable(),
                        ActivationStore(model.recomputed(), model.spill, model.blocks.size())});
+  impl_->context.state = &impl_->state;
   if (step.training) impl_->step.row_keys = batch.row_keys;
 }
 
@@ -142,8 +162,17 @@ DecoderPass::DecoderPass(Decoder& decoder, const Batch& batch, const StepContext
   Decoder::Impl& model = *decoder.impl_;
   std::vector<Continued> continued = cache.prepare(batch.spans, batch.sequences);
   const LayerContext context = model.context(batch, step, continued);
-  impl_.reset(new Impl{model, batch, step, false, &cache, std::move(continued), context, model.blocks.size(),
+  impl_.reset(new Impl{model,
+                       batch,
+                       step,
+                       false,
+                       &cache,
+                       std::move(continued),
+                       {},
+                       context,
+                       model.blocks.size(),
                        ActivationStore(0, nullptr, 0)});
+  impl_->context.state = &impl_->state;
 }
 
 DecoderPass::~DecoderPass() = default;
@@ -154,7 +183,7 @@ Tensor DecoderPass::forward(Tensor x) {
     model.hooks->before_forward(-1);
     const bool keep = impl_->training && model.input_trainable();
     x = model.input->forward(impl_->batch.ids, impl_->context.positions, impl_->step, keep ? &impl_->input : nullptr,
-                             model.sharding, impl_->leaves_weights() ? kTokensWorthFaults : 0);
+                             model.sharding, impl_->state, impl_->leaves_weights() ? kTokensWorthFaults : 0);
     impl_->after_forward(-1);
   }
   for (size_t l = 0; l < model.blocks.size(); ++l) {
@@ -235,7 +264,7 @@ Tensor DecoderPass::backward(Tensor gradient) {
   if (model.input_trainable()) {
     model.hooks->before_backward(-1);
     model.input->backward(impl_->batch.ids, impl_->batch.positions, impl_->step, std::move(impl_->input), gradient,
-                          model.sharding);
+                          model.sharding, impl_->state);
     impl_->after_backward(-1);
   }
   return model.trainable_below ? gradient : Tensor();
@@ -258,6 +287,16 @@ InputStage make_input(const DecoderConfig& config, const Makers& makers) {
   }
   if (!names.embedding_norm.empty())
     input.norm.emplace(names.embedding_norm, config.width, config.norm, makers.parameter);
+  if (config.layer_input_size > 0) {
+    const LayerInputTableNames& own = names.layer_inputs;
+    const int64_t columns = config.layers * config.layer_input_size;
+    const Shape rows = {config.layer_input_vocabulary, columns};
+    input.layer_inputs.emplace(
+        LayerInputs{.table = Embedding(own.embedding, makers.parameter(own.embedding + ".weight", rows)),
+                    .projection = makers.make_linear(own.projection, columns, config.width, false),
+                    .norm = Norm(own.norm, config.layer_input_size, config.norm, makers.parameter),
+                    .layers = config.layers});
+  }
   return input;
 }
 
@@ -286,7 +325,22 @@ Block make_block(const DecoderConfig& config, int64_t l, const LayerSharding* sh
   } else {
     norms.mlp_norm = norms.post_mlp_norm = "";
   }
-  return {prefix, norms, config.block(), std::move(mixer), std::move(feed_forward), makers.parameter};
+  std::optional<LayerInput> layer_input;
+  if (config.scaled_layers) {
+    const LayerInputConfig own = {.layer = l,
+                                  .width = config.width,
+                                  .size = config.layer_input_size,
+                                  .activation = config.activation,
+                                  .norm = config.norm};
+    layer_input.emplace(prefix, names.layer_input, own, makers);
+  }
+  return {prefix,
+          norms,
+          config.block(),
+          std::move(mixer),
+          std::move(feed_forward),
+          makers.parameter,
+          std::move(layer_input)};
 }
 
 // embedding: the table, null on a stage that does not have it.
@@ -372,10 +426,12 @@ void Decoder::visit_embeddings(const std::function<void(Embedding&)>& visitor) {
   if (!impl_->input) return;
   visitor(impl_->input->embedding);
   if (impl_->input->positions) visitor(*impl_->input->positions);
+  if (impl_->input->layer_inputs) visitor(impl_->input->layer_inputs->table);
 }
 
 void Decoder::visit_linears(const std::function<void(Linear&)>& visitor) {
   if (impl_->input && impl_->input->project) visitor(*impl_->input->project);
+  if (impl_->input && impl_->input->layer_inputs) visitor(impl_->input->layer_inputs->projection);
   for (Block& block : impl_->blocks) block.visit_linears(visitor);
   if (!impl_->head) return;
   if (impl_->head->project) visitor(*impl_->head->project);

@@ -10,6 +10,7 @@
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/config_reader.h"
 #include "nibble/core/models/families/families.h"
+#include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/families/rope_reader.h"
 
 namespace nibble {
@@ -95,17 +96,21 @@ bool windowed(const ConfigReader& file, const Family& family, int64_t layer, int
     case WindowRule::even:
       return layer % 2 == 0;
     case WindowRule::period:
-      return (layer + 1) % file.integer("sliding_window_pattern", 1, kMaxLayers, family.window_period) != 0;
+      return (layer + 1) % file.integer(family.keys.window_period, 1, kMaxLayers, family.window_period) != 0;
+    case WindowRule::but_first:
+      return layer % file.integer(family.keys.window_period, 1, kMaxLayers, family.window_period) != 0;
+    case WindowRule::types:
+      return true;
     case WindowRule::nope:
       return rotary < 0;
   }
   return false;
 }
 
-// Layers without rope, when the file says so (SmolLM3: a list, or every n-th).
+// Layers with rope, where that does not hang on their windows.
 std::vector<bool> read_rotated_layers(const ConfigReader& file, const Family& family, const DecoderConfig& config) {
-  std::vector<bool> rotated(static_cast<size_t>(config.layers), family.rope);
-  if (family.window_rule != WindowRule::nope) return rotated;
+  std::vector<bool> rotated(static_cast<size_t>(config.layers), family.rope != RopeRule::none);
+  if (family.rope != RopeRule::listed) return rotated;
   const std::vector<double> listed = file.numbers("no_rope_layers", 0, 1);
   if (!listed.empty() && listed.size() < rotated.size()) {
     file.fail("no_rope_layers",
@@ -121,8 +126,8 @@ std::vector<bool> read_rotated_layers(const ConfigReader& file, const Family& fa
 void read_layers(const ConfigReader& file, const Family& family, DecoderConfig& config) {
   const WindowRule rule = family.window_rule;
   int64_t window = 0;
-  if (rule != WindowRule::none && !file.is_null("sliding_window")) {
-    window = file.integer("sliding_window", 0, kMaxPositions, family.window);
+  if (rule != WindowRule::none && !file.is_null(family.keys.window)) {
+    window = file.integer(family.keys.window, 0, kMaxPositions, family.window);
   }
   const bool asked = rule == WindowRule::from_layer || rule == WindowRule::nope;
   if (asked && !file.boolean("use_sliding_window", false)) window = 0;
@@ -141,7 +146,11 @@ void read_layers(const ConfigReader& file, const Family& family, DecoderConfig& 
     const bool sliding = types.empty() ? windowed(file, family, static_cast<int64_t>(l), layer.rotary)
                                        : choose(file, "layer_types", types[l], kLayerTypes);
     layer.window = sliding ? window : 0;
-    if (sliding && rotated[l] && config.rope.size() > 1) layer.rotary = 1;
+    const bool only_windowed =
+        family.rope == RopeRule::windowed || (family.rope == RopeRule::windowed_or_all && window > 0);
+    if (only_windowed && layer.window == 0) layer.rotary = -1;
+    layer.scaled_queries = config.query_scaling.beta != 0;
+    if (sliding && layer.rotary >= 0 && config.rope.size() > 1) layer.rotary = 1;
   }
 }
 
@@ -149,13 +158,18 @@ void read_arithmetic(const ConfigReader& file, const Family& family, DecoderConf
   const ConfigKeys& keys = family.keys;
   config.norm = family.norm;
   config.norm.eps = static_cast<float>(file.number(keys.norm_eps, 1e-12, 1, static_cast<double>(family.norm.eps)));
-  config.activation = choose(file, keys.activation, file.text(keys.activation, family.activation), kActivations);
+  const std::string activation = file.text(keys.activation, family.activation);
+  config.xielu = activation == "xielu" && !family.gated_mlp;
+  if (!config.xielu) config.activation = choose(file, keys.activation, activation, kActivations);
   config.gated_mlp = family.gated_mlp;
   config.parallel_residual = family.parallel_residual;
   if (family.qk_norm) config.qk_norm = HeadNormConfig{.kind = *family.qk_norm, .norm = config.norm};
-  config.output_bias = family.biases || (file.boolean("attention_bias", false) && !family.qkv_bias);
-  config.qkv_bias = family.qkv_bias || config.output_bias;
-  config.mlp_bias = family.biases || file.boolean("mlp_bias", false);
+  if (config.qk_norm) config.qk_norm->norm.weight = family.qk_norm_weight;
+  config.qk_norm_after_rope = family.qk_norm_after_rope;
+  config.sublayer_norms = family.sublayer_norms;
+  config.output_bias = family.biases || file.boolean(keys.output_bias, family.output_bias);
+  config.qkv_bias = family.biases || file.boolean(keys.qkv_bias, family.qkv_bias);
+  config.mlp_bias = family.biases || file.boolean(keys.mlp_bias, family.mlp_bias);
   config.tied_head = file.boolean("tie_word_embeddings", family.tied_head);
   config.attention_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_size)));
   config.position_offset = family.position_offset;
@@ -170,10 +184,10 @@ void read_special_ids(const ConfigReader& file, DecoderConfig& config) {
 }
 
 // What a model with a vision tower says of its language model, with what it leaves out or says outside of it.
-nlohmann::json text_config(const nlohmann::json& json, const Family& family, const std::string& place) {
+nlohmann::json text_config(const nlohmann::json& json, const Composite& composite, const std::string& place) {
   nlohmann::json text = json.value("text_config", nlohmann::json());
   if (!text.is_object()) throw InputError(place, "text_config is not there or no object", "download config.json again");
-  const nlohmann::json defaults = parse_json(family.text_defaults, place);
+  const nlohmann::json defaults = parse_json(composite.defaults, place);
   for (const auto& [key, value] : defaults.items()) {
     if (!text.contains(key)) text[key] = value;
   }
@@ -183,17 +197,10 @@ nlohmann::json text_config(const nlohmann::json& json, const Family& family, con
   return text;
 }
 
-DecoderConfig parse(const nlohmann::json& json, const std::string& place) {
-  const ConfigReader whole(json, place);
-  const std::vector<std::string> architectures = whole.texts("architectures");
-  const Family& family =
-      find_family(whole.text("model_type", ""), architectures.empty() ? "" : architectures[0], place);
-  const bool nested = !family.text_defaults.empty();
-  const nlohmann::json text = nested ? text_config(json, family, place) : nlohmann::json();
-  const ConfigReader file = nested ? ConfigReader(text, place, "text_config.") : whole;
+DecoderConfig read_text(const ConfigReader& file, const Family& family) {
   DecoderConfig config;
   config.model_type = family.model_type;
-  config.architecture = family.architecture;
+  config.architecture = family.architecture.substr(0, family.architecture.find('|'));
   config.names = family.names;
   read_sizes(file, family, config);
   read_ropes(file, family, config);
@@ -201,6 +208,25 @@ DecoderConfig parse(const nlohmann::json& json, const std::string& place) {
   read_arithmetic(file, family, config);
   read_special_ids(file, config);
   if (family.finish) family.finish(file, config);
+  return config;
+}
+
+DecoderConfig parse(const nlohmann::json& json, const std::string& place) {
+  const ConfigReader whole(json, place);
+  const std::vector<std::string> architectures = whole.texts("architectures");
+  const std::string model_type = whole.text("model_type", ""),
+                    architecture = architectures.empty() ? "" : architectures[0];
+  const Composite* composite = find_composite(model_type, architecture);
+  if (!composite) return read_text(whole, find_family(model_type, architecture, place));
+  const nlohmann::json text = text_config(json, *composite, place);
+  const ConfigReader file(text, place, "text_config.");
+  DecoderConfig config = read_text(file, find_family(file.text("model_type", composite->text), "", place));
+  config.model_type = composite->model_type;
+  config.architecture = composite->architecture;
+  config.names = inside_language_model(config.names);
+  config.text_adapters = composite->text_adapters;
+  config.towers = {"model.vision_tower.", "model.multi_modal_projector.", "model.visual.",      "model.vision_model.",
+                   "model.audio_tower.",  "model.embed_vision.",          "model.embed_audio.", "mtp."};
   return config;
 }
 
@@ -239,12 +265,22 @@ AttentionConfig DecoderConfig::attention(int64_t l) const {
   made.scale = own.attention_scale > 0 ? own.attention_scale : attention_scale;
   made.softcap = attention_softcap;
   made.window = own.window;
+  made.chunk = own.chunk;
   made.rotary = own.rotary;
   made.qkv_bias = qkv_bias;
   made.output_bias = output_bias;
   made.qkv_groups = qkv_groups;
   made.value_before_key = value_before_key;
-  made.qk_norm = qk_norm;
+  if (own.qk_norm) made.qk_norm = qk_norm;
+  made.qk_norm_after_rope = qk_norm_after_rope;
+  made.v_norm = v_norm;
+  made.scaled_queries = own.scaled_queries;
+  made.values_are_keys = own.values_are_keys;
+  made.keys_from = own.keys_from;
+  made.shared_as = own.shared_as;
+  made.sinks = attention_sinks;
+  made.gate = attention_gate;
+  if (sublayer_norms) made.output_norm = norm;
   made.qkv_clip = qkv_clip;
   if (alibi != Alibi::none) {
     made.alibi_slopes = alibi_slopes(made.heads, alibi);
@@ -261,7 +297,9 @@ MlpConfig DecoderConfig::mlp(int64_t l) const {
           .gated = gated_mlp,
           .bias = mlp_bias,
           .gate_scale = mlp_gate_scale,
-          .output_scale = mlp_output_scale};
+          .output_scale = mlp_output_scale,
+          .xielu = xielu,
+          .inner_norm = sublayer_norms ? std::optional(norm) : std::nullopt};
 }
 
 int64_t DecoderConfig::position_limit() const {

@@ -15,8 +15,15 @@ namespace nibble {
 
 /// Module names below a layer's prefix.
 struct BlockNames : NormNames {
+  LayerInputNames layer_input;
   AttentionNames attention;
   MlpNames mlp;
+};
+
+/// Where the layers' own inputs come from (Gemma 4).
+struct LayerInputTableNames {
+  std::string embedding = "model.embed_tokens_per_layer", projection = "model.per_layer_model_projection";
+  std::string norm = "model.per_layer_projection_norm";
 };
 
 /// Module names in the family's checkpoints. Internal names are these names, so nothing is ever mapped.
@@ -29,6 +36,7 @@ struct TensorNames {
   std::string layers = "model.layers.";
   std::string final_norm = "model.norm";  ///< empty = none
   std::string head = "lm_head";
+  LayerInputTableNames layer_inputs;
   BlockNames block;
 };
 
@@ -40,13 +48,24 @@ using SublayerMaker = std::function<std::unique_ptr<Kind>(const DecoderConfig& c
 
 /// What may differ between the layers of one model.
 struct LayerConfig {
-  int64_t window = 0;         ///< position i sees i-window+1..i; 0 = all before it
-  int rotary = 0;             ///< index into DecoderConfig::rope, -1 = no rope
-  float attention_scale = 0;  ///< of the scores, where it is not DecoderConfig's; 0 = as there
+  int64_t window = 0;            ///< position i sees i-window+1..i; 0 = all before it
+  int64_t chunk = 0;             ///< position i sees those of its chunk, i / chunk; 0 = all before it
+  int rotary = 0;                ///< index into DecoderConfig::rope, -1 = no rope
+  float attention_scale = 0;     ///< of the scores, where it is not DecoderConfig's; 0 = as there
+  bool qk_norm = true;           ///< where DecoderConfig has one
+  bool scaled_queries = false;   ///< see QueryScaling
+  bool values_are_keys = false;  ///< see AttentionConfig, as the next ones
+  int64_t keys_from = -1, shared_as = -1;
   int64_t heads = 0, kv_heads = 0, head_size = 0, mlp_width = 0;  ///< the same
   SublayerMaker<Mixer> mixer;                                     ///< of another kind than Attention
   SublayerMaker<FeedForward> feed_forward;                        ///< of another kind than Mlp
   bool has_mixer = true, has_feed_forward = true;                 ///< one may be absent, with its norm (Nemotron-H)
+};
+
+/// Queries at position p are multiplied by 1 + beta ln(1 + floor((p + offset) / length)) (Ministral 3, Llama 4).
+struct QueryScaling {
+  double beta = 0;
+  int64_t length = 1, offset = 0;
 };
 
 /// How positions tilt the attention scores (ALiBi).
@@ -77,8 +96,17 @@ struct DecoderConfig {
   NormPlace norm_place = NormPlace::input;
   bool parallel_residual = false;
   float residual_scale = 1;  ///< multiplies what attention and MLP add (Granite)
-  std::optional<HeadNormConfig> qk_norm;
-  float qkv_clip = 0;  ///< bound of queries, keys and values (OLMo), 0 = off
+  std::optional<HeadNormConfig> qk_norm, v_norm;
+  bool qk_norm_after_rope = false;
+  bool attention_sinks = false;
+  OutputGate attention_gate = OutputGate::none;
+  bool sublayer_norms = false;  ///< of what enters the last projection of attention and MLP (BitNet)
+  bool xielu = false;           ///< see MlpConfig
+  QueryScaling query_scaling;
+  int64_t layer_input_size = 0;        ///< P of every layer's own input, 0 = none
+  int64_t layer_input_vocabulary = 0;  ///< rows of their table
+  bool scaled_layers = false;          ///< each has a scale, see LayerInput
+  float qkv_clip = 0;                  ///< bound of queries, keys and values (OLMo), 0 = off
   bool qkv_bias = false, output_bias = false, mlp_bias = false, head_bias = false;
   int64_t qkv_groups = 1;         ///< layout of a fused projection, see AttentionConfig
   bool value_before_key = false;  ///< the same
@@ -100,6 +128,10 @@ struct DecoderConfig {
   std::vector<int32_t> eos_ids;     ///< ids that end a text, from config.json and generation_config.json
 
   TensorNames names;
+  /// Beginnings of the names of what else is in the files: towers of vision or sound, which a Decoder is without.
+  std::vector<std::string> towers;
+  /// Beside a tower, PEFT's names are those of the text model alone: "model.layers" for "model.language_model.layers".
+  bool text_adapters = false;
 
   /// Norms and places of a layer's sublayers.
   BlockConfig block() const;

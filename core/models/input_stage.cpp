@@ -22,11 +22,12 @@ Tensor narrowed(const Tensor& x, const StepContext& step) {
 
 bool InputStage::has_trainable() const {
   return embedding.has_trainable() || (positions && positions->has_trainable()) ||
-         (project && project->has_trainable()) || (norm && norm->has_trainable());
+         (project && project->has_trainable()) || (norm && norm->has_trainable()) ||
+         (layer_inputs && layer_inputs->has_trainable());
 }
 
 Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved* saved,
-                           const LayerSharding* sharding, int64_t piece) {
+                           const LayerSharding* sharding, PassState& state, int64_t piece) {
   const int64_t tokens = ids.dim(0);
   const auto make = [&](int64_t width, const std::string& what) {
     return Tensor::empty(step.pool(), {tokens, width}, DType::f32, what);
@@ -61,14 +62,21 @@ Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContex
     norm->forward(x, normed, step, saved ? &saved->norm : nullptr);
     x = normed;
   }
+  if (layer_inputs) {
+    state.layer_inputs = layer_inputs->forward(ids, x, step, saved ? &saved->layer_inputs : nullptr);
+    state.layer_input_gradients.resize(state.layer_inputs.size());
+  }
   return x;
 }
 
 void InputStage::backward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved&& saved,
-                          Tensor gradient, const LayerSharding* sharding) {
+                          Tensor gradient, const LayerSharding* sharding, PassState& state) {
   const auto make = [&](int64_t width) {
     return Tensor::zeros(step.pool(), {ids.dim(0), width}, DType::f32, "gradient of embeddings");
   };
+  if (layer_inputs) {
+    layer_inputs->backward(ids, state.layer_input_gradients, step, std::move(saved.layer_inputs), gradient);
+  }
   if (norm) {
     Tensor dx = make(gradient.dim(1));
     norm->backward(gradient, step, std::move(saved.norm), dx);
@@ -91,6 +99,7 @@ void InputStage::visit(const ParameterVisitor& visitor) {
   if (project) project->visit(visitor);
   if (positions) positions->visit(visitor);
   if (norm) norm->visit(visitor);
+  if (layer_inputs) layer_inputs->visit(visitor);
 }
 
 }  // namespace nibble

@@ -3,11 +3,13 @@
 
 #include <optional>
 
+#include "nibble/core/models/layer_inputs.h"
 #include "nibble/core/nn/embedding.h"
 #include "nibble/core/nn/layer_sharding.h"
 #include "nibble/core/nn/linear.h"
 #include "nibble/core/nn/makers.h"
 #include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/sublayer.h"
 
 namespace nibble {
 
@@ -15,10 +17,11 @@ namespace nibble {
 struct InputSaved {
   LinearSaved project;
   NormSaved norm;
+  LayerInputsSaved layer_inputs;
 };
 
 /// Embedding, projection to the layers' width (OPT 350M), learned positions (GPT-2, OPT), norm (BLOOM): those a family
-/// has, in this order.
+/// has, in this order; and what layers have of their own.
 struct InputStage {
   Embedding embedding;  ///< [V, E]
   float embedding_scale = 1;
@@ -26,16 +29,17 @@ struct InputStage {
   std::optional<Embedding> positions;  ///< [P + offset, D]
   int64_t position_offset = 0;         ///< row of position 0
   std::optional<Norm> norm;
+  std::optional<LayerInputs> layer_inputs;
 
   bool has_trainable() const;
   /// The residual stream [T, D] f32 from ids and positions [T] i32. saved == nullptr: inference. piece: a mapped table
   /// is left to the system's cache after so many tokens, since with a row the system maps what lies around it; 0: it
   /// stays.
   Tensor forward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved* saved,
-                 const LayerSharding* sharding, int64_t piece = 0);
+                 const LayerSharding* sharding, PassState& state, int64_t piece = 0);
   /// Accumulates gradients from that of the residual stream, [T, D] f32.
   void backward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved&& saved, Tensor gradient,
-                const LayerSharding* sharding);
+                const LayerSharding* sharding, PassState& state);
   void visit(const ParameterVisitor& visitor);
 };
 

@@ -22,16 +22,15 @@ bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 
 // Buffers that some writers save beside the weights.
 bool is_known_buffer(const std::string& name) {
   static constexpr std::string_view kEndings[] = {"rotary_emb.inv_freq", ".attn.bias",      ".attn.masked_bias",
-                                                  ".attn.causal_mask",   ".attention.bias", ".attention.masked_bias"};
+                                                  ".attn.causal_mask",   ".attention.bias", ".attention.masked_bias",
+                                                  ".mlp.act_fn.beta",    ".mlp.act_fn.eps"};
   return std::any_of(std::begin(kEndings), std::end(kEndings),
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-bool is_outside_language_model(const std::string& name) {
-  static constexpr std::string_view kBeginnings[] = {"model.vision_tower.", "model.multi_modal_projector.",
-                                                     "model.visual.", "mtp."};
-  return std::any_of(std::begin(kBeginnings), std::end(kBeginnings),
-                     [&](std::string_view beginning) { return name.starts_with(beginning); });
+bool is_outside_language_model(const DecoderConfig& config, const std::string& name) {
+  return std::any_of(config.towers.begin(), config.towers.end(),
+                     [&](const std::string& tower) { return name.starts_with(tower); });
 }
 
 // Hands the tensors of a checkpoint to a model that is being built, and remembers which were asked for.
@@ -70,7 +69,7 @@ class Loader {
     const bool whole = decoder.has_embedding() && decoder.has_head();
     for (const std::string& name : checkpoint_.names()) {
       if (!whole && !in_layers(name, decoder.range())) continue;
-      if (has_vision_tower(config_) && is_outside_language_model(name)) continue;
+      if (is_outside_language_model(config_, name)) continue;
       if (!taken_.contains(name) && !is_known_buffer(name) && !(expects && expects(name))) left.push_back(name);
     }
     if (left.empty()) return;
@@ -153,17 +152,16 @@ std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_
     value = Tensor::empty(pool, shape, DType::f32, name);
     ops::fill_normal(value, config.initializer_range, seed, purpose_of(name));
   } else {
-    std::vector<float> start(static_cast<size_t>(element_count(shape)), 1.0f);
-    for (size_t i = 0; i < start.size(); ++i) {
-      if (name.ends_with(".bias")) {
-        start[i] = 0;
-      } else if (name.ends_with(".A_log")) {  // a state space forgets at rates of 1, 2, 3, ...
-        start[i] = std::log(static_cast<float>(i + 1));
-      } else if (!is_of_mixer(name)) {
-        start[i] -= config.norm.weight_offset;
-      }
+    const bool zero = name.ends_with(".bias") || name.ends_with(".sinks");
+    float start = zero ? 0.0f : is_of_mixer(name) ? 1.0f : 1.0f - config.norm.weight_offset;
+    if (name.ends_with(".alpha_p")) start = std::log(std::expm1(0.8f));  // of xIELU
+    if (name.ends_with(".alpha_n")) start = std::log(std::expm1(0.8f - 0.5f));
+    std::vector<float> values(static_cast<size_t>(element_count(shape)), start);
+    for (size_t i = 0; i < values.size() && name.ends_with(".A_log");
+         ++i) {  // a state space forgets at rates 1, 2, ...
+      values[i] = std::log(static_cast<float>(i + 1));
     }
-    value = Tensor::from<float>(pool, shape, start);
+    value = Tensor::from<float>(pool, shape, values);
   }
   return std::make_shared<Parameter>(Parameter{.name = name, .value = value, .gradient = {}});
 }
@@ -229,7 +227,8 @@ void make_trainable(Decoder& decoder, RankContext& rank) {
   check_trainable(decoder);
   const auto of_adapters = adapter_parameters(decoder);
   decoder.visit([&](Parameter& parameter) {
-    if (!of_adapters.contains(&parameter) && !parameter.trainable) parameter.make_trainable(rank.pool);
+    if (!of_adapters.contains(&parameter) && !parameter.trainable && !parameter.buffer)
+      parameter.make_trainable(rank.pool);
   });
 }
 

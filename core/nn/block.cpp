@@ -92,22 +92,24 @@ Tensor sublayer_output_gradient(std::optional<Norm>& post_norm, float scale, con
 
 void BlockSaved::visit(const TensorVisitor& visitor) {
   for (NormSaved* norm : {&attention_norm, &post_attention_norm, &mlp_norm, &post_mlp_norm}) norm->visit(visitor);
-  for (auto* sublayer : {&mixer, &feed_forward}) {
+  for (auto* sublayer : {&mixer, &feed_forward, &layer_input}) {
     if (*sublayer) (*sublayer)->visit(visitor);
   }
 }
 
 Block::Block(const std::string& prefix, const NormNames& names, const BlockConfig& config, std::unique_ptr<Mixer> mixer,
-             std::unique_ptr<FeedForward> feed_forward, const ParameterMaker& make)
+             std::unique_ptr<FeedForward> feed_forward, const ParameterMaker& make,
+             std::optional<LayerInput> layer_input)
     : config_(config),
       attention_norm_(make_norm(prefix, names.attention_norm, config, make)),
       mixer_(std::move(mixer)),
       post_attention_norm_(make_norm(prefix, names.post_attention_norm, config, make)),
       mlp_norm_(make_norm(prefix, names.mlp_norm, config, make)),
       feed_forward_(std::move(feed_forward)),
-      post_mlp_norm_(make_norm(prefix, names.post_mlp_norm, config, make)) {
+      post_mlp_norm_(make_norm(prefix, names.post_mlp_norm, config, make)),
+      layer_input_(std::move(layer_input)) {
   const bool plain = attention_norm_ && mlp_norm_ && !post_attention_norm_ && !post_mlp_norm_ &&
-                     !config.parallel_residual && config.residual_scale == 1;
+                     !config.parallel_residual && config.residual_scale == 1 && !layer_input_;
   NIBBLE_CHECK(config.norm_place == NormPlace::input || plain, "norms in a place that goes with nothing else");
   const bool whole = mixer_ && feed_forward_;
   NIBBLE_CHECK(whole || ((mixer_ || feed_forward_) && config.norm_place == NormPlace::input &&
@@ -118,7 +120,7 @@ Block::Block(const std::string& prefix, const NormNames& names, const BlockConfi
 bool Block::has_trainable() const {
   return (mixer_ && mixer_->has_trainable()) || (feed_forward_ && feed_forward_->has_trainable()) ||
          trainable(attention_norm_) || trainable(post_attention_norm_) || trainable(mlp_norm_) ||
-         trainable(post_mlp_norm_);
+         trainable(post_mlp_norm_) || (layer_input_ && layer_input_->has_trainable());
 }
 
 Tensor Block::forward(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
@@ -170,7 +172,7 @@ Tensor Block::run(const Tensor& x, const LayerContext& context, const StepContex
     mlp_input = sublayer_input(mlp_norm_, config_.parallel_residual ? x : middle, step, keep(kept.mlp_norm));
   }
   Tensor out;
-  if (output_wanted || post_mlp_norm_) {
+  if (output_wanted || post_mlp_norm_ || layer_input_) {
     const bool middle_is_kept = !mixer_ || (saved && !config_.parallel_residual);
     out = middle_is_kept ? stream() : middle;
     add_sublayer(post_mlp_norm_, scale, context, step, keep(kept.post_mlp_norm), middle, out,
@@ -178,6 +180,7 @@ Tensor Block::run(const Tensor& x, const LayerContext& context, const StepContex
   } else {
     feed_forward_->forward_save_only(mlp_input, context, output_dtype(context, step), step, kept.feed_forward);
   }
+  if (layer_input_) layer_input_->forward(out, context, step, keep(kept.layer_input));
   if (saved) leave_inputs_out(*saved);
   return out;
 }
@@ -206,6 +209,7 @@ void Block::backward(Tensor& gradient, const LayerContext& context, const StepCo
   const bool shared_norm = config_.parallel_residual && !mlp_norm_;
   const bool above_mlp = config_.parallel_residual ? attention_input_gradient : attention_gradient;
 
+  if (layer_input_) layer_input_->backward(gradient, context, step, *saved.layer_input);
   Tensor mlp_dinput;
   const bool mlp_input_gradient = above_mlp || trainable(mlp_norm_);
   if (feed_forward_) {
@@ -308,11 +312,13 @@ void Block::visit(const ParameterVisitor& visitor) {
   if (mlp_norm_) mlp_norm_->visit(visitor);
   if (feed_forward_) feed_forward_->visit(visitor);
   if (post_mlp_norm_) post_mlp_norm_->visit(visitor);
+  if (layer_input_) layer_input_->visit(visitor);
 }
 
 void Block::visit_linears(const std::function<void(Linear&)>& visitor) {
   if (mixer_) mixer_->visit_linears(visitor);
   if (feed_forward_) feed_forward_->visit_linears(visitor);
+  if (layer_input_) layer_input_->visit_linears(visitor);
 }
 
 }  // namespace nibble

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "nibble/core/nn/feed_forward/feed_forward.h"
+#include "nibble/core/nn/layer_input.h"
 #include "nibble/core/nn/mixers/mixer.h"
 #include "nibble/core/nn/norm.h"
 
@@ -39,7 +40,7 @@ struct BlockConfig {
 /// which is kept anyway: the same bits, two passes over [T, D] for 4 bytes an element less.
 struct BlockSaved {
   NormSaved attention_norm, post_attention_norm, mlp_norm, post_mlp_norm;
-  std::unique_ptr<SublayerSaved> mixer, feed_forward;
+  std::unique_ptr<SublayerSaved> mixer, feed_forward, layer_input;
   bool mixer_input_left_out = false, feed_forward_input_left_out = false;
 
   /// Every tensor there is, in a fixed order.
@@ -51,7 +52,8 @@ class Block {
  public:
   /// prefix: "model.layers.0."; one of the two sublayers may be absent (Nemotron-H), with the norms beside it.
   Block(const std::string& prefix, const NormNames& names, const BlockConfig& config, std::unique_ptr<Mixer> mixer,
-        std::unique_ptr<FeedForward> feed_forward, const ParameterMaker& make);
+        std::unique_ptr<FeedForward> feed_forward, const ParameterMaker& make,
+        std::optional<LayerInput> layer_input = std::nullopt);
 
   bool has_trainable() const;
 
@@ -96,6 +98,7 @@ class Block {
   std::optional<Norm> post_attention_norm_, mlp_norm_;
   std::unique_ptr<FeedForward> feed_forward_;
   std::optional<Norm> post_mlp_norm_;
+  std::optional<LayerInput> layer_input_;
 };
 
 }  // namespace nibble

@@ -1,5 +1,5 @@
 #pragma once
-// Norms of queries or keys between their projection and rope.
+// Norms of queries, keys or values by head.
 
 #include <optional>
 #include <vector>

@@ -1,12 +1,13 @@
 #include "nibble/core/nn/norm.h"
 
+#include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/norm.h"
 
 namespace nibble {
 
 Norm::Norm(const std::string& name, int64_t size, const NormConfig& config, const ParameterMaker& make)
     : config_(config), size_(size) {
-  NIBBLE_CHECK(config.weight || (config.kind == NormKind::layer && !config.bias), "a norm without parameters");
+  NIBBLE_CHECK(config.weight || (config.weight_offset == 0 && !config.bias), "a norm without parameters");
   if (config.weight) weight_ = make(name + ".weight", {size});
   if (config.bias) bias_ = make(name + ".bias", {size});
 }
@@ -19,8 +20,11 @@ Norm::Norm(std::shared_ptr<Parameter> weights, int64_t row, const NormConfig& co
 bool Norm::has_trainable() const { return (weight_ && weight_->trainable) || (bias_ && bias_->trainable); }
 
 Tensor Norm::scale(const StepContext& step) const {
-  if (weight_) return own(weight_->value);
-  return Tensor::from<float>(step.pool(), {size_}, std::vector<float>(static_cast<size_t>(size_), 1.0f));
+  const float ones = weight_ ? config_.weight_offset : 1.0f;
+  if (weight_ && (config_.kind == NormKind::rms || ones == 0)) return own(weight_->value);
+  Tensor made = Tensor::from<float>(step.pool(), {size_}, std::vector<float>(static_cast<size_t>(size_), ones));
+  if (weight_) ops::add(own(weight_->value), made);
+  return made;
 }
 
 Tensor Norm::own(const Tensor& weights) const {

@@ -11,9 +11,9 @@ enum class NormKind : uint8_t { rms, layer };
 struct NormConfig {
   NormKind kind = NormKind::rms;
   float eps = 1e-5f;
-  float weight_offset = 0;  ///< rms multiplies by (weight_offset + weight): 1 in Gemma
+  float weight_offset = 0;  ///< multiplies by (weight_offset + weight): 1 in Gemma and Nemotron
   bool bias = false;        ///< layer only
-  bool weight = true;       ///< layer only: false = no parameters at all (OLMo)
+  bool weight = true;       ///< false = no parameters at all (OLMo, Llama 4's heads)
 };
 
 /// What a Norm keeps from forward to backward; x is shared with the caller.
@@ -44,7 +44,7 @@ class Norm {
   void visit(const ParameterVisitor& visitor);
 
  private:
-  /// What normed elements are multiplied by: the weight, or ones.
+  /// What the op multiplies normed elements by; it adds the offset itself in an RMSNorm.
   Tensor scale(const StepContext& step) const;
   /// The norm's own row of a value or gradient of weight_, which may be undefined.
   Tensor own(const Tensor& weights) const;

@@ -1,6 +1,7 @@
 #pragma once
 // What the two sublayers of a layer, mixer and feed-forward, have in common.
 
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -20,13 +21,29 @@ struct Continued {
   int64_t sequence = 0, length = 0;
 };
 
+/// Keys and values that later layers read too, and the gradients that those give them.
+struct SharedKeys {
+  Tensor k, v;                            ///< as attention sees them
+  std::vector<ops::AttentionSpan> spans;  ///< and where it sees them
+  Tensor dk, dv;                          ///< f32, undefined until a layer has added to them
+};
+
+/// What the layers of one pass hand each other beside the residual stream.
+struct PassState {
+  std::map<int64_t, SharedKeys> keys;  ///< by the layer whose they are
+  std::vector<Tensor> layer_inputs;    ///< [layers] of [T, P] f32: an input of its own for each (Gemma 4)
+  std::vector<Tensor> layer_input_gradients;
+};
+
 /// What every layer of one pass sees of the tokens.
 struct LayerContext {
   Tensor positions;                           ///< [T] i32, in the document
   std::span<const ops::AttentionSpan> spans;  ///< documents
   std::vector<RotaryView> rotary;             ///< one for each kind of layer
+  Tensor query_scales;                        ///< [T] f32, where queries are scaled by their position
   const LayerSharding* sharding = nullptr;    ///< null: the weights are whole
   std::span<const Continued> continued = {};  ///< with caches: one for each of `spans`
+  PassState* state = nullptr;                 ///< where layers hand each other something
 };
 
 /// What a sublayer keeps from forward to backward.

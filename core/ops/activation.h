@@ -27,4 +27,11 @@ void gated_forward(Activation f, const Tensor& gate, const Tensor& up, Tensor& y
 void gated_backward(Activation f, const Tensor& dy, const Tensor& gate, const Tensor& up, Tensor& dgate, Tensor& dup,
                     Tensor& y_again);
 
+/// xIELU (Huang et al. 2024): y = ap x^2 + x / 2 where x > 0, else an (e^x - 1 - x) + x / 2, with ap =
+/// softplus(alpha_p) and an = 1/2 + softplus(alpha_n), both [1] f32.
+void xielu_forward(const Tensor& x, const Tensor& alpha_p, const Tensor& alpha_n, Tensor& y);
+/// dx = dy * f'(x), which may take the place of x; dalpha_p and dalpha_n [1] f32 += gradient unless undefined.
+void xielu_backward(const Tensor& dy, const Tensor& x, const Tensor& alpha_p, const Tensor& alpha_n, Tensor& dx,
+                    Tensor& dalpha_p, Tensor& dalpha_n);
+
 }  // namespace nibble::ops

@@ -37,4 +37,11 @@ void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, co
                         const Tensor& log_sum_exp, std::span<const AttentionSpan> spans, const AttentionParams& params,
                         Tensor& dq, Tensor& dk, Tensor& dv);
 
+/// One more logit per head in the softmax, whose share is dropped (gpt-oss): out and log_sum_exp of attention_forward,
+/// with it. sinks [H] f32. attention_backward takes these as it would take the others.
+void attention_sinks_forward(const Tensor& sinks, Tensor& out, Tensor& log_sum_exp);
+/// dsinks [H] f32 += gradient; out and log_sum_exp with the sinks.
+void attention_sinks_backward(const Tensor& dout, const Tensor& out, const Tensor& sinks, const Tensor& log_sum_exp,
+                              Tensor& dsinks);
+
 }  // namespace nibble::ops

@@ -27,13 +27,14 @@
 // clang-format off
 #define NIBBLE_OPERATIONS(OP)                                                                                        \
   OP(activation_forward) OP(activation_backward) OP(gated_forward) OP(gated_backward)                                \
-  OP(attention_forward) OP(attention_backward)                                                                       \
+  OP(xielu_forward) OP(xielu_backward)                                                                               \
+  OP(attention_forward) OP(attention_backward) OP(attention_sinks_forward) OP(attention_sinks_backward)              \
   OP(causal_conv_forward) OP(causal_conv_backward)                                                                   \
   OP(clip) OP(clip_backward)                                                                                         \
   OP(copy_columns_out) OP(copy_columns_in) OP(transpose)                                                                           \
   OP(cross_entropy) OP(cross_entropy_statistics) OP(cross_entropy_merge) OP(cross_entropy_backward)                  \
   OP(dropout)                                                                                                        \
-  OP(cast) OP(scale) OP(add_bias) OP(bias_backward) OP(sum) OP(sum_of_squares) OP(first_nonfinite)                   \
+  OP(cast) OP(scale) OP(scale_rows) OP(add_bias) OP(bias_backward) OP(sum) OP(sum_of_squares) OP(first_nonfinite)                   \
   OP(fill_normal) OP(fill_uniform)                                                                                                   \
   OP(embedding_forward) OP(embedding_backward) OP(gather_rows) OP(scatter_add_rows)                                  \
   OP(gated_norm_forward) OP(gated_norm_backward)                                                                     \

@@ -44,6 +44,17 @@ void gated_backward(Activation f, const Tensor& dy, const Tensor& gate, const Te
   on(dy).gated_backward(f, dy, gate, up, dgate, dup, y_again);
 }
 
+void xielu_forward(const Tensor& x, const Tensor& alpha_p, const Tensor& alpha_n, Tensor& y) {
+  NIBBLE_CHECK(same_count(x, y) && alpha_p.numel() == 1 && alpha_n.numel() == 1, "xielu: shapes");
+  on(x).xielu_forward(x, alpha_p, alpha_n, y);
+}
+
+void xielu_backward(const Tensor& dy, const Tensor& x, const Tensor& alpha_p, const Tensor& alpha_n, Tensor& dx,
+                    Tensor& dalpha_p, Tensor& dalpha_n) {
+  NIBBLE_CHECK(same_count(x, dy, dx) && alpha_p.numel() == 1 && alpha_n.numel() == 1, "xielu: shapes");
+  on(x).xielu_backward(dy, x, alpha_p, alpha_n, dx, dalpha_p, dalpha_n);
+}
+
 // ---- attention.h ----
 
 namespace {
@@ -87,6 +98,27 @@ void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, co
   }
   NIBBLE_CHECK(log_sum_exp.numel() == params.heads * q.dim(0), "attention backward: log_sum_exp");
   on(q).attention_backward(dout, q, k, v, out, log_sum_exp, spans, params, dq, dk, dv);
+}
+
+namespace {
+
+void check_sinks(const Tensor& sinks, const Tensor& out, const Tensor& log_sum_exp) {
+  NIBBLE_CHECK(out.rank() == 2 && out.dim(1) % sinks.numel() == 0 && log_sum_exp.numel() == sinks.numel() * out.dim(0),
+               "attention sinks: shapes");
+}
+
+}  // namespace
+
+void attention_sinks_forward(const Tensor& sinks, Tensor& out, Tensor& log_sum_exp) {
+  check_sinks(sinks, out, log_sum_exp);
+  on(out).attention_sinks_forward(sinks, out, log_sum_exp);
+}
+
+void attention_sinks_backward(const Tensor& dout, const Tensor& out, const Tensor& sinks, const Tensor& log_sum_exp,
+                              Tensor& dsinks) {
+  check_sinks(sinks, out, log_sum_exp);
+  NIBBLE_CHECK(dout.shape() == out.shape() && same_count(sinks, dsinks), "attention sinks: shapes");
+  on(out).attention_sinks_backward(dout, out, sinks, log_sum_exp, dsinks);
 }
 
 // ---- causal_conv.h, linear_attention.h, time_step.h, gated_norm.h ----
@@ -311,6 +343,11 @@ void add_residual(const Tensor& x, const Tensor& y, float scale, Tensor& sum) {
 
 void scale(Tensor& x, float factor) { on(x).scale(x, factor); }
 
+void scale_rows(const Tensor& factors, Tensor& x) {
+  NIBBLE_CHECK(factors.numel() == 1 || (x.rank() == 2 && factors.numel() == x.dim(0)), "scale_rows: shapes");
+  on(x).scale_rows(factors, x);
+}
+
 void add_bias(const Tensor& bias, Tensor& x) {
   NIBBLE_CHECK(x.rank() == 2 && bias.numel() == x.dim(1), "add_bias: shapes");
   on(x).add_bias(bias, x);
@@ -516,11 +553,12 @@ void column_squares(const Tensor& x, Tensor& out) {
 // ---- rope.h ----
 
 void rope(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool inverse,
-          RopePairs pairs) {
-  NIBBLE_CHECK(heads > 0 && x.dim(1) % heads == 0 && 2 * cos.dim(1) <= x.dim(1) / heads, "rope: head size");
+          RopePairs pairs, int64_t begin) {
+  NIBBLE_CHECK(heads > 0 && x.dim(1) % heads == 0 && begin >= 0 && begin + 2 * cos.dim(1) <= x.dim(1) / heads,
+               "rope: head size");
   NIBBLE_CHECK(positions.numel() == x.dim(0) && sin.shape() == cos.shape(), "rope: shapes");
   check_indices(positions, cos.dim(0), "rope");
-  on(x).rope(x, heads, positions, cos, sin, inverse, pairs);
+  on(x).rope(x, heads, positions, cos, sin, inverse, pairs, begin);
 }
 
 // ---- weight_norm.h ----

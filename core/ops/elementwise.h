@@ -11,6 +11,8 @@ void cast(const Tensor& from, Tensor& to);
 void add(const Tensor& y, Tensor& x, float scale = 1.0f);
 /// x *= factor, f32 or bf16
 void scale(Tensor& x, float factor);
+/// Row t of x [T, D], f32 or bf16, *= factors[t], f32; one factor is for all of x.
+void scale_rows(const Tensor& factors, Tensor& x);
 /// x [T, D] f32 or bf16 += bias [D] f32
 void add_bias(const Tensor& bias, Tensor& x);
 /// dbias [D] f32 += column sums of dy [T, D] f32 or bf16

@@ -38,6 +38,7 @@ std::string module_name(const std::string& stored) {
       {"language_model.model.", "model.language_model."},
       {"language_model.lm_head.", "lm_head."},
       {"vision_tower.", "model.vision_tower."},
+      {"vision_model.", "model.vision_model."},
       {"multi_modal_projector.", "model.multi_modal_projector."}};
   for (const auto& [from, to] : kRenamed) {
     if (stored.starts_with(from)) return std::string(to) + stored.substr(from.size());

@@ -22,30 +22,19 @@ constexpr ConfigKeys kGpt2Keys = {.width = "n_embd|hidden_size",
                                   .norm_eps = "layer_norm_epsilon",
                                   .activation = "activation_function"};
 
-Family gemma3(std::string_view model_type, std::string_view architecture, TensorNames names,
-              std::string_view text_defaults) {
-  return {.model_type = model_type,
-          .architecture = architecture,
-          .names = std::move(names),
-          .keys = {.activation = "hidden_activation"},
-          .norm = kGemmaNorm,
-          .activation = "gelu_pytorch_tanh",
-          .qk_norm = HeadNormKind::head,
-          .tied_head = true,
-          .scaled_embedding = true,
-          .kv_heads = 4,
-          .head_size = 256,
-          .max_positions = 131072,
-          .rope_base = 1e6,
-          .local_rope_base = 10000,
-          .window_rule = WindowRule::period,
-          .window = 4096,
-          .window_period = 6,
-          .text_defaults = text_defaults,
-          .finish = finish_gemma3};
-}
+constexpr Composite kComposites[] = {
+    {"gemma3", "Gemma3ForConditionalGeneration", "gemma3_text",
+     R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+         "num_attention_heads": 8})"},
+    {"gemma4", "Gemma4ForConditionalGeneration", "gemma4_text", "{}"},
+    {"gemma4_unified", "Gemma4UnifiedForConditionalGeneration", "gemma4_unified_text", "{}"},
+    {"mistral3", "Mistral3ForConditionalGeneration", "mistral", "{}"},
+    {"llama4", "Llama4ForConditionalGeneration", "llama4_text", "{}", true},
+    {"qwen3_5", "Qwen3_5ForConditionalGeneration", "qwen3_5_text", "{}", true},
+    {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", "{}", true},
+};
 
-std::vector<Family> dense_families() {
+std::vector<Family> first_rows() {
   return {
       {.model_type = "llama", .architecture = "LlamaForCausalLM"},
       {.model_type = "mistral",
@@ -56,6 +45,7 @@ std::vector<Family> dense_families() {
        .window = 4096},
       {.model_type = "qwen2",
        .architecture = "Qwen2ForCausalLM",
+       .keys = {.qkv_bias = "", .output_bias = ""},
        .qkv_bias = true,
        .kv_heads = 32,
        .max_positions = 32768,
@@ -93,10 +83,24 @@ std::vector<Family> dense_families() {
        .window_rule = WindowRule::even,
        .window = 4096,
        .finish = finish_gemma2},
-      gemma3("gemma3_text", "Gemma3ForCausalLM", gemma2_names(), ""),
-      gemma3("gemma3", "Gemma3ForConditionalGeneration", inside_language_model(gemma2_names()),
-             R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
-                 "num_attention_heads": 8})"),
+      {.model_type = "gemma3_text",
+       .architecture = "Gemma3ForCausalLM",
+       .names = gemma2_names(),
+       .keys = {.activation = "hidden_activation"},
+       .norm = kGemmaNorm,
+       .activation = "gelu_pytorch_tanh",
+       .qk_norm = HeadNormKind::head,
+       .tied_head = true,
+       .scaled_embedding = true,
+       .kv_heads = 4,
+       .head_size = 256,
+       .max_positions = 131072,
+       .rope_base = 1e6,
+       .local_rope_base = 10000,
+       .window_rule = WindowRule::period,
+       .window = 4096,
+       .window_period = 6,
+       .finish = finish_gemma3},
       {.model_type = "phi3",
        .architecture = "Phi3ForCausalLM",
        .names = phi3_names(),
@@ -144,7 +148,7 @@ std::vector<Family> dense_families() {
        .tied_head = true,
        .mlp_share = 4,
        .max_positions = 1024,
-       .rope = false,
+       .rope = RopeRule::none,
        .finish = finish_gpt2},
       {.model_type = "opt",
        .architecture = "OPTForCausalLM",
@@ -160,7 +164,7 @@ std::vector<Family> dense_families() {
        .biases = true,
        .tied_head = true,
        .position_offset = 2,
-       .rope = false,
+       .rope = RopeRule::none,
        .finish = finish_opt},
       {.model_type = "stablelm",
        .architecture = "StableLmForCausalLM",
@@ -176,6 +180,7 @@ std::vector<Family> dense_families() {
        .tied_head = true,
        .kv_heads = 4,
        .max_positions = 32768,
+       .rope = RopeRule::listed,
        .rope_base = 2e6,
        .window_rule = WindowRule::nope},
       {.model_type = "olmo",
@@ -212,7 +217,7 @@ std::vector<Family> dense_families() {
        .tied_head = true,
        .mlp_share = 4,
        .max_positions = 1024,
-       .rope = false,
+       .rope = RopeRule::none,
        .finish = finish_gpt_bigcode},
       {.model_type = "bloom",
        .architecture = "BloomForCausalLM",
@@ -232,7 +237,7 @@ std::vector<Family> dense_families() {
        .biases = true,
        .tied_head = true,
        .mlp_share = 4,
-       .rope = false,
+       .rope = RopeRule::none,
        .finish = finish_bloom},
       {.model_type = "gptj",
        .architecture = "GPTJForCausalLM",
@@ -243,7 +248,7 @@ std::vector<Family> dense_families() {
        .gated_mlp = false,
        .parallel_residual = true,
        .mlp_share = 4,
-       .rope = false,
+       .rope = RopeRule::none,
        .finish = finish_gptj},
       {.model_type = "codegen",
        .architecture = "CodeGenForCausalLM",
@@ -254,7 +259,7 @@ std::vector<Family> dense_families() {
        .gated_mlp = false,
        .parallel_residual = true,
        .mlp_share = 4,
-       .rope = false,
+       .rope = RopeRule::none,
        .finish = finish_codegen},
       {.model_type = "phi",
        .architecture = "PhiForCausalLM",
@@ -286,18 +291,21 @@ std::vector<Family> dense_families() {
        .parallel_residual = true,
        .tied_head = true,
        .max_positions = 8192,
+       .rope = RopeRule::windowed,
        .rope_pairs = ops::RopePairs::neighbours,
        .window_rule = WindowRule::period,
        .window = 4096,
        .window_period = 4,
-       .finish = finish_cohere2},
+       .finish = finish_cohere},
   };
 }
 
 const std::vector<Family>& rows() {
   static const std::vector<Family> table = [] {
-    std::vector<Family> all = dense_families();
-    for (Family& family : hybrid_families()) all.push_back(std::move(family));
+    std::vector<Family> all = first_rows();
+    for (const auto& more :
+         {later_families(), gemma4_families(), latent_families(), earlier_families(), hybrid_families()})
+      all.insert(all.end(), more.begin(), more.end());
     return all;
   }();
   return table;
@@ -306,6 +314,7 @@ const std::vector<Family>& rows() {
 std::string known() {
   std::string list;
   for (const Family& family : rows()) list += (list.empty() ? "" : ", ") + std::string(family.model_type);
+  for (const Composite& composite : kComposites) list += ", " + std::string(composite.model_type);
   return list;
 }
 
@@ -314,21 +323,32 @@ bool same_letters(std::string_view a, std::string_view b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return lower(x) == lower(y); });
 }
 
+// The first conversions of Llama wrote LLaMAForCausalLM.
+bool is_one_of(std::string_view architecture, std::string_view known) {
+  for (size_t end = 0; !known.empty(); known = known.substr(end)) {
+    end = known.find('|');
+    if (same_letters(architecture, known.substr(0, end))) return true;
+    end = end == std::string_view::npos ? known.size() : end + 1;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::span<const Family> families() { return rows(); }
 
-bool has_vision_tower(const DecoderConfig& config) {
-  return std::any_of(rows().begin(), rows().end(), [&](const Family& family) {
-    return family.model_type == config.model_type && !family.text_defaults.empty();
-  });
+const Composite* find_composite(std::string_view model_type, std::string_view architecture) {
+  const auto fits = [&](const Composite& composite) {
+    return model_type.empty() ? same_letters(architecture, composite.architecture) : model_type == composite.model_type;
+  };
+  const auto* found = std::find_if(std::begin(kComposites), std::end(kComposites), fits);
+  return found == std::end(kComposites) ? nullptr : found;
 }
 
 const Family& find_family(std::string_view model_type, std::string_view architecture, const std::string& place) {
   for (const Family& family : rows()) {
     const bool type_fits = model_type.empty() ? !architecture.empty() : model_type == family.model_type;
-    // The first conversions of Llama wrote LLaMAForCausalLM.
-    const bool architecture_fits = architecture.empty() || same_letters(architecture, family.architecture);
+    const bool architecture_fits = architecture.empty() || is_one_of(architecture, family.architecture);
     if (type_fits && architecture_fits) return family;
   }
   const std::string asked = model_type.empty()     ? std::string(architecture)

@@ -20,7 +20,18 @@ enum class WindowRule : uint8_t {
   from_layer,  ///< with use_sliding_window, the layers from max_window_layers on (Qwen2)
   even,        ///< layers 0, 2, 4, ... (Gemma 2)
   period,      ///< all but every `sliding_window_pattern`-th (Gemma 3, Cohere 2)
+  but_first,   ///< all but the first of every `window_period` (CWM)
+  types,       ///< as layer_types says, all without it (Ministral)
   nope,        ///< with use_sliding_window, the layers without rope (SmolLM3)
+};
+
+/// How a family says which layers have rope.
+enum class RopeRule : uint8_t {
+  none,
+  every,
+  listed,           ///< no_rope_layers, or all but every no_rope_layer_interval-th (SmolLM3)
+  windowed,         ///< those with a window (Cohere 2)
+  windowed_or_all,  ///< the same; all where the model has no window at all (EXAONE 4)
 };
 
 /// Spelling of config.json keys where families differ.
@@ -30,12 +41,14 @@ struct ConfigKeys {
   std::string_view head_size = "head_dim";  ///< "" here and below: the family does not look for such a key
   std::string_view kv_heads = "num_key_value_heads", norm_eps = "rms_norm_eps", activation = "hidden_act";
   std::string_view rotary_share = "partial_rotary_factor", rope_base = "rope_theta";
+  std::string_view qkv_bias = "attention_bias", output_bias = "attention_bias", mlp_bias = "mlp_bias";
+  std::string_view window = "sliding_window", window_period = "sliding_window_pattern";
 };
 
 /// One row. Values are those of the family's configuration class in Transformers when the key is absent.
 struct Family {
   std::string_view model_type;
-  std::string_view architecture;
+  std::string_view architecture;  ///< several spellings: "InternLM3ForCausalLM|LlamaForCausalLM"
   TensorNames names;
   ConfigKeys keys;
 
@@ -44,16 +57,19 @@ struct Family {
   bool gated_mlp = true;
   bool parallel_residual = false;
   std::optional<HeadNormKind> qk_norm;  ///< with the family's norm
-  bool biases = false;                  ///< every Linear but the head
-  bool qkv_bias = false;                ///< always; `attention_bias` in the file adds all four
-  bool tied_head = false;               ///< when absent
-  bool scaled_embedding = false;        ///< embeddings times sqrt(D)
-  int64_t kv_heads = 0;                 ///< when absent; 0 = as many as heads
-  int64_t mlp_share = 0;                ///< F / D when absent; 0 = the file must say F
-  int64_t head_size = 0;                ///< when absent; 0 = D / H
-  int64_t max_positions = 2048;         ///< when absent
-  int64_t position_offset = 0;          ///< of learned positions
-  bool rope = true;
+  bool qk_norm_after_rope = false;
+  bool qk_norm_weight = true;
+  bool sublayer_norms = false;                                   ///< see DecoderConfig
+  bool biases = false;                                           ///< every Linear but the head, whatever the file says
+  bool qkv_bias = false, output_bias = false, mlp_bias = false;  ///< when absent
+  bool tied_head = false;                                        ///< when absent
+  bool scaled_embedding = false;                                 ///< embeddings times sqrt(D)
+  int64_t kv_heads = 0;                                          ///< when absent; 0 = as many as heads
+  int64_t mlp_share = 0;                                         ///< F / D when absent; 0 = the file must say F
+  int64_t head_size = 0;                                         ///< when absent; 0 = D / H
+  int64_t max_positions = 2048;                                  ///< when absent
+  int64_t position_offset = 0;                                   ///< of learned positions
+  RopeRule rope = RopeRule::every;
   double rope_base = 10000;    ///< when absent
   double rotary_share = 1;     ///< when absent
   double local_rope_base = 0;  ///< of layers with a window when absent; 0 = all layers turn alike
@@ -61,24 +77,42 @@ struct Family {
   /// absent, which then wins over the one inside (Phi-3); 0 = the inner one, or else max_positions
   int64_t original_max_positions = 0;
   ops::RopePairs rope_pairs = ops::RopePairs::halves;
+  bool rope_backwards = false;
+  bool rope_alpha = false;  ///< dynamic rope with `alpha` is a larger base (Hunyuan)
+  /// Where, beside the rope's type, the file says how queries are scaled by their position (Ministral 3).
+  bool scaled_queries = false;
   WindowRule window_rule = WindowRule::none;
-  int64_t window = 0;         ///< when sliding_window is absent (null means none)
-  int64_t window_period = 0;  ///< when sliding_window_pattern is absent
-  /// Beside a vision tower: config.json keeps the keys under text_config, and this JSON object has those that may be
-  /// absent there ("" = not beside one). The tower's tensors are passed over.
-  std::string_view text_defaults;
+  int64_t window = 0;         ///< when the file has no such key (null means none)
+  int64_t window_period = 0;  ///< the same
   /// What depends on flags of the family's own; null = nothing does.
   void (*finish)(const ConfigReader& file, DecoderConfig& config) = nullptr;
 };
 
+/// A checkpoint of more than a language model: config.json keeps the text's keys under text_config, and the names have
+/// "language_model." behind their first part. The rest is passed over.
+struct Composite {
+  std::string_view model_type, architecture;
+  std::string_view text;       ///< family of the text, where text_config does not say
+  std::string_view defaults;   ///< JSON object of keys that may be absent in text_config
+  bool text_adapters = false;  ///< see DecoderConfig
+};
+
+/// Null where it is a language model alone.
+const Composite* find_composite(std::string_view model_type, std::string_view architecture);
+
 /// All of them.
 std::span<const Family> families();
+/// Some of them: dense ones since 2024, Gemma 4, those with latent attention, and what came before and is rarely met.
+std::vector<Family> later_families();
+std::vector<Family> gemma4_families();
+std::vector<Family> latent_families();
+std::vector<Family> earlier_families();
 
 /// The row for a config.json. Throws InputError naming what was asked for, with the list of known families; `place` is
 /// the file. Either argument may be empty.
 const Family& find_family(std::string_view model_type, std::string_view architecture, const std::string& place);
 
-/// Whether the files of the model hold a vision tower too, which a Decoder is without.
-bool has_vision_tower(const DecoderConfig& config);
+/// Whether the files of the model hold a tower too, which a Decoder is without.
+inline bool has_vision_tower(const DecoderConfig& config) { return !config.towers.empty(); }
 
 }  // namespace nibble

@@ -21,8 +21,10 @@ TensorNames gemma2_names() {
 
 TensorNames inside_language_model(TensorNames names) {
   const std::string outer = "model.", inner = "model.language_model.";
-  for (std::string* name : {&names.embedding, &names.layers, &names.final_norm}) {
-    *name = inner + name->substr(outer.size());
+  LayerInputTableNames& inputs = names.layer_inputs;
+  for (std::string* name : {&names.embedding, &names.embedding_norm, &names.layers, &names.final_norm,
+                            &inputs.embedding, &inputs.projection, &inputs.norm}) {
+    if (!name->empty()) *name = inner + name->substr(outer.size());
   }
   return names;
 }

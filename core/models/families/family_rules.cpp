@@ -69,16 +69,18 @@ void finish_granite(const ConfigReader& file, DecoderConfig& config) {
   config.logit_scale = 1 / read("logits_scaling");
 }
 
+void finish_hyperclovax(const ConfigReader& file, DecoderConfig& config) {
+  const float natural = config.attention_scale;
+  finish_granite(file, config);
+  if (!file.has("attention_multiplier")) config.attention_scale = natural;
+  if (!file.boolean("use_post_norm", true)) {
+    config.names.block.post_attention_norm = config.names.block.post_mlp_norm = "";
+  }
+}
+
 void finish_cohere(const ConfigReader& file, DecoderConfig& config) {
   config.logit_scale = static_cast<float>(file.number("logit_scale", 1e-9, 1e9, 0.0625));
   if (file.boolean("use_qk_norm", false)) config.qk_norm = HeadNormConfig{HeadNormKind::rows, config.norm};
-}
-
-void finish_cohere2(const ConfigReader& file, DecoderConfig& config) {
-  config.logit_scale = static_cast<float>(file.number("logit_scale", 1e-9, 1e9, 0.0625));
-  for (LayerConfig& layer : config.layer) {
-    if (layer.window == 0) layer.rotary = -1;
-  }
 }
 
 void finish_starcoder2(const ConfigReader& file, DecoderConfig& config) {

@@ -20,7 +20,9 @@ RopeScaling read_scaling(const ConfigReader& scaling, const Family& family) {
   if (type == "yarn") return RopeScaling::yarn;
   if (type == "longrope") return RopeScaling::longrope;
   if (type == "llama3") return RopeScaling::llama3;
-  scaling.fail("rope_type|type", "is unknown: " + type, "known: default, linear, dynamic, yarn, longrope, llama3");
+  if (type == "proportional") return RopeScaling::proportional;
+  scaling.fail("rope_type|type", "is unknown: " + type,
+               "known: default, linear, dynamic, yarn, longrope, llama3, proportional");
 }
 
 // The length of the texts the model was first trained on.
@@ -82,6 +84,7 @@ RopeConfig read_rope(const ConfigReader& file, const ConfigReader* scaling, doub
                      const Family& family, const DecoderConfig& config) {
   RopeConfig rope;
   rope.pairs = family.rope_pairs;
+  rope.backwards = family.rope_backwards;
   rope.base = base;
   if (scaling) {
     share = scaling->number("partial_rotary_factor", 1e-3, 1, share);
@@ -97,13 +100,24 @@ RopeConfig read_rope(const ConfigReader& file, const ConfigReader* scaling, doub
   switch (rope.scaling) {
     case RopeScaling::none:
       break;
+    case RopeScaling::proportional:
+      rope.factor = scaling->number("factor", 1e-3, 1e6, 1);
+      rope.turned = static_cast<int64_t>(static_cast<double>(config.head_size) * share / 2) * 2;
+      rope.size = config.head_size;
+      rope.exponent_size = 0;
+      break;
     case RopeScaling::linear:
       rope.factor = scaling->number("factor", 1e-3, 1e6);
       break;
     case RopeScaling::dynamic:
+      if (rotated < 4) file.fail("head_dim", "is too small for dynamic rope");
+      if (const double alpha = family.rope_alpha ? scaling->number("alpha", 0, 1e9, 0) : 0; alpha > 0) {
+        rope.scaling = RopeScaling::none;
+        rope.base *= std::pow(alpha, static_cast<double>(rope.size) / static_cast<double>(rope.size - 2));
+        break;
+      }
       rope.factor = scaling->number("factor", 1, 1e6);
       rope.original_max_positions = config.max_positions;
-      if (rotated < 4) file.fail("head_dim", "is too small for dynamic rope");
       break;
     case RopeScaling::yarn:
       rope.original_max_positions = read_original(file, *scaling, family, config);
@@ -124,7 +138,7 @@ RopeConfig read_rope(const ConfigReader& file, const ConfigReader* scaling, doub
 }  // namespace
 
 void read_ropes(const ConfigReader& file, const Family& family, DecoderConfig& config) {
-  if (!family.rope) return;
+  if (family.rope == RopeRule::none) return;
   const ConfigKeys& keys = family.keys;
   const double share = file.number(keys.rotary_share, 1e-3, 1, family.rotary_share);
   const double base = file.number(keys.rope_base, 1, 1e12, family.rope_base);
@@ -135,6 +149,10 @@ void read_ropes(const ConfigReader& file, const Family& family, DecoderConfig& c
   if (!by_layer_type && family.local_rope_base == 0) {
     const std::optional<ConfigReader>& scaling = published ? published : parameters;
     config.rope = {read_rope(file, scaling ? &*scaling : nullptr, share, base, family, config)};
+    if (family.scaled_queries && scaling) {
+      config.query_scaling.beta = scaling->number("llama_4_scaling_beta", 0, 1e6, 0);
+      config.query_scaling.length = read_original(file, *scaling, family, config);
+    }
     return;
   }
   const auto part = [&](std::string_view type) { return by_layer_type ? parameters->object(type) : std::nullopt; };

@@ -31,13 +31,19 @@ Mlp::Mlp(const std::string& prefix, const MlpNames& names, const MlpConfig& conf
     up_ = makers.make_linear(prefix + names.up, hidden, width, config.bias);
   }
   down_ = makers.make_linear(prefix + names.down, width, hidden, config.bias);
+  if (config.xielu) {
+    NIBBLE_CHECK(!config.gated, "xIELU is of plain MLPs");
+    alpha_p_ = makers.parameter(prefix + names.activation + ".alpha_p", {1});
+    alpha_n_ = makers.parameter(prefix + names.activation + ".alpha_n", {1});
+  }
+  if (config.inner_norm) inner_norm_.emplace(prefix + names.inner_norm, hidden, *config.inner_norm, makers.parameter);
 }
 
 bool Mlp::has_trainable() const {
   for (const std::optional<Linear>* linear : {&gate_up_, &gate_, &up_, &down_}) {
     if (*linear && (*linear)->has_trainable()) return true;
   }
-  return false;
+  return (alpha_p_ && (alpha_p_->trainable || alpha_n_->trainable)) || (inner_norm_ && inner_norm_->has_trainable());
 }
 
 void Mlp::project(const Tensor& x, const StepContext& step, Tensor& gate, Tensor& up, Saved* saved) {
@@ -77,10 +83,24 @@ Tensor Mlp::activate(const Tensor& gate, const Tensor& up, const StepContext& st
   Tensor product = Tensor::empty(step.pool(), up.shape(), up.dtype(), "MLP activation");
   if (config_.gated) {
     ops::gated_forward(config_.activation, gate, up, product);
+  } else if (config_.xielu) {
+    ops::xielu_forward(up, alpha_p_->value, alpha_n_->value, product);
   } else {
     ops::activation_forward(config_.activation, up, product);
   }
   return product;
+}
+
+Tensor Mlp::inner_normed(const Tensor& product, const StepContext& step, NormSaved* saved) const {
+  if (!inner_norm_) return product;
+  Tensor wide = product;
+  if (product.dtype() != DType::f32) {
+    wide = Tensor::empty(step.pool(), product.shape(), DType::f32, "MLP activation");
+    ops::cast(product, wide);
+  }
+  Tensor normed = Tensor::empty(step.pool(), product.shape(), product.dtype(), "norm");
+  inner_norm_->forward(wide, normed, step, saved);
+  return normed;
 }
 
 void Mlp::forward(const Tensor& x, const LayerContext&, const StepContext& step, Tensor& y,
@@ -88,7 +108,7 @@ void Mlp::forward(const Tensor& x, const LayerContext&, const StepContext& step,
   Saved* kept = new_saved<Saved>(saved);
   Tensor gate, up;
   project(x, step, gate, up, kept);
-  down_->forward(activate(gate, up, step), y, step, kept ? &kept->down_proj : nullptr);
+  down_->forward(inner_normed(activate(gate, up, step), step, nullptr), y, step, kept ? &kept->down_proj : nullptr);
   if (config_.output_scale != 1) ops::scale(y, config_.output_scale);
   if (kept) {
     kept->gate = gate;
@@ -102,7 +122,8 @@ void Mlp::forward_save_only(const Tensor& x, const LayerContext&, DType dtype, c
   Saved& kept = *new_saved<Saved>(&saved);
   project(x, step, kept.gate, kept.up, &kept);
   if (down_->adapter()) {
-    down_->forward_save_only(activate(kept.gate, kept.up, step), dtype, step, kept.down_proj);
+    down_->forward_save_only(inner_normed(activate(kept.gate, kept.up, step), step, nullptr), dtype, step,
+                             kept.down_proj);
   }
   kept.down_proj.x = {};
 }
@@ -114,20 +135,32 @@ void Mlp::backward(const Tensor& doutput, const LayerContext&, const StepContext
     dy = doutput.clone(step.pool());
     ops::scale(dy, config_.output_scale);
   }
-  bool below = dx != nullptr;
+  bool below = dx != nullptr || (alpha_p_ && (alpha_p_->trainable || alpha_n_->trainable)) ||
+               (inner_norm_ && inner_norm_->has_trainable());
   for (const std::optional<Linear>* linear : {&gate_up_, &gate_, &up_}) {
     below = below || (*linear && (*linear)->has_trainable());
   }
-  if (down_->has_trainable()) saved.down_proj.x = activate(saved.gate, saved.up, step);
+  NormSaved normed;
+  if (down_->has_trainable() || (below && inner_norm_)) {
+    saved.down_proj.x = inner_normed(activate(saved.gate, saved.up, step), step, &normed);
+  }
   if (!below) return down_->backward(dy, step, std::move(saved.down_proj), nullptr, false);
 
   Tensor dproduct = Tensor::empty(step.pool(), saved.up.shape(), saved.up.dtype(), "MLP gradient");
   down_->backward(dy, step, std::move(saved.down_proj), &dproduct, false);
   saved.down_proj.x = {};
+  if (inner_norm_) {
+    Tensor wide = Tensor::zeros(step.pool(), dproduct.shape(), DType::f32, "norm gradient");
+    inner_norm_->backward(dproduct, step, std::move(normed), wide);
+    ops::cast(wide, dproduct);
+  }
   // Each gradient takes the place of what it is computed from, element by element.
   Tensor dgate = saved.gate, dup = saved.up, none;
   if (config_.gated) {
     ops::gated_backward(config_.activation, dproduct, saved.gate, saved.up, dgate, dup, none);
+  } else if (config_.xielu) {
+    ops::xielu_backward(dproduct, saved.up, alpha_p_->value, alpha_n_->value, dup, alpha_p_->gradient,
+                        alpha_n_->gradient);
   } else {
     ops::activation_backward(config_.activation, dproduct, saved.up, dup);
   }
@@ -141,6 +174,10 @@ void Mlp::visit(const ParameterVisitor& visitor) {
   for (std::optional<Linear>* linear : {&gate_up_, &gate_, &up_, &down_}) {
     if (*linear) (*linear)->visit(visitor);
   }
+  for (const auto& alpha : {alpha_p_, alpha_n_}) {
+    if (alpha) visitor(*alpha);
+  }
+  if (inner_norm_) inner_norm_->visit(visitor);
 }
 
 void Mlp::visit_linears(const std::function<void(Linear&)>& visitor) {

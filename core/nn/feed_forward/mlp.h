@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "nibble/core/nn/feed_forward/feed_forward.h"
-#include "nibble/core/nn/makers.h"
+#include "nibble/core/nn/norm.h"
 #include "nibble/core/ops/activation.h"
 
 namespace nibble {
@@ -16,12 +16,15 @@ struct MlpConfig {
   bool gated = true;
   bool bias = false;
   float gate_scale = 1, output_scale = 1;  ///< multiply the gate before its activation, and the result (Falcon-H1)
+  bool xielu = false;                      ///< instead of `activation`, with two learned numbers; not gated
+  std::optional<NormConfig> inner_norm;    ///< of what enters `down` (BitNet)
 };
 
 /// Module names below the layer's prefix.
 struct MlpNames {
   std::string gate = "mlp.gate_proj", up = "mlp.up_proj", down = "mlp.down_proj";
   std::string gate_up;  ///< of a fused projection (Phi-3: rows of gate, then of up); empty = apart
+  std::string activation = "mlp.act_fn", inner_norm = "mlp.ffn_sub_norm";
 };
 
 class Mlp final : public FeedForward {
@@ -46,9 +49,13 @@ class Mlp final : public FeedForward {
   void project_backward(const Tensor& dgate, const Tensor& dup, const StepContext& step, Saved& saved, Tensor* dx);
   /// f(gate) * up or f(up)
   Tensor activate(const Tensor& gate, const Tensor& up, const StepContext& step) const;
+  /// The norm of what activate() gives, if there is one.
+  Tensor inner_normed(const Tensor& product, const StepContext& step, NormSaved* saved) const;
 
   MlpConfig config_;
   std::optional<Linear> gate_up_, gate_, up_, down_;
+  std::shared_ptr<Parameter> alpha_p_, alpha_n_;  // of xIELU
+  std::optional<Norm> inner_norm_;
 };
 
 }  // namespace nibble

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "nibble/core/nn/mixers/slab_cache.h"
+#include "nibble/core/ops/activation.h"
 #include "nibble/core/ops/clip.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
@@ -12,89 +14,59 @@ namespace nibble {
 
 namespace {
 
-// Projects into `out`, through the norm of heads where the family has one.
-void project_heads(Linear& linear, const std::optional<HeadNorm>& norm, const Tensor& x, const StepContext& step,
-                   Tensor& out, LinearSaved* linear_saved, HeadNormSaved* norm_saved) {
-  if (!norm) return linear.forward(x, out, step, linear_saved);
-  Tensor raw = Tensor::empty(step.pool(), out.shape(), DType::f32, "projection");
-  linear.forward(x, raw, step, linear_saved);
-  norm->forward(raw, out, step, norm_saved);
+Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
+  if (x.dtype() == dtype) return x;
+  Tensor made = Tensor::empty(step.pool(), x.shape(), dtype, "projection gradient");
+  ops::cast(x, made);
+  return made;
 }
 
-void project_heads_backward(Linear& linear, std::optional<HeadNorm>& norm, const Tensor& gradient,
-                            const StepContext& step, LinearSaved& linear_saved, HeadNormSaved& norm_saved, Tensor* dx,
-                            bool accumulate) {
-  if (!norm) return linear.backward(gradient, step, std::move(linear_saved), dx, accumulate);
-  Tensor raw_gradient = Tensor::zeros(step.pool(), gradient.shape(), DType::f32, "projection gradient");
-  norm->backward(gradient, step, std::move(norm_saved), raw_gradient);
-  Tensor narrow = raw_gradient;
-  if (gradient.dtype() != DType::f32) {
-    narrow = Tensor::empty(step.pool(), gradient.shape(), gradient.dtype(), "projection gradient");
-    ops::cast(raw_gradient, narrow);
-  }
-  linear.backward(narrow, step, std::move(linear_saved), dx, accumulate);
+Tensor like(const Tensor& t, const StepContext& step) {
+  return Tensor::empty(step.pool(), t.shape(), t.dtype(), "attention gradient");
 }
 
 }  // namespace
 
+struct Attention::PartSaved {
+  LinearSaved projection;
+  HeadNormSaved norm;
+  Tensor inside;  // where it was not clipped, u8; undefined unless AttentionConfig says to clip
+};
+
 struct Attention::Saved final : SublayerSaved {
-  LinearSaved qkv_proj, q_proj, k_proj, v_proj, output;
-  HeadNormSaved q_norm, k_norm;
-  Tensor q, k, v;  // as the attention saw them
-  // Where queries, keys and values were not clipped, u8; undefined unless AttentionConfig says to clip.
-  Tensor q_inside, k_inside, v_inside;
+  PartSaved q_part, k_part, v_part;
+  LinearSaved qkv_proj, gate_proj, output;
+  Tensor q, k, v;      // as the attention saw them
   Tensor out;          // [T, H * K]
   Tensor log_sum_exp;  // [H, T] f32
+  Tensor gate;         // [T, H * K] before its sigmoid; undefined without one
+  NormSaved output_norm;
 
   void visit(const TensorVisitor& visitor) override {
-    for (HeadNormSaved* norms : {&q_norm, &k_norm}) {
-      for (NormSaved& norm : *norms) norm.visit(visitor);
+    for (LinearSaved* linear : {&qkv_proj, &gate_proj, &output}) linear->visit(visitor);
+    for (PartSaved* part : {&q_part, &k_part, &v_part}) {
+      part->projection.visit(visitor);
+      for (NormSaved& norm : part->norm) norm.visit(visitor);
+      if (part->inside) visitor(part->inside);
     }
-    for (LinearSaved* linear : {&qkv_proj, &q_proj, &k_proj, &v_proj, &output}) linear->visit(visitor);
-    for (Tensor* tensor : {&q, &k, &v, &q_inside, &k_inside, &v_inside, &out, &log_sum_exp}) {
+    output_norm.visit(visitor);
+    for (Tensor* tensor : {&q, &k, &v, &out, &log_sum_exp, &gate}) {
       if (*tensor) visitor(*tensor);
     }
   }
-  bool has_input() const override { return qkv_proj.x || q_proj.x || k_proj.x || v_proj.x; }
-  void set_input(const Tensor& x) override { qkv_proj.x = q_proj.x = k_proj.x = v_proj.x = x; }
+  bool has_input() const override {
+    return qkv_proj.x || gate_proj.x || q_part.projection.x || k_part.projection.x || v_part.projection.x;
+  }
+  void set_input(const Tensor& x) override {
+    qkv_proj.x = gate_proj.x = q_part.projection.x = k_part.projection.x = v_part.projection.x = x;
+  }
 };
 
-// Keys (rotated) and values [sequences * capacity, G * K] in the compute dtype: the slab of a sequence is `capacity`
-// rows, of which those of its tokens are in use.
-struct Attention::Cache final : MixerCache {
-  Cache(int64_t count, int64_t columns, DType type, MemoryPool& memory)
-      : sequences(count), row(columns), dtype(type), pool(memory) {}
-
-  void reserve(int64_t length) override {
-    if (length <= capacity) return;
-    const int64_t before = std::exchange(capacity, std::max<int64_t>({length, 2 * capacity, 64}));
-    for (Tensor* rows : {&k, &v}) {
-      Tensor larger = Tensor::empty(pool, {sequences * capacity, row}, dtype, "key/value cache");
-      for (int64_t s = 0; before > 0 && s < sequences; ++s) {
-        Tensor slab = larger.rows(s * capacity, s * capacity + before);
-        ops::cast(rows->rows(s * before, (s + 1) * before), slab);
-      }
-      *rows = larger;
-    }
-  }
-
-  // What the spans' queries see once their tokens are in.
-  std::vector<ops::AttentionSpan> spans(const LayerContext& context) const {
-    std::vector<ops::AttentionSpan> seen;
-    for (size_t i = 0; i < context.spans.size(); ++i) {
-      const auto [sequence, length] = context.continued[i];
-      const int64_t begin = context.spans[i].q_begin, end = context.spans[i].q_end;
-      NIBBLE_CHECK(sequence < sequences && length + end - begin <= capacity, "no room in the cache");
-      seen.push_back({begin, end, sequence * capacity, sequence * capacity + length + end - begin});
-    }
-    return seen;
-  }
-
-  int64_t sequences, row;
-  DType dtype;
-  MemoryPool& pool;
-  int64_t capacity = 0;
-  Tensor k, v;
+// Keys (rotated) and values; none where another layer's are read.
+struct Attention::Cache final : SlabCache {
+  using SlabCache::SlabCache;
+  Tensor& k() { return rows.at(0); }
+  Tensor& v() { return rows.at(1); }
 };
 
 Attention::Attention(const std::string& prefix, const AttentionNames& names, const AttentionConfig& config,
@@ -107,27 +79,44 @@ Attention::Attention(const std::string& prefix, const AttentionNames& names, con
               .window = config.window,
               .softcap = config.softcap,
               .alibi_slopes = config.alibi_slopes,
-              .alibi_rounded_scale = config.alibi_rounded_scale} {
+              .alibi_rounded_scale = config.alibi_rounded_scale},
+      q_{.heads = config.heads, .turned = config.rotary >= 0, .scaled = config.scaled_queries},
+      k_{.heads = config.kv_heads, .turned = config.rotary >= 0},
+      v_{.heads = config.kv_heads} {
   const int64_t q_rows = config.heads * config.head_size, kv_rows = config.kv_heads * config.head_size;
+  const bool own_keys = config.keys_from < 0;
+  NIBBLE_CHECK(names.qkv.empty() || (own_keys && config.gate != OutputGate::in_query && !config.values_are_keys),
+               "a fused projection of something else");
+  NIBBLE_CHECK(!config.values_are_keys || (config.qk_norm && config.v_norm && !config.qk_norm_after_rope),
+               "keys that are values have norms of their own");
+  const auto project = [&](const std::string& name, int64_t rows) {
+    return makers.make_linear(prefix + name, rows, config.width, config.qkv_bias);
+  };
+  const auto norm = [&](Part& part, const std::string& name, const std::optional<HeadNormConfig>& of) {
+    if (of) part.norm.emplace(prefix + name, *of, part.heads, config.head_size, makers.parameter);
+  };
   if (!names.qkv.empty()) {
-    NIBBLE_CHECK(!config.qk_norm, "a fused projection has no norm over heads");
-    qkv_ = makers.make_linear(prefix + names.qkv, q_rows + 2 * kv_rows, config.width, config.qkv_bias);
+    qkv_ = project(names.qkv, q_rows + 2 * kv_rows);
   } else {
-    q_ = makers.make_linear(prefix + names.q, q_rows, config.width, config.qkv_bias);
-    k_ = makers.make_linear(prefix + names.k, kv_rows, config.width, config.qkv_bias);
-    v_ = makers.make_linear(prefix + names.v, kv_rows, config.width, config.qkv_bias);
+    q_.linear = project(names.q, config.gate == OutputGate::in_query ? 2 * q_rows : q_rows);
+    if (own_keys) k_.linear = project(names.k, kv_rows);
+    if (own_keys && !config.values_are_keys) v_.linear = project(names.v, kv_rows);
   }
+  if (config.gate == OutputGate::own) gate_ = project(names.gate, q_rows);
   output_ = makers.make_linear(prefix + names.output, config.width, q_rows, config.output_bias);
-  if (config.qk_norm) {
-    q_norm_.emplace(prefix + names.q_norm, *config.qk_norm, config.heads, config.head_size, makers.parameter);
-    k_norm_.emplace(prefix + names.k_norm, *config.qk_norm, config.kv_heads, config.head_size, makers.parameter);
+  norm(q_, names.q_norm, config.qk_norm);
+  if (own_keys) norm(k_, names.k_norm, config.qk_norm);
+  if (own_keys) norm(v_, names.v_norm, config.v_norm);
+  if (config.output_norm) {
+    output_norm_.emplace(prefix + names.output_norm, q_rows, *config.output_norm, makers.parameter);
   }
+  if (config.sinks) sinks_ = makers.parameter(prefix + names.sinks, {config.heads});
 }
 
 bool Attention::projections_have_trainable() const {
-  if (qkv_) return qkv_->has_trainable();
-  return q_->has_trainable() || k_->has_trainable() || v_->has_trainable() ||
-         (q_norm_ && (q_norm_->has_trainable() || k_norm_->has_trainable()));
+  return (qkv_ && qkv_->has_trainable()) || (gate_ && gate_->has_trainable()) || q_.has_trainable() ||
+         k_.has_trainable() || v_.has_trainable() || (sinks_ && sinks_->trainable) ||
+         (output_norm_ && output_norm_->has_trainable());
 }
 
 bool Attention::has_trainable() const { return projections_have_trainable() || output_->has_trainable(); }
@@ -137,66 +126,199 @@ std::array<Tensor*, 3> Attention::fused_order(Heads& heads) const {
   return {&heads.q, &heads.k, &heads.v};
 }
 
-void Attention::project(const Tensor& x, const StepContext& step, Heads& heads, Saved* saved) {
-  if (!qkv_) {
-    Saved none;
-    Saved& kept = saved ? *saved : none;
-    const auto keep = [&](auto& part) { return saved ? &part : nullptr; };
-    project_heads(*q_, q_norm_, x, step, heads.q, keep(kept.q_proj), keep(kept.q_norm));
-    project_heads(*k_, k_norm_, x, step, heads.k, keep(kept.k_proj), keep(kept.k_norm));
-    project_heads(*v_, std::nullopt, x, step, heads.v, keep(kept.v_proj), nullptr);
-    return;
-  }
+void Attention::project_fused(const Tensor& x, const StepContext& step, Heads& raw, Saved* saved) {
   const int64_t rows = x.dim(0) * config_.qkv_groups;
-  Tensor all = Tensor::empty(step.pool(), {x.dim(0), qkv_->out_features()}, step.compute_dtype, "projection");
+  Tensor all = Tensor::empty(step.pool(), {x.dim(0), qkv_->out_features()}, raw.v.dtype(), "projection");
   qkv_->forward(x, all, step, saved ? &saved->qkv_proj : nullptr);
   all = all.reshape({rows, all.numel() / rows});
   int64_t column = 0;
-  for (Tensor* part : fused_order(heads)) {
+  for (Tensor* part : fused_order(raw)) {
     Tensor grouped = part->reshape({rows, part->numel() / rows});
     ops::copy_columns_out(all, column, grouped);
     column += grouped.dim(1);
   }
 }
 
-void Attention::project_backward(Heads& gradients, const StepContext& step, Saved& saved, Tensor* dx) {
-  if (!qkv_) {
-    HeadNormSaved no_norm;
-    std::optional<HeadNorm> none;
-    project_heads_backward(*q_, q_norm_, gradients.q, step, saved.q_proj, saved.q_norm, dx, false);
-    project_heads_backward(*k_, k_norm_, gradients.k, step, saved.k_proj, saved.k_norm, dx, true);
-    project_heads_backward(*v_, none, gradients.v, step, saved.v_proj, no_norm, dx, true);
-    return;
-  }
-  const int64_t tokens = gradients.q.dim(0), rows = tokens * config_.qkv_groups;
-  Tensor all = Tensor::empty(step.pool(), {rows, tokens * qkv_->out_features() / rows}, gradients.q.dtype(),
-                             "projection gradient");
-  int64_t column = 0;
-  for (const Tensor* part : fused_order(gradients)) {
-    const Tensor grouped = part->reshape({rows, part->numel() / rows});
-    ops::copy_columns_in(grouped, column, all);
-    column += grouped.dim(1);
-  }
-  qkv_->backward(all.reshape({tokens, qkv_->out_features()}), step, std::move(saved.qkv_proj), dx, false);
+void Attention::project_gated(const Tensor& x, const StepContext& step, Heads& raw, Saved* saved) {
+  const Shape by_head = {x.dim(0) * config_.heads, config_.head_size};
+  Tensor both = Tensor::empty(step.pool(), {x.dim(0), q_.linear->out_features()}, raw.q.dtype(), "projection");
+  q_.linear->forward(x, both, step, saved ? &saved->q_part.projection : nullptr);
+  both = both.reshape({by_head[0], 2 * by_head[1]});
+  Tensor q = raw.q.reshape(by_head), gate = Tensor::empty(step.pool(), by_head, both.dtype(), "attention gate");
+  ops::copy_columns_out(both, 0, q);
+  ops::copy_columns_out(both, config_.head_size, gate);
+  raw.gate = in_dtype(gate, step.compute_dtype, step).reshape(raw.q.shape());
 }
 
-void Attention::clip(Heads& heads, const StepContext& step, Saved* saved) const {
-  if (config_.qkv_clip == 0) return;
-  const auto clipped = [&](Tensor& part, Tensor* inside) {
-    Tensor seen;
-    if (inside) *inside = seen = Tensor::empty(step.pool(), part.shape(), DType::u8, "what was clipped");
-    ops::clip(part, config_.qkv_clip, seen);
-  };
-  clipped(heads.q, saved ? &saved->q_inside : nullptr);
-  clipped(heads.k, saved ? &saved->k_inside : nullptr);
-  clipped(heads.v, saved ? &saved->v_inside : nullptr);
-}
-
-void Attention::rotate(Heads& heads, const LayerContext& context, bool inverse) const {
-  if (config_.rotary < 0) return;
+void Attention::rotate(const Part& part, Tensor& values, const LayerContext& context, bool inverse) const {
+  if (!part.turned) return;
   const RotaryView& view = context.rotary.at(static_cast<size_t>(config_.rotary));
-  ops::rope(heads.q, config_.heads, view.rows, view.cos, view.sin, inverse, view.pairs);
-  ops::rope(heads.k, config_.kv_heads, view.rows, view.cos, view.sin, inverse, view.pairs);
+  ops::rope(values, part.heads, view.rows, view.cos, view.sin, inverse, view.pairs, view.begin);
+}
+
+Tensor Attention::raw(const Part& part, const Tensor& out, const StepContext& step) {
+  return part.norm ? Tensor::empty(step.pool(), out.shape(), DType::f32, "projection") : out;
+}
+
+void Attention::shape(const Part& part, Tensor& raw, const LayerContext& context, const StepContext& step, Tensor& out,
+                      PartSaved* saved) const {
+  const bool norm_last = part.norm && part.turned && config_.qk_norm_after_rope;
+  const auto norm = [&] { part.norm->forward(raw, out, step, saved ? &saved->norm : nullptr); };
+  if (part.norm && !norm_last) norm();
+  if (config_.qkv_clip > 0) {
+    Tensor inside = saved ? Tensor::empty(step.pool(), out.shape(), DType::u8, "what was clipped") : Tensor();
+    ops::clip(out, config_.qkv_clip, inside);
+    if (saved) saved->inside = inside;
+  }
+  rotate(part, norm_last ? raw : out, context, false);
+  if (norm_last) norm();
+  if (part.scaled) ops::scale_rows(context.query_scales, out);
+}
+
+Tensor Attention::shape_backward(Part& part, Tensor& gradient, const LayerContext& context, const StepContext& step,
+                                 PartSaved& saved) const {
+  const bool norm_last = part.norm && part.turned && config_.qk_norm_after_rope;
+  Tensor wide;
+  const auto norm = [&] {
+    wide = Tensor::zeros(step.pool(), gradient.shape(), DType::f32, "projection gradient");
+    part.norm->backward(gradient, step, std::move(saved.norm), wide);
+  };
+  if (part.scaled) ops::scale_rows(context.query_scales, gradient);
+  if (norm_last) norm();
+  rotate(part, norm_last ? wide : gradient, context, true);
+  if (config_.qkv_clip > 0) ops::clip_backward(saved.inside, gradient);
+  if (part.norm && !norm_last) norm();
+  return part.norm ? wide : gradient;
+}
+
+void Attention::make_heads(const Tensor& x, const LayerContext& context, const StepContext& step, Heads& heads,
+                           Saved* saved) {
+  Saved none;
+  Saved& kept = saved ? *saved : none;
+  const auto keep = [&](auto& of) { return saved ? &of : nullptr; };
+  const auto finish_part = [&](Part& part, Tensor& projected, Tensor& out, PartSaved& of) {
+    shape(part, projected, context, step, out, keep(of));
+    projected = {};
+  };
+  if (gate_) {
+    heads.gate = Tensor::empty(step.pool(), heads.q.shape(), step.compute_dtype, "attention gate");
+    gate_->forward(x, heads.gate, step, keep(kept.gate_proj));
+  }
+  if (qkv_) {
+    Heads all{raw(q_, heads.q, step), raw(k_, heads.k, step), heads.v, {}};
+    if (q_.norm) all.v = Tensor::empty(step.pool(), heads.v.shape(), DType::f32, "projection");
+    project_fused(x, step, all, saved);
+    if (q_.norm) ops::cast(all.v, heads.v);
+    finish_part(q_, all.q, heads.q, kept.q_part);
+    finish_part(k_, all.k, heads.k, kept.k_part);
+    Tensor v = heads.v;
+    return finish_part(v_, v, heads.v, kept.v_part);
+  }
+  Heads all{raw(q_, heads.q, step), {}, {}, {}};
+  if (config_.gate == OutputGate::in_query) {
+    project_gated(x, step, all, saved);
+    heads.gate = all.gate;
+  } else {
+    q_.linear->forward(x, all.q, step, keep(kept.q_part.projection));
+  }
+  finish_part(q_, all.q, heads.q, kept.q_part);
+  if (!k_.linear) return;
+  all.k = raw(k_, heads.k, step);
+  k_.linear->forward(x, all.k, step, keep(kept.k_part.projection));
+  if (config_.values_are_keys) v_.norm->forward(all.k, heads.v, step, keep(kept.v_part.norm));
+  finish_part(k_, all.k, heads.k, kept.k_part);
+  if (!v_.linear) return;
+  all.v = raw(v_, heads.v, step);
+  v_.linear->forward(x, all.v, step, keep(kept.v_part.projection));
+  finish_part(v_, all.v, heads.v, kept.v_part);
+}
+
+void Attention::heads_backward(Heads& gradients, const LayerContext& context, const StepContext& step, Saved& saved,
+                               Tensor* dx) {
+  bool first = true;
+  const auto project = [&](Linear& linear, const Tensor& gradient, LinearSaved& of) {
+    linear.backward(in_dtype(gradient, step.compute_dtype, step), step, std::move(of), dx,
+                    !std::exchange(first, false));
+  };
+  const auto shaped = [&](Part& part, Tensor& gradient, PartSaved& of) {
+    Tensor made = shape_backward(part, gradient, context, step, of);
+    gradient = {};
+    return made;
+  };
+  const int64_t tokens = gradients.q.dim(0);
+  if (gate_) project(*gate_, gradients.gate, saved.gate_proj);
+  if (qkv_) {
+    const int64_t rows = tokens * config_.qkv_groups;
+    Heads of{in_dtype(shaped(q_, gradients.q, saved.q_part), step.compute_dtype, step),
+             in_dtype(shaped(k_, gradients.k, saved.k_part), step.compute_dtype, step),
+             in_dtype(shaped(v_, gradients.v, saved.v_part), step.compute_dtype, step),
+             {}};
+    Tensor all = Tensor::empty(step.pool(), {rows, tokens * qkv_->out_features() / rows}, step.compute_dtype,
+                               "projection gradient");
+    int64_t column = 0;
+    for (const Tensor* part : fused_order(of)) {
+      const Tensor grouped = part->reshape({rows, part->numel() / rows});
+      ops::copy_columns_in(grouped, column, all);
+      column += grouped.dim(1);
+    }
+    return project(*qkv_, all.reshape({tokens, qkv_->out_features()}), saved.qkv_proj);
+  }
+  Tensor dq = shaped(q_, gradients.q, saved.q_part);
+  if (config_.gate == OutputGate::in_query) {
+    const Shape by_head = {tokens * config_.heads, config_.head_size};
+    Tensor both = Tensor::empty(step.pool(), {by_head[0], 2 * by_head[1]}, step.compute_dtype, "projection gradient");
+    ops::copy_columns_in(in_dtype(dq, step.compute_dtype, step).reshape(by_head), 0, both);
+    ops::copy_columns_in(gradients.gate.reshape(by_head), config_.head_size, both);
+    dq = both.reshape({tokens, q_.linear->out_features()});
+  }
+  project(*q_.linear, dq, saved.q_part.projection);
+  dq = {};
+  if (!k_.linear) return;
+  Tensor dk = shaped(k_, gradients.k, saved.k_part);
+  if (config_.values_are_keys) v_.norm->backward(gradients.v, step, std::move(saved.v_part.norm), dk);
+  project(*k_.linear, dk, saved.k_part.projection);
+  dk = {};
+  if (v_.linear) project(*v_.linear, shaped(v_, gradients.v, saved.v_part), saved.v_part.projection);
+}
+
+std::vector<ops::AttentionSpan> Attention::cut(std::span<const ops::AttentionSpan> spans) const {
+  if (config_.chunk == 0) return {spans.begin(), spans.end()};
+  std::vector<ops::AttentionSpan> pieces;
+  for (const ops::AttentionSpan& span : spans) {
+    const int64_t ahead = span.k_end - span.q_end;  // from a query to the key it sits at
+    for (int64_t q = span.q_begin, end; q < span.q_end; q = end) {
+      const int64_t begin = span.k_begin + (q + ahead - span.k_begin) / config_.chunk * config_.chunk;
+      end = std::min(span.q_end, begin + config_.chunk - ahead);
+      pieces.push_back({q, end, begin, end + ahead});
+    }
+  }
+  return pieces;
+}
+
+SharedKeys Attention::keys(const Heads& heads, const LayerContext& context, Cache* cache) const {
+  NIBBLE_CHECK(context.state || (config_.keys_from < 0 && config_.shared_as < 0), "layers that share keys need a pass");
+  if (config_.keys_from >= 0) {
+    SharedKeys shared = context.state->keys.at(config_.keys_from);
+    return {shared.k, shared.v, shared.spans, {}, {}};
+  }
+  SharedKeys own{heads.k, heads.v, {context.spans.begin(), context.spans.end()}, {}, {}};
+  if (cache) {
+    own = {cache->k(), cache->v(), cache->spans(context), {}, {}};
+    const bool in_place = own.spans.size() == 1;  // see attend
+    for (const ops::AttentionSpan& span : own.spans) {
+      if (in_place) break;
+      SlabCache::append(heads.k, span, cache->k());
+      SlabCache::append(heads.v, span, cache->v());
+    }
+  }
+  own.spans = cut(own.spans);
+  if (config_.shared_as >= 0) {
+    SharedKeys& shared = context.state->keys[config_.shared_as];  // gradients stay when the layer runs again
+    shared.k = own.k;
+    shared.v = own.v;
+    shared.spans = own.spans;
+  }
+  return own;
 }
 
 Tensor Attention::attend(const Tensor& x, const LayerContext& context, const StepContext& step, Saved* saved,
@@ -205,45 +327,57 @@ Tensor Attention::attend(const Tensor& x, const LayerContext& context, const Ste
   const auto make = [&](int64_t columns) {
     return Tensor::empty(step.pool(), {tokens, columns}, step.compute_dtype, "attention heads");
   };
-  Heads heads{.q = make(width), .k = {}, .v = {}};
-  std::vector<ops::AttentionSpan> cached;
-  if (cache) cached = cache->spans(context);
-  const bool in_place = cached.size() == 1;  // one sequence's keys and values are written where they are kept
-  if (in_place) {
-    heads.k = cache->k.rows(cached[0].k_end - tokens, cached[0].k_end);
-    heads.v = cache->v.rows(cached[0].k_end - tokens, cached[0].k_end);
-  } else {
-    heads.k = make(config_.kv_heads * config_.head_size);
-    heads.v = make(config_.kv_heads * config_.head_size);
+  Heads heads{.q = make(width), .k = {}, .v = {}, .gate = {}};
+  if (config_.keys_from < 0) {
+    const std::vector<ops::AttentionSpan> cached = cache ? cache->spans(context) : std::vector<ops::AttentionSpan>();
+    if (cached.size() == 1) {  // one sequence's keys and values are written where they are kept
+      heads.k = cache->k().rows(cached[0].k_end - tokens, cached[0].k_end);
+      heads.v = cache->v().rows(cached[0].k_end - tokens, cached[0].k_end);
+    } else {
+      heads.k = make(config_.kv_heads * config_.head_size);
+      heads.v = make(config_.kv_heads * config_.head_size);
+    }
   }
-  project(x, step, heads, saved);
-  clip(heads, step, saved);
-  rotate(heads, context, false);
-  for (const ops::AttentionSpan& span : cached) {
-    if (in_place) break;
-    const auto append = [&](const Tensor& made, Tensor& slabs) {
-      Tensor rows = slabs.rows(span.k_end - (span.q_end - span.q_begin), span.k_end);
-      ops::cast(made.rows(span.q_begin, span.q_end), rows);
-    };
-    append(heads.k, cache->k);
-    append(heads.v, cache->v);
-  }
-
+  make_heads(x, context, step, heads, saved);
+  const SharedKeys seen = keys(heads, context, cache);
   Tensor out = make(width);
   Tensor log_sum_exp = Tensor::empty(step.pool(), {config_.heads, tokens}, DType::f32, "attention sums");
-  if (cache) {
-    ops::attention_forward(heads.q, cache->k, cache->v, cached, params_, out, log_sum_exp);
-  } else {
-    ops::attention_forward(heads.q, heads.k, heads.v, context.spans, params_, out, log_sum_exp);
-  }
+  ops::attention_forward(heads.q, seen.k, seen.v, seen.spans, params_, out, log_sum_exp);
+  if (sinks_) ops::attention_sinks_forward(sinks_->value, out, log_sum_exp);
   if (saved) {
     saved->q = heads.q;
-    saved->k = heads.k;
-    saved->v = heads.v;
+    saved->k = seen.k;
+    saved->v = seen.v;
     saved->out = out;
     saved->log_sum_exp = log_sum_exp;
+    saved->gate = heads.gate;
   }
-  return out;
+  return finish(out, heads.gate, step, saved);
+}
+
+Tensor Attention::finish(const Tensor& out, const Tensor& gate, const StepContext& step, Saved* saved) const {
+  Tensor finished = out;
+  if (gate) {
+    finished = Tensor::empty(step.pool(), out.shape(), out.dtype(), "gated attention heads");
+    ops::gated_forward(ops::Activation::sigmoid, gate, out, finished);
+  }
+  if (!output_norm_) return finished;
+  Tensor normed = Tensor::empty(step.pool(), out.shape(), out.dtype(), "norm");
+  output_norm_->forward(in_dtype(finished, DType::f32, step), normed, step, saved ? &saved->output_norm : nullptr);
+  return normed;
+}
+
+Tensor Attention::finish_backward(const Tensor& gradient, const StepContext& step, Saved& saved) {
+  Tensor dout = gradient;
+  if (output_norm_) {
+    Tensor wide = Tensor::zeros(step.pool(), gradient.shape(), DType::f32, "norm gradient");
+    output_norm_->backward(gradient, step, std::move(saved.output_norm), wide);
+    dout = in_dtype(wide, gradient.dtype(), step);
+  }
+  if (!saved.gate) return dout;
+  Tensor dheads = like(dout, step), none;
+  ops::gated_backward(ops::Activation::sigmoid, dout, saved.gate, saved.out, saved.gate, dheads, none);
+  return dheads;  // the gate's gradient took the gate's place
 }
 
 void Attention::forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
@@ -259,7 +393,9 @@ void Attention::forward_save_only(const Tensor& x, const LayerContext& context, 
 }
 
 std::unique_ptr<MixerCache> Attention::make_cache(int64_t sequences, DType dtype, MemoryPool& pool) const {
-  return std::make_unique<Cache>(sequences, config_.kv_heads * config_.head_size, dtype, pool);
+  const int64_t columns = config_.kv_heads * config_.head_size;
+  const std::vector<int64_t> own = config_.keys_from < 0 ? std::vector{columns, columns} : std::vector<int64_t>();
+  return std::make_unique<Cache>(sequences, own, dtype, pool);
 }
 
 void Attention::forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
@@ -270,38 +406,53 @@ void Attention::forward_cached(const Tensor& x, const LayerContext& context, con
 void Attention::backward(const Tensor& dy, const LayerContext& context, const StepContext& step, SublayerSaved& of,
                          Tensor* dx) {
   auto& saved = dynamic_cast<Saved&>(of);
-  if (!dx && !projections_have_trainable()) {
+  SharedKeys* shared = nullptr;
+  if (const int64_t owner = std::max(config_.keys_from, config_.shared_as); owner >= 0) {
+    shared = &context.state->keys.at(owner);
+  }
+  if (!dx && !projections_have_trainable() && config_.keys_from < 0) {
     return output_->backward(dy, step, std::move(saved.output), nullptr, false);
   }
-  const auto like = [&](const Tensor& t) {
-    return Tensor::empty(step.pool(), t.shape(), t.dtype(), "attention gradient");
-  };
-  Tensor dout = like(saved.out);
-  output_->backward(dy, step, std::move(saved.output), &dout, false);
-  Heads gradients{like(saved.q), like(saved.k), like(saved.v)};
-  ops::attention_backward(dout, saved.q, saved.k, saved.v, saved.out, saved.log_sum_exp, context.spans, params_,
-                          gradients.q, gradients.k, gradients.v);
-  rotate(gradients, context, true);
-  if (dx && !*dx) *dx = Tensor::empty(step.pool(), {dy.dim(0), config_.width}, DType::f32, "input gradient");
-  if (config_.qkv_clip > 0) {
-    ops::clip_backward(saved.q_inside, gradients.q);
-    ops::clip_backward(saved.k_inside, gradients.k);
-    ops::clip_backward(saved.v_inside, gradients.v);
+  Tensor dfinished = like(saved.out, step);
+  output_->backward(dy, step, std::move(saved.output), &dfinished, false);
+  const Tensor dout = finish_backward(dfinished, step, saved);
+  dfinished = {};
+  if (sinks_ && sinks_->trainable) {
+    ops::attention_sinks_backward(dout, saved.out, sinks_->value, saved.log_sum_exp, sinks_->gradient);
   }
-  project_backward(gradients, step, saved, dx);
+  Heads gradients{like(saved.q, step), like(saved.k, step), like(saved.v, step), saved.gate};
+  const std::vector<ops::AttentionSpan> spans = cut(context.spans);
+  ops::attention_backward(dout, saved.q, saved.k, saved.v, saved.out, saved.log_sum_exp, spans, params_, gradients.q,
+                          gradients.k, gradients.v);
+  if (shared) {
+    const auto join = [&](Tensor& own, Tensor& others) {
+      if (config_.keys_from < 0 && !others) return;
+      if (!others) others = Tensor::zeros(step.pool(), own.shape(), DType::f32, "gradient of shared keys");
+      ops::add(own, others);
+      if (config_.keys_from < 0) own = in_dtype(std::exchange(others, {}), own.dtype(), step);
+    };
+    join(gradients.k, shared->dk);
+    join(gradients.v, shared->dv);
+  }
+  if (dx && !*dx) *dx = Tensor::empty(step.pool(), {dy.dim(0), config_.width}, DType::f32, "input gradient");
+  heads_backward(gradients, context, step, saved, dx);
 }
 
 void Attention::visit(const ParameterVisitor& visitor) {
-  for (std::optional<Linear>* linear : {&qkv_, &q_, &k_, &v_, &output_}) {
-    if (*linear) (*linear)->visit(visitor);
+  visit_linears([&](Linear& linear) { linear.visit(visitor); });
+  if (sinks_) visitor(*sinks_);
+  for (Part* part : parts()) {
+    if (part->norm) part->norm->visit(visitor);
   }
-  for (std::optional<HeadNorm>* norm : {&q_norm_, &k_norm_}) {
-    if (*norm) (*norm)->visit(visitor);
-  }
+  if (output_norm_) output_norm_->visit(visitor);
 }
 
 void Attention::visit_linears(const std::function<void(Linear&)>& visitor) {
-  for (std::optional<Linear>* linear : {&qkv_, &q_, &k_, &v_, &output_}) {
+  if (qkv_) visitor(*qkv_);
+  for (Part* part : parts()) {
+    if (part->linear) visitor(*part->linear);
+  }
+  for (std::optional<Linear>* linear : {&gate_, &output_}) {
     if (*linear) visitor(**linear);
   }
 }

@@ -11,6 +11,13 @@
 
 namespace nibble {
 
+/// What each element of the heads' outputs is multiplied by: the sigmoid of ...
+enum class OutputGate : uint8_t {
+  none,
+  in_query,  ///< what the query projection gives behind each head's query (Qwen3-Next, Qwen3.5)
+  own,       ///< a projection of its own (AFMoE)
+};
+
 struct AttentionConfig {
   int64_t width = 0;      ///< D
   int64_t heads = 1;      ///< H
@@ -28,7 +35,17 @@ struct AttentionConfig {
   /// H: by head (GPT-NeoX).
   int64_t qkv_groups = 1;
   bool value_before_key = false;          ///< in each group of a fused projection (CodeGen)
-  std::optional<HeadNormConfig> qk_norm;  ///< of queries and keys, before rope
+  std::optional<HeadNormConfig> qk_norm;  ///< of queries and keys
+  bool qk_norm_after_rope = false;
+  std::optional<HeadNormConfig> v_norm;   ///< of values (Gemma 4)
+  bool values_are_keys = false;           ///< values are what is projected for keys, without norm and rope (Gemma 4)
+  bool scaled_queries = false;            ///< by LayerContext::query_scales, after rope
+  int64_t chunk = 0;                      ///< position i sees those of i / chunk alone (Llama 4); 0 = off
+  bool sinks = false;                     ///< one more logit per head, whose share is dropped (gpt-oss)
+  OutputGate gate = OutputGate::none;     ///< of what enters the output projection
+  std::optional<NormConfig> output_norm;  ///< of what enters the output projection (BitNet)
+  int64_t keys_from = -1;                 ///< the layer whose keys and values are read instead of own ones
+  int64_t shared_as = -1;                 ///< the number under which later layers read this one's, -1 = none does
   std::vector<float> alibi_slopes;        ///< [H], see ops::AttentionParams; empty = off
   float alibi_rounded_scale = 0;
 };
@@ -37,7 +54,8 @@ struct AttentionConfig {
 struct AttentionNames {
   std::string q = "self_attn.q_proj", k = "self_attn.k_proj", v = "self_attn.v_proj", output = "self_attn.o_proj";
   std::string qkv;  ///< of a fused projection, which stays fused; empty = q, k and v apart
-  std::string q_norm = "self_attn.q_norm", k_norm = "self_attn.k_norm";
+  std::string q_norm = "self_attn.q_norm", k_norm = "self_attn.k_norm", v_norm = "self_attn.v_norm";
+  std::string sinks = "self_attn.sinks", gate = "self_attn.gate_proj", output_norm = "self_attn.attn_sub_norm";
 };
 
 class Attention final : public Mixer {
@@ -62,27 +80,54 @@ class Attention final : public Mixer {
   void visit_linears(const std::function<void(Linear&)>& visitor) override;
 
  private:
-  /// Where the projections are written and their gradients come from.
+  /// Queries, keys or values: their projection (unless fused, or another layer's), norm, and whether rope turns them.
+  struct Part {
+    int64_t heads = 0;
+    bool turned = false, scaled = false;
+    std::optional<Linear> linear = {};
+    std::optional<HeadNorm> norm = {};
+    bool has_trainable() const { return (linear && linear->has_trainable()) || (norm && norm->has_trainable()); }
+  };
+  struct PartSaved;
   struct Heads {
-    Tensor q, k, v;
+    Tensor q, k, v, gate;
   };
   struct Saved;
   struct Cache;
   bool projections_have_trainable() const;
+  std::array<Part*, 3> parts() { return {&q_, &k_, &v_}; }
+  /// Spans cut at chunks.
+  std::vector<ops::AttentionSpan> cut(std::span<const ops::AttentionSpan> spans) const;
   /// What enters the output projection.
   Tensor attend(const Tensor& x, const LayerContext& context, const StepContext& step, Saved* saved, Cache* cache);
+  /// Keys and values of this layer or of the one whose it reads, with the new ones of `heads`, and where they are seen.
+  SharedKeys keys(const Heads& heads, const LayerContext& context, Cache* cache) const;
+  void make_heads(const Tensor& x, const LayerContext& context, const StepContext& step, Heads& heads, Saved* saved);
+  void heads_backward(Heads& gradients, const LayerContext& context, const StepContext& step, Saved& saved, Tensor* dx);
+  /// Where a part is projected to: f32 where a norm comes next.
+  static Tensor raw(const Part& part, const Tensor& out, const StepContext& step);
+  /// Norm, clip, rope: from what raw() gave and the projection has filled, which is `out` where there is no norm.
+  void shape(const Part& part, Tensor& raw, const LayerContext& context, const StepContext& step, Tensor& out,
+             PartSaved* saved) const;
+  /// Gradient of what was projected, f32 where there is a norm; uses up that of the part.
+  Tensor shape_backward(Part& part, Tensor& gradient, const LayerContext& context, const StepContext& step,
+                        PartSaved& saved) const;
+  void rotate(const Part& part, Tensor& values, const LayerContext& context, bool inverse) const;
   /// The parts of a fused projection in the order of its rows.
   std::array<Tensor*, 3> fused_order(Heads& heads) const;
-  void project(const Tensor& x, const StepContext& step, Heads& heads, Saved* saved);
-  void project_backward(Heads& gradients, const StepContext& step, Saved& saved, Tensor* dx);
-  void clip(Heads& heads, const StepContext& step, Saved* saved) const;
-  void rotate(Heads& heads, const LayerContext& context, bool inverse) const;
+  void project_fused(const Tensor& x, const StepContext& step, Heads& raw, Saved* saved);
+  /// Queries with their gates behind them.
+  void project_gated(const Tensor& x, const StepContext& step, Heads& raw, Saved* saved);
+  /// The gate and the norm between the heads and the output projection, and back to the gradient of the heads.
+  Tensor finish(const Tensor& out, const Tensor& gate, const StepContext& step, Saved* saved) const;
+  Tensor finish_backward(const Tensor& gradient, const StepContext& step, Saved& saved);
 
   AttentionConfig config_;
   ops::AttentionParams params_;
-  std::optional<Linear> qkv_, q_, k_, v_;
-  std::optional<Linear> output_;
-  std::optional<HeadNorm> q_norm_, k_norm_;
+  Part q_, k_, v_;
+  std::optional<Linear> qkv_, gate_, output_;
+  std::optional<Norm> output_norm_;
+  std::shared_ptr<Parameter> sinks_;
 };
 
 }  // namespace nibble

@@ -67,10 +67,11 @@ Tensor empty_table(const RopeConfig& config, int64_t rows, MemoryPool& pool) {
 }
 
 // Rows [begin, begin + count) of cos and sin become positions 0 .. count - 1 at these frequencies.
-void fill_rows(const std::vector<float>& frequencies, double magnitude, int64_t begin, int64_t count, Tensor& cos,
-               Tensor& sin) {
+void fill_rows(const RopeConfig& config, const std::vector<float>& frequencies, int64_t begin, int64_t count,
+               Tensor& cos, Tensor& sin) {
   if (!cos.device().has_bytes()) return;
   const int64_t pairs = static_cast<int64_t>(frequencies.size());
+  const double magnitude = config.magnitude, turn = config.backwards ? -magnitude : magnitude;
   float *cosines = cos.data<float>() + begin * pairs, *sines = sin.data<float>() + begin * pairs;
   parallel_for(count, 256, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
@@ -78,7 +79,7 @@ void fill_rows(const std::vector<float>& frequencies, double magnitude, int64_t 
         // Transformers rounds the angle to f32 before it takes cosine and sine.
         const float angle = static_cast<float>(row) * frequencies[static_cast<size_t>(i)];
         cosines[row * pairs + i] = static_cast<float>(std::cos(static_cast<double>(angle)) * magnitude);
-        sines[row * pairs + i] = static_cast<float>(std::sin(static_cast<double>(angle)) * magnitude);
+        sines[row * pairs + i] = static_cast<float>(std::sin(static_cast<double>(angle)) * turn);
       }
     }
   });
@@ -104,6 +105,9 @@ std::vector<float> rope_frequencies(const RopeConfig& config, int64_t length) {
   for (size_t i = 0; i < frequencies.size(); ++i) {
     double frequency = std::pow(base, -2.0 * static_cast<double>(i) / size);
     if (config.scaling == RopeScaling::linear) frequency /= config.factor;
+    if (config.scaling == RopeScaling::proportional) {
+      frequency = 2 * static_cast<int64_t>(i) < config.turned ? frequency / config.factor : 0;
+    }
     if (config.scaling == RopeScaling::llama3) frequency = llama3_frequency(config, frequency);
     if (config.scaling == RopeScaling::longrope) {
       frequency /= static_cast<double>((stretched ? config.long_factors : config.short_factors).at(i));
@@ -141,9 +145,10 @@ RotaryView RotaryTable::by_length(const Tensor& positions, std::span<const ops::
   RotaryView view{.cos = empty_table(config_, total, pool),
                   .sin = empty_table(config_, total, pool),
                   .rows = Tensor::zeros(pool.host(), positions.shape(), DType::i32, "rotary rows"),
-                  .pairs = config_.pairs};
+                  .pairs = config_.pairs,
+                  .begin = config_.begin};
   for (const auto& [set, rows] : sets) {
-    fill_rows(rope_frequencies(config_, set), config_.magnitude, rows.begin, rows.count, view.cos, view.sin);
+    fill_rows(config_, rope_frequencies(config_, set), rows.begin, rows.count, view.cos, view.sin);
   }
   view.cos = view.cos.to(pool);
   view.sin = view.sin.to(pool);
@@ -164,11 +169,11 @@ RotaryView RotaryTable::at(const Tensor& positions, std::span<const ops::Attenti
     const MemoryPool::Use use(pool, MemoryUse::workspace);
     cos_ = empty_table(config_, rows, pool);
     sin_ = empty_table(config_, rows, pool);
-    fill_rows(rope_frequencies(config_), config_.magnitude, 0, rows, cos_, sin_);
+    fill_rows(config_, rope_frequencies(config_), 0, rows, cos_, sin_);
     cos_ = cos_.to(pool);
     sin_ = sin_.to(pool);
   }
-  return {.cos = cos_, .sin = sin_, .rows = positions, .pairs = config_.pairs};
+  return {.cos = cos_, .sin = sin_, .rows = positions, .pairs = config_.pairs, .begin = config_.begin};
 }
 
 }  // namespace nibble

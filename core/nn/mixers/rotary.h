@@ -19,13 +19,19 @@ enum class RopeScaling : uint8_t {
   longrope,  ///< each frequency divided by a factor of its own; another set for texts longer than
              ///< `original_max_positions` (Ding et al. 2024)
   llama3,    ///< low frequencies divided, high ones kept, blended between (Llama 3.1)
+  /// Frequencies over all of `size`, of which only the first `turned` elements turn, half of them in each half
+  /// (Gemma 4).
+  proportional,
 };
 
 struct RopeConfig {
-  int64_t size = 0;  ///< leading elements of each head that are rotated (even; less than K: partial rotary)
+  int64_t size = 0;  ///< elements of each head that are rotated (even; less than K: partial rotary)
   /// What exponents are divided by, unless 0: `size` when a share of K is odd and was rounded up to it.
   int64_t exponent_size = 0;
+  int64_t begin = 0;   ///< elements of each head before those that are rotated (latent attention)
+  int64_t turned = 0;  ///< proportional
   double base = 10000;
+  bool backwards = false;  ///< by negative angles (nanochat)
   ops::RopePairs pairs = ops::RopePairs::halves;
   RopeScaling scaling = RopeScaling::none;
   double factor = 1;
@@ -49,6 +55,7 @@ struct RotaryView {
   Tensor cos, sin;  ///< [P, size / 2] f32
   Tensor rows;      ///< [T] i32: the row of each token
   ops::RopePairs pairs = ops::RopePairs::halves;
+  int64_t begin = 0;
 };
 
 /// Tables of cosines and sines; they grow when a later position is asked for.

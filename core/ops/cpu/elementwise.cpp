@@ -69,6 +69,24 @@ void scale(Tensor& x, float factor) {
 }
 
 template <typename Element>
+void multiply_rows(const float* factors, int64_t rows, int64_t width, Element* x) {
+  parallel_for(rows, 32, [=](int64_t begin, int64_t end) HWY_ATTR {
+    for (int64_t t = begin; t < end; ++t) {
+      Element* row = x + t * width;
+      for_lanes(width, [=](int64_t i, auto lanes)
+                           HWY_ATTR { store(hn::Mul(load(row + i, lanes), splat(factors[t])), row + i, lanes); });
+    }
+  });
+}
+
+void scale_rows(const Tensor& factors, Tensor& x) {
+  const float* values = factors.data<const float>();
+  if (factors.numel() == 1) return scale(x, values[0]);
+  if (x.dtype() == DType::bf16) return multiply_rows(values, x.dim(0), x.dim(1), x.data<bf16>());
+  multiply_rows(values, x.dim(0), x.dim(1), x.data<float>());
+}
+
+template <typename Element>
 void add_to_rows(const float* bias, int64_t tokens, int64_t width, Element* x) {
   parallel_for(tokens, 32, [=](int64_t begin, int64_t end) HWY_ATTR {
     for (int64_t t = begin; t < end; ++t) {
@@ -154,6 +172,7 @@ namespace nibble::ops::cpu {
 HWY_EXPORT(cast);
 HWY_EXPORT(add_residual);
 HWY_EXPORT(scale);
+HWY_EXPORT(scale_rows);
 HWY_EXPORT(add_bias);
 HWY_EXPORT(bias_backward);
 HWY_EXPORT(sum_of_squares);
@@ -210,6 +229,8 @@ void add_residual(const Tensor& x, const Tensor& y, float scale, Tensor& sum) {
 }
 
 void scale(Tensor& x, float factor) { NIBBLE_SIMD(scale)(x, factor); }
+
+void scale_rows(const Tensor& factors, Tensor& x) { NIBBLE_SIMD(scale_rows)(factors, x); }
 
 void add_bias(const Tensor& bias, Tensor& x) { NIBBLE_SIMD(add_bias)(bias, x); }
 

@@ -42,7 +42,7 @@ void rotate_neighbours(Element* x, int64_t heads, int64_t head_size, int64_t hal
 
 template <typename Element>
 void rotate(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool inverse,
-            RopePairs pairs) {
+            RopePairs pairs, int64_t first) {
   const int64_t width = x.dim(1), half = cos.dim(1);
   Element* rows = x.data<Element>();
   const int32_t* position = positions.data<const int32_t>();
@@ -51,15 +51,15 @@ void rotate(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos
     for (int64_t t = begin; t < end; ++t) {
       const int64_t at = position[t] * half;
       const auto turn = pairs == RopePairs::halves ? rotate_heads<Element> : rotate_neighbours<Element>;
-      turn(rows + t * width, heads, width / heads, half, cosines + at, sines + at, inverse);
+      turn(rows + t * width + first, heads, width / heads, half, cosines + at, sines + at, inverse);
     }
   });
 }
 
 void rope(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool inverse,
-          RopePairs pairs) {
-  if (x.dtype() == DType::bf16) return rotate<bf16>(x, heads, positions, cos, sin, inverse, pairs);
-  rotate<float>(x, heads, positions, cos, sin, inverse, pairs);
+          RopePairs pairs, int64_t begin) {
+  if (x.dtype() == DType::bf16) return rotate<bf16>(x, heads, positions, cos, sin, inverse, pairs, begin);
+  rotate<float>(x, heads, positions, cos, sin, inverse, pairs, begin);
 }
 
 }  // namespace nibble::ops::HWY_NAMESPACE
@@ -71,8 +71,8 @@ namespace nibble::ops::cpu {
 HWY_EXPORT(rope);
 
 void rope(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool inverse,
-          RopePairs pairs) {
-  NIBBLE_SIMD(rope)(x, heads, positions, cos, sin, inverse, pairs);
+          RopePairs pairs, int64_t begin) {
+  NIBBLE_SIMD(rope)(x, heads, positions, cos, sin, inverse, pairs, begin);
 }
 
 }  // namespace nibble::ops::cpu

@@ -83,4 +83,25 @@ void gated_backward(Activation f, const Real* dy, const Real* gate, const Real* 
   }
 }
 
+template <typename Real>
+void xielu_forward(const Real* x, Real alpha_p, Real alpha_n, int64_t count, Real* y) {
+  const Real ap = std::log1p(std::exp(alpha_p)), an = Real(0.5) + std::log1p(std::exp(alpha_n));
+  for (int64_t i = 0; i < count; ++i) {
+    y[i] = (x[i] > 0 ? ap * x[i] * x[i] : an * (std::expm1(x[i]) - x[i])) + x[i] / 2;
+  }
+}
+
+template <typename Real>
+void xielu_backward(const Real* dy, const Real* x, Real alpha_p, Real alpha_n, int64_t count, Real* dx, Real& dalpha_p,
+                    Real& dalpha_n) {
+  const Real ap = std::log1p(std::exp(alpha_p)), an = Real(0.5) + std::log1p(std::exp(alpha_n));
+  Real dp = 0, dn = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    (x[i] > 0 ? dp : dn) += dy[i] * (x[i] > 0 ? x[i] * x[i] : std::expm1(x[i]) - x[i]);
+    dx[i] = dy[i] * ((x[i] > 0 ? 2 * ap * x[i] : an * std::expm1(x[i])) + Real(0.5));
+  }
+  dalpha_p += dp / (1 + std::exp(-alpha_p));
+  dalpha_n += dn / (1 + std::exp(-alpha_n));
+}
+
 }  // namespace nibble::ops::ref

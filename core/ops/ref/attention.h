@@ -111,4 +111,26 @@ void attention_backward(const Real* dout, const Real* q, const Real* k, const Re
   }
 }
 
+/// out and log_sum_exp of attention_forward, with the sinks.
+template <typename Real>
+void attention_sinks_forward(const Real* sinks, int64_t queries, int64_t heads, int64_t width, Real* out,
+                             Real* log_sum_exp) {
+  for (int64_t i = 0; i < queries * heads; ++i) {
+    Real& lse = log_sum_exp[i % heads * queries + i / heads];
+    const Real with = std::log(std::exp(lse) + std::exp(sinks[i % heads]));
+    for (int64_t d = 0; d < width; ++d) out[i * width + d] *= std::exp(lse - with);
+    lse = with;
+  }
+}
+
+template <typename Real>
+void attention_sinks_backward(const Real* dout, const Real* out, const Real* sinks, const Real* log_sum_exp,
+                              int64_t queries, int64_t heads, int64_t width, Real* dsinks) {
+  for (int64_t i = 0; i < queries * heads; ++i) {
+    Real mean = 0;
+    for (int64_t d = 0; d < width; ++d) mean += dout[i * width + d] * out[i * width + d];
+    dsinks[i % heads] -= std::exp(sinks[i % heads] - log_sum_exp[i % heads * queries + i / heads]) * mean;
+  }
+}
+
 }  // namespace nibble::ops::ref

@@ -21,6 +21,11 @@ void add_residual(const Real* x, const Real* y, int64_t count, Real scale, Real*
 }
 
 template <typename Real>
+void scale_rows(const Real* factors, int64_t rows, int64_t width, Real* x) {
+  for (int64_t i = 0; i < rows * width; ++i) x[i] *= factors[i / width];
+}
+
+template <typename Real>
 void add_bias(const Real* bias, int64_t tokens, int64_t width, Real* x) {
   for (int64_t i = 0; i < tokens * width; ++i) x[i] += bias[i % width];
 }

@@ -1,0 +1,203 @@
+// Families of the years before Llama that are rarely met.
+
+#include "nibble/core/models/families/config_reader.h"
+#include "nibble/core/models/families/families.h"
+#include "nibble/core/models/families/family_names.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr NormConfig kLayerNorm = {.kind = NormKind::layer, .eps = 1e-5f, .bias = true};
+
+TensorNames gpt_neo_names() {
+  TensorNames names = gpt2_names();
+  AttentionNames& attention = names.block.attention;
+  attention = {};
+  attention.q = "attn.attention.q_proj";
+  attention.k = "attn.attention.k_proj";
+  attention.v = "attn.attention.v_proj";
+  attention.output = "attn.attention.out_proj";
+  return names;
+}
+
+TensorNames biogpt_names() {
+  TensorNames names = opt_names();
+  names.embedding = "biogpt.embed_tokens";
+  names.positions = "biogpt.embed_positions";
+  names.layers = "biogpt.layers.";
+  names.final_norm = "biogpt.layer_norm";
+  names.head = "output_projection";
+  return names;
+}
+
+TensorNames mpt_names() {
+  TensorNames names;
+  names.embedding = "transformer.wte";
+  names.layers = "transformer.blocks.";
+  names.final_norm = "transformer.norm_f";
+  names.block.attention_norm = "norm_1";
+  names.block.mlp_norm = "norm_2";
+  names.block.attention.qkv = "attn.Wqkv";
+  names.block.attention.output = "attn.out_proj";
+  names.block.mlp.up = "ffn.up_proj";
+  names.block.mlp.down = "ffn.down_proj";
+  return names;
+}
+
+TensorNames openai_gpt_names() {
+  TensorNames names = gpt2_names();
+  names.embedding = "transformer.tokens_embed";
+  names.positions = "transformer.positions_embed";
+  names.final_norm = "";
+  return names;
+}
+
+TensorNames persimmon_names() {
+  TensorNames names = stablelm_names();
+  names.final_norm = "model.final_layernorm";
+  names.block.attention.qkv = "self_attn.query_key_value";
+  names.block.attention.output = "self_attn.dense";
+  names.block.mlp.up = "mlp.dense_h_to_4h";
+  names.block.mlp.down = "mlp.dense_4h_to_h";
+  return names;
+}
+
+void finish_gpt_neo(const ConfigReader& file, DecoderConfig& config) {
+  config.attention_scale = 1;
+  const std::vector<std::string> kinds = file.texts("attention_layers");
+  if (!kinds.empty() && kinds.size() < config.layer.size()) {
+    file.fail("attention_layers",
+              "has " + std::to_string(kinds.size()) + " entries for " + std::to_string(config.layers) + " layers");
+  }
+  const int64_t window = file.integer("window_size", 1, int64_t{1} << 30, 256);
+  for (size_t l = 0; l < config.layer.size(); ++l) {
+    config.layer[l].window = (kinds.empty() ? l % 2 == 1 : kinds[l] == "local") ? window : 0;
+  }
+}
+
+void finish_biogpt(const ConfigReader& file, DecoderConfig& config) {
+  if (!file.boolean("scale_embedding", true)) config.embedding_scale = 1;
+}
+
+void finish_mpt(const ConfigReader& file, DecoderConfig& config) {
+  config.alibi = Alibi::exact;
+  const std::optional<ConfigReader> attention = file.object("attn_config");
+  if (!attention) return;
+  config.qkv_clip = static_cast<float>(attention->number("clip_qkv", 1e-9, 1e9, 0));
+  config.attention_scale =
+      static_cast<float>(attention->number("softmax_scale", 1e-9, 1e9, static_cast<double>(config.attention_scale)));
+  if (attention->integer("alibi_bias_max", 1, 1 << 20, 8) != 8) attention->fail("alibi_bias_max", "is not 8");
+}
+
+// "gelu" is the tanh form here.
+void finish_openai_gpt(const ConfigReader& file, DecoderConfig& config) {
+  if (file.text("afn", "gelu") == "gelu") config.activation = ops::Activation::gelu_tanh;
+  config.norm_place = NormPlace::sum;
+  config.transposed_linears = true;
+}
+
+void finish_persimmon(const ConfigReader& file, DecoderConfig& config) {
+  config.qkv_groups = config.heads;
+  if (!file.boolean("qk_layernorm", true)) config.qk_norm.reset();
+}
+
+}  // namespace
+
+std::vector<Family> earlier_families() {
+  return {
+      {.model_type = "gpt_neo",
+       .architecture = "GPTNeoForCausalLM",
+       .names = gpt_neo_names(),
+       .keys = {.layers = "num_layers|num_hidden_layers",
+                .heads = "num_heads|num_attention_heads",
+                .head_size = "",
+                .kv_heads = "",
+                .norm_eps = "layer_norm_epsilon",
+                .activation = "activation_function",
+                .qkv_bias = "",
+                .output_bias = "",
+                .mlp_bias = ""},
+       .norm = kLayerNorm,
+       .activation = "gelu_new",
+       .gated_mlp = false,
+       .output_bias = true,
+       .mlp_bias = true,
+       .tied_head = true,
+       .mlp_share = 4,
+       .rope = RopeRule::none,
+       .finish = finish_gpt_neo},
+      {.model_type = "biogpt",
+       .architecture = "BioGptForCausalLM",
+       .names = biogpt_names(),
+       .keys = {.head_size = "", .kv_heads = "", .norm_eps = "layer_norm_eps"},
+       .norm = {.kind = NormKind::layer, .eps = 1e-12f, .bias = true},
+       .activation = "gelu",
+       .gated_mlp = false,
+       .biases = true,
+       .tied_head = true,
+       .scaled_embedding = true,
+       .max_positions = 1024,
+       .position_offset = 2,
+       .rope = RopeRule::none,
+       .finish = finish_biogpt},
+      {.model_type = "mpt",
+       .architecture = "MptForCausalLM|MPTForCausalLM",
+       .names = mpt_names(),
+       .keys = {.width = "d_model|hidden_size",
+                .layers = "n_layers|num_hidden_layers",
+                .heads = "n_heads|num_attention_heads",
+                .mlp_width = "",
+                .max_positions = "max_seq_len",
+                .head_size = "",
+                .kv_heads = "",
+                .norm_eps = "layer_norm_epsilon",
+                .activation = "",
+                .qkv_bias = "",
+                .output_bias = "",
+                .mlp_bias = ""},
+       .norm = {.kind = NormKind::layer, .eps = 1e-5f},
+       .activation = "gelu",
+       .gated_mlp = false,
+       .tied_head = true,
+       .mlp_share = 4,
+       .rope = RopeRule::none,
+       .finish = finish_mpt},
+      {.model_type = "openai-gpt",
+       .architecture = "OpenAIGPTLMHeadModel",
+       .names = openai_gpt_names(),
+       .keys = {.width = "n_embd|hidden_size",
+                .layers = "n_layer|num_hidden_layers",
+                .heads = "n_head|num_attention_heads",
+                .mlp_width = "",
+                .max_positions = "n_positions|max_position_embeddings",
+                .head_size = "",
+                .kv_heads = "",
+                .norm_eps = "layer_norm_epsilon",
+                .activation = "afn"},
+       .norm = kLayerNorm,
+       .activation = "gelu",
+       .gated_mlp = false,
+       .biases = true,
+       .tied_head = true,
+       .mlp_share = 4,
+       .max_positions = 512,
+       .rope = RopeRule::none,
+       .finish = finish_openai_gpt},
+      {.model_type = "persimmon",
+       .architecture = "PersimmonForCausalLM",
+       .names = persimmon_names(),
+       .keys = {.head_size = "", .kv_heads = "", .norm_eps = "layer_norm_eps"},
+       .norm = kLayerNorm,
+       .activation = "relu2",
+       .gated_mlp = false,
+       .qk_norm = HeadNormKind::head,
+       .biases = true,
+       .max_positions = 16384,
+       .rope_base = 25000,
+       .rotary_share = 0.5,
+       .finish = finish_persimmon},
+  };
+}
+
+}  // namespace nibble

@@ -1,0 +1,256 @@
+// Dense families since 2024.
+
+#include "nibble/core/models/families/families.h"
+#include "nibble/core/models/families/family_names.h"
+#include "nibble/core/models/families/family_rules.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr NormConfig kRms5 = {.kind = NormKind::rms, .eps = 1e-5f};
+constexpr NormConfig kLayerNorm = {.kind = NormKind::layer, .eps = 1e-5f, .bias = true};
+
+TensorNames vaultgemma_names() {
+  TensorNames names;
+  names.block.mlp_norm = "pre_feedforward_layernorm";
+  return names;
+}
+
+TensorNames glm_names(bool norms_after) {
+  TensorNames names;
+  names.block.mlp.gate_up = "mlp.gate_up_proj";
+  if (!norms_after) return names;
+  names.block.post_attention_norm = "post_self_attn_layernorm";
+  names.block.post_mlp_norm = "post_mlp_layernorm";
+  return names;
+}
+
+TensorNames hunyuan_names() {
+  TensorNames names;
+  names.block.attention.q_norm = "self_attn.query_layernorm";
+  names.block.attention.k_norm = "self_attn.key_layernorm";
+  return names;
+}
+
+TensorNames nanochat_names() {
+  TensorNames names;
+  names.embedding_norm = names.final_norm;  // without weight, as all its norms
+  names.block.mlp.up = "mlp.fc1";
+  names.block.mlp.down = "mlp.fc2";
+  return names;
+}
+
+TensorNames apertus_names() {
+  TensorNames names;
+  names.block.attention_norm = "attention_layernorm";
+  names.block.mlp_norm = "feedforward_layernorm";
+  return names;
+}
+
+TensorNames hyperclovax_names() {
+  TensorNames names;
+  names.block.post_attention_norm = "post_norm1";
+  names.block.post_mlp_norm = "post_norm2";
+  return names;
+}
+
+void finish_nanochat(const ConfigReader& file, DecoderConfig& config) {
+  if (!file.is_null("final_logit_softcapping")) {
+    config.logit_softcap = static_cast<float>(file.number("final_logit_softcapping", 0, 1e9, 15));
+  }
+}
+
+Family glm(std::string_view model_type, std::string_view architecture, bool norms_after) {
+  return {.model_type = model_type,
+          .architecture = architecture,
+          .names = glm_names(norms_after),
+          .keys = {.output_bias = "", .mlp_bias = ""},
+          .norm = {.kind = NormKind::rms, .eps = 1.5625e-7f},
+          .qkv_bias = true,
+          .kv_heads = 2,
+          .head_size = 128,
+          .max_positions = 131072,
+          .rotary_share = 0.5,
+          .rope_pairs = ops::RopePairs::neighbours};
+}
+
+}  // namespace
+
+std::vector<Family> later_families() {
+  return {
+      {.model_type = "internlm3",
+       .architecture = "InternLM3ForCausalLM|LlamaForCausalLM",
+       .keys = {.qkv_bias = "qkv_bias|attention_bias",
+                .output_bias = "qkv_bias|attention_bias",
+                .mlp_bias = "bias|mlp_bias"},
+       .norm = kRms5,
+       .kv_heads = 2,
+       .head_size = 128,
+       .max_positions = 32768},
+      {.model_type = "iquestcoder",
+       .architecture = "IQuestCoderForCausalLM|LlamaForCausalLM",
+       .norm = kRms5,
+       .kv_heads = 8,
+       .head_size = 128,
+       .max_positions = 131072},
+      {.model_type = "ministral",
+       .architecture = "MinistralForCausalLM",
+       .keys = {.qkv_bias = "", .output_bias = "", .mlp_bias = ""},
+       .kv_heads = 8,
+       .max_positions = 131072,
+       .window_rule = WindowRule::types,
+       .window = 4096},
+      {.model_type = "ministral3",
+       .architecture = "Ministral3ForCausalLM",
+       .keys = {.qkv_bias = "", .output_bias = "", .mlp_bias = ""},
+       .norm = kRms5,
+       .kv_heads = 8,
+       .head_size = 128,
+       .max_positions = 262144,
+       .scaled_queries = true,
+       .window_rule = WindowRule::every},
+      {.model_type = "seed_oss",
+       .architecture = "SeedOssForCausalLM",
+       .keys = {.output_bias = "attention_out_bias"},
+       .qkv_bias = true,
+       .kv_heads = 8,
+       .head_size = 128,
+       .max_positions = 524288},
+      {.model_type = "exaone4",
+       .architecture = "Exaone4ForCausalLM",
+       .names = olmo2_names(),
+       .keys = {.qkv_bias = "", .output_bias = "", .mlp_bias = ""},
+       .norm = kRms5,
+       .qk_norm = HeadNormKind::head,
+       .kv_heads = 32,
+       .rope = RopeRule::windowed_or_all,
+       .window_rule = WindowRule::period,
+       .window = 4096,
+       .window_period = 4},
+      {.model_type = "cwm",
+       .architecture = "CwmForCausalLM",
+       .keys = {.qkv_bias = "", .output_bias = ""},
+       .norm = kRms5,
+       .kv_heads = 8,
+       .head_size = 128,
+       .max_positions = 131072,
+       .rope_base = 1e6,
+       .window_rule = WindowRule::but_first,
+       .window = 8192,
+       .window_period = 4},
+      {.model_type = "arcee",
+       .architecture = "ArceeForCausalLM",
+       .norm = kRms5,
+       .activation = "relu2",
+       .gated_mlp = false,
+       .max_positions = 4096},
+      {.model_type = "jais2",
+       .architecture = "Jais2ForCausalLM",
+       .keys = {.norm_eps = "layer_norm_eps"},
+       .norm = kLayerNorm,
+       .activation = "relu2",
+       .gated_mlp = false,
+       .qkv_bias = true,
+       .output_bias = true,
+       .mlp_bias = true,
+       .max_positions = 8192},
+      {.model_type = "vaultgemma",
+       .architecture = "VaultGemmaForCausalLM",
+       .names = vaultgemma_names(),
+       .keys = {.activation = "hidden_activation"},
+       .norm = {.kind = NormKind::rms, .eps = 1e-6f, .weight_offset = 1},
+       .activation = "gelu_pytorch_tanh",
+       .tied_head = true,
+       .scaled_embedding = true,
+       .kv_heads = 4,
+       .head_size = 256,
+       .max_positions = 8192,
+       .window_rule = WindowRule::even,
+       .window = 4096,
+       .finish = finish_gemma2},
+      {.model_type = "olmo3",
+       .architecture = "Olmo3ForCausalLM",
+       .names = olmo2_names(),
+       .norm = kRms5,
+       .qk_norm = HeadNormKind::whole,
+       .rope_base = 500000,
+       .local_rope_base = 500000,
+       .window_rule = WindowRule::period,
+       .window = 4096,
+       .window_period = 4},
+      {.model_type = "ernie4_5",
+       .architecture = "Ernie4_5ForCausalLM",
+       .keys = {.qkv_bias = "use_bias", .output_bias = "use_bias", .mlp_bias = "use_bias"},
+       .norm = kRms5,
+       .tied_head = true,
+       .kv_heads = 2,
+       .head_size = 128,
+       .max_positions = 131072,
+       .rope_base = 500000,
+       .rope_pairs = ops::RopePairs::neighbours},
+      glm("glm", "GlmForCausalLM", false),
+      glm("glm4", "Glm4ForCausalLM", true),
+      {.model_type = "hunyuan_v1_dense",
+       .architecture = "HunYuanDenseV1ForCausalLM",
+       .names = hunyuan_names(),
+       .keys = {.head_size = "head_dim|attention_head_dim", .mlp_bias = ""},
+       .norm = kRms5,
+       .qk_norm = HeadNormKind::head,
+       .qk_norm_after_rope = true,
+       .rope_alpha = true},
+      {.model_type = "helium",
+       .architecture = "HeliumForCausalLM",
+       .keys = {.output_bias = ""},
+       .norm = {.kind = NormKind::rms, .eps = 1e-8f},
+       .kv_heads = 20,
+       .head_size = 128,
+       .max_positions = 4096,
+       .rope_base = 100000,
+       .rope_pairs = ops::RopePairs::neighbours},
+      {.model_type = "nanochat",
+       .architecture = "NanoChatForCausalLM",
+       .names = nanochat_names(),
+       .keys = {.mlp_bias = ""},
+       .norm = {.kind = NormKind::rms, .eps = 1e-6f, .weight = false},
+       .activation = "relu2",
+       .gated_mlp = false,
+       .qk_norm = HeadNormKind::head,
+       .qk_norm_after_rope = true,
+       .qk_norm_weight = false,
+       .rope_backwards = true,
+       .finish = finish_nanochat},
+      {.model_type = "nemotron",
+       .architecture = "NemotronForCausalLM",
+       .keys = {.norm_eps = "norm_eps"},
+       .norm = {.kind = NormKind::layer, .eps = 1e-5f, .weight_offset = 1, .bias = true},
+       .activation = "relu2",
+       .gated_mlp = false,
+       .max_positions = 4096,
+       .rotary_share = 0.5},
+      {.model_type = "apertus",
+       .architecture = "ApertusForCausalLM",
+       .names = apertus_names(),
+       .keys = {.mlp_bias = ""},
+       .norm = kRms5,
+       .activation = "xielu",
+       .gated_mlp = false,
+       .qk_norm = HeadNormKind::head,
+       .max_positions = 65536,
+       .rope_base = 12e6},
+      {.model_type = "bitnet",
+       .architecture = "BitNetForCausalLM",
+       .keys = {.mlp_bias = ""},
+       .norm = kRms5,
+       .activation = "relu2",
+       .sublayer_norms = true,
+       .kv_heads = 5,
+       .rope_base = 500000},
+      {.model_type = "hyperclovax",
+       .architecture = "HyperCLOVAXForCausalLM",
+       .names = hyperclovax_names(),
+       .finish = finish_hyperclovax},
+  };
+}
+
+}  // namespace nibble

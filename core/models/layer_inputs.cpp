@@ -1,0 +1,77 @@
+#include "nibble/core/models/layer_inputs.h"
+
+#include <cmath>
+
+#include "nibble/core/ops/columns.h"
+#include "nibble/core/ops/elementwise.h"
+
+namespace nibble {
+
+namespace {
+
+const float kHalfRoot = std::sqrt(0.5f);
+
+Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
+  if (x.dtype() == dtype) return x;
+  Tensor made = Tensor::empty(step.pool(), x.shape(), dtype, "layer inputs");
+  ops::cast(x, made);
+  return made;
+}
+
+float root(int64_t size) { return std::sqrt(static_cast<float>(size)); }
+
+}  // namespace
+
+bool LayerInputs::has_trainable() const {
+  return table.has_trainable() || projection.has_trainable() || norm.has_trainable();
+}
+
+std::vector<Tensor> LayerInputs::forward(const Tensor& ids, const Tensor& x, const StepContext& step,
+                                         LayerInputsSaved* saved) {
+  const int64_t tokens = x.dim(0), columns = projection.out_features(), size = columns / layers;
+  const auto make = [&] { return Tensor::empty(step.pool(), {tokens, columns}, DType::f32, "layer inputs"); };
+  Tensor projected = make(), all = make(), looked_up = make();
+  projection.forward(in_dtype(x, step.compute_dtype, step), projected, step, saved ? &saved->projection : nullptr);
+  ops::scale(projected, 1 / root(x.dim(1)));
+  Tensor normed = all.reshape({tokens * layers, size});
+  norm.forward(projected.reshape(normed.shape()), normed, step, saved ? &saved->norm : nullptr);
+  table.forward(ids, 0, root(size), looked_up, step);
+  ops::add(looked_up, all);
+  ops::scale(all, kHalfRoot);
+  const Tensor narrow = in_dtype(all, step.compute_dtype, step);
+  std::vector<Tensor> made;
+  for (int64_t l = 0; l < layers; ++l) {
+    made.push_back(Tensor::empty(step.pool(), {tokens, size}, step.compute_dtype, "layer inputs"));
+    ops::copy_columns_out(narrow, l * size, made.back());
+  }
+  return made;
+}
+
+void LayerInputs::backward(const Tensor& ids, const std::vector<Tensor>& gradients, const StepContext& step,
+                           LayerInputsSaved&& saved, Tensor& dx) {
+  const int64_t tokens = ids.dim(0), columns = projection.out_features(), size = columns / layers;
+  Tensor narrow = Tensor::zeros(step.pool(), {tokens, columns}, step.compute_dtype, "layer input gradients");
+  for (int64_t l = 0; l < layers; ++l) {
+    const Tensor& gradient = gradients.at(static_cast<size_t>(l));
+    if (gradient) ops::copy_columns_in(gradient, l * size, narrow);
+  }
+  Tensor all = narrow;
+  if (narrow.dtype() != DType::f32) all = in_dtype(narrow, DType::f32, step);
+  ops::scale(all, kHalfRoot);
+  if (table.has_trainable()) table.backward(ids, 0, root(size), all, step);
+  Tensor dprojected = Tensor::zeros(step.pool(), {tokens * layers, size}, DType::f32, "norm gradient");
+  norm.backward(all.reshape(dprojected.shape()), step, std::move(saved.norm), dprojected);
+  ops::scale(dprojected, 1 / root(dx.dim(1)));
+  Tensor from = Tensor::empty(step.pool(), dx.shape(), DType::f32, "layer input gradients");
+  projection.backward(in_dtype(dprojected.reshape({tokens, columns}), step.compute_dtype, step), step,
+                      std::move(saved.projection), &from, false);
+  ops::add(from, dx);
+}
+
+void LayerInputs::visit(const ParameterVisitor& visitor) {
+  table.visit(visitor);
+  projection.visit(visitor);
+  norm.visit(visitor);
+}
+
+}  // namespace nibble

@@ -1,0 +1,104 @@
+#include "nibble/core/nn/layer_input.h"
+
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/core/ops/residual.h"
+
+namespace nibble {
+
+namespace {
+
+Tensor narrowed(const Tensor& x, const StepContext& step) {
+  if (x.dtype() == step.compute_dtype) return x;
+  Tensor y = Tensor::empty(step.pool(), x.shape(), step.compute_dtype, "layer input");
+  ops::cast(x, y);
+  return y;
+}
+
+}  // namespace
+
+struct LayerInput::Saved final : SublayerSaved {
+  LinearSaved gate_proj, projection;
+  NormSaved norm;
+  Tensor gate;  // [T, P] before its activation
+
+  void visit(const TensorVisitor& visitor) override {
+    gate_proj.visit(visitor);
+    projection.visit(visitor);
+    norm.visit(visitor);
+    if (gate) visitor(gate);
+  }
+  bool has_input() const override { return static_cast<bool>(gate_proj.x); }
+  void set_input(const Tensor& x) override { gate_proj.x = x; }
+};
+
+LayerInput::LayerInput(const std::string& prefix, const LayerInputNames& names, const LayerInputConfig& config,
+                       const Makers& makers)
+    : config_(config) {
+  scale_ = makers.parameter(prefix + names.scale, {1});
+  scale_->buffer = true;
+  if (config.size == 0) return;
+  gate_ = makers.make_linear(prefix + names.gate, config.size, config.width, false);
+  projection_ = makers.make_linear(prefix + names.projection, config.width, config.size, false);
+  norm_.emplace(prefix + names.norm, config.width, config.norm, makers.parameter);
+}
+
+bool LayerInput::has_trainable() const {
+  return gate_ && (gate_->has_trainable() || projection_->has_trainable() || norm_->has_trainable());
+}
+
+void LayerInput::forward(Tensor& x, const LayerContext& context, const StepContext& step,
+                         std::unique_ptr<SublayerSaved>* saved) {
+  Saved* kept = new_saved<Saved>(saved);
+  if (gate_) {
+    NIBBLE_CHECK(context.state, "a layer's own input needs a pass");
+    const Tensor& input = context.state->layer_inputs.at(static_cast<size_t>(config_.layer));
+    const auto make = [&](int64_t columns, DType dtype) {
+      return Tensor::empty(step.pool(), {x.dim(0), columns}, dtype, "layer input");
+    };
+    Tensor gate = make(config_.size, step.compute_dtype), product = make(config_.size, step.compute_dtype);
+    gate_->forward(narrowed(x, step), gate, step, kept ? &kept->gate_proj : nullptr);
+    ops::gated_forward(config_.activation, gate, input, product);
+    Tensor projected = make(config_.width, DType::f32), normed = make(config_.width, DType::f32);
+    projection_->forward(product, projected, step, kept ? &kept->projection : nullptr);
+    norm_->forward(projected, normed, step, kept ? &kept->norm : nullptr);
+    if (kept) kept->gate = gate;
+    ops::add_residual(x, normed, 1, normed);  // x may be kept as it is
+    x = normed;
+  }
+  ops::scale_rows(scale_->value, x);
+}
+
+void LayerInput::backward(Tensor& gradient, const LayerContext& context, const StepContext& step, SublayerSaved& of) {
+  auto& saved = dynamic_cast<Saved&>(of);
+  ops::scale_rows(scale_->value, gradient);
+  if (!gate_) return;
+  const auto layer = static_cast<size_t>(config_.layer);
+  const Tensor& input = context.state->layer_inputs.at(layer);
+  Tensor dprojected = Tensor::zeros(step.pool(), gradient.shape(), DType::f32, "norm gradient");
+  norm_->backward(gradient, step, std::move(saved.norm), dprojected);
+  const auto like = [&] { return Tensor::empty(step.pool(), input.shape(), input.dtype(), "layer input gradient"); };
+  Tensor dproduct = like(), dgate = like(), dinput = like(), none;
+  projection_->backward(narrowed(dprojected, step), step, std::move(saved.projection), &dproduct, false);
+  ops::gated_backward(config_.activation, dproduct, saved.gate, input, dgate, dinput, none);
+  context.state->layer_input_gradients.at(layer) = dinput;
+  Tensor dx = Tensor::empty(step.pool(), gradient.shape(), DType::f32, "layer input gradient");
+  gate_->backward(dgate, step, std::move(saved.gate_proj), &dx, false);
+  ops::add(dx, gradient);
+}
+
+void LayerInput::visit(const ParameterVisitor& visitor) {
+  if (gate_) {
+    gate_->visit(visitor);
+    projection_->visit(visitor);
+    norm_->visit(visitor);
+  }
+  visitor(*scale_);
+}
+
+void LayerInput::visit_linears(const std::function<void(Linear&)>& visitor) {
+  if (!gate_) return;
+  visitor(*gate_);
+  visitor(*projection_);
+}
+
+}  // namespace nibble

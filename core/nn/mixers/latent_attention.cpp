@@ -1,0 +1,268 @@
+#include "nibble/core/nn/mixers/latent_attention.h"
+
+#include <array>
+
+#include "nibble/core/nn/mixers/slab_cache.h"
+#include "nibble/core/ops/columns.h"
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/core/ops/rope.h"
+
+namespace nibble {
+
+namespace {
+
+Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
+  if (x.dtype() == dtype) return x;
+  Tensor made = Tensor::empty(step.pool(), x.shape(), dtype, "latents");
+  ops::cast(x, made);
+  return made;
+}
+
+// Columns [begin, begin + count) of every row.
+Tensor columns_of(const Tensor& x, int64_t begin, int64_t count, const StepContext& step) {
+  Tensor part = Tensor::empty(step.pool(), {x.dim(0), count}, x.dtype(), "part of heads");
+  ops::copy_columns_out(x, begin, part);
+  return part;
+}
+
+}  // namespace
+
+struct LatentAttention::Saved final : SublayerSaved {
+  LinearSaved q_proj, q_a_proj, q_b_proj, kv_a_proj, kv_b_proj, output;
+  NormSaved q_norm, kv_norm;
+  Tensor q, k, v, out, log_sum_exp;  // as the attention saw and made them
+
+  void visit(const TensorVisitor& visitor) override {
+    for (LinearSaved* linear : {&q_proj, &q_a_proj, &q_b_proj, &kv_a_proj, &kv_b_proj, &output}) linear->visit(visitor);
+    for (NormSaved* norm : {&q_norm, &kv_norm}) norm->visit(visitor);
+    for (Tensor* tensor : {&q, &k, &v, &out, &log_sum_exp}) {
+      if (*tensor) visitor(*tensor);
+    }
+  }
+  bool has_input() const override { return q_proj.x || q_a_proj.x || kv_a_proj.x; }
+  void set_input(const Tensor& x) override { q_proj.x = q_a_proj.x = kv_a_proj.x = x; }
+};
+
+struct LatentAttention::Cache final : SlabCache {
+  using SlabCache::SlabCache;
+};
+
+LatentAttention::LatentAttention(const std::string& prefix, const LatentAttentionNames& names,
+                                 const LatentAttentionConfig& config, const Makers& makers)
+    : config_(config),
+      params_{.heads = config.heads,
+              .kv_heads = config.heads,
+              .head_size = config.plain + config.rotated,
+              .scale = config.scale,
+              .alibi_slopes = {}} {
+  NIBBLE_CHECK(config.value <= head_size(), "values wider than keys");
+  const int64_t width = config.width, query_rows = config.heads * head_size();
+  const auto make = [&](const std::string& name, int64_t out, int64_t in, bool bias) {
+    return makers.make_linear(prefix + name, out, in, bias);
+  };
+  if (config.query_rank > 0) {
+    q_a_ = make(names.q_a, config.query_rank, width, config.bias);
+    q_norm_.emplace(prefix + names.q_norm, config.query_rank, config.norm, makers.parameter);
+    q_b_ = make(names.q_b, query_rows, config.query_rank, false);
+  } else {
+    q_ = make(names.q, query_rows, width, false);
+  }
+  kv_a_ = make(names.kv_a, config.rank + config.rotated, width, config.bias);
+  kv_norm_.emplace(prefix + names.kv_norm, config.rank, config.norm, makers.parameter);
+  kv_b_ = make(names.kv_b, config.heads * (config.plain + config.value), config.rank, false);
+  output_ = make(names.output, width, config.heads * config.value, config.bias);
+}
+
+bool LatentAttention::projections_have_trainable() const {
+  for (const std::optional<Linear>* linear : {&q_, &q_a_, &q_b_, &kv_a_, &kv_b_}) {
+    if (*linear && (*linear)->has_trainable()) return true;
+  }
+  return (q_norm_ && q_norm_->has_trainable()) || kv_norm_->has_trainable();
+}
+
+bool LatentAttention::has_trainable() const { return projections_have_trainable() || output_->has_trainable(); }
+
+void LatentAttention::rotate(Tensor& x, int64_t heads, int64_t begin, const LayerContext& context, bool inverse) const {
+  if (config_.rotary < 0) return;
+  const RotaryView& view = context.rotary.at(static_cast<size_t>(config_.rotary));
+  ops::rope(x, heads, view.rows, view.cos, view.sin, inverse, view.pairs, begin);
+}
+
+Tensor LatentAttention::queries(const Tensor& x, const LayerContext& context, const StepContext& step, Saved* saved) {
+  const int64_t tokens = x.dim(0);
+  Tensor q = Tensor::empty(step.pool(), {tokens, config_.heads * head_size()}, step.compute_dtype, "attention heads");
+  if (q_) {
+    q_->forward(x, q, step, saved ? &saved->q_proj : nullptr);
+  } else {
+    const Shape shape = {tokens, config_.query_rank};
+    Tensor raw = Tensor::empty(step.pool(), shape, DType::f32, "latents");
+    Tensor normed = Tensor::empty(step.pool(), shape, step.compute_dtype, "latents");
+    q_a_->forward(x, raw, step, saved ? &saved->q_a_proj : nullptr);
+    q_norm_->forward(raw, normed, step, saved ? &saved->q_norm : nullptr);
+    q_b_->forward(normed, q, step, saved ? &saved->q_b_proj : nullptr);
+  }
+  rotate(q, config_.heads, config_.plain, context, false);
+  return q;
+}
+
+void LatentAttention::queries_backward(Tensor& dq, const LayerContext& context, const StepContext& step, Saved& saved,
+                                       Tensor* dx) {
+  rotate(dq, config_.heads, config_.plain, context, true);
+  if (q_) return q_->backward(dq, step, std::move(saved.q_proj), dx, false);
+  const Shape shape = {dq.dim(0), config_.query_rank};
+  Tensor dnormed = Tensor::empty(step.pool(), shape, step.compute_dtype, "latent gradient");
+  q_b_->backward(dq, step, std::move(saved.q_b_proj), &dnormed, false);
+  Tensor draw = Tensor::zeros(step.pool(), shape, DType::f32, "latent gradient");
+  q_norm_->backward(dnormed, step, std::move(saved.q_norm), draw);
+  q_a_->backward(in_dtype(draw, step.compute_dtype, step), step, std::move(saved.q_a_proj), dx, false);
+}
+
+LatentAttention::Latents LatentAttention::latents(const Tensor& x, const LayerContext& context, const StepContext& step,
+                                                  Saved* saved) {
+  Tensor both = Tensor::empty(step.pool(), {x.dim(0), kv_a_->out_features()}, DType::f32, "latents");
+  kv_a_->forward(x, both, step, saved ? &saved->kv_a_proj : nullptr);
+  const Tensor raw = columns_of(both, 0, config_.rank, step);
+  Tensor latent = Tensor::empty(step.pool(), raw.shape(), step.compute_dtype, "latents");
+  kv_norm_->forward(raw, latent, step, saved ? &saved->kv_norm : nullptr);
+  Tensor turned = in_dtype(columns_of(both, config_.rank, config_.rotated, step), step.compute_dtype, step);
+  rotate(turned, 1, 0, context, false);
+  return {latent, turned};
+}
+
+void LatentAttention::expand(const Latents& of, const StepContext& step, Tensor& k, Tensor& v, LinearSaved* saved) {
+  const int64_t tokens = of.latent.dim(0), size = head_size();
+  Tensor both = Tensor::empty(step.pool(), {tokens, kv_b_->out_features()}, step.compute_dtype, "keys and values");
+  kv_b_->forward(of.latent, both, step, saved);
+  both = both.reshape({tokens * config_.heads, config_.plain + config_.value});
+  k = Tensor::empty(step.pool(), {both.dim(0), size}, step.compute_dtype, "attention heads");
+  ops::copy_columns_in(columns_of(both, 0, config_.plain, step), 0, k);
+  v = Tensor::zeros(step.pool(), {both.dim(0), size}, step.compute_dtype, "attention heads");
+  ops::copy_columns_in(columns_of(both, config_.plain, config_.value, step), 0, v);
+  k = k.reshape({tokens, config_.heads * size});
+  v = v.reshape(k.shape());
+  for (int64_t h = 0; h < config_.heads; ++h) ops::copy_columns_in(of.turned, h * size + config_.plain, k);
+}
+
+void LatentAttention::keys_backward(const Tensor& dk, const Tensor& dv, const LayerContext& context,
+                                    const StepContext& step, Saved& saved, Tensor* dx) {
+  const int64_t tokens = dk.dim(0), size = head_size();
+  Tensor dturned = Tensor::zeros(step.pool(), {tokens, config_.rotated}, DType::f32, "latent gradient");
+  for (int64_t h = 0; h < config_.heads; ++h) {
+    ops::add(columns_of(dk, h * size + config_.plain, config_.rotated, step), dturned);
+  }
+  rotate(dturned, 1, 0, context, true);
+
+  const Shape by_head = {tokens * config_.heads, size};
+  Tensor both = Tensor::empty(step.pool(), {by_head[0], config_.plain + config_.value}, step.compute_dtype,
+                              "gradient of keys and values");
+  ops::copy_columns_in(columns_of(dk.reshape(by_head), 0, config_.plain, step), 0, both);
+  ops::copy_columns_in(columns_of(dv.reshape(by_head), 0, config_.value, step), config_.plain, both);
+  Tensor dlatent = Tensor::empty(step.pool(), {tokens, config_.rank}, step.compute_dtype, "latent gradient");
+  kv_b_->backward(both.reshape({tokens, kv_b_->out_features()}), step, std::move(saved.kv_b_proj), &dlatent, false);
+  Tensor draw = Tensor::zeros(step.pool(), dlatent.shape(), DType::f32, "latent gradient");
+  kv_norm_->backward(dlatent, step, std::move(saved.kv_norm), draw);
+
+  Tensor joined = Tensor::empty(step.pool(), {tokens, kv_a_->out_features()}, DType::f32, "latent gradient");
+  ops::copy_columns_in(draw, 0, joined);
+  ops::copy_columns_in(dturned, config_.rank, joined);
+  kv_a_->backward(in_dtype(joined, step.compute_dtype, step), step, std::move(saved.kv_a_proj), dx, true);
+}
+
+Tensor LatentAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v,
+                               std::span<const ops::AttentionSpan> spans, const StepContext& step, Saved* saved) const {
+  const int64_t tokens = q.dim(0);
+  Tensor out = Tensor::empty(step.pool(), q.shape(), q.dtype(), "attention heads");
+  Tensor log_sum_exp = Tensor::empty(step.pool(), {config_.heads, tokens}, DType::f32, "attention sums");
+  ops::attention_forward(q, k, v, spans, params_, out, log_sum_exp);
+  if (saved) {
+    saved->q = q;
+    saved->k = k;
+    saved->v = v;
+    saved->out = out;
+    saved->log_sum_exp = log_sum_exp;
+  }
+  return columns_of(out.reshape({tokens * config_.heads, head_size()}), 0, config_.value, step)
+      .reshape({tokens, config_.heads * config_.value});
+}
+
+void LatentAttention::forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
+                              std::unique_ptr<SublayerSaved>* saved) {
+  Saved* kept = new_saved<Saved>(saved);
+  const Tensor q = queries(x, context, step, kept);
+  Tensor k, v;
+  expand(latents(x, context, step, kept), step, k, v, kept ? &kept->kv_b_proj : nullptr);
+  output_->forward(attend(q, k, v, context.spans, step, kept), y, step, kept ? &kept->output : nullptr);
+}
+
+std::unique_ptr<MixerCache> LatentAttention::make_cache(int64_t sequences, DType dtype, MemoryPool& pool) const {
+  return std::make_unique<Cache>(sequences, std::vector{config_.rank, config_.rotated}, dtype, pool);
+}
+
+void LatentAttention::forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
+                                     MixerCache& of) {
+  auto& cache = dynamic_cast<Cache&>(of);
+  const Latents made = latents(x, context, step, nullptr);
+  std::vector<ops::AttentionSpan> spans = cache.spans(context);
+  int64_t total = 0;
+  for (const ops::AttentionSpan& span : spans) {
+    SlabCache::append(made.latent, span, cache.rows[0]);
+    SlabCache::append(made.turned, span, cache.rows[1]);
+    total += span.k_end - span.k_begin;
+  }
+  const auto all = [&](int64_t columns) {
+    return Tensor::empty(step.pool(), {total, columns}, step.compute_dtype, "latents");
+  };
+  Latents held{all(config_.rank), all(config_.rotated)};
+  int64_t at = 0;
+  for (ops::AttentionSpan& span : spans) {
+    const int64_t count = span.k_end - span.k_begin;
+    for (const auto& [slabs, rows] : {std::pair{&cache.rows[0], &held.latent}, {&cache.rows[1], &held.turned}}) {
+      Tensor to = rows->rows(at, at + count);
+      ops::cast(slabs->rows(span.k_begin, span.k_end), to);
+    }
+    span.k_begin = at;
+    span.k_end = at += count;
+  }
+  Tensor k, v;
+  expand(held, step, k, v, nullptr);
+  output_->forward(attend(queries(x, context, step, nullptr), k, v, spans, step, nullptr), y, step, nullptr);
+}
+
+void LatentAttention::backward(const Tensor& dy, const LayerContext& context, const StepContext& step,
+                               SublayerSaved& of, Tensor* dx) {
+  auto& saved = dynamic_cast<Saved&>(of);
+  if (!dx && !projections_have_trainable()) {
+    return output_->backward(dy, step, std::move(saved.output), nullptr, false);
+  }
+  const int64_t tokens = dy.dim(0);
+  Tensor dvalues =
+      Tensor::empty(step.pool(), {tokens, output_->in_features()}, step.compute_dtype, "gradient of heads");
+  output_->backward(dy, step, std::move(saved.output), &dvalues, false);
+  Tensor dout =
+      Tensor::zeros(step.pool(), {tokens * config_.heads, head_size()}, step.compute_dtype, "gradient of heads");
+  ops::copy_columns_in(dvalues.reshape({dout.dim(0), config_.value}), 0, dout);
+  const auto like = [&](const Tensor& t) {
+    return Tensor::empty(step.pool(), t.shape(), t.dtype(), "attention gradient");
+  };
+  Tensor dq = like(saved.q), dk = like(saved.k), dv = like(saved.v);
+  ops::attention_backward(dout.reshape(saved.q.shape()), saved.q, saved.k, saved.v, saved.out, saved.log_sum_exp,
+                          context.spans, params_, dq, dk, dv);
+  if (dx && !*dx) *dx = Tensor::empty(step.pool(), {tokens, config_.width}, DType::f32, "input gradient");
+  queries_backward(dq, context, step, saved, dx);
+  keys_backward(dk, dv, context, step, saved, dx);
+}
+
+void LatentAttention::visit(const ParameterVisitor& visitor) {
+  visit_linears([&](Linear& linear) { linear.visit(visitor); });
+  for (std::optional<Norm>* norm : {&q_norm_, &kv_norm_}) {
+    if (*norm) (*norm)->visit(visitor);
+  }
+}
+
+void LatentAttention::visit_linears(const std::function<void(Linear&)>& visitor) {
+  for (std::optional<Linear>* linear : {&q_, &q_a_, &q_b_, &kv_a_, &kv_b_, &output_}) {
+    if (*linear) visitor(**linear);
+  }
+}
+
+}  // namespace nibble
