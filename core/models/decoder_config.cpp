@@ -62,7 +62,9 @@ void read_sizes(const ConfigReader& file, const Family& family, DecoderConfig& c
   config.vocab_size = file.integer("vocab_size", 1, kMaxVocabulary);
   config.width = file.integer(keys.width, 1, kMaxWidth);
   config.embedding_width = config.width;
-  config.layers = file.integer(keys.layers, 1, kMaxLayers);
+  const auto listed =
+      static_cast<int64_t>(file.texts("layers_block_type").size());  // Nemotron-H says no more than that
+  config.layers = file.integer(keys.layers, 1, kMaxLayers, listed > 0 ? std::optional(listed) : std::nullopt);
   config.heads = file.integer(keys.heads, 1, kMaxWidth);
   config.mlp_width = file.integer(keys.mlp_width, 1, kMaxWidth,
                                   family.mlp_share > 0 ? std::optional(family.mlp_share * config.width) : std::nullopt);

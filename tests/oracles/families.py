@@ -141,7 +141,8 @@ def make_case(folder, name, family, seed, small=False):
     length = 12 if small else family_configs.LENGTH
     new = 8 if small else NEW
     stored = saved_names(folder / "model")
-    names_of = lambda n: n if n in stored else {"lm_head.weight": "embed_out.weight"}[n]
+    # what Transformers calls otherwise than the file: GPT-NeoX's head, all of Nemotron-H
+    names_of = lambda n: n if n in stored else {"lm_head.weight": "embed_out.weight"}.get(n, n.replace("model.", "backbone.", 1))
     ids, labels = make_texts(model.config, r, length)
     loss, logits, grads, text, lead = measure(model, ids, labels, names_of, new)
     np.save(folder / "input_ids.npy", ids.numpy())

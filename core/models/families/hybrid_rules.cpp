@@ -212,6 +212,17 @@ void finish_qwen3_5(const ConfigReader& file, DecoderConfig& config) {
   });
 }
 
+// Layers of experts are those that mlp_only_layers does not name.
+void finish_qwen3_next(const ConfigReader& file, DecoderConfig& config) {
+  finish_qwen3_5(file, config);
+  const std::vector<double> dense = file.numbers("mlp_only_layers", 0, 65536);
+  for (int64_t l = 0; l < config.layers && file.integer("num_experts", 0, 65536, 512) > 0; ++l) {
+    if (std::ranges::find(dense, static_cast<double>(l)) != dense.end()) continue;
+    if ((l + 1) % file.integer("decoder_sparse_step", 1, 65536, 1) != 0) continue;
+    file.fail("num_experts", "is not 0, and nibble computes no experts of this family", "take one without");
+  }
+}
+
 void finish_falcon_h1(const ConfigReader& file, DecoderConfig& config) {
   config.embedding_scale = multiplier(file, "embedding_multiplier");
   config.logit_scale = multiplier(file, "lm_head_multiplier");

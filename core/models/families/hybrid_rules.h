@@ -16,6 +16,7 @@ TensorNames nemotron_h_names();
 
 void finish_lfm2(const ConfigReader& file, DecoderConfig& config);
 void finish_qwen3_5(const ConfigReader& file, DecoderConfig& config);
+void finish_qwen3_next(const ConfigReader& file, DecoderConfig& config);
 void finish_falcon_h1(const ConfigReader& file, DecoderConfig& config);
 void finish_bamba(const ConfigReader& file, DecoderConfig& config);
 void finish_granite_hybrid(const ConfigReader& file, DecoderConfig& config);
