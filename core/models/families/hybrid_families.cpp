@@ -65,7 +65,7 @@ std::vector<Family> hybrid_families() {
        .kv_heads = 8,
        .head_size = 128,
        .max_positions = 4096,
-       .rope = false,
+       .rope = RopeRule::none,
        .finish = finish_nemotron_h},
   };
 }
