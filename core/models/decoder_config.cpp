@@ -299,10 +299,10 @@ MlpConfig DecoderConfig::mlp(int64_t l) const {
           .activation = activation,
           .gated = gated_mlp,
           .bias = mlp_bias,
-          .xielu = xielu,
-          .inner_norm = sublayer_norms ? std::optional(norm) : std::nullopt,
           .gate_scale = mlp_gate_scale,
-          .output_scale = mlp_output_scale};
+          .output_scale = mlp_output_scale,
+          .xielu = xielu,
+          .inner_norm = sublayer_norms ? std::optional(norm) : std::nullopt};
 }
 
 std::optional<RouterBalance> DecoderConfig::router_balance() const {

@@ -170,6 +170,21 @@ TEST(TargetModules, NamesAreShortWhenTheySayTheSame) {
   EXPECT_EQ(target_names(one, all, AdapterOptions{}, "lm_head"), one);
 }
 
+TEST(TargetModules, MambasOutputIsRefusedWherePeftRefusesIt) {
+  const std::vector<std::string> modules = {"model.layers.0.mamba.in_proj", "model.layers.0.mamba.out_proj"};
+  const AdapterOptions all = with_pattern("all-linear"), input = with_names({"in_proj"});
+  for (const char* type : {"falcon_h1", "nemotron_h"}) {
+    EXPECT_EQ(match_target_modules(modules, "lm_head", type, input).modules.size(), 1u);
+    try {
+      match_target_modules(modules, "lm_head", type, all);
+      ADD_FAILURE() << "accepted for " << type;
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("target_modules select model.layers.0.mamba.out_proj, where PEFT refuses"));
+    }
+  }
+  EXPECT_EQ(match_target_modules(modules, "lm_head", "bamba", all).modules.size(), 2u);
+}
+
 TEST(AdapterOptions, ValuesThatCannotBeAreRefusedWithTheirPlace) {
   const auto refuses = [](auto change, const std::string& part) {
     AdapterOptions options;

@@ -186,6 +186,7 @@ void finish_lfm2(const ConfigReader& file, DecoderConfig& config) {
 }
 
 void finish_qwen3_5(const ConfigReader& file, DecoderConfig& config) {
+  config.attention_gate = OutputGate::in_query;
   config.mlp_bias = false;
   std::vector<bool> attention = attention_layers(file, config, {"full_attention"}, {"linear_attention"});
   if (attention.empty()) {

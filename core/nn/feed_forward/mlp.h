@@ -15,9 +15,9 @@ struct MlpConfig {
   ops::Activation activation = ops::Activation::silu;
   bool gated = true;
   bool bias = false;
+  float gate_scale = 1, output_scale = 1;  ///< multiply the gate before its activation, and the result (Falcon-H1)
   bool xielu = false;                      ///< instead of `activation`, with two learned numbers; not gated
   std::optional<NormConfig> inner_norm;    ///< of what enters `down` (BitNet)
-  float gate_scale = 1, output_scale = 1;  ///< multiply the gate before its activation, and the result (Falcon-H1)
 };
 
 /// Module names below the layer's prefix.

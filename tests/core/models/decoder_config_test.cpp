@@ -236,6 +236,50 @@ TEST(DecoderConfig, SizesAreCheckedBeforeAnythingIsMade) {
   EXPECT_THAT(error(json::array({1})), HasSubstr("no JSON object"));
 }
 
+json bamba() {
+  json config = llama();
+  config["model_type"] = "bamba";
+  config.erase("architectures");
+  config.update({{"mamba_n_heads", 8}, {"mamba_d_state", 8}, {"attn_layer_indices", {1}}, {"num_key_value_heads", 2}});
+  return config;
+}
+
+TEST(DecoderConfig, LayersMayHaveMixersOfSeveralKinds) {
+  const DecoderConfig read = parse_decoder_config(bamba().dump(), "test");
+  for (size_t l = 0; l < 4; ++l) EXPECT_EQ(read.layer[l].mixer != nullptr, l != 1) << l;
+  json lfm2 = llama();
+  lfm2.update({{"model_type", "lfm2"}, {"full_attn_idxs", {0, 3}}, {"num_key_value_heads", 2}});
+  lfm2.erase("architectures");
+  const DecoderConfig convolutions = parse_decoder_config(lfm2.dump(), "test");
+  for (size_t l = 0; l < 4; ++l) EXPECT_EQ(convolutions.layer[l].mixer != nullptr, l == 1 || l == 2) << l;
+  EXPECT_EQ(convolutions.mlp_width, 256) << "two thirds of 172, up to a multiple of 256";
+  json nemotron = llama();
+  nemotron.update({{"model_type", "nemotron_h"}, {"hybrid_override_pattern", "M-*M"}, {"num_key_value_heads", 2}});
+  nemotron.erase("architectures");
+  const DecoderConfig one_each = parse_decoder_config(nemotron.dump(), "test");
+  for (size_t l = 0; l < 4; ++l) EXPECT_EQ(one_each.layer[l].has_feed_forward, l == 1) << l;
+  EXPECT_THAT(error(with(nemotron, "hybrid_override_pattern", "M-*")), HasSubstr("has 3 entries for 4 layers"));
+}
+
+TEST(DecoderConfig, LimitsOfTimeStepsMayBeInfinite) {
+  EXPECT_NO_THROW(parse_decoder_config(with(bamba(), "time_step_limit", {0, 2}).dump(), "test"));
+  std::string published = with(bamba(), "time_step_limit", "here").dump();
+  published.replace(published.find("\"here\""), 6, "[0.0, Infinity]");
+  EXPECT_NO_THROW(parse_decoder_config(published, "test"));
+  EXPECT_NO_THROW(
+      parse_decoder_config(with(bamba(), "time_step_limit", {0.0, {{"__float__", "Infinity"}}}).dump(), "test"));
+  EXPECT_THAT(error(with(bamba(), "time_step_limit", {1, 0})), HasSubstr("time_step_limit is no pair of limits"));
+  EXPECT_THAT(error(with(bamba(), "time_step_limit", {0, "x"})), HasSubstr("time_step_limit holds \"x\""));
+}
+
+TEST(DecoderConfig, StateSpacesThatCannotBeAreRefused) {
+  EXPECT_THAT(error(with(bamba(), "mamba_n_heads", 3)), HasSubstr("does not divide the state space's width, 128"));
+  EXPECT_THAT(error(with(bamba(), "mamba_n_groups", 3)), HasSubstr("mamba_n_groups does not divide mamba_n_heads"));
+  EXPECT_THAT(error(with(bamba(), "mamba_d_head", 5)), HasSubstr("mamba_d_head is 5"));
+  EXPECT_THAT(error(with(bamba(), "mamba_d_conv", 0)), HasSubstr("mamba_d_conv is 0"));
+  EXPECT_THAT(error(with(bamba(), "attn_layer_indices", {9})), HasSubstr("attn_layer_indices holds 9"));
+}
+
 TEST(DecoderConfig, IdsThatEndATextComeFromTheGenerationConfigIfThereIsOne) {
   const test::TemporaryDirectory directory;
   test::write_bytes(directory / "config.json", with(llama(), "eos_token_id", 2).dump());

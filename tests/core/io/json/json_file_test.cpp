@@ -54,6 +54,14 @@ TEST(Json, CommentsAreAllowedWhereAsked) {
   EXPECT_THAT(refusal("// first\n{}"), StartsWith("r.json:1:1: "));
 }
 
+TEST(Json, NumbersThatOnlyPythonWritesAreReadWhereAsked) {
+  const nlohmann::json read = parse_json(R"({"a": [0.0, Infinity], "b": -Infinity, "c": NaN, "Infinity\"": "NaN"})",
+                                         "r.json", kModelConfigJson);
+  EXPECT_EQ(read, nlohmann::json::parse(R"({"a": [0.0, {"__float__": "Infinity"}], "b": {"__float__": "-Infinity"},
+                                            "c": {"__float__": "NaN"}, "Infinity\"": "NaN"})"));
+  EXPECT_THAT(refusal("{\"a\": Infinity}"), StartsWith("r.json:1:"));
+}
+
 TEST(Json, WrittenFilesLookAsHuggingFaceWritesThem) {
   TemporaryDirectory directory;
   write_json_file(directory / "config.json", {{"b", 1e-05}, {"a", {1, 2}}, {"c", "\xc3\xa4"}});
