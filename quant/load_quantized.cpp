@@ -51,7 +51,11 @@ std::unique_ptr<LinearWeight> quantized(std::unique_ptr<LinearWeight> dense, con
   const Tensor stored = dense->parameter()->value;
   const int64_t matrices = stored.rank() == 3 ? stored.dim(0) : 0;
   if (matrices > 0) {
-    NIBBLE_CHECK(stored.dim(1) == dense->out_features(), "rows of " + weight);
+    const auto* plain = dynamic_cast<const DenseWeight*>(dense.get());
+    if (plain == nullptr || plain->transposed()) {
+      throw UsageError(weight + " holds the matrices of experts as [in, out], which are not put in 4 bits",
+                       "name it in model.skip_modules", "model.quantize");
+    }
     const Shape rows = {matrices * stored.dim(1), stored.dim(2)};
     dense = std::make_unique<DenseWeight>(
         std::make_shared<Parameter>(Parameter{.name = weight, .value = stored.reshape(rows), .gradient = {}}));

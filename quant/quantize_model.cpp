@@ -9,6 +9,7 @@
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/hub/model_directory.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/core/models/families/expert_tensors.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/load.h"
 #include "nibble/quant/bnb_layout.h"
@@ -34,6 +35,8 @@ std::map<std::string, LinearPlace> linears_of(const DecoderConfig& config, const
   Decoder plan = plan_decoder(config, rank);
   plan.visit_linears([&](Linear& linear) {
     const auto& dense = dynamic_cast<const DenseWeight&>(linear.weight());
+    // Routers, and tensors of all experts, stay as they are.
+    if (is_router(config, linear.name()) || linear.weight().parameter()->value.rank() != 2) return;
     const std::string weight = stored_weight_name(checkpoint, linear.name() + ".weight");
     const bool tied = linear.name() == config.names.head && config.tied_head;
     if (!checkpoint.contains(weight) && tied) return;

@@ -8,6 +8,7 @@
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/hub/model_directory.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/core/models/families/expert_tensors.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/quant/bnb_layout.h"
@@ -41,7 +42,7 @@ class ModelMaker {
     }
     if (request.dtype != "nf4") return;
     plan.visit_linears([&](Linear& linear) {
-      if (linear.name() == config_.names.head) return;
+      if (linear.name() == config_.names.head || is_router(config_, linear.name())) return;
       linears_[linear.name() + ".weight"] = dynamic_cast<const DenseWeight&>(linear.weight()).transposed();
     });
   }

@@ -148,9 +148,7 @@ Experts::Experts(const std::string& prefix, const ExpertNames& names, const Expe
         .width = config.width, .hidden = config.shared_hidden, .activation = config.activation, .gated = config.gated};
     shared_ = std::make_unique<Mlp>(prefix, names.shared, shared, makers);
     if (!names.shared_gate.empty()) {
-      shared_gate_ = Linear(
-          prefix + names.shared_gate,
-          std::make_unique<DenseWeight>(makers.parameter(prefix + names.shared_gate + ".weight", {1, config.width})));
+      shared_gate_ = makers.make_linear(prefix + names.shared_gate, 1, config.width, false);
     }
   }
 }

@@ -2,8 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include "nibble/adapters/adapter_plan.h"
 #include "nibble/adapters/attach.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/ops/elementwise.h"
 #include "nibble/tests/core/models/golden.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {
