@@ -162,6 +162,24 @@ TEST_F(Preferences, ReferencesThatAreTheSameModelGiveTheSameRun) {
   }
 }
 
+TEST_F(Preferences, OnABaseInFourBitsHaveTheSameLossesInEveryLayout) {
+  for (const json& objective : {kObjectives[0], kObjectives[3]}) {
+    json wanted = preference_recipe(objective);
+    wanted["model"]["quantize"] = "nf4";
+    const Outcome one = run(wanted, 1, "one" + objective.dump());
+    for (const auto& [parallel, ranks] :
+         std::vector<std::pair<json, int>>{{{{"replicate", 2}}, 2}, {{{"shard", 2}}, 2}, {{{"pipeline", 2}}, 2}}) {
+      wanted["parallel"] = parallel;
+      const Outcome several = run(wanted, ranks, parallel.dump() + objective.dump());
+      ASSERT_EQ(several.losses.size(), one.losses.size());
+      for (size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(several.losses[i], one.losses[i], 1e-9) << parallel;
+      if (!parallel.contains("pipeline")) {
+        EXPECT_TRUE(several.weights == one.weights) << parallel;
+      }
+    }
+  }
+}
+
 TEST_F(Preferences, BeginAtTheirReferenceWhereThatIsTheStart) {
   for (const bool adapter : {true, false}) {  // without one: the model as it began
     json wanted = preference_recipe({{"type", "dpo"}}, adapter);

@@ -12,15 +12,21 @@ namespace {
 
 using EventValues = std::vector<std::pair<std::string_view, double>>;
 
-// The objective's are of the names in `report`, which must outlive them.
-EventValues event_values(const StepReport& report) {
+// Adds the objective's; `names`, empty before, holds what they are called.
+void add_metrics(const std::string& split, const NamedNumbers& metrics, std::vector<std::string>& names,
+                 EventValues& values) {
+  for (const auto& metric : metrics) names.push_back(split + "/" + metric.first);
+  for (size_t i = 0; i < names.size(); ++i) values.emplace_back(names[i], metrics[i].second);
+}
+
+EventValues event_values(const StepReport& report, std::vector<std::string>& names) {
   EventValues values = {{"train/loss", report.loss},
                         {"train/lr", report.lr},
                         {"train/grad_norm", report.grad_norm},
                         {"train/tokens_per_second", report.tokens_per_second},
                         {"train/peak_memory_bytes", static_cast<double>(report.peak_memory_bytes)}};
   if (report.share_of_peak > 0) values.emplace_back("train/share_of_peak", report.share_of_peak);
-  values.insert(values.end(), report.metrics.begin(), report.metrics.end());
+  add_metrics("train", report.metrics, names, values);
   return values;
 }
 
@@ -84,7 +90,8 @@ void Run::log(const StepResult& result, double lr) {
   if (run.observer.trace) run.observer.trace->count("loss", report.loss);
   if (run.step % run.options.log_every == 0 || run.step == run.options.total_steps) {
     run.write_line(metrics_line(report));
-    if (run.leads()) run.events->add_scalars(report.step, event_values(report));
+    std::vector<std::string> names;
+    if (run.leads()) run.events->add_scalars(report.step, event_values(report, names));
   }
   run.observer.step(report);
   for (const std::string& warning : run.monitor.after_step(report)) run.observer.message(warning);
@@ -134,8 +141,7 @@ void Run::log(const Evaluation& evaluation) {
   run.write_line(metrics_line(report));
   EventValues values = {{"eval/loss", report.loss}, {"eval/perplexity", report.perplexity}};
   std::vector<std::string> names;
-  for (const auto& metric : report.metrics) names.push_back("eval/" + metric.first);
-  for (size_t i = 0; i < names.size(); ++i) values.emplace_back(names[i], report.metrics[i].second);
+  add_metrics("eval", report.metrics, names, values);
   if (run.leads()) run.events->add_scalars(report.step, values);
   run.last_evaluation = Clock::now();
   run.observer.evaluation(report);
