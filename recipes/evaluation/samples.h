@@ -17,8 +17,8 @@ class Samples {
   ~Samples();
 
   /// Continues every prompt greedily, up to the length of what is expected (at most 96 tokens), and logs it as of
-  /// `run.step()`; what goes on, there or in the data, ends with an ellipsis. model: this rank's part; all ranks generate the same text together. False where the run is to stop:
-  /// left at a token.
+  /// `run.step()`; what goes on, there or in the data, ends with an ellipsis. model: this rank's part; all ranks
+  /// generate the same text together. False where the run is to stop: left at a token.
   bool write(Run& run, Decoder& model, StepExecutor& executor, DType compute_dtype) const;
 
  private:

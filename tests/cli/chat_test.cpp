@@ -70,7 +70,8 @@ std::string on_a_terminal(const std::filesystem::path& model, const std::string&
 
 TEST_F(Chat, LinesAreEditedOnATerminal) {
   // "xhelp", back to its start, the x deleted, a slash in its place; then the line before comes back and is left.
-  const std::string shown = on_a_terminal(root_ / "hub/models--me--small/snapshots/abc", "xhelp\x01\x04/\r\x1b[A\x15/quit\r");
+  const std::string shown =
+      on_a_terminal(root_ / "hub/models--me--small/snapshots/abc", "xhelp\x01\x04/\r\x1b[A\x15/quit\r");
   EXPECT_THAT(shown, HasSubstr("/adapter on|off"));
   EXPECT_THAT(shown, Not(HasSubstr("is no command")));
 }

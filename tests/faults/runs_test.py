@@ -287,7 +287,7 @@ class Run(program.FaultTest):
             elif ended.code not in (127, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGXCPU, -signal.SIGKILL):
                 break
         self.assertEqual(ended.code, 4, f"{mib} MiB: {ended.err}")
-        self.assertRegex(ended.err.splitlines()[-1], r"error: .*((model\.|lm_head|tensor|file).*[0-9]+ bytes|cannot be mapped)|error: out of memory; lower ")
+        self.assertRegex(ended.err.splitlines()[-1], r"error: .*((model\.|lm_head|tensor|file).*[0-9.]+ [KMG]iB|cannot be mapped)|error: out of memory; lower ")
         self.assertFalse(self.out().exists())
 
     def test_output_that_nobody_reads_does_not_stop_training(self):

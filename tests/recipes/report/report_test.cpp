@@ -167,8 +167,7 @@ TEST(Compare, LeavesOutWhatNoRunHas) {
     test::write_bytes(directory / name / "metrics.jsonl", metrics_line(step(1, 2)) + "\n");
   }
   const std::vector<RunLog> logs = {read_run_log(directory / "a"), read_run_log(directory / "b")};
-  EXPECT_EQ(comparison_rows(logs)[0],
-            (std::vector<std::string>{"run", "steps", "loss", "tokens/s", "time", "memory"}));
+  EXPECT_EQ(comparison_rows(logs)[0], (std::vector<std::string>{"run", "steps", "loss", "tokens/s", "time", "memory"}));
   EXPECT_EQ(comparison_rows(logs)[1].size(), 6u);
   write_run(directory / "c", 1e-4, 1.5);
   EXPECT_EQ(comparison_rows({logs[0], read_run_log(directory / "c")})[1][3], "-");
