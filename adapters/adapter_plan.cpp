@@ -4,7 +4,7 @@
 #include <set>
 
 #include "nibble/adapters/target_modules.h"
-#include "nibble/adapters/token_rows.h"
+#include "nibble/adapters/tuners/token_rows.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/models/load.h"

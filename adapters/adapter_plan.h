@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "nibble/adapters/options.h"
-#include "nibble/adapters/peft_directory.h"
-#include "nibble/adapters/trained_tokens.h"
-#include "nibble/adapters/trained_whole.h"
+#include "nibble/adapters/peft/peft_directory.h"
+#include "nibble/adapters/tuners/trained_tokens.h"
+#include "nibble/adapters/tuners/trained_whole.h"
 #include "nibble/core/models/decoder_config.h"
 
 namespace nibble {

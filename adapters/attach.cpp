@@ -3,8 +3,8 @@
 #include <set>
 
 #include "nibble/adapters/adapter_plan.h"
-#include "nibble/adapters/random_starts.h"
-#include "nibble/adapters/stored_adapter.h"
+#include "nibble/adapters/peft/random_starts.h"
+#include "nibble/adapters/peft/stored_adapter.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/models/resize.h"

@@ -7,7 +7,7 @@
 
 #include "nibble/adapters/new_adapter.h"
 #include "nibble/adapters/options.h"
-#include "nibble/adapters/peft_directory.h"
+#include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/core/models/decoder.h"
 
 namespace nibble {

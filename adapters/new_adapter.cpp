@@ -2,10 +2,10 @@
 
 #include <cmath>
 
-#include "nibble/adapters/dora.h"
-#include "nibble/adapters/embedding_lora.h"
-#include "nibble/adapters/lora.h"
 #include "nibble/adapters/target_modules.h"
+#include "nibble/adapters/tuners/dora.h"
+#include "nibble/adapters/tuners/embedding_lora.h"
+#include "nibble/adapters/tuners/lora.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/ops/elementwise.h"
 

@@ -5,8 +5,8 @@
 #include <map>
 #include <memory>
 
-#include "nibble/adapters/init.h"
 #include "nibble/adapters/options.h"
+#include "nibble/adapters/tuners/init.h"
 #include "nibble/core/models/decoder.h"
 
 namespace nibble {

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/python_regex.h"
+#include "nibble/core/text/matching/python_regex.h"
 
 namespace nibble {
 

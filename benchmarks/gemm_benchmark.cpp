@@ -12,7 +12,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #endif
 
-#include "nibble/core/ops/cpu/gemm_packed.h"
+#include "nibble/core/ops/cpu/gemm/gemm_packed.h"
 #include "nibble/core/ops/gemm.h"
 #include "peak.h"
 

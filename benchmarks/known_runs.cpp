@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/json_file.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/parallel/plan/work.h"
-#include "nibble/recipes/plan_job.h"
+#include "nibble/recipes/plan/plan_job.h"
 
 namespace nibble {
 

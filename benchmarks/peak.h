@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "nibble/core/base/parallel.h"
-#include "nibble/core/base/peak_flops.h"
+#include "nibble/core/ops/cpu/peak_flops.h"
 #include "nibble/core/tensor/dtype.h"
 
 namespace nibble::benchmarks {

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <string>
 
-#include "nibble/core/io/atomic_file.h"
-#include "nibble/recipes/init_model.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/recipes/models/init_model.h"
 #include "shapes.h"
 
 namespace nibble::benchmarks {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "nibble/core/text/tokenizer.h"
+#include "nibble/core/text/tokenizers/tokenizer.h"
 
 namespace {
 

@@ -7,15 +7,15 @@
 #include <memory>
 #include <optional>
 
-#include "nibble/adapters/peft_directory.h"
+#include "nibble/adapters/peft/peft_directory.h"
+#include "nibble/cli/command_line/model_flags.h"
+#include "nibble/cli/command_line/sampling_flags.h"
 #include "nibble/cli/commands.h"
-#include "nibble/cli/model_flags.h"
-#include "nibble/cli/sampling_flags.h"
-#include "nibble/cli/say.h"
-#include "nibble/core/base/nearest.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/core/text/stop_text.h"
-#include "nibble/recipes/tokenizers.h"
+#include "nibble/core/text/matching/nearest.h"
+#include "nibble/core/text/matching/stop_text.h"
+#include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble::cli {
 

@@ -4,13 +4,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "nibble/adapters/combine.h"
+#include "nibble/adapters/merging/combine.h"
 #include "nibble/cli/commands.h"
-#include "nibble/cli/say.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/core/io/output_guard.h"
-#include "nibble/recipes/tokenizers.h"
+#include "nibble/core/io/files/output_guard.h"
+#include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble::cli {
 

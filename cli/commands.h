@@ -2,7 +2,7 @@
 // The commands. Each lives in a file of its own and adds itself, with its flags, to `nibble`, the whole program. Errors
 // are thrown and become a line and an exit code in main.cpp.
 
-#include "nibble/cli/command.h"
+#include "nibble/cli/command_line/command.h"
 
 namespace nibble::cli {
 

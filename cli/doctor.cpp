@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
-#include "nibble/cli/say.h"
-#include "nibble/recipes/doctor.h"
+#include "nibble/cli/printing/say.h"
+#include "nibble/recipes/environment/doctor.h"
 
 namespace nibble::cli {
 

@@ -4,14 +4,14 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
-#include "nibble/cli/model_flags.h"
-#include "nibble/cli/progress.h"
+#include "nibble/cli/printing/progress.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/recipes/evaluate_model.h"
-#include "nibble/recipes/multiple_choice.h"
-#include "nibble/recipes/tokenizers.h"
+#include "nibble/recipes/evaluation/evaluate_model.h"
+#include "nibble/recipes/evaluation/multiple_choice.h"
+#include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble::cli {
 

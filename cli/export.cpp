@@ -4,12 +4,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
-#include "nibble/cli/model_flags.h"
-#include "nibble/cli/say.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/recipes/export_gguf.h"
+#include "nibble/recipes/gguf/export_gguf.h"
 
 namespace nibble::cli {
 

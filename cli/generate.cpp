@@ -4,12 +4,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "nibble/cli/command_line/model_flags.h"
+#include "nibble/cli/command_line/sampling_flags.h"
 #include "nibble/cli/commands.h"
-#include "nibble/cli/model_flags.h"
-#include "nibble/cli/sampling_flags.h"
-#include "nibble/cli/say.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/recipes/tokenizers.h"
+#include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble::cli {
 

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
-#include "nibble/cli/say.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/recipes/import_gguf.h"
+#include "nibble/recipes/gguf/import_gguf.h"
 
 namespace nibble::cli {
 

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "nibble/cli/commands.h"
-#include "nibble/cli/say.h"
-#include "nibble/recipes/init_model.h"
+#include "nibble/cli/printing/say.h"
+#include "nibble/recipes/models/init_model.h"
 
 namespace nibble::cli {
 

@@ -6,13 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
-#include "nibble/core/io/checkpoint_dir.h"
-#include "nibble/core/io/gguf.h"
-#include "nibble/core/io/json_file.h"
+#include "nibble/core/io/gguf/gguf.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/core/models/decoder_config.h"
-#include "nibble/core/text/visible_text.h"
-#include "nibble/core/train/checkpoint.h"
+#include "nibble/core/text/unicode/visible_text.h"
+#include "nibble/core/train/checkpoint/checkpoint.h"
 
 namespace nibble::cli {
 

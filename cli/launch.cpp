@@ -20,13 +20,13 @@
 #include <thread>
 #include <utility>
 
-#include "nibble/cli/child_process.h"
 #include "nibble/cli/commands.h"
-#include "nibble/cli/ranks_here.h"
-#include "nibble/cli/say.h"
+#include "nibble/cli/printing/say.h"
+#include "nibble/cli/processes/child_process.h"
+#include "nibble/cli/processes/ranks_here.h"
 #include "nibble/core/base/error.h"
-#include "nibble/core/text/visible_text.h"
-#include "nibble/core/train/stop_signal.h"
+#include "nibble/core/text/unicode/visible_text.h"
+#include "nibble/core/train/run/stop_signal.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
 

@@ -12,15 +12,15 @@
 #include <string_view>
 #include <system_error>
 
+#include "nibble/cli/command_line/manual.h"
 #include "nibble/cli/commands.h"
-#include "nibble/cli/manual.h"
-#include "nibble/cli/process_limits.h"
-#include "nibble/cli/say.h"
+#include "nibble/cli/printing/say.h"
+#include "nibble/cli/processes/process_limits.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
-#include "nibble/core/base/nearest.h"
 #include "nibble/core/tensor/map_fault.h"
-#include "nibble/core/train/stop_signal.h"
+#include "nibble/core/text/matching/nearest.h"
+#include "nibble/core/train/run/stop_signal.h"
 
 namespace {
 

@@ -4,11 +4,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
-#include "nibble/cli/model_flags.h"
-#include "nibble/cli/say.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/recipes/merge_model.h"
+#include "nibble/recipes/models/merge_model.h"
 
 namespace nibble::cli {
 

@@ -10,20 +10,20 @@
 #include <filesystem>
 #include <memory>
 
-#include "nibble/cli/child_process.h"
 #include "nibble/cli/commands.h"
-#include "nibble/cli/say.h"
+#include "nibble/cli/printing/say.h"
+#include "nibble/cli/processes/child_process.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
-#include "nibble/core/io/atomic_file.h"
-#include "nibble/core/io/json_file.h"
-#include "nibble/core/io/scratch_directory.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/scratch_directory.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
-#include "nibble/recipes/machine_speed.h"
-#include "nibble/recipes/plan.h"
-#include "nibble/recipes/plan_job.h"
+#include "nibble/recipes/plan/machine_speed.h"
+#include "nibble/recipes/plan/plan.h"
+#include "nibble/recipes/plan/plan_job.h"
 
 namespace nibble::cli {
 
@@ -90,8 +90,7 @@ void measure(const Flags& flags) {
     if (session.world().rank() == 0) write_file_atomically(flags.measure, to_json(speed) + "\n");
     session.finish();
   } catch (const std::exception& error) {
-    say_error(error.what());
-    session.abort(70);
+    session.abort(70, [&] { say_error(error.what()); });
   }
 }
 

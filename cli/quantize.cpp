@@ -6,11 +6,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
-#include "nibble/cli/model_flags.h"
-#include "nibble/cli/say.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/core/text/visible_text.h"
+#include "nibble/core/text/unicode/visible_text.h"
 #include "nibble/quant/quantize_model.h"
 #include "nibble/quant/tables.h"
 

@@ -5,14 +5,14 @@
 #include <memory>
 
 #include "nibble/cli/commands.h"
-#include "nibble/cli/say.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/atomic_file.h"
-#include "nibble/core/io/json_file.h"
-#include "nibble/recipes/convert_recipe.h"
-#include "nibble/recipes/recipe.h"
-#include "nibble/recipes/recipe_reference.h"
-#include "nibble/recipes/shipped.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/recipes/config/convert_recipe.h"
+#include "nibble/recipes/config/recipe.h"
+#include "nibble/recipes/config/recipe_reference.h"
+#include "nibble/recipes/config/shipped.h"
 
 namespace nibble::cli {
 

@@ -5,12 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
-#include "nibble/cli/say.h"
-#include "nibble/cli/table.h"
+#include "nibble/cli/printing/say.h"
+#include "nibble/cli/printing/table.h"
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/atomic_file.h"
-#include "nibble/core/io/output_guard.h"
-#include "nibble/core/train/run.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/train/run/run.h"
 #include "nibble/recipes/report/report.h"
 
 namespace nibble::cli {

@@ -4,10 +4,10 @@
 #include <memory>
 
 #include "nibble/cli/commands.h"
-#include "nibble/cli/progress.h"
+#include "nibble/cli/printing/progress.h"
 #include "nibble/core/base/error.h"
-#include "nibble/core/train/stop_signal.h"
-#include "nibble/recipes/sagemaker.h"
+#include "nibble/core/train/run/stop_signal.h"
+#include "nibble/recipes/environment/sagemaker.h"
 
 namespace nibble::cli {
 

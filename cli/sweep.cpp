@@ -17,20 +17,20 @@
 #include <optional>
 #include <utility>
 
-#include "nibble/cli/child_process.h"
 #include "nibble/cli/commands.h"
-#include "nibble/cli/say.h"
-#include "nibble/cli/table.h"
+#include "nibble/cli/printing/say.h"
+#include "nibble/cli/printing/table.h"
+#include "nibble/cli/processes/child_process.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
-#include "nibble/core/io/atomic_file.h"
-#include "nibble/core/text/visible_text.h"
-#include "nibble/core/train/stop_signal.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/text/unicode/visible_text.h"
+#include "nibble/core/train/run/stop_signal.h"
 #include "nibble/parallel/launch.h"
 #include "nibble/parallel/plan/ladder.h"
-#include "nibble/recipes/plan_job.h"
+#include "nibble/recipes/config/sweep.h"
+#include "nibble/recipes/plan/plan_job.h"
 #include "nibble/recipes/report/report.h"
-#include "nibble/recipes/sweep.h"
 
 namespace nibble::cli {
 

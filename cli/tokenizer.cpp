@@ -5,12 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
-#include "nibble/core/data/record_reader.h"
+#include "nibble/core/data/records/record_reader.h"
 #include "nibble/core/data/tokenizer_corpus.h"
-#include "nibble/core/io/output_guard.h"
-#include "nibble/core/text/tokenizer.h"
-#include "nibble/core/text/train_tokenizer.h"
-#include "nibble/core/text/visible_text.h"
+#include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/text/tokenizers/tokenizer.h"
+#include "nibble/core/text/tokenizers/train_tokenizer.h"
+#include "nibble/core/text/unicode/visible_text.h"
 
 namespace nibble::cli {
 

@@ -13,14 +13,14 @@
 #include <utility>
 
 #include "nibble/cli/commands.h"
-#include "nibble/cli/progress.h"
-#include "nibble/cli/say.h"
+#include "nibble/cli/printing/progress.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/comm/same_everywhere.h"
 #include "nibble/core/io/hash.h"
-#include "nibble/core/train/stop_signal.h"
+#include "nibble/core/train/run/stop_signal.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
 #include "nibble/recipes/train.h"
@@ -97,13 +97,6 @@ void refuse_other_launchers() {
                    "start the ranks with nibble launch -n " + ranks + ", or unset WORLD_SIZE to train on one");
 }
 
-// One rank speaks: mostly all fail alike, and the first one ends the others before they come to it.
-[[noreturn]] void fail(MpiSession& session, const std::string& line, int exit_code) {
-  usleep(static_cast<useconds_t>(300'000 * std::min(session.world().rank(), 10)));
-  say_error(line);
-  session.abort(exit_code);
-}
-
 void run(const Flags& flags) {
   if (launched_ranks() == 1) {
     refuse_other_launchers();
@@ -122,11 +115,13 @@ void run(const Flags& flags) {
     session.finish();
     std::exit(interrupted.exit_code());
   } catch (const Error& error) {
-    fail(session, error.what(), error.exit_code());
+    session.abort(error.exit_code(), [&] { say_error(error.what()); });
   } catch (const std::bad_alloc&) {
-    fail(session, session.world().describe(rank) + " is out of memory; shard more, or use a 4-bit base", 4);
+    session.abort(
+        4, [&] { say_error(session.world().describe(rank) + " is out of memory; shard more, or use a 4-bit base"); });
   } catch (const std::exception& error) {
-    fail(session, std::string("internal: ") + error.what() + "; please report it with the command line", 70);
+    session.abort(
+        70, [&] { say_error(std::string("internal: ") + error.what() + "; please report it with the command line"); });
   }
 }
 

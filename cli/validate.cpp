@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
-#include "nibble/cli/say.h"
-#include "nibble/recipes/dry_run.h"
+#include "nibble/cli/printing/say.h"
+#include "nibble/recipes/plan/dry_run.h"
 
 namespace nibble::cli {
 

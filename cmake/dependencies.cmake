@@ -17,7 +17,7 @@ pkg_check_modules(YAML_CPP REQUIRED IMPORTED_TARGET yaml-cpp)
 pkg_check_modules(SNAPPY REQUIRED IMPORTED_TARGET snappy)
 
 add_library(nibble_dependencies INTERFACE)
-# OpenBLAS is loaded when it is asked for (core/ops/cpu/gemm_openblas.cpp): what is not called is not linked.
+# OpenBLAS is loaded when it is asked for (core/ops/cpu/gemm/gemm_openblas.cpp): what is not called is not linked.
 target_link_options(nibble_dependencies INTERFACE LINKER:--as-needed)
 # Only one file knows MPI: its headers stay out of every other file's command line.
 set_source_files_properties(parallel/comm/mpi_comm.cpp PROPERTIES INCLUDE_DIRECTORIES "${MPI_CXX_INCLUDE_DIRS}")

@@ -8,7 +8,7 @@ foreach(file ${files})
   string(APPEND rows "    {\"${name}\", R\"recipe(${CMAKE_MATCH_1})recipe\", R\"recipe(${text})recipe\"},\n")
 endforeach()
 file(WRITE ${OUT} "// Made from recipes/configs by cmake/embed_recipes.cmake.
-#include \"nibble/recipes/shipped.h\"
+#include \"nibble/recipes/config/shipped.h\"
 
 namespace nibble {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nibble/core/train/gradient_sum.h"
-#include "nibble/core/train/run.h"
+#include "nibble/core/train/run/run.h"
 #include "nibble/parallel/mesh.h"
 #include "nibble/parallel/sharding/fsdp.h"
 

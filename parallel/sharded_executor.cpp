@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "nibble/core/base/trace.h"
+#include "nibble/core/train/telemetry/trace.h"
 #include "nibble/parallel/data/assignment.h"
 #include "nibble/parallel/data/tree_sum.h"
 

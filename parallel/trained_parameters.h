@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "nibble/core/nn/parameter.h"
-#include "nibble/core/train/checkpoint.h"
+#include "nibble/core/train/checkpoint/checkpoint.h"
 
 namespace nibble {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/nn/linear_weight.h"
 #include "nibble/quant/quantized_matrix.h"
 

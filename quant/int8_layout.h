@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 
 namespace nibble {
 

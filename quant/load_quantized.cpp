@@ -6,8 +6,8 @@
 #include <numeric>
 #include <unordered_set>
 
-#include "nibble/core/io/checkpoint_dir.h"
-#include "nibble/core/io/json_file.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/int8_layout.h"
 #include "nibble/quant/nf4_weight.h"

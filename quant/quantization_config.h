@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "nibble/core/base/python_regex.h"
+#include "nibble/core/text/matching/python_regex.h"
 #include "nibble/quant/quantized_matrix.h"
 
 namespace nibble {

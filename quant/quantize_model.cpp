@@ -5,11 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "nibble/core/io/checkpoint_dir.h"
-#include "nibble/core/io/json_file.h"
-#include "nibble/core/io/model_directory.h"
-#include "nibble/core/io/output_guard.h"
-#include "nibble/core/models/families.h"
+#include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/hub/model_directory.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/models/families/families.h"
 #include "nibble/core/models/load.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/quantization_config.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nibble/core/base/rank_context.h"
-#include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/files/atomic_file.h"
 #include "nibble/quant/codec.h"
 
 namespace nibble {

@@ -1,11 +1,11 @@
 #pragma once
-// The numbers of bitsandbytes' 4-bit types; those of its double quantization are in core/base/dynamic_map.h.
+// The numbers of bitsandbytes' 4-bit types; those of its double quantization are in core/ops/dynamic_map.h.
 
 #include <array>
 #include <optional>
 #include <string_view>
 
-#include "nibble/core/base/dynamic_map.h"
+#include "nibble/core/ops/dynamic_map.h"
 #include "nibble/quant/quantized_matrix.h"
 
 namespace nibble {

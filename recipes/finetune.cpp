@@ -2,18 +2,18 @@
 
 #include <filesystem>
 
-#include "nibble/core/base/trace.h"
-#include "nibble/core/models/families.h"
+#include "nibble/core/models/families/families.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
+#include "nibble/core/train/telemetry/trace.h"
 #include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
-#include "nibble/recipes/activation_policy.h"
-#include "nibble/recipes/export_model.h"
 #include "nibble/recipes/fingerprints.h"
 #include "nibble/recipes/loop.h"
-#include "nibble/recipes/open_model.h"
-#include "nibble/recipes/tokenizers.h"
+#include "nibble/recipes/models/export_model.h"
+#include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/models/tokenizers.h"
+#include "nibble/recipes/plan/activation_policy.h"
 #include "nibble/recipes/train.h"
 #include "nibble/recipes/training_data.h"
 

@@ -3,10 +3,10 @@
 #include <filesystem>
 
 #include "nibble/core/io/content_hash.h"
-#include "nibble/core/io/list_directory.h"
-#include "nibble/core/train/run_directory.h"
-#include "nibble/recipes/open_model.h"
-#include "nibble/recipes/tokenizers.h"
+#include "nibble/core/io/files/list_directory.h"
+#include "nibble/core/train/run/run_directory.h"
+#include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble {
 

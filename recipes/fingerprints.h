@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "nibble/core/train/run.h"
-#include "nibble/recipes/recipe.h"
+#include "nibble/core/train/run/run.h"
+#include "nibble/recipes/config/recipe.h"
 
 namespace nibble {
 

@@ -5,15 +5,15 @@
 #include <optional>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/peak_flops.h"
 #include "nibble/core/comm/communicator.h"
-#include "nibble/core/train/trace_hooks.h"
+#include "nibble/core/ops/cpu/peak_flops.h"
+#include "nibble/core/train/telemetry/trace_hooks.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
 #include "nibble/parallel/plan/memory.h"
 #include "nibble/parallel/plan/work.h"
-#include "nibble/recipes/plan_job.h"
-#include "nibble/recipes/run_facts.h"
-#include "nibble/recipes/samples.h"
+#include "nibble/recipes/environment/run_facts.h"
+#include "nibble/recipes/evaluation/samples.h"
+#include "nibble/recipes/plan/plan_job.h"
 
 namespace nibble {
 

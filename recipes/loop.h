@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "nibble/core/models/decoder.h"
-#include "nibble/core/train/run.h"
+#include "nibble/core/train/run/run.h"
 #include "nibble/core/train/train_step.h"
 #include "nibble/parallel/parallel_model.h"
-#include "nibble/recipes/recipe.h"
+#include "nibble/recipes/config/recipe.h"
 #include "nibble/recipes/training_data.h"
 
 namespace nibble {

@@ -13,9 +13,9 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/models/generate.h"
 #include "nibble/quant/tables.h"
-#include "nibble/recipes/merge_model.h"
-#include "nibble/recipes/open_model.h"
-#include "nibble/recipes/tokenizers.h"
+#include "nibble/recipes/models/merge_model.h"
+#include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/train.h"
 
 struct nibble_model {

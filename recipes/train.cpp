@@ -2,10 +2,10 @@
 
 #include "nibble/recipes/train.h"
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/trace.h"
 #include "nibble/core/comm/communicator.h"
-#include "nibble/core/train/profile.h"
-#include "nibble/recipes/auto_layout.h"
+#include "nibble/core/train/telemetry/profile.h"
+#include "nibble/core/train/telemetry/trace.h"
+#include "nibble/recipes/plan/auto_layout.h"
 #include "nibble/recipes/report/report.h"
 
 namespace nibble {

@@ -1,8 +1,8 @@
 #pragma once
 // The recipes: what `nibble train` runs, each one file that reads from top to bottom.
 
-#include "nibble/core/train/observer.h"
-#include "nibble/recipes/recipe.h"
+#include "nibble/core/train/telemetry/observer.h"
+#include "nibble/recipes/config/recipe.h"
 
 namespace nibble {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "nibble/core/models/generate.h"
-#include "nibble/recipes/tokenizers.h"
+#include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble {
 

@@ -7,8 +7,8 @@
 #include "nibble/core/data/batches.h"
 #include "nibble/core/data/encoder.h"
 #include "nibble/core/train/evaluate.h"
-#include "nibble/core/train/observer.h"
-#include "nibble/recipes/recipe.h"
+#include "nibble/core/train/telemetry/observer.h"
+#include "nibble/recipes/config/recipe.h"
 
 namespace nibble {
 

@@ -7,10 +7,10 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
 #include "nibble/core/data/large_array.h"
-#include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/temporary_name.h"
 #include "nibble/core/io/hash.h"
-#include "nibble/core/io/json_file.h"
-#include "nibble/core/io/temporary_name.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/tensor/storage.h"
 
 namespace nibble {

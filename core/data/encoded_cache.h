@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "nibble/core/data/dataset.h"
-#include "nibble/core/data/record_reader.h"
+#include "nibble/core/data/records/record_reader.h"
 
 namespace nibble {
 

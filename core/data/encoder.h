@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "nibble/core/text/chat_template.h"
-#include "nibble/core/text/conversation.h"
-#include "nibble/core/text/tokenizer.h"
+#include "nibble/core/text/chat/chat_template.h"
+#include "nibble/core/text/chat/conversation.h"
+#include "nibble/core/text/tokenizers/tokenizer.h"
 
 namespace nibble {
 

@@ -9,7 +9,7 @@
 #include <new>
 #include <utility>
 
-#include "nibble/core/io/system_error.h"
+#include "nibble/core/io/files/system_error.h"
 #include "nibble/core/tensor/nameless_file.h"
 
 namespace nibble {

@@ -7,8 +7,8 @@
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/data/dataset.h"
 #include "nibble/core/data/encoded_cache.h"
-#include "nibble/core/data/format.h"
-#include "nibble/core/data/record_reader.h"
+#include "nibble/core/data/records/format.h"
+#include "nibble/core/data/records/record_reader.h"
 
 namespace nibble {
 

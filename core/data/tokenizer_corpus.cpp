@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "nibble/core/data/record_reader.h"
-#include "nibble/core/io/json_file.h"
+#include "nibble/core/data/records/record_reader.h"
+#include "nibble/core/io/json/json_file.h"
 
 namespace nibble {
 

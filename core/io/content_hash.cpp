@@ -14,11 +14,11 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
-#include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/open_file.h"
+#include "nibble/core/io/files/system_error.h"
 #include "nibble/core/io/hash.h"
-#include "nibble/core/io/json_file.h"
-#include "nibble/core/io/open_file.h"
-#include "nibble/core/io/system_error.h"
+#include "nibble/core/io/json/json_file.h"
 
 namespace nibble {
 

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/open_file.h"
-#include "nibble/core/io/system_error.h"
+#include "nibble/core/io/files/open_file.h"
+#include "nibble/core/io/files/system_error.h"
 
 namespace nibble {
 

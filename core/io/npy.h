@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/tensor/tensor.h"
 
 namespace nibble {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/models/head_loss.h"
 #include "nibble/core/models/input_stage.h"
 #include "nibble/core/ops/elementwise.h"

@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/bfloat16.h"
-#include "nibble/core/io/checkpoint_dir.h"
-#include "nibble/core/io/json_file.h"
-#include "nibble/core/models/config_reader.h"
-#include "nibble/core/models/families.h"
-#include "nibble/core/models/rope_reader.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/models/families/config_reader.h"
+#include "nibble/core/models/families/families.h"
+#include "nibble/core/models/families/rope_reader.h"
 
 namespace nibble {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/embedding.h"
 

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <unordered_set>
 
-#include "nibble/core/io/checkpoint_dir.h"
-#include "nibble/core/models/families.h"
-#include "nibble/core/models/family_names.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/models/families/families.h"
+#include "nibble/core/models/families/family_names.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "nibble/core/nn/linear.h"
-#include "nibble/core/nn/rotary.h"
+#include "nibble/core/nn/mixers/rotary.h"
 #include "nibble/core/ops/attention.h"
 
 namespace nibble {

@@ -17,7 +17,7 @@ void adamw(Tensor& w, const Tensor& gradient, Tensor& m, Tensor& v, const AdamWP
 /// Elements of one block of an 8-bit state, and of the smallest tensor whose state is kept in 8 bits.
 inline constexpr int64_t kEightBitBlock = 256, kEightBitMinimum = 4096;
 
-/// An optimizer's state in 8 bits: codes [n] u8 of a dynamic map (core/base/dynamic_map.h), scaled by the largest
+/// An optimizer's state in 8 bits: codes [n] u8 of a dynamic map (core/ops/dynamic_map.h), scaled by the largest
 /// magnitude of each block, absmax [ceil(n / kEightBitBlock)] f32.
 struct EightBitState {
   Tensor codes, absmax;

@@ -4,9 +4,9 @@
 #include <numeric>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/trace.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/core/train/telemetry/trace.h"
 
 namespace nibble {
 

@@ -5,11 +5,11 @@
 #include <string>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/trace.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/data/batches.h"
 #include "nibble/core/models/decoder.h"
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/core/train/telemetry/trace.h"
 
 namespace nibble {
 

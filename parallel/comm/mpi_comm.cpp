@@ -16,11 +16,13 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <random>
 #include <set>
 #include <thread>
 #include <utility>
 
 #include "nibble/core/base/error.h"
+#include "nibble/parallel/comm/first_here.h"
 
 namespace nibble {
 
@@ -52,6 +54,7 @@ struct Job {
   MPI_Comm control = MPI_COMM_NULL;
   int rank = 0, size = 1;
   std::vector<std::string> hosts;
+  std::optional<FirstHere> first_here;
   std::string current = "start";  // operation this rank is in
   Clock::time_point last_look = Clock::now();
   std::mutex mpi;  // MPI is called by one thread at a time
@@ -449,6 +452,10 @@ MpiSession::MpiSession() : impl_(std::make_unique<Impl>()) {
   std::string all(kNameBytes * static_cast<size_t>(job.size), '\0');
   MPI_Allgather(mine.data(), kNameBytes, MPI_CHAR, all.data(), kNameBytes, MPI_CHAR, job.control);
   for (int r = 0; r < job.size; ++r) job.hosts.emplace_back(all.c_str() + kNameBytes * static_cast<size_t>(r));
+  std::random_device random;
+  uint64_t id = (uint64_t{random()} << 32) | random();
+  MPI_Bcast(&id, 1, MPI_UINT64_T, 0, job.control);
+  job.first_here.emplace(id, place_here() == 0, [&] { MPI_Barrier(job.control); });
   MPI_Comm everyone;
   MPI_Comm_dup(MPI_COMM_WORLD, &everyone);
   impl_->world = std::make_unique<MpiComm>(impl_->job, everyone);
@@ -489,6 +496,19 @@ void MpiSession::finish() {
   impl_->finished = true;
 }
 
-void MpiSession::abort(int exit_code) { abort_job(exit_code); }
+void MpiSession::abort(int exit_code, const std::function<void()>& say) {
+  const Job& job = *impl_->job;
+  const auto mine = std::find(job.hosts.begin(), job.hosts.end(), job.hosts[static_cast<size_t>(job.rank)]);
+  // Between hosts there is only time to tell who was first.
+  const size_t hosts_before = std::set<std::string>(job.hosts.begin(), mine).size();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300) * std::min<size_t>(hosts_before, 10));
+  // Whoever does not speak waits to be ended by the one who does, which may itself be lost before.
+  if (impl_->job->first_here->ask()) {
+    say();
+  } else {
+    std::this_thread::sleep_for(std::chrono::seconds(30));
+  }
+  abort_job(exit_code);
+}
 
 }  // namespace nibble

@@ -1,6 +1,7 @@
 #pragma once
 // Ranks as processes of an MPI job (MPI 3.1: Open MPI, MPICH). A run with one rank never starts MPI.
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,8 +38,9 @@ class MpiSession {
   int place_here() const;
   /// Ends MPI; collective.
   void finish();
-  /// Ends every process of the job with `exit_code`.
-  [[noreturn]] void abort(int exit_code);
+  /// Ends every process of the job with `exit_code`, after `say` has said why. Ranks mostly fail alike: on each host
+  /// only the first one to come here speaks.
+  [[noreturn]] void abort(int exit_code, const std::function<void()>& say);
 
  private:
   struct Impl;

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/nearest.h"
-#include "nibble/core/io/json_file.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/text/matching/nearest.h"
 
 namespace nibble {
 

@@ -1,6 +1,6 @@
 #pragma once
 // The time of a step on the machine at hand, put together from parts that were measured on it
-// (recipes/machine_speed.h).
+// (recipes/plan/machine_speed.h).
 
 #include <map>
 #include <vector>

@@ -6,7 +6,7 @@
 
 #include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/core/tensor/spill_file.h"
-#include "nibble/core/train/checkpoint_writer.h"
+#include "nibble/core/train/checkpoint/checkpoint_writer.h"
 #include "nibble/core/train/train_step.h"
 #include "nibble/parallel/comm/meta_comm.h"
 #include "nibble/parallel/parallelize.h"

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "nibble/core/train/run.h"
+#include "nibble/core/train/run/run.h"
 #include "nibble/parallel/plan/job.h"
 
 namespace nibble {

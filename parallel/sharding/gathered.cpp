@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 
 namespace nibble {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/optimizer.h"
 

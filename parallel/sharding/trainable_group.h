@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "nibble/core/nn/parameter.h"
-#include "nibble/core/train/checkpoint.h"
+#include "nibble/core/train/checkpoint/checkpoint.h"
 #include "nibble/parallel/data/tree_sum.h"
 #include "nibble/parallel/sharding/gathered.h"
 

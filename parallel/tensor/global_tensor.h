@@ -5,7 +5,7 @@
 
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/nn/shard_spec.h"
-#include "nibble/core/train/checkpoint.h"
+#include "nibble/core/train/checkpoint/checkpoint.h"
 
 namespace nibble {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/cross_entropy.h"
 #include "nibble/core/ops/embedding.h"

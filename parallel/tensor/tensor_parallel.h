@@ -4,9 +4,9 @@
 
 #include <memory>
 
-#include "nibble/core/base/trace.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/nn/layer_sharding.h"
+#include "nibble/core/train/telemetry/trace.h"
 #include "nibble/parallel/tensor/tensor_shard.h"
 
 namespace nibble {

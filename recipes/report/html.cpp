@@ -1,6 +1,6 @@
 #include "nibble/recipes/report/html.h"
 
-#include "nibble/core/text/visible_text.h"
+#include "nibble/core/text/unicode/visible_text.h"
 
 namespace nibble {
 

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "nibble/core/io/atomic_file.h"
+#include "nibble/core/io/files/atomic_file.h"
 #include "nibble/recipes/report/html.h"
 
 namespace nibble {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/json_file.h"
+#include "nibble/core/io/json/json_file.h"
 
 namespace nibble {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "nibble/core/train/observer.h"
+#include "nibble/core/train/telemetry/observer.h"
 
 namespace nibble {
 

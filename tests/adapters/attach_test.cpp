@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "nibble/adapters/lora.h"
+#include "nibble/adapters/tuners/lora.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/models/load.h"
 #include "nibble/quant/codec.h"

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/comm/communicator.h"
-#include "nibble/core/io/json_file.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/core/models/decoder.h"
 #include "nibble/core/ops/elementwise.h"

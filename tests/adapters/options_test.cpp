@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "nibble/adapters/attach.h"
-#include "nibble/adapters/merge.h"
+#include "nibble/adapters/merging/merge.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"

@@ -7,11 +7,11 @@
 #include <algorithm>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/atomic_file.h"
-#include "nibble/core/io/model_directory.h"
-#include "nibble/core/io/temporary_name.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/temporary_name.h"
+#include "nibble/core/io/hub/model_directory.h"
 #include "nibble/core/tensor/spill_file.h"
-#include "nibble/core/train/checkpoint.h"
+#include "nibble/core/train/checkpoint/checkpoint.h"
 #include "nibble/tests/failing_io/failing_io.h"
 #include "nibble/tests/temporary_directory.h"
 

@@ -22,7 +22,7 @@ def files_of_letters(text):
 
 
 def missing_tests(cell, letters, root):
-    """The tests that a cell such as "M offsets, holes; R a_model; core/data/format_test.cpp; fuzz npy" names in vain."""
+    """The tests that a cell such as "M offsets, holes; R a_model; core/data/records/format_test.cpp; fuzz npy" names in vain."""
     source = ""
     for part in re.split(r"[,;] ", cell):
         letter = re.match(r"([A-Z])(?: |$)", part)

@@ -1,11 +1,11 @@
 #include <nlohmann/json.hpp>
 
-#include "nibble/adapters/peft_config.h"
+#include "nibble/adapters/peft/peft_config.h"
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/json_file.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/decoder_config.h"
 #include "nibble/quant/quantization_config.h"
-#include "nibble/recipes/recipe.h"
+#include "nibble/recipes/config/recipe.h"
 #include "nibble/tests/fuzz/memory_files.h"
 
 namespace nibble::fuzz {

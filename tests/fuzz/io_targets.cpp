@@ -1,9 +1,9 @@
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/checkpoint_dir.h"
-#include "nibble/core/io/gguf.h"
+#include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/io/hash.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/npy.h"
-#include "nibble/core/train/checkpoint.h"
+#include "nibble/core/train/checkpoint/checkpoint.h"
 #include "nibble/tests/fuzz/memory_files.h"
 
 namespace nibble::fuzz {

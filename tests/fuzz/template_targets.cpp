@@ -1,5 +1,5 @@
 #include "nibble/core/base/error.h"
-#include "nibble/core/text/model_chat_template.h"
+#include "nibble/core/text/chat/model_chat_template.h"
 #include "nibble/tests/fuzz/memory_files.h"
 
 namespace nibble::fuzz {

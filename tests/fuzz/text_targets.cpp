@@ -2,11 +2,11 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/data/format.h"
-#include "nibble/core/text/json_fields.h"
-#include "nibble/core/text/json_tokenizer.h"
-#include "nibble/core/text/sentencepiece_tokenizer.h"
-#include "nibble/core/text/token_roles.h"
+#include "nibble/core/data/records/format.h"
+#include "nibble/core/text/tokenizers/json/json_fields.h"
+#include "nibble/core/text/tokenizers/json/json_tokenizer.h"
+#include "nibble/core/text/tokenizers/sentencepiece/sentencepiece_tokenizer.h"
+#include "nibble/core/text/tokenizers/token_roles.h"
 #include "nibble/tests/core/data/byte_encoder.h"
 #include "nibble/tests/fuzz/memory_files.h"
 

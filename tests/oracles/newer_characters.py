@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What the Oniguruma inside Hugging Face's tokenizers and Rust's standard library know of characters that Debian's Oniguruma
-and ICU do not, as the tables of core/text/newer_characters.cpp: python newer_characters.py > newer_characters.inc
+and ICU do not, as the tables of core/text/unicode/newer_characters.cpp: python newer_characters.py > newer_characters.inc
 
 For every property, tokenizers' wheel and the system's libonig are asked about every code point that may differ. Where they disagree the
 code point gets a stand-in: one of as many bytes in UTF-8 which the system's library takes for what the wheel takes the newer

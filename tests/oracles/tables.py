@@ -2,7 +2,7 @@
 tests/core/data/tables/table_test.cpp (requirements.txt has the versions).
 
 usage: tables.py              writes the fixtures to tests/oracles/results/tables, small ones to tests/fuzz/seeds
-       tables.py OUT --random N    N tables put together at random; then NIBBLE_TABLES=OUT test_core_data_tables
+       tables.py OUT --random N    N tables put together at random; then NIBBLE_TABLES=OUT test_core_data
 """
 import argparse
 import datetime

@@ -3,7 +3,7 @@
 
 #include <tuple>
 
-#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/tests/parallel/own_model.h"
 
 namespace nibble {

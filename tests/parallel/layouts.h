@@ -12,7 +12,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/rank_context.h"
-#include "nibble/core/io/safetensors.h"
+#include "nibble/core/io/safetensors/safetensors.h"
 #include "nibble/parallel/comm/thread_comm.h"
 #include "nibble/recipes/train.h"
 #include "nibble/tests/assets.h"

@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <tuple>
 
-#include "nibble/core/base/trace.h"
+#include "nibble/core/train/telemetry/trace.h"
 #include "nibble/parallel/plan/memory.h"
-#include "nibble/recipes/plan_job.h"
+#include "nibble/recipes/plan/plan_job.h"
 
 namespace nibble {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 // A small model with random weights, a tokenizer of bytes and text, all made here: for runs on several ranks.
 
-#include "nibble/recipes/init_model.h"
+#include "nibble/recipes/models/init_model.h"
 #include "nibble/tests/parallel/layouts.h"
 
 namespace nibble::test {

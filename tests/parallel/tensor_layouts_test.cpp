@@ -5,9 +5,9 @@
 #include <set>
 #include <tuple>
 
-#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/models/load.h"
-#include "nibble/recipes/init_model.h"
+#include "nibble/recipes/models/init_model.h"
 #include "nibble/tests/parallel/layouts.h"
 
 namespace nibble {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "nibble/core/io/safetensors.h"
+#include "nibble/core/io/safetensors/safetensors.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/codec.h"
 #include "nibble/quant/tables.h"

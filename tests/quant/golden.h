@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "nibble/core/io/json_file.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/tensor/tensor.h"
 
 namespace nibble::test {

@@ -8,9 +8,9 @@
 #include <map>
 
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/npy.h"
-#include "nibble/core/io/safetensors.h"
+#include "nibble/core/io/safetensors/safetensors.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/quant/nf4_weight.h"
 #include "nibble/quant/quantize_model.h"

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "nibble/core/io/json_file.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
 

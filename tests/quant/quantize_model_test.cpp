@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/core/io/checkpoint_dir.h"
-#include "nibble/core/io/json_file.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/quant/golden.h"

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/recipes/evaluate_model.h"
-#include "nibble/recipes/open_model.h"
-#include "nibble/recipes/tokenizers.h"
+#include "nibble/recipes/evaluation/evaluate_model.h"
+#include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/train.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"

@@ -7,7 +7,7 @@
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/rank_context.h"
 #include "nibble/parallel/comm/thread_comm.h"
-#include "nibble/recipes/init_model.h"
+#include "nibble/recipes/models/init_model.h"
 #include "nibble/recipes/train.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/core/ops/refusing_device.h"

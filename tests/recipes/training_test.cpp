@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "nibble/adapters/peft_directory.h"
+#include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/local_rank.h"

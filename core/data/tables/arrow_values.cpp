@@ -3,7 +3,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "nibble/core/data/record_reader.h"
+#include "nibble/core/data/records/record_reader.h"
 #include "nibble/core/data/tables/json_text.h"
 
 namespace nibble {

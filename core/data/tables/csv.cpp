@@ -4,7 +4,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/tables/json_text.h"
-#include "nibble/core/text/utf8.h"
+#include "nibble/core/text/unicode/utf8.h"
 
 namespace nibble {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "nibble/core/data/byte_source.h"
-#include "nibble/core/data/record_reader.h"
+#include "nibble/core/data/records/byte_source.h"
+#include "nibble/core/data/records/record_reader.h"
 
 namespace nibble {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "nibble/core/data/record_reader.h"
+#include "nibble/core/data/records/record_reader.h"
 #include "nibble/core/tensor/storage.h"
 
 namespace nibble {

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "nibble/core/base/dynamic_map.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
+#include "nibble/core/ops/dynamic_map.h"
 #include "nibble/core/ops/optimizer.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "nibble/core/data/dataset.h"
-#include "nibble/core/text/tokenizer.h"
+#include "nibble/core/text/tokenizers/tokenizer.h"
 #include "nibble/tests/assets.h"
 
 namespace nibble {

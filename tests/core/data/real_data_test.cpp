@@ -2,7 +2,7 @@
 
 #include "nibble/core/data/batches.h"
 #include "nibble/core/data/dataset.h"
-#include "nibble/core/text/tokenizer.h"
+#include "nibble/core/text/tokenizers/tokenizer.h"
 #include "nibble/tests/assets.h"
 
 namespace nibble {

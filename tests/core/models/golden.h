@@ -13,7 +13,7 @@
 
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/npy.h"
-#include "nibble/core/io/safetensors.h"
+#include "nibble/core/io/safetensors/safetensors.h"
 #include "nibble/core/models/generate.h"
 #include "nibble/core/models/load.h"
 #include "nibble/tests/assets.h"

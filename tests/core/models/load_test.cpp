@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/tests/core/models/golden.h"
 #include "nibble/tests/temporary_directory.h"

@@ -8,7 +8,7 @@
 #include "nibble/core/base/philox.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/meta/meta_device.h"
-#include "nibble/core/train/checkpoint.h"
+#include "nibble/core/train/checkpoint/checkpoint.h"
 #include "nibble/core/train/train_step.h"
 #include "nibble/parallel/comm/thread_comm.h"
 #include "nibble/parallel/parallelize.h"

@@ -1,5 +1,5 @@
-#include "nibble/core/base/dynamic_map.h"
-#include "nibble/core/io/safetensors.h"
+#include "nibble/core/io/safetensors/safetensors.h"
+#include "nibble/core/ops/dynamic_map.h"
 #include "nibble/core/ops/optimizer.h"
 #include "nibble/core/ops/ref/optimizer.h"
 #include "nibble/tests/core/ops/op_test.h"

@@ -7,7 +7,7 @@
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/philox.h"
-#include "nibble/core/ops/cpu/gemm_openblas.h"
+#include "nibble/core/ops/cpu/gemm/gemm_openblas.h"
 #include "nibble/core/ops/ref/gemm.h"
 
 namespace nibble::ops {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "nibble/core/io/checkpoint_dir.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/ops/embedding.h"
 #include "nibble/core/ops/gemm.h"
 

@@ -6,8 +6,8 @@
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/columns.h"
-#include "nibble/core/ops/cpu/gemm_packed.h"
-#include "nibble/core/ops/cpu/weight_panels.h"
+#include "nibble/core/ops/cpu/gemm/gemm_packed.h"
+#include "nibble/core/ops/cpu/gemm/weight_panels.h"
 #include "nibble/tests/core/ops/four_bit_matrix.h"
 
 namespace nibble::ops {

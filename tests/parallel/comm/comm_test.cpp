@@ -117,8 +117,13 @@ TEST(OnEveryRank, DISABLED_StopsOneRank) {
   } catch (const CommError& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     kill(getpid(), 0);
-    session.abort(error.exit_code());
+    session.abort(error.exit_code(), [] {});
   }
+}
+
+TEST(OnEveryRank, DISABLED_FailsAlike) {
+  MpiSession session;
+  session.abort(3, [] { std::fprintf(stderr, "error: all of us\n"); });
 }
 
 class MpiRanks : public testing::TestWithParam<int> {};
@@ -126,6 +131,15 @@ class MpiRanks : public testing::TestWithParam<int> {};
 TEST_P(MpiRanks, Conform) {
   const Outcome outcome = on_ranks(GetParam(), "Conforms");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+}
+
+TEST_P(MpiRanks, FailingAlikeSaySoOnce) {
+  const Outcome outcome = on_ranks(GetParam(), "FailsAlike");
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
+  const std::string line = "error: all of us";
+  const size_t first = outcome.output.find(line);
+  ASSERT_NE(first, std::string::npos) << outcome.output;
+  EXPECT_EQ(outcome.output.find(line, first + 1), std::string::npos) << outcome.output;
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, MpiRanks, testing::Values(2, 3, 4));

@@ -10,8 +10,8 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/rank_context.h"
 #include "nibble/parallel/comm/thread_comm.h"
-#include "nibble/recipes/auto_layout.h"
-#include "nibble/recipes/plan.h"
+#include "nibble/recipes/plan/auto_layout.h"
+#include "nibble/recipes/plan/plan.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
 

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "nibble/recipes/machine_speed.h"
-#include "nibble/recipes/plan_job.h"
+#include "nibble/recipes/plan/machine_speed.h"
+#include "nibble/recipes/plan/plan_job.h"
 
 namespace nibble {
 namespace {

@@ -13,7 +13,7 @@
 #include "nibble/parallel/sharded_executor.h"
 #include "nibble/parallel/tensor/global_tensor.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
-#include "nibble/recipes/init_model.h"
+#include "nibble/recipes/models/init_model.h"
 #include "nibble/tests/core/models/golden.h"
 #include "nibble/tests/temporary_directory.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/train/metrics.h"
+#include "nibble/core/train/telemetry/metrics.h"
 #include "nibble/recipes/report/html.h"
 #include "nibble/tests/temporary_directory.h"
 

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/data/record_reader.h"
+#include "nibble/core/data/records/record_reader.h"
 #include "nibble/tests/core/data/byte_encoder.h"
 
 namespace nibble {

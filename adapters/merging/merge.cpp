@@ -1,0 +1,310 @@
+#include "nibble/adapters/merging/merge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "nibble/adapters/merging/merge_plan.h"
+#include "nibble/adapters/target_modules.h"
+#include "nibble/adapters/tuners/embedding_lora.h"
+#include "nibble/adapters/tuners/init.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/io/hub/model_directory.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/ops/columns.h"
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/core/ops/gemm.h"
+#include "nibble/core/ops/pick.h"
+#include "nibble/core/ops/weight_norm.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr int64_t kBlockElements = int64_t{1} << 20;  // what is made of it stays in the last cache level
+
+/// Constants that old checkpoints hold beside the weights, recomputed by everyone.
+bool is_buffer(const std::string& name, const Tensor& tensor) {
+  const bool mask = name.ends_with(".attn.bias") || name.ends_with(".attention.bias");
+  return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".masked_bias") || (mask && tensor.rank() == 4);
+}
+
+Tensor as_f32(const Tensor& tensor, MemoryPool& pool) {
+  Tensor wide = Tensor::empty(pool, tensor.shape(), DType::f32, "adapter");
+  ops::cast(tensor, wide);
+  return wide;
+}
+
+/// What becomes of the rows of one tensor: W += scaling left right, left [rows of W, R] and right [R, columns of W],
+/// then the lengths of rows or columns that DoRA learned, then single rows.
+struct Change {
+  Tensor left, right;
+  float scaling = 0;
+  Tensor lengths;         ///< of the rows of the sum, or undefined
+  Tensor column_factors;  ///< by which its columns are multiplied, or undefined
+  Tensor token_rows;      ///< [K, columns], or undefined
+  std::vector<int64_t> token_ids;
+};
+
+/// Computes tensors of the result and writes them.
+class Merger {
+ public:
+  Merger(const MergeBase& base, const PeftAdapter& adapter, const TensorNames& names, ModelDirectoryWriter& writer,
+         MemoryPool& pool)
+      : base_(base), adapter_(adapter), names_(names), writer_(writer), pool_(pool) {}
+
+  void write(const MergeOutput& output) {
+    if (output.replacement) ++report_.replaced;
+    const Change change = change_of(output);
+    const int64_t count = output.shape.empty() ? 1 : output.shape[0];
+    const int64_t width = count > 0 ? std::max<int64_t>(element_count(output.shape) / count, 1) : 1;
+    const int64_t block = std::max<int64_t>(kBlockElements / width, 1);
+    for (int64_t begin = 0; begin < count; begin += block) {
+      Tensor rows = source_rows(output, begin, std::min(begin + block, count));
+      if (!output.lora.empty()) add(change, begin, rows);
+      if (!output.tokens.empty()) put_tokens(change, begin, rows);
+      if (output.bias) ops::add(as_f32(output.bias, pool_), rows, output.bias_scaling);
+      write_rows(output, rows);
+    }
+    if (!output.lora.empty()) ++report_.modules;
+  }
+
+  MergeReport report() const {
+    MergeReport made = report_;
+    if (changed_ > 0) made.mean_change = sum_ / static_cast<double>(changed_);
+    return made;
+  }
+
+ private:
+  Tensor source_rows(const MergeOutput& output, int64_t begin, int64_t end) {
+    if (!output.replacement && end <= output.source_rows) return base_.rows(output.source, begin, end, pool_);
+    if (!output.replacement) {
+      Tensor rows = Tensor::zeros(pool_, {end - begin, output.shape.at(1)}, DType::f32, output.name);
+      if (begin >= output.source_rows) return rows;
+      Tensor known = rows.rows(0, output.source_rows - begin);
+      ops::cast(base_.rows(output.source, begin, output.source_rows, pool_), known);
+      return rows;
+    }
+    return as_f32(output.replacement.rank() == 0 ? output.replacement : output.replacement.rows(begin, end), pool_);
+  }
+
+  Change change_of(const MergeOutput& output) {
+    Change change;
+    if (!output.lora.empty()) change = output.is_embedding ? table_change(output) : weight_change(output);
+    if (!output.tokens.empty()) {
+      change.token_ids = trained_token_ids(adapter_, output.tokens, names_);
+      change.token_rows = as_f32(adapter_.find(output.tokens + ".token_adapter.trainable_tokens_delta"), pool_);
+      check(output, change.token_rows.dim(1) == output.shape.at(1), change.token_rows, change.token_rows);
+    }
+    return change;
+  }
+
+  void check(const MergeOutput& output, bool fits, const Tensor& a, const Tensor& b) const {
+    if (fits) return;
+    throw InputError(adapter_.file(),
+                     output.name + ": A " + to_string(a.shape()) + " and B " + to_string(b.shape()) +
+                         " do not fit the weight " + to_string(output.shape),
+                     "merge into the model that the adapter was trained on");
+  }
+
+  Tensor magnitude(const std::string& module, int64_t count) {
+    const Tensor found = adapter_.find(module + ".lora_magnitude_vector");
+    if (found.defined() != adapter_.options.use_dora || (found && found.shape() != Shape{count})) {
+      throw InputError(adapter_.file(), module + ": lora_magnitude_vector and use_dora do not fit each other",
+                       "save the adapter again");
+    }
+    return found ? as_f32(found, pool_) : Tensor();
+  }
+
+  /// A table [V, D] with A [R, V] and B [D, R].
+  Change table_change(const MergeOutput& output) {
+    const Tensor a = as_f32(adapter_.find(output.lora + ".lora_embedding_A"), pool_);
+    const Tensor b = as_f32(adapter_.find(output.lora + ".lora_embedding_B"), pool_);
+    check(output, output.shape == Shape{a.dim(1), b.dim(0)}, a, b);
+    Change change{transposed(a, pool_), transposed(b, pool_), scaling_of(output.lora, a), {}, {}, {}, {}};
+    if (const Tensor lengths = magnitude(output.lora, b.dim(0))) {
+      const Tensor table = source_rows(output, 0, output.shape[0]);
+      Tensor squares = Tensor::empty(pool_, {b.dim(0)}, DType::f64), norms = lengths.clone(pool_);
+      change.column_factors = lengths.clone(pool_);
+      ops::column_squares(table, squares);
+      embedding_norms(lengths, squares, table, a, b, change.scaling, norms, change.column_factors, pool_);
+    }
+    return change;
+  }
+
+  /// A weight [out, in], or [in, out] where the model keeps it so.
+  Change weight_change(const MergeOutput& output) {
+    Tensor a = as_f32(adapter_.find(output.lora + ".lora_A.weight"), pool_);
+    Tensor b = as_f32(adapter_.find(output.lora + ".lora_B.weight"), pool_);
+    const Shape plain{b.dim(0), a.dim(1)}, turned{a.dim(1), b.dim(0)};
+    check(output, output.shape == plain || output.shape == turned, a, b);
+    const bool is_turned = output.shape != plain || (plain == turned && adapter_.options.fan_in_fan_out);
+    const float scaling = scaling_of(output.lora, a);
+    const Tensor lengths = magnitude(output.lora, b.dim(0));
+    const bool needs_weight = takes_from_base(adapter_.options.init_lora_weights) || (lengths && is_turned);
+    Tensor weight;
+    if (needs_weight) weight = source_rows(output, 0, output.shape[0]);
+    if (needs_weight && is_turned) weight = transposed(weight, pool_);
+    if (takes_from_base(adapter_.options.init_lora_weights)) subtract_start(output.lora, weight, scaling, a, b);
+    if (!is_turned) return {b, a, scaling, lengths, {}, {}, {}};
+    Change change{transposed(a, pool_), transposed(b, pool_), scaling, {}, {}, {}, {}};
+    if (lengths) change.column_factors = factors(weight, a, b, scaling, lengths);
+    return change;
+  }
+
+  float scaling_of(const std::string& module, const Tensor& a) const {
+    return static_cast<float>(lora_scaling(adapter_.options, module, a.dim(0)));
+  }
+
+  /// The base gave s B0 A0 away: A over A0, B beside -B0.
+  void subtract_start(const std::string& module, const Tensor& weight, float scaling, Tensor& a, Tensor& b) {
+    AdapterOptions options = adapter_.options;
+    options.pissa_iterations = 0;
+    LowRankFactors start = initial_factors(options, module, weight, a.dim(0), double{scaling}, 0, pool_);
+    ops::scale(start.b, -1.0f);
+    Tensor tall = Tensor::empty(pool_, {a.dim(0) + start.a.dim(0), a.dim(1)}, DType::f32, module);
+    Tensor upper = tall.rows(0, a.dim(0)), lower = tall.rows(a.dim(0), tall.dim(0));
+    ops::cast(a, upper);
+    ops::cast(start.a, lower);
+    Tensor broad = Tensor::empty(pool_, {b.dim(0), tall.dim(0)}, DType::f32, module);
+    ops::copy_columns_in(b, 0, broad);
+    ops::copy_columns_in(start.b, b.dim(1), broad);
+    a = tall;
+    b = broad;
+  }
+
+  /// lengths over the norms of the rows of W + s B A, W [out, in].
+  Tensor factors(const Tensor& weight, const Tensor& a, const Tensor& b, float scaling, const Tensor& lengths) {
+    Tensor sum = weight.clone(pool_);
+    ops::matmul_nn(b, a, sum, true, scaling);
+    Tensor squares = Tensor::empty(pool_, {sum.dim(0)}, DType::f64);
+    ops::row_squares(sum, squares);
+    Tensor made = lengths.clone(pool_);
+    for (int64_t i = 0; i < made.numel(); ++i) {
+      made.data<float>()[i] /= static_cast<float>(std::sqrt(squares.data<const double>()[i]));
+    }
+    return made;
+  }
+
+  void add(const Change& change, int64_t begin, Tensor& rows) {
+    const int64_t end = begin + rows.dim(0);
+    Tensor merged = rows.clone(pool_);
+    ops::matmul_nn(change.left.rows(begin, end), change.right, merged, true, change.scaling);
+    if (change.lengths) ops::set_row_norms(change.lengths.rows(begin, end), merged);
+    if (change.column_factors) ops::scale_columns(merged, change.column_factors, 0, merged);
+    note_change(rows.data<const float>(), merged.data<const float>(), rows.numel());
+    rows = merged;
+  }
+
+  /// Pieces, and the sums side by side within them, do not depend on the number of threads.
+  void note_change(const float* before, const float* after, int64_t count) {
+    constexpr int64_t kPiece = int64_t{1} << 15, kSums = 8;
+    struct Moved {
+      double sums[kSums] = {}, largest[kSums] = {};
+    };
+    std::vector<Moved> pieces(static_cast<size_t>((count + kPiece - 1) / kPiece));
+    parallel_for(count, kPiece, [&](int64_t begin, int64_t end) {
+      Moved moved;
+      for (int64_t i = begin; i < end; i += kSums) {
+        for (int64_t k = 0; k < std::min(kSums, end - i); ++k) {
+          const double distance = std::abs(double{after[i + k]} - double{before[i + k]});
+          moved.sums[k] += distance;
+          moved.largest[k] = std::max(moved.largest[k], distance);
+        }
+      }
+      pieces[static_cast<size_t>(begin / kPiece)] = moved;
+    });
+    for (const Moved& moved : pieces) {
+      for (double sum : moved.sums) sum_ += sum;
+      for (double largest : moved.largest) report_.max_change = std::max(report_.max_change, largest);
+    }
+    changed_ += count;
+  }
+
+  static void put_tokens(const Change& change, int64_t begin, Tensor& rows) {
+    for (size_t k = 0; k < change.token_ids.size(); ++k) {
+      const int64_t row = change.token_ids[k] - begin, width = rows.dim(1);
+      if (row < 0 || row >= rows.dim(0)) continue;
+      std::copy_n(change.token_rows.data<const float>() + static_cast<int64_t>(k) * width, width,
+                  rows.data<float>() + row * width);
+    }
+  }
+
+  void write_rows(const MergeOutput& output, const Tensor& rows) {
+    Tensor rounded = rows;
+    if (output.dtype != DType::f32) {
+      rounded = Tensor::empty(pool_, rows.shape(), output.dtype, output.name);
+      ops::cast(rows, rounded);
+    }
+    if (ops::first_nonfinite(rounded) >= 0) {
+      throw NumericError(output.name, "has a value that is not finite as " + std::string(dtype_name(output.dtype)),
+                         output.dtype == DType::f16 ? "use bf16 or f32" : "the base or the adapter is damaged");
+    }
+    writer_.append(output.name, rounded);
+  }
+
+  const MergeBase& base_;
+  const PeftAdapter& adapter_;
+  const TensorNames& names_;
+  ModelDirectoryWriter& writer_;
+  MemoryPool& pool_;
+  MergeReport report_;
+  double sum_ = 0;
+  int64_t changed_ = 0;
+};
+
+std::string merged_config(const std::string& text, DType dtype, bool untied, int64_t vocab_size) {
+  const std::map<DType, const char*> names{{DType::f32, "float32"}, {DType::bf16, "bfloat16"}, {DType::f16, "float16"}};
+  nlohmann::json config = nlohmann::json::parse(text);
+  config.erase("quantization_config");
+  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = names.at(dtype);
+  if (untied) config["tie_word_embeddings"] = false;
+  nlohmann::json& sizes = config.contains("text_config") ? config["text_config"] : config;
+  if (sizes.value("vocab_size", vocab_size) != vocab_size) sizes["vocab_size"] = vocab_size;
+  return config.dump(2) + "\n";
+}
+
+}  // namespace
+
+MergeBase plain_base(const CheckpointDir& checkpoint) {
+  MergeBase base{checkpoint.path(), checkpoint.config_text(), {}, {}};
+  for (const std::string& name : checkpoint.names()) {
+    if (name.find(".quant_state.") != std::string::npos) {
+      throw InputError(checkpoint.file_of(name), name + ": the weights are packed in 4 bits",
+                       "merge into the dequantized weights, or name the original 16-bit model");
+    }
+    const Tensor tensor = checkpoint.at(name);
+    if (is_buffer(name, tensor)) continue;
+    base.tensors.push_back({name, tensor.shape(), tensor.dtype()});
+  }
+  base.rows = [&checkpoint](const std::string& name, int64_t begin, int64_t end, MemoryPool& pool) {
+    const Tensor tensor = checkpoint.at(name);
+    const Tensor rows = tensor.rank() == 0 ? tensor : tensor.rows(begin, end);
+    Tensor wide = Tensor::empty(pool, rows.shape(), DType::f32, name);
+    ops::cast(rows, wide);
+    return wide;
+  };
+  return base;
+}
+
+MergeReport merge_adapter(const MergeBase& base, const PeftAdapter& adapter, const std::filesystem::path& out,
+                          const MergeOptions& options, MemoryPool& pool) {
+  MergePlan plan(base, adapter, options.dtype);
+  std::vector<TensorSpec> specs;
+  for (const MergeOutput& output : plan.outputs()) specs.push_back({output.name, output.shape, output.dtype});
+  ModelDirectoryWriter writer(out, options.replace, specs, options.shard_bytes);
+  Merger merger(base, adapter, plan.names(), writer, pool);
+  for (const MergeOutput& output : plan.outputs()) merger.write(output);
+  writer.write_text("config.json", merged_config(base.config, options.dtype, plan.untied(), plan.vocab_size()));
+  writer.copy_companions(base.directory);
+  // What it was trained with goes before the base's.
+  if (!adapter.directory.empty()) copy_tokenizer_files(adapter.directory, writer.path());
+  writer.finish();
+  MergeReport report = merger.report();
+  report.untied = plan.untied();
+  return report;
+}
+
+}  // namespace nibble

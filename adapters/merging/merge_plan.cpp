@@ -1,0 +1,179 @@
+#include "nibble/adapters/merging/merge_plan.h"
+
+#include <algorithm>
+#include <set>
+
+#include "nibble/adapters/target_modules.h"
+#include "nibble/core/base/error.h"
+
+namespace nibble {
+
+namespace {
+
+bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
+
+bool ends_with_taken(const std::string& name, const std::string& end, std::string& stem) {
+  if (!name.ends_with(end)) return false;
+  stem = name.substr(0, name.size() - end.size());
+  return true;
+}
+
+}  // namespace
+
+std::vector<int64_t> trained_token_ids(const PeftAdapter& adapter, const std::string& module,
+                                       const TensorNames& names) {
+  for (const auto& [name, ids] : adapter.options.trainable_token_indices) {
+    const bool fits = name.empty() ? module == names.embedding : module.ends_with(name);
+    if (!fits) continue;
+    const Tensor rows = adapter.find(module + ".token_adapter.trainable_tokens_delta");
+    const bool whole = rows && rows.rank() == 2 && rows.dim(0) == static_cast<int64_t>(ids.size()) &&
+                       std::ranges::all_of(ids, [](int64_t id) { return id >= 0; });
+    if (whole) return ids;
+  }
+  throw InputError(adapter.file(), module + ": trainable_token_indices do not fit the rows of the file",
+                   "save the adapter again");
+}
+
+MergePlan::MergePlan(const MergeBase& base, const PeftAdapter& adapter, DType dtype)
+    : base_(base),
+      adapter_(adapter),
+      model_(parse_decoder_config(base.config, (base.directory / "config.json").string())) {
+  if (!is_float(dtype)) throw UsageError("a merged model is bf16, f16 or f32", "choose one of them", "dtype");
+  for (const TensorSpec& spec : base.tensors) {
+    if (!is_float(spec.dtype)) {
+      throw InputError(base.directory.string(), spec.name + " is no float tensor", "remove it from the checkpoint");
+    }
+    index_[spec.name] = outputs_.size();
+    outputs_.push_back({.name = spec.name,
+                        .shape = spec.shape,
+                        .dtype = dtype,
+                        .source = spec.name,
+                        .source_rows = spec.shape.empty() ? 1 : spec.shape[0]});
+  }
+  untie();
+  for (const auto& [name, tensor] : adapter.tensors) place(name, tensor);
+  check_tables();
+}
+
+int64_t MergePlan::vocab_size() const {
+  const auto table = index_.find(model_.names.embedding + ".weight");
+  return table == index_.end() ? model_.vocab_size : outputs_[table->second].shape.at(0);
+}
+
+MergeOutput& MergePlan::output(const std::string& name, const std::string& part) {
+  const auto found = index_.find(name);
+  if (found != index_.end()) return outputs_[found->second];
+  throw InputError(adapter_.file(), part + " needs " + name + ", which the base does not have",
+                   "merge into the model that the adapter was trained on");
+}
+
+void MergePlan::place(const std::string& name, const Tensor& tensor) {
+  std::string module;
+  if (ends_with_taken(name, ".lora_A.weight", module)) {
+    output(module + ".weight", name).lora = module;
+  } else if (ends_with_taken(name, ".lora_embedding_A", module)) {
+    MergeOutput& table = output(module + ".weight", name);
+    table.lora = module;
+    table.is_embedding = true;
+  } else if (ends_with_taken(name, ".token_adapter.trainable_tokens_delta", module)) {
+    grow_for_tokens(module);
+    output(module + ".weight", name).tokens = module;
+    share_tokens_with_head(module);
+  } else if (ends_with_taken(name, ".lora_B.bias", module)) {
+    if (!index_.contains(module + ".bias")) {
+      throw InputError(adapter_.file(), name + " has no bias of the base that it could be merged into",
+                       "use the adapter beside its base");
+    }
+    MergeOutput& bias = output(module + ".bias", name);
+    bias.bias = tensor;
+    const Tensor a = adapter_.find(module + ".lora_A.weight");
+    if (!a) throw InputError(adapter_.file(), name + " has no lora_A beside it");
+    bias.bias_scaling = static_cast<float>(lora_scaling(adapter_.options, module, a.dim(0)));
+  } else if (ends_with_taken(name, ".base_layer.bias", module)) {
+    replace(module + ".bias", name, tensor);
+  } else if (ends_with_taken(name, ".base_layer.weight", module)) {
+    replace(module + ".weight", name, tensor);
+  } else if (!name.ends_with(".lora_B.weight") && !name.ends_with(".lora_embedding_B") &&
+             !name.ends_with(".lora_magnitude_vector")) {
+    replace(name, name, tensor);
+  }
+}
+
+void MergePlan::replace(const std::string& target, const std::string& part, const Tensor& tensor) {
+  MergeOutput& whole = output(target, part);
+  const bool grows = tensor.rank() == 2 && whole.shape.size() == 2 && is_table(target) &&
+                     tensor.dim(0) > whole.shape[0] && tensor.dim(1) == whole.shape[1];
+  if (grows) whole.shape = tensor.shape();
+  if (whole.shape != tensor.shape()) {
+    throw InputError(adapter_.file(),
+                     part + " has shape " + to_string(tensor.shape()) + ", the base has " + to_string(whole.shape),
+                     "merge into the model that the adapter was trained on");
+  }
+  whole.replacement = tensor;
+}
+
+/// A tied head that the adapter touches on either side becomes a tensor of its own.
+void MergePlan::untie() {
+  if (!model_.tied_head) return;
+  const std::string head = model_.names.head + ".weight", embedding = model_.names.embedding + ".weight";
+  if (!(touches(model_.names.head) || touches(model_.names.embedding))) {
+    if (const auto both = index_.find(head); both != index_.end()) outputs_[both->second].source = embedding;
+    return;
+  }
+  untied_ = true;
+  if (index_.contains(head)) return;  // both are in the file
+  MergeOutput copy = output(embedding, head);
+  copy.name = head;
+  index_[head] = outputs_.size();
+  outputs_.push_back(std::move(copy));
+}
+
+/// Whether the adapter changes a table in a way that a tied one would not see.
+bool MergePlan::touches(const std::string& module) const {
+  return is_module_to_save(adapter_.options, module) || adapter_.find(module + ".lora_A.weight") ||
+         adapter_.find(module + ".lora_embedding_A");
+}
+
+/// Embedding and head have as many rows as each other, also where the adapter brought more.
+void MergePlan::check_tables() const {
+  const auto table = index_.find(model_.names.embedding + ".weight"), head = index_.find(model_.names.head + ".weight");
+  if (table == index_.end() || head == index_.end()) return;
+  const Shape &rows = outputs_[table->second].shape, &outputs = outputs_[head->second].shape;
+  const bool same = rows.empty() || outputs.empty() || rows[0] == outputs[0];
+  if (same) return;
+  throw InputError(adapter_.file(),
+                   "gives " + table->first + " " + std::to_string(rows[0]) + " rows and " + head->first + " " +
+                       std::to_string(outputs[0]),
+                   "train the new tokens in both tables");
+}
+
+bool MergePlan::is_table(const std::string& name) const {
+  return name == model_.names.embedding + ".weight" || name == model_.names.head + ".weight";
+}
+
+/// A tied head that is in the file, or was written out, sees the rows of the embedding.
+void MergePlan::share_tokens_with_head(const std::string& module) {
+  if (!model_.tied_head || module != model_.names.embedding) return;
+  const auto head = index_.find(model_.names.head + ".weight");
+  if (head != index_.end() && !is_module_to_save(adapter_.options, model_.names.head)) {
+    outputs_[head->second].tokens = module;
+  }
+}
+
+/// Tokens added behind the vocabulary of the base: the adapter must have a row for each of them.
+void MergePlan::grow_for_tokens(const std::string& module) {
+  MergeOutput& table = output(module + ".weight", "trainable_token_indices");
+  const std::vector<int64_t> ids = trained_token_ids(adapter_, module, model_.names);
+  const std::set<int64_t> known(ids.begin(), ids.end());
+  const int64_t last = known.empty() ? -1 : *known.rbegin();
+  for (int64_t id = table.shape.at(0); id <= last; ++id) {
+    if (known.contains(id)) continue;
+    throw InputError(adapter_.file(),
+                     "has a row for token " + std::to_string(last) + " but none for " + std::to_string(id) +
+                         ", and the base has neither",
+                     "merge into a base whose embedding has been resized");
+  }
+  table.shape[0] = std::max(table.shape[0], last + 1);
+}
+
+}  // namespace nibble

@@ -1,0 +1,181 @@
+#include "nibble/adapters/peft/peft_directory.h"
+
+#include <cstring>
+#include <regex>
+
+#include "nibble/adapters/peft/peft_config.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/hub/model_directory.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/io/safetensors/safetensors.h"
+#include "nibble/core/ops/elementwise.h"
+
+namespace nibble {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kConfigFile = "adapter_config.json";
+constexpr const char* kWeightsFile = "adapter_model.safetensors";
+constexpr const char* kTemplateFile = "chat_template.jinja";
+constexpr std::string_view kA = ".lora_A.weight";
+constexpr std::string_view kB = ".lora_B.weight";
+constexpr std::string_view kEmbeddingA = ".lora_embedding_A";
+constexpr std::string_view kEmbeddingB = ".lora_embedding_B";
+constexpr std::string_view kTokenRows = ".token_adapter.trainable_tokens_delta";
+constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
+
+/// The name without PEFT's prefix, and without the adapter's name where a training loop saved the raw state dict
+/// ("...lora_A.default.weight", "lm_head.modules_to_save.default.weight").
+std::string plain_name(std::string name) {
+  while (name.starts_with(kPeftPrefix)) name.erase(0, std::strlen(kPeftPrefix));
+  for (const std::string part : {".lora_A.", ".lora_B."}) {
+    const size_t at = name.find(part);
+    if (at == std::string::npos) continue;
+    const size_t last = name.rfind('.');
+    if (last > at + part.size()) name.erase(at + part.size() - 1, last - (at + part.size() - 1));
+  }
+  for (const std::string_view part : {kMagnitude, kEmbeddingA, kEmbeddingB, kTokenRows}) {
+    const size_t at = name.find(part);
+    if (at != std::string::npos) name.erase(at + part.size());
+  }
+  const std::string saved = ".modules_to_save.";
+  const size_t at = name.find(saved);
+  if (at != std::string::npos) {
+    const size_t rest = name.find('.', at + saved.size());
+    if (rest != std::string::npos) name.erase(at, rest - at);
+  }
+  return name;
+}
+
+bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
+
+void check_values(const std::string& file, const std::string& name, const Tensor& tensor) {
+  if (!is_float(tensor.dtype())) {
+    throw InputError(file, name + " has element type " + std::string(dtype_name(tensor.dtype())),
+                     "adapters are f32, bf16 or f16");
+  }
+  MemoryPool pool;
+  const int64_t bad = ops::first_nonfinite(tensor.aligned() ? tensor : tensor.clone(pool));
+  if (bad >= 0) {
+    throw InputError(file, name + " has a value that is not finite at element " + std::to_string(bad),
+                     "the training run that wrote it diverged; use an earlier checkpoint");
+  }
+}
+
+void check_pair(const std::string& file, const std::string& module, const Tensor& a, const Tensor& b) {
+  if (!a || !b) {
+    throw InputError(file, module + " has lora_" + (a ? "A" : "B") + " but no lora_" + (a ? "B" : "A"),
+                     "the file is not whole; save the adapter again");
+  }
+  if (a.rank() != 2 || b.rank() != 2 || a.dim(0) != b.dim(1) || a.dim(0) < 1) {
+    throw InputError(file, module + ": lora_A " + to_string(a.shape()) + " and lora_B " + to_string(b.shape()) +
+                               " do not fit: they must be [r, in] and [out, r]");
+  }
+}
+
+void check_files(const fs::path& directory) {
+  if (!fs::is_directory(directory)) {
+    throw IoError(directory.string(), "is not a directory", "give the directory of a PEFT adapter");
+  }
+  if (!fs::exists(directory / kConfigFile)) {
+    throw InputError(directory.string(), std::string("has no ") + kConfigFile, "give the directory of a PEFT adapter");
+  }
+  if (fs::exists(directory / kWeightsFile)) return;
+  if (fs::exists(directory / "adapter_model.bin")) {
+    throw InputError((directory / "adapter_model.bin").string(), "is a pickle, which can run code and is not read",
+                     "load it in PEFT and save it again: PeftModel.save_pretrained writes safetensors");
+  }
+  throw InputError(directory.string(), std::string("has no ") + kWeightsFile, "the adapter is not whole");
+}
+
+std::string model_card(const AdapterOptions& options, int64_t rows) {
+  const std::string& base = options.base_model;
+  std::string card = "---\n";
+  // a hub name, not a path on this machine
+  const bool is_hub_name = std::regex_match(base, std::regex("[A-Za-z0-9][\\w.-]*(/[\\w.-]+)?"));
+  if (is_hub_name) card += "base_model: " + base + "\n";
+  card += "library_name: peft\npipeline_tag: text-generation\ntags:\n- lora\n---\n\n# LoRA adapter";
+  if (!base.empty()) card += " for " + base;
+  const std::string grow =
+      rows > 0 ? "model.resize_token_embeddings(" + std::to_string(rows) + ")  # tokens were added to the tokenizer\n"
+               : "";
+  card += "\n\nMade with nibble. Rank " + std::to_string(options.r) + ", alpha " +
+          std::to_string(options.lora_alpha).substr(0, 6) +
+          ".\n\n```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
+          "model = AutoModelForCausalLM.from_pretrained(\"" +
+          base + "\")\n" + grow + "model = PeftModel.from_pretrained(model, \"path/to/this/directory\")\n```\n";
+  return card;
+}
+
+void compare(const PeftAdapter& written, const std::vector<std::pair<std::string, Tensor>>& tensors) {
+  const auto differs = [&](const std::string& name) {
+    throw IoError(written.file(), name + " does not read back as it was written", "check disk and memory");
+  };
+  MemoryPool pool;
+  for (const auto& [name, value] : tensors) {
+    const Tensor read = written.find(plain_name(name));
+    if (!read || read.shape() != value.shape() || read.dtype() != value.dtype()) differs(name);
+    if (std::memcmp(read.raw(), value.to(pool).raw(), value.bytes()) != 0) differs(name);
+  }
+  if (written.tensors.size() != tensors.size()) differs("the number of tensors");
+}
+
+}  // namespace
+
+Tensor PeftAdapter::find(const std::string& name) const {
+  const auto found = tensors.find(name);
+  return found == tensors.end() ? Tensor() : found->second;
+}
+
+std::vector<std::string> PeftAdapter::lora_modules() const {
+  std::vector<std::string> modules;
+  for (const auto& [name, tensor] : tensors) {
+    if (name.ends_with(kA)) modules.push_back(name.substr(0, name.size() - kA.size()));
+  }
+  return modules;
+}
+
+PeftAdapter read_peft_directory(const fs::path& directory) {
+  check_files(directory);
+  PeftAdapter adapter;
+  adapter.directory = directory;
+  const fs::path config = directory / kConfigFile;
+  adapter.options = parse_peft_config(read_text_file(config), config.string());
+  const SafetensorsFile file(adapter.file());
+  for (const std::string& name : file.names()) {
+    const Tensor tensor = file.at(name);
+    check_values(adapter.file(), name, tensor);
+    if (!adapter.tensors.emplace(plain_name(name), tensor).second) {
+      throw InputError(adapter.file(), name + " is there twice under different spellings", "save the adapter again");
+    }
+  }
+  for (const auto& [name, tensor] : adapter.tensors) {
+    for (const std::string_view end : {kA, kB, kEmbeddingA, kEmbeddingB}) {
+      if (!name.ends_with(end)) continue;
+      const bool linear = end == kA || end == kB;
+      const std::string module = name.substr(0, name.size() - end.size());
+      check_pair(adapter.file(), module, adapter.find(module + std::string(linear ? kA : kEmbeddingA)),
+                 adapter.find(module + std::string(linear ? kB : kEmbeddingB)));
+    }
+  }
+  if (adapter.tensors.empty()) throw InputError(adapter.file(), "has no tensors", "save the adapter again");
+  return adapter;
+}
+
+void write_peft_directory(const fs::path& directory, const AdapterOptions& options,
+                          const std::vector<std::pair<std::string, Tensor>>& tensors, Replace replace,
+                          const AdapterCompanions& companions) {
+  AtomicDirectory target(directory, replace);
+  write_safetensors(target.path() / kWeightsFile, tensors);
+  write_file_atomically(target.path() / kConfigFile, peft_config_text(options));
+  write_file_atomically(target.path() / "README.md", model_card(options, companions.rows));
+  if (!companions.tokenizer.empty()) copy_tokenizer_files(companions.tokenizer, target.path());
+  if (companions.chat_template) write_file_atomically(target.path() / kTemplateFile, *companions.chat_template);
+  compare(read_peft_directory(target.path()), tensors);
+  target.list_files();
+  target.commit();
+}
+
+}  // namespace nibble

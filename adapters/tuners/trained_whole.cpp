@@ -1,0 +1,103 @@
+#include "nibble/adapters/tuners/trained_whole.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "nibble/adapters/peft/peft_directory.h"
+#include "nibble/adapters/target_modules.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/ops/elementwise.h"
+
+namespace nibble {
+
+namespace {
+
+void own(Parameter& parameter, const std::string& name, bool trainable, MemoryPool& pool) {
+  parameter.name = kPeftPrefix + name;
+  // always a copy: an untied head shares its bytes with the embedding up to here
+  Tensor value = Tensor::empty(pool, parameter.value.shape(), DType::f32, parameter.name);
+  ops::cast(parameter.value, value);
+  parameter.value = value;
+  if (trainable) parameter.make_trainable(pool);
+}
+
+/// Gives a tied head a Parameter of its own (the bytes stay shared until one is trained).
+void untie(Linear& head) {
+  auto copy = std::make_shared<Parameter>(*head.weight().parameter());
+  copy->name = head.name() + ".weight";
+  head.set_weight(std::make_unique<DenseWeight>(std::move(copy)));
+}
+
+void untie_where_needed(Decoder& decoder, const AdapterOptions& options) {
+  const std::string embedding = decoder.config().names.embedding;
+  decoder.visit_linears([&](Linear& linear) {
+    const Parameter* weight = linear.weight().parameter();
+    const bool tied = weight && weight->name == embedding + ".weight";
+    if (tied && (is_module_to_save(options, embedding) || is_module_to_save(options, linear.name()))) untie(linear);
+  });
+}
+
+std::string module_of(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
+
+/// Whether an entry names the module of a parameter, or one that it is inside ("mlp"), by the end of its path.
+bool names_module_of(const std::string& entry, const std::string& parameter) {
+  for (size_t end = parameter.rfind('.'); end != std::string::npos && end > 0; end = parameter.rfind('.', end - 1)) {
+    if (parameter.substr(0, end).ends_with(entry)) return true;
+  }
+  return false;
+}
+
+void add_modules(Decoder& model, const AdapterOptions& options, TrainedWhole& found) {
+  std::set<std::string> unused(options.modules_to_save.begin(), options.modules_to_save.end());
+  model.visit([&](Parameter& parameter) {
+    for (const std::string& entry : options.modules_to_save) {
+      if (!names_module_of(entry, parameter.name)) continue;
+      unused.erase(entry);
+      found[parameter.name] = parameter.name;
+    }
+  });
+  if (!unused.empty()) {
+    throw UsageError("modules_to_save names \"" + *unused.begin() + "\", which fits no module of the model");
+  }
+}
+
+void add_biases(Decoder& model, const AdapterOptions& options, const std::set<std::string>& targeted,
+                TrainedWhole& found) {
+  if (options.bias == BiasTraining::none) return;
+  model.visit([&](Parameter& parameter) {
+    const std::string& name = parameter.name;
+    if (!name.ends_with(".bias") || found.contains(name)) return;
+    const std::string module = module_of(name);
+    if (targeted.contains(module)) {
+      found[name] = module + ".base_layer.bias";
+    } else if (options.bias == BiasTraining::all) {
+      found[name] = name;
+    }
+  });
+}
+
+}  // namespace
+
+TrainedWhole find_trained_whole(Decoder& model, const AdapterOptions& options, const std::set<std::string>& targeted) {
+  TrainedWhole found;
+  untie_where_needed(model, options);
+  add_modules(model, options, found);
+  add_biases(model, options, targeted, found);
+  return found;
+}
+
+void train_whole(Decoder& decoder, const AdapterOptions& options, const TrainedWhole& whole, bool trainable,
+                 RankContext& rank) {
+  decoder.visit_linears([&](Linear& linear) {
+    if (!whole.contains(linear.name() + ".weight") || linear.weight().parameter()) return;
+    throw UsageError("modules_to_save names " + linear.name() + ", whose weight is packed and cannot be trained",
+                     "keep the module in 16 bits (model.skip_modules), or leave it out");
+  });
+  untie_where_needed(decoder, options);
+  decoder.visit([&](Parameter& parameter) {
+    const auto found = whole.find(parameter.name);
+    if (found != whole.end()) own(parameter, found->second, trainable, rank.pool);
+  });
+}
+
+}  // namespace nibble

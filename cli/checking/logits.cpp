@@ -1,0 +1,48 @@
+// nibble logits: the logits of given token ids, as an .npy file.
+
+#include <memory>
+
+#include "nibble/cli/command_line/model_flags.h"
+#include "nibble/cli/commands.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/io/npy.h"
+
+namespace nibble::cli {
+
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  std::string ids, out;
+};
+
+void run(const Flags& flags) {
+  guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.ids});
+  const std::vector<std::vector<int32_t>> rows = read_id_rows(flags.ids, "--ids");
+  LocalRank rank(flags.model.threads);
+  Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
+  const StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
+  const int64_t length = static_cast<int64_t>(rows.front().size()), vocabulary = decoder.config().vocab_size;
+  NpyWriter out(flags.out, {static_cast<int64_t>(rows.size()), length, vocabulary}, DType::f32);
+  for (const std::vector<int32_t>& row : rows) {
+    const Sample sample{.ids = row};
+    const Batch batch = make_batch({&sample, 1}, rank.context().pool);
+    decoder.logits(batch, step, [&](int64_t, const Tensor& logits) { out.append(logits); });
+  }
+  out.finish();
+}
+
+}  // namespace
+
+void add_logits_command(Command& nibble) {
+  auto flags = std::make_shared<Flags>();
+  Command command = nibble.subcommand("logits", "Logits of token ids, float32 [batch, T, V]");
+  add_model_flags(command, flags->model);
+  command.option("--ids", flags->ids, "Token ids: FILE.npy [B, T], or a list 1,403,407").required();
+  command.option("--out", flags->out, "Result, FILE.npy").required();
+  command.footer("Example: nibble logits --model llama --ids 1,403,407 --out logits.npy");
+  command.run([flags] { run(*flags); });
+}
+
+}  // namespace nibble::cli

@@ -1,0 +1,116 @@
+// nibble tokenize: text to ids and back.
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "nibble/cli/command_line/model_flags.h"
+#include "nibble/cli/commands.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/text/tokenizers/tokenizer.h"
+
+namespace nibble::cli {
+
+namespace {
+
+using nlohmann::json;
+
+struct TokenizeOptions {
+  std::string model, text, file, jsonl, decode_ids;
+  bool no_special = false, skip_special = false, as_json = false, decode = false;
+};
+
+constexpr size_t kMaxTextFile = size_t{1} << 30;
+
+std::string dumped(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+// The ids of a JSON array, or of a comma-separated list.
+std::vector<int32_t> read_ids(const json& value, const Tokenizer& tokenizer, const std::string& place) {
+  if (!value.is_array()) throw InputError(place, "is not a list of token ids");
+  std::vector<int32_t> ids;
+  for (const json& id : value) {
+    if (!id.is_number_integer() || id < 0 || id >= tokenizer.vocab_size())
+      throw InputError(place,
+                       dumped(id) + " is no token id of the vocabulary of " + std::to_string(tokenizer.vocab_size()));
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+void run_lines(const TokenizeOptions& options, const Tokenizer& tokenizer) {
+  std::ifstream file(options.jsonl, std::ios::binary);
+  if (!file) throw IoError(options.jsonl, "cannot be read", "check the path and its permissions");
+  std::string line;
+  for (size_t number = 1; std::getline(file, line); ++number) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (line.empty()) continue;
+    const std::string place = options.jsonl + ":" + std::to_string(number);
+    const json value = parse_json(line, place);
+    json answer;
+    if (options.decode) {
+      answer = tokenizer.decode(read_ids(value, tokenizer, place), options.skip_special);
+    } else {
+      if (!value.is_string()) throw InputError(place, "is not a JSON string");
+      answer = tokenizer.encode(value.get_ref<const std::string&>(), !options.no_special);
+    }
+    std::cout << dumped(answer) << '\n';
+  }
+}
+
+void print_ids(const std::vector<int32_t>& ids, const TokenizeOptions& options, const Tokenizer& tokenizer) {
+  if (options.as_json) {
+    json tokens = json::array();
+    for (const int32_t id : ids) tokens.push_back(tokenizer.token(id));
+    std::cout << dumped({{"ids", ids}, {"tokens", tokens}}) << '\n';
+    return;
+  }
+  for (size_t k = 0; k < ids.size(); ++k) std::cout << (k > 0 ? " " : "") << ids[k];
+  std::cout << '\n';
+}
+
+void run(const TokenizeOptions& options) {
+  const int sources =
+      !options.text.empty() + !options.file.empty() + !options.jsonl.empty() + !options.decode_ids.empty();
+  if (sources > 1) throw UsageError("--text, --file, --jsonl and --decode IDS exclude each other");
+  if (options.decode && options.decode_ids.empty() && options.jsonl.empty())
+    throw UsageError("--decode needs ids", "give --decode 1,2,3 or --jsonl FILE");
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.model);
+  if (!options.jsonl.empty()) {
+    run_lines(options, *tokenizer);
+  } else if (options.decode) {
+    const json list = parse_json("[" + options.decode_ids + "]", "--decode");
+    const std::string text = tokenizer->decode(read_ids(list, *tokenizer, "--decode"), options.skip_special);
+    std::cout << (options.as_json ? dumped({{"text", text}}) : text) << '\n';
+  } else {
+    const std::string text = options.file.empty() ? options.text : read_text_file(options.file, kMaxTextFile);
+    print_ids(tokenizer->encode(text, !options.no_special), options, *tokenizer);
+  }
+  std::cout.flush();
+  if (!std::cout) throw IoError("standard output", "cannot be written");
+}
+
+}  // namespace
+
+void add_tokenize_command(Command& nibble) {
+  auto options = std::make_shared<TokenizeOptions>();
+  Command command = nibble.subcommand("tokenize", "Text to token ids, or token ids to text");
+  model_option(command, options->model, "model directory or tokenizer file").required();
+  command.option("--text", options->text, "text to encode");
+  command.option("--file", options->file, "file to encode");
+  command.option("--jsonl", options->jsonl, "one JSON string a line (with --decode: one array of ids)");
+  command.flag("--no-special", options->no_special, "add no BOS or other special tokens");
+  const Argument decode =
+      command.option("--decode", options->decode_ids, "comma-separated ids to decode").value_optional("IDS");
+  command.flag("--skip-special", options->skip_special, "leave special tokens out of decoded text");
+  command.flag("--json", options->as_json, "print one JSON object");
+  command.footer("Example: nibble tokenize --model DIR --text 'Hello world' --json");
+  command.run([options, decode] {
+    options->decode = decode.given();
+    run(*options);
+  });
+}
+
+}  // namespace nibble::cli

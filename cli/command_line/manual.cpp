@@ -1,0 +1,208 @@
+#include "nibble/cli/command_line/manual.h"
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/base/machine.h"
+#include "nibble/core/io/files/atomic_file.h"
+
+namespace nibble::cli {
+
+namespace {
+
+using Apps = std::vector<const CLI::App*>;
+
+Apps children(const CLI::App* app) {
+  return app->get_subcommands([](const CLI::App* child) { return !child->get_name().empty(); });
+}
+
+// Its own options and those of its groups ("exactly one of").
+std::vector<const CLI::Option*> options_of(const CLI::App* app) {
+  std::vector<const CLI::Option*> options = app->get_options();
+  for (const CLI::App* group : app->get_subcommands([](const CLI::App* child) { return child->get_name().empty(); })) {
+    for (const CLI::Option* option : group->get_options()) options.push_back(option);
+  }
+  return options;
+}
+
+std::vector<std::string> flags_of(const CLI::App* app) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : options_of(app)) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  return flags;
+}
+
+// Calls visit("train", app) and visit("recipes ls", app) for all commands.
+template <typename Visit>
+void for_each_command(const CLI::App* app, const std::string& path, const Visit& visit) {
+  for (const CLI::App* child : children(app)) {
+    const std::string name = path.empty() ? child->get_name() : path + " " + child->get_name();
+    visit(name, child);
+    for_each_command(child, name, visit);
+  }
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+std::vector<std::string> names_of(const Apps& apps) {
+  std::vector<std::string> names;
+  for (const CLI::App* app : apps) names.push_back(app->get_name());
+  return names;
+}
+
+std::string bash_completion(const CLI::App& app) {
+  std::string cases;
+  for_each_command(&app, "", [&](const std::string& path, const CLI::App* command) {
+    std::vector<std::string> words = names_of(children(command));
+    for (const std::string& flag : flags_of(command)) words.push_back(flag);
+    cases += "    \"" + path + "\") words=\"" + joined(words) + "\" ;;\n";
+  });
+  return "# bash completion of nibble; made by `nibble completion bash`\n"
+         "_nibble() {\n"
+         "  local current=${COMP_WORDS[COMP_CWORD]} command= next word words\n"
+         "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
+         "    case $word in -*|*=*) continue ;; esac\n"
+         "    next=${command:+$command }$word\n"
+         "    case \"$next\" in\n      " +
+         [&] {
+           std::string all;
+           for_each_command(&app, "", [&](const std::string& path, const CLI::App*) {
+             all += (all.empty() ? "\"" : "|\"") + path + "\"";
+           });
+           return all;
+         }() +
+         ") command=$next ;;\n    esac\n  done\n"
+         "  case \"$command\" in\n    \"\") words=\"" +
+         joined(names_of(children(&app))) + " --help --version\" ;;\n" + cases +
+         "  esac\n"
+         "  COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
+         "  [[ $current == -* ]] || COMPREPLY+=($(compgen -f -- \"$current\"))\n"
+         "}\n"
+         "complete -o filenames -F _nibble nibble\n";
+}
+
+// zsh runs bash completions.
+std::string zsh_completion(const CLI::App& app) {
+  return "#compdef nibble\nautoload -U +X bashcompinit && bashcompinit\n" + bash_completion(app);
+}
+
+std::string fish_quoted(const std::string& text) {
+  std::string made = "'";
+  for (const char c : text) made += c == '\'' ? std::string("\\'") : std::string(1, c);
+  return made + "'";
+}
+
+std::string fish_completion(const CLI::App& app) {
+  std::string text = "# fish completion of nibble; made by `nibble completion fish`\n";
+  for (const CLI::App* command : children(&app)) {
+    text += "complete -c nibble -n __fish_use_subcommand -a " + command->get_name() + " -d " +
+            fish_quoted(command->get_description()) + "\n";
+    const std::string inside = "complete -c nibble -n '__fish_seen_subcommand_from " + command->get_name() + "' ";
+    for (const CLI::App* child : children(command)) {
+      text += inside + "-a " + child->get_name() + " -d " + fish_quoted(child->get_description()) + "\n";
+    }
+    for (const CLI::Option* option : options_of(command)) {
+      for (const std::string& name : option->get_lnames()) {
+        text += inside + "-l " + name + " -d " + fish_quoted(option->get_description()) + "\n";
+      }
+    }
+  }
+  return text;
+}
+
+// Text as roff: what roff would read as its own is escaped.
+std::string roff(const std::string& text) {
+  std::string made;
+  bool line_start = true;
+  for (const char c : text) {
+    if (line_start && (c == '.' || c == '\'')) made += "\\&";
+    if (c == '\\') {
+      made += "\\e";
+    } else if (c == '-') {
+      made += "\\-";
+    } else {
+      made += c;
+    }
+    line_start = c == '\n';
+  }
+  return made;
+}
+
+void put_options(std::string& page, const CLI::App* app) {
+  for (const CLI::Option* option : options_of(app)) {
+    const std::string type = option->get_type_size() == 0 ? "" : " " + option->get_type_name();
+    page += ".TP\n.B " + roff(option->get_name(true, true)) + "\n" + roff(option->get_description() + type) + "\n";
+  }
+}
+
+std::string man_page(const std::string& path, const CLI::App* command) {
+  std::string name = "nibble-" + path;
+  for (char& c : name) c = c == ' ' ? '-' : c;
+  std::string page = ".TH " + name + " 1 \"\" \"nibble " + std::string(version()) + "\"\n.SH NAME\n" + roff(name) +
+                     " \\- " + roff(command->get_description()) + "\n.SH SYNOPSIS\n.B nibble " + roff(path) + "\n";
+  for (const CLI::Option* option : options_of(command)) {
+    if (option->get_positional()) page += roff(option->get_name(true)) + "\n";
+  }
+  page += "[options]\n.SH OPTIONS\n";
+  put_options(page, command);
+  for (const CLI::App* child : children(command)) {
+    page += ".SS " + roff(child->get_name()) + "\n" + roff(child->get_description()) + "\n";
+    put_options(page, child);
+  }
+  const std::string more = command->get_footer();
+  if (!more.empty()) page += ".SH NOTES\n.nf\n" + roff(more) + "\n.fi\n";
+  return page +
+         ".SH EXIT STATUS\n0 done, 2 usage, 3 bad input, 4 I/O or space, 5 numerics, 75 interrupted and "
+         "resumable, 76 rank lost or hung.\n.SH SEE ALSO\n.BR nibble (1)\n";
+}
+
+std::string main_page(const CLI::App& app) {
+  std::string page = ".TH nibble 1 \"\" \"nibble " + std::string(version()) + "\"\n.SH NAME\nnibble \\- " +
+                     roff(app.get_description()) + "\n.SH SYNOPSIS\n.B nibble\nCOMMAND [options]\n.SH COMMANDS\n";
+  for (const CLI::App* command : children(&app)) {
+    page += ".TP\n.BR nibble\\-" + roff(command->get_name()) + " (1)\n" + roff(command->get_description()) + "\n";
+  }
+  return page;
+}
+
+void write_man_pages(const CLI::App& app, const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) throw IoError(directory, "cannot be made: " + error.message());
+  const std::filesystem::path target(directory);
+  write_file_atomically(target / "nibble.1", main_page(app));
+  for (const CLI::App* command : children(&app)) {
+    write_file_atomically(target / ("nibble-" + command->get_name() + ".1"), man_page(command->get_name(), command));
+  }
+}
+
+}  // namespace
+
+void add_manual_commands(CLI::App& app) {
+  auto shell = std::make_shared<std::string>();
+  CLI::App* completion = app.add_subcommand("completion", "Print what a shell needs to complete commands and flags");
+  completion->add_option("shell", *shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  completion->footer("Example: nibble completion bash > /etc/bash_completion.d/nibble");
+  completion->callback([&app, shell] {
+    const std::string text = *shell == "bash"  ? bash_completion(app)
+                             : *shell == "zsh" ? zsh_completion(app)
+                                               : fish_completion(app);
+    std::fputs(text.c_str(), stdout);
+  });
+  auto directory = std::make_shared<std::string>();
+  CLI::App* man = app.add_subcommand("man", "Write the manual pages");
+  man->add_option("--out", *directory, "Directory for nibble.1 and a page for each command")->required();
+  man->footer("Example: nibble man --out /usr/local/share/man/man1");
+  man->callback([&app, directory] { write_man_pages(app, *directory); });
+}
+
+}  // namespace nibble::cli

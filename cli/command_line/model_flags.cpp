@@ -1,0 +1,85 @@
+#include "nibble/cli/command_line/model_flags.h"
+#include "nibble/cli/printing/say.h"
+
+#include <charconv>
+#include <cstdio>
+
+#include "nibble/adapters/peft/peft_config.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/hub/hub_cache.h"
+#include "nibble/core/io/npy.h"
+#include "nibble/quant/tables.h"
+
+namespace nibble::cli {
+
+namespace {
+
+std::vector<std::vector<int32_t>> read_npy_rows(const std::string& path) {
+  const Tensor ids = read_npy(path);
+  if ((ids.dtype() != DType::i64 && ids.dtype() != DType::i32) || ids.rank() < 1 || ids.rank() > 2 ||
+      ids.numel() == 0) {
+    throw InputError(path, "holds no token ids", "use an int64 or int32 array [T] or [B, T]");
+  }
+  const int64_t count = ids.rank() == 2 ? ids.dim(0) : 1, length = ids.numel() / count;
+  std::vector<std::vector<int32_t>> rows(static_cast<size_t>(count));
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    const int64_t id = ids.dtype() == DType::i64 ? ids.data<const int64_t>()[i] : ids.data<const int32_t>()[i];
+    if (id != static_cast<int32_t>(id)) throw InputError(path, "id " + std::to_string(id) + " is out of range");
+    rows[static_cast<size_t>(i / length)].push_back(static_cast<int32_t>(id));
+  }
+  return rows;
+}
+
+}  // namespace
+
+Argument model_option(Command& command, std::string& path, const std::string& help) {
+  return command.option(
+      "--model", [&path](const std::string& named) { path = find_in_hub(named, kHubModels).string(); }, help);
+}
+
+Argument adapter_option(Command& command, std::string& path, const std::string& help) {
+  return command.option(
+      "--adapter", [&path](const std::string& named) { path = find_adapter(named); }, help);
+}
+
+void add_model_flags(Command& command, ModelFlags& flags) {
+  ModelRecipe& base = flags.base;
+  model_option(command, base.path, "Model directory, or ID in the Hugging Face cache; 16/32-bit or bitsandbytes 4-bit")
+      .required();
+  adapter_option(command, flags.adapter, "PEFT adapter directory, or a run's");
+  command.option("--compute-dtype", flags.compute_dtype, "Dtype of the products (auto: bf16 where the CPU has it)")
+      .one_of({"f32", "bf16", "auto"});
+  command
+      .option(
+          "--quantize", [&base](const std::string& name) { base.quantize = find_quant_type(name); },
+          "Hold a 16/32-bit base in 4 bits")
+      .one_of({"none", "nf4", "fp4"});
+  command.flag("--double-quant,!--no-double-quant", base.double_quant, "Quantize the scales as well (default)");
+  command.option("--threads", flags.threads, "Threads (0: all cores)").between(0, kMostThreads);
+}
+
+TextSource text_source(const ModelFlags& flags, const std::string& chat_template) {
+  TextSource source = find_text_source(flags.base.path, flags.adapter, chat_template);
+  for (const std::string& note : source.notes) say(stderr, "note: " + note);
+  return source;
+}
+
+std::vector<std::vector<int32_t>> read_id_rows(const std::string& text, const std::string& flag) {
+  if (text.ends_with(".npy")) return read_npy_rows(text);
+  std::vector<int32_t> ids;
+  const char* const end = text.data() + text.size();
+  for (const char* p = text.data(); p != end;) {
+    int32_t id = 0;
+    const auto [next, error] = std::from_chars(p, end, id);
+    const bool separated = next == end || (*next == ',' && next + 1 != end);
+    if (error != std::errc() || !separated) {
+      throw UsageError(flag + " " + text + " is neither an .npy file nor a list of ids", "write ids as 1,403,407");
+    }
+    ids.push_back(id);
+    p = next == end ? end : next + 1;
+  }
+  if (ids.empty()) throw UsageError(flag + " is empty", "write ids as 1,403,407");
+  return {ids};
+}
+
+}  // namespace nibble::cli

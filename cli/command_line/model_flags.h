@@ -1,0 +1,35 @@
+#pragma once
+// The flags by which commands name a model, an adapter and how to compute.
+
+#include <string>
+#include <vector>
+
+#include "nibble/cli/command_line/command.h"
+#include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/models/tokenizers.h"
+
+namespace nibble::cli {
+
+struct ModelFlags {
+  ModelRecipe base;
+  std::string adapter;
+  std::string compute_dtype = "auto";
+  int threads = 0;
+};
+
+/// --model: a directory, or an ID in the Hugging Face cache.
+Argument model_option(Command& command, std::string& path, const std::string& help);
+/// --adapter: a PEFT directory, the directory of a run, or an ID in the Hugging Face cache.
+Argument adapter_option(Command& command, std::string& path, const std::string& help);
+
+/// --model (required), --adapter, --compute-dtype, --quantize, --double-quant|--no-double-quant, --threads.
+void add_model_flags(Command& command, ModelFlags& flags);
+
+/// The tokenizer and chat template of these flags; where the adapter's are not the model's, stderr says so.
+TextSource text_source(const ModelFlags& flags, const std::string& chat_template = "");
+
+/// The token ids of `text`: the path of an .npy file (int64 or int32, [T] or [B, T]) or a comma-separated list; one row
+/// a sequence. `flag` names them in errors. Throws UsageError or InputError.
+std::vector<std::vector<int32_t>> read_id_rows(const std::string& text, const std::string& flag);
+
+}  // namespace nibble::cli

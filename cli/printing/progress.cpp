@@ -1,0 +1,151 @@
+#include "nibble/cli/printing/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "nibble/cli/printing/say.h"
+#include "nibble/recipes/report/report.h"
+
+namespace nibble::cli {
+
+namespace {
+
+constexpr double kTerminalSeconds = 0.1;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+template <typename... Values>
+std::string format(const char* pattern, Values... values) {
+  char text[256];
+  std::snprintf(text, sizeof text, pattern, values...);
+  return text;
+}
+
+size_t terminal_columns(std::FILE* stream) {
+  winsize size{};
+  if (ioctl(fileno(stream), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
+  return size.ws_col;
+}
+
+}  // namespace
+
+std::string progress_line(const StepReport& report, const Progress& progress, size_t columns) {
+  struct Part {
+    std::string text;
+    int leaves;  // the order in which parts make room where the line is too long; 0: never
+  };
+  std::vector<Part> parts = {
+      {format("step %lld/%lld", static_cast<long long>(report.step), static_cast<long long>(report.total_steps)), 0},
+      {format("loss %.4f (%.4f)", report.loss, progress.smoothed_loss()), 0},
+      {format("lr %.2e", report.lr), 2},
+      {format("norm %.3g", report.grad_norm), 4},
+      {format("%.0f tok/s", progress.tokens_per_second()), 5}};
+  if (progress.share_of_peak() > 0) parts.push_back({format("%.0f%% of peak", 100 * progress.share_of_peak()), 1});
+  parts.push_back({readable_bytes(report.peak_memory_bytes), 3});
+  if (report.step < report.total_steps) parts.push_back({"left " + readable_seconds(progress.seconds_left()), 0});
+  const auto line = [&] {
+    std::string joined;
+    for (const Part& part : parts) joined += (joined.empty() ? "" : "  ") + part.text;
+    return joined;
+  };
+  for (int next = 1; next <= 5 && line().size() > columns; ++next) {
+    std::erase_if(parts, [&](const Part& part) { return part.leaves == next; });
+  }
+  return line();
+}
+
+ProgressPrinter::ProgressPrinter(std::FILE* stream, double plain_seconds)
+    : stream_(stream), terminal_(isatty(fileno(stream)) == 1), plain_seconds_(plain_seconds) {}
+
+ProgressPrinter::~ProgressPrinter() {
+  if (refreshing_) std::fputc('\n', stream_);
+}
+
+Observer ProgressPrinter::observer() {
+  Observer observer;
+  observer.on_start = [this](int64_t done, int64_t total) { start(done, total); };
+  observer.on_step = [this](const StepReport& report) { step(report); };
+  observer.on_evaluating = [this](const EvaluationProgress& progress) { evaluating(progress); };
+  observer.on_evaluation = [this](const EvaluationReport& report) { evaluation(report); };
+  observer.on_sample = [this](const SampleReport& report) { sample(report); };
+  observer.on_checkpoint = [this](int64_t, const std::string& path) { print_line("saved " + path); };
+  observer.on_message = [this](const std::string& line) { print_line(line); };
+  return observer;
+}
+
+void ProgressPrinter::start(int64_t step, int64_t total_steps) {
+  const std::string total = std::to_string(total_steps);
+  if (step == 0) {
+    print_line("training " + total + " steps");
+  } else {
+    print_line("continuing after step " + std::to_string(step) + " of " + total);
+  }
+}
+
+void ProgressPrinter::step(const StepReport& report) {
+  progress_.add(report);
+  const bool first = last_shown_ < 0, last = report.step == report.total_steps;
+  if (!is_due() && !first && !last) return;
+  renew_line([&](size_t columns) { return progress_line(report, progress_, columns); });
+}
+
+void ProgressPrinter::evaluating(const EvaluationProgress& progress) {
+  counted(format("step %lld  evaluation", static_cast<long long>(progress.step)), progress.batch, progress.batches);
+}
+
+void ProgressPrinter::counted(const std::string& what, int64_t done, int64_t of) {
+  if (done == 0) counted_since_ = now();
+  // In a file a short one is no line at all.
+  if (terminal_ ? !is_due() && done > 0 : !is_due() || now() - counted_since_ < plain_seconds_) return;
+  std::string line = what + format(" %lld/%lld", static_cast<long long>(done), static_cast<long long>(of));
+  if (done > 0) {
+    const double left = static_cast<double>(of - done) / static_cast<double>(done);
+    line += "  left " + readable_seconds(left * (now() - counted_since_));
+  }
+  renew_line([&](size_t) { return line; });
+}
+
+bool ProgressPrinter::is_due() { return now() - last_shown_ >= (terminal_ ? kTerminalSeconds : plain_seconds_); }
+
+void ProgressPrinter::renew_line(const std::function<std::string(size_t)>& line) {
+  last_shown_ = now();
+  if (!terminal_) return print_line(line(1000));
+  // Back to the start, what fits into the terminal (a wrapped line could not be renewed), the rest erased.
+  const size_t columns = terminal_columns(stream_) - 1;
+  std::fprintf(stream_, "\r%s\x1b[K", line(columns).substr(0, columns).c_str());
+  std::fflush(stream_);
+  refreshing_ = true;
+}
+
+void ProgressPrinter::evaluation(const EvaluationReport& report) {
+  print_line(format("step %lld  evaluation loss %.4f  perplexity %.4g  %lld label tokens%s",
+                    static_cast<long long>(report.step), report.loss, report.perplexity,
+                    static_cast<long long>(report.label_tokens), report.best ? "  (best)" : ""));
+}
+
+// The end of the prompt and the answer, each on one line.
+void ProgressPrinter::sample(const SampleReport& report) {
+  constexpr size_t kPromptEnd = 60;
+  std::string prompt = report.prompt;
+  if (prompt.size() > kPromptEnd) {
+    size_t begin = prompt.size() - kPromptEnd;
+    while (begin < prompt.size() && (prompt[begin] & 0xc0) == 0x80) ++begin;  // not inside a character
+    prompt = "..." + prompt.substr(begin);
+  }
+  std::string line = "sample: " + prompt + " -> " + report.text;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  print_line(line);
+}
+
+void ProgressPrinter::print_line(const std::string& line) {
+  if (refreshing_) std::fputc('\n', stream_);
+  refreshing_ = false;
+  say(stream_, line);
+  std::fflush(stream_);
+}
+
+}  // namespace nibble::cli

@@ -1,0 +1,53 @@
+#pragma once
+// Shows a run: one refreshing line on a terminal, plain lines elsewhere.
+
+#include <cstdio>
+#include <functional>
+#include <string>
+
+#include "nibble/core/train/telemetry/observer.h"
+#include "nibble/core/train/telemetry/progress.h"
+
+namespace nibble::cli {
+
+/// Where a run stands, as one line: step, loss, smoothed loss, lr, gradient norm, tokens/s, share of the peak, memory,
+/// time left. Where that is more than `columns`, what matters least is left out.
+std::string progress_line(const StepReport& report, const Progress& progress, size_t columns = 1000);
+
+/// Prints to a stream that nothing else prints to meanwhile. A stream that cannot be written is ignored: a closed
+/// terminal does not stop a run.
+class ProgressPrinter {
+ public:
+  /// On a terminal the line is renewed at most ten times a second; elsewhere a line is printed for the first and last
+  /// step and then every `plain_seconds`.
+  explicit ProgressPrinter(std::FILE* stream, double plain_seconds = 10);
+  ~ProgressPrinter();
+  ProgressPrinter(const ProgressPrinter&) = delete;
+  ProgressPrinter& operator=(const ProgressPrinter&) = delete;
+
+  /// Calls into this object; it must outlive them.
+  Observer observer();
+  /// "WHAT 3/40  left 2 min", as often as other progress.
+  void counted(const std::string& what, int64_t done, int64_t of);
+
+ private:
+  void start(int64_t step, int64_t total_steps);
+  void step(const StepReport& report);
+  void sample(const SampleReport& report);
+  void evaluation(const EvaluationReport& report);
+  void evaluating(const EvaluationProgress& progress);
+  /// Whether it is time for another line of progress.
+  bool is_due();
+  /// A line that the next one renews on a terminal.
+  void renew_line(const std::function<std::string(size_t columns)>& line);
+  void print_line(const std::string& line);
+
+  std::FILE* stream_;
+  bool terminal_;
+  double plain_seconds_;
+  Progress progress_;
+  bool refreshing_ = false;  // the cursor stands at the end of a line that will be renewed
+  double last_shown_ = -1, counted_since_ = 0;
+};
+
+}  // namespace nibble::cli

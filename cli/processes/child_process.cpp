@@ -1,0 +1,68 @@
+#include "nibble/cli/processes/child_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "nibble/core/base/error.h"
+
+namespace nibble::cli {
+
+ChildProcess::ChildProcess(const std::vector<std::string>& words, const Streams& streams, const std::string& remedy) {
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  int failure[2];  // closed without a word when the program starts
+  if (pipe2(failure, O_CLOEXEC) != 0) throw IoError(words.front(), std::strerror(errno));
+  const pid_t parent = getpid();
+  id_ = fork();
+  if (id_ == 0) {
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(76);  // it died before it could be watched
+    const int given[] = {streams.in, streams.out, streams.err};
+    for (int stream = 0; stream <= 2; ++stream) {
+      if (given[stream] >= 0) dup2(given[stream], stream);
+    }
+    execvp(arguments[0], arguments.data());
+    [[maybe_unused]] const ssize_t written = write(failure[1], &errno, sizeof errno);
+    _exit(127);
+  }
+  int error = id_ < 0 ? errno : 0;
+  close(failure[1]);
+  if (error == 0) {
+    ssize_t got = 0;
+    while ((got = read(failure[0], &error, sizeof error)) < 0 && errno == EINTR) {
+    }
+    if (got > 0) wait();
+  }
+  close(failure[0]);
+  if (error != 0) throw IoError(words.front(), std::string("cannot be started: ") + std::strerror(error), remedy);
+}
+
+void ChildProcess::send(int signal) const {
+  if (!status_) kill(id_, signal);
+}
+
+std::optional<int> ChildProcess::ended() {
+  int status = 0;
+  if (!status_ && waitpid(id_, &status, WNOHANG) == id_) status_ = status;
+  return status_;
+}
+
+int ChildProcess::wait() {
+  int status = 0;
+  while (!status_) {
+    if (waitpid(id_, &status, 0) == id_) status_ = status;
+  }
+  return *status_;
+}
+
+int exit_code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
+
+}  // namespace nibble::cli

@@ -1,0 +1,165 @@
+#include "nibble/core/data/records/chat_record.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace nibble {
+
+namespace {
+
+// ShareGPT's names of the speakers.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kRoles = {{
+    {"human", "user"},
+    {"user", "user"},
+    {"gpt", "assistant"},
+    {"chatgpt", "assistant"},
+    {"model", "assistant"},
+    {"assistant", "assistant"},
+    {"system", "system"},
+    {"function_call", "assistant"},
+    {"observation", "tool"},
+    {"tool", "tool"},
+}};
+
+struct Turn {
+  const JsonRecord& record;
+  const Json& value;
+  std::string name;  // "messages[2]"
+
+  [[noreturn]] void fail(const std::string& reason, const std::string& remedy = "correct the record") const {
+    record.fail(name + " " + reason, remedy);
+  }
+
+  const Json* find(const char* key) const {
+    const auto found = value.find(key);
+    return found == value.end() || found->is_null() ? nullptr : &*found;
+  }
+  std::string text(const char* key) const {
+    const Json* found = find(key);
+    if (found == nullptr) fail(std::string("has no \"") + key + "\"");
+    if (!found->is_string()) record.fail_type(name + "." + key, *found, "a string");
+    return found->get<std::string>();
+  }
+};
+
+// One call in OpenAI's form from {"name": ..., "arguments": ...}, which ShareGPT files hold as a string.
+Json function_call(const Turn& turn, const std::string& text) {
+  Json call = parse_embedded_json(text);
+  if (call.is_array() && call.size() == 1) call = Json(call[0]);
+  if (!call.is_object() || !call.contains("name")) turn.fail("is a function call, but no JSON object with a name");
+  return {{"type", "function"}, {"function", std::move(call)}};
+}
+
+// Content as a list of parts: text is joined, reasoning and tool calls go to their own places.
+void read_parts(const Turn& turn, const Json& parts, ChatMessage& message, Json& calls) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Turn part{turn.record, parts[i], turn.name + ".content[" + std::to_string(i) + "]"};
+    if (!part.value.is_object()) turn.record.fail_type(part.name, part.value, "an object");
+    const std::string type = part.text("type");
+    const char* key = part.find("value") != nullptr ? "value" : "text";
+    if (type == "text") {
+      message.content += part.text(key);
+    } else if (type == "reasoning") {
+      message.reasoning += part.text(key);
+    } else if (type == "tool_call") {
+      calls.push_back(function_call(part, part.text(key)));
+    } else {
+      part.fail("has type \"" + type.substr(0, 40) + "\", but only text is read");
+    }
+  }
+}
+
+// OpenAI's "weight" and LLaMA-Factory's "loss_weight": 0 makes an answer context.
+bool read_weight(const Turn& turn, const std::string& role) {
+  for (const char* key : {"weight", "loss_weight"}) {
+    const Json* weight = turn.find(key);
+    if (weight == nullptr) continue;
+    if (!weight->is_number()) turn.record.fail_type(turn.name + "." + key, *weight, "0 or 1");
+    const double value = weight->get<double>();
+    if (value != 0 && value != 1) turn.fail(std::string(key) + " must be 0 or 1");
+    if (value == 1 && role != "assistant") turn.fail(std::string(key) + " is 1, but only answers are trained");
+    return value == 1;
+  }
+  return true;
+}
+
+// Parts that templates do not know: reasoning, tool calls, text under another name.
+bool has_parts_of_its_own(const Turn& turn) {
+  const Json* content = turn.find("content");
+  if (content == nullptr || !content->is_array()) return false;
+  return std::any_of(content->begin(), content->end(),
+                     [](const Json& part) { return part.value("type", "") != "text" || !part.contains("text"); });
+}
+
+// The message as it is, without what only says how it is trained.
+std::string as_template_reads(const Json& message) {
+  Json rest = message;
+  for (const char* key : {"weight", "loss_weight"}) rest.erase(key);
+  return rest.dump();
+}
+
+ChatMessage read_message(const Turn& turn, bool share_gpt) {
+  if (!turn.value.is_object()) turn.record.fail_type(turn.name, turn.value, "an object");
+  ChatMessage message;
+  Json calls = Json::array();
+  const std::string speaker = turn.text(share_gpt ? "from" : "role");
+  message.role = speaker;
+  if (share_gpt) {
+    message.role.clear();
+    for (const auto& [name, role] : kRoles) {
+      if (name == speaker) message.role = role;
+    }
+    if (message.role.empty())
+      turn.fail("is from \"" + speaker.substr(0, 40) + "\", who is not known",
+                "known are human, gpt, system, observation, function_call, user, assistant, tool");
+  }
+  if (const Json* given = turn.find("tool_calls")) {
+    if (!given->is_array()) turn.record.fail_type(turn.name + ".tool_calls", *given, "an array");
+    calls = *given;
+  }
+  const char* key = share_gpt ? "value" : "content";
+  const Json* content = turn.find(key);
+  if (speaker == "function_call") {
+    calls.push_back(function_call(turn, turn.text(key)));
+  } else if (content != nullptr && content->is_array()) {
+    read_parts(turn, *content, message, calls);
+  } else if (content != nullptr || calls.empty()) {
+    message.content = turn.text(key);
+  }
+  if (turn.find("reasoning_content") != nullptr) message.reasoning = turn.text("reasoning_content");
+  if (!calls.empty()) message.tool_calls = calls.dump();
+  message.train = read_weight(turn, message.role);
+  if (!share_gpt && !has_parts_of_its_own(turn)) message.json = as_template_reads(turn.value);
+  return message;
+}
+
+// Tools are an array, or a string that holds one.
+std::string read_tools(const JsonRecord& record) {
+  const Json* tools = record.find("tools");
+  if (tools == nullptr || (tools->is_string() && tools->get_ref<const std::string&>().empty())) return "";
+  const Json parsed = tools->is_string() ? parse_embedded_json(tools->get<std::string>()) : *tools;
+  if (!parsed.is_array()) record.fail("field \"tools\" is no JSON array");
+  return parsed.empty() ? "" : parsed.dump();
+}
+
+}  // namespace
+
+Conversation read_conversation(const JsonRecord& record) {
+  const std::string name = record.has("messages") ? "messages" : "conversations";
+  const Json& turns = record.array(name);
+  if (turns.empty())
+    record.fail("field \"" + name + "\" is empty", "give it a question and an answer, or set data.skip_bad");
+  Conversation conversation;
+  conversation.tools = read_tools(record);
+  const std::string system = record.optional_text("system");
+  if (!system.empty()) conversation.messages.push_back({"system", system, "", "", true});
+  for (size_t i = 0; i < turns.size(); ++i) {
+    const Turn turn{record, turns[i], name + "[" + std::to_string(i) + "]"};
+    const bool share_gpt = turns[i].is_object() && turns[i].contains("from");
+    conversation.messages.push_back(read_message(turn, share_gpt));
+  }
+  return conversation;
+}
+
+}  // namespace nibble

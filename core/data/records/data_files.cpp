@@ -1,0 +1,130 @@
+#include <glob.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/data/records/record_reader.h"
+#include "nibble/core/io/hub/hub_cache.h"
+#include "nibble/core/io/json/mistaken_file.h"
+
+namespace nibble {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array<std::string_view, 7> kTypes = {".jsonl", ".ndjson", ".json", ".txt", ".csv", ".parquet", ".arrow"};
+constexpr const char* kTypesInWords = ".jsonl, .json, .txt, .csv, .parquet or .arrow";
+
+// What `datasets` writes beside the data.
+bool describes_data(const fs::path& path) {
+  const std::string name = path.filename().string();
+  std::error_code failure;
+  return name == "dataset_info.json" || name == "dataset_infos.json" || name == "dataset_dict.json" ||
+         (name == "state.json" && fs::exists(path.parent_path() / "dataset_info.json", failure));
+}
+
+bool is_data(const fs::directory_entry& entry) {
+  std::error_code failure;
+  return !entry.path().filename().string().starts_with('.') && !data_type(entry.path()).empty() &&
+         !describes_data(entry.path()) && entry.is_regular_file(failure);
+}
+
+// "name the data files, such as DIR/a", of the files in the folders below.
+std::string files_below(const fs::path& directory) {
+  std::error_code failure;
+  std::vector<std::string> files;
+  for (fs::recursive_directory_iterator entry(directory, failure), end; !failure && entry != end && files.size() < 1000;
+       entry.increment(failure)) {
+    if (is_data(*entry)) files.push_back(entry->path().string());
+  }
+  if (files.empty()) return "name the data files";
+  return "name the data files, such as " + *std::min_element(files.begin(), files.end());
+}
+
+std::vector<std::string> files_in_directory(const fs::path& directory) {
+  std::vector<std::string> files;
+  std::error_code failure;
+  fs::directory_iterator entries(directory, failure);
+  if (failure) throw IoError(directory.string(), "cannot be listed: " + failure.message(), "check its permissions");
+  for (const fs::directory_entry& entry : entries) {
+    if (is_data(entry)) files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  if (files.empty()) {
+    throw InputError(directory.string(), std::string("holds no ") + kTypesInWords + " file", files_below(directory));
+  }
+  return files;
+}
+
+std::vector<std::string> matches_of(const std::string& pattern) {
+  glob_t found{};
+  const int result = ::glob(pattern.c_str(), 0, nullptr, &found);
+  std::vector<std::string> files;
+  if (result == 0) files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  return files;
+}
+
+// What a source names: a path, what matches it as a pattern, or what is of that name in the Hugging Face cache.
+std::vector<std::string> paths_of(const std::string& named) {
+  std::error_code failure;
+  const std::string found = find_in_hub(named, kHubDatasets).string();
+  if (fs::exists(named, failure)) return {found};
+  std::vector<std::string> matches = matches_of(named);
+  if (!matches.empty() || found == named) return matches;
+  if (fs::exists(found, failure)) return {found};
+  return matches_of(found);
+}
+
+void check_file(const std::string& path) {
+  std::error_code failure;
+  const fs::file_status status = fs::status(path, failure);
+  if (!fs::is_regular_file(status)) {
+    throw InputError(path, fs::is_directory(status) ? "is a directory" : "is not a regular file", "give a data file");
+  }
+  if (data_type(path).empty()) {
+    throw InputError(path, "has a type that is not read", std::string("convert it to ") + kTypesInWords);
+  }
+}
+
+}  // namespace
+
+std::string data_type(const fs::path& path) {
+  const std::string packed = path.extension().string();
+  const bool is_packed = packed == ".gz" || packed == ".zst";
+  const std::string type = (is_packed ? path.stem() : path).extension().string();
+  const bool known = std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end();
+  return known && !(is_packed && (type == ".parquet" || type == ".arrow")) ? type : "";
+}
+
+std::vector<fs::path> data_paths(const std::vector<DataSource>& sources) {
+  std::vector<fs::path> paths;
+  for (const DataSource& source : sources) {
+    for (const std::string& path : paths_of(source.path)) paths.emplace_back(path);
+  }
+  return paths;
+}
+
+std::vector<DataFile> find_data_files(const std::vector<DataSource>& sources) {
+  std::vector<DataFile> files;
+  for (size_t source = 0; source < sources.size(); ++source) {
+    const std::string& named = sources[source].path;
+    std::error_code failure;
+    std::vector<std::string> found = paths_of(named);
+    if (found.empty()) {
+      throw InputError(named, "no such file, and no file matches it as a pattern",
+                       missing_path_remedy(named, " --repo-type dataset"));
+    }
+    if (found.size() == 1 && fs::is_directory(found.front(), failure)) found = files_in_directory(found.front());
+    for (std::string& file : found) {
+      check_file(file);
+      files.push_back({std::move(file), static_cast<uint32_t>(source)});
+    }
+  }
+  return files;
+}
+
+}  // namespace nibble

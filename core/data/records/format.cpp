@@ -1,0 +1,312 @@
+#include "nibble/core/data/records/format.h"
+
+#include <algorithm>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/data/records/chat_record.h"
+#include "nibble/core/data/records/json_record.h"
+#include "nibble/core/models/batch.h"
+
+namespace nibble {
+
+namespace {
+
+bool is_truth(const Json* label) {
+  if (label == nullptr || !label->is_string()) return label != nullptr && label->is_boolean();
+  const auto& cell = label->get_ref<const std::string&>();  // CSV has nothing but strings
+  return cell == "True" || cell == "False" || cell == "true" || cell == "false" || cell == "TRUE" || cell == "FALSE";
+}
+
+// Good or bad, as TRL's unpaired preferences and LLaMA-Factory's say it of an answer.
+bool is_verdict(const Json* label) {
+  return is_truth(label) || (label != nullptr && (*label == 0 || *label == 1 || *label == "0" || *label == "1"));
+}
+
+// What is no example to follow must not become one because the fields of one are in it as well.
+void refuse_other_objective(const JsonRecord& record) {
+  for (const char* name : {"chosen", "rejected", "chosen_messages", "rejected_messages"}) {
+    if (!record.has(name)) continue;
+    record.fail("is a pair of a better and a worse answer (\"" + std::string(name) + "\")",
+                "preference training is not there; give single answers, or name data.format to train what that reads");
+  }
+  const bool answer = record.has("prompt") && (record.has("completion") || record.has("response"));
+  const bool conversation = record.has("messages") || record.has("conversations");
+  for (const char* name : {"label", "kto_tag"}) {
+    const Json* label = record.find(name);
+    const bool verdict = answer ? is_verdict(label) : is_truth(label);
+    if (!verdict || !(answer || conversation || record.has("instruction"))) continue;
+    record.fail("is labelled as a good or a bad answer (\"" + std::string(name) + "\": " + label->dump() + ")",
+                "training on such labels is not there; keep the good ones without the label, or name data.format (" +
+                    std::string(answer         ? "completion"
+                                : conversation ? "chat"
+                                               : "alpaca") +
+                    ") to train all of them as good");
+  }
+}
+
+DataFormat format_of_fields(const JsonRecord& record) {
+  if (record.has("input_ids")) return DataFormat::tokens;
+  refuse_other_objective(record);
+  if (record.has("messages") || record.has("conversations")) return DataFormat::chat;
+  if (record.has("instruction")) return DataFormat::alpaca;
+  if (record.has("prompt") && (record.has("completion") || record.has("response"))) return DataFormat::completion;
+  if (record.has("question") && record.has("answer")) return DataFormat::completion;
+  if (record.has("text")) return DataFormat::text;
+  record.fail("has the fields " + record.field_names() + ", which are of no known format",
+              "set data.format and data.fields; known are input_ids; messages; conversations; instruction, output; "
+              "prompt, completion; question, answer; text");
+}
+
+// Appends `answer` as a trained part.
+void add_trained(RenderedRecord& rendered, const std::string& answer) {
+  rendered.trained.push_back({rendered.text.size(), rendered.text.size() + answer.size()});
+  rendered.text += answer;
+}
+
+std::string name_of(const HiddenPart& part) {
+  const std::string message = "messages[" + std::to_string(part.message) + "]";
+  switch (part.kind) {
+    case HiddenPart::Kind::tools:
+      return "a list of tools";
+    case HiddenPart::Kind::tool_calls:
+      return "tool calls in " + message;
+    case HiddenPart::Kind::reasoning:
+      return "reasoning in " + message;
+    default:
+      return "the result of a tool in " + message;
+  }
+}
+
+// The conversation without what the template leaves out in any case: built-in templates would refuse it.
+Conversation without(Conversation conversation, const std::vector<HiddenPart>& parts) {
+  for (const HiddenPart& part : parts) {
+    if (part.kind == HiddenPart::Kind::tools) conversation.tools.clear();
+    if (part.kind == HiddenPart::Kind::tool_calls) conversation.messages[part.message].tool_calls.clear();
+    if (part.kind == HiddenPart::Kind::reasoning) conversation.messages[part.message].reasoning.clear();
+  }
+  return conversation;
+}
+
+RenderedRecord render_conversation(const JsonRecord& record, const Conversation& conversation,
+                                   const DataOptions& options, const Encoder& encoder) {
+  if (!encoder.render_chat) {
+    record.fail("is a conversation, but the model has no chat template",
+                "set data.template, for example to chatml, or to a .jinja file");
+  }
+  RenderedRecord rendered;
+  try {
+    const bool drops = options.hidden_parts == HiddenParts::drop;
+    std::vector<HiddenPart> hidden;
+    if (encoder.hidden_parts && drops) hidden = encoder.hidden_parts(conversation);
+    RenderedChat chat = encoder.render_chat(without(conversation, hidden));
+    if (encoder.hidden_parts && !drops) hidden = encoder.hidden_parts(conversation);
+    if (!hidden.empty() && !drops) {
+      record.fail("has " + name_of(hidden.front()) + ", which the chat template does not show",
+                  "choose a data.template that does, or train without such parts: data.hidden_parts=drop");
+    }
+    rendered.hidden_parts = !hidden.empty();
+    rendered.text = std::move(chat.text);
+    rendered.trained = std::move(chat.answers);
+  } catch (const InputError& error) {
+    record.fail(error.what());
+  }
+  // A template that writes nothing after the answer would never teach the model to stop.
+  rendered.add_eos = !rendered.trained.empty() && rendered.trained.back().end == rendered.text.size();
+  return rendered;
+}
+
+RenderedRecord render_alpaca(const JsonRecord& record, const DataOptions& options, const Encoder& encoder) {
+  const std::string instruction = record.text("instruction");
+  const std::string input = record.optional_text("input");
+  const std::string output = record.text("output");
+  const std::string system = record.optional_text("system");
+  const bool has_history = record.has("history") && !record.array("history").empty();
+  if (!options.chat_template.empty() && (options.chat_template != "alpaca" || has_history)) {
+    Conversation conversation;
+    if (!system.empty()) conversation.messages.push_back({"system", system, "", "", true});
+    if (has_history) {
+      for (const Json& turn : record.array("history")) {
+        if (!turn.is_array() || turn.size() != 2 || !turn[0].is_string() || !turn[1].is_string()) {
+          record.fail("field \"history\" must be a list of pairs of strings");
+        }
+        conversation.messages.push_back({"user", turn[0].get<std::string>(), "", "", true});
+        conversation.messages.push_back({"assistant", turn[1].get<std::string>(), "", "", true});
+      }
+    }
+    const std::string request = input.empty() ? instruction : instruction + "\n" + input;
+    conversation.messages.push_back({"user", request, "", "", true});
+    conversation.messages.push_back({"assistant", output, "", "", true});
+    return render_conversation(record, conversation, options, encoder);
+  }
+  if (has_history)
+    record.fail("has a history, which Alpaca's prompt cannot show",
+                "set data.template, for example to chatml, or to a .jinja file");
+  RenderedRecord rendered;
+  rendered.add_bos = rendered.add_eos = true;
+  rendered.text = alpaca_prompt(instruction, input, system);
+  add_trained(rendered, output);
+  return rendered;
+}
+
+RenderedRecord render_completion(const JsonRecord& record, const DataOptions& options, const Encoder& encoder) {
+  const bool question = !record.has("prompt") && record.has("question");
+  const char* answer_name =
+      question ? "answer" : (!record.has("completion") && record.has("response") ? "response" : "completion");
+  const std::string prompt = record.text(question ? "question" : "prompt");
+  const std::string answer = record.text(answer_name);
+  if (!options.chat_template.empty()) {
+    const Conversation conversation{{{"user", prompt, "", "", true}, {"assistant", answer, "", "", true}}, ""};
+    return render_conversation(record, conversation, options, encoder);
+  }
+  RenderedRecord rendered;
+  rendered.add_bos = rendered.add_eos = true;
+  rendered.text = question ? "Question: " + prompt + "\nAnswer:" : prompt;
+  add_trained(rendered, question ? " " + answer : answer);
+  return rendered;
+}
+
+int32_t read_id(const JsonRecord& record, const std::string& name, const Json& value, size_t i, int64_t vocab_size,
+                bool is_label) {
+  const std::string place = name + "[" + std::to_string(i) + "]";
+  if (!value.is_number_integer()) record.fail_type(place, value, "a whole number");
+  // Above 2^63 nlohmann holds an unsigned value, which would wrap.
+  const bool huge = value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX};
+  const int64_t id = huge ? INT64_MAX : value.get<int64_t>();
+  if (is_label && id == kIgnoreLabel) return kIgnoreLabel;
+  if (id < 0 || id >= vocab_size) {
+    record.fail(place + " is " + value.dump() + ", outside the vocabulary of " + std::to_string(vocab_size) + " tokens",
+                "encode the data with this model's tokenizer");
+  }
+  return static_cast<int32_t>(id);
+}
+
+// labels: null where all is trained. which: "[1]" in a record of several samples.
+RenderedRecord read_tokens(const JsonRecord& record, const Json& ids, const Json* labels, const std::string& which,
+                           const Encoder& encoder) {
+  if (ids.empty()) record.fail("field \"input_ids" + which + "\" is empty");
+  RenderedRecord rendered;
+  rendered.ids.reserve(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    rendered.ids.push_back(read_id(record, "input_ids" + which, ids[i], i, encoder.vocab_size, false));
+  }
+  if (!labels) {
+    rendered.labels = rendered.ids;
+    return rendered;
+  }
+  if (labels->size() != ids.size()) {
+    record.fail("has " + std::to_string(ids.size()) + " input_ids" + which + ", but " + std::to_string(labels->size()) +
+                " labels");
+  }
+  rendered.labels.reserve(ids.size());
+  for (size_t i = 0; i < labels->size(); ++i) {
+    const int32_t label = read_id(record, "labels" + which, (*labels)[i], i, encoder.vocab_size, true);
+    if (label != kIgnoreLabel && label != rendered.ids[i]) {
+      record.fail("labels" + which + "[" + std::to_string(i) + "] is " + std::to_string(label) +
+                      ", but input_ids there is " + std::to_string(rendered.ids[i]),
+                  "labels are not shifted: give the id itself, or -100 where nothing is trained");
+    }
+    rendered.labels.push_back(label);
+  }
+  return rendered;
+}
+
+RenderedRecord render_tokens(const JsonRecord& record, const Encoder& encoder) {
+  const Json& ids = record.array("input_ids");
+  const Json* labels = record.has("labels") ? &record.array("labels") : nullptr;
+  if (ids.empty() || !ids[0].is_array()) return read_tokens(record, ids, labels, "", encoder);
+  if (labels && labels->size() != ids.size()) {
+    record.fail("has " + std::to_string(ids.size()) + " lists of input_ids, but " + std::to_string(labels->size()) +
+                " of labels");
+  }
+  std::vector<RenderedRecord> samples;
+  for (size_t k = 0; k < ids.size(); ++k) {
+    const std::string which = "[" + std::to_string(k) + "]";
+    if (!ids[k].is_array()) record.fail_type("input_ids" + which, ids[k], "a list, as the first is");
+    if (labels && !(*labels)[k].is_array()) record.fail_type("labels" + which, (*labels)[k], "a list");
+    samples.push_back(read_tokens(record, ids[k], labels ? &(*labels)[k] : nullptr, which, encoder));
+  }
+  RenderedRecord first = std::move(samples.front());
+  first.others.assign(std::make_move_iterator(samples.begin() + 1), std::make_move_iterator(samples.end()));
+  return first;
+}
+
+}  // namespace
+
+DataFormat detect_format(const std::string& path, const RawRecord& record, const DataOptions& options) {
+  return format_of_fields(JsonRecord(path, record, options.fields));
+}
+
+RenderedRecord render_document(std::string text) {
+  RenderedRecord rendered;
+  rendered.text = std::move(text);
+  rendered.trained.push_back({0, rendered.text.size()});
+  rendered.add_bos = rendered.add_eos = true;
+  rendered.whole = false;
+  return rendered;
+}
+
+RenderedRecord render_record(const std::string& path, const RawRecord& raw, DataFormat format,
+                             const DataOptions& options, const Encoder& encoder) {
+  const JsonRecord record(path, raw, options.fields);
+  if (options.format == DataFormat::automatic && !record.has("input_ids")) refuse_other_objective(record);
+  RenderedRecord rendered;
+  switch (format) {
+    case DataFormat::tokens:
+      return render_tokens(record, encoder);
+    case DataFormat::text:
+      return render_document(record.text("text"));
+    case DataFormat::chat:
+      rendered = render_conversation(record, read_conversation(record), options, encoder);
+      break;
+    case DataFormat::alpaca:
+      rendered = render_alpaca(record, options, encoder);
+      break;
+    case DataFormat::completion:
+      rendered = render_completion(record, options, encoder);
+      break;
+    case DataFormat::automatic:
+      NIBBLE_CHECK(false, "the format is known before records are rendered");
+  }
+  if (options.train_on_prompt) rendered.trained.assign(1, {0, rendered.text.size()});
+  return rendered;
+}
+
+EncodedRecord encode_record(RenderedRecord record, const Encoder& encoder) {
+  EncodedRecord encoded;
+  encoded.whole = record.whole;
+  encoded.hidden_parts = record.hidden_parts;
+  if (!record.ids.empty()) {
+    encoded.ids = std::move(record.ids);
+    encoded.labels = std::move(record.labels);
+    for (RenderedRecord& other : record.others) encoded.others.push_back(encode_record(std::move(other), encoder));
+    return encoded;
+  }
+  const std::vector<TokenSpan> tokens = encoder.encode(record.text);
+  const std::vector<int32_t>& prefix = encoder.prefix;
+  if (record.add_bos && !prefix.empty()) {
+    encoded.duplicate_bos =
+        tokens.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), tokens.begin(),
+                                                     [](int32_t id, const TokenSpan& token) { return id == token.id; });
+    if (!encoded.duplicate_bos) {
+      encoded.ids = prefix;
+      encoded.labels.assign(prefix.size(), kIgnoreLabel);
+    }
+  }
+  encoded.ids.reserve(encoded.ids.size() + tokens.size() + 1);
+  encoded.labels.reserve(encoded.ids.size() + tokens.size() + 1);
+  size_t k = 0;  // the first trained span that ends behind the token's begin
+  for (const TokenSpan& token : tokens) {
+    const size_t begin = static_cast<size_t>(token.begin), end = static_cast<size_t>(token.end);
+    while (k < record.trained.size() && record.trained[k].end <= begin) ++k;
+    const bool trained = k < record.trained.size() && std::max(end, begin + 1) > record.trained[k].begin;
+    encoded.ids.push_back(token.id);
+    encoded.labels.push_back(trained ? token.id : kIgnoreLabel);
+  }
+  if (record.add_eos && encoder.eos && (encoded.ids.empty() || encoded.ids.back() != *encoder.eos)) {
+    encoded.ids.push_back(*encoder.eos);
+    encoded.labels.push_back(*encoder.eos);
+  }
+  return encoded;
+}
+
+}  // namespace nibble

@@ -1,0 +1,67 @@
+#pragma once
+// From a record to text with the parts that are trained: prompt formatting and label masks.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "nibble/core/data/data_options.h"
+#include "nibble/core/data/encoder.h"
+#include "nibble/core/data/records/record_reader.h"
+
+namespace nibble {
+
+/// A record as one text, before encoding; for the format `tokens` ids and labels instead.
+struct RenderedRecord {
+  std::string text;
+  std::vector<TextSpan> trained;  ///< bytes whose tokens are trained, in order
+  bool add_bos = false;           ///< put the tokenizer's BOS in front (chat: the template writes it)
+  bool add_eos = false;           ///< put EOS behind, trained
+  bool whole = true;              ///< false: text that may be cut into several sequences
+  bool hidden_parts = false;      ///< parts that the chat template does not show were left out
+  std::vector<int32_t> ids, labels;
+  std::vector<RenderedRecord> others;  ///< further samples of the record: its group
+};
+
+/// The format of a JSON record by its fields: input_ids -> tokens; messages or conversations -> chat; instruction ->
+/// alpaca; prompt and completion (or response), question and answer -> completion; text -> text. `fields` renames.
+/// Throws InputError naming the fields it has and the ones it could have, and for a record of another objective.
+DataFormat detect_format(const std::string& path, const RawRecord& record, const DataOptions& options);
+
+/// Reads a JSON record. By format:
+/// - alpaca: instruction, input (may be absent or empty), output, optional system. The text is Stanford Alpaca's prompt
+///   (system replaces its first sentence), then the output, then EOS. With a `chat_template` set, user and assistant
+///   turns of that template instead (instruction and input joined by a newline), and `history` [[user, assistant], ...]
+///   before.
+/// - chat: messages [{role, content}] (OpenAI) or conversations [{from, value}] (ShareGPT: human, gpt, system,
+///   function_call, observation), optional system and tools. Content may be a list of text parts; "weight" or
+///   "loss_weight" 0 of a turn masks it. The template renders it; EOS follows only where the template ends with a bare
+///   answer.
+/// - completion: prompt and completion (response), one after the other, then EOS. question and answer (GSM8K) become
+///   "Question: ...\nAnswer: ...". With `chat_template` set, one user and one assistant turn.
+/// - text: text, then EOS, all trained.
+/// - tokens: input_ids and optionally labels (the id itself or -100, not shifted), as they are; or a list of such lists
+///   each, for samples that belong together.
+/// Everything but the prompt is trained, with train_on_prompt all. Where options.format is automatic, records of
+/// another objective (pairs of a better and a worse answer, answers labelled good or bad) are refused: whoever names
+/// the format asks for their answers to be trained. Throws InputError ("file:line:column: ...") for malformed JSON,
+/// missing or mistyped fields, and ids outside the vocabulary.
+RenderedRecord render_record(const std::string& path, const RawRecord& record, DataFormat format,
+                             const DataOptions& options, const Encoder& encoder);
+
+/// A .txt document.
+RenderedRecord render_document(std::string text);
+
+/// Token ids and labels (the id or kIgnoreLabel, not shifted). A token is trained when one of its bytes lies in a
+/// trained span (as Hugging Face's assistant mask). EOS is put behind by position; it is not doubled, nor is BOS.
+struct EncodedRecord {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> labels;
+  bool whole = true;           ///< as in RenderedRecord
+  bool duplicate_bos = false;  ///< the text began with BOS itself
+  bool hidden_parts = false;   ///< as in RenderedRecord
+  std::vector<EncodedRecord> others;
+};
+EncodedRecord encode_record(RenderedRecord record, const Encoder& encoder);
+
+}  // namespace nibble

@@ -1,0 +1,129 @@
+#include "nibble/core/data/records/json_record.h"
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/json/mistaken_file.h"
+#include "nibble/core/text/unicode/utf8.h"
+
+namespace nibble {
+
+namespace {
+
+// The byte at which brackets get too deep, or npos. A record of nothing but brackets would take some 80 bytes of memory
+// for each.
+size_t find_too_deep(const std::string& text) {
+  int depth = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') {
+      for (++i; i < text.size() && text[i] != '"'; ++i) i += text[i] == '\\';
+    } else if (text[i] == '{' || text[i] == '[') {
+      if (++depth > JsonRecord::kMaxDepth) return i;
+    } else if (text[i] == '}' || text[i] == ']') {
+      --depth;
+    }
+  }
+  return std::string::npos;
+}
+
+// "[json.exception.parse_error.101] parse error at ...: syntax error while parsing value - invalid literal; last read:
+// '...'; expected ..." in fewer words: our message has a place of its own, and what was read may be long.
+std::string parse_reason(const std::string& message) {
+  const size_t dash = message.find(" - ");
+  const size_t begin = dash == std::string::npos ? 0 : dash + 3;
+  const size_t end = message.find("; ", begin);
+  return "is not JSON: " + message.substr(begin, std::min(end, begin + 160) - begin);
+}
+
+[[noreturn]] void refuse_json(const std::string& path, const RawRecord& raw, size_t byte, const std::string& reason) {
+  const std::string place = record_place(path, raw, byte);
+  const bool first = raw.line == 1;
+  if (const auto other = mistaken_file(raw.text); other && first) throw InputError(path, other->reason, other->remedy);
+  if (first && byte == 0 && raw.text.find(',') != std::string::npos && raw.text.find('{') == std::string::npos) {
+    throw InputError(place, "is not JSON, it looks like CSV", "give the file a name that ends with .csv");
+  }
+  if (first && byte >= raw.text.size() && (raw.text.starts_with('{') || raw.text.starts_with('['))) {
+    throw InputError(
+        place, reason,
+        "write each record on one line, or all of them in [ ] with commas between; or the file is cut off");
+  }
+  const std::string remedy = json_remedy(raw.text, byte);
+  throw InputError(place, reason, (remedy.empty() ? "correct the record" : remedy) + ", or set data.skip_bad");
+}
+
+}  // namespace
+
+Json parse_embedded_json(const std::string& text) {
+  if (find_too_deep(text) != std::string::npos) return Json(Json::value_t::discarded);
+  return Json::parse(text, nullptr, false);
+}
+
+JsonRecord::JsonRecord(const std::string& path, const RawRecord& raw, const std::map<std::string, std::string>& fields)
+    : path_(path), raw_(raw), fields_(fields) {
+  if (const size_t bad = first_invalid_utf8(raw.text); bad < raw.text.size()) {
+    throw InputError(record_place(path, raw, bad), "is not UTF-8", "save the file as UTF-8, or set data.skip_bad");
+  }
+  if (const size_t deep = find_too_deep(raw.text); deep != std::string::npos) {
+    throw InputError(record_place(path, raw, deep),
+                     "more than " + std::to_string(kMaxDepth) + " brackets inside each other");
+  }
+  try {
+    object_ = Json::parse(raw.text);
+  } catch (const Json::parse_error& error) {
+    refuse_json(path, raw, error.byte == 0 ? 0 : error.byte - 1, parse_reason(error.what()));
+  } catch (const Json::out_of_range&) {
+    fail("has a number that is too large");
+  }
+  if (!object_.is_object()) {
+    fail(std::string("a record is a JSON object, this is ") + object_.type_name(),
+         "a data file has one object a line or one array of objects");
+  }
+}
+
+const std::string& JsonRecord::file_name(const std::string& name) const {
+  const auto renamed = fields_.find(name);
+  return renamed == fields_.end() ? name : renamed->second;
+}
+
+const Json* JsonRecord::find(const std::string& name) const {
+  const auto found = object_.find(file_name(name));
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+std::string JsonRecord::text(const std::string& name) const {
+  const Json* value = find(name);
+  if (value == nullptr) fail_missing(name);
+  if (!value->is_string()) fail_type(file_name(name), *value, "a string");
+  return value->get<std::string>();
+}
+
+std::string JsonRecord::optional_text(const std::string& name) const { return has(name) ? text(name) : std::string(); }
+
+const Json& JsonRecord::array(const std::string& name) const {
+  const Json* value = find(name);
+  if (value == nullptr) fail_missing(name);
+  if (!value->is_array()) fail_type(file_name(name), *value, "an array");
+  return *value;
+}
+
+std::string JsonRecord::field_names() const {
+  std::string names;
+  for (const auto& item : object_.items()) {
+    names += (names.empty() ? "\"" : ", \"") + item.key().substr(0, 40) + (item.value().is_null() ? "\" (null)" : "\"");
+  }
+  return names.empty() ? "no field" : names;
+}
+
+void JsonRecord::fail_missing(const std::string& name) const {
+  const auto found = object_.find(file_name(name));
+  fail("field \"" + file_name(name) + "\" is " + (found == object_.end() ? "missing" : "null"),
+       "the record has " + field_names() + "; set data.format or data.fields, or correct it");
+}
+
+void JsonRecord::fail(const std::string& reason, const std::string& remedy) const {
+  throw InputError(record_place(path_, raw_), reason, remedy);
+}
+
+void JsonRecord::fail_type(const std::string& name, const Json& value, const std::string& expected) const {
+  fail("field \"" + name + "\" is " + value.type_name() + ", expected " + expected);
+}
+
+}  // namespace nibble

@@ -1,0 +1,54 @@
+#pragma once
+// A parsed JSON record that knows where it stands. For .cpp files of this folder: nlohmann::json stays out of the
+// public headers.
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "nibble/core/data/records/record_reader.h"
+
+namespace nibble {
+
+/// Keeps the order of the file's keys, which chat templates show.
+using Json = nlohmann::ordered_json;
+
+/// JSON that a record holds as a string; discarded (no object, array, ...) where it is not JSON or too deep.
+Json parse_embedded_json(const std::string& text);
+
+class JsonRecord {
+ public:
+  /// Brackets inside brackets at most.
+  static constexpr int kMaxDepth = 64;
+
+  /// Throws InputError with line and column of the first byte that is not JSON (or not UTF-8), for brackets too deep,
+  /// and where the value is not an object. `fields` renames our fields to the file's.
+  JsonRecord(const std::string& path, const RawRecord& raw, const std::map<std::string, std::string>& fields);
+
+  const Json& object() const { return object_; }
+  /// The value of our field `name`, or null when it is absent or null.
+  const Json* find(const std::string& name) const;
+  bool has(const std::string& name) const { return find(name) != nullptr; }
+  /// A string field; throws InputError when it is missing or no string.
+  std::string text(const std::string& name) const;
+  /// As text(), empty when absent.
+  std::string optional_text(const std::string& name) const;
+  /// An array field; throws InputError when it is missing or no array.
+  const Json& array(const std::string& name) const;
+
+  /// "\"prompt\", \"completion\" (null)", for messages.
+  std::string field_names() const;
+  /// Throws InputError at this record.
+  [[noreturn]] void fail(const std::string& reason, const std::string& remedy = "") const;
+  [[noreturn]] void fail_type(const std::string& name, const Json& value, const std::string& expected) const;
+
+ private:
+  [[noreturn]] void fail_missing(const std::string& name) const;
+  const std::string& file_name(const std::string& name) const;
+
+  const std::string& path_;
+  const RawRecord& raw_;
+  const std::map<std::string, std::string>& fields_;
+  Json object_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,70 @@
+#include "nibble/core/io/files/output_guard.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/list_directory.h"
+#include "nibble/core/io/files/temporary_name.h"
+
+namespace nibble {
+namespace fs = std::filesystem;
+
+namespace {
+
+using Identity = std::pair<dev_t, ino_t>;
+
+std::optional<Identity> identity_of(const fs::path& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0) return std::nullopt;
+  return Identity(status.st_dev, status.st_ino);
+}
+
+// Of `path` and everything above it, as far as it exists.
+std::vector<Identity> identities_upwards(const fs::path& path) {
+  std::vector<Identity> found;
+  for (fs::path at = path;; at = at.parent_path()) {
+    if (const auto identity = identity_of(at)) found.push_back(*identity);
+    if (!at.has_relative_path()) return found;
+  }
+}
+
+bool contains(const std::vector<Identity>& identities, const std::optional<Identity>& one) {
+  return one && std::find(identities.begin(), identities.end(), *one) != identities.end();
+}
+
+void guard(const fs::path& out, const std::vector<Identity>& above_out, const std::optional<Identity>& at_out,
+           const fs::path& input, const fs::path& shown) {
+  const auto at_input = identity_of(input);
+  if (!at_input) return;
+  const char* relation = nullptr;
+  if (contains(above_out, at_input)) relation = at_out == at_input ? "is" : "lies in";
+  if (relation == nullptr && contains(identities_upwards(fs::canonical(input)), at_out)) relation = "contains";
+  if (relation == nullptr) return;
+  throw UsageError(relation + (" " + shown.string()) + ", which is read", "write to another place", out.string());
+}
+
+}  // namespace
+
+void guard_output(const fs::path& out, const std::vector<fs::path>& inputs) {
+  const fs::path target =
+      fs::weakly_canonical(fs::absolute(follow_links(out.has_filename() ? out : out.parent_path())));
+  const std::vector<Identity> above_out = identities_upwards(target);
+  const auto at_out = identity_of(target);
+  for (const fs::path& input : inputs) {
+    if (input.empty()) continue;
+    guard(out, above_out, at_out, input, input);
+    std::error_code error;
+    if (!fs::is_directory(input, error)) continue;
+    for (const fs::directory_entry& entry : list_directory(input)) {
+      if (entry.is_symlink() && entry.is_regular_file(error)) guard(out, above_out, at_out, entry.path(), entry.path());
+    }
+  }
+  sweep_leftovers(target.parent_path(), target.filename().string());
+}
+
+}  // namespace nibble

@@ -1,0 +1,302 @@
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/io/gguf/gguf.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr const char* kRemedy = "the file is damaged or no GGUF file: copy or download it again";
+constexpr uint32_t kMostDimensions = 4;
+constexpr uint64_t kMostName = 1 << 16;
+
+enum Kind : uint32_t {
+  kU8,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kF32,
+  kBool,
+  kString,
+  kArray,
+  kU64,
+  kI64,
+  kF64,
+};
+
+std::string shown(const std::string& name) {
+  std::string text = "\"";
+  for (const char c : name.substr(0, 100)) text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  return text + (name.size() > 100 ? "...\"" : "\"");
+}
+
+/// Reads forward through the mapped header.
+class Cursor {
+ public:
+  Cursor(const FileMap& map) : map_(map) {}
+
+  uint64_t position() const { return at_; }
+  uint64_t left() const { return map_.size() - at_; }
+  [[noreturn]] void fail(const std::string& reason) const {
+    throw InputError(map_.path(), "byte " + std::to_string(at_) + ": " + reason, kRemedy);
+  }
+
+  template <typename T>
+  T number() {
+    if (left() < sizeof(T)) fail("the file ends inside the header");
+    T value;
+    std::memcpy(&value, map_.data() + at_, sizeof(T));
+    at_ += sizeof(T);
+    return value;
+  }
+  std::string text(uint64_t most = UINT64_MAX) {
+    const auto size = number<uint64_t>();
+    if (size > left() || size > most) fail("a text of " + std::to_string(size) + " bytes does not fit the file");
+    std::string value(reinterpret_cast<const char*>(map_.data() + at_), size);
+    at_ += size;
+    return value;
+  }
+  /// A count of things that take at least `bytes` each.
+  uint64_t count(uint64_t bytes, const char* what) {
+    const auto value = number<uint64_t>();
+    if (value > left() / bytes) fail(std::to_string(value) + " " + what + " do not fit the file");
+    return value;
+  }
+
+ private:
+  const FileMap& map_;
+  uint64_t at_ = 0;
+};
+
+GgufValue read_scalar(Cursor& cursor, uint32_t kind) {
+  switch (kind) {
+    case kU8:
+      return int64_t{cursor.number<uint8_t>()};
+    case kI8:
+      return int64_t{cursor.number<int8_t>()};
+    case kU16:
+      return int64_t{cursor.number<uint16_t>()};
+    case kI16:
+      return int64_t{cursor.number<int16_t>()};
+    case kU32:
+      return cursor.number<uint32_t>();
+    case kI32:
+      return int64_t{cursor.number<int32_t>()};
+    case kF32:
+      return cursor.number<float>();
+    case kBool:
+      return cursor.number<uint8_t>() != 0;
+    case kString:
+      return cursor.text();
+    case kU64:
+      return cursor.number<uint64_t>();
+    case kI64:
+      return cursor.number<int64_t>();
+    case kF64:
+      return cursor.number<double>();
+    default:
+      cursor.fail("unknown kind of value " + std::to_string(kind));
+  }
+}
+
+uint64_t least_bytes(uint32_t kind, const Cursor& cursor) {
+  switch (kind) {
+    case kU8:
+    case kI8:
+    case kBool:
+      return 1;
+    case kU16:
+    case kI16:
+      return 2;
+    case kU32:
+    case kI32:
+    case kF32:
+      return 4;
+    case kString:
+    case kU64:
+    case kI64:
+    case kF64:
+      return 8;
+    default:
+      cursor.fail("an array of kind " + std::to_string(kind));
+  }
+}
+
+template <typename To, typename From = To>
+std::vector<To> read_list(Cursor& cursor, uint64_t count) {
+  std::vector<To> list;
+  list.reserve(count);
+  for (uint64_t i = 0; i < count; ++i) list.push_back(static_cast<To>(cursor.number<From>()));
+  return list;
+}
+
+GgufValue read_array(Cursor& cursor) {
+  const auto kind = cursor.number<uint32_t>();
+  const uint64_t count = cursor.count(least_bytes(kind, cursor), "elements of an array");
+  switch (kind) {
+    case kI32:
+      return read_list<int32_t>(cursor, count);
+    case kF32:
+      return read_list<float>(cursor, count);
+    case kF64:
+      return read_list<float, double>(cursor, count);
+    case kU8:
+      return read_list<int64_t, uint8_t>(cursor, count);
+    case kI8:
+      return read_list<int64_t, int8_t>(cursor, count);
+    case kU16:
+      return read_list<int64_t, uint16_t>(cursor, count);
+    case kI16:
+      return read_list<int64_t, int16_t>(cursor, count);
+    case kU32:
+      return read_list<int64_t, uint32_t>(cursor, count);
+    case kU64:
+      return read_list<int64_t, uint64_t>(cursor, count);
+    case kI64:
+      return read_list<int64_t>(cursor, count);
+    case kBool: {
+      std::vector<bool> list;
+      for (uint64_t i = 0; i < count; ++i) list.push_back(cursor.number<uint8_t>() != 0);
+      return list;
+    }
+    default:
+      break;
+  }
+  std::vector<std::string> list;
+  for (uint64_t i = 0; i < count; ++i) list.push_back(cursor.text());
+  return list;
+}
+
+std::optional<GgufType> known_type(uint32_t number) {
+  for (const GgufType type : {GgufType::f32, GgufType::f16, GgufType::q4_0, GgufType::q8_0, GgufType::bf16}) {
+    if (static_cast<uint32_t>(type) == number) return type;
+  }
+  return std::nullopt;
+}
+
+/// Name, shape and offset; the type's number apart.
+GgufTensor read_tensor(Cursor& cursor, uint32_t& type) {
+  GgufTensor tensor;
+  tensor.name = cursor.text(kMostName);
+  const auto dimensions = cursor.number<uint32_t>();
+  if (dimensions > kMostDimensions)
+    cursor.fail(shown(tensor.name) + " has " + std::to_string(dimensions) + " dimensions");
+  int64_t total = 1;  // of the dimensions that are not empty: rows are counted without them
+  for (uint32_t i = 0; i < dimensions; ++i) {
+    const auto size = cursor.number<uint64_t>();
+    if (size > INT64_MAX || __builtin_mul_overflow(total, std::max<int64_t>(1, static_cast<int64_t>(size)), &total)) {
+      cursor.fail(shown(tensor.name) + " is too large");
+    }
+    tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(size));
+  }
+  if (total > INT64_MAX / 8) cursor.fail(shown(tensor.name) + " is too large");
+  type = cursor.number<uint32_t>();
+  tensor.offset = cursor.number<uint64_t>();
+  return tensor;
+}
+
+}  // namespace
+
+GgufFile::GgufFile(const std::string& path) : path_(path), map_(std::make_shared<FileMap>(path)) {
+  Cursor cursor(*map_);
+  if (map_->size() < 4 || std::memcmp(map_->data(), "GGUF", 4) != 0) {
+    throw InputError(path, "does not begin with GGUF", "give a GGUF file");
+  }
+  cursor.number<uint32_t>();
+  const auto version = cursor.number<uint32_t>();
+  if (version != 2 && version != 3) {
+    cursor.fail("version " + std::to_string(version) + (version > 0xffff ? " (big-endian?)" : "") + " is not 2 or 3");
+  }
+  const uint64_t tensor_count = cursor.count(24, "tensors");
+  const uint64_t key_count = cursor.count(13, "keys");
+  for (uint64_t i = 0; i < key_count; ++i) {
+    const std::string key = cursor.text(kMostName);
+    const auto kind = cursor.number<uint32_t>();
+    GgufValue value = kind == kArray ? read_array(cursor) : read_scalar(cursor, kind);
+    if (!metadata_.emplace(key, std::move(value)).second) cursor.fail("key " + shown(key) + " comes twice");
+  }
+  std::set<std::string> names;
+  for (uint64_t i = 0; i < tensor_count; ++i) {
+    uint32_t type = 0;
+    GgufTensor tensor = read_tensor(cursor, type);
+    if (!names.insert(tensor.name).second) cursor.fail("tensor " + shown(tensor.name) + " comes twice");
+    if (const auto known = known_type(type)) {
+      tensor.type = *known;
+      tensors_.push_back(std::move(tensor));
+    } else {
+      unreadable_.emplace_back(tensor.name, type);
+    }
+  }
+  const int64_t alignment = integer("general.alignment").value_or(32);
+  if (alignment < 1 || alignment > (1 << 20)) cursor.fail("general.alignment is " + std::to_string(alignment));
+  const auto step = static_cast<uint64_t>(alignment);
+  data_begin_ = (cursor.position() + step - 1) / step * step;
+  for (const GgufTensor& tensor : tensors_) {
+    const int64_t width = tensor.shape.empty() ? 1 : tensor.shape.back();  // a scalar is a row of one
+    const bool whole_blocks = width % gguf_block_elements(tensor.type) == 0;
+    const uint64_t space = map_->size() > data_begin_ ? map_->size() - data_begin_ : 0;
+    const bool fits = whole_blocks && tensor.offset <= space && tensor.bytes() <= space - tensor.offset;
+    if (!fits || tensor.offset % step != 0) {
+      throw InputError(path_, "tensor " + shown(tensor.name) + " does not fit the file", kRemedy);
+    }
+  }
+}
+
+const GgufTensor* GgufFile::find(const std::string& name) const {
+  const auto found = std::ranges::find(tensors_, name, &GgufTensor::name);
+  return found == tensors_.end() ? nullptr : &*found;
+}
+
+std::optional<std::string> GgufFile::text(const std::string& key) const {
+  const auto found = metadata_.find(key);
+  if (found == metadata_.end()) return std::nullopt;
+  if (const auto* held = std::get_if<std::string>(&found->second)) return *held;
+  throw InputError(path_, key + " is no text");
+}
+
+std::optional<int64_t> GgufFile::integer(const std::string& key) const {
+  const auto found = metadata_.find(key);
+  if (found == metadata_.end()) return std::nullopt;
+  if (const auto* held = std::get_if<uint32_t>(&found->second)) return int64_t{*held};
+  if (const auto* held = std::get_if<int64_t>(&found->second)) return *held;
+  if (const auto* held = std::get_if<uint64_t>(&found->second); held && *held <= INT64_MAX) {
+    return static_cast<int64_t>(*held);
+  }
+  throw InputError(path_, key + " is no whole number");
+}
+
+std::optional<double> GgufFile::number(const std::string& key) const {
+  const auto found = metadata_.find(key);
+  if (found == metadata_.end()) return std::nullopt;
+  if (const auto* held = std::get_if<float>(&found->second)) return double{*held};
+  if (const auto* held = std::get_if<double>(&found->second)) return *held;
+  return static_cast<double>(*integer(key));
+}
+
+const std::vector<std::string>* GgufFile::texts(const std::string& key) const {
+  const auto found = metadata_.find(key);
+  return found == metadata_.end() ? nullptr : std::get_if<std::vector<std::string>>(&found->second);
+}
+
+Tensor GgufFile::rows(const GgufTensor& tensor, int64_t begin, int64_t end, MemoryPool& pool) const {
+  const int64_t width = tensor.shape.empty() ? 1 : tensor.shape.back();
+  const int64_t count = width == 0 ? 0 : element_count(tensor.shape) / width;
+  NIBBLE_CHECK(begin >= 0 && begin <= end && end <= count, tensor.name + ": rows");
+  Tensor made = Tensor::empty(pool, {end - begin, width}, DType::f32, tensor.name);
+  const std::byte* from = map_->data() + data_begin_ + tensor.offset;
+  float* to = made.data<float>();
+  parallel_for(end - begin, 16, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      gguf_decode(tensor.type, from + static_cast<uint64_t>(begin + row) * tensor.row_bytes(), width, to + row * width);
+    }
+  });
+  return made;
+}
+
+}  // namespace nibble

@@ -1,0 +1,77 @@
+#pragma once
+// A model as Hugging Face keeps it: a directory with config.json and safetensors files.
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "nibble/core/io/safetensors/safetensors.h"
+
+namespace nibble {
+
+/// The weights of a directory: `model.safetensors`, or the shards that `model.safetensors.index.json` lists. All
+/// headers are read and checked when it is opened; weights are mapped, not read.
+///
+/// Links are followed as far as the directory itself, the Hugging Face cache it belongs to (snapshots/REVISION beside
+/// blobs/) and `roots`; a link that leads elsewhere is refused.
+///
+/// Models with a vision tower are saved under older names than their modules have: "language_model.model.layers.0" is
+/// "model.language_model.layers.0" here, "language_model.lm_head" is "lm_head", "vision_tower" and
+/// "multi_modal_projector" are inside "model" (Transformers reads both).
+class CheckpointDir {
+ public:
+  /// Throws IoError when there is no such directory, InputError when it has no safetensors weights, an index names a
+  /// file outside the directory or one that is missing, or index and shards disagree about a tensor.
+  explicit CheckpointDir(const std::filesystem::path& directory, std::vector<std::filesystem::path> roots = {});
+
+  const std::filesystem::path& path() const { return directory_; }
+  /// Names of all tensors, sorted.
+  const std::vector<std::string>& names() const { return names_; }
+  bool contains(const std::string& name) const { return places_.contains(name); }
+  /// A view on the mapped file (see SafetensorsFile); undefined when there is no such tensor.
+  Tensor find(const std::string& name) const;
+  /// The tensor; InputError naming directory and tensor when there is none.
+  Tensor at(const std::string& name) const;
+  /// The file a tensor is in, for error messages; the directory when there is no such tensor.
+  std::string file_of(const std::string& name) const;
+  /// Bytes of all tensors.
+  uint64_t total_bytes() const { return total_bytes_; }
+
+  /// Text of config.json; InputError when there is none.
+  std::string config_text() const;
+  bool has_file(const std::string& name) const { return std::filesystem::is_regular_file(directory_ / name); }
+  /// Path of `name` in the directory, links checked as said above; IoError when there is no such file.
+  std::filesystem::path file(const std::string& name) const;
+
+ private:
+  void open_shards(const std::vector<std::string>& files);
+  void open_index();
+
+  std::filesystem::path directory_;
+  std::vector<std::filesystem::path> roots_;  // canonical
+  std::vector<std::unique_ptr<SafetensorsFile>> shards_;
+  struct Place {
+    size_t shard;
+    std::string stored;  // its name in the file
+  };
+  std::unordered_map<std::string, Place> places_;
+  std::vector<std::string> names_;
+  uint64_t total_bytes_ = 0;
+};
+
+/// Gives the pages of a mapped tensor back to the system: they stay in its cache, but no longer count as this
+/// process's. For passes over models that are larger than memory. Nothing happens for tensors that are not mapped.
+void release_pages(const Tensor& tensor);
+
+/// The canonical directories that links in model directory `directory` may lead to: itself, and the root of the Hugging
+/// Face cache when it is a snapshot in one.
+std::vector<std::filesystem::path> link_roots(const std::filesystem::path& directory);
+
+/// `file` with all links followed; InputError when that is not inside one of `roots`, IoError when there is no such
+/// file.
+std::filesystem::path follow_links_within(const std::filesystem::path& file,
+                                          const std::vector<std::filesystem::path>& roots);
+
+}  // namespace nibble

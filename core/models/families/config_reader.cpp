@@ -1,0 +1,155 @@
+#include "nibble/core/models/families/config_reader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/base/error.h"
+
+namespace nibble {
+
+using nlohmann::json;
+
+namespace {
+
+std::string shown(double value) {
+  std::string text = std::to_string(value);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
+
+// The text of a value for an error message, cut when it is long.
+std::string shown(const json& value) {
+  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  return text.size() > 40 ? text.substr(0, 37) + "..." : text;
+}
+
+}  // namespace
+
+ConfigReader::ConfigReader(const json& object, std::string place, std::string path)
+    : object_(&object), place_(std::move(place)), path_(std::move(path)) {
+  if (!object.is_object()) throw InputError(place_, (path_.empty() ? "the file" : path_) + " is no JSON object");
+}
+
+void ConfigReader::fail(std::string_view key, const std::string& reason, const std::string& remedy) const {
+  throw InputError(place_, path_ + std::string(spelled(key)) + " " + reason, remedy);
+}
+
+std::string_view ConfigReader::spelled(std::string_view key) const {
+  const std::string_view first = key.substr(0, key.find('|'));
+  std::string_view null;
+  for (std::string_view rest = key; !rest.empty();) {
+    const size_t end = std::min(rest.find('|'), rest.size());
+    const auto found = object_->find(rest.substr(0, end));
+    if (found != object_->end() && !found->is_null()) return rest.substr(0, end);
+    if (found != object_->end() && null.empty()) null = rest.substr(0, end);
+    rest = rest.substr(std::min(end + 1, rest.size()));
+  }
+  return null.empty() ? first : null;
+}
+
+const json* ConfigReader::find(std::string_view key) const {
+  const auto found = object_->find(spelled(key));
+  return found == object_->end() || found->is_null() ? nullptr : &*found;
+}
+
+bool ConfigReader::has(std::string_view key) const { return find(key) != nullptr; }
+
+bool ConfigReader::is_null(std::string_view key) const {
+  const auto found = object_->find(spelled(key));
+  return found != object_->end() && found->is_null();
+}
+
+int64_t ConfigReader::integer(std::string_view key, int64_t low, int64_t high, std::optional<int64_t> absent) const {
+  const json* value = find(key);
+  if (!value && !absent) fail(key, "is missing");
+  if (!value) return *absent;
+  if (!value->is_number_integer()) fail(key, "is " + shown(*value) + ", not a whole number");
+  const bool too_large = value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(high);
+  if (too_large || value->get<int64_t>() < low) {
+    fail(key, "is " + shown(*value) + ", allowed are " + std::to_string(low) + " to " + std::to_string(high));
+  }
+  return value->get<int64_t>();
+}
+
+double ConfigReader::number(std::string_view key, double low, double high, std::optional<double> absent) const {
+  const json* value = find(key);
+  if (!value && !absent) fail(key, "is missing");
+  if (!value) return *absent;
+  if (!value->is_number()) fail(key, "is " + shown(*value) + ", not a number");
+  const double number = value->get<double>();
+  if (!(number >= low && number <= high)) {
+    fail(key, "is " + shown(*value) + ", allowed are " + shown(low) + " to " + shown(high));
+  }
+  return number;
+}
+
+bool ConfigReader::boolean(std::string_view key, bool absent) const {
+  const json* value = find(key);
+  if (!value) return absent;
+  if (!value->is_boolean()) fail(key, "is " + shown(*value) + ", not true or false");
+  return value->get<bool>();
+}
+
+std::string ConfigReader::text(std::string_view key, std::string_view absent) const {
+  const json* value = find(key);
+  if (!value) return std::string(absent);
+  if (!value->is_string()) fail(key, "is " + shown(*value) + ", not a text");
+  return value->get<std::string>();
+}
+
+std::vector<std::string> ConfigReader::texts(std::string_view key) const {
+  const json* value = find(key);
+  if (!value) return {};
+  if (!value->is_array()) fail(key, "is " + shown(*value) + ", not a list");
+  std::vector<std::string> made;
+  for (const json& entry : *value) {
+    if (!entry.is_string()) fail(key, "holds " + shown(entry) + ", not a text");
+    made.push_back(entry.get<std::string>());
+  }
+  return made;
+}
+
+std::vector<double> ConfigReader::numbers(std::string_view key, double low, double high) const {
+  const json* value = find(key);
+  if (!value) return {};
+  if (!value->is_array()) fail(key, "is " + shown(*value) + ", not a list");
+  std::vector<double> made;
+  for (const json& entry : *value) {
+    if (!entry.is_number()) fail(key, "holds " + shown(entry) + ", not a number");
+    made.push_back(entry.get<double>());
+    if (!(made.back() >= low && made.back() <= high)) {
+      fail(key, "holds " + shown(entry) + ", allowed are " + shown(low) + " to " + shown(high));
+    }
+  }
+  return made;
+}
+
+std::vector<int32_t> ConfigReader::ids(std::string_view key) const {
+  const json* value = find(key);
+  if (!value) return {};
+  const json list = value->is_array() ? *value : json::array({*value});
+  std::vector<int32_t> made;
+  for (const json& entry : list) {
+    const bool whole = entry.is_number_integer();
+    // Configurations of models without such a token say -1.
+    if (whole && entry.is_number_integer() && !entry.is_number_unsigned() && entry.get<int64_t>() == -1) continue;
+    if (!whole || (!entry.is_number_unsigned() && entry.get<int64_t>() < 0) ||
+        entry.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int32_t>::max())) {
+      fail(key, "is " + shown(*value) + ", not a token id");
+    }
+    made.push_back(entry.get<int32_t>());
+  }
+  return made;
+}
+
+std::optional<ConfigReader> ConfigReader::object(std::string_view key) const {
+  const json* value = find(key);
+  if (!value) return std::nullopt;
+  if (!value->is_object()) fail(key, "is " + shown(*value) + ", not an object");
+  return ConfigReader(*value, place_, path_ + std::string(key) + ".");
+}
+
+}  // namespace nibble

@@ -1,0 +1,455 @@
+#include "nibble/core/ops/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <vector>
+
+#include <hwy/aligned_allocator.h>
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/ops/cpu/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/attention/attention.cpp"
+#include <hwy/foreach_target.h>
+#include "nibble/core/ops/cpu/attention/attention_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace nibble::ops::HWY_NAMESPACE {
+
+constexpr int64_t kRows = 24;        // rows whose weights are in hand at a time
+constexpr int64_t kPanelRows = 6;    // and rows whose scores are, as they come from one panel of multiply()
+constexpr int64_t kFewQueries = 8;   // up to here keys, not queries, are shared among threads
+constexpr int64_t kChunkKeys = 512;  // and this many go to a piece,
+constexpr int64_t kChunkHeads = 8;   // of this many key heads
+constexpr int64_t kAlign = 16;       // floats between the beginnings of buffers
+
+/// Some queries of one key head, and the part of their keys that one piece of work reads.
+struct Block {
+  AttentionSpan span;
+  int64_t kv_head;
+  int64_t query, count;        // queries [query, query + count), each in `group` heads
+  int64_t key_begin, key_end;  // keys that are read
+};
+
+/// Aligned pieces of one block of memory.
+class Buffers {
+ public:
+  explicit Buffers(std::initializer_list<int64_t> sizes) {
+    int64_t total = 0;
+    for (const int64_t size : sizes) total += round_up(size);
+    memory_ = hwy::AllocateAligned<float>(static_cast<size_t>(total));
+    next_ = memory_.get();
+  }
+  float* take(int64_t size) {
+    float* taken = next_;
+    next_ += round_up(size);
+    return taken;
+  }
+
+ private:
+  static int64_t round_up(int64_t size) { return (size + kAlign - 1) / kAlign * kAlign; }
+  hwy::AlignedFreeUniquePtr<float[]> memory_;
+  float* next_;
+};
+
+/// What one tile of keys is turned into, and the scores of a few rows against it. One after another uses it.
+struct Tile {
+  explicit Tile(const AttentionPlan& plan)
+      : buffers(
+            {kKeys * plan.padded, kKeys * plan.padded, kKeys * plan.padded, kKeys * plan.padded, kKeys * kRows, kRows}),
+        keys(buffers.take(kKeys * plan.padded)),
+        keys_transposed(buffers.take(kKeys * plan.padded)),
+        values(buffers.take(kKeys * plan.padded)),
+        woven(buffers.take(kKeys * plan.padded)),
+        scores(buffers.take(kKeys * kRows)),
+        keep(buffers.take(kRows)) {}
+
+  Buffers buffers;
+  float *keys, *keys_transposed, *values, *woven, *scores, *keep;
+};
+
+/// Running softmax of the rows of a Block. Row r is query r % count of head r / count of the group.
+template <typename Words, typename Element>
+class Rows {
+ public:
+  Rows(const AttentionPlan& plan, const Block& block, const Element* q, Tile& tile)
+      : plan_(plan),
+        block_(block),
+        tile_(tile),
+        rows_(plan.group * block.count),
+        capacity_(rows_ / kRows * kRows + multiplied_rows(rows_ % kRows)),
+        row_words_(row_words<Words>(plan)),
+        plain_(plan.params.softcap == 0 && plan.params.alibi_slopes.empty() && plan.params.scale > 0),
+        unit_(plain_ ? plan.params.scale : 1.0f),
+        buffers_({capacity_ * row_words_, capacity_ * plan.padded, capacity_ * kLanes, capacity_}),
+        q_(buffers_.take(capacity_ * row_words_)),
+        out_(buffers_.take(capacity_ * plan.padded)),
+        sums_(buffers_.take(capacity_ * kLanes)),
+        top_(buffers_.take(capacity_)) {
+    start(q);
+  }
+
+  /// Meets the keys [tile, tile + count), at most kKeys.
+  void add_keys(const Element* k, const Element* v, int64_t tile, int64_t count) {
+    const int64_t stride = plan_.kv_heads * plan_.width, at = tile * stride + block_.kv_head * plan_.width;
+    copy_rows<Words>(k + at, stride, count, plan_, tile_.keys);
+    transpose(tile_.keys, count, row_words_, words<Words>(plan_.width), tile_.keys_transposed, kKeys);
+    copy_rows<Words>(v + at, stride, count, plan_, tile_.values);
+    const float* values = sum_over_rows<Words>(tile_.values, count, plan_, tile_.woven);
+    const int64_t first = key_position(block_.span, block_.query), last = first + block_.count - 1;
+    const bool whole = count == kKeys && first + 1 >= tile + kKeys && plan_.first_key(block_.span, last) <= tile;
+    for (int64_t row = 0; row < rows_; row += kRows) add_tile(row, {tile, count, whole}, values);
+  }
+
+  int64_t rows() const { return rows_; }
+  float top(int64_t row) const { return unit_ * top_[row]; }
+  float sum(int64_t row) const { return hn::GetLane(hn::SumOfLanes(kF, hn::Load(kF, sums_ + row * kLanes))); }
+  const float* out(int64_t row) const { return out_ + row * plan_.padded; }
+
+ private:
+  static constexpr float kNothing = -1e30f;  // below every score, and finite: a row may see nothing in its first tile
+
+  struct Keys {
+    int64_t tile, count;
+    bool whole;  // kKeys of them, which every row sees
+  };
+
+  /// Of the product of `real` rows with a tile: at least 4, and an even number.
+  static int64_t multiplied_rows(int64_t real) { return real == 0 ? 0 : std::max<int64_t>(4, (real + 1) / 2 * 2); }
+
+  void start(const Element* q) {
+    const int64_t stride = plan_.heads * plan_.width;
+    for (int64_t h = 0; h < plan_.group; ++h) {
+      const int64_t at = block_.query * stride + (block_.kv_head * plan_.group + h) * plan_.width;
+      copy_rows<Words>(q + at, stride, block_.count, plan_, q_ + h * block_.count * row_words_);
+    }
+    std::fill(q_ + rows_ * row_words_, q_ + capacity_ * row_words_, 0.0f);
+    std::fill(out_, out_ + capacity_ * plan_.padded, 0.0f);
+    std::fill(sums_, sums_ + capacity_ * kLanes, 0.0f);
+    std::fill(top_, top_ + capacity_, kNothing);
+  }
+
+  /// Rows [row, row + kRows) meet the keys, panel by panel, so that one panel's softmax runs beside the next one's
+  /// products.
+  void add_tile(int64_t row, const Keys& keys, const float* values) {
+    const int64_t real = std::min(kRows, rows_ - row), padded_rows = multiplied_rows(real);
+    const auto panel_rows = [=](int64_t r) {
+      const int64_t left = padded_rows - r;
+      return left == 4 || left == 8 ? 4 : kPanelRows;
+    };
+    int64_t seen[kRows];  // columns, up to the last that a row of the panel sees
+    for (int64_t r = 0; r < padded_rows; r += panel_rows(r)) {
+      const int64_t count = std::min(panel_rows(r), real - r);
+      Keys own = keys;
+      own.whole = keys.whole || all_seen(row + r, count, keys);
+      seen[r] = own.whole ? kKeys : seen_columns(row + r, count, keys);
+      if (seen[r] == 0) continue;
+      const int64_t columns = (seen[r] + kLanes - 1) / kLanes * kLanes;
+      multiply<Words, Start::replace>({q_ + (row + r) * row_words_, row_words_, 1}, tile_.keys_transposed, kKeys,
+                                      panel_rows(r), columns, words<Words>(plan_.width), tile_.scores + r * kKeys,
+                                      kKeys);
+      soften(row + r, count, own, columns, tile_.scores + r * kKeys, tile_.keep + r);
+      std::fill(tile_.keep + r + count, tile_.keep + r + panel_rows(r), 0.0f);
+    }
+    for (int64_t r = 0; r < padded_rows; r += panel_rows(r)) {
+      if (seen[r] == 0) continue;
+      multiply<Words, Start::rescale_and_add>({tile_.scores + r * kKeys, kKeys, 1}, values, plan_.padded, panel_rows(r),
+                                              plan_.padded, words<Words>(seen[r]), out_ + (row + r) * plan_.padded,
+                                              plan_.padded, tile_.keep + r);
+    }
+  }
+
+  int64_t position(int64_t row) const { return key_position(block_.span, block_.query + row % block_.count); }
+
+  VisibleColumns visible_columns(int64_t row, const Keys& keys) const {
+    VisibleColumns visible(plan_, block_.span, position(row), keys.tile);
+    visible.high = std::min(visible.high, keys.count);
+    return visible;
+  }
+
+  /// Whether rows [row, row + count), of one head, see all of a whole tile.
+  bool all_seen(int64_t row, int64_t count, const Keys& keys) const {
+    if (keys.count < kKeys || row % block_.count + count > block_.count) return false;
+    const int64_t first = position(row), last = first + count - 1;
+    return first + 1 >= keys.tile + kKeys && plan_.first_key(block_.span, last) <= keys.tile;
+  }
+
+  int64_t seen_columns(int64_t row, int64_t count, const Keys& keys) const {
+    int64_t seen = 0;
+    for (int64_t r = row; r < row + count; ++r) {
+      const VisibleColumns visible = visible_columns(r, keys);
+      if (visible.low < visible.high) seen = std::max(seen, visible.high);
+    }
+    return seen;
+  }
+
+  /// Products of rows [row, row + count) become e^(score - top), `keep` what sums so far are multiplied by.
+  void soften(int64_t row, int64_t count, const Keys& keys, int64_t columns, float* scores, float* keep) {
+    constexpr int64_t kFactors = (kPanelRows + kLanes - 1) / kLanes * kLanes;
+    float tops[kPanelRows], factors[kFactors] = {};
+    for (int64_t r = 0; r < count; ++r) {
+      float* row_scores = scores + r * kKeys;
+      if (!plain_) finish_scores(row + r, keys.tile, columns, row_scores);
+      if (!keys.whole) hide(visible_columns(row + r, keys), columns, row_scores);
+      tops[r] = std::max(top_[row + r], highest(row_scores, columns));
+      factors[r] = top_[row + r] - tops[r];
+      top_[row + r] = tops[r];
+    }
+    const V unit = splat(unit_ * Words::kUnit);
+    for (int64_t i = 0; i < kFactors; i += kLanes) {
+      V power[] = {hn::Mul(unit, load(factors + i))};
+      Words::power(power);
+      store(power[0], factors + i);
+    }
+    for (int64_t r = 0; r < count; ++r) {
+      float *row_scores = scores + r * kKeys, *sums = sums_ + (row + r) * kLanes;
+      keep[r] = factors[r];
+      V sum = hn::Mul(splat(factors[r]), load(sums));
+      int64_t i = 0;
+      for (; i + 4 * kLanes <= columns; i += 4 * kLanes) soften_columns<4>(row_scores, i, splat(tops[r]), unit, sum);
+      for (; i < columns; i += kLanes) soften_columns<1>(row_scores, i, splat(tops[r]), unit, sum);
+      store(sum, sums);
+    }
+  }
+
+  /// Some vectors of columns of a row from i on.
+  template <int vectors>
+  static HWY_INLINE void soften_columns(float* scores, int64_t i, V top, V unit, V& sum) {
+    V weights[vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) weights[v] = hn::Mul(unit, hn::Sub(load(scores + i + v * kLanes), top));
+    Words::power(weights);
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) {
+      sum = hn::Add(sum, weights[v]);
+      Words::store_row(weights[v], scores, i + v * kLanes);
+    }
+  }
+
+  /// Products become scores where they are not merely scaled: capped, tilted.
+  void finish_scores(int64_t row, int64_t tile, int64_t columns, float* scores) {
+    const float softcap = plan_.params.softcap;
+    const float slope = plan_.slope(block_.kv_head * plan_.group + row / block_.count);
+    for (int64_t i = 0; i < columns; i += kLanes) {
+      V score = hn::Mul(splat(plan_.params.scale), load(scores + i));
+      if (softcap > 0) score = soft_cap(score, softcap);
+      if (slope != 0) {
+        const int64_t begin = block_.span.k_begin;
+        score = tilted(score, plan_.params, slope, numbers_from(tile + i - begin), number(position(row) - begin));
+      }
+      store(score, scores + i);
+    }
+  }
+
+  static void hide(const VisibleColumns& visible, int64_t columns, float* scores) {
+    constexpr float kHidden = -std::numeric_limits<float>::infinity();
+    if (visible.low > 0) std::fill(scores, scores + std::min(visible.low, columns), kHidden);
+    if (visible.high < columns) std::fill(scores + visible.high, scores + columns, kHidden);
+  }
+
+  static float highest(const float* scores, int64_t columns) {
+    V tops = load(scores);
+    for (int64_t i = kLanes; i < columns; i += kLanes) tops = hn::Max(tops, load(scores + i));
+    return hn::GetLane(hn::MaxOfLanes(kF, tops));
+  }
+
+  const AttentionPlan& plan_;
+  const Block& block_;
+  Tile& tile_;
+  int64_t rows_, capacity_, row_words_;
+  bool plain_;  // scores are scaled products: top_ is in units of products,
+  float unit_;  // and this scales it
+  Buffers buffers_;
+  float *q_, *out_, *sums_, *top_;
+};
+
+template <typename Element>
+void write_row(const float* sums, float top, float sum, int64_t width, Element* out, float* log_sum_exp) {
+  const V factor = splat(1 / sum);
+  for_lanes(width,
+            [&](int64_t i, auto lanes) HWY_ATTR { store(hn::Mul(factor, load(sums + i, lanes)), out + i, lanes); });
+  *log_sum_exp = top + std::log(sum);
+}
+
+/// The pieces of work, the ones with most keys first within a span, so that none of them is left for the end.
+std::vector<Block> cut_in_blocks(const AttentionPlan& plan, std::span<const AttentionSpan> spans) {
+  // Rows enough for what a tile of keys costs to turn.
+  const int64_t most = std::clamp<int64_t>(384 / plan.group / kRows, 1, 8) * kRows;
+  std::vector<Block> blocks;
+  for (const AttentionSpan& span : spans) {
+    const int64_t count = span.q_end - span.q_begin;
+    for (int64_t last = (count - 1) / most * most; last >= 0 && count > 0; last -= most) {
+      Block block{span, 0, span.q_begin + last, std::min(most, count - last), 0, 0};
+      const int64_t first = key_position(span, block.query);
+      block.key_begin = (plan.first_key(span, first) - span.k_begin) / kKeys * kKeys + span.k_begin;
+      block.key_end = first + block.count;
+      for (block.kv_head = 0; block.kv_head < plan.kv_heads; ++block.kv_head) blocks.push_back(block);
+    }
+  }
+  return blocks;
+}
+
+/// Adds what one chunk of keys gives for a row to what the chunks before it gave: [width] sums of values, top, sum.
+inline void join(const float* part, int64_t width, float* total) {
+  const float top = std::max(total[width], part[width]);
+  const float keep = std::exp(total[width] - top), take = std::exp(part[width] - top);
+  for (int64_t i = 0; i < width; ++i) total[i] = total[i] * keep + part[i] * take;
+  total[width + 1] = total[width + 1] * keep + part[width + 1] * take;
+  total[width] = top;
+}
+
+/// Where one forward pass reads and writes.
+template <typename Element>
+struct Operands {
+  const Element *q, *k, *v;
+  Element* out;
+  float* log_sum_exp;
+};
+
+template <typename Element>
+void write_block_row(const AttentionPlan& plan, const Block& block, int64_t r, const float* sums, float top, float sum,
+                     const Operands<Element>& to) {
+  const int64_t head = block.kv_head * plan.group + r / block.count, query = block.query + r % block.count;
+  write_row(sums, top, sum, plan.width, to.out + (query * plan.heads + head) * plan.width,
+            to.log_sum_exp + head * plan.queries + query);
+}
+
+/// Asks for keys and values [begin, end) of `heads` key heads from `head` on.
+template <typename Element>
+void fetch_keys(const AttentionPlan& plan, const Operands<Element>& of, int64_t begin, int64_t end, int64_t head,
+                int64_t heads) {
+  const int64_t stride = plan.kv_heads * plan.width, at = begin * stride + head * plan.width;
+  for (const Element* rows : {of.k, of.v}) fetch_rows(rows + at, stride, end - begin, heads * plan.width);
+}
+
+template <typename Words, typename Element>
+void forward_by_queries(const AttentionPlan& plan, const std::vector<Block>& blocks, const Operands<Element>& of) {
+  parallel_for(static_cast<int64_t>(blocks.size()), 1, [&](int64_t piece, int64_t) {
+    const Block& block = blocks[static_cast<size_t>(piece)];
+    Tile scratch(plan);
+    Rows<Words, Element> rows(plan, block, of.q, scratch);
+    for (int64_t tile = block.key_begin; tile < block.key_end; tile += kKeys) {
+      const int64_t next = std::min(block.key_end, tile + kKeys), after = std::min(block.key_end, next + kKeys);
+      fetch_keys(plan, of, next, after, block.kv_head, 1);
+      rows.add_keys(of.k, of.v, tile, next - tile);
+    }
+    for (int64_t r = 0; r < rows.rows(); ++r) {
+      write_block_row(plan, block, r, rows.out(r), rows.top(r), rows.sum(r), of);
+    }
+  });
+}
+
+/// Few queries (decoding) against many keys: pieces of kChunkKeys keys in kChunkHeads heads, joined in their order.
+/// `blocks` are those of one block of queries after another, one for each key head.
+template <typename Words, typename Element>
+void forward_by_keys(const AttentionPlan& plan, const std::vector<Block>& blocks, const Operands<Element>& of) {
+  struct Piece {
+    const Block* heads;  // the first of the key heads' blocks
+    int64_t chunk, head;
+    float* parts;  // of all chunks and key heads of these queries
+  };
+  const int64_t stride = plan.padded + 2, heads_each = std::min(kChunkHeads, plan.kv_heads);
+  const int64_t tile_bytes = kKeys * heads_each * plan.width * static_cast<int64_t>(sizeof(Element));
+  const int64_t step = tile_bytes > (1 << 18) ? kKeys / 4 : kKeys;  // of K and V together at most half a megabyte
+  const auto chunks = [](const Block& block) {
+    return (block.key_end - block.key_begin + kChunkKeys - 1) / kChunkKeys;
+  };
+  const auto part = [&](const Block& block, float* parts, int64_t chunk, int64_t kv_head, int64_t r) {
+    return parts + ((chunk * plan.kv_heads + kv_head) * plan.group * block.count + r) * stride;
+  };
+  int64_t size = 0;
+  for (const Block& block : blocks) size += chunks(block) * plan.group * block.count * stride;
+  std::vector<float> memory(static_cast<size_t>(size));
+  std::vector<Piece> pieces;
+  float* parts = memory.data();
+  for (size_t i = 0; i < blocks.size(); i += static_cast<size_t>(plan.kv_heads)) {
+    const Block& block = blocks[i];
+    for (int64_t chunk = 0; chunk < chunks(block); ++chunk) {
+      for (int64_t head = 0; head < plan.kv_heads; head += kChunkHeads) pieces.push_back({&block, chunk, head, parts});
+    }
+    parts = part(block, parts, chunks(block), 0, 0);
+  }
+  parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t index, int64_t) {
+    const Piece& piece = pieces[static_cast<size_t>(index)];
+    const Block& first = *piece.heads;
+    const int64_t count_heads = std::min(kChunkHeads, plan.kv_heads - piece.head);
+    const int64_t begin = first.key_begin + piece.chunk * kChunkKeys, end = std::min(first.key_end, begin + kChunkKeys);
+    Tile scratch(plan);
+    std::vector<Rows<Words, Element>> heads;
+    for (int64_t g = 0; g < count_heads; ++g) heads.emplace_back(plan, piece.heads[piece.head + g], of.q, scratch);
+    for (int64_t tile = begin; tile < end; tile += step) {
+      const int64_t count = std::min(step, end - tile);
+      fetch_keys(plan, of, tile, tile + count, piece.head, count_heads);
+      for (auto& rows : heads) rows.add_keys(of.k, of.v, tile, count);
+    }
+    for (int64_t g = 0; g < count_heads; ++g) {
+      const Rows<Words, Element>& rows = heads[static_cast<size_t>(g)];
+      for (int64_t r = 0; r < rows.rows(); ++r) {
+        float* to = part(first, piece.parts, piece.chunk, piece.head + g, r);
+        std::copy(rows.out(r), rows.out(r) + plan.padded, to);
+        to[plan.padded] = rows.top(r);
+        to[plan.padded + 1] = rows.sum(r);
+      }
+    }
+  });
+  for (const Piece& piece : pieces) {
+    if (piece.chunk > 0) continue;
+    for (int64_t g = piece.head; g < std::min(plan.kv_heads, piece.head + kChunkHeads); ++g) {
+      const Block& block = piece.heads[g];
+      for (int64_t r = 0; r < plan.group * block.count; ++r) {
+        float* total = part(block, piece.parts, 0, g, r);
+        for (int64_t c = 1; c < chunks(block); ++c) join(part(block, piece.parts, c, g, r), plan.padded, total);
+        write_block_row(plan, block, r, total, total[plan.padded], total[plan.padded + 1], of);
+      }
+    }
+  }
+}
+
+template <typename Words, typename Element>
+void forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,
+             const AttentionParams& params, Tensor& out, Tensor& log_sum_exp) {
+  const AttentionPlan plan(q, k, params, kLanes);
+  const Operands<Element> of = {q.data<const Element>(), k.data<const Element>(), v.data<const Element>(),
+                                out.data<Element>(), log_sum_exp.data<float>()};
+  if (leaves_queries_out(plan, spans)) {
+    out.zero();
+    log_sum_exp.zero();
+  }
+  // Whatever else is in the batch, a document's bits are the same: few queries of a longer one go by keys.
+  std::vector<Block> by_queries = cut_in_blocks(plan, spans), by_keys;
+  const auto goes_by_keys = [&](const Block& block) {
+    const int64_t count = block.span.q_end - block.span.q_begin;
+    return plan.queries <= kFewQueries || (count <= kFewQueries && count < block.span.k_end - block.span.k_begin);
+  };
+  std::ranges::copy_if(by_queries, std::back_inserter(by_keys), goes_by_keys);
+  std::erase_if(by_queries, goes_by_keys);
+  forward_by_queries<Words>(plan, by_queries, of);
+  forward_by_keys<Words>(plan, by_keys, of);
+}
+
+void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,
+                       const AttentionParams& params, Tensor& out, Tensor& log_sum_exp) {
+  if (q.dtype() == DType::f32) return forward<Singles, float>(q, k, v, spans, params, out, log_sum_exp);
+#if HWY_TARGET == HWY_AVX3
+  if (isa() == Isa::avx512_bf16) return forward<Pairs, bf16>(q, k, v, spans, params, out, log_sum_exp);
+#endif
+  forward<Singles, bf16>(q, k, v, spans, params, out, log_sum_exp);
+}
+
+}  // namespace nibble::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace nibble::ops::cpu {
+
+HWY_EXPORT(attention_forward);
+
+void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,
+                       const AttentionParams& params, Tensor& out, Tensor& log_sum_exp) {
+  NIBBLE_SIMD(attention_forward)(q, k, v, spans, params, out, log_sum_exp);
+}
+
+}  // namespace nibble::ops::cpu
+#endif

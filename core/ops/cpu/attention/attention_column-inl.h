@@ -1,0 +1,409 @@
+// The backward pass of attention for some keys of one head: what a block of queries gives to their gradients, and they
+// to those of the queries. Compiled once per instruction set; include after hwy/foreach_target.h.
+
+#if defined(NIBBLE_CORE_OPS_CPU_ATTENTION_COLUMN_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NIBBLE_CORE_OPS_CPU_ATTENTION_COLUMN_INL_H_
+#undef NIBBLE_CORE_OPS_CPU_ATTENTION_COLUMN_INL_H_
+#else
+#define NIBBLE_CORE_OPS_CPU_ATTENTION_COLUMN_INL_H_
+#endif
+
+#include <limits>
+#include <vector>
+
+#include <hwy/aligned_allocator.h>
+#include "nibble/core/ops/cpu/attention/attention_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace nibble::ops::HWY_NAMESPACE {
+
+constexpr int64_t kBlockQueries = 2 * kKeys;  // whose gradients are summed before they are added to what is in memory
+// Scores in hand at a time: 6 keys, and as many vectors of queries as leave registers for a product's operands.
+constexpr int kPanelKeys = 6, kPanelVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
+constexpr int64_t kPanelQueries = kPanelVectors * kLanes;
+
+/// Some tiles of keys of one key head, against all queries that see them. Columns of one head and span run side by
+/// side, but each waits for the one before it before it adds to a block of dq: sums have one order whatever the threads
+/// do.
+struct Column {
+  AttentionSpan span;
+  int64_t first_block;  // number of the span's first block of queries among all
+  int64_t kv_head;
+  int64_t begin, end;                // keys
+  int64_t blocks_begin, blocks_end;  // blocks of the span that see them
+};
+
+template <typename Element>
+struct Inputs {
+  const Element *dout, *q, *k, *v;
+  const float *log_sum_exp, *delta;  // [H, Tq]
+};
+
+/// One tile of a column: its keys and values, and the sums of their gradients.
+struct KeyTile {
+  int64_t first, count;  // keys
+  float *keys, *values;  // rows, left sides of products
+  float* keys_by_rows;   // right side, see sum_over_rows
+  float *dk, *dv;
+};
+
+/// Asks for what a block of queries reads, a few rows at a time: between the rows of q and dout lies too much for the
+/// hardware to fetch them ahead, and all at once they would wait for each other.
+template <typename Element>
+struct Fetch {
+  const Element *q = nullptr, *dout = nullptr;
+  int64_t stride = 0, width = 0, rows = 0;
+
+  void some(int64_t most) {
+    const int64_t count = std::min(rows, most);
+    for (const Element** from : {&q, &dout}) {
+      fetch_rows(*from, stride, count, width);
+      *from += count * stride;
+    }
+    rows -= count;
+  }
+};
+
+/// Buffers and steps of one Column. Scores stand with keys in rows and queries in lanes: what belongs to a query is a
+/// lane, and what a product leaves in registers becomes weights or slopes there.
+template <typename Words, typename Element>
+class ColumnWork {
+ public:
+  ColumnWork(const AttentionPlan& plan, const Column& column, const Inputs<Element>& in)
+      : plan_(plan),
+        column_(column),
+        in_(in),
+        row_words_(row_words<Words>(plan)),
+        depth_(words<Words>(plan.width)),
+        turned_((depth_ + 3) / 4 * 4 * kKeys),  // transpose() writes whole fours of rows
+        plain_(plan.params.softcap == 0 && plan.params.alibi_slopes.empty()) {
+    const int64_t count = (column.end - column.begin + kKeys - 1) / kKeys, tile = kKeys * plan.padded;
+    buffer_ = hwy::AllocateAligned<float>(static_cast<size_t>((5 * count + 1) * tile + 4 * turned_ + 6 * tile +
+                                                              3 * kKeys * kBlockQueries + 2 * kBlockQueries));
+    float* next = buffer_.get();
+    const auto take = [&next](int64_t size) {
+      float* taken = next;
+      next += size;
+      return taken;
+    };
+    for (int64_t t = 0; t < count; ++t) {
+      const int64_t first = column.begin + t * kKeys;
+      tiles_.push_back(
+          {first, std::min(kKeys, column.end - first), take(tile), take(tile), take(tile), take(tile), take(tile)});
+    }
+    rows_ = take(tile);
+    q_transposed_ = take(2 * turned_);
+    dout_transposed_ = take(2 * turned_);
+    q_by_rows_ = take(2 * tile);
+    dout_by_rows_ = take(2 * tile);
+    dq_ = take(2 * tile);
+    weights_ = take(kKeys * kBlockQueries);
+    slopes_ = take(kKeys * kBlockQueries);
+    slopes_woven_ = take(kKeys * kBlockQueries);  // used by Pairs alone
+    logs_ = take(kBlockQueries);
+    delta_ = take(kBlockQueries);
+    for (const KeyTile& made : tiles_) load_keys(made);
+  }
+
+  /// Floats of dq of a block: [kBlockQueries / kKeys, padded, kKeys], queries in lanes.
+  static int64_t block_size(const AttentionPlan& plan) { return kBlockQueries * plan.padded; }
+
+  /// Adds what the queries of block b in one head give to dk and dv, and leaves what the column gives to their dq.
+  void add_block(int64_t b, int64_t head) {
+    load_block(b, head);
+    std::fill(dq_, dq_ + block_size(plan_), 0.0f);
+    for (const KeyTile& tile : tiles_) add_tile(tile, head);
+  }
+
+  /// Asks for what block b of one head reads, while add_block works on another.
+  void fetch_block(int64_t b, int64_t head) {
+    const int64_t query = column_.span.q_begin + b * kBlockQueries, stride = plan_.heads * plan_.width;
+    const int64_t count = std::min(kBlockQueries, column_.span.q_end - query), at = query * stride + head * plan_.width;
+    fetch_ = {in_.q + at, in_.dout + at, stride, plan_.width, count};
+  }
+
+  /// dq of the block: what columns before gave, unless this is the first, and this one. Scaled in `to` if it is the
+  /// last one, else kept in `sums`.
+  void add_dq(float* sums, bool first, bool last, Element* to) {
+    const int64_t strip = kKeys * plan_.padded, stride = plan_.heads * plan_.width;
+    for (int64_t query = 0; query < count_; query += kKeys, sums += strip) {
+      float* own = dq_ + query * plan_.padded;
+      for (int64_t i = 0; i < strip; i += kLanes) {
+        V sum = hn::Load(kF, own + i);
+        if (!first) sum = hn::Add(hn::Load(kF, sums + i), sum);
+        if (last) sum = hn::Mul(splat(plan_.params.scale), sum);
+        hn::Store(sum, kF, (last ? own : sums) + i);
+      }
+      if (!last) continue;
+      transpose(own, plan_.padded, kKeys, kKeys, rows_, plan_.padded);
+      for (int64_t r = 0; r < std::min(kKeys, count_ - query); ++r, to += stride) {
+        for_lanes(plan_.width, [&](int64_t i, auto lanes)
+                                   HWY_ATTR { store(load(rows_ + r * plan_.padded + i, lanes), to + i, lanes); });
+      }
+    }
+  }
+
+  void write(Element* dk, Element* dv) const {
+    for (const KeyTile& tile : tiles_) {
+      for (int64_t j = 0; j < tile.count; ++j) {
+        const int64_t at = ((tile.first + j) * plan_.kv_heads + column_.kv_head) * plan_.width;
+        for_lanes(plan_.width, [&](int64_t i, auto lanes) HWY_ATTR {
+          store(hn::Mul(splat(plan_.params.scale), load(tile.dk + j * plan_.padded + i, lanes)), dk + at + i, lanes);
+          store(load(tile.dv + j * plan_.padded + i, lanes), dv + at + i, lanes);
+        });
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kBlockWords = kBlockQueries / Words::kPerWord;
+
+  /// Up to kKeys rows of `from`, zeros behind them.
+  void load_rows(const Element* from, int64_t stride, int64_t count, float* to) const {
+    copy_rows<Words>(from, stride, count, plan_, to);
+    std::fill(to + count * row_words_, to + kKeys * row_words_, 0.0f);
+  }
+
+  void load_keys(const KeyTile& tile) {
+    const int64_t stride = plan_.kv_heads * plan_.width, at = tile.first * stride + column_.kv_head * plan_.width;
+    load_rows(in_.v + at, stride, tile.count, tile.values);
+    load_rows(in_.k + at, stride, tile.count, tile.keys);
+    weave(tile.keys, tile.keys_by_rows);
+    std::fill(tile.dk, tile.dk + kKeys * plan_.padded, 0.0f);
+    std::fill(tile.dv, tile.dv + kKeys * plan_.padded, 0.0f);
+  }
+
+  /// by_rows = kKeys rows as right side of a product that sums over them.
+  void weave(const float* rows, float* by_rows) const {
+    if (sum_over_rows<Words>(rows, kKeys, plan_, by_rows) == rows) std::copy_n(rows, kKeys * plan_.padded, by_rows);
+  }
+
+  void load_block(int64_t b, int64_t head) {
+    query_ = column_.span.q_begin + b * kBlockQueries;
+    count_ = std::min(kBlockQueries, column_.span.q_end - query_);
+    end_ = (count_ + kLanes - 1) / kLanes * kLanes;
+    const int64_t stride = plan_.heads * plan_.width, at = query_ * stride + head * plan_.width;
+    load_queries(in_.q + at, stride, q_transposed_, q_by_rows_);
+    load_queries(in_.dout + at, stride, dout_transposed_, dout_by_rows_);
+    const float *logs = in_.log_sum_exp + head * plan_.queries + query_,
+                *delta = in_.delta + head * plan_.queries + query_;
+    for (int64_t r = 0; r < count_; ++r) logs_[r] = Words::kUnit * logs[r];
+    std::fill(logs_ + count_, logs_ + end_, std::numeric_limits<float>::infinity());  // weights become 0
+    std::copy_n(delta, count_, delta_);
+    std::fill(delta_ + count_, delta_ + end_, 0.0f);
+  }
+
+  void load_queries(const Element* from, int64_t stride, float* transposed, float* by_rows) {
+    for (int64_t query = 0; query < count_; query += kKeys, from += kKeys * stride) {
+      load_rows(from, stride, std::min(kKeys, count_ - query), rows_);
+      transpose(rows_, kKeys, row_words_, depth_, transposed, kKeys);
+      weave(rows_, by_rows);
+      transposed += turned_;
+      by_rows += words<Words>(kKeys) * plan_.padded;
+    }
+  }
+
+  int64_t position(int64_t r) const { return key_position(column_.span, query_ + r); }
+
+  /// Keys of the tile that a query before `end` of the block sees, from the tile's first on.
+  int64_t seen_keys(const KeyTile& tile, int64_t end) const {
+    return std::min(tile.count, position(end - 1) + 1 - tile.first);
+  }
+
+  /// The panels of the block that see the tile, then the products that sum over all of them.
+  void add_tile(const KeyTile& tile, int64_t head) {
+    const int64_t begin = std::max<int64_t>(0, tile.first - position(0)) / kPanelQueries * kPanelQueries;
+    int64_t end = end_;
+    if (plan_.params.window > 0) {
+      const int64_t seeing = std::max<int64_t>(0, tile.first + kKeys - 1 + plan_.params.window - position(0));
+      end = std::min(end, (seeing + kPanelQueries - 1) / kPanelQueries * kPanelQueries);
+    }
+    if (begin >= end) return;
+    for (int64_t query = begin; query < end; query += kPanelQueries) differentiate(tile, head, query);
+
+    const int64_t rows = std::max<int64_t>(4, (tile.count + 1) / 2 * 2), skipped = words<Words>(begin);
+    const int64_t depth = words<Words>(end - begin);
+    multiply<Words, Start::add>({weights_ + skipped, kBlockWords, 1}, dout_by_rows_ + skipped * plan_.padded,
+                                plan_.padded, rows, plan_.padded, depth, tile.dv, plan_.padded);
+    multiply<Words, Start::add>({slopes_ + skipped, kBlockWords, 1}, q_by_rows_ + skipped * plan_.padded, plan_.padded,
+                                rows, plan_.padded, depth, tile.dk, plan_.padded);
+    for (int64_t low = begin; low < end; low = low / kKeys * kKeys + kKeys) {
+      const int64_t high = std::min(end, low / kKeys * kKeys + kKeys);
+      constexpr int64_t kStride = Words::kPerWord == 1 ? kBlockQueries : kKeys;
+      const float* slopes = Words::kPerWord == 1 ? slopes_ + low : woven_slopes(low);
+      multiply<Words, Start::add>({tile.keys_by_rows, 1, plan_.padded}, slopes, kStride, plan_.padded, high - low,
+                                  words<Words>(seen_keys(tile, high)),
+                                  dq_ + low / kKeys * kKeys * plan_.padded + low % kKeys, kKeys);
+    }
+  }
+
+  float* woven_slopes(int64_t query) const {
+    return slopes_woven_ + query / kKeys * (kKeys * kKeys / 2) + query % kKeys;
+  }
+
+  /// Weights and slopes of the queries [query, query + kPanelQueries) and all keys of the tile.
+  void differentiate(const KeyTile& tile, int64_t head, int64_t query) {
+    const int64_t vectors = std::min<int64_t>(kPanelVectors, (end_ - query) / kLanes);
+    const int64_t seen = seen_keys(tile, query + vectors * kLanes);
+    // A tile has more than 16 panels: the next block is there before the last of them.
+    const int64_t rows_fetched = kBlockQueries / 16 / static_cast<int64_t>(tiles_.size()) + 1;
+    for (int64_t key = 0; key < kKeys;) {
+      fetch_.some(rows_fetched);
+      const int64_t left = seen - key, keys = left <= 4 || left == 8 ? 4 : kPanelKeys;
+      // Vectors of queries before the first that sees one of the keys.
+      const int64_t before = left <= 0 ? vectors : std::max<int64_t>(0, tile.first + key - position(query)) / kLanes;
+      const Panel panel{tile, head, query + before * kLanes, key};
+      clear(query, std::min(before, vectors), key, std::min(keys, kKeys - key));
+      if (keys == 4) {
+        differentiate_panel<4>(panel, vectors - before);
+      } else {
+        differentiate_panel<kPanelKeys>(panel, vectors - before);
+      }
+      key += keys;
+    }
+  }
+
+  /// Some keys of a tile, from `key` on, and queries of one head, from `query` on.
+  struct Panel {
+    const KeyTile& tile;
+    int64_t head, query, key;
+  };
+
+  void clear(int64_t query, int64_t vectors, int64_t key, int64_t keys) {
+    const V none = hn::Zero(kF);
+    for (int64_t q = query; q < query + vectors * kLanes; q += kLanes) {
+      for (int64_t k = key; k < key + keys; k += 2) {
+        store_weights(none, none, k, q);
+        store_slopes(none, none, k, q);
+      }
+    }
+  }
+
+  template <int keys>
+  void differentiate_panel(const Panel& panel, int64_t vectors) {
+    const int64_t last = position(panel.query + vectors * kLanes - 1),
+                  last_key = panel.tile.first + panel.key + keys - 1;
+    if (vectors == kPanelVectors && plain_ && position(panel.query) >= last_key &&
+        plan_.first_key(column_.span, last) <= panel.tile.first + panel.key) {
+      return differentiate_panel<keys, kPanelVectors, true, true>(panel);
+    }
+    if (vectors == 1) {
+      plain_ ? differentiate_panel<keys, 1, true, false>(panel) : differentiate_panel<keys, 1, false, false>(panel);
+    } else if (vectors == 2) {
+      plain_ ? differentiate_panel<keys, 2, true, false>(panel) : differentiate_panel<keys, 2, false, false>(panel);
+    }
+    if constexpr (kPanelVectors == 4) {
+      if (vectors == 3) {
+        plain_ ? differentiate_panel<keys, 3, true, false>(panel) : differentiate_panel<keys, 3, false, false>(panel);
+      } else if (vectors == 4) {
+        plain_ ? differentiate_panel<keys, 4, true, false>(panel) : differentiate_panel<keys, 4, false, false>(panel);
+      }
+    }
+  }
+
+  /// kPlain: scores are scaled products. kWhole: every query sees every key.
+  template <int keys, int vectors, bool kPlain, bool kWhole>
+  void differentiate_panel(const Panel& panel) {
+    const int64_t lanes = panel.query / kKeys * turned_ + panel.query % kKeys, row = panel.key * row_words_;
+    const V unit = splat(kPlain ? plan_.params.scale * Words::kUnit : Words::kUnit);
+    V cap_slopes[keys][kPlain ? 1 : vectors];
+    alignas(64) float weights[keys][vectors * kLanes];
+    const auto to_weights = [&](V(&scores)[keys][vectors]) HWY_ATTR {
+#pragma GCC unroll 8
+      for (int i = 0; i < keys; i += 2) {
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; ++v) {
+          const int64_t query = panel.query + v * kLanes, key = panel.tile.first + panel.key + i;
+          V both[] = {scores[i][v], scores[i + 1][v]};
+          for (int n = 0; n < 2; ++n) {
+            if constexpr (!kPlain) cap_slopes[i + n][v] = finish_score(key + n, panel.head, query, both[n]);
+            both[n] = hn::MulSub(both[n], unit, hn::Load(kF, logs_ + query));
+          }
+          Words::power(both);
+          for (int n = 0; n < 2; ++n) {
+            if constexpr (!kWhole) both[n] = hidden(both[n], key + n - position(query));
+            hn::Store(both[n], kF, weights[i + n] + v * kLanes);
+          }
+          store_weights(both[0], both[1], panel.key + i, query);
+        }
+      }
+    };
+    const auto to_slopes = [&](V(&slopes)[keys][vectors]) HWY_ATTR {
+#pragma GCC unroll 8
+      for (int i = 0; i < keys; i += 2) {
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; ++v) {
+          const int64_t query = panel.query + v * kLanes;
+          V both[] = {slopes[i][v], slopes[i + 1][v]};
+          for (int n = 0; n < 2; ++n) {
+            both[n] = hn::Sub(both[n], hn::Load(kF, delta_ + query));
+            if constexpr (!kPlain) both[n] = hn::Mul(both[n], cap_slopes[i + n][v]);
+            both[n] = hn::Mul(both[n], hn::Load(kF, weights[i + n] + v * kLanes));
+          }
+          store_slopes(both[0], both[1], panel.key + i, query);
+        }
+      }
+    };
+    multiply_panel<Words, keys, vectors>({panel.tile.keys + row, row_words_, 1}, q_transposed_ + lanes, kKeys, depth_,
+                                         to_weights);
+    multiply_panel<Words, keys, vectors>({panel.tile.values + row, row_words_, 1}, dout_transposed_ + lanes, kKeys,
+                                         depth_, to_slopes);
+  }
+
+  /// Weights of a vector of queries for a key that is `ahead` of the first of them: 0 where it is not seen.
+  HWY_INLINE V hidden(V weights, int64_t ahead) const {
+    const auto first = [](int64_t count) HWY_ATTR {
+      return hn::FirstN(kF, static_cast<size_t>(std::clamp<int64_t>(count, 0, kLanes)));
+    };
+    weights = hn::IfThenZeroElse(first(ahead), weights);
+    return plan_.params.window > 0 ? hn::IfThenElseZero(first(ahead + plan_.params.window), weights) : weights;
+  }
+
+  /// Product of one key and a vector of queries becomes the scaled, capped and tilted score; returns the cap's slope.
+  HWY_INLINE V finish_score(int64_t key, int64_t head, int64_t query, V& score) const {
+    const float softcap = plan_.params.softcap, tilt = plan_.slope(head);
+    V cap_slope = splat(1);
+    score = hn::Mul(splat(plan_.params.scale), score);
+    if (softcap > 0) {
+      score = soft_cap(score, softcap);
+      const V share = hn::Mul(score, splat(1 / softcap));
+      cap_slope = hn::NegMulAdd(share, share, splat(1));
+    }
+    if (tilt != 0) {
+      const int64_t begin = column_.span.k_begin;
+      score = tilted(score, plan_.params, tilt, number(key - begin), numbers_from(position(query) - begin));
+    }
+    return cap_slope;
+  }
+
+  /// Of the keys key, key + 1 for a vector of queries.
+  HWY_INLINE void store_weights(V even, V odd, int64_t key, int64_t query) {
+    Words::store_two_rows(even, odd, weights_ + key * kBlockWords + query / Words::kPerWord, kBlockWords, nullptr);
+  }
+  HWY_INLINE void store_slopes(V even, V odd, int64_t key, int64_t query) {
+    Words::store_two_rows(even, odd, slopes_ + key * kBlockWords + query / Words::kPerWord, kBlockWords,
+                          woven_slopes(query) + key / 2 * kKeys);
+  }
+
+  const AttentionPlan& plan_;
+  const Column& column_;
+  const Inputs<Element>& in_;
+  int64_t row_words_, depth_, turned_;
+  bool plain_;  // scores are scaled products
+  hwy::AlignedFreeUniquePtr<float[]> buffer_;
+  std::vector<KeyTile> tiles_;
+  Fetch<Element> fetch_;
+  float* rows_;                              // for a moment
+  float *q_transposed_, *dout_transposed_;   // of the block, kKeys queries after kKeys
+  float *q_by_rows_, *dout_by_rows_;         // see sum_over_rows
+  float* dq_;                                // see block_size
+  float *weights_, *slopes_;                 // [kKeys, kBlockWords]
+  float* slopes_woven_;                      // see Words::store_two_rows
+  float *logs_, *delta_;                     // of the block; logs in Words::kUnit
+  int64_t query_ = 0, count_ = 0, end_ = 0;  // of the block: first, how many, in whole vectors
+};
+
+}  // namespace nibble::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

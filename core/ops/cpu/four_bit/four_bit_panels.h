@@ -1,0 +1,48 @@
+#pragma once
+#include "nibble/core/ops/cpu/four_bit/four_bit_dots.h"
+#include "nibble/core/ops/cpu/four_bit/four_bit_expand.h"
+#include "nibble/core/ops/weight_view.h"
+
+namespace nibble::ops::cpu {
+
+/// The scales of a 4-bit matrix as they are stored, mapped or not: double quantization is undone each time a scale is
+/// used, which costs a few operations per block.
+class FourBitScales {
+ public:
+  /// w must outlive it. level: which kernel to use; not above isa().
+  FourBitScales(const FourBitMatrix& w, Isa level);
+  /// absmax of the blocks [begin, end).
+  void read(int64_t begin, int64_t end, float* out) const;
+
+ private:
+  const FourBitMatrix& w_;
+  bool by_planes_ = false;
+  union {
+    std::array<float, 256> map_;        // a copy, because the tensor may be unaligned
+    std::array<uint8_t, 1024> planes_;  // the same by bytes, for four_bit_scales_avx512_vbmi
+  };
+};
+
+/// The pieces of a 4-bit matrix that a product asks for, see WeightPanels, expanded from the packed bytes and scales.
+class FourBitPanels {
+ public:
+  /// w, with 4 bits, must outlive it.
+  FourBitPanels(const WeightView& w, Isa level);
+
+  template <typename Out>
+  void fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, Out* out, int64_t stride) const;
+  /// Where blocks do not cross row ends, on CPUs with bf16 instructions.
+  bool dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const;
+
+ private:
+  template <int64_t part>
+  void scales_of_parts(int64_t begin, int64_t count, float* out) const;
+
+  const FourBitMatrix& w_;
+  Isa level_;
+  const FourBitExpander& expander_;
+  FourBitScales scales_;
+  FourBitDotsTable dots_table_;
+};
+
+}  // namespace nibble::ops::cpu

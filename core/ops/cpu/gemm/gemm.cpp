@@ -1,0 +1,57 @@
+#include "nibble/core/ops/gemm.h"
+
+#include "nibble/core/ops/cpu/gemm/gemm_openblas.h"
+
+namespace nibble::ops::cpu {
+
+namespace {
+
+void product(const PackedProduct& p) {
+  if (p.c.numel() == 0) return;
+  if (p.a.numel() == 0) {
+    if (!p.accumulate) p.c.zero();
+    return;
+  }
+  if (prefers_openblas() && gemm_openblas(p)) return;
+  if (few_rows_fit(p, isa())) {
+    gemm_few_rows(p, isa());
+  } else if (thin_fits(p, isa())) {
+    gemm_thin(p, isa());
+  } else {
+    gemm_packed(p, isa());
+  }
+}
+
+void product(const PackedProduct& p, const LowRankEpilogue* epilogue) {
+  if (epilogue == nullptr) return product(p);
+  const WeightView right(epilogue->right);
+  const PackedProduct low = {
+      .a = epilogue->left, .w = right, .w_transposed = epilogue->right_transposed, .c = p.c, .accumulate = true};
+  const bool own = !prefers_openblas() && !few_rows_fit(p, isa());
+  if (own && p.c.numel() > 0 && p.a.numel() > 0 && gemm_packed_fuses(p, low, isa())) {
+    gemm_packed(p, isa(), &low);
+  } else {
+    product(p);
+    product(low);
+  }
+}
+
+}  // namespace
+
+void matmul_nt(const Tensor& a, const WeightView& w, Tensor& c, bool accumulate, float alpha,
+               const LowRankEpilogue* epilogue) {
+  product({.a = a, .w = w, .c = c, .accumulate = accumulate, .alpha = alpha}, epilogue);
+}
+
+void matmul_nn(const Tensor& a, const WeightView& w, Tensor& c, bool accumulate, float alpha,
+               const LowRankEpilogue* epilogue) {
+  product({.a = a, .w = w, .w_transposed = false, .c = c, .accumulate = accumulate, .alpha = alpha}, epilogue);
+}
+
+void matmul_tn(const Tensor& a, const Tensor& b, Tensor& c, bool accumulate, float alpha) {
+  const WeightView w(b);
+  product(
+      {.a = a, .a_transposed = true, .w = w, .w_transposed = false, .c = c, .accumulate = accumulate, .alpha = alpha});
+}
+
+}  // namespace nibble::ops::cpu

@@ -1,0 +1,47 @@
+#include "nibble/core/ops/cpu/gemm/gemm_workspace.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "nibble/core/base/error.h"
+
+namespace nibble::ops::cpu {
+
+namespace {
+
+struct Free {
+  void operator()(std::byte* block) const { std::free(block); }
+};
+
+// One huge page, so that a panel costs one entry of the TLB.
+std::byte* thread_block() {
+  thread_local std::unique_ptr<std::byte, Free> block;
+  if (!block) {
+    block.reset(static_cast<std::byte*>(std::aligned_alloc(size_t{2} << 20, kGemmWorkspaceBytes)));
+    if (!block) throw IoError("", "no memory for the buffers of a matrix product");
+    madvise(block.get(), kGemmWorkspaceBytes, MADV_HUGEPAGE);
+  }
+  return block.get();
+}
+
+}  // namespace
+
+GemmWorkspace gemm_workspace(const GemmKernel& kernel) {
+  // The largest panel of the kernels; kLeftGroup rows of half a panel's depth, or an epilogue's right side; a fill.
+  constexpr size_t kPanel = size_t{512} << 10, kLeft = size_t{256} << 10, kFill = size_t{128} << 10;
+  NIBBLE_CHECK(static_cast<size_t>(kernel.depth_block * kernel.panel_columns) * dtype_size(kernel.compute) <= kPanel,
+               "panel of the kernel");
+  std::byte* block = thread_block();
+  GemmWorkspace made;
+  made.panel = block;
+  made.left = block + kPanel;
+  made.left_size = kLeft;
+  made.fill = made.left + kLeft;
+  made.sums = reinterpret_cast<float*>(made.fill + kFill);
+  made.sums_size = static_cast<int64_t>((kGemmWorkspaceBytes - kPanel - kLeft - kFill) / sizeof(float));
+  return made;
+}
+
+}  // namespace nibble::ops::cpu

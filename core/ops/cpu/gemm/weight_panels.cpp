@@ -1,0 +1,98 @@
+#include "nibble/core/ops/cpu/gemm/weight_panels.h"
+
+#include <cstring>
+
+#include "nibble/core/base/avx512.h"
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/ops/elementwise.h"
+
+namespace nibble::ops::cpu {
+
+namespace {
+
+// A panel of trained weights, which are f32, is rounded for every chunk of tokens: 16 at a time where the CPU can.
+NIBBLE_AVX512 void narrow_row(const std::byte* from, int64_t count, bf16* to) {
+  for (int64_t i = 0; i < count; i += 16) {
+    const auto mask = static_cast<__mmask16>(avx512::low_bits(count - i));
+    _mm256_mask_storeu_epi16(to + i, mask, avx512::narrow(_mm512_maskz_loadu_ps(mask, from + i * 4)));
+  }
+}
+
+template <typename From, typename To>
+void convert_row(const std::byte* from, int64_t count, To* to) {
+  if constexpr (std::is_same_v<From, To>) {
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(To));
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      From value;
+      std::memcpy(&value, from + i * static_cast<int64_t>(sizeof(From)), sizeof(From));
+      to[i] = To(static_cast<float>(value));
+    }
+  }
+}
+
+template <typename To>
+void fill_dense(const Tensor& matrix, Isa level, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
+                To* out, int64_t stride) {
+  const auto convert = matrix.dtype() == DType::f32    ? convert_row<float, To>
+                       : matrix.dtype() == DType::bf16 ? convert_row<bf16, To>
+                                                       : convert_row<f16, To>;
+  const auto size = static_cast<int64_t>(dtype_size(matrix.dtype()));
+  const std::byte* first = matrix.raw() + col_begin * size;
+  const bool wide = matrix.dtype() == DType::f32 && level >= Isa::avx512;
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const std::byte* from = first + row * matrix.dim(1) * size;
+    To* to = out + (row - row_begin) * stride;
+    if constexpr (std::is_same_v<To, bf16>) {
+      if (wide) {
+        narrow_row(from, col_end - col_begin, to);
+        continue;
+      }
+    }
+    convert(from, col_end - col_begin, to);
+  }
+}
+
+}  // namespace
+
+WeightPanels::WeightPanels(const WeightView& w, Isa level) : w_(w), level_(level) {
+  if (w.encoding == WeightEncoding::four_bit) four_bit_.emplace(w, level);
+}
+
+template <typename Out>
+void WeightPanels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, Out* out,
+                        int64_t stride) const {
+  switch (w_.encoding) {
+    case WeightEncoding::dense:
+      return fill_dense(w_.dense, level_, row_begin, row_end, col_begin, col_end, out, stride);
+    case WeightEncoding::four_bit:
+      return four_bit_->fill(row_begin, row_end, col_begin, col_end, out, stride);
+  }
+}
+
+template void WeightPanels::fill(int64_t, int64_t, int64_t, int64_t, float*, int64_t) const;
+template void WeightPanels::fill(int64_t, int64_t, int64_t, int64_t, bf16*, int64_t) const;
+
+bool WeightPanels::dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const {
+  return four_bit_ && four_bit_->dots(row_begin, row_end, x, y);
+}
+
+const std::byte* WeightPanels::in_place(DType compute) const {
+  return w_.encoding == WeightEncoding::dense && w_.dense.dtype() == compute ? w_.dense.raw() : nullptr;
+}
+
+void dequantize(const WeightView& w, Tensor& out) {
+  if (w.encoding == WeightEncoding::dense) return cast(w.dense, out);
+  constexpr int64_t kGrain = int64_t{1} << 16;  // elements of a piece of work: 256 KB of results, some 20 us
+  const WeightPanels panels(w, isa());
+  const int64_t cols = w.cols();
+  float* to = out.data<float>();
+  parallel_for(w.rows(), std::max(int64_t{1}, kGrain / std::max(int64_t{1}, cols)),
+               [&](int64_t begin, int64_t end) { panels.fill(begin, end, 0, cols, to + begin * cols, cols); });
+}
+
+void block_scales(const FourBitMatrix& w, Tensor& out) {
+  FourBitScales(w, isa()).read(0, w.blocks(), out.data<float>());
+}
+
+}  // namespace nibble::ops::cpu

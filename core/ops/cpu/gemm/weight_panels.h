@@ -1,0 +1,30 @@
+#pragma once
+#include <optional>
+
+#include "nibble/core/ops/cpu/four_bit/four_bit_panels.h"
+
+namespace nibble::ops::cpu {
+
+/// The weight of one product as its kernels read it: cache-sized pieces, expanded right before use. Thread-safe.
+class WeightPanels {
+ public:
+  /// w must outlive it. level: whose kernels fill the pieces; not above isa().
+  explicit WeightPanels(const WeightView& w, Isa level);
+
+  int64_t cols() const { return w_.cols(); }
+  /// Writes W[row_begin:row_end, col_begin:col_end] to out, f32 or bf16, row-major with `stride` elements between rows.
+  template <typename Out>
+  void fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, Out* out, int64_t stride) const;
+  /// y[i] = sum over k of W[row_begin + i, k] * x[k], with W or its factors rounded to bf16 and f32 sums in an order
+  /// that depends on cols() only. False, and nothing done, where fill is the faster way or the only one.
+  bool dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const;
+  /// The matrix where it is stored as a product in `compute` reads it; else null.
+  const std::byte* in_place(DType compute) const;
+
+ private:
+  const WeightView& w_;
+  Isa level_;
+  std::optional<FourBitPanels> four_bit_;
+};
+
+}  // namespace nibble::ops::cpu

@@ -1,0 +1,226 @@
+#include "nibble/core/text/chat/model_chat_template.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/text/chat/jinja/values/json_value.h"
+#include "nibble/core/text/chat/jinja/values/unicode_text.h"
+
+namespace nibble {
+
+namespace {
+
+using jinja::Dict;
+using jinja::Items;
+using jinja::Value;
+
+// Words that stand in no text: their first and last characters are of Unicode's private use.
+constexpr std::string_view kOtherWords = "\uE0A3other words\uE0A7";
+
+Value value_of(const ChatMessage& message, size_t k) {
+  const std::string place = "messages[" + std::to_string(k) + "]";
+  if (!message.json.empty()) return jinja::parse_json_value(message.json, place);
+  Dict fields;
+  fields.set("role", Value::text(message.role));
+  fields.set("content", Value::text(message.content));
+  if (!message.reasoning.empty()) fields.set("reasoning_content", Value::text(message.reasoning));
+  if (!message.tool_calls.empty()) fields.set("tool_calls", jinja::parse_json_value(message.tool_calls, place));
+  return Value::dict(std::move(fields));
+}
+
+TemplateRequest request_of(const Conversation& conversation) {
+  TemplateRequest request;
+  Items messages;
+  for (size_t k = 0; k < conversation.messages.size(); ++k) messages.push_back(value_of(conversation.messages[k], k));
+  request.messages = Value::list(std::move(messages));
+  if (!conversation.tools.empty()) request.tools = jinja::parse_json_value(conversation.tools, "tools");
+  return request;
+}
+
+// The same request with the first `count` messages.
+TemplateRequest first_messages(const TemplateRequest& request, size_t count, bool add_generation_prompt) {
+  TemplateRequest first = request;
+  const Items& all = request.messages.items();
+  first.messages = Value::list({all.begin(), all.begin() + static_cast<ptrdiff_t>(count)});
+  first.add_generation_prompt = add_generation_prompt;
+  return first;
+}
+
+// The same request with another message k.
+TemplateRequest with_message(const TemplateRequest& request, size_t k, const Value& message) {
+  TemplateRequest changed = request;
+  Items messages = request.messages.items();
+  messages[k] = message;
+  changed.messages = Value::list(std::move(messages));
+  return changed;
+}
+
+// The same request with kOtherWords as all that message k says.
+TemplateRequest with_other_words(const TemplateRequest& request, size_t k) {
+  const Dict& said = request.messages.items()[k].as_dict();
+  Value content = Value::text(std::string(kOtherWords));
+  const Value* before = said.find("content");
+  if (before && before->is_sequence()) {
+    Dict part;
+    part.set("type", Value::text("text"));
+    part.set("text", content);
+    content = Value::list({Value::dict(std::move(part))});
+  }
+  Dict other;
+  const Value* role = said.find("role");
+  other.set("role", role ? *role : Value::text("assistant"));
+  other.set("content", std::move(content));
+  return with_message(request, k, Value::dict(std::move(other)));
+}
+
+// The message without the fields of these names.
+Value without(const Value& message, std::initializer_list<std::string_view> names) {
+  Dict rest = message.as_dict();
+  for (const std::string_view name : names) rest.erase(name);
+  return Value::dict(std::move(rest));
+}
+
+bool has_any(const Value& message, std::initializer_list<std::string_view> names) {
+  return std::any_of(names.begin(), names.end(), [&](std::string_view name) {
+    const Value* value = message.as_dict().find(name);
+    return value != nullptr && value->truth();
+  });
+}
+
+// Spans of all answers, or of those that are trained where every answer has one; nullopt where that is not clear.
+std::optional<std::vector<TextSpan>> marked_answers(const jinja::Rendering& rendering,
+                                                    const std::vector<bool>& trained) {
+  std::vector<TextSpan> spans;
+  size_t end = 0;
+  for (const jinja::GeneratedSpan& span : rendering.generated) {
+    if (span.bytes.begin < end || span.bytes.end > rendering.text.size()) return std::nullopt;
+    end = span.bytes.end;
+    spans.push_back(span.bytes);
+  }
+  if (spans.empty()) return std::nullopt;
+  const bool all = std::find(trained.begin(), trained.end(), false) == trained.end();
+  if (!all && spans.size() != trained.size()) return std::nullopt;
+  std::vector<TextSpan> answers;
+  for (size_t k = 0; k < spans.size(); ++k) {
+    if ((all || trained[k]) && spans[k].begin < spans[k].end) answers.push_back(spans[k]);
+  }
+  return answers;
+}
+
+}  // namespace
+
+RenderedChat ModelChatTemplate::render(const Conversation& conversation, bool add_generation_prompt) const {
+  TemplateRequest request = request_of(conversation);
+  request.add_generation_prompt = add_generation_prompt;
+  jinja::Rendering rendering = templates_.apply(request);
+  RenderedChat chat{std::move(rendering.text), {}};
+  if (add_generation_prompt) return chat;
+  std::vector<bool> trained;
+  for (const ChatMessage& message : conversation.messages) {
+    if (message.role == "assistant") trained.push_back(message.train);
+  }
+  rendering.text = chat.text;
+  if (std::optional<std::vector<TextSpan>> marked = marked_answers(rendering, trained)) {
+    chat.answers = std::move(*marked);
+    return chat;
+  }
+  for (size_t k = 0; k < conversation.messages.size(); ++k) {
+    const ChatMessage& message = conversation.messages[k];
+    if (message.role == "assistant" && message.train) chat.answers.push_back(find_answer(request, chat.text, k));
+  }
+  std::erase_if(chat.answers, [](const TextSpan& answer) { return answer.begin >= answer.end; });
+  return chat;
+}
+
+std::optional<std::string> ModelChatTemplate::try_render(const TemplateRequest& request) const {
+  try {
+    return templates_.apply(request).text;
+  } catch (const InputError&) {  // a template may refuse a part of a conversation
+    return std::nullopt;
+  }
+}
+
+bool ModelChatTemplate::shows(const TemplateRequest& request, const std::string& text, size_t k,
+                              const Value& changed) const {
+  const TemplateRequest other = with_message(request, k, changed);
+  if (try_render(other) != text) return true;
+  // Templates take thoughts out of earlier answers: what they show of the last message counts.
+  const std::optional<std::string> last = try_render(first_messages(request, k + 1, false));
+  return !last || try_render(first_messages(other, k + 1, false)) != last;
+}
+
+std::vector<HiddenPart> ModelChatTemplate::hidden_parts(const Conversation& conversation) const {
+  const TemplateRequest request = request_of(conversation);
+  const std::optional<std::string> text = try_render(request);
+  if (!text) return {};  // render() says why
+  std::vector<HiddenPart> hidden;
+  if (request.tools.truth()) {
+    TemplateRequest without_tools = request;
+    without_tools.tools = {};
+    if (try_render(without_tools) == text) hidden.push_back({HiddenPart::Kind::tools, 0});
+  }
+  for (size_t k = 0; k < request.messages.items().size(); ++k) {
+    const Value& message = request.messages.items()[k];
+    const auto check = [&](HiddenPart::Kind kind, std::initializer_list<std::string_view> names) {
+      if (has_any(message, names) && !shows(request, *text, k, without(message, names))) hidden.push_back({kind, k});
+    };
+    check(HiddenPart::Kind::tool_calls, {"tool_calls"});
+    check(HiddenPart::Kind::reasoning, {"reasoning_content", "reasoning", "thinking"});
+    if (conversation.messages[k].role == "tool" && has_any(message, {"content"}) &&
+        !shows(request, *text, k, with_other_words(request, k).messages.items()[k]))
+      hidden.push_back({HiddenPart::Kind::tool_result, k});
+  }
+  return hidden;
+}
+
+TextSpan ModelChatTemplate::find_answer(const TemplateRequest& request, const std::string& text, size_t k) const {
+  const TemplateRequest changed = with_other_words(request, k);
+  const std::string other = try_render(changed).value_or("");
+  const size_t words = other.find(kOtherWords);
+  if (words == std::string::npos)
+    throw InputError("messages[" + std::to_string(k) + "]", "the chat template does not show this answer",
+                     "give it \"weight\": 0, or choose another data.template");
+  const size_t behind = other.size() - words - kOtherWords.size();
+  const auto first_change =
+      std::mismatch(text.begin(), text.end(), other.begin(), other.begin() + static_cast<ptrdiff_t>(words));
+  TextSpan answer{static_cast<size_t>(first_change.first - text.begin()), text.size()};
+  size_t same = 0;
+  while (same < behind && same < text.size() - answer.begin &&
+         text[text.size() - 1 - same] == other[other.size() - 1 - same])
+    ++same;
+  answer.end = text.size() - same;
+  const auto inside_character = [&](size_t at) {
+    return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
+  };
+  while (inside_character(answer.end)) ++answer.end;
+  while (inside_character(answer.begin)) --answer.begin;
+
+  // The mark that ends a turn, as it stands behind the last message of a conversation.
+  if (const std::optional<std::string> last = try_render(first_messages(changed, k + 1, false))) {
+    const size_t said = last->find(kOtherWords);
+    if (said != std::string::npos) {
+      const std::string_view mark =
+          jinja::stripped(std::string_view(*last).substr(said + kOtherWords.size()), false, true);
+      if (std::string_view(text).substr(answer.end).starts_with(mark)) answer.end += mark.size();
+    }
+  }
+  if (k == 0) return answer;
+  const std::optional<std::string> prompt = try_render(first_messages(request, k, true));
+  if (prompt && text.starts_with(*prompt) && prompt->size() <= answer.end) {
+    answer.begin = prompt->size();
+    return answer;
+  }
+  // Not prefix-stable: the generation prompt stands close before what differs.
+  constexpr size_t kClose = 64;
+  const std::optional<std::string> without = try_render(first_messages(request, k, false));
+  if (prompt && without && prompt->size() > without->size() && prompt->starts_with(*without)) {
+    const std::string header = prompt->substr(without->size());
+    const size_t at =
+        answer.begin < header.size() ? std::string::npos : text.rfind(header, answer.begin - header.size());
+    if (at != std::string::npos && answer.begin - at - header.size() <= kClose) answer.begin = at + header.size();
+  }
+  return answer;
+}
+
+}  // namespace nibble

@@ -1,0 +1,36 @@
+#pragma once
+// A model's own chat template behind the ChatTemplate seam.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nibble/core/text/chat/chat_template.h"
+#include "nibble/core/text/chat/template_request.h"
+
+namespace nibble {
+
+/// Renders as Transformers does. The trained answers (only without add_generation_prompt) are what {% generation %}
+/// marks, where the template has it. Else they are found from outside, so that templates that show earlier answers
+/// differently later on are right too: an answer ends where the text goes on as it does with other words in that
+/// message, end-of-turn mark included, and begins behind its generation prompt.
+class ModelChatTemplate final : public ChatTemplate {
+ public:
+  explicit ModelChatTemplate(ModelTemplates templates) : templates_(std::move(templates)) {}
+
+  /// Throws InputError for what the template refuses, and where it does not show an answer that is trained.
+  RenderedChat render(const Conversation& conversation, bool add_generation_prompt = false) const override;
+  std::vector<HiddenPart> hidden_parts(const Conversation& conversation) const override;
+
+ private:
+  /// The text, nullopt where the template refuses.
+  std::optional<std::string> try_render(const TemplateRequest& request) const;
+  /// Whether `text`, that of `request`, is another with `changed` in the place of message k, or was when k was the
+  /// last.
+  bool shows(const TemplateRequest& request, const std::string& text, size_t k, const jinja::Value& changed) const;
+  TextSpan find_answer(const TemplateRequest& request, const std::string& text, size_t message) const;
+
+  ModelTemplates templates_;
+};
+
+}  // namespace nibble

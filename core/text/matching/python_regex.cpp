@@ -1,0 +1,97 @@
+#include "nibble/core/text/matching/python_regex.h"
+
+#include <oniguruma.h>
+
+#include <mutex>
+
+#include "nibble/core/base/error.h"
+
+namespace nibble {
+
+namespace {
+
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+constexpr unsigned long kMostRetries = 1'000;
+#else
+constexpr unsigned long kMostRetries = 1'000'000;  // a sane pattern on a module path needs a few hundred
+#endif
+
+const OnigUChar* bytes(const char* text) { return reinterpret_cast<const OnigUChar*>(text); }
+
+struct Region {
+  OnigRegion* value = onig_region_new();
+  ~Region() { onig_region_free(value, 1); }
+};
+
+}  // namespace
+
+struct PythonRegex::Compiled {
+  std::string pattern;
+  regex_t* regex = nullptr;
+  regex_t* whole = nullptr;  // the pattern and then the end, so that alternatives are tried until one fills the text
+  ~Compiled() {
+    if (regex) onig_free(regex);
+    if (whole) onig_free(whole);
+  }
+
+  regex_t* compile(const std::string& text) const {
+    regex_t* made = nullptr;
+    OnigErrorInfo info;
+    const OnigUChar* begin = bytes(text.data());
+    // Python counts plain groups even beside named ones
+    const int status = onig_new(&made, begin, begin + text.size(), ONIG_OPTION_CAPTURE_GROUP, ONIG_ENCODING_UTF8,
+                                ONIG_SYNTAX_PYTHON, &info);
+    if (status == ONIG_NORMAL) return made;
+    OnigUChar message[ONIG_MAX_ERROR_MESSAGE_LEN];
+    const int length = onig_error_code_to_str(message, status, &info);
+    throw UsageError("\"" + pattern + "\" is no regular expression: " +
+                     std::string(reinterpret_cast<const char*>(message), static_cast<size_t>(length)));
+  }
+
+  /// Length of the match at the start of text, or -1.
+  int match(regex_t* compiled, std::string_view text, OnigRegion* region) const {
+    OnigMatchParam* limits = onig_new_match_param();
+    onig_initialize_match_param(limits);
+    onig_set_retry_limit_in_match_of_match_param(limits, kMostRetries);
+    const OnigUChar* begin = bytes(text.data());
+    const OnigUChar* end = begin + text.size();
+    const int length = onig_match_with_param(compiled, begin, end, begin, region, ONIG_OPTION_NONE, limits);
+    onig_free_match_param(limits);
+    if (length < 0 && length != ONIG_MISMATCH) {
+      throw UsageError("the pattern \"" + pattern + "\" takes too long on \"" + std::string(text) + "\"",
+                       "write it without nested repetitions");
+    }
+    return length;
+  }
+};
+
+PythonRegex::PythonRegex(const std::string& pattern) {
+  static std::once_flag initialized;
+  std::call_once(initialized, [] {
+    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
+    onig_initialize(encodings, 1);
+  });
+  auto made = std::make_shared<Compiled>();
+  made->pattern = pattern;
+  made->regex = made->compile(pattern);
+  made->whole = made->compile("(?:" + pattern + ")\\Z");
+  compiled_ = made;
+}
+
+bool PythonRegex::matches_whole(std::string_view text) const {
+  return compiled_->match(compiled_->whole, text, nullptr) == static_cast<int>(text.size());
+}
+
+bool PythonRegex::matches_start(std::string_view text) const {
+  return compiled_->match(compiled_->regex, text, nullptr) >= 0;
+}
+
+std::optional<std::string> PythonRegex::first_group(std::string_view text) const {
+  Region region;
+  if (compiled_->match(compiled_->regex, text, region.value) < 0) return std::nullopt;
+  if (region.value->num_regs < 2 || region.value->beg[1] < 0) return std::nullopt;
+  const auto begin = static_cast<size_t>(region.value->beg[1]);
+  return std::string(text.substr(begin, static_cast<size_t>(region.value->end[1]) - begin));
+}
+
+}  // namespace nibble

@@ -1,0 +1,299 @@
+#include "nibble/core/text/tokenizers/gguf_tokenizer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/text/matching/published_expressions.h"
+#include "nibble/core/text/tokenizers/json/json_tokenizer.h"
+#include "nibble/core/text/tokenizers/sentencepiece/sentencepiece_tokenizer.h"
+#include "nibble/core/text/unicode/utf8.h"
+
+namespace nibble {
+
+namespace {
+
+using Json = nlohmann::json;
+
+// llama.cpp's token types, which are sentencepiece's.
+enum Type : int32_t { kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+
+class Vocabulary {
+ public:
+  explicit Vocabulary(const GgufFile& file) : file_(file) {
+    if (!file.texts("tokenizer.ggml.tokens")) fail("tokens", "is missing");
+    tokens = *file.texts("tokenizer.ggml.tokens");
+    for (const std::string& token : tokens) require_utf8(token, file.path() + ": tokenizer.ggml.tokens");
+    types = numbers<int32_t>("token_type");
+    if (types.empty()) types.assign(tokens.size(), kNormal);
+  }
+
+  std::vector<std::string> tokens;
+  std::vector<int32_t> types;
+
+  /// A list as long as that of the tokens; empty when absent.
+  template <typename Number>
+  std::vector<Number> numbers(const std::string& key) const {
+    const auto found = file_.metadata().find("tokenizer.ggml." + key);
+    if (found == file_.metadata().end()) return {};
+    const auto* list = std::get_if<std::vector<Number>>(&found->second);
+    if (!list) fail(key, "is no list of numbers");
+    if (list->size() != tokens.size())
+      fail(key, "has " + std::to_string(list->size()) + " entries for " + std::to_string(tokens.size()) + " tokens");
+    return *list;
+  }
+
+  std::optional<int32_t> id(const std::string& key) const {
+    const std::optional<int64_t> id = file_.integer("tokenizer.ggml." + key);
+    if (!id || *id < 0 || static_cast<size_t>(*id) >= tokens.size()) return std::nullopt;
+    return static_cast<int32_t>(*id);
+  }
+
+  bool flag(const std::string& key, bool absent) const {
+    const auto found = file_.metadata().find("tokenizer.ggml." + key);
+    if (found == file_.metadata().end()) return absent;
+    const bool* value = std::get_if<bool>(&found->second);
+    if (!value) fail(key, "is no boolean");
+    return *value;
+  }
+
+  const GgufFile& file() const { return file_; }
+
+  [[noreturn]] void fail(const std::string& key, const std::string& reason, const std::string& remedy = "") const {
+    throw InputError(file_.path() + ": tokenizer.ggml." + key, reason, remedy);
+  }
+
+ private:
+  const GgufFile& file_;
+};
+
+// A protocol buffer under way.
+class ProtoWriter {
+ public:
+  std::string bytes;
+
+  void number(uint32_t field, uint64_t value) {
+    varint(field << 3);
+    varint(value);
+  }
+  void text(uint32_t field, std::string_view value) {
+    varint(field << 3 | 2);
+    varint(value.size());
+    bytes += value;
+  }
+  void real(uint32_t field, float value) {
+    varint(field << 3 | 5);
+    char raw[sizeof value];
+    std::memcpy(raw, &value, sizeof value);
+    bytes.append(raw, sizeof value);
+  }
+
+ private:
+  void varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
+    bytes += static_cast<char>(value);
+  }
+};
+
+// sentencepiece_model.proto: pieces (1) with text, score and type; trainer (2) and normalizer (3).
+std::string sentencepiece_file(const Vocabulary& vocabulary) {
+  const std::vector<float> scores = vocabulary.numbers<float>("scores");
+  if (scores.empty()) vocabulary.fail("scores", "is missing");
+  ProtoWriter model, trainer, normalizer;
+  bool has_bytes = false;
+  for (size_t id = 0; id < scores.size(); ++id) {
+    ProtoWriter piece;
+    piece.text(1, vocabulary.tokens[id]);
+    piece.real(2, scores[id]);
+    piece.number(3, static_cast<uint64_t>(vocabulary.types[id]));
+    model.text(1, piece.bytes);
+    has_bytes = has_bytes || vocabulary.types[id] == kByte;
+  }
+  trainer.number(3, 2);  // BPE
+  trainer.number(35, has_bytes);
+  const auto role = [&](const char* key, uint32_t id_field, uint32_t text_field) {
+    const std::optional<int32_t> id = vocabulary.id(key);
+    trainer.number(id_field, id ? static_cast<uint64_t>(*id) : ~uint64_t{0});
+    if (id) trainer.text(text_field, vocabulary.tokens[static_cast<size_t>(*id)]);
+  };
+  role("unknown_token_id", 40, 45);
+  role("bos_token_id", 41, 46);
+  role("eos_token_id", 42, 47);
+  role("padding_token_id", 43, 48);
+  normalizer.text(1, "identity");
+  normalizer.number(3, vocabulary.flag("add_space_prefix", true));
+  normalizer.number(4, 0);  // blanks stay as many as they are
+  normalizer.number(5, 1);
+  model.text(2, trainer.bytes);
+  model.text(3, normalizer.bytes);
+  return model.bytes;
+}
+
+Json split(const char* expression) {
+  return {{"type", "Split"}, {"pattern", {{"Regex", expression}}}, {"behavior", "Isolated"}, {"invert", false}};
+}
+
+Json byte_level(bool use_regex) {
+  return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
+}
+
+Json digits(bool individual) { return {{"type", "Digits"}, {"individual_digits", individual}}; }
+
+// What llama.cpp's names of pre-tokenizers stand for.
+struct PreTokenizer {
+  Json steps;
+  bool composes = false;       // NFC first
+  bool ignore_merges = false;  // a piece that is a token is taken whole
+  bool begins = false;         // BOS in front, where the file does not say
+};
+
+PreTokenizer pre_tokenizer_of(const Vocabulary& vocabulary) {
+  const std::string name = vocabulary.file().text("tokenizer.ggml.pre").value_or("gpt-2");
+  const auto is = [&](std::initializer_list<const char*> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (is({"gpt-2", "phi-2", "mpt", "olmo"})) return {.steps = Json::array({byte_level(true)})};
+  const auto cut_by = [](const char* expression) { return Json::array({split(expression), byte_level(false)}); };
+  if (is({"llama-bpe", "llama3", "llama-v3"}))
+    return {.steps = cut_by(kLlama3Expression), .ignore_merges = true, .begins = true};
+  if (is({"dbrx", "smaug-bpe"})) return {.steps = cut_by(kLlama3Expression)};
+  if (is({"qwen2", "deepseek-r1-qwen"})) return {.steps = cut_by(kQwen2Expression), .composes = true};
+  if (is({"stablelm2"})) return {.steps = cut_by(kQwen2Expression)};
+  if (is({"gpt-4o"})) return {.steps = cut_by(kGpt4oExpression)};
+  if (is({"tekken"})) return {.steps = cut_by(kTekkenExpression), .ignore_merges = true, .begins = true};
+  if (is({"bloom"})) return {.steps = cut_by(kBloomExpression)};
+  if (is({"smollm", "starcoder", "refact", "command-r", "codeshell"}))
+    return {.steps = Json::array({digits(true), byte_level(true)})};
+  if (is({"falcon"})) {
+    const Json punctuation = {{"type", "Punctuation"}, {"behavior", "Contiguous"}};
+    return {.steps = Json::array({punctuation, byte_level(true), digits(false), split("[0-9][0-9][0-9]")})};
+  }
+  vocabulary.fail("pre", "is " + name + ", a pre-tokenizer that is not known",
+                  "give a tokenizer of the model in Hugging Face's form (model.tokenizer)");
+}
+
+// BOS in front of a text and EOS behind it, where the file says so.
+void put_ends(const Vocabulary& vocabulary, bool begins, Json& made) {
+  Json single = Json::array(), pair = Json::array(), tokens = Json::object();
+  const auto sequence = [](const char* name, int type) {
+    return Json{{"Sequence", {{"id", name}, {"type_id", type}}}};
+  };
+  const auto put = [&](const std::string& role, bool absent) {
+    const std::optional<int32_t> id = vocabulary.id(role + "_token_id");
+    if (!id || !vocabulary.flag("add_" + role + "_token", absent)) return;
+    const std::string& text = vocabulary.tokens[static_cast<size_t>(*id)];
+    for (Json* list : {&single, &pair}) list->push_back({{"SpecialToken", {{"id", text}, {"type_id", 0}}}});
+    tokens[text] = {{"id", text}, {"ids", Json::array({*id})}, {"tokens", Json::array({text})}};
+  };
+  put("bos", begins);
+  single.push_back(sequence("A", 0));
+  pair.push_back(sequence("A", 0));
+  pair.push_back(sequence("B", 1));
+  put("eos", false);
+  if (tokens.empty()) return;
+  made["post_processor"] = {
+      {"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}};
+}
+
+std::string byte_level_file(const Vocabulary& vocabulary) {
+  const PreTokenizer pre = pre_tokenizer_of(vocabulary);
+  const std::vector<std::string>* merges = vocabulary.file().texts("tokenizer.ggml.merges");
+  if (!merges) vocabulary.fail("merges", "is missing");
+  for (const std::string& merge : *merges) require_utf8(merge, vocabulary.file().path() + ": tokenizer.ggml.merges");
+  Json tokens = Json::object(), added = Json::array();
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    const std::string& text = vocabulary.tokens[id];
+    const int32_t type = vocabulary.types[id];
+    if (type != kUnused && !tokens.emplace(text, id).second) vocabulary.fail("tokens", "has " + text + " twice");
+    if (type != kControl && type != kUserDefined) continue;
+    added.push_back({{"id", id},
+                     {"content", text},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", type == kControl}});
+  }
+  Json made = {{"version", "1.0"},
+               {"truncation", nullptr},
+               {"padding", nullptr},
+               {"added_tokens", added},
+               {"normalizer", pre.composes ? Json::object({{"type", "NFC"}}) : Json()},
+               {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", pre.steps}}},
+               {"post_processor", nullptr},
+               {"decoder", byte_level(true)},
+               {"model",
+                {{"type", "BPE"},
+                 {"dropout", nullptr},
+                 {"unk_token", nullptr},
+                 {"continuing_subword_prefix", nullptr},
+                 {"end_of_word_suffix", nullptr},
+                 {"fuse_unk", false},
+                 {"byte_fallback", false},
+                 {"ignore_merges", pre.ignore_merges},
+                 {"vocab", tokens},
+                 {"merges", *merges}}}};
+  put_ends(vocabulary, pre.begins, made);
+  return made.dump(1) + "\n";
+}
+
+std::string config_file(const Vocabulary& vocabulary, bool sentencepiece) {
+  Json made = {{"tokenizer_class", sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},
+               {"clean_up_tokenization_spaces", false}};
+  if (sentencepiece) {
+    made["legacy"] = true;
+    made["add_bos_token"] = vocabulary.flag("add_bos_token", true);
+    made["add_eos_token"] = vocabulary.flag("add_eos_token", false);
+  }
+  for (const auto& [key, name] : {std::pair{"bos_token_id", "bos_token"},
+                                  {"eos_token_id", "eos_token"},
+                                  {"unknown_token_id", "unk_token"},
+                                  {"padding_token_id", "pad_token"}}) {
+    if (const auto id = vocabulary.id(key)) made[name] = vocabulary.tokens[static_cast<size_t>(*id)];
+  }
+  if (const auto chat = vocabulary.file().text("tokenizer.chat_template")) {
+    require_utf8(*chat, vocabulary.file().path() + ": tokenizer.chat_template");
+    made["chat_template"] = *chat;
+  }
+  return made.dump(1) + "\n";
+}
+
+}  // namespace
+
+std::map<std::string, std::string> gguf_tokenizer_files(const GgufFile& file) {
+  const std::string kind = file.text("tokenizer.ggml.model").value_or("none");
+  if (kind == "none" || kind == "no_vocab") return {};
+  const Vocabulary vocabulary(file);
+  if (kind != "llama" && kind != "gpt2")
+    vocabulary.fail("model", "is " + kind + ", a kind of tokenizer that is not known", "known are llama and gpt2");
+  const bool sentencepiece = kind == "llama";
+  std::map<std::string, std::string> files;
+  files["tokenizer_config.json"] = config_file(vocabulary, sentencepiece);
+  files[sentencepiece ? "tokenizer.model" : "tokenizer.json"] =
+      sentencepiece ? sentencepiece_file(vocabulary) : byte_level_file(vocabulary);
+  return files;
+}
+
+std::unique_ptr<Tokenizer> open_gguf_tokenizer(const std::filesystem::path& path) {
+  const GgufFile file(path.string());
+  std::map<std::string, std::string> files = gguf_tokenizer_files(file);
+  if (files.empty()) throw InputError(path.string(), "has no tokenizer");
+  const auto model = files.find("tokenizer.model");
+  auto tokenizer = model != files.end() ? open_sentencepiece(model->second, path.string())
+                                        : open_tokenizer_json(Json::parse(files.at("tokenizer.json")), path.string());
+  const Vocabulary vocabulary(file);
+  TokenRoles roles;
+  roles.bos = vocabulary.id("bos_token_id");
+  roles.eos = vocabulary.id("eos_token_id");
+  roles.unk = vocabulary.id("unknown_token_id");
+  roles.pad = vocabulary.id("padding_token_id");
+  if (roles.bos) roles.special_tokens["bos_token"] = vocabulary.tokens[static_cast<size_t>(*roles.bos)];
+  if (roles.eos) roles.special_tokens["eos_token"] = vocabulary.tokens[static_cast<size_t>(*roles.eos)];
+  if (const auto chat = file.text("tokenizer.chat_template")) roles.chat_templates["default"] = *chat;
+  tokenizer->set_roles(std::move(roles));
+  return tokenizer;
+}
+
+}  // namespace nibble

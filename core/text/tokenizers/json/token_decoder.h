@@ -1,0 +1,25 @@
+#pragma once
+// The "decoder" of tokenizer.json: from the spelling of tokens back to text.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nibble/core/text/tokenizers/json/json_fields.h"
+
+namespace nibble {
+
+class TokenDecoder {
+ public:
+  virtual ~TokenDecoder() = default;
+  /// Rewrites the strings; joined, those that the last step leaves are the text.
+  virtual void apply(std::vector<std::string>& tokens) const = 0;
+};
+
+using TokenDecoders = std::vector<std::unique_ptr<TokenDecoder>>;
+
+/// The steps as tokenizer.json describes them, sequences laid flat. Known: ByteLevel, ByteFallback, Fuse, Strip,
+/// Replace, Metaspace, WordPiece, BPEDecoder, CTC, Sequence. InputError naming another one.
+TokenDecoders read_token_decoders(const JsonFields& description);
+
+}  // namespace nibble

@@ -1,0 +1,275 @@
+#include "nibble/core/text/tokenizers/sentencepiece/sentencepiece_encoder.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <queue>
+#include <unordered_map>
+
+#include "nibble/core/text/tokenizers/models/piece_cache.h"
+#include "nibble/core/text/tokenizers/sentencepiece/sentencepiece_normalizer.h"
+#include "nibble/core/text/unicode/utf8.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr std::string_view kBlankMark = "\xE2\x96\x81";
+constexpr uint32_t kNowhere = std::numeric_limits<uint32_t>::max();
+
+// What both algorithms need of a model. The rules of a hostile model may leave broken characters behind; they are cut
+// as far as they go.
+class Encoder : public SentencePieceEncoder {
+ public:
+  explicit Encoder(const SentencePieceModel& model) : model_(model), rules_(model.normalizer.charsmap) {
+    std::vector<std::pair<std::string, int32_t>> user_defined;
+    for (size_t k = 0; k < model.pieces.size(); ++k) {
+      const SentencePieceEntry& piece = model.pieces[k];
+      const auto id = static_cast<int32_t>(k);
+      if (piece.kind == PieceKind::kUnknown) unknown_ = id;
+      if (piece.kind == PieceKind::kUserDefined) user_defined.emplace_back(piece.text, id);
+      const bool reserved =
+          piece.kind == PieceKind::kControl || piece.kind == PieceKind::kUnknown || piece.kind == PieceKind::kByte;
+      (reserved ? reserved_ : pieces_).emplace(piece.text, id);
+    }
+    user_defined_ = PrefixTrie(std::move(user_defined));
+    for (unsigned byte = 0; byte < 256; ++byte) bytes_[byte] = id_of(byte_token(static_cast<unsigned char>(byte)));
+  }
+
+  void encode(std::string_view text, size_t offset, bool dummy_prefix, std::vector<TokenSpan>& tokens) const override {
+    const NormalizedSentence sentence =
+        normalize_sentence(model_.normalizer, rules_, user_defined_, dummy_prefix && model_.normalizer.add_dummy_prefix,
+                           model_.whitespace_as_suffix, text);
+    std::vector<ModelToken> pieces;
+    cut(sentence.text, pieces);
+    bool behind_unknown = false;
+    for (const ModelToken& piece : pieces) {
+      const auto begin = static_cast<int64_t>(offset + sentence.origin[piece.begin]);
+      const auto end = static_cast<int64_t>(offset + sentence.origin[piece.end]);
+      const bool unknown = piece.id == unknown_;
+      if (unknown && model_.byte_fallback) {
+        for (uint32_t k = piece.begin; k < piece.end; ++k)
+          tokens.push_back({bytes_[static_cast<unsigned char>(sentence.text[k])], begin, end});
+      } else if (unknown && behind_unknown) {
+        tokens.back().end = end;  // unknown pieces in a row are one
+      } else {
+        tokens.push_back({piece.id, begin, end});
+      }
+      behind_unknown = unknown;
+    }
+  }
+
+ protected:
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
+  using Pieces = std::unordered_map<std::string, int32_t, Hash, std::equal_to<>>;
+
+  /// The pieces of a normalized text, in order and without gaps.
+  virtual void cut(std::string_view text, std::vector<ModelToken>& pieces) const = 0;
+
+  int32_t id_of(std::string_view text) const {
+    if (const auto found = reserved_.find(text); found != reserved_.end()) return found->second;
+    const auto found = pieces_.find(text);
+    return found == pieces_.end() ? unknown_ : found->second;
+  }
+  const SentencePieceEntry& entry(int32_t id) const { return model_.pieces[static_cast<size_t>(id)]; }
+
+  const SentencePieceModel& model_;
+  Pieces pieces_;    // those that a text can be cut in
+  Pieces reserved_;  // control, unknown and byte pieces
+  PrefixTrie user_defined_;
+  int32_t unknown_ = 0;
+
+ private:
+  CharsMap rules_;
+  int32_t bytes_[256];
+};
+
+// Merges the pair of neighbours whose piece has the highest score, the leftmost of equal ones, until there is none.
+class BpeEncoder final : public Encoder {
+ public:
+  explicit BpeEncoder(const SentencePieceModel& model) : Encoder(model) {
+    cuts_before_blanks_ = std::none_of(pieces_.begin(), pieces_.end(), [](const auto& piece) {
+      const std::string& text = piece.first;
+      for (size_t at = text.find(kBlankMark); at != std::string::npos; at = text.find(kBlankMark, at + 1)) {
+        if (at > 0 && (at < 3 || text.compare(at - 3, 3, kBlankMark) != 0)) return true;
+      }
+      return false;
+    });
+  }
+
+ private:
+  struct Symbol {
+    uint32_t begin, end;  // end == begin: merged into the one before
+    uint32_t previous, next;
+    bool frozen;  // a user-defined piece
+  };
+  struct Candidate {
+    float score;
+    uint32_t left, right, size;
+    bool operator<(const Candidate& other) const {
+      return score != other.score ? score < other.score : left > other.left;
+    }
+  };
+  using Unmerges = std::unordered_map<std::string_view, uint32_t>;  // unused piece -> length of its left part
+
+  // Where no piece has a blank behind another character, no merge reaches over such a place: each word by itself.
+  void cut(std::string_view text, std::vector<ModelToken>& pieces) const override {
+    size_t begin = 0;
+    for (size_t at = text.find(kBlankMark, 1); cuts_before_blanks_ && at != std::string_view::npos;
+         at = text.find(kBlankMark, at + 1)) {
+      if (at >= 3 && text.substr(at - 3, 3) == kBlankMark) continue;
+      cut_word(text, begin, at, pieces);
+      begin = at;
+    }
+    cut_word(text, begin, text.size(), pieces);
+  }
+
+  void cut_word(std::string_view text, size_t begin, size_t end, std::vector<ModelToken>& pieces) const {
+    const std::string_view word = text.substr(begin, end - begin);
+    const size_t first = pieces.size();
+    if (!cache_.find(word, pieces)) {
+      merge(word, pieces);
+      cache_.insert(word, pieces.data() + first, pieces.data() + pieces.size());
+    }
+    for (size_t k = first; k < pieces.size(); ++k) {
+      pieces[k].begin += static_cast<uint32_t>(begin);
+      pieces[k].end += static_cast<uint32_t>(begin);
+    }
+  }
+
+  std::vector<Symbol> symbols_of(std::string_view word) const {
+    std::vector<Symbol> symbols;
+    for (uint32_t at = 0; at < word.size();) {
+      const size_t defined = user_defined_.empty() ? 0 : longest_prefix(user_defined_, word.substr(at));
+      const auto end = static_cast<uint32_t>(at + (defined > 0 ? defined : utf8_length_within(word, at)));
+      const auto k = static_cast<uint32_t>(symbols.size());
+      symbols.push_back({at, end, k > 0 ? k - 1 : kNowhere, end < word.size() ? k + 1 : kNowhere, defined > 0});
+      at = end;
+    }
+    return symbols;
+  }
+
+  void merge(std::string_view word, std::vector<ModelToken>& pieces) const {
+    std::vector<Symbol> symbols = symbols_of(word);
+    std::priority_queue<Candidate> queue;
+    Unmerges unmerges;
+    const auto consider = [&](uint32_t left, uint32_t right) {
+      if (left == kNowhere || right == kNowhere || symbols[left].frozen || symbols[right].frozen) return;
+      const std::string_view both = word.substr(symbols[left].begin, symbols[right].end - symbols[left].begin);
+      const auto found = pieces_.find(both);
+      if (found == pieces_.end()) return;
+      queue.push({entry(found->second).score, left, right, static_cast<uint32_t>(both.size())});
+      if (entry(found->second).kind == PieceKind::kUnused) unmerges[both] = symbols[left].end - symbols[left].begin;
+    };
+    for (uint32_t k = 0; k + 1 < symbols.size(); ++k) consider(k, k + 1);
+    while (!queue.empty()) {
+      const Candidate top = queue.top();
+      queue.pop();
+      Symbol& left = symbols[top.left];
+      Symbol& right = symbols[top.right];
+      if (left.begin == left.end || right.begin == right.end || right.end - left.begin != top.size) continue;
+      left.end = right.end;
+      left.next = right.next;
+      if (right.next != kNowhere) symbols[right.next].previous = top.left;
+      right.begin = right.end;
+      consider(left.previous, top.left);
+      consider(top.left, left.next);
+    }
+    for (const Symbol& symbol : symbols) {
+      if (symbol.begin != symbol.end) emit(word, symbol.begin, symbol.end, unmerges, pieces);
+    }
+  }
+
+  // An unused piece is taken apart into what it was merged from.
+  void emit(std::string_view word, uint32_t begin, uint32_t end, const Unmerges& unmerges,
+            std::vector<ModelToken>& pieces) const {
+    std::vector<std::pair<uint32_t, uint32_t>> waiting{{begin, end}};
+    while (!waiting.empty()) {
+      const auto [from, to] = waiting.back();
+      waiting.pop_back();
+      const std::string_view text = word.substr(from, to - from);
+      const int32_t id = id_of(text);
+      const auto parts = entry(id).kind == PieceKind::kUnused ? unmerges.find(text) : unmerges.end();
+      if (parts == unmerges.end()) {
+        pieces.push_back({id, from, to});
+        continue;
+      }
+      waiting.push_back({from + parts->second, to});
+      waiting.push_back({from, from + parts->second});
+    }
+  }
+
+  bool cuts_before_blanks_ = false;
+  mutable PieceCache cache_;
+};
+
+// The path with the highest sum of scores, in float from left to right; of equal ones the one that was there first.
+class UnigramEncoder final : public Encoder {
+ public:
+  explicit UnigramEncoder(const SentencePieceModel& model) : Encoder(model) {
+    std::vector<std::pair<std::string, int32_t>> entries(pieces_.begin(), pieces_.end());
+    trie_ = PrefixTrie(std::move(entries));
+    float lowest = std::numeric_limits<float>::max();
+    highest_ = std::numeric_limits<float>::min();
+    for (const SentencePieceEntry& piece : model.pieces) {
+      if (piece.kind != PieceKind::kNormal) continue;
+      lowest = std::min(lowest, piece.score);
+      highest_ = std::max(highest_, piece.score);
+    }
+    unknown_score_ = lowest - 10.0F;
+  }
+
+ private:
+  struct Best {
+    float score = 0;
+    uint32_t begin = kNowhere;
+    int32_t id = -1;
+  };
+
+  void cut(std::string_view text, std::vector<ModelToken>& pieces) const override {
+    std::vector<Best> best(text.size() + 1);
+    const auto improve = [&](size_t end, float score, size_t begin, int32_t id) {
+      if (best[end].begin == kNowhere || score > best[end].score) best[end] = {score, static_cast<uint32_t>(begin), id};
+    };
+    for (size_t begin = 0; begin < text.size();) {
+      const float till_here = best[begin].score;
+      const size_t character = utf8_length_within(text, begin);
+      bool known = false;
+      int32_t node = PrefixTrie::kRoot;
+      for (size_t at = begin; at < text.size(); ++at) {
+        node = trie_.step(node, static_cast<unsigned char>(text[at]));
+        if (node == PrefixTrie::kNone) break;
+        const int32_t id = trie_.value(node);
+        if (id < 0 || entry(id).kind == PieceKind::kUnused) continue;
+        const size_t length = at + 1 - begin;
+        const float score = entry(id).kind == PieceKind::kUserDefined
+                                ? static_cast<float>(static_cast<double>(static_cast<float>(length) * highest_) - 0.1)
+                                : entry(id).score;
+        improve(at + 1, score + till_here, begin, id);
+        known = known || length == character;
+      }
+      if (!known) improve(begin + character, unknown_score_ + till_here, begin, unknown_);
+      begin += character;
+    }
+    const size_t first = pieces.size();
+    for (auto end = static_cast<uint32_t>(text.size()); end > 0; end = best[end].begin)
+      pieces.push_back({best[end].id, best[end].begin, end});
+    std::reverse(pieces.begin() + static_cast<ptrdiff_t>(first), pieces.end());
+  }
+
+  PrefixTrie trie_;
+  float highest_ = 0, unknown_score_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<SentencePieceEncoder> make_sentencepiece_encoder(const SentencePieceModel& model) {
+  if (model.algorithm == SentencePieceAlgorithm::kBpe) return std::make_unique<BpeEncoder>(model);
+  if (model.algorithm == SentencePieceAlgorithm::kUnigram) return std::make_unique<UnigramEncoder>(model);
+  return nullptr;
+}
+
+}  // namespace nibble

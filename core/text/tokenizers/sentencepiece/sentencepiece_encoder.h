@@ -1,0 +1,30 @@
+#pragma once
+// sentencepiece's two ways of cutting a text, byte-pair encoding and unigram, for checked models.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nibble/core/text/tokenizers/sentencepiece/sentencepiece_model.h"
+#include "nibble/core/text/tokenizers/tokenizer.h"
+
+namespace nibble {
+
+/// Encodes as sentencepiece 0.2 does, byte for byte in its arithmetic: the packaged 0.1.97 mixes float and double when
+/// it compares paths of a unigram model, so that ties fall otherwise; and words that come again are found in a cache.
+class SentencePieceEncoder {
+ public:
+  virtual ~SentencePieceEncoder() = default;
+
+  /// Appends the tokens of `text` (UTF-8). Spans count from `offset`. With dummy_prefix false the blank in front of a
+  /// text is not added.
+  virtual void encode(std::string_view text, size_t offset, bool dummy_prefix,
+                      std::vector<TokenSpan>& tokens) const = 0;
+};
+
+/// The encoder of a model, which must outlive it; null for the word and character models, which only the library has.
+std::unique_ptr<SentencePieceEncoder> make_sentencepiece_encoder(const SentencePieceModel& model);
+
+}  // namespace nibble

@@ -1,0 +1,311 @@
+#include "nibble/core/train/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/comm/communicator.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/list_directory.h"
+#include "nibble/core/io/files/system_error.h"
+#include "nibble/core/io/hash.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/train/checkpoint/checkpoint_slices.h"
+
+namespace nibble {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kManifest = "manifest.json";
+constexpr const char* kState = "state.json";
+constexpr const char* kRecipe = "recipe.json";
+constexpr const char* kPrefix = "step-";
+
+// "trainable-00002-of-00004.safetensors"
+std::string file_name(const char* kind, int rank, int ranks) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%s-%05d-of-%05d.safetensors", kind, rank, ranks);
+  return text;
+}
+
+json state_json(const TrainingState& state) {
+  json settings = json::object();
+  for (const auto& [name, value] : state.settings) settings[name] = value;
+  json value = {{"step", state.step},           {"optimizer_updates", state.optimizer_updates},
+                {"settings", settings},         {"best_loss", state.best_loss ? json(*state.best_loss) : json(nullptr)},
+                {"best_step", state.best_step}, {"evaluations_since_best", state.evaluations_since_best}};
+  if (state.unfinished == Unfinished::evaluation) value["unfinished"] = "evaluation";
+  if (state.unfinished == Unfinished::samples) value["unfinished"] = "samples";
+  return value;
+}
+
+TrainingState read_state(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / kState;
+  const json value = read_json_file(path);
+  try {
+    TrainingState state;
+    state.step = value.at("step").get<int64_t>();
+    state.optimizer_updates = value.at("optimizer_updates").get<int64_t>();
+    state.settings = value.at("settings").get<std::map<std::string, std::string>>();
+    if (!value.at("best_loss").is_null()) state.best_loss = value.at("best_loss").get<double>();
+    state.best_step = value.at("best_step").get<int64_t>();
+    state.evaluations_since_best = value.at("evaluations_since_best").get<int64_t>();
+    const std::string unfinished = value.value("unfinished", "");
+    if (unfinished == "evaluation") state.unfinished = Unfinished::evaluation;
+    if (unfinished == "samples") state.unfinished = Unfinished::samples;
+    state.recipe = read_text_file(checkpoint / kRecipe);
+    return state;
+  } catch (const json::exception& error) {
+    throw InputError(path.string(), "is not the state of a checkpoint", "the checkpoint cannot be used");
+  }
+}
+
+void write_manifest(const fs::path& directory) {
+  json files = json::object();
+  for (const fs::directory_entry& entry : list_directory(directory)) {
+    std::error_code error;
+    const uintmax_t bytes = entry.file_size(error);
+    if (error) throw system_error(entry.path(), "has no size", error.value());
+    files[entry.path().filename().string()] = {{"bytes", bytes}, {"xxh3_128", hash_file(entry.path())}};
+  }
+  write_json_file(directory / kManifest, {{"format", kCheckpointFormat}, {"files", files}});
+}
+
+json read_manifest(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / kManifest;
+  if (!fs::exists(path)) throw InputError(checkpoint.string(), "is no finished checkpoint: it has no manifest.json");
+  json manifest = read_json_file(path);
+  if (!manifest.is_object() || !manifest.contains("format") || !manifest["format"].is_number_integer() ||
+      !manifest.contains("files") || !manifest["files"].is_object()) {
+    throw InputError(path.string(), "is not the manifest of a checkpoint");
+  }
+  return manifest;
+}
+
+bool from_the_future(const json& manifest) { return manifest["format"].get<int64_t>() > kCheckpointFormat; }
+
+[[noreturn]] void refuse_format(const fs::path& checkpoint, const json& manifest) {
+  throw InputError(checkpoint.string(),
+                   "has checkpoint format " + manifest["format"].dump() + ", this program knows up to " +
+                       std::to_string(kCheckpointFormat),
+                   "continue with the newer program");
+}
+
+void verify_file(const fs::path& checkpoint, const std::string& name, const json& entry) {
+  const fs::path path = checkpoint / name;
+  if (name.empty() || name.find('/') != std::string::npos || name == "..") {
+    throw InputError((checkpoint / kManifest).string(), "names a file outside the checkpoint");
+  }
+  if (!entry.is_object() || !entry.contains("bytes") || !entry.contains("xxh3_128")) {
+    throw InputError((checkpoint / kManifest).string(), "has no size or hash of " + name);
+  }
+  std::error_code error;
+  const uintmax_t bytes = fs::file_size(path, error);
+  if (error) throw InputError(path.string(), "is missing");
+  if (entry["bytes"] != bytes) {
+    throw InputError(path.string(), "has " + std::to_string(bytes) + " bytes instead of " + entry["bytes"].dump());
+  }
+  if (entry["xxh3_128"] != hash_file(path)) throw InputError(path.string(), "is damaged: its hash differs");
+}
+
+std::vector<fs::path> files_of(const fs::path& checkpoint, const std::string& kind) {
+  std::vector<fs::path> files;
+  const json manifest = read_manifest(checkpoint);
+  for (const auto& [name, entry] : manifest["files"].items()) {
+    if (name.starts_with(kind + "-") && name.ends_with(".safetensors")) files.push_back(checkpoint / name);
+  }
+  return files;
+}
+
+}  // namespace
+
+std::vector<CheckpointSlice> whole_slices(const std::vector<NamedTensor>& tensors) {
+  std::vector<CheckpointSlice> slices;
+  for (const NamedTensor& tensor : tensors) {
+    slices.push_back({tensor.name, tensor.value, tensor.value.shape(), Shape(tensor.value.rank(), 0)});
+  }
+  return slices;
+}
+
+namespace {
+
+// Cuts [begin, end) of the row-major elements of dimensions `d` and up into boxes, whose offsets begin with `offset`.
+void cut_boxes(const Shape& shape, size_t d, int64_t begin, int64_t end, Shape offset,
+               const std::function<void(const Shape& offset, const Shape& size)>& emit) {
+  if (begin == end) return;
+  int64_t row = 1;
+  for (size_t i = d + 1; i < shape.size(); ++i) row *= shape[i];
+  const int64_t first = begin / row, last = end / row;
+  const auto inside = [&](int64_t index, int64_t from, int64_t to) {
+    Shape deeper = offset;
+    deeper.push_back(index);
+    cut_boxes(shape, d + 1, from, to, deeper, emit);
+  };
+  if (first == last) return inside(first, begin - first * row, end - first * row);
+  const int64_t whole = begin % row == 0 ? first : first + 1;
+  if (whole > first) inside(first, begin - first * row, row);
+  if (last > whole) {
+    Shape at = offset, size(offset.size(), 1);
+    at.push_back(whole);
+    size.push_back(last - whole);
+    for (size_t i = d + 1; i < shape.size(); ++i) {
+      at.push_back(0);
+      size.push_back(shape[i]);
+    }
+    emit(at, size);
+  }
+  if (end % row != 0) inside(last, 0, end - last * row);
+}
+
+}  // namespace
+
+std::vector<CheckpointSlice> flat_slices(const std::string& name, const Tensor& value, const Shape& global_shape,
+                                         int64_t begin) {
+  NIBBLE_CHECK(value.rank() == 1 && begin >= 0 && begin + value.numel() <= element_count(global_shape),
+               name + ": part of a tensor");
+  std::vector<CheckpointSlice> slices;
+  int64_t done = 0;
+  cut_boxes(global_shape, 0, begin, begin + value.numel(), {}, [&](const Shape& offset, const Shape& size) {
+    const int64_t count = element_count(size);
+    slices.push_back({name, value.rows(done, done + count).reshape(size), global_shape, offset});
+    done += count;
+  });
+  return slices;
+}
+
+std::string checkpoint_name(int64_t step) { return kPrefix + std::to_string(step); }
+
+fs::path save_checkpoint(const fs::path& directory, const TrainingState& state,
+                         const std::vector<CheckpointSlice>& trainable, const std::vector<CheckpointSlice>& optimizer) {
+  SelfComm alone;
+  return save_checkpoint(directory, state, trainable, optimizer, alone);
+}
+
+namespace {
+
+// Runs `write` and throws on every rank when it threw an IoError on one.
+template <typename Write>
+void together(Communicator& ranks, const Write& write) {
+  std::string failure;
+  try {
+    write();
+  } catch (const IoError& error) {
+    if (ranks.size() == 1) throw;
+    failure = error.what();
+  }
+  for (int r = 0; ranks.size() > 1 && r < ranks.size(); ++r) {
+    const std::string other = ranks.broadcast_text("save checkpoint", failure, r);
+    if (!other.empty()) throw IoError(ranks.describe(r), other);
+  }
+}
+
+}  // namespace
+
+fs::path save_checkpoint(const fs::path& directory, const TrainingState& state,
+                         const std::vector<CheckpointSlice>& trainable, const std::vector<CheckpointSlice>& optimizer,
+                         Communicator& ranks) {
+  const fs::path target = directory / checkpoint_name(state.step);
+  const bool leads = ranks.rank() == 0;
+  std::optional<AtomicDirectory> made;
+  together(ranks, [&] {
+    if (leads) made.emplace(target, Replace::anything);
+  });
+  const fs::path path = ranks.broadcast_text("save checkpoint", made ? made->path().string() : "", 0);
+  together(ranks, [&] {
+    const auto write = [&](const char* kind, const std::vector<CheckpointSlice>& slices) {
+      if (slices.empty() && !leads) return;
+      detail::write_slices(path / file_name(kind, ranks.rank(), ranks.size()), slices);
+    };
+    write("trainable", trainable);
+    write("optimizer", optimizer);
+  });
+  together(ranks, [&] {
+    if (!leads) return;
+    write_file_atomically(path / kRecipe, state.recipe);
+    write_json_file(path / kState, state_json(state));
+    write_manifest(path);
+    made->commit();
+  });
+  return target;
+}
+
+TrainingState read_checkpoint_state(const fs::path& checkpoint) {
+  const json manifest = read_manifest(checkpoint);
+  if (from_the_future(manifest)) refuse_format(checkpoint, manifest);
+  for (const char* name : {kState, kRecipe}) {
+    if (!manifest["files"].contains(name)) throw InputError(checkpoint.string(), std::string(name) + " is missing");
+  }
+  for (const auto& [name, entry] : manifest["files"].items()) verify_file(checkpoint, name, entry);
+  return read_state(checkpoint);
+}
+
+void load_checkpoint_tensors(const fs::path& checkpoint, const std::vector<CheckpointSlice>& trainable,
+                             const std::vector<CheckpointSlice>& optimizer) {
+  detail::read_slices(files_of(checkpoint, "trainable"), "trainable tensor", trainable);
+  detail::read_slices(files_of(checkpoint, "optimizer"), "optimizer state", optimizer);
+}
+
+std::vector<int64_t> checkpoint_steps(const fs::path& directory) {
+  std::vector<int64_t> steps;
+  if (!fs::is_directory(directory)) return steps;
+  for (const fs::directory_entry& entry : list_directory(directory)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kPrefix)) continue;
+    int64_t step = 0;
+    const auto [end, error] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
+    if (error == std::errc() && end == name.data() + name.size() && name == checkpoint_name(step)) {
+      steps.push_back(step);
+    }
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& directory, const Observer& observer) {
+  std::vector<int64_t> steps = checkpoint_steps(directory);
+  if (steps.empty()) return std::nullopt;
+  std::string first_reason;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const fs::path path = directory / checkpoint_name(*step);
+    try {
+      const json manifest = read_manifest(path);
+      if (!from_the_future(manifest)) {
+        FoundCheckpoint found{path, read_checkpoint_state(path)};
+        if (!first_reason.empty()) observer.message("falling back to checkpoint " + path.string());
+        return found;
+      }
+    } catch (const Error& error) {
+      observer.message(std::string("checkpoint cannot be used: ") + error.what());
+      if (first_reason.empty()) first_reason = error.what();
+      continue;
+    }
+    refuse_format(path, read_manifest(path));
+  }
+  throw InputError(directory.string(), "no checkpoint can be used (" + first_reason + ")",
+                   "set output.resume=never and output.force=true to start over");
+}
+
+void prune_checkpoints(const fs::path& directory, int64_t newest, int keep_last, std::optional<int64_t> keep_step) {
+  std::vector<int64_t> steps = checkpoint_steps(directory);
+  std::erase_if(steps, [&](int64_t step) { return step > newest; });
+  const size_t kept = std::min(steps.size(), static_cast<size_t>(std::max(keep_last, 1)));
+  steps.resize(steps.size() - kept);
+  for (const int64_t step : steps) {
+    if (keep_step == step) continue;
+    // Out of sight first, so that a reader never meets half a checkpoint.
+    const fs::path path = directory / checkpoint_name(step);
+    const AtomicDirectory hidden(path, Replace::anything);
+    std::error_code error;
+    fs::rename(path, hidden.path(), error);
+    if (error) throw IoError(path.string(), "cannot be removed: " + error.message());
+    remove_tree(hidden.path());
+  }
+}
+
+}  // namespace nibble

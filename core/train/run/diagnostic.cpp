@@ -1,0 +1,40 @@
+#include "nibble/core/train/run/diagnostic.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/json/json_file.h"
+
+namespace nibble {
+
+namespace {
+
+nlohmann::json number(double value) {
+  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(std::to_string(value));
+}
+
+}  // namespace
+
+void BadSteps::give_up(const std::filesystem::path& file) const {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const BadStep& step : steps_) {
+    rows.push_back({{"step", step.step},
+                    {"lr", number(step.lr)},
+                    {"loss", number(step.loss)},
+                    {"grad_norm", number(step.grad_norm)},
+                    {"nonfinite", step.nonfinite}});
+  }
+  std::string where = "see " + file.string();
+  try {
+    if (!file.empty()) write_json_file(file, {{"bad_steps", rows}});
+  } catch (const IoError& error) {
+    where = std::string("no diagnostic was left: ") + error.what();
+  }
+  const std::string steps = steps_.size() == 1 ? "step " : "steps " + std::to_string(steps_.front().step) + " to ";
+  throw NumericError(steps_.front().nonfinite.front(),
+                     steps + std::to_string(steps_.back().step) + " could not be used (" + where + ")",
+                     "the last checkpoint stands; lower optimizer.lr, set train.max_grad_norm, or look at the data");
+}
+
+}  // namespace nibble

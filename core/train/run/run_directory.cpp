@@ -1,0 +1,203 @@
+#include "nibble/core/train/run/run_directory.h"
+
+#include <algorithm>
+#include <set>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/system_error.h"
+#include "nibble/core/io/files/unfinished.h"
+
+namespace nibble::detail {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kForce = "output.force=true";
+constexpr const char* kLock = ".nibble.lock";
+
+// What is in the directory already.
+struct Contents {
+  std::vector<int64_t> checkpoints;
+  bool metrics = false;  // a run began here
+  bool recipe = false;
+  bool results = false;  // a run ended here
+};
+
+Contents look(const fs::path& directory) {
+  Contents contents;
+  contents.checkpoints = checkpoint_steps(directory / "checkpoints");
+  contents.metrics = fs::exists(directory / "metrics.jsonl");
+  contents.recipe = fs::exists(directory / "recipe.json");
+  contents.results = fs::exists(directory / "adapter") || fs::exists(directory / "model");
+  return contents;
+}
+
+[[noreturn]] void refuse(const fs::path& directory, const std::string& reason, const std::string& remedy) {
+  throw UsageError(reason, remedy, directory.string());
+}
+
+bool within(const fs::path& checkpoint, const fs::path& checkpoints) {
+  std::error_code error;
+  return fs::equivalent(checkpoint.lexically_normal().parent_path(), checkpoints, error) && !error;
+}
+
+fs::path named_checkpoint(const RunOptions& options) {
+  fs::path path = options.resume;
+  return path.has_filename() ? path : path.parent_path();
+}
+
+std::optional<FoundCheckpoint> start_from(const RunOptions& options, const Contents& contents) {
+  const fs::path path = named_checkpoint(options);
+  if (!fs::is_directory(path)) {
+    throw UsageError("is no checkpoint directory", "give auto, never, or a path such as RUN/checkpoints/step-100",
+                     "output.resume: " + path.string());
+  }
+  FoundCheckpoint found{path, read_checkpoint_state(path)};
+  if (!within(path, options.dir / "checkpoints")) {
+    if ((contents.metrics || contents.results || !contents.checkpoints.empty()) && !options.force) {
+      refuse(options.dir, "holds another run already",
+             std::string("choose another output.dir, or replace it with ") + kForce);
+    }
+  } else if (!options.force && contents.checkpoints.back() > found.state.step) {
+    refuse(
+        options.dir,
+        "has checkpoints up to step " + std::to_string(contents.checkpoints.back()) + ", after the one to start from",
+        std::string("continue with output.resume=auto, or give them up with ") + kForce);
+  }
+  return found;
+}
+
+}  // namespace
+
+Claim::Claim(const fs::path& directory) : directory_(directory) {
+  const fs::path whole = fs::absolute(directory).lexically_normal();
+  std::error_code error;
+  fs::path path;
+  for (const fs::path& part : whole) {
+    path /= part;
+    if (!part.empty() && !fs::exists(path, error)) made_.push_back(path);
+  }
+  try {
+    {
+      const auto held = hold_unfinished();
+      fs::create_directories(directory, error);
+      for (const fs::path& made : made_) note_unfinished(made, Leftover::empty_directory);
+    }
+    if (error) throw system_error(directory, "cannot be made", error.value());
+    write_probe(directory);
+    const auto held = hold_unfinished();
+    lock_ = std::make_unique<DirectoryLock>(directory);
+    if (!made_.empty()) note_unfinished(directory_ / kLock);
+  } catch (...) {
+    take_back();
+    throw;
+  }
+}
+
+Claim::~Claim() { take_back(); }
+
+// Directories are only removed when nothing is in them.
+void Claim::take_back() {
+  std::error_code ignored;
+  if (!made_.empty() && lock_) fs::remove(directory_ / kLock, ignored);
+  for (auto path = made_.rbegin(); path != made_.rend(); ++path) fs::remove(*path, ignored);
+  keep();
+}
+
+void Claim::keep() {
+  if (!made_.empty()) forget_unfinished(directory_ / kLock);
+  for (const fs::path& path : made_) forget_unfinished(path);
+  made_.clear();
+}
+
+std::optional<FoundCheckpoint> choose_start(const RunOptions& options, const Observer& observer) {
+  const Contents contents = look(options.dir);
+  const bool has_run = contents.metrics || !contents.checkpoints.empty();
+  if (contents.recipe && !has_run && !options.force) {
+    refuse(options.dir, "has a recipe.json that is not of a run and would be overwritten",
+           std::string("choose another output.dir, or overwrite it with ") + kForce);
+  }
+  if (!has_run && options.force) {  // it ends by writing one of them
+    for (const char* name : {"adapter", "model"}) {
+      const std::string reason = why_not_own(options.dir / name);
+      if (!reason.empty()) refuse(options.dir / name, reason, "move it away, or choose another output.dir");
+    }
+  }
+  if (options.resume == "never") {
+    if ((has_run || contents.results) && !options.force) {
+      refuse(
+          options.dir, "holds a run already",
+          std::string("continue it with output.resume=auto, choose another output.dir, or replace it with ") + kForce);
+    }
+    return std::nullopt;
+  }
+  if (options.resume != "auto") return start_from(options, contents);
+  if (auto found = newest_checkpoint(options.dir / "checkpoints", observer)) return found;
+  if (contents.results && !options.force) {
+    refuse(options.dir, "holds the result of a run, but no checkpoint to continue from",
+           std::string("choose another output.dir, or replace it with ") + kForce);
+  }
+  if (contents.metrics)
+    observer.message("no checkpoint yet in " + options.dir.string() + ": starting at the beginning");
+  return std::nullopt;
+}
+
+void compare_settings(const RunOptions& options, const TrainingState& state, const Observer& observer) {
+  std::map<std::string, std::string> settings = options.settings;
+  const auto is_content = [](const auto& setting) { return setting.first.find(kFingerprint) != std::string::npos; };
+  if (std::ranges::none_of(state.settings, is_content) && std::erase_if(settings, is_content) > 0) {
+    observer.message(
+        "note: an earlier nibble wrote the checkpoint, without what is inside the files of model, adapter "
+        "and tokenizer: whether they changed since is not known");
+  }
+  std::set<std::string> names;
+  for (const auto& [name, value] : settings) names.insert(name);
+  for (const auto& [name, value] : state.settings) names.insert(name);
+  const auto value_of = [](const std::map<std::string, std::string>& all, const std::string& name) {
+    const auto found = all.find(name);
+    return found == all.end() ? std::string("absent") : found->second;
+  };
+  std::string differences;
+  for (const std::string& name : names) {
+    const std::string before = value_of(state.settings, name), now = value_of(settings, name);
+    if (before == now) continue;
+    differences += (differences.empty() ? "" : ", ") + name + " was " + before + " and is " + now;
+  }
+  if (differences.empty()) return;
+  const std::string reason = "differs from the run that began here: " + differences;
+  if (!options.force) {
+    refuse(options.dir, reason,
+           std::string("put them back, or choose another output.dir; to continue with the new ones: ") + kForce +
+               "; to start afresh, which deletes the run here: output.resume=never " + kForce);
+  }
+  observer.message(options.dir.string() + ": " + reason + "; continuing as output.force asks");
+}
+
+void clear_for(const RunOptions& options, const std::optional<FoundCheckpoint>& start) {
+  const fs::path checkpoints = options.dir / "checkpoints";
+  if (!start || !within(start->path, checkpoints)) {
+    const Contents contents = look(options.dir);
+    if (!contents.metrics && contents.checkpoints.empty()) return;  // what is there is not of a run
+    // Killed between two of these, what is left must still look like a run.
+    remove_tree(options.dir / "report.html");
+    for (const fs::path& path : run_contents(options.dir)) remove_tree(path);
+    return;
+  }
+  if (options.resume == "auto") return;  // later ones are damaged: they are replaced when the run comes there
+  for (const int64_t step : checkpoint_steps(checkpoints)) {
+    if (step > start->state.step) remove_tree(checkpoints / checkpoint_name(step));
+  }
+}
+
+}  // namespace nibble::detail
+
+namespace nibble {
+
+std::vector<std::filesystem::path> run_contents(const std::filesystem::path& dir) {
+  return {dir / "recipe.json", dir / "adapter", dir / "model",       dir / "tensorboard",  dir / "samples.jsonl",
+          dir / "run.json",    dir / "profile", dir / "checkpoints", dir / "metrics.jsonl"};
+}
+
+}  // namespace nibble

@@ -1,0 +1,119 @@
+#include "nibble/core/train/run/stop_signal.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/files/unfinished.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr int kResumable = 75;
+
+// A signal handler has no other way to reach its state.
+std::atomic<int> count{0}, first_signal{0};
+std::atomic<StopPolicy> current{StopPolicy::at_once};
+std::atomic<bool> installed{false}, silent{false}, on_terminal{false}, resumable{true};
+std::atomic<sem_t*> leave_now{nullptr};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<StopPolicy>::is_always_lock_free);
+
+// A terminal has the cursor behind "^C" or the line of progress.
+void say(const char* line) {
+  if (silent) return;
+  char text[256] = "\n";
+  const size_t begin = on_terminal ? 1 : 0, length = strnlen(line, sizeof text - 2);
+  std::memcpy(text + begin, line, length);
+  text[begin + length] = '\n';
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, begin + length + 1);
+}
+
+void note_signal(int signal) {
+  const int error = errno;
+  const int before = count.fetch_add(1);
+  int none = 0;
+  first_signal.compare_exchange_strong(none, signal);
+  const StopPolicy policy = current;
+  if (before == 0 && policy == StopPolicy::at_once) {
+    sem_post(leave_now);
+  } else if (before == 0 && policy == StopPolicy::finish_step) {
+    say("stopping: the step in hand is finished and saved; again to leave at once");
+  } else if (before == 0) {
+    say("stopping: the step in hand is saved first");
+  } else if (before == 1 && policy == StopPolicy::finish_save) {
+    say("stopping as soon as the step is saved; again to leave without it");
+  } else {
+    _exit(resumable ? kResumable : 128 + signal);
+  }
+  errno = error;
+}
+
+}  // namespace
+
+StopSignal::StopSignal(End end, StopPolicy policy, bool quiet) : end_(end) {
+  NIBBLE_CHECK(!installed.exchange(true), "one StopSignal at a time");
+  sem_init(&leave_now_, 0, 0);
+  count = first_signal = 0;
+  resumable = end == End::resumable;
+  current = policy;
+  on_terminal = isatty(STDERR_FILENO) == 1;
+  leave_now = &leave_now_;
+  leaver_ = std::thread([this] { leave(); });
+  for (size_t i = 0; i < kStopSignals.size(); ++i) sigaction(kStopSignals[i], nullptr, &former_[i]);
+  take(quiet);
+}
+
+StopSignal::~StopSignal() {
+  for (size_t i = 0; i < kStopSignals.size(); ++i) sigaction(kStopSignals[i], &former_[i], nullptr);
+  over_ = true;
+  sem_post(&leave_now_);
+  leaver_.join();
+  leave_now = nullptr;
+  sem_destroy(&leave_now_);
+  installed = false;
+}
+
+void StopSignal::take(bool quiet) {
+  silent = quiet;
+  struct sigaction action {};
+  action.sa_handler = note_signal;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  for (size_t i = 0; i < kStopSignals.size(); ++i) {
+    const bool stays_ignored = kStopSignals[i] == SIGHUP && former_[i].sa_handler == SIG_IGN;
+    if (!stays_ignored) sigaction(kStopSignals[i], &action, nullptr);
+  }
+}
+
+void StopSignal::leave() {
+  while (sem_wait(&leave_now_) != 0 && errno == EINTR) {
+  }
+  if (over_) return;
+  say(end_ == End::resumable ? "stopping: what is not finished is removed; run the same command to continue"
+                             : "stopping: what is not finished is removed");
+  remove_unfinished();
+  if (end_ == End::resumable) _exit(kResumable);
+  ::signal(first_signal, SIG_DFL);
+  kill(getpid(), first_signal);
+  _exit(128 + first_signal);
+}
+
+// A signal that came before meets the policy too: it is not there to be lost.
+void StopSignal::set_policy(StopPolicy policy) {
+  current = policy;
+  if (policy == StopPolicy::at_once && count > 0) sem_post(&leave_now_);
+  if (policy == StopPolicy::finish_step && count > 1) _exit(kResumable);
+}
+
+int StopSignal::signal() const { return first_signal; }
+
+void StopSignal::watch(Observer& observer) {
+  observer.stop_requested = [this] { return requested(); };
+  observer.on_stop_policy = [this](StopPolicy policy) { set_policy(policy); };
+}
+
+}  // namespace nibble

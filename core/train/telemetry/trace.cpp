@@ -1,0 +1,95 @@
+#include "nibble/core/train/telemetry/trace.h"
+
+#include <cstdio>
+
+namespace nibble {
+
+namespace {
+
+constexpr std::string_view kNames[kPhases] = {"other",     "data",          "forward", "backward",
+                                              "optimizer", "communication", "io",      "evaluation"};
+
+double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+std::string quoted(std::string_view text) {
+  std::string made = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') made += '\\';
+    made += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return made + '"';
+}
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f", value);
+  return text;
+}
+
+}  // namespace
+
+std::string_view phase_name(Phase phase) { return kNames[static_cast<int>(phase)]; }
+
+Trace::Trace(int rank, size_t max_events)
+    : rank_(rank), max_events_(max_events), thread_(std::this_thread::get_id()), start_(Clock::now()) {}
+
+uint64_t Trace::begin(Phase phase, std::string_view name) {
+  if (std::this_thread::get_id() != thread_) return 0;
+  if (!open_.empty() && open_.back().phase == Phase::evaluation) phase = Phase::evaluation;
+  const auto total = totals_.try_emplace({phase, std::string(name)}).first;
+  open_.push_back({++begun_, phase, total, Clock::now()});
+  return begun_;
+}
+
+void Trace::end(uint64_t span) {
+  if (std::this_thread::get_id() != thread_) return;
+  bool open = false;
+  for (const Open& one : open_) open = open || one.number == span;
+  while (open && open_.back().number > span) end_last();
+  if (open) end_last();
+}
+
+void Trace::end_last() {
+  const Open span = open_.back();
+  open_.pop_back();
+  const double whole = seconds_between(span.begin, Clock::now());
+  const double own = whole - span.inside;
+  ++span.total->second.count;
+  span.total->second.seconds += own;
+  phase_seconds_[static_cast<size_t>(span.phase)] += own;
+  if (!open_.empty()) open_.back().inside += whole;
+  if (events_.size() < max_events_) {
+    events_.push_back({&span.total->first, seconds_between(start_, span.begin) * 1e6, whole * 1e6});
+  }
+}
+
+void Trace::count(std::string_view name, double value) {
+  if (counts_.size() < max_events_) {
+    counts_.push_back({std::string(name), seconds_between(start_, Clock::now()) * 1e6, value});
+  }
+}
+
+double Trace::seconds() const {
+  double sum = 0;
+  for (const double phase : phase_seconds_) sum += phase;
+  return sum;
+}
+
+std::string Trace::chrome_json() const {
+  const std::string process = ",\"pid\":" + std::to_string(rank_) + ",\"tid\":0";
+  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\"" +
+                     process + ",\"args\":{\"name\":\"rank " + std::to_string(rank_) + "\"}}";
+  for (const Event& event : events_) {
+    text += ",\n{\"name\":" + quoted(event.what->second) + ",\"cat\":" + quoted(phase_name(event.what->first)) +
+            ",\"ph\":\"X\",\"ts\":" + number(event.begin) + ",\"dur\":" + number(event.duration) + process + "}";
+  }
+  for (const Count& counted : counts_) {
+    text += ",\n{\"name\":" + quoted(counted.name) + ",\"ph\":\"C\",\"ts\":" + number(counted.at) + process +
+            ",\"args\":{\"value\":" + number(counted.value) + "}}";
+  }
+  return text + "\n]}\n";
+}
+
+}  // namespace nibble

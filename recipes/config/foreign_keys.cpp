@@ -1,0 +1,161 @@
+#include "nibble/recipes/config/foreign_keys.h"
+
+#include <span>
+#include <utility>
+
+namespace nibble {
+
+namespace {
+
+using Pair = std::pair<std::string_view, std::string_view>;
+
+constexpr Pair kKeys[] = {
+    {"base_model", "model.path"},
+    {"model_name_or_path", "model.path"},
+    {"model_name", "model.path"},
+    {"checkpoint_dir", "model.path"},
+    {"_component_", "model.path"},
+    {"tokenizer_name", "model.tokenizer"},
+    {"tokenizer_path", "model.tokenizer"},
+    {"load_in_4bit", "model.quantize"},
+    {"load_in_8bit", "model.quantize"},
+    {"quantization_bit", "model.quantize"},
+    {"bnb_4bit_quant_type", "model.quantize"},
+    {"bnb_4bit_use_double_quant", "model.double_quant"},
+    {"bnb_4bit_compute_dtype", "model.compute_dtype"},
+    {"torch_dtype", "model.compute_dtype"},
+    {"dtype", "model.compute_dtype"},
+    {"bf16", "model.compute_dtype"},
+    {"fp16", "model.compute_dtype"},
+    {"rank", "adapter.r"},
+    {"lora_rank", "adapter.r"},
+    {"lora_r", "adapter.r"},
+    {"alpha", "adapter.lora_alpha"},
+    {"dropout", "adapter.lora_dropout"},
+    {"lora_target", "adapter.target_modules"},
+    {"lora_target_modules", "adapter.target_modules"},
+    {"lora_target_linear", "adapter.target_modules"},
+    {"lora_attn_modules", "adapter.target_modules"},
+    {"lora_modules_to_save", "adapter.modules_to_save"},
+    {"additional_target", "adapter.modules_to_save"},
+    {"use_peft", "adapter.type"},
+    {"finetuning_type", "adapter.type"},
+    {"peft_type", "adapter.type"},
+    {"adapter_name_or_path", "adapter.path"},
+    {"lora_model_dir", "adapter.path"},
+    {"rslora", "adapter.use_rslora"},
+    {"peft_use_rslora", "adapter.use_rslora"},
+    {"dora", "adapter.use_dora"},
+    {"peft_use_dora", "adapter.use_dora"},
+    {"dataset", "data.train"},
+    {"datasets", "data.train"},
+    {"dataset_name", "data.train"},
+    {"dataset_dir", "data.train"},
+    {"data_files", "data.train"},
+    {"train_file", "data.train"},
+    {"eval_dataset", "data.eval"},
+    {"test_datasets", "data.eval"},
+    {"validation_file", "data.eval"},
+    {"val_size", "data.eval_fraction"},
+    {"val_set_size", "data.eval_fraction"},
+    {"chat_template", "data.template"},
+    {"sequence_len", "data.max_length"},
+    {"cutoff_len", "data.max_length"},
+    {"max_seq_length", "data.max_length"},
+    {"max_seq_len", "data.max_length"},
+    {"model_max_length", "data.max_length"},
+    {"block_size", "data.max_length"},
+    {"packing", "data.pack"},
+    {"packed", "data.pack"},
+    {"sample_packing", "data.pack"},
+    {"train_on_inputs", "data.train_on_prompt"},
+    {"train_on_input", "data.train_on_prompt"},
+    {"micro_batch_size", "train.microbatch_size"},
+    {"batch_size", "train.microbatch_size"},
+    {"per_device_train_batch_size", "train.microbatch_size"},
+    {"gradient_accumulation_steps", "train.accumulate"},
+    {"grad_accumulation_steps", "train.accumulate"},
+    {"num_epochs", "train.epochs"},
+    {"num_train_epochs", "train.epochs"},
+    {"max_steps", "train.steps"},
+    {"max_steps_per_epoch", "train.steps"},
+    {"iters", "train.steps"},
+    {"clip_grad_norm", "train.max_grad_norm"},
+    {"gradient_clipping", "train.max_grad_norm"},
+    {"enable_activation_checkpointing", "train.gradient_checkpointing"},
+    {"grad_checkpoint", "train.gradient_checkpointing"},
+    {"logging_steps", "train.log_every"},
+    {"log_every_n_steps", "train.log_every"},
+    {"eval_steps", "train.eval_every"},
+    {"evals_per_epoch", "train.eval_every"},
+    {"eval_strategy", "train.eval_every"},
+    {"evaluation_strategy", "train.eval_every"},
+    {"run_val_every_n_steps", "train.eval_every"},
+    {"save_steps", "train.save_every"},
+    {"saves_per_epoch", "train.save_every"},
+    {"save_strategy", "train.save_every"},
+    {"early_stopping_patience", "train.early_stop"},
+    {"num_threads", "train.threads"},
+    {"learning_rate", "optimizer.lr"},
+    {"optim", "optimizer.type"},
+    {"lr_scheduler", "optimizer.schedule"},
+    {"lr_scheduler_type", "optimizer.schedule"},
+    {"num_warmup_steps", "optimizer.warmup_steps"},
+    {"cosine_min_lr_ratio", "optimizer.min_lr"},
+    {"adam_beta1", "optimizer.betas"},
+    {"adam_beta2", "optimizer.betas"},
+    {"adam_epsilon", "optimizer.eps"},
+    {"output_dir", "output.dir"},
+    {"resume_from_checkpoint", "output.resume"},
+    {"auto_resume_from_checkpoints", "output.resume"},
+    {"overwrite_output_dir", "output.force"},
+    {"save_total_limit", "output.keep_last"},
+    {"load_best_model_at_end", "output.keep_best"},
+    {"tensor_parallel_size", "parallel.tensor"},
+    {"pipeline_parallel_size", "parallel.pipeline"},
+};
+
+constexpr Pair kValues[] = {
+    {"sharegpt", "chat"},
+    {"openai", "chat"},
+    {"messages", "chat"},
+    {"chat_template", "chat"},
+    {"input_output", "completion"},
+    {"pretrain", "text"},
+    {"jsonl", "auto"},
+    {"json", "auto"},
+    {"4bit", "nf4"},
+    {"int4", "nf4"},
+    {"adamw_torch", "adamw"},
+    {"adamw_torch_fused", "adamw"},
+    {"adamw_hf", "adamw"},
+    {"adam", "adamw"},
+    {"paged_adamw_32bit", "adamw"},
+    {"adamw_8bit", "adamw8bit"},
+    {"adamw_bnb_8bit", "adamw8bit"},
+    {"paged_adamw_8bit", "adamw8bit"},
+    {"cosine_with_restarts", "cosine"},
+    {"cosine_with_min_lr", "cosine"},
+    {"constant_with_warmup", "constant"},
+    {"float32", "f32"},
+    {"fp32", "f32"},
+    {"bfloat16", "bf16"},
+    {"float16", "bf16"},
+    {"fp16", "bf16"},
+    {"qlora", "lora"},
+};
+
+std::string look_up(std::span<const Pair> table, std::string_view word) {
+  for (const auto& [theirs, ours] : table) {
+    if (theirs == word) return std::string(ours);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string key_for_foreign(std::string_view key) { return look_up(kKeys, key.substr(key.rfind('.') + 1)); }
+
+std::string value_for_foreign(std::string_view value) { return look_up(kValues, value); }
+
+}  // namespace nibble

@@ -1,0 +1,358 @@
+#include "nibble/recipes/config/recipe.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <sstream>
+
+#include "nibble/adapters/peft/peft_config.h"
+#include "nibble/core/base/cpu_features.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/data/records/record_reader.h"
+#include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/io/hub/hub_cache.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/io/json/yaml.h"
+#include "nibble/core/text/matching/nearest.h"
+#include "nibble/core/text/unicode/utf8.h"
+#include "nibble/recipes/config/foreign_keys.h"
+#include "nibble/recipes/config/recipe_fields.h"
+#include "nibble/recipes/config/shipped.h"
+
+namespace nibble {
+
+using detail::Json;
+using detail::recipe_fields;
+using detail::RecipeField;
+
+namespace {
+
+const std::vector<std::string> kSections = {"model", "adapter", "data", "train", "optimizer", "parallel", "output"};
+
+// Keys of which a recipe gives one.
+constexpr std::pair<const char*, const char*> kAlternatives[] = {{"train.steps", "train.epochs"},
+                                                                 {"data.eval_fraction", "data.eval"},
+                                                                 {"optimizer.warmup_ratio", "optimizer.warmup_steps"}};
+
+constexpr JsonLimits kRecipeLimits{
+    .max_bytes = size_t{4} << 20, .max_depth = 16, .comments = true, .unique_keys = true};
+
+const RecipeField* find_field(const std::string& name) {
+  for (const RecipeField& field : recipe_fields()) {
+    if (field.name == name) return &field;
+  }
+  return nullptr;
+}
+
+bool is_section(const std::string& name) {
+  return std::find(kSections.begin(), kSections.end(), name) != kSections.end();
+}
+
+[[noreturn]] void refuse_key(const std::string& place, const std::string& key) {
+  std::vector<std::string> known = kSections;
+  for (const RecipeField& field : recipe_fields()) known.push_back(field.name);
+  // A key in the wrong section, or without one, is nearest to the key that has its last part.
+  const std::string last = key.substr(key.rfind('.') + 1);
+  std::string near;
+  for (const std::string& name : known) {
+    if (name.substr(name.rfind('.') + 1) == last) near = name;
+  }
+  if (near.empty()) near = key_for_foreign(key);
+  if (near.empty()) near = nearest(key, known);
+  throw UsageError("unknown key",
+                   near.empty() ? "`nibble recipes reference` lists the keys" : "did you mean " + near + "?",
+                   place + ": " + key);
+}
+
+/// A recipe as JSON together with where each key was said.
+struct Document {
+  Json root;
+  std::string place;
+  std::set<std::string> overridden;
+
+  std::string place_of(const std::string& key) const {
+    return (overridden.contains(key) ? "command line" : place) + ": " + key;
+  }
+};
+
+// A list whose quotes the shell took away, data.train=[a.jsonl,b.jsonl]: texts between commas.
+Json unquoted_list(const std::string& key, const std::string& text) {
+  if (text.find_first_of("[]{}\"'", 1) != text.size() - 1) {
+    throw UsageError("is no JSON list", "put quotes around it for the shell: " + key + "='[\"a\", \"b\"]'",
+                     "command line: " + key);
+  }
+  Json list = Json::array();
+  std::istringstream entries(text.substr(1, text.size() - 2));
+  for (std::string entry; std::getline(entries, entry, ',');) {
+    const size_t begin = entry.find_first_not_of(' '), end = entry.find_last_not_of(' ');
+    if (begin != std::string::npos) list.push_back(entry.substr(begin, end - begin + 1));
+  }
+  return list;
+}
+
+// The value of `key=text`: JSON where the key takes what that JSON is, else the text itself.
+Json override_value(const std::string& key, const std::string& text) {
+  Json value = Json::parse(text, nullptr, false);
+  const RecipeField* field = find_field(key);
+  const bool takes_text = field != nullptr && field->accepts("string");
+  if (value.is_discarded() && text.starts_with('[') && text.ends_with(']') && field && field->accepts("array")) {
+    return unquoted_list(key, text);
+  }
+  if (value.is_discarded()) return text;
+  if (takes_text && value.is_number() && !field->accepts("number") && !field->accepts("integer")) return text;
+  if (takes_text && value.is_boolean() && !field->accepts("boolean")) return text;
+  return value;
+}
+
+[[noreturn]] void refuse_section(const std::string& place) {
+  throw UsageError("must be an object", "write { } around the section's keys, or leave it out", place);
+}
+
+void apply_override(Document& document, const std::string& override_text) {
+  const size_t equals = override_text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    throw UsageError("not an override", "write key.path=value", "command line: " + override_text);
+  }
+  const std::string key = override_text.substr(0, equals);
+  const Json value = override_value(key, override_text.substr(equals + 1));
+  const size_t dot = key.find('.');
+  if (dot == std::string::npos) {
+    if (!is_section(key)) refuse_key("command line", key);
+    document.root[key] = value;
+  } else {
+    if (find_field(key) == nullptr) refuse_key("command line", key);
+    Json& section = document.root[key.substr(0, dot)];
+    if (section.is_null()) section = Json::object();
+    if (!section.is_object()) refuse_section(document.place_of(key.substr(0, dot)));
+    section[key.substr(dot + 1)] = value;
+  }
+  document.overridden.insert(key);
+}
+
+// Of two keys that say the same thing, the command line's is later than the file's: the file's is as if not given.
+// Evaluation is turned off by taking away, or setting to 0, either of the keys that say on what.
+void apply_later_keys(Document& document) {
+  const auto section_of = [&](const std::string& key) -> Json& { return document.root[key.substr(0, key.find('.'))]; };
+  const auto drop = [&](const std::string& key) {
+    Json& section = section_of(key);
+    if (!document.overridden.contains(key) && section.is_object()) section.erase(key.substr(key.find('.') + 1));
+  };
+  const auto value_of = [&](const std::string& key) {
+    const Json& section = section_of(key);
+    return section.is_object() ? section.value(key.substr(key.find('.') + 1), Json()) : Json();
+  };
+  for (const auto& [one, other] : kAlternatives) {
+    for (const auto& [later, earlier] : {std::pair{one, other}, std::pair{other, one}}) {
+      const bool evaluation = std::string_view(later).starts_with("data.eval");
+      if (document.overridden.contains(later) && (evaluation || !value_of(later).is_null())) drop(earlier);
+    }
+  }
+  const auto gives = [&](const std::string& key) { return !value_of(key).is_null() && value_of(key) != Json(0); };
+  const auto says = [&](const std::string& key) { return document.overridden.contains(key); };
+  if ((says("data.eval") || says("data.eval_fraction")) && !gives("data.eval") && !gives("data.eval_fraction")) {
+    for (const char* key : {"train.eval_every", "train.early_stop", "output.keep_best"}) drop(key);
+  }
+  if (says("train.eval_every") && !gives("train.eval_every")) drop("train.early_stop");
+}
+
+void read_section(const Document& document, const std::string& name, const Json& section, Recipe& recipe) {
+  if (section.is_null()) return;
+  if (!section.is_object()) refuse_section(document.place_of(name));
+  if (name == "adapter") recipe.adapter.emplace();
+  for (const auto& [key, value] : section.items()) {
+    const std::string full = name + "." + key;
+    const RecipeField* field = find_field(full);
+    if (field == nullptr) refuse_key(document.place, full);
+    if (value.is_null()) continue;
+    field->read(recipe, value, document.place_of(full));
+    if (name == "adapter") recipe.adapter->given.push_back(key);
+  }
+}
+
+// IDs in the Hugging Face cache, and runs named for their adapters, become the directories they are.
+void find_directories(Recipe& recipe) {
+  recipe.model.path = find_in_hub(recipe.model.path, kHubModels).string();
+  recipe.model.tokenizer = find_in_hub(recipe.model.tokenizer, kHubModels).string();
+  if (recipe.adapter) recipe.adapter->path = find_adapter(recipe.adapter->path);
+}
+
+// What the run reads must not be where it writes.
+void check_output(const Recipe& recipe) {
+  std::vector<std::filesystem::path> inputs = {recipe.model.path, recipe.model.init, recipe.model.tokenizer};
+  if (recipe.adapter) inputs.emplace_back(recipe.adapter->path);
+  for (const auto* sources : {&recipe.data.train, &recipe.data.eval}) {
+    for (std::filesystem::path& path : data_paths(*sources)) inputs.push_back(std::move(path));
+  }
+  guard_output(recipe.output.dir, inputs);
+}
+
+void check_pairs(const Document& document, const Recipe& recipe) {
+  const auto refuse = [&](const std::string& key, const std::string& reason, const std::string& remedy) {
+    throw UsageError(reason, remedy, document.place_of(key));
+  };
+  const auto contradiction = [&](const std::string& key, const std::string& other) {
+    refuse(key, "contradicts " + other, "give one of them; " + other + "=null takes it out of the recipe");
+  };
+  const ModelRecipe& model = recipe.model;
+  if (model.path.empty() && model.init.empty()) refuse("model.path", "is missing", "name a model directory");
+  if (!model.path.empty() && !model.init.empty()) contradiction("model.init", "model.path");
+  if (recipe.pretrains() && recipe.adapter) refuse("adapter", "random weights need no adapter", "leave it out");
+  if (recipe.pretrains() && model.quantize) refuse("model.quantize", "4-bit weights cannot be trained", "leave it out");
+  if (model.quantize && !recipe.adapter) {
+    refuse("model.quantize", "4-bit weights cannot be trained", "add an adapter section, or leave it out");
+  }
+  if ((model.block_size & (model.block_size - 1)) != 0) refuse("model.block_size", "must be a power of two", "");
+  if (recipe.data.train.empty()) refuse("data.train", "is missing", "name a data file");
+  if (!recipe.data.eval.empty() && recipe.data.eval_fraction > 0) {
+    contradiction("data.eval_fraction", "data.eval");
+  }
+  const bool evaluates = !recipe.data.eval.empty() || recipe.data.eval_fraction > 0;
+  const TrainRecipe& train = recipe.train;
+  if (train.epochs && train.steps) contradiction("train.steps", "train.epochs");
+  if (!evaluates && (train.eval_every.steps > 0 || train.eval_every.seconds > 0)) {
+    refuse("train.eval_every", "there is nothing to evaluate on", "give data.eval or data.eval_fraction");
+  }
+  if (!evaluates && train.early_stop > 0) {
+    refuse("train.early_stop", "there is nothing to evaluate on", "give data.eval or data.eval_fraction");
+  }
+  if (!evaluates && recipe.output.keep_best) {
+    refuse("output.keep_best", "there is nothing to evaluate on", "give data.eval or data.eval_fraction");
+  }
+  if (train.early_stop > 0 && train.eval_every.steps == 0 && train.eval_every.seconds == 0) {
+    refuse("train.early_stop", "needs evaluations while training", "set train.eval_every");
+  }
+  const OptimizerRecipe& optimizer = recipe.optimizer;
+  if (optimizer.warmup_steps > 0 && optimizer.warmup_ratio > 0) {
+    contradiction("optimizer.warmup_ratio", "optimizer.warmup_steps");
+  }
+  if (optimizer.min_lr > optimizer.lr) refuse("optimizer.min_lr", "is larger than optimizer.lr", "");
+  if (recipe.output.dir.empty()) refuse("output.dir", "is missing", "name a directory to write to");
+  check_output(recipe);
+}
+
+void fill_defaults(Recipe& recipe) {
+  if (!recipe.model.compute_dtype) recipe.model.compute_dtype = isa() >= Isa::avx512_bf16 ? DType::bf16 : DType::f32;
+  if (!recipe.train.gradient_sum) {
+    recipe.train.gradient_sum = recipe.adapter ? GradientSum::tree : GradientSum::running;
+  }
+  if (!recipe.train.epochs && !recipe.train.steps) recipe.train.epochs = 1;
+}
+
+}  // namespace
+
+Json detail::parse_settings(const std::string& text, const std::string& place) {
+  Json root;
+  if (is_yaml(place)) {
+    require_utf8(text, place);
+    root = parse_yaml(text, place, kRecipeLimits);
+  } else {
+    parse_json(text, place, kRecipeLimits);  // refuses what is no JSON, with line and column
+    root = Json::parse(text, nullptr, true, true);
+  }
+  if (!root.is_object()) {
+    throw UsageError("a recipe is a JSON object", is_yaml(place) ? "begin with a section" : "begin with {", place);
+  }
+  return root;
+}
+
+AdapterOptions default_adapter_options() {
+  AdapterOptions options;
+  options.r = 16;
+  options.lora_alpha = 32;
+  options.target_modules.pattern = "all-linear";
+  return options;
+}
+
+Recipe parse_recipe(const std::string& text, const std::string& place, const std::vector<std::string>& overrides) {
+  Document document{detail::parse_settings(text, place), place, {}};
+  for (const std::string& override_text : overrides) apply_override(document, override_text);
+  apply_later_keys(document);
+  Recipe recipe;
+  for (const auto& [name, section] : document.root.items()) {
+    if (name == "$schema") continue;  // editors look for it
+    if (!is_section(name)) refuse_key(place, name);
+    read_section(document, name, section, recipe);
+  }
+  find_directories(recipe);
+  check_pairs(document, recipe);
+  fill_defaults(recipe);
+  return recipe;
+}
+
+Recipe read_recipe(const std::string& file, const std::vector<std::string>& overrides) {
+  const auto shipped = shipped_recipes();
+  const bool is_shipped = std::any_of(shipped.begin(), shipped.end(), [&](const auto& one) {
+    return file == one.name || file == std::string(one.name) + ".json";
+  });
+  if (is_shipped && !std::filesystem::exists(file)) {
+    throw IoError(
+        file, "no such file",
+        "to copy the recipe that nibble brings: nibble recipes cp " + std::filesystem::path(file).stem().string());
+  }
+  return parse_recipe(read_text_file(file, kRecipeLimits.max_bytes), file, overrides);
+}
+
+std::string to_json(const Recipe& recipe) {
+  Recipe copy = recipe;
+  Json root = Json::object();
+  for (const RecipeField& field : recipe_fields()) {
+    const size_t dot = field.name.find('.');
+    const std::string section = field.name.substr(0, dot);
+    if (section == "adapter" && !recipe.adapter) continue;
+    const Json value = field.write(copy);
+    if (!value.is_null()) root[section][field.name.substr(dot + 1)] = value;
+  }
+  return root.dump(2) + "\n";
+}
+
+std::map<std::string, std::string> fixed_settings(const Recipe& recipe) {
+  Recipe copy = recipe;
+  std::map<std::string, std::string> settings;
+  for (const RecipeField& field : recipe_fields()) {
+    const bool in_adapter = field.name.starts_with("adapter.");
+    if (!field.decides_bits || (in_adapter && !recipe.adapter)) continue;
+    settings[field.name] = field.write(copy).dump();
+  }
+  // A constant rate does not know how long the run is, so such a run may be made longer.
+  if (recipe.optimizer.schedule == ScheduleKind::constant && recipe.optimizer.warmup_ratio == 0) {
+    settings.erase("train.epochs");
+    settings.erase("train.steps");
+  }
+  return settings;
+}
+
+OptimizerOptions OptimizerRecipe::options() const {
+  return {.kind = type, .beta1 = beta1, .beta2 = beta2, .eps = eps, .weight_decay = weight_decay, .no_decay = no_decay};
+}
+
+Schedule OptimizerRecipe::schedule_for(int64_t total_steps) const {
+  Schedule made;
+  made.kind = schedule;
+  made.lr = lr;
+  made.min_lr = min_lr;
+  made.warmup_steps = warmup_ratio > 0 ? warmup_steps_of_ratio(warmup_ratio, total_steps) : warmup_steps;
+  made.total_steps = total_steps;
+  return made;
+}
+
+RunOptions run_options(const Recipe& recipe, int64_t total_steps) {
+  RunOptions options;
+  options.dir = recipe.output.dir;
+  options.resume = recipe.output.resume;
+  options.force = recipe.output.force;
+  options.keep_last = static_cast<int>(recipe.output.keep_last);
+  options.keep_best = recipe.output.keep_best;
+  options.save_every = recipe.train.save_every;
+  options.eval_every = recipe.train.eval_every;
+  options.evaluates = !recipe.data.eval.empty() || recipe.data.eval_fraction > 0;
+  options.log_every = recipe.train.log_every;
+  options.early_stop = recipe.train.early_stop;
+  options.max_bad_steps = recipe.train.max_bad_steps;
+  options.stall_seconds = recipe.train.stall_seconds;
+  options.total_steps = total_steps;
+  options.recipe = to_json(recipe);
+  options.settings = fixed_settings(recipe);
+  return options;
+}
+
+}  // namespace nibble

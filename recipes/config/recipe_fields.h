@@ -1,0 +1,47 @@
+#pragma once
+// The table behind the recipe: one row for each key. Internal to recipes/.
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nibble/recipes/config/recipe.h"
+
+namespace nibble::detail {
+
+/// Keeps the order of keys, which counts in rank_pattern.
+using Json = nlohmann::ordered_json;
+
+/// One key. read() checks type and range and throws UsageError at `place`; write() gives the value back (null: absent).
+struct RecipeField {
+  std::string name;          ///< "train.microbatch_size"
+  std::string values;        ///< for messages and documentation: "integer from 1"
+  std::string meaning;       ///< one line
+  Json schema;               ///< JSON Schema of the value
+  bool decides_bits = true;  ///< a run cannot be continued with another value
+  std::function<void(Recipe&, const Json&, const std::string& place)> read;
+  std::function<Json(Recipe&)> write;
+
+  /// Whether the schema allows the JSON type "string", "integer", "number", "boolean", "array" or "object".
+  bool accepts(const std::string& type) const;
+};
+
+/// The text of a recipe, or of another tool's configuration, as an object: YAML where `place` ends like it, else JSON
+/// with comments. Throws InputError with line and column, UsageError where it is no object.
+Json parse_settings(const std::string& text, const std::string& place);
+
+/// All keys, section by section.
+const std::vector<RecipeField>& recipe_fields();
+
+/// The rows of one section.
+std::vector<RecipeField> model_fields();
+std::vector<RecipeField> adapter_fields();
+std::vector<RecipeField> data_fields();
+std::vector<RecipeField> train_fields();
+std::vector<RecipeField> optimizer_fields();
+std::vector<RecipeField> parallel_fields();
+std::vector<RecipeField> output_fields();
+
+}  // namespace nibble::detail

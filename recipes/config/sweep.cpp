@@ -1,0 +1,125 @@
+#include "nibble/recipes/config/sweep.h"
+
+#include <algorithm>
+#include <span>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/hash.h"
+#include "nibble/core/text/matching/nearest.h"
+
+namespace nibble {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string last_part(const std::string& key) { return key.substr(key.rfind('.') + 1); }
+
+std::string whole_key(const std::string& given) {
+  std::vector<std::string> known, matching;
+  for (const RecipeKey& key : recipe_keys()) {
+    if (key.name == given) return given;
+    known.push_back(key.name);
+    if (last_part(key.name) == given) matching.push_back(key.name);
+  }
+  if (matching.size() == 1) return matching.front();
+  if (matching.size() > 1) throw UsageError("is ambiguous", "write " + matching[0] + " or " + matching[1], given);
+  const std::string meant = nearest(given, known);
+  throw UsageError("unknown key", meant.empty() ? "see nibble recipes keys" : "did you mean " + meant + "?", given);
+}
+
+// Splits at commas outside brackets, braces and quotes.
+std::vector<std::string> split_values(const std::string& text) {
+  std::vector<std::string> values(1);
+  int depth = 0;
+  bool quoted = false;
+  for (const char c : text) {
+    if (c == '"') quoted = !quoted;
+    if (!quoted && (c == '[' || c == '{')) ++depth;
+    if (!quoted && (c == ']' || c == '}')) --depth;
+    if (c == ',' && depth == 0 && !quoted) {
+      values.emplace_back();
+    } else {
+      values.back() += c;
+    }
+  }
+  return values;
+}
+
+// A value as part of a file name; other bytes as in URLs (%2F), so that no two values share a directory.
+std::string plain(const std::string& text) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF", kKept = ".-+_";
+  std::string made;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x80 && (std::isalnum(byte) || kKept.find(c) != std::string_view::npos)) {
+      made += c;
+    } else {
+      made += '%';
+      made += kDigits[byte >> 4];
+      made += kDigits[byte & 15];
+    }
+  }
+  return made;
+}
+
+// Names beyond what file systems take end with a hash of the whole.
+std::string shortened(const std::string& name) {
+  constexpr size_t kLongest = 200;
+  if (name.size() <= kLongest) return name;
+  return name.substr(0, kLongest - 40) + "~" + hash_bytes(std::as_bytes(std::span(name)));
+}
+
+}  // namespace
+
+SweepAxis parse_sweep_axis(const std::string& word) {
+  const size_t equals = word.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    throw UsageError("is no key=values", "write optimizer.lr=1e-4,2e-4", word);
+  }
+  SweepAxis axis{whole_key(word.substr(0, equals)), split_values(word.substr(equals + 1))};
+  for (const std::string& value : axis.values) {
+    if (value.empty()) throw UsageError("has an empty value", "write optimizer.lr=1e-4,2e-4", word);
+    if (std::count(axis.values.begin(), axis.values.end(), value) > 1) {
+      throw UsageError("has the value " + value + " twice", "name it once", word);
+    }
+  }
+  return axis;
+}
+
+std::vector<SweepRun> sweep_runs(const std::string& recipe_file, const std::vector<SweepAxis>& axes) {
+  std::vector<SweepRun> runs(1);
+  for (const SweepAxis& axis : axes) {
+    std::vector<SweepRun> more;
+    for (const SweepRun& run : runs) {
+      for (const std::string& value : axis.values) {
+        SweepRun next = run;
+        next.overrides.push_back(axis.key + "=" + value);
+        if (axis.values.size() > 1) {
+          next.name += (next.name.empty() ? "" : ",") + last_part(axis.key) + "=" + plain(value);
+        }
+        more.push_back(std::move(next));
+      }
+    }
+    runs = std::move(more);
+  }
+  if (runs.size() < 2) throw UsageError("no key has two values", "write optimizer.lr=1e-4,2e-4", "sweep");
+  for (SweepRun& run : runs) {
+    const Recipe recipe = read_recipe(recipe_file, run.overrides);
+    run.name = shortened(run.name);
+    run.directory = fs::path(recipe.output.dir) / run.name;
+    run.overrides.push_back("output.dir=" + run.directory.string());
+  }
+  return runs;
+}
+
+bool is_done(const std::string& recipe_file, const SweepRun& run) {
+  if (!fs::exists(run.directory / "adapter") && !fs::exists(run.directory / "model")) return false;
+  const fs::path file = run.directory / "recipe.json";
+  if (!fs::exists(file)) return false;
+  Recipe then = read_recipe(file.string()), now = read_recipe(recipe_file, run.overrides);
+  then.train.threads = now.train.threads = 0;  // they are shared out anew each time and change no bit
+  return to_json(then) == to_json(now);
+}
+
+}  // namespace nibble

@@ -1,0 +1,71 @@
+#include "nibble/recipes/evaluation/evaluate_model.h"
+
+#include <algorithm>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/data/batches.h"
+#include "nibble/core/models/generate.h"
+
+namespace nibble {
+
+namespace {
+
+// Whether the model ends where the rule finds the same as in the sample's answer.
+bool answers_alike(Decoder& model, const AnswerComparison& comparison, std::span<const int32_t> prompt,
+                   std::span<const int32_t> answer, const std::string& place, const StepContext& step) {
+  const Tokenizer& tokenizer = comparison.tokenizer;
+  const std::optional<std::string> expected = comparison.rule.find(tokenizer.decode(answer, true));
+  if (!expected) throw InputError(place, "has an answer in which --answer finds nothing", "choose another --answer");
+  GenerateOptions greedy;
+  greedy.max_new_tokens = comparison.max_new_tokens;
+  greedy.stop_ids = model.config().eos_ids;
+  if (tokenizer.is_special(answer.back())) greedy.stop_ids.push_back(answer.back());  // what ends a turn in training
+  const std::vector<int32_t> said = generate(model, prompt, greedy, step);
+  return comparison.rule.find(tokenizer.decode(said, true)) == expected;
+}
+
+}  // namespace
+
+Evaluation evaluate_loss(Decoder& model, const DataOptions& options, const Encoder& encoder, DType compute_dtype,
+                         RankContext& rank, const EvaluationWatch& watch) {
+  BatchOptions in_order;
+  in_order.order = {options.max_length, options.pack, false, 0};
+  const Batches batches(Dataset::load(options.train, options, encoder), in_order);
+  const int64_t count = batches.steps_in_epoch(0);
+  const auto batch_at = [&](int64_t i) {
+    if (watch) watch(i, count);
+    return batches.at(i + 1, 0, rank.pool);
+  };
+  return evaluate(model, count, batch_at, compute_dtype, rank);
+}
+
+ExactMatch exact_match(Decoder& model, const DataOptions& options, const Encoder& encoder, int64_t limit,
+                       const StepContext& step, const std::optional<AnswerComparison>& comparison,
+                       const EvaluationWatch& watch) {
+  const Dataset dataset = Dataset::load(options.train, options, encoder);
+  ExactMatch result;
+  const int64_t count = limit > 0 ? std::min(limit, dataset.size()) : dataset.size();
+  for (int64_t i = 0; i < count; ++i) {
+    if (watch) watch(i, count);
+    const Sample sample = dataset.sample(i);
+    const auto is_prompt = [](int32_t label) { return label == kIgnoreLabel; };
+    const auto first = std::find_if_not(sample.labels.begin(), sample.labels.end(), is_prompt);
+    const auto prompt = static_cast<size_t>(first - sample.labels.begin());
+    if (prompt == 0 || prompt == sample.ids.size()) continue;
+    const std::span<const int32_t> ids(sample.ids);
+    ++result.asked;
+    if (comparison) {
+      const auto answer = static_cast<size_t>(std::find_if(first, sample.labels.end(), is_prompt) - first);
+      const std::string place = options.train.front().path + ": record " + std::to_string(dataset.info(i).record + 1);
+      result.right += answers_alike(model, *comparison, ids.first(prompt), ids.subspan(prompt, answer), place, step);
+      continue;
+    }
+    GenerateOptions greedy;
+    greedy.max_new_tokens = static_cast<int64_t>(ids.size() - prompt);
+    const std::vector<int32_t> said = generate(model, ids.first(prompt), greedy, step);
+    result.right += std::ranges::equal(said, ids.subspan(prompt));
+  }
+  return result;
+}
+
+}  // namespace nibble

@@ -1,0 +1,65 @@
+#include "nibble/recipes/evaluation/samples.h"
+
+#include <algorithm>
+
+#include "nibble/core/train/telemetry/trace.h"
+#include "nibble/recipes/models/tokenizers.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr size_t kLongestAnswer = 96, kTextPrompt = 16;
+
+}  // namespace
+
+Samples::Samples(const TrainingData& data, const std::string& tokenizer, int64_t count) {
+  if (count == 0) return;
+  tokenizer_ = find_tokenizer(tokenizer);
+  const Dataset& dataset = data.has_eval() ? data.eval().dataset() : data.train().dataset();
+  for (int64_t i = 0; i < dataset.size() && static_cast<int64_t>(prompts_.size()) < count; ++i) {
+    const Sample sample = dataset.sample(i);
+    const auto first =
+        std::find_if(sample.labels.begin() + 1, sample.labels.end(), [](int32_t l) { return l != kIgnoreLabel; });
+    size_t prompt = static_cast<size_t>(first - sample.labels.begin());
+    if (prompt <= 1) prompt = std::min(kTextPrompt, sample.ids.size() / 2);  // all of it is trained
+    const size_t end = std::min(sample.ids.size(), prompt + kLongestAnswer);
+    if (prompt == 0 || prompt >= end) continue;
+    const auto at = [&](size_t place) { return sample.ids.begin() + static_cast<std::ptrdiff_t>(place); };
+    expected_.emplace_back(at(prompt), at(end));
+    prompts_.push_back({.ids = {at(0), at(prompt)},
+                        .max_new_tokens = static_cast<int64_t>(std::max(end - prompt, kTextPrompt)),
+                        .sequence = static_cast<int64_t>(prompts_.size())});
+  }
+}
+
+Samples::~Samples() = default;
+
+// Ids where there is no tokenizer, or an id is beyond it.
+std::string Samples::text(std::span<const int32_t> ids) const {
+  const auto known = [&](int32_t id) { return tokenizer_ && id < tokenizer_->vocab_size(); };
+  if (std::all_of(ids.begin(), ids.end(), known)) return tokenizer_ ? tokenizer_->decode(ids, true) : "";
+  std::string all;
+  for (const int32_t id : ids) all += (all.empty() ? "" : " ") + std::to_string(id);
+  return all;
+}
+
+bool Samples::write(Run& run, Decoder& model, StepExecutor& executor, DType compute_dtype) const {
+  const TraceSpan span(run.trace(), Phase::evaluation, "samples");
+  const StepContext step{.rank = executor.rank(), .compute_dtype = compute_dtype};
+  GenerateOptions greedy;
+  greedy.stop_ids = model.config().eos_ids;
+  if (tokenizer_ && tokenizer_->eos_id()) greedy.stop_ids.push_back(*tokenizer_->eos_id());
+  const auto next = [&](const Batch& batch, KvCache& cache) { return executor.next_logits(batch, step, cache); };
+  bool stop = !prompts_.empty() && run.stop_asked();
+  if (stop) return false;
+  const auto go_on = [&](size_t, int32_t) { return !(stop = stop || run.stop_asked()); };
+  const std::vector<std::vector<int32_t>> said = generate(model, next, prompts_, greedy, step, go_on);
+  if (stop) return false;
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    run.log(SampleReport{run.step(), text(prompts_[i].ids), text(expected_[i]), text(said[i])});
+  }
+  return true;
+}
+
+}  // namespace nibble

@@ -1,0 +1,284 @@
+#include "nibble/recipes/gguf/export_gguf.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "nibble/adapters/target_modules.h"
+#include "nibble/adapters/tuners/init.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/io/files/system_error.h"
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/recipes/gguf/gguf_names.h"
+#include "nibble/recipes/gguf/gguf_vocabulary.h"
+#include "nibble/recipes/models/merge_model.h"
+
+namespace nibble {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Metadata = std::vector<std::pair<std::string, GgufValue>>;
+
+constexpr int64_t kBlockElements = int64_t{4} << 20;
+
+uint32_t file_type(GgufType type) {  // ggml's LLAMA_FTYPE of a file that is mostly this
+  switch (type) {
+    case GgufType::f32:
+      return 0;
+    case GgufType::f16:
+      return 1;
+    case GgufType::q4_0:
+      return 2;
+    case GgufType::q8_0:
+      return 7;
+    case GgufType::bf16:
+      break;
+  }
+  return 32;
+}
+
+Tensor in_order(const Tensor& rows, const std::vector<int64_t>& order, MemoryPool& pool) {
+  NIBBLE_CHECK(static_cast<int64_t>(order.size()) == rows.dim(0), "order of the rows of a tensor");
+  Tensor made = Tensor::empty(pool, rows.shape(), DType::f32, "tensor in another order");
+  const size_t bytes = rows.bytes() / order.size();
+  for (size_t i = 0; i < order.size(); ++i) {
+    std::memcpy(made.mutable_raw() + i * bytes, rows.raw() + static_cast<size_t>(order[i]) * bytes, bytes);
+  }
+  return made;
+}
+
+/// The tensors of one model on their way.
+class Exporter {
+ public:
+  Exporter(const MergeBase& base, const DecoderConfig& config, GgufType type, MemoryPool& pool)
+      : base_(base), config_(config), type_(type), pool_(pool) {
+    for (const TensorSpec& spec : base.tensors) specs_[spec.name] = &spec;
+    for (GgufPart& part : gguf_parts(config)) plan(std::move(part));
+    rope_factors_ = gguf_rope_factors(config);
+    for (const auto& [name, factors] : rope_factors_)
+      tensors_.push_back({name, {static_cast<int64_t>(factors.size())}, GgufType::f32, 0});
+    refuse_leftovers();
+  }
+
+  const std::vector<GgufTensor>& tensors() const { return tensors_; }
+  int64_t fallbacks() const { return fallbacks_; }
+
+  void write(GgufWriter& writer) {
+    for (size_t i = 0; i < parts_.size(); ++i) write_part(parts_[i], tensors_[i], writer);
+    for (const auto& [name, factors] : rope_factors_)
+      writer.append(name, Tensor::from<float>(pool_, {static_cast<int64_t>(factors.size())}, factors));
+  }
+
+ private:
+  const TensorSpec* find(const std::string& name) const {
+    const auto found = specs_.find(name);
+    if (found != specs_.end()) return found->second;
+    // files saved from the bare model lack the first part of every name
+    const auto bare = specs_.find(name.substr(name.find('.') + 1));
+    return bare == specs_.end() ? nullptr : bare->second;
+  }
+
+  void plan(GgufPart part) {
+    const TensorSpec* spec = find(part.source);
+    if (!spec) {
+      if (part.source.ends_with(".bias")) return;
+      throw InputError(base_.directory.string(), "has no " + part.source, "the model is not whole");
+    }
+    used_.insert(spec->name);
+    part.source = spec->name;
+    GgufTensor tensor{part.name, spec->shape, GgufType::f32, 0};
+    if (part.transposed) std::swap(tensor.shape.at(0), tensor.shape.at(1));
+    if (part.is_matrix) tensor.type = type_for(part.name, tensor.shape.back());
+    parts_.push_back(std::move(part));
+    tensors_.push_back(std::move(tensor));
+  }
+
+  GgufType type_for(const std::string& name, int64_t width) {
+    if (name == "position_embd.weight") return GgufType::f32;  // added to what is f32 already
+    const bool head = name == "output.weight" || (name == "token_embd.weight" && config_.tied_head);
+    const GgufType wanted = head && type_ == GgufType::q4_0 ? GgufType::q8_0 : type_;
+    if (width % gguf_block_elements(wanted) == 0) return wanted;
+    ++fallbacks_;
+    return GgufType::f16;
+  }
+
+  void refuse_leftovers() const {
+    for (const auto& [name, spec] : specs_) {
+      const bool tied = config_.tied_head && name == config_.names.head + ".weight";
+      if (used_.contains(name) || tied || spec->dtype == DType::u8 || name.ends_with("rotary_emb.inv_freq")) continue;
+      if (name.ends_with(".attn.bias") || name.ends_with(".attention.bias") || name.ends_with(".masked_bias")) continue;
+      throw InputError(base_.directory.string(), name + " has no place in the GGUF form of the family");
+    }
+  }
+
+  void write_part(const GgufPart& part, const GgufTensor& tensor, GgufWriter& writer) {
+    const TensorSpec& spec = *specs_.at(part.source);
+    const int64_t count = spec.shape.at(0), width = std::max<int64_t>(element_count(spec.shape) / count, 1);
+    if (part.transposed || !part.row_order.empty()) {
+      Tensor whole = base_.rows(part.source, 0, count, pool_);
+      if (part.transposed) whole = transposed(whole, pool_);
+      if (!part.row_order.empty()) whole = in_order(whole, part.row_order, pool_);
+      return writer.append(tensor.name, whole);
+    }
+    const int64_t step = std::max<int64_t>(kBlockElements / width, 1);
+    for (int64_t begin = 0; begin < count; begin += step) {
+      Tensor rows = base_.rows(part.source, begin, std::min(begin + step, count), pool_);
+      if (part.added != 0) {
+        for (float& value : rows.span<float>()) value += part.added;
+      }
+      writer.append(tensor.name, rows);
+    }
+  }
+
+  const MergeBase& base_;
+  const DecoderConfig& config_;
+  GgufType type_;
+  MemoryPool& pool_;
+  std::map<std::string, const TensorSpec*> specs_;
+  std::set<std::string> used_;
+  std::vector<GgufPart> parts_;
+  std::vector<GgufTensor> tensors_;
+  std::map<std::string, std::vector<float>> rope_factors_;
+  int64_t fallbacks_ = 0;
+};
+
+std::string model_name(const std::string& path) {
+  fs::path given(path);
+  if (!given.has_filename()) given = given.parent_path();
+  return given.filename().string();
+}
+
+/// A configuration that llama.cpp can compute.
+DecoderConfig with_gguf_form(DecoderConfig config, const std::string& model) {
+  try {
+    gguf_architecture(config);
+  } catch (const UsageError& error) {
+    throw UsageError(error.what(), "", (fs::path(model) / "config.json").string());
+  }
+  return config;
+}
+
+GgufReport export_model(const GgufRequest& request, const std::string& model, RankContext& rank) {
+  const CheckpointDir checkpoint(model);
+  const MergeBase base = merge_base(checkpoint, rank.pool);
+  const DecoderConfig config = with_gguf_form(parse_decoder_config(base.config, model + "/config.json"), request.model);
+  Metadata metadata = gguf_hyperparameters(config, model_name(request.model));
+  metadata.emplace_back("general.file_type", file_type(request.type));
+  metadata.emplace_back("general.quantization_version", uint32_t{2});
+  GgufVocabulary vocabulary;
+  if (request.tokenizer) {
+    vocabulary = gguf_vocabulary(model, config.vocab_size);
+    for (auto& entry : vocabulary.metadata) metadata.push_back(std::move(entry));
+  } else {
+    metadata.emplace_back("tokenizer.ggml.model", std::string("none"));
+  }
+  Exporter exporter(base, config, request.type, rank.pool);
+  GgufWriter writer(request.out, metadata, exporter.tensors(), request.replace);
+  exporter.write(writer);
+  writer.finish();
+  return {gguf_architecture(config), static_cast<int64_t>(exporter.tensors().size()), writer.bytes(),
+          exporter.fallbacks(), std::move(vocabulary.left_out)};
+}
+
+void refuse_adapter(const PeftAdapter& adapter, const std::string& what) {
+  throw UsageError("has " + what + ", which an adapter of llama.cpp cannot have",
+                   "export the merged model: --model and --adapter without --adapter-only", adapter.file());
+}
+
+/// A LoRA beside an exported base: matrices by llama.cpp's names, the scaling inside B.
+GgufReport export_adapter(const GgufRequest& request, RankContext& rank) {
+  const PeftAdapter adapter = read_peft_directory(request.adapter);
+  const DecoderConfig config = with_gguf_form(read_decoder_config(request.model), request.model);
+  if (adapter.options.use_dora) refuse_adapter(adapter, "DoRA magnitudes");
+  if (takes_from_base(adapter.options.init_lora_weights)) refuse_adapter(adapter, "a start taken from the base");
+  std::map<std::string, GgufPart> by_module;
+  for (GgufPart& part : gguf_parts(config)) {
+    if (part.source.ends_with(".weight")) by_module[part.source.substr(0, part.source.size() - 7)] = part;
+  }
+  std::vector<GgufTensor> tensors;
+  std::map<std::string, Tensor> values;
+  for (const auto& [name, stored] : adapter.tensors) {
+    const bool is_a = name.ends_with(".lora_A.weight"), is_b = name.ends_with(".lora_B.weight");
+    const std::string module = name.substr(0, name.size() - std::min<size_t>(name.size(), 14));
+    if (!is_a && !is_b) refuse_adapter(adapter, name);
+    const auto found = by_module.find(module);
+    if (found == by_module.end() || !found->second.is_matrix) refuse_adapter(adapter, "an adapter on " + module);
+    Tensor value = Tensor::empty(rank.pool, stored.shape(), DType::f32, name);
+    ops::cast(stored, value);
+    if (is_b) {
+      const double r = static_cast<double>(stored.dim(1));
+      ops::scale(value, static_cast<float>(lora_scaling(adapter.options, module, stored.dim(1)) * r /
+                                           adapter.options.lora_alpha));
+      if (!found->second.row_order.empty()) value = in_order(value, found->second.row_order, rank.pool);
+    }
+    const std::string made = found->second.name + (is_a ? ".lora_a" : ".lora_b");
+    tensors.push_back({made, value.shape(), GgufType::f32, 0});
+    values.emplace(made, value);
+  }
+  if (adapter.options.lora_alpha == 0) refuse_adapter(adapter, "a lora_alpha of 0");
+  const Metadata metadata = {{"general.architecture", gguf_architecture(config)},
+                             {"general.type", std::string("adapter")},
+                             {"general.name", model_name(request.adapter)},
+                             {"adapter.type", std::string("lora")},
+                             {"adapter.lora.alpha", static_cast<float>(adapter.options.lora_alpha)}};
+  GgufWriter writer(request.out, metadata, tensors, request.replace);
+  for (const GgufTensor& tensor : tensors) writer.append(tensor.name, values.at(tensor.name));
+  writer.finish();
+  return {gguf_architecture(config), static_cast<int64_t>(tensors.size()), writer.bytes(), 0, {}};
+}
+
+}  // namespace
+
+GgufType gguf_type_of(const std::string& name) {
+  constexpr std::array<std::pair<const char*, GgufType>, 5> kTypes{{{"f32", GgufType::f32},
+                                                                    {"f16", GgufType::f16},
+                                                                    {"bf16", GgufType::bf16},
+                                                                    {"q8_0", GgufType::q8_0},
+                                                                    {"q4_0", GgufType::q4_0}}};
+  for (const auto& [known, type] : kTypes) {
+    if (name == known) return type;
+  }
+  throw UsageError("type " + name + " is not known", "use f32, f16, bf16, q8_0 or q4_0", "--type");
+}
+
+namespace {
+
+// Before the work begins; AtomicFile looks again when it is done.
+void refuse_to_replace(const GgufRequest& request) {
+  if (request.replace == Replace::anything || !fs::is_regular_file(request.out)) return;
+  if (request.replace == Replace::nothing) throw exists_already(request.out);
+  std::string magic(4, '\0');
+  std::ifstream(request.out, std::ios::binary).read(magic.data(), 4);
+  if (magic == "GGUF" || fs::is_empty(request.out)) return;
+  throw UsageError("is no GGUF file", "choose another name, or replace it with --force=anything", request.out);
+}
+
+// Beside the file; where it is none, where temporary files lie.
+fs::path place_for_merged(const fs::path& out) {
+  const fs::path target = follow_links(out);
+  return fs::is_other(target) ? fs::temp_directory_path() / "nibble-merged" : target;
+}
+
+}  // namespace
+
+GgufReport export_gguf(const GgufRequest& request, RankContext& rank) {
+  guard_output(request.out, {request.model, request.adapter});
+  refuse_to_replace(request);
+  if (request.adapter_only) return export_adapter(request, rank);
+  if (request.adapter.empty()) return export_model(request, request.model, rank);
+  const AtomicDirectory scratch(place_for_merged(request.out), Replace::anything);
+  MergeRequest merge;
+  merge.adapter = request.adapter;
+  merge.model = request.model;
+  merge.out = (scratch.path() / "model").string();
+  merge.dtype = "f32";
+  merge_model(merge, rank);
+  return export_model(request, merge.out, rank);
+}
+
+}  // namespace nibble

@@ -1,0 +1,15 @@
+#pragma once
+// The config.json of a model that is in a GGUF file: the exporter's gguf_hyperparameters() read backwards.
+
+#include <string>
+
+#include "nibble/core/io/gguf/gguf.h"
+
+namespace nibble {
+
+/// For files of llama.cpp's converter and of `nibble export`; the embedding's dtype is called `dtype`. Throws
+/// InputError naming the key for an architecture that is not known (with the known ones), a key that is missing, and
+/// what config.json cannot say.
+std::string gguf_config_json(const GgufFile& file, DType dtype, MemoryPool& pool);
+
+}  // namespace nibble

@@ -1,0 +1,47 @@
+#pragma once
+// How llama.cpp names and lays out the models it knows: what gguf's convert_hf_to_gguf.py writes for each family.
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nibble/core/io/gguf/gguf.h"
+#include "nibble/core/models/decoder_config.h"
+
+namespace nibble {
+
+/// A tensor of llama.cpp and the tensor it is made from.
+struct GgufPart {
+  std::string name;    ///< "blk.0.attn_q.weight"
+  std::string source;  ///< "model.layers.0.self_attn.q_proj.weight"
+  /// Row i is row row_order[i] of the source (rope in llama.cpp's order, fused projections apart); empty: as it is.
+  std::vector<int64_t> row_order;
+  bool transposed = false;  ///< the source is [in, out]
+  float added = 0;          ///< added to each element (Gemma's norms)
+  bool is_matrix = false;   ///< of a Linear or a table: stored in the type asked for
+};
+
+/// llama.cpp's name of the family, "llama" or "qwen2". Throws UsageError, listing the families there are, for one that
+/// is not known here, and for a config that llama.cpp cannot compute (naming what).
+std::string gguf_architecture(const DecoderConfig& config);
+
+/// All tensors that a model may have; some of the sources (biases, a tied head) may be absent.
+std::vector<GgufPart> gguf_parts(const DecoderConfig& config);
+
+/// Metadata of the model itself, general.architecture first. Where llama.cpp has no sliding window for a family that
+/// uses one, the context is said to be no longer than the window.
+std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const DecoderConfig& config,
+                                                                    const std::string& name);
+
+/// Tensors of factors by which llama.cpp divides the rope frequencies [size / 2]: "rope_freqs.weight" (llama3), or for
+/// short and long texts "rope_factors_short.weight" and "rope_factors_long.weight" (longrope); empty where it needs
+/// none.
+std::map<std::string, std::vector<float>> gguf_rope_factors(const DecoderConfig& config);
+
+/// The model type that a model of llama.cpp's `architecture` becomes ("llama" for Mistral too), or "".
+std::string gguf_model_type(const std::string& architecture);
+/// All architectures: "llama, qwen2, ...".
+std::string gguf_architectures();
+
+}  // namespace nibble

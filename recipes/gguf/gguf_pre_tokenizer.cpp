@@ -1,0 +1,130 @@
+#include "nibble/recipes/gguf/gguf_pre_tokenizer.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/text/matching/published_expressions.h"
+
+namespace nibble {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kBlank = "\u2581";
+
+[[noreturn]] void refuse(const std::filesystem::path& place, const std::string& what) {
+  throw UsageError(what + ", which llama.cpp has no name for", "export without a tokenizer: --no-tokenizer",
+                   place.string());
+}
+
+/// The members of a Sequence, the step itself, or nothing for null.
+std::vector<Json> steps_of(const Json& step, const char* members) {
+  if (!step.is_object()) return {};
+  if (step.value("type", "") != "Sequence") return {step};
+  std::vector<Json> steps;
+  for (const Json& member : step.value(members, Json::array())) {
+    for (Json& inner : steps_of(member, members)) steps.push_back(std::move(inner));
+  }
+  return steps;
+}
+
+std::vector<Json> normalizers_of(const Json& file) { return steps_of(file.value("normalizer", Json()), "normalizers"); }
+std::vector<Json> pre_tokenizers_of(const Json& file) {
+  return steps_of(file.value("pre_tokenizer", Json()), "pretokenizers");
+}
+
+/// A Split's expression by the name of the model that it was published with.
+std::string expression_name(const std::string& regex) {
+  if (regex == kLlama3Expression) return "llama3";
+  if (regex == kQwen2Expression) return "qwen2";
+  if (regex == kGpt4oExpression) return "gpt4o";
+  if (regex == kTekkenExpression) return "tekken";
+  if (regex == kBloomExpression) return "bloom";
+  if (regex == "[0-9][0-9][0-9]") return "threes";
+  return "?Split";
+}
+
+/// One step of a pre-tokenizer in a few letters, for comparison.
+std::string step_name(const Json& step) {
+  const std::string type = step.value("type", "");
+  if (type == "ByteLevel") return step.value("use_regex", true) ? "gpt2" : "bytes";
+  if (type == "Digits") return step.value("individual_digits", false) ? "digit" : "digits";
+  if (type == "Punctuation") return "punctuation";
+  if (type == "Split" && step.value("behavior", "Isolated") == "Isolated" && !step.value("invert", false))
+    return expression_name(step.value("pattern", Json::object()).value("Regex", ""));
+  return "?" + type;
+}
+
+bool has_text(const Json& model, const char* key) {
+  const Json value = model.value(key, Json());
+  return value.is_string() && !value.get<std::string>().empty();
+}
+
+bool is_blank_for(const Json& step, const char* from, const char* to) {
+  return step.value("pattern", Json::object()).value("String", "") == from && step.value("content", "") == to;
+}
+
+}  // namespace
+
+std::string gguf_pre_tokenizer(const Json& file, const std::filesystem::path& place) {
+  std::string steps;
+  for (const Json& step : pre_tokenizers_of(file)) {
+    steps += (steps.empty() ? "" : " ") + step_name(step);
+    if (step.value("add_prefix_space", false)) refuse(place, "add_prefix_space puts a blank before the text");
+  }
+  const Json model = file.value("model", Json::object());
+  for (const char* key : {"end_of_word_suffix", "continuing_subword_prefix"}) {
+    if (has_text(model, key)) refuse(place, "the model has an " + std::string(key));
+  }
+  const bool whole_words = model.value("ignore_merges", Json()) == true;
+  const std::map<std::string, std::string> names{
+      {"gpt2", "gpt-2"},          {"llama3 bytes", whole_words ? "llama-bpe" : "dbrx"},
+      {"qwen2 bytes", "qwen2"},   {"gpt4o bytes", "gpt-4o"},
+      {"tekken bytes", "tekken"}, {"bloom bytes", "bloom"},
+      {"digit gpt2", "smollm"},   {"punctuation gpt2 digits threes", "falcon"}};
+  const auto found = names.find(steps);
+  if (found == names.end()) refuse(place, "the pre-tokenizer is \"" + steps + "\"");
+  return found->second;
+}
+
+void refuse_other_normalizers(const Json& file, bool byte_level, const std::filesystem::path& place) {
+  for (const Json& step : normalizers_of(file)) {
+    const std::string type = step.value("type", "");
+    const bool blank = (type == "Prepend" && step.value("prepend", "") == kBlank) ||
+                       (type == "Replace" && is_blank_for(step, " ", kBlank));
+    if (byte_level ? type != "NFC" : !blank) refuse(place, "the normalizer is " + type);
+  }
+  if (byte_level) return;
+  for (const Json& step : pre_tokenizers_of(file)) {
+    const std::string type = step.value("type", "");
+    const bool gone = type == "Split" && step.value("pattern", Json::object()).value("String", "") == " ";
+    if (type != "Metaspace" && !gone) refuse(place, "the pre-tokenizer is " + type);
+  }
+}
+
+std::vector<std::string> gguf_left_out(const Json& file) {
+  std::vector<std::string> left_out;
+  for (const Json& step : normalizers_of(file)) {
+    if (step.value("type", "") == "NFC")
+      left_out.push_back("bringing texts to NFC (texts in another form get other ids)");
+  }
+  for (const Json& step : pre_tokenizers_of(file)) {
+    const std::string type = step.value("type", ""), name = step_name(step);
+    if (name == "gpt4o" || name == "tekken") {
+      left_out.push_back("marks and cases of letters outside of ASCII when it cuts (such texts get other ids)");
+    } else if (type == "Metaspace" && step.value("prepend_scheme", "always") == "always") {
+      left_out.push_back(
+          "that a text or a piece which begins with a blank gets no other before it (such get other ids)");
+    } else if (type == "Metaspace" && step.value("prepend_scheme", "always") == "first") {
+      left_out.push_back(
+          "that texts which begin with a blank, and pieces behind special tokens, get no blank before them (such get "
+          "other ids)");
+    }
+  }
+  return left_out;
+}
+
+}  // namespace nibble

@@ -1,0 +1,248 @@
+#include "nibble/recipes/gguf/gguf_vocabulary.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/text/tokenizers/json/json_tokenizer.h"
+#include "nibble/core/text/tokenizers/sentencepiece/sentencepiece_model.h"
+#include "nibble/recipes/gguf/gguf_pre_tokenizer.h"
+#include "nibble/recipes/models/tokenizers.h"
+
+namespace nibble {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using Metadata = std::vector<std::pair<std::string, GgufValue>>;
+
+/// llama.cpp's token types.
+enum Type : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+
+struct Vocabulary {
+  std::string model;  // "llama" or "gpt2"
+  std::string pre;
+  std::vector<std::string> tokens, merges;
+  std::vector<float> scores;
+  std::vector<int32_t> types;
+  std::optional<bool> add_space_prefix;
+  std::vector<std::string> left_out;
+};
+
+[[noreturn]] void refuse(const fs::path& place, const std::string& what) {
+  throw UsageError(what + ", which llama.cpp has no name for", "export without a tokenizer: --no-tokenizer",
+                   place.string());
+}
+
+/// "a b" for each merge; blanks inside the parts as the byte alphabet spells them.
+std::vector<std::string> merges_of(const Json& model) {
+  std::vector<std::string> merges;
+  for (const Json& merge : model.value("merges", Json::array())) {
+    if (merge.is_string()) {
+      merges.push_back(merge.get<std::string>());
+      continue;
+    }
+    std::string line;
+    for (const Json& part : merge) {
+      line += line.empty() ? "" : " ";
+      for (const char c : part.get<std::string>()) line += c == ' ' ? std::string("\u0120") : std::string(1, c);
+    }
+    merges.push_back(line);
+  }
+  return merges;
+}
+
+/// Every token as the vocabulary spells it, added ones by what they are.
+void take_tokens(const Tokenizer& tokenizer, const std::set<int32_t>& added, Vocabulary& made) {
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    std::string text;
+    Type type = kNormal;
+    try {
+      text = tokenizer.token(id);
+      if (added.contains(id)) type = tokenizer.is_special(id) ? kControl : kUserDefined;
+    } catch (const InputError&) {  // a hole between the vocabulary and the added tokens
+      type = kUnused;
+    }
+    if (text.empty()) text = "[PAD" + std::to_string(id) + "]";
+    made.tokens.push_back(text);
+    made.types.push_back(type);
+  }
+}
+
+std::set<int32_t> added_ids(const Json& file) {
+  std::set<int32_t> ids;
+  for (const Json& token : file.value("added_tokens", Json::array())) ids.insert(token.value("id", -1));
+  return ids;
+}
+
+bool is_byte_token(const std::string& text) {
+  return text.size() == 6 && text.starts_with("<0x") && text.back() == '>';
+}
+
+/// A tokenizer.json of the sentencepiece kind: the rank of the merge that makes a piece stands for its score.
+void take_metaspace(const Json& file, const fs::path& place, Vocabulary& made) {
+  refuse_other_normalizers(file, false, place);
+  made.left_out = gguf_left_out(file);
+  made.model = "llama";
+  made.pre = "default";
+  std::map<std::string, float> score_of;
+  float rank = 0;
+  for (const std::string& merge : merges_of(file.at("model"))) {
+    const size_t blank = merge.find(' ');
+    if (blank != std::string::npos) score_of.emplace(merge.substr(0, blank) + merge.substr(blank + 1), -rank);
+    rank += 1;
+  }
+  const std::string unknown = file.at("model").value("unk_token", Json()).is_string()
+                                  ? file.at("model").at("unk_token").get<std::string>()
+                                  : "";
+  for (size_t id = 0; id < made.tokens.size(); ++id) {
+    const auto found = score_of.find(made.tokens[id]);
+    made.scores.push_back(found == score_of.end() ? -rank : found->second);
+    if (is_byte_token(made.tokens[id])) made.types[id] = kByte;
+    if (!unknown.empty() && made.tokens[id] == unknown) made.types[id] = kUnknown;
+  }
+  const std::string text = file.value("normalizer", Json()).dump() + file.value("pre_tokenizer", Json()).dump();
+  made.add_space_prefix = text.find("\"Prepend\"") != std::string::npos ||
+                          text.find("\"always\"") != std::string::npos || text.find("\"first\"") != std::string::npos;
+}
+
+void take_sentencepiece(const SentencePieceModel& model, const fs::path& place, Vocabulary& made) {
+  if (model.algorithm != SentencePieceAlgorithm::kBpe) refuse(place, "the tokenizer is a sentencepiece unigram model");
+  if (model.whitespace_as_suffix) refuse(place, "the tokenizer puts blanks behind words");
+  made.model = "llama";
+  made.pre = "default";
+  made.scores.assign(made.tokens.size(), -10000.0f);
+  for (size_t id = 0; id < std::min(model.pieces.size(), made.tokens.size()); ++id) {
+    made.tokens[id] = model.pieces[id].text;
+    made.scores[id] = model.pieces[id].score;
+    if (made.types[id] == kNormal) made.types[id] = static_cast<Type>(model.pieces[id].kind);
+  }
+  made.add_space_prefix = model.normalizer.add_dummy_prefix;
+  if (!model.normalizer.charsmap.empty())
+    made.left_out.push_back("the normalization of tokenizer.model (texts that it changes get other ids)");
+  if (model.normalizer.remove_extra_whitespaces)
+    made.left_out.push_back("taking blanks away at both ends and in runs (texts with such blanks get other ids)");
+}
+
+/// A byte-level BPE: what a text goes through before the merges, and these.
+void take_byte_level(const Json& file, const fs::path& place, Vocabulary& made) {
+  refuse_other_normalizers(file, true, place);
+  made.model = "gpt2";
+  made.pre = gguf_pre_tokenizer(file, place);
+  made.merges = merges_of(file.at("model"));
+  made.left_out = gguf_left_out(file);
+}
+
+Vocabulary from_json(const Json& file, const fs::path& directory, const Tokenizer& tokenizer) {
+  const fs::path place = directory / "tokenizer.json";
+  const Json& model = file.at("model");
+  Vocabulary made;
+  take_tokens(tokenizer, added_ids(file), made);
+  if (fs::exists(directory / "tokenizer.model")) {
+    take_sentencepiece(check_sentencepiece_model(read_text_file(directory / "tokenizer.model"),
+                                                 (directory / "tokenizer.model").string()),
+                       directory / "tokenizer.model", made);
+    return made;
+  }
+  const bool is_bpe = model.value("type", std::string("BPE")) == "BPE" && model.contains("merges");
+  if (!is_bpe) refuse(place, "the tokenizer is of type " + model.value("type", std::string("?")));
+  if (model.value("byte_fallback", Json()) == true) {
+    take_metaspace(file, place, made);
+  } else {
+    take_byte_level(file, place, made);
+  }
+  return made;
+}
+
+/// vocab.json and merges.txt; the class of the tokenizer says how it cuts.
+Vocabulary from_merges(const fs::path& directory, const Tokenizer& tokenizer) {
+  const Json file = describe_vocab_and_merges(directory);
+  const auto first_added = static_cast<int32_t>(file.at("model").at("vocab").size());
+  std::set<int32_t> added;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (id >= first_added || tokenizer.is_special(id)) added.insert(id);
+  }
+  Vocabulary made;
+  take_tokens(tokenizer, added, made);
+  take_byte_level(file, directory / "vocab.json", made);
+  return made;
+}
+
+Vocabulary read_vocabulary(const fs::path& directory, const Tokenizer& tokenizer) {
+  if (fs::exists(directory / "tokenizer.json")) {
+    JsonLimits limits;
+    limits.max_bytes = size_t{256} << 20;
+    return from_json(read_json_file(directory / "tokenizer.json", limits), directory, tokenizer);
+  }
+  if (fs::exists(directory / "vocab.json")) return from_merges(directory, tokenizer);
+  Vocabulary made;
+  take_tokens(tokenizer, {}, made);
+  const fs::path file = directory / "tokenizer.model";
+  take_sentencepiece(check_sentencepiece_model(read_text_file(file), file.string()), file, made);
+  return made;
+}
+
+void fill_up(Vocabulary& made, int64_t vocab_size, const fs::path& place) {
+  const auto rows = static_cast<size_t>(vocab_size);
+  if (made.tokens.size() > rows) {
+    throw UsageError(
+        "the tokenizer has " + std::to_string(made.tokens.size()) + " tokens, the embedding " + std::to_string(rows),
+        "resize the embedding first", place.string());
+  }
+  while (made.tokens.size() < rows) {
+    made.tokens.push_back("[PAD" + std::to_string(made.tokens.size()) + "]");
+    made.types.push_back(kUnused);
+    if (!made.scores.empty()) made.scores.push_back(-10000.0f);
+  }
+}
+
+/// The tokens around a text. llama.cpp puts its BOS and its EOS there, or nothing.
+void put_ends(const Tokenizer& tokenizer, const fs::path& place, Metadata& metadata) {
+  constexpr std::string_view kProbe = "a";
+  const std::vector<int32_t> bare = tokenizer.encode(kProbe, false);
+  std::vector<int32_t> with = tokenizer.encode(kProbe, true);
+  if (bare.empty()) with.clear();  // has no token for it: what goes where cannot be seen
+  const auto text = std::search(with.begin(), with.end(), bare.begin(), bare.end());
+  const auto put = [&](const std::string& name, const std::optional<int32_t>& role, const std::vector<int32_t>& ids) {
+    if (ids.size() > 1 || (ids.size() == 1 && role.value_or(ids[0]) != ids[0]))
+      refuse(place, "the tokenizer puts other tokens than " + name + " at an end of a text");
+    const std::optional<int32_t> id = ids.empty() ? role : ids[0];
+    if (id) metadata.emplace_back("tokenizer.ggml." + name + "_token_id", static_cast<uint32_t>(*id));
+    metadata.emplace_back("tokenizer.ggml.add_" + name + "_token", !ids.empty());
+  };
+  const auto behind = text == with.end() ? text : text + static_cast<int64_t>(bare.size());
+  put("bos", tokenizer.bos_id(), {with.begin(), text});
+  put("eos", tokenizer.eos_id(), {behind, with.end()});
+}
+
+}  // namespace
+
+GgufVocabulary gguf_vocabulary(const fs::path& directory, int64_t vocab_size) {
+  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(directory.string());
+  if (!tokenizer) return {};
+  Vocabulary made = read_vocabulary(directory, *tokenizer);
+  fill_up(made, vocab_size, directory);
+  Metadata metadata = {{"tokenizer.ggml.model", made.model}, {"tokenizer.ggml.pre", made.pre}};
+  metadata.emplace_back("tokenizer.ggml.tokens", std::move(made.tokens));
+  if (!made.scores.empty()) metadata.emplace_back("tokenizer.ggml.scores", std::move(made.scores));
+  metadata.emplace_back("tokenizer.ggml.token_type", std::move(made.types));
+  if (made.model == "gpt2") metadata.emplace_back("tokenizer.ggml.merges", std::move(made.merges));
+  const TokenRoles& roles = tokenizer->roles();
+  const auto put = [&](const char* key, const std::optional<int32_t>& id) {
+    if (id) metadata.emplace_back(key, static_cast<uint32_t>(*id));
+  };
+  put_ends(*tokenizer, directory, metadata);
+  put("tokenizer.ggml.unknown_token_id", roles.unk);
+  put("tokenizer.ggml.padding_token_id", roles.pad);
+  if (made.add_space_prefix) metadata.emplace_back("tokenizer.ggml.add_space_prefix", *made.add_space_prefix);
+  const auto chat = roles.chat_templates.find("default");
+  if (chat != roles.chat_templates.end()) metadata.emplace_back("tokenizer.chat_template", chat->second);
+  return {std::move(metadata), std::move(made.left_out)};
+}
+
+}  // namespace nibble

@@ -1,0 +1,125 @@
+#include "nibble/recipes/models/export_model.h"
+
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "nibble/adapters/peft/random_starts.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/hub/model_directory.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/models/load.h"
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/parallel/pipeline/collect.h"
+#include "nibble/parallel/pipeline/tied_embedding.h"
+#include "nibble/parallel/tensor/global_tensor.h"
+
+namespace nibble {
+
+namespace {
+
+// config.json names the dtype under "torch_dtype" or, as Transformers 5 writes it, "dtype".
+DType dtype_of_config(const nlohmann::json& config, const std::string& place) {
+  const std::string name = config.value("dtype", config.value("torch_dtype", std::string("float32")));
+  if (name == "float32") return DType::f32;
+  if (name == "bfloat16") return DType::bf16;
+  if (name == "float16") return DType::f16;
+  throw InputError(place, "dtype " + name + " is not known", "use float32, bfloat16 or float16");
+}
+
+Tensor in_dtype(const Tensor& value, DType dtype, RankContext& rank) {
+  if (value.dtype() == dtype) return value;
+  Tensor converted = Tensor::empty(rank.pool.host(), value.shape(), dtype);
+  ops::cast(value, converted);
+  return converted;
+}
+
+void compare_with_written(const NamedTensor& tensor, const CheckpointDir& written, DType dtype, RankContext& rank) {
+  const Tensor expected = in_dtype(tensor.value, dtype, rank), got = written.at(tensor.name);
+  if (got.shape() != expected.shape() || got.dtype() != dtype ||
+      std::memcmp(got.raw(), expected.raw(), expected.bytes()) != 0) {
+    throw IoError(written.path().string(), tensor.name + " does not read back as it was written", "check the disk");
+  }
+  release_pages(got);
+}
+
+// Gives what this rank's layers hold, put together from its tensor-parallel shards; the first of those ranks gives.
+void give_whole(Decoder& model, const Mesh& mesh, const std::vector<NamedTensor>& tensors, RankContext& rank,
+                const std::function<void(const NamedTensor&)>& give) {
+  if (mesh.tensor().size() == 1 || mesh.data().rank() > 0) {
+    for (const NamedTensor& tensor : tensors) give(tensor);
+    return;
+  }
+  std::map<std::string, ShardSpec> specs;
+  model.visit([&](Parameter& parameter) { specs[parameter.name] = parameter.shard; });
+  for (const NamedTensor& tensor : tensors) {
+    const Tensor whole =
+        gather_on_first(mesh.tensor(), tensor.name, tensor.value, specs[tensor.name], rank.pool.host());
+    if (whole) give({tensor.name, whole});
+  }
+}
+
+// Every tensor of the model, block by block and stage by stage, on the first rank. A tied embedding comes once.
+void visit_model(Decoder& model, ParallelModel& parallel, RankContext& rank,
+                 const std::function<void(const NamedTensor&)>& take) {
+  const auto mine = [&](const std::function<void(const NamedTensor&)>& give) {
+    parallel.visit_whole([&](const std::vector<NamedTensor>& tensors) {
+      std::vector<NamedTensor> own = tensors;
+      std::erase_if(own, [&](const NamedTensor& tensor) { return is_tied_copy(model, tensor.name); });
+      give_whole(model, parallel.mesh(), own, rank, give);
+    });
+  };
+  collect_stages(parallel.mesh(), rank.pool.host(), mine, take);
+}
+
+}  // namespace
+
+void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem::path& config_path,
+                  const std::filesystem::path& companions, const std::filesystem::path& target, RankContext& rank) {
+  const std::filesystem::path file =
+      std::filesystem::is_directory(config_path) ? config_path / "config.json" : config_path;
+  nlohmann::json config = read_json_file(file);
+  if (config.contains("vocab_size")) config["vocab_size"] = model.config().vocab_size;
+  const DType dtype = dtype_of_config(config, file.string());
+  const bool writes = rank.comm.rank() == 0;
+  Decoder whole = plan_decoder(model.config(), rank);
+  std::vector<TensorSpec> specs;
+  for (const NamedTensor& tensor : state_dict(whole)) specs.push_back({tensor.name, tensor.value.shape(), dtype});
+
+  std::optional<ModelDirectoryWriter> writer;
+  if (writes) writer.emplace(target, Replace::anything, specs);
+  rank.pool.trim();  // what steps released is of no use to what follows
+  visit_model(model, parallel, rank,
+              [&](const NamedTensor& tensor) { writer->write(tensor.name, in_dtype(tensor.value, dtype, rank)); });
+  std::optional<CheckpointDir> written;
+  if (writes) {
+    write_json_file(writer->path() / "config.json", config);
+    writer->copy_companions(companions);
+    writer->finish();
+    written.emplace(target);
+  }
+  visit_model(model, parallel, rank,
+              [&](const NamedTensor& tensor) { compare_with_written(tensor, *written, dtype, rank); });
+  rank.comm.barrier("export");
+}
+
+void export_adapter(Decoder& model, ParallelModel& parallel, const AttachedAdapter& adapter,
+                    const AdapterCompanions& companions, const std::filesystem::path& target, RankContext& rank) {
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  parallel.with_trainable([&] {
+    const auto mine = [&](const std::function<void(const NamedTensor&)>& give) {
+      std::vector<NamedTensor> own;
+      for (const auto& [name, value] : saved_tensors(model, adapter, rank.pool)) own.push_back({name, value});
+      give_whole(model, parallel.mesh(), own, rank, give);
+    };
+    collect_stages(parallel.mesh(), rank.pool.host(), mine,
+                   [&](const NamedTensor& tensor) { tensors.emplace_back(tensor.name, tensor.value); });
+    if (rank.comm.rank() == 0)
+      write_peft_directory(target, saved_options(adapter), tensors, Replace::anything, companions);
+    tensors.clear();
+  });
+  rank.comm.barrier("export");
+}
+
+}  // namespace nibble

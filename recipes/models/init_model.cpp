@@ -1,0 +1,123 @@
+#include "nibble/recipes/models/init_model.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "nibble/adapters/tuners/init.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/io/hub/model_directory.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/models/load.h"
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/quant/bnb_layout.h"
+#include "nibble/quant/codec.h"
+#include "nibble/quant/quantization_config.h"
+
+namespace nibble {
+
+namespace {
+
+Tensor narrowed(const Tensor& value, DType dtype, MemoryPool& pool) {
+  if (value.dtype() == dtype) return value;
+  Tensor made = Tensor::empty(pool, value.shape(), dtype);
+  ops::cast(value, made);
+  return made;
+}
+
+// Writes tensor after tensor, the Linears but for the head in 4 bits where asked.
+class ModelMaker {
+ public:
+  ModelMaker(const InitRequest& request, RankContext& rank)
+      : request_(request),
+        pool_(rank.pool),
+        json_(read_json_file(request.config)),
+        config_(parse_decoder_config(json_.dump(), request.config)),
+        dtype_(request.dtype == "f32" ? DType::f32 : DType::bf16) {
+    Decoder plan = plan_decoder(config_, rank);
+    for (const NamedTensor& tensor : state_dict(plan)) {
+      tensors_.push_back({tensor.name, tensor.value.shape(), dtype_});
+      report_.weights += tensor.value.numel();
+    }
+    if (request.dtype != "nf4") return;
+    plan.visit_linears([&](Linear& linear) {
+      if (linear.name() == config_.names.head) return;
+      linears_[linear.name() + ".weight"] = dynamic_cast<const DenseWeight&>(linear.weight()).transposed();
+    });
+  }
+
+  InitReport write() {
+    guard_output(request_.out, {request_.config});
+    const std::vector<TensorSpec> specs = plan();
+    for (const TensorSpec& spec : specs) {
+      report_.bytes += static_cast<uint64_t>(element_count(spec.shape)) * dtype_size(spec.dtype);
+    }
+    ModelDirectoryWriter writer(request_.out, request_.replace, specs);
+    for (const TensorSpec& tensor : tensors_) {
+      if (!linears_.contains(tensor.name)) {
+        writer.write(tensor.name, value(tensor));
+        continue;
+      }
+      const QuantizedMatrix matrix = quantize(linear(tensor), {}, pool_, tensor.name);
+      for (const NamedTensor& part : quantized_parts(matrix, tensor.name, pool_)) writer.write(part.name, part.value);
+    }
+    json_.erase("dtype");
+    json_["torch_dtype"] = dtype_ == DType::f32 ? "float32" : "bfloat16";
+    if (!linears_.empty()) {
+      QuantizationConfig quantization;
+      quantization.type = QuantizeOptions{}.type;
+      quantization.double_quant = QuantizeOptions{}.double_quant;
+      quantization.compute_dtype = "bfloat16";
+      json_["quantization_config"] = quantization_config_json(quantization);
+    }
+    write_json_file(writer.path() / "config.json", json_);
+    writer.finish();
+    return report_;
+  }
+
+ private:
+  Tensor value(const TensorSpec& tensor) {
+    return narrowed(random_parameter(config_, request_.seed, tensor.name, tensor.shape, pool_)->value, dtype_, pool_);
+  }
+
+  // [out, in]
+  Tensor linear(const TensorSpec& tensor) {
+    return linears_.at(tensor.name) ? transposed(value(tensor), pool_) : value(tensor);
+  }
+
+  // The mean of a matrix's scales stands in its state, whose length must be known before anything is written: 4-bit
+  // weights are made twice.
+  std::vector<TensorSpec> plan() {
+    std::vector<TensorSpec> specs;
+    for (const TensorSpec& tensor : tensors_) {
+      if (!linears_.contains(tensor.name)) {
+        specs.push_back(tensor);
+        continue;
+      }
+      const Tensor weight = linear(tensor);
+      ScaleScan scan(weight.shape(), QuantizeOptions{}.block_size, tensor.name);
+      scan.append(weight);
+      const QuantizedMatrix planned = plan_quantized(weight.shape(), dtype_, {}, scan.mean());
+      for (TensorSpec& spec : quantized_specs(planned, tensor.name)) specs.push_back(std::move(spec));
+    }
+    return specs;
+  }
+
+  const InitRequest& request_;
+  MemoryPool& pool_;
+  nlohmann::json json_;
+  DecoderConfig config_;
+  DType dtype_;
+  std::vector<TensorSpec> tensors_;
+  std::map<std::string, bool> linears_;  // made in 4 bits: name of the weight -> stored [in, out]
+  InitReport report_;
+};
+
+}  // namespace
+
+InitReport init_model(const InitRequest& request) {
+  LocalRank rank(0, request.seed);
+  return ModelMaker(request, rank.context()).write();
+}
+
+}  // namespace nibble

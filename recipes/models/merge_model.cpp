@@ -1,0 +1,144 @@
+#include "nibble/recipes/models/merge_model.h"
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/io/hub/hub_cache.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/quant/bnb_layout.h"
+#include "nibble/quant/codec.h"
+#include "nibble/quant/quantization_config.h"
+#include "nibble/quant/quantize_model.h"
+#include "nibble/recipes/models/tokenizers.h"
+
+namespace nibble {
+
+namespace {
+
+DType output_dtype(const std::string& name) {
+  if (name == "f32") return DType::f32;
+  if (name == "f16") return DType::f16;
+  return DType::bf16;
+}
+
+std::string base_path(const MergeRequest& request, const PeftAdapter& adapter) {
+  const std::string path =
+      request.model.empty() ? find_in_hub(adapter.options.base_model, kHubModels).string() : request.model;
+  if (path.empty()) throw UsageError("the adapter does not name its base", "give it with --model", request.adapter);
+  if (request.model.empty() && !std::filesystem::is_directory(path)) {
+    throw IoError((std::filesystem::path(request.adapter) / "adapter_config.json").string(),
+                  "names the base " + path + ", which is no directory here",
+                  "give the directory of the base with --model");
+  }
+  return path;
+}
+
+void check_kind(const MergeRequest& request, const std::string& path, bool quantized) {
+  if (request.base == "dequantized" && !quantized) {
+    throw UsageError("the base is not quantized", "leave --base out, or give the 4-bit directory", path);
+  }
+  if (request.base == "original" && quantized) {
+    throw UsageError("the base is quantized", "give the 16-bit directory to merge into the original weights", path);
+  }
+}
+
+// Rounds the merged model to 4 bits as its base was.
+MergeReport merge_quantized(const MergeRequest& request, const MergeBase& base, const PeftAdapter& adapter,
+                            const QuantizationConfig& quantization, int64_t block_size, RankContext& rank) {
+  const nlohmann::json config = parse_json(base.config, "config.json");
+  const std::string name = config.value("dtype", config.value("torch_dtype", std::string("bfloat16")));
+  MergeOptions options;
+  options.dtype = name == "float32" ? DType::f32 : name == "float16" ? DType::f16 : DType::bf16;
+  const AtomicDirectory scratch(request.out, request.replace);  // refuses an existing target before the work begins
+  const MergeReport report = merge_adapter(base, adapter, scratch.path() / "dense", options, rank.pool);
+  QuantizeModelOptions rounding;
+  rounding.codec = {quantization.type, quantization.double_quant, block_size};
+  rounding.skip_modules = quantization.skip_modules;
+  rounding.replace = request.replace;
+  quantize_model(scratch.path() / "dense", request.out, rounding, rank);
+  return report;
+}
+
+// config.json does not say the block size; the weights do.
+int64_t block_size_of(const CheckpointDir& checkpoint, MemoryPool& pool) {
+  for (const std::string& name : checkpoint.names()) {
+    if (is_quantized(checkpoint, name)) return read_quantized(checkpoint, name, pool).block_size;
+  }
+  throw InputError(checkpoint.path().string(), "config.json says it is quantized, but no weight is");
+}
+
+}  // namespace
+
+std::string merge_warning(const MergeRequest& request) {
+  const std::filesystem::path recipe = std::filesystem::path(request.adapter) / ".." / "recipe.json";
+  if (!request.base.empty() || !std::filesystem::is_regular_file(recipe)) return "";
+  const nlohmann::json said = nlohmann::json::parse(read_text_file(recipe), nullptr, false);
+  const nlohmann::json::json_pointer place("/model/quantize");
+  if (!said.is_object() || !said.contains(place) || !said[place].is_string() || said[place] == "none") return "";
+  const std::string path = base_path(request, read_peft_directory(request.adapter));
+  if (read_json_file(std::filesystem::path(path) / "config.json").contains("quantization_config")) return "";
+  const std::string type = said[place].get<std::string>(), copy = path + "-" + type;
+  return "this adapter was trained on the base in " + type +
+         ", this merges it into the 16-bit one; to merge into what " + "it was trained on: nibble quantize --model " +
+         path + " --type " + type + " --out " + copy + ", then merge with --model " + copy +
+         " (--base original says that you mean this one)";
+}
+
+std::vector<std::string> merge_notes(const MergeRequest& request) {
+  const std::string base = base_path(request, read_peft_directory(request.adapter));
+  return find_text_source(base, request.adapter, "").notes;
+}
+
+MergeBase merge_base(const CheckpointDir& checkpoint, MemoryPool& pool) {
+  auto packed = std::make_shared<std::map<std::string, QuantizedMatrix>>();
+  for (const std::string& name : checkpoint.names()) {
+    if (is_quantized(checkpoint, name)) packed->emplace(name, read_quantized(checkpoint, name, pool));
+  }
+  if (packed->empty()) return plain_base(checkpoint);
+
+  MergeBase base;
+  base.directory = checkpoint.path();
+  base.config = checkpoint.config_text();
+  for (const std::string& name : checkpoint.names()) {
+    if (const auto found = packed->find(name); found != packed->end()) {
+      base.tensors.push_back({name, found->second.shape, DType::f32});
+    } else if (!is_quantization_part(name)) {
+      const Tensor tensor = checkpoint.at(name);
+      base.tensors.push_back({name, tensor.shape(), tensor.dtype()});
+    }
+  }
+  base.rows = [packed, &checkpoint](const std::string& name, int64_t begin, int64_t end, MemoryPool& rows_pool) {
+    if (const auto found = packed->find(name); found != packed->end()) {
+      return dequantize(found->second, begin, end, rows_pool);
+    }
+    const Tensor stored = checkpoint.at(name).rows(begin, end);
+    Tensor rows = Tensor::empty(rows_pool, stored.shape(), DType::f32, name);
+    ops::cast(stored, rows);
+    return rows;
+  };
+  return base;
+}
+
+MergeReport merge_model(const MergeRequest& request, RankContext& rank) {
+  const PeftAdapter adapter = read_peft_directory(request.adapter);
+  const std::string path = base_path(request, adapter);
+  guard_output(request.out, {request.adapter, path});
+  const CheckpointDir checkpoint(path);
+  const MergeBase base = merge_base(checkpoint, rank.pool);
+  const auto quantization =
+      read_quantization_config(parse_json(base.config, path + "/config.json"), path + "/config.json");
+  check_kind(request, path, quantization.has_value());
+  if (request.dtype == "nf4") {
+    if (!quantization) throw UsageError("the base is not quantized", "merge into bf16, then nibble quantize", path);
+    return merge_quantized(request, base, adapter, *quantization, block_size_of(checkpoint, rank.pool), rank);
+  }
+  MergeOptions options;
+  options.dtype = output_dtype(request.dtype);
+  options.replace = request.replace;
+  return merge_adapter(base, adapter, request.out, options, rank.pool);
+}
+
+}  // namespace nibble

@@ -1,0 +1,179 @@
+#include "nibble/recipes/models/open_model.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "nibble/adapters/target_modules.h"
+#include "nibble/core/base/cpu_features.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/files/list_directory.h"
+#include "nibble/core/io/hash.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/models/load.h"
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/quant/bnb_layout.h"
+#include "nibble/quant/load_quantized.h"
+
+namespace nibble {
+
+namespace {
+
+// Keys that the recipe gives must say what the directory says; the shape of an adapter cannot be changed.
+void require_agreement(const AdapterRecipe& recipe, const PeftAdapter& adapter) {
+  const AdapterOptions &asked = recipe.options, &has = adapter.options;
+  const auto refuse = [&](const std::string& key) {
+    throw UsageError(key + " differs from the adapter_config.json of " + adapter.directory.string(),
+                     "leave the key out or give the same value", "adapter." + key);
+  };
+  for (const std::string& key : recipe.given) {
+    if (key == "r" && asked.r != has.r) refuse(key);
+    if (key == "lora_alpha" && asked.lora_alpha != has.lora_alpha) refuse(key);
+    if (key == "use_rslora" && asked.use_rslora != has.use_rslora) refuse(key);
+    if (key == "use_dora" && asked.use_dora != has.use_dora) refuse(key);
+    if (key == "lora_bias" && asked.lora_bias != has.lora_bias) refuse(key);
+    if (key == "bias" && asked.bias != has.bias) refuse(key);
+    if (key == "modules_to_save" && asked.modules_to_save != has.modules_to_save) refuse(key);
+  }
+}
+
+// The weights of a 16- or 32-bit directory as they were before they were quantized on the way.
+OriginalWeight original_weights(const ModelRecipe& base, RankContext& rank) {
+  if (!base.quantize) return {};
+  const auto checkpoint = std::make_shared<CheckpointDir>(base.path);
+  const bool turned = read_decoder_config(base.path).transposed_linears;
+  return [checkpoint, turned, &rank](const std::string& module) {
+    const Tensor stored = checkpoint->at(stored_weight_name(*checkpoint, module + ".weight"));
+    Tensor wide = Tensor::empty(rank.pool, stored.shape(), DType::f32, module);
+    ops::cast(stored, wide);
+    return turned ? transposed(wide, rank.pool) : wide;
+  };
+}
+
+}  // namespace
+
+DType compute_dtype_of(const std::string& name) {
+  if (name == "f32") return DType::f32;
+  if (name == "bf16") return DType::bf16;
+  if (name == "auto") return isa() == Isa::avx512_bf16 ? DType::bf16 : DType::f32;
+  throw UsageError("compute dtype " + name + " is not known", "use f32, bf16 or auto");
+}
+
+DecoderConfig model_config(const ModelRecipe& base) {
+  return base.init.empty() ? read_decoder_config(base.path)
+                           : parse_decoder_config(read_text_file(base.init), base.init);
+}
+
+std::string tokenizer_path_of(const ModelRecipe& base) { return base.tokenizer.empty() ? base.path : base.tokenizer; }
+
+AttachedAdapter open_adapter(Decoder& model, const ModelRecipe& base, const AdapterRecipe& recipe, RankContext& rank,
+                             const Observer& observer) {
+  AttachedAdapter attached;
+  if (recipe.path.empty()) {
+    AdapterOptions options = recipe.options;
+    // As Transformers takes it, a path starts at the directory of whoever loads the adapter: only a whole one serves
+    // all.
+    options.base_model = std::filesystem::absolute(base.path).string();
+    attached = attach_adapter(model, options, rank, original_weights(base, rank));
+  } else {
+    PeftAdapter adapter = read_peft_directory(recipe.path);
+    require_agreement(recipe, adapter);
+    adapter.options.lora_dropout = recipe.options.lora_dropout;  // how to train is the recipe's to say
+    attached = load_adapter(model, adapter, true, rank);
+  }
+  for (const std::string& note : attached.notes) observer.message("note: " + note);
+  return attached;
+}
+
+AdapterRecipe with_added_tokens(AdapterRecipe recipe, const DecoderConfig& config, int64_t rows) {
+  if (rows <= config.vocab_size || !recipe.path.empty()) return recipe;
+  AdapterOptions& options = recipe.options;
+  const auto add = [&](const std::string& table) {
+    if (is_module_to_save(options, table)) return;
+    auto& tables = options.trainable_token_indices;
+    const auto names_it = [&](const auto& entry) {
+      return entry.first.empty() ? table == config.names.embedding : table.ends_with(entry.first);
+    };
+    auto entry = std::ranges::find_if(tables, names_it);
+    if (entry == tables.end()) entry = tables.insert(tables.end(), {table, {}});
+    for (int64_t id = config.vocab_size; id < rows; ++id) {
+      if (!std::ranges::count(entry->second, id)) entry->second.push_back(id);
+    }
+  };
+  add(config.names.embedding);
+  if (!config.tied_head) add(config.names.head);
+  return recipe;
+}
+
+namespace {
+
+// A bias of B is merged into the bias of its Linear, by PEFT too.
+void refuse_bias_without_place(const DecoderConfig& config, const AdapterPlan& plan) {
+  LocalRank rank;
+  plan_decoder(config, rank.context()).visit_linears([&](Linear& linear) {
+    if (linear.bias() || !std::ranges::count(plan.modules, linear.name())) return;
+    throw UsageError("no merge could keep what it learns for " + linear.name() + ", which has no bias",
+                     "leave it out, or choose target_modules with a bias", "adapter.lora_bias");
+  });
+}
+
+}  // namespace
+
+std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig config, int64_t rows) {
+  const ModelSplit split{recipe.parallel.pipeline > 1, recipe.parallel.tensor > 1};
+  if (rows > config.vocab_size && (split.stages || split.tensor)) {
+    throw UsageError("tokens added to the tokenizer need " +
+                         std::string(split.stages ? "embedding and head on one rank" : "whole tables"),
+                     "leave it out", split.stages ? "parallel.pipeline" : "parallel.tensor");
+  }
+  if (!recipe.adapter) return std::nullopt;
+  const AdapterRecipe adapter = with_added_tokens(*recipe.adapter, config, rows);
+  config.vocab_size = rows;
+  if (adapter.path.empty()) {
+    const AdapterPlan plan = plan_adapter(config, adapter.options, split);
+    if (adapter.options.lora_bias) refuse_bias_without_place(config, plan);
+    return plan;
+  }
+  const PeftAdapter stored = read_peft_directory(adapter.path);
+  require_agreement(adapter, stored);
+  return plan_adapter(config, stored, split);
+}
+
+Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers, const LayerSharding* sharding) {
+  std::optional<QuantizeOnLoad> quantize;
+  if (base.quantize) quantize = {{*base.quantize, base.double_quant, base.block_size}, base.skip_modules};
+  LoadOptions options = load_quantized(rank, quantize);
+  options.layers = layers;
+  options.sharding = sharding;
+  return load_decoder(base.path, rank, options);
+}
+
+Decoder open_model(const ModelRecipe& base, const std::string& adapter, Train train, RankContext& rank) {
+  Decoder model = open_base(base, rank);
+  if (!adapter.empty()) load_adapter(model, read_peft_directory(adapter), train == Train::adapter, rank);
+  if (train == Train::everything) make_trainable(model, rank);
+  return model;
+}
+
+std::string base_fingerprint(const std::string& path) {
+  constexpr size_t kEnd = size_t{1} << 16;
+  if (!std::filesystem::is_directory(path)) return hash_file(path).substr(0, 16);
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : list_directory(path)) {
+    if (entry.path().extension() == ".safetensors" || entry.path().filename() == "config.json")
+      files.push_back(entry.path());
+  }
+  std::ranges::sort(files);
+  Hasher hasher;
+  for (const std::filesystem::path& file : files) {
+    const FileMap map(file.string());
+    const std::span<const std::byte> bytes(map.data(), map.size());
+    const uint64_t size = bytes.size();
+    hasher.update(std::as_bytes(std::span(&size, 1)));
+    hasher.update(bytes.first(std::min(kEnd, bytes.size())));
+    hasher.update(bytes.last(std::min(kEnd, bytes.size())));
+  }
+  return hasher.hex().substr(0, 16);
+}
+
+}  // namespace nibble

@@ -1,0 +1,53 @@
+#pragma once
+// Where model, quantization and adapter meet: a ready Decoder from what the sections `model` and `adapter` name.
+
+#include <optional>
+#include <string>
+
+#include "nibble/adapters/adapter_plan.h"
+#include "nibble/adapters/attach.h"
+#include "nibble/core/models/decoder.h"
+#include "nibble/recipes/config/recipe.h"
+
+namespace nibble {
+
+/// f32 or bf16 for "f32", "bf16", "auto" (bf16 where the CPU has it). Throws UsageError for anything else.
+DType compute_dtype_of(const std::string& name);
+
+/// The config that model.path or model.init names.
+DecoderConfig model_config(const ModelRecipe& base);
+
+/// model.tokenizer, or the model's own directory.
+std::string tokenizer_path_of(const ModelRecipe& base);
+
+/// Loads the base, frozen, quantized if asked. Throws InputError for what the files lack, UsageError for quantizing a
+/// base that is already quantized.
+Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers = {},
+                  const LayerSharding* sharding = nullptr);
+
+/// Where open_adapter will put the recipe's adapter in a model of this config that gets `rows` rows for its tokens;
+/// nothing without an adapter. Throws what training would throw for names, options and what the ranks' layout has no
+/// place for, before any weight is read.
+std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig config, int64_t rows);
+
+/// Attaches the adapter of a recipe, trainable: a new one, or the one at adapter.path. Throws UsageError when nothing
+/// matches or keys that the recipe gives contradict the directory's; InputError when the directory does not fit.
+AttachedAdapter open_adapter(Decoder& model, const ModelRecipe& base, const AdapterRecipe& recipe, RankContext& rank,
+                             const Observer& observer);
+
+/// The section with the rows [config.vocab_size, rows) of embedding and head among its trainable_token_indices; as it
+/// is where modules_to_save has the embedding, or where it continues an adapter.
+AdapterRecipe with_added_tokens(AdapterRecipe recipe, const DecoderConfig& config, int64_t rows);
+
+/// What is trainable after opening.
+enum class Train : uint8_t { nothing, adapter, everything };
+
+/// Loads the base and the PEFT directory `adapter` (empty: none). Throws as above; Train::everything asks for a base
+/// that is not quantized (UsageError otherwise).
+Decoder open_model(const ModelRecipe& base, const std::string& adapter, Train train, RankContext& rank);
+
+/// Sixteen hex digits over config.json and the weight files (their sizes, headers and ends, not every byte), so that a
+/// run does not go on with another base.
+std::string base_fingerprint(const std::string& path);
+
+}  // namespace nibble

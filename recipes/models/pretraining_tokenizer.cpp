@@ -1,0 +1,29 @@
+#include "nibble/recipes/models/pretraining_tokenizer.h"
+
+#include <algorithm>
+
+#include "nibble/core/data/tokenizer_corpus.h"
+#include "nibble/core/text/tokenizers/train_tokenizer.h"
+
+namespace nibble {
+
+namespace fs = std::filesystem;
+
+PretrainingTokenizer::PretrainingTokenizer(const Recipe& recipe, int64_t vocab_size)
+    : kept_(fs::path(recipe.output.dir) / "tokenizer"), path_(recipe.model.tokenizer) {
+  if (!path_.empty()) return;
+  TokenizerCorpus corpus(recipe.data.train);
+  TokenizerTraining training;
+  training.vocab_size = static_cast<int32_t>(std::min<int64_t>(vocab_size, INT32_MAX));
+  trained_ = train_sentencepiece([&](std::string& text) { return corpus.next(text); }, training);
+  // Until the run has its lock nothing of it may be in output.dir, where another run may be at work.
+  scratch_.emplace();
+  path_ = (scratch_->path() / "tokenizer").string();
+  write_tokenizer(trained_, path_);
+}
+
+void PretrainingTokenizer::keep() {
+  if (!trained_.empty()) write_tokenizer(trained_, kept_, Replace::anything);
+}
+
+}  // namespace nibble

@@ -1,0 +1,88 @@
+#include "nibble/recipes/plan/dry_run.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <set>
+
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/list_directory.h"
+#include "nibble/core/models/load.h"
+#include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/models/pretraining_tokenizer.h"
+#include "nibble/recipes/models/tokenizers.h"
+#include "nibble/recipes/training_data.h"
+
+namespace nibble {
+
+namespace {
+
+int64_t count_without_end(const Dataset& dataset, const DecoderConfig& config, const Encoder& encoder) {
+  constexpr int64_t kLooked = 1000;
+  std::set<int32_t> ends(config.eos_ids.begin(), config.eos_ids.end());
+  if (encoder.eos) ends.insert(*encoder.eos);
+  int64_t without = 0;
+  for (int64_t i = 0; i < std::min(kLooked, dataset.size()); ++i) {
+    if (!dataset.info(i).whole) continue;
+    const Sample sample = dataset.sample(i);
+    without += std::none_of(sample.labels.begin(), sample.labels.end(), [&](int32_t l) { return ends.contains(l); });
+  }
+  return without;
+}
+
+// Every weight there in its shape: files that are cut off, missing or of another model are found now. They are mapped,
+// not read.
+void look_at_weights(const Recipe& recipe) {
+  if (recipe.pretrains()) return;
+  ModelRecipe as_it_is = recipe.model;
+  as_it_is.quantize.reset();
+  LocalRank rank;
+  open_base(as_it_is, rank.context());
+}
+
+// Names and shapes only: what the adapter would sit on.
+void look_at_model(const Recipe& recipe, const DecoderConfig& config, int64_t rows, const Observer& observer,
+                   DryRun& found) {
+  LocalRank rank;
+  Decoder model = plan_decoder(config, rank.context());
+  model.visit([&](const Parameter& parameter) { found.parameters += parameter.value.numel(); });
+  const std::optional<AdapterPlan> plan = plan_adapter(recipe, config, rows);
+  if (!plan) return;
+  found.adapted_modules = static_cast<int64_t>(plan->modules.size());
+  for (const std::string& note : plan->notes) observer.message("warning: " + note);
+}
+
+// The nearest directory that exists must take files.
+void try_output(const std::string& directory) { write_probe(nearest_existing(directory)); }
+
+}  // namespace
+
+DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews) {
+  const DecoderConfig config = model_config(recipe.model);
+  std::optional<PretrainingTokenizer> pretraining;
+  if (!recipe.model.init.empty()) pretraining.emplace(recipe, config.vocab_size);
+  const std::string tokenizer = pretraining ? pretraining->path() : tokenizer_path_of(recipe.model);
+  const int64_t rows = pretraining ? config.vocab_size : rows_for_tokenizer(tokenizer, config.vocab_size);
+  const Encoder encoder = open_encoder(tokenizer, recipe.data.chat_template, rows);
+  const TrainingData data(recipe, config, encoder, observer);
+
+  DryRun found;
+  look_at_weights(recipe);
+  look_at_model(recipe, config, rows, observer, found);
+  try_output(recipe.output.dir);
+  found.total_steps = data.total_steps();
+  found.first_step = data.train().info(1);
+  const Dataset& dataset = data.train().dataset();
+  found.report = dataset.report();
+  for (int64_t i = 0; i < std::min(previews, dataset.size()); ++i)
+    found.previews.push_back(dataset.preview(i, encoder));
+  found.samples_without_end = count_without_end(dataset, config, encoder);
+  if (found.samples_without_end > 0) {
+    observer.message("warning: " + std::to_string(found.samples_without_end) +
+                     " samples train no token that ends a text; a model trained on them does not learn to stop");
+  }
+  return found;
+}
+
+}  // namespace nibble

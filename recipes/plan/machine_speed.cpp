@@ -1,0 +1,306 @@
+#include "nibble/recipes/plan/machine_speed.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/base/machine.h"
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/comm/communicator.h"
+#include "nibble/core/io/files/list_directory.h"
+#include "nibble/parallel/comm/thread_comm.h"
+#include "nibble/parallel/data/tree_sum.h"
+#include "nibble/recipes/plan/speed_trial.h"
+
+namespace nibble {
+
+namespace {
+
+using Json = nlohmann::json;
+using Clock = std::chrono::steady_clock;
+double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+constexpr double kTrialSeconds = 1.5;
+constexpr int kWarmest = 8, kFewest = 3, kMost = 40;                                      // steps of a trial
+constexpr int64_t kExchanged[] = {int64_t{1} << 12, int64_t{1} << 19, int64_t{1} << 24};  // bytes
+
+/// As many threads as a planned rank will have, as long as it lives; of the calling thread.
+class ThreadsOfTrial {
+ public:
+  explicit ThreadsOfTrial(int count) { set_threads(count); }
+  ~ThreadsOfTrial() { set_threads(before_); }
+  ThreadsOfTrial(const ThreadsOfTrial&) = delete;
+  ThreadsOfTrial& operator=(const ThreadsOfTrial&) = delete;
+
+ private:
+  const int before_ = threads();
+};
+
+// Times without what comes from sharing cores.
+void speed_up(PartSeconds& seconds, double times) {
+  for (std::vector<double>* of :
+       {&seconds.forward, &seconds.backward, &seconds.forward_again, &seconds.backward_again}) {
+    for (double& one : *of) one /= times;
+  }
+  for (double* one :
+       {&seconds.embed, &seconds.embed_backward, &seconds.head, &seconds.zero, &seconds.add, &seconds.update}) {
+    *one /= times;
+  }
+}
+
+// Where the run will keep its activations, or the nearest directory above.
+std::string directory_of_activations(const Recipe& recipe) {
+  const std::string& other = recipe.parallel.offload_directory;
+  return nearest_existing(other.empty() ? recipe.output.dir : other).string();
+}
+
+// The usual seconds of the trial's parts on a rank that has one. Steps until they get no faster come first: the system
+// may take its time to hand out memory.
+PartSeconds measure_steps(SpeedTrial* trial, int at_work, Communicator& ranks) {
+  double best = std::numeric_limits<double>::infinity();
+  for (int warm = 0; warm < kWarmest; ++warm) {
+    const double each = ranks.all_reduce_sum("trial", trial ? trial->step() : 0) / at_work;
+    const bool settled = each > 0.9 * best;
+    best = std::min(best, each);
+    if (settled) break;
+  }
+  const int steps = std::clamp(static_cast<int>(kTrialSeconds / best), kFewest, kMost);
+  if (trial) trial->forget();
+  for (int step = 0; step < steps && trial; ++step) trial->step();
+  return trial ? trial->seconds() : PartSeconds();
+}
+
+// The seconds of a pass on the first rank, with others at work beside it.
+void measure_part(const Recipe& recipe, const PlanJob& job, int tensor, MachineSpeed& speed, Communicator& ranks) {
+  const int cores = std::max(1, static_cast<int>(speed.cores) / speed.threads);
+  const int groups = std::clamp(cores / tensor, 1, std::max(1, ranks.size() / tensor)), at_work = groups * tensor;
+  const bool takes_part = ranks.rank() < at_work;
+  const auto parts = ranks.split(takes_part ? ranks.rank() / tensor : groups, ranks.rank());
+  const auto side_by_side = ranks.split(takes_part ? 0 : 1, ranks.rank());
+  const bool gathers = recipe.parallel.shard > 1 && recipe.parallel.zero >= 3 && at_work > tensor;
+  std::optional<SpeedTrial> trial;
+  if (takes_part) trial.emplace(recipe, job, *parts, gathers ? side_by_side.get() : nullptr, speed.threads, at_work);
+  const auto measure = [&] {
+    PartSeconds made = measure_steps(trial ? &*trial : nullptr, at_work, ranks);
+    ranks.barrier("trial");
+    speed_up(made, std::max(1.0, at_work * speed.threads / speed.cores));
+    return made;
+  };
+  speed.parts[tensor] = measure();
+  if (!recipe.parallel.offload_activations) return;
+  const std::string directory = directory_of_activations(recipe);
+  if (trial) trial->keep_in_file(directory, Recompute::block);
+  const PartSeconds inputs = measure();
+  if (trial) trial->keep_in_file(directory, Recompute::none);
+  PartSeconds& filed = speed.filed[tensor] = measure();
+  filed.forward_again = inputs.forward_again;
+  filed.backward_again = inputs.backward_again;
+}
+
+/// Exchanges that all ranks do in turns, round after round, so that what disturbs one for a moment does not decide.
+class Exchanges {
+ public:
+  explicit Exchanges(Communicator& all) : all_(all) {}
+
+  void add(int64_t bytes, std::function<void()> run, ByteCost& into) {
+    kinds_.push_back({bytes, std::move(run), &into, {}});
+  }
+
+  /// Sets the costs: medians.
+  void measure() {
+    for (int round = -1; round < kRounds; ++round) {
+      for (Kind& kind : kinds_) {
+        if (kind.bytes <= kExchanged[0]) all_.barrier("trial");
+        const double begin = seconds_now();
+        kind.run();
+        if (round >= 0) kind.taken.push_back(seconds_now() - begin);
+      }
+    }
+    std::map<ByteCost*, std::vector<std::pair<double, double>>> points;
+    for (Kind& kind : kinds_) {
+      std::ranges::sort(kind.taken);
+      points[kind.into].emplace_back(static_cast<double>(kind.bytes), kind.taken[kRounds / 2]);
+    }
+    for (auto& [cost, of] : points) *cost = ByteCost(std::move(of));
+  }
+
+ private:
+  static constexpr int kRounds = 11;
+  struct Kind {
+    int64_t bytes;
+    std::function<void()> run;
+    ByteCost* into;
+    std::vector<double> taken;
+  };
+  Communicator& all_;
+  std::vector<Kind> kinds_;
+};
+
+// In groups of neighbours, all groups at the same time.
+GroupExchanges measure_exchanges(Communicator& group, Communicator& all, const Wire& wire) {
+  MemoryPool pool;
+  GroupExchanges made;
+  Exchanges exchanges(all);
+  const std::vector<bool> present(static_cast<size_t>(group.size()), true);
+  const auto me = static_cast<size_t>(group.rank());
+  for (const int64_t bytes : kExchanged) {
+    const int64_t count = bytes / static_cast<int64_t>(sizeof(float));
+    std::vector<int64_t> cuts;
+    std::vector<size_t> bounds;
+    for (int64_t r = 0; r <= group.size(); ++r) {
+      cuts.push_back(count * r / group.size());
+      bounds.push_back(static_cast<size_t>(cuts.back()) * sizeof(float));
+    }
+    Tensor whole = Tensor::zeros(pool, {count}, DType::f32, "exchanged values");
+    Tensor mine = Tensor::zeros(pool, {cuts[me + 1] - cuts[me]}, DType::f32, "exchanged values");
+    exchanges.add(
+        bytes, [&, whole]() mutable { all_reduce_tree(group, "trial", whole, present, wire, pool); }, made.sum);
+    exchanges.add(
+        bytes,
+        [&, whole, mine, cuts]() mutable {
+          reduce_scatter_tree(group, "trial", whole, cuts, mine, present, wire, pool);
+        },
+        made.reduce);
+    exchanges.add(
+        bytes, [&, whole, mine, bounds]() mutable { group.all_gather("trial", mine, whole, bounds); }, made.gather);
+  }
+  exchanges.measure();
+  return made;
+}
+
+// There and back, between neighbours two by two: twice what one way takes.
+ByteCost measure_pass_on(Communicator& all) {
+  MemoryPool pool;
+  ByteCost twice;
+  Exchanges exchanges(all);
+  const int other = all.rank() ^ 1;
+  for (const int64_t bytes : kExchanged) {
+    const Tensor there = Tensor::zeros(pool, {bytes}, DType::u8, "exchanged values");
+    Tensor here = Tensor::zeros(pool, {bytes}, DType::u8, "exchanged values");
+    exchanges.add(
+        bytes,
+        [&all, there, here, other]() mutable {
+          if (other >= all.size()) return;
+          if (all.rank() < other) all.send("trial", there, other);
+          all.receive("trial", here, other);
+          if (all.rank() > other) all.send("trial", there, other);
+        },
+        twice);
+  }
+  exchanges.measure();
+  std::vector<std::pair<double, double>> points = twice.points();
+  for (auto& [bytes, seconds] : points) seconds /= 2;
+  return ByteCost(std::move(points));
+}
+
+Json cost_json(const ByteCost& cost) { return cost.points(); }
+
+ByteCost cost_from(const Json& json) { return ByteCost(json.get<std::vector<std::pair<double, double>>>()); }
+
+Json parts_json(const std::map<int64_t, PartSeconds>& parts) {
+  Json json = Json::array();
+  for (const auto& [tensor, of] : parts) {
+    json.push_back({{"tensor", tensor},
+                    {"forward", of.forward},
+                    {"backward", of.backward},
+                    {"forward_again", of.forward_again},
+                    {"backward_again", of.backward_again},
+                    {"embed", of.embed},
+                    {"embed_backward", of.embed_backward},
+                    {"head", of.head},
+                    {"zero", of.zero},
+                    {"add", of.add},
+                    {"update", of.update}});
+  }
+  return json;
+}
+
+std::map<int64_t, PartSeconds> parts_from(const Json& json) {
+  std::map<int64_t, PartSeconds> parts;
+  for (const Json& of : json) {
+    PartSeconds& part = parts[of.at("tensor").get<int64_t>()];
+    of.at("forward").get_to(part.forward);
+    of.at("backward").get_to(part.backward);
+    of.at("forward_again").get_to(part.forward_again);
+    of.at("backward_again").get_to(part.backward_again);
+    of.at("embed").get_to(part.embed);
+    of.at("embed_backward").get_to(part.embed_backward);
+    of.at("head").get_to(part.head);
+    of.at("zero").get_to(part.zero);
+    of.at("add").get_to(part.add);
+    of.at("update").get_to(part.update);
+  }
+  return parts;
+}
+
+}  // namespace
+
+MachineSpeed measure_machine(const Recipe& recipe, const PlanJob& job, std::span<const int64_t> tensors, int threads,
+                             Communicator& ranks) {
+  const ThreadsOfTrial limit(threads);
+  MachineSpeed speed;
+  speed.cores = std::max(1, this_machine().usable_cores());
+  speed.threads = threads;
+  for (const int64_t tensor : tensors) {
+    NIBBLE_CHECK(tensor <= ranks.size(), "ranks for all parts of a layer");
+    measure_part(recipe, job, static_cast<int>(tensor), speed, ranks);
+  }
+  const Wire wire{recipe.parallel.wire_dtype};
+  for (int size = 2; size <= ranks.size(); ++size) {
+    if (ranks.size() % size != 0) continue;
+    const auto group = ranks.split(ranks.rank() / size, ranks.rank());
+    speed.exchange[size] = measure_exchanges(*group, ranks, wire);
+  }
+  if (ranks.size() > 1) speed.pass_on = measure_pass_on(ranks);
+  return machine_speed_from_json(ranks.broadcast_text("trial", to_json(speed), 0));
+}
+
+MachineSpeed measure_machine(const Recipe& recipe, const PlanJob& job, std::span<const int64_t> tensors, int threads,
+                             int ranks) {
+  MachineSpeed measured;
+  if (ranks == 1) {
+    SelfComm alone;
+    return measure_machine(recipe, job, tensors, threads, alone);
+  }
+  run_on_threads(ranks, [&](Communicator& comm) {
+    const MachineSpeed speed = measure_machine(recipe, job, tensors, threads, comm);
+    if (comm.rank() == 0) measured = speed;
+  });
+  return measured;
+}
+
+std::string to_json(const MachineSpeed& speed) {
+  Json json = {{"cores", speed.cores}, {"threads", speed.threads}, {"pass_on", cost_json(speed.pass_on)}};
+  json["parts"] = parts_json(speed.parts);
+  json["filed"] = parts_json(speed.filed);
+  json["exchange"] = Json::array();
+  for (const auto& [ranks, of] : speed.exchange) {
+    json["exchange"].push_back({{"ranks", ranks},
+                                {"sum", cost_json(of.sum)},
+                                {"reduce", cost_json(of.reduce)},
+                                {"gather", cost_json(of.gather)}});
+  }
+  return json.dump();
+}
+
+MachineSpeed machine_speed_from_json(std::string_view text) {
+  const Json json = Json::parse(text);
+  MachineSpeed speed;
+  speed.cores = json.at("cores");
+  speed.threads = json.at("threads");
+  speed.pass_on = cost_from(json.at("pass_on"));
+  speed.parts = parts_from(json.at("parts"));
+  speed.filed = parts_from(json.at("filed"));
+  for (const Json& of : json.at("exchange")) {
+    speed.exchange[of.at("ranks").get<int64_t>()] = {cost_from(of.at("sum")), cost_from(of.at("reduce")),
+                                                     cost_from(of.at("gather"))};
+  }
+  return speed;
+}
+
+}  // namespace nibble

@@ -1,0 +1,231 @@
+#include "nibble/recipes/plan/plan.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/base/machine.h"
+#include "nibble/core/base/parallel.h"
+#include "nibble/recipes/plan/machine_speed.h"
+#include "nibble/recipes/plan/plan_job.h"
+
+namespace nibble {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Costs of layouts from what was measured on this machine.
+LayoutCosts measured_costs(const Recipe& recipe, const RecipePlan& plan, const PlanRequest& request) {
+  const std::vector<int64_t> tensors = planned_tensor_degrees(recipe, plan.job, plan.ranks);
+  const int ranks =
+      static_cast<int>(std::min(plan.ranks, std::max<int64_t>(kMeasuredRanks, std::ranges::max(tensors))));
+  const MachineSpeed speed = request.measure ? request.measure(plan.job, tensors, plan.threads, ranks)
+                                             : measure_machine(recipe, plan.job, tensors, plan.threads, ranks);
+  LayoutCosts costs{.threads = plan.threads, .budget = request.budget};
+  costs.cluster.name = "this machine";
+  costs.time_has_file = !speed.filed.empty();
+  costs.time = [&job = plan.job, speed](const PlanLayout& layout, const MemoryPlan& planned) {
+    return step_time_here(job, layout, planned, speed);
+  };
+  return costs;
+}
+
+std::string format(const char* pattern, ...) {
+  char text[256];
+  va_list arguments;
+  va_start(arguments, pattern);
+  std::vsnprintf(text, sizeof text, pattern, arguments);
+  va_end(arguments);
+  return text;
+}
+
+Json split_json(const MemorySplit& split) {
+  Json json = Json::object();
+  for (size_t use = 0; use < kMemoryUses; ++use) {
+    json[memory_use_name(static_cast<MemoryUse>(use))] = split.bytes[use];
+  }
+  return json;
+}
+
+Json layout_json(const PlannedLayout& planned) {
+  const PlanLayout& layout = planned.layout;
+  Json json = {{"name", planned.rung},
+               {"pipeline", layout.mesh.pipeline},
+               {"replicate", layout.mesh.replicate},
+               {"shard", layout.mesh.shard},
+               {"tensor", layout.mesh.tensor},
+               {"zero", layout.zero},
+               {"offload_activations", layout.offload},
+               {"fits", planned.fits}};
+  const int64_t layers = planned.stages.empty() ? 0 : planned.stages.back();
+  int64_t again = 0;
+  for (int64_t l = 0; l < layers; ++l) again += layout.recomputes(l) ? 1 : 0;
+  json["gradient_checkpointing"] = again > 0 ? "block" : "none";
+  json["recomputed_blocks"] = again;
+  if (!planned.why_not.empty()) json["why_not"] = planned.why_not;
+  if (planned.memory.stages.empty()) return json;
+  json["peak_memory_bytes"] = planned.memory.resident_bytes();
+  json["cached_bytes"] = planned.memory.largest().cached;
+  json["memory"] = split_json(planned.memory.largest().split);
+  json["ranks"] = Json::array();
+  const int64_t each = layout.mesh.data() * layout.mesh.tensor;
+  for (const StageMemory& stage : planned.memory.stages) {
+    for (int64_t r = 0; r < each; ++r) json["ranks"].push_back(stage.resident());
+  }
+  json["stages"] = Json::array();
+  for (const StageMemory& stage : planned.memory.stages) {
+    json["stages"].push_back({{"layers", {stage.layers.begin, stage.layers.end}},
+                              {"peak_memory_bytes", stage.resident()},
+                              {"pool_peak_bytes", stage.pool_peak},
+                              {"memory", split_json(stage.split)}});
+  }
+  json["step_seconds"] = planned.time.seconds;
+  json["computing_seconds"] = planned.time.computing;
+  json["communicating_seconds"] = planned.time.communicating;
+  json["waiting_seconds"] = planned.time.waiting;
+  if (layout.offload) {
+    json["activation_file_bytes"] = planned.file_bytes;
+    json["activation_bytes_written"] = planned.spilled_bytes;
+    json["spilling_seconds"] = planned.time.spilling;
+  }
+  json["tokens_per_second"] = planned.time.tokens_per_second;
+  json["bytes_sent"] = Json::object();
+  for (const auto& [operation, bytes] : planned.traffic) json["bytes_sent"][operation] = static_cast<int64_t>(bytes);
+  return json;
+}
+
+std::string explain(const RecipePlan& plan) {
+  if (plan.budget == 0) return "no budget was given (--max-memory): " + plan.ladder.front().rung + " comes first";
+  std::string before;
+  for (const PlannedLayout& rung : plan.ladder) {
+    if (!rung.fits) {
+      before += (before.empty() ? "" : "; ") + rung.rung + ": " + rung.why_not;
+      continue;
+    }
+    return "first that fits: " + rung.rung + " with " + bytes_text(static_cast<double>(rung.memory.needed_bytes())) +
+           " a rank" + (before.empty() ? "" : " (" + before + ")");
+  }
+  return "nothing fits: " + before;
+}
+
+}  // namespace
+
+const PlannedLayout* RecipePlan::first_fit() const {
+  const auto found = std::ranges::find_if(ladder, &PlannedLayout::fits);
+  return found == ladder.end() ? nullptr : &*found;
+}
+
+std::vector<int64_t> planned_tensor_degrees(const Recipe& recipe, const PlanJob& job, int64_t ranks) {
+  const PlanLayout layout = plan_layout(recipe);
+  std::vector<int64_t> degrees = {1};
+  const bool decided = layout.mesh.ranks() > 0;
+  if (decided && layout.mesh.ranks() != ranks) return degrees;
+  const DecoderConfig& config = job.model.config;
+  for (int64_t d = 2; d <= ranks; ++d) {
+    if (ranks % d != 0 || (layout.mesh.tensor != 0 && layout.mesh.tensor != d)) continue;
+    const bool fits = config.heads % d == 0 && config.kv_heads % d == 0 && config.mlp_width % d == 0;
+    if (decided || fits) degrees.push_back(d);
+  }
+  return degrees;
+}
+
+RecipePlan plan_recipe(const Recipe& recipe, const PlanRequest& request) {
+  return plan_recipe(recipe, plan_job(recipe), request);
+}
+
+RecipePlan plan_recipe(const Recipe& recipe, const PlanJob& job, const PlanRequest& request) {
+  RecipePlan plan;
+  plan.job = job;
+  const PlanLayout layout = plan_layout(recipe);
+  plan.ranks = request.ranks > 0 ? request.ranks : std::max<int64_t>(1, layout.mesh.ranks());
+  plan.threads = request.threads > 0 ? request.threads : static_cast<int>(recipe.train.threads);
+  if (plan.threads == 0) plan.threads = std::max(1, threads() / static_cast<int>(std::min<int64_t>(plan.ranks, 4096)));
+  LayoutCosts costs{.threads = plan.threads, .budget = request.budget};
+  if (request.cluster) {
+    costs.cluster = *request.cluster;
+    if (costs.budget == 0) costs.budget = static_cast<int64_t>(request.cluster->memory);
+  } else {
+    costs = measured_costs(recipe, plan, request);
+  }
+  plan.machine = costs.cluster.name;
+  plan.budget = costs.budget;
+  const bool free_recompute = !recipe.train.gradient_checkpointing.has_value();
+  const GivenDegrees given{layout.mesh.pipeline, layout.mesh.replicate, layout.mesh.shard, layout.mesh.tensor,
+                           free_recompute};
+  const bool matches = layout.mesh.ranks() > 0 && layout.mesh.ranks() == plan.ranks;
+  if (matches && !free_recompute) {
+    plan.asked = plan_layout_costs(plan.job, layout, costs);
+  } else if (matches || layout.mesh.ranks() == 0) {
+    plan.asked = choose_layout(plan.job, layout, plan.ranks, given, costs);
+  } else {  // another number of ranks than the recipe's
+    plan.asked = choose_layout(plan.job, layout, plan.ranks, {.tensor = 1, .recompute_is_free = free_recompute}, costs);
+  }
+  plan.ladder = walk_ladder(plan.job, layout, plan.ranks, costs);
+  plan.why = explain(plan);
+  return plan;
+}
+
+std::string plan_json(const RecipePlan& plan) {
+  Json json = layout_json(plan.asked);
+  json["machine"] = plan.machine;
+  json["world_size"] = plan.ranks;
+  json["threads"] = plan.threads;
+  json["max_memory_bytes"] = plan.budget;
+  json["weights"] = plan.job.model.weights();
+  json["trained_values"] = plan.job.model.trained_values();
+  json["tokens_in_step"] = plan.job.tokens * plan.job.accumulate;
+  json["ladder"] = Json::array();
+  for (const PlannedLayout& rung : plan.ladder) json["ladder"].push_back(layout_json(rung));
+  const PlannedLayout* first = plan.first_fit();
+  json["first_fit"] = first ? Json(first->rung) : Json(nullptr);
+  json["why"] = plan.why;
+  return json.dump();
+}
+
+std::string plan_text(const RecipePlan& plan) {
+  const PlannedLayout& asked = plan.asked;
+  std::string text =
+      format("%s, %lld weights, %lld trained, steps of %lld tokens\n", plan.job.model.config.architecture.c_str(),
+             static_cast<long long>(plan.job.model.weights()), static_cast<long long>(plan.job.model.trained_values()),
+             static_cast<long long>(plan.job.tokens * plan.job.accumulate));
+  text += asked.rung + " on " + plan.machine + format(", %d threads a rank\n", plan.threads);
+  text += "memory of " + std::string(plan.ranks > 1 ? "the rank that needs most: " : "the process: ") +
+          bytes_text(static_cast<double>(asked.memory.largest().resident())) +
+          (plan.budget > 0 ? " of " + bytes_text(static_cast<double>(plan.budget)) : "") +
+          (asked.fits ? "" : " (" + asked.why_not + ")") + "\n";
+  for (size_t use = 0; use < kMemoryUses; ++use) {
+    const int64_t bytes = asked.memory.largest().split.bytes[use];
+    if (bytes > 0)
+      text += format("  %-12s %s\n", memory_use_name(static_cast<MemoryUse>(use)),
+                     bytes_text(static_cast<double>(bytes)).c_str());
+  }
+  if (const int64_t cached = asked.memory.largest().cached; cached > 0) {
+    text += "  and " + bytes_text(static_cast<double>(cached)) +
+            " of the base in the system's cache, or every pass reads them from the disk\n";
+  }
+  text += format("step: %.3g s, %.4g tokens/s (computing %.3g s, communicating %.3g s, waiting %.3g s)\n",
+                 asked.time.seconds, asked.time.tokens_per_second, asked.time.computing, asked.time.communicating,
+                 asked.time.waiting);
+  for (const auto& [operation, bytes] : asked.traffic) {
+    text += format("  %-17s %s sent a step\n", operation.c_str(), bytes_text(bytes).c_str());
+  }
+  if (asked.layout.offload) {
+    text += format("  %-17s %s written and read a step, a file of %s\n", "activations",
+                   bytes_text(static_cast<double>(asked.spilled_bytes)).c_str(),
+                   bytes_text(static_cast<double>(asked.file_bytes)).c_str());
+  }
+  text += "ladder:\n";
+  for (const PlannedLayout& rung : plan.ladder) {
+    text += format("  %-14s", rung.rung.c_str());
+    if (!rung.memory.stages.empty()) {
+      text += format(" %10s a rank  %8.3g s", bytes_text(static_cast<double>(rung.memory.needed_bytes())).c_str(),
+                     rung.time.seconds);
+    }
+    text += rung.fits ? "  fits\n" : "  " + rung.why_not + "\n";
+  }
+  return text + plan.why + "\n";
+}
+
+}  // namespace nibble

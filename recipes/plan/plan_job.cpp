@@ -1,0 +1,169 @@
+#include "nibble/recipes/plan/plan_job.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "nibble/adapters/attach.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/models/families/family_names.h"
+#include "nibble/core/models/load.h"
+#include "nibble/core/ops/meta/meta_device.h"
+#include "nibble/quant/bnb_layout.h"
+#include "nibble/quant/codec.h"
+#include "nibble/quant/nf4_weight.h"
+#include "nibble/quant/quantization_config.h"
+#include "nibble/recipes/models/open_model.h"
+
+namespace nibble {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kQuantizedAtOnce = int64_t{1} << 22;  // elements, see load_quantized
+
+/// How the base is stored: by the headers of its files, else by config.json, else as bf16.
+class StoredBase {
+ public:
+  StoredBase(const ModelRecipe& base, const DecoderConfig& config, bool look) {
+    if (base.quantize) {
+      codec_ = {.double_quant = base.double_quant, .block_size = base.block_size};
+      skip_.emplace(base.skip_modules, std::vector<std::string>{config.names.head});
+    }
+    const fs::path directory = base.path;
+    if (!look || base.path.empty() || !fs::is_directory(directory)) return;
+    if (fs::exists(directory / "model.safetensors") || fs::exists(directory / "model.safetensors.index.json")) {
+      checkpoint_.emplace(directory);
+    }
+    const std::string place = (directory / "config.json").string();
+    const nlohmann::json json = parse_json(read_text_file(place), place);
+    for (const char* key : {"dtype", "torch_dtype"}) {
+      if (json.contains(key) && json[key] == "float32") dense_ = DType::f32;
+    }
+    if (is_eight_bit(json, place)) return;
+    if (const auto packed = read_quantization_config(json, place)) {
+      in_file_ = true;
+      codec_ = {.double_quant = packed->double_quant};
+      skip_.emplace(packed->skip_modules, std::vector<std::string>{config.names.head});
+    }
+  }
+
+  /// The base as open_base gives it, without its bytes.
+  Decoder make(const DecoderConfig& config, LayerRange layers, const LayerSharding* sharding, RankContext& rank) const {
+    const MemoryPool::Use use(rank.pool, MemoryUse::base);
+    const auto& device = dynamic_cast<const MetaDevice&>(rank.pool.device());
+    const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
+      const bool wide = shape.size() == 1 || is_head_norm(config.names, name);
+      const Tensor value = wide ? Tensor::empty(rank.pool, shape, DType::f32, name) : device.mapped(shape, dtype(name));
+      return std::make_shared<Parameter>(Parameter{.name = name, .value = value, .gradient = {}});
+    };
+    const LinearWeightMaker dense = dense_maker(config, parameter);
+    const LinearWeightMaker linear = [&](const std::string& module,
+                                         const Shape& shape) -> std::unique_ptr<LinearWeight> {
+      if (!skip_ || skip_->skips(module)) return dense(module, shape);
+      QuantizedMatrix matrix = plan_quantized(shape, DType::bf16, codec_, 0);
+      if (!in_file_) Tensor::empty(rank.pool, {std::min(element_count(shape), kQuantizedAtOnce)}, DType::f32);
+      for (Tensor* of :
+           {&matrix.packed, &matrix.absmax, &matrix.absmax_codes, &matrix.nested_absmax, &matrix.nested_map}) {
+        if (of->defined() && !of->has_bytes()) {
+          *of = in_file_ ? device.mapped(of->shape(), of->dtype()) : Tensor::empty(rank.pool, of->shape(), of->dtype());
+        }
+      }
+      return std::make_unique<Nf4Weight>(module + ".weight", matrix);
+    };
+    return Decoder(config, linear, parameter, rank, layers, sharding);
+  }
+
+ private:
+  DType dtype(const std::string& name) const {
+    const Tensor stored = checkpoint_ ? checkpoint_->find(stored_weight_name(*checkpoint_, name)) : Tensor();
+    return stored && (stored.dtype() == DType::f32 || stored.dtype() == DType::f16) ? stored.dtype() : dense_;
+  }
+
+  QuantizeOptions codec_;
+  std::optional<SkipRule> skip_;
+  std::optional<CheckpointDir> checkpoint_;
+  bool in_file_ = false;
+  DType dense_ = DType::bf16;
+};
+
+// Tokenizer and data, as far as their files tell: vocabularies become tables of strings and ranks, and every token of
+// the data takes 8 bytes (its id and its label), about 4 characters of text.
+int64_t program_bytes(const Recipe& recipe) {
+  std::error_code ignored;
+  int64_t bytes = 0;
+  const auto size = [&](const fs::path& path) {
+    const auto found = fs::file_size(path, ignored);
+    return ignored ? int64_t{0} : static_cast<int64_t>(found);
+  };
+  const fs::path tokenizer = tokenizer_path_of(recipe.model);
+  bytes += 3 * (fs::is_directory(tokenizer, ignored) ? size(tokenizer / "tokenizer.json") : size(tokenizer));
+  for (const auto& source : recipe.data.train) {
+    if (fs::is_regular_file(source.path, ignored)) bytes += 2 * size(source.path);
+  }
+  return bytes;
+}
+
+// Adapters have their shape whatever values they start with.
+ModelMaker maker_of(const Recipe& recipe, const std::shared_ptr<const StoredBase>& base) {
+  std::optional<AdapterOptions> adapter;
+  if (recipe.adapter) adapter = recipe.adapter->options;
+  if (adapter) adapter->init_lora_weights = LoraInit::standard;
+  return [adapter, base, pretrains = recipe.pretrains()](const DecoderConfig& config, LayerRange range,
+                                                         const LayerSharding* sharding, RankContext& rank) {
+    if (pretrains) return random_decoder(config, rank.seed, rank, range, sharding);
+    Decoder model = base->make(config, range, sharding, rank);
+    if (!adapter) return model;
+    AdapterOptions options = *adapter;
+    if (options.layers_to_transform) {
+      std::erase_if(*options.layers_to_transform, [&](int64_t layer) { return layer >= config.layers; });
+    }
+    attach_adapter(model, options, rank);
+    return model;
+  };
+}
+
+PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
+  const auto base = std::make_shared<const StoredBase>(recipe.model, config, look);
+  PlanJob job;
+  job.everything = !recipe.adapter;
+  job.make_model = maker_of(recipe, base);
+  job.model = plan_model(config, job.make_model, job.everything);
+  job.optimizer = recipe.optimizer.type;
+  job.gradient_sum = *recipe.train.gradient_sum;
+  job.compute_dtype = *recipe.model.compute_dtype;
+  job.tokens = recipe.train.microbatch_size * recipe.data.max_length;
+  job.document_length = std::min(recipe.data.max_length, config.position_limit());
+  job.accumulate = recipe.train.accumulate;
+  const int64_t save_every = recipe.train.save_every.steps;
+  job.saves_midway = save_every > 0 && (!recipe.train.steps || save_every < *recipe.train.steps);
+  job.program_bytes = look ? program_bytes(recipe) : 0;
+  return job;
+}
+
+}  // namespace
+
+PlanJob plan_job(const Recipe& recipe) { return job_of(recipe, model_config(recipe.model), true); }
+
+PlanJob plan_job(const Recipe& recipe, const DecoderConfig& config) { return job_of(recipe, config, false); }
+
+PlanLayout plan_layout(const Recipe& recipe) {
+  const ParallelRecipe& parallel = recipe.parallel;
+  PlanLayout layout;
+  layout.mesh = parallel.mesh();
+  layout.zero = parallel.zero;
+  layout.shard_adapters = parallel.shard_adapters;
+  layout.reshard_after_forward = parallel.reshard_after_forward;
+  layout.prefetch = parallel.prefetch;
+  layout.wire_dtype = parallel.wire_dtype;
+  layout.schedule = parallel.schedule;
+  layout.in_flight = parallel.microbatches;
+  layout.stages = parallel.stages;
+  layout.offload = parallel.offload_activations;
+  layout.recompute = recipe.train.gradient_checkpointing.value_or(Recompute::none);
+  return layout;
+}
+
+}  // namespace nibble

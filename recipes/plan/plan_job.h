@@ -1,0 +1,18 @@
+#pragma once
+// What a plan needs to know of a recipe: config.json and the headers of weight files are read, never the weights.
+
+#include "nibble/parallel/plan/job.h"
+#include "nibble/recipes/config/recipe.h"
+
+namespace nibble {
+
+/// The training that `recipe` describes. A directory without weight files is taken to hold what its config.json says
+/// (torch_dtype, quantization_config). Throws as model_config and match_target_modules do.
+PlanJob plan_job(const Recipe& recipe);
+/// The same for a model whose config is given, its path not looked at: as bf16 weights in a file.
+PlanJob plan_job(const Recipe& recipe, const DecoderConfig& config);
+
+/// The degrees and settings of `recipe.parallel`; recompute as train.gradient_checkpointing says, none for "auto".
+PlanLayout plan_layout(const Recipe& recipe);
+
+}  // namespace nibble

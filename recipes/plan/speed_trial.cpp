@@ -1,0 +1,351 @@
+#include "nibble/recipes/plan/speed_trial.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "nibble/adapters/attach.h"
+#include "nibble/core/base/machine.h"
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/comm/communicator.h"
+#include "nibble/core/models/families/family_names.h"
+#include "nibble/core/models/load.h"
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/core/ops/meta/meta_device.h"
+#include "nibble/core/tensor/spill_file.h"
+#include "nibble/core/train/train_step.h"
+#include "nibble/parallel/comm/meta_comm.h"
+#include "nibble/parallel/plan/work.h"
+#include "nibble/parallel/tensor/tensor_parallel.h"
+#include "nibble/quant/codec.h"
+#include "nibble/quant/nf4_weight.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr double kCold = 64 << 20;  // bytes of weights that no cache keeps from one step to the next
+constexpr int64_t kMostLayers = 8;
+constexpr double kLayerBytes = 256 << 20;  // of a layer with gradients and state
+constexpr double kHeadBytes = 256 << 20;   // of the embedding, and of the head
+constexpr int64_t kMostFiles = 8;
+constexpr double kOperations = 2e11;  // of a step, about
+
+using Clock = std::chrono::steady_clock;
+double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+// The mean of a few steps. A step of the whole model is as long as several of these and has its share of what held some
+// of them up (other processes, waits for the file); what held one up to more than twice the median is left out of it.
+double usual(const std::vector<double>& of) {
+  if (of.empty()) return 0;
+  std::vector<double> sorted = of;
+  std::ranges::sort(sorted);
+  const double most = 2 * sorted[(sorted.size() - 1) / 2];
+  double sum = 0;
+  for (const double one : of) sum += std::min(one, most);
+  return sum / static_cast<double>(of.size());
+}
+
+// Of layers [begin, end) together: what holds one of them up, in one step, is there in every step.
+double usual(const std::vector<std::vector<double>>& of, int64_t begin, int64_t end) {
+  std::vector<double> together;
+  for (int64_t l = begin; l < end; ++l) {
+    const std::vector<double>& layer = of[static_cast<size_t>(l)];
+    together.resize(layer.size());
+    for (size_t step = 0; step < layer.size(); ++step) together[step] += layer[step];
+  }
+  return usual(together);
+}
+
+/// Seconds of every step, by part.
+struct Taken {
+  std::vector<std::vector<double>> forward, backward;  // [layer][step]
+  std::vector<double> embed, embed_backward, head, zero, add, update;
+};
+
+class Stopwatch final : public BlockHooks {
+ public:
+  Stopwatch(Taken& taken, int64_t layers, Communicator* gathering)
+      : taken_(taken), layers_(layers), gathering_(gathering) {}
+
+  void before_forward(int64_t) override { start(); }
+  void after_forward(int64_t layer) override { note(layer, taken_.forward, taken_.embed); }
+  void before_backward(int64_t) override { start(); }
+  void after_backward(int64_t layer) override { note(layer, taken_.backward, taken_.embed_backward); }
+
+ private:
+  // What a rank waits for others that are slower for a moment is part of the layer's time.
+  void start() {
+    start_ = seconds_now();
+    if (gathering_) gathering_->barrier("trial");
+  }
+  void note(int64_t layer, std::vector<std::vector<double>>& of_layers, std::vector<double>& of_embedding) {
+    std::vector<double>& of = layer < 0          ? of_embedding
+                              : layer == layers_ ? taken_.head
+                                                 : of_layers[static_cast<size_t>(layer)];
+    of.push_back(seconds_now() - start_);
+  }
+
+  Taken& taken_;
+  int64_t layers_;
+  Communicator* gathering_;
+  double start_ = 0;
+};
+
+bool halves(const DecoderConfig& config, int64_t tensor) {
+  const int64_t by = 2 * tensor;
+  return config.heads % by == 0 && config.mlp_width % by == 0 && (config.kv_heads == 1 || config.kv_heads % by == 0);
+}
+
+void halve_layers(DecoderConfig& config) {
+  config.heads /= 2;
+  config.kv_heads = std::max<int64_t>(1, config.kv_heads / 2);
+  config.qkv_groups =
+      config.qkv_groups > 1 ? config.kv_heads == 1 ? 1 : std::max<int64_t>(1, config.qkv_groups / 2) : 1;
+  config.mlp_width /= 2;
+  config.alibi = Alibi::none;  // its slopes are for another number of heads
+}
+
+// Of whole layers, of which a rank has one of `tensor` parts.
+DecoderConfig trial_config(const PlanJob& job, int64_t tensor, int64_t side_by_side) {
+  DecoderConfig config = job.model.config;
+  const PlannedGroup& layer = job.model.group(0);
+  // A trained value is held four times: itself, its gradient, two of the optimizer.
+  double bytes = static_cast<double>(job.everything ? 16 * layer.weights : layer.frozen_bytes + 16 * layer.trained);
+  bytes /= static_cast<double>(tensor);
+  const double room = static_cast<double>(this_machine().usable_memory()) / 2 / static_cast<double>(side_by_side);
+  while (bytes > std::min(kLayerBytes, room / 8) && halves(config, tensor)) {
+    halve_layers(config);
+    bytes /= 2;
+  }
+  const double weights = job.everything ? bytes / 4 : bytes;  // what one pass reads
+  const int64_t cold = static_cast<int64_t>(kCold / std::max(weights, 1.0)) + 1;
+  config.layers = std::min(config.layers, std::clamp<int64_t>(cold, 2, kMostLayers));
+  if (bytes * static_cast<double>(config.layers) > room / 2) config.layers = 1;
+  if (!config.layer.empty()) config.layer.resize(static_cast<size_t>(config.layers));
+  const double row =
+      (job.everything ? 8 : 2) * static_cast<double>(config.embedding_width) / static_cast<double>(tensor);
+  const int64_t rows = static_cast<int64_t>(std::min(kHeadBytes, room / 4) / row);
+  config.vocab_size = std::min(config.vocab_size, std::max<int64_t>(2048, rows));
+  return config;
+}
+
+std::unique_ptr<LinearWeight> packed_zeros(const std::string& name, const Shape& shape, MemoryPool& pool) {
+  QuantizedMatrix matrix = plan_quantized(shape, DType::bf16, {}, 0);
+  for (Tensor* part :
+       {&matrix.packed, &matrix.absmax, &matrix.absmax_codes, &matrix.nested_absmax, &matrix.nested_map}) {
+    if (part->defined() && !part->has_bytes()) *part = Tensor::zeros(pool, part->shape(), part->dtype(), name);
+  }
+  return std::make_unique<Nf4Weight>(name, matrix);
+}
+
+Decoder trial_model(const Recipe& recipe, const PlanJob& job, const DecoderConfig& config,
+                    const LayerSharding* sharding, RankContext& rank) {
+  const DType dtype = job.everything ? DType::f32 : DType::bf16;
+  const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
+    const DType held = shape.size() == 1 || is_head_norm(config.names, name) ? DType::f32 : dtype;
+    return std::make_shared<Parameter>(
+        Parameter{.name = name, .value = Tensor::zeros(rank.pool, shape, held, name), .gradient = {}});
+  };
+  const LinearWeightMaker linear = [&](const std::string& module, const Shape& shape) -> std::unique_ptr<LinearWeight> {
+    if (job.model.group(0).packed && module != config.names.head)
+      return packed_zeros(module + ".weight", shape, rank.pool);
+    return std::make_unique<DenseWeight>(parameter(module + ".weight", shape));
+  };
+  Decoder model(config, linear, parameter, rank, {}, sharding);
+  if (job.everything) {
+    make_trainable(model, rank);
+    return model;
+  }
+  AdapterOptions options = recipe.adapter->options;
+  options.init_lora_weights = LoraInit::standard;
+  options.layers_to_transform.reset();
+  options.trainable_token_indices.clear();
+  options.modules_to_save.clear();
+  attach_adapter(model, options, rank);
+  return model;
+}
+
+// What a rank of the trial computes.
+ModelWork trial_work(const Recipe& recipe, const PlanJob& job, const DecoderConfig& config, int64_t tensor,
+                     int64_t tokens) {
+  const MetaDevice device;
+  MemoryPool pool(0, device);
+  MetaComm parts(0, static_cast<int>(tensor));
+  RankContext rank{parts, pool, 1, 0};
+  const std::unique_ptr<LayerSharding> sharding = tensor_parallel(config, parts, pool);
+  Decoder model = trial_model(recipe, job, config, sharding.get(), rank);
+  const Batch batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, config.vocab_size, pool);
+  return count_work(model, device, batch, job.compute_dtype, rank);
+}
+
+}  // namespace
+
+struct SpeedTrial::Impl {
+  Impl(const Recipe& asked, const PlanJob& of, Communicator& parts, Communicator* gathering, int threads,
+       int64_t side_by_side)
+      : recipe(asked),
+        job(of),
+        tensor(parts.size()),
+        config(trial_config(of, tensor, side_by_side)),
+        rank{alone, pool, threads, 0},
+        sharding(tensor_parallel(config, parts, pool)),
+        model(trial_model(recipe, of, config, sharding.get(), rank)),
+        watch(taken, config.layers, gathering) {
+    double weights = 0;
+    model.visit_linears(
+        [&](Linear& linear) { weights += static_cast<double>(linear.in_features() * linear.out_features()); });
+    const double wanted = std::clamp(kOperations / (6 * weights), 64.0, static_cast<double>(job.tokens));
+    tokens = std::min(job.tokens, static_cast<int64_t>(wanted));
+    batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, config.vocab_size, pool);
+    model.set_hooks(&watch);
+    again = config.layers / 2;  // the lower layers show what recomputing costs
+    model.recompute_below(again);
+    optimizer.emplace(parameters_of_layers(), recipe.optimizer.options(), pool);
+    options.max_grad_norm = recipe.train.max_grad_norm;
+    options.gradient_sum = job.gradient_sum;
+    options.compute_dtype = job.compute_dtype;
+    forget();
+  }
+
+  void forget() {
+    taken = {};
+    taken.forward.resize(static_cast<size_t>(config.layers));
+    taken.backward.resize(static_cast<size_t>(config.layers));
+  }
+
+  // Passes over gradients and state cost the same for every value: those of embedding and head would only take memory.
+  std::vector<Parameter*> parameters_of_layers() {
+    const std::vector<Parameter*> all = trainable_parameters(model);
+    std::vector<Parameter*> found;
+    for (Parameter* parameter : all) {
+      if (parameter->name.find(config.names.layers) != std::string::npos) found.push_back(parameter);
+    }
+    return found.empty() ? all : found;
+  }
+  void keep_in_file(const std::string& directory, Recompute recompute);
+  double step();
+  PartSeconds seconds() const;
+  class Timed;
+
+  const Recipe& recipe;
+  const PlanJob& job;
+  int64_t tensor;
+  DecoderConfig config;
+  MemoryPool pool;
+  SelfComm alone;
+  RankContext rank;
+  std::vector<std::unique_ptr<SpillFile>> files;
+  size_t steps_in_files = 0;
+  std::unique_ptr<LayerSharding> sharding;
+  Decoder model;
+  int64_t tokens = 0, again = 0;
+  Batch batch;
+  Taken taken;
+  Stopwatch watch;
+  std::optional<Optimizer> optimizer;
+  StepOptions options;
+};
+
+void SpeedTrial::Impl::keep_in_file(const std::string& directory, Recompute recompute) {
+  // As many steps in turn as it takes to write what one of the whole model does: the system has passed pages on to the
+  // disk before they are written again.
+  const int64_t like_a_step = std::clamp<int64_t>(job.model.config.layers / config.layers, 1, kMostFiles);
+  while (static_cast<int64_t>(files.size()) < like_a_step) {
+    files.push_back(std::make_unique<SpillFile>(directory, 0, pool));
+  }
+  again = recompute == Recompute::block ? config.layers : 0;
+  model.recompute_below(again);
+  for (size_t i = steps_in_files; i < files.size(); ++i) step();
+}
+
+// A step of one microbatch, whose sum is timed.
+class SpeedTrial::Impl::Timed final : public LocalExecutor {
+ public:
+  explicit Timed(Impl& trial) : LocalExecutor(trial.model, trial.rank), trial_(trial) {}
+  double passed = 0;  // when the sum was made
+
+ private:
+  double sum(const StepWork& work) override {
+    const double begin = seconds_now();
+    for (Parameter* parameter : work.parameters) parameter->gradient.zero();
+    trial_.taken.zero.push_back(seconds_now() - begin);
+    const double loss = microbatch(work, 0);
+    const double from = seconds_now();
+    if (trial_.job.accumulate > 1) {  // see gradient_sum.cpp
+      std::vector<Tensor> left;
+      for (const Parameter* parameter : work.parameters) left.push_back(parameter->gradient.clone(trial_.pool));
+      for (size_t i = 0; i < left.size(); ++i) ops::add(left[i], work.parameters[i]->gradient);
+    }
+    passed = seconds_now();
+    trial_.taken.add.push_back(passed - from);
+    return loss;
+  }
+
+  Impl& trial_;
+};
+
+double SpeedTrial::Impl::step() {
+  if (!files.empty()) model.set_spill(files[steps_in_files++ % files.size()].get());
+  Timed executor(*this);
+  const double begin = seconds_now();
+  train_step(executor, {&batch, 1}, NextToken(), *optimizer, options);
+  const double end = seconds_now();
+  taken.update.push_back(end - executor.passed);
+  return end - begin;
+}
+
+PartSeconds SpeedTrial::Impl::seconds() const {
+  const ModelWork trial = trial_work(recipe, job, config, tensor, tokens), &part = model_work(job, tensor);
+  const double scale = static_cast<double>(job.tokens) / static_cast<double>(tokens);
+
+  // Seconds of an operation, over the layers: of all forward passes, and of backward passes by kind. Where only
+  // adapters train, the lowest layer has no gradient to pass on and is like no other.
+  const int64_t lowest = !job.everything && config.layers > 3 ? 1 : 0, kept = std::max(lowest, again);
+  const double forward = usual(taken.forward, lowest, config.layers);
+  const double backward[2] = {usual(taken.backward, kept, config.layers), usual(taken.backward, lowest, kept)};
+  double forward_work = 0, backward_work[2] = {0, 0}, forward_of_backward[2] = {0, 0};
+  for (int64_t l = lowest; l < config.layers; ++l) {
+    const LayerWork& work = trial.layers[static_cast<size_t>(l)];
+    forward_work += work.forward;
+    const size_t kind = l < again ? 1 : 0;
+    backward_work[kind] += work.backward;
+    forward_of_backward[kind] += work.again;
+  }
+  const double forward_speed = forward / forward_work;
+  // Where all layers are recomputed both passes are taken to be equally fast.
+  const double backward_speed =
+      backward_work[0] > 0 ? backward[0] / backward_work[0] : backward[1] / (backward_work[1] + forward_of_backward[1]);
+  // What a recomputed layer takes beyond its backward pass.
+  const double again_speed =
+      backward_work[1] > 0 ? std::max(0.0, backward[1] - backward_speed * backward_work[1]) / forward_of_backward[1]
+                           : forward_speed;
+  PartSeconds made;
+  for (const LayerWork& work : part.layers) {
+    made.forward.push_back(forward_speed * work.forward);
+    made.backward.push_back(backward_speed * work.backward);
+    made.backward_again.push_back(made.backward.back() + again_speed * work.again);
+  }
+  made.forward_again = made.forward;
+  made.embed = scale * usual(taken.embed);
+  made.embed_backward = scale * usual(taken.embed_backward);
+  made.head = usual(taken.head) * part.head / trial.head;
+  const double values = static_cast<double>(optimizer->size());
+  made.zero = usual(taken.zero) / values;
+  made.add = usual(taken.add) / values;
+  made.update = usual(taken.update) / values;
+  return made;
+}
+
+SpeedTrial::SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, Communicator* gathering,
+                       int threads, int64_t side_by_side)
+    : impl_(std::make_unique<Impl>(recipe, job, parts, gathering, threads, side_by_side)) {}
+SpeedTrial::~SpeedTrial() = default;
+void SpeedTrial::keep_in_file(const std::string& directory, Recompute recompute) {
+  impl_->keep_in_file(directory, recompute);
+}
+double SpeedTrial::step() { return impl_->step(); }
+PartSeconds SpeedTrial::seconds() const { return impl_->seconds(); }
+void SpeedTrial::forget() { impl_->forget(); }
+
+}  // namespace nibble

@@ -1,0 +1,42 @@
+#pragma once
+// A small model of a job's shape, trained for real: how long its parts take on this machine.
+
+#include <memory>
+#include <string>
+
+#include "nibble/parallel/plan/job.h"
+#include "nibble/parallel/plan/machine_time.h"
+#include "nibble/recipes/config/recipe.h"
+
+namespace nibble {
+
+class Communicator;
+
+/// Some layers of the width of `job`'s model (this rank's part of them), embedding and head, weights of zeros. Layers
+/// are so many that their weights come from memory, as in the whole model, not from a cache; heads, hidden units and
+/// vocabulary are fewer where the model is large.
+class SpeedTrial {
+ public:
+  /// parts: the tensor-parallel ranks, which train together. gathering: ranks that gather the weights of every layer
+  /// together, so each begins it when all have come as far; null: none. side_by_side: how many ranks have a trial on
+  /// this machine at the same time, and share its memory.
+  SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, Communicator* gathering, int threads,
+             int64_t side_by_side);
+  ~SpeedTrial();
+
+  /// From now on what blocks keep for the backward pass (`recompute`: their inputs) waits in files in `directory`,
+  /// which are written once; by all `parts`. Throws IoError as SpillFile does.
+  void keep_in_file(const std::string& directory, Recompute recompute);
+  /// One step of one microbatch: forward, loss, backward, norm, update; by all `parts`. Returns its seconds.
+  double step();
+  /// The means of the steps since forget(), scaled to the job's model by operations, and by values. After
+  /// keep_in_file only what that says of recomputation was measured.
+  PartSeconds seconds() const;
+  void forget();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,190 @@
+#include "nibble/adapters/merging/merge.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "nibble/adapters/attach.h"
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/models/load.h"
+#include "nibble/tests/adapters/golden.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class MergeTest : public ::testing::Test {
+ protected:
+  MergeTest() {
+    set_threads(1);
+    root = fs::temp_directory_path() / ("nibble-merge-" + std::to_string(::getpid()));
+    fs::remove_all(root);
+    fs::create_directories(root);
+  }
+  ~MergeTest() override { fs::remove_all(root); }
+
+  std::vector<float> logits(const fs::path& model, const std::optional<fs::path>& adapter, const Batch& batch) {
+    Decoder decoder = load_decoder(model, rank);
+    if (adapter) load_adapter(decoder, read_peft_directory(*adapter), false, rank);
+    return test::all_logits(decoder, batch, StepContext{rank});
+  }
+
+  MemoryPool pool;
+  SelfComm comm;
+  RankContext rank{comm, pool};
+  fs::path root;
+};
+
+class MergeOracle : public MergeTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(MergeOracle, GivesTheLogitsOfPeftsMergedModel) {
+  NIBBLE_ASSET_OR_SKIP(oracle, "oracle-peft");
+  NIBBLE_ASSET_OR_SKIP(stories, "stories260K-hf");
+  const fs::path path = oracle / GetParam();
+  const fs::path base = fs::exists(path / "base") ? path / "base" : stories;
+  const CheckpointDir checkpoint(base);
+  const PeftAdapter adapter = read_peft_directory(path / "after8");
+  const MergeReport report =
+      merge_adapter(plain_base(checkpoint), adapter, root / "merged", {.dtype = DType::f32}, pool);
+  EXPECT_EQ(report.modules, static_cast<int64_t>(adapter.lora_modules().size()));
+  EXPECT_GT(report.max_change, report.mean_change);
+  EXPECT_GT(report.mean_change, 0);
+  EXPECT_EQ(report.untied, std::string(GetParam()) == "modules-to-save");
+  const Batch ids = make_batch(test::read_samples(path / "ids.npy"), pool);
+  EXPECT_LT(test::largest_difference(logits(root / "merged", std::nullopt, ids), path / "logits_merged.npy"), 1e-3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Peft, MergeOracle,
+                         ::testing::Values("lora-default-targets", "all-linear-rslora", "layers-to-transform",
+                                           "rank-and-alpha-pattern", "modules-to-save", "bias-lora_only", "dora"),
+                         [](const auto& made) {
+                           std::string name = made.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST_F(MergeTest, Bf16IsRoundedOnceAndFilesStandBesideIt) {
+  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const CheckpointDir checkpoint(model);
+  const PeftAdapter adapter = read_peft_directory(golden / "lora_fp32.adapter-after20");
+  merge_adapter(plain_base(checkpoint), adapter, root / "f32", {.dtype = DType::f32}, pool);
+  merge_adapter(plain_base(checkpoint), adapter, root / "bf16", {}, pool);
+  const CheckpointDir wide(root / "f32"), narrow(root / "bf16");
+  ASSERT_EQ(wide.names(), narrow.names());
+  ASSERT_EQ(wide.names(), checkpoint.names());
+  for (const std::string& name : wide.names()) {
+    const Tensor a = wide.at(name), b = narrow.at(name);
+    ASSERT_EQ(b.dtype(), DType::bf16);
+    for (int64_t i = 0; i < a.numel(); ++i) {
+      ASSERT_EQ(b.data<const bf16>()[i].bits, bf16(a.data<const float>()[i]).bits) << name << " " << i;
+    }
+  }
+  EXPECT_EQ(nlohmann::json::parse(narrow.config_text()).value("torch_dtype", ""), "bfloat16");
+  for (const char* file : {"generation_config.json", "tokenizer.model", "tokenizer_config.json"}) {
+    EXPECT_EQ(fs::exists(model / file), fs::exists(root / "bf16" / file)) << file;
+  }
+}
+
+TEST_F(MergeTest, ShardsAndUnpackedConfigAreWhatTransformersReads) {
+  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const CheckpointDir checkpoint(model);
+  MergeBase base = plain_base(checkpoint);
+  nlohmann::json config = nlohmann::json::parse(base.config);
+  config["quantization_config"] = {{"quant_method", "bitsandbytes"}};
+  base.config = config.dump();
+  const PeftAdapter adapter = read_peft_directory(golden / "lora_fp32.adapter-after20");
+  merge_adapter(base, adapter, root / "merged", {.dtype = DType::f32, .shard_bytes = 300'000}, pool);
+  EXPECT_TRUE(fs::exists(root / "merged/model.safetensors.index.json"));
+  EXPECT_FALSE(nlohmann::json::parse(CheckpointDir(root / "merged").config_text()).contains("quantization_config"));
+  const Batch batch = make_batch(test::read_samples(golden / "input_ids.npy"), pool);
+  const std::vector<float> merged = logits(root / "merged", std::nullopt, batch);
+  const std::vector<float> attached = logits(model, golden / "lora_fp32.adapter-after20", batch);
+  double worst = 0;
+  for (size_t i = 0; i < merged.size(); ++i) worst = std::max(worst, std::abs(double{merged[i]} - attached[i]));
+  EXPECT_LT(worst, 1e-4);
+}
+
+TEST_F(MergeTest, AnExistingTargetIsKeptUnlessForced) {
+  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const CheckpointDir checkpoint(model);
+  const PeftAdapter adapter = read_peft_directory(golden / "adapter-init");
+  fs::create_directories(root / "merged");
+  std::ofstream(root / "merged/notes.txt") << "mine";
+  EXPECT_THROW(merge_adapter(plain_base(checkpoint), adapter, root / "merged", {}, pool), UsageError);
+  EXPECT_TRUE(fs::exists(root / "merged/notes.txt"));
+  merge_adapter(plain_base(checkpoint), adapter, root / "merged", {.replace = Replace::anything}, pool);
+  EXPECT_TRUE(fs::exists(root / "merged/model.safetensors"));
+}
+
+TEST_F(MergeTest, AnAdapterOfAnotherModelLeavesNothingBehind) {
+  NIBBLE_ASSET_OR_SKIP(golden, "lora-golden");
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const CheckpointDir checkpoint(model);
+  const PeftAdapter good = read_peft_directory(golden / "adapter-init");
+  const auto refusal = [&](const PeftAdapter& adapter, DType dtype = DType::bf16) -> std::string {
+    try {
+      merge_adapter(plain_base(checkpoint), adapter, root / "merged", {.dtype = dtype}, pool);
+    } catch (const Error& error) {
+      EXPECT_TRUE(fs::is_empty(root)) << "a part was left behind";
+      return error.what();
+    }
+    return "no error";
+  };
+  PeftAdapter adapter = good;
+  adapter.tensors["model.layers.77.q_proj.lora_A.weight"] = Tensor::zeros(pool, {4, 64}, DType::f32);
+  EXPECT_THAT(refusal(adapter), HasSubstr("needs model.layers.77.q_proj.weight, which the base does not have"));
+  adapter = good;
+  adapter.tensors["model.layers.0.self_attn.q_proj.lora_B.weight"] = Tensor::zeros(pool, {60, 4}, DType::f32);
+  EXPECT_THAT(refusal(adapter), HasSubstr("do not fit the weight [64, 64]"));
+  adapter = good;
+  adapter.tensors["model.norm.weight"] = Tensor::zeros(pool, {65}, DType::f32);
+  EXPECT_THAT(refusal(adapter), HasSubstr("has shape [65], the base has [64]"));
+  adapter = good;
+  Tensor large = Tensor::zeros(pool, {64, 4}, DType::f32);
+  large.data<float>()[0] = 1e9f;
+  adapter.tensors["model.layers.0.self_attn.q_proj.lora_B.weight"] = large;
+  EXPECT_THAT(refusal(adapter, DType::f16), HasSubstr("use bf16 or f32"));
+}
+
+TEST_F(MergeTest, AWeightStoredTheOtherWayRoundGetsTheTransposedChange) {
+  // GPT-2's Conv1D: [in, out]
+  const auto filled = [&](Shape shape, float first) {
+    Tensor made = Tensor::empty(pool, std::move(shape), DType::f32);
+    for (int64_t i = 0; i < made.numel(); ++i) made.data<float>()[i] = first + static_cast<float>(i);
+    return made;
+  };
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  PeftAdapter adapter;
+  adapter.options.lora_alpha = 2;
+  adapter.options.fan_in_fan_out = true;
+  adapter.tensors = {{"m.lora_A.weight", filled({1, 3}, 1)}, {"m.lora_B.weight", filled({2, 1}, 10)}};
+  MergeBase base{model, CheckpointDir(model).config_text(), {{"m.weight", {3, 2}, DType::f32}}, {}};
+  base.rows = [](const std::string&, int64_t begin, int64_t end, MemoryPool& from) {
+    return Tensor::zeros(from, {end - begin, 2}, DType::f32);
+  };
+  merge_adapter(base, adapter, root / "merged", {.dtype = DType::f32}, pool);
+  EXPECT_THAT(CheckpointDir(root / "merged").at("m.weight").span<const float>(),
+              ::testing::ElementsAre(20, 22, 40, 44, 60, 66));
+}
+
+TEST_F(MergeTest, NeedsMemoryForAboutOneBlock) {
+  constexpr int64_t kRows = 40'000, kWidth = 512;  // 80 MB in f32
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  PeftAdapter adapter;
+  adapter.tensors = {{"m.lora_A.weight", Tensor::zeros(pool, {4, kWidth}, DType::f32)},
+                     {"m.lora_B.weight", Tensor::zeros(pool, {kRows, 4}, DType::f32)}};
+  MergeBase base{model, CheckpointDir(model).config_text(), {{"m.weight", {kRows, kWidth}, DType::f32}}, {}};
+  base.rows = [](const std::string&, int64_t begin, int64_t end, MemoryPool& from) {
+    return Tensor::zeros(from, {end - begin, kWidth}, DType::f32);
+  };
+  pool.reset_peak();
+  merge_adapter(base, adapter, root / "merged", {}, pool);
+  EXPECT_LT(pool.peak(), size_t{52} << 20);
+}
+
+}  // namespace
+}  // namespace nibble

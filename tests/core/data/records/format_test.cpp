@@ -1,0 +1,266 @@
+#include "nibble/core/data/records/format.h"
+
+#include <gmock/gmock.h>
+
+#include "nibble/core/base/error.h"
+#include "nibble/tests/core/data/byte_encoder.h"
+
+namespace nibble {
+namespace {
+
+using test::byte_encoder;
+using test::error_of;
+using test::shown;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Sample encode(const std::string& json, DataFormat format, const DataOptions& options = {},
+              const Encoder& encoder = byte_encoder()) {
+  const EncodedRecord encoded = encode_record(render_record("f", {json, 1, 1}, format, options, encoder), encoder);
+  return {encoded.ids, encoded.labels, 0};
+}
+
+DataFormat detect(const std::string& json) { return detect_format("f", {json, 1, 1}, {}); }
+
+TEST(Format, IsKnownByTheFields) {
+  EXPECT_EQ(detect(R"({"instruction": "i", "input": "", "output": "o"})"), DataFormat::alpaca);
+  EXPECT_EQ(detect(R"({"messages": []})"), DataFormat::chat);
+  EXPECT_EQ(detect(R"({"conversations": [], "system": "s"})"), DataFormat::chat);
+  EXPECT_EQ(detect(R"({"prompt": "p", "completion": "c"})"), DataFormat::completion);
+  EXPECT_EQ(detect(R"({"question": "q", "answer": "a"})"), DataFormat::completion);
+  EXPECT_EQ(detect(R"({"text": "t", "meta": {}})"), DataFormat::text);
+  EXPECT_EQ(detect(R"({"input_ids": [1], "text": "t"})"), DataFormat::tokens);
+  EXPECT_THROW(detect(R"({"a": 1, "b": 2})"), InputError);
+  EXPECT_THROW(detect(R"({"conversations": [], "chosen": {}, "rejected": {}})"), InputError);
+}
+
+TEST(Format, AlpacaTrainsTheOutputAndEosAfterStanfordsPrompt) {
+  const Sample sample = encode(R"({"instruction": "Add.", "input": "1 2", "output": "3\n"})", DataFormat::alpaca);
+  EXPECT_EQ(shown(sample),
+            "^Below is an instruction that describes a task, paired with an input that provides further context. Write "
+            "a response that appropriately completes the request.\n\n### Instruction:\nAdd.\n\n### Input:\n1 2\n\n### "
+            "Response:\n3\n$");
+  EXPECT_EQ(shown(sample, true), std::string(sample.ids.size() - 3, '_') + "3\n$");
+  const Sample bare = encode(R"({"instruction": "Add.", "system": "S", "output": "3"})", DataFormat::alpaca);
+  EXPECT_EQ(shown(bare), "^S\n\n### Instruction:\nAdd.\n\n### Response:\n3$");
+}
+
+TEST(Format, AlpacaFollowsAChatTemplateWhereOneIsAskedFor) {
+  DataOptions options;
+  options.chat_template = "some";
+  const Sample sample =
+      encode(R"({"instruction": "add", "input": "1", "output": "x", "system": "s", "history": [["a", "b"]]})",
+             DataFormat::alpaca, options);
+  EXPECT_EQ(shown(sample), "{s}[a]b!\n[add\n1]x!\n");
+  EXPECT_EQ(shown(sample, true), "______b!________x!_");
+}
+
+TEST(Format, CompletionTrainsWhatFollowsThePrompt) {
+  EXPECT_EQ(shown(encode(R"({"prompt": "ab", "completion": "cd"})", DataFormat::completion), true), "___cd$");
+  EXPECT_EQ(shown(encode(R"({"prompt": "ab", "response": "cd"})", DataFormat::completion), true), "___cd$");
+  const Sample question = encode(R"({"question": "q?", "answer": "a"})", DataFormat::completion);
+  EXPECT_EQ(shown(question), "^Question: q?\nAnswer: a$");
+  EXPECT_EQ(shown(question, true), "_____________________ a$");
+}
+
+TEST(Format, TrainOnPromptTrainsEverythingButBos) {
+  DataOptions options;
+  options.train_on_prompt = true;
+  EXPECT_EQ(shown(encode(R"({"prompt": "ab", "completion": "cd"})", DataFormat::completion, options), true), "_abcd$");
+  EXPECT_EQ(shown(encode(R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]})",
+                         DataFormat::chat, options),
+                  true),
+            "[u]a!\n");
+}
+
+TEST(Format, FieldsRenameOursToTheFiles) {
+  DataOptions options;
+  options.fields = {{"prompt", "q"}, {"completion", "a"}};
+  EXPECT_EQ(shown(encode(R"({"q": "ab", "a": "cd"})", DataFormat::completion, options), true), "___cd$");
+  EXPECT_EQ(detect_format("f", {R"({"q": "ab", "a": "cd"})", 1, 1}, options), DataFormat::completion);
+}
+
+TEST(Format, ATokenOverTheBorderOfPromptAndAnswerIsTrained) {
+  Encoder pairs = byte_encoder();
+  pairs.encode = [](std::string_view text) {
+    std::vector<TokenSpan> tokens;
+    for (int64_t i = 0; i < static_cast<int64_t>(text.size()); i += 2) {
+      tokens.push_back({static_cast<int32_t>(i), i, std::min<int64_t>(i + 2, static_cast<int64_t>(text.size()))});
+    }
+    return tokens;
+  };
+  const Sample sample = encode(R"({"prompt": "abc", "completion": "de"})", DataFormat::completion, {}, pairs);
+  EXPECT_THAT(sample.ids, ElementsAre(test::kBos, 0, 2, 4, test::kEos));
+  EXPECT_THAT(sample.labels, ElementsAre(kIgnoreLabel, kIgnoreLabel, 2, 4, test::kEos));
+}
+
+TEST(Format, EosGoesByPositionSoTheSameTokenInThePromptStaysMasked) {
+  EXPECT_EQ(shown(encode(R"({"prompt": "a$b", "completion": "c"})", DataFormat::completion), true), "____c$");
+  EXPECT_EQ(shown(encode(R"({"prompt": "a", "completion": "c$"})", DataFormat::completion)), "^ac$") << "not doubled";
+}
+
+TEST(Format, BosIsNotDoubled) {
+  const EncodedRecord twice = encode_record(render_document("^ab"), byte_encoder());
+  EXPECT_THAT(twice.ids, ElementsAre(test::kBos, 'a', 'b', test::kEos));
+  EXPECT_TRUE(twice.duplicate_bos);
+  EXPECT_THAT(encode_record(render_document("ab"), byte_encoder(false)).ids, ElementsAre('a', 'b', test::kEos));
+}
+
+TEST(Format, TextIsAllTrained) { EXPECT_EQ(shown(encode(R"({"text": "ab"})", DataFormat::text), true), "_ab$"); }
+
+TEST(Format, ChatTrainsTheAnswersWithTheirEndMarks) {
+  EXPECT_EQ(shown(encode(R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"},
+                             {"role": "assistant", "content": "ab"}, {"role": "user", "content": "v"},
+                             {"role": "assistant", "content": "c"}]})",
+                         DataFormat::chat),
+                  true),
+            "______ab!____c!_");
+}
+
+TEST(Format, ChatTakesShareGptToolsAndParts) {
+  EXPECT_EQ(shown(encode(R"({"system": "s", "tools": "[{\"name\": \"f\"}]", "conversations": [
+                             {"from": "human", "value": "u"},
+                             {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}"},
+                             {"from": "observation", "value": "r"}, {"from": "gpt", "value": "a"}]})",
+                         DataFormat::chat)),
+            "{s}[u][{\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{}}}]!\n(r)a!\n");
+  EXPECT_EQ(shown(encode(R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "u"}]},
+                             {"role": "assistant", "content": [{"type": "text", "value": "a"}]}]})",
+                         DataFormat::chat)),
+            "[u]a!\n");
+}
+
+TEST(Format, AnAnswerOfWeightZeroIsContext) {
+  EXPECT_EQ(shown(encode(R"({"messages": [{"role": "user", "content": "u", "loss_weight": 0.0},
+                             {"role": "assistant", "content": "a", "weight": 0}, {"role": "user", "content": "v"},
+                             {"role": "assistant", "content": "b", "loss_weight": 1.0}]})",
+                         DataFormat::chat),
+                  true),
+            "_________b!_");
+}
+
+TEST(Format, EosFollowsAnAnswerThatTheTemplateLeavesBare) {
+  Encoder bare = byte_encoder();
+  bare.render_chat = [](const Conversation& chat) {
+    return RenderedChat{chat.messages[0].content + chat.messages[1].content, {{1, 2}}};
+  };
+  EXPECT_EQ(shown(encode(R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]})",
+                         DataFormat::chat, {}, bare),
+                  true),
+            "_a$");
+}
+
+TEST(Format, TokensAreTakenAsTheyAre) {
+  const Sample sample = encode(R"({"input_ids": [5, 257, 7], "labels": [-100, 257, 7]})", DataFormat::tokens);
+  EXPECT_THAT(sample.ids, ElementsAre(5, 257, 7));
+  EXPECT_THAT(sample.labels, ElementsAre(-100, 257, 7));
+  EXPECT_THAT(encode(R"({"input_ids": [5, 6]})", DataFormat::tokens).labels, ElementsAre(5, 6));
+}
+
+TEST(Format, BadRecordsAreNamedWithPlaceAndReason) {
+  struct Case {
+    DataFormat format;
+    std::string json, message;
+  };
+  const std::string deep = "{\"text\": " + std::string(100, '[') + std::string(100, ']') + "}";
+  const std::vector<Case> cases = {
+      {DataFormat::text, "{\"text\": t}", "f:1:11: is not JSON: invalid literal"},
+      {DataFormat::text, "{\"text\": \"a\"", "f:1:13: is not JSON: unexpected end of input"},
+      {DataFormat::text, "{\"text\": \"a\"} x", "f:1:15: is not JSON: "},
+      {DataFormat::text, "{\"text\": \"\\ud800\"}", "invalid string: surrogate"},
+      {DataFormat::text, "{\"text\": \"\xC3\xA4\xFF\"}", "f:1:12: is not UTF-8"},
+      {DataFormat::text, "{\"text\": \"a\tb\"}", "control character"},
+      {DataFormat::text, "{\"text\": 1e999}", "too large"},
+      {DataFormat::text, deep, "f:1:73: more than 64 brackets"},
+      {DataFormat::text, "[1]", "f:1:1: a record is a JSON object, this is array"},
+      {DataFormat::text, "{\"text\": 5}", "field \"text\" is number, expected a string"},
+      {DataFormat::text, "{\"tekst\": \"a\"}", "field \"text\" is missing; the record has \"tekst\""},
+      {DataFormat::alpaca, R"({"instruction": "a"})", "field \"output\" is missing"},
+      {DataFormat::alpaca, R"({"instruction": "a", "input": 3, "output": "b"})", "field \"input\" is number"},
+      {DataFormat::alpaca, R"({"instruction": "a", "history": [["a", "b"]], "output": "b"})", "set data.template"},
+      {DataFormat::chat, R"({"messages": []})", "field \"messages\" is empty"},
+      {DataFormat::chat, R"({"messages": {}})", "field \"messages\" is object, expected an array"},
+      {DataFormat::chat, R"({"messages": ["a"]})", "field \"messages[0]\" is string, expected an object"},
+      {DataFormat::chat, R"({"messages": [{"role": "user"}]})", "messages[0] has no \"content\""},
+      {DataFormat::chat, R"({"messages": [{"content": "a"}]})", "messages[0] has no \"role\""},
+      {DataFormat::chat, R"({"conversations": [{"from": "cat", "value": "a"}]})", "who is not known"},
+      {DataFormat::chat, R"({"conversations": [{"from": "function_call", "value": "call f"}]})", "function call"},
+      {DataFormat::chat, R"({"messages": [{"role": "user", "content": [{"type": "image", "url": "x"}]}]})",
+       "messages[0].content[0] has type \"image\""},
+      {DataFormat::chat, R"({"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]})", "must be 0 or 1"},
+      {DataFormat::chat, R"({"tools": "f", "messages": [{"role": "user", "content": "a"}]})", "\"tools\" is no JSON"},
+      {DataFormat::chat, "{\"tools\": \"" + std::string(100, '[') + std::string(100, ']') + "\", \"messages\": [{}]}",
+       "\"tools\" is no JSON"},
+      {DataFormat::tokens, R"({"input_ids": []})", "field \"input_ids\" is empty"},
+      {DataFormat::tokens, R"({"input_ids": [1, 2.5]})", "\"input_ids[1]\" is number, expected a whole number"},
+      {DataFormat::tokens, R"({"input_ids": [1, 258]})", "input_ids[1] is 258, outside the vocabulary of 258"},
+      {DataFormat::tokens, R"({"input_ids": [-1]})", "input_ids[0] is -1, outside"},
+      {DataFormat::tokens, R"({"input_ids": [18446744073709551615]})", "outside the vocabulary"},
+      {DataFormat::tokens, R"({"input_ids": [1, 2], "labels": [1]})", "has 2 input_ids, but 1 labels"},
+      {DataFormat::tokens, R"({"input_ids": [1, 2], "labels": [2, -100]})", "labels are not shifted"},
+      {DataFormat::tokens, R"({"input_ids": [[1], 2]})", "\"input_ids[1]\" is number, expected a list"},
+      {DataFormat::tokens, R"({"input_ids": [[1], [2, 258]]})", "input_ids[1][1] is 258, outside"},
+      {DataFormat::tokens, R"({"input_ids": [[1], []]})", "field \"input_ids[1]\" is empty"},
+      {DataFormat::tokens, R"({"input_ids": [[1], [2]], "labels": [[1]]})", "2 lists of input_ids, but 1 of labels"},
+      {DataFormat::tokens, R"({"input_ids": [[1], [2]], "labels": [[1], [3]]})", "labels[1][0] is 3"},
+  };
+  for (const Case& c : cases) {
+    EXPECT_THAT(error_of<InputError>([&] { encode(c.json, c.format); }), HasSubstr(c.message)) << c.json.substr(0, 80);
+  }
+}
+
+// What is no example to follow must be asked for by the name of a format.
+TEST(Format, RecordsOfAnotherObjectiveAreRefusedUntilAskedFor) {
+  const std::string answers =
+      R"("messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}])";
+  for (const auto& [json, format] : std::vector<std::pair<std::string, DataFormat>>{
+           {R"({"prompt": "p", "completion": "c", "label": false})", DataFormat::completion},
+           {R"({"prompt": "p", "completion": "c", "label": true})", DataFormat::completion},
+           {R"({"prompt": "p", "response": "c", "label": 0})", DataFormat::completion},
+           {R"({"prompt": "p", "completion": "c", "rejected": "d"})", DataFormat::completion},
+           {R"({"instruction": "i", "output": "o", "kto_tag": false})", DataFormat::alpaca},
+           {"{" + answers + R"(, "label": false})", DataFormat::chat},
+           {"{" + answers + R"(, "chosen": [], "rejected": []})", DataFormat::chat}}) {
+    EXPECT_THAT(error_of<InputError>([&, text = json] { detect(text); }), HasSubstr("name data.format")) << json;
+    EXPECT_THAT(error_of<InputError>([&, text = json, as = format] { encode(text, as); }), HasSubstr("f:1:1: is "))
+        << json;
+    DataOptions asked;
+    asked.format = format;
+    EXPECT_FALSE(encode(json, format, asked).ids.empty()) << json;
+  }
+  // Other fields of that name are nobody's verdict.
+  EXPECT_EQ(detect(R"({"text": "t", "label": 1})"), DataFormat::text);
+  EXPECT_EQ(detect(R"({"prompt": "p", "completion": "c", "label": "physics"})"), DataFormat::completion);
+  EXPECT_EQ(detect(R"({"prompt": "p", "completion": "c", "label": 3})"), DataFormat::completion);
+  EXPECT_EQ(detect(R"({"input_ids": [1], "label": true})"), DataFormat::tokens);
+}
+
+TEST(Format, PartsThatTheTemplateHidesAreRefusedOrLeftOutAndCounted) {
+  Encoder encoder = byte_encoder();
+  encoder.hidden_parts = [](const Conversation& chat) {
+    std::vector<HiddenPart> hidden;
+    if (!chat.messages[1].reasoning.empty()) hidden.push_back({HiddenPart::Kind::reasoning, 1});
+    return hidden;
+  };
+  const std::string thoughtful = R"({"messages": [{"role": "user", "content": "u"},
+    {"role": "assistant", "content": "a", "reasoning_content": "r"}]})";
+  EXPECT_THAT(error_of<InputError>([&] { encode(thoughtful, DataFormat::chat, {}, encoder); }),
+              HasSubstr("f:1:1: has reasoning in messages[1], which the chat template does not show"));
+  DataOptions options;
+  options.hidden_parts = HiddenParts::drop;
+  EXPECT_EQ(shown(encode(thoughtful, DataFormat::chat, options, encoder)), "[u]a!\n");
+  const EncodedRecord encoded =
+      encode_record(render_record("f", {thoughtful, 1, 1}, DataFormat::chat, options, encoder), encoder);
+  EXPECT_TRUE(encoded.hidden_parts);
+}
+
+TEST(Format, AConversationWithoutTemplateIsRefused) {
+  Encoder encoder = byte_encoder();
+  encoder.render_chat = nullptr;
+  const std::string json = R"({"messages": [{"role": "user", "content": "a"}]})";
+  EXPECT_THAT(error_of<InputError>([&] { encode(json, DataFormat::chat, {}, encoder); }),
+              HasSubstr("the model has no chat template; set data.template"));
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,65 @@
+#include "nibble/core/io/hub/model_directory.h"
+
+#include <gtest/gtest.h>
+
+#include "nibble/core/io/hub/checkpoint_dir.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ModelDirectory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+    root_ = fs::path(::testing::TempDir()) /
+            ("model_directory_test_" + std::string(info->name()));  // tests run side by side
+    fs::remove_all(root_);
+    fs::create_directories(root_ / "source");
+    write_file_atomically(root_ / "source/tokenizer.json", "{}");
+    write_file_atomically(root_ / "source/model.safetensors", "not copied");
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  // Three tensors of 40 bytes each, shards of at most `shard_bytes`.
+  void write(uint64_t shard_bytes, Replace replace = Replace::nothing) {
+    std::vector<TensorSpec> specs;
+    for (const char* name : {"c", "a", "b"}) specs.push_back({name, {10}, DType::f32});
+    ModelDirectoryWriter writer(root_ / "made", replace, specs, shard_bytes);
+    for (const TensorSpec& spec : specs) {
+      const std::vector<float> values(10, static_cast<float>(spec.name[0]));
+      writer.write(spec.name, Tensor::from<float>(pool_, {10}, values));
+    }
+    writer.write_text("config.json", "{}");
+    writer.copy_companions(root_ / "source");
+    writer.finish();
+  }
+
+  fs::path root_;
+  MemoryPool pool_;
+};
+
+TEST_F(ModelDirectory, SmallModelsAreOneFile) {
+  write(1000);
+  EXPECT_TRUE(fs::exists(root_ / "made/model.safetensors"));
+  EXPECT_FALSE(fs::exists(root_ / "made/model.safetensors.index.json"));
+  EXPECT_TRUE(fs::exists(root_ / "made/tokenizer.json"));
+}
+
+TEST_F(ModelDirectory, LargeOnesAreShardsThatReadBack) {
+  write(80);
+  EXPECT_TRUE(fs::exists(root_ / "made/model-00002-of-00002.safetensors"));
+  const CheckpointDir checkpoint(root_ / "made");
+  for (const char* name : {"a", "b", "c"}) EXPECT_EQ(checkpoint.at(name).data<const float>()[9], name[0]);
+}
+
+TEST_F(ModelDirectory, AnExistingTargetStaysUnlessForced) {
+  write(1000);
+  EXPECT_THROW(write(1000), UsageError);
+  EXPECT_NO_THROW(write(80, Replace::own));
+  EXPECT_FALSE(fs::exists(root_ / "made/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace nibble

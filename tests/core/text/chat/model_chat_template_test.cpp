@@ -1,0 +1,167 @@
+// Where a model's own template puts the trained answers.
+
+#include "nibble/core/text/chat/model_chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/tests/assets.h"
+
+namespace nibble {
+namespace {
+
+ModelChatTemplate model_template(const std::string& source, const std::string& eos = "</s>") {
+  return ModelChatTemplate(
+      ModelTemplates({{"default", source}}, {{"bos_token", "<s>"}, {"eos_token", eos}}, "template"));
+}
+
+std::vector<std::string> answers(const RenderedChat& chat) {
+  std::vector<std::string> texts;
+  for (const TextSpan& span : chat.answers) texts.push_back(chat.text.substr(span.begin, span.end - span.begin));
+  return texts;
+}
+
+Conversation two_turns() {
+  return {{{"system", "Be brief."}, {"user", "Hi"}, {"assistant", "Hello!"}, {"user", "Bye"}, {"assistant", "Ciao"}},
+          ""};
+}
+
+using Texts = std::vector<std::string>;
+
+TEST(ModelChatTemplate, TrainsWhatFollowsTheGenerationPromptWithTheEndOfTurn) {
+  NIBBLE_ASSET_OR_SKIP(folder, "oracle-templates");
+  const auto trained = [&](const char* file, const std::string& eos = "</s>") {
+    return answers(model_template(read_text_file(folder / "templates" / file), eos).render(two_turns()));
+  };
+  EXPECT_EQ(trained("chatml.jinja"), (Texts{"Hello!<|im_end|>", "Ciao<|im_end|>"}));
+  EXPECT_EQ(trained("qwen2.5-instruct.jinja"), (Texts{"Hello!<|im_end|>", "Ciao<|im_end|>"}));
+  EXPECT_EQ(trained("llama-2-chat.jinja"), (Texts{" Hello! </s>", " Ciao </s>"}));
+  EXPECT_EQ(trained("llama-3-instruct.jinja"), (Texts{"Hello!<|eot_id|>", "Ciao<|eot_id|>"}));
+  EXPECT_EQ(trained("zephyr-7b-beta.jinja"), (Texts{"Hello!</s>", "Ciao</s>"}));
+  EXPECT_EQ(trained("phi-4.jinja"), (Texts{"Hello!<|im_end|>", "Ciao<|im_end|>"}));
+  EXPECT_EQ(trained("vicuna.jinja"), (Texts{"Hello!</s>", "Ciao</s>"}));  // its prompt is no prefix: a line break
+  // It shows empty thoughts with the last answer only, and none in the generation prompt.
+  EXPECT_EQ(trained("qwen3.jinja"), (Texts{"Hello!<|im_end|>", "<think>\n\n</think>\n\nCiao<|im_end|>"}));
+}
+
+TEST(ModelChatTemplate, FollowsGenerationMarks) {
+  NIBBLE_ASSET_OR_SKIP(folder, "oracle-templates");
+  const ModelChatTemplate chat = model_template(read_text_file(folder / "templates" / "qwen2.5-training.jinja"));
+  Conversation conversation = two_turns();
+  const Texts all = answers(chat.render(conversation));
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0], "\nHello!<|im_end|>\n");  // as the template marks it
+  conversation.messages[2].train = false;
+  EXPECT_EQ(answers(chat.render(conversation)), Texts{all[1]});
+}
+
+// What a template does not read it leaves out without a word; the list of it in words.
+Texts hidden(const std::string& source, const Conversation& conversation) {
+  Texts names;
+  for (const HiddenPart& part : model_template(source).hidden_parts(conversation)) {
+    constexpr const char* kNames[] = {"tools", "calls ", "reasoning ", "result "};
+    names.push_back(kNames[static_cast<int>(part.kind)] +
+                    (part.kind == HiddenPart::Kind::tools ? "" : std::to_string(part.message)));
+  }
+  return names;
+}
+
+Conversation with_parts() {
+  const std::string calls = R"([{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}])";
+  return {{{"user", "Hi"},
+           {"assistant", "", calls, "why"},
+           {"tool", "17"},
+           {"assistant", "It is 17", "", "because"},
+           {"user", "Bye"},
+           {"assistant", "Ciao", "", "polite"}},
+          R"([{"type": "function", "function": {"name": "f"}}])"};
+}
+
+TEST(ModelChatTemplate, KnowsWhatATemplateHides) {
+  const std::string plain = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
+  EXPECT_EQ(hidden(plain, with_parts()), (Texts{"tools", "calls 1", "reasoning 1", "reasoning 3", "reasoning 5"}));
+  EXPECT_EQ(hidden(plain, two_turns()), Texts{});
+  const std::string no_tools = "{% for m in messages %}{% if m.role != 'tool' %}{{ m.content }}{% endif %}{% endfor %}";
+  EXPECT_EQ(hidden(no_tools, {{{"user", "a"}, {"tool", "b"}, {"assistant", "c"}}, ""}), Texts{"result 1"});
+  const std::string all =
+      "{{ tools }}{% for m in messages %}{{ m.role }}{{ m.reasoning_content }}{{ m.content }}{{ m.tool_calls }}"
+      "{% endfor %}";
+  EXPECT_EQ(hidden(all, with_parts()), Texts{});
+  // Thoughts that are taken out of earlier answers were shown in their time.
+  const std::string last =
+      "{{ tools }}{% for m in messages %}{{ m.content }}{{ m.tool_calls }}{% if loop.last %}"
+      "{{ m.reasoning_content }}{% endif %}{% endfor %}";
+  EXPECT_EQ(hidden(last, with_parts()), Texts{});
+  // Under the names that other data give it.
+  Conversation thinking = two_turns();
+  thinking.messages[2].json = R"({"role": "assistant", "content": "Hello!", "thinking": "why"})";
+  EXPECT_EQ(hidden(plain, thinking), Texts{"reasoning 2"});
+  EXPECT_EQ(hidden(last, thinking), Texts{});
+}
+
+TEST(ModelChatTemplate, NoPublishedTemplateThatShowsAPartIsSaidToHideIt) {
+  NIBBLE_ASSET_OR_SKIP(folder, "oracle-templates");
+  const Conversation all = with_parts();
+  const Conversation one{{all.messages[0], all.messages[1], all.messages[2], {"assistant", "It is 17"}}, all.tools};
+  const Conversation thoughts{{{"user", "Hi"}, {"assistant", "It is 17", "", "because I say so"}}, ""};
+  const std::string qwen = read_text_file(folder / "templates" / "qwen3.jinja");
+  EXPECT_EQ(hidden(qwen, all), Texts{});
+  EXPECT_EQ(hidden(qwen, thoughts), Texts{});
+  const std::string older = read_text_file(folder / "templates" / "qwen2.5-instruct.jinja");
+  EXPECT_EQ(hidden(older, one), Texts{"reasoning 1"});
+  EXPECT_EQ(hidden(older, thoughts), Texts{"reasoning 1"});
+  EXPECT_EQ(hidden(read_text_file(folder / "templates" / "chatml.jinja"), one),
+            (Texts{"tools", "calls 1", "reasoning 1"}));
+}
+
+TEST(ModelChatTemplate, FindsAnswersThatLaterTurnsChange) {
+  // Thoughts go from every answer but the last; what stands before an answer depends on how many follow.
+  const ModelChatTemplate chat = model_template(
+      "{{ messages|length }} messages\n{% for m in messages %}<{{ m.role }}>"
+      "{{ m.content if loop.last else m.content.split('</think>')[-1] }}</{{ m.role }}>\n{% endfor %}"
+      "{% if add_generation_prompt %}<assistant>{% endif %}");
+  const Conversation conversation{
+      {{"user", "Hi"}, {"assistant", "<think>a</think>Hello!"}, {"user", "Bye"}, {"assistant", "<think>b</think>Ciao"}},
+      ""};
+  EXPECT_EQ(answers(chat.render(conversation)), (Texts{"Hello!</assistant>", "<think>b</think>Ciao</assistant>"}));
+}
+
+TEST(ModelChatTemplate, TrainsToolCalls) {
+  NIBBLE_ASSET_OR_SKIP(folder, "oracle-templates");
+  const ModelChatTemplate chat = model_template(read_text_file(folder / "templates" / "qwen2.5-instruct.jinja"));
+  Conversation conversation{{{"user", "Weather?"},
+                             {"assistant", "", R"([{"function": {"name": "weather", "arguments": {"city": "Rom"}}}])"},
+                             {"tool", "sunny"},
+                             {"assistant", "Sunny."}},
+                            R"([{"type": "function", "function": {"name": "weather"}}])"};
+  EXPECT_EQ(answers(chat.render(conversation)),
+            (Texts{"<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rom\"}}\n</tool_call><|im_end|>",
+                   "Sunny.<|im_end|>"}));
+}
+
+TEST(ModelChatTemplate, RefusesToTrainWhatTheTemplateDoesNotShow) {
+  const ModelChatTemplate chat = model_template("{{ messages[0].content }}");
+  EXPECT_THROW(chat.render(two_turns()), InputError);
+  EXPECT_EQ(chat.render(two_turns(), true).text, "Be brief.");
+}
+
+TEST(ModelChatTemplate, TheEndOfATurnIsWhatStandsBehindAnAnswer) {
+  EXPECT_EQ(end_of_turn(model_template("{% for m in messages %}[{{ m.role }}]{{ m.content }}<done>\n{% endfor %}")),
+            "<done>");
+  EXPECT_EQ(end_of_turn(model_template("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}"
+                                       "{{ eos_token }}{% endfor %}")),
+            "</s>");
+  EXPECT_EQ(end_of_turn(model_template("{% for m in messages %}{{ m.content }}\n{% endfor %}")), "");
+  EXPECT_EQ(end_of_turn(model_template("{{ raise_exception('no') }}")), "");
+}
+
+TEST(ModelChatTemplate, ShowsTheTemplateTheWholeMessage) {
+  const ModelChatTemplate chat = model_template("{{ messages[0].name }}: {{ messages[0].content }}");
+  Conversation conversation{{{"user", "Hi"}}, ""};
+  conversation.messages[0].json = R"({"role": "user", "name": "Ada", "content": "Hi"})";
+  EXPECT_EQ(chat.render(conversation).text, "Ada: Hi");
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,158 @@
+// tokenizer.model through libsentencepiece: ids, offsets, control tokens, broken files.
+
+#include <gtest/gtest.h>
+#include <sentencepiece_processor.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/text/tokenizers/sentencepiece/sentencepiece_tokenizer.h"
+#include "nibble/core/text/tokenizers/tokenizer.h"
+#include "nibble/tests/assets.h"
+
+namespace nibble {
+namespace {
+
+std::string bytes_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(SentencePiece, EncodesAsTheLibraryWithBosInFront) {
+  NIBBLE_ASSET_OR_SKIP(llama, "tok-llama2-spm");
+  const auto tokenizer = load_tokenizer(llama);
+  EXPECT_EQ(tokenizer->vocab_size(), 32000);
+  EXPECT_EQ(tokenizer->bos_id(), 1);
+  EXPECT_EQ(tokenizer->eos_id(), 2);
+  EXPECT_FALSE(tokenizer->pad_id().has_value());
+  EXPECT_EQ(tokenizer->encode("Hello world"), (std::vector<int32_t>{1, 15043, 3186}));
+  EXPECT_EQ(tokenizer->encode("Hello world", false), (std::vector<int32_t>{15043, 3186}));
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("Hello world"), true), "Hello world");
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("Hello world")), "<s>Hello world");
+  EXPECT_EQ(tokenizer->token(15043), "\xE2\x96\x81Hello");
+  EXPECT_EQ(tokenizer->id_of("\xE2\x96\x81Hello"), 15043);
+  EXPECT_THROW(tokenizer->decode(std::vector<int32_t>{32000}), InputError);
+}
+
+// Our encoder against the library: byte-pair encoding to the token, unigram to the score of the path (of two paths with
+// the same score the packaged library takes another one than its later versions).
+TEST(SentencePiece, CutsTextAsTheLibraryDoes) {
+  NIBBLE_ASSET_OR_SKIP(english, "tok-sentencepiece-test");
+  NIBBLE_ASSET_OR_SKIP(llama, "tok-llama2-spm");
+  for (const auto& path : {llama / "tokenizer.model", english / "test_model.model", english / "test_ja_model.model"}) {
+    const auto tokenizer = load_tokenizer(path);
+    sentencepiece::SentencePieceProcessor library;
+    ASSERT_TRUE(library.Load(path.string()).ok());
+    const auto score = [&](const std::vector<int>& ids) {
+      double sum = 0;
+      for (const int id : ids) sum += library.GetScore(id);
+      return sum;
+    };
+    std::ifstream file(english / "botchan.txt");
+    std::string line;
+    size_t lines = 0, same = 0;
+    while (std::getline(file, line) && lines < 1000) {
+      std::vector<int> ids;
+      ASSERT_TRUE(library.Encode(line, &ids).ok());
+      const std::vector<int32_t> ours = tokenizer->encode(line, false);
+      same += ours == ids;
+      EXPECT_NEAR(score(ours), score(ids), 1e-3) << line;
+      EXPECT_EQ(tokenizer->decode(ours, true), library.DecodeIds(ids));
+      ++lines;
+    }
+    EXPECT_EQ(lines, 1000U);
+    EXPECT_GE(same, path.parent_path() == llama ? lines : lines * 99 / 100) << path;
+  }
+}
+
+TEST(SentencePiece, ControlTokensInTheTextAreTokens) {
+  NIBBLE_ASSET_OR_SKIP(llama, "tok-llama2-spm");
+  const auto tokenizer = load_tokenizer(llama);
+  const std::vector<TokenSpan> tokens = tokenizer->encode_with_offsets("Hello</s>world", false);
+  ASSERT_EQ(tokens.size(), 3U);
+  EXPECT_EQ(tokens[1].id, 2);
+  EXPECT_EQ(tokens[1].begin, 5);
+  EXPECT_EQ(tokens[1].end, 9);
+  EXPECT_EQ(tokens[2].id, tokenizer->id_of("\xE2\x96\x81world"));
+  EXPECT_EQ(tokens[2].end, 14);
+}
+
+TEST(SentencePiece, TheBlankInFrontComesOnceWhenNotLegacy) {
+  NIBBLE_ASSET_OR_SKIP(llama, "tok-llama2-spm");
+  const auto tokenizer = open_sentencepiece(bytes_of(llama / "tokenizer.model"), "model", false);
+  const std::vector<int32_t> ids = tokenizer->encode("Hello</s>world", false);
+  ASSERT_EQ(ids.size(), 3U);
+  EXPECT_EQ(tokenizer->token(ids[0]), "\xE2\x96\x81Hello");
+  EXPECT_EQ(tokenizer->token(ids[2]), "world");
+  EXPECT_EQ(tokenizer->decode(ids), "Hello</s>world");
+}
+
+TEST(SentencePiece, OffsetsCoverTheText) {
+  NIBBLE_ASSET_OR_SKIP(llama, "tok-llama2-spm");
+  const auto tokenizer = load_tokenizer(llama);
+  const std::string text = "A caf\xC3\xA9 \xF0\x9F\x98\x80 at night";
+  int64_t position = 0;
+  for (const TokenSpan& token : tokenizer->encode_with_offsets(text, false)) {
+    EXPECT_LE(token.begin, position);
+    position = std::max(position, token.end);
+  }
+  EXPECT_EQ(position, static_cast<int64_t>(text.size()));
+}
+
+TEST(SentencePiece, StreamedPiecesAreTheDecodedText) {
+  NIBBLE_ASSET_OR_SKIP(llama, "tok-llama2-spm");
+  const auto tokenizer = load_tokenizer(llama);
+  const std::string text = "A caf\xC3\xA9 \xF0\x9F\x98\x80\xE2\x80\x8D\xF0\x9F\x91\xA9 at night";
+  StreamDecoder stream(*tokenizer);
+  std::string streamed;
+  for (const int32_t id : tokenizer->encode(text)) {
+    const std::string part = stream.push(id);
+    EXPECT_EQ(part.find("\xEF\xBF\xBD"), std::string::npos);
+    streamed += part;
+  }
+  EXPECT_EQ(streamed + stream.finish(), text);
+}
+
+// Every prefix, and every byte changed: either an InputError or a tokenizer that works, never a crash.
+TEST(SentencePiece, DamagedFilesAreRefusedOrHarmless) {
+  NIBBLE_ASSET_OR_SKIP(folder, "tok-sentencepiece-test");
+  const std::string good = bytes_of(folder / "test_model.model");
+  ASSERT_GT(good.size(), 100000U);
+  size_t refused = 0, tried = 0;
+  const auto attempt = [&](std::string bytes) {
+    ++tried;
+    try {
+      open_sentencepiece(std::move(bytes), "model")->encode("Hello, \xE2\x84\xA2 \xEF\xBC\xA1 w\xC3\xB6rld");
+    } catch (const InputError&) {
+      ++refused;
+    }
+  };
+  for (size_t cut = 0; cut < good.size(); cut += 9973) attempt(good.substr(0, cut));
+  for (size_t k = 0; k < good.size(); k += 997) {
+    std::string bytes = good;
+    bytes[k] = static_cast<char>(bytes[k] ^ 0xFF);
+    attempt(std::move(bytes));
+  }
+  EXPECT_GT(refused, tried / 10);
+}
+
+TEST(SentencePiece, ATableThatPointsOutsideOfItselfIsRefused) {
+  // One piece "a" (unknown), and a normalizer whose single trie unit points 2^20 units on.
+  const std::string piece("\x0A\x05\x0A\x01\x61\x18\x02", 7);
+  std::string blob("\x04\x00\x00\x00", 4);
+  const uint32_t unit = (1U << 20) << 10;
+  blob.append(reinterpret_cast<const char*>(&unit), 4);
+  blob.append("x\0", 2);
+  const std::string normalizer = std::string("\x12") + static_cast<char>(blob.size()) + blob;
+  const std::string file = piece + "\x1A" + static_cast<char>(normalizer.size()) + normalizer;
+  try {
+    open_sentencepiece(file, "model");
+    FAIL() << "accepted";
+  } catch (const InputError& error) {
+    EXPECT_NE(std::string(error.what()).find("points outside"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace nibble

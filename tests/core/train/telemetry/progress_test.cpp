@@ -1,0 +1,44 @@
+#include "nibble/core/train/telemetry/progress.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble {
+namespace {
+
+StepReport report(int64_t step, double loss, int64_t tokens, double seconds) {
+  StepReport made;
+  made.step = step;
+  made.total_steps = 10;
+  made.loss = loss;
+  made.label_tokens = made.tokens = tokens;
+  made.seconds = seconds;
+  return made;
+}
+
+TEST(Progress, SteadyRunIsPredictedExactlyFromTheFirstStepOn) {
+  Progress progress;
+  EXPECT_EQ(progress.seconds_left(), 0);
+  for (int64_t step = 1; step <= 5; ++step) {
+    progress.add(report(step, 2.5, 100, 4));
+    EXPECT_NEAR(progress.seconds_left(), static_cast<double>(10 - step) * 4, 1e-9);
+    EXPECT_NEAR(progress.tokens_per_second(), 25, 1e-9);
+    EXPECT_NEAR(progress.smoothed_loss(), 2.5, 1e-12);
+  }
+}
+
+TEST(Progress, LossIsWeightedByItsTokens) {
+  Progress progress(1.0);  // nothing is forgotten
+  progress.add(report(1, 1, 300, 1));
+  progress.add(report(2, 5, 100, 1));
+  EXPECT_NEAR(progress.smoothed_loss(), 2, 1e-12);
+}
+
+TEST(Progress, FollowsAChangeOfSpeed) {
+  Progress progress(0.5);
+  for (int64_t step = 1; step <= 3; ++step) progress.add(report(step, 1, 10, 1));
+  for (int64_t step = 4; step <= 9; ++step) progress.add(report(step, 1, 10, 3));
+  EXPECT_NEAR(progress.seconds_left(), 3, 0.1);
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,175 @@
+#include "nibble/recipes/config/convert_recipe.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/base/error.h"
+#include "nibble/recipes/config/recipe.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+using nlohmann::json;
+using test::error_of;
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// What converting gives, which parse_recipe accepts.
+struct Converted {
+  explicit Converted(const std::string& text) : made(convert_recipe(text, "theirs.yml")), root(json::parse(made.text)) {
+    parse_recipe(made.text, "ours.json", {});
+  }
+  ConvertedRecipe made;
+  json root;
+};
+
+// After examples/llama-3/qlora.yml of Axolotl.
+constexpr const char* kAxolotl = R"(
+base_model: NousResearch/Meta-Llama-3-8B
+load_in_8bit: false
+load_in_4bit: true
+strict: false
+datasets:
+  - path: mine.jsonl
+    type: alpaca
+val_set_size: 0.05
+output_dir: ./outputs/qlora-out
+adapter: qlora
+sequence_len: 4096
+sample_packing: true
+lora_r: 32
+lora_alpha: 16
+lora_dropout: 0.05
+lora_target_linear: true
+gradient_accumulation_steps: 4
+micro_batch_size: 2
+num_epochs: 4
+optimizer: paged_adamw_32bit
+lr_scheduler: cosine
+learning_rate: 0.0002
+bf16: auto
+gradient_checkpointing: true
+flash_attention: true
+warmup_steps: 10
+evals_per_epoch: 4
+weight_decay: 0.0
+)";
+
+TEST(ConvertRecipe, Axolotl) {
+  const Converted converted(kAxolotl);
+  EXPECT_EQ(converted.made.tool, "Axolotl");
+  EXPECT_EQ(converted.root, json::parse(R"({
+    "model": {"quantize": "nf4", "path": "NousResearch/Meta-Llama-3-8B", "compute_dtype": "bf16"},
+    "adapter": {"type": "lora", "r": 32, "lora_alpha": 16, "lora_dropout": 0.05, "target_modules": "all-linear"},
+    "data": {"train": "mine.jsonl", "format": "alpaca", "eval_fraction": 0.05, "max_length": 4096, "pack": true},
+    "train": {"accumulate": 4, "microbatch_size": 2, "epochs": 4, "gradient_checkpointing": "block"},
+    "optimizer": {"type": "adamw", "schedule": "cosine", "lr": 0.0002, "warmup_steps": 10, "weight_decay": 0.0},
+    "output": {"dir": "./outputs/qlora-out"}})"));
+  for (const char* key : {"strict", "flash_attention", "evals_per_epoch"}) {
+    EXPECT_THAT(converted.made.notes, Contains(HasSubstr(std::string(key) + ": has no counterpart")));
+  }
+  EXPECT_THAT(converted.made.notes, Each(Not(HasSubstr("lora_r"))));
+}
+
+// After examples/train_lora of LLaMA-Factory.
+TEST(ConvertRecipe, LlamaFactory) {
+  const Converted converted(R"(
+model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_target: q_proj, v_proj
+dataset: identity,alpaca_en_demo
+template: llama3
+cutoff_len: 1024
+output_dir: saves/llama3
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+learning_rate: 1.0e-4
+num_train_epochs: 3.0
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+bf16: true
+max_steps: 100
+)");
+  EXPECT_EQ(converted.made.tool, "LLaMA-Factory");
+  EXPECT_EQ(converted.root, json::parse(R"({
+    "model": {"path": "meta-llama/Meta-Llama-3-8B-Instruct", "compute_dtype": "bf16"},
+    "adapter": {"type": "lora", "target_modules": ["q_proj", "v_proj"], "r": 8, "lora_alpha": 16},
+    "data": {"train": ["data/identity.json", "data/alpaca_en_demo.json"], "max_length": 1024, "pack": false},
+    "train": {"microbatch_size": 1, "accumulate": 8, "steps": 100},
+    "optimizer": {"lr": 0.0001, "schedule": "cosine", "warmup_ratio": 0.1},
+    "output": {"dir": "saves/llama3"}})"));
+  EXPECT_THAT(converted.made.notes, Contains(HasSubstr("template: \"llama3\" is not taken over")));
+  EXPECT_THAT(converted.made.notes, Contains(HasSubstr("data/identity.json; look it up")));
+  EXPECT_THAT(converted.made.notes, Contains(HasSubstr("LLaMA-Factory's defaults: packing=false, lora_rank=8")));
+}
+
+TEST(ConvertRecipe, TrlWritesItsDefaultsOut) {
+  const Converted converted(R"({"model_name_or_path": "Qwen/Qwen2-0.5B", "dataset_name": "trl-lib/Capybara",
+    "use_peft": true, "output_dir": "out", "eval_strategy": "steps", "lora_task_type": "CAUSAL_LM"})");
+  EXPECT_EQ(converted.made.tool, "TRL");
+  EXPECT_EQ(converted.root["adapter"], json::parse(R"({"type": "lora", "r": 16, "lora_alpha": 32})"));
+  EXPECT_EQ(converted.root["data"], json::parse(R"({"train": "trl-lib/Capybara", "max_length": 1024, "pack": false})"));
+  EXPECT_EQ(converted.root["optimizer"], json::parse(R"({"lr": 2e-5, "schedule": "linear"})"));
+  EXPECT_EQ(converted.root["train"], json::parse(R"({"epochs": 3, "microbatch_size": 8})"));
+  EXPECT_THAT(converted.made.notes, Contains(HasSubstr("lora_task_type: has no counterpart")));
+}
+
+TEST(ConvertRecipe, WhatHasNoCounterpartIsLeftOutAndNamed) {
+  const Converted converted(R"(
+base_model: m
+adapter: lora
+load_in_8bit: true
+optimizer: lion
+learning_rate: fast
+datasets:
+  - path: d.jsonl
+    type: {field_system: s}
+    split: train
+    field_messages: conversation
+val_set_size: 100
+output_dir: o
+save_strategy: epoch
+)");
+  EXPECT_FALSE(converted.root.contains("optimizer"));
+  EXPECT_EQ(converted.root["data"]["fields"], json::parse(R"({"messages": "conversation"})"));
+  for (const char* note :
+       {"load_in_8bit: has no counterpart", "optimizer: \"lion\" has no counterpart: optimizer.type ",
+        "learning_rate: \"fast\" has no counterpart: optimizer.lr ", "datasets.type: has no counterpart",
+        "datasets.split: has no counterpart", "val_set_size: a number of samples has no counterpart",
+        "save_strategy: \"epoch\" has no counterpart"}) {
+    EXPECT_THAT(converted.made.notes, Contains(HasSubstr(note)));
+  }
+}
+
+TEST(ConvertRecipe, OtherFilesAreRefused) {
+  EXPECT_THAT(error_of<UsageError>([] { convert_recipe("{\"model\": {\"path\": \"m\"}}", "r.json"); }),
+              HasSubstr("r.json: is a configuration of no tool that is known"));
+  EXPECT_THAT(error_of<UsageError>([] { convert_recipe("- a\n", "r.yml"); }), HasSubstr("r.yml: "));
+  EXPECT_THAT(error_of<InputError>([] { convert_recipe("a: [\n", "r.yml"); }), HasSubstr("r.yml:2:1: is no YAML"));
+}
+
+TEST(RecipeInYaml, IsTheRecipeInJson) {
+  const Recipe yaml = parse_recipe(
+      "model: {path: m}\nadapter:\n  r: 4 # small\ndata:\n  train: [a.jsonl]\noptimizer:\n  lr: 1e-4\noutput: {dir: "
+      "o}\n",
+      "r.yaml", {"train.steps=3"});
+  const Recipe same = parse_recipe(
+      R"({"model": {"path": "m"}, "adapter": {"r": 4}, "data": {"train": ["a.jsonl"]}, "optimizer": {"lr": 1e-4},
+          "output": {"dir": "o"}})",
+      "r.json", {"train.steps=3"});
+  EXPECT_EQ(to_json(yaml), to_json(same));
+  EXPECT_THAT(error_of<UsageError>([] { parse_recipe("model: {pth: m}\n", "r.yaml", {}); }),
+              HasSubstr("r.yaml: model.pth: unknown key; did you mean model.path?"));
+  EXPECT_THAT(error_of<InputError>([] { parse_recipe("model: {path: \xff}\n", "r.yaml", {}); }), HasSubstr("UTF-8"));
+  EXPECT_THAT(error_of<UsageError>([] { parse_recipe("", "r.yml", {}); }), HasSubstr("r.yml: a recipe is"));
+}
+
+}  // namespace
+}  // namespace nibble

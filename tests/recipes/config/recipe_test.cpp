@@ -1,0 +1,258 @@
+#include "nibble/recipes/config/recipe.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "nibble/core/base/error.h"
+
+namespace nibble {
+namespace {
+
+const std::vector<std::string> kSmallest = {"model.path=m", "data.train=d.jsonl", "output.dir=out"};
+
+Recipe with(std::vector<std::string> overrides, const std::string& text = "{}") {
+  overrides.insert(overrides.begin(), kSmallest.begin(), kSmallest.end());
+  return parse_recipe(text, "r.json", overrides);
+}
+
+std::string usage_error(const std::string& text, const std::vector<std::string>& overrides = kSmallest) {
+  try {
+    parse_recipe(text, "r.json", overrides);
+  } catch (const UsageError& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("no UsageError but: ") + error.what();
+  }
+  return "accepted";
+}
+
+std::string override_error(const std::string& text) {
+  std::vector<std::string> overrides = kSmallest;
+  overrides.push_back(text);
+  return usage_error("{}", overrides);
+}
+
+TEST(Recipe, SmallestHasTheDefaultsOfTheInterface) {
+  const Recipe recipe = with({});
+  EXPECT_EQ(recipe.model.path, "m");
+  EXPECT_FALSE(recipe.model.quantize);
+  EXPECT_TRUE(recipe.model.double_quant);
+  EXPECT_EQ(recipe.model.block_size, 64);
+  EXPECT_TRUE(recipe.model.compute_dtype);
+  EXPECT_FALSE(recipe.adapter);
+  EXPECT_EQ(recipe.data.max_length, 2048);
+  EXPECT_TRUE(recipe.data.pack);
+  EXPECT_TRUE(recipe.data.shuffle);
+  EXPECT_FALSE(recipe.data.train_on_prompt);
+  EXPECT_EQ(recipe.train.epochs, 1.0);
+  EXPECT_FALSE(recipe.train.steps);
+  EXPECT_EQ(recipe.train.microbatch_size, 1);
+  EXPECT_EQ(recipe.train.accumulate, 1);
+  EXPECT_EQ(recipe.train.gradient_sum, GradientSum::running);
+  EXPECT_EQ(recipe.train.max_grad_norm, 1.0);
+  EXPECT_EQ(recipe.train.seed, 0);
+  EXPECT_EQ(recipe.optimizer.lr, 2e-4);
+  EXPECT_EQ(recipe.optimizer.beta2, 0.999);
+  EXPECT_EQ(recipe.optimizer.schedule, ScheduleKind::cosine);
+  EXPECT_EQ(recipe.output.resume, "auto");
+  EXPECT_EQ(recipe.output.keep_last, 2);
+}
+
+TEST(Recipe, AdapterDefaultsAreTheInterfacesNotPefts) {
+  const Recipe recipe = with({}, R"({"adapter": {"use_rslora": true}})");
+  ASSERT_TRUE(recipe.adapter);
+  EXPECT_EQ(recipe.adapter->options.r, 16);
+  EXPECT_EQ(recipe.adapter->options.lora_alpha, 32);
+  EXPECT_TRUE(recipe.adapter->options.target_modules.all_linear());
+  EXPECT_EQ(recipe.adapter->given, std::vector<std::string>{"use_rslora"});
+  EXPECT_EQ(recipe.train.gradient_sum, GradientSum::tree);
+}
+
+TEST(Recipe, ReadsEveryKindOfValueAndComments) {
+  const Recipe recipe = parse_recipe(R"(// what it does
+{
+  "$schema": "schema.json",
+  "model": {"path": "/base", "quantize": "nf4", "skip_modules": ["lm_head"], "compute_dtype": "f32"},
+  "adapter": {"type": "lora", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"],
+              "rank_pattern": {"z.q_proj": 2, "down_proj": 6}, "init_lora_weights": "gaussian",
+              "layers_to_transform": [0, 3]},
+  "data": {"train": ["a.jsonl", {"path": "b.jsonl", "weight": 0.5}], "format": "tokens", "truncate": "cut"},
+  "train": {"steps": 8, "save_every": "10min", "eval_every": 0, "max_grad_norm": 0 /* off */},
+  "optimizer": {"lr": 5e-3, "betas": [0.8, 0.95], "schedule": "linear", "warmup_ratio": 0.1},
+  "output": {"dir": "out"}
+})",
+                                     "r.json");
+  EXPECT_EQ(recipe.model.quantize, QuantType::nf4);
+  EXPECT_EQ(recipe.model.compute_dtype, DType::f32);
+  EXPECT_EQ(recipe.adapter->options.target_modules.names, (std::vector<std::string>{"q_proj", "v_proj"}));
+  const std::vector<std::pair<std::string, int64_t>> ranks = {{"z.q_proj", 2}, {"down_proj", 6}};
+  EXPECT_EQ(recipe.adapter->options.rank_pattern, ranks) << "in the order of the file";
+  EXPECT_EQ(recipe.adapter->options.init_lora_weights, LoraInit::gaussian);
+  ASSERT_EQ(recipe.data.train.size(), 2u);
+  EXPECT_EQ(recipe.data.train[1].weight, 0.5);
+  EXPECT_EQ(recipe.data.format, DataFormat::tokens);
+  EXPECT_EQ(recipe.train.save_every.seconds, 600);
+  EXPECT_EQ(recipe.optimizer.beta1, 0.8);
+  EXPECT_EQ(recipe.optimizer.schedule_for(101).warmup_steps, 11);
+}
+
+TEST(Recipe, ResolvedJsonReadsBackToItself) {
+  const std::string full = R"({"adapter": {"r": 4, "alpha_pattern": {"q": 3.5}, "exclude_modules": "a.*b"},
+    "data": {"eval": ["e.jsonl"], "fields": {"prompt": "question"}},
+    "train": {"epochs": 2.5, "save_every": "90s", "eval_every": 7, "early_stop": 3},
+    "optimizer": {"lr": 0.1, "no_decay": ["norm", "bias"]}, "output": {"keep_best": true}})";
+  for (const std::string& text : {std::string("{}"), full}) {
+    const std::string once = to_json(with({}, text));
+    EXPECT_EQ(to_json(parse_recipe(once, "recipe.json")), once);
+  }
+  EXPECT_NE(to_json(with({}, full)).find("\"90s\""), std::string::npos);
+}
+
+TEST(Recipe, OverridesAreJsonOrElseText) {
+  const Recipe recipe = with({"train.steps=5", "optimizer.lr=1e-3", "adapter.target_modules=[\"q_proj\"]",
+                              "adapter.r=2", "model.path=123", "data.train=x=y.jsonl",
+                              "adapter.init_lora_weights=false", "data.pack=false", "train.save_every=2h"});
+  EXPECT_EQ(recipe.train.steps, 5);
+  EXPECT_EQ(recipe.optimizer.lr, 1e-3);
+  EXPECT_EQ(recipe.adapter->options.r, 2);
+  EXPECT_EQ(recipe.adapter->options.target_modules.names.size(), 1u);
+  EXPECT_EQ(recipe.adapter->options.init_lora_weights, LoraInit::random);
+  EXPECT_EQ(recipe.model.path, "123");
+  EXPECT_EQ(recipe.data.train[0].path, "x=y.jsonl");
+  EXPECT_FALSE(recipe.data.pack);
+  EXPECT_EQ(recipe.train.save_every.seconds, 7200);
+}
+
+TEST(Recipe, NullTakesAKeyOrSectionAway) {
+  const std::string text = R"({"adapter": {"r": 4}, "train": {"steps": 3}})";
+  EXPECT_FALSE(with({"adapter=null"}, text).adapter);
+  const Recipe recipe = with({"train.steps=null"}, text);
+  EXPECT_FALSE(recipe.train.steps);
+  EXPECT_EQ(recipe.train.epochs, 1.0);
+}
+
+TEST(Recipe, UnknownKeysAreRefusedWithTheNearestOne) {
+  EXPECT_EQ(usage_error(R"({"train": {"microbatchsize": 2}})"),
+            "r.json: train.microbatchsize: unknown key; did you mean train.microbatch_size?");
+  EXPECT_EQ(usage_error(R"({"optimiser": {}})"), "r.json: optimiser: unknown key; did you mean optimizer?");
+  EXPECT_EQ(usage_error(R"({"train": {"lr": 2}})"), "r.json: train.lr: unknown key; did you mean optimizer.lr?");
+  EXPECT_EQ(override_error("adapter.rank=4").find("command line: adapter.rank: unknown key"), 0u);
+  EXPECT_EQ(override_error("steps=4"), "command line: steps: unknown key; did you mean train.steps?");
+  EXPECT_EQ(override_error("train.steps"), "command line: train.steps: not an override; write key.path=value");
+}
+
+struct BadValue {
+  const char* override_text;
+  const char* message;
+};
+
+class BadValues : public testing::TestWithParam<BadValue> {};
+
+TEST_P(BadValues, IsRefusedAtItsKey) {
+  const std::string got = override_error(GetParam().override_text);
+  EXPECT_NE(got.find(GetParam().message), std::string::npos) << got;
+  const std::string key =
+      std::string(GetParam().override_text).substr(0, std::string(GetParam().override_text).find('='));
+  EXPECT_EQ(got.find("command line: " + key + ": "), 0u) << got;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Recipe, BadValues,
+    testing::Values(
+        BadValue{"optimizer.lr=-1", "must be a number from 0"}, BadValue{"optimizer.lr=NaN", "not \"NaN\""},
+        BadValue{"optimizer.lr=1e400", "must be a number"}, BadValue{"optimizer.lr=\"1e-3\"", "must be a number"},
+        BadValue{"optimizer.betas=[0.9]", "two numbers"}, BadValue{"optimizer.betas=[0.9,1]", "two numbers"},
+        BadValue{"optimizer.eps=-1e-8", "must be a number"}, BadValue{"optimizer.type=adamv", "did you mean adamw"},
+        BadValue{"optimizer.schedule=cosin", "did you mean cosine"},
+        BadValue{"optimizer.warmup_steps=-1", "an integer from 0"}, BadValue{"optimizer.warmup_ratio=1.5", "below 1"},
+        BadValue{"optimizer.min_lr=1", "larger than optimizer.lr"}, BadValue{"train.steps=0", "an integer from 1"},
+        BadValue{"train.steps=-4", "an integer from 1"}, BadValue{"train.steps=2.5", "an integer from 1"},
+        BadValue{"train.steps=1e400", "an integer"}, BadValue{"train.steps=99999999999999999999", "an integer"},
+        BadValue{"train.steps=true", "an integer"}, BadValue{"train.epochs=0", "above 0"},
+        BadValue{"train.epochs=-1", "above 0"}, BadValue{"train.epochs=NaN", "above 0"},
+        BadValue{"train.microbatch_size=0", "from 1"}, BadValue{"train.accumulate=0", "from 1"},
+        BadValue{"train.seed=-1", "from 0"}, BadValue{"train.max_grad_norm=-1", "from 0"},
+        BadValue{"train.save_every=10 minutes", "10min"}, BadValue{"train.save_every=-5", "number of steps"},
+        BadValue{"train.save_every=0min", "10min"}, BadValue{"train.eval_every=5", "nothing to evaluate on"},
+        BadValue{"train.early_stop=2", "nothing to evaluate on"},
+        BadValue{"train.gradient_sum=three", "did you mean tree"},
+        BadValue{"output.keep_best=true", "nothing to evaluate on"}, BadValue{"output.keep_last=0", "from 1"},
+        BadValue{"output.force=yes", "true or false"}, BadValue{"model.block_size=48", "power of two"},
+        BadValue{"model.block_size=16", "from 32"}, BadValue{"model.quantize=nf5", "did you mean nf4"},
+        BadValue{"model.quantize=nf4", "cannot be trained"}, BadValue{"model.init=c.json", "contradicts model.path"},
+        BadValue{"model.compute_dtype=f16", "must be bf16 | f32"}, BadValue{"adapter.r=0", "from 1"},
+        BadValue{"adapter.lora_dropout=1", "below 1"}, BadValue{"adapter.init_lora_weights=eva", "does not make"},
+        BadValue{"adapter.init_lora_weights=\"gausian\"", "must be true | false"},
+        BadValue{"adapter.rank_pattern={\"a\":0}", "integers from 1"}, BadValue{"adapter.target_modules=[]", "a list"},
+        BadValue{"adapter.trainable_token_indices=[-1]", "a list of token ids"},
+        BadValue{"data.max_length=1", "from 2"}, BadValue{"data.eval_fraction=1", "below 1"},
+        BadValue{"data.format=jsonl", "must be auto | alpaca"}, BadValue{"data.train=[{\"file\":\"x\"}]", "path"},
+        BadValue{"data.train=[{\"path\":\"x\",\"weight\":-1}]", "weight"}, BadValue{"parallel.tensor=0", "from 1"},
+        BadValue{"parallel.schedule=2f2b", "must be naive | gpipe"}));
+
+TEST(Recipe, RequiredKeysAreNamed) {
+  EXPECT_EQ(usage_error("{}", {}), "r.json: model.path: is missing; name a model directory");
+  EXPECT_EQ(usage_error("{}", {"model.path=m"}), "r.json: data.train: is missing; name a data file");
+  EXPECT_EQ(usage_error("{}", {"model.path=m", "data.train=d"}),
+            "r.json: output.dir: is missing; name a directory to write to");
+}
+
+TEST(Recipe, ContradictionsAreNamed) {
+  EXPECT_NE(usage_error(R"({"train": {"steps": 3, "epochs": 1}})").find("contradicts train.epochs"), std::string::npos);
+  EXPECT_NE(usage_error(R"({"model": 3})").find("model"), std::string::npos);
+  EXPECT_EQ(usage_error("[]"), "r.json: a recipe is a JSON object; begin with {");
+  EXPECT_NE(usage_error("{}", {"model.init=c.json", "adapter.r=2", "data.train=d", "output.dir=o"})
+                .find("random weights need no adapter"),
+            std::string::npos);
+}
+
+TEST(Recipe, BrokenFilesAreRefusedWithTheirPlace) {
+  try {
+    parse_recipe("{\n  \"train\": {,}\n}", "r.json");
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_EQ(std::string(error.what()).find("r.json:2:"), 0u) << error.what();
+  }
+  EXPECT_THROW(parse_recipe(R"({"train": {"steps": 1, "steps": 2}})", "r.json"), InputError);
+  EXPECT_THROW(parse_recipe(R"({"optimizer": {"lr": 1e400}})", "r.json"), InputError);
+  EXPECT_THROW(read_recipe("/nonexistent/recipe.json"), IoError);
+}
+
+TEST(Recipe, OnlyWhatDecidesTheBitsIsFixed) {
+  const auto base = fixed_settings(with({"adapter.r=4"}));
+  for (const std::string change :
+       {"train.threads=2", "train.log_every=5", "train.save_every=1", "output.keep_last=7", "output.dir=elsewhere",
+        "model.path=/mnt/m", "data.train=/mnt/d.jsonl", "train.gradient_checkpointing=block"}) {
+    EXPECT_EQ(fixed_settings(with({"adapter.r=4", change})), base) << change;
+  }
+  for (const std::string change :
+       {"train.seed=1", "train.microbatch_size=2", "train.accumulate=2", "optimizer.lr=1", "optimizer.schedule=linear",
+        "adapter.r=8", "adapter.lora_dropout=0.1", "data.pack=false", "data.max_length=9", "model.compute_dtype=f32",
+        "model.compute_dtype=bf16", "train.steps=9", "train.gradient_sum=running", "optimizer.warmup_steps=3"}) {
+    if (to_json(with({"adapter.r=4", change})) == to_json(with({"adapter.r=4"}))) continue;  // the CPU's default
+    EXPECT_NE(fixed_settings(with({"adapter.r=4", change})), base) << change;
+  }
+  EXPECT_EQ(fixed_settings(with({"optimizer.schedule=constant", "train.steps=5"})),
+            fixed_settings(with({"optimizer.schedule=constant", "train.steps=50"})))
+      << "a run with a constant rate may be made longer";
+}
+
+TEST(Recipe, EveryKeyIsDescribedOnce) {
+  std::set<std::string> names;
+  for (const RecipeKey& key : recipe_keys()) {
+    EXPECT_TRUE(names.insert(key.name).second) << key.name;
+    EXPECT_FALSE(key.values.empty() || key.meaning.empty()) << key.name;
+  }
+  for (const char* name : {"model.path", "adapter.target_modules", "data.truncate", "train.accumulate",
+                           "optimizer.no_decay", "parallel.timeout_seconds", "output.force"}) {
+    EXPECT_TRUE(names.contains(name)) << name;
+  }
+}
+
+}  // namespace
+}  // namespace nibble

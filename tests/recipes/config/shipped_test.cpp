@@ -1,0 +1,56 @@
+#include "nibble/recipes/config/shipped.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "nibble/recipes/config/recipe.h"
+#include "nibble/recipes/config/recipe_reference.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+TEST(ShippedRecipes, AllParseAndSayWhatTheyAreForInTheirFirstLine) {
+  EXPECT_GE(shipped_recipes().size(), 40u);
+  for (const ShippedRecipe& recipe : shipped_recipes()) {
+    EXPECT_NO_THROW(parse_recipe(std::string(recipe.text), std::string(recipe.name))) << recipe.name;
+    EXPECT_FALSE(recipe.about.empty()) << recipe.name;
+  }
+}
+
+TEST(ShippedRecipes, ExplainEveryValueInAComment) {
+  for (const ShippedRecipe& recipe : shipped_recipes()) {
+    const std::string text(recipe.text);
+    if (text.find("$schema") != std::string::npos || recipe.name.find('-') == std::string_view::npos) continue;
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = text.find('\n', begin);
+      const std::string line = text.substr(begin, end - begin);
+      begin = end + 1;
+      const bool has_value = line.starts_with("    \"");  // inside a section
+      EXPECT_TRUE(!has_value || line.find("// ") != std::string::npos) << recipe.name << ": " << line;
+    }
+  }
+}
+
+// The files under docs/ are what the program prints; make them with `nibble recipes schema` and `reference`.
+TEST(RecipeDocuments, AreWhatTheTableSays) {
+  const std::filesystem::path docs = std::filesystem::path(NIBBLE_SOURCE_DIR) / "docs";
+  EXPECT_EQ(test::read_bytes(docs / "recipe.schema.json"), recipe_schema());
+  EXPECT_EQ(test::read_bytes(docs / "recipe.md"), recipe_reference());
+}
+
+TEST(RecipeSchema, KnowsEveryKeyAndForbidsOthers) {
+  const nlohmann::json schema = nlohmann::json::parse(recipe_schema());
+  EXPECT_EQ(schema["additionalProperties"], false);
+  for (const RecipeKey& key : recipe_keys()) {
+    const size_t dot = key.name.find('.');
+    const nlohmann::json& section = schema["properties"][key.name.substr(0, dot)];
+    EXPECT_EQ(section["additionalProperties"], false);
+    EXPECT_TRUE(section["properties"].contains(key.name.substr(dot + 1))) << key.name;
+  }
+  EXPECT_TRUE(schema["properties"].contains("$schema"));
+}
+
+}  // namespace
+}  // namespace nibble

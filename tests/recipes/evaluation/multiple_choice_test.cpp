@@ -1,0 +1,68 @@
+#include "nibble/recipes/evaluation/multiple_choice.h"
+
+#include <gtest/gtest.h>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/recipes/models/open_model.h"
+#include "nibble/tests/assets.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+using test::TemporaryDirectory;
+
+std::vector<ChoiceQuestion> read(const std::string& text) {
+  const TemporaryDirectory directory;
+  test::write_bytes(directory / "q.jsonl", text);
+  return read_choice_questions(directory / "q.jsonl");
+}
+
+TEST(ChoiceQuestions, AnswersAreIndicesLettersLabelsOrTexts) {
+  const auto questions = read(
+      "{\"question\": \"q\", \"choices\": [\"x\", \"y\"], \"answer\": 1}\n\n"
+      "{\"prompt\": \"q\", \"options\": [\"x\", \"y\"], \"label\": \"B\"}\n"
+      "{\"query\": \"q\", \"choices\": {\"text\": [\"x\", \"y\"], \"label\": [\"1\", \"2\"]}, \"answerKey\": \"2\"}\n"
+      "{\"ctx\": \"q\", \"endings\": [\"x\", \"y\"], \"gold\": \"y\"}");
+  ASSERT_EQ(questions.size(), 4u);
+  for (const ChoiceQuestion& question : questions) EXPECT_EQ(question.answer, 1u) << question.place;
+  EXPECT_TRUE(questions[1].place.ends_with("q.jsonl:3"));
+}
+
+TEST(ChoiceQuestions, MessagesNameLineAndFix) {
+  const auto message = [](const std::string& text) { return test::error_of<InputError>([&] { read(text); }); };
+  EXPECT_NE(message("{\"question\": \"q\", \"choices\": [\"x\", \"y\"], \"answer\": 2}")
+                .find(":1: answer 2 is none of the choices; give its index from 0, its letter, or its text"),
+            std::string::npos);
+  EXPECT_NE(message("{\"question\": \"q\", \"answer\": 0}").find("has none of the fields \"choices\""),
+            std::string::npos);
+  EXPECT_NE(message("{\"question\": \"q\", \"choices\": [\"x\"], \"answer\": 0}").find("fewer than two"),
+            std::string::npos);
+  EXPECT_NE(message("").find("holds no question"), std::string::npos);
+}
+
+TEST(MultipleChoice, ModelOfStoriesFindsTheLikelierEnding) {
+  NIBBLE_ASSET_OR_SKIP(path, "stories260K-hf");
+  LocalRank rank(1);
+  ModelRecipe base;
+  base.path = path.string();
+  Decoder model = open_model(base, "", Train::nothing, rank.context());
+  const auto tokenizer = load_tokenizer(path);
+  const StepContext step{.rank = rank.context()};
+  const std::vector<ChoiceQuestion> questions = {
+      {"Once upon a", {"qxzk", "time"}, 1, "a"},
+      {"One day, a little girl named Lily went to the", {"park", "zzqv"}, 0, "b"},
+      {"They were very", {"happy", "Xj9 kk"}, 0, "c"},
+  };
+  const ChoiceAccuracy all = multiple_choice(model, *tokenizer, questions, 0, step);
+  EXPECT_EQ(all.asked, 3);
+  EXPECT_EQ(all.right, 3);
+  std::vector<ChoiceQuestion> wrong = questions;
+  for (ChoiceQuestion& question : wrong) question.answer = 1 - question.answer;
+  EXPECT_EQ(multiple_choice(model, *tokenizer, wrong, 0, step).right, 0);
+  EXPECT_EQ(multiple_choice(model, *tokenizer, questions, 2, step).asked, 2);
+}
+
+}  // namespace
+}  // namespace nibble

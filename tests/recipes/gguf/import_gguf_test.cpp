@@ -1,0 +1,199 @@
+#include "nibble/recipes/gguf/import_gguf.h"
+
+#include <gmock/gmock.h>
+
+#include <cstring>
+#include <fstream>
+
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/models/decoder_config.h"
+#include "nibble/recipes/gguf/export_gguf.h"
+#include "nibble/recipes/models/init_model.h"
+#include "nibble/tests/assets.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+using ::testing::HasSubstr;
+
+void expect_same_weights(const std::filesystem::path& got, const std::filesystem::path& want) {
+  const CheckpointDir a(got), b(want);
+  ASSERT_EQ(a.names(), b.names());
+  for (const std::string& name : b.names()) {
+    const Tensor x = a.at(name), y = b.at(name);
+    ASSERT_EQ(x.shape(), y.shape()) << name;
+    ASSERT_EQ(x.dtype(), y.dtype()) << name;
+    EXPECT_EQ(std::memcmp(x.raw(), y.raw(), y.bytes()), 0) << name;
+  }
+}
+
+class ImportGguf : public ::testing::Test {
+ protected:
+  std::filesystem::path made(const std::string& config) {
+    std::ofstream(directory_ / "config.json") << config;
+    InitRequest request;
+    request.config = (directory_ / "config.json").string();
+    request.out = (directory_ / "model").string();
+    request.dtype = "f32";
+    std::filesystem::remove_all(request.out);
+    init_model(request);
+    return request.out;
+  }
+  std::filesystem::path exported(const std::filesystem::path& model) {
+    GgufRequest request;
+    request.model = model.string();
+    request.out = (directory_ / "model.gguf").string();
+    request.replace = Replace::own;
+    request.type = GgufType::f32;
+    request.tokenizer = false;
+    export_gguf(request, rank_.context());
+    return request.out;
+  }
+  std::filesystem::path imported(const std::filesystem::path& file) {
+    ImportRequest request;
+    request.file = file.string();
+    request.out = (directory_ / "imported").string();
+    request.replace = Replace::own;
+    import_gguf(request, rank_.context());
+    return request.out;
+  }
+
+  LocalRank rank_;
+  test::TemporaryDirectory directory_;
+};
+
+TEST_F(ImportGguf, AFileOfLlamaCppHasTheWeightsOfTheModelItWasMadeFrom) {
+  NIBBLE_ASSET_OR_SKIP(gguf, "stories260K-gguf");
+  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const auto directory = imported(gguf / "stories260K-f32.gguf");
+  EXPECT_TRUE(std::filesystem::exists(directory / "tokenizer.model"));
+  const CheckpointDir got(directory), want(model);
+  for (const char* name : {"model.layers.3.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight",
+                           "model.layers.4.mlp.down_proj.weight", "model.norm.weight", "model.embed_tokens.weight"}) {
+    ASSERT_EQ(got.at(name).shape(), want.at(name).shape());
+    EXPECT_EQ(std::memcmp(got.at(name).raw(), want.at(name).raw(), want.at(name).bytes()), 0) << name;
+  }
+}
+
+TEST_F(ImportGguf, WhatWasExportedComesBack) {
+  const auto model = made(R"({"model_type": "llama", "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 2,
+      "num_attention_heads": 3, "num_key_value_heads": 1, "vocab_size": 23, "rope_theta": 500000.0,
+      "max_position_embeddings": 512, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+      "high_freq_factor": 4.0, "original_max_position_embeddings": 64}})");
+  const auto back = imported(exported(model));
+  expect_same_weights(back, model);
+  const DecoderConfig config = read_decoder_config(back);
+  EXPECT_EQ(config.rope.at(0).original_max_positions, 64);
+  EXPECT_EQ(config.max_positions, 512);
+  EXPECT_FALSE(config.tied_head);
+}
+
+TEST_F(ImportGguf, QueryNormsAndBiasesAreThere) {
+  expect_same_weights(imported(exported(made(
+                          R"({"model_type": "qwen3", "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12, "vocab_size": 23,
+      "tie_word_embeddings": true})"))),
+                      directory_ / "model");
+}
+
+// One of every architecture that is exported; f32, so that nothing is rounded.
+TEST_F(ImportGguf, EveryFamilyThatIsExportedComesBack) {
+  const std::string sizes = R"("hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 4,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 23, "max_position_embeddings": 64)";
+  const std::string gpt2_sizes = R"("n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 23, "n_positions": 16)";
+  const std::string falcon_sizes = R"("hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+      "vocab_size": 23, "alibi": false)";
+  const std::vector<std::pair<std::string, std::string>> families = {
+      {"llama", sizes + R"(, "attention_bias": true, "mlp_bias": true, "head_dim": 12)"},
+      {"qwen2", sizes + R"(, "rope_scaling": {"type": "linear", "factor": 2.0})"},
+      {"qwen3", sizes + R"(, "head_dim": 12, "tie_word_embeddings": true)"},
+      {"gemma", sizes + R"(, "head_dim": 12)"},
+      {"gemma2", sizes + R"(, "head_dim": 12, "query_pre_attn_scalar": 12, "sliding_window": 8)"},
+      {"gemma3_text", sizes + R"(, "head_dim": 12, "query_pre_attn_scalar": 12, "sliding_window": 8,
+          "sliding_window_pattern": 3, "rope_theta": 50000.0, "rope_local_base_freq": 500.0,
+          "rope_scaling": {"rope_type": "linear", "factor": 8.0})"},
+      {"phi3", sizes + R"(, "original_max_position_embeddings": 32, "rope_scaling": {"type":
+          "longrope", "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]})"},
+      {"phi3", sizes + R"(, "partial_rotary_factor": 0.75, "sliding_window": 8)"},
+      {"gpt2", gpt2_sizes},
+      {"gpt_neox", sizes + R"(, "rotary_pct": 0.25, "use_parallel_residual": true, "tie_word_embeddings": false)"},
+      {"gpt_neox", sizes + R"(, "use_parallel_residual": false, "tie_word_embeddings": true)"},
+      {"falcon", falcon_sizes},
+      {"falcon", falcon_sizes + R"(, "new_decoder_architecture": true, "num_kv_heads": 2)"},
+      {"falcon", falcon_sizes + R"(, "new_decoder_architecture": true, "num_ln_in_parallel_attn": 1)"},
+      {"stablelm", sizes + R"(, "use_qkv_bias": true)"},
+      {"stablelm", sizes + R"(, "use_parallel_residual": true, "tie_word_embeddings": true)"},
+      {"smollm3", sizes},
+      {"olmo", sizes + R"(, "clip_qkv": 2.0)"},
+      {"olmo2", sizes},
+      {"olmo2", sizes + R"(, "tie_word_embeddings": true)"},
+      {"granite", sizes + R"(, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.25,
+          "logits_scaling": 2.0)"},
+      {"starcoder2", sizes},
+      {"gpt_bigcode", gpt2_sizes + R"(, "multi_query": true)"},
+      {"gpt_bigcode", gpt2_sizes + R"(, "multi_query": false)"},
+      {"bloom", R"("hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": 23)"},
+      {"phi", sizes},
+      {"phi", sizes + R"(, "tie_word_embeddings": true)"},
+      {"cohere", sizes + R"(, "logit_scale": 0.25)"},
+      {"cohere2", sizes + R"(, "logit_scale": 0.25, "sliding_window": 8, "sliding_window_pattern": 3)"},
+  };
+  for (const auto& [model_type, keys] : families) {
+    SCOPED_TRACE(model_type + ": " + keys);
+    const auto model = made("{\"model_type\": \"" + model_type + "\", " + keys + "}");
+    const auto back = imported(exported(model));
+    expect_same_weights(back, model);
+    DecoderConfig got = read_decoder_config(back), want = read_decoder_config(model);
+    EXPECT_EQ(got.model_type, want.model_type);
+    if (!want.rope.empty()) {
+      EXPECT_NEAR(got.rope[0].magnitude, want.rope[0].magnitude, 1e-6);  // a float in the file
+      got.rope[0].magnitude = want.rope[0].magnitude;
+    }
+    EXPECT_EQ(got.rope, want.rope);
+    EXPECT_EQ(got.max_positions, model_type == "phi3" && want.layer[0].window > 0 ? 8 : want.max_positions);
+    for (size_t l = 0; l < want.layer.size(); ++l) {
+      EXPECT_EQ(got.layer[l].rotary, want.layer[l].rotary);
+      EXPECT_EQ(got.layer[l].window, want.layer[l].window);
+    }
+    EXPECT_FLOAT_EQ(got.attention_scale, want.attention_scale);
+    EXPECT_FLOAT_EQ(got.logit_scale, want.logit_scale);
+    EXPECT_FLOAT_EQ(got.embedding_scale, want.embedding_scale);
+    EXPECT_FLOAT_EQ(got.residual_scale, want.residual_scale);
+    EXPECT_FLOAT_EQ(got.qkv_clip, want.qkv_clip);
+    EXPECT_EQ(got.attention_softcap, want.attention_softcap);
+    EXPECT_EQ(got.logit_softcap, want.logit_softcap);
+    EXPECT_EQ(got.parallel_residual, want.parallel_residual);
+    EXPECT_EQ(got.tied_head, want.tied_head);
+    EXPECT_EQ(got.norm.eps, want.norm.eps);
+  }
+}
+
+TEST_F(ImportGguf, AnotherArchitectureIsNamedWithTheKnownOnes) {
+  const auto file = directory_ / "mamba.gguf";
+  GgufWriter writer(file, {{"general.architecture", std::string("mamba")}}, {{"token_embd.weight", {1, 1}}});
+  writer.append("token_embd.weight", Tensor::from<float>(rank_.context().pool, {1, 1}, std::vector<float>{0}));
+  writer.finish();
+  try {
+    imported(file);
+    FAIL() << "no error";
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("architecture \"mamba\""));
+    EXPECT_THAT(error.what(), HasSubstr("known are llama, qwen2, qwen3, gemma"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "imported"));
+}
+
+TEST_F(ImportGguf, AFileInThePlaceOfADirectorySaysHowToMakeOne) {
+  NIBBLE_ASSET_OR_SKIP(gguf, "stories260K-gguf");
+  try {
+    read_decoder_config(gguf / "stories260K-f32.gguf");
+    FAIL() << "no error";
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("nibble import"));
+  }
+}
+
+}  // namespace
+}  // namespace nibble

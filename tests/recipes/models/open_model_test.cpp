@@ -1,0 +1,66 @@
+// What is refused of an adapter before any weight is read.
+
+#include "nibble/recipes/models/open_model.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/models/families/families.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+using nlohmann::json;
+
+DecoderConfig config_with(bool biases) {
+  const json config = {{"model_type", "llama"},         {"hidden_size", 32},       {"num_hidden_layers", 2},
+                       {"num_attention_heads", 2},      {"intermediate_size", 64}, {"vocab_size", 100},
+                       {"max_position_embeddings", 64}, {"rms_norm_eps", 1e-6},    {"attention_bias", biases}};
+  return parse_decoder_config(config.dump(), "config.json");
+}
+
+Recipe recipe_with(const json& adapter) {
+  return parse_recipe(json{{"model", {{"path", "none"}}},
+                           {"data", {{"train", "none"}}},
+                           {"adapter", adapter},
+                           {"output", {{"dir", "o"}}}}
+                          .dump(),
+                      "recipe");
+}
+
+std::string refusal(const json& adapter, bool biases) {
+  return test::error_of<UsageError>([&] { plan_adapter(recipe_with(adapter), config_with(biases), 100); });
+}
+
+TEST(PlannedAdapter, BiasOfBThatPeftRefusesIsRefused) {
+  for (const char* init : {"gaussian", "pissa", "pissa_niter_4", "olora", "loftq"}) {
+    const json adapter = {{"target_modules", {"q_proj"}}, {"lora_bias", true}, {"init_lora_weights", init}};
+    EXPECT_NE(refusal(adapter, true).find("lora_bias goes with init_lora_weights true or false"), std::string::npos);
+  }
+  const json plain = {{"target_modules", {"q_proj"}}, {"lora_bias", true}, {"init_lora_weights", false}};
+  EXPECT_EQ(plan_adapter(recipe_with(plain), config_with(true), 100)->modules.size(), 2u);
+}
+
+TEST(PlannedAdapter, BiasOfBThatNoMergeCouldKeepIsRefusedBeforeTraining) {
+  const json adapter = {{"target_modules", {"q_proj", "down_proj"}}, {"lora_bias", true}};
+  EXPECT_NE(refusal(adapter, false).find("model.layers.0.self_attn.q_proj, which has no bias"), std::string::npos);
+  EXPECT_NE(refusal(adapter, true).find("model.layers.0.mlp.down_proj, which has no bias"), std::string::npos);
+}
+
+// Threads are the process's: what only looks at names must not take those that training has.
+TEST(PlannedAdapter, PlanningLeavesTheThreadsAsTheyAre) {
+  const int before = threads();
+  for (const bool lora_bias : {false, true}) {
+    set_threads(3);
+    plan_adapter(recipe_with({{"target_modules", {"q_proj"}}, {"lora_bias", lora_bias}}), config_with(true), 100);
+    EXPECT_EQ(threads(), 3);
+  }
+  set_threads(before);
+}
+
+}  // namespace
+}  // namespace nibble
