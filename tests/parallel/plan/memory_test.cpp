@@ -186,13 +186,19 @@ TEST_P(PlannedMemory, IsThatOfTheStep) {
   for (const char* operation : {"reduce gradients", "sum gradients", "sum layer outputs", "sum layer gradients",
                                 "sum embeddings", "activations", "gradients"}) {
     const auto planned = traffic.find(operation);
-    double real = 0;  // the mean of a stage's ranks
+    double mean = 0, most = 0;  // of the ranks of a stage, which are cut unevenly
     for (size_t s = 0; s < plan.stages.size(); ++s) {
       double sum = 0;
-      for (size_t r = s * each; r < (s + 1) * each; ++r) sum += static_cast<double>(sent[r][operation].sent);
-      real = std::max(real, sum / static_cast<double>(each));
+      for (size_t r = s * each; r < (s + 1) * each; ++r) {
+        const auto own = static_cast<double>(sent[r][operation].sent);
+        sum += own;
+        most = std::max(most, own);
+      }
+      mean = std::max(mean, sum / static_cast<double>(each));
     }
-    EXPECT_NEAR(planned == traffic.end() ? 0 : 2 * planned->second, real, 0.02 * real) << operation;
+    const double step = planned == traffic.end() ? 0 : planned->second;
+    EXPECT_GE(2 * step, 0.99 * mean) << operation;
+    EXPECT_LE(2 * step, 1.01 * most) << operation;
   }
 }
 
