@@ -8,8 +8,8 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/output_guard.h"
-#include "nibble/recipes/preferences/answer_log_probs.h"
 #include "nibble/recipes/models/tokenizers.h"
+#include "nibble/recipes/preferences/answer_log_probs.h"
 
 namespace nibble::cli {
 

@@ -15,7 +15,7 @@ struct Parameter {
   Tensor gradient;  ///< f32, defined only when trainable; backward passes add to it
   bool trainable = false;
   bool buffer = false;  ///< no parameter but saved with them, and never trained (a router's correction)
-  ShardSpec shard;  ///< which shard of the parameter the value is; nothing: all of it
+  ShardSpec shard;      ///< which shard of the parameter the value is; nothing: all of it
   /// The value is whole, but what backward passes add is one term of its gradient: others compute the rest.
   bool partial_gradient = false;
 

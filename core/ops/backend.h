@@ -5,7 +5,6 @@
 
 #include "nibble/core/ops/activation.h"
 #include "nibble/core/ops/attention.h"
-#include "nibble/core/ops/causal_conv.h"
 #include "nibble/core/ops/clip.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/cross_entropy.h"
@@ -13,16 +12,17 @@
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/embedding.h"
 #include "nibble/core/ops/experts.h"
-#include "nibble/core/ops/gated_norm.h"
 #include "nibble/core/ops/gemm.h"
-#include "nibble/core/ops/linear_attention.h"
 #include "nibble/core/ops/norm.h"
 #include "nibble/core/ops/optimizer.h"
 #include "nibble/core/ops/pick.h"
+#include "nibble/core/ops/recurrent/causal_conv.h"
+#include "nibble/core/ops/recurrent/gated_norm.h"
+#include "nibble/core/ops/recurrent/linear_attention.h"
+#include "nibble/core/ops/recurrent/time_step.h"
 #include "nibble/core/ops/residual.h"
 #include "nibble/core/ops/rope.h"
 #include "nibble/core/ops/softcap.h"
-#include "nibble/core/ops/time_step.h"
 #include "nibble/core/ops/weight_norm.h"
 
 // clang-format off

@@ -35,8 +35,8 @@ struct MemoryPlan {
 };
 
 /// stages: first layer of every stage and, at the end, L. budget: what the ranks' pools may hold, 0 = no limit.
-/// threads: of a rank. whole: the margin, which grows in no straight line, is that of a run of all layers; for one layout
-/// of many to choose from that of few layers will do.
+/// threads: of a rank. whole: the margin, which grows in no straight line, is that of a run of all layers; for one
+/// layout of many to choose from that of few layers will do.
 MemoryPlan plan_memory(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages, int threads,
                        int64_t budget = 0, bool whole = true);
 

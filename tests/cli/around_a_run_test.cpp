@@ -104,7 +104,7 @@ TEST(AroundARun, MergeWarnsWhereTheBaseIsNotTheRuns) {
 }
 
 TEST(AroundARun, ARunSaysFirstWhatItIsAboutToDo) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
   const std::string recipe = small.recipe_file().string();
   const Said lora = nibble_says("train " + recipe + " train.steps=1 2>&1");
@@ -122,7 +122,7 @@ TEST(AroundARun, ARunSaysFirstWhatItIsAboutToDo) {
 }
 
 TEST(AroundARun, APlanTellsTheTimeOfTheWholeRun) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
   test::write_bytes(small.directory / "c.json", R"({"name": "c", "flops": 1e9, "efficiency": 0.5, "memory": 1e10,
       "memory_bandwidth": 1e10, "link_bandwidth": 1e9, "node_bandwidth": 1e9, "ranks_per_node": 1, "overlap": 1,
@@ -143,7 +143,7 @@ TEST(AroundARun, APlanTellsTheTimeOfTheWholeRun) {
 
 // The adapter alone, far from the run that made it.
 TEST(AroundARun, ACopiedAdapterKnowsItsBase) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
   ASSERT_EQ(nibble_says("train " + small.recipe_file().string() + " train.steps=1 2>&1").code, 0);
   const fs::path alone = small.directory / "alone", other = small.directory / "other";
@@ -174,7 +174,7 @@ TEST(AroundARun, ACopiedAdapterKnowsItsBase) {
 
 // A full run's model speaks as it was trained to, not as its base did.
 TEST(AroundARun, AFullRunKeepsTheTemplateItWasTrainedWith) {
-  NIBBLE_ASSET_OR_SKIP(model, "stories260K-hf");
+  const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
   const Said trained = nibble_says("train " + small.recipe_file().string() +
                                    " adapter=null model.quantize=none data.template=plain train.steps=1 2>&1");

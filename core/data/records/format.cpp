@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/data/records/preference_record.h"
 #include "nibble/core/data/records/chat_record.h"
 #include "nibble/core/data/records/json_record.h"
+#include "nibble/core/data/records/preference_record.h"
 #include "nibble/core/models/batch.h"
 
 namespace nibble {

@@ -3,7 +3,7 @@
 
 #include "nibble/core/nn/makers.h"
 #include "nibble/core/nn/step_context.h"
-#include "nibble/core/ops/causal_conv.h"
+#include "nibble/core/ops/recurrent/causal_conv.h"
 
 namespace nibble {
 

@@ -8,9 +8,9 @@
 #include "nibble/core/nn/mixers/causal_conv.h"
 #include "nibble/core/nn/mixers/recurrent_cache.h"
 #include "nibble/core/ops/activation.h"
-#include "nibble/core/ops/gated_norm.h"
-#include "nibble/core/ops/linear_attention.h"
-#include "nibble/core/ops/time_step.h"
+#include "nibble/core/ops/recurrent/gated_norm.h"
+#include "nibble/core/ops/recurrent/linear_attention.h"
+#include "nibble/core/ops/recurrent/time_step.h"
 
 namespace nibble {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "nibble/core/nn/mixers/mixer.h"
-#include "nibble/core/ops/recurrent_state.h"
+#include "nibble/core/ops/recurrent/recurrent_state.h"
 
 namespace nibble {
 

@@ -1,4 +1,4 @@
-#include "nibble/core/ops/linear_attention.h"
+#include "nibble/core/ops/recurrent/linear_attention.h"
 
 #include "nibble/core/ops/ref/linear_attention.h"
 #include "nibble/tests/core/ops/op_test.h"

@@ -1,4 +1,4 @@
-#include "nibble/core/ops/causal_conv.h"
+#include "nibble/core/ops/recurrent/causal_conv.h"
 
 #include <algorithm>
 #include <vector>
@@ -7,7 +7,7 @@
 #include "nibble/core/ops/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/causal_conv.cpp"
+#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/recurrent/causal_conv.cpp"
 #include <hwy/foreach_target.h>
 #include "nibble/core/ops/cpu/simd-inl.h"
 

@@ -1,4 +1,4 @@
-#include "nibble/core/ops/gated_norm.h"
+#include "nibble/core/ops/recurrent/gated_norm.h"
 
 #include "nibble/core/ops/ref/gated_norm.h"
 #include "nibble/tests/core/ops/op_test.h"

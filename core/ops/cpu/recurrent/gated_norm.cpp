@@ -1,4 +1,4 @@
-#include "nibble/core/ops/gated_norm.h"
+#include "nibble/core/ops/recurrent/gated_norm.h"
 
 #include <cmath>
 
@@ -6,7 +6,7 @@
 #include "nibble/core/ops/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/gated_norm.cpp"
+#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/recurrent/gated_norm.cpp"
 #include <hwy/foreach_target.h>
 #include "nibble/core/ops/cpu/simd-inl.h"
 

@@ -3,7 +3,7 @@
 // gated delta nets (Yang et al. 2024) and LFM2 put before or in the place of attention.
 
 #include "nibble/core/ops/attention.h"
-#include "nibble/core/ops/recurrent_state.h"
+#include "nibble/core/ops/recurrent/recurrent_state.h"
 
 namespace nibble::ops {
 

@@ -1,4 +1,4 @@
-#include "nibble/core/ops/linear_attention.h"
+#include "nibble/core/ops/recurrent/linear_attention.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "nibble/core/ops/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/linear_attention.cpp"
+#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/recurrent/linear_attention.cpp"
 #include <hwy/foreach_target.h>
 #include "nibble/core/ops/cpu/small_product-inl.h"
 

@@ -1,4 +1,4 @@
-#include "nibble/core/ops/causal_conv.h"
+#include "nibble/core/ops/recurrent/causal_conv.h"
 
 #include "nibble/core/ops/ref/causal_conv.h"
 #include "nibble/tests/core/ops/op_test.h"

@@ -1,4 +1,4 @@
-#include "nibble/core/ops/time_step.h"
+#include "nibble/core/ops/recurrent/time_step.h"
 
 #include <algorithm>
 #include <vector>

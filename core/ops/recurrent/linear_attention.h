@@ -4,7 +4,7 @@
 // recurrence.
 
 #include "nibble/core/ops/attention.h"
-#include "nibble/core/ops/recurrent_state.h"
+#include "nibble/core/ops/recurrent/recurrent_state.h"
 
 namespace nibble::ops {
 
