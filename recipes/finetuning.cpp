@@ -12,6 +12,7 @@
 #include "nibble/core/train/telemetry/trace.h"
 #include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
+#include "nibble/recipes/fingerprints.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/models/export_model.h"
 #include "nibble/recipes/models/open_model.h"

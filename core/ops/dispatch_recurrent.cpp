@@ -1,17 +1,11 @@
 // The ops of mixers without softmax as callers see them (see dispatch.cpp): causal_conv.h, linear_attention.h,
 // time_step.h, gated_norm.h.
 
-#include <string>
-
-#include "nibble/core/ops/backend.h"
+#include "nibble/core/ops/dispatch.h"
 
 namespace nibble::ops {
 
 namespace {
-
-const Backend& on(const Tensor& x) { return x.device().backend(); }
-
-bool same_count(const Tensor& x, const auto&... others) { return ((x.numel() == others.numel()) && ...); }
 
 void check_documents(std::span<const AttentionSpan> spans, int64_t tokens, const RecurrentState* state, int64_t row,
                      const char* op) {

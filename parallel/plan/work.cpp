@@ -53,21 +53,27 @@ std::vector<int64_t> first_alike(const PlannedModel& model) {
 
 }  // namespace
 
-Batch planned_batch(const PlanJob& job, int64_t vocabulary, MemoryPool& pool) {
+Batch planned_batch(int64_t tokens, int64_t document_length, double label_share, bool pairs, int64_t vocabulary,
+                    MemoryPool& pool) {
   std::vector<Sample> samples;
-  for (int64_t begin = 0; begin < job.tokens; begin += job.document_length) {
+  for (int64_t begin = 0; begin < tokens; begin += document_length) {
     Sample sample{.ids = {}, .labels = {}, .index = samples.size()};
-    for (int64_t t = begin; t < std::min(job.tokens, begin + job.document_length); ++t) {
+    for (int64_t t = begin; t < std::min(tokens, begin + document_length); ++t) {
       sample.ids.push_back(static_cast<int32_t>(t * 7919 % vocabulary));
-      const double labelled = static_cast<double>(t - begin) * job.label_share;
-      const bool has_label = labelled - std::floor(labelled) < job.label_share;
+      const double labelled = static_cast<double>(t - begin) * label_share;
+      const bool has_label = labelled - std::floor(labelled) < label_share;
       sample.labels.push_back(has_label ? sample.ids.back() : kIgnoreLabel);
     }
     sample.values = {1};
-    if (is_pairwise(job.objective.type)) sample.group = static_cast<int64_t>(samples.size() / 2);
+    if (pairs) sample.group = static_cast<int64_t>(samples.size() / 2);
     samples.push_back(std::move(sample));
   }
   return make_batch(samples, pool);
+}
+
+Batch planned_batch(const PlanJob& job, int64_t vocabulary, MemoryPool& pool) {
+  return planned_batch(job.tokens, job.document_length, job.label_share, is_pairwise(job.objective.type), vocabulary,
+                       pool);
 }
 
 ModelWork count_work(Decoder& model, const MetaDevice& device, const Batch& batch, DType compute_dtype,

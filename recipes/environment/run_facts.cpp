@@ -13,7 +13,6 @@
 #include "nibble/core/base/readable.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/files/atomic_file.h"
-#include "nibble/core/train/work.h"
 #include "nibble/parallel/pipeline/tied_embedding.h"
 #include "nibble/parallel/plan/memory.h"
 #include "nibble/recipes/plan/plan_job.h"

@@ -173,7 +173,7 @@ GgufReport export_model(const GgufRequest& request, const TensorSource& base, co
   if (!request.modelfile.empty()) {
     const fs::path beside = fs::absolute(request.modelfile).parent_path();
     const fs::path file = fs::absolute(request.out).lexically_proximate(beside);
-    write_file_atomically(request.modelfile, ollama_modelfile(file, model));
+    write_file_atomically(request.modelfile, ollama_modelfile(file, tokenizer.string()));
   }
   return {gguf_architecture(config), static_cast<int64_t>(exporter.tensors().size()), writer.bytes(),
           exporter.fallbacks(), std::move(vocabulary.left_out)};

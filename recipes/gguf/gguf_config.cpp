@@ -125,7 +125,7 @@ Json common_config(const Keys& keys, const GgufFile& file, const Family& family,
   if (!names.norm_eps.empty()) say(names.norm_eps, keys.needed_number(eps));
   if (family.head_size > 0 || family.model_type == "llama" || head_size * heads != width)
     config["head_dim"] = head_size;
-  if (family.rope) {
+  if (family.rope != RopeRule::none) {
     const int64_t rotated = keys.integer("rope.dimension_count").value_or(head_size);
     if (rotated < 1 || rotated > head_size) keys.fail("rope.dimension_count", "is more than the size of a head");
     if (rotated != head_size || family.rotary_share != 1) say(names.rotary_share, rotary_share(rotated, head_size));

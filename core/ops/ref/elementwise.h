@@ -40,6 +40,23 @@ void add_residual(const Real* x, const Real* y, int64_t count, Real scale, Real*
 }
 
 template <typename Real>
+void scale_rows(const Real* x, const Real* weights, int64_t rows, int64_t width, Real* y) {
+  for (int64_t i = 0; i < rows * width; ++i) y[i] = weights[i / width] * x[i];
+}
+
+template <typename Real>
+void scale_rows_backward(const Real* dy, const Real* x, const Real* weights, int64_t rows, int64_t width, Real* dx,
+                         Real* dweights) {
+  for (int64_t n = 0; n < rows; ++n) {
+    dweights[n] = 0;
+    for (int64_t i = 0; i < width; ++i) {
+      dweights[n] += dy[n * width + i] * x[n * width + i];
+      dx[n * width + i] = weights[n] * dy[n * width + i];
+    }
+  }
+}
+
+template <typename Real>
 void add_bias(const Real* bias, int64_t tokens, int64_t width, Real* x) {
   for (int64_t i = 0; i < tokens * width; ++i) x[i] += bias[i % width];
 }

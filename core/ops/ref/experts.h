@@ -141,21 +141,4 @@ void router_balance_backward(const Real* logits, const Real* dprobabilities, int
   }
 }
 
-template <typename Real>
-void scale_rows(const Real* x, const Real* weights, int64_t rows, int64_t width, Real* y) {
-  for (int64_t i = 0; i < rows * width; ++i) y[i] = weights[i / width] * x[i];
-}
-
-template <typename Real>
-void scale_rows_backward(const Real* dy, const Real* x, const Real* weights, int64_t rows, int64_t width, Real* dx,
-                         Real* dweights) {
-  for (int64_t n = 0; n < rows; ++n) {
-    dweights[n] = 0;
-    for (int64_t i = 0; i < width; ++i) {
-      dweights[n] += dy[n * width + i] * x[n * width + i];
-      dx[n * width + i] = weights[n] * dy[n * width + i];
-    }
-  }
-}
-
 }  // namespace nibble::ops::ref

@@ -6,16 +6,21 @@
 #include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/core/ops/ref/activation.h"
 #include "nibble/core/ops/ref/attention.h"
+#include "nibble/core/ops/ref/causal_conv.h"
 #include "nibble/core/ops/ref/clip.h"
 #include "nibble/core/ops/ref/cross_entropy.h"
 #include "nibble/core/ops/ref/dropout.h"
 #include "nibble/core/ops/ref/elementwise.h"
 #include "nibble/core/ops/ref/embedding.h"
+#include "nibble/core/ops/ref/experts.h"
+#include "nibble/core/ops/ref/gated_norm.h"
 #include "nibble/core/ops/ref/gemm.h"
+#include "nibble/core/ops/ref/linear_attention.h"
 #include "nibble/core/ops/ref/norm.h"
 #include "nibble/core/ops/ref/optimizer.h"
 #include "nibble/core/ops/ref/pick.h"
 #include "nibble/core/ops/ref/rope.h"
+#include "nibble/core/ops/ref/time_step.h"
 #include "nibble/core/ops/ref/weight_norm.h"
 #include "nibble/core/ops/ref/weight_view.h"
 
@@ -40,6 +45,10 @@ constexpr auto& matmul_tn = ref::matmul<double>;
 constexpr auto& cross_entropy_statistics = ref::cross_entropy<double>;
 constexpr auto& cross_entropy_merge = ref::cross_entropy<double>;
 constexpr auto& cross_entropy_backward = ref::cross_entropy<double>;
+// One of a token, and the recurrence, whose gradients are differences of it.
+constexpr auto& route = ref::router_weights<double>;
+constexpr auto& route_backward = ref::router_gradient<double>;
+constexpr auto& linear_attention_backward = ref::linear_attention_forward<double>;
 
 }  // namespace twin
 

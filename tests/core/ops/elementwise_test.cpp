@@ -82,12 +82,12 @@ TEST_P(ElementwiseTest, ScaleRowsMatchesReference) {
     Tensor x = random_tensor({41, 19}, dtype, 1);
     const Tensor factors = random_tensor({41}, DType::f32, 2), one = random_tensor({1}, DType::f32, 3);
     Values expected = values_of(x);
-    ops::ref::scale_rows(values_of(factors).data(), 41, 19, expected.data());
-    ops::scale_rows(factors, x);
+    ops::ref::scale_rows(expected.data(), values_of(factors).data(), 41, 19, expected.data());
+    ops::scale_rows(x, factors, x);
     expect_close(x, expected, rounding(dtype, 1e-6), 1e-6, "rows");
     Values all = values_of(x);
-    ops::ref::scale_rows(values_of(one).data(), 1, 41 * 19, all.data());
-    ops::scale_rows(one, x);
+    ops::ref::scale_rows(all.data(), values_of(one).data(), 1, 41 * 19, all.data());
+    ops::scale_rows(x, one, x);
     expect_close(x, all, rounding(dtype, 1e-6), 1e-6, "all");
   }
 }

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "nibble/core/ops/ref/elementwise.h"
 #include "nibble/core/ops/ref/experts.h"
 #include "nibble/tests/core/ops/op_test.h"
 

@@ -1,0 +1,20 @@
+#pragma once
+// What the dispatching of all ops shares.
+
+#include <string>
+
+#include "nibble/core/ops/backend.h"
+
+namespace nibble::ops {
+
+inline const Backend& on(const Tensor& x) { return x.device().backend(); }
+
+inline bool same_count(const Tensor& x, const auto&... others) { return ((x.numel() == others.numel()) && ...); }
+
+inline void check_indices(const Tensor& indices, int64_t limit, const char* op) {
+  for (const int32_t index : indices.span<const int32_t>()) {
+    NIBBLE_CHECK(index >= 0 && index < limit, std::string(op) + ": index " + std::to_string(index));
+  }
+}
+
+}  // namespace nibble::ops
