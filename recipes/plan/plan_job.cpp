@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/adapters/attach.h"
+#include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/json/json_file.h"
@@ -110,7 +111,13 @@ int64_t program_bytes(const Recipe& recipe) {
 // Adapters have their shape whatever values they start with.
 ModelMaker maker_of(const Recipe& recipe, const std::shared_ptr<const StoredBase>& base) {
   std::optional<AdapterOptions> adapter;
-  if (recipe.adapter) adapter = recipe.adapter->options;
+  if (recipe.adapter) {
+    adapter = recipe.adapter->options;
+    if (!recipe.adapter->path.empty()) {  // of which the recipe says how it is trained only
+      adapter = read_peft_directory(recipe.adapter->path).options;
+      adapter->lora_dropout = recipe.adapter->options.lora_dropout;
+    }
+  }
   if (adapter) adapter->init_lora_weights = LoraInit::standard;
   return [adapter, base, pretrains = recipe.pretrains()](const DecoderConfig& config, LayerRange range,
                                                          const LayerSharding* sharding, RankContext& rank) {

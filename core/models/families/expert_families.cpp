@@ -11,6 +11,17 @@ MlpNames mlp_below(const std::string& module) {
   return {.gate = module + ".gate_proj", .up = module + ".up_proj", .down = module + ".down_proj", .gate_up = ""};
 }
 
+}  // namespace
+
+TensorNames qwen2_moe_names() {
+  TensorNames names;
+  names.block.experts.shared = mlp_below("mlp.shared_expert");
+  names.block.experts.shared_gate = "mlp.shared_expert_gate";
+  return names;
+}
+
+namespace {
+
 TensorNames mixtral_names() {
   TensorNames names;
   ExpertNames& experts = names.block.experts;
@@ -22,24 +33,9 @@ TensorNames mixtral_names() {
   return names;
 }
 
-TensorNames qwen2_moe_names() {
-  TensorNames names;
-  names.block.experts.shared = mlp_below("mlp.shared_expert");
-  names.block.experts.shared_gate = "mlp.shared_expert_gate";
-  return names;
-}
-
 TensorNames granitemoe_names() {
   TensorNames names;
-  ExpertNames& experts = names.block.experts;
-  experts.router = "block_sparse_moe.router.layer";
-  experts.fused_gate_up = "block_sparse_moe.input_linear.weight";
-  experts.fused_down = "block_sparse_moe.output_linear.weight";
-  experts.shared = {.gate = "", .up = "", .down = "shared_mlp.output_linear", .gate_up = "shared_mlp.input_linear"};
-  experts.peft_router = experts.router;
-  experts.peft_gate_up = experts.fused_gate_up;
-  experts.peft_down = experts.fused_down;
-  experts.peft_translates = false;
+  name_granite_experts(names.block);
   return names;
 }
 

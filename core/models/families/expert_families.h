@@ -6,5 +6,7 @@
 namespace nibble {
 
 std::vector<Family> expert_families();
+/// Beside the experts one MLP that all tokens share, with a gate.
+TensorNames qwen2_moe_names();
 
 }  // namespace nibble

@@ -13,20 +13,6 @@ constexpr int64_t kMostExperts = 65536;
 constexpr int64_t kMostWidth = int64_t{1} << 20;
 constexpr std::string_view kChosen = "num_experts_per_tok";
 
-void use_experts_everywhere(DecoderConfig& config) {
-  for (int64_t l = 0; l < config.layers; ++l) config.use_experts(l);
-}
-
-// Every decoder_sparse_step-th layer has experts, but those that mlp_only_layers lists.
-void use_experts_by_step(const ConfigReader& file, DecoderConfig& config) {
-  const int64_t step = file.integer("decoder_sparse_step", 1, kMostExperts, 1);
-  const std::vector<double> dense = file.numbers("mlp_only_layers", 0, 1e6);
-  for (int64_t l = 0; l < config.layers; ++l) {
-    const bool listed = std::find(dense.begin(), dense.end(), static_cast<double>(l)) != dense.end();
-    if (!listed && (l + 1) % step == 0) config.use_experts(l);
-  }
-}
-
 void read_groups(const ConfigReader& file, ExpertsConfig& experts, int64_t groups, int64_t top_groups) {
   ops::Routing& routing = experts.routing;
   routing.groups = file.integer("n_group", 1, experts.experts, groups);
@@ -43,6 +29,19 @@ void read_groups(const ConfigReader& file, ExpertsConfig& experts, int64_t group
 }
 
 }  // namespace
+
+void use_experts_everywhere(DecoderConfig& config) {
+  for (int64_t l = 0; l < config.layers; ++l) config.use_experts(l);
+}
+
+void use_experts_by_step(const ConfigReader& file, DecoderConfig& config) {
+  const int64_t step = file.integer("decoder_sparse_step", 1, kMostExperts, 1);
+  const std::vector<double> dense = file.numbers("mlp_only_layers", 0, 1e6);
+  for (int64_t l = 0; l < config.layers; ++l) {
+    const bool listed = std::find(dense.begin(), dense.end(), static_cast<double>(l)) != dense.end();
+    if (!listed && (l + 1) % step == 0) config.use_experts(l);
+  }
+}
 
 ExpertsConfig& read_experts(const ConfigReader& file, DecoderConfig& config, std::string_view experts,
                             std::string_view hidden) {
@@ -85,6 +84,15 @@ void use_experts_after_dense(const ConfigReader& file, DecoderConfig& config, in
   const int64_t dense = file.integer("first_k_dense_replace", 0, int64_t{1} << 20, absent);
   for (int64_t l = dense; l < config.layers; ++l) config.use_experts(l);
   config.layers_passed_over = file.integer("num_nextn_predict_layers", 0, 64, 0);
+}
+
+void name_granite_experts(BlockNames& names) {
+  ExpertNames& experts = names.experts;
+  experts.router = experts.peft_router = "block_sparse_moe.router.layer";
+  experts.fused_gate_up = experts.peft_gate_up = "block_sparse_moe.input_linear.weight";
+  experts.fused_down = experts.peft_down = "block_sparse_moe.output_linear.weight";
+  experts.shared = {.gate = "", .up = "", .down = "shared_mlp.output_linear", .gate_up = "shared_mlp.input_linear"};
+  experts.peft_translates = false;
 }
 
 void finish_mixtral(const ConfigReader& file, DecoderConfig& config) {

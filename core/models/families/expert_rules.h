@@ -18,6 +18,12 @@ void read_shared_experts(const ConfigReader& file, DecoderConfig& config);
 /// All layers from the first_k_dense_replace-th on have experts.
 void use_experts_after_dense(const ConfigReader& file, DecoderConfig& config, int64_t absent);
 
+/// Every decoder_sparse_step-th layer has experts, but those that mlp_only_layers lists.
+void use_experts_by_step(const ConfigReader& file, DecoderConfig& config);
+void use_experts_everywhere(DecoderConfig& config);
+/// Of Granite's fused tensors, router and shared MLP.
+void name_granite_experts(BlockNames& names);
+
 void finish_mixtral(const ConfigReader& file, DecoderConfig& config);
 void finish_qwen2_moe(const ConfigReader& file, DecoderConfig& config);
 void finish_qwen3_moe(const ConfigReader& file, DecoderConfig& config);

@@ -1,4 +1,4 @@
-#include "nibble/core/models/families/families.h"
+#include "nibble/core/models/families/expert_families.h"
 #include "nibble/core/models/families/hybrid_rules.h"
 
 namespace nibble {
@@ -28,6 +28,7 @@ std::vector<Family> hybrid_families() {
        .finish = finish_qwen3_5},
       {.model_type = "qwen3_next",
        .architecture = "Qwen3NextForCausalLM",
+       .names = qwen2_moe_names(),
        .norm = {.kind = NormKind::rms, .eps = 1e-6f, .weight_offset = 1},
        .qk_norm = HeadNormKind::head,
        .kv_heads = 2,

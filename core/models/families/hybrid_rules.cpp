@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "nibble/core/models/families/expert_rules.h"
 #include "nibble/core/models/families/family_rules.h"
 #include "nibble/core/nn/mixers/gated_delta.h"
 #include "nibble/core/nn/mixers/mamba2.h"
@@ -142,6 +143,7 @@ TensorNames granite_hybrid_names() {
   TensorNames names;
   names.block.mlp.gate_up = "shared_mlp.input_linear";
   names.block.mlp.down = "shared_mlp.output_linear";
+  name_granite_experts(names.block);
   return names;
 }
 
@@ -158,6 +160,15 @@ TensorNames nemotron_h_names() {
   block.attention.output = "mixer.o_proj";
   block.mlp.up = "mixer.up_proj";
   block.mlp.down = "mixer.down_proj";
+  ExpertNames& experts = block.experts;
+  experts.router = experts.peft_router = "mixer.gate";
+  experts.correction = "mixer.gate.e_score_correction_bias";
+  experts.experts = "mixer.experts";
+  experts.peft_gate_up = "mixer.experts.up_proj";
+  experts.peft_down = "mixer.experts.down_proj";
+  experts.shared = {
+      .gate = "", .up = "mixer.shared_experts.up_proj", .down = "mixer.shared_experts.down_proj", .gate_up = ""};
+  experts.peft_translates = false;
   return names;
 }
 
@@ -215,12 +226,11 @@ void finish_qwen3_5(const ConfigReader& file, DecoderConfig& config) {
 // Layers of experts are those that mlp_only_layers does not name.
 void finish_qwen3_next(const ConfigReader& file, DecoderConfig& config) {
   finish_qwen3_5(file, config);
-  const std::vector<double> dense = file.numbers("mlp_only_layers", 0, 65536);
-  for (int64_t l = 0; l < config.layers && file.integer("num_experts", 0, 65536, 512) > 0; ++l) {
-    if (std::ranges::find(dense, static_cast<double>(l)) != dense.end()) continue;
-    if ((l + 1) % file.integer("decoder_sparse_step", 1, 65536, 1) != 0) continue;
-    file.fail("num_experts", "is not 0, and nibble computes no experts of this family", "take one without");
-  }
+  if (file.integer("num_experts", 0, 65536, 512) == 0) return;
+  ExpertsConfig& experts = read_experts(file, config, "num_experts|num_local_experts", "moe_intermediate_size");
+  experts.routing.normalize = file.boolean("norm_topk_prob", true);
+  experts.shared_hidden = file.integer("shared_expert_intermediate_size", 1, kMaxWidth, 512);
+  use_experts_by_step(file, config);
 }
 
 void finish_falcon_h1(const ConfigReader& file, DecoderConfig& config) {
@@ -267,7 +277,10 @@ void finish_granite_hybrid(const ConfigReader& file, DecoderConfig& config) {
   set_mixers(config, attention, mamba2_maker(read_mamba2(file, config, 0), "mamba"));
   config.mlp_bias = false;
   if (file.integer("num_local_experts", 0, 65536, 8) > 0) {
-    file.fail("num_local_experts", "is not 0, and nibble computes no experts of this family", "take one without");
+    ExpertsConfig& experts = read_experts(file, config, "num_local_experts", "intermediate_size");
+    experts.routing.score = ops::RouterScore::chosen_softmax;
+    experts.shared_hidden = config.mlp_width;
+    use_experts_everywhere(config);
   }
   if (file.text("position_embedding_type", "") == "rope") return;
   config.rope.clear();
@@ -312,8 +325,17 @@ void finish_nemotron_h(const ConfigReader& file, DecoderConfig& config) {
     layer.has_feed_forward = !layer.has_mixer;
     if (kinds[l] == 'M') layer.mixer = mamba2_maker(mamba, "mixer");
     if (layer.has_mixer || kinds[l] == '-') continue;
-    file.fail("hybrid_override_pattern|layers_block_type", "has layers of experts, which nibble does not compute here",
-              "known: M (Mamba-2), * (attention), - (MLP)");
+    if (kinds[l] != 'E') {
+      file.fail("hybrid_override_pattern", std::string("has an entry ") + kinds[l],
+                "known: M (Mamba-2), * (attention), - (MLP), E (experts)");
+    }
+    if (!config.experts) {
+      read_experts(file, config, "n_routed_experts", "moe_intermediate_size");
+      read_sigmoid_router(file, config, 1);
+      config.experts->shared_hidden = file.integer("n_shared_experts", 0, 1024, 1) *
+                                      file.integer("moe_shared_expert_intermediate_size", 0, kMaxWidth, 0);
+    }
+    config.use_experts(static_cast<int64_t>(l));
   }
 }
 
