@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "nibble/adapters/peft/adapter_names.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/adapters/tuners/expert_lora.h"
 #include "nibble/adapters/tuners/token_rows.h"
@@ -237,7 +238,8 @@ AdapterPlan plan_adapter(const DecoderConfig& config, const AdapterOptions& aske
   return planner.plan();
 }
 
-AdapterPlan plan_adapter(const DecoderConfig& config, const PeftAdapter& adapter, const ModelSplit& split) {
+AdapterPlan plan_adapter(const DecoderConfig& config, const PeftAdapter& asked, const ModelSplit& split) {
+  const PeftAdapter adapter = in_file_names(asked, config);
   DecoderConfig grown = config;
   grown.vocab_size = rows_needed(adapter, config);
   Planner planner(grown, adapter.options, split);

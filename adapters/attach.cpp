@@ -3,6 +3,7 @@
 #include <set>
 
 #include "nibble/adapters/adapter_plan.h"
+#include "nibble/adapters/peft/adapter_names.h"
 #include "nibble/adapters/peft/random_starts.h"
 #include "nibble/adapters/peft/stored_adapter.h"
 #include "nibble/adapters/target_modules.h"
@@ -84,7 +85,8 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& asked, Ra
   return attached;
 }
 
-AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& adapter, bool trainable, RankContext& rank) {
+AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& asked, bool trainable, RankContext& rank) {
+  const PeftAdapter adapter = in_file_names(asked, decoder.config());
   const AdapterPlan plan = plan_adapter(decoder.config(), adapter, split_of(decoder));
   AttachedAdapter attached{adapter.options, plan.modules, plan.parameters, {}, {}, replaces_weights(adapter.options)};
   attached.options.pissa_iterations = 0;  // see StoredAdapter::check_start
@@ -130,7 +132,8 @@ std::vector<std::pair<std::string, Tensor>> adapter_tensors(Decoder& decoder) {
 void save_adapter(Decoder& decoder, const AttachedAdapter& attached, const std::filesystem::path& directory,
                   Replace replace) {
   MemoryPool pool;
-  write_peft_directory(directory, saved_options(attached), saved_tensors(decoder, attached, pool), replace);
+  write_peft_directory(directory, saved_options(attached),
+                       in_peft_names(saved_tensors(decoder, attached, pool), decoder.config()), replace);
 }
 
 }  // namespace nibble

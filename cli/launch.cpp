@@ -189,7 +189,10 @@ bool follow(const ChildProcess& launcher, bool everywhere, int from, LauncherTal
   bool lingered = false;
   for (;;) {
     messenger.look();
-    lingered = patience.over(talk.failed() || !talk.lost().empty() || ranks.one_is_gone());
+    ranks.look();
+    // A mpirun that is told to end while it starts its ranks may wait for itself for ever.
+    const bool empty = signals > 0 && !everywhere && ranks.none_runs();
+    lingered = patience.over(talk.failed() || !talk.lost().empty() || ranks.one_is_gone() || empty);
     if (lingered) {
       end_mpirun(launcher);
       break;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/adapters/merging/merge_plan.h"
+#include "nibble/adapters/peft/adapter_names.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/adapters/tuners/embedding_lora.h"
 #include "nibble/adapters/tuners/init.h"
@@ -54,9 +55,15 @@ std::string merged_config(const std::string& text, DType dtype, bool untied, int
 
 /// Computes rows of the result.
 class MergedModel::Merger {
+  PeftAdapter adapter_;
+
  public:
   Merger(const TensorSource& base, const PeftAdapter& adapter, DType dtype, MemoryPool& pool)
-      : plan(base, adapter, dtype), base_(base), adapter_(adapter), names_(plan.names()), pool_(pool) {
+      : adapter_(in_file_names(adapter, parse_decoder_config(base.config, (base.directory / "config.json").string()))),
+        plan(base, adapter_, dtype),
+        base_(base),
+        names_(plan.names()),
+        pool_(pool) {
     for (const MergeOutput& output : plan.outputs()) {
       outputs_[output.name] = &output;
       report_.modules += !output.lora.empty();
@@ -240,7 +247,6 @@ class MergedModel::Merger {
   }
 
   const TensorSource& base_;
-  const PeftAdapter& adapter_;
   const TensorNames& names_;
   MemoryPool& pool_;
   std::map<std::string, const MergeOutput*> outputs_;

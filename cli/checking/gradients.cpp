@@ -3,6 +3,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "nibble/adapters/peft/adapter_names.h"
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
@@ -75,7 +76,7 @@ void run(const Flags& flags) {
 
   std::vector<std::pair<std::string, Tensor>> gradients;
   decoder.visit([&](Parameter& parameter) {
-    if (parameter.trainable) gradients.emplace_back(parameter.name, parameter.gradient);
+    if (parameter.trainable) gradients.emplace_back(peft_name(parameter.name, decoder.config()), parameter.gradient);
   });
   write_safetensors(flags.out, gradients);
   const nlohmann::ordered_json said = {{"loss", loss}, {"label_tokens", batch.label_tokens}};

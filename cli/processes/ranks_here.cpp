@@ -46,14 +46,12 @@ bool catches(pid_t process, int signal) {
   return false;
 }
 
-bool RanksHere::one_is_gone() {
+void RanksHere::look() {
   const auto now = std::chrono::steady_clock::now();
-  if (now - last_look_ >= std::chrono::milliseconds(200)) {
-    last_look_ = now;
-    now_ = ranks_started_by(launcher_).size();
-    most_ = std::max(most_, now_);
-  }
-  return now_ < most_;
+  if (now - last_look_ < std::chrono::milliseconds(200)) return;  // five times a second are enough
+  last_look_ = now;
+  now_ = ranks_started_by(launcher_).size();
+  most_ = std::max(most_, now_);
 }
 
 }  // namespace nibble::cli

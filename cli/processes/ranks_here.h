@@ -15,12 +15,14 @@ std::vector<pid_t> ranks_started_by(pid_t launcher);
 /// Whether `process` has a handler for `signal`.
 bool catches(pid_t process, int signal);
 
-/// Notices that a rank of `launcher` is gone, looking five times a second at most.
+/// Notices that a rank of `launcher` is gone.
 class RanksHere {
  public:
   explicit RanksHere(pid_t launcher) : launcher_(launcher) {}
+  void look();
   /// Whether fewer run than ran before.
-  bool one_is_gone();
+  bool one_is_gone() const { return now_ < most_; }
+  bool none_runs() const { return now_ == 0; }
 
  private:
   pid_t launcher_;

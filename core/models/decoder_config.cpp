@@ -227,7 +227,10 @@ DecoderConfig parse(const nlohmann::json& json, const std::string& place) {
   config.model_type = composite->model_type;
   config.architecture = composite->architecture;
   config.names = inside_language_model(config.names);
-  config.text_adapters = composite->text_adapters;
+  if (composite->text_adapters) {
+    config.file_prefix = "model.language_model.";
+    config.adapter_prefix = "model.";
+  }
   config.towers = {"model.vision_tower.", "model.multi_modal_projector.", "model.visual.",      "model.vision_model.",
                    "model.audio_tower.",  "model.embed_vision.",          "model.embed_audio.", "mtp."};
   return config;

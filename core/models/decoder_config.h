@@ -132,8 +132,8 @@ struct DecoderConfig {
   TensorNames names;
   /// Beginnings of the names of what else is in the files: towers of vision or sound, which a Decoder is without.
   std::vector<std::string> towers;
-  /// Beside a tower, PEFT's names are those of the text model alone: "model.layers" for "model.language_model.layers".
-  bool text_adapters = false;
+  /// Where modules are called otherwise in PEFT's adapters: how names begin in the files, and there.
+  std::string file_prefix, adapter_prefix;
 
   std::optional<ExpertsConfig> experts;  ///< of the layers that have them, see use_experts()
   float router_aux_loss_coef = 0;        ///< of RouterBalance in the loss, 0 = off

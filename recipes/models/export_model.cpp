@@ -1,4 +1,5 @@
 #include "nibble/recipes/models/export_model.h"
+#include "nibble/adapters/peft/adapter_names.h"
 
 #include <cstring>
 #include <map>
@@ -116,8 +117,9 @@ void export_adapter(Decoder& model, ParallelModel& parallel, const AttachedAdapt
       for (const auto& [name, value] : saved_tensors(model, adapter, rank.pool)) own.push_back({name, value});
       give_whole(model, parallel.mesh(), own, rank, give);
     };
-    collect_stages(parallel.mesh(), rank.pool.host(), mine,
-                   [&](const NamedTensor& tensor) { tensors.emplace_back(tensor.name, tensor.value); });
+    collect_stages(parallel.mesh(), rank.pool.host(), mine, [&](const NamedTensor& tensor) {
+      tensors.emplace_back(peft_name(tensor.name, model.config()), tensor.value);
+    });
     if (rank.comm.rank() == 0)
       write_peft_directory(target, saved_options(adapter), tensors, Replace::anything, companions);
     tensors.clear();

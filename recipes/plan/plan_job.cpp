@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/adapters/attach.h"
+#include "nibble/adapters/peft/adapter_names.h"
 #include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
@@ -125,6 +126,7 @@ ModelMaker maker_of(const Recipe& recipe, const std::shared_ptr<const StoredBase
     Decoder model = base->make(config, range, sharding, rank);
     if (!adapter) return model;
     AdapterOptions options = *adapter;
+    for (std::string& module : options.target_modules.names) module = file_name(module, config);
     if (options.layers_to_transform) {
       std::erase_if(*options.layers_to_transform, [&](int64_t layer) { return layer >= config.layers; });
     }

@@ -188,6 +188,20 @@ class Ranks(program.JobTest):
                           env={"PATH": str(places)})
         self.assertIn("no agent was found", ended.err)
 
+    def test_a_launcher_that_hangs_without_ranks_is_ended(self):
+        places, began = self.folder / "bin", self.folder / "began"
+        places.mkdir()
+        for name in ("mpirun", "mpiexec.hydra"):
+            (places / name).write_text(f"#!/bin/sh\ntrap '' TERM INT\ntouch {began}\nwhile :; do sleep 1; done\n")
+            (places / name).chmod(0o755)
+        path = f"{places}:{os.environ['PATH']}"
+        job = subprocess.Popen([program.PROGRAM, "launch", "-n", "2", "--", "train", self.recipe()], stderr=subprocess.PIPE,
+                               env=program.environment({"PATH": path}))
+        self.wait_until(began.exists)
+        job.send_signal(signal.SIGTERM)
+        self.assertIn(b"stopped; ", job.communicate()[1])
+        self.assertEqual(job.returncode, 75)
+
     def test_more_threads_than_cores_are_said_with_the_plan(self):
         cores = os.cpu_count()
         job = self.launch(2, "train", self.recipe_of_two(steps=2), threads=cores)

@@ -94,7 +94,7 @@ struct Composite {
   std::string_view model_type, architecture;
   std::string_view text;       ///< family of the text, where text_config does not say
   std::string_view defaults;   ///< JSON object of keys that may be absent in text_config
-  bool text_adapters = false;  ///< see DecoderConfig
+  bool text_adapters = false;  ///< PEFT's names are those of the text model alone: "model.layers"
 };
 
 /// Null where it is a language model alone.

@@ -289,6 +289,8 @@ void finish_granite_hybrid(const ConfigReader& file, DecoderConfig& config) {
 
 // Each layer is one thing. The time step has no upper limit, and the lower one is that of its initial values.
 void finish_nemotron_h(const ConfigReader& file, DecoderConfig& config) {
+  config.file_prefix = "backbone.";
+  config.adapter_prefix = "model.";
   config.qkv_bias = config.output_bias = false;
   config.mlp_bias = file.boolean("mlp_bias", false);
   std::string kinds = file.text("hybrid_override_pattern", "");

@@ -1,0 +1,24 @@
+#pragma once
+// Modules that PEFT calls otherwise than the files of the model do, because Transformers does.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nibble/adapters/peft/peft_directory.h"
+#include "nibble/core/models/decoder_config.h"
+
+namespace nibble {
+
+/// A module's name in the model's files.
+std::string file_name(const std::string& name, const DecoderConfig& config);
+/// The adapter with its tensors called as the model's files would call them, which is how Linears are called here.
+PeftAdapter in_file_names(PeftAdapter adapter, const DecoderConfig& config);
+
+/// "base_model.model.backbone.layers..." as PEFT writes it, "base_model.model.model.layers..."; other names as they
+/// are.
+std::string peft_name(const std::string& name, const DecoderConfig& config);
+std::vector<std::pair<std::string, Tensor>> in_peft_names(std::vector<std::pair<std::string, Tensor>> tensors,
+                                                          const DecoderConfig& config);
+
+}  // namespace nibble
