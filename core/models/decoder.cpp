@@ -112,17 +112,17 @@ struct DecoderPass::Impl {
   InputSaved input;
 
   /// See Decoder::recompute_below.
-  bool leaves_weights() const { return decoder.recomputed() > 0 && batch.ids.dim(0) >= kTokensWorthFaults; }
-  void leave(int64_t layer);
+  bool releases_weights() const { return decoder.recomputed() > 0 && batch.ids.dim(0) >= kMinTokensToUnmap; }
+  void release_layer_pages(int64_t layer);
   void after_forward(int64_t layer);
   void after_backward(int64_t layer);
 };
 
-void DecoderPass::Impl::leave(int64_t layer) {
+void DecoderPass::Impl::release_layer_pages(int64_t layer) {
   const auto drop = [](Linear& linear) {
     for (const Tensor* tensor : linear.weight().storage()) release_pages(*tensor);
   };
-  if (!leaves_weights() || layer < 0) return;  // the embedding has been left piece by piece
+  if (!releases_weights() || layer < 0) return;  // the embedding has been left piece by piece
   if (layer == decoder.config.layers) {
     if (decoder.head->project) drop(*decoder.head->project);
     drop(decoder.head->linear);
@@ -133,12 +133,12 @@ void DecoderPass::Impl::leave(int64_t layer) {
 
 void DecoderPass::Impl::after_forward(int64_t layer) {
   decoder.hooks->after_forward(layer);
-  leave(layer);
+  release_layer_pages(layer);
 }
 
 void DecoderPass::Impl::after_backward(int64_t layer) {
   decoder.hooks->after_backward(layer);
-  leave(layer);
+  release_layer_pages(layer);
 }
 
 DecoderPass::DecoderPass(Decoder& decoder, const Batch& batch, const StepContext& step, bool training) {
@@ -182,7 +182,7 @@ Tensor DecoderPass::forward(Tensor x) {
     model.hooks->before_forward(-1);
     const bool keep = impl_->training && model.input_trainable();
     x = model.input->forward(impl_->batch.ids, impl_->context.positions, impl_->step, keep ? &impl_->input : nullptr,
-                             model.sharding, impl_->state, impl_->leaves_weights() ? kTokensWorthFaults : 0);
+                             model.sharding, impl_->state, impl_->releases_weights() ? kMinTokensToUnmap : 0);
     impl_->after_forward(-1);
   }
   for (size_t l = 0; l < model.blocks.size(); ++l) {
@@ -236,7 +236,7 @@ double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& grad
   gradient = below_head ? Tensor::zeros(impl_->step.pool(), x.shape(), DType::f32, "residual gradient") : Tensor();
   // Blocks of memory that wait for the layers' next pass make room for logits, and those for them.
   const auto make_room = [&] {
-    if (impl_->leaves_weights()) impl_->step.pool().trim();
+    if (impl_->releases_weights()) impl_->step.pool().trim();
   };
   make_room();
   model.hooks->before_backward(layer);

@@ -36,7 +36,7 @@ struct TokenLoss : std::function<double(const Tensor& log_probs, Tensor& weights
 };
 
 /// A pass of fewer tokens computes too little with a weight to map it anew.
-constexpr int64_t kTokensWorthFaults = 256;
+constexpr int64_t kMinTokensToUnmap = 256;
 
 class Decoder {
  public:
@@ -56,8 +56,8 @@ class Decoder {
   bool has_embedding() const;
   bool has_head() const;
   /// Layers of the whole model below `layer` keep only their input for the backward pass and run again. Nor do they
-  /// keep weights mapped between passes of kTokensWorthFaults and more tokens, or the embedding and the head if there
-  /// are such layers: these are the system's cache's then.
+  /// keep weights mapped between passes of kMinTokensToUnmap and more tokens, or the embedding and the head if there
+  /// are such layers: the page cache keeps these then.
   void recompute_below(int64_t layer);
   /// All layers, or none.
   void set_recompute(Recompute recompute);

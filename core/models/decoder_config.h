@@ -70,7 +70,7 @@ struct QueryScaling {
   int64_t length = 1, offset = 0;
 };
 
-/// How positions tilt the attention scores (ALiBi).
+/// How positions bias the attention scores (ALiBi).
 enum class Alibi : uint8_t {
   none,
   exact,    ///< BLOOM

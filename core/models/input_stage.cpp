@@ -32,19 +32,19 @@ Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContex
   const auto make = [&](int64_t width, const std::string& what) {
     return Tensor::empty(step.pool(), {tokens, width}, DType::f32, what);
   };
-  const auto leave = [&] {
+  const auto release = [&] {
     if (piece > 0) release_pages(embedding.table().value);
   };
   Tensor x = make(embedding.table().value.dim(1), "embeddings");
   if (sharding) {
     sharding->embed(embedding, ids, embedding_scale, x, step);
-    leave();
+    release();
   } else {
     for (int64_t t = 0, end; t < tokens; t = end) {
       end = piece > 0 ? std::min(tokens, t + piece) : tokens;
       Tensor rows = x.rows(t, end);
       embedding.forward(ids.rows(t, end), 0, embedding_scale, rows, step);
-      leave();
+      release();
     }
   }
   if (project) {

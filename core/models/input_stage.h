@@ -33,7 +33,7 @@ struct InputStage {
 
   bool has_trainable() const;
   /// The residual stream [T, D] f32 from ids and positions [T] i32. saved == nullptr: inference. piece: a mapped table
-  /// is left to the system's cache after so many tokens, since with a row the system maps what lies around it; 0: it
+  /// is left to the page cache after so many tokens, since with a row the system maps what lies around it; 0: it
   /// stays.
   Tensor forward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved* saved,
                  const LayerSharding* sharding, PassState& state, int64_t piece = 0);

@@ -128,7 +128,7 @@ bool is_of_mixer(const std::string& name) {
   return name.ends_with(".dt_bias") || name.ends_with(".D") || name.ends_with("linear_attn.norm.weight");
 }
 
-// FNV-1a, so that a tensor's random numbers hang on its name.
+// FNV-1a, so that a tensor's random numbers depend on its name.
 uint64_t purpose_of(const std::string& name) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;

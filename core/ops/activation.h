@@ -23,9 +23,9 @@ void activation_backward(Activation f, const Tensor& dy, const Tensor& x, Tensor
 
 /// y = f(gate) * up, all [T, F]
 void gated_forward(Activation f, const Tensor& gate, const Tensor& up, Tensor& y);
-/// dgate and dup from dy; y_again (may be undefined) receives f(gate) * up, so that forward need not keep it.
+/// dgate and dup from dy; y_recomputed (may be undefined) receives f(gate) * up, so that forward need not keep it.
 void gated_backward(Activation f, const Tensor& dy, const Tensor& gate, const Tensor& up, Tensor& dgate, Tensor& dup,
-                    Tensor& y_again);
+                    Tensor& y_recomputed);
 
 /// xIELU (Huang et al. 2024): y = ap x^2 + x / 2 where x > 0, else an (e^x - 1 - x) + x / 2, with ap =
 /// softplus(alpha_p) and an = 1/2 + softplus(alpha_n), both [1] f32.

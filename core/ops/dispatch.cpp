@@ -25,10 +25,10 @@ void gated_forward(Activation f, const Tensor& gate, const Tensor& up, Tensor& y
 }
 
 void gated_backward(Activation f, const Tensor& dy, const Tensor& gate, const Tensor& up, Tensor& dgate, Tensor& dup,
-                    Tensor& y_again) {
-  NIBBLE_CHECK(same_count(dy, gate, up, dgate, dup) && (!y_again || same_count(dy, y_again)),
+                    Tensor& y_recomputed) {
+  NIBBLE_CHECK(same_count(dy, gate, up, dgate, dup) && (!y_recomputed || same_count(dy, y_recomputed)),
                "gated activation: shapes");
-  on(dy).gated_backward(f, dy, gate, up, dgate, dup, y_again);
+  on(dy).gated_backward(f, dy, gate, up, dgate, dup, y_recomputed);
 }
 
 void xielu_forward(const Tensor& x, const Tensor& alpha_p, const Tensor& alpha_n, Tensor& y) {

@@ -14,11 +14,11 @@
 
 namespace nibble {
 
-/// Thread-safe. Blocks keep the pool's books alive, so a Tensor may outlive the pool object.
+/// Thread-safe. Blocks keep the accounting of the pool alive, so a Tensor may outlive the pool object.
 class MemoryPool {
  public:
   /// budget: bytes that may be held at once; 0 = no limit. device: whose memory it is, which must outlive all blocks. A
-  /// device without bytes has blocks that are booked, at addresses where nothing is, and refuses none: peak() tells
+  /// device without bytes has blocks that are counted, at addresses where nothing is, and refuses none: peak() tells
   /// what a budget would have to be.
   explicit MemoryPool(size_t budget = 0, const Device& device = cpu_device());
   ~MemoryPool();
@@ -57,11 +57,11 @@ class MemoryPool {
   /// Since the start or the last call.
   Peak take_peak();
   /// So many more (or fewer) bytes of files are resident, which are no pool's: a device tells that keeps count of them.
-  void book_mapped(int64_t more);
+  void count_mapped(int64_t more);
 
   const Device& device() const { return device_; }
   /// For what the host reads and writes on every device: token ids, targets, positions, numbers on their way to another
-  /// rank. This pool itself where its memory is the host's; of a device without bytes one whose blocks are booked here
+  /// rank. This pool itself where its memory is the host's; of a device without bytes one whose blocks are counted here
   /// too, as if it were.
   MemoryPool& host() { return host_ ? *host_ : *this; }
   /// Gives blocks that wait for reuse back to the system.
@@ -70,8 +70,8 @@ class MemoryPool {
  private:
   std::shared_ptr<std::byte> take(size_t bytes, const std::string& what);
 
-  struct Books;
-  std::shared_ptr<Books> books_;
+  struct Accounts;
+  std::shared_ptr<Accounts> accounts_;
   const Device& device_;
   std::unique_ptr<MemoryPool> host_;
 };

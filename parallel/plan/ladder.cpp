@@ -45,7 +45,7 @@ PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, co
   if (layout.offload) {
     planned.file_bytes = std::ranges::max(planned.memory.stages | std::views::transform(&StageMemory::file));
     planned.spilled_bytes = std::ranges::max(planned.memory.stages | std::views::transform(&StageMemory::written));
-    if (!costs.time_has_file) add_spill(planned.time, static_cast<double>(planned.spilled_bytes), costs.cluster);
+    if (!costs.time_has_offload) add_spill(planned.time, static_cast<double>(planned.spilled_bytes), costs.cluster);
   }
   planned.traffic = traffic_of(job, layout, planned.memory);
   planned.fits = planned.memory.fits(costs.budget);

@@ -30,7 +30,7 @@ struct LayoutCosts {
   Cluster cluster;
   /// Of a layout as it was planned, where it is not to come from `cluster`.
   std::function<StepTime(const PlanLayout&, const MemoryPlan&)> time;
-  bool time_has_file = false;  ///< `time` counts what activations in a file take; else cluster.disk_bandwidth does
+  bool time_has_offload = false;  ///< `time` counts what activations in a file take; else cluster.disk_bandwidth does
 };
 
 /// whole: see plan_memory.

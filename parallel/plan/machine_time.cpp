@@ -36,7 +36,7 @@ double exchange_seconds(const StepBook& book, const Exchange& of, const StepBook
 StageSeconds stage_seconds(const PlanJob& job, const PlanLayout& layout, const StageMemory& stage,
                            const MachineSpeed& speed) {
   const PartSeconds& parts =
-      (layout.offload && !speed.filed.empty() ? speed.filed : speed.parts).at(layout.mesh.tensor);
+      (layout.offload && !speed.offloaded.empty() ? speed.offloaded : speed.parts).at(layout.mesh.tensor);
   StageSeconds made;
   if (stage.layers.begin == 0) {
     made.forward += parts.embed;
@@ -46,8 +46,8 @@ StageSeconds stage_seconds(const PlanJob& job, const PlanLayout& layout, const S
   for (int64_t l = stage.layers.begin; l < stage.layers.end; ++l) {
     const auto at = static_cast<size_t>(l);
     const bool again = l >= lowest && layout.recomputes(l);
-    made.forward += again ? parts.forward_again[at] : parts.forward[at];
-    if (l >= lowest) made.backward += again ? parts.backward_again[at] : parts.backward[at];
+    made.forward += again ? parts.forward_recompute[at] : parts.forward[at];
+    if (l >= lowest) made.backward += again ? parts.backward_recompute[at] : parts.backward[at];
   }
   if (stage.layers.end == job.model.config.layers) made.forward += parts.head;
 
@@ -119,7 +119,7 @@ StepTime step_time_here(const PlanJob& job, const PlanLayout& layout, const Memo
   time.computing = std::min(computing, time.seconds);
   time.communicating = std::min(exchanging, time.seconds - time.computing);
   time.waiting = time.seconds - time.computing - time.communicating;
-  if (layout.offload && !speed.filed.empty()) {
+  if (layout.offload && !speed.offloaded.empty()) {
     PlanLayout kept = layout;
     kept.offload = false;
     time.spilling = std::max(0.0, time.seconds - step_time_here(job, kept, plan, speed).seconds);

@@ -31,13 +31,14 @@ class ByteCost {
 /// What a rank takes, with the model cut among ranks of a tensor axis (their sums included), while as many ranks work
 /// as have cores of their own. Of one microbatch where nothing else is said.
 struct PartSeconds {
-  std::vector<double> forward, backward;              ///< [L]
-  std::vector<double> forward_again, backward_again;  ///< [L] of blocks whose forward pass runs once more, backward
+  std::vector<double> forward, backward;  ///< [L]
+  /// [L] of blocks that recompute: forward once more, backward
+  std::vector<double> forward_recompute, backward_recompute;
   double embed = 0, embed_backward = 0;
-  double head = 0;    ///< forward and backward
-  double zero = 0;    ///< of one trained value: its gradient is set to zero,
-  double add = 0;     ///< is copied aside and added to that of another microbatch,
-  double update = 0;  ///< is part of the norm, and updates its value
+  double head = 0;        ///< forward and backward
+  double zero_grad = 0;   ///< of one trained value: its gradient is set to zero,
+  double accumulate = 0;  ///< is copied aside and added to that of another microbatch,
+  double update = 0;      ///< is part of the norm, and updates its value
 };
 
 /// Exchanges in groups of so many ranks while all ranks of the run do the same, by bytes before they are cut.
@@ -51,7 +52,7 @@ struct MachineSpeed {
   double cores = 1;
   int threads = 1;                             ///< of a rank
   std::map<int64_t, PartSeconds> parts;        ///< by tensor degree
-  std::map<int64_t, PartSeconds> filed;        ///< the same with activations in a file; empty: not measured
+  std::map<int64_t, PartSeconds> offloaded;    ///< the same with activations in a file; empty: not measured
   std::map<int64_t, GroupExchanges> exchange;  ///< by the ranks of a group
   ByteCost pass_on;                            ///< from one stage to the next
 
@@ -61,7 +62,7 @@ struct MachineSpeed {
 
 /// One step: passes of every stage in the order of its schedule, waiting for each other; stages that work at the same
 /// time share the cores where there are fewer of them than threads. layout.mesh.tensor is a key of speed.parts. What a
-/// file of activations adds is counted where speed.filed has it.
+/// file of activations adds is counted where speed.offloaded has it.
 StepTime step_time_here(const PlanJob& job, const PlanLayout& layout, const MemoryPlan& plan,
                         const MachineSpeed& speed);
 

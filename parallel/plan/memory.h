@@ -19,7 +19,7 @@ struct StageMemory {
   bool fits_pool = true;  ///< every block fits the budget given
   int64_t file = 0;       ///< largest size of the file that activations wait in
   int64_t written = 0;    ///< bytes that go there in a step
-  int64_t cached = 0;     ///< mapped weights beyond `split` that the system's cache holds between passes, or the disk
+  int64_t cached = 0;     ///< mapped weights beyond `split` that the page cache holds between passes, or the disk
   StepBooks books;
   int64_t resident() const { return split.total(); }  ///< of the process at its largest (VmHWM)
   int64_t needed() const { return resident() + cached; }

@@ -171,7 +171,7 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
   StageRun run;
   MetaDevice device;
   MemoryPool pool(0, device);
-  device.on_mapped([&](int64_t more) { pool.book_mapped(more); });
+  device.on_mapped([&](int64_t more) { pool.count_mapped(more); });
   MetaComm world(0, static_cast<int>(layout.mesh.ranks()));
   RankContext rank{world, pool, 1, 0};
   const Place place = place_of(job, config, layout, stage);

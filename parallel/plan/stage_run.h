@@ -1,6 +1,6 @@
 #pragma once
 // One rank of a stage from the start of its run to its second step, on a device without bytes: the objects of the run
-// themselves, whose pool keeps the books.
+// themselves, whose pool does the accounting.
 
 #include <array>
 #include <map>

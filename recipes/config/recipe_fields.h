@@ -1,5 +1,5 @@
 #pragma once
-// The table behind the recipe: one row for each key. Internal to recipes/.
+// The table behind the recipe: one row for each key. Internal to recipes/config.
 
 #include <functional>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 #pragma once
-// Makers of rows of the recipe's table, one for each kind of value. Internal to recipes/.
+// Makers of rows of the recipe's table, one for each kind of value. Internal to recipes/config.
 
 #include <algorithm>
 #include <cmath>

@@ -33,7 +33,7 @@ int64_t count_without_end(const Dataset& dataset, const DecoderConfig& config, c
 
 // Every weight there in its shape: files that are cut off, missing or of another model are found now. They are mapped,
 // not read.
-void look_at_weights(const Recipe& recipe) {
+void validate_checkpoint(const Recipe& recipe) {
   if (recipe.pretrains()) return;
   ModelRecipe as_it_is = recipe.model;
   as_it_is.quantize.reset();
@@ -68,7 +68,7 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
   const TrainingData data(recipe, config, encoder, observer);
 
   DryRun found;
-  look_at_weights(recipe);
+  validate_checkpoint(recipe);
   look_at_model(recipe, config, rows, observer, found);
   try_output(recipe.output.dir);
   found.total_steps = data.total_steps();

@@ -44,11 +44,11 @@ class ThreadsOfTrial {
 // Times without what comes from sharing cores.
 void speed_up(PartSeconds& seconds, double times) {
   for (std::vector<double>* of :
-       {&seconds.forward, &seconds.backward, &seconds.forward_again, &seconds.backward_again}) {
+       {&seconds.forward, &seconds.backward, &seconds.forward_recompute, &seconds.backward_recompute}) {
     for (double& one : *of) one /= times;
   }
-  for (double* one :
-       {&seconds.embed, &seconds.embed_backward, &seconds.head, &seconds.zero, &seconds.add, &seconds.update}) {
+  for (double* one : {&seconds.embed, &seconds.embed_backward, &seconds.head, &seconds.zero_grad, &seconds.accumulate,
+                      &seconds.update}) {
     *one /= times;
   }
 }
@@ -97,9 +97,9 @@ void measure_part(const Recipe& recipe, const PlanJob& job, int tensor, MachineS
   if (trial) trial->keep_in_file(directory, Recompute::block);
   const PartSeconds inputs = measure();
   if (trial) trial->keep_in_file(directory, Recompute::none);
-  PartSeconds& filed = speed.filed[tensor] = measure();
-  filed.forward_again = inputs.forward_again;
-  filed.backward_again = inputs.backward_again;
+  PartSeconds& offloaded = speed.offloaded[tensor] = measure();
+  offloaded.forward_recompute = inputs.forward_recompute;
+  offloaded.backward_recompute = inputs.backward_recompute;
 }
 
 /// Exchanges that all ranks do in turns, round after round, so that what disturbs one for a moment does not decide.
@@ -208,13 +208,13 @@ Json parts_json(const std::map<int64_t, PartSeconds>& parts) {
     json.push_back({{"tensor", tensor},
                     {"forward", of.forward},
                     {"backward", of.backward},
-                    {"forward_again", of.forward_again},
-                    {"backward_again", of.backward_again},
+                    {"forward_recompute", of.forward_recompute},
+                    {"backward_recompute", of.backward_recompute},
                     {"embed", of.embed},
                     {"embed_backward", of.embed_backward},
                     {"head", of.head},
-                    {"zero", of.zero},
-                    {"add", of.add},
+                    {"zero_grad", of.zero_grad},
+                    {"accumulate", of.accumulate},
                     {"update", of.update}});
   }
   return json;
@@ -226,13 +226,13 @@ std::map<int64_t, PartSeconds> parts_from(const Json& json) {
     PartSeconds& part = parts[of.at("tensor").get<int64_t>()];
     of.at("forward").get_to(part.forward);
     of.at("backward").get_to(part.backward);
-    of.at("forward_again").get_to(part.forward_again);
-    of.at("backward_again").get_to(part.backward_again);
+    of.at("forward_recompute").get_to(part.forward_recompute);
+    of.at("backward_recompute").get_to(part.backward_recompute);
     of.at("embed").get_to(part.embed);
     of.at("embed_backward").get_to(part.embed_backward);
     of.at("head").get_to(part.head);
-    of.at("zero").get_to(part.zero);
-    of.at("add").get_to(part.add);
+    of.at("zero_grad").get_to(part.zero_grad);
+    of.at("accumulate").get_to(part.accumulate);
     of.at("update").get_to(part.update);
   }
   return parts;
@@ -277,7 +277,7 @@ MachineSpeed measure_machine(const Recipe& recipe, const PlanJob& job, std::span
 std::string to_json(const MachineSpeed& speed) {
   Json json = {{"cores", speed.cores}, {"threads", speed.threads}, {"pass_on", cost_json(speed.pass_on)}};
   json["parts"] = parts_json(speed.parts);
-  json["filed"] = parts_json(speed.filed);
+  json["offloaded"] = parts_json(speed.offloaded);
   json["exchange"] = Json::array();
   for (const auto& [ranks, of] : speed.exchange) {
     json["exchange"].push_back({{"ranks", ranks},
@@ -295,7 +295,7 @@ MachineSpeed machine_speed_from_json(std::string_view text) {
   speed.threads = json.at("threads");
   speed.pass_on = cost_from(json.at("pass_on"));
   speed.parts = parts_from(json.at("parts"));
-  speed.filed = parts_from(json.at("filed"));
+  speed.offloaded = parts_from(json.at("offloaded"));
   for (const Json& of : json.at("exchange")) {
     speed.exchange[of.at("ranks").get<int64_t>()] = {cost_from(of.at("sum")), cost_from(of.at("reduce")),
                                                      cost_from(of.at("gather"))};

@@ -26,7 +26,7 @@ LayoutCosts measured_costs(const Recipe& recipe, const RecipePlan& plan, const P
                                              : measure_machine(recipe, plan.job, tensors, plan.threads, ranks);
   LayoutCosts costs{.threads = plan.threads, .budget = request.budget};
   costs.cluster.name = "this machine";
-  costs.time_has_file = !speed.filed.empty();
+  costs.time_has_offload = !speed.offloaded.empty();
   costs.time = [&job = plan.job, speed](const PlanLayout& layout, const MemoryPlan& planned) {
     return step_time_here(job, layout, planned, speed);
   };
@@ -208,7 +208,7 @@ std::string plan_text(const RecipePlan& plan) {
   }
   if (const int64_t cached = asked.memory.largest().cached; cached > 0) {
     text += "  and " + bytes_text(static_cast<double>(cached)) +
-            " of the base in the system's cache, or every pass reads them from the disk\n";
+            " of the base in the page cache, or every pass reads them from the disk\n";
   }
   text +=
       "step: " + precise_seconds_text(asked.time.seconds) + format(", %.4g tokens/s", asked.time.tokens_per_second) +

@@ -60,7 +60,7 @@ double usual(const std::vector<std::vector<double>>& of, int64_t begin, int64_t 
 /// Seconds of every step, by part.
 struct Taken {
   std::vector<std::vector<double>> forward, backward;  // [layer][step]
-  std::vector<double> embed, embed_backward, head, zero, add, update;
+  std::vector<double> embed, embed_backward, head, zero_grad, accumulate, update;
 };
 
 class Stopwatch final : public BlockHooks {
@@ -269,7 +269,7 @@ class SpeedTrial::Impl::Timed final : public LocalExecutor {
   double sum(const StepWork& work) override {
     const double begin = seconds_now();
     for (Parameter* parameter : work.parameters) parameter->gradient.zero();
-    trial_.taken.zero.push_back(seconds_now() - begin);
+    trial_.taken.zero_grad.push_back(seconds_now() - begin);
     const double loss = microbatch(work, 0);
     const double from = seconds_now();
     if (trial_.job.accumulate > 1) {  // see gradient_sum.cpp
@@ -278,7 +278,7 @@ class SpeedTrial::Impl::Timed final : public LocalExecutor {
       for (size_t i = 0; i < left.size(); ++i) ops::add(left[i], work.parameters[i]->gradient);
     }
     passed = seconds_now();
-    trial_.taken.add.push_back(passed - from);
+    trial_.taken.accumulate.push_back(passed - from);
     return loss;
   }
 
@@ -317,22 +317,22 @@ PartSeconds SpeedTrial::Impl::seconds() const {
   const double backward_speed =
       backward_work[0] > 0 ? backward[0] / backward_work[0] : backward[1] / (backward_work[1] + forward_of_backward[1]);
   // What a recomputed layer takes beyond its backward pass.
-  const double again_speed =
+  const double recompute_speed =
       backward_work[1] > 0 ? std::max(0.0, backward[1] - backward_speed * backward_work[1]) / forward_of_backward[1]
                            : forward_speed;
   PartSeconds made;
   for (const LayerWork& work : part.layers) {
     made.forward.push_back(forward_speed * work.forward);
     made.backward.push_back(backward_speed * work.backward);
-    made.backward_again.push_back(made.backward.back() + again_speed * work.again);
+    made.backward_recompute.push_back(made.backward.back() + recompute_speed * work.again);
   }
-  made.forward_again = made.forward;
+  made.forward_recompute = made.forward;
   made.embed = scale * usual(taken.embed);
   made.embed_backward = scale * usual(taken.embed_backward);
   made.head = usual(taken.head) * part.head / trial.head;
   const double values = static_cast<double>(optimizer->size());
-  made.zero = usual(taken.zero) / values;
-  made.add = usual(taken.add) / values;
+  made.zero_grad = usual(taken.zero_grad) / values;
+  made.accumulate = usual(taken.accumulate) / values;
   made.update = usual(taken.update) / values;
   return made;
 }

@@ -145,7 +145,7 @@ std::vector<Option> options_with_exact_gradients() {
   return made;
 }
 
-// With an adapter at the end of each half, whose product a recomputed layer leaves out.
+// With an adapter at the end of each sublayer, whose product a recomputed layer leaves out.
 class RecomputeTest : public OptionTest {
  protected:
   std::vector<std::vector<float>> gradients(Decoder& decoder, const Batch& batch, const StepContext& with) {

@@ -186,9 +186,10 @@ TEST_P(OwnObjective, LossAndGradientAreThoseOfTheScalarTwin) {
         }
         return scalar_loss(model, samples, reference, rank);
       };
-      const double slope = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
+      const double difference_quotient = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
       loss_at(0);
-      EXPECT_NEAR(slope, wanted, 0.01 * std::abs(wanted) + 1e-3 * std::sqrt(sums.squares)) << parameter->name;
+      EXPECT_NEAR(difference_quotient, wanted, 0.01 * std::abs(wanted) + 1e-3 * std::sqrt(sums.squares))
+          << parameter->name;
     }
   }
 }

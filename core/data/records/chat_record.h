@@ -1,5 +1,5 @@
 #pragma once
-// Conversations as they are written in files. For .cpp files of this folder.
+// Conversations as they are written in files. For .cpp files of core/data.
 
 #include "nibble/core/data/encoder.h"
 #include "nibble/core/data/records/json_record.h"

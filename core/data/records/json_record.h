@@ -1,5 +1,5 @@
 #pragma once
-// A parsed JSON record that knows where it stands. For .cpp files of this folder: nlohmann::json stays out of the
+// A parsed JSON record that knows where it stands. For .cpp files of core/data: nlohmann::json stays out of the
 // public headers.
 
 #include <nlohmann/json.hpp>

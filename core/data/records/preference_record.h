@@ -1,5 +1,5 @@
 #pragma once
-// Records that say which answers are better than others, and texts with labels. For .cpp files of this folder.
+// Records that say which answers are better than others, and texts with labels. For .cpp files of core/data.
 
 #include "nibble/core/data/records/format.h"
 #include "nibble/core/data/records/json_record.h"

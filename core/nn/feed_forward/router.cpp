@@ -12,7 +12,7 @@ double RouterBalance::loss() const {
   return rows > 0 ? coefficient * static_cast<double>(experts) * sum : 0;
 }
 
-std::vector<float> RouterBalance::slopes() const {
+std::vector<float> RouterBalance::grads() const {
   const double rows = counts.back();
   std::vector<float> made;
   for (int64_t e = 0; e < experts(); ++e) {
@@ -74,9 +74,8 @@ void Router::backward(const Tensor& dweights, const Tensor& x, const StepContext
   Tensor dlogits = Tensor::empty(step.pool(), routed.logits.shape(), DType::f32, "router gradient");
   ops::route_backward(dweights, routed.logits, routed.chosen, routing_, dlogits);
   if (step.balance && !step.balance->counting) {
-    const std::vector<float> slopes = step.balance->slopes();
-    ops::router_balance_backward(routed.logits, Tensor::from<float>(step.pool(), {std::ssize(slopes)}, slopes),
-                                 dlogits);
+    const std::vector<float> grads = step.balance->grads();
+    ops::router_balance_backward(routed.logits, Tensor::from<float>(step.pool(), {std::ssize(grads)}, grads), dlogits);
   }
   if (has_trainable()) routed.linear.x = widened(x, step);
   linear_.backward(dlogits, step, std::move(routed.linear), dx, true);

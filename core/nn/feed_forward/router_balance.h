@@ -16,7 +16,7 @@ struct RouterBalance {
   int64_t experts() const { return std::ssize(counts) / 2; }
   /// After counting: the loss times its coefficient, and dprobabilities [E] of every row of logits.
   double loss() const;
-  std::vector<float> slopes() const;
+  std::vector<float> grads() const;
 
   double coefficient = 0;
   bool counting = true;  ///< passes count; else backward passes add the gradient

@@ -42,7 +42,7 @@ struct RopeConfig {
   bool truncate = true;                            ///< yarn: the ramp runs between whole pairs
   std::vector<float> short_factors, long_factors;  ///< longrope, [size / 2]
 
-  /// Whether the angles hang on the length of the text.
+  /// Whether the frequencies depend on the sequence length.
   bool by_length() const { return scaling == RopeScaling::dynamic || scaling == RopeScaling::longrope; }
   bool operator==(const RopeConfig&) const = default;
 };
@@ -63,8 +63,8 @@ class RotaryTable {
  public:
   explicit RotaryTable(RopeConfig config) : config_(std::move(config)) {}
 
-  /// For tokens at positions [T] i32 in their documents. Where angles hang on the length, that of a document is its
-  /// last position + 1, so packing changes nothing.
+  /// For tokens at positions [T] i32 in their documents. Where frequencies depend on the length, that of a document is
+  /// its last position + 1, so packing changes nothing.
   RotaryView at(const Tensor& positions, std::span<const ops::AttentionSpan> documents, MemoryPool& pool);
 
  private:

@@ -20,7 +20,7 @@ struct Identity {
 
 struct Silu {
   static HWY_INLINE V value(V x) { return hn::Mul(x, sigmoid(x)); }
-  static HWY_INLINE V slope(V x) {
+  static HWY_INLINE V derivative(V x) {
     const V s = sigmoid(x), one = splat(1);
     return hn::Mul(s, hn::MulAdd(x, hn::Sub(one, s), one));
   }
@@ -28,7 +28,7 @@ struct Silu {
 
 struct GeluErf {
   static HWY_INLINE V value(V x) { return hn::Mul(x, normal_share(x, exp(half_square(x)))); }
-  static HWY_INLINE V slope(V x) {
+  static HWY_INLINE V derivative(V x) {
     const V bell = exp(half_square(x));
     return hn::MulAdd(x, hn::Mul(bell, splat(0.398942280f)), normal_share(x, bell));
   }
@@ -47,7 +47,7 @@ struct GeluTanh {
   static constexpr float kTwiceRoot = 1.595769122f, kCubic = 0.044715f;
 
   static HWY_INLINE V value(V x) { return hn::Mul(x, sigmoid(twice_u(x))); }
-  static HWY_INLINE V slope(V x) {
+  static HWY_INLINE V derivative(V x) {
     const V s = sigmoid(twice_u(x)), one = splat(1);
     const V du = hn::Mul(splat(kTwiceRoot), hn::MulAdd(splat(3 * kCubic), hn::Mul(x, x), one));
     return hn::Mul(s, hn::MulAdd(hn::Mul(x, hn::Sub(one, s)), du, one));
@@ -63,7 +63,7 @@ struct GeluSigmoid {
   static constexpr float kRate = 1.702f;
 
   static HWY_INLINE V value(V x) { return hn::Mul(x, sigmoid(hn::Mul(splat(kRate), x))); }
-  static HWY_INLINE V slope(V x) {
+  static HWY_INLINE V derivative(V x) {
     const V u = hn::Mul(splat(kRate), x), s = sigmoid(u), one = splat(1);
     return hn::Mul(s, hn::MulAdd(u, hn::Sub(one, s), one));
   }
@@ -71,7 +71,7 @@ struct GeluSigmoid {
 
 struct Relu {
   static HWY_INLINE V value(V x) { return hn::Max(hn::Zero(kF), x); }
-  static HWY_INLINE V slope(V x) { return hn::IfThenElseZero(hn::Gt(x, hn::Zero(kF)), splat(1)); }
+  static HWY_INLINE V derivative(V x) { return hn::IfThenElseZero(hn::Gt(x, hn::Zero(kF)), splat(1)); }
 };
 
 struct ReluSquared {
@@ -79,12 +79,12 @@ struct ReluSquared {
     const V positive = hn::Max(hn::Zero(kF), x);
     return hn::Mul(positive, positive);
   }
-  static HWY_INLINE V slope(V x) { return hn::Mul(splat(2), hn::Max(hn::Zero(kF), x)); }
+  static HWY_INLINE V derivative(V x) { return hn::Mul(splat(2), hn::Max(hn::Zero(kF), x)); }
 };
 
 struct Sigmoid {
   static HWY_INLINE V value(V x) { return sigmoid(x); }
-  static HWY_INLINE V slope(V x) {
+  static HWY_INLINE V derivative(V x) {
     const V s = sigmoid(x);
     return hn::Mul(s, hn::Sub(splat(1), s));
   }
@@ -104,12 +104,12 @@ void forward(const Tensor& x, Tensor& y) {
 
 template <typename F, typename Element>
 void backward(const Tensor& dy, const Tensor& x, Tensor& dx) {
-  const Element *slopes = dy.data<const Element>(), *from = x.data<const Element>();
+  const Element *gradients = dy.data<const Element>(), *from = x.data<const Element>();
   Element* to = dx.data<Element>();
   parallel_for(x.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
     for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
       const int64_t at = begin + i;
-      store(hn::Mul(load(slopes + at, lanes), F::slope(load(from + at, lanes))), to + at, lanes);
+      store(hn::Mul(load(gradients + at, lanes), F::derivative(load(from + at, lanes))), to + at, lanes);
     });
   });
 }
@@ -128,18 +128,18 @@ void forward_gated(const Tensor& gate, const Tensor& up, Tensor& y) {
 
 template <typename F, typename Element>
 void backward_gated(const Tensor& dy, const Tensor& gate, const Tensor& up, Tensor& dgate, Tensor& dup,
-                    Tensor& y_again) {
-  const Element *slopes = dy.data<const Element>(), *gates = gate.data<const Element>(),
+                    Tensor& y_recomputed) {
+  const Element *gradients = dy.data<const Element>(), *gates = gate.data<const Element>(),
                 *ups = up.data<const Element>();
   Element *dgates = dgate.data<Element>(), *dups = dup.data<Element>();
-  Element* again = y_again ? y_again.data<Element>() : nullptr;
+  Element* again = y_recomputed ? y_recomputed.data<Element>() : nullptr;
   parallel_for(dy.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
     for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
       const int64_t at = begin + i;
-      const V g = load(gates + at, lanes), u = load(ups + at, lanes), d = load(slopes + at, lanes);
+      const V g = load(gates + at, lanes), u = load(ups + at, lanes), d = load(gradients + at, lanes);
       const V activated = F::value(g);
       store(hn::Mul(d, activated), dups + at, lanes);
-      store(hn::Mul(hn::Mul(d, u), F::slope(g)), dgates + at, lanes);
+      store(hn::Mul(hn::Mul(d, u), F::derivative(g)), dgates + at, lanes);
       if (again != nullptr) store(hn::Mul(activated, u), again + at, lanes);
     });
   });
@@ -163,15 +163,15 @@ void forward_clamped(const Tensor& gate, const Tensor& up, float bound, Tensor& 
 
 template <typename F, typename Element>
 void backward_clamped(const Tensor& dy, const Tensor& gate, const Tensor& up, float bound, Tensor& dgate, Tensor& dup) {
-  const Element *slopes = dy.data<const Element>(), *gates = gate.data<const Element>(),
+  const Element *gradients = dy.data<const Element>(), *gates = gate.data<const Element>(),
                 *ups = up.data<const Element>();
   Element *dgates = dgate.data<Element>(), *dups = dup.data<Element>();
   parallel_for(dy.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
     for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
       const int64_t at = begin + i;
       const V limit = splat(bound), gate_in = load(gates + at, lanes), up_in = load(ups + at, lanes);
-      const V g = hn::Min(limit, gate_in), u = held_within(up_in, limit), d = load(slopes + at, lanes);
-      const V to_up = hn::Mul(d, F::value(g)), to_gate = hn::Mul(hn::Mul(d, hn::Add(u, splat(1))), F::slope(g));
+      const V g = hn::Min(limit, gate_in), u = held_within(up_in, limit), d = load(gradients + at, lanes);
+      const V to_up = hn::Mul(d, F::value(g)), to_gate = hn::Mul(hn::Mul(d, hn::Add(u, splat(1))), F::derivative(g));
       store(hn::IfThenElseZero(hn::Eq(u, up_in), to_up), dups + at, lanes);
       store(hn::IfThenElseZero(hn::Eq(g, gate_in), to_gate), dgates + at, lanes);
     });
@@ -223,11 +223,11 @@ void gated_forward(Activation f, const Tensor& gate, const Tensor& up, Tensor& y
 }
 
 void gated_backward(Activation f, const Tensor& dy, const Tensor& gate, const Tensor& up, Tensor& dgate, Tensor& dup,
-                    Tensor& y_again) {
+                    Tensor& y_recomputed) {
   choose(f, [&](auto function) {
     using F = decltype(function);
-    gate.dtype() == DType::bf16 ? backward_gated<F, bf16>(dy, gate, up, dgate, dup, y_again)
-                                : backward_gated<F, float>(dy, gate, up, dgate, dup, y_again);
+    gate.dtype() == DType::bf16 ? backward_gated<F, bf16>(dy, gate, up, dgate, dup, y_recomputed)
+                                : backward_gated<F, float>(dy, gate, up, dgate, dup, y_recomputed);
   });
 }
 
@@ -272,8 +272,8 @@ void gated_forward(Activation f, const Tensor& gate, const Tensor& up, Tensor& y
 }
 
 void gated_backward(Activation f, const Tensor& dy, const Tensor& gate, const Tensor& up, Tensor& dgate, Tensor& dup,
-                    Tensor& y_again) {
-  NIBBLE_SIMD(gated_backward)(f, dy, gate, up, dgate, dup, y_again);
+                    Tensor& y_recomputed) {
+  NIBBLE_SIMD(gated_backward)(f, dy, gate, up, dgate, dup, y_recomputed);
 }
 
 void clamped_gated_forward(Activation f, float limit, const Tensor& gate, const Tensor& up, Tensor& y) {

@@ -62,17 +62,17 @@ Exponentials sum_exponentials(const float* row, int64_t count, float softcap) {
 }
 
 template <bool capped, typename Out>
-void slopes(const float* row, int64_t count, float softcap, Exponentials total, float scale, Out* out) {
+void gradients(const float* row, int64_t count, float softcap, Exponentials total, float scale, Out* out) {
   const V limit = splat(softcap), inverse = splat(capped ? 1 / softcap : 0), shift = splat(total.top),
           factor = splat(scale / total.sum);
   for_lanes(count, [&](int64_t i, auto lanes) HWY_ATTR {
     const V value = cap<capped>(load(row + i, lanes), limit, inverse);
-    V slope = hn::Mul(exp(hn::Sub(value, shift)), factor);
+    V gradient = hn::Mul(exp(hn::Sub(value, shift)), factor);
     if constexpr (capped) {
       const V share = hn::Mul(value, inverse);
-      slope = hn::Mul(slope, hn::NegMulAdd(share, share, splat(1)));
+      gradient = hn::Mul(gradient, hn::NegMulAdd(share, share, splat(1)));
     }
-    store(slope, out + i, lanes);
+    store(gradient, out + i, lanes);
   });
 }
 
@@ -82,9 +82,9 @@ float capped_logit(float raw, float softcap) {
 }
 
 template <bool capped>
-float target_slope(float target, float softcap, Exponentials total, float scale) {
-  const float slope = (std::exp(target - total.top) / total.sum - 1) * scale;
-  return capped ? slope * (1 - target / softcap * (target / softcap)) : slope;
+float target_gradient(float target, float softcap, Exponentials total, float scale) {
+  const float gradient = (std::exp(target - total.top) / total.sum - 1) * scale;
+  return capped ? gradient * (1 - target / softcap * (target / softcap)) : gradient;
 }
 
 template <bool capped, typename Out>
@@ -98,8 +98,8 @@ void rows(const float* logits, const int32_t* targets, int64_t count, int64_t vo
     if (dlogits == nullptr) continue;
     Out* out = dlogits + n * vocabulary;
     const float of_row = weights ? scale * weights[n] : scale;
-    slopes<capped>(row, vocabulary, softcap, total, of_row, out);
-    out[targets[n]] = Out(target_slope<capped>(target, softcap, total, of_row));
+    gradients<capped>(row, vocabulary, softcap, total, of_row, out);
+    out[targets[n]] = Out(target_gradient<capped>(target, softcap, total, of_row));
   }
 }
 
@@ -166,8 +166,8 @@ void backward_rows(const Tensor& logits, const Tensor& targets, const Tensor& ro
       Out* out = dlogits + n * vocabulary;
       const float of_row = weight ? scale * weight[n] : scale;
       const float own = target[n] < 0 ? 0 : capped_logit<capped>(row[target[n]], softcap);
-      slopes<capped>(row, vocabulary, softcap, {top[n], sum[n]}, of_row, out);
-      if (target[n] >= 0) out[target[n]] = Out(target_slope<capped>(own, softcap, {top[n], sum[n]}, of_row));
+      gradients<capped>(row, vocabulary, softcap, {top[n], sum[n]}, of_row, out);
+      if (target[n] >= 0) out[target[n]] = Out(target_gradient<capped>(own, softcap, {top[n], sum[n]}, of_row));
     }
   });
 }

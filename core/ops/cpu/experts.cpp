@@ -55,8 +55,8 @@ class RowRouter {
     const bool all_move = routing_.score == RouterScore::softmax;
     for (size_t e = 0; e < scores_.size(); ++e) dlogits[e] = all_move ? static_cast<float>(-scores_[e] * inner) : 0;
     for (size_t j = 0; j < own_.size(); ++j) {
-      const double slope = routing_.score == RouterScore::sigmoid ? dscore(j) * (1 - own_[j]) : dscore(j) - inner;
-      dlogits[chosen[j]] = static_cast<float>(own_[j] * slope);
+      const double grad = routing_.score == RouterScore::sigmoid ? dscore(j) * (1 - own_[j]) : dscore(j) - inner;
+      dlogits[chosen[j]] = static_cast<float>(own_[j] * grad);
     }
   }
 
@@ -128,9 +128,9 @@ void scale_each_backward(const Gradient* dy, const Element* x, const float* weig
       const float weight = weights[n];
       const Gradient* from = dy + n * width;
       for (int64_t i = 0; i < width; ++i) {
-        const auto slope = static_cast<float>(from[i]);
-        sums[i % 8] += double{slope} * double{static_cast<float>(x[n * width + i])};
-        dx[n * width + i] = Gradient(weight * slope);
+        const auto grad = static_cast<float>(from[i]);
+        sums[i % 8] += double{grad} * double{static_cast<float>(x[n * width + i])};
+        dx[n * width + i] = Gradient(weight * grad);
       }
       double sum = 0;
       for (const double part : sums) sum += part;
@@ -159,13 +159,13 @@ void route(const Tensor& logits, const Tensor& correction, const Routing& routin
 void route_backward(const Tensor& dweights, const Tensor& logits, const Tensor& chosen, const Routing& routing,
                     Tensor& dlogits) {
   const int64_t experts = logits.dim(1), k = routing.k;
-  const float *from = logits.data<const float>(), *slopes = dweights.data<const float>();
+  const float *from = logits.data<const float>(), *grads = dweights.data<const float>();
   const int32_t* of = chosen.data<const int32_t>();
   float* to = dlogits.data<float>();
   parallel_for(logits.dim(0), kRowGrain, [=, &routing](int64_t begin, int64_t end) {
     RowRouter router(experts, routing);
     for (int64_t t = begin; t < end; ++t) {
-      router.gradient(slopes + t * k, from + t * experts, of + t * k, to + t * experts);
+      router.gradient(grads + t * k, from + t * experts, of + t * k, to + t * experts);
     }
   });
 }
@@ -193,7 +193,7 @@ void router_balance(const Tensor& logits, Tensor& sums) {
 
 void router_balance_backward(const Tensor& logits, const Tensor& dprobabilities, Tensor& dlogits) {
   const int64_t experts = logits.dim(1);
-  const float *from = logits.data<const float>(), *slopes = dprobabilities.data<const float>();
+  const float *from = logits.data<const float>(), *grads = dprobabilities.data<const float>();
   float* to = dlogits.data<float>();
   parallel_for(logits.dim(0), kRowGrain, [=](int64_t begin, int64_t end) {
     std::vector<double> shares(static_cast<size_t>(experts));
@@ -201,9 +201,9 @@ void router_balance_backward(const Tensor& logits, const Tensor& dprobabilities,
       std::copy(from + t * experts, from + (t + 1) * experts, shares.begin());
       RowRouter::softmax(shares.data(), shares.size());
       double inner = 0;
-      for (int64_t e = 0; e < experts; ++e) inner += double{slopes[e]} * shares[static_cast<size_t>(e)];
+      for (int64_t e = 0; e < experts; ++e) inner += double{grads[e]} * shares[static_cast<size_t>(e)];
       for (int64_t e = 0; e < experts; ++e) {
-        to[t * experts + e] += static_cast<float>(shares[static_cast<size_t>(e)] * (double{slopes[e]} - inner));
+        to[t * experts + e] += static_cast<float>(shares[static_cast<size_t>(e)] * (double{grads[e]} - inner));
       }
     }
   });

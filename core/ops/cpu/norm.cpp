@@ -40,10 +40,10 @@ void rms_rows_backward(const In* dy, const float* x, const float* w, int64_t row
     const float dot = sum_lanes(width, [&](int64_t i, auto lanes) HWY_ATTR {
       return hn::Mul(hn::Mul(load(dy + i, lanes), hn::Add(offset, load(w + i, lanes))), load(x + i, lanes));
     });
-    const V s = splat(inv_rms[t]), slope = splat(dot * inv_rms[t] * inv_rms[t] / static_cast<float>(width));
+    const V s = splat(inv_rms[t]), projection = splat(dot * inv_rms[t] * inv_rms[t] / static_cast<float>(width));
     for_lanes(width, [&](int64_t i, auto lanes) HWY_ATTR {
       const V g = load(dy + i, lanes), v = load(x + i, lanes);
-      const V inner = hn::NegMulAdd(v, slope, hn::Mul(g, hn::Add(offset, load(w + i, lanes))));
+      const V inner = hn::NegMulAdd(v, projection, hn::Mul(g, hn::Add(offset, load(w + i, lanes))));
       store(hn::MulAdd(s, inner, load(dx + i, lanes)), dx + i, lanes);
       if (dw != nullptr) store(hn::MulAdd(hn::Mul(g, v), s, load(dw + i, lanes)), dw + i, lanes);
     });
@@ -84,11 +84,11 @@ void layer_rows_backward(const In* dy, const float* x, const float* w, int64_t r
       const V normed = hn::Mul(hn::Sub(load(x + i, lanes), center), factor);
       return hn::Mul(hn::Mul(load(dy + i, lanes), load(w + i, lanes)), normed);  // 0 past the end: w is 0 there
     });
-    const V mean_slope = splat(sum * share), slope = splat(dot * share);
+    const V mean_gradient = splat(sum * share), projection = splat(dot * share);
     for_lanes(width, [&](int64_t i, auto lanes) HWY_ATTR {
       const V g = load(dy + i, lanes);
       const V normed = hn::Mul(hn::Sub(load(x + i, lanes), center), factor);
-      const V inner = hn::Sub(hn::Mul(g, load(w + i, lanes)), hn::MulAdd(normed, slope, mean_slope));
+      const V inner = hn::Sub(hn::Mul(g, load(w + i, lanes)), hn::MulAdd(normed, projection, mean_gradient));
       store(hn::MulAdd(factor, inner, load(dx + i, lanes)), dx + i, lanes);
       if (dw != nullptr) store(hn::MulAdd(g, normed, load(dw + i, lanes)), dw + i, lanes);
       if (db != nullptr) store(hn::Add(g, load(db + i, lanes)), db + i, lanes);

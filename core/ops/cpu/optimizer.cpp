@@ -48,8 +48,8 @@ void sgd(Tensor& w, const Tensor& gradient, float lr, float weight_decay, float 
   parallel_for(w.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
     for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
       const V old = load(weights + begin + i, lanes), g = load(gradients + begin + i, lanes);
-      const V slope = hn::MulAdd(splat(gradient_scale), g, hn::Mul(splat(weight_decay), old));
-      store(hn::NegMulAdd(splat(lr), slope, old), weights + begin + i, lanes);
+      const V update = hn::MulAdd(splat(gradient_scale), g, hn::Mul(splat(weight_decay), old));
+      store(hn::NegMulAdd(splat(lr), update, old), weights + begin + i, lanes);
     });
   });
 }

@@ -52,13 +52,13 @@ void backward(const Tensor& dy, const Tensor& x, const Alphas& alphas, Tensor& d
   struct Sums {
     double positive = 0, negative = 0;
   };
-  const Element *slopes = dy.data<const Element>(), *from = x.data<const Element>();
+  const Element *grads = dy.data<const Element>(), *from = x.data<const Element>();
   Element* to = dx.data<Element>();
   std::vector<Sums> chunks(static_cast<size_t>((x.numel() + kGrain - 1) / kGrain));
-  parallel_for(x.numel(), kGrain, [&, from, slopes, to](int64_t begin, int64_t end) HWY_ATTR {
+  parallel_for(x.numel(), kGrain, [&, from, grads, to](int64_t begin, int64_t end) HWY_ATTR {
     V positive = splat(0), negative = splat(0);
     for_lanes(end - begin, [&](int64_t i, auto lanes) HWY_ATTR {
-      const V v = load(from + begin + i, lanes), d = load(slopes + begin + i, lanes);
+      const V v = load(from + begin + i, lanes), d = load(grads + begin + i, lanes);
       const auto up = hn::Gt(v, splat(0));
       const V low = hn::Min(v, splat(0)), bent = exp_less_line(low);
       positive = hn::Add(positive, hn::IfThenElseZero(up, hn::Mul(d, hn::Mul(v, v))));

@@ -1,5 +1,5 @@
 #pragma once
-// The device of plans: tensors have shapes, no bytes. Ops check what they are given and count the work; pools book
+// The device of plans: tensors have shapes, no bytes. Ops check what they are given and count the work; pools count
 // memory. So what a step of a model needs is known by running the step itself.
 
 #include <array>

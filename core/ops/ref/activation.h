@@ -37,7 +37,7 @@ Real activation(Activation f, Real x) {
 
 /// f'(x)
 template <typename Real>
-Real activation_slope(Activation f, Real x) {
+Real activation_derivative(Activation f, Real x) {
   switch (f) {
     case Activation::identity:
       return 1;
@@ -80,7 +80,7 @@ void gated_backward(Activation f, const Real* dy, const Real* gate, const Real* 
                     Real* dup) {
   for (int64_t i = 0; i < count; ++i) {
     dup[i] = dy[i] * activation(f, gate[i]);
-    dgate[i] = dy[i] * up[i] * activation_slope(f, gate[i]);
+    dgate[i] = dy[i] * up[i] * activation_derivative(f, gate[i]);
   }
 }
 
@@ -118,7 +118,7 @@ void clamped_gated_backward(Activation f, Real limit, const Real* dy, const Real
   for (int64_t i = 0; i < count; ++i) {
     const Real g = std::min(gate[i], limit), u = std::clamp(up[i], -limit, limit);
     dup[i] = u == up[i] ? dy[i] * activation(f, g) : 0;
-    dgate[i] = g == gate[i] ? dy[i] * (1 + u) * activation_slope(f, g) : 0;
+    dgate[i] = g == gate[i] ? dy[i] * (1 + u) * activation_derivative(f, g) : 0;
   }
 }
 

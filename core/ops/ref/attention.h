@@ -39,10 +39,10 @@ AttentionRow<Real> attention_row(const Real* q, const Real* k, const AttentionSp
       if (p.alibi_rounded_scale == 0) {
         dot += static_cast<Real>(slope) * static_cast<Real>(j - position);
       } else {
-        const auto tilt = [&](int64_t key) {
+        const auto bias = [&](int64_t key) {
           return static_cast<Real>(static_cast<float>(bf16(slope * static_cast<float>(key - span.k_begin))));
         };
-        dot += (tilt(j) - tilt(position)) * static_cast<Real>(p.alibi_rounded_scale);
+        dot += (bias(j) - bias(position)) * static_cast<Real>(p.alibi_rounded_scale);
       }
     }
     row.score.push_back(dot);
@@ -93,17 +93,17 @@ void attention_backward(const Real* dout, const Real* q, const Real* k, const Re
           const size_t column = static_cast<size_t>(j - row.begin);
           const int64_t key = (j * p.kv_heads + kv_head) * width;
           const Real weight = std::exp(row.score[column] - log_sum_exp[head * queries + i]);
-          Real slope = 0;
-          for (int64_t d = 0; d < width; ++d) slope += dout[at + d] * v[key + d];
-          slope = weight * (slope - mean) * static_cast<Real>(p.scale);
+          Real dscore = 0;
+          for (int64_t d = 0; d < width; ++d) dscore += dout[at + d] * v[key + d];
+          dscore = weight * (dscore - mean) * static_cast<Real>(p.scale);
           if (p.softcap > 0) {
             const Real tanh = std::tanh(row.raw[column] / static_cast<Real>(p.softcap));
-            slope *= 1 - tanh * tanh;
+            dscore *= 1 - tanh * tanh;
           }
           for (int64_t d = 0; d < width; ++d) {
             dv[key + d] += weight * dout[at + d];
-            dk[key + d] += slope * q[at + d];
-            dq[at + d] += slope * k[key + d];
+            dk[key + d] += dscore * q[at + d];
+            dq[at + d] += dscore * k[key + d];
           }
         }
       }

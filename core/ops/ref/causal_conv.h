@@ -28,13 +28,13 @@ void causal_conv_backward(const Real* dy, const Real* x, const Real* w, int64_t 
   for (int64_t i = 0; i < tokens * width; ++i) dx[i] = 0;
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t c = 0; c < width; ++c) {
-      const Real slope = dy[t * width + c];
-      if (db != nullptr) db[c] += slope;
+      const Real grad = dy[t * width + c];
+      if (db != nullptr) db[c] += grad;
       for (int64_t k = 0; k < taps; ++k) {
         const int64_t from = t - taps + 1 + k;
         if (from < 0) continue;
-        dx[from * width + c] += slope * w[c * taps + k];
-        if (dw != nullptr) dw[c * taps + k] += slope * x[from * width + c];
+        dx[from * width + c] += grad * w[c * taps + k];
+        if (dw != nullptr) dw[c * taps + k] += grad * x[from * width + c];
       }
     }
   }

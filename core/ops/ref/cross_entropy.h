@@ -26,9 +26,9 @@ void cross_entropy(const Real* logits, const int32_t* targets, int64_t rows, int
     if (dlogits == nullptr) continue;
     for (int64_t i = 0; i < vocabulary; ++i) {
       const Real value = capped[static_cast<size_t>(i)];
-      Real slope = (std::exp(value - lse) - (i == targets[n] ? 1 : 0)) * scale * (weights ? weights[n] : 1);
-      if (softcap > 0) slope *= 1 - value / softcap * value / softcap;
-      dlogits[n * vocabulary + i] = slope;
+      Real gradient = (std::exp(value - lse) - (i == targets[n] ? 1 : 0)) * scale * (weights ? weights[n] : 1);
+      if (softcap > 0) gradient *= 1 - value / softcap * value / softcap;
+      dlogits[n * vocabulary + i] = gradient;
     }
   }
 }

@@ -43,16 +43,16 @@ void gated_norm_backward(const Real* dy, const Real* x, const Real* gate, const 
       dot += dy[i] * w[i % width % weights] * x[i] * silu(gate[i]);
     }
     const Real inv = 1 / std::sqrt(squares / static_cast<Real>(group) + eps);
-    const Real slope = dot * inv * inv / static_cast<Real>(group);
+    const Real projection = dot * inv * inv / static_cast<Real>(group);
     for (int64_t i = begin; i < begin + group; ++i) {
       const Real factor = w[i % width % weights], s = silu(gate[i]);
       if (dw != nullptr) dw[i % width % weights] += dy[i] * x[i] * s * inv;
       if (gate_first) {
-        const Real din = inv * (dy[i] * factor - x[i] * s * slope);
+        const Real din = inv * (dy[i] * factor - x[i] * s * projection);
         dx[i] = din * s;
         dgate[i] = din * x[i] * silu_slope(gate[i]);
       } else {
-        dx[i] = inv * (dy[i] * factor * s - x[i] * slope);
+        dx[i] = inv * (dy[i] * factor * s - x[i] * projection);
         dgate[i] = dy[i] * factor * x[i] * inv * silu_slope(gate[i]);
       }
     }

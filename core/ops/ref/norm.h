@@ -28,8 +28,8 @@ void rms_norm_backward(const Real* dy, const Real* x, const Real* w, int64_t tok
     const Real s = inv_rms[t];
     Real dot = 0;
     for (int64_t d = 0; d < width; ++d) dot += g[d] * (weight_offset + w[d]) * row[d];
-    const Real slope = dot * s * s / static_cast<Real>(width);
-    for (int64_t d = 0; d < width; ++d) dx[t * width + d] += s * (g[d] * (weight_offset + w[d]) - row[d] * slope);
+    const Real projection = dot * s * s / static_cast<Real>(width);
+    for (int64_t d = 0; d < width; ++d) dx[t * width + d] += s * (g[d] * (weight_offset + w[d]) - row[d] * projection);
     if (dw == nullptr) continue;
     for (int64_t d = 0; d < width; ++d) dw[d] += g[d] * row[d] * s;
   }

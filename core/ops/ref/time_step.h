@@ -30,8 +30,8 @@ void time_step_backward(const Real* dstep, const Real* dlog_decay, const Real* x
     const int64_t h = i % heads;
     const Real raw = x[i] + bias[h], open = softplus(raw), a = std::exp(a_log[h]);
     const Real step = std::min(std::max(open, low), high);
-    const Real slope = open < low || open > high ? 0 : 1 / (1 + std::exp(-raw));
-    dx[i] = ((dstep == nullptr ? 0 : dstep[i]) - dlog_decay[i] * a) * slope;
+    const Real derivative = open < low || open > high ? 0 : 1 / (1 + std::exp(-raw));
+    dx[i] = ((dstep == nullptr ? 0 : dstep[i]) - dlog_decay[i] * a) * derivative;
     if (dbias != nullptr) dbias[h] += dx[i];
     if (da_log != nullptr) da_log[h] -= dlog_decay[i] * a * step;
   }

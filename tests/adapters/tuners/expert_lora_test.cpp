@@ -81,7 +81,7 @@ TEST(ExpertLora, ChangesEveryExpertByItsOwnPart) {
   EXPECT_EQ(seen, 1);
 }
 
-TEST(ExpertLora, GradientsAreSlopes) {
+TEST(ExpertLora, GradientsAreFiniteDifferences) {
   Rank rank;
   MemoryPool& pool = rank.context().pool;
   Decoder decoder = random_decoder(mixture(), 1, rank.context());

@@ -30,7 +30,7 @@ TEST(LayerSizes, AreThoseOfTheLayerList) {
   EXPECT_EQ(shapes.at("model.layers.1.mlp.up_proj.weight"), (Shape{40, 16}));
 }
 
-TEST(LayerSizes, GradientsAreSlopes) { expect_gradients_are_slopes(config()); }
+TEST(LayerSizes, GradientsAreFiniteDifferences) { expect_gradients_are_finite_differences(config()); }
 TEST(LayerSizes, CachedSequencesContinue) { expect_cached_text(config()); }
 TEST(LayerSizes, TrainShardAndPipeline) { expect_trains_shards_and_pipelines(config()); }
 

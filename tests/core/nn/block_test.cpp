@@ -156,7 +156,7 @@ class BlockBackward : public ::testing::TestWithParam<size_t> {
   }
 
   // Slope of sum(weights * forward(x)) when `value` moves along `direction`: five points, exact to fourth order.
-  double slope(Tensor& value, const Tensor& direction) {
+  double derivative(Tensor& value, const Tensor& direction) {
     const float reach = 2e-3f;
     const Tensor start = value.clone(pool());
     const auto at = [&](float steps) {
@@ -184,16 +184,16 @@ TEST_P(BlockBackward, IsTheSlopeOfForward) {
   block_.forward(x_, context(), step(), &saved);
   Tensor gradient = weights_.clone(pool());
   block_.backward(gradient, context(), step(), std::move(saved), true);
-  const auto expect_slope = [&](const std::string& name, Tensor& value, const Tensor& made) {
+  const auto expect_derivative = [&](const std::string& name, Tensor& value, const Tensor& made) {
     const Tensor direction = random(value.shape(), 1);
-    const double wanted = slope(value, direction);
-    // f32 differences: about four digits of a typical slope
+    const double wanted = derivative(value, direction);
+    // f32 differences: about four digits of a typical derivative
     const double size = std::sqrt(dot(made, made));
     EXPECT_NEAR(dot(made, direction), wanted, 2e-3 * size + 1e-3) << name;
     EXPECT_GT(size, 1e-3) << name;
   };
-  expect_slope("input", x_, gradient);
-  block_.visit([&](Parameter& parameter) { expect_slope(parameter.name, parameter.value, parameter.gradient); });
+  expect_derivative("input", x_, gradient);
+  block_.visit([&](Parameter& parameter) { expect_derivative(parameter.name, parameter.value, parameter.gradient); });
 }
 
 TEST_P(BlockBackward, WithoutInputGradientTheParametersGradientsAreTheSame) {

@@ -52,7 +52,7 @@ inline double dot(const Tensor& a, const Tensor& b) {
 
 /// The gradient of the loss against its differences along a random direction of every parameter: over a long way, where
 /// rounding is small, or over a short one, where it curves less, whichever errs less by its own estimate.
-inline void expect_gradients_are_slopes(const DecoderConfig& config) {
+inline void expect_gradients_are_finite_differences(const DecoderConfig& config) {
   Rank rank;
   MemoryPool& pool = rank.context().pool;
   Decoder decoder = random_decoder(config, 1, rank.context());
@@ -64,7 +64,7 @@ inline void expect_gradients_are_slopes(const DecoderConfig& config) {
     Tensor direction = Tensor::empty(pool, parameter.value.shape(), DType::f32);
     ops::fill_normal(direction, 1, 5, number++);
     const Tensor start = parameter.value.clone(pool);
-    double slope = 0, error = std::numeric_limits<double>::infinity();
+    double difference_quotient = 0, error = std::numeric_limits<double>::infinity();
     for (const float reach : {2e-3f, 1e-3f, 5e-4f, 2e-4f, 1e-4f, 3e-5f}) {
       const auto at = [&](float steps) {
         ops::add(direction, parameter.value, steps * reach);
@@ -76,11 +76,11 @@ inline void expect_gradients_are_slopes(const DecoderConfig& config) {
       const double found = (8 * near - far) / (12 * width);
       const double curved = std::abs(found - far / (4 * width)), rounded = 1e-7 * std::abs(at(0)) / width;
       if (curved + rounded > error) continue;
-      slope = found;
+      difference_quotient = found;
       error = curved + rounded;
     }
     const double size = std::sqrt(dot(parameter.gradient, parameter.gradient));
-    EXPECT_NEAR(dot(parameter.gradient, direction), slope, 3e-3 * size + 1e-2) << parameter.name;
+    EXPECT_NEAR(dot(parameter.gradient, direction), difference_quotient, 3e-3 * size + 1e-2) << parameter.name;
     EXPECT_GT(size, 1e-3) << parameter.name;
   });
 }
@@ -149,7 +149,7 @@ inline std::pair<double, size_t> train_on(const Device& device, const DecoderCon
   return {loss, pool.peak() + (&pool.host() == &pool ? 0 : pool.host().peak())};
 }
 
-/// A device whose elements the host may not read gives the same bits, and one without bytes books about the memory.
+/// A device whose elements the host may not read gives the same bits, and one without bytes counts about the memory.
 inline void expect_same_on_devices(const DecoderConfig& config) {
   const auto [loss, peak] = train_on(cpu_device(), config);
   EXPECT_EQ(train_on(RefusingDevice(), config).first, loss);

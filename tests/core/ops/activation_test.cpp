@@ -26,14 +26,15 @@ Values sweep() {
 TEST(ActivationReference, SlopesMatchFiniteDifferences) {
   for (Activation f : kAll) {
     const Values x = sweep();
-    Values slopes;
-    for (double value : x) slopes.push_back(ops::ref::activation_slope(f, value));
+    Values derivatives;
+    for (double value : x) derivatives.push_back(ops::ref::activation_derivative(f, value));
     for (size_t i = 0; i < x.size(); ++i) {
       const double step = 1e-6;
-      const double slope = (ops::ref::activation(f, x[i] + step) - ops::ref::activation(f, x[i] - step)) / (2 * step);
+      const double derivative =
+          (ops::ref::activation(f, x[i] + step) - ops::ref::activation(f, x[i] - step)) / (2 * step);
       // A difference of values near f is good to about 2e-16 f / step: relu_squared has 144 at the end.
       const double rounding = 3e-10 * std::abs(ops::ref::activation(f, x[i]));
-      ASSERT_NEAR(slope, slopes[i], 1e-8 + rounding) << x[i];
+      ASSERT_NEAR(derivative, derivatives[i], 1e-8 + rounding) << x[i];
     }
   }
 }
@@ -51,16 +52,16 @@ TEST_P(ActivationTest, ValueAndSlopeMatchReferenceInTheTailsToo) {
   const Shape shape = {static_cast<int64_t>(x.size())};
   const Tensor input = tensor_of(x, shape, DType::f32), ones = tensor_of(Values(x.size(), 1.0), shape, DType::f32);
   for (Activation f : kAll) {
-    Tensor y = Tensor::empty(pool(), shape, DType::f32), slope = Tensor::empty(pool(), shape, DType::f32);
+    Tensor y = Tensor::empty(pool(), shape, DType::f32), derivative = Tensor::empty(pool(), shape, DType::f32);
     ops::activation_forward(f, input, y);
-    ops::activation_backward(f, ones, input, slope);
-    Values values, slopes;
+    ops::activation_backward(f, ones, input, derivative);
+    Values values, derivatives;
     for (double value : values_of(input)) {
       values.push_back(ops::ref::activation(f, value));
-      slopes.push_back(ops::ref::activation_slope(f, value));
+      derivatives.push_back(ops::ref::activation_derivative(f, value));
     }
     expect_close(y, values, 1e-5, 1e-30, "value");
-    expect_close(slope, slopes, 1e-5, 3e-7, "slope");
+    expect_close(derivative, derivatives, 1e-5, 3e-7, "derivative");
   }
 }
 
@@ -82,7 +83,7 @@ TEST_P(ActivationTest, GatedMatchesReference) {
       expect_close(y, ys, rounding(dtype, 1e-5), 1e-7, "y");
       expect_close(dgate, dgates, rounding(dtype, 1e-5), 3e-6, "dgate");
       expect_close(dup, dups, rounding(dtype, 1e-5), 1e-6, "dup");
-      EXPECT_EQ(std::memcmp(y.raw(), again.raw(), y.bytes()), 0) << "y_again is the y of forward";
+      EXPECT_EQ(std::memcmp(y.raw(), again.raw(), y.bytes()), 0) << "y_recomputed is the y of forward";
     }
   }
 }

@@ -79,7 +79,7 @@ void expect_close_in_norm(const Tensor& actual, const Values& expected, double r
   EXPECT_LE(std::sqrt(dot(difference, difference)), relative * std::sqrt(dot(expected, expected))) << what;
 }
 
-/// With AVX512_BF16, bf16 products take the weights and the slopes of scores rounded to bf16. The error then is not
+/// With AVX512_BF16, bf16 products take the weights and the score gradients rounded to bf16. The error then is not
 /// relative to an element but to the terms of its sum: about 2^-9 / sqrt(3) of the norm for each of the roundings.
 constexpr double kPairsInNorm = 0x1p-8;
 

@@ -32,7 +32,7 @@ namespace twin {
 using namespace ref;  // NOLINT: by the names of the ops
 // Twins of one element or four.
 constexpr auto& activation_forward = ref::activation<double>;
-constexpr auto& activation_backward = ref::activation_slope<double>;
+constexpr auto& activation_backward = ref::activation_derivative<double>;
 constexpr auto& adamw8bit = ref::round_to_8bit;
 constexpr auto& block_scales = ref::block_scale;
 constexpr auto& dequantize = ref::element;

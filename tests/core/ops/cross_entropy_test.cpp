@@ -29,14 +29,14 @@ TEST(CrossEntropyReference, GradientMatchesFiniteDifferences) {
   const Values logits = random_values(rows * vocabulary, 1, 3);
   const std::vector<int32_t> targets = some_targets(rows, vocabulary);
   for (double softcap : {0.0, 5.0}) {
-    Values losses(rows), slopes(logits.size());
+    Values losses(rows), dlogits(logits.size());
     ops::ref::cross_entropy(logits.data(), targets.data(), rows, vocabulary, softcap, 0.5, losses.data(),
-                            slopes.data());
+                            dlogits.data());
     const auto loss = [&](const Values& x) {
       ops::ref::cross_entropy<double>(x.data(), targets.data(), rows, vocabulary, softcap, 1, losses.data(), nullptr);
       return 0.5 * (losses[0] + losses[1] + losses[2]);
     };
-    expect_gradient(loss, logits, slopes, "dlogits");
+    expect_gradient(loss, logits, dlogits, "dlogits");
   }
 }
 
@@ -53,14 +53,14 @@ TEST_P(CrossEntropyTest, LossAndGradientMatchReference) {
         const Tensor some = tensor_of({1, -0.5, 0, 2, 0.125}, {rows}, DType::f32);
         for (const Tensor& weights : {Tensor(), some}) {
           Tensor losses = Tensor::empty(pool(), {rows}, DType::f32);
-          Tensor slopes = Tensor::empty(pool(), logits.shape(), dtype);
-          ops::cross_entropy(logits, targets, softcap, 0.25f, losses, slopes, weights);
-          Values expected(rows), expected_slopes(static_cast<size_t>(logits.numel()));
+          Tensor dlogits = Tensor::empty(pool(), logits.shape(), dtype);
+          ops::cross_entropy(logits, targets, softcap, 0.25f, losses, dlogits, weights);
+          Values expected(rows), expected_dlogits(static_cast<size_t>(logits.numel()));
           ops::ref::cross_entropy(values_of(logits).data(), ids.data(), rows, vocabulary, static_cast<double>(softcap),
-                                  0.25, expected.data(), expected_slopes.data(),
+                                  0.25, expected.data(), expected_dlogits.data(),
                                   weights ? values_of(weights).data() : nullptr);
           expect_close(losses, expected, 1e-6, 4e-6, "loss");
-          expect_close(slopes, expected_slopes, rounding(dtype, 2e-5), 1e-7, "dlogits");
+          expect_close(dlogits, expected_dlogits, rounding(dtype, 2e-5), 1e-7, "dlogits");
         }
       }
     }
@@ -73,9 +73,9 @@ TEST_P(CrossEntropyTest, ColumnsInPartsGiveTheLossAndGradientOfAll) {
     const Tensor logits = random_tensor({rows, vocabulary}, DType::f32, 2, 8);
     const std::vector<int32_t> ids = some_targets(rows, vocabulary);
     const Tensor weights = tensor_of({1, -0.5, 0, 2}, {rows}, DType::f32);
-    Values expected(rows), expected_slopes(static_cast<size_t>(logits.numel()));
+    Values expected(rows), expected_dlogits(static_cast<size_t>(logits.numel()));
     ops::ref::cross_entropy(values_of(logits).data(), ids.data(), rows, vocabulary, static_cast<double>(softcap), 0.25,
-                            expected.data(), expected_slopes.data(), values_of(weights).data());
+                            expected.data(), expected_dlogits.data(), values_of(weights).data());
     const std::vector<int64_t> cuts = {0, 300, 1001};
     std::vector<Tensor> parts, targets;
     Tensor statistics = Tensor::empty(pool(), {6, rows}, DType::f32);
@@ -91,14 +91,14 @@ TEST_P(CrossEntropyTest, ColumnsInPartsGiveTheLossAndGradientOfAll) {
     Tensor row_max = Tensor::empty(pool(), {rows}, DType::f32), row_sumexp = Tensor::empty(pool(), {rows}, DType::f32);
     Tensor losses = Tensor::empty(pool(), {rows}, DType::f32);
     ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses);
-    Tensor slopes = Tensor::empty(pool(), logits.shape(), DType::f32);
+    Tensor dlogits = Tensor::empty(pool(), logits.shape(), DType::f32);
     for (size_t p = 0; p < 2; ++p) {
       Tensor own = Tensor::empty(pool(), parts[p].shape(), DType::f32);
       ops::cross_entropy_backward(parts[p], targets[p], row_max, row_sumexp, softcap, 0.25f, own, weights);
-      ops::copy_columns_in(own, cuts[p], slopes);
+      ops::copy_columns_in(own, cuts[p], dlogits);
     }
     expect_close(losses, expected, 1e-6, 4e-6, "loss");
-    expect_close(slopes, expected_slopes, 2e-5, 1e-7, "dlogits");
+    expect_close(dlogits, expected_dlogits, 2e-5, 1e-7, "dlogits");
   }
 }
 
@@ -127,9 +127,10 @@ TEST_P(CrossEntropyTest, BitsDoNotDependOnThreads) {
   const Tensor logits = random_tensor({9, 5003}, DType::f32, 1, 4);
   const Tensor targets = Tensor::from<int32_t>(pool(), {9}, some_targets(9, 5003));
   expect_same_bits_for_any_threads([&] {
-    Tensor losses = Tensor::empty(pool(), {9}, DType::f32), slopes = Tensor::empty(pool(), logits.shape(), DType::bf16);
-    ops::cross_entropy(logits, targets, 0, 1, losses, slopes);
-    return std::vector<Tensor>{losses, slopes};
+    Tensor losses = Tensor::empty(pool(), {9}, DType::f32),
+           dlogits = Tensor::empty(pool(), logits.shape(), DType::bf16);
+    ops::cross_entropy(logits, targets, 0, 1, losses, dlogits);
+    return std::vector<Tensor>{losses, dlogits};
   });
 }
 

@@ -14,7 +14,7 @@ namespace {
 class MappedOnMeta : public testing::Test {
  protected:
   MappedOnMeta() {
-    device_.on_mapped([this](int64_t more) { pool_.book_mapped(more); });
+    device_.on_mapped([this](int64_t more) { pool_.count_mapped(more); });
   }
 
   MetaDevice device_;

@@ -90,7 +90,7 @@ inline void expect_close(const Tensor& actual, const Values& expected, double re
 /// Half a unit in the last place of bf16, relative: what rounding once costs; f32 sums get `f32` instead.
 inline double rounding(DType dtype, double f32) { return dtype == DType::bf16 ? 0x1p-8 + f32 : f32; }
 
-/// gradient = the slope of f at x, by central differences (f in double: error about step^2 f''' + 1e-16 f / step).
+/// gradient = the derivative of f at x, by central differences (f in double: error about step^2 f''' + 1e-16 f / step).
 inline void expect_gradient(const std::function<double(const Values&)>& f, const Values& x, const Values& gradient,
                             const std::string& what) {
   ASSERT_EQ(x.size(), gradient.size()) << what;

@@ -102,14 +102,15 @@ TEST_F(PlannedRun, ActivationsInAFileAreCountedThere) {
   one.ranks = 1;
   one.cluster->memory = 0;
   one.cluster->disk_bandwidth = 1e10;
-  const PlannedLayout kept = plan_recipe(recipe(adapter), one).asked, filed = plan_recipe(recipe(spilled), one).asked;
+  const PlannedLayout kept = plan_recipe(recipe(adapter), one).asked,
+                      offloaded = plan_recipe(recipe(spilled), one).asked;
   // Inputs of 80 blocks, 8192 values of 2048 tokens in f32, of which the highest stays in memory and one is on its way.
   const int64_t input = 4 * 8192 * 2048;
-  EXPECT_EQ(filed.file_bytes, 79 * input);
-  EXPECT_EQ(filed.spilled_bytes, 64 * 79 * input);
-  EXPECT_NEAR(static_cast<double>(kept.memory.needed_bytes() - filed.memory.needed_bytes()),
+  EXPECT_EQ(offloaded.file_bytes, 79 * input);
+  EXPECT_EQ(offloaded.spilled_bytes, 64 * 79 * input);
+  EXPECT_NEAR(static_cast<double>(kept.memory.needed_bytes() - offloaded.memory.needed_bytes()),
               static_cast<double>(78 * input), static_cast<double>(2 * input));
-  EXPECT_EQ(filed.time.spilling, 0);  // hidden behind computing
+  EXPECT_EQ(offloaded.time.spilling, 0);  // hidden behind computing
   one.cluster->disk_bandwidth = 1e6;
   const PlannedLayout slow = plan_recipe(recipe(spilled), one).asked;
   EXPECT_NEAR(slow.time.seconds, 2 * static_cast<double>(slow.spilled_bytes) / 1e6, 0.01 * slow.time.seconds);
@@ -148,7 +149,7 @@ TEST_F(PlannedRun, AFourBitBaseFitsWhereASixteenBitOneDoesNot) {
   packed["model"]["quantize"] = "nf4";
   const RecipePlan plan = plan_recipe(recipe(packed), one);
   EXPECT_TRUE(plan.asked.fits) << plan.asked.why_not;
-  // Embedding and head are resident during their passes, else in the system's cache.
+  // Embedding and head are resident during their passes, else in the page cache.
   const StageMemory& memory = plan.asked.memory.largest();
   const auto base = static_cast<double>(memory.split[MemoryUse::base] + memory.cached);
   EXPECT_NEAR(base / (0.516 * 68.4e9 + 2 * 2 * 32000 * 8192), 1, 0.02);

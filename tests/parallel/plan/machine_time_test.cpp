@@ -29,8 +29,8 @@ class StepHere : public testing::Test {
     PartSeconds& parts = speed_.parts[1];
     parts.forward.assign(kLayers, kForward);
     parts.backward.assign(kLayers, kBackward);
-    parts.forward_again.assign(kLayers, kForward);
-    parts.backward_again.assign(kLayers, kBackward + kForward);
+    parts.forward_recompute.assign(kLayers, kForward);
+    parts.backward_recompute.assign(kLayers, kBackward + kForward);
     speed_.cores = 4;
   }
 
@@ -47,8 +47,8 @@ TEST_F(StepHere, IsTheSumOfItsPassesOnOneRank) {
   speed_.parts[1].embed = 0.5;
   const double values = static_cast<double>(job_.model.trained_values());
   speed_.parts[1].update = 3 / values;
-  speed_.parts[1].zero = 1 / values;
-  speed_.parts[1].add = 2 / values;
+  speed_.parts[1].zero_grad = 1 / values;
+  speed_.parts[1].accumulate = 2 / values;
   // Below the head a gradient of the stream, 64 x 64 values, starts as zeros.
   const double passes = kLayers * (kForward + kBackward) + 5 + 0.5 + 64 * 64 / values;
   EXPECT_NEAR(step({}, {0, kLayers}).seconds, kMicrobatches * (passes + 1) + (kMicrobatches - 1) * 2 + 3, 1e-6);
@@ -92,21 +92,21 @@ TEST_F(StepHere, OfANaivePipelineTakesNoLongerOnOneCore) {
 }
 
 TEST_F(StepHere, CountsWhatAFileOfActivationsWasMeasuredToAdd) {
-  PlanLayout filed;
-  filed.offload = true;
-  EXPECT_NEAR(step(filed, {0, kLayers}).seconds, step({}, {0, kLayers}).seconds, 1e-6);  // it was not measured
-  PartSeconds& parts = speed_.filed[1] = speed_.parts[1];
+  PlanLayout offloaded;
+  offloaded.offload = true;
+  EXPECT_NEAR(step(offloaded, {0, kLayers}).seconds, step({}, {0, kLayers}).seconds, 1e-6);  // it was not measured
+  PartSeconds& parts = speed_.offloaded[1] = speed_.parts[1];
   parts.forward.assign(kLayers, kForward + 0.5);
   parts.backward.assign(kLayers, kBackward + 0.25);
-  parts.forward_again.assign(kLayers, kForward + 0.125);
+  parts.forward_recompute.assign(kLayers, kForward + 0.125);
   const double kept = kMicrobatches * kLayers * 0.75, inputs = kMicrobatches * kLayers * 0.125;
-  const StepTime time = step(filed, {0, kLayers});
+  const StepTime time = step(offloaded, {0, kLayers});
   EXPECT_NEAR(time.seconds - step({}, {0, kLayers}).seconds, kept, 1e-6);
   EXPECT_NEAR(time.spilling, kept, 1e-6);
   EXPECT_NEAR(time.computing + time.communicating + time.waiting + time.spilling, time.seconds, 1e-6);
   PlanLayout again;
-  again.recompute = filed.recompute = Recompute::block;
-  EXPECT_NEAR(step(filed, {0, kLayers}).seconds - step(again, {0, kLayers}).seconds, inputs, 1e-6);
+  again.recompute = offloaded.recompute = Recompute::block;
+  EXPECT_NEAR(step(offloaded, {0, kLayers}).seconds - step(again, {0, kLayers}).seconds, inputs, 1e-6);
 }
 
 TEST_F(StepHere, CountsTheSumOfGradientsOverRanks) {
@@ -151,13 +151,13 @@ TEST(MachineSpeed, GoesThroughJson) {
   speed.cores = 3.5;
   speed.threads = 2;
   speed.parts[2] = {
-      .forward = {1, 2}, .backward = {3, 4}, .backward_again = {5, 6}, .embed = 7, .head = 8, .add = 1e-9};
-  speed.filed[2].forward_again = {9};
+      .forward = {1, 2}, .backward = {3, 4}, .backward_recompute = {5, 6}, .embed = 7, .head = 8, .accumulate = 1e-9};
+  speed.offloaded[2].forward_recompute = {9};
   speed.exchange[4].sum = ByteCost({{1, 2}, {3, 4}});
   const MachineSpeed back = machine_speed_from_json(to_json(speed));
   EXPECT_EQ(to_json(back), to_json(speed));
-  EXPECT_EQ(back.parts.at(2).backward_again, (std::vector<double>{5, 6}));
-  EXPECT_EQ(back.filed.at(2).forward_again, (std::vector<double>{9}));
+  EXPECT_EQ(back.parts.at(2).backward_recompute, (std::vector<double>{5, 6}));
+  EXPECT_EQ(back.offloaded.at(2).forward_recompute, (std::vector<double>{9}));
   EXPECT_DOUBLE_EQ(back.among(4).sum.seconds(2), 3);
 }
 

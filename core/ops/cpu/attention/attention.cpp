@@ -62,12 +62,12 @@ struct Tile {
         keys(buffers.take(kKeys * plan.padded)),
         keys_transposed(buffers.take(kKeys * plan.padded)),
         values(buffers.take(kKeys * plan.padded)),
-        woven(buffers.take(kKeys * plan.padded)),
+        interleaved(buffers.take(kKeys * plan.padded)),
         scores(buffers.take(kKeys * kRows)),
         keep(buffers.take(kRows)) {}
 
   Buffers buffers;
-  float *keys, *keys_transposed, *values, *woven, *scores, *keep;
+  float *keys, *keys_transposed, *values, *interleaved, *scores, *keep;
 };
 
 /// Running softmax of the rows of a Block. Row r is query r % count of head r / count of the group.
@@ -97,7 +97,7 @@ class Rows {
     copy_rows<Words>(k + at, stride, count, plan_, tile_.keys);
     transpose(tile_.keys, count, row_words_, words<Words>(plan_.width), tile_.keys_transposed, kKeys);
     copy_rows<Words>(v + at, stride, count, plan_, tile_.values);
-    const float* values = sum_over_rows<Words>(tile_.values, count, plan_, tile_.woven);
+    const float* values = sum_over_rows<Words>(tile_.values, count, plan_, tile_.interleaved);
     const int64_t first = key_position(block_.span, block_.query), last = first + block_.count - 1;
     const bool whole = count == kKeys && first + 1 >= tile + kKeys && plan_.first_key(block_.span, last) <= tile;
     for (int64_t row = 0; row < rows_; row += kRows) add_tile(row, {tile, count, whole}, values);
@@ -228,7 +228,7 @@ class Rows {
     }
   }
 
-  /// Products become scores where they are not merely scaled: capped, tilted.
+  /// Products become scores where they are not merely scaled: capped, biased by position.
   void finish_scores(int64_t row, int64_t tile, int64_t columns, float* scores) {
     const float softcap = plan_.params.softcap;
     const float slope = plan_.slope(block_.kv_head * plan_.group + row / block_.count);
@@ -237,7 +237,7 @@ class Rows {
       if (softcap > 0) score = soft_cap(score, softcap);
       if (slope != 0) {
         const int64_t begin = block_.span.k_begin;
-        score = tilted(score, plan_.params, slope, numbers_from(tile + i - begin), number(position(row) - begin));
+        score = add_alibi(score, plan_.params, slope, numbers_from(tile + i - begin), number(position(row) - begin));
       }
       store(score, scores + i);
     }

@@ -78,9 +78,9 @@ std::vector<Column> cut_in_columns(const AttentionPlan& plan, std::span<const At
   return columns;
 }
 
-/// delta [H, Tq]: sum over the head of dout * out, which is the mean of the weights' slopes.
+/// delta [H, Tq]: sum over the head of dout * out, which is the mean of the gradients of the weights.
 template <typename Element>
-std::unique_ptr<float[]> weight_slope_means(const AttentionPlan& plan, const Element* dout, const Element* out) {
+std::unique_ptr<float[]> weight_gradient_means(const AttentionPlan& plan, const Element* dout, const Element* out) {
   auto delta = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(plan.heads * plan.queries));
   parallel_for(plan.queries, 32, [&](int64_t begin, int64_t end) HWY_ATTR {
     for (int64_t t = begin; t < end; ++t) {
@@ -148,7 +148,7 @@ void backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor
     dk.zero();
     dv.zero();
   }
-  const auto delta = weight_slope_means(plan, dout.data<const Element>(), out.data<const Element>());
+  const auto delta = weight_gradient_means(plan, dout.data<const Element>(), out.data<const Element>());
   const Inputs<Element> in = {dout.data<const Element>(), q.data<const Element>(),         k.data<const Element>(),
                               v.data<const Element>(),    log_sum_exp.data<const float>(), delta.get()};
   backward<Words>(plan, in, spans, dq.data<Element>(), dk.data<Element>(), dv.data<Element>());

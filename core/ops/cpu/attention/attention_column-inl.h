@@ -65,7 +65,7 @@ struct Fetch {
 };
 
 /// Buffers and steps of one Column. Scores stand with keys in rows and queries in lanes: what belongs to a query is a
-/// lane, and what a product leaves in registers becomes weights or slopes there.
+/// lane, and what a product leaves in registers becomes weights or score gradients there.
 template <typename Words, typename Element>
 class ColumnWork {
  public:
@@ -98,8 +98,8 @@ class ColumnWork {
     dout_by_rows_ = take(2 * tile);
     dq_ = take(2 * tile);
     weights_ = take(kKeys * kBlockQueries);
-    slopes_ = take(kKeys * kBlockQueries);
-    slopes_woven_ = take(kKeys * kBlockQueries);  // used by Pairs alone
+    dscores_ = take(kKeys * kBlockQueries);
+    dscores_interleaved_ = take(kKeys * kBlockQueries);  // used by Pairs alone
     logs_ = take(kBlockQueries);
     delta_ = take(kBlockQueries);
     for (const KeyTile& made : tiles_) load_keys(made);
@@ -168,13 +168,13 @@ class ColumnWork {
     const int64_t stride = plan_.kv_heads * plan_.width, at = tile.first * stride + column_.kv_head * plan_.width;
     load_rows(in_.v + at, stride, tile.count, tile.values);
     load_rows(in_.k + at, stride, tile.count, tile.keys);
-    weave(tile.keys, tile.keys_by_rows);
+    interleave(tile.keys, tile.keys_by_rows);
     std::fill(tile.dk, tile.dk + kKeys * plan_.padded, 0.0f);
     std::fill(tile.dv, tile.dv + kKeys * plan_.padded, 0.0f);
   }
 
   /// by_rows = kKeys rows as right side of a product that sums over them.
-  void weave(const float* rows, float* by_rows) const {
+  void interleave(const float* rows, float* by_rows) const {
     if (sum_over_rows<Words>(rows, kKeys, plan_, by_rows) == rows) std::copy_n(rows, kKeys * plan_.padded, by_rows);
   }
 
@@ -197,7 +197,7 @@ class ColumnWork {
     for (int64_t query = 0; query < count_; query += kKeys, from += kKeys * stride) {
       load_rows(from, stride, std::min(kKeys, count_ - query), rows_);
       transpose(rows_, kKeys, row_words_, depth_, transposed, kKeys);
-      weave(rows_, by_rows);
+      interleave(rows_, by_rows);
       transposed += turned_;
       by_rows += words<Words>(kKeys) * plan_.padded;
     }
@@ -225,23 +225,23 @@ class ColumnWork {
     const int64_t depth = words<Words>(end - begin);
     multiply<Words, Start::add>({weights_ + skipped, kBlockWords, 1}, dout_by_rows_ + skipped * plan_.padded,
                                 plan_.padded, rows, plan_.padded, depth, tile.dv, plan_.padded);
-    multiply<Words, Start::add>({slopes_ + skipped, kBlockWords, 1}, q_by_rows_ + skipped * plan_.padded, plan_.padded,
+    multiply<Words, Start::add>({dscores_ + skipped, kBlockWords, 1}, q_by_rows_ + skipped * plan_.padded, plan_.padded,
                                 rows, plan_.padded, depth, tile.dk, plan_.padded);
     for (int64_t low = begin; low < end; low = low / kKeys * kKeys + kKeys) {
       const int64_t high = std::min(end, low / kKeys * kKeys + kKeys);
       constexpr int64_t kStride = Words::kPerWord == 1 ? kBlockQueries : kKeys;
-      const float* slopes = Words::kPerWord == 1 ? slopes_ + low : woven_slopes(low);
-      multiply<Words, Start::add>({tile.keys_by_rows, 1, plan_.padded}, slopes, kStride, plan_.padded, high - low,
+      const float* dscores = Words::kPerWord == 1 ? dscores_ + low : interleaved_dscores(low);
+      multiply<Words, Start::add>({tile.keys_by_rows, 1, plan_.padded}, dscores, kStride, plan_.padded, high - low,
                                   words<Words>(seen_keys(tile, high)),
                                   dq_ + low / kKeys * kKeys * plan_.padded + low % kKeys, kKeys);
     }
   }
 
-  float* woven_slopes(int64_t query) const {
-    return slopes_woven_ + query / kKeys * (kKeys * kKeys / 2) + query % kKeys;
+  float* interleaved_dscores(int64_t query) const {
+    return dscores_interleaved_ + query / kKeys * (kKeys * kKeys / 2) + query % kKeys;
   }
 
-  /// Weights and slopes of the queries [query, query + kPanelQueries) and all keys of the tile.
+  /// Weights and score gradients of the queries [query, query + kPanelQueries) and all keys of the tile.
   void differentiate(const KeyTile& tile, int64_t head, int64_t query) {
     const int64_t vectors = std::min<int64_t>(kPanelVectors, (end_ - query) / kLanes);
     const int64_t seen = seen_keys(tile, query + vectors * kLanes);
@@ -274,7 +274,7 @@ class ColumnWork {
     for (int64_t q = query; q < query + vectors * kLanes; q += kLanes) {
       for (int64_t k = key; k < key + keys; k += 2) {
         store_weights(none, none, k, q);
-        store_slopes(none, none, k, q);
+        store_dscores(none, none, k, q);
       }
     }
   }
@@ -306,7 +306,7 @@ class ColumnWork {
   void differentiate_panel(const Panel& panel) {
     const int64_t lanes = panel.query / kKeys * turned_ + panel.query % kKeys, row = panel.key * row_words_;
     const V unit = splat(kPlain ? plan_.params.scale * Words::kUnit : Words::kUnit);
-    V cap_slopes[keys][kPlain ? 1 : vectors];
+    V cap_derivatives[keys][kPlain ? 1 : vectors];
     alignas(64) float weights[keys][vectors * kLanes];
     const auto to_weights = [&](V(&scores)[keys][vectors]) HWY_ATTR {
 #pragma GCC unroll 8
@@ -316,7 +316,7 @@ class ColumnWork {
           const int64_t query = panel.query + v * kLanes, key = panel.tile.first + panel.key + i;
           V both[] = {scores[i][v], scores[i + 1][v]};
           for (int n = 0; n < 2; ++n) {
-            if constexpr (!kPlain) cap_slopes[i + n][v] = finish_score(key + n, panel.head, query, both[n]);
+            if constexpr (!kPlain) cap_derivatives[i + n][v] = finish_score(key + n, panel.head, query, both[n]);
             both[n] = hn::MulSub(both[n], unit, hn::Load(kF, logs_ + query));
           }
           Words::power(both);
@@ -328,26 +328,26 @@ class ColumnWork {
         }
       }
     };
-    const auto to_slopes = [&](V(&slopes)[keys][vectors]) HWY_ATTR {
+    const auto to_dscores = [&](V(&dscores)[keys][vectors]) HWY_ATTR {
 #pragma GCC unroll 8
       for (int i = 0; i < keys; i += 2) {
 #pragma GCC unroll 8
         for (int v = 0; v < vectors; ++v) {
           const int64_t query = panel.query + v * kLanes;
-          V both[] = {slopes[i][v], slopes[i + 1][v]};
+          V both[] = {dscores[i][v], dscores[i + 1][v]};
           for (int n = 0; n < 2; ++n) {
             both[n] = hn::Sub(both[n], hn::Load(kF, delta_ + query));
-            if constexpr (!kPlain) both[n] = hn::Mul(both[n], cap_slopes[i + n][v]);
+            if constexpr (!kPlain) both[n] = hn::Mul(both[n], cap_derivatives[i + n][v]);
             both[n] = hn::Mul(both[n], hn::Load(kF, weights[i + n] + v * kLanes));
           }
-          store_slopes(both[0], both[1], panel.key + i, query);
+          store_dscores(both[0], both[1], panel.key + i, query);
         }
       }
     };
     multiply_panel<Words, keys, vectors>({panel.tile.keys + row, row_words_, 1}, q_transposed_ + lanes, kKeys, depth_,
                                          to_weights);
     multiply_panel<Words, keys, vectors>({panel.tile.values + row, row_words_, 1}, dout_transposed_ + lanes, kKeys,
-                                         depth_, to_slopes);
+                                         depth_, to_dscores);
   }
 
   /// Weights of a vector of queries for a key that is `ahead` of the first of them: 0 where it is not seen.
@@ -359,30 +359,31 @@ class ColumnWork {
     return plan_.params.window > 0 ? hn::IfThenElseZero(first(ahead + plan_.params.window), weights) : weights;
   }
 
-  /// Product of one key and a vector of queries becomes the scaled, capped and tilted score; returns the cap's slope.
+  /// Product of one key and a vector of queries becomes the scaled, capped and position-biased score; returns the
+  /// derivative of the cap.
   HWY_INLINE V finish_score(int64_t key, int64_t head, int64_t query, V& score) const {
-    const float softcap = plan_.params.softcap, tilt = plan_.slope(head);
-    V cap_slope = splat(1);
+    const float softcap = plan_.params.softcap, slope = plan_.slope(head);
+    V cap_derivative = splat(1);
     score = hn::Mul(splat(plan_.params.scale), score);
     if (softcap > 0) {
       score = soft_cap(score, softcap);
       const V share = hn::Mul(score, splat(1 / softcap));
-      cap_slope = hn::NegMulAdd(share, share, splat(1));
+      cap_derivative = hn::NegMulAdd(share, share, splat(1));
     }
-    if (tilt != 0) {
+    if (slope != 0) {
       const int64_t begin = column_.span.k_begin;
-      score = tilted(score, plan_.params, tilt, number(key - begin), numbers_from(position(query) - begin));
+      score = add_alibi(score, plan_.params, slope, number(key - begin), numbers_from(position(query) - begin));
     }
-    return cap_slope;
+    return cap_derivative;
   }
 
   /// Of the keys key, key + 1 for a vector of queries.
   HWY_INLINE void store_weights(V even, V odd, int64_t key, int64_t query) {
     Words::store_two_rows(even, odd, weights_ + key * kBlockWords + query / Words::kPerWord, kBlockWords, nullptr);
   }
-  HWY_INLINE void store_slopes(V even, V odd, int64_t key, int64_t query) {
-    Words::store_two_rows(even, odd, slopes_ + key * kBlockWords + query / Words::kPerWord, kBlockWords,
-                          woven_slopes(query) + key / 2 * kKeys);
+  HWY_INLINE void store_dscores(V even, V odd, int64_t key, int64_t query) {
+    Words::store_two_rows(even, odd, dscores_ + key * kBlockWords + query / Words::kPerWord, kBlockWords,
+                          interleaved_dscores(query) + key / 2 * kKeys);
   }
 
   const AttentionPlan& plan_;
@@ -397,8 +398,8 @@ class ColumnWork {
   float *q_transposed_, *dout_transposed_;   // of the block, kKeys queries after kKeys
   float *q_by_rows_, *dout_by_rows_;         // see sum_over_rows
   float* dq_;                                // see block_size
-  float *weights_, *slopes_;                 // [kKeys, kBlockWords]
-  float* slopes_woven_;                      // see Words::store_two_rows
+  float *weights_, *dscores_;                // [kKeys, kBlockWords]
+  float* dscores_interleaved_;               // see Words::store_two_rows
   float *logs_, *delta_;                     // of the block; logs in Words::kUnit
   int64_t query_ = 0, count_ = 0, end_ = 0;  // of the block: first, how many, in whole vectors
 };

@@ -34,7 +34,7 @@ struct Singles {
   /// Row of f32 values in place.
   static HWY_INLINE void store_row(V values, float* row, int64_t i) { hn::Store(values, kF, row + i); }
   /// A vector of two neighbouring rows, `stride` words apart, as left side of a product that sums over columns; and
-  /// as right side of one that sums over rows in `woven`, if not null and if that is not the rows themselves.
+  /// as right side of one that sums over rows in `interleaved`, if not null and if that is not the rows themselves.
   static HWY_INLINE void store_two_rows(V even, V odd, float* row, int64_t stride, float*) {
     hn::Store(even, kF, row);
     hn::Store(odd, kF, row + stride);
@@ -71,7 +71,7 @@ struct Pairs {
     asm("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(values.raw));
     std::memcpy(reinterpret_cast<std::byte*>(row) + 2 * i, &halves, sizeof(halves));
   }
-  static HWY_INLINE void store_two_rows(V even, V odd, float* row, int64_t stride, float* woven) {
+  static HWY_INLINE void store_two_rows(V even, V odd, float* row, int64_t stride, float* interleaved) {
     alignas(64) static constexpr auto kOrder = [] {
       std::array<uint16_t, 32> made{};
       for (uint16_t k = 0; k < 32; ++k) made[k] = static_cast<uint16_t>(k / 2 + k % 2 * 16);
@@ -81,7 +81,8 @@ struct Pairs {
     asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(even.raw), "v"(odd.raw));
     _mm256_store_si256(reinterpret_cast<__m256i*>(row), _mm512_castsi512_si256(both));
     _mm256_store_si256(reinterpret_cast<__m256i*>(row + stride), _mm512_extracti64x4_epi64(both, 1));
-    if (woven != nullptr) _mm512_store_si512(woven, _mm512_permutexvar_epi16(_mm512_load_si512(kOrder.data()), both));
+    if (interleaved != nullptr)
+      _mm512_store_si512(interleaved, _mm512_permutexvar_epi16(_mm512_load_si512(kOrder.data()), both));
   }
 };
 #endif
@@ -207,9 +208,10 @@ void copy_rows(const Element* from, int64_t stride, int64_t rows, const Attentio
   }
 }
 
-/// The rows of copy_rows as right side of a product that sums over rows: themselves, or two rows woven into words.
+/// The rows of copy_rows as right side of a product that sums over rows: themselves, or two rows interleaved into
+/// words.
 template <typename Words>
-const float* sum_over_rows(const float* rows, int64_t count, const AttentionPlan& plan, float* woven) {
+const float* sum_over_rows(const float* rows, int64_t count, const AttentionPlan& plan, float* interleaved) {
   if constexpr (Words::kPerWord == 1) return rows;
   for (int64_t r = 0; r < count; r += 2) {
     const uint16_t* even = reinterpret_cast<const uint16_t*>(rows + r * row_words<Words>(plan));
@@ -217,10 +219,10 @@ const float* sum_over_rows(const float* rows, int64_t count, const AttentionPlan
     for (int64_t i = 0; i < plan.padded; i += kLanes) {
       const auto low = hn::PromoteTo(kWords, hn::LoadU(kHalves, even + i));
       const auto high = r + 1 < count ? hn::PromoteTo(kWords, hn::LoadU(kHalves, odd + i)) : hn::Zero(kWords);
-      hn::Store(hn::BitCast(kF, hn::Or(low, hn::ShiftLeft<16>(high))), kF, woven + r / 2 * plan.padded + i);
+      hn::Store(hn::BitCast(kF, hn::Or(low, hn::ShiftLeft<16>(high))), kF, interleaved + r / 2 * plan.padded + i);
     }
   }
-  return woven;
+  return interleaved;
 }
 
 /// to [columns, to_stride] = transpose of the words [rows, columns] of rows that are `stride` words apart; columns of
@@ -273,8 +275,8 @@ HWY_INLINE V rounded_to_bf16(V x) {
   return hn::BitCast(kF, hn::And(hn::Add(b, hn::Add(odd, hn::Set(bits, 0x7fff))), hn::Set(bits, 0xffff0000u)));
 }
 
-/// Adds ALiBi's tilt to the scores of keys seen by queries, both counted from their document's first key.
-HWY_INLINE V tilted(V score, const AttentionParams& params, float slope, V key, V query) {
+/// Adds ALiBi's bias to the scores of keys seen by queries, both counted from their document's first key.
+HWY_INLINE V add_alibi(V score, const AttentionParams& params, float slope, V key, V query) {
   if (params.alibi_rounded_scale == 0) return hn::MulAdd(splat(slope), hn::Sub(key, query), score);
   const V own = rounded_to_bf16(hn::Mul(splat(slope), hn::Max(query, hn::Zero(kF))));
   const V others = rounded_to_bf16(hn::Mul(splat(slope), hn::Max(key, hn::Zero(kF))));

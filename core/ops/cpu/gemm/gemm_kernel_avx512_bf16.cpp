@@ -109,7 +109,7 @@ NIBBLE_AVX512_BF16 void pack_left_transposed(const std::byte* from, int64_t stri
   }
 }
 
-// 8 x 2 sums; rows of the wide matrix are woven into pairs in registers.
+// 8 x 2 sums; rows of the wide matrix are interleaved into pairs in registers.
 template <int64_t R>
 NIBBLE_AVX512_BF16 void thin_tile(int64_t columns, int64_t depth, const std::byte* left, const std::byte* wide,
                                   int64_t stride, float* sums) {

@@ -110,7 +110,7 @@ void conv_backward(const Tensor& dy, const Tensor& x, const Tensor& w, std::span
                    Tensor& dw, Tensor& db) {
   const int64_t width = x.dim(1), taps = w.numel() / width;
   const std::vector<float> filters = filters_by_tap(w);
-  const Gradient* slopes = dy.data<const Gradient>();
+  const Gradient* grads = dy.data<const Gradient>();
   const In* from = x.data<const In>();
   In* to = dx.data<In>();
   parallel_for(x.dim(0), kRows, [&](int64_t begin, int64_t end) {
@@ -120,7 +120,7 @@ void conv_backward(const Tensor& dy, const Tensor& x, const Tensor& w, std::span
       for (int64_t t = first; t < last; ++t) {
         std::fill(sums.begin(), sums.end(), 0.0f);
         for (int64_t k = taps - 1; k >= 0 && t + taps - 1 - k < document_end; --k) {
-          add_product(filters.data() + k * width, slopes + (t + taps - 1 - k) * width, width, sums.data());
+          add_product(filters.data() + k * width, grads + (t + taps - 1 - k) * width, width, sums.data());
         }
         const float* sum = sums.data();
         for_lanes(width,
@@ -135,7 +135,7 @@ void conv_backward(const Tensor& dy, const Tensor& x, const Tensor& w, std::span
     std::vector<float> sums(static_cast<size_t>((taps + 1) * columns), 0.0f);
     for (const AttentionSpan& span : spans) {
       for (int64_t t = span.q_begin; t < span.q_end; ++t) {
-        const Gradient* slope = slopes + t * width + begin;
+        const Gradient* grad = grads + t * width + begin;
         for (int64_t k = 0; k <= taps; ++k) {
           const int64_t row = t - taps + 1 + k;
           if (k < taps && row < span.q_begin) continue;
@@ -143,7 +143,7 @@ void conv_backward(const Tensor& dy, const Tensor& x, const Tensor& w, std::span
           const In* seen = k < taps ? from + row * width + begin : nullptr;  // the bias sees ones
           for_lanes(columns, [=](int64_t i, auto lanes) HWY_ATTR {
             const V value = seen == nullptr ? splat(1) : load(seen + i, lanes);
-            store(hn::MulAdd(load(slope + i, lanes), value, load(sum + i, lanes)), sum + i, lanes);
+            store(hn::MulAdd(load(grad + i, lanes), value, load(sum + i, lanes)), sum + i, lanes);
           });
         }
       }

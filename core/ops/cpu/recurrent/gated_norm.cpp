@@ -50,7 +50,7 @@ void group_backward(const Gate* dy, const float* x, const Gate* gate, const floa
     const V opened = hn::Mul(load(x + i, lanes), silu(load(gate + i, lanes)));
     return hn::Mul(hn::Mul(load(dy + i, lanes), load(w + i, lanes)), opened);
   });
-  const V inv = splat(factor), slope = splat(dot * factor * factor / static_cast<float>(p.group));
+  const V inv = splat(factor), projection = splat(dot * factor * factor / static_cast<float>(p.group));
   for_lanes(p.group, [&](int64_t i, auto lanes) HWY_ATTR {
     const V v = load(x + i, lanes), z = load(gate + i, lanes), g = load(dy + i, lanes);
     const V open = silu(z), weighted = hn::Mul(g, load(w + i, lanes));
@@ -58,11 +58,11 @@ void group_backward(const Gate* dy, const float* x, const Gate* gate, const floa
       store(hn::MulAdd(hn::Mul(g, v), hn::Mul(open, inv), load(dw + i, lanes)), dw + i, lanes);
     }
     if constexpr (gate_first) {
-      const V din = hn::Mul(inv, hn::NegMulAdd(hn::Mul(v, open), slope, weighted));
+      const V din = hn::Mul(inv, hn::NegMulAdd(hn::Mul(v, open), projection, weighted));
       store(hn::Mul(din, open), dx + i, lanes);
       store(hn::Mul(hn::Mul(din, v), silu_slope(z)), dgate + i, lanes);
     } else {
-      store(hn::Mul(inv, hn::NegMulAdd(v, slope, hn::Mul(weighted, open))), dx + i, lanes);
+      store(hn::Mul(inv, hn::NegMulAdd(v, projection, hn::Mul(weighted, open))), dx + i, lanes);
       store(hn::Mul(hn::Mul(weighted, hn::Mul(v, inv)), silu_slope(z)), dgate + i, lanes);
     }
   });
@@ -87,7 +87,7 @@ void norm_backward(const Tensor& dy, const Tensor& x, const Tensor& gate, const 
                    Tensor& dx, Tensor& dgate, Tensor& dw) {
   const int64_t width = x.dim(1), weights = w.numel();
   const float *from = x.data<const float>(), *factors = w.data<const float>();
-  const Gate *slopes = dy.data<const Gate>(), *gates = gate.data<const Gate>();
+  const Gate *grads = dy.data<const Gate>(), *gates = gate.data<const Gate>();
   float* to = dx.data<float>();
   Gate* dgates = dgate.data<Gate>();
   PartialSums sums(x.dim(0), weights, dw);
@@ -96,7 +96,7 @@ void norm_backward(const Tensor& dy, const Tensor& x, const Tensor& gate, const 
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t c = 0; c < width; c += p.group) {
         const int64_t at = t * width + c, weight = c % weights;
-        group_backward<gate_first>(slopes + at, from + at, gates + at, factors + weight, p, to + at, dgates + at,
+        group_backward<gate_first>(grads + at, from + at, gates + at, factors + weight, p, to + at, dgates + at,
                                    partial == nullptr ? nullptr : partial + weight);
       }
     }

@@ -205,9 +205,9 @@ class ChunkBackward : public Chunk {
   void add_decay_gradients(const float* gradients, const float* products) {
     for (int64_t i = 0; i < n_; ++i) {
       for (int64_t j = 0; j <= i; ++j) {
-        const float slope = gradients[i * kChunk + j] * products[i * kChunk + j];
-        ddecay_[i] += slope;
-        ddecay_[j] -= slope;
+        const float grad = gradients[i * kChunk + j] * products[i * kChunk + j];
+        ddecay_[i] += grad;
+        ddecay_[j] -= grad;
       }
     }
   }
@@ -235,9 +235,9 @@ class ChunkBackward : public Chunk {
       const float left = std::exp(decay_[n_ - 1] - decay_[i]);
       scaled(values_.data() + i * V_, left, V_, true, dwritten_.data() + i * V_);
       scaled(key_rows_.data() + i * K_, left, K_, true, dk + i * in_.key_row());
-      const float slope = left * dot(key_rows_.data() + i * K_, k_ + i * in_.key_row(), K_);
-      ddecay_[i] -= slope;
-      last += slope;
+      const float grad = left * dot(key_rows_.data() + i * K_, k_ + i * in_.key_row(), K_);
+      ddecay_[i] -= grad;
+      last += grad;
     }
     return last;
   }

@@ -1,5 +1,5 @@
 #pragma once
-// Arguments of a call, by the names of the parameters. For .cpp files of this folder.
+// Arguments of a call, by the names of the parameters. For .cpp files of jinja/.
 
 #include <initializer_list>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 // What one rendering may cost, so that a hostile template ends with an error. Values share their parts, so a small list
 // may print, compare or hash as 2^40 values: whatever walks through values counts a step for each it meets, whatever
-// works on text says how much. For .cpp files of this folder.
+// works on text says how much. For .cpp files of jinja/.
 
 #include <chrono>
 #include <cstddef>

@@ -1,5 +1,5 @@
 #pragma once
-// What goes wrong inside a template. For .cpp files of this folder: JinjaTemplate turns it into an InputError with the
+// What goes wrong inside a template. For .cpp files of jinja/: JinjaTemplate turns it into an InputError with the
 // line.
 
 #include <stdexcept>

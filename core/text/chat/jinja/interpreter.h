@@ -1,5 +1,5 @@
 #pragma once
-// Runs a parsed template. For .cpp files of this folder.
+// Runs a parsed template. For .cpp files of jinja/.
 
 #include <ctime>
 #include <memory>

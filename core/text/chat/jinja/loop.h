@@ -1,5 +1,5 @@
 #pragma once
-// The `loop` variable: where a for loop is. For .cpp files of this folder.
+// The `loop` variable: where a for loop is. For .cpp files of jinja/.
 
 #include <deque>
 #include <optional>

@@ -1,5 +1,5 @@
 #pragma once
-// Python's operators on values. For .cpp files of this folder.
+// Python's operators on values. For .cpp files of jinja/.
 
 #include <optional>
 #include <string_view>

@@ -1,6 +1,6 @@
 #pragma once
 // Reading members of a JSON object with errors that name the place: "tokenizer.json: model.merges[3]: ...".
-// For .cpp files of this folder.
+// For .cpp files of tokenizers/.
 
 #include <cstdint>
 #include <nlohmann/json.hpp>

@@ -27,7 +27,7 @@ void Rewriter::replace(size_t count, std::string_view with) {
 }
 
 SplitText::SplitText(std::string_view text, bool keep_origins) : text_(text), keep_origins_(keep_origins) {
-  if (text.size() > kMaxText) throw InputError("text", "is longer than 1 GiB", "encode it in parts");
+  if (text.size() > kMaxText) throw InputError("text", "is longer than 1 GiB", "encode it in pieces");
   if (!text.empty()) pieces_.push_back({0, static_cast<uint32_t>(text.size())});
 }
 
@@ -70,7 +70,7 @@ void SplitText::rewrite(const std::function<bool(std::string_view)>& leaves,
     } else {
       write(piece, text_of(piece), out);
     }
-    if (out.text_.size() > 4 * kMaxText - 1) throw InputError("text", "grows past 4 GiB", "encode it in parts");
+    if (out.text_.size() > 4 * kMaxText - 1) throw InputError("text", "grows past 4 GiB", "encode it in pieces");
     const auto end = static_cast<uint32_t>(out.text_.size());
     if (end > begin || piece.token >= 0) result.push_back({begin, end, piece.token});
   }

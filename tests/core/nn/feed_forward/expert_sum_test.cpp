@@ -140,7 +140,7 @@ TEST(ExpertSum, AdaptersStandBesideEveryMatrix) {
   }
 }
 
-TEST(ExpertSum, ItsGradientsAreSlopes) { expect_gradients_are_slopes(config()); }
+TEST(ExpertSum, ItsGradientsAreFiniteDifferences) { expect_gradients_are_finite_differences(config()); }
 TEST(ExpertSum, WhatItKeepsMayBeComputedAgainOrLieInAFile) { expect_same_bits_however_kept(config()); }
 TEST(ExpertSum, ContinuesCachedSequences) { expect_cached_text(config()); }
 TEST(ExpertSum, RunsOnEveryDevice) { expect_same_on_devices(config()); }

@@ -78,13 +78,13 @@ std::vector<DecoderConfig> all_kinds() {
 
 // Where every expert is chosen: a choice that changes within a difference is a jump of the loss. (What the chosen ones
 // weigh is checked kind by kind beside the op, the clamp beside its own.)
-TEST(Experts, GradientsAreSlopes) {
+TEST(Experts, GradientsAreFiniteDifferences) {
   for (DecoderConfig config : all_kinds()) {
     ops::Routing& routing = config.experts->routing;
     routing.k = config.experts->experts;
     routing.top_groups = routing.groups;
     if (config.experts->clamp > 0) config.experts->clamp = 100;
-    expect_gradients_are_slopes(config);
+    expect_gradients_are_finite_differences(config);
   }
 }
 TEST(Experts, WhatTheyKeepMayBeComputedAgainOrLieInAFile) {

@@ -43,9 +43,9 @@ TEST(GatedDelta, HasTheTensorsOfTheFile) {
                                                               "norm.weight[7]", "out_proj.weight[16, 28]"}));
 }
 
-TEST(GatedDelta, ItsGradientsAreSlopes) {
-  expect_gradients_are_slopes(config(false));
-  expect_gradients_are_slopes(config(true));
+TEST(GatedDelta, ItsGradientsAreFiniteDifferences) {
+  expect_gradients_are_finite_differences(config(false));
+  expect_gradients_are_finite_differences(config(true));
 }
 TEST(GatedDelta, WhatItKeepsMayBeComputedAgainOrLieInAFile) { expect_same_bits_however_kept(config(true)); }
 TEST(GatedDelta, ContinuesCachedSequences) { expect_cached_text(config(false)); }

@@ -51,10 +51,10 @@ TEST(Mamba2, HasTheTensorsOfTheFile) {
                                       "dt_bias[6]", "A_log[6]", "D[6]", "norm.weight[24]", "out_proj.weight[16, 24]"}));
 }
 
-TEST(Mamba2, ItsGradientsAreSlopes) {
-  expect_gradients_are_slopes(alone(true));
-  expect_gradients_are_slopes(alone(false));
-  expect_gradients_are_slopes(beside_attention());
+TEST(Mamba2, ItsGradientsAreFiniteDifferences) {
+  expect_gradients_are_finite_differences(alone(true));
+  expect_gradients_are_finite_differences(alone(false));
+  expect_gradients_are_finite_differences(beside_attention());
 }
 TEST(Mamba2, WhatItKeepsMayBeComputedAgainOrLieInAFile) {
   expect_same_bits_however_kept(alone(true));

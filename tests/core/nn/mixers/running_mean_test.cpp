@@ -146,7 +146,7 @@ TEST(RunningMean, IsWhatItSays) {
                                              "model.layers.1.mlp.up_proj", "model.layers.1.mlp.down_proj"}));
 }
 
-TEST(RunningMean, ItsGradientsAreSlopes) { expect_gradients_are_slopes(config()); }
+TEST(RunningMean, ItsGradientsAreFiniteDifferences) { expect_gradients_are_finite_differences(config()); }
 TEST(RunningMean, WhatItKeepsMayBeComputedAgainOrLieInAFile) { expect_same_bits_however_kept(config()); }
 TEST(RunningMean, ContinuesCachedSequences) { expect_cached_text(config()); }
 TEST(RunningMean, RunsOnEveryDevice) { expect_same_on_devices(config()); }

@@ -16,7 +16,7 @@ DecoderConfig config() {
   });
 }
 
-TEST(ShortConv, ItsGradientsAreSlopes) { expect_gradients_are_slopes(config()); }
+TEST(ShortConv, ItsGradientsAreFiniteDifferences) { expect_gradients_are_finite_differences(config()); }
 TEST(ShortConv, WhatItKeepsMayBeComputedAgainOrLieInAFile) { expect_same_bits_however_kept(config()); }
 TEST(ShortConv, ContinuesCachedSequences) { expect_cached_text(config()); }
 TEST(ShortConv, RunsOnEveryDevice) { expect_same_on_devices(config()); }
@@ -32,7 +32,9 @@ DecoderConfig of_one_sublayer() {
   return made;
 }
 
-TEST(LayersOfOneSublayer, TheirGradientsAreSlopes) { expect_gradients_are_slopes(of_one_sublayer()); }
+TEST(LayersOfOneSublayer, TheirGradientsAreFiniteDifferences) {
+  expect_gradients_are_finite_differences(of_one_sublayer());
+}
 TEST(LayersOfOneSublayer, WhatTheyKeepMayBeComputedAgainOrLieInAFile) {
   expect_same_bits_however_kept(of_one_sublayer());
 }

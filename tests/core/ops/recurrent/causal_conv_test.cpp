@@ -15,7 +15,7 @@ NIBBLE_EVERY_SIMD(CausalConvTest);
 const std::vector<ops::AttentionSpan> kDocuments = {{0, 70, 0, 70}, {70, 72, 0, 2}, {72, 150, 0, 78}};
 constexpr int64_t kTokens = 150, kWidth = 83, kTaps = 4;
 
-TEST(CausalConvReference, GradientsAreSlopes) {
+TEST(CausalConvReference, GradientsAreFiniteDifferences) {
   const int64_t tokens = 6, width = 2, taps = 3;
   const Values x = random_values(tokens * width + width * taps + width, 1), slopes = random_values(tokens * width, 2);
   const auto loss = [&](const Values& at) {

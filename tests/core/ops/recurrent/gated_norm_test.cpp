@@ -13,7 +13,7 @@ NIBBLE_EVERY_SIMD(GatedNormTest);
 
 constexpr int64_t kTokens = 150, kWidth = 84, kGroup = 21;
 
-TEST(GatedNormReference, GradientsAreSlopes) {
+TEST(GatedNormReference, GradientsAreFiniteDifferences) {
   const int64_t tokens = 2, width = 6, group = 3;
   for (const int64_t weights : {3, 6}) {
     for (const bool gate_first : {false, true}) {

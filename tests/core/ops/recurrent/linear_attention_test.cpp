@@ -113,7 +113,7 @@ std::vector<Tensor> backward(const Inputs& in, const Tensor& dout, std::span<con
   return made;
 }
 
-TEST(LinearAttentionReference, GradientsAreSlopes) {
+TEST(LinearAttentionReference, GradientsAreFiniteDifferences) {
   for (const bool delta : {false, true}) {
     const int64_t n = 7, K = 3, V = 2;
     Values x = random_values(n * (2 * K + V) + 2 * n + 1, 1);  // q, k, v, decay, beta, skip

@@ -8,7 +8,7 @@ namespace {
 
 using namespace test;
 
-TEST(TimeStep, ReferenceGradientsAreSlopes) {
+TEST(TimeStep, ReferenceGradientsAreFiniteDifferences) {
   const int64_t tokens = 5, heads = 3, count = tokens * heads;
   const Values x = random_values(count + 2 * heads, 1, 2), dstep = random_values(count, 2);
   const Values ddecay = random_values(count, 3);

@@ -1,5 +1,5 @@
 #pragma once
-// Jinja2's filters, tests and global functions by name, with Transformers' own. For .cpp files of this folder.
+// Jinja2's filters, tests and global functions by name, with Transformers' own. For .cpp files of jinja/.
 
 #include <string_view>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Python's textwrap.wrap and markupsafe's striptags, for filters. For .cpp files of this folder.
+// Python's textwrap.wrap and markupsafe's striptags, for filters. For .cpp files of jinja/.
 
 #include <cstdint>
 #include <string>

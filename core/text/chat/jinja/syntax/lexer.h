@@ -1,5 +1,5 @@
 #pragma once
-// Template text to tokens, as Jinja2's lexer does with trim_blocks and lstrip_blocks. For .cpp files of this folder.
+// Template text to tokens, as Jinja2's lexer does with trim_blocks and lstrip_blocks. For .cpp files of jinja/.
 
 #include <string>
 #include <string_view>

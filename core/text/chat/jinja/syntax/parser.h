@@ -1,5 +1,5 @@
 #pragma once
-// Template text to its syntax tree. For .cpp files of this folder.
+// Template text to its syntax tree. For .cpp files of jinja/.
 
 #include <string_view>
 

@@ -1,5 +1,5 @@
 #pragma once
-// A parsed template. For .cpp files of this folder.
+// A parsed template. For .cpp files of jinja/.
 
 #include <memory>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
-// Whole numbers that do not overflow, as Python's: int64 while they fit, more limbs after. For .cpp files of this
-// folder.
+// Whole numbers that do not overflow, as Python's: int64 while they fit, more limbs after. For .cpp files of
+// jinja/.
 
 #include <cstdint>
 #include <memory>

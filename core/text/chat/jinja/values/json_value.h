@@ -1,5 +1,5 @@
 #pragma once
-// JSON text as template values: keys in their order, whole numbers of any size. For .cpp files of this folder and
+// JSON text as template values: keys in their order, whole numbers of any size. For .cpp files of jinja/ and
 // template_request.cpp.
 
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// The objects of templates: functions, iterators, ranges, views of dicts, namespaces. For .cpp files of this folder.
+// The objects of templates: functions, iterators, ranges, views of dicts, namespaces. For .cpp files of jinja/.
 
 #include <functional>
 #include <string>

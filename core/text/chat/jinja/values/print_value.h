@@ -1,6 +1,6 @@
 #pragma once
-// Values as text: Python's str() and repr(), and json.dumps(). What they make is charged. For .cpp files of this
-// folder.
+// Values as text: Python's str() and repr(), and json.dumps(). What they make is charged. For .cpp files of
+// jinja/.
 
 #include <optional>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// Text as numbers, as Python's int() and float() read it. For .cpp files of this folder.
+// Text as numbers, as Python's int() and float() read it. For .cpp files of jinja/.
 
 #include <optional>
 #include <string_view>

@@ -1,5 +1,5 @@
 #pragma once
-// Finding, splitting and replacing as Python's str does. For .cpp files of this folder.
+// Finding, splitting and replacing as Python's str does. For .cpp files of jinja/.
 
 #include <string>
 #include <string_view>

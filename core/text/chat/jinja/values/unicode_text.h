@@ -1,6 +1,6 @@
 #pragma once
 // Text as Python sees it: a row of code points, with Python's classes of characters and changes of case (by ICU).
-// All text here is well-formed UTF-8. For .cpp files of this folder.
+// All text here is well-formed UTF-8. For .cpp files of jinja/.
 
 #include <string>
 #include <string_view>

@@ -1,7 +1,7 @@
 #pragma once
 // What a template computes with: Python's values as far as Jinja templates meet them. All are constant once made (the
 // sandbox of Transformers forbids changing lists and dicts); only objects (iterators, namespaces, ...) have state.
-// For .cpp files of this folder.
+// For .cpp files of jinja/.
 
 #include <cstdint>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "nibble/core/tensor/pool_books.h"
+#include "nibble/core/tensor/pool_accounting.h"
 
 #include <algorithm>
 #include <iterator>
@@ -14,19 +14,19 @@ uintptr_t up(uintptr_t value, size_t to) { return (value + to - 1) / to * to; }
 
 }  // namespace
 
-size_t PoolBooks::rounded(size_t bytes) { return up(std::max<size_t>(bytes, 1), 64); }
+size_t PoolAccounting::rounded(size_t bytes) { return up(std::max<size_t>(bytes, 1), 64); }
 
-void PoolBooks::add_free(AddressRange range) {
+void PoolAccounting::add_free(AddressRange range) {
   free_.emplace(range.begin, range.end);
   free_by_size_.emplace(range.size(), range.begin);
 }
 
-void PoolBooks::remove_free(AddressRange range) {
+void PoolAccounting::remove_free(AddressRange range) {
   free_.erase(range.begin);
   free_by_size_.erase({range.size(), range.begin});
 }
 
-std::optional<PoolBooks::Taken> PoolBooks::take(size_t size) {
+std::optional<PoolAccounting::Taken> PoolAccounting::take(size_t size) {
   const size_t alignment = size >= kHugePage ? kHugePage : 64;
   for (auto fit = free_by_size_.lower_bound({size + gap_, 0}); fit != free_by_size_.end(); ++fit) {
     const AddressRange range{fit->second, fit->second + fit->first};
@@ -46,7 +46,7 @@ std::optional<PoolBooks::Taken> PoolBooks::take(size_t size) {
   return std::nullopt;
 }
 
-void PoolBooks::give(uintptr_t address, size_t size) {
+void PoolAccounting::give(uintptr_t address, size_t size) {
   in_use_ -= size;
   AddressRange range{address, address + size + gap_};
   // Segments do not touch each other, so neighbours are of the same one.
@@ -66,7 +66,7 @@ void PoolBooks::give(uintptr_t address, size_t size) {
 }
 
 // Whether pages became resident.
-bool PoolBooks::touch(AddressRange block) {
+bool PoolAccounting::touch(AddressRange block) {
   const size_t before = resident_;
   auto& [begin, segment] = *segment_of(block.begin);
   const size_t last = (block.end - begin - 1) / segment.page;
@@ -79,7 +79,7 @@ bool PoolBooks::touch(AddressRange block) {
 }
 
 // Free pages, those of the largest ranges first, until at most `bound` bytes are resident.
-std::vector<AddressRange> PoolBooks::return_pages(size_t bound) {
+std::vector<AddressRange> PoolAccounting::return_pages(size_t bound) {
   std::vector<AddressRange> returned;
   for (auto free = free_by_size_.rbegin(); free != free_by_size_.rend() && resident_ > bound; ++free) {
     if (free->first < kPage) break;
@@ -100,23 +100,23 @@ std::vector<AddressRange> PoolBooks::return_pages(size_t bound) {
   return returned;
 }
 
-size_t PoolBooks::smallest_segment(size_t size) const {
+size_t PoolAccounting::smallest_segment(size_t size) const {
   size += gap_;
   return up(size, size >= kHugePage ? kHugePage : kPage);
 }
 
-size_t PoolBooks::next_segment(size_t size) const {
+size_t PoolAccounting::next_segment(size_t size) const {
   return smallest_segment(std::max(size, std::clamp(mapped_, kFirstSegment, kLargestGrowth)));
 }
 
-void PoolBooks::add_segment(AddressRange segment) {
+void PoolAccounting::add_segment(AddressRange segment) {
   const size_t page = segment.size() >= kHugePage ? kHugePage : kPage;
   segments_.emplace(segment.begin, Segment{segment.end, page, std::vector<bool>(segment.size() / page)});
   mapped_ += segment.size();
   add_free(segment);
 }
 
-std::vector<AddressRange> PoolBooks::segments() const {
+std::vector<AddressRange> PoolAccounting::segments() const {
   std::vector<AddressRange> ranges;
   for (const auto& [begin, segment] : segments_) ranges.push_back({begin, segment.end});
   return ranges;

@@ -1,6 +1,6 @@
 #pragma once
-// The books of a MemoryPool: segments of addresses, where in them a block goes, and which of their pages are resident.
-// A pool of a device without bytes keeps the same books.
+// The accounting of a MemoryPool: segments of addresses, where in them a block goes, and which of their pages are
+// resident. A pool of a device without bytes does the same accounting.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,12 +20,12 @@ struct AddressRange {
 
 /// A block goes into the smallest free range that holds it, and free neighbours become one range: memory released by
 /// blocks of one size serves those of any other, so steps of varied lengths need what the longest of them needs.
-class PoolBooks {
+class PoolAccounting {
  public:
   static constexpr size_t kHugePage = size_t{2} << 20;
 
   /// budget: bytes that may be held at once; 0 = no limit. gap: bytes left free behind every block.
-  explicit PoolBooks(size_t budget, size_t gap = 0) : budget_(budget), gap_(gap) {}
+  explicit PoolAccounting(size_t budget, size_t gap = 0) : budget_(budget), gap_(gap) {}
 
   /// To whole cache lines.
   static size_t rounded(size_t bytes);
@@ -36,7 +36,7 @@ class PoolBooks {
     uintptr_t address = 0;
     std::vector<AddressRange> returned;  ///< pages that go back to the system
   };
-  /// Books a block of `size` (rounded) as in use, aligned to 64, to 2 MiB from 2 MiB on; nothing where no free range
+  /// Counts a block of `size` (rounded) as in use, aligned to 64, to 2 MiB from 2 MiB on; nothing where no free range
   /// holds it: a segment is to be added first.
   std::optional<Taken> take(size_t size);
   /// The block waits for reuse.
