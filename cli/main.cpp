@@ -53,7 +53,7 @@ std::string remedy_for(const CLI::App& app, const std::vector<std::string>& word
                        const std::vector<std::string>& extras) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
-  if (const std::string line = recipe_line(command->get_name(), words); !line.empty()) return line;
+  if (std::string line = recipe_line(command->get_name(), words); !line.empty()) return line;
   std::vector<std::string> known;
   for (const CLI::Option* option : command->get_options()) {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);

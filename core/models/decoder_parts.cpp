@@ -47,7 +47,7 @@ Block make_block(const DecoderConfig& config, int64_t l, const LayerSharding* sh
     const MlpConfig whole = config.mlp(l);
     return std::make_unique<Mlp>(prefix, names.mlp, sharding ? sharding->mlp(whole) : whole, makers);
   };
-  NormNames norms = names;
+  NormNames norms = static_cast<const NormNames&>(names);
   std::unique_ptr<Mixer> mixer;
   if (layer.has_mixer) {
     mixer = layer.mixer ? layer.mixer(config, l, prefix, makers) : attention();

@@ -124,7 +124,7 @@ class Stages {
   // Shards are cut where tensors or blocks end: the first and the last are the most uneven. Of large ones it does not
   // matter.
   StageRun of_largest_shard(const DecoderConfig& config, detail::StageRank rank) const {
-    const StageRun first = detail::run_stage(job_, config, layout_, rank);
+    StageRun first = detail::run_stage(job_, config, layout_, rank);
     constexpr int64_t kLargeShard = int64_t{1} << 21;  // values; many times the 2^15 that are not parted
     const int64_t shards = layout_.mesh.shard;
     if (shards == 1 || job_.model.group(0).weights / shards > kLargeShard) return first;

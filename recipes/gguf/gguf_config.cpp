@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kElsewhere = "get the model in Hugging Face's form";
 
 std::string architecture_of(const GgufFile& file) {
-  const std::string name = file.text("general.architecture").value_or("");
+  std::string name = file.text("general.architecture").value_or("");
   if (!gguf_model_type(name).empty()) return name;
   throw InputError(file.path(), "is a model of architecture \"" + name + "\", which cannot be taken from a GGUF file",
                    "known are " + gguf_architectures() + "; " + kElsewhere);

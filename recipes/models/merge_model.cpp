@@ -23,7 +23,7 @@ DType output_dtype(const std::string& name) {
 }
 
 std::string base_path(const MergeRequest& request, const PeftAdapter& adapter) {
-  const std::string path =
+  std::string path =
       request.model.empty() ? find_in_hub(adapter.options.base_model, kHubModels).string() : request.model;
   if (path.empty()) throw UsageError("the adapter does not name its base", "give it with --model", request.adapter);
   if (request.model.empty() && !std::filesystem::is_directory(path)) {

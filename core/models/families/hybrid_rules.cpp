@@ -178,7 +178,8 @@ void finish_lfm2(const ConfigReader& file, DecoderConfig& config) {
   if (file.boolean("block_auto_adjust_ff_dim", true)) {
     const double factor = file.number("block_ffn_dim_multiplier", 1e-3, 1e3, 1);
     const int64_t multiple = file.integer("block_multiple_of", 1, kMaxWidth, 256);
-    const auto share = static_cast<int64_t>(factor * static_cast<double>(2 * config.mlp_width / 3));
+    const int64_t two_thirds = 2 * config.mlp_width / 3;
+    const auto share = static_cast<int64_t>(factor * static_cast<double>(two_thirds));
     config.mlp_width = std::max<int64_t>(1, (share + multiple - 1) / multiple) * multiple;
   }
   std::vector<bool> attention = attention_layers(file, config, {"full_attention"}, {"conv"});
