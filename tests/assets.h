@@ -3,27 +3,24 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 
-namespace nibble::test {
+namespace nibble {
+
+extern const char* const kSourceDir;  ///< of the tree that is tested
+extern const char* const kProgram;    ///< the nibble that is tested
+
+namespace test {
 
 /// `name` in tests/data: what the scripts of tests/oracles made, always there.
-inline std::filesystem::path data_path(const std::string& name) {
-  const std::filesystem::path path = std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data" / name;
-  EXPECT_TRUE(std::filesystem::exists(path)) << path << " is missing";
-  return path;
-}
+std::filesystem::path data_path(const std::string& name);
 
 /// The folder `name` of what others published and we cannot make, or an empty path when it is not here.
-inline std::filesystem::path find_asset(const std::string& name) {
-  const char* set = std::getenv("NIBBLE_TEST_ASSETS");
-  const std::filesystem::path path = std::filesystem::path(set != nullptr && *set ? set : NIBBLE_DEFAULT_ASSETS) / name;
-  return std::filesystem::exists(path) ? path : std::filesystem::path();
-}
+std::filesystem::path find_asset(const std::string& name);
 
-}  // namespace nibble::test
+}  // namespace test
+}  // namespace nibble
 
 /// Defines `variable` as the path of asset `name`, or skips the test with a line that says so.
 #define NIBBLE_ASSET_OR_SKIP(variable, name)                               \

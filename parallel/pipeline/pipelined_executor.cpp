@@ -1,6 +1,7 @@
 #include "nibble/parallel/pipeline/pipelined_executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <iterator>
 #include <utility>
@@ -13,10 +14,6 @@ namespace nibble {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 bool has_trainable(Decoder& stage) {
   bool found = false;
   stage.visit([&](Parameter& parameter) { found = found || parameter.trainable; });
@@ -24,6 +21,10 @@ bool has_trainable(Decoder& stage) {
 }
 
 }  // namespace
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 // A microbatch between its forward and its backward pass.
 struct PipelinedExecutor::Slot {
@@ -54,9 +55,9 @@ Tensor PipelinedExecutor::receive(const char* operation, int from, int64_t token
 }
 
 Tensor PipelinedExecutor::wait_for(const char* operation, int from, int64_t tokens) {
-  const auto start = Clock::now();
+  const double start = options_.seconds();
   Tensor value = receive(operation, from, tokens);
-  waited_ += seconds_since(start);
+  waited_ += options_.seconds() - start;
   return value;
 }
 
@@ -104,18 +105,18 @@ void PipelinedExecutor::run_backward(const StepWork& work, int64_t microbatch) {
 
 // Runs on until the next microbatch's gradient is in the parameters: they come in order.
 double PipelinedExecutor::microbatch(const StepWork& work, int64_t) {
-  if (done_ > 0) backward_seconds_ += seconds_since(returned_);  // that microbatch's gradients joined the others
+  if (done_ > 0) backward_seconds_ += options_.seconds() - returned_;  // that microbatch's gradients joined the others
   for (bool ran_backward = false; !ran_backward;) {
     NIBBLE_CHECK(done_ < actions_.size(), "a microbatch is left");
     const PipelineAction action = actions_[done_++];
-    const auto start = Clock::now();
+    const double start = options_.seconds();
     const double before = waited_;
     action.forward ? run_forward(work, action.microbatch) : run_backward(work, action.microbatch);
-    (action.forward ? forward_seconds_ : backward_seconds_) += seconds_since(start) - (waited_ - before);
+    (action.forward ? forward_seconds_ : backward_seconds_) += options_.seconds() - start - (waited_ - before);
     ran_backward = !action.forward;
   }
   ++passes_;
-  returned_ = Clock::now();
+  returned_ = options_.seconds();
   return slots_[static_cast<size_t>(actions_[done_ - 1].microbatch)].loss;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // A model whose layers lie on several ranks: microbatches go up through the stages and their gradients come back down.
 
-#include <chrono>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -10,9 +10,13 @@
 
 namespace nibble {
 
+/// Of a clock that never jumps.
+double seconds_now();
+
 struct PipelineOptions {
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
-  int64_t in_flight = 0;  ///< microbatches between forward and backward; 0: all of the step
+  int64_t in_flight = 0;                          ///< microbatches between forward and backward; 0: all of the step
+  std::function<double()> seconds = seconds_now;  ///< the clock that passes are timed with
 };
 
 /// This rank's stage, which may be sharded, copied and tensor-parallel besides.
@@ -60,7 +64,7 @@ class PipelinedExecutor final : public ShardedExecutor {
   std::vector<Slot> slots_;
   double waited_ = 0, forward_seconds_ = 0, backward_seconds_ = 0;  // those at work
   int64_t steps_ = 0, passes_ = 0;
-  std::chrono::steady_clock::time_point returned_;
+  double returned_ = 0;
 };
 
 /// The executor for the layout that `parallel` has.

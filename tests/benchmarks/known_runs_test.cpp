@@ -1,6 +1,7 @@
 // What the plan says of published runs, with constants fitted on other rows.
 
 #include "nibble/benchmarks/known_runs.h"
+#include "nibble/tests/assets.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +16,7 @@ namespace {
 class KnownRuns : public testing::Test {
  protected:
   const std::vector<KnownRun> runs_ =
-      read_known_runs((std::filesystem::path(NIBBLE_SOURCE_DIR) / "benchmarks" / "published_runs.json").string());
+      read_known_runs((std::filesystem::path(kSourceDir) / "benchmarks" / "published_runs.json").string());
 };
 
 // The rows that are missed are those that docs/plan.md explains.

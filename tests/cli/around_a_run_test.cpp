@@ -28,7 +28,7 @@ struct Said {
 /// Runs `nibble WORDS` through a shell; standard output, or with " 2>&1" in the words both.
 Said nibble_says(const std::string& words) {
   Said said;
-  std::FILE* pipe = popen((std::string("OMP_NUM_THREADS=1 ") + NIBBLE_PROGRAM + " " + words).c_str(), "r");
+  std::FILE* pipe = popen((std::string("OMP_NUM_THREADS=1 ") + kProgram + " " + words).c_str(), "r");
   std::array<char, 4096> piece{};
   while (pipe && std::fgets(piece.data(), piece.size(), pipe)) said.text += piece.data();
   const int status = pipe ? pclose(pipe) : -1;
@@ -188,7 +188,7 @@ std::string on_a_terminal(const std::string& recipe, unsigned short columns) {
   int terminal = -1;
   const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
   if (child == 0) {
-    execl(NIBBLE_PROGRAM, NIBBLE_PROGRAM, "train", recipe.c_str(), nullptr);
+    execl(kProgram, kProgram, "train", recipe.c_str(), nullptr);
     _exit(127);
   }
   std::string text;

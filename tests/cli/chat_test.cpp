@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdlib>
 
+#include "nibble/tests/assets.h"
 #include "nibble/tests/cli/small_model.h"
 
 namespace nibble {
@@ -48,8 +49,8 @@ std::string on_a_terminal(const std::filesystem::path& model, const std::string&
   const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
   if (child == 0) {
     setenv("TERM", "vt100", 1);
-    execl(NIBBLE_PROGRAM, NIBBLE_PROGRAM, "chat", "--model", model.c_str(), "--template", "plain", "--max-new-tokens",
-          "1", nullptr);
+    execl(kProgram, kProgram, "chat", "--model", model.c_str(), "--template", "plain", "--max-new-tokens", "1",
+          nullptr);
     _exit(127);
   }
   std::string shown;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 #include <string>
+#include "nibble/tests/assets.h"
 
 namespace nibble {
 namespace {
@@ -15,7 +16,7 @@ using ::testing::Not;
 
 // The answers, a blank around each; `words` as bash parts them, the last one under the cursor.
 std::string completed(const std::string& words, int cursor) {
-  const std::string script = "source <(" + std::string(NIBBLE_PROGRAM) + " completion bash); COMP_WORDS=(" + words +
+  const std::string script = "source <(" + std::string(kProgram) + " completion bash); COMP_WORDS=(" + words +
                              "); COMP_CWORD=" + std::to_string(cursor) +
                              "; _nibble; printf \" %s\" \"${COMPREPLY[@]}\"; printf \" \"";
   std::FILE* pipe = popen(("cd / && bash -c '" + script + "'").c_str(), "r");

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "nibble/tests/assets.h"
 #include "nibble/tests/cli/small_model.h"
 
 namespace nibble {
@@ -43,7 +44,7 @@ TEST_F(Export, AnAdapterIsMergedOnTheWayIntoTheFile) {
   const auto kilobytes = std::filesystem::file_size(root_ / "free.gguf") / 1024 + 1;
   ASSERT_LT(kilobytes, 200u);
   const std::string limited = "bash -c 'ulimit -f " + std::to_string(kilobytes) + "; cd " + root_.path().string() +
-                              "; OMP_NUM_THREADS=1 exec " NIBBLE_PROGRAM " " + words + "limited.gguf'";
+                              "; OMP_NUM_THREADS=1 exec " + std::string(kProgram) + " " + words + "limited.gguf'";
   EXPECT_EQ(std::system(limited.c_str()), 0);
   EXPECT_EQ(test::read_bytes(root_ / "limited.gguf"), test::read_bytes(root_ / "free.gguf"));
 }

@@ -28,7 +28,7 @@ struct Job {
   }
   int run(const json& parameters) const {
     test::write_bytes(base / "input/config/hyperparameters.json", parameters.dump());
-    const std::string command = std::string("OMP_NUM_THREADS=1 ") + NIBBLE_PROGRAM + " sagemaker-train --base " +
+    const std::string command = std::string("OMP_NUM_THREADS=1 ") + kProgram + " sagemaker-train --base " +
                                 base.path().string() + " >/dev/null 2>&1";
     const int status = std::system(command.c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble::test {
@@ -54,7 +55,7 @@ class SmallModel : public ::testing::Test {
   Said run(const std::string& words) {
     Said said;
     const std::string command = "cd " + root_.path().string() + " && HF_HOME=" + root_.path().string() +
-                                " OMP_NUM_THREADS=1 " + NIBBLE_PROGRAM + " " + words + " 2>&1";
+                                " OMP_NUM_THREADS=1 " + kProgram + " " + words + " 2>&1";
     std::FILE* pipe = popen(command.c_str(), "r");
     std::array<char, 4096> piece{};
     while (pipe && std::fgets(piece.data(), piece.size(), pipe)) said.text += piece.data();

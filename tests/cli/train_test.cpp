@@ -47,7 +47,7 @@ struct Program {
 
   /// Starts `nibble train`; a closed standard output when asked.
   pid_t start(const std::vector<std::string>& overrides = {}, bool close_output = false) const {
-    std::vector<std::string> words = {NIBBLE_PROGRAM, "train", (directory / "recipe.json").string()};
+    std::vector<std::string> words = {kProgram, "train", (directory / "recipe.json").string()};
     words.insert(words.end(), overrides.begin(), overrides.end());
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());

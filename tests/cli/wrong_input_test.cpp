@@ -23,7 +23,7 @@ struct Answer {
 
 Answer validate(const std::string& recipe, const std::string& overrides) {
   const std::string command =
-      std::string("OMP_NUM_THREADS=1 ") + NIBBLE_PROGRAM + " validate " + recipe + " " + overrides + " 2>&1 >/dev/null";
+      std::string("OMP_NUM_THREADS=1 ") + kProgram + " validate " + recipe + " " + overrides + " 2>&1 >/dev/null";
   std::FILE* pipe = popen(command.c_str(), "r");
   Answer answer;
   std::array<char, 4096> line{};
@@ -286,7 +286,7 @@ TEST_F(WrongModel, SamplesLongerThanTheModelWasMadeForAreWarnedOf) {
   for (int i = 0; i < 900; ++i) words += "dog ";
   test::write_bytes(directory_ / "long.jsonl", "{\"text\": \"" + words + "\"}\n");
   of("{\"prompt\": \"a\", \"completion\": \"b\"}\n");
-  const std::string command = std::string("OMP_NUM_THREADS=1 ") + NIBBLE_PROGRAM + " validate " +
+  const std::string command = std::string("OMP_NUM_THREADS=1 ") + kProgram + " validate " +
                               (directory_ / "r.json").string() +
                               " data.max_length=2048 data.train=" + (directory_ / "long.jsonl").string() + " 2>&1";
   std::FILE* pipe = popen(command.c_str(), "r");

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "nibble/tests/assets.h"
 #include "nibble/tests/fuzz/targets.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -29,7 +30,7 @@ std::vector<Content> seeds_of(std::string_view target) {
   std::vector<fs::path> files;
   std::error_code ignored;  // there is no corpus of a target that was never fuzzed
   for (const fs::path& folder :
-       {fs::path(NIBBLE_SOURCE_DIR) / "tests/fuzz/seeds", fs::path(setting("NIBBLE_FUZZ_CORPUS", "/nowhere"))}) {
+       {fs::path(kSourceDir) / "tests/fuzz/seeds", fs::path(setting("NIBBLE_FUZZ_CORPUS", "/nowhere"))}) {
     for (const auto& entry : fs::directory_iterator(folder / target, ignored)) files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());

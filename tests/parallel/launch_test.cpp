@@ -51,7 +51,7 @@ struct Job {
   }
 
   void start(std::vector<std::string> words) {
-    words.insert(words.begin(), NIBBLE_PROGRAM);
+    words.insert(words.begin(), kProgram);
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);

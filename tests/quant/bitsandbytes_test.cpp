@@ -9,6 +9,7 @@
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/codec.h"
 #include "nibble/quant/tables.h"
+#include "nibble/tests/assets.h"
 #include "nibble/tests/quant/golden.h"
 
 namespace nibble {
@@ -40,7 +41,7 @@ std::vector<Case> all_cases() {
 
 class Bitsandbytes : public ::testing::TestWithParam<Case> {
  protected:
-  Bitsandbytes() : oracle(std::string(NIBBLE_SOURCE_DIR) + "/tests/oracles/results/bitsandbytes_4bit.safetensors") {
+  Bitsandbytes() : oracle(std::string(kSourceDir) + "/tests/oracles/results/bitsandbytes_4bit.safetensors") {
     matrix = quantize(oracle.at(GetParam().input + ".weight"), GetParam().options, pool, GetParam().name);
   }
   Tensor part(const std::string& suffix) { return oracle.at(GetParam().name + suffix); }

@@ -9,6 +9,7 @@
 #include "nibble/quant/load_quantized.h"
 #include "nibble/quant/nf4_weight.h"
 #include "nibble/quant/quantize_model.h"
+#include "nibble/tests/assets.h"
 #include "nibble/tests/quant/golden.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -20,7 +21,7 @@ using test::error_of;
 using test::TemporaryDirectory;
 using ::testing::HasSubstr;
 
-const std::filesystem::path kOracle = std::string(NIBBLE_SOURCE_DIR) + "/tests/oracles/results/llm_int8";
+const std::filesystem::path kOracle = std::string(kSourceDir) + "/tests/oracles/results/llm_int8";
 
 std::vector<float> logits_of(Decoder& decoder, RankContext& rank) {
   Sample text;

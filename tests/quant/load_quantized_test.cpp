@@ -221,7 +221,7 @@ TEST(LoadQuantized, TransformersComputesTheSameWithWhatWeWrote) {
     QuantizeModelOptions options;
     options.codec = {type, type == QuantType::nf4, 64};
     quantize_model(source, directory / "out", options, rank.context());
-    const std::string command = std::string(python) + " " + NIBBLE_SOURCE_DIR + "/tests/oracles/load_4bit.py " +
+    const std::string command = std::string(python) + " " + kSourceDir + "/tests/oracles/load_4bit.py " +
                                 (directory / "out").string() + " " + (golden / "input_ids.npy").string() + " " +
                                 (directory / "logits.npy").string() + " >" + (directory / "log").string() + " 2>&1";
     ASSERT_EQ(std::system(command.c_str()), 0) << test::read_bytes(directory / "log");

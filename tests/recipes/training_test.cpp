@@ -291,7 +291,7 @@ TEST(AddedTokens, AreTrainedAndSavedWithTheAdapter) {
   write_words(words, kRows + kAdded);
   test::write_bytes(data, json{{"text", "w5 w61 w7 w62 w61"}}.dump() + "\n");
   job.run({{"model",
-            {{"path", (fs::path(NIBBLE_SOURCE_DIR) / "tests/oracles/results/peft_llama/base").string()},
+            {{"path", (fs::path(kSourceDir) / "tests/oracles/results/peft_llama/base").string()},
              {"tokenizer", words.string()}}},
            {"adapter", {{"r", 2}}},
            {"data", {{"train", data.string()}}},

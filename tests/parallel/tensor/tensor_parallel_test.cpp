@@ -14,6 +14,7 @@
 #include "nibble/parallel/tensor/global_tensor.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/recipes/models/init_model.h"
+#include "nibble/tests/assets.h"
 #include "nibble/tests/core/models/golden.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -23,7 +24,7 @@ namespace {
 using namespace nibble::test;
 namespace fs = std::filesystem;
 
-const fs::path kCases = std::string(NIBBLE_SOURCE_DIR) + "/tests/oracles/results/families";
+const fs::path kCases = std::string(kSourceDir) + "/tests/oracles/results/families";
 
 struct Computed {
   double loss = 0, norm = 0;

@@ -7,6 +7,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/recipes/config/recipe.h"
 #include "nibble/recipes/config/recipe_reference.h"
+#include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
@@ -62,7 +63,7 @@ TEST(ShippedRecipes, ForAPublishedModelAreTheTemplateWithItsPathAndPlan) {
 
 // The files under docs/ are what the program prints; make them with `nibble recipes schema` and `reference`.
 TEST(RecipeDocuments, AreWhatTheTableSays) {
-  const std::filesystem::path docs = std::filesystem::path(NIBBLE_SOURCE_DIR) / "docs";
+  const std::filesystem::path docs = std::filesystem::path(kSourceDir) / "docs";
   EXPECT_EQ(test::read_bytes(docs / "recipe.schema.json"), recipe_schema());
   EXPECT_EQ(test::read_bytes(docs / "recipe.md"), recipe_reference());
 }

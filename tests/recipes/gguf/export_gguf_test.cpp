@@ -59,7 +59,7 @@ TEST_F(ExportGguf, ARefusalNamesTheFileTheTypeAndTheKnownOnes) {
                     R"({"model_type": "opt", "vocab_size": 8, "hidden_size": 4, "ffn_dim": 4, "num_hidden_layers": 1,
                         "num_attention_heads": 1, "max_position_embeddings": 8, "word_embed_proj_dim": 4})");
   try {
-    exported(directory_ / "opt", fs::path(NIBBLE_SOURCE_DIR) / "tests/oracles/results/peft_llama/adapter", true, false);
+    exported(directory_ / "opt", fs::path(kSourceDir) / "tests/oracles/results/peft_llama/adapter", true, false);
     FAIL() << "nothing was thrown";
   } catch (const UsageError& error) {
     const std::string said = error.what();
@@ -70,7 +70,7 @@ TEST_F(ExportGguf, ARefusalNamesTheFileTheTypeAndTheKnownOnes) {
 
 // The base with this adapter is what llama.cpp computes; tests/oracles/gguf_llama_cpp.py lets it.
 TEST_F(ExportGguf, AnAdapterAddsWhatMergingAdds) {
-  const fs::path oracle = fs::path(NIBBLE_SOURCE_DIR) / "tests/oracles/results/peft_llama";
+  const fs::path oracle = fs::path(kSourceDir) / "tests/oracles/results/peft_llama";
   const fs::path peft = oracle / "adapter";
   const GgufFile base(exported(oracle / "base", "", false, false).string());
   const GgufFile merged(exported(oracle / "base", peft, false, false).string());

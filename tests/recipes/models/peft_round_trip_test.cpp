@@ -12,6 +12,7 @@
 #include "nibble/recipes/models/merge_model.h"
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/train.h"
+#include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
@@ -21,7 +22,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 struct PeftRoundTrip : testing::Test {
-  const fs::path oracle = fs::path(NIBBLE_SOURCE_DIR) / "tests/oracles/results/peft_llama";
+  const fs::path oracle = fs::path(kSourceDir) / "tests/oracles/results/peft_llama";
   test::TemporaryDirectory directory;
   LocalRank rank{1};
   SafetensorsFile results{(oracle / "logits.safetensors").string()};
@@ -99,10 +100,10 @@ TEST_F(PeftRoundTrip, PeftAndTransformersComputeWhatWeWrote) {
   std::copy(ids[1].begin(), ids[1].end(), array.data<int64_t>() + ids[0].size());
   write_npy(directory / "ids.npy", array);
   const fs::path merged = merge(adapter);
-  const std::string command = std::string(python) + " " + NIBBLE_SOURCE_DIR +
-                              "/tests/oracles/peft_round_trip.py load " + (oracle / "base").string() + " " +
-                              adapter.string() + " " + merged.string() + " " + (directory / "ids.npy").string() + " " +
-                              (directory / "out.npy").string() + " >" + (directory / "log").string() + " 2>&1";
+  const std::string command = std::string(python) + " " + kSourceDir + "/tests/oracles/peft_round_trip.py load " +
+                              (oracle / "base").string() + " " + adapter.string() + " " + merged.string() + " " +
+                              (directory / "ids.npy").string() + " " + (directory / "out.npy").string() + " >" +
+                              (directory / "log").string() + " 2>&1";
   ASSERT_EQ(std::system(command.c_str()), 0) << test::read_bytes(directory / "log");
   const std::vector<float> theirs = values(read_npy(directory / "out.npy"));
   std::vector<float> ours = logits(oracle / "base", adapter);

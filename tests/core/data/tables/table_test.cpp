@@ -8,6 +8,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/records/record_reader.h"
+#include "nibble/tests/assets.h"
 #include "nibble/tests/core/data/byte_encoder.h"
 
 namespace nibble {
@@ -20,7 +21,7 @@ using test::Files;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const fs::path kFixtures = fs::path(NIBBLE_SOURCE_DIR) / "tests/oracles/results/tables";
+const fs::path kFixtures = fs::path(kSourceDir) / "tests/oracles/results/tables";
 
 std::vector<std::string> read(const fs::path& path) {
   RecordReader reader(path.string());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nibble/tests/assets.h"
 #include "nibble/tests/core/models/golden.h"
 
 namespace nibble {
@@ -9,7 +10,7 @@ namespace {
 
 using namespace nibble::test;
 
-const std::filesystem::path kCommitted = std::string(NIBBLE_SOURCE_DIR) + "/tests/oracles/results/families";
+const std::filesystem::path kCommitted = std::string(kSourceDir) + "/tests/oracles/results/families";
 
 std::vector<std::string> committed_cases() {
   std::vector<std::string> names;

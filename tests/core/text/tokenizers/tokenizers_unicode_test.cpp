@@ -9,6 +9,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/text/matching/pattern.h"
 #include "nibble/core/text/tokenizers/json/json_tokenizer.h"
+#include "nibble/tests/assets.h"
 
 namespace nibble {
 namespace {
@@ -17,7 +18,7 @@ using nlohmann::json;
 
 const json& results() {
   static const json all =
-      json::parse(std::ifstream(std::string(NIBBLE_SOURCE_DIR) + "/tests/oracles/results/tokenizers_unicode.json"));
+      json::parse(std::ifstream(std::string(kSourceDir) + "/tests/oracles/results/tokenizers_unicode.json"));
   return all;
 }
 
