@@ -1,6 +1,6 @@
 #pragma once
 // The front door of the library: everything that a program which trains, merges or generates needs. docs/library.md is
-// the guide, docs/examples has two programs to start from.
+// the guide, docs/examples has four programs to start from.
 
 // What goes wrong, and what this build and machine are.
 #include "nibble/core/base/error.h"

@@ -19,7 +19,7 @@ struct DefaultTargets {
   std::array<std::string_view, 4> names;
 };
 
-// peft/utils/constants.py, the decoder families that are supported here or soon will be
+// peft/utils/constants.py (TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING): types of it that are read here
 constexpr std::array kDefaultTargets{
     DefaultTargets{"llama", {"q_proj", "v_proj"}},
     DefaultTargets{"mistral", {"q_proj", "v_proj"}},

@@ -70,7 +70,7 @@ struct Training::Impl {
   TraceHooks hooks{run.trace(), model.config().layers, parallel.sharded()};
   StepOptions options = {};
 
-  void finish_step(Unfinished rest);
+  void after_update(Unfinished rest);
 };
 
 Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const TrainingData& data,
@@ -97,7 +97,7 @@ Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const Trai
   impl_->options.compute_dtype = *recipe.model.compute_dtype;
   impl_->options.trace = run.trace();
   const Unfinished left = run.step() == 0 ? Unfinished::samples : run.state().unfinished;
-  if (left != Unfinished::nothing) impl_->finish_step(left);
+  if (left != Unfinished::nothing) impl_->after_update(left);
 }
 
 Training::~Training() { impl_->model.set_hooks(impl_->parallel.sharded()); }
@@ -122,12 +122,12 @@ std::vector<Batch> Training::microbatches() const {
 
 void Training::finish_step(const StepResult& result) {
   impl_->run.log(result, impl_->options.lr);
-  impl_->finish_step(impl_->data.has_eval() && impl_->run.evaluation_due() ? Unfinished::evaluation
-                                                                           : Unfinished::nothing);
+  impl_->after_update(impl_->data.has_eval() && impl_->run.evaluation_due() ? Unfinished::evaluation
+                                                                            : Unfinished::nothing);
 }
 
-// What follows an update. The state is that of the step all the while: a stop saves it with what is left to do.
-void Training::Impl::finish_step(Unfinished rest) {
+// Evaluation, samples, checkpoint. The state stays that of the step: a stop saves it with what is left to do.
+void Training::Impl::after_update(Unfinished rest) {
   if (rest == Unfinished::evaluation) {
     const auto go_on = [&](int64_t batch, int64_t batches) { return run.evaluating(batch, batches); };
     const std::optional<Evaluation> evaluation = traced(run.trace(), Phase::evaluation, "evaluation", [&] {

@@ -55,7 +55,7 @@ class NumericError : public Error {
   int exit_code() const override { return 5; }
 };
 
-/// Stopped by a signal after a checkpoint, resumable: exit 75.
+/// Asked to stop (a signal, or Observer::stop_requested): what was done is saved, the run can be continued: exit 75.
 class Interrupted : public Error {
  public:
   Interrupted(const std::string& place, const std::string& reason, const std::string& remedy = "")

@@ -41,6 +41,7 @@ Value choose(const ConfigReader& reader, std::string_view key, const std::string
   reader.fail(key, "is unknown: " + name, "known: " + list);
 }
 
+// hidden_act and what families call it (ConfigKeys::activation), by the names of Transformers' ACT2FN.
 constexpr Named<ops::Activation> kActivations[] = {
     {"silu", ops::Activation::silu},
     {"swish", ops::Activation::silu},

@@ -1,6 +1,7 @@
 #pragma once
 // Learning rate schedules, with the semantics of Hugging Face Transformers' get_constant_schedule_with_warmup,
 // get_linear_schedule_with_warmup, get_cosine_schedule_with_warmup and get_cosine_with_min_lr_schedule_with_warmup.
+// The order of a pipeline's work is another schedule: parallel/pipeline/schedule.h.
 
 #include <cstdint>
 #include <string_view>

@@ -1,5 +1,6 @@
 #pragma once
-// In which order a pipeline stage computes its microbatches, and which layers it has.
+// In which order a pipeline stage computes its microbatches, and which layers it has. The learning rate's schedule is
+// core/train/schedule.h.
 
 #include <cstdint>
 #include <string_view>

@@ -78,7 +78,7 @@ struct OptimizerRecipe {
   double min_lr = 0;
 
   OptimizerOptions options() const;
-  /// The schedule over `total_steps` updates.
+  /// The schedule over `total_steps` updates, warmup_ratio as steps of them.
   Schedule schedule_for(int64_t total_steps) const;
 };
 

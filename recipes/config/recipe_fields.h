@@ -37,7 +37,8 @@ Json parse_settings(const std::string& text, const std::string& place);
 /// All keys, section by section.
 const std::vector<RecipeField>& recipe_fields();
 
-/// The rows of one section.
+/// The rows of one section: in the recipe_fields_*.cpp that is named after it, those of train and optimizer in
+/// recipe_fields_training.cpp, the others in recipe_fields.cpp.
 std::vector<RecipeField> model_fields();
 std::vector<RecipeField> adapter_fields();
 std::vector<RecipeField> objective_fields();

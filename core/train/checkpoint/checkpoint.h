@@ -44,7 +44,8 @@ std::vector<CheckpointSlice> whole_slices(const std::vector<NamedTensor>& tensor
 std::vector<CheckpointSlice> flat_slices(const std::string& name, const Tensor& value, const Shape& global_shape,
                                          int64_t begin);
 
-/// What of a step is still to be done after its update, because the run was stopped there.
+/// What of a step is still to be done after its update, because the run was stopped there. (Files that are not finished
+/// are in core/io/files/unfinished.h.)
 enum class Unfinished { nothing, evaluation, samples };
 
 /// Everything of a run that is not a tensor.
@@ -76,8 +77,7 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& directory, co
                                       const std::vector<CheckpointSlice>& optimizer, Communicator& ranks);
 
 /// Checks sizes and hashes of every file in the manifest and reads the state. Throws InputError naming the file that is
-/// damaged or missing; a format newer than
-/// kCheckpointFormat is an InputError that says so.
+/// damaged or missing; a format newer than kCheckpointFormat is an InputError that says so.
 TrainingState read_checkpoint_state(const std::filesystem::path& checkpoint);
 
 /// Fills the slices from whatever slices the checkpoint has. Throws InputError when a tensor is missing, is not in the

@@ -79,9 +79,8 @@ class Run {
   /// Creates, probes and locks the directory and finds the checkpoint to continue from. Nothing else is changed before
   /// restore(); a directory that was made is taken away again when the run ends before that. Throws
   /// - UsageError: the directory is in use by another process; it has a run and resume is "never"; it has results but
-  /// no
-  ///   checkpoint; settings differ from the checkpoint's (all differences are listed); each unless options.force, where
-  ///   the lock is not negotiable;
+  ///   no checkpoint; settings differ from the checkpoint's (all differences are listed). options.force allows all of
+  ///   these but the first;
   /// - InputError: no checkpoint verifies, or the named one does not; IoError: the directory cannot be written.
   static Run open(const RunOptions& options, RankContext& rank, const Observer& observer);
 

@@ -13,13 +13,13 @@ namespace nibble {
 
 namespace {
 
-constexpr int kResumable = 75;
+constexpr int kResumable = 75;  // Interrupted::exit_code()
 
 // A signal handler has no other way to reach its state.
 std::atomic<int> count{0}, first_signal{0};
 std::atomic<StopPolicy> current{StopPolicy::at_once};
 std::atomic<bool> installed{false}, silent{false}, on_terminal{false}, resumable{true};
-std::atomic<sem_t*> leave_now{nullptr};
+std::atomic<sem_t*> end_now{nullptr};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<StopPolicy>::is_always_lock_free);
 
 // A terminal has the cursor behind "^C" or the line of progress.
@@ -39,7 +39,7 @@ void note_signal(int signal) {
   first_signal.compare_exchange_strong(none, signal);
   const StopPolicy policy = current;
   if (before == 0 && policy == StopPolicy::at_once) {
-    sem_post(leave_now);
+    sem_post(end_now);
   } else if (before == 0 && policy == StopPolicy::finish_step) {
     say("stopping: the step in hand is finished and saved; again to leave at once");
   } else if (before == 0) {
@@ -56,13 +56,13 @@ void note_signal(int signal) {
 
 StopSignal::StopSignal(End end, StopPolicy policy, bool quiet) : end_(end) {
   NIBBLE_CHECK(!installed.exchange(true), "one StopSignal at a time");
-  sem_init(&leave_now_, 0, 0);
+  sem_init(&end_now_, 0, 0);
   count = first_signal = 0;
   resumable = end == End::resumable;
   current = policy;
   on_terminal = isatty(STDERR_FILENO) == 1;
-  leave_now = &leave_now_;
-  leaver_ = std::thread([this] { leave(); });
+  end_now = &end_now_;
+  ender_ = std::thread([this] { end_when_told(); });
   for (size_t i = 0; i < kStopSignals.size(); ++i) sigaction(kStopSignals[i], nullptr, &former_[i]);
   take(quiet);
 }
@@ -70,10 +70,10 @@ StopSignal::StopSignal(End end, StopPolicy policy, bool quiet) : end_(end) {
 StopSignal::~StopSignal() {
   for (size_t i = 0; i < kStopSignals.size(); ++i) sigaction(kStopSignals[i], &former_[i], nullptr);
   over_ = true;
-  sem_post(&leave_now_);
-  leaver_.join();
-  leave_now = nullptr;
-  sem_destroy(&leave_now_);
+  sem_post(&end_now_);
+  ender_.join();
+  end_now = nullptr;
+  sem_destroy(&end_now_);
   installed = false;
 }
 
@@ -89,8 +89,9 @@ void StopSignal::take(bool quiet) {
   }
 }
 
-void StopSignal::leave() {
-  while (sem_wait(&leave_now_) != 0 && errno == EINTR) {
+// The thread that ends the process where the policy is at_once; elsewhere Run::leave() throws Interrupted.
+void StopSignal::end_when_told() {
+  while (sem_wait(&end_now_) != 0 && errno == EINTR) {
   }
   if (over_) return;
   say(end_ == End::resumable ? "stopping: what is not finished is removed; run the same command to continue"
@@ -105,7 +106,7 @@ void StopSignal::leave() {
 // A signal that came before meets the policy too: it is not there to be lost.
 void StopSignal::set_policy(StopPolicy policy) {
   current = policy;
-  if (policy == StopPolicy::at_once && count > 0) sem_post(&leave_now_);
+  if (policy == StopPolicy::at_once && count > 0) sem_post(&end_now_);
   if (policy == StopPolicy::finish_step && count > 1) _exit(kResumable);
 }
 

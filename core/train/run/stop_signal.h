@@ -12,8 +12,9 @@ namespace nibble {
 /// The signals that ask a program to stop: the terminal was closed, Ctrl-C, a scheduler's, what mpirun passes on.
 inline constexpr std::array kStopSignals = {SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-/// Meets these signals while it lives, and puts the former handlers back when it goes. SIGHUP stays ignored where it
-/// was (nohup). One object at a time (std::logic_error otherwise), made by programs, not by the library.
+/// Meets these signals while it lives (docs/design.md, "A signal", has the whole way to the exit), and puts the former
+/// handlers back when it goes. SIGHUP stays ignored where it was (nohup). One object at a time (std::logic_error
+/// otherwise), made by programs, not by the library.
 ///
 /// With StopPolicy::at_once what is unfinished on the disk is removed (remove_unfinished()) and the process ends: by
 /// the signal itself, or with exit code 75. Otherwise the first signal sets a flag and says on stderr what happens; a
@@ -40,13 +41,13 @@ class StopSignal {
   void watch(Observer& observer);
 
  private:
-  void leave();
+  void end_when_told();
 
   End end_;
-  sem_t leave_now_;
+  sem_t end_now_;
   bool over_ = false;
   std::array<struct sigaction, kStopSignals.size()> former_;
-  std::thread leaver_;  // removing files is nothing that a signal handler can do
+  std::thread ender_;  // removing files is nothing that a signal handler can do
 };
 
 }  // namespace nibble
