@@ -48,8 +48,17 @@ void add_model_flags(Command& command, ModelFlags& flags, bool required) {
                                 "Model directory, or ID in the Hugging Face cache; 16/32-bit or bitsandbytes 4-bit");
   if (required) model.required();
   adapter_option(command, flags.adapter, "PEFT adapter directory, or a run's");
-  command.option("--compute-dtype", flags.compute_dtype, "Dtype of the products (auto: bf16 where the CPU has it)")
-      .one_of({"f32", "bf16", "auto"});
+  command
+      .option(
+          "--compute-dtype",
+          [&base](const std::string& name) {
+            base.compute_dtype.reset();
+            if (name == "f32") base.compute_dtype = ComputeDtype::f32;
+            if (name == "bf16") base.compute_dtype = ComputeDtype::bf16;
+            if (name == "int8") base.compute_dtype = ComputeDtype::int8;
+          },
+          "Dtype of the products (auto: bf16 where the CPU has it; int8: as a recipe's)")
+      .one_of({"f32", "bf16", "int8", "auto"});
   command
       .option(
           "--quantize", [&base](const std::string& name) { base.quantize = find_quant_type(name); },

@@ -88,7 +88,7 @@ TEST(Recipe, ReadsEveryKindOfValueAndComments) {
 })",
                                      "r.json");
   EXPECT_EQ(recipe.model.quantize, QuantType::nf4);
-  EXPECT_EQ(recipe.model.compute_dtype, DType::f32);
+  EXPECT_EQ(recipe.model.compute_dtype, ComputeDtype::f32);
   EXPECT_EQ(recipe.adapter->options.target_modules.names, (std::vector<std::string>{"q_proj", "v_proj"}));
   const std::vector<std::pair<std::string, int64_t>> ranks = {{"z.q_proj", 2}, {"down_proj", 6}};
   EXPECT_EQ(recipe.adapter->options.rank_pattern, ranks) << "in the order of the file";
@@ -185,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"output.force=yes", "true or false"}, BadValue{"model.block_size=48", "power of two"},
         BadValue{"model.block_size=16", "from 32"}, BadValue{"model.quantize=nf5", "did you mean nf4"},
         BadValue{"model.quantize=nf4", "cannot be trained"}, BadValue{"model.init=c.json", "contradicts model.path"},
-        BadValue{"model.compute_dtype=f16", "must be bf16 | f32"}, BadValue{"adapter.r=0", "from 1"},
+        BadValue{"model.compute_dtype=f16", "must be bf16 | f32 | int8"}, BadValue{"adapter.r=0", "from 1"},
         BadValue{"adapter.lora_dropout=1", "below 1"}, BadValue{"adapter.init_lora_weights=eva", "does not make"},
         BadValue{"adapter.init_lora_weights=\"gausian\"", "must be true | false"},
         BadValue{"adapter.rank_pattern={\"a\":0}", "integers from 1"}, BadValue{"adapter.target_modules=[]", "a list"},
