@@ -82,7 +82,9 @@ Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const Trai
   run.restore(impl_->optimizer);
   parallel.share_values();
   const WeightCounts counts = count_weights(model, parallel.mesh());
-  const double peak = rank.comm.size() > 1 ? 0 : peak_flops(recipe.model.dtype() == DType::bf16);
+  // Of products in 8 bits the peak in floats is none.
+  const bool shares = rank.comm.size() == 1 && !recipe.model.int8();
+  const double peak = shares ? peak_flops(recipe.model.dtype() == DType::bf16) : 0;
   const Work work = rank.comm.size() > 1 ? Work() : training_work(plan_job(recipe, model.config()));
   if (rank.comm.rank() == 0) {
     write_run_facts(run.dir(), recipe, model, counts, parallel.mesh(), data, rank.threads);

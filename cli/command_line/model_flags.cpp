@@ -9,6 +9,7 @@
 #include "nibble/core/io/hub/hub_cache.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/quant/tables.h"
+#include "nibble/recipes/fingerprints.h"
 
 namespace nibble::cli {
 
@@ -71,6 +72,10 @@ void add_model_flags(Command& command, ModelFlags& flags, bool required) {
 TextSource text_source(const ModelFlags& flags, const std::string& chat_template) {
   TextSource source = find_text_source(flags.base.path, flags.adapter, chat_template);
   for (const std::string& note : source.notes) say(stderr, "note: " + note);
+  if (!flags.adapter.empty() && trained_in_int8(flags.adapter) && !flags.base.int8()) {
+    say(stderr, "note: the adapter was trained with products in 8 bits, this computes in " +
+                    describe_arithmetic(flags.base) + " (--compute-dtype int8 for the same)");
+  }
   return source;
 }
 
