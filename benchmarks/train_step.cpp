@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 struct Job {
   std::string shape = "tinyllama-1.1b", mode = "qlora";  ///< full, lora, qlora or pretrain
   int64_t tokens = 2048;
-  bool checkpointing = false;
+  bool checkpointing = false, int8 = false;
   int64_t steps = 4;  ///< after one that warms up
   std::string models = "/tmp/nibble-models";
 };
@@ -115,6 +115,7 @@ Decoder make_model(const Job& job, RankContext& rank) {
     options.target_modules.pattern = "all-linear";
     attach_adapter(model, options, rank);
   }
+  if (job.int8) model.set_int8(rank.pool);
   model.set_recompute(job.checkpointing ? Recompute::block : Recompute::none);
   return model;
 }
@@ -265,6 +266,8 @@ int run(int argc, char** argv) {
       job.tokens = std::stoll(value);
     else if (key == "checkpointing")
       job.checkpointing = value != "0";
+    else if (key == "int8")
+      job.int8 = value != "0";
     else if (key == "steps")
       job.steps = std::stoll(value);
     else if (key == "models")

@@ -101,9 +101,8 @@ void Chat::reset() {
 }
 
 void Chat::answer() {
-  const StepContext step{.rank = rank_.context(),
-                         .compute_dtype = compute_dtype_of(flags_.model.compute_dtype),
-                         .adapters_enabled = adapter_on_};
+  const StepContext step{
+      .rank = rank_.context(), .compute_dtype = flags_.model.base.dtype(), .adapters_enabled = adapter_on_};
   const std::string prompt = template_->render(conversation_, true).text;
   StreamDecoder stream(*tokenizer_);
   StopText end(end_text_);

@@ -54,7 +54,7 @@ void run_choices(const Flags& flags) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(text_source(flags.model).tokenizer);
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
-  const StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
+  const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   const ChoiceAccuracy found = multiple_choice(decoder, *tokenizer, questions, flags.limit, step);
   if (flags.json) {
     const nlohmann::ordered_json said = {
@@ -91,7 +91,7 @@ void run(Flags flags) {
   flags.data.chat_template = text.chat_template;  // as in the training, for prompts and answers too
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
-  const StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
+  const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   // The adapter may have brought rows for tokens that were added.
   const Encoder encoder = open_encoder(text.tokenizer, text.chat_template, decoder.config().vocab_size);
   for (const std::string& line : missing_mark_warnings(text.chat_template, encoder)) {

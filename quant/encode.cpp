@@ -20,7 +20,7 @@ const BlockEncoder kEncodeBaseline = {load, encode};
 
 const BlockEncoder& block_encoder(Isa level) {
   if (level >= Isa::avx512) return kEncodeAvx512;
-  return level == Isa::avx2 ? kEncodeAvx2 : kEncodeBaseline;
+  return level >= Isa::avx2 ? kEncodeAvx2 : kEncodeBaseline;
 }
 
 }  // namespace nibble

@@ -25,14 +25,14 @@ ops::WeightView Nf4Weight::rows(int64_t begin, int64_t end) const {
 }
 
 void Nf4Weight::forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRankEpilogue* epilogue) const {
-  if (matrices_ == 0) return ops::matmul_nt(x, *stored_, y, accumulate, 1.0f, epilogue);
-  ops::matmul_nt(x, rows(0, out_features()), y, accumulate, 1.0f, epilogue);
+  if (matrices_ == 0) return multiply(x, *stored_, true, y, accumulate, epilogue);
+  multiply(x, rows(0, out_features()), true, y, accumulate, epilogue);
 }
 
 void Nf4Weight::backward_input(const Tensor& dy, Tensor& dx, bool accumulate,
                                const ops::LowRankEpilogue* epilogue) const {
-  if (matrices_ == 0) return ops::matmul_nn(dy, *stored_, dx, accumulate, 1.0f, epilogue);
-  ops::matmul_nn(dy, rows(0, out_features()), dx, accumulate, 1.0f, epilogue);
+  if (matrices_ == 0) return multiply(dy, *stored_, false, dx, accumulate, epilogue);
+  multiply(dy, rows(0, out_features()), false, dx, accumulate, epilogue);
 }
 
 Tensor Nf4Weight::dequantize(int64_t begin, int64_t end, MemoryPool& pool) const {

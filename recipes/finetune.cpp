@@ -44,7 +44,7 @@ FirstStep first_step(const Recipe& recipe, RankContext& rank, const Observer& ob
   FirstStep found;
   found.sums = executor->gradients(
       opened.data().microbatches(1, mine, rank.pool), opened.objective(), parameters,
-      {.step = 1, .gradient_sum = *recipe.train.gradient_sum, .compute_dtype = *recipe.model.compute_dtype});
+      {.step = 1, .gradient_sum = *recipe.train.gradient_sum, .compute_dtype = recipe.model.dtype()});
   for (const Parameter* parameter : parameters) {
     found.gradients.emplace_back(parameter->name, parameter->gradient.clone(rank.pool));
   }

@@ -120,7 +120,7 @@ void Finetuning::open_reference(const std::map<std::string, std::string>& settin
 void Finetuning::compute_reference(StepExecutor& executor, bool adapters_enabled,
                                    const std::map<std::string, std::string>& settings) {
   ReferencePass pass;
-  pass.compute_dtype = *recipe_.model.compute_dtype;
+  pass.compute_dtype = recipe_.model.dtype();
   pass.adapters_enabled = adapters_enabled;
   pass.batch_tokens = recipe_.data.max_length;
   pass.kept = kept_reference(recipe_, settings);

@@ -68,7 +68,16 @@ std::string base_record(const ModelRecipe& model) {
   std::sort(paths.begin(), paths.end());
   for (const fs::path& file : paths) files[file.filename().string()] = content_hash(file);
   const std::string held = model.quantize ? std::string(quant_type_name(*model.quantize)) : "none";
-  return nlohmann::ordered_json{{"files", files}, {"quantize", held}}.dump(2) + "\n";
+  nlohmann::ordered_json record = {{"files", files}, {"quantize", held}};
+  if (model.int8()) record["compute_dtype"] = "int8";
+  return record.dump(2) + "\n";
+}
+
+bool trained_in_int8(const fs::path& adapter) {
+  const fs::path place = adapter / kBaseFile;
+  if (!fs::is_regular_file(place)) return false;
+  const nlohmann::json record = read_json_file(place);
+  return record.is_object() && record.contains("compute_dtype") && record["compute_dtype"] == "int8";
 }
 
 std::string other_base(const fs::path& adapter, const fs::path& base) {

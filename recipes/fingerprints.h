@@ -17,8 +17,12 @@ void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::stri
                       const std::string& data_fingerprint);
 
 /// What an adapter keeps of its base (kBaseFile), JSON: the content of config.json and of each file of weights, and
-/// "quantize", the 4 bits that a base of 16 bits was held in: {"files": {"config.json": "0123.."}, "quantize": "nf4"}.
+/// "quantize", the 4 bits that a base of 16 bits was held in: {"files": {"config.json": "0123.."}, "quantize": "nf4"};
+/// and "compute_dtype": "int8" where products with the base were in 8 bits.
 std::string base_record(const ModelRecipe& model);
+
+/// Whether the record of the adapter in the directory `adapter` says so.
+bool trained_in_int8(const std::filesystem::path& adapter);
 
 /// Why the model in the directory `base` is not what the adapter in the directory `adapter` was trained on, as the end
 /// of a sentence that begins with "this adapter was trained on "; "" where it is, or where the adapter keeps no record.

@@ -82,7 +82,9 @@ Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const Trai
   run.restore(impl_->optimizer);
   parallel.share_values();
   const WeightCounts counts = count_weights(model, parallel.mesh());
-  const double peak = rank.comm.size() > 1 ? 0 : peak_flops(*recipe.model.compute_dtype == DType::bf16);
+  // Of products in 8 bits the peak in floats is none.
+  const bool shares = rank.comm.size() == 1 && !recipe.model.int8();
+  const double peak = shares ? peak_flops(recipe.model.dtype() == DType::bf16) : 0;
   const Work work = rank.comm.size() > 1 ? Work() : training_work(plan_job(recipe, model.config()));
   if (rank.comm.rank() == 0) {
     write_run_facts(run.dir(), recipe, model, counts, parallel.mesh(), data, rank.threads);
@@ -94,7 +96,7 @@ Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const Trai
   if (run.trace()) model.set_hooks(&impl_->hooks);
   impl_->options.max_grad_norm = recipe.train.max_grad_norm;
   impl_->options.gradient_sum = *recipe.train.gradient_sum;
-  impl_->options.compute_dtype = *recipe.model.compute_dtype;
+  impl_->options.compute_dtype = recipe.model.dtype();
   impl_->options.trace = run.trace();
   const Unfinished left = run.step() == 0 ? Unfinished::samples : run.state().unfinished;
   if (left != Unfinished::nothing) impl_->after_update(left);

@@ -63,7 +63,7 @@ void run(const Flags& flags) {
   const Batch batch = make_batch(samples, rank.context().pool);
   if (batch.label_tokens == 0)
     throw InputError(flags.labels, "has no label token", "labels other than -100 are needed");
-  StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
+  StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   std::optional<RouterBalance> balance = decoder.config().router_balance();
   if (balance) {
     step.balance = &*balance;

@@ -30,7 +30,7 @@ void run(const Flags& flags) {
   options.train = {{flags.data}};
   options.format = parse_data_format(flags.format);
   options.chat_template = flags.chat_template;
-  const StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
+  const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   std::string lines;
   for (const std::vector<AnswerLogProb>& record : answer_log_probs(decoder, options, encoder, step)) {
     nlohmann::ordered_json said;

@@ -9,6 +9,7 @@
 #include "nibble/core/io/hub/hub_cache.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/quant/tables.h"
+#include "nibble/recipes/fingerprints.h"
 
 namespace nibble::cli {
 
@@ -48,8 +49,17 @@ void add_model_flags(Command& command, ModelFlags& flags, bool required) {
                                 "Model directory, or ID in the Hugging Face cache; 16/32-bit or bitsandbytes 4-bit");
   if (required) model.required();
   adapter_option(command, flags.adapter, "PEFT adapter directory, or a run's");
-  command.option("--compute-dtype", flags.compute_dtype, "Dtype of the products (auto: bf16 where the CPU has it)")
-      .one_of({"f32", "bf16", "auto"});
+  command
+      .option(
+          "--compute-dtype",
+          [&base](const std::string& name) {
+            base.compute_dtype.reset();
+            if (name == "f32") base.compute_dtype = ComputeDtype::f32;
+            if (name == "bf16") base.compute_dtype = ComputeDtype::bf16;
+            if (name == "int8") base.compute_dtype = ComputeDtype::int8;
+          },
+          "Dtype of the products (auto: bf16 where the CPU has it; int8: as a recipe's)")
+      .one_of({"f32", "bf16", "int8", "auto"});
   command
       .option(
           "--quantize", [&base](const std::string& name) { base.quantize = find_quant_type(name); },
@@ -62,6 +72,10 @@ void add_model_flags(Command& command, ModelFlags& flags, bool required) {
 TextSource text_source(const ModelFlags& flags, const std::string& chat_template) {
   TextSource source = find_text_source(flags.base.path, flags.adapter, chat_template);
   for (const std::string& note : source.notes) say(stderr, "note: " + note);
+  if (!flags.adapter.empty() && trained_in_int8(flags.adapter) && !flags.base.int8()) {
+    say(stderr, "note: the adapter was trained with products in 8 bits, this computes in " +
+                    describe_arithmetic(flags.base) + " (--compute-dtype int8 for the same)");
+  }
   return source;
 }
 

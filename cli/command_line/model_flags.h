@@ -13,7 +13,6 @@ namespace nibble::cli {
 struct ModelFlags {
   ModelRecipe base;
   std::string adapter;
-  std::string compute_dtype = "auto";
   int threads = 0;
 };
 

@@ -14,7 +14,17 @@ namespace nibble {
 
 namespace {
 
-constexpr std::string_view kNames[] = {"baseline", "avx2", "avx512", "avx512_bf16"};
+constexpr std::string_view kNames[] = {"baseline", "avx2", "avx_vnni", "avx512", "avx512_bf16"};
+
+// The encoding for CPUs without AVX-512: leaf 7, subleaf 1, which GCC 12 knows by no name.
+bool avx_vnni() {
+#if defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1u << 4)) != 0;
+#else
+  return false;
+#endif
+}
 
 Isa detect() {
 #if defined(__x86_64__)
@@ -26,25 +36,30 @@ Isa detect() {
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   if (avx512 && __builtin_cpu_supports("avx512bf16")) return Isa::avx512_bf16;
   if (avx512) return Isa::avx512;
-  if (avx2) return Isa::avx2;
+  if (avx2) return Isa::avx_vnni;
 #endif
   return Isa::baseline;
 }
 
-Isa capped() {
-  const Isa best = detect();
-  const char* wanted = std::getenv("NIBBLE_ISA");
-  if (wanted == nullptr || *wanted == '\0') return best;
-  for (int level = 0; level < 4; ++level) {
-    if (kNames[level] == wanted) return std::min(best, static_cast<Isa>(level));
+Isa wanted() {
+  const char* name = std::getenv("NIBBLE_ISA");
+  if (name == nullptr || *name == '\0') return Isa::avx512_bf16;
+  for (size_t level = 0; level < std::size(kNames); ++level) {
+    if (kNames[level] == name) return static_cast<Isa>(level);
   }
-  throw UsageError("NIBBLE_ISA=" + std::string(wanted) + " is not known", "use baseline, avx2, avx512 or avx512_bf16");
+  throw UsageError("NIBBLE_ISA=" + std::string(name) + " is not known",
+                   "use baseline, avx2, avx_vnni, avx512 or avx512_bf16");
 }
 
 }  // namespace
 
+Isa best_isa(Isa most) {
+  const Isa found = std::min(detect(), most);
+  return found == Isa::avx_vnni && !avx_vnni() ? Isa::avx2 : found;
+}
+
 Isa isa() {
-  static const Isa level = capped();
+  static const Isa level = best_isa(wanted());
   return level;
 }
 

@@ -346,6 +346,10 @@ void Decoder::visit_linears(const std::function<void(Linear&)>& visitor) {
   visitor(impl_->head->linear);
 }
 
+void Decoder::set_int8(MemoryPool& pool) {
+  for (Block& block : impl_->blocks) block.visit_linears([&](Linear& linear) { linear.set_int8(&pool); });
+}
+
 KvCache Decoder::make_cache(const StepContext& step, int64_t sequences) const {
   std::vector<std::unique_ptr<MixerCache>> layers;
   for (const Block& block : impl_->blocks) {

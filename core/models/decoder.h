@@ -79,6 +79,9 @@ class Decoder {
   /// An empty cache for `sequences` sequences in the layers and heads that are here, in the step's compute dtype.
   KvCache make_cache(const StepContext& step, int64_t sequences = 1) const;
 
+  /// Products of the layers' frozen weights in 8 bits (LinearWeight::set_int8), but not the routers' and the head's.
+  void set_int8(MemoryPool& pool);
+
   /// Calls sink for chunks of rows in order. With a cache, each document continues one of its sequences
   /// (Batch::sequences).
   void logits(const Batch& batch, const StepContext& step, const LogitSink& sink, KvCache* cache = nullptr);

@@ -23,12 +23,12 @@ Tensor DenseWeight::own(const Tensor& matrices) const {
 }
 
 void DenseWeight::forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRankEpilogue* epilogue) const {
-  (transposed_ ? ops::matmul_nn : ops::matmul_nt)(x, own(weight_->value), y, accumulate, 1.0f, epilogue);
+  multiply(x, own(weight_->value), !transposed_, y, accumulate, epilogue);
 }
 
 void DenseWeight::backward_input(const Tensor& dy, Tensor& dx, bool accumulate,
                                  const ops::LowRankEpilogue* epilogue) const {
-  (transposed_ ? ops::matmul_nt : ops::matmul_nn)(dy, own(weight_->value), dx, accumulate, 1.0f, epilogue);
+  multiply(dy, own(weight_->value), transposed_, dx, accumulate, epilogue);
 }
 
 void DenseWeight::backward_weight(const Tensor& dy, const Tensor& x) {

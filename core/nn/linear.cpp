@@ -12,6 +12,17 @@ Linear::Linear(std::string name, std::unique_ptr<LinearWeight> weight, std::shar
   NIBBLE_CHECK(bias_ == nullptr || bias_->value.numel() == weight_->out_features(), name_ + ": shape of the bias");
 }
 
+void Linear::set_weight(std::unique_ptr<LinearWeight> weight) {
+  weight_ = std::move(weight);
+  weight_->set_int8(int8_);
+}
+
+void Linear::set_int8(MemoryPool* pool) {
+  if (exact_) return;
+  int8_ = pool;
+  weight_->set_int8(pool);
+}
+
 bool Linear::has_trainable() const {
   return weight_->trainable() || (bias_ && bias_->trainable) || (adapter_ && adapter_->trainable());
 }

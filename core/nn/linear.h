@@ -40,7 +40,10 @@ class Linear {
   Parameter* bias() { return bias_.get(); }
   Adapter* adapter() { return adapter_.get(); }
   /// Replaces weight (quantizing, sharding) or attaches an adapter (null detaches).
-  void set_weight(std::unique_ptr<LinearWeight> weight) { weight_ = std::move(weight); }
+  void set_weight(std::unique_ptr<LinearWeight> weight);
+  /// LinearWeight::set_int8 for this weight and those put in its place; never where products are kept_exact.
+  void set_int8(MemoryPool* pool);
+  void keep_exact() { exact_ = true; }
   void set_adapter(std::unique_ptr<Adapter> adapter) { adapter_ = std::move(adapter); }
   /// Whether anything in it has a gradient.
   bool has_trainable() const;
@@ -63,6 +66,8 @@ class Linear {
   ShardSpec shard_;
   std::shared_ptr<Parameter> bias_;
   std::unique_ptr<Adapter> adapter_;
+  MemoryPool* int8_ = nullptr;
+  bool exact_ = false;
 };
 
 }  // namespace nibble

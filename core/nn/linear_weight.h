@@ -30,6 +30,9 @@ class LinearWeight {
   /// dx [T, in] (+)= dy [T, out] W (+ epilogue), in the dtype of dy
   virtual void backward_input(const Tensor& dy, Tensor& dx, bool accumulate,
                               const ops::LowRankEpilogue* epilogue = nullptr) const = 0;
+  /// Products of more than 4 rows in 8 bits (ops/int8_product.h) while the weight is frozen; fewer, as in decoding, go
+  /// at the speed of memory. pool: of the rounded rows, must outlive this; null: all in the dtype of x.
+  void set_int8(MemoryPool* pool) { int8_ = pool; }
   /// Gradient of W from dy [T, out] and x [T, in], added to its parameter; nothing when frozen.
   virtual void backward_weight(const Tensor& dy, const Tensor& x) = 0;
   virtual bool trainable() const = 0;
@@ -51,6 +54,14 @@ class LinearWeight {
   /// The first stands for all of them wherever the tensor is met whole: in parts(), and where parameters are visited.
   virtual int64_t matrix() const { return 0; }
   virtual std::unique_ptr<LinearWeight> matrix(int64_t) const { throw std::logic_error("a weight of one matrix"); }
+
+ protected:
+  /// y (+)= x w^T (transposed) or x w (+ epilogue), in 8 bits if so set.
+  void multiply(const Tensor& x, const ops::WeightView& w, bool transposed, Tensor& y, bool accumulate,
+                const ops::LowRankEpilogue* epilogue) const;
+
+ private:
+  MemoryPool* int8_ = nullptr;
 };
 
 /// A dense weight in f32, bf16 or f16; frozen ones may be mapped from the checkpoint.

@@ -287,7 +287,14 @@ void scatter_add_rows(const Tensor& y, const Tensor& rows, Tensor& x) {
   on(x).scatter_add_rows(y, rows, x);
 }
 
-// ---- gemm.h, weight_view.h ----
+// ---- gemm.h, int8_product.h, weight_view.h ----
+
+Int8Rows::Int8Rows(MemoryPool& pool, const Tensor& x) : depth(x.dim(1)), dtype(x.dtype()) {
+  const int64_t count = x.dim(0), groups = (depth + kInt8Group - 1) / kInt8Group;
+  codes = Tensor::empty(pool, {groups, count, kInt8Group}, DType::i8, "rows in 8 bits");
+  scales = Tensor::empty(pool, {groups, count}, DType::f32, "scales of rows in 8 bits");
+  sums = Tensor::empty(pool, {groups, count}, DType::i32, "sums of rows in 8 bits");
+}
 
 namespace {
 
@@ -297,13 +304,17 @@ void check_product(const Shape& a, const Shape& b, const Tensor& c) {
   NIBBLE_CHECK(c.dtype() == DType::f32 || c.dtype() == DType::bf16, "results are f32 or bf16");
 }
 
+void check_epilogue(DType dtype, const Tensor& c, const LowRankEpilogue* epilogue) {
+  if (epilogue == nullptr) return;
+  const Shape& right = epilogue->right.shape();
+  NIBBLE_CHECK(epilogue->left.dtype() == dtype, "an epilogue is of its product's dtype");
+  check_product(epilogue->left.shape(), epilogue->right_transposed ? Shape{right.at(1), right.at(0)} : right, c);
+}
+
 void check_product(const Tensor& a, const Shape& b, const Tensor& c, const LowRankEpilogue* epilogue) {
   NIBBLE_CHECK(a.rank() == 2 && (a.dtype() == DType::f32 || a.dtype() == DType::bf16), "products are of f32 or bf16");
   check_product(a.shape(), b, c);
-  if (epilogue == nullptr) return;
-  const Shape& right = epilogue->right.shape();
-  NIBBLE_CHECK(epilogue->left.dtype() == a.dtype(), "an epilogue is of its product's dtype");
-  check_product(epilogue->left.shape(), epilogue->right_transposed ? Shape{right.at(1), right.at(0)} : right, c);
+  check_epilogue(a.dtype(), c, epilogue);
 }
 
 }  // namespace
@@ -324,6 +335,25 @@ void matmul_tn(const Tensor& a, const Tensor& b, Tensor& c, bool accumulate, flo
   NIBBLE_CHECK(c.dtype() == DType::f32, "weight gradients are f32");
   check_product({a.dim(1), a.dim(0)}, b.shape(), c);
   on(c).matmul_tn(a, b, c, accumulate, alpha);
+}
+
+void int8_round(const Tensor& x, Int8Rows& rows) {
+  NIBBLE_CHECK(x.shape() == (Shape{rows.rows(), rows.depth}) && x.dtype() == rows.dtype, "int8_round: rows");
+  on(x).int8_round(x, rows);
+}
+
+void int8_matmul_nt(const Int8Rows& x, const WeightView& w, Tensor& c, bool accumulate,
+                    const LowRankEpilogue* epilogue) {
+  check_product({x.rows(), x.depth}, {w.cols(), w.rows()}, c);
+  check_epilogue(x.dtype, c, epilogue);
+  on(c).int8_matmul_nt(x, w, c, accumulate, epilogue);
+}
+
+void int8_matmul_nn(const Int8Rows& x, const WeightView& w, Tensor& c, bool accumulate,
+                    const LowRankEpilogue* epilogue) {
+  check_product({x.rows(), x.depth}, {w.rows(), w.cols()}, c);
+  check_epilogue(x.dtype, c, epilogue);
+  on(c).int8_matmul_nn(x, w, c, accumulate, epilogue);
 }
 
 void dequantize(const WeightView& w, Tensor& out) {

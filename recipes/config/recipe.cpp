@@ -246,6 +246,10 @@ void check_pairs(const Document& document, const Recipe& recipe) {
   if (model.quantize && !recipe.adapter) {
     refuse("model.quantize", "4-bit weights cannot be trained", "add an adapter section, or leave it out");
   }
+  if (model.int8() && !recipe.adapter) {
+    refuse("model.compute_dtype", "weights that are trained are not multiplied in 8 bits",
+           "add an adapter section, or use bf16 or f32");
+  }
   if ((model.block_size & (model.block_size - 1)) != 0) refuse("model.block_size", "must be a power of two", "");
   if (recipe.data.train.empty()) refuse("data.train", "is missing", "name a data file");
   if (!recipe.data.eval.empty() && recipe.data.eval_fraction > 0) {
@@ -287,7 +291,9 @@ void fill_defaults(const Document& document, Recipe& recipe) {
       recipe.objective.reference = recipe.adapter ? "adapter_off" : "initial";
     }
   }
-  if (!recipe.model.compute_dtype) recipe.model.compute_dtype = isa() >= Isa::avx512_bf16 ? DType::bf16 : DType::f32;
+  if (!recipe.model.compute_dtype) {
+    recipe.model.compute_dtype = recipe.model.dtype() == DType::bf16 ? ComputeDtype::bf16 : ComputeDtype::f32;
+  }
   if (!recipe.train.gradient_sum) {
     recipe.train.gradient_sum = recipe.adapter ? GradientSum::tree : GradientSum::running;
   }
@@ -295,6 +301,15 @@ void fill_defaults(const Document& document, Recipe& recipe) {
 }
 
 }  // namespace
+
+DType ModelRecipe::dtype() const {
+  if (compute_dtype == ComputeDtype::f32) return DType::f32;
+  return compute_dtype == ComputeDtype::bf16 || isa() >= Isa::avx512_bf16 ? DType::bf16 : DType::f32;
+}
+
+std::string describe_arithmetic(const ModelRecipe& model) {
+  return (model.int8() ? "int8 with " : "") + std::string(dtype_name(model.dtype()));
+}
 
 Json detail::parse_settings(const std::string& text, const std::string& place) {
   Json root;

@@ -22,6 +22,10 @@
 
 namespace nibble {
 
+/// The arithmetic of products: floats of 4 or 2 bytes; or 8 bits for those with a frozen base, and the floats that the
+/// CPU is best at for all others.
+enum class ComputeDtype : uint8_t { f32, bf16, int8 };
+
 struct ModelRecipe {
   std::string path;                   ///< Hugging Face directory
   std::string init;                   ///< or: a config.json to start from random weights (pretraining)
@@ -31,8 +35,15 @@ struct ModelRecipe {
   int64_t block_size = 64;
   std::optional<std::vector<std::string>> skip_modules;  ///< absent: as bitsandbytes
   std::optional<double> router_aux_loss_coef;            ///< absent: as config.json says
-  std::optional<DType> compute_dtype;                    ///< f32 or bf16; always set in what read_recipe returns
+  std::optional<ComputeDtype> compute_dtype;             ///< always set in what read_recipe returns
+
+  bool int8() const { return compute_dtype == ComputeDtype::int8; }
+  /// f32 or bf16: of activations and of products that are not in 8 bits.
+  DType dtype() const;
 };
+
+/// "int8 with bf16", "f32"
+std::string describe_arithmetic(const ModelRecipe& model);
 
 /// The recipe's own defaults of an adapter: all-linear, r 16, lora_alpha 32.
 AdapterOptions default_adapter_options();

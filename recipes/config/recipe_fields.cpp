@@ -92,10 +92,12 @@ std::vector<RecipeField> model_fields() {
           "share of the experts' load-balancing loss in the loss, over all tokens of a step; 0: off (config.json's "
           "where "
           "it says output_router_logits)"),
-      choice_field<std::optional<DType>>(
-          "model.compute_dtype", {{"bf16", DType::bf16}, {"f32", DType::f32}},
-          [](Recipe& r) -> std::optional<DType>& { return r.model.compute_dtype; },
-          "precision of matrix products (bf16 where the CPU has it)"),
+      choice_field<std::optional<ComputeDtype>>(
+          "model.compute_dtype",
+          {{"bf16", ComputeDtype::bf16}, {"f32", ComputeDtype::f32}, {"int8", ComputeDtype::int8}},
+          [](Recipe& r) -> std::optional<ComputeDtype>& { return r.model.compute_dtype; },
+          "precision of matrix products (bf16 where the CPU has it); int8: those with the frozen base of an adapter in "
+          "8 bits, the others as by default"),
   };
 }
 

@@ -139,7 +139,7 @@ std::vector<std::string> run_banner(const Recipe& recipe, Decoder& model, const 
   lines.push_back(method_of(recipe, model) + ": " + number(counts.all) + " parameters, " + number(counts.trained) +
                   " of them trained (" + share + ")");
   const int ranks = mesh.world().size();
-  lines.push_back("computing in " + std::string(dtype_name(*recipe.model.compute_dtype)) + " on " +
+  lines.push_back("computing in " + describe_arithmetic(recipe.model) + " on " +
                   (ranks > 1 ? count_text(ranks, "rank") + " of " : "") + count_text(rank.threads, "thread"));
   const DatasetReport& report = data.train().dataset().report();
   const double tokens = static_cast<double>(report.tokens);

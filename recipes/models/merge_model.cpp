@@ -80,7 +80,11 @@ std::string merge_warning(const MergeRequest& request) {
 
 std::vector<std::string> merge_notes(const MergeRequest& request) {
   const std::string base = base_path(request, read_peft_directory(request.adapter));
-  return find_text_source(base, request.adapter, "").notes;
+  std::vector<std::string> notes = find_text_source(base, request.adapter, "").notes;
+  if (trained_in_int8(request.adapter)) {
+    notes.push_back("the adapter was trained with products in 8 bits, the merged model computes without that rounding");
+  }
+  return notes;
 }
 
 MergeReport merge_model(const MergeRequest& request, RankContext& rank) {

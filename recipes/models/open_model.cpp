@@ -12,6 +12,7 @@
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/core/ops/int8_product.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/load_quantized.h"
 
@@ -53,10 +54,13 @@ OriginalWeight original_weights(const ModelRecipe& base, RankContext& rank) {
 }  // namespace
 
 DType compute_dtype_of(const std::string& name) {
-  if (name == "f32") return DType::f32;
-  if (name == "bf16") return DType::bf16;
-  if (name == "auto") return isa() == Isa::avx512_bf16 ? DType::bf16 : DType::f32;
-  throw UsageError("compute dtype " + name + " is not known", "use f32, bf16 or auto");
+  ModelRecipe model;
+  if (name == "f32") model.compute_dtype = ComputeDtype::f32;
+  if (name == "bf16") model.compute_dtype = ComputeDtype::bf16;
+  if (!model.compute_dtype && name != "auto") {
+    throw UsageError("compute dtype " + name + " is not known", "use f32, bf16 or auto");
+  }
+  return model.dtype();
 }
 
 DecoderConfig model_config(const ModelRecipe& base) {
@@ -153,7 +157,17 @@ Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers,
   options.config = model_config(base);
   options.layers = layers;
   options.sharding = sharding;
-  return load_decoder(base.path, rank, options);
+  Decoder model = load_decoder(base.path, rank, options);
+  if (base.int8()) use_int8(model, rank);
+  return model;
+}
+
+void use_int8(Decoder& model, RankContext& rank) {
+  if (rank.pool.device().has_bytes() && ops::int8_levels() == 0) {
+    throw UsageError("this CPU (level " + std::string(isa_name(isa())) + ") has no products in 8 bits",
+                     "use bf16 or f32", "model.compute_dtype");
+  }
+  model.set_int8(rank.pool);
 }
 
 Decoder open_model(const ModelRecipe& base, const std::string& adapter, Train train, RankContext& rank) {

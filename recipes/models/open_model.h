@@ -25,6 +25,10 @@ std::string tokenizer_path_of(const ModelRecipe& base);
 Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers = {},
                   const LayerSharding* sharding = nullptr);
 
+/// Computes with the frozen weights of the layers in 8 bits, as open_base does where the recipe says so. Throws
+/// UsageError on a CPU that cannot.
+void use_int8(Decoder& model, RankContext& rank);
+
 /// Where open_adapter will put the recipe's adapter in a model of this config that gets `rows` rows for its tokens;
 /// nothing without an adapter. Throws what training would throw for names, options and what the ranks' layout has no
 /// place for, before any weight is read.

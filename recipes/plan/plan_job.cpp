@@ -120,10 +120,11 @@ ModelMaker maker_of(const Recipe& recipe, const std::shared_ptr<const StoredBase
     }
   }
   if (adapter) adapter->init_lora_weights = LoraInit::standard;
-  return [adapter, base, pretrains = recipe.pretrains()](const DecoderConfig& config, LayerRange range,
-                                                         const LayerSharding* sharding, RankContext& rank) {
+  return [adapter, base, pretrains = recipe.pretrains(), int8 = recipe.model.int8()](
+             const DecoderConfig& config, LayerRange range, const LayerSharding* sharding, RankContext& rank) {
     if (pretrains) return random_decoder(config, rank.seed, rank, range, sharding);
     Decoder model = base->make(config, range, sharding, rank);
+    if (int8) use_int8(model, rank);
     if (!adapter) return model;
     AdapterOptions options = *adapter;
     for (std::string& module : options.target_modules.names) module = file_name(module, config);
@@ -143,7 +144,7 @@ PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
   job.model = plan_model(config, job.make_model, job.everything);
   job.optimizer = recipe.optimizer.type;
   job.gradient_sum = *recipe.train.gradient_sum;
-  job.compute_dtype = *recipe.model.compute_dtype;
+  job.compute_dtype = recipe.model.dtype();
   job.objective = recipe.objective;
   job.tokens = recipe.train.microbatch_size * recipe.data.max_length;
   job.document_length = std::min(recipe.data.max_length, config.position_limit());

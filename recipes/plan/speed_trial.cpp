@@ -19,6 +19,7 @@
 #include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/quant/codec.h"
 #include "nibble/quant/nf4_weight.h"
+#include "nibble/recipes/models/open_model.h"
 
 namespace nibble {
 
@@ -163,6 +164,7 @@ Decoder trial_model(const Recipe& recipe, const PlanJob& job, const DecoderConfi
   options.trainable_token_indices.clear();
   options.modules_to_save.clear();
   attach_adapter(model, options, rank);
+  if (recipe.model.int8()) use_int8(model, rank);
   return model;
 }
 

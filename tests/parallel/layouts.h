@@ -88,10 +88,11 @@ class Layouts : public testing::Test {
                    {"gradient_sum", "tree"},
                    {"gradient_checkpointing", "none"}}},
                  {"optimizer", {{"lr", 2e-3}, {"weight_decay", 0.01}}}};
-    if (mode == "lora" || mode == "qlora") {
+    if (mode == "lora" || mode.starts_with("qlora")) {
       made["adapter"] = {{"r", 4}, {"lora_alpha", 8}, {"lora_dropout", 0.1}};
     }
-    if (mode == "qlora") made["model"]["quantize"] = "nf4";
+    if (mode.starts_with("qlora")) made["model"]["quantize"] = "nf4";
+    if (mode == "qlora_int8") made["model"]["compute_dtype"] = "int8";
     if (mode == "pretrain") {
       made["model"] = {
           {"init", (base_ / "config.json").string()}, {"tokenizer", base_.string()}, {"compute_dtype", "f32"}};

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <tuple>
 
+#include "nibble/core/ops/int8_product.h"
 #include "nibble/core/train/telemetry/trace.h"
 #include "nibble/parallel/plan/memory.h"
 #include "nibble/recipes/plan/plan_job.h"
@@ -48,6 +49,7 @@ class SameBits : public Layouts, public testing::WithParamInterface<std::tuple<c
 TEST_P(SameBits, AsOneRank) {
   const auto& [mode, which] = GetParam();
   const Case& layout = cases()[which];
+  if (std::string(mode) == "qlora_int8" && ops::int8_levels() == 0) GTEST_SKIP() << "no products in 8 bits";
   json wanted = recipe(mode);
   const Outcome one = run(wanted, 1, "one");
   wanted["parallel"] = layout.parallel;
@@ -62,6 +64,9 @@ TEST_P(SameBits, AsOneRank) {
 INSTANTIATE_TEST_SUITE_P(
     All, SameBits, testing::Combine(testing::Values("full", "lora", "qlora", "pretrain"), testing::Range<size_t>(0, 9)),
     [](const auto& which) { return std::string(std::get<0>(which.param)) + cases()[std::get<1>(which.param)].name; });
+
+INSTANTIATE_TEST_SUITE_P(EightBits, SameBits, testing::Combine(testing::Values("qlora_int8"), testing::Values(0, 4, 5)),
+                         [](const auto& which) { return cases()[std::get<1>(which.param)].name; });
 
 // A profile of several ranks: layers are there, and what they exchange or wait for is communication.
 TEST_F(Layouts, ProfilesTellComputingFromCommunication) {

@@ -14,6 +14,8 @@
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/npy.h"
+#include "nibble/core/ops/int8_product.h"
+#include "nibble/recipes/fingerprints.h"
 #include "nibble/recipes/train.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
@@ -102,6 +104,10 @@ INSTANTIATE_TEST_SUITE_P(Bases, LoraGolden,
 /// warm-up, evaluation, several epochs.
 class EveryWay : public testing::TestWithParam<const char*> {
  protected:
+  void SetUp() override {
+    if (std::string(GetParam()).ends_with("int8") && ops::int8_levels() == 0) GTEST_SKIP() << "no products in 8 bits";
+  }
+
   void make_recipe(Job& job) {
     const fs::path base = test::data_path("stories-llama"), text = test::data_path("stories");
     recipe_ = {
@@ -116,7 +122,8 @@ class EveryWay : public testing::TestWithParam<const char*> {
     } else if (kind != "full") {
       recipe_["adapter"] = {{"r", 4}, {"lora_alpha", 8}, {"lora_dropout", 0.1}};
     }
-    if (kind == "qlora") recipe_["model"]["quantize"] = "nf4";
+    if (kind.starts_with("qlora")) recipe_["model"]["quantize"] = "nf4";
+    if (kind.ends_with("int8")) recipe_["model"]["compute_dtype"] = "int8";
     write_stories(text / "stories.txt", job.directory.path() / "stories.jsonl");
   }
 
@@ -250,7 +257,25 @@ TEST_P(FineTuning, OtherDataOrBaseIsRefusedWhenARunGoesOn) {
   EXPECT_EQ(metrics(job), before) << "nothing changed";
 }
 
-INSTANTIATE_TEST_SUITE_P(Training, EveryWay, testing::Values("full", "lora", "qlora", "pretrain"),
+// A bound for gross faults only; what rounding may cost a product is in tests/core/ops/int8_product_test.cpp.
+TEST_P(FineTuning, InEightBitsLossesAreNearThoseInFloatsAndTheAdapterSaysSo) {
+  if (std::string(GetParam()) == "full" || ops::int8_levels() == 0) GTEST_SKIP() << "has no products in 8 bits";
+  Job floats, bytes;
+  make_recipe(floats);
+  floats.run(recipe_);
+  make_recipe(bytes);
+  recipe_["model"]["compute_dtype"] = "int8";
+  bytes.run(recipe_);
+  const std::vector<double> want = losses(floats.out()), got = losses(bytes.out());
+  ASSERT_EQ(got.size(), want.size());
+  EXPECT_NE(got, want);
+  for (size_t k = 0; k < want.size(); ++k) EXPECT_NEAR(got[k], want[k], 0.01 * want[k]) << "step " << k + 1;
+  EXPECT_TRUE(trained_in_int8(bytes.out() / "adapter"));
+  EXPECT_FALSE(trained_in_int8(floats.out() / "adapter"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Training, EveryWay,
+                         testing::Values("full", "lora", "qlora", "pretrain", "lora_int8", "qlora_int8"),
                          [](const auto& which) { return std::string(which.param); });
 INSTANTIATE_TEST_SUITE_P(Training, FineTuning, testing::Values("full", "lora", "qlora"),
                          [](const auto& which) { return std::string(which.param); });

@@ -52,6 +52,7 @@ void count(const Routed& routed, RouterBalance& balance, MemoryPool& pool) {
 Router::Router(const std::string& name, const std::string& stored, const std::string& correction, int64_t width,
                int64_t experts, bool bias, const ops::Routing& routing, const Makers& makers)
     : routing_(routing), linear_(make_router(name, stored, width, experts, bias, makers)) {
+  linear_.keep_exact();
   if (correction.empty()) return;
   correction_ = makers.parameter(correction, {experts});
   correction_->buffer = true;

@@ -18,11 +18,13 @@ double bytes_of(const FourBitMatrix& m) {
 double bytes_of(const WeightView& w) {
   return w.encoding == WeightEncoding::dense ? bytes_of(w.dense) : bytes_of(w.four_bit);
 }
+double bytes_of(const Int8Rows& x) { return bytes_of(x.codes) + bytes_of(x.scales) + bytes_of(x.sums); }
 double bytes_of(const LowRankEpilogue* e) { return e ? bytes_of(e->left) + bytes_of(e->right) : 0; }
 double bytes_of(const auto&) { return 0; }
 
 const MetaDevice* device_of(const Tensor& x) { return dynamic_cast<const MetaDevice*>(&x.device()); }
 const MetaDevice* device_of(const FourBitMatrix& m) { return device_of(m.packed); }
+const MetaDevice* device_of(const Int8Rows& x) { return device_of(x.codes); }
 const MetaDevice* device_of(const auto&) { return nullptr; }
 
 void use(const MetaDevice& device, const Tensor& x) {
@@ -58,6 +60,14 @@ double flops(Of<Operation::matmul_nt>, const Tensor& a, const WeightView&, const
 double flops(Of<Operation::matmul_nn>, const Tensor& a, const WeightView&, const Tensor& c, bool, float,
              const LowRankEpilogue* epilogue) {
   return product_flops(c, a.dim(1), epilogue);
+}
+double flops(Of<Operation::int8_matmul_nt>, const Int8Rows& x, const WeightView&, const Tensor& c, bool,
+             const LowRankEpilogue* epilogue) {
+  return product_flops(c, x.depth, epilogue);
+}
+double flops(Of<Operation::int8_matmul_nn>, const Int8Rows& x, const WeightView&, const Tensor& c, bool,
+             const LowRankEpilogue* epilogue) {
+  return product_flops(c, x.depth, epilogue);
 }
 double flops(Of<Operation::matmul_tn>, const Tensor& a, const Tensor&, const Tensor& c, bool, float) {
   return product_flops(c, a.dim(0), nullptr);

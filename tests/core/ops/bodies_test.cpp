@@ -15,6 +15,7 @@
 #include "nibble/core/ops/ref/experts.h"
 #include "nibble/core/ops/ref/gated_norm.h"
 #include "nibble/core/ops/ref/gemm.h"
+#include "nibble/core/ops/ref/int8_product.h"
 #include "nibble/core/ops/ref/linear_attention.h"
 #include "nibble/core/ops/ref/norm.h"
 #include "nibble/core/ops/ref/optimizer.h"
@@ -36,6 +37,9 @@ constexpr auto& activation_backward = ref::activation_derivative<double>;
 constexpr auto& adamw8bit = ref::round_to_8bit;
 constexpr auto& block_scales = ref::block_scale;
 constexpr auto& dequantize = ref::element;
+constexpr auto& int8_round = ref::int8_round<float>;
+constexpr auto& int8_matmul_nt = ref::int8_matmul;
+constexpr auto& int8_matmul_nn = ref::int8_matmul;
 constexpr auto& fill_normal = ref::normal_quad;
 constexpr auto& fill_uniform = ref::uniform_quad;
 // One for all ways to store the factors, and one for the whole of a loss.

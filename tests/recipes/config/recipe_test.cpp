@@ -88,7 +88,7 @@ TEST(Recipe, ReadsEveryKindOfValueAndComments) {
 })",
                                      "r.json");
   EXPECT_EQ(recipe.model.quantize, QuantType::nf4);
-  EXPECT_EQ(recipe.model.compute_dtype, DType::f32);
+  EXPECT_EQ(recipe.model.compute_dtype, ComputeDtype::f32);
   EXPECT_EQ(recipe.adapter->options.target_modules.names, (std::vector<std::string>{"q_proj", "v_proj"}));
   const std::vector<std::pair<std::string, int64_t>> ranks = {{"z.q_proj", 2}, {"down_proj", 6}};
   EXPECT_EQ(recipe.adapter->options.rank_pattern, ranks) << "in the order of the file";
@@ -185,7 +185,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"output.force=yes", "true or false"}, BadValue{"model.block_size=48", "power of two"},
         BadValue{"model.block_size=16", "from 32"}, BadValue{"model.quantize=nf5", "did you mean nf4"},
         BadValue{"model.quantize=nf4", "cannot be trained"}, BadValue{"model.init=c.json", "contradicts model.path"},
-        BadValue{"model.compute_dtype=f16", "must be bf16 | f32"}, BadValue{"adapter.r=0", "from 1"},
+        BadValue{"model.compute_dtype=f16", "must be bf16 | f32 | int8"},
+        BadValue{"model.compute_dtype=int8", "not multiplied in 8 bits"}, BadValue{"adapter.r=0", "from 1"},
         BadValue{"adapter.lora_dropout=1", "below 1"}, BadValue{"adapter.init_lora_weights=eva", "does not make"},
         BadValue{"adapter.init_lora_weights=\"gausian\"", "must be true | false"},
         BadValue{"adapter.rank_pattern={\"a\":0}", "integers from 1"}, BadValue{"adapter.target_modules=[]", "a list"},
@@ -233,7 +234,8 @@ TEST(Recipe, OnlyWhatDecidesTheBitsIsFixed) {
   for (const std::string change :
        {"train.seed=1", "train.microbatch_size=2", "train.accumulate=2", "optimizer.lr=1", "optimizer.schedule=linear",
         "adapter.r=8", "adapter.lora_dropout=0.1", "data.pack=false", "data.max_length=9", "model.compute_dtype=f32",
-        "model.compute_dtype=bf16", "train.steps=9", "train.gradient_sum=running", "optimizer.warmup_steps=3"}) {
+        "model.compute_dtype=bf16", "model.compute_dtype=int8", "train.steps=9", "train.gradient_sum=running",
+        "optimizer.warmup_steps=3"}) {
     if (to_json(with({"adapter.r=4", change})) == to_json(with({"adapter.r=4"}))) continue;  // the CPU's default
     EXPECT_NE(fixed_settings(with({"adapter.r=4", change})), base) << change;
   }

@@ -41,7 +41,7 @@ const FourBitExpander kFourBitExpandBaseline = {expand<float>, expand<bf16>};
 
 const FourBitExpander& four_bit_expander(Isa level) {
   if (level >= Isa::avx512) return kFourBitExpandAvx512;
-  return level == Isa::avx2 ? kFourBitExpandAvx2 : kFourBitExpandBaseline;
+  return level >= Isa::avx2 ? kFourBitExpandAvx2 : kFourBitExpandBaseline;
 }
 
 }  // namespace nibble::ops::cpu

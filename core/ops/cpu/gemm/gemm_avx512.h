@@ -49,7 +49,7 @@ NIBBLE_AVX512 void pack_transposed(const std::byte* from, int64_t stride, int64_
                                    std::byte* strip) {
   constexpr int64_t kDepths = 64 / kElementBytes;  // of one register
   for (int64_t k = 0; k < depth; k += kDepths) {
-    const uint32_t mask = low_bits((depth - k) * kElementBytes / 2);
+    const uint32_t mask = low_bits(((depth - k) * kElementBytes + 1) / 2);
     __m512i rows[16];
     for (int64_t n = 0; n < 16; ++n) {
       rows[n] = n < columns ? _mm512_maskz_loadu_epi16(mask, from + (n * stride + k) * kElementBytes)

@@ -35,6 +35,11 @@ struct TileOutput {
   bool accumulate;
 };
 
+/// What the cutting of a product into jobs depends on; see GemmKernel.
+struct TileShape {
+  int64_t rows, width, depth_block, panel_columns;
+};
+
 /// Micro kernel over packed operands.
 ///
 /// Right operand: strips of `width` columns. A strip holds, for every step of depth, `width` groups of `depth_step`
@@ -48,6 +53,8 @@ struct GemmKernel {
   int64_t depth_step;     ///< depths one instruction consumes: 1 (f32), 2 (bf16)
   int64_t depth_block;    ///< depths of a panel
   int64_t panel_columns;  ///< columns of a panel: depth_block * panel_columns elements stay in the L2 cache
+
+  TileShape shape() const { return {rows, width, depth_block, panel_columns}; }
 
   /// One tile, c [rows, columns]; rows in 1..rows, columns in 1..width. Sums between parts of the depth are kept for
   /// columns rounded up to lanes.

@@ -27,6 +27,10 @@ void gemm_packed(const PackedProduct& product, Isa level, const PackedProduct* e
 /// right side of `epilogue` is shallow enough for the buffer that left sides do not need then.
 bool gemm_packed_fuses(const PackedProduct& product, const PackedProduct& epilogue, Isa level);
 
+/// Whether `epilogue` may be added to the sums of tiles of a product of at most `panel_columns` columns a job, with all
+/// but `reserved` bytes of the buffer of left sides for its right side.
+bool gemm_packed_reads(const PackedProduct& epilogue, int64_t panel_columns, int64_t reserved, Isa level);
+
 /// Whether gemm_few_rows computes this product at `level`: at most 4 rows of A times w^T.
 bool few_rows_fit(const PackedProduct& product, Isa level);
 

@@ -1,0 +1,101 @@
+#include "nibble/core/nn/linear_weight.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "nibble/core/base/philox.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/nn/linear.h"
+#include "nibble/core/ops/int8_product.h"
+
+namespace nibble {
+namespace {
+
+constexpr int64_t kOut = 70, kIn = 200;
+
+class Int8Weight : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (ops::int8_levels() == 0) GTEST_SKIP() << "this CPU has no products in 8 bits";
+  }
+  Tensor random(Shape shape) {
+    Tensor made = Tensor::empty(pool_, std::move(shape), DType::f32);
+    for (float& value : made.span<float>()) value = stream_.next_uniform() * 2 - 1;
+    return made;
+  }
+  std::shared_ptr<Parameter> parameter() {
+    auto made = std::make_shared<Parameter>();
+    made->name = "w";
+    made->value = random(GetParam() ? Shape{kIn, kOut} : Shape{kOut, kIn});
+    return made;
+  }
+  /// Conv1D's layout or the usual one.
+  std::unique_ptr<DenseWeight> weight(const std::shared_ptr<Parameter>& of, bool int8) {
+    auto made = std::make_unique<DenseWeight>(of, GetParam());
+    if (int8) made->set_int8(&pool_);
+    return made;
+  }
+  Tensor forward(const LinearWeight& w, const Tensor& x) {
+    Tensor y = Tensor::zeros(pool_, {x.dim(0), kOut}, DType::f32);
+    w.forward(x, y, false);
+    return y;
+  }
+  Tensor backward(const LinearWeight& w, const Tensor& dy) {
+    Tensor dx = Tensor::zeros(pool_, {dy.dim(0), kIn}, DType::f32);
+    w.backward_input(dy, dx, false);
+    return dx;
+  }
+  static bool same(const Tensor& a, const Tensor& b) { return std::memcmp(a.raw(), b.raw(), a.bytes()) == 0; }
+
+  MemoryPool pool_;
+  PhiloxStream stream_{1, 1, 1};
+};
+
+// Both sides err by half a step of at most 1 / 127 (1 / 63 on AVX2): K terms of at most 1 lose (1 / 2 levels + 1 / 254
+// + 1 / (508 levels)) each.
+TEST_P(Int8Weight, MultipliesInBothDirectionsWithinWhatRoundingLoses) {
+  const auto stored = parameter();
+  const auto rounded = weight(stored, true), exact = weight(stored, false);
+  const double levels = static_cast<double>(ops::int8_levels());
+  const double each = 0.5 / levels + 0.5 / 127 + 0.25 / (127 * levels) + 1e-6;
+  const auto expect_near = [&](const Tensor& got, const Tensor& want, int64_t depth) {
+    EXPECT_FALSE(same(got, want));
+    for (int64_t i = 0; i < got.numel(); ++i) {
+      ASSERT_NEAR(got.data<float>()[i], want.data<float>()[i], each * static_cast<double>(depth));
+    }
+  };
+  const Tensor x = random({5, kIn}), dy = random({5, kOut});
+  expect_near(forward(*rounded, x), forward(*exact, x), kIn);
+  expect_near(backward(*rounded, dy), backward(*exact, dy), kOut);
+}
+
+TEST_P(Int8Weight, FewRowsAndTrainedWeightsAreMultipliedInFloats) {
+  const auto stored = parameter();
+  const auto rounded = weight(stored, true), exact = weight(stored, false);
+  const Tensor few = random({4, kIn}), more = random({33, kIn}), dy = random({33, kOut});
+  EXPECT_TRUE(same(forward(*rounded, few), forward(*exact, few)));
+  EXPECT_FALSE(same(forward(*rounded, more), forward(*exact, more)));
+  stored->make_trainable(pool_);
+  EXPECT_TRUE(same(forward(*rounded, more), forward(*exact, more)));
+  EXPECT_TRUE(same(backward(*rounded, dy), backward(*exact, dy)));
+}
+
+TEST_P(Int8Weight, ALinearKeepsItForTheWeightThatReplacesItsOwn) {
+  const auto first = parameter(), second = parameter();
+  Linear linear("l", weight(first, false)), kept("k", weight(first, false));
+  kept.keep_exact();
+  linear.set_int8(&pool_);
+  kept.set_int8(&pool_);
+  linear.set_weight(weight(second, false));
+  const Tensor x = random({33, kIn});
+  EXPECT_TRUE(same(forward(linear.weight(), x), forward(*weight(second, true), x)));
+  EXPECT_TRUE(same(forward(kept.weight(), x), forward(*weight(first, false), x)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, Int8Weight, testing::Values(false, true),
+                         [](const auto& which) { return which.param ? "in_by_out" : "out_by_in"; });
+
+}  // namespace
+}  // namespace nibble
