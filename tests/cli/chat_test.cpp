@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <pty.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <array>
@@ -58,7 +59,9 @@ std::string on_a_terminal(const std::filesystem::path& model, const std::string&
   for (ssize_t count = 0; (count = read(terminal, piece.data(), piece.size())) > 0;) {
     shown.append(piece.data(), static_cast<size_t>(count));
     if (asked || shown.find("> ") == std::string::npos) continue;
-    asked = true;  // it waits for a line
+    asked = true;  // it waits for a line, and edits it once the terminal hands on what is typed as it is
+    termios state{};
+    while (tcgetattr(terminal, &state) == 0 && (state.c_lflag & ICANON) != 0) usleep(1000);
     EXPECT_EQ(write(terminal, typed.data(), typed.size()), static_cast<ssize_t>(typed.size()));
   }
   int status = 0;
