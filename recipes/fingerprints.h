@@ -20,8 +20,17 @@ void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::stri
 /// "quantize", the 4 bits that a base of 16 bits was held in: {"files": {"config.json": "0123.."}, "quantize": "nf4"}.
 std::string base_record(const ModelRecipe& model);
 
-/// Why the model in the directory `base` is not what the adapter in the directory `adapter` was trained on, as the end
-/// of a sentence that begins with "this adapter was trained on "; "" where it is, or where the adapter keeps no record.
-std::string other_base(const std::filesystem::path& adapter, const std::filesystem::path& base);
+/// What an adapter was trained on where that is not the base it meets; both empty where it is.
+struct OtherBase {
+  std::string what;      ///< end of a sentence that begins with "this adapter was trained on "
+  std::string quantize;  ///< model.quantize of the training, where only that is another
+};
+
+/// Compares what the adapter in the directory `adapter` keeps of its base with `base`. A directory in 4 bits passes for
+/// any base that was held in 4 bits, as does every base for an adapter without such a record.
+OtherBase other_base(const std::filesystem::path& adapter, const ModelRecipe& base);
+
+/// "warning: ..." where other_base finds one; `setting` is how its quantize is chosen: "--quantize ". "" otherwise.
+std::string base_warning(const std::filesystem::path& adapter, const ModelRecipe& base, const std::string& setting);
 
 }  // namespace nibble

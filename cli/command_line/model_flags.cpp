@@ -9,6 +9,7 @@
 #include "nibble/core/io/hub/hub_cache.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/quant/tables.h"
+#include "nibble/recipes/fingerprints.h"
 
 namespace nibble::cli {
 
@@ -57,6 +58,17 @@ void add_model_flags(Command& command, ModelFlags& flags, bool required) {
       .one_of({"none", "nf4", "fp4"});
   command.flag("--double-quant,!--no-double-quant", base.double_quant, "Quantize the scales as well (default)");
   command.option("--threads", flags.threads, "Threads (0: all cores)").between(0, kMostThreads);
+}
+
+void warn_of_other_base(const ModelFlags& flags) {
+  if (flags.adapter.empty()) return;
+  const std::string warning = base_warning(flags.adapter, flags.base, "--quantize ");
+  if (!warning.empty()) say(stderr, warning);
+}
+
+Decoder open_model(const ModelFlags& flags, RankContext& rank, Train train) {
+  warn_of_other_base(flags);
+  return nibble::open_model(flags.base, flags.adapter, train, rank);
 }
 
 TextSource text_source(const ModelFlags& flags, const std::string& chat_template) {
