@@ -100,6 +100,8 @@ class LauncherTalk {
       inside_ = !inside_;
     } else if (inside_) {
       block_ += text + "\n";
+    } else if (text.find("ORTE_ERROR_LOG: ") != std::string::npos) {
+      log_.push_back(text);  // Open MPI's of itself, now and then while it ends a job that a rank has aborted
     } else if (!of_hydra(text)) {
       stopped_ = stopped_ || text.starts_with("stopping: ");
       // Ranks that fail alike may all come to say so before the first one's abort ends the others.
@@ -112,6 +114,8 @@ class LauncherTalk {
   bool stopped() const { return stopped_; }
   void finish() {
     if (inside_) end_block();
+    if (failed() || !lost_.empty()) return;
+    for (const std::string& text : log_) say(stderr, text);
   }
   /// "rank 2 on host alpha was ended by signal 9", if that is what happened.
   const std::string& lost() const { return lost_; }
@@ -151,6 +155,7 @@ class LauncherTalk {
 
   bool inside_ = false, aborted_ = false, stopped_ = false;
   std::set<std::string> errors_;  // lines
+  std::vector<std::string> log_;  // lines
   std::string block_, lost_, hydra_process_;
 };
 

@@ -188,6 +188,19 @@ class Ranks(program.JobTest):
                           env={"PATH": str(places)})
         self.assertIn("no agent was found", ended.err)
 
+    def test_what_mpirun_logs_of_itself_is_shown_only_where_no_rank_said_why(self):
+        places = self.folder / "bin"
+        places.mkdir()
+        words = ["launch", "-n", "2", "--", "train", self.recipe()]
+        log = "[host:1] [[7,0],0] ORTE_ERROR_LOG: Out of resource in file show_help.c at line 501"
+        for rank, line in (("error: a: b; c", ""), ("", log)):
+            for name in ("mpirun", "mpiexec.hydra"):
+                (places / name).write_text(f"#!/bin/sh\necho '{log}' >&2\necho '{rank}' >&2\nexit 2\n")
+                (places / name).chmod(0o755)
+            ended = run(*words, env={"PATH": f"{places}:{os.environ['PATH']}"})
+            self.assertEqual(ended.code, 2, ended.err)
+            self.assertEqual([l for l in ended.err.splitlines() if l], [rank or line], ended.err)
+
     def test_a_launcher_that_hangs_without_ranks_is_ended(self):
         places, began = self.folder / "bin", self.folder / "began"
         places.mkdir()
