@@ -73,9 +73,12 @@ void print_json(const std::vector<RunLog>& logs) {
 void compare(const CompareFlags& flags) {
   std::vector<RunLog> logs;
   for (const std::string& run : flags.runs) {
+    // Of sweep/*: the page that a sweep, or an earlier comparison, wrote beside the runs.
+    if (run.ends_with(".html") && std::filesystem::is_regular_file(run)) continue;
     if (!flags.out.empty()) guard_output(flags.out, run_contents(run));
     logs.push_back(read_run_log(run));
   }
+  if (logs.empty()) throw UsageError("there is no run to compare", "give the output.dir of each run");
   if (!flags.out.empty()) write_file_atomically(flags.out, comparison_page(logs));
   if (flags.json) return print_json(logs);
   print_table(comparison_rows(logs));
