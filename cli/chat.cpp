@@ -44,6 +44,7 @@ class Chat {
         adapter_on_(!flags_.model.adapter.empty()) {
     const Encoder encoder = make_encoder(tokenizer_, template_, tokenizer_->vocab_size());
     for (const std::string& warning : missing_mark_warnings(text_.chat_template, encoder)) cli::say(stderr, warning);
+    warn_of_other_base(flags_.model);
     find_end_of_turn();
     open();
     reset();

@@ -53,7 +53,7 @@ void run_choices(const Flags& flags) {
   }
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(text_source(flags.model).tokenizer);
   LocalRank rank(flags.model.threads);
-  Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
+  Decoder decoder = open_model(flags.model, rank.context());
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   const ChoiceAccuracy found = multiple_choice(decoder, *tokenizer, questions, flags.limit, step);
   if (flags.json) {
@@ -90,7 +90,7 @@ void run(Flags flags) {
   const std::optional<AnswerComparison> comparison = comparison_of(flags, *tokenizer);
   flags.data.chat_template = text.chat_template;  // as in the training, for prompts and answers too
   LocalRank rank(flags.model.threads);
-  Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
+  Decoder decoder = open_model(flags.model, rank.context());
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   // The adapter may have brought rows for tokens that were added.
   const Encoder encoder = open_encoder(text.tokenizer, text.chat_template, decoder.config().vocab_size);

@@ -12,6 +12,7 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/gguf/export_gguf.h"
 #include "nibble/recipes/gguf/gguf_mix.h"
+#include "nibble/recipes/models/merge_model.h"
 
 namespace nibble::cli {
 
@@ -30,6 +31,10 @@ void run(Flags flags) {
   }
   if (flags.request.adapter_only && !flags.request.modelfile.empty()) {
     throw UsageError("--modelfile with --adapter-only", "export the merged model: without --adapter-only");
+  }
+  if (!flags.request.adapter.empty()) {
+    const std::string warning = merge_warning(flags.request.adapter, flags.request.model);
+    if (!warning.empty()) say(stderr, warning);
   }
   LocalRank rank;
   const GgufReport report = export_gguf(flags.request, rank.context());

@@ -34,7 +34,7 @@ void run(Flags flags) {
   const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(text_source(flags.model).tokenizer);
   const std::vector<int32_t> prompt = prompt_ids(flags, tokenizer.get());
   LocalRank rank(flags.model.threads);
-  Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
+  Decoder decoder = open_model(flags.model, rank.context());
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   if (flags.ids.empty()) flags.options.stop_ids = decoder.config().eos_ids;
 

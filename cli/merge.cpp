@@ -22,7 +22,7 @@ struct Flags {
 void run(const Flags& flags) {
   LocalRank rank;
   if (const std::string warning = merge_warning(flags.request); !warning.empty()) {
-    say(stderr, "warning: " + warning);
+    say(stderr, warning);
   }
   for (const std::string& note : merge_notes(flags.request)) say(stderr, "note: " + note);
   const MergeReport report = merge_model(flags.request, rank.context());

@@ -66,7 +66,12 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
   }
   if (recipe_.adapter) {
     companions_ = adapter_companions(tokenizer_, recipe_.data.chat_template, observer_);
-    if (rank_.comm.rank() == 0) companions_.base = base_record(recipe_.model);
+    if (rank_.comm.rank() == 0) {
+      const std::string& continued = recipe_.adapter->path;
+      const std::string warning = continued.empty() ? "" : base_warning(continued, recipe_.model, "model.quantize=");
+      if (!warning.empty()) observer_.message(warning);
+      companions_.base = base_record(recipe_.model);
+    }
     adapter_ =
         open_adapter(*model_, recipe_.model, with_added_tokens(*recipe_.adapter, config_, rows_), rank_, observer_);
   } else {

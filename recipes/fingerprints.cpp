@@ -34,6 +34,10 @@ std::vector<fs::path> model_files(const fs::path& path) {
   return files;
 }
 
+std::string held_in(const ModelRecipe& model) {
+  return model.quantize ? std::string(quant_type_name(*model.quantize)) : "none";
+}
+
 }  // namespace
 
 void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::string& tokenizer,
@@ -67,8 +71,7 @@ std::string base_record(const ModelRecipe& model) {
   std::vector<fs::path> paths = model_files(model.path);
   std::sort(paths.begin(), paths.end());
   for (const fs::path& file : paths) files[file.filename().string()] = content_hash(file);
-  const std::string held = model.quantize ? std::string(quant_type_name(*model.quantize)) : "none";
-  nlohmann::ordered_json record = {{"files", files}, {"quantize", held}};
+  nlohmann::ordered_json record = {{"files", files}, {"quantize", held_in(model)}};
   if (model.int8()) record["compute_dtype"] = "int8";
   return record.dump(2) + "\n";
 }
@@ -80,29 +83,33 @@ bool trained_in_int8(const fs::path& adapter) {
   return record.is_object() && record.contains("compute_dtype") && record["compute_dtype"] == "int8";
 }
 
-std::string other_base(const fs::path& adapter, const fs::path& base) {
+OtherBase other_base(const fs::path& adapter, const ModelRecipe& base) {
   const fs::path place = adapter / kBaseFile;
-  if (!fs::is_regular_file(place)) return "";
+  if (!fs::is_regular_file(place)) return {};
   const nlohmann::json record = read_json_file(place);
   const auto files = record.find("files");
   if (files == record.end() || !files->is_object()) throw InputError(place.string(), "names no files of the base");
-  const bool quantized = read_json_file(base / "config.json").contains("quantization_config");
-  if (const std::string held = record.value("quantize", "none"); held != "none") {
-    if (quantized) return "";  // a copy of it in 4 bits, whose bytes nobody has recorded
-    const std::string copy = base.string() + "-" + held;
-    return "the base in " + held +
-           ", this merges it into the 16-bit one; to merge into what it was trained on: " + "nibble quantize --model " +
-           base.string() + " --type " + held + " --out " + copy + ", then merge with --model " + copy;
-  }
+  const std::string trained = record.value("quantize", "none");
+  const bool in_4_bits = read_json_file(fs::path(base.path) / "config.json").contains("quantization_config");
+  if (trained != "none" && in_4_bits) return {};  // a copy of it in 4 bits, whose bytes nobody has recorded
   std::map<std::string, std::string> here;
-  for (const fs::path& file : model_files(base)) here[file.filename().string()] = content_hash(file);
+  for (const fs::path& file : model_files(base.path)) here[file.filename().string()] = content_hash(file);
   for (const auto& [name, hash] : files->items()) {
     const auto found = here.find(name);
     if (found != here.end() && hash == found->second) continue;
-    return "another base than the one in " + base.string() + ", where " + name +
-           (found == here.end() ? " is missing" : " has other content");
+    return {"another base than the one in " + base.path + ", where " + name +
+                (found == here.end() ? " is missing" : " has other content"),
+            ""};
   }
-  return "";
+  if (trained == held_in(base)) return {};
+  return {"the base " + (trained == "none" ? "without quantization" : "in " + trained), trained};
+}
+
+std::string base_warning(const fs::path& adapter, const ModelRecipe& base, const std::string& setting) {
+  const OtherBase other = other_base(adapter, base);
+  if (other.what.empty()) return "";
+  return "warning: this adapter was trained on " + other.what +
+         (other.quantize.empty() ? "" : "; " + setting + other.quantize + " gives that");
 }
 
 }  // namespace nibble

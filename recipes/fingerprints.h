@@ -24,8 +24,17 @@ std::string base_record(const ModelRecipe& model);
 /// Whether the record of the adapter in the directory `adapter` says so.
 bool trained_in_int8(const std::filesystem::path& adapter);
 
-/// Why the model in the directory `base` is not what the adapter in the directory `adapter` was trained on, as the end
-/// of a sentence that begins with "this adapter was trained on "; "" where it is, or where the adapter keeps no record.
-std::string other_base(const std::filesystem::path& adapter, const std::filesystem::path& base);
+/// What an adapter was trained on where that is not the base it meets; both empty where it is.
+struct OtherBase {
+  std::string what;      ///< end of a sentence that begins with "this adapter was trained on "
+  std::string quantize;  ///< model.quantize of the training, where only that is another
+};
+
+/// Compares what the adapter in the directory `adapter` keeps of its base with `base`. A directory in 4 bits passes for
+/// any base that was held in 4 bits, as does every base for an adapter without such a record.
+OtherBase other_base(const std::filesystem::path& adapter, const ModelRecipe& base);
+
+/// "warning: ..." where other_base finds one; `setting` is how its quantize is chosen: "--quantize ". "" otherwise.
+std::string base_warning(const std::filesystem::path& adapter, const ModelRecipe& base, const std::string& setting);
 
 }  // namespace nibble

@@ -59,7 +59,7 @@ void run(const Flags& flags) {
   const std::vector<Sample> samples = read_samples(flags);
   LocalRank rank(flags.model.threads);
   const Train train = flags.model.adapter.empty() ? Train::everything : Train::adapter;
-  Decoder decoder = open_model(flags.model.base, flags.model.adapter, train, rank.context());
+  Decoder decoder = open_model(flags.model, rank.context(), train);
   const Batch batch = make_batch(samples, rank.context().pool);
   if (batch.label_tokens == 0)
     throw InputError(flags.labels, "has no label token", "labels other than -100 are needed");

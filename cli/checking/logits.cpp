@@ -21,7 +21,7 @@ void run(const Flags& flags) {
   guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.ids});
   const std::vector<std::vector<int32_t>> rows = read_id_rows(flags.ids, "--ids");
   LocalRank rank(flags.model.threads);
-  Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
+  Decoder decoder = open_model(flags.model, rank.context());
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   const int64_t length = static_cast<int64_t>(rows.front().size()), vocabulary = decoder.config().vocab_size;
   NpyWriter out(flags.out, {static_cast<int64_t>(rows.size()), length, vocabulary}, DType::f32);

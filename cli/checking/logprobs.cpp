@@ -24,7 +24,7 @@ void run(const Flags& flags) {
   guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.data});
   const TextSource text = text_source(flags.model, flags.chat_template);
   LocalRank rank(flags.model.threads);
-  Decoder decoder = open_model(flags.model.base, flags.model.adapter, Train::nothing, rank.context());
+  Decoder decoder = open_model(flags.model, rank.context());
   const Encoder encoder = open_encoder(text.tokenizer, text.chat_template, decoder.config().vocab_size);
   DataOptions options;
   options.train = {{flags.data}};

@@ -69,6 +69,17 @@ void add_model_flags(Command& command, ModelFlags& flags, bool required) {
   command.option("--threads", flags.threads, "Threads (0: all cores)").between(0, kMostThreads);
 }
 
+void warn_of_other_base(const ModelFlags& flags) {
+  if (flags.adapter.empty()) return;
+  const std::string warning = base_warning(flags.adapter, flags.base, "--quantize ");
+  if (!warning.empty()) say(stderr, warning);
+}
+
+Decoder open_model(const ModelFlags& flags, RankContext& rank, Train train) {
+  warn_of_other_base(flags);
+  return nibble::open_model(flags.base, flags.adapter, train, rank);
+}
+
 TextSource text_source(const ModelFlags& flags, const std::string& chat_template) {
   TextSource source = find_text_source(flags.base.path, flags.adapter, chat_template);
   for (const std::string& note : source.notes) say(stderr, "note: " + note);

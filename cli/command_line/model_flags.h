@@ -24,6 +24,12 @@ Argument adapter_option(Command& command, std::string& path, const std::string& 
 /// --model (required), --adapter, --compute-dtype, --quantize, --double-quant|--no-double-quant, --threads.
 void add_model_flags(Command& command, ModelFlags& flags, bool required = true);
 
+/// Says on stderr that the adapter was trained on another base than the model of these flags.
+void warn_of_other_base(const ModelFlags& flags);
+
+/// The model of these flags with its adapter; warns as above.
+Decoder open_model(const ModelFlags& flags, RankContext& rank, Train train = Train::nothing);
+
 /// The tokenizer and chat template of these flags; where the adapter's are not the model's, stderr says so.
 TextSource text_source(const ModelFlags& flags, const std::string& chat_template = "");
 

@@ -34,6 +34,7 @@ std::string seconds_text(double seconds) {
 
 std::string precise_seconds_text(double seconds) {
   if (!(seconds < 59.95)) return seconds_text(seconds);
+  if (seconds > 0 && seconds < 1e-4) return "under 0.1 ms";
   char text[64];
   std::snprintf(text, sizeof text, "%.3g s", seconds);
   return text;

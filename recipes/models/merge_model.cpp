@@ -70,12 +70,22 @@ int64_t block_size_of(const CheckpointDir& checkpoint, MemoryPool& pool) {
 
 }  // namespace
 
+std::string merge_warning(const std::string& adapter, const std::string& base) {
+  ModelRecipe model;
+  model.path = base;
+  const OtherBase other = other_base(adapter, model);
+  if (other.quantize.empty()) return base_warning(adapter, model, "");
+  const std::string copy = base + "-" + other.quantize;
+  return "warning: this adapter was trained on " + other.what + "; nibble quantize --model " + base + " --type " +
+         other.quantize + " --out " + copy + " gives that, for --model " + copy;
+}
+
 std::string merge_warning(const MergeRequest& request) {
   if (!request.base.empty() || !std::filesystem::is_regular_file(std::filesystem::path(request.adapter) / kBaseFile)) {
     return "";
   }
-  const std::string other = other_base(request.adapter, base_path(request, read_peft_directory(request.adapter)));
-  return other.empty() ? "" : "this adapter was trained on " + other + " (--base original says that you mean this one)";
+  const std::string warning = merge_warning(request.adapter, base_path(request, read_peft_directory(request.adapter)));
+  return warning.empty() ? "" : warning + " (--base original says that you mean this one)";
 }
 
 std::vector<std::string> merge_notes(const MergeRequest& request) {

@@ -22,6 +22,9 @@ struct MergeRequest {
 /// and nobody asked for it. Empty where all is well or the adapter keeps no record of its base.
 std::string merge_warning(const MergeRequest& request);
 
+/// The same of any merge of a PEFT directory into the model directory `base`.
+std::string merge_warning(const std::string& adapter, const std::string& base);
+
 /// Where the result gets tokenizer or chat template from the adapter, and they are not the base's (find_text_source).
 std::vector<std::string> merge_notes(const MergeRequest& request);
 

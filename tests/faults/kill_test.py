@@ -2,10 +2,10 @@
 
     NIBBLE_KILLS=1000 NIBBLE_KILL_SEED=1 python3 tests/faults/kill_test.py      default: 18 kills, what ctest runs
 
-Two thirds of the kills hit a run of one process (LoRA, QLoRA, full fine-tuning and pretraining in turn), either after a random time (between nothing and the length of a whole
-run) or, every third, in front of a random file call of a save. The others hit a job of two ranks: one of the ranks (at a
-random time or in front of a file call), mpirun, or the launcher; then nothing of it may go on (its own limit of silence is longer than the test waits). Prints what was
-hit, and after how many seconds the last process was gone."""
+Two thirds of the kills hit a run of one process (every recipe in turn), either after a random time (between nothing and the
+length of a whole run) or, every third, in front of a random file call of a save. The others hit a job of two ranks: one of
+the ranks (at a random time or in front of a file call), mpirun, or the launcher; then nothing of it may go on (its own limit
+of silence is longer than the test waits). Prints what was hit, and after how many seconds the last process was gone."""
 import json
 import os
 import random
@@ -20,7 +20,7 @@ import program
 KILLS = int(os.environ.get("NIBBLE_KILLS", "18"))
 SEED = int(os.environ.get("NIBBLE_KILL_SEED", "1"))
 STEPS = 40
-KINDS = ("lora", "qlora", "full", "pretrain")
+KINDS = ("lora", "qlora", "full", "pretrain", "dpo", "kto", "orpo", "simpo")
 
 
 class Tally:
@@ -71,6 +71,17 @@ class Kill(program.JobTest):
             (self.folder / "text.txt").write_text("".join(f"It is {i}, and {i * i} is its square.\n\n" for i in range(60)))
             whole["model"] = {"init": str(self.folder / "new.json"), "compute_dtype": "f32"}
             whole["data"] = {"train": str(self.folder / "text.txt"), "eval_fraction": 0.1, "format": "text", "max_length": 32}
+        if kind in ("dpo", "kto", "orpo", "simpo"):
+            answers = [{"prompt_ids": [5 + i, 9, 2 * i + 4], "chosen_ids": [20 + i, 7, 2], "rejected_ids": [40, 3 + i, 11, 2]}
+                       for i in range(12)]
+            if kind == "kto":
+                answers = [{"prompt_ids": one["prompt_ids"], "completion_ids": one[which], "label": which == "chosen_ids"}
+                           for one in answers for which in ("chosen_ids", "rejected_ids")]
+            for name in ("train", "eval"):
+                (self.folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in answers))
+            whole["data"] = {"train": str(self.folder / "train.jsonl"), "eval": str(self.folder / "eval.jsonl"), "max_length": 64}
+            whole["objective"] = {"type": kind}
+            whole["model"]["quantize"] = "nf4"
         recipe.write_text(json.dumps(whole))
         return recipe
 

@@ -121,6 +121,28 @@ class TemporaryNames(OutputTest):
             for name in ["this", "other"]:
                 shutil.rmtree(home / name) if (home / name).is_dir() else (home / name).unlink()
 
+    def test_what_a_killed_run_left_among_the_systems_temporary_files_goes_with_the_next(self):
+        temporary, home = self.folder / "tmp", self.folder / "home"
+        places = {"TMPDIR": str(temporary)}
+        (self.folder / "new.json").write_text(json.dumps(dict(program.CONFIG, vocab_size=300)))
+        (self.folder / "text.txt").write_text("".join(f"It is {i}, and {i * i} is its square.\n\n" for i in range(60)))
+        words = ["train", self.recipe(), f"model.init={self.folder / 'new.json'}", "model.path=null", "adapter=null",
+                 f"data.train={self.folder / 'text.txt'}", "data.format=text", f"output.dir={home}"]
+        foreign, live = temporary / "nibble-scratch-thesis", temporary / "nibble-scratch-abc123"
+        for directory in (foreign, live):
+            directory.mkdir(parents=True)
+            (directory / "chapter").touch()
+        fault = {"NIBBLE_FAULT_ROOT": str(home), "NIBBLE_FAULT_AT": "3", "NIBBLE_FAULT_HOW": "KILL"}
+        with open(live / ".nibble.lock", "w") as owner:
+            fcntl.flock(owner, fcntl.LOCK_EX)
+            self.assertEqual(run(*words, env={**places, **fault}).code, -signal.SIGKILL)
+            self.assertEqual(len(list(temporary.iterdir())), 3)
+            self.does(*words, env=places)
+            self.assertEqual(sorted(temporary.iterdir()), sorted([foreign, live]))
+        self.assertEqual(run(*words, "output.resume=never", "output.force=true", env=places).code, 0)
+        self.assertEqual(list(temporary.iterdir()), [foreign])
+        self.assertTrue((foreign / "chapter").exists())
+
 
 class Inputs(OutputTest):
     """Fault 75."""

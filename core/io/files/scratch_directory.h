@@ -6,7 +6,8 @@
 namespace nibble {
 
 /// A new directory among the system's temporary ones (TMPDIR), removed with all that is in it when this goes, or the
-/// process by a signal. Throws IoError where it cannot be made.
+/// process by a signal; what killed processes left, by the next one that makes one. Throws IoError where it cannot be
+/// made.
 class ScratchDirectory {
  public:
   ScratchDirectory();
@@ -18,6 +19,7 @@ class ScratchDirectory {
 
  private:
   std::filesystem::path path_;
+  int lock_ = -1;
 };
 
 }  // namespace nibble

@@ -28,6 +28,9 @@ TEST(Readable, SecondsAreHoursAndMinutesWhereThereAreAny) {
   EXPECT_EQ(seconds_text(std::numeric_limits<double>::infinity()), seconds_text(1e12));
   EXPECT_EQ(precise_seconds_text(0.01234), "0.0123 s");
   EXPECT_EQ(precise_seconds_text(12.34), "12.3 s");
+  EXPECT_EQ(precise_seconds_text(0), "0 s");
+  EXPECT_EQ(precise_seconds_text(1.86e-5), "under 0.1 ms") << "not 1.86e-05 s";
+  EXPECT_EQ(precise_seconds_text(0.00012), "0.00012 s");
   EXPECT_EQ(precise_seconds_text(59.99), "1m 00s");
   EXPECT_EQ(precise_seconds_text(1.07e4), "2h 58m");
 }
