@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "nibble/core/base/parallel.h"
-#include "nibble/quant/encode.h"
+#include "nibble/quant/encode/encode.h"
 #include "nibble/quant/tables.h"
 
 namespace nibble {
