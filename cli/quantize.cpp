@@ -51,6 +51,10 @@ void run(Flags flags) {
       count_text(report.quantized, "tensor").c_str(), static_cast<long long>(report.copied),
       bytes_text(static_cast<double>(report.bytes)).c_str(),
       bytes_text(static_cast<double>(report.source_bytes)).c_str());
+  if (report.experts > 0) {
+    say(stdout,
+        "note: experts are in 4 bits, which nibble loads and Transformers 5 does not; --skip leaves them as they are");
+  }
 }
 
 }  // namespace

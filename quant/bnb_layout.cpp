@@ -279,8 +279,6 @@ std::string quantized_tensor_of(const std::string& tensor) {
   return "";
 }
 
-bool is_quantization_part(const std::string& tensor) { return quantized_tensor_of(tensor).ends_with(".weight"); }
-
 QuantizedMatrix read_quantized(const CheckpointDir& checkpoint, const std::string& weight, MemoryPool& pool) {
   return StateReader(checkpoint, weight, pool).read();
 }

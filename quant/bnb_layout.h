@@ -23,10 +23,6 @@ std::string stored_weight_name(const CheckpointDir& checkpoint, const std::strin
 /// "...weight.absmax"); empty where it does not.
 std::string quantized_tensor_of(const std::string& tensor);
 
-/// Whether `tensor` is one of the tensors that belong to a 4-bit weight: "...weight.absmax", "...weight.quant_map" and
-/// so on.
-bool is_quantization_part(const std::string& tensor);
-
 /// Reads the 4-bit tensor `weight`. Tensors stay views of the mapped checkpoint, but for those that have to be
 /// converted (from `pool`): scales that are not f32, and the transposed scales of damaged files (see below).
 ///

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "nibble/core/base/parallel.h"
-#include "nibble/quant/encode.h"
+#include "nibble/quant/encode/encode.h"
 #include "nibble/quant/tables.h"
 
 namespace nibble {
@@ -64,7 +64,7 @@ void for_blocks(const Tensor& rows, int64_t size, const Place& place, const Body
       return;
     }
   });
-  if (bad < total) throw_not_finite(place.name, bad, place.shape[1]);
+  if (bad < total) throw_not_finite(place.name, bad, place.shape.back());
 }
 
 uint8_t nearest_in_map(float scaled, const std::array<float, 255>& midpoints) {
@@ -130,13 +130,14 @@ float ScaleScan::mean() const {
 
 QuantizedMatrix plan_quantized(const Shape& shape, DType dtype, const QuantizeOptions& options, float nested_offset) {
   check_block_size(options.block_size);
-  NIBBLE_CHECK(shape.size() == 2, "a matrix has two dimensions");
+  NIBBLE_CHECK(shape.size() == 2 || shape.size() == 3, "a matrix has two dimensions");
   NIBBLE_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, "dtype is no 16 or 32-bit float");
   QuantizedMatrix matrix;
   matrix.type = options.type;
   matrix.table = quant_table(options.type);
   matrix.block_size = options.block_size;
-  matrix.shape = shape;
+  matrix.matrices = shape.size() == 3 ? shape[0] : 0;
+  matrix.shape = shape.size() == 3 ? Shape{shape[0] * shape[1], shape[2]} : shape;
   matrix.original_dtype = dtype;
   matrix.packed = Tensor::planned({(element_count(shape) + 1) / 2, 1}, DType::u8);
   if (!options.double_quant) {

@@ -29,6 +29,7 @@ QuantizedMatrix quantize(const Tensor& weight, const QuantizeOptions& options, M
 /// matrix is quantized in a second.
 class ScaleScan {
  public:
+  /// shape: as of plan_quantized.
   ScaleScan(const Shape& shape, int64_t block_size, const std::string& name);
   /// The next rows [n, in] f32, bf16 or f16, as for Quantizer. Throws NumericError as quantize does.
   void append(const Tensor& rows);
@@ -43,13 +44,14 @@ class ScaleScan {
   int64_t done_ = 0;  // elements
 };
 
-/// A matrix without bytes: all tensors are planned. nested_offset as said.
+/// A matrix [out, in], or the matrices [n, out, in] of experts as the one that all their rows make, without bytes: all
+/// tensors are planned. nested_offset as said.
 QuantizedMatrix plan_quantized(const Shape& shape, DType dtype, const QuantizeOptions& options, float nested_offset);
 
 /// Quantizes a matrix that comes in pieces, so that only one piece is in memory beside the result.
 class Quantizer {
  public:
-  /// shape [out, in]; dtype: of the matrix before quantization, which the pieces may have been widened from.
+  /// shape: as of plan_quantized; dtype: of the matrix before quantization, which the pieces may have been widened from.
   Quantizer(const Shape& shape, DType dtype, const QuantizeOptions& options, MemoryPool& pool, const std::string& name);
   /// The next rows [n, in] f32, bf16 or f16. All but the last piece must end at the end of a block.
   void append(const Tensor& rows);

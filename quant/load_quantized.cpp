@@ -10,6 +10,7 @@
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/int8_layout.h"
+#include "nibble/quant/mxfp4_layout.h"
 #include "nibble/quant/nf4_weight.h"
 #include "nibble/quant/quantization_config.h"
 
@@ -28,49 +29,61 @@ std::vector<NamedTensor> state_parts(const QuantizedMatrix& matrix, const std::s
   return parts;
 }
 
-std::unique_ptr<LinearWeight> make_weight(const std::string& weight, const QuantizedMatrix& matrix, MemoryPool& pool) {
-  return std::make_unique<Nf4Weight>(weight, matrix, state_parts(matrix, weight, pool), matrix.matrices);
+std::unique_ptr<LinearWeight> make_weight(const std::string& weight, const QuantizedMatrix& matrix, bool transposed,
+                                          MemoryPool& pool) {
+  return std::make_unique<Nf4Weight>(weight, matrix, state_parts(matrix, weight, pool), matrix.matrices, transposed);
+}
+
+bool has_transposed_experts(const CheckpointDir& checkpoint) {
+  const DecoderConfig config = read_decoder_config(checkpoint.path());
+  return config.experts && config.experts->transposed;
+}
+
+void require_shape(const CheckpointDir& checkpoint, const std::string& stored, const std::string& kind,
+                   const Shape& found, const Shape& shape) {
+  if (found == shape) return;
+  throw InputError(checkpoint.file_of(stored) + ": " + stored,
+                   "is " + kind + " " + to_string(found) + ", config.json makes it " + to_string(shape),
+                   "check that config.json belongs to these weights");
 }
 
 std::unique_ptr<LinearWeight> mapped(const CheckpointDir& checkpoint, const std::string& stored,
-                                     const std::string& weight, const Shape& shape, MemoryPool& pool) {
+                                     const std::string& weight, Shape shape, MemoryPool& pool) {
   const QuantizedMatrix matrix = read_quantized(checkpoint, stored, pool);
-  if (matrix.original_shape() != shape) {
-    throw InputError(
-        checkpoint.file_of(stored) + ": " + stored,
-        "is a 4-bit matrix " + to_string(matrix.original_shape()) + ", config.json makes it " + to_string(shape),
-        "check that config.json belongs to these weights");
-  }
-  return make_weight(weight, matrix, pool);
+  const bool transposed = shape.size() == 3 && has_transposed_experts(checkpoint);
+  if (transposed) std::swap(shape[1], shape[2]);
+  require_shape(checkpoint, stored, "a 4-bit matrix", matrix.original_shape(), shape);
+  return make_weight(weight, matrix, transposed, pool);
+}
+
+std::unique_ptr<LinearWeight> mapped_mxfp4(const CheckpointDir& checkpoint, const std::string& stored,
+                                           const std::string& weight, const Shape& shape) {
+  const QuantizedMatrix matrix = read_mxfp4(checkpoint, stored);
+  require_shape(checkpoint, mxfp4_blocks_name(stored), "an MXFP4 tensor", matrix.original_shape(), shape);
+  return std::make_unique<Nf4Weight>(weight, matrix, std::vector<NamedTensor>(), matrix.matrices);
 }
 
 // Through f32 rows, whatever the dense weight's dtype and orientation are: widening changes no bit of the result.
-// Several matrices are quantized as the one that all their rows make.
+// Several matrices are quantized as they are stored, as the one that all their rows make.
 std::unique_ptr<LinearWeight> quantized(std::unique_ptr<LinearWeight> dense, const std::string& weight,
                                         const QuantizeOptions& options, MemoryPool& pool) {
   const Tensor stored = dense->parameter()->value;
-  const int64_t matrices = stored.rank() == 3 ? stored.dim(0) : 0;
-  if (matrices > 0) {
-    const auto* plain = dynamic_cast<const DenseWeight*>(dense.get());
-    if (plain == nullptr || plain->transposed()) {
-      throw UsageError(weight + " holds the matrices of experts as [in, out], which are not put in 4 bits",
-                       "name it in model.skip_modules", "model.quantize");
-    }
-    const Shape rows = {matrices * stored.dim(1), stored.dim(2)};
+  const bool several = stored.rank() == 3;
+  const bool transposed = several && dynamic_cast<const DenseWeight&>(*dense).transposed();
+  if (several) {
+    const Shape rows = {stored.dim(0) * stored.dim(1), stored.dim(2)};
     dense = std::make_unique<DenseWeight>(
         std::make_shared<Parameter>(Parameter{.name = weight, .value = stored.reshape(rows), .gradient = {}}));
   }
   const int64_t out = dense->out_features(), in = dense->in_features();
-  Quantizer quantizer({out, in}, stored.dtype(), options, pool, weight);
+  Quantizer quantizer(several ? stored.shape() : Shape{out, in}, stored.dtype(), options, pool, weight);
   const int64_t unit = options.block_size / std::gcd(options.block_size, in);  // rows that fill whole blocks
   const int64_t step = std::max(int64_t{1}, kPieceElements / in / unit) * unit;
   for (int64_t begin = 0; begin < out; begin += step) {
     quantizer.append(dense->dequantize(begin, std::min(out, begin + step), pool));
   }
   release_pages(stored);
-  QuantizedMatrix matrix = quantizer.finish();
-  matrix.matrices = matrices;
-  return make_weight(weight, matrix, pool);
+  return make_weight(weight, quantizer.finish(), transposed, pool);
 }
 
 bool is_four_bit(const CheckpointDir& checkpoint) {
@@ -83,11 +96,7 @@ bool is_four_bit(const CheckpointDir& checkpoint) {
 std::unique_ptr<LinearWeight> widened(const CheckpointDir& checkpoint, const std::string& stored,
                                       const std::string& module, const Shape& shape, MemoryPool& pool) {
   Tensor matrix = read_int8(checkpoint, stored, pool);
-  if (matrix.shape() != shape) {
-    throw InputError(checkpoint.file_of(stored) + ": " + stored,
-                     "is an 8-bit matrix " + to_string(matrix.shape()) + ", config.json makes it " + to_string(shape),
-                     "check that config.json belongs to these weights");
-  }
+  require_shape(checkpoint, stored, "an 8-bit matrix", matrix.shape(), shape);
   const DecoderConfig config = read_decoder_config(checkpoint.path());
   const bool transposed = config.transposed_linears && module != config.names.head;
   if (transposed) {
@@ -125,17 +134,21 @@ LoadOptions load_quantized(RankContext& rank, const std::optional<QuantizeOnLoad
         taken->insert(stored);
         return mapped(checkpoint, stored, weight, shape, pool);
       }
+      if (shape.size() == 3 && is_mxfp4(checkpoint, stored)) {
+        taken->insert(stored);
+        return mapped_mxfp4(checkpoint, stored, weight, shape);
+      }
       const bool eight_bit = is_int8(checkpoint, stored);
       if (eight_bit) taken->insert(stored);
       std::unique_ptr<LinearWeight> made =
           eight_bit ? widened(checkpoint, stored, module, shape, pool) : dense(module, shape);
-      if (!skip || skip->skips(module)) return made;
+      if (!skip || skip->skips(module_of_weight(weight))) return made;
       return quantized(std::move(made), weight, quantize->codec, pool);
     };
   };
   options.expects = [taken](const std::string& tensor) {
     if (taken->contains(tensor) || taken->contains(int8_weight_of(tensor))) return true;
-    return taken->contains(quantized_tensor_of(tensor));
+    return taken->contains(quantized_tensor_of(tensor)) || taken->contains(mxfp4_tensor_of(tensor));
   };
   return options;
 }

@@ -3,14 +3,21 @@
 #include <numeric>
 #include <utility>
 
+#include "nibble/core/ops/columns.h"
+#include "nibble/core/ops/elementwise.h"
+#include "nibble/quant/mxfp4_layout.h"
+
 namespace nibble {
 
 Nf4Weight::Nf4Weight(std::string name, const ops::FourBitMatrix& matrix, std::vector<NamedTensor> state,
-                     int64_t matrices)
+                     int64_t matrices, bool transposed)
     : name_(std::move(name)),
       stored_(std::make_shared<ops::WeightView>(matrix, name_)),
       state_(std::move(state)),
-      matrices_(matrices) {}
+      matrices_(matrices),
+      transposed_(transposed) {
+  NIBBLE_CHECK(!transposed || matrices > 0, "a single matrix is stored [out, in]");
+}
 
 std::unique_ptr<LinearWeight> Nf4Weight::matrix(int64_t i) const {
   NIBBLE_CHECK(0 <= i && i < matrices_, "a matrix of " + name_);
@@ -20,30 +27,41 @@ std::unique_ptr<LinearWeight> Nf4Weight::matrix(int64_t i) const {
 }
 
 ops::WeightView Nf4Weight::rows(int64_t begin, int64_t end) const {
-  const int64_t before = matrix_ * out_features();
+  const int64_t before = matrix_ * stored_rows();
   return stored_->slice_rows(before + begin, before + end);
 }
 
 void Nf4Weight::forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRankEpilogue* epilogue) const {
   if (matrices_ == 0) return multiply(x, *stored_, true, y, accumulate, epilogue);
-  multiply(x, rows(0, out_features()), true, y, accumulate, epilogue);
+  multiply(x, rows(0, stored_rows()), !transposed_, y, accumulate, epilogue);
 }
 
 void Nf4Weight::backward_input(const Tensor& dy, Tensor& dx, bool accumulate,
                                const ops::LowRankEpilogue* epilogue) const {
   if (matrices_ == 0) return multiply(dy, *stored_, false, dx, accumulate, epilogue);
-  multiply(dy, rows(0, out_features()), false, dx, accumulate, epilogue);
+  multiply(dy, rows(0, stored_rows()), transposed_, dx, accumulate, epilogue);
 }
 
 Tensor Nf4Weight::dequantize(int64_t begin, int64_t end, MemoryPool& pool) const {
   Tensor made = Tensor::empty(pool, {end - begin, in_features()}, DType::f32, name_);
-  ops::dequantize(rows(begin, end), made);
+  if (!transposed_) {
+    ops::dequantize(rows(begin, end), made);
+    return made;
+  }
+  Tensor stored = Tensor::empty(pool, {in_features(), out_features()}, DType::f32, name_);
+  Tensor columns = Tensor::empty(pool, {in_features(), end - begin}, DType::f32, name_);
+  ops::dequantize(rows(0, in_features()), stored);
+  ops::copy_columns_out(stored, begin, columns);
+  ops::transpose(columns, made);
   return made;
 }
 
 std::vector<NamedTensor> Nf4Weight::parts() const {
   if (matrix_ > 0) return {};
   const ops::FourBitMatrix& m = stored_->four_bit;
+  if (m.scaled_by_exponents()) {
+    return {{mxfp4_blocks_name(name_), m.packed}, {mxfp4_scales_name(name_), m.exponents}};
+  }
   std::vector<NamedTensor> made = {{name_, m.packed},
                                    {name_ + ".absmax", m.double_quantized() ? m.absmax_codes : m.absmax}};
   if (m.double_quantized()) {
@@ -117,6 +135,7 @@ std::unique_ptr<LinearWeight> Nf4Weight::shard(const ShardSpec& spec, MemoryPool
 
 std::vector<Tensor*> Nf4Weight::storage() {
   ops::FourBitMatrix& matrix = stored_->four_bit;
+  if (matrix.scaled_by_exponents()) return {&matrix.packed, &matrix.exponents};
   if (!matrix.double_quantized()) return {&matrix.packed, &matrix.absmax};
   return {&matrix.packed, &matrix.absmax_codes, &matrix.nested_absmax};
 }

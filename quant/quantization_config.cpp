@@ -67,6 +67,11 @@ std::optional<QuantizationConfig> read_quantization_config(const nlohmann::json&
   if (!found->is_object()) throw InputError(place, std::string(kKey) + " is no object", "correct config.json");
   const Values values(*found, place);
   const std::string method = values.text("quant_method", "bitsandbytes");
+  if (method == "mxfp4") {
+    QuantizationConfig published;
+    published.type = QuantType::mxfp4;
+    return published;
+  }
   if (method != "bitsandbytes") {
     throw InputError(place, "the model is quantized by " + method.substr(0, 40) + ", which nibble cannot read",
                      "use the 16-bit model, or one quantized by bitsandbytes in 4 bits");
@@ -102,6 +107,11 @@ nlohmann::json quantization_config_json(const QuantizationConfig& config) {
       {"llm_int8_threshold", 6.0},
       {"llm_int8_enable_fp32_cpu_offload", false},
       {"llm_int8_has_fp16_weight", false}};
+}
+
+std::string module_of_weight(const std::string& weight) {
+  constexpr std::string_view kEnd = ".weight";
+  return weight.ends_with(kEnd) ? weight.substr(0, weight.size() - kEnd.size()) : weight;
 }
 
 SkipRule::SkipRule(const std::optional<std::vector<std::string>>& skip_modules,

@@ -13,7 +13,7 @@
 namespace nibble {
 
 struct QuantizationConfig {
-  QuantType type = QuantType::fp4;  ///< bnb_4bit_quant_type; absent means fp4
+  QuantType type = QuantType::fp4;  ///< bnb_4bit_quant_type; absent means fp4. mxfp4: of gpt-oss
   bool double_quant = false;        ///< bnb_4bit_use_double_quant
   std::string compute_dtype = "float32";
   std::optional<std::vector<std::string>> skip_modules;  ///< llm_int8_skip_modules; absent means the head
@@ -23,11 +23,16 @@ struct QuantizationConfig {
 bool is_eight_bit(const nlohmann::json& config, const std::string& place);
 
 /// Reads config["quantization_config"]; nothing when there is none. `place` names config.json in errors. InputError
-/// when it is of another method than bitsandbytes, 8-bit, or a value has the wrong type.
+/// when it is of another method than bitsandbytes and mxfp4 (of which the type is all that counts), 8-bit, or a value
+/// has the wrong type.
 std::optional<QuantizationConfig> read_quantization_config(const nlohmann::json& config, const std::string& place);
 
 /// The object to store under "quantization_config", with all keys that Transformers writes.
 nlohmann::json quantization_config_json(const QuantizationConfig& config);
+
+/// "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight"; other names (of tensors of all experts) are the
+/// module's already.
+std::string module_of_weight(const std::string& weight);
 
 /// Modules that stay unquantized: an entry skips the modules whose path it matches as a regular expression from the
 /// start up to a dot or the end, or ends (transformers.quantizers should_convert_module).

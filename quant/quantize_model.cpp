@@ -24,8 +24,12 @@ constexpr int64_t kPieceElements = int64_t{1} << 22;
 
 // A Linear as the family's table has it.
 struct LinearPlace {
-  Shape shape;      // [out, in]
+  Shape shape;      // [out, in], or of the tensor of all experts as it is stored
   bool transposed;  // stored [in, out]
+  bool of_experts;
+
+  // Of the matrix that is quantized: experts are one after another.
+  Shape rows() const { return shape.size() == 2 ? shape : Shape{shape[0] * shape[1], shape[2]}; }
 };
 
 // Linear weights by their names in the checkpoint.
@@ -35,20 +39,22 @@ std::map<std::string, LinearPlace> linears_of(const DecoderConfig& config, const
   Decoder plan = plan_decoder(config, rank);
   plan.visit_linears([&](Linear& linear) {
     const auto& dense = dynamic_cast<const DenseWeight&>(linear.weight());
-    // Routers, and tensors of all experts, stay as they are.
-    if (is_router(config, linear.name()) || linear.weight().parameter()->value.rank() != 2) return;
-    const std::string weight = stored_weight_name(checkpoint, linear.name() + ".weight");
+    if (is_router(config, linear.name())) return;  // stays as it is
+    const Parameter& parameter = *linear.weight().parameter();
+    const bool several = parameter.value.rank() == 3;
+    const std::string weight = stored_weight_name(checkpoint, parameter.name);
     const bool tied = linear.name() == config.names.head && config.tied_head;
     if (!checkpoint.contains(weight) && tied) return;
     const Tensor stored = checkpoint.at(weight);
     const Shape shape = {dense.out_features(), dense.in_features()};
-    const Shape expected = dense.transposed() ? Shape{shape[1], shape[0]} : shape;
+    const Shape& expected = parameter.value.shape();
     if (stored.shape() != expected) {
       throw InputError(checkpoint.file_of(weight) + ": " + weight,
                        "has shape " + to_string(stored.shape()) + ", config.json makes it " + to_string(expected),
                        "check that config.json belongs to these weights");
     }
-    linears[weight] = {shape, dense.transposed()};
+    linears[weight] = {several ? expected : shape, !several && dense.transposed(),
+                       expert_part(config, linear.name()).has_value()};
   });
   return linears;
 }
@@ -73,11 +79,12 @@ Tensor rows_of(const Tensor& stored, const LinearPlace& place, int64_t begin, in
 template <typename Body>
 void for_pieces(const Tensor& stored, const LinearPlace& place, int64_t block_size, MemoryPool& pool,
                 const Body& body) {
-  const int64_t out = place.shape[0], in = place.shape[1];
+  const int64_t out = place.rows()[0], in = place.rows()[1];
+  const Tensor matrix = place.shape.size() == 3 ? stored.reshape(place.rows()) : stored;
   const int64_t unit = block_size / std::gcd(block_size, in);  // rows that fill whole blocks
   const int64_t step = std::max(int64_t{1}, kPieceElements / in / unit) * unit;
   for (int64_t begin = 0; begin < out; begin += step) {
-    const Tensor rows = rows_of(stored, place, begin, std::min(out, begin + step), pool);
+    const Tensor rows = rows_of(matrix, place, begin, std::min(out, begin + step), pool);
     body(rows);
     if (!place.transposed) release_pages(rows);
   }
@@ -99,7 +106,7 @@ class ModelQuantizer {
     }
     const SkipRule skip(options_.skip_modules, {config.names.head});
     for (const auto& [weight, linear] : linears_of(config, checkpoint_, rank)) {
-      if (skip.skips(module_of(weight))) continue;
+      if (skip.skips(module_of_weight(weight))) continue;
       require_float(weight);
       linears_.emplace(weight, linear);
     }
@@ -117,6 +124,7 @@ class ModelQuantizer {
       if (linear != linears_.end()) {
         write_quantized(writer, name, linear->second);
         ++report_.quantized;
+        report_.experts += linear->second.of_experts;
       } else {
         writer.write(name, checkpoint_.at(name));
         release_pages(checkpoint_.at(name));
@@ -132,8 +140,6 @@ class ModelQuantizer {
   }
 
  private:
-  static std::string module_of(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
-
   void require_float(const std::string& weight) const {
     const DType dtype = checkpoint_.at(weight).dtype();
     if (dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16) return;

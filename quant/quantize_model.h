@@ -24,13 +24,16 @@ struct QuantizeModelOptions {
 
 struct QuantizeModelReport {
   int64_t quantized = 0;      ///< Linear weights now in 4 bits
+  int64_t experts = 0;        ///< of these, tensors of experts
   int64_t copied = 0;         ///< other tensors, as they were
   uint64_t source_bytes = 0;  ///< of all tensors
   uint64_t bytes = 0;
 };
 
-/// Quantizes every Linear of the model in `model` that is not skipped; other tensors keep their dtype. Writes `out`
-/// whole or not at all: weights, config.json with quantization_config, and the tokenizer and generation files.
+/// Quantizes every Linear of the model in `model` that is not skipped, experts too (a tensor of all of them as
+/// bitsandbytes' replace_parameter_4bit does, in the order in which it is stored); other tensors keep their dtype.
+/// Writes `out` whole or not at all: weights, config.json with quantization_config, and the tokenizer and generation
+/// files.
 ///
 /// Streams: at any time one tensor is in memory in 4 bits and a piece of it in 16. Each Linear is read twice when
 /// double_quant is on: the mean of its scales stands in its state, whose length must be known before anything is

@@ -1,12 +1,13 @@
 #pragma once
-// A matrix in 4 bits as bitsandbytes stores it (its Linear4bit state dict): packed codes and the scales of blocks.
+// A matrix in 4 bits as bitsandbytes stores it (its Linear4bit state dict), or gpt-oss (MXFP4): packed codes and the
+// scales of blocks.
 
 #include "nibble/core/ops/weight_view.h"
 
 namespace nibble {
 
-/// Which 16 values the codes stand for.
-enum class QuantType : uint8_t { nf4, fp4 };
+/// Which 16 values the codes stand for. MXFP4 is read and kept, not made.
+enum class QuantType : uint8_t { nf4, fp4, mxfp4 };
 
 /// The matrix as products read it (its table is the checkpoint's quant_map), and what else the checkpoint says of it.
 struct QuantizedMatrix : ops::FourBitMatrix {

@@ -28,6 +28,9 @@ constexpr std::array<float, 16> kFp4 = {0.0f,       0.0625f / 12, 8.0f / 12,  12
                                         2.0f / 12,  3.0f / 12,    0.0f,       -0.0625f / 12, -8.0f / 12, -12.0f / 12,
                                         -4.0f / 12, -6.0f / 12,   -2.0f / 12, -3.0f / 12};
 
+constexpr std::array<float, 16> kMxfp4 = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                          -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+
 CodeRule make_rule(const std::array<float, 16>& table) {
   CodeRule rule;
   std::iota(rule.codes.begin(), rule.codes.end(), uint8_t{0});
@@ -39,7 +42,9 @@ CodeRule make_rule(const std::array<float, 16>& table) {
 
 }  // namespace
 
-std::string_view quant_type_name(QuantType type) { return type == QuantType::nf4 ? "nf4" : "fp4"; }
+std::string_view quant_type_name(QuantType type) {
+  return type == QuantType::nf4 ? "nf4" : type == QuantType::fp4 ? "fp4" : "mxfp4";
+}
 
 std::optional<QuantType> find_quant_type(std::string_view name) {
   if (name == "nf4") return QuantType::nf4;
@@ -47,7 +52,9 @@ std::optional<QuantType> find_quant_type(std::string_view name) {
   return std::nullopt;
 }
 
-const std::array<float, 16>& quant_table(QuantType type) { return type == QuantType::nf4 ? kNf4 : kFp4; }
+const std::array<float, 16>& quant_table(QuantType type) {
+  return type == QuantType::nf4 ? kNf4 : type == QuantType::fp4 ? kFp4 : kMxfp4;
+}
 
 const CodeRule& code_rule(QuantType type) {
   static const CodeRule nf4 = make_rule(kNf4), fp4 = make_rule(kFp4);

@@ -10,13 +10,14 @@
 
 namespace nibble {
 
-/// "nf4" or "fp4".
+/// "nf4", "fp4" or "mxfp4".
 std::string_view quant_type_name(QuantType type);
-/// The type of that name, or nothing.
+/// The type of that name that can be made, nf4 or fp4, or nothing.
 std::optional<QuantType> find_quant_type(std::string_view name);
 
 /// Value of each code, as stored in `quant_map`. NF4 (Dettmers et al., "QLoRA", 2023): quantiles of the normal
 /// distribution, ascending. FP4: sign, two bits of exponent, one of mantissa, divided by 12; code order, not sorted.
+/// MXFP4: sign, two bits of exponent, one of mantissa (E2M1 of the OCP Microscaling formats).
 const std::array<float, 16>& quant_table(QuantType type);
 
 /// How a scaled element in [-1, 1] finds its code: the number of `thresholds` (midpoints between neighbouring values)
@@ -25,6 +26,7 @@ struct CodeRule {
   std::array<float, 15> thresholds;  ///< ascending
   std::array<uint8_t, 16> codes;
 };
+/// Not of MXFP4.
 const CodeRule& code_rule(QuantType type);
 
 }  // namespace nibble

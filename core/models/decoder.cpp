@@ -120,6 +120,7 @@ struct DecoderPass::Impl {
 
 void DecoderPass::Impl::release_layer_pages(int64_t layer) {
   const auto drop = [](Linear& linear) {
+    if (linear.weight().matrix() > 0) return;  // the first stands for the tensor
     for (const Tensor* tensor : linear.weight().storage()) release_pages(*tensor);
   };
   if (!releases_weights() || layer < 0) return;  // the embedding has been left piece by piece

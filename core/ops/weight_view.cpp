@@ -20,6 +20,10 @@ void check(const FourBitMatrix& m, const std::string& name) {
           "block size of a 4-bit weight is none of 32, 64, ..., 4096");
   const int64_t elements = element_count(m.shape);
   require(has(m.packed, DType::u8, elements / 2 + elements % 2), "packed bytes do not fit the shape");
+  if (m.scaled_by_exponents()) {
+    require(has(m.exponents, DType::u8, m.blocks()), "exponents of scales do not fit the shape");
+    return;
+  }
   if (!m.double_quantized()) {
     require(has(m.absmax, DType::f32, m.blocks()), "absmax does not fit the shape");
     return;

@@ -9,11 +9,13 @@
 namespace nibble::ops {
 
 /// W [rows, cols] as codes of 4 bits over the row-major flat order. Element i has code
-/// `i even ? packed[i / 2] >> 4 : packed[i / 2] & 15` and the value `fp32(table[code] * absmax[i / block_size])`: one
-/// f32 multiplication, rounded once more when the product computes in bf16. Blocks may cross row ends.
+/// `i even ? packed[i / 2] >> 4 : packed[i / 2] & 15` (the other way round if low_first) and the value
+/// `fp32(table[code] * absmax[i / block_size])`: one f32 multiplication, rounded once more when the product computes in
+/// bf16. Blocks may cross row ends.
 ///
-/// The scales are held either as `absmax` (f32), or double-quantized as `absmax_codes`; then
-/// `absmax[b] = fp32(nested_map[absmax_codes[b]] * nested_absmax[b / nested_block_size]) + nested_offset`.
+/// The scales are held as `absmax` (f32), or as powers of two in `exponents`; then `absmax[b] = 2^(exponents[b] -
+/// 127)`; or double-quantized as `absmax_codes`; then `absmax[b] = fp32(nested_map[absmax_codes[b]] * nested_absmax[b /
+/// nested_block_size]) + nested_offset`.
 ///
 /// Tensors may be views of a mapped checkpoint, whose f32 elements need not be aligned: read them with memcpy.
 struct FourBitMatrix {
@@ -22,8 +24,14 @@ struct FourBitMatrix {
   Shape shape;                    ///< [rows, cols]
   int64_t first_row = 0;  ///< rows of the stored matrix before W's first; what is stored may go on after W's last
 
-  Tensor packed;  ///< u8, ceil(n / 2) bytes of n elements in any shape; of an odd n the last low nibble is padding
-  Tensor absmax;  ///< f32 [blocks], blocks = ceil(n / block_size); undefined when double-quantized
+  bool low_first = false;  ///< of the two elements of a byte the first is in the low nibble (MXFP4)
+
+  Tensor packed;  ///< u8, ceil(n / 2) bytes of n elements in any shape; of an odd n the last nibble is padding
+  Tensor absmax;  ///< f32 [blocks], blocks = ceil(n / block_size); undefined where scales have another form
+
+  /// u8 of `blocks` elements in any shape (E8M0 of the OCP Microscaling formats; 255, their NaN, is an infinity here);
+  /// undefined where scales have another form.
+  Tensor exponents;
 
   Tensor absmax_codes;              ///< u8 [blocks]; undefined without double quantization, as the next two
   Tensor nested_absmax;             ///< f32 [ceil(blocks / nested_block_size)]
@@ -32,6 +40,7 @@ struct FourBitMatrix {
   int64_t nested_block_size = 256;  ///< scales per nested_absmax
 
   bool double_quantized() const { return absmax_codes.defined(); }
+  bool scaled_by_exponents() const { return exponents.defined(); }
   int64_t out_features() const { return shape.at(0); }
   int64_t in_features() const { return shape.at(1); }
   int64_t blocks() const { return (out_features() * in_features() + block_size - 1) / block_size; }

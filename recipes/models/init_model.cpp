@@ -43,7 +43,9 @@ class ModelMaker {
     if (request.dtype != "nf4") return;
     plan.visit_linears([&](Linear& linear) {
       if (linear.name() == config_.names.head || is_router(config_, linear.name())) return;
-      linears_[linear.name() + ".weight"] = dynamic_cast<const DenseWeight&>(linear.weight()).transposed();
+      const Parameter& parameter = *linear.weight().parameter();
+      const bool turned = dynamic_cast<const DenseWeight&>(linear.weight()).transposed();
+      linears_[parameter.name] = turned && parameter.value.rank() == 2;
     });
   }
 
@@ -81,7 +83,7 @@ class ModelMaker {
     return narrowed(random_parameter(config_, request_.seed, tensor.name, tensor.shape, pool_)->value, dtype_, pool_);
   }
 
-  // [out, in]
+  // [out, in]; a tensor of all experts as it is stored
   Tensor linear(const TensorSpec& tensor) {
     return linears_.at(tensor.name) ? transposed(value(tensor), pool_) : value(tensor);
   }

@@ -15,6 +15,7 @@
 #include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/codec.h"
+#include "nibble/quant/mxfp4_layout.h"
 #include "nibble/quant/nf4_weight.h"
 #include "nibble/quant/quantization_config.h"
 #include "nibble/recipes/models/open_model.h"
@@ -48,6 +49,7 @@ class StoredBase {
     if (is_eight_bit(json, place)) return;
     if (const auto packed = read_quantization_config(json, place)) {
       in_file_ = true;
+      mxfp4_ = packed->type == QuantType::mxfp4;
       codec_ = {.double_quant = packed->double_quant};
       skip_.emplace(packed->skip_modules, std::vector<std::string>{config.names.head});
     }
@@ -65,21 +67,29 @@ class StoredBase {
     const LinearWeightMaker dense = dense_maker(config, parameter);
     const LinearWeightMaker linear = [&](const std::string& module,
                                          const Shape& shape) -> std::unique_ptr<LinearWeight> {
-      if (!skip_ || skip_->skips(module)) return dense(module, shape);
-      QuantizedMatrix matrix = plan_quantized(shape, DType::bf16, codec_, 0);
+      const std::string weight = weight_name(module, shape);
+      if (!is_packed(weight, shape)) return dense(module, shape);
+      QuantizedMatrix matrix = mxfp4_ ? plan_mxfp4(shape, module) : plan_quantized(shape, DType::bf16, codec_, 0);
       if (!in_file_) Tensor::empty(rank.pool, {std::min(element_count(shape), kQuantizedAtOnce)}, DType::f32);
-      for (Tensor* of :
-           {&matrix.packed, &matrix.absmax, &matrix.absmax_codes, &matrix.nested_absmax, &matrix.nested_map}) {
+      for (Tensor* of : {&matrix.packed, &matrix.absmax, &matrix.exponents, &matrix.absmax_codes, &matrix.nested_absmax,
+                         &matrix.nested_map}) {
         if (of->defined() && !of->has_bytes()) {
           *of = in_file_ ? device.mapped(of->shape(), of->dtype()) : Tensor::empty(rank.pool, of->shape(), of->dtype());
         }
       }
-      return std::make_unique<Nf4Weight>(module + ".weight", matrix);
+      return std::make_unique<Nf4Weight>(weight, matrix, std::vector<NamedTensor>(), matrix.matrices);
     };
     return Decoder(config, linear, parameter, rank, layers, sharding);
   }
 
  private:
+  // The headers of the files know it, if they are there.
+  bool is_packed(const std::string& weight, const Shape& shape) const {
+    if (mxfp4_) return shape.size() == 3;
+    if (in_file_ && checkpoint_) return is_quantized(*checkpoint_, stored_weight_name(*checkpoint_, weight));
+    return skip_ && !skip_->skips(module_of_weight(weight));
+  }
+
   DType dtype(const std::string& name) const {
     const Tensor stored = checkpoint_ ? checkpoint_->find(stored_weight_name(*checkpoint_, name)) : Tensor();
     return stored && (stored.dtype() == DType::f32 || stored.dtype() == DType::f16) ? stored.dtype() : dense_;
@@ -88,7 +98,7 @@ class StoredBase {
   QuantizeOptions codec_;
   std::optional<SkipRule> skip_;
   std::optional<CheckpointDir> checkpoint_;
-  bool in_file_ = false;
+  bool in_file_ = false, mxfp4_ = false;
   DType dense_ = DType::bf16;
 };
 

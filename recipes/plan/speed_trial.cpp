@@ -137,7 +137,7 @@ std::unique_ptr<LinearWeight> packed_zeros(const std::string& name, const Shape&
        {&matrix.packed, &matrix.absmax, &matrix.absmax_codes, &matrix.nested_absmax, &matrix.nested_map}) {
     if (part->defined() && !part->has_bytes()) *part = Tensor::zeros(pool, part->shape(), part->dtype(), name);
   }
-  return std::make_unique<Nf4Weight>(name, matrix);
+  return std::make_unique<Nf4Weight>(name, matrix, std::vector<NamedTensor>(), matrix.matrices);
 }
 
 Decoder trial_model(const Recipe& recipe, const PlanJob& job, const DecoderConfig& config,
@@ -150,8 +150,8 @@ Decoder trial_model(const Recipe& recipe, const PlanJob& job, const DecoderConfi
   };
   const LinearWeightMaker linear = [&](const std::string& module, const Shape& shape) -> std::unique_ptr<LinearWeight> {
     if (job.model.group(0).packed && module != config.names.head)
-      return packed_zeros(module + ".weight", shape, rank.pool);
-    return std::make_unique<DenseWeight>(parameter(module + ".weight", shape));
+      return packed_zeros(weight_name(module, shape), shape, rank.pool);
+    return std::make_unique<DenseWeight>(parameter(weight_name(module, shape), shape));
   };
   Decoder model(config, linear, parameter, rank, {}, sharding);
   if (job.everything) {

@@ -39,6 +39,15 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
+// Codes 0 and 8 of FP4 both stand for zero.
+std::vector<uint8_t> without_negative_zeros(std::vector<uint8_t> bytes, QuantType type) {
+  for (uint8_t& byte : bytes) {
+    if (type == QuantType::fp4 && byte >> 4 == 8) byte = static_cast<uint8_t>(byte & 15);
+    if (type == QuantType::fp4 && (byte & 15) == 8) byte = static_cast<uint8_t>(byte & 0xf0);
+  }
+  return bytes;
+}
+
 class Bitsandbytes : public ::testing::TestWithParam<Case> {
  protected:
   Bitsandbytes() : oracle(std::string(kSourceDir) + "/tests/oracles/results/bitsandbytes_4bit.safetensors") {
@@ -53,16 +62,9 @@ class Bitsandbytes : public ::testing::TestWithParam<Case> {
 
 TEST_P(Bitsandbytes, PacksTheSameCodes) {
   EXPECT_EQ(matrix.packed.shape(), part(".packed").shape());
-  std::vector<uint8_t> ours = elements<uint8_t>(matrix.packed), theirs = elements<uint8_t>(part(".packed"));
-  if (GetParam().options.type == QuantType::fp4) {  // codes 0 and 8 both stand for zero
-    for (std::vector<uint8_t>* bytes : {&ours, &theirs}) {
-      for (uint8_t& byte : *bytes) {
-        if (byte >> 4 == 8) byte = static_cast<uint8_t>(byte & 15);
-        if ((byte & 15) == 8) byte = static_cast<uint8_t>(byte & 0xf0);
-      }
-    }
-  }
-  EXPECT_EQ(ours, theirs);
+  const QuantType type = GetParam().options.type;
+  EXPECT_EQ(without_negative_zeros(elements<uint8_t>(matrix.packed), type),
+            without_negative_zeros(elements<uint8_t>(part(".packed")), type));
 }
 
 TEST_P(Bitsandbytes, HasTheSameTables) {
@@ -113,6 +115,42 @@ INSTANTIATE_TEST_SUITE_P(Cases, Bitsandbytes, ::testing::ValuesIn(all_cases()), 
   for (char& c : name) c = c == '.' ? '_' : c;
   return name;
 });
+
+// tests/oracles/experts_bitsandbytes.py: what replace_parameter_4bit saves of a tensor of all experts.
+TEST(BitsandbytesExperts, ATensorOfSeveralMatricesIsSavedAlike) {
+  const SafetensorsFile oracle(std::string(kSourceDir) +
+                               "/tests/oracles/results/bitsandbytes_experts.safetensors");
+  MemoryPool pool;
+  int seen = 0;
+  for (const std::string input : {"rows", "across"}) {
+    for (const QuantType type : {QuantType::nf4, QuantType::fp4}) {
+      for (const bool double_quant : {false, true}) {
+        const std::string name =
+            input + "." + std::string(quant_type_name(type)) + (double_quant ? ".double" : ".plain");
+        const QuantizedMatrix matrix = quantize(oracle.at(input + ".weight"), {type, double_quant, 64}, pool, name);
+        EXPECT_EQ(matrix.original_shape(), oracle.at(input + ".weight").shape());
+        for (const NamedTensor& part : quantized_parts(matrix, name, pool)) {
+          const Tensor theirs = oracle.at(part.name);
+          ++seen;
+          ASSERT_EQ(part.value.shape(), theirs.shape()) << part.name;
+          ASSERT_EQ(part.value.dtype(), theirs.dtype()) << part.name;
+          if (theirs.dtype() == DType::f32) {
+            EXPECT_EQ(bits_of(elements<float>(part.value)), bits_of(elements<float>(theirs))) << part.name;
+          } else if (part.name == name) {
+            EXPECT_EQ(without_negative_zeros(elements<uint8_t>(part.value), type),
+                      without_negative_zeros(elements<uint8_t>(theirs), type));
+          } else if (part.name.ends_with(".absmax")) {  // see HasTheSameScales
+            const std::vector<uint8_t> a = elements<uint8_t>(part.value), b = elements<uint8_t>(theirs);
+            for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1) << part.name << " " << i;
+          } else {
+            EXPECT_EQ(elements<uint8_t>(part.value), elements<uint8_t>(theirs)) << part.name;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(seen, 2 * 2 * (4 + 6));
+}
 
 }  // namespace
 }  // namespace nibble

@@ -1,4 +1,4 @@
-#include "nibble/quant/encode.h"
+#include "nibble/quant/encode/encode.h"
 
 #include <gtest/gtest.h>
 

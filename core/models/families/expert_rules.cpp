@@ -88,9 +88,12 @@ void use_experts_after_dense(const ConfigReader& file, DecoderConfig& config, in
 
 void name_granite_experts(BlockNames& names) {
   ExpertNames& experts = names.experts;
-  experts.router = experts.peft_router = "block_sparse_moe.router.layer";
-  experts.fused_gate_up = experts.peft_gate_up = "block_sparse_moe.input_linear.weight";
-  experts.fused_down = experts.peft_down = "block_sparse_moe.output_linear.weight";
+  experts.router = "block_sparse_moe.router.layer";
+  experts.fused_gate_up = "block_sparse_moe.input_linear.weight";
+  experts.fused_down = "block_sparse_moe.output_linear.weight";
+  experts.peft_router = "block_sparse_moe.router";
+  experts.peft_gate_up = "block_sparse_moe.experts.gate_up_proj";
+  experts.peft_down = "block_sparse_moe.experts.down_proj";
   experts.shared = {.gate = "", .up = "", .down = "shared_mlp.output_linear", .gate_up = "shared_mlp.input_linear"};
   experts.peft_translates = false;
 }

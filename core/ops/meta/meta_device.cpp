@@ -13,7 +13,7 @@ namespace {
 double bytes_of(const Tensor& x) { return x ? static_cast<double>(x.bytes()) : 0; }
 double bytes_of(const EightBitState& x) { return bytes_of(x.codes) + bytes_of(x.absmax); }
 double bytes_of(const FourBitMatrix& m) {
-  return bytes_of(m.packed) + bytes_of(m.absmax) + bytes_of(m.absmax_codes) + bytes_of(m.nested_absmax);
+  return bytes_of(m.packed) + bytes_of(m.absmax) + bytes_of(m.exponents) + bytes_of(m.absmax_codes) + bytes_of(m.nested_absmax);
 }
 double bytes_of(const WeightView& w) {
   return w.encoding == WeightEncoding::dense ? bytes_of(w.dense) : bytes_of(w.four_bit);
@@ -31,7 +31,7 @@ void use(const MetaDevice& device, const Tensor& x) {
   if (x.has_bytes() && !x.writable()) device.use(x.address(), x.bytes());
 }
 void use(const MetaDevice& device, const FourBitMatrix& m) {
-  for (const Tensor* part : {&m.packed, &m.absmax, &m.absmax_codes, &m.nested_absmax}) use(device, *part);
+  for (const Tensor* part : {&m.packed, &m.absmax, &m.exponents, &m.absmax_codes, &m.nested_absmax}) use(device, *part);
 }
 void use(const MetaDevice& device, const WeightView& w) {
   w.encoding == WeightEncoding::dense ? use(device, w.dense) : use(device, w.four_bit);

@@ -1,6 +1,7 @@
 #pragma once
 // Plain reference of ops/weight_view.h: the words of FourBitMatrix, element by element.
 
+#include <cmath>
 #include <cstring>
 
 #include "nibble/core/ops/weight_view.h"
@@ -14,6 +15,7 @@ inline float block_scale(const FourBitMatrix& m, int64_t block) {
     std::memcpy(&value, tensor.raw() + index * 4, sizeof value);
     return value;
   };
+  if (m.scaled_by_exponents()) return std::ldexp(1.0f, static_cast<int>(m.exponents.raw()[block]) - 127);
   if (!m.double_quantized()) return read(m.absmax, block);
   const float scale = read(m.nested_map, static_cast<int64_t>(m.absmax_codes.raw()[block])) *
                       read(m.nested_absmax, block / m.nested_block_size);
@@ -24,7 +26,8 @@ inline float block_scale(const FourBitMatrix& m, int64_t block) {
 inline float element(const FourBitMatrix& m, int64_t row, int64_t col) {
   const int64_t i = (m.first_row + row) * m.in_features() + col;
   const auto byte = static_cast<uint8_t>(m.packed.raw()[i / 2]);
-  return m.table[static_cast<size_t>(i % 2 == 0 ? byte >> 4 : byte & 15)] * block_scale(m, i / m.block_size);
+  return m.table[static_cast<size_t>((i % 2 == 0) != m.low_first ? byte >> 4 : byte & 15)] *
+         block_scale(m, i / m.block_size);
 }
 
 }  // namespace nibble::ops::ref

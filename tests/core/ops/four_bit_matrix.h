@@ -63,6 +63,19 @@ inline ops::FourBitMatrix random_matrix(MemoryPool& pool, int64_t out, int64_t i
   return m;
 }
 
+/// The same as MXFP4 has it: powers of two around `exponent` - 127 as scales of 32, the low nibble first.
+inline ops::FourBitMatrix random_mxfp4(MemoryPool& pool, int64_t out, int64_t in, uint8_t exponent = 122) {
+  ops::FourBitMatrix m = random_matrix(pool, out, in, 32, false);
+  m.table = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
+  m.low_first = true;
+  std::vector<uint8_t> exponents;
+  PhiloxStream stream(3, 3, 1);
+  for (int64_t b = 0; b < m.blocks(); ++b) exponents.push_back(static_cast<uint8_t>(exponent + stream.next_u32() % 4));
+  m.exponents = unaligned(pool, exponents.data(), {m.blocks(), 1}, DType::u8);
+  m.absmax = {};
+  return m;
+}
+
 /// W in f32, or rounded once to bf16.
 inline Tensor expanded(MemoryPool& pool, const ops::FourBitMatrix& m, DType dtype) {
   Tensor made = Tensor::empty(pool, m.shape, dtype);

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/columns.h"
@@ -20,11 +21,16 @@ using test::same_bytes;
 
 struct MatrixCase {
   int64_t out, in, block_size;
-  bool double_quantized;
+  bool double_quantized, mxfp4 = false;
+
+  FourBitMatrix make(MemoryPool& pool) const {
+    return mxfp4 ? test::random_mxfp4(pool, out, in) : random_matrix(pool, out, in, block_size, double_quantized);
+  }
 };
-constexpr MatrixCase kMatrices[] = {{64, 172, 64, true},  {5, 33, 64, false},  {7, 1, 32, false},
-                                    {130, 65, 128, true}, {40, 600, 64, true}, {3, 2100, 4096, false},
-                                    {96, 256, 32, true},  {12, 128, 64, true}};
+constexpr MatrixCase kMatrices[] = {{64, 172, 64, true},     {5, 33, 64, false},  {7, 1, 32, false},
+                                    {130, 65, 128, true},    {40, 600, 64, true}, {3, 2100, 4096, false},
+                                    {96, 256, 32, true},     {12, 128, 64, true}, {64, 160, 32, false, true},
+                                    {5, 33, 32, false, true}};
 
 class FourBitAtLevel : public testing::TestWithParam<Isa> {};
 
@@ -32,7 +38,7 @@ TEST_P(FourBitAtLevel, AnyPieceHasTheBitsOfTheReference) {
   if (GetParam() > isa()) GTEST_SKIP() << "this CPU has no " << isa_name(GetParam());
   for (const MatrixCase& k : kMatrices) {
     MemoryPool pool;
-    const FourBitMatrix m = random_matrix(pool, k.out, k.in, k.block_size, k.double_quantized);
+    const FourBitMatrix m = k.make(pool);
     const WeightView view(m, "test");
     const cpu::WeightPanels panels(view, GetParam());
     const int64_t rows[][2] = {{0, k.out}, {k.out / 2, k.out}}, cols[][2] = {{0, k.in}, {k.in / 3, k.in - k.in / 4}};
@@ -59,7 +65,7 @@ TEST_P(FourBitAtLevel, AProductIsThatOfTheExpandedMatrixBitForBit) {
   for (const MatrixCase& k : kMatrices) {
     for (DType dtype : {DType::f32, DType::bf16}) {
       MemoryPool pool;
-      const FourBitMatrix m = random_matrix(pool, k.out, k.in, k.block_size, k.double_quantized);
+      const FourBitMatrix m = k.make(pool);
       const WeightView packed(m, "test"), dense(expanded(pool, m, dtype));
       for (int64_t tokens : {1, 2, 9, 50}) {
         for (bool forward : {true, false}) {
@@ -88,7 +94,7 @@ TEST(WeightView, DotsOfOneRowMultiplyTheTablesValuesByTheScales) {
                               MatrixCase{2, 4096 + 64, 64, true}, MatrixCase{9, 9024, 4096, true},
                               MatrixCase{6, cpu::kFourBitDotsDepth + 320, 64, true}}) {
     MemoryPool pool;
-    const FourBitMatrix m = random_matrix(pool, k.out, k.in, k.block_size, k.double_quantized);
+    const FourBitMatrix m = k.make(pool);
     const Tensor x = random(pool, {1, k.in}, DType::bf16);
     const WeightView view(m, "test");
     const cpu::WeightPanels panels(view, isa());
@@ -109,7 +115,8 @@ TEST(WeightView, DotsOfOneRowMultiplyTheTablesValuesByTheScales) {
   MemoryPool pool;
   float y[4];
   const bf16 x[96] = {};
-  for (const FourBitMatrix& m : {random_matrix(pool, 4, 96, 64, true), random_matrix(pool, 4, 64, 32, true)}) {
+  for (const FourBitMatrix& m :
+       {random_matrix(pool, 4, 96, 64, true), random_matrix(pool, 4, 64, 32, true), test::random_mxfp4(pool, 4, 64)}) {
     EXPECT_FALSE(cpu::WeightPanels(WeightView(m, "test"), isa()).dots(0, 4, x, y));
   }
 }
@@ -165,7 +172,7 @@ TEST(WeightView, NoProductExpandsMoreThanASmallPieceAtOnce) {
 TEST(WeightView, ASliceHasTheRowsOfTheWhole) {
   MemoryPool pool;
   for (const MatrixCase& k : kMatrices) {
-    const FourBitMatrix m = random_matrix(pool, k.out, k.in, k.block_size, k.double_quantized);
+    const FourBitMatrix m = k.make(pool);
     const int64_t begin = k.out / 3, end = k.out - k.out / 4;
     const Tensor rows = expanded(pool, m, DType::f32).rows(begin, end);
     for (const WeightView& whole : {WeightView(m, "test"), WeightView(expanded(pool, m, DType::f32))}) {
@@ -192,11 +199,18 @@ TEST(WeightView, ASliceHasTheRowsOfTheWhole) {
 TEST(WeightView, BlockScalesAreThoseOfTheReference) {
   MemoryPool pool;
   for (const MatrixCase& k : kMatrices) {
-    const FourBitMatrix m = random_matrix(pool, k.out, k.in, k.block_size, k.double_quantized);
+    const FourBitMatrix m = k.make(pool);
     Tensor scales = Tensor::empty(pool, {m.blocks()}, DType::f32);
     block_scales(m, scales);
     for (int64_t b = 0; b < m.blocks(); ++b) EXPECT_EQ(scales.data<const float>()[b], ref::block_scale(m, b)) << b;
   }
+  FourBitMatrix m = test::random_mxfp4(pool, 8, 1024);
+  std::vector<uint8_t> every(256);
+  std::iota(every.begin(), every.end(), uint8_t{0});
+  m.exponents = Tensor::from<uint8_t>(pool, {256}, every);
+  Tensor scales = Tensor::empty(pool, {256}, DType::f32);
+  block_scales(m, scales);
+  for (int64_t b = 0; b < 256; ++b) EXPECT_EQ(scales.data<const float>()[b], ref::block_scale(m, b)) << b;
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ struct FourBitRun {
   const float* table;  ///< value of each of the 16 codes
   const float* scales;
   int64_t block_size;
+  bool low_first;  ///< element 2k is in the low nibble of its byte, not in the high one
 };
 
 /// Writes count elements fp32(table[code] * scale): one f32 multiplication, for bf16 rounded to nearest even after it.

@@ -1,6 +1,7 @@
 #include "nibble/core/ops/cpu/four_bit/four_bit_panels.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace nibble::ops::cpu {
@@ -25,6 +26,12 @@ void fetch_next(const FourBitMatrix& m, int64_t row, int64_t rows, int64_t col_b
   for (int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(codes + i);
 }
 
+// 2^(exponent - 127): the bits of a float without mantissa; of 0 a number below the normal ones.
+float power_of_two(uint32_t exponent) {
+  constexpr uint32_t kSmallest = uint32_t{1} << 22;
+  return std::bit_cast<float>(exponent == 0 ? kSmallest : exponent << 23);
+}
+
 }  // namespace
 
 FourBitScales::FourBitScales(const FourBitMatrix& w, Isa level) : w_(w) {
@@ -38,6 +45,11 @@ FourBitScales::FourBitScales(const FourBitMatrix& w, Isa level) : w_(w) {
 }
 
 void FourBitScales::read(int64_t begin, int64_t end, float* out) const {
+  if (w_.scaled_by_exponents()) {
+    const std::byte* exponents = w_.exponents.raw();
+    for (; begin < end; ++begin) *out++ = power_of_two(static_cast<uint32_t>(exponents[begin]));
+    return;
+  }
   if (!w_.double_quantized()) {
     std::memcpy(out, w_.absmax.raw() + begin * 4, static_cast<size_t>(end - begin) * 4);
     return;
@@ -79,8 +91,13 @@ void FourBitPanels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, 
                          int64_t stride) const {
   constexpr int64_t kScales = 128;
   float scales_of_run[kScales + 1];
-  FourBitRun run = {
-      reinterpret_cast<const uint8_t*>(w_.packed.raw()), 0, 0, w_.table.data(), scales_of_run, w_.block_size};
+  FourBitRun run = {reinterpret_cast<const uint8_t*>(w_.packed.raw()),
+                    0,
+                    0,
+                    w_.table.data(),
+                    scales_of_run,
+                    w_.block_size,
+                    w_.low_first};
   const int64_t width = w_.in_features(), rows = row_end - row_begin;
   row_begin += w_.first_row;
   for (int64_t row = row_begin; row < row_begin + rows; ++row, out += stride) {
@@ -105,7 +122,7 @@ template void FourBitPanels::fill(int64_t, int64_t, int64_t, int64_t, bf16*, int
 bool FourBitPanels::dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const {
   constexpr int64_t kPart = 64, kParts = kFourBitDotsDepth / kPart;  // what one scale covers at least
   const int64_t depth = w_.in_features(), size = w_.block_size;
-  if (level_ < Isa::avx512_bf16 || depth % kPart != 0 || size % kPart != 0) return false;
+  if (level_ < Isa::avx512_bf16 || depth % kPart != 0 || size % kPart != 0 || w_.low_first) return false;
   const auto* packed = reinterpret_cast<const uint8_t*>(w_.packed.raw());
   alignas(64) bf16 reordered[kFourBitDotsDepth];
   alignas(64) float parts[kFourBitDotsRows * kParts];

@@ -1,12 +1,12 @@
 #pragma once
-// The plain loops of quant/encode.h, written so that a compiler turns them into instructions of whatever level the
+// The plain loops of quant/encode/encode.h, written so that a compiler turns them into instructions of whatever level the
 // function they are inlined into is compiled for. Include only in the .cpp files of the levels.
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
-#include "nibble/quant/encode.h"
+#include "nibble/quant/encode/encode.h"
 
 namespace nibble::encode_loops {
 

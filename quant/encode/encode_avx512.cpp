@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "nibble/quant/encode.h"
+#include "nibble/quant/encode/encode.h"
 
 namespace nibble {
 

@@ -1,4 +1,4 @@
-#include "nibble/quant/encode_loops.h"
+#include "nibble/quant/encode/encode_loops.h"
 
 namespace nibble {
 

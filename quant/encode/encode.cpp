@@ -1,6 +1,6 @@
-#include "nibble/quant/encode.h"
+#include "nibble/quant/encode/encode.h"
 
-#include "nibble/quant/encode_loops.h"
+#include "nibble/quant/encode/encode_loops.h"
 
 namespace nibble {
 
