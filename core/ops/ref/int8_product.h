@@ -33,9 +33,10 @@ inline float larger(float a, float b) {
   return std::bit_cast<float>(x > y ? x : y);
 }
 
-/// Whether W has the scales of its blocks: no block crosses the end of a row.
+/// Whether W has the scales of its blocks: no block crosses the end of a row. What is stored low nibble first (MXFP4)
+/// is rounded by value.
 inline bool scaled_by_block(const WeightView& w) {
-  return w.encoding == WeightEncoding::four_bit && w.cols() % w.four_bit.block_size == 0;
+  return w.encoding == WeightEncoding::four_bit && w.cols() % w.four_bit.block_size == 0 && !w.four_bit.low_first;
 }
 
 /// W[row, col]

@@ -51,6 +51,7 @@ std::vector<WeightView> weights(MemoryPool& pool, const Case& k, bool transposed
       made.emplace_back(random_matrix(pool, shape[0], shape[1], block, nested), "test");
     }
   }
+  if (shape[1] % 32 == 0) made.emplace_back(test::random_mxfp4(pool, shape[0], shape[1]), "test");
   if (shape[0] > 4) made.push_back(made.back().slice_rows(1, shape[0] - 2));
   return made;
 }

@@ -34,7 +34,7 @@ struct Int8Panels::Output {
 Int8Panels::Int8Panels(const WeightView& w, bool transposed, const Int8Kernel& kernel, Isa level)
     : w_(w), transposed_(transposed), kernel_(kernel), panels_(w, level) {
   NIBBLE_CHECK(kernel.panel_columns <= kMostColumns, "panel of the kernel");
-  if (w.encoding != WeightEncoding::four_bit || w.cols() % w.four_bit.block_size != 0) return;
+  if (w.encoding != WeightEncoding::four_bit || w.cols() % w.four_bit.block_size != 0 || w.four_bit.low_first) return;
   scales_.emplace(w.four_bit, level);
   largest_of_table_ = int8_largest(w.four_bit.table.data(), std::ssize(w.four_bit.table));
 }
