@@ -47,7 +47,7 @@ Block make_block(const DecoderConfig& config, int64_t l, const LayerSharding* sh
     const MlpConfig whole = config.mlp(l);
     return std::make_unique<Mlp>(prefix, names.mlp, sharding ? sharding->mlp(whole) : whole, makers);
   };
-  NormNames norms = static_cast<const NormNames&>(names);
+  NormNames norms = layer.norms ? *layer.norms : static_cast<const NormNames&>(names);
   std::unique_ptr<Mixer> mixer;
   if (layer.has_mixer) {
     mixer = layer.mixer ? layer.mixer(config, l, prefix, makers) : attention();
@@ -60,6 +60,7 @@ Block make_block(const DecoderConfig& config, int64_t l, const LayerSharding* sh
   } else {
     norms.mlp_norm = norms.post_mlp_norm = "";
   }
+  if (!layer.post_mlp_norm) norms.post_mlp_norm = "";
   std::optional<LayerInput> layer_input;
   if (config.scaled_layers) {
     const LayerInputConfig own = {.layer = l,

@@ -26,13 +26,6 @@ TensorNames glm_names(bool norms_after) {
   return names;
 }
 
-TensorNames hunyuan_names() {
-  TensorNames names;
-  names.block.attention.q_norm = "self_attn.query_layernorm";
-  names.block.attention.k_norm = "self_attn.key_layernorm";
-  return names;
-}
-
 TensorNames nanochat_names() {
   TensorNames names;
   names.embedding_norm = names.final_norm;  // without weight, as all its norms
@@ -246,6 +239,16 @@ std::vector<Family> later_families() {
        .sublayer_norms = true,
        .kv_heads = 5,
        .rope_base = 500000},
+      {.model_type = "granite_swa",
+       .architecture = "GraniteSWAForCausalLM",
+       .norm = kRms5,
+       .tied_head = true,
+       .kv_heads = 4,
+       .max_positions = 8192,
+       .window_rule = WindowRule::but_first,
+       .window = 128,
+       .window_period = 4,
+       .finish = finish_granite_swa},
       {.model_type = "hyperclovax",
        .architecture = "HyperCLOVAXForCausalLM",
        .names = hyperclovax_names(),
