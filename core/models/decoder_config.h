@@ -80,6 +80,14 @@ enum class Alibi : uint8_t {
   rounded,  ///< Falcon: slopes and their products with positions rounded to bf16, then scaled like the scores
 };
 
+/// What is added to the embeddings, where it is neither learned nor rope: sines of a position, then cosines, with
+/// frequencies 1 / 10000^e (Vaswani et al. 2017).
+enum class FixedPositions : uint8_t {
+  none,
+  xglm,  ///< e = i / (D / 2 - 1)
+  ctrl,  ///< e = 2 i / D
+};
+
 struct DecoderConfig {
   std::string model_type;    ///< "llama", "mistral", "qwen2", ...
   std::string architecture;  ///< "LlamaForCausalLM"
@@ -118,6 +126,7 @@ struct DecoderConfig {
   int64_t qkv_groups = 1;         ///< layout of a fused projection, see AttentionConfig
   bool value_before_key = false;  ///< the same
   Alibi alibi = Alibi::none;
+  FixedPositions fixed_positions = FixedPositions::none;
 
   std::vector<RopeConfig> rope;     ///< one for each kind of layer
   std::vector<LayerConfig> layer;   ///< [L]

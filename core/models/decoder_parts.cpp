@@ -13,6 +13,7 @@ InputStage make_input(const DecoderConfig& config, const Makers& makers) {
   InputStage input{.embedding = Embedding(names.embedding, makers.parameter(names.embedding + ".weight", table))};
   input.embedding_scale = config.embedding_scale;
   input.position_offset = config.position_offset;
+  input.fixed_positions = config.fixed_positions;
   if (!names.project_in.empty()) {
     input.project = makers.make_linear(names.project_in, config.width, config.embedding_width, false);
   }

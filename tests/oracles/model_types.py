@@ -47,7 +47,7 @@ OWN = {
     **{kind: LATENT for kind in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "axk1", "longcat_flash",
                                  "deepseek_v32", "glm_moe_dsa", "axk2")},
     "gpt_neo": GPT_NEO, "gptj": dict(rotary_dim=4), "codegen": dict(rotary_dim=4), "opt": dict(ffn_dim=48, word_embed_proj_dim=32),
-    "xglm": dict(ffn_dim=48, attention_heads=4), "falcon": dict(num_kv_heads=2), "mpt": dict(max_seq_len=64),
+    "xglm": dict(ffn_dim=48, attention_heads=4, pad_token_id=None), "falcon": dict(num_kv_heads=2), "mpt": dict(max_seq_len=64),
     "modernbert-decoder": dict(local_attention=16, global_attn_every_n_layers=2, num_hidden_layers=4),
     "nemotron": dict(hidden_act="relu2"), "llama4_text": dict(attention_chunk_size=16, floor_scale=8, num_experts_per_tok=1),
     "helium": dict(head_dim=8, num_key_value_heads=4), "persimmon": dict(head_dim=None),
@@ -65,6 +65,9 @@ OWN = {
                                  layer_types=["linear_attention", "full_attention"] * 2),
     "bailing_hybrid": LATENT | CALM | dict(n_group=2, topk_group=1, layer_types=["linear_attention", "full_attention"] * 2),
     "jamba": dict(attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=0),
+    "cohere_compass_text": dict(layer_types=["sliding_attention", "full_attention"] * 2, rope_parameters={
+        "sliding_attention": dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 1, 1]),
+        "full_attention": dict(rope_type="default", rope_theta=50000.0, mrope_section=[2, 1, 1])}),
     "cohere2_moe": dict(num_shared_experts=2, expert_selection_fn="sigmoid"),
     "granite_swa": dict(layer_rope_theta=[0, 10000.0, 500.0, 10000.0]), "granitemoe_swa": dict(layer_rope_theta=[0, 10000.0, 500.0, 10000.0]),
     "mellum": dict(layer_types=["sliding_attention", "full_attention"] * 2),
