@@ -4,7 +4,8 @@
 
 Makes a tiny random model of each type from its configuration class, with a LoRA adapter on its Linears, and compares the logits of
 both and the adapter's gradients. One line each: opened (the largest difference of a logit against what is allowed, and the worst
-gradient's), differs, or refused with nibble's reason. What is made stays in DIR and is not made again. The types are those of
+gradient's), differs, or refused with nibble's reason. What is made stays in DIR and is not made again; with --small it is small enough
+for results/model_types (weights in bf16, short texts, rank 1), which tests/adapters/model_types_test.cpp reads. The types are those of
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES that read text alone and are no encoders, drafts or composites.
 """
 import argparse, json, os, shutil, subprocess, tempfile
@@ -68,6 +69,7 @@ OWN = {
     "cohere_compass_text": dict(layer_types=["sliding_attention", "full_attention"] * 2, rope_parameters={
         "sliding_attention": dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 1, 1]),
         "full_attention": dict(rope_type="default", rope_theta=50000.0, mrope_section=[2, 1, 1])}),
+    **{kind: dict(index_head_dim=16, index_n_heads=2) | LATENT for kind in ("deepseek_v32", "glm_moe_dsa")},
     "cohere2_moe": dict(num_shared_experts=2, expert_selection_fn="sigmoid"),
     "granite_swa": dict(layer_rope_theta=[0, 10000.0, 500.0, 10000.0]), "granitemoe_swa": dict(layer_rope_theta=[0, 10000.0, 500.0, 10000.0]),
     "mellum": dict(layer_types=["sliding_attention", "full_attention"] * 2),
@@ -77,7 +79,7 @@ OWN = {
 }
 
 
-def make(kind, folder):
+def make(kind, folder, small=False):
     """model/, lora/ and the numbers; returns why not."""
     import families, numpy, peft, torch
     from safetensors.torch import save_file
@@ -91,11 +93,11 @@ def make(kind, folder):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(known(**options), attn_implementation="eager")
     families.randomize(model, 1)
-    model.save_pretrained(folder / "model")
+    (model.to(torch.bfloat16) if small else model).save_pretrained(folder / "model")
     (folder / "model/generation_config.json").unlink(missing_ok=True)
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager").eval()
     g = torch.Generator().manual_seed(2)
-    ids = torch.randint(3, 90, (2, LENGTH), generator=g)
+    ids = torch.randint(3, 90, (2, 18 if small else LENGTH), generator=g)
     numpy.save(folder / "ids.npy", ids.numpy())
     with torch.no_grad():
         numpy.save(folder / "logits.npy", families.loss_of(model, ids, ids)[1].numpy())
@@ -105,13 +107,14 @@ def make(kind, folder):
     targets = {n for n, m in model.named_modules() if isinstance(m, (torch.nn.Linear, Conv1D)) and m is not head}
     targets = sorted(n for n in targets if not n.endswith(skipped) and "router" not in n)
     torch.manual_seed(3)
-    lora = peft.LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM")
+    lora = peft.LoraConfig(r=1 if small else 4, lora_alpha=2 if small else 8, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM")
     adapted = peft.get_peft_model(model, lora).eval()
     with torch.no_grad():
         for name, p in adapted.named_parameters():
             if "lora_B" in name:
                 p.copy_(torch.randn(p.shape, generator=g) * 0.1)
     adapted.save_pretrained(folder / "lora")
+    (folder / "lora/README.md").unlink(missing_ok=True)
     loss, logits = families.loss_of(adapted, ids, ids)
     loss.backward()
     numpy.save(folder / "lora_logits.npy", logits.detach().numpy())
@@ -160,6 +163,7 @@ def main():
     parser.add_argument("--types", default=",".join(TYPES))
     parser.add_argument("--cases", type=Path)
     parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
     count = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -168,7 +172,7 @@ def main():
             folder, why = cases / kind, ""
             if not (folder / "lora_grads.safetensors").exists():
                 try:
-                    make(kind, folder)
+                    make(kind, folder, args.small)
                 except Exception as error:
                     why = f"{type(error).__name__}: {str(error).splitlines()[0][:150] if str(error) else ''}"
             what, logits, gradients, reason = ("not made", None, None, why) if why else compare(folder, Path(scratch))
