@@ -80,10 +80,12 @@ enum class Alibi : uint8_t {
   rounded,  ///< Falcon: slopes and their products with positions rounded to bf16, then scaled like the scores
 };
 
-/// What is added to the embeddings, where it is neither learned nor rope.
+/// What is added to the embeddings, where it is neither learned nor rope: sines of a position, then cosines, with
+/// frequencies 1 / 10000^e (Vaswani et al. 2017).
 enum class FixedPositions : uint8_t {
   none,
-  waves,  ///< sines of a position times 1 / 10000^(2 i / D), then cosines (CTRL; Vaswani et al. 2017)
+  xglm,  ///< e = i / (D / 2 - 1)
+  ctrl,  ///< e = 2 i / D
 };
 
 struct DecoderConfig {

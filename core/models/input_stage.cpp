@@ -20,16 +20,18 @@ Tensor narrowed(const Tensor& x, const StepContext& step) {
   return y;
 }
 
-// [T, D] f32
-Tensor waves(const Tensor& at, int64_t width, const StepContext& step) {
+// Sines, then cosines of every position: [T, D] f32.
+Tensor waves(const Tensor& at, int64_t offset, int64_t width, FixedPositions kind, const StepContext& step) {
   const int64_t half = width / 2;
   std::vector<float> values;
   for (const int32_t position : at.span<const int32_t>()) {
+    const float place = static_cast<float>(position + offset);
     const size_t begin = values.size();
     values.resize(begin + static_cast<size_t>(width), 0.0f);
     for (int64_t i = 0; i < half; ++i) {
-      const double exponent = 2 * static_cast<double>(i) / static_cast<double>(width);
-      const float angle = static_cast<float>(position) * static_cast<float>(std::pow(10000.0, -exponent));
+      const double exponent = kind == FixedPositions::xglm ? static_cast<double>(i) / static_cast<double>(half - 1)
+                                                           : 2 * static_cast<double>(i) / static_cast<double>(width);
+      const float angle = place * static_cast<float>(std::pow(10000.0, -exponent));
       values[begin + static_cast<size_t>(i)] = std::sin(angle);
       values[begin + static_cast<size_t>(half + i)] = std::cos(angle);
     }
@@ -76,7 +78,9 @@ Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContex
     positions->forward(at, position_offset, 1.0f, learned, step);
     ops::add(learned, x);
   }
-  if (fixed_positions == FixedPositions::waves) ops::add(waves(at, x.dim(1), step), x);
+  if (fixed_positions != FixedPositions::none) {
+    ops::add(waves(at, position_offset, x.dim(1), fixed_positions, step), x);
+  }
   if (norm) {
     Tensor normed = make(x.dim(1), "norm of the embeddings");
     norm->forward(x, normed, step, saved ? &saved->norm : nullptr);

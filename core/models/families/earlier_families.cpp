@@ -82,6 +82,15 @@ TensorNames ctrl_names() {
   return names;
 }
 
+TensorNames xglm_names() {
+  TensorNames names = opt_names();
+  names.embedding = "model.embed_tokens";
+  names.positions = "";
+  names.layers = "model.layers.";
+  names.final_norm = "model.layer_norm";
+  return names;
+}
+
 TensorNames gpt_neox_japanese_names() {
   TensorNames names = gpt_neox_names();
   names.embedding = "gpt_neox_japanese.embed_in";
@@ -91,8 +100,15 @@ TensorNames gpt_neox_japanese_names() {
 }
 
 void finish_ctrl(const ConfigReader&, DecoderConfig& config) {
-  config.fixed_positions = FixedPositions::waves;
+  config.fixed_positions = FixedPositions::ctrl;
   config.head_bias = true;
+}
+
+void finish_xglm(const ConfigReader& file, DecoderConfig& config) {
+  config.fixed_positions = FixedPositions::xglm;
+  if (config.width < 4) file.fail("d_model", "is too small for its positions");
+  if (!file.boolean("scale_embedding", true)) config.embedding_scale = 1;
+  if (file.boolean("add_cross_attention", false)) file.fail("add_cross_attention", "is true");
 }
 
 // Of all biases of Linears there is one: of the last layer's attention, under a name of its own.
@@ -271,6 +287,26 @@ std::vector<Family> earlier_families() {
        .max_positions = 256,
        .rope = RopeRule::none,
        .finish = finish_ctrl},
+      {.model_type = "xglm",
+       .architecture = "XGLMForCausalLM",
+       .names = xglm_names(),
+       .keys = {.width = "d_model|hidden_size",
+                .layers = "num_layers|num_hidden_layers",
+                .heads = "attention_heads|num_attention_heads",
+                .mlp_width = "ffn_dim",
+                .head_size = "",
+                .kv_heads = "",
+                .norm_eps = "",
+                .activation = "activation_function"},
+       .norm = kLayerNorm,
+       .activation = "gelu",
+       .gated_mlp = false,
+       .biases = true,
+       .tied_head = true,
+       .scaled_embedding = true,
+       .position_offset = 2,
+       .rope = RopeRule::none,
+       .finish = finish_xglm},
       {.model_type = "persimmon",
        .architecture = "PersimmonForCausalLM",
        .names = persimmon_names(),
