@@ -2,7 +2,18 @@
 
 namespace nibble {
 
-std::string file_name(const std::string& name, const DecoderConfig& config) {
+namespace {
+
+std::string replaced(std::string name, const std::string& from, const std::string& to) {
+  const size_t at = name.find(from);
+  return at == std::string::npos ? name : name.replace(at, from.size(), to);
+}
+
+}  // namespace
+
+std::string file_name(const std::string& of, const DecoderConfig& config) {
+  std::string name = of;
+  for (const auto& [file, adapter] : config.adapter_names) name = replaced(name, adapter, file);
   const bool same = config.file_prefix.empty() || name.starts_with(config.file_prefix);
   if (same || !name.starts_with(config.adapter_prefix)) return name;
   return config.file_prefix + name.substr(config.adapter_prefix.size());
@@ -15,7 +26,10 @@ PeftAdapter in_file_names(PeftAdapter adapter, const DecoderConfig& config) {
   return adapter;
 }
 
-std::string peft_name(const std::string& name, const DecoderConfig& config) {
+std::string peft_name(const std::string& of, const DecoderConfig& config) {
+  if (!of.starts_with(kPeftPrefix)) return of;
+  std::string name = of;
+  for (const auto& [file, adapter] : config.adapter_names) name = replaced(name, file, adapter);
   const std::string ours = kPeftPrefix + config.file_prefix;
   if (config.file_prefix.empty() || !name.starts_with(ours)) return name;
   return kPeftPrefix + config.adapter_prefix + name.substr(ours.size());

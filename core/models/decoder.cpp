@@ -78,8 +78,11 @@ LayerContext Decoder::Impl::context(const Batch& batch, const StepContext& step,
   const int64_t last = last_position(context.positions);
   if (last >= config.position_limit()) {
     throw InputError("text",
-                     "has a token at position " + std::to_string(last) + ", the model holds positions below " +
-                         std::to_string(config.max_positions),
+                     "has a token at position " + std::to_string(last) + ", " +
+                         (config.longest_text > 0 ? "but an indexer that chooses keys, which nibble cannot compute, "
+                                                    "chooses all of them only below "
+                                                  : "the model holds positions below ") +
+                         std::to_string(config.position_limit()),
                      "shorten it");
   }
   for (RotaryTable& table : rotary) {

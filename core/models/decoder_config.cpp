@@ -67,7 +67,7 @@ void read_sizes(const ConfigReader& file, const Family& family, DecoderConfig& c
   const auto listed =
       static_cast<int64_t>(file.texts("layers_block_type").size());  // Nemotron-H says no more than that
   config.layers = file.integer(keys.layers, 1, kMaxLayers, listed > 0 ? std::optional(listed) : std::nullopt);
-  config.heads = file.integer(keys.heads, 1, kMaxWidth);
+  config.heads = keys.heads.empty() ? 1 : file.integer(keys.heads, 1, kMaxWidth);
   config.mlp_width = file.integer(keys.mlp_width, 1, kMaxWidth,
                                   family.mlp_share > 0 ? std::optional(family.mlp_share * config.width) : std::nullopt);
   config.max_positions = file.integer(keys.max_positions, 1, kMaxPositions, family.max_positions);
@@ -95,6 +95,9 @@ bool windowed(const ConfigReader& file, const Family& family, int64_t layer, int
       return false;
     case WindowRule::every:
       return true;
+    case WindowRule::listed:
+      return false;
+    case WindowRule::after:
     case WindowRule::from_layer:
       return layer >= file.integer("max_window_layers", 0, kMaxLayers * 16, 28);
     case WindowRule::even:
@@ -215,16 +218,22 @@ DecoderConfig read_text(const ConfigReader& file, const Family& family) {
   return config;
 }
 
-DecoderConfig parse(const nlohmann::json& json, const std::string& place) {
+// family: becomes the row.
+DecoderConfig parse(const nlohmann::json& json, const std::string& place, const Family** family = nullptr) {
+  const auto row = [&](const std::string& type, const std::string& architecture) -> const Family& {
+    const Family& found = find_family(type, architecture, place);
+    if (family) *family = &found;
+    return found;
+  };
   const ConfigReader whole(json, place);
   const std::vector<std::string> architectures = whole.texts("architectures");
   const std::string model_type = whole.text("model_type", ""),
                     architecture = architectures.empty() ? "" : architectures[0];
   const Composite* composite = find_composite(model_type, architecture);
-  if (!composite) return read_text(whole, find_family(model_type, architecture, place));
+  if (!composite) return read_text(whole, row(model_type, architecture));
   const nlohmann::json text = text_config(json, *composite, place);
   const ConfigReader file(text, place, "text_config.");
-  DecoderConfig config = read_text(file, find_family(file.text("model_type", composite->text), "", place));
+  DecoderConfig config = read_text(file, row(file.text("model_type", composite->text), ""));
   config.model_type = composite->model_type;
   config.architecture = composite->architecture;
   config.names = inside_language_model(config.names);
@@ -285,7 +294,9 @@ AttentionConfig DecoderConfig::attention(int64_t l) const {
   made.values_are_keys = own.values_are_keys;
   made.keys_from = own.keys_from;
   made.shared_as = own.shared_as;
-  made.sinks = attention_sinks;
+  made.sinks = attention_sinks && own.sinks;
+  made.value_size = value_size;
+  made.value_scale = value_scale;
   made.gate = attention_gate;
   if (sublayer_norms) made.output_norm = norm;
   made.qkv_clip = qkv_clip;
@@ -322,6 +333,7 @@ void DecoderConfig::use_experts(int64_t l) {
 }
 
 int64_t DecoderConfig::position_limit() const {
+  if (longest_text > 0) return longest_text;
   return names.positions.empty() ? std::numeric_limits<int32_t>::max() : max_positions;
 }
 
@@ -331,6 +343,15 @@ bool DecoderConfig::cache_holds(int64_t before, int64_t after) const {
            after > kind.original_max_positions;
   });
 }
+
+namespace {
+
+bool holds_weights(const std::filesystem::path& directory) {
+  const auto has = [&](const char* name) { return std::filesystem::exists(directory / name); };
+  return has("model.safetensors") || has("model.safetensors.index.json");
+}
+
+}  // namespace
 
 DecoderConfig parse_decoder_config(std::string_view json, const std::string& place) {
   return parse(parse_json(json, place, kModelConfigJson), place);
@@ -343,7 +364,13 @@ DecoderConfig read_decoder_config(const std::filesystem::path& directory) {
     throw InputError(directory.string(), "has no config.json",
                      "give a model's directory in Hugging Face's layout; a GGUF file has to be imported first");
   }
-  DecoderConfig config = parse(read_json_file(follow_links_within(file, roots), kModelConfigJson), file.string());
+  const Family* family = nullptr;
+  DecoderConfig config =
+      parse(read_json_file(follow_links_within(file, roots), kModelConfigJson), file.string(), &family);
+  if (family->match_files && holds_weights(directory)) {
+    const CheckpointDir checkpoint(directory);
+    family->match_files([&](const std::string& tensor) { return checkpoint.contains(tensor); }, config);
+  }
   const std::filesystem::path generation = directory / "generation_config.json";
   if (std::filesystem::exists(generation)) {
     const nlohmann::json json = read_json_file(follow_links_within(generation, roots));

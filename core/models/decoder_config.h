@@ -56,11 +56,14 @@ struct LayerConfig {
   float attention_scale = 0;     ///< of the scores, where it is not DecoderConfig's; 0 = as there
   bool qk_norm = true;           ///< where DecoderConfig has one
   bool scaled_queries = false;   ///< see QueryScaling
+  bool sinks = true;             ///< where DecoderConfig has them
+  bool post_mlp_norm = true;     ///< where the names have one
   bool values_are_keys = false;  ///< see AttentionConfig, as the next ones
   int64_t keys_from = -1, shared_as = -1;
   int64_t heads = 0, kv_heads = 0, head_size = 0, mlp_width = 0;  ///< the same
   SublayerMaker<Mixer> mixer;                                     ///< of another kind than Attention
   SublayerMaker<FeedForward> feed_forward;                        ///< of another kind than Mlp
+  std::optional<NormNames> norms;                                 ///< where the layer has others
   bool has_mixer = true, has_feed_forward = true;                 ///< one may be absent, with its norm (Nemotron-H)
 };
 
@@ -75,6 +78,14 @@ enum class Alibi : uint8_t {
   none,
   exact,    ///< BLOOM
   rounded,  ///< Falcon: slopes and their products with positions rounded to bf16, then scaled like the scores
+};
+
+/// What is added to the embeddings, where it is neither learned nor rope: sines of a position, then cosines, with
+/// frequencies 1 / 10000^e (Vaswani et al. 2017).
+enum class FixedPositions : uint8_t {
+  none,
+  xglm,  ///< e = i / (D / 2 - 1)
+  ctrl,  ///< e = 2 i / D
 };
 
 struct DecoderConfig {
@@ -101,6 +112,8 @@ struct DecoderConfig {
   std::optional<HeadNormConfig> qk_norm, v_norm;
   bool qk_norm_after_rope = false;
   bool attention_sinks = false;
+  int64_t value_size = 0;  ///< see AttentionConfig, as the next one
+  float value_scale = 1;
   OutputGate attention_gate = OutputGate::none;
   bool sublayer_norms = false;  ///< of what enters the last projection of attention and MLP (BitNet)
   bool xielu = false;           ///< see MlpConfig
@@ -113,6 +126,7 @@ struct DecoderConfig {
   int64_t qkv_groups = 1;         ///< layout of a fused projection, see AttentionConfig
   bool value_before_key = false;  ///< the same
   Alibi alibi = Alibi::none;
+  FixedPositions fixed_positions = FixedPositions::none;
 
   std::vector<RopeConfig> rope;     ///< one for each kind of layer
   std::vector<LayerConfig> layer;   ///< [L]
@@ -134,10 +148,13 @@ struct DecoderConfig {
   std::vector<std::string> towers;
   /// Where modules are called otherwise in PEFT's adapters: how names begin in the files, and there.
   std::string file_prefix, adapter_prefix;
+  std::vector<std::pair<std::string, std::string>> adapter_names;  ///< the same for what stands within a name
 
   std::optional<ExpertsConfig> experts;  ///< of the layers that have them, see use_experts()
   float router_aux_loss_coef = 0;        ///< of RouterBalance in the loss, 0 = off
-  int64_t layers_passed_over = 0;        ///< in the files behind the last one: they predict tokens after the next
+  std::string passed_over;         ///< what of the layers has this in its name is not looked at either; empty = nothing
+  int64_t longest_text = 0;        ///< tokens of a document that can be computed; 0 = any number
+  int64_t layers_passed_over = 0;  ///< in the files behind the last one: they predict tokens after the next
 
   /// Norms and places of a layer's sublayers.
   BlockConfig block() const;

@@ -13,6 +13,7 @@ InputStage make_input(const DecoderConfig& config, const Makers& makers) {
   InputStage input{.embedding = Embedding(names.embedding, makers.parameter(names.embedding + ".weight", table))};
   input.embedding_scale = config.embedding_scale;
   input.position_offset = config.position_offset;
+  input.fixed_positions = config.fixed_positions;
   if (!names.project_in.empty()) {
     input.project = makers.make_linear(names.project_in, config.width, config.embedding_width, false);
   }
@@ -47,7 +48,7 @@ Block make_block(const DecoderConfig& config, int64_t l, const LayerSharding* sh
     const MlpConfig whole = config.mlp(l);
     return std::make_unique<Mlp>(prefix, names.mlp, sharding ? sharding->mlp(whole) : whole, makers);
   };
-  NormNames norms = static_cast<const NormNames&>(names);
+  NormNames norms = layer.norms ? *layer.norms : static_cast<const NormNames&>(names);
   std::unique_ptr<Mixer> mixer;
   if (layer.has_mixer) {
     mixer = layer.mixer ? layer.mixer(config, l, prefix, makers) : attention();
@@ -60,6 +61,7 @@ Block make_block(const DecoderConfig& config, int64_t l, const LayerSharding* sh
   } else {
     norms.mlp_norm = norms.post_mlp_norm = "";
   }
+  if (!layer.post_mlp_norm) norms.post_mlp_norm = "";
   std::optional<LayerInput> layer_input;
   if (config.scaled_layers) {
     const LayerInputConfig own = {.layer = l,

@@ -1,7 +1,9 @@
 #include "nibble/core/models/input_stage.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
+#include <vector>
 
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/ops/elementwise.h"
@@ -16,6 +18,25 @@ Tensor narrowed(const Tensor& x, const StepContext& step) {
   Tensor y = Tensor::empty(step.pool(), x.shape(), step.compute_dtype, "embeddings");
   ops::cast(x, y);
   return y;
+}
+
+// Sines, then cosines of every position: [T, D] f32.
+Tensor waves(const Tensor& at, int64_t offset, int64_t width, FixedPositions kind, const StepContext& step) {
+  const int64_t half = width / 2;
+  std::vector<float> values;
+  for (const int32_t position : at.span<const int32_t>()) {
+    const float place = static_cast<float>(position + offset);
+    const size_t begin = values.size();
+    values.resize(begin + static_cast<size_t>(width), 0.0f);
+    for (int64_t i = 0; i < half; ++i) {
+      const double exponent = kind == FixedPositions::xglm ? static_cast<double>(i) / static_cast<double>(half - 1)
+                                                           : 2 * static_cast<double>(i) / static_cast<double>(width);
+      const float angle = place * static_cast<float>(std::pow(10000.0, -exponent));
+      values[begin + static_cast<size_t>(i)] = std::sin(angle);
+      values[begin + static_cast<size_t>(half + i)] = std::cos(angle);
+    }
+  }
+  return Tensor::from<float>(step.pool(), {at.numel(), width}, values);
 }
 
 }  // namespace
@@ -56,6 +77,9 @@ Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContex
     Tensor learned = make(x.dim(1), "positions");
     positions->forward(at, position_offset, 1.0f, learned, step);
     ops::add(learned, x);
+  }
+  if (fixed_positions != FixedPositions::none) {
+    ops::add(waves(at, position_offset, x.dim(1), fixed_positions, step), x);
   }
   if (norm) {
     Tensor normed = make(x.dim(1), "norm of the embeddings");

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "nibble/core/models/decoder_config.h"
 #include "nibble/core/models/layer_inputs.h"
 #include "nibble/core/nn/embedding.h"
 #include "nibble/core/nn/layer_sharding.h"
@@ -27,7 +28,8 @@ struct InputStage {
   float embedding_scale = 1;
   std::optional<Linear> project;       ///< [D, E]
   std::optional<Embedding> positions;  ///< [P + offset, D]
-  int64_t position_offset = 0;         ///< row of position 0
+  FixedPositions fixed_positions = FixedPositions::none;
+  int64_t position_offset = 0;  ///< row of position 0
   std::optional<Norm> norm;
   std::optional<LayerInputs> layer_inputs;
 

@@ -41,7 +41,8 @@ class Loader {
 
   std::shared_ptr<Parameter> parameter(const std::string& name, const Shape& shape) {
     Tensor value = take(name, shape);
-    const bool wanted_wide = shape.size() == 1 || is_filters(shape) || is_head_norm(config_.names, name);
+    const bool wanted_wide = shape.size() == 1 || is_filters(shape) || is_head_norm(config_.names, name) ||
+                             (shape.size() == 2 && shape[0] == 1) || name.ends_with(".A_log");
     if (wanted_wide && (value.dtype() != DType::f32 || !value.writable())) {
       Tensor wide = Tensor::empty(pool_, shape, DType::f32, name);  // norms and biases are computed with in f32
       ops::cast(value, wide);
@@ -70,6 +71,7 @@ class Loader {
     for (const std::string& name : checkpoint_.names()) {
       if (!whole && !in_layers(name, decoder.range())) continue;
       if (is_outside_language_model(config_, name)) continue;
+      if (!config_.passed_over.empty() && name.find(config_.passed_over) != std::string::npos) continue;
       if (in_layers(name, {config_.layers, config_.layers + config_.layers_passed_over})) continue;
       if (!taken_.contains(name) && !is_known_buffer(name) && !(expects && expects(name))) left.push_back(name);
     }

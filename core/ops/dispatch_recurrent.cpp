@@ -34,13 +34,14 @@ void check_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, c
   NIBBLE_CHECK(q.shape() == (Shape{tokens, p.key_heads * p.key_size}) && k.shape() == q.shape(),
                "linear_attention: q or k");
   NIBBLE_CHECK(v.shape() == (Shape{tokens, p.heads * p.value_size}), "linear_attention: v");
-  NIBBLE_CHECK(log_decay.shape() == (Shape{tokens, p.heads}) && beta.shape() == log_decay.shape() &&
-                   (!skip || skip.numel() == p.heads),
+  NIBBLE_CHECK(log_decay.shape() == (Shape{tokens, p.channel_decay && !p.log_rates ? p.heads * p.key_size : p.heads}) &&
+                   beta.shape() == (Shape{tokens, p.heads}) && (!skip || skip.numel() == p.heads),
                "linear_attention: decay, beta or skip");
+  NIBBLE_CHECK(!p.log_rates || (p.channel_decay && p.log_rates.numel() == p.heads * p.key_size), "linear_attention: rates");
 }
 
 void check_time_step(const Tensor& x, const Tensor& bias, const Tensor& a_log) {
-  NIBBLE_CHECK(x.rank() == 2 && bias.numel() == x.dim(1) && a_log.numel() == x.dim(1), "time_step: shapes");
+  NIBBLE_CHECK(x.rank() == 2 && bias.numel() == x.dim(1) && x.dim(1) % a_log.numel() == 0, "time_step: shapes");
 }
 
 void check_gated_norm(const Tensor& x, const Tensor& gate, const Tensor& w, const GatedNormParams& p) {
@@ -83,8 +84,8 @@ void linear_attention_backward(const Tensor& dout, const Tensor& q, const Tensor
   check_linear_attention(q, k, v, log_decay, beta, skip, params);
   check_documents(spans, q.dim(0), nullptr, 0, "linear_attention");
   NIBBLE_CHECK(dout.shape() == v.shape() && dv.shape() == v.shape() && dq.shape() == q.shape() &&
-                   dk.shape() == k.shape() && dlog_decay.shape() == beta.shape() && dbeta.shape() == beta.shape() &&
-                   (!dskip || dskip.numel() == params.heads),
+                   dk.shape() == k.shape() && dlog_decay.shape() == log_decay.shape() &&
+                   dbeta.shape() == beta.shape() && (!dskip || dskip.numel() == params.heads),
                "linear_attention: shapes of gradients");
   on(q).linear_attention_backward(dout, q, k, v, log_decay, beta, skip, spans, params, dq, dk, dv, dlog_decay, dbeta,
                                   dskip);
@@ -101,7 +102,7 @@ void time_step_backward(const Tensor& dstep, const Tensor& dlog_decay, const Ten
                         const Tensor& a_log, const TimeStepLimits& limits, Tensor& dx, Tensor& dbias, Tensor& da_log) {
   check_time_step(x, bias, a_log);
   NIBBLE_CHECK(same_count(x, dlog_decay, dx) && (!dstep || same_count(x, dstep)) && dx.dtype() == x.dtype() &&
-                   (!dbias || dbias.numel() == x.dim(1)) && (!da_log || da_log.numel() == x.dim(1)),
+                   (!dbias || dbias.numel() == x.dim(1)) && (!da_log || da_log.numel() == a_log.numel()),
                "time_step: shapes of gradients");
   on(x).time_step_backward(dstep, dlog_decay, x, bias, a_log, limits, dx, dbias, da_log);
 }

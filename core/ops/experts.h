@@ -12,6 +12,9 @@ enum class RouterScore : uint8_t {
   softmax,         ///< over all experts
   chosen_softmax,  ///< over the chosen ones; the logits choose
   sigmoid,
+  /// k = 2: the best expert, then the best of the others; each weighs what a softmax gives it over those whose logit is
+  /// not much less, see Routing::jitter (Phi-3.5-MoE's SparseMixer without its noise: Liu et al. 2023)
+  sparse_mixer,
 };
 
 /// What chooses between groups of experts.
@@ -27,6 +30,8 @@ struct Routing {
   RouterScore score = RouterScore::softmax;
   int64_t groups = 1, top_groups = 1;  ///< consecutive experts; only those of the best top_groups can be chosen
   GroupScore group_score = GroupScore::best;
+  float jitter = 0;            ///< of sparse_mixer: (best - logit) / max(|logit|, best) may be twice this
+  bool logits_choose = false;  ///< not their scores (chosen_softmax: anyway)
   bool normalize = false;
   float epsilon = 0;
   float scale = 1;

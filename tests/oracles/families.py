@@ -31,15 +31,17 @@ def randomize(model, seed):
     """Every parameter far from its initial value, so that nothing can be left out unseen."""
     g = torch.Generator().manual_seed(seed)
     draw = lambda p: torch.randn(p.shape, generator=g)
-    offset = model.config.model_type.startswith(("gemma", "vaultgemma", "nemotron")) and "gemma4" not in model.config.model_type
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.dim() == 1:
-                p.copy_(draw(p) * 0.2 + (1.0 if name.endswith("weight") and not offset else 0.0))
+                p.copy_(draw(p) * 0.2 + float((p == 1).all()))  # weights of norms begin at 1, or at 0 where they are added to 1
             elif "embed" in name or "wte" in name or "wpe" in name:
                 p.copy_(draw(p) * 0.35)
             else:
                 p.copy_(draw(p) * 1.3 / max(p.shape[-1], 1) ** 0.5)
+        for name, b in model.named_buffers():  # biases that only choose experts, scales of layers
+            if name in model.state_dict() and ("bias" in name or "scalar" in name):
+                b.copy_(draw(b) * 0.2 + ("scalar" in name))
 
 
 def attention_of(config):

@@ -4,7 +4,8 @@
 
 Makes a tiny random model of each type from its configuration class, with a LoRA adapter on its Linears, and compares the logits of
 both and the adapter's gradients. One line each: opened (the largest difference of a logit against what is allowed, and the worst
-gradient's), differs, or refused with nibble's reason. What is made stays in DIR and is not made again. The types are those of
+gradient's), differs, or refused with nibble's reason. What is made stays in DIR and is not made again; with --small it is small enough
+for results/model_types (weights in bf16, short texts, rank 1), which tests/adapters/model_types_test.cpp reads. The types are those of
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES that read text alone and are no encoders, drafts or composites.
 """
 import argparse, json, os, shutil, subprocess, tempfile
@@ -39,13 +40,15 @@ SIZES = dict(
     linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8,
     mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8, mamba_d_ssm=64, mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=8,
     mamba_n_groups=1, n_groups=1, state_size=8, chunk_size=16, mamba_chunk_size=16, time_step_rank=4, mamba_dt_rank=4)
+# Delta rules answer small numbers to first tokens, of which a norm with a small epsilon makes noise.
+CALM = dict(rms_norm_eps=1e-2)
 GPT_NEO = dict(attention_types=[[["global", "local"], 2]], window_size=8)
 LATENT = dict(num_key_value_heads=4)
 OWN = {
     **{kind: LATENT for kind in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "axk1", "longcat_flash",
                                  "deepseek_v32", "glm_moe_dsa", "axk2")},
     "gpt_neo": GPT_NEO, "gptj": dict(rotary_dim=4), "codegen": dict(rotary_dim=4), "opt": dict(ffn_dim=48, word_embed_proj_dim=32),
-    "xglm": dict(ffn_dim=48, attention_heads=4), "falcon": dict(num_kv_heads=2), "mpt": dict(max_seq_len=64),
+    "xglm": dict(ffn_dim=48, attention_heads=4, pad_token_id=None), "falcon": dict(num_kv_heads=2), "mpt": dict(max_seq_len=64),
     "modernbert-decoder": dict(local_attention=16, global_attn_every_n_layers=2, num_hidden_layers=4),
     "nemotron": dict(hidden_act="relu2"), "llama4_text": dict(attention_chunk_size=16, floor_scale=8, num_experts_per_tok=1),
     "helium": dict(head_dim=8, num_key_value_heads=4), "persimmon": dict(head_dim=None),
@@ -54,12 +57,29 @@ OWN = {
     "youtu": LATENT | dict(pad_token_id=None),  # the row of a padding token becomes zero when Transformers loads it
     "qwen2": dict(use_sliding_window=True, max_window_layers=2), "qwen3": dict(use_sliding_window=True, max_window_layers=2),
     "hunyuan_v1_dense": dict(rope_parameters=dict(rope_type="dynamic", alpha=100.0, factor=1.0, rope_theta=10000.0)),
+    # heads and experts for layers of all kinds; what is left of the sizes above
+    "dots1": dict(n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, norm_topk_prob=True, max_window_layers=2),
+    "mimo_v2_flash": dict(v_head_dim=6), "lfm2_moe": dict(layer_types=["conv", "full_attention"] * 2, num_dense_layers=1),
+    "olmo_hybrid": dict(linear_num_key_heads=4, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"]), "mamba2": dict(num_heads=4, head_dim=16, n_groups=2),
+    "qwen3_5_text": CALM, "qwen3_5_moe_text": CALM, "qwen3_next": CALM,
+    "kimi_linear": LATENT | CALM | dict(linear_num_heads=4, linear_head_dim=8, q_lora_rank=None, head_dim=None,
+                                 layer_types=["linear_attention", "full_attention"] * 2),
+    "bailing_hybrid": LATENT | CALM | dict(n_group=2, topk_group=1, layer_types=["linear_attention", "full_attention"] * 2),
+    "jamba": dict(attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=0),
+    "cohere_compass_text": dict(layer_types=["sliding_attention", "full_attention"] * 2, rope_parameters={
+        "sliding_attention": dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 1, 1]),
+        "full_attention": dict(rope_type="default", rope_theta=50000.0, mrope_section=[2, 1, 1])}),
+    **{kind: dict(index_head_dim=16, index_n_heads=2) | LATENT for kind in ("deepseek_v32", "glm_moe_dsa")},
+    "cohere2_moe": dict(num_shared_experts=2, expert_selection_fn="sigmoid"),
+    "granite_swa": dict(layer_rope_theta=[0, 10000.0, 500.0, 10000.0]), "granitemoe_swa": dict(layer_rope_theta=[0, 10000.0, 500.0, 10000.0]),
+    "mellum": dict(layer_types=["sliding_attention", "full_attention"] * 2),
+    "afmoe": dict(mup_enabled=True), "phimoe": dict(lm_head_bias=True, attention_bias=True),
     "gpt_oss": dict(rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=8.0, original_max_position_embeddings=16, beta_fast=32.0,
                                          beta_slow=1.0, truncate=False)),
 }
 
 
-def make(kind, folder):
+def make(kind, folder, small=False):
     """model/, lora/ and the numbers; returns why not."""
     import families, numpy, peft, torch
     from safetensors.torch import save_file
@@ -73,26 +93,28 @@ def make(kind, folder):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(known(**options), attn_implementation="eager")
     families.randomize(model, 1)
-    model.save_pretrained(folder / "model")
+    (model.to(torch.bfloat16) if small else model).save_pretrained(folder / "model")
     (folder / "model/generation_config.json").unlink(missing_ok=True)
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager").eval()
     g = torch.Generator().manual_seed(2)
-    ids = torch.randint(3, 90, (2, LENGTH), generator=g)
+    ids = torch.randint(3, 90, (2, 18 if small else LENGTH), generator=g)
     numpy.save(folder / "ids.npy", ids.numpy())
     with torch.no_grad():
         numpy.save(folder / "logits.npy", families.loss_of(model, ids, ids)[1].numpy())
     head = model.get_output_embeddings()
-    skipped = ("out_proj", "conv1d") if any("mamba" in type(m).__name__.lower() for m in model.modules()) else ()
+    # PEFT adapts neither in models with a state space
+    skipped = ("out_proj", "conv1d") if kind == "falcon_h1" or "mamba" in " ".join(type(m).__name__.lower() for m in model.modules()) else ()
     targets = {n for n, m in model.named_modules() if isinstance(m, (torch.nn.Linear, Conv1D)) and m is not head}
     targets = sorted(n for n in targets if not n.endswith(skipped) and "router" not in n)
     torch.manual_seed(3)
-    lora = peft.LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM")
+    lora = peft.LoraConfig(r=1 if small else 4, lora_alpha=2 if small else 8, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM")
     adapted = peft.get_peft_model(model, lora).eval()
     with torch.no_grad():
         for name, p in adapted.named_parameters():
             if "lora_B" in name:
                 p.copy_(torch.randn(p.shape, generator=g) * 0.1)
     adapted.save_pretrained(folder / "lora")
+    (folder / "lora/README.md").unlink(missing_ok=True)
     loss, logits = families.loss_of(adapted, ids, ids)
     loss.backward()
     numpy.save(folder / "lora_logits.npy", logits.detach().numpy())
@@ -141,6 +163,7 @@ def main():
     parser.add_argument("--types", default=",".join(TYPES))
     parser.add_argument("--cases", type=Path)
     parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
     count = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -149,7 +172,7 @@ def main():
             folder, why = cases / kind, ""
             if not (folder / "lora_grads.safetensors").exists():
                 try:
-                    make(kind, folder)
+                    make(kind, folder, args.small)
                 except Exception as error:
                     why = f"{type(error).__name__}: {str(error).splitlines()[0][:150] if str(error) else ''}"
             what, logits, gradients, reason = ("not made", None, None, why) if why else compare(folder, Path(scratch))

@@ -1,5 +1,7 @@
 // Families of the years before Llama that are rarely met.
 
+#include <algorithm>
+
 #include "nibble/core/models/families/config_reader.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/family_names.h"
@@ -61,6 +63,68 @@ TensorNames persimmon_names() {
   names.block.mlp.up = "mlp.dense_h_to_4h";
   names.block.mlp.down = "mlp.dense_4h_to_h";
   return names;
+}
+
+TensorNames ctrl_names() {
+  TensorNames names;
+  names.embedding = "transformer.w";
+  names.layers = "transformer.h.";
+  names.final_norm = "transformer.layernorm";
+  BlockNames& block = names.block;
+  block.attention_norm = "layernorm1";
+  block.mlp_norm = "layernorm2";
+  block.attention.q = "multi_head_attention.Wq";
+  block.attention.k = "multi_head_attention.Wk";
+  block.attention.v = "multi_head_attention.Wv";
+  block.attention.output = "multi_head_attention.dense";
+  block.mlp.up = "ffn.0";
+  block.mlp.down = "ffn.2";
+  return names;
+}
+
+TensorNames xglm_names() {
+  TensorNames names = opt_names();
+  names.embedding = "model.embed_tokens";
+  names.positions = "";
+  names.layers = "model.layers.";
+  names.final_norm = "model.layer_norm";
+  return names;
+}
+
+TensorNames gpt_neox_japanese_names() {
+  TensorNames names = gpt_neox_names();
+  names.embedding = "gpt_neox_japanese.embed_in";
+  names.layers = "gpt_neox_japanese.layers.";
+  names.final_norm = "gpt_neox_japanese.final_layer_norm";
+  return names;
+}
+
+void finish_ctrl(const ConfigReader&, DecoderConfig& config) {
+  config.fixed_positions = FixedPositions::ctrl;
+  config.head_bias = true;
+}
+
+void finish_xglm(const ConfigReader& file, DecoderConfig& config) {
+  config.fixed_positions = FixedPositions::xglm;
+  if (config.width < 4) file.fail("d_model", "is too small for its positions");
+  if (!file.boolean("scale_embedding", true)) config.embedding_scale = 1;
+  if (file.boolean("add_cross_attention", false)) file.fail("add_cross_attention", "is true");
+}
+
+// Of all biases of Linears there is one: of the last layer's attention, under a name of its own.
+void finish_gpt_neox_japanese(const ConfigReader& file, DecoderConfig& config) {
+  config.qkv_groups = config.heads;
+  const double times = file.number("intermediate_multiple_size", 1e-3, 1e3, 4);
+  config.mlp_width = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(config.width) * times));
+  config.layer.back().mixer = [](const DecoderConfig& all, int64_t l, const std::string& prefix, const Makers& makers) {
+    AttentionConfig own = all.attention(l);
+    own.output_bias = true;
+    const Makers renamed = {.linear = makers.linear, .parameter = [&](const std::string& name, const Shape& shape) {
+                              const bool bias = name == prefix + "attention.dense.bias";
+                              return makers.parameter(bias ? prefix + "attention.dense_bias" : name, shape);
+                            }};
+    return std::make_unique<Attention>(prefix, all.names.block.attention, own, renamed);
+  };
 }
 
 void finish_gpt_neo(const ConfigReader& file, DecoderConfig& config) {
@@ -184,6 +248,65 @@ std::vector<Family> earlier_families() {
        .max_positions = 512,
        .rope = RopeRule::none,
        .finish = finish_openai_gpt},
+      {.model_type = "gpt_neox_japanese",
+       .architecture = "GPTNeoXJapaneseForCausalLM",
+       .names = gpt_neox_japanese_names(),
+       .keys = {.mlp_width = "",
+                .head_size = "",
+                .kv_heads = "",
+                .norm_eps = "layer_norm_eps",
+                .rotary_share = "rotary_pct",
+                .rope_base = "rotary_emb_base",
+                .qkv_bias = "",
+                .output_bias = "",
+                .mlp_bias = ""},
+       .norm = kLayerNorm,
+       .activation = "gelu",
+       .gated_mlp = false,
+       .tied_head = true,
+       .mlp_share = 4,
+       .finish = finish_gpt_neox_japanese},
+      {.model_type = "ctrl",
+       .architecture = "CTRLLMHeadModel",
+       .names = ctrl_names(),
+       .keys = {.width = "n_embd|hidden_size",
+                .layers = "n_layer|num_hidden_layers",
+                .heads = "n_head|num_attention_heads",
+                .mlp_width = "dff",
+                .max_positions = "n_positions|max_position_embeddings",
+                .head_size = "",
+                .kv_heads = "",
+                .norm_eps = "layer_norm_epsilon",
+                .activation = ""},
+       .norm = {.kind = NormKind::layer, .eps = 1e-6f, .bias = true},
+       .activation = "relu",
+       .gated_mlp = false,
+       .biases = true,
+       .tied_head = true,
+       .scaled_embedding = true,
+       .max_positions = 256,
+       .rope = RopeRule::none,
+       .finish = finish_ctrl},
+      {.model_type = "xglm",
+       .architecture = "XGLMForCausalLM",
+       .names = xglm_names(),
+       .keys = {.width = "d_model|hidden_size",
+                .layers = "num_layers|num_hidden_layers",
+                .heads = "attention_heads|num_attention_heads",
+                .mlp_width = "ffn_dim",
+                .head_size = "",
+                .kv_heads = "",
+                .norm_eps = "",
+                .activation = "activation_function"},
+       .norm = kLayerNorm,
+       .activation = "gelu",
+       .gated_mlp = false,
+       .biases = true,
+       .tied_head = true,
+       .scaled_embedding = true,
+       .position_offset = 2,
+       .rope = RopeRule::none,
+       .finish = finish_xglm},
       {.model_type = "persimmon",
        .architecture = "PersimmonForCausalLM",
        .names = persimmon_names(),

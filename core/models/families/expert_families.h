@@ -8,5 +8,10 @@ namespace nibble {
 std::vector<Family> expert_families();
 /// Beside the experts one MLP that all tokens share, with a gate.
 TensorNames qwen2_moe_names();
+/// A correction of the choice, and the shared MLP without one.
+TensorNames deepseek_v3_names();
+TensorNames mixtral_names();
+/// gate_proj, up_proj and down_proj below a module.
+MlpNames mlp_below(const std::string& module);
 
 }  // namespace nibble

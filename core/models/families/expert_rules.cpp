@@ -11,11 +11,12 @@ namespace {
 
 constexpr int64_t kMostExperts = 65536;
 constexpr int64_t kMostWidth = int64_t{1} << 20;
-constexpr std::string_view kChosen = "num_experts_per_tok";
+
+}  // namespace
 
 void read_groups(const ConfigReader& file, ExpertsConfig& experts, int64_t groups, int64_t top_groups) {
   ops::Routing& routing = experts.routing;
-  routing.groups = file.integer("n_group", 1, experts.experts, groups);
+  routing.groups = file.integer("n_group|num_expert_group", 1, experts.experts, groups);
   routing.top_groups = file.integer("topk_group", 1, routing.groups, top_groups);
   if (experts.experts % routing.groups != 0) {
     file.fail("n_group", "is " + std::to_string(routing.groups) + ", which does not divide the " +
@@ -23,12 +24,10 @@ void read_groups(const ConfigReader& file, ExpertsConfig& experts, int64_t group
   }
   const int64_t allowed = experts.experts / routing.groups * routing.top_groups;
   if (routing.k > allowed) {
-    file.fail(kChosen, "is " + std::to_string(routing.k) + ", but topk_group leaves " + std::to_string(allowed) +
-                           " experts to choose from");
+    file.fail("num_experts_per_tok", "is " + std::to_string(routing.k) + ", but topk_group leaves " +
+                                         std::to_string(allowed) + " experts to choose from");
   }
 }
-
-}  // namespace
 
 void use_experts_everywhere(DecoderConfig& config) {
   for (int64_t l = 0; l < config.layers; ++l) config.use_experts(l);
@@ -44,14 +43,14 @@ void use_experts_by_step(const ConfigReader& file, DecoderConfig& config) {
 }
 
 ExpertsConfig& read_experts(const ConfigReader& file, DecoderConfig& config, std::string_view experts,
-                            std::string_view hidden) {
+                            std::string_view hidden, std::string_view chosen) {
   ExpertsConfig made;
   made.width = config.width;
   made.experts = file.integer(experts, 1, kMostExperts);
-  made.routing.k = file.integer(kChosen, 1, kMostExperts);
+  if (!chosen.empty()) made.routing.k = file.integer(chosen, 1, kMostExperts);
   if (made.routing.k > made.experts) {
-    file.fail(kChosen, "is " + std::to_string(made.routing.k) + ", more than there are experts, " +
-                           std::to_string(made.experts));
+    file.fail(chosen, "is " + std::to_string(made.routing.k) + ", more than there are experts, " +
+                          std::to_string(made.experts));
   }
   made.hidden = file.integer(hidden, 1, kMostWidth);
   made.activation = config.activation;
@@ -68,21 +67,28 @@ void read_sigmoid_router(const ConfigReader& file, DecoderConfig& config, double
   ops::Routing& routing = experts.routing;
   routing.score = ops::RouterScore::sigmoid;
   routing.group_score = ops::GroupScore::two_best;
-  routing.normalize = file.boolean("norm_topk_prob", true);
+  routing.normalize = file.boolean("norm_topk_prob|moe_renormalize", true);
   routing.epsilon = 1e-20f;
   routing.scale = static_cast<float>(file.number("routed_scaling_factor", 1e-9, 1e9, scale));
   read_groups(file, experts, groups, top_groups);
 }
 
-void read_shared_experts(const ConfigReader& file, DecoderConfig& config) {
+void read_shared_experts(const ConfigReader& file, DecoderConfig& config, int64_t absent) {
+  constexpr std::string_view kKey = "n_shared_experts|num_shared_experts|moe_num_shared_experts";
   ExpertsConfig& experts = config.experts.value();
-  experts.shared_hidden =
-      file.is_null("n_shared_experts") ? 0 : file.integer("n_shared_experts", 0, 1024, 1) * experts.hidden;
+  experts.shared_hidden = file.is_null(kKey) ? 0 : file.integer(kKey, 0, 1024, absent) * experts.hidden;
 }
 
 void use_experts_after_dense(const ConfigReader& file, DecoderConfig& config, int64_t absent) {
-  const int64_t dense = file.integer("first_k_dense_replace", 0, int64_t{1} << 20, absent);
-  for (int64_t l = dense; l < config.layers; ++l) config.use_experts(l);
+  const std::vector<std::string> types = file.texts("mlp_layer_types");
+  if (!types.empty() && static_cast<int64_t>(types.size()) != config.layers) {
+    file.fail("mlp_layer_types",
+              "has " + std::to_string(types.size()) + " entries for " + std::to_string(config.layers) + " layers");
+  }
+  const int64_t dense = file.integer("first_k_dense_replace|num_dense_layers", 0, int64_t{1} << 20, absent);
+  for (int64_t l = 0; l < config.layers; ++l) {
+    if (types.empty() ? l >= dense : types[static_cast<size_t>(l)] == "sparse") config.use_experts(l);
+  }
   config.layers_passed_over = file.integer("num_nextn_predict_layers", 0, 64, 0);
 }
 

@@ -6,17 +6,19 @@
 
 namespace nibble {
 
-/// E, k and F of the experts, the auxiliary loss; the routing is softmax of the logits, not normalized. `experts` and
-/// `hidden` are keys. Which layers have them is still to be said.
+/// E, k and F of the experts, the auxiliary loss; the routing is softmax of the logits, not normalized. `experts`,
+/// `hidden` and `chosen` are keys. Which layers have them is still to be said.
 ExpertsConfig& read_experts(const ConfigReader& file, DecoderConfig& config, std::string_view experts,
-                            std::string_view hidden);
+                            std::string_view hidden, std::string_view chosen = "num_experts_per_tok");
 /// The router of DeepSeek V3, which others took over: sigmoid with a correction, groups, normalized, scaled.
 void read_sigmoid_router(const ConfigReader& file, DecoderConfig& config, double scale, int64_t groups = 1,
                          int64_t top_groups = 1);
-/// An MLP of n_shared_experts times the width of an expert beside them.
-void read_shared_experts(const ConfigReader& file, DecoderConfig& config);
-/// All layers from the first_k_dense_replace-th on have experts.
+/// An MLP of n_shared_experts times the width of an expert beside them; `absent` of them where the file says nothing.
+void read_shared_experts(const ConfigReader& file, DecoderConfig& config, int64_t absent = 1);
+/// Layers that mlp_layer_types calls sparse have experts; without it all from the first_k_dense_replace-th on.
 void use_experts_after_dense(const ConfigReader& file, DecoderConfig& config, int64_t absent);
+/// The groups of experts that may be chosen, by n_group and topk_group.
+void read_groups(const ConfigReader& file, ExpertsConfig& experts, int64_t groups, int64_t top_groups);
 
 /// Every decoder_sparse_step-th layer has experts, but those that mlp_only_layers lists.
 void use_experts_by_step(const ConfigReader& file, DecoderConfig& config);

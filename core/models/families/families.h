@@ -1,6 +1,7 @@
 #pragma once
 // The families nibble knows, one row each: what config.json leaves unsaid, and how the family spells what it says.
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,10 +19,12 @@ enum class WindowRule : uint8_t {
   none,        ///< no window, whatever the file says
   every,       ///< all layers, when sliding_window is a number (Mistral)
   from_layer,  ///< with use_sliding_window, the layers from max_window_layers on (Qwen2)
+  after,       ///< the same without that flag (dots.llm1)
   even,        ///< layers 0, 2, 4, ... (Gemma 2)
   period,      ///< all but every `sliding_window_pattern`-th (Gemma 3, Cohere 2)
   but_first,   ///< all but the first of every `window_period` (CWM)
   types,       ///< as layer_types says, all without it (Ministral)
+  listed,      ///< the same, none without it (Mellum)
   nope,        ///< with use_sliding_window, the layers without rope (SmolLM3)
 };
 
@@ -34,7 +37,7 @@ enum class RopeRule : uint8_t {
   windowed_or_all,  ///< the same; all where the model has no window at all (EXAONE 4)
 };
 
-/// Spelling of config.json keys where families differ.
+/// Spelling of config.json keys where families differ. Without a key for heads the family has no attention.
 struct ConfigKeys {
   std::string_view width = "hidden_size", layers = "num_hidden_layers", heads = "num_attention_heads";
   std::string_view mlp_width = "intermediate_size", max_positions = "max_position_embeddings";
@@ -86,6 +89,8 @@ struct Family {
   int64_t window_period = 0;  ///< the same
   /// What depends on flags of the family's own; null = nothing does.
   void (*finish)(const ConfigReader& file, DecoderConfig& config) = nullptr;
+  /// What config.json does not say and the names of the tensors do; null = nothing.
+  void (*match_files)(const std::function<bool(const std::string& tensor)>& contains, DecoderConfig& config) = nullptr;
 };
 
 /// A checkpoint of more than a language model: config.json keeps the text's keys under text_config, and the names have
@@ -102,8 +107,10 @@ const Composite* find_composite(std::string_view model_type, std::string_view ar
 
 /// All of them.
 std::span<const Family> families();
-/// Some of them: dense ones since 2024, Gemma 4, those with latent attention, and what came before and is rarely met.
+/// Some of them: dense ones since 2024, mixtures with a sigmoid router, Gemma 4, those with latent attention, and what
+/// came before and is rarely met.
 std::vector<Family> later_families();
+std::vector<Family> sigmoid_families();
 std::vector<Family> gemma4_families();
 std::vector<Family> latent_families();
 std::vector<Family> earlier_families();

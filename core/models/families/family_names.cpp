@@ -36,6 +36,13 @@ TensorNames phi3_names() {
   return names;
 }
 
+TensorNames hunyuan_names() {
+  TensorNames names;
+  names.block.attention.q_norm = "self_attn.query_layernorm";
+  names.block.attention.k_norm = "self_attn.key_layernorm";
+  return names;
+}
+
 TensorNames gpt_neox_names() {
   TensorNames names;
   names.embedding = "gpt_neox.embed_in";

@@ -12,6 +12,7 @@ TensorNames gemma2_names();
 /// The same names one module deeper, where a vision tower stands beside the language model.
 TensorNames inside_language_model(TensorNames names);
 TensorNames phi3_names();
+TensorNames hunyuan_names();
 TensorNames gpt_neox_names();
 TensorNames falcon_names();
 TensorNames gpt2_names();

@@ -1,5 +1,6 @@
 #include "nibble/core/models/families/family_rules.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace nibble {
@@ -67,6 +68,28 @@ void finish_granite(const ConfigReader& file, DecoderConfig& config) {
   config.residual_scale = read("residual_multiplier");
   config.attention_scale = read("attention_multiplier");
   config.logit_scale = 1 / read("logits_scaling");
+}
+
+// A sink for every head, and a base of the rope for every layer: 0 is none.
+void finish_granite_swa(const ConfigReader& file, DecoderConfig& config) {
+  finish_granite(file, config);
+  config.attention_sinks = true;
+  const std::vector<double> bases = file.numbers("layer_rope_theta", 0, 1e12);
+  if (bases.empty()) return;
+  if (bases.size() != config.layer.size()) {
+    file.fail("layer_rope_theta",
+              "has " + std::to_string(bases.size()) + " entries for " + std::to_string(config.layers) + " layers");
+  }
+  const RopeConfig whole = config.rope.at(0);
+  config.rope.clear();
+  for (size_t l = 0; l < bases.size(); ++l) {
+    const auto same = [&](const RopeConfig& rope) { return rope.base == bases[l]; };
+    const auto found = std::find_if(config.rope.begin(), config.rope.end(), same);
+    config.layer[l].rotary = bases[l] == 0 ? -1 : static_cast<int>(found - config.rope.begin());
+    if (bases[l] == 0 || found != config.rope.end()) continue;
+    config.rope.push_back(whole);
+    config.rope.back().base = bases[l];
+  }
 }
 
 void finish_hyperclovax(const ConfigReader& file, DecoderConfig& config) {

@@ -13,6 +13,7 @@ void finish_stablelm(const ConfigReader& file, DecoderConfig& config);
 void finish_phi(const ConfigReader& file, DecoderConfig& config);
 void finish_olmo(const ConfigReader& file, DecoderConfig& config);
 void finish_hyperclovax(const ConfigReader& file, DecoderConfig& config);
+void finish_granite_swa(const ConfigReader& file, DecoderConfig& config);
 void finish_granite(const ConfigReader& file, DecoderConfig& config);
 void finish_cohere(const ConfigReader& file, DecoderConfig& config);
 void finish_starcoder2(const ConfigReader& file, DecoderConfig& config);

@@ -1,9 +1,11 @@
 // Gemma 4: layers of two sizes, of which the last read the keys and values of earlier ones, and have inputs of their
 // own.
 
+#include "nibble/core/models/families/expert_rules.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/families/family_rules.h"
+#include "nibble/core/nn/feed_forward/mlp_and_experts.h"
 
 namespace nibble {
 
@@ -64,14 +66,37 @@ void share_keys(const ConfigReader& file, DecoderConfig& config) {
   }
 }
 
+void name_experts(BlockNames& block) {
+  block.mlp_norm = "";  // both have norms of their own
+  ExpertNames& experts = block.experts;
+  experts.router = experts.peft_router = "router.proj";
+  experts.router_scale = "router.scale";
+  experts.expert_scale = "router.per_expert_scale";
+  experts.fused_gate_up = experts.peft_gate_up = "experts.gate_up_proj";
+  experts.fused_down = experts.peft_down = "experts.down_proj";
+  experts.peft_translates = false;
+}
+
+void read_experts_beside_mlp(const ConfigReader& file, DecoderConfig& config) {
+  name_experts(config.names.block);
+  read_experts(file, config, "num_experts|num_local_experts", "moe_intermediate_size|expert_intermediate_size",
+               "top_k_experts|num_experts_per_tok")
+      .routing.normalize = true;
+  for (LayerConfig& layer : config.layer) {
+    layer.feed_forward = [](const DecoderConfig& all, int64_t l, const std::string& prefix, const Makers& makers) {
+      const BlockNames& names = all.names.block;
+      return std::make_unique<MlpAndExperts>(
+          prefix, MlpAndExpertsNames(), all.norm, std::make_unique<Mlp>(prefix, names.mlp, all.mlp(l), makers),
+          std::make_unique<Experts>(prefix, names.experts, all.experts.value(), makers), all.width, makers);
+    };
+  }
+}
+
 void finish_gemma4(const ConfigReader& file, DecoderConfig& config) {
   if (file.text("use_bidirectional_attention", "") == "all") {
     file.fail("use_bidirectional_attention", "is all: nibble computes causal attention", "take a generating model");
   }
-  if (file.boolean("enable_moe_block", false)) {
-    file.fail("enable_moe_block", "is true: experts beside the MLP of Gemma 4 are not there",
-              "take a dense one: E2B, E4B, 12B, 31B");
-  }
+  if (file.boolean("enable_moe_block", false)) read_experts_beside_mlp(file, config);
   config.attention_scale = 1;
   if (!file.is_null("final_logit_softcapping")) {
     config.logit_softcap = static_cast<float>(file.number("final_logit_softcapping", 0, 1e9, 0));

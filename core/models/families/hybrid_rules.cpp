@@ -5,8 +5,8 @@
 
 #include "nibble/core/models/families/expert_rules.h"
 #include "nibble/core/models/families/family_rules.h"
-#include "nibble/core/nn/mixers/gated_delta.h"
 #include "nibble/core/nn/mixers/mamba2.h"
+#include "nibble/core/nn/mixers/recurrent/mamba.h"
 #include "nibble/core/nn/mixers/short_conv.h"
 #include "nibble/core/nn/mixers/side_by_side.h"
 
@@ -32,42 +32,20 @@ std::vector<float> multipliers(const ConfigReader& file, std::string_view key, s
   return {listed.begin(), listed.end()};
 }
 
-// Which layers have attention, by layer_types, whose words for attention and for the other mixer are given; nothing
-// where the file does not say.
-std::vector<bool> attention_layers(const ConfigReader& file, const DecoderConfig& config,
-                                   std::initializer_list<std::string_view> attention,
-                                   std::initializer_list<std::string_view> other) {
-  const std::vector<std::string> types = file.texts("layer_types|layers_block_type");
-  if (types.empty()) return {};
-  if (static_cast<int64_t>(types.size()) != config.layers) {
-    file.fail("layer_types|layers_block_type",
-              "has " + std::to_string(types.size()) + " entries for " + std::to_string(config.layers) + " layers");
-  }
-  std::vector<bool> made;
-  for (const std::string& type : types) {
-    const auto is = [&](std::string_view name) { return name == type; };
-    made.push_back(std::ranges::any_of(attention, is));
-    if (made.back() || std::ranges::any_of(other, is)) continue;
-    std::string known;
-    for (const auto* names : {&attention, &other}) {
-      for (const std::string_view name : *names) known += (known.empty() ? "" : ", ") + std::string(name);
-    }
-    file.fail("layer_types|layers_block_type", "is unknown: " + type, "known: " + known);
-  }
-  return made;
-}
-
-// Layers without attention get what `make` makes.
-void set_mixers(DecoderConfig& config, const std::vector<bool>& attention, const SublayerMaker<Mixer>& make) {
-  for (size_t l = 0; l < config.layer.size(); ++l) {
-    if (!attention[l]) config.layer[l].mixer = make;
-  }
-}
-
 SublayerMaker<Mixer> mamba2_maker(const Mamba2Config& mamba, const std::string& module) {
   return [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
     return std::make_unique<Mamba2>(prefix + module + ".", mamba, makers);
   };
+}
+
+void set_short_convolutions(const ConfigReader& file, DecoderConfig& config, const std::vector<bool>& attention,
+                            int64_t taps) {
+  const ShortConvConfig conv{.width = config.width,
+                             .taps = file.integer("conv_L_cache", 1, kMaxTaps, taps),
+                             .bias = file.boolean("conv_bias", false)};
+  set_mixers(config, attention, [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
+    return std::make_unique<ShortConv>(prefix + "conv.", conv, makers);
+  });
 }
 
 // [0, infinity] where nothing is said.
@@ -115,6 +93,58 @@ Mamba2Config read_mamba2(const ConfigReader& file, const DecoderConfig& config, 
 
 }  // namespace
 
+std::vector<bool> attention_layers(const ConfigReader& file, const DecoderConfig& config,
+                                   std::initializer_list<std::string_view> attention,
+                                   std::initializer_list<std::string_view> other) {
+  const std::vector<std::string> types = file.texts("layer_types|layers_block_type");
+  if (types.empty()) return {};
+  if (static_cast<int64_t>(types.size()) != config.layers) {
+    file.fail("layer_types|layers_block_type",
+              "has " + std::to_string(types.size()) + " entries for " + std::to_string(config.layers) + " layers");
+  }
+  std::vector<bool> made;
+  for (const std::string& type : types) {
+    const auto is = [&](std::string_view name) { return name == type; };
+    made.push_back(std::ranges::any_of(attention, is));
+    if (made.back() || std::ranges::any_of(other, is)) continue;
+    std::string known;
+    for (const auto* names : {&attention, &other}) {
+      for (const std::string_view name : *names) known += (known.empty() ? "" : ", ") + std::string(name);
+    }
+    file.fail("layer_types|layers_block_type", "is unknown: " + type, "known: " + known);
+  }
+  return made;
+}
+
+void set_mixers(DecoderConfig& config, const std::vector<bool>& attention, const SublayerMaker<Mixer>& make) {
+  for (size_t l = 0; l < config.layer.size(); ++l) {
+    if (!attention[l]) config.layer[l].mixer = make;
+  }
+}
+
+namespace {
+
+// Columns of x and the rank of the time step, which may be "auto".
+MambaConfig read_mamba(const ConfigReader& file, const DecoderConfig& config, std::string_view expand,
+                       std::string_view rank) {
+  MambaConfig made;
+  made.width = config.width;
+  made.channels = file.integer(expand, 1, 1024, 2) * config.width;
+  if (made.channels > kMaxWidth) file.fail(expand, "makes a state space that is too wide");
+  const int64_t natural = (config.width + 15) / 16;
+  made.step_rank = file.is_text(rank) ? natural : file.integer(rank, 1, kMaxWidth, natural);
+  made.activation = config.activation;
+  return made;
+}
+
+SublayerMaker<Mixer> mamba_maker(const MambaConfig& mamba, const std::string& module) {
+  return [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
+    return std::make_unique<Mamba>(prefix + module + ".", mamba, makers);
+  };
+}
+
+}  // namespace
+
 TensorNames lfm2_names() {
   TensorNames names;
   names.final_norm = "model.embedding_norm";
@@ -139,6 +169,16 @@ TensorNames bamba_names() {
   return names;
 }
 
+TensorNames jamba_names() {
+  TensorNames names = bamba_names();
+  ExpertNames& experts = names.block.experts;
+  experts.router = experts.peft_router = "feed_forward.router";
+  experts.experts = "feed_forward.experts";
+  experts.peft_gate_up = "feed_forward.experts.gate_up_proj";
+  experts.peft_down = "feed_forward.experts.down_proj";
+  return names;
+}
+
 TensorNames granite_hybrid_names() {
   TensorNames names;
   names.block.mlp.gate_up = "shared_mlp.input_linear";
@@ -148,12 +188,8 @@ TensorNames granite_hybrid_names() {
 }
 
 TensorNames nemotron_h_names() {
-  TensorNames names;
-  names.embedding = "backbone.embeddings";
-  names.layers = "backbone.layers.";
-  names.final_norm = "backbone.norm_f";
+  TensorNames names = mamba_names();
   BlockNames& block = names.block;
-  block.attention_norm = block.mlp_norm = "norm";
   block.attention.q = "mixer.q_proj";
   block.attention.k = "mixer.k_proj";
   block.attention.v = "mixer.v_proj";
@@ -169,6 +205,38 @@ TensorNames nemotron_h_names() {
   experts.shared = {
       .gate = "", .up = "mixer.shared_experts.up_proj", .down = "mixer.shared_experts.down_proj", .gate_up = ""};
   experts.peft_translates = false;
+  return names;
+}
+
+TensorNames lfm2_moe_names() {
+  TensorNames names = lfm2_names();
+  ExpertNames& experts = names.block.experts;
+  experts.router = experts.peft_router = "feed_forward.gate";
+  experts.correction = "feed_forward.expert_bias";
+  experts.experts = "feed_forward.experts";
+  experts.gate = "w1";
+  experts.up = "w3";
+  experts.down = "w2";
+  experts.peft_gate_up = "feed_forward.experts.gate_up_proj";
+  experts.peft_down = "feed_forward.experts.down_proj";
+  return names;
+}
+
+TensorNames lfm3_names() {
+  TensorNames names = lfm2_names();
+  AttentionNames& attention = names.block.attention;
+  attention = {};
+  names.block.post_attention_norm = "post_operator_norm";
+  names.block.post_mlp_norm = "post_ffn_norm";
+  return names;
+}
+
+TensorNames mamba_names() {
+  TensorNames names;
+  names.embedding = "backbone.embeddings";
+  names.layers = "backbone.layers.";
+  names.final_norm = "backbone.norm_f";
+  names.block.attention_norm = names.block.mlp_norm = "norm";
   return names;
 }
 
@@ -189,49 +257,104 @@ void finish_lfm2(const ConfigReader& file, DecoderConfig& config) {
       attention[static_cast<size_t>(l)] = true;
     }
   }
-  const ShortConvConfig conv{.width = config.width,
-                             .taps = file.integer("conv_L_cache", 1, kMaxTaps, 3),
-                             .bias = file.boolean("conv_bias", false)};
-  set_mixers(config, attention, [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
-    return std::make_unique<ShortConv>(prefix + "conv.", conv, makers);
-  });
+  set_short_convolutions(file, config, attention, 3);
 }
 
-void finish_qwen3_5(const ConfigReader& file, DecoderConfig& config) {
-  config.attention_gate = OutputGate::in_query;
-  config.mlp_bias = false;
-  std::vector<bool> attention = attention_layers(file, config, {"full_attention"}, {"linear_attention"});
-  if (attention.empty()) {
-    const int64_t interval = file.integer("full_attention_interval", 1, 65536, 4);
-    for (int64_t l = 0; l < config.layers; ++l) attention.push_back((l + 1) % interval == 0);
-  }
-  GatedDeltaConfig delta;
-  delta.width = config.width;
-  delta.key_heads = file.integer("linear_num_key_heads", 1, kMaxWidth, 16);
-  delta.heads = file.integer("linear_num_value_heads", 1, kMaxWidth, 32);
-  if (delta.heads % delta.key_heads != 0) file.fail("linear_num_key_heads", "does not divide linear_num_value_heads");
-  delta.key_size = file.integer("linear_key_head_dim", 1, 65536, 128);
-  delta.value_size = file.integer("linear_value_head_dim", 1, 65536, 128);
-  if (delta.heads * delta.value_size > kMaxWidth || delta.key_heads * delta.key_size > kMaxWidth) {
-    file.fail("linear_value_head_dim", "is too large for so many heads");
-  }
-  delta.taps = file.integer("linear_conv_kernel_dim", 1, kMaxTaps, 4);
-  delta.eps = config.norm.eps;
-  delta.activation = config.activation;
-  delta.fused = config.model_type == "qwen3_next";
-  set_mixers(config, attention, [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
-    return std::make_unique<GatedDelta>(prefix + "linear_attn.", delta, makers);
-  });
-}
-
-// Layers of experts are those that mlp_only_layers does not name.
-void finish_qwen3_next(const ConfigReader& file, DecoderConfig& config) {
-  finish_qwen3_5(file, config);
-  if (file.integer("num_experts", 0, 65536, 512) == 0) return;
+void finish_lfm2_moe(const ConfigReader& file, DecoderConfig& config) {
+  config.tied_head = file.boolean("tie_embedding|tie_word_embeddings", true);
+  const std::vector<bool> attention = attention_layers(file, config, {"full_attention"}, {"conv"});
+  if (attention.empty()) file.fail("layer_types", "is missing");
+  set_short_convolutions(file, config, attention, 3);
   ExpertsConfig& experts = read_experts(file, config, "num_experts|num_local_experts", "moe_intermediate_size");
-  experts.routing.normalize = file.boolean("norm_topk_prob", true);
-  experts.shared_hidden = file.integer("shared_expert_intermediate_size", 1, kMaxWidth, 512);
-  use_experts_by_step(file, config);
+  read_sigmoid_router(file, config, 1);
+  experts.routing.epsilon = 1e-6f;
+  if (!file.boolean("use_expert_bias", true)) config.names.block.experts.correction = "";
+  use_experts_after_dense(file, config, 2);
+}
+
+// Of four layers from the second on the first sees a window and the third everything; the others are convolutions.
+void finish_lfm3(const ConfigReader& file, DecoderConfig& config) {
+  BlockNames& names = config.names.block;
+  if (!file.boolean("use_sandwich_norm", true)) names.post_attention_norm = names.post_mlp_norm = "";
+  if (file.boolean("use_attention_gate", true)) config.attention_gate = OutputGate::heads;
+  config.adapter_names = {{".self_attn.gate_proj.", ".self_attn.g_proj."}};
+  if (!file.has("rope_parameters")) {
+    RopeConfig& rope = config.rope.at(0);
+    rope.scaling = RopeScaling::proportional;
+    rope.turned = config.head_size / 4 * 2;
+  }
+  std::vector<std::string> types = file.texts("layer_types");
+  std::vector<bool> attention = attention_layers(file, config, {"full_attention", "sliding_attention"}, {"conv"});
+  for (int64_t l = 0; l < config.layers && attention.size() < config.layer.size(); ++l) {
+    types.push_back(l % 4 == 0 && l > 0 ? "sliding_attention" : "");
+    attention.push_back(l % 4 == 2 || (l % 4 == 0 && l > 0));
+  }
+  const int64_t window = file.integer("sliding_window", 1, int64_t{1} << 30, 256);
+  for (size_t l = 0; l < types.size(); ++l) {
+    if (types[l] != "sliding_attention") continue;
+    config.layer[l].window = window;
+    config.layer[l].rotary = 1;
+  }
+  set_short_convolutions(file, config, attention, 7);
+}
+
+void finish_mamba(const ConfigReader& file, DecoderConfig& config) {
+  MambaConfig mamba = read_mamba(file, config, "expand", "time_step_rank");
+  mamba.state_size = file.integer("state_size", 1, 65536, 16);
+  mamba.taps = file.integer("conv_kernel", 1, kMaxTaps, 4);
+  mamba.conv_bias = file.boolean("use_conv_bias", true);
+  mamba.bias = file.boolean("use_bias", false);
+  if (config.model_type == "falcon_mamba") {
+    const auto eps = static_cast<float>(file.number("mixer_rms_eps", 1e-12, 1, 1e-6));
+    mamba.norm = NormConfig{.kind = NormKind::rms, .eps = eps, .weight = false};
+  }
+  for (LayerConfig& layer : config.layer) {
+    layer.mixer = mamba_maker(mamba, "mixer");
+    layer.has_feed_forward = false;
+  }
+}
+
+void finish_jamba(const ConfigReader& file, DecoderConfig& config) {
+  config.qkv_bias = config.output_bias = config.mlp_bias = false;
+  MambaConfig mamba = read_mamba(file, config, "mamba_expand", "mamba_dt_rank");
+  mamba.state_size = file.integer("mamba_d_state", 1, 65536, 16);
+  mamba.taps = file.integer("mamba_d_conv", 1, kMaxTaps, 4);
+  mamba.conv_bias = file.boolean("mamba_conv_bias", true);
+  mamba.bias = file.boolean("mamba_proj_bias", false);
+  mamba.norm = config.norm;
+  const int64_t period = file.integer("attn_layer_period", 1, 65536, 8);
+  const int64_t offset = file.integer("attn_layer_offset", 0, period - 1, std::min<int64_t>(4, period - 1));
+  std::vector<bool> attention;
+  for (int64_t l = 0; l < config.layers; ++l) attention.push_back(l % period == offset);
+  set_mixers(config, attention, mamba_maker(mamba, "mamba"));
+  if (file.integer("num_experts|num_local_experts", 1, 65536, 16) == 1) return;
+  read_experts(file, config, "num_experts|num_local_experts", "intermediate_size");
+  const int64_t step = file.integer("expert_layer_period", 1, 65536, 2);
+  const int64_t first = file.integer("expert_layer_offset", 0, step - 1, std::min<int64_t>(1, step - 1));
+  for (int64_t l = first; l < config.layers; l += step) config.use_experts(l);
+}
+
+void finish_mamba2(const ConfigReader& file, DecoderConfig& config) {
+  Mamba2Config mamba;
+  mamba.width = config.width;
+  mamba.heads = config.heads;
+  mamba.head_size = config.head_size;
+  if (mamba.heads * mamba.head_size != file.integer("expand", 1, 1024, 2) * mamba.width) {
+    file.fail("num_heads", "times head_dim is not expand times hidden_size");
+  }
+  mamba.groups = file.integer("n_groups", 1, mamba.heads, 8);
+  if (mamba.heads % mamba.groups != 0) file.fail("n_groups", "does not divide num_heads");
+  mamba.state_size = file.integer("state_size", 1, 65536, 128);
+  mamba.taps = file.integer("conv_kernel", 1, kMaxTaps, 4);
+  mamba.conv_bias = file.boolean("use_conv_bias", true);
+  mamba.input_bias = mamba.output_bias = file.boolean("use_bias", false);
+  mamba.activation = config.activation;
+  mamba.limits = read_limits(file);
+  mamba.eps = config.norm.eps;
+  for (LayerConfig& layer : config.layer) {
+    layer.mixer = mamba2_maker(mamba, "mixer");
+    layer.has_feed_forward = false;
+  }
 }
 
 void finish_falcon_h1(const ConfigReader& file, DecoderConfig& config) {

@@ -9,12 +9,39 @@ namespace nibble {
 /// Their rows.
 std::vector<Family> hybrid_families();
 
+/// Which layers have attention, by layer_types, whose words for attention and for the other mixer are given; nothing
+/// where the file does not say.
+std::vector<bool> attention_layers(const ConfigReader& file, const DecoderConfig& config,
+                                   std::initializer_list<std::string_view> attention,
+                                   std::initializer_list<std::string_view> other);
+/// Layers without attention get what `make` makes.
+void set_mixers(DecoderConfig& config, const std::vector<bool>& attention, const SublayerMaker<Mixer>& make);
+
 TensorNames lfm2_names();
+TensorNames lfm2_moe_names();
+TensorNames lfm3_names();
+TensorNames mamba_names();
+TensorNames jamba_names();
 TensorNames bamba_names();
+TensorNames olmo_hybrid_names();
+TensorNames kimi_names();
+TensorNames bailing_names();
 TensorNames granite_hybrid_names();
 TensorNames nemotron_h_names();
 
 void finish_lfm2(const ConfigReader& file, DecoderConfig& config);
+void finish_lfm2_moe(const ConfigReader& file, DecoderConfig& config);
+void finish_lfm3(const ConfigReader& file, DecoderConfig& config);
+void finish_mamba(const ConfigReader& file, DecoderConfig& config);
+void finish_jamba(const ConfigReader& file, DecoderConfig& config);
+void finish_mamba2(const ConfigReader& file, DecoderConfig& config);
+void finish_qwen3_5_moe(const ConfigReader& file, DecoderConfig& config);
+void match_fused_experts(const std::function<bool(const std::string&)>& contains, DecoderConfig& config);
+void finish_olmo_hybrid(const ConfigReader& file, DecoderConfig& config);
+void match_olmo_hybrid(const std::function<bool(const std::string&)>& contains, DecoderConfig& config);
+void finish_kimi_linear(const ConfigReader& file, DecoderConfig& config);
+void match_kimi_linear(const std::function<bool(const std::string&)>& contains, DecoderConfig& config);
+void finish_bailing_hybrid(const ConfigReader& file, DecoderConfig& config);
 void finish_qwen3_5(const ConfigReader& file, DecoderConfig& config);
 void finish_qwen3_next(const ConfigReader& file, DecoderConfig& config);
 void finish_falcon_h1(const ConfigReader& file, DecoderConfig& config);

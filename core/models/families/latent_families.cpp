@@ -38,8 +38,14 @@ void finish_minicpm3(const ConfigReader& file, DecoderConfig& config) {
 }  // namespace
 
 void use_latent_attention(const ConfigReader& file, DecoderConfig& config) {
+  use_latent_attention(file, config, {}, false);
+}
+
+void use_latent_attention(const ConfigReader& file, DecoderConfig& config, const LatentAttentionNames& names,
+                          bool gate) {
   LatentAttentionConfig latent = {.width = config.width, .heads = config.heads, .rotated = config.head_size};
-  if (!file.is_null("q_lora_rank")) latent.query_rank = file.integer("q_lora_rank", 1, kMaxRank);
+  if (!gate && !file.is_null("q_lora_rank")) latent.query_rank = file.integer("q_lora_rank", 1, kMaxRank);
+  latent.gate = gate;
   latent.rank = file.integer("kv_lora_rank", 1, kMaxRank);
   latent.plain = file.integer("qk_nope_head_dim", 1, kMaxRank);
   latent.value = file.integer("v_head_dim", 1, kMaxRank, config.width / config.heads);
@@ -50,13 +56,13 @@ void use_latent_attention(const ConfigReader& file, DecoderConfig& config) {
   latent.scale = static_cast<float>(score_growth(file) / std::sqrt(size));
   latent.bias = config.output_bias;
   latent.norm = {.kind = NormKind::rms, .eps = 1e-6f};  // whatever rms_norm_eps says
-  if (!file.boolean("rope_interleave", true)) config.rope.at(0).pairs = ops::RopePairs::halves;
+  if (!config.rope.empty() && !file.boolean("rope_interleave", true)) config.rope.at(0).pairs = ops::RopePairs::halves;
   for (LayerConfig& layer : config.layer) {
-    layer.mixer = [latent, rotary = layer.rotary](const DecoderConfig&, int64_t, const std::string& prefix,
-                                                  const Makers& makers) {
+    layer.mixer = [latent, names, rotary = layer.rotary](const DecoderConfig&, int64_t, const std::string& prefix,
+                                                         const Makers& makers) {
       LatentAttentionConfig own = latent;
       own.rotary = rotary;
-      return std::make_unique<LatentAttention>(prefix, LatentAttentionNames(), own, makers);
+      return std::make_unique<LatentAttention>(prefix, names, own, makers);
     };
   }
 }
@@ -71,7 +77,7 @@ std::vector<Family> latent_families() {
        .head_size = 64,
        .max_positions = 131072,
        .rope_pairs = ops::RopePairs::neighbours,
-       .finish = use_latent_attention},
+       .finish = [](const ConfigReader& file, DecoderConfig& config) { use_latent_attention(file, config); }},
       {.model_type = "minicpm3",
        .architecture = "MiniCPM3ForCausalLM",
        .keys = {.head_size = kLatentHeadKey, .kv_heads = ""},

@@ -1,5 +1,6 @@
 // Dense families since 2024.
 
+#include "nibble/core/models/families/config_reader.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/families/family_rules.h"
@@ -23,13 +24,6 @@ TensorNames glm_names(bool norms_after) {
   if (!norms_after) return names;
   names.block.post_attention_norm = "post_self_attn_layernorm";
   names.block.post_mlp_norm = "post_mlp_layernorm";
-  return names;
-}
-
-TensorNames hunyuan_names() {
-  TensorNames names;
-  names.block.attention.q_norm = "self_attn.query_layernorm";
-  names.block.attention.k_norm = "self_attn.key_layernorm";
   return names;
 }
 
@@ -58,6 +52,16 @@ TensorNames hyperclovax_names() {
 void finish_nanochat(const ConfigReader& file, DecoderConfig& config) {
   if (!file.is_null("final_logit_softcapping")) {
     config.logit_softcap = static_cast<float>(file.number("final_logit_softcapping", 0, 1e9, 15));
+  }
+}
+
+// Sections of the rope that turn by the axes of a picture turn alike in texts; a type of layer may have none.
+void finish_cohere_compass(const ConfigReader& file, DecoderConfig& config) {
+  config.logit_scale = static_cast<float>(file.number("logit_scale", 1e-9, 1e9, 1));
+  const std::optional<ConfigReader> ropes = file.object("rope_parameters");
+  if (!ropes) file.fail("rope_parameters", "is missing");
+  for (LayerConfig& layer : config.layer) {
+    if (!ropes->has(layer.window > 0 ? "sliding_attention" : "full_attention")) layer.rotary = -1;
   }
 }
 
@@ -246,6 +250,28 @@ std::vector<Family> later_families() {
        .sublayer_norms = true,
        .kv_heads = 5,
        .rope_base = 500000},
+      {.model_type = "cohere_compass_text",
+       .architecture = "CohereCompassForCausalLM",
+       .names = cohere_names(),
+       .keys = {.norm_eps = "layer_norm_eps"},
+       .norm = {.kind = NormKind::layer, .eps = 1e-5f},
+       .parallel_residual = true,
+       .tied_head = true,
+       .max_positions = 8192,
+       .local_rope_base = 10000,
+       .window_rule = WindowRule::listed,
+       .window = 4096,
+       .finish = finish_cohere_compass},
+      {.model_type = "granite_swa",
+       .architecture = "GraniteSWAForCausalLM",
+       .norm = kRms5,
+       .tied_head = true,
+       .kv_heads = 4,
+       .max_positions = 8192,
+       .window_rule = WindowRule::but_first,
+       .window = 128,
+       .window_period = 4,
+       .finish = finish_granite_swa},
       {.model_type = "hyperclovax",
        .architecture = "HyperCLOVAXForCausalLM",
        .names = hyperclovax_names(),

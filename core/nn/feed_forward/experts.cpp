@@ -124,7 +124,9 @@ Experts::Experts(const std::string& prefix, const ExpertNames& names, const Expe
     : config_(config),
       router_(prefix + names.peft_router, prefix + names.router,
               names.correction.empty() ? "" : prefix + names.correction, config.width, config.experts,
-              config.router_bias, config.routing, makers) {
+              config.router_bias, config.routing, makers, config.correction_row,
+              {names.router_scale.empty() ? "" : prefix + names.router_scale,
+               names.expert_scale.empty() ? "" : prefix + names.expert_scale}) {
   const int64_t outputs = (config.gated ? 2 : 1) * config.hidden;
   if (!names.fused_gate_up.empty()) {
     const std::string gate_up = prefix + names.fused_gate_up, down = prefix + names.fused_down;
@@ -144,8 +146,11 @@ Experts::Experts(const std::string& prefix, const ExpertNames& names, const Expe
     }
   }
   if (config.shared_hidden > 0) {
-    const MlpConfig shared = {
-        .width = config.width, .hidden = config.shared_hidden, .activation = config.activation, .gated = config.gated};
+    const MlpConfig shared = {.width = config.width,
+                              .hidden = config.shared_hidden,
+                              .activation = config.activation,
+                              .gated = config.gated,
+                              .output_scale = config.shared_scale};
     shared_ = std::make_unique<Mlp>(prefix, names.shared, shared, makers);
     if (!names.shared_gate.empty()) {
       shared_gate_ = makers.make_linear(prefix + names.shared_gate, 1, config.width, false);
@@ -401,8 +406,8 @@ void Experts::leave_inputs_out(Saved& saved) {
   }
 }
 
-void Experts::run(const Tensor& x, const StepContext& step, Tensor* sum, Saved* saved) {
-  Routed routed = router_.forward(x, step, saved != nullptr);
+void Experts::run(const Tensor& x, const Tensor& router_x, const StepContext& step, Tensor* sum, Saved* saved) {
+  Routed routed = router_.forward(router_x, step, saved != nullptr);
   const Pass pass(x, routed, down_.size(), step);
   for (size_t e = 0; e < down_.size(); ++e) run_expert(pass, e, sum, saved);
   if (!saved) return;
@@ -412,10 +417,15 @@ void Experts::run(const Tensor& x, const StepContext& step, Tensor* sum, Saved* 
 
 void Experts::forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                       std::unique_ptr<SublayerSaved>* saved) {
+  forward_routed_by(x, x, context, step, y, saved);
+}
+
+void Experts::forward_routed_by(const Tensor& x, const Tensor& router_x, const LayerContext& context,
+                                const StepContext& step, Tensor& y, std::unique_ptr<SublayerSaved>* saved) {
   Saved* kept = keep(saved, x, step);
   Tensor sum = y.dtype() == DType::f32 ? y : Tensor::empty(step.pool(), y.shape(), DType::f32, "sum of experts");
   sum.zero();
-  run(x, step, &sum, kept);
+  run(x, router_x, step, &sum, kept);
   add_shared(x, context, step, sum, kept);
   if (y.dtype() != DType::f32) ops::cast(sum, y);
 }
@@ -423,7 +433,7 @@ void Experts::forward(const Tensor& x, const LayerContext& context, const StepCo
 void Experts::forward_save_only(const Tensor& x, const LayerContext& context, DType, const StepContext& step,
                                 std::unique_ptr<SublayerSaved>& saved) {
   Saved* kept = keep(&saved, x, step);
-  run(x, step, nullptr, kept);
+  run(x, x, step, nullptr, kept);
   if (!shared_) return;
   if (!shared_gate_) return shared_->forward_save_only(x, context, DType::f32, step, kept->shared);
   Tensor unused = Tensor::zeros(step.pool(), x.shape(), DType::f32, "sum of experts");
@@ -432,6 +442,14 @@ void Experts::forward_save_only(const Tensor& x, const LayerContext& context, DT
 
 void Experts::backward(const Tensor& dy, const LayerContext& context, const StepContext& step, SublayerSaved& of,
                        Tensor* dx) {
+  const Tensor router_x = dynamic_cast<Saved&>(of).x;
+  if (dx && !*dx) *dx = Tensor::empty(step.pool(), {dy.dim(0), config_.width}, DType::f32, "input gradient");
+  backward_routed_by(dy, router_x, context, step, of, dx, dx);
+}
+
+// The parts of dx in one order: of the experts, of the shared MLP, of the router.
+void Experts::backward_routed_by(const Tensor& dy, const Tensor& router_x, const LayerContext& context,
+                                 const StepContext& step, SublayerSaved& of, Tensor* dx, Tensor* router_dx) {
   auto& saved = dynamic_cast<Saved&>(of);
   if (dx && !*dx) *dx = Tensor::empty(step.pool(), {dy.dim(0), config_.width}, DType::f32, "input gradient");
   if (dx) dx->zero();
@@ -443,7 +461,7 @@ void Experts::backward(const Tensor& dy, const LayerContext& context, const Step
   saved.gate = saved.up = {};
   shared_backward(dy, context, step, saved, dx);
   const Shape shape = saved.routed.weights.shape();
-  router_.backward(dweights.reshape(shape), saved.x, step, std::move(saved.routed), dx);
+  router_.backward(dweights.reshape(shape), router_x, step, std::move(saved.routed), router_dx);
 }
 
 void Experts::visit(const ParameterVisitor& visitor) {

@@ -22,6 +22,11 @@ class Experts final : public FeedForward {
                          std::unique_ptr<SublayerSaved>& saved) override;
   void backward(const Tensor& dy, const LayerContext& context, const StepContext& step, SublayerSaved& saved,
                 Tensor* dx) override;
+  /// The same where the router sees something else, router_x [T, D], whose gradient router_dx [T, D] f32 is added to.
+  void forward_routed_by(const Tensor& x, const Tensor& router_x, const LayerContext& context, const StepContext& step,
+                         Tensor& y, std::unique_ptr<SublayerSaved>* saved);
+  void backward_routed_by(const Tensor& dy, const Tensor& router_x, const LayerContext& context,
+                          const StepContext& step, SublayerSaved& saved, Tensor* dx, Tensor* router_dx);
 
   void visit(const ParameterVisitor& visitor) override;
   void visit_linears(const std::function<void(Linear&)>& visitor) override;
@@ -34,7 +39,7 @@ class Experts final : public FeedForward {
   /// A new one with room for all rows; null where nothing is kept.
   Saved* keep(std::unique_ptr<SublayerSaved>* saved, const Tensor& x, const StepContext& step) const;
   static void leave_inputs_out(Saved& saved);
-  void run(const Tensor& x, const StepContext& step, Tensor* sum, Saved* saved);
+  void run(const Tensor& x, const Tensor& router_x, const StepContext& step, Tensor* sum, Saved* saved);
   /// [n, D] in the compute dtype, as expert e sees its rows.
   Tensor input(const Pass& pass, size_t e) const;
   void project(const Tensor& x, size_t e, const StepContext& step, Tensor& gate, Tensor& up, Saved* saved);

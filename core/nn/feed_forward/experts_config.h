@@ -14,6 +14,7 @@ struct ExpertsConfig {
   int64_t experts = 0;  ///< E
   ops::Routing routing;
   bool router_bias = false;
+  bool correction_row = false;  ///< the correction is a matrix of one row (ERNIE 4.5)
   ops::Activation activation = ops::Activation::silu;
   bool gated = true;
   float clamp = 0;              ///< bound of gate and up, see ops::clamped_gated_forward; 0 = off
@@ -22,12 +23,15 @@ struct ExpertsConfig {
   bool interleaved = false;     ///< in the fused gate_up, gate and up have every other output; else gate comes first
   bool weighted_input = false;  ///< the weight multiplies an expert's input, not its output (Llama 4)
   int64_t shared_hidden = 0;    ///< F of the shared MLP, 0 = none
+  float shared_scale = 1;       ///< of what it adds
 };
 
 /// Module names below the layer's prefix.
 struct ExpertNames {
   std::string router = "mlp.gate";
   std::string correction;  ///< empty = none
+  /// Full names of parameters, empty = none: what multiplies the normed input of the router [D], and the weights [E].
+  std::string router_scale, expert_scale;
   /// Of expert N's Linears: experts + ".N." + gate, ...
   std::string experts = "mlp.experts", gate = "gate_proj", up = "up_proj", down = "down_proj";
   /// Of fused tensors [E, 2 F, D] and [E, D, F], in full; empty = every expert has Linears of its own.

@@ -1,8 +1,11 @@
 #pragma once
 // Which experts a token gets, and how much each counts.
 
+#include <optional>
+
 #include "nibble/core/nn/feed_forward/router_balance.h"
 #include "nibble/core/nn/makers.h"
+#include "nibble/core/nn/norm.h"
 #include "nibble/core/nn/sublayer.h"
 #include "nibble/core/ops/experts.h"
 
@@ -15,25 +18,38 @@ struct Routed {
   /// [T, k] i32, the host's, which does not wait in files: not visited.
   Tensor chosen;
   LinearSaved linear;
+  NormSaved norm;   ///< where the input is normed
+  Tensor unscaled;  ///< [T, k] f32: the weights before the scales of the experts, where there are some
 
   void visit(const TensorVisitor& visitor) {
     linear.visit(visitor);
-    for (Tensor* tensor : {&logits, &weights}) {
+    norm.visit(visitor);
+    for (Tensor* tensor : {&logits, &weights, &unscaled}) {
       if (*tensor) visitor(*tensor);
     }
   }
+};
+
+/// What a router may have beside its Linear (Gemma 4): an RMS norm of its input with a weight [D], after which that is
+/// divided by the root of D, and a factor for the weights of each expert [E].
+struct RouterScales {
+  std::string input, experts;  ///< full names of the parameters; empty = none
+  float eps = 1e-6f;
 };
 
 /// logits = x W^T (+ b), in f32 whatever the compute dtype is, then ops::route. The weight is never packed.
 class Router {
  public:
   /// name: module path of the Linear, as PEFT has it; stored: where its weight is in the files; correction: full name
-  /// of the vector added for the choice alone, which is no parameter ("" = none).
+  /// of the vector added for the choice alone, which is no parameter ("" = none); in_row: it is [1, E].
   Router(const std::string& name, const std::string& stored, const std::string& correction, int64_t width,
-         int64_t experts, bool bias, const ops::Routing& routing, const Makers& makers);
+         int64_t experts, bool bias, const ops::Routing& routing, const Makers& makers, bool in_row = false,
+         const RouterScales& scales = {});
 
   const ops::Routing& routing() const { return routing_; }
-  bool has_trainable() const { return linear_.has_trainable(); }
+  bool has_trainable() const {
+    return linear_.has_trainable() || (norm_ && norm_->has_trainable()) || (scales_ && scales_->trainable);
+  }
   /// keep: linear's part of what backward needs.
   Routed forward(const Tensor& x, const StepContext& step, bool keep);
   /// Adds the gradient of x [T, D] to dx f32 unless null. x: forward's, needed where something is trainable.
@@ -45,7 +61,10 @@ class Router {
  private:
   ops::Routing routing_;
   Linear linear_;
-  std::shared_ptr<Parameter> correction_;
+  std::shared_ptr<Parameter> correction_, scales_;
+  std::optional<Norm> norm_;
+
+  float logit_scale() const;
 };
 
 }  // namespace nibble

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "nibble/core/nn/mixers/head_gate.h"
 #include "nibble/core/nn/mixers/slab_cache.h"
 #include "nibble/core/ops/activation.h"
 #include "nibble/core/ops/clip.h"
@@ -87,6 +88,9 @@ Attention::Attention(const std::string& prefix, const AttentionNames& names, con
   const bool own_keys = config.keys_from < 0;
   NIBBLE_CHECK(names.qkv.empty() || (own_keys && config.gate != OutputGate::in_query && !config.values_are_keys),
                "a fused projection of something else");
+  NIBBLE_CHECK(config.value_size == 0 || (names.qkv.empty() && !config.v_norm && !config.values_are_keys &&
+                                          config.qkv_clip == 0 && config.gate == OutputGate::none),
+               "short values are plain");
   NIBBLE_CHECK(!config.values_are_keys || (config.qk_norm && config.v_norm && !config.qk_norm_after_rope),
                "keys that are values have norms of their own");
   const auto project = [&](const std::string& name, int64_t rows) {
@@ -100,10 +104,11 @@ Attention::Attention(const std::string& prefix, const AttentionNames& names, con
   } else {
     q_.linear = project(names.q, config.gate == OutputGate::in_query ? 2 * q_rows : q_rows);
     if (own_keys) k_.linear = project(names.k, kv_rows);
-    if (own_keys && !config.values_are_keys) v_.linear = project(names.v, kv_rows);
+    if (own_keys && !config.values_are_keys) v_.linear = project(names.v, config.kv_heads * value_size());
   }
-  if (config.gate == OutputGate::own) gate_ = project(names.gate, q_rows);
-  output_ = makers.make_linear(prefix + names.output, config.width, q_rows, config.output_bias);
+  const bool gated = config.gate == OutputGate::own || by_head();
+  if (gated) gate_ = makers.make_linear(prefix + names.gate, by_head() ? config.heads : q_rows, config.width, false);
+  output_ = makers.make_linear(prefix + names.output, config.width, config.heads * value_size(), config.output_bias);
   norm(q_, names.q_norm, config.qk_norm);
   if (own_keys) norm(k_, names.k_norm, config.qk_norm);
   if (own_keys) norm(v_, names.v_norm, config.v_norm);
@@ -201,7 +206,8 @@ void Attention::make_heads(const Tensor& x, const LayerContext& context, const S
     projected = {};
   };
   if (gate_) {
-    heads.gate = Tensor::empty(step.pool(), heads.q.shape(), step.compute_dtype, "attention gate");
+    heads.gate = Tensor::empty(step.pool(), {x.dim(0), gate_->out_features()},
+                               by_head() ? DType::f32 : step.compute_dtype, "attention gate");
     gate_->forward(x, heads.gate, step, keep(kept.gate_proj));
   }
   if (qkv_) {
@@ -228,6 +234,14 @@ void Attention::make_heads(const Tensor& x, const LayerContext& context, const S
   if (config_.values_are_keys) v_.norm->forward(all.k, heads.v, step, keep(kept.v_part.norm));
   finish_part(k_, all.k, heads.k, kept.k_part);
   if (!v_.linear) return;
+  if (config_.value_size > 0) {
+    const Shape by_head = {x.dim(0) * config_.kv_heads, config_.value_size};
+    all.v = Tensor::empty(step.pool(), {x.dim(0), v_.linear->out_features()}, step.compute_dtype, "projection");
+    v_.linear->forward(x, all.v, step, keep(kept.v_part.projection));
+    heads.v.zero();
+    Tensor padded = heads.v.reshape({by_head[0], config_.head_size});
+    return ops::copy_columns_in(all.v.reshape(by_head), 0, padded);
+  }
   all.v = raw(v_, heads.v, step);
   v_.linear->forward(x, all.v, step, keep(kept.v_part.projection));
   finish_part(v_, all.v, heads.v, kept.v_part);
@@ -278,7 +292,17 @@ void Attention::heads_backward(Heads& gradients, const LayerContext& context, co
   if (config_.values_are_keys) v_.norm->backward(gradients.v, step, std::move(saved.v_part.norm), dk);
   project(*k_.linear, dk, saved.k_part.projection);
   dk = {};
-  if (v_.linear) project(*v_.linear, shaped(v_, gradients.v, saved.v_part), saved.v_part.projection);
+  if (!v_.linear) return;
+  Tensor dv = shaped(v_, gradients.v, saved.v_part);
+  if (config_.value_size > 0) dv = without_padding(dv, tokens * config_.kv_heads, step);
+  project(*v_.linear, dv, saved.v_part.projection);
+}
+
+// [rows / n, n value_size] of x [rows / n, n K]
+Tensor Attention::without_padding(const Tensor& x, int64_t rows, const StepContext& step) const {
+  Tensor made = Tensor::empty(step.pool(), {rows, config_.value_size}, x.dtype(), "values");
+  ops::copy_columns_out(x.reshape({rows, config_.head_size}), 0, made);
+  return made.reshape({x.dim(0), made.numel() / x.dim(0)});
 }
 
 std::vector<ops::AttentionSpan> Attention::cut(std::span<const ops::AttentionSpan> spans) const {
@@ -357,7 +381,13 @@ Tensor Attention::attend(const Tensor& x, const LayerContext& context, const Ste
 
 Tensor Attention::finish(const Tensor& out, const Tensor& gate, const StepContext& step, Saved* saved) const {
   Tensor finished = out;
-  if (gate) {
+  if (config_.value_size > 0) {
+    finished = without_padding(out, out.dim(0) * config_.heads, step);
+    if (config_.value_scale != 1) ops::scale(finished, config_.value_scale);
+  }
+  if (by_head()) {
+    finished = gate_heads(out, gate, step, softplus());
+  } else if (gate) {
     finished = Tensor::empty(step.pool(), out.shape(), out.dtype(), "gated attention heads");
     ops::gated_forward(ops::Activation::sigmoid, gate, out, finished);
   }
@@ -374,7 +404,15 @@ Tensor Attention::finish_backward(const Tensor& gradient, const StepContext& ste
     output_norm_->backward(gradient, step, std::move(saved.output_norm), wide);
     dout = in_dtype(wide, gradient.dtype(), step);
   }
+  if (config_.value_size > 0) {
+    const Shape by_head = {gradient.dim(0) * config_.heads, config_.value_size};
+    if (config_.value_scale != 1) ops::scale(dout, config_.value_scale);
+    Tensor padded = Tensor::zeros(step.pool(), {by_head[0], config_.head_size}, dout.dtype(), "attention gradient");
+    ops::copy_columns_in(dout.reshape(by_head), 0, padded);
+    dout = padded.reshape(saved.out.shape());
+  }
   if (!saved.gate) return dout;
+  if (by_head()) return gate_heads_backward(dout, saved.out, saved.gate, step, saved.gate, softplus());
   Tensor dheads = like(dout, step), none;
   ops::gated_backward(ops::Activation::sigmoid, dout, saved.gate, saved.out, saved.gate, dheads, none);
   return dheads;  // the gate's gradient took the gate's place
@@ -413,7 +451,8 @@ void Attention::backward(const Tensor& dy, const LayerContext& context, const St
   if (!dx && !projections_have_trainable() && config_.keys_from < 0) {
     return output_->backward(dy, step, std::move(saved.output), nullptr, false);
   }
-  Tensor dfinished = like(saved.out, step);
+  Tensor dfinished =
+      Tensor::empty(step.pool(), {dy.dim(0), output_->in_features()}, saved.out.dtype(), "attention gradient");
   output_->backward(dy, step, std::move(saved.output), &dfinished, false);
   const Tensor dout = finish_backward(dfinished, step, saved);
   dfinished = {};

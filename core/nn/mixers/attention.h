@@ -14,19 +14,23 @@ namespace nibble {
 /// What each element of the heads' outputs is multiplied by: the sigmoid of ...
 enum class OutputGate : uint8_t {
   none,
-  in_query,  ///< what the query projection gives behind each head's query (Qwen3-Next, Qwen3.5)
-  own,       ///< a projection of its own (AFMoE)
+  in_query,        ///< what the query projection gives behind each head's query (Qwen3-Next, Qwen3.5)
+  own,             ///< a projection of its own (AFMoE)
+  heads,           ///< a projection of its own, of one number for each head (LFM3)
+  heads_softplus,  ///< the same, with the softplus instead of the sigmoid (Laguna)
 };
 
 struct AttentionConfig {
-  int64_t width = 0;      ///< D
-  int64_t heads = 1;      ///< H
-  int64_t kv_heads = 1;   ///< G
-  int64_t head_size = 0;  ///< K, need not be D / H
-  float scale = 1;        ///< of the scores, usually 1 / sqrt(K)
-  float softcap = 0;      ///< of the scores, 0 = off
-  int64_t window = 0;     ///< 0 = all positions before
-  int rotary = -1;        ///< index into LayerContext::rotary, -1 = no rope
+  int64_t width = 0;       ///< D
+  int64_t heads = 1;       ///< H
+  int64_t kv_heads = 1;    ///< G
+  int64_t head_size = 0;   ///< K, need not be D / H
+  int64_t value_size = 0;  ///< elements of a value, where they are fewer (MiMo-V2); 0 = K
+  float value_scale = 1;   ///< of the values
+  float scale = 1;         ///< of the scores, usually 1 / sqrt(K)
+  float softcap = 0;       ///< of the scores, 0 = off
+  int64_t window = 0;      ///< 0 = all positions before
+  int rotary = -1;         ///< index into LayerContext::rotary, -1 = no rope
   bool qkv_bias = false;
   bool output_bias = false;
   float qkv_clip = 0;  ///< queries, keys and values are clipped to [-qkv_clip, qkv_clip] (OLMo); 0 = off
@@ -121,6 +125,11 @@ class Attention final : public Mixer {
   /// The gate and the norm between the heads and the output projection, and back to the gradient of the heads.
   Tensor finish(const Tensor& out, const Tensor& gate, const StepContext& step, Saved* saved) const;
   Tensor finish_backward(const Tensor& gradient, const StepContext& step, Saved& saved);
+
+  bool softplus() const { return config_.gate == OutputGate::heads_softplus; }
+  bool by_head() const { return config_.gate == OutputGate::heads || softplus(); }
+  int64_t value_size() const { return config_.value_size > 0 ? config_.value_size : config_.head_size; }
+  Tensor without_padding(const Tensor& x, int64_t rows, const StepContext& step) const;
 
   AttentionConfig config_;
   ops::AttentionParams params_;

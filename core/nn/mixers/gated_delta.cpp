@@ -18,12 +18,31 @@ LinearAttentionConfig attention_config(const GatedDeltaConfig& config) {
                  .delta = true};
   made.taps = config.taps;
   made.activation = config.activation;
-  made.norm = ops::GatedNormParams{.group = config.value_size, .eps = config.eps};
+  made.params.channel_decay = config.channel_decay;
+  made.norm = ops::GatedNormParams{.group = config.value_size, .eps = config.eps, .sigmoid_gate = config.sigmoid_gate};
+  made.beta_scale = config.beta_scale;
+  made.decay_shape = config.decay_shape;
+  made.limits.least_decay = config.least_decay;
   made.one_norm_weight = true;
   return made;
 }
 
-std::vector<Linear> make_projections(const std::string& prefix, const GatedDeltaConfig& config, const Makers& makers) {
+// Columns of the decay's projection.
+int64_t decays(const GatedDeltaConfig& config) { return attention_config(config).decays(); }
+
+std::map<size_t, Linear> make_second(const std::string& prefix, const GatedDeltaNames& names,
+                                     const GatedDeltaConfig& config, const Makers& makers) {
+  std::map<size_t, Linear> made;
+  const auto add = [&](size_t i, const std::string& first, const std::string& name, int64_t rows) {
+    if (!first.empty()) made.emplace(i, makers.make_linear(prefix + name, rows, config.value_size, false));
+  };
+  add(3, names.first_gate, names.gate, config.heads * config.value_size);
+  add(5, names.first_decay, names.decay, decays(config));
+  return made;
+}
+
+std::vector<Linear> make_projections(const std::string& prefix, const GatedDeltaNames& names,
+                                     const GatedDeltaConfig& config, const Makers& makers) {
   const int64_t keys = config.key_heads * config.key_size, values = config.heads * config.value_size;
   std::vector<Linear> made;
   const auto add = [&](const std::string& name, int64_t rows) {
@@ -32,6 +51,16 @@ std::vector<Linear> make_projections(const std::string& prefix, const GatedDelta
   if (config.fused) {
     add("in_proj_qkvz", 2 * keys + 2 * values);
     add("in_proj_ba", 2 * config.heads);
+  } else if (config.apart) {
+    const auto add_first = [&](const std::string& first, const std::string& name, int64_t rows) {
+      first.empty() ? add(name, rows) : add(first, config.value_size);
+    };
+    add(names.q, keys);
+    add(names.k, keys);
+    add(names.v, values);
+    add_first(names.first_gate, names.gate, values);
+    add(names.beta, config.heads);
+    add_first(names.first_decay, names.decay, decays(config));
   } else {
     add("in_proj_qkv", 2 * keys + values);
     add("in_proj_z", values);
@@ -43,16 +72,24 @@ std::vector<Linear> make_projections(const std::string& prefix, const GatedDelta
 
 }  // namespace
 
-GatedDelta::GatedDelta(const std::string& prefix, const GatedDeltaConfig& config, const Makers& makers)
+GatedDelta::GatedDelta(const std::string& prefix, const GatedDeltaNames& names, const GatedDeltaConfig& config,
+                       const Makers& makers)
     : LinearAttentionMixer(
-          make_projections(prefix, config, makers),
-          LinearAttention(prefix, {}, attention_config(config), makers.parameter),
-          makers.make_linear(prefix + "out_proj", config.width, config.heads * config.value_size, false)),
+          make_projections(prefix, names, config, makers),
+          LinearAttention(prefix, names.attention, attention_config(config), makers.parameter),
+          makers.make_linear(prefix + names.output, config.width, config.heads * config.value_size, false),
+          make_second(prefix, names, config, makers)),
       config_(config) {}
 
 // Of a fused projection the rows of each key head are its query, its key, its values and their gates, or the betas and
 // decays of its values.
 LinearAttention::Inputs GatedDelta::split(const std::vector<Tensor>& projected, const StepContext& step) const {
+  if (config_.apart) {
+    Tensor mixed = Tensor::empty(step.pool(), {projected[0].dim(0), 2 * sizes().keys() + sizes().values()},
+                                 projected[0].dtype(), "projection");
+    for (size_t i = 0; i < 3; ++i) ops::copy_columns_in(projected[i], static_cast<int64_t>(i) * sizes().keys(), mixed);
+    return {mixed, projected[3], projected[5], projected[4]};
+  }
   if (!config_.fused) return {projected[0], projected[1], projected[3], projected[2]};
   const LinearAttentionConfig& config = sizes();
   const int64_t tokens = projected[0].dim(0), rows = tokens * config_.key_heads, keys = config.keys();
@@ -73,6 +110,16 @@ LinearAttention::Inputs GatedDelta::split(const std::vector<Tensor>& projected, 
 }
 
 std::vector<Tensor> GatedDelta::join(const LinearAttention::Inputs& gradients, const StepContext& step) const {
+  if (config_.apart) {
+    std::vector<Tensor> parts;
+    for (int64_t i = 0; i < 3; ++i) {
+      const Shape shape = {gradients.mixed.dim(0), i == 2 ? sizes().values() : sizes().keys()};
+      parts.push_back(Tensor::empty(step.pool(), shape, gradients.mixed.dtype(), "projection gradient"));
+      ops::copy_columns_out(gradients.mixed, i * sizes().keys(), parts.back());
+    }
+    parts.insert(parts.end(), {gradients.gate, gradients.beta, gradients.step});
+    return parts;
+  }
   if (!config_.fused) return {gradients.mixed, gradients.gate, gradients.beta, gradients.step};
   const LinearAttentionConfig& config = sizes();
   const int64_t tokens = gradients.mixed.dim(0), rows = tokens * config_.key_heads, keys = config.keys();

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "nibble/core/nn/mixers/head_gate.h"
 #include "nibble/core/nn/mixers/slab_cache.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
@@ -27,20 +28,32 @@ Tensor columns_of(const Tensor& x, int64_t begin, int64_t count, const StepConte
 
 }  // namespace
 
+LatentAttentionNames LatentAttentionNames::below(const std::string& module) {
+  LatentAttentionNames names;
+  for (std::string* name : {&names.q, &names.q_a, &names.q_norm, &names.q_b, &names.kv_a, &names.kv_norm, &names.kv_b,
+                            &names.output, &names.gate}) {
+    *name = module + name->substr(name->find('.'));
+  }
+  return names;
+}
+
 struct LatentAttention::Saved final : SublayerSaved {
-  LinearSaved q_proj, q_a_proj, q_b_proj, kv_a_proj, kv_b_proj, output;
+  LinearSaved q_proj, q_a_proj, q_b_proj, kv_a_proj, kv_b_proj, gate_proj, output;
   NormSaved q_norm, kv_norm;
   Tensor q, k, v, out, log_sum_exp;  // as the attention saw and made them
+  Tensor gate;                       // [T, H] f32 before its sigmoid; undefined without one
 
   void visit(const TensorVisitor& visitor) override {
-    for (LinearSaved* linear : {&q_proj, &q_a_proj, &q_b_proj, &kv_a_proj, &kv_b_proj, &output}) linear->visit(visitor);
+    for (LinearSaved* linear : {&q_proj, &q_a_proj, &q_b_proj, &kv_a_proj, &kv_b_proj, &gate_proj, &output}) {
+      linear->visit(visitor);
+    }
     for (NormSaved* norm : {&q_norm, &kv_norm}) norm->visit(visitor);
-    for (Tensor* tensor : {&q, &k, &v, &out, &log_sum_exp}) {
+    for (Tensor* tensor : {&q, &k, &v, &out, &log_sum_exp, &gate}) {
       if (*tensor) visitor(*tensor);
     }
   }
-  bool has_input() const override { return q_proj.x || q_a_proj.x || kv_a_proj.x; }
-  void set_input(const Tensor& x) override { q_proj.x = q_a_proj.x = kv_a_proj.x = x; }
+  bool has_input() const override { return q_proj.x || q_a_proj.x || kv_a_proj.x || gate_proj.x; }
+  void set_input(const Tensor& x) override { q_proj.x = q_a_proj.x = kv_a_proj.x = gate_proj.x = x; }
 };
 
 struct LatentAttention::Cache final : SlabCache {
@@ -70,11 +83,12 @@ LatentAttention::LatentAttention(const std::string& prefix, const LatentAttentio
   kv_a_ = make(names.kv_a, config.rank + config.rotated, width, config.bias);
   kv_norm_.emplace(prefix + names.kv_norm, config.rank, config.norm, makers.parameter);
   kv_b_ = make(names.kv_b, config.heads * (config.plain + config.value), config.rank, false);
+  if (config.gate) gate_ = make(names.gate, config.heads, width, false);
   output_ = make(names.output, width, config.heads * config.value, config.bias);
 }
 
 bool LatentAttention::projections_have_trainable() const {
-  for (const std::optional<Linear>* linear : {&q_, &q_a_, &q_b_, &kv_a_, &kv_b_}) {
+  for (const std::optional<Linear>* linear : {&q_, &q_a_, &q_b_, &kv_a_, &kv_b_, &gate_}) {
     if (*linear && (*linear)->has_trainable()) return true;
   }
   return (q_norm_ && q_norm_->has_trainable()) || kv_norm_->has_trainable();
@@ -181,8 +195,21 @@ Tensor LatentAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v
     saved->out = out;
     saved->log_sum_exp = log_sum_exp;
   }
+  return values_of(out, step);
+}
+
+Tensor LatentAttention::values_of(const Tensor& out, const StepContext& step) const {
+  const int64_t tokens = out.dim(0);
   return columns_of(out.reshape({tokens * config_.heads, head_size()}), 0, config_.value, step)
       .reshape({tokens, config_.heads * config_.value});
+}
+
+Tensor LatentAttention::gated(const Tensor& values, const Tensor& x, const StepContext& step, Saved* saved) {
+  if (!gate_) return values;
+  Tensor gate = Tensor::empty(step.pool(), {x.dim(0), config_.heads}, DType::f32, "gates of heads");
+  gate_->forward(x, gate, step, saved ? &saved->gate_proj : nullptr);
+  if (saved) saved->gate = gate;
+  return gate_heads(values, gate, step);
 }
 
 void LatentAttention::forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
@@ -191,7 +218,8 @@ void LatentAttention::forward(const Tensor& x, const LayerContext& context, cons
   const Tensor q = queries(x, context, step, kept);
   Tensor k, v;
   expand(latents(x, context, step, kept), step, k, v, kept ? &kept->kv_b_proj : nullptr);
-  output_->forward(attend(q, k, v, context.spans, step, kept), y, step, kept ? &kept->output : nullptr);
+  const Tensor values = gated(attend(q, k, v, context.spans, step, kept), x, step, kept);
+  output_->forward(values, y, step, kept ? &kept->output : nullptr);
 }
 
 std::unique_ptr<MixerCache> LatentAttention::make_cache(int64_t sequences, DType dtype, MemoryPool& pool) const {
@@ -225,7 +253,8 @@ void LatentAttention::forward_cached(const Tensor& x, const LayerContext& contex
   }
   Tensor k, v;
   expand(held, step, k, v, nullptr);
-  output_->forward(attend(queries(x, context, step, nullptr), k, v, spans, step, nullptr), y, step, nullptr);
+  const Tensor values = attend(queries(x, context, step, nullptr), k, v, spans, step, nullptr);
+  output_->forward(gated(values, x, step, nullptr), y, step, nullptr);
 }
 
 void LatentAttention::backward(const Tensor& dy, const LayerContext& context, const StepContext& step,
@@ -238,6 +267,7 @@ void LatentAttention::backward(const Tensor& dy, const LayerContext& context, co
   Tensor dvalues =
       Tensor::empty(step.pool(), {tokens, output_->in_features()}, step.compute_dtype, "gradient of heads");
   output_->backward(dy, step, std::move(saved.output), &dvalues, false);
+  if (gate_) dvalues = gate_heads_backward(dvalues, values_of(saved.out, step), saved.gate, step, saved.gate);
   Tensor dout =
       Tensor::zeros(step.pool(), {tokens * config_.heads, head_size()}, step.compute_dtype, "gradient of heads");
   ops::copy_columns_in(dvalues.reshape({dout.dim(0), config_.value}), 0, dout);
@@ -250,6 +280,8 @@ void LatentAttention::backward(const Tensor& dy, const LayerContext& context, co
   if (dx && !*dx) *dx = Tensor::empty(step.pool(), {tokens, config_.width}, DType::f32, "input gradient");
   queries_backward(dq, context, step, saved, dx);
   keys_backward(dk, dv, context, step, saved, dx);
+  if (!gate_) return;
+  gate_->backward(in_dtype(saved.gate, step.compute_dtype, step), step, std::move(saved.gate_proj), dx, true);
 }
 
 void LatentAttention::visit(const ParameterVisitor& visitor) {
@@ -260,7 +292,7 @@ void LatentAttention::visit(const ParameterVisitor& visitor) {
 }
 
 void LatentAttention::visit_linears(const std::function<void(Linear&)>& visitor) {
-  for (std::optional<Linear>* linear : {&q_, &q_a_, &q_b_, &kv_a_, &kv_b_, &output_}) {
+  for (std::optional<Linear>* linear : {&q_, &q_a_, &q_b_, &kv_a_, &kv_b_, &gate_, &output_}) {
     if (*linear) visitor(**linear);
   }
 }

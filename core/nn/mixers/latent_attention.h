@@ -20,6 +20,7 @@ struct LatentAttentionConfig {
   int64_t value = 0;       ///< elements of a value, at most plain + rotated
   float scale = 1;         ///< of the scores
   int rotary = 0;          ///< index into LayerContext::rotary, -1 = no rope
+  bool gate = false;       ///< one for each head, see head_gate.h (Ling 2.5)
   bool bias = false;       ///< of the projections from and to the stream
   NormConfig norm;         ///< of the latents
 };
@@ -29,7 +30,10 @@ struct LatentAttentionNames {
   std::string q = "self_attn.q_proj", q_a = "self_attn.q_a_proj", q_norm = "self_attn.q_a_layernorm",
               q_b = "self_attn.q_b_proj";
   std::string kv_a = "self_attn.kv_a_proj_with_mqa", kv_norm = "self_attn.kv_a_layernorm", kv_b = "self_attn.kv_b_proj",
-              output = "self_attn.o_proj";
+              output = "self_attn.o_proj", gate = "self_attn.g_proj";
+
+  /// The same modules below another one than self_attn.
+  static LatentAttentionNames below(const std::string& module);
 };
 
 class LatentAttention final : public Mixer {
@@ -71,10 +75,14 @@ class LatentAttention final : public Mixer {
   void rotate(Tensor& x, int64_t heads, int64_t begin, const LayerContext& context, bool inverse) const;
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const ops::AttentionSpan> spans,
                 const StepContext& step, Saved* saved) const;
+  /// The values [T, H * value] of what attention gave.
+  Tensor values_of(const Tensor& out, const StepContext& step) const;
+  /// Times their gates, which are of x, where there are some.
+  Tensor gated(const Tensor& values, const Tensor& x, const StepContext& step, Saved* saved);
 
   LatentAttentionConfig config_;
   ops::AttentionParams params_;
-  std::optional<Linear> q_, q_a_, q_b_, kv_a_, kv_b_, output_;
+  std::optional<Linear> q_, q_a_, q_b_, kv_a_, kv_b_, gate_, output_;
   std::optional<Norm> q_norm_, kv_norm_;
 };
 

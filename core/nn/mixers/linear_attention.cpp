@@ -1,5 +1,6 @@
 #include "nibble/core/nn/mixers/linear_attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "nibble/core/ops/columns.h"
@@ -42,9 +43,17 @@ void LinearAttention::Saved::visit(const TensorVisitor& visitor) {
 LinearAttention::LinearAttention(const std::string& prefix, const LinearAttentionNames& names,
                                  const LinearAttentionConfig& config, const ParameterMaker& make)
     : config_(config),
-      conv_(prefix + names.conv, 2 * config.keys() + config.values(), config.taps, config.conv_bias, make),
-      decay_(make(prefix + names.decay, {config.params.heads})),
-      step_(make(prefix + names.step, {config.params.heads})) {
+      decay_(make(prefix + names.decay, config.decay_shape.empty() ? Shape{config.params.heads} : config.decay_shape)),
+      step_(make(prefix + names.step, {config.decays()})) {
+  const auto add = [&](const std::string& name, int64_t width) {
+    convs_.emplace_back(prefix + name, width, config.taps, config.conv_bias, make);
+  };
+  NIBBLE_CHECK(names.conv_parts.empty() || !config.value_first, "convolutions of q, k and v");
+  if (names.conv_parts.empty()) {
+    add(names.conv, 2 * config.keys() + config.values());
+  } else {
+    for (size_t i = 0; i < 3; ++i) add(names.conv_parts.at(i), i == 2 ? config.values() : config.keys());
+  }
   if (config.skip) skip_ = make(prefix + names.skip, {config.params.heads});
   if (config.norm) {
     norm_ = make(prefix + names.norm + ".weight", {config.one_norm_weight ? config.norm->group : config.values()});
@@ -52,13 +61,17 @@ LinearAttention::LinearAttention(const std::string& prefix, const LinearAttentio
 }
 
 bool LinearAttention::has_trainable() const {
-  return conv_.has_trainable() || decay_->trainable || step_->trainable || (skip_ && skip_->trainable) ||
-         (norm_ && norm_->trainable);
+  const auto trains = [](const CausalConv& conv) { return conv.has_trainable(); };
+  return std::any_of(convs_.begin(), convs_.end(), trains) || decay_->trainable || step_->trainable ||
+         (skip_ && skip_->trainable) || (norm_ && norm_->trainable);
 }
 
 std::unique_ptr<MixerCache> LinearAttention::make_cache(int64_t sequences, MemoryPool& pool) const {
   const int64_t state = config_.params.heads * config_.params.key_size * config_.params.value_size;
-  return std::make_unique<RecurrentCache>(sequences, std::vector<int64_t>{conv_.state_size(), state}, pool);
+  std::vector<int64_t> sizes;
+  for (const CausalConv& conv : convs_) sizes.push_back(conv.state_size());
+  sizes.push_back(state);
+  return std::make_unique<RecurrentCache>(sequences, sizes, pool);
 }
 
 // Rows of length 1 are those of an RMS norm whose weight is one over the root of their size.
@@ -77,13 +90,48 @@ void LinearAttention::normalize(Tensor& rows, Tensor& inverse, const StepContext
   rows = made.reshape(rows.shape());
 }
 
+int64_t LinearAttention::conv_width(size_t i) const {
+  if (convs_.size() == 1) return 2 * config_.keys() + config_.values();
+  return i == 2 ? config_.values() : config_.keys();
+}
+
+void LinearAttention::convolve(const Tensor& x, const LayerContext& context, const StepContext& step,
+                               RecurrentCache* cache, Tensor& y) const {
+  int64_t begin = 0;
+  for (size_t i = 0; i < convs_.size(); begin += conv_width(i++)) {
+    std::optional<ops::RecurrentState> state;
+    if (cache) state = cache->state(i);
+    if (convs_.size() == 1) return convs_[i].forward(x, context.spans, state ? &*state : nullptr, y);
+    const Shape shape = {x.dim(0), conv_width(i)};
+    Tensor in = Tensor::empty(step.pool(), shape, x.dtype(), "linear attention");
+    Tensor out = Tensor::empty(step.pool(), shape, y.dtype(), "linear attention");
+    ops::copy_columns_out(x, begin, in);
+    convs_[i].forward(in, context.spans, state ? &*state : nullptr, out);
+    ops::copy_columns_in(out, begin, y);
+  }
+}
+
+void LinearAttention::convolve_backward(const Tensor& dy, const Tensor& x, const LayerContext& context,
+                                        const StepContext& step, Tensor& dx) {
+  int64_t begin = 0;
+  for (size_t i = 0; i < convs_.size(); begin += conv_width(i++)) {
+    if (convs_.size() == 1) return convs_[i].backward(dy, x, context.spans, dx);
+    const auto part = [&](const Tensor& all) {
+      return Tensor::empty(step.pool(), {x.dim(0), conv_width(i)}, all.dtype(), "linear attention");
+    };
+    Tensor in = part(x), din = part(dx), dout = part(dy);
+    ops::copy_columns_out(x, begin, in);
+    ops::copy_columns_out(dy, begin, dout);
+    convs_[i].backward(dout, in, context.spans, din);
+    ops::copy_columns_in(din, begin, dx);
+  }
+}
+
 LinearAttention::Pieces LinearAttention::prepare(const Inputs& in, const LayerContext& context, const StepContext& step,
                                                  RecurrentCache* cache) const {
   Pieces made;
   made.convolved = like(in.mixed, DType::f32, step);
-  std::optional<ops::RecurrentState> state;
-  if (cache) state = cache->state(0);
-  conv_.forward(in.mixed, context.spans, state ? &*state : nullptr, made.convolved);
+  convolve(in.mixed, context, step, cache, made.convolved);
   Tensor active = like(in.mixed, DType::f32, step);
   ops::activation_forward(config_.activation, made.convolved, active);
   const auto take = [&](int64_t begin, int64_t columns) {
@@ -108,6 +156,7 @@ LinearAttention::Pieces LinearAttention::prepare(const Inputs& in, const LayerCo
   if (config_.params.delta) {
     made.beta = like(in.beta, DType::f32, step);
     ops::activation_forward(ops::Activation::sigmoid, in_dtype(in.beta, DType::f32, step), made.beta);
+    if (config_.beta_scale != 1) ops::scale(made.beta, config_.beta_scale);
   }
   return made;
 }
@@ -135,7 +184,7 @@ Tensor LinearAttention::forward(const Inputs& in, const LayerContext& context, c
   {
     const Pieces pieces = prepare(in, context, step, states);
     std::optional<ops::RecurrentState> state;
-    if (states) state = states->state(1);
+    if (states) state = states->state(convs_.size());
     ops::linear_attention_forward(pieces.q, pieces.k, pieces.v, pieces.log_decay, pieces.beta, skip(), context.spans,
                                   config_.params, state ? &*state : nullptr, out);
   }
@@ -171,6 +220,7 @@ LinearAttention::Inputs LinearAttention::backward(const Tensor& dy, const LayerC
   if (config_.params.delta) {
     const Tensor raw = in_dtype(saved.in.beta, DType::f32, step);
     Tensor draw = wide(raw);
+    if (config_.beta_scale != 1) ops::scale(dbeta, config_.beta_scale);
     ops::activation_backward(ops::Activation::sigmoid, dbeta, raw, draw);
     d.beta = in_dtype(draw, narrow, step);
   }
@@ -190,12 +240,12 @@ LinearAttention::Inputs LinearAttention::backward(const Tensor& dy, const LayerC
   put(dk, pieces.k_raw, pieces.k_inverse, config_.value_first ? values : keys);
   put(dv, {}, {}, config_.value_first ? 0 : 2 * keys);
   ops::activation_backward(config_.activation, dconvolved, pieces.convolved, dconvolved);
-  conv_.backward(dconvolved, saved.in.mixed, context.spans, d.mixed);
+  convolve_backward(dconvolved, saved.in.mixed, context, step, d.mixed);
   return d;
 }
 
 void LinearAttention::visit(const ParameterVisitor& visitor) {
-  conv_.visit(visitor);
+  for (CausalConv& conv : convs_) conv.visit(visitor);
   for (const std::shared_ptr<Parameter>* parameter : {&step_, &decay_, &skip_, &norm_}) {
     if (*parameter) visitor(**parameter);
   }

@@ -24,13 +24,18 @@ struct LinearAttentionConfig {
   ops::TimeStepLimits limits = {0, std::numeric_limits<float>::infinity()};
   std::optional<ops::GatedNormParams> norm;  ///< of the output; nothing: it is only gated
   bool one_norm_weight = false;              ///< for all groups under the norm
+  float beta_scale = 1;                      ///< of beta, after its sigmoid (OLMo Hybrid: 2)
+  Shape decay_shape;                         ///< of the decay's parameter, where it is not [H] (Kimi Linear)
 
   int64_t keys() const { return params.key_heads * params.key_size; }  ///< columns of q, and of k
   int64_t values() const { return params.heads * params.value_size; }  ///< columns of v, gate and output
+  int64_t decays() const { return params.channel_decay ? params.heads * params.key_size : params.heads; }
 };
 
-/// Names of what is not in Linears, below the mixer's prefix.
+/// Names of what is not in Linears, below the mixer's prefix. With conv_parts q, k and v have convolutions of their
+/// own.
 struct LinearAttentionNames {
+  std::vector<std::string> conv_parts = {};
   std::string conv = "conv1d", decay = "A_log", step = "dt_bias", skip = "D", norm = "norm";
 };
 
@@ -40,7 +45,7 @@ class LinearAttention {
   struct Inputs {
     Tensor mixed;  ///< [T, 2 keys + values], goes through the convolution
     Tensor gate;   ///< [T, values]
-    Tensor step;   ///< [T, H]
+    Tensor step;   ///< [T, H], or [T, H K] with decays by channel
     Tensor beta;   ///< [T, H], with the delta rule; without it the time step takes its place
   };
   struct Saved {
@@ -67,6 +72,12 @@ class LinearAttention {
 
  private:
   struct Pieces;
+  /// Columns of the i-th convolution of what is convolved.
+  int64_t conv_width(size_t i) const;
+  void convolve(const Tensor& x, const LayerContext& context, const StepContext& step, RecurrentCache* cache,
+                Tensor& y) const;
+  void convolve_backward(const Tensor& dy, const Tensor& x, const LayerContext& context, const StepContext& step,
+                         Tensor& dx);
   Pieces prepare(const Inputs& in, const LayerContext& context, const StepContext& step, RecurrentCache* cache) const;
   void normalize(Tensor& rows, Tensor& inverse, const StepContext& step) const;
   Tensor unit_weight(const StepContext& step) const;
@@ -75,7 +86,7 @@ class LinearAttention {
   Tensor skip() const { return skip_ ? skip_->value : Tensor(); }
 
   LinearAttentionConfig config_;
-  CausalConv conv_;
+  std::vector<CausalConv> convs_;  ///< of all columns, or of those of q, k and v
   std::shared_ptr<Parameter> decay_, step_, skip_, norm_;
 };
 

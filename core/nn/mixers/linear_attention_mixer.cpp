@@ -7,11 +7,13 @@ namespace nibble {
 // What enters the output projection is computed again from what the attention has kept.
 struct LinearAttentionMixer::Saved final : SublayerSaved {
   std::vector<LinearSaved> projections;
+  std::map<size_t, LinearSaved> second;
   LinearSaved output;
   LinearAttention::Saved attention;
 
   void visit(const TensorVisitor& visitor) override {
     for (LinearSaved& linear : projections) linear.visit(visitor);
+    for (auto& [i, linear] : second) linear.visit(visitor);
     output.visit(visitor);
     attention.visit(visitor);
   }
@@ -24,8 +26,9 @@ struct LinearAttentionMixer::Saved final : SublayerSaved {
 };
 
 bool LinearAttentionMixer::projections_have_trainable() const {
-  return attention_.has_trainable() || std::any_of(projections_.begin(), projections_.end(),
-                                                   [](const Linear& linear) { return linear.has_trainable(); });
+  const auto trains = [](const Linear& linear) { return linear.has_trainable(); };
+  return attention_.has_trainable() || std::any_of(projections_.begin(), projections_.end(), trains) ||
+         std::any_of(second_.begin(), second_.end(), [&](const auto& entry) { return trains(entry.second); });
 }
 
 bool LinearAttentionMixer::has_trainable() const { return projections_have_trainable() || output_.has_trainable(); }
@@ -39,6 +42,12 @@ Tensor LinearAttentionMixer::mix(const Tensor& x, const LayerContext& context, c
     projected.push_back(
         Tensor::empty(step.pool(), {x.dim(0), linear.out_features()}, step.compute_dtype, "projection"));
     linear.forward(x, projected.back(), step, saved ? &saved->projections[i] : nullptr);
+    const auto second = second_.find(i);
+    if (second == second_.end()) continue;
+    Tensor made =
+        Tensor::empty(step.pool(), {x.dim(0), second->second.out_features()}, step.compute_dtype, "projection");
+    second->second.forward(projected.back(), made, step, saved ? &saved->second[i] : nullptr);
+    projected.back() = made;
   }
   return attention_.forward(split(projected, step), context, step, saved ? &saved->attention : nullptr, cache);
 }
@@ -76,7 +85,13 @@ void LinearAttentionMixer::backward(const Tensor& dy, const LayerContext& contex
   if (dx && !*dx)
     *dx = Tensor::empty(step.pool(), {dy.dim(0), projections_[0].in_features()}, DType::f32, "input gradient");
   for (size_t i = 0; i < projections_.size(); ++i) {
-    projections_[i].backward(gradients[i], step, std::move(saved.projections[i]), dx, i > 0);
+    Tensor gradient = gradients[i];
+    if (const auto second = second_.find(i); second != second_.end()) {
+      gradient = Tensor::empty(step.pool(), {dy.dim(0), projections_[i].out_features()}, step.compute_dtype,
+                               "projection gradient");
+      second->second.backward(gradients[i], step, std::move(saved.second[i]), &gradient, false);
+    }
+    projections_[i].backward(gradient, step, std::move(saved.projections[i]), dx, i > 0);
   }
 }
 
@@ -86,12 +101,14 @@ std::unique_ptr<MixerCache> LinearAttentionMixer::make_cache(int64_t sequences, 
 
 void LinearAttentionMixer::visit(const ParameterVisitor& visitor) {
   for (Linear& linear : projections_) linear.visit(visitor);
+  for (auto& [i, linear] : second_) linear.visit(visitor);
   attention_.visit(visitor);
   output_.visit(visitor);
 }
 
 void LinearAttentionMixer::visit_linears(const std::function<void(Linear&)>& visitor) {
   for (Linear& linear : projections_) visitor(linear);
+  for (auto& [i, linear] : second_) visitor(linear);
   visitor(output_);
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 // A mixer around LinearAttention: what projects its inputs differs, all else is here.
 
+#include <map>
+
 #include "nibble/core/nn/mixers/linear_attention.h"
 
 namespace nibble {
@@ -23,8 +25,13 @@ class LinearAttentionMixer : public Mixer {
   void visit_linears(const std::function<void(Linear&)>& visitor) override;
 
  protected:
-  LinearAttentionMixer(std::vector<Linear> projections, LinearAttention attention, Linear output)
-      : projections_(std::move(projections)), attention_(std::move(attention)), output_(std::move(output)) {}
+  /// second: of what the projection of the same number gives, where there is one (low rank: Kimi Linear).
+  LinearAttentionMixer(std::vector<Linear> projections, LinearAttention attention, Linear output,
+                       std::map<size_t, Linear> second = {})
+      : projections_(std::move(projections)),
+        second_(std::move(second)),
+        attention_(std::move(attention)),
+        output_(std::move(output)) {}
 
   const LinearAttentionConfig& sizes() const { return attention_.config(); }
   const std::vector<Linear>& projections() const { return projections_; }
@@ -39,6 +46,7 @@ class LinearAttentionMixer : public Mixer {
   bool projections_have_trainable() const;
 
   std::vector<Linear> projections_;
+  std::map<size_t, Linear> second_;
   LinearAttention attention_;
   Linear output_;
 };

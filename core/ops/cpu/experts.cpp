@@ -4,10 +4,12 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/backend.h"
+#include "nibble/core/ops/ref/experts.h"
 
 namespace nibble::ops::cpu {
 
@@ -27,9 +29,15 @@ class RowRouter {
 
   /// The k chosen experts of a row in rising order.
   void choose(const float* logits, const float* correction, int32_t* chosen) {
+    if (routing_.score == RouterScore::sparse_mixer) {
+      mix(logits);
+      std::copy(std::begin(mixer_->chosen), std::end(mixer_->chosen), chosen);
+      return std::sort(chosen, chosen + 2);
+    }
     score(logits);
     for (size_t e = 0; e < chooses_.size(); ++e) {
-      const double value = scores_[e] + (correction != nullptr ? double{correction[e]} : 0);
+      const double score = routing_.logits_choose ? double{logits[e]} : scores_[e];
+      const double value = score + (correction != nullptr ? double{correction[e]} : 0);
       chooses_[e] = std::isnan(value) ? kWorst : value;
     }
     const size_t allowed = routing_.groups > 1 ? keep_groups() : all();
@@ -41,11 +49,21 @@ class RowRouter {
   }
   /// After choose() of the same row, or score().
   void weigh(const int32_t* chosen, float* weights) {
+    for (size_t j = 0; mixer_ && j < 2; ++j) weights[j] = static_cast<float>(mixer_->weight(chosen[j]));
+    if (mixer_) return;
     const double sum = own_scores(chosen), scale = double{routing_.scale} / (routing_.normalize ? sum : 1);
     for (size_t j = 0; j < own_.size(); ++j) weights[j] = static_cast<float>(scale * own_[j]);
   }
   /// dlogits [E] of a row.
   void gradient(const float* dweights, const float* logits, const int32_t* chosen, float* dlogits) {
+    if (routing_.score == RouterScore::sparse_mixer) {
+      const std::vector<double> wide(logits, logits + scores_.size());
+      const double grads[] = {double{dweights[0]}, double{dweights[1]}};
+      const std::vector<double> made =
+          ref::router_gradient(grads, wide.data(), std::ssize(wide), {chosen[0], chosen[1]}, routing_);
+      std::transform(made.begin(), made.end(), dlogits, [](double d) { return static_cast<float>(d); });
+      return;
+    }
     score(logits);
     const double sum = own_scores(chosen), divisor = routing_.normalize ? sum : 1;
     double mean = 0, inner = 0;
@@ -68,6 +86,11 @@ class RowRouter {
   }
 
  private:
+  void mix(const float* logits) {
+    const std::vector<double> wide(logits, logits + scores_.size());
+    mixer_.emplace(wide.data(), std::ssize(wide), routing_);
+  }
+
   static constexpr double kWorst = -std::numeric_limits<double>::infinity();
 
   void score(const float* logits) {
@@ -117,6 +140,7 @@ class RowRouter {
   std::vector<double> scores_, chooses_;
   std::vector<int32_t> order_;
   std::vector<double> own_;  // of the chosen
+  std::optional<ref::SparseMixer<double>> mixer_;
 };
 
 template <typename Gradient, typename Element>

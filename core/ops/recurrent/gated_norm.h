@@ -8,7 +8,8 @@ namespace nibble::ops {
 struct GatedNormParams {
   int64_t group = 0;  ///< columns under one norm
   float eps = 1e-6f;
-  bool gate_first = false;  ///< norm(x silu(gate)) w (Mamba-2), else norm(x) w silu(gate) (gated delta net)
+  bool sigmoid_gate = false;  ///< sigmoid instead of silu (Kimi Linear), with the norm first
+  bool gate_first = false;    ///< norm(x silu(gate)) w (Mamba-2), else norm(x) w silu(gate) (gated delta net)
 };
 
 /// x [T, W] f32, gate [T, W] f32 or bf16, y [T, W] in the dtype of the gate; w [n] f32, n = W or a divisor of it: the

@@ -1,7 +1,7 @@
 #pragma once
 // Attention without softmax, whose past is one matrix for each head: state spaces (Mamba-2: Dao and Gu 2024) and the
-// gated delta rule (Yang et al. 2024). Computed in chunks of tokens by products; a chunk of one token is the
-// recurrence.
+// gated delta rule (Yang et al. 2024). Computed in chunks of tokens by products, of which one of one token is the
+// recurrence; with decays by channel always by the recurrence.
 
 #include "nibble/core/ops/attention.h"
 #include "nibble/core/ops/recurrent/recurrent_state.h"
@@ -14,7 +14,12 @@ struct LinearAttentionParams {
   int64_t key_size = 0;    ///< K
   int64_t value_size = 0;  ///< V
   float scale = 1;         ///< of the queries
-  bool delta = false;      ///< what the state already answers to a key is taken from the value before it is written
+  /// Every row of a head's state has a decay of its own: log_decay is [T, H K] (Kimi Team 2025; Mamba: Gu and Dao 2023,
+  /// where a head is one column, V = 1).
+  bool channel_decay = false;
+  /// With channel_decay, unless undefined: [H, K] f32. The decays are exp(log_decay exp(log_rates)), log_decay [T, H].
+  Tensor log_rates = {}, dlog_rates = {};  ///< dlog_rates [H, K] f32 += gradient unless undefined
+  bool delta = false;  ///< what the state already answers to a key is taken from the value before it is written
 };
 
 /// For each head, with the state S [K, V] of the tokens before and a = exp(log_decay):

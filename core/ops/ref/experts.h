@@ -29,6 +29,33 @@ std::vector<Real> router_scores(const Real* logits, int64_t experts, const Routi
   return scores;
 }
 
+/// The two experts of sparse_mixer, and what each softmax gives all experts, 0 where they are left out.
+template <typename Real>
+struct SparseMixer {
+  int64_t chosen[2] = {};
+  std::vector<Real> shares[2];
+
+  SparseMixer(const Real* logits, int64_t experts, const Routing& routing) {
+    std::vector<Real> left(logits, logits + experts);
+    for (int i = 0; i < 2; ++i) {
+      const auto best = std::max_element(left.begin(), left.end());
+      const Real top = *best, lowest = -std::numeric_limits<Real>::infinity();
+      chosen[i] = best - left.begin();
+      std::vector<Real> near = left;
+      for (size_t e = 0; e < near.size(); ++e) {
+        const Real far = (top - logits[e]) / std::max(std::abs(logits[e]), top);
+        if (far > 2 * static_cast<Real>(routing.jitter)) near[e] = lowest;
+      }
+      shares[i].resize(near.size());
+      softmax(near.data(), experts, shares[i].data());
+      left[static_cast<size_t>(chosen[i])] = lowest;
+    }
+  }
+  /// Which of the two expert e is.
+  size_t which(int64_t e) const { return e == chosen[0] ? 0 : 1; }
+  Real weight(int64_t e) const { return shares[which(e)][static_cast<size_t>(e)]; }
+};
+
 /// Numbers of the `count` best values, in rising order.
 template <typename Real>
 std::vector<int64_t> best_of(const std::vector<Real>& values, int64_t count) {
@@ -48,6 +75,11 @@ std::vector<int64_t> best_of(const std::vector<Real>& values, int64_t count) {
 template <typename Real>
 std::vector<int64_t> choose(const Real* logits, const Real* correction, int64_t experts, const Routing& routing) {
   std::vector<Real> scores = router_scores(logits, experts, routing);
+  if (routing.score == RouterScore::sparse_mixer) {
+    const SparseMixer<Real> mixer(logits, experts, routing);
+    return {std::min(mixer.chosen[0], mixer.chosen[1]), std::max(mixer.chosen[0], mixer.chosen[1])};
+  }
+  if (routing.logits_choose) scores.assign(logits, logits + experts);
   for (int64_t e = 0; correction != nullptr && e < experts; ++e) scores[static_cast<size_t>(e)] += correction[e];
   if (routing.groups > 1) {
     const int64_t size = experts / routing.groups;
@@ -79,6 +111,11 @@ std::vector<Real> router_weights(const Real* logits, int64_t experts, const std:
                                  const Routing& routing) {
   const std::vector<Real> scores = router_scores(logits, experts, routing);
   std::vector<Real> weights;
+  if (routing.score == RouterScore::sparse_mixer) {
+    const SparseMixer<Real> mixer(logits, experts, routing);
+    for (const int64_t e : chosen) weights.push_back(mixer.weight(e));
+    return weights;
+  }
   for (const int64_t e : chosen) weights.push_back(scores[static_cast<size_t>(e)]);
   if (routing.score == RouterScore::chosen_softmax) {
     softmax(std::vector<Real>(weights).data(), routing.k, weights.data());
@@ -95,6 +132,16 @@ std::vector<Real> router_gradient(const Real* dweights, const Real* logits, int6
                                   const std::vector<int64_t>& chosen, const Routing& routing) {
   std::vector<Real> scores = router_scores(logits, experts, routing), dlogits(scores.size());
   const size_t k = chosen.size();
+  if (routing.score == RouterScore::sparse_mixer) {
+    const SparseMixer<Real> mixer(logits, experts, routing);
+    for (size_t j = 0; j < k; ++j) {
+      const std::vector<Real>& shares = mixer.shares[mixer.which(chosen[j])];
+      const Real inner = dweights[j] * mixer.weight(chosen[j]);
+      for (size_t e = 0; e < shares.size(); ++e) dlogits[e] -= inner * shares[e];
+      dlogits[static_cast<size_t>(chosen[j])] += inner;
+    }
+    return dlogits;
+  }
   std::vector<Real> own(k), dscores(dweights, dweights + k);
   for (size_t j = 0; j < k; ++j) own[j] = scores[static_cast<size_t>(chosen[j])];
   if (routing.score == RouterScore::chosen_softmax) softmax(std::vector<Real>(own).data(), routing.k, own.data());

@@ -17,9 +17,21 @@ Real silu_slope(Real x) {
   return s * (1 + x * (1 - s));
 }
 
+/// What a gate opens, and its derivative.
+template <typename Real>
+Real opened(Real x, bool sigmoid_gate) {
+  return sigmoid_gate ? 1 / (1 + std::exp(-x)) : silu(x);
+}
+
+template <typename Real>
+Real opened_slope(Real x, bool sigmoid_gate) {
+  const Real s = 1 / (1 + std::exp(-x));
+  return sigmoid_gate ? s * (1 - s) : silu_slope(x);
+}
+
 template <typename Real>
 void gated_norm_forward(const Real* x, const Real* gate, const Real* w, int64_t tokens, int64_t width, int64_t group,
-                        int64_t weights, Real eps, bool gate_first, Real* y) {
+                        int64_t weights, Real eps, bool gate_first, bool sigmoid_gate, Real* y) {
   for (int64_t begin = 0; begin < tokens * width; begin += group) {
     Real squares = 0;
     for (int64_t i = begin; i < begin + group; ++i) {
@@ -27,25 +39,27 @@ void gated_norm_forward(const Real* x, const Real* gate, const Real* w, int64_t 
       squares += in * in;
     }
     const Real inv = 1 / std::sqrt(squares / static_cast<Real>(group) + eps);
-    for (int64_t i = begin; i < begin + group; ++i) y[i] = x[i] * silu(gate[i]) * inv * w[i % width % weights];
+    for (int64_t i = begin; i < begin + group; ++i)
+      y[i] = x[i] * opened(gate[i], sigmoid_gate) * inv * w[i % width % weights];
   }
 }
 
 /// dx and dgate overwritten; dw += (may be null).
 template <typename Real>
 void gated_norm_backward(const Real* dy, const Real* x, const Real* gate, const Real* w, int64_t tokens, int64_t width,
-                         int64_t group, int64_t weights, Real eps, bool gate_first, Real* dx, Real* dgate, Real* dw) {
+                         int64_t group, int64_t weights, Real eps, bool gate_first, bool sigmoid_gate, Real* dx,
+                         Real* dgate, Real* dw) {
   for (int64_t begin = 0; begin < tokens * width; begin += group) {
     Real squares = 0, dot = 0;
     for (int64_t i = begin; i < begin + group; ++i) {
       const Real in = gate_first ? x[i] * silu(gate[i]) : x[i];
       squares += in * in;
-      dot += dy[i] * w[i % width % weights] * x[i] * silu(gate[i]);
+      dot += dy[i] * w[i % width % weights] * x[i] * opened(gate[i], sigmoid_gate);
     }
     const Real inv = 1 / std::sqrt(squares / static_cast<Real>(group) + eps);
     const Real projection = dot * inv * inv / static_cast<Real>(group);
     for (int64_t i = begin; i < begin + group; ++i) {
-      const Real factor = w[i % width % weights], s = silu(gate[i]);
+      const Real factor = w[i % width % weights], s = opened(gate[i], sigmoid_gate);
       if (dw != nullptr) dw[i % width % weights] += dy[i] * x[i] * s * inv;
       if (gate_first) {
         const Real din = inv * (dy[i] * factor - x[i] * s * projection);
@@ -53,7 +67,7 @@ void gated_norm_backward(const Real* dy, const Real* x, const Real* gate, const 
         dgate[i] = din * x[i] * silu_slope(gate[i]);
       } else {
         dx[i] = inv * (dy[i] * factor * s - x[i] * projection);
-        dgate[i] = dy[i] * factor * x[i] * inv * silu_slope(gate[i]);
+        dgate[i] = dy[i] * factor * x[i] * inv * opened_slope(gate[i], sigmoid_gate);
       }
     }
   }

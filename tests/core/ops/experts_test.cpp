@@ -31,7 +31,9 @@ std::vector<Routing> all_routings() {
        .group_score = GroupScore::two_best,
        .normalize = true,
        .epsilon = 1e-20f,
-       .scale = 2.5f},  // DeepSeek V3
+       .scale = 2.5f},                                                 // DeepSeek V3
+      {.k = 3, .score = RouterScore::sigmoid, .logits_choose = true},  // Kolibri
+      {.k = 2, .score = RouterScore::sparse_mixer, .jitter = 0.4f},    // Phi-3.5-MoE
       {.k = 12, .score = RouterScore::sigmoid, .normalize = true, .epsilon = 1e-6f},
   };
 }

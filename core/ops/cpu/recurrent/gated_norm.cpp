@@ -22,6 +22,13 @@ HWY_INLINE V silu_slope(V x) {
   return hn::Mul(s, hn::MulAdd(x, hn::Sub(one, s), one));
 }
 
+HWY_INLINE V opened(V x, const GatedNormParams& p) { return p.sigmoid_gate ? sigmoid(x) : silu(x); }
+HWY_INLINE V opened_slope(V x, const GatedNormParams& p) {
+  if (!p.sigmoid_gate) return silu_slope(x);
+  const V s = sigmoid(x);
+  return hn::Mul(s, hn::Sub(splat(1), s));
+}
+
 // 1 / rms of what is normed. (Loads past the end are zeros, and so are their products.)
 template <bool gate_first, typename Gate>
 float inverse_rms(const float* x, const Gate* gate, const GatedNormParams& p) {
@@ -37,8 +44,8 @@ template <bool gate_first, typename Gate>
 void group_forward(const float* x, const Gate* gate, const float* w, const GatedNormParams& p, Gate* y) {
   const V inv = splat(inverse_rms<gate_first>(x, gate, p));
   for_lanes(p.group, [&](int64_t i, auto lanes) HWY_ATTR {
-    const V opened = hn::Mul(load(x + i, lanes), silu(load(gate + i, lanes)));
-    store(hn::Mul(hn::Mul(opened, inv), load(w + i, lanes)), y + i, lanes);
+    const V open = hn::Mul(load(x + i, lanes), opened(load(gate + i, lanes), p));
+    store(hn::Mul(hn::Mul(open, inv), load(w + i, lanes)), y + i, lanes);
   });
 }
 
@@ -47,13 +54,13 @@ void group_backward(const Gate* dy, const float* x, const Gate* gate, const floa
                     float* dx, Gate* dgate, float* dw) {
   const float factor = inverse_rms<gate_first>(x, gate, p);
   const float dot = sum_lanes(p.group, [&](int64_t i, auto lanes) HWY_ATTR {
-    const V opened = hn::Mul(load(x + i, lanes), silu(load(gate + i, lanes)));
-    return hn::Mul(hn::Mul(load(dy + i, lanes), load(w + i, lanes)), opened);
+    const V open = hn::Mul(load(x + i, lanes), opened(load(gate + i, lanes), p));
+    return hn::Mul(hn::Mul(load(dy + i, lanes), load(w + i, lanes)), open);
   });
   const V inv = splat(factor), projection = splat(dot * factor * factor / static_cast<float>(p.group));
   for_lanes(p.group, [&](int64_t i, auto lanes) HWY_ATTR {
     const V v = load(x + i, lanes), z = load(gate + i, lanes), g = load(dy + i, lanes);
-    const V open = silu(z), weighted = hn::Mul(g, load(w + i, lanes));
+    const V open = opened(z, p), weighted = hn::Mul(g, load(w + i, lanes));
     if (dw != nullptr) {
       store(hn::MulAdd(hn::Mul(g, v), hn::Mul(open, inv), load(dw + i, lanes)), dw + i, lanes);
     }
@@ -63,7 +70,7 @@ void group_backward(const Gate* dy, const float* x, const Gate* gate, const floa
       store(hn::Mul(hn::Mul(din, v), silu_slope(z)), dgate + i, lanes);
     } else {
       store(hn::Mul(inv, hn::NegMulAdd(v, projection, hn::Mul(weighted, open))), dx + i, lanes);
-      store(hn::Mul(hn::Mul(weighted, hn::Mul(v, inv)), silu_slope(z)), dgate + i, lanes);
+      store(hn::Mul(hn::Mul(weighted, hn::Mul(v, inv)), opened_slope(z, p)), dgate + i, lanes);
     }
   });
 }

@@ -10,6 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/recurrent/linear_attention.cpp"
 #include <hwy/foreach_target.h>
+#include "nibble/core/ops/cpu/recurrent/channel_decay-inl.h"
 #include "nibble/core/ops/cpu/small_product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -292,6 +293,34 @@ class ChunkBackward : public Chunk {
   std::vector<float> dscores_, dwritten_, values_, key_rows_;
 };
 
+/// What of the tensors head h of one document reads, and where its gradients go.
+ChannelHead channel_head(const Inputs& in, int64_t h, const AttentionSpan& span) {
+  const LinearAttentionParams& p = in.p;
+  const int64_t t = span.q_begin, key = t * in.key_row() + in.key_head(h) * p.key_size;
+  const int64_t value = t * in.value_row() + h * p.value_size;
+  const int64_t decays = p.log_rates ? 1 : p.key_size, decay = (t * p.heads + h) * decays;
+  return {.tokens = span.q_end - t,
+          .K = p.key_size,
+          .V = p.value_size,
+          .key_row = in.key_row(),
+          .value_row = in.value_row(),
+          .decay_row = p.heads * decays,
+          .beta_row = p.heads,
+          .scale = p.scale,
+          .skip = in.skip != nullptr ? in.skip[h] : 0,
+          .delta = p.delta,
+          .key_at = key,
+          .value_at = value,
+          .decay_at = decay,
+          .beta_at = t * p.heads + h,
+          .q = in.q + key,
+          .k = in.k + key,
+          .v = in.v + value,
+          .log_decay = in.log_decay + decay,
+          .beta = in.beta + t * p.heads + h,
+          .log_rates = p.log_rates ? p.log_rates.data<const float>() + h * p.key_size : nullptr};
+}
+
 void linear_attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                               const Tensor& beta, const Tensor& skip, std::span<const AttentionSpan> spans,
                               const LinearAttentionParams& p, RecurrentState* state, Tensor& out) {
@@ -302,9 +331,13 @@ void linear_attention_forward(const Tensor& q, const Tensor& k, const Tensor& v,
     const int64_t document = piece / p.heads, h = piece % p.heads;
     const AttentionSpan& span = spans[static_cast<size_t>(document)];
     std::vector<float> own(states ? 0 : static_cast<size_t>(in.state_size()), 0.0f);
-    std::vector<float> u(static_cast<size_t>(kChunk * p.value_size));
     float* S = own.data();
     if (states) S = states + (state->rows[static_cast<size_t>(document)] * p.heads + h) * in.state_size();
+    if (p.channel_decay) {
+      const ChannelHead head = channel_head(in, h, span);
+      return channel_forward(head, 0, head.tokens, S, nullptr, to + head.value_at);
+    }
+    std::vector<float> u(static_cast<size_t>(kChunk * p.value_size));
     Chunk chunk(in);
     for (int64_t t = span.q_begin; t < span.q_end; t += kChunk) {
       chunk.set(h, t, std::min(kChunk, span.q_end - t));
@@ -361,6 +394,7 @@ void linear_attention_backward(const Tensor& dout, const Tensor& q, const Tensor
   dk.zero();
   std::vector<float> more(static_cast<size_t>(2 * (blocks - 1) * q.numel()), 0.0f);
   std::vector<float> dskips(static_cast<size_t>(documents * p.heads));
+  std::vector<float> dlog_rates(p.dlog_rates ? static_cast<size_t>(documents * p.dlog_rates.numel()) : 0, 0.0f);
   parallel_for(documents * pieces, 1, [&](int64_t piece, int64_t) {
     const int64_t document = piece / pieces, group = piece % pieces / blocks, block = piece % blocks;
     float *own_dq = dq.data<float>(), *own_dk = dk.data<float>();
@@ -375,7 +409,16 @@ void linear_attention_backward(const Tensor& dout, const Tensor& q, const Tensor
     for (int64_t i = together * block / blocks; i < together * (block + 1) / blocks; ++i) {
       const int64_t h = group * together + i;
       const AttentionSpan& span = spans[static_cast<size_t>(document)];
-      dskips[static_cast<size_t>(document * p.heads + h)] = head_backward(in, h, span, chunk, states, u, to);
+      float& dskip_of_head = dskips[static_cast<size_t>(document * p.heads + h)];
+      if (p.channel_decay) {
+        const ChannelHead head = channel_head(in, h, span);
+        dskip_of_head =
+            channel_backward(head, to.dout + head.value_at, to.dq + head.key_at, to.dk + head.key_at,
+                             to.dv + head.value_at, to.dlog_decay + head.decay_at, to.dbeta + head.beta_at,
+                             dlog_rates.empty() ? nullptr : dlog_rates.data() + (document * p.heads + h) * p.key_size);
+      } else {
+        dskip_of_head = head_backward(in, h, span, chunk, states, u, to);
+      }
     }
   });
   for (int64_t block = 1; block < blocks; ++block) {
@@ -384,6 +427,10 @@ void linear_attention_backward(const Tensor& dout, const Tensor& q, const Tensor
       scaled(from + begin, 1, end - begin, true, dq.data<float>() + begin);
       scaled(from + q.numel() + begin, 1, end - begin, true, dk.data<float>() + begin);
     });
+  }
+  for (size_t i = 0; i < dlog_rates.size(); ++i) {
+    Tensor to = p.dlog_rates;
+    to.data<float>()[i % static_cast<size_t>(to.numel())] += dlog_rates[i];
   }
   for (size_t i = 0; dskip && i < dskips.size(); ++i) {
     dskip.data<float>()[i % static_cast<size_t>(p.heads)] += dskips[i];

@@ -28,8 +28,8 @@ void forward(const Tensor& x, const Tensor& bias, const Tensor& a_log, const Tim
   parallel_for(x.dim(0), kGradientRows, [&](int64_t begin, int64_t end) {
     const std::vector<float> raw = widened<Element>(x, begin * heads, end * heads);
     ref::time_step_forward(raw.data(), bias.data<const float>(), a_log.data<const float>(), end - begin, heads,
-                           limits.low, limits.high, step.data<float>() + begin * heads,
-                           log_decay.data<float>() + begin * heads);
+                           heads / a_log.numel(), limits.low, limits.high, limits.least_decay,
+                           step.data<float>() + begin * heads, log_decay.data<float>() + begin * heads);
   });
 }
 
@@ -37,14 +37,15 @@ template <typename Element>
 void backward(const Tensor& dstep, const Tensor& dlog_decay, const Tensor& x, const Tensor& bias, const Tensor& a_log,
               const TimeStepLimits& limits, Tensor& dx, Tensor& dbias, Tensor& da_log) {
   const int64_t heads = x.dim(1);
-  PartialSums bias_sums(x.dim(0), heads, dbias), a_sums(x.dim(0), heads, da_log);
+  PartialSums bias_sums(x.dim(0), heads, dbias), a_sums(x.dim(0), a_log.numel(), da_log);
   parallel_for(x.dim(0), kGradientRows, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * heads;
     const std::vector<float> raw = widened<Element>(x, at, end * heads);
     std::vector<float> gradient(raw.size());
     ref::time_step_backward(dstep ? dstep.data<const float>() + at : nullptr, dlog_decay.data<const float>() + at,
                             raw.data(), bias.data<const float>(), a_log.data<const float>(), end - begin, heads,
-                            limits.low, limits.high, gradient.data(), bias_sums.block(begin), a_sums.block(begin));
+                            heads / a_log.numel(), limits.low, limits.high, limits.least_decay, gradient.data(),
+                            bias_sums.block(begin), a_sums.block(begin));
     std::transform(gradient.begin(), gradient.end(), dx.data<Element>() + at, [](float g) { return Element(g); });
   });
   bias_sums.add_to(dbias);

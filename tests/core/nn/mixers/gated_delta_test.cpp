@@ -17,7 +17,7 @@ DecoderConfig config(bool fused) {
                                    .value_size = 6 + l,
                                    .taps = 3,
                                    .fused = fused};
-      return std::make_unique<GatedDelta>(prefix + "linear_attn.", delta, makers);
+      return std::make_unique<GatedDelta>(prefix + "linear_attn.", GatedDeltaNames(), delta, makers);
     };
   });
 }

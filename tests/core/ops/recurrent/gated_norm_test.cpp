@@ -13,22 +13,25 @@ NIBBLE_EVERY_SIMD(GatedNormTest);
 
 constexpr int64_t kTokens = 150, kWidth = 84, kGroup = 21;
 
+/// Whether the gate comes first, and whether it is a sigmoid.
+constexpr std::pair<bool, bool> kForms[] = {{false, false}, {true, false}, {false, true}};
+
 TEST(GatedNormReference, GradientsAreFiniteDifferences) {
   const int64_t tokens = 2, width = 6, group = 3;
   for (const int64_t weights : {3, 6}) {
-    for (const bool gate_first : {false, true}) {
+    for (const auto& [gate_first, sigmoid] : kForms) {
       const Values x = random_values(2 * tokens * width + weights, 1), slopes = random_values(tokens * width, 2);
       const int64_t count = tokens * width;
       const auto loss = [&](const Values& at) {
         Values y(slopes.size());
         ops::ref::gated_norm_forward(at.data(), at.data() + count, at.data() + 2 * count, tokens, width, group, weights,
-                                     1e-2, gate_first, y.data());
+                                     1e-2, gate_first, sigmoid, y.data());
         return dot(y, slopes);
       };
       Values gradient(x.size(), 0.0);
       double* to = gradient.data();
       ops::ref::gated_norm_backward(slopes.data(), x.data(), x.data() + count, x.data() + 2 * count, tokens, width,
-                                    group, weights, 1e-2, gate_first, to, to + count, to + 2 * count);
+                                    group, weights, 1e-2, gate_first, sigmoid, to, to + count, to + 2 * count);
       expect_gradient(loss, x, gradient, "gated norm");
     }
   }
@@ -36,9 +39,10 @@ TEST(GatedNormReference, GradientsAreFiniteDifferences) {
 
 TEST_P(GatedNormTest, MatchesReference) {
   for (const int64_t weights : {kGroup, kWidth}) {
-    for (const bool gate_first : {false, true}) {
+    for (const auto& [gate_first, sigmoid] : kForms) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
-        const ops::GatedNormParams params{.group = kGroup, .eps = 1e-2f, .gate_first = gate_first};
+        const ops::GatedNormParams params{
+            .group = kGroup, .eps = 1e-2f, .sigmoid_gate = sigmoid, .gate_first = gate_first};
         const Tensor x = random_tensor({kTokens, kWidth}, DType::f32, 1), w = random_tensor({weights}, DType::f32, 2);
         const Tensor gate = random_tensor(x.shape(), dtype, 3), dy = random_tensor(x.shape(), dtype, 4);
         Tensor y = Tensor::empty(pool(), x.shape(), dtype), dx = Tensor::empty(pool(), x.shape(), DType::f32);
@@ -49,9 +53,9 @@ TEST_P(GatedNormTest, MatchesReference) {
         ops::gated_norm_backward(dy, x, gate, w, params, dx, dgate, dw);
         const double eps = static_cast<double>(params.eps);
         ops::ref::gated_norm_forward(values_of(x).data(), values_of(gate).data(), values_of(w).data(), kTokens, kWidth,
-                                     kGroup, weights, eps, gate_first, ys.data());
+                                     kGroup, weights, eps, gate_first, sigmoid, ys.data());
         ops::ref::gated_norm_backward(values_of(dy).data(), values_of(x).data(), values_of(gate).data(),
-                                      values_of(w).data(), kTokens, kWidth, kGroup, weights, eps, gate_first,
+                                      values_of(w).data(), kTokens, kWidth, kGroup, weights, eps, gate_first, sigmoid,
                                       dxs.data(), dgates.data(), dws.data());
         expect_close(y, ys, rounding(dtype, 4e-6), 1e-6, "y");
         expect_close(dx, dxs, 1e-5, 1e-5, "dx");

@@ -18,6 +18,9 @@ constexpr int64_t kTokens = 249;
 struct Inputs {
   ops::LinearAttentionParams p;
   Tensor q, k, v, log_decay, beta, skip;
+
+  /// Columns of log_decay that one head has.
+  int64_t decays() const { return p.channel_decay && !p.log_rates ? p.key_size : 1; }
 };
 
 Inputs random_inputs(const ops::LinearAttentionParams& p) {
@@ -26,10 +29,10 @@ Inputs random_inputs(const ops::LinearAttentionParams& p) {
   in.q = random_tensor({kTokens, p.key_heads * p.key_size}, DType::f32, 1, spread);
   in.k = random_tensor(in.q.shape(), DType::f32, 2, spread);
   in.v = random_tensor({kTokens, p.heads * p.value_size}, DType::f32, 3);
-  Values decay = random_values(kTokens * p.heads, 4), beta = random_values(kTokens * p.heads, 5);
+  Values decay = random_values(kTokens * p.heads * in.decays(), 4), beta = random_values(kTokens * p.heads, 5);
   for (double& value : decay) value = -value * value / 4;
   for (double& value : beta) value = 1 / (1 + std::exp(-value));
-  in.log_decay = tensor_of(decay, {kTokens, p.heads}, DType::f32);
+  in.log_decay = tensor_of(decay, {kTokens, p.heads * in.decays()}, DType::f32);
   in.beta = tensor_of(beta, {kTokens, p.heads}, DType::f32);
   if (!p.delta) in.skip = random_tensor({p.heads}, DType::f32, 6);
   return in;
@@ -40,13 +43,16 @@ std::vector<ops::LinearAttentionParams> forms() {
   for (const bool delta : {false, true}) {
     made.push_back({.heads = 4, .key_heads = 2, .key_size = 8, .value_size = 5, .scale = 0.5f, .delta = delta});
     made.push_back({.heads = 12, .key_heads = 1, .key_size = 33, .value_size = 16, .scale = 1, .delta = delta});
+    made.push_back({.heads = 4, .key_heads = 2, .key_size = 9, .value_size = 5, .channel_decay = true, .delta = delta});
   }
+  made.push_back({.heads = 11, .key_heads = 1, .key_size = 6, .value_size = 1, .channel_decay = true});
+  made.back().log_rates = random_tensor({11, 6}, DType::f32, 8, 0.5);
   return made;
 }
 
 /// One head of one document in f64, and where its elements lie in the tensors.
 struct Head {
-  Values q, k, v, decay, beta, dout;
+  Values q, k, v, decay, beta, dout, rates;
   ops::ref::LinearAttentionHead<double> view;
 };
 
@@ -73,16 +79,19 @@ Head head_of(const Inputs& in, const Tensor& dout, const ops::AttentionSpan& spa
   Head head{take(in.q, span, g * p.key_size, p.key_size),
             take(in.k, span, g * p.key_size, p.key_size),
             take(in.v, span, h * p.value_size, p.value_size),
-            take(in.log_decay, span, h, 1),
+            take(in.log_decay, span, h * in.decays(), in.decays()),
             take(in.beta, span, h, 1),
             dout ? take(dout, span, h * p.value_size, p.value_size) : Values(),
+            {},
             {}};
+  if (p.log_rates) head.rates = values_of(p.log_rates.rows(h, h + 1));
   head.view = {.tokens = span.q_end - span.q_begin,
                .key_size = p.key_size,
                .value_size = p.value_size,
                .scale = static_cast<double>(p.scale),
                .skip = in.skip ? values_of(in.skip)[static_cast<size_t>(h)] : 0,
-               .delta = p.delta};
+               .delta = p.delta,
+               .channel_decay = p.channel_decay};
   return head;
 }
 
@@ -92,6 +101,7 @@ void point(Head& head) {
   head.view.v = head.v.data();
   head.view.log_decay = head.decay.data();
   head.view.beta = head.beta.data();
+  if (!head.rates.empty()) head.view.log_rates = head.rates.data();
 }
 
 Tensor forward(const Inputs& in, std::span<const ops::AttentionSpan> spans, ops::RecurrentState* state = nullptr) {
@@ -100,16 +110,19 @@ Tensor forward(const Inputs& in, std::span<const ops::AttentionSpan> spans, ops:
   return out;
 }
 
-/// dq, dk, dv, dlog_decay, dbeta, and dskip where there is one.
+/// dq, dk, dv, dlog_decay, dbeta, and dskip and dlog_rates where there are some.
 std::vector<Tensor> backward(const Inputs& in, const Tensor& dout, std::span<const ops::AttentionSpan> spans) {
   std::vector<Tensor> made;
   for (const Tensor* like : {&in.q, &in.k, &in.v, &in.log_decay, &in.beta}) {
     made.push_back(random_tensor(like->shape(), DType::f32, 9));  // overwritten
   }
   Tensor dskip = in.skip ? Tensor::zeros(pool(), in.skip.shape(), DType::f32) : Tensor();
-  ops::linear_attention_backward(dout, in.q, in.k, in.v, in.log_decay, in.beta, in.skip, spans, in.p, made[0], made[1],
+  ops::LinearAttentionParams p = in.p;
+  if (p.log_rates) p.dlog_rates = Tensor::zeros(pool(), p.log_rates.shape(), DType::f32);
+  ops::linear_attention_backward(dout, in.q, in.k, in.v, in.log_decay, in.beta, in.skip, spans, p, made[0], made[1],
                                  made[2], made[3], made[4], dskip);
   if (dskip) made.push_back(dskip);
+  if (p.dlog_rates) made.push_back(p.dlog_rates);
   return made;
 }
 
@@ -149,6 +162,43 @@ TEST(LinearAttentionReference, GradientsAreFiniteDifferences) {
   }
 }
 
+TEST(LinearAttentionReference, GradientsOfDecaysByChannelAreFiniteDifferences) {
+  const int64_t n = 6, K = 3, V = 2, decays = n * K;
+  for (const bool with_rates : {false, true}) {
+    Values x = random_values(n * (2 * K + V) + decays + n + K, 1);  // q, k, v, decay, beta, rates
+    const Values weights = random_values(n * V, 2);
+    for (int64_t i = 0; i < decays; ++i) {
+      double& decay = x[static_cast<size_t>(n * (2 * K + V) + i)];
+      decay = -std::abs(decay);
+    }
+    const auto view = [&](const Values& at) {
+      const double* q = at.data();
+      return ops::ref::LinearAttentionHead<double>{.tokens = n,
+                                                   .key_size = K,
+                                                   .value_size = V,
+                                                   .scale = 0.7,
+                                                   .delta = true,
+                                                   .channel_decay = true,
+                                                   .q = q,
+                                                   .k = q + n * K,
+                                                   .v = q + 2 * n * K,
+                                                   .log_decay = q + n * (2 * K + V),
+                                                   .beta = q + n * (2 * K + V) + decays,
+                                                   .log_rates = with_rates ? q + at.size() - K : nullptr};
+    };
+    const auto loss = [&](const Values& at) {
+      Values state(static_cast<size_t>(K * V), 0.0), out(static_cast<size_t>(n * V));
+      ops::ref::linear_attention_forward(view(at), state.data(), out.data());
+      return dot(out, weights);
+    };
+    Values gradient(x.size(), 0.0);
+    double* to = gradient.data();
+    ops::ref::linear_attention_backward(view(x), weights.data(), to, to + n * K, to + 2 * n * K, to + n * (2 * K + V),
+                                        to + n * (2 * K + V) + decays, with_rates ? to + x.size() - K : nullptr);
+    expect_gradient(loss, x, gradient, "decays by channel");
+  }
+}
+
 TEST_P(LinearAttentionTest, IsTheRecurrence) {
   for (const ops::LinearAttentionParams& p : forms()) {
     const Inputs in = random_inputs(p);
@@ -174,26 +224,28 @@ TEST_P(LinearAttentionTest, ItsGradientsAreThoseOfTheRecurrence) {
     for (const Tensor* like : {&in.q, &in.k, &in.v, &in.log_decay, &in.beta}) {
       expected.emplace_back(static_cast<size_t>(like->numel()), 0.0);
     }
-    Values dskip(static_cast<size_t>(p.heads), 0.0);
+    Values dskip(static_cast<size_t>(p.heads), 0.0), drates(static_cast<size_t>(p.heads * p.key_size), 0.0);
     for (const ops::AttentionSpan& span : kDocuments) {
       for (int64_t h = 0; h < p.heads; ++h) {
         Head head = head_of(in, dout, span, h);
         point(head);
         const int64_t g = h / (p.heads / p.key_heads);
-        Values dq(head.q.size()), dk = dq, dv(head.v.size()), ddecay(head.decay.size()), dbeta = ddecay;
+        Values dq(head.q.size()), dk = dq, dv(head.v.size()), ddecay(head.decay.size()), dbeta(head.beta.size());
         dskip[static_cast<size_t>(h)] += ops::ref::linear_attention_backward(
-            head.view, head.dout.data(), dq.data(), dk.data(), dv.data(), ddecay.data(), dbeta.data());
+            head.view, head.dout.data(), dq.data(), dk.data(), dv.data(), ddecay.data(), dbeta.data(),
+            p.log_rates ? drates.data() + h * p.key_size : nullptr);
         put(dq.data(), span, g * p.key_size, p.key_size, in.q.dim(1), expected[0]);
         put(dk.data(), span, g * p.key_size, p.key_size, in.q.dim(1), expected[1]);
         put(dv.data(), span, h * p.value_size, p.value_size, in.v.dim(1), expected[2]);
-        put(ddecay.data(), span, h, 1, p.heads, expected[3]);
+        put(ddecay.data(), span, h * in.decays(), in.decays(), in.log_decay.dim(1), expected[3]);
         put(dbeta.data(), span, h, 1, p.heads, expected[4]);
       }
     }
     if (in.skip) expected.push_back(dskip);
+    if (p.log_rates) expected.push_back(drates);
     const std::vector<Tensor> made = backward(in, dout, kDocuments);
     ASSERT_EQ(made.size(), expected.size());
-    const char* names[] = {"dq", "dk", "dv", "ddecay", "dbeta", "dskip"};
+    const char* names[] = {"dq", "dk", "dv", "ddecay", "dbeta", "dskip", "drates"};
     for (size_t i = 0; i < made.size(); ++i) expect_close(made[i], expected[i], 2e-5, 1e-4, names[i]);
   }
 }
@@ -224,17 +276,19 @@ TEST_P(LinearAttentionTest, StatesGoOnWhereTheyWereLeft) {
 }
 
 TEST_P(LinearAttentionTest, PackedDocumentsAreThoseAlone) {
-  const Inputs in = random_inputs(forms()[3]);
-  const Tensor dout = random_tensor(in.v.shape(), DType::f32, 7);
-  const Tensor packed = forward(in, kDocuments);
-  const std::vector<Tensor> gradients = backward(in, dout, kDocuments);
-  for (const ops::AttentionSpan& span : kDocuments) {
-    const auto rows = [&](const Tensor& x) { return x.rows(span.q_begin, span.q_end); };
-    const Inputs alone{in.p, rows(in.q), rows(in.k), rows(in.v), rows(in.log_decay), rows(in.beta), in.skip};
-    const ops::AttentionSpan only{0, span.q_end - span.q_begin, 0, span.q_end - span.q_begin};
-    EXPECT_EQ(values_of(forward(alone, {&only, 1})), values_of(rows(packed)));
-    const std::vector<Tensor> own = backward(alone, rows(dout), {&only, 1});
-    for (size_t i = 0; i < own.size(); ++i) EXPECT_EQ(values_of(own[i]), values_of(rows(gradients[i]))) << i;
+  for (const size_t form : {4, 5}) {
+    const Inputs in = random_inputs(forms()[form]);
+    const Tensor dout = random_tensor(in.v.shape(), DType::f32, 7);
+    const Tensor packed = forward(in, kDocuments);
+    const std::vector<Tensor> gradients = backward(in, dout, kDocuments);
+    for (const ops::AttentionSpan& span : kDocuments) {
+      const auto rows = [&](const Tensor& x) { return x.rows(span.q_begin, span.q_end); };
+      const Inputs alone{in.p, rows(in.q), rows(in.k), rows(in.v), rows(in.log_decay), rows(in.beta), in.skip};
+      const ops::AttentionSpan only{0, span.q_end - span.q_begin, 0, span.q_end - span.q_begin};
+      EXPECT_EQ(values_of(forward(alone, {&only, 1})), values_of(rows(packed)));
+      const std::vector<Tensor> own = backward(alone, rows(dout), {&only, 1});
+      for (size_t i = 0; i < own.size(); ++i) EXPECT_EQ(values_of(own[i]), values_of(rows(gradients[i]))) << i;
+    }
   }
 }
 

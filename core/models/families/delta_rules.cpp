@@ -1,0 +1,240 @@
+// Hybrids with gated delta nets: Qwen3.5 and Qwen3-Next, OLMo Hybrid, and Kimi delta attention beside latent attention.
+
+#include <algorithm>
+
+#include "nibble/core/models/families/expert_families.h"
+#include "nibble/core/models/families/expert_rules.h"
+#include "nibble/core/models/families/hybrid_rules.h"
+#include "nibble/core/models/families/latent_families.h"
+#include "nibble/core/nn/mixers/gated_delta.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr int64_t kMaxWidth = int64_t{1} << 20;
+constexpr int64_t kMaxTaps = 64;
+const std::vector<std::string> kConvolutions = {"q_conv1d", "k_conv1d", "v_conv1d"};
+
+// Which layers have attention: layer_types, or else `absent(l)`.
+template <typename Absent>
+std::vector<bool> attention_or(const ConfigReader& file, const DecoderConfig& config, const Absent& absent) {
+  std::vector<bool> attention = attention_layers(file, config, {"full_attention"}, {"linear_attention"});
+  for (int64_t l = 0; attention.size() < config.layer.size(); ++l) attention.push_back(absent(l));
+  return attention;
+}
+
+SublayerMaker<Mixer> delta_maker(const std::string& module, const GatedDeltaNames& names,
+                                 const GatedDeltaConfig& delta) {
+  return [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
+    return std::make_unique<GatedDelta>(prefix + module + ".", names, delta, makers);
+  };
+}
+
+// Heads of one size for queries, keys and values; decays by channel.
+GatedDeltaConfig kimi_delta(const ConfigReader& file, const DecoderConfig& config, int64_t heads, int64_t size,
+                            int64_t taps) {
+  if (heads * size > kMaxWidth) file.fail("head_dim", "is too large for so many heads");
+  return {.width = config.width,
+          .key_heads = heads,
+          .heads = heads,
+          .key_size = size,
+          .value_size = size,
+          .taps = taps,
+          .eps = config.norm.eps,
+          .activation = config.activation,
+          .apart = true,
+          .decay_shape = {},
+          .channel_decay = true,
+          .sigmoid_gate = true};
+}
+
+void read_kimi_experts(const ConfigReader& file, DecoderConfig& config, int64_t groups, int64_t top_groups,
+                       double scale, int64_t dense) {
+  read_experts(file, config, "num_experts|num_local_experts|n_routed_experts", "moe_intermediate_size",
+               "num_experts_per_token|num_experts_per_tok");
+  read_sigmoid_router(file, config, scale, groups, top_groups);
+  read_shared_experts(file, config);
+  use_experts_after_dense(file, config, dense);
+}
+
+}  // namespace
+
+TensorNames olmo_hybrid_names() {
+  TensorNames names;
+  names.block.attention_norm = "attention_layer_norm";
+  names.block.mlp_norm = "feedforward_layer_norm";
+  return names;
+}
+
+TensorNames kimi_names() {
+  TensorNames names = mixtral_names();
+  ExpertNames& experts = names.block.experts;
+  experts.correction = "block_sparse_moe.gate.e_score_correction_bias";
+  experts.shared = mlp_below("block_sparse_moe.shared_experts");
+  experts.peft_translates = false;
+  names.block.mlp = mlp_below("block_sparse_moe");
+  return names;
+}
+
+TensorNames bailing_names() {
+  TensorNames names = deepseek_v3_names();
+  names.embedding = "model.word_embeddings";
+  names.block.experts.correction = "mlp.gate.expert_bias";
+  return names;
+}
+
+void finish_qwen3_5(const ConfigReader& file, DecoderConfig& config) {
+  config.attention_gate = OutputGate::in_query;
+  config.mlp_bias = false;
+  std::vector<bool> attention = attention_layers(file, config, {"full_attention"}, {"linear_attention"});
+  if (attention.empty()) {
+    const int64_t interval = file.integer("full_attention_interval", 1, 65536, 4);
+    for (int64_t l = 0; l < config.layers; ++l) attention.push_back((l + 1) % interval == 0);
+  }
+  GatedDeltaConfig delta;
+  delta.width = config.width;
+  delta.key_heads = file.integer("linear_num_key_heads", 1, kMaxWidth, 16);
+  delta.heads = file.integer("linear_num_value_heads", 1, kMaxWidth, 32);
+  if (delta.heads % delta.key_heads != 0) file.fail("linear_num_key_heads", "does not divide linear_num_value_heads");
+  delta.key_size = file.integer("linear_key_head_dim", 1, 65536, 128);
+  delta.value_size = file.integer("linear_value_head_dim", 1, 65536, 128);
+  if (delta.heads * delta.value_size > kMaxWidth || delta.key_heads * delta.key_size > kMaxWidth) {
+    file.fail("linear_value_head_dim", "is too large for so many heads");
+  }
+  delta.taps = file.integer("linear_conv_kernel_dim", 1, kMaxTaps, 4);
+  delta.eps = config.norm.eps;
+  delta.activation = config.activation;
+  delta.fused = config.model_type == "qwen3_next";
+  set_mixers(config, attention, [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
+    return std::make_unique<GatedDelta>(prefix + "linear_attn.", GatedDeltaNames(), delta, makers);
+  });
+}
+
+// Layers of experts are those that mlp_only_layers does not name.
+void finish_qwen3_next(const ConfigReader& file, DecoderConfig& config) {
+  finish_qwen3_5(file, config);
+  if (file.integer("num_experts", 0, 65536, 512) == 0) return;
+  ExpertsConfig& experts = read_experts(file, config, "num_experts|num_local_experts", "moe_intermediate_size");
+  experts.routing.normalize = file.boolean("norm_topk_prob", true);
+  experts.shared_hidden = file.integer("shared_expert_intermediate_size", 1, kMaxWidth, 512);
+  use_experts_by_step(file, config);
+}
+
+void finish_qwen3_5_moe(const ConfigReader& file, DecoderConfig& config) {
+  finish_qwen3_5(file, config);
+  ExpertsConfig& experts = read_experts(file, config, "num_experts|num_local_experts", "moe_intermediate_size");
+  experts.routing.normalize = true;
+  experts.shared_hidden = file.integer("shared_expert_intermediate_size", 1, kMaxWidth, 512);
+  use_experts_everywhere(config);
+}
+
+// Published with the tensors of all experts in one; Transformers saves every expert by itself.
+void match_fused_experts(const std::function<bool(const std::string&)>& contains, DecoderConfig& config) {
+  ExpertNames& names = config.names.block.experts;
+  if (!contains(config.names.layers + "0." + names.peft_gate_up)) return;
+  names.fused_gate_up = names.peft_gate_up;
+  names.fused_down = names.peft_down;
+}
+
+// Norms before the halves of delta layers, after those of attention layers, where rope may be left out by null.
+void finish_olmo_hybrid(const ConfigReader& file, DecoderConfig& config) {
+  const bool last_is_fourth = config.layers >= 4;
+  const std::vector<bool> attention =
+      attention_or(file, config, [&](int64_t l) { return l % 4 == 3 || (!last_is_fourth && l == config.layers - 1); });
+  GatedDeltaConfig delta;
+  delta.width = config.width;
+  delta.key_heads = file.integer("linear_num_key_heads", 1, kMaxWidth, config.heads);
+  delta.heads = file.integer("linear_num_value_heads", 1, kMaxWidth, config.heads);
+  if (delta.heads % delta.key_heads != 0) file.fail("linear_num_key_heads", "does not divide linear_num_value_heads");
+  delta.key_size =
+      file.integer("linear_key_head_dim", 1, 65536, std::max<int64_t>(1, 3 * config.width / (4 * delta.key_heads)));
+  delta.value_size = file.integer("linear_value_head_dim", 1, 65536, 2 * delta.key_size);
+  if (delta.heads * delta.value_size > kMaxWidth || delta.key_heads * delta.key_size > kMaxWidth) {
+    file.fail("linear_value_head_dim", "is too large for so many heads");
+  }
+  delta.taps = file.integer("linear_conv_kernel_dim", 1, kMaxTaps, 4);
+  delta.eps = 1e-5f;
+  delta.activation = config.activation;
+  delta.apart = true;
+  if (file.boolean("linear_allow_neg_eigval", true)) delta.beta_scale = 2;
+  const GatedDeltaNames names = {.output = "o_proj", .attention = {.conv_parts = kConvolutions, .norm = "o_norm"}};
+  set_mixers(config, attention, delta_maker("linear_attn", names, delta));
+  const NormNames after = {.attention_norm = "",
+                           .post_attention_norm = "post_attention_layernorm",
+                           .mlp_norm = "",
+                           .post_mlp_norm = "post_feedforward_layernorm"};
+  const std::optional<ConfigReader> rope = file.object("rope_parameters");
+  const bool turns = file.has("rope_theta") || (rope && rope->has("rope_theta"));
+  for (size_t l = 0; l < attention.size(); ++l) {
+    if (!turns) config.layer[l].rotary = -1;
+    if (attention[l]) config.layer[l].norms = after;
+  }
+}
+
+// Transformers saves the norm after attention under the name of the other layers' norm before the MLP.
+void match_olmo_hybrid(const std::function<bool(const std::string&)>& contains, DecoderConfig& config) {
+  for (size_t l = 0; l < config.layer.size(); ++l) {
+    std::optional<NormNames>& norms = config.layer[l].norms;
+    const std::string saved = "feedforward_layer_norm";
+    const std::string prefix = config.names.layers + std::to_string(l) + ".";
+    if (norms && contains(prefix + saved + ".weight")) norms->post_attention_norm = saved;
+  }
+}
+
+// Published files name the layers, counted from 1, in an object of their own.
+void finish_kimi_linear(const ConfigReader& file, DecoderConfig& config) {
+  const std::optional<ConfigReader> own = file.object("linear_attn_config");
+  const std::vector<double> full = own ? own->numbers("full_attn_layers", 1, 1e6) : std::vector<double>();
+  const std::vector<bool> attention = attention_or(file, config, [&](int64_t l) {
+    if (!own || !own->has("full_attn_layers")) return l > 0 && l % 4 == 0;
+    return std::find(full.begin(), full.end(), static_cast<double>(l + 1)) != full.end();
+  });
+  const auto size = [&](std::string_view key, std::string_view published, int64_t absent) {
+    absent = file.integer(key, 1, 65536, absent);
+    return own ? own->integer(published, 1, 65536, absent) : absent;
+  };
+  GatedDeltaConfig delta =
+      kimi_delta(file, config, size("linear_num_heads", "num_heads", 32), size("linear_head_dim", "head_dim", 128),
+                 size("linear_conv_kernel_dim", "short_conv_kernel_size", 4));
+  delta.decay_shape = {1, 1, delta.heads, 1};
+  const GatedDeltaNames names = {.gate = "g_b_proj",
+                                 .decay = "f_b_proj",
+                                 .first_gate = "g_a_proj",
+                                 .first_decay = "f_a_proj",
+                                 .output = "o_proj",
+                                 .attention = {.conv_parts = kConvolutions, .norm = "o_norm"}};
+  use_latent_attention(file, config);
+  set_mixers(config, attention, delta_maker("self_attn", names, delta));
+  read_kimi_experts(file, config, 1, 1, 2.446, 1);
+  config.adapter_names = {{".self_attn.f_", ".self_attn.forget_gate.f_"}, {".block_sparse_moe.", ".mlp."}};
+}
+
+// Published dense layers have an MLP of the usual name, which Transformers saves under that of the experts.
+void match_kimi_linear(const std::function<bool(const std::string&)>& contains, DecoderConfig& config) {
+  if (!contains(config.names.layers + "0.mlp.gate_proj.weight")) return;
+  config.names.block.mlp = {};
+}
+
+void finish_bailing_hybrid(const ConfigReader& file, DecoderConfig& config) {
+  const int64_t period = file.integer("layer_group_size", 1, 65536, 6);
+  const std::vector<bool> attention = attention_or(file, config, [&](int64_t l) { return (l + 1) % period == 0; });
+  const int64_t size = file.integer("head_dim", 1, 65536, 128);
+  GatedDeltaConfig delta =
+      kimi_delta(file, config, config.heads, size, file.integer("short_conv_kernel_size", 1, kMaxTaps, 4));
+  if (file.boolean("kda_safe_gate", true)) {
+    delta.least_decay = static_cast<float>(file.number("kda_lower_bound", -1e6, -1e-6, -5));
+  }
+  const GatedDeltaNames names = {
+      .decay = "f_proj", .output = "dense", .attention = {.conv_parts = kConvolutions, .norm = "o_norm"}};
+  LatentAttentionNames latent = LatentAttentionNames::below("attention");
+  latent.output = "attention.dense";
+  use_latent_attention(file, config, latent, true);
+  set_mixers(config, attention, delta_maker("attention", names, delta));
+  read_kimi_experts(file, config, 8, 4, 2.5, 2);
+  config.adapter_names = {{".attention.dense.", ".self_attn.o_proj."},
+                          {".attention.f_proj.", ".self_attn.forget_gate.f_proj."},
+                          {".attention.", ".self_attn."}};
+}
+
+}  // namespace nibble
