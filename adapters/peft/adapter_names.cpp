@@ -2,6 +2,19 @@
 
 namespace nibble {
 
+namespace {
+
+// Earlier adapters call a router as the files do (Mixtral: "block_sparse_moe.gate", now "mlp.gate").
+std::string router_name(const std::string& name, const DecoderConfig& config) {
+  const ExpertNames& names = config.names.block.experts;
+  const std::string earlier = "." + names.router + ".lora_";
+  const size_t at = config.experts && names.router != names.peft_router ? name.find(earlier) : std::string::npos;
+  if (at == std::string::npos) return name;
+  return name.substr(0, at + 1) + names.peft_router + name.substr(at + earlier.size() - std::string(".lora_").size());
+}
+
+}  // namespace
+
 std::string file_name(const std::string& name, const DecoderConfig& config) {
   const bool same = config.file_prefix.empty() || name.starts_with(config.file_prefix);
   if (same || !name.starts_with(config.adapter_prefix)) return name;
@@ -10,7 +23,8 @@ std::string file_name(const std::string& name, const DecoderConfig& config) {
 
 PeftAdapter in_file_names(PeftAdapter adapter, const DecoderConfig& config) {
   std::map<std::string, Tensor> tensors;
-  for (auto& [name, tensor] : adapter.tensors) tensors[file_name(name, config)] = std::move(tensor);
+  for (auto& [name, tensor] : adapter.tensors)
+    tensors[router_name(file_name(name, config), config)] = std::move(tensor);
   adapter.tensors = std::move(tensors);
   return adapter;
 }
