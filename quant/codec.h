@@ -51,7 +51,8 @@ QuantizedMatrix plan_quantized(const Shape& shape, DType dtype, const QuantizeOp
 /// Quantizes a matrix that comes in pieces, so that only one piece is in memory beside the result.
 class Quantizer {
  public:
-  /// shape: as of plan_quantized; dtype: of the matrix before quantization, which the pieces may have been widened from.
+  /// shape: as of plan_quantized; dtype: of the matrix before quantization, which the pieces may have been widened
+  /// from.
   Quantizer(const Shape& shape, DType dtype, const QuantizeOptions& options, MemoryPool& pool, const std::string& name);
   /// The next rows [n, in] f32, bf16 or f16. All but the last piece must end at the end of a block.
   void append(const Tensor& rows);

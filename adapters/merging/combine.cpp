@@ -49,6 +49,7 @@ void refuse_more_than_lora(const PeftAdapter& adapter) {
   };
   if (adapter.options.use_dora) refuse("DoRA magnitudes");
   if (takes_from_base(adapter.options.init_lora_weights)) refuse("a start that was taken from the base");
+  if (!adapter.options.target_parameters.empty()) refuse("a LoRA on tensors (target_parameters)");
   for (const auto& [name, tensor] : adapter.tensors) {
     const bool lora = std::ranges::any_of(std::array{kA, kB, kEmbeddingA, kEmbeddingB},
                                           [&](std::string_view end) { return name.ends_with(end); });

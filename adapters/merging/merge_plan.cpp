@@ -4,7 +4,10 @@
 #include <set>
 
 #include "nibble/adapters/target_modules.h"
+#include "nibble/adapters/tuners/expert_lora.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/models/load.h"
 
 namespace nibble {
 
@@ -51,6 +54,7 @@ MergePlan::MergePlan(const TensorSource& base, const PeftAdapter& adapter, DType
                         .source_rows = spec.shape.empty() ? 1 : spec.shape[0]});
   }
   untie();
+  place_experts();
   for (const auto& [name, tensor] : adapter.tensors) place(name, tensor);
   check_tables();
 }
@@ -67,9 +71,45 @@ MergeOutput& MergePlan::output(const std::string& name, const std::string& part)
                    "merge into the model that the adapter was trained on");
 }
 
+// LoRAs of the tensors of all experts, and of routers, which files may call otherwise.
+void MergePlan::place_experts() {
+  if (!model_.experts) return;
+  struct Found {
+    std::string linear, tensor;
+    ExpertMatrices matrices;
+  };
+  std::vector<Found> found;
+  std::vector<std::string> linears;
+  LocalRank rank;
+  Decoder plan = plan_decoder(model_, rank.context());
+  plan.visit_linears([&](Linear& linear) {
+    const auto& weight = dynamic_cast<const DenseWeight&>(linear.weight());
+    const std::string tensor = linear.weight().parameter()->name;
+    linears.push_back(linear.name());
+    if (is_router(model_, linear.name()) && adapter_.find(linear.name() + ".lora_A.weight")) {
+      output(tensor, linear.name()).lora = linear.name();
+      placed_.insert(linear.name());
+    }
+    const std::optional<ExpertPart> part = expert_part(model_, linear.name());
+    const bool several = linear.weight().parameter()->value.rank() == 3;
+    if (part && weight.matrix() == 0) found.push_back({linear.name(), tensor, {*part, several, weight.transposed()}});
+  });
+  const std::vector<std::string> adapted = expert_tensors_of(model_, adapter_, linears);
+  for (const Found& one : found) {
+    const std::string& tensor = one.matrices.part.tensor;
+    if (std::ranges::count(adapted, tensor) == 0) continue;
+    const std::string stem = expert_lora_stem(model_, tensor, adapted);
+    MergeOutput& made = output(one.tensor, stem);
+    made.lora = stem;
+    made.experts = one.matrices;
+    placed_.insert(stem);
+  }
+}
+
 void MergePlan::place(const std::string& name, const Tensor& tensor) {
   std::string module;
   if (ends_with_taken(name, ".lora_A.weight", module)) {
+    if (placed_.contains(module)) return;
     output(module + ".weight", name).lora = module;
   } else if (ends_with_taken(name, ".lora_embedding_A", module)) {
     MergeOutput& table = output(module + ".weight", name);

@@ -2,14 +2,23 @@
 // Which part of an adapter goes into which tensor of the merged model.
 
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "nibble/adapters/peft/peft_directory.h"
-#include "nibble/core/models/decoder_config.h"
+#include "nibble/core/models/families/expert_tensors.h"
 #include "nibble/core/models/tensor_source.h"
 
 namespace nibble {
+
+/// Which Linears of experts a tensor of the base holds: one, or those of all experts [E, out, in].
+struct ExpertMatrices {
+  ExpertPart part;          ///< of the one, or of expert 0
+  bool all = false;         ///< [E, ...]
+  bool transposed = false;  ///< a matrix is [in, out]
+};
 
 /// One tensor of the merged model and what it is made of.
 struct MergeOutput {
@@ -21,8 +30,10 @@ struct MergeOutput {
   Tensor replacement = {};    ///< or: taken from the adapter
   std::string lora = {};      ///< module whose LoRA is added, or empty
   bool is_embedding = false;  ///< the LoRA is one of a table
-  std::string tokens = {};    ///< module whose token rows are put in, or empty
-  Tensor bias = {};           ///< added to a bias: lora_B.bias, with
+  /// The LoRA is one of experts, beside these.
+  std::optional<ExpertMatrices> experts = {};
+  std::string tokens = {};  ///< module whose token rows are put in, or empty
+  Tensor bias = {};         ///< added to a bias: lora_B.bias, with
   float bias_scaling = 0;
 };
 
@@ -47,6 +58,7 @@ class MergePlan {
  private:
   MergeOutput& output(const std::string& name, const std::string& part);
   void place(const std::string& name, const Tensor& tensor);
+  void place_experts();
   void replace(const std::string& target, const std::string& part, const Tensor& tensor);
   void untie();
   bool touches(const std::string& module) const;
@@ -60,6 +72,7 @@ class MergePlan {
   DecoderConfig model_;
   std::vector<MergeOutput> outputs_;
   std::map<std::string, size_t> index_;
+  std::set<std::string> placed_;  // modules with a LoRA whose tensors in the files have other names
   bool untied_ = false;
 };
 

@@ -74,9 +74,14 @@ class MergedModel::Merger {
 
   Tensor rows(const std::string& name, int64_t begin, int64_t end) {
     const MergeOutput& output = *outputs_.at(name);
-    if (name != current_) change_ = change_of(output);
+    const bool all_experts = output.experts && output.experts->all;
+    if (name != current_ && !all_experts) change_ = change_of(output);
     current_ = name;
     Tensor rows = source_rows(output, begin, end);
+    if (all_experts) {
+      add_to_experts(output, begin, rows);
+      return rows;
+    }
     if (!output.lora.empty()) add(change_, begin, rows);
     if (!output.tokens.empty()) put_tokens(change_, begin, rows);
     if (output.bias) ops::add(as_f32(output.bias, pool_), rows, output.bias_scaling);
@@ -106,6 +111,7 @@ class MergedModel::Merger {
 
   Change change_of(const MergeOutput& output) {
     Change change;
+    if (output.experts) return expert_change(output, output.experts->part.expert);
     if (!output.lora.empty()) change = output.is_embedding ? table_change(output) : weight_change(output);
     if (!output.tokens.empty()) {
       change.token_ids = trained_token_ids(adapter_, output.tokens, names_);
@@ -166,6 +172,37 @@ class MergedModel::Merger {
     Change change{transposed(a, pool_), transposed(b, pool_), scaling, {}, {}, {}, {}};
     if (lengths) change.column_factors = factors(weight, a, b, scaling, lengths);
     return change;
+  }
+
+  /// Of the matrix of one expert: A's rows and B's columns that are its own, see ExpertLora.
+  Change expert_change(const MergeOutput& output, int64_t expert) {
+    const ExpertMatrices& matrices = *output.experts;
+    const ExpertPart& part = matrices.part;
+    const Tensor a = as_f32(adapter_.find(output.lora + ".lora_A.weight"), pool_);
+    const Tensor b = as_f32(adapter_.find(output.lora + ".lora_B.weight"), pool_);
+    const bool turned = matrices.transposed && !part.swapped;
+    const int64_t r = a.dim(0) / part.experts, outputs = output.shape.end()[turned ? -1 : -2];
+    const bool fits = a.dim(0) % part.experts == 0 && b.dim(0) == (part.swapped ? outputs : part.outputs) &&
+                      a.dim(1) == output.shape.end()[turned ? -2 : -1];
+    check(output, fits, a, b);
+    std::vector<int32_t> columns;
+    for (int64_t i = 0; i < r; ++i) columns.push_back(static_cast<int32_t>(i * part.experts + expert));
+    Tensor own_b = Tensor::empty(pool_, {outputs, r}, DType::f32, output.lora);
+    ops::take_columns(b.rows(part.first_output, part.first_output + outputs),
+                      Tensor::from<int32_t>(pool_.host(), {r}, columns), own_b);
+    const Tensor own_a = a.rows(expert * r, (expert + 1) * r);
+    const auto scaling = static_cast<float>(lora_scaling(adapter_.options, part.tensor, r));
+    if (!turned) return {own_b, own_a, scaling, {}, {}, {}, {}};
+    return {transposed(own_a, pool_), transposed(own_b, pool_), scaling, {}, {}, {}, {}};
+  }
+
+  /// rows [n, ...]: the matrices of experts `begin` and on.
+  void add_to_experts(const MergeOutput& output, int64_t begin, Tensor& rows) {
+    for (int64_t i = 0; i < rows.dim(0); ++i) {
+      Tensor own = rows.rows(i, i + 1).reshape({rows.dim(1), rows.dim(2)}), merged = own;
+      add(expert_change(output, begin + i), 0, merged);
+      ops::cast(merged, own);
+    }
   }
 
   float scaling_of(const std::string& module, const Tensor& a) const {

@@ -9,6 +9,15 @@ std::string replaced(std::string name, const std::string& from, const std::strin
   return at == std::string::npos ? name : name.replace(at, from.size(), to);
 }
 
+// Earlier adapters call a router as the files do (Mixtral: "block_sparse_moe.gate", now "mlp.gate").
+std::string router_name(const std::string& name, const DecoderConfig& config) {
+  const ExpertNames& names = config.names.block.experts;
+  const std::string earlier = "." + names.router + ".lora_";
+  const size_t at = config.experts && names.router != names.peft_router ? name.find(earlier) : std::string::npos;
+  if (at == std::string::npos) return name;
+  return name.substr(0, at + 1) + names.peft_router + name.substr(at + earlier.size() - std::string(".lora_").size());
+}
+
 }  // namespace
 
 std::string file_name(const std::string& of, const DecoderConfig& config) {
@@ -21,7 +30,8 @@ std::string file_name(const std::string& of, const DecoderConfig& config) {
 
 PeftAdapter in_file_names(PeftAdapter adapter, const DecoderConfig& config) {
   std::map<std::string, Tensor> tensors;
-  for (auto& [name, tensor] : adapter.tensors) tensors[file_name(name, config)] = std::move(tensor);
+  for (auto& [name, tensor] : adapter.tensors)
+    tensors[router_name(file_name(name, config), config)] = std::move(tensor);
   adapter.tensors = std::move(tensors);
   return adapter;
 }

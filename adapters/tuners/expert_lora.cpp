@@ -8,6 +8,7 @@
 #include "nibble/adapters/target_modules.h"
 #include "nibble/adapters/tuners/lora.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/pick.h"
 
@@ -52,7 +53,8 @@ std::vector<std::string> expert_tensors_of(const DecoderConfig& config, const Pe
     const bool both = !other.empty() && adapter.find(module + ".base_layer.lora_A.weight");
     const Tensor a = adapter.find(module + ".lora_A.weight");
     if (both || (a && (other.empty() || !named(other) || named(part->tensor)))) {
-      const int64_t in = is_first(config, part->tensor) ? config.experts->width : config.experts->hidden;
+      int64_t in = is_first(config, part->tensor) ? config.experts->width : config.experts->hidden;
+      if (part->swapped) in = part->outputs;
       const bool fits = both || named(part->tensor) || (a.rank() == 2 && a.dim(1) == in);
       if (fits) found.push_back(part->tensor);
     }
@@ -191,31 +193,42 @@ ExpertLora::ExpertLora(ExpertPart part, int64_t outputs, double scaling, std::sh
 Tensor ExpertLora::own_a(const Tensor& all) const { return all.rows(part_.expert * r(), (part_.expert + 1) * r()); }
 
 Tensor ExpertLora::own_rows(const Tensor& all) const {
+  if (part_.swapped) return all;
   return all.rows(part_.first_output, part_.first_output + outputs_);
 }
 
 Tensor ExpertLora::own_b(const Tensor& all, MemoryPool& pool) const {
-  Tensor made = Tensor::empty(pool, {outputs_, r()}, DType::f32, "B of an expert");
-  ops::take_columns(own_rows(all), columns_, made);
+  const Tensor rows = own_rows(all);
+  Tensor made = Tensor::empty(pool, {rows.dim(0), r()}, DType::f32, "B of an expert");
+  ops::take_columns(rows, columns_, made);
   return made;
 }
 
 std::optional<ops::LowRankEpilogue> ExpertLora::low_rank_forward(const Tensor& x, const StepContext& step,
                                                                  AdapterSaved* saved) const {
   Tensor h = Tensor::empty(step.pool(), {x.dim(0), r()}, x.dtype(), "x A^T of an adapter");
-  ops::matmul_nt(x, own_a(a_->value), h, false, static_cast<float>(scaling_));
   if (saved && trainable()) saved->tensors = {h};
+  if (part_.swapped) {
+    ops::matmul_nn(x, own_b(b_->value, step.pool()), h, false, static_cast<float>(scaling_));
+    return ops::LowRankEpilogue{.left = h, .right = own_a(a_->value)};
+  }
+  ops::matmul_nt(x, own_a(a_->value), h, false, static_cast<float>(scaling_));
   return ops::LowRankEpilogue{.left = h, .right = own_b(b_->value, step.pool()), .right_transposed = true};
 }
 
 void ExpertLora::forward(const Tensor& x, const LinearWeight&, Tensor& y, const StepContext& step,
                          AdapterSaved* saved) const {
   const std::optional<ops::LowRankEpilogue> update = low_rank_forward(x, step, saved);
-  ops::matmul_nt(update->left, update->right, y, true);
+  (part_.swapped ? ops::matmul_nn : ops::matmul_nt)(update->left, update->right, y, true, 1.0f, nullptr);
 }
 
 AdapterGradient ExpertLora::backward(const Tensor& dy, const LinearWeight&, const StepContext& step) const {
   Tensor dh = Tensor::empty(step.pool(), {dy.dim(0), r()}, dy.dtype(), "gradient of x A^T of an adapter");
+  if (part_.swapped) {
+    ops::matmul_nt(dy, own_a(a_->value), dh, false, static_cast<float>(scaling_));
+    const ops::LowRankEpilogue update{.left = dh, .right = own_b(b_->value, step.pool()), .right_transposed = true};
+    return {.base = dy, .tensors = {dh}, .update = update};
+  }
   ops::matmul_nn(dy, own_b(b_->value, step.pool()), dh, false, static_cast<float>(scaling_));
   return {.base = dy, .tensors = {dh}, .update = ops::LowRankEpilogue{.left = dh, .right = own_a(a_->value)}};
 }
@@ -223,13 +236,15 @@ AdapterGradient ExpertLora::backward(const Tensor& dy, const LinearWeight&, cons
 void ExpertLora::accumulate_gradients(const AdapterGradient& gradient, const Tensor& dy, const Tensor& x,
                                       const StepContext& step, const AdapterSaved& saved) {
   Tensor b = own_b(b_->gradient, step.pool()), rows = own_rows(b_->gradient), a = own_a(a_->gradient);
-  ops::matmul_tn(dy, saved.tensors.at(0), b, true);
+  const Tensor &h = saved.tensors.at(0), &dh = gradient.tensors.at(0);
+  part_.swapped ? ops::matmul_tn(x, dh, b, true) : ops::matmul_tn(dy, h, b, true);
   ops::put_columns(b, columns_, rows);
-  ops::matmul_tn(gradient.tensors.at(0), x, a, true);
+  part_.swapped ? ops::matmul_tn(h, dy, a, true) : ops::matmul_tn(dh, x, a, true);
 }
 
-void ExpertLora::backward_input(const AdapterGradient& gradient, const Tensor&, const LinearWeight&, const StepContext&,
-                                Tensor& dx, bool accumulate) const {
+void ExpertLora::backward_input(const AdapterGradient& gradient, const Tensor&, const LinearWeight&,
+                                const StepContext& step, Tensor& dx, bool accumulate) const {
+  if (part_.swapped) return ops::matmul_nt(gradient.tensors.at(0), own_b(b_->value, step.pool()), dx, accumulate);
   ops::matmul_nn(gradient.tensors.at(0), own_a(a_->value), dx, accumulate);
 }
 
@@ -241,6 +256,14 @@ void ExpertLora::visit(const ParameterVisitor& visitor) {
 
 void ExpertLora::merge_rows(int64_t begin, Tensor& rows) const {
   MemoryPool pool;
+  if (part_.swapped) {
+    const Tensor b = own_b(b_->value, pool);
+    Tensor a = Tensor::empty(pool, {r(), rows.dim(0)}, DType::f32),
+           turned = Tensor::empty(pool, {r(), b.dim(0)}, DType::f32);
+    ops::copy_columns_out(own_a(a_->value), begin, a);
+    ops::transpose(b, turned);
+    return ops::matmul_tn(a, turned, rows, true, static_cast<float>(scaling_));
+  }
   const Tensor b = own_b(b_->value, pool).rows(begin, begin + rows.dim(0));
   ops::matmul_nn(b, own_a(a_->value), rows, true, static_cast<float>(scaling_));
 }
@@ -256,6 +279,7 @@ ExpertLoras::Factors ExpertLoras::make_factors(const ExpertPart& part, int64_t i
   const std::string stem = expert_lora_stem(config_, part.tensor, tensors_);
   const std::string a_name = lora_a_name(stem), b_name = lora_b_name(stem);
   int64_t r = rank_of(options_, part.tensor);
+  const int64_t a_columns = part.swapped ? part.outputs : in, b_rows = part.swapped ? in : part.outputs;
   MemoryPool& pool = rank_.pool;
   Tensor a, b;
   if (file_) {
@@ -263,7 +287,7 @@ ExpertLoras::Factors ExpertLoras::make_factors(const ExpertPart& part, int64_t i
     const auto refuse = [&](const std::string& what) {
       throw InputError(file_->file(), what, "use the model that the adapter was trained on");
     };
-    if (stored_a.dim(0) % part.experts != 0 || stored_a.dim(1) != in || stored_b.dim(0) != part.outputs) {
+    if (stored_a.dim(0) % part.experts != 0 || stored_a.dim(1) != a_columns || stored_b.dim(0) != b_rows) {
       refuse(stem + ": lora_A " + to_string(stored_a.shape()) + " and lora_B " + to_string(stored_b.shape()) +
              " do not fit " + part.tensor + " of " + std::to_string(part.experts) + " experts, [" +
              std::to_string(part.outputs) + ", " + std::to_string(in) + "]");
@@ -280,10 +304,10 @@ ExpertLoras::Factors ExpertLoras::make_factors(const ExpertPart& part, int64_t i
     ops::cast(stored_a, a);
     ops::cast(stored_b, b);
   } else {
-    a = Tensor::empty(pool, {part.experts * r, in}, DType::f32, a_name);
-    b = Tensor::zeros(pool, {part.outputs, r * part.experts}, DType::f32, b_name);
+    a = Tensor::empty(pool, {part.experts * r, a_columns}, DType::f32, a_name);
+    b = Tensor::zeros(pool, {b_rows, r * part.experts}, DType::f32, b_name);
     const bool gaussian = options_.init_lora_weights == LoraInit::gaussian;
-    const auto bound = static_cast<float>(1 / std::sqrt(static_cast<double>(in)));
+    const auto bound = static_cast<float>(1 / std::sqrt(static_cast<double>(a_columns)));
     if (gaussian) {
       ops::fill_normal(a, static_cast<float>(1 / static_cast<double>(r)), rank_.seed, module_key(a_name));
     } else {

@@ -1,7 +1,8 @@
 #pragma once
 // LoRA on a tensor of all experts, as PEFT keeps it for target_parameters (peft/tuners/lora/layer.py, ParamWrapper): A
 // [E R, in] has R rows for expert 0, then for expert 1, ...; B [out, R E] has its columns interleaved, expert e has e,
-// E + e, ... . Where gate and up are Linears of their own, they share A and have some rows of B each.
+// E + e, ... . Where gate and up are Linears of their own, they share A and have some rows of B each. Where PEFT takes
+// inputs for outputs (ExpertPart::swapped), x B A is added instead of x A^T B^T.
 
 #include <map>
 #include <memory>
@@ -70,11 +71,11 @@ class ExpertLora final : public Adapter {
 
  private:
   int64_t r() const { return a_->value.dim(0) / part_.experts; }
-  /// The expert's own of A or its gradient, [R, in].
+  /// The expert's own of A or its gradient, [R, in]; swapped: [R, out].
   Tensor own_a(const Tensor& all) const;
-  /// The Linear's rows of B or its gradient, [out, R E].
+  /// The Linear's rows of B or its gradient, [out, R E]; swapped: all, [in, R E].
   Tensor own_rows(const Tensor& all) const;
-  /// Its own columns of them, a copy [out, R].
+  /// Its own columns of them, a copy [out, R]; swapped: [in, R].
   Tensor own_b(const Tensor& all, MemoryPool& pool) const;
 
   ExpertPart part_;

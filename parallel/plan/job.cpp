@@ -58,7 +58,9 @@ PlannedModel plan_model(const DecoderConfig& config, const ModelMaker& make, boo
     if (linear.adapter()) linear.adapter()->visit(of_adapter);
     if (linear.weight().parameter()) return;
     PlannedGroup& group = group_of(linear.name());
-    for (const Tensor* part : linear.weight().storage()) note(group, linear.name(), *part, false);
+    if (linear.weight().matrix() == 0) {  // the first has the tensor of all
+      for (const Tensor* part : linear.weight().storage()) note(group, linear.name(), *part, false);
+    }
     group.weights += linear.in_features() * linear.out_features();
     group.packed = true;
   });

@@ -79,11 +79,49 @@ class Exporter {
     }
     used_.insert(spec->name);
     part.source = spec->name;
+    if (part.rows) return plan_rows(std::move(part));
     GgufTensor tensor{part.name, spec->shape, GgufType::f32, 0};
     if (part.transposed) std::swap(tensor.shape.at(0), tensor.shape.at(1));
     if (part.is_matrix) tensor.type = type_for(part.name, tensor.shape.back());
     parts_.push_back(std::move(part));
     tensors_.push_back(std::move(tensor));
+  }
+
+  void plan_rows(GgufPart part) {
+    GgufRows& rows = *part.rows;
+    int64_t matrices = 0, width = 0;
+    for (std::string& source : rows.sources) {
+      const TensorSpec* spec = find(source);
+      if (!spec) throw InputError(base_.directory.string(), "has no " + source, "the model is not whole");
+      const bool fits = (spec->shape.size() == 2 || spec->shape.size() == 3) &&
+                        spec->shape.end()[-2] >= rows.first + rows.count && (width == 0 || width == spec->shape.back());
+      if (!fits) throw InputError(base_.directory.string(), source + " has shape " + to_string(spec->shape));
+      matrices += spec->shape.size() == 3 ? spec->shape[0] : 1;
+      width = spec->shape.back();
+      used_.insert(spec->name);
+      source = spec->name;
+    }
+    if (matrices != std::max<int64_t>(rows.experts, 1)) {
+      throw InputError(base_.directory.string(), part.source + " is of " + std::to_string(matrices) + " experts, not " +
+                                                     std::to_string(rows.experts));
+    }
+    GgufTensor tensor{part.name, {rows.count, width}, type_for(part.name, width), 0};
+    if (rows.experts > 0) tensor.shape.insert(tensor.shape.begin(), rows.experts);
+    parts_.push_back(std::move(part));
+    tensors_.push_back(std::move(tensor));
+  }
+
+  void write_rows(const GgufPart& part, GgufWriter& writer) {
+    const GgufRows& rows = *part.rows;
+    const int64_t end = rows.first + rows.count;
+    for (const std::string& source : rows.sources) {
+      const Shape& shape = specs_.at(source)->shape;
+      if (shape.size() == 2) writer.append(part.name, base_.rows(source, rows.first, end, pool_));
+      for (int64_t e = 0; shape.size() == 3 && e < shape[0]; ++e) {
+        const Tensor matrix = base_.rows(source, e, e + 1, pool_).reshape({shape[1], shape[2]});
+        writer.append(part.name, matrix.rows(rows.first, end));
+      }
+    }
   }
 
   GgufType type_for(const std::string& name, int64_t width) {
@@ -104,6 +142,7 @@ class Exporter {
   }
 
   void write_part(const GgufPart& part, const GgufTensor& tensor, GgufWriter& writer) {
+    if (part.rows) return write_rows(part, writer);
     const TensorSpec& spec = *specs_.at(part.source);
     const int64_t count = spec.shape.at(0), width = std::max<int64_t>(element_count(spec.shape) / count, 1);
     if (part.transposed || !part.row_order.empty()) {

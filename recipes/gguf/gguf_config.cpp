@@ -25,6 +25,15 @@ std::string architecture_of(const GgufFile& file) {
                    "known are " + gguf_architectures() + "; " + kElsewhere);
 }
 
+// Mixtral is a llama with experts there, and Granite's mixtures have one name with a shared expert and without.
+std::string model_type_of(const GgufFile& file) {
+  const std::string architecture = architecture_of(file);
+  if (architecture == "llama" && file.integer("llama.expert_count").value_or(0) > 0) return "mixtral";
+  if (architecture == "granitemoe" && file.integer("granitemoe.expert_shared_feed_forward_length").value_or(0) > 0)
+    return "granitemoeshared";
+  return gguf_model_type(architecture);
+}
+
 // The keys of the file's architecture.
 class Keys {
  public:
@@ -95,12 +104,17 @@ bool is_tied(const GgufFile& file, const GgufTensor& embedding, MemoryPool& pool
   return true;
 }
 
+bool is_mixture(std::string_view model_type) {
+  return model_type == "mixtral" || model_type.find("moe") != std::string_view::npos;
+}
+
 // What all families say.
 Json common_config(const Keys& keys, const GgufFile& file, const Family& family, MemoryPool& pool) {
   const GgufTensor* embedding = file.find("token_embd.weight");
   if (!embedding || embedding->shape.size() != 2)
     throw InputError(file.path(), "has no token_embd.weight", "the model is not whole");
-  if (keys.integer("expert_count").value_or(0) > 0) keys.fail("expert_count", "says that it is a mixture of experts");
+  const bool mixture = keys.integer("expert_count").value_or(0) > 0;
+  if (mixture && !is_mixture(family.model_type)) keys.fail("expert_count", "says that it is a mixture of experts");
   const int64_t width = keys.needed("embedding_length"), heads = keys.needed("attention.head_count");
   const int64_t head_size = keys.integer("attention.key_length").value_or(width / heads);
   if (head_size < 1) keys.fail("attention.head_count", "is more than the width");
@@ -151,6 +165,27 @@ void say_biases(const Keys& keys, Json& config) {
 }
 
 void say_attention_bias(const Keys& keys, Json& config) { config["attention_bias"] = keys.has("blk.0.attn_q.bias"); }
+
+void say_experts(const Keys& keys, Json& config) {
+  const std::string type = config.at("model_type");
+  config[type.starts_with("qwen") || type == "olmoe" ? "num_experts" : "num_local_experts"] =
+      keys.needed("expert_count");
+  config["num_experts_per_tok"] = keys.needed("expert_used_count");
+  if (!type.starts_with("qwen")) return;
+  config["moe_intermediate_size"] = keys.needed("expert_feed_forward_length");
+  config["norm_topk_prob"] = type == "qwen3_moe";
+}
+
+void say_qwen2_moe(const Keys& keys, Json& config) {
+  say_experts(keys, config);
+  config["shared_expert_intermediate_size"] = keys.needed("expert_shared_feed_forward_length");
+  config["qkv_bias"] = keys.has("blk.0.attn_q.bias");
+}
+
+void say_qwen3_moe(const Keys& keys, Json& config) {
+  say_experts(keys, config);
+  say_attention_bias(keys, config);
+}
 
 void say_nothing(const Keys&, Json&) {}
 
@@ -208,6 +243,12 @@ void say_olmo(const Keys& keys, Json& config) {
   say_attention_bias(keys, config);
 }
 
+void say_olmoe(const Keys& keys, Json& config) {
+  say_experts(keys, config);
+  config["norm_topk_prob"] = false;
+  say_attention_bias(keys, config);
+}
+
 void say_granite(const Keys& keys, Json& config) {
   config["embedding_multiplier"] = keys.number("embedding_scale").value_or(1.0);
   config["residual_multiplier"] = keys.number("residual_scale").value_or(1.0);
@@ -231,11 +272,24 @@ void say_cohere2(const Keys& keys, Json& config) {
   config["sliding_window_pattern"] = keys.integer("attention.sliding_window_pattern").value_or(4);
 }
 
+void say_granitemoe(const Keys& keys, Json& config) {
+  say_granite(keys, config);
+  say_experts(keys, config);
+  if (const auto shared = keys.integer("expert_shared_feed_forward_length"))
+    config["shared_intermediate_size"] = *shared;
+}
+
 struct Own {
   std::string_view model_type;
   void (*say)(const Keys& keys, Json& config);
 };
 constexpr std::array kOwn{Own{"llama", say_biases},
+                          Own{"mixtral", say_experts},
+                          Own{"qwen2_moe", say_qwen2_moe},
+                          Own{"qwen3_moe", say_qwen3_moe},
+                          Own{"olmoe", say_olmoe},
+                          Own{"granitemoe", say_granitemoe},
+                          Own{"granitemoeshared", say_granitemoe},
                           Own{"qwen2", say_nothing},
                           Own{"qwen3", say_attention_bias},
                           Own{"gemma", say_nothing},
@@ -306,7 +360,7 @@ void say_longrope(const Keys& keys, const std::vector<float>& short_factors, con
 
 std::string gguf_config_json(const GgufFile& file, DType dtype, MemoryPool& pool) {
   const Keys keys(file);
-  const std::string model_type = gguf_model_type(architecture_of(file));
+  const std::string model_type = model_type_of(file);
   Json config = common_config(keys, file, find_family(model_type, "", file.path()), pool);
   const auto own = std::find_if(kOwn.begin(), kOwn.end(), [&](const Own& row) { return row.model_type == model_type; });
   NIBBLE_CHECK(own != kOwn.end(), "a family that is exported is taken back");

@@ -43,7 +43,7 @@ GgufType k_quant(const GgufMix& mix, const DecoderConfig& config, const std::str
     // Llama 2 70B and its like share each value among eight heads.
     return config.layers == 80 && config.heads != config.kv_heads ? GgufType::q5_k : mix.type;
   }
-  if (!ends(".ffn_down.weight")) return mix.type;
+  if (!ends(".ffn_down.weight") && !ends(".ffn_down_exps.weight")) return mix.type;
   if (falcon && mix.type == GgufType::q4_k) {
     return layer < config.layers / 16 ? GgufType::q6_k : more ? GgufType::q5_k : GgufType::q4_k;
   }

@@ -18,7 +18,8 @@ struct Architecture {
   std::string_view name;
   Order rope_order;
   ops::Activation activation;
-  int64_t window_period = 0;  ///< every so many-th layer sees everything; 0: there are no windows
+  int64_t window_period = 0;       ///< every so many-th layer sees everything; 0: there are no windows
+  bool normalizes_routes = false;  ///< of a mixture: the weights of the chosen experts sum to 1
 };
 
 using ops::Activation;
@@ -45,6 +46,12 @@ constexpr std::array kArchitectures{
     Architecture{"phi", "phi2", Order::plain, Activation::gelu_tanh},
     Architecture{"cohere", "command-r", Order::plain, Activation::silu},
     Architecture{"cohere2", "cohere2", Order::plain, Activation::silu, 4},
+    Architecture{"mixtral", "llama", Order::interleaved, Activation::silu, 0, true},
+    Architecture{"qwen2_moe", "qwen2moe", Order::plain, Activation::silu, 0, false},
+    Architecture{"qwen3_moe", "qwen3moe", Order::plain, Activation::silu, 0, true},
+    Architecture{"olmoe", "olmoe", Order::plain, Activation::silu, 0, false},
+    Architecture{"granitemoe", "granitemoe", Order::interleaved, Activation::silu, 0, true},
+    Architecture{"granitemoeshared", "granitemoe", Order::interleaved, Activation::silu, 0, true},
 };
 
 const Architecture& find(const DecoderConfig& config) {
@@ -118,6 +125,7 @@ class Parts {
     if (!names.post_attention_norm.empty()) norm(to + "post_attention_norm", from + names.post_attention_norm);
     if (!names.post_mlp_norm.empty()) norm(to + "post_ffw_norm", from + names.post_mlp_norm);
     attention(from, to);
+    if (config_.experts) return experts(from, to);
     const MlpNames& mlp = names.mlp;
     if (config_.gated_mlp && mlp.gate_up.empty()) linear(to + "ffn_gate", from + mlp.gate);
     linear(to + "ffn_up", from + (mlp.gate_up.empty() ? mlp.up : mlp.gate_up));
@@ -125,6 +133,40 @@ class Parts {
   }
 
  private:
+  void experts(const std::string& from, const std::string& to) {
+    const ExpertNames& names = config_.names.block.experts;
+    const ExpertsConfig& experts = *config_.experts;
+    made.push_back({to + "ffn_gate_inp.weight", from + names.router + ".weight", {}, false, 0, false});
+    const auto add = [&](const std::string& name, const std::string& fused, const std::string& own, int64_t first,
+                         int64_t count) {
+      GgufRows matrices{.sources = {}, .first = first, .count = count, .experts = experts.experts};
+      if (!fused.empty()) matrices.sources = {from + fused};
+      for (int64_t e = 0; fused.empty() && e < experts.experts; ++e) {
+        matrices.sources.push_back(from + names.experts + "." + std::to_string(e) + "." + own + ".weight");
+      }
+      made.push_back({to + name + ".weight", matrices.sources[0], {}, false, 0, true, matrices});
+    };
+    const bool fused = !names.fused_gate_up.empty();
+    add("ffn_gate_exps", names.fused_gate_up, names.gate, 0, experts.hidden);
+    add("ffn_up_exps", names.fused_gate_up, names.up, fused ? experts.hidden : 0, experts.hidden);
+    add("ffn_down_exps", names.fused_down, names.down, 0, experts.width);
+    if (experts.shared_hidden == 0) return;
+    const MlpNames& shared = names.shared;
+    if (shared.gate_up.empty()) {
+      linear(to + "ffn_gate_shexp", from + shared.gate);
+      linear(to + "ffn_up_shexp", from + shared.up);
+    } else {
+      const std::string both = from + shared.gate_up + ".weight";
+      const int64_t half = experts.shared_hidden;
+      made.push_back({to + "ffn_gate_shexp.weight", both, {}, false, 0, true, GgufRows{{both}, 0, half}});
+      made.push_back({to + "ffn_up_shexp.weight", both, {}, false, 0, true, GgufRows{{both}, half, half}});
+    }
+    linear(to + "ffn_down_shexp", from + shared.down);
+    if (!names.shared_gate.empty()) {
+      made.push_back({to + "ffn_gate_inp_shexp.weight", from + names.shared_gate + ".weight", {}, false, 0, false});
+    }
+  }
+
   void attention(const std::string& from, const std::string& to) {
     const AttentionNames& names = config_.names.block.attention;
     if (!names.qkv.empty()) {
@@ -177,7 +219,7 @@ int64_t window_period(const DecoderConfig& config, const Architecture& row) {
 
 /// What of the numbers and flags of a config has no place in the form of the family.
 void refuse_what_differs(const DecoderConfig& config, const Architecture& row) {
-  const bool granite = row.name == "granite", cohere = row.name == "command-r" || row.name == "cohere2";
+  const bool granite = row.name.starts_with("granite"), cohere = row.name == "command-r" || row.name == "cohere2";
   const auto scaled = [](const LayerConfig& layer) { return layer.attention_scale != 0; };
   const bool by_layer = std::any_of(config.layer.begin(), config.layer.end(), scaled);
   if (by_layer || (!granite && !is_close(config.attention_scale, attention_scale(config))))
@@ -190,8 +232,9 @@ void refuse_what_differs(const DecoderConfig& config, const Architecture& row) {
     refuse("scaled logits or residuals in this family");
   if (row.name == "gemma2" && (config.attention_softcap == 0 || config.logit_softcap == 0))
     refuse("a Gemma 2 without its caps");
-  constexpr std::array<std::string_view, 10> kBiased{"llama",      "qwen2",     "granite", "gpt2", "gptneox",
-                                                     "starcoder2", "starcoder", "bloom",   "phi2", "stablelm"};
+  constexpr std::array<std::string_view, 11> kBiased{"llama",   "qwen2",    "granite",    "gpt2",
+                                                     "gptneox", "qwen2moe", "starcoder2", "starcoder",
+                                                     "bloom",   "phi2",     "stablelm"};
   const bool biased = config.qkv_bias || config.output_bias || config.mlp_bias;
   if (biased && std::find(kBiased.begin(), kBiased.end(), row.name) == kBiased.end()) refuse("biases in this family");
   if ((row.name == "starcoder2" || row.name == "gptneox") && !config.output_bias)
@@ -199,7 +242,8 @@ void refuse_what_differs(const DecoderConfig& config, const Architecture& row) {
   if (row.name == "falcon" && !config.parallel_residual) refuse("a Falcon whose MLP reads the attention's output");
   const bool ties = row.name == "gemma" || row.name == "gemma2" || cohere;
   if (ties && !config.tied_head) refuse("a head that is not the embedding in this family");
-  const bool has_qk_norm = row.name == "qwen3" || row.name == "gemma3" || row.name == "olmo2";
+  const bool has_qk_norm = row.name == "qwen3" || row.name == "gemma3" || row.name == "olmo2" ||
+                           row.name == "qwen3moe" || row.name == "olmoe";
   if (config.qk_norm && !has_qk_norm) refuse("norms of queries and keys (use_qk_norm, qk_layernorm) in this family");
   if (row.window_period > 0 && window_period(config, row) == 0) refuse("windows in these layers");
   constexpr int64_t kWithoutRope = 4;  // every so many-th layer of SmolLM3
@@ -207,6 +251,17 @@ void refuse_what_differs(const DecoderConfig& config, const Architecture& row) {
     if ((config.layer[l].rotary < 0) != ((static_cast<int64_t>(l) + 1) % kWithoutRope == 0))
       refuse("rope in these layers");
   }
+}
+
+void refuse_experts(const DecoderConfig& config, const Architecture& row) {
+  if (!config.experts) return;
+  const ops::Routing& routing = config.experts->routing;
+  for (const LayerConfig& layer : config.layer) {
+    if (!layer.feed_forward) refuse("a " + config.model_type + " with layers without experts");
+  }
+  const bool normalizes = routing.normalize || routing.score == ops::RouterScore::chosen_softmax;
+  if (normalizes != row.normalizes_routes)
+    refuse("a " + config.model_type + (normalizes ? " with" : " without") + " norm_topk_prob");
 }
 
 void refuse_rope(const DecoderConfig& config, const Architecture& row) {
@@ -224,6 +279,16 @@ void refuse_rope(const DecoderConfig& config, const Architecture& row) {
 
 uint32_t u32(int64_t value) { return static_cast<uint32_t>(value); }
 
+void say_experts(const DecoderConfig& config, const std::string& key,
+                 std::vector<std::pair<std::string, GgufValue>>& made) {
+  const ExpertsConfig& experts = *config.experts;
+  made.emplace_back(key + "expert_count", u32(experts.experts));
+  made.emplace_back(key + "expert_used_count", u32(experts.routing.k));
+  if (config.model_type.starts_with("qwen")) made.emplace_back(key + "expert_feed_forward_length", u32(experts.hidden));
+  if (experts.shared_hidden > 0)
+    made.emplace_back(key + "expert_shared_feed_forward_length", u32(experts.shared_hidden));
+}
+
 }  // namespace
 
 std::string gguf_architecture(const DecoderConfig& config) {
@@ -231,6 +296,7 @@ std::string gguf_architecture(const DecoderConfig& config) {
   if (config.activation != row.activation)
     refuse("a " + config.model_type + " with another activation than the family's");
   refuse_what_differs(config, row);
+  refuse_experts(config, row);
   refuse_rope(config, row);
   return std::string(row.name);
 }
@@ -303,7 +369,8 @@ std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const Decode
   if (config.logit_softcap > 0) made.emplace_back(key + "final_logit_softcapping", config.logit_softcap);
   if (arch == "gptneox" || arch == "stablelm")
     made.emplace_back(key + "use_parallel_residual", config.parallel_residual);
-  if (arch == "granite") {
+  if (config.experts) say_experts(config, key, made);
+  if (arch.starts_with("granite")) {
     made.emplace_back(key + "embedding_scale", config.embedding_scale);
     made.emplace_back(key + "residual_scale", config.residual_scale);
     made.emplace_back(key + "attention.scale", config.attention_scale);
@@ -338,7 +405,8 @@ std::string gguf_model_type(const std::string& architecture) {
 std::string gguf_architectures() {
   std::string known;
   for (const Architecture& row : kArchitectures) {
-    if (row.model_type != "mistral") known += (known.empty() ? "" : ", ") + std::string(row.name);
+    if (row.model_type != "mistral" && row.model_type != "mixtral" && row.model_type != "granitemoeshared")
+      known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
   return known;
 }

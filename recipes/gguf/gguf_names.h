@@ -2,6 +2,7 @@
 // How llama.cpp names and lays out the models it knows: what gguf's convert_hf_to_gguf.py writes for each family.
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,15 +12,24 @@
 
 namespace nibble {
 
+/// Rows first, ..., first + count - 1 of matrices: of one, [count, in] in llama.cpp, or of all experts of a layer, one
+/// after another in [experts, count, in].
+struct GgufRows {
+  std::vector<std::string> sources;  ///< one tensor, which holds a matrix or those of all experts, or one per expert
+  int64_t first = 0, count = 0;
+  int64_t experts = 0;  ///< 0: of one matrix
+};
+
 /// A tensor of llama.cpp and the tensor it is made from.
 struct GgufPart {
   std::string name;    ///< "blk.0.attn_q.weight"
   std::string source;  ///< "model.layers.0.self_attn.q_proj.weight"
   /// Row i is row row_order[i] of the source (rope in llama.cpp's order, fused projections apart); empty: as it is.
   std::vector<int64_t> row_order;
-  bool transposed = false;  ///< the source is [in, out]
-  float added = 0;          ///< added to each element (Gemma's norms)
-  bool is_matrix = false;   ///< of a Linear or a table: stored in the type asked for
+  bool transposed = false;            ///< the source is [in, out]
+  float added = 0;                    ///< added to each element (Gemma's norms)
+  bool is_matrix = false;             ///< of a Linear or a table: stored in the type asked for
+  std::optional<GgufRows> rows = {};  ///< or: made from these, `source` being the first
 };
 
 /// llama.cpp's name of the family, "llama" or "qwen2". Throws UsageError, listing the families there are, for one that

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "nibble/adapters/tuners/init.h"
@@ -51,6 +52,10 @@ class Importer {
       if (tensor->shape.empty() || count == 0 || (ordered > 0 && count % ordered != 0))
         throw InputError(file.path() + ": " + part.name, "has shape " + to_string(tensor->shape));
       used.insert(part.name);
+      if (part.rows) {
+        plan_rows(std::move(part), *tensor);
+        continue;
+      }
       Shape shape = tensor->shape;
       if (part.transposed && shape.size() != 2)
         throw InputError(file.path() + ": " + part.name, "has shape " + to_string(shape));
@@ -64,13 +69,56 @@ class Importer {
     }
   }
 
-  const std::vector<TensorSpec>& specs() const { return specs_; }
+  std::vector<TensorSpec> specs() const {
+    std::vector<TensorSpec> all = specs_;
+    for (const auto& [source, made_of] : matrices_) all.push_back({source, made_of.shape, dtype_});
+    return all;
+  }
 
   void write(ModelDirectoryWriter& writer) const {
     for (size_t i = 0; i < parts_.size(); ++i) write_part(parts_[i], specs_[i], writer);
+    for (const auto& [source, made_of] : matrices_) write_matrices(source, made_of, writer);
   }
 
  private:
+  // A tensor that rows of several tensors of the file make: a matrix, or those of all experts.
+  struct Matrices {
+    Shape shape;
+    std::vector<GgufPart> parts;
+    int64_t first = 0;  // matrix of the file's tensors
+  };
+
+  void plan_rows(GgufPart part, const GgufTensor& stored) {
+    const GgufRows& rows = *part.rows;
+    Shape expected = {rows.count, stored.shape.back()};
+    if (rows.experts > 0) expected.insert(expected.begin(), rows.experts);
+    if (stored.shape != expected)
+      throw InputError(file_.path() + ": " + part.name, "has shape " + to_string(stored.shape));
+    const bool each = rows.sources.size() > 1 || rows.experts == 0;
+    for (size_t i = 0; i < rows.sources.size(); ++i) {
+      Matrices& made = matrices_[rows.sources[i]];
+      made.first = static_cast<int64_t>(i);
+      if (made.shape.empty()) made.shape = each ? Shape{0, expected.back()} : Shape{rows.experts, 0, expected.back()};
+      int64_t& height = made.shape.end()[-2];
+      height = std::max(height, rows.first + rows.count);
+      made.parts.push_back(part);
+    }
+  }
+
+  void write_matrices(const std::string& source, const Matrices& made, ModelDirectoryWriter& writer) const {
+    const int64_t height = made.shape.end()[-2], width = made.shape.back();
+    for (int64_t i = 0; i < (made.shape.size() == 3 ? made.shape[0] : 1); ++i) {
+      Tensor matrix = Tensor::empty(pool_, {height, width}, DType::f32, "imported rows");
+      for (const GgufPart& part : made.parts) {
+        const GgufRows& rows = *part.rows;
+        const int64_t begin = (made.first + i) * rows.count;
+        Tensor own = matrix.rows(rows.first, rows.first + rows.count);
+        ops::cast(file_.rows(*file_.find(part.name), begin, begin + rows.count, pool_), own);
+      }
+      writer.append(source, converted(matrix));
+    }
+  }
+
   void refuse_unreadable() const {
     if (file_.unreadable().empty()) return;
     const auto& [name, type] = file_.unreadable().front();
@@ -120,6 +168,7 @@ class Importer {
   MemoryPool& pool_;
   std::vector<GgufPart> parts_;
   std::vector<TensorSpec> specs_;
+  std::map<std::string, Matrices> matrices_;  // by source
 };
 
 ImportReport import_tokenizer(const ImportRequest& request, const std::map<std::string, std::string>& files) {

@@ -108,6 +108,9 @@ MergeReport merge_model(const MergeRequest& request, RankContext& rank) {
   check_kind(request, path, quantization.has_value());
   if (request.dtype == "nf4") {
     if (!quantization) throw UsageError("the base is not quantized", "merge into bf16, then nibble quantize", path);
+    if (quantization->type == QuantType::mxfp4) {
+      throw UsageError("the base is in MXFP4, which is not written", "merge into bf16, then nibble quantize", path);
+    }
     return merge_quantized(request, base, adapter, *quantization, block_size_of(checkpoint, rank.pool), rank);
   }
   MergeOptions options;

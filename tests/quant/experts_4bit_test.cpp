@@ -168,9 +168,10 @@ TEST_F(Mxfp4, PartsThatDoNotFitAreRefused) {
 
 TEST_F(Mxfp4, ExpertsThatAreNotThoseOfTheConfigAreRefused) {
   std::string other = published;
-  other.replace(other.find("\"num_local_experts\": 4"), 22, "\"num_local_experts\": 3");
+  const std::string width = R"("intermediate_size": 32)";
+  other.replace(other.find(width), width.size(), R"("intermediate_size": 64)");
   write(directory / "other", packed, other);
-  EXPECT_THAT(refusal("other"), HasSubstr("is an MXFP4 tensor [4, 64, 32], config.json makes it [3, 64, 32]"));
+  EXPECT_THAT(refusal("other"), HasSubstr("is an MXFP4 tensor [4, 64, 32], config.json makes it [4, 128, 32]"));
 }
 
 TEST_F(Mxfp4, IsNotQuantizedAgain) {

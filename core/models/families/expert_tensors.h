@@ -14,6 +14,9 @@ struct ExpertPart {
   int64_t expert = 0, experts = 0;
   int64_t first_output = 0;  ///< of the tensor's outputs, the Linear's first
   int64_t outputs = 0;       ///< of the tensor
+  /// PEFT takes the tensor for [E, out, in] though it is [E, in, out]: its A has as many columns as there are outputs,
+  /// its B as many rows as there are inputs (Llama 4, whose module does not say is_transposed).
+  bool swapped = false;
 };
 
 /// Of the Linear of this name; nothing where it is of no expert.

@@ -13,7 +13,8 @@ namespace {
 double bytes_of(const Tensor& x) { return x ? static_cast<double>(x.bytes()) : 0; }
 double bytes_of(const EightBitState& x) { return bytes_of(x.codes) + bytes_of(x.absmax); }
 double bytes_of(const FourBitMatrix& m) {
-  return bytes_of(m.packed) + bytes_of(m.absmax) + bytes_of(m.exponents) + bytes_of(m.absmax_codes) + bytes_of(m.nested_absmax);
+  return bytes_of(m.packed) + bytes_of(m.absmax) + bytes_of(m.exponents) + bytes_of(m.absmax_codes) +
+         bytes_of(m.nested_absmax);
 }
 double bytes_of(const WeightView& w) {
   return w.encoding == WeightEncoding::dense ? bytes_of(w.dense) : bytes_of(w.four_bit);

@@ -81,13 +81,9 @@ TEST(ExpertLora, ChangesEveryExpertByItsOwnPart) {
   EXPECT_EQ(seen, 1);
 }
 
-TEST(ExpertLora, GradientsAreFiniteDifferences) {
-  Rank rank;
+// Along random directions, as finite differences have them.
+void expect_gradients(Decoder& decoder, const Batch& batch, Rank& rank) {
   MemoryPool& pool = rank.context().pool;
-  Decoder decoder = random_decoder(mixture(), 1, rank.context());
-  attach_adapter(decoder, on_experts(), rank.context());
-  const Sample sample{.ids = {1, 5, 9, 20, 33, 2, 7}, .labels = {1, 5, 9, 20, 33, 2, 7}};
-  const Batch batch = make_batch({&sample, 1}, pool);
   decoder.loss_sum_and_gradients(batch, rank.step(), 1);
   uint64_t number = 0;
   decoder.visit([&](Parameter& parameter) {
@@ -110,6 +106,36 @@ TEST(ExpertLora, GradientsAreFiniteDifferences) {
     EXPECT_NEAR(along, (at(1) - at(-1)) / 2e-3, 1e-2 * std::sqrt(size) + 2e-2) << parameter.name;
     EXPECT_GT(size, 0) << parameter.name;
   });
+}
+
+TEST(ExpertLora, GradientsAreFiniteDifferences) {
+  Rank rank;
+  Decoder decoder = random_decoder(mixture(), 1, rank.context());
+  attach_adapter(decoder, on_experts(), rank.context());
+  const Sample sample{.ids = {1, 5, 9, 20, 33, 2, 7}, .labels = {1, 5, 9, 20, 33, 2, 7}};
+  expect_gradients(decoder, make_batch({&sample, 1}, rank.context().pool), rank);
+}
+
+// PEFT takes [experts, in, out] of Llama 4 for [experts, out, in].
+TEST(ExpertLora, OfLlama4HasInputsAndOutputsSwapped) {
+  Rank rank;
+  const DecoderConfig config = parse_decoder_config(R"({"model_type": "llama4_text", "hidden_size": 16,
+      "intermediate_size": 6, "intermediate_size_mlp": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+      "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 40, "num_local_experts": 4, "num_experts_per_tok": 1,
+      "initializer_range": 0.3, "tie_word_embeddings": false, "max_position_embeddings": 64})",
+                                                    "test");
+  Decoder decoder = random_decoder(config, 1, rank.context());
+  AdapterOptions options = on_experts();
+  options.target_parameters = {"feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj"};
+  attach_adapter(decoder, options, rank.context());
+  const auto tensors = tensors_of(decoder);
+  const std::string experts = "base_model.model.model.layers.0.feed_forward.experts.";
+  EXPECT_EQ(tensors.at(experts + "base_layer.lora_A.weight").shape(), (Shape{4 * 3, 12}));
+  EXPECT_EQ(tensors.at(experts + "base_layer.lora_B.weight").shape(), (Shape{16, 3 * 4}));
+  EXPECT_EQ(tensors.at(experts + "lora_A.weight").shape(), (Shape{4 * 3, 16}));
+  EXPECT_EQ(tensors.at(experts + "lora_B.weight").shape(), (Shape{6, 3 * 4}));
+  const Sample sample{.ids = {1, 5, 9, 20, 33, 2, 7}, .labels = {1, 5, 9, 20, 33, 2, 7}};
+  expect_gradients(decoder, make_batch({&sample, 1}, rank.context().pool), rank);
 }
 
 TEST(ExpertLora, IsReadAsItWasWritten) {

@@ -1,0 +1,96 @@
+// Mixtures of experts on several ranks, stopped and resumed: adapters on experts, dense and in 4 bits.
+
+#include "nibble/tests/parallel/own_model.h"
+
+namespace nibble {
+namespace {
+
+using namespace nibble::test;
+
+struct Kind {
+  const char *name, *model_type;
+  bool four_bit;
+  json adapter;
+};
+
+const std::vector<Kind>& kinds() {
+  static const json both = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"};
+  static const json fused = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"};
+  static const std::vector<Kind> all = {
+      {"OneTensorEach", "qwen3_moe", false, {{"target_parameters", both}}},
+      {"OneTensorEachIn4Bits", "qwen3_moe", true, {{"target_parameters", both}, {"target_modules", {"q_proj"}}}},
+      {"AllInOne", "gpt_oss", false, {{"target_parameters", fused}}},
+      {"AllInOneIn4Bits", "gpt_oss", true, {{"target_parameters", fused}, {"target_modules", {"q_proj"}}}},
+  };
+  return all;
+}
+
+class ExpertRuns : public OwnModel, public testing::WithParamInterface<size_t> {
+ protected:
+  void SetUp() override {
+    const Kind& kind = kinds()[GetParam()];
+    const json config = {{"model_type", kind.model_type},
+                         {"hidden_size", 32},
+                         {"num_hidden_layers", 2},
+                         {"num_attention_heads", 4},
+                         {"num_key_value_heads", 2},
+                         {"head_dim", 8},
+                         {"intermediate_size", 24},
+                         {"moe_intermediate_size", 24},
+                         {"num_local_experts", 6},
+                         {"num_experts_per_tok", 2},
+                         {"vocab_size", 257},
+                         {"max_position_embeddings", 64},
+                         {"tie_word_embeddings", false},
+                         {"eos_token_id", 256},
+                         {"initializer_range", 0.2},
+                         {"dtype", "float32"}};
+    base_ = directory_ / "model";
+    write_bytes(directory_ / "model.json", config.dump());
+    init_model({.config = (directory_ / "model.json").string(), .out = base_.string(), .seed = 3, .dtype = "f32"});
+    write_bytes(base_ / "tokenizer.json", byte_tokenizer());
+    write_bytes(base_ / "tokenizer_config.json", json{{"eos_token", "<|end|>"}}.dump());
+    wanted_ = own_recipe(base_, 12);
+    wanted_["adapter"] = {{"r", 2}, {"lora_alpha", 4}};
+    wanted_["adapter"].merge_patch(kind.adapter);
+    wanted_["model"]["router_aux_loss_coef"] = 0.1;
+    if (kind.four_bit) wanted_["model"]["quantize"] = "nf4";
+  }
+
+  static void expect_same_bits(const Outcome& got, const Outcome& want) {
+    ASSERT_EQ(want.losses.size(), 3u);
+    EXPECT_EQ(got.losses, want.losses);
+    EXPECT_EQ(got.norms, want.norms);
+    EXPECT_TRUE(got.weights == want.weights) << "the adapters differ";
+  }
+
+  json wanted_;
+};
+
+TEST_P(ExpertRuns, TwoRanksGiveTheBitsOfOne) {
+  const Outcome one = run(wanted_, 1, "one");
+  expect_same_bits(run(wanted_, 2, "two"), one);
+  json sharded = wanted_;
+  sharded["parallel"] = {{"shard", 2}};
+  expect_same_bits(run(sharded, 2, "sharded"), one);
+  sharded["parallel"] = {{"shard", 2}, {"shard_adapters", true}};
+  expect_same_bits(run(sharded, 2, "everything-sharded"), one);
+}
+
+TEST_P(ExpertRuns, ResumeToTheSameBits) {
+  const Outcome whole = run(wanted_, 1, "whole");
+  run(wanted_, 1, "stopped", 1);
+  expect_same_bits(run(wanted_, 1, "stopped"), whole);
+}
+
+TEST_P(ExpertRuns, RecomputingGivesTheSameBits) {
+  const Outcome kept = run(wanted_, 1, "kept");
+  wanted_["train"]["gradient_checkpointing"] = "block";
+  expect_same_bits(run(wanted_, 1, "recomputed"), kept);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ExpertRuns, testing::Range<size_t>(0, 4),
+                         [](const auto& which) { return std::string(kinds()[which.param].name); });
+
+}  // namespace
+}  // namespace nibble
