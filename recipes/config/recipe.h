@@ -22,6 +22,12 @@
 
 namespace nibble {
 
+/// The score head in which a model ends instead of its head.
+struct ScoreHead {
+  int64_t labels = 0;   ///< 0: as the files say
+  std::string adapter;  ///< PEFT directory that may bring its weight; empty: none
+};
+
 struct ModelRecipe {
   std::string path;                   ///< Hugging Face directory
   std::string init;                   ///< or: a config.json to start from random weights (pretraining)
@@ -32,6 +38,7 @@ struct ModelRecipe {
   std::optional<std::vector<std::string>> skip_modules;  ///< absent: as bitsandbytes
   std::optional<double> router_aux_loss_coef;            ///< absent: as config.json says
   std::optional<DType> compute_dtype;                    ///< f32 or bf16; always set in what read_recipe returns
+  std::optional<ScoreHead> score;                        ///< no key: what the objective asks for
 };
 
 /// The recipe's own defaults of an adapter: all-linear, r 16, lora_alpha 32.
