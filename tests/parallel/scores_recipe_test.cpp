@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/train.h"
 #include "nibble/tests/parallel/own_model.h"
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/comm/local_rank.h"
@@ -61,7 +62,7 @@ TEST_P(ScoreModel, LossAndGradientsAreTransformers) {
                        {"objective", {{"type", "classification"}}},
                        {"data", {{"train", data_}, {"shuffle", false}}},
                        {"train", {{"steps", 1}, {"microbatch_size", 6}}},
-                       {"output", {{"dir", directory_ / "run"}}}};
+                       {"output", {{"dir", (directory_ / "run").string()}}}};
   LocalRank rank(1);
   const FirstStep found = first_step(parse_recipe(recipe.dump(), "test"), rank.context(), {}, directory_ / "scratch");
   EXPECT_NEAR(found.sums.loss, expected_["loss"].get<double>(), 1e-5);
