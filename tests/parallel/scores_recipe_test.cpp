@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/parallel/plan/memory.h"
+#include "nibble/quant/quantize_model.h"
+#include "nibble/recipes/plan/plan_job.h"
 #include "nibble/recipes/train.h"
 #include "nibble/tests/parallel/own_model.h"
 
@@ -224,6 +227,8 @@ TEST_F(Scores, RefuseWhatDoesNotFit) {
   wanted["objective"].erase("num_labels");
   EXPECT_THAT(refused(wanted), HasSubstr("objective.num_labels"));
   wanted["objective"]["num_labels"] = 2;
+  wanted["data"].erase("eval_fraction");
+  wanted["train"].erase("eval_every");
   EXPECT_THAT(refused(wanted), HasSubstr("record 3: has the label 2; a class is one whole number from 0 to 1"));
   wanted = recipe_for("class");
   wanted["data"]["train"] = labeled("text", [](int) { return "spam"; });
@@ -260,10 +265,44 @@ TEST_F(Scores, SayWhereOneLabelIsAllThereIs) {
 TEST_F(Scores, ATeacherInFourBitsTeaches) {
   json wanted = recipe_for("distillation");
   const Outcome plain = run(wanted, 1, "plain");
-  wanted["model"]["quantize"] = "nf4";  // of the student; the teacher is as its files are
-  const Outcome packed = run(wanted, 1, "packed");
-  EXPECT_NE(packed.losses[0], plain.losses[0]);
-  EXPECT_NEAR(packed.losses[0], plain.losses[0], 0.3 * plain.losses[0]);
+  const fs::path packed = directory_ / "packed";
+  LocalRank rank(1, 0);
+  quantize_model(teacher_, packed, {}, rank.context());
+  wanted["objective"]["teacher_model_name_or_path"] = packed.string();
+  const Outcome other = run(wanted, 1, "other");
+  EXPECT_NE(other.losses[0], plain.losses[0]);
+  EXPECT_NEAR(other.losses[0], plain.losses[0], 0.3 * plain.losses[0]);
+}
+
+// A model teaches itself nothing: the loss is 0 where they are the same.
+TEST_F(Scores, AModelIsAtNoDistanceFromItself) {
+  for (const double beta : {0.0, 0.5, 1.0}) {
+    json wanted = recipe_for("distillation", false);
+    wanted["objective"]["teacher_model_name_or_path"] = base_.string();
+    wanted["objective"]["beta"] = beta;
+    EXPECT_NEAR(run(wanted, 1, "self" + std::to_string(beta)).losses[0], 0, 1e-6);
+  }
+}
+
+// The teacher is mapped from its files; of a full run the score head is trained.
+TEST_F(Scores, PlansCountTheTeacherAndTheScoreHead) {
+  const auto base_bytes = [&](const json& asked) {
+    json wanted = asked;
+    wanted["output"]["dir"] = (directory_ / "plan").string();
+    const Recipe recipe = parse_recipe(wanted.dump(), "test");
+    const PlanJob job = plan_job(recipe);
+    const PlanLayout layout = plan_layout(recipe);
+    const StageMemory memory = plan_memory(job, layout, place_stages(job, layout, 1), 1).stages.at(0);
+    return std::pair{memory.split[MemoryUse::base] + memory.cached, job.model.trained_values()};
+  };
+  json distills = recipe_for("distillation"), next_tokens = distills;
+  next_tokens.erase("objective");
+  const auto teacher = static_cast<int64_t>(fs::file_size(teacher_ / "model.safetensors"));
+  const int64_t more = base_bytes(distills).first - base_bytes(next_tokens).first;
+  EXPECT_GT(more, teacher * 9 / 10);
+  EXPECT_LT(more, teacher * 11 / 10);
+  const auto trained = [&](const char* kind) { return base_bytes(recipe_for(kind)).second; };
+  EXPECT_EQ(trained("class") - trained("reward"), 2 * 32) << "rows of D values";
 }
 
 }  // namespace
