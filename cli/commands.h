@@ -25,6 +25,7 @@ void add_eval_command(Command& nibble);
 void add_logits_command(Command& nibble);
 void add_gradients_command(Command& nibble);
 void add_logprobs_command(Command& nibble);
+void add_score_command(Command& nibble);
 void add_tokenize_command(Command& nibble);
 void add_tokenizer_command(Command& nibble);
 void add_template_command(Command& nibble);

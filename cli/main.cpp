@@ -123,6 +123,7 @@ int main(int argc, char** argv) {
   add_logits_command(program);
   add_gradients_command(program);
   add_logprobs_command(program);
+  add_score_command(program);
   add_tokenize_command(program);
   add_tokenizer_command(program);
   add_template_command(program);

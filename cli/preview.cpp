@@ -54,6 +54,9 @@ Json samples_of(const DryRun& found) {
       const size_t count = found.format == DataFormat::preference ? 2 : 1;
       samples.push_back(answers_of({&sample, count}));
       i += count - 1;
+    } else if (found.format == DataFormat::labeled) {
+      const std::vector<float>& label = sample.values;
+      samples.push_back({{"input_ids", sample.ids}, {"label", label.size() == 1 ? Json(label.front()) : Json(label)}});
     } else {
       samples.push_back({{"ids", sample.ids}, {"tokens", sample.texts}, {"trained", sample.trained}});
     }

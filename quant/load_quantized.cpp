@@ -125,7 +125,7 @@ LoadOptions load_quantized(RankContext& rank, const std::optional<QuantizeOnLoad
     const bool four_bit = is_four_bit(checkpoint);  // refuses what others quantized
     if (quantize && !four_bit) {
       const std::string head = read_decoder_config(checkpoint.path()).names.head;
-      skip = std::make_shared<SkipRule>(quantize->skip_modules, std::vector<std::string>{head});
+      skip = std::make_shared<SkipRule>(quantize->skip_modules, std::vector<std::string>{head, kScoreHead});
     }
     return [taken, quantize, skip, dense, &pool, &checkpoint](const std::string& module,
                                                               const Shape& shape) -> std::unique_ptr<LinearWeight> {

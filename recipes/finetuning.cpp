@@ -49,6 +49,7 @@ Finetuning::Finetuning(const Recipe& recipe, RankContext& rank, const Observer& 
       rows_(rows_for_tokenizer(tokenizer_, config_.vocab_size)) {
   const Encoder encoder = open_encoder(tokenizer_, recipe.data.chat_template, rows_);
   traced(observer.trace, Phase::data, "read and encode", [&] { data_.emplace(recipe, config_, encoder, observer); });
+  check_teacher(recipe, rows_);
   plan_adapter(recipe, config_, rows_);  // refuses what has no place before anything is opened or made
 }
 
@@ -57,6 +58,7 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
   const LayerRange own = stage_layers(recipe_, config_, mesh_, rank_);
   activations_ = activation_policy(recipe_, own, run_directory, rank_, observer_);
   if (names_reference_directory(recipe_.objective)) open_reference(settings);  // and closed before the model is opened
+  if (!recipe_.objective.teacher_model_name_or_path.empty() && own.end == config_.layers) open_teacher();
   model_ = traced(observer_.trace, Phase::other, "load weights",
                   [&] { return open_base(recipe_.model, rank_, own, tensor_.get()); });
   if (rows_ > config_.vocab_size) {
@@ -92,12 +94,19 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
         "a start that is taken from its weights)",
         "set objective.reference to initial, or to the model's directory", "objective.reference");
   }
-  objective_ = make_objective(objective, off && !objective.precompute_ref_log_probs);
+  objective_ = make_objective(config_.score_labels > 0 ? with_score_head(objective, config_) : objective,
+                              off && !objective.precompute_ref_log_probs, teacher_ ? &*teacher_ : nullptr);
   if (objective.reference == "initial" || (off && objective.precompute_ref_log_probs)) {
     const auto executor =
         make_executor(*model_, *parallel_, {recipe_.parallel.schedule, recipe_.parallel.microbatches}, rank_);
     compute_reference(*executor, !off, settings);
   }
+}
+
+// Whole on every rank that has the head: mapped, so that ranks on one host share it.
+void Finetuning::open_teacher() {
+  teacher_ =
+      traced(observer_.trace, Phase::other, "load teacher", [&] { return open_base(teacher_of(recipe_), rank_); });
 }
 
 // The reference has a directory of its own: laid out as the policy, which is not there yet.

@@ -32,6 +32,7 @@ class Finetuning {
   const Objective& objective() const { return *objective_; }
 
  private:
+  void open_teacher();
   void open_reference(const std::map<std::string, std::string>& settings);
   void compute_reference(StepExecutor& executor, bool adapters_enabled,
                          const std::map<std::string, std::string>& settings);
@@ -46,7 +47,7 @@ class Finetuning {
   std::optional<TrainingData> data_;
   std::unique_ptr<LayerSharding> tensor_;
   ActivationPolicy activations_;
-  std::optional<Decoder> model_;
+  std::optional<Decoder> teacher_, model_;
   std::optional<AttachedAdapter> adapter_;
   AdapterCompanions companions_;
   std::optional<ParallelModel> parallel_;

@@ -60,6 +60,9 @@ void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::stri
       for (const fs::path& file : model_files(recipe.objective.reference)) add("objective.reference", file);
     }
   }
+  if (const std::string& teacher = recipe.objective.teacher_model_name_or_path; !teacher.empty()) {
+    for (const fs::path& file : model_files(teacher)) add("objective.teacher_model_name_or_path", file);
+  }
   for (const auto& [name, hash] : tokenizer_contents(tokenizer, recipe.data.chat_template)) {
     options.settings["tokenizer" + std::string(detail::kFingerprint) + name] = quoted(hash);
   }

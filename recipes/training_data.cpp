@@ -4,6 +4,7 @@
 
 #include "nibble/core/models/generate.h"
 #include "nibble/recipes/models/tokenizers.h"
+#include "nibble/recipes/preferences/labels.h"
 
 namespace nibble {
 
@@ -76,6 +77,13 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
     eval_.emplace(std::move(held_out), in_order);
     train = std::move(rest);
     observer.message("evaluation data: " + std::to_string(eval_->dataset().size()) + " samples split off");
+  }
+  if (has_scores(recipe.objective.type)) {
+    const ObjectiveOptions objective = with_score_head(recipe.objective, model);
+    const bool labeled = objective.type == ObjectiveType::classification;
+    if (labeled && eval_) check_labels(eval_->dataset(), objective, model.score_labels);
+    const auto warnings = labeled ? check_labels(train, objective, model.score_labels) : std::vector<std::string>();
+    for (const std::string& warning : warnings) observer.message("warning: " + warning);
   }
   train_.emplace(std::move(train), batching);
   const bool in_file_order = !options.shuffle && !options.pack;

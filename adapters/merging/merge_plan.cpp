@@ -177,7 +177,7 @@ bool MergePlan::touches(const std::string& module) const {
 /// Embedding and head have as many rows as each other, also where the adapter brought more.
 void MergePlan::check_tables() const {
   const auto table = index_.find(model_.names.embedding + ".weight"), head = index_.find(model_.names.head + ".weight");
-  if (table == index_.end() || head == index_.end()) return;
+  if (table == index_.end() || head == index_.end() || model_.score_labels > 0) return;
   const Shape &rows = outputs_[table->second].shape, &outputs = outputs_[head->second].shape;
   const bool same = rows.empty() || outputs.empty() || rows[0] == outputs[0];
   if (same) return;
@@ -188,7 +188,8 @@ void MergePlan::check_tables() const {
 }
 
 bool MergePlan::is_table(const std::string& name) const {
-  return name == model_.names.embedding + ".weight" || name == model_.names.head + ".weight";
+  const bool of_head = model_.score_labels == 0 && name == model_.names.head + ".weight";  // else it scores labels
+  return of_head || name == model_.names.embedding + ".weight";
 }
 
 /// A tied head that is in the file, or was written out, sees the rows of the embedding.

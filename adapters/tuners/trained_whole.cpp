@@ -56,6 +56,11 @@ void add_modules(Decoder& model, const AdapterOptions& options, TrainedWhole& fo
       found[parameter.name] = parameter.name;
     }
   });
+  if (found.contains(std::string(kScoreHead) + ".weight")) unused.erase("classifier");  // PEFT names both, one is there
+  if (unused.contains(kScoreHead)) {
+    throw UsageError("the adapter has a score head, which has no place in a model that continues texts",
+                     "use nibble score, or an objective of reward or classification");
+  }
   if (!unused.empty()) {
     throw UsageError("modules_to_save names \"" + *unused.begin() + "\", which fits no module of the model");
   }

@@ -218,6 +218,7 @@ double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& grad
   };
   const Shape said = loss.wants_collisions ? Shape{2, x.dim(0)} : Shape{x.dim(0)};
   const auto run = [&](HeadGradient* wanted) {
+    if (loss.of_logits) return model.head->loss_sum(x, loss.of_logits, impl_->step, model.sharding, wanted);
     if (!loss) return head(wanted, nullptr);
     MemoryPool& host = impl_->step.pool().host();
     Tensor log_probs = Tensor::zeros(host, said, DType::f32, "log-probabilities");

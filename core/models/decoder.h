@@ -7,6 +7,7 @@
 
 #include "nibble/core/models/batch.h"
 #include "nibble/core/models/decoder_config.h"
+#include "nibble/core/models/head_loss.h"
 #include "nibble/core/models/kv_cache.h"
 #include "nibble/core/nn/activation_store.h"
 #include "nibble/core/nn/block.h"
@@ -33,6 +34,8 @@ struct TokenLoss : std::function<double(const Tensor& log_probs, Tensor& weights
   using function::function;
   /// log_probs is [2, T]: in its second row the logarithm of the sum of the squared probabilities of all tokens.
   bool wants_collisions = false;
+  /// Instead of the function: a loss of logits, in one pass over the head.
+  LogitLoss of_logits = {};
 };
 
 /// A pass of fewer tokens computes too little with a weight to map it anew.

@@ -215,6 +215,21 @@ DecoderConfig read_text(const ConfigReader& file, const Family& family) {
   read_arithmetic(file, family, config);
   read_special_ids(file, config);
   if (family.finish) family.finish(file, config);
+  if (const std::vector<int32_t> pad = file.ids("pad_token_id"); !pad.empty()) config.pad_id = pad.front();
+  return config;
+}
+
+constexpr std::string_view kClassifies = "ForSequenceClassification";
+
+// Transformers writes id2label, and num_labels only where they have no names; two are its default.
+DecoderConfig read_score_head(const nlohmann::json& json, const ConfigReader& file, DecoderConfig config) {
+  constexpr int64_t kMostLabels = 1 << 20;
+  const auto names = json.find("id2label");
+  const bool named = names != json.end() && names->is_object() && !names->empty();
+  config = with_score_head(std::move(config),
+                           named ? static_cast<int64_t>(names->size()) : file.integer("num_labels", 1, kMostLabels, 2),
+                           true);
+  config.problem_type = file.text("problem_type", "");
   return config;
 }
 
@@ -227,8 +242,13 @@ DecoderConfig parse(const nlohmann::json& json, const std::string& place, const 
   };
   const ConfigReader whole(json, place);
   const std::vector<std::string> architectures = whole.texts("architectures");
-  const std::string model_type = whole.text("model_type", ""),
-                    architecture = architectures.empty() ? "" : architectures[0];
+  const std::string model_type = whole.text("model_type", "");
+  std::string architecture = architectures.empty() ? "" : architectures[0];
+  if (!model_type.empty() && architecture.ends_with(kClassifies)) {  // of which model_type tells the rest
+    nlohmann::json body = json;
+    body.erase("architectures");
+    return read_score_head(json, whole, parse(body, place, family));
+  }
   const Composite* composite = find_composite(model_type, architecture);
   if (!composite) return read_text(whole, row(model_type, architecture));
   const nlohmann::json text = text_config(json, *composite, place);
@@ -352,6 +372,24 @@ bool holds_weights(const std::filesystem::path& directory) {
 }
 
 }  // namespace
+
+DecoderConfig with_score_head(DecoderConfig config, int64_t labels, bool in_files) {
+  config.score_labels = labels;
+  if (!in_files) config.replaced_head = config.names.head;
+  config.names.head = kScoreHead;
+  config.tied_head = config.head_bias = false;
+  config.logit_scale = 1;
+  config.logit_softcap = 0;
+  return config;
+}
+
+std::string score_architecture(const DecoderConfig& config) {
+  const std::string& name = config.architecture;
+  for (const std::string_view end : {"ForCausalLM", "LMHeadModel", "ForConditionalGeneration"}) {
+    if (name.ends_with(end)) return name.substr(0, name.size() - end.size()) + std::string(kClassifies);
+  }
+  return name + std::string(kClassifies);
+}
 
 DecoderConfig parse_decoder_config(std::string_view json, const std::string& place) {
   return parse(parse_json(json, place, kModelConfigJson), place);

@@ -156,6 +156,11 @@ struct DecoderConfig {
   int64_t longest_text = 0;        ///< tokens of a document that can be computed; 0 = any number
   int64_t layers_passed_over = 0;  ///< in the files behind the last one: they predict tokens after the next
 
+  int64_t score_labels = 0;   ///< rows of a score head in the place of the head, see with_score_head(); 0 = none
+  std::string replaced_head;  ///< names.head of files that have no score head: a new one takes its place; empty: none
+  std::string problem_type;   ///< of a score head, as config.json has it; empty: the labels tell
+  int32_t pad_id = -1;        ///< -1 = none
+
   /// Norms and places of a layer's sublayers.
   BlockConfig block() const;
   /// A layer's sublayers, where it does not say that they are of another kind.
@@ -165,12 +170,21 @@ struct DecoderConfig {
   std::optional<RouterBalance> router_balance() const;
   /// Layer l has `experts` instead of an MLP.
   void use_experts(int64_t l);
+  /// Rows of the head: tokens, or labels.
+  int64_t head_rows() const { return score_labels > 0 ? score_labels : vocab_size; }
   /// Positions below this can be computed; learned ones end, others do not.
   int64_t position_limit() const;
   /// Whether keys cached for the first `before` tokens are still right when the text has grown to `after`: longrope
   /// turns all of them otherwise once a text outgrows its original length.
   bool cache_holds(int64_t before, int64_t after) const;
 };
+
+inline constexpr const char* kScoreHead = "score";
+/// The model as Transformers' *ForSequenceClassification has it: "score" [labels, D] without a bias in the place of the
+/// head. Files that do not have it: a new one is drawn as random_decoder() draws it.
+DecoderConfig with_score_head(DecoderConfig config, int64_t labels, bool in_files);
+/// "LlamaForSequenceClassification" of "LlamaForCausalLM".
+std::string score_architecture(const DecoderConfig& config);
 
 /// Reads config.json of a Hugging Face directory (keys as published, or as Transformers 5 writes them), and
 /// generation_config.json for the ids that end a text if it is there. Throws InputError naming file and key when a

@@ -89,7 +89,7 @@ DecoderHead make_head(const DecoderConfig& config, const Makers& makers, const s
     project = makers.make_linear(names.project_out, config.embedding_width, config.width, false);
   }
   Linear linear = [&] {
-    const Shape shape = {config.vocab_size, config.embedding_width};
+    const Shape shape = {config.head_rows(), config.embedding_width};
     if (!config.tied_head) return makers.make_linear(names.head, shape[0], shape[1], config.head_bias);
     const std::shared_ptr<Parameter> tied =
         embedding ? embedding : makers.parameter(names.embedding + ".weight", shape);

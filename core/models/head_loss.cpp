@@ -130,29 +130,41 @@ void DecoderHead::logits(const Tensor& hidden, const StepContext& step, const La
   }
 }
 
-double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step,
-                             const LayerSharding* sharding, const HeadGradient* gradient, Tensor* log_probs) {
+void DecoderHead::each_chunk(const Tensor& hidden, std::span<const int32_t> all, int64_t chunk, const StepContext& step,
+                             const LayerSharding* sharding, const HeadGradient* gradient,
+                             const std::function<void(std::span<const int32_t>, Tensor& logits, Tensor& dlogits)>& of) {
   MemoryPool& pool = step.pool();
   const MemoryPool::Use use(pool, MemoryUse::logits);
-  const int64_t width = hidden.dim(1);
-  const Tensor all_weights = gradient ? gradient->weights : Tensor();
-  const float gradient_scale = gradient ? gradient->scale : 1;
-  const std::vector<int32_t> all = labelled_rows(batch, linear.global_out_features(), all_weights);
-  double total = 0;
-  for (size_t begin = 0; begin < all.size(); begin += static_cast<size_t>(chunk_rows())) {
-    const size_t count = std::min(all.size() - begin, static_cast<size_t>(chunk_rows()));
-    const std::span<const int32_t> picked(all.data() + begin, count);
-    const int64_t n = static_cast<int64_t>(count);
+  for (size_t begin = 0; begin < all.size(); begin += static_cast<size_t>(chunk)) {
+    const std::span<const int32_t> picked =
+        all.subspan(begin, std::min(all.size() - begin, static_cast<size_t>(chunk)));
+    const int64_t n = static_cast<int64_t>(picked.size());
     const Tensor rows = Tensor::from<int32_t>(pool.host(), {n}, picked);
     StepContext chunk_step = step;
     if (step.row_keys) chunk_step.row_keys = pick<int64_t>(step.row_keys, picked, pool);
 
-    Tensor x = Tensor::empty(pool, {n, width}, DType::f32, "head input");
+    Tensor x = Tensor::empty(pool, {n, hidden.dim(1)}, DType::f32, "head input");
     ops::gather_rows(hidden, rows, x);
     Saved saved;
-    Tensor chunk = forward(x, chunk_step, gradient ? &saved : nullptr);
-    Tensor losses = Tensor::empty(pool, {n}, DType::f32, "losses");
+    Tensor logits = forward(x, chunk_step, gradient ? &saved : nullptr);
     Tensor dlogits;
+    of(picked, logits, dlogits);
+    if (!gradient) continue;
+    logits = {};
+    const Tensor dx = backward(dlogits, chunk_step, std::move(saved), gradient->hidden != nullptr, sharding);
+    if (gradient->hidden) ops::scatter_add_rows(dx, rows, *gradient->hidden);
+  }
+}
+
+double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step,
+                             const LayerSharding* sharding, const HeadGradient* gradient, Tensor* log_probs) {
+  MemoryPool& pool = step.pool();
+  const Tensor all_weights = gradient ? gradient->weights : Tensor();
+  const float gradient_scale = gradient ? gradient->scale : 1;
+  const std::vector<int32_t> all = labelled_rows(batch, linear.global_out_features(), all_weights);
+  double total = 0;
+  const auto of = [&](std::span<const int32_t> picked, Tensor& chunk, Tensor& dlogits) {
+    Tensor losses = Tensor::empty(pool, {chunk.dim(0)}, DType::f32, "losses");
     if (gradient && step.compute_dtype == DType::f32) dlogits = chunk;
     if (gradient && step.compute_dtype != DType::f32)
       dlogits = Tensor::empty(pool, chunk.shape(), step.compute_dtype, "gradient of logits");
@@ -177,12 +189,30 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
       cross_entropy(0);
       put_rows(losses, picked, 1, collisions, pool.host());
     }
-    if (!gradient) continue;
+  };
+  each_chunk(hidden, all, chunk_rows(), step, sharding, gradient, of);
+  return total;
+}
 
-    chunk = {};
-    const Tensor dx = backward(dlogits, chunk_step, std::move(saved), gradient->hidden != nullptr, sharding);
-    if (gradient->hidden) ops::scatter_add_rows(dx, rows, *gradient->hidden);
+double DecoderHead::loss_sum(const Tensor& hidden, const LogitLoss& loss, const StepContext& step,
+                             const LayerSharding* sharding, const HeadGradient* gradient) {
+  if (sharding) {
+    throw UsageError("the loss needs whole logits, which parallel.tensor cuts",
+                     "use parallel.shard or parallel.pipeline", "parallel.tensor");
   }
+  double total = 0;
+  int64_t first = 0;
+  const auto of = [&](std::span<const int32_t> picked, Tensor& chunk, Tensor& dlogits) {
+    total += loss.of(first, chunk, softcap, gradient ? &gradient->scale : nullptr);
+    first += std::ssize(picked);
+    if (gradient) dlogits = chunk;
+    if (gradient && step.compute_dtype != DType::f32) {
+      dlogits = Tensor::empty(step.pool(), chunk.shape(), step.compute_dtype, "gradient of logits");
+      ops::cast(chunk, dlogits);
+    }
+  };
+  const int64_t chunk = loss.at_once ? std::max<int64_t>(1, std::ssize(loss.rows)) : chunk_rows();
+  each_chunk(hidden, loss.rows, chunk, step, sharding, gradient, of);
   return total;
 }
 

@@ -23,6 +23,17 @@ struct HeadGradient {
   Tensor* hidden = nullptr;  ///< [T, D] f32 += that of the residual stream; null: not wanted
 };
 
+/// A loss that is a function of the logits themselves: of a score head, or beside those of a teacher.
+struct LogitLoss {
+  std::vector<int32_t> rows;  ///< of the batch, whose logits it wants
+  bool at_once = false;       ///< all of them together, else in chunks
+  /// Gets the logits [n, V] f32 of rows[first], rows[first + 1], ..., which `softcap` (0 = off) still has to cap, and
+  /// returns the sum of their loss. scale, unless null: logits then become scale times its derivative by them.
+  std::function<double(int64_t first, Tensor& logits, float softcap, const float* scale)> of;
+
+  explicit operator bool() const { return static_cast<bool>(of); }
+};
+
 /// The end of a Decoder.
 struct DecoderHead {
   std::optional<Norm> norm;
@@ -46,6 +57,10 @@ struct DecoderHead {
   double loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step, const LayerSharding* sharding,
                   const HeadGradient* gradient, Tensor* log_probs = nullptr);
 
+  /// The same for a loss of logits. Throws UsageError where the vocabulary is sharded.
+  double loss_sum(const Tensor& hidden, const LogitLoss& loss, const StepContext& step, const LayerSharding* sharding,
+                  const HeadGradient* gradient);
+
   /// Kept from forward to backward.
   struct Saved {
     NormSaved norm;
@@ -53,6 +68,11 @@ struct DecoderHead {
   };
   /// Logits [n, V] f32 before the cap, of hidden [n, D] f32.
   Tensor forward(const Tensor& hidden, const StepContext& step, Saved* saved);
+  /// Calls of(picked rows, logits, gradient of the logits) for `chunk` of `rows` at a time; that gradient, where one is
+  /// wanted, is undefined before and goes on to the parameters and to gradient->hidden.
+  void each_chunk(const Tensor& hidden, std::span<const int32_t> rows, int64_t chunk, const StepContext& step,
+                  const LayerSharding* sharding, const HeadGradient* gradient,
+                  const std::function<void(std::span<const int32_t>, Tensor& logits, Tensor& dlogits)>& of);
   /// The gradient of hidden, f32, if `wanted`; dlogits [n, V] in the compute dtype is used up.
   Tensor backward(Tensor& dlogits, const StepContext& step, Saved&& saved, bool wanted, const LayerSharding* sharding);
 };

@@ -36,11 +36,11 @@ bool is_outside_language_model(const DecoderConfig& config, const std::string& n
 // Hands the tensors of a checkpoint to a model that is being built, and remembers which were asked for.
 class Loader {
  public:
-  Loader(const CheckpointDir& checkpoint, const DecoderConfig& config, MemoryPool& pool)
-      : checkpoint_(checkpoint), config_(config), pool_(pool) {}
+  Loader(const CheckpointDir& checkpoint, const DecoderConfig& config, RankContext& rank)
+      : checkpoint_(checkpoint), config_(config), pool_(rank.pool), seed_(rank.seed) {}
 
   std::shared_ptr<Parameter> parameter(const std::string& name, const Shape& shape) {
-    Tensor value = take(name, shape);
+    Tensor value = is_new(name) ? random_parameter(config_, seed_, name, shape, pool_)->value : take(name, shape);
     const bool wanted_wide = shape.size() == 1 || is_filters(shape) || is_head_norm(config_.names, name) ||
                              (shape.size() == 2 && shape[0] == 1) || name.ends_with(".A_log");
     if (wanted_wide && (value.dtype() != DType::f32 || !value.writable())) {
@@ -73,6 +73,7 @@ class Loader {
       if (is_outside_language_model(config_, name)) continue;
       if (!config_.passed_over.empty() && name.find(config_.passed_over) != std::string::npos) continue;
       if (in_layers(name, {config_.layers, config_.layers + config_.layers_passed_over})) continue;
+      if (!config_.replaced_head.empty() && name.starts_with(config_.replaced_head + ".")) continue;
       if (!taken_.contains(name) && !is_known_buffer(name) && !(expects && expects(name))) left.push_back(name);
     }
     if (left.empty()) return;
@@ -90,6 +91,10 @@ class Loader {
     return !checkpoint_.contains(name) && checkpoint_.contains(bare) ? bare : name;
   }
 
+  bool is_new(const std::string& name) const {
+    return !config_.replaced_head.empty() && name == config_.names.head + ".weight";
+  }
+
   bool in_layers(const std::string& name, LayerRange range) const {
     for (int64_t l = range.begin; l < range.end; ++l) {
       if (name.starts_with(config_.names.layers + std::to_string(l) + ".")) return true;
@@ -100,7 +105,9 @@ class Loader {
   Tensor take(const std::string& name, const Shape& shape) {
     const std::string stored = stored_name(name);
     if (!checkpoint_.contains(stored) && name == config_.names.head + ".weight") {
-      fail(name, "is missing", "if the head is the embedding, set tie_word_embeddings to true in config.json");
+      fail(name, "is missing",
+           config_.score_labels > 0 ? "give a directory that was saved with its score head"
+                                    : "if the head is the embedding, set tie_word_embeddings to true in config.json");
     }
     const Tensor value = checkpoint_.at(stored);
     if (!is_float(value.dtype())) {
@@ -122,6 +129,7 @@ class Loader {
   const CheckpointDir& checkpoint_;
   const DecoderConfig& config_;
   MemoryPool& pool_;
+  uint64_t seed_;
   std::unordered_set<std::string> taken_;
 };
 
@@ -181,7 +189,7 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
   const MemoryPool::Use use(rank.pool, MemoryUse::base);
   const CheckpointDir checkpoint(directory);
   const DecoderConfig config = options.config ? *options.config : read_decoder_config(directory);
-  Loader loader(checkpoint, config, rank.pool);
+  Loader loader(checkpoint, config, rank);
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
     return loader.parameter(name, shape);
   };

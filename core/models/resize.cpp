@@ -60,7 +60,7 @@ void resize_vocabulary(Decoder& decoder, int64_t rows, RankContext& rank) {
     if (!table) table = &embedding.table();
   });
   decoder.visit_linears([&](Linear& linear) {
-    if (linear.name() != head) return;
+    if (linear.name() != head || decoder.config().score_labels > 0) return;
     Parameter* weight = linear.weight().parameter();
     if (!weight) {
       throw UsageError("the head is packed in 4 bits and cannot get more rows", "keep it in 16 bits (skip_modules)");

@@ -49,6 +49,20 @@ inline int64_t sample_number(const Batch& batch, size_t d) {
   return batch.row_keys.span<const int64_t>()[static_cast<size_t>(batch.spans[d].q_begin)] >> 32;
 }
 
+/// The row of each document that a score head scores: its last token; with a pad id as Transformers finds it, the last
+/// token with another id, or the first where there is none.
+inline std::vector<int32_t> scored_rows(const Batch& batch, int32_t pad_id) {
+  const std::span<const int32_t> ids = batch.ids.span<const int32_t>();
+  std::vector<int32_t> rows;
+  for (const ops::AttentionSpan& document : batch.spans) {
+    int64_t row = document.q_end - 1;
+    const auto is_pad = [&](int64_t t) { return pad_id >= 0 && ids[static_cast<size_t>(t)] == pad_id; };
+    while (row > document.q_begin && is_pad(row)) --row;
+    rows.push_back(static_cast<int32_t>(row));
+  }
+  return rows;
+}
+
 /// Mean of of(fact) over the facts that `counts`; nan without any.
 template <typename Of, typename Counts>
 double mean_of(std::span<const SampleFacts> facts, const Of& of, const Counts& counts) {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "nibble/core/models/batch.h"
+#include "nibble/core/models/head_loss.h"
 
 namespace nibble {
 
@@ -25,6 +25,8 @@ struct LabelLogProbs {
   std::span<const float> policy;           ///< the model that is trained
   std::span<const float> reference;        ///< what it is compared with; empty where the objective wants none
   std::span<const float> collisions = {};  ///< log sum p^2 over the vocabulary; empty unless wants_collisions()
+  /// Of a score head, by Objective::score_rows, then by label; without log-probabilities.
+  std::span<const float> scores = {};
 };
 
 /// Numbers that an objective tells of one sample or group of a step.
@@ -47,8 +49,9 @@ class Objective {
   virtual LossCounts counts(const Batch& batch) const;
 
   /// Sum of the loss over a batch, not yet divided. weights [T], 0 before: minus the derivative of that sum by each
-  /// label's log-probability. The head then gives the logits the gradient weight * (softmax - onehot). step: the counts
-  /// of the whole step. All ranks that compute the batch together call it and get the same.
+  /// label's log-probability. The head then gives the logits the gradient weight * (softmax - onehot). Where there are
+  /// scores, weights are as many, minus the derivative by each. step: the counts of the whole step. All ranks that
+  /// compute the batch together call it and get the same.
   virtual double loss_sum(const Batch& batch, const LabelLogProbs& log_probs, const LossCounts& step,
                           std::span<float> weights) const = 0;
 
@@ -60,6 +63,14 @@ class Objective {
   /// Whether it is the sum of -log p over the label tokens: the head then has loss and gradient in one pass, and
   /// loss_sum() is not asked.
   virtual bool is_next_token() const { return false; }
+
+  /// Whether the model ends in a score head, and in which rows of the batch its scores are wanted.
+  virtual bool wants_scores() const { return false; }
+  virtual std::vector<int32_t> score_rows(const Batch&) const { return {}; }
+  /// A loss that is no function of log-probabilities or scores, on the rank that has the head; loss_sum() is not asked.
+  /// Empty unless an objective is one.
+  virtual bool is_of_logits() const { return false; }
+  virtual LogitLoss logit_loss(const Batch&, const StepContext&) const { return {}; }
 
   /// Whether the loss of a batch depends on all others of the step. Then each is computed once without gradients
   /// before: survey() tells of its samples, and settle() makes LossCounts::settled of those of all ranks. So nothing

@@ -4,20 +4,24 @@
 #include <map>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/objectives/classification.h"
 #include "nibble/core/objectives/cpo.h"
+#include "nibble/core/objectives/distillation.h"
 #include "nibble/core/objectives/dpo.h"
 #include "nibble/core/objectives/kto.h"
+#include "nibble/core/objectives/reward.h"
 #include "nibble/core/text/matching/nearest.h"
 
 namespace nibble {
 
 std::vector<ObjectiveType> objective_types() {
   using enum ObjectiveType;
-  return {sft, dpo, kto, cpo, simpo, orpo};
+  return {sft, dpo, kto, cpo, simpo, orpo, reward, classification, distillation};
 }
 
 std::string_view objective_type_name(ObjectiveType type) {
-  static constexpr std::string_view kNames[] = {"sft", "dpo", "kto", "cpo", "simpo", "orpo"};
+  static constexpr std::string_view kNames[] = {
+      "sft", "dpo", "kto", "cpo", "simpo", "orpo", "reward", "classification", "distillation"};
   return kNames[static_cast<size_t>(type)];
 }
 
@@ -25,6 +29,9 @@ std::vector<std::string> loss_types_of(ObjectiveType type) {
   switch (type) {
     case ObjectiveType::sft:
     case ObjectiveType::orpo:
+    case ObjectiveType::reward:
+    case ObjectiveType::classification:
+    case ObjectiveType::distillation:
       return {};
     case ObjectiveType::dpo:
       return {"sigmoid", "hinge",        "ipo",      "exo_pair", "nca_pair", "robust", "bco_pair",    "sppo_hard",
@@ -41,7 +48,27 @@ std::vector<std::string> loss_types_of(ObjectiveType type) {
 
 bool has_reference(ObjectiveType type) { return type == ObjectiveType::dpo || type == ObjectiveType::kto; }
 
-bool is_pairwise(ObjectiveType type) { return type != ObjectiveType::sft && type != ObjectiveType::kto; }
+bool is_pairwise(ObjectiveType type) {
+  using enum ObjectiveType;
+  return type != sft && type != kto && type != classification && type != distillation;
+}
+
+bool has_scores(ObjectiveType type) { return type == ObjectiveType::reward || type == ObjectiveType::classification; }
+
+ObjectiveOptions with_score_head(ObjectiveOptions options, const DecoderConfig& config) {
+  static constexpr std::pair<const char*, ProblemType> kTypes[] = {
+      {"regression", ProblemType::regression},
+      {"single_label_classification", ProblemType::single_label},
+      {"multi_label_classification", ProblemType::multi_label}};
+  for (const auto& [name, type] : kTypes) {
+    if (options.problem_type == ProblemType::automatic && config.problem_type == name) options.problem_type = type;
+  }
+  options.pad_id = options.score_at == ScoreAt::last_non_pad ? config.pad_id : -1;
+  if (options.score_at == ScoreAt::last_non_pad && config.pad_id < 0) {
+    throw UsageError("config.json has no pad_token_id to pass over", "leave it out", "objective.score_at");
+  }
+  return options;
+}
 
 bool names_reference_directory(const ObjectiveOptions& options) {
   const std::string& name = options.reference;
@@ -90,6 +117,13 @@ void check_objective_options(const ObjectiveOptions& options) {
     if (options.f_divergence_type == FDivergence::reverse_kl || std::ranges::count(kBendable, name)) continue;
     throw UsageError(name + " has no other divergence than reverse_kl", "leave it out", "objective.f_divergence_type");
   }
+  const bool distills = options.type == ObjectiveType::distillation;
+  if (!distills && options.beta <= 0) throw UsageError("must be above 0", "leave it out", "objective.beta");
+  if (distills && options.beta > 1)
+    throw UsageError("must be from 0 to 1", "0 is KL(teacher || student)", "objective.beta");
+  if (distills && options.teacher_model_name_or_path.empty()) {
+    throw UsageError("is missing", "name the teacher's directory", "objective.teacher_model_name_or_path");
+  }
   if (!has_reference(options.type) && !options.reference.empty() && options.reference != "none") {
     throw UsageError("the objective compares with no reference", "leave it out", "objective.reference");
   }
@@ -98,7 +132,7 @@ void check_objective_options(const ObjectiveOptions& options) {
   }
 }
 
-std::unique_ptr<Objective> make_objective(const ObjectiveOptions& options, bool adapter_off) {
+std::unique_ptr<Objective> make_objective(const ObjectiveOptions& options, bool adapter_off, Decoder* teacher) {
   switch (options.type) {
     case ObjectiveType::sft:
       return std::make_unique<NextToken>();
@@ -106,6 +140,12 @@ std::unique_ptr<Objective> make_objective(const ObjectiveOptions& options, bool 
       return std::make_unique<Dpo>(options, adapter_off);
     case ObjectiveType::kto:
       return std::make_unique<Kto>(options, adapter_off);
+    case ObjectiveType::reward:
+      return std::make_unique<Reward>(options);
+    case ObjectiveType::classification:
+      return std::make_unique<Classification>(options);
+    case ObjectiveType::distillation:
+      return std::make_unique<Distillation>(options, teacher);
     default:
       return std::make_unique<Cpo>(options);
   }

@@ -35,7 +35,7 @@
   OP(clip) OP(clip_backward)                                                                                         \
   OP(copy_columns_out) OP(copy_columns_in) OP(transpose)                                                                           \
   OP(cross_entropy) OP(cross_entropy_statistics) OP(cross_entropy_merge) OP(cross_entropy_backward)                  \
-  OP(dropout)                                                                                                        \
+  OP(divergence) OP(dropout)                                                                                         \
   OP(cast) OP(scale) OP(add_bias) OP(bias_backward) OP(sum) OP(sum_of_squares) OP(first_nonfinite)                   \
   OP(fill_normal) OP(fill_uniform)                                                                                                   \
   OP(embedding_forward) OP(embedding_backward) OP(gather_rows) OP(scatter_add_rows)                                  \

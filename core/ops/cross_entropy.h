@@ -22,4 +22,12 @@ void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const T
                             const Tensor& row_sumexp, float softcap, float scale, Tensor& dlogits,
                             const Tensor& weights = {});
 
+/// Generalized Jensen-Shannon divergence of a chunk of tokens (Agarwal et al. 2024; TRL's generalized_jsd_loss),
+/// forward and backward. logits [N, V] f32 of the student, capped as above, and teacher [N, V] f32, both divided by
+/// temperature; p and q are their softmax. losses [N] f32 (out): beta 0: KL(q || p), beta 1: KL(p || q), else beta KL(q
+/// || m) + (1 - beta) KL(p || m) with m = (1 - beta) p + beta q. dlogits (may be undefined; [N, V] f32, may share bytes
+/// with logits) = the gradient by the student's logits * scale.
+void divergence(const Tensor& logits, const Tensor& teacher, float softcap, float temperature, float beta, float scale,
+                Tensor& losses, Tensor& dlogits);
+
 }  // namespace nibble::ops

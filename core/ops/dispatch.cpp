@@ -195,6 +195,14 @@ void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const T
   on(logits).cross_entropy_backward(logits, targets, row_max, row_sumexp, softcap, scale, dlogits, weights);
 }
 
+void divergence(const Tensor& logits, const Tensor& teacher, float softcap, float temperature, float beta, float scale,
+                Tensor& losses, Tensor& dlogits) {
+  NIBBLE_CHECK(logits.rank() == 2 && teacher.shape() == logits.shape() && losses.numel() == logits.dim(0) &&
+                   (!dlogits || dlogits.shape() == logits.shape()) && temperature > 0,
+               "divergence: shapes");
+  on(logits).divergence(logits, teacher, softcap, temperature, beta, scale, losses, dlogits);
+}
+
 // ---- dropout.h ----
 
 void dropout(const Tensor& x, const Tensor& row_keys, float p, const DropoutKey& key, Tensor& y) {

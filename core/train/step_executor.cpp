@@ -37,6 +37,8 @@ class Survey final : public Objective {
   }
   bool wants_reference() const override { return of_.wants_reference(); }
   bool wants_collisions() const override { return of_.wants_collisions(); }
+  bool wants_scores() const override { return of_.wants_scores(); }
+  std::vector<int32_t> score_rows(const Batch& batch) const override { return of_.score_rows(batch); }
 
  private:
   const Objective& of_;
@@ -193,6 +195,15 @@ double StepExecutor::squares(const std::vector<Parameter*>& parameters) const { 
 TokenLoss LocalExecutor::token_loss(const Objective& objective, const Batch& batch, const LossCounts& counts,
                                     const StepContext& step) {
   if (objective.is_next_token()) return {};
+  TokenLoss of_logits;
+  if (objective.is_of_logits()) {
+    if (decoder_.has_head()) of_logits.of_logits = objective.logit_loss(batch, step);
+    return of_logits;
+  }
+  if (objective.wants_scores()) {
+    of_logits.of_logits = score_loss(objective, batch, counts);
+    return of_logits;
+  }
   Tensor reference = batch.reference;
   if (objective.wants_reference() && !reference) {
     StepContext base = step;
@@ -212,6 +223,25 @@ TokenLoss LocalExecutor::token_loss(const Objective& objective, const Batch& bat
   };
   loss.wants_collisions = objective.wants_collisions();
   return loss;
+}
+
+LogitLoss LocalExecutor::score_loss(const Objective& objective, const Batch& batch, const LossCounts& counts) {
+  const auto of = [this, &objective, &batch, counts](int64_t, Tensor& scores, float, const float* scale) {
+    MemoryPool& host = rank().pool.host();
+    const Tensor values =
+        scores.device().has_bytes() ? scores.to(host) : Tensor::zeros(host, scores.shape(), DType::f32);
+    LabelLogProbs seen;
+    seen.scores = values.span<const float>();
+    add_facts(objective.facts(batch, seen));
+    Tensor weights = Tensor::zeros(host, scores.shape(), DType::f32, "weights of scores");
+    const double sum = objective.loss_sum(batch, seen, counts, weights.span<float>());
+    if (scale) {
+      for (float& weight : weights.span<float>()) weight *= -*scale;
+      scores = weights.to(rank().pool);
+    }
+    return sum;
+  };
+  return {objective.score_rows(batch), true, of};
 }
 
 double LocalExecutor::forward(const Batch& batch, const StepContext& step, const TokenLoss& loss) {

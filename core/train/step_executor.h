@@ -139,6 +139,8 @@ class LocalExecutor : public StepExecutor {
   /// itself.
   TokenLoss token_loss(const Objective& objective, const Batch& batch, const LossCounts& counts,
                        const StepContext& step);
+  /// `objective` as a function of the scores of a batch.
+  LogitLoss score_loss(const Objective& objective, const Batch& batch, const LossCounts& counts);
   Decoder& decoder() const { return decoder_; }
 
  private:

@@ -50,6 +50,8 @@ struct PlannedRuns;
 struct PlanJob {
   PlannedModel model;
   ModelMaker make_model;
+  /// Of distillation: the frozen teacher, whole, in the memory of rank.pool; empty: none.
+  std::function<Decoder(RankContext& rank)> make_teacher;
   mutable std::shared_ptr<detail::PlannedRuns> runs = {};  ///< what has been run, for all copies
   bool everything = false;                                 ///< every weight is trained: full fine-tuning, pretraining
   OptimizerKind optimizer = OptimizerKind::adamw;

@@ -181,6 +181,8 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
   const Mesh mesh(shape, world, groups_of(shape, place, static_cast<int>(stage.shard), moments));
   const std::unique_ptr<LayerSharding> sharding = tensor_parallel(config, mesh.tensor(), pool);
 
+  std::optional<Decoder> teacher;
+  if (job.make_teacher && stage.layers.end == config.layers) teacher = job.make_teacher(rank);
   Decoder model = job.make_model(config, stage.layers, sharding.get(), rank);
   model.recompute_below(stage.layers.begin + stage.recomputed);
   std::optional<SpillFile> spill;
@@ -211,7 +213,7 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
 
   const ObjectiveOptions& asked = job.objective;
   const bool adapter_off = asked.reference == "adapter_off" && !asked.precompute_ref_log_probs;
-  const std::unique_ptr<Objective> objective = make_objective(asked, adapter_off);
+  const std::unique_ptr<Objective> objective = make_objective(asked, adapter_off, teacher ? &*teacher : nullptr);
   CheckpointWriter writer("", pool);
   const StepOptions options{.gradient_sum = job.gradient_sum, .compute_dtype = job.compute_dtype};
   moments.enter(Moment::between);

@@ -72,8 +72,11 @@ Batch planned_batch(int64_t tokens, int64_t document_length, double label_share,
 }
 
 Batch planned_batch(const PlanJob& job, int64_t vocabulary, MemoryPool& pool) {
-  return planned_batch(job.tokens, job.document_length, job.label_share, is_pairwise(job.objective.type), vocabulary,
-                       pool);
+  const bool pairs = is_pairwise(job.objective.type);
+  Batch batch = planned_batch(job.tokens, job.document_length, job.label_share, pairs, vocabulary, pool);
+  const int64_t labels = job.model.config.score_labels;
+  for (std::vector<float>& values : batch.values) values.resize(static_cast<size_t>(std::max<int64_t>(labels, 1)), 0);
+  return batch;
 }
 
 ModelWork count_work(Decoder& model, const MetaDevice& device, const Batch& batch, DType compute_dtype,
@@ -107,7 +110,7 @@ const ModelWork& model_work(const PlanJob& job, int64_t tensor) {
   const std::unique_ptr<LayerSharding> sharding = tensor_parallel(config, ranks, pool);
   Decoder model = job.make_model(config, {}, sharding.get(), rank);
   if (job.everything) make_trainable(model, rank);
-  const Batch batch = planned_batch(job, config.vocab_size, pool);
+  const Batch batch = planned_batch(job, config.head_rows(), pool);
   const ModelWork run = count_work(model, device, batch, job.compute_dtype, rank);
   ModelWork work{{}, run.head};
   for (const int64_t alike : first) work.layers.push_back(run.layers[static_cast<size_t>(alike)]);

@@ -45,8 +45,16 @@ const RecipeField* find_field(const std::string& name) {
   return nullptr;
 }
 
-// What the objective's data are.
-DataFormat format_of(ObjectiveType type) { return is_pairwise(type) ? DataFormat::preference : DataFormat::unpaired; }
+// What the objective's data are; automatic: texts as next-token training has them.
+DataFormat format_of(ObjectiveType type) {
+  if (type == ObjectiveType::kto) return DataFormat::unpaired;
+  if (type == ObjectiveType::classification) return DataFormat::labeled;
+  return is_pairwise(type) ? DataFormat::preference : DataFormat::automatic;
+}
+
+bool holds_judgements(DataFormat format) {
+  return format == DataFormat::preference || format == DataFormat::unpaired || format == DataFormat::labeled;
+}
 
 bool is_section(const std::string& name) {
   return std::find(kSections.begin(), kSections.end(), name) != kSections.end();
@@ -189,6 +197,8 @@ void find_directories(Recipe& recipe) {
   if (names_reference_directory(recipe.objective)) {
     recipe.objective.reference = find_in_hub(recipe.objective.reference, kHubModels).string();
   }
+  std::string& teacher = recipe.objective.teacher_model_name_or_path;
+  if (!teacher.empty()) teacher = find_in_hub(teacher, kHubModels).string();
 }
 
 // What the run reads must not be where it writes.
@@ -207,8 +217,7 @@ void check_objective(const Document& document, const Recipe& recipe) {
     throw UsageError(reason, remedy, document.place_of(key));
   };
   if (!recipe.is_preference()) {
-    if (recipe.data.format == DataFormat::preference || recipe.data.format == DataFormat::unpaired ||
-        recipe.data.format == DataFormat::labeled) {
+    if (holds_judgements(recipe.data.format)) {
       refuse("data.format", "has answers that are compared, which next-token training does not do",
              "set objective.type");
     }
@@ -220,15 +229,28 @@ void check_objective(const Document& document, const Recipe& recipe) {
     throw UsageError(error.what(), "", document.place);
   }
   const std::string type(objective_type_name(recipe.objective.type));
-  if (recipe.pretrains()) refuse("model.init", "random weights have no preferences", "start from a trained model");
+  if (recipe.pretrains()) {
+    refuse("model.init", "random weights are trained on the next token", "start from a trained model");
+  }
   if (recipe.objective.reference == "adapter_off" && !recipe.adapter) {
     refuse("objective.reference", "there is no adapter", "use initial, or a directory");
   }
   const DataFormat wanted = format_of(recipe.objective.type);
+  if (recipe.parallel.tensor > 1 && (has_scores(recipe.objective.type) || wanted == DataFormat::automatic)) {
+    refuse("parallel.tensor", type + " needs a whole head", "use parallel.shard or parallel.pipeline");
+  }
+  if (wanted == DataFormat::automatic) {  // distillation
+    if (holds_judgements(recipe.data.format)) refuse("data.format", type + " reads texts", "leave it out");
+    return;
+  }
+  if (has_scores(recipe.objective.type) && recipe.train.samples > 0) {
+    refuse("train.samples", "a model that scores continues no text", "leave it out");
+  }
   if (recipe.data.format != DataFormat::automatic && recipe.data.format != wanted) {
     refuse("data.format", type + " reads " + std::string(data_format_name(wanted)), "leave it out");
   }
-  if (recipe.data.train_on_prompt) refuse("data.train_on_prompt", type + " compares answers", "leave it out");
+  if (recipe.data.train_on_prompt)
+    refuse("data.train_on_prompt", type + " trains no tokens of prompts", "leave it out");
 }
 
 void check_pairs(const Document& document, const Recipe& recipe) {
@@ -281,13 +303,26 @@ void check_pairs(const Document& document, const Recipe& recipe) {
 }
 
 void fill_defaults(const Document& document, Recipe& recipe) {
-  if (recipe.is_preference()) {
-    recipe.data.format = format_of(recipe.objective.type);
+  const ObjectiveType type = recipe.objective.type;
+  const Json objective = document.root.value("objective", Json());
+  if (type == ObjectiveType::distillation && objective.value("beta", Json()).is_null()) recipe.objective.beta = 1;
+  if (has_scores(type)) {
+    recipe.model.score = ScoreHead{type == ObjectiveType::reward ? 1 : recipe.objective.num_labels,
+                                   recipe.adapter ? recipe.adapter->path : std::string()};
+    if (recipe.adapter) {  // as PEFT does for its task
+      recipe.adapter->options.task = "SEQ_CLS";
+      std::vector<std::string>& whole = recipe.adapter->options.modules_to_save;
+      if (!std::ranges::count(whole, kScoreHead)) whole.emplace_back(kScoreHead);
+    }
+  }
+  if (format_of(type) != DataFormat::automatic) {
+    recipe.data.format = format_of(type);
     const Json data = document.root.value("data", Json());
     const auto gives = [&](const char* key) { return data.is_object() && !data.value(key, Json()).is_null(); };
-    if (!gives("truncate")) recipe.data.truncate = Truncate::cut;
+    // What is too long loses its end, which of a reward model's texts is what is scored (as TRL).
+    if (!gives("truncate")) recipe.data.truncate = type == ObjectiveType::reward ? Truncate::drop : Truncate::cut;
     if (!gives("pack")) recipe.data.pack = false;  // a microbatch of pairs has no padding anyway
-    if (has_reference(recipe.objective.type) && recipe.objective.reference.empty()) {
+    if (has_reference(type) && recipe.objective.reference.empty()) {
       recipe.objective.reference = recipe.adapter ? "adapter_off" : "initial";
     }
   }

@@ -26,6 +26,12 @@ namespace nibble {
 /// CPU is best at for all others.
 enum class ComputeDtype : uint8_t { f32, bf16, int8 };
 
+/// The score head in which a model ends instead of its head.
+struct ScoreHead {
+  int64_t labels = 0;   ///< 0: as the files say
+  std::string adapter;  ///< PEFT directory that may bring its weight; empty: none
+};
+
 struct ModelRecipe {
   std::string path;                   ///< Hugging Face directory
   std::string init;                   ///< or: a config.json to start from random weights (pretraining)
@@ -36,6 +42,7 @@ struct ModelRecipe {
   std::optional<std::vector<std::string>> skip_modules;  ///< absent: as bitsandbytes
   std::optional<double> router_aux_loss_coef;            ///< absent: as config.json says
   std::optional<ComputeDtype> compute_dtype;             ///< always set in what read_recipe returns
+  std::optional<ScoreHead> score;                        ///< no key: what the objective asks for
 
   bool int8() const { return compute_dtype == ComputeDtype::int8; }
   /// f32 or bf16: of activations and of products that are not in 8 bits.

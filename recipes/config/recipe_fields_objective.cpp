@@ -56,19 +56,23 @@ std::vector<RecipeField> objective_fields() {
   std::vector<std::pair<std::string, ObjectiveType>> types;
   for (const ObjectiveType type : objective_types()) types.emplace_back(objective_type_name(type), type);
   constexpr double kSmallest = 1e-6;
+  constexpr int64_t kMostLabels = 1 << 20;
   return {
-      choice_field<ObjectiveType>("objective.type", types, [](Recipe& r) -> ObjectiveType& { return options(r).type; },
-                                  "what is optimized: the next token, or preferences",
-                                  {"reward", "classification", "grpo", "rloo", "ppo", "distillation"}),
+      choice_field<ObjectiveType>(
+          "objective.type", types, [](Recipe& r) -> ObjectiveType& { return options(r).type; },
+          "what is optimized: the next token, preferences, scores of texts, or a teacher's probabilities",
+          {"grpo", "rloo", "ppo"}),
       only_for({dpo, kto, cpo, simpo},
                texts_field(
                    "objective.loss_type", [](Recipe& r) -> std::vector<std::string>& { return options(r).loss_type; },
                    "variant of the loss, or for dpo a list of them (dpo, cpo: sigmoid; kto: kto; simpo: simpo)")),
       only_for({dpo}, weights_field()),
-      only_for({dpo, kto, cpo, simpo, orpo},
-               number_field(
-                   "objective.beta", kSmallest, kMost, [](Recipe& r) -> double& { return options(r).beta; },
-                   "how much a log-ratio (without reference: a log-probability) counts")),
+      only_for(
+          {dpo, kto, cpo, simpo, orpo, distillation},
+          number_field(
+              "objective.beta", 0, kMost, [](Recipe& r) -> double& { return options(r).beta; },
+              "how much a log-ratio (without reference: a log-probability) counts; distillation, 1 unless given: 0 "
+              "is KL(teacher || student), 1 is KL(student || teacher), between them both from their mixture")),
       only_for({dpo, cpo, simpo},
                number_field(
                    "objective.label_smoothing", 0, 1, [](Recipe& r) -> double& { return options(r).label_smoothing; },
@@ -117,6 +121,40 @@ std::vector<RecipeField> objective_fields() {
                                 "objective.precompute_ref_log_probs",
                                 [](Recipe& r) -> bool& { return options(r).precompute_ref_log_probs; },
                                 "compute what adapter_off says once before training, kept in data.cache"))),
+      only_for({reward},
+               number_field(
+                   "objective.center_rewards_coefficient", 0, kMost,
+                   [](Recipe& r) -> double& { return options(r).center_rewards_coefficient; },
+                   "of the mean square of a pair's summed scores, which holds them around 0 (0.01 is usual)")),
+      only_for({classification},
+               integer_field(
+                   "objective.num_labels", 0, kMostLabels, [](Recipe& r) -> int64_t& { return options(r).num_labels; },
+                   "rows of a new score head; 0: as the files of model or adapter say")),
+      only_for({classification},
+               choice_field<ProblemType>(
+                   "objective.problem_type",
+                   {{"auto", ProblemType::automatic},
+                    {"regression", ProblemType::regression},
+                    {"single_label_classification", ProblemType::single_label},
+                    {"multi_label_classification", ProblemType::multi_label}},
+                   [](Recipe& r) -> ProblemType& { return options(r).problem_type; },
+                   "what the labels are; auto: as config.json says, or else one label is regression, a "
+                   "number of several is a class, a list is several labels")),
+      only_for({reward, classification},
+               choice_field<ScoreAt>(
+                   "objective.score_at", {{"last_token", ScoreAt::last_token}, {"last_non_pad", ScoreAt::last_non_pad}},
+                   [](Recipe& r) -> ScoreAt& { return options(r).score_at; },
+                   "token that is scored; last_non_pad: as Transformers finds it, the last that is not pad_token_id")),
+      only_for(
+          {distillation},
+          free_to_change(text_field(
+              "objective.teacher_model_name_or_path", "a model's directory",
+              [](Recipe& r) -> std::string& { return options(r).teacher_model_name_or_path; },
+              "teacher, with the same vocabulary; stays frozen, mapped from its files, in 4 bits where they are"))),
+      only_for({distillation},
+               number_field(
+                   "objective.temperature", kSmallest, kMost,
+                   [](Recipe& r) -> double& { return options(r).temperature; }, "divides the logits of both")),
   };
 }
 

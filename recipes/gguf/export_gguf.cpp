@@ -194,6 +194,10 @@ GgufReport export_model(const GgufRequest& request, const TensorSource& base, co
                         RankContext& rank) {
   const std::string place = (base.directory / "config.json").string();
   const DecoderConfig config = with_gguf_form(parse_decoder_config(base.config, place), request.model);
+  if (config.score_labels > 0) {
+    throw InputError(place, "ends in a score head, which programs that continue texts have no use for",
+                     "export the causal model");
+  }
   const GgufMix& mix = gguf_mix(request.type);
   Metadata metadata = gguf_hyperparameters(config, model_name(request.model));
   metadata.emplace_back("general.file_type", mix.file_type);

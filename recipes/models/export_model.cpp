@@ -30,6 +30,19 @@ DType dtype_of_config(const nlohmann::json& config, const std::string& place) {
   throw InputError(place, "dtype " + name + " is not known", "use float32, bfloat16 or float16");
 }
 
+// As Transformers says it; names of labels that are there stay.
+void say_score_head(const DecoderConfig& model, nlohmann::json& config) {
+  config["architectures"] = {score_architecture(model)};
+  const auto named = config.find("id2label");
+  if (named != config.end() && std::ssize(*named) == model.score_labels) return;
+  config["id2label"] = config["label2id"] = nlohmann::json::object();
+  for (int64_t k = 0; k < model.score_labels; ++k) {
+    const std::string name = "LABEL_" + std::to_string(k);
+    config["id2label"][std::to_string(k)] = name;
+    config["label2id"][name] = k;
+  }
+}
+
 Tensor in_dtype(const Tensor& value, DType dtype, RankContext& rank) {
   if (value.dtype() == dtype) return value;
   Tensor converted = Tensor::empty(rank.pool.host(), value.shape(), dtype);
@@ -84,6 +97,7 @@ void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem
       std::filesystem::is_directory(config_path) ? config_path / "config.json" : config_path;
   nlohmann::json config = read_json_file(file, kModelConfigJson);
   if (config.contains("vocab_size")) config["vocab_size"] = model.config().vocab_size;
+  if (model.config().score_labels > 0) say_score_head(model.config(), config);
   const DType dtype = dtype_of_config(config, file.string());
   const bool writes = rank.comm.rank() == 0;
   Decoder whole = plan_decoder(model.config(), rank);

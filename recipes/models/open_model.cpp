@@ -15,6 +15,7 @@
 #include "nibble/core/ops/int8_product.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/load_quantized.h"
+#include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble {
 
@@ -51,6 +52,38 @@ OriginalWeight original_weights(const ModelRecipe& base, RankContext& rank) {
   };
 }
 
+/// Rows of the score head that a PEFT directory brings, 0: none.
+int64_t labels_of(const std::string& adapter) {
+  if (adapter.empty()) return 0;
+  const Tensor score = read_peft_directory(adapter).find(std::string(kScoreHead) + ".weight");
+  return score && score.rank() == 2 ? score.dim(0) : 0;
+}
+
+// The head that is asked for: the files' own, or a score head, theirs or in the place of theirs.
+DecoderConfig with_asked_head(DecoderConfig config, const ModelRecipe& base) {
+  if (!base.score) {
+    if (config.score_labels == 0) return config;
+    throw InputError(base.path, "ends in a score head, which says nothing of next tokens",
+                     "use nibble score, or an objective of reward or classification");
+  }
+  int64_t labels = base.score->labels;
+  if (config.score_labels > 0) {
+    if (labels > 0 && labels != config.score_labels) {
+      throw InputError(base.path,
+                       "has a score head of " + std::to_string(config.score_labels) + " labels where " +
+                           std::to_string(labels) + (labels == 1 ? " is" : " are") + " asked for",
+                       "start from the causal model, or name its own number");
+    }
+    return config;
+  }
+  if (labels == 0) labels = labels_of(base.score->adapter);
+  if (labels == 0) {
+    throw UsageError(base.path + " has no score head that would say how many labels there are", "give their number",
+                     "objective.num_labels");
+  }
+  return with_score_head(std::move(config), labels, false);
+}
+
 }  // namespace
 
 DType compute_dtype_of(const std::string& name) {
@@ -66,6 +99,7 @@ DType compute_dtype_of(const std::string& name) {
 DecoderConfig model_config(const ModelRecipe& base) {
   DecoderConfig config =
       base.init.empty() ? read_decoder_config(base.path) : parse_decoder_config(read_text_file(base.init), base.init);
+  config = with_asked_head(std::move(config), base);
   if (base.router_aux_loss_coef) {
     if (!config.experts) {
       throw UsageError("the model has no experts", "leave it out", "model.router_aux_loss_coef");
@@ -148,6 +182,31 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
   const PeftAdapter stored = read_peft_directory(adapter.path);
   require_agreement(adapter, stored);
   return plan_adapter(config, stored, split);
+}
+
+ModelRecipe teacher_of(const Recipe& recipe) {
+  ModelRecipe teacher;
+  teacher.path = recipe.objective.teacher_model_name_or_path;
+  return teacher;
+}
+
+void check_teacher(const Recipe& recipe, int64_t rows) {
+  const ModelRecipe teacher = teacher_of(recipe);
+  if (teacher.path.empty()) return;
+  const auto refuse = [&](const std::string& what) {
+    throw InputError(teacher.path, what, "a teacher needs the student's vocabulary: choose one of its family");
+  };
+  const int64_t tokens = model_config(teacher).vocab_size;
+  if (tokens != rows) {
+    refuse("has a vocabulary of " + std::to_string(tokens) + " tokens, the student of " + std::to_string(rows));
+  }
+  const auto theirs = find_tokenizer(teacher.path), ours = find_tokenizer(tokenizer_path_of(recipe.model));
+  if (!theirs || !ours) return;
+  for (int32_t id = 0; id < std::min(theirs->vocab_size(), ours->vocab_size()); ++id) {
+    if (theirs->token(id) == ours->token(id)) continue;
+    refuse("has \"" + theirs->token(id) + "\" as token " + std::to_string(id) + ", the student \"" + ours->token(id) +
+           "\"");
+  }
 }
 
 Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers, const LayerSharding* sharding) {

@@ -34,6 +34,11 @@ void use_int8(Decoder& model, RankContext& rank);
 /// place for, before any weight is read.
 std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig config, int64_t rows);
 
+/// The teacher of a recipe that distills, as open_base takes it: in 4 bits where its files are, or else as they are.
+ModelRecipe teacher_of(const Recipe& recipe);
+/// Throws InputError for a teacher whose vocabulary is not that of the student, which has `rows` rows for its tokens.
+void check_teacher(const Recipe& recipe, int64_t rows);
+
 /// Attaches the adapter of a recipe, trainable: a new one, or the one at adapter.path. Throws UsageError when nothing
 /// matches or keys that the recipe gives contradict the directory's; InputError when the directory does not fit.
 AttachedAdapter open_adapter(Decoder& model, const ModelRecipe& base, const AdapterRecipe& recipe, RankContext& rank,

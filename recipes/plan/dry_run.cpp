@@ -47,6 +47,7 @@ void look_at_model(const Recipe& recipe, const DecoderConfig& config, int64_t ro
   LocalRank rank;
   Decoder model = plan_decoder(config, rank.context());
   model.visit([&](const Parameter& parameter) { found.parameters += parameter.value.numel(); });
+  check_teacher(recipe, rows);
   const std::optional<AdapterPlan> plan = plan_adapter(recipe, config, rows);
   if (!plan) return;
   found.adapted_modules = static_cast<int64_t>(plan->modules.size());
@@ -82,7 +83,7 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
     if (records > previews) break;
     found.previews.push_back(dataset.preview(i, encoder));
   }
-  found.samples_without_end = count_without_end(dataset, config, encoder);
+  if (found.format != DataFormat::labeled) found.samples_without_end = count_without_end(dataset, config, encoder);
   if (found.samples_without_end > 0) {
     observer.message("warning: " + std::to_string(found.samples_without_end) +
                      " samples train no token that ends a text; a model trained on them does not learn to stop");

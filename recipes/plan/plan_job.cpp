@@ -34,7 +34,7 @@ class StoredBase {
   StoredBase(const ModelRecipe& base, const DecoderConfig& config, bool look) {
     if (base.quantize) {
       codec_ = {.double_quant = base.double_quant, .block_size = base.block_size};
-      skip_.emplace(base.skip_modules, std::vector<std::string>{config.names.head});
+      skip_.emplace(base.skip_modules, std::vector<std::string>{config.names.head, kScoreHead});
     }
     const fs::path directory = base.path;
     if (!look || base.path.empty() || !fs::is_directory(directory)) return;
@@ -51,7 +51,7 @@ class StoredBase {
       in_file_ = true;
       mxfp4_ = packed->type == QuantType::mxfp4;
       codec_ = {.double_quant = packed->double_quant};
-      skip_.emplace(packed->skip_modules, std::vector<std::string>{config.names.head});
+      skip_.emplace(packed->skip_modules, std::vector<std::string>{config.names.head, kScoreHead});
     }
   }
 
@@ -152,6 +152,11 @@ PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
   job.everything = !recipe.adapter;
   job.make_model = maker_of(recipe, base);
   job.model = plan_model(config, job.make_model, job.everything);
+  if (const ModelRecipe teacher = teacher_of(recipe); !teacher.path.empty()) {
+    const DecoderConfig taught = model_config(teacher);
+    const auto stored = std::make_shared<const StoredBase>(teacher, taught, look);
+    job.make_teacher = [stored, taught](RankContext& rank) { return stored->make(taught, {}, nullptr, rank); };
+  }
   job.optimizer = recipe.optimizer.type;
   job.gradient_sum = *recipe.train.gradient_sum;
   job.compute_dtype = recipe.model.dtype();

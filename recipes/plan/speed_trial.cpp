@@ -177,7 +177,7 @@ ModelWork trial_work(const Recipe& recipe, const PlanJob& job, const DecoderConf
   RankContext rank{parts, pool, 1, 0};
   const std::unique_ptr<LayerSharding> sharding = tensor_parallel(config, parts, pool);
   Decoder model = trial_model(recipe, job, config, sharding.get(), rank);
-  const Batch batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, false, config.vocab_size, pool);
+  const Batch batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, false, config.head_rows(), pool);
   return count_work(model, device, batch, job.compute_dtype, rank);
 }
 
@@ -199,7 +199,7 @@ struct SpeedTrial::Impl {
         [&](Linear& linear) { weights += static_cast<double>(linear.in_features() * linear.out_features()); });
     const double wanted = std::clamp(kOperations / (6 * weights), 64.0, static_cast<double>(job.tokens));
     tokens = std::min(job.tokens, static_cast<int64_t>(wanted));
-    batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, false, config.vocab_size, pool);
+    batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, false, config.head_rows(), pool);
     model.set_hooks(&watch);
     again = config.layers / 2;  // the lower layers show what recomputing costs
     model.recompute_below(again);

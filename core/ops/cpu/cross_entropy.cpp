@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
@@ -12,6 +13,8 @@
 #define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/cross_entropy.cpp"
 #include <hwy/foreach_target.h>
 #include "nibble/core/ops/cpu/simd-inl.h"
+
+#include <hwy/contrib/math/math-inl.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace nibble::ops::HWY_NAMESPACE {
@@ -182,6 +185,120 @@ void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const T
   dlogits.dtype() == DType::bf16 ? run(dlogits.data<bf16>()) : run(dlogits.data<float>());
 }
 
+/// A row of two models' logits divided by the temperature, up to whole vectors, and what makes them log-probabilities.
+class RowPair {
+ public:
+  RowPair(int64_t vocabulary, float softcap, float temperature)
+      : softcap_(softcap), inverse_(1 / temperature), student_(padded(vocabulary)), teacher_(padded(vocabulary)) {}
+
+  template <bool capped>
+  void read(const float* logits, const float* teacher, int64_t count) {
+    const V limit = splat(softcap_), inverse = splat(capped ? 1 / softcap_ : 0), factor = splat(inverse_);
+    for_lanes(count, [&](int64_t i, auto lanes) HWY_ATTR {
+      store(hn::Mul(cap<capped>(load(logits + i, lanes), limit, inverse), factor), student_.data() + i, lanes);
+      store(hn::Mul(load(teacher + i, lanes), factor), teacher_.data() + i, lanes);
+    });
+    of_student_ = sum_exponentials<false>(student_.data(), count, 0);
+    of_teacher_ = sum_exponentials<false>(teacher_.data(), count, 0);
+  }
+
+  V log_p(int64_t i) const { return log_probability(student_.data() + i, of_student_); }
+  V log_q(int64_t i) const { return log_probability(teacher_.data() + i, of_teacher_); }
+  int64_t size() const { return std::ssize(student_); }
+  const float* student() const { return student_.data(); }
+
+ private:
+  static size_t padded(int64_t count) { return static_cast<size_t>((count + kLanes - 1) / kLanes * kLanes); }
+  static V log_probability(const float* at, Exponentials total) {
+    return hn::Sub(hn::Sub(load(at), splat(total.top)), splat(std::log(total.sum)));
+  }
+  // What is behind the last logit has no probability.
+  struct Padding : std::vector<float> {
+    explicit Padding(size_t count) : std::vector<float>(count, -1e30f) {}
+  };
+
+  float softcap_, inverse_;
+  Padding student_, teacher_;
+  Exponentials of_student_{}, of_teacher_{};
+};
+
+// The logarithm of m = (1 - beta) p + beta q; what both leave out counts for nothing in any sum.
+HWY_INLINE V log_mixture(V p, V q, float beta) {
+  const V m = hn::MulAdd(splat(1 - beta), p, hn::Mul(splat(beta), q));
+  return hn::Log(kF, hn::Max(m, splat(1e-37f)));
+}
+
+struct Divergences {
+  double of_teacher = 0, of_student = 0;  ///< KL(q || m), KL(p || m); m is p for beta 0, q for beta 1
+};
+
+Divergences divergences(const RowPair& row, float beta) {
+  constexpr int64_t kBlock = 4096;
+  Divergences found;
+  for (int64_t begin = 0; begin < row.size(); begin += kBlock) {
+    V of_teacher = hn::Zero(kF), of_student = of_teacher;
+    for (int64_t i = begin; i < std::min(begin + kBlock, row.size()); i += kLanes) {
+      const V log_p = row.log_p(i), log_q = row.log_q(i), p = exp(log_p), q = exp(log_q);
+      const V log_m = beta == 0 ? log_p : beta == 1 ? log_q : log_mixture(p, q, beta);
+      of_teacher = hn::MulAdd(q, hn::Sub(log_q, log_m), of_teacher);
+      of_student = hn::MulAdd(p, hn::Sub(log_p, log_m), of_student);
+    }
+    found.of_teacher += static_cast<double>(hn::GetLane(hn::SumOfLanes(kF, of_teacher)));
+    found.of_student += static_cast<double>(hn::GetLane(hn::SumOfLanes(kF, of_student)));
+  }
+  return found;
+}
+
+template <bool capped>
+void divergence_gradient(const RowPair& row, int64_t count, float softcap, float temperature, float beta, float scale,
+                         float of_student, float* out) {
+  const V factor = splat((beta == 0 || beta == 1 ? 1 : 1 - beta) * scale / temperature), shift = splat(of_student);
+  const V share_of_cap = splat(capped ? temperature / softcap : 0);
+  for_lanes(count, [&](int64_t i, auto lanes) HWY_ATTR {
+    const V log_p = row.log_p(i), log_q = row.log_q(i), p = exp(log_p), q = exp(log_q);
+    V gradient = hn::Sub(p, q);
+    if (beta != 0) {
+      const V log_m = beta == 1 ? log_q : log_mixture(p, q, beta);
+      gradient = hn::Mul(p, hn::Sub(hn::Sub(log_p, log_m), shift));
+    }
+    if constexpr (capped) {
+      const V share = hn::Mul(load(row.student() + i), share_of_cap);
+      gradient = hn::Mul(gradient, hn::NegMulAdd(share, share, splat(1)));
+    }
+    store(hn::Mul(gradient, factor), out + i, lanes);
+  });
+}
+
+template <bool capped>
+void divergence_rows(const Tensor& logits, const Tensor& teacher, float softcap, float temperature, float beta,
+                     float scale, Tensor& losses, Tensor& dlogits) {
+  const int64_t vocabulary = logits.dim(1);
+  const float *from = logits.data<const float>(), *other = teacher.data<const float>();
+  float *loss = losses.data<float>(), *out = dlogits ? dlogits.data<float>() : nullptr;
+  parallel_for(logits.dim(0), 1, [=](int64_t begin, int64_t end) {
+    RowPair row(vocabulary, softcap, temperature);
+    for (int64_t n = begin; n < end; ++n) {
+      row.read<capped>(from + n * vocabulary, other + n * vocabulary, vocabulary);
+      const Divergences found = divergences(row, beta);
+      const double b = static_cast<double>(beta);
+      loss[n] = static_cast<float>(beta == 0   ? found.of_teacher
+                                   : beta == 1 ? found.of_student
+                                               : b * found.of_teacher + (1 - b) * found.of_student);
+      if (out == nullptr) continue;
+      divergence_gradient<capped>(row, vocabulary, softcap, temperature, beta, scale,
+                                  static_cast<float>(found.of_student), out + n * vocabulary);
+    }
+  });
+}
+
+void divergence(const Tensor& logits, const Tensor& teacher, float softcap, float temperature, float beta, float scale,
+                Tensor& losses, Tensor& dlogits) {
+  if (softcap > 0) {
+    return divergence_rows<true>(logits, teacher, softcap, temperature, beta, scale, losses, dlogits);
+  }
+  divergence_rows<false>(logits, teacher, softcap, temperature, beta, scale, losses, dlogits);
+}
+
 }  // namespace nibble::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -224,6 +341,13 @@ void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const T
                             const Tensor& row_sumexp, float softcap, float scale, Tensor& dlogits,
                             const Tensor& weights) {
   NIBBLE_SIMD(cross_entropy_backward)(logits, targets, row_max, row_sumexp, softcap, scale, dlogits, weights);
+}
+
+HWY_EXPORT(divergence);
+
+void divergence(const Tensor& logits, const Tensor& teacher, float softcap, float temperature, float beta, float scale,
+                Tensor& losses, Tensor& dlogits) {
+  NIBBLE_SIMD(divergence)(logits, teacher, softcap, temperature, beta, scale, losses, dlogits);
 }
 
 }  // namespace nibble::ops::cpu

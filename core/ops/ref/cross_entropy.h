@@ -33,4 +33,40 @@ void cross_entropy(const Real* logits, const int32_t* targets, int64_t rows, int
   }
 }
 
+/// dlogits may be null.
+template <typename Real>
+void divergence(const Real* logits, const Real* teacher, int64_t rows, int64_t vocabulary, Real softcap,
+                Real temperature, Real beta, Real scale, Real* losses, Real* dlogits) {
+  const auto size = static_cast<size_t>(vocabulary);
+  std::vector<Real> student(size), log_p(size), log_q(size);
+  const auto log_softmax = [&](const auto& value, std::vector<Real>& out) {
+    Real top = -INFINITY, sum = 0;
+    for (size_t i = 0; i < size; ++i) top = std::max(top, value(i) / temperature);
+    for (size_t i = 0; i < size; ++i) sum += std::exp(value(i) / temperature - top);
+    for (size_t i = 0; i < size; ++i) out[i] = value(i) / temperature - top - std::log(sum);
+  };
+  for (int64_t n = 0; n < rows; ++n) {
+    for (size_t i = 0; i < size; ++i) {
+      const Real x = logits[n * vocabulary + static_cast<int64_t>(i)];
+      student[i] = softcap > 0 ? softcap * std::tanh(x / softcap) : x;
+    }
+    log_softmax([&](size_t i) { return student[i]; }, log_p);
+    log_softmax([&](size_t i) { return teacher[n * vocabulary + static_cast<int64_t>(i)]; }, log_q);
+    Real of_teacher = 0, of_student = 0;  // KL(q || m) and KL(p || m); m is p for beta 0 and q for beta 1
+    const auto log_m = [&](size_t i) { return std::log((1 - beta) * std::exp(log_p[i]) + beta * std::exp(log_q[i])); };
+    for (size_t i = 0; i < size; ++i) {
+      of_teacher += std::exp(log_q[i]) * (log_q[i] - log_m(i));
+      of_student += std::exp(log_p[i]) * (log_p[i] - log_m(i));
+    }
+    losses[n] = beta == 0 ? of_teacher : beta == 1 ? of_student : beta * of_teacher + (1 - beta) * of_student;
+    if (dlogits == nullptr) continue;
+    for (size_t i = 0; i < size; ++i) {
+      const Real p = std::exp(log_p[i]), share = beta == 1 ? 1 : 1 - beta;
+      Real gradient = beta == 0 ? p - std::exp(log_q[i]) : share * p * (log_p[i] - log_m(i) - of_student);
+      if (softcap > 0) gradient *= 1 - student[i] / softcap * student[i] / softcap;
+      dlogits[n * vocabulary + static_cast<int64_t>(i)] = gradient * scale / temperature;
+    }
+  }
+}
+
 }  // namespace nibble::ops::ref

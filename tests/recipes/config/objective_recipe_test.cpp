@@ -33,6 +33,30 @@ TEST(ObjectiveRecipe, HasTrlsDefaults) {
   EXPECT_EQ(parse(full).objective.reference, "initial") << "without an adapter";
 }
 
+TEST(ObjectiveRecipe, OfScoresAsksForAScoreHeadThatTheAdapterKeeps) {
+  const Recipe reward = parse(recipe_of(R"("type": "reward")"));
+  EXPECT_EQ(reward.data.format, DataFormat::preference);
+  EXPECT_EQ(reward.data.truncate, Truncate::drop) << "as TRL: the end is what is scored";
+  EXPECT_EQ(reward.model.score->labels, 1);
+  EXPECT_EQ(reward.adapter->options.modules_to_save, std::vector<std::string>{"score"});
+  EXPECT_EQ(to_json(parse(to_json(reward))), to_json(reward));
+  const Recipe classes = parse(recipe_of(R"("type": "classification", "num_labels": 3)"));
+  EXPECT_EQ(classes.data.format, DataFormat::labeled);
+  EXPECT_EQ(classes.data.truncate, Truncate::cut);
+  EXPECT_EQ(classes.model.score->labels, 3);
+}
+
+TEST(ObjectiveRecipe, OfDistillationReadsTextsAndHasTrlsDefaults) {
+  const Recipe recipe = parse(recipe_of(R"("type": "distillation", "teacher_model_name_or_path": "T")"));
+  EXPECT_EQ(recipe.objective.beta, 1);
+  EXPECT_EQ(recipe.objective.temperature, 1);
+  EXPECT_EQ(recipe.data.format, DataFormat::automatic);
+  EXPECT_TRUE(recipe.data.pack);
+  EXPECT_FALSE(recipe.model.score);
+  const Recipe forward = parse(recipe_of(R"("type": "distillation", "beta": 0, "teacher_model_name_or_path": "T")"));
+  EXPECT_EQ(forward.objective.beta, 0);
+}
+
 TEST(ObjectiveRecipe, IsWrittenAndReadBack) {
   const Recipe recipe = parse(recipe_of(
       R"("loss_type": ["sigmoid", "sft"], "loss_weights": [1, 0.5], "ld_alpha": 0.5, "beta": 0.3, "type": "dpo")"));
@@ -57,6 +81,10 @@ TEST(ObjectiveRecipe, RefusesWhatHasNoMeaning) {
   EXPECT_THAT(refused(R"("type": "grpo")"), HasSubstr("does not exist yet"));
   EXPECT_THAT(refused(R"("type": "dpo", "loss_type": "sigmod")"), HasSubstr("did you mean sigmoid?"));
   EXPECT_THAT(refused(R"("type": "dpo", "bta": 1)"), HasSubstr("did you mean objective.beta?"));
+  EXPECT_THAT(refused(R"("type": "dpo", "beta": 0)"), HasSubstr("objective.beta: must be above 0"));
+  EXPECT_THAT(refused(R"("type": "reward", "num_labels": 2)"), HasSubstr("objective.num_labels: has no meaning"));
+  EXPECT_THAT(refused(R"("type": "classification")", R"("data": {"train": "P", "format": "chat"})"),
+              HasSubstr("classification reads labeled"));
   EXPECT_THAT(refused(R"("type": "orpo", "reference": "initial")"), HasSubstr("objective.reference"));
   EXPECT_THAT(refused(R"("type": "dpo")", R"("data": {"train": "P", "format": "chat"})"), HasSubstr("data.format"));
   EXPECT_THAT(refused(R"("type": "sft")", R"("data": {"train": "P", "format": "preference"})"),

@@ -1,0 +1,51 @@
+#include "nibble/recipes/preferences/labels.h"
+
+#include <map>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/objectives/classification.h"
+
+namespace nibble {
+
+namespace {
+
+std::string shown(const std::vector<float>& values) {
+  std::string text;
+  for (const float value : values) {
+    char number[32];
+    std::snprintf(number, sizeof number, "%g", static_cast<double>(value));
+    text += (text.empty() ? "" : ", ") + std::string(number);
+  }
+  return values.size() == 1 ? text : "[" + text + "]";
+}
+
+}  // namespace
+
+std::vector<std::string> check_labels(const Dataset& dataset, const ObjectiveOptions& options, int64_t labels) {
+  const auto& files = dataset.report().files;
+  std::map<std::vector<float>, int64_t> counts;
+  bool classes = true;
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    const std::vector<float> values = dataset.sample(i).values;
+    const std::string mistake = label_mistake(options.problem_type, labels, values);
+    if (!mistake.empty()) {
+      const std::string place = files.size() == 1 ? files.front().path : "data.train";
+      throw InputError(place + ": record " + std::to_string(dataset.info(i).record + 1),
+                       "has the label " + shown(values) + "; " + mistake,
+                       "correct it, or set objective.num_labels and objective.problem_type");
+    }
+    classes = classes && problem_type_of(options.problem_type, labels, values.size()) == ProblemType::single_label;
+    if (counts.size() < 2 || classes) ++counts[values];
+  }
+  if (counts.size() == 1) {
+    return {"all texts have the label " + shown(counts.begin()->first) + ": nothing tells them apart"};
+  }
+  std::string absent;
+  for (int64_t k = 0; classes && k < labels; ++k) {
+    if (!counts.contains({static_cast<float>(k)})) absent += (absent.empty() ? "" : ", ") + std::to_string(k);
+  }
+  if (absent.empty()) return {};
+  return {"no text has the label " + absent + ", which the score head has a row for"};
+}
+
+}  // namespace nibble

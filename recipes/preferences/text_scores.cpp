@@ -1,0 +1,33 @@
+#include "nibble/recipes/preferences/text_scores.h"
+
+#include "nibble/core/data/dataset.h"
+#include "nibble/core/objectives/answers.h"
+
+namespace nibble {
+
+std::vector<std::vector<std::vector<float>>> text_scores(Decoder& model, DataOptions options, const Encoder& encoder,
+                                                         const StepContext& step, int32_t pad_id) {
+  options.max_length = int64_t{1} << 24;
+  const Dataset dataset = Dataset::load(options.train, options, encoder);
+  if (const int64_t dropped = dataset.report().dropped_untrained; dropped > 0) {
+    throw InputError(dataset.report().files.front().path,
+                     std::to_string(dropped) + " records have a text or an answer without a token", "correct them");
+  }
+  std::vector<std::vector<std::vector<float>>> found;
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    if (!dataset.continues_group(i)) found.emplace_back();
+    const Sample sample = dataset.sample(i);
+    const Batch batch = make_batch({&sample, 1}, step.pool());
+    std::vector<float>& scores = found.back().emplace_back();
+    TokenLoss reader;
+    reader.of_logits = {scored_rows(batch, pad_id), true, [&](int64_t, Tensor& logits, float, const float*) {
+                          const Tensor read = logits.to(step.pool().host());
+                          scores.assign(read.data<const float>(), read.data<const float>() + read.numel());
+                          return 0.0;
+                        }};
+    model.loss_sum(batch, step, reader);
+  }
+  return found;
+}
+
+}  // namespace nibble

@@ -1,0 +1,17 @@
+#pragma once
+// What a score head says of the texts in a file.
+
+#include <vector>
+
+#include "nibble/core/data/data_options.h"
+#include "nibble/core/data/encoder.h"
+#include "nibble/core/models/decoder.h"
+
+namespace nibble {
+
+/// Scores of each record of options.train, in order, by label: of chosen and rejected, or of the one text. Nothing is
+/// cut. pad_id: see ObjectiveOptions::pad_id.
+std::vector<std::vector<std::vector<float>>> text_scores(Decoder& model, DataOptions options, const Encoder& encoder,
+                                                         const StepContext& step, int32_t pad_id);
+
+}  // namespace nibble
