@@ -52,7 +52,7 @@ StageSeconds stage_seconds(const PlanJob& job, const PlanLayout& layout, const S
   if (stage.layers.end == job.model.config.layers) made.forward += parts.head;
 
   const auto values = [&](const StepBook& book) {
-    return book.zeroed / kFloat * parts.zero + book.copied / (2 * kFloat) * parts.add;
+    return book.zeroed / kFloat * parts.zero_grad + book.copied / (2 * kFloat) * parts.accumulate;
   };
   const StepBooks& books = stage.books;
   made.backward += values(books.pass);

@@ -15,7 +15,7 @@ namespace nibble::ops::HWY_NAMESPACE {
 /// digits.
 struct Identity {
   static HWY_INLINE V value(V x) { return x; }
-  static HWY_INLINE V slope(V) { return splat(1); }
+  static HWY_INLINE V derivative(V) { return splat(1); }
 };
 
 struct Silu {
