@@ -33,6 +33,7 @@ struct TokenLoss : std::function<double(const Tensor& log_probs, Tensor& weights
   using function::function;
   /// log_probs is [2, T]: in its second row the logarithm of the sum of the squared probabilities of all tokens.
   bool wants_collisions = false;
+  float temperature = 1;  ///< log-probabilities and gradients are those of logits / this
 };
 
 /// A pass of fewer tokens computes too little with a weight to map it anew.

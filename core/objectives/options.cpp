@@ -7,17 +7,18 @@
 #include "nibble/core/objectives/cpo.h"
 #include "nibble/core/objectives/dpo.h"
 #include "nibble/core/objectives/kto.h"
+#include "nibble/core/objectives/policy_gradient.h"
 #include "nibble/core/text/matching/nearest.h"
 
 namespace nibble {
 
 std::vector<ObjectiveType> objective_types() {
   using enum ObjectiveType;
-  return {sft, dpo, kto, cpo, simpo, orpo};
+  return {sft, dpo, kto, cpo, simpo, orpo, grpo, rloo};
 }
 
 std::string_view objective_type_name(ObjectiveType type) {
-  static constexpr std::string_view kNames[] = {"sft", "dpo", "kto", "cpo", "simpo", "orpo"};
+  static constexpr std::string_view kNames[] = {"sft", "dpo", "kto", "cpo", "simpo", "orpo", "grpo", "rloo"};
   return kNames[static_cast<size_t>(type)];
 }
 
@@ -25,6 +26,7 @@ std::vector<std::string> loss_types_of(ObjectiveType type) {
   switch (type) {
     case ObjectiveType::sft:
     case ObjectiveType::orpo:
+    case ObjectiveType::rloo:
       return {};
     case ObjectiveType::dpo:
       return {"sigmoid", "hinge",        "ipo",      "exo_pair", "nca_pair", "robust", "bco_pair",    "sppo_hard",
@@ -35,13 +37,27 @@ std::vector<std::string> loss_types_of(ObjectiveType type) {
       return {"sigmoid", "hinge", "ipo", "simpo"};
     case ObjectiveType::simpo:
       return {"simpo"};
+    case ObjectiveType::grpo:
+      return {"dapo", "grpo", "bnpo", "dr_grpo", "cispo"};
   }
   return {};
 }
 
-bool has_reference(ObjectiveType type) { return type == ObjectiveType::dpo || type == ObjectiveType::kto; }
+bool has_rollouts(ObjectiveType type) { return type == ObjectiveType::grpo || type == ObjectiveType::rloo; }
 
-bool is_pairwise(ObjectiveType type) { return type != ObjectiveType::sft && type != ObjectiveType::kto; }
+double default_beta(ObjectiveType type) {
+  if (type == ObjectiveType::grpo) return 0;
+  return type == ObjectiveType::rloo ? 0.05 : 0.1;
+}
+
+bool has_reference(const ObjectiveOptions& options) {
+  if (has_rollouts(options.type)) return options.beta != 0;
+  return options.type == ObjectiveType::dpo || options.type == ObjectiveType::kto;
+}
+
+bool is_pairwise(ObjectiveType type) {
+  return type != ObjectiveType::sft && type != ObjectiveType::kto && !has_rollouts(type);
+}
 
 bool names_reference_directory(const ObjectiveOptions& options) {
   const std::string& name = options.reference;
@@ -71,8 +87,29 @@ void check_loss_types(const ObjectiveOptions& options) {
 
 }  // namespace
 
+namespace {
+
+void check_rollouts(const ObjectiveOptions& options) {
+  if (options.rollout.completions < 2 &&
+      (options.type == ObjectiveType::rloo || options.scale_rewards != ScaleRewards::batch)) {
+    throw UsageError("an answer is compared with the others to its prompt", "set it to 2 or more",
+                     "rollout.completions");
+  }
+  if (options.rollout.temperature <= 0) {
+    throw UsageError("with 0 all answers to a prompt are the same", "set it above 0", "rollout.temperature");
+  }
+  if (options.rollout.top_p <= 0) throw UsageError("leaves no token with 0", "set it above 0", "rollout.top_p");
+}
+
+}  // namespace
+
 void check_objective_options(const ObjectiveOptions& options) {
   check_loss_types(options);
+  if (has_rollouts(options.type)) {
+    check_rollouts(options);
+  } else if (options.beta <= 0) {
+    throw UsageError("must be above 0", "", "objective.beta");
+  }
   const auto has = [&](const char* name) { return std::ranges::count(options.loss_type, name) > 0; };
   if (has("exo_pair") && options.label_smoothing <= 0) {
     throw UsageError("must be above 0 for exo_pair", "set it to 1e-3", "objective.label_smoothing");
@@ -90,11 +127,15 @@ void check_objective_options(const ObjectiveOptions& options) {
     if (options.f_divergence_type == FDivergence::reverse_kl || std::ranges::count(kBendable, name)) continue;
     throw UsageError(name + " has no other divergence than reverse_kl", "leave it out", "objective.f_divergence_type");
   }
-  if (!has_reference(options.type) && !options.reference.empty() && options.reference != "none") {
-    throw UsageError("the objective compares with no reference", "leave it out", "objective.reference");
+  if (!has_reference(options) && !options.reference.empty() && options.reference != "none") {
+    throw UsageError(has_rollouts(options.type) ? "with objective.beta 0 nothing is compared with a reference"
+                                                : "the objective compares with no reference",
+                     "leave it out", "objective.reference");
   }
-  if (options.type == ObjectiveType::kto && options.reference == "none") {
-    throw UsageError("kto needs a reference", "leave it out, or name a directory", "objective.reference");
+  if ((options.type == ObjectiveType::kto || (has_rollouts(options.type) && options.beta != 0)) &&
+      options.reference == "none") {
+    throw UsageError(std::string(objective_type_name(options.type)) + " needs a reference",
+                     "leave it out, or name a directory", "objective.reference");
   }
 }
 
@@ -106,6 +147,9 @@ std::unique_ptr<Objective> make_objective(const ObjectiveOptions& options, bool 
       return std::make_unique<Dpo>(options, adapter_off);
     case ObjectiveType::kto:
       return std::make_unique<Kto>(options, adapter_off);
+    case ObjectiveType::grpo:
+    case ObjectiveType::rloo:
+      return std::make_unique<PolicyGradient>(options);
     default:
       return std::make_unique<Cpo>(options);
   }

@@ -72,7 +72,7 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
   look_at_model(recipe, config, rows, observer, found);
   try_output(recipe.output.dir);
   found.total_steps = data.total_steps();
-  found.first_step = data.train().info(1);
+  found.first_step = data.step_info(1);
   const Dataset& dataset = data.train().dataset();
   found.report = dataset.report();
   found.format = recipe.data.format;
@@ -82,7 +82,7 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
     if (records > previews) break;
     found.previews.push_back(dataset.preview(i, encoder));
   }
-  found.samples_without_end = count_without_end(dataset, config, encoder);
+  if (!recipe.is_reinforcement()) found.samples_without_end = count_without_end(dataset, config, encoder);
   if (found.samples_without_end > 0) {
     observer.message("warning: " + std::to_string(found.samples_without_end) +
                      " samples train no token that ends a text; a model trained on them does not learn to stop");
