@@ -22,8 +22,9 @@ namespace {
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t kLongestLine = 4096;
 
+constexpr size_t kShown = 60;
+
 std::string shown(const std::string& line) {
-  constexpr size_t kShown = 60;
   return nlohmann::json(line.substr(0, kShown)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
@@ -96,6 +97,12 @@ std::string CommandReward::exchange(const std::vector<std::string>& lines, std::
   for (const std::string& line : lines) to_write += line + "\n";
   const std::string of_all = " of " + std::to_string(lines.size()) + " answers";
   size_t written = 0;
+  pollfd early{pipes_->out, POLLIN, 0};  // what nobody asked for would be taken for the first answer's
+  if (poll(&early, 1, 0) > 0 && (early.revents & POLLIN) != 0) {
+    char bytes[kShown];
+    const ssize_t count = read(pipes_->out, bytes, sizeof bytes);
+    if (count > 0) return "said " + shown(std::string(bytes, static_cast<size_t>(count))) + " before it was asked";
+  }
   const auto after = [&] { return " after " + std::to_string(scores.size()) + of_all; };
   while (scores.size() < lines.size()) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();

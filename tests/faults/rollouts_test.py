@@ -113,6 +113,20 @@ class Rollouts(program.JobTest):
         self.assertEqual(run("train", recipe).code, 0)
         self.assertEqual(self.adapter("stopped"), self.adapter("whole"))
 
+    def test_the_reward_rises(self):
+        odd = self.judge("import json, sys\nfor line in sys.stdin:\n    ids = json.loads(line)['completion_ids']\n"
+                         "    print(sum(i % 2 for i in ids) / len(ids), flush=True)\n")
+        path = self.rollout_recipe("learns", steps=40, rewards=[odd], optimizer={"lr": 1e-2, "schedule": "constant"},
+                                   train={"microbatch_size": 16, "accumulate": 2})
+        recipe = json.loads(path.read_text())
+        del recipe["adapter"]  # the tiny model's frozen head can say next to nothing
+        path.write_text(json.dumps(recipe))
+        self.assertEqual(run("train", path).code, 0)
+        lines = (self.folder / "learns" / "metrics.jsonl").read_text().splitlines()
+        rewards = [json.loads(line)["reward"] for line in lines]
+        self.assertLess(rewards[0], 0.6)
+        self.assertGreater(min(rewards[-5:]), 0.9, "answers of odd ids")
+
     def refused(self, rewards, *words, code=3):
         done = run("train", self.rollout_recipe("bad", rewards=rewards))
         self.assertEqual(done.code, code, done.err)

@@ -64,7 +64,7 @@ TEST(CommandReward, KeepsOneProcessAndReadsWhateverTheCommandBuffers) {
 
 TEST(CommandReward, NullIsNothingAndExtraLinesAreRefused) {
   RewardRecipe recipe{.type = RewardRecipe::Type::command,
-                      .argv = {"/bin/sh", "-c", "read -r l; echo null; echo 2; read -r l"}};
+                      .argv = {"/bin/sh", "-c", "read -r l; printf 'null\\n2\\n'; read -r l"}};
   CommandReward once(recipe, "rewards (command)");
   EXPECT_THAT(error_of<InputError>([&] { once.score({"{}"}); }), HasSubstr("beyond one line for each answer"));
   recipe.argv[2] = "read -r l; echo null; read -r l; echo 2";

@@ -159,7 +159,9 @@ void expect_distributed(const SamplingOptions& options, size_t left) {
   double statistic = 0;
   for (size_t v = 0; v < counts.size(); ++v) {
     const double expected = kDraws * probability[v] / sum;
-    if (expected == 0) EXPECT_EQ(counts[v], 0);
+    if (expected == 0) {
+      EXPECT_EQ(counts[v], 0);
+    }
     if (expected > 0) statistic += (counts[v] - expected) * (counts[v] - expected) / expected;
   }
   const double freedom = static_cast<double>(left) - 1, h = 2 / (9 * freedom);
