@@ -67,6 +67,19 @@ class Rollouts(program.JobTest):
             self.assertEqual([self.answers(out, step) for step in (1, 4)], [self.answers("one", step) for step in (1, 4)])
             self.assertEqual(self.adapter(out), self.adapter("one"))
 
+    def test_pipelines_and_shards_give_the_same_bytes(self):
+        for quantize in ("none", "nf4"):
+            for name, ranks, parallel in (("one", 1, {}), ("pipeline", 2, {"pipeline": 2}), ("shard", 2, {"shard": 2}),
+                                          ("both", 4, {"replicate": 2, "shard": 2})):
+                out = name + quantize
+                recipe = self.rollout_recipe(out, objective={"beta": 0.05, "num_iterations": 2}, parallel=parallel,
+                                             model={"path": str(self.model), "compute_dtype": "f32", "quantize": quantize})
+                words = ("launch", "-n", ranks, "--") if ranks > 1 else ()
+                done = run(*words, "train", recipe)
+                self.assertEqual(done.code, 0, done.err)
+                self.assertEqual(self.answers(out, 3), self.answers("one" + quantize, 3))
+                self.assertEqual(self.adapter(out), self.adapter("one" + quantize))
+
     def test_microbatches_give_the_same_loss(self):
         losses = []
         for size, accumulate in ((8, 1), (4, 2), (2, 4)):
