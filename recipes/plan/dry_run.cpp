@@ -12,6 +12,8 @@
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/models/pretraining_tokenizer.h"
 #include "nibble/recipes/models/tokenizers.h"
+#include "nibble/recipes/reinforcement/prompt_records.h"
+#include "nibble/recipes/reinforcement/rewards.h"
 #include "nibble/recipes/training_data.h"
 
 namespace nibble {
@@ -53,6 +55,13 @@ void look_at_model(const Recipe& recipe, const DecoderConfig& config, int64_t ro
   for (const std::string& note : plan->notes) observer.message("warning: " + note);
 }
 
+// What rewards read of each prompt's record is there.
+void check_rewards(const Recipe& recipe, const Dataset& prompts) {
+  const PromptRecords records(recipe.data);
+  const Rewards rewards(recipe.rewards, recipe.data.fields);
+  prompts.for_each([&](int64_t, const SampleInfo& prompt) { rewards.check(records.at(prompt.record)); });
+}
+
 // The nearest directory that exists must take files.
 void try_output(const std::string& directory) { write_probe(nearest_existing(directory)); }
 
@@ -82,6 +91,7 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
     if (records > previews) break;
     found.previews.push_back(dataset.preview(i, encoder));
   }
+  if (!recipe.rewards.empty()) check_rewards(recipe, dataset);
   if (!recipe.is_reinforcement()) found.samples_without_end = count_without_end(dataset, config, encoder);
   if (found.samples_without_end > 0) {
     observer.message("warning: " + std::to_string(found.samples_without_end) +

@@ -111,50 +111,54 @@ Rewards::Rewards(const std::vector<RewardRecipe>& recipes, const std::map<std::s
     const std::string plain = name;
     for (int i = 2; std::ranges::count(names_, name) > 0; ++i) name = plain + "_" + std::to_string(i);
     names_.push_back(name);
-    const bool command = recipe.type == RewardRecipe::Type::command;
-    commands_.push_back(command ? std::make_unique<CommandReward>(recipe, "rewards (" + name + ")") : nullptr);
+    const bool command = recipe.type == RewardRecipe::Type::command, regex = recipe.type == RewardRecipe::Type::regex;
+    commands_.push_back(command ? std::make_unique<CommandReward>(recipe, place(commands_.size())) : nullptr);
+    patterns_.push_back(regex ? regular_expression(recipe.pattern, place(patterns_.size())) : nullptr);
   }
 }
 
 Rewards::~Rewards() = default;
 
-std::string Rewards::column(const JudgedAnswer& answer, const std::string& name, const std::string& place) const {
+std::string Rewards::column(const std::string* record, size_t i) const {
+  const std::string& name = recipes_[i].column;
   const auto renamed = fields_.find(name);
   const std::string& field = renamed == fields_.end() ? name : renamed->second;
-  const nlohmann::json record =
-      answer.record ? nlohmann::json::parse(*answer.record, nullptr, false) : nlohmann::json();
-  const auto value = record.is_object() ? record.find(field) : record.end();
-  if (!record.is_object() || value == record.end() || value->is_null()) {
-    throw InputError(place, "a prompt's record has no field \"" + field + "\"",
+  const nlohmann::json object = record ? nlohmann::json::parse(*record, nullptr, false) : nlohmann::json();
+  const auto value = object.is_object() ? object.find(field) : object.end();
+  if (!object.is_object() || value == object.end() || value->is_null()) {
+    throw InputError(place(i), "a prompt's record has no field \"" + field + "\"",
                      "give it to every prompt, or name another column");
   }
   return value->is_string() ? value->get<std::string>() : value->dump();
+}
+
+void Rewards::check(const std::string& record) const {
+  for (size_t i = 0; i < size(); ++i) {
+    if (!recipes_[i].column.empty()) column(&record, i);
+  }
 }
 
 std::vector<std::vector<double>> Rewards::score(const std::vector<JudgedAnswer>& answers) {
   std::vector<std::vector<double>> scores;
   for (size_t i = 0; i < size(); ++i) {
     const RewardRecipe& recipe = recipes_[i];
-    const std::string place = "rewards (" + names_[i] + ")";
     if (commands_[i]) {
       std::vector<std::string> lines;
       for (const JudgedAnswer& answer : answers) lines.push_back(line_of(answer));
       scores.push_back(commands_[i]->score(lines));
       continue;
     }
-    std::unique_ptr<Pattern> pattern;
-    if (recipe.type == RewardRecipe::Type::regex) pattern = regular_expression(recipe.pattern, place);
     std::vector<double>& own = scores.emplace_back();
     for (const JudgedAnswer& answer : answers) {
       switch (recipe.type) {
         case RewardRecipe::Type::exact:
-          own.push_back(exact_reward(answer.answer, column(answer, recipe.column, place)));
+          own.push_back(exact_reward(answer.answer, column(answer.record, i)));
           break;
         case RewardRecipe::Type::number:
-          own.push_back(number_reward(answer.answer, column(answer, recipe.column, place)));
+          own.push_back(number_reward(answer.answer, column(answer.record, i)));
           break;
         case RewardRecipe::Type::regex:
-          own.push_back(matches(*pattern, answer.answer) ? 1 : 0);
+          own.push_back(matches(*patterns_[i], answer.answer) ? 1 : 0);
           break;
         case RewardRecipe::Type::length:
           own.push_back(length_reward(std::ssize(answer.ids), recipe.max_completion_len, recipe.soft_punish_cache));

@@ -27,9 +27,11 @@ double length_reward(int64_t tokens, int64_t max_completion_len, int64_t soft_pu
 /// max_penalty times the share of n-grams of words that are there already (TRL's get_repetition_penalty_reward).
 double repetition_reward(const std::string& answer, int64_t ngram_size, double max_penalty);
 
+class Pattern;
+
 class Rewards {
  public:
-  /// fields: DataOptions::fields, for the columns.
+  /// fields: DataOptions::fields, for the columns. Throws InputError for a pattern that is no regular expression.
   Rewards(const std::vector<RewardRecipe>& recipes, const std::map<std::string, std::string>& fields);
   ~Rewards();
 
@@ -37,16 +39,20 @@ class Rewards {
   /// For metrics, each once.
   const std::vector<std::string>& names() const { return names_; }
   double weight(size_t i) const { return recipes_.at(i).weight; }
+  /// Throws InputError where the record of a prompt, JSON text, lacks a column.
+  void check(const std::string& record) const;
   /// [function][answer]; nan: nothing to say. Throws InputError where a record lacks a column, or a command fails.
   std::vector<std::vector<double>> score(const std::vector<JudgedAnswer>& answers);
 
  private:
-  std::string column(const JudgedAnswer& answer, const std::string& name, const std::string& place) const;
+  std::string place(size_t i) const { return "rewards (" + names_.at(i) + ")"; }
+  std::string column(const std::string* record, size_t i) const;
 
   const std::vector<RewardRecipe>& recipes_;
   const std::map<std::string, std::string>& fields_;
   std::vector<std::string> names_;
   std::vector<std::unique_ptr<CommandReward>> commands_;  // null for other types
+  std::vector<std::unique_ptr<Pattern>> patterns_;        // likewise
 };
 
 }  // namespace nibble

@@ -60,6 +60,7 @@ Rollouts::Rollouts(const Recipe& recipe, const Decoder& model, TrainingData& dat
   }
   const int64_t most = text_limit(model.config());
   data.train().dataset().for_each([&](int64_t, const SampleInfo& prompt) {
+    rewards_->check(records_->at(prompt.record));
     if (int64_t{prompt.length} < most) return;
     throw InputError(
         "data.train, record " + std::to_string(prompt.record + 1),

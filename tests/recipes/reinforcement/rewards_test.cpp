@@ -51,6 +51,10 @@ TEST(Rewards, ReadColumnsOfTheRecord) {
   EXPECT_EQ(rewards.score(answers), (std::vector<std::vector<double>>{{1, 0}, {1, 0}, {0, 1}}));
   answers[1].record = &other;
   EXPECT_THAT(error_of<InputError>([&] { rewards.score(answers); }), HasSubstr("no field \"solution\""));
+  EXPECT_THAT(error_of<InputError>([&] { rewards.check(other); }), HasSubstr("rewards (exact): a prompt's record"));
+  rewards.check(record);
+  const std::vector<RewardRecipe> broken = {{.type = RewardRecipe::Type::regex, .pattern = "(a"}};
+  EXPECT_THAT(error_of<InputError>([&] { Rewards(broken, fields); }), HasSubstr("rewards (regex)"));
 }
 
 TEST(CommandReward, KeepsOneProcessAndReadsWhateverTheCommandBuffers) {
