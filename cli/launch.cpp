@@ -22,10 +22,10 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
-#include "nibble/cli/processes/child_process.h"
 #include "nibble/cli/processes/ranks_here.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/readable.h"
+#include "nibble/core/io/processes/child_process.h"
 #include "nibble/core/text/unicode/visible_text.h"
 #include "nibble/core/train/run/stop_signal.h"
 #include "nibble/parallel/comm/mpi_comm.h"

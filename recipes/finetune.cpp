@@ -23,6 +23,13 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   const Objective& objective = opened.objective();  // the loss
   Training training(run, opened.model(), opened.parallel(), opened.data(), objective, recipe, opened.tokenizer(), rank,
                     observer);
+  if (Rollouts* rollouts = opened.rollouts()) {  // answers and rewards, with the model as it is
+    rollouts->restore(run.state().rollouts);
+    const RolloutRun of_run{run.dir() / "rollouts", [&run] { return run.stop_asked(); },
+                            [&run](std::string kept) { run.keep_rollouts(std::move(kept)); }};
+    training.set_before_step(
+        [rollouts, of_run](StepExecutor& executor, int64_t step) { return rollouts->prepare(step, executor, of_run); });
+  }
   while (training.next_step()) {  // resumes where the checkpoint says
     training.finish_step(
         train_step(training.executor(), training.microbatches(), objective, training.optimizer(), training.options()));
@@ -39,12 +46,17 @@ FirstStep first_step(const Recipe& recipe, RankContext& rank, const Observer& ob
   opened.open(scratch, options.settings);
   const auto executor =
       make_executor(opened.model(), opened.parallel(), {recipe.parallel.schedule, recipe.parallel.microbatches}, rank);
-  const std::vector<int64_t> mine = executor->begin_step(opened.data().train().info(1).microbatches);
+  if (Rollouts* rollouts = opened.rollouts()) {
+    rollouts->prepare(1, *executor, {{}, [] { return false; }, [](const std::string&) {}});
+  }
+  const std::vector<int64_t> mine = executor->begin_step(opened.data().step_info(1).microbatches);
   const std::vector<Parameter*> parameters = opened.parallel().parameters();
   FirstStep found;
   found.sums = executor->gradients(
       opened.data().microbatches(1, mine, rank.pool), opened.objective(), parameters,
       {.step = 1, .gradient_sum = *recipe.train.gradient_sum, .compute_dtype = recipe.model.dtype()});
+  const Metrics& of_block = opened.data().block_metrics();
+  found.sums.metrics.insert(found.sums.metrics.begin(), of_block.begin(), of_block.end());
   for (const Parameter* parameter : parameters) {
     found.gradients.emplace_back(parameter->name, parameter->gradient.clone(rank.pool));
   }

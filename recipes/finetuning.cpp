@@ -29,8 +29,9 @@ std::filesystem::path kept_reference(const Recipe& recipe, const std::map<std::s
   std::string said(isa_name(isa()));
   for (const auto& [name, value] : settings) {
     const bool decides = name.starts_with("model.") || name.starts_with("adapter.") || name.starts_with("data.") ||
-                         name.starts_with("objective.") || name.starts_with("tokenizer") || name == "train.seed" ||
-                         name == "train.microbatch_size" || name == "train.accumulate";
+                         name.starts_with("objective.") || name.starts_with("rollout.") ||
+                         name.starts_with("tokenizer") || name == "train.seed" || name == "train.microbatch_size" ||
+                         name == "train.accumulate";
     if (decides) said += "\n" + name + "=" + value;
   }
   return std::filesystem::path(recipe.data.cache) /
@@ -87,13 +88,14 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
   parallel_.emplace(parallelize(*model_, !adapter_, parallel_options(recipe_), mesh_, rank_));
 
   const ObjectiveOptions& objective = recipe_.objective;
-  const bool compares = has_reference(objective.type), off = compares && objective.reference == "adapter_off";
+  const bool compares = has_reference(objective), off = compares && objective.reference == "adapter_off";
   if (off && adapter_->base_changed) {
     throw UsageError(
         "the base is not what it was once the adapter is on it (modules_to_save, biases, added tokens, or "
         "a start that is taken from its weights)",
         "set objective.reference to initial, or to the model's directory", "objective.reference");
   }
+  if (recipe_.is_reinforcement()) rollouts_.emplace(recipe_, *model_, *data_, tokenizer_, observer_);
   objective_ = make_objective(config_.score_labels > 0 ? with_score_head(objective, config_) : objective,
                               off && !objective.precompute_ref_log_probs, teacher_ ? &*teacher_ : nullptr);
   if (objective.reference == "initial" || (off && objective.precompute_ref_log_probs)) {
@@ -137,6 +139,7 @@ void Finetuning::compute_reference(StepExecutor& executor, bool adapters_enabled
   pass.compute_dtype = recipe_.model.dtype();
   pass.adapters_enabled = adapters_enabled;
   pass.batch_tokens = recipe_.data.max_length;
+  if (recipe_.is_reinforcement()) pass.temperature = recipe_.objective.rollout.temperature;
   pass.kept = kept_reference(recipe_, settings);
   data_->train_samples().set_reference(reference_log_probs(executor, data_->train_samples(), pass, observer_));
   if (!data_->eval_samples()) return;

@@ -8,6 +8,7 @@
 #include "nibble/parallel/parallel_model.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/recipes/plan/activation_policy.h"
+#include "nibble/recipes/reinforcement/rollouts.h"
 #include "nibble/recipes/training_data.h"
 
 namespace nibble {
@@ -29,6 +30,8 @@ class Finetuning {
   TrainingData& data() { return *data_; }
   Decoder& model() { return *model_; }
   ParallelModel& parallel() { return *parallel_; }
+  /// Null where the objective has none.
+  Rollouts* rollouts() { return rollouts_ ? &*rollouts_ : nullptr; }
   const Objective& objective() const { return *objective_; }
 
  private:
@@ -52,6 +55,7 @@ class Finetuning {
   AdapterCompanions companions_;
   std::optional<ParallelModel> parallel_;
   std::unique_ptr<Objective> objective_;
+  std::optional<Rollouts> rollouts_;
 };
 
 }  // namespace nibble

@@ -14,6 +14,7 @@
 #include "nibble/quant/tables.h"
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/models/tokenizers.h"
+#include "nibble/recipes/reinforcement/prompt_records.h"
 
 namespace nibble {
 
@@ -44,6 +45,9 @@ void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::stri
                       const std::string& data_fingerprint) {
   const fs::path model = recipe.pretrains() ? recipe.model.init : recipe.model.path;
   options.settings["data.fingerprint"] = quoted(data_fingerprint);
+  if (recipe.is_reinforcement() && recipe.objective.rollout.file.empty()) {
+    options.settings["data.records"] = quoted(PromptRecords(recipe.data).fingerprint());  // for rewards
+  }
   const auto add = [&](const std::string& section, const fs::path& file) {
     options.settings[section + detail::kFingerprint + file.filename().string()] = quoted(content_hash(file));
   };
@@ -53,7 +57,7 @@ void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::stri
       if (const fs::path path = fs::path(recipe.adapter->path) / file; fs::exists(path)) add("adapter", path);
     }
   }
-  if (has_reference(recipe.objective.type)) {
+  if (has_reference(recipe.objective)) {
     const bool directory = names_reference_directory(recipe.objective);
     options.settings["objective.reference"] = quoted(directory ? "a directory" : recipe.objective.reference);
     if (directory) {

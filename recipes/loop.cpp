@@ -69,6 +69,7 @@ struct Training::Impl {
       make_executor(model, parallel, {recipe.parallel.schedule, recipe.parallel.microbatches}, rank);
   TraceHooks hooks{run.trace(), model.config().layers, parallel.sharded()};
   StepOptions options = {};
+  BeforeStep before_step = {};
 
   void after_update(Unfinished rest);
 };
@@ -104,11 +105,15 @@ Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const Trai
 
 Training::~Training() { impl_->model.set_hooks(impl_->parallel.sharded()); }
 
+void Training::set_before_step(BeforeStep prepare) { impl_->before_step = std::move(prepare); }
 StepExecutor& Training::executor() { return *impl_->executor; }
 Optimizer& Training::optimizer() { return impl_->optimizer; }
 const StepOptions& Training::options() const { return impl_->options; }
 
 bool Training::next_step() {
+  if (impl_->before_step && impl_->run.goes_on() && !impl_->before_step(*impl_->executor, impl_->run.step() + 1)) {
+    impl_->run.leave(impl_->optimizer, Unfinished::nothing);
+  }
   if (!impl_->run.next_step()) return false;
   impl_->options.step = impl_->run.step();
   impl_->options.lr = impl_->schedule.lr_at(impl_->run.step() - 1);
@@ -117,13 +122,16 @@ bool Training::next_step() {
 
 std::vector<Batch> Training::microbatches() const {
   const int64_t step = impl_->run.step();
-  const std::vector<int64_t> mine = impl_->executor->begin_step(impl_->data.train().info(step).microbatches);
+  const std::vector<int64_t> mine = impl_->executor->begin_step(impl_->data.step_info(step).microbatches);
   return traced(impl_->run.trace(), Phase::data, "microbatches",
                 [&] { return impl_->data.microbatches(step, mine, impl_->rank.pool); });
 }
 
 void Training::finish_step(const StepResult& result) {
-  impl_->run.log(result, impl_->options.lr);
+  StepResult told = result;
+  const Metrics& of_block = impl_->data.block_metrics();
+  told.metrics.insert(told.metrics.begin(), of_block.begin(), of_block.end());
+  impl_->run.log(told, impl_->options.lr);
   impl_->after_update(impl_->data.has_eval() && impl_->run.evaluation_due() ? Unfinished::evaluation
                                                                             : Unfinished::nothing);
 }

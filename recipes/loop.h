@@ -1,6 +1,7 @@
 #pragma once
 // What the loops of all recipes share: steps on any layout, evaluations, checkpoints, until the run is done or stopped.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,6 +41,10 @@ class Training {
            const Recipe& recipe, const std::string& tokenizer, RankContext& rank, const Observer& observer);
   ~Training();
 
+  /// Called before each step with its number: makes what the step computes on with the parameters as they are. False:
+  /// it was asked to stop.
+  using BeforeStep = std::function<bool(StepExecutor& executor, int64_t step)>;
+  void set_before_step(BeforeStep prepare);
   /// Advances to the next step; false when the run is at its end.
   bool next_step();
   /// Those of the step that this rank computes.

@@ -46,20 +46,45 @@ void warn_of_few_steps(const Recipe& recipe, int64_t steps, const Observer& obse
   }
 }
 
+// Given answers to one prompt stand together, so many as the recipe says.
+void check_groups(const Dataset& dataset, const RolloutOptions& rollout) {
+  const auto prompt_of = [&](int64_t i) {
+    Sample sample = dataset.sample(i);
+    sample.ids.resize(answer_begin(sample));
+    return sample.ids;
+  };
+  const int64_t size = rollout.completions;
+  std::vector<int32_t> prompt;
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    std::vector<int32_t> own = prompt_of(i);
+    if (i % size != 0 && own != prompt) {
+      throw InputError(
+          rollout.file + ", answer " + std::to_string(i + 1), "has another prompt than the one before",
+          "give " + std::to_string(size) + " answers to each prompt (rollout.completions), one after another");
+    }
+    prompt = std::move(own);
+  }
+  if (dataset.size() % size == 0) return;
+  throw InputError(rollout.file, "ends within the answers to a prompt",
+                   "give " + std::to_string(size) + " to each (rollout.completions)");
+}
+
 }  // namespace
 
 TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, const Encoder& encoder,
                            const Observer& observer) {
-  const DataOptions& options = recipe.data;
   const uint64_t seed = static_cast<uint64_t>(recipe.train.seed);
   BatchOptions batching;
-  batching.order = {options.max_length, options.pack, options.shuffle, seed};
+  batching.order = {recipe.data.max_length, recipe.data.pack, recipe.data.shuffle, seed};
   batching.microbatch_size = recipe.train.microbatch_size;
   batching.accumulate = recipe.train.accumulate;
   BatchOptions in_order = batching;
   in_order.order.shuffle = false;
   in_order.accumulate = 1;
 
+  DataOptions data = recipe.data;
+  if (recipe.is_reinforcement()) lay_out_blocks(recipe, data, batching);
+  const DataOptions& options = data;
   for (const std::string& line : missing_mark_warnings(options.chat_template, encoder)) observer.message(line);
   Dataset train = Dataset::load(options.train, options, encoder);
   say(observer, train.report(), "training data");
@@ -85,13 +110,62 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
     const auto warnings = labeled ? check_labels(train, objective, model.score_labels) : std::vector<std::string>();
     for (const std::string& warning : warnings) observer.message("warning: " + warning);
   }
+  if (options.format == DataFormat::rollouts) check_groups(train, recipe.objective.rollout);
   train_.emplace(std::move(train), batching);
   const bool in_file_order = !options.shuffle && !options.pack;
-  train_samples_.emplace(recipe.objective, train_->dataset(), options.max_length,
+  train_samples_.emplace(recipe.objective, train_->dataset(), recipe.data.max_length,
                          in_file_order ? batching.microbatch_size * batching.accumulate : 0);
   if (eval_) eval_samples_.emplace(recipe.objective, eval_->dataset(), options.max_length, 0);
-  total_steps_ = recipe.train.steps ? *recipe.train.steps : train_->steps_in(recipe.train.epochs.value_or(1));
+  total_steps_ =
+      recipe.train.steps ? *recipe.train.steps : iterations_ * train_->steps_in(recipe.train.epochs.value_or(1));
   warn_of_few_steps(recipe, total_steps_, observer);
+}
+
+// A step of Batches is a block of answers: of prompts as many as it has groups, of given answers all.
+void TrainingData::lay_out_blocks(const Recipe& recipe, DataOptions& data, BatchOptions& batching) {
+  const RolloutOptions& rollout = recipe.objective.rollout;
+  rollouts_ = true;
+  iterations_ = recipe.objective.num_iterations;
+  microbatch_size_ = recipe.train.microbatch_size;
+  max_new_tokens_ = rollout.max_new_tokens;
+  batching.microbatch_size = recipe.train.microbatch_size * recipe.train.accumulate;
+  batching.accumulate = 1;
+  if (rollout.file.empty()) {
+    completions_ = rollout.completions;
+    batching.microbatch_size /= completions_;
+    data.max_length -= max_new_tokens_;
+    batching.order.max_length = data.max_length;
+    return;
+  }
+  batching.order.shuffle = false;
+  data.train = {{.path = rollout.file}};
+  data.format = DataFormat::rollouts;
+  data.truncate = Truncate::error;
+}
+
+StepInfo TrainingData::step_info(int64_t step) const {
+  if (!rollouts_) return train_->info(step);
+  StepInfo info = train_->info(block_of(step));
+  if (completions_ > 0) {
+    const int64_t answers = info.samples * completions_;
+    info.tokens = info.tokens * completions_ + answers * max_new_tokens_;
+    info.label_tokens = answers * max_new_tokens_;
+    info.samples = info.sequences = answers;
+  }
+  info.microbatches = (info.samples + microbatch_size_ - 1) / microbatch_size_;
+  return info;
+}
+
+void TrainingData::set_block(std::vector<Sample> answers, Metrics metrics) {
+  block_ = std::move(answers);
+  block_metrics_ = std::move(metrics);
+}
+
+std::vector<Sample> TrainingData::samples(int64_t step, int64_t microbatch) const {
+  if (!rollouts_) return train_->samples(step, microbatch);
+  const auto begin = static_cast<ptrdiff_t>(microbatch * microbatch_size_);
+  NIBBLE_CHECK(begin < std::ssize(block_), "the step has this microbatch");
+  return {block_.begin() + begin, block_.begin() + std::min(begin + microbatch_size_, std::ssize(block_))};
 }
 
 std::vector<Batch> TrainingData::microbatches(int64_t step, const std::vector<int64_t>& which, MemoryPool& pool) const {
@@ -99,7 +173,9 @@ std::vector<Batch> TrainingData::microbatches(int64_t step, const std::vector<in
   Batch none;
   none.ids = Tensor::empty(pool, {0}, DType::i32);
   for (const int64_t i : which) {
-    batches.push_back(i == kIdle ? none : train_samples_->make(train_->samples(step, i), pool));
+    batches.push_back(i == kIdle  ? none
+                      : rollouts_ ? make_batch(samples(step, i), pool)
+                                  : train_samples_->make(samples(step, i), pool));
   }
   return batches;
 }

@@ -27,11 +27,20 @@ class TrainingData {
   bool has_eval() const { return eval_.has_value(); }
   /// Steps of the whole run: train.steps, or train.epochs of the data.
   int64_t total_steps() const { return total_steps_; }
+  /// What step `step` consists of; of answers that are still to be given, at most.
+  StepInfo step_info(int64_t step) const;
   /// The microbatches `which` of step `step`; one without tokens for kIdle.
   std::vector<Batch> microbatches(int64_t step, const std::vector<int64_t>& which, MemoryPool& pool) const;
   /// Loss on all evaluation batches. before: as nibble::evaluate's.
   std::optional<Evaluation> evaluate(StepExecutor& executor, const Objective& objective, DType compute_dtype,
                                      const BeforeBatch& before) const;
+  /// Objectives with rollouts: `number` (from 1) of the blocks of answers that the recipe's num_iterations steps each
+  /// use; the prompts of a block, or its given answers; and what its steps are to compute on, whose metrics are told
+  /// with theirs.
+  int64_t block_of(int64_t step) const { return (step - 1) / iterations_ + 1; }
+  std::vector<Sample> block(int64_t number) const { return train_->samples(number, 0); }
+  void set_block(std::vector<Sample> answers, Metrics metrics);
+  const Metrics& block_metrics() const { return block_metrics_; }
   /// What the objective makes of the samples; eval: nothing without evaluation data.
   ObjectiveSamples& train_samples() { return *train_samples_; }
   std::optional<ObjectiveSamples>& eval_samples() { return eval_samples_; }
@@ -39,10 +48,18 @@ class TrainingData {
   std::string fingerprint() const;
 
  private:
+  void lay_out_blocks(const Recipe& recipe, DataOptions& data, BatchOptions& batching);
+  std::vector<Sample> samples(int64_t step, int64_t microbatch) const;
+
   std::optional<Batches> train_;
   std::optional<Batches> eval_;
   std::optional<ObjectiveSamples> train_samples_, eval_samples_;
   int64_t total_steps_ = 0;
+  int64_t iterations_ = 1, microbatch_size_ = 1;
+  int64_t completions_ = 0, max_new_tokens_ = 0;  // 0 completions: the data are no prompts
+  bool rollouts_ = false;
+  std::vector<Sample> block_;
+  Metrics block_metrics_;
 };
 
 }  // namespace nibble

@@ -13,7 +13,7 @@ namespace {
 template <typename T>
 using Names = std::span<const std::pair<std::string_view, T>>;
 
-constexpr std::array<std::pair<std::string_view, DataFormat>, 9> kFormats = {{
+constexpr std::array<std::pair<std::string_view, DataFormat>, 11> kFormats = {{
     {"auto", DataFormat::automatic},
     {"alpaca", DataFormat::alpaca},
     {"chat", DataFormat::chat},
@@ -23,6 +23,8 @@ constexpr std::array<std::pair<std::string_view, DataFormat>, 9> kFormats = {{
     {"preference", DataFormat::preference},
     {"unpaired", DataFormat::unpaired},
     {"labeled", DataFormat::labeled},
+    {"prompts", DataFormat::prompts},
+    {"rollouts", DataFormat::rollouts},
 }};
 
 constexpr std::array<std::pair<std::string_view, Truncate>, 3> kTruncates = {{

@@ -11,7 +11,19 @@
 namespace nibble {
 
 /// How a record is read. What each one takes is said at render_record() in format.h.
-enum class DataFormat : uint8_t { automatic, alpaca, chat, completion, text, tokens, preference, unpaired, labeled };
+enum class DataFormat : uint8_t {
+  automatic,
+  alpaca,
+  chat,
+  completion,
+  text,
+  tokens,
+  preference,
+  unpaired,
+  labeled,
+  prompts,
+  rollouts,
+};
 
 /// "auto", "alpaca", ...; parse throws UsageError for another name, naming the nearest.
 std::string_view data_format_name(DataFormat format);

@@ -201,7 +201,8 @@ void DatasetBuilder::add(const std::string& place, Outcome outcome, uint32_t sou
     ++counts.dropped_long;
     return;
   }
-  if (!std::ranges::all_of(samples, [](const EncodedRecord& sample) { return trained_tokens(sample) > 0; })) {
+  if (format_ != DataFormat::prompts &&
+      !std::ranges::all_of(samples, [](const EncodedRecord& sample) { return trained_tokens(sample) > 0; })) {
     ++counts.dropped_untrained;
     return;
   }
@@ -253,7 +254,7 @@ void DatasetBuilder::store(const EncodedRecord& encoded, uint32_t source) {
   row.source = static_cast<uint16_t>(source);
   row.whole = encoded.whole;
   row.record = static_cast<uint32_t>(report().records - 1);
-  row.trained = trained_tokens(encoded);
+  row.trained = format_ == DataFormat::prompts ? 1 : trained_tokens(encoded);  // the answers that it will get
   row.values = static_cast<uint16_t>(encoded.values.size()) & 0x7FFFU;
   std::vector<int32_t> codes(encoded.ids.size());
   for (size_t t = 0; t < codes.size(); ++t) {

@@ -4,6 +4,12 @@
 
 namespace nibble {
 
+size_t answer_begin(const Sample& sample) {
+  size_t t = 0;
+  while (t < sample.labels.size() && sample.labels[t] == kIgnoreLabel) ++t;
+  return t;
+}
+
 Batch make_batch(std::span<const Sample> samples, MemoryPool& memory) {
   MemoryPool& pool = memory.host();
   int64_t tokens = 0;
@@ -22,8 +28,12 @@ Batch make_batch(std::span<const Sample> samples, MemoryPool& memory) {
   batch.positions = Tensor::empty(pool, {tokens}, DType::i32, "positions");
   batch.row_keys = Tensor::empty(pool, {tokens}, DType::i64, "row keys");
   batch.spans.reserve(samples.size());
-  const bool has_reference = std::ranges::all_of(samples, [](const Sample& s) { return !s.reference.empty(); });
-  if (has_reference) batch.reference = Tensor::zeros(pool, {tokens}, DType::f32, "log-probabilities of the reference");
+  const auto known = [&](std::vector<float> Sample::*of, const char* what) {
+    const bool all = std::ranges::all_of(samples, [of](const Sample& s) { return !(s.*of).empty(); });
+    return all ? Tensor::zeros(pool, {tokens}, DType::f32, what) : Tensor();
+  };
+  batch.reference = known(&Sample::reference, "log-probabilities of the reference");
+  batch.old = known(&Sample::old, "log-probabilities of the policy that wrote");
   int32_t* ids = batch.ids.data<int32_t>();
   int32_t* targets = batch.targets.data<int32_t>();
   int32_t* positions = batch.positions.data<int32_t>();
@@ -45,9 +55,11 @@ Batch make_batch(std::span<const Sample> samples, MemoryPool& memory) {
       const size_t next = static_cast<size_t>(t) + 1;
       ids[row] = sample.ids[next - 1];
       targets[row] = sample.prompt_counts && next < sample.ids.size() ? sample.ids[next] : label_of(next);
-      if (has_reference && next < sample.reference.size()) {
-        batch.reference.data<float>()[row] = sample.reference[next];
-      }
+      const auto put = [&](const std::vector<float>& log_probs, Tensor& into) {
+        if (into && next < log_probs.size()) into.data<float>()[row] = log_probs[next];
+      };
+      put(sample.reference, batch.reference);
+      put(sample.old, batch.old);
       positions[row] = static_cast<int32_t>(t);
       keys[row] = (static_cast<int64_t>(sample.index) << 32) + t;
       batch.label_tokens += targets[row] != kIgnoreLabel;

@@ -26,8 +26,13 @@ struct Sample {
   std::vector<float> values = {};
   /// Log-probabilities that a reference gives the tokens, by token (the first has none); empty: not known.
   std::vector<float> reference = {};
+  /// The same of the policy that wrote an answer; empty: it is the one that is trained, as it is now.
+  std::vector<float> old = {};
   bool prompt_counts = false;  ///< tokens without a label are targets too
 };
+
+/// The first token of the sample that has a label, or their number.
+size_t answer_begin(const Sample& sample);
 
 /// What a Decoder computes on. T tokens in all.
 struct Batch {
@@ -41,6 +46,7 @@ struct Batch {
   std::vector<int64_t> answers;            ///< by document: its first row that predicts a labelled token, or its end
   std::vector<std::vector<float>> values;  ///< by document: Sample::values
   Tensor reference;  ///< [T] f32 on the host: log-probabilities that a reference gives the targets; undefined: unknown
+  Tensor old;        ///< likewise, of the policy that wrote the answers
   /// What an objective looks at before the loss of a step (Objective::survey); null: this batch.
   std::shared_ptr<const Batch> survey;
   /// With a KvCache: the sequence that each document continues, in rising order; empty: the first, the second, ...

@@ -214,7 +214,7 @@ double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& grad
   NIBBLE_CHECK(model.head.has_value(), "the last stage has the head");
   const int64_t layer = model.config.layers;
   const auto head = [&](const HeadGradient* wanted, Tensor* log_probs) {
-    return model.head->loss_sum(x, impl_->batch, impl_->step, model.sharding, wanted, log_probs);
+    return model.head->loss_sum(x, impl_->batch, impl_->step, model.sharding, loss.temperature, wanted, log_probs);
   };
   const Shape said = loss.wants_collisions ? Shape{2, x.dim(0)} : Shape{x.dim(0)};
   const auto run = [&](HeadGradient* wanted) {

@@ -36,6 +36,7 @@ struct TokenLoss : std::function<double(const Tensor& log_probs, Tensor& weights
   bool wants_collisions = false;
   /// Instead of the function: a loss of logits, in one pass over the head.
   LogitLoss of_logits = {};
+  float temperature = 1;  ///< log-probabilities and gradients are those of logits / this
 };
 
 /// A pass of fewer tokens computes too little with a weight to map it anew.

@@ -4,8 +4,6 @@
 
 namespace nibble {
 
-namespace {
-
 void check_prompt(const DecoderConfig& config, std::span<const int32_t> prompt) {
   if (prompt.empty()) throw InputError("prompt", "has no tokens", "give at least one");
   if (static_cast<int64_t>(prompt.size()) > text_limit(config)) {
@@ -23,8 +21,6 @@ void check_prompt(const DecoderConfig& config, std::span<const int32_t> prompt) 
     }
   }
 }
-
-}  // namespace
 
 // ALiBi has no end, and dynamic rope stretches to `factor` times its length.
 int64_t text_limit(const DecoderConfig& config) {

@@ -13,6 +13,9 @@ namespace nibble {
 /// The longest text the model was made for, in tokens.
 int64_t text_limit(const DecoderConfig& config);
 
+/// Throws InputError for an empty prompt, one longer than the text limit, or an id outside the vocabulary.
+void check_prompt(const DecoderConfig& config, std::span<const int32_t> prompt);
+
 struct GenerateOptions {
   int64_t max_new_tokens = 128;
   SamplingOptions sampling;

@@ -157,38 +157,43 @@ void DecoderHead::each_chunk(const Tensor& hidden, std::span<const int32_t> all,
 }
 
 double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step,
-                             const LayerSharding* sharding, const HeadGradient* gradient, Tensor* log_probs) {
+                             const LayerSharding* sharding, float temperature, const HeadGradient* gradient,
+                             Tensor* log_probs) {
   MemoryPool& pool = step.pool();
+  const float cap = softcap / temperature;  // c tanh(z / c) / t is (c/t) tanh((z/t) / (c/t))
   const Tensor all_weights = gradient ? gradient->weights : Tensor();
   const float gradient_scale = gradient ? gradient->scale : 1;
   const std::vector<int32_t> all = labelled_rows(batch, linear.global_out_features(), all_weights);
   double total = 0;
   const auto of = [&](std::span<const int32_t> picked, Tensor& chunk, Tensor& dlogits) {
+    if (temperature != 1) ops::scale(chunk, 1 / temperature);
     Tensor losses = Tensor::empty(pool, {chunk.dim(0)}, DType::f32, "losses");
     if (gradient && step.compute_dtype == DType::f32) dlogits = chunk;
     if (gradient && step.compute_dtype != DType::f32)
       dlogits = Tensor::empty(pool, chunk.shape(), step.compute_dtype, "gradient of logits");
     const Tensor targets = pick<int32_t>(batch.targets, picked, pool);
     const Tensor weights = all_weights ? pick<float>(all_weights, picked, pool) : Tensor();
-    const auto cross_entropy = [&](float cap) {
+    const auto cross_entropy = [&](float softcap_of_chunk) {
       if (sharding) {
-        sharded_cross_entropy(*sharding, chunk, targets, cap, gradient_scale, weights, losses, dlogits, step);
+        sharded_cross_entropy(*sharding, chunk, targets, softcap_of_chunk, gradient_scale, weights, losses, dlogits,
+                              step);
       } else {
-        ops::cross_entropy(chunk, targets, cap, gradient_scale, losses, dlogits, weights);
+        ops::cross_entropy(chunk, targets, softcap_of_chunk, gradient_scale, losses, dlogits, weights);
       }
     };
-    cross_entropy(softcap);
+    cross_entropy(cap);
     total += ops::sum(losses);
     if (log_probs) put_rows(losses, picked, -1, log_probs->data<float>(), pool.host());
     if (log_probs && log_probs->rank() == 2) {
       // log sum p^2 = lse(2 z) - 2 lse(z): the target's logit, in both losses, drops out.
       float* collisions = log_probs->data<float>() + hidden.dim(0);
       put_rows(losses, picked, -2, collisions, pool.host());
-      if (softcap > 0) ops::softcap(chunk, softcap);
+      if (cap > 0) ops::softcap(chunk, cap);
       ops::scale(chunk, 2);
       cross_entropy(0);
       put_rows(losses, picked, 1, collisions, pool.host());
     }
+    if (gradient && temperature != 1) ops::scale(dlogits, 1 / temperature);
   };
   each_chunk(hidden, all, chunk_rows(), step, sharding, gradient, of);
   return total;

@@ -21,6 +21,13 @@ std::vector<Continued> KvCache::prepare(std::span<const ops::AttentionSpan> docu
   return continued;
 }
 
+void KvCache::copy(int64_t from, int64_t to) {
+  for (const std::unique_ptr<MixerCache>& layer : layers_) {
+    if (layer) layer->copy(from, to, length(from));
+  }
+  lengths_.at(static_cast<size_t>(to)) = length(from);
+}
+
 void KvCache::advance(std::span<const ops::AttentionSpan> documents, std::span<const Continued> continued) {
   for (size_t i = 0; i < continued.size(); ++i) {
     lengths_[static_cast<size_t>(continued[i].sequence)] += documents[i].q_end - documents[i].q_begin;

@@ -18,6 +18,8 @@ class KvCache {
 
   /// Tokens held of a sequence.
   int64_t length(int64_t sequence = 0) const { return lengths_.at(static_cast<size_t>(sequence)); }
+  /// Sequence `to` becomes what `from` is.
+  void copy(int64_t from, int64_t to);
   /// Begins a sequence anew.
   void forget(int64_t sequence) { lengths_.at(static_cast<size_t>(sequence)) = 0; }
 

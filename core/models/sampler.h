@@ -10,15 +10,17 @@ struct SamplingOptions {
   float temperature = 0;  ///< 0 = greedy: the largest logit, the lowest id among equals
   int64_t top_k = 0;      ///< only the k largest; 0 = off
   float top_p = 1;        ///< only the most probable that together reach p (Holtzman et al. 2019); 1 = off
+  float min_p = 0;        ///< only those at least this share as probable as the most probable one; 0 = off
   uint64_t seed = 0;
 };
 
-/// Throws UsageError for values out of range (temperature < 0, top_k < 0, top_p outside (0, 1]).
+/// Throws UsageError for values out of range (temperature < 0, top_k < 0, top_p outside (0, 1], min_p
+/// outside [0, 1]).
 void check(const SamplingOptions& options);
 
 /// The token for `position` of a sequence, from logits [V]: a function of (logits, options, position, sequence) only.
-/// Temperature first, then top-k, then top-p, as in Transformers. Both numbers are below 2^32. Throws NumericError when
-/// no logit is finite or one is NaN.
+/// Temperature first, then top-k, top-p, min-p, as in Transformers. Both numbers are below 2^32. Throws NumericError
+/// when no logit is finite or one is NaN.
 int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, int64_t position,
                      int64_t sequence = 0);
 

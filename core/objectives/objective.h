@@ -58,6 +58,8 @@ class Objective {
   /// Whether every batch is computed without adapters first (DPO's reference where an adapter is trained), unless it
   /// brings its reference (Batch::reference).
   virtual bool wants_reference() const { return false; }
+  /// Log-probabilities are of logits / this.
+  virtual double temperature() const { return 1; }
   /// Whether LabelLogProbs::collisions are wanted.
   virtual bool wants_collisions() const { return false; }
   /// Whether it is the sum of -log p over the label tokens: the head then has loss and gradient in one pass, and

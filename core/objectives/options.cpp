@@ -9,6 +9,7 @@
 #include "nibble/core/objectives/distillation.h"
 #include "nibble/core/objectives/dpo.h"
 #include "nibble/core/objectives/kto.h"
+#include "nibble/core/objectives/policy_gradient.h"
 #include "nibble/core/objectives/reward.h"
 #include "nibble/core/text/matching/nearest.h"
 
@@ -16,12 +17,12 @@ namespace nibble {
 
 std::vector<ObjectiveType> objective_types() {
   using enum ObjectiveType;
-  return {sft, dpo, kto, cpo, simpo, orpo, reward, classification, distillation};
+  return {sft, dpo, kto, cpo, simpo, orpo, reward, classification, distillation, grpo, rloo};
 }
 
 std::string_view objective_type_name(ObjectiveType type) {
   static constexpr std::string_view kNames[] = {
-      "sft", "dpo", "kto", "cpo", "simpo", "orpo", "reward", "classification", "distillation"};
+      "sft", "dpo", "kto", "cpo", "simpo", "orpo", "reward", "classification", "distillation", "grpo", "rloo"};
   return kNames[static_cast<size_t>(type)];
 }
 
@@ -32,6 +33,7 @@ std::vector<std::string> loss_types_of(ObjectiveType type) {
     case ObjectiveType::reward:
     case ObjectiveType::classification:
     case ObjectiveType::distillation:
+    case ObjectiveType::rloo:
       return {};
     case ObjectiveType::dpo:
       return {"sigmoid", "hinge",        "ipo",      "exo_pair", "nca_pair", "robust", "bco_pair",    "sppo_hard",
@@ -42,15 +44,28 @@ std::vector<std::string> loss_types_of(ObjectiveType type) {
       return {"sigmoid", "hinge", "ipo", "simpo"};
     case ObjectiveType::simpo:
       return {"simpo"};
+    case ObjectiveType::grpo:
+      return {"dapo", "grpo", "bnpo", "dr_grpo", "cispo"};
   }
   return {};
 }
 
-bool has_reference(ObjectiveType type) { return type == ObjectiveType::dpo || type == ObjectiveType::kto; }
+bool has_rollouts(ObjectiveType type) { return type == ObjectiveType::grpo || type == ObjectiveType::rloo; }
+
+double default_beta(ObjectiveType type) {
+  if (type == ObjectiveType::grpo) return 0;
+  if (type == ObjectiveType::distillation) return 1;
+  return type == ObjectiveType::rloo ? 0.05 : 0.1;
+}
+
+bool has_reference(const ObjectiveOptions& options) {
+  if (has_rollouts(options.type)) return options.beta != 0;
+  return options.type == ObjectiveType::dpo || options.type == ObjectiveType::kto;
+}
 
 bool is_pairwise(ObjectiveType type) {
   using enum ObjectiveType;
-  return type != sft && type != kto && type != classification && type != distillation;
+  return type == dpo || type == cpo || type == simpo || type == orpo || type == reward;
 }
 
 bool has_scores(ObjectiveType type) { return type == ObjectiveType::reward || type == ObjectiveType::classification; }
@@ -98,8 +113,29 @@ void check_loss_types(const ObjectiveOptions& options) {
 
 }  // namespace
 
+namespace {
+
+void check_rollouts(const ObjectiveOptions& options) {
+  if (options.rollout.completions < 2 &&
+      (options.type == ObjectiveType::rloo || options.scale_rewards != ScaleRewards::batch)) {
+    throw UsageError("an answer is compared with the others to its prompt", "set it to 2 or more",
+                     "rollout.completions");
+  }
+  if (options.rollout.temperature <= 0) {
+    throw UsageError("with 0 all answers to a prompt are the same", "set it above 0", "rollout.temperature");
+  }
+  if (options.rollout.top_p <= 0) throw UsageError("leaves no token with 0", "set it above 0", "rollout.top_p");
+}
+
+}  // namespace
+
 void check_objective_options(const ObjectiveOptions& options) {
   check_loss_types(options);
+  if (has_rollouts(options.type)) {
+    check_rollouts(options);
+  } else if (options.type != ObjectiveType::distillation && options.beta <= 0) {
+    throw UsageError("must be above 0", "leave it out", "objective.beta");
+  }
   const auto has = [&](const char* name) { return std::ranges::count(options.loss_type, name) > 0; };
   if (has("exo_pair") && options.label_smoothing <= 0) {
     throw UsageError("must be above 0 for exo_pair", "set it to 1e-3", "objective.label_smoothing");
@@ -118,17 +154,20 @@ void check_objective_options(const ObjectiveOptions& options) {
     throw UsageError(name + " has no other divergence than reverse_kl", "leave it out", "objective.f_divergence_type");
   }
   const bool distills = options.type == ObjectiveType::distillation;
-  if (!distills && options.beta <= 0) throw UsageError("must be above 0", "leave it out", "objective.beta");
   if (distills && options.beta > 1)
     throw UsageError("must be from 0 to 1", "0 is KL(teacher || student)", "objective.beta");
   if (distills && options.teacher_model_name_or_path.empty()) {
     throw UsageError("is missing", "name the teacher's directory", "objective.teacher_model_name_or_path");
   }
-  if (!has_reference(options.type) && !options.reference.empty() && options.reference != "none") {
-    throw UsageError("the objective compares with no reference", "leave it out", "objective.reference");
+  if (!has_reference(options) && !options.reference.empty() && options.reference != "none") {
+    throw UsageError(has_rollouts(options.type) ? "with objective.beta 0 nothing is compared with a reference"
+                                                : "the objective compares with no reference",
+                     "leave it out", "objective.reference");
   }
-  if (options.type == ObjectiveType::kto && options.reference == "none") {
-    throw UsageError("kto needs a reference", "leave it out, or name a directory", "objective.reference");
+  if ((options.type == ObjectiveType::kto || (has_rollouts(options.type) && options.beta != 0)) &&
+      options.reference == "none") {
+    throw UsageError(std::string(objective_type_name(options.type)) + " needs a reference",
+                     "leave it out, or name a directory", "objective.reference");
   }
 }
 
@@ -146,6 +185,9 @@ std::unique_ptr<Objective> make_objective(const ObjectiveOptions& options, bool 
       return std::make_unique<Classification>(options);
     case ObjectiveType::distillation:
       return std::make_unique<Distillation>(options, teacher);
+    case ObjectiveType::grpo:
+    case ObjectiveType::rloo:
+      return std::make_unique<PolicyGradient>(options);
     default:
       return std::make_unique<Cpo>(options);
   }

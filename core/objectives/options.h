@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "nibble/core/objectives/objective.h"
@@ -16,7 +17,19 @@ namespace nibble {
 class Decoder;
 struct DecoderConfig;
 
-enum class ObjectiveType : uint8_t { sft, dpo, kto, cpo, simpo, orpo, reward, classification, distillation };
+enum class ObjectiveType : uint8_t {
+  sft,
+  dpo,
+  kto,
+  cpo,
+  simpo,
+  orpo,
+  reward,
+  classification,
+  distillation,
+  grpo,
+  rloo
+};
 
 enum class FDivergence : uint8_t { reverse_kl, forward_kl, js_divergence, alpha_divergence };
 
@@ -27,6 +40,22 @@ enum class ProblemType : uint8_t { automatic, regression, single_label, multi_la
 enum class ScoreAt : uint8_t {
   last_token,
   last_non_pad,  ///< Transformers' rule: the last whose id is not pad_token_id
+};
+
+/// By what the advantages of GRPO are divided: the standard deviation of rewards of the group, or of the whole step.
+enum class ScaleRewards : uint8_t { group, batch, none };
+/// What has a ratio of probabilities of its own: each token, or each answer (GSPO).
+enum class ImportanceSampling : uint8_t { token, sequence };
+
+/// The section `rollout`: answers to prompts that the model gives while it is trained.
+struct RolloutOptions {
+  int64_t completions = 8;       ///< of one prompt
+  int64_t max_new_tokens = 256;  ///< of one answer
+  double temperature = 1;        ///< all log-probabilities are of logits / temperature
+  double top_p = 1, min_p = 0;
+  int64_t top_k = 0;
+  std::vector<std::string> stop;  ///< texts that end an answer
+  std::string file;               ///< given answers with their rewards; "": the model's own
 };
 
 struct ObjectiveOptions {
@@ -43,6 +72,17 @@ struct ObjectiveOptions {
   double desirable_weight = 1, undesirable_weight = 1;
   double cpo_alpha = 1;
   double simpo_gamma = 0.5;
+  double epsilon = 0.2;                ///< ratios below 1 - epsilon are clipped,
+  std::optional<double> epsilon_high;  ///< and above 1 + this; absent: epsilon
+  std::optional<double> delta;         ///< the largest ratio that is not clipped
+  ScaleRewards scale_rewards = ScaleRewards::group;
+  ImportanceSampling importance_sampling_level = ImportanceSampling::token;
+  bool use_bias_correction_kl = true;
+  bool mask_truncated_completions = false;
+  int64_t num_iterations = 1;
+  bool normalize_advantages = false;
+  std::optional<std::pair<double, double>> reward_clip_range;
+  RolloutOptions rollout;
   /// adapter_off, initial, none, or a directory; "": adapter_off where an adapter is trained, else initial.
   std::string reference;
   bool precompute_ref_log_probs = false;
@@ -61,8 +101,12 @@ std::string_view objective_type_name(ObjectiveType type);
 std::vector<ObjectiveType> objective_types();
 /// loss_types that `type` knows, its default first.
 std::vector<std::string> loss_types_of(ObjectiveType type);
+/// Whether its answers are the model's own, or given as if they were, and have rewards.
+bool has_rollouts(ObjectiveType type);
+/// TRL's `beta` of the type.
+double default_beta(ObjectiveType type);
 /// Whether it compares with a reference.
-bool has_reference(ObjectiveType type);
+bool has_reference(const ObjectiveOptions& options);
 /// Whether its samples are pairs of a chosen and a rejected answer.
 bool is_pairwise(ObjectiveType type);
 

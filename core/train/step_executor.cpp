@@ -39,6 +39,7 @@ class Survey final : public Objective {
   bool wants_collisions() const override { return of_.wants_collisions(); }
   bool wants_scores() const override { return of_.wants_scores(); }
   std::vector<int32_t> score_rows(const Batch& batch) const override { return of_.score_rows(batch); }
+  double temperature() const override { return of_.temperature(); }
 
  private:
   const Objective& of_;
@@ -209,10 +210,12 @@ TokenLoss LocalExecutor::token_loss(const Objective& objective, const Batch& bat
     StepContext base = step;
     base.training = base.adapters_enabled = false;
     base.row_keys = {};
-    forward(batch, base, [&](const Tensor& log_probs, Tensor&) {
+    TokenLoss record = [&](const Tensor& log_probs, Tensor&) {
       reference = log_probs;
       return 0.0;
-    });
+    };
+    record.temperature = static_cast<float>(objective.temperature());
+    forward(batch, base, record);
   }
   TokenLoss loss = [this, &objective, &batch, counts, reference](const Tensor& log_probs, Tensor& weights) {
     const std::span<const float> none, all = log_probs.span<const float>();
@@ -222,6 +225,7 @@ TokenLoss LocalExecutor::token_loss(const Objective& objective, const Batch& bat
     return objective.loss_sum(batch, seen, counts, weights.span<float>());
   };
   loss.wants_collisions = objective.wants_collisions();
+  loss.temperature = static_cast<float>(objective.temperature());
   return loss;
 }
 

@@ -64,7 +64,7 @@ Batch planned_batch(int64_t tokens, int64_t document_length, double label_share,
       const bool has_label = labelled - std::floor(labelled) < label_share;
       sample.labels.push_back(has_label ? sample.ids.back() : kIgnoreLabel);
     }
-    sample.values = {1};
+    sample.values = {1, 0};
     if (pairs) sample.group = static_cast<int64_t>(samples.size() / 2);
     samples.push_back(std::move(sample));
   }

@@ -27,8 +27,8 @@ using detail::RecipeField;
 
 namespace {
 
-const std::vector<std::string> kSections = {"model", "adapter",   "objective", "data",
-                                            "train", "optimizer", "parallel",  "output"};
+const std::vector<std::string> kSections = {"model", "adapter", "objective", "rollout",  "rewards",
+                                            "data",  "train",   "optimizer", "parallel", "output"};
 
 // Keys of which a recipe gives one.
 constexpr std::pair<const char*, const char*> kAlternatives[] = {{"train.steps", "train.epochs"},
@@ -47,13 +47,15 @@ const RecipeField* find_field(const std::string& name) {
 
 // What the objective's data are; automatic: texts as next-token training has them.
 DataFormat format_of(ObjectiveType type) {
+  if (has_rollouts(type)) return DataFormat::prompts;
   if (type == ObjectiveType::kto) return DataFormat::unpaired;
   if (type == ObjectiveType::classification) return DataFormat::labeled;
   return is_pairwise(type) ? DataFormat::preference : DataFormat::automatic;
 }
 
 bool holds_judgements(DataFormat format) {
-  return format == DataFormat::preference || format == DataFormat::unpaired || format == DataFormat::labeled;
+  using enum DataFormat;
+  return format == preference || format == unpaired || format == labeled || format == prompts || format == rollouts;
 }
 
 bool is_section(const std::string& name) {
@@ -167,24 +169,38 @@ void apply_later_keys(Document& document) {
   if (says("train.eval_every") && !gives("train.eval_every")) drop("train.early_stop");
 }
 
+// It decides what other keys mean.
+void read_objective_type(const Document& document, Recipe& recipe) {
+  const Json objective = document.root.value("objective", Json());
+  if (!objective.is_object() || !objective.contains("type")) return;
+  find_field("objective.type")->read(recipe, objective["type"], document.place_of("objective.type"));
+  recipe.objective.beta = default_beta(recipe.objective.type);
+  // A microbatch of answers has no padding anyway.
+  if (format_of(recipe.objective.type) != DataFormat::automatic) recipe.data.pack = false;
+}
+
+void read_key(const Document& document, const std::string& name, const Json& value, Recipe& recipe) {
+  const RecipeField* field = find_field(name);
+  if (field->applies && !field->applies(recipe)) {
+    throw UsageError("has no meaning for the objective " + std::string(objective_type_name(recipe.objective.type)),
+                     "leave it out", document.place_of(name));
+  }
+  field->read(recipe, value, document.place_of(name));
+}
+
+// A key that stands for itself, without a section.
+bool is_list(const std::string& name) { return name == "rewards"; }
+
 void read_section(const Document& document, const std::string& name, const Json& section, Recipe& recipe) {
   if (section.is_null()) return;
+  if (is_list(name)) return read_key(document, name, section, recipe);
   if (!section.is_object()) refuse_section(document.place_of(name));
   if (name == "adapter") recipe.adapter.emplace();
-  const auto type = section.find("type");
-  if (name == "objective" && type != section.end()) {  // decides what the other keys mean
-    find_field("objective.type")->read(recipe, *type, document.place_of("objective.type"));
-  }
   for (const auto& [key, value] : section.items()) {
     const std::string full = name + "." + key;
-    const RecipeField* field = find_field(full);
-    if (field == nullptr) refuse_key(document.place, full);
+    if (find_field(full) == nullptr) refuse_key(document.place, full);
     if (value.is_null()) continue;
-    if (field->applies && !field->applies(recipe)) {
-      throw UsageError("has no meaning for the objective " + std::string(objective_type_name(recipe.objective.type)),
-                       "leave it out", document.place_of(full));
-    }
-    field->read(recipe, value, document.place_of(full));
+    read_key(document, full, value, recipe);
     if (name == "adapter") recipe.adapter->given.push_back(key);
   }
 }
@@ -209,6 +225,45 @@ void check_output(const Recipe& recipe) {
     for (std::filesystem::path& path : data_paths(*sources)) inputs.push_back(std::move(path));
   }
   guard_output(recipe.output.dir, inputs);
+}
+
+void check_rollouts(const Document& document, const Recipe& recipe) {
+  const auto refuse = [&](const std::string& key, const std::string& reason, const std::string& remedy) {
+    throw UsageError(reason, remedy, document.place_of(key));
+  };
+  const int64_t lines = recipe.train.microbatch_size * recipe.train.accumulate;
+  const int64_t completions = recipe.objective.rollout.completions;
+  if (lines % completions != 0) {
+    refuse("rollout.completions",
+           "does not divide the answers of a step, train.microbatch_size x train.accumulate = " + std::to_string(lines),
+           "a step takes all answers to a prompt");
+  }
+  if (recipe.objective.rollout.file.empty() && recipe.rewards.empty()) {
+    refuse("rewards", "is missing", "say what a good answer is");
+  }
+  if (!recipe.objective.rollout.file.empty() && !recipe.rewards.empty()) {
+    refuse("rewards", "contradicts rollout.file, which has the rewards of its answers", "leave one of them out");
+  }
+  const std::string& reference = recipe.objective.reference;
+  const bool off = recipe.adapter && (reference.empty() || reference == "adapter_off");
+  if (recipe.objective.rollout.file.empty() && has_reference(recipe.objective) && !off) {
+    refuse("objective.reference", "answers that are drawn while training are compared with the base of an adapter",
+           "train an adapter and leave it out, or set objective.beta to 0");
+  }
+  if (recipe.data.max_length <= recipe.objective.rollout.max_new_tokens) {
+    refuse("data.max_length",
+           "leaves no room for a prompt before rollout.max_new_tokens (" +
+               std::to_string(recipe.objective.rollout.max_new_tokens) + ")",
+           "it counts prompt and answer: raise it");
+  }
+  if (recipe.data.pack) refuse("data.pack", "prompts are not packed: answers stand without padding", "leave it out");
+  if (recipe.data.truncate == Truncate::cut) {
+    refuse("data.truncate", "a prompt without its end asks for something else", "use drop or error");
+  }
+  if (!recipe.data.eval.empty() || recipe.data.eval_fraction > 0) {
+    refuse(recipe.data.eval.empty() ? "data.eval_fraction" : "data.eval", "there is no loss of prompts alone",
+           "leave it out; rewards of each step are in metrics.jsonl");
+  }
 }
 
 // The objective's own keys, and those of other sections that it needs.
@@ -249,6 +304,7 @@ void check_objective(const Document& document, const Recipe& recipe) {
   if (recipe.data.format != DataFormat::automatic && recipe.data.format != wanted) {
     refuse("data.format", type + " reads " + std::string(data_format_name(wanted)), "leave it out");
   }
+  if (recipe.is_reinforcement()) check_rollouts(document, recipe);
   if (recipe.data.train_on_prompt)
     refuse("data.train_on_prompt", type + " trains no tokens of prompts", "leave it out");
 }
@@ -304,8 +360,6 @@ void check_pairs(const Document& document, const Recipe& recipe) {
 
 void fill_defaults(const Document& document, Recipe& recipe) {
   const ObjectiveType type = recipe.objective.type;
-  const Json objective = document.root.value("objective", Json());
-  if (type == ObjectiveType::distillation && objective.value("beta", Json()).is_null()) recipe.objective.beta = 1;
   if (has_scores(type)) {
     recipe.model.score = ScoreHead{type == ObjectiveType::reward ? 1 : recipe.objective.num_labels,
                                    recipe.adapter ? recipe.adapter->path : std::string()};
@@ -320,9 +374,10 @@ void fill_defaults(const Document& document, Recipe& recipe) {
     const Json data = document.root.value("data", Json());
     const auto gives = [&](const char* key) { return data.is_object() && !data.value(key, Json()).is_null(); };
     // What is too long loses its end, which of a reward model's texts is what is scored (as TRL).
-    if (!gives("truncate")) recipe.data.truncate = type == ObjectiveType::reward ? Truncate::drop : Truncate::cut;
-    if (!gives("pack")) recipe.data.pack = false;  // a microbatch of pairs has no padding anyway
-    if (has_reference(type) && recipe.objective.reference.empty()) {
+    if (!gives("truncate") && !recipe.is_reinforcement()) {
+      recipe.data.truncate = type == ObjectiveType::reward ? Truncate::drop : Truncate::cut;
+    }
+    if (has_reference(recipe.objective) && recipe.objective.reference.empty()) {
       recipe.objective.reference = recipe.adapter ? "adapter_off" : "initial";
     }
   }
@@ -374,6 +429,7 @@ Recipe parse_recipe(const std::string& text, const std::string& place, const std
   for (const std::string& override_text : overrides) apply_override(document, override_text);
   apply_later_keys(document);
   Recipe recipe;
+  read_objective_type(document, recipe);
   for (const auto& [name, section] : document.root.items()) {
     if (name == "$schema") continue;  // editors look for it
     if (!is_section(name)) refuse_key(place, name);
@@ -403,7 +459,8 @@ std::string to_json(const Recipe& recipe) {
     if (section == "objective" && !recipe.is_preference()) continue;
     if (field.applies && !field.applies(recipe)) continue;
     const Json value = field.write(copy);
-    if (!value.is_null()) root[section][field.name.substr(dot + 1)] = value;
+    if (value.is_null()) continue;
+    (is_list(field.name) ? root[section] : root[section][field.name.substr(dot + 1)]) = value;
   }
   return root.dump(2) + "\n";
 }

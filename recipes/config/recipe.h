@@ -83,6 +83,24 @@ struct TrainRecipe {
   double stall_seconds = 600;
 };
 
+/// What says how good an answer is: an entry of `rewards`.
+struct RewardRecipe {
+  enum class Type : uint8_t { exact, number, regex, length, repetition, command };
+  Type type = Type::exact;
+  std::string name;  ///< of its metrics; empty: the type's
+  double weight = 1;
+  std::string column;              ///< exact, number: the field of the prompt's record that has the right answer
+  std::string pattern;             ///< regex
+  int64_t max_completion_len = 0;  ///< length: tokens from which the penalty is 1
+  int64_t soft_punish_cache = 0;   ///< and how many before that it begins
+  int64_t ngram_size = 3;          ///< repetition: words
+  double max_penalty = -1;         ///< repetition
+  std::vector<std::string> argv;   ///< command
+  double timeout_seconds = 60;     ///< for the answers of a step
+  int64_t memory_bytes = 0;        ///< of the command's address space; 0: no limit
+  bool null_on_failure = false;    ///< a command that fails has nothing to say, instead of ending the run
+};
+
 struct OptimizerRecipe {
   OptimizerKind type = OptimizerKind::adamw;
   double lr = 2e-4;
@@ -131,6 +149,7 @@ struct Recipe {
   ModelRecipe model;
   std::optional<AdapterRecipe> adapter;  ///< absent: every weight is trained
   ObjectiveOptions objective;
+  std::vector<RewardRecipe> rewards;
   DataOptions data;  ///< key "template" is chat_template
   TrainRecipe train;
   OptimizerRecipe optimizer;
@@ -138,6 +157,7 @@ struct Recipe {
   OutputRecipe output;
 
   bool is_preference() const { return objective.type != ObjectiveType::sft; }
+  bool is_reinforcement() const { return has_rollouts(objective.type); }
   /// Whether it starts from random weights (model.init) instead of a model.
   bool pretrains() const { return !model.init.empty(); }
 };

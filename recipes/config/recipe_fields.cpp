@@ -50,8 +50,8 @@ bool RecipeField::accepts(const std::string& type) const {
 const std::vector<RecipeField>& recipe_fields() {
   static const std::vector<RecipeField> fields = [] {
     std::vector<RecipeField> all;
-    for (auto section : {model_fields, adapter_fields, objective_fields, data_fields, train_fields, optimizer_fields,
-                         parallel_fields, output_fields}) {
+    for (auto section : {model_fields, adapter_fields, objective_fields, rollout_fields, reward_fields, data_fields,
+                         train_fields, optimizer_fields, parallel_fields, output_fields}) {
       for (RecipeField& field : section()) all.push_back(std::move(field));
     }
     return all;

@@ -42,6 +42,8 @@ const std::vector<RecipeField>& recipe_fields();
 std::vector<RecipeField> model_fields();
 std::vector<RecipeField> adapter_fields();
 std::vector<RecipeField> objective_fields();
+std::vector<RecipeField> rollout_fields();
+std::vector<RecipeField> reward_fields();
 std::vector<RecipeField> data_fields();
 std::vector<RecipeField> train_fields();
 std::vector<RecipeField> optimizer_fields();

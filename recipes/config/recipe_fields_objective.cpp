@@ -16,12 +16,6 @@ const std::vector<ObjectiveType> kReferenced = {dpo, kto};
 
 ObjectiveOptions& options(Recipe& recipe) { return recipe.objective; }
 
-// The key belongs to objectives of these types.
-RecipeField only_for(const std::vector<ObjectiveType>& types, RecipeField field) {
-  field.applies = [types](const Recipe& recipe) { return std::ranges::count(types, recipe.objective.type) > 0; };
-  return field;
-}
-
 RecipeField weights_field() {
   const std::string values = "a list of numbers";
   RecipeField field = bare_field("objective.loss_weights", values, {{"type", "array"}, {"items", {{"type", "number"}}}},
@@ -50,6 +44,71 @@ RecipeField optional_share_field(std::string name, Place<std::optional<double>> 
   return field;
 }
 
+// Two numbers, the lower first.
+RecipeField range_field(std::string name, Place<std::optional<std::pair<double, double>>> at, std::string meaning) {
+  const std::string values = "a list of two numbers, the lower first";
+  const Json schema = {{"type", "array"}, {"items", {{"type", "number"}}}, {"minItems", 2}, {"maxItems", 2}};
+  RecipeField field = bare_field(std::move(name), values, schema, std::move(meaning));
+  field.read = [=](Recipe& recipe, const Json& value, const std::string& place) {
+    if (!value.is_array() || value.size() != 2) refuse_value(place, values, value);
+    const auto number = [&](size_t i) { return read_number(value[i], place, values, -kMost, kMost); };
+    at(recipe) = {number(0), number(1)};
+    if (at(recipe)->first > at(recipe)->second) refuse_value(place, values, value);
+  };
+  field.write = [at](Recipe& recipe) -> Json {
+    return at(recipe) ? Json{at(recipe)->first, at(recipe)->second} : Json(nullptr);
+  };
+  return field;
+}
+
+// Those of objectives whose answers are the model's own.
+std::vector<RecipeField> policy_gradient_fields() {
+  using Range = std::optional<std::pair<double, double>>;
+  return {
+      only_for({grpo, rloo}, number_field(
+                                 "objective.epsilon", 0, 1, [](Recipe& r) -> double& { return options(r).epsilon; },
+                                 "ratios of probabilities are clipped below 1 - this, and above 1 + this")),
+      only_for({grpo, rloo}, optional_number_field(
+                                 "objective.epsilon_high", 0,
+                                 [](Recipe& r) -> std::optional<double>& { return options(r).epsilon_high; },
+                                 "and above 1 + this instead (cispo: above this)")),
+      only_for({grpo}, optional_number_field(
+                           "objective.delta", 0, [](Recipe& r) -> std::optional<double>& { return options(r).delta; },
+                           "largest ratio of what is not clipped (two-sided clipping)")),
+      only_for({grpo},
+               choice_field<ScaleRewards>(
+                   "objective.scale_rewards",
+                   {{"group", ScaleRewards::group}, {"batch", ScaleRewards::batch}, {"none", ScaleRewards::none}},
+                   [](Recipe& r) -> ScaleRewards& { return options(r).scale_rewards; },
+                   "whose standard deviation of rewards advantages are divided by")),
+      only_for({grpo}, choice_field<ImportanceSampling>(
+                           "objective.importance_sampling_level",
+                           {{"token", ImportanceSampling::token}, {"sequence", ImportanceSampling::sequence}},
+                           [](Recipe& r) -> ImportanceSampling& { return options(r).importance_sampling_level; },
+                           "what has a ratio of its own: a token, or an answer (GSPO)")),
+      only_for({grpo}, flag_field(
+                           "objective.use_bias_correction_kl",
+                           [](Recipe& r) -> bool& { return options(r).use_bias_correction_kl; },
+                           "weigh the KL term by the ratio")),
+      only_for({grpo, rloo}, flag_field(
+                                 "objective.mask_truncated_completions",
+                                 [](Recipe& r) -> bool& { return options(r).mask_truncated_completions; },
+                                 "answers without an end carry no loss")),
+      only_for({grpo, rloo},
+               integer_field(
+                   "objective.num_iterations", 1, kLargestCount,
+                   [](Recipe& r) -> int64_t& { return options(r).num_iterations; }, "steps that use the same answers")),
+      only_for({rloo},
+               flag_field(
+                   "objective.normalize_advantages", [](Recipe& r) -> bool& { return options(r).normalize_advantages; },
+                   "divide advantages by the standard deviation of the step's")),
+      only_for({rloo},
+               range_field(
+                   "objective.reward_clip_range", [](Recipe& r) -> Range& { return options(r).reward_clip_range; },
+                   "rewards are clipped to this")),
+  };
+}
+
 }  // namespace
 
 std::vector<RecipeField> objective_fields() {
@@ -57,22 +116,24 @@ std::vector<RecipeField> objective_fields() {
   for (const ObjectiveType type : objective_types()) types.emplace_back(objective_type_name(type), type);
   constexpr double kSmallest = 1e-6;
   constexpr int64_t kMostLabels = 1 << 20;
-  return {
+  std::vector<RecipeField> fields = {
       choice_field<ObjectiveType>(
           "objective.type", types, [](Recipe& r) -> ObjectiveType& { return options(r).type; },
-          "what is optimized: the next token, preferences, scores of texts, or a teacher's probabilities",
-          {"grpo", "rloo", "ppo"}),
-      only_for({dpo, kto, cpo, simpo},
+          "what is optimized: the next token, preferences, rewards, scores of texts, or a teacher's probabilities",
+          {"ppo"}),
+      only_for({dpo, kto, cpo, simpo, grpo},
                texts_field(
                    "objective.loss_type", [](Recipe& r) -> std::vector<std::string>& { return options(r).loss_type; },
-                   "variant of the loss, or for dpo a list of them (dpo, cpo: sigmoid; kto: kto; simpo: simpo)")),
+                   "variant of the loss, or for dpo a list of them (dpo, cpo: sigmoid; kto: kto; simpo: simpo; grpo: "
+                   "dapo)")),
       only_for({dpo}, weights_field()),
       only_for(
-          {dpo, kto, cpo, simpo, orpo, distillation},
+          {dpo, kto, cpo, simpo, orpo, distillation, grpo, rloo},
           number_field(
               "objective.beta", 0, kMost, [](Recipe& r) -> double& { return options(r).beta; },
-              "how much a log-ratio (without reference: a log-probability) counts; distillation, 1 unless given: 0 "
-              "is KL(teacher || student), 1 is KL(student || teacher), between them both from their mixture")),
+              "how much a log-ratio (without reference: a log-probability) counts; grpo, rloo: the KL divergence from "
+              "the reference (grpo: 0, rloo: 0.05); distillation, 1 unless given: 0 is KL(teacher || student), 1 is "
+              "KL(student || teacher), between them both from their mixture")),
       only_for({dpo, cpo, simpo},
                number_field(
                    "objective.label_smoothing", 0, 1, [](Recipe& r) -> double& { return options(r).label_smoothing; },
@@ -156,6 +217,8 @@ std::vector<RecipeField> objective_fields() {
                    "objective.temperature", kSmallest, kMost,
                    [](Recipe& r) -> double& { return options(r).temperature; }, "divides the logits of both")),
   };
+  for (RecipeField& field : policy_gradient_fields()) fields.push_back(std::move(field));
+  return fields;
 }
 
 }  // namespace nibble::detail

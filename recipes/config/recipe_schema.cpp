@@ -27,6 +27,11 @@ std::string recipe_schema() {
                {"properties", {{"$schema", {{"type", "string"}}}}}};
   for (const RecipeField& field : recipe_fields()) {
     const size_t dot = field.name.find('.');
+    if (dot == std::string::npos) {  // a list that is a section
+      root["properties"][field.name] = field.schema;
+      root["properties"][field.name]["description"] = field.meaning;
+      continue;
+    }
     Json& section = root["properties"][field.name.substr(0, dot)];
     if (section.is_null()) {
       section = {{"type", "object"}, {"additionalProperties", false}, {"properties", Json::object()}};

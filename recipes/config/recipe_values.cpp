@@ -111,6 +111,11 @@ RecipeField bare_field(std::string name, std::string values, Json schema, std::s
   return field;
 }
 
+RecipeField only_for(const std::vector<ObjectiveType>& types, RecipeField field) {
+  field.applies = [types](const Recipe& recipe) { return std::ranges::count(types, recipe.objective.type) > 0; };
+  return field;
+}
+
 RecipeField free_to_change(RecipeField field) {
   field.decides_bits = false;
   return field;

@@ -35,6 +35,8 @@ RecipeField number_field(std::string name, double least, double below, Place<dou
 RecipeField optional_positive_field(std::string name, Place<std::optional<double>> at, std::string meaning);
 /// value >= least
 RecipeField optional_number_field(std::string name, double least, Place<std::optional<double>> at, std::string meaning);
+/// The key belongs to objectives of these types.
+RecipeField only_for(const std::vector<ObjectiveType>& types, RecipeField field);
 /// A list of strings; one string is a list of one.
 RecipeField texts_field(std::string name, Place<std::vector<std::string>> at, std::string meaning);
 RecipeField optional_texts_field(std::string name, Place<std::optional<std::vector<std::string>>> at,

@@ -152,7 +152,7 @@ std::vector<std::string> run_banner(const Recipe& recipe, Decoder& model, const 
     double operations = 0;
     const int64_t looked_at = std::min<int64_t>(data.total_steps(), 100);
     for (int64_t step = 1; step <= looked_at; ++step) {
-      const StepInfo info = data.train().info(step);
+      const StepInfo info = data.step_info(step);
       operations += work.per_token * static_cast<double>(info.tokens) +
                     work.per_label_token * static_cast<double>(info.label_tokens);
     }

@@ -12,6 +12,8 @@
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/models/pretraining_tokenizer.h"
 #include "nibble/recipes/models/tokenizers.h"
+#include "nibble/recipes/reinforcement/prompt_records.h"
+#include "nibble/recipes/reinforcement/rewards.h"
 #include "nibble/recipes/training_data.h"
 
 namespace nibble {
@@ -54,6 +56,13 @@ void look_at_model(const Recipe& recipe, const DecoderConfig& config, int64_t ro
   for (const std::string& note : plan->notes) observer.message("warning: " + note);
 }
 
+// What rewards read of each prompt's record is there.
+void check_rewards(const Recipe& recipe, const Dataset& prompts) {
+  const PromptRecords records(recipe.data);
+  const Rewards rewards(recipe.rewards, recipe.data.fields);
+  prompts.for_each([&](int64_t, const SampleInfo& prompt) { rewards.check(records.at(prompt.record)); });
+}
+
 // The nearest directory that exists must take files.
 void try_output(const std::string& directory) { write_probe(nearest_existing(directory)); }
 
@@ -73,7 +82,7 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
   look_at_model(recipe, config, rows, observer, found);
   try_output(recipe.output.dir);
   found.total_steps = data.total_steps();
-  found.first_step = data.train().info(1);
+  found.first_step = data.step_info(1);
   const Dataset& dataset = data.train().dataset();
   found.report = dataset.report();
   found.format = recipe.data.format;
@@ -83,7 +92,10 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
     if (records > previews) break;
     found.previews.push_back(dataset.preview(i, encoder));
   }
-  if (found.format != DataFormat::labeled) found.samples_without_end = count_without_end(dataset, config, encoder);
+  if (!recipe.rewards.empty()) check_rewards(recipe, dataset);
+  if (found.format != DataFormat::labeled && !recipe.is_reinforcement()) {
+    found.samples_without_end = count_without_end(dataset, config, encoder);
+  }
   if (found.samples_without_end > 0) {
     observer.message("warning: " + std::to_string(found.samples_without_end) +
                      " samples train no token that ends a text; a model trained on them does not learn to stop");

@@ -4,16 +4,6 @@
 
 namespace nibble {
 
-namespace {
-
-size_t prompt_length(const Sample& sample) {
-  size_t t = 0;
-  while (t < sample.labels.size() && sample.labels[t] == kIgnoreLabel) ++t;
-  return t;
-}
-
-}  // namespace
-
 ObjectiveSamples::ObjectiveSamples(const ObjectiveOptions& options, const Dataset& dataset, int64_t max_length,
                                    int64_t step_samples)
     : dataset_(&dataset),
@@ -31,9 +21,9 @@ Sample ObjectiveSamples::surveyed(int64_t row) const {
   }
   Sample mixed = sample(row);
   const Sample answer = sample(other);
-  mixed.ids.resize(prompt_length(mixed));
+  mixed.ids.resize(answer_begin(mixed));
   mixed.labels.resize(mixed.ids.size());
-  const auto from = static_cast<ptrdiff_t>(prompt_length(answer));
+  const auto from = static_cast<ptrdiff_t>(answer_begin(answer));
   mixed.ids.insert(mixed.ids.end(), answer.ids.begin() + from, answer.ids.end());
   mixed.labels.insert(mixed.labels.end(), answer.labels.begin() + from, answer.labels.end());
   const size_t length = std::min(mixed.ids.size(), static_cast<size_t>(max_length_));

@@ -33,6 +33,10 @@ class ObjectiveSamples {
   bool surveys() const { return surveys_; }
   int64_t size() const { return dataset_->size(); }
 
+  /// That of the row, by token; empty: not known.
+  std::vector<float> reference(int64_t row) const {
+    return reference_.samples.empty() ? std::vector<float>() : reference_.samples[static_cast<size_t>(row)];
+  }
   void set_reference(ReferenceLogProbs reference) { reference_ = std::move(reference); }
 
  private:

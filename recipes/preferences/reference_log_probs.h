@@ -6,14 +6,12 @@
 #include "nibble/core/train/step_executor.h"
 #include "nibble/core/train/telemetry/observer.h"
 #include "nibble/recipes/preferences/objective_samples.h"
+#include "nibble/recipes/preferences/text_log_probs.h"
 
 namespace nibble {
 
 /// How the reference is computed.
-struct ReferencePass {
-  DType compute_dtype = DType::f32;
-  bool adapters_enabled = true;  ///< false: the base without them
-  int64_t batch_tokens = 2048;   ///< of samples that are computed together
+struct ReferencePass : LogProbPass {
   /// File that keeps the result, named for all that decides it; empty: none.
   std::filesystem::path kept;
 };

@@ -282,6 +282,10 @@ RenderedRecord render_record(const std::string& path, const RawRecord& raw, Data
       return render_unpaired(record, options, encoder);
     case DataFormat::labeled:
       return render_labeled(record, options, encoder);
+    case DataFormat::prompts:
+      return render_prompt(record, options, encoder);
+    case DataFormat::rollouts:
+      return render_rollout(record, encoder);
     case DataFormat::automatic:
       NIBBLE_CHECK(false, "the format is known before records are rendered");
   }

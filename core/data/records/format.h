@@ -12,6 +12,9 @@
 
 namespace nibble {
 
+/// Tokens of an answer in the format `rollouts`: what their log-probabilities leave of SampleRow::values.
+inline constexpr size_t kMostRolloutTokens = 32760;
+
 /// A record as one text, before encoding; for the format `tokens` ids and labels instead.
 struct RenderedRecord {
   std::string text;
@@ -51,6 +54,9 @@ DataFormat detect_format(const std::string& path, const RawRecord& record, const
 ///   prompt_ids, chosen_ids, rejected_ids; optional margin. A prompt that is not there is what both have in common.
 /// - unpaired: prompt and completion likewise, label: true or false.
 /// - labeled: text, messages or input_ids, label: a number or a list of them.
+/// - prompts: prompt: text, messages or prompt_ids. Nothing is trained: answers come while the run goes on.
+/// - rollouts: prompt_ids, completion_ids, reward (or score; null: none), optional old_logprobs and truncated. Values:
+///   the reward (nan: none), truncated (1, 0, -1: not said), the old log-probabilities.
 /// Everything but the prompt is trained, with train_on_prompt all. Where options.format is automatic, records of
 /// another objective (pairs of a better and a worse answer, answers labelled good or bad) are refused: whoever names
 /// the format asks for their answers to be trained. Throws InputError ("file:line:column: ...") for malformed JSON,

@@ -1,6 +1,7 @@
 #include "nibble/core/data/records/preference_record.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "nibble/core/base/error.h"
@@ -201,6 +202,50 @@ RenderedRecord render_labeled(const JsonRecord& record, const DataOptions& optio
     rendered.values.push_back(value.is_boolean() ? (value.get<bool>() ? 1.0f : 0.0f)
                                                  : read_value(record, "label", value));
   }
+  return rendered;
+}
+
+RenderedRecord render_prompt(const JsonRecord& record, const DataOptions& options, const Encoder& encoder) {
+  RenderedRecord rendered;
+  if (record.has("prompt_ids")) {
+    rendered = join_ids(read_ids(record, "prompt_ids", encoder.vocab_size), {});
+    if (rendered.ids.empty()) record.fail("field \"prompt_ids\" is empty");
+    return rendered;
+  }
+  Part prompt = read_part(record, "prompt");
+  rendered.add_bos = !prompt.is_chat && options.chat_template.empty();
+  if (!rendered.add_bos) make_chat(prompt, "user");
+  rendered.text = rendered.add_bos
+                      ? prompt.text
+                      : render_messages(record, read_conversation_settings(record), prompt, nullptr, encoder);
+  if (rendered.text.empty()) record.fail("field \"prompt\" is empty");
+  return rendered;
+}
+
+RenderedRecord render_rollout(const JsonRecord& record, const Encoder& encoder) {
+  const std::vector<int32_t> prompt = read_ids(record, "prompt_ids", encoder.vocab_size),
+                             answer = read_ids(record, "completion_ids", encoder.vocab_size);
+  if (prompt.empty()) record.fail("field \"prompt_ids\" is empty");
+  if (answer.empty()) record.fail("field \"completion_ids\" is empty");
+  if (answer.size() > kMostRolloutTokens) {
+    record.fail("has a completion of " + std::to_string(answer.size()) + " tokens",
+                "give at most " + std::to_string(kMostRolloutTokens));
+  }
+  RenderedRecord rendered = join_ids(prompt, answer);
+  const std::string name = record.has("reward") ? "reward" : "score";
+  const Json* reward = record.find(name);
+  if (reward == nullptr) record.fail("has no \"reward\"", "give a number, or null where nothing can be said");
+  const Json* truncated = record.find("truncated");
+  if (truncated != nullptr && !truncated->is_boolean()) record.fail_type("truncated", *truncated, "true or false");
+  rendered.values = {reward->is_null() ? std::numeric_limits<float>::quiet_NaN() : read_value(record, name, *reward),
+                     truncated == nullptr ? -1.0f : (truncated->get<bool>() ? 1.0f : 0.0f)};
+  if (!record.has("old_logprobs")) return rendered;
+  const Json& old = record.array("old_logprobs");
+  if (old.size() != answer.size()) {
+    record.fail("has " + std::to_string(answer.size()) + " completion_ids, but " + std::to_string(old.size()) +
+                " old_logprobs");
+  }
+  for (const Json& value : old) rendered.values.push_back(read_value(record, "old_logprobs", value));
   return rendered;
 }
 

@@ -11,6 +11,8 @@ class MixerCache {
   virtual ~MixerCache() = default;
   /// Makes room for `length` tokens of every sequence; what is held stays.
   virtual void reserve(int64_t length) = 0;
+  /// Sequence `to` becomes what `from` is, which holds `length` tokens.
+  virtual void copy(int64_t from, int64_t to, int64_t length) = 0;
 };
 
 /// The first sublayer of a Block. Each token sees its document up to itself and nothing else.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "nibble/core/nn/mixers/mixer.h"
+#include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/recurrent/recurrent_state.h"
 
 namespace nibble {
@@ -17,6 +18,12 @@ class RecurrentCache final : public MixerCache {
     }
   }
   void reserve(int64_t) override {}
+  void copy(int64_t from, int64_t to, int64_t) override {
+    for (const Tensor& state : states_) {
+      Tensor row = state.rows(to, to + 1);
+      ops::cast(state.rows(from, from + 1), row);
+    }
+  }
 
   /// Before a pass: the states of sequences that begin become zeros.
   void begin(const LayerContext& context) {

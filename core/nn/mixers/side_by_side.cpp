@@ -44,6 +44,9 @@ struct SideBySide::Cache final : MixerCache {
   void reserve(int64_t length) override {
     for (const auto& part : parts) part->reserve(length);
   }
+  void copy(int64_t from, int64_t to, int64_t length) override {
+    for (const auto& part : parts) part->copy(from, to, length);
+  }
 };
 
 bool SideBySide::has_trainable() const {

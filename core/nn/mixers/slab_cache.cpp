@@ -20,6 +20,13 @@ void SlabCache::reserve(int64_t length) {
   }
 }
 
+void SlabCache::copy(int64_t from, int64_t to, int64_t length) {
+  for (const Tensor& slabs : rows) {
+    Tensor slab = slabs.rows(to * capacity, to * capacity + length);
+    ops::cast(slabs.rows(from * capacity, from * capacity + length), slab);
+  }
+}
+
 std::vector<ops::AttentionSpan> SlabCache::spans(const LayerContext& context) const {
   std::vector<ops::AttentionSpan> seen;
   for (size_t i = 0; i < context.spans.size(); ++i) {

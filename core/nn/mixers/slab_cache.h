@@ -14,6 +14,7 @@ struct SlabCache : MixerCache {
       : sequences(count), columns(std::move(widths)), dtype(type), pool(memory), rows(columns.size()) {}
 
   void reserve(int64_t length) override;
+  void copy(int64_t from, int64_t to, int64_t length) override;
   /// What the spans' queries see once their tokens are in.
   std::vector<ops::AttentionSpan> spans(const LayerContext& context) const;
   /// Puts the rows of one span's queries where they belong.

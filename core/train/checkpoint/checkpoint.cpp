@@ -40,6 +40,7 @@ json state_json(const TrainingState& state) {
   json value = {{"step", state.step},           {"optimizer_updates", state.optimizer_updates},
                 {"settings", settings},         {"best_loss", state.best_loss ? json(*state.best_loss) : json(nullptr)},
                 {"best_step", state.best_step}, {"evaluations_since_best", state.evaluations_since_best}};
+  if (!state.rollouts.empty()) value["rollouts"] = state.rollouts;
   if (state.unfinished == Unfinished::evaluation) value["unfinished"] = "evaluation";
   if (state.unfinished == Unfinished::samples) value["unfinished"] = "samples";
   return value;
@@ -56,6 +57,7 @@ TrainingState read_state(const fs::path& checkpoint) {
     if (!value.at("best_loss").is_null()) state.best_loss = value.at("best_loss").get<double>();
     state.best_step = value.at("best_step").get<int64_t>();
     state.evaluations_since_best = value.at("evaluations_since_best").get<int64_t>();
+    state.rollouts = value.value("rollouts", "");
     const std::string unfinished = value.value("unfinished", "");
     if (unfinished == "evaluation") state.unfinished = Unfinished::evaluation;
     if (unfinished == "samples") state.unfinished = Unfinished::samples;

@@ -108,6 +108,10 @@ void Run::restore(Optimizer& optimizer) {
   run.observer.start(run.step, run.options.total_steps);
 }
 
+void Run::keep_rollouts(std::string rollouts) { impl_->state.rollouts = std::move(rollouts); }
+
+bool Run::goes_on() const { return !impl_->last_step(); }
+
 bool Run::next_step() {
   Impl& run = *impl_;
   run.watchdog.end("training");

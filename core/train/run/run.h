@@ -101,6 +101,8 @@ class Run {
   /// does not fit, IoError where there is no space.
   void restore(Optimizer& optimizer);
 
+  /// Whether next_step() will.
+  bool goes_on() const;
   /// Advances to the next step; false when all steps are done, or the run was stopped early.
   bool next_step();
   /// Number of the current step, from 1.
@@ -120,6 +122,8 @@ class Run {
   bool evaluation_due() const;
   /// Call before batch `batch` of `batches` (from 0) of an evaluation: tells the observer. False: leave() it.
   bool evaluating(int64_t batch, int64_t batches) const;
+  /// What checkpoints keep from now on (TrainingState::rollouts).
+  void keep_rollouts(std::string rollouts);
   /// Whether the observer of any rank asks to stop.
   bool stop_asked() const;
   /// Saves the current step, whose `rest` is still to be done when the run goes on, and throws Interrupted.

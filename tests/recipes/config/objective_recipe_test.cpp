@@ -78,7 +78,7 @@ TEST(ObjectiveRecipe, RefusesWhatHasNoMeaning) {
   };
   EXPECT_THAT(refused(R"("type": "dpo", "simpo_gamma": 1)"), HasSubstr("objective.simpo_gamma: has no meaning"));
   EXPECT_THAT(refused(R"("type": "dop")"), HasSubstr("did you mean dpo?"));
-  EXPECT_THAT(refused(R"("type": "grpo")"), HasSubstr("does not exist yet"));
+  EXPECT_THAT(refused(R"("type": "ppo")"), HasSubstr("does not exist yet"));
   EXPECT_THAT(refused(R"("type": "dpo", "loss_type": "sigmod")"), HasSubstr("did you mean sigmoid?"));
   EXPECT_THAT(refused(R"("type": "dpo", "bta": 1)"), HasSubstr("did you mean objective.beta?"));
   EXPECT_THAT(refused(R"("type": "dpo", "beta": 0)"), HasSubstr("objective.beta: must be above 0"));
@@ -89,6 +89,44 @@ TEST(ObjectiveRecipe, RefusesWhatHasNoMeaning) {
   EXPECT_THAT(refused(R"("type": "dpo")", R"("data": {"train": "P", "format": "chat"})"), HasSubstr("data.format"));
   EXPECT_THAT(refused(R"("type": "sft")", R"("data": {"train": "P", "format": "preference"})"),
               HasSubstr("set objective.type"));
+}
+
+TEST(ObjectiveRecipe, OfRolloutsHasTrlsDefaultsAndIsReadBack) {
+  const std::string rest = R"("rollout": {"completions": 2, "max_new_tokens": 16},
+      "rewards": [{"type": "number", "column": "answer"}, {"type": "command", "argv": ["judge", "-q"], "weight": 0.5}],
+      "data": {"train": "P.jsonl"}, "train": {"microbatch_size": 4})";
+  const Recipe recipe = parse(recipe_of(R"("type": "grpo")", rest));
+  EXPECT_EQ(recipe.objective.beta, 0);
+  EXPECT_EQ(recipe.objective.reference, "") << "with beta 0 there is none";
+  EXPECT_EQ(recipe.data.format, DataFormat::prompts);
+  EXPECT_EQ(recipe.rewards.at(1).argv, (std::vector<std::string>{"judge", "-q"}));
+  EXPECT_EQ(to_json(parse(to_json(recipe))), to_json(recipe));
+  EXPECT_EQ(fixed_settings(recipe).at("rollout.completions"), "2");
+  const Recipe rloo = parse(recipe_of(R"("type": "rloo", "reward_clip_range": [-1, 1])", rest));
+  EXPECT_EQ(rloo.objective.beta, 0.05);
+  EXPECT_EQ(rloo.objective.reference, "adapter_off");
+  EXPECT_EQ(to_json(parse(to_json(rloo))), to_json(rloo));
+}
+
+TEST(ObjectiveRecipe, RefusesRolloutsThatCannotBe) {
+  const auto refused = [](const std::string& rollout, const std::string& rewards, const std::string& data = "") {
+    const std::string rest = R"("rollout": {)" + rollout + R"(}, "rewards": [)" + rewards +
+                             R"(], "data": {"train": "P.jsonl")" + data + R"(}, "train": {"microbatch_size": 4})";
+    return error_of<UsageError>([&] { parse(recipe_of(R"("type": "grpo")", rest)); });
+  };
+  const std::string number = R"({"type": "number", "column": "answer"})";
+  EXPECT_THAT(refused(R"("completions": 3)", number), HasSubstr("rollout.completions: does not divide"));
+  EXPECT_THAT(refused(R"("completions": 2)", ""), HasSubstr("rewards: is missing"));
+  EXPECT_THAT(refused(R"("completions": 2, "file": "r.jsonl")", number), HasSubstr("contradicts rollout.file"));
+  EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "numbr"})"), HasSubstr("did you mean number?"));
+  EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "regex", "patern": "x"})"),
+              HasSubstr("did you mean pattern?"));
+  EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "regex"})"), HasSubstr("rewards[0].pattern: is missing"));
+  EXPECT_THAT(refused(R"("completions": 2)", number, R"(, "pack": true)"), HasSubstr("data.pack"));
+  EXPECT_THAT(refused(R"("completions": 2)", number, R"(, "max_length": 256)"), HasSubstr("leaves no room"));
+  EXPECT_THAT(error_of<UsageError>(
+                  [] { parse(recipe_of(R"("type": "dpo")", R"("rollout": {"top_k": 3}, "data": {"train": "P"})")); }),
+              HasSubstr("rollout.top_k: has no meaning for the objective dpo"));
 }
 
 }  // namespace

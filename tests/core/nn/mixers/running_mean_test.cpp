@@ -88,6 +88,10 @@ class RunningMean final : public Mixer {
  private:
   struct Cache final : MixerCache {
     void reserve(int64_t) override {}
+    void copy(int64_t from, int64_t to, int64_t) override {
+      Tensor mean = means.rows(to, to + 1);
+      ops::cast(means.rows(from, from + 1), mean);
+    }
     Tensor means;  // [sequences, hidden] f32
   };
 

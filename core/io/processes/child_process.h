@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace nibble::cli {
+namespace nibble {
 
 /// A program in a process group of its own, so that what a terminal sends (Ctrl-C) reaches it only through us. It gets
 /// SIGTERM when this process dies.
@@ -35,4 +35,4 @@ class ChildProcess {
 /// Exit code of such a status, or 128 and the signal that ended it.
 int exit_code_of(int status);
 
-}  // namespace nibble::cli
+}  // namespace nibble

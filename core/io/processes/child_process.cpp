@@ -1,4 +1,4 @@
-#include "nibble/cli/processes/child_process.h"
+#include "nibble/core/io/processes/child_process.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 
 #include "nibble/core/base/error.h"
 
-namespace nibble::cli {
+namespace nibble {
 
 ChildProcess::ChildProcess(const std::vector<std::string>& words, const Streams& streams, const std::string& remedy) {
   std::vector<char*> arguments;
@@ -65,4 +65,4 @@ int ChildProcess::wait() {
 
 int exit_code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
-}  // namespace nibble::cli
+}  // namespace nibble

@@ -1,0 +1,71 @@
+#include "nibble/recipes/preferences/text_log_probs.h"
+
+#include <algorithm>
+
+#include "nibble/core/comm/communicator.h"
+
+namespace nibble {
+
+namespace {
+
+/// Takes down the log-probabilities of a batch.
+class Recorder final : public Objective {
+ public:
+  explicit Recorder(double temperature) : temperature_(temperature) {}
+  double loss_sum(const Batch&, const LabelLogProbs& log_probs, const LossCounts&, std::span<float>) const override {
+    seen.assign(log_probs.policy.begin(), log_probs.policy.end());
+    return 0;
+  }
+  double temperature() const override { return temperature_; }
+  mutable std::vector<float> seen;
+
+ private:
+  double temperature_;
+};
+
+// [first, last) of texts that are computed together.
+std::vector<size_t> cut(const std::vector<size_t>& begins, int64_t batch_tokens) {
+  std::vector<size_t> firsts = {0};
+  for (size_t d = 1; d + 1 < begins.size(); ++d) {
+    if (begins[d + 1] - begins[firsts.back()] > static_cast<size_t>(batch_tokens)) firsts.push_back(d);
+  }
+  firsts.push_back(begins.size() - 1);
+  return firsts;
+}
+
+}  // namespace
+
+std::vector<float> text_log_probs(StepExecutor& executor, const std::vector<size_t>& begins,
+                                  const std::function<Sample(size_t)>& text, const LogProbPass& pass) {
+  RankContext& rank = executor.rank();
+  Communicator& ranks = executor.data_ranks();
+  std::vector<float> all(begins.back());
+  const std::vector<size_t> firsts = cut(begins, pass.batch_tokens);
+  const size_t batches = firsts.size() - 1, width = static_cast<size_t>(ranks.size());
+  StepContext context{rank, pass.compute_dtype, false, 0, {}};
+  context.adapters_enabled = pass.adapters_enabled;
+  for (size_t round = 0; round * width < batches; ++round) {
+    const size_t own = round * width + static_cast<size_t>(ranks.rank());
+    const size_t from = begins[firsts[round * width]], to = begins[firsts[std::min(batches, (round + 1) * width)]];
+    MemoryPool pool;
+    Tensor values = Tensor::zeros(pool, {static_cast<int64_t>(to - from)}, DType::f64);
+    const Recorder recorder(pass.temperature);
+    Batch batch;
+    if (own < batches) {
+      std::vector<Sample> together;
+      for (size_t d = firsts[own]; d < firsts[own + 1]; ++d) together.push_back(text(d));
+      batch = make_batch(together, rank.pool);
+    }
+    executor.loss_sum(own < batches ? &batch : nullptr, recorder, {}, context);
+    // A row's log-probability is that of the token behind it; none is of a text's first.
+    for (size_t t = 0; t + 1 < recorder.seen.size(); ++t) {
+      values.data<double>()[begins[firsts[own]] - from + t + 1] = static_cast<double>(recorder.seen[t]);
+    }
+    ranks.all_reduce_sum("reference", values);
+    executor.share_from_head(values);
+    for (size_t i = from; i < to; ++i) all[i] = static_cast<float>(values.data<const double>()[i - from]);
+  }
+  return all;
+}
+
+}  // namespace nibble

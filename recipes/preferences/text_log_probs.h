@@ -1,0 +1,25 @@
+#pragma once
+// What a model says of texts, all of it and not only its loss: computed in batches that the data ranks share.
+
+#include <functional>
+#include <vector>
+
+#include "nibble/core/train/step_executor.h"
+
+namespace nibble {
+
+/// How log-probabilities are computed, as training's own forward passes do it.
+struct LogProbPass {
+  DType compute_dtype = DType::f32;
+  bool adapters_enabled = true;  ///< false: the base without them
+  int64_t batch_tokens = 2048;   ///< of texts that are computed together
+  double temperature = 1;        ///< see Objective::temperature
+};
+
+/// Log-probabilities of the labelled tokens of texts, one after another as `begins` says: text d has begins[d + 1] -
+/// begins[d] tokens; 0 where a token has no label. The batches do not depend on the number of ranks; all of them get
+/// the result. text: asked for those that this rank computes.
+std::vector<float> text_log_probs(StepExecutor& executor, const std::vector<size_t>& begins,
+                                  const std::function<Sample(size_t)>& text, const LogProbPass& pass);
+
+}  // namespace nibble

@@ -1,0 +1,178 @@
+#include "nibble/recipes/reinforcement/rewards.h"
+
+#include <algorithm>
+#include <cctype>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/text/matching/pattern.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+
+std::string trimmed(const std::string& text) {
+  constexpr const char* kBlank = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kBlank), end = text.find_last_not_of(kBlank);
+  return begin == std::string::npos ? "" : text.substr(begin, end - begin + 1);
+}
+
+bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
+
+// Digits with commas between thousands, a sign, a fraction. Without the commas; "" where there is none.
+std::string last_number(const std::string& text) {
+  size_t end = text.size();
+  while (end > 0 && !is_digit(text[end - 1])) --end;
+  size_t begin = end;
+  bool fraction = false;
+  while (begin > 0) {
+    const char c = text[begin - 1];
+    const bool joins = begin > 1 && is_digit(text[begin - 2]) && begin < end;
+    if (is_digit(c) || (c == ',' && joins)) {
+      --begin;
+    } else if (c == '.' && joins && !fraction) {
+      fraction = true;
+      --begin;
+    } else {
+      break;
+    }
+  }
+  std::string number = text.substr(begin, end - begin);
+  std::erase(number, ',');
+  const bool negative = begin > 0 && begin < end && text[begin - 1] == '-' && (begin < 2 || !is_digit(text[begin - 2]));
+  return negative ? "-" + number : number;
+}
+
+const char* type_name(RewardRecipe::Type type) {
+  constexpr const char* kNames[] = {"exact", "number", "regex", "length", "repetition", "command"};
+  return kNames[static_cast<size_t>(type)];
+}
+
+bool matches(const Pattern& pattern, const std::string& text) {
+  std::vector<PatternMatch> found;
+  pattern.find_all(text, found);
+  return !found.empty();
+}
+
+std::string line_of(const JudgedAnswer& answer) {
+  nlohmann::ordered_json line = nlohmann::ordered_json::object();
+  if (answer.record) line = nlohmann::ordered_json::parse(*answer.record, nullptr, false);
+  if (!line.is_object()) line = nlohmann::ordered_json::object();
+  line["prompt_text"] = answer.prompt;
+  line["completion"] = answer.answer;
+  line["completion_ids"] = std::vector<int32_t>(answer.ids.begin(), answer.ids.end());
+  return line.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
+
+double exact_reward(const std::string& answer, const std::string& expected) {
+  return trimmed(answer) == trimmed(expected) ? 1 : 0;
+}
+
+double number_reward(const std::string& answer, const std::string& expected) {
+  const std::string said = last_number(answer), right = last_number(expected);
+  return !said.empty() && !right.empty() && std::stod(said) == std::stod(right) ? 1 : 0;
+}
+
+double length_reward(int64_t tokens, int64_t max_completion_len, int64_t soft_punish_cache) {
+  const int64_t over = tokens - (max_completion_len - soft_punish_cache);
+  if (over <= 0) return 0;
+  return tokens > max_completion_len ? -1 : -static_cast<double>(over) / static_cast<double>(soft_punish_cache);
+}
+
+double repetition_reward(const std::string& answer, int64_t ngram_size, double max_penalty) {
+  std::vector<std::string> words;
+  std::istringstream stream(answer);
+  for (std::string word; stream >> word;) {
+    std::ranges::transform(word, word.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    words.push_back(word);
+  }
+  const auto size = static_cast<size_t>(ngram_size);
+  if (words.size() < size) return 0;
+  std::set<std::vector<std::string>> different;
+  const size_t count = words.size() - size + 1;
+  for (size_t i = 0; i < count; ++i) {
+    const auto begin = words.begin() + static_cast<ptrdiff_t>(i);
+    different.emplace(begin, begin + ngram_size);
+  }
+  return (1 - static_cast<double>(different.size()) / static_cast<double>(count)) * max_penalty;
+}
+
+Rewards::Rewards(const std::vector<RewardRecipe>& recipes, const std::map<std::string, std::string>& fields)
+    : recipes_(recipes), fields_(fields) {
+  for (const RewardRecipe& recipe : recipes) {
+    std::string name = recipe.name.empty() ? type_name(recipe.type) : recipe.name;
+    const std::string plain = name;
+    for (int i = 2; std::ranges::count(names_, name) > 0; ++i) name = plain + "_" + std::to_string(i);
+    names_.push_back(name);
+    const bool command = recipe.type == RewardRecipe::Type::command, regex = recipe.type == RewardRecipe::Type::regex;
+    commands_.push_back(command ? std::make_unique<CommandReward>(recipe, place(commands_.size())) : nullptr);
+    patterns_.push_back(regex ? regular_expression(recipe.pattern, place(patterns_.size())) : nullptr);
+  }
+}
+
+Rewards::~Rewards() = default;
+
+std::string Rewards::column(const std::string* record, size_t i) const {
+  const std::string& name = recipes_[i].column;
+  const auto renamed = fields_.find(name);
+  const std::string& field = renamed == fields_.end() ? name : renamed->second;
+  const nlohmann::json object = record ? nlohmann::json::parse(*record, nullptr, false) : nlohmann::json();
+  const auto value = object.is_object() ? object.find(field) : object.end();
+  if (!object.is_object() || value == object.end() || value->is_null()) {
+    throw InputError(place(i), "a prompt's record has no field \"" + field + "\"",
+                     "give it to every prompt, or name another column");
+  }
+  return value->is_string() ? value->get<std::string>() : value->dump();
+}
+
+void Rewards::check(const std::string& record) const {
+  for (size_t i = 0; i < size(); ++i) {
+    if (!recipes_[i].column.empty()) column(&record, i);
+  }
+}
+
+std::vector<std::vector<double>> Rewards::score(const std::vector<JudgedAnswer>& answers) {
+  std::vector<std::vector<double>> scores;
+  for (size_t i = 0; i < size(); ++i) {
+    const RewardRecipe& recipe = recipes_[i];
+    if (commands_[i]) {
+      std::vector<std::string> lines;
+      for (const JudgedAnswer& answer : answers) lines.push_back(line_of(answer));
+      scores.push_back(commands_[i]->score(lines));
+      continue;
+    }
+    std::vector<double>& own = scores.emplace_back();
+    for (const JudgedAnswer& answer : answers) {
+      switch (recipe.type) {
+        case RewardRecipe::Type::exact:
+          own.push_back(exact_reward(answer.answer, column(answer.record, i)));
+          break;
+        case RewardRecipe::Type::number:
+          own.push_back(number_reward(answer.answer, column(answer.record, i)));
+          break;
+        case RewardRecipe::Type::regex:
+          own.push_back(matches(*patterns_[i], answer.answer) ? 1 : 0);
+          break;
+        case RewardRecipe::Type::length:
+          own.push_back(length_reward(std::ssize(answer.ids), recipe.max_completion_len, recipe.soft_punish_cache));
+          break;
+        case RewardRecipe::Type::repetition:
+          own.push_back(repetition_reward(answer.answer, recipe.ngram_size, recipe.max_penalty));
+          break;
+        case RewardRecipe::Type::command:
+          own.push_back(kNothing);  // above
+          break;
+      }
+    }
+  }
+  return scores;
+}
+
+}  // namespace nibble

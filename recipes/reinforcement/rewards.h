@@ -1,0 +1,58 @@
+#pragma once
+// The recipe's list `rewards`: functions of answers that say how good they are.
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "nibble/recipes/config/recipe.h"
+#include "nibble/recipes/reinforcement/command_reward.h"
+
+namespace nibble {
+
+/// What a reward sees of an answer.
+struct JudgedAnswer {
+  std::string prompt, answer;           ///< as text, without special tokens
+  std::span<const int32_t> ids;         ///< of the answer
+  const std::string* record = nullptr;  ///< JSON text of the prompt's record
+};
+
+/// One number for an answer; nan: nothing to say.
+double exact_reward(const std::string& answer, const std::string& expected);
+/// The last number of the answer against the last of what is expected: 1 or 0.
+double number_reward(const std::string& answer, const std::string& expected);
+/// 0 up to max_completion_len - soft_punish_cache tokens, then falling to -1 (TRL's get_soft_overlong_punishment).
+double length_reward(int64_t tokens, int64_t max_completion_len, int64_t soft_punish_cache);
+/// max_penalty times the share of n-grams of words that are there already (TRL's get_repetition_penalty_reward).
+double repetition_reward(const std::string& answer, int64_t ngram_size, double max_penalty);
+
+class Pattern;
+
+class Rewards {
+ public:
+  /// fields: DataOptions::fields, for the columns. Throws InputError for a pattern that is no regular expression.
+  Rewards(const std::vector<RewardRecipe>& recipes, const std::map<std::string, std::string>& fields);
+  ~Rewards();
+
+  size_t size() const { return recipes_.size(); }
+  /// For metrics, each once.
+  const std::vector<std::string>& names() const { return names_; }
+  double weight(size_t i) const { return recipes_.at(i).weight; }
+  /// Throws InputError where the record of a prompt, JSON text, lacks a column.
+  void check(const std::string& record) const;
+  /// [function][answer]; nan: nothing to say. Throws InputError where a record lacks a column, or a command fails.
+  std::vector<std::vector<double>> score(const std::vector<JudgedAnswer>& answers);
+
+ private:
+  std::string place(size_t i) const { return "rewards (" + names_.at(i) + ")"; }
+  std::string column(const std::string* record, size_t i) const;
+
+  const std::vector<RewardRecipe>& recipes_;
+  const std::map<std::string, std::string>& fields_;
+  std::vector<std::string> names_;
+  std::vector<std::unique_ptr<CommandReward>> commands_;  // null for other types
+  std::vector<std::unique_ptr<Pattern>> patterns_;        // likewise
+};
+
+}  // namespace nibble

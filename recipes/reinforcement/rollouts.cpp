@@ -1,0 +1,347 @@
+#include "nibble/recipes/reinforcement/rollouts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "nibble/core/base/philox.h"
+#include "nibble/core/comm/communicator.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/models/generation/answers.h"
+#include "nibble/core/objectives/advantages.h"
+#include "nibble/core/objectives/policy_gradient.h"
+#include "nibble/recipes/models/tokenizers.h"
+#include "nibble/recipes/preferences/text_log_probs.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr uint32_t kRolloutPurpose = 0x726F6C6C;  // "roll"
+
+// How format `rollouts` has Sample::values.
+constexpr size_t kReward = 0, kTruncated = 1, kOld = 2;
+
+Sample text_of(const Rollout& rollout) {
+  Sample sample;
+  sample.ids = rollout.prompt;
+  sample.ids.insert(sample.ids.end(), rollout.answer.begin(), rollout.answer.end());
+  sample.labels.assign(rollout.prompt.size(), kIgnoreLabel);
+  sample.labels.insert(sample.labels.end(), rollout.answer.begin(), rollout.answer.end());
+  return sample;
+}
+
+// By token of prompt and answer.
+std::vector<float> behind_prompt(const Rollout& rollout, const std::vector<float>& of_answer) {
+  if (of_answer.empty()) return {};
+  std::vector<float> all(rollout.prompt.size());
+  all.insert(all.end(), of_answer.begin(), of_answer.end());
+  return all;
+}
+
+}  // namespace
+
+Rollouts::Rollouts(const Recipe& recipe, const Decoder& model, TrainingData& data, const std::string& tokenizer,
+                   const Observer& observer)
+    : recipe_(recipe),
+      model_(model),
+      data_(data),
+      observer_(observer),
+      tokenizer_(find_tokenizer(tokenizer)),
+      stop_ids_(model.config().eos_ids) {
+  const RolloutOptions& rollout = recipe.objective.rollout;
+  if (tokenizer_ && tokenizer_->eos_id()) stop_ids_.push_back(*tokenizer_->eos_id());
+  if (!rollout.file.empty()) return;
+  records_.emplace(recipe.data);
+  rewards_.emplace(recipe.rewards, recipe.data.fields);
+  if (!rollout.stop.empty() && !tokenizer_) {
+    throw UsageError("the model has no tokenizer that texts could be read with", "leave it out", "rollout.stop");
+  }
+  const int64_t most = text_limit(model.config());
+  data.train().dataset().for_each([&](int64_t, const SampleInfo& prompt) {
+    rewards_->check(records_->at(prompt.record));
+    if (int64_t{prompt.length} < most) return;
+    throw InputError(
+        "data.train, record " + std::to_string(prompt.record + 1),
+        "has a prompt of " + std::to_string(prompt.length) + " tokens, the model was made for " + std::to_string(most),
+        "lower data.max_length and set data.truncate to drop");
+  });
+}
+
+std::vector<Rollout> Rollouts::given(int64_t block) const {
+  std::vector<Rollout> found;
+  for (const Sample& sample : data_.block(block)) {
+    const auto begin = static_cast<ptrdiff_t>(answer_begin(sample));
+    Rollout& rollout = found.emplace_back();
+    rollout.position = std::ssize(found) - 1;
+    rollout.prompt.assign(sample.ids.begin(), sample.ids.begin() + begin);
+    rollout.answer.assign(sample.ids.begin() + begin, sample.ids.end());
+    rollout.reward = static_cast<double>(sample.values[kReward]);
+    rollout.truncated = sample.values[kTruncated] < 0
+                            ? std::ranges::find(stop_ids_, rollout.answer.back()) == stop_ids_.end()
+                            : sample.values[kTruncated] > 0;
+    rollout.old.assign(sample.values.begin() + kOld, sample.values.end());
+    const std::vector<float> reference = data_.train_samples().reference(sample.row);
+    if (!reference.empty()) rollout.reference.assign(reference.begin() + begin, reference.end());
+  }
+  return found;
+}
+
+void Rollouts::add_log_probs(StepExecutor& executor) {
+  const ObjectiveOptions& objective = recipe_.objective;
+  LogProbPass pass;
+  pass.compute_dtype = *recipe_.model.compute_dtype;
+  pass.batch_tokens = recipe_.data.max_length;
+  pass.temperature = objective.rollout.temperature;
+  const auto fill = [&](std::vector<float> Rollout::*into) {
+    std::vector<size_t> missing, begins = {0};
+    for (size_t i = 0; i < rollouts_.size(); ++i) {
+      const Rollout& rollout = rollouts_[i];
+      if (!(rollout.*into).empty()) continue;
+      missing.push_back(i);
+      begins.push_back(begins.back() + rollout.prompt.size() + rollout.answer.size());
+    }
+    if (missing.empty()) return;
+    const auto text = [&](size_t d) { return text_of(rollouts_[missing[d]]); };
+    const std::vector<float> all = text_log_probs(executor, begins, text, pass);
+    for (size_t d = 0; d < missing.size(); ++d) {
+      Rollout& rollout = rollouts_[missing[d]];
+      const auto end = all.begin() + static_cast<ptrdiff_t>(begins[d + 1]);
+      (rollout.*into).assign(end - std::ssize(rollout.answer), end);
+    }
+  };
+  const bool compares = has_reference(objective), in_reward = objective.type == ObjectiveType::rloo && compares;
+  old_given_ = std::ranges::any_of(rollouts_, [](const Rollout& rollout) { return !rollout.old.empty(); });
+  if (old_given_ || objective.num_iterations > 1 || in_reward) fill(&Rollout::old);
+  pass.adapters_enabled = false;
+  if (compares) fill(&Rollout::reference);
+}
+
+void Rollouts::add_advantages() {
+  std::vector<ScoredAnswer> answers;
+  for (const Rollout& rollout : rollouts_) {
+    ScoredAnswer& answer = answers.emplace_back();
+    answer.reward = rollout.reward;
+    answer.tokens = static_cast<double>(rollout.answer.size());
+    answer.truncated = rollout.truncated;
+    if (rollout.old.empty() || rollout.reference.empty()) continue;
+    for (size_t t = 0; t < rollout.old.size(); ++t) {
+      answer.kl += static_cast<double>(rollout.old[t]) - static_cast<double>(rollout.reference[t]);
+    }
+  }
+  const std::vector<double> found = advantages(recipe_.objective, answers);
+  for (size_t i = 0; i < rollouts_.size(); ++i) rollouts_[i].advantage = found[i];
+  metrics_ = answer_metrics(recipe_.objective, answers);
+  for (size_t k = 0; rewards_ && k < rewards_->size(); ++k) {
+    std::vector<double> own;
+    for (const Rollout& rollout : rollouts_) own.push_back(rollout.rewards.at(k));
+    const Spread spread = spread_of(own);
+    const std::string name = "rewards/" + rewards_->names()[k];
+    if (!std::isnan(spread.mean)) metrics_.emplace_back(name + "/mean", spread.mean);
+    if (!std::isnan(spread.std)) metrics_.emplace_back(name + "/std", spread.std);
+  }
+}
+
+std::vector<Sample> Rollouts::samples(bool first) const {
+  std::vector<Sample> made;
+  for (const Rollout& rollout : rollouts_) {
+    Sample& sample = made.emplace_back(text_of(rollout));
+    sample.index = made.size() - 1;
+    const bool masked = recipe_.objective.mask_truncated_completions && rollout.truncated;
+    sample.values = {static_cast<float>(rollout.advantage), masked ? 1.0f : 0.0f};
+    sample.reference = behind_prompt(rollout, rollout.reference);
+    if (!first || old_given_) sample.old = behind_prompt(rollout, rollout.old);
+  }
+  return made;
+}
+
+// Each prompt of the block so often as it has answers, without them.
+std::vector<Rollout> Rollouts::wanted(int64_t block) const {
+  const int64_t completions = recipe_.objective.rollout.completions;
+  std::vector<Rollout> all;
+  std::map<int64_t, int64_t> seen;  // data.train may take a prompt twice in a block
+  for (const Sample& sample : data_.block(block)) {
+    const int64_t first = (seen[sample.row]++ * data_.train().dataset().size() + sample.row) * completions;
+    for (int64_t k = 0; k < completions; ++k) {
+      Rollout& rollout = all.emplace_back();
+      rollout.position = std::ssize(all) - 1;
+      rollout.sequence = first + k;
+      rollout.record = data_.train().dataset().info(sample.row).record;
+      rollout.prompt = sample.ids;
+    }
+  }
+  return all;
+}
+
+std::string Rollouts::text(std::span<const int32_t> ids) const {
+  const auto known = [&](int32_t id) { return tokenizer_ && id < tokenizer_->vocab_size(); };
+  if (tokenizer_ && std::ranges::all_of(ids, known)) return tokenizer_->decode(ids, true);
+  std::string all;
+  for (const int32_t id : ids) all += (all.empty() ? "" : " ") + std::to_string(id);
+  return all;
+}
+
+void Rollouts::sample(int64_t block, StepExecutor& executor, const std::vector<Rollout>& all,
+                      std::vector<Rollout>& done, const RolloutRun& run) const {
+  const RolloutOptions& rollout = recipe_.objective.rollout;
+  const ParallelRecipe& parallel = recipe_.parallel;
+  Communicator& ranks = executor.data_ranks();
+  // Ranks with parts of the weights compute everything together; others a share of the prompts each.
+  const bool together = parallel.pipeline * parallel.tensor * parallel.shard > 1;
+  std::set<int64_t> is_done;
+  for (const Rollout& one : done) is_done.insert(one.position);
+  std::vector<AnsweredPrompt> prompts;
+  std::vector<std::map<int64_t, int64_t>> positions;  // of each prompt's sequences
+  for (size_t i = 0; i < all.size(); ++i) {
+    const int64_t group = all[i].position / rollout.completions;
+    if (is_done.contains(all[i].position) || (!together && group % ranks.size() != ranks.rank())) continue;
+    const bool opens = positions.empty() || positions.back().begin()->second / rollout.completions != group;
+    if (opens) {
+      prompts.push_back({.ids = all[i].prompt});
+      positions.emplace_back();
+    }
+    prompts.back().sequences.push_back(all[i].sequence);
+    positions.back()[all[i].sequence] = all[i].position;
+  }
+  AnswerOptions options;
+  options.sampling = {
+      .temperature = static_cast<float>(rollout.temperature),
+      .top_k = rollout.top_k,
+      .top_p = static_cast<float>(rollout.top_p),
+      .min_p = static_cast<float>(rollout.min_p),
+      .seed = PhiloxStream(static_cast<uint64_t>(recipe_.train.seed), kRolloutPurpose, static_cast<uint64_t>(block))
+                  .next_u64()};
+  options.max_new_tokens = rollout.max_new_tokens;
+  options.stop_ids = stop_ids_;
+  if (!rollout.stop.empty()) {
+    options.ends = [&](std::span<const int32_t> answer) {
+      const std::string said = tokenizer_->decode(answer, true);
+      return std::ranges::any_of(rollout.stop, [&](const std::string& stop) { return said.find(stop) != said.npos; });
+    };
+  }
+  const StepContext step{.rank = executor.rank(), .compute_dtype = *recipe_.model.compute_dtype};
+  const NextLogits next = [&](const Batch& batch, KvCache& cache) { return executor.next_logits(batch, step, cache); };
+  std::vector<Rollout> own;
+  const auto use = [&](Answer answer) {
+    Rollout& made = own.emplace_back(all[static_cast<size_t>(positions[answer.prompt].at(answer.sequence))]);
+    made.answer = std::move(answer.ids);
+    made.sampled = std::move(answer.log_probs);
+    made.truncated = answer.truncated;
+  };
+  const bool alone = executor.rank().comm.size() == 1 || !together;  // its passes are nobody else's
+  sample_answers(model_, next, prompts, options, step, use, [&] { return alone ? !observer_.stop() : !run.stop(); });
+  for (int r = 0; r < (together ? 0 : ranks.size()); ++r) {
+    const std::string theirs =
+        ranks.broadcast_text("rollouts", r == ranks.rank() ? write_rollouts(own, {}, {}) : "", r);
+    for (Rollout& one : read_rollouts(theirs, {})) done.push_back(std::move(one));
+  }
+  if (together) done.insert(done.end(), own.begin(), own.end());
+  std::ranges::sort(done, {}, &Rollout::position);
+}
+
+// One rank asks the reward functions, so that what they say is the same for all.
+void Rollouts::judge(StepExecutor& executor) {
+  Communicator& world = executor.rank().comm;
+  std::string said, wrong;
+  if (world.rank() == 0) {
+    std::vector<JudgedAnswer> answers;
+    for (const Rollout& rollout : rollouts_) {
+      answers.push_back({.prompt = text(rollout.prompt),
+                         .answer = text(rollout.answer),
+                         .ids = rollout.answer,
+                         .record = &records_->at(rollout.record)});
+    }
+    try {
+      const std::vector<std::vector<double>> scores = rewards_->score(answers);
+      for (size_t i = 0; i < rollouts_.size(); ++i) {
+        Rollout& rollout = rollouts_[i];
+        rollout.rewards.clear();
+        double sum = 0;
+        bool any = false;
+        for (size_t k = 0; k < scores.size(); ++k) {
+          rollout.rewards.push_back(scores[k][i]);
+          if (std::isnan(scores[k][i])) continue;
+          any = true;
+          sum += rewards_->weight(k) * scores[k][i];
+        }
+        if (any) rollout.reward = sum;
+      }
+      said = write_rollouts(rollouts_, rewards_->names(), {});
+    } catch (const InputError& error) {
+      wrong = error.what();
+    }
+  }
+  if (world.size() > 1) {
+    wrong = world.broadcast_text("rewards", wrong, 0);
+    said = world.broadcast_text("rewards", said, 0);
+  }
+  if (!wrong.empty()) throw InputError("", wrong);
+  if (world.size() > 1) rollouts_ = read_rollouts(said, rewards_->names());
+}
+
+void Rollouts::restore(const std::string& kept) {
+  if (kept.empty()) return;
+  const size_t end = kept.find('\n');
+  whole_ = kept.starts_with("whole ");
+  block_ = std::stoll(kept.substr(kept.find(' ')));
+  rollouts_ = read_rollouts(kept.substr(end + 1), whole_ && rewards_ ? rewards_->names() : std::vector<std::string>());
+  if (!whole_) return;
+  old_given_ = !recipe_.objective.rollout.file.empty() &&
+               std::ranges::any_of(given(block_), [](const Rollout& rollout) { return !rollout.old.empty(); });
+  add_advantages();
+}
+
+bool Rollouts::make(int64_t block, StepExecutor& executor, const RolloutRun& run) {
+  const std::vector<std::string> names = rewards_ ? rewards_->names() : std::vector<std::string>();
+  const auto keep = [&](const char* what, const std::vector<std::string>& of) {
+    run.keep(what + std::to_string(block) + "\n" + write_rollouts(rollouts_, of, {}));
+  };
+  std::vector<Rollout> done;
+  if (block == block_) done = std::move(rollouts_);  // in part
+  rollouts_.clear();
+  if (rewards_) {
+    const std::vector<Rollout> all = wanted(block);
+    sample(block, executor, all, done, run);
+    rollouts_ = std::move(done);
+    block_ = block;
+    if (run.stop()) {
+      keep("part ", {});
+      return false;
+    }
+    judge(executor);
+  } else {
+    rollouts_ = given(block);
+  }
+  add_log_probs(executor);
+  add_advantages();
+  block_ = block;
+  whole_ = true;
+  if (recipe_.objective.num_iterations > 1) {
+    keep("whole ", names);
+  } else {
+    run.keep("");
+  }
+  if (run.directory.empty() || executor.rank().comm.rank() != 0) return true;
+  std::vector<std::pair<std::string, std::string>> texts;
+  for (const Rollout& rollout : rollouts_) texts.emplace_back(text(rollout.prompt), text(rollout.answer));
+  std::filesystem::create_directories(run.directory);
+  const int64_t step = (block - 1) * recipe_.objective.num_iterations + 1;
+  write_file_atomically(run.directory / ("step-" + std::to_string(step) + ".jsonl"),
+                        write_rollouts(rollouts_, names, texts));
+  return true;
+}
+
+bool Rollouts::prepare(int64_t step, StepExecutor& executor, const RolloutRun& run) {
+  const int64_t block = data_.block_of(step);
+  const bool there = block == block_ && whole_;
+  if (!there) {
+    whole_ = false;
+    if (!make(block, executor, run)) return false;
+  }
+  const bool first = (step - 1) % recipe_.objective.num_iterations == 0;
+  data_.set_block(samples(first), metrics_);
+  return true;
+}
+
+}  // namespace nibble

@@ -1,0 +1,70 @@
+#pragma once
+// Answers with rewards, made before the steps that learn from them.
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nibble/core/models/decoder.h"
+#include "nibble/core/text/tokenizers/tokenizer.h"
+#include "nibble/core/train/step_executor.h"
+#include "nibble/core/train/telemetry/observer.h"
+#include "nibble/recipes/reinforcement/prompt_records.h"
+#include "nibble/recipes/reinforcement/rewards.h"
+#include "nibble/recipes/reinforcement/rollout.h"
+#include "nibble/recipes/training_data.h"
+
+namespace nibble {
+
+/// What a run does with rollouts beside learning from them.
+struct RolloutRun {
+  std::filesystem::path directory;        ///< step-N.jsonl of each block goes there; empty: nowhere
+  std::function<bool()> stop;             ///< whether any rank is asked to stop; by all ranks
+  std::function<void(std::string)> keep;  ///< what checkpoints have from now on, for restore()
+};
+
+/// The blocks of answers of a run. What is given must outlive this.
+class Rollouts {
+ public:
+  Rollouts(const Recipe& recipe, const Decoder& model, TrainingData& data, const std::string& tokenizer,
+           const Observer& observer);
+
+  /// What an interrupted run kept; "": nothing.
+  void restore(const std::string& kept);
+  /// Before `step`: sets the block that it computes on (TrainingData::set_block), which is made anew where the step is
+  /// the first to use it. By all ranks. False where run.stop says so: what is there of the block is kept.
+  bool prepare(int64_t step, StepExecutor& executor, const RolloutRun& run);
+
+ private:
+  bool make(int64_t block, StepExecutor& executor, const RolloutRun& run);
+  std::vector<Rollout> given(int64_t block) const;
+  std::vector<Rollout> wanted(int64_t block) const;
+  /// Adds what is missing of `all` to `done`, as far as nobody asks to stop.
+  void sample(int64_t block, StepExecutor& executor, const std::vector<Rollout>& all, std::vector<Rollout>& done,
+              const RolloutRun& run) const;
+  void judge(StepExecutor& executor);
+  void add_log_probs(StepExecutor& executor);
+  void add_advantages();
+  std::string text(std::span<const int32_t> ids) const;
+  /// As the steps see them. first: with the policy that wrote them, where the recipe does not say otherwise.
+  std::vector<Sample> samples(bool first) const;
+
+  const Recipe& recipe_;
+  const Decoder& model_;
+  TrainingData& data_;
+  const Observer& observer_;
+  std::shared_ptr<const Tokenizer> tokenizer_;  // null: ids only
+  std::vector<int32_t> stop_ids_;
+  std::optional<PromptRecords> records_;  // of prompts whose answers are the model's own
+  std::optional<Rewards> rewards_;
+  int64_t block_ = 0;  // number of the block that is there, whole or (kept by an interrupted run) in part
+  bool whole_ = false;
+  std::vector<Rollout> rollouts_;
+  bool old_given_ = false;
+  Metrics metrics_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,179 @@
+// The losses of answers with rewards against scalar twins in f64 written from TRL's formulas, and against finite
+// differences of these; advantages and metrics against numbers by hand.
+
+#include "nibble/core/objectives/policy_gradient.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "nibble/core/objectives/advantages.h"
+
+namespace nibble {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+ObjectiveOptions options_of(const std::string& loss_type) {
+  ObjectiveOptions options;
+  options.type = loss_type == "rloo" ? ObjectiveType::rloo : ObjectiveType::grpo;
+  options.loss_type = {loss_type};
+  options.beta = 0;
+  return options;
+}
+
+/// TRL's per-token loss, summed; for grpo its mean. weights: the ratios of cispo, through which nothing flows, where
+/// they are held.
+double twin(const ObjectiveOptions& o, const AnswerLogProbs& answer, double advantage,
+            const AnswerLogProbs* held = nullptr) {
+  const size_t n = answer.policy.size();
+  const double high = o.epsilon_high.value_or(o.epsilon);
+  const auto clip = [&](double w) {
+    const double first = (o.delta ? std::min(w, *o.delta) : w) * advantage;
+    return -std::min(first, std::clamp(w, 1 - o.epsilon, 1 + high) * advantage);
+  };
+  const auto ratio = [&](const AnswerLogProbs& of, size_t t) {
+    double sum = 0;
+    if (o.importance_sampling_level == ImportanceSampling::token) return std::exp(of.policy[t] - of.old[t]);
+    for (size_t i = 0; i < n; ++i) sum += of.policy[i] - of.old[i];
+    return std::exp(sum / static_cast<double>(n));
+  };
+  if (o.type == ObjectiveType::rloo) {
+    double sum = 0;
+    for (size_t t = 0; t < n; ++t) sum += answer.policy[t] - answer.old[t];
+    return clip(std::exp(sum));
+  }
+  double loss = 0;
+  for (size_t t = 0; t < n; ++t) {
+    const double w = ratio(answer, t);
+    loss += o.loss_type[0] == "cispo" ? -std::min(ratio(held ? *held : answer, t), high) * advantage * answer.policy[t]
+                                      : clip(w);
+    if (answer.reference.empty()) continue;
+    const double q = answer.reference[t] - answer.policy[t];
+    loss += o.beta * (std::exp(q) - q - 1) * (o.use_bias_correction_kl ? w : 1);
+  }
+  return o.loss_type[0] == "grpo" ? loss / static_cast<double>(n) : loss;
+}
+
+const AnswerLogProbs kAnswer = {{-1.2, -0.4, -2.5, -3.1}, {-1.25, -0.9, -2.1, -3.0}, {}};
+const std::vector<double> kReference = {-1.0, -0.8, -2.6, -2.2};
+
+void expect_like_twin(const ObjectiveOptions& options) {
+  AnswerLogProbs answer = kAnswer;
+  if (options.beta != 0) answer.reference = kReference;
+  for (const double advantage : {1.3, -0.7, 0.0}) {
+    const AnswerLoss loss = policy_gradient_loss(options, answer, advantage);
+    EXPECT_NEAR(loss.value, twin(options, answer, advantage), 1e-12);
+    ASSERT_EQ(loss.by_token.size(), answer.policy.size());
+    for (size_t t = 0; t < answer.policy.size(); ++t) {
+      constexpr double kStep = 1e-6;
+      AnswerLogProbs more = answer, less = answer;
+      more.policy[t] += kStep;
+      less.policy[t] -= kStep;
+      const double slope =
+          (twin(options, more, advantage, &answer) - twin(options, less, advantage, &answer)) / (2 * kStep);
+      EXPECT_NEAR(loss.by_token[t], slope, 1e-7) << options.loss_type[0] << " token " << t << ", A " << advantage;
+    }
+  }
+}
+
+TEST(PolicyGradient, LossesAndDerivativesAreTrls) {
+  for (const char* type : {"grpo", "bnpo", "dapo", "dr_grpo", "cispo", "rloo"}) {
+    for (const double beta : {0.0, 0.04}) {
+      for (const auto level : {ImportanceSampling::token, ImportanceSampling::sequence}) {
+        ObjectiveOptions options = options_of(type);
+        options.beta = options.type == ObjectiveType::rloo ? 0 : beta;
+        options.importance_sampling_level = level;
+        expect_like_twin(options);
+        options.use_bias_correction_kl = false;
+        expect_like_twin(options);
+        options.epsilon_high = 0.28;
+        options.delta = 1.5;
+        expect_like_twin(options);
+      }
+    }
+  }
+}
+
+TEST(PolicyGradient, RatiosOfThePolicyItselfAreExactlyOne) {
+  AnswerLogProbs answer = kAnswer;
+  answer.old = answer.policy;
+  for (const char* type : {"dapo", "rloo"}) {
+    const AnswerLoss loss = policy_gradient_loss(options_of(type), answer, 0.75);
+    EXPECT_EQ(loss.value, options_of(type).type == ObjectiveType::rloo ? -0.75 : -3.0);
+    for (const double slope : loss.by_token) EXPECT_EQ(slope, -0.75);
+  }
+}
+
+TEST(PolicyGradient, CountsRatiosThatClippingHolds) {
+  const AnswerLoss up = policy_gradient_loss(options_of("dapo"), kAnswer, 1);
+  EXPECT_EQ(up.clipped_high, 1) << "exp(0.5)";
+  EXPECT_EQ(up.clipped_low, 0);
+  const AnswerLoss down = policy_gradient_loss(options_of("dapo"), kAnswer, -1);
+  EXPECT_EQ(down.clipped_low, 1) << "exp(-0.4)";
+  EXPECT_EQ(down.clipped_high, 0);
+}
+
+std::vector<ScoredAnswer> scored(const std::vector<double>& rewards) {
+  std::vector<ScoredAnswer> answers;
+  for (const double reward : rewards) answers.push_back({.reward = reward, .kl = 0, .tokens = 4, .truncated = false});
+  return answers;
+}
+
+TEST(Advantages, OfAGroupAreDividedByItsDeviation) {
+  ObjectiveOptions options = options_of("dapo");
+  options.rollout.completions = 3;
+  const auto answers = scored({1, 2, 3, 5, 5, 5});
+  const std::vector<double> found = advantages(options, answers);
+  EXPECT_NEAR(found[0], -1 / 1.0001, 1e-12);
+  EXPECT_NEAR(found[2], 1 / 1.0001, 1e-12);
+  EXPECT_EQ(found[4], 0) << "nothing to learn from";
+  options.scale_rewards = ScaleRewards::none;
+  EXPECT_EQ(advantages(options, answers)[2], 1);
+  options.scale_rewards = ScaleRewards::batch;
+  EXPECT_NEAR(advantages(options, answers)[2], 1 / (std::sqrt(15.5 / 5) + 1e-4), 1e-12);
+}
+
+TEST(Advantages, LeaveOneOutAndClipAndCountTheKl) {
+  ObjectiveOptions options = options_of("rloo");
+  options.beta = 0.5;
+  options.rollout.completions = 2;
+  options.reward_clip_range = {-1.0, 2.0};
+  std::vector<ScoredAnswer> answers = scored({7, 0});
+  answers[1].kl = 1;
+  const std::vector<double> found = advantages(options, answers);
+  EXPECT_DOUBLE_EQ(found[0], 2.5);
+  EXPECT_DOUBLE_EQ(found[1], -2.5);
+}
+
+TEST(Advantages, OfAnswersWithoutARewardAreZeroAndDoNotCount) {
+  ObjectiveOptions options = options_of("dapo");
+  options.rollout.completions = 4;
+  options.scale_rewards = ScaleRewards::none;
+  EXPECT_EQ(advantages(options, scored({1, kNan, 3, kNan})), (std::vector<double>{-1, 0, 1, 0}));
+  EXPECT_EQ(advantages(options, scored({1, kNan, kNan, kNan})), (std::vector<double>{0, 0, 0, 0}));
+}
+
+TEST(Advantages, MetricsHaveTrlsNames) {
+  ObjectiveOptions options = options_of("dapo");
+  options.rollout.completions = 2;
+  std::vector<ScoredAnswer> answers = scored({1, 1, 0, 2});
+  answers[3].tokens = 9;
+  answers[3].truncated = true;
+  const Metrics found = answer_metrics(options, answers);
+  const auto at = [&](const std::string& name) {
+    const auto metric = std::ranges::find(found, name, &Metrics::value_type::first);
+    return metric == found.end() ? kNan : metric->second;
+  };
+  EXPECT_EQ(at("reward"), 1);
+  EXPECT_NEAR(at("reward_std"), std::sqrt(2.0 / 3), 1e-12);
+  EXPECT_EQ(at("frac_reward_zero_std"), 0.5);
+  EXPECT_EQ(at("completions/mean_length"), 5.25);
+  EXPECT_EQ(at("completions/max_terminated_length"), 4);
+  EXPECT_EQ(at("completions/clipped_ratio"), 0.25);
+}
+
+}  // namespace
+}  // namespace nibble

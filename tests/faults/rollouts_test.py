@@ -1,0 +1,182 @@
+"""Training on answers that the model draws: the same bytes however it is run, and one line for rewards that fail."""
+import json
+import signal
+import subprocess
+import sys
+import unittest
+
+import program
+from program import run
+
+JUDGE = """
+import json, sys
+for line in sys.stdin:
+    answer = json.loads(line)
+    print(json.dumps(sum(answer["completion_ids"]) % 7 / 7), flush=True)
+"""
+
+
+class Rollouts(program.JobTest):
+    def setUp(self):
+        super().setUp()
+        self.prompts = self.folder / "prompts.jsonl"
+        with open(self.prompts, "w") as file:
+            for i in range(6):
+                file.write(json.dumps({"prompt_ids": [1, 5 + i, 9 + 2 * i][: 2 + i % 2], "answer": str(i)}) + "\n")
+
+    def judge(self, text=JUDGE):
+        path = self.folder / "judge.py"
+        path.write_text(text)
+        return {"type": "command", "argv": [sys.executable, str(path)]}
+
+    def rollout_recipe(self, out="out", steps=4, rewards=None, objective=None, train=None, **sections):
+        settings = {
+            "model": {"path": str(self.model), "compute_dtype": "f32"},
+            "adapter": {"type": "lora", "r": 4, "lora_alpha": 8},
+            "objective": {"type": "grpo", **(objective or {})},
+            "rollout": {"completions": 4, "max_new_tokens": 12},
+            "rewards": rewards or [self.judge()],
+            "data": {"train": str(self.prompts), "max_length": 32},
+            "train": {"steps": steps, "microbatch_size": 4, "accumulate": 2, "save_every": 0, **(train or {})},
+            "optimizer": {"lr": 1e-2, "schedule": "constant"},
+            "output": {"dir": str(self.folder / out)}, **sections}
+        path = self.folder / f"{out}.json"
+        path.write_text(json.dumps(settings))
+        return path
+
+    def adapter(self, out="out"):
+        return (self.folder / out / "adapter" / "adapter_model.safetensors").read_bytes()
+
+    def answers(self, out="out", step=1):
+        lines = (self.folder / out / "rollouts" / f"step-{step}.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def test_threads_and_ranks_give_the_same_bytes(self):
+        self.assertEqual(run("train", self.rollout_recipe("one")).code, 0)
+        first = self.answers("one")
+        self.assertEqual(len(first), 8)
+        self.assertGreater(len({tuple(answer["completion_ids"]) for answer in first}), 1)
+        for answer in first:
+            self.assertEqual(len(answer["logprobs"]), len(answer["completion_ids"]))
+        self.assertEqual(run("train", self.rollout_recipe("two", train={"threads": 2})).code, 0)
+        self.assertEqual(self.adapter("two"), self.adapter("one"))
+        for ranks in (2, 4):
+            out = f"ranks{ranks}"
+            done = run("launch", "-n", ranks, "--", "train", self.rollout_recipe(out))
+            self.assertEqual(done.code, 0, done.err)
+            self.assertEqual([self.answers(out, step) for step in (1, 4)], [self.answers("one", step) for step in (1, 4)])
+            self.assertEqual(self.adapter(out), self.adapter("one"))
+
+    def test_pipelines_and_shards_give_the_same_bytes(self):
+        for quantize in ("none", "nf4"):
+            for name, ranks, parallel in (("one", 1, {}), ("pipeline", 2, {"pipeline": 2}), ("shard", 2, {"shard": 2}),
+                                          ("both", 4, {"replicate": 2, "shard": 2})):
+                out = name + quantize
+                recipe = self.rollout_recipe(out, objective={"beta": 0.05, "num_iterations": 2}, parallel=parallel,
+                                             model={"path": str(self.model), "compute_dtype": "f32", "quantize": quantize})
+                words = ("launch", "-n", ranks, "--") if ranks > 1 else ()
+                done = run(*words, "train", recipe)
+                self.assertEqual(done.code, 0, done.err)
+                self.assertEqual(self.answers(out, 3), self.answers("one" + quantize, 3))
+                self.assertEqual(self.adapter(out), self.adapter("one" + quantize))
+
+    def test_microbatches_give_the_same_loss(self):
+        losses = []
+        for size, accumulate in ((8, 1), (4, 2), (2, 4)):
+            out = f"size{size}"
+            recipe = self.rollout_recipe(out, steps=1, train={"microbatch_size": size, "accumulate": accumulate},
+                                         objective={"beta": 0.1, "num_iterations": 1})
+            self.assertEqual(run("train", recipe).code, 0)
+            losses.append(json.loads((self.folder / out / "metrics.jsonl").read_text().splitlines()[0])["loss"])
+        self.assertAlmostEqual(losses[0], losses[1], delta=1e-6)
+        self.assertAlmostEqual(losses[0], losses[2], delta=1e-6)
+
+    def test_a_stopped_run_ends_with_the_same_bytes(self):
+        objective = {"num_iterations": 2}
+        self.assertEqual(run("train", self.rollout_recipe("whole", steps=6, objective=objective)).code, 0)
+        # In the middle of a block (after step 3), and while the third block is judged (after step 4): the judge waits there.
+        gate, waits = self.folder / "gate", self.folder / "waits"
+        waiting = self.judge("import os, pathlib, time\ncount = 0\n" + JUDGE.replace(
+            "    print", f"    count += 1\n    while count > 16 and not os.path.exists({str(gate)!r}):\n"
+            f"        pathlib.Path({str(waits)!r}).touch()\n        time.sleep(0.01)\n    print"))
+        recipe = self.rollout_recipe("stopped", steps=6, objective=objective, rewards=[waiting], train={"save_every": 3})
+        child = subprocess.Popen([program.PROGRAM, "train", str(recipe)], stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL, env=program.environment())
+        self.addCleanup(child.kill)
+        saved = self.folder / "stopped" / "checkpoints" / "step-3"
+        self.wait_until(lambda: (waits.exists() and saved.exists()) or child.poll() is not None)
+        self.assertTrue(saved.exists())
+        child.kill()
+        child.wait()
+        gate.touch()
+        self.assertEqual(run("train", recipe).code, 0, "goes on after step 3, with the answers of the checkpoint")
+        self.assertEqual(self.adapter("stopped"), self.adapter("whole"))
+
+    def test_a_signal_while_answers_are_drawn_keeps_them(self):
+        recipe = self.rollout_recipe("whole", steps=3)
+        self.assertEqual(run("train", recipe).code, 0)
+        recipe = self.rollout_recipe("stopped", steps=3)
+        child = subprocess.Popen([program.PROGRAM, "train", str(recipe)], stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL, env=program.environment())
+        self.addCleanup(child.kill)
+        self.wait_until(lambda: (self.folder / "stopped" / "rollouts" / "step-1.jsonl").exists() or
+                        child.poll() is not None)
+        child.send_signal(signal.SIGTERM)
+        self.assertIn(child.wait(), (75, 0))
+        self.assertEqual(run("train", recipe).code, 0)
+        self.assertEqual(self.adapter("stopped"), self.adapter("whole"))
+
+    def test_the_reward_rises(self):
+        odd = self.judge("import json, sys\nfor line in sys.stdin:\n    ids = json.loads(line)['completion_ids']\n"
+                         "    print(sum(i % 2 for i in ids) / len(ids), flush=True)\n")
+        path = self.rollout_recipe("learns", steps=40, rewards=[odd], optimizer={"lr": 1e-2, "schedule": "constant"},
+                                   train={"microbatch_size": 16, "accumulate": 2})
+        recipe = json.loads(path.read_text())
+        del recipe["adapter"]  # the tiny model's frozen head can say next to nothing
+        path.write_text(json.dumps(recipe))
+        self.assertEqual(run("train", path).code, 0)
+        lines = (self.folder / "learns" / "metrics.jsonl").read_text().splitlines()
+        rewards = [json.loads(line)["reward"] for line in lines]
+        self.assertLess(rewards[0], 0.6)
+        self.assertGreater(min(rewards[-5:]), 0.9, "answers of odd ids")
+
+    def refused(self, rewards, *words, code=3):
+        done = run("train", self.rollout_recipe("bad", rewards=rewards))
+        self.assertEqual(done.code, code, done.err)
+        line = done.err.splitlines()[-1]
+        self.assertTrue(line.startswith("error: "), line)
+        for word in words:
+            self.assertIn(word, line)
+
+    def test_rewards_that_fail_end_in_one_line(self):
+        self.refused([self.judge("import sys\nsys.exit(3)")], "rewards (command)", "exit code 3", "0 of 8 answers")
+        self.refused([self.judge("print('fine')")], "fine", "not a number or null")
+        self.refused([{**self.judge("import time\ntime.sleep(1e6)"), "timeout_seconds": 0.2}], "timeout_seconds (0.2)")
+        self.refused([{"type": "command", "argv": ["/no/such/judge"]}], "cannot be started", code=4)
+        self.refused([{"type": "exact", "column": "solution"}], "no field \"solution\"")
+        self.refused([{"type": "exact", "colum": "answer"}], "did you mean column?", code=2)
+        self.refused([{**self.judge("x = bytearray(1 << 31)\n" + JUDGE), "memory_bytes": 1 << 30}], "exit code 1")
+
+    def test_rewards_that_fail_may_be_left_out(self):
+        dies = {**self.judge("import sys\nsys.exit(3)"), "null_on_failure": True}
+        done = run("train", self.rollout_recipe("out", rewards=[dies, {"type": "number", "column": "answer"}]))
+        self.assertEqual(done.code, 0, done.err)
+        for answer in self.answers():
+            self.assertIsNone(answer["rewards"]["command"])
+            self.assertIsNotNone(answer["reward"])
+
+    def test_given_rollouts_are_what_was_drawn(self):
+        self.assertEqual(run("train", self.rollout_recipe("drawn", steps=1)).code, 0)
+        given = self.folder / "drawn" / "rollouts" / "step-1.jsonl"
+        settings = json.loads(self.rollout_recipe("given", steps=1).read_text())
+        del settings["rewards"]
+        settings["rollout"]["file"] = str(given)
+        recipe = self.folder / "given.json"
+        recipe.write_text(json.dumps(settings))
+        done = run("train", recipe)
+        self.assertEqual(done.code, 0, done.err)
+        self.assertEqual(self.adapter("given"), self.adapter("drawn"))
+
+
+if __name__ == "__main__":
+    unittest.main()

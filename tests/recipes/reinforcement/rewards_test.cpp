@@ -1,0 +1,99 @@
+#include "nibble/recipes/reinforcement/rewards.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "nibble/core/base/error.h"
+#include "nibble/recipes/reinforcement/rollout.h"
+#include "nibble/tests/temporary_directory.h"
+
+namespace nibble {
+namespace {
+
+using test::error_of;
+using ::testing::HasSubstr;
+
+TEST(Rewards, NumberComparesTheLastNumbers) {
+  EXPECT_EQ(number_reward("6 times 7 is 42.", "#### 42"), 1);
+  EXPECT_EQ(number_reward("so 1,234.50", "1234.5"), 1);
+  EXPECT_EQ(number_reward("it is -3", "-3"), 1);
+  EXPECT_EQ(number_reward("it is 5-3", "3"), 1) << "a difference, not a sign";
+  EXPECT_EQ(number_reward("it is -3", "3"), 0);
+  EXPECT_EQ(number_reward("I do not know", "3"), 0);
+  EXPECT_EQ(number_reward("42 or 43", "42"), 0);
+}
+
+TEST(Rewards, ExactLeavesBlanksOut) {
+  EXPECT_EQ(exact_reward(" yes\n", "yes"), 1);
+  EXPECT_EQ(exact_reward("yes.", "yes"), 0);
+}
+
+TEST(Rewards, LengthAndRepetitionAreTrls) {  // trl.rewards, with max_completion_len 10 and soft_punish_cache 4
+  EXPECT_EQ(length_reward(6, 10, 4), 0);
+  EXPECT_EQ(length_reward(7, 10, 4), -0.25);
+  EXPECT_EQ(length_reward(10, 10, 4), -1);
+  EXPECT_EQ(length_reward(11, 10, 4), -1);
+  EXPECT_EQ(repetition_reward("a b", 3, -1), 0);
+  EXPECT_DOUBLE_EQ(repetition_reward("a b A b a", 2, -2), -1) << "ab ba, each twice";
+}
+
+TEST(Rewards, ReadColumnsOfTheRecord) {
+  const std::vector<RewardRecipe> recipes = {{.type = RewardRecipe::Type::exact, .column = "answer"},
+                                             {.type = RewardRecipe::Type::regex, .pattern = "^[a-z]+$"},
+                                             {.type = RewardRecipe::Type::regex, .pattern = "x"}};
+  const std::map<std::string, std::string> fields = {{"answer", "solution"}};
+  Rewards rewards(recipes, fields);
+  EXPECT_EQ(rewards.names(), (std::vector<std::string>{"exact", "regex", "regex_2"}));
+  const std::string record = R"({"prompt": "?", "solution": "yes"})", other = R"({"prompt": "?"})";
+  std::vector<JudgedAnswer> answers = {{.prompt = "?", .answer = "yes", .ids = {}, .record = &record},
+                                       {.prompt = "?", .answer = "No x", .ids = {}, .record = &record}};
+  EXPECT_EQ(rewards.score(answers), (std::vector<std::vector<double>>{{1, 0}, {1, 0}, {0, 1}}));
+  answers[1].record = &other;
+  EXPECT_THAT(error_of<InputError>([&] { rewards.score(answers); }), HasSubstr("no field \"solution\""));
+  EXPECT_THAT(error_of<InputError>([&] { rewards.check(other); }), HasSubstr("rewards (exact): a prompt's record"));
+  rewards.check(record);
+  const std::vector<RewardRecipe> broken = {{.type = RewardRecipe::Type::regex, .pattern = "(a"}};
+  EXPECT_THAT(error_of<InputError>([&] { Rewards(broken, fields); }), HasSubstr("rewards (regex)"));
+}
+
+TEST(CommandReward, KeepsOneProcessAndReadsWhateverTheCommandBuffers) {
+  CommandReward counts({.type = RewardRecipe::Type::command,
+                        .argv = {"/bin/sh", "-c", "i=0; while read -r l; do i=$((i+1)); echo $i; done"}},
+                       "rewards (command)");
+  EXPECT_EQ(counts.score({"{}", "{}"}), (std::vector<double>{1, 2}));
+  const std::vector<std::string> many(20000, std::string(100, 'x'));  // more than pipes hold
+  EXPECT_EQ(counts.score(many).back(), 20002);
+}
+
+TEST(CommandReward, NullIsNothingAndExtraLinesAreRefused) {
+  RewardRecipe recipe{.type = RewardRecipe::Type::command,
+                      .argv = {"/bin/sh", "-c", "read -r l; printf 'null\\n2\\n'; read -r l"}};
+  CommandReward once(recipe, "rewards (command)");
+  EXPECT_THAT(error_of<InputError>([&] { once.score({"{}"}); }), HasSubstr("beyond one line for each answer"));
+  recipe.argv[2] = "read -r l; echo null; read -r l; echo 2";
+  EXPECT_TRUE(std::isnan(CommandReward(recipe, "rewards (command)").score({"{}"}).front()));
+}
+
+TEST(Rollout, IsReadAsItWasWritten) {
+  Rollout rollout;
+  rollout.position = 3;
+  rollout.sequence = 17;
+  rollout.record = 2;
+  rollout.prompt = {1, 5};
+  rollout.answer = {7, 9, 2};
+  rollout.sampled = {-0.1f, -1e-7f, -3.3333333f};
+  rollout.rewards = {0.1, std::nan("")};
+  rollout.reward = 0.1;
+  rollout.advantage = -1.0 / 3;
+  const std::vector<std::string> names = {"exact", "judge"};
+  const std::string lines = write_rollouts({rollout, rollout}, names, {});
+  const std::vector<Rollout> again = read_rollouts(lines, names);
+  EXPECT_EQ(write_rollouts(again, names, {}), lines);
+  EXPECT_EQ(again[1].sampled, rollout.sampled);
+  EXPECT_EQ(again[1].advantage, rollout.advantage);
+  EXPECT_TRUE(std::isnan(again[1].rewards[1]));
+}
+
+}  // namespace
+}  // namespace nibble
