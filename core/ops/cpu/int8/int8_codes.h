@@ -1,9 +1,17 @@
 #pragma once
 // Rounding f32 to 8 bits, the same bits at every level.
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 
 namespace nibble::ops::cpu {
+
+/// The larger magnitude; what is not finite counts as the largest.
+inline float int8_larger(float a, float b) {
+  const uint32_t x = std::bit_cast<uint32_t>(a) & 0x7fffffffu, y = std::bit_cast<uint32_t>(b) & 0x7fffffffu;
+  return std::bit_cast<float>(std::max(x, y));
+}
 
 /// The largest magnitude of `count` values; not finite if one of them is not.
 float int8_largest(const float* values, int64_t count);

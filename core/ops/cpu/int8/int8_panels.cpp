@@ -17,9 +17,17 @@ constexpr int64_t kSmallestBlock = 32;
 constexpr int64_t kMostColumns = 128;
 constexpr int64_t kMostBlocks = std::max(kFillDepth, kMostColumns) / kSmallestBlock + 1;
 
-float larger(float a, float b) {
-  int8_keep_larger(&b, 1, &a);
-  return a;
+/// Asks for row `row` of W between the columns, if there is one: rows are too far apart, and too little of each is
+/// read, for the hardware to see where they lead.
+void fetch_ahead(const WeightView& w, int64_t row, Range columns) {
+  if (row >= w.rows()) return;
+  const bool packed = w.encoding == WeightEncoding::four_bit;
+  const int64_t first = (packed ? w.four_bit.first_row + row : row) * w.cols();
+  const int64_t size = packed ? 1 : 2 * static_cast<int64_t>(dtype_size(w.dense.dtype()));  // bytes of two elements
+  const std::byte* bytes = (packed ? w.four_bit.packed : w.dense).raw();
+  for (int64_t at = (first + columns.begin) / 2 * size; at < (first + columns.end) / 2 * size; at += 64) {
+    __builtin_prefetch(bytes + at);
+  }
 }
 
 }  // namespace
@@ -54,7 +62,7 @@ void Int8Panels::row_codes(int64_t row, Range col, const Output& out, float* sca
     const auto scale_at = [&](int64_t at) { return blocks[static_cast<size_t>((first + at) / size - block)]; };
     float largest = 0;
     for (int64_t at = begin; at < end; at = (at / size + 1) * size) {
-      largest = larger(largest, largest_of_table_ * scale_at(at));
+      largest = int8_larger(largest, largest_of_table_ * scale_at(at));
     }
     const Int8Scale by(largest, kernel_.levels);
     *scales = by.scale;
@@ -117,14 +125,25 @@ void Int8Panels::fill_rows(Range k, Range n, const Output& out) const {
     // Of blocks the scales [depth, blocks], of other weights the values [depth, columns].
     if (scales_) {
       for (int64_t i = 0; i < depth; ++i) {
+        fetch_ahead(w_, k0 + kInt8Group + i, n);
         const int64_t first = ((m.first_row + k0 + i) * w_.cols() + n.begin) / size;
         scales_->read(first, first + blocks, floats + i * blocks);
       }
     } else {
+      for (int64_t i = 0; i < depth; ++i) fetch_ahead(w_, k0 + kInt8Group + i, n);
       panels_.fill(k0, k0 + depth, n.begin, n.end, floats, columns);
     }
     std::array<float, kMostColumns> largest{}, inverses;
-    for (int64_t i = 0; i < depth; ++i) int8_keep_larger(floats + i * count, count, largest.data());
+    for (int64_t i = 0; i < depth; ++i) {
+      if (!scales_) {
+        int8_keep_larger(floats + i * count, count, largest.data());
+        continue;
+      }
+      for (int64_t j = 0; j < count; ++j) {  // a few blocks
+        float& most = largest[static_cast<size_t>(j)];
+        most = int8_larger(most, floats[i * count + j]);
+      }
+    }
     for (size_t j = 0; j < static_cast<size_t>(count); ++j) {
       const Int8Scale by(scales_ ? largest_of_table_ * largest[j] : largest[j], kernel_.levels);
       largest[j] = by.scale;
