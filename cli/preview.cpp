@@ -11,6 +11,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/text/unicode/visible_text.h"
 #include "nibble/recipes/plan/dry_run.h"
 
@@ -113,8 +114,9 @@ void print_lengths(const DatasetReport& report) {
 void print_summary(const DryRun& found) {
   const DatasetReport& report = found.report;
   const auto number = [](int64_t value) { return static_cast<long long>(value); };
-  std::printf("--- data\n%lld samples, %lld tokens, %.1f%% of them trained; the longest sample has %lld tokens\n",
-              number(report.samples), number(report.tokens), 100 * report.trained_share(), number(report.longest));
+  std::printf("--- data\n%s, %lld tokens, %.1f%% of them trained; the longest sample has %lld tokens\n",
+              count_text(report.samples, "sample").c_str(), number(report.tokens), 100 * report.trained_share(),
+              number(report.longest));
   if (report.truncated > 0) {
     std::printf("cut to data.max_length: %lld samples lose %lld tokens at their end\n", number(report.truncated),
                 number(report.truncated_tokens));
@@ -123,7 +125,7 @@ void print_summary(const DryRun& found) {
   if (report.dropped_untrained > 0) {
     std::printf("dropped because no token is trained: %lld samples\n", number(report.dropped_untrained));
   }
-  std::printf("%lld steps; the first has %lld tokens, %lld of them trained\n", number(found.total_steps),
+  std::printf("%s; the first has %lld tokens, %lld of them trained\n", count_text(found.total_steps, "step").c_str(),
               number(found.first_step.tokens), number(found.first_step.label_tokens));
 }
 

@@ -6,6 +6,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/recipes/plan/dry_run.h"
 
 namespace nibble::cli {
@@ -36,10 +37,9 @@ void run(const Flags& flags) {
     return;
   }
   std::printf("model: %lld parameters", static_cast<long long>(found.parameters));
-  if (found.adapted_modules > 0)
-    std::printf(", an adapter on %lld modules", static_cast<long long>(found.adapted_modules));
-  std::printf("\nvalid: %lld steps, the first with %lld tokens, %lld of them trained\n",
-              static_cast<long long>(found.total_steps), static_cast<long long>(found.first_step.tokens),
+  if (found.adapted_modules > 0) std::printf(", an adapter on %s", count_text(found.adapted_modules, "module").c_str());
+  std::printf("\nvalid: %s, the first with %lld tokens, %lld of them trained\n",
+              count_text(found.total_steps, "step").c_str(), static_cast<long long>(found.first_step.tokens),
               static_cast<long long>(found.first_step.label_tokens));
 }
 

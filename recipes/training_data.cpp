@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nibble/core/base/readable.h"
 #include "nibble/core/models/generate.h"
 #include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/preferences/labels.h"
@@ -17,8 +18,8 @@ std::string percent(double share) {
 }
 
 void say(const Observer& observer, const DatasetReport& report, const std::string& what) {
-  std::string line = what + ": " + std::to_string(report.samples) + " samples, " + std::to_string(report.tokens) +
-                     " tokens, " + percent(report.trained_share()) + " trained";
+  std::string line = what + ": " + count_text(report.samples, "sample") + ", " + count_text(report.tokens, "token") +
+                     ", " + percent(report.trained_share()) + " trained";
   const auto add = [&](int64_t count, const char* reason) {
     if (count > 0) line += ", " + std::to_string(count) + " " + reason;
   };
@@ -34,7 +35,7 @@ void say(const Observer& observer, const DatasetReport& report, const std::strin
 // A beginner's small file in packed sequences is a handful of steps, of which warm-up may take all.
 void warn_of_few_steps(const Recipe& recipe, int64_t steps, const Observer& observer) {
   constexpr int64_t kFew = 10;
-  const std::string count = std::to_string(steps) + (steps == 1 ? " step" : " steps");
+  const std::string count = count_text(steps, "step");
   if (recipe.optimizer.schedule_for(steps).warmup_steps >= steps) {
     observer.message("warning: all of the run's " + count +
                      " are warm-up, the first of them at a learning rate of 0; lower optimizer.warmup_ratio or "
@@ -101,7 +102,7 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
     auto [rest, held_out] = train.split(options.eval_fraction, seed, options.max_length);
     eval_.emplace(std::move(held_out), in_order);
     train = std::move(rest);
-    observer.message("evaluation data: " + std::to_string(eval_->dataset().size()) + " samples split off");
+    observer.message("evaluation data: " + count_text(eval_->dataset().size(), "sample") + " split off");
   }
   if (has_scores(recipe.objective.type)) {
     const ObjectiveOptions objective = with_score_head(recipe.objective, model);

@@ -61,9 +61,7 @@ std::string progress_line(const StepReport& report, const Progress& progress, si
 ProgressPrinter::ProgressPrinter(std::FILE* stream, double plain_seconds)
     : stream_(stream), terminal_(isatty(fileno(stream)) == 1), plain_seconds_(plain_seconds) {}
 
-ProgressPrinter::~ProgressPrinter() {
-  if (refreshing_) std::fputc('\n', stream_);
-}
+ProgressPrinter::~ProgressPrinter() { leave_line(); }
 
 Observer ProgressPrinter::observer() {
   Observer observer;
@@ -107,6 +105,7 @@ void ProgressPrinter::counted(const std::string& what, int64_t done, int64_t of)
     line += "  left " + seconds_text(left * (now() - counted_since_));
   }
   renew_line([&](size_t) { return line; });
+  counting_ = refreshing_;
 }
 
 bool ProgressPrinter::is_due() { return now() - last_shown_ >= (terminal_ ? kTerminalSeconds : plain_seconds_); }
@@ -119,6 +118,12 @@ void ProgressPrinter::renew_line(const std::function<std::string(size_t)>& line)
   std::fprintf(stream_, "\r%s\x1b[K", line(columns).substr(0, columns).c_str());
   std::fflush(stream_);
   refreshing_ = true;
+  counting_ = false;
+}
+
+void ProgressPrinter::leave_line() {
+  if (refreshing_) std::fputs(counting_ ? "\r\x1b[K" : "\n", stream_);
+  refreshing_ = false;
 }
 
 void ProgressPrinter::evaluation(const EvaluationReport& report) {
@@ -142,8 +147,7 @@ void ProgressPrinter::sample(const SampleReport& report) {
 }
 
 void ProgressPrinter::print_line(const std::string& line) {
-  if (refreshing_) std::fputc('\n', stream_);
-  refreshing_ = false;
+  leave_line();
   say(stream_, line);
   std::fflush(stream_);
 }

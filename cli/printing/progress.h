@@ -40,6 +40,8 @@ class ProgressPrinter {
   bool is_due();
   /// A line that the next one renews on a terminal.
   void renew_line(const std::function<std::string(size_t columns)>& line);
+  /// Goes on below the line that would be renewed, or in the place of one that only counted.
+  void leave_line();
   void print_line(const std::string& line);
 
   std::FILE* stream_;
@@ -47,6 +49,7 @@ class ProgressPrinter {
   double plain_seconds_;
   Progress progress_;
   bool refreshing_ = false;  // the cursor stands at the end of a line that will be renewed
+  bool counting_ = false;    // that line says how far something is, and nothing once it is done
   double last_shown_ = -1, counted_since_ = 0;
 };
 

@@ -151,6 +151,20 @@ void change_last_byte(const fs::path& model, const fs::path& other) {
   weights.put(weights.peek() == 1 ? '\2' : '\1');
 }
 
+TEST(AroundARun, OneIsNotSaidAsMany) {
+  const SmallRun small(test::data_path("stories-llama"));
+  test::write_bytes(small.directory / "d.jsonl", R"({"prompt": "The dog", "completion": " ran home."})");
+  for (const std::string command : {"validate", "preview", "train"}) {
+    const Said said =
+        nibble_says(command + " " + small.recipe_file().string() + " data.eval_fraction=0 train.steps=1 2>&1");
+    ASSERT_EQ(said.code, 0) << said.text;
+    EXPECT_NE(said.text.find("training data: 1 sample, "), std::string::npos) << said.text;
+    for (const char* many : {"\n1 samples", " 1 samples", "\n1 steps", " 1 steps"}) {
+      EXPECT_EQ(said.text.find(many), std::string::npos) << said.text;
+    }
+  }
+}
+
 // The adapter alone, far from the run that made it.
 TEST(AroundARun, ACopiedAdapterKnowsItsBase) {
   const std::filesystem::path model = test::data_path("stories-llama");
@@ -288,6 +302,7 @@ TEST(AroundARun, ProgressFitsANarrowTerminalAndKeepsTheTimeLeft) {
     for (size_t end = text.find("\x1b[K"); end != std::string::npos; end = text.find("\x1b[K", end + 1)) {
       const std::string line = text.substr(text.rfind('\r', end) + 1, end - text.rfind('\r', end) - 1);
       EXPECT_LT(line.size(), columns) << line;
+      if (line.empty()) continue;  // one that is wiped
       EXPECT_TRUE(line.starts_with("step ")) << line;
       if (line.find("  evaluation 0/") != std::string::npos) {
         ++evaluating;
@@ -299,6 +314,9 @@ TEST(AroundARun, ProgressFitsANarrowTerminalAndKeepsTheTimeLeft) {
     }
     EXPECT_GE(lines, 2) << text;
     EXPECT_EQ(evaluating, 2) << text;
+    for (const char* result : {"step 2  evaluation loss", "step 4  evaluation loss"}) {
+      EXPECT_NE(text.find(std::string("\r\x1b[K") + result), std::string::npos) << "in place of its progress\n" << text;
+    }
   }
 }
 

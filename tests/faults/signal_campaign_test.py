@@ -43,6 +43,8 @@ class Campaign(program.JobTest):
         said = self.errors()
         if code < 0:
             return "before main()"
+        if "stopping" not in said:  # the second one came before the first was answered
+            return "a second one at once"
         if "what is not finished is removed" in said:
             done = STEPS in self.checkpoints()
             return "export" if done else "loading" if "continuing" not in said and "training" not in said else "before the first step"
