@@ -19,6 +19,7 @@
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/philox.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/models/families/expert_tensors.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/train/train_step.h"
 #include "nibble/quant/load_quantized.h"
@@ -101,6 +102,8 @@ class MemoryWatch {
   std::thread thread_;
 };
 
+constexpr int64_t kRank = 16, kExpertRank = 4;
+
 Decoder make_model(const Job& job, RankContext& rank) {
   Decoder model = job.mode == "pretrain"
                       ? random_decoder(parse_decoder_config(shape_of(job.shape).config_json(), job.shape), 1, rank)
@@ -110,9 +113,19 @@ Decoder make_model(const Job& job, RankContext& rank) {
     make_trainable(model, rank);
   } else {
     AdapterOptions options;
-    options.r = 16;
+    options.r = kRank;
     options.lora_alpha = 32;
-    options.target_modules.pattern = "all-linear";
+    if (const DecoderConfig& config = model.config(); config.experts) {  // attention, and experts with a smaller rank
+      const ExpertNames& names = config.names.block.experts;
+      options.target_modules.names = {"q_proj", "k_proj", "v_proj", "o_proj"};
+      options.target_parameters = {names.peft_gate_up, names.peft_down};
+      for (const std::string& tensor : options.target_parameters) {
+        options.rank_pattern.emplace_back(tensor, kExpertRank);
+        options.alpha_pattern.emplace_back(tensor, 2 * kExpertRank);
+      }
+    } else {
+      options.target_modules.pattern = "all-linear";
+    }
     attach_adapter(model, options, rank);
   }
   if (job.int8) model.set_int8(rank.pool);
@@ -121,18 +134,23 @@ Decoder make_model(const Job& job, RankContext& rank) {
 }
 
 /// Operations of one step that count as the model's: every weight twice forward, twice for the input's gradient and, if
-/// it is trained, twice for its own; causal attention 2 products forward and 4 backward. Nothing for recomputing.
+/// it is trained, twice for its own; causal attention 2 products forward and 4 backward. Of experts those that a token
+/// chooses. Nothing for recomputing.
 double model_flops(Decoder& model, const Job& job) {
   const ModelShape& shape = shape_of(job.shape);
   const bool everything = job.mode == "full" || job.mode == "pretrain";
+  const DecoderConfig& config = model.config();
   double weights = 0, adapters = 0;
   model.visit_linears([&](Linear& linear) {
     const auto out = static_cast<double>(linear.out_features()), in = static_cast<double>(linear.in_features());
-    weights += out * in;
-    if (linear.adapter()) adapters += 16 * (out + in);
+    const bool expert = expert_part(config, linear.name()).has_value();
+    const double chosen = expert ? static_cast<double>(config.experts->routing.k) / config.experts->experts : 1;
+    weights += chosen * out * in;
+    if (linear.adapter()) adapters += chosen * (expert ? kExpertRank : kRank) * (out + in);
   });
   const auto tokens = static_cast<double>(job.tokens);
-  const double attention = 6 * tokens * (tokens + 1) * static_cast<double>(shape.width * shape.layers);
+  const double attention =
+      6 * tokens * (tokens + 1) * static_cast<double>(config.heads * config.head_size * shape.layers);
   return tokens * (weights * (everything ? 6 : 4) + adapters * 6) + attention;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// The plain loops of quant/encode/encode.h, written so that a compiler turns them into instructions of whatever level the
-// function they are inlined into is compiled for. Include only in the .cpp files of the levels.
+// The plain loops of quant/encode/encode.h, written so that a compiler turns them into instructions of whatever level
+// the function they are inlined into is compiled for. Include only in the .cpp files of the levels.
 
 #include <algorithm>
 #include <bit>

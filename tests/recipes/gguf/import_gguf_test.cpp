@@ -103,6 +103,7 @@ TEST_F(ImportGguf, QueryNormsAndBiasesAreThere) {
 TEST_F(ImportGguf, EveryFamilyThatIsExportedComesBack) {
   const std::string sizes = R"("hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 4,
       "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 23, "max_position_embeddings": 64)";
+  const std::string experts = R"(, "num_experts_per_tok": 2, "moe_intermediate_size": 24)";
   const std::string gpt2_sizes = R"("n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 23, "n_positions": 16)";
   const std::string falcon_sizes = R"("hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
       "vocab_size": 23, "alibi": false)";
@@ -140,6 +141,13 @@ TEST_F(ImportGguf, EveryFamilyThatIsExportedComesBack) {
       {"phi", sizes + R"(, "tie_word_embeddings": true)"},
       {"cohere", sizes + R"(, "logit_scale": 0.25)"},
       {"cohere2", sizes + R"(, "logit_scale": 0.25, "sliding_window": 8, "sliding_window_pattern": 3)"},
+      {"mixtral", sizes + experts + R"(, "num_local_experts": 4)"},
+      {"qwen2_moe", sizes + experts + R"(, "num_experts": 4, "shared_expert_intermediate_size": 16)"},
+      {"qwen3_moe", sizes + experts + R"(, "num_experts": 4, "norm_topk_prob": true, "head_dim": 12)"},
+      {"olmoe", sizes + experts + R"(, "num_experts": 4)"},
+      {"granitemoe", sizes + experts + R"(, "num_local_experts": 4, "embedding_multiplier": 3.0)"},
+      {"granitemoeshared", sizes + experts + R"(, "num_local_experts": 1, "num_experts_per_tok": 1,
+          "shared_intermediate_size": 12)"},
   };
   for (const auto& [model_type, keys] : families) {
     SCOPED_TRACE(model_type + ": " + keys);
@@ -168,6 +176,46 @@ TEST_F(ImportGguf, EveryFamilyThatIsExportedComesBack) {
     EXPECT_EQ(got.parallel_residual, want.parallel_residual);
     EXPECT_EQ(got.tied_head, want.tied_head);
     EXPECT_EQ(got.norm.eps, want.norm.eps);
+    ASSERT_EQ(got.experts.has_value(), want.experts.has_value());
+    if (!want.experts) continue;
+    EXPECT_EQ(got.experts->experts, want.experts->experts);
+    EXPECT_EQ(got.experts->hidden, want.experts->hidden);
+    EXPECT_EQ(got.experts->shared_hidden, want.experts->shared_hidden);
+    EXPECT_EQ(got.experts->routing.k, want.experts->routing.k);
+    EXPECT_EQ(got.experts->routing.normalize, want.experts->routing.normalize);
+    EXPECT_EQ(got.experts->routing.score, want.experts->routing.score);
+  }
+}
+
+TEST_F(ImportGguf, ExpertsThatTheFileDoesNotHoldWholeAreRefused) {
+  const std::string config = R"({"model_type": "qwen3_moe", "hidden_size": 32, "intermediate_size": 40,
+      "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 23, "head_dim": 8,
+      "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24)";
+  try {
+    exported(made(config + "}"));  // norm_topk_prob is false
+    FAIL() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("without norm_topk_prob"));
+  }
+  const GgufFile whole(exported(made(config + R"(, "norm_topk_prob": true})")));
+  const auto broken = directory_ / "broken.gguf";
+  std::vector<std::pair<std::string, GgufValue>> metadata(whole.metadata().begin(), whole.metadata().end());
+  std::vector<GgufTensor> tensors = whole.tensors();
+  for (GgufTensor& tensor : tensors) {
+    if (tensor.name == "blk.0.ffn_up_exps.weight") tensor.shape[0] = 3;
+  }
+  GgufWriter writer(broken, metadata, tensors);
+  for (const GgufTensor& tensor : tensors) {
+    const int64_t rows = element_count(tensor.shape) / tensor.shape.back();
+    writer.append(tensor.name, whole.rows(*whole.find(tensor.name), 0, rows, rank_.context().pool));
+  }
+  writer.finish();
+  try {
+    imported(broken);
+    FAIL() << "no error";
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("blk.0.ffn_up_exps.weight"));
+    EXPECT_THAT(error.what(), HasSubstr("has shape [3, 24, 32]"));
   }
 }
 
