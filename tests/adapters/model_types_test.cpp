@@ -90,7 +90,7 @@ TEST_P(ModelTypes, CachedLogitsAreThoseOfTheWholeText) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Committed, ModelTypes, ::testing::ValuesIn(committed_types()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& param) { return param.param; });
 
 }  // namespace
 }  // namespace nibble
