@@ -18,10 +18,10 @@ namespace {
 constexpr size_t kMostListed = 5;
 
 std::string listed(const std::vector<std::string>& names) {
-  std::string made;
-  for (size_t i = 0; i < std::min(names.size(), kMostListed); ++i) made += (i ? ", " : "") + names[i];
-  if (names.size() > kMostListed) made += " and " + std::to_string(names.size() - kMostListed) + " more";
-  return made;
+  std::string result;
+  for (size_t i = 0; i < std::min(names.size(), kMostListed); ++i) result += (i ? ", " : "") + names[i];
+  if (names.size() > kMostListed) result += " and " + std::to_string(names.size() - kMostListed) + " more";
+  return result;
 }
 
 /// What looks at a whole matrix or table cannot be had where several ranks have shards of it.

@@ -67,19 +67,19 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& asked, Ra
   }
   const MemoryPool::Use use(rank.pool, MemoryUse::adapters);
   freeze(decoder);
-  NewAdapter made(options, original, rank);
+  NewAdapter result(options, original, rank);
   ExpertLoras experts(config, options, plan.parameters, nullptr, true, rank);
   const std::set<std::string> chosen(plan.modules.begin(), plan.modules.end());
   decoder.visit_embeddings([&](Embedding& embedding) {
     refuse_second_adapter(embedding);
-    if (chosen.contains(embedding.name())) embedding.set_adapter(made.make(embedding));
+    if (chosen.contains(embedding.name())) embedding.set_adapter(result.make(embedding));
   });
   decoder.visit_linears([&](Linear& linear) {
     refuse_second_adapter(linear);
-    if (chosen.contains(linear.name())) linear.set_adapter(made.make(linear));
+    if (chosen.contains(linear.name())) linear.set_adapter(result.make(linear));
     if (!linear.adapter()) linear.set_adapter(experts.make(linear));
   });
-  attached.random_starts = made.take_random_starts();
+  attached.random_starts = result.take_random_starts();
   train_whole(decoder, options, plan.whole, true, rank);
   train_tokens(decoder, plan.tokens, true, rank);
   return attached;

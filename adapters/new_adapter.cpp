@@ -12,13 +12,13 @@
 namespace nibble {
 
 std::shared_ptr<Parameter> make_parameter(const std::string& name, Tensor value, bool trainable, MemoryPool& pool) {
-  auto made = std::make_shared<Parameter>();
-  made->name = name;
-  made->value = std::move(value);
-  made->trainable = trainable;
+  auto result = std::make_shared<Parameter>();
+  result->name = name;
+  result->value = std::move(value);
+  result->trainable = trainable;
   const MemoryPool::Use use(pool, MemoryUse::gradients);
-  if (trainable) made->gradient = Tensor::zeros(pool, made->value.shape(), DType::f32, name);
-  return made;
+  if (trainable) result->gradient = Tensor::zeros(pool, result->value.shape(), DType::f32, name);
+  return result;
 }
 
 Tensor own_shard(const Tensor& global, const ShardSpec& spec, MemoryPool& pool) {
@@ -48,18 +48,18 @@ LowRankFactors NewAdapter::plain_start(const Linear& linear, int64_t r) const {
   const std::string a_name = lora_a_name(linear.name()), b_name = lora_b_name(linear.name());
   // Drawn for the whole matrix, whatever part of it this rank has.
   const int64_t in = linear.global_in_features(), out = linear.global_out_features();
-  LowRankFactors made{Tensor::empty(rank_.pool, {r, in}, DType::f32, a_name),
-                      Tensor::empty(rank_.pool, {out, r}, DType::f32, b_name)};
+  LowRankFactors result{Tensor::empty(rank_.pool, {r, in}, DType::f32, a_name),
+                        Tensor::empty(rank_.pool, {out, r}, DType::f32, b_name)};
   if (options_.init_lora_weights == LoraInit::gaussian) {
-    ops::fill_normal(made.a, static_cast<float>(1 / static_cast<double>(r)), rank_.seed, module_key(a_name));
+    ops::fill_normal(result.a, static_cast<float>(1 / static_cast<double>(r)), rank_.seed, module_key(a_name));
   } else {
-    fill(made.a, a_name, 1 / std::sqrt(static_cast<double>(in)));
+    fill(result.a, a_name, 1 / std::sqrt(static_cast<double>(in)));
   }
   const bool random_b = options_.init_lora_weights == LoraInit::random;
-  fill(made.b, b_name, random_b ? 1 / std::sqrt(static_cast<double>(r)) : 0);
-  made.a = own_shard(made.a, shard_of_a(linear.shard(), r), rank_.pool);
-  made.b = own_shard(made.b, shard_of_b(linear.shard(), r), rank_.pool);
-  return made;
+  fill(result.b, b_name, random_b ? 1 / std::sqrt(static_cast<double>(r)) : 0);
+  result.a = own_shard(result.a, shard_of_a(linear.shard(), r), rank_.pool);
+  result.b = own_shard(result.b, shard_of_b(linear.shard(), r), rank_.pool);
+  return result;
 }
 
 std::unique_ptr<Adapter> NewAdapter::make(Linear& linear) {

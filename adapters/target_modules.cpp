@@ -97,9 +97,9 @@ class LayerFilter {
 
 /// Modules saved whole, and those inside them, get no adapter.
 std::vector<PythonRegex> saved_whole(const AdapterOptions& options) {
-  std::vector<PythonRegex> made;
-  for (const std::string& name : options.modules_to_save) made.emplace_back("(^|.*\\.)" + name + "($|\\..*)");
-  return made;
+  std::vector<PythonRegex> result;
+  for (const std::string& name : options.modules_to_save) result.emplace_back("(^|.*\\.)" + name + "($|\\..*)");
+  return result;
 }
 
 bool pattern_matches(const std::string& key, const std::string& module) {

@@ -29,16 +29,16 @@ double peak(DType dtype) {
 }
 
 Tensor random(MemoryPool& pool, Shape shape, DType dtype) {
-  Tensor made = Tensor::empty(pool, std::move(shape), dtype);
+  Tensor result = Tensor::empty(pool, std::move(shape), dtype);
   uint32_t state = 1;
-  for (int64_t i = 0; i < made.numel(); ++i) {
+  for (int64_t i = 0; i < result.numel(); ++i) {
     state = state * 1664525u + 1013904223u;
     const float value = static_cast<float>(state >> 8) * 0x1p-24f - 0.5f;
-    if (dtype == DType::f32) made.data<float>()[i] = value;
-    if (dtype == DType::bf16) made.data<bf16>()[i] = bf16(value);
-    if (dtype == DType::u8) made.data<uint8_t>()[i] = static_cast<uint8_t>(state >> 24);
+    if (dtype == DType::f32) result.data<float>()[i] = value;
+    if (dtype == DType::bf16) result.data<bf16>()[i] = bf16(value);
+    if (dtype == DType::u8) result.data<uint8_t>()[i] = static_cast<uint8_t>(state >> 24);
   }
-  return made;
+  return result;
 }
 
 /// Reports the time of `run` as GFLOP/s and as a share of the peak, by the best
@@ -117,12 +117,12 @@ void onednn(benchmark::State& state) {
   const Memory::desc b_desc =
       packed ? Memory::desc({depth, columns}, onednn_type(x.b), Memory::format_tag::any) : b_plain;
   const Memory::desc c_desc({rows, columns}, onednn_type(x.c), Memory::format_tag::ab);
-  const dnnl::matmul::primitive_desc made(dnnl::matmul::desc(a_desc, b_desc, c_desc), engine);
+  const dnnl::matmul::primitive_desc result(dnnl::matmul::desc(a_desc, b_desc, c_desc), engine);
   Memory a(a_desc, engine, x.a.mutable_raw()), b(b_plain, engine, x.b.mutable_raw()),
       c(c_desc, engine, x.c.mutable_raw());
-  Memory b_best(made.weights_desc(), engine);
+  Memory b_best(result.weights_desc(), engine);
   dnnl::reorder(b, b_best).execute(stream, b, b_best);
-  dnnl::matmul multiply(made);
+  dnnl::matmul multiply(result);
   measure(state, x.flops(), dtype, [&] {
     multiply.execute(stream, {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b_best}, {DNNL_ARG_DST, c}});
     stream.wait();

@@ -52,22 +52,22 @@ void run(Flags flags) {
   for (const std::string& directory : flags.adapters) adapters.push_back(read_peft_directory(directory));
   std::vector<CombineSource> sources;
   for (size_t i = 0; i < adapters.size(); ++i) sources.push_back({&adapters[i], flags.weights[i]});
-  const CombinedAdapter made = combine_adapters(sources, flags.options, rank.context().pool);
+  const CombinedAdapter result = combine_adapters(sources, flags.options, rank.context().pool);
   const AdapterCompanions first{.tokenizer = flags.adapters.front(), .base = base_of_all(flags.adapters)};
   for (const std::string& other : flags.adapters) {
     if (find_text_source(first.tokenizer.string(), other, "").notes.empty()) continue;
     say(stderr, "note: %s has another tokenizer or chat template than %s, whose are kept", other.c_str(),
         first.tokenizer.c_str());
   }
-  write_peft_directory(flags.out, made.options, made.tensors, flags.replace, first);
-  const size_t modules = made.tensors.size() / 2;
+  write_peft_directory(flags.out, result.options, result.tensors, flags.replace, first);
+  const size_t modules = result.tensors.size() / 2;
   if (flags.json) {
-    const nlohmann::ordered_json said = {{"modules", modules}, {"r", made.options.r}};
-    std::printf("%s\n", said.dump().c_str());
+    const nlohmann::ordered_json output = {{"modules", modules}, {"r", result.options.r}};
+    std::printf("%s\n", output.dump().c_str());
     return;
   }
   say(stdout, "combined %zu adapters into %s: %zu modules, rank %lld", adapters.size(), flags.out.c_str(), modules,
-      static_cast<long long>(made.options.r));
+      static_cast<long long>(result.options.r));
 }
 
 }  // namespace

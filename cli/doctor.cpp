@@ -20,11 +20,11 @@ struct Flags {
 void run(const Flags& flags) {
   const std::vector<Finding> findings = examine_machine(flags.directory, !flags.quick);
   if (flags.json) {
-    nlohmann::ordered_json said = nlohmann::ordered_json::array();
+    nlohmann::ordered_json output = nlohmann::ordered_json::array();
     for (const Finding& finding : findings) {
-      said.push_back({{"name", finding.name}, {"value", finding.value}, {"advice", finding.advice}});
+      output.push_back({{"name", finding.name}, {"value", finding.value}, {"advice", finding.advice}});
     }
-    std::printf("%s\n", nlohmann::ordered_json{{"findings", said}}.dump().c_str());
+    std::printf("%s\n", nlohmann::ordered_json{{"findings", output}}.dump().c_str());
     return;
   }
   int advised = 0;

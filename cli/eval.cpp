@@ -29,13 +29,13 @@ struct Flags {
 
 void print(const Evaluation& loss, const ExactMatch& match, const Flags& flags) {
   if (flags.json) {
-    nlohmann::ordered_json said = {
+    nlohmann::ordered_json output = {
         {"loss", loss.loss}, {"perplexity", loss.perplexity}, {"label_tokens", loss.label_tokens}};
     if (flags.exact_match) {
-      said["exact_match"] = match.share();
-      said["asked"] = match.asked;
+      output["exact_match"] = match.share();
+      output["asked"] = match.asked;
     }
-    std::printf("%s\n", said.dump().c_str());
+    std::printf("%s\n", output.dump().c_str());
     return;
   }
   std::printf("loss %.5f, perplexity %.3f over %lld tokens\n", loss.loss, loss.perplexity,
@@ -57,9 +57,9 @@ void run_choices(const Flags& flags) {
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   const ChoiceAccuracy found = multiple_choice(decoder, *tokenizer, questions, flags.limit, step);
   if (flags.json) {
-    const nlohmann::ordered_json said = {
+    const nlohmann::ordered_json output = {
         {"accuracy", found.share()}, {"accuracy_normalized", found.share_normalized()}, {"asked", found.asked}};
-    std::printf("%s\n", said.dump().c_str());
+    std::printf("%s\n", output.dump().c_str());
     return;
   }
   std::printf("accuracy %.1f%% (%lld of %lld), %.1f%% by likelihood per byte\n", 100 * found.share(),

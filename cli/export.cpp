@@ -39,13 +39,13 @@ void run(Flags flags) {
   LocalRank rank;
   const GgufReport report = export_gguf(flags.request, rank.context());
   if (flags.json) {
-    const nlohmann::ordered_json said = {{"architecture", report.architecture},
-                                         {"tensors", report.tensors},
-                                         {"bytes", report.bytes},
-                                         {"kept_in_f16", report.fallbacks.f16},
-                                         {"in_blocks_of_32", report.fallbacks.small_blocks},
-                                         {"llama_cpp_leaves_out", report.left_out}};
-    std::printf("%s\n", said.dump().c_str());
+    const nlohmann::ordered_json output = {{"architecture", report.architecture},
+                                           {"tensors", report.tensors},
+                                           {"bytes", report.bytes},
+                                           {"kept_in_f16", report.fallbacks.f16},
+                                           {"in_blocks_of_32", report.fallbacks.small_blocks},
+                                           {"llama_cpp_leaves_out", report.left_out}};
+    std::printf("%s\n", output.dump().c_str());
     return;
   }
   say(stdout, "wrote %s: %s, %s, %s", flags.request.out.c_str(), report.architecture.c_str(),

@@ -40,9 +40,9 @@ void run(Flags flags) {
 
   if (flags.json) {
     const std::vector<int32_t> ids = generate(decoder, prompt, flags.options, step);
-    nlohmann::ordered_json said = {{"ids", ids}};
-    if (tokenizer) said["text"] = tokenizer->decode(ids, true);
-    std::printf("%s\n", said.dump().c_str());
+    nlohmann::ordered_json output = {{"ids", ids}};
+    if (tokenizer) output["text"] = tokenizer->decode(ids, true);
+    std::printf("%s\n", output.dump().c_str());
     return;
   }
   std::unique_ptr<StreamDecoder> stream = tokenizer ? std::make_unique<StreamDecoder>(*tokenizer) : nullptr;

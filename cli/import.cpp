@@ -18,11 +18,11 @@ void run(const ImportRequest& request, bool json) {
   LocalRank rank;
   const ImportReport report = import_gguf(request, rank.context());
   if (json) {
-    const nlohmann::ordered_json said = {{"model_type", report.model_type},
-                                         {"tensors", report.tensors},
-                                         {"bytes", report.bytes},
-                                         {"tokenizer", report.tokenizer}};
-    std::printf("%s\n", said.dump().c_str());
+    const nlohmann::ordered_json output = {{"model_type", report.model_type},
+                                           {"tensors", report.tensors},
+                                           {"bytes", report.bytes},
+                                           {"tokenizer", report.tokenizer}};
+    std::printf("%s\n", output.dump().c_str());
     return;
   }
   if (report.model_type.empty()) {

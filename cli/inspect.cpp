@@ -36,16 +36,16 @@ ordered_json tensor_rows(const Source& source) {
 ordered_json inspect_model(const fs::path& path) {
   const CheckpointDir checkpoint(path);
   const nlohmann::json config = parse_json(checkpoint.config_text(), (path / "config.json").string(), kModelConfigJson);
-  ordered_json said = {{"kind", "model"}, {"model_type", config.value("model_type", "")}};
+  ordered_json output = {{"kind", "model"}, {"model_type", config.value("model_type", "")}};
   for (const char* key :
        {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"}) {
-    if (config.contains(key)) said[key] = config[key];
+    if (config.contains(key)) output[key] = config[key];
   }
-  said["quantization"] =
+  output["quantization"] =
       config.contains("quantization_config") ? ordered_json(config["quantization_config"]) : ordered_json();
-  said["bytes"] = checkpoint.total_bytes();
-  said["tensors"] = tensor_rows(checkpoint);
-  return said;
+  output["bytes"] = checkpoint.total_bytes();
+  output["tensors"] = tensor_rows(checkpoint);
+  return output;
 }
 
 ordered_json inspect_adapter(const fs::path& path) {
@@ -56,19 +56,19 @@ ordered_json inspect_adapter(const fs::path& path) {
 
 ordered_json inspect_checkpoint(const fs::path& path) {
   const TrainingState state = read_checkpoint_state(path);
-  ordered_json said = {{"kind", "checkpoint"}, {"step", state.step}};
-  if (state.best_loss) said["best"] = {{"step", state.best_step}, {"loss", *state.best_loss}};
-  for (const auto& [name, value] : state.settings) said["settings"][name] = parse_json(value, name);
-  return said;
+  ordered_json output = {{"kind", "checkpoint"}, {"step", state.step}};
+  if (state.best_loss) output["best"] = {{"step", state.best_step}, {"loss", *state.best_loss}};
+  for (const auto& [name, value] : state.settings) output["settings"][name] = parse_json(value, name);
+  return output;
 }
 
 ordered_json inspect_run(const fs::path& path) {
-  ordered_json said = {{"kind", "run"}, {"recipe", read_json_file(path / "recipe.json")}};
+  ordered_json output = {{"kind", "run"}, {"recipe", read_json_file(path / "recipe.json")}};
   if (const auto newest = newest_checkpoint(path / "checkpoints", Observer{})) {
-    said["checkpoint"] = newest->path.string();
-    said["step"] = newest->state.step;
+    output["checkpoint"] = newest->path.string();
+    output["step"] = newest->state.step;
   }
-  return said;
+  return output;
 }
 
 /// Long lists (tokens, scores) as their length and first elements.
@@ -95,16 +95,16 @@ ordered_json gguf_value(const GgufValue& value) {
 
 ordered_json inspect_gguf(const fs::path& path) {
   const GgufFile file(path.string());
-  ordered_json said = {{"kind", "gguf"}, {"metadata", ordered_json::object()}, {"tensors", ordered_json::array()}};
-  for (const auto& [key, value] : file.metadata()) said["metadata"][key] = gguf_value(value);
+  ordered_json output = {{"kind", "gguf"}, {"metadata", ordered_json::object()}, {"tensors", ordered_json::array()}};
+  for (const auto& [key, value] : file.metadata()) output["metadata"][key] = gguf_value(value);
   for (const GgufTensor& tensor : file.tensors()) {
-    said["tensors"].push_back({{"name", tensor.name},
-                               {"dtype", gguf_type_name(tensor.type)},
-                               {"shape", tensor.shape},
-                               {"bytes", tensor.bytes()}});
+    output["tensors"].push_back({{"name", tensor.name},
+                                 {"dtype", gguf_type_name(tensor.type)},
+                                 {"shape", tensor.shape},
+                                 {"bytes", tensor.bytes()}});
   }
-  for (const auto& [name, type] : file.unreadable()) said["other_types"][name] = type;
-  return said;
+  for (const auto& [name, type] : file.unreadable()) output["other_types"][name] = type;
+  return output;
 }
 
 ordered_json inspect(const fs::path& path) {
@@ -126,20 +126,20 @@ ordered_json inspect(const fs::path& path) {
                    "give a .safetensors, .gguf or .npy file, or a directory");
 }
 
-void print(const ordered_json& said) {
-  for (const auto& [key, value] : said.items()) {
+void print(const ordered_json& output) {
+  for (const auto& [key, value] : output.items()) {
     if (key != "tensors")
       std::printf("%-20s %s\n", visible_text(key).c_str(),
                   visible_text(value.is_string() ? value.get<std::string>() : value.dump()).c_str());
   }
-  if (!said.contains("tensors")) return;
+  if (!output.contains("tensors")) return;
   uint64_t bytes = 0;
-  for (const ordered_json& row : said["tensors"]) {
+  for (const ordered_json& row : output["tensors"]) {
     std::printf("  %-5s %-16s %12llu  %s\n", row["dtype"].get<std::string>().c_str(), row["shape"].dump().c_str(),
                 row["bytes"].get<unsigned long long>(), visible_text(row["name"].get<std::string>()).c_str());
     bytes += row["bytes"].get<uint64_t>();
   }
-  std::printf("%s, %s\n", count_text(static_cast<int64_t>(said["tensors"].size()), "tensor").c_str(),
+  std::printf("%s, %s\n", count_text(static_cast<int64_t>(output["tensors"].size()), "tensor").c_str(),
               bytes_text(static_cast<double>(bytes)).c_str());
 }
 
@@ -154,8 +154,8 @@ void add_inspect_command(Command& nibble) {
   command.flag("--json", *json, "One JSON object on stdout");
   command.footer("Example: nibble inspect runs/mine/checkpoints/step-100");
   command.run([path, json] {
-    const ordered_json said = inspect(*path);
-    *json ? static_cast<void>(std::printf("%s\n", said.dump().c_str())) : print(said);
+    const ordered_json output = inspect(*path);
+    *json ? static_cast<void>(std::printf("%s\n", output.dump().c_str())) : print(output);
   });
 }
 

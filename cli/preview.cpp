@@ -35,15 +35,15 @@ Json answers_of(std::span<const SamplePreview> record) {
                                      sample.ids.begin() + static_cast<ptrdiff_t>(end)));
   };
   const auto answer = [&](const SamplePreview& sample) { return part(sample, sample.answer, sample.ids.size()); };
-  Json said = {{"prompt_ids", part(record[0], 0, record[0].answer)}};
+  Json output = {{"prompt_ids", part(record[0], 0, record[0].answer)}};
   if (record.size() == 2) {
-    said["chosen_ids"] = answer(record[0]);
-    said["rejected_ids"] = answer(record[1]);
+    output["chosen_ids"] = answer(record[0]);
+    output["rejected_ids"] = answer(record[1]);
   } else {
-    said["completion_ids"] = answer(record[0]);
-    said["label"] = record[0].values.front() != 0;
+    output["completion_ids"] = answer(record[0]);
+    output["label"] = record[0].values.front() != 0;
   }
-  return said;
+  return output;
 }
 
 Json samples_of(const DryRun& found) {
@@ -67,18 +67,18 @@ Json samples_of(const DryRun& found) {
 
 void print_json(const DryRun& found) {
   const DatasetReport& report = found.report;
-  const nlohmann::ordered_json said = {{"samples", samples_of(found)},
-                                       {"tokens", report.tokens},
-                                       {"trained_tokens", report.trained_tokens},
-                                       {"trained_share", report.trained_share()},
-                                       {"longest", report.longest},
-                                       {"truncated", report.truncated},
-                                       {"truncated_tokens", report.truncated_tokens},
-                                       {"dropped_long", report.dropped_long},
-                                       {"dropped_untrained", report.dropped_untrained},
-                                       {"duplicate_bos", report.duplicate_bos},
-                                       {"samples_without_end", found.samples_without_end}};
-  std::printf("%s\n", said.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  const nlohmann::ordered_json output = {{"samples", samples_of(found)},
+                                         {"tokens", report.tokens},
+                                         {"trained_tokens", report.trained_tokens},
+                                         {"trained_share", report.trained_share()},
+                                         {"longest", report.longest},
+                                         {"truncated", report.truncated},
+                                         {"truncated_tokens", report.truncated_tokens},
+                                         {"dropped_long", report.dropped_long},
+                                         {"dropped_untrained", report.dropped_untrained},
+                                         {"duplicate_bos", report.duplicate_bos},
+                                         {"samples_without_end", found.samples_without_end}};
+  std::printf("%s\n", output.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
 // Trained tokens are green on a terminal and in [[ ]] elsewhere.

@@ -40,11 +40,11 @@ void run(Flags flags) {
   LocalRank rank(flags.threads);
   const QuantizeModelReport report = quantize_model(flags.model, flags.out, flags.options, rank.context());
   if (flags.json) {
-    const nlohmann::ordered_json said = {{"quantized", report.quantized},
-                                         {"copied", report.copied},
-                                         {"source_bytes", report.source_bytes},
-                                         {"bytes", report.bytes}};
-    std::printf("%s\n", said.dump().c_str());
+    const nlohmann::ordered_json output = {{"quantized", report.quantized},
+                                           {"copied", report.copied},
+                                           {"source_bytes", report.source_bytes},
+                                           {"bytes", report.bytes}};
+    std::printf("%s\n", output.dump().c_str());
     return;
   }
   say(stdout, "%s: %s in 4 bits, %lld as they were; %s instead of %s", flags.out.c_str(),

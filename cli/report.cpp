@@ -49,25 +49,25 @@ void print_json(const std::vector<RunLog>& logs) {
   nlohmann::ordered_json runs = nlohmann::ordered_json::array(), differences = nlohmann::ordered_json::object();
   for (const RunLog& log : logs) {
     const RunSummary run = summarize(log);
-    nlohmann::ordered_json said = {{"run", log.directory.string()},
-                                   {"steps", run.steps},
-                                   {"tokens", run.tokens},
-                                   {"loss", run.loss},
-                                   {"tokens_per_second", run.tokens_per_second},
-                                   {"seconds", run.seconds},
-                                   {"peak_memory_bytes", run.peak_memory_bytes}};
+    nlohmann::ordered_json output = {{"run", log.directory.string()},
+                                     {"steps", run.steps},
+                                     {"tokens", run.tokens},
+                                     {"loss", run.loss},
+                                     {"tokens_per_second", run.tokens_per_second},
+                                     {"seconds", run.seconds},
+                                     {"peak_memory_bytes", run.peak_memory_bytes}};
     if (run.best_step > 0) {
-      said["eval_loss"] = run.best_evaluation_loss;
-      said["perplexity"] = run.best_perplexity;
-      said["eval_step"] = run.best_step;
+      output["eval_loss"] = run.best_evaluation_loss;
+      output["perplexity"] = run.best_perplexity;
+      output["eval_step"] = run.best_step;
     }
-    runs.push_back(said);
+    runs.push_back(output);
   }
   for (const std::vector<std::string>& row : recipe_differences(logs)) {
     differences[row[0]] = std::vector<std::string>(row.begin() + 1, row.end());
   }
-  const nlohmann::ordered_json said = {{"runs", runs}, {"recipe_differences", differences}};
-  std::printf("%s\n", said.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  const nlohmann::ordered_json output = {{"runs", runs}, {"recipe_differences", differences}};
+  std::printf("%s\n", output.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
 void compare(const CompareFlags& flags) {

@@ -25,15 +25,15 @@ void run(const Flags& flags) {
   observer.on_message = [](const std::string& line) { say(stderr, line); };
   const DryRun found = dry_run(recipe, observer);
   if (flags.json) {
-    const nlohmann::ordered_json said = {{"valid", true},
-                                         {"parameters", found.parameters},
-                                         {"adapted_modules", found.adapted_modules},
-                                         {"samples", found.report.samples},
-                                         {"trained_share", found.report.trained_share()},
-                                         {"total_steps", found.total_steps},
-                                         {"first_batch_tokens", found.first_step.tokens},
-                                         {"first_batch_label_tokens", found.first_step.label_tokens}};
-    std::printf("%s\n", said.dump().c_str());
+    const nlohmann::ordered_json output = {{"valid", true},
+                                           {"parameters", found.parameters},
+                                           {"adapted_modules", found.adapted_modules},
+                                           {"samples", found.report.samples},
+                                           {"trained_share", found.report.trained_share()},
+                                           {"total_steps", found.total_steps},
+                                           {"first_batch_tokens", found.first_step.tokens},
+                                           {"first_batch_label_tokens", found.first_step.label_tokens}};
+    std::printf("%s\n", output.dump().c_str());
     return;
   }
   std::printf("model: %lld parameters", static_cast<long long>(found.parameters));

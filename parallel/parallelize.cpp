@@ -9,11 +9,11 @@ ParallelModel parallelize(Decoder& model, bool train_everything, const ParallelO
                           RankContext& rank) {
   NIBBLE_CHECK((mesh.tensor().size() > 1) == (model.sharding() != nullptr), "shards are those of tensor_parallel()");
   const MemoryPool::Use use(rank.pool, train_everything ? MemoryUse::base : MemoryUse::adapters);
-  ParallelModel made(model, train_everything, options, mesh);
+  ParallelModel result(model, train_everything, options, mesh);
   const bool shards = mesh.shape().shard > 1, shards_trained = shards && (train_everything || options.shard_trainable);
-  if (shards) made.sharded_ = shard(model, made.trained_, shards_trained, options, mesh, rank.pool);
-  if (!shards_trained) made.replicated_ = replicate(made.trained_, options.wire, mesh, rank.pool);
-  return made;
+  if (shards) result.sharded_ = shard(model, result.trained_, shards_trained, options, mesh, rank.pool);
+  if (!shards_trained) result.replicated_ = replicate(result.trained_, options.wire, mesh, rank.pool);
+  return result;
 }
 
 }  // namespace nibble

@@ -27,12 +27,12 @@ Tensor plain_rows(const QuantizedMatrix& matrix, int64_t begin, int64_t end, Mem
   const int64_t rows = matrix.out_features() / matrix.matrices;
   const Tensor stored = dequantize(matrix, begin * rows, end * rows, pool);
   if (matrix.type != QuantType::mxfp4) return stored.reshape({end - begin, shape[1], shape[2]});
-  Tensor made = Tensor::empty(pool, {end - begin, shape[1], shape[2]}, DType::f32, "dequantized experts");
+  Tensor result = Tensor::empty(pool, {end - begin, shape[1], shape[2]}, DType::f32, "dequantized experts");
   for (int64_t i = 0; i < end - begin; ++i) {
-    Tensor turned = made.rows(i, i + 1).reshape({shape[1], shape[2]});
+    Tensor turned = result.rows(i, i + 1).reshape({shape[1], shape[2]});
     ops::transpose(stored.rows(i * rows, (i + 1) * rows), turned);
   }
-  return made;
+  return result;
 }
 
 }  // namespace

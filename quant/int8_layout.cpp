@@ -48,17 +48,17 @@ Tensor read_int8(const CheckpointDir& checkpoint, const std::string& weight, Mem
   for (const float scale : row_scales.span<const float>()) {
     if (!std::isfinite(scale)) refuse(scales_name, "holds a value that is no number");
   }
-  Tensor made = Tensor::empty(pool, codes.shape(), DType::f32, weight);
+  Tensor result = Tensor::empty(pool, codes.shape(), DType::f32, weight);
   const int64_t in = codes.dim(1);
   const auto* from = codes.data<const int8_t>();
   parallel_for(codes.dim(0), 64, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float step = row_scales.data<const float>()[row] / 127.0f;
-      for (int64_t i = row * in; i < (row + 1) * in; ++i) made.data<float>()[i] = static_cast<float>(from[i]) * step;
+      for (int64_t i = row * in; i < (row + 1) * in; ++i) result.data<float>()[i] = static_cast<float>(from[i]) * step;
     }
   });
   release_pages(codes);
-  return made;
+  return result;
 }
 
 }  // namespace nibble

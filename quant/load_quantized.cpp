@@ -140,10 +140,10 @@ LoadOptions load_quantized(RankContext& rank, const std::optional<QuantizeOnLoad
       }
       const bool eight_bit = is_int8(checkpoint, stored);
       if (eight_bit) taken->insert(stored);
-      std::unique_ptr<LinearWeight> made =
+      std::unique_ptr<LinearWeight> result =
           eight_bit ? widened(checkpoint, stored, module, shape, pool) : dense(module, shape);
-      if (!skip || skip->skips(module_of_weight(weight))) return made;
-      return quantized(std::move(made), weight, quantize->codec, pool);
+      if (!skip || skip->skips(module_of_weight(weight))) return result;
+      return quantized(std::move(result), weight, quantize->codec, pool);
     };
   };
   options.expects = [taken](const std::string& tensor) {

@@ -43,17 +43,17 @@ void Nf4Weight::backward_input(const Tensor& dy, Tensor& dx, bool accumulate,
 }
 
 Tensor Nf4Weight::dequantize(int64_t begin, int64_t end, MemoryPool& pool) const {
-  Tensor made = Tensor::empty(pool, {end - begin, in_features()}, DType::f32, name_);
+  Tensor result = Tensor::empty(pool, {end - begin, in_features()}, DType::f32, name_);
   if (!transposed_) {
-    ops::dequantize(rows(begin, end), made);
-    return made;
+    ops::dequantize(rows(begin, end), result);
+    return result;
   }
   Tensor stored = Tensor::empty(pool, {in_features(), out_features()}, DType::f32, name_);
   Tensor columns = Tensor::empty(pool, {in_features(), end - begin}, DType::f32, name_);
   ops::dequantize(rows(0, in_features()), stored);
   ops::copy_columns_out(stored, begin, columns);
-  ops::transpose(columns, made);
-  return made;
+  ops::transpose(columns, result);
+  return result;
 }
 
 std::vector<NamedTensor> Nf4Weight::parts() const {
@@ -62,14 +62,14 @@ std::vector<NamedTensor> Nf4Weight::parts() const {
   if (m.scaled_by_exponents()) {
     return {{mxfp4_blocks_name(name_), m.packed}, {mxfp4_scales_name(name_), m.exponents}};
   }
-  std::vector<NamedTensor> made = {{name_, m.packed},
-                                   {name_ + ".absmax", m.double_quantized() ? m.absmax_codes : m.absmax}};
+  std::vector<NamedTensor> result = {{name_, m.packed},
+                                     {name_ + ".absmax", m.double_quantized() ? m.absmax_codes : m.absmax}};
   if (m.double_quantized()) {
-    made.push_back({name_ + ".nested_absmax", m.nested_absmax});
-    made.push_back({name_ + ".nested_quant_map", m.nested_map});
+    result.push_back({name_ + ".nested_absmax", m.nested_absmax});
+    result.push_back({name_ + ".nested_quant_map", m.nested_map});
   }
-  made.insert(made.end(), state_.begin(), state_.end());
-  return made;
+  result.insert(result.end(), state_.begin(), state_.end());
+  return result;
 }
 
 namespace {

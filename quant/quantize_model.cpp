@@ -184,13 +184,13 @@ class ModelQuantizer {
   }
 
   QuantizationConfig config() const {
-    QuantizationConfig made;
-    made.type = options_.codec.type;
-    made.double_quant = options_.codec.double_quant;
-    made.skip_modules = options_.skip_modules;
+    QuantizationConfig result;
+    result.type = options_.codec.type;
+    result.double_quant = options_.codec.double_quant;
+    result.skip_modules = options_.skip_modules;
     const DType dtype = checkpoint_.at(linears_.begin()->first).dtype();
-    made.compute_dtype = dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32";
-    return made;
+    result.compute_dtype = dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32";
+    return result;
   }
 
   // Linears count twice when they are read twice.

@@ -26,16 +26,16 @@ namespace {
 // Where what a reference says is kept: named for what decides it.
 std::filesystem::path kept_reference(const Recipe& recipe, const std::map<std::string, std::string>& settings) {
   if (recipe.data.cache.empty()) return {};
-  std::string said(isa_name(isa()));
+  std::string output(isa_name(isa()));
   for (const auto& [name, value] : settings) {
     const bool decides = name.starts_with("model.") || name.starts_with("adapter.") || name.starts_with("data.") ||
                          name.starts_with("objective.") || name.starts_with("rollout.") ||
                          name.starts_with("tokenizer") || name == "train.seed" || name == "train.microbatch_size" ||
                          name == "train.accumulate";
-    if (decides) said += "\n" + name + "=" + value;
+    if (decides) output += "\n" + name + "=" + value;
   }
   return std::filesystem::path(recipe.data.cache) /
-         ("reference-" + hash_bytes(std::as_bytes(std::span(said))).substr(0, 32) + ".safetensors");
+         ("reference-" + hash_bytes(std::as_bytes(std::span(output))).substr(0, 32) + ".safetensors");
 }
 
 }  // namespace

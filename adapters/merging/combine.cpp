@@ -147,8 +147,8 @@ class Summation {
 
   /// The mean of the weighted elements that have the majority's sign.
   Tensor majority(const std::vector<Tensor>& tensors, const std::vector<float>& weights) const {
-    Tensor made = Tensor::zeros(pool_, tensors.front().shape(), DType::f32, "sum of adapters");
-    const std::span<float> out = made.span<float>();
+    Tensor result = Tensor::zeros(pool_, tensors.front().shape(), DType::f32, "sum of adapters");
+    const std::span<float> out = result.span<float>();
     const auto sign = [](float x) { return static_cast<float>((x > 0) - (x < 0)); };
     for (size_t i = 0; i < out.size(); ++i) {
       float votes = 0, total = 0, count = 0;
@@ -165,7 +165,7 @@ class Summation {
       }
       out[i] = total / std::max(count, 1.0f);
     }
-    return made;
+    return result;
   }
 
   const CombineOptions& options_;
@@ -174,12 +174,12 @@ class Summation {
 
 /// A [r', in] and B [out, r'] filled up with zeros to rank r.
 LowRankFactors filled_up(const LowRankFactors& pair, int64_t r, MemoryPool& pool) {
-  LowRankFactors made{Tensor::zeros(pool, {r, pair.a.dim(1)}, DType::f32, "adapter"),
-                      Tensor::zeros(pool, {pair.b.dim(0), r}, DType::f32, "adapter")};
-  Tensor upper = made.a.rows(0, pair.a.dim(0));
+  LowRankFactors result{Tensor::zeros(pool, {r, pair.a.dim(1)}, DType::f32, "adapter"),
+                        Tensor::zeros(pool, {pair.b.dim(0), r}, DType::f32, "adapter")};
+  Tensor upper = result.a.rows(0, pair.a.dim(0));
   ops::cast(pair.a, upper);
-  ops::copy_columns_in(pair.b, 0, made.b);
-  return made;
+  ops::copy_columns_in(pair.b, 0, result.b);
+  return result;
 }
 
 class Combination {
@@ -213,16 +213,16 @@ class Combination {
   LowRankFactors side_by_side(const std::vector<Part>& parts) const {
     int64_t r = 0, done = 0;
     for (const Part& part : parts) r += part.a.dim(0);
-    LowRankFactors made{Tensor::empty(pool_, {r, parts.front().a.dim(1)}, DType::f32, "adapter"),
-                        Tensor::empty(pool_, {parts.front().b.dim(0), r}, DType::f32, "adapter")};
+    LowRankFactors result{Tensor::empty(pool_, {r, parts.front().a.dim(1)}, DType::f32, "adapter"),
+                          Tensor::empty(pool_, {parts.front().b.dim(0), r}, DType::f32, "adapter")};
     for (const Part& part : parts) {
-      Tensor a = part.a.clone(pool_), rows = made.a.rows(done, done + part.a.dim(0));
+      Tensor a = part.a.clone(pool_), rows = result.a.rows(done, done + part.a.dim(0));
       ops::scale(a, static_cast<float>(part.weight * part.scaling));
       ops::cast(a, rows);
-      ops::copy_columns_in(part.b, done, made.b);
+      ops::copy_columns_in(part.b, done, result.b);
       done += part.a.dim(0);
     }
-    return made;
+    return result;
   }
 
   LowRankFactors by_factors(const std::vector<Part>& parts, const Module& module) const {
@@ -293,13 +293,13 @@ ModuleSelector targets_of(const std::vector<CombineSource>& sources, const std::
     return std::ranges::any_of(
         names, [&](const std::string& name) { return module.path == name || module.path.ends_with("." + name); });
   };
-  ModuleSelector made;
+  ModuleSelector result;
   if (plain && std::ranges::all_of(modules, named)) {
-    made.names.assign(names.begin(), names.end());
+    result.names.assign(names.begin(), names.end());
   } else {
-    for (const Module& module : modules) made.names.push_back(module.path);
+    for (const Module& module : modules) result.names.push_back(module.path);
   }
-  return made;
+  return result;
 }
 
 }  // namespace
@@ -332,20 +332,20 @@ CombinedAdapter combine_adapters(const std::vector<CombineSource>& sources, cons
   const int64_t rank = result_rank(sources, options);
   const std::set<Module> modules = modules_of(sources);
   const AdapterOptions& first = sources.front().adapter->options;
-  CombinedAdapter made;
-  made.options.r = rank;
-  made.options.lora_alpha = static_cast<double>(rank);
-  made.options.target_modules = targets_of(sources, modules);
-  made.options.fan_in_fan_out = first.fan_in_fan_out;
-  made.options.base_model = first.base_model;
-  made.options.task = first.task;
+  CombinedAdapter result;
+  result.options.r = rank;
+  result.options.lora_alpha = static_cast<double>(rank);
+  result.options.target_modules = targets_of(sources, modules);
+  result.options.fan_in_fan_out = first.fan_in_fan_out;
+  result.options.base_model = first.base_model;
+  result.options.task = first.task;
   const Combination combination(sources, options, rank, pool);
   for (const Module& module : modules) {
     const LowRankFactors pair = combination.combine(module);
-    made.tensors.emplace_back(kPeftPrefix + module.a(), pair.a);
-    made.tensors.emplace_back(kPeftPrefix + module.b(), pair.b);
+    result.tensors.emplace_back(kPeftPrefix + module.a(), pair.a);
+    result.tensors.emplace_back(kPeftPrefix + module.b(), pair.b);
   }
-  return made;
+  return result;
 }
 
 }  // namespace nibble

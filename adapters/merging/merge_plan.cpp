@@ -99,9 +99,9 @@ void MergePlan::place_experts() {
     const std::string& tensor = one.matrices.part.tensor;
     if (std::ranges::count(adapted, tensor) == 0) continue;
     const std::string stem = expert_lora_stem(model_, tensor, adapted);
-    MergeOutput& made = output(one.tensor, stem);
-    made.lora = stem;
-    made.experts = one.matrices;
+    MergeOutput& result = output(one.tensor, stem);
+    result.lora = stem;
+    result.experts = one.matrices;
     placed_.insert(stem);
   }
 }

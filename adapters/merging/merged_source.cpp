@@ -89,9 +89,9 @@ class MergedModel::Merger {
   }
 
   MergeReport report() const {
-    MergeReport made = report_;
-    if (changed_ > 0) made.mean_change = sum_ / static_cast<double>(changed_);
-    return made;
+    MergeReport result = report_;
+    if (changed_ > 0) result.mean_change = sum_ / static_cast<double>(changed_);
+    return result;
   }
 
   const MergePlan plan;
@@ -232,11 +232,11 @@ class MergedModel::Merger {
     ops::matmul_nn(b, a, sum, true, scaling);
     Tensor squares = Tensor::empty(pool_, {sum.dim(0)}, DType::f64);
     ops::row_squares(sum, squares);
-    Tensor made = lengths.clone(pool_);
-    for (int64_t i = 0; i < made.numel(); ++i) {
-      made.data<float>()[i] /= static_cast<float>(std::sqrt(squares.data<const double>()[i]));
+    Tensor result = lengths.clone(pool_);
+    for (int64_t i = 0; i < result.numel(); ++i) {
+      result.data<float>()[i] /= static_cast<float>(std::sqrt(squares.data<const double>()[i]));
     }
-    return made;
+    return result;
   }
 
   void add(const Change& change, int64_t begin, Tensor& rows) {

@@ -64,22 +64,22 @@ class Reader {
     if (const Json* found = find(key)) value = number(key, *found);
   }
   std::vector<std::string> names(const std::string& key) const {
-    std::vector<std::string> made;
+    std::vector<std::string> result;
     if (const Json* found = find(key)) {
       if (!found->is_array()) refuse(key, "is no list of names");
-      for (const Json& entry : *found) made.push_back(text(key, entry));
+      for (const Json& entry : *found) result.push_back(text(key, entry));
     }
-    return made;
+    return result;
   }
   ModuleSelector modules(const std::string& key) const {
-    ModuleSelector made;
+    ModuleSelector result;
     const Json* found = find(key);
     if (found && found->is_string()) {
-      made.pattern = found->get<std::string>();
+      result.pattern = found->get<std::string>();
     } else {
-      made.names = names(key);
+      result.names = names(key);
     }
-    return made;
+    return result;
   }
 
   std::string text(const std::string& key, const Json& value) const {
@@ -227,9 +227,9 @@ Json selector_json(const ModuleSelector& selector) {
 
 template <typename Value>
 Json patterns_json(const std::vector<std::pair<std::string, Value>>& patterns) {
-  Json made = Json::object();
-  for (const auto& [key, value] : patterns) made[key] = plain_number(static_cast<double>(value));
-  return made;
+  Json result = Json::object();
+  for (const auto& [key, value] : patterns) result[key] = plain_number(static_cast<double>(value));
+  return result;
 }
 
 Json init_json(const AdapterOptions& options) {
@@ -254,9 +254,9 @@ Json tokens_json(const AdapterOptions& options) {
   const auto& tables = options.trainable_token_indices;
   if (tables.empty()) return nullptr;
   if (tables.size() == 1 && tables.front().first.empty()) return tables.front().second;
-  Json made = Json::object();
-  for (const auto& [table, ids] : tables) made[table] = ids;
-  return made;
+  Json result = Json::object();
+  for (const auto& [table, ids] : tables) result[table] = ids;
+  return result;
 }
 
 }  // namespace
@@ -308,48 +308,48 @@ std::string find_adapter(const std::string& named) {
 
 std::string peft_config_text(const AdapterOptions& options) {
   constexpr std::array kBiasNames{"none", "lora_only", "all"};
-  Json made = Json::object();
-  made["alora_invocation_tokens"] = nullptr;
-  made["alpha_pattern"] = patterns_json(options.alpha_pattern);
-  made["arrow_config"] = nullptr;
-  made["auto_mapping"] = nullptr;
-  made["base_model_name_or_path"] = options.base_model.empty() ? Json() : Json(options.base_model);
-  made["bias"] = kBiasNames.at(static_cast<size_t>(options.bias));
-  made["corda_config"] = nullptr;
-  made["ensure_weight_tying"] = false;
-  made["eva_config"] = nullptr;
-  made["exclude_modules"] = selector_json(options.exclude_modules);
-  made["fan_in_fan_out"] = options.fan_in_fan_out;
-  made["inference_mode"] = true;
-  made["init_lora_weights"] = init_json(options);
-  made["kasa_config"] = nullptr;
-  made["layer_replication"] = nullptr;
-  made["layers_pattern"] = list_or_null(options.layers_pattern);
-  made["layers_to_transform"] = options.layers_to_transform ? Json(*options.layers_to_transform) : Json();
-  made["loftq_config"] = Json::object();
-  made["lora_alpha"] = plain_number(options.lora_alpha);
-  made["lora_bias"] = options.lora_bias;
-  made["lora_dropout"] = options.lora_dropout;
-  made["lora_ga_config"] = nullptr;
-  made["megatron_config"] = nullptr;
-  made["megatron_core"] = "megatron.core";
-  made["modules_to_save"] = list_or_null(options.modules_to_save);
-  made["monteclora_config"] = nullptr;
-  made["peft_type"] = "LORA";
-  made["qalora_group_size"] = 16;
-  made["r"] = options.r;
-  made["rank_pattern"] = patterns_json(options.rank_pattern);
-  made["revision"] = nullptr;
-  made["target_modules"] = selector_json(options.target_modules);
-  made["target_parameters"] = list_or_null(options.target_parameters);
-  made["task_type"] = options.task.empty() ? Json() : Json(options.task);
-  made["trainable_token_indices"] = tokens_json(options);
-  made["use_bdlora"] = nullptr;
-  made["use_dora"] = options.use_dora;
-  made["use_qalora"] = false;
-  made["use_rslora"] = options.use_rslora;
-  made["velora_config"] = nullptr;
-  return made.dump(2) + "\n";
+  Json result = Json::object();
+  result["alora_invocation_tokens"] = nullptr;
+  result["alpha_pattern"] = patterns_json(options.alpha_pattern);
+  result["arrow_config"] = nullptr;
+  result["auto_mapping"] = nullptr;
+  result["base_model_name_or_path"] = options.base_model.empty() ? Json() : Json(options.base_model);
+  result["bias"] = kBiasNames.at(static_cast<size_t>(options.bias));
+  result["corda_config"] = nullptr;
+  result["ensure_weight_tying"] = false;
+  result["eva_config"] = nullptr;
+  result["exclude_modules"] = selector_json(options.exclude_modules);
+  result["fan_in_fan_out"] = options.fan_in_fan_out;
+  result["inference_mode"] = true;
+  result["init_lora_weights"] = init_json(options);
+  result["kasa_config"] = nullptr;
+  result["layer_replication"] = nullptr;
+  result["layers_pattern"] = list_or_null(options.layers_pattern);
+  result["layers_to_transform"] = options.layers_to_transform ? Json(*options.layers_to_transform) : Json();
+  result["loftq_config"] = Json::object();
+  result["lora_alpha"] = plain_number(options.lora_alpha);
+  result["lora_bias"] = options.lora_bias;
+  result["lora_dropout"] = options.lora_dropout;
+  result["lora_ga_config"] = nullptr;
+  result["megatron_config"] = nullptr;
+  result["megatron_core"] = "megatron.core";
+  result["modules_to_save"] = list_or_null(options.modules_to_save);
+  result["monteclora_config"] = nullptr;
+  result["peft_type"] = "LORA";
+  result["qalora_group_size"] = 16;
+  result["r"] = options.r;
+  result["rank_pattern"] = patterns_json(options.rank_pattern);
+  result["revision"] = nullptr;
+  result["target_modules"] = selector_json(options.target_modules);
+  result["target_parameters"] = list_or_null(options.target_parameters);
+  result["task_type"] = options.task.empty() ? Json() : Json(options.task);
+  result["trainable_token_indices"] = tokens_json(options);
+  result["use_bdlora"] = nullptr;
+  result["use_dora"] = options.use_dora;
+  result["use_qalora"] = false;
+  result["use_rslora"] = options.use_rslora;
+  result["velora_config"] = nullptr;
+  return result.dump(2) + "\n";
 }
 
 }  // namespace nibble

@@ -18,9 +18,9 @@ Matrix wide(const Tensor& w) {
 }
 
 Tensor narrow(const Matrix& m, MemoryPool& pool) {
-  Tensor made = Tensor::empty(pool, {m.rows(), m.cols()}, DType::f32, "low-rank factor");
-  Eigen::Map<FloatMatrix>(made.data<float>(), m.rows(), m.cols()) = m.cast<float>();
-  return made;
+  Tensor result = Tensor::empty(pool, {m.rows(), m.cols()}, DType::f32, "low-rank factor");
+  Eigen::Map<FloatMatrix>(result.data<float>(), m.rows(), m.cols()) = m.cast<float>();
+  return result;
 }
 
 void check_rank(const Tensor& w, int64_t r) {
@@ -42,21 +42,21 @@ TruncatedSvd svd_of(const Matrix& w, int64_t r, const Matrix* left, MemoryPool& 
   if (solver.info() != Eigen::Success) throw NumericError("singular values", "of a weight do not converge", "");
   Matrix near = solver.eigenvectors().rowwise().reverse().leftCols(r);  // largest first
   Matrix far = by_rows ? Matrix(w.transpose() * near) : Matrix(w * near);
-  TruncatedSvd made;
+  TruncatedSvd result;
   const double largest = far.col(0).norm();
   for (int64_t i = 0; i < r; ++i) {
     const double s = far.col(i).norm();
-    made.s.push_back(s);
+    result.s.push_back(s);
     const bool is_zero = s <= largest * 1e-12;
     far.col(i) *= is_zero ? 0.0 : 1.0 / s;
-    if (is_zero) made.s.back() = 0;
+    if (is_zero) result.s.back() = 0;
   }
   Matrix u = by_rows ? near : far;
   const Matrix& v = by_rows ? far : near;
   if (left) u = *left * u;
-  made.u = narrow(u, pool);
-  made.vt = narrow(v.transpose(), pool);
-  return made;
+  result.u = narrow(u, pool);
+  result.vt = narrow(v.transpose(), pool);
+  return result;
 }
 
 }  // namespace
@@ -81,14 +81,14 @@ TruncatedSvd randomized_svd(const Tensor& w, int64_t r, int64_t iterations, uint
 }
 
 LowRankFactors split_evenly(const TruncatedSvd& svd, double s, MemoryPool& pool) {
-  LowRankFactors made{svd.vt.clone(pool), svd.u.clone(pool)};
-  const int64_t r = made.a.dim(0), in = made.a.dim(1), out = made.b.dim(0);
+  LowRankFactors result{svd.vt.clone(pool), svd.u.clone(pool)};
+  const int64_t r = result.a.dim(0), in = result.a.dim(1), out = result.b.dim(0);
   for (int64_t i = 0; i < r; ++i) {
     const auto root = static_cast<float>(std::sqrt(svd.s[static_cast<size_t>(i)] / s));
-    for (int64_t j = 0; j < in; ++j) made.a.data<float>()[i * in + j] *= root;
-    for (int64_t j = 0; j < out; ++j) made.b.data<float>()[j * r + i] *= root;
+    for (int64_t j = 0; j < in; ++j) result.a.data<float>()[i * in + j] *= root;
+    for (int64_t j = 0; j < out; ++j) result.b.data<float>()[j * r + i] *= root;
   }
-  return made;
+  return result;
 }
 
 LowRankFactors first_of_qr(const Tensor& w, int64_t r, MemoryPool& pool) {

@@ -44,10 +44,10 @@ DoraAdapter::Scale DoraAdapter::scale(const LinearWeight& base, MemoryPool& pool
   Tensor gram = Tensor::empty(pool, {r, r}, DType::f32, "A A^T of an adapter");
   base.forward(a, aw, false);
   ops::matmul_nt(a, a, gram);
-  Scale made{Tensor::empty(pool, {out}, DType::f32), Tensor::empty(pool, {out}, DType::f32)};
+  Scale result{Tensor::empty(pool, {out}, DType::f32), Tensor::empty(pool, {out}, DType::f32)};
   ops::low_rank_norms(magnitude_->value, base_squares_, aw, b, gram, static_cast<float>(lora_->settings().scaling),
-                      made.norms, made.factors);
-  return made;
+                      result.norms, result.factors);
+  return result;
 }
 
 void DoraAdapter::forward(const Tensor& x, const LinearWeight& base, Tensor& y, const StepContext& step,

@@ -38,9 +38,10 @@ EmbeddingLora::EmbeddingLora(double scaling, std::shared_ptr<Parameter> a, std::
 }
 
 EmbeddingLora::Scale EmbeddingLora::scale(const Tensor& table, MemoryPool& pool) const {
-  Scale made{Tensor::empty(pool, {table.dim(1)}, DType::f32), Tensor::empty(pool, {table.dim(1)}, DType::f32)};
-  embedding_norms(magnitude_->value, squares_, table, a_->value, b_->value, scaling_, made.norms, made.factors, pool);
-  return made;
+  Scale result{Tensor::empty(pool, {table.dim(1)}, DType::f32), Tensor::empty(pool, {table.dim(1)}, DType::f32)};
+  embedding_norms(magnitude_->value, squares_, table, a_->value, b_->value, scaling_, result.norms, result.factors,
+                  pool);
+  return result;
 }
 
 Tensor EmbeddingLora::picked(const Tensor& ids, MemoryPool& pool) const {

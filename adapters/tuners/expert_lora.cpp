@@ -114,12 +114,12 @@ std::vector<std::string> modules_to_choose(const DecoderConfig& config, const Ad
   if (!config.experts) return linears;
   const ExpertNames& names = config.names.block.experts;
   const bool narrow = names.peft_translates && options.target_modules.all_linear();
-  std::vector<std::string> made;
+  std::vector<std::string> result;
   for (const std::string& linear : linears) {
     if (expert_part(config, linear) || is_router(config, linear)) continue;
-    if (!narrow || !is_translated(names, last_part(linear))) made.push_back(linear);
+    if (!narrow || !is_translated(names, last_part(linear))) result.push_back(linear);
   }
-  return made;
+  return result;
 }
 
 ExpertTargets match_target_parameters(const DecoderConfig& config, const AdapterOptions& options,
@@ -199,9 +199,9 @@ Tensor ExpertLora::own_rows(const Tensor& all) const {
 
 Tensor ExpertLora::own_b(const Tensor& all, MemoryPool& pool) const {
   const Tensor rows = own_rows(all);
-  Tensor made = Tensor::empty(pool, {rows.dim(0), r()}, DType::f32, "B of an expert");
-  ops::take_columns(rows, columns_, made);
-  return made;
+  Tensor result = Tensor::empty(pool, {rows.dim(0), r()}, DType::f32, "B of an expert");
+  ops::take_columns(rows, columns_, result);
+  return result;
 }
 
 std::optional<ops::LowRankEpilogue> ExpertLora::low_rank_forward(const Tensor& x, const StepContext& step,

@@ -46,16 +46,16 @@ void take_from_base(Linear& linear, const LowRankFactors& factors, double scalin
   Tensor rest = dense->dequantize(0, linear.out_features(), pool);
   ops::matmul_nn(factors.b, factors.a, rest, true, static_cast<float>(-scaling));
   if (dense->transposed()) rest = transposed(rest, pool);
-  auto made = std::make_shared<Parameter>(*dense->parameter());
-  made->value = Tensor::empty(pool, rest.shape(), dense->parameter()->value.dtype(), made->name);
-  ops::cast(rest, made->value);
-  linear.set_weight(std::make_unique<DenseWeight>(std::move(made), dense->transposed()));
+  auto result = std::make_shared<Parameter>(*dense->parameter());
+  result->value = Tensor::empty(pool, rest.shape(), dense->parameter()->value.dtype(), result->name);
+  ops::cast(rest, result->value);
+  linear.set_weight(std::make_unique<DenseWeight>(std::move(result), dense->transposed()));
 }
 
 Tensor transposed(const Tensor& m, MemoryPool& pool) {
-  Tensor made = Tensor::empty(pool, {m.dim(1), m.dim(0)}, m.dtype(), "transpose of a weight");
-  ops::transpose(m, made);
-  return made;
+  Tensor result = Tensor::empty(pool, {m.dim(1), m.dim(0)}, m.dtype(), "transpose of a weight");
+  ops::transpose(m, result);
+  return result;
 }
 
 }  // namespace nibble

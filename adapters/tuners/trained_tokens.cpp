@@ -20,15 +20,15 @@ constexpr const char* kKey = "trainable_token_indices";
 
 TokenRows rows_of(const Tensor& table, const std::string& module, const std::vector<int64_t>& ids, bool trainable,
                   MemoryPool& pool) {
-  TokenRows made;
-  made.ids = checked_token_ids(ids, table.dim(0));
+  TokenRows result;
+  result.ids = checked_token_ids(ids, table.dim(0));
   Tensor value = Tensor::empty(pool, {static_cast<int64_t>(ids.size()), table.dim(1)}, DType::f32, module);
-  for (size_t k = 0; k < made.ids.size(); ++k) {
+  for (size_t k = 0; k < result.ids.size(); ++k) {
     Tensor row = value.rows(static_cast<int64_t>(k), static_cast<int64_t>(k) + 1);
-    ops::cast(table.rows(made.ids[k], made.ids[k] + 1), row);
+    ops::cast(table.rows(result.ids[k], result.ids[k] + 1), row);
   }
-  made.rows = make_parameter(token_rows_name(module), value, trainable, pool);
-  return made;
+  result.rows = make_parameter(token_rows_name(module), value, trainable, pool);
+  return result;
 }
 
 /// The table whose path ends with a name; "" is the tokens' embedding.

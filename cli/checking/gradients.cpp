@@ -44,9 +44,9 @@ void run_recipe(const Flags& flags) {
   write_safetensors(flags.out, found.gradients);
   nlohmann::ordered_json metrics = nlohmann::ordered_json::object();
   for (const auto& [name, value] : found.sums.metrics) metrics[name] = value;
-  const nlohmann::ordered_json said = {
+  const nlohmann::ordered_json output = {
       {"loss", found.sums.loss}, {"label_tokens", found.sums.label_tokens}, {"metrics", metrics}};
-  std::printf("%s\n", said.dump().c_str());
+  std::printf("%s\n", output.dump().c_str());
 }
 
 void run(const Flags& flags) {
@@ -79,8 +79,8 @@ void run(const Flags& flags) {
     if (parameter.trainable) gradients.emplace_back(peft_name(parameter.name, decoder.config()), parameter.gradient);
   });
   write_safetensors(flags.out, gradients);
-  const nlohmann::ordered_json said = {{"loss", loss}, {"label_tokens", batch.label_tokens}};
-  std::printf("%s\n", said.dump().c_str());
+  const nlohmann::ordered_json output = {{"loss", loss}, {"label_tokens", batch.label_tokens}};
+  std::printf("%s\n", output.dump().c_str());
 }
 
 }  // namespace

@@ -33,14 +33,14 @@ void run(const Flags& flags) {
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   std::string lines;
   for (const std::vector<AnswerLogProb>& record : answer_log_probs(decoder, options, encoder, step)) {
-    nlohmann::ordered_json said;
+    nlohmann::ordered_json output;
     const bool pair = options.format == DataFormat::preference;
     for (size_t k = 0; k < record.size(); ++k)
-      said[pair ? (k == 0 ? "chosen" : "rejected") : "completion"] = record[k].log_prob;
+      output[pair ? (k == 0 ? "chosen" : "rejected") : "completion"] = record[k].log_prob;
     for (size_t k = 0; k < record.size(); ++k) {
-      said[pair ? (k == 0 ? "chosen_tokens" : "rejected_tokens") : "completion_tokens"] = record[k].tokens;
+      output[pair ? (k == 0 ? "chosen_tokens" : "rejected_tokens") : "completion_tokens"] = record[k].tokens;
     }
-    lines += said.dump() + "\n";
+    lines += output.dump() + "\n";
   }
   write_file_atomically(flags.out, lines);
 }

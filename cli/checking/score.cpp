@@ -21,7 +21,7 @@ struct Flags {
   std::string data, format = "preference", chat_template, out, score_at = "last_token";
 };
 
-nlohmann::ordered_json said(const std::vector<float>& scores) {
+nlohmann::ordered_json output(const std::vector<float>& scores) {
   if (scores.size() == 1) return scores.front();
   return scores;
 }
@@ -46,9 +46,9 @@ void run(const Flags& flags) {
   for (const auto& record : text_scores(decoder, options, encoder, step, objective.pad_id)) {
     nlohmann::ordered_json line;
     if (options.format == DataFormat::preference) {
-      line = {{"chosen", said(record[0])}, {"rejected", said(record[1])}};
+      line = {{"chosen", output(record[0])}, {"rejected", output(record[1])}};
     } else {
-      line = {{"score", said(record[0])}};
+      line = {{"score", output(record[0])}};
     }
     lines += line.dump() + "\n";
   }

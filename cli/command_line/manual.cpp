@@ -133,9 +133,9 @@ std::string zsh_completion(const CLI::App& app) {
 }
 
 std::string fish_quoted(const std::string& text) {
-  std::string made = "'";
-  for (const char c : text) made += c == '\'' ? std::string("\\'") : std::string(1, c);
-  return made + "'";
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? std::string("\\'") : std::string(1, c);
+  return result + "'";
 }
 
 std::string fish_completion(const CLI::App& app) {
@@ -158,20 +158,20 @@ std::string fish_completion(const CLI::App& app) {
 
 // Text as roff: what roff would read as its own is escaped.
 std::string roff(const std::string& text) {
-  std::string made;
+  std::string result;
   bool line_start = true;
   for (const char c : text) {
-    if (line_start && (c == '.' || c == '\'')) made += "\\&";
+    if (line_start && (c == '.' || c == '\'')) result += "\\&";
     if (c == '\\') {
-      made += "\\e";
+      result += "\\e";
     } else if (c == '-') {
-      made += "\\-";
+      result += "\\-";
     } else {
-      made += c;
+      result += c;
     }
     line_start = c == '\n';
   }
-  return made;
+  return result;
 }
 
 void put_options(std::string& page, const CLI::App* app) {

@@ -48,8 +48,8 @@ class SharedRange {
     for (;;) {
       const auto begin = static_cast<uint32_t>(left), end = static_cast<uint32_t>(left >> 32);
       if (begin >= end) return {};
-      const Split made = split(begin, end, end - begin);
-      if (left_.compare_exchange_weak(left, made.left)) return made.taken;
+      const Split result = split(begin, end, end - begin);
+      if (left_.compare_exchange_weak(left, result.left)) return result.taken;
     }
   }
 

@@ -55,22 +55,22 @@ void Dataset::for_each(const std::function<void(int64_t, const SampleInfo&)>& us
 Sample Dataset::sample(int64_t i, uint32_t begin, uint32_t end, uint64_t index) const {
   const SampleInfo& sample = info(i);
   NIBBLE_CHECK(begin < end && end <= sample.length, "tokens of the sample");
-  Sample made;
-  made.index = index;
-  made.row = i;
-  made.ids.reserve(end - begin);
-  made.labels.reserve(end - begin);
+  Sample result;
+  result.index = index;
+  result.row = i;
+  result.ids.reserve(end - begin);
+  result.labels.reserve(end - begin);
   for (uint32_t t = begin; t < end; ++t) {
     const int32_t code = sample.codes[t];
-    made.ids.push_back(code >= 0 ? code : ~code);
-    made.labels.push_back(code >= 0 ? code : kIgnoreLabel);
+    result.ids.push_back(code >= 0 ? code : ~code);
+    result.labels.push_back(code >= 0 ? code : kIgnoreLabel);
   }
   for (uint32_t k = 0; k < sample.values; ++k) {
-    made.values.push_back(std::bit_cast<float>(sample.codes[sample.length + k]));
+    result.values.push_back(std::bit_cast<float>(sample.codes[sample.length + k]));
   }
   if (codes_mapped_) release(sample.codes + begin, sample.codes + end);
   if (rows_mapped_) release(rows_ + i, rows_ + i + 1);
-  return made;
+  return result;
 }
 
 Sample Dataset::sample(int64_t i) const { return sample(i, 0, info(i).length, static_cast<uint64_t>(i)); }
@@ -86,15 +86,15 @@ int64_t Dataset::trained(int64_t i, uint32_t begin, uint32_t end) const {
 
 SamplePreview Dataset::preview(int64_t i, const Encoder& encoder) const {
   SamplePreview preview;
-  Sample made = sample(i);
-  preview.texts = encoder.token_texts(made.ids);
+  Sample result = sample(i);
+  preview.texts = encoder.token_texts(result.ids);
   preview.record = info(i).record;
-  preview.values = made.values;
-  while (preview.answer < made.labels.size() && made.labels[preview.answer] == kIgnoreLabel) ++preview.answer;
-  for (size_t t = 0; t < made.ids.size(); ++t) {
-    preview.trained.push_back(t > 0 && made.labels[t] != kIgnoreLabel);
+  preview.values = result.values;
+  while (preview.answer < result.labels.size() && result.labels[preview.answer] == kIgnoreLabel) ++preview.answer;
+  for (size_t t = 0; t < result.ids.size(); ++t) {
+    preview.trained.push_back(t > 0 && result.labels[t] != kIgnoreLabel);
   }
-  preview.ids = std::move(made.ids);
+  preview.ids = std::move(result.ids);
   return preview;
 }
 

@@ -50,21 +50,22 @@ constexpr std::pair<const char*, int64_t DatasetReport::*> kCounts[] = {
 
 std::string key_of(const std::vector<DataSource>& sources, const std::vector<DataFile>& files,
                    const DataOptions& options, const Encoder& encoder) {
-  Json said = {{"nibble", std::string(version())},
-               {"encoder", encoder.fingerprint},
-               {"vocab_size", encoder.vocab_size},
-               {"prefix", encoder.prefix},
-               {"eos", encoder.eos ? Json(*encoder.eos) : Json()},
-               {"format", static_cast<int>(options.format)},
-               {"fields", options.fields},
-               {"max_length", options.max_length},
-               {"train_on_prompt", options.train_on_prompt},
-               {"truncate", static_cast<int>(options.truncate)},
-               {"skip_bad", options.skip_bad},
-               {"hidden_parts", static_cast<int>(options.hidden_parts)}};
-  for (const DataSource& source : sources) said["weights"].push_back(source.weight);
-  for (const DataFile& file : files) said["files"].push_back({hash_file(file.path), data_type(file.path), file.source});
-  const std::string text = said.dump();
+  Json output = {{"nibble", std::string(version())},
+                 {"encoder", encoder.fingerprint},
+                 {"vocab_size", encoder.vocab_size},
+                 {"prefix", encoder.prefix},
+                 {"eos", encoder.eos ? Json(*encoder.eos) : Json()},
+                 {"format", static_cast<int>(options.format)},
+                 {"fields", options.fields},
+                 {"max_length", options.max_length},
+                 {"train_on_prompt", options.train_on_prompt},
+                 {"truncate", static_cast<int>(options.truncate)},
+                 {"skip_bad", options.skip_bad},
+                 {"hidden_parts", static_cast<int>(options.hidden_parts)}};
+  for (const DataSource& source : sources) output["weights"].push_back(source.weight);
+  for (const DataFile& file : files)
+    output["files"].push_back({hash_file(file.path), data_type(file.path), file.source});
+  const std::string text = output.dump();
   return hash_bytes(std::as_bytes(std::span(text)));
 }
 
@@ -80,21 +81,21 @@ std::string hash_of(const FileMap& map) {
 }
 
 Json describe(const DatasetReport& report) {
-  Json said = {{"lengths", report.lengths}, {"first_bad", report.first_bad}, {"warnings", report.warnings}};
-  for (const auto& [name, member] : kCounts) said[name] = report.*member;
+  Json output = {{"lengths", report.lengths}, {"first_bad", report.first_bad}, {"warnings", report.warnings}};
+  for (const auto& [name, member] : kCounts) output[name] = report.*member;
   for (const DataFileFacts& file : report.files)
-    said["files"].push_back({file.records, file.bytes, file.hash, static_cast<int>(file.format)});
-  return said;
+    output["files"].push_back({file.records, file.bytes, file.hash, static_cast<int>(file.format)});
+  return output;
 }
 
-DatasetReport read_report(const Json& said, const std::vector<DataFile>& files) {
+DatasetReport read_report(const Json& output, const std::vector<DataFile>& files) {
   DatasetReport report;
-  for (const auto& [name, member] : kCounts) report.*member = said.at(name).get<int64_t>();
-  said.at("lengths").get_to(report.lengths);
-  said.at("first_bad").get_to(report.first_bad);
-  said.at("warnings").get_to(report.warnings);
+  for (const auto& [name, member] : kCounts) report.*member = output.at(name).get<int64_t>();
+  output.at("lengths").get_to(report.lengths);
+  output.at("first_bad").get_to(report.first_bad);
+  output.at("warnings").get_to(report.warnings);
   for (size_t i = 0; i < files.size(); ++i) {
-    const Json& file = said.at("files").at(i);
+    const Json& file = output.at("files").at(i);
     report.files.push_back({files[i].path, file.at(0).get<int64_t>(), file.at(1).get<uint64_t>(),
                             file.at(2).get<uint64_t>(), static_cast<DataFormat>(file.at(3).get<int>())});
   }
@@ -172,16 +173,16 @@ std::optional<Dataset> EncodedCache::find() const {
   if (!fs::exists(target_ / kFacts)) return std::nullopt;
   try {
     const Json facts = read_json_file(target_ / kFacts);
-    Dataset made;
-    facts.at("weights").get_to(made.weights_);
-    facts.at("fingerprint").get_to(made.fingerprint_);
-    made.report_ = read_report(facts.at("report"), files_);
-    map_into(made, target_);
-    const auto& tokens = *static_cast<const FileMap*>(made.codes_owner_.get());
-    const auto& table = *static_cast<const FileMap*>(made.rows_owner_.get());
+    Dataset result;
+    facts.at("weights").get_to(result.weights_);
+    facts.at("fingerprint").get_to(result.fingerprint_);
+    result.report_ = read_report(facts.at("report"), files_);
+    map_into(result, target_);
+    const auto& tokens = *static_cast<const FileMap*>(result.codes_owner_.get());
+    const auto& table = *static_cast<const FileMap*>(result.rows_owner_.get());
     if (hash_of(tokens) != facts.at("tokens") || hash_of(table) != facts.at("samples")) return std::nullopt;
-    if (!look_through(table, tokens.size() / sizeof(int32_t), made)) return std::nullopt;
-    return made;
+    if (!look_through(table, tokens.size() / sizeof(int32_t), result)) return std::nullopt;
+    return result;
   } catch (const Error&) {  // what cannot be read is made again
     return std::nullopt;
   } catch (const nlohmann::json::exception&) {

@@ -216,12 +216,12 @@ double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& grad
   const auto head = [&](const HeadGradient* wanted, Tensor* log_probs) {
     return model.head->loss_sum(x, impl_->batch, impl_->step, model.sharding, loss.temperature, wanted, log_probs);
   };
-  const Shape said = loss.wants_collisions ? Shape{2, x.dim(0)} : Shape{x.dim(0)};
+  const Shape output = loss.wants_collisions ? Shape{2, x.dim(0)} : Shape{x.dim(0)};
   const auto run = [&](HeadGradient* wanted) {
     if (loss.of_logits) return model.head->loss_sum(x, loss.of_logits, impl_->step, model.sharding, wanted);
     if (!loss) return head(wanted, nullptr);
     MemoryPool& host = impl_->step.pool().host();
-    Tensor log_probs = Tensor::zeros(host, said, DType::f32, "log-probabilities");
+    Tensor log_probs = Tensor::zeros(host, output, DType::f32, "log-probabilities");
     Tensor weights = Tensor::zeros(host, {x.dim(0)}, DType::f32, "weights of tokens");
     head(nullptr, &log_probs);
     const double sum = loss(log_probs, weights);
@@ -385,17 +385,17 @@ Tensor DecoderPass::last_logits(const Tensor& x) {
     rows = Tensor::empty(pool, {count, x.dim(1)}, DType::f32, "head input");
     ops::gather_rows(x, Tensor::from<int32_t>(pool.host(), {count}, last), rows);
   }
-  Tensor made;
+  Tensor result;
   logits(rows, [&](int64_t row, const Tensor& chunk) {
     if (chunk.dim(0) == count) {
-      made = chunk;
+      result = chunk;
       return;
     }
-    if (!made) made = Tensor::empty(pool, {count, chunk.dim(1)}, DType::f32, "logits");
-    Tensor part = made.rows(row, row + chunk.dim(0));
+    if (!result) result = Tensor::empty(pool, {count, chunk.dim(1)}, DType::f32, "logits");
+    Tensor part = result.rows(row, row + chunk.dim(0));
     ops::cast(chunk, part);
   });
-  return made;
+  return result;
 }
 
 double Decoder::loss_sum(const Batch& batch, const StepContext& step, const TokenLoss& loss) {

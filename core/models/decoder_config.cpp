@@ -293,38 +293,38 @@ BlockConfig DecoderConfig::block() const {
 
 AttentionConfig DecoderConfig::attention(int64_t l) const {
   const LayerConfig& own = layer.at(static_cast<size_t>(l));
-  AttentionConfig made;
-  made.width = width;
-  made.heads = own.heads > 0 ? own.heads : heads;
-  made.kv_heads = own.kv_heads > 0 ? own.kv_heads : kv_heads;
-  made.head_size = own.head_size > 0 ? own.head_size : head_size;
-  made.scale = own.attention_scale > 0 ? own.attention_scale : attention_scale;
-  made.softcap = attention_softcap;
-  made.window = own.window;
-  made.chunk = own.chunk;
-  made.rotary = own.rotary;
-  made.qkv_bias = qkv_bias;
-  made.output_bias = output_bias;
-  made.qkv_groups = qkv_groups;
-  made.value_before_key = value_before_key;
-  if (own.qk_norm) made.qk_norm = qk_norm;
-  made.qk_norm_after_rope = qk_norm_after_rope;
-  made.v_norm = v_norm;
-  made.scaled_queries = own.scaled_queries;
-  made.values_are_keys = own.values_are_keys;
-  made.keys_from = own.keys_from;
-  made.shared_as = own.shared_as;
-  made.sinks = attention_sinks && own.sinks;
-  made.value_size = value_size;
-  made.value_scale = value_scale;
-  made.gate = attention_gate;
-  if (sublayer_norms) made.output_norm = norm;
-  made.qkv_clip = qkv_clip;
+  AttentionConfig result;
+  result.width = width;
+  result.heads = own.heads > 0 ? own.heads : heads;
+  result.kv_heads = own.kv_heads > 0 ? own.kv_heads : kv_heads;
+  result.head_size = own.head_size > 0 ? own.head_size : head_size;
+  result.scale = own.attention_scale > 0 ? own.attention_scale : attention_scale;
+  result.softcap = attention_softcap;
+  result.window = own.window;
+  result.chunk = own.chunk;
+  result.rotary = own.rotary;
+  result.qkv_bias = qkv_bias;
+  result.output_bias = output_bias;
+  result.qkv_groups = qkv_groups;
+  result.value_before_key = value_before_key;
+  if (own.qk_norm) result.qk_norm = qk_norm;
+  result.qk_norm_after_rope = qk_norm_after_rope;
+  result.v_norm = v_norm;
+  result.scaled_queries = own.scaled_queries;
+  result.values_are_keys = own.values_are_keys;
+  result.keys_from = own.keys_from;
+  result.shared_as = own.shared_as;
+  result.sinks = attention_sinks && own.sinks;
+  result.value_size = value_size;
+  result.value_scale = value_scale;
+  result.gate = attention_gate;
+  if (sublayer_norms) result.output_norm = norm;
+  result.qkv_clip = qkv_clip;
   if (alibi != Alibi::none) {
-    made.alibi_slopes = alibi_slopes(made.heads, alibi);
-    if (alibi == Alibi::rounded) made.alibi_rounded_scale = attention_scale;
+    result.alibi_slopes = alibi_slopes(result.heads, alibi);
+    if (alibi == Alibi::rounded) result.alibi_rounded_scale = attention_scale;
   }
-  return made;
+  return result;
 }
 
 MlpConfig DecoderConfig::mlp(int64_t l) const {

@@ -38,27 +38,27 @@ namespace {
 // Fills `made` with what follows each of `prompts`.
 void continue_together(const Decoder& decoder, const NextLogits& next_logits, std::span<const Prompt> prompts,
                        const GenerateOptions& options, const StepContext& step,
-                       const std::function<bool(size_t, int32_t)>& on_token, std::span<std::vector<int32_t>> made) {
+                       const std::function<bool(size_t, int32_t)>& on_token, std::span<std::vector<int32_t>> result) {
   const DecoderConfig& config = decoder.config();
   const size_t count = prompts.size();
   KvCache cache = decoder.make_cache(step, static_cast<int64_t>(count));
   std::vector<bool> ended(count);
-  const auto position = [&](size_t i) { return static_cast<int64_t>(prompts[i].ids.size() + made[i].size()); };
+  const auto position = [&](size_t i) { return static_cast<int64_t>(prompts[i].ids.size() + result[i].size()); };
   while (true) {
     std::vector<int64_t> sequences;
     std::vector<Sample> next;
     for (size_t i = 0; i < count; ++i) {
-      if (ended[i] || static_cast<int64_t>(made[i].size()) >= prompts[i].max_new_tokens) continue;
+      if (ended[i] || static_cast<int64_t>(result[i].size()) >= prompts[i].max_new_tokens) continue;
       if (position(i) >= text_limit(config)) continue;
       const auto sequence = static_cast<int64_t>(i);
       if (!config.cache_holds(cache.length(sequence), position(i))) cache.forget(sequence);
       sequences.push_back(sequence);
       Sample& sample = next.emplace_back();
       if (cache.length(sequence) > 0) {
-        sample.ids = {made[i].back()};
+        sample.ids = {result[i].back()};
       } else {
         sample.ids = prompts[i].ids;
-        sample.ids.insert(sample.ids.end(), made[i].begin(), made[i].end());
+        sample.ids.insert(sample.ids.end(), result[i].begin(), result[i].end());
       }
     }
     if (next.empty()) return;
@@ -72,7 +72,7 @@ void continue_together(const Decoder& decoder, const NextLogits& next_logits, st
                                       position(i), prompts[i].sequence);
       ended[i] = std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end();
       if (ended[i]) continue;
-      made[i].push_back(id);
+      result[i].push_back(id);
       ended[i] = !on_token(i, id);
     }
   }
@@ -86,7 +86,7 @@ std::vector<std::vector<int32_t>> generate(const Decoder& decoder, const NextLog
                                            const std::function<bool(size_t, int32_t)>& on_token) {
   check(options.sampling);
   for (const Prompt& prompt : prompts) check_prompt(decoder.config(), prompt.ids);
-  std::vector<std::vector<int32_t>> made(prompts.size());
+  std::vector<std::vector<int32_t>> result(prompts.size());
   for (size_t begin = 0, end = 0; begin < prompts.size(); begin = end) {
     for (int64_t tokens = 0; end < prompts.size(); ++end) {
       tokens += static_cast<int64_t>(prompts[end].ids.size());
@@ -94,9 +94,9 @@ std::vector<std::vector<int32_t>> generate(const Decoder& decoder, const NextLog
     }
     const auto in_order = [&](size_t i, int32_t id) { return !on_token || on_token(begin + i, id); };
     continue_together(decoder, next_logits, prompts.subspan(begin, end - begin), options, step, in_order,
-                      std::span(made).subspan(begin, end - begin));
+                      std::span(result).subspan(begin, end - begin));
   }
-  return made;
+  return result;
 }
 
 std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt, const GenerateOptions& options,

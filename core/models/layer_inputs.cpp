@@ -13,9 +13,9 @@ const float kHalfRoot = std::sqrt(0.5f);
 
 Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
   if (x.dtype() == dtype) return x;
-  Tensor made = Tensor::empty(step.pool(), x.shape(), dtype, "layer inputs");
-  ops::cast(x, made);
-  return made;
+  Tensor result = Tensor::empty(step.pool(), x.shape(), dtype, "layer inputs");
+  ops::cast(x, result);
+  return result;
 }
 
 float root(int64_t size) { return std::sqrt(static_cast<float>(size)); }
@@ -39,12 +39,12 @@ std::vector<Tensor> LayerInputs::forward(const Tensor& ids, const Tensor& x, con
   ops::add(looked_up, all);
   ops::scale(all, kHalfRoot);
   const Tensor narrow = in_dtype(all, step.compute_dtype, step);
-  std::vector<Tensor> made;
+  std::vector<Tensor> result;
   for (int64_t l = 0; l < layers; ++l) {
-    made.push_back(Tensor::empty(step.pool(), {tokens, size}, step.compute_dtype, "layer inputs"));
-    ops::copy_columns_out(narrow, l * size, made.back());
+    result.push_back(Tensor::empty(step.pool(), {tokens, size}, step.compute_dtype, "layer inputs"));
+    ops::copy_columns_out(narrow, l * size, result.back());
   }
-  return made;
+  return result;
 }
 
 void LayerInputs::backward(const Tensor& ids, const std::vector<Tensor>& gradients, const StepContext& step,

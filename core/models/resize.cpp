@@ -26,14 +26,14 @@ Tensor grown(const Tensor& table, int64_t count, MemoryPool& pool, const std::st
   }
   Shape shape = table.shape();
   shape[0] = count;
-  Tensor made = Tensor::empty(pool, shape, table.dtype(), name);
-  std::memcpy(made.mutable_raw(), table.raw(), table.bytes());
+  Tensor result = Tensor::empty(pool, shape, table.dtype(), name);
+  std::memcpy(result.mutable_raw(), table.raw(), table.bytes());
   Tensor row = Tensor::empty(pool, {width}, table.dtype(), name);
   ops::cast(mean, row);
   for (int64_t i = old; i < count; ++i) {
-    std::memcpy(made.mutable_raw() + static_cast<size_t>(i) * row.bytes(), row.raw(), row.bytes());
+    std::memcpy(result.mutable_raw() + static_cast<size_t>(i) * row.bytes(), row.raw(), row.bytes());
   }
-  return made;
+  return result;
 }
 
 void grow(Parameter& parameter, int64_t count, MemoryPool& pool) {

@@ -248,9 +248,9 @@ Tensor Block::run_around(const Tensor& x, const LayerContext& context, const Ste
   const auto keep = [&](auto& part) { return saved ? &part : nullptr; };
   const bool first = config_.norm_place == NormPlace::stream;
   const auto normed = [&](Norm& norm, NormSaved* norm_saved, const Tensor& from) {
-    Tensor made = Tensor::empty(step.pool(), x.shape(), DType::f32, "norm");
-    norm.forward(from, made, step, norm_saved);
-    return made;
+    Tensor result = Tensor::empty(step.pool(), x.shape(), DType::f32, "norm");
+    norm.forward(from, result, step, norm_saved);
+    return result;
   };
   const auto sublayer = [&](Norm& norm, NormSaved* norm_saved, const Tensor& in, const auto& run) {
     const Tensor stream = first ? normed(norm, norm_saved, in) : in;

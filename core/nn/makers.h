@@ -33,10 +33,10 @@ struct Makers {
   }
   /// The Linears name.0, name.1, ... of the matrices of tensor `name` [n, out, in], without biases and without copies.
   std::vector<Linear> make_linears(const std::string& name, int64_t n, int64_t out, int64_t in) const {
-    std::vector<Linear> made;
-    made.emplace_back(name + ".0", linear(name, {n, out, in}));
-    for (int64_t i = 1; i < n; ++i) made.emplace_back(name + "." + std::to_string(i), made[0].weight().matrix(i));
-    return made;
+    std::vector<Linear> result;
+    result.emplace_back(name + ".0", linear(name, {n, out, in}));
+    for (int64_t i = 1; i < n; ++i) result.emplace_back(name + "." + std::to_string(i), result[0].weight().matrix(i));
+    return result;
   }
 };
 

@@ -22,9 +22,9 @@ bool Norm::has_trainable() const { return (weight_ && weight_->trainable) || (bi
 Tensor Norm::scale(const StepContext& step) const {
   const float ones = weight_ ? config_.weight_offset : 1.0f;
   if (weight_ && (config_.kind == NormKind::rms || ones == 0)) return own(weight_->value);
-  Tensor made = Tensor::from<float>(step.pool(), {size_}, std::vector<float>(static_cast<size_t>(size_), ones));
-  if (weight_) ops::add(own(weight_->value), made);
-  return made;
+  Tensor result = Tensor::from<float>(step.pool(), {size_}, std::vector<float>(static_cast<size_t>(size_), ones));
+  if (weight_) ops::add(own(weight_->value), result);
+  return result;
 }
 
 Tensor Norm::own(const Tensor& weights) const {

@@ -62,9 +62,9 @@ class SublayerSaved {
 template <typename Saved>
 Saved* new_saved(std::unique_ptr<SublayerSaved>* saved) {
   if (!saved) return nullptr;
-  auto made = std::make_unique<Saved>();
-  Saved* kept = made.get();
-  *saved = std::move(made);
+  auto result = std::make_unique<Saved>();
+  Saved* kept = result.get();
+  *saved = std::move(result);
   return kept;
 }
 

@@ -17,32 +17,32 @@ std::string to_string(const Shape& shape) {
 }
 
 Tensor Tensor::planned(Shape shape, DType dtype) {
-  Tensor made;
-  made.shape_ = std::move(shape);
-  made.dtype_ = dtype;
-  made.defined_ = true;
-  return made;
+  Tensor result;
+  result.shape_ = std::move(shape);
+  result.dtype_ = dtype;
+  result.defined_ = true;
+  return result;
 }
 
 Tensor Tensor::empty(MemoryPool& pool, Shape shape, DType dtype, const std::string& what) {
-  Tensor made = planned(std::move(shape), dtype);
-  made.storage_ = Storage::owned(pool, made.bytes(), what);
-  return made;
+  Tensor result = planned(std::move(shape), dtype);
+  result.storage_ = Storage::owned(pool, result.bytes(), what);
+  return result;
 }
 
 Tensor Tensor::zeros(MemoryPool& pool, Shape shape, DType dtype, const std::string& what) {
-  Tensor made = empty(pool, std::move(shape), dtype, what);
-  made.zero();
-  return made;
+  Tensor result = empty(pool, std::move(shape), dtype, what);
+  result.zero();
+  return result;
 }
 
 Tensor Tensor::view(std::shared_ptr<Storage> storage, size_t offset, Shape shape, DType dtype) {
-  Tensor made = planned(std::move(shape), dtype);
-  NIBBLE_CHECK(offset <= storage->size() && made.bytes() <= storage->size() - offset,
+  Tensor result = planned(std::move(shape), dtype);
+  NIBBLE_CHECK(offset <= storage->size() && result.bytes() <= storage->size() - offset,
                "view past the end of its storage");
-  made.storage_ = std::move(storage);
-  made.offset_ = offset;
-  return made;
+  result.storage_ = std::move(storage);
+  result.offset_ = offset;
+  return result;
 }
 
 bool Tensor::aligned() const { return reinterpret_cast<uintptr_t>(address()) % dtype_size(dtype_) == 0; }

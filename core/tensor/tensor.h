@@ -34,10 +34,10 @@ class Tensor {
   /// A copy of `values`, whose size must be the number of elements of `shape`.
   template <typename T>
   static Tensor from(MemoryPool& pool, Shape shape, std::span<const T> values) {
-    Tensor made = empty(pool, std::move(shape), dtype_of<T>::value);
-    NIBBLE_CHECK(static_cast<int64_t>(values.size()) == made.numel(), "number of values");
-    made.device().copy(reinterpret_cast<const std::byte*>(values.data()), made.address(), made.bytes());
-    return made;
+    Tensor result = empty(pool, std::move(shape), dtype_of<T>::value);
+    NIBBLE_CHECK(static_cast<int64_t>(values.size()) == result.numel(), "number of values");
+    result.device().copy(reinterpret_cast<const std::byte*>(values.data()), result.address(), result.bytes());
+    return result;
   }
   /// Existing bytes, starting at byte `offset` of `storage`; the address need not be aligned to the element size
   /// (checkpoints of some writers are not): see aligned().

@@ -16,10 +16,10 @@ namespace {
 
 std::vector<Tensor> clones(const std::vector<Parameter*>& parameters, MemoryPool& pool) {
   const MemoryPool::Use use(pool, MemoryUse::gradients);
-  std::vector<Tensor> made;
-  made.reserve(parameters.size());
-  for (const Parameter* parameter : parameters) made.push_back(parameter->gradient.clone(pool));
-  return made;
+  std::vector<Tensor> result;
+  result.reserve(parameters.size());
+  for (const Parameter* parameter : parameters) result.push_back(parameter->gradient.clone(pool));
+  return result;
 }
 
 struct Tree {

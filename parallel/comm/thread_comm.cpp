@@ -207,14 +207,14 @@ class ThreadComm final : public Communicator {
     }
     std::sort(members.begin(), members.end());
     const std::lock_guard lock(hub_->process->mutex);
-    std::shared_ptr<Hub>& made = hub_->parts[{number, color}];
-    if (!made) {  // the first of them here makes it
+    std::shared_ptr<Hub>& result = hub_->parts[{number, color}];
+    if (!result) {  // the first of them here makes it
       std::vector<int> world;
       for (const auto& [key_of, r] : members) world.push_back(hub_->ranks[static_cast<size_t>(r)]);
-      made = std::make_shared<Hub>(hub_->process, world);
+      result = std::make_shared<Hub>(hub_->process, world);
     }
     for (size_t i = 0; i < members.size(); ++i) {
-      if (members[i].second == rank_) return std::make_unique<ThreadComm>(made, static_cast<int>(i));
+      if (members[i].second == rank_) return std::make_unique<ThreadComm>(result, static_cast<int>(i));
     }
     NIBBLE_CHECK(false, "a rank is in the group it asked for");
   }

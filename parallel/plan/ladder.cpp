@@ -65,9 +65,9 @@ std::vector<PlannedLayout> walk_ladder(const PlanJob& job, const PlanLayout& bas
     if (!possible(job, layout)) {
       return {.rung = name, .layout = layout, .fits = false, .why_not = "not possible for this model"};
     }
-    PlannedLayout made = plan_layout_costs(job, layout, costs);
-    made.rung = name;
-    return made;
+    PlannedLayout result = plan_layout_costs(job, layout, costs);
+    result.rung = name;
+    return result;
   };
   const auto rung = [&](const std::string& name, const PlanLayout& layout) { ladder.push_back(planned(name, layout)); };
   rung(ranks > 1 ? "data parallel" : "one rank", with_degrees(kept, 1, ranks, 1, Recompute::none));

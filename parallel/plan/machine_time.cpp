@@ -37,38 +37,38 @@ StageSeconds stage_seconds(const PlanJob& job, const PlanLayout& layout, const S
                            const MachineSpeed& speed) {
   const PartSeconds& parts =
       (layout.offload && !speed.offloaded.empty() ? speed.offloaded : speed.parts).at(layout.mesh.tensor);
-  StageSeconds made;
+  StageSeconds result;
   if (stage.layers.begin == 0) {
-    made.forward += parts.embed;
-    if (job.model.group(-1).trained > 0) made.backward += parts.embed_backward;
+    result.forward += parts.embed;
+    if (job.model.group(-1).trained > 0) result.backward += parts.embed_backward;
   }
   const int64_t lowest = lowest_with_backward(job.model, stage.layers);
   for (int64_t l = stage.layers.begin; l < stage.layers.end; ++l) {
     const auto at = static_cast<size_t>(l);
     const bool again = l >= lowest && layout.recomputes(l);
-    made.forward += again ? parts.forward_recompute[at] : parts.forward[at];
-    if (l >= lowest) made.backward += again ? parts.backward_recompute[at] : parts.backward[at];
+    result.forward += again ? parts.forward_recompute[at] : parts.forward[at];
+    if (l >= lowest) result.backward += again ? parts.backward_recompute[at] : parts.backward[at];
   }
-  if (stage.layers.end == job.model.config.layers) made.forward += parts.head;
+  if (stage.layers.end == job.model.config.layers) result.forward += parts.head;
 
   const auto values = [&](const StepBook& book) {
     return book.zeroed / kFloat * parts.zero_grad + book.copied / (2 * kFloat) * parts.accumulate;
   };
   const StepBooks& books = stage.books;
-  made.backward += values(books.pass);
-  made.once = values(books.once) + books.updated * parts.update;
+  result.backward += values(books.pass);
+  result.once = values(books.once) + books.updated * parts.update;
   for (const auto& [exchange, amount] : books.pass.exchanges) {
     if (exchange.kind == CommKind::send) {  // the schedule has it
-      made.stream = std::max(made.stream, speed.pass_on.seconds(amount.bytes / amount.messages));
+      result.stream = std::max(result.stream, speed.pass_on.seconds(amount.bytes / amount.messages));
       continue;
     }
-    (exchange.part == StepPart::forward ? made.forward_exchange : made.backward_exchange) +=
+    (exchange.part == StepPart::forward ? result.forward_exchange : result.backward_exchange) +=
         exchange_seconds(books.pass, exchange, amount, layout.mesh, speed);
   }
   for (const auto& [exchange, amount] : books.once.exchanges) {
-    made.once_exchange += exchange_seconds(books.once, exchange, amount, layout.mesh, speed);
+    result.once_exchange += exchange_seconds(books.once, exchange, amount, layout.mesh, speed);
   }
-  return made;
+  return result;
 }
 
 }  // namespace

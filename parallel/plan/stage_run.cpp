@@ -278,21 +278,21 @@ StageRun grown(const StageRun& from, const StageRun& to, double times) {
   const auto line = [times](int64_t a, int64_t b) {
     return std::max<int64_t>(0, b + static_cast<int64_t>(times * static_cast<double>(b - a)));
   };
-  StageRun made;
+  StageRun result;
   for (size_t m = 0; m < kMoments; ++m) {
     const StageRun::Peak &a = from.peaks[m], &b = to.peaks[m];
-    made.peaks[m].split = grown(a.split, b.split, times);
-    made.peaks[m].mapped = line(a.mapped, b.mapped);
-    made.peaks[m].pool = line(a.pool, b.pool);
+    result.peaks[m].split = grown(a.split, b.split, times);
+    result.peaks[m].mapped = line(a.mapped, b.mapped);
+    result.peaks[m].pool = line(a.pool, b.pool);
   }
-  made.margin = to.margin;
-  made.used_maps = line(from.used_maps, to.used_maps);
-  made.file = line(from.file, to.file);
-  made.written = line(from.written, to.written);
+  result.margin = to.margin;
+  result.used_maps = line(from.used_maps, to.used_maps);
+  result.file = line(from.file, to.file);
+  result.written = line(from.written, to.written);
   const auto books = [times](const StepBook& a, const StepBook& b) { return StepBook::sum(1 + times, b, -times, a); };
-  made.books = {books(from.books.pass, to.books.pass), books(from.books.once, to.books.once),
-                to.books.updated + times * (to.books.updated - from.books.updated)};
-  return made;
+  result.books = {books(from.books.pass, to.books.pass), books(from.books.once, to.books.once),
+                  to.books.updated + times * (to.books.updated - from.books.updated)};
+  return result;
 }
 
 }  // namespace nibble::detail

@@ -26,16 +26,16 @@ double Exchange::sent(double bytes, const MeshShape& mesh) const {
 }
 
 StepBook StepBook::sum(double a, const StepBook& one, double b, const StepBook& other) {
-  StepBook made{{}, a * one.zeroed + b * other.zeroed, a * one.copied + b * other.copied};
+  StepBook result{{}, a * one.zeroed + b * other.zeroed, a * one.copied + b * other.copied};
   for (const auto& [book, times] : {std::pair(&one, a), std::pair(&other, b)}) {
     for (const auto& [exchange, amount] : book->exchanges) {
-      Amount& to = made.exchanges[exchange];
+      Amount& to = result.exchanges[exchange];
       to.messages += times * amount.messages;
       to.bytes += times * amount.bytes;
     }
   }
-  std::erase_if(made.exchanges, [](const auto& entry) { return std::abs(entry.second.messages) < 1e-6; });
-  return made;
+  std::erase_if(result.exchanges, [](const auto& entry) { return std::abs(entry.second.messages) < 1e-6; });
+  return result;
 }
 
 }  // namespace nibble

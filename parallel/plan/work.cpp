@@ -125,9 +125,9 @@ Work training_work(const PlanJob& job) {
   pairs.document_length = 2;
   pairs.label_share = 1;
   const ModelWork& work = model_work(pairs, 1);
-  Work made{.per_token = 0, .per_label_token = 2 * work.head / kTokens};
-  for (const LayerWork& layer : work.layers) made.per_token += (layer.forward + layer.backward) / kTokens;
-  return made;
+  Work result{.per_token = 0, .per_label_token = 2 * work.head / kTokens};
+  for (const LayerWork& layer : work.layers) result.per_token += (layer.forward + layer.backward) / kTokens;
+  return result;
 }
 
 }  // namespace nibble

@@ -75,12 +75,12 @@ TrainableGroup::TrainableGroup(std::vector<Parameter*> parameters, ShardLevel le
   const MemoryPool::Use use(pool_, MemoryUse::gradients);
   shard_gradient_ = Tensor::zeros(pool_, {end - begin}, DType::f32, what_ + " gradients (shard)");
   for (const FlatPart& part : layout_.parts(ranks.rank())) {
-    auto made = std::make_unique<Parameter>();
-    made->name = parameters_[part.tensor]->name;
-    made->value = shard.rows(part.at - begin, part.at - begin + part.end - part.begin);
-    made->gradient = shard_gradient_.rows(part.at - begin, part.at - begin + part.end - part.begin);
-    made->trainable = true;
-    parts_.push_back(std::move(made));
+    auto result = std::make_unique<Parameter>();
+    result->name = parameters_[part.tensor]->name;
+    result->value = shard.rows(part.at - begin, part.at - begin + part.end - part.begin);
+    result->gradient = shard_gradient_.rows(part.at - begin, part.at - begin + part.end - part.begin);
+    result->trainable = true;
+    parts_.push_back(std::move(result));
   }
   for (Parameter* parameter : parameters_) {
     parameter->trainable = true;

@@ -54,18 +54,18 @@ ShardSpec read_spec(const Tensor& description, const Shape& global) {
 std::vector<CheckpointSlice> global_slices(const CheckpointSlice& slice, const ShardSpec& spec) {
   if (!spec) return {slice};
   NIBBLE_CHECK(slice.global_shape == spec.shape(), slice.name + ": shape of a shard");
-  std::vector<CheckpointSlice> made;
+  std::vector<CheckpointSlice> result;
   const int64_t rows = slice.value.dim(0);
   for (const Piece& row : pieces_of(spec.rows, slice.offset[0], slice.offset[0] + rows)) {
     const Tensor of_rows = slice.value.rows(row.at, row.at + row.global.size());
     if (spec.global.size() == 1) {
-      made.push_back({slice.name, of_rows, spec.global, {row.global.begin}});
+      result.push_back({slice.name, of_rows, spec.global, {row.global.begin}});
       continue;
     }
     const int64_t columns = slice.value.dim(1);
     const std::vector<Piece> found = pieces_of(spec.columns, slice.offset[1], slice.offset[1] + columns);
     if (found.size() == 1) {
-      made.push_back({slice.name, of_rows, spec.global, {row.global.begin, found[0].global.begin}});
+      result.push_back({slice.name, of_rows, spec.global, {row.global.begin, found[0].global.begin}});
       continue;
     }
     // Several ranges of columns: a box shares the bytes of a row's run only.
@@ -73,12 +73,12 @@ std::vector<CheckpointSlice> global_slices(const CheckpointSlice& slice, const S
       const Tensor line = of_rows.rows(i, i + 1).reshape({columns});
       for (const Piece& column : found) {
         const Tensor run = line.rows(column.at, column.at + column.global.size());
-        made.push_back(
+        result.push_back(
             {slice.name, run.reshape({1, run.numel()}), spec.global, {row.global.begin + i, column.global.begin}});
       }
     }
   }
-  return made;
+  return result;
 }
 
 Tensor gather_on_first(Communicator& ranks, const std::string& name, const Tensor& shard, const ShardSpec& spec,

@@ -71,26 +71,26 @@ class TensorParallel final : public LayerSharding {
     Makers makers;
     makers.linear = [this, whole, &pool](const std::string& module, const Shape& shape) {
       const ShardSpec spec = shard(module);
-      std::unique_ptr<LinearWeight> made = whole.linear(module, spec ? spec.global : shape);
-      if (has_everything(spec) && made->parameter()) made->parameter()->partial_gradient = true;
-      if (!spec || has_everything(spec)) return made;
-      std::unique_ptr<LinearWeight> own = made->shard(spec, pool);
-      for (const Tensor* tensor : made->storage()) {
+      std::unique_ptr<LinearWeight> result = whole.linear(module, spec ? spec.global : shape);
+      if (has_everything(spec) && result->parameter()) result->parameter()->partial_gradient = true;
+      if (!spec || has_everything(spec)) return result;
+      std::unique_ptr<LinearWeight> own = result->shard(spec, pool);
+      for (const Tensor* tensor : result->storage()) {
         if (tensor->has_bytes() && !tensor->writable()) release_pages(*tensor);
       }
       return own;
     };
     makers.parameter = [this, whole, &pool](const std::string& name, const Shape& shape) {
       const ParameterShard own = parameter_shard(config_, shard_, name);
-      const std::shared_ptr<Parameter> made = whole.parameter(name, own.spec ? own.spec.global : shape);
+      const std::shared_ptr<Parameter> result = whole.parameter(name, own.spec ? own.spec.global : shape);
       if (!own.here) return std::shared_ptr<Parameter>();
-      made->partial_gradient = own.partial_gradient;
-      if (!own.spec) return made;
-      const Tensor value = slice_shard(made->value, own.spec, pool);
+      result->partial_gradient = own.partial_gradient;
+      if (!own.spec) return result;
+      const Tensor value = slice_shard(result->value, own.spec, pool);
       // What is not mapped shall not keep the whole alive.
-      made->value = value.writable() && value.storage() == made->value.storage() ? value.clone(pool) : value;
-      made->shard = own.spec;
-      return made;
+      result->value = value.writable() && value.storage() == result->value.storage() ? value.clone(pool) : value;
+      result->shard = own.spec;
+      return result;
     };
     return makers;
   }

@@ -488,13 +488,13 @@ OptimizerOptions OptimizerRecipe::options() const {
 }
 
 Schedule OptimizerRecipe::schedule_for(int64_t total_steps) const {
-  Schedule made;
-  made.kind = schedule;
-  made.lr = lr;
-  made.min_lr = min_lr;
-  made.warmup_steps = warmup_ratio > 0 ? warmup_steps_of_ratio(warmup_ratio, total_steps) : warmup_steps;
-  made.total_steps = total_steps;
-  return made;
+  Schedule result;
+  result.kind = schedule;
+  result.lr = lr;
+  result.min_lr = min_lr;
+  result.warmup_steps = warmup_ratio > 0 ? warmup_steps_of_ratio(warmup_ratio, total_steps) : warmup_steps;
+  result.total_steps = total_steps;
+  return result;
 }
 
 RunOptions run_options(const Recipe& recipe, int64_t total_steps) {

@@ -13,16 +13,16 @@ constexpr size_t kColumns = 120;
 // The words of `text` in lines of at most kColumns, those after the first indented.
 std::string wrapped(const std::string& text, const std::string& indent) {
   std::istringstream words(text);
-  std::string made, line, word;
+  std::string result, line, word;
   while (words >> word) {
     if (!line.empty() && line.size() + 1 + word.size() > kColumns) {
-      made += line + "\n";
+      result += line + "\n";
       line = indent + word;
     } else {
       line += (line.empty() ? "" : " ") + word;
     }
   }
-  return made + line + "\n";
+  return result + line + "\n";
 }
 
 }  // namespace

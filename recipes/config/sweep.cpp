@@ -49,18 +49,18 @@ std::vector<std::string> split_values(const std::string& text) {
 // A value as part of a file name; other bytes as in URLs (%2F), so that no two values share a directory.
 std::string plain(const std::string& text) {
   constexpr std::string_view kDigits = "0123456789ABCDEF", kKept = ".-+_";
-  std::string made;
+  std::string result;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte < 0x80 && (std::isalnum(byte) || kKept.find(c) != std::string_view::npos)) {
-      made += c;
+      result += c;
     } else {
-      made += '%';
-      made += kDigits[byte >> 4];
-      made += kDigits[byte & 15];
+      result += '%';
+      result += kDigits[byte >> 4];
+      result += kDigits[byte & 15];
     }
   }
-  return made;
+  return result;
 }
 
 // Names beyond what file systems take end with a hash of the whole.

@@ -20,8 +20,8 @@ bool answers_alike(Decoder& model, const AnswerComparison& comparison, std::span
   greedy.max_new_tokens = comparison.max_new_tokens;
   greedy.stop_ids = model.config().eos_ids;
   if (tokenizer.is_special(answer.back())) greedy.stop_ids.push_back(answer.back());  // what ends a turn in training
-  const std::vector<int32_t> said = generate(model, prompt, greedy, step);
-  return comparison.rule.find(tokenizer.decode(said, true)) == expected;
+  const std::vector<int32_t> output = generate(model, prompt, greedy, step);
+  return comparison.rule.find(tokenizer.decode(output, true)) == expected;
 }
 
 }  // namespace
@@ -62,8 +62,8 @@ ExactMatch exact_match(Decoder& model, const DataOptions& options, const Encoder
     }
     GenerateOptions greedy;
     greedy.max_new_tokens = static_cast<int64_t>(ids.size() - prompt);
-    const std::vector<int32_t> said = generate(model, ids.first(prompt), greedy, step);
-    result.right += std::ranges::equal(said, ids.subspan(prompt));
+    const std::vector<int32_t> output = generate(model, ids.first(prompt), greedy, step);
+    result.right += std::ranges::equal(output, ids.subspan(prompt));
   }
   return result;
 }

@@ -56,13 +56,13 @@ bool Samples::write(Run& run, Decoder& model, StepExecutor& executor, DType comp
   bool stop = !prompts_.empty() && run.stop_asked();
   if (stop) return false;
   const auto go_on = [&](size_t, int32_t) { return !(stop = stop || run.stop_asked()); };
-  const std::vector<std::vector<int32_t>> said = generate(model, next, prompts_, greedy, step, go_on);
+  const std::vector<std::vector<int32_t>> output = generate(model, next, prompts_, greedy, step, go_on);
   if (stop) return false;
   for (size_t i = 0; i < prompts_.size(); ++i) {
-    const bool ended = static_cast<int64_t>(said[i].size()) < prompts_[i].max_new_tokens ||
-                       std::ranges::find(greedy.stop_ids, said[i].back()) != greedy.stop_ids.end();
+    const bool ended = static_cast<int64_t>(output[i].size()) < prompts_[i].max_new_tokens ||
+                       std::ranges::find(greedy.stop_ids, output[i].back()) != greedy.stop_ids.end();
     run.log(SampleReport{run.step(), text(prompts_[i].ids), text(expected_[i]) + (cut_[i] ? kEllipsis : ""),
-                         text(said[i]) + (ended ? "" : kEllipsis)});
+                         text(output[i]) + (ended ? "" : kEllipsis)});
   }
   return true;
 }

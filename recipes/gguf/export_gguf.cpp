@@ -32,12 +32,12 @@ constexpr int64_t kBlockElements = int64_t{4} << 20;
 
 Tensor in_order(const Tensor& rows, const std::vector<int64_t>& order, MemoryPool& pool) {
   NIBBLE_CHECK(static_cast<int64_t>(order.size()) == rows.dim(0), "order of the rows of a tensor");
-  Tensor made = Tensor::empty(pool, rows.shape(), DType::f32, "tensor in another order");
+  Tensor result = Tensor::empty(pool, rows.shape(), DType::f32, "tensor in another order");
   const size_t bytes = rows.bytes() / order.size();
   for (size_t i = 0; i < order.size(); ++i) {
-    std::memcpy(made.mutable_raw() + i * bytes, rows.raw() + static_cast<size_t>(order[i]) * bytes, bytes);
+    std::memcpy(result.mutable_raw() + i * bytes, rows.raw() + static_cast<size_t>(order[i]) * bytes, bytes);
   }
-  return made;
+  return result;
 }
 
 /// The tensors of one model on their way.
@@ -253,9 +253,9 @@ GgufReport export_adapter(const GgufRequest& request, RankContext& rank) {
                                            adapter.options.lora_alpha));
       if (!found->second.row_order.empty()) value = in_order(value, found->second.row_order, rank.pool);
     }
-    const std::string made = found->second.name + (is_a ? ".lora_a" : ".lora_b");
-    tensors.push_back({made, value.shape(), GgufType::f32, 0});
-    values.emplace(made, value);
+    const std::string result = found->second.name + (is_a ? ".lora_a" : ".lora_b");
+    tensors.push_back({result, value.shape(), GgufType::f32, 0});
+    values.emplace(result, value);
   }
   if (adapter.options.lora_alpha == 0) refuse_adapter(adapter, "a lora_alpha of 0");
   const Metadata metadata = {{"general.architecture", gguf_architecture(config)},

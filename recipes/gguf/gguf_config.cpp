@@ -338,8 +338,8 @@ void say_llama3(const GgufFile& file, const std::vector<float>& factors, Json& c
   for (int64_t length = 32; length <= int64_t{1} << 20; length *= 2) lengths.push_back(length);
   for (const int64_t length : lengths) {
     config["rope_scaling"] = llama3_scaling(factors, length);
-    const auto made = gguf_rope_factors(parse_decoder_config(config.dump(), file.path()));
-    if (made.contains("rope_freqs.weight") && nearly_equal(made.at("rope_freqs.weight"), factors)) return;
+    const auto result = gguf_rope_factors(parse_decoder_config(config.dump(), file.path()));
+    if (result.contains("rope_freqs.weight") && nearly_equal(result.at("rope_freqs.weight"), factors)) return;
   }
   throw InputError(file.path() + ": rope_freqs.weight", "is not how Llama 3 stretches its rope", kElsewhere);
 }

@@ -98,20 +98,20 @@ class Parts {
  public:
   Parts(const DecoderConfig& config, const Architecture& row) : config_(config), row_(row) {}
 
-  std::vector<GgufPart> made;
+  std::vector<GgufPart> result;
 
   void linear(const std::string& name, const std::string& module, const std::vector<int64_t>& order = {}) {
     const bool turned = config_.transposed_linears && module != config_.names.head;
-    made.push_back({name + ".weight", module + ".weight", order, turned, 0, true});
-    made.push_back({name + ".bias", module + ".bias", order, false, 0, false});
+    result.push_back({name + ".weight", module + ".weight", order, turned, 0, true});
+    result.push_back({name + ".bias", module + ".bias", order, false, 0, false});
   }
   void table(const std::string& name, const std::string& module) {
-    made.push_back({name + ".weight", module + ".weight", {}, false, 0, true});
+    result.push_back({name + ".weight", module + ".weight", {}, false, 0, true});
   }
   void norm(const std::string& name, const std::string& module) {
     if (!config_.norm.weight) return;
-    made.push_back({name + ".weight", module + ".weight", {}, false, config_.norm.weight_offset, false});
-    made.push_back({name + ".bias", module + ".bias", {}, false, 0, false});
+    result.push_back({name + ".weight", module + ".weight", {}, false, config_.norm.weight_offset, false});
+    result.push_back({name + ".bias", module + ".bias", {}, false, 0, false});
   }
 
   void layer(int64_t l) {
@@ -136,7 +136,7 @@ class Parts {
   void experts(const std::string& from, const std::string& to) {
     const ExpertNames& names = config_.names.block.experts;
     const ExpertsConfig& experts = *config_.experts;
-    made.push_back({to + "ffn_gate_inp.weight", from + names.router + ".weight", {}, false, 0, false});
+    result.push_back({to + "ffn_gate_inp.weight", from + names.router + ".weight", {}, false, 0, false});
     const auto add = [&](const std::string& name, const std::string& fused, const std::string& own, int64_t first,
                          int64_t count) {
       GgufRows matrices{.sources = {}, .first = first, .count = count, .experts = experts.experts};
@@ -144,7 +144,7 @@ class Parts {
       for (int64_t e = 0; fused.empty() && e < experts.experts; ++e) {
         matrices.sources.push_back(from + names.experts + "." + std::to_string(e) + "." + own + ".weight");
       }
-      made.push_back({to + name + ".weight", matrices.sources[0], {}, false, 0, true, matrices});
+      result.push_back({to + name + ".weight", matrices.sources[0], {}, false, 0, true, matrices});
     };
     const bool fused = !names.fused_gate_up.empty();
     add("ffn_gate_exps", names.fused_gate_up, names.gate, 0, experts.hidden);
@@ -158,12 +158,12 @@ class Parts {
     } else {
       const std::string both = from + shared.gate_up + ".weight";
       const int64_t half = experts.shared_hidden;
-      made.push_back({to + "ffn_gate_shexp.weight", both, {}, false, 0, true, GgufRows{{both}, 0, half}});
-      made.push_back({to + "ffn_up_shexp.weight", both, {}, false, 0, true, GgufRows{{both}, half, half}});
+      result.push_back({to + "ffn_gate_shexp.weight", both, {}, false, 0, true, GgufRows{{both}, 0, half}});
+      result.push_back({to + "ffn_up_shexp.weight", both, {}, false, 0, true, GgufRows{{both}, half, half}});
     }
     linear(to + "ffn_down_shexp", from + shared.down);
     if (!names.shared_gate.empty()) {
-      made.push_back({to + "ffn_gate_inp_shexp.weight", from + names.shared_gate + ".weight", {}, false, 0, false});
+      result.push_back({to + "ffn_gate_inp_shexp.weight", from + names.shared_gate + ".weight", {}, false, 0, false});
     }
   }
 
@@ -280,13 +280,14 @@ void refuse_rope(const DecoderConfig& config, const Architecture& row) {
 uint32_t u32(int64_t value) { return static_cast<uint32_t>(value); }
 
 void say_experts(const DecoderConfig& config, const std::string& key,
-                 std::vector<std::pair<std::string, GgufValue>>& made) {
+                 std::vector<std::pair<std::string, GgufValue>>& result) {
   const ExpertsConfig& experts = *config.experts;
-  made.emplace_back(key + "expert_count", u32(experts.experts));
-  made.emplace_back(key + "expert_used_count", u32(experts.routing.k));
-  if (config.model_type.starts_with("qwen")) made.emplace_back(key + "expert_feed_forward_length", u32(experts.hidden));
+  result.emplace_back(key + "expert_count", u32(experts.experts));
+  result.emplace_back(key + "expert_used_count", u32(experts.routing.k));
+  if (config.model_type.starts_with("qwen"))
+    result.emplace_back(key + "expert_feed_forward_length", u32(experts.hidden));
   if (experts.shared_hidden > 0)
-    made.emplace_back(key + "expert_shared_feed_forward_length", u32(experts.shared_hidden));
+    result.emplace_back(key + "expert_shared_feed_forward_length", u32(experts.shared_hidden));
 }
 
 }  // namespace
@@ -315,9 +316,9 @@ std::vector<GgufPart> gguf_parts(const DecoderConfig& config) {
   if (!config.tied_head) parts.linear("output", names.head);
   if (config.tied_head && needed) {
     parts.table("output", names.embedding);
-    if (config.head_bias) parts.made.push_back({"output.bias", names.head + ".bias", {}, false, 0, false});
+    if (config.head_bias) parts.result.push_back({"output.bias", names.head + ".bias", {}, false, 0, false});
   }
-  return std::move(parts.made);
+  return std::move(parts.result);
 }
 
 std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const DecoderConfig& config,
@@ -329,7 +330,7 @@ std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const Decode
   const Architecture& row = find(config);
   const bool without_window = window > 0 && row.window_period == 0;
   const int64_t context = without_window ? std::min(window, config.max_positions) : config.max_positions;
-  std::vector<std::pair<std::string, GgufValue>> made = {
+  std::vector<std::pair<std::string, GgufValue>> result = {
       {"general.architecture", arch},
       {"general.type", std::string("model")},
       {"general.name", name},
@@ -344,41 +345,42 @@ std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const Decode
       {key + "vocab_size", u32(config.vocab_size)},
   };
   const bool rms = config.norm.kind == NormKind::rms;
-  made.emplace_back(key + (rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"), config.norm.eps);
+  result.emplace_back(key + (rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"),
+                      config.norm.eps);
   if (!config.rope.empty()) {
     const RopeConfig& rope = config.rope.front();
-    made.emplace_back(key + "rope.freq_base", static_cast<float>(rope.base));
-    made.emplace_back(key + "rope.dimension_count", u32(rope.size));
+    result.emplace_back(key + "rope.freq_base", static_cast<float>(rope.base));
+    result.emplace_back(key + "rope.dimension_count", u32(rope.size));
     if (rope.scaling == RopeScaling::linear) {
-      made.emplace_back(key + "rope.scaling.type", std::string("linear"));
-      made.emplace_back(key + "rope.scaling.factor", static_cast<float>(rope.factor));
+      result.emplace_back(key + "rope.scaling.type", std::string("linear"));
+      result.emplace_back(key + "rope.scaling.factor", static_cast<float>(rope.factor));
     }
     if (rope.scaling == RopeScaling::longrope) {
-      made.emplace_back(key + "rope.scaling.original_context_length", u32(rope.original_max_positions));
-      made.emplace_back(key + "rope.scaling.attn_factor", static_cast<float>(rope.magnitude));
+      result.emplace_back(key + "rope.scaling.original_context_length", u32(rope.original_max_positions));
+      result.emplace_back(key + "rope.scaling.attn_factor", static_cast<float>(rope.magnitude));
     }
   }
   if (row.window_period > 0)
-    made.emplace_back(key + "attention.sliding_window", u32(window > 0 ? window : config.max_positions));
-  if (arch == "phi3") made.emplace_back(key + "attention.sliding_window", u32(window));
+    result.emplace_back(key + "attention.sliding_window", u32(window > 0 ? window : config.max_positions));
+  if (arch == "phi3") result.emplace_back(key + "attention.sliding_window", u32(window));
   if (arch == "gemma3" || arch == "cohere2")
-    made.emplace_back(key + "attention.sliding_window_pattern", u32(window_period(config, row)));
+    result.emplace_back(key + "attention.sliding_window_pattern", u32(window_period(config, row)));
   if (arch == "gemma3" && config.rope.size() > 1)
-    made.emplace_back(key + "rope.freq_base_swa", static_cast<float>(config.rope[1].base));
-  if (config.attention_softcap > 0) made.emplace_back(key + "attn_logit_softcapping", config.attention_softcap);
-  if (config.logit_softcap > 0) made.emplace_back(key + "final_logit_softcapping", config.logit_softcap);
+    result.emplace_back(key + "rope.freq_base_swa", static_cast<float>(config.rope[1].base));
+  if (config.attention_softcap > 0) result.emplace_back(key + "attn_logit_softcapping", config.attention_softcap);
+  if (config.logit_softcap > 0) result.emplace_back(key + "final_logit_softcapping", config.logit_softcap);
   if (arch == "gptneox" || arch == "stablelm")
-    made.emplace_back(key + "use_parallel_residual", config.parallel_residual);
-  if (config.experts) say_experts(config, key, made);
+    result.emplace_back(key + "use_parallel_residual", config.parallel_residual);
+  if (config.experts) say_experts(config, key, result);
   if (arch.starts_with("granite")) {
-    made.emplace_back(key + "embedding_scale", config.embedding_scale);
-    made.emplace_back(key + "residual_scale", config.residual_scale);
-    made.emplace_back(key + "attention.scale", config.attention_scale);
-    made.emplace_back(key + "logit_scale", 1 / config.logit_scale);
+    result.emplace_back(key + "embedding_scale", config.embedding_scale);
+    result.emplace_back(key + "residual_scale", config.residual_scale);
+    result.emplace_back(key + "attention.scale", config.attention_scale);
+    result.emplace_back(key + "logit_scale", 1 / config.logit_scale);
   }
-  if (arch == "command-r" || arch == "cohere2") made.emplace_back(key + "logit_scale", config.logit_scale);
-  if (config.qkv_clip > 0) made.emplace_back(key + "attention.clamp_kqv", config.qkv_clip);
-  return made;
+  if (arch == "command-r" || arch == "cohere2") result.emplace_back(key + "logit_scale", config.logit_scale);
+  if (config.qkv_clip > 0) result.emplace_back(key + "attention.clamp_kqv", config.qkv_clip);
+  return result;
 }
 
 std::map<std::string, std::vector<float>> gguf_rope_factors(const DecoderConfig& config) {

@@ -58,7 +58,7 @@ std::vector<std::string> merges_of(const Json& model) {
 }
 
 /// Every token as the vocabulary spells it, added ones by what they are.
-void take_tokens(const Tokenizer& tokenizer, const std::set<int32_t>& added, Vocabulary& made) {
+void take_tokens(const Tokenizer& tokenizer, const std::set<int32_t>& added, Vocabulary& result) {
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
     std::string text;
     Type type = kNormal;
@@ -69,8 +69,8 @@ void take_tokens(const Tokenizer& tokenizer, const std::set<int32_t>& added, Voc
       type = kUnused;
     }
     if (text.empty()) text = "[PAD" + std::to_string(id) + "]";
-    made.tokens.push_back(text);
-    made.types.push_back(type);
+    result.tokens.push_back(text);
+    result.types.push_back(type);
   }
 }
 
@@ -85,11 +85,11 @@ bool is_byte_token(const std::string& text) {
 }
 
 /// A tokenizer.json of the sentencepiece kind: the rank of the merge that makes a piece stands for its score.
-void take_metaspace(const Json& file, const fs::path& place, Vocabulary& made) {
+void take_metaspace(const Json& file, const fs::path& place, Vocabulary& result) {
   refuse_other_normalizers(file, false, place);
-  made.left_out = gguf_left_out(file);
-  made.model = "llama";
-  made.pre = "default";
+  result.left_out = gguf_left_out(file);
+  result.model = "llama";
+  result.pre = "default";
   std::map<std::string, float> score_of;
   float rank = 0;
   for (const std::string& merge : merges_of(file.at("model"))) {
@@ -100,63 +100,63 @@ void take_metaspace(const Json& file, const fs::path& place, Vocabulary& made) {
   const std::string unknown = file.at("model").value("unk_token", Json()).is_string()
                                   ? file.at("model").at("unk_token").get<std::string>()
                                   : "";
-  for (size_t id = 0; id < made.tokens.size(); ++id) {
-    const auto found = score_of.find(made.tokens[id]);
-    made.scores.push_back(found == score_of.end() ? -rank : found->second);
-    if (is_byte_token(made.tokens[id])) made.types[id] = kByte;
-    if (!unknown.empty() && made.tokens[id] == unknown) made.types[id] = kUnknown;
+  for (size_t id = 0; id < result.tokens.size(); ++id) {
+    const auto found = score_of.find(result.tokens[id]);
+    result.scores.push_back(found == score_of.end() ? -rank : found->second);
+    if (is_byte_token(result.tokens[id])) result.types[id] = kByte;
+    if (!unknown.empty() && result.tokens[id] == unknown) result.types[id] = kUnknown;
   }
   const std::string text = file.value("normalizer", Json()).dump() + file.value("pre_tokenizer", Json()).dump();
-  made.add_space_prefix = text.find("\"Prepend\"") != std::string::npos ||
-                          text.find("\"always\"") != std::string::npos || text.find("\"first\"") != std::string::npos;
+  result.add_space_prefix = text.find("\"Prepend\"") != std::string::npos ||
+                            text.find("\"always\"") != std::string::npos || text.find("\"first\"") != std::string::npos;
 }
 
-void take_sentencepiece(const SentencePieceModel& model, const fs::path& place, Vocabulary& made) {
+void take_sentencepiece(const SentencePieceModel& model, const fs::path& place, Vocabulary& result) {
   if (model.algorithm != SentencePieceAlgorithm::kBpe) refuse(place, "the tokenizer is a sentencepiece unigram model");
   if (model.whitespace_as_suffix) refuse(place, "the tokenizer puts blanks behind words");
-  made.model = "llama";
-  made.pre = "default";
-  made.scores.assign(made.tokens.size(), -10000.0f);
-  for (size_t id = 0; id < std::min(model.pieces.size(), made.tokens.size()); ++id) {
-    made.tokens[id] = model.pieces[id].text;
-    made.scores[id] = model.pieces[id].score;
-    if (made.types[id] == kNormal) made.types[id] = static_cast<Type>(model.pieces[id].kind);
+  result.model = "llama";
+  result.pre = "default";
+  result.scores.assign(result.tokens.size(), -10000.0f);
+  for (size_t id = 0; id < std::min(model.pieces.size(), result.tokens.size()); ++id) {
+    result.tokens[id] = model.pieces[id].text;
+    result.scores[id] = model.pieces[id].score;
+    if (result.types[id] == kNormal) result.types[id] = static_cast<Type>(model.pieces[id].kind);
   }
-  made.add_space_prefix = model.normalizer.add_dummy_prefix;
+  result.add_space_prefix = model.normalizer.add_dummy_prefix;
   if (!model.normalizer.charsmap.empty())
-    made.left_out.push_back("the normalization of tokenizer.model (texts that it changes get other ids)");
+    result.left_out.push_back("the normalization of tokenizer.model (texts that it changes get other ids)");
   if (model.normalizer.remove_extra_whitespaces)
-    made.left_out.push_back("taking blanks away at both ends and in runs (texts with such blanks get other ids)");
+    result.left_out.push_back("taking blanks away at both ends and in runs (texts with such blanks get other ids)");
 }
 
 /// A byte-level BPE: what a text goes through before the merges, and these.
-void take_byte_level(const Json& file, const fs::path& place, Vocabulary& made) {
+void take_byte_level(const Json& file, const fs::path& place, Vocabulary& result) {
   refuse_other_normalizers(file, true, place);
-  made.model = "gpt2";
-  made.pre = gguf_pre_tokenizer(file, place);
-  made.merges = merges_of(file.at("model"));
-  made.left_out = gguf_left_out(file);
+  result.model = "gpt2";
+  result.pre = gguf_pre_tokenizer(file, place);
+  result.merges = merges_of(file.at("model"));
+  result.left_out = gguf_left_out(file);
 }
 
 Vocabulary from_json(const Json& file, const fs::path& directory, const Tokenizer& tokenizer) {
   const fs::path place = directory / "tokenizer.json";
   const Json& model = file.at("model");
-  Vocabulary made;
-  take_tokens(tokenizer, added_ids(file), made);
+  Vocabulary result;
+  take_tokens(tokenizer, added_ids(file), result);
   if (fs::exists(directory / "tokenizer.model")) {
     take_sentencepiece(check_sentencepiece_model(read_text_file(directory / "tokenizer.model"),
                                                  (directory / "tokenizer.model").string()),
-                       directory / "tokenizer.model", made);
-    return made;
+                       directory / "tokenizer.model", result);
+    return result;
   }
   const bool is_bpe = model.value("type", std::string("BPE")) == "BPE" && model.contains("merges");
   if (!is_bpe) refuse(place, "the tokenizer is of type " + model.value("type", std::string("?")));
   if (model.value("byte_fallback", Json()) == true) {
-    take_metaspace(file, place, made);
+    take_metaspace(file, place, result);
   } else {
-    take_byte_level(file, place, made);
+    take_byte_level(file, place, result);
   }
-  return made;
+  return result;
 }
 
 /// vocab.json and merges.txt; the class of the tokenizer says how it cuts.
@@ -167,10 +167,10 @@ Vocabulary from_merges(const fs::path& directory, const Tokenizer& tokenizer) {
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
     if (id >= first_added || tokenizer.is_special(id)) added.insert(id);
   }
-  Vocabulary made;
-  take_tokens(tokenizer, added, made);
-  take_byte_level(file, directory / "vocab.json", made);
-  return made;
+  Vocabulary result;
+  take_tokens(tokenizer, added, result);
+  take_byte_level(file, directory / "vocab.json", result);
+  return result;
 }
 
 Vocabulary read_vocabulary(const fs::path& directory, const Tokenizer& tokenizer) {
@@ -180,24 +180,24 @@ Vocabulary read_vocabulary(const fs::path& directory, const Tokenizer& tokenizer
     return from_json(read_json_file(directory / "tokenizer.json", limits), directory, tokenizer);
   }
   if (fs::exists(directory / "vocab.json")) return from_merges(directory, tokenizer);
-  Vocabulary made;
-  take_tokens(tokenizer, {}, made);
+  Vocabulary result;
+  take_tokens(tokenizer, {}, result);
   const fs::path file = directory / "tokenizer.model";
-  take_sentencepiece(check_sentencepiece_model(read_text_file(file), file.string()), file, made);
-  return made;
+  take_sentencepiece(check_sentencepiece_model(read_text_file(file), file.string()), file, result);
+  return result;
 }
 
-void fill_up(Vocabulary& made, int64_t vocab_size, const fs::path& place) {
+void fill_up(Vocabulary& result, int64_t vocab_size, const fs::path& place) {
   const auto rows = static_cast<size_t>(vocab_size);
-  if (made.tokens.size() > rows) {
+  if (result.tokens.size() > rows) {
     throw UsageError(
-        "the tokenizer has " + std::to_string(made.tokens.size()) + " tokens, the embedding " + std::to_string(rows),
+        "the tokenizer has " + std::to_string(result.tokens.size()) + " tokens, the embedding " + std::to_string(rows),
         "resize the embedding first", place.string());
   }
-  while (made.tokens.size() < rows) {
-    made.tokens.push_back("[PAD" + std::to_string(made.tokens.size()) + "]");
-    made.types.push_back(kUnused);
-    if (!made.scores.empty()) made.scores.push_back(-10000.0f);
+  while (result.tokens.size() < rows) {
+    result.tokens.push_back("[PAD" + std::to_string(result.tokens.size()) + "]");
+    result.types.push_back(kUnused);
+    if (!result.scores.empty()) result.scores.push_back(-10000.0f);
   }
 }
 
@@ -225,13 +225,13 @@ void put_ends(const Tokenizer& tokenizer, const fs::path& place, Metadata& metad
 GgufVocabulary gguf_vocabulary(const fs::path& directory, int64_t vocab_size) {
   const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(directory.string());
   if (!tokenizer) return {};
-  Vocabulary made = read_vocabulary(directory, *tokenizer);
-  fill_up(made, vocab_size, directory);
-  Metadata metadata = {{"tokenizer.ggml.model", made.model}, {"tokenizer.ggml.pre", made.pre}};
-  metadata.emplace_back("tokenizer.ggml.tokens", std::move(made.tokens));
-  if (!made.scores.empty()) metadata.emplace_back("tokenizer.ggml.scores", std::move(made.scores));
-  metadata.emplace_back("tokenizer.ggml.token_type", std::move(made.types));
-  if (made.model == "gpt2") metadata.emplace_back("tokenizer.ggml.merges", std::move(made.merges));
+  Vocabulary result = read_vocabulary(directory, *tokenizer);
+  fill_up(result, vocab_size, directory);
+  Metadata metadata = {{"tokenizer.ggml.model", result.model}, {"tokenizer.ggml.pre", result.pre}};
+  metadata.emplace_back("tokenizer.ggml.tokens", std::move(result.tokens));
+  if (!result.scores.empty()) metadata.emplace_back("tokenizer.ggml.scores", std::move(result.scores));
+  metadata.emplace_back("tokenizer.ggml.token_type", std::move(result.types));
+  if (result.model == "gpt2") metadata.emplace_back("tokenizer.ggml.merges", std::move(result.merges));
   const TokenRoles& roles = tokenizer->roles();
   const auto put = [&](const char* key, const std::optional<int32_t>& id) {
     if (id) metadata.emplace_back(key, static_cast<uint32_t>(*id));
@@ -239,10 +239,10 @@ GgufVocabulary gguf_vocabulary(const fs::path& directory, int64_t vocab_size) {
   put_ends(*tokenizer, directory, metadata);
   put("tokenizer.ggml.unknown_token_id", roles.unk);
   put("tokenizer.ggml.padding_token_id", roles.pad);
-  if (made.add_space_prefix) metadata.emplace_back("tokenizer.ggml.add_space_prefix", *made.add_space_prefix);
+  if (result.add_space_prefix) metadata.emplace_back("tokenizer.ggml.add_space_prefix", *result.add_space_prefix);
   const auto chat = roles.chat_templates.find("default");
   if (chat != roles.chat_templates.end()) metadata.emplace_back("tokenizer.chat_template", chat->second);
-  return {std::move(metadata), std::move(made.left_out)};
+  return {std::move(metadata), std::move(result.left_out)};
 }
 
 }  // namespace nibble

@@ -96,22 +96,23 @@ class Importer {
       throw InputError(file_.path() + ": " + part.name, "has shape " + to_string(stored.shape));
     const bool each = rows.sources.size() > 1 || rows.experts == 0;
     for (size_t i = 0; i < rows.sources.size(); ++i) {
-      Matrices& made = matrices_[rows.sources[i]];
-      made.first = static_cast<int64_t>(i);
-      if (made.shape.empty()) made.shape = each ? Shape{0, expected.back()} : Shape{rows.experts, 0, expected.back()};
-      int64_t& height = made.shape.end()[-2];
+      Matrices& result = matrices_[rows.sources[i]];
+      result.first = static_cast<int64_t>(i);
+      if (result.shape.empty())
+        result.shape = each ? Shape{0, expected.back()} : Shape{rows.experts, 0, expected.back()};
+      int64_t& height = result.shape.end()[-2];
       height = std::max(height, rows.first + rows.count);
-      made.parts.push_back(part);
+      result.parts.push_back(part);
     }
   }
 
-  void write_matrices(const std::string& source, const Matrices& made, ModelDirectoryWriter& writer) const {
-    const int64_t height = made.shape.end()[-2], width = made.shape.back();
-    for (int64_t i = 0; i < (made.shape.size() == 3 ? made.shape[0] : 1); ++i) {
+  void write_matrices(const std::string& source, const Matrices& result, ModelDirectoryWriter& writer) const {
+    const int64_t height = result.shape.end()[-2], width = result.shape.back();
+    for (int64_t i = 0; i < (result.shape.size() == 3 ? result.shape[0] : 1); ++i) {
       Tensor matrix = Tensor::empty(pool_, {height, width}, DType::f32, "imported rows");
-      for (const GgufPart& part : made.parts) {
+      for (const GgufPart& part : result.parts) {
         const GgufRows& rows = *part.rows;
-        const int64_t begin = (made.first + i) * rows.count;
+        const int64_t begin = (result.first + i) * rows.count;
         Tensor own = matrix.rows(rows.first, rows.first + rows.count);
         ops::cast(file_.rows(*file_.find(part.name), begin, begin + rows.count, pool_), own);
       }
@@ -130,17 +131,17 @@ class Importer {
 
   Tensor converted(const Tensor& rows) const {
     if (dtype_ == DType::f32) return rows;
-    Tensor made = Tensor::empty(pool_, rows.shape(), dtype_, "imported rows");
-    ops::cast(rows, made);
-    return made;
+    Tensor result = Tensor::empty(pool_, rows.shape(), dtype_, "imported rows");
+    ops::cast(rows, result);
+    return result;
   }
 
   Tensor back_in_order(const Tensor& rows, const std::vector<int64_t>& order, const Shape& shape) const {
-    Tensor made = Tensor::empty(pool_, shape, DType::f32, "imported rows");
+    Tensor result = Tensor::empty(pool_, shape, DType::f32, "imported rows");
     const size_t bytes = rows.bytes() / order.size();
     for (size_t i = 0; i < order.size(); ++i)
-      std::memcpy(made.mutable_raw() + static_cast<size_t>(order[i]) * bytes, rows.raw() + i * bytes, bytes);
-    return made;
+      std::memcpy(result.mutable_raw() + static_cast<size_t>(order[i]) * bytes, rows.raw() + i * bytes, bytes);
+    return result;
   }
 
   void write_part(const GgufPart& part, const TensorSpec& spec, ModelDirectoryWriter& writer) const {

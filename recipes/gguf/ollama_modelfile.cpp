@@ -101,13 +101,13 @@ std::optional<Form> find_form(const ChatTemplate& chat_template) {
 
 // A piece of text in Go's template language.
 std::string literal(const std::string& text) {
-  std::string made;
+  std::string result;
   for (size_t i = 0; i < text.size(); ++i) {
     const bool braces = text.compare(i, 2, "{{") == 0;
-    made += braces ? "{{ \"{{\" }}" : text.substr(i, 1);
+    result += braces ? "{{ \"{{\" }}" : text.substr(i, 1);
     i += braces ? 1 : 0;
   }
-  return made;
+  return result;
 }
 
 // An argument in a Modelfile; nothing where it cannot be written (there is no escape).

@@ -21,9 +21,9 @@ namespace {
 
 Tensor narrowed(const Tensor& value, DType dtype, MemoryPool& pool) {
   if (value.dtype() == dtype) return value;
-  Tensor made = Tensor::empty(pool, value.shape(), dtype);
-  ops::cast(value, made);
-  return made;
+  Tensor result = Tensor::empty(pool, value.shape(), dtype);
+  ops::cast(value, result);
+  return result;
 }
 
 // Writes tensor after tensor, the Linears but for the head in 4 bits where asked.

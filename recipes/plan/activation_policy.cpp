@@ -25,7 +25,7 @@ int64_t least_of_all(int64_t value, Communicator& ranks) {
 std::string text_of(int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
 
 // "recomputing 9 of 22 blocks to fit 3.00 GiB"
-std::string said(const PlanLayout& layout, const MemoryPlan& plan, int64_t room, bool is_budget) {
+std::string output(const PlanLayout& layout, const MemoryPlan& plan, int64_t room, bool is_budget) {
   const auto again = std::ranges::count(layout.recomputed, true);
   std::string text = "recomputing " + std::to_string(again) + " of " + std::to_string(layout.recomputed.size()) +
                      " blocks to fit " + text_of(room) + (is_budget ? "" : " of free memory");
@@ -58,7 +58,7 @@ ActivationPolicy activation_policy(const Recipe& recipe, const LayerRange& own,
     const int64_t room = budget > 0 ? budget : least_of_all(free, rank.comm);
     layout.recomputed = layers_to_recompute(job, layout, stages, rank.threads, room, budget);
     if (std::ranges::count(layout.recomputed, true) > 0) {
-      observer.message(said(layout, plan_memory(job, layout, stages, rank.threads, budget), room, budget > 0));
+      observer.message(output(layout, plan_memory(job, layout, stages, rank.threads, budget), room, budget > 0));
     }
     for (int64_t l = own.begin; l < own.end; ++l) {
       if (layout.recomputes(l)) policy.recompute_below = l + 1;

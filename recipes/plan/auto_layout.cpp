@@ -27,14 +27,14 @@ Json decide(const Recipe& recipe, const PlanJob& job, const MachineSpeed& speed,
   const PlanLayout& layout = chosen.layout;
   const std::string needs = bytes_text(static_cast<double>(chosen.memory.needed_bytes())) + " a rank";
   const std::string budget = bytes_text(static_cast<double>(request.budget));
-  Json said = {{"degrees", {layout.mesh.pipeline, layout.mesh.replicate, layout.mesh.shard, layout.mesh.tensor}},
-               {"fits", chosen.fits},
-               {"text", describe(layout) + ", " + needs}};
-  if (!chosen.fits) return said;
-  said["text"] = "layout: " + describe(layout) + ": the least predicted time (" +
-                 precise_seconds_text(chosen.time.seconds) + " a step) of what fits" +
-                 (request.budget > 0 ? " " + budget : "") + ", " + needs;
-  return said;
+  Json output = {{"degrees", {layout.mesh.pipeline, layout.mesh.replicate, layout.mesh.shard, layout.mesh.tensor}},
+                 {"fits", chosen.fits},
+                 {"text", describe(layout) + ", " + needs}};
+  if (!chosen.fits) return output;
+  output["text"] = "layout: " + describe(layout) + ": the least predicted time (" +
+                   precise_seconds_text(chosen.time.seconds) + " a step) of what fits" +
+                   (request.budget > 0 ? " " + budget : "") + ", " + needs;
+  return output;
 }
 
 }  // namespace
@@ -54,18 +54,18 @@ Recipe with_layout(const Recipe& recipe, RankContext& rank, const Observer& obse
       measure_machine(recipe, job, planned_tensor_degrees(recipe, job, rank.comm.size()), rank.threads, rank.comm);
   const std::string chosen_layout = rank.comm.rank() == 0 ? decide(recipe, job, speed, rank).dump() : "";
   const std::string text = rank.comm.broadcast_text("choose layout", chosen_layout, 0);
-  const Json said = Json::parse(text);
-  if (!said["fits"].get<bool>()) {
+  const Json output = Json::parse(text);
+  if (!output["fits"].get<bool>()) {
     throw UsageError("no layout of " + std::to_string(rank.comm.size()) +
-                         " ranks fits the memory budget; the least: " + said["text"].get<std::string>(),
+                         " ranks fits the memory budget; the least: " + output["text"].get<std::string>(),
                      "raise --max-memory, start more ranks, or use a 4-bit base", "parallel");
   }
   Recipe chosen = recipe;
-  chosen.parallel.pipeline = said["degrees"][0];
-  chosen.parallel.replicate = said["degrees"][1];
-  chosen.parallel.shard = said["degrees"][2];
-  chosen.parallel.tensor = said["degrees"][3];
-  if (rank.comm.rank() == 0) observer.message(said["text"].get<std::string>());
+  chosen.parallel.pipeline = output["degrees"][0];
+  chosen.parallel.replicate = output["degrees"][1];
+  chosen.parallel.shard = output["degrees"][2];
+  chosen.parallel.tensor = output["degrees"][3];
+  if (rank.comm.rank() == 0) observer.message(output["text"].get<std::string>());
   return chosen;
 }
 

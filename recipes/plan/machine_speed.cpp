@@ -86,10 +86,10 @@ void measure_part(const Recipe& recipe, const PlanJob& job, int tensor, MachineS
   std::optional<SpeedTrial> trial;
   if (takes_part) trial.emplace(recipe, job, *parts, gathers ? side_by_side.get() : nullptr, speed.threads, at_work);
   const auto measure = [&] {
-    PartSeconds made = measure_steps(trial ? &*trial : nullptr, at_work, ranks);
+    PartSeconds result = measure_steps(trial ? &*trial : nullptr, at_work, ranks);
     ranks.barrier("trial");
-    speed_up(made, std::max(1.0, at_work * speed.threads / speed.cores));
-    return made;
+    speed_up(result, std::max(1.0, at_work * speed.threads / speed.cores));
+    return result;
   };
   speed.parts[tensor] = measure();
   if (!recipe.parallel.offload_activations) return;
@@ -144,7 +144,7 @@ class Exchanges {
 // In groups of neighbours, all groups at the same time.
 GroupExchanges measure_exchanges(Communicator& group, Communicator& all, const Wire& wire) {
   MemoryPool pool;
-  GroupExchanges made;
+  GroupExchanges result;
   Exchanges exchanges(all);
   const std::vector<bool> present(static_cast<size_t>(group.size()), true);
   const auto me = static_cast<size_t>(group.rank());
@@ -159,18 +159,18 @@ GroupExchanges measure_exchanges(Communicator& group, Communicator& all, const W
     Tensor whole = Tensor::zeros(pool, {count}, DType::f32, "exchanged values");
     Tensor mine = Tensor::zeros(pool, {cuts[me + 1] - cuts[me]}, DType::f32, "exchanged values");
     exchanges.add(
-        bytes, [&, whole]() mutable { all_reduce_tree(group, "trial", whole, present, wire, pool); }, made.sum);
+        bytes, [&, whole]() mutable { all_reduce_tree(group, "trial", whole, present, wire, pool); }, result.sum);
     exchanges.add(
         bytes,
         [&, whole, mine, cuts]() mutable {
           reduce_scatter_tree(group, "trial", whole, cuts, mine, present, wire, pool);
         },
-        made.reduce);
+        result.reduce);
     exchanges.add(
-        bytes, [&, whole, mine, bounds]() mutable { group.all_gather("trial", mine, whole, bounds); }, made.gather);
+        bytes, [&, whole, mine, bounds]() mutable { group.all_gather("trial", mine, whole, bounds); }, result.gather);
   }
   exchanges.measure();
-  return made;
+  return result;
 }
 
 // There and back, between neighbours two by two: twice what one way takes.

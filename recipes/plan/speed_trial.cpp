@@ -322,21 +322,21 @@ PartSeconds SpeedTrial::Impl::seconds() const {
   const double recompute_speed =
       backward_work[1] > 0 ? std::max(0.0, backward[1] - backward_speed * backward_work[1]) / forward_of_backward[1]
                            : forward_speed;
-  PartSeconds made;
+  PartSeconds result;
   for (const LayerWork& work : part.layers) {
-    made.forward.push_back(forward_speed * work.forward);
-    made.backward.push_back(backward_speed * work.backward);
-    made.backward_recompute.push_back(made.backward.back() + recompute_speed * work.again);
+    result.forward.push_back(forward_speed * work.forward);
+    result.backward.push_back(backward_speed * work.backward);
+    result.backward_recompute.push_back(result.backward.back() + recompute_speed * work.again);
   }
-  made.forward_recompute = made.forward;
-  made.embed = scale * usual(taken.embed);
-  made.embed_backward = scale * usual(taken.embed_backward);
-  made.head = usual(taken.head) * part.head / trial.head;
+  result.forward_recompute = result.forward;
+  result.embed = scale * usual(taken.embed);
+  result.embed_backward = scale * usual(taken.embed_backward);
+  result.head = usual(taken.head) * part.head / trial.head;
   const double values = static_cast<double>(optimizer->size());
-  made.zero_grad = usual(taken.zero_grad) / values;
-  made.accumulate = usual(taken.accumulate) / values;
-  made.update = usual(taken.update) / values;
-  return made;
+  result.zero_grad = usual(taken.zero_grad) / values;
+  result.accumulate = usual(taken.accumulate) / values;
+  result.update = usual(taken.update) / values;
+  return result;
 }
 
 SpeedTrial::SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, Communicator* gathering,

@@ -64,13 +64,13 @@ ReferenceLogProbs reference_log_probs(StepExecutor& executor, const ObjectiveSam
       write_safetensors(pass.kept, {{kName, Tensor::from<float>(pool, {std::ssize(all)}, all)}});
     }
   }
-  ReferenceLogProbs made;
+  ReferenceLogProbs result;
   for (size_t d = 0; d + 1 < begins.size(); ++d) {
-    auto& part = static_cast<int64_t>(d) < samples.size() ? made.samples : made.surveyed;
+    auto& part = static_cast<int64_t>(d) < samples.size() ? result.samples : result.surveyed;
     part.emplace_back(all.begin() + static_cast<ptrdiff_t>(begins[d]),
                       all.begin() + static_cast<ptrdiff_t>(begins[d + 1]));
   }
-  return made;
+  return result;
 }
 
 }  // namespace nibble

@@ -76,8 +76,8 @@ double exact_reward(const std::string& answer, const std::string& expected) {
 }
 
 double number_reward(const std::string& answer, const std::string& expected) {
-  const std::string said = last_number(answer), right = last_number(expected);
-  return !said.empty() && !right.empty() && std::stod(said) == std::stod(right) ? 1 : 0;
+  const std::string output = last_number(answer), right = last_number(expected);
+  return !output.empty() && !right.empty() && std::stod(output) == std::stod(right) ? 1 : 0;
 }
 
 double length_reward(int64_t tokens, int64_t max_completion_len, int64_t soft_punish_cache) {

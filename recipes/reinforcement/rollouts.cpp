@@ -91,7 +91,7 @@ std::vector<Rollout> Rollouts::given(int64_t block) const {
 void Rollouts::add_log_probs(StepExecutor& executor) {
   const ObjectiveOptions& objective = recipe_.objective;
   LogProbPass pass;
-  pass.compute_dtype = *recipe_.model.compute_dtype;
+  pass.compute_dtype = recipe_.model.dtype();
   pass.batch_tokens = recipe_.data.max_length;
   pass.temperature = objective.rollout.temperature;
   const auto fill = [&](std::vector<float> Rollout::*into) {
@@ -144,16 +144,16 @@ void Rollouts::add_advantages() {
 }
 
 std::vector<Sample> Rollouts::samples(bool first) const {
-  std::vector<Sample> made;
+  std::vector<Sample> result;
   for (const Rollout& rollout : rollouts_) {
-    Sample& sample = made.emplace_back(text_of(rollout));
-    sample.index = made.size() - 1;
+    Sample& sample = result.emplace_back(text_of(rollout));
+    sample.index = result.size() - 1;
     const bool masked = recipe_.objective.mask_truncated_completions && rollout.truncated;
     sample.values = {static_cast<float>(rollout.advantage), masked ? 1.0f : 0.0f};
     sample.reference = behind_prompt(rollout, rollout.reference);
     if (!first || old_given_) sample.old = behind_prompt(rollout, rollout.old);
   }
-  return made;
+  return result;
 }
 
 // Each prompt of the block so often as it has answers, without them.
@@ -216,18 +216,19 @@ void Rollouts::sample(int64_t block, StepExecutor& executor, const std::vector<R
   options.stop_ids = stop_ids_;
   if (!rollout.stop.empty()) {
     options.ends = [&](std::span<const int32_t> answer) {
-      const std::string said = tokenizer_->decode(answer, true);
-      return std::ranges::any_of(rollout.stop, [&](const std::string& stop) { return said.find(stop) != said.npos; });
+      const std::string output = tokenizer_->decode(answer, true);
+      return std::ranges::any_of(rollout.stop,
+                                 [&](const std::string& stop) { return output.find(stop) != output.npos; });
     };
   }
-  const StepContext step{.rank = executor.rank(), .compute_dtype = *recipe_.model.compute_dtype};
+  const StepContext step{.rank = executor.rank(), .compute_dtype = recipe_.model.dtype()};
   const NextLogits next = [&](const Batch& batch, KvCache& cache) { return executor.next_logits(batch, step, cache); };
   std::vector<Rollout> own;
   const auto use = [&](Answer answer) {
-    Rollout& made = own.emplace_back(all[static_cast<size_t>(positions[answer.prompt].at(answer.sequence))]);
-    made.answer = std::move(answer.ids);
-    made.sampled = std::move(answer.log_probs);
-    made.truncated = answer.truncated;
+    Rollout& result = own.emplace_back(all[static_cast<size_t>(positions[answer.prompt].at(answer.sequence))]);
+    result.answer = std::move(answer.ids);
+    result.sampled = std::move(answer.log_probs);
+    result.truncated = answer.truncated;
   };
   const bool alone = executor.rank().comm.size() == 1 || !together;  // its passes are nobody else's
   sample_answers(model_, next, prompts, options, step, use, [&] { return alone ? !observer_.stop() : !run.stop(); });
@@ -243,7 +244,7 @@ void Rollouts::sample(int64_t block, StepExecutor& executor, const std::vector<R
 // One rank asks the reward functions, so that what they say is the same for all.
 void Rollouts::judge(StepExecutor& executor) {
   Communicator& world = executor.rank().comm;
-  std::string said, wrong;
+  std::string output, wrong;
   if (world.rank() == 0) {
     std::vector<JudgedAnswer> answers;
     for (const Rollout& rollout : rollouts_) {
@@ -267,17 +268,17 @@ void Rollouts::judge(StepExecutor& executor) {
         }
         if (any) rollout.reward = sum;
       }
-      said = write_rollouts(rollouts_, rewards_->names(), {});
+      output = write_rollouts(rollouts_, rewards_->names(), {});
     } catch (const InputError& error) {
       wrong = error.what();
     }
   }
   if (world.size() > 1) {
     wrong = world.broadcast_text("rewards", wrong, 0);
-    said = world.broadcast_text("rewards", said, 0);
+    output = world.broadcast_text("rewards", output, 0);
   }
   if (!wrong.empty()) throw InputError("", wrong);
-  if (world.size() > 1) rollouts_ = read_rollouts(said, rewards_->names());
+  if (world.size() > 1) rollouts_ = read_rollouts(output, rewards_->names());
 }
 
 void Rollouts::restore(const std::string& kept) {

@@ -26,26 +26,26 @@ pre { background: var(--card); border-radius: 8px; padding: .8rem; overflow: aut
 }  // namespace
 
 std::string escape_html(std::string_view text) {
-  std::string made;
+  std::string result;
   for (const char c : visible_text(text, Lines::many)) {
     switch (c) {
       case '&':
-        made += "&amp;";
+        result += "&amp;";
         break;
       case '<':
-        made += "&lt;";
+        result += "&lt;";
         break;
       case '>':
-        made += "&gt;";
+        result += "&gt;";
         break;
       case '"':
-        made += "&quot;";
+        result += "&quot;";
         break;
       default:
-        made += c;
+        result += c;
     }
   }
-  return made;
+  return result;
 }
 
 std::string html_page(std::string_view title, const std::string& body) {

@@ -68,20 +68,20 @@ std::string method_and_base(const RunLog& log) {
   if (init.empty() && path.empty()) return "";
   const std::string four = text(recipe, "/model/quantize");
   const bool packed = !four.empty() && four != "none";
-  std::string said = !init.empty() ? "Pretraining " + init : "";
+  std::string output = !init.empty() ? "Pretraining " + init : "";
   if (init.empty() && !text(recipe, "/adapter").empty()) {
-    said = (packed ? "QLoRA (" + four + ", r " : "LoRA (r ") + text(recipe, "/adapter/r") + ", lora_alpha " +
-           text(recipe, "/adapter/lora_alpha") + ") on " + path;
+    output = (packed ? "QLoRA (" + four + ", r " : "LoRA (r ") + text(recipe, "/adapter/r") + ", lora_alpha " +
+             text(recipe, "/adapter/lora_alpha") + ") on " + path;
   } else if (init.empty()) {
-    said = "Full fine-tuning of " + path;
+    output = "Full fine-tuning of " + path;
   }
   const Json::json_pointer all("/model/parameters"), trained("/model/trained_parameters");
   if (!facts.contains(all) || !facts.contains(trained) || !facts[all].is_number() || !facts[trained].is_number()) {
-    return said;
+    return output;
   }
   const auto count = facts[all].get<int64_t>();
   const double share = count > 0 ? 100 * facts[trained].get<double>() / static_cast<double>(count) : 0;
-  return said + " (" + text(facts, "/model/architecture") + ", " + grouped_text(count) + " parameters, " +
+  return output + " (" + text(facts, "/model/architecture") + ", " + grouped_text(count) + " parameters, " +
          format("%.3g%%", share) + " of them trained)";
 }
 

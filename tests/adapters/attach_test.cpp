@@ -46,9 +46,9 @@ class AttachTest : public ::testing::Test {
     return found;
   }
   StepContext training() {
-    StepContext made = step;
-    made.training = true;
-    return made;
+    StepContext result = step;
+    result.training = true;
+    return result;
   }
 };
 
@@ -109,7 +109,7 @@ TEST_P(GoldenRun, HasTheGoldenLossGradientsAndTwentySteps) {
 INSTANTIATE_TEST_SUITE_P(Golden, GoldenRun,
                          ::testing::Values(GoldenBase{"stories-llama", "lora_fp32"},
                                            GoldenBase{"stories-llama-nf4-dq", "qlora_nf4_dq"}),
-                         [](const auto& made) { return std::string(made.param.run); });
+                         [](const auto& result) { return std::string(result.param.run); });
 
 /// Cases of tests/oracles/peft_options.py: PEFT's own numbers.
 class OracleCase : public AttachTest, public ::testing::WithParamInterface<const char*> {};
@@ -164,8 +164,8 @@ INSTANTIATE_TEST_SUITE_P(Peft, OracleCase,
                          ::testing::Values("lora-default-targets", "all-linear-rslora", "layers-to-transform",
                                            "rank-and-alpha-pattern", "modules-to-save", "bias-lora_only", "dora",
                                            "qlora-nf4-dq"),
-                         [](const auto& made) {
-                           std::string name = made.param;
+                         [](const auto& result) {
+                           std::string name = result.param;
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });

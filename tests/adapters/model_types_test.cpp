@@ -4,6 +4,7 @@
 
 #include "nibble/adapters/attach.h"
 #include "nibble/adapters/peft/adapter_names.h"
+#include "nibble/tests/assets.h"
 #include "nibble/tests/core/models/golden.h"
 
 namespace nibble {
@@ -11,7 +12,7 @@ namespace {
 
 using namespace nibble::test;
 
-const std::filesystem::path kCommitted = std::string(NIBBLE_SOURCE_DIR) + "/tests/oracles/results/model_types";
+const std::filesystem::path kCommitted = std::string(kSourceDir) + "/tests/oracles/results/model_types";
 
 std::vector<std::string> committed_types() {
   std::vector<std::string> names;
@@ -55,18 +56,18 @@ TEST_P(ModelTypes, GradientsOfTheAdapterAreThoseOfPeft) {
   adapt();
   const Batch both = batch();
   decoder_.loss_sum_and_gradients(both, rank_.step(), static_cast<float>(1 / static_cast<double>(both.label_tokens)));
-  std::map<std::string, Tensor> made;
+  std::map<std::string, Tensor> result;
   decoder_.visit([&](Parameter& parameter) {
-    if (parameter.trainable) made[peft_name(parameter.name, decoder_.config())] = parameter.gradient;
+    if (parameter.trainable) result[peft_name(parameter.name, decoder_.config())] = parameter.gradient;
   });
   const SafetensorsFile file((folder_ / "lora_grads.safetensors").string());
-  EXPECT_EQ(made.size(), file.names().size());
+  EXPECT_EQ(result.size(), file.names().size());
   double squares = 0;
   for (const std::string& name : file.names()) squares += std::pow(norm(file.at(name).span<const float>()), 2);
   for (const std::string& name : file.names()) {
-    ASSERT_TRUE(made.contains(name)) << name;
+    ASSERT_TRUE(result.contains(name)) << name;
     const std::span<const float> wanted = file.at(name).span<const float>();
-    EXPECT_LE(distance(made[name].span<const float>(), wanted), 1e-3 * norm(wanted) + 1e-6 * std::sqrt(squares))
+    EXPECT_LE(distance(result[name].span<const float>(), wanted), 1e-3 * norm(wanted) + 1e-6 * std::sqrt(squares))
         << name;
   }
 }
@@ -76,21 +77,21 @@ TEST_P(ModelTypes, CachedLogitsAreThoseOfTheWholeText) {
   const StepContext step = rank_.step();
   const std::vector<float> wanted = all_logits(decoder_, make_batch({&whole, 1}, step.pool()), step);
   KvCache cache = decoder_.make_cache(step);
-  std::vector<float> made;
+  std::vector<float> result;
   size_t begin = 0;
   for (const size_t count : {size_t{5}, size_t{1}, size_t{3}, whole.ids.size() - 9}) {
     const Sample piece{
         .ids = {whole.ids.begin() + static_cast<long>(begin), whole.ids.begin() + static_cast<long>(begin + count)},
         .labels = {}};
     const std::vector<float> part = all_logits(decoder_, make_batch({&piece, 1}, step.pool()), step, &cache);
-    made.insert(made.end(), part.begin(), part.end());
+    result.insert(result.end(), part.begin(), part.end());
     begin += count;
   }
-  EXPECT_LE(largest_difference(made, wanted), 1e-4 * std::max(1.0, norm(wanted) / std::sqrt(1.0 * wanted.size())));
+  EXPECT_LE(largest_difference(result, wanted), 1e-4 * std::max(1.0, norm(wanted) / std::sqrt(1.0 * wanted.size())));
 }
 
 INSTANTIATE_TEST_SUITE_P(Committed, ModelTypes, ::testing::ValuesIn(committed_types()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& param) { return param.param; });
 
 }  // namespace
 }  // namespace nibble

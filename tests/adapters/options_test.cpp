@@ -31,11 +31,11 @@ class OptionTest : public ::testing::TestWithParam<Option> {
   OptionTest() { set_threads(1); }
 
   AdapterOptions options() const {
-    AdapterOptions made;
-    made.r = 4;
-    made.target_modules.names = {"q_proj", "down_proj"};
-    GetParam().set(made);
-    return made;
+    AdapterOptions result;
+    result.r = 4;
+    result.target_modules.names = {"q_proj", "down_proj"};
+    GetParam().set(result);
+    return result;
   }
 
   double loss(Decoder& decoder, const Batch& batch) {
@@ -140,9 +140,9 @@ std::vector<Option> all_options() {
 
 // DoRA holds the norms constant, here as in PEFT: its gradient is held against PEFT's by tests/oracles/peft_options.py.
 std::vector<Option> options_with_exact_gradients() {
-  std::vector<Option> made = all_options();
-  std::erase_if(made, [](const Option& option) { return !option.exact_gradient; });
-  return made;
+  std::vector<Option> result = all_options();
+  std::erase_if(result, [](const Option& option) { return !option.exact_gradient; });
+  return result;
 }
 
 // With an adapter at the end of each sublayer, whose product a recomputed layer leaves out.
@@ -151,13 +151,13 @@ class RecomputeTest : public OptionTest {
   std::vector<std::vector<float>> gradients(Decoder& decoder, const Batch& batch, const StepContext& with) {
     test::zero_gradients(decoder);
     test::mean_loss(decoder, batch, with);
-    std::vector<std::vector<float>> made;
+    std::vector<std::vector<float>> result;
     decoder.visit([&](Parameter& parameter) {
       if (!parameter.trainable) return;
       const std::span<const float> values = std::as_const(parameter.gradient).span<const float>();
-      made.emplace_back(values.begin(), values.end());
+      result.emplace_back(values.begin(), values.end());
     });
-    return made;
+    return result;
   }
 };
 
@@ -193,7 +193,7 @@ std::vector<Option> kinds() {
                                                                                }}};
 }
 
-std::string name_of(const ::testing::TestParamInfo<Option>& made) { return made.param.name; }
+std::string name_of(const ::testing::TestParamInfo<Option>& result) { return result.param.name; }
 
 INSTANTIATE_TEST_SUITE_P(LoraConfig, OptionTest, ::testing::ValuesIn(all_options()), name_of);
 INSTANTIATE_TEST_SUITE_P(LoraConfig, ExactOptionTest, ::testing::ValuesIn(options_with_exact_gradients()), name_of);

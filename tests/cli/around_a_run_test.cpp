@@ -27,13 +27,13 @@ struct Said {
 
 /// Runs `nibble WORDS` through a shell; standard output, or with " 2>&1" in the words both.
 Said nibble_says(const std::string& words) {
-  Said said;
+  Said output;
   std::FILE* pipe = popen((std::string("OMP_NUM_THREADS=1 ") + kProgram + " " + words).c_str(), "r");
   std::array<char, 4096> piece{};
-  while (pipe && std::fgets(piece.data(), piece.size(), pipe)) said.text += piece.data();
+  while (pipe && std::fgets(piece.data(), piece.size(), pipe)) output.text += piece.data();
   const int status = pipe ? pclose(pipe) : -1;
-  said.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return said;
+  output.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return output;
 }
 
 /// A recipe for the small model on a few sentences.
@@ -62,11 +62,11 @@ struct SmallRun {
 TEST(AroundARun, ProfiledRunLeavesTraceEventsSamplesAndReport) {
   const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
-  const Said said = nibble_says("train --profile " + small.recipe_file().string() + " 2>&1");
-  ASSERT_EQ(said.code, 0) << said.text;
-  EXPECT_NE(said.text.find("bottleneck: "), std::string::npos) << said.text;
-  EXPECT_NE(said.text.find("sample: "), std::string::npos);
-  EXPECT_NE(said.text.find("of peak"), std::string::npos);
+  const Said output = nibble_says("train --profile " + small.recipe_file().string() + " 2>&1");
+  ASSERT_EQ(output.code, 0) << output.text;
+  EXPECT_NE(output.text.find("bottleneck: "), std::string::npos) << output.text;
+  EXPECT_NE(output.text.find("sample: "), std::string::npos);
+  EXPECT_NE(output.text.find("of peak"), std::string::npos);
   const json trace = json::parse(test::read_bytes(small.run() / "profile/rank-0.json"));
   std::map<std::string, int> phases;
   for (const json& event : trace["traceEvents"]) {
@@ -133,9 +133,9 @@ TEST(AroundARun, APlanTellsTheTimeOfTheWholeRun) {
   ASSERT_EQ(by_steps.code, 0) << by_steps.text;
   EXPECT_NE(by_steps.text.find("\nwhole run: 100000 steps, "), std::string::npos) << by_steps.text;
   EXPECT_NE(by_steps.text.find(", 1 thread a rank\n"), std::string::npos) << by_steps.text;
-  const json said = json::parse(nibble_says(plan + "train.steps=null train.epochs=3 --json").text);
-  EXPECT_EQ(said["total_steps"], 9) << "packed, three steps an epoch";
-  EXPECT_NEAR(said["run_seconds"].get<double>(), 9 * said["step_seconds"].get<double>(), 1e-9);
+  const json output = json::parse(nibble_says(plan + "train.steps=null train.epochs=3 --json").text);
+  EXPECT_EQ(output["total_steps"], 9) << "packed, three steps an epoch";
+  EXPECT_NEAR(output["run_seconds"].get<double>(), 9 * output["step_seconds"].get<double>(), 1e-9);
   const Said no_data = nibble_says(plan + "train.steps=null train.epochs=1 data.train=absent.jsonl 2>&1");
   EXPECT_EQ(no_data.code, 0) << no_data.text;
   EXPECT_NE(no_data.text.find("note: the whole run's time is not known: absent.jsonl"), std::string::npos);
@@ -155,12 +155,12 @@ TEST(AroundARun, OneIsNotSaidAsMany) {
   const SmallRun small(test::data_path("stories-llama"));
   test::write_bytes(small.directory / "d.jsonl", R"({"prompt": "The dog", "completion": " ran home."})");
   for (const std::string command : {"validate", "preview", "train"}) {
-    const Said said =
+    const Said output =
         nibble_says(command + " " + small.recipe_file().string() + " data.eval_fraction=0 train.steps=1 2>&1");
-    ASSERT_EQ(said.code, 0) << said.text;
-    EXPECT_NE(said.text.find("training data: 1 sample, "), std::string::npos) << said.text;
+    ASSERT_EQ(output.code, 0) << output.text;
+    EXPECT_NE(output.text.find("training data: 1 sample, "), std::string::npos) << output.text;
     for (const char* many : {"\n1 samples", " 1 samples", "\n1 steps", " 1 steps"}) {
-      EXPECT_EQ(said.text.find(many), std::string::npos) << said.text;
+      EXPECT_EQ(output.text.find(many), std::string::npos) << output.text;
     }
   }
 }
@@ -350,8 +350,8 @@ TEST(AroundARun, SweepRunsTheGridAndGoesOnWhereItStopped) {
 TEST(AroundARun, SweepSaysWhichRunFailedAndEndsWithItsCode) {
   const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
-  const Said said = nibble_says("sweep " + small.recipe_file().string() + " path=x lr=1,2 2>&1");
-  EXPECT_EQ(said.code, 2) << said.text;  // model.path or adapter.path?
+  const Said output = nibble_says("sweep " + small.recipe_file().string() + " path=x lr=1,2 2>&1");
+  EXPECT_EQ(output.code, 2) << output.text;  // model.path or adapter.path?
   const Said gone = nibble_says("sweep " + small.recipe_file().string() + " data.train=gone.jsonl lr=1,2 2>&1");
   EXPECT_EQ(gone.code, 3) << gone.text;
   EXPECT_NE(gone.text.find("lr=1 failed: error: "), std::string::npos) << gone.text;
@@ -362,8 +362,8 @@ TEST(AroundARun, ReportWritesPlotsAsPictures) {
   const SmallRun small(model);
   ASSERT_EQ(nibble_says("train " + small.recipe_file().string() + " 2>/dev/null").code, 0);
   const fs::path plots = small.directory / "plots";
-  const Said said = nibble_says("report " + small.run().string() + " --plots " + plots.string());
-  ASSERT_EQ(said.code, 0);
+  const Said output = nibble_says("report " + small.run().string() + " --plots " + plots.string());
+  ASSERT_EQ(output.code, 0);
   EXPECT_TRUE(test::read_bytes(plots / "loss.svg").starts_with("<svg"));
   EXPECT_EQ(nibble_says("report " + plots.string() + " 2>/dev/null").code, 3);
 }
@@ -380,10 +380,10 @@ TEST(AroundARun, ChatSwitchesTheAdapterOffAndOn) {
     const std::string chat = "chat --template plain --max-new-tokens 12 --model " + model.string() + " < " +
                              (small.directory / "lines").string();
     const std::string adapter = " --adapter " + (small.run() / "adapter").string();
-    const Said said = nibble_says(chat + adapter + " 2>&1");
-    ASSERT_EQ(said.code, 0) << said.text;
-    EXPECT_NE(said.text.find("the adapter is off"), std::string::npos);
-    EXPECT_NE(said.text.find("did you mean /adapter?"), std::string::npos);
+    const Said output = nibble_says(chat + adapter + " 2>&1");
+    ASSERT_EQ(output.code, 0) << output.text;
+    EXPECT_NE(output.text.find("the adapter is off"), std::string::npos);
+    EXPECT_NE(output.text.find("did you mean /adapter?"), std::string::npos);
     const Said only = nibble_says(chat + adapter + " 2>/dev/null"), base = nibble_says(chat + " 2>/dev/null");
     const std::string with = only.text.substr(0, only.text.find('\n') + 1);
     const std::string without = base.text.substr(0, base.text.find('\n') + 1);
@@ -397,19 +397,19 @@ TEST(AroundARun, EvalCountsChoices) {
   const test::TemporaryDirectory directory;
   test::write_bytes(directory / "q.jsonl",
                     "{\"question\": \"Once upon a\", \"choices\": [\"qxzk\", \"time\"], \"answer\": \"B\"}\n");
-  const Said said = nibble_says("eval --format choices --json --model " + model.string() + " --data " +
-                                (directory / "q.jsonl").string());
-  ASSERT_EQ(said.code, 0);
-  EXPECT_EQ(json::parse(said.text)["accuracy"], 1.0);
+  const Said output = nibble_says("eval --format choices --json --model " + model.string() + " --data " +
+                                  (directory / "q.jsonl").string());
+  ASSERT_EQ(output.code, 0);
+  EXPECT_EQ(json::parse(output.text)["accuracy"], 1.0);
 }
 
 TEST(AroundARun, PreviewTellsSharesLengthsAndWhatIsCut) {
   const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
-  const Said said =
+  const Said output =
       nibble_says("preview --json " + small.recipe_file().string() + " data.max_length=12 data.truncate=cut");
-  ASSERT_EQ(said.code, 0);
-  const json found = json::parse(said.text);
+  ASSERT_EQ(output.code, 0);
+  const json found = json::parse(output.text);
   EXPECT_GT(found["truncated"], 0);
   EXPECT_GT(found["trained_share"], 0.2);
   EXPECT_LT(found["trained_share"], 1.0);
@@ -425,17 +425,17 @@ TEST(AroundARun, PreviewWarnsOfAnswersThatDoNotEnd) {
   const SmallRun small(model);
   test::write_bytes(small.directory / "d.jsonl",
                     "{\"input_ids\": [1, 403, 407, 261]}\n{\"input_ids\": [1, 403, 407, 2]}\n");
-  const Said said =
+  const Said output =
       nibble_says("preview " + small.recipe_file().string() + " data.eval_fraction=null train.eval_every=null 2>&1");
-  ASSERT_EQ(said.code, 0) << said.text;
-  EXPECT_NE(said.text.find("warning: 1 samples train no token that ends a text"), std::string::npos) << said.text;
+  ASSERT_EQ(output.code, 0) << output.text;
+  EXPECT_NE(output.text.find("warning: 1 samples train no token that ends a text"), std::string::npos) << output.text;
 }
 
 TEST(AroundARun, DoctorLooksAtTheMachine) {
-  const Said said = nibble_says("doctor --json --dir /tmp");
-  ASSERT_EQ(said.code, 0);
+  const Said output = nibble_says("doctor --json --dir /tmp");
+  ASSERT_EQ(output.code, 0);
   std::map<std::string, std::string> findings;
-  const json parsed = json::parse(said.text);
+  const json parsed = json::parse(output.text);
   for (const json& finding : parsed["findings"]) findings[finding["name"]] = finding["value"];
   for (const char* name : {"cpu", "cores", "memory", "disk", "mpi", "arithmetic", "memory speed"}) {
     EXPECT_FALSE(findings[name].empty()) << name;
@@ -449,9 +449,9 @@ TEST(AroundARun, ManualPagesAndCompletionsComeFromTheCommands) {
   EXPECT_TRUE(page.starts_with(".TH nibble-train 1"));
   EXPECT_NE(page.find("\\-\\-profile"), std::string::npos);
   for (const char* shell : {"bash", "zsh", "fish"}) {
-    const Said said = nibble_says(std::string("completion ") + shell);
-    EXPECT_EQ(said.code, 0);
-    EXPECT_NE(said.text.find("sagemaker-train"), std::string::npos) << shell;
+    const Said output = nibble_says(std::string("completion ") + shell);
+    EXPECT_EQ(output.code, 0);
+    EXPECT_NE(output.text.find("sagemaker-train"), std::string::npos) << shell;
   }
   EXPECT_EQ(nibble_says("completion tcsh 2>/dev/null").code, 2);
 }

@@ -24,9 +24,9 @@ TEST_F(Chat, EndsWhereSomebodyWritesExit) {
   const std::string chat = "chat --model me/small --template plain --max-new-tokens 4 < ";
   for (const char* word : {"exit", "quit", "/quit", ""}) {
     test::write_bytes(root_ / "talk", std::string(word) + "\nWhat?\n");
-    const Said said = run(chat + "talk 2>/dev/null");
-    EXPECT_EQ(said.code, 0);
-    EXPECT_THAT(said.text, Not(HasSubstr("\n"))) << word;
+    const Said output = run(chat + "talk 2>/dev/null");
+    EXPECT_EQ(output.code, 0);
+    EXPECT_THAT(output.text, Not(HasSubstr("\n"))) << word;
   }
   test::write_bytes(root_ / "talk", "exit the house\n");
   EXPECT_THAT(run(chat + "talk").text, HasSubstr("\n"));
@@ -36,11 +36,11 @@ TEST_F(Chat, EndsWhereSomebodyWritesExit) {
 TEST_F(Chat, SaysWhichMarksOfABuiltInTemplateTheTokenizerLacks) {
   test::write_bytes(root_ / "talk", "exit\n");
   const std::string chat = "chat --model me/small --max-new-tokens 4 < talk --template ";
-  const Said said = run(chat + "chatml 2>&1");
-  EXPECT_EQ(said.code, 0);
-  EXPECT_THAT(said.text,
+  const Said output = run(chat + "chatml 2>&1");
+  EXPECT_EQ(output.code, 0);
+  EXPECT_THAT(output.text,
               HasSubstr("warning: the tokenizer has no token <|im_start|>, which the template chatml writes"));
-  EXPECT_THAT(said.text, HasSubstr("<|im_end|>"));
+  EXPECT_THAT(output.text, HasSubstr("<|im_end|>"));
   EXPECT_THAT(run(chat + "plain 2>&1").text, Not(HasSubstr("warning")));
 }
 

@@ -26,9 +26,9 @@ class Eval : public test::SmallModel {
     ASSERT_EQ(trained.code, 0) << trained.text;
   }
   double exact_match(const std::string& words) {
-    const Said said = run("eval --model run/model --data held_out.jsonl --exact-match --json " + words);
-    EXPECT_EQ(said.code, 0) << said.text;
-    return json::parse(said.text.substr(said.text.find('{')))["exact_match"];
+    const Said output = run("eval --model run/model --data held_out.jsonl --exact-match --json " + words);
+    EXPECT_EQ(output.code, 0) << output.text;
+    return json::parse(output.text.substr(output.text.find('{')))["exact_match"];
   }
 };
 

@@ -67,10 +67,10 @@ TEST_F(Names, AConfigurationOfAnotherToolBecomesARecipe) {
   test::write_bytes(root_ / "theirs.yml",
                     "base_model: me/small\nadapter: lora\nlora_r: 2\ndatasets:\n  - path: d.csv\nmicro_batch_size: 1\n"
                     "max_steps: 1\noutput_dir: run\nflash_attention: true\n");
-  const Said said = run("recipes convert theirs.yml mine.json");
-  EXPECT_EQ(said.code, 0) << said.text;
-  EXPECT_THAT(said.text, HasSubstr("note: flash_attention: has no counterpart\n"));
-  EXPECT_THAT(said.text, HasSubstr("mine.json: made from a configuration of Axolotl\n"));
+  const Said output = run("recipes convert theirs.yml mine.json");
+  EXPECT_EQ(output.code, 0) << output.text;
+  EXPECT_THAT(output.text, HasSubstr("note: flash_attention: has no counterpart\n"));
+  EXPECT_THAT(output.text, HasSubstr("mine.json: made from a configuration of Axolotl\n"));
   EXPECT_EQ(run("recipes convert theirs.yml mine.json").code, 2);
   const Said trained = run("train mine.json");
   EXPECT_EQ(trained.code, 0) << trained.text;
@@ -80,9 +80,9 @@ TEST_F(Names, LabelsInCsvAreNotTakenForText) {
   test::write_bytes(root_ / "kto.csv", "prompt,completion,label\na,b,True\na,c,False\n");
   test::write_bytes(root_ / "r.json",
                     R"({"model": {"path": "me/small"}, "data": {"train": "kto.csv"}, "output": {"dir": "run"}})");
-  const Said said = run("validate r.json");
-  EXPECT_EQ(said.code, 3);
-  EXPECT_THAT(said.text, HasSubstr("kto.csv:2:1: is labelled as a good or a bad answer"));
+  const Said output = run("validate r.json");
+  EXPECT_EQ(output.code, 3);
+  EXPECT_THAT(output.text, HasSubstr("kto.csv:2:1: is labelled as a good or a bad answer"));
 }
 
 }  // namespace

@@ -45,23 +45,23 @@ class SmallModel : public ::testing::Test {
   }
   /// The snapshot that refs/main of `repository` names, empty.
   std::filesystem::path snapshot(const std::string& repository) {
-    const std::filesystem::path made = root_ / "hub" / repository / "snapshots/abc";
-    create_directories(made);
+    const std::filesystem::path result = root_ / "hub" / repository / "snapshots/abc";
+    create_directories(result);
     create_directories(root_ / "hub" / repository / "refs");
     write_bytes(root_ / "hub" / repository / "refs/main", "abc");
-    return made;
+    return result;
   }
   /// Both streams of `nibble WORDS`, run in root_.
   Said run(const std::string& words) {
-    Said said;
+    Said output;
     const std::string command = "cd " + root_.path().string() + " && HF_HOME=" + root_.path().string() +
                                 " OMP_NUM_THREADS=1 " + kProgram + " " + words + " 2>&1";
     std::FILE* pipe = popen(command.c_str(), "r");
     std::array<char, 4096> piece{};
-    while (pipe && std::fgets(piece.data(), piece.size(), pipe)) said.text += piece.data();
+    while (pipe && std::fgets(piece.data(), piece.size(), pipe)) output.text += piece.data();
     const int status = pipe ? pclose(pipe) : -1;
-    said.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    return said;
+    output.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return output;
   }
 
   TemporaryDirectory root_;

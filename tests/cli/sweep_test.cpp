@@ -17,10 +17,10 @@ TEST_F(Sweep, TellsTheTimeLeftWhenARunHasEnded) {
   test::write_bytes(root_ / "r.yaml",
                     "model: {path: me/small}\ndata: {train: d.jsonl, max_length: 64}\ntrain: {steps: 1}\n"
                     "output: {dir: runs}\n");
-  const Said said = run("sweep r.yaml lr=1e-3,1e-4");
-  ASSERT_EQ(said.code, 0) << said.text;
-  EXPECT_THAT(said.text, HasSubstr("1/2 lr=1e-3 ended; left "));
-  EXPECT_THAT(said.text, HasSubstr("2/2 lr=1e-4 ended\n"));
+  const Said output = run("sweep r.yaml lr=1e-3,1e-4");
+  ASSERT_EQ(output.code, 0) << output.text;
+  EXPECT_THAT(output.text, HasSubstr("1/2 lr=1e-3 ended; left "));
+  EXPECT_THAT(output.text, HasSubstr("2/2 lr=1e-4 ended\n"));
 }
 
 }  // namespace

@@ -291,11 +291,12 @@ TEST_F(WrongModel, SamplesLongerThanTheModelWasMadeForAreWarnedOf) {
                               " data.max_length=2048 data.train=" + (directory_ / "long.jsonl").string() + " 2>&1";
   std::FILE* pipe = popen(command.c_str(), "r");
   ASSERT_NE(pipe, nullptr);
-  std::string said;
-  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) said.push_back(static_cast<char>(c));
-  EXPECT_EQ(pclose(pipe), 0) << said;
-  EXPECT_NE(said.find("the model was made for 512 (max_position_embeddings); lower data.max_length"), std::string::npos)
-      << said;
+  std::string output;
+  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) output.push_back(static_cast<char>(c));
+  EXPECT_EQ(pclose(pipe), 0) << output;
+  EXPECT_NE(output.find("the model was made for 512 (max_position_embeddings); lower data.max_length"),
+            std::string::npos)
+      << output;
 }
 
 TEST_F(WrongData, NotUtf8) {

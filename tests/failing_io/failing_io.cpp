@@ -45,8 +45,8 @@ struct Disk {
 
 // Never destroyed: calls come until the very end of the process.
 Disk& disk() {
-  static Disk* const made = new Disk;
-  return *made;
+  static Disk* const built = new Disk;
+  return *built;
 }
 
 // Also counts the calls that the shim makes itself; they must pass.
@@ -82,8 +82,8 @@ void lose_power() {
 void hold() {
   const char* path = std::getenv("NIBBLE_FAULT_HELD");
   if (path == nullptr) return;
-  const int made = real<int(int, const char*, int, ...)>("openat")(AT_FDCWD, path, O_WRONLY | O_CREAT, 0666);
-  real<int(int)>("close")(made);
+  const int built = real<int(int, const char*, int, ...)>("openat")(AT_FDCWD, path, O_WRONLY | O_CREAT, 0666);
+  real<int(int)>("close")(built);
   disk().mutex.unlock();
   while (access(path, F_OK) == 0) usleep(1000);
   disk().mutex.lock();

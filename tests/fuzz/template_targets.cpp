@@ -32,9 +32,9 @@ const std::map<std::string, std::string> kTokens = {{"bos_token", "<s>"}, {"eos_
 // The template as `nibble chat` and `nibble generate` use it.
 void chat_template(Bytes bytes) {
   static const TemplateRequest request = [] {
-    TemplateRequest made = parse_template_request(kRequest, "request");
-    made.add_generation_prompt = true;
-    return made;
+    TemplateRequest result = parse_template_request(kRequest, "request");
+    result.add_generation_prompt = true;
+    return result;
   }();
   try {
     ModelTemplates({{"default", std::string(as_text(bytes))}}, kTokens, "template", some_time).apply(request);

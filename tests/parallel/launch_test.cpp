@@ -29,7 +29,7 @@ struct Job {
 
   fs::path out() const { return directory / "out"; }
   std::string errors() const { return test::read_bytes(directory / "stderr"); }
-  std::string said() const { return test::read_bytes(directory / "stdout"); }
+  std::string output() const { return test::read_bytes(directory / "stdout"); }
   std::string adapter() const { return test::read_bytes(out() / "adapter" / "adapter_model.safetensors"); }
 
   void write_recipe(const fs::path& base, int steps) {
@@ -150,7 +150,7 @@ TEST(Launch, APlanOfSeveralRanksMeasuresThemUnderMpirun) {
              "parallel.offload_activations=true", "data.max_length=64", "train.microbatch_size=1", "--json"});
   ASSERT_EQ(job.wait(), 0) << job.errors();
   EXPECT_EQ(job.errors(), "");  // else they were measured as threads
-  const json plan = json::parse(job.said());
+  const json plan = json::parse(job.output());
   EXPECT_EQ(plan["world_size"], 2);
   EXPECT_EQ(plan["machine"], "this machine");
   EXPECT_GT(plan["computing_seconds"], 0);

@@ -26,13 +26,13 @@ using nlohmann::json;
 /// What a run leaves, as far as the layout must not change it.
 struct Outcome {
   std::vector<double> losses, norms, evaluations;
-  std::vector<std::string> said;  ///< the samples' texts, in order
-  std::string weights;            ///< bytes of the adapter's or the model's safetensors file
+  std::vector<std::string> output;  ///< the samples' texts, in order
+  std::string weights;              ///< bytes of the adapter's or the model's safetensors file
 };
 
 /// Evaluations and what the model says: at the start, at every evaluation and at the end.
 inline void expect_same_evaluations(const Outcome& got, const Outcome& want, double tolerance) {
-  EXPECT_EQ(got.said, want.said);
+  EXPECT_EQ(got.output, want.output);
   ASSERT_EQ(got.evaluations.size(), want.evaluations.size());
   for (size_t i = 0; i < want.evaluations.size(); ++i) {
     EXPECT_NEAR(got.evaluations[i], want.evaluations[i], tolerance) << "evaluation " << i + 1;
@@ -50,7 +50,7 @@ inline Outcome outcome_of(const fs::path& out) {
     outcome.norms.push_back(value["grad_norm"]);
   }
   std::ifstream samples(out / "samples.jsonl");
-  for (std::string line; std::getline(samples, line);) outcome.said.push_back(json::parse(line)["text"]);
+  for (std::string line; std::getline(samples, line);) outcome.output.push_back(json::parse(line)["text"]);
   const fs::path adapter = out / "adapter" / "adapter_model.safetensors";
   outcome.weights = read_bytes(fs::exists(adapter) ? adapter : out / "model" / "model.safetensors");
   return outcome;
@@ -72,32 +72,32 @@ class Layouts : public testing::Test {
   }
 
   json recipe(const std::string& mode) const {
-    json made = {{"model", {{"path", base_.string()}, {"compute_dtype", "f32"}}},
-                 {"data",
-                  {{"train", (directory_ / "text.jsonl").string()},
-                   {"format", "text"},
-                   {"eval_fraction", 0.1},
-                   {"max_length", 48}}},
-                 {"train",
-                  {{"steps", 3},
-                   {"accumulate", 4},
-                   {"eval_every", 2},
-                   {"samples", 2},
-                   {"seed", 11},
-                   {"max_grad_norm", 0.5},
-                   {"gradient_sum", "tree"},
-                   {"gradient_checkpointing", "none"}}},
-                 {"optimizer", {{"lr", 2e-3}, {"weight_decay", 0.01}}}};
+    json result = {{"model", {{"path", base_.string()}, {"compute_dtype", "f32"}}},
+                   {"data",
+                    {{"train", (directory_ / "text.jsonl").string()},
+                     {"format", "text"},
+                     {"eval_fraction", 0.1},
+                     {"max_length", 48}}},
+                   {"train",
+                    {{"steps", 3},
+                     {"accumulate", 4},
+                     {"eval_every", 2},
+                     {"samples", 2},
+                     {"seed", 11},
+                     {"max_grad_norm", 0.5},
+                     {"gradient_sum", "tree"},
+                     {"gradient_checkpointing", "none"}}},
+                   {"optimizer", {{"lr", 2e-3}, {"weight_decay", 0.01}}}};
     if (mode == "lora" || mode.starts_with("qlora")) {
-      made["adapter"] = {{"r", 4}, {"lora_alpha", 8}, {"lora_dropout", 0.1}};
+      result["adapter"] = {{"r", 4}, {"lora_alpha", 8}, {"lora_dropout", 0.1}};
     }
-    if (mode.starts_with("qlora")) made["model"]["quantize"] = "nf4";
-    if (mode == "qlora_int8") made["model"]["compute_dtype"] = "int8";
+    if (mode.starts_with("qlora")) result["model"]["quantize"] = "nf4";
+    if (mode == "qlora_int8") result["model"]["compute_dtype"] = "int8";
     if (mode == "pretrain") {
-      made["model"] = {
+      result["model"] = {
           {"init", (base_ / "config.json").string()}, {"tokenizer", base_.string()}, {"compute_dtype", "f32"}};
     }
-    return made;
+    return result;
   }
 
   Outcome run(json wanted, int ranks, const std::string& name, int64_t stop_after = -1, int delay_us = 0) {

@@ -57,8 +57,8 @@ TEST_P(SameBits, AsOneRank) {
   ASSERT_EQ(one.losses.size(), 3u);
   EXPECT_GT(one.norms.back(), 0);
   EXPECT_EQ(one.evaluations.size(), 2u);
-  EXPECT_EQ(one.said.size(), 6u);
-  EXPECT_FALSE(one.said.front().empty());
+  EXPECT_EQ(one.output.size(), 6u);
+  EXPECT_FALSE(one.output.front().empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -228,7 +228,7 @@ TEST_F(Layouts, AsManyBlocksAreRecomputedAsTheBudgetAsksFor) {
   const Outcome kept = run(wanted, 1, "kept");
   wanted["train"]["gradient_checkpointing"] = "auto";
   const auto run_within = [&](int64_t budget, const std::string& name) {
-    std::string said;
+    std::string output;
     json here = wanted;
     here["output"]["dir"] = (directory_ / name).string();
     const Recipe read = parse_recipe(here.dump(), "test");
@@ -238,13 +238,13 @@ TEST_F(Layouts, AsManyBlocksAreRecomputedAsTheBudgetAsksFor) {
     set_threads(1);
     Observer observer;
     observer.on_message = [&](const std::string& line) {
-      if (line.starts_with("recomputing ")) said = line;
+      if (line.starts_with("recomputing ")) output = line;
     };
     train(read, rank, observer);
     const Outcome outcome = outcome_of(directory_ / name);
     EXPECT_EQ(outcome.losses, kept.losses) << name;
     EXPECT_TRUE(outcome.weights == kept.weights) << name;
-    return said;
+    return output;
   };
   EXPECT_EQ(run_within(all, "enough"), "");
   const int64_t half = least + (all - least) / 2;

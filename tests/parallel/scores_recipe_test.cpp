@@ -255,11 +255,11 @@ TEST_F(Scores, SayWhereOneLabelIsAllThereIs) {
   wanted["output"] = {{"dir", (directory_ / "one-label").string()}};
   const Recipe recipe = parse_recipe(wanted.dump(), "test");
   LocalRank rank(1, 0);
-  std::string said;
+  std::string output;
   Observer observer;
-  observer.on_message = [&](const std::string& line) { said += line + "\n"; };
+  observer.on_message = [&](const std::string& line) { output += line + "\n"; };
   finetune(recipe, rank.context(), observer);
-  EXPECT_THAT(said, HasSubstr("all texts have the label 1"));
+  EXPECT_THAT(output, HasSubstr("all texts have the label 1"));
 }
 
 TEST_F(Scores, ATeacherInFourBitsTeaches) {

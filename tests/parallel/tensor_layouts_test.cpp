@@ -48,14 +48,14 @@ class TensorLayouts : public Layouts {
   }
 
   json uneven(const std::string& mode) const {
-    json made = recipe(mode);
+    json result = recipe(mode);
     if (mode == "pretrain") {
-      made["model"]["init"] = config_.string();
+      result["model"]["init"] = config_.string();
     } else {
-      made["model"]["path"] = model_.string();
+      result["model"]["path"] = model_.string();
     }
-    if (mode == "qlora") made["model"]["double_quant"] = true;
-    return made;
+    if (mode == "qlora") result["model"]["double_quant"] = true;
+    return result;
   }
 
   fs::path config_, model_;

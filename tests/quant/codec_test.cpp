@@ -36,9 +36,9 @@ class Nf4Golden : public ::testing::TestWithParam<Golden> {
       return Tensor::from<float>(pool, shape, npy_elements<float>(file(asset, "weight_f32")));
     }
     const std::vector<uint16_t> bits = npy_elements<uint16_t>(file(asset, "weight_bf16bits"));
-    Tensor made = Tensor::empty(pool, shape, DType::bf16);
-    std::memcpy(made.mutable_raw(), bits.data(), made.bytes());
-    return made;
+    Tensor result = Tensor::empty(pool, shape, DType::bf16);
+    std::memcpy(result.mutable_raw(), bits.data(), result.bytes());
+    return result;
   }
   std::filesystem::path file(const std::filesystem::path& asset, const std::string& what) {
     return asset / (std::string(GetParam().name) + "." + what + ".npy");
@@ -181,9 +181,9 @@ TEST(RealModels, QuantizingWhatWasDequantizedGivesTheSameBytes) {
 Tensor random_matrix(MemoryPool& pool, int64_t out, int64_t in, uint32_t seed) {
   std::mt19937 generator(seed);
   std::normal_distribution<float> normal(0, 0.05f);
-  Tensor made = Tensor::empty(pool, {out, in}, DType::f32);
-  for (float& value : made.span<float>()) value = normal(generator);
-  return made;
+  Tensor result = Tensor::empty(pool, {out, in}, DType::f32);
+  for (float& value : result.span<float>()) value = normal(generator);
+  return result;
 }
 
 TEST(Codec, EveryElementGetsTheNearestValue) {

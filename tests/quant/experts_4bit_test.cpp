@@ -266,12 +266,12 @@ TEST_F(Experts4Bit, PagesOfExpertsThatNoTokenChoseAreNotTouched) {
   std::string config = mixture_config("gpt_oss");
   const std::string narrow = R"("intermediate_size": 32)";
   config.replace(config.find(narrow), narrow.size(), R"("intermediate_size": 512)");
-  Decoder made = random_decoder(parse_decoder_config(config, "test"), 3, rank.context());
-  made.visit([](Parameter& parameter) {  // experts 1 and 2 for everyone
+  Decoder result = random_decoder(parse_decoder_config(config, "test"), 3, rank.context());
+  result.visit([](Parameter& parameter) {  // experts 1 and 2 for everyone
     if (!parameter.name.ends_with("mlp.router.bias")) return;
     for (const size_t chosen : {1, 2}) parameter.value.span<float>()[chosen] = 1e3f;
   });
-  write_model(directory / "model", made, config);
+  write_model(directory / "model", result, config);
   quantize_model(directory / "model", directory / "nf4", {}, rank.context());
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   for (const char* model : {"model", "nf4"}) {
@@ -303,7 +303,7 @@ TEST_F(Experts4Bit, PagesOfExpertsThatNoTokenChoseAreNotTouched) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Bnb4BitExperts, ::testing::ValuesIn(kMixtures),
-                         [](const auto& made) { return std::string(made.param); });
+                         [](const auto& result) { return std::string(result.param); });
 
 }  // namespace
 }  // namespace nibble

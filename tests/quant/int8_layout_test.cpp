@@ -28,21 +28,21 @@ std::vector<float> logits_of(Decoder& decoder, RankContext& rank) {
   for (const int64_t id : elements<int64_t>(read_npy(kOracle / "input_ids.npy"))) {
     text.ids.push_back(static_cast<int32_t>(id));
   }
-  std::vector<float> made;
+  std::vector<float> result;
   decoder.logits(make_batch({&text, 1}, rank.pool), {.rank = rank, .row_keys = {}}, [&](int64_t, const Tensor& chunk) {
     const std::vector<float> values = elements<float>(chunk);
-    made.insert(made.end(), values.begin(), values.end());
+    result.insert(result.end(), values.begin(), values.end());
   });
-  return made;
+  return result;
 }
 
 TEST(Int8Layout, TheModelComputesWithTheWeightsThatBitsandbytesDequantizes) {
   LocalRank rank;
   Decoder decoder = load_decoder(kOracle, rank.context(), load_quantized(rank.context()));
-  const std::vector<float> made = logits_of(decoder, rank.context());
+  const std::vector<float> result = logits_of(decoder, rank.context());
   const std::vector<float> wanted = elements<float>(read_npy(kOracle / "logits.npy"));
-  ASSERT_EQ(made.size(), wanted.size());
-  for (size_t i = 0; i < made.size(); ++i) ASSERT_NEAR(made[i], wanted[i], 1e-5) << i;
+  ASSERT_EQ(result.size(), wanted.size());
+  for (size_t i = 0; i < result.size(); ++i) ASSERT_NEAR(result[i], wanted[i], 1e-5) << i;
 }
 
 TEST(Int8Layout, ItCanBeQuantizedTo4BitsOnTheWayIn) {

@@ -134,10 +134,10 @@ TEST(LoadQuantized, TensorsOfSeveralMatricesAreTakenApartWithoutCopies) {
     const QuantizeOnLoad how{{QuantType::nf4, double_quant, 64}, std::vector<std::string>()};
     const QuantizedMatrix matrix = quantize(flat, how.codec, pool, name);
     const Tensor rounded = dequantize(matrix, 0, kMatrices * kOut, pool);
-    std::vector<Linear> made = open(dense, how);
-    expect(made, rounded);
+    std::vector<Linear> result = open(dense, how);
+    expect(result, rounded);
     const fs::path folder = directory / (double_quant ? "double" : "single");
-    write(folder, made[0].weight().parts(),
+    write(folder, result[0].weight().parts(),
           "{" + llama + R"(, "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true,
               "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": )" +
               (double_quant ? "true}}" : "false}}"));

@@ -38,9 +38,9 @@ const std::vector<Case>& cases() {
     return json{{"adapter", with}};
   };
   const auto on = [&](const json& changes, const json& parallel) {
-    json made = changes;
-    made["parallel"] = parallel;
-    return made;
+    json result = changes;
+    result["parallel"] = parallel;
+    return result;
   };
   const json full = json::object();
   static const std::vector<Case> all = {
@@ -68,16 +68,16 @@ class Refusing : public testing::TestWithParam<size_t> {
   /// Every file of tensors that the recipe leaves, by its path.
   std::map<std::string, std::string> trained(const Case& of, bool refuses) {
     const fs::path out = directory_ / (refuses ? "there" : "here");
-    json made = {{"model", {{"path", (directory_ / "base").string()}, {"compute_dtype", "f32"}}},
-                 {"data",
-                  {{"train", (directory_ / "data.jsonl").string()},
-                   {"eval", (directory_ / "data.jsonl").string()},
-                   {"format", "tokens"},
-                   {"max_length", 24}}},
-                 {"train", {{"steps", 3}, {"accumulate", 4}, {"save_every", 1}, {"eval_every", 2}}},
-                 {"output", {{"dir", out.string()}}}};
-    made.merge_patch(of.changes);
-    const Recipe recipe = parse_recipe(made.dump(), "test");
+    json result = {{"model", {{"path", (directory_ / "base").string()}, {"compute_dtype", "f32"}}},
+                   {"data",
+                    {{"train", (directory_ / "data.jsonl").string()},
+                     {"eval", (directory_ / "data.jsonl").string()},
+                     {"format", "tokens"},
+                     {"max_length", 24}}},
+                   {"train", {{"steps", 3}, {"accumulate", 4}, {"save_every", 1}, {"eval_every", 2}}},
+                   {"output", {{"dir", out.string()}}}};
+    result.merge_patch(of.changes);
+    const Recipe recipe = parse_recipe(result.dump(), "test");
     run_on_threads(of.ranks, [&](Communicator& comm) {
       const test::RefusingDevice device;
       MemoryPool pool(0, refuses ? static_cast<const Device&>(device) : cpu_device());

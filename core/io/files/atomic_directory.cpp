@@ -109,8 +109,8 @@ std::string file_not_listed(const fs::path& directory) {
 }
 
 // Directories that were made on the way; what has something in it stays.
-void take_back(const std::vector<fs::path>& made) {
-  for (auto p = made.rbegin(); p != made.rend(); ++p) {
+void take_back(const std::vector<fs::path>& built) {
+  for (auto p = built.rbegin(); p != built.rend(); ++p) {
     rmdir(p->c_str());
     forget_unfinished(*p);
   }
@@ -162,9 +162,9 @@ AtomicDirectory::AtomicDirectory(const fs::path& target, Replace replace)
         throw system_error(p, "cannot be made", errno);
       }
     }
-    const LockedDirectory made = make_locked_directory(parent, target_);
-    temporary_ = made.path;
-    lock_ = made.lock;
+    const LockedDirectory built = make_locked_directory(parent, target_);
+    temporary_ = built.path;
+    lock_ = built.lock;
     note_unfinished(temporary_);
     content_ = temporary_ / target_.filename();
     if (mkdir(content_.c_str(), 0777) != 0) throw system_error(target_, "cannot be made", errno);

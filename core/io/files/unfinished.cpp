@@ -21,8 +21,8 @@ struct Registry {
 };
 
 Registry& registry() {
-  static Registry* const made = new Registry;
-  return *made;
+  static Registry* const result = new Registry;
+  return *result;
 }
 
 }  // namespace

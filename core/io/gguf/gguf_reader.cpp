@@ -281,15 +281,15 @@ Tensor GgufFile::rows(const GgufTensor& tensor, int64_t begin, int64_t end, Memo
   const int64_t width = tensor.shape.empty() ? 1 : tensor.shape.back();
   const int64_t count = width == 0 ? 0 : element_count(tensor.shape) / width;
   NIBBLE_CHECK(begin >= 0 && begin <= end && end <= count, tensor.name + ": rows");
-  Tensor made = Tensor::empty(pool, {end - begin, width}, DType::f32, tensor.name);
+  Tensor result = Tensor::empty(pool, {end - begin, width}, DType::f32, tensor.name);
   const std::byte* from = map_->data() + data_begin_ + tensor.offset;
-  float* to = made.data<float>();
+  float* to = result.data<float>();
   parallel_for(end - begin, 16, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
       gguf_decode(tensor.type, from + static_cast<uint64_t>(begin + row) * tensor.row_bytes(), width, to + row * width);
     }
   });
-  return made;
+  return result;
 }
 
 }  // namespace nibble

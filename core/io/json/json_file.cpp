@@ -88,7 +88,7 @@ class LimitCheck {
 
 // See JsonLimits::python_numbers; what stands in strings stays.
 std::string with_python_numbers(std::string_view text) {
-  std::string made;
+  std::string result;
   bool quoted = false;
   for (size_t i = 0; i < text.size(); ++i) {
     std::string_view number;
@@ -96,18 +96,18 @@ std::string with_python_numbers(std::string_view text) {
       if (!quoted && text.substr(i).starts_with(name)) number = name;
     }
     if (!number.empty()) {
-      made += "{\"__float__\": \"" + std::string(number) + "\"}";
+      result += "{\"__float__\": \"" + std::string(number) + "\"}";
       i += number.size() - 1;
       continue;
     }
-    made += text[i];
+    result += text[i];
     if (quoted && text[i] == '\\' && i + 1 < text.size()) {
-      made += text[++i];
+      result += text[++i];
     } else if (text[i] == '"') {
       quoted = !quoted;
     }
   }
-  return made;
+  return result;
 }
 
 }  // namespace

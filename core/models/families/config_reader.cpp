@@ -118,35 +118,35 @@ std::vector<std::string> ConfigReader::texts(std::string_view key) const {
   const json* value = find(key);
   if (!value) return {};
   if (!value->is_array()) fail(key, "is " + shown(*value) + ", not a list");
-  std::vector<std::string> made;
+  std::vector<std::string> result;
   for (const json& entry : *value) {
     if (!entry.is_string()) fail(key, "holds " + shown(entry) + ", not a text");
-    made.push_back(entry.get<std::string>());
+    result.push_back(entry.get<std::string>());
   }
-  return made;
+  return result;
 }
 
 std::vector<double> ConfigReader::numbers(std::string_view key, double low, double high) const {
   const json* value = find(key);
   if (!value) return {};
   if (!value->is_array()) fail(key, "is " + shown(*value) + ", not a list");
-  std::vector<double> made;
+  std::vector<double> result;
   for (const json& entry : *value) {
     const std::optional<double> number = number_of(entry);
     if (!number) fail(key, "holds " + shown(entry) + ", not a number");
-    made.push_back(*number);
-    if (!(made.back() >= low && made.back() <= high)) {
+    result.push_back(*number);
+    if (!(result.back() >= low && result.back() <= high)) {
       fail(key, "holds " + shown(entry) + ", allowed are " + shown(low) + " to " + shown(high));
     }
   }
-  return made;
+  return result;
 }
 
 std::vector<int32_t> ConfigReader::ids(std::string_view key) const {
   const json* value = find(key);
   if (!value) return {};
   const json list = value->is_array() ? *value : json::array({*value});
-  std::vector<int32_t> made;
+  std::vector<int32_t> result;
   for (const json& entry : list) {
     const bool whole = entry.is_number_integer();
     // Configurations of models without such a token say -1.
@@ -155,9 +155,9 @@ std::vector<int32_t> ConfigReader::ids(std::string_view key) const {
         entry.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int32_t>::max())) {
       fail(key, "is " + shown(*value) + ", not a token id");
     }
-    made.push_back(entry.get<int32_t>());
+    result.push_back(entry.get<int32_t>());
   }
-  return made;
+  return result;
 }
 
 std::optional<ConfigReader> ConfigReader::object(std::string_view key) const {

@@ -44,21 +44,21 @@ void use_experts_by_step(const ConfigReader& file, DecoderConfig& config) {
 
 ExpertsConfig& read_experts(const ConfigReader& file, DecoderConfig& config, std::string_view experts,
                             std::string_view hidden, std::string_view chosen) {
-  ExpertsConfig made;
-  made.width = config.width;
-  made.experts = file.integer(experts, 1, kMostExperts);
-  if (!chosen.empty()) made.routing.k = file.integer(chosen, 1, kMostExperts);
-  if (made.routing.k > made.experts) {
-    file.fail(chosen, "is " + std::to_string(made.routing.k) + ", more than there are experts, " +
-                          std::to_string(made.experts));
+  ExpertsConfig result;
+  result.width = config.width;
+  result.experts = file.integer(experts, 1, kMostExperts);
+  if (!chosen.empty()) result.routing.k = file.integer(chosen, 1, kMostExperts);
+  if (result.routing.k > result.experts) {
+    file.fail(chosen, "is " + std::to_string(result.routing.k) + ", more than there are experts, " +
+                          std::to_string(result.experts));
   }
-  made.hidden = file.integer(hidden, 1, kMostWidth);
-  made.activation = config.activation;
-  made.gated = config.gated_mlp;
+  result.hidden = file.integer(hidden, 1, kMostWidth);
+  result.activation = config.activation;
+  result.gated = config.gated_mlp;
   if (file.boolean("output_router_logits", false)) {
     config.router_aux_loss_coef = static_cast<float>(file.number("router_aux_loss_coef", 0, 1e6, 0.001));
   }
-  return config.experts.emplace(made);
+  return config.experts.emplace(result);
 }
 
 void read_sigmoid_router(const ConfigReader& file, DecoderConfig& config, double scale, int64_t groups,

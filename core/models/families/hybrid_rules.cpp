@@ -73,22 +73,22 @@ int64_t read_head_size(const ConfigReader& file, int64_t values, int64_t heads) 
 
 // Keys as Falcon-H1, Bamba and Granite 4 spell them; values: columns of x, 0 where mamba_expand says it.
 Mamba2Config read_mamba2(const ConfigReader& file, const DecoderConfig& config, int64_t values) {
-  Mamba2Config made;
-  made.width = config.width;
+  Mamba2Config result;
+  result.width = config.width;
   if (values == 0) values = file.integer("mamba_expand", 1, 1024, 2) * config.width;
   if (values > kMaxWidth) file.fail("mamba_expand", "makes a state space that is too wide");
-  made.heads = file.integer("mamba_n_heads", 1, kMaxWidth, 128);
-  made.head_size = read_head_size(file, values, made.heads);
-  made.groups = file.integer("mamba_n_groups", 1, made.heads, 1);
-  if (made.heads % made.groups != 0) file.fail("mamba_n_groups", "does not divide mamba_n_heads");
-  made.state_size = file.integer("mamba_d_state", 1, 65536, 256);
-  made.taps = file.integer("mamba_d_conv", 1, kMaxTaps, 4);
-  made.conv_bias = file.boolean("mamba_conv_bias", true);
-  made.input_bias = made.output_bias = file.boolean("mamba_proj_bias", false);
-  made.activation = config.activation;
-  made.limits = read_limits(file);
-  made.eps = config.norm.eps;
-  return made;
+  result.heads = file.integer("mamba_n_heads", 1, kMaxWidth, 128);
+  result.head_size = read_head_size(file, values, result.heads);
+  result.groups = file.integer("mamba_n_groups", 1, result.heads, 1);
+  if (result.heads % result.groups != 0) file.fail("mamba_n_groups", "does not divide mamba_n_heads");
+  result.state_size = file.integer("mamba_d_state", 1, 65536, 256);
+  result.taps = file.integer("mamba_d_conv", 1, kMaxTaps, 4);
+  result.conv_bias = file.boolean("mamba_conv_bias", true);
+  result.input_bias = result.output_bias = file.boolean("mamba_proj_bias", false);
+  result.activation = config.activation;
+  result.limits = read_limits(file);
+  result.eps = config.norm.eps;
+  return result;
 }
 
 }  // namespace
@@ -102,18 +102,18 @@ std::vector<bool> attention_layers(const ConfigReader& file, const DecoderConfig
     file.fail("layer_types|layers_block_type",
               "has " + std::to_string(types.size()) + " entries for " + std::to_string(config.layers) + " layers");
   }
-  std::vector<bool> made;
+  std::vector<bool> result;
   for (const std::string& type : types) {
     const auto is = [&](std::string_view name) { return name == type; };
-    made.push_back(std::ranges::any_of(attention, is));
-    if (made.back() || std::ranges::any_of(other, is)) continue;
+    result.push_back(std::ranges::any_of(attention, is));
+    if (result.back() || std::ranges::any_of(other, is)) continue;
     std::string known;
     for (const auto* names : {&attention, &other}) {
       for (const std::string_view name : *names) known += (known.empty() ? "" : ", ") + std::string(name);
     }
     file.fail("layer_types|layers_block_type", "is unknown: " + type, "known: " + known);
   }
-  return made;
+  return result;
 }
 
 void set_mixers(DecoderConfig& config, const std::vector<bool>& attention, const SublayerMaker<Mixer>& make) {
@@ -127,14 +127,14 @@ namespace {
 // Columns of x and the rank of the time step, which may be "auto".
 MambaConfig read_mamba(const ConfigReader& file, const DecoderConfig& config, std::string_view expand,
                        std::string_view rank) {
-  MambaConfig made;
-  made.width = config.width;
-  made.channels = file.integer(expand, 1, 1024, 2) * config.width;
-  if (made.channels > kMaxWidth) file.fail(expand, "makes a state space that is too wide");
+  MambaConfig result;
+  result.width = config.width;
+  result.channels = file.integer(expand, 1, 1024, 2) * config.width;
+  if (result.channels > kMaxWidth) file.fail(expand, "makes a state space that is too wide");
   const int64_t natural = (config.width + 15) / 16;
-  made.step_rank = file.is_text(rank) ? natural : file.integer(rank, 1, kMaxWidth, natural);
-  made.activation = config.activation;
-  return made;
+  result.step_rank = file.is_text(rank) ? natural : file.integer(rank, 1, kMaxWidth, natural);
+  result.activation = config.activation;
+  return result;
 }
 
 SublayerMaker<Mixer> mamba_maker(const MambaConfig& mamba, const std::string& module) {
@@ -376,11 +376,11 @@ void finish_falcon_h1(const ConfigReader& file, DecoderConfig& config) {
   const float attention_in = multiplier(file, "attention_in_multiplier");
   const float attention_out = multiplier(file, "attention_out_multiplier");
   const auto make = [=](const DecoderConfig& all, int64_t l, const std::string& prefix, const Makers& makers) {
-    std::vector<SideBySide::Part> made;
-    made.push_back({std::make_unique<Mamba2>(prefix + "mamba.", mamba, makers), mamba_in, mamba_out});
-    made.push_back({std::make_unique<Attention>(prefix, all.names.block.attention, all.attention(l), makers),
-                    attention_in, attention_out});
-    return std::make_unique<SideBySide>(std::move(made));
+    std::vector<SideBySide::Part> result;
+    result.push_back({std::make_unique<Mamba2>(prefix + "mamba.", mamba, makers), mamba_in, mamba_out});
+    result.push_back({std::make_unique<Attention>(prefix, all.names.block.attention, all.attention(l), makers),
+                      attention_in, attention_out});
+    return std::make_unique<SideBySide>(std::move(result));
   };
   set_mixers(config, std::vector<bool>(config.layer.size(), false), make);
 }

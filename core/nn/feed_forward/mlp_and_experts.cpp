@@ -8,15 +8,15 @@ namespace {
 
 Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
   if (x.dtype() == dtype) return x;
-  Tensor made = Tensor::empty(step.pool(), x.shape(), dtype, "layer activations");
-  ops::cast(x, made);
-  return made;
+  Tensor result = Tensor::empty(step.pool(), x.shape(), dtype, "layer activations");
+  ops::cast(x, result);
+  return result;
 }
 
 Tensor normed(const Norm& norm, const Tensor& x, DType dtype, const StepContext& step, NormSaved* saved) {
-  Tensor made = Tensor::empty(step.pool(), x.shape(), dtype, "norm");
-  norm.forward(x, made, step, saved);
-  return made;
+  Tensor result = Tensor::empty(step.pool(), x.shape(), dtype, "norm");
+  norm.forward(x, result, step, saved);
+  return result;
 }
 
 }  // namespace
@@ -76,9 +76,9 @@ void MlpAndExperts::backward(const Tensor& dy, const LayerContext& context, cons
   Tensor none = Tensor::zeros(step.pool(), dy.shape(), DType::f32, "input gradient");
   Tensor& sum = dx ? *dx : none;  // the norms inside want a place for what nobody does
   const auto output_gradient = [&](Norm& norm, NormSaved& norm_saved) {
-    Tensor made = Tensor::zeros(step.pool(), dy.shape(), DType::f32, "norm gradient");
-    norm.backward(dy, step, std::move(norm_saved), made);
-    return in_dtype(made, step.compute_dtype, step);
+    Tensor result = Tensor::zeros(step.pool(), dy.shape(), DType::f32, "norm gradient");
+    norm.backward(dy, step, std::move(norm_saved), result);
+    return in_dtype(result, step.compute_dtype, step);
   };
   Tensor dinput;
   mlp_->backward(output_gradient(post_mlp_norm_, saved.post_mlp_norm), context, step, *saved.mlp, &dinput);

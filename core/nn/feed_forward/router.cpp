@@ -17,12 +17,12 @@ double RouterBalance::loss() const {
 
 std::vector<float> RouterBalance::grads() const {
   const double rows = counts.back();
-  std::vector<float> made;
+  std::vector<float> result;
   for (int64_t e = 0; e < experts(); ++e) {
     const double share = counts[static_cast<size_t>(e)] / rows;
-    made.push_back(static_cast<float>(coefficient * static_cast<double>(experts()) * share / rows));
+    result.push_back(static_cast<float>(coefficient * static_cast<double>(experts()) * share / rows));
   }
-  return made;
+  return result;
 }
 
 namespace {

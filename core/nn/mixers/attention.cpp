@@ -17,9 +17,9 @@ namespace {
 
 Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
   if (x.dtype() == dtype) return x;
-  Tensor made = Tensor::empty(step.pool(), x.shape(), dtype, "projection gradient");
-  ops::cast(x, made);
-  return made;
+  Tensor result = Tensor::empty(step.pool(), x.shape(), dtype, "projection gradient");
+  ops::cast(x, result);
+  return result;
 }
 
 Tensor like(const Tensor& t, const StepContext& step) {
@@ -255,9 +255,9 @@ void Attention::heads_backward(Heads& gradients, const LayerContext& context, co
                     !std::exchange(first, false));
   };
   const auto shaped = [&](Part& part, Tensor& gradient, PartSaved& of) {
-    Tensor made = shape_backward(part, gradient, context, step, of);
+    Tensor result = shape_backward(part, gradient, context, step, of);
     gradient = {};
-    return made;
+    return result;
   };
   const int64_t tokens = gradients.q.dim(0);
   if (gate_) project(*gate_, gradients.gate, saved.gate_proj);
@@ -300,9 +300,9 @@ void Attention::heads_backward(Heads& gradients, const LayerContext& context, co
 
 // [rows / n, n value_size] of x [rows / n, n K]
 Tensor Attention::without_padding(const Tensor& x, int64_t rows, const StepContext& step) const {
-  Tensor made = Tensor::empty(step.pool(), {rows, config_.value_size}, x.dtype(), "values");
-  ops::copy_columns_out(x.reshape({rows, config_.head_size}), 0, made);
-  return made.reshape({x.dim(0), made.numel() / x.dim(0)});
+  Tensor result = Tensor::empty(step.pool(), {rows, config_.value_size}, x.dtype(), "values");
+  ops::copy_columns_out(x.reshape({rows, config_.head_size}), 0, result);
+  return result.reshape({x.dim(0), result.numel() / x.dim(0)});
 }
 
 std::vector<ops::AttentionSpan> Attention::cut(std::span<const ops::AttentionSpan> spans) const {

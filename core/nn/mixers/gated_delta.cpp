@@ -9,22 +9,23 @@ namespace nibble {
 namespace {
 
 LinearAttentionConfig attention_config(const GatedDeltaConfig& config) {
-  LinearAttentionConfig made;
-  made.params = {.heads = config.heads,
-                 .key_heads = config.key_heads,
-                 .key_size = config.key_size,
-                 .value_size = config.value_size,
-                 .scale = 1 / std::sqrt(static_cast<float>(config.key_size)),
-                 .delta = true};
-  made.taps = config.taps;
-  made.activation = config.activation;
-  made.params.channel_decay = config.channel_decay;
-  made.norm = ops::GatedNormParams{.group = config.value_size, .eps = config.eps, .sigmoid_gate = config.sigmoid_gate};
-  made.beta_scale = config.beta_scale;
-  made.decay_shape = config.decay_shape;
-  made.limits.least_decay = config.least_decay;
-  made.one_norm_weight = true;
-  return made;
+  LinearAttentionConfig result;
+  result.params = {.heads = config.heads,
+                   .key_heads = config.key_heads,
+                   .key_size = config.key_size,
+                   .value_size = config.value_size,
+                   .scale = 1 / std::sqrt(static_cast<float>(config.key_size)),
+                   .delta = true};
+  result.taps = config.taps;
+  result.activation = config.activation;
+  result.params.channel_decay = config.channel_decay;
+  result.norm =
+      ops::GatedNormParams{.group = config.value_size, .eps = config.eps, .sigmoid_gate = config.sigmoid_gate};
+  result.beta_scale = config.beta_scale;
+  result.decay_shape = config.decay_shape;
+  result.limits.least_decay = config.least_decay;
+  result.one_norm_weight = true;
+  return result;
 }
 
 // Columns of the decay's projection.
@@ -32,21 +33,21 @@ int64_t decays(const GatedDeltaConfig& config) { return attention_config(config)
 
 std::map<size_t, Linear> make_second(const std::string& prefix, const GatedDeltaNames& names,
                                      const GatedDeltaConfig& config, const Makers& makers) {
-  std::map<size_t, Linear> made;
+  std::map<size_t, Linear> result;
   const auto add = [&](size_t i, const std::string& first, const std::string& name, int64_t rows) {
-    if (!first.empty()) made.emplace(i, makers.make_linear(prefix + name, rows, config.value_size, false));
+    if (!first.empty()) result.emplace(i, makers.make_linear(prefix + name, rows, config.value_size, false));
   };
   add(3, names.first_gate, names.gate, config.heads * config.value_size);
   add(5, names.first_decay, names.decay, decays(config));
-  return made;
+  return result;
 }
 
 std::vector<Linear> make_projections(const std::string& prefix, const GatedDeltaNames& names,
                                      const GatedDeltaConfig& config, const Makers& makers) {
   const int64_t keys = config.key_heads * config.key_size, values = config.heads * config.value_size;
-  std::vector<Linear> made;
+  std::vector<Linear> result;
   const auto add = [&](const std::string& name, int64_t rows) {
-    made.push_back(makers.make_linear(prefix + name, rows, config.width, false));
+    result.push_back(makers.make_linear(prefix + name, rows, config.width, false));
   };
   if (config.fused) {
     add("in_proj_qkvz", 2 * keys + 2 * values);
@@ -67,7 +68,7 @@ std::vector<Linear> make_projections(const std::string& prefix, const GatedDelta
     add("in_proj_b", config.heads);
     add("in_proj_a", config.heads);
   }
-  return made;
+  return result;
 }
 
 }  // namespace
@@ -123,10 +124,10 @@ std::vector<Tensor> GatedDelta::join(const LinearAttention::Inputs& gradients, c
   if (!config_.fused) return {gradients.mixed, gradients.gate, gradients.beta, gradients.step};
   const LinearAttentionConfig& config = sizes();
   const int64_t tokens = gradients.mixed.dim(0), rows = tokens * config_.key_heads, keys = config.keys();
-  std::vector<Tensor> made;
+  std::vector<Tensor> result;
   for (const Linear& linear : projections()) {
-    made.push_back(Tensor::empty(step.pool(), {rows, linear.out_features() / config_.key_heads},
-                                 gradients.mixed.dtype(), "projection gradient"));
+    result.push_back(Tensor::empty(step.pool(), {rows, linear.out_features() / config_.key_heads},
+                                   gradients.mixed.dtype(), "projection gradient"));
   }
   const auto put = [&](const Tensor& part, int64_t begin, Tensor& to) {
     ops::copy_columns_in(part.reshape({rows, part.numel() / rows}), begin, to);
@@ -137,14 +138,14 @@ std::vector<Tensor> GatedDelta::join(const LinearAttention::Inputs& gradients, c
     return part;
   };
   const int64_t K = config_.key_size, together = config_.heads / config_.key_heads, V = together * config_.value_size;
-  put(mixed(0, keys), 0, made[0]);
-  put(mixed(keys, keys), K, made[0]);
-  put(mixed(2 * keys, config.values()), 2 * K, made[0]);
-  put(gradients.gate, 2 * K + V, made[0]);
-  put(gradients.beta, 0, made[1]);
-  put(gradients.step, together, made[1]);
-  for (Tensor& gradient : made) gradient = gradient.reshape({tokens, gradient.numel() / tokens});
-  return made;
+  put(mixed(0, keys), 0, result[0]);
+  put(mixed(keys, keys), K, result[0]);
+  put(mixed(2 * keys, config.values()), 2 * K, result[0]);
+  put(gradients.gate, 2 * K + V, result[0]);
+  put(gradients.beta, 0, result[1]);
+  put(gradients.step, together, result[1]);
+  for (Tensor& gradient : result) gradient = gradient.reshape({tokens, gradient.numel() / tokens});
+  return result;
 }
 
 }  // namespace nibble

@@ -14,9 +14,9 @@ namespace {
 
 Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
   if (x.dtype() == dtype) return x;
-  Tensor made = Tensor::empty(step.pool(), x.shape(), dtype, "latents");
-  ops::cast(x, made);
-  return made;
+  Tensor result = Tensor::empty(step.pool(), x.shape(), dtype, "latents");
+  ops::cast(x, result);
+  return result;
 }
 
 // Columns [begin, begin + count) of every row.
@@ -229,12 +229,12 @@ std::unique_ptr<MixerCache> LatentAttention::make_cache(int64_t sequences, DType
 void LatentAttention::forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                                      MixerCache& of) {
   auto& cache = dynamic_cast<Cache&>(of);
-  const Latents made = latents(x, context, step, nullptr);
+  const Latents result = latents(x, context, step, nullptr);
   std::vector<ops::AttentionSpan> spans = cache.spans(context);
   int64_t total = 0;
   for (const ops::AttentionSpan& span : spans) {
-    SlabCache::append(made.latent, span, cache.rows[0]);
-    SlabCache::append(made.turned, span, cache.rows[1]);
+    SlabCache::append(result.latent, span, cache.rows[0]);
+    SlabCache::append(result.turned, span, cache.rows[1]);
     total += span.k_end - span.k_begin;
   }
   const auto all = [&](int64_t columns) {

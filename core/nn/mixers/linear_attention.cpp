@@ -17,9 +17,9 @@ Tensor like(const Tensor& x, DType dtype, const StepContext& step) {
 
 Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
   if (x.dtype() == dtype) return x;
-  Tensor made = like(x, dtype, step);
-  ops::cast(x, made);
-  return made;
+  Tensor result = like(x, dtype, step);
+  ops::cast(x, result);
+  return result;
 }
 
 constexpr float kUnitEps = 1e-6f;  // under the root of the squares of a query or key
@@ -84,10 +84,10 @@ Tensor LinearAttention::unit_weight(const StepContext& step) const {
 void LinearAttention::normalize(Tensor& rows, Tensor& inverse, const StepContext& step) const {
   const int64_t size = config_.params.key_size;
   const Tensor from = rows.reshape({rows.numel() / size, size});
-  Tensor made = like(from, DType::f32, step);
+  Tensor result = like(from, DType::f32, step);
   inverse = Tensor::empty(step.pool(), {from.dim(0)}, DType::f32, "norm statistics");
-  ops::rms_norm_forward(from, unit_weight(step), kUnitEps / static_cast<float>(size), 0, made, inverse);
-  rows = made.reshape(rows.shape());
+  ops::rms_norm_forward(from, unit_weight(step), kUnitEps / static_cast<float>(size), 0, result, inverse);
+  rows = result.reshape(rows.shape());
 }
 
 int64_t LinearAttention::conv_width(size_t i) const {
@@ -129,36 +129,36 @@ void LinearAttention::convolve_backward(const Tensor& dy, const Tensor& x, const
 
 LinearAttention::Pieces LinearAttention::prepare(const Inputs& in, const LayerContext& context, const StepContext& step,
                                                  RecurrentCache* cache) const {
-  Pieces made;
-  made.convolved = like(in.mixed, DType::f32, step);
-  convolve(in.mixed, context, step, cache, made.convolved);
+  Pieces result;
+  result.convolved = like(in.mixed, DType::f32, step);
+  convolve(in.mixed, context, step, cache, result.convolved);
   Tensor active = like(in.mixed, DType::f32, step);
-  ops::activation_forward(config_.activation, made.convolved, active);
+  ops::activation_forward(config_.activation, result.convolved, active);
   const auto take = [&](int64_t begin, int64_t columns) {
     Tensor part = Tensor::empty(step.pool(), {active.dim(0), columns}, DType::f32, "linear attention");
     ops::copy_columns_out(active, begin, part);
     return part;
   };
   const int64_t keys = config_.keys(), values = config_.values();
-  made.q = take(config_.value_first ? values + keys : 0, keys);
-  made.k = take(config_.value_first ? values : keys, keys);
-  made.v = take(config_.value_first ? 0 : 2 * keys, values);
+  result.q = take(config_.value_first ? values + keys : 0, keys);
+  result.k = take(config_.value_first ? values : keys, keys);
+  result.v = take(config_.value_first ? 0 : 2 * keys, values);
   if (config_.params.delta) {
-    made.q_raw = made.q;
-    made.k_raw = made.k;
-    normalize(made.q, made.q_inverse, step);
-    normalize(made.k, made.k_inverse, step);
+    result.q_raw = result.q;
+    result.k_raw = result.k;
+    normalize(result.q, result.q_inverse, step);
+    normalize(result.k, result.k_inverse, step);
   }
-  made.step = like(in.step, DType::f32, step);
-  made.log_decay = like(in.step, DType::f32, step);
-  ops::time_step_forward(in.step, step_->value, decay_->value, config_.limits, made.step, made.log_decay);
-  made.beta = made.step;
+  result.step = like(in.step, DType::f32, step);
+  result.log_decay = like(in.step, DType::f32, step);
+  ops::time_step_forward(in.step, step_->value, decay_->value, config_.limits, result.step, result.log_decay);
+  result.beta = result.step;
   if (config_.params.delta) {
-    made.beta = like(in.beta, DType::f32, step);
-    ops::activation_forward(ops::Activation::sigmoid, in_dtype(in.beta, DType::f32, step), made.beta);
-    if (config_.beta_scale != 1) ops::scale(made.beta, config_.beta_scale);
+    result.beta = like(in.beta, DType::f32, step);
+    ops::activation_forward(ops::Activation::sigmoid, in_dtype(in.beta, DType::f32, step), result.beta);
+    if (config_.beta_scale != 1) ops::scale(result.beta, config_.beta_scale);
   }
-  return made;
+  return result;
 }
 
 Tensor LinearAttention::finish(const Tensor& out, const Tensor& gate, const StepContext& step) const {

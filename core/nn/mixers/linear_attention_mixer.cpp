@@ -44,10 +44,10 @@ Tensor LinearAttentionMixer::mix(const Tensor& x, const LayerContext& context, c
     linear.forward(x, projected.back(), step, saved ? &saved->projections[i] : nullptr);
     const auto second = second_.find(i);
     if (second == second_.end()) continue;
-    Tensor made =
+    Tensor result =
         Tensor::empty(step.pool(), {x.dim(0), second->second.out_features()}, step.compute_dtype, "projection");
-    second->second.forward(projected.back(), made, step, saved ? &saved->second[i] : nullptr);
-    projected.back() = made;
+    second->second.forward(projected.back(), result, step, saved ? &saved->second[i] : nullptr);
+    projected.back() = result;
   }
   return attention_.forward(split(projected, step), context, step, saved ? &saved->attention : nullptr, cache);
 }

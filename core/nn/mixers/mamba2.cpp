@@ -10,28 +10,28 @@ namespace nibble {
 namespace {
 
 LinearAttentionConfig attention_config(const Mamba2Config& config) {
-  LinearAttentionConfig made;
-  made.params = {
+  LinearAttentionConfig result;
+  result.params = {
       .heads = config.heads, .key_heads = config.groups, .key_size = config.state_size, .value_size = config.head_size};
-  made.taps = config.taps;
-  made.conv_bias = config.conv_bias;
-  made.activation = config.activation;
-  made.value_first = true;
-  made.skip = true;
-  made.limits = config.limits;
+  result.taps = config.taps;
+  result.conv_bias = config.conv_bias;
+  result.activation = config.activation;
+  result.value_first = true;
+  result.skip = true;
+  result.limits = config.limits;
   if (config.norm) {
-    made.norm = ops::GatedNormParams{
-        .group = made.values() / config.groups, .eps = config.eps, .gate_first = config.gate_first};
+    result.norm = ops::GatedNormParams{
+        .group = result.values() / config.groups, .eps = config.eps, .gate_first = config.gate_first};
   }
-  return made;
+  return result;
 }
 
 std::vector<Linear> make_projection(const std::string& prefix, const Mamba2Config& config, const Makers& makers) {
   const int64_t values = config.heads * config.head_size, keys = config.groups * config.state_size;
-  std::vector<Linear> made;
-  made.push_back(
+  std::vector<Linear> result;
+  result.push_back(
       makers.make_linear(prefix + "in_proj", 2 * (values + keys) + config.heads, config.width, config.input_bias));
-  return made;
+  return result;
 }
 
 }  // namespace

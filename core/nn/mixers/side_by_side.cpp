@@ -10,9 +10,9 @@ namespace {
 
 Tensor scaled(const Tensor& x, float factor, const StepContext& step) {
   if (factor == 1) return x;
-  Tensor made = x.clone(step.pool());
-  ops::scale(made, factor);
-  return made;
+  Tensor result = x.clone(step.pool());
+  ops::scale(result, factor);
+  return result;
 }
 
 // sum of `parts` terms, each written by term(i, to), into y.

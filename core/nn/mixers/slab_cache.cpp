@@ -38,9 +38,9 @@ std::vector<ops::AttentionSpan> SlabCache::spans(const LayerContext& context) co
   return seen;
 }
 
-void SlabCache::append(const Tensor& made, const ops::AttentionSpan& span, Tensor& slabs) {
+void SlabCache::append(const Tensor& result, const ops::AttentionSpan& span, Tensor& slabs) {
   Tensor rows = slabs.rows(span.k_end - (span.q_end - span.q_begin), span.k_end);
-  ops::cast(made.rows(span.q_begin, span.q_end), rows);
+  ops::cast(result.rows(span.q_begin, span.q_end), rows);
 }
 
 }  // namespace nibble

@@ -18,7 +18,7 @@ struct SlabCache : MixerCache {
   /// What the spans' queries see once their tokens are in.
   std::vector<ops::AttentionSpan> spans(const LayerContext& context) const;
   /// Puts the rows of one span's queries where they belong.
-  static void append(const Tensor& made, const ops::AttentionSpan& span, Tensor& slabs);
+  static void append(const Tensor& result, const ops::AttentionSpan& span, Tensor& slabs);
 
   int64_t sequences;
   std::vector<int64_t> columns;

@@ -59,9 +59,9 @@ class RowRouter {
     if (routing_.score == RouterScore::sparse_mixer) {
       const std::vector<double> wide(logits, logits + scores_.size());
       const double grads[] = {double{dweights[0]}, double{dweights[1]}};
-      const std::vector<double> made =
+      const std::vector<double> result =
           ref::router_gradient(grads, wide.data(), std::ssize(wide), {chosen[0], chosen[1]}, routing_);
-      std::transform(made.begin(), made.end(), dlogits, [](double d) { return static_cast<float>(d); });
+      std::transform(result.begin(), result.end(), dlogits, [](double d) { return static_cast<float>(d); });
       return;
     }
     score(logits);

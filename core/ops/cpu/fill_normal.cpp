@@ -58,9 +58,9 @@ HWY_INLINE Words4 philox(uint64_t first, uint64_t seed, uint64_t purpose) {
     key0 = (key0 + kWeyl0) & kLow;
     key1 = (key1 + kWeyl1) & kLow;
   }
-  Words4 made;
-  for (int i = 0; i < 4; ++i) made.words[i] = hn::And(c[i], hn::Set(kLongs, kLow));
-  return made;
+  Words4 result;
+  for (int i = 0; i < 4; ++i) result.words[i] = hn::And(c[i], hn::Set(kLongs, kLow));
+  return result;
 }
 
 /// ln x, x > 0 and normal: x = 2^e m with m in [sqrt(1/2), sqrt(2)), ln m = 2 atanh((m - 1) / (m + 1)), whose series
@@ -120,7 +120,7 @@ HWY_INLINE hn::Mask<SignedLongs> certain(Double v) {
 /// Elements 4 * quad to the lanes' last; false, where the reference must be asked.
 HWY_INLINE bool fill_quads(int64_t quad, double std, uint64_t seed, uint64_t purpose, float* x) {
   const Words4 random = philox(static_cast<uint64_t>(quad), seed, purpose);
-  hn::Vec<Singles> made[4];
+  hn::Vec<Singles> result[4];
   auto good = hn::Eq(hn::Zero(kSigned), hn::Zero(kSigned));
   for (int pair = 0; pair < 4; pair += 2) {
     const Double uniform = hn::Mul(hn::Add(number(random.words[pair]), constant(0.5)), constant(0x1p-32));
@@ -129,10 +129,10 @@ HWY_INLINE bool fill_quads(int64_t quad, double std, uint64_t seed, uint64_t pur
     const Double first = hn::Mul(radius, direction.cos), second = hn::Mul(radius, direction.sin);
     const auto off_axis = hn::Gt(hn::Abs(direction.rest), constant(0x1p-20));
     good = hn::And(hn::And(good, hn::RebindMask(kSigned, off_axis)), hn::And(certain(first), certain(second)));
-    made[pair] = hn::DemoteTo(kSingles, first);
-    made[pair + 1] = hn::DemoteTo(kSingles, second);
+    result[pair] = hn::DemoteTo(kSingles, first);
+    result[pair + 1] = hn::DemoteTo(kSingles, second);
   }
-  hn::StoreInterleaved4(made[0], made[1], made[2], made[3], kSingles, x);
+  hn::StoreInterleaved4(result[0], result[1], result[2], result[3], kSingles, x);
   return hn::AllTrue(kSigned, good);
 }
 
@@ -143,15 +143,15 @@ void fill_normal_of(Element* x, int64_t count, float std, uint64_t seed, uint64_
   constexpr int64_t kQuads = static_cast<int64_t>(hn::MaxLanes(kD)), kGrainElements = 1 << 14;
   const bool ordinary = std >= 1e-30f && std <= 1e30f;  // else results may be subnormal, or infinite
   parallel_for(count, kGrainElements, [=](int64_t begin, int64_t end) HWY_ATTR {
-    float made[4 * kQuads];
+    float result[4 * kQuads];
     for (int64_t i = begin; i < end; i += 4 * kQuads) {
-      if (!ordinary || !fill_quads(i / 4, static_cast<double>(std), seed, purpose, made)) {
+      if (!ordinary || !fill_quads(i / 4, static_cast<double>(std), seed, purpose, result)) {
         for (int64_t quad = 0; quad < kQuads; ++quad) {
           const std::array<float, 4> exact = ref::normal_quad(i / 4 + quad, std, seed, purpose);
-          std::copy(exact.begin(), exact.end(), made + 4 * quad);
+          std::copy(exact.begin(), exact.end(), result + 4 * quad);
         }
       }
-      for (int64_t k = 0; k < std::min(4 * kQuads, end - i); ++k) x[i + k] = Element(made[k]);
+      for (int64_t k = 0; k < std::min(4 * kQuads, end - i); ++k) x[i + k] = Element(result[k]);
     }
   });
 }

@@ -91,22 +91,22 @@ inline std::array<uint32_t, 4> fill_words(int64_t quad, uint64_t seed, uint64_t 
 /// Elements 4 * quad .. 4 * quad + 3 of fill_uniform: 24 random bits each.
 inline std::array<float, 4> uniform_quad(int64_t quad, float low, float high, uint64_t seed, uint64_t purpose) {
   const std::array<uint32_t, 4> words = fill_words(quad, seed, purpose);
-  std::array<float, 4> made;
-  for (size_t i = 0; i < 4; ++i) made[i] = low + (high - low) * static_cast<float>(words[i] >> 8) * 0x1p-24f;
-  return made;
+  std::array<float, 4> result;
+  for (size_t i = 0; i < 4; ++i) result[i] = low + (high - low) * static_cast<float>(words[i] >> 8) * 0x1p-24f;
+  return result;
 }
 
 /// Elements 4 * quad .. 4 * quad + 3 of fill_normal: Box-Muller on pairs of words, in double.
 inline std::array<float, 4> normal_quad(int64_t quad, float std, uint64_t seed, uint64_t purpose) {
   const std::array<uint32_t, 4> words = fill_words(quad, seed, purpose);
-  std::array<float, 4> made;
+  std::array<float, 4> result;
   for (size_t pair = 0; pair < 4; pair += 2) {
     const double radius = std::sqrt(-2 * std::log((words[pair] + 0.5) * 0x1p-32));
     const double angle = 2 * M_PI * (words[pair + 1] * 0x1p-32);
-    made[pair] = static_cast<float>(std * radius * std::cos(angle));
-    made[pair + 1] = static_cast<float>(std * radius * std::sin(angle));
+    result[pair] = static_cast<float>(std * radius * std::cos(angle));
+    result[pair + 1] = static_cast<float>(std * radius * std::sin(angle));
   }
-  return made;
+  return result;
 }
 
 }  // namespace nibble::ops::ref

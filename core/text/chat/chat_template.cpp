@@ -166,15 +166,15 @@ std::string joined(const std::vector<std::string>& names) {
 std::string printed(std::string_view form) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kNames = {
       {{"{bos}", "bos_token"}, {"{eos}", "eos_token"}, {"{alpaca}", ""}, {"{vicuna}", ""}}};
-  std::string made, literal;
+  std::string result, literal;
   const auto end_literal = [&] {
-    if (!literal.empty()) made += "{{- '" + std::exchange(literal, "") + "' -}}";
+    if (!literal.empty()) result += "{{- '" + std::exchange(literal, "") + "' -}}";
   };
   while (!form.empty()) {
     const auto name = std::ranges::find_if(kNames, [&](const auto& n) { return form.starts_with(n.first); });
     if (name != kNames.end() && !name->second.empty()) {
       end_literal();
-      made.append("{{- ").append(name->second).append(" -}}");
+      result.append("{{- ").append(name->second).append(" -}}");
     } else if (name != kNames.end()) {
       for (const char c : name->first == "{alpaca}" ? kAlpacaStart : kVicunaStart) {
         literal += c == '\'' ? std::string("\\'") : std::string(1, c);
@@ -185,7 +185,7 @@ std::string printed(std::string_view form) {
     form.remove_prefix(name != kNames.end() ? name->first.size() : 1);
   }
   end_literal();
-  return made;
+  return result;
 }
 
 // What BuiltinTemplate does, as Jinja; the tests compare the two.

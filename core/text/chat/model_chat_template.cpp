@@ -61,9 +61,9 @@ TemplateRequest with_message(const TemplateRequest& request, size_t k, const Val
 
 // The same request with kOtherWords as all that message k says.
 TemplateRequest with_other_words(const TemplateRequest& request, size_t k) {
-  const Dict& said = request.messages.items()[k].as_dict();
+  const Dict& output = request.messages.items()[k].as_dict();
   Value content = Value::text(std::string(kOtherWords));
-  const Value* before = said.find("content");
+  const Value* before = output.find("content");
   if (before && before->is_sequence()) {
     Dict part;
     part.set("type", Value::text("text"));
@@ -71,7 +71,7 @@ TemplateRequest with_other_words(const TemplateRequest& request, size_t k) {
     content = Value::list({Value::dict(std::move(part))});
   }
   Dict other;
-  const Value* role = said.find("role");
+  const Value* role = output.find("role");
   other.set("role", role ? *role : Value::text("assistant"));
   other.set("content", std::move(content));
   return with_message(request, k, Value::dict(std::move(other)));
@@ -201,10 +201,10 @@ TextSpan ModelChatTemplate::find_answer(const TemplateRequest& request, const st
 
   // The mark that ends a turn, as it stands behind the last message of a conversation.
   if (const std::optional<std::string> last = try_render(first_messages(changed, k + 1, false))) {
-    const size_t said = last->find(kOtherWords);
-    if (said != std::string::npos) {
+    const size_t output = last->find(kOtherWords);
+    if (output != std::string::npos) {
       const std::string_view mark =
-          jinja::stripped(std::string_view(*last).substr(said + kOtherWords.size()), false, true);
+          jinja::stripped(std::string_view(*last).substr(output + kOtherWords.size()), false, true);
       if (std::string_view(text).substr(answer.end).starts_with(mark)) answer.end += mark.size();
     }
   }

@@ -35,13 +35,13 @@ struct PythonRegex::Compiled {
   }
 
   regex_t* compile(const std::string& text) const {
-    regex_t* made = nullptr;
+    regex_t* result = nullptr;
     OnigErrorInfo info;
     const OnigUChar* begin = bytes(text.data());
     // Python counts plain groups even beside named ones
-    const int status = onig_new(&made, begin, begin + text.size(), ONIG_OPTION_CAPTURE_GROUP, ONIG_ENCODING_UTF8,
+    const int status = onig_new(&result, begin, begin + text.size(), ONIG_OPTION_CAPTURE_GROUP, ONIG_ENCODING_UTF8,
                                 ONIG_SYNTAX_PYTHON, &info);
-    if (status == ONIG_NORMAL) return made;
+    if (status == ONIG_NORMAL) return result;
     OnigUChar message[ONIG_MAX_ERROR_MESSAGE_LEN];
     const int length = onig_error_code_to_str(message, status, &info);
     throw UsageError("\"" + pattern + "\" is no regular expression: " +
@@ -71,11 +71,11 @@ PythonRegex::PythonRegex(const std::string& pattern) {
     OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
     onig_initialize(encodings, 1);
   });
-  auto made = std::make_shared<Compiled>();
-  made->pattern = pattern;
-  made->regex = made->compile(pattern);
-  made->whole = made->compile("(?:" + pattern + ")\\Z");
-  compiled_ = made;
+  auto result = std::make_shared<Compiled>();
+  result->pattern = pattern;
+  result->regex = result->compile(pattern);
+  result->whole = result->compile("(?:" + pattern + ")\\Z");
+  compiled_ = result;
 }
 
 bool PythonRegex::matches_whole(std::string_view text) const {

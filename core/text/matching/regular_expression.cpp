@@ -40,7 +40,7 @@ bool inside_character(std::string_view text, size_t position) {
 // Since Oniguruma 6.9.9 (tokenizers has a newer one) [:punct:] has symbols too: they are written out for older ones.
 std::string with_symbols_in_punct(const std::string& expression) {
   constexpr std::string_view kPunct = "[:punct:]", kNoPunct = "[:^punct:]";
-  std::string made;
+  std::string result;
   int depth = 0;  // of brackets
   for (size_t at = 0; at < expression.size();) {
     const std::string_view rest = std::string_view(expression).substr(at);
@@ -48,11 +48,11 @@ std::string with_symbols_in_punct(const std::string& expression) {
     if (rest[0] == '\\') {
       taken = std::min<size_t>(2, rest.size());
     } else if (depth > 0 && rest.starts_with(kPunct)) {
-      made += "\\p{P}\\p{S}";
+      result += "\\p{P}\\p{S}";
       at += kPunct.size();
       continue;
     } else if (depth > 0 && rest.starts_with(kNoPunct)) {
-      made += "[^\\p{P}\\p{S}]";
+      result += "[^\\p{P}\\p{S}]";
       at += kNoPunct.size();
       continue;
     } else if (depth > 0 && rest.starts_with("[:") && rest.find(":]") != std::string_view::npos) {
@@ -64,10 +64,10 @@ std::string with_symbols_in_punct(const std::string& expression) {
     } else if (rest[0] == ']' && depth > 0) {
       --depth;
     }
-    made += rest.substr(0, taken);
+    result += rest.substr(0, taken);
     at += taken;
   }
-  return made;
+  return result;
 }
 
 struct RegionDeleter {

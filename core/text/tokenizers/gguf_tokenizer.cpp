@@ -175,7 +175,7 @@ PreTokenizer pre_tokenizer_of(const Vocabulary& vocabulary) {
 }
 
 // BOS in front of a text and EOS behind it, where the file says so.
-void put_ends(const Vocabulary& vocabulary, bool begins, Json& made) {
+void put_ends(const Vocabulary& vocabulary, bool begins, Json& result) {
   Json single = Json::array(), pair = Json::array(), tokens = Json::object();
   const auto sequence = [](const char* name, int type) {
     return Json{{"Sequence", {{"id", name}, {"type_id", type}}}};
@@ -193,7 +193,7 @@ void put_ends(const Vocabulary& vocabulary, bool begins, Json& made) {
   pair.push_back(sequence("B", 1));
   put("eos", false);
   if (tokens.empty()) return;
-  made["post_processor"] = {
+  result["post_processor"] = {
       {"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}};
 }
 
@@ -216,48 +216,48 @@ std::string byte_level_file(const Vocabulary& vocabulary) {
                      {"normalized", false},
                      {"special", type == kControl}});
   }
-  Json made = {{"version", "1.0"},
-               {"truncation", nullptr},
-               {"padding", nullptr},
-               {"added_tokens", added},
-               {"normalizer", pre.composes ? Json::object({{"type", "NFC"}}) : Json()},
-               {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", pre.steps}}},
-               {"post_processor", nullptr},
-               {"decoder", byte_level(true)},
-               {"model",
-                {{"type", "BPE"},
-                 {"dropout", nullptr},
-                 {"unk_token", nullptr},
-                 {"continuing_subword_prefix", nullptr},
-                 {"end_of_word_suffix", nullptr},
-                 {"fuse_unk", false},
-                 {"byte_fallback", false},
-                 {"ignore_merges", pre.ignore_merges},
-                 {"vocab", tokens},
-                 {"merges", *merges}}}};
-  put_ends(vocabulary, pre.begins, made);
-  return made.dump(1) + "\n";
+  Json result = {{"version", "1.0"},
+                 {"truncation", nullptr},
+                 {"padding", nullptr},
+                 {"added_tokens", added},
+                 {"normalizer", pre.composes ? Json::object({{"type", "NFC"}}) : Json()},
+                 {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", pre.steps}}},
+                 {"post_processor", nullptr},
+                 {"decoder", byte_level(true)},
+                 {"model",
+                  {{"type", "BPE"},
+                   {"dropout", nullptr},
+                   {"unk_token", nullptr},
+                   {"continuing_subword_prefix", nullptr},
+                   {"end_of_word_suffix", nullptr},
+                   {"fuse_unk", false},
+                   {"byte_fallback", false},
+                   {"ignore_merges", pre.ignore_merges},
+                   {"vocab", tokens},
+                   {"merges", *merges}}}};
+  put_ends(vocabulary, pre.begins, result);
+  return result.dump(1) + "\n";
 }
 
 std::string config_file(const Vocabulary& vocabulary, bool sentencepiece) {
-  Json made = {{"tokenizer_class", sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},
-               {"clean_up_tokenization_spaces", false}};
+  Json result = {{"tokenizer_class", sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},
+                 {"clean_up_tokenization_spaces", false}};
   if (sentencepiece) {
-    made["legacy"] = true;
-    made["add_bos_token"] = vocabulary.flag("add_bos_token", true);
-    made["add_eos_token"] = vocabulary.flag("add_eos_token", false);
+    result["legacy"] = true;
+    result["add_bos_token"] = vocabulary.flag("add_bos_token", true);
+    result["add_eos_token"] = vocabulary.flag("add_eos_token", false);
   }
   for (const auto& [key, name] : {std::pair{"bos_token_id", "bos_token"},
                                   {"eos_token_id", "eos_token"},
                                   {"unknown_token_id", "unk_token"},
                                   {"padding_token_id", "pad_token"}}) {
-    if (const auto id = vocabulary.id(key)) made[name] = vocabulary.tokens[static_cast<size_t>(*id)];
+    if (const auto id = vocabulary.id(key)) result[name] = vocabulary.tokens[static_cast<size_t>(*id)];
   }
   if (const auto chat = vocabulary.file().text("tokenizer.chat_template")) {
     require_utf8(*chat, vocabulary.file().path() + ": tokenizer.chat_template");
-    made["chat_template"] = *chat;
+    result["chat_template"] = *chat;
   }
-  return made.dump(1) + "\n";
+  return result.dump(1) + "\n";
 }
 
 }  // namespace

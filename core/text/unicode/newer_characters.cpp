@@ -70,11 +70,11 @@ using Pages = std::bitset<(0x110000 >> kPageBits)>;
 
 const Pages& pages_with_stand_ins() {
   static const Pages pages = [] {
-    Pages made;
+    Pages result;
     for (const StandIn& range : kStandIns) {
-      for (char32_t page = range.first >> kPageBits; page <= range.last >> kPageBits; ++page) made.set(page);
+      for (char32_t page = range.first >> kPageBits; page <= range.last >> kPageBits; ++page) result.set(page);
     }
-    return made;
+    return result;
   }();
   return pages;
 }

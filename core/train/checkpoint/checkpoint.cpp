@@ -214,11 +214,11 @@ fs::path save_checkpoint(const fs::path& directory, const TrainingState& state,
                          Communicator& ranks) {
   const fs::path target = directory / checkpoint_name(state.step);
   const bool leads = ranks.rank() == 0;
-  std::optional<AtomicDirectory> made;
+  std::optional<AtomicDirectory> result;
   together(ranks, [&] {
-    if (leads) made.emplace(target, Replace::anything);
+    if (leads) result.emplace(target, Replace::anything);
   });
-  const fs::path path = ranks.broadcast_text("save checkpoint", made ? made->path().string() : "", 0);
+  const fs::path path = ranks.broadcast_text("save checkpoint", result ? result->path().string() : "", 0);
   together(ranks, [&] {
     const auto write = [&](const char* kind, const std::vector<CheckpointSlice>& slices) {
       if (slices.empty() && !leads) return;
@@ -232,7 +232,7 @@ fs::path save_checkpoint(const fs::path& directory, const TrainingState& state,
     write_file_atomically(path / kRecipe, state.recipe);
     write_json_file(path / kState, state_json(state));
     write_manifest(path);
-    made->commit();
+    result->commit();
   });
   return target;
 }

@@ -83,7 +83,7 @@ Claim::Claim(const fs::path& directory) : directory_(directory) {
     {
       const auto held = hold_unfinished();
       fs::create_directories(directory, error);
-      for (const fs::path& made : made_) note_unfinished(made, Leftover::empty_directory);
+      for (const fs::path& result : made_) note_unfinished(result, Leftover::empty_directory);
     }
     if (error) throw system_error(directory, "cannot be made", error.value());
     write_probe(directory);

@@ -61,11 +61,11 @@ void put_bytes(std::string& out, int field, std::string_view value) {
 
 /// Event with wall_time = 1 and step = 2; `what` is the field that follows.
 std::string event(int64_t step, int field, std::string_view what) {
-  std::string made;
-  put_double(made, 1, std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
-  if (step != 0) put_integer(made, 2, step);
-  put_bytes(made, field, what);
-  return made;
+  std::string result;
+  put_double(result, 1, std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+  if (step != 0) put_integer(result, 2, step);
+  put_bytes(result, field, what);
+  return result;
 }
 
 constexpr int kFileVersion = 3, kSummary = 5, kSessionLog = 7;  // fields of Event

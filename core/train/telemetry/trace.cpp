@@ -14,12 +14,12 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
 }
 
 std::string quoted(std::string_view text) {
-  std::string made = "\"";
+  std::string result = "\"";
   for (const char c : text) {
-    if (c == '"' || c == '\\') made += '\\';
-    made += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    if (c == '"' || c == '\\') result += '\\';
+    result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
   }
-  return made + '"';
+  return result + '"';
 }
 
 std::string number(double value) {

@@ -47,8 +47,8 @@ void keep(std::deque<double>& values, double value) {
 }  // namespace
 
 bool TrainingMonitor::may_say(const std::string& rule, int64_t step) {
-  const auto said = said_.find(rule);
-  if (said != said_.end() && step < said->second + kQuietSteps) return false;
+  const auto output = said_.find(rule);
+  if (output != said_.end() && step < output->second + kQuietSteps) return false;
   said_[rule] = step;
   return true;
 }

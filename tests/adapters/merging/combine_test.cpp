@@ -21,22 +21,22 @@ class CombineTest : public ::testing::Test {
 
   /// Rank 1 on a 2 x 2 weight.
   PeftAdapter adapter(const std::vector<float>& a, const std::vector<float>& b, double alpha = 1) {
-    PeftAdapter made;
-    made.options.r = 1;
-    made.options.lora_alpha = alpha;
-    made.options.target_modules.names = {"q"};
-    made.tensors["m.q.lora_A.weight"] = matrix({1, 2}, a);
-    made.tensors["m.q.lora_B.weight"] = matrix({2, 1}, b);
-    return made;
+    PeftAdapter result;
+    result.options.r = 1;
+    result.options.lora_alpha = alpha;
+    result.options.target_modules.names = {"q"};
+    result.tensors["m.q.lora_A.weight"] = matrix({1, 2}, a);
+    result.tensors["m.q.lora_B.weight"] = matrix({2, 1}, b);
+    return result;
   }
 
   /// The change of m.q with scaling 1.
   std::vector<float> change(const CombinedAdapter& combined) {
     EXPECT_EQ(combined.options.lora_alpha, static_cast<double>(combined.options.r));
     EXPECT_EQ(combined.tensors.size(), 2u);
-    Tensor made = Tensor::empty(pool, {2, 2}, DType::f32);
-    ops::matmul_nn(combined.tensors[1].second, combined.tensors[0].second, made);
-    return {made.span<const float>().begin(), made.span<const float>().end()};
+    Tensor result = Tensor::empty(pool, {2, 2}, DType::f32);
+    ops::matmul_nn(combined.tensors[1].second, combined.tensors[0].second, result);
+    return {result.span<const float>().begin(), result.span<const float>().end()};
   }
 
   CombinedAdapter combine(const std::string& method, double density = -1, int64_t rank = 0) {
@@ -53,9 +53,9 @@ class CombineTest : public ::testing::Test {
 
 TEST_F(CombineTest, CatIsTheWeightedSumOfTheChanges) {
   // 2 * [2 -6; 1 -3] - 4 * [-2 -1; 8 4]
-  const CombinedAdapter made = combine("cat");
-  EXPECT_EQ(made.options.r, 2);
-  EXPECT_THAT(change(made), ElementsAre(12, -8, -30, -22));
+  const CombinedAdapter result = combine("cat");
+  EXPECT_EQ(result.options.r, 2);
+  EXPECT_THAT(change(result), ElementsAre(12, -8, -30, -22));
 }
 
 TEST_F(CombineTest, SvdOfFullRankIsTheWeightedSumToo) {
@@ -78,8 +78,8 @@ TEST_F(CombineTest, DareKeepsScaledElementsOrNothing) {
   CombineOptions options;
   set_combine_method("dare_linear", options);
   options.density = 0.5;
-  const CombinedAdapter made = combine_adapters({{&x, 1}, {&x, 1}}, options, pool);
-  for (const float value : made.tensors[1].second.span<const float>()) {
+  const CombinedAdapter result = combine_adapters({{&x, 1}, {&x, 1}}, options, pool);
+  for (const float value : result.tensors[1].second.span<const float>()) {
     EXPECT_EQ(value, std::round(value / 2) * 2) << "each of 2 and 1 is dropped or doubled";
   }
 }

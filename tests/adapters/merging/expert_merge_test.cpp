@@ -105,7 +105,7 @@ TEST_P(ExpertMerge, SeveralAdaptersOfExpertsAreNotCombined) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ExpertMerge, ::testing::ValuesIn(kMixtures),
-                         [](const auto& made) { return std::string(made.param); });
+                         [](const auto& result) { return std::string(result.param); });
 
 // Transformers 4 had a Linear for each, and so have its adapters: the same names as in the files.
 class EarlierExpertLora : public ExpertMerge {};
@@ -147,7 +147,7 @@ TEST_P(EarlierExpertLora, IsReadAndMerged) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, EarlierExpertLora, ::testing::Values("qwen3_moe", "mixtral"),
-                         [](const auto& made) { return std::string(made.param); });
+                         [](const auto& result) { return std::string(result.param); });
 
 }  // namespace
 }  // namespace nibble

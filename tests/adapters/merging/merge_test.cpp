@@ -57,8 +57,8 @@ TEST_P(MergeOracle, GivesTheLogitsOfPeftsMergedModel) {
 INSTANTIATE_TEST_SUITE_P(Peft, MergeOracle,
                          ::testing::Values("lora-default-targets", "all-linear-rslora", "layers-to-transform",
                                            "rank-and-alpha-pattern", "modules-to-save", "bias-lora_only", "dora"),
-                         [](const auto& made) {
-                           std::string name = made.param;
+                         [](const auto& result) {
+                           std::string name = result.param;
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
@@ -152,9 +152,9 @@ TEST_F(MergeTest, AnAdapterOfAnotherModelLeavesNothingBehind) {
 TEST_F(MergeTest, AWeightStoredTheOtherWayRoundGetsTheTransposedChange) {
   // GPT-2's Conv1D: [in, out]
   const auto filled = [&](Shape shape, float first) {
-    Tensor made = Tensor::empty(pool, std::move(shape), DType::f32);
-    for (int64_t i = 0; i < made.numel(); ++i) made.data<float>()[i] = first + static_cast<float>(i);
-    return made;
+    Tensor result = Tensor::empty(pool, std::move(shape), DType::f32);
+    for (int64_t i = 0; i < result.numel(); ++i) result.data<float>()[i] = first + static_cast<float>(i);
+    return result;
   };
   const std::filesystem::path model = test::data_path("stories-llama");
   PeftAdapter adapter;

@@ -41,9 +41,9 @@ class PeftDirectoryTest : public ::testing::Test {
   ~PeftDirectoryTest() override { fs::remove_all(root); }
 
   Tensor matrix(Shape shape, float first = 1) {
-    Tensor made = Tensor::empty(pool, shape, DType::f32);
-    for (int64_t i = 0; i < made.numel(); ++i) made.data<float>()[i] = first + static_cast<float>(i);
-    return made;
+    Tensor result = Tensor::empty(pool, shape, DType::f32);
+    for (int64_t i = 0; i < result.numel(); ++i) result.data<float>()[i] = first + static_cast<float>(i);
+    return result;
   }
   fs::path make(const std::string& name, const std::vector<std::pair<std::string, Tensor>>& tensors,
                 const std::string& config = R"({"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"]})") {

@@ -35,9 +35,9 @@ AdapterOptions on_experts() {
 }
 
 std::map<std::string, Tensor> tensors_of(Decoder& decoder) {
-  std::map<std::string, Tensor> made;
-  for (auto& [name, tensor] : adapter_tensors(decoder)) made[name] = tensor;
-  return made;
+  std::map<std::string, Tensor> result;
+  for (auto& [name, tensor] : adapter_tensors(decoder)) result[name] = tensor;
+  return result;
 }
 
 TEST(ExpertLora, LiesAsInPeft) {

@@ -30,13 +30,13 @@ class LoraTest : public ::testing::Test {
     return std::make_shared<Parameter>(test::random_parameter(pool, name, std::move(shape), trainable, 0.5f));
   }
   Made make(float dropout, bool with_bias = true, double scaling = 1.5) {
-    Made made{parameter("A", {kR, kIn}), parameter("B", {kOut, kR}), nullptr, nullptr};
-    if (with_bias) made.b_bias = parameter("b", {kOut});
+    Made result{parameter("A", {kR, kIn}), parameter("B", {kOut, kR}), nullptr, nullptr};
+    if (with_bias) result.b_bias = parameter("b", {kOut});
     auto weight = std::make_unique<test::PlainWeight>(test::random_parameter(pool, "W", {kOut, kIn}, false));
-    made.linear = std::make_unique<Linear>("model.layers.3.self_attn.q_proj", std::move(weight));
-    made.linear->set_adapter(std::make_unique<LoraAdapter>(made.linear->name(), LoraSettings{scaling, dropout}, made.a,
-                                                           made.b, made.b_bias));
-    return made;
+    result.linear = std::make_unique<Linear>("model.layers.3.self_attn.q_proj", std::move(weight));
+    result.linear->set_adapter(std::make_unique<LoraAdapter>(result.linear->name(), LoraSettings{scaling, dropout},
+                                                             result.a, result.b, result.b_bias));
+    return result;
   }
   StepContext training(uint64_t step = 5) {
     StepContext context{rank, DType::f32, true, step, {}};
@@ -78,35 +78,35 @@ class LoraTest : public ::testing::Test {
 
 TEST_F(LoraTest, GradientsMatchFiniteDifferencesWithAndWithoutDropout) {
   for (const float dropout : {0.0f, 0.4f}) {
-    Made made = make(dropout);
+    Made result = make(dropout);
     const StepContext step = training();
     Tensor x = random({kT, kIn}, "x");
     const Tensor dy = random({kT, kOut}, "dy");
     LinearSaved saved;
-    forward(*made.linear, x, step, &saved);
+    forward(*result.linear, x, step, &saved);
     Tensor dx = Tensor::empty(pool, x.shape(), DType::f32);
-    made.linear->backward(dy, step, std::move(saved), &dx, false);
-    const auto evaluate = [&] { return loss(*made.linear, x, dy, step); };
-    expect_gradient(made.a->value, made.a->gradient, evaluate, "A");
-    expect_gradient(made.b->value, made.b->gradient, evaluate, "B");
-    expect_gradient(made.b_bias->value, made.b_bias->gradient, evaluate, "b");
+    result.linear->backward(dy, step, std::move(saved), &dx, false);
+    const auto evaluate = [&] { return loss(*result.linear, x, dy, step); };
+    expect_gradient(result.a->value, result.a->gradient, evaluate, "A");
+    expect_gradient(result.b->value, result.b->gradient, evaluate, "B");
+    expect_gradient(result.b_bias->value, result.b_bias->gradient, evaluate, "b");
     expect_gradient(x, dx, evaluate, "x");
   }
 }
 
 TEST_F(LoraTest, AddsScaledProductOfItsMatrices) {
-  Made made = make(0, true, 2.0);
+  Made result = make(0, true, 2.0);
   const Tensor x = random({kT, kIn}, "x");
-  const Tensor y = forward(*made.linear, x, StepContext{rank});
+  const Tensor y = forward(*result.linear, x, StepContext{rank});
   const auto at = [](const Tensor& m, int64_t i, int64_t j) { return double{m.data<const float>()[i * m.dim(1) + j]}; };
-  const Tensor w = made.linear->weight().dequantize(0, kOut, pool);
+  const Tensor w = result.linear->weight().dequantize(0, kOut, pool);
   for (int64_t t = 0; t < kT; ++t) {
     for (int64_t o = 0; o < kOut; ++o) {
-      double wanted = 2.0 * made.b_bias->value.data<const float>()[o];
+      double wanted = 2.0 * result.b_bias->value.data<const float>()[o];
       for (int64_t i = 0; i < kIn; ++i) {
         wanted += at(x, t, i) * at(w, o, i);
         for (int64_t r = 0; r < kR; ++r)
-          wanted += 2.0 * at(x, t, i) * at(made.a->value, r, i) * at(made.b->value, o, r);
+          wanted += 2.0 * at(x, t, i) * at(result.a->value, r, i) * at(result.b->value, o, r);
       }
       EXPECT_NEAR(at(y, t, o), wanted, 1e-4);
     }
@@ -115,53 +115,53 @@ TEST_F(LoraTest, AddsScaledProductOfItsMatrices) {
 
 TEST_F(LoraTest, DxAndGradientsAccumulate) {
   for (const float dropout : {0.0f, 0.3f}) {
-    Made made = make(dropout);
+    Made result = make(dropout);
     const StepContext step = training();
     const Tensor x = random({kT, kIn}, "x"), dy = random({kT, kOut}, "dy");
     Tensor once = Tensor::empty(pool, x.shape(), DType::f32), twice = Tensor::zeros(pool, x.shape(), DType::f32);
     LinearSaved first, second;
-    forward(*made.linear, x, step, &first);
-    forward(*made.linear, x, step, &second);
-    made.linear->backward(dy, step, std::move(first), &once, false);
-    const Tensor a_once = made.a->gradient.clone(pool);
+    forward(*result.linear, x, step, &first);
+    forward(*result.linear, x, step, &second);
+    result.linear->backward(dy, step, std::move(first), &once, false);
+    const Tensor a_once = result.a->gradient.clone(pool);
     ops::add(once, twice);
-    made.linear->backward(dy, step, std::move(second), &twice, true);
+    result.linear->backward(dy, step, std::move(second), &twice, true);
     for (int64_t i = 0; i < once.numel(); ++i) {
       EXPECT_NEAR(twice.data<const float>()[i], 2 * once.data<const float>()[i], 1e-4);
     }
     for (int64_t i = 0; i < a_once.numel(); ++i) {
-      EXPECT_NEAR(made.a->gradient.data<const float>()[i], 2 * a_once.data<const float>()[i], 1e-4);
+      EXPECT_NEAR(result.a->gradient.data<const float>()[i], 2 * a_once.data<const float>()[i], 1e-4);
     }
   }
 }
 
 TEST_F(LoraTest, DropoutIsOffOutsideTrainingAndKeyedByStepAndModule) {
-  Made made = make(0.5f);
+  Made result = make(0.5f);
   const Tensor x = random({kT, kIn}, "x");
   const auto values = [&](const StepContext& step) {
-    const Tensor y = forward(*made.linear, x, step);
+    const Tensor y = forward(*result.linear, x, step);
     return std::vector<float>(y.span<const float>().begin(), y.span<const float>().end());
   };
   const std::vector<float> plain = values(StepContext{rank});
   EXPECT_NE(values(training(5)), plain);
   EXPECT_EQ(values(training(5)), values(training(5)));
   EXPECT_NE(values(training(5)), values(training(6)));
-  LoraAdapter other("model.layers.3.self_attn.k_proj", {1.5, 0.5f}, made.a, made.b, made.b_bias);
+  LoraAdapter other("model.layers.3.self_attn.k_proj", {1.5, 0.5f}, result.a, result.b, result.b_bias);
   Tensor y = Tensor::empty(pool, {kT, kOut}, DType::f32);
-  made.linear->weight().forward(x, y, false);
-  other.forward(x, made.linear->weight(), y, training(5), nullptr);
+  result.linear->weight().forward(x, y, false);
+  other.forward(x, result.linear->weight(), y, training(5), nullptr);
   EXPECT_NE(std::vector<float>(y.span<const float>().begin(), y.span<const float>().end()), values(training(5)));
 }
 
 TEST_F(LoraTest, MergedRowsMultiplyLikeWeightAndAdapter) {
-  Made made = make(0, false);
+  Made result = make(0, false);
   const Tensor x = random({kT, kIn}, "x");
-  const Tensor y = forward(*made.linear, x, StepContext{rank});
+  const Tensor y = forward(*result.linear, x, StepContext{rank});
   Parameter merged{.name = "merged", .value = Tensor::empty(pool, {kOut, kIn}, DType::f32)};
   for (int64_t begin = 0; begin < kOut; begin += 4) {
     const int64_t end = std::min(begin + 4, kOut);
-    Tensor rows = made.linear->weight().dequantize(begin, end, pool);
-    made.linear->adapter()->merge_rows(begin, rows);
+    Tensor rows = result.linear->weight().dequantize(begin, end, pool);
+    result.linear->adapter()->merge_rows(begin, rows);
     Tensor place = merged.value.rows(begin, end);
     ops::cast(rows, place);
   }
@@ -173,17 +173,17 @@ TEST_F(LoraTest, MergedRowsMultiplyLikeWeightAndAdapter) {
 }
 
 TEST_F(LoraTest, AFrozenAdapterStillPassesTheGradientDown) {
-  Made made = make(0, false);
+  Made result = make(0, false);
   Tensor wanted = Tensor::empty(pool, {kT, kIn}, DType::f32), dx = Tensor::empty(pool, {kT, kIn}, DType::f32);
   const Tensor x = random({kT, kIn}, "x"), dy = random({kT, kOut}, "dy");
   LinearSaved saved, frozen;
-  forward(*made.linear, x, StepContext{rank}, &saved);
-  made.linear->backward(dy, StepContext{rank}, std::move(saved), &wanted, false);
-  made.a->trainable = made.b->trainable = false;
-  made.a->gradient = made.b->gradient = {};
-  EXPECT_FALSE(made.linear->has_trainable());
-  forward(*made.linear, x, StepContext{rank}, &frozen);
-  made.linear->backward(dy, StepContext{rank}, std::move(frozen), &dx, false);
+  forward(*result.linear, x, StepContext{rank}, &saved);
+  result.linear->backward(dy, StepContext{rank}, std::move(saved), &wanted, false);
+  result.a->trainable = result.b->trainable = false;
+  result.a->gradient = result.b->gradient = {};
+  EXPECT_FALSE(result.linear->has_trainable());
+  forward(*result.linear, x, StepContext{rank}, &frozen);
+  result.linear->backward(dy, StepContext{rank}, std::move(frozen), &dx, false);
   EXPECT_THAT(dx.span<const float>(), ::testing::Pointwise(::testing::FloatEq(), wanted.span<const float>()));
 }
 

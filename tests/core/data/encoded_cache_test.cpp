@@ -18,20 +18,20 @@ class EncodedCacheTest : public ::testing::Test {
  protected:
   // Counts how often it is asked to encode.
   Encoder encoder(const std::string& fingerprint = "bytes") {
-    Encoder made = byte_encoder();
-    made.fingerprint = fingerprint;
-    made.encode = [this, encode = made.encode](std::string_view text) {
+    Encoder result = byte_encoder();
+    result.fingerprint = fingerprint;
+    result.encode = [this, encode = result.encode](std::string_view text) {
       ++encoded_;
       return encode(text);
     };
-    return made;
+    return result;
   }
   Dataset load(const DataOptions& options, const Encoder& with) { return Dataset::load({{path_, 2.0}}, options, with); }
   DataOptions options() {
-    DataOptions made;
-    made.cache = files_.path("cache");
-    made.max_length = 64;
-    return made;
+    DataOptions result;
+    result.cache = files_.path("cache");
+    result.max_length = 64;
+    return result;
   }
   std::vector<std::string> all(const Dataset& dataset) {
     std::vector<std::string> texts;

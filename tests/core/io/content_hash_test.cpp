@@ -46,8 +46,8 @@ class ContentHash : public ::testing::Test {
     const fs::path entry = listed().at(0);
     std::string text = test::read_bytes(entry);
     const std::string line = text.substr(0, text.size() - 2 - 2 * 32), forged(32, 'f');
-    const std::string said = line + forged;
-    test::write_bytes(entry, said + " " + hash_bytes(std::as_bytes(std::span(said))) + "\n");
+    const std::string output = line + forged;
+    test::write_bytes(entry, output + " " + hash_bytes(std::as_bytes(std::span(output))) + "\n");
     return forged;
   }
 

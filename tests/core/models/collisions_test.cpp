@@ -29,8 +29,8 @@ TEST(Collisions, AreTheLogarithmOfTheSumOfSquaredProbabilities) {
     sample.labels[4] = kIgnoreLabel;
     const Batch batch = make_batch({&sample, 1}, rank.pool);
     const std::vector<float> logits = test::all_logits(model, batch, {.rank = rank, .row_keys = {}});
-    TokenLoss loss = [&](const Tensor& said, Tensor& weights) {
-      EXPECT_EQ(said.shape(), (Shape{2, 9}));
+    TokenLoss loss = [&](const Tensor& output, Tensor& weights) {
+      EXPECT_EQ(output.shape(), (Shape{2, 9}));
       EXPECT_EQ(weights.numel(), 9);
       for (size_t t = 0; t < 8; ++t) {
         const float* row = logits.data() + 97 * t;
@@ -39,8 +39,8 @@ TEST(Collisions, AreTheLogarithmOfTheSumOfSquaredProbabilities) {
         for (int v = 0; v < 97; ++v) squares += std::pow(std::exp(static_cast<double>(row[v])) / sum, 2);
         const bool label = sample.labels[t + 1] != kIgnoreLabel;
         const double log_prob = static_cast<double>(row[sample.ids[t + 1]]) - std::log(sum);
-        EXPECT_NEAR(static_cast<double>(said.data<const float>()[t]), label ? log_prob : 0, 1e-5);
-        EXPECT_NEAR(static_cast<double>(said.data<const float>()[9 + t]), label ? std::log(squares) : 0, 1e-5);
+        EXPECT_NEAR(static_cast<double>(output.data<const float>()[t]), label ? log_prob : 0, 1e-5);
+        EXPECT_NEAR(static_cast<double>(output.data<const float>()[9 + t]), label ? std::log(squares) : 0, 1e-5);
       }
       return 0.0;
     };

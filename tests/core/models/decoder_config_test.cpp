@@ -148,9 +148,9 @@ TEST(DecoderConfig, KeysHaveTheSpellingsOfAllTheirWriters) {
 }
 
 std::vector<int64_t> windows(const json& config) {
-  std::vector<int64_t> made;
-  for (const LayerConfig& layer : parse(config).layer) made.push_back(layer.window);
-  return made;
+  std::vector<int64_t> result;
+  for (const LayerConfig& layer : parse(config).layer) result.push_back(layer.window);
+  return result;
 }
 
 TEST(DecoderConfig, WindowsFollowTheFamilysRule) {

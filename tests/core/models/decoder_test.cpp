@@ -42,11 +42,11 @@ void zero_gradients(Decoder& decoder) {
   });
 }
 
-void expect_close(const std::map<std::string, std::vector<float>>& made,
+void expect_close(const std::map<std::string, std::vector<float>>& result,
                   const std::map<std::string, std::vector<float>>& wanted, double tolerance) {
-  ASSERT_EQ(made.size(), wanted.size());
+  ASSERT_EQ(result.size(), wanted.size());
   for (const auto& [name, gradient] : wanted) {
-    EXPECT_LE(distance(made.at(name), gradient), tolerance * norm(gradient)) << name;
+    EXPECT_LE(distance(result.at(name), gradient), tolerance * norm(gradient)) << name;
   }
 }
 

@@ -88,11 +88,11 @@ class Generate : public ::testing::Test {
 TEST_F(Generate, IsTheSameAsRunningTheWholeTextEachTime) {
   const std::vector<int32_t> prompt = {3, 17, 8};
   const SamplingOptions sampling{.temperature = 1.5, .top_k = 10, .seed = 3};
-  const std::vector<int32_t> made =
+  const std::vector<int32_t> result =
       generate(decoder_, prompt, {.max_new_tokens = 10, .sampling = sampling, .stop_ids = {}}, rank_.step());
-  ASSERT_EQ(made.size(), 10u);
+  ASSERT_EQ(result.size(), 10u);
   Sample text{.ids = prompt, .labels = {}};
-  for (int32_t id : made) {
+  for (int32_t id : result) {
     const std::vector<float> logits = all_logits(decoder_, make_batch({&text, 1}, rank_.context().pool), rank_.step());
     EXPECT_EQ(sample_token(std::span(logits).last(40), sampling, static_cast<int64_t>(text.ids.size())), id);
     text.ids.push_back(id);
@@ -129,7 +129,7 @@ class Together : public ::testing::TestWithParam<DType> {
   std::vector<std::vector<float>> logits(Decoder& decoder, const std::vector<int64_t>& texts) {
     const StepContext step = rank_.step(GetParam());
     KvCache cache = decoder.make_cache(step, static_cast<int64_t>(texts.size()));
-    std::vector<std::vector<float>> made(texts.size());
+    std::vector<std::vector<float>> result(texts.size());
     for (int64_t round = 0; round <= kSteps; ++round) {
       std::vector<Sample> next;
       for (const int64_t text : texts) {
@@ -143,10 +143,10 @@ class Together : public ::testing::TestWithParam<DType> {
       EXPECT_EQ(all.shape(), (Shape{static_cast<int64_t>(texts.size()), 200}));
       for (size_t i = 0; i < texts.size(); ++i) {
         const std::span<const float> row = all.span<const float>().subspan(200 * i, 200);
-        made[i].insert(made[i].end(), row.begin(), row.end());
+        result[i].insert(result[i].end(), row.begin(), row.end());
       }
     }
-    return made;
+    return result;
   }
 
   static constexpr int64_t kSteps = 70;  // beyond the room of 64 tokens that a cache begins with
@@ -219,14 +219,14 @@ TEST_F(Generate, ASequenceOfTheCacheBeginsAnew) {
   };
   feed({{.ids = {1, 2, 3, 4, 5}, .labels = {}}, {.ids = {6, 7, 8, 9, 10, 11}, .labels = {}}}, {});
   cache.forget(0);
-  const Tensor made = feed({{.ids = {20, 21, 22, 23, 24}, .labels = {}}, {.ids = {12}, .labels = {}}}, {0, 1});
+  const Tensor result = feed({{.ids = {20, 21, 22, 23, 24}, .labels = {}}, {.ids = {12}, .labels = {}}}, {0, 1});
   EXPECT_EQ(cache.length(0), 5);
   EXPECT_EQ(cache.length(1), 7);
   const std::vector<Sample> whole = {{.ids = {20, 21, 22, 23, 24}, .labels = {}},
                                      {.ids = {6, 7, 8, 9, 10, 11, 12}, .labels = {}}};
   const std::vector<float> all = all_logits(decoder_, make_batch(whole, step.pool()), step);
   const std::vector<float> first(all.begin() + 4 * 40, all.begin() + 5 * 40), second(all.end() - 40, all.end());
-  const std::span<const float> rows = made.span<const float>();
+  const std::span<const float> rows = result.span<const float>();
   EXPECT_LE(largest_difference(rows.first(40), first), 2e-5);
   EXPECT_LE(largest_difference(rows.last(40), second), 2e-5);
 }

@@ -44,14 +44,14 @@ inline std::vector<int32_t> read_ids(const std::filesystem::path& path) {
 /// All logits of `batch` [T, V].
 inline std::vector<float> all_logits(Decoder& decoder, const Batch& batch, const StepContext& step,
                                      KvCache* cache = nullptr) {
-  std::vector<float> made;
+  std::vector<float> result;
   decoder.logits(
       batch, step,
       [&](int64_t, const Tensor& chunk) {
-        made.insert(made.end(), chunk.span<const float>().begin(), chunk.span<const float>().end());
+        result.insert(result.end(), chunk.span<const float>().begin(), chunk.span<const float>().end());
       },
       cache);
-  return made;
+  return result;
 }
 
 inline double largest_difference(std::span<const float> a, std::span<const float> b) {
@@ -87,13 +87,13 @@ inline nlohmann::json read_json(const std::filesystem::path& path) {
 
 /// Gradients of all trainable parameters by name.
 inline std::map<std::string, std::vector<float>> gradients_of(Decoder& decoder) {
-  std::map<std::string, std::vector<float>> made;
+  std::map<std::string, std::vector<float>> result;
   decoder.visit([&](Parameter& parameter) {
     if (!parameter.trainable) return;
     const std::span<const float> values = parameter.gradient.span<const float>();
-    made[parameter.name] = {values.begin(), values.end()};
+    result[parameter.name] = {values.begin(), values.end()};
   });
-  return made;
+  return result;
 }
 
 /// A case of tests/oracles/families.py.

@@ -150,20 +150,20 @@ TEST_F(Load, AMakerThatReadsPackedWeightsSaysWhichTensorsItKnows) {
   tensors_.emplace_back("model.layers.0.mlp.up_proj.weight.absmax",
                         Tensor::zeros(rank_.context().pool, {2}, DType::f32));
   write_safetensors(directory_ / "model.safetensors", tensors_);
-  int made = 0;
+  int result = 0;
   LoadOptions options;
   options.wrap_linear = [&](const CheckpointDir& checkpoint, LinearWeightMaker dense) -> LinearWeightMaker {
     EXPECT_TRUE(checkpoint.contains("model.layers.0.mlp.up_proj.weight.absmax"));
-    return [&made, dense](const std::string& module, const Shape& shape) {
-      ++made;
+    return [&result, dense](const std::string& module, const Shape& shape) {
+      ++result;
       return dense(module, shape);
     };
   };
   EXPECT_THROW(load_decoder(directory_.path(), rank_.context(), options), InputError);
-  made = 0;
+  result = 0;
   options.expects = [](const std::string& name) { return name.ends_with(".absmax"); };
   load_decoder(directory_.path(), rank_.context(), options);
-  EXPECT_EQ(made, 2 * 7 + 1);
+  EXPECT_EQ(result, 2 * 7 + 1);
 }
 
 TEST_F(LoadTied, TheHeadIsTheEmbedding) {
@@ -202,12 +202,12 @@ TEST(RandomDecoder, NumbersHangOnSeedAndNameOnly) {
     nlohmann::json config = nlohmann::json::parse(config_text(false));
     config["num_hidden_layers"] = layers;
     Decoder decoder = random_decoder(parse_decoder_config(config.dump(), "test"), seed, rank.context());
-    std::map<std::string, std::vector<float>> made;
+    std::map<std::string, std::vector<float>> result;
     decoder.visit([&](Parameter& parameter) {
       const std::span<const float> values = parameter.value.span<const float>();
-      made[parameter.name] = {values.begin(), values.end()};
+      result[parameter.name] = {values.begin(), values.end()};
     });
-    return made;
+    return result;
   };
   const auto two = weights(1, 2), three = weights(1, 3), other = weights(2, 2);
   for (const auto& [name, values] : two) EXPECT_EQ(three.at(name), values) << name;
@@ -242,8 +242,8 @@ TEST(MappedWeights, AreLeftBetweenPassesOfRecomputedLayers) {
   config["num_hidden_layers"] = 4;
   write_bytes(directory / "config.json", config.dump());
   std::vector<std::pair<std::string, Tensor>> tensors;
-  Decoder made = random_decoder(parse_decoder_config(config.dump(), "test"), 5, rank.context());
-  for (const NamedTensor& tensor : state_dict(made)) tensors.emplace_back(tensor.name, tensor.value);
+  Decoder result = random_decoder(parse_decoder_config(config.dump(), "test"), 5, rank.context());
+  for (const NamedTensor& tensor : state_dict(result)) tensors.emplace_back(tensor.name, tensor.value);
   write_safetensors(directory / "model.safetensors", tensors);
 
   Decoder decoder = load_decoder(directory.path(), rank.context());

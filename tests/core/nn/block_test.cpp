@@ -47,9 +47,9 @@ LayerConfig plain_config() {
 }
 
 std::vector<Form> forms() {
-  std::vector<Form> made;
+  std::vector<Form> result;
   const auto add = [&](const std::string& name) -> Form& {
-    return made.emplace_back(Form{.name = name, .config = plain_config(), .names = {}});
+    return result.emplace_back(Form{.name = name, .config = plain_config(), .names = {}});
   };
   add("Llama");
   Form& window = add("WindowAndQkvBias");
@@ -108,7 +108,7 @@ std::vector<Form> forms() {
   Form& phi = add("FusedOneAfterAnother");
   phi.names.attention.qkv = "self_attn.qkv_proj";
   phi.names.mlp.gate_up = "mlp.gate_up_proj";
-  return made;
+  return result;
 }
 
 class BlockBackward : public ::testing::TestWithParam<size_t> {
@@ -131,9 +131,9 @@ class BlockBackward : public ::testing::TestWithParam<size_t> {
 
   Tensor random(const Shape& shape, float scale, float middle = 0) {
     PhiloxStream stream(3, 9, counter_++);
-    Tensor made = Tensor::empty(pool(), shape, DType::f32);
-    for (float& value : made.span<float>()) value = middle + scale * stream.next_normal();
-    return made;
+    Tensor result = Tensor::empty(pool(), shape, DType::f32);
+    for (float& value : result.span<float>()) value = middle + scale * stream.next_normal();
+    return result;
   }
 
   Makers makers() {
@@ -161,9 +161,9 @@ class BlockBackward : public ::testing::TestWithParam<size_t> {
     const Tensor start = value.clone(pool());
     const auto at = [&](float steps) {
       ops::add(direction, value, steps * reach);
-      const double made = dot(block_.forward(x_, context(), step(), nullptr), weights_);
+      const double result = dot(block_.forward(x_, context(), step(), nullptr), weights_);
       ops::cast(start, value);
-      return made;
+      return result;
     };
     return (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * static_cast<double>(reach));
   }
@@ -184,12 +184,12 @@ TEST_P(BlockBackward, IsTheSlopeOfForward) {
   block_.forward(x_, context(), step(), &saved);
   Tensor gradient = weights_.clone(pool());
   block_.backward(gradient, context(), step(), std::move(saved), true);
-  const auto expect_derivative = [&](const std::string& name, Tensor& value, const Tensor& made) {
+  const auto expect_derivative = [&](const std::string& name, Tensor& value, const Tensor& result) {
     const Tensor direction = random(value.shape(), 1);
     const double wanted = derivative(value, direction);
     // f32 differences: about four digits of a typical derivative
-    const double size = std::sqrt(dot(made, made));
-    EXPECT_NEAR(dot(made, direction), wanted, 2e-3 * size + 1e-3) << name;
+    const double size = std::sqrt(dot(result, result));
+    EXPECT_NEAR(dot(result, direction), wanted, 2e-3 * size + 1e-3) << name;
     EXPECT_GT(size, 1e-3) << name;
   };
   expect_derivative("input", x_, gradient);
@@ -197,7 +197,7 @@ TEST_P(BlockBackward, IsTheSlopeOfForward) {
 }
 
 TEST_P(BlockBackward, WithoutInputGradientTheParametersGradientsAreTheSame) {
-  std::vector<std::vector<float>> made[2];
+  std::vector<std::vector<float>> result[2];
   for (const bool input_gradient : {true, false}) {
     block_.visit([](Parameter& parameter) { parameter.gradient.zero(); });
     BlockSaved saved;
@@ -206,10 +206,10 @@ TEST_P(BlockBackward, WithoutInputGradientTheParametersGradientsAreTheSame) {
     block_.backward(gradient, context(), step(), std::move(saved), input_gradient);
     block_.visit([&](Parameter& parameter) {
       const std::span<const float> values = parameter.gradient.span<const float>();
-      made[input_gradient].emplace_back(values.begin(), values.end());
+      result[input_gradient].emplace_back(values.begin(), values.end());
     });
   }
-  EXPECT_EQ(made[0], made[1]);
+  EXPECT_EQ(result[0], result[1]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, BlockBackward, ::testing::Range(size_t{0}, forms().size()),

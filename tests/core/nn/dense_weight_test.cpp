@@ -20,9 +20,9 @@ void expect_near(const Tensor& got, const std::vector<double>& expected) {
 class DenseWeightTest : public testing::TestWithParam<bool> {
  protected:
   Tensor random(Shape shape) {
-    Tensor made = Tensor::empty(pool_, std::move(shape), DType::f32);
-    for (float& value : made.span<float>()) value = stream_.next_uniform() * 2 - 1;
-    return made;
+    Tensor result = Tensor::empty(pool_, std::move(shape), DType::f32);
+    for (float& value : result.span<float>()) value = stream_.next_uniform() * 2 - 1;
+    return result;
   }
   DenseWeight weight(bool trainable) {
     stored_ = std::make_shared<Parameter>();

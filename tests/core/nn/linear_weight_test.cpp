@@ -21,21 +21,21 @@ class Int8Weight : public testing::TestWithParam<bool> {
     if (ops::int8_levels() == 0) GTEST_SKIP() << "this CPU has no products in 8 bits";
   }
   Tensor random(Shape shape) {
-    Tensor made = Tensor::empty(pool_, std::move(shape), DType::f32);
-    for (float& value : made.span<float>()) value = stream_.next_uniform() * 2 - 1;
-    return made;
+    Tensor result = Tensor::empty(pool_, std::move(shape), DType::f32);
+    for (float& value : result.span<float>()) value = stream_.next_uniform() * 2 - 1;
+    return result;
   }
   std::shared_ptr<Parameter> parameter() {
-    auto made = std::make_shared<Parameter>();
-    made->name = "w";
-    made->value = random(GetParam() ? Shape{kIn, kOut} : Shape{kOut, kIn});
-    return made;
+    auto result = std::make_shared<Parameter>();
+    result->name = "w";
+    result->value = random(GetParam() ? Shape{kIn, kOut} : Shape{kOut, kIn});
+    return result;
   }
   /// Conv1D's layout or the usual one.
   std::unique_ptr<DenseWeight> weight(const std::shared_ptr<Parameter>& of, bool int8) {
-    auto made = std::make_unique<DenseWeight>(of, GetParam());
-    if (int8) made->set_int8(&pool_);
-    return made;
+    auto result = std::make_unique<DenseWeight>(of, GetParam());
+    if (int8) result->set_int8(&pool_);
+    return result;
   }
   Tensor forward(const LinearWeight& w, const Tensor& x) {
     Tensor y = Tensor::zeros(pool_, {x.dim(0), kOut}, DType::f32);

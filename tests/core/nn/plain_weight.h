@@ -80,13 +80,13 @@ class PlainWeight final : public LinearWeight {
 /// Random f32 parameter, a function of (seed, name).
 inline Parameter random_parameter(MemoryPool& pool, const std::string& name, Shape shape, bool trainable,
                                   float deviation = 1.0f) {
-  Parameter made;
-  made.name = name;
-  made.value = Tensor::empty(pool, shape, DType::f32);
-  ops::fill_normal(made.value, deviation, 7, std::hash<std::string>{}(name));
-  made.trainable = trainable;
-  if (trainable) made.gradient = Tensor::zeros(pool, shape, DType::f32);
-  return made;
+  Parameter result;
+  result.name = name;
+  result.value = Tensor::empty(pool, shape, DType::f32);
+  ops::fill_normal(result.value, deviation, 7, std::hash<std::string>{}(name));
+  result.trainable = trainable;
+  if (trainable) result.gradient = Tensor::zeros(pool, shape, DType::f32);
+  return result;
 }
 
 }  // namespace nibble::test

@@ -184,33 +184,33 @@ struct Computed {
 };
 
 Computed compute(const Objective& objective, const Batch& batch, const LabelLogProbs& log_probs) {
-  Computed made;
-  made.counts = objective.counts(batch);
+  Computed result;
+  result.counts = objective.counts(batch);
   if (objective.surveys()) {
     const Batch& surveyed = batch.survey ? *batch.survey : batch;
-    made.counts.settled = objective.settle(objective.survey(surveyed, log_probs));
+    result.counts.settled = objective.settle(objective.survey(surveyed, log_probs));
   }
-  made.weights.assign(log_probs.policy.size(), 0);
-  made.loss = objective.loss_sum(batch, log_probs, made.counts, made.weights) / made.counts.divisor;
-  return made;
+  result.weights.assign(log_probs.policy.size(), 0);
+  result.loss = objective.loss_sum(batch, log_probs, result.counts, result.weights) / result.counts.divisor;
+  return result;
 }
 
 /// The weights are minus the derivative of the undivided loss, as it is with what a step has settled held fixed.
 void expect_weights_of_differences(const Objective& objective, const Batch& batch, std::vector<float> policy,
                                    std::span<const float> reference) {
-  const Computed made = compute(objective, batch, {policy, reference});
+  const Computed result = compute(objective, batch, {policy, reference});
   std::vector<float> ignored(policy.size());
   for (size_t t = 0; t < policy.size(); ++t) {
     const float before = policy[t];
     constexpr float kStep = 1.0f / 256;
     const auto at = [&](float value) {
       policy[t] = value;
-      return objective.loss_sum(batch, {policy, reference}, made.counts, ignored);
+      return objective.loss_sum(batch, {policy, reference}, result.counts, ignored);
     };
     const bool label = batch.targets.data<const int32_t>()[t] != kIgnoreLabel;
     const double slope = label ? (at(before + kStep) - at(before - kStep)) / (2.0 * static_cast<double>(kStep)) : 0;
     policy[t] = before;
-    EXPECT_NEAR(static_cast<double>(made.weights[t]), -slope, 1e-4 * std::max(1.0, std::abs(slope))) << t;
+    EXPECT_NEAR(static_cast<double>(result.weights[t]), -slope, 1e-4 * std::max(1.0, std::abs(slope))) << t;
   }
 }
 
@@ -286,7 +286,7 @@ TEST(Dpo, SortsOverTheWholeStepWhereAotAsksForIt) {
   const auto loss_of = [&](const std::vector<double>& chosen, const std::vector<double>& rejected) {
     return 4 * wanted(sorted_difference(chosen, ref_c), sorted_difference(rejected, ref_r));
   };
-  const Computed made = compute(unpaired, batch, {policy, reference});
+  const Computed result = compute(unpaired, batch, {policy, reference});
   for (size_t pair = 0; pair < 4; ++pair) {
     for (const bool first : {true, false}) {
       std::vector<double> up[2] = {c, r}, down[2] = {c, r};
@@ -294,7 +294,7 @@ TEST(Dpo, SortsOverTheWholeStepWhereAotAsksForIt) {
       down[first ? 0 : 1][pair] -= 1e-5;
       const double slope = (loss_of(up[0], up[1]) - loss_of(down[0], down[1])) / 2e-5;
       const auto row = static_cast<size_t>(batch.answers[2 * pair + (first ? 0 : 1)]);
-      EXPECT_NEAR(static_cast<double>(made.weights[row]), -slope, 1e-5);
+      EXPECT_NEAR(static_cast<double>(result.weights[row]), -slope, 1e-5);
     }
   }
 }
@@ -330,8 +330,8 @@ TEST(Dpo, WeighsPairsByWhatThePolicyWouldWrite) {
       nll -= static_cast<double>(policy[static_cast<size_t>(t)]) / 7;
     }
   }
-  const Computed made = compute(sft, batch, {policy, reference, collisions});
-  EXPECT_NEAR(made.loss, nll * made.counts.settled.front() / 2, 1e-9 * std::abs(made.loss));
+  const Computed result = compute(sft, batch, {policy, reference, collisions});
+  EXPECT_NEAR(result.loss, nll * result.counts.settled.front() / 2, 1e-9 * std::abs(result.loss));
 }
 
 TEST(Kto, ComparesWithTheKlOfTheWholeStep) {

@@ -39,10 +39,10 @@ TEST(AttentionSinks, GradientsOfAttentionAreThoseOfItsReference) {
     Values out = Values(40), sums = Values(10);
   };
   const auto attend = [&](const Values& q, const Values& sinks) {
-    Result made;
-    ops::ref::attention_forward(q.data(), k.data(), v.data(), 5, spans, params, made.out.data(), made.sums.data());
-    ops::ref::attention_sinks_forward(sinks.data(), 5, 2, 4, made.out.data(), made.sums.data());
-    return made;
+    Result result;
+    ops::ref::attention_forward(q.data(), k.data(), v.data(), 5, spans, params, result.out.data(), result.sums.data());
+    ops::ref::attention_sinks_forward(sinks.data(), 5, 2, 4, result.out.data(), result.sums.data());
+    return result;
   };
   const Values q = values_of(random_tensor({5, 8}, DType::f32, 4)), sinks = {0.3, -0.8};
   const Result at = attend(q, sinks);

@@ -44,9 +44,9 @@ struct Routed {
 
 Routed route(const Tensor& logits, const Tensor& correction, const Routing& routing) {
   const Shape shape = {logits.dim(0), routing.k};
-  Routed made{Tensor::empty(pool(), shape, DType::i32), Tensor::empty(pool(), shape, DType::f32)};
-  ops::route(logits, correction, routing, made.chosen, made.weights);
-  return made;
+  Routed result{Tensor::empty(pool(), shape, DType::i32), Tensor::empty(pool(), shape, DType::f32)};
+  ops::route(logits, correction, routing, result.chosen, result.weights);
+  return result;
 }
 
 std::vector<int64_t> row_of(const Tensor& chosen, int64_t t) {

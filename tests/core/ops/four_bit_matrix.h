@@ -78,29 +78,29 @@ inline ops::FourBitMatrix random_mxfp4(MemoryPool& pool, int64_t out, int64_t in
 
 /// W in f32, or rounded once to bf16.
 inline Tensor expanded(MemoryPool& pool, const ops::FourBitMatrix& m, DType dtype) {
-  Tensor made = Tensor::empty(pool, m.shape, dtype);
-  for (int64_t i = 0; i < made.numel(); ++i) {
+  Tensor result = Tensor::empty(pool, m.shape, dtype);
+  for (int64_t i = 0; i < result.numel(); ++i) {
     if (dtype == DType::f32) {
-      made.data<float>()[i] = ops::ref::element(m, i / m.in_features(), i % m.in_features());
+      result.data<float>()[i] = ops::ref::element(m, i / m.in_features(), i % m.in_features());
     } else {
-      made.data<bf16>()[i] = bf16(ops::ref::element(m, i / m.in_features(), i % m.in_features()));
+      result.data<bf16>()[i] = bf16(ops::ref::element(m, i / m.in_features(), i % m.in_features()));
     }
   }
-  return made;
+  return result;
 }
 
 inline Tensor random(MemoryPool& pool, Shape shape, DType dtype) {
   PhiloxStream stream(5, 2, 1);
-  Tensor made = Tensor::empty(pool, std::move(shape), dtype);
-  for (int64_t i = 0; i < made.numel(); ++i) {
+  Tensor result = Tensor::empty(pool, std::move(shape), dtype);
+  for (int64_t i = 0; i < result.numel(); ++i) {
     const float value = stream.next_uniform() * 2 - 1;
     if (dtype == DType::f32) {
-      made.data<float>()[i] = value;
+      result.data<float>()[i] = value;
     } else {
-      made.data<bf16>()[i] = bf16(value);
+      result.data<bf16>()[i] = bf16(value);
     }
   }
-  return made;
+  return result;
 }
 
 inline bool same_bytes(const Tensor& a, const Tensor& b) {

@@ -34,26 +34,26 @@ std::string describe(const Case& k) {
 
 Tensor random(MemoryPool& pool, Shape shape, DType dtype, uint64_t index) {
   PhiloxStream stream(7, 1, index);
-  Tensor made = Tensor::empty(pool, std::move(shape), dtype);
-  for (int64_t i = 0; i < made.numel(); ++i) {
+  Tensor built = Tensor::empty(pool, std::move(shape), dtype);
+  for (int64_t i = 0; i < built.numel(); ++i) {
     const float value = stream.next_uniform() * 2 - 1;
-    if (dtype == DType::f32) made.data<float>()[i] = value;
-    if (dtype == DType::bf16) made.data<bf16>()[i] = bf16(value);
-    if (dtype == DType::f16) made.data<f16>()[i] = f16(value);
+    if (dtype == DType::f32) built.data<float>()[i] = value;
+    if (dtype == DType::bf16) built.data<bf16>()[i] = bf16(value);
+    if (dtype == DType::f16) built.data<f16>()[i] = f16(value);
   }
-  return made;
+  return built;
 }
 
 /// As doubles; what the product multiplies when it computes in bf16: rounded to bf16 first.
 std::vector<double> values(const Tensor& x, bool rounded_to_bf16 = false) {
-  std::vector<double> made(static_cast<size_t>(x.numel()));
-  for (size_t i = 0; i < made.size(); ++i) {
+  std::vector<double> built(static_cast<size_t>(x.numel()));
+  for (size_t i = 0; i < built.size(); ++i) {
     float value = x.dtype() == DType::f32    ? x.data<const float>()[i]
                   : x.dtype() == DType::bf16 ? static_cast<float>(x.data<const bf16>()[i])
                                              : static_cast<float>(x.data<const f16>()[i]);
-    made[i] = rounded_to_bf16 ? static_cast<float>(bf16(value)) : value;
+    built[i] = rounded_to_bf16 ? static_cast<float>(bf16(value)) : value;
   }
-  return made;
+  return built;
 }
 
 struct Operands {
@@ -121,17 +121,17 @@ std::vector<Case> cases() {
       {DType::bf16, DType::bf16, DType::f32}, {DType::f32, DType::f16, DType::bf16},
       {DType::f32, DType::bf16, DType::f32},  {DType::bf16, DType::f32, DType::f32},
       {DType::bf16, DType::f16, DType::bf16}};
-  std::vector<Case> made;
+  std::vector<Case> built;
   for (Form form : {Form::nt, Form::nn, Form::tn}) {
     for (const auto& size : sizes) {
       for (const auto& dtype : dtypes) {
         if (form == Form::tn && dtype[2] != DType::f32) continue;
-        made.push_back({form, dtype[0], dtype[1], dtype[2], size[0], size[1], size[2]});
-        made.push_back({form, dtype[0], dtype[1], dtype[2], size[0], size[1], size[2], true, -0.25f});
+        built.push_back({form, dtype[0], dtype[1], dtype[2], size[0], size[1], size[2]});
+        built.push_back({form, dtype[0], dtype[1], dtype[2], size[0], size[1], size[2], true, -0.25f});
       }
     }
   }
-  return made;
+  return built;
 }
 
 class GemmAtLevel : public testing::TestWithParam<Isa> {};

@@ -26,9 +26,9 @@ Int8Rows rounded(MemoryPool& pool, const Tensor& x) {
 Tensor random_weight(MemoryPool& pool, Shape shape, DType dtype) {
   Tensor wide = random(pool, std::move(shape), DType::f32);
   for (int64_t i = 0; i < wide.numel(); i += 37) wide.data<float>()[i] *= 20;
-  Tensor made = Tensor::empty(pool, wide.shape(), dtype);
-  cast(wide, made);
-  return made;
+  Tensor result = Tensor::empty(pool, wide.shape(), dtype);
+  cast(wide, result);
+  return result;
 }
 
 struct Case {
@@ -44,16 +44,17 @@ std::string describe(const Case& k, bool transposed) {
 /// Weights of every kind as [columns, depth], or [depth, columns] for the product with w itself.
 std::vector<WeightView> weights(MemoryPool& pool, const Case& k, bool transposed) {
   const Shape shape = transposed ? Shape{k.columns, k.depth} : Shape{k.depth, k.columns};
-  std::vector<WeightView> made;
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) made.emplace_back(random_weight(pool, shape, dtype));
+  std::vector<WeightView> result;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    result.emplace_back(random_weight(pool, shape, dtype));
   for (const int64_t block : {32, 64, 256}) {
     for (const bool nested : {true, false}) {
-      made.emplace_back(random_matrix(pool, shape[0], shape[1], block, nested), "test");
+      result.emplace_back(random_matrix(pool, shape[0], shape[1], block, nested), "test");
     }
   }
-  if (shape[1] % 32 == 0) made.emplace_back(test::random_mxfp4(pool, shape[0], shape[1]), "test");
-  if (shape[0] > 4) made.push_back(made.back().slice_rows(1, shape[0] - 2));
-  return made;
+  if (shape[1] % 32 == 0) result.emplace_back(test::random_mxfp4(pool, shape[0], shape[1]), "test");
+  if (shape[0] > 4) result.push_back(result.back().slice_rows(1, shape[0] - 2));
+  return result;
 }
 
 class Int8AtLevel : public testing::TestWithParam<Isa> {

@@ -13,9 +13,9 @@ class WeightNormTest : public ::testing::Test {
  protected:
   MemoryPool pool;
   Tensor random(Shape shape, uint64_t purpose, DType dtype = DType::f32) {
-    Tensor made = Tensor::empty(pool, std::move(shape), dtype);
-    ops::fill_normal(made, 1, 3, purpose);
-    return made;
+    Tensor result = Tensor::empty(pool, std::move(shape), dtype);
+    ops::fill_normal(result, 1, 3, purpose);
+    return result;
   }
 };
 

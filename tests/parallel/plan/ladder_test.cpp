@@ -32,12 +32,12 @@ class PlannedRun : public testing::Test {
   Recipe recipe(const json& changes = json::object()) {
     std::filesystem::create_directories(directory_ / "model");
     test::write_bytes(directory_ / "model" / "config.json", kLlama70B);
-    json made = {{"model", {{"path", (directory_ / "model").string()}, {"compute_dtype", "bf16"}}},
-                 {"data", {{"train", "none.jsonl"}, {"max_length", 2048}}},
-                 {"train", {{"steps", 10}, {"accumulate", 64}}},
-                 {"output", {{"dir", (directory_ / "out").string()}}}};
-    made.merge_patch(changes);
-    return parse_recipe(made.dump(), "test");
+    json result = {{"model", {{"path", (directory_ / "model").string()}, {"compute_dtype", "bf16"}}},
+                   {"data", {{"train", "none.jsonl"}, {"max_length", 2048}}},
+                   {"train", {{"steps", 10}, {"accumulate", 64}}},
+                   {"output", {{"dir", (directory_ / "out").string()}}}};
+    result.merge_patch(changes);
+    return parse_recipe(result.dump(), "test");
   }
   // 64 ranks with 80 GB, 8 to a node.
   PlanRequest cluster(double memory = 80e9) const {
@@ -225,9 +225,9 @@ TEST_F(PlannedRun, AutoDegreesAreDecidedOnceForAllRanks) {
   run_on_threads(4, [&](Communicator& comm) {
     MemoryPool pool;
     RankContext rank{comm, pool, 1, 0};
-    const Recipe made = with_layout(asked, rank, {});
-    EXPECT_EQ(made.parallel.mesh().ranks(), 4);
-    chosen[static_cast<size_t>(comm.rank())] = to_json(made);
+    const Recipe result = with_layout(asked, rank, {});
+    EXPECT_EQ(result.parallel.mesh().ranks(), 4);
+    chosen[static_cast<size_t>(comm.rank())] = to_json(result);
     MemoryPool tight(1 << 20);
     RankContext poor{comm, tight, 1, 0};
     EXPECT_THROW(with_layout(asked, poor, {}), UsageError);

@@ -131,24 +131,24 @@ class PlannedMemory : public testing::TestWithParam<size_t> {
     }
     test::write_bytes(directory_ / "data.jsonl", lines);
     const std::string mode = of.mode;
-    json made = {
+    json result = {
         {"data",
          {{"train", (directory_ / "data.jsonl").string()}, {"format", "tokens"}, {"pack", false}, {"max_length", 256}}},
         {"train", {{"steps", 2}, {"accumulate", 4}, {"gradient_checkpointing", of.checkpointing}}},
         {"output", {{"dir", (directory_ / "out").string()}}}};
-    made["model"]["compute_dtype"] = "f32";
+    result["model"]["compute_dtype"] = "f32";
     if (mode == "pretrain") {
-      made["model"]["init"] = config.string();
-      made["model"]["tokenizer"] = tokenizer_.string();
+      result["model"]["init"] = config.string();
+      result["model"]["tokenizer"] = tokenizer_.string();
     } else {
       init_model({.config = config.string(), .out = base.string(), .dtype = mode == "qlora" ? "nf4" : "bf16"});
-      made["model"]["path"] = base.string();
+      result["model"]["path"] = base.string();
     }
-    if (mode == "lora" || mode == "qlora") made["adapter"] = {{"r", 8}, {"lora_dropout", 0.1}};
-    if (mode == "dora") made["adapter"] = {{"r", 8}, {"use_dora", true}};
-    if (!of.parallel.is_null()) made["parallel"] = of.parallel;
-    if (of.save_every > 0) made["train"]["save_every"] = of.save_every;
-    return parse_recipe(made.dump(), "test");
+    if (mode == "lora" || mode == "qlora") result["adapter"] = {{"r", 8}, {"lora_dropout", 0.1}};
+    if (mode == "dora") result["adapter"] = {{"r", 8}, {"use_dora", true}};
+    if (!of.parallel.is_null()) result["parallel"] = of.parallel;
+    if (of.save_every > 0) result["train"]["save_every"] = of.save_every;
+    return parse_recipe(result.dump(), "test");
   }
 
   void SetUp() override { tokenizer_ = test::data_path("stories-llama"); }

@@ -95,12 +95,12 @@ void attach(Decoder& decoder, RankContext& rank) {
   attach_adapter(decoder, options, rank);
 }
 
-void expect_same(const Computed& made, const Computed& one) {
-  EXPECT_NEAR(made.loss, one.loss, 1e-5);
-  EXPECT_NEAR(made.norm, one.norm, 1e-4 * one.norm);
-  ASSERT_EQ(made.gradients.size(), one.gradients.size());
+void expect_same(const Computed& result, const Computed& one) {
+  EXPECT_NEAR(result.loss, one.loss, 1e-5);
+  EXPECT_NEAR(result.norm, one.norm, 1e-4 * one.norm);
+  ASSERT_EQ(result.gradients.size(), one.gradients.size());
   for (const auto& [name, wanted] : one.gradients) {
-    EXPECT_LE(distance(made.gradients.at(name), wanted), 1e-4 * norm(wanted) + 1e-6 * one.norm) << name;
+    EXPECT_LE(distance(result.gradients.at(name), wanted), 1e-4 * norm(wanted) + 1e-6 * one.norm) << name;
   }
 }
 
@@ -120,14 +120,14 @@ TEST_P(TensorParallelism, HasTheGradientsOfTransformers) {
   for (const std::string& name : file.names()) squares += std::pow(norm(file.at(name).span<const float>()), 2);
   for (const int ranks : {2, 3}) {
     if (!has_heads_for(golden.folder, ranks)) continue;
-    const Computed made = compute(golden.model, golden.samples, ranks);
-    EXPECT_NEAR(made.loss, golden.record["loss"].get<double>(), 1e-4);
-    EXPECT_NEAR(made.norm, std::sqrt(squares), 1e-3 * std::sqrt(squares));
-    EXPECT_EQ(made.gradients.size(), file.names().size());
+    const Computed result = compute(golden.model, golden.samples, ranks);
+    EXPECT_NEAR(result.loss, golden.record["loss"].get<double>(), 1e-4);
+    EXPECT_NEAR(result.norm, std::sqrt(squares), 1e-3 * std::sqrt(squares));
+    EXPECT_EQ(result.gradients.size(), file.names().size());
     for (const std::string& name : file.names()) {
-      ASSERT_TRUE(made.gradients.contains(name)) << name;
+      ASSERT_TRUE(result.gradients.contains(name)) << name;
       const std::span<const float> wanted = file.at(name).span<const float>();
-      EXPECT_LE(distance(made.gradients.at(name), wanted), 1e-3 * norm(wanted) + 1e-6 * std::sqrt(squares)) << name;
+      EXPECT_LE(distance(result.gradients.at(name), wanted), 1e-3 * norm(wanted) + 1e-6 * std::sqrt(squares)) << name;
     }
   }
 }

@@ -21,10 +21,11 @@ using ::testing::Not;
 
 /// What converting gives, which parse_recipe accepts.
 struct Converted {
-  explicit Converted(const std::string& text) : made(convert_recipe(text, "theirs.yml")), root(json::parse(made.text)) {
-    parse_recipe(made.text, "ours.json", {});
+  explicit Converted(const std::string& text)
+      : result(convert_recipe(text, "theirs.yml")), root(json::parse(result.text)) {
+    parse_recipe(result.text, "ours.json", {});
   }
-  ConvertedRecipe made;
+  ConvertedRecipe result;
   json root;
 };
 
@@ -62,7 +63,7 @@ weight_decay: 0.0
 
 TEST(ConvertRecipe, Axolotl) {
   const Converted converted(kAxolotl);
-  EXPECT_EQ(converted.made.tool, "Axolotl");
+  EXPECT_EQ(converted.result.tool, "Axolotl");
   EXPECT_EQ(converted.root, json::parse(R"({
     "model": {"quantize": "nf4", "path": "NousResearch/Meta-Llama-3-8B", "compute_dtype": "bf16"},
     "adapter": {"type": "lora", "r": 32, "lora_alpha": 16, "lora_dropout": 0.05, "target_modules": "all-linear"},
@@ -71,9 +72,9 @@ TEST(ConvertRecipe, Axolotl) {
     "optimizer": {"type": "adamw", "schedule": "cosine", "lr": 0.0002, "warmup_steps": 10, "weight_decay": 0.0},
     "output": {"dir": "./outputs/qlora-out"}})"));
   for (const char* key : {"strict", "flash_attention", "evals_per_epoch"}) {
-    EXPECT_THAT(converted.made.notes, Contains(HasSubstr(std::string(key) + ": has no counterpart")));
+    EXPECT_THAT(converted.result.notes, Contains(HasSubstr(std::string(key) + ": has no counterpart")));
   }
-  EXPECT_THAT(converted.made.notes, Each(Not(HasSubstr("lora_r"))));
+  EXPECT_THAT(converted.result.notes, Each(Not(HasSubstr("lora_r"))));
 }
 
 // After examples/train_lora of LLaMA-Factory.
@@ -97,7 +98,7 @@ warmup_ratio: 0.1
 bf16: true
 max_steps: 100
 )");
-  EXPECT_EQ(converted.made.tool, "LLaMA-Factory");
+  EXPECT_EQ(converted.result.tool, "LLaMA-Factory");
   EXPECT_EQ(converted.root, json::parse(R"({
     "model": {"path": "meta-llama/Meta-Llama-3-8B-Instruct", "compute_dtype": "bf16"},
     "adapter": {"type": "lora", "target_modules": ["q_proj", "v_proj"], "r": 8, "lora_alpha": 16},
@@ -105,20 +106,20 @@ max_steps: 100
     "train": {"microbatch_size": 1, "accumulate": 8, "steps": 100},
     "optimizer": {"lr": 0.0001, "schedule": "cosine", "warmup_ratio": 0.1},
     "output": {"dir": "saves/llama3"}})"));
-  EXPECT_THAT(converted.made.notes, Contains(HasSubstr("template: \"llama3\" is not taken over")));
-  EXPECT_THAT(converted.made.notes, Contains(HasSubstr("data/identity.json; look it up")));
-  EXPECT_THAT(converted.made.notes, Contains(HasSubstr("LLaMA-Factory's defaults: packing=false, lora_rank=8")));
+  EXPECT_THAT(converted.result.notes, Contains(HasSubstr("template: \"llama3\" is not taken over")));
+  EXPECT_THAT(converted.result.notes, Contains(HasSubstr("data/identity.json; look it up")));
+  EXPECT_THAT(converted.result.notes, Contains(HasSubstr("LLaMA-Factory's defaults: packing=false, lora_rank=8")));
 }
 
 TEST(ConvertRecipe, TrlWritesItsDefaultsOut) {
   const Converted converted(R"({"model_name_or_path": "Qwen/Qwen2-0.5B", "dataset_name": "trl-lib/Capybara",
     "use_peft": true, "output_dir": "out", "eval_strategy": "steps", "lora_task_type": "CAUSAL_LM"})");
-  EXPECT_EQ(converted.made.tool, "TRL");
+  EXPECT_EQ(converted.result.tool, "TRL");
   EXPECT_EQ(converted.root["adapter"], json::parse(R"({"type": "lora", "r": 16, "lora_alpha": 32})"));
   EXPECT_EQ(converted.root["data"], json::parse(R"({"train": "trl-lib/Capybara", "max_length": 1024, "pack": false})"));
   EXPECT_EQ(converted.root["optimizer"], json::parse(R"({"lr": 2e-5, "schedule": "linear"})"));
   EXPECT_EQ(converted.root["train"], json::parse(R"({"epochs": 3, "microbatch_size": 8})"));
-  EXPECT_THAT(converted.made.notes, Contains(HasSubstr("lora_task_type: has no counterpart")));
+  EXPECT_THAT(converted.result.notes, Contains(HasSubstr("lora_task_type: has no counterpart")));
 }
 
 TEST(ConvertRecipe, WhatHasNoCounterpartIsLeftOutAndNamed) {
@@ -144,7 +145,7 @@ save_strategy: epoch
         "learning_rate: \"fast\" has no counterpart: optimizer.lr ", "datasets.type: has no counterpart",
         "datasets.split: has no counterpart", "val_set_size: a number of samples has no counterpart",
         "save_strategy: \"epoch\" has no counterpart"}) {
-    EXPECT_THAT(converted.made.notes, Contains(HasSubstr(note)));
+    EXPECT_THAT(converted.result.notes, Contains(HasSubstr(note)));
   }
 }
 

@@ -45,9 +45,9 @@ TEST_F(ExportGguf, HasTheChatTemplateAndGivesTheIdsOfTheTokenizer) {
   fs::copy(asset, model);
   const std::string chat = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ eos_token }}{% endfor %}";
   test::write_bytes(model / "chat_template.jinja", chat);
-  const fs::path made = exported(model, "", false, true);
-  EXPECT_EQ(GgufFile(made.string()).text("tokenizer.chat_template"), chat);
-  const auto of_model = load_tokenizer(model), of_file = load_tokenizer(made);
+  const fs::path result = exported(model, "", false, true);
+  EXPECT_EQ(GgufFile(result.string()).text("tokenizer.chat_template"), chat);
+  const auto of_model = load_tokenizer(model), of_file = load_tokenizer(result);
   for (const char* text : {"Once upon a time", "Zahlen 12345, \xC3\x9Cml\xC3\xA4ute\n", "\xE6\x97\xA5\xE6\x9C\xAC"})
     EXPECT_EQ(of_file->encode(text), of_model->encode(text)) << text;
   EXPECT_EQ(of_file->eos_id(), of_model->eos_id());
@@ -62,9 +62,9 @@ TEST_F(ExportGguf, ARefusalNamesTheFileTheTypeAndTheKnownOnes) {
     exported(directory_ / "opt", fs::path(kSourceDir) / "tests/oracles/results/peft_llama/adapter", true, false);
     FAIL() << "nothing was thrown";
   } catch (const UsageError& error) {
-    const std::string said = error.what();
+    const std::string output = error.what();
     for (const char* part : {"config.json: ", "no model of type opt", "known are llama"})
-      EXPECT_NE(said.find(part), std::string::npos) << said;
+      EXPECT_NE(output.find(part), std::string::npos) << output;
   }
 }
 

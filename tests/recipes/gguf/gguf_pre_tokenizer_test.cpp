@@ -104,10 +104,10 @@ class GgufEnds : public ::testing::Test {
 
 TEST_F(GgufEnds, ATokenBehindEachTextIsThereInTheFileToo) {
   write({special("<s>"), text(), special("</s>")}, Json::object());
-  const std::string made = (directory_ / "v.gguf").string();
-  GgufWriter writer(made, gguf_vocabulary(directory_ / "", 4).metadata, {});
+  const std::string result = (directory_ / "v.gguf").string();
+  GgufWriter writer(result, gguf_vocabulary(directory_ / "", 4).metadata, {});
   writer.finish();
-  const auto original = load_tokenizer(directory_ / ""), read = load_tokenizer(made);
+  const auto original = load_tokenizer(directory_ / ""), read = load_tokenizer(result);
   EXPECT_EQ(original->encode("ab"), (std::vector<int32_t>{2, 0, 1, 3}));
   EXPECT_EQ(read->encode("ab"), original->encode("ab"));
   EXPECT_EQ(read->encode("ab", false), original->encode("ab", false));

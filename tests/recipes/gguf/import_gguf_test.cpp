@@ -32,7 +32,7 @@ void expect_same_weights(const std::filesystem::path& got, const std::filesystem
 
 class ImportGguf : public ::testing::Test {
  protected:
-  std::filesystem::path made(const std::string& config) {
+  std::filesystem::path result(const std::string& config) {
     std::ofstream(directory_ / "config.json") << config;
     InitRequest request;
     request.config = (directory_ / "config.json").string();
@@ -79,7 +79,8 @@ TEST_F(ImportGguf, AFileOfLlamaCppHasTheWeightsOfTheModelItWasMadeFrom) {
 }
 
 TEST_F(ImportGguf, WhatWasExportedComesBack) {
-  const auto model = made(R"({"model_type": "llama", "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 2,
+  const auto model =
+      result(R"({"model_type": "llama", "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 2,
       "num_attention_heads": 3, "num_key_value_heads": 1, "vocab_size": 23, "rope_theta": 500000.0,
       "max_position_embeddings": 512, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
       "high_freq_factor": 4.0, "original_max_position_embeddings": 64}})");
@@ -92,7 +93,7 @@ TEST_F(ImportGguf, WhatWasExportedComesBack) {
 }
 
 TEST_F(ImportGguf, QueryNormsAndBiasesAreThere) {
-  expect_same_weights(imported(exported(made(
+  expect_same_weights(imported(exported(result(
                           R"({"model_type": "qwen3", "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
       "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12, "vocab_size": 23,
       "tie_word_embeddings": true})"))),
@@ -151,7 +152,7 @@ TEST_F(ImportGguf, EveryFamilyThatIsExportedComesBack) {
   };
   for (const auto& [model_type, keys] : families) {
     SCOPED_TRACE(model_type + ": " + keys);
-    const auto model = made("{\"model_type\": \"" + model_type + "\", " + keys + "}");
+    const auto model = result("{\"model_type\": \"" + model_type + "\", " + keys + "}");
     const auto back = imported(exported(model));
     expect_same_weights(back, model);
     DecoderConfig got = read_decoder_config(back), want = read_decoder_config(model);
@@ -192,12 +193,12 @@ TEST_F(ImportGguf, ExpertsThatTheFileDoesNotHoldWholeAreRefused) {
       "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 23, "head_dim": 8,
       "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24)";
   try {
-    exported(made(config + "}"));  // norm_topk_prob is false
+    exported(result(config + "}"));  // norm_topk_prob is false
     FAIL() << "no error";
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), HasSubstr("without norm_topk_prob"));
   }
-  const GgufFile whole(exported(made(config + R"(, "norm_topk_prob": true})")));
+  const GgufFile whole(exported(result(config + R"(, "norm_topk_prob": true})")));
   const auto broken = directory_ / "broken.gguf";
   std::vector<std::pair<std::string, GgufValue>> metadata(whole.metadata().begin(), whole.metadata().end());
   std::vector<GgufTensor> tensors = whole.tensors();

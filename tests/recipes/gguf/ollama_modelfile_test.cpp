@@ -39,10 +39,10 @@ TEST(OllamaTemplate, LeavesOutWhatTheReaderPutsInFront) {
 }
 
 TEST(OllamaTemplate, ASystemMessageThatIsAlwaysThereIsWrittenWhereNoneIsGiven) {
-  const std::string made = of_jinja(
+  const std::string result = of_jinja(
       "{% if messages[0].role != 'system' %}<sys>Be kind.</sys>{% endif %}{% for m in messages %}"
       "<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}");
-  EXPECT_THAT(made, HasSubstr("{{ else }}<sys>Be kind.</sys><user>{{ end }}"));
+  EXPECT_THAT(result, HasSubstr("{{ else }}<sys>Be kind.</sys><user>{{ end }}"));
 }
 
 TEST(OllamaTemplate, IsNothingWhereTheTemplateChangesContentsOrCountsTurns) {
@@ -71,12 +71,12 @@ TEST(OllamaModelfile, HasTheTemplateTheEndsAndTheSamplingOfTheModel) {
                     R"({"id": 0, "content": "<s>", "special": true}, {"id": 1, "content": "</s>", "special": true},)"
                     R"({"id": 3, "content": "<|end|>", "special": true}], "model": {"type": "BPE", "vocab": )"
                     R"({"<s>": 0, "</s>": 1, "a": 2, "<|end|>": 3, "b": 4}, "merges": []}})");
-  const std::string made = ollama_modelfile("m.gguf", model.path());
-  EXPECT_THAT(made, HasSubstr("\nFROM ./m.gguf\n"));
-  EXPECT_THAT(made, HasSubstr("\nTEMPLATE \"\"\"{{ if .System }}<|system|>{{ .System }}<|end|><|user|>"));
-  EXPECT_THAT(made, HasSubstr("\nPARAMETER stop \"\"\"<|end|>\"\"\"\nPARAMETER stop \"\"\"</s>\"\"\"\n"));
-  EXPECT_THAT(made, HasSubstr("\nPARAMETER temperature 0.6\nPARAMETER top_k 40\nPARAMETER top_p 0.9\n"));
-  EXPECT_THAT(made, Not(HasSubstr("max_length")));
+  const std::string result = ollama_modelfile("m.gguf", model.path());
+  EXPECT_THAT(result, HasSubstr("\nFROM ./m.gguf\n"));
+  EXPECT_THAT(result, HasSubstr("\nTEMPLATE \"\"\"{{ if .System }}<|system|>{{ .System }}<|end|><|user|>"));
+  EXPECT_THAT(result, HasSubstr("\nPARAMETER stop \"\"\"<|end|>\"\"\"\nPARAMETER stop \"\"\"</s>\"\"\"\n"));
+  EXPECT_THAT(result, HasSubstr("\nPARAMETER temperature 0.6\nPARAMETER top_k 40\nPARAMETER top_p 0.9\n"));
+  EXPECT_THAT(result, Not(HasSubstr("max_length")));
 }
 
 }  // namespace

@@ -20,9 +20,9 @@ Tensor make(const Shape& shape, DType dtype, const StepContext& step) {
 
 Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
   if (x.dtype() == dtype) return x;
-  Tensor made = make(x.shape(), dtype, step);
-  ops::cast(x, made);
-  return made;
+  Tensor result = make(x.shape(), dtype, step);
+  ops::cast(x, result);
+  return result;
 }
 
 Tensor columns_of(const Tensor& x, int64_t begin, int64_t count, const StepContext& step) {
@@ -100,24 +100,24 @@ ops::LinearAttentionParams Mamba::params() const {
 Mamba::Pieces Mamba::prepare(const Tensor& projected, const LayerContext& context, const StepContext& step,
                              RecurrentCache* cache, Saved* saved) {
   const int64_t channels = config_.channels, tokens = projected.dim(0);
-  Pieces made{columns_of(projected, 0, channels, step),
-              columns_of(projected, channels, channels, step),
-              {},
-              {},
-              {},
-              {},
-              {},
-              {},
-              {}};
-  made.convolved = make({tokens, channels}, DType::f32, step);
+  Pieces result{columns_of(projected, 0, channels, step),
+                columns_of(projected, channels, channels, step),
+                {},
+                {},
+                {},
+                {},
+                {},
+                {},
+                {}};
+  result.convolved = make({tokens, channels}, DType::f32, step);
   std::optional<ops::RecurrentState> state;
   if (cache) state = cache->state(0);
-  conv_.forward(made.x, context.spans, state ? &*state : nullptr, made.convolved);
-  made.active = make(made.convolved.shape(), DType::f32, step);
-  ops::activation_forward(config_.activation, made.convolved, made.active);
+  conv_.forward(result.x, context.spans, state ? &*state : nullptr, result.convolved);
+  result.active = make(result.convolved.shape(), DType::f32, step);
+  ops::activation_forward(config_.activation, result.convolved, result.active);
 
   Tensor low = make({tokens, low_.out_features()}, DType::f32, step);
-  low_.forward(in_dtype(made.active, step.compute_dtype, step), low, step, saved ? &saved->low : nullptr);
+  low_.forward(in_dtype(result.active, step.compute_dtype, step), low, step, saved ? &saved->low : nullptr);
   std::array<Tensor, 3> parts;
   for (int64_t i = 0, begin = 0; i < 3; ++i) {
     const auto part = static_cast<size_t>(i);
@@ -129,15 +129,15 @@ Mamba::Pieces Mamba::prepare(const Tensor& projected, const LayerContext& contex
     norms_[part]->forward(parts[part], normed, step, saved ? &saved->norms[part] : nullptr);
     parts[part] = normed;
   }
-  made.B = parts[1];
-  made.C = parts[2];
-  made.raw_step = make({tokens, channels}, DType::f32, step);
-  step_.forward(in_dtype(parts[0], step.compute_dtype, step), made.raw_step, step, saved ? &saved->step : nullptr);
-  made.step = make(made.raw_step.shape(), DType::f32, step);
-  made.log_decay = make(made.raw_step.shape(), DType::f32, step);
+  result.B = parts[1];
+  result.C = parts[2];
+  result.raw_step = make({tokens, channels}, DType::f32, step);
+  step_.forward(in_dtype(parts[0], step.compute_dtype, step), result.raw_step, step, saved ? &saved->step : nullptr);
+  result.step = make(result.raw_step.shape(), DType::f32, step);
+  result.log_decay = make(result.raw_step.shape(), DType::f32, step);
   const Tensor zero = Tensor::zeros(step.pool(), {1}, DType::f32, "state space");  // log_decay = -step
-  ops::time_step_forward(made.raw_step, step_bias_->value, zero, kAnyStep, made.step, made.log_decay);
-  return made;
+  ops::time_step_forward(result.raw_step, step_bias_->value, zero, kAnyStep, result.step, result.log_decay);
+  return result;
 }
 
 Tensor Mamba::gated(const Tensor& out, const Tensor& gate, const StepContext& step) const {

@@ -102,7 +102,7 @@ class ColumnWork {
     dscores_interleaved_ = take(kKeys * kBlockQueries);  // used by Pairs alone
     logs_ = take(kBlockQueries);
     delta_ = take(kBlockQueries);
-    for (const KeyTile& made : tiles_) load_keys(made);
+    for (const KeyTile& result : tiles_) load_keys(result);
   }
 
   /// Floats of dq of a block: [kBlockQueries / kKeys, padded, kKeys], queries in lanes.

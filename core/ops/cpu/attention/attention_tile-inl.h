@@ -73,9 +73,9 @@ struct Pairs {
   }
   static HWY_INLINE void store_two_rows(V even, V odd, float* row, int64_t stride, float* interleaved) {
     alignas(64) static constexpr auto kOrder = [] {
-      std::array<uint16_t, 32> made{};
-      for (uint16_t k = 0; k < 32; ++k) made[k] = static_cast<uint16_t>(k / 2 + k % 2 * 16);
-      return made;
+      std::array<uint16_t, 32> result{};
+      for (uint16_t k = 0; k < 32; ++k) result[k] = static_cast<uint16_t>(k / 2 + k % 2 * 16);
+      return result;
     }();
     __m512i both;  // 16 of `even`, then 16 of `odd`
     asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(even.raw), "v"(odd.raw));

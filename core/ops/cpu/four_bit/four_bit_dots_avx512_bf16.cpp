@@ -33,10 +33,10 @@ alignas(64) constexpr auto kBlocksOfLanes = [] {
 }  // namespace
 
 FourBitDotsTable four_bit_dots_table(const std::array<float, 16>& table, float factor) {
-  FourBitDotsTable made;
-  made.inverse = 1 / factor;
-  for (size_t code = 0; code < 32; ++code) made.values[code] = bf16(table[code % 16] * factor);
-  return made;
+  FourBitDotsTable result;
+  result.inverse = 1 / factor;
+  for (size_t code = 0; code < 32; ++code) result.values[code] = bf16(table[code % 16] * factor);
+  return result;
 }
 
 // A word of codes holds, from its lowest bits on, those of elements 1, 0, 3 and 2 of four.

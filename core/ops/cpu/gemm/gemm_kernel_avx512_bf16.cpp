@@ -56,9 +56,9 @@ struct Pairs {
 
 NIBBLE_AVX512_BF16 inline Pairs interleave(__m512i even, __m512i odd) {
   alignas(64) static constexpr auto kOrder = [] {
-    std::array<uint16_t, 64> made{};
-    for (uint16_t i = 0; i < 64; ++i) made[i] = static_cast<uint16_t>(i / 2 + (i % 2) * 32);
-    return made;
+    std::array<uint16_t, 64> result{};
+    for (uint16_t i = 0; i < 64; ++i) result[i] = static_cast<uint16_t>(i / 2 + (i % 2) * 32);
+    return result;
   }();
   return {_mm512_permutex2var_epi16(even, _mm512_load_si512(kOrder.data()), odd),
           _mm512_permutex2var_epi16(even, _mm512_load_si512(kOrder.data() + 32), odd)};

@@ -34,14 +34,14 @@ GemmWorkspace gemm_workspace(const GemmKernel& kernel) {
   NIBBLE_CHECK(static_cast<size_t>(kernel.depth_block * kernel.panel_columns) * dtype_size(kernel.compute) <= kPanel,
                "panel of the kernel");
   std::byte* block = thread_block();
-  GemmWorkspace made;
-  made.panel = block;
-  made.left = block + kPanel;
-  made.left_size = kLeft;
-  made.fill = made.left + kLeft;
-  made.sums = reinterpret_cast<float*>(made.fill + kFill);
-  made.sums_size = static_cast<int64_t>((kGemmWorkspaceBytes - kPanel - kLeft - kFill) / sizeof(float));
-  return made;
+  GemmWorkspace result;
+  result.panel = block;
+  result.left = block + kPanel;
+  result.left_size = kLeft;
+  result.fill = result.left + kLeft;
+  result.sums = reinterpret_cast<float*>(result.fill + kFill);
+  result.sums_size = static_cast<int64_t>((kGemmWorkspaceBytes - kPanel - kLeft - kFill) / sizeof(float));
+  return result;
 }
 
 }  // namespace nibble::ops::cpu

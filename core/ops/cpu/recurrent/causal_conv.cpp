@@ -20,11 +20,11 @@ constexpr int64_t kRows = 64, kColumns = 64;
 std::vector<float> filters_by_tap(const Tensor& w) {
   const int64_t width = w.dim(0), taps = w.numel() / width;
   const float* from = w.data<const float>();
-  std::vector<float> made(static_cast<size_t>(width * taps));
+  std::vector<float> result(static_cast<size_t>(width * taps));
   for (int64_t c = 0; c < width; ++c) {
-    for (int64_t k = 0; k < taps; ++k) made[static_cast<size_t>(k * width + c)] = from[c * taps + k];
+    for (int64_t k = 0; k < taps; ++k) result[static_cast<size_t>(k * width + c)] = from[c * taps + k];
   }
-  return made;
+  return result;
 }
 
 // to [width] += filter * from

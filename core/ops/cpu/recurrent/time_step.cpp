@@ -16,9 +16,9 @@ namespace {
 template <typename Element>
 std::vector<float> widened(const Tensor& x, int64_t begin, int64_t end) {
   const Element* from = x.data<const Element>();
-  std::vector<float> made(static_cast<size_t>(end - begin));
-  std::transform(from + begin, from + end, made.begin(), [](Element e) { return static_cast<float>(e); });
-  return made;
+  std::vector<float> result(static_cast<size_t>(end - begin));
+  std::transform(from + begin, from + end, result.begin(), [](Element e) { return static_cast<float>(e); });
+  return result;
 }
 
 template <typename Element>

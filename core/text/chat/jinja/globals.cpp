@@ -164,8 +164,8 @@ Dict make_globals() {
 }  // namespace
 
 const Dict& globals() {
-  static const Dict made = make_globals();
-  return made;
+  static const Dict result = make_globals();
+  return result;
 }
 
 }  // namespace nibble::jinja

@@ -120,11 +120,11 @@ TEST(AtomicDirectory, AppearsWholeAtCommit) {
   TemporaryDirectory directory;
   const fs::path target = directory / "deep/er/model/";
   {
-    AtomicDirectory made(target);
-    fs::create_directories(made.path() / "sub");
-    write_bytes(made.path() / "sub" / "a", "x");
+    AtomicDirectory result(target);
+    fs::create_directories(result.path() / "sub");
+    write_bytes(result.path() / "sub" / "a", "x");
     EXPECT_FALSE(fs::exists(target));
-    made.commit();
+    result.commit();
   }
   EXPECT_EQ(read_bytes(target / "sub" / "a"), "x");
   EXPECT_EQ(std::distance(fs::directory_iterator(directory / "deep/er"), {}), 1);
@@ -133,8 +133,8 @@ TEST(AtomicDirectory, AppearsWholeAtCommit) {
 TEST(AtomicDirectory, WithoutCommitNeitherItNorItsParentsAreLeft) {
   TemporaryDirectory directory;
   {
-    AtomicDirectory made(directory / "deep/er/model");
-    write_bytes(made.path() / "a", "x");
+    AtomicDirectory result(directory / "deep/er/model");
+    write_bytes(result.path() / "a", "x");
   }
   EXPECT_TRUE(fs::is_empty(directory.path()));
 }
@@ -143,8 +143,8 @@ TEST(AtomicDirectory, MessagesAboutItsFilesNameTheTargetAndNoTemporaryName) {
   const TemporaryDirectory directory;
   const std::string long_name(240, 'x');
   for (const std::string& name : {std::string("step-3-a"), long_name}) {
-    const AtomicDirectory made(directory / name);
-    const std::string message = error_of<IoError>([&] { AtomicFile file(made.path() / "missing/part"); });
+    const AtomicDirectory result(directory / name);
+    const std::string message = error_of<IoError>([&] { AtomicFile file(result.path() / "missing/part"); });
     EXPECT_THAT(message, testing::Not(HasSubstr(".tmp-")));
     EXPECT_THAT(message, HasSubstr((directory / name / "missing/part").string() + ": "));
   }
@@ -157,10 +157,10 @@ TEST(AtomicDirectory, AnExistingTargetIsRefusedUnlessEmptyOrToBeReplaced) {
   write_bytes(directory / "model" / "old", "x");
   EXPECT_THAT(error_of<UsageError>([&] { AtomicDirectory again(directory / "model"); }), HasSubstr("exists already"));
   {
-    AtomicDirectory made(directory / "model", Replace::anything);
-    write_bytes(made.path() / "new", "y");
+    AtomicDirectory result(directory / "model", Replace::anything);
+    write_bytes(result.path() / "new", "y");
     EXPECT_TRUE(fs::exists(directory / "model/old"));
-    made.commit();
+    result.commit();
   }
   EXPECT_FALSE(fs::exists(directory / "model/old"));
   EXPECT_EQ(read_bytes(directory / "model/new"), "y");
@@ -170,11 +170,11 @@ TEST(AtomicDirectory, AnExistingTargetIsRefusedUnlessEmptyOrToBeReplaced) {
 TEST(AtomicDirectory, KnowsWhatItWroteAgainByTheListOfFiles) {
   TemporaryDirectory directory;
   const auto write = [&](Replace replace) {
-    AtomicDirectory made(directory / "model", replace);
-    fs::create_directory(made.path() / "sub");
-    write_bytes(made.path() / "sub" / "a", "x");
-    made.list_files();
-    made.commit();
+    AtomicDirectory result(directory / "model", replace);
+    fs::create_directory(result.path() / "sub");
+    write_bytes(result.path() / "sub" / "a", "x");
+    result.list_files();
+    result.commit();
   };
   write(Replace::nothing);
   EXPECT_EQ(read_bytes(directory / "model" / std::string(kFileList)), "sub/a\n");

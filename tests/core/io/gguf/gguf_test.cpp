@@ -24,11 +24,11 @@ class GgufTest : public ::testing::Test {
   std::string path() const { return (scratch / "file.gguf").string(); }
 
   Tensor values(int64_t rows, int64_t columns) {
-    Tensor made = Tensor::empty(pool, {rows, columns}, DType::f32);
-    for (int64_t i = 0; i < made.numel(); ++i) {
-      made.data<float>()[i] = std::sin(static_cast<float>(i) * 0.7f) * static_cast<float>(1 + i % 5);
+    Tensor result = Tensor::empty(pool, {rows, columns}, DType::f32);
+    for (int64_t i = 0; i < result.numel(); ++i) {
+      result.data<float>()[i] = std::sin(static_cast<float>(i) * 0.7f) * static_cast<float>(1 + i % 5);
     }
-    return made;
+    return result;
   }
 
   void write(GgufType type) {

@@ -29,9 +29,9 @@ class HubCache : public ::testing::Test {
     for (const auto& [name, value] : before_) value ? ::setenv(name, value->c_str(), 1) : ::unsetenv(name);
   }
   fs::path snapshot(const std::string& repository, const std::string& revision) {
-    const fs::path made = root_ / repository / "snapshots" / revision;
-    fs::create_directories(made);
-    return made;
+    const fs::path result = root_ / repository / "snapshots" / revision;
+    fs::create_directories(result);
+    return result;
   }
   void point(const std::string& repository, const std::string& revision) {
     fs::create_directories(root_ / repository / "refs");

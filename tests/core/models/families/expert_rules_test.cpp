@@ -52,9 +52,9 @@ TEST(ExpertRules, SomeLayersAreDense) {
   const auto dense = [](const std::string& type, const std::string& more) {
     const DecoderConfig read =
         parse_decoder_config(config(type, R"(, "num_experts": 8, "num_experts_per_tok": 3)" + more), "config.json");
-    std::string made;
-    for (const LayerConfig& layer : read.layer) made += layer.feed_forward ? 'x' : '-';
-    return made;
+    std::string result;
+    for (const LayerConfig& layer : read.layer) result += layer.feed_forward ? 'x' : '-';
+    return result;
   };
   EXPECT_EQ(dense("qwen3_moe", ""), "xxxx");
   EXPECT_EQ(dense("qwen3_moe", R"(, "decoder_sparse_step": 2)"), "-x-x");

@@ -48,14 +48,14 @@ TEST_P(Families, EveryGradientIsThatOfTransformers) {
   EXPECT_NEAR(decoder_->loss_sum(both, rank_.step()) / tokens, loss, 1e-12);
 
   const SafetensorsFile file((golden_->folder / "grads.safetensors").string());
-  const auto made = gradients_of(*decoder_);
-  EXPECT_EQ(made.size(), file.names().size());
+  const auto result = gradients_of(*decoder_);
+  EXPECT_EQ(result.size(), file.names().size());
   double squares = 0;
   for (const std::string& name : file.names()) squares += std::pow(norm(file.at(name).span<const float>()), 2);
   for (const std::string& name : file.names()) {
-    ASSERT_TRUE(made.contains(name)) << name;
+    ASSERT_TRUE(result.contains(name)) << name;
     const std::span<const float> wanted = file.at(name).span<const float>();
-    EXPECT_LE(distance(made.at(name), wanted), 1e-3 * norm(wanted) + 1e-6 * std::sqrt(squares)) << name;
+    EXPECT_LE(distance(result.at(name), wanted), 1e-3 * norm(wanted) + 1e-6 * std::sqrt(squares)) << name;
   }
 }
 
@@ -72,17 +72,17 @@ TEST_P(Families, CachedLogitsAreThoseOfTheWholeText) {
   const StepContext step = rank_.step();
   const std::vector<float> wanted = all_logits(*decoder_, make_batch({&whole, 1}, step.pool()), step);
   KvCache cache = decoder_->make_cache(step);
-  std::vector<float> made;
+  std::vector<float> result;
   size_t begin = 0;
   for (size_t count : {size_t{5}, size_t{1}, size_t{3}, whole.ids.size() - 9}) {
     const Sample piece{
         .ids = {whole.ids.begin() + static_cast<long>(begin), whole.ids.begin() + static_cast<long>(begin + count)},
         .labels = {}};
     const std::vector<float> part = all_logits(*decoder_, make_batch({&piece, 1}, step.pool()), step, &cache);
-    made.insert(made.end(), part.begin(), part.end());
+    result.insert(result.end(), part.begin(), part.end());
     begin += count;
   }
-  EXPECT_LE(largest_difference(made, wanted), 2e-5);
+  EXPECT_LE(largest_difference(result, wanted), 2e-5);
 }
 
 TEST_P(Families, RecomputedLayersGiveTheSameBits) {

@@ -112,9 +112,9 @@ class RunningMean final : public Mixer {
     return Tensor::empty(step.pool(), x.shape(), x.dtype());
   }
   Tensor project(Linear& linear, const Tensor& x, const StepContext& step, LinearSaved* saved) const {
-    Tensor made = Tensor::empty(step.pool(), {x.dim(0), hidden_}, step.compute_dtype);
-    linear.forward(x, made, step, saved);
-    return made;
+    Tensor result = Tensor::empty(step.pool(), {x.dim(0), hidden_}, step.compute_dtype);
+    linear.forward(x, result, step, saved);
+    return result;
   }
   void finish(const Tensor& x, const Tensor& mean, const StepContext& step, Tensor& y, Saved* kept) {
     const Tensor gate = project(gate_, x, step, kept ? &kept->gate_proj : nullptr);

@@ -24,12 +24,12 @@ TEST(ShortConv, TrainsShardsAndPipelines) { expect_trains_shards_and_pipelines(c
 
 /// Layers of a mixer alone or a feed-forward alone (Nemotron-H).
 DecoderConfig of_one_sublayer() {
-  DecoderConfig made = config();
-  for (size_t l = 0; l < made.layer.size(); ++l) {
-    made.layer[l].has_mixer = l != 2;
-    made.layer[l].has_feed_forward = l == 2;
+  DecoderConfig result = config();
+  for (size_t l = 0; l < result.layer.size(); ++l) {
+    result.layer[l].has_mixer = l != 2;
+    result.layer[l].has_feed_forward = l == 2;
   }
-  return made;
+  return result;
 }
 
 TEST(LayersOfOneSublayer, TheirGradientsAreFiniteDifferences) {

@@ -36,17 +36,17 @@ struct Expected {
 };
 
 Expected reference(const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& dy) {
-  Expected made{Values(static_cast<size_t>(x.numel())), Values(static_cast<size_t>(x.numel())),
-                Values(static_cast<size_t>(w.numel()), 0.0), Values(static_cast<size_t>(kWidth), 0.0)};
+  Expected result{Values(static_cast<size_t>(x.numel())), Values(static_cast<size_t>(x.numel())),
+                  Values(static_cast<size_t>(w.numel()), 0.0), Values(static_cast<size_t>(kWidth), 0.0)};
   const Values from = values_of(x), filters = values_of(w), bias = values_of(b), slopes = values_of(dy);
   for (const ops::AttentionSpan& span : kDocuments) {
     const int64_t at = span.q_begin * kWidth, tokens = span.q_end - span.q_begin;
     ops::ref::causal_conv_forward(from.data() + at, filters.data(), bias.data(), tokens, kWidth, kTaps,
-                                  made.y.data() + at);
+                                  result.y.data() + at);
     ops::ref::causal_conv_backward(slopes.data() + at, from.data() + at, filters.data(), tokens, kWidth, kTaps,
-                                   made.dx.data() + at, made.dw.data(), made.db.data());
+                                   result.dx.data() + at, result.dw.data(), result.db.data());
   }
-  return made;
+  return result;
 }
 
 TEST_P(CausalConvTest, MatchesReference) {

@@ -39,15 +39,16 @@ Inputs random_inputs(const ops::LinearAttentionParams& p) {
 }
 
 std::vector<ops::LinearAttentionParams> forms() {
-  std::vector<ops::LinearAttentionParams> made;
+  std::vector<ops::LinearAttentionParams> result;
   for (const bool delta : {false, true}) {
-    made.push_back({.heads = 4, .key_heads = 2, .key_size = 8, .value_size = 5, .scale = 0.5f, .delta = delta});
-    made.push_back({.heads = 12, .key_heads = 1, .key_size = 33, .value_size = 16, .scale = 1, .delta = delta});
-    made.push_back({.heads = 4, .key_heads = 2, .key_size = 9, .value_size = 5, .channel_decay = true, .delta = delta});
+    result.push_back({.heads = 4, .key_heads = 2, .key_size = 8, .value_size = 5, .scale = 0.5f, .delta = delta});
+    result.push_back({.heads = 12, .key_heads = 1, .key_size = 33, .value_size = 16, .scale = 1, .delta = delta});
+    result.push_back(
+        {.heads = 4, .key_heads = 2, .key_size = 9, .value_size = 5, .channel_decay = true, .delta = delta});
   }
-  made.push_back({.heads = 11, .key_heads = 1, .key_size = 6, .value_size = 1, .channel_decay = true});
-  made.back().log_rates = random_tensor({11, 6}, DType::f32, 8, 0.5);
-  return made;
+  result.push_back({.heads = 11, .key_heads = 1, .key_size = 6, .value_size = 1, .channel_decay = true});
+  result.back().log_rates = random_tensor({11, 6}, DType::f32, 8, 0.5);
+  return result;
 }
 
 /// One head of one document in f64, and where its elements lie in the tensors.
@@ -58,12 +59,12 @@ struct Head {
 
 Values take(const Tensor& x, const ops::AttentionSpan& span, int64_t begin, int64_t columns) {
   const Values all = values_of(x);
-  Values made;
+  Values result;
   for (int64_t t = span.q_begin; t < span.q_end; ++t) {
     const auto row = all.begin() + t * x.dim(1) + begin;
-    made.insert(made.end(), row, row + columns);
+    result.insert(result.end(), row, row + columns);
   }
-  return made;
+  return result;
 }
 
 void put(const double* values, const ops::AttentionSpan& span, int64_t begin, int64_t columns, int64_t width,
@@ -112,18 +113,18 @@ Tensor forward(const Inputs& in, std::span<const ops::AttentionSpan> spans, ops:
 
 /// dq, dk, dv, dlog_decay, dbeta, and dskip and dlog_rates where there are some.
 std::vector<Tensor> backward(const Inputs& in, const Tensor& dout, std::span<const ops::AttentionSpan> spans) {
-  std::vector<Tensor> made;
+  std::vector<Tensor> result;
   for (const Tensor* like : {&in.q, &in.k, &in.v, &in.log_decay, &in.beta}) {
-    made.push_back(random_tensor(like->shape(), DType::f32, 9));  // overwritten
+    result.push_back(random_tensor(like->shape(), DType::f32, 9));  // overwritten
   }
   Tensor dskip = in.skip ? Tensor::zeros(pool(), in.skip.shape(), DType::f32) : Tensor();
   ops::LinearAttentionParams p = in.p;
   if (p.log_rates) p.dlog_rates = Tensor::zeros(pool(), p.log_rates.shape(), DType::f32);
-  ops::linear_attention_backward(dout, in.q, in.k, in.v, in.log_decay, in.beta, in.skip, spans, p, made[0], made[1],
-                                 made[2], made[3], made[4], dskip);
-  if (dskip) made.push_back(dskip);
-  if (p.dlog_rates) made.push_back(p.dlog_rates);
-  return made;
+  ops::linear_attention_backward(dout, in.q, in.k, in.v, in.log_decay, in.beta, in.skip, spans, p, result[0], result[1],
+                                 result[2], result[3], result[4], dskip);
+  if (dskip) result.push_back(dskip);
+  if (p.dlog_rates) result.push_back(p.dlog_rates);
+  return result;
 }
 
 TEST(LinearAttentionReference, GradientsAreFiniteDifferences) {
@@ -243,10 +244,10 @@ TEST_P(LinearAttentionTest, ItsGradientsAreThoseOfTheRecurrence) {
     }
     if (in.skip) expected.push_back(dskip);
     if (p.log_rates) expected.push_back(drates);
-    const std::vector<Tensor> made = backward(in, dout, kDocuments);
-    ASSERT_EQ(made.size(), expected.size());
+    const std::vector<Tensor> result = backward(in, dout, kDocuments);
+    ASSERT_EQ(result.size(), expected.size());
     const char* names[] = {"dq", "dk", "dv", "ddecay", "dbeta", "dskip", "drates"};
-    for (size_t i = 0; i < made.size(); ++i) expect_close(made[i], expected[i], 2e-5, 1e-4, names[i]);
+    for (size_t i = 0; i < result.size(); ++i) expect_close(result[i], expected[i], 2e-5, 1e-4, names[i]);
   }
 }
 
@@ -297,9 +298,9 @@ TEST_P(LinearAttentionTest, BitsDoNotDependOnThreads) {
     const Inputs in = random_inputs(p);
     expect_same_bits_for_any_threads([&] {
       const Tensor out = forward(in, kDocuments);
-      std::vector<Tensor> made = backward(in, out, kDocuments);
-      made.push_back(out);
-      return made;
+      std::vector<Tensor> result = backward(in, out, kDocuments);
+      result.push_back(out);
+      return result;
     });
   }
 }

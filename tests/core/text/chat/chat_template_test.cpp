@@ -138,7 +138,7 @@ TEST(BuiltinTemplates, AsJinjaTheyWriteAndRefuseTheSame) {
       {{"user", "a"}, {"system", "b"}, {"user", "c"}},
       {{"user", "a"}, {"assistant", "b"}, {"tool", "4"}, {"assistant", "c"}},
       {{"narrator", "Once"}}};
-  const auto said = [](const ChatTemplate& chat_template, const Conversation& chat, bool prompt) -> std::string {
+  const auto output = [](const ChatTemplate& chat_template, const Conversation& chat, bool prompt) -> std::string {
     try {
       const RenderedChat rendered = chat_template.render(chat, prompt);
       std::string text = rendered.text;
@@ -158,11 +158,11 @@ TEST(BuiltinTemplates, AsJinjaTheyWriteAndRefuseTheSame) {
     for (const auto& messages : chats) {
       for (const bool prompt : {false, true}) {
         const Conversation chat{messages, ""};
-        EXPECT_EQ(said(source, chat, prompt), said(*builtin, chat, prompt)) << name << " " << messages.back().role;
+        EXPECT_EQ(output(source, chat, prompt), output(*builtin, chat, prompt)) << name << " " << messages.back().role;
       }
     }
     const Conversation with_tools{{{"user", "a"}}, R"([{"type": "function", "function": {"name": "f"}}])"};
-    EXPECT_EQ(said(source, with_tools, false), said(*builtin, with_tools, false)) << name;
+    EXPECT_EQ(output(source, with_tools, false), output(*builtin, with_tools, false)) << name;
   }
 }
 

@@ -30,23 +30,23 @@ struct Fixture {
   }
 
   Tensor counting(const Shape& shape, float start = 0) {
-    Tensor made = Tensor::empty(pool, shape, DType::f32);
-    std::iota(made.data<float>(), made.data<float>() + made.numel(), start);
-    return made;
+    Tensor result = Tensor::empty(pool, shape, DType::f32);
+    std::iota(result.data<float>(), result.data<float>() + result.numel(), start);
+    return result;
   }
   std::vector<CheckpointSlice> slices(float start) {
     return whole_slices({{"w", counting({4, 6}, start)}, {"scale", counting({}, start + 100)}});
   }
   TrainingState state(int64_t step) {
-    TrainingState made;
-    made.step = step;
-    made.optimizer_updates = step - 1;
-    made.settings = {{"optimizer.lr", "0.0002"}, {"data.fingerprint", "ab\"c"}};
-    made.recipe = "{\"train\": {}}\n";
-    made.best_loss = 0.1 + 0.2;  // not exact in decimal
-    made.best_step = 3;
-    made.evaluations_since_best = 2;
-    return made;
+    TrainingState result;
+    result.step = step;
+    result.optimizer_updates = step - 1;
+    result.settings = {{"optimizer.lr", "0.0002"}, {"data.fingerprint", "ab\"c"}};
+    result.recipe = "{\"train\": {}}\n";
+    result.best_loss = 0.1 + 0.2;  // not exact in decimal
+    result.best_step = 3;
+    result.evaluations_since_best = 2;
+    return result;
   }
   fs::path save(int64_t step) {
     return save_checkpoint(directory.path(), state(step), slices(static_cast<float>(step)), slices(1000));
@@ -62,9 +62,9 @@ void damage(const fs::path& file) {
 TEST(Checkpoint, GivesBackEightBitStatesAndRefusesThemForOthers) {
   Fixture f;
   const auto codes = [&](uint8_t start) {
-    Tensor made = Tensor::empty(f.pool, {3, 5}, DType::u8);
-    std::iota(made.data<uint8_t>(), made.data<uint8_t>() + 15, start);
-    return whole_slices({{"w.exp_avg", made}});
+    Tensor result = Tensor::empty(f.pool, {3, 5}, DType::u8);
+    std::iota(result.data<uint8_t>(), result.data<uint8_t>() + 15, start);
+    return whole_slices({{"w.exp_avg", result}});
   };
   const fs::path path = save_checkpoint(f.directory.path(), f.state(2), f.slices(2), codes(7));
   std::vector<CheckpointSlice> back = codes(0);

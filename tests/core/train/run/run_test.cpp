@@ -47,16 +47,16 @@ struct ToyRun {
   }
 
   Observer observer() {
-    Observer made;
-    made.on_message = [this](const std::string& line) {
+    Observer result;
+    result.on_message = [this](const std::string& line) {
       messages.push_back(line);
       if (at_message) at_message();
     };
-    made.on_step = [this](const StepReport& report) { steps.push_back(report.step); };
-    made.on_evaluation = [this](const EvaluationReport& report) { evaluations.push_back(report.step); };
-    made.on_checkpoint = [this](int64_t step, const std::string&) { saved.push_back(step); };
-    made.stop_requested = [this] { return !steps.empty() && steps.back() == stop_after; };
-    return made;
+    result.on_step = [this](const StepReport& report) { steps.push_back(report.step); };
+    result.on_evaluation = [this](const EvaluationReport& report) { evaluations.push_back(report.step); };
+    result.on_checkpoint = [this](int64_t step, const std::string&) { saved.push_back(step); };
+    result.stop_requested = [this] { return !steps.empty() && steps.back() == stop_after; };
+    return result;
   }
 
   /// Returns the bits of the parameters at the end.
@@ -380,15 +380,15 @@ TEST(Run, WeightsThatAreNotFiniteAreNeverPublished) {
   run.at_step = [](int64_t, const fs::path&) {};
   test::ToyRank rank;
   const Observer watching = run.observer();
-  nibble::Run made = nibble::Run::open(run.options, rank.context, watching);
+  nibble::Run result = nibble::Run::open(run.options, rank.context, watching);
   test::ToyModel model(rank.pool);
   Optimizer optimizer(model.parameters(), {}, rank.pool);
-  made.restore(optimizer);
-  while (made.step() < 3 && made.next_step()) made.checkpoint_if_due(optimizer);
+  result.restore(optimizer);
+  while (result.step() < 3 && result.next_step()) result.checkpoint_if_due(optimizer);
   model.w->value.data<float>()[1] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THROW(
       {
-        while (made.next_step()) made.checkpoint_if_due(optimizer);
+        while (result.next_step()) result.checkpoint_if_due(optimizer);
       },
       NumericError);
   EXPECT_EQ(run.checkpoints(), (std::vector<int64_t>{3}));

@@ -85,8 +85,8 @@ TEST(StopSignal, AtOnceRemovesWhatIsUnfinished) {
   for (const StopSignal::End end : {StopSignal::End::by_signal, StopSignal::End::resumable}) {
     const auto writing = [&] {
       const StopSignal stop(end, StopPolicy::at_once);
-      AtomicDirectory made(directory / "on" / "the" / "way" / "model");
-      test::write_bytes(made.path() / "weights", "half");
+      AtomicDirectory result(directory / "on" / "the" / "way" / "model");
+      test::write_bytes(result.path() / "weights", "half");
       AtomicFile file(directory / "file");
       file.write("half");
       raise(SIGTERM);

@@ -14,18 +14,18 @@ using ::testing::HasSubstr;
 
 TEST(Watchdog, SaysWhatHangsAndIsQuietAboutTheRest) {
   std::mutex mutex;
-  std::condition_variable said;
+  std::condition_variable output;
   std::vector<std::string> lines;
   Watchdog watchdog(0.1, [&](const std::string& line) {
     const std::lock_guard lock(mutex);
     lines.push_back(line);
-    said.notify_one();
+    output.notify_one();
   });
   watchdog.begin("training", "step 1");
   watchdog.end("training");
   watchdog.begin("saving", "step-3");
   std::unique_lock lock(mutex);
-  said.wait(lock, [&] { return lines.size() >= 2; });  // it goes on to say so
+  output.wait(lock, [&] { return lines.size() >= 2; });  // it goes on to say so
   for (const std::string& line : lines) EXPECT_THAT(line, HasSubstr("saving has been at step-3 for "));
 }
 

@@ -89,13 +89,13 @@ TEST(TraceHooks, NameEmbeddingsLayersAndHeadWhoseLossCountsAsForward) {
 }
 
 RankTimes times(double compute, double data, double communication, double io, double evaluation) {
-  RankTimes made;
-  made.compute = compute;
-  made.data = data;
-  made.communication = communication;
-  made.io = io;
-  made.evaluation = evaluation;
-  return made;
+  RankTimes result;
+  result.compute = compute;
+  result.data = data;
+  result.communication = communication;
+  result.io = io;
+  result.evaluation = evaluation;
+  return result;
 }
 
 TEST(Bottleneck, IsNamedInWords) {

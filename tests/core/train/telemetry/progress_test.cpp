@@ -6,13 +6,13 @@ namespace nibble {
 namespace {
 
 StepReport report(int64_t step, double loss, int64_t tokens, double seconds) {
-  StepReport made;
-  made.step = step;
-  made.total_steps = 10;
-  made.loss = loss;
-  made.label_tokens = made.tokens = tokens;
-  made.seconds = seconds;
-  return made;
+  StepReport result;
+  result.step = step;
+  result.total_steps = 10;
+  result.loss = loss;
+  result.label_tokens = result.tokens = tokens;
+  result.seconds = seconds;
+  return result;
 }
 
 TEST(Progress, SteadyRunIsPredictedExactlyFromTheFirstStepOn) {

@@ -43,12 +43,12 @@ TEST(TrainingMonitor, AGradientAHundredTimesTheMedianExplodes) {
 
 TEST(TrainingMonitor, TenStepsWithoutGradientVanish) {
   TrainingMonitor monitor = after_thirty();
-  Lines said;
+  Lines output;
   for (int64_t i = 31; i <= 40; ++i) {
-    EXPECT_THAT(said, IsEmpty()) << i;
-    said = monitor.after_step(step(i, 2, 1e-9));
+    EXPECT_THAT(output, IsEmpty()) << i;
+    output = monitor.after_step(step(i, 2, 1e-9));
   }
-  EXPECT_THAT(said, ElementsAre(HasSubstr("vanishing gradient: norm 1e-09 for 10 steps")));
+  EXPECT_THAT(output, ElementsAre(HasSubstr("vanishing gradient: norm 1e-09 for 10 steps")));
 }
 
 TEST(TrainingMonitor, FirstStepsOfARunAreNotJudged) {
@@ -60,16 +60,17 @@ TEST(TrainingMonitor, FirstStepsOfARunAreNotJudged) {
 
 TEST(TrainingMonitor, EvaluationThatRisesWhileTrainingFallsIsOverfitting) {
   TrainingMonitor monitor;
-  Lines said;
+  Lines output;
   for (int64_t i = 1; i <= 5; ++i) {
     for (int64_t k = 0; k < 10; ++k) monitor.after_step(step(10 * i + k, 2.0 / static_cast<double>(i)));
     EvaluationReport evaluation;
     evaluation.step = 10 * i + 9;
     evaluation.loss = i == 2 ? 1.5 : 2.0;
-    EXPECT_THAT(said, IsEmpty());
-    said = monitor.after_evaluation(evaluation);
+    EXPECT_THAT(output, IsEmpty());
+    output = monitor.after_evaluation(evaluation);
   }
-  EXPECT_THAT(said, ElementsAre(HasSubstr("overfitting: evaluation loss 2 is above its lowest, 1.5, for the 3. time")));
+  EXPECT_THAT(output,
+              ElementsAre(HasSubstr("overfitting: evaluation loss 2 is above its lowest, 1.5, for the 3. time")));
 }
 
 TEST(TrainingMonitor, WeightsThatDoNotMoveAreNamed) {

@@ -15,7 +15,7 @@ namespace nibble::jinja {
 
 namespace {
 
-Value made(Interpreter& interpreter, std::string text, bool markup = false) {
+Value built(Interpreter& interpreter, std::string text, bool markup = false) {
   interpreter.budget().take(text.size());
   return Value::text(std::move(text), markup);
 }
@@ -37,9 +37,10 @@ constexpr const char* kCapitalize = "capitalize";
 Value trim(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("trim", arguments, {"chars"});
   const Value text = soft(interpreter, value);
-  if (bound[0].is_none()) return made(interpreter, std::string(stripped(text.as_text(), true, true)), text.is_markup());
+  if (bound[0].is_none())
+    return built(interpreter, std::string(stripped(text.as_text(), true, true)), text.is_markup());
   const std::u32string characters = code_points(bound.text(0));
-  return made(interpreter, std::string(stripped(text.as_text(), true, true, &characters)), text.is_markup());
+  return built(interpreter, std::string(stripped(text.as_text(), true, true, &characters)), text.is_markup());
 }
 
 // Words begin after blanks, hyphens and opening brackets; not str.title().
@@ -56,14 +57,14 @@ Value title(Interpreter& interpreter, const Value& value, Arguments& arguments) 
     text += to_upper(to_utf8({&points[begin], 1})) + to_lower(to_utf8({&points[begin] + 1, end - begin - 1}));
     begin = end;
   }
-  return made(interpreter, std::move(text));
+  return built(interpreter, std::move(text));
 }
 
 Value replace(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("replace", arguments, {"old", "new", "count"}, 2);
   const int64_t limit = bound[2].is_none() ? -1 : to_index(bound[2]);
-  return made(interpreter, replace_all(str(value, interpreter.budget()), str(bound[0], interpreter.budget()),
-                                       str(bound[1], interpreter.budget()), limit, interpreter.budget()));
+  return built(interpreter, replace_all(str(value, interpreter.budget()), str(bound[0], interpreter.budget()),
+                                        str(bound[1], interpreter.budget()), limit, interpreter.budget()));
 }
 
 Value string(Interpreter& interpreter, const Value& value, Arguments& arguments) {
@@ -79,12 +80,12 @@ Value center(Interpreter& interpreter, const Value& value, Arguments& arguments)
 
 Value escape(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("escape", arguments, {});
-  return value.is_markup() ? value : made(interpreter, escape_html(str(value, interpreter.budget())), true);
+  return value.is_markup() ? value : built(interpreter, escape_html(str(value, interpreter.budget())), true);
 }
 
 Value force_escape(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("forceescape", arguments, {});
-  return made(interpreter, escape_html(str(value, interpreter.budget())), true);
+  return built(interpreter, escape_html(str(value, interpreter.budget())), true);
 }
 
 Value safe(Interpreter& interpreter, const Value& value, Arguments& arguments) {
@@ -113,7 +114,7 @@ Value indent(Interpreter& interpreter, const Value& value, Arguments& arguments)
     if (k == 0 ? bound.truth(1, false) : bound.truth(2, false) || !lines[k].empty()) text += indention;
     text += lines[k];
   }
-  return made(interpreter, std::move(text), markup);
+  return built(interpreter, std::move(text), markup);
 }
 
 Value truncate(Interpreter& interpreter, const Value& value, Arguments& arguments) {
@@ -136,8 +137,8 @@ Value truncate(Interpreter& interpreter, const Value& value, Arguments& argument
     if (blank != std::u32string::npos) kept.resize(blank);
   }
   const std::string tail = to_utf8(end);
-  return made(interpreter, to_utf8(kept) + (value.is_markup() && !bound[2].is_markup() ? escape_html(tail) : tail),
-              value.is_markup());
+  return built(interpreter, to_utf8(kept) + (value.is_markup() && !bound[2].is_markup() ? escape_html(tail) : tail),
+               value.is_markup());
 }
 
 Value word_wrap(Interpreter& interpreter, const Value& value, Arguments& arguments) {
@@ -155,7 +156,7 @@ Value word_wrap(Interpreter& interpreter, const Value& value, Arguments& argumen
       if (k < wrapped.size()) text += wrapped[k];
     }
   }
-  return made(interpreter, std::move(text));
+  return built(interpreter, std::move(text));
 }
 
 Value word_count(Interpreter& interpreter, const Value& value, Arguments& arguments) {
@@ -183,7 +184,7 @@ Value format(Interpreter& interpreter, const Value& value, Arguments& arguments)
 
 Value strip_tags(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("striptags", arguments, {});
-  return made(interpreter, strip_markup(str(value, interpreter.budget())));
+  return built(interpreter, strip_markup(str(value, interpreter.budget())));
 }
 
 std::string quoted(std::string_view text, bool query) {
@@ -201,7 +202,8 @@ std::string quoted(std::string_view text, bool query) {
 
 Value url_encode(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Bound bound("urlencode", arguments, {});
-  if (value.is_text() || !is_iterable(value)) return made(interpreter, quoted(str(value, interpreter.budget()), false));
+  if (value.is_text() || !is_iterable(value))
+    return built(interpreter, quoted(str(value, interpreter.budget()), false));
   std::string text;
   const auto add = [&](const Value& key, const Value& item) {
     const std::string one =
@@ -211,14 +213,14 @@ Value url_encode(Interpreter& interpreter, const Value& value, Arguments& argume
   };
   if (value.is(Kind::dict)) {
     for (const auto& [key, item] : value.as_dict().items()) add(key, item);
-    return made(interpreter, std::move(text));
+    return built(interpreter, std::move(text));
   }
   for (const Value& pair : collect(value, interpreter.budget())) {
     const Items items = collect(pair, interpreter.budget());
     if (items.size() != 2) throw Failure("not enough values to unpack (expected 2)");
     add(items[0], items[1]);
   }
-  return made(interpreter, std::move(text));
+  return built(interpreter, std::move(text));
 }
 
 Value xml_attributes(Interpreter& interpreter, const Value& value, Arguments& arguments) {
@@ -237,7 +239,7 @@ Value xml_attributes(Interpreter& interpreter, const Value& value, Arguments& ar
     text += (text.empty() ? "" : " ") + one;
   }
   if (bound.truth(0, true) && !text.empty()) text.insert(0, " ");
-  return made(interpreter, std::move(text), interpreter.autoescape());
+  return built(interpreter, std::move(text), interpreter.autoescape());
 }
 
 Value to_json_filter(Interpreter& interpreter, const Value& value, Arguments& arguments) {
@@ -266,7 +268,7 @@ Value pretty(Interpreter& interpreter, const Value& value, Arguments& arguments)
   const Bound bound("pprint", arguments, {});
   const std::string text = repr(value, interpreter.budget());
   if (text.size() > 80) throw Failure("pprint of long values is not known here");
-  return made(interpreter, text);
+  return built(interpreter, text);
 }
 
 Value not_here(Interpreter&, const Value&, Arguments&) { throw Failure("this filter is not known here"); }
