@@ -271,11 +271,16 @@ void DatasetBuilder::store(const EncodedRecord& encoded, uint32_t source) {
 Dataset DatasetBuilder::finish() {
   DatasetReport& counts = report();
   if (too_long_ > 0 && options_.truncate == Truncate::error) {
+    const std::string limit = format_ == DataFormat::prompts  // which is lower by the answers'
+                                  ? "is longer than data.max_length less rollout.max_new_tokens ("
+                                  : "is longer than data.max_length (";
     throw InputError(first_too_long_,
-                     "is longer than data.max_length (" + std::to_string(options_.max_length) + " tokens), as are " +
-                         std::to_string(too_long_) + " of " + std::to_string(counts.records) +
-                         " records; the longest has " + std::to_string(counts.longest),
-                     "raise data.max_length, or set data.truncate to cut or drop");
+                     limit + std::to_string(options_.max_length) + " tokens), as are " + std::to_string(too_long_) +
+                         " of " + std::to_string(counts.records) + " records; the longest has " +
+                         std::to_string(counts.longest),
+                     format_ == DataFormat::rollouts  ? "raise data.max_length"
+                     : format_ == DataFormat::prompts ? "raise data.max_length, or set data.truncate to drop"
+                                                      : "raise data.max_length, or set data.truncate to cut or drop");
   }
   summary_.put(dataset_);
   if (counts.samples == 0) {

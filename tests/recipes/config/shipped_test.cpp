@@ -73,7 +73,12 @@ TEST(RecipeSchema, KnowsEveryKeyAndForbidsOthers) {
   EXPECT_EQ(schema["additionalProperties"], false);
   for (const RecipeKey& key : recipe_keys()) {
     const size_t dot = key.name.find('.');
+    ASSERT_TRUE(schema["properties"].contains(key.name.substr(0, dot))) << key.name;
     const nlohmann::json& section = schema["properties"][key.name.substr(0, dot)];
+    if (dot == std::string::npos) {  // a list, which is its own section
+      EXPECT_EQ(section["items"]["additionalProperties"], false) << key.name;
+      continue;
+    }
     EXPECT_EQ(section["additionalProperties"], false);
     EXPECT_TRUE(section["properties"].contains(key.name.substr(dot + 1))) << key.name;
   }
