@@ -37,7 +37,8 @@ void check_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, c
   NIBBLE_CHECK(log_decay.shape() == (Shape{tokens, p.channel_decay && !p.log_rates ? p.heads * p.key_size : p.heads}) &&
                    beta.shape() == (Shape{tokens, p.heads}) && (!skip || skip.numel() == p.heads),
                "linear_attention: decay, beta or skip");
-  NIBBLE_CHECK(!p.log_rates || (p.channel_decay && p.log_rates.numel() == p.heads * p.key_size), "linear_attention: rates");
+  NIBBLE_CHECK(!p.log_rates || (p.channel_decay && p.log_rates.numel() == p.heads * p.key_size),
+               "linear_attention: rates");
 }
 
 void check_time_step(const Tensor& x, const Tensor& bias, const Tensor& a_log) {

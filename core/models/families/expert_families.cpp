@@ -133,6 +133,7 @@ void finish_hunyuan_moe(const ConfigReader& file, DecoderConfig& config) {
   }
   ExpertsConfig& experts = read_experts(file, config, kExperts, "intermediate_size", "");
   experts.routing.k = chosen.empty() ? 1 : chosen.front();
+  if (experts.routing.k < 1) file.fail(kChosen, "is 0, allowed are 1 and more");
   if (experts.routing.k > experts.experts) file.fail(kChosen, "is more than there are experts");
   experts.routing.normalize = true;
   experts.shared_hidden = experts.hidden;

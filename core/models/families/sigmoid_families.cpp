@@ -65,6 +65,7 @@ void finish_minimax_m2(const ConfigReader& file, DecoderConfig& config) {
   config.layers_passed_over = file.integer("num_nextn_predict_layers|num_mtp_modules", 0, 64, 0);
   RopeConfig& rope = config.rope.at(0);  // published files say how many elements of a head are turned
   rope.size = file.integer("rotary_dim", 2, config.head_size, rope.size);
+  if (rope.size % 2 != 0) file.fail("rotary_dim", "is " + std::to_string(rope.size) + ", which must be even");
 }
 
 void finish_afmoe(const ConfigReader& file, DecoderConfig& config) {
@@ -111,6 +112,9 @@ void finish_laguna(const ConfigReader& file, DecoderConfig& config) {
   }
   for (size_t l = 0; l < heads.size(); ++l) {
     config.layer[l].heads = static_cast<int64_t>(heads[l]);
+    if (config.layer[l].heads * config.head_size > int64_t{1} << 20) {
+      file.fail("num_attention_heads_per_layer", "holds a number that is too large for such heads");
+    }
     if (config.layer[l].heads % config.kv_heads != 0) {
       file.fail("num_attention_heads_per_layer", "holds a number that num_key_value_heads does not divide");
     }

@@ -20,9 +20,7 @@ struct LinearAttentionHead {
   /// Where the decay of row i of the state is among those of all tokens, and what it is.
   int64_t decay_at(int64_t t, int64_t i) const { return channel_decay && log_rates == nullptr ? t * key_size + i : t; }
   Real rate(int64_t i) const { return log_rates == nullptr ? 1 : std::exp(log_rates[i]); }
-  Real decay(int64_t t, int64_t i) const {
-    return std::exp(log_decay[decay_at(t, i)] * rate(i));
-  }
+  Real decay(int64_t t, int64_t i) const { return std::exp(log_decay[decay_at(t, i)] * rate(i)); }
 };
 
 /// out [n, V]; state [K, V] becomes that after the last token; states, unless null, gets those before every token.
@@ -47,8 +45,8 @@ void linear_attention_forward(const LinearAttentionHead<Real>& in, Real* state, 
   }
 }
 
-/// Gradients of the inputs, overwritten; returns that of skip. The document begins from zeros. dlog_rates [K] +=, may be
-/// null.
+/// Gradients of the inputs, overwritten; returns that of skip. The document begins from zeros. dlog_rates [K] +=, may
+/// be null.
 template <typename Real>
 Real linear_attention_backward(const LinearAttentionHead<Real>& in, const Real* dout, Real* dq, Real* dk, Real* dv,
                                Real* dlog_decay, Real* dbeta, Real* dlog_rates = nullptr) {

@@ -138,9 +138,10 @@ inline float channel_backward(const ChannelHead& in, const float* dout, float* d
     std::copy_n(begins.data() + c * size, size, S.data());
     channel_forward(in, begin, end, S.data(), states.data(), nullptr);
     for (int64_t t = end - 1; t >= begin; --t) {
-      dskip += channel_token_backward(in, t, states.data() + (t - begin) * size, dS.data(), dout + t * in.value_row,
-                                      dq + t * in.key_row, dk + t * in.key_row, dv + t * in.value_row,
-                                      dlog_decay + t * in.decay_row, dbeta + t * in.beta_row, dlog_rates, values.data());
+      dskip +=
+          channel_token_backward(in, t, states.data() + (t - begin) * size, dS.data(), dout + t * in.value_row,
+                                 dq + t * in.key_row, dk + t * in.key_row, dv + t * in.value_row,
+                                 dlog_decay + t * in.decay_row, dbeta + t * in.beta_row, dlog_rates, values.data());
     }
   }
   return dskip;
