@@ -4,7 +4,7 @@
 
 MODEL: a Llama directory of one model.safetensors in f32 or bf16. outliers: what one channel in sixteen of every block's
 inputs is multiplied by; the norms' weights take the factor, the projections behind them its inverse, so that the model
-computes what it did. A row for each factor and dtype: the first step's loss, the loss on the held-out
+computes what it did. Needs numpy. A row for each factor and dtype: the first step's loss, the loss on the held-out
 fifth at the end, its spread over the seeds (a seed draws adapter, order and fifth), and what it is above f32's with the
 same seed.
 """

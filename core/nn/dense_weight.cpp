@@ -3,8 +3,20 @@
 #include "nibble/core/nn/linear_weight.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/core/ops/int8/int8_product.h"
 
 namespace nibble {
+
+void LinearWeight::multiply(const Tensor& x, const ops::WeightView& w, bool transposed, Tensor& y, bool accumulate,
+                            const ops::LowRankEpilogue* epilogue) const {
+  constexpr int64_t kFewRows = 4;
+  if (!int8_ || trainable() || x.dim(0) <= kFewRows) {
+    return (transposed ? ops::matmul_nt : ops::matmul_nn)(x, w, y, accumulate, 1.0f, epilogue);
+  }
+  ops::Int8Rows rows(*int8_, x);
+  ops::int8_round(x, rows);
+  (transposed ? ops::int8_matmul_nt : ops::int8_matmul_nn)(rows, w, y, accumulate, epilogue);
+}
 
 DenseWeight::DenseWeight(std::shared_ptr<Parameter> weight, bool transposed, int64_t matrix)
     : weight_(std::move(weight)), transposed_(transposed), matrix_(matrix) {

@@ -13,7 +13,7 @@
 #include "nibble/core/ops/embedding.h"
 #include "nibble/core/ops/experts.h"
 #include "nibble/core/ops/gemm.h"
-#include "nibble/core/ops/int8_product.h"
+#include "nibble/core/ops/int8/int8_product.h"
 #include "nibble/core/ops/norm.h"
 #include "nibble/core/ops/optimizer.h"
 #include "nibble/core/ops/pick.h"

@@ -295,14 +295,7 @@ void scatter_add_rows(const Tensor& y, const Tensor& rows, Tensor& x) {
   on(x).scatter_add_rows(y, rows, x);
 }
 
-// ---- gemm.h, int8_product.h, weight_view.h ----
-
-Int8Rows::Int8Rows(MemoryPool& pool, const Tensor& x) : depth(x.dim(1)), dtype(x.dtype()) {
-  const int64_t count = x.dim(0), groups = (depth + kInt8Group - 1) / kInt8Group;
-  codes = Tensor::empty(pool, {groups, count, kInt8Group}, DType::i8, "rows in 8 bits");
-  scales = Tensor::empty(pool, {groups, count}, DType::f32, "scales of rows in 8 bits");
-  sums = Tensor::empty(pool, {groups, count}, DType::i32, "sums of rows in 8 bits");
-}
+// ---- gemm.h, weight_view.h ----
 
 namespace {
 
@@ -343,25 +336,6 @@ void matmul_tn(const Tensor& a, const Tensor& b, Tensor& c, bool accumulate, flo
   NIBBLE_CHECK(c.dtype() == DType::f32, "weight gradients are f32");
   check_product({a.dim(1), a.dim(0)}, b.shape(), c);
   on(c).matmul_tn(a, b, c, accumulate, alpha);
-}
-
-void int8_round(const Tensor& x, Int8Rows& rows) {
-  NIBBLE_CHECK(x.shape() == (Shape{rows.rows(), rows.depth}) && x.dtype() == rows.dtype, "int8_round: rows");
-  on(x).int8_round(x, rows);
-}
-
-void int8_matmul_nt(const Int8Rows& x, const WeightView& w, Tensor& c, bool accumulate,
-                    const LowRankEpilogue* epilogue) {
-  check_product({x.rows(), x.depth}, {w.cols(), w.rows()}, c);
-  check_epilogue(x.dtype, c, epilogue);
-  on(c).int8_matmul_nt(x, w, c, accumulate, epilogue);
-}
-
-void int8_matmul_nn(const Int8Rows& x, const WeightView& w, Tensor& c, bool accumulate,
-                    const LowRankEpilogue* epilogue) {
-  check_product({x.rows(), x.depth}, {w.rows(), w.cols()}, c);
-  check_epilogue(x.dtype, c, epilogue);
-  on(c).int8_matmul_nn(x, w, c, accumulate, epilogue);
 }
 
 void dequantize(const WeightView& w, Tensor& out) {

@@ -12,7 +12,7 @@
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
-#include "nibble/core/ops/int8_product.h"
+#include "nibble/core/ops/int8/int8_product.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/load_quantized.h"
 #include "nibble/recipes/models/tokenizers.h"

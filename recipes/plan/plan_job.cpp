@@ -168,8 +168,9 @@ PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
     job.tokens = 2 * recipe.train.microbatch_size * job.document_length;
   }
   job.accumulate = recipe.train.accumulate;
-  const int64_t save_every = recipe.train.save_every.steps;
-  job.saves_midway = save_every > 0 && (!recipe.train.steps || save_every < *recipe.train.steps);
+  const Interval& saves = recipe.train.save_every;  // by time: a run is taken to last longer
+  job.saves_midway =
+      saves.seconds > 0 || (saves.steps > 0 && saves.steps < recipe.train.steps.value_or(saves.steps + 1));
   job.program_bytes = look ? program_bytes(recipe) : 0;
   return job;
 }

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <tuple>
 
-#include "nibble/core/ops/int8_product.h"
+#include "nibble/core/ops/int8/int8_product.h"
 #include "nibble/core/train/telemetry/trace.h"
 #include "nibble/parallel/plan/memory.h"
 #include "nibble/recipes/plan/plan_job.h"

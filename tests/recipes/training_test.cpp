@@ -14,7 +14,7 @@
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/npy.h"
-#include "nibble/core/ops/int8_product.h"
+#include "nibble/core/ops/int8/int8_product.h"
 #include "nibble/recipes/fingerprints.h"
 #include "nibble/recipes/train.h"
 #include "nibble/tests/assets.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "nibble/core/ops/int8_product.h"
+#include "nibble/core/ops/int8/int8_product.h"
 #include "nibble/core/ops/ref/weight_view.h"
 
 namespace nibble::ops::ref {

@@ -8,7 +8,7 @@
 #include "nibble/core/base/philox.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/nn/linear.h"
-#include "nibble/core/ops/int8_product.h"
+#include "nibble/core/ops/int8/int8_product.h"
 
 namespace nibble {
 namespace {

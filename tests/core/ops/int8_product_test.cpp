@@ -1,4 +1,4 @@
-#include "nibble/core/ops/int8_product.h"
+#include "nibble/core/ops/int8/int8_product.h"
 
 #include <cmath>
 #include <limits>

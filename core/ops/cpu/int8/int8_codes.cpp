@@ -6,7 +6,7 @@
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
-#include "nibble/core/ops/int8_product.h"
+#include "nibble/core/ops/int8/int8_product.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/int8/int8_codes.cpp"

@@ -2,7 +2,7 @@
 // The innermost loops of products in 8 bits, one set per instruction set level, as GemmKernel.
 
 #include "nibble/core/ops/cpu/gemm/gemm_kernel.h"
-#include "nibble/core/ops/int8_product.h"
+#include "nibble/core/ops/int8/int8_product.h"
 
 namespace nibble::ops::cpu {
 
