@@ -164,7 +164,8 @@ int nibble_generate(nibble_model* model, const int32_t* prompt, size_t prompt_co
     nibble::GenerateOptions wanted;
     if (options != nullptr) {
       wanted.max_new_tokens = options->max_new_tokens;
-      wanted.sampling = {options->temperature, options->top_k, options->top_p, options->seed};
+      wanted.sampling = {
+          .temperature = options->temperature, .top_k = options->top_k, .top_p = options->top_p, .seed = options->seed};
     }
     wanted.stop_ids = model->decoder->config().eos_ids;
     const std::vector<int32_t> found =

@@ -30,6 +30,7 @@ void run(const Flags& flags) {
   guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.data});
   const TextSource text = text_source(flags.model, flags.chat_template);
   LocalRank rank(flags.model.threads);
+  warn_of_other_base(flags.model);
   ModelRecipe base = flags.model.base;
   base.score = ScoreHead{0, flags.model.adapter};
   Decoder decoder = open_model(base, flags.model.adapter, Train::nothing, rank.context());
@@ -41,7 +42,7 @@ void run(const Flags& flags) {
   options.train = {{flags.data}};
   options.format = parse_data_format(flags.format);
   options.chat_template = flags.chat_template;
-  const StepContext step{.rank = rank.context(), .compute_dtype = compute_dtype_of(flags.model.compute_dtype)};
+  const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   std::string lines;
   for (const auto& record : text_scores(decoder, options, encoder, step, objective.pad_id)) {
     nlohmann::ordered_json line;
