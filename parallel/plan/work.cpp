@@ -75,7 +75,9 @@ Batch planned_batch(const PlanJob& job, int64_t vocabulary, MemoryPool& pool) {
   const bool pairs = is_pairwise(job.objective.type);
   Batch batch = planned_batch(job.tokens, job.document_length, job.label_share, pairs, vocabulary, pool);
   const int64_t labels = job.model.config.score_labels;
-  for (std::vector<float>& values : batch.values) values.resize(static_cast<size_t>(std::max<int64_t>(labels, 1)), 0);
+  for (std::vector<float>& values : batch.values) {
+    if (labels > 0) values.resize(static_cast<size_t>(labels), 0);
+  }
   return batch;
 }
 

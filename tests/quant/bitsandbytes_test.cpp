@@ -118,8 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, Bitsandbytes, ::testing::ValuesIn(all_cases()), 
 
 // tests/oracles/experts_bitsandbytes.py: what replace_parameter_4bit saves of a tensor of all experts.
 TEST(BitsandbytesExperts, ATensorOfSeveralMatricesIsSavedAlike) {
-  const SafetensorsFile oracle(std::string(kSourceDir) +
-                               "/tests/oracles/results/bitsandbytes_experts.safetensors");
+  const SafetensorsFile oracle(std::string(kSourceDir) + "/tests/oracles/results/bitsandbytes_experts.safetensors");
   MemoryPool pool;
   int seen = 0;
   for (const std::string input : {"rows", "across"}) {

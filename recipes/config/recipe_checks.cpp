@@ -1,0 +1,171 @@
+#include "nibble/recipes/config/recipe_checks.h"
+
+#include <filesystem>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/data/records/record_reader.h"
+#include "nibble/core/io/files/output_guard.h"
+
+namespace nibble {
+
+using detail::Document;
+using detail::format_of;
+
+DataFormat detail::format_of(ObjectiveType type) {
+  if (has_rollouts(type)) return DataFormat::prompts;
+  if (type == ObjectiveType::kto) return DataFormat::unpaired;
+  if (type == ObjectiveType::classification) return DataFormat::labeled;
+  return is_pairwise(type) ? DataFormat::preference : DataFormat::automatic;
+}
+
+namespace {
+
+bool holds_judgements(DataFormat format) {
+  using enum DataFormat;
+  return format == preference || format == unpaired || format == labeled || format == prompts || format == rollouts;
+}
+
+// What the run reads must not be where it writes.
+void check_output(const Recipe& recipe) {
+  std::vector<std::filesystem::path> inputs = {recipe.model.path, recipe.model.init, recipe.model.tokenizer};
+  if (recipe.adapter) inputs.emplace_back(recipe.adapter->path);
+  for (const auto* sources : {&recipe.data.train, &recipe.data.eval}) {
+    for (std::filesystem::path& path : data_paths(*sources)) inputs.push_back(std::move(path));
+  }
+  guard_output(recipe.output.dir, inputs);
+}
+
+void check_rollouts(const Document& document, const Recipe& recipe) {
+  const auto refuse = [&](const std::string& key, const std::string& reason, const std::string& remedy) {
+    throw UsageError(reason, remedy, document.place_of(key));
+  };
+  const int64_t lines = recipe.train.microbatch_size * recipe.train.accumulate;
+  const int64_t completions = recipe.objective.rollout.completions;
+  if (lines % completions != 0) {
+    refuse("rollout.completions",
+           "does not divide the answers of a step, train.microbatch_size x train.accumulate = " + std::to_string(lines),
+           "a step takes all answers to a prompt");
+  }
+  if (recipe.objective.rollout.file.empty() && recipe.rewards.empty()) {
+    refuse("rewards", "is missing", "say what a good answer is");
+  }
+  if (!recipe.objective.rollout.file.empty() && !recipe.rewards.empty()) {
+    refuse("rewards", "contradicts rollout.file, which has the rewards of its answers", "leave one of them out");
+  }
+  const std::string& reference = recipe.objective.reference;
+  const bool off = recipe.adapter && (reference.empty() || reference == "adapter_off");
+  if (recipe.objective.rollout.file.empty() && has_reference(recipe.objective) && !off) {
+    refuse("objective.reference", "answers that are drawn while training are compared with the base of an adapter",
+           "train an adapter and leave it out, or set objective.beta to 0");
+  }
+  if (recipe.data.max_length <= recipe.objective.rollout.max_new_tokens) {
+    refuse("data.max_length",
+           "leaves no room for a prompt before rollout.max_new_tokens (" +
+               std::to_string(recipe.objective.rollout.max_new_tokens) + ")",
+           "it counts prompt and answer: raise it");
+  }
+  if (recipe.data.pack) refuse("data.pack", "prompts are not packed: answers stand without padding", "leave it out");
+  if (recipe.data.truncate == Truncate::cut) {
+    refuse("data.truncate", "a prompt without its end asks for something else", "use drop or error");
+  }
+  if (!recipe.data.eval.empty() || recipe.data.eval_fraction > 0) {
+    refuse(recipe.data.eval.empty() ? "data.eval_fraction" : "data.eval", "there is no loss of prompts alone",
+           "leave it out; rewards of each step are in metrics.jsonl");
+  }
+}
+
+// The objective's own keys, and those of other sections that it needs.
+void check_objective(const Document& document, const Recipe& recipe) {
+  const auto refuse = [&](const std::string& key, const std::string& reason, const std::string& remedy) {
+    throw UsageError(reason, remedy, document.place_of(key));
+  };
+  if (!recipe.is_preference()) {
+    if (holds_judgements(recipe.data.format)) {
+      refuse("data.format", "has answers that are compared, which next-token training does not do",
+             "set objective.type");
+    }
+    return;
+  }
+  try {
+    check_objective_options(recipe.objective);
+  } catch (const UsageError& error) {
+    throw UsageError(error.what(), "", document.place);
+  }
+  const std::string type(objective_type_name(recipe.objective.type));
+  if (recipe.pretrains()) {
+    refuse("model.init", "random weights are trained on the next token", "start from a trained model");
+  }
+  if (recipe.objective.reference == "adapter_off" && !recipe.adapter) {
+    refuse("objective.reference", "there is no adapter", "use initial, or a directory");
+  }
+  const DataFormat wanted = format_of(recipe.objective.type);
+  if (recipe.parallel.tensor > 1 && (has_scores(recipe.objective.type) || wanted == DataFormat::automatic)) {
+    refuse("parallel.tensor", type + " needs a whole head", "use parallel.shard or parallel.pipeline");
+  }
+  if (wanted == DataFormat::automatic) {  // distillation
+    if (holds_judgements(recipe.data.format)) refuse("data.format", type + " reads texts", "leave it out");
+    return;
+  }
+  if (has_scores(recipe.objective.type) && recipe.train.samples > 0) {
+    refuse("train.samples", "a model that scores continues no text", "leave it out");
+  }
+  if (recipe.data.format != DataFormat::automatic && recipe.data.format != wanted) {
+    refuse("data.format", type + " reads " + std::string(data_format_name(wanted)), "leave it out");
+  }
+  if (recipe.is_reinforcement()) check_rollouts(document, recipe);
+  if (recipe.data.train_on_prompt)
+    refuse("data.train_on_prompt", type + " trains no tokens of prompts", "leave it out");
+}
+
+}  // namespace
+
+void detail::check_recipe(const Document& document, const Recipe& recipe) {
+  const auto refuse = [&](const std::string& key, const std::string& reason, const std::string& remedy) {
+    throw UsageError(reason, remedy, document.place_of(key));
+  };
+  const auto contradiction = [&](const std::string& key, const std::string& other) {
+    refuse(key, "contradicts " + other, "give one of them; " + other + "=null takes it out of the recipe");
+  };
+  const ModelRecipe& model = recipe.model;
+  if (model.path.empty() && model.init.empty()) refuse("model.path", "is missing", "name a model directory");
+  if (!model.path.empty() && !model.init.empty()) contradiction("model.init", "model.path");
+  if (recipe.pretrains() && recipe.adapter) refuse("adapter", "random weights need no adapter", "leave it out");
+  if (recipe.pretrains() && model.quantize) refuse("model.quantize", "4-bit weights cannot be trained", "leave it out");
+  if (model.quantize && !recipe.adapter) {
+    refuse("model.quantize", "4-bit weights cannot be trained", "add an adapter section, or leave it out");
+  }
+  if (model.int8() && !recipe.adapter) {
+    refuse("model.compute_dtype", "weights that are trained are not multiplied in 8 bits",
+           "add an adapter section, or use bf16 or f32");
+  }
+  if ((model.block_size & (model.block_size - 1)) != 0) refuse("model.block_size", "must be a power of two", "");
+  if (recipe.data.train.empty()) refuse("data.train", "is missing", "name a data file");
+  if (!recipe.data.eval.empty() && recipe.data.eval_fraction > 0) {
+    contradiction("data.eval_fraction", "data.eval");
+  }
+  const bool evaluates = !recipe.data.eval.empty() || recipe.data.eval_fraction > 0;
+  const TrainRecipe& train = recipe.train;
+  if (train.epochs && train.steps) contradiction("train.steps", "train.epochs");
+  if (!evaluates && (train.eval_every.steps > 0 || train.eval_every.seconds > 0)) {
+    refuse("train.eval_every", "there is nothing to evaluate on", "give data.eval or data.eval_fraction");
+  }
+  if (!evaluates && train.early_stop > 0) {
+    refuse("train.early_stop", "there is nothing to evaluate on", "give data.eval or data.eval_fraction");
+  }
+  if (!evaluates && recipe.output.keep_best) {
+    refuse("output.keep_best", "there is nothing to evaluate on", "give data.eval or data.eval_fraction");
+  }
+  if (train.early_stop > 0 && train.eval_every.steps == 0 && train.eval_every.seconds == 0) {
+    refuse("train.early_stop", "needs evaluations while training", "set train.eval_every");
+  }
+  const OptimizerRecipe& optimizer = recipe.optimizer;
+  if (optimizer.warmup_steps > 0 && optimizer.warmup_ratio > 0) {
+    contradiction("optimizer.warmup_ratio", "optimizer.warmup_steps");
+  }
+  if (optimizer.min_lr > optimizer.lr) refuse("optimizer.min_lr", "is larger than optimizer.lr", "");
+  check_objective(document, recipe);
+  if (recipe.output.dir.empty()) refuse("output.dir", "is missing", "name a directory to write to");
+  check_output(recipe);
+}
+
+}  // namespace nibble

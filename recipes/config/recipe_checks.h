@@ -1,0 +1,29 @@
+#pragma once
+// Which keys of a recipe contradict each other or are missing. For .cpp files of recipes/config.
+
+#include <set>
+#include <string>
+
+#include "nibble/recipes/config/recipe.h"
+#include "nibble/recipes/config/recipe_fields.h"
+
+namespace nibble::detail {
+
+/// A recipe as JSON together with where each key was said.
+struct Document {
+  Json root;
+  std::string place;
+  std::set<std::string> overridden;
+
+  std::string place_of(const std::string& key) const {
+    return (overridden.contains(key) ? "command line" : place) + ": " + key;
+  }
+};
+
+/// What the objective's data are; automatic: texts as next-token training has them.
+DataFormat format_of(ObjectiveType type);
+
+/// Throws UsageError with the key's place.
+void check_recipe(const Document& document, const Recipe& recipe);
+
+}  // namespace nibble::detail
