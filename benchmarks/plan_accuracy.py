@@ -80,7 +80,7 @@ def recipe_of(work, program, shape, mode, checkpointing, parallel, options):
     for name in ("pipeline", "shard", "replicate", "tensor"):
         ranks *= parallel.get(name, 1)
     made = {"data": {"train": str(data), "format": "tokens", "pack": False, "max_length": options.tokens},
-            "train": {"steps": options.steps, "accumulate": max(1, 2 * ranks if ranks > 1 else 1),
+            "train": {"steps": options.steps, "save_every": 0, "accumulate": max(1, 2 * ranks if ranks > 1 else 1),
                       "gradient_checkpointing": checkpointing, "threads": options.threads or max(1, len(os.sched_getaffinity(0)) // ranks)},
             "output": {"dir": str(work / "out")}}
     if parallel:

@@ -122,7 +122,8 @@ void Finetuning::open_reference(const std::map<std::string, std::string>& settin
                      "use a reference with the policy's tokenizer");
   }
   const auto tensor = tensor_parallel(config, mesh_.tensor(), rank_.pool, observer_.trace);
-  if (read_json_file(std::filesystem::path(base.path) / "config.json").contains("quantization_config")) {
+  if (read_json_file(std::filesystem::path(base.path) / "config.json", kModelConfigJson)
+          .contains("quantization_config")) {
     base.quantize.reset();  // it is in 4 bits already
   }
   Decoder reference = open_base(base, rank_, stage_layers(recipe_, config, mesh_, rank_), tensor.get());

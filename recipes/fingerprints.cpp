@@ -97,7 +97,8 @@ OtherBase other_base(const fs::path& adapter, const ModelRecipe& base) {
   const auto files = record.find("files");
   if (files == record.end() || !files->is_object()) throw InputError(place.string(), "names no files of the base");
   const std::string trained = record.value("quantize", "none");
-  const bool in_4_bits = read_json_file(fs::path(base.path) / "config.json").contains("quantization_config");
+  const bool in_4_bits =
+      read_json_file(fs::path(base.path) / "config.json", kModelConfigJson).contains("quantization_config");
   if (trained != "none" && in_4_bits) return {};  // a copy of it in 4 bits, whose bytes nobody has recorded
   std::map<std::string, std::string> here;
   for (const fs::path& file : model_files(base.path)) here[file.filename().string()] = content_hash(file);

@@ -235,6 +235,15 @@ TEST(AroundARun, EveryCommandWarnsOfAnotherBase) {
   const Said other_base = nibble_says(continued + out + "-other model.path=" + other.string() + " 2>&1");
   EXPECT_NE(other_base.text.find("warning: this adapter was trained on another base"), std::string::npos)
       << other_base.text;
+  // A config.json as Python writes it, of which Mamba-2's has Infinity.
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(other / "config.json"));
+  config["time_step_limit"] = "LIMIT";
+  std::string text = config.dump();
+  text.replace(text.find("\"LIMIT\""), 7, "[0.0, Infinity]");
+  fs::remove(other / "config.json");  // it may be a link
+  std::ofstream(other / "config.json") << text;
+  const Said infinite = nibble_says(continued + out + "-infinite model.path=" + other.string() + " 2>&1");
+  EXPECT_EQ(infinite.code, 0) << infinite.text;
 }
 
 // ... and of a base that is held otherwise than in the training.

@@ -200,7 +200,7 @@ class ModelFiles(program.FaultTest):
                 self.with_config("config.json", next(iter(values)).replace("num_key_value_heads", "num_"), **values)
 
     def test_unknown_kinds_are_named_with_the_known_ones(self):
-        self.with_config("MambaForCausalLM", "llama", architectures=["MambaForCausalLM"], model_type="mamba")
+        self.with_config("RwkvForCausalLM", "llama", architectures=["RwkvForCausalLM"], model_type="rwkv")
         self.with_config("hidden_act", "mish", "silu", hidden_act="mish")
         self.with_config("rope_type", "yarnish", "llama3", rope_scaling={"rope_type": "yarnish", "factor": 2.0})
 

@@ -194,11 +194,11 @@ TEST(DecoderConfig, BiasKeysAndHeadSizeAreRead) {
 }
 
 TEST(DecoderConfig, UnknownKindsAreNamedWithTheKnownOnes) {
-  EXPECT_THAT(error(with(with(llama(), "model_type", "mamba"), "architectures", {"MambaForCausalLM"})),
-              AllOf(HasSubstr("dir/config.json"), HasSubstr("mamba (MambaForCausalLM)"),
+  EXPECT_THAT(error(with(with(llama(), "model_type", "rwkv"), "architectures", {"RwkvForCausalLM"})),
+              AllOf(HasSubstr("dir/config.json"), HasSubstr("rwkv (RwkvForCausalLM)"),
                     HasSubstr("known: llama, mistral, qwen2")));
-  EXPECT_THAT(error(with(llama(), "architectures", {"LlamaForSequenceClassification"})),
-              HasSubstr("LlamaForSequenceClassification"));
+  EXPECT_THAT(error(with(llama(), "architectures", {"LlamaForTokenClassification"})),
+              HasSubstr("LlamaForTokenClassification"));
   json unnamed = llama();
   unnamed.erase("model_type");
   unnamed.erase("architectures");

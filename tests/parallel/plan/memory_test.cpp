@@ -147,7 +147,7 @@ class PlannedMemory : public testing::TestWithParam<size_t> {
     if (mode == "lora" || mode == "qlora") result["adapter"] = {{"r", 8}, {"lora_dropout", 0.1}};
     if (mode == "dora") result["adapter"] = {{"r", 8}, {"use_dora", true}};
     if (!of.parallel.is_null()) result["parallel"] = of.parallel;
-    if (of.save_every > 0) result["train"]["save_every"] = of.save_every;
+    result["train"]["save_every"] = of.save_every;  // 0: never, as the run that is measured
     return parse_recipe(result.dump(), "test");
   }
 
