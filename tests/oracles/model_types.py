@@ -113,6 +113,7 @@ def make(kind, folder, small=False):
         for name, p in adapted.named_parameters():
             if "lora_B" in name:
                 p.copy_(torch.randn(p.shape, generator=g) * 0.1)
+    adapted.peft_config["default"].base_model_name_or_path = "../model"
     adapted.save_pretrained(folder / "lora")
     (folder / "lora/README.md").unlink(missing_ok=True)
     loss, logits = families.loss_of(adapted, ids, ids)
