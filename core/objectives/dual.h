@@ -12,7 +12,9 @@ struct Dual {
 };
 
 /// f(x) from its value and its derivative at x.
-inline Dual chain(const Dual& x, double value, double slope) { return {value, slope * x.first, slope * x.second}; }
+inline Dual chain(const Dual& x, double value, double derivative) {
+  return {value, derivative * x.first, derivative * x.second};
+}
 
 inline Dual operator+(const Dual& a, const Dual& b) {
   return {a.value + b.value, a.first + b.first, a.second + b.second};

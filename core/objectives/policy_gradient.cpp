@@ -12,7 +12,7 @@ namespace {
 
 // A loss and its derivative by the ratio of probabilities.
 struct RatioLoss {
-  double value = 0, slope = 0;
+  double value = 0, derivative = 0;
 };
 
 double upper(const ObjectiveOptions& options) { return options.epsilon_high.value_or(options.epsilon); }
@@ -48,7 +48,7 @@ AnswerLoss rloo_loss(const ObjectiveOptions& options, const AnswerLogProbs& answ
   const double ratio = std::exp(log_ratio(answer));
   const RatioLoss surrogate = clipped(options, ratio, advantage);
   loss.value = surrogate.value;
-  loss.by_token.assign(answer.policy.size(), surrogate.slope * ratio);
+  loss.by_token.assign(answer.policy.size(), surrogate.derivative * ratio);
   count_clipped(options, ratio, advantage, loss);
   return loss;
 }
@@ -62,7 +62,7 @@ AnswerLoss grpo_loss(const ObjectiveOptions& options, const AnswerLogProbs& answ
 
   AnswerLoss loss;
   loss.by_token.resize(tokens);
-  double answer_slope = 0;  // by the ratio that all tokens share
+  double answer_derivative = 0;  // by the ratio that all tokens share
   for (size_t t = 0; t < tokens; ++t) {
     const double log_prob = answer.policy[t];
     const double ratio = sequence ? of_answer : std::exp(log_prob - answer.old[t]);
@@ -79,24 +79,24 @@ AnswerLoss grpo_loss(const ObjectiveOptions& options, const AnswerLogProbs& answ
       const double kl = std::expm1(q) - q, weight = corrected ? ratio : 1;
       loss.kl += weight * kl;
       surrogate.value += options.beta * weight * kl;
-      if (corrected) surrogate.slope += options.beta * kl;
+      if (corrected) surrogate.derivative += options.beta * kl;
       loss.by_token[t] -= options.beta * weight * std::expm1(q);
     }
     loss.value += surrogate.value;
     if (sequence) {
-      answer_slope += surrogate.slope;
+      answer_derivative += surrogate.derivative;
     } else {
-      loss.by_token[t] += surrogate.slope * ratio;
+      loss.by_token[t] += surrogate.derivative * ratio;
       count_clipped(options, ratio, advantage, loss);
     }
   }
   if (sequence) {
-    for (double& slope : loss.by_token) slope += answer_slope * of_answer / count;
+    for (double& derivative : loss.by_token) derivative += answer_derivative * of_answer / count;
     count_clipped(options, of_answer, advantage, loss);
   }
   if (options.loss_type.front() == "grpo") {
     loss.value /= count;
-    for (double& slope : loss.by_token) slope /= count;
+    for (double& derivative : loss.by_token) derivative /= count;
   }
   return loss;
 }
