@@ -94,7 +94,7 @@ llama() {
 
   echo "== the trained Llama is a whole Hugging Face directory:"
   ls llama-four/model
-  "$nibble" inspect llama-four/model | head -3
+  "$nibble" inspect llama-four/model | sed -n 1,3p
 }
 
 for one in falcon neox llama; do

@@ -2,7 +2,8 @@
 # Installs the built nibble into an empty prefix and builds the programs of docs/examples against it, as a user would:
 # with find_package and with pkg-config. Runs them on the small model of tests/data.
 #   bash tests/embedding/run.sh BUILD_DIR [SANITIZERS]      the -fsanitize options that it was built with
-set -euo pipefail
+set -Eeuo pipefail
+trap 'echo "embedding/run.sh: line $LINENO failed: $BASH_COMMAND" >&2' ERR
 build=$(cd "$1" && pwd)
 sanitizers=${2:-}
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -31,14 +32,16 @@ bash -n "$work/prefix/share/bash-completion/completions/nibble"
   [[ " ${COMPREPLY[*]} " == *" --adapter "* ]] || { echo "completion gives ${COMPREPLY[*]}" >&2; exit 1; }
 )
 
-# A program on one machine links no MPI; one with ranks does.
+# A program on one machine links no MPI; one with ranks does. (Read whole: a `grep -q` that leaves first would let ldd
+# die of SIGPIPE, which pipefail takes for a failure.)
+loads_mpi() { [[ $(ldd "$1") == *libmpi* ]]; }
 for program in finetune_from_memory generate_with_adapter; do
-  if grep -q libmpi "$work/build/CMakeFiles/$program.dir/link.txt" || ldd "$work/build/$program" | grep -q libmpi; then
+  if grep -q libmpi "$work/build/CMakeFiles/$program.dir/link.txt" || loads_mpi "$work/build/$program"; then
     echo "$program is linked with MPI" >&2
     exit 1
   fi
 done
-ldd "$work/build/ranks_over_mpi" | grep -q libmpi
+loads_mpi "$work/build/ranks_over_mpi"
 mpirun --allow-run-as-root --oversubscribe -n 2 "$work/build/ranks_over_mpi" | tee "$work/ranks"
 grep -q '2 ranks on 1 host.*; sum 3$' "$work/ranks"
 
