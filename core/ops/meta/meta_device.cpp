@@ -188,13 +188,22 @@ MetaDevice::Map* MetaDevice::map_of(const std::byte* address) const {
   return at - map.begin < static_cast<uintptr_t>(map.size) ? &map : nullptr;
 }
 
+MetaDevice::Range MetaDevice::range_in(const Map& map, const std::byte* bytes, size_t count) {
+  const auto begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(bytes) - map.begin);
+  return {begin, begin + static_cast<int64_t>(count)};
+}
+
+void MetaDevice::Range::add(const Range& other) {
+  *this = size() == 0 ? other : Range{std::min(begin, other.begin), std::max(end, other.end)};
+}
+
 void MetaDevice::settle(Map& map) const {
-  const int64_t read = map.used_end - map.used_begin;
+  const int64_t read = map.read.size();
   int64_t resident = read > 0 ? std::min(map.size, read < map.size ? read + kBeyond : read) : 0;
   if (map.rows > 0) {
-    const double pieces = std::max(1.0, static_cast<double>(map.size) / kAroundRow);
-    const double share = -std::expm1(-static_cast<double>(map.rows) / pieces);
-    resident = std::max(resident, static_cast<int64_t>(static_cast<double>(map.size) * share));
+    const auto size = static_cast<double>(map.table.size());
+    const double share = -std::expm1(-static_cast<double>(map.rows) / std::max(1.0, size / kAroundRow));
+    resident = std::max(resident, static_cast<int64_t>(size * share));
   }
   const int64_t more = resident - map.resident;
   map.resident = resident;
@@ -204,23 +213,18 @@ void MetaDevice::settle(Map& map) const {
 void MetaDevice::use(const std::byte* bytes, size_t count) const {
   Map* map = map_of(bytes);
   if (!map || count == 0) return;
-  const auto begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(bytes) - map->begin);
-  const int64_t end = begin + static_cast<int64_t>(count);
-  map->used = true;
-  if (map->used_begin == map->used_end) {
-    map->used_begin = begin;
-    map->used_end = end;
-  } else {
-    map->used_begin = std::min(map->used_begin, begin);
-    map->used_end = std::max(map->used_end, end);
-  }
+  const Range range = range_in(*map, bytes, count);
+  map->used.add(range);
+  map->read.add(range);
   settle(*map);
 }
 
 void MetaDevice::use_rows(const Tensor& table, int64_t rows) const {
   Map* map = map_of(table.address());
   if (!map) return;
-  map->used = true;
+  const Range range = range_in(*map, table.address(), table.bytes());
+  map->used.add(range);
+  map->table.add(range);
   map->rows += rows;
   settle(*map);
 }
@@ -228,23 +232,23 @@ void MetaDevice::use_rows(const Tensor& table, int64_t rows) const {
 void MetaDevice::release(const std::byte* bytes, size_t count) const {
   Map* map = map_of(bytes);
   if (!map) return;
-  const auto begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(bytes) - map->begin);
-  const int64_t end = begin + static_cast<int64_t>(count);
-  if (begin <= map->used_begin) map->used_begin = std::min(end, map->used_end);
-  if (end >= map->used_end) map->used_end = map->used_begin;
+  const Range range = range_in(*map, bytes, count);
+  if (range.begin <= map->read.begin) map->read.begin = std::min(range.end, map->read.end);
+  if (range.end >= map->read.end) map->read.end = map->read.begin;
   map->rows = 0;
   settle(*map);
 }
 
 void MetaDevice::fill_tables() const {
   for (auto& [begin, map] : maps_) {
-    if (map.rows > 0) use(reinterpret_cast<const std::byte*>(begin), static_cast<size_t>(map.size));
+    if (map.rows == 0) continue;
+    use(reinterpret_cast<const std::byte*>(begin) + map.table.begin, static_cast<size_t>(map.table.size()));
   }
 }
 
 int64_t MetaDevice::used_bytes() const {
   int64_t bytes = 0;
-  for (const auto& [begin, map] : maps_) bytes += map.used ? map.size : 0;
+  for (const auto& [begin, map] : maps_) bytes += map.used.size();
   return bytes;
 }
 
@@ -255,7 +259,7 @@ int64_t MetaDevice::resident_bytes() const {
 }
 
 void MetaDevice::forget_use() const {
-  for (auto& [begin, map] : maps_) map.used = false;
+  for (auto& [begin, map] : maps_) map.used = {};
 }
 
 MetaDevice::Work& MetaDevice::Work::operator+=(const Work& other) {

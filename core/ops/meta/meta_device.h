@@ -33,7 +33,7 @@ class MetaDevice final : public Device {
   void on_mapped(std::function<void(int64_t)> call) { on_mapped_ = std::move(call); }
   /// Tables of which rows were looked up, and which were not released, become resident: over many steps they do.
   void fill_tables() const;
-  /// Bytes of all such tensors that were used since the last forget_use(), and of those that are resident.
+  /// Bytes of such tensors that were used since the last forget_use(), and those that are resident.
   int64_t used_bytes() const;
   int64_t resident_bytes() const;
   void forget_use() const;
@@ -57,16 +57,23 @@ class MetaDevice final : public Device {
   void use_rows(const Tensor& table, int64_t rows) const;
 
  private:
+  struct Range {
+    int64_t begin = 0, end = 0;
+    int64_t size() const { return end - begin; }
+    void add(const Range& other);
+  };
   struct Map {
     uintptr_t begin = 0;
     int64_t size = 0;
-    int64_t used_begin = 0, used_end = 0;  // the range that came into memory
-    int64_t rows = 0;                      // looked up
+    Range read;   // came into memory
+    Range table;  // rows of it were looked up, so many:
+    int64_t rows = 0;
+    Range used;  // read or looked up since the last forget_use()
     int64_t resident = 0;
-    bool used = false;
   };
   using Maps = std::map<uintptr_t, Map>;
   Map* map_of(const std::byte* address) const;
+  static Range range_in(const Map& map, const std::byte* bytes, size_t count);
   void settle(Map& map) const;
 
   mutable Maps maps_;  // by begin

@@ -68,6 +68,19 @@ TEST_F(MappedOnMeta, RowsOfAMatrixBringWhatTheKernelMapsWithThem) {
   EXPECT_EQ(device_.resident_bytes(), 0);
 }
 
+TEST_F(MappedOnMeta, OfAPartOfATableOnlyThatPartIsResident) {
+  const Tensor table = device_.mapped({32000, 2048}, DType::bf16);
+  const Tensor half = table.rows(0, 16000);
+  const auto bytes = static_cast<int64_t>(half.bytes());
+  const Tensor ids = Tensor::zeros(pool_.host(), {100000}, DType::i32);
+  Tensor x = Tensor::empty(pool_, {100000, 2048}, DType::f32);
+  ops::embedding_forward(ids, half, 1, x);
+  EXPECT_LE(device_.resident_bytes(), bytes);
+  device_.fill_tables();
+  EXPECT_LE(device_.resident_bytes(), bytes + (int64_t{1} << 20));
+  EXPECT_EQ(device_.used_bytes(), bytes);
+}
+
 TEST_F(MappedOnMeta, WhatTheHostHoldsIsBookedToo) {
   const size_t before = pool_.in_use();
   {
