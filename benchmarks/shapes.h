@@ -50,11 +50,15 @@ constexpr std::array<ModelShape, 9> kModelShapes = {{
         "original_max_position_embeddings": 4096}, )"},
 }};
 
-inline const ModelShape& shape_of(std::string_view name) {
+/// NAME, or NAME:LAYERS for so many layers of it.
+inline ModelShape shape_of(std::string_view name) {
+  const size_t colon = name.find(':');
   std::string known;
-  for (const ModelShape& shape : kModelShapes) {
-    if (shape.name == name) return shape;
+  for (ModelShape shape : kModelShapes) {
     known += " " + std::string(shape.name);
+    if (shape.name != name.substr(0, colon)) continue;
+    if (colon != name.npos) shape.layers = std::stoll(std::string(name.substr(colon + 1)));
+    return shape;
   }
   throw UsageError("no shape is named " + std::string(name), "use one of" + known);
 }

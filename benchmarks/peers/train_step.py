@@ -31,7 +31,16 @@ def make_model(models, shape, mode, checkpointing, prepared):
     elif checkpointing:
         model.gradient_checkpointing_enable()
         model.enable_input_require_grads()
-    return get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"))
+    return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", lora_alpha=32, r=16, **targets(model)))
+
+
+def targets(model):
+    """As train_step adapts: every Linear; of a mixture attention, and experts with r = 4 and alpha = 8."""
+    experts = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+    if not any(name.endswith(experts[0]) for name, _ in model.named_parameters()):
+        return {"target_modules": "all-linear"}
+    return {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"], "target_parameters": experts,
+            "rank_pattern": {name: 4 for name in experts}, "alpha_pattern": {name: 8 for name in experts}}
 
 
 def main():

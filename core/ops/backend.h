@@ -12,6 +12,7 @@
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/embedding.h"
 #include "nibble/core/ops/experts.h"
+#include "nibble/core/ops/experts/grouped.h"
 #include "nibble/core/ops/gemm.h"
 #include "nibble/core/ops/int8/int8_product.h"
 #include "nibble/core/ops/norm.h"
@@ -43,6 +44,7 @@
   OP(gated_norm_forward) OP(gated_norm_backward)                                                                     \
   OP(linear_attention_forward) OP(linear_attention_backward)                                                         \
   OP(matmul_nt) OP(matmul_nn) OP(matmul_tn) OP(dequantize) OP(block_scales)                                          \
+  OP(grouped_matmul) OP(grouped_matmul_tn)                                                                           \
   OP(int8_round) OP(int8_matmul_nt) OP(int8_matmul_nn)                                                               \
   OP(rms_norm_forward) OP(rms_norm_backward) OP(layer_norm_forward) OP(layer_norm_backward)                          \
   OP(adamw) OP(adamw8bit) OP(sgd)                                                                                    \

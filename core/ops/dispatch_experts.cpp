@@ -1,4 +1,6 @@
-// The ops of mixtures of experts as callers see them (see dispatch.cpp): experts.h.
+// The ops of mixtures of experts as callers see them (see dispatch.cpp): experts.h, experts/grouped.h.
+
+#include <algorithm>
 
 #include "nibble/core/ops/dispatch.h"
 
@@ -39,6 +41,75 @@ void router_balance_backward(const Tensor& logits, const Tensor& dprobabilities,
   NIBBLE_CHECK(dprobabilities.numel() == logits.dim(1) && dlogits.shape() == logits.shape(),
                "router_balance_backward: shapes");
   on(logits).router_balance_backward(logits, dprobabilities, dlogits);
+}
+
+// ---- experts/grouped.h ----
+
+namespace {
+
+void check_groups(const RowGroups& groups, const char* op) {
+  const std::vector<int64_t>& begins = groups.begins;
+  NIBBLE_CHECK(!begins.empty() && begins.front() == 0 && std::is_sorted(begins.begin(), begins.end()) &&
+                   groups.rows.numel() == groups.size(),
+               std::string(op) + ": groups");
+}
+
+// [rows of the order, columns]
+void check_rows(const Tensor& x, RowOrder order, const RowGroups& groups, int64_t columns, const char* op) {
+  NIBBLE_CHECK(x.rank() == 2 && x.dim(1) == columns && (order == RowOrder::tokens || x.dim(0) == groups.size()),
+               std::string(op) + ": shape " + to_string(x.shape()));
+  if (order == RowOrder::tokens) check_indices(groups.rows, x.dim(0), op);
+}
+
+}  // namespace
+
+void grouped_matmul(const Tensor& x, RowOrder x_order, const RowGroups& groups, const GroupedWeights& weights,
+                    Tensor& y, RowOrder y_order, bool accumulate, float alpha) {
+  constexpr const char* kName = "grouped_matmul";
+  check_groups(groups, kName);
+  const auto count = static_cast<size_t>(groups.groups());
+  NIBBLE_CHECK(weights.w.size() == count && (!weights.left || weights.right.size() == count) &&
+                   (weights.biases.empty() || weights.biases.size() == count),
+               "grouped_matmul: a weight for every group");
+  NIBBLE_CHECK(x.dtype() == DType::f32 || x.dtype() == DType::bf16, "products are of f32 or bf16");
+  NIBBLE_CHECK(
+      y_order == RowOrder::groups ? weights.biases.empty() && y.dtype() != DType::f16 : y.dtype() == DType::f32,
+      "grouped_matmul: what is scattered is f32, and has biases alone");
+  NIBBLE_CHECK(alpha == 1 || !weights.left, "grouped_matmul: no alpha beside an update");
+  const int64_t in = x.dim(1), out = y.dim(1);
+  check_rows(x, x_order, groups, in, kName);
+  check_rows(y, y_order, groups, out, kName);
+  if (weights.left) {
+    NIBBLE_CHECK(weights.left.dtype() == x.dtype(), "an update is of its product's dtype");
+    check_rows(weights.left, RowOrder::groups, groups, weights.left.dim(1), kName);
+  }
+  for (size_t g = 0; g < count; ++g) {
+    if (groups.count(static_cast<int64_t>(g)) == 0) continue;
+    const WeightView& w = weights.w[g];
+    NIBBLE_CHECK((weights.transposed ? w.rows() : w.cols()) == out && (weights.transposed ? w.cols() : w.rows()) == in,
+                 "grouped_matmul: shape of a weight");
+    NIBBLE_CHECK(!weights.left || weights.right[g].numel() == weights.left.dim(1) * out,
+                 "grouped_matmul: shape of an update");
+    NIBBLE_CHECK(weights.biases.empty() || (weights.biases[g].numel() == out && weights.biases[g].aligned() &&
+                                            weights.bias_weights.numel() == groups.size()),
+                 "grouped_matmul: shape of a bias");
+  }
+  on(y).grouped_matmul(x, x_order, groups, weights, y, y_order, accumulate, alpha);
+}
+
+void grouped_matmul_tn(const Tensor& a, RowOrder a_order, const Tensor& b, RowOrder b_order, const RowGroups& groups,
+                       const std::vector<Tensor>& c) {
+  constexpr const char* kName = "grouped_matmul_tn";
+  check_groups(groups, kName);
+  check_rows(a, a_order, groups, a.dim(1), kName);
+  check_rows(b, b_order, groups, b.dim(1), kName);
+  NIBBLE_CHECK(a.dtype() == b.dtype() && std::ssize(c) == groups.groups(), "grouped_matmul_tn: operands");
+  for (int64_t g = 0; g < groups.groups(); ++g) {
+    const Tensor& sum = c[static_cast<size_t>(g)];
+    NIBBLE_CHECK(groups.count(g) == 0 || (sum.dtype() == DType::f32 && sum.shape() == Shape{a.dim(1), b.dim(1)}),
+                 "grouped_matmul_tn: shape of a sum");
+  }
+  on(a).grouped_matmul_tn(a, a_order, b, b_order, groups, c);
 }
 
 }  // namespace nibble::ops

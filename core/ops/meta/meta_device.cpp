@@ -21,6 +21,15 @@ double bytes_of(const WeightView& w) {
 }
 double bytes_of(const Int8Rows& x) { return bytes_of(x.codes) + bytes_of(x.scales) + bytes_of(x.sums); }
 double bytes_of(const LowRankEpilogue* e) { return e ? bytes_of(e->left) + bytes_of(e->right) : 0; }
+double bytes_of(const std::vector<Tensor>& tensors) {
+  return std::accumulate(tensors.begin(), tensors.end(), 0.0,
+                         [](double sum, const Tensor& tensor) { return sum + bytes_of(tensor); });
+}
+double bytes_of(const GroupedWeights& weights) {
+  double sum = bytes_of(weights.left) + bytes_of(weights.right) + bytes_of(weights.biases);
+  for (const WeightView& w : weights.w) sum += bytes_of(w);
+  return sum;
+}
 double bytes_of(const auto&) { return 0; }
 
 const MetaDevice* device_of(const Tensor& x) { return dynamic_cast<const MetaDevice*>(&x.device()); }
@@ -48,6 +57,13 @@ void use_all(Of<Operation::embedding_forward>, const MetaDevice& device, const T
   device.use_rows(table, ids.numel());
 }
 
+void use_all(Of<Operation::grouped_matmul>, const MetaDevice& device, const Tensor&, RowOrder, const RowGroups& groups,
+             const GroupedWeights& weights, const Tensor&, RowOrder, bool, float) {
+  for (size_t g = 0; g < weights.w.size(); ++g) {
+    if (groups.count(static_cast<int64_t>(g)) > 0) use(device, weights.w[g]);
+  }
+}
+
 double flops(auto, const auto&...) { return 0; }
 
 double product_flops(const Tensor& c, int64_t depth, const LowRankEpilogue* epilogue) {
@@ -72,6 +88,15 @@ double flops(Of<Operation::int8_matmul_nn>, const Int8Rows& x, const WeightView&
 }
 double flops(Of<Operation::matmul_tn>, const Tensor& a, const Tensor&, const Tensor& c, bool, float) {
   return product_flops(c, a.dim(0), nullptr);
+}
+double flops(Of<Operation::grouped_matmul>, const Tensor& x, RowOrder, const RowGroups& groups,
+             const GroupedWeights& weights, const Tensor& y, RowOrder, bool, float) {
+  const int64_t rank = weights.left ? weights.left.dim(1) : 0;
+  return 2 * static_cast<double>(groups.size() * y.dim(1)) * static_cast<double>(x.dim(1) + rank);
+}
+double flops(Of<Operation::grouped_matmul_tn>, const Tensor& a, RowOrder, const Tensor& b, RowOrder,
+             const RowGroups& groups, const std::vector<Tensor>&) {
+  return 2 * static_cast<double>(groups.size() * a.dim(1)) * static_cast<double>(b.dim(1));
 }
 
 /// Of one product with the keys that every query sees: 2 operations for each of the K elements of H heads.

@@ -15,6 +15,7 @@
 #include "nibble/core/ops/ref/experts.h"
 #include "nibble/core/ops/ref/gated_norm.h"
 #include "nibble/core/ops/ref/gemm.h"
+#include "nibble/core/ops/ref/grouped.h"
 #include "nibble/core/ops/ref/int8_product.h"
 #include "nibble/core/ops/ref/linear_attention.h"
 #include "nibble/core/ops/ref/norm.h"

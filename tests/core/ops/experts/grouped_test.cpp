@@ -1,0 +1,239 @@
+#include "nibble/core/ops/experts/grouped.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "nibble/core/base/parallel.h"
+#include "nibble/core/ops/gemm.h"
+#include "nibble/core/ops/ref/grouped.h"
+#include "nibble/tests/core/ops/four_bit_matrix.h"
+
+namespace nibble::ops {
+namespace {
+
+using namespace test;
+using Values = std::vector<double>;
+
+constexpr int64_t kTokens = 90;
+
+/// Groups of these sizes; group g has the tokens g, g + 1, ... in falling order.
+RowGroups groups_of(MemoryPool& pool, const std::vector<int64_t>& counts) {
+  RowGroups groups{.begins = {0}, .rows = {}};
+  std::vector<int32_t> rows;
+  for (size_t g = 0; g < counts.size(); ++g) {
+    for (int64_t n = counts[g]; n > 0; --n)
+      rows.push_back(static_cast<int32_t>((static_cast<int64_t>(g) + n) % kTokens));
+    groups.begins.push_back(std::ssize(rows));
+  }
+  groups.rows = Tensor::from<int32_t>(pool, {std::ssize(rows)}, rows);
+  return groups;
+}
+
+const std::vector<int64_t> kCounts = {1, 0, 3, 5, 8, 13, 16, 17, 80, 0, 49};
+
+Values values(const Tensor& x, bool rounded = false) {
+  Values result(static_cast<size_t>(x.numel()));
+  for (size_t i = 0; i < result.size(); ++i) {
+    const float value =
+        x.dtype() == DType::f32 ? x.data<const float>()[i] : static_cast<float>(x.data<const bf16>()[i]);
+    result[i] = rounded ? static_cast<float>(bf16(value)) : value;
+  }
+  return result;
+}
+
+struct Case {
+  DType x, y;
+  int64_t in, out, rank;
+  bool four_bit, transposed, gathers, scatters, biases, accumulate;
+
+  std::string describe() const {
+    return std::string(dtype_name(x)) + " " + std::string(dtype_name(y)) + " " + to_string({in, out, rank}) +
+           (four_bit ? " 4-bit" : "") + (transposed ? " nt" : " nn") + (gathers ? " gathers" : "") +
+           (scatters ? " scatters" : "") + (biases ? " biases" : "") + (accumulate ? " accumulate" : "");
+  }
+};
+
+struct Operands {
+  MemoryPool pool;
+  RowGroups groups = groups_of(pool, kCounts);
+  Tensor x, y;
+  GroupedWeights weights;
+  std::vector<Tensor> dense;  // what the weights are
+
+  explicit Operands(const Case& k) {
+    x = random(pool, {k.gathers ? kTokens : groups.size(), k.in}, k.x);
+    y = random(pool, {k.scatters ? kTokens : groups.size(), k.out}, k.y);
+    weights.transposed = k.transposed;
+    if (k.rank > 0) weights.left = random(pool, {groups.size(), k.rank}, k.x);
+    if (k.biases) weights.bias_weights = random(pool, {groups.size()}, DType::f32);
+    const Shape shape = k.transposed ? Shape{k.out, k.in} : Shape{k.in, k.out};
+    const auto count = static_cast<int64_t>(kCounts.size());
+    const FourBitMatrix all = random_matrix(pool, count * shape[0], shape[1], 64, true);
+    const WeightView stored(all, "weights");
+    const Tensor numbers = random(pool, {count * shape[0], shape[1]}, DType::bf16);
+    for (int64_t g = 0; g < count; ++g) {
+      const int64_t begin = g * shape[0], end = begin + shape[0];
+      const WeightView own = (k.four_bit ? stored : WeightView(numbers)).slice_rows(begin, end);
+      weights.w.push_back(own);
+      dense.push_back(k.four_bit ? expanded(pool, own.four_bit, DType::f32) : own.dense);
+      if (k.rank > 0) weights.right.push_back(random(pool, {k.rank, k.out}, DType::f32));
+      if (k.biases) weights.biases.push_back(random(pool, {k.out}, DType::f32));
+    }
+  }
+
+  Values expected(const Case& k) const {
+    Values result = values(y);
+    const Values rows = values(x), left = k.rank > 0 ? values(weights.left) : Values();
+    const bool narrow = k.x == DType::bf16;
+    for (int64_t g = 0; g < groups.groups(); ++g) {
+      const auto index = static_cast<size_t>(g);
+      const Values w = values(dense[index], narrow),
+                   right = k.rank > 0 ? values(weights.right[index], narrow) : Values();
+      const Values bias = k.biases ? values(weights.biases[index]) : Values();
+      const Values bias_weights = k.biases ? values(weights.bias_weights) : Values();
+      const int64_t begin = groups.begin(g);
+      const int32_t* row = groups.rows.data<const int32_t>() + begin;
+      ref::grouped_matmul(
+          rows.data(), [&](int64_t n) { return k.gathers ? int64_t{row[n]} : begin + n; }, w.data(), k.transposed,
+          left.data() + begin * k.rank, right.data(), k.rank, bias_weights.data() + begin,
+          k.biases ? bias.data() : nullptr, groups.count(g), k.in, k.out, 1.0, k.accumulate || k.scatters,
+          result.data(), [&](int64_t n) { return k.scatters ? int64_t{row[n]} : begin + n; });
+    }
+    return result;
+  }
+
+  void multiply(const Case& k) {
+    const auto order = [](bool tokens) { return tokens ? RowOrder::tokens : RowOrder::groups; };
+    grouped_matmul(x, order(k.gathers), groups, weights, y, order(k.scatters), k.accumulate);
+  }
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> result;
+  const std::vector<std::vector<int64_t>> sizes = {
+      {96, 70, 4}, {64, 192, 0}, {33, 130, 5}, {2112, 80, 16}, {64, 600, 0}};
+  for (const auto& size : sizes) {
+    for (int bits = 0; bits < 64; ++bits) {
+      const bool four_bit = (bits & 1) != 0, transposed = (bits & 2) != 0, gathers = (bits & 4) != 0;
+      const bool scatters = (bits & 8) != 0, narrow = (bits & 16) != 0, more = (bits & 32) != 0;
+      if (four_bit && size[0] % 64 != 0) continue;
+      const DType y = narrow && !scatters && more ? DType::bf16 : DType::f32;
+      result.push_back({narrow ? DType::bf16 : DType::f32, y, size[0], size[1], size[2], four_bit, transposed, gathers,
+                        scatters, scatters && more, !scatters && more});
+    }
+  }
+  return result;
+}
+
+// How far a product that multiplies by the rounded factors of W, not by W rounded (WeightPanels::dots, of one row and a
+// 4-bit weight), may be from the reference at element i: as either may differ by 2^-9, a bit for its digits.
+double loss_of_factors(const Case& k, const Operands& of, size_t i) {
+  const auto row = static_cast<int64_t>(i) / k.out, column = static_cast<int64_t>(i) % k.out;
+  const int64_t alone = k.scatters ? of.groups.rows.data<const int32_t>()[0] : 0;  // of the first group, see kCounts
+  if (k.x != DType::bf16 || !k.four_bit || !k.transposed || row != alone) return 0;
+  const bf16* x = of.x.data<const bf16>() + (k.gathers ? of.groups.rows.data<const int32_t>()[0] : 0) * k.in;
+  const float* w = of.dense[0].data<const float>() + column * k.in;
+  double sum = 0;
+  for (int64_t j = 0; j < k.in; ++j) sum += std::abs(static_cast<double>(static_cast<float>(x[j])) * double{w[j]});
+  return sum / 128;
+}
+
+// The bound of gemm_test.cpp, for up to as many groups as add to one row.
+TEST(Grouped, EqualsTheReference) {
+  for (const Case& k : cases()) {
+    Operands x(k);
+    const Values expected = x.expected(k);
+    x.multiply(k);
+    const Values got = values(x.y);
+    const auto depth = static_cast<double>(k.in + k.rank);
+    const double error = 8 * std::sqrt(depth) * std::exp2(-24) * (depth / 4 + 1) + 1e-6;
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_NEAR(got[i], expected[i],
+                  loss_of_factors(k, x, i) + error + (k.y == DType::bf16 ? 1.0 / 256 : 1e-6) * std::abs(expected[i]))
+          << k.describe() << " element " << i;
+    }
+  }
+}
+
+TEST(Grouped, HasTheSameBitsForAnyThreads) {
+  for (const Case& k : cases()) {
+    Operands one(k), three(k);
+    set_threads(1);
+    one.multiply(k);
+    set_threads(3);
+    three.multiply(k);
+    set_threads(1);
+    ASSERT_TRUE(same_bytes(one.y, three.y)) << k.describe();
+  }
+}
+
+// A row of a large group has the bits of a product of its own group alone.
+TEST(Grouped, OfManyRowsIsTheProductOfOneGroup) {
+  for (const Case& k : cases()) {
+    if (k.gathers || k.scatters || k.accumulate || k.in % 2 != 0) continue;
+    Operands x(k);
+    x.multiply(k);
+    for (int64_t g = 0; g < x.groups.groups(); ++g) {
+      if (x.groups.count(g) <= kFewGroupedRows) continue;
+      const auto own = [&](const Tensor& all) { return all.rows(x.groups.begin(g), x.groups.end(g)); };
+      Tensor y = Tensor::empty(x.pool, {x.groups.count(g), k.out}, k.y);
+      LowRankEpilogue update;
+      if (k.rank > 0) update = {.left = own(x.weights.left), .right = x.weights.right[static_cast<size_t>(g)]};
+      (k.transposed ? matmul_nt : matmul_nn)(own(x.x), x.weights.w[static_cast<size_t>(g)], y, false, 1,
+                                             k.rank > 0 ? &update : nullptr);
+      EXPECT_TRUE(same_bytes(y, own(x.y))) << k.describe();
+    }
+  }
+}
+
+TEST(Grouped, GradientsOfWeightsEqualTheReference) {
+  MemoryPool pool;
+  const RowGroups groups = groups_of(pool, kCounts);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const RowOrder order : {RowOrder::groups, RowOrder::tokens}) {
+      const bool tokens = order == RowOrder::tokens;
+      const Tensor a = random(pool, {tokens ? kTokens : groups.size(), 70}, dtype),
+                   b = random(pool, {groups.size(), 5}, dtype);
+      std::vector<Tensor> sums(kCounts.size()), turned(kCounts.size());
+      for (size_t g = 0; g < sums.size(); ++g) {
+        sums[g] = Tensor::zeros(pool, {70, 5}, DType::f32);
+        turned[g] = Tensor::zeros(pool, {5, 70}, DType::f32);
+      }
+      for (int twice = 0; twice < 2; ++twice) {
+        grouped_matmul_tn(a, order, b, RowOrder::groups, groups, sums);
+        grouped_matmul_tn(b, RowOrder::groups, a, order, groups, turned);
+      }
+      for (int64_t g = 0; g < groups.groups(); ++g) {
+        const Values left = values(a), right = values(b);
+        const int64_t begin = groups.begin(g);
+        const int32_t* row = groups.rows.data<const int32_t>() + begin;
+        Values expected(70 * 5);
+        ref::grouped_matmul_tn(
+            left.data(), [&](int64_t n) { return tokens ? int64_t{row[n]} : begin + n; }, right.data(),
+            [&](int64_t n) { return begin + n; }, groups.count(g), 70, 5, expected.data());
+        for (int64_t i = 0; i < 70 * 5; ++i) {
+          const double wanted = 2 * expected[static_cast<size_t>(i)];
+          ASSERT_NEAR(sums[static_cast<size_t>(g)].data<float>()[i], wanted, 1e-4 + 1e-5 * std::abs(wanted)) << g;
+          ASSERT_NEAR(turned[static_cast<size_t>(g)].data<float>()[i % 5 * 70 + i / 5], wanted,
+                      1e-4 + 1e-5 * std::abs(wanted));
+        }
+      }
+    }
+  }
+}
+
+TEST(Grouped, OfNoRowsLeavesWhatIsThere) {
+  MemoryPool pool;
+  const RowGroups groups = groups_of(pool, {0, 0});
+  GroupedWeights weights;
+  for (int g = 0; g < 2; ++g) weights.w.emplace_back(random(pool, {8, 16}, DType::f32));
+  const Tensor x = random(pool, {4, 16}, DType::f32);
+  Tensor y = random(pool, {4, 8}, DType::f32);
+  const Tensor before = y.clone(pool);
+  grouped_matmul(x, RowOrder::tokens, groups, weights, y, RowOrder::tokens);
+  EXPECT_TRUE(same_bytes(y, before));
+}
+
+}  // namespace
+}  // namespace nibble::ops
