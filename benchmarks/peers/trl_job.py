@@ -29,7 +29,7 @@ SFTTrainer(model=model, args=SFTConfig(output_dir=out, num_train_epochs=1, repor
 """
 
 
-def prepare(folder, model, examples):
+def put_model(folder, model):
     assets = pathlib.Path(os.environ["NIBBLE_TEST_ASSETS"])
     (folder / "model").mkdir()
     for file in pathlib.Path(model).iterdir():
@@ -40,6 +40,11 @@ def prepare(folder, model, examples):
     special = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>",
                "model_max_length": 4096}
     (folder / "model/tokenizer_config.json").write_text(json.dumps(special))
+
+
+def prepare(folder, model, examples):
+    put_model(folder, model)
+    assets = pathlib.Path(os.environ["NIBBLE_TEST_ASSETS"])
     rows = [json.loads(line) for line in (assets / "data-gsm8k/train.jsonl").open(encoding="utf-8")]
     with (folder / "data.jsonl").open("w", encoding="utf-8") as out:
         for row in rows[:examples]:
@@ -85,4 +90,5 @@ def main():
           f"TRL {theirs:.1f} s, {tokens / theirs:.0f} tok/s, {their_memory / 2**20:.2f} GiB; {theirs / ours:.2f}x")
 
 
-main()
+if __name__ == "__main__":
+    main()

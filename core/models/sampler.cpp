@@ -1,8 +1,10 @@
 #include "nibble/core/models/sampler.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
-#include <numeric>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -15,35 +17,107 @@ namespace {
 
 constexpr uint32_t kSamplingPurpose = 0x53414d50;  // "SAMP"
 
-int32_t greedy(std::span<const float> logits) {
-  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+// e^x for x in [-708, 0] within 2e-14, with the same arithmetic on every CPU. x = n ln 2 + r with |r| <= ln 2 / 2, and
+// the Taylor polynomial of degree 11 for e^r (its error: r^12 / 12! < 7e-15).
+inline double exp_of_negative(double x) {
+  constexpr double kRounds = 6755399441055744.0;  // 1.5 * 2^52: what is added to it stands in its last bits, whole
+  const double shifted = x * 1.4426950408889634 + kRounds, n = shifted - kRounds;
+  const double r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
+  const double high = (((r * (1.0 / 39916800) + 1.0 / 3628800) * r + 1.0 / 362880) * r + 1.0 / 40320) * r + 1.0 / 5040;
+  const double low = (((high * r + 1.0 / 720) * r + 1.0 / 120) * r + 1.0 / 24) * r + 1.0 / 6;
+  const double p = ((low * r + 0.5) * r + 1) * r + 1;
+  const uint64_t exponent = (std::bit_cast<uint64_t>(shifted) << 52) + (uint64_t{1023} << 52);
+  return p * std::bit_cast<double>(exponent);
 }
 
-/// Ids by falling logit, the lower one first among equals, sorted no further than they are asked for.
+// e^((logit - top) / temperature) for each id; at least e^-700. Two loops, which are computed in vectors.
+std::vector<double> weights_of(std::span<const float> logits, double top, double temperature) {
+  std::vector<double> weights(logits.size());
+  for (size_t id = 0; id < logits.size(); ++id) {
+    const double exponent = (static_cast<double>(logits[id]) - top) / temperature;
+    weights[id] = exponent < -700 ? -700 : exponent;
+  }
+  for (double& weight : weights) weight = exp_of_negative(weight);
+  return weights;
+}
+
+// Ids by falling logit, the lower one first among equals. They lie in buckets of near logits, each of which is sorted
+// when it is come to; those that are passed over are not.
 class Falling {
  public:
-  explicit Falling(std::span<const float> logits) : logits_(logits), heap_(logits.size()) {
-    std::iota(heap_.begin(), heap_.end(), 0);
-    std::ranges::make_heap(heap_, Behind{logits_});
+  Falling(std::span<const float> logits, double top, double temperature)
+      : logits_(logits), ids_(logits.size()), begins_(kBuckets + 1) {
+    const double scale = kPerUnit / temperature;
+    std::vector<uint16_t> bucket_of(logits.size());
+    for (size_t id = 0; id < logits.size(); ++id) {
+      const double below = (top - static_cast<double>(logits[id])) * scale;
+      bucket_of[id] = static_cast<uint16_t>(below < kBuckets - 1 ? static_cast<int32_t>(below) : kBuckets - 1);
+    }
+    for (const uint16_t bucket : bucket_of) ++begins_[bucket + size_t{1}];
+    for (size_t b = 0; b < kBuckets; ++b) begins_[b + 1] += begins_[b];
+    std::vector<uint32_t> next(begins_.begin(), begins_.end() - 1);
+    for (size_t id = 0; id < logits.size(); ++id) ids_[next[bucket_of[id]]++] = static_cast<int32_t>(id);
   }
-  int32_t next() {
-    std::ranges::pop_heap(heap_, Behind{logits_});
-    const int32_t id = heap_.back();
-    heap_.pop_back();
-    return id;
+  static constexpr size_t kBuckets = 4096;
+  std::span<const int32_t> bucket(size_t b) const {
+    return std::span(ids_).subspan(begins_[b], begins_[b + 1] - begins_[b]);
+  }
+  std::span<const int32_t> sorted(size_t b) {
+    const std::span<int32_t> own = std::span(ids_).subspan(begins_[b], begins_[b + 1] - begins_[b]);
+    std::ranges::sort(own, [this](int32_t i, int32_t j) {
+      const float x = logits_[static_cast<size_t>(i)], y = logits_[static_cast<size_t>(j)];
+      return x != y ? x > y : i < j;
+    });
+    return own;
   }
 
  private:
-  struct Behind {
-    std::span<const float> logits;
-    bool operator()(int32_t a, int32_t b) const {
-      const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-      return x != y ? x < y : a > b;
-    }
-  };
+  static constexpr double kPerUnit = 128;  // buckets to a factor of e: the last one begins at e^-32
   std::span<const float> logits_;
-  std::vector<int32_t> heap_;
+  std::vector<int32_t> ids_;
+  std::vector<uint32_t> begins_;  // of each bucket, and the end
 };
+
+// Tokens that top-k, top-p and min-p leave, by falling logit.
+std::vector<int32_t> kept_tokens(Falling& falling, std::span<const double> weights, const SamplingOptions& options) {
+  const size_t count =
+      options.top_k > 0 ? std::min(weights.size(), static_cast<size_t>(options.top_k)) : weights.size();
+  const auto weight = [&](int32_t id) { return weights[static_cast<size_t>(id)]; };
+  std::vector<int32_t> order;
+  double sum = 0;  // of all that top-k leaves
+  if (count == weights.size()) {
+    for (const double each : weights) sum += each;
+  }
+  size_t b = 0;
+  const auto take = [&] {  // another bucket
+    const std::span<const int32_t> more = falling.sorted(b++);
+    order.insert(order.end(), more.begin(), more.end());
+  };
+  if (count < weights.size()) {
+    while (order.size() < count) take();
+    order.resize(count);
+    for (const int32_t id : order) sum += weight(id);
+  }
+  // A token stays while those before it do not reach p, so the first always does.
+  size_t kept = 0;
+  double kept_sum = 0;
+  while (kept < count && (kept == 0 || options.top_p >= 1 || kept_sum < options.top_p * sum)) {
+    while (kept == order.size()) take();
+    if (kept > 0 && weight(order[kept]) < options.min_p) break;
+    kept_sum += weight(order[kept++]);
+  }
+  order.resize(kept);
+  return order;
+}
+
+// The token at `draw` of the sum of the weights of `order`, or the last.
+int32_t drawn(std::span<const int32_t> order, std::span<const double> weights, double draw) {
+  for (const int32_t id : order.first(order.size() - 1)) {
+    draw -= weights[static_cast<size_t>(id)];
+    if (draw < 0) return id;
+  }
+  return order.back();
+}
 
 }  // namespace
 
@@ -58,52 +132,46 @@ void check(const SamplingOptions& options) {
 int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, int64_t position,
                      int64_t sequence) {
   NIBBLE_CHECK(sequence >= 0 && sequence <= UINT32_MAX && position <= UINT32_MAX, "what keys a sample fits its key");
-  const std::string place = "logits of position " + std::to_string(position);
-  for (float logit : logits) {
-    if (std::isnan(logit) || logit == INFINITY) throw NumericError(place, "not finite", "check the model's weights");
+  const auto fail = [&](const char* what) {
+    throw NumericError("logits of position " + std::to_string(position), what, "check the model's weights");
+  };
+  bool finite = true;
+  float highest = -std::numeric_limits<float>::infinity();
+  for (const float logit : logits) {
+    finite &= logit < std::numeric_limits<float>::infinity();  // nor NaN
+    highest = highest < logit ? logit : highest;
   }
-  const int32_t best = greedy(logits);
-  const double top = logits[static_cast<size_t>(best)];
-  if (std::isinf(top)) throw NumericError(place, "no token has a probability", "check the model's weights");
-  if (options.temperature == 0) return best;
+  if (!finite) fail("not finite");
+  if (std::isinf(highest)) fail("no token has a probability");
+  const auto top = static_cast<double>(highest), temperature = static_cast<double>(options.temperature);
+  if (temperature == 0) return static_cast<int32_t>(std::ranges::find(logits, highest) - logits.begin());
 
-  const auto weight_of = [&](int32_t id) {
-    return std::exp((static_cast<double>(logits[static_cast<size_t>(id)]) - top) / options.temperature);
-  };
-  Falling falling(logits);
-  std::vector<int32_t> order;
-  std::vector<double> weights;
-  const auto take = [&] {
-    order.push_back(falling.next());
-    weights.push_back(weight_of(order.back()));
-  };
-  double sum = 0;  // of all that top-k leaves
-  const size_t all = logits.size();
-  const size_t count = options.top_k > 0 ? std::min(all, static_cast<size_t>(options.top_k)) : all;
-  if (count == all) {
-    for (size_t id = 0; id < all; ++id) sum += weight_of(static_cast<int32_t>(id));
-  } else {
-    while (order.size() < count) take();
-    for (const double weight : weights) sum += weight;
-  }
-  // A token stays while those before it do not reach p, so the first always does.
-  const bool cuts = options.top_p < 1 || options.min_p > 0;
-  size_t kept = cuts ? 0 : count;
-  double kept_sum = cuts ? 0 : sum;
-  while (cuts && kept < count && (kept == 0 || options.top_p >= 1 || kept_sum < options.top_p * sum)) {
-    if (kept == order.size()) take();
-    if (kept > 0 && weights[kept] < options.min_p) break;
-    kept_sum += weights[kept++];
-  }
+  const std::vector<double> weights = weights_of(logits, top, temperature);
+  Falling falling(logits, top, temperature);
   const uint64_t key = (static_cast<uint64_t>(sequence) << 32) + static_cast<uint64_t>(position);
-  double draw = PhiloxStream(options.seed, kSamplingPurpose, key).next_uniform_double() * kept_sum;
-  for (size_t i = 0; i + 1 < kept; ++i) {
-    if (i == order.size()) take();
-    draw -= weights[i];
-    if (draw < 0) return order[i];
+  const double share = PhiloxStream(options.seed, kSamplingPurpose, key).next_uniform_double();
+  const auto sum_of = [&](std::span<const int32_t> ids) {
+    double sum = 0;
+    for (const int32_t id : ids) sum += weights[static_cast<size_t>(id)];
+    return sum;
+  };
+  if (options.top_k > 0 || options.top_p < 1 || options.min_p > 0) {
+    const std::vector<int32_t> order = kept_tokens(falling, weights, options);
+    return drawn(order, weights, share * sum_of(order));
   }
-  while (order.size() < kept) take();
-  return order[kept - 1];
+  // All are left: buckets before the one that is drawn from need no order.
+  std::array<double, Falling::kBuckets> sums;
+  double sum = 0;
+  size_t last = 0;
+  for (size_t b = 0; b < sums.size(); ++b) {
+    sums[b] = sum_of(falling.bucket(b));
+    if (sums[b] > 0) last = b;
+    sum += sums[b];
+  }
+  double draw = share * sum;
+  size_t b = 0;
+  while (b < last && draw >= sums[b]) draw -= sums[b++];
+  return drawn(falling.sorted(b), weights, draw);
 }
 
 }  // namespace nibble

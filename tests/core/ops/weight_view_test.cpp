@@ -27,10 +27,10 @@ struct MatrixCase {
     return mxfp4 ? test::random_mxfp4(pool, out, in) : random_matrix(pool, out, in, block_size, double_quantized);
   }
 };
-constexpr MatrixCase kMatrices[] = {{64, 172, 64, true},     {5, 33, 64, false},  {7, 1, 32, false},
-                                    {130, 65, 128, true},    {40, 600, 64, true}, {3, 2100, 4096, false},
-                                    {96, 256, 32, true},     {12, 128, 64, true}, {64, 160, 32, false, true},
-                                    {5, 33, 32, false, true}};
+constexpr MatrixCase kMatrices[] = {{64, 172, 64, true},    {5, 33, 64, false},         {7, 1, 32, false},
+                                    {130, 65, 128, true},   {40, 600, 64, true},        {3, 2100, 4096, false},
+                                    {96, 256, 32, true},    {12, 128, 64, true},        {70, 4672, 64, true},
+                                    {33, 2240, 128, false}, {64, 160, 32, false, true}, {5, 33, 32, false, true}};
 
 class FourBitAtLevel : public testing::TestWithParam<Isa> {};
 

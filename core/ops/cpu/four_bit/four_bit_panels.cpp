@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "nibble/core/ops/cpu/four_bit/four_bit_strip.h"
+
 namespace nibble::ops::cpu {
 
 namespace {
@@ -118,6 +120,27 @@ void FourBitPanels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, 
 
 template void FourBitPanels::fill(int64_t, int64_t, int64_t, int64_t, float*, int64_t) const;
 template void FourBitPanels::fill(int64_t, int64_t, int64_t, int64_t, bf16*, int64_t) const;
+
+bool FourBitPanels::fill_strip(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
+                               std::byte* strip) const {
+  constexpr int64_t kPart = kFourBitStripPart, kMostParts = 128;
+  const int64_t width = w_.in_features(), depth = col_end - col_begin, size = w_.block_size, parts = depth / kPart;
+  const bool whole_parts = width % kPart == 0 && size % kPart == 0 && col_begin % kPart == 0 && depth % kPart == 0;
+  if (level_ < Isa::avx512_bf16 || w_.low_first || !whole_parts || parts > kMostParts) return false;
+  float scales[kFourBitStripRows * kMostParts];
+  const int64_t rows = row_end - row_begin, row = row_begin + w_.first_row;
+  if (size == kPart && depth == width) {  // one after another
+    scales_.read(row * parts, (row + rows) * parts, scales);
+  } else {
+    for (int64_t r = 0; r < rows; ++r) {
+      scales_of_parts<kPart>((row + r) * width + col_begin, depth, scales + r * parts);
+    }
+  }
+  const auto* packed = reinterpret_cast<const uint8_t*>(w_.packed.raw());
+  four_bit_strip_avx512_bf16(
+      {rows, depth, packed + (row * width + col_begin) / 2, width / 2, w_.table.data(), scales, parts}, strip);
+  return true;
+}
 
 bool FourBitPanels::dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const {
   constexpr int64_t kPart = 64, kParts = kFourBitDotsDepth / kPart;  // what one scale covers at least

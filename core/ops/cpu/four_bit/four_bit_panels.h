@@ -31,6 +31,8 @@ class FourBitPanels {
 
   template <typename Out>
   void fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, Out* out, int64_t stride) const;
+  /// Rows as columns of a strip of the AVX512_BF16 kernel, see WeightPanels.
+  bool fill_strip(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, std::byte* strip) const;
   /// Where blocks do not cross row ends, on CPUs with bf16 instructions.
   bool dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const;
 

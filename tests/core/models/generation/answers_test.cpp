@@ -142,7 +142,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Answers, ::testing::Values(kLlama, kHybrid));
 
 // Pearson's statistic of 50000 draws against the distribution that temperature, top-k, top-p and min-p leave of a
 // softmax; a fair sampler is above the bound once in 100000 seeds.
-void expect_distributed(const SamplingOptions& options, size_t left) {
+void expect_distributed(const SamplingOptions& options) {
   std::vector<float> logits;
   for (int v = 0; v < 12; ++v) logits.push_back(std::sin(static_cast<float>(v) * 2.3f) * 2);
   std::vector<double> probability;
@@ -150,9 +150,17 @@ void expect_distributed(const SamplingOptions& options, size_t left) {
   for (size_t v = 0; v < order.size(); ++v) order[v] = v;
   std::ranges::sort(order, [&](size_t a, size_t b) { return logits[a] > logits[b]; });
   for (const float z : logits) probability.push_back(std::exp(static_cast<double>(z) / options.temperature));
+  size_t left = options.top_k > 0 ? static_cast<size_t>(options.top_k) : order.size();
+  const auto sum_of_left = [&] {
+    double sum = 0;
+    for (size_t k = 0; k < left; ++k) sum += probability[order[k]];
+    return sum;
+  };
+  const double all = sum_of_left();
+  while (left > 1 && sum_of_left() - probability[order[left - 1]] >= static_cast<double>(options.top_p) * all) --left;
+  while (probability[order[left - 1]] < static_cast<double>(options.min_p) * probability[order[0]]) --left;
+  const double sum = sum_of_left();
   for (size_t k = left; k < order.size(); ++k) probability[order[k]] = 0;
-  double sum = 0;
-  for (const double p : probability) sum += p;
   constexpr int kDraws = 50000;
   std::vector<double> counts(logits.size());
   for (int i = 0; i < kDraws; ++i) ++counts[static_cast<size_t>(sample_token(logits, options, i, 3))];
@@ -170,9 +178,12 @@ void expect_distributed(const SamplingOptions& options, size_t left) {
 }
 
 TEST(SampleToken, IsDistributedAsTheSoftmaxSays) {
-  expect_distributed({.temperature = 1, .seed = 1}, 12);
-  expect_distributed({.temperature = 0.7f, .seed = 2}, 12);
-  expect_distributed({.temperature = 1.5f, .top_k = 5, .seed = 3}, 5);
+  expect_distributed({.temperature = 1, .seed = 1});
+  expect_distributed({.temperature = 0.7f, .seed = 2});
+  expect_distributed({.temperature = 1.5f, .top_k = 5, .seed = 3});
+  expect_distributed({.temperature = 1, .top_p = 0.8f, .seed = 4});
+  expect_distributed({.temperature = 1.5f, .min_p = 0.1f, .seed = 5});
+  expect_distributed({.temperature = 1.3f, .top_k = 9, .top_p = 0.9f, .min_p = 0.05f, .seed = 6});
 }
 
 }  // namespace
