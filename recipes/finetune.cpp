@@ -4,7 +4,6 @@
 #include <filesystem>
 
 #include "nibble/core/train/telemetry/trace.h"
-#include "nibble/parallel/pipeline/pipelined_executor.h"
 #include "nibble/recipes/finetuning.h"
 #include "nibble/recipes/fingerprints.h"
 #include "nibble/recipes/loop.h"
@@ -22,7 +21,7 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   opened.open(run.dir(), options.settings);         // model, adapter, layout over ranks, reference
   const Objective& objective = opened.objective();  // the loss
   Training training(run, opened.model(), opened.parallel(), opened.data(), objective, recipe, opened.tokenizer(), rank,
-                    observer);
+                    observer, opened.value());
   if (Rollouts* rollouts = opened.rollouts()) {  // answers and rewards, with the model as it is
     rollouts->restore(run.state().rollouts);
     const RolloutRun of_run{run.dir() / "rollouts", [&run] { return run.stop_asked(); },
@@ -44,19 +43,22 @@ FirstStep first_step(const Recipe& recipe, RankContext& rank, const Observer& ob
   RunOptions options = run_options(recipe, opened.data().total_steps());
   add_fingerprints(options, recipe, opened.tokenizer(), opened.data().fingerprint());
   opened.open(scratch, options.settings);
-  const auto executor =
-      make_executor(opened.model(), opened.parallel(), {recipe.parallel.schedule, recipe.parallel.microbatches}, rank);
+  const auto executor = training_executor(opened.model(), opened.parallel(), opened.value(), recipe, rank);
   if (Rollouts* rollouts = opened.rollouts()) {
     rollouts->prepare(1, *executor, {{}, [] { return false; }, [](const std::string&) {}});
   }
   const std::vector<int64_t> mine = executor->begin_step(opened.data().step_info(1).microbatches);
-  const std::vector<Parameter*> parameters = opened.parallel().parameters();
+  std::vector<Parameter*> parameters = opened.parallel().parameters();
   FirstStep found;
   found.sums = executor->gradients(
       opened.data().microbatches(1, mine, rank.pool), opened.objective(), parameters,
       {.step = 1, .gradient_sum = *recipe.train.gradient_sum, .compute_dtype = recipe.model.dtype()});
   const Metrics& of_block = opened.data().block_metrics();
   found.sums.metrics.insert(found.sums.metrics.begin(), of_block.begin(), of_block.end());
+  if (opened.value()) {
+    const std::vector<Parameter*> more = opened.value()->parameters();
+    parameters.insert(parameters.end(), more.begin(), more.end());
+  }
   for (const Parameter* parameter : parameters) {
     found.gradients.emplace_back(parameter->name, parameter->gradient.clone(rank.pool));
   }

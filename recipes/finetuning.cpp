@@ -95,6 +95,9 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
         "a start that is taken from its weights)",
         "set objective.reference to initial, or to the model's directory", "objective.reference");
   }
+  if (objective.type == ObjectiveType::ppo) {
+    value_.emplace(recipe_, rows_, mesh_, activations_, rank_, observer_);
+  }
   if (recipe_.is_reinforcement()) rollouts_.emplace(recipe_, *model_, *data_, tokenizer_, observer_);
   objective_ = make_objective(config_.score_labels > 0 ? with_score_head(objective, config_) : objective,
                               off && !objective.precompute_ref_log_probs, teacher_ ? &*teacher_ : nullptr);
@@ -149,8 +152,9 @@ void Finetuning::compute_reference(StepExecutor& executor, bool adapters_enabled
 }
 
 void Finetuning::export_to(const std::filesystem::path& directory) {
+  if (adapter_ && model_->config().vocab_size > config_.vocab_size) companions_.rows = model_->config().vocab_size;
+  if (value_) value_->export_to(directory, companions_);
   if (adapter_) {
-    if (model_->config().vocab_size > config_.vocab_size) companions_.rows = model_->config().vocab_size;
     return export_adapter(*model_, *parallel_, *adapter_, companions_, directory / "adapter", rank_);
   }
   const bool has_own = std::filesystem::is_directory(tokenizer_);

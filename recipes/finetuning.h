@@ -9,6 +9,7 @@
 #include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/recipes/plan/activation_policy.h"
 #include "nibble/recipes/reinforcement/rollouts.h"
+#include "nibble/recipes/reinforcement/value_model.h"
 #include "nibble/recipes/training_data.h"
 
 namespace nibble {
@@ -23,7 +24,7 @@ class Finetuning {
   /// name what a kept reference was made from.
   void open(const std::filesystem::path& run_directory, const std::map<std::string, std::string>& settings);
 
-  /// The adapter, or the whole model, into `directory` of the run.
+  /// The adapter, or the whole model, into `directory` of the run; with it the value model's.
   void export_to(const std::filesystem::path& directory);
 
   const std::string& tokenizer() const { return tokenizer_; }
@@ -33,6 +34,8 @@ class Finetuning {
   /// Null where the objective has none.
   Rollouts* rollouts() { return rollouts_ ? &*rollouts_ : nullptr; }
   const Objective& objective() const { return *objective_; }
+  /// Null where the objective has none.
+  ValueModel* value() { return value_ ? &*value_ : nullptr; }
 
  private:
   void open_teacher();
@@ -55,6 +58,7 @@ class Finetuning {
   AdapterCompanions companions_;
   std::optional<ParallelModel> parallel_;
   std::unique_ptr<Objective> objective_;
+  std::optional<ValueModel> value_;
   std::optional<Rollouts> rollouts_;
 };
 

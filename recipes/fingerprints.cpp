@@ -67,6 +67,17 @@ void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::stri
   if (const std::string& teacher = recipe.objective.teacher_model_name_or_path; !teacher.empty()) {
     for (const fs::path& file : model_files(teacher)) add("objective.teacher_model_name_or_path", file);
   }
+  const auto add_scorer = [&](const std::string& section, const std::string& directory) {  // a model or an adapter
+    for (const fs::path& file : model_files(directory)) add(section, file);
+    if (const fs::path config = fs::path(directory) / "adapter_config.json"; fs::exists(config)) add(section, config);
+  };
+  const ObjectiveOptions& objective = recipe.objective;
+  if (!objective.value_model.empty()) add_scorer("objective.value_model", objective.value_model);
+  if (!objective.value_adapter.empty()) add_scorer("objective.value_adapter", objective.value_adapter);
+  const std::vector<RewardRecipe> rewards = recipe.all_rewards();
+  for (size_t i = 0; i < rewards.size(); ++i) {
+    if (!rewards[i].path.empty()) add_scorer("rewards[" + std::to_string(i) + "]", rewards[i].path);
+  }
   for (const auto& [name, hash] : tokenizer_contents(tokenizer, recipe.data.chat_template)) {
     options.settings["tokenizer" + std::string(detail::kFingerprint) + name] = quoted(hash);
   }

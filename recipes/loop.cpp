@@ -14,6 +14,7 @@
 #include "nibble/recipes/environment/run_facts.h"
 #include "nibble/recipes/evaluation/samples.h"
 #include "nibble/recipes/plan/plan_job.h"
+#include "nibble/recipes/reinforcement/value_model.h"
 
 namespace nibble {
 
@@ -52,6 +53,24 @@ LayerRange stage_layers(const Recipe& recipe, const DecoderConfig& config, const
   return {begins[stage], begins[stage + 1]};
 }
 
+namespace {
+
+std::vector<Parameter*> parameters_of(const ParallelModel& parallel, ValueModel* value) {
+  std::vector<Parameter*> all = parallel.parameters();
+  if (!value) return all;
+  const std::vector<Parameter*> more = value->parameters();
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+}  // namespace
+
+std::unique_ptr<StepExecutor> training_executor(Decoder& model, ParallelModel& parallel, ValueModel* value,
+                                                const Recipe& recipe, RankContext& rank) {
+  auto executor = make_executor(model, parallel, {recipe.parallel.schedule, recipe.parallel.microbatches}, rank);
+  return value ? value->pair(std::move(executor), parallel.parameters()) : std::move(executor);
+}
+
 struct Training::Impl {
   Run& run;
   Decoder& model;
@@ -61,12 +80,15 @@ struct Training::Impl {
   const Recipe& recipe;
   RankContext& rank;
   const Observer& observer;
+  ValueModel* value;
   Samples samples;
-  Optimizer optimizer{parallel.parameters(), recipe.optimizer.options(), rank.pool, rank.comm.size() > 1,
-                      [this](const Parameter& part) { return parallel.whole_size(part); }};
+  Optimizer optimizer{parameters_of(parallel, value), recipe.optimizer.options(), rank.pool, rank.comm.size() > 1,
+                      [this](const Parameter& part) {
+                        const bool of_value = part.name.starts_with(kValuePrefix);
+                        return of_value ? value->whole_size(part) : parallel.whole_size(part);
+                      }};
   Schedule schedule = recipe.optimizer.schedule_for(data.total_steps());
-  std::unique_ptr<StepExecutor> executor =
-      make_executor(model, parallel, {recipe.parallel.schedule, recipe.parallel.microbatches}, rank);
+  std::unique_ptr<StepExecutor> executor = training_executor(model, parallel, value, recipe, rank);
   TraceHooks hooks{run.trace(), model.config().layers, parallel.sharded()};
   StepOptions options = {};
   BeforeStep before_step = {};
@@ -76,12 +98,17 @@ struct Training::Impl {
 
 Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const TrainingData& data,
                    const Objective& objective, const Recipe& recipe, const std::string& tokenizer, RankContext& rank,
-                   const Observer& observer)
-    : impl_(new Impl{run, model, parallel, data, objective, recipe, rank, observer,
+                   const Observer& observer, ValueModel* value)
+    : impl_(new Impl{run, model, parallel, data, objective, recipe, rank, observer, value,
                      Samples(data, tokenizer, recipe.train.samples)}) {
-  run.set_slicers(parallel.slicer(), parallel.written_slicer());
+  if (value) {
+    run.set_slicers(value->slicer(parallel.slicer()), value->written_slicer(parallel.written_slicer()));
+  } else {
+    run.set_slicers(parallel.slicer(), parallel.written_slicer());
+  }
   run.restore(impl_->optimizer);
   parallel.share_values();
+  if (value) value->share_values();
   const WeightCounts counts = count_weights(model, parallel.mesh());
   // Of products in 8 bits the peak in floats is none.
   const bool shares = rank.comm.size() == 1 && !recipe.model.int8();
@@ -159,6 +186,7 @@ void Training::finish() {
   impl_->model.set_hooks(impl_->parallel.sharded());
   impl_->run.finish(impl_->optimizer);
   impl_->parallel.share_values();
+  if (impl_->value) impl_->value->share_values();
 }
 
 }  // namespace nibble

@@ -15,12 +15,18 @@
 
 namespace nibble {
 
+class ValueModel;
+
 /// The layers of this rank's stage: parallel.stages, or as place_stages() says for the rank's memory budget. Throws
 /// UsageError when the list does not fit the model.
 LayerRange stage_layers(const Recipe& recipe, const DecoderConfig& config, const Mesh& mesh, const RankContext& rank);
 
 /// What the recipe's `parallel` section and the rest say to parallelize().
 ParallelOptions parallel_options(const Recipe& recipe);
+
+/// What computes the steps of `model`, and those of its value model where there is one.
+std::unique_ptr<StepExecutor> training_executor(Decoder& model, ParallelModel& parallel, ValueModel* value,
+                                                const Recipe& recipe, RankContext& rank);
 
 /// What a recipe's loop works with: the optimizer, the schedule, the layout over ranks, evaluations, texts and
 /// checkpoints. A recipe shows the loop itself (finetune.cpp):
@@ -36,9 +42,10 @@ ParallelOptions parallel_options(const Recipe& recipe);
 class Training {
  public:
   /// Restores what `run` continues from, and does what an interrupted run left to do after its last step. tokenizer:
-  /// where it lies, to show train.samples as text.
+  /// where it lies, to show train.samples as text. value: learns from the same steps; null: there is none.
   Training(Run& run, Decoder& model, ParallelModel& parallel, const TrainingData& data, const Objective& objective,
-           const Recipe& recipe, const std::string& tokenizer, RankContext& rank, const Observer& observer);
+           const Recipe& recipe, const std::string& tokenizer, RankContext& rank, const Observer& observer,
+           ValueModel* value = nullptr);
   ~Training();
 
   /// Called before each step with its number: makes what the step computes on with the parameters as they are. False:

@@ -1,7 +1,9 @@
 #include "nibble/recipes/training_data.h"
 
 #include <algorithm>
+#include <numeric>
 
+#include "nibble/core/base/philox.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/models/generate.h"
 #include "nibble/recipes/models/tokenizers.h"
@@ -10,6 +12,8 @@
 namespace nibble {
 
 namespace {
+
+constexpr uint32_t kMiniBatchPurpose = 0x6D696E69;  // "mini"
 
 std::string percent(double share) {
   char text[32];
@@ -126,7 +130,9 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
 void TrainingData::lay_out_blocks(const Recipe& recipe, DataOptions& data, BatchOptions& batching) {
   const RolloutOptions& rollout = recipe.objective.rollout;
   rollouts_ = true;
-  iterations_ = recipe.objective.num_iterations;
+  iterations_ = steps_per_block(recipe.objective);
+  mini_batches_ = recipe.objective.type == ObjectiveType::ppo ? recipe.objective.num_mini_batches : 1;
+  seed_ = static_cast<uint64_t>(recipe.train.seed);
   microbatch_size_ = recipe.train.microbatch_size;
   max_new_tokens_ = rollout.max_new_tokens;
   batching.microbatch_size = recipe.train.microbatch_size * recipe.train.accumulate;
@@ -153,8 +159,32 @@ StepInfo TrainingData::step_info(int64_t step) const {
     info.label_tokens = answers * max_new_tokens_;
     info.samples = info.sequences = answers;
   }
+  if (mini_batches_ > 1) {
+    const auto [begin, end] = mini_batch(step, info.samples);
+    info.tokens = info.tokens * (end - begin) / info.samples;
+    info.label_tokens = info.label_tokens * (end - begin) / info.samples;
+    info.samples = info.sequences = end - begin;
+  }
   info.microbatches = (info.samples + microbatch_size_ - 1) / microbatch_size_;
   return info;
+}
+
+std::pair<int64_t, int64_t> TrainingData::mini_batch(int64_t step, int64_t samples) const {
+  const int64_t part = (step - 1) % mini_batches_;
+  return {samples * part / mini_batches_, samples * (part + 1) / mini_batches_};
+}
+
+std::vector<size_t> TrainingData::rows_of(int64_t step) const {
+  std::vector<size_t> rows(block_.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  if (mini_batches_ == 1) return rows;
+  const int64_t epoch = (step - 1) / mini_batches_;  // of the whole run
+  PhiloxStream draw(seed_, kMiniBatchPurpose, static_cast<uint64_t>(epoch));
+  for (size_t i = rows.size(); i > 1; --i) std::swap(rows[i - 1], rows[draw.next_below(i)]);
+  const auto [begin, end] = mini_batch(step, std::ssize(rows));
+  std::vector<size_t> own(rows.begin() + begin, rows.begin() + end);
+  std::ranges::sort(own);
+  return own;
 }
 
 void TrainingData::set_block(std::vector<Sample> answers, Metrics metrics) {
@@ -164,9 +194,14 @@ void TrainingData::set_block(std::vector<Sample> answers, Metrics metrics) {
 
 std::vector<Sample> TrainingData::samples(int64_t step, int64_t microbatch) const {
   if (!rollouts_) return train_->samples(step, microbatch);
+  const std::vector<size_t> rows = rows_of(step);
   const auto begin = static_cast<ptrdiff_t>(microbatch * microbatch_size_);
-  NIBBLE_CHECK(begin < std::ssize(block_), "the step has this microbatch");
-  return {block_.begin() + begin, block_.begin() + std::min(begin + microbatch_size_, std::ssize(block_))};
+  NIBBLE_CHECK(begin < std::ssize(rows), "the step has this microbatch");
+  std::vector<Sample> found;
+  for (auto i = begin; i < std::min(begin + microbatch_size_, std::ssize(rows)); ++i) {
+    found.push_back(block_[rows[static_cast<size_t>(i)]]);
+  }
+  return found;
 }
 
 std::vector<Batch> TrainingData::microbatches(int64_t step, const std::vector<int64_t>& which, MemoryPool& pool) const {

@@ -34,9 +34,9 @@ class TrainingData {
   /// Loss on all evaluation batches. before: as nibble::evaluate's.
   std::optional<Evaluation> evaluate(StepExecutor& executor, const Objective& objective, DType compute_dtype,
                                      const BeforeBatch& before) const;
-  /// Objectives with rollouts: `number` (from 1) of the blocks of answers that the recipe's num_iterations steps each
-  /// use; the prompts of a block, or its given answers; and what its steps are to compute on, whose metrics are told
-  /// with theirs.
+  /// Objectives with rollouts: `number` (from 1) of the blocks of answers that steps_per_block() steps each use; the
+  /// prompts of a block, or its given answers; and what its steps are to compute on, whose metrics are told with
+  /// theirs.
   int64_t block_of(int64_t step) const { return (step - 1) / iterations_ + 1; }
   std::vector<Sample> block(int64_t number) const { return train_->samples(number, 0); }
   void set_block(std::vector<Sample> answers, Metrics metrics);
@@ -48,6 +48,10 @@ class TrainingData {
   std::string fingerprint() const;
 
  private:
+  /// [begin, end) of a block of `samples` in the order of its epoch that step `step` computes on.
+  std::pair<int64_t, int64_t> mini_batch(int64_t step, int64_t samples) const;
+  /// Those of the block that step `step` computes on: all, or by num_mini_batches some, drawn anew in each epoch.
+  std::vector<size_t> rows_of(int64_t step) const;
   void lay_out_blocks(const Recipe& recipe, DataOptions& data, BatchOptions& batching);
   std::vector<Sample> samples(int64_t step, int64_t microbatch) const;
 
@@ -55,7 +59,8 @@ class TrainingData {
   std::optional<Batches> eval_;
   std::optional<ObjectiveSamples> train_samples_, eval_samples_;
   int64_t total_steps_ = 0;
-  int64_t iterations_ = 1, microbatch_size_ = 1;
+  int64_t iterations_ = 1, mini_batches_ = 1, microbatch_size_ = 1;
+  uint64_t seed_ = 0;
   int64_t completions_ = 0, max_new_tokens_ = 0;  // 0 completions: the data are no prompts
   bool rollouts_ = false;
   std::vector<Sample> block_;

@@ -10,6 +10,7 @@
 #include "nibble/core/objectives/dpo.h"
 #include "nibble/core/objectives/kto.h"
 #include "nibble/core/objectives/policy_gradient.h"
+#include "nibble/core/objectives/ppo.h"
 #include "nibble/core/objectives/reward.h"
 #include "nibble/core/text/matching/nearest.h"
 
@@ -17,12 +18,12 @@ namespace nibble {
 
 std::vector<ObjectiveType> objective_types() {
   using enum ObjectiveType;
-  return {sft, dpo, kto, cpo, simpo, orpo, reward, classification, distillation, grpo, rloo};
+  return {sft, dpo, kto, cpo, simpo, orpo, reward, classification, distillation, grpo, rloo, ppo};
 }
 
 std::string_view objective_type_name(ObjectiveType type) {
   static constexpr std::string_view kNames[] = {
-      "sft", "dpo", "kto", "cpo", "simpo", "orpo", "reward", "classification", "distillation", "grpo", "rloo"};
+      "sft", "dpo", "kto", "cpo", "simpo", "orpo", "reward", "classification", "distillation", "grpo", "rloo", "ppo"};
   return kNames[static_cast<size_t>(type)];
 }
 
@@ -34,6 +35,7 @@ std::vector<std::string> loss_types_of(ObjectiveType type) {
     case ObjectiveType::classification:
     case ObjectiveType::distillation:
     case ObjectiveType::rloo:
+    case ObjectiveType::ppo:
       return {};
     case ObjectiveType::dpo:
       return {"sigmoid", "hinge",        "ipo",      "exo_pair", "nca_pair", "robust", "bco_pair",    "sppo_hard",
@@ -50,7 +52,14 @@ std::vector<std::string> loss_types_of(ObjectiveType type) {
   return {};
 }
 
-bool has_rollouts(ObjectiveType type) { return type == ObjectiveType::grpo || type == ObjectiveType::rloo; }
+bool has_rollouts(ObjectiveType type) {
+  return type == ObjectiveType::grpo || type == ObjectiveType::rloo || type == ObjectiveType::ppo;
+}
+
+int64_t steps_per_block(const ObjectiveOptions& options) {
+  const bool ppo = options.type == ObjectiveType::ppo;
+  return ppo ? options.num_ppo_epochs * options.num_mini_batches : options.num_iterations;
+}
 
 double default_beta(ObjectiveType type) {
   if (type == ObjectiveType::grpo) return 0;
@@ -59,6 +68,7 @@ double default_beta(ObjectiveType type) {
 }
 
 bool has_reference(const ObjectiveOptions& options) {
+  if (options.type == ObjectiveType::ppo) return options.kl_coef != 0;
   if (has_rollouts(options.type)) return options.beta != 0;
   return options.type == ObjectiveType::dpo || options.type == ObjectiveType::kto;
 }
@@ -116,7 +126,7 @@ void check_loss_types(const ObjectiveOptions& options) {
 namespace {
 
 void check_rollouts(const ObjectiveOptions& options) {
-  if (options.rollout.completions < 2 &&
+  if (options.rollout.completions < 2 && options.type != ObjectiveType::ppo &&
       (options.type == ObjectiveType::rloo || options.scale_rewards != ScaleRewards::batch)) {
     throw UsageError("an answer is compared with the others to its prompt", "set it to 2 or more",
                      "rollout.completions");
@@ -160,11 +170,12 @@ void check_objective_options(const ObjectiveOptions& options) {
     throw UsageError("is missing", "name the teacher's directory", "objective.teacher_model_name_or_path");
   }
   if (!has_reference(options) && !options.reference.empty() && options.reference != "none") {
-    throw UsageError(has_rollouts(options.type) ? "with objective.beta 0 nothing is compared with a reference"
+    const std::string key = options.type == ObjectiveType::ppo ? "objective.kl_coef" : "objective.beta";
+    throw UsageError(has_rollouts(options.type) ? "with " + key + " 0 nothing is compared with a reference"
                                                 : "the objective compares with no reference",
                      "leave it out", "objective.reference");
   }
-  if ((options.type == ObjectiveType::kto || (has_rollouts(options.type) && options.beta != 0)) &&
+  if ((options.type == ObjectiveType::kto || (has_rollouts(options.type) && has_reference(options))) &&
       options.reference == "none") {
     throw UsageError(std::string(objective_type_name(options.type)) + " needs a reference",
                      "leave it out, or name a directory", "objective.reference");
@@ -188,6 +199,8 @@ std::unique_ptr<Objective> make_objective(const ObjectiveOptions& options, bool 
     case ObjectiveType::grpo:
     case ObjectiveType::rloo:
       return std::make_unique<PolicyGradient>(options);
+    case ObjectiveType::ppo:
+      return std::make_unique<PpoPolicy>(options);
     default:
       return std::make_unique<Cpo>(options);
   }

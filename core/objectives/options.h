@@ -28,7 +28,8 @@ enum class ObjectiveType : uint8_t {
   classification,
   distillation,
   grpo,
-  rloo
+  rloo,
+  ppo
 };
 
 enum class FDivergence : uint8_t { reverse_kl, forward_kl, js_divergence, alpha_divergence };
@@ -46,6 +47,10 @@ enum class ScoreAt : uint8_t {
 enum class ScaleRewards : uint8_t { group, batch, none };
 /// What has a ratio of probabilities of its own: each token, or each answer (GSPO).
 enum class ImportanceSampling : uint8_t { token, sequence };
+
+/// How far a token's log-probability is from the reference's: the log-ratio q, or exp(-q) - 1 + q, which is never below
+/// 0 (Schulman 2020).
+enum class KlEstimator : uint8_t { k1, k3 };
 
 /// The section `rollout`: answers to prompts that the model gives while it is trained.
 struct RolloutOptions {
@@ -82,6 +87,14 @@ struct ObjectiveOptions {
   int64_t num_iterations = 1;
   bool normalize_advantages = false;
   std::optional<std::pair<double, double>> reward_clip_range;
+  double gamma = 1, lam = 0.95;                   ///< of generalized advantage estimation
+  double cliprange = 0.2, cliprange_value = 0.2;  ///< of ratios around 1, of values around the old ones
+  double vf_coef = 0.1, kl_coef = 0.05;           ///< weights of the value model's loss, and of KL in rewards
+  KlEstimator kl_estimator = KlEstimator::k1;
+  bool whiten_rewards = false;
+  std::optional<double> missing_eos_penalty;  ///< taken off the score of an answer without an end
+  int64_t num_ppo_epochs = 4, num_mini_batches = 1;
+  std::string value_model, value_adapter, reward_model;  ///< directories; value_model: "" is the policy's base
   RolloutOptions rollout;
   /// adapter_off, initial, none, or a directory; "": adapter_off where an adapter is trained, else initial.
   std::string reference;
@@ -103,6 +116,8 @@ std::vector<ObjectiveType> objective_types();
 std::vector<std::string> loss_types_of(ObjectiveType type);
 /// Whether its answers are the model's own, or given as if they were, and have rewards.
 bool has_rollouts(ObjectiveType type);
+/// Optimizer steps that use the same answers.
+int64_t steps_per_block(const ObjectiveOptions& options);
 /// TRL's `beta` of the type.
 double default_beta(ObjectiveType type);
 /// Whether it compares with a reference.

@@ -10,22 +10,11 @@ namespace nibble {
 
 namespace {
 
-// A loss and its derivative by the ratio of probabilities.
-struct RatioLoss {
-  double value = 0, derivative = 0;
-};
-
 double upper(const ObjectiveOptions& options) { return options.epsilon_high.value_or(options.epsilon); }
 
-// -min(min(w, delta) A, clamp(w) A)
-RatioLoss clipped(const ObjectiveOptions& options, double ratio, double advantage) {
-  const double low = 1 - options.epsilon, high = 1 + upper(options);
-  const double bounded = options.delta ? std::min(ratio, *options.delta) : ratio;
-  const double clamped = std::clamp(ratio, low, high);
-  if (bounded * advantage <= clamped * advantage) {
-    return {-bounded * advantage, bounded == ratio ? -advantage : 0};
-  }
-  return {-clamped * advantage, clamped == ratio ? -advantage : 0};
+ClippedLoss clipped(const ObjectiveOptions& options, double ratio, double advantage) {
+  return clipped_loss(ratio, advantage, 1 - options.epsilon, 1 + upper(options),
+                      options.delta.value_or(std::numeric_limits<double>::infinity()));
 }
 
 void count_clipped(const ObjectiveOptions& options, double ratio, double advantage, AnswerLoss& loss) {
@@ -46,7 +35,7 @@ double log_ratio(const AnswerLogProbs& answer) {
 AnswerLoss rloo_loss(const ObjectiveOptions& options, const AnswerLogProbs& answer, double advantage) {
   AnswerLoss loss;
   const double ratio = std::exp(log_ratio(answer));
-  const RatioLoss surrogate = clipped(options, ratio, advantage);
+  const ClippedLoss surrogate = clipped(options, ratio, advantage);
   loss.value = surrogate.value;
   loss.by_token.assign(answer.policy.size(), surrogate.derivative * ratio);
   count_clipped(options, ratio, advantage, loss);
@@ -66,7 +55,7 @@ AnswerLoss grpo_loss(const ObjectiveOptions& options, const AnswerLogProbs& answ
   for (size_t t = 0; t < tokens; ++t) {
     const double log_prob = answer.policy[t];
     const double ratio = sequence ? of_answer : std::exp(log_prob - answer.old[t]);
-    RatioLoss surrogate;
+    ClippedLoss surrogate;
     if (cispo) {  // the ratio is a weight, without a gradient
       const double weight = std::min(ratio, upper(options)) * advantage;
       surrogate.value = -weight * log_prob;
@@ -110,6 +99,14 @@ double value_of(const Batch& batch, size_t document, AnswerValue which) {
 bool is_masked(const Batch& batch, size_t document) { return value_of(batch, document, AnswerValue::masked) != 0; }
 
 }  // namespace
+
+ClippedLoss clipped_loss(double ratio, double advantage, double low, double high, double most) {
+  const double bounded = std::min(ratio, most), clamped = std::clamp(ratio, low, high);
+  if (bounded * advantage <= clamped * advantage) {
+    return {-bounded * advantage, bounded == ratio ? -advantage : 0, false};
+  }
+  return {-clamped * advantage, clamped == ratio ? -advantage : 0, true};
+}
 
 AnswerLoss policy_gradient_loss(const ObjectiveOptions& options, const AnswerLogProbs& answer, double advantage) {
   return options.type == ObjectiveType::rloo ? rloo_loss(options, answer, advantage)

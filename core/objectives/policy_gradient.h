@@ -2,6 +2,8 @@
 // Losses of answers that the model gave itself and that have rewards: GRPO (Shao et al. 2024) and what TRL's
 // GRPOTrainer has beside it (DAPO, Dr. GRPO, BNPO, GSPO, CISPO), and RLOO (Ahmadian et al. 2024).
 
+#include <limits>
+
 #include "nibble/core/objectives/options.h"
 
 namespace nibble {
@@ -10,6 +12,15 @@ namespace nibble {
 struct AnswerLogProbs {
   std::vector<double> policy, old, reference;
 };
+
+/// -min(w A, clamp(w, low, high) A) and its derivative by the ratio w.
+struct ClippedLoss {
+  double value = 0, derivative = 0;
+  bool clipped = false;  ///< the clamped ratio is what counts
+};
+/// most: of the ratio in the first term.
+ClippedLoss clipped_loss(double ratio, double advantage, double low, double high,
+                         double most = std::numeric_limits<double>::infinity());
 
 /// The loss of one answer: a sum over its tokens, for loss_type grpo their mean, for rloo of the answer as a whole.
 struct AnswerLoss {

@@ -67,8 +67,8 @@ class StepExecutor {
   /// The gradients of `parameters`, those this rank optimizes, become those of the step. Loss and gradients are sums
   /// over the microbatches of all ranks, divided once by what `objective` counts in all of them, which is agreed before
   /// the first forward pass. With a divisor of 0 nothing is computed.
-  StepSums gradients(std::span<const Batch> microbatches, const Objective& objective,
-                     const std::vector<Parameter*>& parameters, const StepOptions& options);
+  virtual StepSums gradients(std::span<const Batch> microbatches, const Objective& objective,
+                             const std::vector<Parameter*>& parameters, const StepOptions& options);
   /// After the update: what the ranks updated apart is brought together.
   virtual void after_update() {}
   /// Sum of the loss over a batch, without gradients. Null: takes part in what the others exchange. counts: of all
@@ -83,9 +83,11 @@ class StepExecutor {
   std::vector<double> survey(const Objective& objective, int64_t rounds,
                              const std::function<const Batch*(int64_t)>& batch_at, const StepContext& step);
   /// The objective's metrics of what has been computed since the last call, on all ranks; clears it.
-  Metrics take_metrics(const Objective& objective, const LossCounts& counts);
+  virtual Metrics take_metrics(const Objective& objective, const LossCounts& counts);
   /// values [n] f64 become those of the ranks that have the head.
   virtual void share_from_head(Tensor&) {}
+  /// That of a second model which learns from the same steps (PPO's value model); null: there is none.
+  virtual StepExecutor* companion() { return nullptr; }
   /// What there is to tell about the steps so far, or nothing. By all ranks.
   virtual std::string summary() const { return {}; }
 

@@ -52,6 +52,8 @@ struct PlanJob {
   ModelMaker make_model;
   /// Of distillation: the frozen teacher, whole, in the memory of rank.pool; empty: none.
   std::function<Decoder(RankContext& rank)> make_teacher;
+  /// Of PPO: the value model, which is trained as the policy is; empty: none.
+  ModelMaker make_value;
   mutable std::shared_ptr<detail::PlannedRuns> runs = {};  ///< what has been run, for all copies
   bool everything = false;                                 ///< every weight is trained: full fine-tuning, pretraining
   OptimizerKind optimizer = OptimizerKind::adamw;

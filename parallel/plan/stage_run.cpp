@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "nibble/core/objectives/ppo.h"
 #include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/core/tensor/spill_file.h"
 #include "nibble/core/train/checkpoint/checkpoint_writer.h"
@@ -156,6 +157,25 @@ MeshGroups groups_of(const MeshShape& shape, const Place& place, int shard, Mome
           group(static_cast<int>(shape.tensor) - 1, shape.tensor, MeshAxis::tensor)};
 }
 
+/// The value model of PPO, which learns from every step after the policy.
+struct ValueRun {
+  ValueRun(const PlanJob& job, const DecoderConfig& config, const PlanLayout& layout, const StageRank& stage,
+           const Mesh& mesh, RankContext& rank)
+      : model(job.make_value(config, stage.layers, nullptr, rank)),
+        parallel(parallelize(model, job.everything, options_of(job, layout), mesh, rank)),
+        optimizer(parallel.parameters(), {.kind = job.optimizer}, rank.pool, layout.mesh.ranks() > 1,
+                  [this](const Parameter& part) { return parallel.whole_size(part); }),
+        executor(make_executor(model, parallel, {layout.schedule, 0}, rank)),
+        objective(job.objective) {
+    model.recompute_below(stage.layers.begin + stage.recomputed);
+  }
+  Decoder model;
+  ParallelModel parallel;
+  Optimizer optimizer;
+  std::unique_ptr<StepExecutor> executor;
+  PpoValue objective;
+};
+
 }  // namespace
 
 const StageRun::Peak& StageRun::largest() const {
@@ -191,6 +211,8 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
   Optimizer optimizer(parallel.parameters(), {.kind = job.optimizer}, pool, layout.mesh.ranks() > 1,
                       [&](const Parameter& part) { return parallel.whole_size(part); });
   const std::unique_ptr<StepExecutor> executor = make_executor(model, parallel, {layout.schedule, 0}, rank);
+  std::optional<ValueRun> value;
+  if (job.make_value) value.emplace(job, config, layout, stage, mesh, rank);
   moments.set_inner(parallel.sharded());
   model.set_hooks(&moments);
 
@@ -224,6 +246,10 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
     }
     moments.take();
     train_step(*executor, microbatches, *objective, optimizer, options);
+    if (value) {
+      value->executor->begin_step(passes * layout.mesh.data());
+      train_step(*value->executor, microbatches, value->objective, value->optimizer, options);
+    }
     return moments.take();
   };
   StepBook whole;

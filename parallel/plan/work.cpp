@@ -78,6 +78,12 @@ Batch planned_batch(const PlanJob& job, int64_t vocabulary, MemoryPool& pool) {
   for (std::vector<float>& values : batch.values) {
     if (labels > 0) values.resize(static_cast<size_t>(labels), 0);
   }
+  if (job.objective.type == ObjectiveType::ppo) {  // advantages, values and returns by token
+    for (size_t d = 0; d < batch.values.size(); ++d) {
+      const int64_t tokens = batch.spans[d].q_end - 1 - batch.answers[d];
+      batch.values[d].assign(static_cast<size_t>(3 * tokens), 0);
+    }
+  }
   return batch;
 }
 

@@ -151,6 +151,7 @@ void read_objective_type(const Document& document, Recipe& recipe) {
   if (!objective.is_object() || !objective.contains("type")) return;
   find_field("objective.type")->read(recipe, objective["type"], document.place_of("objective.type"));
   recipe.objective.beta = default_beta(recipe.objective.type);
+  if (recipe.objective.type == ObjectiveType::ppo) recipe.objective.rollout.completions = 1;
   // A microbatch of answers has no padding anyway.
   if (format_of(recipe.objective.type) != DataFormat::automatic) recipe.data.pack = false;
 }
@@ -191,6 +192,14 @@ void find_directories(Recipe& recipe) {
   }
   std::string& teacher = recipe.objective.teacher_model_name_or_path;
   if (!teacher.empty()) teacher = find_in_hub(teacher, kHubModels).string();
+  recipe.objective.value_model = find_in_hub(recipe.objective.value_model, kHubModels).string();
+  recipe.objective.value_adapter = find_adapter(recipe.objective.value_adapter);
+  const auto find_scorer = [](std::string& path) {
+    const std::string adapter = find_adapter(path);
+    path = adapter != path ? adapter : find_in_hub(path, kHubModels).string();
+  };
+  find_scorer(recipe.objective.reward_model);
+  for (RewardRecipe& reward : recipe.rewards) find_scorer(reward.path);
 }
 
 void fill_defaults(const Document& document, Recipe& recipe) {
@@ -230,6 +239,16 @@ void fill_defaults(const Document& document, Recipe& recipe) {
 DType ModelRecipe::dtype() const {
   if (compute_dtype == ComputeDtype::f32) return DType::f32;
   return compute_dtype == ComputeDtype::bf16 || isa() >= Isa::avx512_bf16 ? DType::bf16 : DType::f32;
+}
+
+std::vector<RewardRecipe> Recipe::all_rewards() const {
+  std::vector<RewardRecipe> all = rewards;
+  if (objective.reward_model.empty()) return all;
+  RewardRecipe& last = all.emplace_back();
+  last.type = RewardRecipe::Type::model;
+  last.name = "reward_model";
+  last.path = objective.reward_model;
+  return all;
 }
 
 std::string describe_arithmetic(const ModelRecipe& model) {

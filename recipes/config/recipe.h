@@ -85,7 +85,7 @@ struct TrainRecipe {
 
 /// What says how good an answer is: an entry of `rewards`.
 struct RewardRecipe {
-  enum class Type : uint8_t { exact, number, regex, length, repetition, command };
+  enum class Type : uint8_t { exact, number, regex, length, repetition, command, model };
   Type type = Type::exact;
   std::string name;  ///< of its metrics; empty: the type's
   double weight = 1;
@@ -99,6 +99,7 @@ struct RewardRecipe {
   double timeout_seconds = 60;     ///< for the answers of a step
   int64_t memory_bytes = 0;        ///< of the command's address space; 0: no limit
   bool null_on_failure = false;    ///< a command that fails has nothing to say, instead of ending the run
+  std::string path;                ///< model: a directory with a score head, or an adapter with one for model.path
 };
 
 struct OptimizerRecipe {
@@ -156,6 +157,8 @@ struct Recipe {
   ParallelRecipe parallel;
   OutputRecipe output;
 
+  /// `rewards`, and objective.reward_model as the last of them.
+  std::vector<RewardRecipe> all_rewards() const;
   bool is_preference() const { return objective.type != ObjectiveType::sft; }
   bool is_reinforcement() const { return has_rollouts(objective.type); }
   /// Whether it starts from random weights (model.init) instead of a model.

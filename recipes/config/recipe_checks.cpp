@@ -46,17 +46,30 @@ void check_rollouts(const Document& document, const Recipe& recipe) {
            "does not divide the answers of a step, train.microbatch_size x train.accumulate = " + std::to_string(lines),
            "a step takes all answers to a prompt");
   }
-  if (recipe.objective.rollout.file.empty() && recipe.rewards.empty()) {
+  const bool ppo = recipe.objective.type == ObjectiveType::ppo;
+  if (ppo && lines % recipe.objective.num_mini_batches != 0) {
+    refuse(
+        "objective.num_mini_batches",
+        "does not divide the answers of a block, train.microbatch_size x train.accumulate = " + std::to_string(lines),
+        "each takes as many of them");
+  }
+  if (!recipe.objective.value_adapter.empty() && !recipe.adapter) {
+    refuse("objective.value_adapter", "the policy is trained whole, and so is the value model",
+           "add an adapter section, or name a value_model");
+  }
+  if (recipe.objective.rollout.file.empty() && recipe.all_rewards().empty()) {
     refuse("rewards", "is missing", "say what a good answer is");
   }
-  if (!recipe.objective.rollout.file.empty() && !recipe.rewards.empty()) {
-    refuse("rewards", "contradicts rollout.file, which has the rewards of its answers", "leave one of them out");
+  if (!recipe.objective.rollout.file.empty() && !recipe.all_rewards().empty()) {
+    refuse(recipe.rewards.empty() ? "objective.reward_model" : "rewards",
+           "contradicts rollout.file, which has the rewards of its answers", "leave one of them out");
   }
   const std::string& reference = recipe.objective.reference;
   const bool off = recipe.adapter && (reference.empty() || reference == "adapter_off");
   if (recipe.objective.rollout.file.empty() && has_reference(recipe.objective) && !off) {
     refuse("objective.reference", "answers that are drawn while training are compared with the base of an adapter",
-           "train an adapter and leave it out, or set objective.beta to 0");
+           std::string("train an adapter and leave it out, or set ") + (ppo ? "objective.kl_coef" : "objective.beta") +
+               " to 0");
   }
   if (recipe.data.max_length <= recipe.objective.rollout.max_new_tokens) {
     refuse("data.max_length",
@@ -99,7 +112,8 @@ void check_objective(const Document& document, const Recipe& recipe) {
     refuse("objective.reference", "there is no adapter", "use initial, or a directory");
   }
   const DataFormat wanted = format_of(recipe.objective.type);
-  if (recipe.parallel.tensor > 1 && (has_scores(recipe.objective.type) || wanted == DataFormat::automatic)) {
+  if (recipe.parallel.tensor > 1 && (has_scores(recipe.objective.type) || wanted == DataFormat::automatic ||
+                                     recipe.objective.type == ObjectiveType::ppo)) {
     refuse("parallel.tensor", type + " needs a whole head", "use parallel.shard or parallel.pipeline");
   }
   if (wanted == DataFormat::automatic) {  // distillation

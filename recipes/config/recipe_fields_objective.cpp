@@ -109,6 +109,63 @@ std::vector<RecipeField> policy_gradient_fields() {
   };
 }
 
+// Those of PPO alone.
+std::vector<RecipeField> ppo_fields() {
+  const auto number = [](const char* name, Place<double> at, const char* meaning) {
+    return number_field(std::string("objective.") + name, 0, kMost, at, meaning);
+  };
+  const auto directory = [](const char* name, const char* values, Place<std::string> at, const char* meaning) {
+    return free_to_change(text_field(std::string("objective.") + name, values, at, meaning));
+  };
+  std::vector<RecipeField> fields = {
+      number(
+          "gamma", [](Recipe& r) -> double& { return options(r).gamma; }, "how much a reward counts a token earlier"),
+      number(
+          "lam", [](Recipe& r) -> double& { return options(r).lam; },
+          "lambda of generalized advantage estimation: 0 trusts the value model, 1 the rewards"),
+      number(
+          "cliprange", [](Recipe& r) -> double& { return options(r).cliprange; },
+          "ratios of probabilities are clipped to 1 - this and 1 + this"),
+      number(
+          "cliprange_value", [](Recipe& r) -> double& { return options(r).cliprange_value; },
+          "values are clipped to the old ones - this and + this"),
+      number(
+          "vf_coef", [](Recipe& r) -> double& { return options(r).vf_coef; }, "weight of the value model's loss"),
+      number(
+          "kl_coef", [](Recipe& r) -> double& { return options(r).kl_coef; },
+          "how much the divergence from the reference takes off the reward of a token"),
+      choice_field<KlEstimator>(
+          "objective.kl_estimator", {{"k1", KlEstimator::k1}, {"k3", KlEstimator::k3}},
+          [](Recipe& r) -> KlEstimator& { return options(r).kl_estimator; },
+          "of that divergence: the log-ratio, or one that is never below 0"),
+      flag_field(
+          "objective.whiten_rewards", [](Recipe& r) -> bool& { return options(r).whiten_rewards; },
+          "divide the rewards of tokens by their standard deviation in the block"),
+      optional_number_field(
+          "objective.missing_eos_penalty", 0,
+          [](Recipe& r) -> std::optional<double>& { return options(r).missing_eos_penalty; },
+          "taken off the score of an answer without an end"),
+      integer_field(
+          "objective.num_ppo_epochs", 1, kLargestCount, [](Recipe& r) -> int64_t& { return options(r).num_ppo_epochs; },
+          "how often a block of answers is gone through"),
+      integer_field(
+          "objective.num_mini_batches", 1, kLargestCount,
+          [](Recipe& r) -> int64_t& { return options(r).num_mini_batches; },
+          "optimizer steps in one of these, each on its share of the answers"),
+      directory(
+          "value_model", "a model's directory", [](Recipe& r) -> std::string& { return options(r).value_model; },
+          "base of the value model, causal or with a score head of one label (the policy's)"),
+      directory(
+          "value_adapter", "a directory", [](Recipe& r) -> std::string& { return options(r).value_adapter; },
+          "PEFT adapter with a score head that the value model starts from, such as a reward model's (a new one)"),
+      directory(
+          "reward_model", "a directory", [](Recipe& r) -> std::string& { return options(r).reward_model; },
+          "adds its score to rewards, like an entry of type model"),
+  };
+  for (RecipeField& field : fields) field = only_for({ppo}, std::move(field));
+  return fields;
+}
+
 }  // namespace
 
 std::vector<RecipeField> objective_fields() {
@@ -119,8 +176,7 @@ std::vector<RecipeField> objective_fields() {
   std::vector<RecipeField> fields = {
       choice_field<ObjectiveType>(
           "objective.type", types, [](Recipe& r) -> ObjectiveType& { return options(r).type; },
-          "what is optimized: the next token, preferences, rewards, scores of texts, or a teacher's probabilities",
-          {"ppo"}),
+          "what is optimized: the next token, preferences, rewards, scores of texts, or a teacher's probabilities"),
       only_for({dpo, kto, cpo, simpo, grpo},
                texts_field(
                    "objective.loss_type", [](Recipe& r) -> std::vector<std::string>& { return options(r).loss_type; },
@@ -218,6 +274,7 @@ std::vector<RecipeField> objective_fields() {
                    [](Recipe& r) -> double& { return options(r).temperature; }, "divides the logits of both")),
   };
   for (RecipeField& field : policy_gradient_fields()) fields.push_back(std::move(field));
+  for (RecipeField& field : ppo_fields()) fields.push_back(std::move(field));
   return fields;
 }
 

@@ -10,9 +10,9 @@ namespace {
 
 using Type = RewardRecipe::Type;
 
-const std::vector<std::pair<std::string, Type>> kTypes = {{"exact", Type::exact},           {"number", Type::number},
-                                                          {"regex", Type::regex},           {"length", Type::length},
-                                                          {"repetition", Type::repetition}, {"command", Type::command}};
+const std::vector<std::pair<std::string, Type>> kTypes = {
+    {"exact", Type::exact},           {"number", Type::number},   {"regex", Type::regex}, {"length", Type::length},
+    {"repetition", Type::repetition}, {"command", Type::command}, {"model", Type::model}};
 
 /// One key of an entry.
 struct RewardKey {
@@ -77,6 +77,7 @@ const std::vector<RewardKey>& reward_keys() {
          reward.null_on_failure = value.get<bool>();
        },
        [](const RewardRecipe& reward) { return Json(reward.null_on_failure); }},
+      text_key("path", {Type::model}, true, &RewardRecipe::path),
   };
   return keys;
 }
@@ -152,7 +153,8 @@ std::vector<RecipeField> reward_fields() {
       "length (0 to -1 over the last `soft_punish_cache` of `max_completion_len` tokens), repetition (`max_penalty` x "
       "share of repeated n-grams of `ngram_size` words), command (`argv`: for each line of JSON, the record with "
       "prompt_text, completion and completion_ids, a line with a number or null; `timeout_seconds` a step, "
-      "`memory_bytes`, `null_on_failure`). `name` is that of its metrics");
+      "`memory_bytes`, `null_on_failure`), model (what the score head in the directory `path` says of prompt and "
+      "answer: a model, or an adapter for the policy's base). `name` is that of its metrics");
   field.read = [values](Recipe& recipe, const Json& value, const std::string& place) {
     if (!value.is_array()) refuse_value(place, values, value);
     recipe.rewards.clear();
@@ -166,7 +168,7 @@ std::vector<RecipeField> reward_fields() {
     for (const RewardRecipe& reward : recipe.rewards) all.push_back(write_reward(reward));
     return all;
   };
-  return {only_for({ObjectiveType::grpo, ObjectiveType::rloo}, std::move(field))};
+  return {only_for(rollout_objectives(), std::move(field))};
 }
 
 }  // namespace nibble::detail

@@ -26,7 +26,7 @@ std::vector<RecipeField> rollout_fields() {
   std::vector<RecipeField> fields = {
       integer_field(
           "rollout.completions", 1, kLargestCount, [](Recipe& r) -> int64_t& { return options(r).completions; },
-          "answers to each prompt"),
+          "answers to each prompt (ppo: 1)"),
       integer_field(
           "rollout.max_new_tokens", 1, kLargestCount, [](Recipe& r) -> int64_t& { return options(r).max_new_tokens; },
           "longest answer"),
@@ -49,7 +49,7 @@ std::vector<RecipeField> rollout_fields() {
           "rollout.file", "a file", [](Recipe& r) -> std::string& { return options(r).file; },
           "given answers with rewards instead, in the order of the lines (format rollouts)")),
   };
-  for (RecipeField& field : fields) field = only_for({ObjectiveType::grpo, ObjectiveType::rloo}, std::move(field));
+  for (RecipeField& field : fields) field = only_for(rollout_objectives(), std::move(field));
   return fields;
 }
 

@@ -111,6 +111,12 @@ RecipeField bare_field(std::string name, std::string values, Json schema, std::s
   return field;
 }
 
+std::vector<ObjectiveType> rollout_objectives() {
+  std::vector<ObjectiveType> types = objective_types();
+  std::erase_if(types, [](ObjectiveType type) { return !has_rollouts(type); });
+  return types;
+}
+
 RecipeField only_for(const std::vector<ObjectiveType>& types, RecipeField field) {
   field.applies = [types](const Recipe& recipe) { return std::ranges::count(types, recipe.objective.type) > 0; };
   return field;

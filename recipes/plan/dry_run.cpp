@@ -14,6 +14,7 @@
 #include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/reinforcement/prompt_records.h"
 #include "nibble/recipes/reinforcement/rewards.h"
+#include "nibble/recipes/reinforcement/value_model.h"
 #include "nibble/recipes/training_data.h"
 
 namespace nibble {
@@ -50,6 +51,7 @@ void look_at_model(const Recipe& recipe, const DecoderConfig& config, int64_t ro
   Decoder model = plan_decoder(config, rank.context());
   model.visit([&](const Parameter& parameter) { found.parameters += parameter.value.numel(); });
   check_teacher(recipe, rows);
+  if (recipe.objective.type == ObjectiveType::ppo) model_config(value_base(recipe));  // refuses what is no value model
   const std::optional<AdapterPlan> plan = plan_adapter(recipe, config, rows);
   if (!plan) return;
   found.adapted_modules = static_cast<int64_t>(plan->modules.size());
@@ -59,7 +61,7 @@ void look_at_model(const Recipe& recipe, const DecoderConfig& config, int64_t ro
 // What rewards read of each prompt's record is there.
 void check_rewards(const Recipe& recipe, const Dataset& prompts) {
   const PromptRecords records(recipe.data);
-  const Rewards rewards(recipe.rewards, recipe.data.fields);
+  const Rewards rewards(recipe);
   prompts.for_each([&](int64_t, const SampleInfo& prompt) { rewards.check(records.at(prompt.record)); });
 }
 
@@ -92,7 +94,7 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
     if (records > previews) break;
     found.previews.push_back(dataset.preview(i, encoder));
   }
-  if (!recipe.rewards.empty()) check_rewards(recipe, dataset);
+  if (!recipe.all_rewards().empty()) check_rewards(recipe, dataset);
   if (found.format != DataFormat::labeled && !recipe.is_reinforcement()) {
     found.samples_without_end = count_without_end(dataset, config, encoder);
   }

@@ -19,6 +19,7 @@
 #include "nibble/quant/nf4_weight.h"
 #include "nibble/quant/quantization_config.h"
 #include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/reinforcement/value_model.h"
 
 namespace nibble {
 
@@ -120,13 +121,14 @@ int64_t program_bytes(const Recipe& recipe) {
 }
 
 // Adapters have their shape whatever values they start with.
-ModelMaker maker_of(const Recipe& recipe, const std::shared_ptr<const StoredBase>& base) {
+ModelMaker maker_of(const Recipe& recipe, const std::optional<AdapterRecipe>& of,
+                    const std::shared_ptr<const StoredBase>& base) {
   std::optional<AdapterOptions> adapter;
-  if (recipe.adapter) {
-    adapter = recipe.adapter->options;
-    if (!recipe.adapter->path.empty()) {  // of which the recipe says how it is trained only
-      adapter = read_peft_directory(recipe.adapter->path).options;
-      adapter->lora_dropout = recipe.adapter->options.lora_dropout;
+  if (of) {
+    adapter = of->options;
+    if (!of->path.empty()) {  // of which the recipe says how it is trained only
+      adapter = read_peft_directory(of->path).options;
+      adapter->lora_dropout = of->options.lora_dropout;
     }
   }
   if (adapter) adapter->init_lora_weights = LoraInit::standard;
@@ -150,12 +152,19 @@ PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
   const auto base = std::make_shared<const StoredBase>(recipe.model, config, look);
   PlanJob job;
   job.everything = !recipe.adapter;
-  job.make_model = maker_of(recipe, base);
+  job.make_model = maker_of(recipe, recipe.adapter, base);
   job.model = plan_model(config, job.make_model, job.everything);
   if (const ModelRecipe teacher = teacher_of(recipe); !teacher.path.empty()) {
     const DecoderConfig taught = model_config(teacher);
     const auto stored = std::make_shared<const StoredBase>(teacher, taught, look);
     job.make_teacher = [stored, taught](RankContext& rank) { return stored->make(taught, {}, nullptr, rank); };
+  }
+  if (recipe.objective.type == ObjectiveType::ppo) {
+    const ModelRecipe value = value_base(recipe);
+    const auto stored = std::make_shared<const StoredBase>(value, model_config(value), look);
+    job.make_value = [make = maker_of(recipe, value_adapter(recipe), stored)](
+                         const DecoderConfig& policy, LayerRange range, const LayerSharding* sharding,
+                         RankContext& rank) { return make(with_score_head(policy, 1, false), range, sharding, rank); };
   }
   job.optimizer = recipe.optimizer.type;
   job.gradient_sum = *recipe.train.gradient_sum;

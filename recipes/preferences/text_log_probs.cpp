@@ -1,6 +1,7 @@
 #include "nibble/recipes/preferences/text_log_probs.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "nibble/core/comm/communicator.h"
 
@@ -8,19 +9,26 @@ namespace nibble {
 
 namespace {
 
-/// Takes down the log-probabilities of a batch.
+/// Takes down the log-probabilities, or scores, of a batch.
 class Recorder final : public Objective {
  public:
-  explicit Recorder(double temperature) : temperature_(temperature) {}
-  double loss_sum(const Batch&, const LabelLogProbs& log_probs, const LossCounts&, std::span<float>) const override {
-    seen.assign(log_probs.policy.begin(), log_probs.policy.end());
+  explicit Recorder(const LogProbPass& pass) : pass_(pass) {}
+  double loss_sum(const Batch&, const LabelLogProbs& found, const LossCounts&, std::span<float>) const override {
+    const std::span<const float> of = pass_.scores ? found.scores : found.policy;
+    seen.assign(of.begin(), of.end());
     return 0;
   }
-  double temperature() const override { return temperature_; }
+  double temperature() const override { return pass_.temperature; }
+  bool wants_scores() const override { return pass_.scores; }
+  std::vector<int32_t> score_rows(const Batch& batch) const override {
+    std::vector<int32_t> rows(static_cast<size_t>(batch.ids.numel()));
+    std::iota(rows.begin(), rows.end(), 0);
+    return rows;
+  }
   mutable std::vector<float> seen;
 
  private:
-  double temperature_;
+  const LogProbPass& pass_;
 };
 
 // [first, last) of texts that are computed together.
@@ -49,7 +57,7 @@ std::vector<float> text_log_probs(StepExecutor& executor, const std::vector<size
     const size_t from = begins[firsts[round * width]], to = begins[firsts[std::min(batches, (round + 1) * width)]];
     MemoryPool pool;
     Tensor values = Tensor::zeros(pool, {static_cast<int64_t>(to - from)}, DType::f64);
-    const Recorder recorder(pass.temperature);
+    const Recorder recorder(pass);
     Batch batch;
     if (own < batches) {
       std::vector<Sample> together;
@@ -58,8 +66,9 @@ std::vector<float> text_log_probs(StepExecutor& executor, const std::vector<size
     }
     executor.loss_sum(own < batches ? &batch : nullptr, recorder, {}, context);
     // A row's log-probability is that of the token behind it; none is of a text's first.
-    for (size_t t = 0; t + 1 < recorder.seen.size(); ++t) {
-      values.data<double>()[begins[firsts[own]] - from + t + 1] = static_cast<double>(recorder.seen[t]);
+    const size_t behind = pass.scores ? 0 : 1;
+    for (size_t t = 0; t + behind < recorder.seen.size(); ++t) {
+      values.data<double>()[begins[firsts[own]] - from + t + behind] = static_cast<double>(recorder.seen[t]);
     }
     ranks.all_reduce_sum("reference", values);
     executor.share_from_head(values);

@@ -14,11 +14,12 @@ struct LogProbPass {
   bool adapters_enabled = true;  ///< false: the base without them
   int64_t batch_tokens = 2048;   ///< of texts that are computed together
   double temperature = 1;        ///< see Objective::temperature
+  bool scores = false;           ///< what a score head of one label says of each token instead
 };
 
-/// Log-probabilities of the labelled tokens of texts, one after another as `begins` says: text d has begins[d + 1] -
-/// begins[d] tokens; 0 where a token has no label. The batches do not depend on the number of ranks; all of them get
-/// the result. text: asked for those that this rank computes.
+/// Log-probabilities (or scores) of the labelled tokens of texts, one after another as `begins` says: text d has
+/// begins[d + 1] - begins[d] tokens; 0 where a token has no label. The batches do not depend on the number of ranks;
+/// all of them get the result. text: asked for those that this rank computes.
 std::vector<float> text_log_probs(StepExecutor& executor, const std::vector<size_t>& begins,
                                   const std::function<Sample(size_t)>& text, const LogProbPass& pass);
 

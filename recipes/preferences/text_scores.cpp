@@ -5,6 +5,19 @@
 
 namespace nibble {
 
+std::vector<float> last_scores(Decoder& model, const Sample& text, const StepContext& step, int32_t pad_id) {
+  const Batch batch = make_batch({&text, 1}, step.pool());
+  std::vector<float> scores;
+  TokenLoss reader;
+  reader.of_logits = {scored_rows(batch, pad_id), true, [&](int64_t, Tensor& logits, float, const float*) {
+                        const Tensor read = logits.to(step.pool().host());
+                        scores.assign(read.data<const float>(), read.data<const float>() + read.numel());
+                        return 0.0;
+                      }};
+  model.loss_sum(batch, step, reader);
+  return scores;
+}
+
 std::vector<std::vector<std::vector<float>>> text_scores(Decoder& model, DataOptions options, const Encoder& encoder,
                                                          const StepContext& step, int32_t pad_id) {
   options.max_length = int64_t{1} << 24;
@@ -16,16 +29,7 @@ std::vector<std::vector<std::vector<float>>> text_scores(Decoder& model, DataOpt
   std::vector<std::vector<std::vector<float>>> found;
   for (int64_t i = 0; i < dataset.size(); ++i) {
     if (!dataset.continues_group(i)) found.emplace_back();
-    const Sample sample = dataset.sample(i);
-    const Batch batch = make_batch({&sample, 1}, step.pool());
-    std::vector<float>& scores = found.back().emplace_back();
-    TokenLoss reader;
-    reader.of_logits = {scored_rows(batch, pad_id), true, [&](int64_t, Tensor& logits, float, const float*) {
-                          const Tensor read = logits.to(step.pool().host());
-                          scores.assign(read.data<const float>(), read.data<const float>() + read.numel());
-                          return 0.0;
-                        }};
-    model.loss_sum(batch, step, reader);
+    found.back().push_back(last_scores(model, dataset.sample(i), step, pad_id));
   }
   return found;
 }

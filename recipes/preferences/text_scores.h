@@ -9,6 +9,9 @@
 
 namespace nibble {
 
+/// What the score head says of one text, by label.
+std::vector<float> last_scores(Decoder& model, const Sample& text, const StepContext& step, int32_t pad_id);
+
 /// Scores of each record of options.train, in order, by label: of chosen and rejected, or of the one text. Nothing is
 /// cut. pad_id: see ObjectiveOptions::pad_id.
 std::vector<std::vector<std::vector<float>>> text_scores(Decoder& model, DataOptions options, const Encoder& encoder,

@@ -23,6 +23,7 @@ constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t kLongestLine = 4096;
 
 constexpr size_t kShown = 60;
+constexpr long long kLongestWaitMs = 50;  // between two looks at whether to stop
 
 std::string shown(const std::string& line) {
   return nlohmann::json(line.substr(0, kShown)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
@@ -89,8 +90,9 @@ void CommandReward::end() {
   child_.reset();
 }
 
-// What went wrong, or nothing.
-std::string CommandReward::exchange(const std::vector<std::string>& lines, std::vector<double>& scores) {
+// What went wrong, or nothing; nothing as well, with fewer scores than lines, where it is to stop.
+std::string CommandReward::exchange(const std::vector<std::string>& lines, const std::function<bool()>& stop,
+                                    std::vector<double>& scores) {
   using Clock = std::chrono::steady_clock;
   const auto deadline = Clock::now() + std::chrono::duration<double>(recipe_.timeout_seconds);
   std::string to_write;
@@ -105,6 +107,7 @@ std::string CommandReward::exchange(const std::vector<std::string>& lines, std::
   }
   const auto after = [&] { return " after " + std::to_string(scores.size()) + of_all; };
   while (scores.size() < lines.size()) {
+    if (stop()) return {};
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) {
       char limit[32];
@@ -113,7 +116,7 @@ std::string CommandReward::exchange(const std::vector<std::string>& lines, std::
              of_all + " were scored";
     }
     pollfd ends[2] = {{pipes_->out, POLLIN, 0}, {written < to_write.size() ? pipes_->in : -1, POLLOUT, 0}};
-    if (poll(ends, 2, static_cast<int>(std::min<long long>(left, 1000))) < 0 && errno != EINTR) {
+    if (poll(ends, 2, static_cast<int>(std::min<long long>(left, kLongestWaitMs))) < 0 && errno != EINTR) {
       return std::strerror(errno);
     }
     if ((ends[1].revents & (POLLOUT | POLLERR)) != 0) {
@@ -143,12 +146,13 @@ std::string CommandReward::exchange(const std::vector<std::string>& lines, std::
   return {};
 }
 
-std::vector<double> CommandReward::score(const std::vector<std::string>& lines) {
+std::vector<double> CommandReward::score(const std::vector<std::string>& lines, const std::function<bool()>& stop) {
   if (!child_) start();
   std::vector<double> scores;
-  const std::string wrong = exchange(lines, scores);
-  if (wrong.empty()) return scores;
+  const std::string wrong = exchange(lines, stop, scores);
+  if (wrong.empty() && scores.size() == lines.size()) return scores;
   end();
+  if (wrong.empty()) return {};
   if (!recipe_.null_on_failure) {
     throw InputError(place_, "the command " + recipe_.argv.front() + " " + wrong,
                      "mend it, or set null_on_failure to go on without its rewards");

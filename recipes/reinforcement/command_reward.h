@@ -1,6 +1,7 @@
 #pragma once
 // A reward that another program gives.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,14 +22,16 @@ class CommandReward {
 
   /// The numbers (nan for null) for lines without line breaks. Throws InputError where the command ends, is too slow or
   /// says something else; with null_on_failure the answers that are left have nan then, and the next call starts it
-  /// anew.
-  std::vector<double> score(const std::vector<std::string>& lines);
+  /// anew. No numbers where `stop`, asked while it waits, says so: the command is ended.
+  std::vector<double> score(
+      const std::vector<std::string>& lines, const std::function<bool()>& stop = [] { return false; });
 
  private:
   struct Pipes;
   void start();
   void end();
-  std::string exchange(const std::vector<std::string>& lines, std::vector<double>& scores);
+  std::string exchange(const std::vector<std::string>& lines, const std::function<bool()>& stop,
+                       std::vector<double>& scores);
 
   RewardRecipe recipe_;
   std::string place_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -13,8 +12,6 @@
 namespace nibble {
 
 namespace {
-
-constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
 std::string trimmed(const std::string& text) {
   constexpr const char* kBlank = " \t\r\n";
@@ -49,7 +46,7 @@ std::string last_number(const std::string& text) {
 }
 
 const char* type_name(RewardRecipe::Type type) {
-  constexpr const char* kNames[] = {"exact", "number", "regex", "length", "repetition", "command"};
+  constexpr const char* kNames[] = {"exact", "number", "regex", "length", "repetition", "command", "model"};
   return kNames[static_cast<size_t>(type)];
 }
 
@@ -104,15 +101,16 @@ double repetition_reward(const std::string& answer, int64_t ngram_size, double m
   return (1 - static_cast<double>(different.size()) / static_cast<double>(count)) * max_penalty;
 }
 
-Rewards::Rewards(const std::vector<RewardRecipe>& recipes, const std::map<std::string, std::string>& fields)
-    : recipes_(recipes), fields_(fields) {
-  for (const RewardRecipe& recipe : recipes) {
+Rewards::Rewards(const Recipe& of) : recipes_(of.all_rewards()), fields_(of.data.fields) {
+  for (const RewardRecipe& recipe : recipes_) {
     std::string name = recipe.name.empty() ? type_name(recipe.type) : recipe.name;
     const std::string plain = name;
     for (int i = 2; std::ranges::count(names_, name) > 0; ++i) name = plain + "_" + std::to_string(i);
     names_.push_back(name);
     const bool command = recipe.type == RewardRecipe::Type::command, regex = recipe.type == RewardRecipe::Type::regex;
     commands_.push_back(command ? std::make_unique<CommandReward>(recipe, place(commands_.size())) : nullptr);
+    const bool model = recipe.type == RewardRecipe::Type::model;
+    models_.push_back(model ? std::make_unique<ModelReward>(recipe, of.model, place(models_.size())) : nullptr);
     patterns_.push_back(regex ? regular_expression(recipe.pattern, place(patterns_.size())) : nullptr);
   }
 }
@@ -138,41 +136,55 @@ void Rewards::check(const std::string& record) const {
   }
 }
 
-std::vector<std::vector<double>> Rewards::score(const std::vector<JudgedAnswer>& answers) {
+std::vector<std::vector<double>> Rewards::score(const std::vector<JudgedAnswer>& answers,
+                                                const std::function<bool()>& stop) {
   std::vector<std::vector<double>> scores;
   for (size_t i = 0; i < size(); ++i) {
-    const RewardRecipe& recipe = recipes_[i];
-    if (commands_[i]) {
+    if (models_[i]) {
+      std::vector<std::vector<int32_t>> texts;
+      for (const JudgedAnswer& answer : answers) {
+        texts.emplace_back(answer.prompt_ids.begin(), answer.prompt_ids.end());
+        texts.back().insert(texts.back().end(), answer.ids.begin(), answer.ids.end());
+      }
+      scores.push_back(models_[i]->score(texts));
+    } else if (commands_[i]) {
       std::vector<std::string> lines;
       for (const JudgedAnswer& answer : answers) lines.push_back(line_of(answer));
-      scores.push_back(commands_[i]->score(lines));
-      continue;
-    }
-    std::vector<double>& own = scores.emplace_back();
-    for (const JudgedAnswer& answer : answers) {
-      switch (recipe.type) {
-        case RewardRecipe::Type::exact:
-          own.push_back(exact_reward(answer.answer, column(answer.record, i)));
-          break;
-        case RewardRecipe::Type::number:
-          own.push_back(number_reward(answer.answer, column(answer.record, i)));
-          break;
-        case RewardRecipe::Type::regex:
-          own.push_back(matches(*patterns_[i], answer.answer) ? 1 : 0);
-          break;
-        case RewardRecipe::Type::length:
-          own.push_back(length_reward(std::ssize(answer.ids), recipe.max_completion_len, recipe.soft_punish_cache));
-          break;
-        case RewardRecipe::Type::repetition:
-          own.push_back(repetition_reward(answer.answer, recipe.ngram_size, recipe.max_penalty));
-          break;
-        case RewardRecipe::Type::command:
-          own.push_back(kNothing);  // above
-          break;
-      }
+      scores.push_back(commands_[i]->score(lines, stop));
+      if (scores.back().size() < lines.size()) return {};
+    } else {
+      scores.push_back(plain_scores(answers, i));
     }
   }
   return scores;
+}
+
+std::vector<double> Rewards::plain_scores(const std::vector<JudgedAnswer>& answers, size_t i) const {
+  const RewardRecipe& recipe = recipes_[i];
+  std::vector<double> own;
+  for (const JudgedAnswer& answer : answers) {
+    switch (recipe.type) {
+      case RewardRecipe::Type::exact:
+        own.push_back(exact_reward(answer.answer, column(answer.record, i)));
+        break;
+      case RewardRecipe::Type::number:
+        own.push_back(number_reward(answer.answer, column(answer.record, i)));
+        break;
+      case RewardRecipe::Type::regex:
+        own.push_back(matches(*patterns_[i], answer.answer) ? 1 : 0);
+        break;
+      case RewardRecipe::Type::length:
+        own.push_back(length_reward(std::ssize(answer.ids), recipe.max_completion_len, recipe.soft_punish_cache));
+        break;
+      case RewardRecipe::Type::repetition:
+        own.push_back(repetition_reward(answer.answer, recipe.ngram_size, recipe.max_penalty));
+        break;
+      case RewardRecipe::Type::command:
+      case RewardRecipe::Type::model:
+        NIBBLE_CHECK(false, "a reward of its own");
+    }
+  }
+  return own;
 }
 
 }  // namespace nibble

@@ -1,6 +1,7 @@
 #pragma once
 // The recipe's list `rewards`: functions of answers that say how good they are.
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -8,12 +9,14 @@
 
 #include "nibble/recipes/config/recipe.h"
 #include "nibble/recipes/reinforcement/command_reward.h"
+#include "nibble/recipes/reinforcement/model_reward.h"
 
 namespace nibble {
 
 /// What a reward sees of an answer.
 struct JudgedAnswer {
-  std::string prompt, answer;           ///< as text, without special tokens
+  std::string prompt, answer;  ///< as text, without special tokens
+  std::span<const int32_t> prompt_ids;
   std::span<const int32_t> ids;         ///< of the answer
   const std::string* record = nullptr;  ///< JSON text of the prompt's record
 };
@@ -31,8 +34,9 @@ class Pattern;
 
 class Rewards {
  public:
-  /// fields: DataOptions::fields, for the columns. Throws InputError for a pattern that is no regular expression.
-  Rewards(const std::vector<RewardRecipe>& recipes, const std::map<std::string, std::string>& fields);
+  /// Those of the recipe, which must outlive this. Throws InputError for a pattern that is no regular expression and a
+  /// model that gives no score.
+  explicit Rewards(const Recipe& recipe);
   ~Rewards();
 
   size_t size() const { return recipes_.size(); }
@@ -41,18 +45,22 @@ class Rewards {
   double weight(size_t i) const { return recipes_.at(i).weight; }
   /// Throws InputError where the record of a prompt, JSON text, lacks a column.
   void check(const std::string& record) const;
-  /// [function][answer]; nan: nothing to say. Throws InputError where a record lacks a column, or a command fails.
-  std::vector<std::vector<double>> score(const std::vector<JudgedAnswer>& answers);
+  /// [function][answer]; nan: nothing to say. stop: asked while a command is waited for; nothing is returned then.
+  /// Throws InputError where a record lacks a column, or a command fails.
+  std::vector<std::vector<double>> score(
+      const std::vector<JudgedAnswer>& answers, const std::function<bool()>& stop = [] { return false; });
 
  private:
+  std::vector<double> plain_scores(const std::vector<JudgedAnswer>& answers, size_t i) const;
   std::string place(size_t i) const { return "rewards (" + names_.at(i) + ")"; }
   std::string column(const std::string* record, size_t i) const;
 
-  const std::vector<RewardRecipe>& recipes_;
+  const std::vector<RewardRecipe> recipes_;
   const std::map<std::string, std::string>& fields_;
   std::vector<std::string> names_;
   std::vector<std::unique_ptr<CommandReward>> commands_;  // null for other types
   std::vector<std::unique_ptr<Pattern>> patterns_;        // likewise
+  std::vector<std::unique_ptr<ModelReward>> models_;      // likewise
 };
 
 }  // namespace nibble

@@ -33,16 +33,20 @@ std::string write_rollouts(const std::vector<Rollout>& rollouts, const std::vect
     line["reward"] = number_or_null(rollout.reward);
     for (size_t k = 0; k < rollout.rewards.size(); ++k)
       line["rewards"][names.at(k)] = number_or_null(rollout.rewards[k]);
-    line["advantage"] = rollout.advantage;
+    if (rollout.advantages.empty()) line["advantage"] = rollout.advantage;
     line["truncated"] = rollout.truncated;
     line["prompt_ids"] = rollout.prompt;
     line["completion_ids"] = rollout.answer;
-    const auto add = [&](const char* name, const std::vector<float>& values) {
+    const auto add = [&](const char* name, const auto& values) {
       if (!values.empty()) line[name] = values;
     };
     add("logprobs", rollout.sampled);
     add("old_logprobs", rollout.old);
     add("ref_logprobs", rollout.reference);
+    add("values", rollout.values);
+    add("token_rewards", rollout.token_rewards);
+    add("returns", rollout.returns);
+    add("advantages", rollout.advantages);
     line["position"] = rollout.position;
     line["sequence"] = rollout.sequence;
     line["record"] = rollout.record;
@@ -64,7 +68,7 @@ std::vector<Rollout> read_rollouts(const std::string& lines, const std::vector<s
       rollout.prompt = line.at("prompt_ids").get<std::vector<int32_t>>();
       rollout.answer = line.at("completion_ids").get<std::vector<int32_t>>();
       rollout.reward = read_number_or_null(line.at("reward"));
-      rollout.advantage = line.at("advantage").get<double>();
+      rollout.advantage = line.value("advantage", 0.0);
       rollout.truncated = line.at("truncated").get<bool>();
       const auto read = [&](const char* name, std::vector<float>& values) {
         if (line.contains(name)) values = line.at(name).get<std::vector<float>>();
@@ -72,6 +76,7 @@ std::vector<Rollout> read_rollouts(const std::string& lines, const std::vector<s
       read("logprobs", rollout.sampled);
       read("old_logprobs", rollout.old);
       read("ref_logprobs", rollout.reference);
+      read("values", rollout.values);
       if (!line.contains("rewards")) continue;
       for (const std::string& name : names) rollout.rewards.push_back(read_number_or_null(line.at("rewards").at(name)));
     }

@@ -20,10 +20,14 @@ struct Rollout {
   double reward = std::numeric_limits<double>::quiet_NaN();  ///< their sum by weight
   bool truncated = false;                                    ///< it has no end
   double advantage = 0;
+  /// PPO, by position: what the value model says of it [tokens + 1], and the rest of PpoEstimates.
+  std::vector<float> values;
+  std::vector<double> token_rewards, returns, advantages;
 };
 
 /// A line of JSON for each: prompt_ids, completion_ids, reward, truncated and, where they are there, logprobs,
-/// old_logprobs, ref_logprobs, rewards (by `names`), advantage. What is read again is what was written.
+/// old_logprobs, ref_logprobs, rewards (by `names`), advantage (or values, token_rewards, returns, advantages). What is
+/// read again is what was written.
 std::string write_rollouts(const std::vector<Rollout>& rollouts, const std::vector<std::string>& names,
                            const std::vector<std::pair<std::string, std::string>>& texts);
 /// texts: prompt and completion of each, for people; empty: left out.

@@ -11,6 +11,7 @@
 #include "nibble/core/models/generation/answers.h"
 #include "nibble/core/objectives/advantages.h"
 #include "nibble/core/objectives/policy_gradient.h"
+#include "nibble/core/objectives/ppo.h"
 #include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/preferences/text_log_probs.h"
 
@@ -54,7 +55,7 @@ Rollouts::Rollouts(const Recipe& recipe, const Decoder& model, TrainingData& dat
   if (tokenizer_ && tokenizer_->eos_id()) stop_ids_.push_back(*tokenizer_->eos_id());
   if (!rollout.file.empty()) return;
   records_.emplace(recipe.data);
-  rewards_.emplace(recipe.rewards, recipe.data.fields);
+  rewards_.emplace(recipe);
   if (!rollout.stop.empty() && !tokenizer_) {
     throw UsageError("the model has no tokenizer that texts could be read with", "leave it out", "rollout.stop");
   }
@@ -94,7 +95,8 @@ void Rollouts::add_log_probs(StepExecutor& executor) {
   pass.compute_dtype = recipe_.model.dtype();
   pass.batch_tokens = recipe_.data.max_length;
   pass.temperature = objective.rollout.temperature;
-  const auto fill = [&](std::vector<float> Rollout::*into) {
+  // before: how many values in front of those of the answer's tokens are wanted.
+  const auto fill = [&](StepExecutor& by, std::vector<float> Rollout::*into, ptrdiff_t before = 0) {
     std::vector<size_t> missing, begins = {0};
     for (size_t i = 0; i < rollouts_.size(); ++i) {
       const Rollout& rollout = rollouts_[i];
@@ -104,21 +106,55 @@ void Rollouts::add_log_probs(StepExecutor& executor) {
     }
     if (missing.empty()) return;
     const auto text = [&](size_t d) { return text_of(rollouts_[missing[d]]); };
-    const std::vector<float> all = text_log_probs(executor, begins, text, pass);
+    const std::vector<float> all = text_log_probs(by, begins, text, pass);
     for (size_t d = 0; d < missing.size(); ++d) {
       Rollout& rollout = rollouts_[missing[d]];
       const auto end = all.begin() + static_cast<ptrdiff_t>(begins[d + 1]);
-      (rollout.*into).assign(end - std::ssize(rollout.answer), end);
+      (rollout.*into).assign(end - std::ssize(rollout.answer) - before, end);
     }
   };
-  const bool compares = has_reference(objective), in_reward = objective.type == ObjectiveType::rloo && compares;
+  const bool compares = has_reference(objective), ppo = objective.type == ObjectiveType::ppo;
+  const bool in_reward = ppo || (objective.type == ObjectiveType::rloo && compares);
   old_given_ = std::ranges::any_of(rollouts_, [](const Rollout& rollout) { return !rollout.old.empty(); });
-  if (old_given_ || objective.num_iterations > 1 || in_reward) fill(&Rollout::old);
+  if (old_given_ || steps_per_block(objective) > 1 || in_reward) fill(executor, &Rollout::old);
   pass.adapters_enabled = false;
-  if (compares) fill(&Rollout::reference);
+  if (compares) fill(executor, &Rollout::reference);
+  if (!ppo) return;
+  NIBBLE_CHECK(executor.companion() != nullptr, "PPO has a value model");
+  pass.adapters_enabled = pass.scores = true;
+  fill(*executor.companion(), &Rollout::values, 1);
+}
+
+// Some token ends it, or, of the model's own, a text of rollout.stop.
+bool Rollouts::has_end(const Rollout& rollout) const {
+  const auto ends = [&](int32_t id) { return std::ranges::find(stop_ids_, id) != stop_ids_.end(); };
+  return std::ranges::any_of(rollout.answer, ends) || (rewards_ && !rollout.truncated);
+}
+
+void Rollouts::add_estimates() {
+  std::vector<PpoAnswer> answers;
+  double ends = 0;
+  const auto wide = [](const std::vector<float>& of) { return std::vector<double>(of.begin(), of.end()); };
+  for (const Rollout& rollout : rollouts_) {
+    answers.push_back({.policy = wide(rollout.old),
+                       .reference = wide(rollout.reference),
+                       .values = wide(rollout.values),
+                       .score = rollout.reward,
+                       .ended = has_end(rollout)});
+    for (const int32_t id : rollout.answer) ends += std::ranges::count(stop_ids_, id) > 0;
+  }
+  const std::vector<PpoEstimates> found = ppo_estimates(recipe_.objective, answers);
+  for (size_t i = 0; i < rollouts_.size(); ++i) {
+    rollouts_[i].token_rewards = found[i].rewards;
+    rollouts_[i].returns = found[i].returns;
+    rollouts_[i].advantages = found[i].advantages;
+  }
+  metrics_ = ppo_block_metrics(recipe_.objective, answers);
+  metrics_.emplace_back("val/num_eos_tokens", ends);
 }
 
 void Rollouts::add_advantages() {
+  metrics_.clear();
   std::vector<ScoredAnswer> answers;
   for (const Rollout& rollout : rollouts_) {
     ScoredAnswer& answer = answers.emplace_back();
@@ -130,9 +166,14 @@ void Rollouts::add_advantages() {
       answer.kl += static_cast<double>(rollout.old[t]) - static_cast<double>(rollout.reference[t]);
     }
   }
-  const std::vector<double> found = advantages(recipe_.objective, answers);
-  for (size_t i = 0; i < rollouts_.size(); ++i) rollouts_[i].advantage = found[i];
-  metrics_ = answer_metrics(recipe_.objective, answers);
+  if (recipe_.objective.type == ObjectiveType::ppo) {
+    add_estimates();
+  } else {
+    const std::vector<double> found = advantages(recipe_.objective, answers);
+    for (size_t i = 0; i < rollouts_.size(); ++i) rollouts_[i].advantage = found[i];
+  }
+  const Metrics more = answer_metrics(recipe_.objective, answers);
+  metrics_.insert(metrics_.end(), more.begin(), more.end());
   for (size_t k = 0; rewards_ && k < rewards_->size(); ++k) {
     std::vector<double> own;
     for (const Rollout& rollout : rollouts_) own.push_back(rollout.rewards.at(k));
@@ -149,7 +190,12 @@ std::vector<Sample> Rollouts::samples(bool first) const {
     Sample& sample = result.emplace_back(text_of(rollout));
     sample.index = result.size() - 1;
     const bool masked = recipe_.objective.mask_truncated_completions && rollout.truncated;
-    sample.values = {static_cast<float>(rollout.advantage), masked ? 1.0f : 0.0f};
+    if (recipe_.objective.type == ObjectiveType::ppo) {
+      sample.values = ppo_values({.values = {rollout.values.begin(), rollout.values.end()}},
+                                 {.returns = rollout.returns, .advantages = rollout.advantages});
+    } else {
+      sample.values = {static_cast<float>(rollout.advantage), masked ? 1.0f : 0.0f};
+    }
     sample.reference = behind_prompt(rollout, rollout.reference);
     if (!first || old_given_) sample.old = behind_prompt(rollout, rollout.old);
   }
@@ -242,20 +288,23 @@ void Rollouts::sample(int64_t block, StepExecutor& executor, const std::vector<R
 }
 
 // One rank asks the reward functions, so that what they say is the same for all.
-void Rollouts::judge(StepExecutor& executor) {
+bool Rollouts::judge(StepExecutor& executor) {
   Communicator& world = executor.rank().comm;
   std::string output, wrong;
+  bool stopped = false;
   if (world.rank() == 0) {
     std::vector<JudgedAnswer> answers;
     for (const Rollout& rollout : rollouts_) {
       answers.push_back({.prompt = text(rollout.prompt),
                          .answer = text(rollout.answer),
+                         .prompt_ids = rollout.prompt,
                          .ids = rollout.answer,
                          .record = &records_->at(rollout.record)});
     }
     try {
-      const std::vector<std::vector<double>> scores = rewards_->score(answers);
-      for (size_t i = 0; i < rollouts_.size(); ++i) {
+      const std::vector<std::vector<double>> scores = rewards_->score(answers, [&] { return observer_.stop(); });
+      stopped = scores.empty();
+      for (size_t i = 0; !stopped && i < rollouts_.size(); ++i) {
         Rollout& rollout = rollouts_[i];
         rollout.rewards.clear();
         double sum = 0;
@@ -278,7 +327,9 @@ void Rollouts::judge(StepExecutor& executor) {
     output = world.broadcast_text("rewards", output, 0);
   }
   if (!wrong.empty()) throw InputError("", wrong);
+  if (world.size() > 1 ? world.all_reduce_sum("stopped", stopped ? 1 : 0) > 0 : stopped) return false;
   if (world.size() > 1) rollouts_ = read_rollouts(output, rewards_->names());
+  return true;
 }
 
 void Rollouts::restore(const std::string& kept) {
@@ -310,7 +361,10 @@ bool Rollouts::make(int64_t block, StepExecutor& executor, const RolloutRun& run
       keep("part ", {});
       return false;
     }
-    judge(executor);
+    if (!judge(executor)) {
+      keep("part ", {});
+      return false;
+    }
   } else {
     rollouts_ = given(block);
   }
@@ -318,7 +372,7 @@ bool Rollouts::make(int64_t block, StepExecutor& executor, const RolloutRun& run
   add_advantages();
   block_ = block;
   whole_ = true;
-  if (recipe_.objective.num_iterations > 1) {
+  if (steps_per_block(recipe_.objective) > 1) {
     keep("whole ", names);
   } else {
     run.keep("");
@@ -327,7 +381,7 @@ bool Rollouts::make(int64_t block, StepExecutor& executor, const RolloutRun& run
   std::vector<std::pair<std::string, std::string>> texts;
   for (const Rollout& rollout : rollouts_) texts.emplace_back(text(rollout.prompt), text(rollout.answer));
   std::filesystem::create_directories(run.directory);
-  const int64_t step = (block - 1) * recipe_.objective.num_iterations + 1;
+  const int64_t step = (block - 1) * steps_per_block(recipe_.objective) + 1;
   write_file_atomically(run.directory / ("step-" + std::to_string(step) + ".jsonl"),
                         write_rollouts(rollouts_, names, texts));
   return true;
@@ -340,7 +394,7 @@ bool Rollouts::prepare(int64_t step, StepExecutor& executor, const RolloutRun& r
     whole_ = false;
     if (!make(block, executor, run)) return false;
   }
-  const bool first = (step - 1) % recipe_.objective.num_iterations == 0;
+  const bool first = (step - 1) % steps_per_block(recipe_.objective) == 0;
   data_.set_block(samples(first), metrics_);
   return true;
 }

@@ -26,7 +26,8 @@ struct RolloutRun {
   std::function<void(std::string)> keep;  ///< what checkpoints have from now on, for restore()
 };
 
-/// The blocks of answers of a run. What is given must outlive this.
+/// The blocks of answers of a run. With an executor that has a companion (PPO) that one says what answers are worth.
+/// What is given must outlive this.
 class Rollouts {
  public:
   Rollouts(const Recipe& recipe, const Decoder& model, TrainingData& data, const std::string& tokenizer,
@@ -45,8 +46,11 @@ class Rollouts {
   /// Adds what is missing of `all` to `done`, as far as nobody asks to stop.
   void sample(int64_t block, StepExecutor& executor, const std::vector<Rollout>& all, std::vector<Rollout>& done,
               const RolloutRun& run) const;
-  void judge(StepExecutor& executor);
+  /// False: somebody asked to stop meanwhile.
+  bool judge(StepExecutor& executor);
   void add_log_probs(StepExecutor& executor);
+  bool has_end(const Rollout& rollout) const;
+  void add_estimates();
   void add_advantages();
   std::string text(std::span<const int32_t> ids) const;
   /// As the steps see them. first: with the policy that wrote them, where the recipe does not say otherwise.

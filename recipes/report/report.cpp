@@ -100,6 +100,16 @@ std::string samples(const RunLog& log) {
   return "<h2>Samples before and after</h2>\n" + html_table(rows, Columns::even);
 }
 
+// What was rewarded most and least.
+std::string answers(const RunLog& log) {
+  if (log.answers.empty()) return "";
+  std::vector<std::vector<std::string>> rows = {{"step", "prompt", "answer", "reward"}};
+  for (const AnswerReport& answer : log.answers) {
+    rows.push_back({std::to_string(answer.step), answer.prompt, answer.completion, format("%.4g", answer.reward)});
+  }
+  return "<h2>Best and worst answers of a step</h2>\n" + html_table(rows);
+}
+
 // run.json as a table of names and values.
 std::string facts(const RunLog& log) {
   const nlohmann::ordered_json all = nlohmann::ordered_json::parse(log.facts, nullptr, false);
@@ -124,7 +134,7 @@ std::string report_page(const RunLog& log) {
                      "</p>\n<p class=\"quiet\">" + escape_html(log.directory.string()) + "</p>\n" + tiles(log) +
                      "<div class=\"plots\">\n";
   for (const NamedPlot& named : run_plots(log)) body += "<div>" + svg(named.plot) + "</div>\n";
-  body += "</div>\n" + samples(log) + facts(log);
+  body += "</div>\n" + samples(log) + answers(log) + facts(log);
   if (!log.recipe.empty()) body += "<h2>Recipe</h2>\n<pre>" + escape_html(log.recipe) + "</pre>\n";
   return html_page("nibble: " + name_of(log), body);
 }

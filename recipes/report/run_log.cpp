@@ -2,12 +2,17 @@
 
 #include <algorithm>
 #include <array>
+#include <cinttypes>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/io/json/json_file.h"
 
 namespace nibble {
@@ -94,6 +99,29 @@ void flatten(const Json& value, const std::string& name, std::map<std::string, s
   for (const auto& [key, member] : value.items()) flatten(member, name.empty() ? key : name + "." + key, out);
 }
 
+// The steps that rollouts/step-N.jsonl are there for.
+std::vector<int64_t> rollout_steps(const fs::path& directory) {
+  std::vector<int64_t> steps;
+  if (!fs::is_directory(directory)) return steps;
+  for (const auto& entry : list_directory(directory)) {
+    int64_t step = 0;
+    if (std::sscanf(entry.path().filename().c_str(), "step-%" SCNd64 ".jsonl", &step) == 1) steps.push_back(step);
+  }
+  std::ranges::sort(steps);
+  return steps;
+}
+
+void add_best_and_worst(const fs::path& directory, int64_t step, std::vector<AnswerReport>& found) {
+  std::optional<AnswerReport> best, worst;
+  for_each_line(directory / ("step-" + std::to_string(step) + ".jsonl"), [&](const Json& line) {
+    if (!line.at("reward").is_number()) return;
+    const AnswerReport answer{step, line.value("prompt", ""), line.value("completion", ""), line.at("reward")};
+    if (!best || answer.reward > best->reward) best = answer;
+    if (!worst || answer.reward < worst->reward) worst = answer;
+  });
+  if (best) found.insert(found.end(), {*best, *worst});
+}
+
 }  // namespace
 
 RunLog read_run_log(const fs::path& directory) {
@@ -116,6 +144,11 @@ RunLog read_run_log(const fs::path& directory) {
       log.samples.push_back({line.at("step"), line.at("prompt"), line.at("expected"), line.at("text")});
     });
   }
+  const fs::path rollouts = directory / "rollouts";
+  const std::vector<int64_t> steps = rollout_steps(rollouts);
+  std::set<int64_t> shown;
+  if (!steps.empty()) shown = {steps.front(), steps[steps.size() / 2], steps.back()};
+  for (const int64_t step : shown) add_best_and_worst(rollouts, step, log.answers);
   const auto text_of = [&](const char* name) {
     return fs::exists(directory / name) ? read_text_file(directory / name) : std::string();
   };

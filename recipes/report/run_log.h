@@ -9,11 +9,20 @@
 
 namespace nibble {
 
+/// An answer that the run drew and learned from.
+struct AnswerReport {
+  int64_t step = 0;  ///< the first that used it
+  std::string prompt, completion;
+  double reward = 0;
+};
+
 struct RunLog {
   std::filesystem::path directory;
   std::vector<StepReport> steps;              ///< lines with "split":"train"; total_steps is not in them
   std::vector<EvaluationReport> evaluations;  ///< lines with "split":"eval"; best is set on the lowest
   std::vector<SampleReport> samples;
+  /// The best and the worst, in this order, of each step in rollouts/ that is shown: the first, the middle, the last.
+  std::vector<AnswerReport> answers;
   std::string recipe;  ///< JSON text, "" where there is none
   std::string facts;   ///< run.json, "" where there is none
 };

@@ -96,10 +96,8 @@ class Rollouts(program.JobTest):
         self.assertEqual(run("train", self.rollout_recipe("whole", steps=6, objective=objective)).code, 0)
         # In the middle of a block (after step 3), and while the third block is judged (after step 4): the judge waits there.
         gate, waits = self.folder / "gate", self.folder / "waits"
-        waiting = self.judge("import os, pathlib, time\ncount = 0\n" + JUDGE.replace(
-            "    print", f"    count += 1\n    while count > 16 and not os.path.exists({str(gate)!r}):\n"
-            f"        pathlib.Path({str(waits)!r}).touch()\n        time.sleep(0.01)\n    print"))
-        recipe = self.rollout_recipe("stopped", steps=6, objective=objective, rewards=[waiting], train={"save_every": 3})
+        recipe = self.rollout_recipe("stopped", steps=6, objective=objective,
+                                     rewards=[self.waiting_judge(16, gate, waits)], train={"save_every": 3})
         child = subprocess.Popen([program.PROGRAM, "train", str(recipe)], stdout=subprocess.DEVNULL,
                                  stderr=subprocess.DEVNULL, env=program.environment())
         self.addCleanup(child.kill)
@@ -124,6 +122,115 @@ class Rollouts(program.JobTest):
         child.send_signal(signal.SIGTERM)
         self.assertIn(child.wait(), (75, 0))
         self.assertEqual(run("train", recipe).code, 0)
+        self.assertEqual(self.adapter("stopped"), self.adapter("whole"))
+
+    def test_ppo_gives_the_same_bytes_however_it_is_run(self):
+        def recipe(out, objective=None, train=None, **sections):
+            return self.rollout_recipe(out, steps=5, objective={"type": "ppo", "num_ppo_epochs": 2, "num_mini_batches": 2,
+                                                                **(objective or {})},
+                                       train=train, **{"rollout": {"completions": 1, "max_new_tokens": 12}, **sections})
+
+        def both(out):
+            value = self.folder / out / "value_adapter" / "adapter_model.safetensors"
+            return self.adapter(out), value.read_bytes()
+
+        done = run("train", recipe("one"))
+        self.assertEqual(done.code, 0, done.err)
+        self.assertNotEqual(*both("one"))
+        for name, ranks, parallel in (("two", 2, {}), ("pipeline", 2, {"pipeline": 2}), ("shard", 2, {"shard": 2})):
+            done = run("launch", "-n", ranks, "--", "train", recipe(name, parallel=parallel))
+            self.assertEqual(done.code, 0, done.err)
+            self.assertEqual(both(name), both("one"), name)
+            self.assertEqual(self.answers(name, 5), self.answers("one", 5))
+        # Stopped within a block (4 steps use it), and continued; the judge of the second block waits meanwhile.
+        gate, waits = self.folder / "gate", self.folder / "waits"
+        child = subprocess.Popen([program.PROGRAM, "train",
+                                  str(recipe("stopped", rewards=[self.waiting_judge(8, gate, waits)], train={"save_every": 3}))],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=program.environment())
+        self.addCleanup(child.kill)
+        saved = self.folder / "stopped" / "checkpoints" / "step-3"
+        self.wait_until(lambda: (waits.exists() and saved.exists()) or child.poll() is not None)
+        child.kill()
+        child.wait()
+        gate.touch()
+        done = run("train", self.folder / "stopped.json")
+        self.assertEqual(done.code, 0, done.err)
+        self.assertEqual(both("stopped"), both("one"))
+
+    def test_ppo_gives_one_loss_for_any_microbatch(self):
+        losses = []
+        for size, accumulate in ((8, 1), (4, 2), (2, 4)):
+            out = f"size{size}"
+            recipe = self.rollout_recipe(out, steps=2, rollout={"completions": 1, "max_new_tokens": 12},
+                                         objective={"type": "ppo", "num_ppo_epochs": 2},
+                                         train={"microbatch_size": size, "accumulate": accumulate})
+            done = run("train", recipe)
+            self.assertEqual(done.code, 0, done.err)
+            rows = [json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
+            losses.append([row["loss"] for row in rows])
+            for name in ("objective/kl", "objective/scores", "loss/value_avg", "val/ratio", "reward"):
+                self.assertIn(name, rows[0])
+            self.assertEqual(rows[0]["val/ratio"], 1, "the policy that wrote the answers is the one that is trained")
+        for other in losses[1:]:
+            for a, b in zip(losses[0], other):
+                self.assertAlmostEqual(a, b, delta=1e-6)
+
+    def test_a_reward_model_scores_answers(self):
+        pairs = self.folder / "pairs.jsonl"
+        pairs.write_text("".join(json.dumps({"prompt_ids": [1, 5 + i], "chosen_ids": [7, 9, 2], "rejected_ids": [8, 4, 2]}) + "\n"
+                                 for i in range(4)))
+        settings = {"model": {"path": str(self.model), "compute_dtype": "f32"}, "adapter": {"r": 4},
+                    "objective": {"type": "reward"}, "data": {"train": str(pairs), "max_length": 32},
+                    "train": {"steps": 2, "microbatch_size": 2}, "optimizer": {"lr": 1e-2},
+                    "output": {"dir": str(self.folder / "scorer")}}
+        path = self.folder / "scorer.json"
+        path.write_text(json.dumps(settings))
+        done = run("train", path)
+        self.assertEqual(done.code, 0, done.err)
+        scorer = str(self.folder / "scorer" / "adapter")
+        recipe = json.loads(self.rollout_recipe("judged", steps=1, rollout={"completions": 1, "max_new_tokens": 6},
+                                                objective={"type": "ppo", "reward_model": scorer, "value_adapter": scorer,
+                                                           "num_ppo_epochs": 1}).read_text())
+        del recipe["rewards"]
+        path = self.folder / "judged.json"
+        path.write_text(json.dumps(recipe))
+        done = run("train", path)
+        self.assertEqual(done.code, 0, done.err)
+        answers = self.answers("judged")
+        texts = self.folder / "texts.jsonl"
+        texts.write_text("".join(json.dumps({"input_ids": a["prompt_ids"] + a["completion_ids"], "label": 0}) + "\n"
+                                 for a in answers))
+        scores = self.folder / "scores.jsonl"
+        done = run("score", "--model", self.model, "--adapter", scorer, "--data", texts, "--format", "labeled",
+                   "--compute-dtype", "f32", "--out", scores)
+        self.assertEqual(done.code, 0, done.err)
+        for answer, line in zip(answers, scores.read_text().splitlines()):
+            score = json.loads(line)["score"]
+            self.assertAlmostEqual(answer["rewards"]["reward_model"], score[0] if isinstance(score, list) else score, delta=1e-6)
+            # Score head and value model start as the same adapter: the value behind an answer is its score.
+            self.assertAlmostEqual(answer["values"][-1], answer["reward"], delta=1e-5)
+
+    def waiting_judge(self, answers, gate, waits):
+        """JUDGE that, after so many answers, says that it waits and does until the gate is there."""
+        return self.judge("import os, pathlib, time\ncount = 0\n" + JUDGE.replace(
+            "    print", f"    count += 1\n    while count > {answers} and not os.path.exists({str(gate)!r}):\n"
+            f"        pathlib.Path({str(waits)!r}).touch()\n        time.sleep(0.01)\n    print"))
+
+    def test_a_signal_while_a_command_judges_is_answered_at_once(self):
+        self.assertEqual(run("train", self.rollout_recipe("whole", steps=3)).code, 0)
+        gate, waits = self.folder / "gate", self.folder / "waits"
+        recipe = self.rollout_recipe("stopped", steps=3, rewards=[self.waiting_judge(8, gate, waits)])
+        child = subprocess.Popen([program.PROGRAM, "train", str(recipe)], stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE, env=program.environment(), text=True)
+        self.addCleanup(child.kill)
+        self.wait_until(lambda: waits.exists() or child.poll() is not None)
+        child.send_signal(signal.SIGTERM)
+        said = child.communicate()[1]  # the gate stays closed: the judge of step 2 never answers
+        self.assertEqual(child.returncode, 75, said)
+        self.assertIn("stopped after step 1, checkpoint saved", said)
+        gate.touch()
+        self.assertEqual(run("train", recipe).code, 0)
+        self.assertEqual(self.answers("stopped", 2), self.answers("whole", 2))
         self.assertEqual(self.adapter("stopped"), self.adapter("whole"))
 
     def test_the_reward_rises(self):

@@ -108,6 +108,31 @@ TEST(ObjectiveRecipe, OfRolloutsHasTrlsDefaultsAndIsReadBack) {
   EXPECT_EQ(to_json(parse(to_json(rloo))), to_json(rloo));
 }
 
+TEST(ObjectiveRecipe, OfPpoHasTrlsDefaultsAndIsReadBack) {
+  const std::string rest = R"("rewards": [{"type": "number", "column": "answer"}],
+      "data": {"train": "P.jsonl"}, "train": {"microbatch_size": 4})";
+  const Recipe recipe = parse(recipe_of(R"("type": "ppo", "num_mini_batches": 2)", rest));
+  EXPECT_EQ(recipe.objective.kl_coef, 0.05);
+  EXPECT_EQ(recipe.objective.num_ppo_epochs, 4);
+  EXPECT_EQ(steps_per_block(recipe.objective), 8);
+  EXPECT_EQ(recipe.objective.rollout.completions, 1);
+  EXPECT_EQ(recipe.objective.reference, "adapter_off");
+  EXPECT_EQ(recipe.data.format, DataFormat::prompts);
+  EXPECT_FALSE(recipe.model.score) << "the value model has the score head";
+  EXPECT_EQ(to_json(parse(to_json(recipe))), to_json(recipe));
+  EXPECT_EQ(fixed_settings(recipe).at("objective.lam"), "0.95");
+  const Recipe judged =
+      parse(recipe_of(R"("type": "ppo", "reward_model": "R", "kl_coef": 0)", R"("data": {"train": "P"})"));
+  EXPECT_EQ(judged.all_rewards().at(0).path, "R");
+  EXPECT_EQ(judged.objective.reference, "") << "with kl_coef 0 there is none";
+  const auto refused = [&](const std::string& objective) {
+    return error_of<UsageError>([&] { parse(recipe_of(objective, rest)); });
+  };
+  EXPECT_THAT(refused(R"("type": "ppo", "num_mini_batches": 3)"), HasSubstr("num_mini_batches: does not divide"));
+  EXPECT_THAT(refused(R"("type": "ppo", "epsilon": 0.1)"), HasSubstr("objective.epsilon: has no meaning"));
+  EXPECT_THAT(refused(R"("type": "grpo", "lam": 0.9)"), HasSubstr("objective.lam: has no meaning"));
+}
+
 TEST(ObjectiveRecipe, RefusesRolloutsThatCannotBe) {
   const auto refused = [](const std::string& rollout, const std::string& rewards, const std::string& data = "") {
     const std::string rest = R"("rollout": {)" + rollout + R"(}, "rewards": [)" + rewards +

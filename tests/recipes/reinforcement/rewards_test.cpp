@@ -39,11 +39,12 @@ TEST(Rewards, LengthAndRepetitionAreTrls) {  // trl.rewards, with max_completion
 }
 
 TEST(Rewards, ReadColumnsOfTheRecord) {
-  const std::vector<RewardRecipe> recipes = {{.type = RewardRecipe::Type::exact, .column = "answer"},
-                                             {.type = RewardRecipe::Type::regex, .pattern = "^[a-z]+$"},
-                                             {.type = RewardRecipe::Type::regex, .pattern = "x"}};
-  const std::map<std::string, std::string> fields = {{"answer", "solution"}};
-  Rewards rewards(recipes, fields);
+  Recipe recipe;
+  recipe.rewards = {{.type = RewardRecipe::Type::exact, .column = "answer"},
+                    {.type = RewardRecipe::Type::regex, .pattern = "^[a-z]+$"},
+                    {.type = RewardRecipe::Type::regex, .pattern = "x"}};
+  recipe.data.fields = {{"answer", "solution"}};
+  Rewards rewards(recipe);
   EXPECT_EQ(rewards.names(), (std::vector<std::string>{"exact", "regex", "regex_2"}));
   const std::string record = R"({"prompt": "?", "solution": "yes"})", other = R"({"prompt": "?"})";
   std::vector<JudgedAnswer> answers = {{.prompt = "?", .answer = "yes", .ids = {}, .record = &record},
@@ -53,8 +54,8 @@ TEST(Rewards, ReadColumnsOfTheRecord) {
   EXPECT_THAT(error_of<InputError>([&] { rewards.score(answers); }), HasSubstr("no field \"solution\""));
   EXPECT_THAT(error_of<InputError>([&] { rewards.check(other); }), HasSubstr("rewards (exact): a prompt's record"));
   rewards.check(record);
-  const std::vector<RewardRecipe> broken = {{.type = RewardRecipe::Type::regex, .pattern = "(a"}};
-  EXPECT_THAT(error_of<InputError>([&] { Rewards(broken, fields); }), HasSubstr("rewards (regex)"));
+  recipe.rewards = {{.type = RewardRecipe::Type::regex, .pattern = "(a"}};
+  EXPECT_THAT(error_of<InputError>([&] { Rewards{recipe}; }), HasSubstr("rewards (regex)"));
 }
 
 TEST(CommandReward, KeepsOneProcessAndReadsWhateverTheCommandBuffers) {

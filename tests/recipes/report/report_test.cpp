@@ -71,6 +71,29 @@ TEST(RunLog, ReadsWhatARunWrote) {
   EXPECT_NEAR(summary.tokens_per_second, 100, 1e-9);
 }
 
+TEST(RunLog, HasTheBestAndTheWorstAnswerOfSomeSteps) {
+  const TemporaryDirectory directory;
+  write_run(directory / "a", 1e-4, 1.5);
+  std::filesystem::create_directories(directory / "a/rollouts");
+  for (const int64_t step : {1, 2, 10, 11, 12}) {
+    const std::string reward = std::to_string(step);
+    test::write_bytes(directory / ("a/rollouts/step-" + reward + ".jsonl"),
+                      R"({"prompt": "1+1=", "completion": "3", "reward": 0})"
+                      "\n"
+                      R"({"prompt": "1+1=", "completion": "<2>", "reward": )" +
+                          reward +
+                          "}\n"
+                          R"({"prompt": "1+1=", "completion": "?", "reward": null})"
+                          "\n");
+  }
+  const RunLog log = read_run_log(directory / "a");
+  ASSERT_EQ(log.answers.size(), 6u);
+  EXPECT_EQ(log.answers[2].step, 10) << "the middle one, by number";
+  EXPECT_EQ(log.answers[4].reward, 12);
+  EXPECT_EQ(log.answers[5].completion, "3");
+  EXPECT_NE(report_page(log).find("&lt;2&gt;"), std::string::npos);
+}
+
 TEST(RunLog, TakesTheStepsBetweenTwoLinesToBeLikeTheLogged) {
   const TemporaryDirectory directory;
   test::write_bytes(directory / "metrics.jsonl", metrics_line(step(10, 2)) + "\n" + metrics_line(step(15, 1)) + "\n");

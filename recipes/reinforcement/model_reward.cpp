@@ -1,0 +1,59 @@
+#include "nibble/recipes/reinforcement/model_reward.h"
+
+#include <filesystem>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/preferences/text_scores.h"
+
+namespace nibble {
+
+namespace fs = std::filesystem;
+
+struct ModelReward::Opened {
+  Opened(const ModelRecipe& base, const std::string& adapter)
+      : model(open_model(base, adapter, Train::nothing, rank.context())) {}
+  LocalRank rank;
+  Decoder model;
+};
+
+ModelReward::ModelReward(const RewardRecipe& recipe, const ModelRecipe& policy, std::string place)
+    : base_(policy), place_(std::move(place)) {
+  if (fs::exists(fs::path(recipe.path) / "adapter_config.json")) {
+    adapter_ = recipe.path;
+  } else {
+    base_.path = recipe.path;
+    base_.quantize.reset();
+  }
+  base_.score = ScoreHead{0, adapter_};
+  base_.router_aux_loss_coef.reset();
+  const DecoderConfig config = model_config(base_);
+  if (config.score_labels != 1) {
+    throw InputError(recipe.path, "has a score head of " + std::to_string(config.score_labels) + " labels",
+                     place_ + " needs a model that gives one number");
+  }
+  ModelRecipe plain = policy;
+  plain.score.reset();
+  const int64_t tokens = model_config(plain).vocab_size;
+  if (config.vocab_size < tokens) {
+    throw InputError(recipe.path,
+                     "has " + std::to_string(config.vocab_size) + " tokens, the policy " + std::to_string(tokens),
+                     place_ + " needs a model with the policy's tokenizer");
+  }
+}
+
+ModelReward::~ModelReward() = default;
+
+std::vector<double> ModelReward::score(const std::vector<std::vector<int32_t>>& texts) {
+  if (!opened_) opened_ = std::make_unique<Opened>(base_, adapter_);
+  const StepContext step{.rank = opened_->rank.context(), .compute_dtype = base_.dtype()};
+  std::vector<double> scores;
+  for (const std::vector<int32_t>& ids : texts) {
+    const Sample sample{.ids = ids, .labels = {}};
+    scores.push_back(static_cast<double>(last_scores(opened_->model, sample, step, -1).front()));
+  }
+  return scores;
+}
+
+}  // namespace nibble

@@ -1,0 +1,31 @@
+#pragma once
+// A reward that a model with a score head gives.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nibble/recipes/config/recipe.h"
+
+namespace nibble {
+
+/// A Hugging Face directory with a score head of one label, or a PEFT adapter with one on the policy's base. It is
+/// mapped from its files when it is first asked.
+class ModelReward {
+ public:
+  /// Reads config.json alone. place: the entry of the recipe, for messages. Throws InputError where the model scores
+  /// several labels or has another vocabulary than the policy.
+  ModelReward(const RewardRecipe& recipe, const ModelRecipe& policy, std::string place);
+  ~ModelReward();
+
+  /// The score of each text, at its last token.
+  std::vector<double> score(const std::vector<std::vector<int32_t>>& texts);
+
+ private:
+  struct Opened;
+  ModelRecipe base_;
+  std::string adapter_, place_;
+  std::unique_ptr<Opened> opened_;
+};
+
+}  // namespace nibble
