@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/cpu_features.h"
+#include "nibble/core/base/free_memory.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/families.h"
@@ -55,6 +56,7 @@ Finetuning::Finetuning(const Recipe& recipe, RankContext& rank, const Observer& 
 }
 
 void Finetuning::open(const std::filesystem::path& run_directory, const std::map<std::string, std::string>& settings) {
+  return_free_memory();  // the encoder is gone
   tensor_ = tensor_parallel(config_, mesh_.tensor(), rank_.pool, observer_.trace);
   const LayerRange own = stage_layers(recipe_, config_, mesh_, rank_);
   activations_ = activation_policy(recipe_, own, run_directory, rank_, observer_);

@@ -1,5 +1,6 @@
 // Pretraining: random weights from a config, a tokenizer that is given or trained, text in packed sequences.
 
+#include "nibble/core/base/free_memory.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/train/telemetry/trace.h"
 #include "nibble/parallel/parallelize.h"
@@ -20,9 +21,11 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
   const Mesh mesh(recipe.parallel.mesh(), rank.comm);
   const DecoderConfig config = model_config(recipe.model);
   PretrainingTokenizer tokenizer(recipe, config.vocab_size);
-  const Encoder encoder = open_encoder(tokenizer.path(), recipe.data.chat_template, config.vocab_size);
-  const TrainingData data = traced(observer.trace, Phase::data, "read and encode",
-                                   [&] { return TrainingData(recipe, config, encoder, observer); });
+  const TrainingData data = traced(observer.trace, Phase::data, "read and encode", [&] {
+    const Encoder encoder = open_encoder(tokenizer.path(), recipe.data.chat_template, config.vocab_size);
+    return TrainingData(recipe, config, encoder, observer);
+  });
+  return_free_memory();
 
   RunOptions options = run_options(recipe, data.total_steps());
   add_fingerprints(options, recipe, recipe.model.tokenizer, data.fingerprint());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nibble/core/base/free_memory.h"
 #include "nibble/core/data/tokenizer_corpus.h"
 #include "nibble/core/text/tokenizers/train_tokenizer.h"
 
@@ -16,6 +17,7 @@ PretrainingTokenizer::PretrainingTokenizer(const Recipe& recipe, int64_t vocab_s
   TokenizerTraining training;
   training.vocab_size = static_cast<int32_t>(std::min<int64_t>(vocab_size, INT32_MAX));
   trained_ = train_sentencepiece([&](std::string& text) { return corpus.next(text); }, training);
+  return_free_memory();
   // Until the run has its lock nothing of it may be in output.dir, where another run may be at work.
   scratch_.emplace();
   path_ = (scratch_->path() / "tokenizer").string();

@@ -28,6 +28,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kQuantizedAtOnce = int64_t{1} << 22;  // elements, see load_quantized
+// What stays of training a tokenizer: code of the library, and pages of the heap that hold something else too.
+constexpr int64_t kTokenizerTraining = int64_t{6} << 20;
 
 /// How the base is stored: by the headers of its files, else by config.json, else as bf16.
 class StoredBase {
@@ -112,6 +114,7 @@ int64_t program_bytes(const Recipe& recipe) {
     const auto found = fs::file_size(path, ignored);
     return ignored ? int64_t{0} : static_cast<int64_t>(found);
   };
+  if (recipe.pretrains() && recipe.model.tokenizer.empty()) bytes += kTokenizerTraining;
   const fs::path tokenizer = tokenizer_path_of(recipe.model);
   bytes += 3 * (fs::is_directory(tokenizer, ignored) ? size(tokenizer / "tokenizer.json") : size(tokenizer));
   for (const auto& source : recipe.data.train) {

@@ -1,5 +1,6 @@
 """The memory of a run on samples of varied lengths is what the plan says, and stays so."""
 import json
+import random
 import unittest
 
 import program
@@ -54,6 +55,41 @@ class VariedLengths(program.JobTest):
 
     def test_tensor_parallel(self):
         self.keeps_to_the_plan(ranks=2, parallel={"tensor": 2})
+
+
+@unittest.skipIf(program.WITH_ADDRESS_SANITIZER, "AddressSanitizer's own memory is resident too")
+class Reading(program.JobTest):
+    """What training a tokenizer and encoding take is given back before the steps, and is not more than these."""
+
+    def keeps_to_the_plan(self, records):
+        draw = random.Random(1)
+        words = ["".join(draw.choice("aeioubcdfglmnprst") for _ in range(draw.randint(2, 9))) for _ in range(20000)]
+        path = self.folder / "text.jsonl"
+        with open(path, "w") as file:
+            for _ in range(records):
+                lines = (" ".join(draw.choices(words, k=12)) for _ in range(24000 // records))
+                file.write(json.dumps({"text": "\n".join(lines)}) + "\n")
+        (self.folder / "config.json").write_text(json.dumps(dict(program.CONFIG, **SHAPE)))
+        recipe = self.folder / "recipe.json"
+        recipe.write_text(json.dumps({
+            "model": {"init": str(self.folder / "config.json")},
+            "data": {"train": str(path), "format": "text", "max_length": 256, "eval_fraction": 0},
+            "train": {"steps": 4, "microbatch_size": 4, "save_every": 2, "threads": 1},
+            "output": {"dir": str(self.folder / "out")}}))
+        planned = program.run("plan", recipe, "--json")
+        self.assertEqual(planned.code, 0, planned.err)
+        ended = program.run("train", recipe)
+        self.assertEqual(ended.code, 0, ended.err)
+        plan = json.loads(planned.out)["peak_memory_bytes"]
+        seen = [step["peak_memory_bytes"] for step in self.metrics()]
+        self.assertLess(abs(seen[-1] - plan), max(FLOOR, plan / 10),
+                        f"{plan / 2**20:.1f} MiB planned, by step {[round(bytes / 2**20, 1) for bytes in seen]}")
+
+    def test_many_records(self):
+        self.keeps_to_the_plan(records=6000)
+
+    def test_one_long_document(self):
+        self.keeps_to_the_plan(records=1)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
     NIBBLE_SIGNALS=200 NIBBLE_SIGNAL_SEED=1 python3 tests/faults/signal_campaign_test.py    of each; default: 6, what ctest runs
 
-Every second signal comes after a random time (between nothing and the length of a whole run), the others while the run is
-in a random file call. One in eight is followed by a second one at once. Prints in which phases they came."""
+So many of each meet a process: one that was faster does not count. In turn a signal comes at any time of a run, while it loads, in a
+step, an evaluation, a sample, a save and the export: at a random time in it, or in a random file call of it. One in eight is
+followed by a second one at once. Prints in which phases they came, by what the run said and left, not by what was aimed at."""
 import json
 import os
 import random
@@ -18,12 +19,30 @@ import program
 EACH = int(os.environ.get("NIBBLE_SIGNALS", "6"))
 SEED = int(os.environ.get("NIBBLE_SIGNAL_SEED", "1"))
 STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-STEPS = 24
+STEPS, EVAL_EVERY, SAVE_EVERY = 24, 4, 5
+PHASES = ("before main()", "loading", "before the first step", "step", "evaluation", "sampling", "save", "export")
+# What is aimed at: the line of metrics.jsonl that comes before it, or a part of the paths that it opens, writes, renames...
+AIMS = (("any time", None, None), ("loading", None, "/model/"), ("step", "step", None), ("evaluation", "train", None),
+        ("sampling", "eval", None), ("save", None, "/checkpoints/"), ("export", None, "/adapter/"))
 
 
 def as_in_a_terminal():
     for number in STOPS:
         signal.signal(number, signal.SIG_DFL)
+
+
+class Tally:
+    def __init__(self):
+        self.came, self.runs = {(number, phase): 0 for number in STOPS for phase in PHASES}, 0
+
+    def of(self, number):
+        return sum(self.came[number, phase] for phase in PHASES)
+
+    def __str__(self):
+        rows = [["signal", *PHASES, "all"]]
+        rows += [[signal.Signals(number).name, *(self.came[number, phase] for phase in PHASES), self.of(number)] for number in STOPS]
+        lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+        return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 
 
 class Campaign(program.JobTest):
@@ -34,32 +53,56 @@ class Campaign(program.JobTest):
         return self.result(out)[0], lines, (out / "samples.jsonl").read_text()
 
     def long_recipe(self, **sections):
-        return self.recipe(steps=STEPS, adapter={"lora_dropout": 0.1}, output={"keep_best": True},
-                           train={"accumulate": 2, "save_every": 5, "eval_every": 4, "samples": 2, "early_stop": 50},
-                           data={"eval": str(self.data("eval.jsonl", rows=40))}, **sections)
+        return self.recipe(train_on=self.data(rows=96), steps=STEPS, adapter={"lora_dropout": 0.1}, output={"keep_best": True},
+                           train={"accumulate": 12, "save_every": SAVE_EVERY, "eval_every": EVAL_EVERY, "samples": 2,
+                                  "early_stop": 50},
+                           data={"eval": str(self.data("eval.jsonl", rows=96))}, **sections)
 
-    def phase(self, code, held):
+    def phase(self, code):
         """Where the signal came, by what the run said and left."""
-        said = self.errors()
+        said, saved = self.errors(), self.checkpoints()
         if code < 0:
             return "before main()"
-        if "stopping" not in said:  # the second one came before the first was answered
-            return "a second one at once"
-        if "what is not finished is removed" in said:
-            done = STEPS in self.checkpoints()
-            return "export" if done else "loading" if "continuing" not in said and "training" not in said else "before the first step"
+        # A second one may come before the first is answered: nothing is said then.
+        if "what is not finished is removed" in said or "stopping" not in said:
+            if STEPS in saved:
+                return "export"
+            return "loading" if "continuing" not in said and "training" not in said else "before the first step"
         if "the step in hand is finished" in said:
             return "step"
-        state = self.folder / f"out/checkpoints/step-{self.checkpoints()[-1]}/state.json"
+        state = self.folder / f"out/checkpoints/step-{saved[-1]}/state.json"
         left = json.loads(state.read_text()).get("unfinished")
         return {"evaluation": "evaluation", "samples": "sampling"}.get(left, "save")
 
-    def stop(self, child, chance, number, seconds, held):
+    def held_in(self, part, at):
+        """Variables for a program that stays in file call number `at` on paths of the test with `part` in them."""
+        return {"NIBBLE_FAULT_ROOT": str(self.folder), "NIBBLE_FAULT_IN": part, "NIBBLE_FAULT_AT": str(at),
+                "NIBBLE_FAULT_HOW": "HOLD", "NIBBLE_FAULT_HELD": str(self.folder / "held"),
+                "NIBBLE_FAULT_COUNT": str(self.folder / "count")}
+
+    def wait_for_line(self, child, kind, more):
+        """Until the run has written `more` lines before phases of that kind."""
+        def before_it(line):
+            if kind == "eval":
+                return line["split"] == "eval"
+            due = line["step"] % EVAL_EVERY == 0
+            return line["split"] == "train" and due == (kind == "train")
+
+        def written():
+            return sum(before_it(json.loads(line)) for line in self.lines() if line.endswith("}"))
+
+        least = written() + more
+        while written() < least and child.poll() is None:
+            time.sleep(0.0005)
+
+    def stop(self, child, chance, number, seconds, line, held):
         """Sends the signal; False when the run was faster."""
         if held:
             while not held.exists() and child.poll() is None:
                 time.sleep(0.001)
         else:
+            if line:
+                self.wait_for_line(child, line, chance.randrange(1, 4))
             try:
                 child.wait(chance.uniform(0, seconds))
             except subprocess.TimeoutExpired:
@@ -75,51 +118,53 @@ class Campaign(program.JobTest):
         return True
 
     def finished(self, whole, tally):
-        self.assertEqual(self.bits(self.folder / "out"), whole, tally)
+        self.assertEqual(self.bits(self.folder / "out"), whole, str(tally))
         self.assertEqual(list(self.folder.glob("**/.tmp-*")), [])
         shutil.rmtree(self.folder / "out")
+        tally.runs += 1
 
-    def campaign(self, recipe, start):
-        began = time.monotonic()
-        ended = program.run("train", recipe, "parallel.replicate=1", f"output.dir={self.folder / 'whole'}")
-        self.assertEqual(ended.code, 0, ended.err)
-        seconds = time.monotonic() - began
-        whole = self.bits(self.folder / "whole")
-        chance, tally, runs = random.Random(SEED), {}, 0
-        for i in range(EACH * len(STOPS)):
-            number, held, env = STOPS[i % len(STOPS)], None, {}
-            if i // len(STOPS) % 2:
-                held = self.folder / "held"
-                env = {"NIBBLE_FAULT_ROOT": str(self.folder / "out"), "NIBBLE_FAULT_HOW": "HOLD", "NIBBLE_FAULT_HELD": str(held),
-                       "NIBBLE_FAULT_AT": str(chance.randrange(0, 400))}
-            child = start(env)
-            sent = self.stop(child, chance, number, seconds, held)
-            code = child.wait(program.LIMIT)
-            if held:
-                held.unlink(missing_ok=True)
-            self.assertNotIn("error:", self.errors())
-            if code == 0:  # done, or the signal came after the last thing it did
-                self.finished(whole, tally)
-                runs += 1
-                continue
-            self.assertTrue(sent, self.errors())
-            self.assertIn(code, (75, -number), self.errors())
-            key = (signal.Signals(number).name, self.phase(code, held))
-            tally[key] = tally.get(key, 0) + 1
-        self.assertEqual(start({}).wait(program.LIMIT), 0, self.errors())
-        self.finished(whole, tally)
-        print(f"\none process: {sum(tally.values())} signals in {runs + 1} runs of {STEPS} steps, always the same bits: "
-              + ", ".join(f"{count} {name} in {phase}" for (name, phase), count in sorted(tally.items())), flush=True)
+    def undisturbed(self, recipe):
+        """Bits of a run, its seconds, those to its first step, and how many file calls are on paths with each part."""
+        whole, calls = self.folder / "whole", {}
+        for part in sorted({part for _, _, part in AIMS if part}):
+            shutil.rmtree(whole, ignore_errors=True)
+            began = time.monotonic()
+            ended = program.run("train", recipe, "parallel.replicate=1", f"output.dir={whole}", env=self.held_in(part, -1))
+            seconds = time.monotonic() - began
+            self.assertEqual(ended.code, 0, ended.err)
+            calls[part] = int((self.folder / "count").read_text())
+            self.assertGreater(calls[part], 0, part)
+        return self.bits(whole), seconds, calls
 
     def test_one_process_stopped_at_any_moment_ends_with_the_same_bits(self):
         recipe = self.long_recipe()
+        whole, seconds, calls = self.undisturbed(recipe)
+        chance, tally, held, turn = random.Random(SEED), Tally(), self.folder / "held", 0
 
         def start(env):
             with open(self.folder / "stderr", "wb") as file:
                 return subprocess.Popen([program.PROGRAM, "train", str(recipe)], stdout=subprocess.DEVNULL, stderr=file,
                                         env=program.environment(env), preexec_fn=as_in_a_terminal)
 
-        self.campaign(recipe, start)
+        while min(tally.of(number) for number in STOPS) < EACH:
+            number = min(STOPS, key=tally.of)
+            aim, line, part = AIMS[turn % len(AIMS)]
+            in_a_call = part and (aim != "loading" or chance.random() < 0.5)
+            turn += 1
+            child = start(self.held_in(part, chance.randrange(calls[part])) if in_a_call else {})
+            sent = self.stop(child, chance, number, seconds if aim == "any time" else seconds / STEPS, line, in_a_call and held)
+            code = child.wait(program.LIMIT)
+            held.unlink(missing_ok=True)
+            self.assertNotIn("error:", self.errors())
+            if code == 0:  # done, or the signal came after the last thing it did
+                self.finished(whole, tally)
+                continue
+            self.assertTrue(sent, self.errors())
+            self.assertIn(code, (75, -number), self.errors())
+            tally.came[number, self.phase(code)] += 1
+        self.assertEqual(start({}).wait(program.LIMIT), 0, self.errors())
+        self.finished(whole, tally)
+        print(f"\n{turn} processes of {tally.runs} runs of {STEPS} steps, always the same bits:\n{tally}", flush=True)
 
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
     def test_two_ranks_stopped_at_any_moment_end_with_the_bits_of_one(self):
@@ -128,29 +173,29 @@ class Campaign(program.JobTest):
         def start():  # a file call that does not return would hold both ranks: only random times
             return self.launch(2, "train", recipe, preexec_fn=as_in_a_terminal)
 
+        whole, _, _ = self.undisturbed(recipe)
+        chance, tally = random.Random(SEED), Tally()
         began = time.monotonic()
         self.assertEqual(start().wait(program.LIMIT), 0, self.errors())
         seconds = time.monotonic() - began
-        ended = program.run("train", recipe, "parallel.replicate=1", f"output.dir={self.folder / 'whole'}")
-        self.assertEqual(ended.code, 0, ended.err)
-        whole, chance, tally, runs = self.bits(self.folder / "whole"), random.Random(SEED), {}, 0
         self.finished(whole, tally)
-        for i in range(max(3, EACH // 10 * len(STOPS))):
-            number = STOPS[i % len(STOPS)]
+        came = dict.fromkeys(STOPS, 0)
+        while min(came.values()) < max(1, EACH // 10):
+            number = min(STOPS, key=came.get)
             job = start()
-            self.stop(job, chance, number, seconds, None)
+            self.stop(job, chance, number, seconds, None, None)
             code = self.ended(job, f"signal {number}")
             self.wait_until(lambda: not self.processes())
             self.assertNotIn("error:", self.errors())
             if code == 0:
                 self.finished(whole, tally)
-                runs += 1
                 continue
             self.assertIn(code, (75, -number), self.errors())
-            tally[signal.Signals(number).name] = tally.get(signal.Signals(number).name, 0) + 1
+            came[number] += 1
         self.assertEqual(start().wait(program.LIMIT), 0, self.errors())
         self.finished(whole, tally)
-        print(f"\ntwo ranks: {sum(tally.values())} signals in {runs + 2} runs, always the bits of one: {tally}", flush=True)
+        said = ", ".join(f"{count} {signal.Signals(number).name}" for number, count in came.items())
+        print(f"\ntwo ranks: {said} in {tally.runs} runs, always the bits of one", flush=True)
 
 
 if __name__ == "__main__":

@@ -40,23 +40,26 @@ class Encoder : public SentencePieceEncoder {
     const NormalizedSentence sentence =
         normalize_sentence(model_.normalizer, rules_, user_defined_, dummy_prefix && model_.normalizer.add_dummy_prefix,
                            model_.whitespace_as_suffix, text);
-    std::vector<ModelToken> pieces;
-    cut(sentence.text, pieces);
+    // Of a long text growing would hold the tokens twice; what stays unused is never touched.
+    constexpr size_t kLong = size_t{1} << 16;
+    if (tokens.empty() && sentence.text.size() > kLong) tokens.reserve(sentence.text.size() / 2);
     bool behind_unknown = false;
-    for (const ModelToken& piece : pieces) {
-      const auto begin = static_cast<int64_t>(offset + sentence.origin[piece.begin]);
-      const auto end = static_cast<int64_t>(offset + sentence.origin[piece.end]);
-      const bool unknown = piece.id == unknown_;
-      if (unknown && model_.byte_fallback) {
-        for (uint32_t k = piece.begin; k < piece.end; ++k)
-          tokens.push_back({bytes_[static_cast<unsigned char>(sentence.text[k])], begin, end});
-      } else if (unknown && behind_unknown) {
-        tokens.back().end = end;  // unknown pieces in a row are one
-      } else {
-        tokens.push_back({piece.id, begin, end});
+    cut(sentence.text, [&](const std::vector<ModelToken>& pieces, size_t at) {
+      for (const ModelToken& piece : pieces) {
+        const auto begin = static_cast<int64_t>(offset + sentence.origin[at + piece.begin]);
+        const auto end = static_cast<int64_t>(offset + sentence.origin[at + piece.end]);
+        const bool unknown = piece.id == unknown_;
+        if (unknown && model_.byte_fallback) {
+          for (size_t k = at + piece.begin; k < at + piece.end; ++k)
+            tokens.push_back({bytes_[static_cast<unsigned char>(sentence.text[k])], begin, end});
+        } else if (unknown && behind_unknown) {
+          tokens.back().end = end;  // unknown pieces in a row are one
+        } else {
+          tokens.push_back({piece.id, begin, end});
+        }
+        behind_unknown = unknown;
       }
-      behind_unknown = unknown;
-    }
+    });
   }
 
  protected:
@@ -66,8 +69,10 @@ class Encoder : public SentencePieceEncoder {
   };
   using Pieces = std::unordered_map<std::string, int32_t, Hash, std::equal_to<>>;
 
-  /// The pieces of a normalized text, in order and without gaps.
-  virtual void cut(std::string_view text, std::vector<ModelToken>& pieces) const = 0;
+  /// Gives the pieces of a normalized text, in order and without gaps, some at a time, so that those of a long text are
+  /// not held: what begins at byte `at` of the text, with places from there on.
+  using Take = std::function<void(const std::vector<ModelToken>& pieces, size_t at)>;
+  virtual void cut(std::string_view text, const Take& take) const = 0;
 
   int32_t id_of(std::string_view text) const {
     if (const auto found = reserved_.find(text); found != reserved_.end()) return found->second;
@@ -116,28 +121,25 @@ class BpeEncoder final : public Encoder {
   using Unmerges = std::unordered_map<std::string_view, uint32_t>;  // unused piece -> length of its left part
 
   // Where no piece has a blank behind another character, no merge reaches over such a place: each word by itself.
-  void cut(std::string_view text, std::vector<ModelToken>& pieces) const override {
+  void cut(std::string_view text, const Take& take) const override {
+    std::vector<ModelToken> pieces;
+    const auto cut_word = [&](size_t begin, size_t end) {
+      const std::string_view word = text.substr(begin, end - begin);
+      pieces.clear();
+      if (!cache_.find(word, pieces)) {
+        merge(word, pieces);
+        cache_.insert(word, pieces.data(), pieces.data() + pieces.size());
+      }
+      take(pieces, begin);
+    };
     size_t begin = 0;
     for (size_t at = text.find(kBlankMark, 1); cuts_before_blanks_ && at != std::string_view::npos;
          at = text.find(kBlankMark, at + 1)) {
       if (at >= 3 && text.substr(at - 3, 3) == kBlankMark) continue;
-      cut_word(text, begin, at, pieces);
+      cut_word(begin, at);
       begin = at;
     }
-    cut_word(text, begin, text.size(), pieces);
-  }
-
-  void cut_word(std::string_view text, size_t begin, size_t end, std::vector<ModelToken>& pieces) const {
-    const std::string_view word = text.substr(begin, end - begin);
-    const size_t first = pieces.size();
-    if (!cache_.find(word, pieces)) {
-      merge(word, pieces);
-      cache_.insert(word, pieces.data() + first, pieces.data() + pieces.size());
-    }
-    for (size_t k = first; k < pieces.size(); ++k) {
-      pieces[k].begin += static_cast<uint32_t>(begin);
-      pieces[k].end += static_cast<uint32_t>(begin);
-    }
+    cut_word(begin, text.size());
   }
 
   std::vector<Symbol> symbols_of(std::string_view word) const {
@@ -229,7 +231,7 @@ class UnigramEncoder final : public Encoder {
     int32_t id = -1;
   };
 
-  void cut(std::string_view text, std::vector<ModelToken>& pieces) const override {
+  void cut(std::string_view text, const Take& take) const override {
     std::vector<Best> best(text.size() + 1);
     const auto improve = [&](size_t end, float score, size_t begin, int32_t id) {
       if (best[end].begin == kNowhere || score > best[end].score) best[end] = {score, static_cast<uint32_t>(begin), id};
@@ -254,10 +256,11 @@ class UnigramEncoder final : public Encoder {
       if (!known) improve(begin + character, unknown_score_ + till_here, begin, unknown_);
       begin += character;
     }
-    const size_t first = pieces.size();
+    std::vector<ModelToken> pieces;
     for (auto end = static_cast<uint32_t>(text.size()); end > 0; end = best[end].begin)
       pieces.push_back({best[end].id, best[end].begin, end});
-    std::reverse(pieces.begin() + static_cast<ptrdiff_t>(first), pieces.end());
+    std::reverse(pieces.begin(), pieces.end());
+    take(pieces, 0);
   }
 
   PrefixTrie trie_;
