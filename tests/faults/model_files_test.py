@@ -282,7 +282,9 @@ class ModelFiles(program.FaultTest):
                 self.with_config("config.json", next(iter(values)).replace("num_key_value_heads", "num_"), **values)
 
     def test_unknown_kinds_are_named_with_the_known_ones(self):
-        self.with_config("RwkvForCausalLM", "llama", architectures=["RwkvForCausalLM"], model_type="rwkv")
+        self.with_config("RwkvTwoForCausalLM", "llama", architectures=["RwkvTwoForCausalLM"], model_type="rwkv2")
+        self.with_config('model_type "rwkv" needs the RWKV time mix, which nibble does not have', model_type="rwkv",
+                         architectures=["RwkvForCausalLM"])
         self.with_config("hidden_act", "mish", "silu", hidden_act="mish")
         self.with_config("rope_type", "yarnish", "llama3", rope_scaling={"rope_type": "yarnish", "factor": 2.0})
 
