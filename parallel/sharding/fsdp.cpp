@@ -35,8 +35,13 @@ int64_t layer_of(const Decoder& model, const std::string& name) {
   const TensorNames& names = model.config().names;
   const size_t at = name.find(names.layers);
   if (at != std::string::npos) return std::stoll(name.substr(at + names.layers.size()));
-  const bool low = name.find(names.embedding + ".") != std::string::npos ||
-                   (!names.positions.empty() && name.find(names.positions + ".") != std::string::npos);
+  const LayerInputTableNames& inputs = names.layer_inputs;
+  const std::string* const low_modules[] = {&names.embedding,  &names.positions,  &names.embedding_norm,
+                                            &names.project_in, &inputs.embedding, &inputs.projection,
+                                            &inputs.norm};
+  const bool low = std::any_of(std::begin(low_modules), std::end(low_modules), [&](const std::string* module) {
+    return !module->empty() && name.find(*module + ".") != std::string::npos;
+  });
   // A tied head on a stage of its own holds the embedding's parameter.
   return low && model.has_embedding() ? -1 : model.config().layers;
 }

@@ -110,6 +110,88 @@ class ModelFiles(program.FaultTest):
             write_safetensors(self.weights(), header, bytes(spoiled))
             self.refused(f"{self.weights()}: {name}: element [1, 5] is infinite or not a number", code=5)
 
+    def spoiled(self, name, element=0):
+        """The weights with one number of a tensor that is not a number."""
+        header, data = read_safetensors(self.weights())
+        begin = header[name]["data_offsets"][0] + 4 * element
+        write_safetensors(self.weights(), header, data[:begin] + struct.pack("<I", 0x7fc00000) + data[begin + 4:])
+
+    def test_training_on_a_weight_that_is_not_a_number_exports_nothing(self):
+        self.mixture()
+        for name in ("mlp.gate.weight", "mlp.experts.1.up_proj.weight", "self_attn.q_proj.weight", "input_layernorm.weight"):
+            for steps in (2, 5):  # fewer than train.max_bad_steps, and more
+                with self.subTest(name=name, steps=steps):
+                    shutil.rmtree(self.model)
+                    shutil.copytree(self.folder / "mixture", self.model)
+                    shutil.rmtree(self.folder / "out", ignore_errors=True)
+                    self.spoiled("model.layers.0." + name)
+                    self.ends(5, ["train", self.recipe(steps=steps)], "could not be used", "weights may be damaged", same_disk=False)
+                    self.assertFalse((self.folder / "out/adapter").exists())
+                    self.assertFalse((self.folder / "out/checkpoints").exists())
+
+    # mixtures of experts
+    MIXTURE = dict(CONFIG, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", num_experts=4, num_experts_per_tok=2,
+                   moe_intermediate_size=16, head_dim=8)
+
+    def mixture(self, **values):
+        """A tiny mixture takes the place of the model."""
+        (self.folder / "mixture.json").write_text(json.dumps(dict(self.MIXTURE, **values)))
+        made = run("init", "--config", self.folder / "mixture.json", "--out", self.folder / "mixture", "--dtype", "f32")
+        self.assertEqual(made.code, 0, made.err)
+        shutil.rmtree(self.model)
+        shutil.copytree(self.folder / "mixture", self.model)
+
+    def test_impossible_numbers_of_experts(self):
+        self.mixture()
+        config = json.loads((self.model / "config.json").read_text())
+        for key, value, reason in (("num_experts", 0, "allowed are 1 to"), ("num_experts", 2**40, "allowed are 1 to"),
+                                   ("num_experts_per_tok", 0, "allowed are 1 to"),
+                                   ("num_experts_per_tok", 5, "more than there are experts, 4"),
+                                   ("moe_intermediate_size", 0, "allowed are 1 to"), ("norm_topk_prob", "yes", "not true or false"),
+                                   ("decoder_sparse_step", 0, "allowed are 1 to")):
+            with self.subTest(key=key, value=value):
+                (self.model / "config.json").write_text(json.dumps(dict(config, **{key: value})))
+                self.refused("config.json", key, reason)
+
+    def test_impossible_groups_of_experts(self):
+        keys = dict(architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3", num_key_value_heads=4, n_routed_experts=4,
+                    n_shared_experts=1, n_group=2, topk_group=1, first_k_dense_replace=1, kv_lora_rank=16, q_lora_rank=None,
+                    qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8)
+        for key, value, reason in (("n_group", 3, "does not divide the 4 experts"), ("n_group", 0, "allowed are 1 to 4"),
+                                   ("topk_group", 3, "allowed are 1 to 2"), ("num_experts_per_tok", 3, "leaves 2 experts"),
+                                   ("kv_lora_rank", 0, "allowed are 1 to"), ("qk_rope_head_dim", 3, "must be even"),
+                                   ("n_routed_experts", 0, "allowed are 1 to")):
+            with self.subTest(key=key, value=value):
+                (self.folder / "latent.json").write_text(json.dumps(dict(self.MIXTURE, **keys, **{key: value}) if key not in keys else
+                                                                    dict(self.MIXTURE, **dict(keys, **{key: value}))))
+                self.ends(3, ["init", "--config", self.folder / "latent.json", "--out", self.folder / "x"], "latent.json", reason)
+
+    def test_experts_that_are_missing_or_of_another_shape(self):
+        self.mixture()
+        original = self.weights().read_bytes()
+        header, data = read_safetensors(self.weights())
+        for name in ("model.layers.1.mlp.experts.3.down_proj.weight", "model.layers.1.mlp.gate.weight"):
+            renamed = dict(header)
+            renamed["other." + name] = renamed.pop(name)
+            write_safetensors(self.weights(), renamed, data)
+            self.loading_refused(f'has no tensor "{name}"')
+        self.weights().write_bytes(original)
+        config = json.loads((self.model / "config.json").read_text())
+        for key, value, tensor in (("num_experts", 3, "mlp.gate.weight"), ("num_experts", 5, "mlp.gate.weight"),
+                                   ("moe_intermediate_size", 24, "mlp.experts.0.gate_proj.weight")):
+            (self.model / "config.json").write_text(json.dumps(dict(config, **{key: value})))
+            self.loading_refused(self.weights(), tensor, "config.json makes it")
+
+    def test_texts_longer_than_an_indexer_chooses_all_of(self):
+        self.mixture(architectures=["DeepseekV32ForCausalLM"], model_type="deepseek_v32", num_key_value_heads=4, n_routed_experts=4,
+                     n_shared_experts=1, n_group=1, topk_group=1, first_k_dense_replace=1, kv_lora_rank=16, q_lora_rank=20,
+                     qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=8, head_dim=8, index_topk=12, index_head_dim=16, index_n_heads=2)
+        program.write_ids(self.folder / "ids.npy", [3] * 12)
+        words = ["logits", "--model", self.model, "--ids", self.folder / "ids.npy", "--out", self.folder / "l.npy"]
+        self.assertEqual(run(*words).code, 0)
+        program.write_ids(self.folder / "ids.npy", [3] * 13)
+        self.ends(3, words, "position 12", "an indexer that chooses keys", "chooses all of them only below 12", "shorten it")
+
     def test_a_block_of_zeros_quantizes(self):
         header, data = read_safetensors(self.weights())
         begin, end = header["model.layers.0.mlp.up_proj.weight"]["data_offsets"]
@@ -200,7 +282,9 @@ class ModelFiles(program.FaultTest):
                 self.with_config("config.json", next(iter(values)).replace("num_key_value_heads", "num_"), **values)
 
     def test_unknown_kinds_are_named_with_the_known_ones(self):
-        self.with_config("RwkvForCausalLM", "llama", architectures=["RwkvForCausalLM"], model_type="rwkv")
+        self.with_config("RwkvTwoForCausalLM", "llama", architectures=["RwkvTwoForCausalLM"], model_type="rwkv2")
+        self.with_config('model_type "rwkv" needs the RWKV time mix, which nibble does not have', model_type="rwkv",
+                         architectures=["RwkvForCausalLM"])
         self.with_config("hidden_act", "mish", "silu", hidden_act="mish")
         self.with_config("rope_type", "yarnish", "llama3", rope_scaling={"rope_type": "yarnish", "factor": 2.0})
 

@@ -312,6 +312,61 @@ const std::vector<Family>& rows() {
   return table;
 }
 
+// What decoder-only types of Transformers, and checkpoints around them, need that no family here has.
+struct Missing {
+  std::string_view model_type, architecture, mechanism;
+};
+
+// Said of a checkpoint with towers and of its text alike.
+constexpr std::string_view kBlocks = "attention to blocks that an indexer chooses";
+constexpr std::string_view kDots = "an indexer that chooses keys, and gates and sizes of heads by layer";
+constexpr std::string_view kInkling = "relative positions in the scores and convolutions within attention";
+constexpr std::string_view kInkling2 = "dynamic convolutions and residual attention over blocks";
+constexpr std::string_view kQwen4 = "attention to blocks, n-gram embeddings and hyper-connections";
+
+constexpr Missing kMissing[] = {
+    {"axk2", "AXK2ForCausalLM", "an indexer that chooses keys, and gated norms"},
+    {"beam", "BeamForCausalLM", "a biased gate of attention and residuals scaled by depth"},
+    {"cpmant", "CpmAntForCausalLM", "relative position buckets and segment embeddings"},
+    {"dbrx", "DbrxForCausalLM", "experts stacked along rows and weighed by a p-norm"},
+    {"deepseek_v4", "DeepseekV4ForCausalLM", "compressed sparse attention, hyper-connections and a hash router"},
+    {"diffllama", "DiffLlamaForCausalLM", "the difference of two softmaxes"},
+    {"doge", "DogeForCausalLM", "an attention mask that values make"},
+    {"dots3_note_text", "Dots3NoteForCausalLM", kDots},
+    {"dots3_note", "Dots3NoteForConditionalGeneration", kDots},
+    {"gemma3n_text", "Gemma3nForCausalLM", "several residual streams (AltUp) and sparse gates"},
+    {"gemma3n", "Gemma3nForConditionalGeneration", "several residual streams (AltUp) and sparse gates"},
+    {"hrm_text", "HrmTextForCausalLM", "stacks of layers that run in cycles"},
+    {"hy_v4", "HYV4ForCausalLM", "an indexer that chooses keys, and hyper-connections"},
+    {"inkling_text", "InklingForCausalLM", kInkling},
+    {"inkling2_text", "Inkling2ForCausalLM", kInkling2},
+    {"inkling_mm_model", "InklingForConditionalGeneration", kInkling},
+    {"inkling2", "Inkling2ForConditionalGeneration", kInkling2},
+    {"jetmoe", "JetMoeForCausalLM", "experts for the queries and the output of attention"},
+    {"longcat_flash", "LongcatFlashForCausalLM", "two attentions around one mixture, and experts that do nothing"},
+    {"minimax", "MiniMaxForCausalLM", "lightning attention"},
+    {"minimax_m3_vl_text", "MiniMaxM3VLForCausalLM", kBlocks},
+    {"minimax_m3_vl", "MiniMaxM3SparseForConditionalGeneration", kBlocks},
+    {"modernbert-decoder", "ModernBertDecoderForCausalLM", "a head of two layers"},
+    {"qwen4_exp_text", "Qwen4ExpForCausalLM", kQwen4},
+    {"qwen4_exp", "Qwen4ExpForConditionalGeneration", kQwen4},
+    {"recurrent_gemma", "RecurrentGemmaForCausalLM", "the RG-LRU recurrence"},
+    {"rwkv", "RwkvForCausalLM", "the RWKV time mix"},
+    {"xlstm", "xLSTMForCausalLM", "mLSTM cells"},
+    {"zamba", "ZambaForCausalLM", "one attention block that several layers share"},
+    {"zamba2", "Zamba2ForCausalLM", "attention blocks that several layers share, each with an adapter"},
+    {"zaya", "ZayaForCausalLM", "convolutional attention and a router with a state across layers"},
+};
+
+// "" for a type that is not in the table. Either argument may be empty.
+std::string_view missing_mechanism(std::string_view model_type, std::string_view architecture) {
+  const auto asked = [&](const Missing& row) {
+    return model_type.empty() ? row.architecture == architecture : row.model_type == model_type;
+  };
+  const auto* found = std::find_if(std::begin(kMissing), std::end(kMissing), asked);
+  return found == std::end(kMissing) ? "" : found->mechanism;
+}
+
 std::string known() {
   std::string list;
   for (const Family& family : rows()) list += (list.empty() ? "" : ", ") + std::string(family.model_type);
@@ -351,6 +406,12 @@ const Family& find_family(std::string_view model_type, std::string_view architec
     const bool type_fits = model_type.empty() ? !architecture.empty() : model_type == family.model_type;
     const bool architecture_fits = architecture.empty() || is_one_of(architecture, family.architecture);
     if (type_fits && architecture_fits) return family;
+  }
+  if (const std::string_view missing = missing_mechanism(model_type, architecture); !missing.empty()) {
+    throw InputError(place,
+                     "model_type \"" + std::string(model_type.empty() ? architecture : model_type) + "\" needs " +
+                         std::string(missing) + ", which nibble does not have",
+                     "take a model of another family: docs/models.md lists them");
   }
   const std::string asked = model_type.empty()     ? std::string(architecture)
                             : architecture.empty() ? std::string(model_type)

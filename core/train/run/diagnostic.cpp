@@ -16,7 +16,7 @@ nlohmann::json number(double value) {
 
 }  // namespace
 
-void BadSteps::give_up(const std::filesystem::path& file) const {
+void BadSteps::give_up(const std::filesystem::path& file, bool from_the_start) const {
   nlohmann::json rows = nlohmann::json::array();
   for (const BadStep& step : steps_) {
     rows.push_back({{"step", step.step},
@@ -34,7 +34,11 @@ void BadSteps::give_up(const std::filesystem::path& file) const {
   const std::string steps = steps_.size() == 1 ? "step " : "steps " + std::to_string(steps_.front().step) + " to ";
   throw NumericError(steps_.front().nonfinite.front(),
                      steps + std::to_string(steps_.back().step) + " could not be used (" + where + ")",
-                     "the last checkpoint stands; lower optimizer.lr, set train.max_grad_norm, or look at the data");
+                     from_the_start
+                         ? "no step before them could: the model's weights may be damaged (get it again), or "
+                           "look at the data"
+                         : "the last checkpoint stands; lower optimizer.lr, set train.max_grad_norm, or "
+                           "look at the data");
 }
 
 }  // namespace nibble

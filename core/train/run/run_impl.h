@@ -47,6 +47,7 @@ struct Run::Impl {
   bool new_best = false;
   TrainingMonitor monitor;
   BadSteps bad_steps;
+  bool has_updated = false;             // in a step of this process
   std::optional<int64_t> best_of_save;  // the best step that the save under way knows
   bool lines_wait = false;
   mutable std::mutex policy_mutex;

@@ -58,9 +58,11 @@ void Run::log(const StepResult& result, double lr) {
   if (!result.nonfinite.empty()) {
     run.observer.message("warning: step " + std::to_string(run.step) + " skipped: " + result.nonfinite.front());
     run.bad_steps.add({run.step, lr, result.loss, result.grad_norm, result.nonfinite});
-    if (run.bad_steps.in_a_row() >= run.options.max_bad_steps) {
+    // A run that ends without a step that could be used has nothing to export.
+    const bool none_used = !run.has_updated && !run.start;
+    if (run.bad_steps.in_a_row() >= run.options.max_bad_steps || (none_used && run.last_step())) {
       if (run.writer.under_way() || run.together) run.take_outcome(false);
-      run.bad_steps.give_up(run.leads() ? run.options.dir / "diagnostic.json" : fs::path());
+      run.bad_steps.give_up(run.leads() ? run.options.dir / "diagnostic.json" : fs::path(), none_used);
     }
     return;
   }
@@ -69,6 +71,7 @@ void Run::log(const StepResult& result, double lr) {
     run.observer.message("step " + std::to_string(run.step) + " has no token with a label: skipped");
     return;
   }
+  run.has_updated = true;
   StepReport report;
   report.step = run.step;
   report.total_steps = run.options.total_steps;

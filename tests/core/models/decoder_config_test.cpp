@@ -193,9 +193,21 @@ TEST(DecoderConfig, BiasKeysAndHeadSizeAreRead) {
   EXPECT_EQ(parsed.attention(0).head_size, 16);
 }
 
+TEST(DecoderConfig, TypesWithoutTheirMechanismAreRefusedByIt) {
+  EXPECT_THAT(
+      error(with(with(llama(), "model_type", "rwkv"), "architectures", {"RwkvForCausalLM"})),
+      AllOf(HasSubstr("dir/config.json: model_type \"rwkv\" needs the RWKV time mix, which nibble does not have"),
+            HasSubstr("docs/models.md")));
+  json unnamed = with(llama(), "architectures", {"DbrxForCausalLM"});
+  unnamed.erase("model_type");
+  EXPECT_THAT(error(unnamed), HasSubstr("\"DbrxForCausalLM\" needs experts stacked along rows"));
+  EXPECT_THAT(error(with(with(llama(), "model_type", "minimax_m3_vl"), "architectures", json::array())),
+              HasSubstr("needs attention to blocks that an indexer chooses"));
+}
+
 TEST(DecoderConfig, UnknownKindsAreNamedWithTheKnownOnes) {
-  EXPECT_THAT(error(with(with(llama(), "model_type", "rwkv"), "architectures", {"RwkvForCausalLM"})),
-              AllOf(HasSubstr("dir/config.json"), HasSubstr("rwkv (RwkvForCausalLM)"),
+  EXPECT_THAT(error(with(with(llama(), "model_type", "rwkv2"), "architectures", {"Rwkv2ForCausalLM"})),
+              AllOf(HasSubstr("dir/config.json"), HasSubstr("rwkv2 (Rwkv2ForCausalLM)"),
                     HasSubstr("known: llama, mistral, qwen2")));
   EXPECT_THAT(error(with(llama(), "architectures", {"LlamaForTokenClassification"})),
               HasSubstr("LlamaForTokenClassification"));
