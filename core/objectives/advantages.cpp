@@ -101,7 +101,9 @@ Metrics answer_metrics(const ObjectiveOptions& options, std::span<const ScoredAn
     level += !(std::abs(spread.std) > 1e-8);
   });
   const Spread spread = spread_of(rewards);
-  Metrics found = {{"reward", spread.mean}, {"reward_std", spread.std}, {"frac_reward_zero_std", level / groups}};
+  Metrics found = {{"reward", spread.mean}, {"reward_std", spread.std}};
+  const bool compares = options.type != ObjectiveType::ppo || options.rollout.completions > 1;
+  if (compares) found.emplace_back("frac_reward_zero_std", level / groups);
   const auto add_lengths = [&](const std::string& name, const std::vector<double>& of) {
     if (of.empty()) return;
     found.emplace_back("completions/mean_" + name, spread_of(of).mean);

@@ -58,10 +58,10 @@ double read_number(const Json& value, const std::string& place, const std::strin
 int64_t read_integer(const Json& value, const std::string& place, const std::string& values, int64_t least,
                      int64_t most);
 
-/// One of several names. `later`: names that are known but have nothing behind them yet.
+/// One of several names.
 template <typename T>
 RecipeField choice_field(std::string name, std::vector<std::pair<std::string, T>> choices, Place<T> at,
-                         std::string meaning, std::vector<std::string> later = {}) {
+                         std::string meaning) {
   std::vector<std::string> names;
   std::string values;
   for (const auto& [choice, value] : choices) names.push_back(choice);
@@ -73,9 +73,6 @@ RecipeField choice_field(std::string name, std::vector<std::pair<std::string, T>
         at(recipe) = value;
         return;
       }
-    }
-    for (const std::string& known : later) {
-      if (got == known) throw UsageError(known + " does not exist yet", "use one of " + values, place);
     }
     const std::string given = got.is_string() ? got.get<std::string>() : "";
     std::string near = value_for_foreign(given);

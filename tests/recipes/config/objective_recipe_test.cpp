@@ -78,7 +78,7 @@ TEST(ObjectiveRecipe, RefusesWhatHasNoMeaning) {
   };
   EXPECT_THAT(refused(R"("type": "dpo", "simpo_gamma": 1)"), HasSubstr("objective.simpo_gamma: has no meaning"));
   EXPECT_THAT(refused(R"("type": "dop")"), HasSubstr("did you mean dpo?"));
-  EXPECT_THAT(refused(R"("type": "ppo")"), HasSubstr("does not exist yet"));
+  EXPECT_THAT(refused(R"("type": "ppo")"), HasSubstr("rewards: is missing"));
   EXPECT_THAT(refused(R"("type": "dpo", "loss_type": "sigmod")"), HasSubstr("did you mean sigmoid?"));
   EXPECT_THAT(refused(R"("type": "dpo", "bta": 1)"), HasSubstr("did you mean objective.beta?"));
   EXPECT_THAT(refused(R"("type": "dpo", "beta": 0)"), HasSubstr("objective.beta: must be above 0"));
