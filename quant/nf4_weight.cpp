@@ -31,6 +31,8 @@ ops::WeightView Nf4Weight::rows(int64_t begin, int64_t end) const {
   return stored_->slice_rows(before + begin, before + end);
 }
 
+WeightOperand Nf4Weight::operand() const { return {matrices_ == 0 ? *stored_ : rows(0, stored_rows()), !transposed_}; }
+
 void Nf4Weight::forward(const Tensor& x, Tensor& y, bool accumulate, const ops::LowRankEpilogue* epilogue) const {
   if (matrices_ == 0) return multiply(x, *stored_, true, y, accumulate, epilogue);
   multiply(x, rows(0, stored_rows()), !transposed_, y, accumulate, epilogue);

@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 
+#include "nibble/core/nn/feed_forward/grouped_forms.h"
 #include "nibble/core/nn/linear_weight.h"
 #include "nibble/quant/quantized_matrix.h"
 
@@ -8,7 +9,7 @@ namespace nibble {
 
 /// A frozen weight in 4 bits (NF4, FP4 or MXFP4), multiplied from its packed bytes: QLoRA's base (Dettmers et al.
 /// 2023).
-class Nf4Weight final : public LinearWeight {
+class Nf4Weight final : public LinearWeight, public ReadableWeight {
  public:
   /// name: of the packed tensor in the checkpoint, "model.layers.0.self_attn.q_proj.weight". state: the tensors of its
   /// checkpoint form that `matrix` does not hold (quant_map, quant_state), under their full names. matrices: of how
@@ -25,6 +26,7 @@ class Nf4Weight final : public LinearWeight {
                       const ops::LowRankEpilogue* epilogue = nullptr) const override;
   void backward_weight(const Tensor&, const Tensor&) override {}
   bool trainable() const override { return false; }
+  WeightOperand operand() const override;
   Tensor dequantize(int64_t begin, int64_t end, MemoryPool& pool) const override;
   /// name, name.absmax, and, double-quantized, name.nested_absmax and name.nested_quant_map, then `state`; of MXFP4
   /// name_blocks and name_scales.

@@ -216,6 +216,26 @@ std::optional<ops::LowRankEpilogue> ExpertLora::low_rank_forward(const Tensor& x
   return ops::LowRankEpilogue{.left = h, .right = own_b(b_->value, step.pool()), .right_transposed = true};
 }
 
+// x A^T B^T; swapped: x B A.
+UpdateFactors ExpertLora::factors(MemoryPool& pool) const {
+  UpdateFactors result{.first = own_a(a_->value), .second = own_b(b_->value, pool), .scaling = scaling_};
+  if (!part_.swapped) return result;
+  std::swap(result.first, result.second);
+  result.first_transposed = result.second_transposed = false;
+  return result;
+}
+
+UpdateFactors ExpertLora::gradients(MemoryPool& pool) {
+  UpdateFactors result{.first = own_a(a_->gradient), .second = own_b(b_->gradient, pool)};
+  if (part_.swapped) std::swap(result.first, result.second);
+  return result;
+}
+
+void ExpertLora::put_gradients(const UpdateFactors& gradients) {
+  Tensor rows = own_rows(b_->gradient);
+  ops::put_columns(part_.swapped ? gradients.first : gradients.second, columns_, rows);
+}
+
 void ExpertLora::forward(const Tensor& x, const LinearWeight&, Tensor& y, const StepContext& step,
                          AdapterSaved* saved) const {
   const std::optional<ops::LowRankEpilogue> update = low_rank_forward(x, step, saved);

@@ -12,6 +12,7 @@
 #include "nibble/adapters/options.h"
 #include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/core/models/families/expert_tensors.h"
+#include "nibble/core/nn/feed_forward/grouped_forms.h"
 #include "nibble/core/nn/linear.h"
 
 namespace nibble {
@@ -50,7 +51,7 @@ std::vector<std::string> expert_tensors_of(const DecoderConfig& config, const Pe
                                            const std::vector<std::string>& linears);
 
 /// The part of such a LoRA that is beside one Linear.
-class ExpertLora final : public Adapter {
+class ExpertLora final : public Adapter, public FactoredAdapter {
  public:
   /// owner: whether this is the one that shows A and B to visitors.
   ExpertLora(ExpertPart part, int64_t outputs, double scaling, std::shared_ptr<Parameter> a,
@@ -58,6 +59,9 @@ class ExpertLora final : public Adapter {
 
   std::optional<ops::LowRankEpilogue> low_rank_forward(const Tensor& x, const StepContext& step,
                                                        AdapterSaved* saved) const override;
+  UpdateFactors factors(MemoryPool& pool) const override;
+  UpdateFactors gradients(MemoryPool& pool) override;
+  void put_gradients(const UpdateFactors& gradients) override;
   void forward(const Tensor& x, const LinearWeight& base, Tensor& y, const StepContext& step,
                AdapterSaved* saved) const override;
   AdapterGradient backward(const Tensor& dy, const LinearWeight& base, const StepContext& step) const override;

@@ -33,6 +33,7 @@ class LinearWeight {
   /// Products of more than 4 rows in 8 bits (ops/int8_product.h) while the weight is frozen; fewer, as in decoding, go
   /// at the speed of memory. pool: of the rounded rows, must outlive this; null: all in the dtype of x.
   void set_int8(MemoryPool* pool) { int8_ = pool; }
+  bool in_int8() const { return int8_ != nullptr && !trainable(); }
   /// Gradient of W from dy [T, out] and x [T, in], added to its parameter; nothing when frozen.
   virtual void backward_weight(const Tensor& dy, const Tensor& x) = 0;
   virtual bool trainable() const = 0;

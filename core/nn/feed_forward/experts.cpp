@@ -1,8 +1,5 @@
 #include "nibble/core/nn/feed_forward/experts.h"
 
-#include <algorithm>
-#include <numeric>
-
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/embedding.h"
@@ -10,12 +7,12 @@
 
 namespace nibble {
 
-// What enters `down` is computed again from gate and up, and an expert's input is gathered again from x.
+// What enters `down` is computed again from gate and up, and the experts' inputs are read again from x.
 struct Experts::Saved final : SublayerSaved {
   Tensor x;  // the sublayer's input
   Routed routed;
   Tensor gate, up;  // [T * k, F] by expert, then token; gate is undefined when not gated
-  std::vector<LinearSaved> gate_up_proj, gate_proj, up_proj, down_proj;  // by expert
+  ExpertLinearsSaved gate_up_proj, gate_proj, up_proj, down_proj;
   std::unique_ptr<SublayerSaved> shared;
   Tensor shared_out;                     // [T, D] before its gate, where it has one
   Tensor shared_weights, shared_logits;  // [T, 1] f32 of the gate
@@ -23,9 +20,7 @@ struct Experts::Saved final : SublayerSaved {
 
   void visit(const TensorVisitor& visitor) override {
     routed.visit(visitor);
-    for (std::vector<LinearSaved>* linears : {&gate_up_proj, &gate_proj, &up_proj, &down_proj}) {
-      for (LinearSaved& linear : *linears) linear.visit(visitor);
-    }
+    for (ExpertLinearsSaved* linears : {&gate_up_proj, &gate_proj, &up_proj, &down_proj}) linears->visit(visitor);
     if (shared) shared->visit(visitor);
     shared_gate.visit(visitor);
     for (Tensor* tensor : {&x, &gate, &up, &shared_out, &shared_weights, &shared_logits}) {
@@ -39,63 +34,48 @@ struct Experts::Saved final : SublayerSaved {
   }
 };
 
-// One pass over T tokens: which of them every expert computes.
-class Experts::Pass {
- public:
+// One pass over T tokens: which of them every expert computes. Its N = T * k rows are those of the first expert, then
+// of the second, and so on.
+struct Experts::Pass {
   Pass(const Tensor& input, const Routed& routed, size_t experts, const StepContext& context)
-      : x(input), step(context), begins_(experts + 1) {
+      : x(input), step(context) {
     const std::span<const int32_t> chosen = routed.chosen.span<const int32_t>();
     const auto k = static_cast<size_t>(routed.chosen.dim(1));
-    for (const int32_t e : chosen) ++begins_[static_cast<size_t>(e) + 1];
-    std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
-    std::vector<int32_t> tokens(chosen.size()), slots(chosen.size());
-    std::vector<int64_t> next(begins_.begin(), begins_.end() - 1);
+    std::vector<int64_t> next(experts + 1);
+    for (const int32_t e : chosen) ++next[static_cast<size_t>(e) + 1];
+    groups.begins = {0};
+    for (size_t e = 0; e < experts; ++e) {
+      if (next[e + 1] > 0) {
+        groups.experts.push_back(e);
+        groups.begins.push_back(groups.begins.back() + next[e + 1]);
+      }
+      next[e + 1] += next[e];
+    }
+    std::vector<int32_t> tokens(chosen.size()), slot_of(chosen.size());
     for (size_t slot = 0; slot < chosen.size(); ++slot) {
       const auto row = static_cast<size_t>(next[static_cast<size_t>(chosen[slot])]++);
       tokens[row] = static_cast<int32_t>(slot / k);
-      slots[row] = static_cast<int32_t>(slot);
+      slot_of[row] = static_cast<int32_t>(slot);
     }
     MemoryPool& host = context.pool().host();
-    tokens_ = Tensor::from<int32_t>(host, {std::ssize(tokens)}, tokens);
-    slots_ = Tensor::from<int32_t>(host, {std::ssize(slots)}, slots);
-    weights_ = Tensor::empty(context.pool(), {slots_.numel(), 1}, DType::f32, "weights of experts");
-    ops::gather_rows(routed.weights.reshape({slots_.numel(), 1}), slots_, weights_);
+    groups.rows = Tensor::from<int32_t>(host, {std::ssize(tokens)}, tokens);
+    slots = Tensor::from<int32_t>(host, {std::ssize(slot_of)}, slot_of);
+    weights = Tensor::empty(context.pool(), {slots.numel(), 1}, DType::f32, "weights of experts");
+    ops::gather_rows(routed.weights.reshape({slots.numel(), 1}), slots, weights);
   }
 
-  int64_t rows() const { return begins_.back(); }
-  int64_t begin(size_t e) const { return begins_[e]; }
-  int64_t end(size_t e) const { return begins_[e + 1]; }
-  int64_t count(size_t e) const { return end(e) - begin(e); }
-  /// The expert's own of a tensor of all rows; [T * k] or more dimensions.
-  Tensor own(const Tensor& all, size_t e) const { return all.rows(begin(e), end(e)); }
-  Tensor tokens(size_t e) const { return own(tokens_, e); }
-  /// Places of the rows among the weights [T, k].
-  Tensor slots(size_t e) const { return own(slots_, e); }
-  /// [n, 1] f32
-  Tensor weights(size_t e) const { return own(weights_, e); }
-  /// Rows of `from` [T, D], f32 or bf16.
-  Tensor gather(const Tensor& from, size_t e) const {
-    Tensor rows = Tensor::empty(step.pool(), {count(e), from.dim(1)}, from.dtype(), "rows of an expert");
-    ops::gather_rows(from, tokens(e), rows);
-    return rows;
-  }
-  /// Dropout knows rows by their keys.
-  StepContext step_of(size_t e) const {
-    StepContext own_step = step;
-    if (!step.row_keys) return own_step;
-    const std::span<const int64_t> keys = step.row_keys.span<const int64_t>();
-    std::vector<int64_t> own_keys;
-    for (const int32_t t : tokens(e).span<const int32_t>()) own_keys.push_back(keys[static_cast<size_t>(t)]);
-    own_step.row_keys = Tensor::from<int64_t>(step.pool().host(), {std::ssize(own_keys)}, own_keys);
-    return own_step;
+  /// Rows of group g of a tensor of all rows.
+  Tensor own(const Tensor& all, int64_t g) const { return all.rows(groups.begin(g), groups.end(g)); }
+  int64_t expert(int64_t g) const { return static_cast<int64_t>(groups.experts[static_cast<size_t>(g)]); }
+  Tensor empty(int64_t columns, DType dtype, const char* what) const {
+    return Tensor::empty(step.pool(), {groups.size(), columns}, dtype, what);
   }
 
   const Tensor& x;
   const StepContext& step;
-
- private:
-  std::vector<int64_t> begins_;
-  Tensor tokens_, slots_, weights_;
+  ExpertGroups groups;
+  Tensor slots;    // [N] i32: places of the rows among the weights [T, k]
+  Tensor weights;  // [N, 1] f32
 };
 
 namespace {
@@ -103,8 +83,8 @@ namespace {
 ops::Routing shared_gate_routing() { return {.k = 1, .score = ops::RouterScore::sigmoid}; }
 
 // Row e of a bias [E, n] as [1, n] f32.
-Tensor bias_row(const Parameter& bias, size_t e, const StepContext& step) {
-  const Tensor row = bias.value.rows(static_cast<int64_t>(e), static_cast<int64_t>(e) + 1);
+Tensor bias_row(const Parameter& bias, int64_t e, const StepContext& step) {
+  const Tensor row = bias.value.rows(e, e + 1);
   if (row.dtype() == DType::f32 && row.aligned()) return row;
   Tensor wide = Tensor::empty(step.pool(), row.shape(), DType::f32, bias.name);
   ops::cast(row, wide);
@@ -130,8 +110,9 @@ Experts::Experts(const std::string& prefix, const ExpertNames& names, const Expe
   const int64_t outputs = (config.gated ? 2 : 1) * config.hidden;
   if (!names.fused_gate_up.empty()) {
     const std::string gate_up = prefix + names.fused_gate_up, down = prefix + names.fused_down;
-    (config.gated ? gate_up_ : up_) = makers.make_linears(gate_up, config.experts, outputs, config.width);
-    down_ = makers.make_linears(down, config.experts, config.width, config.hidden);
+    (config.gated ? gate_up_ : up_).each = makers.make_linears(gate_up, config.experts, outputs, config.width);
+    down_.each = makers.make_linears(down, config.experts, config.width, config.hidden);
+    NIBBLE_CHECK(!config.bias || !config.weighted_input, "experts with weights on their input have no biases");
     if (config.bias) {
       up_bias_ = makers.parameter(gate_up + "_bias", {config.experts, outputs});
       down_bias_ = makers.parameter(down + "_bias", {config.experts, config.width});
@@ -140,9 +121,9 @@ Experts::Experts(const std::string& prefix, const ExpertNames& names, const Expe
     NIBBLE_CHECK(!config.bias, "experts with Linears of their own have no biases");
     for (int64_t e = 0; e < config.experts; ++e) {
       const std::string own = prefix + names.experts + "." + std::to_string(e) + ".";
-      if (config.gated) gate_.push_back(makers.make_linear(own + names.gate, config.hidden, config.width, false));
-      up_.push_back(makers.make_linear(own + names.up, config.hidden, config.width, false));
-      down_.push_back(makers.make_linear(own + names.down, config.width, config.hidden, false));
+      if (config.gated) gate_.each.push_back(makers.make_linear(own + names.gate, config.hidden, config.width, false));
+      up_.each.push_back(makers.make_linear(own + names.up, config.hidden, config.width, false));
+      down_.each.push_back(makers.make_linear(own + names.down, config.width, config.hidden, false));
     }
   }
   if (config.shared_hidden > 0) {
@@ -159,38 +140,44 @@ Experts::Experts(const std::string& prefix, const ExpertNames& names, const Expe
 }
 
 bool Experts::inner_trainable() const {
-  const auto any = [](const std::vector<Linear>& linears) {
-    return std::any_of(linears.begin(), linears.end(), [](const Linear& linear) { return linear.has_trainable(); });
-  };
-  return any(gate_up_) || any(gate_) || any(up_) || (up_bias_ && up_bias_->trainable);
+  return gate_up_.has_trainable() || gate_.has_trainable() || up_.has_trainable() || (up_bias_ && up_bias_->trainable);
 }
 
 bool Experts::has_trainable() const {
-  return router_.has_trainable() || inner_trainable() ||
-         std::any_of(down_.begin(), down_.end(), [](const Linear& linear) { return linear.has_trainable(); }) ||
+  return router_.has_trainable() || inner_trainable() || down_.has_trainable() ||
          (down_bias_ && down_bias_->trainable) || (shared_ && shared_->has_trainable()) ||
          (shared_gate_ && shared_gate_->has_trainable());
 }
 
-Tensor Experts::input(const Pass& pass, size_t e) const {
-  Tensor rows = pass.gather(pass.x, e);
-  if (config_.weighted_input) ops::scale_rows(rows, pass.weights(e), rows);
-  return rows;
+// What the experts see, in the compute dtype.
+ExpertRows Experts::input(const Pass& pass) const {
+  if (!config_.weighted_input) return {pass.x, ops::RowOrder::tokens};
+  Tensor rows = pass.empty(config_.width, pass.x.dtype(), "input of experts");
+  ops::gather_rows(pass.x, pass.groups.rows, rows);
+  ops::scale_rows(rows, pass.weights, rows);
+  return {rows};
 }
 
-void Experts::project(const Tensor& x, size_t e, const StepContext& step, Tensor& gate, Tensor& up, Saved* saved) {
-  const auto keep = [&](std::vector<LinearSaved>& of) { return saved ? &of[e] : nullptr; };
-  Saved none;
-  Saved& kept = saved ? *saved : none;
-  if (gate_up_.empty()) {
-    if (config_.gated) gate_[e].forward(x, gate, step, keep(kept.gate_proj));
-    up_[e].forward(x, up, step, keep(kept.up_proj));
-    if (up_bias_) ops::add_bias(bias_row(*up_bias_, e, step), up);
-    return;
+void Experts::add_up_bias(const Pass& pass, const Tensor& y) const {
+  if (!up_bias_) return;
+  for (int64_t g = 0; g < pass.groups.groups(); ++g) {
+    Tensor own = pass.own(y, g);
+    ops::add_bias(bias_row(*up_bias_, pass.expert(g), pass.step), own);
   }
-  Tensor both = Tensor::empty(step.pool(), {x.dim(0), 2 * config_.hidden}, up.dtype(), "gate and up of an expert");
-  gate_up_[e].forward(x, both, step, keep(kept.gate_up_proj));
-  if (up_bias_) ops::add_bias(bias_row(*up_bias_, e, step), both);
+}
+
+// gate and up [N, F], made by the caller.
+void Experts::project(const Pass& pass, Tensor& gate, Tensor& up, Saved* saved) {
+  const ExpertRows x = input(pass);
+  const StepContext& step = pass.step;
+  if (gate_up_.empty()) {
+    if (config_.gated) gate_.forward(x, pass.groups, {gate}, step, saved ? &saved->gate_proj : nullptr);
+    up_.forward(x, pass.groups, {up}, step, saved ? &saved->up_proj : nullptr);
+    return add_up_bias(pass, up);
+  }
+  Tensor both = pass.empty(2 * config_.hidden, up.dtype(), "gate and up of experts");
+  gate_up_.forward(x, pass.groups, {both}, step, saved ? &saved->gate_up_proj : nullptr);
+  add_up_bias(pass, both);
   if (config_.interleaved) {
     ops::take_columns(both, every_other(0, config_.hidden, step.pool()), gate);
     ops::take_columns(both, every_other(1, config_.hidden, step.pool()), up);
@@ -200,23 +187,22 @@ void Experts::project(const Tensor& x, size_t e, const StepContext& step, Tensor
   }
 }
 
-void Experts::project_backward(const Tensor& dgate, const Tensor& dup, size_t e, const StepContext& step,
-                               const Tensor& x, Saved& saved, Tensor* dx) {
-  const auto backward = [&](Linear& linear, LinearSaved& of, const Tensor& dy, bool accumulate) {
-    if (linear.has_trainable()) of.x = x;
-    linear.backward(dy, step, std::move(of), dx, accumulate);
-  };
+void Experts::project_backward(const Pass& pass, const Tensor& dgate, const Tensor& dup, Saved& saved,
+                               const ExpertRows* dx) {
+  const StepContext& step = pass.step;
+  const ExpertRows x = inner_trainable() ? input(pass) : ExpertRows();
   const auto bias_backward = [&](const Tensor& dy) {
-    if (!up_bias_ || !up_bias_->trainable) return;
-    Tensor row = up_bias_->gradient.rows(static_cast<int64_t>(e), static_cast<int64_t>(e) + 1);
-    ops::bias_backward(dy, row);
+    for (int64_t g = 0; up_bias_ && up_bias_->trainable && g < pass.groups.groups(); ++g) {
+      Tensor row = up_bias_->gradient.rows(pass.expert(g), pass.expert(g) + 1);
+      ops::bias_backward(pass.own(dy, g), row);
+    }
   };
   if (gate_up_.empty()) {
-    if (config_.gated) backward(gate_[e], saved.gate_proj[e], dgate, false);
-    backward(up_[e], saved.up_proj[e], dup, config_.gated);
+    if (config_.gated) gate_.backward({dgate}, x, pass.groups, step, std::move(saved.gate_proj), dx, false);
+    up_.backward({dup}, x, pass.groups, step, std::move(saved.up_proj), dx, config_.gated);
     return bias_backward(dup);
   }
-  Tensor both = Tensor::empty(step.pool(), {dup.dim(0), 2 * config_.hidden}, dup.dtype(), "gradient of an expert");
+  Tensor both = pass.empty(2 * config_.hidden, dup.dtype(), "gradient of experts");
   if (config_.interleaved) {
     ops::put_columns(dgate, every_other(0, config_.hidden, step.pool()), both);
     ops::put_columns(dup, every_other(1, config_.hidden, step.pool()), both);
@@ -224,12 +210,13 @@ void Experts::project_backward(const Tensor& dgate, const Tensor& dup, size_t e,
     ops::copy_columns_in(dgate, 0, both);
     ops::copy_columns_in(dup, config_.hidden, both);
   }
-  backward(gate_up_[e], saved.gate_up_proj[e], both, false);
+  gate_up_.backward({both}, x, pass.groups, step, std::move(saved.gate_up_proj), dx, false);
   bias_backward(both);
 }
 
-Tensor Experts::activate(const Tensor& gate, const Tensor& up, const StepContext& step) const {
-  Tensor product = Tensor::empty(step.pool(), up.shape(), up.dtype(), "activation of an expert");
+// In place of `up` where that is not kept.
+Tensor Experts::activate(const Pass& pass, const Tensor& gate, const Tensor& up, bool keep) const {
+  Tensor product = keep ? pass.empty(config_.hidden, up.dtype(), "activation of experts") : up;
   if (config_.clamp > 0) {
     ops::clamped_gated_forward(config_.activation, config_.clamp, gate, up, product);
   } else if (config_.gated) {
@@ -240,57 +227,54 @@ Tensor Experts::activate(const Tensor& gate, const Tensor& up, const StepContext
   return product;
 }
 
-// sum [T, D] f32 += what expert e gives; null: only what `saved` keeps of it is wanted.
-void Experts::run_expert(const Pass& pass, size_t e, Tensor* sum, Saved* saved) {
-  if (pass.count(e) == 0) return;
-  const StepContext step = pass.step_of(e);
-  const auto rows = [&](const Tensor* all) {
-    return all ? pass.own(*all, e)
-               : Tensor::empty(step.pool(), {pass.count(e), config_.hidden}, step.compute_dtype, "an expert's gate");
-  };
-  Tensor up = rows(saved ? &saved->up : nullptr), gate;
-  if (config_.gated) gate = rows(saved ? &saved->gate : nullptr);
-  project(input(pass, e), e, step, gate, up, saved);
-  LinearSaved* down_saved = saved ? &saved->down_proj[e] : nullptr;
-  if (!sum && !down_[e].adapter()) return;
-  Tensor active = activate(gate, up, step);
-  if (!config_.weighted_input) ops::scale_rows(active, pass.weights(e), active);
-  if (!sum) {
-    down_[e].forward_save_only(active, DType::f32, step, *down_saved);
-  } else {
-    Tensor y = Tensor::empty(step.pool(), {pass.count(e), config_.width}, DType::f32, "output of an expert");
-    down_[e].forward(active, y, step, down_saved);
-    if (down_bias_) {
-      const Tensor bias = bias_row(*down_bias_, e, step);
-      config_.weighted_input ? ops::add_bias(bias, y) : ops::matmul_nn(pass.weights(e), bias, y, true);
-    }
-    ops::scatter_add_rows(y, pass.tokens(e), *sum);
+ExpertLinears::Biases Experts::down_biases(const Pass& pass) const {
+  ExpertLinears::Biases biases{.values = {}, .weights = pass.weights.reshape({pass.groups.size()})};
+  for (int64_t g = 0; g < pass.groups.groups(); ++g) {
+    biases.values.push_back(bias_row(*down_bias_, pass.expert(g), pass.step).reshape({config_.width}));
   }
-  if (saved) down_saved->x = {};
+  return biases;
 }
 
-// dx [T, D] f32 += what comes from expert e; dweights [T k, 1] get theirs.
-void Experts::run_expert_backward(const Pass& pass, size_t e, const Tensor& dy, Saved& saved, Tensor* dx,
-                                  Tensor& dweights) {
-  if (pass.count(e) == 0) return;
-  const StepContext step = pass.step_of(e);
-  const Tensor dys = pass.gather(dy, e), weights = pass.weights(e);
-  Tensor gate = config_.gated ? pass.own(saved.gate, e) : Tensor(), up = pass.own(saved.up, e);
-  Tensor dweight = Tensor::zeros(step.pool(), weights.shape(), DType::f32, "gradient of weights");
-
-  const Tensor active = activate(gate, up, step);
-  if (down_[e].has_trainable()) {
-    Tensor weighted = active;
-    if (!config_.weighted_input) {
-      weighted = Tensor::empty(step.pool(), active.shape(), active.dtype(), "activation of an expert");
-      ops::scale_rows(active, weights, weighted);
-    }
-    saved.down_proj[e].x = weighted;
+// sum [T, D] f32 += what the experts give; null: only what `saved` keeps of it is wanted.
+void Experts::run_experts(const Pass& pass, Tensor* sum, Saved* saved) {
+  const auto rows = [&] { return pass.empty(config_.hidden, pass.step.compute_dtype, "activations of experts"); };
+  Tensor up = rows(), gate;
+  if (config_.gated) gate = rows();
+  project(pass, gate, up, saved);
+  if (saved) {
+    saved->gate = gate;
+    saved->up = up;
   }
-  Tensor dactive = Tensor::empty(step.pool(), active.shape(), active.dtype(), "gradient of an expert");
-  down_[e].backward(dys, step, std::move(saved.down_proj[e]), &dactive, false);
-  if (!config_.weighted_input) ops::scale_rows_backward(dactive, active, weights, dactive, dweight);
-  if (down_bias_) down_bias_backward(pass, e, dys, dweight);
+  if (!sum && !down_.has_adapter()) return;
+  Tensor active = activate(pass, gate, up, saved != nullptr);
+  if (!config_.weighted_input) ops::scale_rows(active, pass.weights, active);
+  if (!sum) return down_.forward_save_only({active}, pass.groups, pass.step, saved->down_proj);
+  std::optional<ExpertLinears::Biases> biases;
+  if (down_bias_) biases = down_biases(pass);
+  down_.forward({active}, pass.groups, {*sum, ops::RowOrder::tokens}, pass.step, saved ? &saved->down_proj : nullptr,
+                biases ? &*biases : nullptr);
+}
+
+// dx [T, D] f32 += what comes from the experts; dweights [T k, 1] get theirs.
+void Experts::run_experts_backward(const Pass& pass, const Tensor& dy, Saved& saved, Tensor* dx, Tensor& dweights) {
+  const StepContext& step = pass.step;
+  const ExpertRows dys = {dy, ops::RowOrder::tokens};
+  Tensor gate = std::move(saved.gate), up = std::move(saved.up);
+  saved.gate = saved.up = {};
+  Tensor dweight = Tensor::zeros(step.pool(), pass.weights.shape(), DType::f32, "gradient of weights");
+  Tensor dactive = pass.empty(config_.hidden, up.dtype(), "gradient of experts");
+  {
+    const Tensor active = activate(pass, gate, up, true);
+    Tensor weighted = active;
+    if (down_.has_trainable() && !config_.weighted_input) {
+      weighted = pass.empty(config_.hidden, active.dtype(), "activation of experts");
+      ops::scale_rows(active, pass.weights, weighted);
+    }
+    const ExpertRows to = {dactive};
+    down_.backward(dys, {weighted}, pass.groups, step, std::move(saved.down_proj), &to, false);
+    if (!config_.weighted_input) ops::scale_rows_backward(dactive, active, pass.weights, dactive, dweight);
+  }
+  if (down_bias_) down_bias_backward(pass, dys, dweight);
 
   // Each gradient takes the place of what it is computed from, element by element.
   Tensor dgate = gate, dup = up, none;
@@ -303,28 +287,39 @@ void Experts::run_expert_backward(const Pass& pass, size_t e, const Tensor& dy, 
   }
   dactive = {};
 
-  const bool wants_dx = dx || config_.weighted_input;
-  const Tensor x = inner_trainable() || config_.weighted_input ? input(pass, e) : Tensor();
-  Tensor dxs;
-  if (wants_dx) dxs = Tensor::empty(step.pool(), {pass.count(e), config_.width}, DType::f32, "gradient of an expert");
-  project_backward(dgate, dup, e, step, x, saved, wants_dx ? &dxs : nullptr);
-  if (config_.weighted_input) ops::scale_rows_backward(dxs, pass.gather(pass.x, e), weights, dxs, dweight);
-  if (dx) ops::scatter_add_rows(dxs, pass.tokens(e), *dx);
-  ops::scatter_add_rows(dweight, pass.slots(e), dweights);
+  ExpertRows to;
+  if (config_.weighted_input) {
+    to = {pass.empty(config_.width, DType::f32, "gradient of experts")};
+  } else if (dx) {
+    to = {*dx, ops::RowOrder::tokens};
+  }
+  project_backward(pass, dgate, dup, saved, to.values ? &to : nullptr);
+  if (config_.weighted_input) {
+    Tensor x = pass.empty(config_.width, pass.x.dtype(), "input of experts");
+    ops::gather_rows(pass.x, pass.groups.rows, x);
+    ops::scale_rows_backward(to.values, x, pass.weights, to.values, dweight);
+    for (int64_t g = 0; dx && g < pass.groups.groups(); ++g) {
+      ops::scatter_add_rows(pass.own(to.values, g), pass.own(pass.groups.rows, g), *dx);
+    }
+  }
+  ops::scatter_add_rows(dweight, pass.slots, dweights);
 }
 
-void Experts::down_bias_backward(const Pass& pass, size_t e, const Tensor& dys, Tensor& dweight) {
-  const Tensor weights = pass.weights(e);
-  if (!config_.weighted_input) ops::matmul_nt(dys, bias_row(*down_bias_, e, pass.step), dweight, true);
-  if (!down_bias_->trainable) return;
-  Tensor row = down_bias_->gradient.rows(static_cast<int64_t>(e), static_cast<int64_t>(e) + 1);
-  if (config_.weighted_input) return ops::bias_backward(dys, row);
-  Tensor wide = dys;
-  if (dys.dtype() != DType::f32) {
-    wide = Tensor::empty(pass.step.pool(), dys.shape(), DType::f32, "gradient of an expert");
-    ops::cast(dys, wide);
+void Experts::down_bias_backward(const Pass& pass, const ExpertRows& dys, Tensor& dweight) {
+  MemoryPool& pool = pass.step.pool();
+  for (int64_t g = 0; g < pass.groups.groups(); ++g) {
+    const int64_t e = pass.expert(g);
+    const Tensor dy = rows_of_group(dys, pass.groups, g, pool);
+    Tensor own = pass.own(dweight, g);
+    ops::matmul_nt(dy, bias_row(*down_bias_, e, pass.step), own, true);
+    if (!down_bias_->trainable) continue;
+    Tensor row = down_bias_->gradient.rows(e, e + 1), wide = dy;
+    if (dy.dtype() != DType::f32) {
+      wide = Tensor::empty(pool, dy.shape(), DType::f32, "gradient of an expert");
+      ops::cast(dy, wide);
+    }
+    ops::matmul_tn(pass.own(pass.weights, g), wide, row, true);
   }
-  ops::matmul_tn(weights, wide, row, true);
 }
 
 void Experts::add_shared(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& sum,
@@ -383,36 +378,19 @@ void Experts::shared_backward(const Tensor& dy, const LayerContext& context, con
   if (dx) ops::add(part, *dx);
 }
 
-Experts::Saved* Experts::keep(std::unique_ptr<SublayerSaved>* saved, const Tensor& x, const StepContext& step) const {
+Experts::Saved* Experts::keep(std::unique_ptr<SublayerSaved>* saved, const Tensor& x) const {
   Saved* kept = new_saved<Saved>(saved);
   if (!kept) return nullptr;
   const bool needs_input = inner_trainable() || router_.has_trainable() || config_.weighted_input ||
                            (shared_ && shared_->has_trainable()) || (shared_gate_ && shared_gate_->has_trainable());
   if (needs_input) kept->x = x;
-  const Shape shape = {x.dim(0) * config_.routing.k, config_.hidden};
-  const auto make = [&] { return Tensor::empty(step.pool(), shape, step.compute_dtype, "activations of experts"); };
-  kept->up = make();
-  if (config_.gated) kept->gate = make();
-  kept->gate_up_proj.resize(gate_up_.size());
-  kept->gate_proj.resize(gate_.size());
-  kept->up_proj.resize(up_.size());
-  kept->down_proj.resize(down_.size());
   return kept;
-}
-
-void Experts::leave_inputs_out(Saved& saved) {
-  for (auto* linears : {&saved.gate_up_proj, &saved.gate_proj, &saved.up_proj}) {
-    for (LinearSaved& linear : *linears) linear.x = {};
-  }
 }
 
 void Experts::run(const Tensor& x, const Tensor& router_x, const StepContext& step, Tensor* sum, Saved* saved) {
   Routed routed = router_.forward(router_x, step, saved != nullptr);
-  const Pass pass(x, routed, down_.size(), step);
-  for (size_t e = 0; e < down_.size(); ++e) run_expert(pass, e, sum, saved);
-  if (!saved) return;
-  leave_inputs_out(*saved);
-  saved->routed = std::move(routed);
+  run_experts(Pass(x, routed, down_.each.size(), step), sum, saved);
+  if (saved) saved->routed = std::move(routed);
 }
 
 void Experts::forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
@@ -422,7 +400,7 @@ void Experts::forward(const Tensor& x, const LayerContext& context, const StepCo
 
 void Experts::forward_routed_by(const Tensor& x, const Tensor& router_x, const LayerContext& context,
                                 const StepContext& step, Tensor& y, std::unique_ptr<SublayerSaved>* saved) {
-  Saved* kept = keep(saved, x, step);
+  Saved* kept = keep(saved, x);
   Tensor sum = y.dtype() == DType::f32 ? y : Tensor::empty(step.pool(), y.shape(), DType::f32, "sum of experts");
   sum.zero();
   run(x, router_x, step, &sum, kept);
@@ -432,7 +410,7 @@ void Experts::forward_routed_by(const Tensor& x, const Tensor& router_x, const L
 
 void Experts::forward_save_only(const Tensor& x, const LayerContext& context, DType, const StepContext& step,
                                 std::unique_ptr<SublayerSaved>& saved) {
-  Saved* kept = keep(&saved, x, step);
+  Saved* kept = keep(&saved, x);
   run(x, x, step, nullptr, kept);
   if (!shared_) return;
   if (!shared_gate_) return shared_->forward_save_only(x, context, DType::f32, step, kept->shared);
@@ -454,11 +432,7 @@ void Experts::backward_routed_by(const Tensor& dy, const Tensor& router_x, const
   if (dx && !*dx) *dx = Tensor::empty(step.pool(), {dy.dim(0), config_.width}, DType::f32, "input gradient");
   if (dx) dx->zero();
   Tensor dweights = Tensor::zeros(step.pool(), {saved.routed.chosen.numel(), 1}, DType::f32, "gradient of weights");
-  {
-    const Pass pass(saved.x, saved.routed, down_.size(), step);
-    for (size_t e = 0; e < down_.size(); ++e) run_expert_backward(pass, e, dy, saved, dx, dweights);
-  }
-  saved.gate = saved.up = {};
+  run_experts_backward(Pass(saved.x, saved.routed, down_.each.size(), step), dy, saved, dx, dweights);
   shared_backward(dy, context, step, saved, dx);
   const Shape shape = saved.routed.weights.shape();
   router_.backward(dweights.reshape(shape), router_x, step, std::move(saved.routed), router_dx);
@@ -466,9 +440,9 @@ void Experts::backward_routed_by(const Tensor& dy, const Tensor& router_x, const
 
 void Experts::visit(const ParameterVisitor& visitor) {
   router_.visit(visitor);
-  for (size_t e = 0; e < down_.size(); ++e) {
-    for (std::vector<Linear>* linears : {&gate_up_, &gate_, &up_, &down_}) {
-      if (!linears->empty()) (*linears)[e].visit(visitor);
+  for (size_t e = 0; e < down_.each.size(); ++e) {
+    for (ExpertLinears* linears : {&gate_up_, &gate_, &up_, &down_}) {
+      if (!linears->empty()) linears->each[e].visit(visitor);
     }
   }
   for (const auto& bias : {up_bias_, down_bias_}) {
@@ -480,9 +454,9 @@ void Experts::visit(const ParameterVisitor& visitor) {
 
 void Experts::visit_linears(const std::function<void(Linear&)>& visitor) {
   visitor(router_.linear());
-  for (size_t e = 0; e < down_.size(); ++e) {
-    for (std::vector<Linear>* linears : {&gate_up_, &gate_, &up_, &down_}) {
-      if (!linears->empty()) visitor((*linears)[e]);
+  for (size_t e = 0; e < down_.each.size(); ++e) {
+    for (ExpertLinears* linears : {&gate_up_, &gate_, &up_, &down_}) {
+      if (!linears->empty()) visitor(linears->each[e]);
     }
   }
   if (shared_) shared_->visit_linears(visitor);

@@ -4,13 +4,14 @@
 
 #include <optional>
 
+#include "nibble/core/nn/feed_forward/expert_linears.h"
 #include "nibble/core/nn/feed_forward/experts_config.h"
 #include "nibble/core/nn/feed_forward/router.h"
 
 namespace nibble {
 
 /// y = sum over the chosen experts, in rising order, of weight * expert(x), + shared(x). An expert computes on the rows
-/// of its tokens alone, one expert after another: results are the same bits for any number of threads.
+/// of its tokens alone, all experts in one product: results are the same bits for any number of threads.
 class Experts final : public FeedForward {
  public:
   Experts(const std::string& prefix, const ExpertNames& names, const ExpertsConfig& config, const Makers& makers);
@@ -33,22 +34,21 @@ class Experts final : public FeedForward {
 
  private:
   struct Saved;
-  class Pass;
+  struct Pass;
 
   bool inner_trainable() const;
-  /// A new one with room for all rows; null where nothing is kept.
-  Saved* keep(std::unique_ptr<SublayerSaved>* saved, const Tensor& x, const StepContext& step) const;
-  static void leave_inputs_out(Saved& saved);
+  /// A new one; null where nothing is kept.
+  Saved* keep(std::unique_ptr<SublayerSaved>* saved, const Tensor& x) const;
   void run(const Tensor& x, const Tensor& router_x, const StepContext& step, Tensor* sum, Saved* saved);
-  /// [n, D] in the compute dtype, as expert e sees its rows.
-  Tensor input(const Pass& pass, size_t e) const;
-  void project(const Tensor& x, size_t e, const StepContext& step, Tensor& gate, Tensor& up, Saved* saved);
-  void project_backward(const Tensor& dgate, const Tensor& dup, size_t e, const StepContext& step, const Tensor& x,
-                        Saved& saved, Tensor* dx);
-  Tensor activate(const Tensor& gate, const Tensor& up, const StepContext& step) const;
-  void run_expert(const Pass& pass, size_t e, Tensor* sum, Saved* saved);
-  void run_expert_backward(const Pass& pass, size_t e, const Tensor& dy, Saved& saved, Tensor* dx, Tensor& dweights);
-  void down_bias_backward(const Pass& pass, size_t e, const Tensor& dys, Tensor& dweight);
+  ExpertRows input(const Pass& pass) const;
+  void add_up_bias(const Pass& pass, const Tensor& y) const;
+  void project(const Pass& pass, Tensor& gate, Tensor& up, Saved* saved);
+  void project_backward(const Pass& pass, const Tensor& dgate, const Tensor& dup, Saved& saved, const ExpertRows* dx);
+  Tensor activate(const Pass& pass, const Tensor& gate, const Tensor& up, bool keep) const;
+  ExpertLinears::Biases down_biases(const Pass& pass) const;
+  void run_experts(const Pass& pass, Tensor* sum, Saved* saved);
+  void run_experts_backward(const Pass& pass, const Tensor& dy, Saved& saved, Tensor* dx, Tensor& dweights);
+  void down_bias_backward(const Pass& pass, const ExpertRows& dys, Tensor& dweight);
   Tensor gate_shared(const Tensor& x, const StepContext& step, Saved* saved);
   void add_shared(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& sum, Saved* saved);
   void shared_backward(const Tensor& dy, const LayerContext& context, const StepContext& step, Saved& saved,
@@ -56,7 +56,7 @@ class Experts final : public FeedForward {
 
   ExpertsConfig config_;
   Router router_;
-  std::vector<Linear> gate_up_, gate_, up_, down_;  // by expert; gate_up_ or the other two
+  ExpertLinears gate_up_, gate_, up_, down_;        // gate_up_ or the other two
   std::shared_ptr<Parameter> up_bias_, down_bias_;  // of gate_up_ or up_ [E, out], [E, D]
   std::unique_ptr<Mlp> shared_;
   std::optional<Linear> shared_gate_;

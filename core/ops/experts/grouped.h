@@ -30,7 +30,8 @@ struct GroupedWeights {
   std::vector<WeightView> w;
   bool transposed = true;  ///< x w^T, w [out, in]; else x w, w [in, out]
 
-  /// A low-rank update fused into the product, see LowRankEpilogue; undefined: none.
+  /// A low-rank update fused into the product, see LowRankEpilogue; undefined: none. One that does not fit beside a
+  /// panel, or of an odd rank in bf16, is a product of its own, added to the rounded result.
   Tensor left;                ///< [N, R]
   std::vector<Tensor> right;  ///< [R, out], or [out, R] if right_transposed
   bool right_transposed = false;
