@@ -10,6 +10,10 @@ namespace nibble::ops::cpu {
 
 namespace {
 
+// A kernel whose strips of a panel have no more bytes keeps one in the first cache level, of at least 32 KB, while rows
+// pass by.
+constexpr int64_t kFirstLevelStrip = 20 << 10;
+
 bool reads_left_in_place(const PackedProduct& p, const GemmKernel& kernel) {
   return !p.a_transposed && p.a.dtype() == kernel.compute && p.a.dim(1) % kernel.depth_step == 0;
 }
@@ -131,23 +135,30 @@ class Job {
                          .dtype = p_.c.dtype(),
                          .alpha = p_.alpha,
                          .accumulate = p_.accumulate};
-    for (int64_t m0 = group.begin; m0 < group.end; m0 += kernel_.rows, left.data += tile_bytes) {
-      const int64_t rows = std::min(kernel_.rows, group.end - m0);
+    const int64_t strip = packer_.strip_bytes(k.size());
+    const auto multiply = [&](int64_t m0, int64_t n0) {
+      output.sums = sums + (m0 - group.begin) * sums_stride_ + n0;
+      output.c = c + (m0 * plan_.columns + n_.begin + n0) * c_size;
+      TileInput input = {.a = left.data + (m0 - group.begin) / kernel_.rows * tile_bytes,
+                         .a_row_bytes = left.row_bytes,
+                         .a_step_bytes = left.step_bytes,
+                         .b = workspace_.panel + n0 / kernel_.width * strip,
+                         .steps = steps,
+                         .epilogue = nullptr};
+      TileInput epilogue;
+      if (last && epilogue_ != nullptr) {
+        epilogue = epilogue_tile(m0, n0, group.begin);
+        input.epilogue = &epilogue;
+      }
+      kernel_.multiply(std::min(kernel_.rows, group.end - m0), std::min(kernel_.width, n_.size() - n0), input, output);
+    };
+    if (packer_.strip_bytes(kernel_.depth_block) <= kFirstLevelStrip) {
       for (int64_t n0 = 0; n0 < n_.size(); n0 += kernel_.width) {
-        output.sums = sums + (m0 - group.begin) * sums_stride_ + n0;
-        output.c = c + (m0 * plan_.columns + n_.begin + n0) * c_size;
-        TileInput input = {.a = left.data,
-                           .a_row_bytes = left.row_bytes,
-                           .a_step_bytes = left.step_bytes,
-                           .b = workspace_.panel + n0 / kernel_.width * packer_.strip_bytes(k.size()),
-                           .steps = steps,
-                           .epilogue = nullptr};
-        TileInput epilogue;
-        if (last && epilogue_ != nullptr) {
-          epilogue = epilogue_tile(m0, n0, group.begin);
-          input.epilogue = &epilogue;
-        }
-        kernel_.multiply(rows, std::min(kernel_.width, n_.size() - n0), input, output);
+        for (int64_t m0 = group.begin; m0 < group.end; m0 += kernel_.rows) multiply(m0, n0);
+      }
+    } else {
+      for (int64_t m0 = group.begin; m0 < group.end; m0 += kernel_.rows) {
+        for (int64_t n0 = 0; n0 < n_.size(); n0 += kernel_.width) multiply(m0, n0);
       }
     }
   }
