@@ -35,7 +35,8 @@ struct Job {
   std::string shape = "tinyllama-1.1b", mode = "qlora";  ///< full, lora, qlora or pretrain
   int64_t tokens = 2048;
   bool checkpointing = false, int8 = false;
-  int64_t steps = 4;  ///< after one that warms up
+  int64_t steps = 4;           ///< after one that warms up
+  std::string dtype = "auto";  ///< bf16, f32, or auto: bf16 in the arithmetic that is faster
   std::string models = "/tmp/nibble-models";
 };
 
@@ -188,7 +189,9 @@ Result measure(const Job& job) {
   model.set_hooks(&phases);
   Optimizer optimizer(trainable_parameters(model), {}, context.pool);
   const Batch batch = random_batch(job, context.pool);
-  const bool bf16 = isa() == Isa::avx512_bf16;
+  const bool bf16 = job.dtype == "bf16" || (job.dtype == "auto" && isa() == Isa::avx512_bf16);
+  if (job.dtype == "auto") ops::set_bf16_products(faster_bf16_products());
+  const bool pairs = bf16 && ops::bf16_products() == ops::Bf16Products::bf16;
 
   Result result;
   StepOptions options;
@@ -201,7 +204,7 @@ Result measure(const Job& job) {
   malloc_trim(0);
   const MemoryWatch memory;
   for (options.step = 1; options.step <= job.steps + 1; ++options.step) {
-    result.peak = std::max(result.peak, measure_peak(options.compute_dtype, options.step == 1 ? 12 : 4));
+    result.peak = std::max(result.peak, measure_peak(pairs ? DType::bf16 : DType::f32, options.step == 1 ? 12 : 4));
     phases.start();
     const double begin = seconds();
     const StepResult step = train_step(model, {&batch, 1}, optimizer, options, context);
@@ -288,6 +291,8 @@ int run(int argc, char** argv) {
       job.int8 = value != "0";
     else if (key == "steps")
       job.steps = std::stoll(value);
+    else if (key == "dtype")
+      job.dtype = value;
     else if (key == "models")
       job.models = value;
     else
@@ -296,6 +301,9 @@ int run(int argc, char** argv) {
   constexpr std::string_view kModes[] = {"full", "lora", "qlora", "pretrain"};
   if (std::find(std::begin(kModes), std::end(kModes), job.mode) == std::end(kModes)) {
     throw UsageError("no mode is named " + job.mode, "use full, lora, qlora or pretrain");
+  }
+  if (job.dtype != "auto" && job.dtype != "bf16" && job.dtype != "f32") {
+    throw UsageError("no dtype is named " + job.dtype, "use auto, bf16 or f32");
   }
   if (table) return print_table(fs::canonical("/proc/self/exe").string(), job.models);
   if (!row) std::printf("%s", kHeader);

@@ -13,6 +13,7 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/text/matching/nearest.h"
 #include "nibble/core/text/matching/stop_text.h"
+#include "nibble/recipes/models/arithmetic.h"
 #include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble::cli {
@@ -75,6 +76,7 @@ class Chat {
 };
 
 void Chat::open() {
+  use_arithmetic(flags_.model.base);
   model_.emplace(open_base(flags_.model.base, rank_.context()));
   if (adapter_on_) {
     const PeftAdapter adapter = read_peft_directory(flags_.model.adapter);

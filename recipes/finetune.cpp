@@ -7,6 +7,7 @@
 #include "nibble/recipes/finetuning.h"
 #include "nibble/recipes/fingerprints.h"
 #include "nibble/recipes/loop.h"
+#include "nibble/recipes/models/arithmetic.h"
 #include "nibble/recipes/train.h"
 
 namespace nibble {
@@ -39,6 +40,7 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
 
 FirstStep first_step(const Recipe& recipe, RankContext& rank, const Observer& observer,
                      const std::filesystem::path& scratch) {
+  use_arithmetic(recipe.model);
   Finetuning opened(recipe, rank, observer);
   RunOptions options = run_options(recipe, opened.data().total_steps());
   add_fingerprints(options, recipe, opened.tokenizer(), opened.data().fingerprint());

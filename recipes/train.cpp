@@ -5,13 +5,14 @@
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/train/telemetry/profile.h"
 #include "nibble/core/train/telemetry/trace.h"
+#include "nibble/recipes/models/arithmetic.h"
 #include "nibble/recipes/plan/auto_layout.h"
 #include "nibble/recipes/report/report.h"
 
 namespace nibble {
 
 void train(const Recipe& given, RankContext& rank, const Observer& observer) {
-  const Recipe recipe = with_layout(given, rank, observer);
+  const Recipe recipe = with_layout(with_arithmetic(given, rank, observer), rank, observer);
   recipe.pretrains() ? pretrain(recipe, rank, observer) : finetune(recipe, rank, observer);
   if (rank.comm.rank() != 0) return;
   const std::filesystem::path directory = recipe.output.dir;

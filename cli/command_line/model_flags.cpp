@@ -57,6 +57,7 @@ void add_model_flags(Command& command, ModelFlags& flags, bool required) {
             if (name == "f32") base.compute_dtype = ComputeDtype::f32;
             if (name == "bf16") base.compute_dtype = ComputeDtype::bf16;
             if (name == "int8") base.compute_dtype = ComputeDtype::int8;
+            base.names_dtype = base.compute_dtype.has_value();
           },
           "Dtype of the products (auto: bf16 where the CPU has it; int8: as a recipe's)")
       .one_of({"f32", "bf16", "int8", "auto"});

@@ -10,6 +10,7 @@
 #include "nibble/core/io/hub/hub_cache.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/json/yaml.h"
+#include "nibble/core/ops/cpu/peak_flops.h"
 #include "nibble/core/text/matching/nearest.h"
 #include "nibble/core/text/unicode/utf8.h"
 #include "nibble/recipes/config/foreign_keys.h"
@@ -225,7 +226,8 @@ void fill_defaults(const Document& document, Recipe& recipe) {
       recipe.objective.reference = recipe.adapter ? "adapter_off" : "initial";
     }
   }
-  if (!recipe.model.compute_dtype) {
+  recipe.model.names_dtype = recipe.model.compute_dtype.has_value();
+  if (!recipe.model.names_dtype) {
     recipe.model.compute_dtype = recipe.model.dtype() == DType::bf16 ? ComputeDtype::bf16 : ComputeDtype::f32;
   }
   if (!recipe.train.gradient_sum) {
@@ -251,8 +253,15 @@ std::vector<RewardRecipe> Recipe::all_rewards() const {
   return all;
 }
 
+ops::Bf16Products ModelRecipe::products() const {
+  if (bf16_products) return *bf16_products;
+  return (names_dtype && !int8()) || dtype() == DType::f32 ? ops::Bf16Products::bf16 : faster_bf16_products();
+}
+
 std::string describe_arithmetic(const ModelRecipe& model) {
-  return (model.int8() ? "int8 with " : "") + std::string(dtype_name(model.dtype()));
+  const bool widened = model.dtype() == DType::bf16 && !model.multiplies_bf16();
+  return (model.int8() ? "int8 with " : "") + std::string(dtype_name(model.dtype())) +
+         (widened ? " multiplied in f32" : "");
 }
 
 Json detail::parse_settings(const std::string& text, const std::string& place) {
@@ -334,6 +343,7 @@ std::map<std::string, std::string> fixed_settings(const Recipe& recipe) {
     settings.erase("train.epochs");
     settings.erase("train.steps");
   }
+  if (recipe.model.multiplies_bf16() || !recipe.model.bf16_products) settings.erase("model.bf16_products");
   return settings;
 }
 

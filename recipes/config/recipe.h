@@ -12,6 +12,7 @@
 #include "nibble/core/data/data_options.h"
 #include "nibble/core/nn/activation_store.h"
 #include "nibble/core/objectives/options.h"
+#include "nibble/core/ops/cpu/gemm/bf16_products.h"
 #include "nibble/core/train/optimizer.h"
 #include "nibble/core/train/run/run.h"
 #include "nibble/core/train/schedule.h"
@@ -42,14 +43,20 @@ struct ModelRecipe {
   std::optional<std::vector<std::string>> skip_modules;  ///< absent: as bitsandbytes
   std::optional<double> router_aux_loss_coef;            ///< absent: as config.json says
   std::optional<ComputeDtype> compute_dtype;             ///< always set in what read_recipe returns
+  bool names_dtype = false;                              ///< no key: whether compute_dtype was given
+  std::optional<ops::Bf16Products> bf16_products;        ///< absent: as products() says
   std::optional<ScoreHead> score;                        ///< no key: what the objective asks for
 
   bool int8() const { return compute_dtype == ComputeDtype::int8; }
   /// f32 or bf16: of activations and of products that are not in 8 bits.
   DType dtype() const;
+  /// bf16_products; where it is absent bf16 for a dtype that was named, else what is faster on this CPU.
+  ops::Bf16Products products() const;
+  /// Whether products of bf16 tensors, if there are any, are computed by bf16 instructions.
+  bool multiplies_bf16() const { return dtype() == DType::bf16 && products() == ops::Bf16Products::bf16; }
 };
 
-/// "int8 with bf16", "f32"
+/// "int8 with bf16", "f32", "bf16 multiplied in f32"
 std::string describe_arithmetic(const ModelRecipe& model);
 
 /// The recipe's own defaults of an adapter: all-linear, r 16, lora_alpha 32.

@@ -21,6 +21,7 @@
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/ops/cpu/peak_flops.h"
+#include "nibble/recipes/models/arithmetic.h"
 #include "nibble/recipes/report/report.h"
 
 namespace nibble {
@@ -37,7 +38,10 @@ std::string format(const char* pattern, Values... values) {
 }
 
 Finding cpu_finding(const Machine& machine) {
-  Finding finding{"cpu", machine.cpu + ", kernels for " + std::string(isa_name(isa())), ""};
+  const std::string products = arithmetic_reason();
+  Finding finding{
+      "cpu", machine.cpu + ", kernels for " + std::string(isa_name(isa())) + (products.empty() ? "" : ", " + products),
+      ""};
   if (isa() == Isa::baseline) {
     finding.advice = "no AVX2: training will be slow; use a machine of the last ten years";
   } else if (isa() < Isa::avx512_bf16) {

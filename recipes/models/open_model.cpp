@@ -15,6 +15,7 @@
 #include "nibble/core/ops/int8/int8_product.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/load_quantized.h"
+#include "nibble/recipes/models/arithmetic.h"
 #include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble {
@@ -230,6 +231,7 @@ void use_int8(Decoder& model, RankContext& rank) {
 }
 
 Decoder open_model(const ModelRecipe& base, const std::string& adapter, Train train, RankContext& rank) {
+  use_arithmetic(base);
   Decoder model = open_base(base, rank);
   if (!adapter.empty()) load_adapter(model, read_peft_directory(adapter), train == Train::adapter, rank);
   if (train == Train::everything) make_trainable(model, rank);

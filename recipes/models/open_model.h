@@ -52,7 +52,7 @@ AdapterRecipe with_added_tokens(AdapterRecipe recipe, const DecoderConfig& confi
 enum class Train : uint8_t { nothing, adapter, everything };
 
 /// Loads the base and the PEFT directory `adapter` (empty: none). Throws as above; Train::everything asks for a base
-/// that is not quantized (UsageError otherwise).
+/// that is not quantized (UsageError otherwise). The process computes as base.products() says from then on.
 Decoder open_model(const ModelRecipe& base, const std::string& adapter, Train train, RankContext& rank);
 
 /// Sixteen hex digits over config.json and the weight files (their sizes, headers and ends, not every byte), so that a

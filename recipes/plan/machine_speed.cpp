@@ -15,6 +15,7 @@
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/parallel/comm/thread_comm.h"
 #include "nibble/parallel/data/tree_sum.h"
+#include "nibble/recipes/models/arithmetic.h"
 #include "nibble/recipes/plan/speed_trial.h"
 
 namespace nibble {
@@ -243,6 +244,7 @@ std::map<int64_t, PartSeconds> parts_from(const Json& json) {
 MachineSpeed measure_machine(const Recipe& recipe, const PlanJob& job, std::span<const int64_t> tensors, int threads,
                              Communicator& ranks) {
   const ThreadsOfTrial limit(threads);
+  use_arithmetic(recipe.model);
   MachineSpeed speed;
   speed.cores = std::max(1, this_machine().usable_cores());
   speed.threads = threads;

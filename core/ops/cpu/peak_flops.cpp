@@ -15,64 +15,85 @@ namespace nibble {
 
 namespace {
 
-constexpr int kSteps = 1 << 18, kSums = 24;
+constexpr int kSums = 24;
 
 #if defined(__x86_64__)
 // The empty assembly keeps the compiler from seeing through the loop; 24 sums hide the latency of each.
-__attribute__((target("avx512f,avx512bf16"))) double flops_bf16() {
+__attribute__((target("avx512f,avx512bf16"))) double flops_bf16(int steps) {
   __m512 sums[kSums];
   __m512 x = _mm512_set1_ps(1.0f);
   for (auto& sum : sums) sum = x;
-  for (int i = 0; i < kSteps; ++i) {
+  for (int i = 0; i < steps; ++i) {
 #pragma GCC unroll 24
     for (auto& sum : sums) asm volatile("vdpbf16ps %1, %1, %0" : "+v"(sum) : "v"(x));
   }
-  return 2.0 * 32 * kSums * kSteps;
+  return 2.0 * 32 * kSums * steps;
 }
 
-__attribute__((target("avx512f"))) double flops_avx512() {
+__attribute__((target("avx512f"))) double flops_avx512(int steps) {
   __m512 sums[kSums];
   __m512 x = _mm512_set1_ps(1.0f);
   for (auto& sum : sums) sum = x;
-  for (int i = 0; i < kSteps; ++i) {
+  for (int i = 0; i < steps; ++i) {
 #pragma GCC unroll 24
     for (auto& sum : sums) asm volatile("vfmadd231ps %1, %1, %0" : "+v"(sum) : "v"(x));
   }
-  return 2.0 * 16 * kSums * kSteps;
+  return 2.0 * 16 * kSums * steps;
 }
 
-__attribute__((target("avx2,fma"))) double flops_avx2() {
+__attribute__((target("avx2,fma"))) double flops_avx2(int steps) {
   __m256 sums[kSums / 2];
   __m256 x = _mm256_set1_ps(1.0f);
   for (auto& sum : sums) sum = x;
-  for (int i = 0; i < kSteps; ++i) {
+  for (int i = 0; i < steps; ++i) {
 #pragma GCC unroll 24
     for (auto& sum : sums) asm volatile("vfmadd231ps %1, %1, %0" : "+v"(sum) : "v"(x));
   }
-  return 2.0 * 8 * (kSums / 2) * kSteps;
+  return 2.0 * 8 * (kSums / 2) * steps;
 }
 #endif
 
-double flops_plain() {
+double flops_plain(int steps) {
   volatile float sums[8] = {};
-  for (int i = 0; i < kSteps; ++i) {
+  for (int i = 0; i < steps; ++i) {
     for (volatile float& sum : sums) sum = sum * 0.5f + 1.0f;
   }
-  return 2.0 * 8 * kSteps;
+  return 2.0 * 8 * steps;
 }
 
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 
-double run_flops_in_registers(bool bf16) {
+double run_flops_in_registers(bool bf16, int steps) {
 #if defined(__x86_64__)
-  if (bf16 && isa() >= Isa::avx512_bf16) return flops_bf16();
-  if (isa() >= Isa::avx512) return flops_avx512();
-  if (isa() >= Isa::avx2) return flops_avx2();
+  if (bf16 && isa() >= Isa::avx512_bf16) return flops_bf16(steps);
+  if (isa() >= Isa::avx512) return flops_avx512(steps);
+  if (isa() >= Isa::avx2) return flops_avx2(steps);
 #endif
   (void)bf16;
-  return flops_plain();
+  return flops_plain(steps);
+}
+
+double bf16_to_f32_rate() {
+  if (isa() < Isa::avx512_bf16) return 0;
+  static const double known = [] {
+    constexpr int kTurns = 100, kSteps = 256;  // a turn takes 2 to 5 us: most are not interrupted
+    double best[2] = {0, 0};
+    for (int turn = 0; turn < kTurns; ++turn) {
+      for (const bool bf16 : {false, true}) {
+        const double begin = seconds(), flops = run_flops_in_registers(bf16, kSteps);
+        best[bf16] = std::max(best[bf16], flops / (seconds() - begin));
+      }
+    }
+    return best[1] / best[0];
+  }();
+  return known;
+}
+
+ops::Bf16Products faster_bf16_products() {
+  constexpr double kClearly = 1.3;
+  return bf16_to_f32_rate() * kClearly < 1 ? ops::Bf16Products::f32 : ops::Bf16Products::bf16;
 }
 
 double peak_flops(bool bf16) {

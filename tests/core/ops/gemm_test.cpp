@@ -7,6 +7,7 @@
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/philox.h"
+#include "nibble/core/ops/cpu/gemm/bf16_products.h"
 #include "nibble/core/ops/cpu/gemm/gemm_openblas.h"
 #include "nibble/core/ops/ref/gemm.h"
 
@@ -207,6 +208,48 @@ TEST(Gemm, GivesTheSameBitsOnOneTwoAndThreeThreads) {
   set_threads(before);
 }
 
+/// Products of bf16 by the instructions for f32, for as long as it lives.
+struct InFloats {
+  InFloats() { set_bf16_products(Bf16Products::f32); }
+  ~InFloats() { set_bf16_products(before); }
+  const Bf16Products before = bf16_products();
+};
+
+TEST(Gemm, ProductsOfBf16InTheArithmeticOfF32EqualTheReferenceForAnyNumberOfThreads) {
+  const InFloats in_floats;
+  const int before_test = threads();
+  for (const Case& k : cases()) {
+    if (k.a != DType::bf16) continue;
+    const Operands before(k);
+    std::vector<std::vector<double>> results;
+    for (const int count : {1, 3}) {
+      set_threads(count);
+      Operands x(k);
+      multiply(k, x);
+      expect_equal_to_reference(k, before, x.c);
+      results.push_back(values(x.c));
+      if (HasFatalFailure()) return;
+    }
+    ASSERT_EQ(results[0], results[1]) << describe(k);
+  }
+  set_threads(before_test);
+}
+
+// What is widened is what f32 tensors of the same values hold, multiplied in the same order.
+TEST(Gemm, ProductsOfBf16InTheArithmeticOfF32HaveTheBitsOfF32Tensors) {
+  for (const Form form : {Form::nt, Form::nn, Form::tn}) {
+    Case narrow{form, DType::bf16, DType::bf16, DType::f32, 77, 200, 1030}, wide = narrow;
+    wide.a = wide.b = DType::f32;
+    Operands x(narrow), y(wide);
+    for (int64_t i = 0; i < x.a.numel(); ++i) y.a.data<float>()[i] = static_cast<float>(x.a.data<bf16>()[i]);
+    for (int64_t i = 0; i < x.b.numel(); ++i) y.b.data<float>()[i] = static_cast<float>(x.b.data<bf16>()[i]);
+    multiply(wide, y);
+    const InFloats in_floats;
+    multiply(narrow, x);
+    EXPECT_EQ(values(x.c), values(y.c)) << describe(narrow);
+  }
+}
+
 TEST(Gemm, AProductCutIntoUnevenJobsHasTheSameBitsForAnyNumberOfThreads) {
   const int before = threads();
   for (const Form form : {Form::nt, Form::nn}) {
@@ -237,7 +280,7 @@ struct Epilogue {
         factors{operands.a, operands.b, k.form == Form::nt} {}
 };
 
-TEST(Gemm, ALowRankEpilogueIsAddedToTheProduct) {
+void expect_epilogues_are_added() {
   const int before_test = threads();
   for (const Case& k : cases()) {
     if (k.form == Form::tn || k.alpha != 1) continue;
@@ -277,6 +320,13 @@ TEST(Gemm, ALowRankEpilogueIsAddedToTheProduct) {
     }
   }
   set_threads(before_test);
+}
+
+TEST(Gemm, ALowRankEpilogueIsAddedToTheProduct) { expect_epilogues_are_added(); }
+
+TEST(Gemm, ALowRankEpilogueIsAddedToTheProductOfBf16InTheArithmeticOfF32) {
+  const InFloats in_floats;
+  expect_epilogues_are_added();
 }
 
 TEST(Gemm, AThinProductGivesTheBitsOfAPackedOne) {

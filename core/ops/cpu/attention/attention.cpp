@@ -433,7 +433,7 @@ void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, std::s
                        const AttentionParams& params, Tensor& out, Tensor& log_sum_exp) {
   if (q.dtype() == DType::f32) return forward<Singles, float>(q, k, v, spans, params, out, log_sum_exp);
 #if HWY_TARGET == HWY_AVX3
-  if (isa() == Isa::avx512_bf16) return forward<Pairs, bf16>(q, k, v, spans, params, out, log_sum_exp);
+  if (multiplies_pairs()) return forward<Pairs, bf16>(q, k, v, spans, params, out, log_sum_exp);
 #endif
   forward<Singles, bf16>(q, k, v, spans, params, out, log_sum_exp);
 }

@@ -161,7 +161,7 @@ void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, co
     return backward<Singles, float>(dout, q, k, v, out, log_sum_exp, spans, params, dq, dk, dv);
   }
 #if HWY_TARGET == HWY_AVX3
-  if (isa() == Isa::avx512_bf16) {
+  if (multiplies_pairs()) {
     return backward<Pairs, bf16>(dout, q, k, v, out, log_sum_exp, spans, params, dq, dk, dv);
   }
 #endif

@@ -13,6 +13,7 @@
 
 #include <hwy/cache_control.h>
 #include "nibble/core/ops/cpu/attention/attention_plan.h"
+#include "nibble/core/ops/cpu/gemm/bf16_products.h"
 #include "nibble/core/ops/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -42,7 +43,9 @@ struct Singles {
 };
 
 #if HWY_TARGET == HWY_AVX3
-/// Words of two bf16, for the instructions of AVX512_BF16 (isa() == Isa::avx512_bf16 only). As assembly, because GCC
+inline bool multiplies_pairs() { return isa() == Isa::avx512_bf16 && bf16_products() == Bf16Products::bf16; }
+
+/// Words of two bf16, for the instructions of AVX512_BF16 (if multiplies_pairs()). As assembly, because GCC
 /// would want the target attribute on every function that the intrinsic is inlined into.
 struct Pairs {
   static constexpr int64_t kPerWord = 2;

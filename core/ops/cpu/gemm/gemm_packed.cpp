@@ -10,9 +10,20 @@ namespace nibble::ops::cpu {
 
 namespace {
 
+// A kernel whose strips of a panel have no more bytes keeps one in the first cache level, of at least 32 KB, while rows
+// pass by.
+constexpr int64_t kFirstLevelStrip = 20 << 10;
+
 bool reads_left_in_place(const PackedProduct& p, const GemmKernel& kernel) {
   return !p.a_transposed && p.a.dtype() == kernel.compute && p.a.dim(1) % kernel.depth_step == 0;
 }
+
+const GemmKernel& kernel_of(const PackedProduct& p, Isa level) {
+  return gemm_kernel(level, p.widened ? DType::f32 : p.a.dtype());
+}
+
+/// Whether rows of A become f32 in a buffer, a group at a time.
+bool widens_left(const PackedProduct& p) { return p.widened && !p.a_transposed && p.a.dtype() == DType::bf16; }
 
 /// A product and what is prepared once of its weight.
 struct Operands {
@@ -66,12 +77,14 @@ class Job {
         epilogue_(epilogue ? &epilogue->p : nullptr),
         plan_(plan),
         kernel_(kernel),
+        level_(product.w.level()),
         m_(m),
         n_(n),
         workspace_(gemm_workspace(kernel_)),
         packer_(product.p, product.w, kernel, workspace_.panel, workspace_.fill),
+        left_bytes_(widens_left(p_) ? kLeftGroup * plan.depth_block * static_cast<int64_t>(sizeof(float)) : 0),
         epilogue_packer_((epilogue ? *epilogue : product).p, (epilogue ? *epilogue : product).w, kernel,
-                         workspace_.left, workspace_.fill) {
+                         workspace_.left + left_bytes_, workspace_.fill) {
     sums_stride_ = round_up(n.size(), kernel_.width);
     // With one panel in depth no sums are kept between panels.
     keeps_sums_ = plan.depth > plan_.depth_block;
@@ -97,7 +110,14 @@ class Job {
     const int64_t size = static_cast<int64_t>(dtype_size(kernel_.compute));
     LeftTile left;
     int64_t tile_bytes;
-    if (plan_.left_in_place) {
+    if (left_bytes_ > 0) {
+      widen_rows(p_.a, group, k, workspace_.left);
+      left = {workspace_.left, k.size() * size, size};
+      tile_bytes = kernel_.rows * left.row_bytes;
+      if (k.end == plan_.depth && epilogue_ != nullptr) {
+        widen_rows(epilogue_->a, group, {0, epilogue_->a.dim(1)}, epilogue_left());
+      }
+    } else if (plan_.left_in_place) {
       left = {p_.a.raw() + (group.begin * plan_.depth + k.begin) * size, plan_.depth * size, kernel_.depth_step * size};
       tile_bytes = kernel_.rows * left.row_bytes;
     } else {
@@ -115,42 +135,71 @@ class Job {
                          .dtype = p_.c.dtype(),
                          .alpha = p_.alpha,
                          .accumulate = p_.accumulate};
-    for (int64_t m0 = group.begin; m0 < group.end; m0 += kernel_.rows, left.data += tile_bytes) {
-      const int64_t rows = std::min(kernel_.rows, group.end - m0);
+    const int64_t strip = packer_.strip_bytes(k.size());
+    const auto multiply = [&](int64_t m0, int64_t n0) {
+      output.sums = sums + (m0 - group.begin) * sums_stride_ + n0;
+      output.c = c + (m0 * plan_.columns + n_.begin + n0) * c_size;
+      TileInput input = {.a = left.data + (m0 - group.begin) / kernel_.rows * tile_bytes,
+                         .a_row_bytes = left.row_bytes,
+                         .a_step_bytes = left.step_bytes,
+                         .b = workspace_.panel + n0 / kernel_.width * strip,
+                         .steps = steps,
+                         .epilogue = nullptr};
+      TileInput epilogue;
+      if (last && epilogue_ != nullptr) {
+        epilogue = epilogue_tile(m0, n0, group.begin);
+        input.epilogue = &epilogue;
+      }
+      kernel_.multiply(std::min(kernel_.rows, group.end - m0), std::min(kernel_.width, n_.size() - n0), input, output);
+    };
+    if (packer_.strip_bytes(kernel_.depth_block) <= kFirstLevelStrip) {
       for (int64_t n0 = 0; n0 < n_.size(); n0 += kernel_.width) {
-        output.sums = sums + (m0 - group.begin) * sums_stride_ + n0;
-        output.c = c + (m0 * plan_.columns + n_.begin + n0) * c_size;
-        TileInput input = {.a = left.data,
-                           .a_row_bytes = left.row_bytes,
-                           .a_step_bytes = left.step_bytes,
-                           .b = workspace_.panel + n0 / kernel_.width * packer_.strip_bytes(k.size()),
-                           .steps = steps,
-                           .epilogue = nullptr};
-        TileInput epilogue;
-        if (last && epilogue_ != nullptr) {
-          epilogue = epilogue_tile(m0, n0);
-          input.epilogue = &epilogue;
-        }
-        kernel_.multiply(rows, std::min(kernel_.width, n_.size() - n0), input, output);
+        for (int64_t m0 = group.begin; m0 < group.end; m0 += kernel_.rows) multiply(m0, n0);
+      }
+    } else {
+      for (int64_t m0 = group.begin; m0 < group.end; m0 += kernel_.rows) {
+        for (int64_t n0 = 0; n0 < n_.size(); n0 += kernel_.width) multiply(m0, n0);
       }
     }
   }
 
-  TileInput epilogue_tile(int64_t m0, int64_t n0) const {
+  TileInput epilogue_tile(int64_t m0, int64_t n0, int64_t group) const {
     const int64_t size = static_cast<int64_t>(dtype_size(kernel_.compute)), depth = epilogue_->a.dim(1);
-    return {.a = epilogue_->a.raw() + m0 * depth * size,
+    const std::byte* a =
+        left_bytes_ > 0 ? epilogue_left() + (m0 - group) * depth * size : epilogue_->a.raw() + m0 * depth * size;
+    return {.a = a,
             .a_row_bytes = depth * size,
             .a_step_bytes = kernel_.depth_step * size,
-            .b = workspace_.left + n0 / kernel_.width * epilogue_packer_.strip_bytes(depth),
+            .b = workspace_.left + left_bytes_ + n0 / kernel_.width * epilogue_packer_.strip_bytes(depth),
             .steps = divide_up(depth, kernel_.depth_step),
             .epilogue = nullptr};
   }
 
+  // Behind the right side.
+  std::byte* epilogue_left() const {
+    return workspace_.left + left_bytes_ +
+           sums_stride_ / kernel_.width * epilogue_packer_.strip_bytes(epilogue_->a.dim(1));
+  }
+
+  void widen_rows(const Tensor& a, Range rows, Range k, std::byte* out) const {
+    for (int64_t m = rows.begin; m < rows.end; ++m, out += k.size() * static_cast<int64_t>(sizeof(float))) {
+      widen(a.data<const bf16>() + m * a.dim(1) + k.begin, k.size(), reinterpret_cast<float*>(out), level_);
+    }
+  }
+
   void pack(Range m, Range k, int64_t tile_bytes) {
     const DType input = p_.a.dtype();
-    if (p_.a_transposed && input == kernel_.compute && kernel_.pack_left_transposed != nullptr) {
-      const int64_t width = p_.a.dim(1), size = static_cast<int64_t>(dtype_size(input));
-      kernel_.pack_left_transposed(p_.a.raw() + (k.begin * width + m.begin) * size, width, m.size(), k.size(),
+    if (p_.a_transposed && (p_.widened || input == kernel_.compute) && kernel_.pack_left_transposed != nullptr) {
+      const int64_t width = p_.a.dim(1), first = k.begin * width + m.begin;
+      const std::byte* from = p_.a.raw() + first * static_cast<int64_t>(dtype_size(input));
+      if (input != kernel_.compute) {  // in the buffer of fills: the panel is packed
+        auto* wide = reinterpret_cast<float*>(workspace_.fill);
+        for (int64_t i = 0; i < k.size(); ++i) {
+          widen(reinterpret_cast<const bf16*>(from) + i * width, m.size(), wide + i * kLeftGroup, level_);
+        }
+        from = workspace_.fill;
+      }
+      kernel_.pack_left_transposed(from, input == kernel_.compute ? width : kLeftGroup, m.size(), k.size(),
                                    workspace_.left, tile_bytes);
       return;
     }
@@ -164,9 +213,12 @@ class Job {
   const PackedProduct* epilogue_;
   const GemmPlan& plan_;
   const GemmKernel& kernel_;
+  Isa level_;
   Range m_, n_;
   GemmWorkspace workspace_;
-  PanelPacker packer_, epilogue_packer_;
+  PanelPacker packer_;
+  int64_t left_bytes_;  // of widened rows
+  PanelPacker epilogue_packer_;
   int64_t sums_stride_;
   bool keeps_sums_;
 };
@@ -188,15 +240,22 @@ bool gemm_packed_reads(const PackedProduct& epilogue, int64_t panel_columns, int
 }
 
 bool gemm_packed_fuses(const PackedProduct& product, const PackedProduct& epilogue, Isa level) {
-  const GemmKernel& kernel = gemm_kernel(level, product.a.dtype());
+  const GemmKernel& kernel = kernel_of(product, level);
+  if (widens_left(product)) {  // both left sides and the right one of the epilogue in the same buffer
+    const int64_t floats = kLeftGroup * kernel.depth_block +
+                           (kLeftGroup + round_up(kernel.panel_columns, kernel.width)) * epilogue.a.dim(1);
+    return widens_left(epilogue) && product.alpha == 1 && epilogue.alpha == 1 && epilogue.a.dim(1) > 0 &&
+           floats * static_cast<int64_t>(sizeof(float)) <= gemm_workspace(kernel).left_size;
+  }
   return reads_left_in_place(product, kernel) && epilogue.a.dtype() == product.a.dtype() && product.alpha == 1 &&
          gemm_packed_reads(epilogue, kernel.panel_columns, 0, level);
 }
 
 void gemm_packed(const PackedProduct& product, Isa level, const PackedProduct* epilogue) {
-  const GemmKernel& kernel = gemm_kernel(level, product.a.dtype());
+  const GemmKernel& kernel = kernel_of(product, level);
   const int64_t depth = product.a.dim(product.a_transposed ? 0 : 1);
-  const GemmPlan plan(kernel.shape(), product.c.dim(0), product.c.dim(1), depth, reads_left_in_place(product, kernel));
+  const GemmPlan plan(kernel.shape(), product.c.dim(0), product.c.dim(1), depth,
+                      reads_left_in_place(product, kernel) || widens_left(product));
   const Operands operands(product, level);
   std::optional<Operands> narrow;
   if (epilogue != nullptr) narrow.emplace(*epilogue, level);

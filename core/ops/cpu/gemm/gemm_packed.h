@@ -16,6 +16,7 @@ struct PackedProduct {
   Tensor& c;
   bool accumulate = false;
   float alpha = 1.0f;
+  bool widened = false;  ///< bf16 in the arithmetic of f32 where the CPU has instructions for both
 };
 
 /// Computes with the kernel of `level`, which must not be above isa(). Element (m, n) of c is a sum over K in an order

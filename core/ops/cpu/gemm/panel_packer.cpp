@@ -43,16 +43,16 @@ PanelPacker::Piece PanelPacker::fetch(Range rows, Range cols) const {
   if (in_place_ != nullptr) return {in_place_ + (rows.begin * w_.cols() + cols.begin) * size_, w_.cols()};
   const int64_t stride = cols.size();
   auto* floats = reinterpret_cast<float*>(scratch_);
-  if (input_ == DType::f32) {
+  if (input_ == DType::f32 || (kernel_.compute == DType::f32 && w_.in_place(DType::bf16) != nullptr)) {
     w_.fill(rows.begin, rows.end, cols.begin, cols.end, floats, stride);
   } else if (kernel_.compute == DType::bf16) {
     w_.fill(rows.begin, rows.end, cols.begin, cols.end, reinterpret_cast<bf16*>(scratch_), stride);
   } else {
-    // Rounded to bf16 and widened again, in the same bytes from the end.
+    // Rounded to bf16 behind what it is widened into.
     const int64_t count = rows.size() * stride;
     auto* narrow = reinterpret_cast<bf16*>(floats + count);
     w_.fill(rows.begin, rows.end, cols.begin, cols.end, narrow, stride);
-    for (int64_t i = 0; i < count; ++i) floats[i] = static_cast<float>(narrow[i]);
+    widen(narrow, count, floats, w_.level());
   }
   return {scratch_, stride};
 }

@@ -18,6 +18,13 @@ NIBBLE_AVX512 void narrow_row(const std::byte* from, int64_t count, bf16* to) {
   }
 }
 
+NIBBLE_AVX512 void widen_row(const bf16* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; i += 16) {
+    const auto mask = static_cast<__mmask16>(avx512::low_bits(count - i));
+    _mm512_mask_storeu_ps(to + i, mask, avx512::widen(_mm256_maskz_loadu_epi16(mask, from + i)));
+  }
+}
+
 template <typename From, typename To>
 void convert_row(const std::byte* from, int64_t count, To* to) {
   if constexpr (std::is_same_v<From, To>) {
@@ -39,15 +46,17 @@ void fill_dense(const Tensor& matrix, Isa level, int64_t row_begin, int64_t row_
                                                        : convert_row<f16, To>;
   const auto size = static_cast<int64_t>(dtype_size(matrix.dtype()));
   const std::byte* first = matrix.raw() + col_begin * size;
-  const bool wide = matrix.dtype() == DType::f32 && level >= Isa::avx512;
   for (int64_t row = row_begin; row < row_end; ++row) {
     const std::byte* from = first + row * matrix.dim(1) * size;
     To* to = out + (row - row_begin) * stride;
     if constexpr (std::is_same_v<To, bf16>) {
-      if (wide) {
+      if (matrix.dtype() == DType::f32 && level >= Isa::avx512) {
         narrow_row(from, col_end - col_begin, to);
         continue;
       }
+    } else if (matrix.dtype() == DType::bf16) {
+      widen(reinterpret_cast<const bf16*>(from), col_end - col_begin, to, level);
+      continue;
     }
     convert(from, col_end - col_begin, to);
   }
@@ -79,6 +88,11 @@ bool WeightPanels::dots(int64_t row_begin, int64_t row_end, const bf16* x, float
 
 const std::byte* WeightPanels::in_place(DType compute) const {
   return w_.encoding == WeightEncoding::dense && w_.dense.dtype() == compute ? w_.dense.raw() : nullptr;
+}
+
+void widen(const bf16* from, int64_t count, float* to, Isa level) {
+  if (level >= Isa::avx512) return widen_row(from, count, to);
+  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
 }
 
 void dequantize(const WeightView& w, Tensor& out) {

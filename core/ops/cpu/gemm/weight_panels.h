@@ -5,6 +5,9 @@
 
 namespace nibble::ops::cpu {
 
+/// to[i] = from[i], at `level`.
+void widen(const bf16* from, int64_t count, float* to, Isa level);
+
 /// The weight of one product as its kernels read it: cache-sized pieces, expanded right before use. Thread-safe.
 class WeightPanels {
  public:
@@ -12,6 +15,7 @@ class WeightPanels {
   explicit WeightPanels(const WeightView& w, Isa level);
 
   int64_t cols() const { return w_.cols(); }
+  Isa level() const { return level_; }
   /// Writes W[row_begin:row_end, col_begin:col_end] to out, f32 or bf16, row-major with `stride` elements between rows.
   template <typename Out>
   void fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, Out* out, int64_t stride) const;
