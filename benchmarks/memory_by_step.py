@@ -4,7 +4,8 @@
                                          [--pack false,true] [--layout one,shard=2,pipeline=2] [--minutes M]
 
 A model of random weights and samples of random tokens are made in a temporary directory: lengths from 16 to --tokens, one in
-16 of the longest, which the plan counts for all. Each row trains STEPS steps of 4 microbatches (--accumulate) of one sequence.
+16 of the longest, which the plan counts for all; with --mostly-short they are a third of --tokens on average. Each row trains
+STEPS steps of 4 microbatches (--accumulate) of one sequence, with 40 saves on the way.
 Of several ranks a row has the one that is furthest off its plan. With --minutes a run is asked to end (SIGTERM, a checkpoint)
 after so long and the row says how far it came.
 """
@@ -70,7 +71,8 @@ def row(work, options, mode, pack, layout):
     recipe.write_text(json.dumps(tuner | {
         "model": {"path": str(base)},
         "data": {"train": str(work / "data.jsonl"), "format": "tokens", "pack": pack, "max_length": options.tokens},
-        "train": {"steps": options.steps, "save_every": max(1, options.steps // 40), "accumulate": options.accumulate, "threads": options.threads},
+        "train": {"steps": options.steps, "save_every": max(1, options.steps // 40), "accumulate": options.accumulate,
+                  "threads": options.threads},
         "parallel": degrees,
         "output": {"dir": str(work / "out")}}))
     plans = json.loads(subprocess.run([options.program, "plan", recipe, "-n", str(ranks), "--json"], check=True,

@@ -20,10 +20,10 @@ EACH = int(os.environ.get("NIBBLE_SIGNALS", "6"))
 SEED = int(os.environ.get("NIBBLE_SIGNAL_SEED", "1"))
 STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 STEPS, EVAL_EVERY, SAVE_EVERY = 24, 4, 5
-PHASES = ("before main()", "loading", "before the first step", "step", "evaluation", "sampling", "save", "export")
+PHASES = ("before main()", "loading", "step", "evaluation", "sampling", "save", "export")
 # What is aimed at: the line of metrics.jsonl that comes before it, or a part of the paths that it opens, writes, renames...
 AIMS = (("any time", None, None), ("loading", None, "/model/"), ("step", "step", None), ("evaluation", "train", None),
-        ("sampling", "eval", None), ("save", None, "/checkpoints/"), ("export", None, "/adapter/"))
+        ("sampling", None, "/samples.jsonl"), ("save", None, "/checkpoints/"), ("export", None, "/adapter/"))
 
 
 def as_in_a_terminal():
@@ -54,7 +54,7 @@ class Campaign(program.JobTest):
 
     def long_recipe(self, **sections):
         return self.recipe(train_on=self.data(rows=96), steps=STEPS, adapter={"lora_dropout": 0.1}, output={"keep_best": True},
-                           train={"accumulate": 12, "save_every": SAVE_EVERY, "eval_every": EVAL_EVERY, "samples": 2,
+                           train={"accumulate": 12, "save_every": SAVE_EVERY, "eval_every": EVAL_EVERY, "samples": 8,
                                   "early_stop": 50},
                            data={"eval": str(self.data("eval.jsonl", rows=96))}, **sections)
 
@@ -65,9 +65,7 @@ class Campaign(program.JobTest):
             return "before main()"
         # A second one may come before the first is answered: nothing is said then.
         if "what is not finished is removed" in said or "stopping" not in said:
-            if STEPS in saved:
-                return "export"
-            return "loading" if "continuing" not in said and "training" not in said else "before the first step"
+            return "export" if STEPS in saved else "loading"
         if "the step in hand is finished" in said:
             return "step"
         state = self.folder / f"out/checkpoints/step-{saved[-1]}/state.json"
@@ -83,8 +81,6 @@ class Campaign(program.JobTest):
     def wait_for_line(self, child, kind, more):
         """Until the run has written `more` lines before phases of that kind."""
         def before_it(line):
-            if kind == "eval":
-                return line["split"] == "eval"
             due = line["step"] % EVAL_EVERY == 0
             return line["split"] == "train" and due == (kind == "train")
 
@@ -124,7 +120,7 @@ class Campaign(program.JobTest):
         tally.runs += 1
 
     def undisturbed(self, recipe):
-        """Bits of a run, its seconds, those to its first step, and how many file calls are on paths with each part."""
+        """Bits of a run, its seconds, and how many file calls are on paths with each part."""
         whole, calls = self.folder / "whole", {}
         for part in sorted({part for _, _, part in AIMS if part}):
             shutil.rmtree(whole, ignore_errors=True)
