@@ -128,6 +128,7 @@ void DecoderPass::Impl::release_layer_pages(int64_t layer) {
   };
   if (!releases_weights() || layer < 0) return;  // the embedding has been left piece by piece
   if (layer == decoder.config.layers) {
+    if (decoder.head->streams) decoder.head->streams->visit_linears(drop);
     if (decoder.head->project) drop(*decoder.head->project);
     drop(decoder.head->linear);
   } else if (const auto l = static_cast<size_t>(layer - decoder.range.begin); l < decoder.recomputed()) {
@@ -205,24 +206,25 @@ void DecoderPass::logits(const Tensor& x, const LogitSink& sink) {
   Decoder::Impl& model = impl_->decoder;
   NIBBLE_CHECK(model.head.has_value(), "the last stage has the head");
   model.hooks->before_forward(model.config.layers);
-  model.head->logits(x, impl_->step, model.sharding, sink);
+  model.head->logits(model.head->stream(x, impl_->step, nullptr), impl_->step, model.sharding, sink);
   impl_->after_forward(model.config.layers);
 }
 
-double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& gradient, const TokenLoss& loss) {
+double DecoderPass::loss_sum(const Tensor& streams, float gradient_scale, Tensor& gradient, const TokenLoss& loss) {
   Decoder::Impl& model = impl_->decoder;
   NIBBLE_CHECK(model.head.has_value(), "the last stage has the head");
-  const int64_t layer = model.config.layers;
+  const int64_t layer = model.config.layers, tokens = impl_->batch.ids.dim(0);
+  Tensor x;  // the one that the head sees
   const auto head = [&](const HeadGradient* wanted, Tensor* log_probs) {
     return model.head->loss_sum(x, impl_->batch, impl_->step, model.sharding, loss.temperature, wanted, log_probs);
   };
-  const Shape output = loss.wants_collisions ? Shape{2, x.dim(0)} : Shape{x.dim(0)};
+  const Shape output = loss.wants_collisions ? Shape{2, tokens} : Shape{tokens};
   const auto run = [&](HeadGradient* wanted) {
     if (loss.of_logits) return model.head->loss_sum(x, loss.of_logits, impl_->step, model.sharding, wanted);
     if (!loss) return head(wanted, nullptr);
     MemoryPool& host = impl_->step.pool().host();
     Tensor log_probs = Tensor::zeros(host, output, DType::f32, "log-probabilities");
-    Tensor weights = Tensor::zeros(host, {x.dim(0)}, DType::f32, "weights of tokens");
+    Tensor weights = Tensor::zeros(host, {tokens}, DType::f32, "weights of tokens");
     head(nullptr, &log_probs);
     const double sum = loss(log_probs, weights);
     if (wanted) {
@@ -233,20 +235,28 @@ double DecoderPass::loss_sum(const Tensor& x, float gradient_scale, Tensor& grad
   };
   if (!impl_->training) {
     model.hooks->before_forward(layer);
+    x = model.head->stream(streams, impl_->step, nullptr);
     const double sum = run(nullptr);
     impl_->after_forward(layer);
     return sum;
   }
   const bool below_head = impl_->lowest < model.blocks.size() || model.below_trainable();
-  gradient = below_head ? Tensor::zeros(impl_->step.pool(), x.shape(), DType::f32, "residual gradient") : Tensor();
+  const bool joins = model.head->streams && (below_head || model.head->streams->has_trainable());
+  gradient = Tensor();
+  if (below_head || joins) {
+    gradient = Tensor::zeros(impl_->step.pool(), {tokens, streams.dim(1)}, DType::f32, "residual gradient");
+  }
   // Blocks of memory that wait for the layers' next pass make room for logits, and those for them.
   const auto make_room = [&] {
     if (impl_->releases_weights()) impl_->step.pool().trim();
   };
   make_room();
   model.hooks->before_backward(layer);
-  HeadGradient wanted{.scale = gradient_scale, .weights = {}, .hidden = below_head ? &gradient : nullptr};
+  StreamEnds::Saved joined;
+  x = model.head->stream(streams, impl_->step, joins ? &joined : nullptr);
+  HeadGradient wanted{.scale = gradient_scale, .weights = {}, .hidden = gradient ? &gradient : nullptr};
   const double sum = run(&wanted);
+  if (joins) gradient = model.head->streams->join_backward(gradient, impl_->step, std::move(joined));
   impl_->after_backward(layer);
   make_room();
   return sum;
@@ -328,6 +338,7 @@ void Decoder::visit(const ParameterVisitor& visitor) {
   for (Block& block : impl_->blocks) block.visit(visitor);
   if (!impl_->head) return;
   DecoderHead& head = *impl_->head;
+  if (head.streams) head.streams->visit(visitor);
   if (head.norm) head.norm->visit(visitor);
   if (head.project) head.project->visit(visitor);
   head.linear.visit([&](Parameter& parameter) {
@@ -343,10 +354,10 @@ void Decoder::visit_embeddings(const std::function<void(Embedding&)>& visitor) {
 }
 
 void Decoder::visit_linears(const std::function<void(Linear&)>& visitor) {
-  if (impl_->input && impl_->input->project) visitor(*impl_->input->project);
-  if (impl_->input && impl_->input->layer_inputs) visitor(impl_->input->layer_inputs->projection);
+  if (impl_->input) impl_->input->visit_linears(visitor);
   for (Block& block : impl_->blocks) block.visit_linears(visitor);
   if (!impl_->head) return;
+  if (impl_->head->streams) impl_->head->streams->visit_linears(visitor);
   if (impl_->head->project) visitor(*impl_->head->project);
   visitor(impl_->head->linear);
 }
@@ -373,18 +384,28 @@ Tensor Decoder::next_logits(const Batch& batch, const StepContext& step, KvCache
   return pass.last_logits(pass.forward({}));
 }
 
+Tensor DecoderPass::pick(const Tensor& x, std::span<const int32_t> tokens) const {
+  const auto count = static_cast<int64_t>(tokens.size());
+  const int64_t all = impl_->batch.ids.dim(0), streams = x.dim(0) / all;
+  if (count == 1 && streams == 1) return x.rows(tokens[0], tokens[0] + 1);
+  MemoryPool& pool = impl_->step.pool();
+  const Tensor picked = Tensor::from<int32_t>(pool.host(), {count}, tokens);
+  Tensor rows = Tensor::empty(pool, {streams * count, x.dim(1)}, DType::f32, "head input");
+  for (int64_t n = 0; n < streams; ++n) {
+    Tensor own = rows.rows(n * count, (n + 1) * count);
+    ops::gather_rows(x.rows(n * all, (n + 1) * all), picked, own);
+  }
+  return rows;
+}
+
 Tensor DecoderPass::last_logits(const Tensor& x) {
   std::vector<int32_t> last;
   for (const ops::AttentionSpan& document : impl_->batch.spans) {
     last.push_back(static_cast<int32_t>(document.q_end - 1));
   }
   const auto count = static_cast<int64_t>(last.size());
-  Tensor rows = count == 1 ? x.rows(last[0], last[0] + 1) : x;
   MemoryPool& pool = impl_->step.pool();
-  if (count > 1 && count < x.dim(0)) {
-    rows = Tensor::empty(pool, {count, x.dim(1)}, DType::f32, "head input");
-    ops::gather_rows(x, Tensor::from<int32_t>(pool.host(), {count}, last), rows);
-  }
+  const Tensor rows = count < impl_->batch.ids.dim(0) ? pick(x, last) : x;
   Tensor result;
   logits(rows, [&](int64_t row, const Tensor& chunk) {
     if (chunk.dim(0) == count) {

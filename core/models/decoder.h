@@ -120,14 +120,16 @@ class DecoderPass {
   DecoderPass(Decoder& decoder, const Batch& batch, const StepContext& step, KvCache& cache);
   ~DecoderPass();
 
-  /// The residual stream [T, D] f32 above the last own layer. x: the stream below the first one; undefined where the
-  /// Decoder has the embedding.
+  /// The residual stream [T, D] f32, or all of them [N T, D], above the last own layer. x: the stream below the first
+  /// one; undefined where the Decoder has the embedding.
   Tensor forward(Tensor x);
   /// Decoders with a head: the sum of the loss from the stream above the last layer. In training the head's gradients
   /// are accumulated and `gradient` becomes the stream's, both times gradient_scale. Without `loss` it is the
   /// cross-entropy, in one pass over the head; with it the log-probabilities come first, and for the gradients the head
   /// runs once more.
   double loss_sum(const Tensor& x, float gradient_scale, Tensor& gradient, const TokenLoss& loss = {});
+  /// What of the stream, or of all, belongs to some of the tokens.
+  Tensor pick(const Tensor& x, std::span<const int32_t> tokens) const;
   /// Decoders with a head: the logits of the stream's rows, and [documents, V] of each document's last row.
   void logits(const Tensor& x, const LogitSink& sink);
   Tensor last_logits(const Tensor& x);

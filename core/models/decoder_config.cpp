@@ -288,7 +288,8 @@ BlockConfig DecoderConfig::block() const {
           .norm = norm,
           .norm_place = norm_place,
           .parallel_residual = parallel_residual,
-          .residual_scale = residual_scale};
+          .residual_scale = residual_scale,
+          .mixed_scale = mixed_scale};
 }
 
 AttentionConfig DecoderConfig::attention(int64_t l) const {
@@ -328,16 +329,17 @@ AttentionConfig DecoderConfig::attention(int64_t l) const {
 }
 
 MlpConfig DecoderConfig::mlp(int64_t l) const {
-  const int64_t own = layer.at(static_cast<size_t>(l)).mlp_width;
+  const LayerConfig& own = layer.at(static_cast<size_t>(l));
   return {.width = width,
-          .hidden = own > 0 ? own : mlp_width,
+          .hidden = own.mlp_width > 0 ? own.mlp_width : mlp_width,
           .activation = activation,
           .gated = gated_mlp,
           .bias = mlp_bias,
           .gate_scale = mlp_gate_scale,
           .output_scale = mlp_output_scale,
           .xielu = xielu,
-          .inner_norm = sublayer_norms ? std::optional(norm) : std::nullopt};
+          .inner_norm = sublayer_norms ? std::optional(norm) : std::nullopt,
+          .gate_cutoff = own.gate_cutoff};
 }
 
 std::optional<RouterBalance> DecoderConfig::router_balance() const {

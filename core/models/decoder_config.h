@@ -17,12 +17,13 @@ namespace nibble {
 /// Module names below a layer's prefix.
 struct BlockNames : NormNames {
   LayerInputNames layer_input;
+  AltUpNames alt_up;
   AttentionNames attention;
   MlpNames mlp;
   ExpertNames experts;
 };
 
-/// Where the layers' own inputs come from (Gemma 4).
+/// Where the layers' own inputs come from (Gemma 3n and 4).
 struct LayerInputTableNames {
   std::string embedding = "model.embed_tokens_per_layer", projection = "model.per_layer_model_projection";
   std::string norm = "model.per_layer_projection_norm";
@@ -39,6 +40,8 @@ struct TensorNames {
   std::string final_norm = "model.norm";  ///< empty = none
   std::string head = "lm_head";
   LayerInputTableNames layer_inputs;
+  /// Lists of Linears that make further residual streams, and one of all (Gemma 3n)
+  std::string split_streams = "model.altup_projections", join_streams = "model.altup_unembed_projections";
   BlockNames block;
 };
 
@@ -61,6 +64,7 @@ struct LayerConfig {
   bool values_are_keys = false;  ///< see AttentionConfig, as the next ones
   int64_t keys_from = -1, shared_as = -1;
   int64_t heads = 0, kv_heads = 0, head_size = 0, mlp_width = 0;  ///< the same
+  std::optional<float> gate_cutoff;                               ///< see MlpConfig
   SublayerMaker<Mixer> mixer;                                     ///< of another kind than Attention
   SublayerMaker<FeedForward> feed_forward;                        ///< of another kind than Mlp
   std::optional<NormNames> norms;                                 ///< where the layer has others
@@ -109,6 +113,7 @@ struct DecoderConfig {
   NormPlace norm_place = NormPlace::input;
   bool parallel_residual = false;
   float residual_scale = 1;  ///< multiplies what attention and MLP add (Granite)
+  float mixed_scale = 1;     ///< see BlockConfig
   std::optional<HeadNormConfig> qk_norm, v_norm;
   bool qk_norm_after_rope = false;
   bool attention_sinks = false;
@@ -118,10 +123,12 @@ struct DecoderConfig {
   bool sublayer_norms = false;  ///< of what enters the last projection of attention and MLP (BitNet)
   bool xielu = false;           ///< see MlpConfig
   QueryScaling query_scaling;
-  int64_t layer_input_size = 0;        ///< P of every layer's own input, 0 = none
-  int64_t layer_input_vocabulary = 0;  ///< rows of their table
-  bool scaled_layers = false;          ///< each has a scale, see LayerInput
-  float qkv_clip = 0;                  ///< bound of queries, keys and values (OLMo), 0 = off
+  int64_t layer_input_size = 0;            ///< P of every layer's own input, 0 = none
+  int64_t layer_input_vocabulary = 0;      ///< rows of their table
+  bool scaled_layers = false;              ///< each has a scale, see LayerInput
+  int64_t streams = 1, active_stream = 0;  ///< residual streams, see AltUpConfig
+  bool scaled_stream = true;               ///< the same
+  float qkv_clip = 0;                      ///< bound of queries, keys and values (OLMo), 0 = off
   bool qkv_bias = false, output_bias = false, mlp_bias = false, head_bias = false;
   int64_t qkv_groups = 1;         ///< layout of a fused projection, see AttentionConfig
   bool value_before_key = false;  ///< the same

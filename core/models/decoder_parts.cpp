@@ -7,6 +7,20 @@
 
 namespace nibble {
 
+namespace {
+
+// The Linears NAME.0, NAME.1, ... of all residual streams but the first; nothing where there is one.
+std::optional<StreamEnds> make_streams(const DecoderConfig& config, const std::string& name, const Makers& makers) {
+  if (config.streams == 1) return std::nullopt;
+  StreamEnds ends;
+  for (int64_t n = 1; n < config.streams; ++n) {
+    ends.linears.push_back(makers.make_linear(name + "." + std::to_string(n - 1), config.width, config.width, false));
+  }
+  return ends;
+}
+
+}  // namespace
+
 InputStage make_input(const DecoderConfig& config, const Makers& makers) {
   const TensorNames& names = config.names;
   const Shape table = {config.vocab_size, config.embedding_width};
@@ -33,6 +47,7 @@ InputStage make_input(const DecoderConfig& config, const Makers& makers) {
                     .norm = Norm(own.norm, config.layer_input_size, config.norm, makers.parameter),
                     .layers = config.layers});
   }
+  input.streams = make_streams(config, names.split_streams, makers);
   return input;
 }
 
@@ -63,7 +78,7 @@ Block make_block(const DecoderConfig& config, int64_t l, const LayerSharding* sh
   }
   if (!layer.post_mlp_norm) norms.post_mlp_norm = "";
   std::optional<LayerInput> layer_input;
-  if (config.scaled_layers) {
+  if (config.scaled_layers || config.streams > 1) {
     const LayerInputConfig own = {.layer = l,
                                   .width = config.width,
                                   .size = config.layer_input_size,
@@ -71,13 +86,24 @@ Block make_block(const DecoderConfig& config, int64_t l, const LayerSharding* sh
                                   .norm = config.norm};
     layer_input.emplace(prefix, names.layer_input, own, makers);
   }
+  std::optional<AltUp> alt_up;
+  if (config.streams > 1) {
+    const AltUpConfig own = {.streams = config.streams,
+                             .active = config.active_stream,
+                             .width = config.width,
+                             .scaled = config.scaled_stream,
+                             .norm = config.norm};
+    alt_up.emplace(prefix, names.alt_up, own, std::move(*layer_input), makers);
+    layer_input.reset();
+  }
   return {prefix,
           norms,
           config.block(),
           std::move(mixer),
           std::move(feed_forward),
           makers.parameter,
-          std::move(layer_input)};
+          std::move(layer_input),
+          std::move(alt_up)};
 }
 
 DecoderHead make_head(const DecoderConfig& config, const Makers& makers, const std::shared_ptr<Parameter>& embedding) {
@@ -96,7 +122,8 @@ DecoderHead make_head(const DecoderConfig& config, const Makers& makers, const s
     return Linear(names.head, std::make_unique<DenseWeight>(tied),
                   config.head_bias ? makers.parameter(names.head + ".bias", {shape[0]}) : nullptr);
   }();
-  return {.norm = std::move(norm),
+  return {.streams = make_streams(config, names.join_streams, makers),
+          .norm = std::move(norm),
           .project = std::move(project),
           .linear = std::move(linear),
           .scale = config.logit_scale,

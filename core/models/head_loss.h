@@ -8,6 +8,7 @@
 #include "nibble/core/nn/layer_sharding.h"
 #include "nibble/core/nn/linear.h"
 #include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/streams/stream_ends.h"
 
 namespace nibble {
 
@@ -36,12 +37,17 @@ struct LogitLoss {
 
 /// The end of a Decoder.
 struct DecoderHead {
+  std::optional<StreamEnds> streams;
   std::optional<Norm> norm;
   std::optional<Linear> project;  ///< [E, D], back to the embeddings' width (OPT 350M)
   Linear linear;                  ///< [V, E]; a tied one holds the embedding's parameter
   float scale = 1;                ///< multiplies the logits
   float softcap = 0;              ///< of the logits after that, 0 = off
 
+  /// The stream that all else here calls hidden: x, or what is made of the N streams x [N T, D].
+  Tensor stream(const Tensor& x, const StepContext& step, StreamEnds::Saved* saved) {
+    return streams ? streams->join(x, step, saved) : x;
+  }
   /// See head_chunk_rows; the same for all shards of a vocabulary.
   int64_t chunk_rows();
 

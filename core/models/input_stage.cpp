@@ -44,7 +44,7 @@ Tensor waves(const Tensor& at, int64_t offset, int64_t width, FixedPositions kin
 bool InputStage::has_trainable() const {
   return embedding.has_trainable() || (positions && positions->has_trainable()) ||
          (project && project->has_trainable()) || (norm && norm->has_trainable()) ||
-         (layer_inputs && layer_inputs->has_trainable());
+         (layer_inputs && layer_inputs->has_trainable()) || (streams && streams->has_trainable());
 }
 
 Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContext& step, InputSaved* saved,
@@ -90,6 +90,7 @@ Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContex
     state.layer_inputs = layer_inputs->forward(ids, x, step, saved ? &saved->layer_inputs : nullptr);
     state.layer_input_gradients.resize(state.layer_inputs.size());
   }
+  if (streams) x = streams->split(x, step, saved ? &saved->streams : nullptr);
   return x;
 }
 
@@ -98,6 +99,7 @@ void InputStage::backward(const Tensor& ids, const Tensor& at, const StepContext
   const auto make = [&](int64_t width) {
     return Tensor::zeros(step.pool(), {ids.dim(0), width}, DType::f32, "gradient of embeddings");
   };
+  if (streams) gradient = streams->split_backward(gradient, step, std::move(saved.streams));
   if (layer_inputs) {
     layer_inputs->backward(ids, state.layer_input_gradients, step, std::move(saved.layer_inputs), gradient);
   }
@@ -124,6 +126,13 @@ void InputStage::visit(const ParameterVisitor& visitor) {
   if (positions) positions->visit(visitor);
   if (norm) norm->visit(visitor);
   if (layer_inputs) layer_inputs->visit(visitor);
+  if (streams) streams->visit(visitor);
+}
+
+void InputStage::visit_linears(const std::function<void(Linear&)>& visitor) {
+  if (project) visitor(*project);
+  if (layer_inputs) visitor(layer_inputs->projection);
+  if (streams) streams->visit_linears(visitor);
 }
 
 }  // namespace nibble

@@ -1,5 +1,5 @@
 #pragma once
-// Inputs that every layer has of its own, from the ids and from their embeddings (Gemma 4).
+// Inputs that every layer has of its own, from the ids and from their embeddings (Gemma 3n and 4).
 
 #include <vector>
 
@@ -14,7 +14,8 @@ struct LayerInputsSaved {
   NormSaved norm;
 };
 
-/// For all L layers at once: (norm(projection(x) / sqrt(D)) + sqrt(P) table(ids)) / sqrt(2)
+/// For all L layers at once: (norm(projection(x) / sqrt(D)) + sqrt(P) table(ids)) / sqrt(2). The table may have fewer
+/// rows than the vocabulary: the ids behind them get row 0, that of padding, and do not train it.
 struct LayerInputs {
   Embedding table;    ///< [rows, L * P]
   Linear projection;  ///< [L * P, D]
@@ -28,6 +29,9 @@ struct LayerInputs {
   void backward(const Tensor& ids, const std::vector<Tensor>& gradients, const StepContext& step,
                 LayerInputsSaved&& saved, Tensor& dx);
   void visit(const ParameterVisitor& visitor);
+
+ private:
+  int64_t rows() { return table.table().value.dim(0); }
 };
 
 }  // namespace nibble

@@ -33,6 +33,19 @@ bool is_outside_language_model(const DecoderConfig& config, const std::string& n
                      [&](const std::string& tower) { return name.starts_with(tower); });
 }
 
+// Keys and values of a layer that reads another's: published files have them all the same.
+bool is_of_unused_keys(const DecoderConfig& config, const std::string& name) {
+  const AttentionNames& names = config.names.block.attention;
+  for (size_t l = 0; l < config.layer.size(); ++l) {
+    const std::string prefix = config.names.layers + std::to_string(l) + ".";
+    if (config.layer[l].keys_from < 0 || !name.starts_with(prefix)) continue;
+    const std::string own = name.substr(prefix.size());
+    return own.starts_with(names.k + ".") || own.starts_with(names.v + ".") || own.starts_with(names.k_norm + ".") ||
+           own.starts_with(names.v_norm + ".");
+  }
+  return false;
+}
+
 // Hands the tensors of a checkpoint to a model that is being built, and remembers which were asked for.
 class Loader {
  public:
@@ -70,7 +83,7 @@ class Loader {
     const bool whole = decoder.has_embedding() && decoder.has_head();
     for (const std::string& name : checkpoint_.names()) {
       if (!whole && !in_layers(name, decoder.range())) continue;
-      if (is_outside_language_model(config_, name)) continue;
+      if (is_outside_language_model(config_, name) || is_of_unused_keys(config_, name)) continue;
       if (!config_.passed_over.empty() && name.find(config_.passed_over) != std::string::npos) continue;
       if (in_layers(name, {config_.layers, config_.layers + config_.layers_passed_over})) continue;
       if (!config_.replaced_head.empty() && name.starts_with(config_.replaced_head + ".")) continue;

@@ -92,14 +92,14 @@ Tensor sublayer_output_gradient(std::optional<Norm>& post_norm, float scale, con
 
 void BlockSaved::visit(const TensorVisitor& visitor) {
   for (NormSaved* norm : {&attention_norm, &post_attention_norm, &mlp_norm, &post_mlp_norm}) norm->visit(visitor);
-  for (auto* sublayer : {&mixer, &feed_forward, &layer_input}) {
+  for (auto* sublayer : {&mixer, &feed_forward, &layer_input, &streams}) {
     if (*sublayer) (*sublayer)->visit(visitor);
   }
 }
 
 Block::Block(const std::string& prefix, const NormNames& names, const BlockConfig& config, std::unique_ptr<Mixer> mixer,
              std::unique_ptr<FeedForward> feed_forward, const ParameterMaker& make,
-             std::optional<LayerInput> layer_input)
+             std::optional<LayerInput> layer_input, std::optional<AltUp> alt_up)
     : config_(config),
       attention_norm_(make_norm(prefix, names.attention_norm, config, make)),
       mixer_(std::move(mixer)),
@@ -107,11 +107,14 @@ Block::Block(const std::string& prefix, const NormNames& names, const BlockConfi
       mlp_norm_(make_norm(prefix, names.mlp_norm, config, make)),
       feed_forward_(std::move(feed_forward)),
       post_mlp_norm_(make_norm(prefix, names.post_mlp_norm, config, make)),
-      layer_input_(std::move(layer_input)) {
+      layer_input_(std::move(layer_input)),
+      alt_up_(std::move(alt_up)) {
   const bool plain = attention_norm_ && mlp_norm_ && !post_attention_norm_ && !post_mlp_norm_ &&
-                     !config.parallel_residual && config.residual_scale == 1 && !layer_input_;
+                     !config.parallel_residual && config.residual_scale == 1 && config.mixed_scale == 1 &&
+                     !layer_input_ && !alt_up_;
   NIBBLE_CHECK(config.norm_place == NormPlace::input || plain, "norms in a place that goes with nothing else");
   const bool whole = mixer_ && feed_forward_;
+  NIBBLE_CHECK(config.mixed_scale == 1 || (whole && !config.parallel_residual), "a stream between two sublayers");
   NIBBLE_CHECK(whole || ((mixer_ || feed_forward_) && config.norm_place == NormPlace::input &&
                          !config.parallel_residual && (mixer_ || !attention_norm_) && (feed_forward_ || !mlp_norm_)),
                "a layer of one sublayer is plain");
@@ -120,17 +123,30 @@ Block::Block(const std::string& prefix, const NormNames& names, const BlockConfi
 bool Block::has_trainable() const {
   return (mixer_ && mixer_->has_trainable()) || (feed_forward_ && feed_forward_->has_trainable()) ||
          trainable(attention_norm_) || trainable(post_attention_norm_) || trainable(mlp_norm_) ||
-         trainable(post_mlp_norm_) || (layer_input_ && layer_input_->has_trainable());
+         trainable(post_mlp_norm_) || (layer_input_ && layer_input_->has_trainable()) ||
+         (alt_up_ && alt_up_->has_trainable());
 }
 
 Tensor Block::forward(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
                       MixerCache* cache) {
-  return run(x, context, step, saved, cache, true);
+  return alt_up_ ? run_streams(x, context, step, saved, cache) : run(x, context, step, saved, cache, true);
+}
+
+Tensor Block::run_streams(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
+                          MixerCache* cache) {
+  std::unique_ptr<SublayerSaved>* kept = saved ? &saved->streams : nullptr;
+  const Tensor predicted = alt_up_->predict(x, step, kept);
+  const Tensor active = alt_up_->active(predicted).clone(step.pool());  // may be kept without the others
+  return alt_up_->correct(predicted, run(active, context, step, saved, cache, true), context, step, kept);
 }
 
 BlockSaved Block::recompute(const Tensor& x, const LayerContext& context, const StepContext& step) {
   BlockSaved saved;
-  run(x, context, step, &saved, nullptr, false);
+  if (alt_up_) {
+    run_streams(x, context, step, &saved, nullptr);
+  } else {
+    run(x, context, step, &saved, nullptr, false);
+  }
   return saved;
 }
 
@@ -158,6 +174,7 @@ Tensor Block::run(const Tensor& x, const LayerContext& context, const StepContex
     middle = stream();
     add_sublayer(post_attention_norm_, scale, context, step, keep(kept.post_attention_norm), x, middle,
                  [&](Tensor& y) { mix(attention_input, context, step, y, keep(kept.mixer), cache); });
+    if (config_.mixed_scale != 1) ops::scale(middle, config_.mixed_scale);
   } else {
     mixer_->forward_save_only(attention_input, context, output_dtype(context, step), step, kept.mixer);
   }
@@ -199,6 +216,20 @@ void Block::leave_inputs_out(BlockSaved& saved) const {
 
 void Block::backward(Tensor& gradient, const LayerContext& context, const StepContext& step, BlockSaved&& saved,
                      bool input_gradient) {
+  if (!alt_up_) return backward_one(gradient, context, step, std::move(saved), input_gradient);
+  const std::unique_ptr<SublayerSaved> streams = std::move(saved.streams);
+  Tensor dpredicted, dout;
+  alt_up_->correct_backward(gradient, context, step, *streams, dpredicted, dout);
+  const bool predicts = input_gradient || alt_up_->has_trainable();
+  backward_one(dout, context, step, std::move(saved), predicts);
+  if (!predicts) return;
+  Tensor active = alt_up_->active(dpredicted);
+  ops::add(dout, active);
+  gradient = alt_up_->predict_backward(dpredicted, step, *streams);
+}
+
+void Block::backward_one(Tensor& gradient, const LayerContext& context, const StepContext& step, BlockSaved&& saved,
+                         bool input_gradient) {
   if (config_.norm_place != NormPlace::input) {
     return backward_around(gradient, context, step, std::move(saved), input_gradient);
   }
@@ -227,6 +258,7 @@ void Block::backward(Tensor& gradient, const LayerContext& context, const StepCo
     mlp_dinput = {};
   };
   if (!config_.parallel_residual) mlp_norm_backward();
+  if (config_.mixed_scale != 1) ops::scale(gradient, config_.mixed_scale);
 
   if (attention_gradient && mixer_) {
     Tensor dinput;
@@ -313,12 +345,14 @@ void Block::visit(const ParameterVisitor& visitor) {
   if (feed_forward_) feed_forward_->visit(visitor);
   if (post_mlp_norm_) post_mlp_norm_->visit(visitor);
   if (layer_input_) layer_input_->visit(visitor);
+  if (alt_up_) alt_up_->visit(visitor);
 }
 
 void Block::visit_linears(const std::function<void(Linear&)>& visitor) {
   if (mixer_) mixer_->visit_linears(visitor);
   if (feed_forward_) feed_forward_->visit_linears(visitor);
   if (layer_input_) layer_input_->visit_linears(visitor);
+  if (alt_up_) alt_up_->visit_linears(visitor);
 }
 
 }  // namespace nibble

@@ -9,6 +9,7 @@
 #include "nibble/core/nn/layer_input.h"
 #include "nibble/core/nn/mixers/mixer.h"
 #include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/streams/alt_up.h"
 
 namespace nibble {
 
@@ -34,13 +35,14 @@ struct BlockConfig {
   NormPlace norm_place = NormPlace::input;
   bool parallel_residual = false;  ///< x + mixer(norm x) + feed_forward(norm' x); without mlp_norm both share one norm
   float residual_scale = 1;        ///< multiplies what both add (Granite)
+  float mixed_scale = 1;           ///< multiplies the stream between the two (Gemma 3n)
 };
 
 /// What the backward pass of one layer needs. What a sublayer computes on is computed again from the norm's input,
 /// which is kept anyway: the same bits, two passes over [T, D] for 4 bytes an element less.
 struct BlockSaved {
   NormSaved attention_norm, post_attention_norm, mlp_norm, post_mlp_norm;
-  std::unique_ptr<SublayerSaved> mixer, feed_forward, layer_input;
+  std::unique_ptr<SublayerSaved> mixer, feed_forward, layer_input, streams;
   bool mixer_input_left_out = false, feed_forward_input_left_out = false;
 
   /// Every tensor there is, in a fixed order.
@@ -53,12 +55,13 @@ class Block {
   /// prefix: "model.layers.0."; one of the two sublayers may be absent (Nemotron-H), with the norms beside it.
   Block(const std::string& prefix, const NormNames& names, const BlockConfig& config, std::unique_ptr<Mixer> mixer,
         std::unique_ptr<FeedForward> feed_forward, const ParameterMaker& make,
-        std::optional<LayerInput> layer_input = std::nullopt);
+        std::optional<LayerInput> layer_input = std::nullopt, std::optional<AltUp> alt_up = std::nullopt);
 
   bool has_trainable() const;
 
-  /// The residual stream after this layer, [T, D] f32, from x [T, D] f32. saved == nullptr: inference (or the input is
-  /// kept and recompute follows). With a cache (of make_cache) the tokens go on as context.continued says.
+  /// The residual stream after this layer, [T, D] f32, from x [T, D] f32; with AltUp the N streams, [N T, D]. saved ==
+  /// nullptr: inference (or the input is kept and recompute follows). With a cache (of make_cache) the tokens go on as
+  /// context.continued says.
   Tensor forward(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
                  MixerCache* cache = nullptr);
   /// See Mixer::make_cache.
@@ -86,6 +89,11 @@ class Block {
   // forward, or recompute where the output is not wanted: undefined then.
   Tensor run(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
              MixerCache* cache, bool output_wanted);
+  // forward with AltUp: the sublayers see one of the streams.
+  Tensor run_streams(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
+                     MixerCache* cache);
+  void backward_one(Tensor& gradient, const LayerContext& context, const StepContext& step, BlockSaved&& saved,
+                    bool input_gradient);
   // The two other places of the norms.
   Tensor run_around(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
                     MixerCache* cache, bool output_wanted);
@@ -99,6 +107,7 @@ class Block {
   std::unique_ptr<FeedForward> feed_forward_;
   std::optional<Norm> post_mlp_norm_;
   std::optional<LayerInput> layer_input_;
+  std::optional<AltUp> alt_up_;  // then the layer's input is AltUp's
 };
 
 }  // namespace nibble

@@ -34,8 +34,10 @@ struct LayerInput::Saved final : SublayerSaved {
 LayerInput::LayerInput(const std::string& prefix, const LayerInputNames& names, const LayerInputConfig& config,
                        const Makers& makers)
     : config_(config) {
-  scale_ = makers.parameter(prefix + names.scale, {1});
-  scale_->buffer = true;
+  if (!names.scale.empty()) {
+    scale_ = makers.parameter(prefix + names.scale, {1});
+    scale_->buffer = true;
+  }
   if (config.size == 0) return;
   gate_ = makers.make_linear(prefix + names.gate, config.size, config.width, false);
   projection_ = makers.make_linear(prefix + names.projection, config.width, config.size, false);
@@ -48,30 +50,43 @@ bool LayerInput::has_trainable() const {
 
 void LayerInput::forward(Tensor& x, const LayerContext& context, const StepContext& step,
                          std::unique_ptr<SublayerSaved>* saved) {
-  Saved* kept = new_saved<Saved>(saved);
   if (gate_) {
-    NIBBLE_CHECK(context.state, "a layer's own input needs a pass");
-    const Tensor& input = context.state->layer_inputs.at(static_cast<size_t>(config_.layer));
-    const auto make = [&](int64_t columns, DType dtype) {
-      return Tensor::empty(step.pool(), {x.dim(0), columns}, dtype, "layer input");
-    };
-    Tensor gate = make(config_.size, step.compute_dtype), product = make(config_.size, step.compute_dtype);
-    gate_->forward(narrowed(x, step), gate, step, kept ? &kept->gate_proj : nullptr);
-    ops::gated_forward(config_.activation, gate, input, product);
-    Tensor projected = make(config_.width, DType::f32), normed = make(config_.width, DType::f32);
-    projection_->forward(product, projected, step, kept ? &kept->projection : nullptr);
-    norm_->forward(projected, normed, step, kept ? &kept->norm : nullptr);
-    if (kept) kept->gate = gate;
-    ops::add_residual(x, normed, 1, normed);  // x may be kept as it is
-    x = normed;
+    Tensor sum = addend(x, context, step, saved);
+    ops::add_residual(x, sum, 1, sum);  // x may be kept as it is
+    x = sum;
+  } else {
+    new_saved<Saved>(saved);
   }
-  ops::scale_rows(x, scale_->value, x);
+  if (scale_) ops::scale_rows(x, scale_->value, x);
 }
 
-void LayerInput::backward(Tensor& gradient, const LayerContext& context, const StepContext& step, SublayerSaved& of) {
+void LayerInput::backward(Tensor& gradient, const LayerContext& context, const StepContext& step,
+                          SublayerSaved& saved) {
+  if (scale_) ops::scale_rows(gradient, scale_->value, gradient);
+  if (gate_) addend_backward(gradient, context, step, saved, gradient);
+}
+
+Tensor LayerInput::addend(const Tensor& x, const LayerContext& context, const StepContext& step,
+                          std::unique_ptr<SublayerSaved>* saved) {
+  Saved* kept = new_saved<Saved>(saved);
+  NIBBLE_CHECK(gate_ && context.state, "a layer's own input needs a pass");
+  const Tensor& input = context.state->layer_inputs.at(static_cast<size_t>(config_.layer));
+  const auto make = [&](int64_t columns, DType dtype) {
+    return Tensor::empty(step.pool(), {x.dim(0), columns}, dtype, "layer input");
+  };
+  Tensor gate = make(config_.size, step.compute_dtype), product = make(config_.size, step.compute_dtype);
+  gate_->forward(narrowed(x, step), gate, step, kept ? &kept->gate_proj : nullptr);
+  ops::gated_forward(config_.activation, gate, input, product);
+  Tensor projected = make(config_.width, DType::f32), normed = make(config_.width, DType::f32);
+  projection_->forward(product, projected, step, kept ? &kept->projection : nullptr);
+  norm_->forward(projected, normed, step, kept ? &kept->norm : nullptr);
+  if (kept) kept->gate = gate;
+  return normed;
+}
+
+void LayerInput::addend_backward(const Tensor& gradient, const LayerContext& context, const StepContext& step,
+                                 SublayerSaved& of, Tensor& dx) {
   auto& saved = dynamic_cast<Saved&>(of);
-  ops::scale_rows(gradient, scale_->value, gradient);
-  if (!gate_) return;
   const auto layer = static_cast<size_t>(config_.layer);
   const Tensor& input = context.state->layer_inputs.at(layer);
   Tensor dprojected = Tensor::zeros(step.pool(), gradient.shape(), DType::f32, "norm gradient");
@@ -81,9 +96,9 @@ void LayerInput::backward(Tensor& gradient, const LayerContext& context, const S
   projection_->backward(narrowed(dprojected, step), step, std::move(saved.projection), &dproduct, false);
   ops::gated_backward(config_.activation, dproduct, saved.gate, input, dgate, dinput, none);
   context.state->layer_input_gradients.at(layer) = dinput;
-  Tensor dx = Tensor::empty(step.pool(), gradient.shape(), DType::f32, "layer input gradient");
-  gate_->backward(dgate, step, std::move(saved.gate_proj), &dx, false);
-  ops::add(dx, gradient);
+  Tensor own = Tensor::empty(step.pool(), gradient.shape(), DType::f32, "layer input gradient");
+  gate_->backward(dgate, step, std::move(saved.gate_proj), &own, false);
+  ops::add(own, dx);
 }
 
 void LayerInput::visit(const ParameterVisitor& visitor) {
@@ -92,7 +107,7 @@ void LayerInput::visit(const ParameterVisitor& visitor) {
     projection_->visit(visitor);
     norm_->visit(visitor);
   }
-  visitor(*scale_);
+  if (scale_) visitor(*scale_);
 }
 
 void LayerInput::visit_linears(const std::function<void(Linear&)>& visitor) {

@@ -1,5 +1,5 @@
 #pragma once
-// What a layer adds behind its two sublayers: an input of its own through a gate, and a scale (Gemma 4).
+// What a layer adds behind its two sublayers: an input of its own through a gate (Gemma 3n), and a scale (Gemma 4).
 
 #include <optional>
 
@@ -13,7 +13,7 @@ namespace nibble {
 /// Module names below the layer's prefix.
 struct LayerInputNames {
   std::string gate = "per_layer_input_gate", projection = "per_layer_projection", norm = "post_per_layer_input_norm";
-  std::string scale = "layer_scalar";  ///< a buffer [1]
+  std::string scale = "layer_scalar";  ///< a buffer [1]; empty = none
 };
 
 struct LayerInputConfig {
@@ -35,6 +35,11 @@ class LayerInput {
   void forward(Tensor& x, const LayerContext& context, const StepContext& step, std::unique_ptr<SublayerSaved>* saved);
   /// gradient [T, D] f32: of the result on entry, of x on return; leaves the input's in the pass.
   void backward(Tensor& gradient, const LayerContext& context, const StepContext& step, SublayerSaved& saved);
+  /// What forward adds to x, [T, D] f32; and dx [T, D] f32 += gradient from that of it. Only where there is an input.
+  Tensor addend(const Tensor& x, const LayerContext& context, const StepContext& step,
+                std::unique_ptr<SublayerSaved>* saved);
+  void addend_backward(const Tensor& gradient, const LayerContext& context, const StepContext& step,
+                       SublayerSaved& saved, Tensor& dx);
   void visit(const ParameterVisitor& visitor);
   void visit_linears(const std::function<void(Linear&)>& visitor);
 

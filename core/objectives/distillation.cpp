@@ -5,7 +5,6 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/ops/cross_entropy.h"
 #include "nibble/core/ops/elementwise.h"
-#include "nibble/core/ops/embedding.h"
 
 namespace nibble {
 
@@ -35,9 +34,8 @@ LogitLoss Distillation::logit_loss(const Batch& batch, const StepContext& step) 
   MemoryPool& pool = step.pool();
   loss.of = [=, &pool](int64_t first, Tensor& logits, float softcap, const float* scale) {
     const int64_t count = logits.dim(0);
-    Tensor x = Tensor::empty(pool, {count, seen->stream.dim(1)}, DType::f32, "teacher's head input");
     const std::span<const int32_t> picked(rows.data() + first, static_cast<size_t>(count));
-    ops::gather_rows(seen->stream, Tensor::from<int32_t>(pool.host(), {count}, picked), x);
+    const Tensor x = seen->pass.pick(seen->stream, picked);
     double sum = 0;
     seen->pass.logits(x, [&](int64_t row, const Tensor& teacher) {
       Tensor student = logits.rows(row, row + teacher.dim(0));

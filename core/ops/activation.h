@@ -14,6 +14,7 @@ enum class Activation : uint8_t {
   relu,
   relu_squared,
   sigmoid,  ///< of gates
+  tanh,
 };
 
 /// y = f(x), same shape
@@ -33,6 +34,12 @@ void xielu_forward(const Tensor& x, const Tensor& alpha_p, const Tensor& alpha_n
 /// dx = dy * f'(x), which may take the place of x; dalpha_p and dalpha_n [1] f32 += gradient unless undefined.
 void xielu_backward(const Tensor& dy, const Tensor& x, const Tensor& alpha_p, const Tensor& alpha_n, Tensor& dx,
                     Tensor& dalpha_p, Tensor& dalpha_n);
+
+/// y = max(0, x - mean - deviations * std): of each row of x [T, F] about the part that is so many standard deviations
+/// above its mean (Gemma 3n). f32 or bf16; std of the whole row, not corrected.
+void gaussian_topk_forward(const Tensor& x, float deviations, Tensor& y);
+/// dx = gradient, may be dy.
+void gaussian_topk_backward(const Tensor& dy, const Tensor& x, float deviations, Tensor& dx);
 
 /// y = f(min(gate, limit)) * (1 + up held within +-limit) (gpt-oss)
 void clamped_gated_forward(Activation f, float limit, const Tensor& gate, const Tensor& up, Tensor& y);

@@ -31,6 +31,7 @@
 #define NIBBLE_OPERATIONS(OP)                                                                                        \
   OP(activation_forward) OP(activation_backward) OP(gated_forward) OP(gated_backward)                                \
   OP(clamped_gated_forward) OP(clamped_gated_backward) OP(xielu_forward) OP(xielu_backward)                          \
+  OP(gaussian_topk_forward) OP(gaussian_topk_backward)                                                               \
   OP(attention_forward) OP(attention_backward) OP(attention_sinks_forward) OP(attention_sinks_backward)              \
   OP(causal_conv_forward) OP(causal_conv_backward)                                                                   \
   OP(clip) OP(clip_backward)                                                                                         \
@@ -52,6 +53,7 @@
   OP(add_residual)                                                                                                   \
   OP(rope)                                                                                                           \
   OP(softcap)                                                                                                        \
+  OP(mix_streams_forward) OP(mix_streams_backward) OP(match_rms_forward) OP(match_rms_backward)                      \
   OP(time_step_forward) OP(time_step_backward)                                                                       \
   OP(row_squares) OP(low_rank_norms) OP(set_row_norms) OP(scale_columns) OP(scale_columns_backward)
 // clang-format on

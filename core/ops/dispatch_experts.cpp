@@ -1,4 +1,5 @@
-// The ops of mixtures of experts as callers see them (see dispatch.cpp): experts.h, experts/grouped.h.
+// The ops of mixtures of experts and of several residual streams as callers see them (see dispatch.cpp): experts.h,
+// experts/grouped.h, residual.h, and gaussian_topk of activation.h.
 
 #include <algorithm>
 
@@ -110,6 +111,52 @@ void grouped_matmul_tn(const Tensor& a, RowOrder a_order, const Tensor& b, RowOr
                  "grouped_matmul_tn: shape of a sum");
   }
   on(a).grouped_matmul_tn(a, a_order, b, b_order, groups, c);
+}
+
+void gaussian_topk_forward(const Tensor& x, float deviations, Tensor& y) {
+  NIBBLE_CHECK(x.rank() == 2 && y.shape() == x.shape() && y.dtype() == x.dtype(), "gaussian_topk: shapes or dtypes");
+  on(x).gaussian_topk_forward(x, deviations, y);
+}
+
+void gaussian_topk_backward(const Tensor& dy, const Tensor& x, float deviations, Tensor& dx) {
+  NIBBLE_CHECK(x.rank() == 2 && same_count(x, dy, dx) && dy.dtype() == x.dtype() && dx.dtype() == x.dtype(),
+               "gaussian_topk_backward: shapes or dtypes");
+  on(x).gaussian_topk_backward(dy, x, deviations, dx);
+}
+
+namespace {
+
+// x [A T, D], y [B T, D], coefficients [T, B A]
+void check_streams(const Tensor& x, const Tensor& y, const Tensor& coefficients) {
+  NIBBLE_CHECK(x.rank() == 2 && y.rank() == 2 && coefficients.rank() == 2 && x.dim(1) == y.dim(1), "streams: shapes");
+  const int64_t tokens = coefficients.dim(0);
+  NIBBLE_CHECK(tokens > 0 && x.dim(0) % tokens == 0 && y.dim(0) % tokens == 0 &&
+                   coefficients.dim(1) * tokens * tokens == x.dim(0) * y.dim(0),
+               "streams: how many");
+}
+
+}  // namespace
+
+void mix_streams_forward(const Tensor& x, const Tensor& coefficients, Tensor& y) {
+  check_streams(x, y, coefficients);
+  on(x).mix_streams_forward(x, coefficients, y);
+}
+
+void mix_streams_backward(const Tensor& dy, const Tensor& x, const Tensor& coefficients, Tensor& dx,
+                          Tensor& dcoefficients) {
+  check_streams(x, dy, coefficients);
+  NIBBLE_CHECK(dx.shape() == x.shape() && dcoefficients.shape() == coefficients.shape(), "streams: gradients");
+  on(x).mix_streams_backward(dy, x, coefficients, dx, dcoefficients);
+}
+
+void match_rms_forward(const Tensor& x, const Tensor& like, Tensor& y) {
+  NIBBLE_CHECK(x.rank() == 2 && like.shape() == x.shape() && y.shape() == x.shape(), "match_rms: shapes");
+  on(x).match_rms_forward(x, like, y);
+}
+
+void match_rms_backward(const Tensor& dy, const Tensor& x, const Tensor& like, Tensor& dx, Tensor& dlike) {
+  NIBBLE_CHECK(x.rank() == 2 && like.shape() == x.shape() && same_count(x, dy, dx, dlike), "match_rms: shapes");
+  on(x).match_rms_backward(dy, x, like, dx, dlike);
 }
 
 }  // namespace nibble::ops

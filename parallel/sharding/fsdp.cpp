@@ -36,9 +36,9 @@ int64_t layer_of(const Decoder& model, const std::string& name) {
   const size_t at = name.find(names.layers);
   if (at != std::string::npos) return std::stoll(name.substr(at + names.layers.size()));
   const LayerInputTableNames& inputs = names.layer_inputs;
-  const std::string* const low_modules[] = {&names.embedding,  &names.positions,  &names.embedding_norm,
-                                            &names.project_in, &inputs.embedding, &inputs.projection,
-                                            &inputs.norm};
+  const std::string* const low_modules[] = {&names.embedding,   &names.positions,     &names.embedding_norm,
+                                            &names.project_in,  &names.split_streams, &inputs.embedding,
+                                            &inputs.projection, &inputs.norm};
   const bool low = std::any_of(std::begin(low_modules), std::end(low_modules), [&](const std::string* module) {
     return !module->empty() && name.find(*module + ".") != std::string::npos;
   });

@@ -327,6 +327,19 @@ def gemma4(r):
     return "gemma4_text", c
 
 
+def gemma3n(r):
+    c = common(r)
+    c["hidden_activation"] = c.pop("hidden_act")
+    width = c["intermediate_size"]
+    # twice as wide where the gates are not cut off; ids beyond the table of the layers' inputs; a published list
+    c.update(num_hidden_layers=4, num_key_value_heads=1, head_dim=8, sliding_window=6, tie_word_embeddings=True,
+             layer_types=["sliding_attention", "full_attention"] * 2, hidden_size_per_layer_input=6,
+             vocab_size_per_layer_input=c["vocab_size"] - 4, num_kv_shared_layers=2, laurel_rank=5, altup_num_inputs=r.choice([2, 3]),
+             altup_active_idx=r.choice([0, 1]), altup_correct_scale=r.random() < 0.7, final_logit_softcapping=6.0,
+             intermediate_size=[width, width, 2 * width, 2 * width], activation_sparsity_pattern=[0.9, 0.5, 0.0, 0.0])
+    return "gemma3n_text", c
+
+
 def helium(r):  # the output projection is as wide as the model
     c = common(r)
     return "helium", rope(r, dict(c, head_dim=head_size(c)))
@@ -353,7 +366,7 @@ LATER = dict(
     internlm3=later("internlm3", head_dim=8), jais2=later("jais2"), nanochat=later("nanochat", kinds=("default",)),
     nemotron=later("nemotron", share=0.5, hidden_act="relu2", kinds=("default",)), apertus=later("apertus", hidden_act="xielu"),
     bitnet=later("bitnet"), hyperclovax=later("hyperclovax", use_post_norm=[True, False], residual_multiplier=0.4, logits_scaling=1.7),
-    gemma4=gemma4, youtu=latent("youtu", rope_interleave=True), minicpm3=latent("minicpm3", scale_emb=3, scale_depth=1.4, dim_model_base=16),
+    gemma3n=gemma3n, gemma4=gemma4, youtu=latent("youtu", rope_interleave=True), minicpm3=latent("minicpm3", scale_emb=3, scale_depth=1.4, dim_model_base=16),
     gpt_neo=later("gpt_neo", "hidden_act", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", kinds=None, num_layers=2,
                   num_heads=2, attention_types=[[[["global", "local"], 1]]], window_size=5),
     biogpt=later("biogpt", "num_key_value_heads", kinds=None, tie_word_embeddings=True),
@@ -453,7 +466,7 @@ def published(config, r):
     c = dict(config)
     c["torch_dtype"] = c.pop("dtype", "float32")
     kind, parameters = c["model_type"], c.pop("rope_parameters", None)
-    if kind in ("olmo3", "gemma4_text", "ministral3"):
+    if kind in ("olmo3", "gemma3n_text", "gemma4_text", "ministral3"):
         c["rope_parameters"] = parameters
     elif kind == "gemma3_text" and parameters:
         full, local = parameters["full_attention"], parameters["sliding_attention"]

@@ -114,6 +114,11 @@ bool ConfigReader::is_text(std::string_view key) const {
   return value && value->is_string();
 }
 
+bool ConfigReader::is_list(std::string_view key) const {
+  const json* value = find(key);
+  return value && value->is_array();
+}
+
 std::vector<std::string> ConfigReader::texts(std::string_view key) const {
   const json* value = find(key);
   if (!value) return {};

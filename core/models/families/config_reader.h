@@ -25,6 +25,7 @@ class ConfigReader {
   bool boolean(std::string_view key, bool absent) const;
   std::string text(std::string_view key, std::string_view absent) const;
   bool is_text(std::string_view key) const;
+  bool is_list(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;
   /// A list of numbers in [low, high]; empty when absent. An entry may be infinite, see JsonLimits::python_numbers.
   std::vector<double> numbers(std::string_view key, double low, double high) const;

@@ -22,8 +22,9 @@ TensorNames gemma2_names() {
 TensorNames inside_language_model(TensorNames names) {
   const std::string outer = "model.", inner = "model.language_model.";
   LayerInputTableNames& inputs = names.layer_inputs;
-  for (std::string* name : {&names.embedding, &names.embedding_norm, &names.layers, &names.final_norm,
-                            &inputs.embedding, &inputs.projection, &inputs.norm}) {
+  for (std::string* name :
+       {&names.embedding, &names.embedding_norm, &names.layers, &names.final_norm, &inputs.embedding,
+        &inputs.projection, &inputs.norm, &names.split_streams, &names.join_streams}) {
     if (!name->empty()) *name = inner + name->substr(outer.size());
   }
   return names;

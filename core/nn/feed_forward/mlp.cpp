@@ -31,6 +31,7 @@ Mlp::Mlp(const std::string& prefix, const MlpNames& names, const MlpConfig& conf
     up_ = makers.make_linear(prefix + names.up, hidden, width, config.bias);
   }
   down_ = makers.make_linear(prefix + names.down, width, hidden, config.bias);
+  NIBBLE_CHECK(!config.gate_cutoff || config.gated, "what is cut off is a gate");
   if (config.xielu) {
     NIBBLE_CHECK(!config.gated, "xIELU is of plain MLPs");
     alpha_p_ = makers.parameter(prefix + names.activation + ".alpha_p", {1});
@@ -79,10 +80,17 @@ void Mlp::project_backward(const Tensor& dgate, const Tensor& dup, const StepCon
   up_->backward(dup, step, std::move(saved.up_proj), dx, gate_.has_value());
 }
 
+Tensor Mlp::sparse(const Tensor& gate, const StepContext& step) const {
+  if (!config_.gate_cutoff) return gate;
+  Tensor left = Tensor::empty(step.pool(), gate.shape(), gate.dtype(), "MLP activation");
+  ops::gaussian_topk_forward(gate, *config_.gate_cutoff, left);
+  return left;
+}
+
 Tensor Mlp::activate(const Tensor& gate, const Tensor& up, const StepContext& step) const {
   Tensor product = Tensor::empty(step.pool(), up.shape(), up.dtype(), "MLP activation");
   if (config_.gated) {
-    ops::gated_forward(config_.activation, gate, up, product);
+    ops::gated_forward(config_.activation, sparse(gate, step), up, product);
   } else if (config_.xielu) {
     ops::xielu_forward(up, alpha_p_->value, alpha_n_->value, product);
   } else {
@@ -157,7 +165,9 @@ void Mlp::backward(const Tensor& doutput, const LayerContext&, const StepContext
   // Each gradient takes the place of what it is computed from, element by element.
   Tensor dgate = saved.gate, dup = saved.up, none;
   if (config_.gated) {
-    ops::gated_backward(config_.activation, dproduct, saved.gate, saved.up, dgate, dup, none);
+    dgate = sparse(saved.gate, step);
+    ops::gated_backward(config_.activation, dproduct, dgate, saved.up, dgate, dup, none);
+    if (config_.gate_cutoff) ops::gaussian_topk_backward(dgate, saved.gate, *config_.gate_cutoff, dgate);
   } else if (config_.xielu) {
     ops::xielu_backward(dproduct, saved.up, alpha_p_->value, alpha_n_->value, dup, alpha_p_->gradient,
                         alpha_n_->gradient);

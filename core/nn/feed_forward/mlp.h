@@ -18,6 +18,7 @@ struct MlpConfig {
   float gate_scale = 1, output_scale = 1;  ///< multiply the gate before its activation, and the result (Falcon-H1)
   bool xielu = false;                      ///< instead of `activation`, with two learned numbers; not gated
   std::optional<NormConfig> inner_norm;    ///< of what enters `down` (BitNet)
+  std::optional<float> gate_cutoff;        ///< of the gate only what ops::gaussian_topk leaves (Gemma 3n)
 };
 
 /// Module names below the layer's prefix.
@@ -47,6 +48,8 @@ class Mlp final : public FeedForward {
   void project(const Tensor& x, const StepContext& step, Tensor& gate, Tensor& up, Saved* saved);
   void project_unscaled(const Tensor& x, const StepContext& step, Tensor& gate, Tensor& up, Saved* saved);
   void project_backward(const Tensor& dgate, const Tensor& dup, const StepContext& step, Saved& saved, Tensor* dx);
+  /// What of the projected gate enters its activation.
+  Tensor sparse(const Tensor& gate, const StepContext& step) const;
   /// f(gate) * up or f(up)
   Tensor activate(const Tensor& gate, const Tensor& up, const StepContext& step) const;
   /// The norm of what activate() gives, if there is one.

@@ -1,5 +1,7 @@
 #include "nibble/core/ops/activation.h"
 
+#include <cmath>
+
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 
@@ -87,6 +89,14 @@ struct Sigmoid {
   static HWY_INLINE V derivative(V x) {
     const V s = sigmoid(x);
     return hn::Mul(s, hn::Sub(splat(1), s));
+  }
+};
+
+struct Tanh {
+  static HWY_INLINE V value(V x) { return tanh(x); }
+  static HWY_INLINE V derivative(V x) {
+    const V y = tanh(x);
+    return hn::NegMulAdd(y, y, splat(1));
   }
 };
 
@@ -198,6 +208,8 @@ void choose(Activation f, const Call& call) {
       return call(ReluSquared());
     case Activation::sigmoid:
       return call(Sigmoid());
+    case Activation::tanh:
+      return call(Tanh());
   }
 }
 
@@ -248,6 +260,77 @@ void clamped_gated_backward(Activation f, float limit, const Tensor& dy, const T
   });
 }
 
+constexpr int64_t kRows = 16;
+
+struct Moments {
+  float mean, deviation;
+};
+
+template <typename Element>
+HWY_INLINE Moments moments(const Element* row, int64_t width) {
+  const float mean = sum_lanes(width, [=](int64_t i, auto lanes) HWY_ATTR { return load(row + i, lanes); }) /
+                     static_cast<float>(width);
+  const int64_t whole = width / kLanes * kLanes;
+  float squares = sum_lanes(whole, [=](int64_t i, auto lanes) HWY_ATTR {
+    const V v = hn::Sub(load(row + i, lanes), splat(mean));
+    return hn::Mul(v, v);
+  });
+  for (int64_t i = whole; i < width; ++i) {
+    const float v = static_cast<float>(row[i]) - mean;
+    squares += v * v;
+  }
+  return {mean, std::sqrt(squares / static_cast<float>(width))};
+}
+
+template <typename Element>
+void forward_topk(const Tensor& x, float deviations, Tensor& y) {
+  const int64_t width = x.dim(1);
+  const Element* from = x.data<const Element>();
+  Element* to = y.data<Element>();
+  parallel_for(x.dim(0), kRows, [=](int64_t begin, int64_t end) HWY_ATTR {
+    for (int64_t t = begin; t < end; ++t) {
+      const Element* row = from + t * width;
+      const Moments m = moments(row, width);
+      const V cutoff = splat(m.mean + m.deviation * deviations);
+      for_lanes(width, [=](int64_t i, auto lanes) HWY_ATTR {
+        store(hn::Max(hn::Zero(kF), hn::Sub(load(row + i, lanes), cutoff)), to + t * width + i, lanes);
+      });
+    }
+  });
+}
+
+template <typename Element>
+void backward_topk(const Tensor& dy, const Tensor& x, float deviations, Tensor& dx) {
+  const int64_t width = x.dim(1);
+  const Element *gradients = dy.data<const Element>(), *from = x.data<const Element>();
+  Element* to = dx.data<Element>();
+  parallel_for(x.dim(0), kRows, [=](int64_t begin, int64_t end) HWY_ATTR {
+    for (int64_t t = begin; t < end; ++t) {
+      const Element *row = from + t * width, *g = gradients + t * width;
+      const Moments m = moments(row, width);
+      const V cutoff = splat(m.mean + m.deviation * deviations);
+      const auto passed = [=](int64_t i, auto lanes) HWY_ATTR {
+        return hn::IfThenElseZero(hn::Gt(load(row + i, lanes), cutoff), load(g + i, lanes));
+      };
+      const float share = sum_lanes(width, passed) / static_cast<float>(width);
+      const V by_mean = splat(share), mean = splat(m.mean);
+      const V by_deviation = splat(m.deviation > 0 ? share * deviations / m.deviation : 0);
+      for_lanes(width, [=](int64_t i, auto lanes) HWY_ATTR {
+        const V centered = hn::Sub(load(row + i, lanes), mean);
+        store(hn::NegMulAdd(by_deviation, centered, hn::Sub(passed(i, lanes), by_mean)), to + t * width + i, lanes);
+      });
+    }
+  });
+}
+
+void gaussian_topk_forward(const Tensor& x, float deviations, Tensor& y) {
+  x.dtype() == DType::bf16 ? forward_topk<bf16>(x, deviations, y) : forward_topk<float>(x, deviations, y);
+}
+
+void gaussian_topk_backward(const Tensor& dy, const Tensor& x, float deviations, Tensor& dx) {
+  x.dtype() == DType::bf16 ? backward_topk<bf16>(dy, x, deviations, dx) : backward_topk<float>(dy, x, deviations, dx);
+}
+
 }  // namespace nibble::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -260,6 +343,8 @@ HWY_EXPORT(gated_forward);
 HWY_EXPORT(gated_backward);
 HWY_EXPORT(clamped_gated_forward);
 HWY_EXPORT(clamped_gated_backward);
+HWY_EXPORT(gaussian_topk_forward);
+HWY_EXPORT(gaussian_topk_backward);
 
 void activation_forward(Activation f, const Tensor& x, Tensor& y) { NIBBLE_SIMD(activation_forward)(f, x, y); }
 
@@ -283,6 +368,14 @@ void clamped_gated_forward(Activation f, float limit, const Tensor& gate, const 
 void clamped_gated_backward(Activation f, float limit, const Tensor& dy, const Tensor& gate, const Tensor& up,
                             Tensor& dgate, Tensor& dup) {
   NIBBLE_SIMD(clamped_gated_backward)(f, limit, dy, gate, up, dgate, dup);
+}
+
+void gaussian_topk_forward(const Tensor& x, float deviations, Tensor& y) {
+  NIBBLE_SIMD(gaussian_topk_forward)(x, deviations, y);
+}
+
+void gaussian_topk_backward(const Tensor& dy, const Tensor& x, float deviations, Tensor& dx) {
+  NIBBLE_SIMD(gaussian_topk_backward)(dy, x, deviations, dx);
 }
 
 }  // namespace nibble::ops::cpu

@@ -31,6 +31,8 @@ Real activation(Activation f, Real x) {
       return x > 0 ? x * x : 0;
     case Activation::sigmoid:
       return 1 / (1 + std::exp(-x));
+    case Activation::tanh:
+      return std::tanh(x);
   }
   return x;
 }
@@ -66,6 +68,8 @@ Real activation_derivative(Activation f, Real x) {
       const Real s = 1 / (1 + std::exp(-x));
       return s * (1 - s);
     }
+    case Activation::tanh:
+      return 1 - std::tanh(x) * std::tanh(x);
   }
   return 1;
 }
@@ -103,6 +107,39 @@ void xielu_backward(const Real* dy, const Real* x, Real alpha_p, Real alpha_n, i
   }
   dalpha_p += dp / (1 + std::exp(-alpha_p));
   dalpha_n += dn / (1 + std::exp(-alpha_n));
+}
+
+/// Mean and standard deviation of a row.
+template <typename Real>
+struct RowMoments {
+  RowMoments(const Real* row, int64_t width) {
+    for (int64_t i = 0; i < width; ++i) mean += row[i] / static_cast<Real>(width);
+    for (int64_t i = 0; i < width; ++i) deviation += (row[i] - mean) * (row[i] - mean) / static_cast<Real>(width);
+    deviation = std::sqrt(deviation);
+  }
+  Real mean = 0, deviation = 0;
+};
+
+template <typename Real>
+void gaussian_topk_forward(const Real* x, Real deviations, int64_t rows, int64_t width, Real* y) {
+  for (int64_t t = 0; t < rows; ++t, x += width, y += width) {
+    const RowMoments<Real> moments(x, width);
+    for (int64_t i = 0; i < width; ++i) {
+      y[i] = std::max(Real(0), x[i] - moments.mean - moments.deviation * deviations);
+    }
+  }
+}
+
+template <typename Real>
+void gaussian_topk_backward(const Real* dy, const Real* x, Real deviations, int64_t rows, int64_t width, Real* dx) {
+  for (int64_t t = 0; t < rows; ++t, dy += width, x += width, dx += width) {
+    const RowMoments<Real> moments(x, width);
+    const auto passed = [&](int64_t i) { return x[i] > moments.mean + moments.deviation * deviations ? dy[i] : 0; };
+    Real share = 0;
+    for (int64_t i = 0; i < width; ++i) share += passed(i) / static_cast<Real>(width);
+    const Real by_deviation = moments.deviation > 0 ? share * deviations / moments.deviation : 0;
+    for (int64_t i = 0; i < width; ++i) dx[i] = passed(i) - share - by_deviation * (x[i] - moments.mean);
+  }
 }
 
 template <typename Real>

@@ -14,7 +14,7 @@ NIBBLE_EVERY_SIMD(ActivationTest);
 
 constexpr Activation kAll[] = {Activation::identity,     Activation::silu,         Activation::gelu_erf,
                                Activation::gelu_tanh,    Activation::gelu_sigmoid, Activation::relu,
-                               Activation::relu_squared, Activation::sigmoid};
+                               Activation::relu_squared, Activation::sigmoid,      Activation::tanh};
 
 /// From far left, where only the tail is left, to far right.
 Values sweep() {

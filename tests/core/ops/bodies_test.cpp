@@ -22,6 +22,7 @@
 #include "nibble/core/ops/ref/optimizer.h"
 #include "nibble/core/ops/ref/pick.h"
 #include "nibble/core/ops/ref/rope.h"
+#include "nibble/core/ops/ref/streams.h"
 #include "nibble/core/ops/ref/time_step.h"
 #include "nibble/core/ops/ref/weight_norm.h"
 #include "nibble/core/ops/ref/weight_view.h"
