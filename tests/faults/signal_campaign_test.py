@@ -22,8 +22,9 @@ STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 STEPS, EVAL_EVERY, SAVE_EVERY = 24, 4, 5
 PHASES = ("before main()", "loading", "step", "evaluation", "sampling", "save", "export")
 # What is aimed at: the line of metrics.jsonl that comes before it, or a part of the paths that it opens, writes, renames...
+# (sampling takes too short for that: it is begun with a signal that came while the line of an evaluation was written).
 AIMS = (("any time", None, None), ("loading", None, "/model/"), ("step", "step", None), ("evaluation", "train", None),
-        ("sampling", None, "/samples.jsonl"), ("save", None, "/checkpoints/"), ("export", None, "/adapter/"))
+        ("sampling", None, "/metrics.jsonl"), ("save", None, "/checkpoints/"), ("export", None, "/adapter/"))
 
 
 def as_in_a_terminal():
