@@ -35,6 +35,7 @@ class Finetuning {
   const Objective& objective() const { return *objective_; }
 
  private:
+  bool shares_prompts() const;
   void open_teacher();
   void open_reference(const std::map<std::string, std::string>& settings);
   void compute_reference(StepExecutor& executor, bool adapters_enabled,

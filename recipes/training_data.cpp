@@ -157,6 +157,11 @@ StepInfo TrainingData::step_info(int64_t step) const {
   return info;
 }
 
+void TrainingData::set_share(bool share) {
+  train_samples_->set_share(share);
+  if (eval_samples_) eval_samples_->set_share(share);
+}
+
 void TrainingData::set_block(std::vector<Sample> answers, Metrics metrics) {
   block_ = std::move(answers);
   block_metrics_ = std::move(metrics);
