@@ -187,6 +187,11 @@ std::vector<size_t> TrainingData::rows_of(int64_t step) const {
   return own;
 }
 
+void TrainingData::set_share(bool share) {
+  train_samples_->set_share(share);
+  if (eval_samples_) eval_samples_->set_share(share);
+}
+
 void TrainingData::set_block(std::vector<Sample> answers, Metrics metrics) {
   block_ = std::move(answers);
   block_metrics_ = std::move(metrics);

@@ -41,6 +41,8 @@ class TrainingData {
   std::vector<Sample> block(int64_t number) const { return train_->samples(number, 0); }
   void set_block(std::vector<Sample> answers, Metrics metrics);
   const Metrics& block_metrics() const { return block_metrics_; }
+  /// Whether batches have tokens once that the samples of a group begin with (make_batch); no as it starts.
+  void set_share(bool share);
   /// What the objective makes of the samples; eval: nothing without evaluation data.
   ObjectiveSamples& train_samples() { return *train_samples_; }
   std::optional<ObjectiveSamples>& eval_samples() { return eval_samples_; }

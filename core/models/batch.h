@@ -40,7 +40,7 @@ struct Batch {
   Tensor targets;                          ///< [T] i32: the label that position t predicts, or kIgnoreLabel
   Tensor positions;                        ///< [T] i32, from 0 in each document
   Tensor row_keys;                         ///< [T] i64: (sample index << 32) + position
-  std::vector<ops::AttentionSpan> spans;   ///< documents
+  std::vector<ops::AttentionSpan> spans;   ///< documents; of one with a hole the rows begin behind what it shares
   std::vector<int64_t> groups;             ///< where each group begins among the documents, and their number
   int64_t label_tokens = 0;                ///< targets that are not kIgnoreLabel
   std::vector<int64_t> answers;            ///< by document: its first row that predicts a labelled token, or its end
@@ -55,5 +55,12 @@ struct Batch {
 
 /// Lays `samples` out as one batch. Samples with empty labels get no targets (inference).
 Batch make_batch(std::span<const Sample> samples, MemoryPool& pool);
+/// The same; share: samples of a group that begin with the same tokens have these once, where none of them but the
+/// first has targets there. Their documents share a beginning (ops::AttentionSpan), so that the model has to be one
+/// that DecoderConfig::documents_may_share().
+Batch make_batch(std::span<const Sample> samples, MemoryPool& pool, bool share);
+
+/// Of the samples: T, or more where they share beginnings.
+int64_t sample_tokens(const Batch& batch);
 
 }  // namespace nibble

@@ -359,6 +359,13 @@ int64_t DecoderConfig::position_limit() const {
   return names.positions.empty() ? std::numeric_limits<int32_t>::max() : max_positions;
 }
 
+bool DecoderConfig::documents_may_share() const {
+  const auto attends = [](const LayerConfig& of) {
+    return !of.has_mixer || (of.mixer ? of.mixer_attends : of.chunk == 0);
+  };
+  return !router_balance() && std::ranges::all_of(layer, attends) && std::ranges::none_of(rope, &RopeConfig::by_length);
+}
+
 bool DecoderConfig::cache_holds(int64_t before, int64_t after) const {
   return std::none_of(rope.begin(), rope.end(), [&](const RopeConfig& kind) {
     return kind.scaling == RopeScaling::longrope && before <= kind.original_max_positions &&

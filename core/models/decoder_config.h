@@ -69,6 +69,7 @@ struct LayerConfig {
   SublayerMaker<FeedForward> feed_forward;                        ///< of another kind than Mlp
   std::optional<NormNames> norms;                                 ///< where the layer has others
   bool has_mixer = true, has_feed_forward = true;                 ///< one may be absent, with its norm (Nemotron-H)
+  bool mixer_attends = false;                                     ///< `mixer` is one of ops::attention_forward too
 };
 
 /// Queries at position p are multiplied by 1 + beta ln(1 + floor((p + offset) / length)) (Ministral 3, Llama 4).
@@ -181,6 +182,9 @@ struct DecoderConfig {
   int64_t head_rows() const { return score_labels > 0 ? score_labels : vocab_size; }
   /// Positions below this can be computed; learned ones end, others do not.
   int64_t position_limit() const;
+  /// Whether documents that share a beginning (ops::AttentionSpan) have the results of whole ones: where all layers
+  /// attend, positions count from the document's first, no document's length and no other one changes what a token is.
+  bool documents_may_share() const;
   /// Whether keys cached for the first `before` tokens are still right when the text has grown to `after`: longrope
   /// turns all of them otherwise once a text outgrows its original length.
   bool cache_holds(int64_t before, int64_t after) const;

@@ -10,8 +10,21 @@ namespace nibble::ops {
 
 /// One document: queries [q_begin, q_end) attend to keys [k_begin, k_end) of the same document. The last query sits at
 /// the last key, so with a KV cache (more keys than queries) query i is at key k_end - q_end + i.
+///
+/// Documents may share a beginning, whose keys stand once, in the first of them: another one, which comes right behind
+/// it or behind others like itself, has its k_begin, and keys [hole_begin, hole_end) are not its own. They are no
+/// distance either: the key at hole_end is the one after hole_begin - 1. Its queries sit at keys behind the hole.
 struct AttentionSpan {
   int64_t q_begin, q_end, k_begin, k_end;
+  int64_t hole_begin = 0, hole_end = 0;  ///< equal: none
+
+  int64_t hole() const { return hole_end - hole_begin; }
+  /// The first key that is in no document before.
+  int64_t own_begin() const { return hole() > 0 ? hole_end : k_begin; }
+  /// Without the hole: its keys are numbered up to k_end, and these numbers are what distances are between.
+  AttentionSpan numbered() const { return {q_begin, q_end, k_begin + hole(), k_end, hole_begin, hole_end}; }
+  /// Where the key with a number of numbered() stands.
+  int64_t key_row(int64_t number) const { return number < hole_end ? number - hole() : number; }
 };
 
 struct AttentionParams {
@@ -28,7 +41,8 @@ struct AttentionParams {
 };
 
 /// q [Tq, H * K], k and v [Tk, G * K], out [Tq, H * K], all of one dtype (f32 or bf16); log_sum_exp [H, Tq] f32 (out).
-/// Scores and sums are f32; bf16 weights times bf16 values with AVX512_BF16. Rows of `out` in no span become zero.
+/// Scores and sums are f32; bf16 weights times bf16 values with AVX512_BF16. Rows of `out` in no span become zero. A
+/// document with a hole has the result of one without up to roundings.
 void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,
                        const AttentionParams& params, Tensor& out, Tensor& log_sum_exp);
 

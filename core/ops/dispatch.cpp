@@ -65,10 +65,14 @@ void check_attention(const Tensor& q, const Tensor& k, const Tensor& v, std::spa
   NIBBLE_CHECK(v.shape() == k.shape() && k.dtype() == q.dtype() && v.dtype() == q.dtype(), "attention: v or dtypes");
   NIBBLE_CHECK(p.alibi_slopes.empty() || static_cast<int64_t>(p.alibi_slopes.size()) == p.heads, "attention: slopes");
   int64_t query = 0, key = 0;
-  for (const AttentionSpan& span : spans) {
+  for (const AttentionSpan* first = nullptr; const AttentionSpan& span : spans) {  // first of those that begin alike
     NIBBLE_CHECK(query <= span.q_begin && span.q_begin <= span.q_end && span.q_end <= q.dim(0), "attention: queries");
-    NIBBLE_CHECK(key <= span.k_begin && span.k_end <= k.dim(0), "attention: keys");
-    NIBBLE_CHECK(span.q_end - span.q_begin <= span.k_end - span.k_begin, "attention: fewer keys than queries");
+    NIBBLE_CHECK(span.hole() >= 0 && key <= span.own_begin() && span.k_end <= k.dim(0), "attention: keys");
+    NIBBLE_CHECK(span.q_end - span.q_begin <= span.k_end - span.own_begin(), "attention: fewer keys than queries");
+    if (span.hole() == 0) first = &span;
+    NIBBLE_CHECK(&span == first || (first && span.k_begin == first->k_begin && span.k_begin < span.hole_begin &&
+                                    span.hole_begin <= first->k_end && span.hole_begin == first[1].hole_begin),
+                 "attention: the beginning that documents share");
     query = span.q_end;
     key = span.k_end;
   }

@@ -11,6 +11,7 @@ void check_documents(std::span<const AttentionSpan> spans, int64_t tokens, const
                      const char* op) {
   int64_t end = 0;
   for (const AttentionSpan& span : spans) {
+    NIBBLE_CHECK(span.hole() == 0, "documents whose beginning is elsewhere");
     NIBBLE_CHECK(span.q_begin == end && span.q_end >= end, std::string(op) + ": documents");
     end = span.q_end;
   }

@@ -45,7 +45,7 @@ std::optional<Evaluation> evaluate(StepExecutor& executor, const Objective& obje
     sums[0] += executor.loss_sum(counts.divisor > 0 ? &batch : nullptr, objective, all, context);
     sums[1] += counts.divisor;
     sums[2] += static_cast<double>(batch.label_tokens);
-    if (batch.ids) sums[3] += static_cast<double>(batch.ids.numel());
+    if (batch.ids) sums[3] += static_cast<double>(sample_tokens(batch));
   }
   result.metrics = executor.take_metrics(objective, all);
   Tensor summed = Tensor::from<double>(rank.pool.host(), {std::ssize(sums)}, sums);

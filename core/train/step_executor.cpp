@@ -78,7 +78,7 @@ StepSums StepExecutor::gradients(std::span<const Batch> microbatches, const Obje
     counts[0] += own.divisor;
     counts[1] += own.second;
     counts[2] += static_cast<double>(batch.label_tokens);
-    counts[3] += static_cast<double>(batch.ids.numel());
+    counts[3] += static_cast<double>(sample_tokens(batch));
   }
   Tensor counted = Tensor::from<double>(rank_.pool.host(), {std::ssize(counts)}, counts);
   traced(trace, Phase::communication, "label tokens", [&] { data_ranks().all_reduce_sum("label tokens", counted); });

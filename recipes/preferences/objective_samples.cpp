@@ -47,7 +47,7 @@ Batch ObjectiveSamples::make(std::vector<Sample> samples, MemoryPool& pool) cons
     sample.prompt_counts = prompt_counts_ && !dataset_->continues_group(sample.row);
     with_reference(sample, reference_.samples);
   }
-  Batch batch = make_batch(samples, pool);
+  Batch batch = make_batch(samples, pool, share_);
   if (surveys_) batch.survey = std::make_shared<const Batch>(make_batch(others, pool));
   return batch;
 }

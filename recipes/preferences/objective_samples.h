@@ -23,6 +23,8 @@ class ObjectiveSamples {
 
   /// Samples of the data set as a batch.
   Batch make(std::vector<Sample> samples, MemoryPool& pool) const;
+  /// See make_batch; no as it starts.
+  void set_share(bool share) { share_ = share; }
 
   /// Samples that a reference is computed for: those of the row, and what is surveyed in its place.
   Sample sample(int64_t row) const { return dataset_->sample(row); }
@@ -42,7 +44,7 @@ class ObjectiveSamples {
  private:
   const Dataset* dataset_;
   int64_t max_length_, step_samples_;
-  bool surveys_ = false, prompt_counts_ = false;
+  bool surveys_ = false, prompt_counts_ = false, share_ = false;
   ReferenceLogProbs reference_;
 };
 

@@ -116,6 +116,7 @@ void finish_gpt_neox_japanese(const ConfigReader& file, DecoderConfig& config) {
   config.qkv_groups = config.heads;
   const double times = file.number("intermediate_multiple_size", 1e-3, 1e3, 4);
   config.mlp_width = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(config.width) * times));
+  config.layer.back().mixer_attends = true;
   config.layer.back().mixer = [](const DecoderConfig& all, int64_t l, const std::string& prefix, const Makers& makers) {
     AttentionConfig own = all.attention(l);
     own.output_bias = true;

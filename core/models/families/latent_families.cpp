@@ -58,6 +58,7 @@ void use_latent_attention(const ConfigReader& file, DecoderConfig& config, const
   latent.norm = {.kind = NormKind::rms, .eps = 1e-6f};  // whatever rms_norm_eps says
   if (!config.rope.empty() && !file.boolean("rope_interleave", true)) config.rope.at(0).pairs = ops::RopePairs::halves;
   for (LayerConfig& layer : config.layer) {
+    layer.mixer_attends = true;
     layer.mixer = [latent, names, rotary = layer.rotary](const DecoderConfig&, int64_t, const std::string& prefix,
                                                          const Makers& makers) {
       LatentAttentionConfig own = latent;

@@ -103,7 +103,7 @@ double flops(Of<Operation::grouped_matmul_tn>, const Tensor& a, RowOrder, const 
 double scores_flops(std::span<const AttentionSpan> spans, const AttentionParams& p) {
   double seen = 0;
   for (const AttentionSpan& span : spans) {
-    const int64_t queries = span.q_end - span.q_begin, keys = span.k_end - span.k_begin;
+    const int64_t queries = span.q_end - span.q_begin, keys = span.k_end - span.k_begin - span.hole();
     for (int64_t q = 0; q < queries; ++q) {
       const int64_t before = keys - queries + q + 1;
       seen += static_cast<double>(p.window > 0 ? std::min(p.window, before) : before);

@@ -11,7 +11,8 @@
 
 namespace nibble::ops::ref {
 
-/// What one query of one head sees: keys [begin, end) and, for each, the score before and after the soft cap.
+/// What one query of one head sees: keys with the numbers [begin, end) of AttentionSpan::numbered and, for each, the
+/// score before and after the soft cap.
 template <typename Real>
 struct AttentionRow {
   int64_t begin = 0, end = 0;
@@ -19,8 +20,9 @@ struct AttentionRow {
 };
 
 template <typename Real>
-AttentionRow<Real> attention_row(const Real* q, const Real* k, const AttentionSpan& span, const AttentionParams& p,
+AttentionRow<Real> attention_row(const Real* q, const Real* k, const AttentionSpan& document, const AttentionParams& p,
                                  int64_t query, int64_t head) {
+  const AttentionSpan span = document.numbered();
   AttentionRow<Real> row;
   const int64_t position = span.k_end - span.q_end + query;  // the key this query sits at
   row.end = position + 1;
@@ -29,7 +31,8 @@ AttentionRow<Real> attention_row(const Real* q, const Real* k, const AttentionSp
   for (int64_t j = row.begin; j < row.end; ++j) {
     Real dot = 0;
     for (int64_t d = 0; d < p.head_size; ++d) {
-      dot += q[(query * p.heads + head) * p.head_size + d] * k[(j * p.kv_heads + kv_head) * p.head_size + d];
+      dot +=
+          q[(query * p.heads + head) * p.head_size + d] * k[(span.key_row(j) * p.kv_heads + kv_head) * p.head_size + d];
     }
     dot *= static_cast<Real>(p.scale);
     row.raw.push_back(dot);
@@ -67,7 +70,8 @@ void attention_forward(const Real* q, const Real* k, const Real* v, int64_t quer
         for (int64_t j = row.begin; j < row.end; ++j) {
           const Real weight = std::exp(row.score[static_cast<size_t>(j - row.begin)] - lse);
           for (int64_t d = 0; d < p.head_size; ++d) {
-            out[(i * p.heads + head) * p.head_size + d] += weight * v[(j * p.kv_heads + kv_head) * p.head_size + d];
+            out[(i * p.heads + head) * p.head_size + d] +=
+                weight * v[(span.key_row(j) * p.kv_heads + kv_head) * p.head_size + d];
           }
         }
       }
@@ -91,7 +95,7 @@ void attention_backward(const Real* dout, const Real* q, const Real* k, const Re
         for (int64_t d = 0; d < width; ++d) mean += dout[at + d] * out[at + d];
         for (int64_t j = row.begin; j < row.end; ++j) {
           const size_t column = static_cast<size_t>(j - row.begin);
-          const int64_t key = (j * p.kv_heads + kv_head) * width;
+          const int64_t key = (span.key_row(j) * p.kv_heads + kv_head) * width;
           const Real weight = std::exp(row.score[column] - log_sum_exp[head * queries + i]);
           Real dscore = 0;
           for (int64_t d = 0; d < width; ++d) dscore += dout[at + d] * v[key + d];

@@ -37,6 +37,16 @@ std::vector<AttentionSpan> documents(const std::vector<int64_t>& lengths) {
   return spans;
 }
 
+/// Answers of so many tokens to one prompt: the first one's document has the prompt.
+std::vector<AttentionSpan> branches(int64_t prompt, const std::vector<int64_t>& answers, int64_t begin = 0) {
+  std::vector<AttentionSpan> spans = {{begin, begin + prompt + answers[0], begin, begin + prompt + answers[0]}};
+  for (size_t i = 1; i < answers.size(); ++i) {
+    const int64_t at = spans.back().q_end;
+    spans.push_back({at, at + answers[i], begin, at + answers[i], begin + prompt, at});
+  }
+  return spans;
+}
+
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (int64_t head_size : {8, 20, 64, 80, 96, 128}) {
@@ -68,6 +78,24 @@ std::vector<Case> cases() {
   Case decode = {"one token, window, some keys unused", 1, 1600, {{0, 1, 0, 1500}}, heads_of(2, 2, 20)};
   decode.params.window = 700;
   all.push_back(decode);
+  Case shared = {"a shared prompt", 330, 330, branches(100, {90, 140}), heads_of(4, 2, 16)};
+  all.push_back(shared);
+  shared.params.window = 70;
+  shared.name = "a shared prompt, window";
+  all.push_back(shared);
+  shared.params.window = 0;
+  shared.params.softcap = 1.5f;
+  shared.params.alibi_slopes = {0.5f, 0.25f, 0.125f, 0.0625f};
+  shared.name = "a shared prompt, soft cap and position slopes";
+  all.push_back(shared);
+  shared.params.softcap = 0;
+  shared.params.alibi_slopes = {0.5f, 0.75f, 0.011f, 0.0625f};
+  shared.params.alibi_rounded_scale = 0.25f;
+  shared.name = "a shared prompt, rounded position slopes";
+  all.push_back(shared);
+  shared = {"two prompts of many answers", 1010, 1010, branches(64, {1, 200, 3, 64, 90}), heads_of(6, 2, 20)};
+  for (const AttentionSpan& span : branches(500, {30, 58}, 422)) shared.spans.push_back(span);
+  all.push_back(shared);
   all.push_back({"rows in no document", 120, 120, {{5, 70, 5, 70}, {80, 110, 80, 110}}, heads_of(2, 1, 16)});
   return all;
 }
@@ -107,7 +135,8 @@ struct Problem {
 
 TEST(AttentionReference, GradientsMatchFiniteDifferences) {
   Case c = {"", 5, 7, {{0, 2, 0, 2}, {2, 5, 2, 7}}, heads_of(4, 2, 3)};
-  for (int variant = 0; variant < 5; ++variant) {
+  for (int variant = 0; variant < 6; ++variant) {
+    if (variant == 5) c.spans = {{0, 1, 0, 3}, {1, 3, 0, 5, 2, 3}, {3, 5, 0, 7, 2, 5}};
     if (variant == 1) c.params.window = 2;
     if (variant == 2) c.params.softcap = 0.7f;
     if (variant == 3) c.params.alibi_slopes = {0.5f, 0.25f, 0.125f, 0.0625f};
@@ -223,6 +252,43 @@ TEST_P(AttentionTest, DecodingTokenByTokenGivesWhatTheWholeSequenceGives) {
   }
 }
 
+// Each answer and the prompt in a document of their own: the prompt's gradients are then sums over its copies.
+TEST_P(AttentionTest, ASharedPromptIsAsIfEachAnswerHadItsOwn) {
+  constexpr int64_t kPrompt = 100, kChosen = 90, kRejected = 140, kAll = kPrompt + kChosen;
+  for (const int64_t window : {0, 70}) {
+    Case shared = {"", 330, 330, branches(kPrompt, {kChosen, kRejected}), heads_of(4, 2, 16)};
+    Case apart = {"", 430, 430, documents({kAll, kPrompt + kRejected}), shared.params};
+    shared.params.window = apart.params.window = window;
+    Problem p(shared), copies(apart);
+    const auto copy = [&](const Tensor& from, Tensor& to) {
+      const size_t row = from.bytes() / 330;
+      std::byte* rows = to.mutable_raw();
+      std::memcpy(rows, from.raw(), kAll * row);
+      std::memcpy(rows + kAll * row, from.raw(), kPrompt * row);
+      std::memcpy(rows + (kAll + kPrompt) * row, from.raw() + kAll * row, kRejected * row);
+    };
+    for (Tensor Problem::*of : {&Problem::q, &Problem::k, &Problem::v, &Problem::dout}) copy(p.*of, copies.*of);
+    std::memset(copies.dout.mutable_raw() + kAll * 64 * 4, 0, kPrompt * 64 * 4);  // the shared rows' own gradient: once
+    for (Problem* each : {&p, &copies}) each->forward(each == &p ? shared : apart);
+    p.backward(shared);
+    copies.backward(apart);
+    const auto joined = [&](const Tensor& of) {
+      const Values all = values_of(of);
+      const size_t width = all.size() / 430;
+      Values sums(all.begin(), all.begin() + kAll * static_cast<ptrdiff_t>(width));
+      for (size_t i = 0; i < kPrompt * width; ++i) sums[i] += all[kAll * width + i];
+      sums.insert(sums.end(), all.begin() + (kAll + kPrompt) * static_cast<ptrdiff_t>(width), all.end());
+      return sums;
+    };
+    Values out = values_of(copies.out);
+    out.erase(out.begin() + kAll * 64, out.begin() + (kAll + kPrompt) * 64);
+    expect_close(p.out, out, 2e-6, 2e-6, "out");
+    expect_close(p.dq, joined(copies.dq), 1e-5, 2e-5, "dq");
+    expect_close(p.dk, joined(copies.dk), 1e-5, 2e-5, "dk");
+    expect_close(p.dv, joined(copies.dv), 1e-5, 2e-5, "dv");
+  }
+}
+
 // One token after texts of many lengths, each in a slab of its own, and a piece of text between them.
 TEST_P(AttentionTest, ManySequencesAtOnceHaveTheBitsOfEachAlone) {
   for (const auto& [head_size, dtype] : {std::pair(20, DType::f32), {128, DType::bf16}}) {
@@ -257,6 +323,16 @@ TEST(Attention, WrongShapesAreRefused) {
   EXPECT_THROW(ops::attention_forward(p.q, p.k, p.v, past, c.params, p.out, p.lse), std::logic_error);
   EXPECT_THROW(ops::attention_forward(p.q, p.k, p.v, few_keys, c.params, p.out, p.lse), std::logic_error);
   EXPECT_THROW(ops::attention_forward(p.k, p.k, p.v, c.spans, c.params, p.out, p.lse), std::logic_error);
+  const std::vector<std::vector<AttentionSpan>> no_prompts = {
+      {{0, 5, 0, 10, 2, 5}},                                  // whose prompt nobody has
+      {{0, 5, 0, 5}, {5, 10, 1, 10, 2, 5}},                   // begins elsewhere
+      {{0, 4, 0, 4}, {4, 10, 0, 10, 5, 6}},                   // is longer than the first document
+      {{0, 4, 0, 4}, {4, 10, 0, 10, 2, 6}},                   // queries at keys that are no own ones
+      {{0, 4, 0, 4}, {4, 6, 0, 6, 2, 4}, {6, 9, 0, 9, 3, 6}}  // two prompts
+  };
+  for (const auto& spans : no_prompts) {
+    EXPECT_THROW(ops::attention_forward(p.q, p.k, p.v, spans, c.params, p.out, p.lse), std::logic_error);
+  }
 }
 
 }  // namespace

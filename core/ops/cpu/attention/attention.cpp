@@ -27,7 +27,7 @@ constexpr int64_t kAlign = 16;       // floats between the beginnings of buffers
 
 /// Some queries of one key head, and the part of their keys that one piece of work reads.
 struct Block {
-  AttentionSpan span;
+  AttentionSpan span;  // AttentionSpan::numbered, as all keys here are
   int64_t kv_head;
   int64_t query, count;        // queries [query, query + count), each in `group` heads
   int64_t key_begin, key_end;  // keys that are read
@@ -93,10 +93,9 @@ class Rows {
 
   /// Meets the keys [tile, tile + count), at most kKeys.
   void add_keys(const Element* k, const Element* v, int64_t tile, int64_t count) {
-    const int64_t stride = plan_.kv_heads * plan_.width, at = tile * stride + block_.kv_head * plan_.width;
-    copy_rows<Words>(k + at, stride, count, plan_, tile_.keys);
+    load_keys(k, tile, count, tile_.keys);
     transpose(tile_.keys, count, row_words_, words<Words>(plan_.width), tile_.keys_transposed, kKeys);
-    copy_rows<Words>(v + at, stride, count, plan_, tile_.values);
+    load_keys(v, tile, count, tile_.values);
     const float* values = sum_over_rows<Words>(tile_.values, count, plan_, tile_.interleaved);
     const int64_t first = key_position(block_.span, block_.query), last = first + block_.count - 1;
     const bool whole = count == kKeys && first + 1 >= tile + kKeys && plan_.first_key(block_.span, last) <= tile;
@@ -118,6 +117,15 @@ class Rows {
 
   /// Of the product of `real` rows with a tile: at least 4, and an even number.
   static int64_t multiplied_rows(int64_t real) { return real == 0 ? 0 : std::max<int64_t>(4, (real + 1) / 2 * 2); }
+
+  /// Keys or values [tile, tile + count).
+  void load_keys(const Element* from, int64_t tile, int64_t count, float* to) const {
+    const int64_t stride = plan_.kv_heads * plan_.width;
+    const int64_t shared = std::clamp<int64_t>(block_.span.hole_end - tile, 0, count);  // before the hole
+    const Element* head = from + block_.kv_head * plan_.width;
+    copy_rows<Words>(head + block_.span.key_row(tile) * stride, stride, shared, plan_, to);
+    copy_rows<Words>(head + (tile + shared) * stride, stride, count - shared, plan_, to + shared * row_words_);
+  }
 
   void start(const Element* q) {
     const int64_t stride = plan_.heads * plan_.width;
@@ -278,7 +286,8 @@ std::vector<Block> cut_in_blocks(const AttentionPlan& plan, std::span<const Atte
   // Rows enough for what a tile of keys costs to turn.
   const int64_t most = std::clamp<int64_t>(384 / plan.group / kRows, 1, 8) * kRows;
   std::vector<Block> blocks;
-  for (const AttentionSpan& span : spans) {
+  for (const AttentionSpan& document : spans) {
+    const AttentionSpan span = document.numbered();
     const int64_t count = span.q_end - span.q_begin;
     for (int64_t last = (count - 1) / most * most; last >= 0 && count > 0; last -= most) {
       Block block{span, 0, span.q_begin + last, std::min(most, count - last), 0, 0};
@@ -332,7 +341,7 @@ void forward_by_queries(const AttentionPlan& plan, const std::vector<Block>& blo
     Rows<Words, Element> rows(plan, block, of.q, scratch);
     for (int64_t tile = block.key_begin; tile < block.key_end; tile += kKeys) {
       const int64_t next = std::min(block.key_end, tile + kKeys), after = std::min(block.key_end, next + kKeys);
-      fetch_keys(plan, of, next, after, block.kv_head, 1);
+      fetch_keys(plan, of, block.span.key_row(next), block.span.key_row(next) + after - next, block.kv_head, 1);
       rows.add_keys(of.k, of.v, tile, next - tile);
     }
     for (int64_t r = 0; r < rows.rows(); ++r) {
@@ -421,6 +430,7 @@ void forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const 
   std::vector<Block> by_queries = cut_in_blocks(plan, spans), by_keys;
   const auto goes_by_keys = [&](const Block& block) {
     const int64_t count = block.span.q_end - block.span.q_begin;
+    if (block.span.hole() > 0) return false;
     return plan.queries <= kFewQueries || (count <= kFewQueries && count < block.span.k_end - block.span.k_begin);
   };
   std::ranges::copy_if(by_queries, std::back_inserter(by_keys), goes_by_keys);

@@ -50,7 +50,7 @@ int64_t column_keys(const AttentionPlan& plan, std::span<const AttentionSpan> sp
   const auto columns = [&] {
     int64_t count = 0;
     for (const AttentionSpan& span : spans) {
-      count += (span.k_end - span.k_begin + tiles * kKeys - 1) / (tiles * kKeys) * plan.kv_heads;
+      count += (span.k_end - span.own_begin() + tiles * kKeys - 1) / (tiles * kKeys) * plan.kv_heads;
     }
     return count;
   };
@@ -58,25 +58,59 @@ int64_t column_keys(const AttentionPlan& plan, std::span<const AttentionSpan> sp
   return tiles * kKeys;
 }
 
-std::vector<Column> cut_in_columns(const AttentionPlan& plan, std::span<const AttentionSpan> spans) {
-  const int64_t width = column_keys(plan, spans);
-  std::vector<Column> columns;
-  int64_t first_block = 0;
-  for (const AttentionSpan& span : spans) {
-    const int64_t blocks = query_blocks(span);
-    for (int64_t begin = span.k_begin; begin < span.k_end && blocks > 0; begin += width) {
-      Column column{span, first_block, 0, begin, std::min(span.k_end, begin + width), 0, 0};
-      while (column.blocks_begin < blocks && BlockKeys(plan, span, column.blocks_begin).high <= begin)
-        ++column.blocks_begin;
-      column.blocks_end = column.blocks_begin;
-      while (column.blocks_end < blocks && BlockKeys(plan, span, column.blocks_end).low < column.end)
-        ++column.blocks_end;
-      for (column.kv_head = 0; column.kv_head < plan.kv_heads; ++column.kv_head) columns.push_back(column);
+/// The columns of all documents, in the order in which they are taken.
+class Columns {
+ public:
+  Columns(const AttentionPlan& plan, std::span<const AttentionSpan> spans)
+      : plan_(plan), width_(column_keys(plan, spans)) {
+    for (size_t i = 0; i < spans.size();) {
+      size_t end = i + 1;
+      while (end < spans.size() && spans[end].hole() > 0) ++end;
+      add(spans.subspan(i, end - i));
+      i = end;
     }
-    first_block += blocks;
   }
-  return columns;
-}
+  std::vector<Column> columns;
+
+ private:
+  /// Documents that share a beginning, which they all see: the first one's columns end where it does.
+  void add(std::span<const AttentionSpan> tree) {
+    const int64_t shared_end = tree.size() > 1 ? tree[1].hole_begin : tree[0].k_begin;
+    std::vector<Column::Queries> all;
+    for (const AttentionSpan& span : tree) {
+      const AttentionSpan in_beginning = {span.q_begin, span.q_end, span.k_begin, span.k_end - span.hole()};
+      all.push_back({in_beginning, blocks_, 0, 0, -1});
+      blocks_ += query_blocks(span);
+    }
+    add_keys(tree[0].k_begin, shared_end, all);
+    for (size_t i = 0; i < tree.size(); ++i) {
+      all[i].span = tree[i].numbered();
+      add_keys(std::max(shared_end, tree[i].own_begin()), tree[i].k_end, {&all[i], 1});
+    }
+  }
+
+  void add_keys(int64_t begin, int64_t end, std::span<Column::Queries> queries) {
+    for (; begin < end; begin += width_) {
+      Column column{0, begin, std::min(end, begin + width_), {}};
+      for (Column::Queries& of : queries) {
+        const int64_t blocks = query_blocks(of.span);
+        if (blocks == 0) continue;
+        of.blocks_begin = 0;
+        while (of.blocks_begin < blocks && BlockKeys(plan_, of.span, of.blocks_begin).high <= begin) ++of.blocks_begin;
+        of.blocks_end = of.blocks_begin;
+        while (of.blocks_end < blocks && BlockKeys(plan_, of.span, of.blocks_end).low < column.end) ++of.blocks_end;
+        column.queries.push_back(of);
+        of.before = std::ssize(columns);
+      }
+      if (column.queries.empty()) continue;
+      for (column.kv_head = 0; column.kv_head < plan_.kv_heads; ++column.kv_head) columns.push_back(column);
+    }
+  }
+
+  const AttentionPlan& plan_;
+  int64_t width_;
+  int64_t blocks_ = 0;
+};
 
 /// delta [H, Tq]: sum over the head of dout * out, which is the mean of the gradients of the weights.
 template <typename Element>
@@ -98,15 +132,15 @@ std::unique_ptr<float[]> weight_gradient_means(const AttentionPlan& plan, const 
 template <typename Words, typename Element>
 void backward(const AttentionPlan& plan, const Inputs<Element>& in, std::span<const AttentionSpan> spans, Element* dq,
               Element* dk, Element* dv) {
-  const std::vector<Column> columns = cut_in_columns(plan, spans);
+  const std::vector<Column> columns = Columns(plan, spans).columns;
   const int64_t count = static_cast<int64_t>(columns.size());
   int64_t blocks = 0;
   for (const AttentionSpan& span : spans) blocks += query_blocks(span);
   QueryGradients sums{plan.heads, ColumnWork<Words, Element>::block_size(plan), {}};
   sums.sums = hwy::AllocateAligned<float>(static_cast<size_t>(blocks * plan.heads * sums.size));
 
-  // done[c]: blocks of queries that column c is through with. Columns are taken in order of a ticket, so the one that
-  // another waits for has been taken before and its thread is at work.
+  // done[c]: column c is through with blocks of queries before this one. Columns are taken in order of a ticket, so the
+  // one that another waits for has been taken before and its thread is at work.
   const auto done = std::make_unique<std::atomic<int64_t>[]>(static_cast<size_t>(count));
   std::atomic<int64_t> ticket = 0;
   parallel_for(count, 1, [&](int64_t, int64_t) {
@@ -114,24 +148,26 @@ void backward(const AttentionPlan& plan, const Inputs<Element>& in, std::span<co
     const Column& column = columns[static_cast<size_t>(index)];
     ColumnWork<Words, Element> work(plan, column, in);
     const int64_t first_head = column.kv_head * plan.group, last_head = first_head + plan.group - 1;
-    for (int64_t b = column.blocks_begin; b < column.blocks_end; ++b) {
-      const BlockKeys sees(plan, column.span, b);
-      const bool first = sees.low >= column.begin, last = sees.high <= column.end;
-      const int64_t query = column.span.q_begin + b * kBlockQueries;
-      for (int64_t h = first_head; h <= last_head; ++h) {
-        if (h < last_head) {
-          work.fetch_block(b, h + 1);
-        } else if (b + 1 < column.blocks_end) {
-          work.fetch_block(b + 1, first_head);
+    for (const Column::Queries& of : column.queries) {
+      for (int64_t b = of.blocks_begin; b < of.blocks_end; ++b) {
+        const BlockKeys sees(plan, of.span, b);
+        const bool first = sees.low >= column.begin, last = sees.high <= column.end;
+        const int64_t query = of.span.q_begin + b * kBlockQueries, block = of.first_block + b;
+        for (int64_t h = first_head; h <= last_head; ++h) {
+          if (h < last_head) {
+            work.fetch_block(of, b, h + 1);
+          } else if (b + 1 < of.blocks_end) {
+            work.fetch_block(of, b + 1, first_head);
+          }
+          work.add_block(of, b, h);
+          if (!first) {
+            const auto& before = done[static_cast<size_t>(of.before + column.kv_head)];
+            while (before.load(std::memory_order_acquire) <= block) std::this_thread::yield();
+          }
+          work.add_dq(sums.block(block, h), first, last, dq + (query * plan.heads + h) * plan.width);
         }
-        work.add_block(b, h);
-        if (!first) {
-          const auto& before = done[static_cast<size_t>(index - plan.kv_heads)];
-          while (before.load(std::memory_order_acquire) <= b) std::this_thread::yield();
-        }
-        work.add_dq(sums.block(column.first_block + b, h), first, last, dq + (query * plan.heads + h) * plan.width);
+        done[static_cast<size_t>(index)].store(block + 1, std::memory_order_release);
       }
-      done[static_cast<size_t>(index)].store(b + 1, std::memory_order_release);
     }
     done[static_cast<size_t>(index)].store(std::numeric_limits<int64_t>::max(), std::memory_order_release);
     work.write(dk, dv);

@@ -26,11 +26,16 @@ constexpr int64_t kPanelQueries = kPanelVectors * kLanes;
 /// side, but each waits for the one before it before it adds to a block of dq: sums have one order whatever the threads
 /// do.
 struct Column {
-  AttentionSpan span;
-  int64_t first_block;  // number of the span's first block of queries among all
+  /// The queries of a document that see the keys. Several documents see a beginning that they share.
+  struct Queries {
+    AttentionSpan span;                // without a hole, in the keys' numbers
+    int64_t first_block;               // number of the span's first block of queries among all
+    int64_t blocks_begin, blocks_end;  // blocks of the span that see the keys
+    int64_t before;                    // the column of their keys before these
+  };
   int64_t kv_head;
-  int64_t begin, end;                // keys
-  int64_t blocks_begin, blocks_end;  // blocks of the span that see them
+  int64_t begin, end;  // keys
+  std::vector<Queries> queries;
 };
 
 template <typename Element>
@@ -109,16 +114,17 @@ class ColumnWork {
   static int64_t block_size(const AttentionPlan& plan) { return kBlockQueries * plan.padded; }
 
   /// Adds what the queries of block b in one head give to dk and dv, and leaves what the column gives to their dq.
-  void add_block(int64_t b, int64_t head) {
+  void add_block(const Column::Queries& of, int64_t b, int64_t head) {
+    span_ = &of.span;
     load_block(b, head);
     std::fill(dq_, dq_ + block_size(plan_), 0.0f);
     for (const KeyTile& tile : tiles_) add_tile(tile, head);
   }
 
   /// Asks for what block b of one head reads, while add_block works on another.
-  void fetch_block(int64_t b, int64_t head) {
-    const int64_t query = column_.span.q_begin + b * kBlockQueries, stride = plan_.heads * plan_.width;
-    const int64_t count = std::min(kBlockQueries, column_.span.q_end - query), at = query * stride + head * plan_.width;
+  void fetch_block(const Column::Queries& of, int64_t b, int64_t head) {
+    const int64_t query = of.span.q_begin + b * kBlockQueries, stride = plan_.heads * plan_.width;
+    const int64_t count = std::min(kBlockQueries, of.span.q_end - query), at = query * stride + head * plan_.width;
     fetch_ = {in_.q + at, in_.dout + at, stride, plan_.width, count};
   }
 
@@ -179,8 +185,8 @@ class ColumnWork {
   }
 
   void load_block(int64_t b, int64_t head) {
-    query_ = column_.span.q_begin + b * kBlockQueries;
-    count_ = std::min(kBlockQueries, column_.span.q_end - query_);
+    query_ = span_->q_begin + b * kBlockQueries;
+    count_ = std::min(kBlockQueries, span_->q_end - query_);
     end_ = (count_ + kLanes - 1) / kLanes * kLanes;
     const int64_t stride = plan_.heads * plan_.width, at = query_ * stride + head * plan_.width;
     load_queries(in_.q + at, stride, q_transposed_, q_by_rows_);
@@ -203,7 +209,7 @@ class ColumnWork {
     }
   }
 
-  int64_t position(int64_t r) const { return key_position(column_.span, query_ + r); }
+  int64_t position(int64_t r) const { return key_position(*span_, query_ + r); }
 
   /// Keys of the tile that a query before `end` of the block sees, from the tile's first on.
   int64_t seen_keys(const KeyTile& tile, int64_t end) const {
@@ -284,7 +290,7 @@ class ColumnWork {
     const int64_t last = position(panel.query + vectors * kLanes - 1),
                   last_key = panel.tile.first + panel.key + keys - 1;
     if (vectors == kPanelVectors && plain_ && position(panel.query) >= last_key &&
-        plan_.first_key(column_.span, last) <= panel.tile.first + panel.key) {
+        plan_.first_key(*span_, last) <= panel.tile.first + panel.key) {
       return differentiate_panel<keys, kPanelVectors, true, true>(panel);
     }
     if (vectors == 1) {
@@ -371,7 +377,7 @@ class ColumnWork {
       cap_derivative = hn::NegMulAdd(share, share, splat(1));
     }
     if (slope != 0) {
-      const int64_t begin = column_.span.k_begin;
+      const int64_t begin = span_->k_begin;
       score = add_alibi(score, plan_.params, slope, number(key - begin), numbers_from(position(query) - begin));
     }
     return cap_derivative;
@@ -388,6 +394,7 @@ class ColumnWork {
 
   const AttentionPlan& plan_;
   const Column& column_;
+  const AttentionSpan* span_ = nullptr;  // of the block
   const Inputs<Element>& in_;
   int64_t row_words_, depth_, turned_;
   bool plain_;  // scores are scaled products

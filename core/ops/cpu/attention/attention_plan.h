@@ -56,7 +56,7 @@ inline bool leaves_queries_out(const AttentionPlan& plan, std::span<const Attent
 }
 inline bool leaves_keys_out(const AttentionPlan& plan, std::span<const AttentionSpan> spans) {
   int64_t inside = 0;
-  for (const AttentionSpan& span : spans) inside += span.k_end - span.k_begin;
+  for (const AttentionSpan& span : spans) inside += span.k_end - span.own_begin();
   return inside != plan.keys;
 }
 

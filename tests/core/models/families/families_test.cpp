@@ -59,6 +59,39 @@ TEST_P(Families, EveryGradientIsThatOfTransformers) {
   }
 }
 
+// Three answers of 3 to 9 tokens to one prompt. Sums have another order: up to roundings of f32.
+TEST_P(Families, DocumentsThatShareABeginningAreAsIfEachHadItsOwn) {
+  if (!decoder_->config().documents_may_share()) GTEST_SKIP() << "its documents do not share";
+  make_trainable(*decoder_, rank_.context());
+  std::vector<Sample> samples;
+  for (uint64_t answer = 0; answer < 3; ++answer) {
+    Sample& sample = samples.emplace_back();
+    for (int64_t t = 0; t < 20 + 3 * static_cast<int64_t>(answer); ++t) {
+      const bool asked = t < 17;
+      const int64_t id = asked ? 5 * t + t * t : 11 * t + 31 * static_cast<int64_t>(answer);
+      sample.ids.push_back(static_cast<int32_t>(id % decoder_->config().vocab_size));
+      sample.labels.push_back(asked ? kIgnoreLabel : sample.ids.back());
+    }
+    sample.index = answer;
+    sample.group = 0;
+  }
+  const Batch apart = make_batch(samples, rank_.context().pool);
+  const Batch shared = make_batch(samples, rank_.context().pool, true);
+  ASSERT_EQ(shared.ids.numel(), apart.ids.numel() - 2 * 16);
+  const double loss = decoder_->loss_sum_and_gradients(apart, rank_.step(), 0.1f);
+  const auto wanted = gradients_of(*decoder_);
+  decoder_->visit([](Parameter& parameter) {
+    if (parameter.gradient) parameter.gradient.zero();  // buffers have none
+  });
+  EXPECT_NEAR(decoder_->loss_sum_and_gradients(shared, rank_.step(), 0.1f), loss, 1e-5 * loss);
+  double squares = 0;
+  for (const auto& [name, gradient] : wanted) squares += std::pow(norm(gradient), 2);
+  const auto result = gradients_of(*decoder_);
+  for (const auto& [name, gradient] : wanted) {
+    EXPECT_LE(distance(result.at(name), gradient), 1e-4 * norm(gradient) + 1e-6 * std::sqrt(squares)) << name;
+  }
+}
+
 TEST_P(Families, GreedyTextIsThatOfTransformers) {
   const size_t prompt = golden_->record["prompt_tokens"].get<size_t>();
   const std::vector<int32_t> wanted = read_ids(golden_->folder / "greedy.npy");
