@@ -119,6 +119,7 @@ bool is_done(const std::string& recipe_file, const SweepRun& run) {
   if (!fs::exists(file)) return false;
   Recipe then = read_recipe(file.string()), now = read_recipe(recipe_file, run.overrides);
   then.train.threads = now.train.threads = 0;  // they are shared out anew each time and change no bit
+  if (!now.model.bf16_products) now.model.bf16_products = then.model.bf16_products;  // a run goes on as it began
   return to_json(then) == to_json(now);
 }
 

@@ -60,7 +60,7 @@ const Architecture& find(const DecoderConfig& config) {
     if (row.model_type == config.model_type) return row;
     known += (known.empty() ? "" : ", ") + std::string(row.model_type);
   }
-  throw UsageError("nibble does not know the form of a " + config.model_type + " in llama.cpp",
+  throw UsageError("nibble does not know the form of " + config.model_type + " in llama.cpp",
                    "known are " + known + "; a Hugging Face directory (nibble merge) is for all");
 }
 

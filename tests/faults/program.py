@@ -225,8 +225,10 @@ class JobTest(FaultTest):
         return (self.folder / "stderr").read_text(errors="replace")
 
     def lines(self):
-        path = self.folder / "out/metrics.jsonl"
-        return path.read_text().splitlines() if path.exists() else []
+        try:  # a run that starts afresh removes the file of the one before
+            return (self.folder / "out/metrics.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
 
     def processes(self):
         """Process id -> command line of everything that runs for this test."""

@@ -63,7 +63,7 @@ TEST_F(ExportGguf, ARefusalNamesTheFileTheTypeAndTheKnownOnes) {
     FAIL() << "nothing was thrown";
   } catch (const UsageError& error) {
     const std::string output = error.what();
-    for (const char* part : {"config.json: ", "no model of type opt", "known are llama"})
+    for (const char* part : {"config.json: ", "the form of opt in llama.cpp", "known are llama"})
       EXPECT_NE(output.find(part), std::string::npos) << output;
   }
 }
