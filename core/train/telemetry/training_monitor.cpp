@@ -58,7 +58,9 @@ std::vector<std::string> TrainingMonitor::after_step(const StepReport& report) {
   const std::string start = "warning: step " + std::to_string(report.step) + ": ";
   if (losses_.size() >= kLeast) {
     const double mean = mean_of(losses_), deviation = deviation_of(losses_, mean);
-    const bool spike = report.loss > kSpikeShare * std::abs(mean) && report.loss > mean + kSpikeDeviations * deviation;
+    // The loss of rewards lies around 0 and has no level that it could leave.
+    const bool spike = deviation < std::abs(mean) && report.loss > kSpikeShare * std::abs(mean) &&
+                       report.loss > mean + kSpikeDeviations * deviation;
     if (spike && may_say("spike", report.step)) {
       warnings.push_back(start + "loss spike: " + number(report.loss) + " after a mean of " + number(mean) +
                          "; look at the data of this step, or lower optimizer.lr");

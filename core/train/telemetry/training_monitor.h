@@ -25,7 +25,8 @@ class TrainingMonitor {
   static constexpr int64_t kQuietSteps = 100;
 
   /// Warnings after a step: a loss more than six standard deviations and half of itself above the mean of the last
-  /// steps; a gradient norm a hundred times the median; gradients that vanish.
+  /// steps, where these are further from 0 than from each other; a gradient norm a hundred times the median; gradients
+  /// that vanish.
   std::vector<std::string> after_step(const StepReport& report);
 
   /// Warnings after an evaluation: its loss has been rising while the training loss fell.

@@ -35,6 +35,12 @@ TEST(TrainingMonitor, ALossFarAboveTheLastOnesIsASpikeSaidOnce) {
   EXPECT_THAT(monitor.after_step(step(33, 90)), IsEmpty());
 }
 
+TEST(TrainingMonitor, ALossAroundZeroHasNoSpikes) {
+  TrainingMonitor monitor;
+  for (int64_t i = 1; i <= 30; ++i) monitor.after_step(step(i, i % 2 == 0 ? 0.01 : -0.01));
+  EXPECT_THAT(monitor.after_step(step(31, 0.08)), IsEmpty());
+}
+
 TEST(TrainingMonitor, AGradientAHundredTimesTheMedianExplodes) {
   TrainingMonitor monitor = after_thirty();
   EXPECT_THAT(monitor.after_step(step(31, 2, 99)), IsEmpty());
