@@ -7,9 +7,9 @@
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/philox.h"
-#include "nibble/core/ops/cpu/gemm/bf16_products.h"
 #include "nibble/core/ops/cpu/gemm/gemm_openblas.h"
 #include "nibble/core/ops/ref/gemm.h"
+#include "nibble/tests/core/ops/op_test.h"
 
 namespace nibble::ops {
 namespace {
@@ -208,15 +208,8 @@ TEST(Gemm, GivesTheSameBitsOnOneTwoAndThreeThreads) {
   set_threads(before);
 }
 
-/// Products of bf16 by the instructions for f32, for as long as it lives.
-struct InFloats {
-  InFloats() { set_bf16_products(Bf16Products::f32); }
-  ~InFloats() { set_bf16_products(before); }
-  const Bf16Products before = bf16_products();
-};
-
 TEST(Gemm, ProductsOfBf16InTheArithmeticOfF32EqualTheReferenceForAnyNumberOfThreads) {
-  const InFloats in_floats;
+  const test::MultipliesBf16 in_floats(Bf16Products::f32);
   const int before_test = threads();
   for (const Case& k : cases()) {
     if (k.a != DType::bf16) continue;
@@ -244,7 +237,7 @@ TEST(Gemm, ProductsOfBf16InTheArithmeticOfF32HaveTheBitsOfF32Tensors) {
     for (int64_t i = 0; i < x.a.numel(); ++i) y.a.data<float>()[i] = static_cast<float>(x.a.data<bf16>()[i]);
     for (int64_t i = 0; i < x.b.numel(); ++i) y.b.data<float>()[i] = static_cast<float>(x.b.data<bf16>()[i]);
     multiply(wide, y);
-    const InFloats in_floats;
+    const test::MultipliesBf16 in_floats(Bf16Products::f32);
     multiply(narrow, x);
     EXPECT_EQ(values(x.c), values(y.c)) << describe(narrow);
   }
@@ -325,7 +318,7 @@ void expect_epilogues_are_added() {
 TEST(Gemm, ALowRankEpilogueIsAddedToTheProduct) { expect_epilogues_are_added(); }
 
 TEST(Gemm, ALowRankEpilogueIsAddedToTheProductOfBf16InTheArithmeticOfF32) {
-  const InFloats in_floats;
+  const test::MultipliesBf16 in_floats(Bf16Products::f32);
   expect_epilogues_are_added();
 }
 

@@ -12,6 +12,7 @@
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/philox.h"
+#include "nibble/core/ops/cpu/gemm/bf16_products.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/tensor/tensor.h"
@@ -112,6 +113,13 @@ inline double dot(const Values& a, const Values& b) {
   for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
   return sum;
 }
+
+/// Products of bf16 are in this arithmetic for as long as it lives.
+struct MultipliesBf16 {
+  explicit MultipliesBf16(ops::Bf16Products products) { ops::set_bf16_products(products); }
+  ~MultipliesBf16() { ops::set_bf16_products(before); }
+  const ops::Bf16Products before = ops::bf16_products();
+};
 
 /// What run() returns is the same bits with 1, 2 and 3 threads.
 inline void expect_same_bits_for_any_threads(const std::function<std::vector<Tensor>()>& run) {
