@@ -105,11 +105,17 @@ class MemoryWatch {
 
 constexpr int64_t kRank = 16, kExpertRank = 4;
 
+/// gpt-oss is published in MXFP4.
+std::string stored_dtype(const Job& job) {
+  if (job.mode != "qlora") return "bf16";
+  return shape_of(job.shape).model_type == "gpt_oss" ? "mxfp4" : "nf4";
+}
+
 Decoder make_model(const Job& job, RankContext& rank) {
-  Decoder model = job.mode == "pretrain"
-                      ? random_decoder(parse_decoder_config(shape_of(job.shape).config_json(), job.shape), 1, rank)
-                      : load_decoder(random_model(job.shape, job.mode == "qlora" ? "nf4" : "bf16", job.models), rank,
-                                     load_quantized(rank));
+  Decoder model =
+      job.mode == "pretrain"
+          ? random_decoder(parse_decoder_config(shape_of(job.shape).config_json(), job.shape), 1, rank)
+          : load_decoder(random_model(job.shape, stored_dtype(job), job.models), rank, load_quantized(rank));
   if (job.mode == "full" || job.mode == "pretrain") {
     make_trainable(model, rank);
   } else {

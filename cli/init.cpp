@@ -16,8 +16,8 @@ void add_init_command(Command& nibble) {
   command.option("--config", request->config, "config.json of the model to make").required();
   command.option("--out", request->out, "Directory to write").required();
   command.option("--seed", request->seed, "Seed of the weights");
-  command.option("--dtype", request->dtype, "Dtype of the weights: bf16, f32 or nf4")
-      .one_of({"bf16", "f32", "nf4"})
+  command.option("--dtype", request->dtype, "Dtype of the weights: bf16, f32, nf4, or mxfp4 (experts)")
+      .one_of({"bf16", "f32", "nf4", "mxfp4"})
       .shows_default();
   command.force_flag(request->replace, "a directory that nibble wrote");
   command.footer("Example: nibble init --config config.json --out fresh --dtype bf16");

@@ -1,6 +1,10 @@
 #include "nibble/quant/mxfp4_layout.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/parallel.h"
 #include "nibble/quant/tables.h"
 
 namespace nibble {
@@ -72,6 +76,41 @@ QuantizedMatrix plan_mxfp4(const Shape& shape, const std::string& name) {
   matrix.packed = Tensor::planned({shape[0], shape[1], groups, kBlock / 2}, DType::u8);
   matrix.exponents = Tensor::planned({shape[0], shape[1], groups}, DType::u8);
   return matrix;
+}
+
+namespace {
+
+// Of 0, 0.5, 1, 1.5, 2, 3, 4, 6 the nearest to a magnitude.
+uint8_t magnitude_code(float x) {
+  return static_cast<uint8_t>((x > 0.25f) + (x > 0.75f) + (x > 1.25f) + (x > 1.75f) + (x > 2.5f) + (x > 3.5f) +
+                              (x > 5));
+}
+
+uint8_t encode_block(const float* x, uint8_t* packed) {
+  float largest = 0;
+  for (int64_t i = 0; i < kBlock; ++i) largest = std::max(largest, std::abs(x[i]));
+  const int power = largest > 0 ? std::clamp(std::ilogb(largest) - 2, -127, 127) : -127;
+  for (int64_t i = 0; i < kBlock; i += 2) {
+    const auto code = [&](float value) {
+      const uint8_t sign = std::signbit(value) ? 8 : 0;
+      return static_cast<uint8_t>(sign | magnitude_code(std::ldexp(std::abs(value), -power)));
+    };
+    packed[i / 2] = static_cast<uint8_t>(code(x[i]) | code(x[i + 1]) << 4);
+  }
+  return static_cast<uint8_t>(power + 127);
+}
+
+}  // namespace
+
+void encode_mxfp4(const Tensor& rows, Tensor& packed, Tensor& exponents) {
+  NIBBLE_CHECK(
+      rows.numel() % kBlock == 0 && packed.numel() * 2 == rows.numel() && exponents.numel() * kBlock == rows.numel(),
+      "MXFP4: shapes");
+  const float* from = rows.data<const float>();
+  auto *codes = packed.data<uint8_t>(), *scales = exponents.data<uint8_t>();
+  parallel_for(exponents.numel(), 1024, [=](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) scales[b] = encode_block(from + b * kBlock, codes + b * kBlock / 2);
+  });
 }
 
 }  // namespace nibble

@@ -21,6 +21,11 @@ QuantizedMatrix read_mxfp4(const CheckpointDir& checkpoint, const std::string& n
 /// A tensor [n, out, in] without bytes. InputError naming it where `in` is not of whole blocks.
 QuantizedMatrix plan_mxfp4(const Shape& shape, const std::string& name);
 
+/// The codes u8 [n, in / 2] and exponents u8 [n, in / 32] of rows f32 [n, in]: the scale of a block is the power of two
+/// at or below its largest magnitude, over 4; each element is rounded to the nearest of the 8 magnitudes, ties to the
+/// smaller (OCP Microscaling Formats 1.0, 6.3).
+void encode_mxfp4(const Tensor& rows, Tensor& packed, Tensor& exponents);
+
 /// Names, in the file, of packed and exponents of the tensor `name`.
 std::string mxfp4_blocks_name(const std::string& name);
 std::string mxfp4_scales_name(const std::string& name);

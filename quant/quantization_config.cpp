@@ -93,6 +93,7 @@ std::optional<QuantizationConfig> read_quantization_config(const nlohmann::json&
 }
 
 nlohmann::json quantization_config_json(const QuantizationConfig& config) {
+  if (config.type == QuantType::mxfp4) return {{"quant_method", "mxfp4"}};
   return {
       {"quant_method", "bitsandbytes"},
       {"load_in_4bit", true},

@@ -13,6 +13,7 @@
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/codec.h"
+#include "nibble/quant/mxfp4_layout.h"
 #include "nibble/quant/quantization_config.h"
 
 namespace nibble {
@@ -40,6 +41,7 @@ class ModelMaker {
       tensors_.push_back({tensor.name, tensor.value.shape(), dtype_});
       report_.weights += tensor.value.numel();
     }
+    if (request.dtype == "mxfp4") plan_experts(plan);
     if (request.dtype != "nf4") return;
     plan.visit_linears([&](Linear& linear) {
       if (linear.name() == config_.names.head || is_router(config_, linear.name())) return;
@@ -57,6 +59,10 @@ class ModelMaker {
     }
     ModelDirectoryWriter writer(request_.out, request_.replace, specs);
     for (const TensorSpec& tensor : tensors_) {
+      if (mxfp4_.contains(tensor.name)) {
+        write_mxfp4(tensor, writer);
+        continue;
+      }
       if (!linears_.contains(tensor.name)) {
         writer.write(tensor.name, value(tensor));
         continue;
@@ -66,9 +72,9 @@ class ModelMaker {
     }
     json_.erase("dtype");
     json_["torch_dtype"] = dtype_ == DType::f32 ? "float32" : "bfloat16";
-    if (!linears_.empty()) {
+    if (!linears_.empty() || !mxfp4_.empty()) {
       QuantizationConfig quantization;
-      quantization.type = QuantizeOptions{}.type;
+      quantization.type = mxfp4_.empty() ? QuantizeOptions{}.type : QuantType::mxfp4;
       quantization.double_quant = QuantizeOptions{}.double_quant;
       quantization.compute_dtype = "bfloat16";
       json_["quantization_config"] = quantization_config_json(quantization);
@@ -79,6 +85,41 @@ class ModelMaker {
   }
 
  private:
+  void plan_experts(Decoder& plan) {
+    plan.visit_linears([&](Linear& linear) {
+      const Parameter& parameter = *linear.weight().parameter();
+      if (parameter.value.rank() != 3) return;
+      mxfp4_[parameter.name] = dynamic_cast<const DenseWeight&>(linear.weight()).transposed();
+    });
+    if (mxfp4_.empty()) {
+      throw InputError(request_.config, "the model has no tensors of all experts, which alone are stored in MXFP4",
+                       "use nf4");
+    }
+  }
+
+  // [n, out, in], as MXFP4 is stored, whatever way the 16-bit tensor is.
+  Shape mxfp4_shape(const TensorSpec& tensor) const {
+    Shape shape = tensor.shape;
+    if (mxfp4_.at(tensor.name)) std::swap(shape[1], shape[2]);
+    return shape;
+  }
+
+  void write_mxfp4(const TensorSpec& tensor, ModelDirectoryWriter& writer) {
+    const Shape shape = mxfp4_shape(tensor);
+    const QuantizedMatrix planned = plan_mxfp4(shape, tensor.name);
+    Tensor packed = Tensor::empty(pool_, planned.packed.shape(), DType::u8);
+    Tensor exponents = Tensor::empty(pool_, planned.exponents.shape(), DType::u8);
+    const Tensor all = value(tensor);
+    for (int64_t e = 0; e < shape[0]; ++e) {
+      const Tensor one = all.rows(e, e + 1).reshape({tensor.shape[1], tensor.shape[2]});
+      const Tensor rows = narrowed(mxfp4_.at(tensor.name) ? transposed(one, pool_) : one, DType::f32, pool_);
+      Tensor codes = packed.rows(e, e + 1), scales = exponents.rows(e, e + 1);
+      encode_mxfp4(rows, codes, scales);
+    }
+    writer.write(mxfp4_blocks_name(tensor.name), packed);
+    writer.write(mxfp4_scales_name(tensor.name), exponents);
+  }
+
   Tensor value(const TensorSpec& tensor) {
     return narrowed(random_parameter(config_, request_.seed, tensor.name, tensor.shape, pool_)->value, dtype_, pool_);
   }
@@ -93,6 +134,12 @@ class ModelMaker {
   std::vector<TensorSpec> plan() {
     std::vector<TensorSpec> specs;
     for (const TensorSpec& tensor : tensors_) {
+      if (mxfp4_.contains(tensor.name)) {
+        const QuantizedMatrix planned = plan_mxfp4(mxfp4_shape(tensor), tensor.name);
+        specs.push_back({mxfp4_blocks_name(tensor.name), planned.packed.shape(), DType::u8});
+        specs.push_back({mxfp4_scales_name(tensor.name), planned.exponents.shape(), DType::u8});
+        continue;
+      }
       if (!linears_.contains(tensor.name)) {
         specs.push_back(tensor);
         continue;
@@ -112,6 +159,7 @@ class ModelMaker {
   DecoderConfig config_;
   DType dtype_;
   std::vector<TensorSpec> tensors_;
+  std::map<std::string, bool> mxfp4_;    // made in MXFP4: the same
   std::map<std::string, bool> linears_;  // made in 4 bits: name of the weight -> stored [in, out]
   InitReport report_;
 };
