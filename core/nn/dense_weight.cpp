@@ -3,14 +3,14 @@
 #include "nibble/core/nn/linear_weight.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
-#include "nibble/core/ops/int8/int8_product.h"
+#include "nibble/core/ops/int8/int8_error.h"
 
 namespace nibble {
 
 void LinearWeight::multiply(const Tensor& x, const ops::WeightView& w, bool transposed, Tensor& y, bool accumulate,
                             const ops::LowRankEpilogue* epilogue) const {
   constexpr int64_t kFewRows = 4;
-  if (!int8_ || trainable() || x.dim(0) <= kFewRows) {
+  if (!int8_ || trainable() || x.dim(0) <= kFewRows || ops::int8_error(x, w, transposed) > ops::kInt8MostError) {
     return (transposed ? ops::matmul_nt : ops::matmul_nn)(x, w, y, accumulate, 1.0f, epilogue);
   }
   ops::Int8Rows rows(*int8_, x);

@@ -14,7 +14,7 @@
 #include "nibble/core/ops/experts.h"
 #include "nibble/core/ops/experts/grouped.h"
 #include "nibble/core/ops/gemm.h"
-#include "nibble/core/ops/int8/int8_product.h"
+#include "nibble/core/ops/int8/int8_error.h"
 #include "nibble/core/ops/norm.h"
 #include "nibble/core/ops/optimizer.h"
 #include "nibble/core/ops/pick.h"
@@ -46,7 +46,7 @@
   OP(linear_attention_forward) OP(linear_attention_backward)                                                         \
   OP(matmul_nt) OP(matmul_nn) OP(matmul_tn) OP(dequantize) OP(block_scales)                                          \
   OP(grouped_matmul) OP(grouped_matmul_tn)                                                                           \
-  OP(int8_round) OP(int8_matmul_nt) OP(int8_matmul_nn)                                                               \
+  OP(int8_round) OP(int8_matmul_nt) OP(int8_matmul_nn) OP(int8_error)                                                \
   OP(rms_norm_forward) OP(rms_norm_backward) OP(layer_norm_forward) OP(layer_norm_backward)                          \
   OP(adamw) OP(adamw8bit) OP(sgd)                                                                                    \
   OP(take_columns) OP(put_columns) OP(put_rows) OP(gather_columns) OP(scatter_add_columns) OP(column_squares)        \

@@ -36,4 +36,9 @@ void int8_matmul_nn(const Int8Rows& x, const WeightView& w, Tensor& c, bool accu
   on(c).int8_matmul_nn(x, w, c, accumulate, epilogue);
 }
 
+double int8_error(const Tensor& x, const WeightView& w, bool transposed) {
+  NIBBLE_CHECK(x.dim(1) == (transposed ? w.cols() : w.rows()), "int8_error: shapes");
+  return on(x).int8_error(x, w, transposed);
+}
+
 }  // namespace nibble::ops

@@ -82,6 +82,22 @@ TEST_P(Int8Weight, FewRowsAndTrainedWeightsAreMultipliedInFloats) {
   EXPECT_TRUE(same(backward(*rounded, dy), backward(*exact, dy)));
 }
 
+// One channel in sixteen a hundred times as large: its neighbours would lose all their digits.
+TEST_P(Int8Weight, ProductsWithOutliersAreComputedInFloats) {
+  const auto stored = parameter();
+  const auto rounded = weight(stored, true), exact = weight(stored, false);
+  Tensor x = random({33, kIn}), dy = random({33, kOut});
+  EXPECT_FALSE(same(forward(*rounded, x), forward(*exact, x)));
+  // Weights that do not make up for it: the outliers are what counts, and they are as exact as before.
+  for (int64_t i = 0; i < x.numel(); i += 8) x.data<float>()[i] *= 100;
+  EXPECT_FALSE(same(forward(*rounded, x), forward(*exact, x)));
+  const auto is_of_outlier = [](int64_t i) { return GetParam() ? i / kOut % 8 == 0 : i % kIn % 8 == 0; };
+  for (int64_t i = 0; i < stored->value.numel(); ++i) stored->value.data<float>()[i] *= is_of_outlier(i) ? 0.01f : 1;
+  const auto adjusted = weight(stored, true);
+  EXPECT_TRUE(same(forward(*adjusted, x), forward(*exact, x)));
+  EXPECT_FALSE(same(backward(*adjusted, dy), backward(*exact, dy))) << "its inputs have none";
+}
+
 TEST_P(Int8Weight, ALinearKeepsItForTheWeightThatReplacesItsOwn) {
   const auto first = parameter(), second = parameter();
   Linear linear("l", weight(first, false)), kept("k", weight(first, false));

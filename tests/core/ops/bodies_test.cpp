@@ -16,6 +16,7 @@
 #include "nibble/core/ops/ref/gated_norm.h"
 #include "nibble/core/ops/ref/gemm.h"
 #include "nibble/core/ops/ref/grouped.h"
+#include "nibble/core/ops/ref/int8_error.h"
 #include "nibble/core/ops/ref/int8_product.h"
 #include "nibble/core/ops/ref/linear_attention.h"
 #include "nibble/core/ops/ref/norm.h"
@@ -39,6 +40,7 @@ constexpr auto& activation_backward = ref::activation_derivative<double>;
 constexpr auto& adamw8bit = ref::round_to_8bit;
 constexpr auto& block_scales = ref::block_scale;
 constexpr float (&dequantize)(const FourBitMatrix&, int64_t, int64_t) = ref::element;
+constexpr auto& int8_error = ref::int8_error<float>;
 constexpr auto& int8_round = ref::int8_round<float>;
 constexpr auto& int8_matmul_nt = ref::int8_matmul;
 constexpr auto& int8_matmul_nn = ref::int8_matmul;

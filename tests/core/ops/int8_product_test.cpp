@@ -6,7 +6,7 @@
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/int8/int8_kernel.h"
 #include "nibble/core/ops/elementwise.h"
-#include "nibble/core/ops/ref/int8_product.h"
+#include "nibble/core/ops/ref/int8_error.h"
 #include "nibble/tests/core/ops/four_bit_matrix.h"
 
 namespace nibble::ops {
@@ -122,6 +122,70 @@ TEST_P(Int8AtLevel, ErrsByTheRoundingOfBothSidesAtMost) {
         }
       }
     }
+  }
+}
+
+/// Every sixteenth channel of x `factor` times as large, of w as much smaller: the product is what it was.
+void plant_outliers(Tensor& x, Tensor& w, bool transposed, float factor) {
+  const int64_t depth = x.dim(1);
+  for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] *= i % depth % 16 == 0 ? factor : 1;
+  for (int64_t i = 0; i < w.numel(); ++i) {
+    w.data<float>()[i] /= (transposed ? i % w.dim(1) : i / w.dim(1)) % 16 == 0 ? factor : 1;
+  }
+}
+
+TEST(Int8Error, EstimatesWhatTheProductErrsBy) {
+  if (int8_levels() == 0) GTEST_SKIP() << "this CPU has no products in 8 bits";
+  for (const float factor : {1.0f, 5.0f, 20.0f}) {
+    for (const bool transposed : {true, false}) {
+      MemoryPool pool;
+      Tensor x = random(pool, {70, 520}, DType::f32);
+      Tensor w = random(pool, transposed ? Shape{400, 520} : Shape{520, 400}, DType::f32);
+      plant_outliers(x, w, transposed, factor);
+      const double estimate = int8_error(x, w, transposed);
+      Tensor got = Tensor::zeros(pool, {70, 400}, DType::f32), exact = got.clone(pool);
+      (transposed ? int8_matmul_nt : int8_matmul_nn)(rounded(pool, x), w, got, false, nullptr);
+      (transposed ? matmul_nt : matmul_nn)(x, w, exact, false, 1.0f, nullptr);
+      double error = 0, size = 0;
+      for (int64_t i = 0; i < got.numel(); ++i) {
+        const double value = exact.data<float>()[i];
+        error += std::pow(got.data<float>()[i] - value, 2);
+        size += value * value;
+      }
+      const double actual = std::sqrt(error / size);
+      EXPECT_NEAR(estimate, actual, 0.2 * actual) << factor << (transposed ? " nt" : " nn");
+      EXPECT_EQ(estimate > kInt8MostError, factor >= 20) << factor;
+    }
+  }
+}
+
+TEST(Int8Error, IsThatOfTheReferenceForEveryWeight) {
+  if (int8_levels() == 0) GTEST_SKIP() << "this CPU has no products in 8 bits";
+  for (const Case& k : kCases) {
+    for (const bool transposed : {true, false}) {
+      MemoryPool pool;
+      for (const WeightView& w : weights(pool, k, transposed)) {
+        const int64_t depth = transposed ? w.cols() : w.rows(), levels = int8_levels();
+        for (const DType dtype : {DType::f32, DType::bf16}) {
+          const Tensor x = random(pool, {k.rows, depth}, dtype);
+          const double want = dtype == DType::f32
+                                  ? ref::int8_error(x.data<const float>(), k.rows, w, transposed, levels)
+                                  : ref::int8_error(x.data<const bf16>(), k.rows, w, transposed, levels);
+          EXPECT_NEAR(int8_error(x, w, transposed), want, 1e-4 * want) << describe(k, transposed);
+        }
+      }
+    }
+  }
+}
+
+TEST(Int8Error, IsNotANumberWhereTheInputIsNot) {
+  if (int8_levels() == 0) GTEST_SKIP() << "this CPU has no products in 8 bits";
+  MemoryPool pool;
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    Tensor x = random(pool, {3, 130}, DType::f32);
+    x.data<float>()[131] = bad;
+    const Tensor w = random(pool, {20, 130}, DType::f32);
+    EXPECT_TRUE(std::isnan(int8_error(x, w, true)));
   }
 }
 
