@@ -383,6 +383,8 @@ std::vector<Family> expert_families() {
        .head_size = 64,
        .max_positions = 131072,
        .rope_base = 150000,
+       .rope_parameters = R"({"rope_type": "yarn", "factor": 32, "beta_fast": 32, "beta_slow": 1, "truncate": false,
+                              "original_max_position_embeddings": 4096})",
        .window_rule = WindowRule::even,
        .window = 128,
        .finish = finish_gpt_oss},

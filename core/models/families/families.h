@@ -76,6 +76,8 @@ struct Family {
   double rope_base = 10000;    ///< when absent
   double rotary_share = 1;     ///< when absent
   double local_rope_base = 0;  ///< of layers with a window when absent; 0 = all layers turn alike
+  /// JSON object, when the file has neither rope_parameters nor rope_scaling; empty = positions are not stretched.
+  std::string_view rope_parameters;
   /// The length that stretched rope starts from: what the configuration class says when the key beside rope_scaling is
   /// absent, which then wins over the one inside (Phi-3); 0 = the inner one, or else max_positions
   int64_t original_max_positions = 0;

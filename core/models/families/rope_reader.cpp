@@ -1,7 +1,9 @@
 #include "nibble/core/models/families/rope_reader.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/config_reader.h"
 
 namespace nibble {
@@ -143,8 +145,14 @@ void read_ropes(const ConfigReader& file, const Family& family, DecoderConfig& c
   const double share = file.number(keys.rotary_share, 1e-3, 1, family.rotary_share);
   const double base = file.number(keys.rope_base, 1, 1e12, family.rope_base);
   const double local_base = file.number("rope_local_base_freq", 1, 1e12, family.local_rope_base);
-  const std::optional<ConfigReader> parameters = file.object("rope_parameters"),
-                                    published = file.object("rope_scaling");
+  const std::optional<ConfigReader> published = file.object("rope_scaling");
+  std::optional<ConfigReader> parameters = file.object("rope_parameters");
+  const std::string of_family = "rope of " + std::string(family.model_type);
+  nlohmann::json absent;
+  if (!published && !parameters && !family.rope_parameters.empty()) {
+    absent = parse_json(family.rope_parameters, of_family);
+    parameters.emplace(absent, of_family);
+  }
   const bool by_layer_type = parameters && (parameters->has("full_attention") || parameters->has("sliding_attention"));
   if (!by_layer_type && family.local_rope_base == 0) {
     const std::optional<ConfigReader>& scaling = published ? published : parameters;

@@ -78,6 +78,36 @@ TEST(DecoderConfig, BothStylesOfRopeAreRead) {
   EXPECT_EQ(parse(with(llama(), "rope_scaling", nullptr)).rope.at(0).scaling, RopeScaling::none);
 }
 
+// What the configuration classes of Transformers 5.23 say when the file does not.
+TEST(DecoderConfig, RopeThatTheFileLeavesOutIsTheFamilys) {
+  const std::vector<std::pair<std::string, std::string>> classes = {
+      {"gpt_oss", R"({"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+                      "original_max_position_embeddings": 4096, "rope_theta": 150000.0})"},
+      {"apertus", R"({"rope_type": "llama3", "rope_theta": 12000000.0, "factor": 8.0,
+                      "original_max_position_embeddings": 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0})"},
+      {"cwm", R"({"rope_theta": 1000000.0, "factor": 16.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                  "original_max_position_embeddings": 8192, "rope_type": "llama3"})"},
+      {"ministral3", R"({"type": "yarn", "rope_theta": 1000000.0, "factor": 16.0,
+                         "original_max_position_embeddings": 16384, "beta_fast": 32.0, "beta_slow": 1.0,
+                         "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1})"}};
+  for (const auto& [type, rope] : classes) {
+    json left_out = with(llama(), "model_type", type);
+    left_out.erase("architectures");
+    left_out["head_dim"] = 16;
+    left_out["num_local_experts"] = 8;
+    left_out["num_experts_per_tok"] = 2;
+    const json said = with(left_out, "rope_parameters", json::parse(rope));
+    const DecoderConfig absent = parse(left_out), wanted = parse(said);
+    EXPECT_EQ(absent.rope, wanted.rope) << type;
+    EXPECT_NE(absent.rope.at(0).scaling, RopeScaling::none) << type;
+    EXPECT_EQ(absent.query_scaling.beta, wanted.query_scaling.beta) << type;
+    EXPECT_EQ(absent.query_scaling.length, wanted.query_scaling.length) << type;
+    EXPECT_EQ(parse(with(left_out, "rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}})).rope.at(0).scaling,
+              RopeScaling::linear)
+        << type;
+  }
+}
+
 json stretched(const std::string& type, json more) {
   json config = with(llama(), "max_position_embeddings", 128);
   more["rope_type"] = type;
