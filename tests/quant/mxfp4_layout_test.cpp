@@ -20,7 +20,7 @@ Tensor encoded(MemoryPool& pool, const Tensor& rows) {
 }
 
 // Every block has its largest magnitude, 6 of a scale, which the scale follows from.
-TEST(Mxfp4, ValuesThatItHoldsAreEncodedExactly) {
+TEST(Mxfp4Encoding, ValuesThatItHoldsAreEncodedExactly) {
   MemoryPool pool;
   ops::FourBitMatrix matrix = random_mxfp4(pool, 6, 128, 110);
   for (int64_t b = 0; b < matrix.blocks(); ++b) matrix.packed.mutable_raw()[b * 16 + 3] = std::byte{0x7f};
@@ -30,7 +30,7 @@ TEST(Mxfp4, ValuesThatItHoldsAreEncodedExactly) {
   }
 }
 
-TEST(Mxfp4, OthersAreRoundedToTheNearest) {
+TEST(Mxfp4Encoding, OthersAreRoundedToTheNearest) {
   MemoryPool pool;
   const std::vector<float> magnitudes = {0, .5f, 1, 1.5f, 2, 3, 4, 6};
   Tensor values = Tensor::zeros(pool, {2, 64}, DType::f32);

@@ -89,8 +89,8 @@ inline Tensor expanded(MemoryPool& pool, const ops::FourBitMatrix& m, DType dtyp
   return result;
 }
 
-inline Tensor random(MemoryPool& pool, Shape shape, DType dtype) {
-  PhiloxStream stream(5, 2, 1);
+inline Tensor random(MemoryPool& pool, Shape shape, DType dtype, uint64_t seed = 5) {
+  PhiloxStream stream(seed, 2, 1);
   Tensor result = Tensor::empty(pool, std::move(shape), dtype);
   for (int64_t i = 0; i < result.numel(); ++i) {
     const float value = stream.next_uniform() * 2 - 1;
