@@ -145,6 +145,7 @@ std::vector<Outcome> DatasetBuilder::encode(const RecordReader& reader, std::vec
                                                    : render_record(reader.path(), chunk[i], format, options_, encoder_);
         outcomes[i].encoded = encode_record(std::move(rendered), encoder_);
         check_ids(record_place(reader.path(), chunk[i]), outcomes[i].encoded);
+        std::string().swap(chunk[i].text);
       } catch (const InputError& failure) {
         outcomes[i].failure = failure;  // reported later in the order of the file, whichever thread met it first
       }

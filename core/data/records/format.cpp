@@ -336,26 +336,31 @@ EncodedRecord encode_record(RenderedRecord record, const Encoder& encoder) {
     encoded.labels = std::move(record.labels);
     return encoded;
   }
-  const std::vector<TokenSpan> tokens = encoder.encode(record.text);
-  const std::vector<int32_t>& prefix = encoder.prefix;
-  if (record.add_bos && !prefix.empty()) {
-    encoded.duplicate_bos =
-        tokens.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), tokens.begin(),
-                                                     [](int32_t id, const TokenSpan& token) { return id == token.id; });
-    if (!encoded.duplicate_bos) {
-      encoded.ids = prefix;
-      encoded.labels.assign(prefix.size(), kIgnoreLabel);
-    }
+  const std::vector<int32_t> prefix = record.add_bos ? encoder.prefix : std::vector<int32_t>();
+  encoded.ids = prefix;
+  encoded.labels.assign(prefix.size(), kIgnoreLabel);
+  // Of a long text growing would hold the tokens twice; what stays unused is never touched.
+  constexpr size_t kLong = size_t{1} << 16;
+  if (record.text.size() > kLong) {
+    encoded.ids.reserve(prefix.size() + record.text.size() / 2);
+    encoded.labels.reserve(prefix.size() + record.text.size() / 2);
   }
-  encoded.ids.reserve(encoded.ids.size() + tokens.size() + 1);
-  encoded.labels.reserve(encoded.ids.size() + tokens.size() + 1);
   size_t k = 0;  // the first trained span that ends behind the token's begin
-  for (const TokenSpan& token : tokens) {
-    const size_t begin = static_cast<size_t>(token.begin), end = static_cast<size_t>(token.end);
-    while (k < record.trained.size() && record.trained[k].end <= begin) ++k;
-    const bool trained = k < record.trained.size() && std::max(end, begin + 1) > record.trained[k].begin;
-    encoded.ids.push_back(token.id);
-    encoded.labels.push_back(trained ? token.id : kIgnoreLabel);
+  encoder.encode(record.text, [&](std::span<const TokenSpan> tokens) {
+    for (const TokenSpan& token : tokens) {
+      const size_t begin = static_cast<size_t>(token.begin), end = static_cast<size_t>(token.end);
+      while (k < record.trained.size() && record.trained[k].end <= begin) ++k;
+      const bool trained = k < record.trained.size() && std::max(end, begin + 1) > record.trained[k].begin;
+      encoded.ids.push_back(token.id);
+      encoded.labels.push_back(trained ? token.id : kIgnoreLabel);
+    }
+  });
+  const auto own = encoded.ids.begin() + static_cast<ptrdiff_t>(prefix.size());
+  encoded.duplicate_bos = !prefix.empty() && encoded.ids.end() - own >= own - encoded.ids.begin() &&
+                          std::equal(prefix.begin(), prefix.end(), own);
+  if (encoded.duplicate_bos) {
+    encoded.ids.erase(encoded.ids.begin(), own);
+    encoded.labels.erase(encoded.labels.begin(), encoded.labels.begin() + static_cast<ptrdiff_t>(prefix.size()));
   }
   if (record.add_eos && encoder.eos && (encoded.ids.empty() || encoded.ids.back() != *encoder.eos)) {
     encoded.ids.push_back(*encoder.eos);
