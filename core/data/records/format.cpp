@@ -59,6 +59,7 @@ DataFormat format_of_fields(const JsonRecord& record) {
 
 // Appends `answer` as a trained part.
 void add_trained(RenderedRecord& rendered, const std::string& answer) {
+  rendered.empty_answer = is_blank(answer);
   rendered.trained.push_back({rendered.text.size(), rendered.text.size() + answer.size()});
   rendered.text += answer;
 }
@@ -105,6 +106,9 @@ RenderedRecord render_conversation(const JsonRecord& record, const Conversation&
                   "choose a data.template that does, or train without such parts: data.hidden_parts=drop");
     }
     rendered.hidden_parts = !hidden.empty();
+    rendered.empty_answer = std::ranges::none_of(conversation.messages, [](const ChatMessage& message) {
+      return message.role == "assistant" && message.train && !is_blank(message);
+    });
     rendered.text = std::move(chat.text);
     rendered.trained = std::move(chat.answers);
   } catch (const InputError& error) {
@@ -219,6 +223,9 @@ RenderedRecord read_tokens(const JsonRecord& record, const Json& ids, const Json
     }
     rendered.labels.push_back(label);
   }
+  rendered.empty_answer = encoder.eos && std::ranges::all_of(rendered.labels, [&](int32_t label) {
+                            return label == kIgnoreLabel || label == *encoder.eos;
+                          });
   return rendered;
 }
 
@@ -248,8 +255,15 @@ DataFormat detect_format(const std::string& path, const RawRecord& record, const
   return format_of_fields(JsonRecord(path, record, options.fields));
 }
 
+bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
+
+bool is_blank(const ChatMessage& answer) {
+  return is_blank(answer.content) && answer.tool_calls.empty() && is_blank(answer.reasoning);
+}
+
 RenderedRecord render_document(std::string text) {
   RenderedRecord rendered;
+  rendered.empty_answer = is_blank(text);
   rendered.text = std::move(text);
   rendered.trained.push_back({0, rendered.text.size()});
   rendered.add_bos = rendered.add_eos = true;
@@ -289,7 +303,10 @@ RenderedRecord render_record(const std::string& path, const RawRecord& raw, Data
     case DataFormat::automatic:
       NIBBLE_CHECK(false, "the format is known before records are rendered");
   }
-  if (options.train_on_prompt) rendered.trained.assign(1, {0, rendered.text.size()});
+  if (options.train_on_prompt) {
+    rendered.trained.assign(1, {0, rendered.text.size()});
+    rendered.empty_answer = is_blank(rendered.text);
+  }
   return rendered;
 }
 
@@ -330,6 +347,7 @@ EncodedRecord encode_record(RenderedRecord record, const Encoder& encoder) {
   encoded.values = std::move(record.values);
   encoded.whole = record.whole;
   encoded.hidden_parts = record.hidden_parts;
+  encoded.empty_answer = record.empty_answer;
   for (RenderedRecord& other : record.others) encoded.others.push_back(encode_record(std::move(other), encoder));
   if (!record.ids.empty()) {
     encoded.ids = std::move(record.ids);
