@@ -76,6 +76,7 @@ void print_json(const DryRun& found) {
                                          {"truncated_tokens", report.truncated_tokens},
                                          {"dropped_long", report.dropped_long},
                                          {"dropped_untrained", report.dropped_untrained},
+                                         {"empty_answers", report.empty_answers},
                                          {"duplicate_bos", report.duplicate_bos},
                                          {"samples_without_end", found.samples_without_end}};
   std::printf("%s\n", output.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
@@ -124,6 +125,9 @@ void print_summary(const DryRun& found) {
   if (report.dropped_long > 0) std::printf("dropped as too long: %lld samples\n", number(report.dropped_long));
   if (report.dropped_untrained > 0) {
     std::printf("dropped because no token is trained: %lld samples\n", number(report.dropped_untrained));
+  }
+  if (report.empty_answers > 0) {
+    std::printf("empty answers, of which the end alone is trained: %lld records\n", number(report.empty_answers));
   }
   std::printf("%s; the first has %lld tokens, %lld of them trained\n", count_text(found.total_steps, "step").c_str(),
               number(found.first_step.tokens), number(found.first_step.label_tokens));

@@ -29,6 +29,7 @@ void run(const Flags& flags) {
                                            {"parameters", found.parameters},
                                            {"adapted_modules", found.adapted_modules},
                                            {"samples", found.report.samples},
+                                           {"empty_answers", found.report.empty_answers},
                                            {"trained_share", found.report.trained_share()},
                                            {"total_steps", found.total_steps},
                                            {"first_batch_tokens", found.first_step.tokens},

@@ -40,6 +40,7 @@ struct DatasetReport {
   int64_t truncated = 0;          ///< cut to max_length
   int64_t truncated_tokens = 0;   ///< tokens lost by it
   int64_t hidden_parts = 0;       ///< records trained without parts that the chat template does not show
+  int64_t empty_answers = 0;      ///< records that train the end of an empty answer or text, and nothing else
   int64_t duplicate_bos = 0;      ///< texts that brought a BOS of their own
   int64_t cut_answers = 0;        ///< samples of preferences whose answer lost its end
   int64_t cut_prompts = 0;        ///< records whose prompt alone is encoded otherwise than before its answer

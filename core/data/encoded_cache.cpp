@@ -37,6 +37,7 @@ constexpr std::pair<const char*, int64_t DatasetReport::*> kCounts[] = {
     {"truncated_tokens", &DatasetReport::truncated_tokens},
     {"duplicate_bos", &DatasetReport::duplicate_bos},
     {"hidden_parts", &DatasetReport::hidden_parts},
+    {"empty_answers", &DatasetReport::empty_answers},
     {"cut_answers", &DatasetReport::cut_answers},
     {"cut_prompts", &DatasetReport::cut_prompts},
     {"pairs", &DatasetReport::pairs},

@@ -30,7 +30,9 @@ std::vector<std::string> texts_of(const Tokenizer& tokenizer, std::span<const in
 Encoder make_encoder(std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
                      int64_t vocab_size) {
   Encoder encoder;
-  encoder.encode = [tokenizer](std::string_view text) { return tokenizer->encode_with_offsets(text, false); };
+  encoder.encode = [tokenizer](std::string_view text, const TakeTokens& take) {
+    tokenizer->encode_in_pieces(text, take);
+  };
   encoder.token_texts = [tokenizer](std::span<const int32_t> ids) { return texts_of(*tokenizer, ids); };
   if (chat_template) {
     encoder.render_chat = [chat_template](const Conversation& chat) { return chat_template->render(chat); };
@@ -48,7 +50,7 @@ Encoder make_encoder(std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr
 
 Encoder make_ids_encoder(int64_t vocab_size, const std::string& directory) {
   Encoder encoder;
-  encoder.encode = [directory](std::string_view) -> std::vector<TokenSpan> {
+  encoder.encode = [directory](std::string_view, const TakeTokens&) {
     throw InputError(
         directory,
         "has no tokenizer (tokenizer.json, tokenizer.model or vocab.json with merges.txt), and the data are text",

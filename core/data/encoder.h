@@ -20,7 +20,7 @@ namespace nibble {
 struct Encoder {
   /// No BOS or EOS added, each token with its bytes in order; special tokens that are written in the text are
   /// recognized.
-  std::function<std::vector<TokenSpan>(std::string_view)> encode;
+  std::function<void(std::string_view, const TakeTokens&)> encode;
   /// What each of these tokens adds to their text, for people (preview): blanks are where they are in the whole, and a
   /// character of several tokens is at its last.
   std::function<std::vector<std::string>(std::span<const int32_t>)> token_texts;

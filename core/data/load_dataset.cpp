@@ -30,19 +30,21 @@ uint32_t trained_tokens(const EncodedRecord& sample) {
                                              sample.labels.end(), [](int32_t label) { return label != kIgnoreLabel; }));
 }
 
-// A data set of which next to nothing is left was meant to be read otherwise.
+// A data set of which next to nothing is left, or is worth anything, was meant to be read otherwise.
 void check_dropped(const DatasetReport& counts, const DataOptions& options) {
-  const int64_t dropped = counts.dropped_untrained + counts.dropped_long;
-  if (static_cast<double>(dropped) <= options.max_dropped * static_cast<double>(counts.records)) return;
+  const int64_t dropped = counts.dropped_untrained + counts.dropped_long, empty = counts.empty_answers;
+  if (static_cast<double>(dropped + empty) <= options.max_dropped * static_cast<double>(counts.records)) return;
   char share[32];
   std::snprintf(share, sizeof share, "%g", options.max_dropped);
-  throw InputError(counts.files.front().path,
-                   std::to_string(dropped) + " of " + std::to_string(counts.records) + " records are dropped (" +
-                       std::to_string(counts.dropped_untrained) + " without a trained token, " +
-                       std::to_string(counts.dropped_long) + " too long), a larger share than data.max_dropped (" +
-                       share + ")",
-                   "check data.format, data.template and data.max_length with nibble preview, or raise "
-                   "data.max_dropped");
+  throw InputError(
+      counts.files.front().path,
+      std::to_string(dropped + empty) + " of " + std::to_string(counts.records) + " records are dropped" +
+          (empty > 0 ? " or empty (" + std::to_string(empty) + " train the end alone of an empty answer, " : " (") +
+          std::to_string(counts.dropped_untrained) + " without a trained token, " +
+          std::to_string(counts.dropped_long) + " too long), a larger share than data.max_dropped (" + share + ")",
+      (empty > 0 ? "check data.fields, " : "check ") +
+          std::string("data.format, data.template and data.max_length with nibble preview, or raise "
+                      "data.max_dropped"));
 }
 
 // What looks wrong with data that say which answers are better.
@@ -143,6 +145,7 @@ std::vector<Outcome> DatasetBuilder::encode(const RecordReader& reader, std::vec
       try {
         RenderedRecord rendered = reader.is_text() ? render_document(std::move(chunk[i].text))
                                                    : render_record(reader.path(), chunk[i], format, options_, encoder_);
+        std::string().swap(chunk[i].text);
         outcomes[i].encoded = encode_record(std::move(rendered), encoder_);
         check_ids(record_place(reader.path(), chunk[i]), outcomes[i].encoded);
       } catch (const InputError& failure) {
@@ -206,6 +209,7 @@ void DatasetBuilder::add(const std::string& place, Outcome outcome, uint32_t sou
     ++counts.dropped_untrained;
     return;
   }
+  counts.empty_answers += samples.front().empty_answer;
   count_preferences(samples);
   for (const EncodedRecord& sample : samples) store(sample, source);
 }
@@ -300,6 +304,10 @@ Dataset DatasetBuilder::finish() {
     counts.warnings.push_back(std::to_string(counts.hidden_parts) +
                               " records are trained without tool calls, reasoning or tools that the chat template "
                               "does not show");
+  }
+  if (counts.empty_answers > 0) {
+    counts.warnings.push_back(std::to_string(counts.empty_answers) + " of " + std::to_string(counts.records) +
+                              " records have an empty answer: nothing but its end is trained");
   }
   if (counts.bad_records > 0) {
     counts.warnings.push_back(std::to_string(counts.bad_records) +

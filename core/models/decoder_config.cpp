@@ -283,6 +283,12 @@ std::vector<float> alibi_slopes(int64_t heads, Alibi kind) {
 
 }  // namespace
 
+ops::Activation activation_of(const Family& family) {
+  const auto* found = std::ranges::find(kActivations, family.activation, &Named<ops::Activation>::name);
+  NIBBLE_CHECK(found != std::end(kActivations), "an activation by a name");
+  return found->value;
+}
+
 BlockConfig DecoderConfig::block() const {
   return {.width = width,
           .norm = norm,

@@ -82,7 +82,7 @@ namespace {
 RecipeField max_dropped_field() {
   RecipeField field = number_field(
       "data.max_dropped", 0, 1, [](Recipe& r) -> double& { return r.data.max_dropped; },
-      "share of the records that may be dropped as too long or without a trained token");
+      "share of the records that may be dropped as too long or without a trained token, or have an empty answer");
   field.decides_bits = false;
   return field;
 }

@@ -6,6 +6,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/text/matching/published_expressions.h"
+#include "nibble/core/text/tokenizers/json/json_fields.h"
 
 namespace nibble {
 
@@ -20,20 +21,11 @@ constexpr const char* kBlank = "\u2581";
                    place.string());
 }
 
-/// The members of a Sequence, the step itself, or nothing for null.
-std::vector<Json> steps_of(const Json& step, const char* members) {
-  if (!step.is_object()) return {};
-  if (step.value("type", "") != "Sequence") return {step};
-  std::vector<Json> steps;
-  for (const Json& member : step.value(members, Json::array())) {
-    for (Json& inner : steps_of(member, members)) steps.push_back(std::move(inner));
-  }
-  return steps;
+std::vector<Json> normalizers_of(const Json& file) {
+  return flat_steps(file.value("normalizer", Json()), "normalizers");
 }
-
-std::vector<Json> normalizers_of(const Json& file) { return steps_of(file.value("normalizer", Json()), "normalizers"); }
 std::vector<Json> pre_tokenizers_of(const Json& file) {
-  return steps_of(file.value("pre_tokenizer", Json()), "pretokenizers");
+  return flat_steps(file.value("pre_tokenizer", Json()), "pretokenizers");
 }
 
 /// A Split's expression by the name of the model that it was published with.

@@ -112,13 +112,13 @@ std::vector<std::string> missing_mark_warnings(const std::string& chat_template,
     return warnings;
   }
   for (const std::string& mark : builtin_chat_template_marks(chat_template)) {
-    const std::vector<TokenSpan> tokens = encoder.encode(mark);
-    const auto is_mark = [&](int32_t id) {
-      return encoder.token_texts({&id, 1}).at(0).find(mark) != std::string::npos;
-    };
-    if (tokens.size() == 1 && is_mark(tokens[0].id)) continue;
+    std::vector<int32_t> ids;
+    encoder.encode(mark, [&](std::span<const TokenSpan> tokens) {
+      for (const TokenSpan& token : tokens) ids.push_back(token.id);
+    });
+    if (ids.size() == 1 && encoder.token_texts(ids).at(0).find(mark) != std::string::npos) continue;
     warnings.push_back("warning: the tokenizer has no token " + mark + ", which the template " + chat_template +
-                       " writes: it stands as text in " + std::to_string(tokens.size()) +
+                       " writes: it stands as text in " + std::to_string(ids.size()) +
                        " tokens; add it to the tokenizer, or choose the template of the model's family");
   }
   return warnings;

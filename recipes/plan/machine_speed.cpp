@@ -62,7 +62,7 @@ std::string directory_of_activations(const Recipe& recipe) {
 
 // The usual seconds of the trial's parts on a rank that has one. Steps until they get no faster come first: the system
 // may take its time to hand out memory.
-PartSeconds measure_steps(SpeedTrial* trial, int at_work, Communicator& ranks) {
+PartSeconds measure_steps(SpeedTrial* trial, bool large, int at_work, Communicator& ranks) {
   double best = std::numeric_limits<double>::infinity();
   for (int warm = 0; warm < kWarmest; ++warm) {
     const double each = ranks.all_reduce_sum("trial", trial ? trial->step() : 0) / at_work;
@@ -70,7 +70,7 @@ PartSeconds measure_steps(SpeedTrial* trial, int at_work, Communicator& ranks) {
     best = std::min(best, each);
     if (settled) break;
   }
-  const int steps = std::clamp(static_cast<int>(kTrialSeconds / best), kFewest, kMost);
+  const int steps = large ? kFewest : std::clamp(static_cast<int>(kTrialSeconds / best), kFewest, kMost);
   if (trial) trial->forget();
   for (int step = 0; step < steps && trial; ++step) trial->step();
   return trial ? trial->seconds() : PartSeconds();
@@ -87,7 +87,7 @@ void measure_part(const Recipe& recipe, const PlanJob& job, int tensor, MachineS
   std::optional<SpeedTrial> trial;
   if (takes_part) trial.emplace(recipe, job, *parts, gathers ? side_by_side.get() : nullptr, speed.threads, at_work);
   const auto measure = [&] {
-    PartSeconds result = measure_steps(trial ? &*trial : nullptr, at_work, ranks);
+    PartSeconds result = measure_steps(trial ? &*trial : nullptr, SpeedTrial::is_large(job), at_work, ranks);
     ranks.barrier("trial");
     speed_up(result, std::max(1.0, at_work * speed.threads / speed.cores));
     return result;

@@ -32,6 +32,14 @@ constexpr double kHeadBytes = 256 << 20;   // of the embedding, and of the head
 constexpr int64_t kMostFiles = 8;
 constexpr double kOperations = 2e11;  // of a step, about
 
+// A layer of more weights than kLarge stands for so much time that a smaller one tells its speed as well: products of
+// kTrialWidth columns are as fast as wider ones.
+constexpr double kLarge = 48e6;
+constexpr double kLargeOperations = 2.5e10;
+constexpr double kTrialWeights = 16e6;  // of its layer
+constexpr int64_t kTrialWidth = 2048;
+constexpr int64_t kTrialVocabulary = 2048;
+
 using Clock = std::chrono::steady_clock;
 double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
@@ -107,20 +115,31 @@ void halve_layers(DecoderConfig& config) {
   config.alibi = Alibi::none;  // its slopes are for another number of heads
 }
 
+// The width of nothing but attention, MLP, embedding and head.
+void halve_width(DecoderConfig& config) {
+  config.width /= 2;
+  config.embedding_width = config.width;
+}
+
 // Of whole layers, of which a rank has one of `tensor` parts.
 DecoderConfig trial_config(const PlanJob& job, int64_t tensor, int64_t side_by_side) {
   DecoderConfig config = job.model.config;
+  const bool large = SpeedTrial::is_large(job);
   const PlannedGroup& layer = job.model.group(0);
   // A trained value is held four times: itself, its gradient, two of the optimizer.
   double bytes = static_cast<double>(job.everything ? 16 * layer.weights : layer.frozen_bytes + 16 * layer.trained);
   bytes /= static_cast<double>(tensor);
   const double room = static_cast<double>(this_machine().usable_memory()) / 2 / static_cast<double>(side_by_side);
-  while (bytes > std::min(kLayerBytes, room / 8) && halves(config, tensor)) {
-    halve_layers(config);
+  double values = static_cast<double>(layer.weights) / static_cast<double>(tensor);
+  const auto halved = [&] {
     bytes /= 2;
-  }
+    values /= 2;
+  };
+  for (; large && config.width / 2 >= kTrialWidth && config.width % 2 == 0; halved()) halve_width(config);
+  const double most = std::min(kLayerBytes, room / 8);
+  for (; (bytes > most || (large && values > kTrialWeights)) && halves(config, tensor); halved()) halve_layers(config);
   const double weights = job.everything ? bytes / 4 : bytes;  // what one pass reads
-  const int64_t cold = static_cast<int64_t>(kCold / std::max(weights, 1.0)) + 1;
+  const int64_t cold = large ? 0 : static_cast<int64_t>(kCold / std::max(weights, 1.0)) + 1;
   config.layers = std::min(config.layers, std::clamp<int64_t>(cold, 2, kMostLayers));
   if (bytes * static_cast<double>(config.layers) > room / 2) config.layers = 1;
   if (!config.layer.empty()) config.layer.resize(static_cast<size_t>(config.layers));
@@ -128,6 +147,7 @@ DecoderConfig trial_config(const PlanJob& job, int64_t tensor, int64_t side_by_s
       (job.everything ? 8 : 2) * static_cast<double>(config.embedding_width) / static_cast<double>(tensor);
   const int64_t rows = static_cast<int64_t>(std::min(kHeadBytes, room / 4) / row);
   config.vocab_size = std::min(config.vocab_size, std::max<int64_t>(2048, rows));
+  if (large) config.vocab_size = std::min(config.vocab_size, kTrialVocabulary);
   return config;
 }
 
@@ -197,7 +217,8 @@ struct SpeedTrial::Impl {
     double weights = 0;
     model.visit_linears(
         [&](Linear& linear) { weights += static_cast<double>(linear.in_features() * linear.out_features()); });
-    const double wanted = std::clamp(kOperations / (6 * weights), 64.0, static_cast<double>(job.tokens));
+    const double most = SpeedTrial::is_large(job) ? kLargeOperations : kOperations;
+    const double wanted = std::clamp(most / (6 * weights), 64.0, static_cast<double>(job.tokens));
     tokens = std::min(job.tokens, static_cast<int64_t>(wanted));
     batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, false, config.head_rows(), pool);
     model.set_hooks(&watch);
@@ -343,6 +364,23 @@ SpeedTrial::SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& p
                        int threads, int64_t side_by_side)
     : impl_(std::make_unique<Impl>(recipe, job, parts, gathering, threads, side_by_side)) {}
 SpeedTrial::~SpeedTrial() = default;
+
+bool SpeedTrial::is_large(const PlanJob& job) {
+  const DecoderConfig& config = job.model.config;
+  const bool plain = !config.experts && config.embedding_width == config.width && config.streams == 1 &&
+                     config.layer_input_size == 0 && std::ranges::none_of(config.layer, [](const LayerConfig& layer) {
+                       return layer.mixer || layer.feed_forward || layer.heads > 0 || layer.mlp_width > 0;
+                     });
+  return plain && static_cast<double>(job.model.group(0).weights) > kLarge;
+}
+
+double SpeedTrial::operations() const {
+  const ModelWork work = trial_work(impl_->recipe, impl_->job, impl_->config, impl_->tensor, impl_->tokens);
+  double sum = work.head;
+  for (const LayerWork& layer : work.layers) sum += layer.forward + layer.backward;
+  return sum;
+}
+
 void SpeedTrial::keep_in_file(const std::string& directory, Recompute recompute) {
   impl_->keep_in_file(directory, recompute);
 }

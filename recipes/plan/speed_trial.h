@@ -14,7 +14,7 @@ class Communicator;
 
 /// Some layers of the width of `job`'s model (this rank's part of them), embedding and head, weights of zeros. Layers
 /// are so many that their weights come from memory, as in the whole model, not from a cache; heads, hidden units and
-/// vocabulary are fewer where the model is large.
+/// vocabulary are fewer where the model is large, and where it is very large the width is less.
 class SpeedTrial {
  public:
   /// parts: the tensor-parallel ranks, which train together. gathering: ranks that gather the weights of every layer
@@ -23,6 +23,11 @@ class SpeedTrial {
   SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, Communicator* gathering, int threads,
              int64_t side_by_side);
   ~SpeedTrial();
+
+  /// Whether the trial of a job is narrow and short: its layers are so large that this tells their speed as well.
+  static bool is_large(const PlanJob& job);
+  /// Floating-point operations of a step in which nothing is recomputed.
+  double operations() const;
 
   /// From now on what blocks keep for the backward pass (`recompute`: their inputs) waits in files in `directory`,
   /// which are written once; by all `parts`. Throws IoError as SpillFile does.

@@ -165,6 +165,27 @@ TEST(AroundARun, OneIsNotSaidAsMany) {
   }
 }
 
+// Every record trains something, the end of its answer.
+TEST(AroundARun, ADataSetOfEmptyAnswersIsRefusedBeforeItIsTrained) {
+  const SmallRun small(test::data_path("stories-llama"));
+  const auto validated = [&](int empty) {
+    std::string lines;
+    for (int i = 0; i < 2000; ++i)
+      lines += R"({"prompt": "The dog", "completion": ")" + std::string(i < empty ? "" : " ran home.") + "\"}\n";
+    test::write_bytes(small.directory / "d.jsonl", lines);
+    return nibble_says("validate " + small.recipe_file().string() + " data.eval_fraction=0 2>&1");
+  };
+  const Said ruined = validated(1990);
+  EXPECT_EQ(ruined.code, 3) << ruined.text;
+  EXPECT_NE(ruined.text.find("d.jsonl: 1990 of 2000 records are dropped or empty (1990 train the end alone of an empty "
+                             "answer, "),
+            std::string::npos)
+      << ruined.text;
+  const Said few = validated(20);
+  EXPECT_EQ(few.code, 0) << few.text;
+  EXPECT_NE(few.text.find("warning: 20 of 2000 records have an empty answer"), std::string::npos) << few.text;
+}
+
 // The adapter alone, far from the run that made it.
 TEST(AroundARun, ACopiedAdapterKnowsItsBase) {
   const std::filesystem::path model = test::data_path("stories-llama");

@@ -61,15 +61,15 @@ class VariedLengths(program.JobTest):
 class Reading(program.JobTest):
     """What training a tokenizer and encoding take is given back before the steps, and is not more than these."""
 
-    def keeps_to_the_plan(self, records):
+    def keeps_to_the_plan(self, records, lines=24000, shape=SHAPE):
         draw = random.Random(1)
         words = ["".join(draw.choice("aeioubcdfglmnprst") for _ in range(draw.randint(2, 9))) for _ in range(20000)]
         path = self.folder / "text.jsonl"
         with open(path, "w") as file:
             for _ in range(records):
-                lines = (" ".join(draw.choices(words, k=12)) for _ in range(24000 // records))
-                file.write(json.dumps({"text": "\n".join(lines)}) + "\n")
-        (self.folder / "config.json").write_text(json.dumps(dict(program.CONFIG, **SHAPE)))
+                text = "\n".join(" ".join(draw.choices(words, k=12)) for _ in range(lines // records))
+                file.write(json.dumps({"text": text}) + "\n")
+        (self.folder / "config.json").write_text(json.dumps(dict(program.CONFIG, **shape)))
         recipe = self.folder / "recipe.json"
         recipe.write_text(json.dumps({
             "model": {"init": str(self.folder / "config.json")},
@@ -90,6 +90,9 @@ class Reading(program.JobTest):
 
     def test_one_long_document(self):
         self.keeps_to_the_plan(records=1)
+
+    def test_a_document_that_is_longer_than_the_model_is_large(self):
+        self.keeps_to_the_plan(records=1, lines=60000, shape=SHAPE | {"num_hidden_layers": 4})
 
 
 if __name__ == "__main__":

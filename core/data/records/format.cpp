@@ -59,6 +59,7 @@ DataFormat format_of_fields(const JsonRecord& record) {
 
 // Appends `answer` as a trained part.
 void add_trained(RenderedRecord& rendered, const std::string& answer) {
+  rendered.empty_answer = is_blank(answer);
   rendered.trained.push_back({rendered.text.size(), rendered.text.size() + answer.size()});
   rendered.text += answer;
 }
@@ -105,6 +106,9 @@ RenderedRecord render_conversation(const JsonRecord& record, const Conversation&
                   "choose a data.template that does, or train without such parts: data.hidden_parts=drop");
     }
     rendered.hidden_parts = !hidden.empty();
+    rendered.empty_answer = std::ranges::none_of(conversation.messages, [](const ChatMessage& message) {
+      return message.role == "assistant" && message.train && !is_blank(message);
+    });
     rendered.text = std::move(chat.text);
     rendered.trained = std::move(chat.answers);
   } catch (const InputError& error) {
@@ -219,6 +223,9 @@ RenderedRecord read_tokens(const JsonRecord& record, const Json& ids, const Json
     }
     rendered.labels.push_back(label);
   }
+  rendered.empty_answer = encoder.eos && std::ranges::all_of(rendered.labels, [&](int32_t label) {
+                            return label == kIgnoreLabel || label == *encoder.eos;
+                          });
   return rendered;
 }
 
@@ -248,8 +255,15 @@ DataFormat detect_format(const std::string& path, const RawRecord& record, const
   return format_of_fields(JsonRecord(path, record, options.fields));
 }
 
+bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
+
+bool is_blank(const ChatMessage& answer) {
+  return is_blank(answer.content) && answer.tool_calls.empty() && is_blank(answer.reasoning);
+}
+
 RenderedRecord render_document(std::string text) {
   RenderedRecord rendered;
+  rendered.empty_answer = is_blank(text);
   rendered.text = std::move(text);
   rendered.trained.push_back({0, rendered.text.size()});
   rendered.add_bos = rendered.add_eos = true;
@@ -289,7 +303,10 @@ RenderedRecord render_record(const std::string& path, const RawRecord& raw, Data
     case DataFormat::automatic:
       NIBBLE_CHECK(false, "the format is known before records are rendered");
   }
-  if (options.train_on_prompt) rendered.trained.assign(1, {0, rendered.text.size()});
+  if (options.train_on_prompt) {
+    rendered.trained.assign(1, {0, rendered.text.size()});
+    rendered.empty_answer = is_blank(rendered.text);
+  }
   return rendered;
 }
 
@@ -330,32 +347,38 @@ EncodedRecord encode_record(RenderedRecord record, const Encoder& encoder) {
   encoded.values = std::move(record.values);
   encoded.whole = record.whole;
   encoded.hidden_parts = record.hidden_parts;
+  encoded.empty_answer = record.empty_answer;
   for (RenderedRecord& other : record.others) encoded.others.push_back(encode_record(std::move(other), encoder));
   if (!record.ids.empty()) {
     encoded.ids = std::move(record.ids);
     encoded.labels = std::move(record.labels);
     return encoded;
   }
-  const std::vector<TokenSpan> tokens = encoder.encode(record.text);
-  const std::vector<int32_t>& prefix = encoder.prefix;
-  if (record.add_bos && !prefix.empty()) {
-    encoded.duplicate_bos =
-        tokens.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), tokens.begin(),
-                                                     [](int32_t id, const TokenSpan& token) { return id == token.id; });
-    if (!encoded.duplicate_bos) {
-      encoded.ids = prefix;
-      encoded.labels.assign(prefix.size(), kIgnoreLabel);
-    }
+  const std::vector<int32_t> prefix = record.add_bos ? encoder.prefix : std::vector<int32_t>();
+  encoded.ids = prefix;
+  encoded.labels.assign(prefix.size(), kIgnoreLabel);
+  // Of a long text growing would hold the tokens twice; what stays unused is never touched.
+  constexpr size_t kLong = size_t{1} << 16;
+  if (record.text.size() > kLong) {
+    encoded.ids.reserve(prefix.size() + record.text.size() / 2);
+    encoded.labels.reserve(prefix.size() + record.text.size() / 2);
   }
-  encoded.ids.reserve(encoded.ids.size() + tokens.size() + 1);
-  encoded.labels.reserve(encoded.ids.size() + tokens.size() + 1);
   size_t k = 0;  // the first trained span that ends behind the token's begin
-  for (const TokenSpan& token : tokens) {
-    const size_t begin = static_cast<size_t>(token.begin), end = static_cast<size_t>(token.end);
-    while (k < record.trained.size() && record.trained[k].end <= begin) ++k;
-    const bool trained = k < record.trained.size() && std::max(end, begin + 1) > record.trained[k].begin;
-    encoded.ids.push_back(token.id);
-    encoded.labels.push_back(trained ? token.id : kIgnoreLabel);
+  encoder.encode(record.text, [&](std::span<const TokenSpan> tokens) {
+    for (const TokenSpan& token : tokens) {
+      const size_t begin = static_cast<size_t>(token.begin), end = static_cast<size_t>(token.end);
+      while (k < record.trained.size() && record.trained[k].end <= begin) ++k;
+      const bool trained = k < record.trained.size() && std::max(end, begin + 1) > record.trained[k].begin;
+      encoded.ids.push_back(token.id);
+      encoded.labels.push_back(trained ? token.id : kIgnoreLabel);
+    }
+  });
+  const auto own = encoded.ids.begin() + static_cast<ptrdiff_t>(prefix.size());
+  encoded.duplicate_bos = !prefix.empty() && encoded.ids.end() - own >= own - encoded.ids.begin() &&
+                          std::equal(prefix.begin(), prefix.end(), own);
+  if (encoded.duplicate_bos) {
+    encoded.ids.erase(encoded.ids.begin(), own);
+    encoded.labels.erase(encoded.labels.begin(), encoded.labels.begin() + static_cast<ptrdiff_t>(prefix.size()));
   }
   if (record.add_eos && encoder.eos && (encoded.ids.empty() || encoded.ids.back() != *encoder.eos)) {
     encoded.ids.push_back(*encoder.eos);

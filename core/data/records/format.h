@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "nibble/core/data/data_options.h"
@@ -23,6 +24,7 @@ struct RenderedRecord {
   bool add_eos = false;           ///< put EOS behind, trained
   bool whole = true;              ///< false: text that may be cut into several sequences
   bool hidden_parts = false;      ///< parts that the chat template does not show were left out
+  bool empty_answer = false;      ///< what is trained is white space and the end alone (of a pair: both)
   std::vector<int32_t> ids, labels;
   std::vector<RenderedRecord> others;  ///< further samples of the record: its group
   /// A prompt whose encoding is compared with the text's: what they have in common, in all samples of the group, is not
@@ -67,6 +69,10 @@ RenderedRecord render_record(const std::string& path, const RawRecord& record, D
 /// A .txt document.
 RenderedRecord render_document(std::string text);
 
+/// Whether there is nothing in an answer but white space.
+bool is_blank(std::string_view text);
+bool is_blank(const ChatMessage& answer);
+
 /// Token ids and labels (the id or kIgnoreLabel, not shifted). A token is trained when one of its bytes lies in a
 /// trained span (as Hugging Face's assistant mask). EOS is put behind by position; it is not doubled, nor is BOS.
 struct EncodedRecord {
@@ -75,6 +81,7 @@ struct EncodedRecord {
   bool whole = true;           ///< as in RenderedRecord
   bool duplicate_bos = false;  ///< the text began with BOS itself
   bool hidden_parts = false;   ///< as in RenderedRecord
+  bool empty_answer = false;   ///< as in RenderedRecord
   std::vector<EncodedRecord> others;
   bool prompt_cut = false;         ///< the end of the prompt is no part of prompt and answer encoded together
   std::vector<float> values = {};  ///< as in RenderedRecord

@@ -118,6 +118,7 @@ RenderedRecord join_ids(const std::vector<int32_t>& prompt, const std::vector<in
 RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::string>& answers,
                               const DataOptions& options, const Encoder& encoder) {
   std::vector<RenderedRecord> samples;
+  bool empty = false;
   if (record.has(answers.front() + "_ids")) {
     std::vector<int32_t> prompt;
     if (record.has("prompt_ids")) prompt = read_ids(record, "prompt_ids", encoder.vocab_size);
@@ -128,6 +129,11 @@ RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::s
   } else {
     std::vector<Part> parts;
     for (const std::string& name : answers) parts.push_back(read_part(record, name));
+    empty = std::ranges::all_of(parts, [](const Part& part) {
+      return is_blank(part.text) && std::ranges::all_of(part.messages, [](const ChatMessage& message) {
+               return message.role != "assistant" || is_blank(message);
+             });
+    });
     std::optional<Part> prompt;
     if (record.has("prompt")) prompt = read_part(record, "prompt");
     bool chat = !options.chat_template.empty() || (prompt && prompt->is_chat);
@@ -153,6 +159,7 @@ RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::s
     samples.front().prompt = chat ? render_messages(record, settings, *prompt, nullptr, encoder) : prompt->text;
   }
   RenderedRecord first = std::move(samples.front());
+  first.empty_answer = empty;
   first.others.assign(std::make_move_iterator(samples.begin() + 1), std::make_move_iterator(samples.end()));
   return first;
 }

@@ -5,6 +5,7 @@
 #include "nibble/core/models/families/expert_rules.h"
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/families/family_rules.h"
+#include "nibble/core/models/families/gguf/gguf_rules.h"
 #include "nibble/core/models/families/latent_families.h"
 
 namespace nibble {
@@ -239,7 +240,16 @@ TensorNames deepseek_v2_names() {
 
 Family granitemoe(std::string_view model_type, std::string_view architecture,
                   void (*finish)(const ConfigReader&, DecoderConfig&)) {
-  return {.model_type = model_type, .architecture = architecture, .names = granitemoe_names(), .finish = finish};
+  return {.model_type = model_type,
+          .architecture = architecture,
+          .names = granitemoe_names(),
+          .finish = finish,
+          .gguf = {.architecture = "granitemoe",
+                   .rope_pairs = true,
+                   .scales = true,
+                   .mixture = true,
+                   .normalizes_routes = true,
+                   .config = gguf_granitemoe}};
 }
 
 }  // namespace
@@ -254,7 +264,13 @@ std::vector<Family> expert_families() {
        .max_positions = 131072,
        .rope_base = 1e6,
        .window_rule = WindowRule::every,
-       .finish = finish_mixtral},
+       .finish = finish_mixtral,
+       .gguf = {.architecture = "llama",
+                .rope_pairs = true,
+                .biases = true,
+                .mixture = true,
+                .normalizes_routes = true,
+                .config = gguf_experts}},
       {.model_type = "phimoe",
        .architecture = "PhimoeForCausalLM|PhiMoEForCausalLM",
        .names = phimoe_names(),
@@ -272,7 +288,8 @@ std::vector<Family> expert_families() {
        .max_positions = 32768,
        .window_rule = WindowRule::from_layer,
        .window = 4096,
-       .finish = finish_qwen2_moe},
+       .finish = finish_qwen2_moe,
+       .gguf = {.architecture = "qwen2moe", .biases = true, .mixture = true, .config = gguf_qwen2_moe}},
       {.model_type = "qwen3_moe",
        .architecture = "Qwen3MoeForCausalLM",
        .qk_norm = HeadNormKind::head,
@@ -280,13 +297,15 @@ std::vector<Family> expert_families() {
        .max_positions = 32768,
        .window_rule = WindowRule::every,
        .window = 4096,
-       .finish = finish_qwen3_moe},
+       .finish = finish_qwen3_moe,
+       .gguf = {.architecture = "qwen3moe", .mixture = true, .normalizes_routes = true, .config = gguf_qwen3_moe}},
       {.model_type = "olmoe",
        .architecture = "OlmoeForCausalLM",
        .norm = {.kind = NormKind::rms, .eps = 1e-5f},
        .qk_norm = HeadNormKind::whole,
        .max_positions = 4096,
-       .finish = finish_olmoe},
+       .finish = finish_olmoe,
+       .gguf = {.architecture = "olmoe", .mixture = true, .config = gguf_olmoe}},
       granitemoe("granitemoe", "GraniteMoeForCausalLM", finish_granitemoe),
       granitemoe("granitemoeshared", "GraniteMoeSharedForCausalLM", finish_granitemoeshared),
       {.model_type = "granitemoe_swa",

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nibble/core/models/decoder_config.h"
+#include "nibble/core/models/families/gguf/gguf_form.h"
 
 namespace nibble {
 
@@ -93,6 +94,7 @@ struct Family {
   void (*finish)(const ConfigReader& file, DecoderConfig& config) = nullptr;
   /// What config.json does not say and the names of the tensors do; null = nothing.
   void (*match_files)(const std::function<bool(const std::string& tensor)>& contains, DecoderConfig& config) = nullptr;
+  GgufForm gguf = {};
 };
 
 /// A checkpoint of more than a language model: config.json keeps the text's keys under text_config, and the names have
@@ -120,6 +122,9 @@ std::vector<Family> earlier_families();
 /// The row for a config.json. Throws InputError naming what was asked for, with the list of known families; `place` is
 /// the file. Either argument may be empty.
 const Family& find_family(std::string_view model_type, std::string_view architecture, const std::string& place);
+
+/// What the row's `activation` means.
+ops::Activation activation_of(const Family& family);
 
 /// Whether the files of the model hold a tower too, which a Decoder is without.
 inline bool has_vision_tower(const DecoderConfig& config) { return !config.towers.empty(); }

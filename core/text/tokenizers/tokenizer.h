@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,6 +23,9 @@ struct TokenSpan {
   int64_t begin = 0;
   int64_t end = 0;
 };
+
+/// Is given tokens of a text, some at a time, from left to right.
+using TakeTokens = std::function<void(std::span<const TokenSpan> tokens)>;
 
 /// Which tokens play a part, and the chat templates that come with the model.
 struct TokenRoles {
@@ -45,6 +49,10 @@ class Tokenizer {
 
   /// As encode, with the bytes of `text` each token stands for.
   virtual std::vector<TokenSpan> encode_with_offsets(std::string_view text, bool add_special = true) const = 0;
+
+  /// The tokens of encode_with_offsets without the added ones. Where the tokenizer cuts a text in words anyway, a long
+  /// one goes through in windows, so that what is held beside `text` does not grow with it.
+  virtual void encode_in_pieces(std::string_view text, const TakeTokens& take) const = 0;
 
   /// The text of `ids`: UTF-8, broken sequences of bytes become U+FFFD. With skip_special special tokens give no text.
   /// Throws InputError for an id outside the vocabulary.

@@ -14,13 +14,13 @@ inline constexpr int32_t kBos = 256, kEos = 257;
 /// BOS in front where with_bos, EOS 257; the text "^" is BOS and "$" is EOS, as special tokens are.
 inline Encoder byte_encoder(bool with_bos = true) {
   Encoder encoder;
-  encoder.encode = [](std::string_view text) {
+  encoder.encode = [](std::string_view text, const TakeTokens& take) {
     std::vector<TokenSpan> tokens;
     for (size_t i = 0; i < text.size(); ++i) {
       const int32_t id = text[i] == '^' ? kBos : text[i] == '$' ? kEos : static_cast<unsigned char>(text[i]);
       tokens.push_back({id, static_cast<int64_t>(i), static_cast<int64_t>(i) + 1});
     }
-    return tokens;
+    take(tokens);
   };
   encoder.token_texts = [](std::span<const int32_t> ids) {
     std::vector<std::string> texts;

@@ -130,6 +130,56 @@ TEST(Dataset, IsRefusedWhereMostOfItIsDropped) {
   EXPECT_EQ(load(path, options).size(), 7);
 }
 
+// Of an empty answer the end is trained: nothing is dropped, and nothing is learned but to stop.
+TEST(Dataset, IsRefusedWhereMostAnswersAreEmpty) {
+  Files files;
+  std::string lines = numbered_lines(3);
+  for (const char* empty : {"", " ", "\\n", ""})
+    lines += R"({"prompt": "p", "completion": ")" + std::string(empty) + "\"}\n";
+  const std::string path = files.write("a.jsonl", lines);
+  DataOptions options;
+  EXPECT_THAT(error_of<InputError>([&] { load(path, options); }),
+              HasSubstr("a.jsonl: 4 of 7 records are dropped or empty (4 train the end alone of an empty answer, 0 "
+                        "without a trained token, 0 too long), a larger share than data.max_dropped (0.5); check "
+                        "data.fields, data.format"));
+  options.max_dropped = 0.6;
+  const Dataset kept = load(path, options);
+  EXPECT_EQ(kept.size(), 7);
+  EXPECT_EQ(kept.report().empty_answers, 4);
+  EXPECT_THAT(kept.report().warnings,
+              ElementsAre("4 of 7 records have an empty answer: nothing but its end is trained"));
+  options.train_on_prompt = true;
+  EXPECT_EQ(load(path, options).report().empty_answers, 0);
+}
+
+TEST(Dataset, AnEmptyAnswerIsOneInEveryFormat) {
+  Files files;
+  const auto empty = [&](const std::string& name, std::string line) {
+    std::erase(line, '\n');
+    DataOptions options;
+    options.max_dropped = 1;
+    if (name == "preference") options.format = DataFormat::preference;
+    if (name == "unpaired") options.format = DataFormat::unpaired;
+    return load(files.write(name + ".jsonl", line), options).report().empty_answers;
+  };
+  EXPECT_EQ(empty("alpaca", R"({"instruction": "a", "output": ""})"), 1);
+  EXPECT_EQ(empty("question", R"({"question": "a", "answer": ""})"), 1);
+  EXPECT_EQ(empty("text", R"({"text": " "})"), 1);
+  EXPECT_EQ(empty("chat", R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}]})"),
+            1);
+  EXPECT_EQ(empty("one of two", R"({"messages": [{"role": "assistant", "content": ""},
+                                   {"role": "user", "content": "b"}, {"role": "assistant", "content": "c"}]})"),
+            0);
+  EXPECT_EQ(empty("calls", R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "",
+                               "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]})"),
+            0);
+  EXPECT_EQ(empty("tokens", R"({"input_ids": [1, 2, 257], "labels": [-100, -100, 257]})"), 1);
+  EXPECT_EQ(empty("answer", R"({"input_ids": [1, 2, 257], "labels": [-100, 2, 257]})"), 0);
+  EXPECT_EQ(empty("preference", R"({"prompt": "a", "chosen": "", "rejected": " "})"), 1);
+  EXPECT_EQ(empty("completion", R"({"prompt": "a", "completion": "b"})"), 0);
+  EXPECT_EQ(empty("unpaired", R"({"prompt": "a", "completion": "", "label": true})"), 1);
+}
+
 TEST(Dataset, TextIsNeverTooLong) {
   Files files;
   DataOptions options;

@@ -20,9 +20,9 @@ class EncodedCacheTest : public ::testing::Test {
   Encoder encoder(const std::string& fingerprint = "bytes") {
     Encoder result = byte_encoder();
     result.fingerprint = fingerprint;
-    result.encode = [this, encode = result.encode](std::string_view text) {
+    result.encode = [this, encode = result.encode](std::string_view text, const TakeTokens& take) {
       ++encoded_;
-      return encode(text);
+      encode(text, take);
     };
     return result;
   }

@@ -35,6 +35,8 @@ class AddedTokens {
   void split_raw(SplitText& text) const { split(raw_, text); }
   void split_normalized(SplitText& text) const { split(normalized_, text); }
 
+  bool any_normalized() const { return !normalized_.empty(); }
+
   /// Null where no added token has the id.
   const AddedToken* find(int32_t id) const;
   std::optional<int32_t> id_of(std::string_view content) const;

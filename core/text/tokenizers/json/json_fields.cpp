@@ -12,6 +12,16 @@ nlohmann::json read_object_if_there(const std::filesystem::path& path) {
   return value;
 }
 
+std::vector<nlohmann::json> flat_steps(const nlohmann::json& step, const char* members) {
+  if (!step.is_object()) return {};
+  if (step.value("type", "") != "Sequence") return {step};
+  std::vector<nlohmann::json> steps;
+  for (const nlohmann::json& member : step.value(members, nlohmann::json::array())) {
+    for (nlohmann::json& inner : flat_steps(member, members)) steps.push_back(std::move(inner));
+  }
+  return steps;
+}
+
 void JsonFields::fail(const std::string& reason) const { throw InputError(place(), reason); }
 
 bool JsonFields::has(const std::string& key) const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "nibble/core/io/json/json_file.h"
 
@@ -15,6 +16,9 @@ inline constexpr JsonLimits kTokenizerLimits{.max_bytes = size_t{256} << 20, .py
 
 /// The object in a file; an empty one where there is no file. Throws InputError for anything else in it.
 nlohmann::json read_object_if_there(const std::filesystem::path& path);
+
+/// A step of a pipeline, those of a Sequence (in its `members`) laid flat; none of null.
+std::vector<nlohmann::json> flat_steps(const nlohmann::json& step, const char* members);
 
 class JsonFields {
  public:

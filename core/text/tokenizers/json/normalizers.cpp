@@ -117,7 +117,7 @@ Normalizers read_normalizers(const JsonFields& description) {
   return steps;
 }
 
-void apply_normalizers(const Normalizers& normalizers, SplitText& text) {
+void apply_normalizers(std::span<const std::unique_ptr<Normalizer>> normalizers, SplitText& text) {
   for (const auto& step : normalizers) {
     text.rewrite([&](std::string_view piece) { return step->leaves(piece); },
                  [&](const TextPiece&, std::string_view piece, Rewriter& out) { step->normalize(piece, out); });

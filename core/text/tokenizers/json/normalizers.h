@@ -2,6 +2,7 @@
 // The "normalizer" of tokenizer.json: steps that rewrite a text before it is cut.
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,7 +33,7 @@ Normalizers read_normalizers(const JsonFields& description);
 std::unique_ptr<Normalizer> precompiled_normalizer(const JsonFields& charsmap);
 
 /// Applies the steps one after the other to all pieces of `text` that are no tokens.
-void apply_normalizers(const Normalizers& normalizers, SplitText& text);
+void apply_normalizers(std::span<const std::unique_ptr<Normalizer>> normalizers, SplitText& text);
 
 /// A plain string's normal form.
 std::string normalized(const Normalizers& normalizers, std::string_view text);

@@ -98,19 +98,17 @@ void prepend(SplitText& text, std::string_view prefix, const std::function<bool(
                });
 }
 
+class PrefixSpace final : public PreTokenizer {
+ public:
+  void apply(SplitText& text) const override {
+    prepend(text, " ", [&](const TextPiece& piece) { return !text.text_of(piece).starts_with(' '); });
+  }
+};
+
+// Spells each byte as a character.
 class ByteLevel final : public PreTokenizer {
  public:
-  ByteLevel(bool add_prefix_space, std::unique_ptr<Pattern> expression)
-      : add_prefix_space_(add_prefix_space), expression_(std::move(expression)) {}
-
   void apply(SplitText& text) const override {
-    if (add_prefix_space_)
-      prepend(text, " ", [&](const TextPiece& piece) { return !text.text_of(piece).starts_with(' '); });
-    if (expression_) {
-      text.split([this](std::string_view piece, std::vector<TextPiece>& parts) {
-        split_at(*expression_, SplitBehavior::isolated, false, piece, parts);
-      });
-    }
     text.rewrite(
         [](std::string_view piece) {
           for (const char c : piece) {
@@ -140,9 +138,6 @@ class ByteLevel final : public PreTokenizer {
     }
     out.keep(piece.size() - kept);
   }
-
-  bool add_prefix_space_;
-  std::unique_ptr<Pattern> expression_;  // null: the text is not cut
 };
 
 enum class PrependScheme : uint8_t { always, first, never };
@@ -220,8 +215,12 @@ void add_pre_tokenizer(const JsonFields& from, PreTokenizers& steps) {
                                             read_behavior(from, SplitBehavior::removed),
                                             from.boolean_or("invert", false)));
   } else if (type == "ByteLevel") {
-    auto expression = from.boolean_or("use_regex", true) ? regular_expression(kGpt2Expression, from.place()) : nullptr;
-    steps.push_back(std::make_unique<ByteLevel>(from.boolean_or("add_prefix_space", true), std::move(expression)));
+    if (from.boolean_or("add_prefix_space", true)) steps.push_back(std::make_unique<PrefixSpace>());
+    if (from.boolean_or("use_regex", true)) {
+      steps.push_back(
+          std::make_unique<Split>(regular_expression(kGpt2Expression, from.place()), SplitBehavior::isolated));
+    }
+    steps.push_back(std::make_unique<ByteLevel>());
   } else if (type == "Metaspace") {
     steps.push_back(read_metaspace(from));
   } else if (type == "Digits") {

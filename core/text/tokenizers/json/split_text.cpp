@@ -31,6 +31,18 @@ SplitText::SplitText(std::string_view text, bool keep_origins) : text_(text), ke
   if (!text.empty()) pieces_.push_back({0, static_cast<uint32_t>(text.size())});
 }
 
+SplitText::SplitText(const SplitText& whole, std::span<const TextPiece> pieces)
+    : keep_origins_(whole.keep_origins_), identity_(whole.identity_), pieces_(pieces.begin(), pieces.end()) {
+  const uint32_t begin = pieces.front().begin, end = pieces.back().end;
+  text_ = whole.text_.substr(begin, end - begin);
+  origin_ = whole.origin_ + begin;
+  if (!identity_ && keep_origins_) origins_.assign(whole.origins_.begin() + begin, whole.origins_.begin() + end);
+  for (TextPiece& piece : pieces_) {
+    piece.begin -= begin;
+    piece.end -= begin;
+  }
+}
+
 void SplitText::split(const std::function<void(std::string_view, std::vector<TextPiece>&)>& cut) {
   std::vector<TextPiece> result;
   result.reserve(pieces_.size());
@@ -82,7 +94,7 @@ void SplitText::rewrite(const std::function<bool(std::string_view)>& leaves,
 }
 
 Origin SplitText::span(size_t begin, size_t end) const {
-  if (identity_) return {static_cast<uint32_t>(begin), static_cast<uint32_t>(end)};
+  if (identity_) return {origin_ + static_cast<uint32_t>(begin), origin_ + static_cast<uint32_t>(end)};
   if (begin < end) return {origins_[begin].begin, origins_[end - 1].end};
   const uint32_t at = begin < origins_.size() ? origins_[begin].begin : origins_.empty() ? 0 : origins_.back().end;
   return {at, at};

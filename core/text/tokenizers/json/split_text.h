@@ -49,6 +49,9 @@ class SplitText {
   /// after a rewrite. Throws InputError for more than 1 GiB.
   SplitText(std::string_view text, bool keep_origins);
 
+  /// Some pieces of `whole`, which must live as long as this; spans are still those in the original text.
+  SplitText(const SplitText& whole, std::span<const TextPiece> pieces);
+
   std::string_view text() const { return text_; }
   std::string_view text_of(const TextPiece& piece) const { return text_.substr(piece.begin, piece.end - piece.begin); }
   const std::vector<TextPiece>& pieces() const { return pieces_; }
@@ -70,7 +73,8 @@ class SplitText {
   std::string_view text_;
   std::string owned_;
   bool keep_origins_;
-  bool identity_ = true;  // text_ is the original
+  bool identity_ = true;  // text_ is the original, from origin_ on
+  uint32_t origin_ = 0;
   std::vector<Origin> origins_;
   std::vector<TextPiece> pieces_;
 };

@@ -4,13 +4,12 @@
 #include "nibble/core/text/tokenizers/models/bpe_merges.h"
 #include "nibble/core/text/tokenizers/models/piece_cache.h"
 #include "nibble/core/text/tokenizers/models/token_model.h"
+#include "nibble/core/text/tokenizers/models/word_borders.h"
 #include "nibble/core/text/unicode/utf8.h"
 
 namespace nibble {
 
 namespace {
-
-constexpr std::string_view kBlankMark = "\xE2\x96\x81";  // U+2581, the blank of sentencepiece's vocabularies
 
 struct BpeOptions {
   std::optional<int32_t> unknown;
@@ -40,14 +39,13 @@ class Bpe final : public TokenModel {
       }
     }
     if (!cuts_before_blanks_ || piece.size() <= kBlankMark.size()) return tokenize_word(piece, tokens);
-    size_t begin = 0;
-    for (size_t at = piece.find(kBlankMark, 1); at != std::string_view::npos; at = piece.find(kBlankMark, at + 1)) {
-      if (at >= 3 && piece.substr(at - 3, 3) == kBlankMark) continue;  // runs of blanks stay together
-      tokenize_part(piece, begin, at, tokens);
-      begin = at;
+    for (size_t begin = 0, end = 0; begin < piece.size(); begin = end) {
+      end = std::min(next_word_border(piece, begin), piece.size());
+      tokenize_part(piece, begin, end, tokens);
     }
-    tokenize_part(piece, begin, piece.size(), tokens);
   }
+
+  bool cuts_at_word_borders() const override { return cuts_before_blanks_ && !options_.ignore_merges; }
 
  private:
   static constexpr char32_t kDirect = 0x180;  // covers the alphabet of byte-level BPE
@@ -59,10 +57,7 @@ class Bpe final : public TokenModel {
       return false;
     for (int32_t id = 0; id < vocabulary().end(); ++id) {
       const std::string* token = vocabulary().token(id);
-      if (token == nullptr) continue;
-      for (size_t at = token->find(kBlankMark); at != std::string::npos; at = token->find(kBlankMark, at + 1)) {
-        if (at > 0 && (at < 3 || token->compare(at - 3, 3, kBlankMark) != 0)) return false;
-      }
+      if (token != nullptr && next_word_border(*token, 0) != std::string_view::npos) return false;
     }
     return true;
   }

@@ -56,6 +56,9 @@ class TokenModel {
   /// Appends the tokens of a pre-token. Safe to call from many threads.
   virtual void tokenize(std::string_view piece, std::vector<ModelToken>& tokens) const = 0;
 
+  /// Whether a pre-token has the tokens of its words (word_borders.h), one after the other.
+  virtual bool cuts_at_word_borders() const { return false; }
+
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
  private:

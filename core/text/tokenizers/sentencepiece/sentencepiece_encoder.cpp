@@ -4,9 +4,11 @@
 #include <functional>
 #include <limits>
 #include <queue>
+#include <span>
 #include <unordered_map>
 
 #include "nibble/core/text/tokenizers/models/piece_cache.h"
+#include "nibble/core/text/tokenizers/models/word_borders.h"
 #include "nibble/core/text/tokenizers/sentencepiece/sentencepiece_normalizer.h"
 #include "nibble/core/text/unicode/utf8.h"
 
@@ -14,7 +16,6 @@ namespace nibble {
 
 namespace {
 
-constexpr std::string_view kBlankMark = "\xE2\x96\x81";
 constexpr uint32_t kNowhere = std::numeric_limits<uint32_t>::max();
 
 // What both algorithms need of a model. The rules of a hostile model may leave broken characters behind; they are cut
@@ -32,34 +33,34 @@ class Encoder : public SentencePieceEncoder {
           piece.kind == PieceKind::kControl || piece.kind == PieceKind::kUnknown || piece.kind == PieceKind::kByte;
       (reserved ? reserved_ : pieces_).emplace(piece.text, id);
     }
+    has_borders_ = std::ranges::all_of(
+        pieces_, [](const auto& piece) { return next_word_border(piece.first, 0) == std::string_view::npos; });
     user_defined_ = PrefixTrie(std::move(user_defined));
     for (unsigned byte = 0; byte < 256; ++byte) bytes_[byte] = id_of(byte_token(static_cast<unsigned char>(byte)));
   }
 
-  void encode(std::string_view text, size_t offset, bool dummy_prefix, std::vector<TokenSpan>& tokens) const override {
-    const NormalizedSentence sentence =
-        normalize_sentence(model_.normalizer, rules_, user_defined_, dummy_prefix && model_.normalizer.add_dummy_prefix,
-                           model_.whitespace_as_suffix, text);
-    // Of a long text growing would hold the tokens twice; what stays unused is never touched.
-    constexpr size_t kLong = size_t{1} << 16;
-    if (tokens.empty() && sentence.text.size() > kLong) tokens.reserve(sentence.text.size() / 2);
-    bool behind_unknown = false;
-    cut(sentence.text, [&](const std::vector<ModelToken>& pieces, size_t at) {
-      for (const ModelToken& piece : pieces) {
-        const auto begin = static_cast<int64_t>(offset + sentence.origin[at + piece.begin]);
-        const auto end = static_cast<int64_t>(offset + sentence.origin[at + piece.end]);
-        const bool unknown = piece.id == unknown_;
-        if (unknown && model_.byte_fallback) {
-          for (size_t k = at + piece.begin; k < at + piece.end; ++k)
-            tokens.push_back({bytes_[static_cast<unsigned char>(sentence.text[k])], begin, end});
-        } else if (unknown && behind_unknown) {
-          tokens.back().end = end;  // unknown pieces in a row are one
-        } else {
-          tokens.push_back({piece.id, begin, end});
-        }
-        behind_unknown = unknown;
-      }
-    });
+  void encode(std::string_view text, size_t offset, bool dummy_prefix, const TakeTokens& take) const override {
+    constexpr size_t kWindow = size_t{1} << 16;  // of the normalized text, up to the last border in it
+    SentenceNormalizer normalizer(model_.normalizer, rules_, user_defined_,
+                                  dummy_prefix && model_.normalizer.add_dummy_prefix, model_.whitespace_as_suffix,
+                                  text);
+    NormalizedSentence sentence;
+    sentence.text.reserve(std::min(2 * kWindow, text.size() + text.size() / 2 + 3));
+    sentence.origin.reserve(sentence.text.capacity());
+    std::vector<TokenSpan> tokens;
+    Before before;
+    for (size_t window = kWindow;;) {
+      const bool ended = normalizer.append(window, sentence);
+      const size_t end = ended ? sentence.text.size() : has_borders_ ? last_word_border(sentence.text) : 0;
+      window = end > 0 ? kWindow : 2 * window;
+      append_tokens(sentence, end, offset, before, tokens);
+      if (ended) return take(tokens);
+      if (end == 0) continue;
+      take(std::span(tokens).first(tokens.size() - 1));  // the last one may grow
+      tokens.erase(tokens.begin(), tokens.end() - 1);
+      sentence.text.erase(0, end);
+      sentence.origin.erase(sentence.origin.begin(), sentence.origin.begin() + static_cast<ptrdiff_t>(end));
+    }
   }
 
  protected:
@@ -69,10 +70,10 @@ class Encoder : public SentencePieceEncoder {
   };
   using Pieces = std::unordered_map<std::string, int32_t, Hash, std::equal_to<>>;
 
-  /// Gives the pieces of a normalized text, in order and without gaps, some at a time, so that those of a long text are
-  /// not held: what begins at byte `at` of the text, with places from there on.
+  /// Gives the pieces of a window of the normalized text, in order and without gaps, some at a time: what begins at
+  /// byte `at` of the window, with places from there on. `score`: of the best path up to the window, then to its end.
   using Take = std::function<void(const std::vector<ModelToken>& pieces, size_t at)>;
-  virtual void cut(std::string_view text, const Take& take) const = 0;
+  virtual void cut(std::string_view window, float& score, const Take& take) const = 0;
 
   int32_t id_of(std::string_view text) const {
     if (const auto found = reserved_.find(text); found != reserved_.end()) return found->second;
@@ -86,8 +87,36 @@ class Encoder : public SentencePieceEncoder {
   Pieces reserved_;  // control, unknown and byte pieces
   PrefixTrie user_defined_;
   int32_t unknown_ = 0;
+  bool has_borders_ = false;  // no piece reaches over a border of words
 
  private:
+  // What a window needs of those before it.
+  struct Before {
+    bool unknown = false;  // the last piece
+    float score = 0;
+  };
+
+  void append_tokens(const NormalizedSentence& sentence, size_t end, size_t offset, Before& before,
+                     std::vector<TokenSpan>& tokens) const {
+    cut(std::string_view(sentence.text).substr(0, end), before.score,
+        [&](const std::vector<ModelToken>& pieces, size_t at) {
+          for (const ModelToken& piece : pieces) {
+            const auto from = static_cast<int64_t>(offset + sentence.origin[at + piece.begin]);
+            const auto to = static_cast<int64_t>(offset + sentence.origin[at + piece.end]);
+            const bool unknown = piece.id == unknown_;
+            if (unknown && model_.byte_fallback) {
+              for (size_t k = at + piece.begin; k < at + piece.end; ++k)
+                tokens.push_back({bytes_[static_cast<unsigned char>(sentence.text[k])], from, to});
+            } else if (unknown && before.unknown) {
+              tokens.back().end = to;  // unknown pieces in a row are one
+            } else {
+              tokens.push_back({piece.id, from, to});
+            }
+            before.unknown = unknown;
+          }
+        });
+  }
+
   CharsMap rules_;
   int32_t bytes_[256];
 };
@@ -95,15 +124,7 @@ class Encoder : public SentencePieceEncoder {
 // Merges the pair of neighbours whose piece has the highest score, the leftmost of equal ones, until there is none.
 class BpeEncoder final : public Encoder {
  public:
-  explicit BpeEncoder(const SentencePieceModel& model) : Encoder(model) {
-    cuts_before_blanks_ = std::none_of(pieces_.begin(), pieces_.end(), [](const auto& piece) {
-      const std::string& text = piece.first;
-      for (size_t at = text.find(kBlankMark); at != std::string::npos; at = text.find(kBlankMark, at + 1)) {
-        if (at > 0 && (at < 3 || text.compare(at - 3, 3, kBlankMark) != 0)) return true;
-      }
-      return false;
-    });
-  }
+  explicit BpeEncoder(const SentencePieceModel& model) : Encoder(model) {}
 
  private:
   struct Symbol {
@@ -120,26 +141,19 @@ class BpeEncoder final : public Encoder {
   };
   using Unmerges = std::unordered_map<std::string_view, uint32_t>;  // unused piece -> length of its left part
 
-  // Where no piece has a blank behind another character, no merge reaches over such a place: each word by itself.
-  void cut(std::string_view text, const Take& take) const override {
+  // Each word by itself, where that changes nothing.
+  void cut(std::string_view window, float&, const Take& take) const override {
     std::vector<ModelToken> pieces;
-    const auto cut_word = [&](size_t begin, size_t end) {
-      const std::string_view word = text.substr(begin, end - begin);
+    for (size_t begin = 0, end = 0; begin < window.size(); begin = end) {
+      end = has_borders_ ? std::min(next_word_border(window, begin), window.size()) : window.size();
+      const std::string_view word = window.substr(begin, end - begin);
       pieces.clear();
       if (!cache_.find(word, pieces)) {
         merge(word, pieces);
         cache_.insert(word, pieces.data(), pieces.data() + pieces.size());
       }
       take(pieces, begin);
-    };
-    size_t begin = 0;
-    for (size_t at = text.find(kBlankMark, 1); cuts_before_blanks_ && at != std::string_view::npos;
-         at = text.find(kBlankMark, at + 1)) {
-      if (at >= 3 && text.substr(at - 3, 3) == kBlankMark) continue;
-      cut_word(begin, at);
-      begin = at;
     }
-    cut_word(begin, text.size());
   }
 
   std::vector<Symbol> symbols_of(std::string_view word) const {
@@ -204,7 +218,6 @@ class BpeEncoder final : public Encoder {
     }
   }
 
-  bool cuts_before_blanks_ = false;
   mutable PieceCache cache_;
 };
 
@@ -231,8 +244,9 @@ class UnigramEncoder final : public Encoder {
     int32_t id = -1;
   };
 
-  void cut(std::string_view text, const Take& take) const override {
+  void cut(std::string_view text, float& score_before, const Take& take) const override {
     std::vector<Best> best(text.size() + 1);
+    best[0].score = score_before;
     const auto improve = [&](size_t end, float score, size_t begin, int32_t id) {
       if (best[end].begin == kNowhere || score > best[end].score) best[end] = {score, static_cast<uint32_t>(begin), id};
     };
@@ -260,6 +274,7 @@ class UnigramEncoder final : public Encoder {
     for (auto end = static_cast<uint32_t>(text.size()); end > 0; end = best[end].begin)
       pieces.push_back({best[end].id, best[end].begin, end});
     std::reverse(pieces.begin(), pieces.end());
+    score_before = best.back().score;
     take(pieces, 0);
   }
 

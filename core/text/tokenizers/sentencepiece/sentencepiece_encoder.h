@@ -8,7 +8,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "nibble/core/text/tokenizers/sentencepiece/sentencepiece_model.h"
 #include "nibble/core/text/tokenizers/tokenizer.h"
@@ -20,10 +19,9 @@ class SentencePieceEncoder {
  public:
   virtual ~SentencePieceEncoder() = default;
 
-  /// Appends the tokens of `text` (UTF-8). Spans count from `offset`. With dummy_prefix false the blank in front of a
+  /// Gives the tokens of `text` (UTF-8). Spans count from `offset`. With dummy_prefix false the blank in front of a
   /// text is not added.
-  virtual void encode(std::string_view text, size_t offset, bool dummy_prefix,
-                      std::vector<TokenSpan>& tokens) const = 0;
+  virtual void encode(std::string_view text, size_t offset, bool dummy_prefix, const TakeTokens& take) const = 0;
 };
 
 /// The encoder of a model, which must outlive it; null for the word and character models, which only the library has.

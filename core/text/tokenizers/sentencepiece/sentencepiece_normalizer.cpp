@@ -2,15 +2,10 @@
 
 #include <cstring>
 
+#include "nibble/core/text/tokenizers/models/word_borders.h"
 #include "nibble/core/text/unicode/utf8.h"
 
 namespace nibble {
-
-namespace {
-
-constexpr std::string_view kBlankMark = "\xE2\x96\x81";  // U+2581
-
-}  // namespace
 
 CharsMap::CharsMap(std::string blob) : blob_(std::move(blob)) {
   if (blob_.empty()) return;
@@ -29,7 +24,7 @@ uint32_t CharsMap::unit(size_t k) const {
 CharsMap::Rule CharsMap::find(std::string_view text, bool first) const {
   Rule rule;
   if (trie_.empty()) return rule;
-  const auto children = [](uint32_t u) { return static_cast<size_t>((u >> 10) << ((u & (1U << 9)) >> 6)); };
+  const auto children = [](uint32_t u) { return static_cast<size_t>(u >> 10) << ((u & (1U << 9)) >> 6); };
   size_t node = children(unit(0));
   for (size_t k = 0; k < text.size(); ++k) {
     const auto byte = static_cast<unsigned char>(text[k]);
@@ -57,54 +52,61 @@ size_t longest_prefix(const PrefixTrie& trie, std::string_view text) {
   return longest;
 }
 
-NormalizedSentence normalize_sentence(const SentencePieceNormalizer& normalizer, const CharsMap& rules,
-                                      const PrefixTrie& user_defined, bool dummy_prefix, bool blank_as_suffix,
-                                      std::string_view text) {
-  const auto next = [&](size_t at) -> CharsMap::Rule {
-    const std::string_view rest = text.substr(at);
-    if (!user_defined.empty()) {
-      if (const size_t length = longest_prefix(user_defined, rest); length > 0) return {length, rest.substr(0, length)};
-    }
-    CharsMap::Rule rule = rules.longest(rest);
-    if (rule.length == 0) rule = {utf8_length_within(rest, 0), rest.substr(0, utf8_length_within(rest, 0))};
-    return rule;
-  };
-  const std::string_view blank = normalizer.escape_whitespaces ? kBlankMark : " ";
-  const bool folds = normalizer.remove_extra_whitespaces;
-  NormalizedSentence result;
-  result.text.reserve(text.size() + text.size() / 2 + 3);
-  result.origin.reserve(text.size() + text.size() / 2 + 3);
-  const auto add = [&](std::string_view bytes, size_t origin) {
-    result.text += bytes;
-    result.origin.insert(result.origin.end(), bytes.size(), static_cast<uint32_t>(origin));
-  };
-
-  size_t at = 0;
-  while (folds && at < text.size()) {
-    const CharsMap::Rule rule = next(at);
+SentenceNormalizer::SentenceNormalizer(const SentencePieceNormalizer& normalizer, const CharsMap& rules,
+                                       const PrefixTrie& user_defined, bool dummy_prefix, bool blank_as_suffix,
+                                       std::string_view text)
+    : rules_(rules),
+      user_defined_(user_defined),
+      blank_(normalizer.escape_whitespaces ? kBlankMark : " "),
+      text_(text),
+      folds_(normalizer.remove_extra_whitespaces),
+      prefix_(dummy_prefix && !blank_as_suffix),
+      suffix_(dummy_prefix && blank_as_suffix),
+      behind_blank_(folds_) {
+  while (folds_ && at_ < text_.size()) {
+    const CharsMap::Rule rule = next();
     if (rule.becomes != " ") break;
-    at += rule.length;
+    at_ += rule.length;
   }
-  if (at < text.size() && dummy_prefix && !blank_as_suffix) add(blank, at);
-  const bool any = at < text.size();
-  bool behind_blank = folds;
-  while (at < text.size()) {
-    const CharsMap::Rule rule = next(at);
+}
+
+CharsMap::Rule SentenceNormalizer::next() const {
+  const std::string_view rest = text_.substr(at_);
+  if (!user_defined_.empty()) {
+    if (const size_t length = longest_prefix(user_defined_, rest); length > 0) return {length, rest.substr(0, length)};
+  }
+  const CharsMap::Rule rule = rules_.longest(rest);
+  if (rule.length > 0) return rule;
+  return {utf8_length_within(rest, 0), rest.substr(0, utf8_length_within(rest, 0))};
+}
+
+void SentenceNormalizer::add(std::string_view bytes, size_t origin, NormalizedSentence& sentence) const {
+  sentence.text += bytes;
+  sentence.origin.insert(sentence.origin.end(), bytes.size(), static_cast<uint32_t>(origin));
+}
+
+bool SentenceNormalizer::append(size_t bytes, NormalizedSentence& sentence) {
+  const size_t wanted = sentence.text.size() + bytes;
+  if (!any_ && at_ < text_.size() && prefix_) add(blank_, at_, sentence);
+  any_ = any_ || at_ < text_.size();
+  while (at_ < text_.size()) {
+    if (sentence.text.size() >= wanted) return false;
+    const CharsMap::Rule rule = next();
     std::string_view becomes = rule.becomes;
-    while (behind_blank && becomes.starts_with(' ')) becomes.remove_prefix(1);
-    for (const char& byte : becomes) add(byte == ' ' ? blank : std::string_view(&byte, 1), at);
-    if (!becomes.empty()) behind_blank = folds && becomes.ends_with(' ');
-    at += rule.length;
+    while (behind_blank_ && becomes.starts_with(' ')) becomes.remove_prefix(1);
+    for (const char& byte : becomes) add(byte == ' ' ? blank_ : std::string_view(&byte, 1), at_, sentence);
+    if (!becomes.empty()) behind_blank_ = folds_ && becomes.ends_with(' ');
+    at_ += rule.length;
   }
-  size_t end = at;
-  while (folds && result.text.ends_with(blank)) {
-    result.text.resize(result.text.size() - blank.size());
-    end = result.origin[result.text.size()];
-    result.origin.resize(result.text.size());
+  size_t end = at_;
+  while (folds_ && sentence.text.ends_with(blank_)) {
+    sentence.text.resize(sentence.text.size() - blank_.size());
+    end = sentence.origin[sentence.text.size()];
+    sentence.origin.resize(sentence.text.size());
   }
-  if (any && dummy_prefix && blank_as_suffix) add(blank, end);
-  result.origin.push_back(static_cast<uint32_t>(end));
-  return result;
+  if (any_ && suffix_) add(blank_, end, sentence);
+  sentence.origin.push_back(static_cast<uint32_t>(end));
+  return true;
 }
 
 }  // namespace nibble

@@ -42,9 +42,27 @@ struct NormalizedSentence {
 
 /// Applies the rules, folds and trims blanks, puts the blank in front and writes blanks as U+2581, as the model says.
 /// Strings of `user_defined` (values >= 0) stay as they are. With dummy_prefix false no blank is added.
-NormalizedSentence normalize_sentence(const SentencePieceNormalizer& normalizer, const CharsMap& rules,
-                                      const PrefixTrie& user_defined, bool dummy_prefix, bool blank_as_suffix,
-                                      std::string_view text);
+class SentenceNormalizer {
+ public:
+  /// Refers to what it is given.
+  SentenceNormalizer(const SentencePieceNormalizer& normalizer, const CharsMap& rules, const PrefixTrie& user_defined,
+                     bool dummy_prefix, bool blank_as_suffix, std::string_view text);
+
+  /// Appends `bytes` more of the normalized text, a few more or what there is; true at its end, where blanks that
+  /// `sentence` ends with are trimmed (a caller that takes its front away leaves these) and the last origin is added.
+  bool append(size_t bytes, NormalizedSentence& sentence);
+
+ private:
+  CharsMap::Rule next() const;
+  void add(std::string_view bytes, size_t origin, NormalizedSentence& sentence) const;
+
+  const CharsMap& rules_;
+  const PrefixTrie& user_defined_;
+  std::string_view blank_, text_;
+  bool folds_, prefix_, suffix_;
+  bool behind_blank_, any_ = false;
+  size_t at_ = 0;
+};
 
 /// Length of the longest string of `trie` that `text` begins with; 0 where none does.
 size_t longest_prefix(const PrefixTrie& trie, std::string_view text);

@@ -63,23 +63,32 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   std::vector<int32_t> encode(std::string_view text, bool add_special) const override {
     std::vector<int32_t> ids;
-    for (const TokenSpan& token : encode_with_offsets(text, add_special)) ids.push_back(token.id);
+    // BOS of the file, not of tokenizer_config.json: ids are those of the library.
+    if (add_special && processor_->bos_id() >= 0) ids.push_back(processor_->bos_id());
+    encode_in_pieces(text, [&](std::span<const TokenSpan> tokens) {
+      for (const TokenSpan& token : tokens) ids.push_back(token.id);
+    });
     return ids;
   }
 
   std::vector<TokenSpan> encode_with_offsets(std::string_view text, bool add_special) const override {
+    std::vector<TokenSpan> all;
+    if (add_special && processor_->bos_id() >= 0) all.push_back({processor_->bos_id(), 0, 0});
+    encode_in_pieces(text,
+                     [&](std::span<const TokenSpan> tokens) { all.insert(all.end(), tokens.begin(), tokens.end()); });
+    return all;
+  }
+
+  void encode_in_pieces(std::string_view text, const TakeTokens& take) const override {
     require_utf8(text, "text");
-    std::vector<TokenSpan> tokens;
-    // BOS of the file, not of tokenizer_config.json: ids are those of the library.
-    if (add_special && processor_->bos_id() >= 0) tokens.push_back({processor_->bos_id(), 0, 0});
     size_t start = 0;
     for (const LiteralMatch& match : controls_.find_all(text)) {
-      encode_part(text.substr(start, match.begin - start), start, tokens);
-      tokens.push_back({match.id, static_cast<int64_t>(match.begin), static_cast<int64_t>(match.end)});
+      encode_part(text.substr(start, match.begin - start), start, take);
+      const TokenSpan token{match.id, static_cast<int64_t>(match.begin), static_cast<int64_t>(match.end)};
+      take({&token, 1});
       start = match.end;
     }
-    encode_part(text.substr(start), start, tokens);
-    return tokens;
+    encode_part(text.substr(start), start, take);
   }
 
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override {
@@ -124,17 +133,19 @@ class SentencePieceTokenizer final : public Tokenizer {
     return pieces_[static_cast<size_t>(id)];
   }
 
-  void encode_part(std::string_view part, size_t start, std::vector<TokenSpan>& tokens) const {
+  void encode_part(std::string_view part, size_t start, const TakeTokens& take) const {
     if (part.empty()) return;
     const bool whole = start == 0 || !bare_;
-    if (encoder_) return encoder_->encode(part, start, whole, tokens);
+    if (encoder_) return encoder_->encode(part, start, whole, take);
     const SentencePieceProcessor& processor = whole ? *processor_ : *bare_;
     sentencepiece::ImmutableSentencePieceText pieces;
     require(processor.Encode(part, pieces.mutable_proto()), place_);
     const auto offset = static_cast<int64_t>(start);
+    std::vector<TokenSpan> tokens;
     for (const auto& piece : pieces.pieces()) {
       tokens.push_back({static_cast<int32_t>(piece.id()), offset + piece.begin(), offset + piece.end()});
     }
+    take(tokens);
   }
 
   std::string place_;

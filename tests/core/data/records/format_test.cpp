@@ -82,12 +82,12 @@ TEST(Format, FieldsRenameOursToTheFiles) {
 
 TEST(Format, ATokenOverTheBorderOfPromptAndAnswerIsTrained) {
   Encoder pairs = byte_encoder();
-  pairs.encode = [](std::string_view text) {
+  pairs.encode = [](std::string_view text, const TakeTokens& take) {
     std::vector<TokenSpan> tokens;
     for (int64_t i = 0; i < static_cast<int64_t>(text.size()); i += 2) {
       tokens.push_back({static_cast<int32_t>(i), i, std::min<int64_t>(i + 2, static_cast<int64_t>(text.size()))});
     }
-    return tokens;
+    take(tokens);
   };
   const Sample sample = encode(R"({"prompt": "abc", "completion": "de"})", DataFormat::completion, {}, pairs);
   EXPECT_THAT(sample.ids, ElementsAre(test::kBos, 0, 2, 4, test::kEos));

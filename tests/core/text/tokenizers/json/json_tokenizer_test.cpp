@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <thread>
 
 #include "nibble/core/base/error.h"
@@ -106,6 +108,73 @@ TEST(JsonTokenizer, OffsetsOfRealTokenizersCoverTheText) {
     }
     EXPECT_EQ(position, static_cast<int64_t>(text.size())) << path;
     EXPECT_EQ(ids, tokenizer->encode(text, false)) << path;
+  }
+}
+
+std::vector<std::string> lines_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+// Windows are cut between pre-tokens, so a text has the tokens of its lines where the expression cuts behind each.
+TEST(JsonTokenizer, ALongTextGoesThroughInWindows) {
+  const auto tokenizer = load_tokenizer(test::data_path("tokenizers/gpt2"));
+  std::string text;
+  std::vector<TokenSpan> expected;
+  const std::vector<std::string> lines = lines_of(test::data_path("tokenizers/lines.txt"));
+  for (size_t l = 0; text.size() < size_t{300} << 10; ++l) {
+    const std::string line = lines[l % lines.size()] + '\n';
+    if (std::isalpha(static_cast<unsigned char>(line[0])) == 0 || line.ends_with(" \n")) continue;
+    for (TokenSpan token : tokenizer->encode_with_offsets(line, false)) {
+      const auto at = static_cast<int64_t>(text.size());
+      expected.push_back({token.id, token.begin + at, token.end + at});
+    }
+    text += line;
+  }
+  std::vector<TokenSpan> tokens;
+  size_t largest = 0;
+  tokenizer->encode_in_pieces(text, [&](std::span<const TokenSpan> some) {
+    tokens.insert(tokens.end(), some.begin(), some.end());
+    largest = std::max(largest, some.size());
+  });
+  EXPECT_LE(largest, size_t{1} << 16);
+  ASSERT_EQ(tokens.size(), expected.size());
+  for (size_t k = 0; k < tokens.size(); ++k) {
+    ASSERT_EQ(tokens[k].id, expected[k].id) << k;
+    ASSERT_EQ(tokens[k].begin, expected[k].begin) << k;
+    ASSERT_EQ(tokens[k].end, expected[k].end) << k;
+  }
+}
+
+// An added token that is looked for in the normalized text keeps a text in one piece.
+TEST(JsonTokenizer, ALongTextOfMarkedBlanksHasTheTokensOfTheWhole) {
+  const std::filesystem::path path = test::data_path("tokenizers/spm-bpe.tokenizer.json");
+  json description = json::parse(std::ifstream(path));
+  const auto tokenizer = open_tokenizer_json(description, "tokenizer.json");
+  description["added_tokens"].push_back({{"id", 1500}, {"content", "never there"}, {"normalized", true}});
+  const auto whole = open_tokenizer_json(description, "tokenizer.json");
+  std::string text = "  ";
+  const std::vector<std::string> lines = lines_of(test::data_path("tokenizers/lines.txt"));
+  for (size_t l = 0; text.size() < size_t{400} << 10; ++l) {
+    text += lines[l % lines.size()] + std::string(l % 4, l % 3 == 0 ? ' ' : '\n');
+    if (l % 50 == 0) text += "</s>x \xE2\x96\x81 \xE2\x96\x81\xE2\x96\x81 \xF0\x9F\xA7\xAC\xF0\x9F\xA7\xAC ";
+    if (l == 400) text += std::string(100000, 'a');
+  }
+  std::vector<TokenSpan> tokens;
+  size_t pieces = 0;
+  tokenizer->encode_in_pieces(text, [&](std::span<const TokenSpan> some) {
+    tokens.insert(tokens.end(), some.begin(), some.end());
+    ++pieces;
+  });
+  EXPECT_GT(pieces, 3U);
+  const std::vector<TokenSpan> expected = whole->encode_with_offsets(text, false);
+  ASSERT_EQ(tokens.size(), expected.size());
+  for (size_t k = 0; k < tokens.size(); ++k) {
+    ASSERT_EQ(tokens[k].id, expected[k].id) << k;
+    ASSERT_EQ(tokens[k].begin, expected[k].begin) << k;
+    ASSERT_EQ(tokens[k].end, expected[k].end) << k;
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <span>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/text/tokenizers/sentencepiece/sentencepiece_tokenizer.h"
@@ -63,6 +64,58 @@ TEST(SentencePiece, CutsTextAsTheLibraryDoes) {
     }
     EXPECT_EQ(lines, 1000U);
     EXPECT_GE(same, std::string(name).starts_with("spm-bpe") ? lines : lines * 99 / 100) << path;
+  }
+}
+
+std::vector<std::string> lines_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+// Blanks in a row, in front and behind, marks and unknown characters among them, and no blank for longer than a window.
+std::string long_text() {
+  const std::vector<std::string> lines = lines_of(test::data_path("tokenizers/lines.txt"));
+  std::string text = "  ";
+  for (size_t k = 0; text.size() < size_t{600} << 10; ++k) {
+    text += lines[k % lines.size()] + std::string(k % 4, k % 3 == 0 ? ' ' : '\n');
+    if (k % 50 == 0) text += "\xE2\x96\x81\xE2\x96\x81 \xF0\x9F\xA7\xAC\xF0\x9F\xA7\xAC \xF0\x9F\xA7\xAC ";
+    if (k == 400) text += std::string(100000, 'a');
+  }
+  return text + " \xE2\x96\x81 ";
+}
+
+TEST(SentencePiece, ALongTextGoesThroughInWindowsAndHasTheTokensOfTheWhole) {
+  const std::filesystem::path folder = test::data_path("tokenizers");
+  const std::string text = long_text();
+  for (const char* name : {"spm-bpe/tokenizer.model", "spm-unigram-en.model"}) {
+    sentencepiece::SentencePieceProcessor library;
+    ASSERT_TRUE(library.Load((folder / name).string()).ok());
+    sentencepiece::ImmutableSentencePieceText expected;
+    ASSERT_TRUE(library.Encode(text, expected.mutable_proto()).ok());
+    std::vector<TokenSpan> tokens;
+    size_t pieces = 0, largest = 0;
+    load_tokenizer(folder / name)->encode_in_pieces(text, [&](std::span<const TokenSpan> some) {
+      tokens.insert(tokens.end(), some.begin(), some.end());
+      largest = std::max(largest, some.size());
+      ++pieces;
+    });
+    EXPECT_GT(pieces, 3U) << name;
+    EXPECT_LT(largest, size_t{200} << 10) << name;
+    double score = 0, best = 0;
+    for (const TokenSpan& token : tokens) score += library.GetScore(token.id);
+    for (const auto& piece : expected.pieces()) best += library.GetScore(static_cast<int>(piece.id()));
+    EXPECT_NEAR(score, best, 1e-3) << name;
+    if (!std::string(name).starts_with("spm-bpe")) continue;
+    ASSERT_EQ(tokens.size(), expected.pieces_size()) << name;
+    for (size_t k = 0; k < tokens.size(); ++k) {
+      const auto& piece = expected.pieces(static_cast<int>(k));
+      ASSERT_EQ(tokens[k].id, static_cast<int32_t>(piece.id())) << name << " token " << k;
+      if (library.IsByte(static_cast<int>(piece.id()))) continue;  // the library gives the character to the last byte
+      ASSERT_EQ(tokens[k].begin, static_cast<int64_t>(piece.begin())) << name << " token " << k;
+      ASSERT_EQ(tokens[k].end, static_cast<int64_t>(piece.end())) << name << " token " << k;
+    }
   }
 }
 

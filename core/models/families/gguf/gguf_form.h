@@ -1,0 +1,30 @@
+#pragma once
+// What llama.cpp calls a family, and what of it llama.cpp computes (Family::gguf).
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+
+namespace nibble {
+
+class GgufKeys;
+
+struct GgufForm {
+  std::string_view architecture;  ///< general.architecture; "": there is no form of the family
+  bool rope_pairs = false;        ///< rows of queries and keys that turn together are neighbours
+  bool biases = false;            ///< projections may have them
+  bool needs_biases = false;      ///< and must
+  bool only_tied = false;         ///< the head is the embedding
+  bool own_head = false;          ///< a tied head too is a tensor of its own
+  bool scales = false;            ///< Granite's of embedding, residual, scores and logits
+  bool logit_scale = false;       ///< of logits alone
+  bool says_parallel = false;     ///< has the key use_parallel_residual
+  bool mixture = false;
+  bool normalizes_routes = false;  ///< the weights of the chosen experts sum to 1
+  /// The model with so many layers scales its scores by width / heads, not by the size of a head (Gemma).
+  int64_t largest_layers = 0;
+  /// Adds to config.json what is the family's own; null = nothing is.
+  void (*config)(const GgufKeys& keys, nlohmann::ordered_json& config) = nullptr;
+};
+
+}  // namespace nibble
