@@ -43,7 +43,7 @@ HWY_INLINE V load(const bf16* p, Whole = {}) {
   return hn::BitCast(kF, hn::ShiftLeft<16>(hn::PromoteTo(kWords, halves)));
 }
 HWY_INLINE V load(const f16* p, Whole = {}) {
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
   const hn::Rebind<hwy::float16_t, Floats> halves;
   return hn::PromoteTo(kF, hn::LoadU(halves, reinterpret_cast<const hwy::float16_t*>(p)));
 #else
