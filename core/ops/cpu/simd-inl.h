@@ -133,8 +133,8 @@ HWY_INLINE V exp(V x) {
   p = hn::MulAdd(p, r, splat(1.0f));
   p = hn::MulAdd(p, r, splat(1.0f));
   const V result = hn::IfThenZeroElse(hn::Lt(x, low), hn::Mul(p, power_of_two(n)));
-#if HWY_TARGET == HWY_SCALAR
-  return hn::IfThenElse(hn::IsNaN(x), x, result);  // its Max and Min prefer the number
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_NEON
+  return hn::IfThenElse(hn::IsNaN(x), x, result);  // their Max and Min prefer the number
 #else
   return result;
 #endif
