@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "nibble/core/base/cpu_features.h"
+#include "nibble/core/base/isa_levels.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/models/generate.h"
 #include "nibble/core/models/generation/answers.h"
@@ -123,7 +123,7 @@ void run(const Job& job) {
   LocalRank rank;
   RankContext& context = rank.context();
   Decoder model = load_decoder(random_model(job.shape, job.dtype, job.models), context, load_quantized(context));
-  const StepContext step{.rank = context, .compute_dtype = isa() == Isa::avx512_bf16 ? DType::bf16 : DType::f32};
+  const StepContext step{.rank = context, .compute_dtype = has_bf16(isa()) ? DType::bf16 : DType::f32};
   if (job.sequences > 0) return run_together(job, model, step);
   const double bytes = bytes_of_token(model, shape_of(job.shape));
   const ReadBandwidth bandwidth;

@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "nibble/adapters/attach.h"
-#include "nibble/core/base/cpu_features.h"
+#include "nibble/core/base/isa_levels.h"
 #include "nibble/core/base/philox.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/models/families/expert_tensors.h"
@@ -195,7 +195,7 @@ Result measure(const Job& job) {
   model.set_hooks(&phases);
   Optimizer optimizer(trainable_parameters(model), {}, context.pool);
   const Batch batch = random_batch(job, context.pool);
-  const bool bf16 = job.dtype == "bf16" || (job.dtype == "auto" && isa() == Isa::avx512_bf16);
+  const bool bf16 = job.dtype == "bf16" || (job.dtype == "auto" && has_bf16(isa()));
   if (job.dtype == "auto") ops::set_bf16_products(faster_bf16_products());
   const bool pairs = bf16 && ops::bf16_products() == ops::Bf16Products::bf16;
 

@@ -2,6 +2,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #include <algorithm>
@@ -9,11 +12,17 @@
 #include <string>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/isa_levels.h"
 
 namespace nibble {
 
 namespace {
 
+#if defined(__aarch64__)
+constexpr Isa kLevels[] = {Isa::baseline, Isa::neon, Isa::neon_dotprod, Isa::neon_i8mm, Isa::neon_bf16};
+constexpr std::string_view kNames[] = {"baseline", "neon", "neon_dotprod", "neon_i8mm", "neon_bf16"};
+#else
+constexpr Isa kLevels[] = {Isa::baseline, Isa::avx2, Isa::avx_vnni, Isa::avx512, Isa::avx512_bf16};
 constexpr std::string_view kNames[] = {"baseline", "avx2", "avx_vnni", "avx512", "avx512_bf16"};
 
 // The encoding for CPUs without AVX-512: leaf 7, subleaf 1, which GCC 12 knows by no name.
@@ -25,6 +34,8 @@ bool avx_vnni() {
   return false;
 #endif
 }
+#endif
+constexpr Isa kHighest = kLevels[std::size(kLevels) - 1];
 
 Isa detect() {
 #if defined(__x86_64__)
@@ -37,25 +48,40 @@ Isa detect() {
   if (avx512 && __builtin_cpu_supports("avx512bf16")) return Isa::avx512_bf16;
   if (avx512) return Isa::avx512;
   if (avx2) return Isa::avx_vnni;
+#elif defined(__aarch64__)
+  const unsigned long more = getauxval(AT_HWCAP2);
+  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) == 0) return Isa::neon;
+  if ((more & HWCAP2_I8MM) == 0) return Isa::neon_dotprod;
+  return (more & HWCAP2_BF16) == 0 ? Isa::neon_i8mm : Isa::neon_bf16;
 #endif
   return Isa::baseline;
 }
 
 Isa wanted() {
   const char* name = std::getenv("NIBBLE_ISA");
-  if (name == nullptr || *name == '\0') return Isa::avx512_bf16;
+  if (name == nullptr || *name == '\0') return kHighest;
   for (size_t level = 0; level < std::size(kNames); ++level) {
-    if (kNames[level] == name) return static_cast<Isa>(level);
+    if (kNames[level] == name) return kLevels[level];
   }
-  throw UsageError("NIBBLE_ISA=" + std::string(name) + " is not known",
-                   "use baseline, avx2, avx_vnni, avx512 or avx512_bf16");
+  std::string known;
+  for (const Isa level : kLevels) {
+    if (level != Isa::baseline) known += level == kHighest ? " or " : ", ";
+    known += isa_name(level);
+  }
+  throw UsageError("NIBBLE_ISA=" + std::string(name) + " is not known", "use " + known);
 }
 
 }  // namespace
 
+std::span<const Isa> isa_levels() { return kLevels; }
+
 Isa best_isa(Isa most) {
   const Isa found = std::min(detect(), most);
+#if defined(__aarch64__)
+  return found;
+#else
   return found == Isa::avx_vnni && !avx_vnni() ? Isa::avx2 : found;
+#endif
 }
 
 Isa isa() {
@@ -64,5 +90,7 @@ Isa isa() {
 }
 
 std::string_view isa_name(Isa level) { return kNames[static_cast<int>(level)]; }
+
+bool has_bf16(Isa level) { return level == kHighest; }
 
 }  // namespace nibble

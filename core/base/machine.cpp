@@ -1,6 +1,11 @@
 #include "nibble/core/base/machine.h"
 
+#if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 #include <sched.h>
 #include <sys/sysinfo.h>
 #include <sys/utsname.h>
@@ -8,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -73,8 +79,17 @@ void read_memory_limit(Machine& machine) {
   });
 }
 
-// The name that the CPU gives itself.
-std::string cpuid_name() {
+// The name that the CPU gives itself; on arm64 its maker and its design, as numbers.
+std::string cpu_own_name() {
+#if defined(__aarch64__)
+  if ((getauxval(AT_HWCAP) & HWCAP_CPUID) == 0) return "arm64";
+  uint64_t id = 0;
+  asm("mrs %0, MIDR_EL1" : "=r"(id));  // the kernel answers in the place of the CPU
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "arm64 (implementer 0x%02x, part 0x%03x)",
+                static_cast<unsigned>(id >> 24 & 0xff), static_cast<unsigned>(id >> 4 & 0xfff));
+  return text.data();
+#elif defined(__x86_64__)
   constexpr unsigned kFirstLeaf = 0x80000002, kLastLeaf = 0x80000004;
   std::array<unsigned, 12> words{};
   if (static_cast<unsigned>(__get_cpuid_max(0x80000000, nullptr)) < kLastLeaf) return "unknown";
@@ -88,14 +103,19 @@ std::string cpuid_name() {
   name.erase(0, std::min(name.find_first_not_of(' '), name.size()));
   name.erase(name.find_last_not_of(' ') + 1);
   return name.empty() ? "unknown" : name;
+#else
+  return "unknown";
+#endif
 }
 
-std::string cpu_name(const std::filesystem::path& proc) {
+std::string cpu_name([[maybe_unused]] const std::filesystem::path& proc) {
+#if !defined(__aarch64__)  // whose kernel tells the same numbers, for every core
   std::ifstream info(proc / "cpuinfo");
   for (std::string line; std::getline(info, line);) {
     if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(':') + 2));
   }
-  return cpuid_name();
+#endif
+  return cpu_own_name();
 }
 
 void read_memory(Machine& machine, const std::filesystem::path& proc) {

@@ -29,7 +29,7 @@ struct Machine {
 };
 
 /// `proc` is where the kernel's /proc is mounted; where it is not, memory and the CPU's name come from system calls and
-/// CPUID, which tell less: memory_available is then without what the page cache would give back.
+/// the CPU itself, which tell less: memory_available is then without what the page cache would give back.
 Machine this_machine(const std::filesystem::path& proc = "/proc");
 
 }  // namespace nibble

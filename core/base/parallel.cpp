@@ -30,6 +30,8 @@ thread_local bool inside = false;  // of a piece
 void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // yield does nothing on most; this waits for some ten nanoseconds
 #else
   std::this_thread::yield();
 #endif

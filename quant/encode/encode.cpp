@@ -18,9 +18,12 @@ void encode(const float* values, int64_t count, float inverse, const CodeRule& r
 
 const BlockEncoder kEncodeBaseline = {load, encode};
 
-const BlockEncoder& block_encoder(Isa level) {
+const BlockEncoder& block_encoder([[maybe_unused]] Isa level) {
+#if defined(__x86_64__)
   if (level >= Isa::avx512) return kEncodeAvx512;
-  return level >= Isa::avx2 ? kEncodeAvx2 : kEncodeBaseline;
+  if (level >= Isa::avx2) return kEncodeAvx2;
+#endif
+  return kEncodeBaseline;
 }
 
 }  // namespace nibble

@@ -5,8 +5,8 @@
 #include <sstream>
 
 #include "nibble/adapters/peft/peft_config.h"
-#include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/isa_levels.h"
 #include "nibble/core/io/hub/hub_cache.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/json/yaml.h"
@@ -240,7 +240,7 @@ void fill_defaults(const Document& document, Recipe& recipe) {
 
 DType ModelRecipe::dtype() const {
   if (compute_dtype == ComputeDtype::f32) return DType::f32;
-  return compute_dtype == ComputeDtype::bf16 || isa() >= Isa::avx512_bf16 ? DType::bf16 : DType::f32;
+  return compute_dtype == ComputeDtype::bf16 || has_bf16(isa()) ? DType::bf16 : DType::f32;
 }
 
 std::vector<RewardRecipe> Recipe::all_rewards() const {

@@ -13,8 +13,8 @@
 #include <set>
 #include <sstream>
 
-#include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/isa_levels.h"
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/readable.h"
@@ -29,6 +29,11 @@ namespace nibble {
 namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
+#if defined(__x86_64__)
+constexpr char kPlainKernels[] = "no AVX2: training will be slow; use a machine of the last ten years";
+#else
+constexpr char kPlainKernels[] = "NIBBLE_ISA takes the faster kernels away: training will be slow";
+#endif
 
 template <typename... Values>
 std::string format(const char* pattern, Values... values) {
@@ -43,8 +48,8 @@ Finding cpu_finding(const Machine& machine) {
       "cpu", machine.cpu + ", kernels for " + std::string(isa_name(isa())) + (products.empty() ? "" : ", " + products),
       ""};
   if (isa() == Isa::baseline) {
-    finding.advice = "no AVX2: training will be slow; use a machine of the last ten years";
-  } else if (isa() < Isa::avx512_bf16) {
+    finding.advice = kPlainKernels;
+  } else if (!has_bf16(isa())) {
     finding.advice = "no bf16 instructions (or NIBBLE_ISA caps them): products run in f32, at about half the speed";
   }
   return finding;
@@ -158,7 +163,7 @@ Finding mpi_finding() {
 
 Finding arithmetic_finding() {
   const double f32 = peak_flops(false) * 1e-9;
-  if (isa() < Isa::avx512_bf16) return {"arithmetic", format("%.0f GFLOP/s in f32", f32), ""};
+  if (!has_bf16(isa())) return {"arithmetic", format("%.0f GFLOP/s in f32", f32), ""};
   return {"arithmetic", format("%.0f GFLOP/s in f32, %.0f in bf16", f32, peak_flops(true) * 1e-9), ""};
 }
 

@@ -5,8 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/isa_levels.h"
 #include "nibble/core/base/rank_context.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/json/json_file.h"
@@ -63,7 +63,7 @@ Json decide(const ModelRecipe& given, const OutputRecipe& output) {
 }  // namespace
 
 std::string arithmetic_reason() {
-  if (isa() < Isa::avx512_bf16 || faster_bf16_products() == ops::Bf16Products::bf16) return "";
+  if (!has_bf16(isa()) || faster_bf16_products() == ops::Bf16Products::bf16) return "";
   char text[128];
   std::snprintf(text, sizeof text,
                 "products of bf16 numbers in f32, which this CPU does %.1f times as fast as by its bf16 instructions",

@@ -71,17 +71,33 @@ struct GeluSigmoid {
   }
 };
 
+/// The larger one, the smaller one; NaN where x is, which Max and Min of some instruction sets do not keep.
+HWY_INLINE V at_least(V bound, V x) {
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_NEON
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Max(bound, x));
+#else
+  return hn::Max(bound, x);
+#endif
+}
+HWY_INLINE V at_most(V bound, V x) {
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_NEON
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Min(bound, x));
+#else
+  return hn::Min(bound, x);
+#endif
+}
+
 struct Relu {
-  static HWY_INLINE V value(V x) { return hn::Max(hn::Zero(kF), x); }
+  static HWY_INLINE V value(V x) { return at_least(hn::Zero(kF), x); }
   static HWY_INLINE V derivative(V x) { return hn::IfThenElseZero(hn::Gt(x, hn::Zero(kF)), splat(1)); }
 };
 
 struct ReluSquared {
   static HWY_INLINE V value(V x) {
-    const V positive = hn::Max(hn::Zero(kF), x);
+    const V positive = at_least(hn::Zero(kF), x);
     return hn::Mul(positive, positive);
   }
-  static HWY_INLINE V derivative(V x) { return hn::Mul(splat(2), hn::Max(hn::Zero(kF), x)); }
+  static HWY_INLINE V derivative(V x) { return hn::Mul(splat(2), at_least(hn::Zero(kF), x)); }
 };
 
 struct Sigmoid {
@@ -155,7 +171,7 @@ void backward_gated(const Tensor& dy, const Tensor& gate, const Tensor& up, Tens
   });
 }
 
-HWY_INLINE V held_within(V x, V limit) { return hn::Max(hn::Neg(limit), hn::Min(limit, x)); }
+HWY_INLINE V held_within(V x, V limit) { return at_least(hn::Neg(limit), at_most(limit, x)); }
 
 template <typename F, typename Element>
 void forward_clamped(const Tensor& gate, const Tensor& up, float bound, Tensor& y) {
@@ -164,7 +180,7 @@ void forward_clamped(const Tensor& gate, const Tensor& up, float bound, Tensor& 
   parallel_for(y.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
     for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
       const int64_t at = begin + i;
-      const V limit = splat(bound), g = hn::Min(limit, load(gates + at, lanes));
+      const V limit = splat(bound), g = at_most(limit, load(gates + at, lanes));
       const V u = held_within(load(ups + at, lanes), limit);
       store(hn::Mul(F::value(g), hn::Add(u, splat(1))), to + at, lanes);
     });
@@ -180,7 +196,7 @@ void backward_clamped(const Tensor& dy, const Tensor& gate, const Tensor& up, fl
     for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
       const int64_t at = begin + i;
       const V limit = splat(bound), gate_in = load(gates + at, lanes), up_in = load(ups + at, lanes);
-      const V g = hn::Min(limit, gate_in), u = held_within(up_in, limit), d = load(gradients + at, lanes);
+      const V g = at_most(limit, gate_in), u = held_within(up_in, limit), d = load(gradients + at, lanes);
       const V to_up = hn::Mul(d, F::value(g)), to_gate = hn::Mul(hn::Mul(d, hn::Add(u, splat(1))), F::derivative(g));
       store(hn::IfThenElseZero(hn::Eq(u, up_in), to_up), dups + at, lanes);
       store(hn::IfThenElseZero(hn::Eq(g, gate_in), to_gate), dgates + at, lanes);
@@ -293,7 +309,7 @@ void forward_topk(const Tensor& x, float deviations, Tensor& y) {
       const Moments m = moments(row, width);
       const V cutoff = splat(m.mean + m.deviation * deviations);
       for_lanes(width, [=](int64_t i, auto lanes) HWY_ATTR {
-        store(hn::Max(hn::Zero(kF), hn::Sub(load(row + i, lanes), cutoff)), to + t * width + i, lanes);
+        store(at_least(hn::Zero(kF), hn::Sub(load(row + i, lanes), cutoff)), to + t * width + i, lanes);
       });
     }
   });

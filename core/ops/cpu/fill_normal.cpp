@@ -58,9 +58,8 @@ HWY_INLINE Words4 philox(uint64_t first, uint64_t seed, uint64_t purpose) {
     key0 = (key0 + kWeyl0) & kLow;
     key1 = (key1 + kWeyl1) & kLow;
   }
-  Words4 result;
-  for (int i = 0; i < 4; ++i) result.words[i] = hn::And(c[i], hn::Set(kLongs, kLow));
-  return result;
+  const Long low = hn::Set(kLongs, kLow);
+  return {{hn::And(c[0], low), hn::And(c[1], low), hn::And(c[2], low), hn::And(c[3], low)}};
 }
 
 /// ln x, x > 0 and normal: x = 2^e m with m in [sqrt(1/2), sqrt(2)), ln m = 2 atanh((m - 1) / (m + 1)), whose series

@@ -4,11 +4,13 @@
 #include <chrono>
 #include <vector>
 
-#include "nibble/core/base/cpu_features.h"
+#include "nibble/core/base/isa_levels.h"
 #include "nibble/core/base/parallel.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace nibble {
@@ -51,6 +53,29 @@ __attribute__((target("avx2,fma"))) double flops_avx2(int steps) {
   }
   return 2.0 * 8 * (kSums / 2) * steps;
 }
+#elif defined(__aarch64__)
+// 2 x 2 sums of 4 products each.
+__attribute__((target("arch=armv8.2-a+bf16"))) double flops_bf16(int steps) {
+  float32x4_t sums[kSums];
+  const float32x4_t x = vdupq_n_f32(1.0f);
+  for (auto& sum : sums) sum = x;
+  for (int i = 0; i < steps; ++i) {
+#pragma GCC unroll 24
+    for (auto& sum : sums) asm volatile("bfmmla %0.4s, %1.8h, %1.8h" : "+w"(sum) : "w"(x));
+  }
+  return 2.0 * 16 * kSums * steps;
+}
+
+double flops_neon(int steps) {
+  float32x4_t sums[kSums];
+  const float32x4_t x = vdupq_n_f32(1.0f);
+  for (auto& sum : sums) sum = x;
+  for (int i = 0; i < steps; ++i) {
+#pragma GCC unroll 24
+    for (auto& sum : sums) asm volatile("fmla %0.4s, %1.4s, %1.4s" : "+w"(sum) : "w"(x));
+  }
+  return 2.0 * 4 * kSums * steps;
+}
 #endif
 
 double flops_plain(int steps) {
@@ -70,13 +95,16 @@ double run_flops_in_registers(bool bf16, int steps) {
   if (bf16 && isa() >= Isa::avx512_bf16) return flops_bf16(steps);
   if (isa() >= Isa::avx512) return flops_avx512(steps);
   if (isa() >= Isa::avx2) return flops_avx2(steps);
+#elif defined(__aarch64__)
+  if (bf16 && isa() == Isa::neon_bf16) return flops_bf16(steps);
+  if (isa() >= Isa::neon) return flops_neon(steps);
 #endif
   (void)bf16;
   return flops_plain(steps);
 }
 
 double bf16_to_f32_rate() {
-  if (isa() < Isa::avx512_bf16) return 0;
+  if (!has_bf16(isa())) return 0;
   static const double known = [] {
     constexpr int kTurns = 100, kSteps = 256;  // a turn takes 2 to 5 us: most are not interrupted
     double best[2] = {0, 0};

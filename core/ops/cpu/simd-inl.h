@@ -43,7 +43,7 @@ HWY_INLINE V load(const bf16* p, Whole = {}) {
   return hn::BitCast(kF, hn::ShiftLeft<16>(hn::PromoteTo(kWords, halves)));
 }
 HWY_INLINE V load(const f16* p, Whole = {}) {
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
   const hn::Rebind<hwy::float16_t, Floats> halves;
   return hn::PromoteTo(kF, hn::LoadU(halves, reinterpret_cast<const hwy::float16_t*>(p)));
 #else
@@ -133,8 +133,8 @@ HWY_INLINE V exp(V x) {
   p = hn::MulAdd(p, r, splat(1.0f));
   p = hn::MulAdd(p, r, splat(1.0f));
   const V result = hn::IfThenZeroElse(hn::Lt(x, low), hn::Mul(p, power_of_two(n)));
-#if HWY_TARGET == HWY_SCALAR
-  return hn::IfThenElse(hn::IsNaN(x), x, result);  // its Max and Min prefer the number
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_NEON
+  return hn::IfThenElse(hn::IsNaN(x), x, result);  // their Max and Min prefer the number
 #else
   return result;
 #endif

@@ -2,11 +2,11 @@
 // Which versions of a Highway kernel are compiled (include before hwy/foreach_target.h), and which one runs.
 
 #include "nibble/core/base/cpu_features.h"
-
-// Versions: scalar, SSE4, AVX2, AVX-512 (F, BW, DQ, VL). SSSE3 alone and Ice Lake would double compile time for
-// nothing.
+#if defined(__aarch64__)  // Versions: NEON alone; vectors of SVE have no size before the program runs.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#else  // Scalar, SSE4, AVX2, AVX-512 (F, BW, DQ, VL). SSSE3 alone and Ice Lake would double compile time for nothing.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
-
+#endif
 #include <hwy/targets.h>
 
 namespace nibble::ops {

@@ -123,12 +123,16 @@ TEST_P(ActivationTest, ClampedGatedMatchesReference) {
 }
 
 TEST_P(ActivationTest, NanGoesThrough) {
-  const Tensor x = tensor_of({1, NAN, 2}, {3}, DType::f32);
-  for (Activation f : {Activation::silu, Activation::gelu_erf, Activation::gelu_tanh}) {
-    Tensor y = Tensor::empty(pool(), {3}, DType::f32);
+  const Tensor x = tensor_of({1, NAN, 2}, {3}, DType::f32), other = tensor_of({1, 2, 3}, {3}, DType::f32);
+  Tensor y = Tensor::empty(pool(), {3}, DType::f32);
+  for (Activation f : kAll) {
     ops::activation_forward(f, x, y);
-    EXPECT_EQ(ops::first_nonfinite(y), 1);
+    EXPECT_EQ(ops::first_nonfinite(y), 1) << static_cast<int>(f);
   }
+  ops::clamped_gated_forward(Activation::gelu_sigmoid, 0.75f, x, other, y);
+  EXPECT_EQ(ops::first_nonfinite(y), 1);
+  ops::clamped_gated_forward(Activation::gelu_sigmoid, 0.75f, other, x, y);
+  EXPECT_EQ(ops::first_nonfinite(y), 1);
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ void expect_close_in_norm(const Tensor& actual, const Values& expected, double r
 constexpr double kPairsInNorm = 0x1p-8;
 
 bool multiplies_in_bf16(int64_t target, DType dtype) {
-  return target == HWY_AVX3 && isa() == Isa::avx512_bf16 && dtype == DType::bf16 &&
+  return target == HWY_AVX3 && has_bf16(isa()) && dtype == DType::bf16 &&
          ops::bf16_products() == ops::Bf16Products::bf16;
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "nibble/core/base/isa_levels.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/int8/int8_kernel.h"
 #include "nibble/core/ops/elementwise.h"
@@ -56,6 +57,13 @@ std::vector<WeightView> weights(MemoryPool& pool, const Case& k, bool transposed
   if (shape[0] > 4) result.push_back(result.back().slice_rows(1, shape[0] - 2));
   return result;
 }
+
+// The first level with a kernel.
+#if defined(__aarch64__)
+constexpr Isa kFirst = Isa::neon_dotprod;
+#else
+constexpr Isa kFirst = Isa::avx2;
+#endif
 
 class Int8AtLevel : public testing::TestWithParam<Isa> {
  protected:
@@ -211,10 +219,12 @@ TEST_P(Int8AtLevel, GivesTheSameBitsOnOneTwoAndThreeThreads) {
   set_threads(before);
 }
 
-INSTANTIATE_TEST_SUITE_P(Levels, Int8AtLevel, testing::Values(Isa::avx2, Isa::avx_vnni, Isa::avx512, Isa::avx512_bf16),
+INSTANTIATE_TEST_SUITE_P(Levels, Int8AtLevel, testing::ValuesIn(isa_levels().subspan(static_cast<size_t>(kFirst))),
                          [](const auto& level) { return std::string(isa_name(level.param)); });
 
-TEST(Int8, BaselineHasNoKernel) { EXPECT_EQ(cpu::int8_kernel(Isa::baseline), nullptr); }
+TEST(Int8, LevelsBelowTheFirstHaveNoKernel) {
+  for (const Isa level : isa_levels().first(static_cast<size_t>(kFirst))) EXPECT_EQ(cpu::int8_kernel(level), nullptr);
+}
 
 TEST(Int8, RoundsRowsAsTheReference) {
   for (const DType dtype : {DType::f32, DType::bf16}) {

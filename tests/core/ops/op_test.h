@@ -10,9 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "nibble/core/base/isa_levels.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/philox.h"
 #include "nibble/core/ops/cpu/gemm/bf16_products.h"
+#include "nibble/core/ops/cpu/gemm/gemm_kernel.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/tensor/tensor.h"
@@ -26,7 +28,7 @@ inline MemoryPool& pool() {
   return the_pool;
 }
 
-/// Tests of a fixture derived from this run once for each version (scalar, SSE4, AVX2, AVX-512) this CPU can run.
+/// Tests of a fixture derived from this run once for each version (scalar, SSE4, AVX2, AVX-512; NEON) this CPU can run.
 class EverySimd : public ::testing::TestWithParam<int64_t> {
  protected:
   void SetUp() override {
@@ -42,8 +44,9 @@ class EverySimd : public ::testing::TestWithParam<int64_t> {
 inline std::vector<int64_t> simd_versions() {
   ops::cap_simd_targets();
   std::vector<int64_t> found;
-  for (int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SCALAR}) {
-    if (target == HWY_SCALAR || (hwy::SupportedTargets() & target) != 0) found.push_back(target);
+  for (int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_NEON, HWY_SCALAR}) {
+    const bool supported = target == HWY_SCALAR || (hwy::SupportedTargets() & target) != 0;
+    if (supported && (HWY_TARGETS & target) != 0) found.push_back(target);
   }
   return found;
 }
@@ -51,6 +54,18 @@ inline std::vector<int64_t> simd_versions() {
 #define NIBBLE_EVERY_SIMD(fixture)                                                \
   INSTANTIATE_TEST_SUITE_P(, fixture, ::testing::ValuesIn(test::simd_versions()), \
                            [](const auto& version) { return hwy::TargetName(version.param); })
+
+/// The instruction set levels whose matrix products have a kernel of their own.
+inline std::vector<Isa> gemm_levels() {
+  const auto kernels = [](Isa level) {
+    return std::pair(&ops::cpu::gemm_kernel(level, DType::f32), &ops::cpu::gemm_kernel(level, DType::bf16));
+  };
+  std::vector<Isa> found;
+  for (const Isa level : isa_levels()) {
+    if (found.empty() || kernels(level) != kernels(found.back())) found.push_back(level);
+  }
+  return found;
+}
 
 inline Values random_values(int64_t count, uint64_t seed, double spread = 1) {
   PhiloxStream stream(seed, 0, 0);

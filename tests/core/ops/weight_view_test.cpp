@@ -10,6 +10,7 @@
 #include "nibble/core/ops/cpu/gemm/gemm_packed.h"
 #include "nibble/core/ops/cpu/gemm/weight_panels.h"
 #include "nibble/tests/core/ops/four_bit_matrix.h"
+#include "nibble/tests/core/ops/op_test.h"
 
 namespace nibble::ops {
 namespace {
@@ -80,8 +81,7 @@ TEST_P(FourBitAtLevel, AProductIsThatOfTheExpandedMatrixBitForBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Levels, FourBitAtLevel,
-                         testing::Values(Isa::baseline, Isa::avx2, Isa::avx512, Isa::avx512_bf16),
+INSTANTIATE_TEST_SUITE_P(Levels, FourBitAtLevel, testing::ValuesIn(test::gemm_levels()),
                          [](const auto& level) { return std::string(isa_name(level.param)); });
 
 double value_of_dots(const cpu::FourBitDotsTable& table, int code) {
@@ -89,7 +89,7 @@ double value_of_dots(const cpu::FourBitDotsTable& table, int code) {
 }
 
 TEST(WeightView, DotsOfOneRowMultiplyTheTablesValuesByTheScales) {
-  if (isa() < Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no avx512_bf16";
+  if (!cpu::four_bit_fused(isa())) GTEST_SKIP() << "this CPU has no avx512_bf16";
   for (const MatrixCase& k : {MatrixCase{5, 64, 64, true}, MatrixCase{3, 192, 64, false}, MatrixCase{3, 192, 128, true},
                               MatrixCase{2, 4096 + 64, 64, true}, MatrixCase{9, 9024, 4096, true},
                               MatrixCase{6, cpu::kFourBitDotsDepth + 320, 64, true}}) {
@@ -122,7 +122,7 @@ TEST(WeightView, DotsOfOneRowMultiplyTheTablesValuesByTheScales) {
 }
 
 TEST(WeightView, DotsOfOneRowAreCloserToTheMatrixThanItsWeightsInBf16) {
-  if (isa() < Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no avx512_bf16";
+  if (!cpu::four_bit_fused(isa())) GTEST_SKIP() << "this CPU has no avx512_bf16";
   MemoryPool pool;
   constexpr int64_t kOut = 256, kIn = 1024;
   const FourBitMatrix m = random_matrix(pool, kOut, kIn, 64, true);

@@ -32,13 +32,6 @@ alignas(64) constexpr auto kBlocksOfLanes = [] {
 
 }  // namespace
 
-FourBitDotsTable four_bit_dots_table(const std::array<float, 16>& table, float factor) {
-  FourBitDotsTable result;
-  result.inverse = 1 / factor;
-  for (size_t code = 0; code < 32; ++code) result.values[code] = bf16(table[code % 16] * factor);
-  return result;
-}
-
 // A word of codes holds, from its lowest bits on, those of elements 1, 0, 3 and 2 of four.
 NIBBLE_AVX512_BF16 void four_bit_dots_reorder(const bf16* x, int64_t depth, bf16* reordered) {
   for (int64_t chunk = 0; chunk < depth; chunk += kChunk) {

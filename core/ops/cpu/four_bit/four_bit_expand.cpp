@@ -1,7 +1,5 @@
 #include "nibble/core/ops/cpu/four_bit/four_bit_expand.h"
 
-#include <algorithm>
-
 namespace nibble::ops::cpu {
 
 namespace {
@@ -27,14 +25,9 @@ void expand_block(const uint8_t* packed, int64_t begin, int64_t count, const flo
 
 template <typename Out>
 void expand(const FourBitRun& run, Out* out) {
-  const int64_t end = run.begin + run.count;
-  const float* scale = run.scales;
-  int64_t block_end = (run.begin / run.block_size + 1) * run.block_size;
-  for (int64_t begin = run.begin; begin < end; ++scale, block_end += run.block_size) {
-    const int64_t stop = std::min(end, block_end);
-    expand_block(run.packed, begin, stop - begin, run.table, *scale, run.low_first, out + (begin - run.begin));
-    begin = stop;
-  }
+  for_each_block(run, out, [&](int64_t begin, int64_t count, float scale, Out* to) {
+    expand_block(run.packed, begin, count, run.table, scale, run.low_first, to);
+  });
 }
 
 }  // namespace
@@ -42,8 +35,13 @@ void expand(const FourBitRun& run, Out* out) {
 const FourBitExpander kFourBitExpandBaseline = {expand<float>, expand<bf16>};
 
 const FourBitExpander& four_bit_expander(Isa level) {
+#if defined(__x86_64__)
   if (level >= Isa::avx512) return kFourBitExpandAvx512;
-  return level >= Isa::avx2 ? kFourBitExpandAvx2 : kFourBitExpandBaseline;
+  if (level >= Isa::avx2) return kFourBitExpandAvx2;
+#elif defined(__aarch64__)
+  if (level >= Isa::neon) return kFourBitExpandNeon;
+#endif
+  return kFourBitExpandBaseline;
 }
 
 }  // namespace nibble::ops::cpu

@@ -36,9 +36,16 @@ float power_of_two(uint32_t exponent) {
 
 }  // namespace
 
+FourBitDotsTable four_bit_dots_table(const std::array<float, 16>& table, float factor) {
+  FourBitDotsTable result;
+  result.inverse = 1 / factor;
+  for (size_t code = 0; code < 32; ++code) result.values[code] = bf16(table[code % 16] * factor);
+  return result;
+}
+
 FourBitScales::FourBitScales(const FourBitMatrix& w, Isa level) : w_(w) {
   if (!w.double_quantized()) return;
-  by_planes_ = level >= Isa::avx512_bf16 && four_bit_scales_fast();
+  by_planes_ = four_bit_fused(level) && four_bit_scales_fast();
   if (by_planes_) {
     four_bit_planes_avx512_bf16(w.nested_map.raw(), planes_.data());
   } else {
@@ -62,6 +69,7 @@ void FourBitScales::read(int64_t begin, int64_t end, float* out) const {
     const int64_t group = begin / w_.nested_block_size, stop = std::min(end, (group + 1) * w_.nested_block_size);
     float factor;
     std::memcpy(&factor, nested + group * 4, sizeof factor);
+#if defined(__x86_64__)
     if (by_planes_) {
       four_bit_scales_avx512_vbmi(reinterpret_cast<const uint8_t*>(codes) + begin, stop - begin, planes_.data(), factor,
                                   w_.nested_offset, out);
@@ -69,13 +77,14 @@ void FourBitScales::read(int64_t begin, int64_t end, float* out) const {
       begin = stop;
       continue;
     }
+#endif
     for (; begin < stop; ++begin) *out++ = map_[static_cast<size_t>(codes[begin])] * factor + w_.nested_offset;
   }
 }
 
 FourBitPanels::FourBitPanels(const WeightView& w, Isa level)
     : w_(w.four_bit), level_(level), expander_(four_bit_expander(level)), scales_(w_, level) {
-  if (level >= Isa::avx512_bf16) dots_table_ = four_bit_dots_table(w_.table, w.table_factor);
+  if (four_bit_fused(level)) dots_table_ = four_bit_dots_table(w_.table, w.table_factor);
 }
 
 // The scale of every `part` elements of [begin, begin + count), where blocks hold whole parts.
@@ -126,7 +135,7 @@ bool FourBitPanels::fill_strip(int64_t row_begin, int64_t row_end, int64_t col_b
   constexpr int64_t kPart = kFourBitStripPart, kMostParts = 128;
   const int64_t width = w_.in_features(), depth = col_end - col_begin, size = w_.block_size, parts = depth / kPart;
   const bool whole_parts = width % kPart == 0 && size % kPart == 0 && col_begin % kPart == 0 && depth % kPart == 0;
-  if (level_ < Isa::avx512_bf16 || w_.low_first || !whole_parts || parts > kMostParts) return false;
+  if (!four_bit_fused(level_) || w_.low_first || !whole_parts || parts > kMostParts) return false;
   float scales[kFourBitStripRows * kMostParts];
   const int64_t rows = row_end - row_begin, row = row_begin + w_.first_row;
   if (size == kPart && depth == width) {  // one after another
@@ -145,7 +154,7 @@ bool FourBitPanels::fill_strip(int64_t row_begin, int64_t row_end, int64_t col_b
 bool FourBitPanels::dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const {
   constexpr int64_t kPart = 64, kParts = kFourBitDotsDepth / kPart;  // what one scale covers at least
   const int64_t depth = w_.in_features(), size = w_.block_size;
-  if (level_ < Isa::avx512_bf16 || depth % kPart != 0 || size % kPart != 0 || w_.low_first) return false;
+  if (!four_bit_fused(level_) || depth % kPart != 0 || size % kPart != 0 || w_.low_first) return false;
   const auto* packed = reinterpret_cast<const uint8_t*>(w_.packed.raw());
   alignas(64) bf16 reordered[kFourBitDotsDepth];
   alignas(64) float parts[kFourBitDotsRows * kParts];

@@ -5,6 +5,13 @@
 
 namespace nibble::ops::cpu {
 
+/// Whether `level` has the kernels of four_bit_dots.h and four_bit_strip.h.
+#if defined(__x86_64__)
+constexpr bool four_bit_fused(Isa level) { return level >= Isa::avx512_bf16; }
+#else
+constexpr bool four_bit_fused(Isa) { return false; }
+#endif
+
 /// The scales of a 4-bit matrix as they are stored, mapped or not: double quantization is undone each time a scale is
 /// used, which costs a few operations per block.
 class FourBitScales {
@@ -33,7 +40,7 @@ class FourBitPanels {
   void fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, Out* out, int64_t stride) const;
   /// Rows as columns of a strip of the AVX512_BF16 kernel, see WeightPanels.
   bool fill_strip(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, std::byte* strip) const;
-  /// Where blocks do not cross row ends, on CPUs with bf16 instructions.
+  /// Where blocks do not cross row ends, at levels with four_bit_fused().
   bool dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const;
 
  private:

@@ -50,7 +50,7 @@ struct GemmKernel {
   int64_t rows;           ///< rows of a full tile
   int64_t lanes;          ///< columns of one vector register
   int64_t width;          ///< columns of a strip, a multiple of lanes
-  int64_t depth_step;     ///< depths one instruction consumes: 1 (f32), 2 (bf16)
+  int64_t depth_step;     ///< depths one instruction consumes: 1 (f32), 2 or 4 (bf16)
   int64_t depth_block;    ///< depths of a panel
   int64_t panel_columns;  ///< columns of a panel: depth_block * panel_columns elements stay in the L2 cache
 
@@ -101,5 +101,7 @@ extern const GemmKernel kGemmBaseline;
 extern const GemmKernel kGemmAvx2;
 extern const GemmKernel kGemmAvx512;
 extern const GemmKernel kGemmAvx512Bf16;
+extern const GemmKernel kGemmNeon;
+extern const GemmKernel kGemmNeonBf16;
 
 }  // namespace nibble::ops::cpu

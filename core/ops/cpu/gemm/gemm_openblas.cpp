@@ -30,7 +30,7 @@ Sgemm load_sgemm() {
 bool asked_for() {
   const char* set = std::getenv("NIBBLE_GEMM");
   const std::string_view wanted = set == nullptr ? "" : set;
-  if (wanted.empty()) return isa() < Isa::avx2;
+  if (wanted.empty()) return isa() == Isa::baseline;
   if (wanted != "own" && wanted != "openblas") {
     throw UsageError("NIBBLE_GEMM=" + std::string(wanted) + " is not known", "use own or openblas");
   }

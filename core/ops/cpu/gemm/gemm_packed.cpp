@@ -226,9 +226,15 @@ class Job {
 }  // namespace
 
 const GemmKernel& gemm_kernel(Isa level, DType input) {
+#if defined(__x86_64__)
   if (level == Isa::avx512_bf16 && input == DType::bf16) return kGemmAvx512Bf16;
   if (level >= Isa::avx512) return kGemmAvx512;
-  return level >= Isa::avx2 ? kGemmAvx2 : kGemmBaseline;
+  if (level >= Isa::avx2) return kGemmAvx2;
+#elif defined(__aarch64__)
+  if (level == Isa::neon_bf16 && input == DType::bf16) return kGemmNeonBf16;
+  if (level >= Isa::neon) return kGemmNeon;
+#endif
+  return kGemmBaseline;
 }
 
 bool gemm_packed_reads(const PackedProduct& epilogue, int64_t panel_columns, int64_t reserved, Isa level) {

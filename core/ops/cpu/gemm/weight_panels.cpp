@@ -2,7 +2,9 @@
 
 #include <cstring>
 
+#if defined(__x86_64__)
 #include "nibble/core/base/avx512.h"
+#endif
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/elementwise.h"
 
@@ -10,6 +12,7 @@ namespace nibble::ops::cpu {
 
 namespace {
 
+#if defined(__x86_64__)
 // A panel of trained weights, which are f32, is rounded for every chunk of tokens: 16 at a time where the CPU can.
 NIBBLE_AVX512 void narrow_row(const std::byte* from, int64_t count, bf16* to) {
   for (int64_t i = 0; i < count; i += 16) {
@@ -24,6 +27,7 @@ NIBBLE_AVX512 void widen_row(const bf16* from, int64_t count, float* to) {
     _mm512_mask_storeu_ps(to + i, mask, avx512::widen(_mm256_maskz_loadu_epi16(mask, from + i)));
   }
 }
+#endif
 
 template <typename From, typename To>
 void convert_row(const std::byte* from, int64_t count, To* to) {
@@ -38,6 +42,13 @@ void convert_row(const std::byte* from, int64_t count, To* to) {
   }
 }
 
+void narrow(const std::byte* from, int64_t count, bf16* to, [[maybe_unused]] Isa level) {
+#if defined(__x86_64__)
+  if (level >= Isa::avx512) return narrow_row(from, count, to);
+#endif
+  convert_row<float>(from, count, to);
+}
+
 template <typename To>
 void fill_dense(const Tensor& matrix, Isa level, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
                 To* out, int64_t stride) {
@@ -50,8 +61,8 @@ void fill_dense(const Tensor& matrix, Isa level, int64_t row_begin, int64_t row_
     const std::byte* from = first + row * matrix.dim(1) * size;
     To* to = out + (row - row_begin) * stride;
     if constexpr (std::is_same_v<To, bf16>) {
-      if (matrix.dtype() == DType::f32 && level >= Isa::avx512) {
-        narrow_row(from, col_end - col_begin, to);
+      if (matrix.dtype() == DType::f32) {
+        narrow(from, col_end - col_begin, to, level);
         continue;
       }
     } else if (matrix.dtype() == DType::bf16) {
@@ -90,8 +101,10 @@ const std::byte* WeightPanels::in_place(DType compute) const {
   return w_.encoding == WeightEncoding::dense && w_.dense.dtype() == compute ? w_.dense.raw() : nullptr;
 }
 
-void widen(const bf16* from, int64_t count, float* to, Isa level) {
+void widen(const bf16* from, int64_t count, float* to, [[maybe_unused]] Isa level) {
+#if defined(__x86_64__)
   if (level >= Isa::avx512) return widen_row(from, count, to);
+#endif
   for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
 }
 

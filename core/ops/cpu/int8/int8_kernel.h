@@ -6,14 +6,14 @@
 
 namespace nibble::ops::cpu {
 
-/// Elements of depth in 4 bytes, which one instruction multiplies with 4 others and sums.
+/// Elements of depth in 4 bytes, which most instructions multiply with 4 others and sum.
 constexpr int64_t kInt8Step = 4;
 
 /// One group of depth of a tile: sums[r, n] = fma(x_scale, float(dot of the codes) * w_scale, first ? 0 : sums[r, n]).
 struct Int8Tile {
   const int8_t* x;   ///< codes of the tile's first row, kInt8Group to a row
-  const uint8_t* w;  ///< for every step `width` times 4 codes, each plus the kernel's bias
-  int64_t steps;     ///< of kInt8Step elements; what is beyond the depth of w meets zeros of x
+  const uint8_t* w;  ///< for every step `width` times `step` codes, each plus the kernel's bias
+  int64_t steps;     ///< what is beyond the depth of w meets zeros of x
   const float* x_scales;
   const int32_t* x_sums;  ///< of its codes: times the bias, what the dot is too large by
   const float* w_scales;  ///< [width]
@@ -31,7 +31,9 @@ struct Int8Run {
 };
 
 struct Int8Kernel {
-  int64_t levels;  ///< weights are rounded to -levels ... levels, and have levels + 1 added
+  int64_t levels;  ///< weights are rounded to -levels ... levels
+  int64_t bias;    ///< what is added to them, where the instruction wants one side unsigned
+  int64_t step;    ///< elements of depth that an instruction multiplies and sums: kInt8Step or twice as many
   int64_t rows, lanes, width, depth_block, panel_columns;  ///< as in GemmKernel
 
   TileShape shape() const { return {rows, width, depth_block, panel_columns}; }
@@ -40,8 +42,6 @@ struct Int8Kernel {
   void (*multiply)(int64_t rows, const Int8Tile& tile);
   /// Writes run.count codes plus the bias.
   void (*expand)(const Int8Run& run, uint8_t* out);
-  /// out[i] = code of values[i] * inverse[i] (inverse[0] for all if `same`), plus the bias
-  void (*round)(const float* values, const float* inverses, bool same, int64_t count, uint8_t* out);
   /// GemmKernel::pack_transposed and pack_rows, of bytes. Depths that are missing in the last step are undefined.
   void (*pack_transposed)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* strip);
   void (*pack_rows)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* strip);
@@ -59,5 +59,7 @@ void int8_product(const Int8Rows& x, const WeightView& w, bool transposed, Tenso
 extern const Int8Kernel kInt8Avx2;
 extern const Int8Kernel kInt8AvxVnni;
 extern const Int8Kernel kInt8Avx512Vnni;
+extern const Int8Kernel kInt8NeonDotprod;
+extern const Int8Kernel kInt8NeonI8mm;
 
 }  // namespace nibble::ops::cpu

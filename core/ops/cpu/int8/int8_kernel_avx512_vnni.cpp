@@ -98,6 +98,8 @@ NIBBLE_AVX512 void pack_rows(const std::byte* from, int64_t stride, int64_t colu
 
 const Int8Kernel kInt8Avx512Vnni = {
     .levels = kLevels,
+    .bias = kBias,
+    .step = kInt8Step,
     .rows = kRows,
     .lanes = avx512::kLanes,
     .width = avx512::kWidth,

@@ -26,6 +26,8 @@ void multiply(int64_t rows, const Int8Tile& t) {
 
 const Int8Kernel kInt8AvxVnni = {
     .levels = Fours::kLevels,
+    .bias = Fours::kLevels + 1,
+    .step = kInt8Step,
     .rows = kRows,
     .lanes = int8_avx2::kLanes,
     .width = int8_avx2::kWidth,

@@ -86,7 +86,8 @@ void Int8Panels::fill_transposed(Range k, Range n, const Output& out) const {
   auto* floats = reinterpret_cast<float*>(out.scratch + kernel_.lanes * kFillDepth);
   for (int64_t n0 = n.begin; n0 < n.end; n0 += kernel_.lanes) {
     const int64_t column = n0 - n.begin, count = std::min(kernel_.lanes, n.end - n0);
-    std::byte* lanes = out.panel + column / kernel_.width * strip_bytes(k.size()) + column % kernel_.width * kInt8Step;
+    std::byte* lanes =
+        out.panel + column / kernel_.width * strip_bytes(k.size()) + column % kernel_.width * kernel_.step;
     for (int64_t k0 = k.begin; k0 < k.end; k0 += kFillDepth) {
       const Range depth{k0, std::min(k.end, k0 + kFillDepth)};
       float* scales = out.scales + (k0 - k.begin) / kInt8Group * out.stride + column;
@@ -103,8 +104,7 @@ void Int8Panels::fill_transposed(Range k, Range n, const Output& out) const {
           scales[g * out.stride + i] = by.scale;
           std::array<float, kInt8Group> inverses;
           inverses.fill(by.inverse);
-          int8_codes(values, inverses.data(), size, static_cast<int32_t>(kernel_.levels + 1),
-                     codes + i * kFillDepth + at);
+          int8_codes(values, inverses.data(), size, static_cast<int32_t>(kernel_.bias), codes + i * kFillDepth + at);
         }
       }
       kernel_.pack_transposed(out.scratch, kFillDepth, count, depth.size(), lanes + (k0 - k.begin) * kernel_.width);
@@ -151,8 +151,7 @@ void Int8Panels::fill_rows(Range k, Range n, const Output& out) const {
     }
     for (int64_t i = 0; i < depth; ++i) {
       if (!scales_) {
-        int8_codes(floats + i * count, inverses.data(), count, static_cast<int32_t>(kernel_.levels + 1),
-                   codes + i * columns);
+        int8_codes(floats + i * count, inverses.data(), count, static_cast<int32_t>(kernel_.bias), codes + i * columns);
         continue;
       }
       const int64_t first = (m.first_row + k0 + i) * w_.cols();

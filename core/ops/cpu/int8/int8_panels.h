@@ -13,7 +13,7 @@ class Int8Panels {
   /// w must outlive it. transposed: the product is with w^T.
   Int8Panels(const WeightView& w, bool transposed, const Int8Kernel& kernel, Isa level);
 
-  int64_t strip_bytes(int64_t depth) const { return round_up(depth, kInt8Step) * kernel_.width; }
+  int64_t strip_bytes(int64_t depth) const { return round_up(depth, kernel_.step) * kernel_.width; }
   /// Depths k, which begin with a group, and columns n of the product: strips to `panel`, and scales [group][column],
   /// `stride` floats from one group's to the next one's, to `scales`. scratch: kScratchBytes.
   void fill(Range k, Range n, std::byte* panel, float* scales, int64_t stride, std::byte* scratch) const;

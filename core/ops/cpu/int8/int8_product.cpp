@@ -66,7 +66,7 @@ class Job {
           p_.kernel.multiply(std::min(p_.kernel.rows, rows.end - m0),
                              {.x = p_.x.codes.data<const int8_t>() + at * kInt8Group,
                               .w = strip + (k0 - k.begin) * p_.kernel.width,
-                              .steps = divide_up(std::min(kInt8Group, k.end - k0), kInt8Step),
+                              .steps = divide_up(std::min(kInt8Group, k.end - k0), p_.kernel.step),
                               .x_scales = p_.x.scales.data<const float>() + at,
                               .x_sums = p_.x.sums.data<const int32_t>() + at,
                               .w_scales = scales_ + (k0 - k.begin) / kInt8Group * sums_stride_ + n0,
@@ -155,12 +155,16 @@ void int8_product(const Int8Rows& x, const WeightView& w, bool transposed, Tenso
   }
 }
 
-const Int8Kernel* int8_kernel(Isa level) {
+const Int8Kernel* int8_kernel([[maybe_unused]] Isa level) {
 #if defined(__x86_64__)
   if (level >= Isa::avx512 && __builtin_cpu_supports("avx512vnni")) return &kInt8Avx512Vnni;
-#endif
   if (level == Isa::avx_vnni) return &kInt8AvxVnni;
-  return level >= Isa::avx2 ? &kInt8Avx2 : nullptr;
+  if (level >= Isa::avx2) return &kInt8Avx2;
+#elif defined(__aarch64__)
+  if (level >= Isa::neon_i8mm) return &kInt8NeonI8mm;
+  if (level == Isa::neon_dotprod) return &kInt8NeonDotprod;
+#endif
+  return nullptr;
 }
 
 void int8_matmul_nt(const Int8Rows& x, const WeightView& w, Tensor& c, bool accumulate,
