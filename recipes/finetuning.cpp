@@ -101,7 +101,7 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
   if (objective.type == ObjectiveType::ppo) {
     value_.emplace(recipe_, rows_, mesh_, activations_, rank_, observer_);
   }
-  if (recipe_.is_reinforcement()) rollouts_.emplace(recipe_, *model_, *data_, tokenizer_, observer_);
+  if (recipe_.has_rollouts()) rollouts_.emplace(recipe_, *model_, *data_, tokenizer_, observer_);
   objective_ = make_objective(config_.score_labels > 0 ? with_score_head(objective, config_) : objective,
                               off && !objective.precompute_ref_log_probs, teacher_ ? &*teacher_ : nullptr);
   if (objective.reference == "initial" || (off && objective.precompute_ref_log_probs)) {
@@ -154,7 +154,7 @@ void Finetuning::compute_reference(StepExecutor& executor, bool adapters_enabled
   pass.compute_dtype = recipe_.model.dtype();
   pass.adapters_enabled = adapters_enabled;
   pass.batch_tokens = recipe_.data.max_length;
-  if (recipe_.is_reinforcement()) pass.temperature = recipe_.objective.rollout.temperature;
+  if (recipe_.has_rollouts()) pass.temperature = recipe_.objective.rollout.temperature;
   pass.kept = kept_reference(recipe_, settings);
   data_->train_samples().set_reference(reference_log_probs(executor, data_->train_samples(), pass, observer_));
   if (!data_->eval_samples()) return;

@@ -88,7 +88,7 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
   in_order.accumulate = 1;
 
   DataOptions data = recipe.data;
-  if (recipe.is_reinforcement()) lay_out_blocks(recipe, data, batching);
+  if (recipe.has_rollouts()) lay_out_blocks(recipe, data, batching);
   const DataOptions& options = data;
   for (const std::string& line : missing_mark_warnings(options.chat_template, encoder)) observer.message(line);
   Dataset train = Dataset::load(options.train, options, encoder);
@@ -147,6 +147,7 @@ void TrainingData::lay_out_blocks(const Recipe& recipe, DataOptions& data, Batch
   batching.order.shuffle = false;
   data.train = {{.path = rollout.file}};
   data.format = DataFormat::rollouts;
+  data.needs_reward = has_rewards(recipe.objective.type);
   data.truncate = Truncate::error;
 }
 
