@@ -87,7 +87,7 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
     }
   }
   activations_.apply(*model_);
-  data_->set_share(shares_prompts());
+  data_->set_share(shares_prompts(recipe_, config_));
   parallel_.emplace(parallelize(*model_, !adapter_, parallel_options(recipe_), mesh_, rank_));
 
   const ObjectiveOptions& objective = recipe_.objective;
@@ -109,14 +109,6 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
         make_executor(*model_, *parallel_, {recipe_.parallel.schedule, recipe_.parallel.microbatches}, rank_);
     compute_reference(*executor, !off, settings);
   }
-}
-
-// The prompt of a pair stands once, where that changes no sum: dropout would let each answer see another prompt, and a
-// score may be read in the prompt. Answers of rollouts are no groups that every microbatch has whole.
-bool Finetuning::shares_prompts() const {
-  const ObjectiveOptions& objective = recipe_.objective;
-  const bool apart = (adapter_ && adapter_->options.lora_dropout > 0) || objective.score_at == ScoreAt::last_non_pad;
-  return is_pairwise(objective.type) && !apart && config_.documents_may_share();
 }
 
 // Whole on every rank that has the head: mapped, so that ranks on one host share it.

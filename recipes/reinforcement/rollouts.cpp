@@ -146,6 +146,7 @@ std::vector<Sample> Rollouts::samples(bool first) const {
   for (const Rollout& rollout : rollouts_) {
     Sample& sample = result.emplace_back(text_of(rollout));
     sample.index = result.size() - 1;
+    sample.group = static_cast<int64_t>(sample.index) / recipe_.objective.rollout.completions;
     const bool masked = recipe_.objective.mask_truncated_completions && rollout.truncated;
     if (recipe_.objective.type == ObjectiveType::ppo) {
       sample.values = ppo_values({.values = {rollout.values.begin(), rollout.values.end()}},

@@ -131,6 +131,43 @@ class Rollouts(program.JobTest):
         self.assertEqual(made.code, 0, made.err)
         return self.folder / "other"
 
+    def shared_recipe(self, out, size, objective):
+        """Answers to prompts that are long enough to stand once for all of them in a microbatch of more than one."""
+        rollouts = self.folder / "given.jsonl"
+        with open(rollouts, "w") as file:
+            for i in range(8):
+                prompt = [1] + [(7 * t * t + i // 4) % 60 + 3 for t in range(20)]
+                answer = [(5 * t + 3 * i) % 60 + 3 for t in range(1 + i % 3)] + [2]
+                old = [-5.0 - 0.1 * (i % 3) for _ in answer]
+                file.write(json.dumps({"prompt_ids": prompt, "completion_ids": answer, "reward": i % 5,
+                                       "old_logprobs": old}) + "\n")
+        return self.rollout_recipe(out, steps=1, rewards=[], objective=objective,
+                                   rollout={"completions": 4, "max_new_tokens": 12, "file": str(rollouts)},
+                                   train={"microbatch_size": size, "accumulate": 8 // size})
+
+    def test_a_prompt_that_stands_once_gives_the_loss_and_gradients_of_many(self):
+        for objective in ({"beta": 0.1}, {"importance_sampling_level": "sequence"}, {"type": "rloo"}):
+            found = {}
+            for size in (1, 2, 4, 8):
+                gradients = self.folder / f"{size}.safetensors"
+                done = run("gradients", "--recipe", self.shared_recipe(f"shared{size}", size, objective), "--out", gradients)
+                self.assertEqual(done.code, 0, done.err)
+                header, data = program.read_safetensors(gradients)
+                found[size] = json.loads(done.out), {
+                    name: struct.unpack(f"<{(of['data_offsets'][1] - of['data_offsets'][0]) // 4}f",
+                                        data[slice(*of["data_offsets"])])
+                    for name, of in header.items() if name != "__metadata__"}
+            (alone, apart) = found[1]
+            for size in (2, 4, 8):
+                printed, together = found[size]
+                self.assertAlmostEqual(printed["loss"], alone["loss"], delta=2e-6 * max(1, abs(alone["loss"])))
+                for name, value in alone["metrics"].items():
+                    self.assertAlmostEqual(printed["metrics"][name], value, delta=1e-5 * max(1, abs(value)), msg=name)
+                for name, values in apart.items():
+                    largest = max(map(abs, values))
+                    for a, b in zip(values, together[name]):
+                        self.assertAlmostEqual(a, b, delta=2e-5 * largest + 1e-9, msg=name)
+
     def distillation_recipe(self, out, teacher, steps=4, data=None, **sections):
         return self.rollout_recipe(out, steps=steps, rewards=[], objective={
             "type": "distillation", "beta": 0.5, "teacher_model_name_or_path": str(teacher)}, **{
