@@ -59,6 +59,10 @@ ROWS = [
     ("smollm2-135m", "lora", "none", 1, {"offload_activations": True}),
     ("smollm2-135m", "lora", "block", 1, {"offload_activations": True}),
     ("neox-70m", "full", "none", 2, {"pipeline": 2, "schedule": "gpipe", "offload_activations": True}),
+    ("smollm2-135m", "lora dpo", "none", 1, {}), ("smollm2-135m", "lora grpo", "none", 1, {}),
+    ("smollm2-135m", "qlora grpo", "none", 1, {}), ("smollm2-135m", "lora ppo", "none", 1, {}),
+    ("smollm2-135m", "lora distillation", "none", 1, {}), ("smollm2-135m", "lora distillation on-policy", "none", 1, {}),
+    ("smollm2-135m", "lora grpo", "none", 2, {"replicate": 2}),
 ]
 
 
@@ -68,6 +72,36 @@ def write_data(path, tokens, vocabulary):
         for _ in range(16):
             ids = [draw.randrange(3, vocabulary) for _ in range(tokens)]
             file.write(json.dumps({"input_ids": ids, "labels": ids}) + "\n")
+
+
+def add_objective(made, work, base, shape, objective, options):
+    """Pairs of two long answers, or prompts of half the length to which answers of the other half are drawn."""
+    draw = random.Random(1)
+    half = options.tokens // 2
+    ids = lambda count: [draw.randrange(3, SHAPES[shape]["vocab_size"]) for _ in range(count)]
+    kind, _, on_policy = objective.partition(" ")
+    data = work / f"{shape}-{kind}{on_policy}.jsonl"
+    made["objective"] = {"type": kind}
+    made["train"]["microbatch_size"] = 4
+    if kind == "distillation":
+        made["objective"]["teacher_model_name_or_path"] = str(base)
+    if kind == "dpo":
+        lines = [{"prompt_ids": ids(4), "chosen_ids": ids(options.tokens - 4), "rejected_ids": ids(options.tokens - 4)}
+                 for _ in range(16)]
+        made["data"] = {"train": str(data), "max_length": options.tokens}
+    elif kind == "distillation" and not on_policy:
+        return
+    else:
+        lines = [{"prompt_ids": ids(half)} for _ in range(16)]
+        made["rollout"] = {"completions": 4, "max_new_tokens": half}
+        made["data"] = {"train": str(data), "max_length": options.tokens}
+        made["train"]["accumulate"] = max(2, made["train"]["accumulate"])
+        if kind != "distillation":
+            made["rewards"] = [{"type": "length", "max_completion_len": 2 * half, "soft_punish_cache": half}]
+        if kind == "grpo":
+            made["objective"]["beta"] = 0.04
+    with open(data, "w") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
 def recipe_of(work, program, shape, mode, checkpointing, parallel, options):
@@ -88,12 +122,15 @@ def recipe_of(work, program, shape, mode, checkpointing, parallel, options):
     if mode == "pretrain":
         made["model"] = {"init": str(config), "tokenizer": options.tokenizer}
         return made
+    mode, _, objective = mode.partition(" ")
     dtype = "nf4" if mode == "qlora" else "bf16"
     base = work / f"{shape}-{dtype}"
     if not base.exists():
         subprocess.run([program, "init", "--config", config, "--out", base, "--dtype", dtype], check=True,
                        capture_output=True)
     made["model"] = {"path": str(base)}
+    if objective:
+        add_objective(made, work, base, shape, objective, options)
     return made | (LORA if mode in ("lora", "qlora") else {})
 
 

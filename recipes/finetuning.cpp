@@ -87,7 +87,7 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
     }
   }
   activations_.apply(*model_);
-  data_->set_share(shares_prompts());
+  data_->set_share(shares_prompts(recipe_, config_));
   parallel_.emplace(parallelize(*model_, !adapter_, parallel_options(recipe_), mesh_, rank_));
 
   const ObjectiveOptions& objective = recipe_.objective;
@@ -101,7 +101,7 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
   if (objective.type == ObjectiveType::ppo) {
     value_.emplace(recipe_, rows_, mesh_, activations_, rank_, observer_);
   }
-  if (recipe_.is_reinforcement()) rollouts_.emplace(recipe_, *model_, *data_, tokenizer_, observer_);
+  if (recipe_.has_rollouts()) rollouts_.emplace(recipe_, *model_, *data_, tokenizer_, observer_);
   objective_ = make_objective(config_.score_labels > 0 ? with_score_head(objective, config_) : objective,
                               off && !objective.precompute_ref_log_probs, teacher_ ? &*teacher_ : nullptr);
   if (objective.reference == "initial" || (off && objective.precompute_ref_log_probs)) {
@@ -109,14 +109,6 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
         make_executor(*model_, *parallel_, {recipe_.parallel.schedule, recipe_.parallel.microbatches}, rank_);
     compute_reference(*executor, !off, settings);
   }
-}
-
-// The prompt of a pair stands once, where that changes no sum: dropout would let each answer see another prompt, and a
-// score may be read in the prompt. Answers of rollouts are no groups that every microbatch has whole.
-bool Finetuning::shares_prompts() const {
-  const ObjectiveOptions& objective = recipe_.objective;
-  const bool apart = (adapter_ && adapter_->options.lora_dropout > 0) || objective.score_at == ScoreAt::last_non_pad;
-  return is_pairwise(objective.type) && !apart && config_.documents_may_share();
 }
 
 // Whole on every rank that has the head: mapped, so that ranks on one host share it.
@@ -154,7 +146,7 @@ void Finetuning::compute_reference(StepExecutor& executor, bool adapters_enabled
   pass.compute_dtype = recipe_.model.dtype();
   pass.adapters_enabled = adapters_enabled;
   pass.batch_tokens = recipe_.data.max_length;
-  if (recipe_.is_reinforcement()) pass.temperature = recipe_.objective.rollout.temperature;
+  if (recipe_.has_rollouts()) pass.temperature = recipe_.objective.rollout.temperature;
   pass.kept = kept_reference(recipe_, settings);
   data_->train_samples().set_reference(reference_log_probs(executor, data_->train_samples(), pass, observer_));
   if (!data_->eval_samples()) return;

@@ -38,7 +38,6 @@ class Finetuning {
   ValueModel* value() { return value_ ? &*value_ : nullptr; }
 
  private:
-  bool shares_prompts() const;
   void open_teacher();
   void open_reference(const std::map<std::string, std::string>& settings);
   void compute_reference(StepExecutor& executor, bool adapters_enabled,

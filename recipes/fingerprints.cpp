@@ -45,7 +45,7 @@ void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::stri
                       const std::string& data_fingerprint) {
   const fs::path model = recipe.pretrains() ? recipe.model.init : recipe.model.path;
   options.settings["data.fingerprint"] = quoted(data_fingerprint);
-  if (recipe.is_reinforcement() && recipe.objective.rollout.file.empty()) {
+  if (has_rewards(recipe.objective.type) && recipe.objective.rollout.file.empty()) {
     options.settings["data.records"] = quoted(PromptRecords(recipe.data).fingerprint());  // for rewards
   }
   const auto add = [&](const std::string& section, const fs::path& file) {

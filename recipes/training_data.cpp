@@ -76,6 +76,15 @@ void check_groups(const Dataset& dataset, const RolloutOptions& rollout) {
 
 }  // namespace
 
+bool shares_prompts(const Recipe& recipe, const DecoderConfig& config) {
+  const ObjectiveOptions& objective = recipe.objective;
+  const bool apart =
+      (recipe.adapter && recipe.adapter->options.lora_dropout > 0) || objective.score_at == ScoreAt::last_non_pad;
+  const bool alike =
+      is_pairwise(objective.type) || objective.type == ObjectiveType::grpo || objective.type == ObjectiveType::rloo;
+  return alike && !apart && config.documents_may_share();
+}
+
 TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, const Encoder& encoder,
                            const Observer& observer) {
   const uint64_t seed = static_cast<uint64_t>(recipe.train.seed);
@@ -88,7 +97,7 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
   in_order.accumulate = 1;
 
   DataOptions data = recipe.data;
-  if (recipe.is_reinforcement()) lay_out_blocks(recipe, data, batching);
+  if (recipe.has_rollouts()) lay_out_blocks(recipe, data, batching);
   const DataOptions& options = data;
   for (const std::string& line : missing_mark_warnings(options.chat_template, encoder)) observer.message(line);
   Dataset train = Dataset::load(options.train, options, encoder);
@@ -147,6 +156,7 @@ void TrainingData::lay_out_blocks(const Recipe& recipe, DataOptions& data, Batch
   batching.order.shuffle = false;
   data.train = {{.path = rollout.file}};
   data.format = DataFormat::rollouts;
+  data.needs_reward = has_rewards(recipe.objective.type);
   data.truncate = Truncate::error;
 }
 
@@ -188,6 +198,7 @@ std::vector<size_t> TrainingData::rows_of(int64_t step) const {
 }
 
 void TrainingData::set_share(bool share) {
+  share_ = share;
   train_samples_->set_share(share);
   if (eval_samples_) eval_samples_->set_share(share);
 }
@@ -215,7 +226,7 @@ std::vector<Batch> TrainingData::microbatches(int64_t step, const std::vector<in
   none.ids = Tensor::empty(pool, {0}, DType::i32);
   for (const int64_t i : which) {
     batches.push_back(i == kIdle  ? none
-                      : rollouts_ ? make_batch(samples(step, i), pool)
+                      : rollouts_ ? make_batch(samples(step, i), pool, share_)
                                   : train_samples_->make(samples(step, i), pool));
   }
   return batches;

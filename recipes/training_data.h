@@ -15,6 +15,10 @@ namespace nibble {
 
 struct DecoderConfig;
 
+/// Whether the prompt of a pair, or of the answers that a microbatch has to it, stands once: not where that changes a
+/// sum. Dropout would let each answer see another prompt, and a score may be read in the prompt.
+bool shares_prompts(const Recipe& recipe, const DecoderConfig& config);
+
 /// Training batches and, where the recipe asks for it, evaluation batches in file order.
 class TrainingData {
  public:
@@ -64,7 +68,7 @@ class TrainingData {
   int64_t iterations_ = 1, mini_batches_ = 1, microbatch_size_ = 1;
   uint64_t seed_ = 0;
   int64_t completions_ = 0, max_new_tokens_ = 0;  // 0 completions: the data are no prompts
-  bool rollouts_ = false;
+  bool rollouts_ = false, share_ = false;
   std::vector<Sample> block_;
   Metrics block_metrics_;
 };

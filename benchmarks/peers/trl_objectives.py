@@ -2,9 +2,9 @@
 padding), LoRA, on the smollm2-135m shape with random weights; the two in turn.
   V/bin/pip install trl==1.16.0 datasets==5.2.0
   NIBBLE_TEST_ASSETS=DIR V/bin/python benchmarks/peers/trl_objectives.py build/release/bin/nibble MODEL dpo [PAIRS]
-  NIBBLE_TEST_ASSETS=DIR V/bin/python benchmarks/peers/trl_objectives.py build/release/bin/nibble MODEL grpo
+  NIBBLE_TEST_ASSETS=DIR V/bin/python benchmarks/peers/trl_objectives.py build/release/bin/nibble MODEL grpo [PROMPTS TOKENS]
 MODEL: a 16-bit directory of that shape. dpo: PAIRS (512) problems of GSM8K in steps of 8, each with its own answer and that of
-the next problem. grpo: a step with 8 prompts x 8 completions of 128 tokens, drawn by each tool itself. Ours is timed from the
+the next problem. grpo: a step with PROMPTS (8) prompts x 8 completions of TOKENS (128) tokens, drawn by each tool itself. Ours is timed from the
 start of the process to the saved adapter, TRL in train() alone: its imports and loading do not count. `ours` or `trl` as the
 last argument runs one of them."""
 import json
@@ -24,7 +24,7 @@ import json, resource, sys, time
 from datasets import load_dataset
 from peft import LoraConfig
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer
-kind, model, data, out = sys.argv[1:]
+kind, model, data, out, prompts, tokens = sys.argv[1:]
 common = dict(output_dir=out, report_to="none", save_strategy="no", use_cpu=True, seed=0)
 peft = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
 rows = load_dataset("json", data_files=data, split="train")
@@ -33,36 +33,37 @@ if kind == "dpo":
 else:
     digits = lambda completions, **_: [float(sum(c.isdigit() for c in text)) for text in completions]
     trainer = GRPOTrainer(model=model, reward_funcs=digits, train_dataset=rows, peft_config=peft, args=GRPOConfig(
-        max_steps=1, per_device_train_batch_size=8, gradient_accumulation_steps=8, num_generations=8,
-        max_completion_length=128, **common))
+        max_steps=1, per_device_train_batch_size=8, gradient_accumulation_steps=int(prompts), num_generations=8,
+        max_completion_length=int(tokens), **common))
 begin = time.perf_counter()
 trainer.train()
 print(json.dumps({"seconds": time.perf_counter() - begin, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
 """
 
 
-def prepare(folder, model, count):
+def prepare(folder, model, count, prompts):
     from trl_job import ALPACA, put_model
     put_model(folder, model)
     assets = pathlib.Path(os.environ["NIBBLE_TEST_ASSETS"])
-    rows = [json.loads(line) for line in (assets / "data-gsm8k/train.jsonl").open(encoding="utf-8")][:count + 1]
+    rows = [json.loads(line) for line in (assets / "data-gsm8k/train.jsonl").open(encoding="utf-8")]
+    rows = rows[:max(count + 1, prompts)]
     with (folder / "dpo.jsonl").open("w", encoding="utf-8") as out:
-        for row, other in zip(rows, rows[1:]):
+        for row, other in zip(rows[:count], rows[1:]):
             out.write(json.dumps({"prompt": ALPACA.format(row["question"]), "chosen": row["answer"],
                                   "rejected": other["answer"]}) + "\n")
     with (folder / "grpo.jsonl").open("w", encoding="utf-8") as out:
-        for row in rows[:8]:
+        for row in rows[:prompts]:
             out.write(json.dumps({"prompt": ALPACA.format(row["question"]), "answer": "1"}) + "\n")
 
 
-def ours(program, folder, kind):
+def ours(program, folder, kind, prompts, tokens):
     recipe = {"model": {"path": str(folder / "model"), "compute_dtype": "bf16"}, "adapter": LORA, "objective": {"type": kind},
               "data": {"train": str(folder / f"{kind}.jsonl"), "max_length": 1024, "pack": False},
               "train": {"epochs": 1, "microbatch_size": 8, "accumulate": 1},
               "optimizer": {"lr": 1e-6, "schedule": "constant"}, "output": {"dir": str(folder / "ours")}}
     if kind == "grpo":
-        recipe["train"] = {"steps": 1, "microbatch_size": 8, "accumulate": 8}
-        recipe["rollout"] = {"completions": 8, "max_new_tokens": 128}
+        recipe["train"] = {"steps": 1, "microbatch_size": 8, "accumulate": prompts}
+        recipe["rollout"] = {"completions": 8, "max_new_tokens": tokens}
         recipe["rewards"] = [{"type": "number", "column": "answer"}]
     (folder / "recipe.json").write_text(json.dumps(recipe))
     begin = time.perf_counter()
@@ -73,9 +74,9 @@ def ours(program, folder, kind):
     return time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 
 
-def theirs(folder, kind):
+def theirs(folder, kind, prompts, tokens):
     run = subprocess.run([sys.executable, "-c", PEER, kind, str(folder / "model"), str(folder / f"{kind}.jsonl"),
-                          str(folder / "theirs")], capture_output=True, text=True, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+                          str(folder / "theirs"), str(prompts), str(tokens)], capture_output=True, text=True, env=os.environ | {"HF_HUB_OFFLINE": "1"})
     if run.returncode != 0:
         sys.exit(run.stdout[-2000:] + run.stderr[-4000:])
     result = json.loads(run.stdout.strip().splitlines()[-1])
@@ -85,14 +86,16 @@ def theirs(folder, kind):
 def main():
     program, model, kind, *rest = sys.argv[1:]
     which = [rest.pop()] if rest and rest[-1] in ("ours", "trl") else ["ours", "trl"]
-    count = int(rest[0]) if rest else 512
+    count = int(rest[0]) if rest and kind == "dpo" else 512
+    prompts, tokens = (int(rest[0]), int(rest[1])) if len(rest) == 2 else (8, 128)
     found = {}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        prepare(folder, model, count)
+        prepare(folder, model, count, prompts)
         for tool in which:
-            found[tool] = ours(program, folder, kind) if tool == "ours" else theirs(folder, kind)
-            print(f"{kind}, {count if kind == 'dpo' else '8 x 8 x 128'}: {tool} {found[tool][0]:.1f} s, "
+            found[tool] = (ours(program, folder, kind, prompts, tokens) if tool == "ours" else
+                           theirs(folder, kind, prompts, tokens))
+            print(f"{kind}, {count if kind == 'dpo' else f'{prompts} x 8 x {tokens}'}: {tool} {found[tool][0]:.1f} s, "
                   f"{found[tool][1] / 2**20:.2f} GiB", flush=True)
     if len(found) == 2:
         print(f"{found['trl'][0] / found['ours'][0]:.2f}x")

@@ -7,6 +7,7 @@
 
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/models/decoder_parts.h"
+#include "nibble/core/ops/cross_entropy.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/embedding.h"
 
@@ -218,7 +219,7 @@ double DecoderPass::loss_sum(const Tensor& streams, float gradient_scale, Tensor
   const auto head = [&](const HeadGradient* wanted, Tensor* log_probs) {
     return model.head->loss_sum(x, impl_->batch, impl_->step, model.sharding, loss.temperature, wanted, log_probs);
   };
-  const Shape output = loss.wants_collisions ? Shape{2, tokens} : Shape{tokens};
+  const Shape output = loss.wants_statistics ? Shape{1 + ops::kTokenStatistics, tokens} : Shape{tokens};
   const auto run = [&](HeadGradient* wanted) {
     if (loss.of_logits) return model.head->loss_sum(x, loss.of_logits, impl_->step, model.sharding, wanted);
     if (!loss) return head(wanted, nullptr);

@@ -32,8 +32,8 @@ using LogitSink = std::function<void(int64_t row, const Tensor& logits)>;
 /// label: returns it and sets weights [T] (0 before), minus its derivative by each.
 struct TokenLoss : std::function<double(const Tensor& log_probs, Tensor& weights)> {
   using function::function;
-  /// log_probs is [2, T]: in its second row the logarithm of the sum of the squared probabilities of all tokens.
-  bool wants_collisions = false;
+  /// log_probs is [1 + ops::kTokenStatistics, T]: behind its first row each ops::TokenStatistic.
+  bool wants_statistics = false;
   /// Instead of the function: a loss of logits, in one pass over the head.
   LogitLoss of_logits = {};
   float temperature = 1;  ///< log-probabilities and gradients are those of logits / this

@@ -9,6 +9,8 @@
 
 namespace nibble {
 
+using ops::kTokenStatistics;
+
 namespace {
 
 constexpr int64_t kLogitBytes = int64_t{32} << 20;
@@ -41,13 +43,21 @@ Tensor pick(const Tensor& x, std::span<const int32_t> rows, MemoryPool& pool) {
   return picked;
 }
 
-// ops::cross_entropy of logits of which other columns are elsewhere.
-void sharded_cross_entropy(const LayerSharding& sharding, const Tensor& logits, const Tensor& targets, float softcap,
-                           float scale, const Tensor& weights, Tensor& losses, Tensor& dlogits,
-                           const StepContext& step) {
+// ops::cross_entropy of logits of which other columns may be elsewhere. told: wanted where it is defined.
+void cross_entropy_of(const LayerSharding* sharding, const Tensor& logits, const Tensor& targets, float softcap,
+                      float scale, const Tensor& weights, Tensor& losses, Tensor& told, Tensor& dlogits,
+                      const StepContext& step) {
+  if (!sharding && !told) return ops::cross_entropy(logits, targets, softcap, scale, losses, dlogits, weights);
   Tensor row_max = Tensor::empty(step.pool(), losses.shape(), DType::f32, "maxima of logits");
   Tensor row_sumexp = Tensor::empty(step.pool(), losses.shape(), DType::f32, "sums of logits");
-  const Tensor own = sharding.cross_entropy(logits, targets, softcap, row_max, row_sumexp, losses, step);
+  Tensor own = targets;
+  if (sharding) {
+    own = sharding->cross_entropy(logits, targets, softcap, row_max, row_sumexp, losses, told, step);
+  } else {
+    Tensor statistics = Tensor::empty(step.pool(), {7, logits.dim(0)}, DType::f32, "statistics of logits");
+    ops::cross_entropy_statistics(logits, targets, softcap, statistics);
+    ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses, told);
+  }
   if (dlogits) ops::cross_entropy_backward(logits, own, row_max, row_sumexp, softcap, scale, dlogits, weights);
 }
 
@@ -173,25 +183,17 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
       dlogits = Tensor::empty(pool, chunk.shape(), step.compute_dtype, "gradient of logits");
     const Tensor targets = pick<int32_t>(batch.targets, picked, pool);
     const Tensor weights = all_weights ? pick<float>(all_weights, picked, pool) : Tensor();
-    const auto cross_entropy = [&](float softcap_of_chunk) {
-      if (sharding) {
-        sharded_cross_entropy(*sharding, chunk, targets, softcap_of_chunk, gradient_scale, weights, losses, dlogits,
-                              step);
-      } else {
-        ops::cross_entropy(chunk, targets, softcap_of_chunk, gradient_scale, losses, dlogits, weights);
-      }
-    };
-    cross_entropy(cap);
+    Tensor told;
+    if (log_probs && log_probs->rank() == 2) {
+      told = Tensor::empty(pool, {kTokenStatistics, chunk.dim(0)}, DType::f32, "statistics of logits");
+    }
+    cross_entropy_of(sharding, chunk, targets, cap, gradient_scale, weights, losses, told, dlogits, step);
     total += ops::sum(losses);
     if (log_probs) put_rows(losses, picked, -1, log_probs->data<float>(), pool.host());
-    if (log_probs && log_probs->rank() == 2) {
-      // log sum p^2 = lse(2 z) - 2 lse(z): the target's logit, in both losses, drops out.
-      float* collisions = log_probs->data<float>() + hidden.dim(0);
-      put_rows(losses, picked, -2, collisions, pool.host());
-      if (cap > 0) ops::softcap(chunk, cap);
-      ops::scale(chunk, 2);
-      cross_entropy(0);
-      put_rows(losses, picked, 1, collisions, pool.host());
+    for (int64_t i = 0; told && i < kTokenStatistics; ++i) {
+      const bool sum = static_cast<ops::TokenStatistic>(i) == ops::TokenStatistic::mean_logit;
+      put_rows(told.rows(i, i + 1), picked, sum ? 1 / static_cast<float>(linear.global_out_features()) : 1,
+               log_probs->data<float>() + (1 + i) * hidden.dim(0), pool.host());
     }
     if (gradient && temperature != 1) ops::scale(dlogits, 1 / temperature);
   };

@@ -102,7 +102,8 @@ Metrics answer_metrics(const ObjectiveOptions& options, std::span<const ScoredAn
   });
   const Spread spread = spread_of(rewards);
   Metrics found = {{"reward", spread.mean}, {"reward_std", spread.std}};
-  const bool compares = options.type != ObjectiveType::ppo || options.rollout.completions > 1;
+  const bool compares =
+      has_rewards(options.type) && (options.type != ObjectiveType::ppo || options.rollout.completions > 1);
   if (compares) found.emplace_back("frac_reward_zero_std", level / groups);
   const auto add_lengths = [&](const std::string& name, const std::vector<double>& of) {
     if (of.empty()) return;

@@ -26,11 +26,11 @@ inline double answer_tokens(const Batch& batch, size_t d) {
   return tokens;
 }
 
-/// Sum of `log_probs` [T] over the answer's tokens; 0 where there are none.
-inline double answer_log_prob(const Batch& batch, size_t d, std::span<const float> log_probs) {
+/// Sum of `values` [T], as log-probabilities are, over the answer's tokens; 0 where there are none.
+inline double answer_sum(const Batch& batch, size_t d, std::span<const float> values) {
   double sum = 0;
   each_answer_row(batch, d, [&](size_t row, int64_t) {
-    if (!log_probs.empty()) sum += static_cast<double>(log_probs[row]);
+    if (!values.empty()) sum += static_cast<double>(values[row]);
   });
   return sum;
 }
@@ -79,7 +79,28 @@ double mean_of(std::span<const SampleFacts> facts, const Of& of) {
   return mean_of(facts, of, [](const SampleFacts&) { return true; });
 }
 
-/// rewards/* and logps/* of pairs whose facts begin with the rewards and log-probabilities of both answers.
+/// Sum of value `i` by that of value `j`: a mean over tokens. nan where there are none.
+inline double ratio_of(std::span<const SampleFacts> facts, size_t i, size_t j) {
+  double sum = 0, number = 0;
+  for (const SampleFacts& fact : facts) {
+    sum += fact.values[i];
+    number += fact.values[j];
+  }
+  return number > 0 ? sum / number : std::numeric_limits<double>::quiet_NaN();
+}
+
+/// The first kPairFacts facts of pairs: rewards and log-probabilities of both answers, their mean logits and tokens as
+/// sums.
+inline constexpr size_t kPairFacts = 8, kChosenTokens = 6, kRejectedTokens = 7;
+inline SampleFacts pair_facts(const Batch& batch, const LabelLogProbs& seen, size_t chosen,
+                              const std::array<double, 2>& rewards, const std::array<double, 2>& log_probs) {
+  const std::span<const float> logits = seen.statistics.mean_logits;
+  return {sample_number(batch, chosen),
+          {rewards[0], rewards[1], log_probs[0], log_probs[1], answer_sum(batch, chosen, logits),
+           answer_sum(batch, chosen + 1, logits), answer_tokens(batch, chosen), answer_tokens(batch, chosen + 1)}};
+}
+
+/// rewards/*, logps/* and logits/* of pairs whose facts begin with pair_facts().
 inline Metrics pair_metrics(std::span<const SampleFacts> facts) {
   const auto mean = [&](size_t i) { return mean_of(facts, [i](const SampleFacts& f) { return f.values[i]; }); };
   return {{"rewards/chosen", mean(0)},
@@ -88,7 +109,9 @@ inline Metrics pair_metrics(std::span<const SampleFacts> facts) {
            mean_of(facts, [](const SampleFacts& f) { return f.values[0] > f.values[1] ? 1.0 : 0.0; })},
           {"rewards/margins", mean_of(facts, [](const SampleFacts& f) { return f.values[0] - f.values[1]; })},
           {"logps/chosen", mean(2)},
-          {"logps/rejected", mean(3)}};
+          {"logps/rejected", mean(3)},
+          {"logits/chosen", ratio_of(facts, 4, kChosenTokens)},
+          {"logits/rejected", ratio_of(facts, 5, kRejectedTokens)}};
 }
 
 }  // namespace nibble

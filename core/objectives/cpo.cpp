@@ -9,6 +9,9 @@ namespace nibble {
 
 namespace {
 
+// Facts behind those of pairs: of the NLL, sum and tokens.
+constexpr size_t kNll = kPairFacts, kTargets = kPairFacts + 1, kLogOdds = kPairFacts + 2;
+
 // Calls use(row) for the rows of document d whose targets count in the NLL: its answer's, and the prompt's where it has
 // targets.
 template <typename Use>
@@ -63,7 +66,7 @@ double Cpo::share(const Batch& batch, size_t document) const {
 }
 
 double Cpo::score(const Batch& batch, size_t document, std::span<const float> log_probs) const {
-  return share(batch, document) * answer_log_prob(batch, document, log_probs);
+  return share(batch, document) * answer_sum(batch, document, log_probs);
 }
 
 double Cpo::loss_sum(const Batch& batch, const LabelLogProbs& log_probs, const LossCounts& step,
@@ -99,21 +102,22 @@ std::vector<SampleFacts> Cpo::facts(const Batch& batch, const LabelLogProbs& log
       ++tokens;
     });
     cpo_pair_loss(options_, c, r, &log_odds);
-    found.push_back(
-        {sample_number(batch, chosen), {options_.beta * c, options_.beta * r, c, r, nll, tokens, log_odds}});
+    SampleFacts& fact =
+        found.emplace_back(pair_facts(batch, log_probs, chosen, {options_.beta * c, options_.beta * r}, {c, r}));
+    fact.values[kNll] = nll;
+    fact.values[kTargets] = tokens;
+    fact.values[kLogOdds] = log_odds;
   });
   return found;
 }
 
 Metrics Cpo::metrics(std::span<const SampleFacts> facts, const LossCounts&) const {
   Metrics found = pair_metrics(facts);
-  const double tokens = mean_of(facts, [](const SampleFacts& f) { return f.values[5]; });
-  const double nll = mean_of(facts, [](const SampleFacts& f) { return f.values[4]; }) / tokens;
-  found.emplace_back("nll_loss", nll_weight_ == 0 ? 0 : nll);
+  found.emplace_back("nll_loss", nll_weight_ == 0 ? 0 : ratio_of(facts, kNll, kTargets));
   if (options_.type == ObjectiveType::orpo) {
     found.emplace_back("log_odds_ratio",
-                       mean_of(facts, [](const SampleFacts& f) { return log_sigmoid({f.values[6]}).value; }));
-    found.emplace_back("log_odds_chosen", mean_of(facts, [](const SampleFacts& f) { return f.values[6]; }));
+                       mean_of(facts, [](const SampleFacts& f) { return log_sigmoid({f.values[kLogOdds]}).value; }));
+    found.emplace_back("log_odds_chosen", mean_of(facts, [](const SampleFacts& f) { return f.values[kLogOdds]; }));
   }
   return found;
 }

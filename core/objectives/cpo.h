@@ -19,6 +19,7 @@ class Cpo final : public Objective {
   LossCounts counts(const Batch& batch) const override;
   double loss_sum(const Batch& batch, const LabelLogProbs& log_probs, const LossCounts& step,
                   std::span<float> weights) const override;
+  bool wants_statistics() const override { return true; }
   std::vector<SampleFacts> facts(const Batch& batch, const LabelLogProbs& log_probs) const override;
   Metrics metrics(std::span<const SampleFacts> facts, const LossCounts& step) const override;
 

@@ -103,6 +103,9 @@ const std::map<std::string, Loss, std::less<>> kLosses = {
     {"discopop", discopop},
     {"sigmoid_norm", [](const Terms& t) { return -log_sigmoid(t.options.beta * t.average_delta()); }}};
 
+// Facts behind those of pairs: sums over the tokens of both answers, and over those of the chosen one.
+constexpr size_t kEntropy = kPairFacts, kTokens = kPairFacts + 1, kRight = kPairFacts + 2;
+
 double weight_of(const ObjectiveOptions& options, size_t i) {
   return options.loss_weights.empty() ? 1 : options.loss_weights[i];
 }
@@ -191,7 +194,7 @@ double Dpo::pair_weight(const Batch& batch, const LabelLogProbs& log_probs, size
   double exponent = 0;
   for (const size_t document : {chosen, chosen + 1}) {
     const double sum =
-        answer_log_prob(batch, document, log_probs.policy) - answer_log_prob(batch, document, log_probs.collisions);
+        answer_sum(batch, document, log_probs.policy) - answer_sum(batch, document, log_probs.statistics.collisions);
     exponent += sum / std::max(answer_tokens(batch, document), 1.0);
   }
   return std::exp(exponent);
@@ -207,7 +210,7 @@ double Dpo::loss_sum(const Batch& batch, const LabelLogProbs& log_probs, const L
     const PairRanks ranks = sorts_ ? ranks_in(step.settled, sample_number(batch, chosen)) : PairRanks{};
     const double weight = pair_weight(batch, log_probs, chosen);
     const PairLoss loss = dpo_pair_loss(options_, pair, ranks);
-    sum += weight * loss.value - sft * answer_log_prob(batch, chosen, log_probs.policy);
+    sum += weight * loss.value - sft * answer_sum(batch, chosen, log_probs.policy);
     const double shared = std::min(pair.chosen_tokens, pair.rejected_tokens);
     each_answer_row(batch, chosen, [&](size_t row, int64_t k) {
       weights[row] = static_cast<float>(sft - weight * loss.by_chosen * token_weight(k, shared));
@@ -257,13 +260,23 @@ std::vector<SampleFacts> Dpo::facts(const Batch& batch, const LabelLogProbs& log
   std::vector<SampleFacts> found;
   each_pair(batch, [&](size_t chosen) {
     const PairScores pair = scores(batch, log_probs, chosen);
-    found.push_back({sample_number(batch, chosen),
-                     {options_.beta * (pair.chosen - pair.reference_chosen),
-                      options_.beta * (pair.rejected - pair.reference_rejected), pair.chosen, pair.rejected}});
+    SampleFacts& fact = found.emplace_back(pair_facts(batch, log_probs, chosen,
+                                                      {options_.beta * (pair.chosen - pair.reference_chosen),
+                                                       options_.beta * (pair.rejected - pair.reference_rejected)},
+                                                      {pair.chosen, pair.rejected}));
+    const std::span<const float> entropies = log_probs.statistics.entropies;
+    fact.values[kEntropy] = answer_sum(batch, chosen, entropies) + answer_sum(batch, chosen + 1, entropies);
+    fact.values[kTokens] = pair.chosen_tokens + pair.rejected_tokens;
+    fact.values[kRight] = answer_sum(batch, chosen, log_probs.statistics.top1);
   });
   return found;
 }
 
-Metrics Dpo::metrics(std::span<const SampleFacts> facts, const LossCounts&) const { return pair_metrics(facts); }
+Metrics Dpo::metrics(std::span<const SampleFacts> facts, const LossCounts&) const {
+  Metrics found = pair_metrics(facts);
+  found.emplace_back("entropy", ratio_of(facts, kEntropy, kTokens));
+  found.emplace_back("mean_token_accuracy", ratio_of(facts, kRight, kChosenTokens));
+  return found;
+}
 
 }  // namespace nibble

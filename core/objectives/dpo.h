@@ -36,7 +36,7 @@ class Dpo final : public Objective {
   double loss_sum(const Batch& batch, const LabelLogProbs& log_probs, const LossCounts& step,
                   std::span<float> weights) const override;
   bool wants_reference() const override { return adapter_off_; }
-  bool wants_collisions() const override { return options_.use_weighting; }
+  bool wants_statistics() const override { return true; }
   bool surveys() const override { return sorts_ || (options_.use_weighting && sft_weight_ != 0); }
   std::vector<SampleFacts> survey(const Batch& batch, const LabelLogProbs& log_probs) const override;
   std::vector<double> settle(std::span<const SampleFacts> facts) const override;

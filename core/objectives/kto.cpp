@@ -10,7 +10,7 @@ namespace nibble {
 namespace {
 
 double log_ratio(const Batch& batch, const LabelLogProbs& log_probs, size_t document) {
-  return answer_log_prob(batch, document, log_probs.policy) - answer_log_prob(batch, document, log_probs.reference);
+  return answer_sum(batch, document, log_probs.policy) - answer_sum(batch, document, log_probs.reference);
 }
 
 bool is_desirable(const Batch& batch, size_t document) {
@@ -61,9 +61,11 @@ std::vector<double> Kto::settle(std::span<const SampleFacts> facts) const {
 std::vector<SampleFacts> Kto::facts(const Batch& batch, const LabelLogProbs& log_probs) const {
   std::vector<SampleFacts> found;
   for (size_t d = 0; d < batch.spans.size(); ++d) {
+    const TokenStatistics& statistics = log_probs.statistics;
     found.push_back({sample_number(batch, d),
                      {is_desirable(batch, d) ? 1.0 : 0.0, options_.beta * log_ratio(batch, log_probs, d),
-                      answer_log_prob(batch, d, log_probs.policy)}});
+                      answer_sum(batch, d, log_probs.policy), answer_sum(batch, d, statistics.mean_logits),
+                      answer_tokens(batch, d), answer_sum(batch, d, statistics.entropies)}});
   }
   return found;
 }
@@ -75,7 +77,11 @@ Metrics Kto::metrics(std::span<const SampleFacts> facts, const LossCounts& step)
         [desirable](const SampleFacts& f) { return (f.values[0] != 0) == desirable; });
   };
   const double chosen = mean(1, true), rejected = mean(1, false);
+  const auto mean_logit = [&](bool desirable) { return mean(3, desirable) / mean(4, desirable); };
   return {{"kl", kl_of(step)},
+          {"entropy", ratio_of(facts, 5, 4)},
+          {"logits/chosen", mean_logit(true)},
+          {"logits/rejected", mean_logit(false)},
           {"rewards/chosen", chosen},
           {"rewards/rejected", rejected},
           {"rewards/margins", chosen - rejected},

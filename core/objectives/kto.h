@@ -22,6 +22,7 @@ class Kto final : public Objective {
   bool surveys() const override { return options_.loss_type.front() == "kto"; }
   std::vector<SampleFacts> survey(const Batch& batch, const LabelLogProbs& log_probs) const override;
   std::vector<double> settle(std::span<const SampleFacts> facts) const override;
+  bool wants_statistics() const override { return true; }
   std::vector<SampleFacts> facts(const Batch& batch, const LabelLogProbs& log_probs) const override;
   Metrics metrics(std::span<const SampleFacts> facts, const LossCounts& step) const override;
 

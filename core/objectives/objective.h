@@ -2,6 +2,7 @@
 // What a step optimizes: a function of the log-probabilities that the model gives to the label tokens of a batch.
 
 #include <array>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -20,11 +21,17 @@ struct LossCounts {
   std::vector<double> settled = {};
 };
 
+/// What the policy's probabilities of all tokens are like before each label: ops::TokenStatistic [T] each, 0 where a
+/// token has no label.
+struct TokenStatistics {
+  std::span<const float> collisions, entropies, mean_logits, top1;
+};
+
 /// What a model says of the labels of a batch: log-probabilities (natural log) [T], 0 where a token has no label.
 struct LabelLogProbs {
-  std::span<const float> policy;           ///< the model that is trained
-  std::span<const float> reference;        ///< what it is compared with; empty where the objective wants none
-  std::span<const float> collisions = {};  ///< log sum p^2 over the vocabulary; empty unless wants_collisions()
+  std::span<const float> policy;     ///< the model that is trained
+  std::span<const float> reference;  ///< what it is compared with; empty where the objective wants none
+  TokenStatistics statistics = {};   ///< empty unless wants_statistics()
   /// Of a score head, by Objective::score_rows, then by label; without log-probabilities.
   std::span<const float> scores = {};
 };
@@ -32,7 +39,7 @@ struct LabelLogProbs {
 /// Numbers that an objective tells of one sample or group of a step.
 struct SampleFacts {
   int64_t sample = 0;  ///< Sample::index of its first document
-  std::array<double, 7> values{};
+  std::array<double, 12> values{};
 };
 
 /// Named numbers for metrics.jsonl, in order.
@@ -60,8 +67,8 @@ class Objective {
   virtual bool wants_reference() const { return false; }
   /// Log-probabilities are of logits / this.
   virtual double temperature() const { return 1; }
-  /// Whether LabelLogProbs::collisions are wanted.
-  virtual bool wants_collisions() const { return false; }
+  /// Whether LabelLogProbs::statistics are wanted.
+  virtual bool wants_statistics() const { return false; }
   /// Whether it is the sum of -log p over the label tokens: the head then has loss and gradient in one pass, and
   /// loss_sum() is not asked.
   virtual bool is_next_token() const { return false; }
@@ -70,9 +77,10 @@ class Objective {
   virtual bool wants_scores() const { return false; }
   virtual std::vector<int32_t> score_rows(const Batch&) const { return {}; }
   /// A loss that is no function of log-probabilities or scores, on the rank that has the head; loss_sum() is not asked.
-  /// Empty unless an objective is one.
+  /// Empty unless an objective is one. It tells its facts once the loss of all rows is known.
   virtual bool is_of_logits() const { return false; }
-  virtual LogitLoss logit_loss(const Batch&, const StepContext&) const { return {}; }
+  using Tell = std::function<void(std::vector<SampleFacts>)>;
+  virtual LogitLoss logit_loss(const Batch&, const StepContext&, const Tell& /*facts*/) const { return {}; }
 
   /// Whether the loss of a batch depends on all others of the step. Then each is computed once without gradients
   /// before: survey() tells of its samples, and settle() makes LossCounts::settled of those of all ranks. So nothing

@@ -52,9 +52,11 @@ std::vector<std::string> loss_types_of(ObjectiveType type) {
   return {};
 }
 
-bool has_rollouts(ObjectiveType type) {
+bool has_rewards(ObjectiveType type) {
   return type == ObjectiveType::grpo || type == ObjectiveType::rloo || type == ObjectiveType::ppo;
 }
+
+bool has_rollouts(const ObjectiveOptions& options) { return has_rewards(options.type) || options.on_policy; }
 
 int64_t steps_per_block(const ObjectiveOptions& options) {
   const bool ppo = options.type == ObjectiveType::ppo;
@@ -69,7 +71,7 @@ double default_beta(ObjectiveType type) {
 
 bool has_reference(const ObjectiveOptions& options) {
   if (options.type == ObjectiveType::ppo) return options.kl_coef != 0;
-  if (has_rollouts(options.type)) return options.beta != 0;
+  if (has_rewards(options.type)) return options.beta != 0;
   return options.type == ObjectiveType::dpo || options.type == ObjectiveType::kto;
 }
 
@@ -126,7 +128,7 @@ void check_loss_types(const ObjectiveOptions& options) {
 namespace {
 
 void check_rollouts(const ObjectiveOptions& options) {
-  if (options.rollout.completions < 2 && options.type != ObjectiveType::ppo &&
+  if (options.rollout.completions < 2 && options.type != ObjectiveType::ppo && !options.on_policy &&
       (options.type == ObjectiveType::rloo || options.scale_rewards != ScaleRewards::batch)) {
     throw UsageError("an answer is compared with the others to its prompt", "set it to 2 or more",
                      "rollout.completions");
@@ -141,7 +143,7 @@ void check_rollouts(const ObjectiveOptions& options) {
 
 void check_objective_options(const ObjectiveOptions& options) {
   check_loss_types(options);
-  if (has_rollouts(options.type)) {
+  if (has_rollouts(options)) {
     check_rollouts(options);
   } else if (options.type != ObjectiveType::distillation && options.beta <= 0) {
     throw UsageError("must be above 0", "leave it out", "objective.beta");
@@ -171,11 +173,11 @@ void check_objective_options(const ObjectiveOptions& options) {
   }
   if (!has_reference(options) && !options.reference.empty() && options.reference != "none") {
     const std::string key = options.type == ObjectiveType::ppo ? "objective.kl_coef" : "objective.beta";
-    throw UsageError(has_rollouts(options.type) ? "with " + key + " 0 nothing is compared with a reference"
-                                                : "the objective compares with no reference",
+    throw UsageError(has_rewards(options.type) ? "with " + key + " 0 nothing is compared with a reference"
+                                               : "the objective compares with no reference",
                      "leave it out", "objective.reference");
   }
-  if ((options.type == ObjectiveType::kto || (has_rollouts(options.type) && has_reference(options))) &&
+  if ((options.type == ObjectiveType::kto || (has_rewards(options.type) && has_reference(options))) &&
       options.reference == "none") {
     throw UsageError(std::string(objective_type_name(options.type)) + " needs a reference",
                      "leave it out, or name a directory", "objective.reference");

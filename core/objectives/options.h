@@ -104,6 +104,8 @@ struct ObjectiveOptions {
   ProblemType problem_type = ProblemType::automatic;
   ScoreAt score_at = ScoreAt::last_token;
   std::string teacher_model_name_or_path;
+  /// Distillation, no key: the student's own answers are what it learns from (the recipe has a section rollout).
+  bool on_policy = false;
   double temperature = 1;
   /// No key, see with_score_head(): the id that score_at passes over; -1: none.
   int32_t pad_id = -1;
@@ -114,8 +116,10 @@ std::string_view objective_type_name(ObjectiveType type);
 std::vector<ObjectiveType> objective_types();
 /// loss_types that `type` knows, its default first.
 std::vector<std::string> loss_types_of(ObjectiveType type);
-/// Whether its answers are the model's own, or given as if they were, and have rewards.
-bool has_rollouts(ObjectiveType type);
+/// Whether it trains on answers that are the model's own, or given as if they were.
+bool has_rollouts(const ObjectiveOptions& options);
+/// Whether such answers have rewards.
+bool has_rewards(ObjectiveType type);
 /// Optimizer steps that use the same answers.
 int64_t steps_per_block(const ObjectiveOptions& options);
 /// TRL's `beta` of the type.

@@ -170,25 +170,36 @@ std::vector<SampleFacts> PolicyGradient::facts(const Batch& batch, const LabelLo
     if (is_masked(batch, d)) continue;
     const AnswerLoss loss = loss_of(batch, log_probs, d);
     const double tokens = answer_tokens(batch, d);
-    fact.values = {tokens, loss.kl, loss.clipped_low, loss.clipped_high, of_tokens ? tokens : 1};
+    fact.values = {tokens,
+                   loss.kl,
+                   loss.clipped_low,
+                   loss.clipped_high,
+                   of_tokens ? tokens : 1,
+                   answer_sum(batch, d, log_probs.statistics.entropies)};
   }
   return found;
 }
 
 Metrics PolicyGradient::metrics(std::span<const SampleFacts> facts, const LossCounts&) const {
-  std::array<double, 5> sums{};
+  std::array<double, 6> sums{};
+  double low_min = std::numeric_limits<double>::quiet_NaN(), high_max = low_min;  // over answers
   for (const SampleFacts& fact : facts) {
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += fact.values[i];
+    low_min = std::fmin(low_min, fact.values[2] / fact.values[4]);
+    high_max = std::fmax(high_max, fact.values[3] / fact.values[4]);
   }
-  const auto [tokens, kl, low, high, ratios] = sums;  // nan where nothing was counted
+  const auto [tokens, kl, low, high, ratios, entropy] = sums;  // nan where nothing was counted
   Metrics found;
   if (options_.type == ObjectiveType::grpo && options_.beta != 0) found.emplace_back("kl", kl / tokens);
+  found.emplace_back("entropy", entropy / tokens);
   if (options_.loss_type.front() == "cispo") {
     found.emplace_back("cispo_clip_ratio", high / ratios);
     return found;
   }
   found.emplace_back("clip_ratio/low_mean", low / ratios);
+  found.emplace_back("clip_ratio/low_min", low_min);
   found.emplace_back("clip_ratio/high_mean", high / ratios);
+  found.emplace_back("clip_ratio/high_max", high_max);
   found.emplace_back("clip_ratio/region_mean", (low + high) / ratios);
   return found;
 }

@@ -39,7 +39,8 @@ enum class AnswerValue : uint8_t { advantage, masked };  // masked: 1, it carrie
 
 /// grpo and rloo: mean over the answers of a step, over its tokens (bnpo, dapo, cispo), or over answers times
 /// rollout.max_new_tokens (dr_grpo). The policy that wrote (Batch::old) is the one that is trained where the batch does
-/// not say otherwise: all ratios are exactly 1. Facts: tokens, KL, clipped ratios and what they are counted by.
+/// not say otherwise: all ratios are exactly 1. Facts: tokens, KL, clipped ratios and what they are counted by,
+/// entropy.
 class PolicyGradient final : public Objective {
  public:
   explicit PolicyGradient(ObjectiveOptions options);
@@ -48,6 +49,7 @@ class PolicyGradient final : public Objective {
   double loss_sum(const Batch& batch, const LabelLogProbs& log_probs, const LossCounts& step,
                   std::span<float> weights) const override;
   double temperature() const override { return options_.rollout.temperature; }
+  bool wants_statistics() const override { return true; }
   std::vector<SampleFacts> facts(const Batch& batch, const LabelLogProbs& log_probs) const override;
   Metrics metrics(std::span<const SampleFacts> facts, const LossCounts& step) const override;
 

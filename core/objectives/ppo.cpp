@@ -182,22 +182,25 @@ std::vector<SampleFacts> PpoPolicy::facts(const Batch& batch, const LabelLogProb
       fact.values[1] += loss.value;
       fact.values[2] += loss.clipped;
       fact.values[3] += log_ratio * log_ratio;
-      fact.values[4] += std::exp(log_ratio);
+      const double off = std::expm1(log_ratio);
+      fact.values[4] += off;
+      fact.values[5] += off * off;
     });
+    fact.values[6] = answer_sum(batch, d, log_probs.statistics.entropies);
   }
   return found;
 }
 
 Metrics PpoPolicy::metrics(std::span<const SampleFacts> facts, const LossCounts&) const {
-  std::array<double, 5> sums{};
+  std::array<double, 7> sums{};
   for (const SampleFacts& fact : facts) {
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += fact.values[i];
   }
-  const auto [tokens, loss, clipped, squares, ratios] = sums;  // nan where nothing was counted
-  return {{"loss/policy_avg", loss / tokens},
-          {"policy/approxkl_avg", 0.5 * squares / tokens},
-          {"policy/clipfrac_avg", clipped / tokens},
-          {"val/ratio", ratios / tokens}};
+  const auto [tokens, loss, clipped, squares, off, off_squares, entropy] = sums;  // nan where nothing was counted
+  return {
+      {"loss/policy_avg", loss / tokens},        {"policy/approxkl_avg", 0.5 * squares / tokens},
+      {"policy/clipfrac_avg", clipped / tokens}, {"policy/entropy_avg", entropy / tokens},
+      {"val/ratio", 1 + off / tokens},           {"val/ratio_var", (off_squares - off * off / tokens) / (tokens - 1)}};
 }
 
 LossCounts PpoValue::counts(const Batch& batch) const {

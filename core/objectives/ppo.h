@@ -30,7 +30,8 @@ Metrics ppo_block_metrics(const ObjectiveOptions& options, std::span<const PpoAn
 std::vector<float> ppo_values(const PpoAnswer& answer, const PpoEstimates& estimates);
 
 /// Mean over the answer tokens of a step of the clipped loss. The policy that wrote (Batch::old) is the one that is
-/// trained where the batch does not say otherwise. Facts: tokens, loss, clipped ones, squares of log-ratios, ratios.
+/// trained where the batch does not say otherwise. Facts: tokens, loss, clipped ones, squares of log-ratios,
+/// how far ratios are from 1 and the squares of that, entropies.
 class PpoPolicy final : public Objective {
  public:
   explicit PpoPolicy(ObjectiveOptions options) : options_(std::move(options)) {}
@@ -38,6 +39,7 @@ class PpoPolicy final : public Objective {
   double loss_sum(const Batch& batch, const LabelLogProbs& log_probs, const LossCounts& step,
                   std::span<float> weights) const override;
   double temperature() const override { return options_.rollout.temperature; }
+  bool wants_statistics() const override { return true; }
   std::vector<SampleFacts> facts(const Batch& batch, const LabelLogProbs& log_probs) const override;
   Metrics metrics(std::span<const SampleFacts> facts, const LossCounts& step) const override;
 

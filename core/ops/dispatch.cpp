@@ -176,17 +176,17 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, f
 }
 
 void cross_entropy_statistics(const Tensor& logits, const Tensor& targets, float softcap, Tensor& statistics) {
-  const int64_t rows = logits.dim(0);
-  NIBBLE_CHECK(logits.dim(1) > 0 && targets.numel() == rows && statistics.shape() == Shape({3, rows}),
+  const int64_t rows = logits.dim(0), width = statistics.dim(0);
+  NIBBLE_CHECK(logits.dim(1) > 0 && targets.numel() == rows && statistics.numel() == (width == 3 ? 3 : 7) * rows,
                "cross_entropy_statistics: shapes");
   on(logits).cross_entropy_statistics(logits, targets, softcap, statistics);
 }
 
-void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_sumexp, Tensor& losses) {
-  NIBBLE_CHECK(statistics.rank() == 2 && statistics.dim(0) % 3 == 0 && losses.numel() == statistics.dim(1) &&
-                   same_count(losses, row_max, row_sumexp),
+void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_sumexp, Tensor& losses, Tensor& told) {
+  NIBBLE_CHECK(statistics.dim(0) % (told ? 7 : 3) == 0 && losses.numel() == statistics.dim(1) &&
+                   same_count(losses, row_max, row_sumexp) && (!told || told.numel() == 4 * losses.numel()),
                "cross_entropy_merge: shapes");
-  on(statistics).cross_entropy_merge(statistics, row_max, row_sumexp, losses);
+  on(statistics).cross_entropy_merge(statistics, row_max, row_sumexp, losses, told);
 }
 
 void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const Tensor& row_max,
@@ -200,11 +200,11 @@ void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const T
 }
 
 void divergence(const Tensor& logits, const Tensor& teacher, float softcap, float temperature, float beta, float scale,
-                Tensor& losses, Tensor& dlogits) {
+                Tensor& losses, Tensor& entropies, Tensor& dlogits) {
   NIBBLE_CHECK(logits.rank() == 2 && teacher.shape() == logits.shape() && losses.numel() == logits.dim(0) &&
-                   (!dlogits || dlogits.shape() == logits.shape()) && temperature > 0,
+                   same_count(losses, entropies) && (!dlogits || dlogits.shape() == logits.shape()) && temperature > 0,
                "divergence: shapes");
-  on(logits).divergence(logits, teacher, softcap, temperature, beta, scale, losses, dlogits);
+  on(logits).divergence(logits, teacher, softcap, temperature, beta, scale, losses, entropies, dlogits);
 }
 
 // ---- dropout.h ----

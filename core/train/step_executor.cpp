@@ -9,6 +9,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/ops/cross_entropy.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/train/telemetry/trace.h"
 
@@ -36,7 +37,7 @@ class Survey final : public Objective {
     return 0;
   }
   bool wants_reference() const override { return of_.wants_reference(); }
-  bool wants_collisions() const override { return of_.wants_collisions(); }
+  bool wants_statistics() const override { return of_.wants_statistics(); }
   bool wants_scores() const override { return of_.wants_scores(); }
   std::vector<int32_t> score_rows(const Batch& batch) const override { return of_.score_rows(batch); }
   double temperature() const override { return of_.temperature(); }
@@ -198,7 +199,9 @@ TokenLoss LocalExecutor::token_loss(const Objective& objective, const Batch& bat
   if (objective.is_next_token()) return {};
   TokenLoss of_logits;
   if (objective.is_of_logits()) {
-    if (decoder_.has_head()) of_logits.of_logits = objective.logit_loss(batch, step);
+    if (!decoder_.has_head()) return of_logits;
+    of_logits.of_logits =
+        objective.logit_loss(batch, step, [this](std::vector<SampleFacts> facts) { add_facts(std::move(facts)); });
     return of_logits;
   }
   if (objective.wants_scores()) {
@@ -220,11 +223,18 @@ TokenLoss LocalExecutor::token_loss(const Objective& objective, const Batch& bat
   TokenLoss loss = [this, &objective, &batch, counts, reference](const Tensor& log_probs, Tensor& weights) {
     const std::span<const float> none, all = log_probs.span<const float>();
     const size_t tokens = static_cast<size_t>(weights.numel());
-    const LabelLogProbs seen{all.first(tokens), reference ? reference.span<const float>() : none, all.subspan(tokens)};
+    LabelLogProbs seen{all.first(tokens), reference ? reference.span<const float>() : none};
+    if (all.size() > tokens) {
+      const auto row = [&](ops::TokenStatistic which) {
+        return all.subspan((1 + static_cast<size_t>(which)) * tokens, tokens);
+      };
+      seen.statistics = {row(ops::TokenStatistic::collision), row(ops::TokenStatistic::entropy),
+                         row(ops::TokenStatistic::mean_logit), row(ops::TokenStatistic::top1)};
+    }
     add_facts(objective.facts(batch, seen));
     return objective.loss_sum(batch, seen, counts, weights.span<float>());
   };
-  loss.wants_collisions = objective.wants_collisions();
+  loss.wants_statistics = objective.wants_statistics();
   loss.temperature = static_cast<float>(objective.temperature());
   return loss;
 }

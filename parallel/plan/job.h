@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,19 @@ PlannedModel plan_model(const DecoderConfig& config, const ModelMaker& make, boo
 namespace detail {
 struct PlannedRuns;
 }
+class StepExecutor;
+
+/// What is computed of a block of answers before the steps that use it, as the run does; all empty where the objective
+/// has none.
+struct PlannedBlock {
+  int64_t steps = 1;  ///< that use it
+  /// Draws this rank's answers; go_on is called before every pass. Empty: they are given.
+  std::function<void(const Decoder& model, StepExecutor& executor, const std::function<bool()>& go_on)> draw = {};
+  /// The models whose score heads are rewards, on the rank that asks for rewards.
+  std::vector<std::function<Decoder(RankContext& rank)>> scorers = {};
+  /// Scores, and log-probabilities that the objective compares. value: PPO's value model, or null.
+  std::function<void(StepExecutor& executor, StepExecutor* value, std::span<Decoder> scorers)> judge = {};
+};
 
 struct PlanJob {
   PlannedModel model;
@@ -59,11 +73,14 @@ struct PlanJob {
   OptimizerKind optimizer = OptimizerKind::adamw;
   GradientSum gradient_sum = GradientSum::tree;
   DType compute_dtype = DType::bf16;
-  int64_t tokens = 0;           ///< of a microbatch
-  int64_t document_length = 0;  ///< tokens that see each other
-  double label_share = 1;       ///< tokens with a label
-  int64_t accumulate = 1;       ///< microbatches in a step, over all ranks
+  int64_t tokens = 0;            ///< of a microbatch
+  int64_t document_length = 0;   ///< tokens that see each other
+  double label_share = 1;        ///< tokens with a label
+  int64_t answer_tokens = 0;     ///< above 0: at the end of each document, which alone have labels
+  int64_t answers_together = 0;  ///< documents that follow each other and have what is before once; 0: none
+  int64_t accumulate = 1;        ///< microbatches in a step, over all ranks
   ObjectiveOptions objective;
+  PlannedBlock block = {};
   bool saves_midway = false;  ///< a checkpoint is written while training goes on
   int64_t program_bytes = 0;  ///< of tokenizer and data
 };

@@ -4,6 +4,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/parallel/pipeline/schedule_time.h"
+#include "nibble/parallel/plan/work.h"
 
 namespace nibble {
 
@@ -33,6 +34,19 @@ double exchange_seconds(const StepBook& book, const Exchange& of, const StepBook
   return cost.seconds(amount.bytes, amount.messages);
 }
 
+// Of a microbatch's forward and backward passes, as PartSeconds has them.
+double planned_flops(const PlanJob& job, const PlanLayout& layout, const StageMemory& stage) {
+  const ModelWork& work = model_work(job, layout.mesh.tensor);
+  double flops = stage.layers.end == job.model.config.layers ? work.head : 0;
+  const int64_t lowest = lowest_with_backward(job.model, stage.layers);
+  for (int64_t l = stage.layers.begin; l < stage.layers.end; ++l) {
+    const LayerWork& layer = work.layers[static_cast<size_t>(l)];
+    flops += layer.forward;
+    if (l >= lowest) flops += layer.backward + (layout.recomputes(l) ? layer.again : 0);
+  }
+  return flops;
+}
+
 StageSeconds stage_seconds(const PlanJob& job, const PlanLayout& layout, const StageMemory& stage,
                            const MachineSpeed& speed) {
   const PartSeconds& parts =
@@ -55,8 +69,17 @@ StageSeconds stage_seconds(const PlanJob& job, const PlanLayout& layout, const S
     return book.zeroed / kFloat * parts.zero_grad + book.copied / (2 * kFloat) * parts.accumulate;
   };
   const StepBooks& books = stage.books;
+  if (job.objective.type != ObjectiveType::sft) {  // passes beside those that gradients need, and blocks of answers
+    result.forward += parts.operation * std::max(0.0, books.pass.flops - planned_flops(job, layout, stage));
+    double drawing = parts.operation * books.draw_flops;
+    for (int64_t l = stage.layers.begin; l < stage.layers.end && !parts.draw.empty(); ++l) {
+      drawing += books.draw_passes * parts.draw[static_cast<size_t>(l)];
+    }
+    if (stage.layers.end == job.model.config.layers) drawing += books.draw_passes * parts.draw_once;
+    result.once += (drawing + parts.operation * books.judge_flops) / static_cast<double>(job.block.steps);
+  }
   result.backward += values(books.pass);
-  result.once = values(books.once) + books.updated * parts.update;
+  result.once += values(books.once) + books.updated * parts.update;
   for (const auto& [exchange, amount] : books.pass.exchanges) {
     if (exchange.kind == CommKind::send) {  // the schedule has it
       result.stream = std::max(result.stream, speed.pass_on.seconds(amount.bytes / amount.messages));

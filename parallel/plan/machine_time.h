@@ -35,7 +35,11 @@ struct PartSeconds {
   /// [L] of blocks that recompute: forward once more, backward
   std::vector<double> forward_recompute, backward_recompute;
   double embed = 0, embed_backward = 0;
-  double head = 0;        ///< forward and backward
+  double head = 0;       ///< forward and backward
+  double operation = 0;  ///< of forward passes, each
+  /// Of a pass that draws a token for each answer, beside its operations: what reading [L] weights takes, and choosing.
+  std::vector<double> draw;
+  double draw_once = 0;
   double zero_grad = 0;   ///< of one trained value: its gradient is set to zero,
   double accumulate = 0;  ///< is copied aside and added to that of another microbatch,
   double update = 0;      ///< is part of the norm, and updates its value

@@ -66,6 +66,7 @@ class Moments final : public BlockHooks {
     const StepBook now = counted();
     book_.zeroed = now.zeroed - taken_.zeroed - in_layers_.zeroed;
     book_.copied = now.copied - taken_.copied - in_layers_.copied;
+    book_.flops = now.flops - taken_.flops;
     taken_ = now;
     in_layers_ = {};
     return std::exchange(book_, {});
@@ -74,7 +75,8 @@ class Moments final : public BlockHooks {
  private:
   using Call = void (BlockHooks::*)(int64_t);
   StepBook counted() const {
-    return {{}, device_.work(ops::Operation::zero).bytes, device_.work(ops::Operation::copy).bytes};
+    return {
+        {}, device_.work(ops::Operation::zero).bytes, device_.work(ops::Operation::copy).bytes, device_.total().flops};
   }
   void begin(int64_t layer, Moment moment, StepPart part, Call inner) {
     enter(layer < 0 ? Moment::embedding : layer == layers_ ? Moment::head : moment);
@@ -239,6 +241,23 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
   CheckpointWriter writer("", pool);
   const StepOptions options{.gradient_sum = job.gradient_sum, .compute_dtype = job.compute_dtype};
   moments.enter(Moment::between);
+  std::vector<Decoder> scorers;
+  const auto make_block = [&] {
+    moments.take();
+    run.books.draw_passes = 0;
+    const auto go_on = [&] {
+      ++run.books.draw_passes;
+      return true;
+    };
+    if (job.block.draw) job.block.draw(model, *executor, go_on);
+    run.books.draw_flops = moments.take().flops;
+    const bool asks = stage.layers.begin == 0 && stage.shard == 0;
+    if (asks && scorers.empty()) {
+      for (const auto& make : job.block.scorers) scorers.push_back(make(rank));
+    }
+    if (job.block.judge) job.block.judge(*executor, value ? value->executor.get() : nullptr, scorers);
+    run.books.judge_flops = moments.take().flops;
+  };
   const auto train = [&](int64_t passes) {
     std::vector<Batch> microbatches;
     for (const int64_t i : executor->begin_step(passes * layout.mesh.data())) {
@@ -255,6 +274,7 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
   StepBook whole;
   for (int step = 0; step < 2; ++step) {
     device.forget_use();
+    make_block();
     whole = train(place.microbatches);
     device.fill_tables();
     if (step > 0 || !job.saves_midway || layout.mesh.ranks() > 1) continue;
@@ -275,7 +295,10 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
     run.file = spill->file_bytes();
     run.written = spill->written_bytes() / (2 * place.microbatches) * count;
   }
-  run.books = books_of(whole, place.microbatches > 1 ? train(place.microbatches - 1) : StepBook(), place.microbatches);
+  const StepBook less = place.microbatches > 1 ? train(place.microbatches - 1) : StepBook();
+  const StepBooks of_steps = books_of(whole, less, place.microbatches);
+  run.books.pass = of_steps.pass;
+  run.books.once = of_steps.once;
   run.books.updated = static_cast<double>(optimizer.size());
   model.set_hooks(nullptr);
   return run;
@@ -316,8 +339,11 @@ StageRun grown(const StageRun& from, const StageRun& to, double times) {
   result.file = line(from.file, to.file);
   result.written = line(from.written, to.written);
   const auto books = [times](const StepBook& a, const StepBook& b) { return StepBook::sum(1 + times, b, -times, a); };
-  result.books = {books(from.books.pass, to.books.pass), books(from.books.once, to.books.once),
-                  to.books.updated + times * (to.books.updated - from.books.updated)};
+  result.books = {books(from.books.pass, to.books.pass), books(from.books.once, to.books.once)};
+  for (double StepBooks::*of :
+       {&StepBooks::updated, &StepBooks::draw_passes, &StepBooks::draw_flops, &StepBooks::judge_flops}) {
+    result.books.*of = to.books.*of + times * (to.books.*of - from.books.*of);
+  }
   return result;
 }
 

@@ -26,7 +26,8 @@ double Exchange::sent(double bytes, const MeshShape& mesh) const {
 }
 
 StepBook StepBook::sum(double a, const StepBook& one, double b, const StepBook& other) {
-  StepBook result{{}, a * one.zeroed + b * other.zeroed, a * one.copied + b * other.copied};
+  StepBook result{
+      {}, a * one.zeroed + b * other.zeroed, a * one.copied + b * other.copied, a * one.flops + b * other.flops};
   for (const auto& [book, times] : {std::pair(&one, a), std::pair(&other, b)}) {
     for (const auto& [exchange, amount] : book->exchanges) {
       Amount& to = result.exchanges[exchange];

@@ -31,6 +31,7 @@ struct StepBook {
   };
   std::map<Exchange, Amount> exchanges;
   double zeroed = 0, copied = 0;  ///< bytes, outside layers: of gradients, and aside while others are summed
+  double flops = 0;               ///< of everything
 
   /// a times the one, b times the other.
   static StepBook sum(double a, const StepBook& one, double b, const StepBook& other);
@@ -40,6 +41,8 @@ struct StepBook {
 struct StepBooks {
   StepBook pass, once;
   double updated = 0;  ///< values
+  /// Before the steps that use a block of answers (PlannedBlock): what is drawn, in so many passes, and judged.
+  double draw_passes = 0, draw_flops = 0, judge_flops = 0;
 
   StepBook step(double passes) const { return StepBook::sum(passes, pass, 1, once); }
 };

@@ -71,9 +71,32 @@ Batch planned_batch(int64_t tokens, int64_t document_length, double label_share,
   return make_batch(samples, pool);
 }
 
+namespace {
+
+// Answers of equal length to prompts, which those of a group have in common.
+Batch planned_answers(const PlanJob& job, int64_t vocabulary, MemoryPool& pool) {
+  std::vector<Sample> samples;
+  const int64_t prompt = std::max<int64_t>(1, job.document_length - job.answer_tokens);
+  for (int64_t begin = 0; begin < job.tokens; begin += job.document_length) {
+    Sample sample{.ids = {}, .labels = {}, .index = samples.size()};
+    for (int64_t t = 0; t < job.document_length; ++t) {
+      sample.ids.push_back(static_cast<int32_t>(t * 7919 % vocabulary));
+      sample.labels.push_back(t < prompt ? kIgnoreLabel : sample.ids.back());
+    }
+    sample.values = {1, 0};
+    if (job.answers_together > 0) sample.group = static_cast<int64_t>(samples.size()) / job.answers_together;
+    samples.push_back(std::move(sample));
+  }
+  return make_batch(samples, pool, job.answers_together > 0);
+}
+
+}  // namespace
+
 Batch planned_batch(const PlanJob& job, int64_t vocabulary, MemoryPool& pool) {
   const bool pairs = is_pairwise(job.objective.type);
-  Batch batch = planned_batch(job.tokens, job.document_length, job.label_share, pairs, vocabulary, pool);
+  Batch batch = job.answer_tokens > 0
+                    ? planned_answers(job, vocabulary, pool)
+                    : planned_batch(job.tokens, job.document_length, job.label_share, pairs, vocabulary, pool);
   const int64_t labels = job.model.config.score_labels;
   for (std::vector<float>& values : batch.values) {
     if (labels > 0) values.resize(static_cast<size_t>(labels), 0);
@@ -132,6 +155,7 @@ Work training_work(const PlanJob& job) {
   pairs.tokens = kTokens;
   pairs.document_length = 2;
   pairs.label_share = 1;
+  pairs.answer_tokens = 0;
   const ModelWork& work = model_work(pairs, 1);
   Work result{.per_token = 0, .per_label_token = 2 * work.head / kTokens};
   for (const LayerWork& layer : work.layers) result.per_token += (layer.forward + layer.backward) / kTokens;

@@ -151,10 +151,12 @@ void read_objective_type(const Document& document, Recipe& recipe) {
   const Json objective = document.root.value("objective", Json());
   if (!objective.is_object() || !objective.contains("type")) return;
   find_field("objective.type")->read(recipe, objective["type"], document.place_of("objective.type"));
+  const bool distills = recipe.objective.type == ObjectiveType::distillation;
   recipe.objective.beta = default_beta(recipe.objective.type);
-  if (recipe.objective.type == ObjectiveType::ppo) recipe.objective.rollout.completions = 1;
+  recipe.objective.on_policy = distills && !document.root.value("rollout", Json()).is_null();
+  if (distills || recipe.objective.type == ObjectiveType::ppo) recipe.objective.rollout.completions = 1;
   // A microbatch of answers has no padding anyway.
-  if (format_of(recipe.objective.type) != DataFormat::automatic) recipe.data.pack = false;
+  if (format_of(recipe.objective) != DataFormat::automatic) recipe.data.pack = false;
 }
 
 void read_key(const Document& document, const std::string& name, const Json& value, Recipe& recipe) {
@@ -214,12 +216,12 @@ void fill_defaults(const Document& document, Recipe& recipe) {
       if (!std::ranges::count(whole, kScoreHead)) whole.emplace_back(kScoreHead);
     }
   }
-  if (format_of(type) != DataFormat::automatic) {
-    recipe.data.format = format_of(type);
+  if (format_of(recipe.objective) != DataFormat::automatic) {
+    recipe.data.format = format_of(recipe.objective);
     const Json data = document.root.value("data", Json());
     const auto gives = [&](const char* key) { return data.is_object() && !data.value(key, Json()).is_null(); };
     // What is too long loses its end, which of a reward model's texts is what is scored (as TRL).
-    if (!gives("truncate") && !recipe.is_reinforcement()) {
+    if (!gives("truncate") && !recipe.has_rollouts()) {
       recipe.data.truncate = type == ObjectiveType::reward ? Truncate::drop : Truncate::cut;
     }
     if (has_reference(recipe.objective) && recipe.objective.reference.empty()) {

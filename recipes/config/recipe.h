@@ -167,7 +167,7 @@ struct Recipe {
   /// `rewards`, and objective.reward_model as the last of them.
   std::vector<RewardRecipe> all_rewards() const;
   bool is_preference() const { return objective.type != ObjectiveType::sft; }
-  bool is_reinforcement() const { return has_rollouts(objective.type); }
+  bool has_rollouts() const { return nibble::has_rollouts(objective); }
   /// Whether it starts from random weights (model.init) instead of a model.
   bool pretrains() const { return !model.init.empty(); }
 };

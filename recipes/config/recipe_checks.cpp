@@ -11,8 +11,9 @@ namespace nibble {
 using detail::Document;
 using detail::format_of;
 
-DataFormat detail::format_of(ObjectiveType type) {
-  if (has_rollouts(type)) return DataFormat::prompts;
+DataFormat detail::format_of(const ObjectiveOptions& options) {
+  const ObjectiveType type = options.type;
+  if (has_rollouts(options)) return DataFormat::prompts;
   if (type == ObjectiveType::kto) return DataFormat::unpaired;
   if (type == ObjectiveType::classification) return DataFormat::labeled;
   return is_pairwise(type) ? DataFormat::preference : DataFormat::automatic;
@@ -57,7 +58,7 @@ void check_rollouts(const Document& document, const Recipe& recipe) {
     refuse("objective.value_adapter", "the policy is trained whole, and so is the value model",
            "add an adapter section, or name a value_model");
   }
-  if (recipe.objective.rollout.file.empty() && recipe.all_rewards().empty()) {
+  if (recipe.objective.rollout.file.empty() && recipe.all_rewards().empty() && has_rewards(recipe.objective.type)) {
     refuse("rewards", "is missing", "say what a good answer is");
   }
   if (!recipe.objective.rollout.file.empty() && !recipe.all_rewards().empty()) {
@@ -111,9 +112,10 @@ void check_objective(const Document& document, const Recipe& recipe) {
   if (recipe.objective.reference == "adapter_off" && !recipe.adapter) {
     refuse("objective.reference", "there is no adapter", "use initial, or a directory");
   }
-  const DataFormat wanted = format_of(recipe.objective.type);
-  if (recipe.parallel.tensor > 1 && (has_scores(recipe.objective.type) || wanted == DataFormat::automatic ||
-                                     recipe.objective.type == ObjectiveType::ppo)) {
+  const DataFormat wanted = format_of(recipe.objective);
+  if (recipe.parallel.tensor > 1 &&
+      (has_scores(recipe.objective.type) || recipe.objective.type == ObjectiveType::distillation ||
+       recipe.objective.type == ObjectiveType::ppo)) {
     refuse("parallel.tensor", type + " needs a whole head", "use parallel.shard or parallel.pipeline");
   }
   if (wanted == DataFormat::automatic) {  // distillation
@@ -126,7 +128,7 @@ void check_objective(const Document& document, const Recipe& recipe) {
   if (recipe.data.format != DataFormat::automatic && recipe.data.format != wanted) {
     refuse("data.format", type + " reads " + std::string(data_format_name(wanted)), "leave it out");
   }
-  if (recipe.is_reinforcement()) check_rollouts(document, recipe);
+  if (recipe.has_rollouts()) check_rollouts(document, recipe);
   if (recipe.data.train_on_prompt)
     refuse("data.train_on_prompt", type + " trains no tokens of prompts", "leave it out");
 }

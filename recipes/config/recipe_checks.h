@@ -21,7 +21,7 @@ struct Document {
 };
 
 /// What the objective's data are; automatic: texts as next-token training has them.
-DataFormat format_of(ObjectiveType type);
+DataFormat format_of(const ObjectiveOptions& options);
 
 /// Throws UsageError with the key's place.
 void check_recipe(const Document& document, const Recipe& recipe);

@@ -168,7 +168,7 @@ std::vector<RecipeField> reward_fields() {
     for (const RewardRecipe& reward : recipe.rewards) all.push_back(write_reward(reward));
     return all;
   };
-  return {only_for(rollout_objectives(), std::move(field))};
+  return {only_for(rewarded_objectives(), std::move(field))};
 }
 
 }  // namespace nibble::detail

@@ -26,13 +26,13 @@ std::vector<RecipeField> rollout_fields() {
   std::vector<RecipeField> fields = {
       integer_field(
           "rollout.completions", 1, kLargestCount, [](Recipe& r) -> int64_t& { return options(r).completions; },
-          "answers to each prompt (ppo: 1)"),
+          "answers to each prompt (ppo, distillation: 1)"),
       integer_field(
           "rollout.max_new_tokens", 1, kLargestCount, [](Recipe& r) -> int64_t& { return options(r).max_new_tokens; },
           "longest answer"),
       number_field(
           "rollout.temperature", 0, kMost, [](Recipe& r) -> double& { return options(r).temperature; },
-          "logits are divided by it, for sampling and in the loss"),
+          "logits are divided by it, for sampling and (but for distillation) in the loss"),
       share_field(
           "rollout.top_p", [](Recipe& r) -> double& { return options(r).top_p; },
           "only the most probable tokens that together reach this"),
@@ -47,9 +47,9 @@ std::vector<RecipeField> rollout_fields() {
           "texts that end an answer, beside the tokens that do"),
       free_to_change(text_field(
           "rollout.file", "a file", [](Recipe& r) -> std::string& { return options(r).file; },
-          "given answers with rewards instead, in the order of the lines (format rollouts)")),
+          "given answers (with rewards) instead, in the order of the lines (format rollouts)")),
   };
-  for (RecipeField& field : fields) field = only_for(rollout_objectives(), std::move(field));
+  for (RecipeField& field : fields) field.applies = [](const Recipe& recipe) { return recipe.has_rollouts(); };
   return fields;
 }
 

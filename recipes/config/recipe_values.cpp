@@ -111,9 +111,9 @@ RecipeField bare_field(std::string name, std::string values, Json schema, std::s
   return field;
 }
 
-std::vector<ObjectiveType> rollout_objectives() {
+std::vector<ObjectiveType> rewarded_objectives() {
   std::vector<ObjectiveType> types = objective_types();
-  std::erase_if(types, [](ObjectiveType type) { return !has_rollouts(type); });
+  std::erase_if(types, [](ObjectiveType type) { return !has_rewards(type); });
   return types;
 }
 

@@ -38,7 +38,7 @@ RecipeField optional_number_field(std::string name, double least, Place<std::opt
 /// The key belongs to objectives of these types.
 RecipeField only_for(const std::vector<ObjectiveType>& types, RecipeField field);
 /// Objectives whose answers are the model's own.
-std::vector<ObjectiveType> rollout_objectives();
+std::vector<ObjectiveType> rewarded_objectives();
 /// A list of strings; one string is a list of one.
 RecipeField texts_field(std::string name, Place<std::vector<std::string>> at, std::string meaning);
 RecipeField optional_texts_field(std::string name, Place<std::optional<std::vector<std::string>>> at,

@@ -95,7 +95,7 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
     found.previews.push_back(dataset.preview(i, encoder));
   }
   if (!recipe.all_rewards().empty()) check_rewards(recipe, dataset);
-  if (found.format != DataFormat::labeled && !recipe.is_reinforcement()) {
+  if (found.format != DataFormat::labeled && !recipe.has_rollouts()) {
     found.samples_without_end = count_without_end(dataset, config, encoder);
   }
   if (found.samples_without_end > 0) {

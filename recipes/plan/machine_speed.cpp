@@ -45,11 +45,11 @@ class ThreadsOfTrial {
 // Times without what comes from sharing cores.
 void speed_up(PartSeconds& seconds, double times) {
   for (std::vector<double>* of :
-       {&seconds.forward, &seconds.backward, &seconds.forward_recompute, &seconds.backward_recompute}) {
+       {&seconds.forward, &seconds.backward, &seconds.forward_recompute, &seconds.backward_recompute, &seconds.draw}) {
     for (double& one : *of) one /= times;
   }
   for (double* one : {&seconds.embed, &seconds.embed_backward, &seconds.head, &seconds.zero_grad, &seconds.accumulate,
-                      &seconds.update}) {
+                      &seconds.update, &seconds.operation, &seconds.draw_once}) {
     *one /= times;
   }
 }
@@ -62,7 +62,7 @@ std::string directory_of_activations(const Recipe& recipe) {
 
 // The usual seconds of the trial's parts on a rank that has one. Steps until they get no faster come first: the system
 // may take its time to hand out memory.
-PartSeconds measure_steps(SpeedTrial* trial, bool large, int at_work, Communicator& ranks) {
+PartSeconds measure_steps(SpeedTrial* trial, bool large, bool draws, int at_work, Communicator& ranks) {
   double best = std::numeric_limits<double>::infinity();
   for (int warm = 0; warm < kWarmest; ++warm) {
     const double each = ranks.all_reduce_sum("trial", trial ? trial->step() : 0) / at_work;
@@ -70,6 +70,7 @@ PartSeconds measure_steps(SpeedTrial* trial, bool large, int at_work, Communicat
     best = std::min(best, each);
     if (settled) break;
   }
+  if (trial && draws) trial->draw();
   const int steps = large ? kFewest : std::clamp(static_cast<int>(kTrialSeconds / best), kFewest, kMost);
   if (trial) trial->forget();
   for (int step = 0; step < steps && trial; ++step) trial->step();
@@ -87,7 +88,8 @@ void measure_part(const Recipe& recipe, const PlanJob& job, int tensor, MachineS
   std::optional<SpeedTrial> trial;
   if (takes_part) trial.emplace(recipe, job, *parts, gathers ? side_by_side.get() : nullptr, speed.threads, at_work);
   const auto measure = [&] {
-    PartSeconds result = measure_steps(trial ? &*trial : nullptr, SpeedTrial::is_large(job), at_work, ranks);
+    const bool large = SpeedTrial::is_large(job), draws = static_cast<bool>(job.block.draw);
+    PartSeconds result = measure_steps(trial ? &*trial : nullptr, large, draws, at_work, ranks);
     ranks.barrier("trial");
     speed_up(result, std::max(1.0, at_work * speed.threads / speed.cores));
     return result;
@@ -214,6 +216,9 @@ Json parts_json(const std::map<int64_t, PartSeconds>& parts) {
                     {"embed", of.embed},
                     {"embed_backward", of.embed_backward},
                     {"head", of.head},
+                    {"operation", of.operation},
+                    {"draw", of.draw},
+                    {"draw_once", of.draw_once},
                     {"zero_grad", of.zero_grad},
                     {"accumulate", of.accumulate},
                     {"update", of.update}});
@@ -232,6 +237,9 @@ std::map<int64_t, PartSeconds> parts_from(const Json& json) {
     of.at("embed").get_to(part.embed);
     of.at("embed_backward").get_to(part.embed_backward);
     of.at("head").get_to(part.head);
+    of.at("operation").get_to(part.operation);
+    of.at("draw").get_to(part.draw);
+    of.at("draw_once").get_to(part.draw_once);
     of.at("zero_grad").get_to(part.zero_grad);
     of.at("accumulate").get_to(part.accumulate);
     of.at("update").get_to(part.update);

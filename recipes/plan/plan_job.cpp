@@ -19,7 +19,10 @@
 #include "nibble/quant/nf4_weight.h"
 #include "nibble/quant/quantization_config.h"
 #include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/reinforcement/block.h"
+#include "nibble/recipes/reinforcement/model_reward.h"
 #include "nibble/recipes/reinforcement/value_model.h"
+#include "nibble/recipes/training_data.h"
 
 namespace nibble {
 
@@ -169,12 +172,27 @@ PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
                          const DecoderConfig& policy, LayerRange range, const LayerSharding* sharding,
                          RankContext& rank) { return make(with_score_head(policy, 1, false), range, sharding, rank); };
   }
+  job.block = planned_block(recipe, config);
+  for (const RewardRecipe& reward : recipe.all_rewards()) {
+    if (reward.type != RewardRecipe::Type::model) continue;
+    const ModelRecipe judge = reward_base(reward, recipe.model);
+    const DecoderConfig scored = model_config(judge);
+    std::optional<AdapterRecipe> adapter;
+    if (!judge.score->adapter.empty()) adapter.emplace().path = judge.score->adapter;
+    const ModelMaker make = maker_of(recipe, adapter, std::make_shared<const StoredBase>(judge, scored, look));
+    job.block.scorers.emplace_back([make, scored](RankContext& rank) { return make(scored, {}, nullptr, rank); });
+  }
   job.optimizer = recipe.optimizer.type;
   job.gradient_sum = *recipe.train.gradient_sum;
   job.compute_dtype = recipe.model.dtype();
   job.objective = recipe.objective;
   job.tokens = recipe.train.microbatch_size * recipe.data.max_length;
   job.document_length = std::min(recipe.data.max_length, config.position_limit());
+  if (recipe.has_rollouts()) {
+    job.answer_tokens = std::min(recipe.objective.rollout.max_new_tokens, job.document_length - 1);
+    if (shares_prompts(recipe, config)) job.answers_together = recipe.objective.rollout.completions;
+    job.tokens = recipe.train.microbatch_size * job.document_length;
+  }
   if (is_pairwise(recipe.objective.type)) {  // a microbatch of pairs; packed, a sequence has both answers of one
     if (recipe.data.pack) job.document_length = std::max<int64_t>(1, job.document_length / 2);
     job.tokens = 2 * recipe.train.microbatch_size * job.document_length;

@@ -72,6 +72,12 @@ struct Taken {
   std::vector<double> embed, embed_backward, head, zero_grad, accumulate, update;
 };
 
+/// Of a pass that draws.
+struct Drawn {
+  double layers = 0, once = 0;  ///< seconds of the layers, and of all else
+  double rows = 0;              ///< tokens
+};
+
 class Stopwatch final : public BlockHooks {
  public:
   Stopwatch(Taken& taken, int64_t layers, Communicator* gathering)
@@ -248,8 +254,10 @@ struct SpeedTrial::Impl {
   }
   void keep_in_file(const std::string& directory, Recompute recompute);
   double step();
+  void draw();
   PartSeconds seconds() const;
   class Timed;
+  class Drawing;
 
   const Recipe& recipe;
   const PlanJob& job;
@@ -265,6 +273,7 @@ struct SpeedTrial::Impl {
   int64_t tokens = 0, again = 0;
   Batch batch;
   Taken taken;
+  std::optional<Drawn> drawn;
   Stopwatch watch;
   std::optional<Optimizer> optimizer;
   StepOptions options;
@@ -318,9 +327,53 @@ double SpeedTrial::Impl::step() {
   return end - begin;
 }
 
+// Times the passes in which every answer goes on by a token, and none has prompts.
+class SpeedTrial::Impl::Drawing final : public LocalExecutor {
+ public:
+  explicit Drawing(Impl& trial) : LocalExecutor(trial.model, trial.rank), trial_(trial) {}
+
+  Tensor next_logits(const Batch& batch, const StepContext& step, KvCache& cache) override {
+    counts_ = batch.ids.numel() == std::ssize(batch.spans);
+    const size_t first = trial_.taken.forward.front().size();
+    Tensor logits = LocalExecutor::next_logits(batch, step, cache);
+    for (std::vector<double>& layer : trial_.taken.forward) {
+      if (!counts_) layer.resize(first);
+    }
+    rows = static_cast<double>(batch.ids.numel());
+    return logits;
+  }
+  /// Before every pass.
+  bool go_on() {
+    const double now = seconds_now();
+    if (counts_) passes.push_back(now - begin_);
+    begin_ = now;
+    return passes.size() < kPasses;
+  }
+
+  std::vector<double> passes;
+  double rows = 0;
+
+ private:
+  static constexpr size_t kPasses = 12;
+  Impl& trial_;
+  bool counts_ = false;
+  double begin_ = 0;
+};
+
+void SpeedTrial::Impl::draw() {
+  forget();
+  Drawing drawing(*this);
+  job.block.draw(model, drawing, [&] { return drawing.go_on(); });
+  const double layers = usual(taken.forward, 0, config.layers);
+  drawn = {.layers = layers, .once = std::max(0.0, usual(drawing.passes) - layers), .rows = drawing.rows};
+  forget();
+}
+
 PartSeconds SpeedTrial::Impl::seconds() const {
   const ModelWork trial = trial_work(recipe, job, config, tensor, tokens), &part = model_work(job, tensor);
-  const double scale = static_cast<double>(job.tokens) / static_cast<double>(tokens);
+  MemoryPool host;
+  const double rows = static_cast<double>(planned_batch(job, config.head_rows(), host).ids.numel());
+  const double scale = rows / static_cast<double>(tokens);
 
   // Seconds of an operation, over the layers: of all forward passes, and of backward passes by kind. Where only
   // adapters train, the lowest layer has no gradient to pass on and is like no other.
@@ -353,6 +406,19 @@ PartSeconds SpeedTrial::Impl::seconds() const {
   result.embed = scale * usual(taken.embed);
   result.embed_backward = scale * usual(taken.embed_backward);
   result.head = usual(taken.head) * part.head / trial.head;
+  result.operation = forward_speed;
+  if (drawn) {
+    // Beyond what its operations would take in a pass of many tokens; in proportion to weights.
+    double all = 0;
+    for (const LayerWork& work : trial.layers) all += work.forward;
+    const double share = drawn->rows / static_cast<double>(tokens);
+    const double beyond = std::max(0.0, drawn->layers - forward_speed * all * share);
+    for (const LayerWork& work : part.layers) {
+      result.draw.push_back(beyond * work.forward / scale / all);
+    }
+    const double width = static_cast<double>(job.model.config.vocab_size) / static_cast<double>(config.vocab_size);
+    result.draw_once = drawn->once * width;
+  }
   const double values = static_cast<double>(optimizer->size());
   result.zero_grad = usual(taken.zero_grad) / values;
   result.accumulate = usual(taken.accumulate) / values;
@@ -385,6 +451,7 @@ void SpeedTrial::keep_in_file(const std::string& directory, Recompute recompute)
   impl_->keep_in_file(directory, recompute);
 }
 double SpeedTrial::step() { return impl_->step(); }
+void SpeedTrial::draw() { impl_->draw(); }
 PartSeconds SpeedTrial::seconds() const { return impl_->seconds(); }
 void SpeedTrial::forget() { impl_->forget(); }
 

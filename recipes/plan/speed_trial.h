@@ -34,6 +34,8 @@ class SpeedTrial {
   void keep_in_file(const std::string& directory, Recompute recompute);
   /// One step of one microbatch: forward, loss, backward, norm, update; by all `parts`. Returns its seconds.
   double step();
+  /// Draws answers of job.block for about a second, with the model as it is; by all `parts`.
+  void draw();
   /// The means of the steps since forget(), scaled to the job's model by operations, and by values. After
   /// keep_in_file only what that says of recomputation was measured.
   PartSeconds seconds() const;

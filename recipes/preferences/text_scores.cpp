@@ -10,6 +10,7 @@ std::vector<float> last_scores(Decoder& model, const Sample& text, const StepCon
   std::vector<float> scores;
   TokenLoss reader;
   reader.of_logits = {scored_rows(batch, pad_id), true, [&](int64_t, Tensor& logits, float, const float*) {
+                        if (!logits.device().has_bytes()) return 0.0;
                         const Tensor read = logits.to(step.pool().host());
                         scores.assign(read.data<const float>(), read.data<const float>() + read.numel());
                         return 0.0;

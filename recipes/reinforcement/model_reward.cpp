@@ -18,16 +18,20 @@ struct ModelReward::Opened {
   Decoder model;
 };
 
-ModelReward::ModelReward(const RewardRecipe& recipe, const ModelRecipe& policy, std::string place)
-    : base_(policy), place_(std::move(place)) {
-  if (fs::exists(fs::path(recipe.path) / "adapter_config.json")) {
-    adapter_ = recipe.path;
-  } else {
-    base_.path = recipe.path;
-    base_.quantize.reset();
+ModelRecipe reward_base(const RewardRecipe& recipe, const ModelRecipe& policy) {
+  ModelRecipe base = policy;
+  const bool adapter = fs::exists(fs::path(recipe.path) / "adapter_config.json");
+  if (!adapter) {
+    base.path = recipe.path;
+    base.quantize.reset();
   }
-  base_.score = ScoreHead{0, adapter_};
-  base_.router_aux_loss_coef.reset();
+  base.score = ScoreHead{0, adapter ? recipe.path : std::string()};
+  base.router_aux_loss_coef.reset();
+  return base;
+}
+
+ModelReward::ModelReward(const RewardRecipe& recipe, const ModelRecipe& policy, std::string place)
+    : base_(reward_base(recipe, policy)), place_(std::move(place)) {
   const DecoderConfig config = model_config(base_);
   if (config.score_labels != 1) {
     throw InputError(recipe.path, "has a score head of " + std::to_string(config.score_labels) + " labels",
@@ -46,7 +50,7 @@ ModelReward::ModelReward(const RewardRecipe& recipe, const ModelRecipe& policy, 
 ModelReward::~ModelReward() = default;
 
 std::vector<double> ModelReward::score(const std::vector<std::vector<int32_t>>& texts) {
-  if (!opened_) opened_ = std::make_unique<Opened>(base_, adapter_);
+  if (!opened_) opened_ = std::make_unique<Opened>(base_, base_.score->adapter);
   const StepContext step{.rank = opened_->rank.context(), .compute_dtype = base_.dtype()};
   std::vector<double> scores;
   for (const std::vector<int32_t>& ids : texts) {

@@ -9,6 +9,10 @@
 
 namespace nibble {
 
+/// The model of a reward of type model: a directory of its own, or the policy's base with the adapter that its
+/// ScoreHead names.
+ModelRecipe reward_base(const RewardRecipe& recipe, const ModelRecipe& policy);
+
 /// A Hugging Face directory with a score head of one label, or a PEFT adapter with one on the policy's base. It is
 /// mapped from its files when it is first asked.
 class ModelReward {
@@ -24,7 +28,7 @@ class ModelReward {
  private:
   struct Opened;
   ModelRecipe base_;
-  std::string adapter_, place_;
+  std::string place_;
   std::unique_ptr<Opened> opened_;
 };
 

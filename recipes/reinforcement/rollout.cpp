@@ -20,6 +20,15 @@ double read_number_or_null(const Json& value) {
 
 }  // namespace
 
+Sample text_of(const Rollout& rollout) {
+  Sample sample;
+  sample.ids = rollout.prompt;
+  sample.ids.insert(sample.ids.end(), rollout.answer.begin(), rollout.answer.end());
+  sample.labels.assign(rollout.prompt.size(), kIgnoreLabel);
+  sample.labels.insert(sample.labels.end(), rollout.answer.begin(), rollout.answer.end());
+  return sample;
+}
+
 std::string write_rollouts(const std::vector<Rollout>& rollouts, const std::vector<std::string>& names,
                            const std::vector<std::pair<std::string, std::string>>& texts) {
   std::string lines;

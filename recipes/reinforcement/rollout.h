@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "nibble/core/models/batch.h"
+
 namespace nibble {
 
 struct Rollout {
@@ -24,6 +26,9 @@ struct Rollout {
   std::vector<float> values;
   std::vector<double> token_rewards, returns, advantages;
 };
+
+/// Prompt and answer, whose tokens have labels.
+Sample text_of(const Rollout& rollout);
 
 /// A line of JSON for each: prompt_ids, completion_ids, reward, truncated and, where they are there, logprobs,
 /// old_logprobs, ref_logprobs, rewards (by `names`), advantage (or values, token_rewards, returns, advantages). What is

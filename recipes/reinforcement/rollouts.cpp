@@ -8,12 +8,11 @@
 #include "nibble/core/base/philox.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/files/atomic_file.h"
-#include "nibble/core/models/generation/answers.h"
 #include "nibble/core/objectives/advantages.h"
 #include "nibble/core/objectives/policy_gradient.h"
 #include "nibble/core/objectives/ppo.h"
 #include "nibble/recipes/models/tokenizers.h"
-#include "nibble/recipes/preferences/text_log_probs.h"
+#include "nibble/recipes/reinforcement/block.h"
 
 namespace nibble {
 
@@ -23,15 +22,6 @@ constexpr uint32_t kRolloutPurpose = 0x726F6C6C;  // "roll"
 
 // How format `rollouts` has Sample::values.
 constexpr size_t kReward = 0, kTruncated = 1, kOld = 2;
-
-Sample text_of(const Rollout& rollout) {
-  Sample sample;
-  sample.ids = rollout.prompt;
-  sample.ids.insert(sample.ids.end(), rollout.answer.begin(), rollout.answer.end());
-  sample.labels.assign(rollout.prompt.size(), kIgnoreLabel);
-  sample.labels.insert(sample.labels.end(), rollout.answer.begin(), rollout.answer.end());
-  return sample;
-}
 
 // By token of prompt and answer.
 std::vector<float> behind_prompt(const Rollout& rollout, const std::vector<float>& of_answer) {
@@ -50,18 +40,21 @@ Rollouts::Rollouts(const Recipe& recipe, const Decoder& model, TrainingData& dat
       data_(data),
       observer_(observer),
       tokenizer_(find_tokenizer(tokenizer)),
-      stop_ids_(model.config().eos_ids) {
+      stop_ids_(model.config().eos_ids),
+      draws_(recipe.objective.rollout.file.empty()) {
   const RolloutOptions& rollout = recipe.objective.rollout;
   if (tokenizer_ && tokenizer_->eos_id()) stop_ids_.push_back(*tokenizer_->eos_id());
-  if (!rollout.file.empty()) return;
-  records_.emplace(recipe.data);
-  rewards_.emplace(recipe);
+  if (!draws_) return;
+  if (has_rewards(recipe.objective.type)) {
+    records_.emplace(recipe.data);
+    rewards_.emplace(recipe);
+  }
   if (!rollout.stop.empty() && !tokenizer_) {
     throw UsageError("the model has no tokenizer that texts could be read with", "leave it out", "rollout.stop");
   }
   const int64_t most = text_limit(model.config());
   data.train().dataset().for_each([&](int64_t, const SampleInfo& prompt) {
-    rewards_->check(records_->at(prompt.record));
+    if (rewards_) rewards_->check(records_->at(prompt.record));
     if (int64_t{prompt.length} < most) return;
     throw InputError(
         "data.train, record " + std::to_string(prompt.record + 1),
@@ -89,46 +82,10 @@ std::vector<Rollout> Rollouts::given(int64_t block) const {
   return found;
 }
 
-void Rollouts::add_log_probs(StepExecutor& executor) {
-  const ObjectiveOptions& objective = recipe_.objective;
-  LogProbPass pass;
-  pass.compute_dtype = recipe_.model.dtype();
-  pass.batch_tokens = recipe_.data.max_length;
-  pass.temperature = objective.rollout.temperature;
-  // before: how many values in front of those of the answer's tokens are wanted.
-  const auto fill = [&](StepExecutor& by, std::vector<float> Rollout::*into, ptrdiff_t before = 0) {
-    std::vector<size_t> missing, begins = {0};
-    for (size_t i = 0; i < rollouts_.size(); ++i) {
-      const Rollout& rollout = rollouts_[i];
-      if (!(rollout.*into).empty()) continue;
-      missing.push_back(i);
-      begins.push_back(begins.back() + rollout.prompt.size() + rollout.answer.size());
-    }
-    if (missing.empty()) return;
-    const auto text = [&](size_t d) { return text_of(rollouts_[missing[d]]); };
-    const std::vector<float> all = text_log_probs(by, begins, text, pass);
-    for (size_t d = 0; d < missing.size(); ++d) {
-      Rollout& rollout = rollouts_[missing[d]];
-      const auto end = all.begin() + static_cast<ptrdiff_t>(begins[d + 1]);
-      (rollout.*into).assign(end - std::ssize(rollout.answer) - before, end);
-    }
-  };
-  const bool compares = has_reference(objective), ppo = objective.type == ObjectiveType::ppo;
-  const bool in_reward = ppo || (objective.type == ObjectiveType::rloo && compares);
-  old_given_ = std::ranges::any_of(rollouts_, [](const Rollout& rollout) { return !rollout.old.empty(); });
-  if (old_given_ || steps_per_block(objective) > 1 || in_reward) fill(executor, &Rollout::old);
-  pass.adapters_enabled = false;
-  if (compares) fill(executor, &Rollout::reference);
-  if (!ppo) return;
-  NIBBLE_CHECK(executor.companion() != nullptr, "PPO has a value model");
-  pass.adapters_enabled = pass.scores = true;
-  fill(*executor.companion(), &Rollout::values, 1);
-}
-
 // Some token ends it, or, of the model's own, a text of rollout.stop.
 bool Rollouts::has_end(const Rollout& rollout) const {
   const auto ends = [&](int32_t id) { return std::ranges::find(stop_ids_, id) != stop_ids_.end(); };
-  return std::ranges::any_of(rollout.answer, ends) || (rewards_ && !rollout.truncated);
+  return std::ranges::any_of(rollout.answer, ends) || (draws_ && !rollout.truncated);
 }
 
 void Rollouts::add_estimates() {
@@ -168,7 +125,7 @@ void Rollouts::add_advantages() {
   }
   if (recipe_.objective.type == ObjectiveType::ppo) {
     add_estimates();
-  } else {
+  } else if (has_rewards(recipe_.objective.type)) {
     const std::vector<double> found = advantages(recipe_.objective, answers);
     for (size_t i = 0; i < rollouts_.size(); ++i) rollouts_[i].advantage = found[i];
   }
@@ -189,6 +146,7 @@ std::vector<Sample> Rollouts::samples(bool first) const {
   for (const Rollout& rollout : rollouts_) {
     Sample& sample = result.emplace_back(text_of(rollout));
     sample.index = result.size() - 1;
+    sample.group = static_cast<int64_t>(sample.index) / recipe_.objective.rollout.completions;
     const bool masked = recipe_.objective.mask_truncated_completions && rollout.truncated;
     if (recipe_.objective.type == ObjectiveType::ppo) {
       sample.values = ppo_values({.values = {rollout.values.begin(), rollout.values.end()}},
@@ -231,10 +189,8 @@ std::string Rollouts::text(std::span<const int32_t> ids) const {
 void Rollouts::sample(int64_t block, StepExecutor& executor, const std::vector<Rollout>& all,
                       std::vector<Rollout>& done, const RolloutRun& run) const {
   const RolloutOptions& rollout = recipe_.objective.rollout;
-  const ParallelRecipe& parallel = recipe_.parallel;
   Communicator& ranks = executor.data_ranks();
-  // Ranks with parts of the weights compute everything together; others a share of the prompts each.
-  const bool together = parallel.pipeline * parallel.tensor * parallel.shard > 1;
+  const bool together = draws_together(recipe_.parallel);
   std::set<int64_t> is_done;
   for (const Rollout& one : done) is_done.insert(one.position);
   std::vector<AnsweredPrompt> prompts;
@@ -250,15 +206,9 @@ void Rollouts::sample(int64_t block, StepExecutor& executor, const std::vector<R
     prompts.back().sequences.push_back(all[i].sequence);
     positions.back()[all[i].sequence] = all[i].position;
   }
-  AnswerOptions options;
-  options.sampling = {
-      .temperature = static_cast<float>(rollout.temperature),
-      .top_k = rollout.top_k,
-      .top_p = static_cast<float>(rollout.top_p),
-      .min_p = static_cast<float>(rollout.min_p),
-      .seed = PhiloxStream(static_cast<uint64_t>(recipe_.train.seed), kRolloutPurpose, static_cast<uint64_t>(block))
-                  .next_u64()};
-  options.max_new_tokens = rollout.max_new_tokens;
+  AnswerOptions options = drawing_options(rollout);
+  options.sampling.seed =
+      PhiloxStream(static_cast<uint64_t>(recipe_.train.seed), kRolloutPurpose, static_cast<uint64_t>(block)).next_u64();
   options.stop_ids = stop_ids_;
   if (!rollout.stop.empty()) {
     options.ends = [&](std::span<const int32_t> answer) {
@@ -267,8 +217,6 @@ void Rollouts::sample(int64_t block, StepExecutor& executor, const std::vector<R
                                  [&](const std::string& stop) { return output.find(stop) != output.npos; });
     };
   }
-  const StepContext step{.rank = executor.rank(), .compute_dtype = recipe_.model.dtype()};
-  const NextLogits next = [&](const Batch& batch, KvCache& cache) { return executor.next_logits(batch, step, cache); };
   std::vector<Rollout> own;
   const auto use = [&](Answer answer) {
     Rollout& result = own.emplace_back(all[static_cast<size_t>(positions[answer.prompt].at(answer.sequence))]);
@@ -277,7 +225,8 @@ void Rollouts::sample(int64_t block, StepExecutor& executor, const std::vector<R
     result.truncated = answer.truncated;
   };
   const bool alone = executor.rank().comm.size() == 1 || !together;  // its passes are nobody else's
-  sample_answers(model_, next, prompts, options, step, use, [&] { return alone ? !observer_.stop() : !run.stop(); });
+  draw_answers(recipe_, model_, executor, prompts, options, use,
+               [&] { return alone ? !observer_.stop() : !run.stop(); });
   for (int r = 0; r < (together ? 0 : ranks.size()); ++r) {
     const std::string theirs =
         ranks.broadcast_text("rollouts", r == ranks.rank() ? write_rollouts(own, {}, {}) : "", r);
@@ -339,8 +288,8 @@ void Rollouts::restore(const std::string& kept) {
   block_ = std::stoll(kept.substr(kept.find(' ')));
   rollouts_ = read_rollouts(kept.substr(end + 1), whole_ && rewards_ ? rewards_->names() : std::vector<std::string>());
   if (!whole_) return;
-  old_given_ = !recipe_.objective.rollout.file.empty() &&
-               std::ranges::any_of(given(block_), [](const Rollout& rollout) { return !rollout.old.empty(); });
+  old_given_ =
+      !draws_ && std::ranges::any_of(given(block_), [](const Rollout& rollout) { return !rollout.old.empty(); });
   add_advantages();
 }
 
@@ -352,7 +301,7 @@ bool Rollouts::make(int64_t block, StepExecutor& executor, const RolloutRun& run
   std::vector<Rollout> done;
   if (block == block_) done = std::move(rollouts_);  // in part
   rollouts_.clear();
-  if (rewards_) {
+  if (draws_) {
     const std::vector<Rollout> all = wanted(block);
     sample(block, executor, all, done, run);
     rollouts_ = std::move(done);
@@ -361,14 +310,15 @@ bool Rollouts::make(int64_t block, StepExecutor& executor, const RolloutRun& run
       keep("part ", {});
       return false;
     }
-    if (!judge(executor)) {
+    if (rewards_ && !judge(executor)) {
       keep("part ", {});
       return false;
     }
   } else {
     rollouts_ = given(block);
   }
-  add_log_probs(executor);
+  old_given_ = std::ranges::any_of(rollouts_, [](const Rollout& rollout) { return !rollout.old.empty(); });
+  add_log_probs(recipe_, executor, executor.companion(), old_given_, rollouts_);
   add_advantages();
   block_ = block;
   whole_ = true;

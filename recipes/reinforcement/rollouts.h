@@ -1,5 +1,5 @@
 #pragma once
-// Answers with rewards, made before the steps that learn from them.
+// Answers, most with rewards, made before the steps that learn from them.
 
 #include <filesystem>
 #include <functional>
@@ -48,7 +48,6 @@ class Rollouts {
               const RolloutRun& run) const;
   /// False: somebody asked to stop meanwhile.
   bool judge(StepExecutor& executor);
-  void add_log_probs(StepExecutor& executor);
   bool has_end(const Rollout& rollout) const;
   void add_estimates();
   void add_advantages();
@@ -62,7 +61,8 @@ class Rollouts {
   const Observer& observer_;
   std::shared_ptr<const Tokenizer> tokenizer_;  // null: ids only
   std::vector<int32_t> stop_ids_;
-  std::optional<PromptRecords> records_;  // of prompts whose answers are the model's own
+  bool draws_;                            // the answers are the model's own
+  std::optional<PromptRecords> records_;  // of prompts whose answers have rewards
   std::optional<Rewards> rewards_;
   int64_t block_ = 0;  // number of the block that is there, whole or (kept by an interrupted run) in part
   bool whole_ = false;

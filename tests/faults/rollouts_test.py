@@ -1,6 +1,7 @@
 """Training on answers that the model draws: the same bytes however it is run, and one line for rewards that fail."""
 import json
 import signal
+import struct
 import subprocess
 import sys
 import unittest
@@ -35,7 +36,7 @@ class Rollouts(program.JobTest):
             "adapter": {"type": "lora", "r": 4, "lora_alpha": 8},
             "objective": {"type": "grpo", **(objective or {})},
             "rollout": {"completions": 4, "max_new_tokens": 12},
-            "rewards": rewards or [self.judge()],
+            "rewards": [self.judge()] if rewards is None else rewards or None,
             "data": {"train": str(self.prompts), "max_length": 32},
             "train": {"steps": steps, "microbatch_size": 4, "accumulate": 2, "save_every": 0, **(train or {})},
             "optimizer": {"lr": 1e-2, "schedule": "constant"},
@@ -123,6 +124,98 @@ class Rollouts(program.JobTest):
         self.assertIn(child.wait(), (75, 0))
         self.assertEqual(run("train", recipe).code, 0)
         self.assertEqual(self.adapter("stopped"), self.adapter("whole"))
+
+    def other_model(self):
+        made = run("init", "--config", self.shared / "config.json", "--out", self.folder / "other", "--dtype", "f32",
+                   "--seed", 7)
+        self.assertEqual(made.code, 0, made.err)
+        return self.folder / "other"
+
+    def shared_recipe(self, out, size, objective):
+        """Answers to prompts that are long enough to stand once for all of them in a microbatch of more than one."""
+        rollouts = self.folder / "given.jsonl"
+        with open(rollouts, "w") as file:
+            for i in range(8):
+                prompt = [1] + [(7 * t * t + i // 4) % 60 + 3 for t in range(20)]
+                answer = [(5 * t + 3 * i) % 60 + 3 for t in range(1 + i % 3)] + [2]
+                old = [-5.0 - 0.1 * (i % 3) for _ in answer]
+                file.write(json.dumps({"prompt_ids": prompt, "completion_ids": answer, "reward": i % 5,
+                                       "old_logprobs": old}) + "\n")
+        return self.rollout_recipe(out, steps=1, rewards=[], objective=objective,
+                                   rollout={"completions": 4, "max_new_tokens": 12, "file": str(rollouts)},
+                                   train={"microbatch_size": size, "accumulate": 8 // size})
+
+    def test_a_prompt_that_stands_once_gives_the_loss_and_gradients_of_many(self):
+        for objective in ({"beta": 0.1}, {"importance_sampling_level": "sequence"}, {"type": "rloo"}):
+            found = {}
+            for size in (1, 2, 4, 8):
+                gradients = self.folder / f"{size}.safetensors"
+                done = run("gradients", "--recipe", self.shared_recipe(f"shared{size}", size, objective), "--out", gradients)
+                self.assertEqual(done.code, 0, done.err)
+                header, data = program.read_safetensors(gradients)
+                found[size] = json.loads(done.out), {
+                    name: struct.unpack(f"<{(of['data_offsets'][1] - of['data_offsets'][0]) // 4}f",
+                                        data[slice(*of["data_offsets"])])
+                    for name, of in header.items() if name != "__metadata__"}
+            (alone, apart) = found[1]
+            for size in (2, 4, 8):
+                printed, together = found[size]
+                self.assertAlmostEqual(printed["loss"], alone["loss"], delta=2e-6 * max(1, abs(alone["loss"])))
+                for name, value in alone["metrics"].items():
+                    self.assertAlmostEqual(printed["metrics"][name], value, delta=1e-5 * max(1, abs(value)), msg=name)
+                for name, values in apart.items():
+                    largest = max(map(abs, values))
+                    for a, b in zip(values, together[name]):
+                        self.assertAlmostEqual(a, b, delta=2e-5 * largest + 1e-9, msg=name)
+
+    def distillation_recipe(self, out, teacher, steps=4, data=None, **sections):
+        return self.rollout_recipe(out, steps=steps, rewards=[], objective={
+            "type": "distillation", "beta": 0.5, "teacher_model_name_or_path": str(teacher)}, **{
+                "rollout": {"completions": 2, "max_new_tokens": 12}, **({"data": data} if data else {}), **sections})
+
+    def test_a_student_learns_from_given_answers_as_from_data(self):
+        teacher = self.other_model()
+        given, data = self.folder / "given.jsonl", self.folder / "data.jsonl"
+        with open(given, "w") as answers, open(data, "w") as texts:
+            for i in range(16):
+                prompt = [1] + [(7 * t + i // 2) % 60 + 3 for t in range(2 + i // 2 % 3)]
+                answer = [(5 * t + 3 * i) % 60 + 3 for t in range(1 + i % 5)] + [2]
+                answers.write(json.dumps({"prompt_ids": prompt, "completion_ids": answer}) + "\n")
+                texts.write(json.dumps({"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer}) + "\n")
+        recipe = self.distillation_recipe("drawn", teacher, steps=2, rollout={"completions": 2, "max_new_tokens": 12,
+                                                                              "file": str(given)})
+        done = run("train", recipe)
+        self.assertEqual(done.code, 0, done.err)
+        recipe = json.loads(self.distillation_recipe("read", teacher, steps=2).read_text())
+        del recipe["rollout"]
+        recipe["data"] = {"train": str(data), "format": "tokens", "shuffle": False, "pack": False, "max_length": 32}
+        (self.folder / "read.json").write_text(json.dumps(recipe))
+        done = run("train", self.folder / "read.json")
+        self.assertEqual(done.code, 0, done.err)
+        self.assertEqual(self.adapter("drawn"), self.adapter("read"), "whose loss is that of TRL")
+        lines = [[json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
+                 for out in ("drawn", "read")]
+        for drawn, read in zip(*lines):
+            self.assertEqual((drawn["loss"], drawn["entropy"]), (read["loss"], read["entropy"]))
+            self.assertIn("completions/mean_length", drawn)
+
+    def test_on_policy_distillation_gives_the_same_bytes_however_it_is_run(self):
+        teacher = self.other_model()
+        done = run("train", self.distillation_recipe("one", teacher))
+        self.assertEqual(done.code, 0, done.err)
+        first = self.answers("one")
+        self.assertEqual(len(first), 8)
+        self.assertGreater(len({tuple(answer["completion_ids"]) for answer in first}), 4)
+        self.assertNotEqual(self.answers("one", 4), first)
+        for name, ranks, parallel in (("two", 2, {}), ("pipeline", 2, {"pipeline": 2}), ("shard", 2, {"shard": 2})):
+            done = run("launch", "-n", ranks, "--", "train", self.distillation_recipe(name, teacher, parallel=parallel))
+            self.assertEqual(done.code, 0, done.err)
+            self.assertEqual(self.answers(name, 4), self.answers("one", 4), name)
+            self.assertEqual(self.adapter(name), self.adapter("one"), name)
+        done = run("train", self.distillation_recipe("stopped", teacher, steps=2))
+        self.assertEqual(done.code, 0, done.err)
+        self.assertEqual(run("train", self.distillation_recipe("stopped", teacher)).code, 0, "goes on after step 2")
+        self.assertEqual(self.adapter("stopped"), self.adapter("one"))
 
     def test_ppo_gives_the_same_bytes_however_it_is_run(self):
         def recipe(out, objective=None, train=None, **sections):

@@ -299,7 +299,7 @@ RenderedRecord render_record(const std::string& path, const RawRecord& raw, Data
     case DataFormat::prompts:
       return render_prompt(record, options, encoder);
     case DataFormat::rollouts:
-      return render_rollout(record, encoder);
+      return render_rollout(record, options, encoder);
     case DataFormat::automatic:
       NIBBLE_CHECK(false, "the format is known before records are rendered");
   }

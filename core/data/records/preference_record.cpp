@@ -229,7 +229,7 @@ RenderedRecord render_prompt(const JsonRecord& record, const DataOptions& option
   return rendered;
 }
 
-RenderedRecord render_rollout(const JsonRecord& record, const Encoder& encoder) {
+RenderedRecord render_rollout(const JsonRecord& record, const DataOptions& options, const Encoder& encoder) {
   const std::vector<int32_t> prompt = read_ids(record, "prompt_ids", encoder.vocab_size),
                              answer = read_ids(record, "completion_ids", encoder.vocab_size);
   if (prompt.empty()) record.fail("field \"prompt_ids\" is empty");
@@ -241,10 +241,13 @@ RenderedRecord render_rollout(const JsonRecord& record, const Encoder& encoder) 
   RenderedRecord rendered = join_ids(prompt, answer);
   const std::string name = record.has("reward") ? "reward" : "score";
   const Json* reward = record.find(name);
-  if (reward == nullptr) record.fail("has no \"reward\"", "give a number, or null where nothing can be said");
+  if (reward == nullptr && options.needs_reward) {
+    record.fail("has no \"reward\"", "give a number, or null where nothing can be said");
+  }
+  const bool says = reward != nullptr && !reward->is_null();
   const Json* truncated = record.find("truncated");
   if (truncated != nullptr && !truncated->is_boolean()) record.fail_type("truncated", *truncated, "true or false");
-  rendered.values = {reward->is_null() ? std::numeric_limits<float>::quiet_NaN() : read_value(record, name, *reward),
+  rendered.values = {says ? read_value(record, name, *reward) : std::numeric_limits<float>::quiet_NaN(),
                      truncated == nullptr ? -1.0f : (truncated->get<bool>() ? 1.0f : 0.0f)};
   if (!record.has("old_logprobs")) return rendered;
   const Json& old = record.array("old_logprobs");

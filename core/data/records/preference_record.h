@@ -11,7 +11,7 @@ RenderedRecord render_preference(const JsonRecord& record, const DataOptions& op
 RenderedRecord render_unpaired(const JsonRecord& record, const DataOptions& options, const Encoder& encoder);
 RenderedRecord render_labeled(const JsonRecord& record, const DataOptions& options, const Encoder& encoder);
 RenderedRecord render_prompt(const JsonRecord& record, const DataOptions& options, const Encoder& encoder);
-RenderedRecord render_rollout(const JsonRecord& record, const Encoder& encoder);
+RenderedRecord render_rollout(const JsonRecord& record, const DataOptions& options, const Encoder& encoder);
 
 /// value i of the field `name` as a token id of a vocabulary of vocab_size, or as a label.
 int32_t read_id(const JsonRecord& record, const std::string& name, const Json& value, size_t i, int64_t vocab_size,

@@ -13,6 +13,7 @@ namespace nibble {
 namespace {
 
 constexpr size_t kMinDocuments = 5;  // products of more than 4 rows do not depend on how many there are
+constexpr int32_t kUnknown = -1;     // the token of a device without bytes
 
 /// Sequences of the cache: answers under way, then prompts that answers begin with, then what fills a small pass.
 class Sampling {
@@ -45,7 +46,8 @@ class Sampling {
     fill_up();
     Batch batch = make_batch(samples_, step_.pool());
     batch.sequences = sequences_;
-    Tensor logits = next_logits_(batch, cache_).to(step_.pool().host());
+    Tensor logits = next_logits_(batch, cache_);
+    if (logits.device().has_bytes()) logits = logits.to(step_.pool().host());
     if (options_.sampling.temperature > 0) ops::scale(logits, 1 / options_.sampling.temperature);
     take(logits);
     for (size_t i = 0; i < kMinDocuments; ++i) cache_.forget(filler(i));
@@ -94,7 +96,7 @@ class Sampling {
         if (!store || !store->logits) return;
         waiting_.pop_front();
         Answer& answer = slots_[s].emplace(Answer{.prompt = next.prompt, .sequence = next.sequence});
-        const int32_t id = choose(store->logits.span<const float>(), answer);
+        const int32_t id = choose(store->logits, answer);
         add(s, id, log_prob(store->logits, id));
         if (slots_[s]) cache_.copy(stored(static_cast<size_t>(store - stores_.data())), static_cast<int64_t>(s));
         if (waiting_.empty() || waiting_.front().prompt != next.prompt) *store = {};
@@ -102,13 +104,15 @@ class Sampling {
     }
   }
 
-  int32_t choose(std::span<const float> logits, const Answer& answer) const {
+  int32_t choose(const Tensor& logits, const Answer& answer) const {
+    if (!logits.device().has_bytes()) return kUnknown;
     SamplingOptions sampling = options_.sampling;  // of logits that are divided already
     if (sampling.temperature > 0) sampling.temperature = 1;
-    return sample_token(logits, sampling, length(answer), answer.sequence);
+    return sample_token(logits.span<const float>(), sampling, length(answer), answer.sequence);
   }
 
   float log_prob(const Tensor& logits, int32_t id) const {
+    if (id == kUnknown) return 0;
     MemoryPool& host = step_.pool().host();
     Tensor loss = Tensor::empty(host, {1}, DType::f32, "losses"), none;
     ops::cross_entropy(logits, Tensor::from<int32_t>(host, {1}, std::span(&id, 1)), 0, 1, loss, none, {});
@@ -118,10 +122,10 @@ class Sampling {
   // The slot is free again where the answer has come to its end.
   void add(size_t s, int32_t id, float log_prob) {
     Answer& answer = *slots_[s];
-    answer.ids.push_back(id);
+    answer.ids.push_back(std::max(id, 0));
     answer.log_probs.push_back(log_prob);
-    const bool ended = std::ranges::find(options_.stop_ids, id) != options_.stop_ids.end() ||
-                       (options_.ends && options_.ends(answer.ids));
+    const bool ended = id != kUnknown && (std::ranges::find(options_.stop_ids, id) != options_.stop_ids.end() ||
+                                          (options_.ends && options_.ends(answer.ids)));
     const bool full = static_cast<int64_t>(answer.ids.size()) >= options_.max_new_tokens ||
                       length(answer) >= text_limit(decoder_.config());
     if (!ended && !full) return;
@@ -191,22 +195,27 @@ class Sampling {
   }
 
   void take(const Tensor& logits) {
-    const size_t count = documents_.size(), width = static_cast<size_t>(logits.dim(1));
+    const size_t count = documents_.size();
     std::vector<int32_t> ids(count);
     parallel_for(static_cast<int64_t>(count), 1, [&](int64_t begin, int64_t end) {
       for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
         if (documents_[i].is_prompt) continue;
-        ids[i] = choose(logits.span<const float>().subspan(i * width, width), *slots_[documents_[i].place]);
+        const auto row = static_cast<int64_t>(i);
+        ids[i] = choose(logits.rows(row, row + 1), *slots_[documents_[i].place]);
       }
     });
     MemoryPool& host = step_.pool().host();
     const auto rows = static_cast<int64_t>(count);
-    Tensor losses = Tensor::empty(host, {rows}, DType::f32, "losses"), none;
-    ops::cross_entropy(logits.rows(0, rows), Tensor::from<int32_t>(host, {rows}, ids), 0, 1, losses, none, {});
+    Tensor losses = Tensor::zeros(host, {rows}, DType::f32, "losses"), none;
+    const bool known = logits.device().has_bytes();
+    if (known) {
+      ops::cross_entropy(logits.rows(0, rows), Tensor::from<int32_t>(host, {rows}, ids), 0, 1, losses, none, {});
+    }
     for (size_t i = 0; i < count; ++i) {
       const auto row = static_cast<int64_t>(i);
       if (documents_[i].is_prompt) {
-        stores_[documents_[i].place].logits = logits.rows(row, row + 1).clone(host);
+        const Tensor behind = logits.rows(row, row + 1);
+        stores_[documents_[i].place].logits = behind.clone(known ? host : step_.pool());
       } else {
         add(documents_[i].place, ids[i], -losses.data<const float>()[i]);
       }

@@ -38,7 +38,8 @@ struct Answer {
 /// Calls use(answer) as they end and go_on() before every pass; where that says false it is left. A prompt is computed
 /// once for all of its answers. What an answer is does not depend on the others, on `together` or on the number of
 /// threads: passes have documents enough that products add in one order (ops/gemm.h); with experts, whose products have
-/// rows of few tokens, that holds up to roundings. Throws InputError for a prompt that the model cannot hold.
+/// rows of few tokens, that holds up to roundings. On a device without bytes answers have any tokens, max_new_tokens of
+/// them. Throws InputError for a prompt that the model cannot hold.
 void sample_answers(const Decoder& decoder, const NextLogits& next_logits, std::span<const AnsweredPrompt> prompts,
                     const AnswerOptions& options, const StepContext& step, const std::function<void(Answer)>& use,
                     const std::function<bool()>& go_on);

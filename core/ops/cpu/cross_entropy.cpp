@@ -31,10 +31,16 @@ struct Exponentials {
   float top, sum;
 };
 
+/// What cross_entropy_statistics may tell beside them, e = e^(x - top): the sums of e (x - top), e^2 and x.
+struct MoreSums {
+  float shifted = 0, squares = 0, logits = 0;
+};
+
 /// The sum of exponentials of a row, read once: blocks small enough for the first-level cache, each with its
-/// own maximum, the sum so far rescaled when a block brings a greater one.
-template <bool capped>
-Exponentials sum_exponentials(const float* row, int64_t count, float softcap) {
+/// own maximum, the sum so far rescaled when a block brings a greater one. With `more` the bits of the sum are the
+/// same.
+template <bool capped, bool all = false>
+Exponentials sum_exponentials(const float* row, int64_t count, float softcap, MoreSums* more = nullptr) {
   constexpr int64_t kBlock = 2048;
   const V limit = splat(softcap), inverse = splat(capped ? 1 / softcap : 0);
   float top = -std::numeric_limits<float>::infinity(), sum = 0;
@@ -50,15 +56,39 @@ Exponentials sum_exponentials(const float* row, int64_t count, float softcap) {
     float block_top = hn::GetLane(hn::MaxOfLanes(kF, hn::Max(tops[0], tops[1])));
     for (; i < size; ++i) block_top = std::max(block_top, block[i]);
     const float new_top = std::max(top, hn::GetLane(cap<capped>(splat(block_top), limit, inverse)));
-    sum *= std::exp(top - new_top);
+    const float rescale = std::exp(top - new_top);
+    if (all && sum > 0) {
+      more->shifted = rescale * (more->shifted + (top - new_top) * sum);
+      more->squares *= rescale * rescale;
+    }
+    sum *= rescale;
     top = new_top;
     const V shift = splat(top);
+    V shifted = hn::Zero(kF), squares = shifted, logits = shifted;
+    const auto exponential = [&](V raw) HWY_ATTR {
+      const V x = cap<capped>(raw, limit, inverse), below = hn::Sub(x, shift), e = exp(below);
+      if constexpr (all) {
+        shifted = hn::MulAdd(e, below, shifted);
+        squares = hn::MulAdd(e, e, squares);
+        logits = hn::Add(logits, x);
+      }
+      return e;
+    };
     const int64_t whole = size / kLanes * kLanes;
-    sum += sum_lanes(whole, [&](int64_t j, auto lanes) HWY_ATTR {
-      return exp(hn::Sub(cap<capped>(load(block + j, lanes), limit, inverse), shift));
-    });
+    sum += sum_lanes(whole, [&](int64_t j, auto lanes) HWY_ATTR { return exponential(load(block + j, lanes)); });
+    if constexpr (all) {
+      more->shifted += hn::GetLane(hn::SumOfLanes(kF, shifted));
+      more->squares += hn::GetLane(hn::SumOfLanes(kF, squares));
+      more->logits += hn::GetLane(hn::SumOfLanes(kF, logits));
+    }
     for (int64_t j = whole; j < size; ++j) {
-      sum += hn::GetLane(exp(hn::Sub(cap<capped>(splat(block[j]), limit, inverse), shift)));
+      if constexpr (all) shifted = squares = logits = hn::Zero(kF);
+      sum += hn::GetLane(exponential(splat(block[j])));
+      if constexpr (all) {
+        more->shifted += hn::GetLane(shifted);
+        more->squares += hn::GetLane(squares);
+        more->logits += hn::GetLane(logits);
+      }
     }
   }
   return {top, sum};
@@ -133,26 +163,47 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, f
   dlogits.dtype() == DType::bf16 ? run(dlogits.data<bf16>()) : run(dlogits.data<float>());
 }
 
-template <bool capped>
+// Whether none is greater than `target`, and none before it as great.
+bool is_first_of_largest(const float* row, int64_t count, int32_t target) {
+  const float own = row[target];
+  float before = -std::numeric_limits<float>::infinity(), behind = before;
+  for (int32_t i = 0; i < target; ++i) before = std::max(before, row[i]);
+  if (before >= own) return false;
+  for (int64_t i = target + 1; i < count; ++i) behind = std::max(behind, row[i]);
+  return behind <= own;
+}
+
+template <bool capped, bool all>
 void row_statistics(const Tensor& logits, const Tensor& targets, float softcap, Tensor& statistics) {
   const int64_t rows = logits.dim(0), vocabulary = logits.dim(1);
   const float* from = logits.data<const float>();
   const int32_t* target = targets.data<const int32_t>();
-  float *row_max = statistics.data<float>(), *row_sumexp = row_max + rows, *target_logits = row_sumexp + rows;
+  float* told = statistics.data<float>();
   parallel_for(rows, 1, [=](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const float* row = from + n * vocabulary;
-      const Exponentials total = sum_exponentials<capped>(row, vocabulary, softcap);
-      row_max[n] = total.top;
-      row_sumexp[n] = total.sum;
-      target_logits[n] = target[n] < 0 ? 0 : capped_logit<capped>(row[target[n]], softcap);
+      MoreSums more;
+      const Exponentials total = sum_exponentials<capped, all>(row, vocabulary, softcap, &more);
+      told[n] = total.top;
+      told[rows + n] = total.sum;
+      told[2 * rows + n] = target[n] < 0 ? 0 : capped_logit<capped>(row[target[n]], softcap);
+      if constexpr (!all) continue;
+      told[3 * rows + n] = more.shifted;
+      told[4 * rows + n] = more.squares;
+      told[5 * rows + n] = more.logits;
+      told[6 * rows + n] = target[n] < 0 ? -1 : is_first_of_largest(row, vocabulary, target[n]) ? 1 : 0;
     }
   });
 }
 
 void cross_entropy_statistics(const Tensor& logits, const Tensor& targets, float softcap, Tensor& statistics) {
-  if (softcap > 0) return row_statistics<true>(logits, targets, softcap, statistics);
-  row_statistics<false>(logits, targets, softcap, statistics);
+  const bool all = statistics.dim(0) > 3;
+  if (softcap > 0) {
+    return all ? row_statistics<true, true>(logits, targets, softcap, statistics)
+               : row_statistics<true, false>(logits, targets, softcap, statistics);
+  }
+  all ? row_statistics<false, true>(logits, targets, softcap, statistics)
+      : row_statistics<false, false>(logits, targets, softcap, statistics);
 }
 
 template <bool capped, typename Out>
@@ -230,21 +281,24 @@ HWY_INLINE V log_mixture(V p, V q, float beta) {
 
 struct Divergences {
   double of_teacher = 0, of_student = 0;  ///< KL(q || m), KL(p || m); m is p for beta 0, q for beta 1
+  double entropy = 0;                     ///< of p
 };
 
 Divergences divergences(const RowPair& row, float beta) {
   constexpr int64_t kBlock = 4096;
   Divergences found;
   for (int64_t begin = 0; begin < row.size(); begin += kBlock) {
-    V of_teacher = hn::Zero(kF), of_student = of_teacher;
+    V of_teacher = hn::Zero(kF), of_student = of_teacher, entropy = of_teacher;
     for (int64_t i = begin; i < std::min(begin + kBlock, row.size()); i += kLanes) {
       const V log_p = row.log_p(i), log_q = row.log_q(i), p = exp(log_p), q = exp(log_q);
       const V log_m = beta == 0 ? log_p : beta == 1 ? log_q : log_mixture(p, q, beta);
       of_teacher = hn::MulAdd(q, hn::Sub(log_q, log_m), of_teacher);
       of_student = hn::MulAdd(p, hn::Sub(log_p, log_m), of_student);
+      entropy = hn::NegMulAdd(p, log_p, entropy);
     }
     found.of_teacher += static_cast<double>(hn::GetLane(hn::SumOfLanes(kF, of_teacher)));
     found.of_student += static_cast<double>(hn::GetLane(hn::SumOfLanes(kF, of_student)));
+    found.entropy += static_cast<double>(hn::GetLane(hn::SumOfLanes(kF, entropy)));
   }
   return found;
 }
@@ -271,16 +325,18 @@ void divergence_gradient(const RowPair& row, int64_t count, float softcap, float
 
 template <bool capped>
 void divergence_rows(const Tensor& logits, const Tensor& teacher, float softcap, float temperature, float beta,
-                     float scale, Tensor& losses, Tensor& dlogits) {
+                     float scale, Tensor& losses, Tensor& entropies, Tensor& dlogits) {
   const int64_t vocabulary = logits.dim(1);
   const float *from = logits.data<const float>(), *other = teacher.data<const float>();
-  float *loss = losses.data<float>(), *out = dlogits ? dlogits.data<float>() : nullptr;
+  float *loss = losses.data<float>(), *entropy = entropies.data<float>();
+  float* out = dlogits ? dlogits.data<float>() : nullptr;
   parallel_for(logits.dim(0), 1, [=](int64_t begin, int64_t end) {
     RowPair row(vocabulary, softcap, temperature);
     for (int64_t n = begin; n < end; ++n) {
       row.read<capped>(from + n * vocabulary, other + n * vocabulary, vocabulary);
       const Divergences found = divergences(row, beta);
       const double b = static_cast<double>(beta);
+      entropy[n] = static_cast<float>(found.entropy);
       loss[n] = static_cast<float>(beta == 0   ? found.of_teacher
                                    : beta == 1 ? found.of_student
                                                : b * found.of_teacher + (1 - b) * found.of_student);
@@ -292,11 +348,11 @@ void divergence_rows(const Tensor& logits, const Tensor& teacher, float softcap,
 }
 
 void divergence(const Tensor& logits, const Tensor& teacher, float softcap, float temperature, float beta, float scale,
-                Tensor& losses, Tensor& dlogits) {
+                Tensor& losses, Tensor& entropies, Tensor& dlogits) {
   if (softcap > 0) {
-    return divergence_rows<true>(logits, teacher, softcap, temperature, beta, scale, losses, dlogits);
+    return divergence_rows<true>(logits, teacher, softcap, temperature, beta, scale, losses, entropies, dlogits);
   }
-  divergence_rows<false>(logits, teacher, softcap, temperature, beta, scale, losses, dlogits);
+  divergence_rows<false>(logits, teacher, softcap, temperature, beta, scale, losses, entropies, dlogits);
 }
 
 }  // namespace nibble::ops::HWY_NAMESPACE
@@ -319,12 +375,12 @@ void cross_entropy_statistics(const Tensor& logits, const Tensor& targets, float
   NIBBLE_SIMD(cross_entropy_statistics)(logits, targets, softcap, statistics);
 }
 
-void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_sumexp, Tensor& losses) {
-  const int64_t count = losses.numel(), ranks = statistics.dim(0) / 3;
+void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_sumexp, Tensor& losses, Tensor& told) {
+  const int64_t count = losses.numel(), width = told ? 7 : 3, ranks = statistics.dim(0) / width;
   const float* from = statistics.data<const float>();
   float *maxima = row_max.data<float>(), *sums = row_sumexp.data<float>(), *loss = losses.data<float>();
   for (int64_t n = 0; n < count; ++n) {
-    const auto at = [&](int64_t rank, int64_t which) { return from[(rank * 3 + which) * count + n]; };
+    const auto at = [&](int64_t rank, int64_t which) { return from[(rank * width + which) * count + n]; };
     float highest = at(0, 0), exponentials = 0, target = 0;
     for (int64_t r = 1; r < ranks; ++r) highest = std::max(highest, at(r, 0));
     for (int64_t r = 0; r < ranks; ++r) {
@@ -334,6 +390,23 @@ void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_
     maxima[n] = highest;
     sums[n] = exponentials;
     loss[n] = std::log(exponentials) + (highest - target);
+    if (!told) continue;
+    float shifted = 0, squares = 0, logits = 0, top1 = 0, highest_before = -std::numeric_limits<float>::infinity();
+    for (int64_t r = 0; r < ranks; ++r) {
+      const float off = at(r, 0) - highest, rescale = std::exp(off);
+      shifted += rescale * (at(r, 3) + off * at(r, 1));
+      squares += rescale * rescale * at(r, 4);
+      logits += at(r, 5);
+      if (at(r, 6) > 0 && at(r, 0) == highest && highest_before < highest) top1 = 1;
+      highest_before = std::max(highest_before, at(r, 0));
+    }
+    const auto tell = [&](TokenStatistic which, float value) {
+      told.data<float>()[static_cast<int64_t>(which) * count + n] = value;
+    };
+    tell(TokenStatistic::collision, std::log(squares) - 2 * std::log(exponentials));
+    tell(TokenStatistic::entropy, std::log(exponentials) - shifted / exponentials);
+    tell(TokenStatistic::mean_logit, logits);
+    tell(TokenStatistic::top1, top1);
   }
 }
 
@@ -346,8 +419,8 @@ void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const T
 HWY_EXPORT(divergence);
 
 void divergence(const Tensor& logits, const Tensor& teacher, float softcap, float temperature, float beta, float scale,
-                Tensor& losses, Tensor& dlogits) {
-  NIBBLE_SIMD(divergence)(logits, teacher, softcap, temperature, beta, scale, losses, dlogits);
+                Tensor& losses, Tensor& entropies, Tensor& dlogits) {
+  NIBBLE_SIMD(divergence)(logits, teacher, softcap, temperature, beta, scale, losses, entropies, dlogits);
 }
 
 }  // namespace nibble::ops::cpu

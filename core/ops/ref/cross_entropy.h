@@ -33,10 +33,36 @@ void cross_entropy(const Real* logits, const int32_t* targets, int64_t rows, int
   }
 }
 
+/// told [4, rows]: see TokenStatistic; the mean logit as a sum.
+template <typename Real>
+void token_statistics(const Real* logits, const int32_t* targets, int64_t rows, int64_t vocabulary, Real softcap,
+                      Real* told) {
+  std::vector<Real> capped(static_cast<size_t>(vocabulary));
+  for (int64_t n = 0; n < rows; ++n) {
+    const Real* row = logits + n * vocabulary;
+    for (int64_t i = 0; i < vocabulary; ++i) {
+      capped[static_cast<size_t>(i)] = softcap > 0 ? softcap * std::tanh(row[i] / softcap) : row[i];
+    }
+    const auto top = std::max_element(capped.begin(), capped.end());
+    Real exponentials = 0, collision = 0, entropy = 0, logits_sum = 0;
+    for (const Real value : capped) exponentials += std::exp(value - *top);
+    for (const Real value : capped) {
+      const Real log_p = value - *top - std::log(exponentials), p = std::exp(log_p);
+      collision += p * p;
+      entropy -= p * log_p;
+      logits_sum += value;
+    }
+    told[n] = std::log(collision);
+    told[rows + n] = entropy;
+    told[2 * rows + n] = logits_sum;
+    told[3 * rows + n] = top - capped.begin() == targets[n] ? 1 : 0;
+  }
+}
+
 /// dlogits may be null.
 template <typename Real>
 void divergence(const Real* logits, const Real* teacher, int64_t rows, int64_t vocabulary, Real softcap,
-                Real temperature, Real beta, Real scale, Real* losses, Real* dlogits) {
+                Real temperature, Real beta, Real scale, Real* losses, Real* entropies, Real* dlogits) {
   const auto size = static_cast<size_t>(vocabulary);
   std::vector<Real> student(size), log_p(size), log_q(size);
   const auto log_softmax = [&](const auto& value, std::vector<Real>& out) {
@@ -58,6 +84,8 @@ void divergence(const Real* logits, const Real* teacher, int64_t rows, int64_t v
       of_teacher += std::exp(log_q[i]) * (log_q[i] - log_m(i));
       of_student += std::exp(log_p[i]) * (log_p[i] - log_m(i));
     }
+    entropies[n] = 0;
+    for (const Real x : log_p) entropies[n] -= std::exp(x) * x;
     losses[n] = beta == 0 ? of_teacher : beta == 1 ? of_student : beta * of_teacher + (1 - beta) * of_student;
     if (dlogits == nullptr) continue;
     for (size_t i = 0; i < size; ++i) {

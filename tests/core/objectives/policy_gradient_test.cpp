@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "nibble/core/objectives/advantages.h"
 
@@ -114,6 +115,40 @@ TEST(PolicyGradient, CountsRatiosThatClippingHolds) {
   const AnswerLoss down = policy_gradient_loss(options_of("dapo"), kAnswer, -1);
   EXPECT_EQ(down.clipped_low, 1) << "exp(-0.4)";
   EXPECT_EQ(down.clipped_high, 0);
+}
+
+TEST(PolicyGradient, TellsOfClippingAndEntropyByTrlsNames) {
+  // Answers of 2 and 4 tokens to prompts of one, the first with a ratio too high, the second with two too low.
+  MemoryPool pool;
+  std::vector<Sample> samples;
+  for (const int tokens : {2, 4}) {
+    Sample sample{.ids = {1}, .labels = {kIgnoreLabel}, .index = samples.size()};
+    for (int t = 0; t < tokens; ++t) {
+      sample.ids.push_back(5 + t);
+      sample.labels.push_back(5 + t);
+    }
+    sample.values = {samples.empty() ? 1.0f : -1.0f, 0};
+    sample.old.assign(sample.ids.size(), -1);
+    samples.push_back(sample);
+  }
+  const Batch batch = make_batch(samples, pool);
+  const std::vector<float> policy = {-0.5f, -1, 0, -2, -2, -1, -1, 0}, entropies = {1, 2, 9, 3, 4, 5, 6, 9};
+  const LabelLogProbs seen{policy, {}, {.collisions = {}, .entropies = entropies, .mean_logits = {}, .top1 = {}}};
+  const auto metrics_of = [&](ObjectiveOptions options) {
+    const PolicyGradient objective(options);
+    const Metrics found = objective.metrics(objective.facts(batch, seen), {});
+    return std::map<std::string, double>(found.begin(), found.end());
+  };
+  const auto tokens = metrics_of(options_of("dapo"));
+  EXPECT_NEAR(tokens.at("entropy"), 21.0 / 6, 1e-9);
+  EXPECT_NEAR(tokens.at("clip_ratio/high_mean"), 1.0 / 6, 1e-9);
+  EXPECT_NEAR(tokens.at("clip_ratio/high_max"), 1.0 / 2, 1e-9);
+  EXPECT_NEAR(tokens.at("clip_ratio/low_mean"), 2.0 / 6, 1e-9);
+  EXPECT_NEAR(tokens.at("clip_ratio/low_min"), 0, 1e-9);
+  const auto answers = metrics_of(options_of("rloo"));
+  EXPECT_NEAR(answers.at("entropy"), 21.0 / 6, 1e-9) << "over tokens, though an answer has one ratio";
+  EXPECT_NEAR(answers.at("clip_ratio/low_mean"), 1.0 / 2, 1e-9);
+  EXPECT_NEAR(answers.at("clip_ratio/high_max"), 1, 1e-9);
 }
 
 std::vector<ScoredAnswer> scored(const std::vector<double>& rewards) {

@@ -140,8 +140,23 @@ TEST(Ppo, LossesAndDerivativesAreTrls) {
                 options.vf_coef * want["value_loss"].get<double>(), 1e-6);
     expect_derivatives(of_scores, positions.divisor, want["value_gradient"], name + ", value");
 
+    const std::vector<float> entropies(log_probs.size(), 1.25f);
+    seen.statistics.entropies = entropies;
     const Metrics told = policy.metrics(policy.facts(batch, seen), tokens);
     EXPECT_NEAR(told[2].second, want["policy/clipfrac_avg"].get<double>(), 1e-12) << told[2].first;
+    double ratios = 0, squares = 0;
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const std::vector<double> now = all["answers"][i]["new"];
+      for (size_t t = 0; t < now.size(); ++t) {
+        const double ratio = std::exp(now[t] - answers[i].policy[t]);
+        ratios += ratio;
+        squares += ratio * ratio;
+      }
+    }
+    const std::map<std::string, double> names(told.begin(), told.end());
+    EXPECT_NEAR(names.at("policy/entropy_avg"), 1.25, 1e-12);
+    EXPECT_NEAR(names.at("val/ratio"), ratios / 20, 1e-6);
+    EXPECT_NEAR(names.at("val/ratio_var"), (squares - ratios * ratios / 20) / 19, 1e-6);
     const Metrics of_values = value.metrics(value.facts(batch, scored), positions);
     EXPECT_NEAR(of_values[0].second, want["value_loss"].get<double>(), 1e-6) << of_values[0].first;
     EXPECT_NEAR(of_values[1].second, want["val/clipfrac_avg"].get<double>(), 1e-12) << of_values[1].first;

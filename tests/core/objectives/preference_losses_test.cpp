@@ -307,7 +307,7 @@ TEST(Dpo, WeighsPairsByWhatThePolicyWouldWrite) {
   ObjectiveOptions options = options_of(ObjectiveType::dpo, {"sigmoid"});
   const Computed plain = compute(Dpo(options, false), batch, {policy, reference});
   options.use_weighting = true;
-  const Computed weighed = compute(Dpo(options, false), batch, {policy, reference, collisions});
+  const Computed weighed = compute(Dpo(options, false), batch, {policy, reference, {collisions}});
   for (size_t d = 0; d < 4; ++d) {
     double exponent = 0;
     for (const size_t of : {d / 2 * 2, d / 2 * 2 + 1}) {
@@ -330,8 +330,44 @@ TEST(Dpo, WeighsPairsByWhatThePolicyWouldWrite) {
       nll -= static_cast<double>(policy[static_cast<size_t>(t)]) / 7;
     }
   }
-  const Computed result = compute(sft, batch, {policy, reference, collisions});
+  const Computed result = compute(sft, batch, {policy, reference, {collisions}});
   EXPECT_NEAR(result.loss, nll * result.counts.settled.front() / 2, 1e-9 * std::abs(result.loss));
+}
+
+std::map<std::string, double> named(const Metrics& metrics) { return {metrics.begin(), metrics.end()}; }
+
+TEST(Dpo, TellsMeansOverTokensOfBothAnswersByTrlsNames) {
+  MemoryPool pool;
+  const Batch batch = some_batch({3, 1, 2, 2}, 2, pool);  // pairs of 3 and 1, 2 and 2 answer tokens
+  const std::vector<float> policy = some_numbers(batch, 1), entropies = some_numbers(batch, 3),
+                           logits = some_numbers(batch, 4);
+  std::vector<float> top1(policy.size());
+  double entropy = 0, chosen = 0, rejected = 0;
+  for (size_t d = 0; d < 4; ++d) {
+    for (auto t = static_cast<size_t>(batch.answers[d]); t + 1 < static_cast<size_t>(batch.spans[d].q_end); ++t) {
+      entropy += static_cast<double>(entropies[t]);
+      (d % 2 == 0 ? chosen : rejected) += static_cast<double>(logits[t]);
+    }
+    top1[static_cast<size_t>(batch.answers[d])] = 1;  // the first token of each answer
+  }
+  const LabelLogProbs seen{policy, {}, {.collisions = {}, .entropies = entropies, .mean_logits = logits, .top1 = top1}};
+  const Dpo dpo(options_of(ObjectiveType::dpo, {"sigmoid"}), false);
+  const auto of_dpo = named(dpo.metrics(dpo.facts(batch, seen), {}));
+  EXPECT_NEAR(of_dpo.at("entropy"), entropy / 8, 1e-9);
+  EXPECT_NEAR(of_dpo.at("logits/chosen"), chosen / 5, 1e-9);
+  EXPECT_NEAR(of_dpo.at("logits/rejected"), rejected / 3, 1e-9);
+  EXPECT_NEAR(of_dpo.at("mean_token_accuracy"), 2.0 / 5, 1e-12) << "of chosen answers";
+  const Cpo cpo(options_of(ObjectiveType::cpo, {"sigmoid"}));
+  const auto of_cpo = named(cpo.metrics(cpo.facts(batch, seen), {}));
+  EXPECT_NEAR(of_cpo.at("logits/chosen"), chosen / 5, 1e-9);
+  EXPECT_NEAR(of_cpo.at("logits/rejected"), rejected / 3, 1e-9);
+  Batch answers = batch;
+  answers.values = {{1}, {0}, {1}, {0}};
+  const Kto kto(options_of(ObjectiveType::kto, {"kto"}), false);
+  const auto of_kto = named(kto.metrics(kto.facts(answers, seen), {}));
+  EXPECT_NEAR(of_kto.at("entropy"), entropy / 8, 1e-9);
+  EXPECT_NEAR(of_kto.at("logits/chosen"), chosen / 5, 1e-9);
+  EXPECT_NEAR(of_kto.at("logits/rejected"), rejected / 3, 1e-9);
 }
 
 TEST(Kto, ComparesWithTheKlOfTheWholeStep) {

@@ -78,7 +78,7 @@ TEST_P(CrossEntropyTest, ColumnsInPartsGiveTheLossAndGradientOfAll) {
                             expected.data(), expected_dlogits.data(), values_of(weights).data());
     const std::vector<int64_t> cuts = {0, 300, 1001};
     std::vector<Tensor> parts, targets;
-    Tensor statistics = Tensor::empty(pool(), {6, rows}, DType::f32);
+    Tensor statistics = Tensor::empty(pool(), {6, rows}, DType::f32), none;
     for (size_t p = 0; p < 2; ++p) {
       parts.push_back(Tensor::empty(pool(), {rows, cuts[p + 1] - cuts[p]}, DType::f32));
       ops::copy_columns_out(logits, cuts[p], parts[p]);
@@ -90,7 +90,7 @@ TEST_P(CrossEntropyTest, ColumnsInPartsGiveTheLossAndGradientOfAll) {
     }
     Tensor row_max = Tensor::empty(pool(), {rows}, DType::f32), row_sumexp = Tensor::empty(pool(), {rows}, DType::f32);
     Tensor losses = Tensor::empty(pool(), {rows}, DType::f32);
-    ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses);
+    ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses, none);
     Tensor dlogits = Tensor::empty(pool(), logits.shape(), DType::f32);
     for (size_t p = 0; p < 2; ++p) {
       Tensor own = Tensor::empty(pool(), parts[p].shape(), DType::f32);
@@ -99,6 +99,47 @@ TEST_P(CrossEntropyTest, ColumnsInPartsGiveTheLossAndGradientOfAll) {
     }
     expect_close(losses, expected, 1e-6, 4e-6, "loss");
     expect_close(dlogits, expected_dlogits, 2e-5, 1e-7, "dlogits");
+  }
+}
+
+TEST_P(CrossEntropyTest, TellsOfAllProbabilitiesInTheSamePass) {
+  const int64_t rows = 4;
+  for (const int64_t vocabulary : {3, 67, 5003}) {
+    for (const float softcap : {0.0f, 30.0f}) {
+      Tensor logits = random_tensor({rows, vocabulary}, DType::f32, 2, 8);
+      std::vector<int32_t> ids = some_targets(rows, vocabulary);
+      float* values = logits.data<float>();
+      values[ids[0]] = 60;  // the greatest; so in row 1, behind an equal one
+      ids[1] = static_cast<int32_t>(vocabulary - 1);
+      values[vocabulary] = values[2 * vocabulary - 1] = 60;
+      Values expected(static_cast<size_t>(4 * rows));
+      ops::ref::token_statistics(values_of(logits).data(), ids.data(), rows, vocabulary, static_cast<double>(softcap),
+                                 expected.data());
+      EXPECT_EQ(expected[12], 1);
+      EXPECT_EQ(expected[13], 0);
+      Tensor alone = Tensor::empty(pool(), {rows}, DType::f32), none;
+      ops::cross_entropy(logits, Tensor::from<int32_t>(pool(), {rows}, ids), softcap, 1, alone, none);
+      for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{0, vocabulary}, {0, 1, vocabulary}}) {
+        const auto shards = static_cast<int64_t>(cuts.size()) - 1;
+        Tensor statistics = Tensor::empty(pool(), {7 * shards, rows}, DType::f32);
+        for (int64_t p = 0; p < shards; ++p) {
+          const int64_t begin = cuts[static_cast<size_t>(p)], end = cuts[static_cast<size_t>(p) + 1];
+          Tensor part = Tensor::empty(pool(), {rows, end - begin}, DType::f32);
+          ops::copy_columns_out(logits, begin, part);
+          std::vector<int32_t> own;
+          for (int32_t id : ids) own.push_back(id < begin || id >= end ? -1 : static_cast<int32_t>(id - begin));
+          Tensor mine = statistics.rows(7 * p, 7 * p + 7);
+          ops::cross_entropy_statistics(part, Tensor::from<int32_t>(pool(), {rows}, own), softcap, mine);
+        }
+        Tensor row_max = Tensor::empty(pool(), {rows}, DType::f32),
+               row_sumexp = Tensor::empty(pool(), {rows}, DType::f32);
+        Tensor losses = Tensor::empty(pool(), {rows}, DType::f32), told = Tensor::empty(pool(), {4, rows}, DType::f32);
+        ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses, told);
+        expect_close(told, expected, 2e-5, 1e-5, "statistics of tokens");
+        if (shards > 1) continue;
+        EXPECT_EQ(values_of(losses), values_of(alone)) << "the bits of the loss do not depend on what is told";
+      }
+    }
   }
 }
 

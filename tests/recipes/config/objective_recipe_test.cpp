@@ -133,6 +133,31 @@ TEST(ObjectiveRecipe, OfPpoHasTrlsDefaultsAndIsReadBack) {
   EXPECT_THAT(refused(R"("type": "grpo", "lam": 0.9)"), HasSubstr("objective.lam: has no meaning"));
 }
 
+TEST(ObjectiveRecipe, OfDistillationIsOnPolicyWithASectionRollout) {
+  const std::string objective = R"("type": "distillation", "teacher_model_name_or_path": "T")";
+  const Recipe drawn =
+      parse(recipe_of(objective, R"("rollout": {"max_new_tokens": 16}, "data": {"train": "P.jsonl"})"));
+  EXPECT_TRUE(drawn.has_rollouts());
+  EXPECT_EQ(drawn.objective.rollout.completions, 1);
+  EXPECT_EQ(drawn.data.format, DataFormat::prompts);
+  EXPECT_FALSE(drawn.data.pack);
+  EXPECT_EQ(to_json(parse(to_json(drawn))), to_json(drawn));
+  EXPECT_EQ(fixed_settings(drawn).at("rollout.max_new_tokens"), "16");
+  const Recipe texts = parse(recipe_of(objective, R"("data": {"train": "P.jsonl"})"));
+  EXPECT_FALSE(texts.has_rollouts());
+  EXPECT_EQ(texts.data.format, DataFormat::automatic);
+  EXPECT_THAT(to_json(texts), Not(HasSubstr("rollout")));
+  EXPECT_FALSE(fixed_settings(texts).contains("rollout.max_new_tokens")) << "older runs go on";
+  const auto refused = [&](const std::string& rest) {
+    return error_of<UsageError>([&] { parse(recipe_of(objective, rest)); });
+  };
+  EXPECT_THAT(refused(R"("rollout": {}, "data": {"train": "P"}, "rewards": [{"type": "number", "column": "a"}])"),
+              HasSubstr("rewards: has no meaning for the objective distillation"));
+  EXPECT_THAT(refused(R"("rollout": {}, "data": {"train": "P", "eval_fraction": 0.1})"),
+              HasSubstr("data.eval_fraction"));
+  EXPECT_THAT(refused(R"("rollout": {"temperature": 0}, "data": {"train": "P"})"), HasSubstr("rollout.temperature"));
+}
+
 TEST(ObjectiveRecipe, RefusesRolloutsThatCannotBe) {
   const auto refused = [](const std::string& rollout, const std::string& rewards, const std::string& data = "") {
     const std::string rest = R"("rollout": {)" + rollout + R"(}, "rewards": [)" + rewards +

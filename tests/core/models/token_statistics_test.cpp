@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "nibble/core/comm/local_rank.h"
@@ -18,7 +19,7 @@ constexpr const char* kCapped = R"({"model_type": "gemma2", "hidden_size": 32, "
     "vocab_size": 97, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
     "initializer_range": 0.2, "final_logit_softcapping": 1.5})";
 
-TEST(Collisions, AreTheLogarithmOfTheSumOfSquaredProbabilities) {
+TEST(TokenStatistics, AreThoseOfTheProbabilitiesOfAllTokens) {
   for (const char* config : {kPlain, kCapped}) {
     LocalRank local(1);
     RankContext& rank = local.context();
@@ -29,23 +30,41 @@ TEST(Collisions, AreTheLogarithmOfTheSumOfSquaredProbabilities) {
     sample.labels[4] = kIgnoreLabel;
     const Batch batch = make_batch({&sample, 1}, rank.pool);
     const std::vector<float> logits = test::all_logits(model, batch, {.rank = rank, .row_keys = {}});
+    // One label is what the model would say.
+    const std::span<const float> third(logits.data() + 2 * 97, 97);
+    const auto top = static_cast<int32_t>(std::ranges::max_element(third) - third.begin());
+    Batch labelled = batch;
+    labelled.targets.data<int32_t>()[2] = sample.labels[3] = top;
+    int most_probable = 0;
     TokenLoss loss = [&](const Tensor& output, Tensor& weights) {
-      EXPECT_EQ(output.shape(), (Shape{2, 9}));
+      EXPECT_EQ(output.shape(), (Shape{5, 9}));
       EXPECT_EQ(weights.numel(), 9);
       for (size_t t = 0; t < 8; ++t) {
         const float* row = logits.data() + 97 * t;
-        double sum = 0, squares = 0;
-        for (int v = 0; v < 97; ++v) sum += std::exp(static_cast<double>(row[v]));
-        for (int v = 0; v < 97; ++v) squares += std::pow(std::exp(static_cast<double>(row[v])) / sum, 2);
+        double sum = 0, squares = 0, entropy = 0, logits_sum = 0;
+        for (int v = 0; v < 97; ++v) sum += std::exp(static_cast<double>(row[v]) / 1.5);
+        for (int v = 0; v < 97; ++v) {
+          const double p = std::exp(static_cast<double>(row[v]) / 1.5) / sum;
+          squares += p * p;
+          entropy -= p * std::log(p);
+          logits_sum += static_cast<double>(row[v]) / 1.5;
+        }
         const bool label = sample.labels[t + 1] != kIgnoreLabel;
-        const double log_prob = static_cast<double>(row[sample.ids[t + 1]]) - std::log(sum);
-        EXPECT_NEAR(static_cast<double>(output.data<const float>()[t]), label ? log_prob : 0, 1e-5);
-        EXPECT_NEAR(static_cast<double>(output.data<const float>()[9 + t]), label ? std::log(squares) : 0, 1e-5);
+        const int32_t target = label ? sample.labels[t + 1] : 0;
+        const double log_prob = static_cast<double>(row[target]) / 1.5 - std::log(sum);
+        const bool first = std::max_element(row, row + 97) - row == target;
+        const double wanted[] = {log_prob, std::log(squares), entropy, logits_sum / 97, first ? 1.0 : 0.0};
+        for (size_t i = 0; i < 5; ++i) {
+          EXPECT_NEAR(static_cast<double>(output.data<const float>()[9 * i + t]), label ? wanted[i] : 0, 1e-5) << i;
+        }
+        most_probable += label && first;
       }
       return 0.0;
     };
-    loss.wants_collisions = true;
-    model.loss_sum(batch, {.rank = rank, .row_keys = {}}, loss);
+    loss.wants_statistics = true;
+    loss.temperature = 1.5;
+    model.loss_sum(labelled, {.rank = rank, .row_keys = {}}, loss);
+    EXPECT_GE(most_probable, 1);
   }
 }
 

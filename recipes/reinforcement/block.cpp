@@ -1,0 +1,105 @@
+#include "nibble/recipes/reinforcement/block.h"
+
+#include <algorithm>
+
+#include "nibble/core/comm/communicator.h"
+#include "nibble/core/objectives/options.h"
+#include "nibble/recipes/preferences/text_log_probs.h"
+#include "nibble/recipes/preferences/text_scores.h"
+
+namespace nibble {
+
+bool draws_together(const ParallelRecipe& parallel) { return parallel.pipeline * parallel.tensor * parallel.shard > 1; }
+
+AnswerOptions drawing_options(const RolloutOptions& rollout) {
+  AnswerOptions options;
+  options.sampling = {.temperature = static_cast<float>(rollout.temperature),
+                      .top_k = rollout.top_k,
+                      .top_p = static_cast<float>(rollout.top_p),
+                      .min_p = static_cast<float>(rollout.min_p)};
+  options.max_new_tokens = rollout.max_new_tokens;
+  return options;
+}
+
+void draw_answers(const Recipe& recipe, const Decoder& model, StepExecutor& executor,
+                  std::span<const AnsweredPrompt> prompts, const AnswerOptions& options,
+                  const std::function<void(Answer)>& use, const std::function<bool()>& go_on) {
+  const StepContext step{.rank = executor.rank(), .compute_dtype = recipe.model.dtype()};
+  const NextLogits next = [&](const Batch& batch, KvCache& cache) { return executor.next_logits(batch, step, cache); };
+  sample_answers(model, next, prompts, options, step, use, go_on);
+}
+
+void add_log_probs(const Recipe& recipe, StepExecutor& executor, StepExecutor* value, bool always,
+                   std::vector<Rollout>& rollouts) {
+  const ObjectiveOptions& objective = recipe.objective;
+  if (!has_rewards(objective.type)) return;
+  LogProbPass pass;
+  pass.compute_dtype = recipe.model.dtype();
+  pass.batch_tokens = recipe.data.max_length;
+  pass.temperature = objective.rollout.temperature;
+  // before: how many values in front of those of the answer's tokens are wanted.
+  const auto fill = [&](StepExecutor& by, std::vector<float> Rollout::*into, ptrdiff_t before = 0) {
+    std::vector<size_t> missing, begins = {0};
+    for (size_t i = 0; i < rollouts.size(); ++i) {
+      const Rollout& rollout = rollouts[i];
+      if (!(rollout.*into).empty()) continue;
+      missing.push_back(i);
+      begins.push_back(begins.back() + rollout.prompt.size() + rollout.answer.size());
+    }
+    if (missing.empty()) return;
+    const auto text = [&](size_t d) { return text_of(rollouts[missing[d]]); };
+    const std::vector<float> all = text_log_probs(by, begins, text, pass);
+    for (size_t d = 0; d < missing.size(); ++d) {
+      Rollout& rollout = rollouts[missing[d]];
+      const auto end = all.begin() + static_cast<ptrdiff_t>(begins[d + 1]);
+      (rollout.*into).assign(end - std::ssize(rollout.answer) - before, end);
+    }
+  };
+  const bool compares = has_reference(objective), ppo = objective.type == ObjectiveType::ppo;
+  const bool in_reward = ppo || (objective.type == ObjectiveType::rloo && compares);
+  if (always || steps_per_block(objective) > 1 || in_reward) fill(executor, &Rollout::old);
+  pass.adapters_enabled = false;
+  if (compares) fill(executor, &Rollout::reference);
+  if (!ppo) return;
+  NIBBLE_CHECK(value != nullptr, "PPO has a value model");
+  pass.adapters_enabled = pass.scores = true;
+  fill(*value, &Rollout::values, 1);
+}
+
+PlannedBlock planned_block(const Recipe& recipe, const DecoderConfig& config) {
+  if (!recipe.has_rollouts()) return {};
+  const RolloutOptions& rollout = recipe.objective.rollout;
+  const int64_t longest = std::min(recipe.data.max_length, config.position_limit());
+  const std::vector<int32_t> prompt(static_cast<size_t>(std::max<int64_t>(1, longest - rollout.max_new_tokens)), 0);
+  const int64_t answers = recipe.train.microbatch_size * recipe.train.accumulate;
+  PlannedBlock block;
+  block.steps = steps_per_block(recipe.objective);
+  if (rollout.file.empty()) {
+    block.draw = [recipe, prompt, answers](const Decoder& model, StepExecutor& executor,
+                                           const std::function<bool()>& go_on) {
+      const RolloutOptions& asked = recipe.objective.rollout;
+      const int64_t ranks = draws_together(recipe.parallel) ? 1 : executor.data_ranks().size();
+      const int64_t groups = answers / asked.completions;
+      std::vector<AnsweredPrompt> prompts(static_cast<size_t>((groups + ranks - 1) / ranks), {prompt, {}});
+      for (AnsweredPrompt& one : prompts) {
+        for (int64_t k = 0; k < asked.completions; ++k) one.sequences.push_back(k);
+      }
+      draw_answers(
+          recipe, model, executor, prompts, drawing_options(asked), [](const Answer&) {}, go_on);
+    };
+  }
+  block.judge = [recipe, prompt, answers](StepExecutor& executor, StepExecutor* value, std::span<Decoder> scorers) {
+    Rollout one;
+    one.prompt = prompt;
+    one.answer.assign(static_cast<size_t>(recipe.objective.rollout.max_new_tokens), 0);
+    const StepContext step{.rank = executor.rank(), .compute_dtype = recipe.model.dtype()};
+    for (Decoder& scorer : scorers) {
+      for (int64_t i = 0; i < answers; ++i) last_scores(scorer, text_of(one), step, -1);
+    }
+    std::vector<Rollout> all(static_cast<size_t>(answers), one);
+    add_log_probs(recipe, executor, value, false, all);
+  };
+  return block;
+}
+
+}  // namespace nibble
