@@ -18,6 +18,11 @@ Tensor chosen_of(const std::vector<int64_t>& counts, MemoryPool& host) {
   return Tensor::from<int32_t>(host, {std::ssize(chosen), 1}, chosen);
 }
 
+ExpertRows rows_of(const ExpertRows& all, Range rows) {
+  const auto of = [&](const Tensor& tensor) { return tensor ? tensor.rows(rows.begin, rows.end) : Tensor(); };
+  return {of(all.values), all.order, of(all.apart)};
+}
+
 }  // namespace
 
 // What the rows of other ranks give gradients to.
@@ -44,10 +49,12 @@ void Experts::run_exchanged(const Tensor& x, const Routed& routed, const StepCon
   ops::gather_rows(x, own.groups.rows, inputs);
   inputs = exchange_->send("rows to experts", inputs, route);
   const Tensor weights = exchange_->send("weights to experts", own.weights, route);
-  Tensor results;
-  if (sum) {
-    results = Tensor::zeros(step.pool(), {inputs.dim(0), config_.width}, DType::f32, "results of experts");
-  }
+  const auto make = [&] {
+    return Tensor::zeros(step.pool(), {inputs.dim(0), config_.width}, DType::f32, "results of experts");
+  };
+  ExpertRows results{.values = {}, .order = ops::RowOrder::tokens};
+  if (sum) results.values = make();
+  if (sum && down_.adds_updates_apart(step.compute_dtype, ops::RowOrder::groups, false, step)) results.apart = make();
 
   StepContext of_rows = step;
   of_rows.row_keys = {};  // no adapter here has dropout
@@ -61,8 +68,7 @@ void Experts::run_exchanged(const Tensor& x, const Routed& routed, const StepCon
     const Tensor of_inputs = inputs.rows(rows.begin, rows.end), of_weights = weights.rows(rows.begin, rows.end);
     const Tensor chosen = chosen_of(route.counts[of_rank], step.pool().host());
     Part* part = saved ? &saved->parts[of_rank] : nullptr;
-    Tensor result;
-    if (sum) result = results.rows(rows.begin, rows.end);
+    const ExpertRows result = rows_of(results, rows);
     run_experts(Pass(of_inputs, chosen, of_weights, down_.each.size(), here.begin, of_rows), sum ? &result : nullptr,
                 part);
     if (!part) continue;
@@ -72,11 +78,18 @@ void Experts::run_exchanged(const Tensor& x, const Routed& routed, const StepCon
   }
   if (saved) saved->route = route;
   inputs = {};
-  if (!sum) return;
-  results = exchange_->send_back("results of experts", results, route);
-  for (int64_t g = 0; g < own.groups.groups(); ++g) {
-    ops::scatter_add_rows(own.own(results, g), own.own(own.groups.rows, g), *sum);
+  for (Tensor* one : {&results.values, &results.apart}) {
+    if (*one) add_back("results of experts", *one, route, own, *sum);
   }
+}
+
+// sum [T, D] += what the experts give for the rows, in rising order of experts; uses the rows up.
+void Experts::add_back(const char* what, Tensor& rows, const ExpertRoute& route, const Pass& own, Tensor& sum) const {
+  rows = exchange_->send_back(what, rows, route);
+  for (int64_t g = 0; g < own.groups.groups(); ++g) {
+    ops::scatter_add_rows(own.own(rows, g), own.own(own.groups.rows, g), sum);
+  }
+  rows = {};
 }
 
 void Experts::run_exchanged_backward(const Tensor& dy, const StepContext& step, Saved& saved, Tensor* dx,
@@ -89,10 +102,21 @@ void Experts::run_exchanged_backward(const Tensor& dy, const StepContext& step, 
   const auto make = [&](int64_t columns) {
     return Tensor::zeros(step.pool(), {dys.dim(0), columns}, DType::f32, "gradient of experts");
   };
-  Tensor dweight = make(1), dinput, dinput_of_gate;
-  const bool apart = config_.gated && gate_up_.empty() && !config_.weighted_input;  // one rank adds all gates first
-  if (dx) dinput = make(config_.width);
-  if (dx && apart) dinput_of_gate = make(config_.width);
+  Tensor dweight = make(1);
+  // In the order in which one rank adds them: what comes of all gates, then of the rest, updates after products.
+  ExpertRows of_gate{.values = {}, .order = ops::RowOrder::tokens}, of_rest = of_gate;
+  const auto make_rows = [&](ExpertLinears& linears, ExpertRows& to) {
+    to.values = make(config_.width);
+    if (linears.adds_updates_apart(step.compute_dtype, ops::RowOrder::groups, true, step))
+      to.apart = make(config_.width);
+  };
+  const bool gates_first = config_.gated && gate_up_.empty();
+  if (dx && config_.weighted_input) {
+    of_rest.values = make(config_.width);
+  } else if (dx) {
+    if (gates_first) make_rows(gate_, of_gate);
+    make_rows(gate_up_.empty() ? up_ : gate_up_, of_rest);
+  }
 
   StepContext of_rows = step;
   of_rows.row_keys = {};
@@ -103,20 +127,16 @@ void Experts::run_exchanged_backward(const Tensor& dy, const StepContext& step, 
     if (begin == end) return;
     const auto of = [&](const Tensor& all) { return all ? all.rows(begin, end) : Tensor(); };
     Part part = std::move(saved.parts[of_rank]);
-    Tensor of_dx = of(dinput), of_gate = of(dinput_of_gate), of_weights = of(dweight);
+    Tensor of_weights = of(dweight);
+    const ExpertRows gate_rows = rows_of(of_gate, {begin, end}), rest_rows = rows_of(of_rest, {begin, end});
     run_experts_backward(Pass(part.x, part.chosen, part.weights, down_.each.size(), here.begin, of_rows), of(dys), part,
-                         dx ? &of_dx : nullptr, of_gate ? &of_gate : nullptr, of_weights);
+                         dx ? &rest_rows : nullptr, gate_rows.values ? &gate_rows : nullptr, of_weights);
   });
   dys = {};
 
   ops::scatter_add_rows(exchange_->send_back("gradients of weights", dweight, route), own.slots, dweights);
-  for (Tensor* one : {&dinput_of_gate, &dinput}) {
-    if (!*one) continue;
-    *one = exchange_->send_back("gradients of experts", *one, route);
-    for (int64_t g = 0; g < own.groups.groups(); ++g) {
-      ops::scatter_add_rows(own.own(*one, g), own.own(own.groups.rows, g), *dx);
-    }
-    *one = {};
+  for (Tensor* one : {&of_gate.values, &of_gate.apart, &of_rest.values, &of_rest.apart}) {
+    if (*one) add_back("gradients of experts", *one, route, own, *dx);
   }
 }
 

@@ -171,7 +171,7 @@ ExpertLinears::Biases Experts::down_biases(const Pass& pass) const {
 }
 
 // sum [T, D] f32 += what the experts give; null: only what `saved` keeps of it is wanted.
-void Experts::run_experts(const Pass& pass, Tensor* sum, Part* saved) {
+void Experts::run_experts(const Pass& pass, const ExpertRows* sum, Part* saved) {
   const auto rows = [&] { return pass.empty(config_.hidden, pass.step.compute_dtype, "activations of experts"); };
   Tensor up = rows(), gate;
   if (config_.gated) gate = rows();
@@ -186,14 +186,14 @@ void Experts::run_experts(const Pass& pass, Tensor* sum, Part* saved) {
   if (!sum) return down_.forward_save_only({active}, pass.groups, pass.step, saved->down_proj);
   std::optional<ExpertLinears::Biases> biases;
   if (down_bias_) biases = down_biases(pass);
-  down_.forward({active}, pass.groups, {*sum, ops::RowOrder::tokens}, pass.step, saved ? &saved->down_proj : nullptr,
+  down_.forward({active}, pass.groups, *sum, pass.step, saved ? &saved->down_proj : nullptr,
                 biases ? &*biases : nullptr);
 }
 
 // dx [T, D] f32 += what comes from the experts, but dx_of_gate, where it is not null, what comes from gates that are
 // Linears of their own; dweights [T k, 1] get theirs.
-void Experts::run_experts_backward(const Pass& pass, const Tensor& dy, Part& saved, Tensor* dx, Tensor* dx_of_gate,
-                                   Tensor& dweights) {
+void Experts::run_experts_backward(const Pass& pass, const Tensor& dy, Part& saved, const ExpertRows* dx,
+                                   const ExpertRows* dx_of_gate, Tensor& dweights) {
   const StepContext& step = pass.step;
   const ExpertRows dys = {dy, ops::RowOrder::tokens};
   Tensor gate = std::move(saved.gate), up = std::move(saved.up);
@@ -228,16 +228,17 @@ void Experts::run_experts_backward(const Pass& pass, const Tensor& dy, Part& sav
   if (config_.weighted_input) {
     to = {pass.empty(config_.width, DType::f32, "gradient of experts")};
   } else if (dx) {
-    to = {*dx, ops::RowOrder::tokens};
+    to = *dx;
   }
-  const ExpertRows of_gate = dx_of_gate ? ExpertRows{*dx_of_gate, ops::RowOrder::tokens} : to;
+  const ExpertRows of_gate = dx_of_gate ? *dx_of_gate : to;
   project_backward(pass, dgate, dup, saved, to.values ? &to : nullptr, to.values ? &of_gate : nullptr);
   if (config_.weighted_input) {
     Tensor x = pass.empty(config_.width, pass.x.dtype(), "input of experts");
     ops::gather_rows(pass.x, pass.groups.rows, x);
     ops::scale_rows_backward(to.values, x, pass.weights, to.values, dweight);
+    Tensor sum = dx ? dx->values : Tensor();
     for (int64_t g = 0; dx && g < pass.groups.groups(); ++g) {
-      ops::scatter_add_rows(pass.own(to.values, g), pass.own(pass.groups.rows, g), *dx);
+      ops::scatter_add_rows(pass.own(to.values, g), pass.own(pass.groups.rows, g), sum);
     }
   }
   ops::scatter_add_rows(dweight, pass.slots, dweights);
@@ -331,7 +332,8 @@ void Experts::run(const Tensor& x, const Tensor& router_x, const StepContext& st
     run_exchanged(x, routed, step, sum, saved);
   } else {
     if (saved) saved->parts.resize(1);
-    run_experts(Pass(x, routed.chosen, routed.weights, down_.each.size(), 0, step), sum,
+    const ExpertRows to{sum ? *sum : Tensor(), ops::RowOrder::tokens};
+    run_experts(Pass(x, routed.chosen, routed.weights, down_.each.size(), 0, step), sum ? &to : nullptr,
                 saved ? saved->parts.data() : nullptr);
   }
   if (saved) saved->routed = std::move(routed);
@@ -380,7 +382,8 @@ void Experts::backward_routed_by(const Tensor& dy, const Tensor& router_x, const
     run_exchanged_backward(dy, step, saved, dx, dweights);
   } else {
     const Pass pass(saved.x, saved.routed.chosen, saved.routed.weights, down_.each.size(), 0, step);
-    run_experts_backward(pass, dy, saved.parts.front(), dx, nullptr, dweights);
+    const ExpertRows to{dx ? *dx : Tensor(), ops::RowOrder::tokens};
+    run_experts_backward(pass, dy, saved.parts.front(), dx ? &to : nullptr, nullptr, dweights);
   }
   shared_backward(dy, context, step, saved, dx);
   const Shape shape = saved.routed.weights.shape();

@@ -10,6 +10,8 @@
 
 namespace nibble {
 
+struct ExpertRoute;
+
 /// y = sum over the chosen experts, in rising order, of weight * expert(x), + shared(x). An expert computes on the rows
 /// of its tokens alone, all experts in one product: results are the same bits for any number of threads. With
 /// Makers::experts some of the experts are here, and rows are exchanged with the ranks that have the others: results
@@ -50,11 +52,12 @@ class Experts final : public FeedForward {
                         const ExpertRows* dx_of_gate);
   Tensor activate(const Pass& pass, const Tensor& gate, const Tensor& up, bool keep) const;
   ExpertLinears::Biases down_biases(const Pass& pass) const;
-  void run_experts(const Pass& pass, Tensor* sum, Part* saved);
-  void run_experts_backward(const Pass& pass, const Tensor& dy, Part& saved, Tensor* dx, Tensor* dx_of_gate,
-                            Tensor& dweights);
+  void run_experts(const Pass& pass, const ExpertRows* sum, Part* saved);
+  void run_experts_backward(const Pass& pass, const Tensor& dy, Part& saved, const ExpertRows* dx,
+                            const ExpertRows* dx_of_gate, Tensor& dweights);
   void run_exchanged(const Tensor& x, const Routed& routed, const StepContext& step, Tensor* sum, Saved* saved);
   void run_exchanged_backward(const Tensor& dy, const StepContext& step, Saved& saved, Tensor* dx, Tensor& dweights);
+  void add_back(const char* what, Tensor& rows, const ExpertRoute& route, const Pass& own, Tensor& sum) const;
   std::vector<Parameter*> trained_by_rows();
   void down_bias_backward(const Pass& pass, const ExpertRows& dys, Tensor& dweight);
   Tensor gate_shared(const Tensor& x, const StepContext& step, Saved* saved);

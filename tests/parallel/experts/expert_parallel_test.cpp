@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "nibble/adapters/attach.h"
-#include "nibble/core/base/cpu_features.h"
 #include "nibble/core/models/load.h"
 #include "nibble/tests/core/nn/feed_forward/expert_kinds.h"
 
@@ -25,6 +24,7 @@ struct Job {
   DecoderConfig config;
   bool adapters;  ///< on the tensors of all experts, or every weight is trained
   DType dtype;
+  int64_t r = 4;
 };
 
 Gradients gradients_of_batch(const Job& job, uint64_t number, Communicator& comm, const ExpertExchange* experts,
@@ -36,10 +36,11 @@ Gradients gradients_of_batch(const Job& job, uint64_t number, Communicator& comm
   Decoder decoder(job.config, dense_maker(job.config, parameter), parameter, rank, {}, nullptr, experts);
   if (job.adapters) {
     AdapterOptions options;
-    options.r = 4;
+    options.r = job.r;
     options.init_lora_weights = LoraInit::random;
     options.target_parameters = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"};
     options.target_modules.names = {"q_proj"};
+    options.modules_to_save = {"post_attention_layernorm"};  // whose gradient is that of the experts' input in f32
     attach_adapter(decoder, options, rank);
   } else {
     make_trainable(decoder, rank);
@@ -108,14 +109,13 @@ void expect_bits_of_one_rank(const Job& job, int ranks) {
 
 class ExpertParallel : public testing::TestWithParam<bool> {};
 
+// In bf16 an update of an odd rank is a product of its own; without instructions for bf16 every one is.
 TEST_P(ExpertParallel, HasTheBitsOfOneRank) {
-  const bool narrow = isa() == Isa::avx512_bf16;
   for (const DecoderConfig& config : all_kinds()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      if (dtype == DType::bf16 && !narrow) continue;
+    for (const auto& [dtype, r] : {std::pair(DType::f32, 4), {DType::bf16, 4}, {DType::bf16, 3}}) {
       for (const int ranks : {2, 3, 4}) {
-        SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::string(dtype_name(dtype)));
-        expect_bits_of_one_rank({config, GetParam(), dtype}, ranks);
+        SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::string(dtype_name(dtype)) + ", " + std::to_string(r));
+        expect_bits_of_one_rank({config, GetParam(), dtype, r}, ranks);
       }
     }
   }
