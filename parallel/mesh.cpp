@@ -6,6 +6,18 @@
 
 namespace nibble {
 
+void MeshShape::check_experts() const {
+  if (experts == 1) return;
+  if (tensor > 1) {
+    throw UsageError("experts are spread over ranks that have whole layers", "leave parallel.tensor out, or this",
+                     "parallel.experts");
+  }
+  if (data() % experts == 0) return;
+  throw UsageError(std::to_string(experts) + " does not divide replicate x shard = " + std::to_string(data()) +
+                       ", whose ranks share the experts",
+                   "use a divisor of it", "parallel.experts");
+}
+
 Mesh::Mesh(const MeshShape& shape, Communicator& world) : shape_(shape), world_(world) {
   if (shape.ranks() != world.size()) {
     const std::string product = std::to_string(shape.pipeline) + " x " + std::to_string(shape.replicate) + " x " +
@@ -18,6 +30,7 @@ Mesh::Mesh(const MeshShape& shape, Communicator& world) : shape_(shape), world_(
                          "degrees",
                      "parallel");
   }
+  shape.check_experts();
   const int shard = static_cast<int>(shape.shard), tensor = static_cast<int>(shape.tensor);
   const int data = static_cast<int>(shape.data()), rank = world.rank();
   const int stage = rank / (data * tensor), tp_rank = rank % tensor, column = rank / tensor % data;
@@ -26,6 +39,8 @@ Mesh::Mesh(const MeshShape& shape, Communicator& world) : shape_(shape), world_(
   groups_.shards = world.split((stage * (data / shard) + column / shard) * tensor + tp_rank, rank);
   groups_.replicas = world.split((stage * shard + column % shard) * tensor + tp_rank, rank);
   groups_.tensor = world.split(rank / tensor, rank);
+  const int experts = static_cast<int>(shape.experts);
+  groups_.experts = world.split((stage * (data / experts) + column / experts) * tensor + tp_rank, rank);
 }
 
 }  // namespace nibble

@@ -15,22 +15,25 @@ struct MeshShape {
   int64_t replicate = 1;  ///< copies of the model (of a stage)
   int64_t shard = 1;      ///< ranks that share one copy's bytes
   int64_t tensor = 1;     ///< ranks that compute every layer together
+  int64_t experts = 1;    ///< of the ranks of the data axes, how many share the experts: divides replicate x shard
 
   int64_t ranks() const { return pipeline * replicate * shard * tensor; }
   /// Ranks that work on different microbatches.
   int64_t data() const { return replicate * shard; }
+  /// Throws UsageError unless `experts` divides the data axes and goes with the other degrees.
+  void check_experts() const;
 };
 
 /// The groups that one rank is in, see Mesh.
 struct MeshGroups {
-  std::unique_ptr<Communicator> pipeline, replicas, shards, data, tensor;
+  std::unique_ptr<Communicator> pipeline, replicas, shards, data, tensor, experts;
 };
 
 /// Rank ((p * replicate + r) * shard + s) * tensor + t has stage p, copy r, shard s and tp_rank t: ranks
 /// that exchange most are neighbours. The groups are made once, by all ranks together.
 class Mesh {
  public:
-  /// Throws UsageError when `world` has another number of ranks.
+  /// Throws UsageError when `world` has another number of ranks, or as check_experts().
   Mesh(const MeshShape& shape, Communicator& world);
   /// Of groups that are there already.
   Mesh(const MeshShape& shape, Communicator& world, MeshGroups groups)
@@ -48,6 +51,9 @@ class Mesh {
   Communicator& data() const { return *groups_.data; }
   /// The ranks that have the other shards of this rank's layers and work on the same microbatches.
   Communicator& tensor() const { return *groups_.tensor; }
+
+  /// Neighbours on the data axes of which each has some of the experts of this stage's layers.
+  Communicator& experts() const { return *groups_.experts; }
 
   int64_t stage() const { return groups_.pipeline->rank(); }
   bool last_stage() const { return stage() + 1 == shape_.pipeline; }

@@ -12,8 +12,36 @@ bool ShardedExecutor::collective() const {
   return has_rounds() || (parallel_.sharded() && parallel_.sharded()->gathers());
 }
 
-void ShardedExecutor::idle_forward(const Objective& objective, bool training) {
+// The gradients of its one prediction are multiplied by 0, its loss is left out.
+const Batch& ShardedExecutor::idle_batch() {
+  if (!idle_batch_) {
+    const Sample sample{.ids = {0, 0}, .labels = {kIgnoreLabel, 0}};
+    idle_batch_ = make_batch(std::span(&sample, 1), rank().pool);
+  }
+  return *idle_batch_;
+}
+
+StepContext ShardedExecutor::idle_context(const StepWork& work) {
+  StepContext context = work.context(rank(), idle_batch());
+  context.balance = nullptr;
+  return context;
+}
+
+void ShardedExecutor::idle_reference(const Objective& objective, const StepContext& step) {
+  if (!objective.wants_reference()) return;
+  StepContext base = step;
+  base.training = base.adapters_enabled = false;
+  base.row_keys = {};
+  forward(idle_batch(), base, {});
+}
+
+void ShardedExecutor::idle_forward(const Objective& objective, const StepContext& step, bool training) {
   if (!collective()) return;
+  if (serves()) {
+    idle_reference(objective, step);
+    forward(idle_batch(), step, {});
+    return;
+  }
   if (objective.wants_reference()) decoder().idle_forward(false);
   decoder().idle_forward(training);
 }
@@ -25,13 +53,20 @@ int64_t ShardedExecutor::passes(const StepWork& work) const {
 
 void ShardedExecutor::forward_layers(const Batch* batch, const StepContext& step) {
   if (batch) return LocalExecutor::forward_layers(batch, step);
+  if (serves()) return forward_layers(&idle_batch(), step);
   if (collective()) decoder().idle_forward(false, false);
 }
 
 double ShardedExecutor::microbatch(const StepWork& work, int64_t i) {
   if (work.microbatch(i) || !collective()) return LocalExecutor::microbatch(work, i);
   const TraceSpan span(work.options.trace, Phase::communication, "idle");
-  idle_forward(work.objective, true);
+  if (serves()) {
+    const StepContext context = idle_context(work);
+    idle_reference(work.objective, context);
+    decoder().loss_sum_and_gradients(idle_batch(), context, 0);
+    return 0;
+  }
+  idle_forward(work.objective, {rank()}, true);
   decoder().idle_backward();
   return 0;
 }
@@ -61,6 +96,16 @@ std::vector<bool> ShardedExecutor::present(int64_t count) const {
   return present;
 }
 
+std::vector<bool> ShardedExecutor::contributing(std::vector<bool> present) const {
+  const auto group = static_cast<size_t>(serves() ? parallel_.mesh().experts().size() : 1);
+  for (size_t begin = 0; begin < present.size(); begin += group) {
+    const auto first = present.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto end = first + static_cast<std::ptrdiff_t>(group);
+    if (std::find(first, end, true) != end) std::fill(first, end, true);
+  }
+  return present;
+}
+
 // ---- sums ----
 
 double ShardedExecutor::sum(const StepWork& work) {
@@ -87,22 +132,30 @@ double ShardedExecutor::sum_whole(const StepWork& work) {
   return all_reduce_tree(data_ranks(), "sum loss", loss, present);
 }
 
-// The ranks' gradients are added after every microbatch, block by block, and only shards are kept.
+// The ranks' gradients are added after every microbatch: block by block where only shards are kept.
 double ShardedExecutor::sum_rounds(const StepWork& work) {
   const auto present_in = [&](int64_t round) {
     const auto begin = round_begins_.begin() + round;
     return present(begin[1] - begin[0]);
   };
   const bool at_once = work.options.gradient_sum == GradientSum::tree;  // else the copies are summed at the end
+  const auto clear = [&] {
+    for (Parameter* parameter : parallel_.decoder_parameters()) parameter->gradient.zero();
+  };
   const auto run = [&](int64_t round) {
-    const std::vector<bool> present = present_in(round);
-    parallel_.sharded()->begin_round(present);
+    const std::vector<bool> present = present_in(round), contributing = this->contributing(present);
+    if (sums_by_block()) {
+      parallel_.sharded()->begin_round(contributing);
+    } else if (at_once) {
+      clear();
+    }
     const double mine = microbatch(work, round);
-    if (at_once) parallel_.trained().reduce_gradients(present);
+    if (at_once) parallel_.trained().reduce_gradients(contributing);
     return all_reduce_tree(data_ranks(), "sum loss", mine, present);
   };
+  if (!sums_by_block() && !at_once) clear();
   const double loss = sum_gradients(work.options.gradient_sum, work.parameters, passes_in_step(), run, rank().pool);
-  if (!at_once) parallel_.trained().reduce_gradients(present_in(0));
+  if (!at_once) parallel_.trained().reduce_gradients(contributing(present_in(0)));
   return loss;
 }
 

@@ -26,6 +26,30 @@ std::unique_ptr<LinearWeight> Nf4Weight::matrix(int64_t i) const {
   return other;
 }
 
+std::unique_ptr<LinearWeight> Nf4Weight::matrices(Range which, MemoryPool& pool) const {
+  NIBBLE_CHECK(matrix_ == 0 && 0 <= which.begin && which.end <= matrices_, "matrices of " + name_);
+  const int64_t columns = stored_->cols(), begin = which.begin * stored_rows(), end = which.end * stored_rows();
+  auto own = std::make_unique<Nf4Weight>(*this);
+  own->matrices_ = which.size();
+  own->stored_ = std::make_shared<ops::WeightView>(stored_->slice_rows(begin, end));
+  // From where a group of scales begins to where one ends.
+  ops::FourBitMatrix& m = own->stored_->four_bit;
+  const int64_t group = m.block_size * (m.double_quantized() ? m.nested_block_size : 1);
+  const int64_t step = group / std::gcd(group, columns);
+  const int64_t first = begin / step * step, last = std::min(stored_->rows(), (end + step - 1) / step * step);
+  m.first_row = begin - first;
+  const auto slice = [&](Tensor& tensor, int64_t elements) {
+    if (!tensor) return;
+    tensor =
+        tensor.reshape({tensor.numel()}).rows(first * columns / elements, (last * columns + elements - 1) / elements);
+    if (tensor.writable()) tensor = tensor.clone(pool);
+  };
+  slice(m.packed, 2);
+  for (Tensor* scales : {&m.absmax, &m.absmax_codes, &m.exponents}) slice(*scales, m.block_size);
+  slice(m.nested_absmax, group);
+  return own;
+}
+
 ops::WeightView Nf4Weight::rows(int64_t begin, int64_t end) const {
   const int64_t before = matrix_ * stored_rows();
   return stored_->slice_rows(before + begin, before + end);

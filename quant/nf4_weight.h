@@ -39,6 +39,7 @@ class Nf4Weight final : public LinearWeight, public ReadableWeight {
   std::unique_ptr<LinearWeight> shard(const ShardSpec& spec, MemoryPool& pool) const override;
   int64_t matrix() const override { return matrix_; }
   std::unique_ptr<LinearWeight> matrix(int64_t i) const override;
+  std::unique_ptr<LinearWeight> matrices(Range which, MemoryPool& pool) const override;
 
  private:
   /// Of the own matrix as it is stored.

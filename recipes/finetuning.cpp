@@ -58,12 +58,13 @@ Finetuning::Finetuning(const Recipe& recipe, RankContext& rank, const Observer& 
 void Finetuning::open(const std::filesystem::path& run_directory, const std::map<std::string, std::string>& settings) {
   return_free_memory();  // the encoder is gone
   tensor_ = tensor_parallel(config_, mesh_.tensor(), rank_.pool, observer_.trace);
+  experts_ = expert_parallel(config_, mesh_.experts(), *recipe_.train.gradient_sum, rank_.pool, observer_.trace);
   const LayerRange own = stage_layers(recipe_, config_, mesh_, rank_);
   activations_ = activation_policy(recipe_, own, run_directory, rank_, observer_);
   if (names_reference_directory(recipe_.objective)) open_reference(settings);  // and closed before the model is opened
   if (!recipe_.objective.teacher_model_name_or_path.empty() && own.end == config_.layers) open_teacher();
   model_ = traced(observer_.trace, Phase::other, "load weights",
-                  [&] { return open_base(recipe_.model, rank_, own, tensor_.get()); });
+                  [&] { return open_base(recipe_.model, rank_, own, tensor_.get(), experts_.get()); });
   if (rows_ > config_.vocab_size) {
     observer_.message("note: " + std::to_string(rows_ - config_.vocab_size) +
                       " tokens were added to the tokenizer: they get rows of their own, which are trained");
@@ -132,7 +133,9 @@ void Finetuning::open_reference(const std::map<std::string, std::string>& settin
           .contains("quantization_config")) {
     base.quantize.reset();  // it is in 4 bits already
   }
-  Decoder reference = open_base(base, rank_, stage_layers(recipe_, config, mesh_, rank_), tensor.get());
+  const auto experts =
+      expert_parallel(config, mesh_.experts(), *recipe_.train.gradient_sum, rank_.pool, observer_.trace);
+  Decoder reference = open_base(base, rank_, stage_layers(recipe_, config, mesh_, rank_), tensor.get(), experts.get());
   ParallelModel parallel = parallelize(reference, false, parallel_options(recipe_), mesh_, rank_);
   const auto executor =
       make_executor(reference, parallel, {recipe_.parallel.schedule, recipe_.parallel.microbatches}, rank_);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "nibble/adapters/attach.h"
+#include "nibble/parallel/experts/expert_parallel.h"
 #include "nibble/parallel/parallel_model.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/recipes/plan/activation_policy.h"
@@ -52,6 +53,7 @@ class Finetuning {
   int64_t rows_;  // of the embedding
   std::optional<TrainingData> data_;
   std::unique_ptr<LayerSharding> tensor_;
+  std::unique_ptr<ExpertExchange> experts_;
   ActivationPolicy activations_;
   std::optional<Decoder> teacher_, model_;
   std::optional<AttachedAdapter> adapter_;

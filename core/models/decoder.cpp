@@ -48,6 +48,7 @@ struct Decoder::Impl {
   DecoderConfig config;
   LayerRange range;
   const LayerSharding* sharding = nullptr;
+  const ExpertExchange* experts = nullptr;
   std::optional<InputStage> input;  // absent on later stages
   std::vector<Block> blocks;
   std::optional<DecoderHead> head;  // on the last stage
@@ -287,7 +288,7 @@ Tensor DecoderPass::backward(Tensor gradient) {
 }
 
 Decoder::Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, const ParameterMaker& make_parameter,
-                 RankContext& rank, LayerRange range, const LayerSharding* sharding) {
+                 RankContext& rank, LayerRange range, const LayerSharding* sharding, const ExpertExchange* experts) {
   if (range.end < 0) range.end = config.layers;
   NIBBLE_CHECK(0 <= range.begin && range.begin <= range.end && range.end <= config.layers, "layers of a stage");
   const bool hands_on = config.layer_input_size > 0 || std::ranges::any_of(config.layer, [](const LayerConfig& layer) {
@@ -299,6 +300,7 @@ Decoder::Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, con
   }
   Makers makers{make_linear, make_parameter};
   if (sharding) makers = sharding->makers(makers, rank.pool);
+  makers.experts = experts;
   std::optional<InputStage> input;
   if (range.begin == 0) input = make_input(config, makers);
   std::vector<Block> blocks;
@@ -313,6 +315,7 @@ Decoder::Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, con
   impl_ = std::shared_ptr<Impl>(new Impl{.config = std::move(config),
                                          .range = range,
                                          .sharding = sharding,
+                                         .experts = experts,
                                          .input = std::move(input),
                                          .blocks = std::move(blocks),
                                          .head = std::move(head),
@@ -322,6 +325,7 @@ Decoder::Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, con
 
 const DecoderConfig& Decoder::config() const { return impl_->config; }
 const LayerSharding* Decoder::sharding() const { return impl_->sharding; }
+const ExpertExchange* Decoder::experts() const { return impl_->experts; }
 LayerRange Decoder::range() const { return impl_->range; }
 bool Decoder::has_embedding() const { return impl_->input.has_value(); }
 bool Decoder::has_head() const { return impl_->head.has_value(); }

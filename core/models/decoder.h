@@ -45,14 +45,17 @@ constexpr int64_t kMinTokensToUnmap = 256;
 class Decoder {
  public:
   /// The makers are asked for whole weights. sharding: of which only shards are kept, and completes what they compute;
-  /// must outlive the Decoder.
+  /// must outlive the Decoder, as experts: which of the experts are made here, and where the others are.
   Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, const ParameterMaker& make_parameter,
-          RankContext& rank, LayerRange range = {}, const LayerSharding* sharding = nullptr);
+          RankContext& rank, LayerRange range = {}, const LayerSharding* sharding = nullptr,
+          const ExpertExchange* experts = nullptr);
 
   /// Of the whole model.
   const DecoderConfig& config() const;
   /// Null where the weights are whole.
   const LayerSharding* sharding() const;
+  /// Null where all experts are here.
+  const ExpertExchange* experts() const;
   /// After the embedding and the head have got another number of rows.
   void set_vocab_size(int64_t rows);
   /// With `end` as a number.

@@ -6,8 +6,10 @@
 #include <unordered_set>
 
 #include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/models/families/expert_tensors.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/family_names.h"
+#include "nibble/core/nn/feed_forward/expert_exchange.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
@@ -86,6 +88,7 @@ class Loader {
       if (is_outside_language_model(config_, name) || is_of_unused_keys(config_, name)) continue;
       if (!config_.passed_over.empty() && name.find(config_.passed_over) != std::string::npos) continue;
       if (in_layers(name, {config_.layers, config_.layers + config_.layers_passed_over})) continue;
+      if (decoder.experts() && is_of_other_experts(name, *decoder.experts())) continue;
       if (!config_.replaced_head.empty() && name.starts_with(config_.replaced_head + ".")) continue;
       if (!taken_.contains(name) && !is_known_buffer(name) && !(expects && expects(name))) left.push_back(name);
     }
@@ -113,6 +116,14 @@ class Loader {
       if (name.starts_with(config_.names.layers + std::to_string(l) + ".")) return true;
     }
     return false;
+  }
+
+  // Those that other ranks have, where every expert has tensors of its own.
+  bool is_of_other_experts(const std::string& name, const ExpertExchange& experts) const {
+    const std::optional<int64_t> expert = expert_of(config_, name);
+    if (!expert) return false;
+    const Range here = experts.here(config_.experts->experts);
+    return *expert < here.begin || *expert >= here.end;
   }
 
   Tensor take(const std::string& name, const Shape& shape) {
@@ -208,7 +219,7 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
   };
   LinearWeightMaker linear = dense_maker(config, parameter);
   if (options.wrap_linear) linear = options.wrap_linear(checkpoint, linear);
-  Decoder decoder(config, linear, parameter, rank, options.layers, options.sharding);
+  Decoder decoder(config, linear, parameter, rank, options.layers, options.sharding, options.experts);
   loader.check_tied_head();
   loader.check_nothing_left(options.expects, decoder);
   return decoder;

@@ -20,6 +20,7 @@ struct LoadOptions {
   std::optional<DecoderConfig> config;      ///< instead of what config.json says: layers of kinds that no family has
   LayerRange layers;                        ///< a pipeline stage opens its own layers only
   const LayerSharding* sharding = nullptr;  ///< and of their weights some shards, see Decoder
+  const ExpertExchange* experts = nullptr;  ///< and some of their experts: tensors of the others are not read
 };
 
 /// The model in `directory`, frozen. Dense weights and embeddings keep the file's dtype and are mapped from it (only

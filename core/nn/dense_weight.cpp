@@ -79,6 +79,13 @@ std::unique_ptr<LinearWeight> DenseWeight::shard(const ShardSpec& spec, MemoryPo
   return std::make_unique<DenseWeight>(std::move(own), transposed_);
 }
 
+std::unique_ptr<LinearWeight> DenseWeight::matrices(Range which, MemoryPool& pool) const {
+  auto own = std::make_shared<Parameter>(*weight_);
+  own->value = weight_->value.rows(which.begin, which.end);
+  if (own->value.writable()) own->value = own->value.clone(pool);
+  return std::make_unique<DenseWeight>(std::move(own), transposed_);
+}
+
 std::vector<NamedTensor> DenseWeight::parts() const {
   if (matrix_ > 0) return {};
   return {{weight_->name, weight_->value}};

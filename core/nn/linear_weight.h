@@ -55,6 +55,10 @@ class LinearWeight {
   /// The first stands for all of them wherever the tensor is met whole: in parts(), and where parameters are visited.
   virtual int64_t matrix() const { return 0; }
   virtual std::unique_ptr<LinearWeight> matrix(int64_t) const { throw std::logic_error("a weight of one matrix"); }
+  /// The weight that holds only some of the matrices, of which it is the first. What is mapped stays mapped.
+  virtual std::unique_ptr<LinearWeight> matrices(Range, MemoryPool&) const {
+    throw std::logic_error("a weight of one matrix");
+  }
 
  protected:
   /// y (+)= x w^T (transposed) or x w (+ epilogue), in 8 bits if so set.
@@ -89,6 +93,7 @@ class DenseWeight final : public LinearWeight {
   std::unique_ptr<LinearWeight> matrix(int64_t i) const override {
     return std::make_unique<DenseWeight>(weight_, transposed_, i);
   }
+  std::unique_ptr<LinearWeight> matrices(Range which, MemoryPool& pool) const override;
   /// Whether the parameter is [in, out].
   bool transposed() const { return transposed_; }
 

@@ -9,6 +9,8 @@
 
 namespace nibble {
 
+class ExpertExchange;
+
 /// Makes the weight of one Linear from wherever it comes: dense from a checkpoint, 4-bit, random. `module` is the
 /// module path ("model.layers.0.self_attn.q_proj"), shape [out, in]; or it is the name of a tensor of several matrices
 /// ("model.layers.0.mlp.experts.down_proj"), shape [n, out, in], the first of which is made: see LinearWeight::matrix.
@@ -26,6 +28,8 @@ using ParameterMaker = std::function<std::shared_ptr<Parameter>(const std::strin
 struct Makers {
   LinearWeightMaker linear;
   ParameterMaker parameter;
+  /// Which experts of every layer are here; null: all.
+  const ExpertExchange* experts = nullptr;
 
   /// The Linear of module `name`, with name + ".bias" if it has one.
   Linear make_linear(const std::string& name, int64_t out, int64_t in, bool bias) const {
@@ -33,9 +37,21 @@ struct Makers {
   }
   /// The Linears name.0, name.1, ... of the matrices of tensor `name` [n, out, in], without biases and without copies.
   std::vector<Linear> make_linears(const std::string& name, int64_t n, int64_t out, int64_t in) const {
+    return linears_of(name, linear(name, {n, out, in}), {0, n});
+  }
+  /// Those of matrices `which` alone; pool: of what is not mapped.
+  std::vector<Linear> make_linears(const std::string& name, int64_t n, int64_t out, int64_t in, Range which,
+                                   MemoryPool& pool) const {
+    return linears_of(name, linear(name, {n, out, in})->matrices(which, pool), which);
+  }
+
+ private:
+  static std::vector<Linear> linears_of(const std::string& name, std::unique_ptr<LinearWeight> first, Range which) {
     std::vector<Linear> result;
-    result.emplace_back(name + ".0", linear(name, {n, out, in}));
-    for (int64_t i = 1; i < n; ++i) result.emplace_back(name + "." + std::to_string(i), result[0].weight().matrix(i));
+    result.emplace_back(name + "." + std::to_string(which.begin), std::move(first));
+    for (int64_t i = 1; i < which.size(); ++i) {
+      result.emplace_back(name + "." + std::to_string(which.begin + i), result[0].weight().matrix(i));
+    }
     return result;
   }
 };

@@ -265,7 +265,7 @@ double LocalExecutor::forward(const Batch& batch, const StepContext& step, const
 double LocalExecutor::loss_sum(const Batch* batch, const Objective& objective, const LossCounts& counts,
                                const StepContext& step) {
   if (batch) return forward(*batch, step, token_loss(objective, *batch, counts, step));
-  idle_forward(objective, false);
+  idle_forward(objective, step, false);
   return 0;
 }
 
@@ -284,7 +284,8 @@ double LocalExecutor::microbatch(const StepWork& work, int64_t i) {
 void LocalExecutor::count_choices(const StepWork& work) {
   for (int64_t i = 0; i < passes(work); ++i) {
     const Batch* batch = work.microbatch(i);
-    forward_layers(batch, batch ? work.context(rank(), *batch) : StepContext{.rank = rank()});
+    forward_layers(batch, batch ? work.context(rank(), *batch)
+                                : StepContext{.rank = rank(), .compute_dtype = work.options.compute_dtype});
   }
 }
 

@@ -134,7 +134,7 @@ class LocalExecutor : public StepExecutor {
   /// A pass without gradients and without the head; null: takes part in what the others exchange.
   virtual void forward_layers(const Batch* batch, const StepContext& step);
   /// What a rank without a batch does where the others exchange in the passes of one.
-  virtual void idle_forward(const Objective&, bool) {}
+  virtual void idle_forward(const Objective&, const StepContext&, bool /*training*/) {}
   /// A pass without gradients; where the layers are on several ranks, only that with the head knows the loss.
   virtual double forward(const Batch& batch, const StepContext& step, const TokenLoss& loss);
   /// `objective` for a batch, after the pass without adapters that it may want. Empty for NextToken, which the head has

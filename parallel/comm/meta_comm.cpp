@@ -34,6 +34,17 @@ std::unique_ptr<CommRequest> MetaComm::do_start_all_gather(const std::string& op
   return std::make_unique<Complete>();
 }
 
+void MetaComm::do_all_to_all(const std::string& operation, const Tensor& send, std::span<const size_t> send_bounds,
+                             Tensor& receive, std::span<const size_t> receive_bounds) {
+  book(operation, CommKind::scatter, send);
+  const auto me = static_cast<size_t>(rank_);
+  const size_t kept = send_bounds[me + 1] - send_bounds[me];
+  for (size_t r = 0; receive.device().host() && kept > 0 && r + 1 < receive_bounds.size(); ++r) {
+    std::memcpy(receive.mutable_raw() + receive_bounds[r], send.raw() + send_bounds[me],
+                std::min(kept, receive_bounds[r + 1] - receive_bounds[r]));
+  }
+}
+
 std::unique_ptr<Communicator> MetaComm::do_split(int, int) {
   throw CommError("", "a planned rank has no others to ask");
 }

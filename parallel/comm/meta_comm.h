@@ -38,10 +38,8 @@ class MetaComm final : public Communicator {
  private:
   std::unique_ptr<CommRequest> do_start_all_gather(const std::string& operation, const Tensor& part, Tensor& out,
                                                    std::span<const size_t> bounds) override;
-  void do_all_to_all(const std::string& operation, const Tensor& send, std::span<const size_t>, Tensor&,
-                     std::span<const size_t>) override {
-    book(operation, CommKind::scatter, send);
-  }
+  void do_all_to_all(const std::string& operation, const Tensor& send, std::span<const size_t> send_bounds,
+                     Tensor& receive, std::span<const size_t> receive_bounds) override;
   void do_broadcast(const std::string&, Tensor&, int) override {}
   void do_send(const std::string& operation, const Tensor& value, int) override {
     book(operation, CommKind::send, value);

@@ -76,22 +76,33 @@ double PipelinedExecutor::sum(const StepWork& work) {
 
 void PipelinedExecutor::run_forward(const StepWork& work, int64_t microbatch) {
   const Batch* batch = work.microbatch(microbatch);
-  if (!batch) return idle_forward(work.objective, true);
+  const bool idle = !batch;
+  if (idle && !serves()) return idle_forward(work.objective, {rank()}, true);
+  if (idle) batch = &idle_batch();
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
-  const StepContext context = work.context(rank(), *batch);
-  const TokenLoss loss = token_loss(work.objective, *batch, work.counts, context);
+  const StepContext context = idle ? idle_context(work) : work.context(rank(), *batch);
+  TokenLoss loss;
+  if (idle) {
+    idle_reference(work.objective, context);
+  } else {
+    loss = token_loss(work.objective, *batch, work.counts, context);
+  }
   const int64_t tokens = batch->ids.numel();
   const Tensor below = decoder().has_embedding() ? Tensor() : wait_for("activations", stages_.rank() - 1, tokens);
   slot.pass = std::make_unique<DecoderPass>(decoder(), *batch, context, true);
   const Tensor above = slot.pass->forward(below);
   if (!decoder().has_head()) return stages_.send("activations", above, stages_.rank() + 1);
-  slot.loss = slot.pass->loss_sum(above, work.scale, slot.gradient, loss);
+  slot.loss = slot.pass->loss_sum(above, idle ? 0 : work.scale, slot.gradient, loss);
+  if (idle) slot.loss = 0;
 }
 
 void PipelinedExecutor::run_backward(const StepWork& work, int64_t microbatch) {
   const Batch* batch = work.microbatch(microbatch);
-  if (!batch && collective()) decoder().idle_backward();
-  if (!batch) return;
+  if (!batch && !serves()) {
+    if (collective()) decoder().idle_backward();
+    return;
+  }
+  if (!batch) batch = &idle_batch();
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
   slot.pass->prepare_backward();
   Tensor gradient = std::exchange(slot.gradient, {});

@@ -31,7 +31,7 @@ PlannedModel plan_model(const DecoderConfig& config, const ModelMaker& make, boo
   MemoryPool pool(0, device);
   SelfComm comm;
   RankContext rank{comm, pool, threads(), 0};
-  Decoder model = make(config, {}, nullptr, rank);
+  Decoder model = make(config, {}, nullptr, nullptr, rank);
   PlannedModel planned{config, std::vector<PlannedGroup>(static_cast<size_t>(config.layers + 2))};
   const auto group_of = [&](const std::string& name) -> PlannedGroup& {
     return planned.groups[static_cast<size_t>(layer_of(model, name) + 1)];
@@ -96,6 +96,7 @@ std::string describe(const PlanLayout& layout) {
   axis("tensor", layout.mesh.tensor);
   if (text.empty()) text = "one rank";
   if (layout.mesh.shard > 1) text += ", zero " + std::to_string(layout.zero);
+  if (layout.mesh.experts > 1) text += ", experts on " + std::to_string(layout.mesh.experts) + " ranks";
   const auto again = std::ranges::count(layout.recomputed, true);
   if (again > 0) {
     text += ", " + std::to_string(again) + " of " + std::to_string(layout.recomputed.size()) + " blocks recomputed";
@@ -107,7 +108,8 @@ std::string describe(const PlanLayout& layout) {
 }
 
 bool sums_in_rounds(const PlanJob& job, const PlanLayout& layout) {
-  return layout.mesh.shard > 1 && (job.everything || layout.shard_adapters) && layout.zero >= 2;
+  return layout.mesh.experts > 1 ||
+         (layout.mesh.shard > 1 && (job.everything || layout.shard_adapters) && layout.zero >= 2);
 }
 
 int64_t microbatches_of_rank(const PlanJob& job, const PlanLayout& layout) {

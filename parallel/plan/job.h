@@ -39,7 +39,7 @@ struct PlannedModel {
 /// Makes a rank's part of the model as the run opens it, with its adapter, in the memory of rank.pool, whose device has
 /// no bytes; what the run maps from files is mapped (MetaDevice::mapped). config: the job's, or one of fewer layers.
 using ModelMaker = std::function<Decoder(const DecoderConfig& config, LayerRange layers, const LayerSharding* sharding,
-                                         RankContext& rank)>;
+                                         const ExpertExchange* experts, RankContext& rank)>;
 
 /// What `make` makes. everything: all of it is trained.
 PlannedModel plan_model(const DecoderConfig& config, const ModelMaker& make, bool everything);
@@ -109,7 +109,8 @@ int64_t lowest_with_backward(const PlannedModel& model, const LayerRange& range)
 /// "shard 4, zero 3", "pipeline 2 x shard 2, zero 3, blocks recomputed", "one rank, 9 of 22 blocks recomputed"
 std::string describe(const PlanLayout& layout);
 
-/// Whether gradients are added over the ranks after every microbatch, and only shards of them are kept (FullySharded).
+/// Whether gradients are added over the ranks after every microbatch: where only shards of them are kept
+/// (FullySharded), or experts have those of all ranks' tokens.
 bool sums_in_rounds(const PlanJob& job, const PlanLayout& layout);
 
 /// Microbatches that one rank (one column of a pipeline) computes or waits for in a step, at most.

@@ -23,6 +23,7 @@ PlanLayout with_degrees(PlanLayout layout, int64_t pipeline, int64_t replicate, 
   layout.mesh.shard = shard;
   if (pipeline != static_cast<int64_t>(layout.stages.size())) layout.stages.clear();
   layout.mesh.tensor = 1;
+  if (layout.mesh.data() % layout.mesh.experts != 0) layout.mesh.experts = 1;
   layout.recompute = recompute;
   layout.recomputed.clear();
   return layout;
@@ -128,6 +129,7 @@ PlannedLayout choose_layout(const PlanJob& job, const PlanLayout& base, int64_t 
       for (const int64_t shard : choices(given.shard, ranks / tensor / pipeline)) {
         const int64_t replicate = ranks / tensor / pipeline / shard;
         if (given.replicate != 0 && given.replicate != replicate) continue;
+        if (replicate * shard % base.mesh.experts != 0) continue;
         PlanLayout layout = with_degrees(base, pipeline, replicate, shard, policy);
         layout.mesh.tensor = tensor;
         if (!possible(job, layout)) continue;

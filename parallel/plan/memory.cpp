@@ -142,6 +142,7 @@ class Stages {
             layout_.mesh.replicate,
             layout_.mesh.shard,
             layout_.mesh.tensor,
+            layout_.mesh.experts,
             layout_.zero,
             layout_.shard_adapters,
             layout_.reshard_after_forward,

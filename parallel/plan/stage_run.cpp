@@ -10,6 +10,7 @@
 #include "nibble/core/train/checkpoint/checkpoint_writer.h"
 #include "nibble/core/train/train_step.h"
 #include "nibble/parallel/comm/meta_comm.h"
+#include "nibble/parallel/experts/expert_parallel.h"
 #include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
@@ -154,16 +155,19 @@ MeshGroups groups_of(const MeshShape& shape, const Place& place, int shard, Mome
   const auto group = [&](int rank, int64_t size, MeshAxis axis) {
     return std::make_unique<MetaComm>(rank, static_cast<int>(size), moments.book_of(axis));
   };
-  return {group(place.stage, shape.pipeline, MeshAxis::pipeline), group(0, shape.replicate, MeshAxis::replicate),
-          group(shard, shape.shard, MeshAxis::shard), group(shard, shape.data(), MeshAxis::data),
-          group(static_cast<int>(shape.tensor) - 1, shape.tensor, MeshAxis::tensor)};
+  return {group(place.stage, shape.pipeline, MeshAxis::pipeline),
+          group(0, shape.replicate, MeshAxis::replicate),
+          group(shard, shape.shard, MeshAxis::shard),
+          group(shard, shape.data(), MeshAxis::data),
+          group(static_cast<int>(shape.tensor) - 1, shape.tensor, MeshAxis::tensor),
+          group(0, shape.experts, MeshAxis::experts)};
 }
 
 /// The value model of PPO, which learns from every step after the policy.
 struct ValueRun {
   ValueRun(const PlanJob& job, const DecoderConfig& config, const PlanLayout& layout, const StageRank& stage,
            const Mesh& mesh, RankContext& rank)
-      : model(job.make_value(config, stage.layers, nullptr, rank)),
+      : model(job.make_value(config, stage.layers, nullptr, nullptr, rank)),
         parallel(parallelize(model, job.everything, options_of(job, layout), mesh, rank)),
         optimizer(parallel.parameters(), {.kind = job.optimizer}, rank.pool, layout.mesh.ranks() > 1,
                   [this](const Parameter& part) { return parallel.whole_size(part); }),
@@ -202,10 +206,11 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
   Moments moments(run, pool, device, config.layers);
   const Mesh mesh(shape, world, groups_of(shape, place, static_cast<int>(stage.shard), moments));
   const std::unique_ptr<LayerSharding> sharding = tensor_parallel(config, mesh.tensor(), pool);
+  const std::unique_ptr<ExpertExchange> experts = expert_parallel(config, mesh.experts(), job.gradient_sum, pool);
 
   std::optional<Decoder> teacher;
   if (job.make_teacher && stage.layers.end == config.layers) teacher = job.make_teacher(rank);
-  Decoder model = job.make_model(config, stage.layers, sharding.get(), rank);
+  Decoder model = job.make_model(config, stage.layers, sharding.get(), experts.get(), rank);
   model.recompute_below(stage.layers.begin + stage.recomputed);
   std::optional<SpillFile> spill;
   if (layout.offload) model.set_spill(&spill.emplace("", 0, pool));

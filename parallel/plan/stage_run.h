@@ -49,7 +49,7 @@ using StageSizes = std::array<int64_t, 3>;
 
 /// What was run before, of stages by all else that a run depends on.
 struct PlannedRuns {
-  using Settings = std::array<int64_t, 19>;
+  using Settings = std::array<int64_t, 20>;
   std::map<std::pair<Settings, StageSizes>, StageRun> stages;
   std::map<int64_t, ModelWork> work;  ///< by tensor degree
 };

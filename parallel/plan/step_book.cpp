@@ -16,6 +16,8 @@ int64_t Exchange::ranks(const MeshShape& mesh) const {
       return mesh.data();
     case MeshAxis::tensor:
       return mesh.tensor;
+    case MeshAxis::experts:
+      return mesh.experts;
   }
   return 1;
 }

@@ -47,7 +47,7 @@ ExchangeSeconds exchange_seconds(const StepBook& step, const PlanJob& job, const
     if (!stream && !sum && job.everything) amount.bytes *= wire.weight_bytes / kFloat;
     if (exchange.kind == CommKind::send) {
       seconds.beside += amount.bytes * wire.interleave / between_stages;
-    } else if (exchange.axis == MeshAxis::tensor) {
+    } else if (exchange.axis == MeshAxis::tensor || exchange.axis == MeshAxis::experts) {
       seconds.in_the_way += ring_seconds(exchange, amount, mesh, cluster);
     } else {
       seconds.beside += (sum ? cluster.reduction : 1) * ring_seconds(exchange, amount, mesh, cluster);

@@ -139,7 +139,7 @@ const ModelWork& model_work(const PlanJob& job, int64_t tensor) {
   MetaComm ranks(0, static_cast<int>(tensor));
   RankContext rank{ranks, pool, 1, 0};
   const std::unique_ptr<LayerSharding> sharding = tensor_parallel(config, ranks, pool);
-  Decoder model = job.make_model(config, {}, sharding.get(), rank);
+  Decoder model = job.make_model(config, {}, sharding.get(), nullptr, rank);
   if (job.everything) make_trainable(model, rank);
   const Batch batch = planned_batch(job, config.head_rows(), pool);
   const ModelWork run = count_work(model, device, batch, job.compute_dtype, rank);

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "nibble/core/models/families/expert_tensors.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/parallel/pipeline/tied_embedding.h"
 
@@ -70,6 +71,11 @@ void FullySharded::shard_frozen(const std::vector<Parameter*>& trained) {
   std::map<int64_t, std::vector<Tensor*>> found;
   std::set<const Tensor*> seen;
   for (const Parameter* parameter : trained) seen.insert(&parameter->value);
+  // Experts that are here alone stay as they are.
+  model_.visit_linears([&](Linear& linear) {
+    if (!model_.experts() || !expert_part(model_.config(), linear.name())) return;
+    for (const Tensor* tensor : linear.weight().storage()) seen.insert(tensor);
+  });
   const auto add = [&](const std::string& name, Tensor& tensor) {
     if (tensor.bytes() < kSmallestSharded || !seen.insert(&tensor).second) return;
     found[layer_of(model_, name)].push_back(&tensor);

@@ -128,7 +128,7 @@ struct OptimizerRecipe {
 
 /// How the ranks of a run share the work; the product of the degrees is their number.
 struct ParallelRecipe {
-  int64_t pipeline = 1, tensor = 1, shard = 1, replicate = 1;
+  int64_t pipeline = 1, tensor = 1, shard = 1, replicate = 1, experts = 1;
   int64_t zero = 3;             ///< what the shard axis cuts, see ShardLevel
   bool shard_adapters = false;  ///< whether adapters are cut too, or whole on every rank
   bool reshard_after_forward = true;
@@ -141,7 +141,9 @@ struct ParallelRecipe {
   bool offload_activations = false;
   std::string offload_directory;  ///< of the file for them; empty: output.dir
 
-  MeshShape mesh() const { return {.pipeline = pipeline, .replicate = replicate, .shard = shard, .tensor = tensor}; }
+  MeshShape mesh() const {
+    return {.pipeline = pipeline, .replicate = replicate, .shard = shard, .tensor = tensor, .experts = experts};
+  }
 };
 
 struct OutputRecipe {

@@ -154,6 +154,16 @@ void detail::check_recipe(const Document& document, const Recipe& recipe) {
     refuse("model.compute_dtype", "weights that are trained are not multiplied in 8 bits",
            "add an adapter section, or use bf16 or f32");
   }
+  // With no degree given the ranks of a launch are replicas.
+  if (recipe.parallel.mesh().ranks() != 1) recipe.parallel.mesh().check_experts();
+  if (recipe.parallel.experts > 1 && !recipe.adapter) {
+    refuse("parallel.experts", "spreads frozen experts, and here every weight is trained",
+           "add an adapter section, or use parallel.shard");
+  }
+  if (recipe.parallel.experts > 1 && recipe.is_reinforcement()) {
+    refuse("parallel.experts", "needs ranks that compute in step, which they do not while they write answers",
+           "use parallel.shard or parallel.replicate");
+  }
   if ((model.block_size & (model.block_size - 1)) != 0) refuse("model.block_size", "must be a power of two", "");
   if (recipe.data.train.empty()) refuse("data.train", "is missing", "name a data file");
   if (!recipe.data.eval.empty() && recipe.data.eval_fraction > 0) {

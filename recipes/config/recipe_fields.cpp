@@ -122,6 +122,10 @@ std::vector<RecipeField> parallel_fields() {
           "parallel.replicate", [](Recipe& r) -> int64_t& { return r.parallel.replicate; },
           "copies of the model that work on different microbatches (data parallel)"),
       integer_field(
+          "parallel.experts", 1, 4096, [](Recipe& r) -> int64_t& { return r.parallel.experts; },
+          "of the ranks of parallel.replicate x parallel.shard, how many share the experts of a mixture: each holds "
+          "some of every layer's, and tokens travel to those they chose"),
+      integer_field(
           "parallel.zero", 1, 3, [](Recipe& r) -> int64_t& { return r.parallel.zero; },
           "what parallel.shard cuts: 1 optimizer state, 2 and gradients, 3 and weights"),
       flag_field(

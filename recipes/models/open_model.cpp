@@ -10,6 +10,7 @@
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/core/models/families/expert_tensors.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/int8/int8_product.h"
@@ -163,6 +164,27 @@ void refuse_bias_without_place(const DecoderConfig& config, const AdapterPlan& p
   });
 }
 
+// Every rank has the adapters of all experts, as those of the tensors of all experts are.
+void check_spread_experts(const DecoderConfig& config, int64_t ranks, const AdapterPlan& plan) {
+  const auto refuse = [](const std::string& what, const std::string& remedy) {
+    throw UsageError(what, remedy, "parallel.experts");
+  };
+  if (!config.experts) refuse("the model has no experts", "leave it out");
+  if (config.experts->experts < ranks) {
+    refuse("the model has " + std::to_string(config.experts->experts) + " experts, fewer than the " +
+               std::to_string(ranks) + " ranks that share them",
+           "use at most " + std::to_string(config.experts->experts));
+  }
+  for (const std::string& linear : plan.linears) {
+    if (!expert_part(config, linear)) continue;
+    const bool saved =
+        plan.whole.contains(linear + ".weight") || plan.whole.contains(linear.substr(0, linear.rfind('.')));
+    if (!saved && !std::ranges::count(plan.modules, linear)) continue;
+    refuse("the adapter trains " + linear + " by itself, which only some ranks would have",
+           "name the tensors of all experts in adapter.target_parameters, or leave it out");
+  }
+}
+
 }  // namespace
 
 std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig config, int64_t rows) {
@@ -175,14 +197,17 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
   if (!recipe.adapter) return std::nullopt;
   const AdapterRecipe adapter = with_added_tokens(*recipe.adapter, config, rows);
   config.vocab_size = rows;
+  AdapterPlan plan;
   if (adapter.path.empty()) {
-    const AdapterPlan plan = plan_adapter(config, adapter.options, split);
+    plan = plan_adapter(config, adapter.options, split);
     if (adapter.options.lora_bias) refuse_bias_without_place(config, plan);
-    return plan;
+  } else {
+    const PeftAdapter stored = read_peft_directory(adapter.path);
+    require_agreement(adapter, stored);
+    plan = plan_adapter(config, stored, split);
   }
-  const PeftAdapter stored = read_peft_directory(adapter.path);
-  require_agreement(adapter, stored);
-  return plan_adapter(config, stored, split);
+  if (recipe.parallel.experts > 1) check_spread_experts(config, recipe.parallel.experts, plan);
+  return plan;
 }
 
 ModelRecipe teacher_of(const Recipe& recipe) {
@@ -210,13 +235,15 @@ void check_teacher(const Recipe& recipe, int64_t rows) {
   }
 }
 
-Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers, const LayerSharding* sharding) {
+Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers, const LayerSharding* sharding,
+                  const ExpertExchange* experts) {
   std::optional<QuantizeOnLoad> quantize;
   if (base.quantize) quantize = {{*base.quantize, base.double_quant, base.block_size}, base.skip_modules};
   LoadOptions options = load_quantized(rank, quantize);
   options.config = model_config(base);
   options.layers = layers;
   options.sharding = sharding;
+  options.experts = experts;
   Decoder model = load_decoder(base.path, rank, options);
   if (base.int8()) use_int8(model, rank);
   return model;

@@ -23,7 +23,7 @@ std::string tokenizer_path_of(const ModelRecipe& base);
 /// Loads the base, frozen, quantized if asked. Throws InputError for what the files lack, UsageError for quantizing a
 /// base that is already quantized.
 Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers = {},
-                  const LayerSharding* sharding = nullptr);
+                  const LayerSharding* sharding = nullptr, const ExpertExchange* experts = nullptr);
 
 /// Computes with the frozen weights of the layers in 8 bits, as open_base does where the recipe says so. Throws
 /// UsageError on a CPU that cannot.

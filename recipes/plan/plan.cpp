@@ -52,14 +52,10 @@ Json split_json(const MemorySplit& split) {
 
 Json layout_json(const PlannedLayout& planned) {
   const PlanLayout& layout = planned.layout;
-  Json json = {{"name", planned.rung},
-               {"pipeline", layout.mesh.pipeline},
-               {"replicate", layout.mesh.replicate},
-               {"shard", layout.mesh.shard},
-               {"tensor", layout.mesh.tensor},
-               {"zero", layout.zero},
-               {"offload_activations", layout.offload},
-               {"fits", planned.fits}};
+  Json json = {
+      {"name", planned.rung},       {"pipeline", layout.mesh.pipeline},      {"replicate", layout.mesh.replicate},
+      {"shard", layout.mesh.shard}, {"tensor", layout.mesh.tensor},          {"experts", layout.mesh.experts},
+      {"zero", layout.zero},        {"offload_activations", layout.offload}, {"fits", planned.fits}};
   const int64_t layers = planned.stages.empty() ? 0 : planned.stages.back();
   int64_t again = 0;
   for (int64_t l = 0; l < layers; ++l) again += layout.recomputes(l) ? 1 : 0;

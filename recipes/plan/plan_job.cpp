@@ -62,7 +62,8 @@ class StoredBase {
   }
 
   /// The base as open_base gives it, without its bytes.
-  Decoder make(const DecoderConfig& config, LayerRange layers, const LayerSharding* sharding, RankContext& rank) const {
+  Decoder make(const DecoderConfig& config, LayerRange layers, const LayerSharding* sharding,
+               const ExpertExchange* experts, RankContext& rank) const {
     const MemoryPool::Use use(rank.pool, MemoryUse::base);
     const auto& device = dynamic_cast<const MetaDevice&>(rank.pool.device());
     const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
@@ -85,7 +86,7 @@ class StoredBase {
       }
       return std::make_unique<Nf4Weight>(weight, matrix, std::vector<NamedTensor>(), matrix.matrices);
     };
-    return Decoder(config, linear, parameter, rank, layers, sharding);
+    return Decoder(config, linear, parameter, rank, layers, sharding, experts);
   }
 
  private:
@@ -139,9 +140,10 @@ ModelMaker maker_of(const Recipe& recipe, const std::optional<AdapterRecipe>& of
   }
   if (adapter) adapter->init_lora_weights = LoraInit::standard;
   return [adapter, base, pretrains = recipe.pretrains(), int8 = recipe.model.int8()](
-             const DecoderConfig& config, LayerRange range, const LayerSharding* sharding, RankContext& rank) {
+             const DecoderConfig& config, LayerRange range, const LayerSharding* sharding,
+             const ExpertExchange* experts, RankContext& rank) {
     if (pretrains) return random_decoder(config, rank.seed, rank, range, sharding);
-    Decoder model = base->make(config, range, sharding, rank);
+    Decoder model = base->make(config, range, sharding, experts, rank);
     if (int8) use_int8(model, rank);
     if (!adapter) return model;
     AdapterOptions options = *adapter;
@@ -163,14 +165,16 @@ PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
   if (const ModelRecipe teacher = teacher_of(recipe); !teacher.path.empty()) {
     const DecoderConfig taught = model_config(teacher);
     const auto stored = std::make_shared<const StoredBase>(teacher, taught, look);
-    job.make_teacher = [stored, taught](RankContext& rank) { return stored->make(taught, {}, nullptr, rank); };
+    job.make_teacher = [stored, taught](RankContext& rank) { return stored->make(taught, {}, nullptr, nullptr, rank); };
   }
   if (recipe.objective.type == ObjectiveType::ppo) {
     const ModelRecipe value = value_base(recipe);
     const auto stored = std::make_shared<const StoredBase>(value, model_config(value), look);
     job.make_value = [make = maker_of(recipe, value_adapter(recipe), stored)](
                          const DecoderConfig& policy, LayerRange range, const LayerSharding* sharding,
-                         RankContext& rank) { return make(with_score_head(policy, 1, false), range, sharding, rank); };
+                         const ExpertExchange* experts, RankContext& rank) {
+      return make(with_score_head(policy, 1, false), range, sharding, experts, rank);
+    };
   }
   job.block = planned_block(recipe, config);
   for (const RewardRecipe& reward : recipe.all_rewards()) {

@@ -1,5 +1,7 @@
 // Mixtures of experts on several ranks, stopped and resumed: adapters on experts, dense and in 4 bits.
 
+#include <gmock/gmock.h>
+
 #include "nibble/tests/parallel/own_model.h"
 
 namespace nibble {
@@ -77,6 +79,57 @@ TEST_P(ExpertRuns, TwoRanksGiveTheBitsOfOne) {
   expect_same_bits(run(sharded, 2, "everything-sharded"), one);
 }
 
+TEST_P(ExpertRuns, SpreadOverRanksTheyGiveTheBitsOfOne) {
+  const Outcome one = run(wanted_, 1, "one");
+  const auto spread = [&](const std::string& name, int ranks, const json& parallel) {
+    SCOPED_TRACE(name);
+    wanted_["parallel"] = parallel;
+    expect_same_bits(run(wanted_, ranks, name), one);
+  };
+  spread("two", 2, {{"experts", 2}, {"replicate", 2}});
+  spread("four", 4, {{"experts", 4}, {"replicate", 4}});
+  spread("two-copies-of-two", 4, {{"experts", 2}, {"replicate", 4}});
+  spread("base-sharded", 4, {{"experts", 2}, {"shard", 2}, {"replicate", 2}});
+  spread("everything-sharded", 2, {{"experts", 2}, {"shard", 2}, {"shard_adapters", true}});
+  spread("states-sharded", 4, {{"experts", 4}, {"shard", 4}, {"shard_adapters", true}, {"zero", 1}});
+  wanted_["parallel"] = {{"pipeline", 2}};
+  const Outcome stages = run(wanted_, 2, "stages");
+  wanted_["parallel"] = {{"experts", 2}, {"replicate", 2}, {"pipeline", 2}};
+  expect_same_bits(run(wanted_, 4, "spread-stages"), stages);
+}
+
+// Of three microbatches two ranks have two and one, four ranks one, one, one and none.
+TEST_P(ExpertRuns, RanksWithoutAMicrobatchServeTheOthers) {
+  wanted_["train"]["accumulate"] = 3;
+  wanted_["train"]["eval_every"] = 1;
+  wanted_["train"]["samples"] = 1;
+  wanted_["data"]["eval_fraction"] = 0.2;
+  const auto compare = [&](const Outcome& want, const std::string& name, int ranks, const json& parallel) {
+    SCOPED_TRACE(name);
+    wanted_["parallel"] = parallel;
+    const Outcome got = run(wanted_, ranks, name);
+    expect_same_bits(got, want);
+    expect_same_evaluations(got, want, 1e-12);
+  };
+  const Outcome one = run(wanted_, 1, "one");
+  compare(one, "two", 2, {{"experts", 2}, {"replicate", 2}});
+  compare(one, "four", 4, {{"experts", 2}, {"shard", 2}, {"replicate", 2}});
+  wanted_["parallel"] = {{"pipeline", 2}};
+  compare(run(wanted_, 2, "stages"), "spread-stages", 4, {{"experts", 2}, {"replicate", 2}, {"pipeline", 2}});
+}
+
+TEST_P(ExpertRuns, SpreadTheyRecomputeAndResumeOnOtherRanks) {
+  const Outcome one = run(wanted_, 1, "one");
+  wanted_["train"]["gradient_checkpointing"] = "block";
+  wanted_["parallel"] = {{"experts", 2}, {"replicate", 2}};
+  expect_same_bits(run(wanted_, 2, "recomputed"), one);
+  run(wanted_, 2, "stopped", 1);
+  wanted_["parallel"] = {{"experts", 4}, {"replicate", 4}};
+  run(wanted_, 4, "stopped", 2);
+  wanted_["parallel"] = {};
+  expect_same_bits(run(wanted_, 1, "stopped"), one);
+}
+
 TEST_P(ExpertRuns, ResumeToTheSameBits) {
   const Outcome whole = run(wanted_, 1, "whole");
   run(wanted_, 1, "stopped", 1);
@@ -87,6 +140,29 @@ TEST_P(ExpertRuns, RecomputingGivesTheSameBits) {
   const Outcome kept = run(wanted_, 1, "kept");
   wanted_["train"]["gradient_checkpointing"] = "block";
   expect_same_bits(run(wanted_, 1, "recomputed"), kept);
+}
+
+// The reason of a run that ends before it begins.
+std::string refusal(const std::function<void()>& begin) {
+  try {
+    begin();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_P(ExpertRuns, WhatCannotBeSpreadIsRefusedUpFront) {
+  const auto refused = [&](const json& parallel, const std::string& reason, int ranks = 2) {
+    wanted_["parallel"] = parallel;
+    EXPECT_THAT(refusal([&] { run(wanted_, ranks, "refused"); }), testing::HasSubstr(reason)) << parallel;
+  };
+  refused({{"experts", 2}, {"pipeline", 2}}, "2 does not divide replicate x shard = 1");
+  refused({{"experts", 2}, {"tensor", 2}}, "experts are spread over ranks that have whole layers");
+  refused({{"experts", 8}, {"replicate", 8}}, "the model has 6 experts, fewer than the 8 ranks", 8);
+  wanted_.erase("adapter");
+  wanted_["model"].erase("quantize");
+  refused({{"experts", 2}, {"replicate", 2}}, "every weight is trained");
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, ExpertRuns, testing::Range<size_t>(0, 4),

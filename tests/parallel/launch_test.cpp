@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "nibble/core/base/error.h"
+#include "nibble/recipes/models/init_model.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -127,6 +128,49 @@ TEST(Launch, TwoProcessesGiveTheBitsOfOneAlsoAfterASignalAndALostRank) {
   Job one;
   one.write_recipe(base, 1);
   one.start({"train", (one.directory / "recipe.json").string(), steps});
+  ASSERT_EQ(one.wait(), 0) << one.errors();
+  EXPECT_TRUE(two.adapter() == one.adapter()) << "the adapters differ";
+}
+
+TEST(Launch, ExpertsOnTwoProcessesGiveTheBitsOfOneAlsoAfterASignal) {
+  Job one, two;
+  const fs::path base = one.directory / "model";
+  const json config = {{"model_type", "qwen3_moe"},
+                       {"hidden_size", 32},
+                       {"num_hidden_layers", 2},
+                       {"num_attention_heads", 4},
+                       {"num_key_value_heads", 2},
+                       {"head_dim", 8},
+                       {"intermediate_size", 24},
+                       {"moe_intermediate_size", 24},
+                       {"num_local_experts", 6},
+                       {"num_experts_per_tok", 2},
+                       {"vocab_size", 512},
+                       {"max_position_embeddings", 64},
+                       {"tie_word_embeddings", false},
+                       {"eos_token_id", 2},
+                       {"initializer_range", 0.2},
+                       {"dtype", "float32"}};
+  test::write_bytes(one.directory / "model.json", config.dump());
+  init_model({.config = (one.directory / "model.json").string(), .out = base.string(), .seed = 3, .dtype = "nf4"});
+  const std::vector<std::string> adapter = {
+      "adapter.lora_dropout=0", R"(adapter.target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])",
+      R"(adapter.target_modules=["q_proj"])"};
+  const auto with = [&](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), adapter.begin(), adapter.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  two.write_recipe(base, 1'000'000'000);  // what ends it is the signal
+  two.start_ranks(2, with({}, {"parallel.experts=2"}));
+  two.wait_for_lines(10);
+  kill(two.child, SIGTERM);
+  ASSERT_EQ(two.wait(), 75) << two.errors();
+  const std::string steps = "train.steps=" + std::to_string(two.lines() + 5);
+  two.start_ranks(2, with({}, {"parallel.experts=2", steps}));
+  ASSERT_EQ(two.wait(), 0) << two.errors();
+  one.write_recipe(base, 1);
+  one.start(with({"train", (one.directory / "recipe.json").string()}, {steps}));
   ASSERT_EQ(one.wait(), 0) << one.errors();
   EXPECT_TRUE(two.adapter() == one.adapter()) << "the adapters differ";
 }

@@ -1,5 +1,6 @@
 // Mixtures whose experts are in 4 bits: as gpt-oss was published (MXFP4), and as bitsandbytes would have them.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -299,6 +300,60 @@ TEST_F(Experts4Bit, PagesOfExpertsThatNoTokenChoseAreNotTouched) {
       EXPECT_GT(decoder.loss_sum_and_gradients(make_batch({&text, 1}, pool), rank.step(), 1), 0) << model;
     }
     for (const auto& [begin, size] : taken) ASSERT_EQ(mprotect(begin, size, PROT_READ), 0);
+  }
+}
+
+// Pages of a tensor that this process has mapped, of those that are its own.
+int64_t mapped_pages(const Tensor& tensor) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), first = reinterpret_cast<uintptr_t>(tensor.raw());
+  const uintptr_t begin = (first + page - 1) / page, end = (first + tensor.bytes()) / page;
+  const int file = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  int64_t mapped = 0;
+  for (uintptr_t at = begin; at < end; ++at) {
+    uint64_t entry = 0;
+    EXPECT_EQ(pread(file, &entry, sizeof entry, static_cast<off_t>(at * sizeof entry)), ssize_t{sizeof entry});
+    mapped += static_cast<int64_t>(entry >> 63);
+  }
+  close(file);
+  return mapped;
+}
+
+// One tensor for every expert, and one for all of them.
+TEST_F(Experts4Bit, PagesOfExpertsAreLeftAfterTheirPass) {
+  for (const char* type : {"qwen3_moe", "gpt_oss"}) {
+    std::string config = mixture_config(type);
+    const std::string narrow = R"(intermediate_size": 32)";
+    for (size_t at = 0; (at = config.find(narrow, at)) != std::string::npos; at += narrow.size()) {
+      config.replace(at, narrow.size(), R"(intermediate_size": 512)");
+    }
+    Decoder result = random_decoder(parse_decoder_config(config, "test"), 3, rank.context());
+    write_model(directory / type, result, config);
+    quantize_model(directory / type, directory / "nf4", {}, rank.context());
+    for (const std::string model : {type, "nf4"}) {
+      Decoder decoder = open(model);
+      AdapterOptions options;
+      options.target_modules.names = {"q_proj"};
+      attach_adapter(decoder, options, rank.context());
+      std::vector<Sample> texts(5);  // as many tokens as a layer's weights are left after
+      for (size_t i = 0; i < texts.size(); ++i) {
+        for (size_t t = 0; t < 60; ++t) texts[i].ids.push_back(static_cast<int32_t>((7 * i + t * t) % 40));
+        texts[i].labels = texts[i].ids;
+      }
+      const Batch batch = make_batch(texts, pool);
+      const auto pages = [&](Recompute recompute) {
+        decoder.set_recompute(recompute);
+        decoder.loss_sum_and_gradients(batch, rank.step(), 1);
+        int64_t mapped = 0;
+        decoder.visit_linears([&](Linear& linear) {
+          if (!expert_part(decoder.config(), linear.name()) || linear.weight().matrix() > 0) return;
+          for (const Tensor* tensor : linear.weight().storage()) mapped += mapped_pages(*tensor);
+        });
+        return mapped;
+      };
+      EXPECT_GT(pages(Recompute::none), 0) << type << " " << model;
+      EXPECT_EQ(pages(Recompute::block), 0) << type << " " << model;
+    }
+    std::filesystem::remove_all(directory / "nf4");
   }
 }
 

@@ -36,6 +36,36 @@ void expect_near_where_weights_are_rounded(const Tensor& got, const Tensor& expe
   }
 }
 
+// Cut where groups of scales end, where blocks end, and nowhere.
+TEST(Nf4Weight, SomeMatricesAreThoseOfTheWhole) {
+  MemoryPool pool;
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{128, 128}, {12, 64}, {10, 24}}) {
+    for (const bool exponents : {false, true}) {
+      for (const bool doubled : {false, true}) {
+        if (exponents && doubled) continue;
+        const Nf4Weight whole("w",
+                              exponents ? test::random_mxfp4(pool, 5 * rows, columns)
+                                        : random_matrix(pool, 5 * rows, columns, 64, doubled),
+                              {}, 5);
+        for (const Range which : {Range{0, 2}, Range{1, 4}, Range{3, 5}}) {
+          const std::unique_ptr<LinearWeight> some = whole.matrices(which, pool);
+          for (int64_t i = 0; i < which.size(); ++i) {
+            const Tensor wanted = whole.matrix(which.begin + i)->dequantize(0, rows, pool);
+            const Tensor got = some->matrix(i)->dequantize(0, rows, pool);
+            EXPECT_EQ(std::memcmp(got.raw(), wanted.raw(), wanted.bytes()), 0) << rows << " x " << columns << ", " << i;
+          }
+          EXPECT_THROW(some->matrix(which.size()), std::logic_error);
+          int64_t bytes = 0, all = 0;
+          for (const Tensor* part : some->storage()) bytes += static_cast<int64_t>(part->bytes());
+          auto copy = whole.matrix(0);
+          for (const Tensor* part : copy->storage()) all += static_cast<int64_t>(part->bytes());
+          EXPECT_TRUE(rows != 128 || bytes * 5 == all * which.size()) << bytes;
+        }
+      }
+    }
+  }
+}
+
 TEST(Nf4Weight, AddsForwardAndInputGradientLikeTheExpandedMatrix) {
   for (DType dtype : {DType::f32, DType::bf16}) {
     MemoryPool pool;

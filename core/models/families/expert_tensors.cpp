@@ -56,6 +56,15 @@ std::optional<ExpertPart> expert_part(const DecoderConfig& config, const std::st
   return std::nullopt;
 }
 
+std::optional<int64_t> expert_of(const DecoderConfig& config, const std::string& tensor) {
+  std::string layer;
+  const auto below = config.experts ? below_layer(config, tensor, layer) : std::nullopt;
+  if (!below || !config.names.block.experts.fused_gate_up.empty()) return std::nullopt;
+  std::string_view rest = *below;
+  if (!take_prefix(rest, config.names.block.experts.experts)) return std::nullopt;
+  return number(rest.substr(0, rest.find('.')), config.experts->experts);
+}
+
 bool is_router(const DecoderConfig& config, const std::string& linear) {
   std::string layer;
   const auto below = config.experts ? below_layer(config, linear, layer) : std::nullopt;

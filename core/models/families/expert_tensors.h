@@ -22,6 +22,9 @@ struct ExpertPart {
 /// Of the Linear of this name; nothing where it is of no expert.
 std::optional<ExpertPart> expert_part(const DecoderConfig& config, const std::string& linear);
 
+/// Which expert a stored tensor is of; nothing where it is of none, or of all.
+std::optional<int64_t> expert_of(const DecoderConfig& config, const std::string& tensor);
+
 /// Whether the Linear of this name is a router.
 bool is_router(const DecoderConfig& config, const std::string& linear);
 

@@ -1,9 +1,11 @@
 #include "nibble/core/nn/feed_forward/expert_linears.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/embedding.h"
+#include "nibble/core/ops/experts/update_fusion.h"
 
 namespace nibble {
 
@@ -58,6 +60,16 @@ bool ExpertLinears::has_trainable() const {
 
 bool ExpertLinears::has_adapter() {
   return std::any_of(each.begin(), each.end(), [](Linear& linear) { return linear.adapter() != nullptr; });
+}
+
+bool ExpertLinears::adds_updates_apart(DType dtype, RowOrder order, bool backward, const StepContext& step) {
+  if (empty() || !step.adapters_enabled) return false;
+  const auto* adapter = dynamic_cast<const FactoredAdapter*>(each.front().adapter());
+  if (!adapter) return false;
+  const UpdateFactors factors = adapter->factors(step.pool());
+  const int64_t r = factors.first.dim(factors.first_transposed ? 0 : 1);
+  const int64_t in = each.front().in_features(), out = each.front().out_features();
+  return !ops::fuses_update(dtype, order, backward ? out : in, backward ? in : out, r);
 }
 
 /// What one product of all groups needs.
@@ -122,6 +134,20 @@ std::optional<ExpertLinears::Grouped> ExpertLinears::grouped(const ExpertGroups&
   return all;
 }
 
+void ExpertLinears::multiply(const ExpertRows& x, const ExpertGroups& groups, ops::GroupedWeights& weights,
+                             const ExpertRows& y, bool accumulate) {
+  Tensor to = y.values, apart = y.apart;
+  if (!apart || !weights.left) {
+    return ops::grouped_matmul(x.values, x.order, groups, weights, to, y.order, accumulate);
+  }
+  const Tensor left = std::exchange(weights.left, {});
+  ops::grouped_matmul(x.values, x.order, groups, weights, to, y.order, accumulate);
+  ops::GroupedWeights update;
+  update.transposed = weights.right_transposed;
+  for (const Tensor& right : weights.right) update.w.emplace_back(right);
+  ops::grouped_matmul(left, RowOrder::groups, groups, update, apart, y.order, true);
+}
+
 void ExpertLinears::forward(const ExpertRows& x, const ExpertGroups& groups, ExpertRows y, const StepContext& step,
                             ExpertLinearsSaved* saved, const Biases* biases) {
   if (const std::optional<Grouped> all = grouped(groups, step)) {
@@ -136,7 +162,7 @@ void ExpertLinears::forward(const ExpertRows& x, const ExpertGroups& groups, Exp
       weights.biases = biases->values;
       weights.bias_weights = biases->weights;
     }
-    return ops::grouped_matmul(x.values, x.order, groups, weights, y.values, y.order);
+    return multiply(x, groups, weights, y, false);
   }
   if (saved) saved->each.resize(each.size());
   for (int64_t g = 0; g < groups.groups(); ++g) {
@@ -189,8 +215,7 @@ void ExpertLinears::backward(const ExpertRows& dy, const ExpertRows& x, const Ex
     weights.right = all->factor(true);
     weights.right_transposed = !all->factor_transposed(true);
   }
-  Tensor to = dx->values;
-  ops::grouped_matmul(dy.values, dy.order, groups, weights, to, dx->order, accumulate);
+  multiply(dy, groups, weights, *dx, accumulate);
 }
 
 void ExpertLinears::accumulate_gradients(const ExpertRows& dy, const ExpertRows& x, const Tensor& inner,

@@ -21,6 +21,9 @@ struct ExpertGroups : ops::RowGroups {
 struct ExpertRows {
   Tensor values;
   ops::RowOrder order = ops::RowOrder::groups;
+  /// Of results: where low-rank updates go that are added when all products have been (ops::fuses_update); undefined:
+  /// to the others.
+  Tensor apart = {};
 };
 
 /// What ExpertLinears keep from forward to backward.
@@ -37,6 +40,9 @@ class ExpertLinears {
   bool empty() const { return each.empty(); }
   bool has_trainable() const;
   bool has_adapter();
+  /// Whether the adapters' updates of results in the order of the tokens are added after all products: of rows x in the
+  /// dtype, or, backward, of gradients.
+  bool adds_updates_apart(DType dtype, ops::RowOrder order, bool backward, const StepContext& step);
 
   /// Biases of results in the order of the tokens: [out] f32 for every group, of which row n gets weights[n] times.
   struct Biases {
@@ -57,6 +63,8 @@ class ExpertLinears {
  private:
   struct Grouped;
   std::optional<Grouped> grouped(const ExpertGroups& groups, const StepContext& step);
+  static void multiply(const ExpertRows& x, const ExpertGroups& groups, ops::GroupedWeights& weights,
+                       const ExpertRows& y, bool accumulate);
   void accumulate_gradients(const ExpertRows& dy, const ExpertRows& x, const Tensor& inner, const Tensor& dinner,
                             const Grouped& all, const ExpertGroups& groups, const StepContext& step);
   void backward_one_by_one(const ExpertRows& dy, const ExpertRows& x, const ExpertGroups& groups,

@@ -1,82 +1,11 @@
 #include "nibble/core/nn/feed_forward/experts.h"
 
+#include "nibble/core/nn/feed_forward/experts_pass.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
-#include "nibble/core/ops/embedding.h"
 #include "nibble/core/ops/pick.h"
 
 namespace nibble {
-
-// What enters `down` is computed again from gate and up, and the experts' inputs are read again from x.
-struct Experts::Saved final : SublayerSaved {
-  Tensor x;  // the sublayer's input
-  Routed routed;
-  Tensor gate, up;  // [T * k, F] by expert, then token; gate is undefined when not gated
-  ExpertLinearsSaved gate_up_proj, gate_proj, up_proj, down_proj;
-  std::unique_ptr<SublayerSaved> shared;
-  Tensor shared_out;                     // [T, D] before its gate, where it has one
-  Tensor shared_weights, shared_logits;  // [T, 1] f32 of the gate
-  LinearSaved shared_gate;
-
-  void visit(const TensorVisitor& visitor) override {
-    routed.visit(visitor);
-    for (ExpertLinearsSaved* linears : {&gate_up_proj, &gate_proj, &up_proj, &down_proj}) linears->visit(visitor);
-    if (shared) shared->visit(visitor);
-    shared_gate.visit(visitor);
-    for (Tensor* tensor : {&x, &gate, &up, &shared_out, &shared_weights, &shared_logits}) {
-      if (*tensor) visitor(*tensor);
-    }
-  }
-  bool has_input() const override { return x.defined(); }
-  void set_input(const Tensor& input) override {
-    x = input;
-    if (shared) shared->set_input(input);
-  }
-};
-
-// One pass over T tokens: which of them every expert computes. Its N = T * k rows are those of the first expert, then
-// of the second, and so on.
-struct Experts::Pass {
-  Pass(const Tensor& input, const Routed& routed, size_t experts, const StepContext& context)
-      : x(input), step(context) {
-    const std::span<const int32_t> chosen = routed.chosen.span<const int32_t>();
-    const auto k = static_cast<size_t>(routed.chosen.dim(1));
-    std::vector<int64_t> next(experts + 1);
-    for (const int32_t e : chosen) ++next[static_cast<size_t>(e) + 1];
-    groups.begins = {0};
-    for (size_t e = 0; e < experts; ++e) {
-      if (next[e + 1] > 0) {
-        groups.experts.push_back(e);
-        groups.begins.push_back(groups.begins.back() + next[e + 1]);
-      }
-      next[e + 1] += next[e];
-    }
-    std::vector<int32_t> tokens(chosen.size()), slot_of(chosen.size());
-    for (size_t slot = 0; slot < chosen.size(); ++slot) {
-      const auto row = static_cast<size_t>(next[static_cast<size_t>(chosen[slot])]++);
-      tokens[row] = static_cast<int32_t>(slot / k);
-      slot_of[row] = static_cast<int32_t>(slot);
-    }
-    MemoryPool& host = context.pool().host();
-    groups.rows = Tensor::from<int32_t>(host, {std::ssize(tokens)}, tokens);
-    slots = Tensor::from<int32_t>(host, {std::ssize(slot_of)}, slot_of);
-    weights = Tensor::empty(context.pool(), {slots.numel(), 1}, DType::f32, "weights of experts");
-    ops::gather_rows(routed.weights.reshape({slots.numel(), 1}), slots, weights);
-  }
-
-  /// Rows of group g of a tensor of all rows.
-  Tensor own(const Tensor& all, int64_t g) const { return all.rows(groups.begin(g), groups.end(g)); }
-  int64_t expert(int64_t g) const { return static_cast<int64_t>(groups.experts[static_cast<size_t>(g)]); }
-  Tensor empty(int64_t columns, DType dtype, const char* what) const {
-    return Tensor::empty(step.pool(), {groups.size(), columns}, dtype, what);
-  }
-
-  const Tensor& x;
-  const StepContext& step;
-  ExpertGroups groups;
-  Tensor slots;    // [N] i32: places of the rows among the weights [T, k]
-  Tensor weights;  // [N, 1] f32
-};
 
 namespace {
 
@@ -102,16 +31,22 @@ Tensor every_other(int64_t first, int64_t count, MemoryPool& pool) {
 
 Experts::Experts(const std::string& prefix, const ExpertNames& names, const ExpertsConfig& config, const Makers& makers)
     : config_(config),
+      exchange_(makers.experts),
       router_(prefix + names.peft_router, prefix + names.router,
               names.correction.empty() ? "" : prefix + names.correction, config.width, config.experts,
               config.router_bias, config.routing, makers, config.correction_row,
               {names.router_scale.empty() ? "" : prefix + names.router_scale,
                names.expert_scale.empty() ? "" : prefix + names.expert_scale}) {
   const int64_t outputs = (config.gated ? 2 : 1) * config.hidden;
+  const Range here = exchange_ ? exchange_->here(config.experts) : Range{0, config.experts};
+  const auto fused = [&](const std::string& name, int64_t out, int64_t in) {
+    return exchange_ ? makers.make_linears(name, config.experts, out, in, here, exchange_->pool())
+                     : makers.make_linears(name, config.experts, out, in);
+  };
   if (!names.fused_gate_up.empty()) {
     const std::string gate_up = prefix + names.fused_gate_up, down = prefix + names.fused_down;
-    (config.gated ? gate_up_ : up_).each = makers.make_linears(gate_up, config.experts, outputs, config.width);
-    down_.each = makers.make_linears(down, config.experts, config.width, config.hidden);
+    (config.gated ? gate_up_ : up_).each = fused(gate_up, outputs, config.width);
+    down_.each = fused(down, config.width, config.hidden);
     NIBBLE_CHECK(!config.bias || !config.weighted_input, "experts with weights on their input have no biases");
     if (config.bias) {
       up_bias_ = makers.parameter(gate_up + "_bias", {config.experts, outputs});
@@ -119,7 +54,7 @@ Experts::Experts(const std::string& prefix, const ExpertNames& names, const Expe
     }
   } else {
     NIBBLE_CHECK(!config.bias, "experts with Linears of their own have no biases");
-    for (int64_t e = 0; e < config.experts; ++e) {
+    for (int64_t e = here.begin; e < here.end; ++e) {
       const std::string own = prefix + names.experts + "." + std::to_string(e) + ".";
       if (config.gated) gate_.each.push_back(makers.make_linear(own + names.gate, config.hidden, config.width, false));
       up_.each.push_back(makers.make_linear(own + names.up, config.hidden, config.width, false));
@@ -167,7 +102,7 @@ void Experts::add_up_bias(const Pass& pass, const Tensor& y) const {
 }
 
 // gate and up [N, F], made by the caller.
-void Experts::project(const Pass& pass, Tensor& gate, Tensor& up, Saved* saved) {
+void Experts::project(const Pass& pass, Tensor& gate, Tensor& up, Part* saved) {
   const ExpertRows x = input(pass);
   const StepContext& step = pass.step;
   if (gate_up_.empty()) {
@@ -187,8 +122,8 @@ void Experts::project(const Pass& pass, Tensor& gate, Tensor& up, Saved* saved) 
   }
 }
 
-void Experts::project_backward(const Pass& pass, const Tensor& dgate, const Tensor& dup, Saved& saved,
-                               const ExpertRows* dx) {
+void Experts::project_backward(const Pass& pass, const Tensor& dgate, const Tensor& dup, Part& saved,
+                               const ExpertRows* dx, const ExpertRows* dx_of_gate) {
   const StepContext& step = pass.step;
   const ExpertRows x = inner_trainable() ? input(pass) : ExpertRows();
   const auto bias_backward = [&](const Tensor& dy) {
@@ -198,7 +133,7 @@ void Experts::project_backward(const Pass& pass, const Tensor& dgate, const Tens
     }
   };
   if (gate_up_.empty()) {
-    if (config_.gated) gate_.backward({dgate}, x, pass.groups, step, std::move(saved.gate_proj), dx, false);
+    if (config_.gated) gate_.backward({dgate}, x, pass.groups, step, std::move(saved.gate_proj), dx_of_gate, false);
     up_.backward({dup}, x, pass.groups, step, std::move(saved.up_proj), dx, config_.gated);
     return bias_backward(dup);
   }
@@ -236,7 +171,7 @@ ExpertLinears::Biases Experts::down_biases(const Pass& pass) const {
 }
 
 // sum [T, D] f32 += what the experts give; null: only what `saved` keeps of it is wanted.
-void Experts::run_experts(const Pass& pass, Tensor* sum, Saved* saved) {
+void Experts::run_experts(const Pass& pass, const ExpertRows* sum, Part* saved) {
   const auto rows = [&] { return pass.empty(config_.hidden, pass.step.compute_dtype, "activations of experts"); };
   Tensor up = rows(), gate;
   if (config_.gated) gate = rows();
@@ -251,12 +186,14 @@ void Experts::run_experts(const Pass& pass, Tensor* sum, Saved* saved) {
   if (!sum) return down_.forward_save_only({active}, pass.groups, pass.step, saved->down_proj);
   std::optional<ExpertLinears::Biases> biases;
   if (down_bias_) biases = down_biases(pass);
-  down_.forward({active}, pass.groups, {*sum, ops::RowOrder::tokens}, pass.step, saved ? &saved->down_proj : nullptr,
+  down_.forward({active}, pass.groups, *sum, pass.step, saved ? &saved->down_proj : nullptr,
                 biases ? &*biases : nullptr);
 }
 
-// dx [T, D] f32 += what comes from the experts; dweights [T k, 1] get theirs.
-void Experts::run_experts_backward(const Pass& pass, const Tensor& dy, Saved& saved, Tensor* dx, Tensor& dweights) {
+// dx [T, D] f32 += what comes from the experts, but dx_of_gate, where it is not null, what comes from gates that are
+// Linears of their own; dweights [T k, 1] get theirs.
+void Experts::run_experts_backward(const Pass& pass, const Tensor& dy, Part& saved, const ExpertRows* dx,
+                                   const ExpertRows* dx_of_gate, Tensor& dweights) {
   const StepContext& step = pass.step;
   const ExpertRows dys = {dy, ops::RowOrder::tokens};
   Tensor gate = std::move(saved.gate), up = std::move(saved.up);
@@ -291,15 +228,17 @@ void Experts::run_experts_backward(const Pass& pass, const Tensor& dy, Saved& sa
   if (config_.weighted_input) {
     to = {pass.empty(config_.width, DType::f32, "gradient of experts")};
   } else if (dx) {
-    to = {*dx, ops::RowOrder::tokens};
+    to = *dx;
   }
-  project_backward(pass, dgate, dup, saved, to.values ? &to : nullptr);
+  const ExpertRows of_gate = dx_of_gate ? *dx_of_gate : to;
+  project_backward(pass, dgate, dup, saved, to.values ? &to : nullptr, to.values ? &of_gate : nullptr);
   if (config_.weighted_input) {
     Tensor x = pass.empty(config_.width, pass.x.dtype(), "input of experts");
     ops::gather_rows(pass.x, pass.groups.rows, x);
     ops::scale_rows_backward(to.values, x, pass.weights, to.values, dweight);
+    Tensor sum = dx ? dx->values : Tensor();
     for (int64_t g = 0; dx && g < pass.groups.groups(); ++g) {
-      ops::scatter_add_rows(pass.own(to.values, g), pass.own(pass.groups.rows, g), *dx);
+      ops::scatter_add_rows(pass.own(to.values, g), pass.own(pass.groups.rows, g), sum);
     }
   }
   ops::scatter_add_rows(dweight, pass.slots, dweights);
@@ -389,7 +328,14 @@ Experts::Saved* Experts::keep(std::unique_ptr<SublayerSaved>* saved, const Tenso
 
 void Experts::run(const Tensor& x, const Tensor& router_x, const StepContext& step, Tensor* sum, Saved* saved) {
   Routed routed = router_.forward(router_x, step, saved != nullptr);
-  run_experts(Pass(x, routed, down_.each.size(), step), sum, saved);
+  if (exchange_) {
+    run_exchanged(x, routed, step, sum, saved);
+  } else {
+    if (saved) saved->parts.resize(1);
+    const ExpertRows to{sum ? *sum : Tensor(), ops::RowOrder::tokens};
+    run_experts(Pass(x, routed.chosen, routed.weights, down_.each.size(), 0, step), sum ? &to : nullptr,
+                saved ? saved->parts.data() : nullptr);
+  }
   if (saved) saved->routed = std::move(routed);
 }
 
@@ -432,7 +378,13 @@ void Experts::backward_routed_by(const Tensor& dy, const Tensor& router_x, const
   if (dx && !*dx) *dx = Tensor::empty(step.pool(), {dy.dim(0), config_.width}, DType::f32, "input gradient");
   if (dx) dx->zero();
   Tensor dweights = Tensor::zeros(step.pool(), {saved.routed.chosen.numel(), 1}, DType::f32, "gradient of weights");
-  run_experts_backward(Pass(saved.x, saved.routed, down_.each.size(), step), dy, saved, dx, dweights);
+  if (exchange_) {
+    run_exchanged_backward(dy, step, saved, dx, dweights);
+  } else {
+    const Pass pass(saved.x, saved.routed.chosen, saved.routed.weights, down_.each.size(), 0, step);
+    const ExpertRows to{dx ? *dx : Tensor(), ops::RowOrder::tokens};
+    run_experts_backward(pass, dy, saved.parts.front(), dx ? &to : nullptr, nullptr, dweights);
+  }
   shared_backward(dy, context, step, saved, dx);
   const Shape shape = saved.routed.weights.shape();
   router_.backward(dweights.reshape(shape), router_x, step, std::move(saved.routed), router_dx);

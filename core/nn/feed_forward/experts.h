@@ -10,8 +10,12 @@
 
 namespace nibble {
 
+struct ExpertRoute;
+
 /// y = sum over the chosen experts, in rising order, of weight * expert(x), + shared(x). An expert computes on the rows
-/// of its tokens alone, all experts in one product: results are the same bits for any number of threads.
+/// of its tokens alone, all experts in one product: results are the same bits for any number of threads. With
+/// Makers::experts some of the experts are here, and rows are exchanged with the ranks that have the others: results
+/// are the same bits as with all of them.
 class Experts final : public FeedForward {
  public:
   Experts(const std::string& prefix, const ExpertNames& names, const ExpertsConfig& config, const Makers& makers);
@@ -34,6 +38,7 @@ class Experts final : public FeedForward {
 
  private:
   struct Saved;
+  struct Part;
   struct Pass;
 
   bool inner_trainable() const;
@@ -42,12 +47,18 @@ class Experts final : public FeedForward {
   void run(const Tensor& x, const Tensor& router_x, const StepContext& step, Tensor* sum, Saved* saved);
   ExpertRows input(const Pass& pass) const;
   void add_up_bias(const Pass& pass, const Tensor& y) const;
-  void project(const Pass& pass, Tensor& gate, Tensor& up, Saved* saved);
-  void project_backward(const Pass& pass, const Tensor& dgate, const Tensor& dup, Saved& saved, const ExpertRows* dx);
+  void project(const Pass& pass, Tensor& gate, Tensor& up, Part* saved);
+  void project_backward(const Pass& pass, const Tensor& dgate, const Tensor& dup, Part& saved, const ExpertRows* dx,
+                        const ExpertRows* dx_of_gate);
   Tensor activate(const Pass& pass, const Tensor& gate, const Tensor& up, bool keep) const;
   ExpertLinears::Biases down_biases(const Pass& pass) const;
-  void run_experts(const Pass& pass, Tensor* sum, Saved* saved);
-  void run_experts_backward(const Pass& pass, const Tensor& dy, Saved& saved, Tensor* dx, Tensor& dweights);
+  void run_experts(const Pass& pass, const ExpertRows* sum, Part* saved);
+  void run_experts_backward(const Pass& pass, const Tensor& dy, Part& saved, const ExpertRows* dx,
+                            const ExpertRows* dx_of_gate, Tensor& dweights);
+  void run_exchanged(const Tensor& x, const Routed& routed, const StepContext& step, Tensor* sum, Saved* saved);
+  void run_exchanged_backward(const Tensor& dy, const StepContext& step, Saved& saved, Tensor* dx, Tensor& dweights);
+  void add_back(const char* what, Tensor& rows, const ExpertRoute& route, const Pass& own, Tensor& sum) const;
+  std::vector<Parameter*> trained_by_rows();
   void down_bias_backward(const Pass& pass, const ExpertRows& dys, Tensor& dweight);
   Tensor gate_shared(const Tensor& x, const StepContext& step, Saved* saved);
   void add_shared(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& sum, Saved* saved);
@@ -55,8 +66,9 @@ class Experts final : public FeedForward {
                        Tensor* dx);
 
   ExpertsConfig config_;
+  const ExpertExchange* exchange_;  // null: all experts are here
   Router router_;
-  ExpertLinears gate_up_, gate_, up_, down_;        // gate_up_ or the other two
+  ExpertLinears gate_up_, gate_, up_, down_;        // of the experts here; gate_up_ or the other two
   std::shared_ptr<Parameter> up_bias_, down_bias_;  // of gate_up_ or up_ [E, out], [E, D]
   std::unique_ptr<Mlp> shared_;
   std::optional<Linear> shared_gate_;

@@ -41,6 +41,17 @@ TEST(MetaComm, CountsWhatARealRankSends) {
   }
 }
 
+TEST(MetaComm, TheHostReadsOfAnExchangeWhatThisRankWouldSendItself) {
+  MemoryPool pool;
+  MetaComm planned(1, 3);
+  const std::vector<int64_t> own = {1, 2, 3, 4};
+  const std::vector<size_t> sent = {0, 8, 24, 32}, received = {0, 16, 32, 48};
+  Tensor all = Tensor::zeros(pool, {6}, DType::i64);
+  planned.all_to_all("counts", Tensor::from<int64_t>(pool, {4}, own), sent, all, received);
+  EXPECT_EQ(std::vector<int64_t>(all.span<const int64_t>().begin(), all.span<const int64_t>().end()),
+            (std::vector<int64_t>{2, 3, 2, 3, 2, 3}));
+}
+
 TEST(MetaComm, OneOfManyPiecesIsRunAndAllAreBooked) {
   const MetaDevice device;
   MemoryPool pool(0, device);

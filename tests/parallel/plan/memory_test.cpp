@@ -67,6 +67,9 @@ const std::vector<Case>& cases() {
       {"TensorFull", "gpt_neox", "full", "none", 2, {{"tensor", 2}}},
       {"TensorAndShardFull", "gpt_neox", "full", "none", 4, {{"tensor", 2}, {"shard", 2}}},
       {"PipelineAndTensorQlora", "llama", "qlora", "none", 4, {{"pipeline", 2}, {"tensor", 2}}},
+      {"Experts2Lora", "qwen3_moe", "lora", "none", 2, {{"replicate", 2}, {"experts", 2}}},
+      {"Experts2LoraRecomputed", "qwen3_moe", "lora", "block", 2, {{"replicate", 2}, {"experts", 2}}},
+      {"Experts2AndShardQlora", "qwen3_moe", "qlora", "none", 4, {{"shard", 2}, {"replicate", 2}, {"experts", 2}}},
       {"LoraInAFile", "llama", "lora", "none", 1, {{"offload_activations", true}}},
       {"LoraRecomputedInAFile", "llama", "lora", "block", 1, {{"offload_activations", true}}},
       {"Zero3FullInAFile", "llama", "full", "none", 2, {{"shard", 2}, {"offload_activations", true}}},
@@ -104,6 +107,13 @@ json config_of(const std::string& family) {
     return config;
   }
   config.update({{"num_key_value_heads", 2}, {"rms_norm_eps", 1e-5}, {"rope_theta", 10000.0}, {"head_dim", 32}});
+  if (family == "qwen3_moe") {  // all experts are chosen: every rank gets as many rows
+    config.update({{"architectures", {"Qwen3MoeForCausalLM"}},
+                   {"num_experts", 4},
+                   {"num_experts_per_tok", 4},
+                   {"moe_intermediate_size", 96}});
+    return config;
+  }
   config["architectures"] = {family == "llama"   ? "LlamaForCausalLM"
                              : family == "qwen3" ? "Qwen3ForCausalLM"
                                                  : "Gemma2ForCausalLM"};
@@ -145,6 +155,7 @@ class PlannedMemory : public testing::TestWithParam<size_t> {
       result["model"]["path"] = base.string();
     }
     if (mode == "lora" || mode == "qlora") result["adapter"] = {{"r", 8}, {"lora_dropout", 0.1}};
+    if (std::string(of.family) == "qwen3_moe") result["adapter"]["lora_dropout"] = 0;  // experts have none
     if (mode == "dora") result["adapter"] = {{"r", 8}, {"use_dora", true}};
     if (!of.parallel.is_null()) result["parallel"] = of.parallel;
     result["train"]["save_every"] = of.save_every;  // 0: never, as the run that is measured
@@ -183,8 +194,10 @@ TEST_P(PlannedMemory, IsThatOfTheStep) {
   }
   // Of what only steps exchange; the run has two.
   const Traffic traffic = traffic_of(job, layout, plan);
-  for (const char* operation : {"reduce gradients", "sum gradients", "sum layer outputs", "sum layer gradients",
-                                "sum embeddings", "activations", "gradients"}) {
+  for (const char* operation :
+       {"reduce gradients", "sum gradients", "sum layer outputs", "sum layer gradients", "sum embeddings",
+        "activations", "gradients", "rows of experts", "rows to experts", "weights to experts", "results of experts",
+        "gradients to experts", "gradients of weights", "gradients of experts"}) {
     const auto planned = traffic.find(operation);
     double mean = 0, most = 0;  // of the ranks of a stage, which are cut unevenly
     for (size_t s = 0; s < plan.stages.size(); ++s) {

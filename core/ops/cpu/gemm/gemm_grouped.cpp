@@ -6,6 +6,7 @@
 #include "nibble/core/ops/backend.h"
 #include "nibble/core/ops/cpu/gemm/gemm_workspace.h"
 #include "nibble/core/ops/cpu/gemm/panel_packer.h"
+#include "nibble/core/ops/experts/update_fusion.h"
 
 namespace nibble::ops::cpu {
 
@@ -384,3 +385,17 @@ void grouped_matmul_tn(const Tensor& a, RowOrder a_order, const Tensor& b, RowOr
 }
 
 }  // namespace nibble::ops::cpu
+
+namespace nibble::ops {
+
+bool fuses_update(DType dtype, RowOrder x_order, int64_t depth, int64_t columns, int64_t rank) {
+  MemoryPool scratch;
+  const RowGroups none{{0}, Tensor::zeros(scratch, {1}, DType::i32)};
+  const Tensor x = Tensor::zeros(scratch, {1, depth}, dtype);
+  Tensor y = Tensor::zeros(scratch, {1, columns}, DType::f32);
+  GroupedWeights weights;
+  weights.left = Tensor::zeros(scratch, {1, rank}, dtype);
+  return cpu::Grouped(x, x_order, none, weights, y, RowOrder::tokens, false, 1, isa()).fits();
+}
+
+}  // namespace nibble::ops

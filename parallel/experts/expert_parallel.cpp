@@ -1,0 +1,103 @@
+#include "nibble/parallel/experts/expert_parallel.h"
+
+#include "nibble/core/base/error.h"
+
+namespace nibble {
+
+namespace {
+
+class ExpertParallel final : public ExpertExchange {
+ public:
+  ExpertParallel(Communicator& ranks, GradientSum kind, MemoryPool& pool, Trace* trace)
+      : ranks_(ranks), kind_(kind), pool_(pool), trace_(trace) {}
+
+  Range here(int64_t experts) const override { return of_rank(experts, ranks_.rank()); }
+  MemoryPool& pool() const override { return pool_; }
+
+  ExpertRoute route(std::span<const int64_t> counts) const override {
+    const auto experts = std::ssize(counts);
+    ExpertRoute route{{0}, {0}, {}};
+    std::vector<size_t> bounds = {0}, received = {0};
+    const auto mine = static_cast<size_t>(here(experts).size());
+    for (int r = 0; r < ranks_.size(); ++r) {
+      const Range theirs = of_rank(experts, r);
+      int64_t rows = 0;
+      for (int64_t e = theirs.begin; e < theirs.end; ++e) rows += counts[static_cast<size_t>(e)];
+      route.sent.push_back(route.sent.back() + rows);
+      bounds.push_back(static_cast<size_t>(theirs.end) * sizeof(int64_t));
+      received.push_back(received.back() + mine * sizeof(int64_t));
+    }
+    MemoryPool& host = pool_.host();
+    const Tensor own = Tensor::from<int64_t>(host, {experts}, counts);
+    Tensor all = Tensor::zeros(host, {ranks_.size() * here(experts).size()}, DType::i64);
+    exchange("rows of experts", own, bounds, all, received);
+    const std::span<const int64_t> of_all = all.span<const int64_t>();
+    for (size_t r = 0; r < static_cast<size_t>(ranks_.size()); ++r) {
+      const std::span<const int64_t> of_rank = of_all.subspan(r * mine, mine);
+      route.counts.emplace_back(of_rank.begin(), of_rank.end());
+      int64_t rows = 0;
+      for (const int64_t count : of_rank) rows += count;
+      route.received.push_back(route.received.back() + rows);
+    }
+    return route;
+  }
+
+  Tensor send(std::string_view what, const Tensor& rows, const ExpertRoute& route) const override {
+    return moved(what, rows, route.sent, route.received);
+  }
+  Tensor send_back(std::string_view what, const Tensor& rows, const ExpertRoute& route) const override {
+    return moved(what, rows, route.received, route.sent);
+  }
+
+  // As a tree the sum of the ranks' microbatches is a whole subtree of that of the step: see ShardedExecutor.
+  void sum_gradients(const std::vector<Parameter*>& parameters, int64_t ranks,
+                     const std::function<void(int64_t)>& run) const override {
+    if (kind_ == GradientSum::running || parameters.empty()) {
+      for (int64_t r = 0; r < ranks; ++r) run(r);
+      return;
+    }
+    const auto add = [&](int64_t r) {
+      run(r);
+      return 0.0;
+    };
+    nibble::sum_gradients(kind_, parameters, ranks, add, pool_);
+  }
+
+ private:
+  Range of_rank(int64_t experts, int rank) const {
+    return {experts * rank / ranks_.size(), experts * (rank + 1) / ranks_.size()};
+  }
+
+  void exchange(std::string_view what, const Tensor& from, std::span<const size_t> sent, Tensor& to,
+                std::span<const size_t> received) const {
+    const TraceSpan span(trace_, Phase::communication, what);
+    ranks_.all_to_all(what, from, sent, to, received);
+  }
+
+  Tensor moved(std::string_view what, const Tensor& rows, const std::vector<int64_t>& from,
+               const std::vector<int64_t>& to) const {
+    const size_t row = static_cast<size_t>(rows.dim(1)) * dtype_size(rows.dtype());
+    std::vector<size_t> sent, received;
+    for (const int64_t bound : from) sent.push_back(static_cast<size_t>(bound) * row);
+    for (const int64_t bound : to) received.push_back(static_cast<size_t>(bound) * row);
+    Tensor result = Tensor::empty(pool_, {to.back(), rows.dim(1)}, rows.dtype(), "rows of other ranks");
+    exchange(what, rows, sent, result, received);
+    return result;
+  }
+
+  Communicator& ranks_;
+  GradientSum kind_;
+  MemoryPool& pool_;
+  Trace* trace_;
+};
+
+}  // namespace
+
+std::unique_ptr<ExpertExchange> expert_parallel(const DecoderConfig& config, Communicator& ranks, GradientSum kind,
+                                                MemoryPool& pool, Trace* trace) {
+  if (ranks.size() == 1 || !config.experts) return nullptr;
+  NIBBLE_CHECK(config.experts->experts >= ranks.size(), "every rank has an expert");
+  return std::make_unique<ExpertParallel>(ranks, kind, pool, trace);
+}
+
+}  // namespace nibble
