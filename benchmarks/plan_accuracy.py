@@ -149,6 +149,11 @@ def planned_and_measured(work, options, recipe, ranks):
     lines = [json.loads(line) for line in open(work / "out" / "metrics.jsonl")]
     last = [line for line in lines if line["split"] == "train"][-1]
     steps = [line["seconds"] for line in lines if line["split"] == "train"]
+    # A step's seconds begin when its answers are there; from one block to the next everything is in them.
+    blocks = sorted((work / "out" / "rollouts").glob("step-*.jsonl"), key=lambda file: file.stat().st_mtime)
+    if len(blocks) > 1:
+        made = [file.stat().st_mtime for file in blocks]
+        steps = [steps[0], steps[1], *(later - earlier for earlier, later in zip(made, made[1:]))]
     return (plan["ranks"], plan["step_seconds"], last.get("rank_peak_memory_bytes") or [last["peak_memory_bytes"]],
             statistics.median(steps[2:] or steps))
 

@@ -279,7 +279,7 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
   StepBook whole;
   for (int step = 0; step < 2; ++step) {
     device.forget_use();
-    make_block();
+    if (step == 0) make_block();
     whole = train(place.microbatches);
     device.fill_tables();
     if (step > 0 || !job.saves_midway || layout.mesh.ranks() > 1) continue;
