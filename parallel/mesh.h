@@ -50,7 +50,6 @@ class Mesh {
   Communicator& tensor() const { return *groups_.tensor; }
 
   int64_t stage() const { return groups_.pipeline->rank(); }
-  bool last_stage() const { return stage() + 1 == shape_.pipeline; }
 
  private:
   MeshShape shape_;
