@@ -56,7 +56,6 @@ class Mesh {
   Communicator& experts() const { return *groups_.experts; }
 
   int64_t stage() const { return groups_.pipeline->rank(); }
-  bool last_stage() const { return stage() + 1 == shape_.pipeline; }
 
  private:
   MeshShape shape_;

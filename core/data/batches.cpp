@@ -91,7 +91,6 @@ Batches::Batches(Batches&&) noexcept = default;
 Batches& Batches::operator=(Batches&&) noexcept = default;
 
 const Dataset& Batches::dataset() const { return impl_->dataset; }
-const BatchOptions& Batches::options() const { return impl_->options; }
 
 int64_t Batches::steps_in_epoch(int64_t epoch) const {
   NIBBLE_CHECK(epoch >= 0, "epochs count from 0");

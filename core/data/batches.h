@@ -39,7 +39,6 @@ class Batches {
   Batches& operator=(Batches&&) noexcept;
 
   const Dataset& dataset() const;
-  const BatchOptions& options() const;
 
   int64_t steps_in_epoch(int64_t epoch) const;
   /// Steps of `epochs` epochs, part of an epoch rounded up.

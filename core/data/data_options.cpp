@@ -56,7 +56,6 @@ T parse(Names<T> names, std::string_view name, const std::string& key) {
 std::vector<std::pair<std::string, DataFormat>> data_formats() { return {kFormats.begin(), kFormats.end()}; }
 std::string_view data_format_name(DataFormat format) { return name_of<DataFormat>(kFormats, format); }
 DataFormat parse_data_format(std::string_view name) { return parse<DataFormat>(kFormats, name, "data.format"); }
-std::string_view truncate_name(Truncate truncate) { return name_of<Truncate>(kTruncates, truncate); }
 Truncate parse_truncate(std::string_view name) { return parse<Truncate>(kTruncates, name, "data.truncate"); }
 
 void check_data_options(const DataOptions& options) {

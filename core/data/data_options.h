@@ -37,7 +37,6 @@ enum class Truncate : uint8_t {
   cut,    ///< keep the first max_length tokens, count it
   drop,   ///< leave the sample out, count it
 };
-std::string_view truncate_name(Truncate truncate);
 Truncate parse_truncate(std::string_view name);
 
 /// What happens to tool calls, reasoning, tool results and tool lists that the chat template does not show.

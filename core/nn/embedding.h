@@ -35,8 +35,7 @@ class Embedding {
   const Parameter& table() const { return *table_; }
   const std::shared_ptr<Parameter>& shared_table() const { return table_; }
   EmbeddingAdapter* adapter() { return adapter_.get(); }
-  /// Replaces the table (another one for a tied head), or attaches an adapter (null detaches).
-  void set_table(std::shared_ptr<Parameter> table) { table_ = std::move(table); }
+  /// Null detaches.
   void set_adapter(std::unique_ptr<EmbeddingAdapter> adapter) { adapter_ = std::move(adapter); }
   bool has_trainable() const { return table_->trainable || (adapter_ && adapter_->trainable()); }
 

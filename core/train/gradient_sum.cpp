@@ -6,8 +6,6 @@
 
 namespace nibble {
 
-std::string_view gradient_sum_name(GradientSum kind) { return kind == GradientSum::tree ? "tree" : "running"; }
-
 int64_t partial_sums(GradientSum kind, int64_t count) {
   return kind == GradientSum::tree && count > 1 ? std::bit_width(static_cast<uint64_t>(count - 1)) : 0;
 }

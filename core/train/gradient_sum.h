@@ -17,9 +17,6 @@ enum class GradientSum : uint8_t {
   running,
 };
 
-/// "tree", "running"
-std::string_view gradient_sum_name(GradientSum kind);
-
 /// How many sums of some of `count` microbatches are kept at most beside the gradients themselves.
 int64_t partial_sums(GradientSum kind, int64_t count);
 

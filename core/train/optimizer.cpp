@@ -8,18 +8,6 @@
 
 namespace nibble {
 
-std::string_view optimizer_name(OptimizerKind kind) {
-  switch (kind) {
-    case OptimizerKind::adamw:
-      return "adamw";
-    case OptimizerKind::adamw8bit:
-      return "adamw8bit";
-    case OptimizerKind::sgd:
-      return "sgd";
-  }
-  return "";
-}
-
 namespace {
 
 // Wildcard match of the whole text: back up to the last `*` on a mismatch.
@@ -106,10 +94,6 @@ void Optimizer::step(double lr, double gradient_scale) {
       ops::adamw(parameter.value, parameter.gradient, state.exp_avg, state.exp_avg_sq, params);
     }
   }
-}
-
-void Optimizer::zero_gradients() {
-  for (Parameter* parameter : parameters_) parameter->gradient.zero();
 }
 
 int64_t Optimizer::size() const {

@@ -16,9 +16,6 @@ namespace nibble {
 
 enum class OptimizerKind : uint8_t { adamw, adamw8bit, sgd };
 
-/// "adamw", "adamw8bit", "sgd"
-std::string_view optimizer_name(OptimizerKind kind);
-
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  ///< not of sgd
@@ -41,7 +38,6 @@ class Optimizer {
 
   /// One update of all parameters from their gradients, each multiplied by gradient_scale first (clipping).
   void step(double lr, double gradient_scale = 1.0);
-  void zero_gradients();
 
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   const OptimizerOptions& options() const { return options_; }

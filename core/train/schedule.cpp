@@ -6,18 +6,6 @@
 
 namespace nibble {
 
-std::string_view schedule_name(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::constant:
-      return "constant";
-    case ScheduleKind::linear:
-      return "linear";
-    case ScheduleKind::cosine:
-      return "cosine";
-  }
-  return "";
-}
-
 double Schedule::lr_at(int64_t updates_done) const {
   const double k = static_cast<double>(updates_done);
   const double warmup = static_cast<double>(warmup_steps);

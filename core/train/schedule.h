@@ -10,9 +10,6 @@ namespace nibble {
 
 enum class ScheduleKind : uint8_t { constant, linear, cosine };
 
-/// "constant", "linear", "cosine"
-std::string_view schedule_name(ScheduleKind kind);
-
 /// Learning rate as a function of the update, W = warmup_steps, N = total_steps, k = updates done before (0 for the
 /// first update):
 ///   k < W:      lr * k / W                                    (so the first of W > 0 warm-up updates has rate 0)

@@ -41,7 +41,6 @@ class CheckpointDir {
 
   /// Text of config.json; InputError when there is none.
   std::string config_text() const;
-  bool has_file(const std::string& name) const { return std::filesystem::is_regular_file(directory_ / name); }
   /// Path of `name` in the directory, links checked as said above; IoError when there is no such file.
   std::filesystem::path file(const std::string& name) const;
 

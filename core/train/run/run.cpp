@@ -79,9 +79,6 @@ void Run::set_slicers(Slicer reads, Slicer writes) {
 }
 
 const fs::path& Run::dir() const { return impl_->options.dir; }
-std::optional<fs::path> Run::resumed_from() const {
-  return impl_->start ? std::optional<fs::path>(impl_->start->path) : std::nullopt;
-}
 int64_t Run::step() const { return impl_->step; }
 const TrainingState& Run::state() const { return impl_->state; }
 

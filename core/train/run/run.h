@@ -92,8 +92,6 @@ class Run {
   /// Before restore(): how this rank's tensors are cut when they are read and when they are written (without it they
   /// are whole). What several ranks have, one of them writes.
   void set_slicers(Slicer reads, Slicer writes);
-  /// The checkpoint this run continues from, if any.
-  std::optional<std::filesystem::path> resumed_from() const;
 
   /// Fills parameters and optimizer state from the checkpoint, if the run continues from one. Then begins the run:
   /// removes what it replaces and what interrupted saves left, checks that a checkpoint finds space where there will be

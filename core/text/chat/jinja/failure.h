@@ -11,11 +11,6 @@ struct Failure : std::runtime_error {
   explicit Failure(const std::string& reason) : std::runtime_error(reason) {}
 };
 
-/// A looked-up thing that is not there: templates go on with an undefined value where Python has LookupError.
-struct LookupFailure : Failure {
-  using Failure::Failure;
-};
-
 /// The template itself is wrong, at a line of it.
 struct SyntaxFailure : Failure {
   SyntaxFailure(const std::string& reason, int at) : Failure(reason), line(at) {}

@@ -23,7 +23,6 @@ Template::Template(std::string_view source, std::string place) : place_(std::mov
   } catch (const SyntaxFailure& failure) {
     throw InputError(place_ + ":" + std::to_string(failure.line), failure.what());
   }
-  marks_generation_ = source.find("endgeneration") != std::string_view::npos;
 }
 
 Template::~Template() = default;

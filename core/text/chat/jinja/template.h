@@ -30,13 +30,9 @@ class Template {
   /// Throws InputError "place:line: reason" for what goes wrong while it runs, raise_exception included.
   Rendering render(const Dict& variables, const std::tm& now) const;
 
-  /// Whether {% generation %} stands in it.
-  bool marks_generation() const { return marks_generation_; }
-
  private:
   std::string place_;
   std::unique_ptr<const Syntax> syntax_;
-  bool marks_generation_ = false;
 };
 
 }  // namespace nibble::jinja
