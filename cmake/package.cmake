@@ -12,14 +12,6 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS TRUE)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "libopenblas0")  # loaded at run time, unseen by shlibdeps
-if(CMAKE_CROSSCOMPILING)
-  # dpkg knows no libraries of other machines: what it finds for amd64 (tests/arm64.sh compares).
-  set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE arm64)
-  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS FALSE)
-  string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libc6 (>= 2.36), libedit2, libgcc-s1, libgomp1 (>= 12), libhwy1, libicu72, "
-         "libonig5, libopenmpi3, libsentencepiece0, libsnappy1v5, libstdc++6 (>= 12), libxxhash0, libyaml-cpp0.7, "
-         "libzstd1, zlib1g")
-endif()
 # Only programs that are built on the library need these.
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libopenblas-openmp-dev, libeigen3-dev, libhwy-dev, libsentencepiece-dev, nlohmann-json3-dev, libcli11-dev, libonig-dev, libicu-dev, libxxhash-dev, zlib1g-dev, libzstd-dev, libsnappy-dev, libyaml-cpp-dev, libedit-dev, openmpi-bin")
 include(CPack)

@@ -42,11 +42,7 @@ apt-get indextargets 'ORIGIN: Debian' 'IDENTIFIER: Packages' --format \
 echo "unpacking arm64 packages into $sysroot"
 apt-get -c "$state/apt.conf" -qq update
 apt-get -c "$state/apt.conf" -qq --yes --download-only install "${packages[@]}" >/dev/null
-for archive in "$state"/archives/*.deb; do
-  dpkg-deb -x "$archive" "$sysroot"
-  package=$(dpkg-deb -f "$archive" Package)
-  dpkg-deb -c "$archive" | sed -nE "s#.* \./([^ ]*/)?(lib[^/ ]+\.so\.[0-9.]+)( -> .*)?\$#\2 $package#p"
-done | sort -u >"$sysroot/.libraries"
+for archive in "$state"/archives/*.deb; do dpkg-deb -x "$archive" "$sysroot"; done
 rm -rf "$state"
 # Links from the root are this machine's, and what chooses between packages of OpenBLAS has not run.
 while read -r link target; do ln -sfn "$sysroot$target" "$link"; done < <(find "$sysroot" -lname '/*' -printf '%p %l\n')
