@@ -160,7 +160,7 @@ void detail::check_recipe(const Document& document, const Recipe& recipe) {
     refuse("parallel.experts", "spreads frozen experts, and here every weight is trained",
            "add an adapter section, or use parallel.shard");
   }
-  if (recipe.parallel.experts > 1 && recipe.is_reinforcement()) {
+  if (recipe.parallel.experts > 1 && recipe.has_rollouts()) {
     refuse("parallel.experts", "needs ranks that compute in step, which they do not while they write answers",
            "use parallel.shard or parallel.replicate");
   }
