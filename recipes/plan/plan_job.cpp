@@ -184,7 +184,8 @@ PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
     std::optional<AdapterRecipe> adapter;
     if (!judge.score->adapter.empty()) adapter.emplace().path = judge.score->adapter;
     const ModelMaker make = maker_of(recipe, adapter, std::make_shared<const StoredBase>(judge, scored, look));
-    job.block.scorers.emplace_back([make, scored](RankContext& rank) { return make(scored, {}, nullptr, rank); });
+    job.block.scorers.emplace_back(
+        [make, scored](RankContext& rank) { return make(scored, {}, nullptr, nullptr, rank); });
   }
   job.optimizer = recipe.optimizer.type;
   job.gradient_sum = *recipe.train.gradient_sum;
