@@ -16,12 +16,14 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
+#include "nibble/cli/processes/around_mpirun.h"
 #include "nibble/cli/processes/ranks_here.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/readable.h"
@@ -185,7 +187,7 @@ void end_mpirun(const ChildProcess& launcher) {
 }
 
 /// Until mpirun ends, or has to be ended: then true.
-bool follow(const ChildProcess& launcher, bool everywhere, int from, LauncherTalk& talk) {
+bool follow(const ChildProcess& launcher, bool everywhere, int from, RanksAreHeard& heard, LauncherTalk& talk) {
   std::string pending;
   char buffer[4096];
   Patience patience;
@@ -202,8 +204,10 @@ bool follow(const ChildProcess& launcher, bool everywhere, int from, LauncherTal
       end_mpirun(launcher);
       break;
     }
-    pollfd ready = {from, POLLIN, 0};
-    if (poll(&ready, 1, 200) <= 0) continue;
+    pollfd ready[] = {{from, POLLIN, 0}, {heard.descriptor(), POLLIN, 0}};
+    if (poll(ready, 2, 200) <= 0) continue;
+    while (const std::optional<std::string> line = heard.next()) talk.line(*line);
+    if (ready[0].revents == 0) continue;
     const ssize_t got = read(from, buffer, sizeof buffer);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
@@ -213,6 +217,7 @@ bool follow(const ChildProcess& launcher, bool everywhere, int from, LauncherTal
     }
   }
   if (!pending.empty()) talk.line(pending);
+  while (const std::optional<std::string> line = heard.next()) talk.line(*line);
   talk.finish();
   return lingered;
 }
@@ -247,10 +252,11 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
   setenv("HWLOC_COMPONENTS", "-opencl", 0);  // whose libraries would take the handlers of mpirun and the ranks
   // mpiexec.hydra says on its standard output which rank was lost.
   const int out = words.front() == "mpiexec.hydra" ? pipe_ends[1] : -1;
+  RanksAreHeard heard;
   ChildProcess launcher(words, {-1, out, pipe_ends[1]}, "install openmpi-bin");
   close(pipe_ends[1]);
   LauncherTalk talk;
-  const bool lingered = follow(launcher, everywhere, pipe_ends[0], talk);
+  const bool lingered = follow(launcher, everywhere, pipe_ends[0], heard, talk);
   const int status = launcher.wait();
   int code = known_exit_code(exit_code_of(status));
   // mpiexec.hydra says 0 now and then where ranks that were told to save have ended with 75.

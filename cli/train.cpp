@@ -15,12 +15,14 @@
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/progress.h"
 #include "nibble/cli/printing/say.h"
+#include "nibble/cli/processes/around_mpirun.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/comm/same_everywhere.h"
 #include "nibble/core/io/hash.h"
+#include "nibble/core/text/unicode/visible_text.h"
 #include "nibble/core/train/run/stop_signal.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
@@ -97,6 +99,14 @@ void refuse_other_launchers() {
                    "start the ranks with nibble launch -n " + ranks + ", or unset WORLD_SIZE to train on one");
 }
 
+// What this rank has to say, also where mpirun does not pass it on.
+[[noreturn]] void end_all(MpiSession& session, int exit_code, const std::string& what) {
+  session.abort(exit_code, [&] {
+    tell_launch(visible_text("error: " + what));
+    say_error(what);
+  });
+}
+
 void run(const Flags& flags) {
   if (launched_ranks() == 1) {
     refuse_other_launchers();
@@ -115,13 +125,11 @@ void run(const Flags& flags) {
     session.finish();
     std::exit(interrupted.exit_code());
   } catch (const Error& error) {
-    session.abort(error.exit_code(), [&] { say_error(error.what()); });
+    end_all(session, error.exit_code(), error.what());
   } catch (const std::bad_alloc&) {
-    session.abort(
-        4, [&] { say_error(session.world().describe(rank) + " is out of memory; shard more, or use a 4-bit base"); });
+    end_all(session, 4, session.world().describe(rank) + " is out of memory; shard more, or use a 4-bit base");
   } catch (const std::exception& error) {
-    session.abort(
-        70, [&] { say_error(std::string("internal: ") + error.what() + "; please report it with the command line"); });
+    end_all(session, 70, std::string("internal: ") + error.what() + "; please report it with the command line");
   }
 }
 

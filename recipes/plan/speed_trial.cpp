@@ -336,8 +336,8 @@ class SpeedTrial::Impl::Drawing final : public LocalExecutor {
     counts_ = batch.ids.numel() == std::ssize(batch.spans);
     const size_t first = trial_.taken.forward.front().size();
     Tensor logits = LocalExecutor::next_logits(batch, step, cache);
-    for (std::vector<double>& layer : trial_.taken.forward) {
-      if (!counts_) layer.resize(first);
+    for (std::vector<double>& seconds : trial_.taken.forward) {
+      if (!counts_) seconds.resize(first);
     }
     rows = static_cast<double>(batch.ids.numel());
     return logits;

@@ -29,6 +29,9 @@ class Ranks(program.JobTest):
         self.assertIsNone(job.poll(), self.errors())
         return job
 
+    def to_mpirun(self, sent):
+        os.kill(next(process for process, words in self.processes().items() if words[0] == "mpirun"), sent)
+
     def lost(self, job, code=76):
         """The job must have ended with `code`, all of its processes be gone, and the newest checkpoint verify."""
         self.assertEqual(self.ended(job, "a job that was disturbed"), code, self.errors())
@@ -66,7 +69,7 @@ class Ranks(program.JobTest):
     def test_a_launcher_that_dies_takes_its_ranks_along(self):
         recipe = self.recipe_of_two(train={"save_every": 20}, **program.ENDLESS)
         job = self.training(recipe)
-        os.kill(next(process for process, words in self.processes().items() if words[0] == "mpirun"), signal.SIGKILL)
+        self.to_mpirun(signal.SIGKILL)
         self.assertIn("mpirun: was ended by signal 9; the same command continues", self.lost(job))
         job = self.training(recipe)
         job.kill()
@@ -78,7 +81,7 @@ class Ranks(program.JobTest):
         recipe = self.recipe_of_two(train={"save_every": 20}, **program.ENDLESS)
         for victim in (0, 1):
             job = self.training(recipe)
-            os.kill(next(process for process, words in self.processes().items() if words[0] == "mpirun"), signal.SIGSTOP)
+            self.to_mpirun(signal.SIGSTOP)
             os.kill(self.ranks()[victim], signal.SIGKILL)
             line = self.lost(job)
             self.assertIn("a rank on this host was lost, and mpirun did not end; the same command continues", line)
@@ -96,11 +99,15 @@ class Ranks(program.JobTest):
     def test_a_rank_that_stands_still_is_named_and_the_job_ends(self):
         recipe = self.recipe_of_two(train={"save_every": 20}, **program.ENDLESS)
         recipe.write_text(recipe.read_text().replace(f'"timeout_seconds": {10 * program.LIMIT}', '"timeout_seconds": 10'))
-        job = self.training(recipe)
-        os.kill(self.ranks()[1], signal.SIGSTOP)
-        line = self.lost(job)
-        self.assertRegex(line, r"error: rank [01] on host \S+: silent for 10 s while rank [01] waited in \"")
-        self.assertIn("the same command continues from the last checkpoint", line)
+        for hanging in ("rank", "mpirun too"):  # which then passes on nothing
+            with self.subTest(hanging=hanging):
+                job = self.training(recipe)
+                if hanging != "rank":
+                    self.to_mpirun(signal.SIGSTOP)
+                os.kill(self.ranks()[1], signal.SIGSTOP)
+                line = self.lost(job)
+                self.assertRegex(line, r"error: rank [01] on host \S+: silent for 10 s while rank [01] waited in \"")
+                self.assertIn("the same command continues from the last checkpoint", line)
         self.finishes_as_one(recipe)
 
     def test_a_signal_lets_all_ranks_save(self):
