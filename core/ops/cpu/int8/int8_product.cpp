@@ -58,17 +58,20 @@ class Job {
   // A group of depth of a strip, 8 KB, and of the rows, 6 KB, stay in the first cache level until all have met.
   void multiply(Range k, Range rows, float* sums) {
     const int64_t bytes = p_.w.strip_bytes(k.size());
+    const auto* codes = p_.x.codes.data<const int8_t>();
+    const auto* scales = p_.x.scales.data<const float>();
+    const auto* code_sums = p_.x.sums.data<const int32_t>();
     for (int64_t n0 = 0; n0 < n_.size(); n0 += p_.kernel.width) {
       const auto* strip = reinterpret_cast<const uint8_t*>(workspace_.panel + n0 / p_.kernel.width * bytes);
       for (int64_t k0 = k.begin; k0 < k.end; k0 += kInt8Group) {
         for (int64_t m0 = rows.begin; m0 < rows.end; m0 += p_.kernel.rows) {
           const int64_t at = k0 / kInt8Group * plan_.rows + m0;
           p_.kernel.multiply(std::min(p_.kernel.rows, rows.end - m0),
-                             {.x = p_.x.codes.data<const int8_t>() + at * kInt8Group,
+                             {.x = codes + at * kInt8Group,
                               .w = strip + (k0 - k.begin) * p_.kernel.width,
                               .steps = divide_up(std::min(kInt8Group, k.end - k0), p_.kernel.step),
-                              .x_scales = p_.x.scales.data<const float>() + at,
-                              .x_sums = p_.x.sums.data<const int32_t>() + at,
+                              .x_scales = scales + at,
+                              .x_sums = code_sums + at,
                               .w_scales = scales_ + (k0 - k.begin) / kInt8Group * sums_stride_ + n0,
                               .sums = sums + (m0 - rows.begin) * sums_stride_ + n0,
                               .sums_stride = sums_stride_,
