@@ -10,24 +10,6 @@ namespace nibble::ops::cpu {
 
 namespace {
 
-// Asks for the codes of the piece that a product fills next: it goes along long rows to their end, and down short ones.
-// The pieces' rows are too far apart and too short for the hardware to see where they lead.
-void fetch_next(const FourBitMatrix& m, int64_t row, int64_t rows, int64_t col_begin, int64_t col_end) {
-  constexpr int64_t kLong = 8, kLine = 64;
-  const int64_t count = col_end - col_begin;
-  const bool along = count >= kLong * rows;
-  if (along && col_end < m.shape[1]) {
-    col_begin = col_end;
-  } else {
-    row += rows;
-    if (along) col_begin = 0;
-  }
-  if (row >= m.first_row + m.shape[0]) return;
-  const std::byte* codes = m.packed.raw() + (row * m.shape[1] + col_begin) / 2;
-  const int64_t bytes = std::min(count, m.shape[1] - col_begin) / 2;
-  for (int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(codes + i);
-}
-
 // 2^(exponent - 127): the bits of a float without mantissa; of 0 a number below the normal ones.
 float power_of_two(uint32_t exponent) {
   constexpr uint32_t kSmallest = uint32_t{1} << 22;
@@ -35,6 +17,24 @@ float power_of_two(uint32_t exponent) {
 }
 
 }  // namespace
+
+void fetch_next(const StoredWeight& w, int64_t row, int64_t rows, int64_t col_begin, int64_t col_end) {
+  constexpr int64_t kLong = 512 / 16;
+  constexpr uintptr_t kLine = 64;
+  const int64_t count = col_end - col_begin;
+  const bool along = count >= kLong * rows;
+  if (along && col_end < w.cols) {
+    col_begin = col_end;
+  } else {
+    row += rows;
+    if (along) col_begin = 0;
+  }
+  if (row >= w.row_end) return;
+  const int64_t first = row * w.cols + col_begin, last = first + std::min(count, w.cols - col_begin);
+  const std::byte* line = w.bytes + first * w.bits / 8;
+  line -= reinterpret_cast<uintptr_t>(line) % kLine;
+  for (; line < w.bytes + last * w.bits / 8; line += kLine) __builtin_prefetch(line);
+}
 
 FourBitDotsTable four_bit_dots_table(const std::array<float, 16>& table, float factor) {
   FourBitDotsTable result;
@@ -111,8 +111,9 @@ void FourBitPanels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, 
                     w_.low_first};
   const int64_t width = w_.in_features(), rows = row_end - row_begin;
   row_begin += w_.first_row;
+  const StoredWeight stored = {w_.packed.raw(), width, w_.first_row + w_.shape[0], 4};
   for (int64_t row = row_begin; row < row_begin + rows; ++row, out += stride) {
-    fetch_next(w_, row, rows, col_begin, col_end);
+    fetch_next(stored, row, rows, col_begin, col_end);
     for (int64_t col = col_begin; col < col_end; col += run.count) {
       run.begin = row * width + col;
       run.count = std::min(col_end - col, kScales * run.block_size);

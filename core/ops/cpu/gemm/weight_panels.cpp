@@ -57,7 +57,9 @@ void fill_dense(const Tensor& matrix, Isa level, int64_t row_begin, int64_t row_
                                                        : convert_row<f16, To>;
   const auto size = static_cast<int64_t>(dtype_size(matrix.dtype()));
   const std::byte* first = matrix.raw() + col_begin * size;
+  const StoredWeight stored = {matrix.raw(), matrix.dim(1), matrix.dim(0), 8 * size};
   for (int64_t row = row_begin; row < row_end; ++row) {
+    fetch_next(stored, row, row_end - row_begin, col_begin, col_end);
     const std::byte* from = first + row * matrix.dim(1) * size;
     To* to = out + (row - row_begin) * stride;
     if constexpr (std::is_same_v<To, bf16>) {

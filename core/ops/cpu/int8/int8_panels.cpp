@@ -17,17 +17,11 @@ constexpr int64_t kSmallestBlock = 32;
 constexpr int64_t kMostColumns = 128;
 constexpr int64_t kMostBlocks = std::max(kFillDepth, kMostColumns) / kSmallestBlock + 1;
 
-/// Asks for row `row` of W between the columns, if there is one: rows are too far apart, and too little of each is
-/// read, for the hardware to see where they lead.
-void fetch_ahead(const WeightView& w, int64_t row, Range columns) {
-  if (row >= w.rows()) return;
-  const bool packed = w.encoding == WeightEncoding::four_bit;
-  const int64_t first = (packed ? w.four_bit.first_row + row : row) * w.cols();
-  const int64_t size = packed ? 1 : 2 * static_cast<int64_t>(dtype_size(w.dense.dtype()));  // bytes of two elements
-  const std::byte* bytes = (packed ? w.four_bit.packed : w.dense).raw();
-  for (int64_t at = (first + columns.begin) / 2 * size; at < (first + columns.end) / 2 * size; at += 64) {
-    __builtin_prefetch(bytes + at);
+StoredWeight stored(const WeightView& w) {
+  if (w.encoding == WeightEncoding::dense) {
+    return {w.dense.raw(), w.cols(), w.rows(), 8 * static_cast<int64_t>(dtype_size(w.dense.dtype()))};
   }
+  return {w.four_bit.packed.raw(), w.cols(), w.four_bit.first_row + w.rows(), 4};
 }
 
 }  // namespace
@@ -119,18 +113,18 @@ void Int8Panels::fill_rows(Range k, Range n, const Output& out) const {
   auto* codes = reinterpret_cast<uint8_t*>(out.scratch);
   auto* floats = reinterpret_cast<float*>(out.scratch + kInt8Group * kMostColumns);
   const int64_t blocks = scales_ ? (n.end - 1) / size - n.begin / size + 1 : 0;
+  const StoredWeight next = stored(w_);
   for (int64_t k0 = k.begin; k0 < k.end; k0 += kInt8Group) {
     const int64_t depth = std::min(kInt8Group, k.end - k0), count = scales_ ? blocks : columns;
     float* scales = out.scales + (k0 - k.begin) / kInt8Group * out.stride;
     // Of blocks the scales [depth, blocks], of other weights the values [depth, columns].
     if (scales_) {
       for (int64_t i = 0; i < depth; ++i) {
-        fetch_ahead(w_, k0 + kInt8Group + i, n);
+        fetch_next(next, m.first_row + k0 + i, kInt8Group, n.begin, n.end);
         const int64_t first = ((m.first_row + k0 + i) * w_.cols() + n.begin) / size;
         scales_->read(first, first + blocks, floats + i * blocks);
       }
     } else {
-      for (int64_t i = 0; i < depth; ++i) fetch_ahead(w_, k0 + kInt8Group + i, n);
       panels_.fill(k0, k0 + depth, n.begin, n.end, floats, columns);
     }
     std::array<float, kMostColumns> largest{}, inverses;
