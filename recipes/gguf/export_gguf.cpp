@@ -13,8 +13,10 @@
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/files/scratch_directory.h"
 #include "nibble/core/io/files/system_error.h"
+#include "nibble/core/models/families/families.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/quant/dequantized_source.h"
+#include "nibble/quant/mxfp4_layout.h"
 #include "nibble/recipes/gguf/gguf_mix.h"
 #include "nibble/recipes/gguf/gguf_names.h"
 #include "nibble/recipes/gguf/gguf_vocabulary.h"
@@ -31,9 +33,10 @@ using Metadata = std::vector<std::pair<std::string, GgufValue>>;
 constexpr int64_t kBlockElements = int64_t{4} << 20;
 
 Tensor in_order(const Tensor& rows, const std::vector<int64_t>& order, MemoryPool& pool) {
-  NIBBLE_CHECK(static_cast<int64_t>(order.size()) == rows.dim(0), "order of the rows of a tensor");
-  Tensor result = Tensor::empty(pool, rows.shape(), DType::f32, "tensor in another order");
-  const size_t bytes = rows.bytes() / order.size();
+  Shape shape = rows.shape();
+  shape.at(0) = static_cast<int64_t>(order.size());
+  Tensor result = Tensor::empty(pool, shape, DType::f32, "tensor in another order");
+  const size_t bytes = rows.bytes() / static_cast<size_t>(rows.dim(0));
   for (size_t i = 0; i < order.size(); ++i) {
     std::memcpy(result.mutable_raw() + i * bytes, rows.raw() + static_cast<size_t>(order[i]) * bytes, bytes);
   }
@@ -43,8 +46,10 @@ Tensor in_order(const Tensor& rows, const std::vector<int64_t>& order, MemoryPoo
 /// The tensors of one model on their way.
 class Exporter {
  public:
-  Exporter(const TensorSource& base, const DecoderConfig& config, const GgufMix& mix, MemoryPool& pool)
-      : base_(base), config_(config), mix_(mix), pool_(pool) {
+  /// mxfp4: tensors whose values are those of MXFP4, which are kept in it.
+  Exporter(const TensorSource& base, const DecoderConfig& config, const GgufMix& mix, std::set<std::string> mxfp4,
+           MemoryPool& pool)
+      : base_(base), config_(config), mix_(mix), mxfp4_(std::move(mxfp4)), pool_(pool) {
     for (const TensorSpec& spec : base.tensors) specs_[spec.name] = &spec;
     for (GgufPart& part : gguf_parts(config)) plan(std::move(part));
     rope_factors_ = gguf_rope_factors(config);
@@ -81,10 +86,22 @@ class Exporter {
     part.source = spec->name;
     if (part.rows) return plan_rows(std::move(part));
     GgufTensor tensor{part.name, spec->shape, GgufType::f32, 0};
+    if (part.squeezed) std::erase(tensor.shape, 1);
     if (part.transposed) std::swap(tensor.shape.at(0), tensor.shape.at(1));
     if (part.is_matrix) tensor.type = type_for(part.name, tensor.shape.back());
     parts_.push_back(std::move(part));
     tensors_.push_back(std::move(tensor));
+  }
+
+  // Of a tensor that holds several, one of its matrices as it is stored, and how many there are.
+  struct Matrices {
+    int64_t count, rows, width;
+  };
+  static Matrices matrices_in(const Shape& shape, const GgufRows& rows) {
+    if (shape.size() == 3) return {shape[0], shape[1], shape[2]};
+    if (shape.size() != 2) return {0, 0, 0};
+    const int64_t below = rows.sources.size() == 1 ? std::max<int64_t>(rows.experts, 1) : 1;
+    return {shape[0] % below == 0 ? below : 0, shape[0] / below, shape[1]};
   }
 
   void plan_rows(GgufPart part) {
@@ -93,11 +110,13 @@ class Exporter {
     for (std::string& source : rows.sources) {
       const TensorSpec* spec = find(source);
       if (!spec) throw InputError(base_.directory.string(), "has no " + source, "the model is not whole");
-      const bool fits = (spec->shape.size() == 2 || spec->shape.size() == 3) &&
-                        spec->shape.end()[-2] >= rows.first + rows.count && (width == 0 || width == spec->shape.back());
+      Matrices stored = matrices_in(spec->shape, rows);
+      if (part.transposed) std::swap(stored.rows, stored.width);
+      const bool fits = stored.count > 0 && stored.rows > rows.first + (rows.count - 1) * rows.step &&
+                        (width == 0 || width == stored.width);
       if (!fits) throw InputError(base_.directory.string(), source + " has shape " + to_string(spec->shape));
-      matrices += spec->shape.size() == 3 ? spec->shape[0] : 1;
-      width = spec->shape.back();
+      matrices += stored.count;
+      width = stored.width;
       used_.insert(spec->name);
       source = spec->name;
     }
@@ -105,7 +124,12 @@ class Exporter {
       throw InputError(base_.directory.string(), part.source + " is of " + std::to_string(matrices) + " experts, not " +
                                                      std::to_string(rows.experts));
     }
-    GgufTensor tensor{part.name, {rows.count, width}, type_for(part.name, width), 0};
+    GgufTensor tensor{part.name, {rows.count, width}, GgufType::f32, 0};
+    if (rows.turned) std::swap(tensor.shape[0], tensor.shape[1]);
+    if (part.is_matrix) {
+      const bool kept = mxfp4_.contains(rows.sources[0]) && mix_.type != GgufType::f32;
+      tensor.type = kept ? GgufType::mxfp4 : type_for(part.name, tensor.shape.back());
+    }
     if (rows.experts > 0) tensor.shape.insert(tensor.shape.begin(), rows.experts);
     parts_.push_back(std::move(part));
     tensors_.push_back(std::move(tensor));
@@ -113,13 +137,17 @@ class Exporter {
 
   void write_rows(const GgufPart& part, GgufWriter& writer) {
     const GgufRows& rows = *part.rows;
-    const int64_t end = rows.first + rows.count;
+    std::vector<int64_t> order;
+    for (int64_t i = 0; i < rows.count; ++i) order.push_back(rows.first + i * rows.step);
     for (const std::string& source : rows.sources) {
       const Shape& shape = specs_.at(source)->shape;
-      if (shape.size() == 2) writer.append(part.name, base_.rows(source, rows.first, end, pool_));
-      for (int64_t e = 0; shape.size() == 3 && e < shape[0]; ++e) {
-        const Tensor matrix = base_.rows(source, e, e + 1, pool_).reshape({shape[1], shape[2]});
-        writer.append(part.name, matrix.rows(rows.first, end));
+      const Matrices stored = matrices_in(shape, rows);
+      const int64_t height = shape.size() == 3 ? 1 : stored.rows;
+      for (int64_t e = 0; e < stored.count; ++e) {
+        Tensor matrix = base_.rows(source, e * height, (e + 1) * height, pool_).reshape({stored.rows, stored.width});
+        if (part.transposed) matrix = transposed(matrix, pool_);
+        matrix = rows.step == 1 ? matrix.rows(rows.first, rows.first + rows.count) : in_order(matrix, order, pool_);
+        writer.append(part.name, rows.turned ? transposed(matrix, pool_) : matrix);
       }
     }
   }
@@ -132,10 +160,19 @@ class Exporter {
     return type;
   }
 
+  // Layers that predict tokens after the next
+  bool behind_the_last_layer(const std::string& name) const {
+    const std::string& layers = config_.names.layers;
+    return config_.layers_passed_over > 0 && name.starts_with(layers) &&
+           std::atoll(name.c_str() + layers.size()) >= config_.layers;
+  }
+
   void refuse_leftovers() const {
     for (const auto& [name, spec] : specs_) {
       const bool tied = config_.tied_head && name == config_.names.head + ".weight";
-      if (used_.contains(name) || tied || spec->dtype == DType::u8 || name.ends_with("rotary_emb.inv_freq")) continue;
+      if (used_.contains(name) || tied || behind_the_last_layer(name) || spec->dtype == DType::u8 ||
+          name.ends_with("rotary_emb.inv_freq"))
+        continue;
       if (name.ends_with(".attn.bias") || name.ends_with(".attention.bias") || name.ends_with(".masked_bias")) continue;
       throw InputError(base_.directory.string(), name + " has no place in the GGUF form of the family");
     }
@@ -164,6 +201,7 @@ class Exporter {
   const TensorSource& base_;
   const DecoderConfig& config_;
   const GgufMix& mix_;
+  std::set<std::string> mxfp4_;
   MemoryPool& pool_;
   std::map<std::string, const TensorSpec*> specs_;
   std::set<std::string> used_;
@@ -189,9 +227,18 @@ DecoderConfig with_gguf_form(DecoderConfig config, const std::string& model) {
   return config;
 }
 
-/// tokenizer: directory that has the tokenizer's files.
+/// Tensors that the checkpoint has in MXFP4.
+std::set<std::string> tensors_in_mxfp4(const CheckpointDir& checkpoint) {
+  std::set<std::string> result;
+  for (const std::string& name : checkpoint.names()) {
+    if (const std::string whole = mxfp4_tensor_of(name); !whole.empty()) result.insert(whole);
+  }
+  return result;
+}
+
+/// tokenizer: directory that has the tokenizer's files; mxfp4: tensors that are kept in it.
 GgufReport export_model(const GgufRequest& request, const TensorSource& base, const fs::path& tokenizer,
-                        RankContext& rank) {
+                        std::set<std::string> mxfp4, RankContext& rank) {
   const std::string place = (base.directory / "config.json").string();
   const DecoderConfig config = with_gguf_form(parse_decoder_config(base.config, place), request.model);
   if (config.score_labels > 0) {
@@ -209,7 +256,9 @@ GgufReport export_model(const GgufRequest& request, const TensorSource& base, co
   } else {
     metadata.emplace_back("tokenizer.ggml.model", std::string("none"));
   }
-  Exporter exporter(base, config, mix, rank.pool);
+  if (!config.rope.empty() && config.rope[0].scaling == RopeScaling::yarn && !config.rope[0].truncate)
+    vocabulary.left_out.emplace_back("that yarn's ramp lies between pairs (\"truncate\": false): logits differ");
+  Exporter exporter(base, config, mix, std::move(mxfp4), rank.pool);
   GgufWriter writer(request.out, metadata, exporter.tensors(), request.replace);
   exporter.write(writer);
   writer.finish();
@@ -231,6 +280,8 @@ void refuse_adapter(const PeftAdapter& adapter, const std::string& what) {
 GgufReport export_adapter(const GgufRequest& request, RankContext& rank) {
   const PeftAdapter adapter = read_peft_directory(request.adapter);
   const DecoderConfig config = with_gguf_form(read_decoder_config(request.model), request.model);
+  if (find_family(config.model_type, "", request.model).gguf.no_adapters)
+    refuse_adapter(adapter, "latent attention under it");
   if (adapter.options.use_dora) refuse_adapter(adapter, "DoRA magnitudes");
   if (takes_from_base(adapter.options.init_lora_weights)) refuse_adapter(adapter, "a start taken from the base");
   std::map<std::string, GgufPart> by_module;
@@ -294,8 +345,13 @@ GgufReport export_gguf(const GgufRequest& request, RankContext& rank) {
   if (request.adapter_only) return export_adapter(request, rank);
   const CheckpointDir checkpoint(request.model);
   const TensorSource base = dequantized_source(checkpoint, rank.pool);
-  if (request.adapter.empty()) return export_model(request, base, request.model, rank);
+  std::set<std::string> mxfp4 = tensors_in_mxfp4(checkpoint);
+  if (request.adapter.empty()) return export_model(request, base, request.model, std::move(mxfp4), rank);
   const PeftAdapter adapter = read_peft_directory(request.adapter);
+  std::erase_if(mxfp4, [&](const std::string& name) {  // what an adapter adds to is no longer
+    const auto below = adapter.tensors.lower_bound(name.substr(0, name.rfind('.') + 1));
+    return below != adapter.tensors.end() && below->first.starts_with(name.substr(0, name.rfind('.') + 1));
+  });
   const MergedModel merged(base, adapter, DType::f32, rank.pool);
   TensorSource source = merged.source();
   source.rows = [&](const std::string& name, int64_t begin, int64_t end, MemoryPool& pool) {
@@ -304,7 +360,7 @@ GgufReport export_gguf(const GgufRequest& request, RankContext& rank) {
   const ScratchDirectory companions;
   copy_merged_companions(base, adapter, companions.path());
   write_file_atomically(companions.path() / "config.json", source.config);
-  return export_model(request, source, companions.path(), rank);
+  return export_model(request, source, companions.path(), std::move(mxfp4), rank);
 }
 
 }  // namespace nibble

@@ -31,11 +31,12 @@ struct GgufReport {
   int64_t tensors = 0;
   uint64_t bytes = 0;
   GgufFallbacks fallbacks;
-  /// Steps of the tokenizer that llama.cpp leaves out, so that it gives some texts other ids
+  /// What llama.cpp leaves out: steps of the tokenizer, so that it gives some texts other ids, and of rope
   std::vector<std::string> left_out;
 };
 
-/// Writes the file, tensor by tensor. A 4-bit base is dequantized, an adapter merged in f32, block of rows by block of
+/// Writes the file, tensor by tensor. A 4-bit base is dequantized (but MXFP4 is kept in all types except f32, unless an
+/// adapter changes it), an adapter merged in f32, block of rows by block of
 /// rows. Throws UsageError for a type, a family or a
 /// tokenizer that llama.cpp does not know, and for adapters with parts that its adapters cannot have; InputError,
 /// IoError as the readers and writers.

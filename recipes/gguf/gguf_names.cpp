@@ -5,6 +5,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/models/families/families.h"
+#include "nibble/recipes/gguf/gguf_mixers.h"
 
 namespace nibble {
 
@@ -79,11 +80,16 @@ class Parts {
     const bool two_norms = form_.architecture == "falcon" && !names.mlp_norm.empty() && config_.parallel_residual;
     if (!names.attention_norm.empty())
       norm(to + (two_norms ? "attn_norm_2" : "attn_norm"), from + names.attention_norm);
-    if (!names.mlp_norm.empty()) norm(to + (two_norms ? "attn_norm" : "ffn_norm"), from + names.mlp_norm);
+    if (!names.mlp_norm.empty())
+      norm(to + (two_norms         ? "attn_norm"
+                 : form_.post_norm ? "post_attention_norm"
+                                   : "ffn_norm"),
+           from + names.mlp_norm);
     if (!names.post_attention_norm.empty()) norm(to + "post_attention_norm", from + names.post_attention_norm);
     if (!names.post_mlp_norm.empty()) norm(to + "post_ffw_norm", from + names.post_mlp_norm);
-    attention(from, to);
-    if (config_.experts) return experts(from, to);
+    const LayerConfig& layer = config_.layer[static_cast<size_t>(l)];
+    layer.mixer ? add_mixer_parts(layer, from, to, result) : attention(from, to);
+    if (layer.feed_forward) return experts(from, to);
     const MlpNames& mlp = names.mlp;
     if (config_.gated_mlp && mlp.gate_up.empty()) linear(to + "ffn_gate", from + mlp.gate);
     linear(to + "ffn_up", from + (mlp.gate_up.empty() ? mlp.up : mlp.gate_up));
@@ -95,19 +101,28 @@ class Parts {
     const ExpertNames& names = config_.names.block.experts;
     const ExpertsConfig& experts = *config_.experts;
     result.push_back({to + "ffn_gate_inp.weight", from + names.router + ".weight", {}, false, 0, false});
+    if (experts.router_bias) result.push_back({to + "ffn_gate_inp.bias", from + names.router + ".bias"});
+    if (!names.correction.empty())
+      result.push_back({.name = to + "exp_probs_b.bias", .source = from + names.correction, .squeezed = true});
+    const int64_t step = experts.interleaved ? 2 : 1;
     const auto add = [&](const std::string& name, const std::string& fused, const std::string& own, int64_t first,
-                         int64_t count) {
-      GgufRows matrices{.sources = {}, .first = first, .count = count, .experts = experts.experts};
+                         int64_t count, int64_t every) {
+      GgufRows matrices{.sources = {}, .first = first, .count = count, .experts = experts.experts, .step = every};
       if (!fused.empty()) matrices.sources = {from + fused};
       for (int64_t e = 0; fused.empty() && e < experts.experts; ++e) {
         matrices.sources.push_back(from + names.experts + "." + std::to_string(e) + "." + own + ".weight");
       }
-      result.push_back({to + name + ".weight", matrices.sources[0], {}, false, 0, true, matrices});
+      result.push_back({to + name + ".weight", matrices.sources[0], {}, experts.transposed, 0, true, matrices});
+      if (!experts.bias) return;
+      const std::string bias = from + fused + "_bias";  // [E, out]
+      const GgufRows rows{.sources = {bias}, .first = first, .count = count, .step = every, .turned = true};
+      result.push_back({to + name + ".bias", bias, {}, true, 0, false, rows});
     };
     const bool fused = !names.fused_gate_up.empty();
-    add("ffn_gate_exps", names.fused_gate_up, names.gate, 0, experts.hidden);
-    add("ffn_up_exps", names.fused_gate_up, names.up, fused ? experts.hidden : 0, experts.hidden);
-    add("ffn_down_exps", names.fused_down, names.down, 0, experts.width);
+    const int64_t up = !fused ? 0 : experts.interleaved ? 1 : experts.hidden;
+    add("ffn_gate_exps", names.fused_gate_up, names.gate, 0, experts.hidden, step);
+    add("ffn_up_exps", names.fused_gate_up, names.up, up, experts.hidden, step);
+    add("ffn_down_exps", names.fused_down, names.down, 0, experts.width, 1);
     if (experts.shared_hidden == 0) return;
     const MlpNames& shared = names.shared;
     if (shared.gate_up.empty()) {
@@ -140,6 +155,7 @@ class Parts {
       linear(to + "attn_v", from + names.v);
     }
     linear(to + "attn_output", from + names.output);
+    if (config_.attention_sinks) result.push_back({to + "attn_sinks.weight", from + names.sinks});
     if (config_.qk_norm) {
       norm(to + "attn_q_norm", from + names.q_norm);
       norm(to + "attn_k_norm", from + names.k_norm);
@@ -200,7 +216,8 @@ void refuse_what_differs(const DecoderConfig& config, const Family& family) {
   if (form.needs_biases && !config.output_bias) refuse("a " + config.model_type + " without biases");
   if (arch == "falcon" && !config.parallel_residual) refuse("a Falcon whose MLP reads the attention's output");
   if (form.only_tied && !config.tied_head) refuse("a head that is not the embedding in this family");
-  if (config.qk_norm && !family.qk_norm) refuse("norms of queries and keys (use_qk_norm, qk_layernorm) in this family");
+  if (config.qk_norm && !family.qk_norm && arch != "glm4moe")
+    refuse("norms of queries and keys (use_qk_norm, qk_layernorm) in this family");
   if (window_period(family) > 0 && window_period(config, family) == 0) refuse("windows in these layers");
   constexpr int64_t kWithoutRope = 4;  // every so many-th layer of SmolLM3
   for (size_t l = 0; arch == "smollm3" && l < config.layer.size(); ++l) {
@@ -209,12 +226,26 @@ void refuse_what_differs(const DecoderConfig& config, const Family& family) {
   }
 }
 
+/// Before the first one with experts.
+int64_t dense_layers(const DecoderConfig& config) {
+  const auto sparse = [](const LayerConfig& layer) { return static_cast<bool>(layer.feed_forward); };
+  return std::ranges::find_if(config.layer, sparse) - config.layer.begin();
+}
+
 void refuse_experts(const DecoderConfig& config, const GgufForm& form) {
   if (!config.experts) return;
   const ops::Routing& routing = config.experts->routing;
-  for (const LayerConfig& layer : config.layer) {
-    if (!layer.feed_forward) refuse("a " + config.model_type + " with layers without experts");
+  const bool odd = routing.score == ops::RouterScore::sparse_mixer || routing.logits_choose ||
+                   config.experts->weighted_input || config.experts->shared_scale != 1;
+  if (odd || (routing.groups > 1 && routing.group_score != ops::GroupScore::two_best)) refuse("this kind of router");
+  constexpr float kClamp = 7;
+  if (config.experts->clamp != (form.architecture == "gpt-oss" ? kClamp : 0)) refuse("another bound of experts");
+  const int64_t dense = form.says_routes ? dense_layers(config) : 0;
+  for (int64_t l = dense; l < config.layers; ++l) {
+    if (!config.layer[static_cast<size_t>(l)].feed_forward)
+      refuse("a " + config.model_type + " with layers without experts" + (dense > 0 ? " behind others" : ""));
   }
+  if (form.says_routes && !form.normalizes_routes) return;  // it says that too
   const bool normalizes = routing.normalize || routing.score == ops::RouterScore::chosen_softmax;
   if (normalizes != form.normalizes_routes)
     refuse("a " + config.model_type + (normalizes ? " with" : " without") + " norm_topk_prob");
@@ -229,6 +260,7 @@ void refuse_rope(const DecoderConfig& config, const GgufForm& form) {
     bool known = rope.scaling == RopeScaling::none;
     if (i == 0) known = known || rope.scaling == RopeScaling::linear || rope.scaling == RopeScaling::llama3;
     if (i == 0 && form.architecture == "phi3") known = known || rope.scaling == RopeScaling::longrope;
+    if (i == 0 && form.yarn) known = known || rope.scaling == RopeScaling::yarn;
     if (!known && !(i > 0 && rope == config.rope[0])) refuse("this kind of rope scaling as nibble writes it");
   }
 }
@@ -238,12 +270,26 @@ uint32_t u32(int64_t value) { return static_cast<uint32_t>(value); }
 void say_experts(const DecoderConfig& config, const std::string& key,
                  std::vector<std::pair<std::string, GgufValue>>& result) {
   const ExpertsConfig& experts = *config.experts;
+  const bool says_routes = find(config).gguf.says_routes;
   result.emplace_back(key + "expert_count", u32(experts.experts));
   result.emplace_back(key + "expert_used_count", u32(experts.routing.k));
-  if (config.model_type.starts_with("qwen"))
+  if (says_routes || config.model_type.starts_with("qwen"))
     result.emplace_back(key + "expert_feed_forward_length", u32(experts.hidden));
   if (experts.shared_hidden > 0)
     result.emplace_back(key + "expert_shared_feed_forward_length", u32(experts.shared_hidden));
+  if (!says_routes) return;
+  const ops::Routing& routing = experts.routing;
+  const bool sigmoid = routing.score == ops::RouterScore::sigmoid;
+  const uint32_t gating = sigmoid ? 2 : routing.score == ops::RouterScore::softmax ? 1 : 3;
+  result.emplace_back(key + "expert_shared_count", u32(experts.shared_hidden / experts.hidden));
+  result.emplace_back(key + "expert_gating_func", gating);
+  result.emplace_back(key + "expert_weights_norm", routing.normalize);
+  result.emplace_back(key + "expert_weights_scale", routing.scale);
+  result.emplace_back(key + "leading_dense_block_count", u32(dense_layers(config)));
+  result.emplace_back(key + "interleave_moe_layer_step", uint32_t{1});
+  if (routing.groups == 1) return;
+  result.emplace_back(key + "expert_group_count", u32(routing.groups));
+  result.emplace_back(key + "expert_group_used_count", u32(routing.top_groups));
 }
 
 }  // namespace
@@ -255,6 +301,7 @@ std::string gguf_architecture(const DecoderConfig& config) {
   refuse_what_differs(config, family);
   refuse_experts(config, family.gguf);
   refuse_rope(config, family.gguf);
+  refuse_mixers(config);
   return std::string(family.gguf.architecture);
 }
 
@@ -266,7 +313,7 @@ std::vector<GgufPart> gguf_parts(const DecoderConfig& config) {
   if (!names.embedding_norm.empty()) parts.norm("token_embd_norm", names.embedding_norm);
   if (!names.positions.empty()) parts.table("position_embd", names.positions);
   for (int64_t l = 0; l < config.layers; ++l) parts.layer(l);
-  parts.norm("output_norm", names.final_norm);
+  parts.norm(std::string(form.final_norm), names.final_norm);
   if (!config.tied_head) parts.linear("output", names.head);
   if (config.tied_head && form.own_head) {
     parts.table("output", names.embedding);
@@ -309,6 +356,17 @@ std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const Decode
       result.emplace_back(key + "rope.scaling.type", std::string("linear"));
       result.emplace_back(key + "rope.scaling.factor", static_cast<float>(rope.factor));
     }
+    if (rope.scaling == RopeScaling::yarn) {
+      // what llama.cpp multiplies with by itself
+      const double natural = rope.factor > 1 ? 0.1 * std::log(rope.factor) + 1 : 1;
+      const bool latent = says_latents(config);
+      result.emplace_back(key + "rope.scaling.type", std::string("yarn"));
+      result.emplace_back(key + "rope.scaling.factor", static_cast<float>(rope.factor));
+      result.emplace_back(key + "rope.scaling.original_context_length", u32(rope.original_max_positions));
+      result.emplace_back(key + "rope.scaling.attn_factor", static_cast<float>(latent ? 1 : rope.magnitude / natural));
+      result.emplace_back(key + "rope.scaling.yarn_beta_fast", static_cast<float>(rope.beta_fast));
+      result.emplace_back(key + "rope.scaling.yarn_beta_slow", static_cast<float>(rope.beta_slow));
+    }
     if (rope.scaling == RopeScaling::longrope) {
       result.emplace_back(key + "rope.scaling.original_context_length", u32(rope.original_max_positions));
       result.emplace_back(key + "rope.scaling.attn_factor", static_cast<float>(rope.magnitude));
@@ -325,6 +383,7 @@ std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const Decode
   if (config.logit_softcap > 0) result.emplace_back(key + "final_logit_softcapping", config.logit_softcap);
   if (family.gguf.says_parallel) result.emplace_back(key + "use_parallel_residual", config.parallel_residual);
   if (config.experts) say_experts(config, key, result);
+  say_mixers(config, key, result);
   if (family.gguf.scales) {
     result.emplace_back(key + "embedding_scale", config.embedding_scale);
     result.emplace_back(key + "residual_scale", config.residual_scale);
@@ -352,7 +411,8 @@ std::map<std::string, std::vector<float>> gguf_rope_factors(const DecoderConfig&
 
 std::string gguf_model_type(const std::string& architecture) {
   for (const Family& family : families()) {
-    if (!architecture.empty() && family.gguf.architecture == architecture) return std::string(family.model_type);
+    if (!architecture.empty() && family.gguf.architecture == architecture && !family.gguf.export_only)
+      return std::string(family.model_type);
   }
   return "";
 }

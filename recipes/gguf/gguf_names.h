@@ -17,7 +17,9 @@ namespace nibble {
 struct GgufRows {
   std::vector<std::string> sources;  ///< one tensor, which holds a matrix or those of all experts, or one per expert
   int64_t first = 0, count = 0;
-  int64_t experts = 0;  ///< 0: of one matrix
+  int64_t experts = 0;  ///< 0: of one matrix; a source of two dimensions may hold them one below another
+  int64_t step = 1;     ///< rows first, first + step, ...
+  bool turned = false;  ///< each is [in, count] in llama.cpp
 };
 
 /// A tensor of llama.cpp and the tensor it is made from.
@@ -30,6 +32,7 @@ struct GgufPart {
   float added = 0;                    ///< added to each element (Gemma's norms)
   bool is_matrix = false;             ///< of a Linear or a table: stored in the type asked for
   std::optional<GgufRows> rows = {};  ///< or: made from these, `source` being the first
+  bool squeezed = false;              ///< dimensions of 1 are left out
 };
 
 /// llama.cpp's name of the family, "llama" or "qwen2". Throws UsageError, listing the families there are, for one that

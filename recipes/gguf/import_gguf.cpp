@@ -126,7 +126,7 @@ class Importer {
     throw InputError(file_.path(),
                      name + " and " + std::to_string(file_.unreadable().size() - 1) +
                          " more are in blocks of a kind that is not read (ggml type " + std::to_string(type) + ")",
-                     "take a file in F32, F16, BF16, Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_K or Q4_0");
+                     "take a file in F32, F16, BF16, MXFP4, Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_K or Q4_0");
   }
 
   Tensor converted(const Tensor& rows) const {

@@ -41,9 +41,9 @@ def rows():
 def write(path):
     x = rows()
     tensors = {"x": x}
-    for kind in (Type.Q4_0, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.Q4_K, Type.Q5_K, Type.Q6_K):
+    for kind in (Type.Q4_0, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.MXFP4):
         tensors[kind.name] = quantized(x, kind)
-        if kind.name.endswith("_K"):
+        if kind.name.endswith("_K") or kind == Type.MXFP4:
             tensors[kind.name + ".read"] = gguf.quants.dequantize(tensors[kind.name], kind)
     save_file(tensors, path)
 

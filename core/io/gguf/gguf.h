@@ -27,7 +27,8 @@ enum class GgufType : uint32_t {
   q4_k = 12,
   q5_k = 13,
   q6_k = 14,
-  bf16 = 30
+  bf16 = 30,
+  mxfp4 = 39
 };
 
 /// ggml's number as one of them; nothing for another.

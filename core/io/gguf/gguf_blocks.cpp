@@ -119,6 +119,43 @@ void decode_q5_1(const std::byte* from, float* x) {
   for (int64_t i = 0; i < kBlock; ++i) x[i] = static_cast<float>(codes[i]) * d + low;
 }
 
+// MXFP4: the exponent of a scale, then codes as in Q4_0: a sign and the number of a magnitude, which is twice that of
+// E2M1 and its scale half. What was MXFP4 before keeps its values.
+constexpr int kMagnitudes[] = {0, 1, 2, 3, 4, 6, 8, 12};
+
+float mxfp4_scale(uint8_t exponent) { return std::ldexp(1.0f, static_cast<int>(exponent) - 128); }
+
+void encode_mxfp4(const float* x, std::byte* to) {
+  float largest = 0;
+  for (int64_t i = 0; i < kBlock; ++i) largest = std::max(largest, std::abs(x[i]));
+  const int exponent = largest > 0 ? std::clamp(std::ilogb(largest) - 2 + 127, 0, 254) : 0;
+  const float d = mxfp4_scale(static_cast<uint8_t>(exponent));
+  const auto code = [&](float value) {
+    uint8_t nearest = 0;
+    for (uint8_t m = 1; m < std::size(kMagnitudes); ++m) {
+      const auto error = [&](uint8_t n) { return std::abs(static_cast<float>(kMagnitudes[n]) * d - std::abs(value)); };
+      if (error(m) < error(nearest)) nearest = m;
+    }
+    return static_cast<uint8_t>(value < 0 && nearest > 0 ? nearest | 8 : nearest);
+  };
+  to[0] = static_cast<std::byte>(exponent);
+  for (int64_t j = 0; j < kBlock / 2; ++j)
+    to[1 + j] = static_cast<std::byte>(code(x[j]) | code(x[j + kBlock / 2]) << 4);
+}
+
+void decode_mxfp4(const std::byte* from, float* x) {
+  const float d = mxfp4_scale(static_cast<uint8_t>(from[0]));
+  const auto value = [&](int code) {
+    const float magnitude = d * static_cast<float>(kMagnitudes[code & 7]);
+    return (code & 8) != 0 ? -magnitude : magnitude;
+  };
+  for (int64_t j = 0; j < kBlock / 2; ++j) {
+    const auto codes = static_cast<uint8_t>(from[1 + j]);
+    x[j] = value(codes & 15);
+    x[j + kBlock / 2] = value(codes >> 4);
+  }
+}
+
 template <typename T>
 void narrow(const float* from, int64_t count, std::byte* to) {
   for (int64_t i = 0; i < count; ++i) {
@@ -170,6 +207,7 @@ constexpr Layout kLayouts[] = {
     blocks<kBlock, 6 + kBlock / 2, encode_q5_0, decode_q5_0>(GgufType::q5_0, "Q5_0"),
     blocks<kBlock, 8 + kBlock / 2, encode_q5_1, decode_q5_1>(GgufType::q5_1, "Q5_1"),
     blocks<kBlock, 2 + kBlock, encode_q8, decode_q8>(GgufType::q8_0, "Q8_0"),
+    blocks<kBlock, 1 + kBlock / 2, encode_mxfp4, decode_mxfp4>(GgufType::mxfp4, "MXFP4"),
     blocks<kKBlock, kQ4KBytes, encode_q4_k, decode_q4_k>(GgufType::q4_k, "Q4_K"),
     blocks<kKBlock, kQ5KBytes, encode_q5_k, decode_q5_k>(GgufType::q5_k, "Q5_K"),
     blocks<kKBlock, kQ6KBytes, encode_q6_k, decode_q6_k>(GgufType::q6_k, "Q6_K"),

@@ -7,7 +7,6 @@
 #include "nibble/core/models/families/family_rules.h"
 #include "nibble/core/nn/mixers/mamba2.h"
 #include "nibble/core/nn/mixers/recurrent/mamba.h"
-#include "nibble/core/nn/mixers/short_conv.h"
 #include "nibble/core/nn/mixers/side_by_side.h"
 
 namespace nibble {
@@ -43,9 +42,7 @@ void set_short_convolutions(const ConfigReader& file, DecoderConfig& config, con
   const ShortConvConfig conv{.width = config.width,
                              .taps = file.integer("conv_L_cache", 1, kMaxTaps, taps),
                              .bias = file.boolean("conv_bias", false)};
-  set_mixers(config, attention, [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
-    return std::make_unique<ShortConv>(prefix + "conv.", conv, makers);
-  });
+  set_mixers(config, attention, ShortConvMaker{conv});
 }
 
 // [0, infinity] where nothing is said.
@@ -92,6 +89,11 @@ Mamba2Config read_mamba2(const ConfigReader& file, const DecoderConfig& config, 
 }
 
 }  // namespace
+
+std::unique_ptr<Mixer> ShortConvMaker::operator()(const DecoderConfig&, int64_t, const std::string& prefix,
+                                                  const Makers& makers) const {
+  return std::make_unique<ShortConv>(prefix + "conv.", config, makers);
+}
 
 std::vector<bool> attention_layers(const ConfigReader& file, const DecoderConfig& config,
                                    std::initializer_list<std::string_view> attention,

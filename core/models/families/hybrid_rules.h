@@ -3,11 +3,19 @@
 
 #include "nibble/core/models/families/config_reader.h"
 #include "nibble/core/models/families/families.h"
+#include "nibble/core/nn/mixers/short_conv.h"
 
 namespace nibble {
 
 /// Their rows.
 std::vector<Family> hybrid_families();
+
+/// LayerConfig::mixer of a layer with a short convolution.
+struct ShortConvMaker {
+  ShortConvConfig config;
+  std::unique_ptr<Mixer> operator()(const DecoderConfig& model, int64_t layer, const std::string& prefix,
+                                    const Makers& makers) const;
+};
 
 /// Which layers have attention, by layer_types, whose words for attention and for the other mixer are given; nothing
 /// where the file does not say.

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "nibble/core/models/families/families.h"
+#include "nibble/core/models/families/gguf/gguf_rules.h"
 #include "nibble/core/nn/mixers/latent_attention.h"
 
 namespace nibble {
@@ -37,6 +38,11 @@ void finish_minicpm3(const ConfigReader& file, DecoderConfig& config) {
 
 }  // namespace
 
+std::unique_ptr<Mixer> LatentAttentionMaker::operator()(const DecoderConfig&, int64_t, const std::string& prefix,
+                                                        const Makers& makers) const {
+  return std::make_unique<LatentAttention>(prefix, names, config, makers);
+}
+
 void use_latent_attention(const ConfigReader& file, DecoderConfig& config) {
   use_latent_attention(file, config, {}, false);
 }
@@ -59,12 +65,8 @@ void use_latent_attention(const ConfigReader& file, DecoderConfig& config, const
   if (!config.rope.empty() && !file.boolean("rope_interleave", true)) config.rope.at(0).pairs = ops::RopePairs::halves;
   for (LayerConfig& layer : config.layer) {
     layer.mixer_attends = true;
-    layer.mixer = [latent, names, rotary = layer.rotary](const DecoderConfig&, int64_t, const std::string& prefix,
-                                                         const Makers& makers) {
-      LatentAttentionConfig own = latent;
-      own.rotary = rotary;
-      return std::make_unique<LatentAttention>(prefix, names, own, makers);
-    };
+    latent.rotary = layer.rotary;
+    layer.mixer = LatentAttentionMaker{latent, names};
   }
 }
 
@@ -78,7 +80,8 @@ std::vector<Family> latent_families() {
        .head_size = 64,
        .max_positions = 131072,
        .rope_pairs = ops::RopePairs::neighbours,
-       .finish = [](const ConfigReader& file, DecoderConfig& config) { use_latent_attention(file, config); }},
+       .finish = [](const ConfigReader& file, DecoderConfig& config) { use_latent_attention(file, config); },
+       .gguf = kDeepseek2},
       {.model_type = "minicpm3",
        .architecture = "MiniCPM3ForCausalLM",
        .keys = {.head_size = kLatentHeadKey, .kv_heads = ""},

@@ -7,6 +7,14 @@
 
 namespace nibble {
 
+/// LayerConfig::mixer of such a layer.
+struct LatentAttentionMaker {
+  LatentAttentionConfig config;
+  LatentAttentionNames names;
+  std::unique_ptr<Mixer> operator()(const DecoderConfig& model, int64_t layer, const std::string& prefix,
+                                    const Makers& makers) const;
+};
+
 /// The key of the rotated part of a head, which read_ropes takes for the head's size.
 inline constexpr std::string_view kLatentHeadKey = "qk_rope_head_dim";
 

@@ -6,6 +6,7 @@
 #include "nibble/core/models/families/expert_families.h"
 #include "nibble/core/models/families/expert_rules.h"
 #include "nibble/core/models/families/family_names.h"
+#include "nibble/core/models/families/gguf/gguf_rules.h"
 #include "nibble/core/models/families/latent_families.h"
 
 namespace nibble {
@@ -237,7 +238,8 @@ std::vector<Family> sigmoid_families() {
        .head_size = 64,
        .max_positions = 202752,
        .rope_pairs = ops::RopePairs::neighbours,
-       .finish = finish_glm4_moe_lite},
+       .finish = finish_glm4_moe_lite,
+       .gguf = kDeepseek2},
       {.model_type = "axk1",
        .architecture = "AXK1ForCausalLM",
        .names = axk1_names(),
@@ -253,7 +255,8 @@ std::vector<Family> sigmoid_families() {
        .kv_heads = 32,
        .window_rule = WindowRule::after,
        .window = 4096,
-       .finish = finish_dots1},
+       .finish = finish_dots1,
+       .gguf = {.architecture = "dots1", .own_head = true, .mixture = true, .says_routes = true, .export_only = true}},
       {.model_type = "solar_open",
        .architecture = "SolarOpenForCausalLM",
        .names = deepseek_v3_names(),

@@ -103,6 +103,51 @@ inline void expect_same_bits_however_kept(const DecoderConfig& config) {
   EXPECT_TRUE(gradients(Recompute::none, true) == kept);
 }
 
+/// Documents one behind another, whose seams lie within chunks of a recurrence and at their ends, have the logits of
+/// each alone, its gradients, and those logits too where a cache begins with all but the last tokens.
+inline void expect_documents_are_apart(const DecoderConfig& config) {
+  Rank rank;
+  const StepContext step = rank.step();
+  MemoryPool& pool = rank.context().pool;
+  Decoder decoder = random_decoder(config, 1, rank.context());
+  make_trainable(decoder, rank.context());
+  std::vector<Sample> samples;
+  PhiloxStream stream(2, 9, 0);
+  for (const size_t length : {70, 1, 57, 64, 130, 2}) {  // ends at 70, 71, 128, 192, 322, 324; chunks have 64
+    Sample sample{.ids = {}, .labels = {}, .index = samples.size()};
+    for (size_t t = 0; t < length; ++t) sample.ids.push_back(static_cast<int32_t>(stream.next_below(40)));
+    sample.labels = sample.ids;
+    samples.push_back(sample);
+  }
+  const auto batch_of = [&](const Sample& sample) { return make_batch(std::span(&sample, 1), pool); };
+  const Batch together = make_batch(samples, pool);
+  const std::vector<float> logits = all_logits(decoder, together, step);
+  std::vector<float> alone;
+  for (const Sample& sample : samples) {
+    const std::vector<float> own = all_logits(decoder, batch_of(sample), step);
+    alone.insert(alone.end(), own.begin(), own.end());
+    if (sample.ids.size() < 3) continue;
+    KvCache cache = decoder.make_cache(step, 1);
+    const auto cut = sample.ids.end() - 2;
+    Batch begin = batch_of({.ids = {sample.ids.begin(), cut}, .labels = {}});
+    Batch end = batch_of({.ids = {cut, sample.ids.end()}, .labels = {}});
+    begin.sequences = end.sequences = {0};
+    std::vector<float> continued = all_logits(decoder, begin, step, &cache);
+    const std::vector<float> last = all_logits(decoder, end, step, &cache);
+    continued.insert(continued.end(), last.begin(), last.end());
+    EXPECT_LE(largest_difference(continued, own), 2e-5) << sample.ids.size();
+  }
+  EXPECT_LE(largest_difference(logits, alone), 2e-5);
+  decoder.loss_sum_and_gradients(together, step, 1);
+  const auto gradients = gradients_of(decoder);
+  Decoder other = random_decoder(config, 1, rank.context());
+  make_trainable(other, rank.context());
+  for (const Sample& sample : samples) other.loss_sum_and_gradients(batch_of(sample), step, 1);
+  for (const auto& [name, wanted] : gradients_of(other)) {
+    EXPECT_LE(distance(gradients.at(name), wanted), 1e-4 * norm(wanted)) << name;
+  }
+}
+
 /// Sequences that are read and continued together in one cache give the logits of their whole texts.
 inline void expect_cached_text(const DecoderConfig& config) {
   Rank rank;

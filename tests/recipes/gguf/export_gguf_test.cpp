@@ -1,11 +1,14 @@
 #include "nibble/recipes/gguf/export_gguf.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/gguf/gguf.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/text/tokenizers/tokenizer.h"
+#include "nibble/recipes/models/init_model.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -16,13 +19,14 @@ namespace fs = std::filesystem;
 
 class ExportGguf : public ::testing::Test {
  protected:
-  fs::path exported(const fs::path& model, const fs::path& adapter, bool adapter_only, bool tokenizer) {
+  fs::path exported(const fs::path& model, const fs::path& adapter, bool adapter_only, bool tokenizer,
+                    const std::string& type = "f32") {
     GgufRequest request;
     request.model = model.string();
     request.adapter = adapter.string();
     request.adapter_only = adapter_only;
     request.out = (directory_ / ("file-" + std::to_string(count_++) + ".gguf")).string();
-    request.type = "f32";
+    request.type = type;
     request.tokenizer = tokenizer;
     export_gguf(request, rank_.context());
     return request.out;
@@ -30,7 +34,7 @@ class ExportGguf : public ::testing::Test {
   Tensor all(const GgufFile& file, const std::string& name) {
     const GgufTensor* tensor = file.find(name);
     if (tensor == nullptr) throw std::runtime_error(name + " is not there");
-    return file.rows(*tensor, 0, tensor->shape.at(0), rank_.context().pool);
+    return file.rows(*tensor, 0, element_count(tensor->shape) / tensor->shape.back(), rank_.context().pool);
   }
 
   LocalRank rank_{1};
@@ -99,6 +103,49 @@ TEST_F(ExportGguf, AnAdapterAddsWhatMergingAdds) {
     }
   }
   EXPECT_EQ(matrices, 6) << "q, v and down of two layers";
+}
+
+// What has been MXFP4 keeps its values in every type but f32, which has them too. Gate and up lie in turns in the
+// model.
+TEST_F(ExportGguf, ExpertsInMxfp4StayThatWay) {
+  test::write_bytes(directory_ / "config.json", R"({"model_type": "gpt_oss", "hidden_size": 64, "intermediate_size": 96,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 128,
+      "max_position_embeddings": 64, "num_local_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": false})");
+  const fs::path model = directory_ / "model";
+  init_model({.config = directory_ / "config.json", .out = model, .seed = 3, .dtype = "mxfp4"});
+  const GgufFile plain(exported(model, "", false, false).string()), kept(exported(model, "", false, false, "q8_0"));
+  for (const char* part : {"gate", "up", "down"}) {
+    const std::string name = std::string("blk.1.ffn_") + part + "_exps.weight";
+    ASSERT_EQ(kept.find(name)->type, GgufType::mxfp4) << name;
+    const Tensor a = all(kept, name), b = all(plain, name);
+    EXPECT_THAT(a.span<const float>(), ::testing::Pointwise(::testing::Eq(), b.span<const float>())) << name;
+  }
+  EXPECT_EQ(kept.find("blk.1.attn_q.weight")->type, GgufType::q8_0);
+  EXPECT_EQ(plain.find("blk.1.ffn_gate_exps.bias")->shape, (Shape{4, 96}));
+}
+
+// Keys of each head are multiplied from the other side there.
+TEST_F(ExportGguf, TheLatentsSecondProjectionIsSplitByHead) {
+  test::write_bytes(directory_ / "config.json", R"({"model_type": "deepseek_v3", "hidden_size": 32, "vocab_size": 64,
+      "intermediate_size": 48, "moe_intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+      "q_lora_rank": 12, "kv_lora_rank": 8, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5,
+      "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1})");
+  const fs::path model = directory_ / "model";
+  init_model({.config = directory_ / "config.json", .out = model, .seed = 3, .dtype = "f32"});
+  const GgufFile file(exported(model, "", false, false).string());
+  const Tensor both = CheckpointDir(model).at("model.layers.1.self_attn.kv_b_proj.weight");
+  const Tensor keys = all(file, "blk.1.attn_k_b.weight"), values = all(file, "blk.1.attn_v_b.weight");
+  ASSERT_EQ(file.find("blk.1.attn_k_b.weight")->shape, (Shape{2, 8, 6}));
+  ASSERT_EQ(file.find("blk.1.attn_v_b.weight")->shape, (Shape{2, 5, 8}));
+  const auto at = [](const Tensor& t, int64_t i) { return t.data<const float>()[i]; };
+  for (int64_t h = 0; h < 2; ++h) {
+    for (int64_t r = 0; r < 8; ++r) {
+      for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(at(keys, (h * 8 + r) * 6 + i), at(both, (h * 11 + i) * 8 + r));
+      for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(at(values, (h * 5 + i) * 8 + r), at(both, (h * 11 + 6 + i) * 8 + r));
+    }
+  }
+  EXPECT_EQ(file.integer("deepseek2.leading_dense_block_count"), 1);
+  EXPECT_EQ(file.integer("deepseek2.attention.head_count_kv"), 1);
 }
 
 }  // namespace

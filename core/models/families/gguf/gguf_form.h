@@ -21,6 +21,12 @@ struct GgufForm {
   bool says_parallel = false;     ///< has the key use_parallel_residual
   bool mixture = false;
   bool normalizes_routes = false;  ///< the weights of the chosen experts sum to 1
+  bool says_routes = false;        ///< keys for everything about routers, and for the dense layers before the experts
+  bool post_norm = false;          ///< the norm before the MLP is called post_attention_norm
+  bool yarn = false;               ///< positions may be stretched by it
+  bool no_adapters = false;        ///< products that llama.cpp computes without adapters beside the model
+  bool export_only = false;        ///< files are written, not read
+  std::string_view final_norm = "output_norm";
   /// The model with so many layers scales its scores by width / heads, not by the size of a head (Gemma).
   int64_t largest_layers = 0;
   /// Adds to config.json what is the family's own; null = nothing is.

@@ -3,9 +3,18 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "nibble/core/models/families/gguf/gguf_form.h"
 #include "nibble/core/models/families/gguf/gguf_keys.h"
 
 namespace nibble {
+
+/// Latent attention, with experts or without (DeepSeek V2 and V3, GLM-4.7-Flash, Youtu).
+inline constexpr GgufForm kDeepseek2 = {.architecture = "deepseek2",
+                                        .mixture = true,
+                                        .says_routes = true,
+                                        .yarn = true,
+                                        .no_adapters = true,
+                                        .export_only = true};
 
 void gguf_biases(const GgufKeys& keys, nlohmann::ordered_json& config);
 void gguf_attention_bias(const GgufKeys& keys, nlohmann::ordered_json& config);

@@ -51,6 +51,38 @@ TEST(GatedDelta, WhatItKeepsMayBeComputedAgainOrLieInAFile) { expect_same_bits_h
 TEST(GatedDelta, ContinuesCachedSequences) { expect_cached_text(config(false)); }
 TEST(GatedDelta, RunsOnEveryDevice) { expect_same_on_devices(config(true)); }
 TEST(GatedDelta, TrainsShardsAndPipelines) { expect_trains_shards_and_pipelines(config(false)); }
+TEST(GatedDelta, DocumentsAreApart) { expect_documents_are_apart(config(false)); }
+
+// Kimi delta attention: a decay for every channel, projections and convolutions apart.
+DecoderConfig kimi() {
+  return with_kind([](LayerConfig& layer) {
+    layer.mixer = [](const DecoderConfig& config, int64_t, const std::string& prefix, const Makers& makers) {
+      const GatedDeltaConfig delta{.width = config.width,
+                                   .key_heads = 2,
+                                   .heads = 2,
+                                   .key_size = 5,
+                                   .value_size = 5,
+                                   .taps = 3,
+                                   .apart = true,
+                                   .decay_shape = {1, 1, 2, 1},
+                                   .channel_decay = true,
+                                   .sigmoid_gate = true};
+      const GatedDeltaNames names = {
+          .gate = "g_b_proj",
+          .decay = "f_b_proj",
+          .first_gate = "g_a_proj",
+          .first_decay = "f_a_proj",
+          .output = "o_proj",
+          .attention = {.conv_parts = {"q_conv1d", "k_conv1d", "v_conv1d"}, .norm = "o_norm"}};
+      return std::make_unique<GatedDelta>(prefix + "self_attn.", names, delta, makers);
+    };
+  });
+}
+
+TEST(KimiDelta, ItsGradientsAreFiniteDifferences) { expect_gradients_are_finite_differences(kimi()); }
+TEST(KimiDelta, WhatItKeepsMayBeComputedAgainOrLieInAFile) { expect_same_bits_however_kept(kimi()); }
+TEST(KimiDelta, ContinuesCachedSequences) { expect_cached_text(kimi()); }
+TEST(KimiDelta, DocumentsAreApart) { expect_documents_are_apart(kimi()); }
 
 }  // namespace
 }  // namespace nibble

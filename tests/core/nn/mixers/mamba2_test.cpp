@@ -65,6 +65,7 @@ TEST(Mamba2, ContinuesCachedSequences) {
   expect_cached_text(beside_attention());
 }
 TEST(Mamba2, RunsOnEveryDevice) { expect_same_on_devices(beside_attention()); }
+TEST(Mamba2, DocumentsAreApart) { expect_documents_are_apart(beside_attention()); }
 TEST(Mamba2, TrainsShardsAndPipelines) { expect_trains_shards_and_pipelines(beside_attention()); }
 
 }  // namespace

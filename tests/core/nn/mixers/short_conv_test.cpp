@@ -20,6 +20,7 @@ TEST(ShortConv, ItsGradientsAreFiniteDifferences) { expect_gradients_are_finite_
 TEST(ShortConv, WhatItKeepsMayBeComputedAgainOrLieInAFile) { expect_same_bits_however_kept(config()); }
 TEST(ShortConv, ContinuesCachedSequences) { expect_cached_text(config()); }
 TEST(ShortConv, RunsOnEveryDevice) { expect_same_on_devices(config()); }
+TEST(ShortConv, DocumentsAreApart) { expect_documents_are_apart(config()); }
 TEST(ShortConv, TrainsShardsAndPipelines) { expect_trains_shards_and_pipelines(config()); }
 
 /// Layers of a mixer alone or a feed-forward alone (Nemotron-H).

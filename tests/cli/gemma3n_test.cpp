@@ -1,0 +1,39 @@
+// Gemma 3n, whose layers differ most from others, through the commands around a run.
+
+#include "nibble/tests/assets.h"
+#include "nibble/tests/cli/small_model.h"
+
+namespace nibble {
+namespace {
+
+using Gemma3n = test::SmallModel;
+
+TEST_F(Gemma3n, IsQuantizedPlannedTrainedAndMerged) {
+  const std::string model = std::string(kSourceDir) + "/tests/oracles/results/families/gemma3n-0/model";
+  std::string lines;
+  for (int i = 0; i < 4; ++i) {
+    lines += nlohmann::json{{"input_ids", {3 + i, 5, 7, 9, 11, 13, 17, 2}}}.dump() + "\n";
+  }
+  test::write_bytes(root_ / "d.jsonl", lines);
+  ASSERT_EQ(run("quantize --model " + model + " --out four").code, 0);
+  for (const std::string& base : {model, std::string("four")}) {
+    const nlohmann::json recipe = {{"model", {{"path", base}}},
+                                   {"adapter", {{"r", 2}}},
+                                   {"data", {{"train", "d.jsonl"}, {"max_length", 16}}},
+                                   {"train", {{"steps", 2}, {"threads", 1}}},
+                                   {"output", {{"dir", "run"}}}};
+    test::write_bytes(root_ / "r.json", recipe.dump());
+    for (const char* command : {"validate", "preview", "plan", "train"}) {
+      const Said said = run(std::string(command) + " r.json");
+      EXPECT_EQ(said.code, 0) << command << " " << base << ": " << said.text;
+    }
+    const Said merged = run("merge --model " + base + " --adapter run/adapter --out merged");
+    EXPECT_EQ(merged.code, 0) << merged.text;
+    const Said text = run("generate --model merged --ids 3,5,7 --max-new-tokens 4");
+    EXPECT_EQ(text.code, 0) << text.text;
+    for (const char* made : {"run", "merged"}) std::filesystem::remove_all(root_ / made);
+  }
+}
+
+}  // namespace
+}  // namespace nibble
