@@ -1,9 +1,12 @@
 """Training on answers that the model draws: the same bytes however it is run, and one line for rewards that fail."""
 import json
+import os
+import shutil
 import signal
 import struct
 import subprocess
 import sys
+import time
 import unittest
 
 import program
@@ -216,6 +219,60 @@ class Rollouts(program.JobTest):
         self.assertEqual(done.code, 0, done.err)
         self.assertEqual(run("train", self.distillation_recipe("stopped", teacher)).code, 0, "goes on after step 2")
         self.assertEqual(self.adapter("stopped"), self.adapter("one"))
+
+    def ends_by(self, number, recipe, out, state):
+        """Sends the signal to a run whose files are in that state, and says how it ended. It is held while they are looked at."""
+        while True:
+            child = subprocess.Popen([program.PROGRAM, "train", str(recipe)], stdout=subprocess.DEVNULL,
+                                     stderr=subprocess.DEVNULL, env=program.environment())
+            self.addCleanup(child.kill)
+            while child.poll() is None:
+                if not state():
+                    time.sleep(0.0002)
+                    continue
+                child.send_signal(signal.SIGSTOP)
+                _, status = os.waitpid(child.pid, os.WUNTRACED)
+                if not os.WIFSTOPPED(status):
+                    child.returncode = os.waitstatus_to_exitcode(status)
+                    break
+                found = state()
+                if found:
+                    child.send_signal(number)
+                child.send_signal(signal.SIGCONT)
+                if found:
+                    return child.wait()
+            self.assertEqual(child.returncode, 0)
+            shutil.rmtree(self.folder / out)  # it was faster
+
+    def test_killed_while_it_draws_or_learns_a_run_ends_with_the_same_bytes(self):
+        steps, teacher = 9, str(self.other_model())
+        ways = {"grpo": (1, {"beta": 0.05}), "rloo": (2, {"num_iterations": 2}), "ppo": (2, {"num_ppo_epochs": 2}),
+                "distillation": (1, {"beta": 0.5, "teacher_model_name_or_path": teacher})}
+        for kind, (uses, objective) in ways.items():
+            def recipe(out):
+                rewards = [] if kind == "distillation" else [{"type": "repetition"}, {"type": "length", "max_completion_len": 12,
+                                                                                      "soft_punish_cache": 10}]
+                return self.rollout_recipe(out, steps=steps, rewards=rewards, objective={"type": kind, **objective},
+                                           train={"save_every": 2})
+
+            done = run("train", recipe("whole" + kind))
+            self.assertEqual(done.code, 0, done.err)
+            for number in (signal.SIGKILL, signal.SIGTERM):
+                for draws in (True, False):
+                    out = f"{kind}{number}{draws}"
+
+                    def in_hand():
+                        made = len((self.folder / out / "metrics.jsonl").read_text().splitlines()) if (
+                            self.folder / out / "metrics.jsonl").exists() else 0
+                        block = self.folder / out / "rollouts" / f"step-{made // uses * uses + 1}.jsonl"
+                        return 2 < made < steps and block.exists() != draws
+
+                    ended = self.ends_by(number, recipe(out), out, in_hand)
+                    self.assertIn(ended, (-9,) if number == signal.SIGKILL else (75, 0), out)
+                    done = run("train", recipe(out))
+                    self.assertEqual(done.code, 0, done.err)
+                    self.assertEqual(self.adapter(out), self.adapter("whole" + kind), out)
+                    self.assertEqual(self.answers(out, steps), self.answers("whole" + kind, steps), out)
 
     def test_ppo_gives_the_same_bytes_however_it_is_run(self):
         def recipe(out, objective=None, train=None, **sections):
