@@ -245,7 +245,7 @@ class Rollouts(program.JobTest):
             shutil.rmtree(self.folder / out)  # it was faster
 
     def test_killed_while_it_draws_or_learns_a_run_ends_with_the_same_bytes(self):
-        steps, teacher = 9, str(self.other_model())
+        steps, teacher = 15, str(self.other_model())
         ways = {"grpo": (1, {"beta": 0.05}), "rloo": (2, {"num_iterations": 2}), "ppo": (2, {"num_ppo_epochs": 2}),
                 "distillation": (1, {"beta": 0.5, "teacher_model_name_or_path": teacher})}
         for kind, (uses, objective) in ways.items():
@@ -265,7 +265,7 @@ class Rollouts(program.JobTest):
                         made = len((self.folder / out / "metrics.jsonl").read_text().splitlines()) if (
                             self.folder / out / "metrics.jsonl").exists() else 0
                         block = self.folder / out / "rollouts" / f"step-{made // uses * uses + 1}.jsonl"
-                        return 2 < made < steps and block.exists() != draws
+                        return 2 < made < steps and self.checkpoints(self.folder / out) and block.exists() != draws
 
                     ended = self.ends_by(number, recipe(out), out, in_hand)
                     self.assertIn(ended, (-9,) if number == signal.SIGKILL else (75, 0), out)
