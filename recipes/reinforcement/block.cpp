@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/models/generate.h"
 #include "nibble/core/objectives/options.h"
 #include "nibble/recipes/preferences/text_log_probs.h"
 #include "nibble/recipes/preferences/text_scores.h"
@@ -69,7 +70,7 @@ void add_log_probs(const Recipe& recipe, StepExecutor& executor, StepExecutor* v
 PlannedBlock planned_block(const Recipe& recipe, const DecoderConfig& config) {
   if (!recipe.has_rollouts()) return {};
   const RolloutOptions& rollout = recipe.objective.rollout;
-  const int64_t longest = std::min(recipe.data.max_length, config.position_limit());
+  const int64_t longest = std::min(recipe.data.max_length, text_limit(config));
   const std::vector<int32_t> prompt(static_cast<size_t>(std::max<int64_t>(1, longest - rollout.max_new_tokens)), 0);
   const int64_t answers = recipe.train.microbatch_size * recipe.train.accumulate;
   PlannedBlock block;

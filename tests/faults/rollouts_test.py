@@ -51,6 +51,11 @@ class Rollouts(program.JobTest):
     def adapter(self, out="out"):
         return (self.folder / out / "adapter" / "adapter_model.safetensors").read_bytes()
 
+    def steps(self, out):
+        """The lines of metrics.jsonl without what the clock and the process say."""
+        clock = ("tokens_per_second", "seconds", "step_time", "eps", "peak_memory_bytes")
+        return [{name: value for name, value in line.items() if name not in clock} for line in self.metrics(self.folder / out)]
+
     def answers(self, out="out", step=1):
         lines = (self.folder / out / "rollouts" / f"step-{step}.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
@@ -272,6 +277,7 @@ class Rollouts(program.JobTest):
                     done = run("train", recipe(out))
                     self.assertEqual(done.code, 0, done.err)
                     self.assertEqual(self.adapter(out), self.adapter("whole" + kind), out)
+                    self.assertEqual(self.steps(out), self.steps("whole" + kind), out)
                     self.assertEqual(self.answers(out, steps), self.answers("whole" + kind, steps), out)
 
     def test_ppo_gives_the_same_bytes_however_it_is_run(self):
@@ -306,6 +312,22 @@ class Rollouts(program.JobTest):
         done = run("train", self.folder / "stopped.json")
         self.assertEqual(done.code, 0, done.err)
         self.assertEqual(both("stopped"), both("one"))
+
+    def test_tokens_count_once_for_all_steps_that_learn_from_them(self):
+        for kind, objective, lines in (("grpo", {"num_iterations": 2}, 8), ("ppo", {"num_ppo_epochs": 2, "num_mini_batches": 2}, 8),
+                                       ("rloo", {}, 8)):
+            done = run("train", self.rollout_recipe(kind, steps=8, objective={"type": kind, **objective}))
+            self.assertEqual(done.code, 0, done.err)
+            counted = 0
+            for step in self.steps(kind):
+                if (self.folder / kind / "rollouts" / f"step-{step['step']}.jsonl").exists():
+                    counted += sum(len(a["prompt_ids"]) + len(a["completion_ids"]) for a in self.answers(kind, step["step"]))
+                if kind != "ppo" or step["step"] % 4 != 1:  # whose first step learns from a half
+                    self.assertEqual(step["num_tokens"], counted)
+                if kind == "ppo":
+                    self.assertEqual(step["episode"], (step["step"] + 3) // 4 * lines)
+        for line in self.metrics(self.folder / "grpo"):
+            self.assertGreaterEqual(line["step_time"], line["seconds"])
 
     def test_ppo_gives_one_loss_for_any_microbatch(self):
         losses = []
