@@ -76,10 +76,10 @@ PlannedBlock planned_block(const Recipe& recipe, const DecoderConfig& config) {
   PlannedBlock block;
   block.steps = steps_per_block(recipe.objective);
   if (rollout.file.empty()) {
-    block.draw = [recipe, prompt, answers](const Decoder& model, StepExecutor& executor,
-                                           const std::function<bool()>& go_on) {
+    block.share = recipe.objective.lmbda;
+    const auto draw = [recipe, prompt, answers](const Decoder& model, StepExecutor& executor, int64_t ranks,
+                                                const std::function<bool()>& go_on) {
       const RolloutOptions& asked = recipe.objective.rollout;
-      const int64_t ranks = draws_together(recipe.parallel) ? 1 : executor.data_ranks().size();
       const int64_t groups = answers / asked.completions;
       std::vector<AnsweredPrompt> prompts(static_cast<size_t>((groups + ranks - 1) / ranks), {prompt, {}});
       for (AnsweredPrompt& one : prompts) {
@@ -88,6 +88,17 @@ PlannedBlock planned_block(const Recipe& recipe, const DecoderConfig& config) {
       draw_answers(
           recipe, model, executor, prompts, drawing_options(asked), [](const Answer&) {}, go_on);
     };
+    block.draw = [draw, together = draws_together(recipe.parallel)](const Decoder& model, StepExecutor& executor,
+                                                                    const std::function<bool()>& go_on) {
+      draw(model, executor, together ? 1 : executor.data_ranks().size(), go_on);
+    };
+    const int64_t ranks = recipe.parallel.replicate * recipe.parallel.shard;
+    if (recipe.objective.seq_kd) {
+      block.draw_by_teacher = [draw, ranks](Decoder& teacher, RankContext& rank) {
+        LocalExecutor executor(teacher, rank);
+        draw(teacher, executor, std::max<int64_t>(1, ranks), [] { return true; });
+      };
+    }
   }
   block.judge = [recipe, prompt, answers](StepExecutor& executor, StepExecutor* value, std::span<Decoder> scorers) {
     Rollout one;
