@@ -63,6 +63,7 @@ ROWS = [
     ("smollm2-135m", "qlora grpo", "none", 1, {}), ("smollm2-135m", "lora ppo", "none", 1, {}),
     ("smollm2-135m", "lora distillation", "none", 1, {}), ("smollm2-135m", "lora distillation on-policy", "none", 1, {}),
     ("smollm2-135m", "lora grpo", "none", 2, {"replicate": 2}),
+    ("smollm2-135m", "lora sft", "none", 1, {}),  # as many tokens as "lora dpo" has
 ]
 
 
@@ -82,14 +83,14 @@ def add_objective(made, work, base, shape, objective, options):
     kind, _, on_policy = objective.partition(" ")
     data = work / f"{shape}-{kind}{on_policy}.jsonl"
     made["objective"] = {"type": kind}
-    made["train"]["microbatch_size"] = 4
+    made["train"]["microbatch_size"] = 8 if kind == "sft" else 4
     if kind == "distillation":
         made["objective"]["teacher_model_name_or_path"] = str(base)
     if kind == "dpo":
         lines = [{"prompt_ids": ids(4), "chosen_ids": ids(options.tokens - 4), "rejected_ids": ids(options.tokens - 4)}
                  for _ in range(16)]
         made["data"] = {"train": str(data), "max_length": options.tokens}
-    elif kind == "distillation" and not on_policy:
+    elif kind == "sft" or (kind == "distillation" and not on_policy):
         return
     else:
         lines = [{"prompt_ids": ids(half)} for _ in range(16)]
@@ -152,8 +153,9 @@ def planned_and_measured(work, options, recipe, ranks):
     # A step's seconds begin when its answers are there; from one block to the next everything is in them.
     blocks = sorted((work / "out" / "rollouts").glob("step-*.jsonl"), key=lambda file: file.stat().st_mtime)
     if len(blocks) > 1:
-        made = [file.stat().st_mtime for file in blocks]
-        steps = [steps[0], steps[1], *(later - earlier for earlier, later in zip(made, made[1:]))]
+        made = [(file.stat().st_mtime, int(file.stem.partition("-")[2])) for file in blocks]
+        of_step = [(later - earlier) / (next_step - step) for (earlier, step), (later, next_step) in zip(made, made[1:])]
+        steps = [steps[0], steps[1], *of_step]
     return (plan["ranks"], plan["step_seconds"], last.get("rank_peak_memory_bytes") or [last["peak_memory_bytes"]],
             statistics.median(steps[2:] or steps))
 

@@ -102,7 +102,9 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
   if (objective.type == ObjectiveType::ppo) {
     value_.emplace(recipe_, rows_, mesh_, activations_, rank_, observer_);
   }
-  if (recipe_.has_rollouts()) rollouts_.emplace(recipe_, *model_, *data_, tokenizer_, observer_);
+  if (recipe_.has_rollouts()) {
+    rollouts_.emplace(recipe_, *model_, *data_, tokenizer_, observer_, teacher_ ? &*teacher_ : nullptr);
+  }
   objective_ = make_objective(config_.score_labels > 0 ? with_score_head(objective, config_) : objective,
                               off && !objective.precompute_ref_log_probs, teacher_ ? &*teacher_ : nullptr);
   if (objective.reference == "initial" || (off && objective.precompute_ref_log_probs)) {

@@ -1,6 +1,7 @@
 #include "nibble/recipes/loop.h"
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <optional>
 
@@ -55,6 +56,10 @@ LayerRange stage_layers(const Recipe& recipe, const DecoderConfig& config, const
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
 std::vector<Parameter*> parameters_of(const ParallelModel& parallel, ValueModel* value) {
   std::vector<Parameter*> all = parallel.parameters();
   if (!value) return all;
@@ -92,7 +97,10 @@ struct Training::Impl {
   TraceHooks hooks{run.trace(), model.config().layers, parallel.sharded()};
   StepOptions options = {};
   BeforeStep before_step = {};
+  Clock::time_point began = Clock::now(), step_began = began;
+  int64_t first_step = run.step() + 1;
 
+  void add_clock(StepResult& told) const;
   void after_update(Unfinished rest);
 };
 
@@ -138,6 +146,7 @@ Optimizer& Training::optimizer() { return impl_->optimizer; }
 const StepOptions& Training::options() const { return impl_->options; }
 
 bool Training::next_step() {
+  impl_->step_began = Clock::now();
   if (impl_->before_step && impl_->run.goes_on() && !impl_->before_step(*impl_->executor, impl_->run.step() + 1)) {
     impl_->run.leave(impl_->optimizer, Unfinished::nothing);
   }
@@ -158,9 +167,22 @@ void Training::finish_step(const StepResult& result) {
   StepResult told = result;
   const Metrics& of_block = impl_->data.block_metrics();
   told.metrics.insert(told.metrics.begin(), of_block.begin(), of_block.end());
+  if (impl_->before_step) impl_->add_clock(told);
   impl_->run.log(told, impl_->options.lr);
   impl_->after_update(impl_->data.has_eval() && impl_->run.evaluation_due() ? Unfinished::evaluation
                                                                             : Unfinished::nothing);
+}
+
+// Of steps on answers: the tokens that are new, and the time with what it took to have them.
+void Training::Impl::add_clock(StepResult& told) const {
+  const int64_t step = run.step();
+  if (!data.is_first_use(step)) told.new_tokens = 0;
+  told.metrics.emplace_back("step_time", seconds_since(step_began));
+  if (recipe.objective.type != ObjectiveType::ppo) return;
+  const int64_t block = data.block_of(step), here = block - data.block_of(first_step) + 1;
+  const auto answers = static_cast<double>(recipe.train.microbatch_size * recipe.train.accumulate);
+  told.metrics.emplace_back("episode", static_cast<double>(block) * answers);
+  told.metrics.emplace_back("eps", static_cast<double>(here) * answers / seconds_since(began));
 }
 
 // Evaluation, samples, checkpoint. The state stays that of the step: a stop saves it with what is left to do.

@@ -149,6 +149,7 @@ void TrainingData::lay_out_blocks(const Recipe& recipe, DataOptions& data, Batch
   if (rollout.file.empty()) {
     completions_ = rollout.completions;
     batching.microbatch_size /= completions_;
+    if (has_given_answers(recipe.objective)) return;
     data.max_length -= max_new_tokens_;
     batching.order.max_length = data.max_length;
     return;

@@ -42,6 +42,8 @@ class TrainingData {
   /// prompts of a block, or its given answers; and what its steps are to compute on, whose metrics are told with
   /// theirs.
   int64_t block_of(int64_t step) const { return (step - 1) / iterations_ + 1; }
+  /// Whether a step is the first that computes on its answers.
+  bool is_first_use(int64_t step) const { return (step - 1) % iterations_ < mini_batches_; }
   std::vector<Sample> block(int64_t number) const { return train_->samples(number, 0); }
   void set_block(std::vector<Sample> answers, Metrics metrics);
   const Metrics& block_metrics() const { return block_metrics_; }

@@ -58,6 +58,10 @@ bool has_rewards(ObjectiveType type) {
 
 bool has_rollouts(const ObjectiveOptions& options) { return has_rewards(options.type) || options.on_policy; }
 
+bool has_given_answers(const ObjectiveOptions& options) {
+  return options.on_policy && options.lmbda < 1 && !options.seq_kd;
+}
+
 int64_t steps_per_block(const ObjectiveOptions& options) {
   const bool ppo = options.type == ObjectiveType::ppo;
   return ppo ? options.num_ppo_epochs * options.num_mini_batches : options.num_iterations;
@@ -168,6 +172,21 @@ void check_objective_options(const ObjectiveOptions& options) {
   const bool distills = options.type == ObjectiveType::distillation;
   if (distills && options.beta > 1)
     throw UsageError("must be from 0 to 1", "0 is KL(teacher || student)", "objective.beta");
+  if (!options.on_policy && (options.lmbda < 1 || options.seq_kd)) {
+    throw UsageError("is for answers that are drawn", "add a section rollout",
+                     options.seq_kd ? "objective.seq_kd" : "objective.lmbda");
+  }
+  if (options.lmbda < 1 && !options.rollout.file.empty()) {
+    throw UsageError("contradicts rollout.file, whose answers are all there are", "leave one of them out",
+                     "objective.lmbda");
+  }
+  if (options.seq_kd && options.lmbda == 1) {
+    throw UsageError("the teacher answers in no step, because objective.lmbda is 1", "lower that", "objective.seq_kd");
+  }
+  if (has_given_answers(options) && options.rollout.completions > 1) {
+    throw UsageError("the data have one answer to a prompt (objective.lmbda below 1)",
+                     "leave it out, or set objective.seq_kd", "rollout.completions");
+  }
   if (distills && options.teacher_model_name_or_path.empty()) {
     throw UsageError("is missing", "name the teacher's directory", "objective.teacher_model_name_or_path");
   }

@@ -106,6 +106,8 @@ struct ObjectiveOptions {
   std::string teacher_model_name_or_path;
   /// Distillation, no key: the student's own answers are what it learns from (the recipe has a section rollout).
   bool on_policy = false;
+  double lmbda = 1;     ///< the share of steps on them; in the others it learns from the answers of the data,
+  bool seq_kd = false;  ///< or of the teacher
   double temperature = 1;
   /// No key, see with_score_head(): the id that score_at passes over; -1: none.
   int32_t pad_id = -1;
@@ -118,6 +120,8 @@ std::vector<ObjectiveType> objective_types();
 std::vector<std::string> loss_types_of(ObjectiveType type);
 /// Whether it trains on answers that are the model's own, or given as if they were.
 bool has_rollouts(const ObjectiveOptions& options);
+/// Whether some of its answers are those of the data.
+bool has_given_answers(const ObjectiveOptions& options);
 /// Whether such answers have rewards.
 bool has_rewards(ObjectiveType type);
 /// Optimizer steps that use the same answers.

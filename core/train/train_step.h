@@ -2,6 +2,7 @@
 // One optimizer step: microbatches in, updated parameters out.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,8 +20,9 @@ struct StepResult {
   double grad_norm = 0;  ///< 2-norm over all trainable tensors, before clipping
   int64_t label_tokens = 0;
   int64_t tokens = 0;
-  Metrics metrics;      ///< of the objective
-  bool updated = true;  ///< false when there was nothing to learn, or of a bad step: nothing was changed
+  std::optional<int64_t> new_tokens;  ///< of these, that no step before had; absent: all
+  Metrics metrics;                    ///< of the objective
+  bool updated = true;                ///< false when there was nothing to learn, or of a bad step: nothing was changed
   /// Bad step: what is not finite, beginning with the first in the order parameters, gradients, loss ("gradient of
   /// model.layers.0...lora_B.weight, element 3 of 512, is nan"). Empty: all is finite.
   std::vector<std::string> nonfinite;

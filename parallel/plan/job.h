@@ -55,6 +55,8 @@ struct PlannedBlock {
   int64_t steps = 1;  ///< that use it
   /// Draws this rank's answers; go_on is called before every pass. Empty: they are given.
   std::function<void(const Decoder& model, StepExecutor& executor, const std::function<bool()>& go_on)> draw = {};
+  double share = 1;  ///< of the blocks, that are drawn so; the teacher draws the others,
+  std::function<void(Decoder& teacher, RankContext& rank)> draw_by_teacher = {};  ///< or (empty) nobody
   /// The models whose score heads are rewards, on the rank that asks for rewards.
   std::vector<std::function<Decoder(RankContext& rank)>> scorers = {};
   /// Scores, and log-probabilities that the objective compares. value: PPO's value model, or null.

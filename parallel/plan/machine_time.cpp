@@ -34,19 +34,6 @@ double exchange_seconds(const StepBook& book, const Exchange& of, const StepBook
   return cost.seconds(amount.bytes, amount.messages);
 }
 
-// Of a microbatch's forward and backward passes, as PartSeconds has them.
-double planned_flops(const PlanJob& job, const PlanLayout& layout, const StageMemory& stage) {
-  const ModelWork& work = model_work(job, layout.mesh.tensor);
-  double flops = stage.layers.end == job.model.config.layers ? work.head : 0;
-  const int64_t lowest = lowest_with_backward(job.model, stage.layers);
-  for (int64_t l = stage.layers.begin; l < stage.layers.end; ++l) {
-    const LayerWork& layer = work.layers[static_cast<size_t>(l)];
-    flops += layer.forward;
-    if (l >= lowest) flops += layer.backward + (layout.recomputes(l) ? layer.again : 0);
-  }
-  return flops;
-}
-
 StageSeconds stage_seconds(const PlanJob& job, const PlanLayout& layout, const StageMemory& stage,
                            const MachineSpeed& speed) {
   const PartSeconds& parts =
@@ -70,7 +57,7 @@ StageSeconds stage_seconds(const PlanJob& job, const PlanLayout& layout, const S
   };
   const StepBooks& books = stage.books;
   if (job.objective.type != ObjectiveType::sft) {  // passes beside those that gradients need, and blocks of answers
-    result.forward += parts.operation * std::max(0.0, books.pass.flops - planned_flops(job, layout, stage));
+    result.forward += parts.operation * flops_beside(job, layout, stage);
     double drawing = parts.operation * books.draw_flops;
     for (int64_t l = stage.layers.begin; l < stage.layers.end && !parts.draw.empty(); ++l) {
       drawing += books.draw_passes * parts.draw[static_cast<size_t>(l)];

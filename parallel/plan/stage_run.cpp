@@ -255,13 +255,16 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
       return true;
     };
     if (job.block.draw) job.block.draw(model, *executor, go_on);
-    run.books.draw_flops = moments.take().flops;
+    run.books.draw_flops = job.block.share * moments.take().flops;
+    run.books.draw_passes *= job.block.share;
+    if (teacher && job.block.draw_by_teacher) job.block.draw_by_teacher(*teacher, rank);
+    const double by_teacher = (1 - job.block.share) * moments.take().flops;
     const bool asks = stage.layers.begin == 0 && stage.shard == 0;
     if (asks && scorers.empty()) {
       for (const auto& make : job.block.scorers) scorers.push_back(make(rank));
     }
     if (job.block.judge) job.block.judge(*executor, value ? value->executor.get() : nullptr, scorers);
-    run.books.judge_flops = moments.take().flops;
+    run.books.judge_flops = moments.take().flops + by_teacher;
   };
   const auto train = [&](int64_t passes) {
     std::vector<Batch> microbatches;

@@ -56,7 +56,32 @@ ExchangeSeconds exchange_seconds(const StepBook& step, const PlanJob& job, const
   return seconds;
 }
 
+// Of what is computed of a block of answers before its steps, the share of one step.
+double block_seconds(const PlanJob& job, const PlanLayout& layout, const StageMemory& stage, const PassSeconds& pass) {
+  double bytes = 0;  // that a pass which draws reads
+  for (int64_t l = stage.layers.begin; l < stage.layers.end; ++l) {
+    const PlannedGroup& group = job.model.group(l);
+    bytes += static_cast<double>(group.frozen_bytes + 4 * group.trained) / static_cast<double>(layout.mesh.tensor);
+  }
+  const StepBooks& books = stage.books;
+  const double drawing = std::max(pass.operation * books.draw_flops, pass.byte * bytes * books.draw_passes);
+  return (drawing + pass.operation * books.judge_flops) / static_cast<double>(job.block.steps);
+}
+
 }  // namespace
+
+double flops_beside(const PlanJob& job, const PlanLayout& layout, const StageMemory& stage) {
+  if (job.objective.type == ObjectiveType::sft) return 0;
+  const ModelWork& work = model_work(job, layout.mesh.tensor);
+  double flops = stage.layers.end == job.model.config.layers ? work.head : 0;
+  const int64_t lowest = lowest_with_backward(job.model, stage.layers);
+  for (int64_t l = stage.layers.begin; l < stage.layers.end; ++l) {
+    const LayerWork& layer = work.layers[static_cast<size_t>(l)];
+    flops += layer.forward;
+    if (l >= lowest) flops += layer.backward + (layout.recomputes(l) ? layer.again : 0);
+  }
+  return std::max(0.0, stage.books.pass.flops - flops);
+}
 
 PassSeconds pass_seconds(const PlanJob& job, const PlanLayout& layout, const Cluster& cluster) {
   const double speed = cluster.flops * cluster.share(static_cast<double>(job.model.config.width));
@@ -68,9 +93,11 @@ PassSeconds pass_seconds(const PlanJob& job, const PlanLayout& layout, const Clu
     pass.layer_backward.push_back((of.backward + (layout.recomputes(l) ? of.again : 0)) / speed);
   }
   pass.head = work.head / speed;
+  pass.operation = 1 / speed;
   if (cluster.memory_bandwidth > 0) {
     const double state = job.optimizer == OptimizerKind::sgd ? 0 : 16;
     pass.update = (12 + 4 + state) / cluster.memory_bandwidth;
+    pass.byte = 1 / cluster.memory_bandwidth;
   }
   return pass;
 }
@@ -130,8 +157,11 @@ StepTime step_time(const PlanJob& job, const PlanLayout& layout, const MemoryPla
       predicted_bubble(layout.schedule, static_cast<int>(layout.mesh.pipeline), static_cast<int64_t>(passes),
                        layout.in_flight > 0 ? layout.in_flight : static_cast<int64_t>(passes));
   StepTime slowest;
+  double block = 0;  // stages draw one after another
   for (const StageMemory& stage : plan.stages) {
+    block += block_seconds(job, layout, stage, pass);
     double own = stage.layers.end == job.model.config.layers ? pass.head : 0;  // one microbatch
+    own += pass.operation * flops_beside(job, layout, stage);
     for (int64_t l = stage.layers.begin; l < stage.layers.end; ++l) {
       own += pass.layer_forward[static_cast<size_t>(l)] + pass.layer_backward[static_cast<size_t>(l)];
     }
@@ -145,7 +175,8 @@ StepTime step_time(const PlanJob& job, const PlanLayout& layout, const MemoryPla
     if (time.seconds + time.waiting > slowest.seconds + slowest.waiting) slowest = time;
   }
   const double doublings = std::log2(static_cast<double>(layout.mesh.ranks()) / 128);
-  slowest.seconds += slowest.waiting;
+  slowest.seconds += slowest.waiting + block;
+  slowest.computing += block;
   if (doublings > 0) slowest.seconds *= 1 + cluster.growth * doublings;
   slowest.tokens_per_second = static_cast<double>(job.tokens * job.accumulate) / slowest.seconds;
   return slowest;

@@ -15,7 +15,12 @@ struct PassSeconds {
   std::vector<double> layer_forward, layer_backward;  ///< [L]
   double head = 0;                                    ///< forward and backward
   double update = 0;                                  ///< of a trained value; once a step
+  double operation = 0;                               ///< of other passes: of references, teachers, and that draw
+  double byte = 0;                                    ///< of weights that a pass reads; 0: not known
 };
+
+/// Operations of a microbatch beside those that the gradients of next tokens take: of references, of a teacher.
+double flops_beside(const PlanJob& job, const PlanLayout& layout, const StageMemory& stage);
 
 /// From a cluster's operations and bandwidth, of one tensor-parallel rank; exchanges are not in it.
 PassSeconds pass_seconds(const PlanJob& job, const PlanLayout& layout, const Cluster& cluster);

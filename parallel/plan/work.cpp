@@ -141,7 +141,7 @@ const ModelWork& model_work(const PlanJob& job, int64_t tensor) {
   const std::unique_ptr<LayerSharding> sharding = tensor_parallel(config, ranks, pool);
   Decoder model = job.make_model(config, {}, sharding.get(), nullptr, rank);
   if (job.everything) make_trainable(model, rank);
-  const Batch batch = planned_batch(job, config.head_rows(), pool);
+  const Batch batch = planned_batch(job, std::min(config.head_rows(), config.vocab_size), pool);
   const ModelWork run = count_work(model, device, batch, job.compute_dtype, rank);
   ModelWork work{{}, run.head};
   for (const int64_t alike : first) work.layers.push_back(run.layers[static_cast<size_t>(alike)]);

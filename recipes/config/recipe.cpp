@@ -154,9 +154,13 @@ void read_objective_type(const Document& document, Recipe& recipe) {
   const bool distills = recipe.objective.type == ObjectiveType::distillation;
   recipe.objective.beta = default_beta(recipe.objective.type);
   recipe.objective.on_policy = distills && !document.root.value("rollout", Json()).is_null();
+  for (const std::string key : {"lmbda", "seq_kd"}) {
+    if (!distills || objective.value(key, Json()).is_null()) continue;
+    find_field("objective." + key)->read(recipe, objective[key], document.place_of("objective." + key));
+  }
   if (distills || recipe.objective.type == ObjectiveType::ppo) recipe.objective.rollout.completions = 1;
   // A microbatch of answers has no padding anyway.
-  if (format_of(recipe.objective) != DataFormat::automatic) recipe.data.pack = false;
+  if (recipe.has_rollouts() || format_of(recipe.objective) != DataFormat::automatic) recipe.data.pack = false;
 }
 
 void read_key(const Document& document, const std::string& name, const Json& value, Recipe& recipe) {

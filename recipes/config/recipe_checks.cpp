@@ -13,6 +13,7 @@ using detail::format_of;
 
 DataFormat detail::format_of(const ObjectiveOptions& options) {
   const ObjectiveType type = options.type;
+  if (has_given_answers(options)) return DataFormat::automatic;
   if (has_rollouts(options)) return DataFormat::prompts;
   if (type == ObjectiveType::kto) return DataFormat::unpaired;
   if (type == ObjectiveType::classification) return DataFormat::labeled;
@@ -79,6 +80,7 @@ void check_rollouts(const Document& document, const Recipe& recipe) {
            "it counts prompt and answer: raise it");
   }
   if (recipe.data.pack) refuse("data.pack", "prompts are not packed: answers stand without padding", "leave it out");
+  if (has_given_answers(recipe.objective)) return;
   if (recipe.data.truncate == Truncate::cut) {
     refuse("data.truncate", "a prompt without its end asks for something else", "use drop or error");
   }
@@ -120,6 +122,7 @@ void check_objective(const Document& document, const Recipe& recipe) {
   }
   if (wanted == DataFormat::automatic) {  // distillation
     if (holds_judgements(recipe.data.format)) refuse("data.format", type + " reads texts", "leave it out");
+    if (recipe.has_rollouts()) check_rollouts(document, recipe);
     return;
   }
   if (has_scores(recipe.objective.type) && recipe.train.samples > 0) {

@@ -272,6 +272,15 @@ std::vector<RecipeField> objective_fields() {
                number_field(
                    "objective.temperature", kSmallest, kMost,
                    [](Recipe& r) -> double& { return options(r).temperature; }, "divides the logits of both")),
+      only_for(
+          {distillation},
+          number_field(
+              "objective.lmbda", 0, 1 + 1e-9, [](Recipe& r) -> double& { return options(r).lmbda; },
+              "with a section rollout: the share of steps on the student's own answers; the others are on those of "
+              "the data (GKD)")),
+      only_for({distillation}, flag_field(
+                                   "objective.seq_kd", [](Recipe& r) -> bool& { return options(r).seq_kd; },
+                                   "these others are on answers that the teacher draws, and the data are prompts")),
   };
   for (RecipeField& field : policy_gradient_fields()) fields.push_back(std::move(field));
   for (RecipeField& field : ppo_fields()) fields.push_back(std::move(field));

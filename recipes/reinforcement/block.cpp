@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/models/generate.h"
 #include "nibble/core/objectives/options.h"
 #include "nibble/recipes/preferences/text_log_probs.h"
 #include "nibble/recipes/preferences/text_scores.h"
@@ -69,16 +70,16 @@ void add_log_probs(const Recipe& recipe, StepExecutor& executor, StepExecutor* v
 PlannedBlock planned_block(const Recipe& recipe, const DecoderConfig& config) {
   if (!recipe.has_rollouts()) return {};
   const RolloutOptions& rollout = recipe.objective.rollout;
-  const int64_t longest = std::min(recipe.data.max_length, config.position_limit());
+  const int64_t longest = std::min(recipe.data.max_length, text_limit(config));
   const std::vector<int32_t> prompt(static_cast<size_t>(std::max<int64_t>(1, longest - rollout.max_new_tokens)), 0);
   const int64_t answers = recipe.train.microbatch_size * recipe.train.accumulate;
   PlannedBlock block;
   block.steps = steps_per_block(recipe.objective);
   if (rollout.file.empty()) {
-    block.draw = [recipe, prompt, answers](const Decoder& model, StepExecutor& executor,
-                                           const std::function<bool()>& go_on) {
+    block.share = recipe.objective.lmbda;
+    const auto draw = [recipe, prompt, answers](const Decoder& model, StepExecutor& executor, int64_t ranks,
+                                                const std::function<bool()>& go_on) {
       const RolloutOptions& asked = recipe.objective.rollout;
-      const int64_t ranks = draws_together(recipe.parallel) ? 1 : executor.data_ranks().size();
       const int64_t groups = answers / asked.completions;
       std::vector<AnsweredPrompt> prompts(static_cast<size_t>((groups + ranks - 1) / ranks), {prompt, {}});
       for (AnsweredPrompt& one : prompts) {
@@ -87,6 +88,17 @@ PlannedBlock planned_block(const Recipe& recipe, const DecoderConfig& config) {
       draw_answers(
           recipe, model, executor, prompts, drawing_options(asked), [](const Answer&) {}, go_on);
     };
+    block.draw = [draw, together = draws_together(recipe.parallel)](const Decoder& model, StepExecutor& executor,
+                                                                    const std::function<bool()>& go_on) {
+      draw(model, executor, together ? 1 : executor.data_ranks().size(), go_on);
+    };
+    const int64_t ranks = recipe.parallel.replicate * recipe.parallel.shard;
+    if (recipe.objective.seq_kd) {
+      block.draw_by_teacher = [draw, ranks](Decoder& teacher, RankContext& rank) {
+        LocalExecutor executor(teacher, rank);
+        draw(teacher, executor, std::max<int64_t>(1, ranks), [] { return true; });
+      };
+    }
   }
   block.judge = [recipe, prompt, answers](StepExecutor& executor, StepExecutor* value, std::span<Decoder> scorers) {
     Rollout one;

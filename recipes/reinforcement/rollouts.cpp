@@ -11,6 +11,7 @@
 #include "nibble/core/objectives/advantages.h"
 #include "nibble/core/objectives/policy_gradient.h"
 #include "nibble/core/objectives/ppo.h"
+#include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/reinforcement/block.h"
 
@@ -19,6 +20,7 @@ namespace nibble {
 namespace {
 
 constexpr uint32_t kRolloutPurpose = 0x726F6C6C;  // "roll"
+constexpr uint32_t kSourcePurpose = 0x6C6D6264;   // "lmbd"
 
 // How format `rollouts` has Sample::values.
 constexpr size_t kReward = 0, kTruncated = 1, kOld = 2;
@@ -31,14 +33,24 @@ std::vector<float> behind_prompt(const Rollout& rollout, const std::vector<float
   return all;
 }
 
+/// The last answer of a text, [begin, end): its last tokens with labels that stand together.
+std::pair<size_t, size_t> last_answer(const Sample& sample) {
+  size_t end = sample.labels.size();
+  while (end > 0 && sample.labels[end - 1] == kIgnoreLabel) --end;
+  size_t begin = end;
+  while (begin > 0 && sample.labels[begin - 1] != kIgnoreLabel) --begin;
+  return {begin, end};
+}
+
 }  // namespace
 
 Rollouts::Rollouts(const Recipe& recipe, const Decoder& model, TrainingData& data, const std::string& tokenizer,
-                   const Observer& observer)
+                   const Observer& observer, Decoder* teacher)
     : recipe_(recipe),
       model_(model),
       data_(data),
       observer_(observer),
+      teacher_(teacher),
       tokenizer_(find_tokenizer(tokenizer)),
       stop_ids_(model.config().eos_ids),
       draws_(recipe.objective.rollout.file.empty()) {
@@ -52,15 +64,42 @@ Rollouts::Rollouts(const Recipe& recipe, const Decoder& model, TrainingData& dat
   if (!rollout.stop.empty() && !tokenizer_) {
     throw UsageError("the model has no tokenizer that texts could be read with", "leave it out", "rollout.stop");
   }
-  const int64_t most = text_limit(model.config());
-  data.train().dataset().for_each([&](int64_t, const SampleInfo& prompt) {
+  check_prompts();
+}
+
+// Those of prompts alone are no longer than data.max_length allows.
+void Rollouts::check_prompts() const {
+  const ObjectiveOptions& objective = recipe_.objective;
+  const bool has_answers = has_given_answers(objective);
+  int64_t most = text_limit(model_.config());
+  if (objective.seq_kd) most = std::min(most, text_limit(model_config(teacher_of(recipe_))));
+  const Dataset& dataset = data_.train().dataset();
+  dataset.for_each([&](int64_t i, const SampleInfo& prompt) {
     if (rewards_) rewards_->check(records_->at(prompt.record));
-    if (int64_t{prompt.length} < most) return;
-    throw InputError(
-        "data.train, record " + std::to_string(prompt.record + 1),
-        "has a prompt of " + std::to_string(prompt.length) + " tokens, the model was made for " + std::to_string(most),
-        "lower data.max_length and set data.truncate to drop");
+    const int64_t length =
+        has_answers ? static_cast<int64_t>(last_answer(dataset.sample(i)).first) : int64_t{prompt.length};
+    const std::string place = "data.train, record " + std::to_string(prompt.record + 1);
+    if (length == 0) throw InputError(place, "has no prompt that could be answered", "give prompts and answers");
+    if (length >= most) {
+      throw InputError(
+          place,
+          "has a prompt of " + std::to_string(length) + " tokens, the model was made for " + std::to_string(most),
+          "lower data.max_length and set data.truncate to drop");
+    }
+    if (has_answers && length + objective.rollout.max_new_tokens > recipe_.data.max_length) {
+      throw InputError(place,
+                       "has a prompt of " + std::to_string(length) +
+                           " tokens, which leaves less than rollout.max_new_tokens of data.max_length",
+                       "raise data.max_length, or take the record out");
+    }
   });
+}
+
+Rollouts::Source Rollouts::source_of(int64_t block) const {
+  const ObjectiveOptions& objective = recipe_.objective;
+  PhiloxStream draw(static_cast<uint64_t>(recipe_.train.seed), kSourcePurpose, static_cast<uint64_t>(block));
+  if (objective.lmbda >= 1 || draw.next_uniform_double() < objective.lmbda) return Source::student;
+  return objective.seq_kd ? Source::teacher : Source::data;
 }
 
 std::vector<Rollout> Rollouts::given(int64_t block) const {
@@ -160,7 +199,7 @@ std::vector<Sample> Rollouts::samples(bool first) const {
   return result;
 }
 
-// Each prompt of the block so often as it has answers, without them.
+// Each prompt of the block so often as it has answers, without them but for those of the data.
 std::vector<Rollout> Rollouts::wanted(int64_t block) const {
   const int64_t completions = recipe_.objective.rollout.completions;
   std::vector<Rollout> all;
@@ -173,6 +212,12 @@ std::vector<Rollout> Rollouts::wanted(int64_t block) const {
       rollout.sequence = first + k;
       rollout.record = data_.train().dataset().info(sample.row).record;
       rollout.prompt = sample.ids;
+      if (!has_given_answers(recipe_.objective)) continue;
+      const auto [begin, end] = last_answer(sample);
+      rollout.answer.assign(sample.ids.begin() + static_cast<ptrdiff_t>(begin),
+                            sample.ids.begin() + static_cast<ptrdiff_t>(end));
+      rollout.prompt.resize(begin);
+      rollout.truncated = std::ranges::find_first_of(rollout.answer, stop_ids_) == rollout.answer.end();
     }
   }
   return all;
@@ -186,11 +231,12 @@ std::string Rollouts::text(std::span<const int32_t> ids) const {
   return all;
 }
 
-void Rollouts::sample(int64_t block, StepExecutor& executor, const std::vector<Rollout>& all,
+// A teacher is whole on the ranks that have it, among them the last one.
+void Rollouts::sample(int64_t block, bool by_teacher, StepExecutor& executor, const std::vector<Rollout>& all,
                       std::vector<Rollout>& done, const RolloutRun& run) const {
   const RolloutOptions& rollout = recipe_.objective.rollout;
   Communicator& ranks = executor.data_ranks();
-  const bool together = draws_together(recipe_.parallel);
+  const bool together = !by_teacher && draws_together(recipe_.parallel);
   std::set<int64_t> is_done;
   for (const Rollout& one : done) is_done.insert(one.position);
   std::vector<AnsweredPrompt> prompts;
@@ -225,14 +271,25 @@ void Rollouts::sample(int64_t block, StepExecutor& executor, const std::vector<R
     result.truncated = answer.truncated;
   };
   const bool alone = executor.rank().comm.size() == 1 || !together;  // its passes are nobody else's
-  draw_answers(recipe_, model_, executor, prompts, options, use,
-               [&] { return alone ? !observer_.stop() : !run.stop(); });
+  const auto go_on = [&] { return alone ? !observer_.stop() : !run.stop(); };
+  if (!by_teacher) {
+    draw_answers(recipe_, model_, executor, prompts, options, use, go_on);
+  } else if (teacher_) {
+    LocalExecutor teacher(*teacher_, executor.rank());
+    draw_answers(recipe_, *teacher_, teacher, prompts, options, use, go_on);
+  }
   for (int r = 0; r < (together ? 0 : ranks.size()); ++r) {
     const std::string theirs =
         ranks.broadcast_text("rollouts", r == ranks.rank() ? write_rollouts(own, {}, {}) : "", r);
     for (Rollout& one : read_rollouts(theirs, {})) done.push_back(std::move(one));
   }
   if (together) done.insert(done.end(), own.begin(), own.end());
+  if (by_teacher && recipe_.parallel.pipeline > 1) {
+    Communicator& world = executor.rank().comm;
+    const int last = world.size() - 1;
+    done = read_rollouts(
+        world.broadcast_text("rollouts", world.rank() == last ? write_rollouts(done, {}, {}) : "", last), {});
+  }
   std::ranges::sort(done, {}, &Rollout::position);
 }
 
@@ -302,8 +359,13 @@ bool Rollouts::make(int64_t block, StepExecutor& executor, const RolloutRun& run
   if (block == block_) done = std::move(rollouts_);  // in part
   rollouts_.clear();
   if (draws_) {
-    const std::vector<Rollout> all = wanted(block);
-    sample(block, executor, all, done, run);
+    std::vector<Rollout> all = wanted(block);
+    const Source source = source_of(block);
+    if (source == Source::data) {
+      done = std::move(all);
+    } else {
+      sample(block, source == Source::teacher, executor, all, done, run);
+    }
     rollouts_ = std::move(done);
     block_ = block;
     if (run.stop()) {
@@ -320,6 +382,7 @@ bool Rollouts::make(int64_t block, StepExecutor& executor, const RolloutRun& run
   old_given_ = std::ranges::any_of(rollouts_, [](const Rollout& rollout) { return !rollout.old.empty(); });
   add_log_probs(recipe_, executor, executor.companion(), old_given_, rollouts_);
   add_advantages();
+  if (recipe_.objective.lmbda < 1) metrics_.emplace_back("on_policy", source_of(block) == Source::student ? 1 : 0);
   block_ = block;
   whole_ = true;
   if (steps_per_block(recipe_.objective) > 1) {

@@ -30,8 +30,9 @@ struct RolloutRun {
 /// What is given must outlive this.
 class Rollouts {
  public:
+  /// teacher: of distillation; null on ranks without it.
   Rollouts(const Recipe& recipe, const Decoder& model, TrainingData& data, const std::string& tokenizer,
-           const Observer& observer);
+           const Observer& observer, Decoder* teacher = nullptr);
 
   /// What an interrupted run kept; "": nothing.
   void restore(const std::string& kept);
@@ -40,12 +41,16 @@ class Rollouts {
   bool prepare(int64_t step, StepExecutor& executor, const RolloutRun& run);
 
  private:
+  enum class Source : uint8_t { student, teacher, data };
+  /// Of the answers of a block.
+  Source source_of(int64_t block) const;
+  void check_prompts() const;
   bool make(int64_t block, StepExecutor& executor, const RolloutRun& run);
   std::vector<Rollout> given(int64_t block) const;
   std::vector<Rollout> wanted(int64_t block) const;
   /// Adds what is missing of `all` to `done`, as far as nobody asks to stop.
-  void sample(int64_t block, StepExecutor& executor, const std::vector<Rollout>& all, std::vector<Rollout>& done,
-              const RolloutRun& run) const;
+  void sample(int64_t block, bool by_teacher, StepExecutor& executor, const std::vector<Rollout>& all,
+              std::vector<Rollout>& done, const RolloutRun& run) const;
   /// False: somebody asked to stop meanwhile.
   bool judge(StepExecutor& executor);
   bool has_end(const Rollout& rollout) const;
@@ -59,6 +64,7 @@ class Rollouts {
   const Decoder& model_;
   TrainingData& data_;
   const Observer& observer_;
+  Decoder* teacher_;
   std::shared_ptr<const Tokenizer> tokenizer_;  // null: ids only
   std::vector<int32_t> stop_ids_;
   bool draws_;                            // the answers are the model's own

@@ -54,9 +54,17 @@ double number_of(const Json& line, const char* name) {
 
 // What an objective adds: numbers under names that every line does not have.
 NamedNumbers metrics_of(const Json& line) {
-  static constexpr std::array kCommon = {
-      "step",    "loss",      "lr", "grad_norm", "label_tokens", "tokens", "tokens_per_second", "peak_memory_bytes",
-      "seconds", "perplexity"};
+  static constexpr std::array kCommon = {"step",
+                                         "loss",
+                                         "lr",
+                                         "grad_norm",
+                                         "label_tokens",
+                                         "tokens",
+                                         "num_tokens",
+                                         "tokens_per_second",
+                                         "peak_memory_bytes",
+                                         "seconds",
+                                         "perplexity"};
   NamedNumbers metrics;
   for (const auto& [name, value] : line.items()) {
     const bool common = std::ranges::any_of(kCommon, [&](const char* known) { return name == known; });

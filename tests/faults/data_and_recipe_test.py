@@ -32,6 +32,12 @@ class Data(program.FaultTest):
         self.refused(self.row((3, -5)) + "\n", "d.jsonl:1:")
         self.refused(self.row((3, 2**40)) + "\n", "d.jsonl:1:")
 
+    def test_a_score_head_may_have_more_labels_than_the_vocabulary_tokens(self):
+        path = self.write("".join(json.dumps({"input_ids": [3, 4, i], "label": 50 * i}) + "\n" for i in range(8)))
+        recipe = self.recipe(steps=2, train_on=path, data={"format": "labeled"}, objective={"type": "classification", "num_labels": 512})
+        ended = run("train", recipe)
+        self.assertEqual(ended.code, 0, ended.err)
+
     def test_nothing_to_train_on(self):
         self.refused("", "holds no record")
         self.refused("\n \n\r\n", "holds no record")

@@ -1,57 +1,20 @@
 """Training on answers that the model draws: the same bytes however it is run, and one line for rewards that fail."""
 import json
+import os
+import shutil
 import signal
 import struct
 import subprocess
 import sys
+import time
 import unittest
 
 import program
 from program import run
-
-JUDGE = """
-import json, sys
-for line in sys.stdin:
-    answer = json.loads(line)
-    print(json.dumps(sum(answer["completion_ids"]) % 7 / 7), flush=True)
-"""
+from rollouts import JUDGE, RolloutTest
 
 
-class Rollouts(program.JobTest):
-    def setUp(self):
-        super().setUp()
-        self.prompts = self.folder / "prompts.jsonl"
-        with open(self.prompts, "w") as file:
-            for i in range(6):
-                file.write(json.dumps({"prompt_ids": [1, 5 + i, 9 + 2 * i][: 2 + i % 2], "answer": str(i)}) + "\n")
-
-    def judge(self, text=JUDGE):
-        path = self.folder / "judge.py"
-        path.write_text(text)
-        return {"type": "command", "argv": [sys.executable, str(path)]}
-
-    def rollout_recipe(self, out="out", steps=4, rewards=None, objective=None, train=None, **sections):
-        settings = {
-            "model": {"path": str(self.model), "compute_dtype": "f32"},
-            "adapter": {"type": "lora", "r": 4, "lora_alpha": 8},
-            "objective": {"type": "grpo", **(objective or {})},
-            "rollout": {"completions": 4, "max_new_tokens": 12},
-            "rewards": [self.judge()] if rewards is None else rewards or None,
-            "data": {"train": str(self.prompts), "max_length": 32},
-            "train": {"steps": steps, "microbatch_size": 4, "accumulate": 2, "save_every": 0, **(train or {})},
-            "optimizer": {"lr": 1e-2, "schedule": "constant"},
-            "output": {"dir": str(self.folder / out)}, **sections}
-        path = self.folder / f"{out}.json"
-        path.write_text(json.dumps(settings))
-        return path
-
-    def adapter(self, out="out"):
-        return (self.folder / out / "adapter" / "adapter_model.safetensors").read_bytes()
-
-    def answers(self, out="out", step=1):
-        lines = (self.folder / out / "rollouts" / f"step-{step}.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
-
+class Rollouts(RolloutTest):
     def test_threads_and_ranks_give_the_same_bytes(self):
         self.assertEqual(run("train", self.rollout_recipe("one")).code, 0)
         first = self.answers("one")
@@ -125,12 +88,6 @@ class Rollouts(program.JobTest):
         self.assertEqual(run("train", recipe).code, 0)
         self.assertEqual(self.adapter("stopped"), self.adapter("whole"))
 
-    def other_model(self):
-        made = run("init", "--config", self.shared / "config.json", "--out", self.folder / "other", "--dtype", "f32",
-                   "--seed", 7)
-        self.assertEqual(made.code, 0, made.err)
-        return self.folder / "other"
-
     def shared_recipe(self, out, size, objective):
         """Answers to prompts that are long enough to stand once for all of them in a microbatch of more than one."""
         rollouts = self.folder / "given.jsonl"
@@ -168,54 +125,60 @@ class Rollouts(program.JobTest):
                     for a, b in zip(values, together[name]):
                         self.assertAlmostEqual(a, b, delta=2e-5 * largest + 1e-9, msg=name)
 
-    def distillation_recipe(self, out, teacher, steps=4, data=None, **sections):
-        return self.rollout_recipe(out, steps=steps, rewards=[], objective={
-            "type": "distillation", "beta": 0.5, "teacher_model_name_or_path": str(teacher)}, **{
-                "rollout": {"completions": 2, "max_new_tokens": 12}, **({"data": data} if data else {}), **sections})
+    def ends_by(self, number, recipe, out, state):
+        """Sends the signal to a run whose files are in that state, and says how it ended. It is held while they are looked at."""
+        while True:
+            child = subprocess.Popen([program.PROGRAM, "train", str(recipe)], stdout=subprocess.DEVNULL,
+                                     stderr=subprocess.DEVNULL, env=program.environment())
+            self.addCleanup(child.kill)
+            while child.poll() is None:
+                if not state():
+                    time.sleep(0.0002)
+                    continue
+                child.send_signal(signal.SIGSTOP)
+                _, status = os.waitpid(child.pid, os.WUNTRACED)
+                if not os.WIFSTOPPED(status):
+                    child.returncode = os.waitstatus_to_exitcode(status)
+                    break
+                found = state()
+                if found:
+                    child.send_signal(number)
+                child.send_signal(signal.SIGCONT)
+                if found:
+                    return child.wait()
+            self.assertEqual(child.returncode, 0)
+            shutil.rmtree(self.folder / out)  # it was faster
 
-    def test_a_student_learns_from_given_answers_as_from_data(self):
-        teacher = self.other_model()
-        given, data = self.folder / "given.jsonl", self.folder / "data.jsonl"
-        with open(given, "w") as answers, open(data, "w") as texts:
-            for i in range(16):
-                prompt = [1] + [(7 * t + i // 2) % 60 + 3 for t in range(2 + i // 2 % 3)]
-                answer = [(5 * t + 3 * i) % 60 + 3 for t in range(1 + i % 5)] + [2]
-                answers.write(json.dumps({"prompt_ids": prompt, "completion_ids": answer}) + "\n")
-                texts.write(json.dumps({"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer}) + "\n")
-        recipe = self.distillation_recipe("drawn", teacher, steps=2, rollout={"completions": 2, "max_new_tokens": 12,
-                                                                              "file": str(given)})
-        done = run("train", recipe)
-        self.assertEqual(done.code, 0, done.err)
-        recipe = json.loads(self.distillation_recipe("read", teacher, steps=2).read_text())
-        del recipe["rollout"]
-        recipe["data"] = {"train": str(data), "format": "tokens", "shuffle": False, "pack": False, "max_length": 32}
-        (self.folder / "read.json").write_text(json.dumps(recipe))
-        done = run("train", self.folder / "read.json")
-        self.assertEqual(done.code, 0, done.err)
-        self.assertEqual(self.adapter("drawn"), self.adapter("read"), "whose loss is that of TRL")
-        lines = [[json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
-                 for out in ("drawn", "read")]
-        for drawn, read in zip(*lines):
-            self.assertEqual((drawn["loss"], drawn["entropy"]), (read["loss"], read["entropy"]))
-            self.assertIn("completions/mean_length", drawn)
+    def test_killed_while_it_draws_or_learns_a_run_ends_with_the_same_bytes(self):
+        steps, teacher = 15, str(self.other_model())
+        ways = {"grpo": (1, {"beta": 0.05}), "rloo": (2, {"num_iterations": 2}), "ppo": (2, {"num_ppo_epochs": 2}),
+                "distillation": (1, {"beta": 0.5, "lmbda": 0.6, "seq_kd": True, "teacher_model_name_or_path": teacher})}
+        for kind, (uses, objective) in ways.items():
+            def recipe(out):
+                rewards = [] if kind == "distillation" else [{"type": "repetition"}, {"type": "length", "max_completion_len": 12,
+                                                                                      "soft_punish_cache": 10}]
+                return self.rollout_recipe(out, steps=steps, rewards=rewards, objective={"type": kind, **objective},
+                                           train={"save_every": 2})
 
-    def test_on_policy_distillation_gives_the_same_bytes_however_it_is_run(self):
-        teacher = self.other_model()
-        done = run("train", self.distillation_recipe("one", teacher))
-        self.assertEqual(done.code, 0, done.err)
-        first = self.answers("one")
-        self.assertEqual(len(first), 8)
-        self.assertGreater(len({tuple(answer["completion_ids"]) for answer in first}), 4)
-        self.assertNotEqual(self.answers("one", 4), first)
-        for name, ranks, parallel in (("two", 2, {}), ("pipeline", 2, {"pipeline": 2}), ("shard", 2, {"shard": 2})):
-            done = run("launch", "-n", ranks, "--", "train", self.distillation_recipe(name, teacher, parallel=parallel))
+            done = run("train", recipe("whole" + kind))
             self.assertEqual(done.code, 0, done.err)
-            self.assertEqual(self.answers(name, 4), self.answers("one", 4), name)
-            self.assertEqual(self.adapter(name), self.adapter("one"), name)
-        done = run("train", self.distillation_recipe("stopped", teacher, steps=2))
-        self.assertEqual(done.code, 0, done.err)
-        self.assertEqual(run("train", self.distillation_recipe("stopped", teacher)).code, 0, "goes on after step 2")
-        self.assertEqual(self.adapter("stopped"), self.adapter("one"))
+            for number in (signal.SIGKILL, signal.SIGTERM):
+                for draws in (True, False):
+                    out = f"{kind}{number}{draws}"
+
+                    def in_hand():
+                        made = len((self.folder / out / "metrics.jsonl").read_text().splitlines()) if (
+                            self.folder / out / "metrics.jsonl").exists() else 0
+                        block = self.folder / out / "rollouts" / f"step-{made // uses * uses + 1}.jsonl"
+                        return 2 < made < steps and self.checkpoints(self.folder / out) and block.exists() != draws
+
+                    ended = self.ends_by(number, recipe(out), out, in_hand)
+                    self.assertIn(ended, (-9,) if number == signal.SIGKILL else (75, 0), out)
+                    done = run("train", recipe(out))
+                    self.assertEqual(done.code, 0, done.err)
+                    self.assertEqual(self.adapter(out), self.adapter("whole" + kind), out)
+                    self.assertEqual(self.steps(out), self.steps("whole" + kind), out)
+                    self.assertEqual(self.answers(out, steps), self.answers("whole" + kind, steps), out)
 
     def test_ppo_gives_the_same_bytes_however_it_is_run(self):
         def recipe(out, objective=None, train=None, **sections):
@@ -249,6 +212,22 @@ class Rollouts(program.JobTest):
         done = run("train", self.folder / "stopped.json")
         self.assertEqual(done.code, 0, done.err)
         self.assertEqual(both("stopped"), both("one"))
+
+    def test_tokens_count_once_for_all_steps_that_learn_from_them(self):
+        for kind, objective, lines in (("grpo", {"num_iterations": 2}, 8), ("ppo", {"num_ppo_epochs": 2, "num_mini_batches": 2}, 8),
+                                       ("rloo", {}, 8)):
+            done = run("train", self.rollout_recipe(kind, steps=8, objective={"type": kind, **objective}))
+            self.assertEqual(done.code, 0, done.err)
+            counted = 0
+            for step in self.steps(kind):
+                if (self.folder / kind / "rollouts" / f"step-{step['step']}.jsonl").exists():
+                    counted += sum(len(a["prompt_ids"]) + len(a["completion_ids"]) for a in self.answers(kind, step["step"]))
+                if kind != "ppo" or step["step"] % 4 != 1:  # whose first step learns from a half
+                    self.assertEqual(step["num_tokens"], counted)
+                if kind == "ppo":
+                    self.assertEqual(step["episode"], (step["step"] + 3) // 4 * lines)
+        for line in self.metrics(self.folder / "grpo"):
+            self.assertGreaterEqual(line["step_time"], line["seconds"])
 
     def test_ppo_gives_one_loss_for_any_microbatch(self):
         losses = []
@@ -303,12 +282,6 @@ class Rollouts(program.JobTest):
             # Score head and value model start as the same adapter: the value behind an answer is its score.
             self.assertAlmostEqual(answer["values"][-1], answer["reward"], delta=1e-5)
 
-    def waiting_judge(self, answers, gate, waits):
-        """JUDGE that, after so many answers, says that it waits and does until the gate is there."""
-        return self.judge("import os, pathlib, time\ncount = 0\n" + JUDGE.replace(
-            "    print", f"    count += 1\n    while count > {answers} and not os.path.exists({str(gate)!r}):\n"
-            f"        pathlib.Path({str(waits)!r}).touch()\n        time.sleep(0.01)\n    print"))
-
     def test_a_signal_while_a_command_judges_is_answered_at_once(self):
         self.assertEqual(run("train", self.rollout_recipe("whole", steps=3)).code, 0)
         gate, waits = self.folder / "gate", self.folder / "waits"
@@ -356,6 +329,17 @@ class Rollouts(program.JobTest):
         self.refused([{"type": "exact", "column": "solution"}], "no field \"solution\"")
         self.refused([{"type": "exact", "colum": "answer"}], "did you mean column?", code=2)
         self.refused([{**self.judge("x = bytearray(1 << 31)\n" + JUDGE), "memory_bytes": 1 << 30}], "exit code 1")
+
+    def test_log_probabilities_above_0_end_in_one_line(self):
+        given = self.folder / "given.jsonl"
+        given.write_text((json.dumps({"prompt_ids": [1], "completion_ids": [4, 2], "reward": 1, "old_logprobs": [-1, 0.5]}) + "\n") * 8)
+        done = run("train", self.rollout_recipe("bad", rewards=[], rollout={"completions": 4, "max_new_tokens": 12, "file": str(given)}))
+        self.assertEqual(done.code, 3, done.err)
+        self.assertIn('given.jsonl:1:1: has 0.5 in "old_logprobs"; a log-probability is not above 0', done.err.splitlines()[-1])
+
+    def test_short_prompts_may_have_a_max_length_beyond_the_model(self):
+        done = run("train", self.rollout_recipe("far", data={"train": str(self.prompts), "max_length": 2048}))
+        self.assertEqual(done.code, 0, done.err)
 
     def test_rewards_that_fail_may_be_left_out(self):
         dies = {**self.judge("import sys\nsys.exit(3)"), "null_on_failure": True}

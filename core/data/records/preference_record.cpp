@@ -255,7 +255,12 @@ RenderedRecord render_rollout(const JsonRecord& record, const DataOptions& optio
     record.fail("has " + std::to_string(answer.size()) + " completion_ids, but " + std::to_string(old.size()) +
                 " old_logprobs");
   }
-  for (const Json& value : old) rendered.values.push_back(read_value(record, "old_logprobs", value));
+  for (const Json& value : old) {
+    rendered.values.push_back(read_value(record, "old_logprobs", value));
+    if (rendered.values.back() > 0) {
+      record.fail("has " + value.dump() + " in \"old_logprobs\"; a log-probability is not above 0");
+    }
+  }
   return rendered;
 }
 

@@ -37,9 +37,13 @@ std::string file_name(const char* kind, int rank, int ranks) {
 json state_json(const TrainingState& state) {
   json settings = json::object();
   for (const auto& [name, value] : state.settings) settings[name] = value;
-  json value = {{"step", state.step},           {"optimizer_updates", state.optimizer_updates},
-                {"settings", settings},         {"best_loss", state.best_loss ? json(*state.best_loss) : json(nullptr)},
-                {"best_step", state.best_step}, {"evaluations_since_best", state.evaluations_since_best}};
+  json value = {{"step", state.step},
+                {"optimizer_updates", state.optimizer_updates},
+                {"settings", settings},
+                {"best_loss", state.best_loss ? json(*state.best_loss) : json(nullptr)},
+                {"best_step", state.best_step},
+                {"evaluations_since_best", state.evaluations_since_best},
+                {"num_tokens", state.num_tokens}};
   if (!state.rollouts.empty()) value["rollouts"] = state.rollouts;
   if (state.unfinished == Unfinished::evaluation) value["unfinished"] = "evaluation";
   if (state.unfinished == Unfinished::samples) value["unfinished"] = "samples";
@@ -57,6 +61,7 @@ TrainingState read_state(const fs::path& checkpoint) {
     if (!value.at("best_loss").is_null()) state.best_loss = value.at("best_loss").get<double>();
     state.best_step = value.at("best_step").get<int64_t>();
     state.evaluations_since_best = value.at("evaluations_since_best").get<int64_t>();
+    state.num_tokens = value.value("num_tokens", int64_t{0});
     state.rollouts = value.value("rollouts", "");
     const std::string unfinished = value.value("unfinished", "");
     if (unfinished == "evaluation") state.unfinished = Unfinished::evaluation;

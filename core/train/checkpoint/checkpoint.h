@@ -54,8 +54,9 @@ struct TrainingState {
   int64_t optimizer_updates = 0;  ///< of these, steps in which the optimizer moved (t of Adam)
   /// What must not change between stop and resume, name -> JSON text: recipe keys, fingerprints of base and data.
   std::map<std::string, std::string> settings;
-  std::string recipe;    ///< the resolved recipe, JSON text
-  std::string rollouts;  ///< answers that steps to come learn from as well, JSON text; "": none
+  std::string recipe;      ///< the resolved recipe, JSON text
+  int64_t num_tokens = 0;  ///< seen so far, see StepReport
+  std::string rollouts;    ///< answers that steps to come learn from as well, JSON text; "": none
   std::optional<double> best_loss;
   int64_t best_step = 0;
   int64_t evaluations_since_best = 0;

@@ -23,6 +23,7 @@ EventValues event_values(const StepReport& report, std::vector<std::string>& nam
   EventValues values = {{"train/loss", report.loss},
                         {"train/lr", report.lr},
                         {"train/grad_norm", report.grad_norm},
+                        {"train/num_tokens", static_cast<double>(report.num_tokens)},
                         {"train/tokens_per_second", report.tokens_per_second},
                         {"train/peak_memory_bytes", static_cast<double>(report.peak_memory_bytes)}};
   if (report.share_of_peak > 0) values.emplace_back("train/share_of_peak", report.share_of_peak);
@@ -55,6 +56,7 @@ void Run::log(const StepResult& result, double lr) {
   Impl& run = *impl_;
   run.set_policy(&Impl::unsaved, true);
   run.lr = lr;
+  run.state.num_tokens += result.new_tokens.value_or(result.tokens);
   if (!result.nonfinite.empty()) {
     run.observer.message("warning: step " + std::to_string(run.step) + " skipped: " + result.nonfinite.front());
     run.bad_steps.add({run.step, lr, result.loss, result.grad_norm, result.nonfinite});
@@ -80,6 +82,7 @@ void Run::log(const StepResult& result, double lr) {
   report.grad_norm = result.grad_norm;
   report.label_tokens = result.label_tokens;
   report.tokens = result.tokens;
+  report.num_tokens = run.state.num_tokens;
   report.metrics = result.metrics;
   report.seconds = seconds_since(run.step_start);
   report.tokens_per_second = static_cast<double>(result.tokens) / std::max(report.seconds, 1e-9);

@@ -61,8 +61,9 @@ std::string metrics_line(const StepReport& report) {
   if (!ranks.empty()) ranks = ",\"rank_peak_memory_bytes\":[" + ranks + "]";
   return line_start(report.step, "train") + field("loss", report.loss) + fields(report.metrics) +
          field("lr", report.lr) + field("grad_norm", report.grad_norm) + field("label_tokens", report.label_tokens) +
-         field("tokens", report.tokens) + field("tokens_per_second", report.tokens_per_second) +
-         field("peak_memory_bytes", report.peak_memory_bytes) + ranks + field("seconds", report.seconds) + "}";
+         field("tokens", report.tokens) + field("num_tokens", report.num_tokens) +
+         field("tokens_per_second", report.tokens_per_second) + field("peak_memory_bytes", report.peak_memory_bytes) +
+         ranks + field("seconds", report.seconds) + "}";
 }
 
 std::string metrics_line(const EvaluationReport& report) {

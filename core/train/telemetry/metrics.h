@@ -11,8 +11,8 @@
 namespace nibble {
 
 /// {"step":1,"split":"train","loss":...,"lr":...,"grad_norm":...,"label_tokens":...,"tokens":...,
-///  "tokens_per_second":...,"peak_memory_bytes":...,"seconds":...}; `seconds` is the wall time of this step. The
-/// objective's metrics stand behind the loss.
+///  "num_tokens":...,"tokens_per_second":...,"peak_memory_bytes":...,"seconds":...}; `seconds` is the wall time of this
+/// step. The objective's metrics stand behind the loss.
 std::string metrics_line(const StepReport& report);
 /// {"step":1,"split":"eval","loss":...,"perplexity":...,"label_tokens":...,"tokens":...,"seconds":...}; `seconds` is
 /// the wall time of the evaluation.

@@ -24,6 +24,7 @@ struct StepReport {
   double grad_norm = 0;      ///< before clipping
   int64_t label_tokens = 0;  ///< tokens the loss is averaged over
   int64_t tokens = 0;        ///< all tokens of the step
+  int64_t num_tokens = 0;    ///< of all steps so far; answers that several steps learn from count once
   double tokens_per_second = 0;
   int64_t peak_memory_bytes = 0;  ///< largest resident size of the process so far
   double seconds = 0;             ///< wall time of this step

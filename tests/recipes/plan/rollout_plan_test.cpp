@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/parallel/plan/memory.h"
+#include "nibble/recipes/plan/plan.h"
 #include "nibble/recipes/plan/plan_job.h"
 #include "nibble/recipes/reinforcement/block.h"
 #include "nibble/tests/core/models/mixtures.h"
@@ -93,6 +95,55 @@ TEST(RolloutPlan, HasTheCacheAndTheModelsThatJudge) {
   EXPECT_GT(judged.books.judge_flops, plain.books.judge_flops);
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(directory / "reward" / "model.safetensors"));
   EXPECT_GE(judged.needed() - plain.needed(), bytes / 2);
+}
+
+TEST(RolloutPlan, AClusterDrawsToo) {
+  TemporaryDirectory directory;
+  for (const char* name : {"model", "teacher"}) {
+    LocalRank rank;
+    Decoder model = random_decoder(parse_decoder_config(kModel, "test"), 1, rank.context());
+    test::write_model(directory / name, model, kModel);
+  }
+  const auto seconds = [&](json objective, int64_t max_new_tokens, double bandwidth = 0) {
+    if (objective["type"] == "distillation") {
+      objective["teacher_model_name_or_path"] = (directory / "teacher").string();
+    }
+    json recipe = rollout_recipe(directory / "model", objective, max_new_tokens);
+    recipe["train"]["gradient_checkpointing"] = "none";
+    PlanRequest request;
+    request.cluster = Cluster{.name = "a cluster", .flops = 1e9, .memory_bandwidth = bandwidth};
+    return plan_recipe(parse_recipe(recipe.dump(), "test"), request).asked.time.seconds;
+  };
+  const json grpo = {{"type", "grpo"}};
+  EXPECT_GT(seconds(grpo, 64), seconds(grpo, 8) * 1.05);
+  EXPECT_GT(seconds({{"type", "grpo"}, {"beta", 0.1}}, 8), seconds(grpo, 8)) << "passes of the reference";
+  EXPECT_GT(seconds(grpo, 64, 1e4), 63) << "each of 63 passes reads all weights, above 10 kB";
+  const json always = {{"type", "distillation"}};
+  const double own = seconds(always, 40),
+               half = seconds({{"type", "distillation"}, {"lmbda", 0.5}, {"seq_kd", true}}, 40);
+  EXPECT_NEAR(half, own, 0.05 * own) << "the teacher, as large as the student, draws the other half";
+  EXPECT_GT(own, seconds(grpo, 40)) << "passes of the teacher";
+}
+
+TEST(RolloutPlan, PairsTakeTheMemoryOfTexts) {
+  TemporaryDirectory directory;
+  std::filesystem::create_directories(directory / "model");
+  std::ofstream(directory / "model" / "config.json") << kModel;
+  const auto needed = [&](const json& objective, int64_t microbatch_size) {
+    json recipe = {{"model", {{"path", (directory / "model").string()}, {"compute_dtype", "f32"}}},
+                   {"adapter", {{"r", 4}}},
+                   {"data", {{"train", "data.jsonl"}, {"max_length", 96}, {"pack", false}}},
+                   {"train", {{"microbatch_size", microbatch_size}}},
+                   {"output", {{"dir", "run"}}}};
+    if (!objective.is_null()) recipe["objective"] = objective;
+    const Recipe read = parse_recipe(recipe.dump(), "test");
+    const DecoderConfig config = parse_decoder_config(kModel, "test");
+    const PlanJob job = plan_job(read, config);
+    EXPECT_EQ(job.tokens, 8 * 96);
+    return static_cast<double>(plan_memory(job, plan_layout(read), {0, 2}, 1).stages.front().needed());
+  };
+  const double texts = needed(nullptr, 8);
+  for (const char* type : {"dpo", "cpo", "orpo"}) EXPECT_LE(needed({{"type", type}}, 4), 1.1 * texts) << type;
 }
 
 }  // namespace

@@ -124,7 +124,7 @@ TEST(Run, LeavesRecipeMetricsAndTheLastCheckpoints) {
   EXPECT_EQ(std::count(metrics.begin(), metrics.end(), '\n'), 10);
   const std::regex first(
       R"(^\{"step":1,"split":"train","loss":[0-9.e+-]+,"lr":[0-9.e+-]+,"grad_norm":[0-9.e+-]+,"label_tokens":5,"tokens":7,)"
-      R"("tokens_per_second":[0-9.e+-]+,"peak_memory_bytes":[0-9]+,"seconds":[0-9.e+-]+\}\n)");
+      R"("num_tokens":7,"tokens_per_second":[0-9.e+-]+,"peak_memory_bytes":[0-9]+,"seconds":[0-9.e+-]+\}\n)");
   EXPECT_TRUE(std::regex_search(metrics, first)) << metrics.substr(0, 300);
 }
 
