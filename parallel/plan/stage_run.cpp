@@ -225,7 +225,7 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
 
   // What the microbatches hold that are not run: ids, and sums of some.
   const int64_t count = microbatches_of_rank(job, layout);
-  const Batch spare = planned_batch(job, config.vocab_size, pool);
+  const Batch spare = planned_batch(job, config, pool);
   std::vector<Tensor> held;
   const auto batch_bytes = static_cast<int64_t>(spare.ids.bytes() + spare.targets.bytes() + spare.positions.bytes() +
                                                 spare.row_keys.bytes());

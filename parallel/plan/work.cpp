@@ -53,13 +53,14 @@ std::vector<int64_t> first_alike(const PlannedModel& model) {
 
 }  // namespace
 
-Batch planned_batch(int64_t tokens, int64_t document_length, double label_share, bool pairs, int64_t vocabulary,
-                    MemoryPool& pool) {
+Batch planned_batch(int64_t tokens, int64_t document_length, double label_share, bool pairs,
+                    const DecoderConfig& config, MemoryPool& pool) {
+  const int64_t ids = std::min(config.vocab_size, config.head_rows());
   std::vector<Sample> samples;
   for (int64_t begin = 0; begin < tokens; begin += document_length) {
     Sample sample{.ids = {}, .labels = {}, .index = samples.size()};
     for (int64_t t = begin; t < std::min(tokens, begin + document_length); ++t) {
-      sample.ids.push_back(static_cast<int32_t>(t * 7919 % vocabulary));
+      sample.ids.push_back(static_cast<int32_t>(t * 7919 % ids));
       const double labelled = static_cast<double>(t - begin) * label_share;
       const bool has_label = labelled - std::floor(labelled) < label_share;
       sample.labels.push_back(has_label ? sample.ids.back() : kIgnoreLabel);
@@ -92,11 +93,11 @@ Batch planned_answers(const PlanJob& job, int64_t vocabulary, MemoryPool& pool) 
 
 }  // namespace
 
-Batch planned_batch(const PlanJob& job, int64_t vocabulary, MemoryPool& pool) {
+Batch planned_batch(const PlanJob& job, const DecoderConfig& config, MemoryPool& pool) {
   const bool pairs = is_pairwise(job.objective.type);
   Batch batch = job.answer_tokens > 0
-                    ? planned_answers(job, vocabulary, pool)
-                    : planned_batch(job.tokens, job.document_length, job.label_share, pairs, vocabulary, pool);
+                    ? planned_answers(job, config.vocab_size, pool)
+                    : planned_batch(job.tokens, job.document_length, job.label_share, pairs, config, pool);
   const int64_t labels = job.model.config.score_labels;
   for (std::vector<float>& values : batch.values) {
     if (labels > 0) values.resize(static_cast<size_t>(labels), 0);
@@ -141,7 +142,7 @@ const ModelWork& model_work(const PlanJob& job, int64_t tensor) {
   const std::unique_ptr<LayerSharding> sharding = tensor_parallel(config, ranks, pool);
   Decoder model = job.make_model(config, {}, sharding.get(), nullptr, rank);
   if (job.everything) make_trainable(model, rank);
-  const Batch batch = planned_batch(job, std::min(config.head_rows(), config.vocab_size), pool);
+  const Batch batch = planned_batch(job, config, pool);
   const ModelWork run = count_work(model, device, batch, job.compute_dtype, rank);
   ModelWork work{{}, run.head};
   for (const int64_t alike : first) work.layers.push_back(run.layers[static_cast<size_t>(alike)]);

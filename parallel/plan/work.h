@@ -28,11 +28,12 @@ ModelWork count_work(Decoder& model, const MetaDevice& device, const Batch& batc
 /// Of one of `tensor` tensor-parallel ranks. Of layers that are alike and at like places one is run.
 const ModelWork& model_work(const PlanJob& job, int64_t tensor);
 
-/// tokens in documents of so many, of which a share has labels; `pairs`: every two of them are a group.
-Batch planned_batch(int64_t tokens, int64_t document_length, double label_share, bool pairs, int64_t vocabulary,
-                    MemoryPool& pool);
+/// tokens in documents of so many, of which a share has labels; `pairs`: every two of them are a group. Ids are below
+/// both the vocabulary's size and the head's.
+Batch planned_batch(int64_t tokens, int64_t document_length, double label_share, bool pairs,
+                    const DecoderConfig& config, MemoryPool& pool);
 /// A microbatch of the job.
-Batch planned_batch(const PlanJob& job, int64_t vocabulary, MemoryPool& pool);
+Batch planned_batch(const PlanJob& job, const DecoderConfig& config, MemoryPool& pool);
 
 /// What a share of the peak is made from: without what attention sees beyond a token, and without recomputing.
 Work training_work(const PlanJob& job);

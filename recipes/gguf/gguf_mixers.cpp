@@ -32,14 +32,13 @@ double score_growth(const LatentAttentionConfig& latent, const RopeConfig& rope)
 }
 
 void refuse_latent(const DecoderConfig& config, const LatentAttentionConfig& latent) {
-  const auto refuse = [](const std::string& what) { throw UsageError("llama.cpp cannot compute " + what); };
-  if (latent.gate || latent.bias) refuse("latent attention with gates or biases");
+  if (latent.gate || latent.bias) refuse_for_llama_cpp("latent attention with gates or biases");
   if (config.rope.empty() || config.rope[0].pairs != ops::RopePairs::neighbours)
-    refuse("latent attention that turns halves (rope_interleave)");
+    refuse_for_llama_cpp("latent attention that turns halves (rope_interleave)");
   if (config.rope[0].scaling != RopeScaling::yarn) return;
   constexpr double kClose = 1e-5;
   if (std::abs(config.rope[0].magnitude - 1) > kClose || score_growth(latent, config.rope[0]) < kClose)
-    refuse("yarn whose mscale is not its mscale_all_dim");
+    refuse_for_llama_cpp("yarn whose mscale is not its mscale_all_dim");
 }
 
 }  // namespace
@@ -49,8 +48,10 @@ void refuse_mixers(const DecoderConfig& config) {
     const LatentAttentionMaker* latent = latent_of(layer);
     const ShortConvMaker* convolution = convolution_of(layer);
     if (latent) refuse_latent(config, latent->config);
-    if (layer.mixer && !latent && !convolution) throw UsageError("llama.cpp cannot compute mixers of this kind");
-    if (convolution && convolution->config.bias) throw UsageError("llama.cpp cannot compute convolutions with biases");
+    if (layer.mixer && !latent && !convolution)
+      throw UsageError("layers of this kind have no GGUF names here yet",
+                       "merge, and export by llama.cpp's own converter");
+    if (convolution && convolution->config.bias) refuse_for_llama_cpp("convolutions with biases");
   }
 }
 

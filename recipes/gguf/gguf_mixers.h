@@ -5,6 +5,9 @@
 
 namespace nibble {
 
+/// Throws UsageError: llama.cpp cannot compute `what`.
+[[noreturn]] void refuse_for_llama_cpp(const std::string& what);
+
 /// Throws UsageError for a mixer that llama.cpp cannot compute, as gguf_architecture().
 void refuse_mixers(const DecoderConfig& config);
 

@@ -22,10 +22,6 @@ const Family& find(const DecoderConfig& config) {
                    "known are " + known + "; a Hugging Face directory (nibble merge) is for all");
 }
 
-[[noreturn]] void refuse(const std::string& what) {
-  throw UsageError("llama.cpp cannot compute " + what, "export to a Hugging Face directory (nibble merge) instead");
-}
-
 /// HF keeps the two halves of what is rotated behind each other, llama.cpp's `llama` the pairs.
 std::vector<int64_t> interleaved(int64_t heads, int64_t head_size, int64_t rotated) {
   std::vector<int64_t> order;
@@ -203,26 +199,28 @@ void refuse_what_differs(const DecoderConfig& config, const Family& family) {
   const auto scaled = [](const LayerConfig& layer) { return layer.attention_scale != 0; };
   const bool by_layer = std::any_of(config.layer.begin(), config.layer.end(), scaled);
   if (by_layer || (!form.scales && !is_close(config.attention_scale, attention_scale(config, form))))
-    refuse("scores that are scaled by " + std::to_string(config.attention_scale));
-  if (config.position_offset != 0) refuse("positions that do not start at 0");
-  if (config.norm_place != NormPlace::input) refuse("norms behind the sum");
-  if ((config.alibi != Alibi::none) != (arch == "bloom")) refuse("ALiBi in this family");
-  if (config.qkv_clip != 0 && arch != "olmo") refuse("clipped queries");
+    refuse_for_llama_cpp("scores that are scaled by " + std::to_string(config.attention_scale));
+  if (config.position_offset != 0) refuse_for_llama_cpp("positions that do not start at 0");
+  if (config.norm_place != NormPlace::input) refuse_for_llama_cpp("norms behind the sum");
+  if ((config.alibi != Alibi::none) != (arch == "bloom")) refuse_for_llama_cpp("ALiBi in this family");
+  if (config.qkv_clip != 0 && arch != "olmo") refuse_for_llama_cpp("clipped queries");
   if ((config.logit_scale != 1 && !form.scales && !form.logit_scale) || (config.residual_scale != 1 && !form.scales))
-    refuse("scaled logits or residuals in this family");
+    refuse_for_llama_cpp("scaled logits or residuals in this family");
   if (arch == "gemma2" && (config.attention_softcap == 0 || config.logit_softcap == 0))
-    refuse("a Gemma 2 without its caps");
-  if (!form.biases && (config.qkv_bias || config.output_bias || config.mlp_bias)) refuse("biases in this family");
-  if (form.needs_biases && !config.output_bias) refuse("a " + config.model_type + " without biases");
-  if (arch == "falcon" && !config.parallel_residual) refuse("a Falcon whose MLP reads the attention's output");
-  if (form.only_tied && !config.tied_head) refuse("a head that is not the embedding in this family");
+    refuse_for_llama_cpp("a Gemma 2 without its caps");
+  if (!form.biases && (config.qkv_bias || config.output_bias || config.mlp_bias))
+    refuse_for_llama_cpp("biases in this family");
+  if (form.needs_biases && !config.output_bias) refuse_for_llama_cpp("a " + config.model_type + " without biases");
+  if (arch == "falcon" && !config.parallel_residual)
+    refuse_for_llama_cpp("a Falcon whose MLP reads the attention's output");
+  if (form.only_tied && !config.tied_head) refuse_for_llama_cpp("a head that is not the embedding in this family");
   if (config.qk_norm && !family.qk_norm && arch != "glm4moe")
-    refuse("norms of queries and keys (use_qk_norm, qk_layernorm) in this family");
-  if (window_period(family) > 0 && window_period(config, family) == 0) refuse("windows in these layers");
+    refuse_for_llama_cpp("norms of queries and keys (use_qk_norm, qk_layernorm) in this family");
+  if (window_period(family) > 0 && window_period(config, family) == 0) refuse_for_llama_cpp("windows in these layers");
   constexpr int64_t kWithoutRope = 4;  // every so many-th layer of SmolLM3
   for (size_t l = 0; arch == "smollm3" && l < config.layer.size(); ++l) {
     if ((config.layer[l].rotary < 0) != ((static_cast<int64_t>(l) + 1) % kWithoutRope == 0))
-      refuse("rope in these layers");
+      refuse_for_llama_cpp("rope in these layers");
   }
 }
 
@@ -237,31 +235,35 @@ void refuse_experts(const DecoderConfig& config, const GgufForm& form) {
   const ops::Routing& routing = config.experts->routing;
   const bool odd = routing.score == ops::RouterScore::sparse_mixer || routing.logits_choose ||
                    config.experts->weighted_input || config.experts->shared_scale != 1;
-  if (odd || (routing.groups > 1 && routing.group_score != ops::GroupScore::two_best)) refuse("this kind of router");
+  if (odd || (routing.groups > 1 && routing.group_score != ops::GroupScore::two_best))
+    refuse_for_llama_cpp("this kind of router");
   constexpr float kClamp = 7;
-  if (config.experts->clamp != (form.architecture == "gpt-oss" ? kClamp : 0)) refuse("another bound of experts");
+  if (config.experts->clamp != (form.architecture == "gpt-oss" ? kClamp : 0))
+    refuse_for_llama_cpp("another bound of experts");
   const int64_t dense = form.says_routes ? dense_layers(config) : 0;
   for (int64_t l = dense; l < config.layers; ++l) {
     if (!config.layer[static_cast<size_t>(l)].feed_forward)
-      refuse("a " + config.model_type + " with layers without experts" + (dense > 0 ? " behind others" : ""));
+      refuse_for_llama_cpp("a " + config.model_type + " with layers without experts" +
+                           (dense > 0 ? " behind others" : ""));
   }
   if (form.says_routes && !form.normalizes_routes) return;  // it says that too
   const bool normalizes = routing.normalize || routing.score == ops::RouterScore::chosen_softmax;
   if (normalizes != form.normalizes_routes)
-    refuse("a " + config.model_type + (normalizes ? " with" : " without") + " norm_topk_prob");
+    refuse_for_llama_cpp("a " + config.model_type + (normalizes ? " with" : " without") + " norm_topk_prob");
 }
 
 void refuse_rope(const DecoderConfig& config, const GgufForm& form) {
   const size_t kinds = form.architecture == "gemma3" ? 2 : 1;
   for (size_t i = 0; i < config.rope.size(); ++i) {
     const RopeConfig& rope = config.rope[i];
-    if (i >= kinds && rope != config.rope[0]) refuse("several kinds of rope in one model");
-    if (rope.exponent_size != 0) refuse("an odd share of rotated elements");
+    if (i >= kinds && rope != config.rope[0]) refuse_for_llama_cpp("several kinds of rope in one model");
+    if (rope.exponent_size != 0) refuse_for_llama_cpp("an odd share of rotated elements");
     bool known = rope.scaling == RopeScaling::none;
     if (i == 0) known = known || rope.scaling == RopeScaling::linear || rope.scaling == RopeScaling::llama3;
     if (i == 0 && form.architecture == "phi3") known = known || rope.scaling == RopeScaling::longrope;
     if (i == 0 && form.yarn) known = known || rope.scaling == RopeScaling::yarn;
-    if (!known && !(i > 0 && rope == config.rope[0])) refuse("this kind of rope scaling as nibble writes it");
+    if (!known && !(i > 0 && rope == config.rope[0]))
+      refuse_for_llama_cpp("this kind of rope scaling as nibble writes it");
   }
 }
 
@@ -294,10 +296,14 @@ void say_experts(const DecoderConfig& config, const std::string& key,
 
 }  // namespace
 
+void refuse_for_llama_cpp(const std::string& what) {
+  throw UsageError("llama.cpp cannot compute " + what, "export to a Hugging Face directory (nibble merge) instead");
+}
+
 std::string gguf_architecture(const DecoderConfig& config) {
   const Family& family = find(config);
   if (config.activation != activation_of(family))
-    refuse("a " + config.model_type + " with another activation than the family's");
+    refuse_for_llama_cpp("a " + config.model_type + " with another activation than the family's");
   refuse_what_differs(config, family);
   refuse_experts(config, family.gguf);
   refuse_rope(config, family.gguf);

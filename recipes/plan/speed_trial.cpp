@@ -203,8 +203,7 @@ ModelWork trial_work(const Recipe& recipe, const PlanJob& job, const DecoderConf
   RankContext rank{parts, pool, 1, 0};
   const std::unique_ptr<LayerSharding> sharding = tensor_parallel(config, parts, pool);
   Decoder model = trial_model(recipe, job, config, sharding.get(), rank);
-  const Batch batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, false,
-                                    std::min(config.head_rows(), config.vocab_size), pool);
+  const Batch batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, false, config, pool);
   return count_work(model, device, batch, job.compute_dtype, rank);
 }
 
@@ -227,8 +226,7 @@ struct SpeedTrial::Impl {
     const double most = SpeedTrial::is_large(job) ? kLargeOperations : kOperations;
     const double wanted = std::clamp(most / (6 * weights), 64.0, static_cast<double>(job.tokens));
     tokens = std::min(job.tokens, static_cast<int64_t>(wanted));
-    batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, false,
-                          std::min(config.head_rows(), config.vocab_size), pool);
+    batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, false, config, pool);
     model.set_hooks(&watch);
     again = config.layers / 2;  // the lower layers show what recomputing costs
     model.recompute_below(again);
@@ -374,8 +372,7 @@ void SpeedTrial::Impl::draw() {
 PartSeconds SpeedTrial::Impl::seconds() const {
   const ModelWork trial = trial_work(recipe, job, config, tensor, tokens), &part = model_work(job, tensor);
   MemoryPool host;
-  const double rows =
-      static_cast<double>(planned_batch(job, std::min(config.head_rows(), config.vocab_size), host).ids.numel());
+  const double rows = static_cast<double>(planned_batch(job, config, host).ids.numel());
   const double scale = rows / static_cast<double>(tokens);
 
   // Seconds of an operation, over the layers: of all forward passes, and of backward passes by kind. Where only
