@@ -24,14 +24,14 @@ install(FILES ${PROJECT_BINARY_DIR}/nibble-config.cmake ${PROJECT_BINARY_DIR}/ni
 set(share "\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}")
 install(CODE "
   set(ENV{OMP_NUM_THREADS} 1)
-  execute_process(COMMAND $<TARGET_FILE:nibble_cli> man --out \"${share}/man/man1\" COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:nibble_cli> man --out \"${share}/man/man1\" COMMAND_ERROR_IS_FATAL ANY)
   foreach(shell_file bash:bash-completion/completions/nibble zsh:zsh/vendor-completions/_nibble fish:fish/vendor_completions.d/nibble.fish)
     string(REPLACE \":\" \";\" parts \${shell_file})
     list(GET parts 0 shell)
     list(GET parts 1 file)
     get_filename_component(folder \"${share}/\${file}\" DIRECTORY)
     file(MAKE_DIRECTORY \${folder})
-    execute_process(COMMAND $<TARGET_FILE:nibble_cli> completion \${shell} OUTPUT_FILE \"${share}/\${file}\" COMMAND_ERROR_IS_FATAL ANY)
+    execute_process(COMMAND ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:nibble_cli> completion \${shell} OUTPUT_FILE \"${share}/\${file}\" COMMAND_ERROR_IS_FATAL ANY)
   endforeach()
 ")
 

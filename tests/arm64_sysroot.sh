@@ -14,7 +14,8 @@ packages=(
   libonig-dev libicu-dev libxxhash-dev zlib1g-dev libzstd-dev libsnappy-dev libyaml-cpp-dev libedit-dev
   libgtest-dev libgmock-dev
 )
-[ "$(cat "$sysroot/.packages" 2>/dev/null)" = "${packages[*]}" ] && exit 0
+database=$sysroot/var/lib/dpkg
+[ "$(cat "$sysroot/.packages" 2>/dev/null)" = "${packages[*]}" ] && [ -d "$database" ] && exit 0
 
 state=$sysroot/.apt
 rm -rf "$state"
@@ -42,7 +43,20 @@ apt-get indextargets 'ORIGIN: Debian' 'IDENTIFIER: Packages' --format \
 echo "unpacking arm64 packages into $sysroot"
 apt-get -c "$state/apt.conf" -qq update
 apt-get -c "$state/apt.conf" -qq --yes --download-only install "${packages[@]}" >/dev/null
-for archive in "$state"/archives/*.deb; do dpkg-deb -x "$archive" "$sysroot"; done
+# What dpkg-shlibdeps asks for the packages of libraries (cmake/arm64_package.cmake).
+rm -rf "$database"
+mkdir -p "$database/info"
+printf '%s\n' "$(dpkg --print-architecture)" arm64 >"$database/arch"
+for archive in "$state"/archives/*.deb; do
+  dpkg-deb -x "$archive" "$sysroot"
+  package=$(dpkg-deb -f "$archive" Package)
+  { dpkg-deb -f "$archive" Package Version Architecture Maintainer Description
+    printf 'Status: install ok installed\n\n'; } >>"$database/status"
+  dpkg-deb --fsys-tarfile "$archive" | tar -t | sed "s|^\.|$sysroot|; s|/$||" >"$database/info/$package.list"
+  for file in symbols shlibs; do
+    dpkg-deb -I "$archive" $file >"$database/info/$package.$file" 2>/dev/null || rm "$database/info/$package.$file"
+  done
+done
 rm -rf "$state"
 # Links from the root are this machine's, and what chooses between packages of OpenBLAS has not run.
 while read -r link target; do ln -sfn "$sysroot$target" "$link"; done < <(find "$sysroot" -lname '/*' -printf '%p %l\n')
