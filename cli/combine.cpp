@@ -61,11 +61,7 @@ void run(Flags flags) {
   }
   write_peft_directory(flags.out, result.options, result.tensors, flags.replace, first);
   const size_t modules = result.tensors.size() / 2;
-  if (flags.json) {
-    const nlohmann::ordered_json output = {{"modules", modules}, {"r", result.options.r}};
-    std::printf("%s\n", output.dump().c_str());
-    return;
-  }
+  if (flags.json) return print_json({{"modules", modules}, {"r", result.options.r}});
   say(stdout, "combined %zu adapters into %s: %zu modules, rank %lld", adapters.size(), flags.out.c_str(), modules,
       static_cast<long long>(result.options.r));
 }

@@ -9,33 +9,12 @@ namespace nibble::cli {
 /// Heading in --help of the commands in checking/: numbers and text to compare with other software.
 inline constexpr const char* kCheckingTools = "Tools for checking";
 
-void add_train_command(Command& nibble);
-void add_plan_command(Command& nibble);
-void add_launch_command(Command& nibble);
-void add_validate_command(Command& nibble);
-void add_preview_command(Command& nibble);
-void add_quantize_command(Command& nibble);
-void add_merge_command(Command& nibble);
-void add_combine_command(Command& nibble);
-void add_export_command(Command& nibble);
-void add_import_command(Command& nibble);
-void add_generate_command(Command& nibble);
-void add_chat_command(Command& nibble);
-void add_eval_command(Command& nibble);
-void add_logits_command(Command& nibble);
-void add_gradients_command(Command& nibble);
-void add_logprobs_command(Command& nibble);
-void add_score_command(Command& nibble);
-void add_tokenize_command(Command& nibble);
-void add_tokenizer_command(Command& nibble);
-void add_template_command(Command& nibble);
-void add_init_command(Command& nibble);
-void add_inspect_command(Command& nibble);
-void add_recipes_command(Command& nibble);
-void add_report_command(Command& nibble);
-void add_compare_command(Command& nibble);
-void add_sweep_command(Command& nibble);
-void add_doctor_command(Command& nibble);
-void add_sagemaker_command(Command& nibble);
+using AddCommand = void(Command& nibble);
+AddCommand add_train_command, add_plan_command, add_launch_command, add_validate_command, add_preview_command,
+    add_quantize_command, add_merge_command, add_combine_command, add_export_command, add_import_command,
+    add_generate_command, add_chat_command, add_eval_command, add_logits_command, add_gradients_command,
+    add_logprobs_command, add_score_command, add_tokenize_command, add_tokenizer_command, add_template_command,
+    add_init_command, add_inspect_command, add_recipes_command, add_report_command, add_compare_command,
+    add_sweep_command, add_doctor_command, add_sagemaker_command;
 
 }  // namespace nibble::cli

@@ -24,8 +24,7 @@ void run(const Flags& flags) {
     for (const Finding& finding : findings) {
       output.push_back({{"name", finding.name}, {"value", finding.value}, {"advice", finding.advice}});
     }
-    std::printf("%s\n", nlohmann::ordered_json{{"findings", output}}.dump().c_str());
-    return;
+    return print_json({{"findings", output}});
   }
   int advised = 0;
   for (const Finding& finding : findings) {

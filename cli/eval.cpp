@@ -7,6 +7,7 @@
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/progress.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/evaluation/evaluate_model.h"
@@ -35,8 +36,7 @@ void print(const Evaluation& loss, const ExactMatch& match, const Flags& flags) 
       output["exact_match"] = match.share();
       output["asked"] = match.asked;
     }
-    std::printf("%s\n", output.dump().c_str());
-    return;
+    return print_json(output);
   }
   std::printf("loss %.5f, perplexity %.3f over %lld tokens\n", loss.loss, loss.perplexity,
               static_cast<long long>(loss.label_tokens));
@@ -56,12 +56,9 @@ void run_choices(const Flags& flags) {
   Decoder decoder = open_model(flags.model, rank.context());
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   const ChoiceAccuracy found = multiple_choice(decoder, *tokenizer, questions, flags.limit, step);
-  if (flags.json) {
-    const nlohmann::ordered_json output = {
-        {"accuracy", found.share()}, {"accuracy_normalized", found.share_normalized()}, {"asked", found.asked}};
-    std::printf("%s\n", output.dump().c_str());
-    return;
-  }
+  if (flags.json)
+    return print_json(
+        {{"accuracy", found.share()}, {"accuracy_normalized", found.share_normalized()}, {"asked", found.asked}});
   std::printf("accuracy %.1f%% (%lld of %lld), %.1f%% by likelihood per byte\n", 100 * found.share(),
               static_cast<long long>(found.right), static_cast<long long>(found.asked), 100 * found.share_normalized());
 }

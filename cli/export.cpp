@@ -38,16 +38,13 @@ void run(Flags flags) {
   }
   LocalRank rank;
   const GgufReport report = export_gguf(flags.request, rank.context());
-  if (flags.json) {
-    const nlohmann::ordered_json output = {{"architecture", report.architecture},
-                                           {"tensors", report.tensors},
-                                           {"bytes", report.bytes},
-                                           {"kept_in_f16", report.fallbacks.f16},
-                                           {"in_blocks_of_32", report.fallbacks.small_blocks},
-                                           {"llama_cpp_leaves_out", report.left_out}};
-    std::printf("%s\n", output.dump().c_str());
-    return;
-  }
+  if (flags.json)
+    return print_json({{"architecture", report.architecture},
+                       {"tensors", report.tensors},
+                       {"bytes", report.bytes},
+                       {"kept_in_f16", report.fallbacks.f16},
+                       {"in_blocks_of_32", report.fallbacks.small_blocks},
+                       {"llama_cpp_leaves_out", report.left_out}});
   say(stdout, "wrote %s: %s, %s, %s", flags.request.out.c_str(), report.architecture.c_str(),
       count_text(report.tensors, "tensor").c_str(), bytes_text(static_cast<double>(report.bytes)).c_str());
   if (report.fallbacks.f16 > 0) {

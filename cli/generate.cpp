@@ -42,8 +42,7 @@ void run(Flags flags) {
     const std::vector<int32_t> ids = generate(decoder, prompt, flags.options, step);
     nlohmann::ordered_json output = {{"ids", ids}};
     if (tokenizer) output["text"] = tokenizer->decode(ids, true);
-    std::printf("%s\n", output.dump().c_str());
-    return;
+    return print_json(output);
   }
   std::unique_ptr<StreamDecoder> stream = tokenizer ? std::make_unique<StreamDecoder>(*tokenizer) : nullptr;
   if (!flags.prompt.empty()) std::fputs(for_stream(stdout, flags.prompt).c_str(), stdout);

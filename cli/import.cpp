@@ -17,14 +17,11 @@ namespace {
 void run(const ImportRequest& request, bool json) {
   LocalRank rank;
   const ImportReport report = import_gguf(request, rank.context());
-  if (json) {
-    const nlohmann::ordered_json output = {{"model_type", report.model_type},
-                                           {"tensors", report.tensors},
-                                           {"bytes", report.bytes},
-                                           {"tokenizer", report.tokenizer}};
-    std::printf("%s\n", output.dump().c_str());
-    return;
-  }
+  if (json)
+    return print_json({{"model_type", report.model_type},
+                       {"tensors", report.tensors},
+                       {"bytes", report.bytes},
+                       {"tokenizer", report.tokenizer}});
   if (report.model_type.empty()) {
     say(stdout, "wrote %s: a tokenizer", request.out.c_str());
     return;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
@@ -155,7 +156,7 @@ void add_inspect_command(Command& nibble) {
   command.footer("Example: nibble inspect runs/mine/checkpoints/step-100");
   command.run([path, json] {
     const ordered_json output = inspect(*path);
-    *json ? static_cast<void>(std::printf("%s\n", output.dump().c_str())) : print(output);
+    *json ? print_json(output) : print(output);
   });
 }
 

@@ -107,34 +107,15 @@ int main(int argc, char** argv) {
   app.get_formatter()->column_width(34);
 
   Command program(&app);
-  add_train_command(program);
-  add_plan_command(program);
-  add_launch_command(program);
-  add_validate_command(program);
-  add_preview_command(program);
-  add_quantize_command(program);
-  add_merge_command(program);
-  add_combine_command(program);
-  add_export_command(program);
-  add_import_command(program);
-  add_generate_command(program);
-  add_chat_command(program);
-  add_eval_command(program);
-  add_logits_command(program);
-  add_gradients_command(program);
-  add_logprobs_command(program);
-  add_score_command(program);
-  add_tokenize_command(program);
-  add_tokenizer_command(program);
-  add_template_command(program);
-  add_init_command(program);
-  add_inspect_command(program);
-  add_recipes_command(program);
-  add_report_command(program);
-  add_compare_command(program);
-  add_sweep_command(program);
-  add_doctor_command(program);
-  add_sagemaker_command(program);
+  for (AddCommand* add :
+       {add_train_command,    add_plan_command,    add_launch_command,   add_validate_command,  add_preview_command,
+        add_quantize_command, add_merge_command,   add_combine_command,  add_export_command,    add_import_command,
+        add_generate_command, add_chat_command,    add_eval_command,     add_logits_command,    add_gradients_command,
+        add_logprobs_command, add_score_command,   add_tokenize_command, add_tokenizer_command, add_template_command,
+        add_init_command,     add_inspect_command, add_recipes_command,  add_report_command,    add_compare_command,
+        add_sweep_command,    add_doctor_command,  add_sagemaker_command}) {
+    add(program);
+  }
   add_manual_commands(app);
 
   try {

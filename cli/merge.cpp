@@ -26,12 +26,9 @@ void run(const Flags& flags) {
   }
   for (const std::string& note : merge_notes(flags.request)) say(stderr, "note: " + note);
   const MergeReport report = merge_model(flags.request, rank.context());
-  if (flags.json) {
-    const nlohmann::ordered_json output = {
-        {"modules", report.modules}, {"max_change", report.max_change}, {"mean_change", report.mean_change}};
-    std::printf("%s\n", output.dump().c_str());
-    return;
-  }
+  if (flags.json)
+    return print_json(
+        {{"modules", report.modules}, {"max_change", report.max_change}, {"mean_change", report.mean_change}});
   say(stdout, "merged %lld modules into %s; weights changed by %.3g on average, %.3g at most",
       static_cast<long long>(report.modules), flags.request.out.c_str(), report.mean_change, report.max_change);
 }

@@ -65,21 +65,20 @@ Json samples_of(const DryRun& found) {
   return samples;
 }
 
-void print_json(const DryRun& found) {
+void print_as_json(const DryRun& found) {
   const DatasetReport& report = found.report;
-  const nlohmann::ordered_json output = {{"samples", samples_of(found)},
-                                         {"tokens", report.tokens},
-                                         {"trained_tokens", report.trained_tokens},
-                                         {"trained_share", report.trained_share()},
-                                         {"longest", report.longest},
-                                         {"truncated", report.truncated},
-                                         {"truncated_tokens", report.truncated_tokens},
-                                         {"dropped_long", report.dropped_long},
-                                         {"dropped_untrained", report.dropped_untrained},
-                                         {"empty_answers", report.empty_answers},
-                                         {"duplicate_bos", report.duplicate_bos},
-                                         {"samples_without_end", found.samples_without_end}};
-  std::printf("%s\n", output.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  print_json({{"samples", samples_of(found)},
+              {"tokens", report.tokens},
+              {"trained_tokens", report.trained_tokens},
+              {"trained_share", report.trained_share()},
+              {"longest", report.longest},
+              {"truncated", report.truncated},
+              {"truncated_tokens", report.truncated_tokens},
+              {"dropped_long", report.dropped_long},
+              {"dropped_untrained", report.dropped_untrained},
+              {"empty_answers", report.empty_answers},
+              {"duplicate_bos", report.duplicate_bos},
+              {"samples_without_end", found.samples_without_end}});
 }
 
 // Trained tokens are green on a terminal and in [[ ]] elsewhere.
@@ -138,7 +137,7 @@ void run(const Flags& flags) {
   Observer observer;
   observer.on_message = [](const std::string& line) { say(stderr, line); };
   const DryRun found = dry_run(recipe, observer, flags.samples);
-  if (flags.json) return print_json(found);
+  if (flags.json) return print_as_json(found);
   const char* no_color = std::getenv("NO_COLOR");  // no-color.org
   const bool color = isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == 0);
   for (size_t i = 0; i < found.previews.size(); ++i) {

@@ -39,14 +39,11 @@ void run(Flags flags) {
   if (isatty(STDERR_FILENO) == 1) flags.options.progress = show_progress;
   LocalRank rank(flags.threads);
   const QuantizeModelReport report = quantize_model(flags.model, flags.out, flags.options, rank.context());
-  if (flags.json) {
-    const nlohmann::ordered_json output = {{"quantized", report.quantized},
-                                           {"copied", report.copied},
-                                           {"source_bytes", report.source_bytes},
-                                           {"bytes", report.bytes}};
-    std::printf("%s\n", output.dump().c_str());
-    return;
-  }
+  if (flags.json)
+    return print_json({{"quantized", report.quantized},
+                       {"copied", report.copied},
+                       {"source_bytes", report.source_bytes},
+                       {"bytes", report.bytes}});
   say(stdout, "%s: %s in 4 bits, %lld as they were; %s instead of %s", flags.out.c_str(),
       count_text(report.quantized, "tensor").c_str(), static_cast<long long>(report.copied),
       bytes_text(static_cast<double>(report.bytes)).c_str(),

@@ -45,7 +45,7 @@ struct CompareFlags {
   bool json = false;
 };
 
-void print_json(const std::vector<RunLog>& logs) {
+void print_as_json(const std::vector<RunLog>& logs) {
   nlohmann::ordered_json runs = nlohmann::ordered_json::array(), differences = nlohmann::ordered_json::object();
   for (const RunLog& log : logs) {
     const RunSummary run = summarize(log);
@@ -66,8 +66,7 @@ void print_json(const std::vector<RunLog>& logs) {
   for (const std::vector<std::string>& row : recipe_differences(logs)) {
     differences[row[0]] = std::vector<std::string>(row.begin() + 1, row.end());
   }
-  const nlohmann::ordered_json output = {{"runs", runs}, {"recipe_differences", differences}};
-  std::printf("%s\n", output.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  print_json({{"runs", runs}, {"recipe_differences", differences}});
 }
 
 void compare(const CompareFlags& flags) {
@@ -80,7 +79,7 @@ void compare(const CompareFlags& flags) {
   }
   if (logs.empty()) throw UsageError("there is no run to compare", "give the output.dir of each run");
   if (!flags.out.empty()) write_file_atomically(flags.out, comparison_page(logs));
-  if (flags.json) return print_json(logs);
+  if (flags.json) return print_as_json(logs);
   print_table(comparison_rows(logs));
   std::vector<std::vector<std::string>> differences = recipe_differences(logs);
   if (differences.empty()) return;

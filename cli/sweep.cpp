@@ -183,14 +183,13 @@ void run(const Flags& given) {
   const std::vector<RunLog> logs = finished(runs, codes);
   if (!logs.empty()) write_file_atomically(directory / "sweep.html", comparison_page(logs));
   if (flags.json) {
-    constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;  // a path may be no UTF-8
     nlohmann::ordered_json output = nlohmann::ordered_json::array();
     for (const RunLog& log : logs) {
       const RunSummary summary = summarize(log);
       output.push_back({{"run", log.directory.string()}, {"loss", summary.loss}});
       if (summary.best_step > 0) output.back()["eval_loss"] = summary.best_evaluation_loss;
     }
-    std::printf("%s\n", nlohmann::ordered_json{{"runs", output}}.dump(-1, ' ', false, kReplace).c_str());
+    print_json({{"runs", output}});
   } else if (!logs.empty()) {
     print_table(comparison_rows(logs));
     say(stdout, "best: " + logs.front().directory.string());

@@ -24,19 +24,16 @@ void run(const Flags& flags) {
   Observer observer;
   observer.on_message = [](const std::string& line) { say(stderr, line); };
   const DryRun found = dry_run(recipe, observer);
-  if (flags.json) {
-    const nlohmann::ordered_json output = {{"valid", true},
-                                           {"parameters", found.parameters},
-                                           {"adapted_modules", found.adapted_modules},
-                                           {"samples", found.report.samples},
-                                           {"empty_answers", found.report.empty_answers},
-                                           {"trained_share", found.report.trained_share()},
-                                           {"total_steps", found.total_steps},
-                                           {"first_batch_tokens", found.first_step.tokens},
-                                           {"first_batch_label_tokens", found.first_step.label_tokens}};
-    std::printf("%s\n", output.dump().c_str());
-    return;
-  }
+  if (flags.json)
+    return print_json({{"valid", true},
+                       {"parameters", found.parameters},
+                       {"adapted_modules", found.adapted_modules},
+                       {"samples", found.report.samples},
+                       {"empty_answers", found.report.empty_answers},
+                       {"trained_share", found.report.trained_share()},
+                       {"total_steps", found.total_steps},
+                       {"first_batch_tokens", found.first_step.tokens},
+                       {"first_batch_label_tokens", found.first_step.label_tokens}});
   std::printf("model: %lld parameters", static_cast<long long>(found.parameters));
   if (found.adapted_modules > 0) std::printf(", an adapter on %s", count_text(found.adapted_modules, "module").c_str());
   std::printf("\nvalid: %s, the first with %lld tokens, %lld of them trained\n",

@@ -15,11 +15,7 @@ namespace {
 
 constexpr uint32_t kMiniBatchPurpose = 0x6D696E69;  // "mini"
 
-std::string percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f%%", share * 100);
-  return text;
-}
+std::string percent(double share) { return formatted("%.1f%%", share * 100); }
 
 void say(const Observer& observer, const DatasetReport& report, const std::string& what) {
   std::string line = what + ": " + count_text(report.samples, "sample") + ", " + count_text(report.tokens, "token") +

@@ -44,9 +44,7 @@ void run_recipe(const Flags& flags) {
   write_safetensors(flags.out, found.gradients);
   nlohmann::ordered_json metrics = nlohmann::ordered_json::object();
   for (const auto& [name, value] : found.sums.metrics) metrics[name] = value;
-  const nlohmann::ordered_json output = {
-      {"loss", found.sums.loss}, {"label_tokens", found.sums.label_tokens}, {"metrics", metrics}};
-  std::printf("%s\n", output.dump().c_str());
+  print_json({{"loss", found.sums.loss}, {"label_tokens", found.sums.label_tokens}, {"metrics", metrics}});
 }
 
 void run(const Flags& flags) {
@@ -79,8 +77,7 @@ void run(const Flags& flags) {
     if (parameter.trainable) gradients.emplace_back(peft_name(parameter.name, decoder.config()), parameter.gradient);
   });
   write_safetensors(flags.out, gradients);
-  const nlohmann::ordered_json output = {{"loss", loss}, {"label_tokens", batch.label_tokens}};
-  std::printf("%s\n", output.dump().c_str());
+  print_json({{"loss", loss}, {"label_tokens", batch.label_tokens}});
 }
 
 }  // namespace

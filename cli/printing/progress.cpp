@@ -18,13 +18,6 @@ constexpr double kTerminalSeconds = 0.1;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-template <typename... Values>
-std::string format(const char* pattern, Values... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, pattern, values...);
-  return text;
-}
-
 size_t terminal_columns(std::FILE* stream) {
   winsize size{};
   if (ioctl(fileno(stream), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
@@ -39,12 +32,12 @@ std::string progress_line(const StepReport& report, const Progress& progress, si
     int leaves;  // the order in which parts make room where the line is too long; 0: never
   };
   std::vector<Part> parts = {
-      {format("step %lld/%lld", static_cast<long long>(report.step), static_cast<long long>(report.total_steps)), 0},
-      {format("loss %.4f (%.4f)", report.loss, progress.smoothed_loss()), 0},
-      {format("lr %.2e", report.lr), 2},
-      {format("norm %.3g", report.grad_norm), 4},
-      {format("%.0f tok/s", progress.tokens_per_second()), 5}};
-  if (progress.share_of_peak() > 0) parts.push_back({format("%.0f%% of peak", 100 * progress.share_of_peak()), 1});
+      {formatted("step %lld/%lld", static_cast<long long>(report.step), static_cast<long long>(report.total_steps)), 0},
+      {formatted("loss %.4f (%.4f)", report.loss, progress.smoothed_loss()), 0},
+      {formatted("lr %.2e", report.lr), 2},
+      {formatted("norm %.3g", report.grad_norm), 4},
+      {formatted("%.0f tok/s", progress.tokens_per_second()), 5}};
+  if (progress.share_of_peak() > 0) parts.push_back({formatted("%.0f%% of peak", 100 * progress.share_of_peak()), 1});
   parts.push_back({bytes_text(static_cast<double>(report.peak_memory_bytes)), 3});
   if (report.step < report.total_steps) parts.push_back({"left " + seconds_text(progress.seconds_left()), 0});
   const auto line = [&] {
@@ -92,14 +85,14 @@ void ProgressPrinter::step(const StepReport& report) {
 }
 
 void ProgressPrinter::evaluating(const EvaluationProgress& progress) {
-  counted(format("step %lld  evaluation", static_cast<long long>(progress.step)), progress.batch, progress.batches);
+  counted(formatted("step %lld  evaluation", static_cast<long long>(progress.step)), progress.batch, progress.batches);
 }
 
 void ProgressPrinter::counted(const std::string& what, int64_t done, int64_t of) {
   if (done == 0) counted_since_ = now();
   // In a file a short one is no line at all.
   if (terminal_ ? !is_due() && done > 0 : !is_due() || now() - counted_since_ < plain_seconds_) return;
-  std::string line = what + format(" %lld/%lld", static_cast<long long>(done), static_cast<long long>(of));
+  std::string line = what + formatted(" %lld/%lld", static_cast<long long>(done), static_cast<long long>(of));
   if (done > 0) {
     const double left = static_cast<double>(of - done) / static_cast<double>(done);
     line += "  left " + seconds_text(left * (now() - counted_since_));
@@ -127,9 +120,9 @@ void ProgressPrinter::leave_line() {
 }
 
 void ProgressPrinter::evaluation(const EvaluationReport& report) {
-  print_line(format("step %lld  evaluation loss %.4f  perplexity %.4g  %lld label tokens%s",
-                    static_cast<long long>(report.step), report.loss, report.perplexity,
-                    static_cast<long long>(report.label_tokens), report.best ? "  (best)" : ""));
+  print_line(formatted("step %lld  evaluation loss %.4f  perplexity %.4g  %lld label tokens%s",
+                       static_cast<long long>(report.step), report.loss, report.perplexity,
+                       static_cast<long long>(report.label_tokens), report.best ? "  (best)" : ""));
 }
 
 // The end of the prompt and the answer, each on one line.

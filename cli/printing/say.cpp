@@ -2,9 +2,10 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdarg>
+#include <nlohmann/json.hpp>
 
+#include "nibble/core/base/readable.h"
 #include "nibble/core/text/unicode/visible_text.h"
 
 namespace nibble::cli {
@@ -12,18 +13,17 @@ namespace nibble::cli {
 void say(std::FILE* stream, const std::string& line) { std::fprintf(stream, "%s\n", visible_text(line).c_str()); }
 
 void say(std::FILE* stream, const char* format, ...) {
-  va_list values, again;
+  va_list values;
   va_start(values, format);
-  va_copy(again, values);
-  std::string line(static_cast<size_t>(std::max(0, std::vsnprintf(nullptr, 0, format, values))) + 1, '\0');
-  std::vsnprintf(line.data(), line.size(), format, again);
-  va_end(again);
+  say(stream, formatted_list(format, values));
   va_end(values);
-  line.pop_back();
-  say(stream, line);
 }
 
 void say_error(const std::string& what) { say(stderr, "error: " + what); }
+
+void print_json(const nlohmann::ordered_json& value) {
+  std::printf("%s\n", value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+}
 
 std::string for_stream(std::FILE* stream, const std::string& piece) {
   return isatty(fileno(stream)) == 1 ? visible_text(piece, Lines::many) : piece;

@@ -2,6 +2,7 @@
 // What commands say to people: every line may hold names and texts of others, and goes through visible_text().
 
 #include <cstdio>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 namespace nibble::cli {
@@ -12,6 +13,8 @@ void say(std::FILE* stream, const std::string& line);
 [[gnu::format(printf, 2, 3)]] void say(std::FILE* stream, const char* format, ...);
 /// "error: ..." on standard error.
 void say_error(const std::string& what);
+/// A line of JSON on standard output; what is no UTF-8 is replaced.
+void print_json(const nlohmann::ordered_json& value);
 
 /// A piece of a text as it is shown on a terminal; exactly as it is where the stream is none.
 std::string for_stream(std::FILE* stream, const std::string& piece);

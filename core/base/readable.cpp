@@ -7,37 +7,43 @@
 
 namespace nibble {
 
+std::string formatted_list(const char* pattern, va_list values) {
+  va_list again;
+  va_copy(again, values);
+  std::string text(static_cast<size_t>(std::max(0, std::vsnprintf(nullptr, 0, pattern, values))), '\0');
+  std::vsnprintf(text.data(), text.size() + 1, pattern, again);
+  va_end(again);
+  return text;
+}
+
+std::string formatted(const char* pattern, ...) {
+  va_list values;
+  va_start(values, pattern);
+  std::string text = formatted_list(pattern, values);
+  va_end(values);
+  return text;
+}
+
 std::string bytes_text(double bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   size_t unit = 0;
   for (; bytes >= 1023.5 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
   const int digits = unit == 0 || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2;
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f %s", digits, bytes, kUnits[unit]);
-  return text;
+  return formatted("%.*f %s", digits, bytes, kUnits[unit]);
 }
 
 std::string seconds_text(double seconds) {
   const long whole = std::lround(std::clamp(seconds, 0.0, 1e12));
-  char text[64];
-  if (whole < 60) {
-    std::snprintf(text, sizeof text, "%lds", whole);
-  } else if (whole < 3600) {
-    std::snprintf(text, sizeof text, "%ldm %02lds", whole / 60, whole % 60);
-  } else if (whole < 2 * 86400) {
-    std::snprintf(text, sizeof text, "%ldh %02ldm", whole / 3600, whole / 60 % 60);
-  } else {
-    std::snprintf(text, sizeof text, "%ldd %02ldh", whole / 86400, whole / 3600 % 24);
-  }
-  return text;
+  if (whole < 60) return formatted("%lds", whole);
+  if (whole < 3600) return formatted("%ldm %02lds", whole / 60, whole % 60);
+  if (whole < 2 * 86400) return formatted("%ldh %02ldm", whole / 3600, whole / 60 % 60);
+  return formatted("%ldd %02ldh", whole / 86400, whole / 3600 % 24);
 }
 
 std::string precise_seconds_text(double seconds) {
   if (!(seconds < 59.95)) return seconds_text(seconds);
   if (seconds > 0 && seconds < 1e-4) return "under 0.1 ms";
-  char text[64];
-  std::snprintf(text, sizeof text, "%.3g s", seconds);
-  return text;
+  return formatted("%.3g s", seconds);
 }
 
 std::string count_text(int64_t count, const std::string& word) {

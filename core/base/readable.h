@@ -1,11 +1,15 @@
 #pragma once
 // Numbers as people read them.
 
+#include <cstdarg>
 #include <cstdint>
 #include <string>
 
 namespace nibble {
 
+/// What printf prints.
+[[gnu::format(printf, 1, 2)]] std::string formatted(const char* pattern, ...);
+std::string formatted_list(const char* pattern, va_list values);
 /// "512 B", "13.0 MiB", "2.31 GiB": three digits, units of 1024.
 std::string bytes_text(double bytes);
 /// "12s", "3m 20s", "2h 05m", "3d 04h".

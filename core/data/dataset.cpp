@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdio>
 #include <memory>
 #include <span>
 #include <utility>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/data/packing.h"
 
 namespace nibble {
@@ -191,10 +191,7 @@ void DatasetSummary::put(Dataset& dataset) {
   dataset.longest_whole_ = state_->longest_whole;
   if (!state_->has_codes) return;
   XXH3_64bits_update(state_->hash.get(), dataset.weights_.data(), dataset.weights_.size() * sizeof(double));
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx",
-                static_cast<unsigned long long>(XXH3_64bits_digest(state_->hash.get())));
-  dataset.fingerprint_ = digits;
+  dataset.fingerprint_ = formatted("%016llx", static_cast<unsigned long long>(XXH3_64bits_digest(state_->hash.get())));
 }
 
 }  // namespace nibble

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <optional>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/data/dataset.h"
 #include "nibble/core/data/encoded_cache.h"
 #include "nibble/core/data/records/format.h"
@@ -34,14 +34,13 @@ uint32_t trained_tokens(const EncodedRecord& sample) {
 void check_dropped(const DatasetReport& counts, const DataOptions& options) {
   const int64_t dropped = counts.dropped_untrained + counts.dropped_long, empty = counts.empty_answers;
   if (static_cast<double>(dropped + empty) <= options.max_dropped * static_cast<double>(counts.records)) return;
-  char share[32];
-  std::snprintf(share, sizeof share, "%g", options.max_dropped);
   throw InputError(
       counts.files.front().path,
       std::to_string(dropped + empty) + " of " + std::to_string(counts.records) + " records are dropped" +
           (empty > 0 ? " or empty (" + std::to_string(empty) + " train the end alone of an empty answer, " : " (") +
           std::to_string(counts.dropped_untrained) + " without a trained token, " +
-          std::to_string(counts.dropped_long) + " too long), a larger share than data.max_dropped (" + share + ")",
+          std::to_string(counts.dropped_long) + " too long), a larger share than data.max_dropped (" +
+          formatted("%g", options.max_dropped) + ")",
       (empty > 0 ? "check data.fields, " : "check ") +
           std::string("data.format, data.template and data.max_length with nibble preview, or raise "
                       "data.max_dropped"));
@@ -65,12 +64,10 @@ void warn_of_preferences(DatasetReport& counts) {
   constexpr int64_t kFew = 20;
   const auto chosen = static_cast<double>(counts.chosen_tokens), rejected = static_cast<double>(counts.rejected_tokens);
   if (counts.pairs < kFew || std::max(chosen, rejected) < kBias * std::min(chosen, rejected)) return;
-  char text[200];
-  std::snprintf(text, sizeof text,
-                "chosen answers have %.0f tokens on average, rejected ones %.0f: a model may learn the length alone; "
+  counts.warnings.push_back(
+      formatted("chosen answers have %.0f tokens on average, rejected ones %.0f: a model may learn the length alone; "
                 "losses that average over tokens (simpo, ipo, sigmoid_norm) or ld_alpha resist it",
-                chosen / static_cast<double>(counts.pairs), rejected / static_cast<double>(counts.pairs));
-  counts.warnings.emplace_back(text);
+                chosen / static_cast<double>(counts.pairs), rejected / static_cast<double>(counts.pairs)));
 }
 
 }  // namespace

@@ -13,13 +13,6 @@ namespace nibble {
 
 namespace {
 
-Tensor narrowed(const Tensor& x, const StepContext& step) {
-  if (x.dtype() == step.compute_dtype) return x;
-  Tensor y = Tensor::empty(step.pool(), x.shape(), step.compute_dtype, "embeddings");
-  ops::cast(x, y);
-  return y;
-}
-
 // Sines, then cosines of every position: [T, D] f32.
 Tensor waves(const Tensor& at, int64_t offset, int64_t width, FixedPositions kind, const StepContext& step) {
   const int64_t half = width / 2;
@@ -69,7 +62,7 @@ Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContex
     }
   }
   if (project) {
-    const Tensor in = narrowed(x, step);
+    const Tensor in = in_compute_dtype(x, step);
     x = make(project->out_features(), "projected embeddings");
     project->forward(in, x, step, saved ? &saved->project : nullptr);
   }
@@ -111,7 +104,7 @@ void InputStage::backward(const Tensor& ids, const Tensor& at, const StepContext
   if (positions) positions->backward(at, position_offset, 1.0f, gradient, step);
   if (project) {
     Tensor dx = make(project->in_features());
-    project->backward(narrowed(gradient, step), step, std::move(saved.project),
+    project->backward(in_compute_dtype(gradient, step), step, std::move(saved.project),
                       embedding.has_trainable() ? &dx : nullptr, false);
     gradient = dx;
   }

@@ -12,13 +12,6 @@ namespace {
 
 const float kHalfRoot = std::sqrt(0.5f);
 
-Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
-  if (x.dtype() == dtype) return x;
-  Tensor result = Tensor::empty(step.pool(), x.shape(), dtype, "layer inputs");
-  ops::cast(x, result);
-  return result;
-}
-
 bool is_outside(int32_t id, int64_t rows) { return id >= rows; }
 
 // Ids of the table: what it does not have is row 0.
@@ -54,14 +47,14 @@ std::vector<Tensor> LayerInputs::forward(const Tensor& ids, const Tensor& x, con
   const int64_t tokens = x.dim(0), columns = projection.out_features(), size = columns / layers;
   const auto make = [&] { return Tensor::empty(step.pool(), {tokens, columns}, DType::f32, "layer inputs"); };
   Tensor projected = make(), all = make(), looked_up = make();
-  projection.forward(in_dtype(x, step.compute_dtype, step), projected, step, saved ? &saved->projection : nullptr);
+  projection.forward(in_compute_dtype(x, step), projected, step, saved ? &saved->projection : nullptr);
   ops::scale(projected, 1 / root(x.dim(1)));
   Tensor normed = all.reshape({tokens * layers, size});
   norm.forward(projected.reshape(normed.shape()), normed, step, saved ? &saved->norm : nullptr);
   table.forward(in_table(ids, rows(), step), 0, root(size), looked_up, step);
   ops::add(looked_up, all);
   ops::scale(all, kHalfRoot);
-  const Tensor narrow = in_dtype(all, step.compute_dtype, step);
+  const Tensor narrow = in_compute_dtype(all, step);
   std::vector<Tensor> result;
   for (int64_t l = 0; l < layers; ++l) {
     result.push_back(Tensor::empty(step.pool(), {tokens, size}, step.compute_dtype, "layer inputs"));
@@ -78,8 +71,7 @@ void LayerInputs::backward(const Tensor& ids, const std::vector<Tensor>& gradien
     const Tensor& gradient = gradients.at(static_cast<size_t>(l));
     if (gradient) ops::copy_columns_in(gradient, l * size, narrow);
   }
-  Tensor all = narrow;
-  if (narrow.dtype() != DType::f32) all = in_dtype(narrow, DType::f32, step);
+  Tensor all = in_dtype(narrow, DType::f32, step);
   ops::scale(all, kHalfRoot);
   if (table.has_trainable()) {
     table.backward(in_table(ids, rows(), step), 0, root(size), of_table(all, ids, rows(), step), step);
@@ -88,8 +80,8 @@ void LayerInputs::backward(const Tensor& ids, const std::vector<Tensor>& gradien
   norm.backward(all.reshape(dprojected.shape()), step, std::move(saved.norm), dprojected);
   ops::scale(dprojected, 1 / root(dx.dim(1)));
   Tensor from = Tensor::empty(step.pool(), dx.shape(), DType::f32, "layer input gradients");
-  projection.backward(in_dtype(dprojected.reshape({tokens, columns}), step.compute_dtype, step), step,
-                      std::move(saved.projection), &from, false);
+  projection.backward(in_compute_dtype(dprojected.reshape({tokens, columns}), step), step, std::move(saved.projection),
+                      &from, false);
   ops::add(from, dx);
 }
 

@@ -16,14 +16,6 @@ std::optional<Norm> make_norm(const std::string& prefix, const std::string& name
 
 bool trainable(const std::optional<Norm>& norm) { return norm && norm->has_trainable(); }
 
-// In the compute dtype; without a copy where it is f32 already.
-Tensor narrowed(const Tensor& x, const StepContext& step) {
-  if (step.compute_dtype == DType::f32) return x;
-  Tensor y = Tensor::empty(step.pool(), x.shape(), step.compute_dtype, "activation");
-  ops::cast(x, y);
-  return y;
-}
-
 // With shards of the weights a sublayer gives one term of a sum.
 void all_reduce(const LayerContext& context, std::string_view what, Tensor& values) {
   if (context.sharding) context.sharding->all_reduce(what, values);
@@ -36,7 +28,7 @@ DType output_dtype(const LayerContext& context, const StepContext& step) {
 
 // What a sublayer computes on: the norm of the residual stream, or the stream itself.
 Tensor sublayer_input(const std::optional<Norm>& norm, const Tensor& x, const StepContext& step, NormSaved* saved) {
-  if (!norm) return narrowed(x, step);
+  if (!norm) return in_compute_dtype(x, step);
   Tensor y = Tensor::empty(step.pool(), x.shape(), step.compute_dtype, "norm");
   norm->forward(x, y, step, saved);
   return y;
@@ -82,10 +74,10 @@ Tensor sublayer_output_gradient(std::optional<Norm>& post_norm, float scale, con
     scaled = gradient.clone(step.pool());
     ops::scale(scaled, scale);
   }
-  if (!post_norm) return narrowed(scaled, step);
+  if (!post_norm) return in_compute_dtype(scaled, step);
   Tensor dy = Tensor::zeros(step.pool(), gradient.shape(), DType::f32, "norm gradient");
   post_norm->backward(scaled, step, std::move(saved), dy);
-  return narrowed(dy, step);
+  return in_compute_dtype(dy, step);
 }
 
 }  // namespace
@@ -118,13 +110,6 @@ Block::Block(const std::string& prefix, const NormNames& names, const BlockConfi
   NIBBLE_CHECK(whole || ((mixer_ || feed_forward_) && config.norm_place == NormPlace::input &&
                          !config.parallel_residual && (mixer_ || !attention_norm_) && (feed_forward_ || !mlp_norm_)),
                "a layer of one sublayer is plain");
-}
-
-bool Block::has_trainable() const {
-  return (mixer_ && mixer_->has_trainable()) || (feed_forward_ && feed_forward_->has_trainable()) ||
-         trainable(attention_norm_) || trainable(post_attention_norm_) || trainable(mlp_norm_) ||
-         trainable(post_mlp_norm_) || (layer_input_ && layer_input_->has_trainable()) ||
-         (alt_up_ && alt_up_->has_trainable());
 }
 
 Tensor Block::forward(const Tensor& x, const LayerContext& context, const StepContext& step, BlockSaved* saved,
@@ -287,7 +272,7 @@ Tensor Block::run_around(const Tensor& x, const LayerContext& context, const Ste
   const auto sublayer = [&](Norm& norm, NormSaved* norm_saved, const Tensor& in, const auto& run) {
     const Tensor stream = first ? normed(norm, norm_saved, in) : in;
     Tensor y = Tensor::empty(step.pool(), x.shape(), output_dtype(context, step), "layer output");
-    run(narrowed(stream, step), y);
+    run(in_compute_dtype(stream, step), y);
     all_reduce(context, "sum layer outputs", y);
     Tensor sum = stream.clone(step.pool());
     ops::add(y, sum);
@@ -298,7 +283,7 @@ Tensor Block::run_around(const Tensor& x, const LayerContext& context, const Ste
   });
   if (first && !output_wanted) {
     const Tensor stream = normed(*mlp_norm_, keep(kept.mlp_norm), middle);
-    feed_forward_->forward_save_only(narrowed(stream, step), context, output_dtype(context, step), step,
+    feed_forward_->forward_save_only(in_compute_dtype(stream, step), context, output_dtype(context, step), step,
                                      kept.feed_forward);
     return {};
   }
@@ -321,7 +306,7 @@ void Block::backward_around(Tensor& gradient, const LayerContext& context, const
     if (!first) through_norm();
     const bool wanted = below || (first && norm.has_trainable());
     Tensor dinput = wanted ? Tensor::empty(step.pool(), gradient.shape(), DType::f32, "input gradient") : Tensor();
-    run(narrowed(gradient, step), wanted ? &dinput : nullptr);
+    run(in_compute_dtype(gradient, step), wanted ? &dinput : nullptr);
     if (!wanted) return;
     all_reduce(context, "sum layer gradients", dinput);
     Tensor sum = gradient.clone(step.pool());
@@ -335,24 +320,6 @@ void Block::backward_around(Tensor& gradient, const LayerContext& context, const
   if (!attention_gradient) return;
   sublayer(*attention_norm_, saved.attention_norm, input_gradient,
            [&](const Tensor& dy, Tensor* dx) { mixer_->backward(dy, context, step, *saved.mixer, dx); });
-}
-
-void Block::visit(const ParameterVisitor& visitor) {
-  if (attention_norm_) attention_norm_->visit(visitor);
-  if (mixer_) mixer_->visit(visitor);
-  if (post_attention_norm_) post_attention_norm_->visit(visitor);
-  if (mlp_norm_) mlp_norm_->visit(visitor);
-  if (feed_forward_) feed_forward_->visit(visitor);
-  if (post_mlp_norm_) post_mlp_norm_->visit(visitor);
-  if (layer_input_) layer_input_->visit(visitor);
-  if (alt_up_) alt_up_->visit(visitor);
-}
-
-void Block::visit_linears(const std::function<void(Linear&)>& visitor) {
-  if (mixer_) mixer_->visit_linears(visitor);
-  if (feed_forward_) feed_forward_->visit_linears(visitor);
-  if (layer_input_) layer_input_->visit_linears(visitor);
-  if (alt_up_) alt_up_->visit_linears(visitor);
 }
 
 }  // namespace nibble

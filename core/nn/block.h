@@ -50,14 +50,12 @@ struct BlockSaved {
 };
 
 /// Neither knows nor asks what its sublayers are.
-class Block {
+class Block final : public OfMembers<Block> {
  public:
   /// prefix: "model.layers.0."; one of the two sublayers may be absent (Nemotron-H), with the norms beside it.
   Block(const std::string& prefix, const NormNames& names, const BlockConfig& config, std::unique_ptr<Mixer> mixer,
         std::unique_ptr<FeedForward> feed_forward, const ParameterMaker& make,
         std::optional<LayerInput> layer_input = std::nullopt, std::optional<AltUp> alt_up = std::nullopt);
-
-  bool has_trainable() const;
 
   /// The residual stream after this layer, [T, D] f32, from x [T, D] f32; with AltUp the N streams, [N T, D]. saved ==
   /// nullptr: inference (or the input is kept and recompute follows). With a cache (of make_cache) the tokens go on as
@@ -78,8 +76,9 @@ class Block {
   void backward(Tensor& gradient, const LayerContext& context, const StepContext& step, BlockSaved&& saved,
                 bool input_gradient);
 
-  void visit(const ParameterVisitor& visitor);
-  void visit_linears(const std::function<void(Linear&)>& visitor);
+  void each(const auto& use) {
+    use(attention_norm_, mixer_, post_attention_norm_, mlp_norm_, feed_forward_, post_mlp_norm_, layer_input_, alt_up_);
+  }
 
  private:
   // Takes the norms' outputs out of what is kept.

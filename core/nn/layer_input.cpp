@@ -1,34 +1,16 @@
 #include "nibble/core/nn/layer_input.h"
 
-#include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/residual.h"
 
 namespace nibble {
 
-namespace {
-
-Tensor narrowed(const Tensor& x, const StepContext& step) {
-  if (x.dtype() == step.compute_dtype) return x;
-  Tensor y = Tensor::empty(step.pool(), x.shape(), step.compute_dtype, "layer input");
-  ops::cast(x, y);
-  return y;
-}
-
-}  // namespace
-
-struct LayerInput::Saved final : SublayerSaved {
+struct LayerInput::Saved final : SavedMembers<Saved> {
   LinearSaved gate_proj, projection;
   NormSaved norm;
   Tensor gate;  // [T, P] before its activation
 
-  void visit(const TensorVisitor& visitor) override {
-    gate_proj.visit(visitor);
-    projection.visit(visitor);
-    norm.visit(visitor);
-    if (gate) visitor(gate);
-  }
-  bool has_input() const override { return static_cast<bool>(gate_proj.x); }
-  void set_input(const Tensor& x) override { gate_proj.x = x; }
+  void each(const auto& use) { use(gate_proj, projection, norm, gate); }
+  void inputs(const auto& use) { use(gate_proj.x); }
 };
 
 LayerInput::LayerInput(const std::string& prefix, const LayerInputNames& names, const LayerInputConfig& config,
@@ -42,10 +24,6 @@ LayerInput::LayerInput(const std::string& prefix, const LayerInputNames& names, 
   gate_ = makers.make_linear(prefix + names.gate, config.size, config.width, false);
   projection_ = makers.make_linear(prefix + names.projection, config.width, config.size, false);
   norm_.emplace(prefix + names.norm, config.width, config.norm, makers.parameter);
-}
-
-bool LayerInput::has_trainable() const {
-  return gate_ && (gate_->has_trainable() || projection_->has_trainable() || norm_->has_trainable());
 }
 
 void LayerInput::forward(Tensor& x, const LayerContext& context, const StepContext& step,
@@ -75,7 +53,7 @@ Tensor LayerInput::addend(const Tensor& x, const LayerContext& context, const St
     return Tensor::empty(step.pool(), {x.dim(0), columns}, dtype, "layer input");
   };
   Tensor gate = make(config_.size, step.compute_dtype), product = make(config_.size, step.compute_dtype);
-  gate_->forward(narrowed(x, step), gate, step, kept ? &kept->gate_proj : nullptr);
+  gate_->forward(in_compute_dtype(x, step), gate, step, kept ? &kept->gate_proj : nullptr);
   ops::gated_forward(config_.activation, gate, input, product);
   Tensor projected = make(config_.width, DType::f32), normed = make(config_.width, DType::f32);
   projection_->forward(product, projected, step, kept ? &kept->projection : nullptr);
@@ -93,27 +71,12 @@ void LayerInput::addend_backward(const Tensor& gradient, const LayerContext& con
   norm_->backward(gradient, step, std::move(saved.norm), dprojected);
   const auto like = [&] { return Tensor::empty(step.pool(), input.shape(), input.dtype(), "layer input gradient"); };
   Tensor dproduct = like(), dgate = like(), dinput = like(), none;
-  projection_->backward(narrowed(dprojected, step), step, std::move(saved.projection), &dproduct, false);
+  projection_->backward(in_compute_dtype(dprojected, step), step, std::move(saved.projection), &dproduct, false);
   ops::gated_backward(config_.activation, dproduct, saved.gate, input, dgate, dinput, none);
   context.state->layer_input_gradients.at(layer) = dinput;
   Tensor own = Tensor::empty(step.pool(), gradient.shape(), DType::f32, "layer input gradient");
   gate_->backward(dgate, step, std::move(saved.gate_proj), &own, false);
   ops::add(own, dx);
-}
-
-void LayerInput::visit(const ParameterVisitor& visitor) {
-  if (gate_) {
-    gate_->visit(visitor);
-    projection_->visit(visitor);
-    norm_->visit(visitor);
-  }
-  if (scale_) visitor(*scale_);
-}
-
-void LayerInput::visit_linears(const std::function<void(Linear&)>& visitor) {
-  if (!gate_) return;
-  visitor(*gate_);
-  visitor(*projection_);
 }
 
 }  // namespace nibble

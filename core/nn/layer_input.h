@@ -25,12 +25,11 @@ struct LayerInputConfig {
 };
 
 /// scale * (x + norm(projection(f(gate x) * input)))
-class LayerInput {
+class LayerInput final : public OfMembers<LayerInput> {
  public:
   LayerInput(const std::string& prefix, const LayerInputNames& names, const LayerInputConfig& config,
              const Makers& makers);
 
-  bool has_trainable() const;
   /// x [T, D] f32 becomes the result. saved: becomes what backward needs; null: inference.
   void forward(Tensor& x, const LayerContext& context, const StepContext& step, std::unique_ptr<SublayerSaved>* saved);
   /// gradient [T, D] f32: of the result on entry, of x on return; leaves the input's in the pass.
@@ -40,8 +39,7 @@ class LayerInput {
                 std::unique_ptr<SublayerSaved>* saved);
   void addend_backward(const Tensor& gradient, const LayerContext& context, const StepContext& step,
                        SublayerSaved& saved, Tensor& dx);
-  void visit(const ParameterVisitor& visitor);
-  void visit_linears(const std::function<void(Linear&)>& visitor);
+  void each(const auto& use) { use(gate_, projection_, norm_, scale_); }
 
  private:
   struct Saved;

@@ -1,6 +1,7 @@
 #pragma once
 #include "nibble/core/base/rank_context.h"
-#include "nibble/core/tensor/tensor.h"
+#include "nibble/core/ops/columns.h"
+#include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
 
@@ -18,5 +19,23 @@ struct StepContext {
 
   MemoryPool& pool() const { return rank.pool; }
 };
+
+/// x in the dtype: itself, or a copy.
+inline Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
+  if (x.dtype() == dtype) return x;
+  Tensor result = Tensor::empty(step.pool(), x.shape(), dtype, "activations in another dtype");
+  ops::cast(x, result);
+  return result;
+}
+inline Tensor in_compute_dtype(const Tensor& x, const StepContext& step) {
+  return in_dtype(x, step.compute_dtype, step);
+}
+
+/// Columns [begin, begin + count) of every row, as a copy.
+inline Tensor columns_of(const Tensor& x, int64_t begin, int64_t count, const StepContext& step) {
+  Tensor part = Tensor::empty(step.pool(), {x.dim(0), count}, x.dtype(), "some columns");
+  ops::copy_columns_out(x, begin, part);
+  return part;
+}
 
 }  // namespace nibble

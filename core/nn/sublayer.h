@@ -68,11 +68,17 @@ Saved* new_saved(std::unique_ptr<SublayerSaved>* saved) {
   return kept;
 }
 
-class Sublayer {
+/// Whatever has parameters.
+class Module {
  public:
-  virtual ~Sublayer() = default;
-
+  virtual ~Module() = default;
   virtual bool has_trainable() const = 0;
+  virtual void visit(const ParameterVisitor& visitor) = 0;
+  virtual void visit_linears(const std::function<void(Linear&)>& visitor) = 0;
+};
+
+class Sublayer : public Module {
+ public:
   /// y [T, D] (f32 or bf16) from x [T, D] in the compute dtype. saved: becomes what backward needs; null: inference.
   virtual void forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                        std::unique_ptr<SublayerSaved>* saved) = 0;
@@ -86,9 +92,108 @@ class Sublayer {
   /// Accumulates the gradients of everything trainable; uses up what is in `saved`.
   virtual void backward(const Tensor& dy, const LayerContext& context, const StepContext& step, SublayerSaved& saved,
                         Tensor* dx) = 0;
+};
 
-  virtual void visit(const ParameterVisitor& visitor) = 0;
-  virtual void visit_linears(const std::function<void(Linear&)>& visitor) = 0;
+// What follows from one list of members: everything that visits them.
+
+/// use(member), or of what pointers, optionals and containers hold, if they hold something.
+void use_held(auto& member, const auto& use) {
+  if constexpr (requires { member.begin(); }) {
+    for (auto& held : member) use_held(held, use);
+  } else if constexpr (requires { member.second; }) {
+    use_held(member.second, use);
+  } else if constexpr (requires { *member; }) {
+    if (member) use_held(*member, use);
+  } else {
+    use(member);
+  }
+}
+
+/// A module with a member each(use) that calls use(its linears, norms, parameters and other modules), in the order in
+/// which parameters are visited.
+template <typename Self, typename Base = Module>
+class OfMembers : public Base {
+ public:
+  bool has_trainable() const override { return trains_beside(nullptr); }
+  void visit(const ParameterVisitor& visitor) override {
+    each_held([&](auto& member) {
+      if constexpr (requires { visitor(member); }) {
+        visitor(member);
+      } else {
+        member.visit(visitor);
+      }
+    });
+  }
+  void visit_linears(const std::function<void(Linear&)>& visitor) override {
+    each_held([&](auto& member) {
+      if constexpr (requires { visitor(member); }) {
+        visitor(member);
+      } else if constexpr (requires { member.visit_linears(visitor); }) {
+        member.visit_linears(visitor);
+      }
+    });
+  }
+
+ protected:
+  /// Whether anything but this Linear has a gradient.
+  bool trains_beside(const Linear* linear) const {
+    bool trains = false;
+    const_cast<OfMembers*>(this)->each_held([&](const auto& member) {
+      if constexpr (requires { member.has_trainable(); }) {
+        trains = trains || (static_cast<const void*>(&member) != linear && member.has_trainable());
+      } else {
+        trains = trains || member.trainable;
+      }
+    });
+    return trains;
+  }
+
+ private:
+  void each_held(const auto& use) {
+    static_cast<Self*>(this)->each([&](auto&... members) { (use_held(members, use), ...); });
+  }
+};
+
+/// What is kept, with a member each(use) that calls use(its tensors and what other modules keep), in their order, and
+/// inputs(use) with those that are the sublayer's input, or have it in them.
+template <typename Self>
+class SavedMembers : public SublayerSaved {
+ public:
+  void visit(const TensorVisitor& visitor) override {
+    const auto use = [&](auto& member) {
+      if constexpr (requires { member.visit(visitor); }) {
+        member.visit(visitor);
+      } else if (member) {
+        visitor(member);
+      }
+    };
+    self().each([&](auto&... members) { (use_held(members, use), ...); });
+  }
+  bool has_input() const override {
+    bool has = false;
+    const auto use = [&](const auto& input) {
+      if constexpr (requires { input->has_input(); }) {
+        has = has || input->has_input();
+      } else {
+        has = has || input.defined();
+      }
+    };
+    const_cast<SavedMembers*>(this)->self().inputs([&](const auto&... inputs) { (use(inputs), ...); });
+    return has;
+  }
+  void set_input(const Tensor& x) override {
+    const auto use = [&](auto& input) {
+      if constexpr (requires { input->set_input(x); }) {
+        input->set_input(x);
+      } else {
+        input = x;
+      }
+    };
+    self().inputs([&](auto&... inputs) { (use(inputs), ...); });
+  }
+
+ private:
+  Self& self() { return static_cast<Self&>(*this); }
 };
 
 }  // namespace nibble

@@ -27,36 +27,38 @@
 #include "nibble/core/ops/softcap.h"
 #include "nibble/core/ops/weight_norm.h"
 
+// SIMD: one whose body on the CPU is in versions for several instruction sets.
 // clang-format off
-#define NIBBLE_OPERATIONS(OP)                                                                                        \
-  OP(activation_forward) OP(activation_backward) OP(gated_forward) OP(gated_backward)                                \
-  OP(clamped_gated_forward) OP(clamped_gated_backward) OP(xielu_forward) OP(xielu_backward)                          \
-  OP(gaussian_topk_forward) OP(gaussian_topk_backward)                                                               \
-  OP(attention_forward) OP(attention_backward) OP(attention_sinks_forward) OP(attention_sinks_backward)              \
-  OP(causal_conv_forward) OP(causal_conv_backward)                                                                   \
-  OP(clip) OP(clip_backward)                                                                                         \
-  OP(copy_columns_out) OP(copy_columns_in) OP(transpose)                                                                           \
-  OP(cross_entropy) OP(cross_entropy_statistics) OP(cross_entropy_merge) OP(cross_entropy_backward)                  \
-  OP(divergence) OP(dropout)                                                                                         \
-  OP(cast) OP(scale) OP(add_bias) OP(bias_backward) OP(sum) OP(sum_of_squares) OP(first_nonfinite)                   \
-  OP(fill_normal) OP(fill_uniform)                                                                                                   \
-  OP(embedding_forward) OP(embedding_backward) OP(gather_rows) OP(scatter_add_rows)                                  \
-  OP(route) OP(route_backward) OP(router_balance) OP(router_balance_backward) OP(scale_rows) OP(scale_rows_backward) \
-  OP(gated_norm_forward) OP(gated_norm_backward)                                                                     \
-  OP(linear_attention_forward) OP(linear_attention_backward)                                                         \
-  OP(matmul_nt) OP(matmul_nn) OP(matmul_tn) OP(dequantize) OP(block_scales)                                          \
-  OP(grouped_matmul) OP(grouped_matmul_tn)                                                                           \
-  OP(int8_round) OP(int8_matmul_nt) OP(int8_matmul_nn) OP(int8_error)                                                \
-  OP(rms_norm_forward) OP(rms_norm_backward) OP(layer_norm_forward) OP(layer_norm_backward)                          \
-  OP(adamw) OP(adamw8bit) OP(sgd)                                                                                    \
-  OP(take_columns) OP(put_columns) OP(put_rows) OP(gather_columns) OP(scatter_add_columns) OP(column_squares)        \
-  OP(add_residual)                                                                                                   \
-  OP(rope)                                                                                                           \
-  OP(softcap)                                                                                                        \
-  OP(mix_streams_forward) OP(mix_streams_backward) OP(match_rms_forward) OP(match_rms_backward)                      \
-  OP(time_step_forward) OP(time_step_backward)                                                                       \
+#define NIBBLE_OPERATIONS_BY_BODY(OP, SIMD)                                                                           \
+  SIMD(activation_forward) SIMD(activation_backward) SIMD(gated_forward) SIMD(gated_backward)                         \
+  SIMD(clamped_gated_forward) SIMD(clamped_gated_backward) SIMD(xielu_forward) SIMD(xielu_backward)                   \
+  SIMD(gaussian_topk_forward) SIMD(gaussian_topk_backward)                                                            \
+  SIMD(attention_forward) SIMD(attention_backward) OP(attention_sinks_forward) OP(attention_sinks_backward)           \
+  SIMD(causal_conv_forward) SIMD(causal_conv_backward)                                                                \
+  OP(clip) OP(clip_backward)                                                                                          \
+  OP(copy_columns_out) OP(copy_columns_in) OP(transpose)                                                              \
+  SIMD(cross_entropy) SIMD(cross_entropy_statistics) OP(cross_entropy_merge) SIMD(cross_entropy_backward)             \
+  SIMD(divergence) OP(dropout)                                                                                        \
+  SIMD(cast) SIMD(scale) SIMD(add_bias) SIMD(bias_backward) OP(sum) SIMD(sum_of_squares) OP(first_nonfinite)          \
+  SIMD(fill_normal) OP(fill_uniform)                                                                                  \
+  SIMD(embedding_forward) SIMD(embedding_backward) SIMD(gather_rows) SIMD(scatter_add_rows)                           \
+  OP(route) OP(route_backward) OP(router_balance) OP(router_balance_backward) SIMD(scale_rows) OP(scale_rows_backward)\
+  SIMD(gated_norm_forward) SIMD(gated_norm_backward)                                                                  \
+  SIMD(linear_attention_forward) SIMD(linear_attention_backward)                                                      \
+  OP(matmul_nt) OP(matmul_nn) OP(matmul_tn) OP(dequantize) OP(block_scales)                                           \
+  OP(grouped_matmul) OP(grouped_matmul_tn)                                                                            \
+  SIMD(int8_round) OP(int8_matmul_nt) OP(int8_matmul_nn) OP(int8_error)                                               \
+  SIMD(rms_norm_forward) SIMD(rms_norm_backward) SIMD(layer_norm_forward) SIMD(layer_norm_backward)                   \
+  SIMD(adamw) SIMD(adamw8bit) SIMD(sgd)                                                                               \
+  OP(take_columns) OP(put_columns) OP(put_rows) OP(gather_columns) OP(scatter_add_columns) OP(column_squares)         \
+  SIMD(add_residual)                                                                                                  \
+  SIMD(rope)                                                                                                          \
+  OP(softcap)                                                                                                         \
+  SIMD(mix_streams_forward) SIMD(mix_streams_backward) SIMD(match_rms_forward) SIMD(match_rms_backward)               \
+  OP(time_step_forward) OP(time_step_backward)                                                                        \
   OP(row_squares) OP(low_rank_norms) OP(set_row_norms) OP(scale_columns) OP(scale_columns_backward)
 // clang-format on
+#define NIBBLE_OPERATIONS(OP) NIBBLE_OPERATIONS_BY_BODY(OP, OP)
 
 namespace nibble::ops {
 
@@ -80,8 +82,15 @@ struct Backend {
 
 namespace cpu {
 #define NIBBLE_BODY(op) decltype(ops::op) op;
-NIBBLE_OPERATIONS(NIBBLE_BODY)
+#define NIBBLE_SIMD_BODY(op) extern decltype(&ops::op) const op;
+#define NIBBLE_ELSEWHERE(op)
+NIBBLE_OPERATIONS_BY_BODY(NIBBLE_BODY, NIBBLE_ELSEWHERE)
+namespace simd {
+NIBBLE_OPERATIONS_BY_BODY(NIBBLE_ELSEWHERE, NIBBLE_SIMD_BODY)
+}
 #undef NIBBLE_BODY
+#undef NIBBLE_SIMD_BODY
+#undef NIBBLE_ELSEWHERE
 }  // namespace cpu
 
 }  // namespace nibble::ops

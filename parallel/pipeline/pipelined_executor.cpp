@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <iterator>
 #include <utility>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/parallel/pipeline/schedule_time.h"
 
@@ -203,12 +203,10 @@ PipelinedExecutor::Bubble PipelinedExecutor::bubble() const {
 
 std::string PipelinedExecutor::summary() const {
   const Bubble bubble = this->bubble();
-  char text[160];
-  std::snprintf(text, sizeof text,
-                "pipeline: the first stage waited %.0f%% of the time, the schedule of stages as fast as these predicts "
-                "%.0f%%",
-                100 * bubble.measured, 100 * bubble.predicted);
-  return text;
+  return formatted(
+      "pipeline: the first stage waited %.0f%% of the time, the schedule of stages as fast as these predicts "
+      "%.0f%%",
+      100 * bubble.measured, 100 * bubble.predicted);
 }
 
 std::unique_ptr<StepExecutor> make_executor(Decoder& decoder, ParallelModel& parallel, const PipelineOptions& options,

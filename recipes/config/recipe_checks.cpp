@@ -38,67 +38,64 @@ void check_output(const Recipe& recipe) {
 }
 
 void check_rollouts(const Document& document, const Recipe& recipe) {
-  const auto refuse = [&](const std::string& key, const std::string& reason, const std::string& remedy) {
-    throw UsageError(reason, remedy, document.place_of(key));
-  };
   const int64_t lines = recipe.train.microbatch_size * recipe.train.accumulate;
   const int64_t completions = recipe.objective.rollout.completions;
   if (lines % completions != 0) {
-    refuse("rollout.completions",
-           "does not divide the answers of a step, train.microbatch_size x train.accumulate = " + std::to_string(lines),
-           "a step takes all answers to a prompt");
+    document.refuse(
+        "rollout.completions",
+        "does not divide the answers of a step, train.microbatch_size x train.accumulate = " + std::to_string(lines),
+        "a step takes all answers to a prompt");
   }
   const bool ppo = recipe.objective.type == ObjectiveType::ppo;
   if (ppo && lines % recipe.objective.num_mini_batches != 0) {
-    refuse(
+    document.refuse(
         "objective.num_mini_batches",
         "does not divide the answers of a block, train.microbatch_size x train.accumulate = " + std::to_string(lines),
         "each takes as many of them");
   }
   if (!recipe.objective.value_adapter.empty() && !recipe.adapter) {
-    refuse("objective.value_adapter", "the policy is trained whole, and so is the value model",
-           "add an adapter section, or name a value_model");
+    document.refuse("objective.value_adapter", "the policy is trained whole, and so is the value model",
+                    "add an adapter section, or name a value_model");
   }
   if (recipe.objective.rollout.file.empty() && recipe.all_rewards().empty() && has_rewards(recipe.objective.type)) {
-    refuse("rewards", "is missing", "say what a good answer is");
+    document.refuse("rewards", "is missing", "say what a good answer is");
   }
   if (!recipe.objective.rollout.file.empty() && !recipe.all_rewards().empty()) {
-    refuse(recipe.rewards.empty() ? "objective.reward_model" : "rewards",
-           "contradicts rollout.file, which has the rewards of its answers", "leave one of them out");
+    document.refuse(recipe.rewards.empty() ? "objective.reward_model" : "rewards",
+                    "contradicts rollout.file, which has the rewards of its answers", "leave one of them out");
   }
   const std::string& reference = recipe.objective.reference;
   const bool off = recipe.adapter && (reference.empty() || reference == "adapter_off");
   if (recipe.objective.rollout.file.empty() && has_reference(recipe.objective) && !off) {
-    refuse("objective.reference", "answers that are drawn while training are compared with the base of an adapter",
-           std::string("train an adapter and leave it out, or set ") + (ppo ? "objective.kl_coef" : "objective.beta") +
-               " to 0");
+    document.refuse("objective.reference",
+                    "answers that are drawn while training are compared with the base of an adapter",
+                    std::string("train an adapter and leave it out, or set ") +
+                        (ppo ? "objective.kl_coef" : "objective.beta") + " to 0");
   }
   if (recipe.data.max_length <= recipe.objective.rollout.max_new_tokens) {
-    refuse("data.max_length",
-           "leaves no room for a prompt before rollout.max_new_tokens (" +
-               std::to_string(recipe.objective.rollout.max_new_tokens) + ")",
-           "it counts prompt and answer: raise it");
+    document.refuse("data.max_length",
+                    "leaves no room for a prompt before rollout.max_new_tokens (" +
+                        std::to_string(recipe.objective.rollout.max_new_tokens) + ")",
+                    "it counts prompt and answer: raise it");
   }
-  if (recipe.data.pack) refuse("data.pack", "prompts are not packed: answers stand without padding", "leave it out");
+  if (recipe.data.pack)
+    document.refuse("data.pack", "prompts are not packed: answers stand without padding", "leave it out");
   if (has_given_answers(recipe.objective)) return;
   if (recipe.data.truncate == Truncate::cut) {
-    refuse("data.truncate", "a prompt without its end asks for something else", "use drop or error");
+    document.refuse("data.truncate", "a prompt without its end asks for something else", "use drop or error");
   }
   if (!recipe.data.eval.empty() || recipe.data.eval_fraction > 0) {
-    refuse(recipe.data.eval.empty() ? "data.eval_fraction" : "data.eval", "there is no loss of prompts alone",
-           "leave it out; rewards of each step are in metrics.jsonl");
+    document.refuse(recipe.data.eval.empty() ? "data.eval_fraction" : "data.eval", "there is no loss of prompts alone",
+                    "leave it out; rewards of each step are in metrics.jsonl");
   }
 }
 
 // The objective's own keys, and those of other sections that it needs.
 void check_objective(const Document& document, const Recipe& recipe) {
-  const auto refuse = [&](const std::string& key, const std::string& reason, const std::string& remedy) {
-    throw UsageError(reason, remedy, document.place_of(key));
-  };
   if (!recipe.is_preference()) {
     if (holds_judgements(recipe.data.format)) {
-      refuse("data.format", "has answers that are compared, which next-token training does not do",
-             "set objective.type");
+      document.refuse("data.format", "has answers that are compared, which next-token training does not do",
+                      "set objective.type");
     }
     return;
   }
@@ -109,66 +106,66 @@ void check_objective(const Document& document, const Recipe& recipe) {
   }
   const std::string type(objective_type_name(recipe.objective.type));
   if (recipe.pretrains()) {
-    refuse("model.init", "random weights are trained on the next token", "start from a trained model");
+    document.refuse("model.init", "random weights are trained on the next token", "start from a trained model");
   }
   if (recipe.objective.reference == "adapter_off" && !recipe.adapter) {
-    refuse("objective.reference", "there is no adapter", "use initial, or a directory");
+    document.refuse("objective.reference", "there is no adapter", "use initial, or a directory");
   }
   const DataFormat wanted = format_of(recipe.objective);
   if (recipe.parallel.tensor > 1 &&
       (has_scores(recipe.objective.type) || recipe.objective.type == ObjectiveType::distillation ||
        recipe.objective.type == ObjectiveType::ppo)) {
-    refuse("parallel.tensor", type + " needs a whole head", "use parallel.shard or parallel.pipeline");
+    document.refuse("parallel.tensor", type + " needs a whole head", "use parallel.shard or parallel.pipeline");
   }
   if (wanted == DataFormat::automatic) {  // distillation
-    if (holds_judgements(recipe.data.format)) refuse("data.format", type + " reads texts", "leave it out");
+    if (holds_judgements(recipe.data.format)) document.refuse("data.format", type + " reads texts", "leave it out");
     if (recipe.has_rollouts()) check_rollouts(document, recipe);
     return;
   }
   if (has_scores(recipe.objective.type) && recipe.train.samples > 0) {
-    refuse("train.samples", "a model that scores continues no text", "leave it out");
+    document.refuse("train.samples", "a model that scores continues no text", "leave it out");
   }
   if (recipe.data.format != DataFormat::automatic && recipe.data.format != wanted) {
-    refuse("data.format", type + " reads " + std::string(data_format_name(wanted)), "leave it out");
+    document.refuse("data.format", type + " reads " + std::string(data_format_name(wanted)), "leave it out");
   }
   if (recipe.has_rollouts()) check_rollouts(document, recipe);
   if (recipe.data.train_on_prompt)
-    refuse("data.train_on_prompt", type + " trains no tokens of prompts", "leave it out");
+    document.refuse("data.train_on_prompt", type + " trains no tokens of prompts", "leave it out");
 }
 
 }  // namespace
 
 void detail::check_recipe(const Document& document, const Recipe& recipe) {
-  const auto refuse = [&](const std::string& key, const std::string& reason, const std::string& remedy) {
-    throw UsageError(reason, remedy, document.place_of(key));
-  };
   const auto contradiction = [&](const std::string& key, const std::string& other) {
-    refuse(key, "contradicts " + other, "give one of them; " + other + "=null takes it out of the recipe");
+    document.refuse(key, "contradicts " + other, "give one of them; " + other + "=null takes it out of the recipe");
   };
   const ModelRecipe& model = recipe.model;
-  if (model.path.empty() && model.init.empty()) refuse("model.path", "is missing", "name a model directory");
+  if (model.path.empty() && model.init.empty()) document.refuse("model.path", "is missing", "name a model directory");
   if (!model.path.empty() && !model.init.empty()) contradiction("model.init", "model.path");
-  if (recipe.pretrains() && recipe.adapter) refuse("adapter", "random weights need no adapter", "leave it out");
-  if (recipe.pretrains() && model.quantize) refuse("model.quantize", "4-bit weights cannot be trained", "leave it out");
+  if (recipe.pretrains() && recipe.adapter)
+    document.refuse("adapter", "random weights need no adapter", "leave it out");
+  if (recipe.pretrains() && model.quantize)
+    document.refuse("model.quantize", "4-bit weights cannot be trained", "leave it out");
   if (model.quantize && !recipe.adapter) {
-    refuse("model.quantize", "4-bit weights cannot be trained", "add an adapter section, or leave it out");
+    document.refuse("model.quantize", "4-bit weights cannot be trained", "add an adapter section, or leave it out");
   }
   if (model.int8() && !recipe.adapter) {
-    refuse("model.compute_dtype", "weights that are trained are not multiplied in 8 bits",
-           "add an adapter section, or use bf16 or f32");
+    document.refuse("model.compute_dtype", "weights that are trained are not multiplied in 8 bits",
+                    "add an adapter section, or use bf16 or f32");
   }
   // With no degree given the ranks of a launch are replicas.
   if (recipe.parallel.mesh().ranks() != 1) recipe.parallel.mesh().check_experts();
   if (recipe.parallel.experts > 1 && !recipe.adapter) {
-    refuse("parallel.experts", "spreads frozen experts, and here every weight is trained",
-           "add an adapter section, or use parallel.shard");
+    document.refuse("parallel.experts", "spreads frozen experts, and here every weight is trained",
+                    "add an adapter section, or use parallel.shard");
   }
   if (recipe.parallel.experts > 1 && recipe.has_rollouts()) {
-    refuse("parallel.experts", "needs ranks that compute in step, which they do not while they write answers",
-           "use parallel.shard or parallel.replicate");
+    document.refuse("parallel.experts", "needs ranks that compute in step, which they do not while they write answers",
+                    "use parallel.shard or parallel.replicate");
   }
-  if ((model.block_size & (model.block_size - 1)) != 0) refuse("model.block_size", "must be a power of two", "");
-  if (recipe.data.train.empty()) refuse("data.train", "is missing", "name a data file");
+  if ((model.block_size & (model.block_size - 1)) != 0)
+    document.refuse("model.block_size", "must be a power of two", "");
+  if (recipe.data.train.empty()) document.refuse("data.train", "is missing", "name a data file");
   if (!recipe.data.eval.empty() && recipe.data.eval_fraction > 0) {
     contradiction("data.eval_fraction", "data.eval");
   }
@@ -176,24 +173,24 @@ void detail::check_recipe(const Document& document, const Recipe& recipe) {
   const TrainRecipe& train = recipe.train;
   if (train.epochs && train.steps) contradiction("train.steps", "train.epochs");
   if (!evaluates && (train.eval_every.steps > 0 || train.eval_every.seconds > 0)) {
-    refuse("train.eval_every", "there is nothing to evaluate on", "give data.eval or data.eval_fraction");
+    document.refuse("train.eval_every", "there is nothing to evaluate on", "give data.eval or data.eval_fraction");
   }
   if (!evaluates && train.early_stop > 0) {
-    refuse("train.early_stop", "there is nothing to evaluate on", "give data.eval or data.eval_fraction");
+    document.refuse("train.early_stop", "there is nothing to evaluate on", "give data.eval or data.eval_fraction");
   }
   if (!evaluates && recipe.output.keep_best) {
-    refuse("output.keep_best", "there is nothing to evaluate on", "give data.eval or data.eval_fraction");
+    document.refuse("output.keep_best", "there is nothing to evaluate on", "give data.eval or data.eval_fraction");
   }
   if (train.early_stop > 0 && train.eval_every.steps == 0 && train.eval_every.seconds == 0) {
-    refuse("train.early_stop", "needs evaluations while training", "set train.eval_every");
+    document.refuse("train.early_stop", "needs evaluations while training", "set train.eval_every");
   }
   const OptimizerRecipe& optimizer = recipe.optimizer;
   if (optimizer.warmup_steps > 0 && optimizer.warmup_ratio > 0) {
     contradiction("optimizer.warmup_ratio", "optimizer.warmup_steps");
   }
-  if (optimizer.min_lr > optimizer.lr) refuse("optimizer.min_lr", "is larger than optimizer.lr", "");
+  if (optimizer.min_lr > optimizer.lr) document.refuse("optimizer.min_lr", "is larger than optimizer.lr", "");
   check_objective(document, recipe);
-  if (recipe.output.dir.empty()) refuse("output.dir", "is missing", "name a directory to write to");
+  if (recipe.output.dir.empty()) document.refuse("output.dir", "is missing", "name a directory to write to");
   check_output(recipe);
 }
 

@@ -18,6 +18,9 @@ struct Document {
   std::string place_of(const std::string& key) const {
     return (overridden.contains(key) ? "command line" : place) + ": " + key;
   }
+  [[noreturn]] void refuse(const std::string& key, const std::string& reason, const std::string& remedy) const {
+    throw UsageError(reason, remedy, place_of(key));
+  }
 };
 
 /// What the objective's data are; automatic: texts as next-token training has them.

@@ -9,52 +9,47 @@ namespace nibble::detail {
 
 namespace {
 
-const std::string kSelectorValues = "a list of names, or one regular expression, or \"all-linear\"";
-
 AdapterOptions& options(Recipe& recipe) { return recipe.adapter->options; }
 
-RecipeField selector_field(std::string name, Place<ModuleSelector> at, std::string meaning) {
-  RecipeField field = bare_field(std::move(name), kSelectorValues,
-                                 {{"type", {"string", "array"}}, {"items", {{"type", "string"}}}}, std::move(meaning));
-  field.read = [at](Recipe& recipe, const Json& value, const std::string& place) {
+RecipeField selector_field(std::string name, ModuleSelector AdapterOptions::*at, std::string meaning) {
+  const auto read = [](const Json& value, const std::string& place, const std::string& values) {
     ModuleSelector selector;
     if (value.is_string()) {
       selector.pattern = value.get<std::string>();
     } else {
-      selector.names = read_texts(value, place, kSelectorValues);
+      selector.names = read_texts(value, place, values);
     }
-    if (selector.empty()) refuse_value(place, kSelectorValues, value);
-    at(recipe) = std::move(selector);
+    if (selector.empty()) refuse_value(place, values, value);
+    return selector;
   };
-  field.write = [at](Recipe& recipe) -> Json {
-    const ModuleSelector& selector = at(recipe);
+  const auto write = [](const ModuleSelector& selector) -> Json {
     if (selector.empty()) return nullptr;
     return selector.names.empty() ? Json(selector.pattern) : Json(selector.names);
   };
-  return field;
+  return value_field(std::move(name), "a list of names, or one regular expression, or \"all-linear\"",
+                     {{"type", {"string", "array"}}, {"items", {{"type", "string"}}}}, at, read, std::move(meaning),
+                     write);
 }
 
 // The first pattern that matches wins, so the order of the file is kept.
 template <typename T, typename Read>
-RecipeField pattern_field(std::string name, std::string values, Place<std::vector<std::pair<std::string, T>>> at,
-                          Read read_member, std::string meaning) {
-  RecipeField field =
-      bare_field(std::move(name), values, {{"type", "object"}, {"additionalProperties", {{"type", "number"}}}},
-                 std::move(meaning));
-  field.read = [=](Recipe& recipe, const Json& value, const std::string& place) {
+RecipeField pattern_field(std::string name, std::string allowed,
+                          std::vector<std::pair<std::string, T>> AdapterOptions::*at, Read read_member,
+                          std::string meaning) {
+  const auto read = [=](const Json& value, const std::string& place, const std::string& values) {
     if (!value.is_object()) refuse_value(place, values, value);
-    at(recipe).clear();
-    for (const auto& [key, member] : value.items()) {
-      at(recipe).emplace_back(key, read_member(member, place, values));
-    }
+    std::vector<std::pair<std::string, T>> patterns;
+    for (const auto& [key, member] : value.items()) patterns.emplace_back(key, read_member(member, place, values));
+    return patterns;
   };
-  field.write = [at](Recipe& recipe) -> Json {
-    if (at(recipe).empty()) return nullptr;
-    Json object = Json::object();
-    for (const auto& [key, member] : at(recipe)) object[key] = member;
+  const auto write = [](const std::vector<std::pair<std::string, T>>& patterns) {
+    Json object;
+    for (const auto& [key, member] : patterns) object[key] = member;
     return object;
   };
-  return field;
+  return value_field(std::move(name), std::move(allowed),
+                     {{"type", "object"}, {"additionalProperties", {{"type", "number"}}}}, at, read, std::move(meaning),
+                     write);
 }
 
 // 16 of "pissa_niter_16"; 0: no such name
@@ -115,120 +110,74 @@ RecipeField init_field() {
 }
 
 RecipeField tokens_field() {
-  const std::string values = "a list of token ids, or an object of such lists by table";
-  RecipeField field = bare_field("adapter.trainable_token_indices", values, {{"type", {"array", "object"}}},
-                                 "embedding rows that are trained; a tied head sees them too");
-  const auto read_ids = [values](const Json& list, const std::string& place) {
-    if (!list.is_array()) refuse_value(place, values, list);
-    std::vector<int64_t> ids;
-    for (const Json& id : list) ids.push_back(read_integer(id, place, values, 0, kLargestCount));
-    return ids;
+  using Tables = std::vector<std::pair<std::string, std::vector<int64_t>>>;
+  const auto read = [](const Json& value, const std::string& place, const std::string& values) {
+    if (!value.is_object()) return Tables{{"", read_integers(value, place, values, 0)}};
+    Tables tables;
+    for (const auto& [table, ids] : value.items()) tables.emplace_back(table, read_integers(ids, place, values, 0));
+    return tables;
   };
-  field.read = [read_ids](Recipe& recipe, const Json& value, const std::string& place) {
-    auto& tables = options(recipe).trainable_token_indices;
-    tables.clear();
-    if (!value.is_object()) {
-      tables.emplace_back("", read_ids(value, place));
-      return;
-    }
-    for (const auto& [table, ids] : value.items()) tables.emplace_back(table, read_ids(ids, place));
-  };
-  field.write = [](Recipe& recipe) -> Json {
-    const auto& tables = options(recipe).trainable_token_indices;
-    if (tables.empty()) return nullptr;
+  const auto write = [](const Tables& tables) -> Json {
     if (tables.size() == 1 && tables.front().first.empty()) return tables.front().second;
-    Json object = Json::object();
+    Json object;
     for (const auto& [table, ids] : tables) object[table] = ids;
     return object;
   };
-  return field;
+  return value_field("adapter.trainable_token_indices", "a list of token ids, or an object of such lists by table",
+                     {{"type", {"array", "object"}}}, &AdapterOptions::trainable_token_indices, read,
+                     "embedding rows that are trained; a tied head sees them too", write);
 }
 
 RecipeField layers_field() {
-  const std::string values = "a list of layer numbers, or one";
-  RecipeField field = bare_field("adapter.layers_to_transform", values,
-                                 {{"type", {"array", "integer"}}, {"items", {{"type", "integer"}, {"minimum", 0}}}},
-                                 "layers with an adapter (all)");
-  field.read = [values](Recipe& recipe, const Json& value, const std::string& place) {
-    std::vector<int64_t> layers;
-    if (value.is_array()) {
-      for (const Json& member : value) layers.push_back(read_integer(member, place, values, 0, kLargestCount));
-    } else {
-      layers.push_back(read_integer(value, place, values, 0, kLargestCount));
-    }
-    options(recipe).layers_to_transform = std::move(layers);
+  const auto read = [](const Json& value, const std::string& place, const std::string& values) {
+    return read_integers(value.is_array() ? value : Json::array({value}), place, values, 0);
   };
-  field.write = [](Recipe& recipe) -> Json {
-    const auto& layers = options(recipe).layers_to_transform;
-    return layers ? Json(*layers) : Json(nullptr);
-  };
-  return field;
+  return value_field("adapter.layers_to_transform", "a list of layer numbers, or one",
+                     {{"type", {"array", "integer"}}, {"items", {{"type", "integer"}, {"minimum", 0}}}},
+                     &AdapterOptions::layers_to_transform, read, "layers with an adapter (all)");
 }
 
 }  // namespace
 
 std::vector<RecipeField> adapter_fields() {
   std::vector<RecipeField> fields = {
-      choice_field<std::string>(
-          "adapter.type", {{"lora", "lora"}}, [](Recipe& r) -> std::string& { return r.adapter->type; },
-          "kind of adapter"),
-      text_field(
-          "adapter.path", "a PEFT directory or a run's", [](Recipe& r) -> std::string& { return r.adapter->path; },
-          "continue training this adapter"),
-      integer_field(
-          "adapter.r", 1, 1 << 16, [](Recipe& r) -> int64_t& { return options(r).r; }, "rank"),
-      number_field(
-          "adapter.lora_alpha", 0, std::numeric_limits<double>::infinity(),
-          [](Recipe& r) -> double& { return options(r).lora_alpha; }, "the adapter counts lora_alpha / r"),
-      number_field(
-          "adapter.lora_dropout", 0, 1, [](Recipe& r) -> double& { return options(r).lora_dropout; },
-          "dropout of the adapter's input"),
-      selector_field(
-          "adapter.target_modules", [](Recipe& r) -> ModuleSelector& { return options(r).target_modules; },
-          "Linears that get an adapter"),
-      selector_field(
-          "adapter.exclude_modules", [](Recipe& r) -> ModuleSelector& { return options(r).exclude_modules; },
-          "Linears that get none; wins over target_modules"),
-      flag_field(
-          "adapter.use_rslora", [](Recipe& r) -> bool& { return options(r).use_rslora; },
-          "count lora_alpha / sqrt(r) instead"),
-      flag_field(
-          "adapter.use_dora", [](Recipe& r) -> bool& { return options(r).use_dora; },
-          "weight-decomposed LoRA (Liu et al. 2024)"),
+      choice_field("adapter.type", {{"lora", "lora"}}, &AdapterRecipe::type, "kind of adapter"),
+      text_field("adapter.path", "a PEFT directory or a run's", &AdapterRecipe::path, "continue training this adapter"),
+      integer_field("adapter.r", 1, 1 << 16, &AdapterOptions::r, "rank"),
+      number_field("adapter.lora_alpha", 0, std::numeric_limits<double>::infinity(), &AdapterOptions::lora_alpha,
+                   "the adapter counts lora_alpha / r"),
+      number_field("adapter.lora_dropout", 0, 1, &AdapterOptions::lora_dropout, "dropout of the adapter's input"),
+      selector_field("adapter.target_modules", &AdapterOptions::target_modules, "Linears that get an adapter"),
+      selector_field("adapter.exclude_modules", &AdapterOptions::exclude_modules,
+                     "Linears that get none; wins over target_modules"),
+      flag_field("adapter.use_rslora", &AdapterOptions::use_rslora, "count lora_alpha / sqrt(r) instead"),
+      flag_field("adapter.use_dora", &AdapterOptions::use_dora, "weight-decomposed LoRA (Liu et al. 2024)"),
       init_field(),
       pattern_field<int64_t>(
-          "adapter.rank_pattern", "an object of integers from 1",
-          [](Recipe& r) -> std::vector<std::pair<std::string, int64_t>>& { return options(r).rank_pattern; },
+          "adapter.rank_pattern", "an object of integers from 1", &AdapterOptions::rank_pattern,
           [](const Json& member, const std::string& place, const std::string& values) {
             return read_integer(member, place, values, 1, 1 << 16);
           },
           "other ranks by regular expression"),
       pattern_field<double>(
-          "adapter.alpha_pattern", "an object of numbers from 0",
-          [](Recipe& r) -> std::vector<std::pair<std::string, double>>& { return options(r).alpha_pattern; },
+          "adapter.alpha_pattern", "an object of numbers from 0", &AdapterOptions::alpha_pattern,
           [](const Json& member, const std::string& place, const std::string& values) {
             return read_number(member, place, values, 0);
           },
           "other alphas by regular expression"),
       layers_field(),
-      texts_field(
-          "adapter.layers_pattern", [](Recipe& r) -> std::vector<std::string>& { return options(r).layers_pattern; },
-          "name before the layer number, with layers_to_transform"),
-      texts_field(
-          "adapter.modules_to_save", [](Recipe& r) -> std::vector<std::string>& { return options(r).modules_to_save; },
-          "modules trained whole beside the adapter"),
-      texts_field(
-          "adapter.target_parameters",
-          [](Recipe& r) -> std::vector<std::string>& { return options(r).target_parameters; },
-          "tensors of all experts that get an adapter, as PEFT: \"mlp.experts.gate_up_proj\", "
-          "\"mlp.experts.down_proj\"; "
-          "a router by \"gate.weight\" (all-linear: both, where PEFT takes it so)"),
-      choice_field<BiasTraining>(
-          "adapter.bias",
-          {{"none", BiasTraining::none}, {"lora_only", BiasTraining::lora_only}, {"all", BiasTraining::all}},
-          [](Recipe& r) -> BiasTraining& { return options(r).bias; }, "which biases of the base are trained too"),
-      flag_field(
-          "adapter.lora_bias", [](Recipe& r) -> bool& { return options(r).lora_bias; }, "B has a bias"),
+      texts_field("adapter.layers_pattern", &AdapterOptions::layers_pattern,
+                  "name before the layer number, with layers_to_transform"),
+      texts_field("adapter.modules_to_save", &AdapterOptions::modules_to_save,
+                  "modules trained whole beside the adapter"),
+      texts_field("adapter.target_parameters", &AdapterOptions::target_parameters,
+                  "tensors of all experts that get an adapter, as PEFT: \"mlp.experts.gate_up_proj\", "
+                  "\"mlp.experts.down_proj\"; "
+                  "a router by \"gate.weight\" (all-linear: both, where PEFT takes it so)"),
+      choice_field("adapter.bias",
+                   {{"none", BiasTraining::none}, {"lora_only", BiasTraining::lora_only}, {"all", BiasTraining::all}},
+                   &AdapterOptions::bias, "which biases of the base are trained too"),
+      flag_field("adapter.lora_bias", &AdapterOptions::lora_bias, "B has a bias"),
       tokens_field(),
   };
   fields[1].decides_bits = false;  // what it holds is part of the base's fingerprint

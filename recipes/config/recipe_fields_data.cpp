@@ -27,118 +27,80 @@ DataSource read_source(const Json& value, const std::string& place, const std::s
   return source;
 }
 
-RecipeField sources_field(std::string name, Place<std::vector<DataSource>> at, std::string meaning) {
-  const std::string values = "a path or glob, or a list of them or of {\"path\": ..., \"weight\": ...}";
+RecipeField sources_field(std::string name, std::vector<DataSource> DataOptions::*at, std::string meaning) {
+  const std::string allowed = "a path or glob, or a list of them or of {\"path\": ..., \"weight\": ...}";
   const Json weight = {{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", kLargestWeight}};
   const Json item = {{"type", {"string", "object"}},
                      {"properties", {{"path", {{"type", "string"}}}, {"weight", weight}}},
                      {"additionalProperties", false}};
-  RecipeField field = bare_field(std::move(name), values, {{"type", {"string", "object", "array"}}, {"items", item}},
-                                 std::move(meaning));
-  field.decides_bits = false;  // what the files hold is compared by the data's fingerprint
-  field.read = [=](Recipe& recipe, const Json& value, const std::string& place) {
-    std::vector<DataSource>& sources = at(recipe);
-    sources.clear();
-    if (!value.is_array()) {
-      sources.push_back(read_source(value, place, values));
-      return;
-    }
+  const auto read = [](const Json& value, const std::string& place, const std::string& values) {
+    if (!value.is_array()) return std::vector{read_source(value, place, values)};
+    std::vector<DataSource> sources;
     for (const Json& member : value) sources.push_back(read_source(member, place, values));
+    return sources;
   };
-  field.write = [at](Recipe& recipe) -> Json {
-    if (at(recipe).empty()) return nullptr;
+  const auto write = [](const std::vector<DataSource>& sources) -> Json {
     Json list = Json::array();
-    for (const DataSource& source : at(recipe)) {
+    for (const DataSource& source : sources) {
       list.push_back(source.weight == 1 ? Json(source.path) : Json{{"path", source.path}, {"weight", source.weight}});
     }
+    if (list.empty()) return nullptr;
     return list.size() == 1 && list[0].is_string() ? list[0] : list;
   };
-  return field;
+  // what the files hold is compared by the data's fingerprint
+  return free_to_change(value_field(std::move(name), allowed,
+                                    {{"type", {"string", "object", "array"}}, {"items", item}}, at, read,
+                                    std::move(meaning), write));
 }
 
 RecipeField fields_field() {
-  const std::string values = "an object of strings";
-  RecipeField field =
-      bare_field("data.fields", values, {{"type", "object"}, {"additionalProperties", {{"type", "string"}}}},
-                 "what the files call the fields of a format: {\"prompt\": \"question\"}");
-  field.read = [=](Recipe& recipe, const Json& value, const std::string& place) {
+  const auto read = [](const Json& value, const std::string& place, const std::string& values) {
     if (!value.is_object()) refuse_value(place, values, value);
-    recipe.data.fields.clear();
+    std::map<std::string, std::string> fields;
     for (const auto& [key, member] : value.items()) {
       if (!member.is_string()) refuse_value(place, values, value);
-      recipe.data.fields[key] = member.get<std::string>();
+      fields[key] = member.get<std::string>();
     }
+    return fields;
   };
-  field.write = [](Recipe& recipe) -> Json {
-    return recipe.data.fields.empty() ? Json(nullptr) : Json(recipe.data.fields);
-  };
-  return field;
+  return value_field("data.fields", "an object of strings",
+                     {{"type", "object"}, {"additionalProperties", {{"type", "string"}}}}, &DataOptions::fields, read,
+                     "what the files call the fields of a format: {\"prompt\": \"question\"}", kNullIfEmpty);
 }
 
 }  // namespace
-
-namespace {
-
-RecipeField max_dropped_field() {
-  RecipeField field = number_field(
-      "data.max_dropped", 0, 1, [](Recipe& r) -> double& { return r.data.max_dropped; },
-      "share of the records that may be dropped as too long or without a trained token, or have an empty answer");
-  field.decides_bits = false;
-  return field;
-}
-
-}  // namespace
-
-RecipeField cache_field() {
-  RecipeField field = text_field(
-      "data.cache", "a directory", [](Recipe& r) -> std::string& { return r.data.cache; },
-      "keep encoded data there, for other runs and for data larger than memory");
-  field.decides_bits = false;
-  return field;
-}
 
 std::vector<RecipeField> data_fields() {
   return {
       sources_field(
-          "data.train", [](Recipe& r) -> std::vector<DataSource>& { return r.data.train; },
+          "data.train", &DataOptions::train,
           "files to train on: .jsonl, .json, .txt, .csv, .parquet, .arrow; a dataset's ID in the Hugging Face cache, "
           "or ID/PATH"),
-      sources_field(
-          "data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; },
-          "files to evaluate on; data.eval=null on the command line turns evaluation off"),
-      number_field(
-          "data.eval_fraction", 0, 1, [](Recipe& r) -> double& { return r.data.eval_fraction; },
-          "instead of data.eval: share of the training data held out by a keyed draw"),
-      choice_field<DataFormat>(
-          "data.format", data_formats(), [](Recipe& r) -> DataFormat& { return r.data.format; },
-          "how a record is read (auto: by the first one, or as the objective asks)"),
-      text_field(
-          "data.template", "a template's name or file", [](Recipe& r) -> std::string& { return r.data.chat_template; },
-          "chat template (the model's own)"),
+      sources_field("data.eval", &DataOptions::eval,
+                    "files to evaluate on; data.eval=null on the command line turns evaluation off"),
+      number_field("data.eval_fraction", 0, 1, &DataOptions::eval_fraction,
+                   "instead of data.eval: share of the training data held out by a keyed draw"),
+      choice_field("data.format", data_formats(), &DataOptions::format,
+                   "how a record is read (auto: by the first one, or as the objective asks)"),
+      text_field("data.template", "a template's name or file", &DataOptions::chat_template,
+                 "chat template (the model's own)"),
       fields_field(),
-      integer_field(
-          "data.max_length", 2, 1 << 30, [](Recipe& r) -> int64_t& { return r.data.max_length; },
-          "tokens of a sequence"),
-      flag_field(
-          "data.pack", [](Recipe& r) -> bool& { return r.data.pack; },
-          "put several documents in one sequence, blind to each other"),
-      flag_field(
-          "data.shuffle", [](Recipe& r) -> bool& { return r.data.shuffle; }, "false: in the order of the files"),
-      flag_field(
-          "data.train_on_prompt", [](Recipe& r) -> bool& { return r.data.train_on_prompt; },
-          "loss on prompts too, not only on answers"),
-      choice_field<Truncate>(
-          "data.truncate", {{"cut", Truncate::cut}, {"drop", Truncate::drop}, {"error", Truncate::error}},
-          [](Recipe& r) -> Truncate& { return r.data.truncate; }, "what happens to samples longer than max_length"),
-      integer_field(
-          "data.skip_bad", 0, kLargestCount, [](Recipe& r) -> int64_t& { return r.data.skip_bad; },
-          "malformed records that may be left out"),
-      choice_field<HiddenParts>(
-          "data.hidden_parts", {{"drop", HiddenParts::drop}, {"error", HiddenParts::error}},
-          [](Recipe& r) -> HiddenParts& { return r.data.hidden_parts; },
-          "what happens to tool calls, reasoning and tools that the chat template does not show"),
-      max_dropped_field(),
-      cache_field(),
+      integer_field("data.max_length", 2, 1 << 30, &DataOptions::max_length, "tokens of a sequence"),
+      flag_field("data.pack", &DataOptions::pack, "put several documents in one sequence, blind to each other"),
+      flag_field("data.shuffle", &DataOptions::shuffle, "false: in the order of the files"),
+      flag_field("data.train_on_prompt", &DataOptions::train_on_prompt, "loss on prompts too, not only on answers"),
+      choice_field("data.truncate", {{"cut", Truncate::cut}, {"drop", Truncate::drop}, {"error", Truncate::error}},
+                   &DataOptions::truncate, "what happens to samples longer than max_length"),
+      integer_field("data.skip_bad", 0, kLargestCount, &DataOptions::skip_bad,
+                    "malformed records that may be left out"),
+      choice_field("data.hidden_parts", {{"drop", HiddenParts::drop}, {"error", HiddenParts::error}},
+                   &DataOptions::hidden_parts,
+                   "what happens to tool calls, reasoning and tools that the chat template does not show"),
+      free_to_change(number_field(
+          "data.max_dropped", 0, 1, &DataOptions::max_dropped,
+          "share of the records that may be dropped as too long or without a trained token, or have an empty answer")),
+      free_to_change(text_field("data.cache", "a directory", &DataOptions::cache,
+                                "keep encoded data there, for other runs and for data larger than memory")),
   };
 }
 

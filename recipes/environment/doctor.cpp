@@ -35,13 +35,6 @@ constexpr char kPlainKernels[] = "no AVX2: training will be slow; use a machine 
 constexpr char kPlainKernels[] = "NIBBLE_ISA takes the faster kernels away: training will be slow";
 #endif
 
-template <typename... Values>
-std::string format(const char* pattern, Values... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, pattern, values...);
-  return text;
-}
-
 Finding cpu_finding(const Machine& machine) {
   const std::string products = arithmetic_reason();
   Finding finding{
@@ -56,17 +49,17 @@ Finding cpu_finding(const Machine& machine) {
 }
 
 Finding core_finding(const Machine& machine) {
-  std::string value = format("%d usable of %d", machine.usable_cores(), machine.cores_online);
-  if (machine.cores_quota > 0) value += format(", control group allows %.2f", machine.cores_quota);
+  std::string value = formatted("%d usable of %d", machine.usable_cores(), machine.cores_online);
+  if (machine.cores_quota > 0) value += formatted(", control group allows %.2f", machine.cores_quota);
   value += ", " + count_text(threads(), "thread") + " by default";
   Finding finding{"cores", value, ""};
   if (threads() > machine.usable_cores()) {
-    finding.advice = format("more threads than cores they may use: set train.threads=%d or OMP_NUM_THREADS=%d",
-                            machine.usable_cores(), machine.usable_cores());
+    finding.advice = formatted("more threads than cores they may use: set train.threads=%d or OMP_NUM_THREADS=%d",
+                               machine.usable_cores(), machine.usable_cores());
   }
   double load = 0;
   if (std::ifstream("/proc/loadavg") >> load && load > 0.5 * machine.usable_cores()) {
-    finding.value += format(", load %.1f", load);
+    finding.value += formatted(", load %.1f", load);
     if (finding.advice.empty()) finding.advice = "other work is running: it will slow training down";
   }
   return finding;
@@ -163,8 +156,8 @@ Finding mpi_finding() {
 
 Finding arithmetic_finding() {
   const double f32 = peak_flops(false) * 1e-9;
-  if (!has_bf16(isa())) return {"arithmetic", format("%.0f GFLOP/s in f32", f32), ""};
-  return {"arithmetic", format("%.0f GFLOP/s in f32, %.0f in bf16", f32, peak_flops(true) * 1e-9), ""};
+  if (!has_bf16(isa())) return {"arithmetic", formatted("%.0f GFLOP/s in f32", f32), ""};
+  return {"arithmetic", formatted("%.0f GFLOP/s in f32, %.0f in bf16", f32, peak_flops(true) * 1e-9), ""};
 }
 
 // Reading 256 MiB on all threads, or a quarter of what a container leaves free, the best of a few times.
@@ -184,7 +177,7 @@ Finding bandwidth_finding(const Machine& machine) {
     best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   NIBBLE_CHECK(std::accumulate(sums.begin(), sums.end(), uint64_t{0}) == memory.size(), "memory was read wrong");
-  return {"memory speed", format("%.0f GB/s", static_cast<double>(memory.size() * 8) / best * 1e-9), ""};
+  return {"memory speed", formatted("%.0f GB/s", static_cast<double>(memory.size() * 8) / best * 1e-9), ""};
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <ctime>
 #include <set>
 
@@ -144,8 +143,7 @@ void write_run_facts(const std::filesystem::path& directory, const Recipe& recip
 std::vector<std::string> run_banner(const Recipe& recipe, Decoder& model, const WeightCounts& counts, const Mesh& mesh,
                                     const TrainingData& data, const RankContext& rank, const Work& work, double peak) {
   const auto number = [](double value) { return grouped_text(std::llround(value)); };
-  char share[32];
-  std::snprintf(share, sizeof share, "%.3g%%", counts.all > 0 ? 100 * counts.trained / counts.all : 0);
+  const std::string share = formatted("%.3g%%", counts.all > 0 ? 100 * counts.trained / counts.all : 0);
   std::vector<std::string> lines;
   lines.push_back(method_of(recipe, model) + ": " + number(counts.all) + " parameters, " + number(counts.trained) +
                   " of them trained (" + share + ")");

@@ -1,6 +1,5 @@
 #include "nibble/recipes/models/arithmetic.h"
 
-#include <cstdio>
 #include <filesystem>
 
 #include <nlohmann/json.hpp>
@@ -8,6 +7,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/isa_levels.h"
 #include "nibble/core/base/rank_context.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/ops/cpu/peak_flops.h"
@@ -64,11 +64,9 @@ Json decide(const ModelRecipe& given, const OutputRecipe& output) {
 
 std::string arithmetic_reason() {
   if (!has_bf16(isa()) || faster_bf16_products() == ops::Bf16Products::bf16) return "";
-  char text[128];
-  std::snprintf(text, sizeof text,
-                "products of bf16 numbers in f32, which this CPU does %.1f times as fast as by its bf16 instructions",
-                1 / bf16_to_f32_rate());
-  return text;
+  return formatted(
+      "products of bf16 numbers in f32, which this CPU does %.1f times as fast as by its bf16 instructions",
+      1 / bf16_to_f32_rate());
 }
 
 void use_arithmetic(const ModelRecipe& model) { ops::set_bf16_products(model.products()); }

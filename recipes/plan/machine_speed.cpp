@@ -20,6 +20,9 @@
 
 namespace nibble {
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PartSeconds, forward, backward, forward_recompute, backward_recompute, embed,
+                                   embed_backward, head, operation, draw, draw_once, zero_grad, accumulate, update)
+
 namespace {
 
 using Json = nlohmann::json;
@@ -208,42 +211,15 @@ ByteCost cost_from(const Json& json) { return ByteCost(json.get<std::vector<std:
 Json parts_json(const std::map<int64_t, PartSeconds>& parts) {
   Json json = Json::array();
   for (const auto& [tensor, of] : parts) {
-    json.push_back({{"tensor", tensor},
-                    {"forward", of.forward},
-                    {"backward", of.backward},
-                    {"forward_recompute", of.forward_recompute},
-                    {"backward_recompute", of.backward_recompute},
-                    {"embed", of.embed},
-                    {"embed_backward", of.embed_backward},
-                    {"head", of.head},
-                    {"operation", of.operation},
-                    {"draw", of.draw},
-                    {"draw_once", of.draw_once},
-                    {"zero_grad", of.zero_grad},
-                    {"accumulate", of.accumulate},
-                    {"update", of.update}});
+    json.push_back(of);
+    json.back()["tensor"] = tensor;
   }
   return json;
 }
 
 std::map<int64_t, PartSeconds> parts_from(const Json& json) {
   std::map<int64_t, PartSeconds> parts;
-  for (const Json& of : json) {
-    PartSeconds& part = parts[of.at("tensor").get<int64_t>()];
-    of.at("forward").get_to(part.forward);
-    of.at("backward").get_to(part.backward);
-    of.at("forward_recompute").get_to(part.forward_recompute);
-    of.at("backward_recompute").get_to(part.backward_recompute);
-    of.at("embed").get_to(part.embed);
-    of.at("embed_backward").get_to(part.embed_backward);
-    of.at("head").get_to(part.head);
-    of.at("operation").get_to(part.operation);
-    of.at("draw").get_to(part.draw);
-    of.at("draw_once").get_to(part.draw_once);
-    of.at("zero_grad").get_to(part.zero_grad);
-    of.at("accumulate").get_to(part.accumulate);
-    of.at("update").get_to(part.update);
-  }
+  for (const Json& of : json) parts[of.at("tensor").get<int64_t>()] = of;
   return parts;
 }
 

@@ -1,8 +1,6 @@
 #include "nibble/recipes/plan/plan.h"
 
 #include <algorithm>
-#include <cstdarg>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/machine.h"
@@ -31,15 +29,6 @@ LayoutCosts measured_costs(const Recipe& recipe, const RecipePlan& plan, const P
     return step_time_here(job, layout, planned, speed);
   };
   return costs;
-}
-
-std::string format(const char* pattern, ...) {
-  char text[256];
-  va_list arguments;
-  va_start(arguments, pattern);
-  std::vsnprintf(text, sizeof text, pattern, arguments);
-  va_end(arguments);
-  return text;
 }
 
 Json split_json(const MemorySplit& split) {
@@ -187,10 +176,10 @@ std::string plan_json(const RecipePlan& plan) {
 
 std::string plan_text(const RecipePlan& plan) {
   const PlannedLayout& asked = plan.asked;
-  std::string text =
-      format("%s, %lld weights, %lld trained, steps of %lld tokens\n", plan.job.model.config.architecture.c_str(),
-             static_cast<long long>(plan.job.model.weights()), static_cast<long long>(plan.job.model.trained_values()),
-             static_cast<long long>(plan.job.tokens * plan.job.accumulate));
+  std::string text = formatted(
+      "%s, %lld weights, %lld trained, steps of %lld tokens\n", plan.job.model.config.architecture.c_str(),
+      static_cast<long long>(plan.job.model.weights()), static_cast<long long>(plan.job.model.trained_values()),
+      static_cast<long long>(plan.job.tokens * plan.job.accumulate));
   text += asked.rung + " on " + plan.machine + ", " + count_text(plan.threads, "thread") + " a rank\n";
   text += "memory of " + std::string(plan.ranks > 1 ? "the rank that needs most: " : "the process: ") +
           bytes_text(static_cast<double>(asked.memory.largest().resident())) +
@@ -199,15 +188,15 @@ std::string plan_text(const RecipePlan& plan) {
   for (size_t use = 0; use < kMemoryUses; ++use) {
     const int64_t bytes = asked.memory.largest().split.bytes[use];
     if (bytes > 0)
-      text += format("  %-12s %s\n", memory_use_name(static_cast<MemoryUse>(use)),
-                     bytes_text(static_cast<double>(bytes)).c_str());
+      text += formatted("  %-12s %s\n", memory_use_name(static_cast<MemoryUse>(use)),
+                        bytes_text(static_cast<double>(bytes)).c_str());
   }
   if (const int64_t cached = asked.memory.largest().cached; cached > 0) {
     text += "  and " + bytes_text(static_cast<double>(cached)) +
             " of the base in the page cache, or every pass reads them from the disk\n";
   }
   text +=
-      "step: " + precise_seconds_text(asked.time.seconds) + format(", %.4g tokens/s", asked.time.tokens_per_second) +
+      "step: " + precise_seconds_text(asked.time.seconds) + formatted(", %.4g tokens/s", asked.time.tokens_per_second) +
       " (computing " + precise_seconds_text(asked.time.computing) + ", communicating " +
       precise_seconds_text(asked.time.communicating) + ", waiting " + precise_seconds_text(asked.time.waiting) + ")\n";
   if (plan.total_steps > 0) {
@@ -216,19 +205,19 @@ std::string plan_text(const RecipePlan& plan) {
             ", without evaluations and saves\n";
   }
   for (const auto& [operation, bytes] : asked.traffic) {
-    text += format("  %-17s %s sent a step\n", operation.c_str(), bytes_text(bytes).c_str());
+    text += formatted("  %-17s %s sent a step\n", operation.c_str(), bytes_text(bytes).c_str());
   }
   if (asked.layout.offload) {
-    text += format("  %-17s %s written and read a step, a file of %s\n", "activations",
-                   bytes_text(static_cast<double>(asked.spilled_bytes)).c_str(),
-                   bytes_text(static_cast<double>(asked.file_bytes)).c_str());
+    text += formatted("  %-17s %s written and read a step, a file of %s\n", "activations",
+                      bytes_text(static_cast<double>(asked.spilled_bytes)).c_str(),
+                      bytes_text(static_cast<double>(asked.file_bytes)).c_str());
   }
   text += "ladder:\n";
   for (const PlannedLayout& rung : plan.ladder) {
-    text += format("  %-14s", rung.rung.c_str());
+    text += formatted("  %-14s", rung.rung.c_str());
     if (!rung.memory.stages.empty()) {
-      text += format(" %10s a rank  %8s", bytes_text(static_cast<double>(rung.memory.needed_bytes())).c_str(),
-                     precise_seconds_text(rung.time.seconds).c_str());
+      text += formatted(" %10s a rank  %8s", bytes_text(static_cast<double>(rung.memory.needed_bytes())).c_str(),
+                        precise_seconds_text(rung.time.seconds).c_str());
     }
     text += rung.fits ? "  fits\n" : "  " + rung.why_not + "\n";
   }

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/objectives/classification.h"
 
 namespace nibble {
@@ -11,11 +12,7 @@ namespace {
 
 std::string shown(const std::vector<float>& values) {
   std::string text;
-  for (const float value : values) {
-    char number[32];
-    std::snprintf(number, sizeof number, "%g", static_cast<double>(value));
-    text += (text.empty() ? "" : ", ") + std::string(number);
-  }
+  for (const float value : values) text += (text.empty() ? "" : ", ") + formatted("%g", static_cast<double>(value));
   return values.size() == 1 ? text : "[" + text + "]";
 }
 

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
+
+#include "nibble/core/base/readable.h"
 
 namespace nibble {
 
@@ -44,18 +45,11 @@ namespace detail {
 namespace {
 
 std::string tick_text(double value) {
-  char text[32];
   const double size = std::abs(value);
-  if (size >= 1e9) {
-    std::snprintf(text, sizeof text, "%.4gG", value / 1e9);
-  } else if (size >= 1e6) {
-    std::snprintf(text, sizeof text, "%.4gM", value / 1e6);
-  } else if (size >= 1e4) {
-    std::snprintf(text, sizeof text, "%.4gk", value / 1e3);
-  } else {
-    std::snprintf(text, sizeof text, "%.4g", size < 1e-12 ? 0.0 : value);
-  }
-  return text;
+  if (size >= 1e9) return formatted("%.4gG", value / 1e9);
+  if (size >= 1e6) return formatted("%.4gM", value / 1e6);
+  if (size >= 1e4) return formatted("%.4gk", value / 1e3);
+  return formatted("%.4g", size < 1e-12 ? 0.0 : value);
 }
 
 // What can be drawn: beyond it the distance of two values, with some air, is no double any more.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/readable.h"
@@ -13,15 +12,8 @@ namespace nibble {
 
 namespace {
 
-template <typename... Values>
-std::string format(const char* pattern, Values... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, pattern, values...);
-  return text;
-}
-
 // A diverged run has one of hundreds of digits, or none.
-std::string perplexity_text(double perplexity) { return format(perplexity < 1e6 ? "%.3f" : "%.3g", perplexity); }
+std::string perplexity_text(double perplexity) { return formatted(perplexity < 1e6 ? "%.3f" : "%.3g", perplexity); }
 
 std::string name_of(const RunLog& log) {
   const std::filesystem::path path = log.directory.lexically_normal();
@@ -36,15 +28,15 @@ std::string tiles(const RunLog& log) {
   const RunSummary run = summarize(log);
   std::string text = "<div class=\"tiles\">\n";
   text += tile("steps", std::to_string(run.steps));
-  text += tile("loss, last tenth", format("%.4f", run.loss));
+  text += tile("loss, last tenth", formatted("%.4f", run.loss));
   if (run.best_step > 0) {
-    text += tile("best evaluation loss", format("%.4f", run.best_evaluation_loss));
+    text += tile("best evaluation loss", formatted("%.4f", run.best_evaluation_loss));
     text += tile("its perplexity", perplexity_text(run.best_perplexity));
     text += tile("at step", std::to_string(run.best_step));
   }
   const std::string about = run.estimated ? "about " : "";
   text += tile("tokens", about + std::to_string(run.tokens));
-  text += tile("tokens a second", format("%.0f", run.tokens_per_second));
+  text += tile("tokens a second", formatted("%.0f", run.tokens_per_second));
   text += tile("time", about + seconds_text(run.seconds));
   text += tile("peak memory", bytes_text(static_cast<double>(run.peak_memory_bytes)));
   return text + "</div>\n";
@@ -82,7 +74,7 @@ std::string method_and_base(const RunLog& log) {
   const auto count = facts[all].get<int64_t>();
   const double share = count > 0 ? 100 * facts[trained].get<double>() / static_cast<double>(count) : 0;
   return output + " (" + text(facts, "/model/architecture") + ", " + grouped_text(count) + " parameters, " +
-         format("%.3g%%", share) + " of them trained)";
+         formatted("%.3g%%", share) + " of them trained)";
 }
 
 // Each prompt with what the model said first and last.
@@ -105,7 +97,7 @@ std::string answers(const RunLog& log) {
   if (log.answers.empty()) return "";
   std::vector<std::vector<std::string>> rows = {{"step", "prompt", "answer", "reward"}};
   for (const AnswerReport& answer : log.answers) {
-    rows.push_back({std::to_string(answer.step), answer.prompt, answer.completion, format("%.4g", answer.reward)});
+    rows.push_back({std::to_string(answer.step), answer.prompt, answer.completion, formatted("%.4g", answer.reward)});
   }
   return "<h2>Best and worst answers of a step</h2>\n" + html_table(rows);
 }
@@ -145,9 +137,9 @@ std::vector<std::vector<std::string>> comparison_rows(const std::vector<RunLog>&
   for (const RunLog& log : logs) {
     const RunSummary run = summarize(log);
     const bool evaluated = run.best_step > 0;
-    rows.push_back({name_of(log), std::to_string(run.steps), format("%.4f", run.loss),
-                    evaluated ? format("%.4f", run.best_evaluation_loss) : "-",
-                    evaluated ? perplexity_text(run.best_perplexity) : "-", format("%.0f", run.tokens_per_second),
+    rows.push_back({name_of(log), std::to_string(run.steps), formatted("%.4f", run.loss),
+                    evaluated ? formatted("%.4f", run.best_evaluation_loss) : "-",
+                    evaluated ? perplexity_text(run.best_perplexity) : "-", formatted("%.0f", run.tokens_per_second),
                     seconds_text(run.seconds), bytes_text(static_cast<double>(run.peak_memory_bytes))});
   }
   for (size_t column = rows[0].size(); column-- > 0;) {  // what no run has is left out

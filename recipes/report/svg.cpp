@@ -1,7 +1,6 @@
 // Drawings as SVG.
 
-#include <cstdio>
-
+#include "nibble/core/base/readable.h"
 #include "nibble/recipes/report/drawing.h"
 #include "nibble/recipes/report/html.h"
 
@@ -9,11 +8,7 @@ namespace nibble {
 
 namespace {
 
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f", value);
-  return text;
-}
+std::string number(double value) { return formatted("%.1f", value); }
 
 }  // namespace
 

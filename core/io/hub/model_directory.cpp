@@ -1,8 +1,8 @@
 #include "nibble/core/io/hub/model_directory.h"
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "nibble/core/base/readable.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/json/json_file.h"
@@ -39,9 +39,7 @@ std::vector<std::vector<TensorSpec>> split(const std::vector<TensorSpec>& specs,
 
 std::string shard_name(size_t index, size_t count) {
   if (count == 1) return "model.safetensors";
-  char name[64];
-  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", index + 1, count);
-  return name;
+  return formatted("model-%05zu-of-%05zu.safetensors", index + 1, count);
 }
 
 }  // namespace

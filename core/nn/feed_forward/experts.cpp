@@ -78,12 +78,6 @@ bool Experts::inner_trainable() const {
   return gate_up_.has_trainable() || gate_.has_trainable() || up_.has_trainable() || (up_bias_ && up_bias_->trainable);
 }
 
-bool Experts::has_trainable() const {
-  return router_.has_trainable() || inner_trainable() || down_.has_trainable() ||
-         (down_bias_ && down_bias_->trainable) || (shared_ && shared_->has_trainable()) ||
-         (shared_gate_ && shared_gate_->has_trainable());
-}
-
 // What the experts see, in the compute dtype.
 ExpertRows Experts::input(const Pass& pass) const {
   if (!config_.weighted_input) return {pass.x, ops::RowOrder::tokens};
@@ -252,12 +246,8 @@ void Experts::down_bias_backward(const Pass& pass, const ExpertRows& dys, Tensor
     Tensor own = pass.own(dweight, g);
     ops::matmul_nt(dy, bias_row(*down_bias_, e, pass.step), own, true);
     if (!down_bias_->trainable) continue;
-    Tensor row = down_bias_->gradient.rows(e, e + 1), wide = dy;
-    if (dy.dtype() != DType::f32) {
-      wide = Tensor::empty(pool, dy.shape(), DType::f32, "gradient of an expert");
-      ops::cast(dy, wide);
-    }
-    ops::matmul_tn(pass.own(pass.weights, g), wide, row, true);
+    Tensor row = down_bias_->gradient.rows(e, e + 1);
+    ops::matmul_tn(pass.own(pass.weights, g), in_dtype(dy, DType::f32, pass.step), row, true);
   }
 }
 
@@ -303,13 +293,8 @@ void Experts::shared_backward(const Tensor& dy, const LayerContext& context, con
     Tensor dlogits = Tensor::empty(step.pool(), shape, DType::f32, "gradient of the shared gate");
     const Tensor chosen = Tensor::zeros(step.pool().host(), shape, DType::i32, "the shared expert");
     ops::route_backward(dweights, saved.shared_logits, chosen, shared_gate_routing(), dlogits);
-    Tensor narrow = dlogits;
-    if (step.compute_dtype != DType::f32) {
-      narrow = Tensor::empty(step.pool(), shape, step.compute_dtype, "gradient of the shared gate");
-      ops::cast(dlogits, narrow);
-    }
     if (shared_gate_->has_trainable()) saved.shared_gate.x = saved.x;
-    shared_gate_->backward(narrow, step, std::move(saved.shared_gate), dx, true);
+    shared_gate_->backward(in_compute_dtype(dlogits, step), step, std::move(saved.shared_gate), dx, true);
   }
   Tensor part;
   if (!dx && !shared_->has_trainable()) return;
@@ -388,31 +373,6 @@ void Experts::backward_routed_by(const Tensor& dy, const Tensor& router_x, const
   shared_backward(dy, context, step, saved, dx);
   const Shape shape = saved.routed.weights.shape();
   router_.backward(dweights.reshape(shape), router_x, step, std::move(saved.routed), router_dx);
-}
-
-void Experts::visit(const ParameterVisitor& visitor) {
-  router_.visit(visitor);
-  for (size_t e = 0; e < down_.each.size(); ++e) {
-    for (ExpertLinears* linears : {&gate_up_, &gate_, &up_, &down_}) {
-      if (!linears->empty()) linears->each[e].visit(visitor);
-    }
-  }
-  for (const auto& bias : {up_bias_, down_bias_}) {
-    if (bias) visitor(*bias);
-  }
-  if (shared_) shared_->visit(visitor);
-  if (shared_gate_) shared_gate_->visit(visitor);
-}
-
-void Experts::visit_linears(const std::function<void(Linear&)>& visitor) {
-  visitor(router_.linear());
-  for (size_t e = 0; e < down_.each.size(); ++e) {
-    for (ExpertLinears* linears : {&gate_up_, &gate_, &up_, &down_}) {
-      if (!linears->empty()) visitor(linears->each[e]);
-    }
-  }
-  if (shared_) shared_->visit_linears(visitor);
-  if (shared_gate_) visitor(*shared_gate_);
 }
 
 }  // namespace nibble

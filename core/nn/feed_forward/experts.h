@@ -16,11 +16,10 @@ struct ExpertRoute;
 /// of its tokens alone, all experts in one product: results are the same bits for any number of threads. With
 /// Makers::experts some of the experts are here, and rows are exchanged with the ranks that have the others: results
 /// are the same bits as with all of them.
-class Experts final : public FeedForward {
+class Experts final : public OfMembers<Experts, FeedForward> {
  public:
   Experts(const std::string& prefix, const ExpertNames& names, const ExpertsConfig& config, const Makers& makers);
 
-  bool has_trainable() const override;
   void forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                std::unique_ptr<SublayerSaved>* saved) override;
   void forward_save_only(const Tensor& x, const LayerContext& context, DType dtype, const StepContext& step,
@@ -33,8 +32,15 @@ class Experts final : public FeedForward {
   void backward_routed_by(const Tensor& dy, const Tensor& router_x, const LayerContext& context,
                           const StepContext& step, SublayerSaved& saved, Tensor* dx, Tensor* router_dx);
 
-  void visit(const ParameterVisitor& visitor) override;
-  void visit_linears(const std::function<void(Linear&)>& visitor) override;
+  void each(const auto& use) {
+    use(router_);
+    for (size_t e = 0; e < down_.each.size(); ++e) {
+      for (ExpertLinears* linears : {&gate_up_, &gate_, &up_, &down_}) {
+        if (!linears->empty()) use(linears->each[e]);
+      }
+    }
+    use(up_bias_, down_bias_, shared_, shared_gate_);
+  }
 
  private:
   struct Saved;

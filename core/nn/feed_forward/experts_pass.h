@@ -24,7 +24,7 @@ struct Experts::Part {
   }
 };
 
-struct Experts::Saved final : SublayerSaved {
+struct Experts::Saved final : SavedMembers<Saved> {
   Tensor x;  // the sublayer's input
   Routed routed;
   ExpertRoute route;        // where rows go to other ranks
@@ -34,16 +34,8 @@ struct Experts::Saved final : SublayerSaved {
   Tensor shared_weights, shared_logits;  // [T, 1] f32 of the gate
   LinearSaved shared_gate;
 
-  void visit(const TensorVisitor& visitor) override {
-    routed.visit(visitor);
-    for (Part& part : parts) part.visit(visitor);
-    if (shared) shared->visit(visitor);
-    shared_gate.visit(visitor);
-    for (Tensor* tensor : {&x, &shared_out, &shared_weights, &shared_logits}) {
-      if (*tensor) visitor(*tensor);
-    }
-  }
-  bool has_input() const override { return x.defined(); }
+  void each(const auto& use) { use(routed, parts, shared, shared_gate, x, shared_out, shared_weights, shared_logits); }
+  void inputs(const auto& use) { use(x); }
   void set_input(const Tensor& input) override {
     x = input;
     if (shared) shared->set_input(input);

@@ -6,18 +6,12 @@
 namespace nibble {
 
 // The product that enters `down` is computed again from gate and up.
-struct Mlp::Saved final : SublayerSaved {
+struct Mlp::Saved final : SavedMembers<Saved> {
   LinearSaved gate_up_proj, gate_proj, up_proj, down_proj;
   Tensor gate, up;  // [T, F]; gate is undefined when not gated
 
-  void visit(const TensorVisitor& visitor) override {
-    for (LinearSaved* linear : {&gate_up_proj, &gate_proj, &up_proj, &down_proj}) linear->visit(visitor);
-    for (Tensor* tensor : {&gate, &up}) {
-      if (*tensor) visitor(*tensor);
-    }
-  }
-  bool has_input() const override { return gate_up_proj.x || gate_proj.x || up_proj.x; }
-  void set_input(const Tensor& x) override { gate_up_proj.x = gate_proj.x = up_proj.x = x; }
+  void each(const auto& use) { use(gate_up_proj, gate_proj, up_proj, down_proj, gate, up); }
+  void inputs(const auto& use) { use(gate_up_proj.x, gate_proj.x, up_proj.x); }
 };
 
 Mlp::Mlp(const std::string& prefix, const MlpNames& names, const MlpConfig& config, const Makers& makers)
@@ -38,13 +32,6 @@ Mlp::Mlp(const std::string& prefix, const MlpNames& names, const MlpConfig& conf
     alpha_n_ = makers.parameter(prefix + names.activation + ".alpha_n", {1});
   }
   if (config.inner_norm) inner_norm_.emplace(prefix + names.inner_norm, hidden, *config.inner_norm, makers.parameter);
-}
-
-bool Mlp::has_trainable() const {
-  for (const std::optional<Linear>* linear : {&gate_up_, &gate_, &up_, &down_}) {
-    if (*linear && (*linear)->has_trainable()) return true;
-  }
-  return (alpha_p_ && (alpha_p_->trainable || alpha_n_->trainable)) || (inner_norm_ && inner_norm_->has_trainable());
 }
 
 void Mlp::project(const Tensor& x, const StepContext& step, Tensor& gate, Tensor& up, Saved* saved) {
@@ -101,13 +88,8 @@ Tensor Mlp::activate(const Tensor& gate, const Tensor& up, const StepContext& st
 
 Tensor Mlp::inner_normed(const Tensor& product, const StepContext& step, NormSaved* saved) const {
   if (!inner_norm_) return product;
-  Tensor wide = product;
-  if (product.dtype() != DType::f32) {
-    wide = Tensor::empty(step.pool(), product.shape(), DType::f32, "MLP activation");
-    ops::cast(product, wide);
-  }
   Tensor normed = Tensor::empty(step.pool(), product.shape(), product.dtype(), "norm");
-  inner_norm_->forward(wide, normed, step, saved);
+  inner_norm_->forward(in_dtype(product, DType::f32, step), normed, step, saved);
   return normed;
 }
 
@@ -143,11 +125,7 @@ void Mlp::backward(const Tensor& doutput, const LayerContext&, const StepContext
     dy = doutput.clone(step.pool());
     ops::scale(dy, config_.output_scale);
   }
-  bool below = dx != nullptr || (alpha_p_ && (alpha_p_->trainable || alpha_n_->trainable)) ||
-               (inner_norm_ && inner_norm_->has_trainable());
-  for (const std::optional<Linear>* linear : {&gate_up_, &gate_, &up_}) {
-    below = below || (*linear && (*linear)->has_trainable());
-  }
+  const bool below = dx != nullptr || trains_beside(&*down_);
   NormSaved normed;
   if (down_->has_trainable() || (below && inner_norm_)) {
     saved.down_proj.x = inner_normed(activate(saved.gate, saved.up, step), step, &normed);
@@ -178,22 +156,6 @@ void Mlp::backward(const Tensor& doutput, const LayerContext&, const StepContext
   if (dgate && config_.gate_scale != 1) ops::scale(dgate, config_.gate_scale);
   if (dx && !*dx) *dx = Tensor::empty(step.pool(), {dy.dim(0), config_.width}, DType::f32, "input gradient");
   project_backward(dgate, dup, step, saved, dx);
-}
-
-void Mlp::visit(const ParameterVisitor& visitor) {
-  for (std::optional<Linear>* linear : {&gate_up_, &gate_, &up_, &down_}) {
-    if (*linear) (*linear)->visit(visitor);
-  }
-  for (const auto& alpha : {alpha_p_, alpha_n_}) {
-    if (alpha) visitor(*alpha);
-  }
-  if (inner_norm_) inner_norm_->visit(visitor);
-}
-
-void Mlp::visit_linears(const std::function<void(Linear&)>& visitor) {
-  for (std::optional<Linear>* linear : {&gate_up_, &gate_, &up_, &down_}) {
-    if (*linear) visitor(**linear);
-  }
 }
 
 }  // namespace nibble

@@ -28,11 +28,10 @@ struct MlpNames {
   std::string activation = "mlp.act_fn", inner_norm = "mlp.ffn_sub_norm";
 };
 
-class Mlp final : public FeedForward {
+class Mlp final : public OfMembers<Mlp, FeedForward> {
  public:
   Mlp(const std::string& prefix, const MlpNames& names, const MlpConfig& config, const Makers& makers);
 
-  bool has_trainable() const override;
   void forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                std::unique_ptr<SublayerSaved>* saved) override;
   void forward_save_only(const Tensor& x, const LayerContext& context, DType dtype, const StepContext& step,
@@ -40,8 +39,7 @@ class Mlp final : public FeedForward {
   void backward(const Tensor& dy, const LayerContext& context, const StepContext& step, SublayerSaved& saved,
                 Tensor* dx) override;
 
-  void visit(const ParameterVisitor& visitor) override;
-  void visit_linears(const std::function<void(Linear&)>& visitor) override;
+  void each(const auto& use) { use(gate_up_, gate_, up_, down_, alpha_p_, alpha_n_, inner_norm_); }
 
  private:
   struct Saved;

@@ -6,13 +6,6 @@ namespace nibble {
 
 namespace {
 
-Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
-  if (x.dtype() == dtype) return x;
-  Tensor result = Tensor::empty(step.pool(), x.shape(), dtype, "layer activations");
-  ops::cast(x, result);
-  return result;
-}
-
 Tensor normed(const Norm& norm, const Tensor& x, DType dtype, const StepContext& step, NormSaved* saved) {
   Tensor result = Tensor::empty(step.pool(), x.shape(), dtype, "norm");
   norm.forward(x, result, step, saved);
@@ -21,19 +14,13 @@ Tensor normed(const Norm& norm, const Tensor& x, DType dtype, const StepContext&
 
 }  // namespace
 
-struct MlpAndExperts::Saved final : SublayerSaved {
+struct MlpAndExperts::Saved final : SavedMembers<Saved> {
   Tensor x;
   NormSaved mlp_norm, post_mlp_norm, experts_norm, post_experts_norm;
   std::unique_ptr<SublayerSaved> mlp, experts;
 
-  void visit(const TensorVisitor& visitor) override {
-    for (NormSaved* norm : {&mlp_norm, &post_mlp_norm, &experts_norm, &post_experts_norm}) norm->visit(visitor);
-    if (mlp) mlp->visit(visitor);
-    if (experts) experts->visit(visitor);
-    if (x) visitor(x);
-  }
-  bool has_input() const override { return x.defined(); }
-  void set_input(const Tensor& input) override { x = input; }
+  void each(const auto& use) { use(mlp_norm, post_mlp_norm, experts_norm, post_experts_norm, mlp, experts, x); }
+  void inputs(const auto& use) { use(x); }
 };
 
 MlpAndExperts::MlpAndExperts(const std::string& prefix, const MlpAndExpertsNames& names, const NormConfig& norm,
@@ -45,11 +32,6 @@ MlpAndExperts::MlpAndExperts(const std::string& prefix, const MlpAndExpertsNames
       post_mlp_norm_(prefix + names.post_mlp_norm, width, norm, makers.parameter),
       experts_norm_(prefix + names.experts_norm, width, norm, makers.parameter),
       post_experts_norm_(prefix + names.post_experts_norm, width, norm, makers.parameter) {}
-
-bool MlpAndExperts::has_trainable() const {
-  return mlp_->has_trainable() || experts_->has_trainable() || mlp_norm_.has_trainable() ||
-         post_mlp_norm_.has_trainable() || experts_norm_.has_trainable() || post_experts_norm_.has_trainable();
-}
 
 void MlpAndExperts::forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                             std::unique_ptr<SublayerSaved>* saved) {
@@ -78,7 +60,7 @@ void MlpAndExperts::backward(const Tensor& dy, const LayerContext& context, cons
   const auto output_gradient = [&](Norm& norm, NormSaved& norm_saved) {
     Tensor result = Tensor::zeros(step.pool(), dy.shape(), DType::f32, "norm gradient");
     norm.backward(dy, step, std::move(norm_saved), result);
-    return in_dtype(result, step.compute_dtype, step);
+    return in_compute_dtype(result, step);
   };
   Tensor dinput;
   mlp_->backward(output_gradient(post_mlp_norm_, saved.post_mlp_norm), context, step, *saved.mlp, &dinput);
@@ -87,17 +69,6 @@ void MlpAndExperts::backward(const Tensor& dy, const LayerContext& context, cons
   experts_->backward_routed_by(output_gradient(post_experts_norm_, saved.post_experts_norm), saved.x, context, step,
                                *saved.experts, &dinput, &sum);
   experts_norm_.backward(dinput, step, std::move(saved.experts_norm), sum);
-}
-
-void MlpAndExperts::visit(const ParameterVisitor& visitor) {
-  mlp_->visit(visitor);
-  experts_->visit(visitor);
-  for (Norm* norm : {&mlp_norm_, &post_mlp_norm_, &experts_norm_, &post_experts_norm_}) norm->visit(visitor);
-}
-
-void MlpAndExperts::visit_linears(const std::function<void(Linear&)>& visitor) {
-  mlp_->visit_linears(visitor);
-  experts_->visit_linears(visitor);
 }
 
 }  // namespace nibble

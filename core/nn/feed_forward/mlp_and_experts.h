@@ -13,18 +13,16 @@ struct MlpAndExpertsNames {
 };
 
 /// norm(mlp(norm x)) + norm(experts(norm x)); the router sees x itself.
-class MlpAndExperts final : public FeedForward {
+class MlpAndExperts final : public OfMembers<MlpAndExperts, FeedForward> {
  public:
   MlpAndExperts(const std::string& prefix, const MlpAndExpertsNames& names, const NormConfig& norm,
                 std::unique_ptr<Mlp> mlp, std::unique_ptr<Experts> experts, int64_t width, const Makers& makers);
 
-  bool has_trainable() const override;
   void forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                std::unique_ptr<SublayerSaved>* saved) override;
   void backward(const Tensor& dy, const LayerContext& context, const StepContext& step, SublayerSaved& saved,
                 Tensor* dx) override;
-  void visit(const ParameterVisitor& visitor) override;
-  void visit_linears(const std::function<void(Linear&)>& visitor) override;
+  void each(const auto& use) { use(mlp_, experts_, mlp_norm_, post_mlp_norm_, experts_norm_, post_experts_norm_); }
 
  private:
   struct Saved;

@@ -27,13 +27,6 @@ std::vector<float> RouterBalance::grads() const {
 
 namespace {
 
-Tensor widened(const Tensor& x, const StepContext& step) {
-  if (x.dtype() == DType::f32) return x;
-  Tensor wide = Tensor::empty(step.pool(), x.shape(), DType::f32, "router input");
-  ops::cast(x, wide);
-  return wide;
-}
-
 Linear make_router(const std::string& name, const std::string& stored, int64_t width, int64_t experts, bool bias,
                    const Makers& makers) {
   auto weight = std::make_unique<DenseWeight>(makers.parameter(stored + ".weight", {experts, width}));
@@ -73,10 +66,10 @@ Routed Router::forward(const Tensor& x, const StepContext& step, bool keep) {
   routed.logits = Tensor::empty(step.pool(), {tokens, experts}, DType::f32, "router logits");
   routed.weights = Tensor::empty(step.pool(), {tokens, routing_.k}, DType::f32, "router weights");
   routed.chosen = Tensor::empty(step.pool().host(), {tokens, routing_.k}, DType::i32, "chosen experts");
-  Tensor input = widened(x, step);
+  Tensor input = in_dtype(x, DType::f32, step);
   if (norm_) {
     input = Tensor::empty(step.pool(), x.shape(), DType::f32, "router input");
-    norm_->forward(widened(x, step), input, step, keep ? &routed.norm : nullptr);
+    norm_->forward(in_dtype(x, DType::f32, step), input, step, keep ? &routed.norm : nullptr);
   }
   linear_.forward(input, routed.logits, step, keep ? &routed.linear : nullptr);
   if (norm_) ops::scale(routed.logits, logit_scale());
@@ -121,7 +114,7 @@ void Router::backward(const Tensor& of, const Tensor& x, const StepContext& step
     ops::router_balance_backward(routed.logits, Tensor::from<float>(step.pool(), {std::ssize(grads)}, grads), dlogits);
   }
   if (!norm_) {
-    if (has_trainable()) routed.linear.x = widened(x, step);
+    if (has_trainable()) routed.linear.x = in_dtype(x, DType::f32, step);
     return linear_.backward(dlogits, step, std::move(routed.linear), dx, true);
   }
   ops::scale(dlogits, logit_scale());
@@ -133,13 +126,6 @@ void Router::backward(const Tensor& of, const Tensor& x, const StepContext& step
   linear_.backward(dlogits, step, std::move(routed.linear), &dnormed, false);
   Tensor sum = dx ? *dx : Tensor::zeros(step.pool(), dnormed.shape(), DType::f32, "router gradient");
   norm_->backward(dnormed, step, std::move(routed.norm), sum);
-}
-
-void Router::visit(const ParameterVisitor& visitor) {
-  linear_.visit(visitor);
-  if (correction_) visitor(*correction_);
-  if (norm_) norm_->visit(visitor);
-  if (scales_) visitor(*scales_);
 }
 
 }  // namespace nibble

@@ -38,7 +38,7 @@ struct RouterScales {
 };
 
 /// logits = x W^T (+ b), in f32 whatever the compute dtype is, then ops::route. The weight is never packed.
-class Router {
+class Router final : public OfMembers<Router> {
  public:
   /// name: module path of the Linear, as PEFT has it; stored: where its weight is in the files; correction: full name
   /// of the vector added for the choice alone, which is no parameter ("" = none); in_row: it is [1, E].
@@ -47,16 +47,12 @@ class Router {
          const RouterScales& scales = {});
 
   const ops::Routing& routing() const { return routing_; }
-  bool has_trainable() const {
-    return linear_.has_trainable() || (norm_ && norm_->has_trainable()) || (scales_ && scales_->trainable);
-  }
   /// keep: linear's part of what backward needs.
   Routed forward(const Tensor& x, const StepContext& step, bool keep);
   /// Adds the gradient of x [T, D] to dx f32 unless null. x: forward's, needed where something is trainable.
   void backward(const Tensor& dweights, const Tensor& x, const StepContext& step, Routed&& routed, Tensor* dx);
 
-  void visit(const ParameterVisitor& visitor);
-  Linear& linear() { return linear_; }
+  void each(const auto& use) { use(linear_, correction_, norm_, scales_); }
 
  private:
   ops::Routing routing_;

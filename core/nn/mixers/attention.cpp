@@ -15,13 +15,6 @@ namespace nibble {
 
 namespace {
 
-Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
-  if (x.dtype() == dtype) return x;
-  Tensor result = Tensor::empty(step.pool(), x.shape(), dtype, "projection gradient");
-  ops::cast(x, result);
-  return result;
-}
-
 Tensor like(const Tensor& t, const StepContext& step) {
   return Tensor::empty(step.pool(), t.shape(), t.dtype(), "attention gradient");
 }
@@ -32,9 +25,15 @@ struct Attention::PartSaved {
   LinearSaved projection;
   HeadNormSaved norm;
   Tensor inside;  // where it was not clipped, u8; undefined unless AttentionConfig says to clip
+
+  void visit(const TensorVisitor& visitor) {
+    projection.visit(visitor);
+    for (NormSaved& head : norm) head.visit(visitor);
+    if (inside) visitor(inside);
+  }
 };
 
-struct Attention::Saved final : SublayerSaved {
+struct Attention::Saved final : SavedMembers<Saved> {
   PartSaved q_part, k_part, v_part;
   LinearSaved qkv_proj, gate_proj, output;
   Tensor q, k, v;      // as the attention saw them
@@ -43,23 +42,11 @@ struct Attention::Saved final : SublayerSaved {
   Tensor gate;         // [T, H * K] before its sigmoid; undefined without one
   NormSaved output_norm;
 
-  void visit(const TensorVisitor& visitor) override {
-    for (LinearSaved* linear : {&qkv_proj, &gate_proj, &output}) linear->visit(visitor);
-    for (PartSaved* part : {&q_part, &k_part, &v_part}) {
-      part->projection.visit(visitor);
-      for (NormSaved& norm : part->norm) norm.visit(visitor);
-      if (part->inside) visitor(part->inside);
-    }
-    output_norm.visit(visitor);
-    for (Tensor* tensor : {&q, &k, &v, &out, &log_sum_exp, &gate}) {
-      if (*tensor) visitor(*tensor);
-    }
+  void each(const auto& use) {
+    use(qkv_proj, gate_proj, output, q_part, k_part, v_part, output_norm, q, k, v, out, log_sum_exp, gate);
   }
-  bool has_input() const override {
-    return qkv_proj.x || gate_proj.x || q_part.projection.x || k_part.projection.x || v_part.projection.x;
-  }
-  void set_input(const Tensor& x) override {
-    qkv_proj.x = gate_proj.x = q_part.projection.x = k_part.projection.x = v_part.projection.x = x;
+  void inputs(const auto& use) {
+    use(qkv_proj.x, gate_proj.x, q_part.projection.x, k_part.projection.x, v_part.projection.x);
   }
 };
 
@@ -118,14 +105,6 @@ Attention::Attention(const std::string& prefix, const AttentionNames& names, con
   if (config.sinks) sinks_ = makers.parameter(prefix + names.sinks, {config.heads});
 }
 
-bool Attention::projections_have_trainable() const {
-  return (qkv_ && qkv_->has_trainable()) || (gate_ && gate_->has_trainable()) || q_.has_trainable() ||
-         k_.has_trainable() || v_.has_trainable() || (sinks_ && sinks_->trainable) ||
-         (output_norm_ && output_norm_->has_trainable());
-}
-
-bool Attention::has_trainable() const { return projections_have_trainable() || output_->has_trainable(); }
-
 std::array<Tensor*, 3> Attention::fused_order(Heads& heads) const {
   if (config_.value_before_key) return {&heads.q, &heads.v, &heads.k};
   return {&heads.q, &heads.k, &heads.v};
@@ -152,7 +131,7 @@ void Attention::project_gated(const Tensor& x, const StepContext& step, Heads& r
   Tensor q = raw.q.reshape(by_head), gate = Tensor::empty(step.pool(), by_head, both.dtype(), "attention gate");
   ops::copy_columns_out(both, 0, q);
   ops::copy_columns_out(both, config_.head_size, gate);
-  raw.gate = in_dtype(gate, step.compute_dtype, step).reshape(raw.q.shape());
+  raw.gate = in_compute_dtype(gate, step).reshape(raw.q.shape());
 }
 
 void Attention::rotate(const Part& part, Tensor& values, const LayerContext& context, bool inverse) const {
@@ -251,8 +230,7 @@ void Attention::heads_backward(Heads& gradients, const LayerContext& context, co
                                Tensor* dx) {
   bool first = true;
   const auto project = [&](Linear& linear, const Tensor& gradient, LinearSaved& of) {
-    linear.backward(in_dtype(gradient, step.compute_dtype, step), step, std::move(of), dx,
-                    !std::exchange(first, false));
+    linear.backward(in_compute_dtype(gradient, step), step, std::move(of), dx, !std::exchange(first, false));
   };
   const auto shaped = [&](Part& part, Tensor& gradient, PartSaved& of) {
     Tensor result = shape_backward(part, gradient, context, step, of);
@@ -263,9 +241,9 @@ void Attention::heads_backward(Heads& gradients, const LayerContext& context, co
   if (gate_) project(*gate_, gradients.gate, saved.gate_proj);
   if (qkv_) {
     const int64_t rows = tokens * config_.qkv_groups;
-    Heads of{in_dtype(shaped(q_, gradients.q, saved.q_part), step.compute_dtype, step),
-             in_dtype(shaped(k_, gradients.k, saved.k_part), step.compute_dtype, step),
-             in_dtype(shaped(v_, gradients.v, saved.v_part), step.compute_dtype, step),
+    Heads of{in_compute_dtype(shaped(q_, gradients.q, saved.q_part), step),
+             in_compute_dtype(shaped(k_, gradients.k, saved.k_part), step),
+             in_compute_dtype(shaped(v_, gradients.v, saved.v_part), step),
              {}};
     Tensor all = Tensor::empty(step.pool(), {rows, tokens * qkv_->out_features() / rows}, step.compute_dtype,
                                "projection gradient");
@@ -281,7 +259,7 @@ void Attention::heads_backward(Heads& gradients, const LayerContext& context, co
   if (config_.gate == OutputGate::in_query) {
     const Shape by_head = {tokens * config_.heads, config_.head_size};
     Tensor both = Tensor::empty(step.pool(), {by_head[0], 2 * by_head[1]}, step.compute_dtype, "projection gradient");
-    ops::copy_columns_in(in_dtype(dq, step.compute_dtype, step).reshape(by_head), 0, both);
+    ops::copy_columns_in(in_compute_dtype(dq, step).reshape(by_head), 0, both);
     ops::copy_columns_in(gradients.gate.reshape(by_head), config_.head_size, both);
     dq = both.reshape({tokens, q_.linear->out_features()});
   }
@@ -448,7 +426,7 @@ void Attention::backward(const Tensor& dy, const LayerContext& context, const St
   if (const int64_t owner = std::max(config_.keys_from, config_.shared_as); owner >= 0) {
     shared = &context.state->keys.at(owner);
   }
-  if (!dx && !projections_have_trainable() && config_.keys_from < 0) {
+  if (!dx && !trains_beside(&*output_) && config_.keys_from < 0) {
     return output_->backward(dy, step, std::move(saved.output), nullptr, false);
   }
   Tensor dfinished =
@@ -475,25 +453,6 @@ void Attention::backward(const Tensor& dy, const LayerContext& context, const St
   }
   if (dx && !*dx) *dx = Tensor::empty(step.pool(), {dy.dim(0), config_.width}, DType::f32, "input gradient");
   heads_backward(gradients, context, step, saved, dx);
-}
-
-void Attention::visit(const ParameterVisitor& visitor) {
-  visit_linears([&](Linear& linear) { linear.visit(visitor); });
-  if (sinks_) visitor(*sinks_);
-  for (Part* part : parts()) {
-    if (part->norm) part->norm->visit(visitor);
-  }
-  if (output_norm_) output_norm_->visit(visitor);
-}
-
-void Attention::visit_linears(const std::function<void(Linear&)>& visitor) {
-  if (qkv_) visitor(*qkv_);
-  for (Part* part : parts()) {
-    if (part->linear) visitor(*part->linear);
-  }
-  for (std::optional<Linear>* linear : {&gate_, &output_}) {
-    if (*linear) visitor(**linear);
-  }
 }
 
 }  // namespace nibble

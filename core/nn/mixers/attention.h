@@ -62,13 +62,12 @@ struct AttentionNames {
   std::string sinks = "self_attn.sinks", gate = "self_attn.gate_proj", output_norm = "self_attn.attn_sub_norm";
 };
 
-class Attention final : public Mixer {
+class Attention final : public OfMembers<Attention, Mixer> {
  public:
   /// prefix: "model.layers.0."
   Attention(const std::string& prefix, const AttentionNames& names, const AttentionConfig& config,
             const Makers& makers);
 
-  bool has_trainable() const override;
   void forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                std::unique_ptr<SublayerSaved>* saved) override;
   void forward_save_only(const Tensor& x, const LayerContext& context, DType dtype, const StepContext& step,
@@ -80,8 +79,9 @@ class Attention final : public Mixer {
   void forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                       MixerCache& cache) override;
 
-  void visit(const ParameterVisitor& visitor) override;
-  void visit_linears(const std::function<void(Linear&)>& visitor) override;
+  void each(const auto& use) {
+    use(qkv_, q_.linear, k_.linear, v_.linear, gate_, output_, sinks_, q_.norm, k_.norm, v_.norm, output_norm_);
+  }
 
  private:
   /// Queries, keys or values: their projection (unless fused, or another layer's), norm, and whether rope turns them.
@@ -90,7 +90,6 @@ class Attention final : public Mixer {
     bool turned = false, scaled = false;
     std::optional<Linear> linear = {};
     std::optional<HeadNorm> norm = {};
-    bool has_trainable() const { return (linear && linear->has_trainable()) || (norm && norm->has_trainable()); }
   };
   struct PartSaved;
   struct Heads {
@@ -98,8 +97,6 @@ class Attention final : public Mixer {
   };
   struct Saved;
   struct Cache;
-  bool projections_have_trainable() const;
-  std::array<Part*, 3> parts() { return {&q_, &k_, &v_}; }
   /// Spans cut at chunks.
   std::vector<ops::AttentionSpan> cut(std::span<const ops::AttentionSpan> spans) const;
   /// What enters the output projection.

@@ -10,24 +10,6 @@
 
 namespace nibble {
 
-namespace {
-
-Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
-  if (x.dtype() == dtype) return x;
-  Tensor result = Tensor::empty(step.pool(), x.shape(), dtype, "latents");
-  ops::cast(x, result);
-  return result;
-}
-
-// Columns [begin, begin + count) of every row.
-Tensor columns_of(const Tensor& x, int64_t begin, int64_t count, const StepContext& step) {
-  Tensor part = Tensor::empty(step.pool(), {x.dim(0), count}, x.dtype(), "part of heads");
-  ops::copy_columns_out(x, begin, part);
-  return part;
-}
-
-}  // namespace
-
 LatentAttentionNames LatentAttentionNames::below(const std::string& module) {
   LatentAttentionNames names;
   for (std::string* name : {&names.q, &names.q_a, &names.q_norm, &names.q_b, &names.kv_a, &names.kv_norm, &names.kv_b,
@@ -37,23 +19,17 @@ LatentAttentionNames LatentAttentionNames::below(const std::string& module) {
   return names;
 }
 
-struct LatentAttention::Saved final : SublayerSaved {
+struct LatentAttention::Saved final : SavedMembers<Saved> {
   LinearSaved q_proj, q_a_proj, q_b_proj, kv_a_proj, kv_b_proj, gate_proj, output;
   NormSaved q_norm, kv_norm;
   Tensor q, k, v, out, log_sum_exp;  // as the attention saw and made them
   Tensor gate;                       // [T, H] f32 before its sigmoid; undefined without one
 
-  void visit(const TensorVisitor& visitor) override {
-    for (LinearSaved* linear : {&q_proj, &q_a_proj, &q_b_proj, &kv_a_proj, &kv_b_proj, &gate_proj, &output}) {
-      linear->visit(visitor);
-    }
-    for (NormSaved* norm : {&q_norm, &kv_norm}) norm->visit(visitor);
-    for (Tensor* tensor : {&q, &k, &v, &out, &log_sum_exp, &gate}) {
-      if (*tensor) visitor(*tensor);
-    }
+  void each(const auto& use) {
+    use(q_proj, q_a_proj, q_b_proj, kv_a_proj, kv_b_proj, gate_proj, output, q_norm, kv_norm, q, k, v, out, log_sum_exp,
+        gate);
   }
-  bool has_input() const override { return q_proj.x || q_a_proj.x || kv_a_proj.x || gate_proj.x; }
-  void set_input(const Tensor& x) override { q_proj.x = q_a_proj.x = kv_a_proj.x = gate_proj.x = x; }
+  void inputs(const auto& use) { use(q_proj.x, q_a_proj.x, kv_a_proj.x, gate_proj.x); }
 };
 
 struct LatentAttention::Cache final : SlabCache {
@@ -87,15 +63,6 @@ LatentAttention::LatentAttention(const std::string& prefix, const LatentAttentio
   output_ = make(names.output, width, config.heads * config.value, config.bias);
 }
 
-bool LatentAttention::projections_have_trainable() const {
-  for (const std::optional<Linear>* linear : {&q_, &q_a_, &q_b_, &kv_a_, &kv_b_, &gate_}) {
-    if (*linear && (*linear)->has_trainable()) return true;
-  }
-  return (q_norm_ && q_norm_->has_trainable()) || kv_norm_->has_trainable();
-}
-
-bool LatentAttention::has_trainable() const { return projections_have_trainable() || output_->has_trainable(); }
-
 void LatentAttention::rotate(Tensor& x, int64_t heads, int64_t begin, const LayerContext& context, bool inverse) const {
   if (config_.rotary < 0) return;
   const RotaryView& view = context.rotary.at(static_cast<size_t>(config_.rotary));
@@ -128,7 +95,7 @@ void LatentAttention::queries_backward(Tensor& dq, const LayerContext& context, 
   q_b_->backward(dq, step, std::move(saved.q_b_proj), &dnormed, false);
   Tensor draw = Tensor::zeros(step.pool(), shape, DType::f32, "latent gradient");
   q_norm_->backward(dnormed, step, std::move(saved.q_norm), draw);
-  q_a_->backward(in_dtype(draw, step.compute_dtype, step), step, std::move(saved.q_a_proj), dx, false);
+  q_a_->backward(in_compute_dtype(draw, step), step, std::move(saved.q_a_proj), dx, false);
 }
 
 LatentAttention::Latents LatentAttention::latents(const Tensor& x, const LayerContext& context, const StepContext& step,
@@ -138,7 +105,7 @@ LatentAttention::Latents LatentAttention::latents(const Tensor& x, const LayerCo
   const Tensor raw = columns_of(both, 0, config_.rank, step);
   Tensor latent = Tensor::empty(step.pool(), raw.shape(), step.compute_dtype, "latents");
   kv_norm_->forward(raw, latent, step, saved ? &saved->kv_norm : nullptr);
-  Tensor turned = in_dtype(columns_of(both, config_.rank, config_.rotated, step), step.compute_dtype, step);
+  Tensor turned = in_compute_dtype(columns_of(both, config_.rank, config_.rotated, step), step);
   rotate(turned, 1, 0, context, false);
   return {latent, turned};
 }
@@ -179,7 +146,7 @@ void LatentAttention::keys_backward(const Tensor& dk, const Tensor& dv, const La
   Tensor joined = Tensor::empty(step.pool(), {tokens, kv_a_->out_features()}, DType::f32, "latent gradient");
   ops::copy_columns_in(draw, 0, joined);
   ops::copy_columns_in(dturned, config_.rank, joined);
-  kv_a_->backward(in_dtype(joined, step.compute_dtype, step), step, std::move(saved.kv_a_proj), dx, true);
+  kv_a_->backward(in_compute_dtype(joined, step), step, std::move(saved.kv_a_proj), dx, true);
 }
 
 Tensor LatentAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -260,7 +227,7 @@ void LatentAttention::forward_cached(const Tensor& x, const LayerContext& contex
 void LatentAttention::backward(const Tensor& dy, const LayerContext& context, const StepContext& step,
                                SublayerSaved& of, Tensor* dx) {
   auto& saved = dynamic_cast<Saved&>(of);
-  if (!dx && !projections_have_trainable()) {
+  if (!dx && !trains_beside(&*output_)) {
     return output_->backward(dy, step, std::move(saved.output), nullptr, false);
   }
   const int64_t tokens = dy.dim(0);
@@ -281,20 +248,7 @@ void LatentAttention::backward(const Tensor& dy, const LayerContext& context, co
   queries_backward(dq, context, step, saved, dx);
   keys_backward(dk, dv, context, step, saved, dx);
   if (!gate_) return;
-  gate_->backward(in_dtype(saved.gate, step.compute_dtype, step), step, std::move(saved.gate_proj), dx, true);
-}
-
-void LatentAttention::visit(const ParameterVisitor& visitor) {
-  visit_linears([&](Linear& linear) { linear.visit(visitor); });
-  for (std::optional<Norm>* norm : {&q_norm_, &kv_norm_}) {
-    if (*norm) (*norm)->visit(visitor);
-  }
-}
-
-void LatentAttention::visit_linears(const std::function<void(Linear&)>& visitor) {
-  for (std::optional<Linear>* linear : {&q_, &q_a_, &q_b_, &kv_a_, &kv_b_, &gate_, &output_}) {
-    if (*linear) visitor(**linear);
-  }
+  gate_->backward(in_compute_dtype(saved.gate, step), step, std::move(saved.gate_proj), dx, true);
 }
 
 }  // namespace nibble

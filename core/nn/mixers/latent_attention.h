@@ -36,13 +36,12 @@ struct LatentAttentionNames {
   static LatentAttentionNames below(const std::string& module);
 };
 
-class LatentAttention final : public Mixer {
+class LatentAttention final : public OfMembers<LatentAttention, Mixer> {
  public:
   /// prefix: "model.layers.0."
   LatentAttention(const std::string& prefix, const LatentAttentionNames& names, const LatentAttentionConfig& config,
                   const Makers& makers);
 
-  bool has_trainable() const override;
   void forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                std::unique_ptr<SublayerSaved>* saved) override;
   void backward(const Tensor& dy, const LayerContext& context, const StepContext& step, SublayerSaved& saved,
@@ -52,8 +51,7 @@ class LatentAttention final : public Mixer {
   void forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                       MixerCache& cache) override;
 
-  void visit(const ParameterVisitor& visitor) override;
-  void visit_linears(const std::function<void(Linear&)>& visitor) override;
+  void each(const auto& use) { use(q_, q_a_, q_b_, kv_a_, kv_b_, gate_, output_, q_norm_, kv_norm_); }
 
  private:
   struct Saved;
@@ -63,7 +61,6 @@ class LatentAttention final : public Mixer {
     Tensor latent, turned;
   };
   int64_t head_size() const { return config_.plain + config_.rotated; }
-  bool projections_have_trainable() const;
   Tensor queries(const Tensor& x, const LayerContext& context, const StepContext& step, Saved* saved);
   void queries_backward(Tensor& dq, const LayerContext& context, const StepContext& step, Saved& saved, Tensor* dx);
   Latents latents(const Tensor& x, const LayerContext& context, const StepContext& step, Saved* saved);

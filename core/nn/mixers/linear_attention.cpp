@@ -15,13 +15,6 @@ Tensor like(const Tensor& x, DType dtype, const StepContext& step) {
   return Tensor::empty(step.pool(), x.shape(), dtype, "linear attention");
 }
 
-Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
-  if (x.dtype() == dtype) return x;
-  Tensor result = like(x, dtype, step);
-  ops::cast(x, result);
-  return result;
-}
-
 constexpr float kUnitEps = 1e-6f;  // under the root of the squares of a query or key
 
 }  // namespace
@@ -134,11 +127,7 @@ LinearAttention::Pieces LinearAttention::prepare(const Inputs& in, const LayerCo
   convolve(in.mixed, context, step, cache, result.convolved);
   Tensor active = like(in.mixed, DType::f32, step);
   ops::activation_forward(config_.activation, result.convolved, active);
-  const auto take = [&](int64_t begin, int64_t columns) {
-    Tensor part = Tensor::empty(step.pool(), {active.dim(0), columns}, DType::f32, "linear attention");
-    ops::copy_columns_out(active, begin, part);
-    return part;
-  };
+  const auto take = [&](int64_t begin, int64_t columns) { return columns_of(active, begin, columns, step); };
   const int64_t keys = config_.keys(), values = config_.values();
   result.q = take(config_.value_first ? values + keys : 0, keys);
   result.k = take(config_.value_first ? values : keys, keys);

@@ -5,33 +5,17 @@
 namespace nibble {
 
 // What enters the output projection is computed again from what the attention has kept.
-struct LinearAttentionMixer::Saved final : SublayerSaved {
+struct LinearAttentionMixer::Saved final : SavedMembers<Saved> {
   std::vector<LinearSaved> projections;
   std::map<size_t, LinearSaved> second;
   LinearSaved output;
   LinearAttention::Saved attention;
 
-  void visit(const TensorVisitor& visitor) override {
-    for (LinearSaved& linear : projections) linear.visit(visitor);
-    for (auto& [i, linear] : second) linear.visit(visitor);
-    output.visit(visitor);
-    attention.visit(visitor);
-  }
-  bool has_input() const override {
-    return std::any_of(projections.begin(), projections.end(), [](const LinearSaved& saved) { return !!saved.x; });
-  }
-  void set_input(const Tensor& x) override {
-    for (LinearSaved& linear : projections) linear.x = x;
+  void each(const auto& use) { use(projections, second, output, attention); }
+  void inputs(const auto& use) {
+    for (LinearSaved& linear : projections) use(linear.x);
   }
 };
-
-bool LinearAttentionMixer::projections_have_trainable() const {
-  const auto trains = [](const Linear& linear) { return linear.has_trainable(); };
-  return attention_.has_trainable() || std::any_of(projections_.begin(), projections_.end(), trains) ||
-         std::any_of(second_.begin(), second_.end(), [&](const auto& entry) { return trains(entry.second); });
-}
-
-bool LinearAttentionMixer::has_trainable() const { return projections_have_trainable() || output_.has_trainable(); }
 
 Tensor LinearAttentionMixer::mix(const Tensor& x, const LayerContext& context, const StepContext& step, Saved* saved,
                                  MixerCache* cache) {
@@ -75,7 +59,7 @@ void LinearAttentionMixer::backward(const Tensor& dy, const LayerContext& contex
                                     SublayerSaved& of, Tensor* dx) {
   auto& saved = dynamic_cast<Saved&>(of);
   if (output_.has_trainable()) saved.output.x = attention_.output(saved.attention, step);
-  if (!dx && !projections_have_trainable()) {
+  if (!dx && !trains_beside(&output_)) {
     return output_.backward(dy, step, std::move(saved.output), nullptr, false);
   }
   Tensor dout = Tensor::empty(step.pool(), saved.attention.out.shape(), step.compute_dtype, "output gradient");
@@ -97,19 +81,6 @@ void LinearAttentionMixer::backward(const Tensor& dy, const LayerContext& contex
 
 std::unique_ptr<MixerCache> LinearAttentionMixer::make_cache(int64_t sequences, DType, MemoryPool& pool) const {
   return attention_.make_cache(sequences, pool);
-}
-
-void LinearAttentionMixer::visit(const ParameterVisitor& visitor) {
-  for (Linear& linear : projections_) linear.visit(visitor);
-  for (auto& [i, linear] : second_) linear.visit(visitor);
-  attention_.visit(visitor);
-  output_.visit(visitor);
-}
-
-void LinearAttentionMixer::visit_linears(const std::function<void(Linear&)>& visitor) {
-  for (Linear& linear : projections_) visitor(linear);
-  for (auto& [i, linear] : second_) visitor(linear);
-  visitor(output_);
 }
 
 }  // namespace nibble

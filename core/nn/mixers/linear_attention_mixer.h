@@ -7,9 +7,8 @@
 
 namespace nibble {
 
-class LinearAttentionMixer : public Mixer {
+class LinearAttentionMixer : public OfMembers<LinearAttentionMixer, Mixer> {
  public:
-  bool has_trainable() const override;
   void forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                std::unique_ptr<SublayerSaved>* saved) override;
   void forward_save_only(const Tensor& x, const LayerContext& context, DType dtype, const StepContext& step,
@@ -21,8 +20,7 @@ class LinearAttentionMixer : public Mixer {
   void forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                       MixerCache& cache) override;
 
-  void visit(const ParameterVisitor& visitor) override;
-  void visit_linears(const std::function<void(Linear&)>& visitor) override;
+  void each(const auto& use) { use(projections_, second_, attention_, output_); }
 
  protected:
   /// second: of what the projection of the same number gives, where there is one (low rank: Kimi Linear).
@@ -43,7 +41,6 @@ class LinearAttentionMixer : public Mixer {
   virtual std::vector<Tensor> join(const LinearAttention::Inputs& gradients, const StepContext& step) const = 0;
 
   Tensor mix(const Tensor& x, const LayerContext& context, const StepContext& step, Saved* saved, MixerCache* cache);
-  bool projections_have_trainable() const;
 
   std::vector<Linear> projections_;
   std::map<size_t, Linear> second_;

@@ -58,11 +58,7 @@ void Mamba2::multiply(Tensor& projected, const StepContext& step) const {
 LinearAttention::Inputs Mamba2::split(const std::vector<Tensor>& projected, const StepContext& step) const {
   Tensor all = projected[0];
   multiply(all, step);
-  const auto take = [&](int64_t begin, int64_t columns) {
-    Tensor part = Tensor::empty(step.pool(), {all.dim(0), columns}, all.dtype(), "projection");
-    ops::copy_columns_out(all, begin, part);
-    return part;
-  };
+  const auto take = [&](int64_t begin, int64_t columns) { return columns_of(all, begin, columns, step); };
   const int64_t values = sizes().values(), mixed = values + 2 * sizes().keys();
   return {take(values, mixed), take(0, values), take(values + mixed, sizes().params.heads), {}};
 }

@@ -15,17 +15,12 @@ Tensor like(const Tensor& x, const StepContext& step) {
 }  // namespace
 
 // All that follows from the first projection is computed again.
-struct ShortConv::Saved final : SublayerSaved {
+struct ShortConv::Saved final : SavedMembers<Saved> {
   LinearSaved input, output;
   Tensor projected;  // [T, 3 D]
 
-  void visit(const TensorVisitor& visitor) override {
-    input.visit(visitor);
-    output.visit(visitor);
-    visitor(projected);
-  }
-  bool has_input() const override { return !!input.x; }
-  void set_input(const Tensor& x) override { input.x = x; }
+  void each(const auto& use) { use(input, output, projected); }
+  void inputs(const auto& use) { use(input.x); }
 };
 
 ShortConv::ShortConv(const std::string& prefix, const ShortConvConfig& config, const Makers& makers)
@@ -34,17 +29,12 @@ ShortConv::ShortConv(const std::string& prefix, const ShortConvConfig& config, c
       conv_(prefix + "conv", config.width, config.taps, config.bias, makers.parameter),
       output_(makers.make_linear(prefix + "out_proj", config.width, config.width, config.bias)) {}
 
-bool ShortConv::has_trainable() const {
-  return input_.has_trainable() || conv_.has_trainable() || output_.has_trainable();
-}
-
 ShortConv::Parts ShortConv::convolve(const Tensor& projected, const LayerContext& context, const StepContext& step,
                                      ops::RecurrentState* state) const {
   Parts parts;
   int64_t column = 0;
   for (Tensor* part : {&parts.before, &parts.after, &parts.x}) {
-    *part = Tensor::empty(step.pool(), {projected.dim(0), config_.width}, projected.dtype(), "short convolution");
-    ops::copy_columns_out(projected, column, *part);
+    *part = columns_of(projected, column, config_.width, step);
     column += config_.width;
   }
   parts.gated = like(parts.x, step);
@@ -96,7 +86,7 @@ void ShortConv::backward(const Tensor& dy, const LayerContext& context, const St
   auto& saved = dynamic_cast<Saved&>(of);
   const Parts parts = convolve(saved.projected, context, step, nullptr);
   if (output_.has_trainable()) saved.output.x = gate(parts, step);
-  if (!dx && !input_.has_trainable() && !conv_.has_trainable()) {
+  if (!dx && !trains_beside(&output_)) {
     return output_.backward(dy, step, std::move(saved.output), nullptr, false);
   }
   Tensor dproduct = like(parts.x, step), dbefore = like(parts.x, step), dafter = like(parts.x, step);
@@ -116,17 +106,6 @@ void ShortConv::backward(const Tensor& dy, const LayerContext& context, const St
 
 std::unique_ptr<MixerCache> ShortConv::make_cache(int64_t sequences, DType, MemoryPool& pool) const {
   return std::make_unique<RecurrentCache>(sequences, std::vector<int64_t>{conv_.state_size()}, pool);
-}
-
-void ShortConv::visit(const ParameterVisitor& visitor) {
-  input_.visit(visitor);
-  conv_.visit(visitor);
-  output_.visit(visitor);
-}
-
-void ShortConv::visit_linears(const std::function<void(Linear&)>& visitor) {
-  visitor(input_);
-  visitor(output_);
 }
 
 }  // namespace nibble

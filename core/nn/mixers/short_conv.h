@@ -12,12 +12,11 @@ struct ShortConvConfig {
   bool bias = false;  ///< of the convolution and both projections
 };
 
-class ShortConv final : public Mixer {
+class ShortConv final : public OfMembers<ShortConv, Mixer> {
  public:
   /// prefix: "model.layers.0.conv."
   ShortConv(const std::string& prefix, const ShortConvConfig& config, const Makers& makers);
 
-  bool has_trainable() const override;
   void forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                std::unique_ptr<SublayerSaved>* saved) override;
   void forward_save_only(const Tensor& x, const LayerContext& context, DType dtype, const StepContext& step,
@@ -29,8 +28,7 @@ class ShortConv final : public Mixer {
   void forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                       MixerCache& cache) override;
 
-  void visit(const ParameterVisitor& visitor) override;
-  void visit_linears(const std::function<void(Linear&)>& visitor) override;
+  void each(const auto& use) { use(input_, conv_, output_); }
 
  private:
   struct Saved;

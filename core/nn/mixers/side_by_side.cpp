@@ -26,16 +26,12 @@ void add_terms(size_t parts, Tensor& y, const StepContext& step, const Term& ter
 }  // namespace
 
 // The parts' own input is left out where it is scaled: it is computed again from the one they share.
-struct SideBySide::Saved final : SublayerSaved {
+struct SideBySide::Saved final : SavedMembers<Saved> {
   Tensor x;
   std::vector<std::unique_ptr<SublayerSaved>> parts;
 
-  void visit(const TensorVisitor& visitor) override {
-    if (x) visitor(x);
-    for (const auto& part : parts) part->visit(visitor);
-  }
-  bool has_input() const override { return !!x; }
-  void set_input(const Tensor& input) override { x = input; }
+  void each(const auto& use) { use(x, parts); }
+  void inputs(const auto& use) { use(x); }
 };
 
 struct SideBySide::Cache final : MixerCache {
@@ -48,10 +44,6 @@ struct SideBySide::Cache final : MixerCache {
     for (const auto& part : parts) part->copy(from, to, length);
   }
 };
-
-bool SideBySide::has_trainable() const {
-  return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.mixer->has_trainable(); });
-}
 
 void SideBySide::forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                          std::unique_ptr<SublayerSaved>* saved) {
@@ -99,14 +91,6 @@ std::unique_ptr<MixerCache> SideBySide::make_cache(int64_t sequences, DType dtyp
   auto cache = std::make_unique<Cache>();
   for (const Part& part : parts_) cache->parts.push_back(part.mixer->make_cache(sequences, dtype, pool));
   return cache;
-}
-
-void SideBySide::visit(const ParameterVisitor& visitor) {
-  for (Part& part : parts_) part.mixer->visit(visitor);
-}
-
-void SideBySide::visit_linears(const std::function<void(Linear&)>& visitor) {
-  for (Part& part : parts_) part.mixer->visit_linears(visitor);
 }
 
 }  // namespace nibble

@@ -8,7 +8,7 @@
 namespace nibble {
 
 /// y = the sum of output_scale * mixer(input_scale * x).
-class SideBySide final : public Mixer {
+class SideBySide final : public OfMembers<SideBySide, Mixer> {
  public:
   struct Part {
     std::unique_ptr<Mixer> mixer;
@@ -16,7 +16,6 @@ class SideBySide final : public Mixer {
   };
   explicit SideBySide(std::vector<Part> parts) : parts_(std::move(parts)) {}
 
-  bool has_trainable() const override;
   void forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                std::unique_ptr<SublayerSaved>* saved) override;
   void backward(const Tensor& dy, const LayerContext& context, const StepContext& step, SublayerSaved& saved,
@@ -25,8 +24,9 @@ class SideBySide final : public Mixer {
   void forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                       MixerCache& cache) override;
 
-  void visit(const ParameterVisitor& visitor) override;
-  void visit_linears(const std::function<void(Linear&)>& visitor) override;
+  void each(const auto& use) {
+    for (Part& part : parts_) use(part.mixer);
+  }
 
  private:
   struct Saved;

@@ -1,19 +1,11 @@
 #include "nibble/core/nn/streams/alt_up.h"
 
-#include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/residual.h"
 #include "nibble/core/ops/weight_norm.h"
 
 namespace nibble {
 
 namespace {
-
-Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
-  if (x.dtype() == dtype) return x;
-  Tensor result = Tensor::empty(step.pool(), x.shape(), dtype, "streams");
-  ops::cast(x, result);
-  return result;
-}
 
 Tensor ones(int64_t count, const StepContext& step) {
   return Tensor::from<float>(step.pool(), {count}, std::vector<float>(static_cast<size_t>(count), 1.0f));
@@ -34,7 +26,7 @@ struct AltUp::Routed {
   }
 };
 
-struct AltUp::Saved final : SublayerSaved {
+struct AltUp::Saved final : SavedMembers<Saved> {
   Routed predicting, correcting;
   Tensor x;                     // [N T, D]
   Tensor predicted, corrected;  // coefficients [T, N N] and [T, N]
@@ -42,16 +34,8 @@ struct AltUp::Saved final : SublayerSaved {
   Tensor seen;                  // the active stream, corrected
   std::unique_ptr<SublayerSaved> layer_input;
 
-  void visit(const TensorVisitor& visitor) override {
-    predicting.visit(visitor);
-    correcting.visit(visitor);
-    if (layer_input) layer_input->visit(visitor);
-    for (Tensor* tensor : {&x, &predicted, &corrected, &change, &seen}) {
-      if (*tensor) visitor(*tensor);
-    }
-  }
-  bool has_input() const override { return x.defined(); }
-  void set_input(const Tensor& input) override { x = input; }
+  void each(const auto& use) { use(predicting, correcting, layer_input, x, predicted, corrected, change, seen); }
+  void inputs(const auto& use) { use(x); }
 };
 
 AltUp::AltUp(const std::string& prefix, const AltUpNames& names, const AltUpConfig& config, LayerInput layer_input,
@@ -65,11 +49,6 @@ AltUp::AltUp(const std::string& prefix, const AltUpNames& names, const AltUpConf
       norm_(prefix + names.norm, config.width, config.norm, makers.parameter),
       scale_(makers.parameter(prefix + names.scale, {config.width})) {
   for (Linear* linear : {&prediction_, &correction_, &router_}) linear->keep_exact();
-}
-
-bool AltUp::has_trainable() const {
-  return layer_input_.has_trainable() || prediction_.has_trainable() || correction_.has_trainable() ||
-         router_.has_trainable() || norm_.has_trainable() || scale_->trainable;
 }
 
 Tensor AltUp::stream(const Tensor& streams, int64_t n) const {
@@ -87,10 +66,9 @@ Tensor AltUp::route(const Tensor& x, Linear& coefficients, const StepContext& st
   Tensor result = make(coefficients.out_features());
   norm_.forward(x, normed, step, saved ? &saved->norm : nullptr);
   ops::scale(normed, 1 / static_cast<float>(config_.width));
-  router_.forward(in_dtype(normed, step.compute_dtype, step), logits, step, saved ? &saved->router : nullptr);
+  router_.forward(in_compute_dtype(normed, step), logits, step, saved ? &saved->router : nullptr);
   ops::activation_forward(ops::Activation::tanh, logits, weights);
-  coefficients.forward(in_dtype(weights, step.compute_dtype, step), result, step,
-                       saved ? &saved->coefficients : nullptr);
+  coefficients.forward(in_compute_dtype(weights, step), result, step, saved ? &saved->coefficients : nullptr);
   if (saved) saved->logits = logits;
   return result;
 }
@@ -101,10 +79,9 @@ void AltUp::route_backward(const Tensor& dcoefficients, Linear& coefficients, co
     return Tensor::empty(step.pool(), {dx.dim(0), columns}, DType::f32, "stream router gradient");
   };
   Tensor dweights = make(config_.streams), dnormed = make(config_.width);
-  coefficients.backward(in_dtype(dcoefficients, step.compute_dtype, step), step, std::move(saved.coefficients),
-                        &dweights, false);
+  coefficients.backward(in_compute_dtype(dcoefficients, step), step, std::move(saved.coefficients), &dweights, false);
   ops::activation_backward(ops::Activation::tanh, dweights, saved.logits, dweights);
-  router_.backward(in_dtype(dweights, step.compute_dtype, step), step, std::move(saved.router), &dnormed, false);
+  router_.backward(in_compute_dtype(dweights, step), step, std::move(saved.router), &dnormed, false);
   ops::scale(dnormed, 1 / static_cast<float>(config_.width));
   norm_.backward(dnormed, step, std::move(saved.norm), dx);
 }
@@ -179,18 +156,6 @@ void AltUp::correct_backward(Tensor& gradient, const LayerContext& context, cons
   dpredicted = gradient;
   ops::add(dout, own, -1);
   route_backward(dweights, correction_, step, saved.correcting, dout);
-}
-
-void AltUp::visit(const ParameterVisitor& visitor) {
-  layer_input_.visit(visitor);
-  for (Linear* linear : {&prediction_, &correction_, &router_}) linear->visit(visitor);
-  norm_.visit(visitor);
-  visitor(*scale_);
-}
-
-void AltUp::visit_linears(const std::function<void(Linear&)>& visitor) {
-  layer_input_.visit_linears(visitor);
-  for (Linear* linear : {&prediction_, &correction_, &router_}) visitor(*linear);
 }
 
 }  // namespace nibble

@@ -23,14 +23,13 @@ struct AltUpConfig {
 };
 
 /// Streams are f32, [N T, D], one after another. m(x) = tanh(router(norm(x) / D)), [T, N].
-class AltUp {
+class AltUp final : public OfMembers<AltUp> {
  public:
   /// layer_input: of the layer, without a scale; what it makes of the active stream is added to all others but the
   /// first.
   AltUp(const std::string& prefix, const AltUpNames& names, const AltUpConfig& config, LayerInput layer_input,
         const Makers& makers);
 
-  bool has_trainable() const;
   /// The active one of them, in place.
   Tensor active(const Tensor& streams) const;
   /// Stream b = x_b + sum over a of prediction(m(active x))[b N + a] x_a. saved: becomes what backward needs; null:
@@ -46,8 +45,7 @@ class AltUp {
   void correct_backward(Tensor& gradient, const LayerContext& context, const StepContext& step, SublayerSaved& saved,
                         Tensor& dpredicted, Tensor& dout);
 
-  void visit(const ParameterVisitor& visitor);
-  void visit_linears(const std::function<void(Linear&)>& visitor);
+  void each(const auto& use) { use(layer_input_, prediction_, correction_, router_, norm_, scale_); }
 
  private:
   struct Routed;

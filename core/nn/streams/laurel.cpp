@@ -4,34 +4,13 @@
 
 namespace nibble {
 
-namespace {
-
-Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
-  if (x.dtype() == dtype) return x;
-  Tensor result = Tensor::empty(step.pool(), x.shape(), dtype, "augmented residual");
-  ops::cast(x, result);
-  return result;
-}
-
-}  // namespace
-
-struct Laurel::Saved final : SublayerSaved {
+struct Laurel::Saved final : SavedMembers<Saved> {
   std::unique_ptr<SublayerSaved> mixer;
   LinearSaved left, right;
   NormSaved norm, mixer_norm;
 
-  void visit(const TensorVisitor& visitor) override {
-    if (mixer) mixer->visit(visitor);
-    left.visit(visitor);
-    right.visit(visitor);
-    norm.visit(visitor);
-    mixer_norm.visit(visitor);
-  }
-  bool has_input() const override { return left.x || mixer->has_input(); }
-  void set_input(const Tensor& x) override {
-    left.x = x;
-    mixer->set_input(x);
-  }
+  void each(const auto& use) { use(mixer, left, right, norm, mixer_norm); }
+  void inputs(const auto& use) { use(left.x, mixer); }
 };
 
 Laurel::Laurel(const std::string& prefix, const LaurelNames& names, std::unique_ptr<Mixer> mixer, int64_t width,
@@ -41,11 +20,6 @@ Laurel::Laurel(const std::string& prefix, const LaurelNames& names, std::unique_
       right_(makers.make_linear(prefix + names.right, width, rank, false)),
       norm_(prefix + names.norm, width, norm, makers.parameter),
       mixer_norm_(prefix + names.mixer_norm, width, norm, makers.parameter) {}
-
-bool Laurel::has_trainable() const {
-  return mixer_->has_trainable() || left_.has_trainable() || right_.has_trainable() || norm_.has_trainable() ||
-         mixer_norm_.has_trainable();
-}
 
 void Laurel::join(const Tensor& mixed, const Tensor& x, const StepContext& step, Tensor& y, Saved* saved) {
   const auto make = [&](int64_t columns, DType dtype) {
@@ -77,7 +51,7 @@ void Laurel::backward(const Tensor& dy, const LayerContext& context, const StepC
   const auto through = [&](Norm& norm, NormSaved& norm_saved) {
     Tensor result = Tensor::zeros(step.pool(), dy.shape(), DType::f32, "norm gradient");
     norm.backward(dy, step, std::move(norm_saved), result);
-    return in_dtype(result, step.compute_dtype, step);
+    return in_compute_dtype(result, step);
   };
   mixer_->backward(through(mixer_norm_, saved.mixer_norm), context, step, *saved.mixer, dx);
   saved.mixer.reset();
@@ -96,20 +70,6 @@ void Laurel::forward_cached(const Tensor& x, const LayerContext& context, const 
   Tensor mixed = Tensor::empty(step.pool(), x.shape(), DType::f32, "layer output");
   mixer_->forward_cached(x, context, step, mixed, cache);
   join(mixed, x, step, y, nullptr);
-}
-
-void Laurel::visit(const ParameterVisitor& visitor) {
-  mixer_->visit(visitor);
-  left_.visit(visitor);
-  right_.visit(visitor);
-  norm_.visit(visitor);
-  mixer_norm_.visit(visitor);
-}
-
-void Laurel::visit_linears(const std::function<void(Linear&)>& visitor) {
-  mixer_->visit_linears(visitor);
-  visitor(left_);
-  visitor(right_);
 }
 
 }  // namespace nibble

@@ -14,13 +14,12 @@ struct LaurelNames {
 };
 
 /// norm(mixer(x)) + x + norm'(right(left(x)))
-class Laurel final : public Mixer {
+class Laurel final : public OfMembers<Laurel, Mixer> {
  public:
   /// rank: outputs of `left`.
   Laurel(const std::string& prefix, const LaurelNames& names, std::unique_ptr<Mixer> mixer, int64_t width, int64_t rank,
          const NormConfig& norm, const Makers& makers);
 
-  bool has_trainable() const override;
   void forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                std::unique_ptr<SublayerSaved>* saved) override;
   void backward(const Tensor& dy, const LayerContext& context, const StepContext& step, SublayerSaved& saved,
@@ -29,8 +28,8 @@ class Laurel final : public Mixer {
   std::unique_ptr<MixerCache> make_cache(int64_t sequences, DType dtype, MemoryPool& pool) const override;
   void forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                       MixerCache& cache) override;
-  void visit(const ParameterVisitor& visitor) override;
-  void visit_linears(const std::function<void(Linear&)>& visitor) override;
+
+  void each(const auto& use) { use(mixer_, left_, right_, norm_, mixer_norm_); }
 
  private:
   struct Saved;

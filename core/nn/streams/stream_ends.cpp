@@ -9,13 +9,6 @@ namespace nibble {
 
 namespace {
 
-Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
-  if (x.dtype() == dtype) return x;
-  Tensor result = Tensor::empty(step.pool(), x.shape(), dtype, "streams");
-  ops::cast(x, result);
-  return result;
-}
-
 // Stream n of several of so many tokens.
 Tensor stream(const Tensor& streams, int64_t tokens, size_t n) {
   const int64_t begin = static_cast<int64_t>(n) * tokens;
@@ -31,7 +24,7 @@ bool StreamEnds::has_trainable() const {
 void StreamEnds::make(size_t i, const Tensor& x, const Tensor& like, Tensor& y, const StepContext& step, Saved* saved) {
   Tensor projected = Tensor::empty(step.pool(), x.shape(), DType::f32, "streams");
   if (saved) saved->linears.emplace_back();
-  linears[i].forward(in_dtype(x, step.compute_dtype, step), projected, step, saved ? &saved->linears.back() : nullptr);
+  linears[i].forward(in_compute_dtype(x, step), projected, step, saved ? &saved->linears.back() : nullptr);
   ops::match_rms_forward(projected, like, y);
   if (saved) saved->projected.push_back(projected);
 }
@@ -41,8 +34,7 @@ void StreamEnds::make_backward(size_t i, const Tensor& dy, const Tensor& like, c
   Tensor dprojected = Tensor::empty(step.pool(), dy.shape(), DType::f32, "stream gradient");
   Tensor own = Tensor::empty(step.pool(), dy.shape(), DType::f32, "stream gradient");
   ops::match_rms_backward(dy, saved.projected.at(i), like, dprojected, dlike);
-  linears[i].backward(in_dtype(dprojected, step.compute_dtype, step), step, std::move(saved.linears.at(i)), &own,
-                      false);
+  linears[i].backward(in_compute_dtype(dprojected, step), step, std::move(saved.linears.at(i)), &own, false);
   ops::add(own, dx);
 }
 

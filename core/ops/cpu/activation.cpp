@@ -353,46 +353,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::ops::cpu {
 
-HWY_EXPORT(activation_forward);
-HWY_EXPORT(activation_backward);
-HWY_EXPORT(gated_forward);
-HWY_EXPORT(gated_backward);
-HWY_EXPORT(clamped_gated_forward);
-HWY_EXPORT(clamped_gated_backward);
-HWY_EXPORT(gaussian_topk_forward);
-HWY_EXPORT(gaussian_topk_backward);
-
-void activation_forward(Activation f, const Tensor& x, Tensor& y) { NIBBLE_SIMD(activation_forward)(f, x, y); }
-
-void activation_backward(Activation f, const Tensor& dy, const Tensor& x, Tensor& dx) {
-  NIBBLE_SIMD(activation_backward)(f, dy, x, dx);
-}
-
-void gated_forward(Activation f, const Tensor& gate, const Tensor& up, Tensor& y) {
-  NIBBLE_SIMD(gated_forward)(f, gate, up, y);
-}
-
-void gated_backward(Activation f, const Tensor& dy, const Tensor& gate, const Tensor& up, Tensor& dgate, Tensor& dup,
-                    Tensor& y_recomputed) {
-  NIBBLE_SIMD(gated_backward)(f, dy, gate, up, dgate, dup, y_recomputed);
-}
-
-void clamped_gated_forward(Activation f, float limit, const Tensor& gate, const Tensor& up, Tensor& y) {
-  NIBBLE_SIMD(clamped_gated_forward)(f, limit, gate, up, y);
-}
-
-void clamped_gated_backward(Activation f, float limit, const Tensor& dy, const Tensor& gate, const Tensor& up,
-                            Tensor& dgate, Tensor& dup) {
-  NIBBLE_SIMD(clamped_gated_backward)(f, limit, dy, gate, up, dgate, dup);
-}
-
-void gaussian_topk_forward(const Tensor& x, float deviations, Tensor& y) {
-  NIBBLE_SIMD(gaussian_topk_forward)(x, deviations, y);
-}
-
-void gaussian_topk_backward(const Tensor& dy, const Tensor& x, float deviations, Tensor& dx) {
-  NIBBLE_SIMD(gaussian_topk_backward)(dy, x, deviations, dx);
-}
+NIBBLE_SIMD_KERNEL(activation_forward);
+NIBBLE_SIMD_KERNEL(activation_backward);
+NIBBLE_SIMD_KERNEL(gated_forward);
+NIBBLE_SIMD_KERNEL(gated_backward);
+NIBBLE_SIMD_KERNEL(clamped_gated_forward);
+NIBBLE_SIMD_KERNEL(clamped_gated_backward);
+NIBBLE_SIMD_KERNEL(gaussian_topk_forward);
+NIBBLE_SIMD_KERNEL(gaussian_topk_backward);
 
 }  // namespace nibble::ops::cpu
 #endif

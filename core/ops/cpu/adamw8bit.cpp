@@ -84,11 +84,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::ops::cpu {
 
-HWY_EXPORT(adamw8bit);
-
-void adamw8bit(Tensor& w, const Tensor& gradient, EightBitState& m, EightBitState& v, const AdamWParams& params) {
-  NIBBLE_SIMD(adamw8bit)(w, gradient, m, v, params);
-}
+NIBBLE_SIMD_KERNEL(adamw8bit);
 
 }  // namespace nibble::ops::cpu
 #endif

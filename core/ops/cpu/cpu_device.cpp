@@ -10,12 +10,6 @@ namespace nibble {
 
 namespace {
 
-constexpr ops::Backend kBodies = {
-#define NIBBLE_MEMBER(op) .op = ops::cpu::op,
-    NIBBLE_OPERATIONS(NIBBLE_MEMBER)
-#undef NIBBLE_MEMBER
-};
-
 class CpuDevice final : public Device {
  public:
   const char* name() const override { return "cpu"; }
@@ -28,7 +22,14 @@ class CpuDevice final : public Device {
     const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
     if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
   }
-  const ops::Backend& backend() const override { return kBodies; }
+  const ops::Backend& backend() const override { return bodies_; }
+
+ private:
+#define NIBBLE_MEMBER(op) .op = ops::cpu::op,
+#define NIBBLE_SIMD_MEMBER(op) .op = ops::cpu::simd::op,
+  ops::Backend bodies_ = {NIBBLE_OPERATIONS_BY_BODY(NIBBLE_MEMBER, NIBBLE_SIMD_MEMBER)};
+#undef NIBBLE_MEMBER
+#undef NIBBLE_SIMD_MEMBER
 };
 
 }  // namespace

@@ -361,19 +361,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::ops::cpu {
 
-HWY_EXPORT(cross_entropy);
-
-void cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, float scale, Tensor& losses,
-                   Tensor& dlogits, const Tensor& weights) {
-  NIBBLE_SIMD(cross_entropy)(logits, targets, softcap, scale, losses, dlogits, weights);
-}
-
-HWY_EXPORT(cross_entropy_statistics);
-HWY_EXPORT(cross_entropy_backward);
-
-void cross_entropy_statistics(const Tensor& logits, const Tensor& targets, float softcap, Tensor& statistics) {
-  NIBBLE_SIMD(cross_entropy_statistics)(logits, targets, softcap, statistics);
-}
+NIBBLE_SIMD_KERNEL(cross_entropy);
+NIBBLE_SIMD_KERNEL(cross_entropy_statistics);
+NIBBLE_SIMD_KERNEL(cross_entropy_backward);
+NIBBLE_SIMD_KERNEL(divergence);
 
 void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_sumexp, Tensor& losses, Tensor& told) {
   const int64_t count = losses.numel(), width = told ? 7 : 3, ranks = statistics.dim(0) / width;
@@ -408,19 +399,6 @@ void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_
     tell(TokenStatistic::mean_logit, logits);
     tell(TokenStatistic::top1, top1);
   }
-}
-
-void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const Tensor& row_max,
-                            const Tensor& row_sumexp, float softcap, float scale, Tensor& dlogits,
-                            const Tensor& weights) {
-  NIBBLE_SIMD(cross_entropy_backward)(logits, targets, row_max, row_sumexp, softcap, scale, dlogits, weights);
-}
-
-HWY_EXPORT(divergence);
-
-void divergence(const Tensor& logits, const Tensor& teacher, float softcap, float temperature, float beta, float scale,
-                Tensor& losses, Tensor& entropies, Tensor& dlogits) {
-  NIBBLE_SIMD(divergence)(logits, teacher, softcap, temperature, beta, scale, losses, entropies, dlogits);
 }
 
 }  // namespace nibble::ops::cpu

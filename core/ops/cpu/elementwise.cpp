@@ -173,13 +173,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::ops::cpu {
 
-HWY_EXPORT(cast);
-HWY_EXPORT(add_residual);
-HWY_EXPORT(scale);
-HWY_EXPORT(scale_rows);
-HWY_EXPORT(add_bias);
-HWY_EXPORT(bias_backward);
-HWY_EXPORT(sum_of_squares);
+NIBBLE_SIMD_KERNEL(cast);
+NIBBLE_SIMD_KERNEL(add_residual);
+NIBBLE_SIMD_KERNEL(scale);
+NIBBLE_SIMD_KERNEL(scale_rows);
+NIBBLE_SIMD_KERNEL(add_bias);
+NIBBLE_SIMD_KERNEL(bias_backward);
+NIBBLE_SIMD_KERNEL(sum_of_squares);
 
 namespace {
 
@@ -226,27 +226,11 @@ void fill(Tensor& x, const auto& quad) {
 
 }  // namespace
 
-void cast(const Tensor& from, Tensor& to) { NIBBLE_SIMD(cast)(from, to); }
-
-void add_residual(const Tensor& x, const Tensor& y, float scale, Tensor& sum) {
-  NIBBLE_SIMD(add_residual)(x, y, scale, sum);
-}
-
-void scale(Tensor& x, float factor) { NIBBLE_SIMD(scale)(x, factor); }
-
-void scale_rows(const Tensor& x, const Tensor& weights, Tensor& y) { NIBBLE_SIMD(scale_rows)(x, weights, y); }
-
-void add_bias(const Tensor& bias, Tensor& x) { NIBBLE_SIMD(add_bias)(bias, x); }
-
-void bias_backward(const Tensor& dy, Tensor& dbias) { NIBBLE_SIMD(bias_backward)(dy, dbias); }
-
 double sum(const Tensor& x) {
   double total = 0;
   for (const float value : x.span<const float>()) total += static_cast<double>(value);
   return total;
 }
-
-double sum_of_squares(const Tensor& x) { return NIBBLE_SIMD(sum_of_squares)(x); }
 
 int64_t first_nonfinite(const Tensor& x) {
   if (x.dtype() == DType::f16) return nonfinite(x.data<const f16>(), x.numel());

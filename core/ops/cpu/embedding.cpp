@@ -86,22 +86,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::ops::cpu {
 
-HWY_EXPORT(embedding_forward);
-HWY_EXPORT(embedding_backward);
-HWY_EXPORT(gather_rows);
-HWY_EXPORT(scatter_add_rows);
-
-void embedding_forward(const Tensor& ids, const Tensor& table, float scale, Tensor& out) {
-  NIBBLE_SIMD(embedding_forward)(ids, table, scale, out);
-}
-
-void embedding_backward(const Tensor& ids, const Tensor& dout, float scale, Tensor& dtable) {
-  NIBBLE_SIMD(embedding_backward)(ids, dout, scale, dtable);
-}
-
-void gather_rows(const Tensor& x, const Tensor& rows, Tensor& out) { NIBBLE_SIMD(gather_rows)(x, rows, out); }
-
-void scatter_add_rows(const Tensor& y, const Tensor& rows, Tensor& x) { NIBBLE_SIMD(scatter_add_rows)(y, rows, x); }
+NIBBLE_SIMD_KERNEL(embedding_forward);
+NIBBLE_SIMD_KERNEL(embedding_backward);
+NIBBLE_SIMD_KERNEL(gather_rows);
+NIBBLE_SIMD_KERNEL(scatter_add_rows);
 
 }  // namespace nibble::ops::cpu
 #endif

@@ -166,11 +166,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::ops::cpu {
 
-HWY_EXPORT(fill_normal);
-
-void fill_normal(Tensor& x, float std, uint64_t seed, uint64_t purpose) {
-  NIBBLE_SIMD(fill_normal)(x, std, seed, purpose);
-}
+NIBBLE_SIMD_KERNEL(fill_normal);
 
 }  // namespace nibble::ops::cpu
 #endif

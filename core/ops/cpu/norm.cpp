@@ -180,29 +180,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::ops::cpu {
 
-HWY_EXPORT(rms_norm_forward);
-HWY_EXPORT(rms_norm_backward);
-HWY_EXPORT(layer_norm_forward);
-HWY_EXPORT(layer_norm_backward);
-
-void rms_norm_forward(const Tensor& x, const Tensor& w, float eps, float weight_offset, Tensor& y, Tensor& inv_rms) {
-  NIBBLE_SIMD(rms_norm_forward)(x, w, eps, weight_offset, y, inv_rms);
-}
-
-void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, float weight_offset, const Tensor& inv_rms,
-                       Tensor& dx, Tensor& dw) {
-  NIBBLE_SIMD(rms_norm_backward)(dy, x, w, weight_offset, inv_rms, dx, dw);
-}
-
-void layer_norm_forward(const Tensor& x, const Tensor& w, const Tensor& b, float eps, Tensor& y, Tensor& mean,
-                        Tensor& inv_std) {
-  NIBBLE_SIMD(layer_norm_forward)(x, w, b, eps, y, mean, inv_std);
-}
-
-void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean, const Tensor& inv_std,
-                         Tensor& dx, Tensor& dw, Tensor& db) {
-  NIBBLE_SIMD(layer_norm_backward)(dy, x, w, mean, inv_std, dx, dw, db);
-}
+NIBBLE_SIMD_KERNEL(rms_norm_forward);
+NIBBLE_SIMD_KERNEL(rms_norm_backward);
+NIBBLE_SIMD_KERNEL(layer_norm_forward);
+NIBBLE_SIMD_KERNEL(layer_norm_backward);
 
 }  // namespace nibble::ops::cpu
 #endif

@@ -60,16 +60,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::ops::cpu {
 
-HWY_EXPORT(adamw);
-HWY_EXPORT(sgd);
-
-void adamw(Tensor& w, const Tensor& gradient, Tensor& m, Tensor& v, const AdamWParams& params) {
-  NIBBLE_SIMD(adamw)(w, gradient, m, v, params);
-}
-
-void sgd(Tensor& w, const Tensor& gradient, float lr, float weight_decay, float gradient_scale) {
-  NIBBLE_SIMD(sgd)(w, gradient, lr, weight_decay, gradient_scale);
-}
+NIBBLE_SIMD_KERNEL(adamw);
+NIBBLE_SIMD_KERNEL(sgd);
 
 }  // namespace nibble::ops::cpu
 #endif

@@ -68,12 +68,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::ops::cpu {
 
-HWY_EXPORT(rope);
-
-void rope(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool inverse,
-          RopePairs pairs, int64_t begin) {
-  NIBBLE_SIMD(rope)(x, heads, positions, cos, sin, inverse, pairs, begin);
-}
+NIBBLE_SIMD_KERNEL(rope);
 
 }  // namespace nibble::ops::cpu
 #endif

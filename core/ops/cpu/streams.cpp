@@ -124,25 +124,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::ops::cpu {
 
-HWY_EXPORT(mix_streams_forward);
-HWY_EXPORT(mix_streams_backward);
-HWY_EXPORT(match_rms_forward);
-HWY_EXPORT(match_rms_backward);
-
-void mix_streams_forward(const Tensor& x, const Tensor& coefficients, Tensor& y) {
-  NIBBLE_SIMD(mix_streams_forward)(x, coefficients, y);
-}
-
-void mix_streams_backward(const Tensor& dy, const Tensor& x, const Tensor& coefficients, Tensor& dx,
-                          Tensor& dcoefficients) {
-  NIBBLE_SIMD(mix_streams_backward)(dy, x, coefficients, dx, dcoefficients);
-}
-
-void match_rms_forward(const Tensor& x, const Tensor& like, Tensor& y) { NIBBLE_SIMD(match_rms_forward)(x, like, y); }
-
-void match_rms_backward(const Tensor& dy, const Tensor& x, const Tensor& like, Tensor& dx, Tensor& dlike) {
-  NIBBLE_SIMD(match_rms_backward)(dy, x, like, dx, dlike);
-}
+NIBBLE_SIMD_KERNEL(mix_streams_forward);
+NIBBLE_SIMD_KERNEL(mix_streams_backward);
+NIBBLE_SIMD_KERNEL(match_rms_forward);
+NIBBLE_SIMD_KERNEL(match_rms_backward);
 
 }  // namespace nibble::ops::cpu
 #endif

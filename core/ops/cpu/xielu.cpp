@@ -99,17 +99,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::ops::cpu {
 
-HWY_EXPORT(xielu_forward);
-HWY_EXPORT(xielu_backward);
-
-void xielu_forward(const Tensor& x, const Tensor& alpha_p, const Tensor& alpha_n, Tensor& y) {
-  NIBBLE_SIMD(xielu_forward)(x, alpha_p, alpha_n, y);
-}
-
-void xielu_backward(const Tensor& dy, const Tensor& x, const Tensor& alpha_p, const Tensor& alpha_n, Tensor& dx,
-                    Tensor& dalpha_p, Tensor& dalpha_n) {
-  NIBBLE_SIMD(xielu_backward)(dy, x, alpha_p, alpha_n, dx, dalpha_p, dalpha_n);
-}
+NIBBLE_SIMD_KERNEL(xielu_forward);
+NIBBLE_SIMD_KERNEL(xielu_backward);
 
 }  // namespace nibble::ops::cpu
 #endif

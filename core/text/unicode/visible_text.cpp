@@ -1,7 +1,6 @@
 #include "nibble/core/text/unicode/visible_text.h"
 
-#include <cstdio>
-
+#include "nibble/core/base/readable.h"
 #include "nibble/core/text/unicode/utf8.h"
 
 namespace nibble {
@@ -13,19 +12,13 @@ bool steers(char32_t c) {
          (c >= 0x2066 && c <= 0x2069);
 }
 
-void append_byte(std::string& text, char byte) {
-  char hex[8];
-  std::snprintf(hex, sizeof hex, "\\x%02x", static_cast<unsigned char>(byte));
-  text += hex;
-}
+void append_byte(std::string& text, char byte) { text += formatted("\\x%02x", static_cast<unsigned char>(byte)); }
 
 void append_visible(std::string& text, char32_t c, Lines lines) {
   if ((c < 0x20 && c != '\t' && !(c == '\n' && lines == Lines::many)) || c == 0x7F) {
     append_byte(text, static_cast<char>(c));
   } else if (steers(c)) {
-    char name[16];
-    std::snprintf(name, sizeof name, "<U+%04X>", static_cast<unsigned>(c));
-    text += name;
+    text += formatted("<U+%04X>", static_cast<unsigned>(c));
   } else {
     append_utf8(text, c);
   }

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <functional>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/list_directory.h"
@@ -29,9 +29,7 @@ constexpr const char* kPrefix = "step-";
 
 // "trainable-00002-of-00004.safetensors"
 std::string file_name(const char* kind, int rank, int ranks) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%s-%05d-of-%05d.safetensors", kind, rank, ranks);
-  return text;
+  return formatted("%s-%05d-of-%05d.safetensors", kind, rank, ranks);
 }
 
 json state_json(const TrainingState& state) {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "nibble/core/base/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/open_file.h"
 #include "nibble/core/io/files/system_error.h"
@@ -20,9 +21,7 @@ namespace {
 // A pair of fields, `,"name":value`.
 std::string field(const char* name, double value) {
   if (!std::isfinite(value)) return ",\"" + std::string(name) + "\":null";  // JSON has no word for it
-  char text[64];
-  std::snprintf(text, sizeof text, ",\"%s\":%.17g", name, value);
-  return text;
+  return formatted(",\"%s\":%.17g", name, value);
 }
 
 std::string field(const char* name, int64_t value) { return ",\"" + std::string(name) + "\":" + std::to_string(value); }

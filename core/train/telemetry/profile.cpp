@@ -1,9 +1,9 @@
 #include "nibble/core/train/telemetry/profile.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/files/atomic_file.h"
 
@@ -16,11 +16,7 @@ constexpr int kTimes = 6;
 // and weight at 500 GFLOP/s, 0.5 to 4 bytes at 30 GB/s.
 constexpr double kTokensThatHideMemory = 48;
 
-std::string percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.0f%%", 100 * share);
-  return text;
-}
+std::string percent(double share) { return formatted("%.0f%%", 100 * share); }
 
 double mean(const std::vector<RankTimes>& ranks, double RankTimes::*what) {
   double sum = 0;
@@ -33,8 +29,7 @@ std::string communication_words(const std::vector<RankTimes>& ranks, double shar
   const auto slower = [](const RankTimes& a, const RankTimes& b) { return a.compute < b.compute; };
   const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end(), slower);
   if (most->compute > 1.15 * least->compute) {
-    char times[32];
-    std::snprintf(times, sizeof times, "%.2f", most->compute / std::max(least->compute, 1e-9));
+    const std::string times = formatted("%.2f", most->compute / std::max(least->compute, 1e-9));
     return "bottleneck: imbalance between ranks: rank " + std::to_string(most - ranks.begin()) + " computes " + times +
            " times as long as rank " + std::to_string(least - ranks.begin()) +
            ", the others wait for it; give it fewer layers (parallel.stages) or more cores";
@@ -52,8 +47,7 @@ std::string compute_words(double share, double share_of_peak, double tokens_in_p
   if (share_of_peak >= 0.35) {
     return text + "arithmetic: " + facts + "; more cores, fewer tokens or a smaller model make it faster";
   }
-  char tokens[32];
-  std::snprintf(tokens, sizeof tokens, "%.0f", tokens_in_pass);
+  const std::string tokens = formatted("%.0f", tokens_in_pass);
   if (tokens_in_pass < kTokensThatHideMemory) {
     return text + "memory: " + facts + ": products of " + tokens +
            " tokens wait for weights; raise train.microbatch_size or data.max_length (with data.pack)";
@@ -121,9 +115,8 @@ std::vector<std::string> profile_lines(const Trace& trace) {
   std::vector<std::string> lines;
   const double total = std::max(trace.seconds(), 1e-9);
   const auto line = [&](const std::string& name, double seconds, int64_t count) {
-    char text[128];
-    std::snprintf(text, sizeof text, "%-32s %9.2f s %5.1f%%", name.c_str(), seconds, 100 * seconds / total);
-    lines.push_back(count > 0 ? std::string(text) + "  " + std::to_string(count) + " times" : text);
+    const std::string text = formatted("%-32s %9.2f s %5.1f%%", name.c_str(), seconds, 100 * seconds / total);
+    lines.push_back(count > 0 ? text + "  " + std::to_string(count) + " times" : text);
   };
   lines.push_back("time of rank " + std::to_string(trace.rank()) + " by phase:");
   for (int phase = 0; phase < kPhases; ++phase) {

@@ -1,6 +1,6 @@
 #include "nibble/core/train/telemetry/trace.h"
 
-#include <cstdio>
+#include "nibble/core/base/readable.h"
 
 namespace nibble {
 
@@ -22,11 +22,7 @@ std::string quoted(std::string_view text) {
   return result + '"';
 }
 
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3f", value);
-  return text;
-}
+std::string number(double value) { return formatted("%.3f", value); }
 
 }  // namespace
 

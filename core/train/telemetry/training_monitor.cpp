@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
+#include "nibble/core/base/readable.h"
 #include "nibble/core/io/hash.h"
 
 namespace nibble {
@@ -15,11 +15,7 @@ constexpr double kExplosion = 100;
 constexpr double kVanished = 1e-7;
 constexpr size_t kShownNames = 5;
 
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g", value);
-  return text;
-}
+std::string number(double value) { return formatted("%.4g", value); }
 
 double mean_of(const std::deque<double>& values) {
   double sum = 0;

@@ -51,7 +51,7 @@ struct Refusing<cpu_body, R(Args...)> {
     const RefusingDevice* device = nullptr;
     ((device = device ? device : refusing(args)), ...);
     const RefusingDevice::Body body(device);
-    return cpu_body(args...);
+    return (cpu_device().backend().*cpu_body)(args...);
   }
 };
 
@@ -59,7 +59,7 @@ struct Refusing<cpu_body, R(Args...)> {
 
 inline const ops::Backend& RefusingDevice::backend() const {
   static constexpr ops::Backend kBodies = {
-#define NIBBLE_MEMBER(op) .op = detail::Refusing<&ops::cpu::op, decltype(ops::op)>::body,
+#define NIBBLE_MEMBER(op) .op = detail::Refusing<&ops::Backend::op, decltype(ops::op)>::body,
       NIBBLE_OPERATIONS(NIBBLE_MEMBER)
 #undef NIBBLE_MEMBER
   };

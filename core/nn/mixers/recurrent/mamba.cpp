@@ -18,19 +18,6 @@ Tensor make(const Shape& shape, DType dtype, const StepContext& step) {
   return Tensor::empty(step.pool(), shape, dtype, "state space");
 }
 
-Tensor in_dtype(const Tensor& x, DType dtype, const StepContext& step) {
-  if (x.dtype() == dtype) return x;
-  Tensor result = make(x.shape(), dtype, step);
-  ops::cast(x, result);
-  return result;
-}
-
-Tensor columns_of(const Tensor& x, int64_t begin, int64_t count, const StepContext& step) {
-  Tensor part = make({x.dim(0), count}, x.dtype(), step);
-  ops::copy_columns_out(x, begin, part);
-  return part;
-}
-
 Linear make_dense(const std::string& name, int64_t out, int64_t in, const Makers& makers) {
   return {name, std::make_unique<DenseWeight>(makers.parameter(name + ".weight", {out, in})), nullptr};
 }
@@ -45,19 +32,14 @@ struct Mamba::Pieces {
   Tensor raw_step, step, log_decay;
 };
 
-struct Mamba::Saved final : SublayerSaved {
+struct Mamba::Saved final : SavedMembers<Saved> {
   LinearSaved input, low, step, output;
   std::array<NormSaved, 3> norms;
   Tensor projected;  // [T, 2 C]
   Tensor out;        // [T, C] f32, of the attention
 
-  void visit(const TensorVisitor& visitor) override {
-    for (LinearSaved* linear : {&input, &low, &step, &output}) linear->visit(visitor);
-    for (NormSaved& norm : norms) norm.visit(visitor);
-    for (Tensor* tensor : {&projected, &out}) visitor(*tensor);
-  }
-  bool has_input() const override { return !!input.x; }
-  void set_input(const Tensor& x) override { input.x = x; }
+  void each(const auto& use) { use(input, low, step, output, norms, projected, out); }
+  void inputs(const auto& use) { use(input.x); }
 };
 
 Mamba::Mamba(const std::string& prefix, const MambaConfig& config, const Makers& makers)
@@ -76,15 +58,6 @@ Mamba::Mamba(const std::string& prefix, const MambaConfig& config, const Makers&
     norms_[i].emplace(prefix + names[i], i == 0 ? config.step_rank : config.state_size, *config.norm, makers.parameter);
   }
 }
-
-bool Mamba::inner_trainable() const {
-  bool norms = false;
-  for (const std::optional<Norm>& norm : norms_) norms = norms || (norm && norm->has_trainable());
-  return norms || input_.has_trainable() || low_.has_trainable() || step_.has_trainable() || conv_.has_trainable() ||
-         step_bias_->trainable || decay_->trainable || skip_->trainable;
-}
-
-bool Mamba::has_trainable() const { return inner_trainable() || output_.has_trainable(); }
 
 // Every channel is a head of one value; queries and keys are C and B, which all heads share.
 ops::LinearAttentionParams Mamba::params() const {
@@ -117,7 +90,7 @@ Mamba::Pieces Mamba::prepare(const Tensor& projected, const LayerContext& contex
   ops::activation_forward(config_.activation, result.convolved, result.active);
 
   Tensor low = make({tokens, low_.out_features()}, DType::f32, step);
-  low_.forward(in_dtype(result.active, step.compute_dtype, step), low, step, saved ? &saved->low : nullptr);
+  low_.forward(in_compute_dtype(result.active, step), low, step, saved ? &saved->low : nullptr);
   std::array<Tensor, 3> parts;
   for (int64_t i = 0, begin = 0; i < 3; ++i) {
     const auto part = static_cast<size_t>(i);
@@ -132,7 +105,7 @@ Mamba::Pieces Mamba::prepare(const Tensor& projected, const LayerContext& contex
   result.B = parts[1];
   result.C = parts[2];
   result.raw_step = make({tokens, channels}, DType::f32, step);
-  step_.forward(in_dtype(parts[0], step.compute_dtype, step), result.raw_step, step, saved ? &saved->step : nullptr);
+  step_.forward(in_compute_dtype(parts[0], step), result.raw_step, step, saved ? &saved->step : nullptr);
   result.step = make(result.raw_step.shape(), DType::f32, step);
   result.log_decay = make(result.raw_step.shape(), DType::f32, step);
   const Tensor zero = Tensor::zeros(step.pool(), {1}, DType::f32, "state space");  // log_decay = -step
@@ -143,7 +116,7 @@ Mamba::Pieces Mamba::prepare(const Tensor& projected, const LayerContext& contex
 Tensor Mamba::gated(const Tensor& out, const Tensor& gate, const StepContext& step) const {
   Tensor y = make(out.shape(), DType::f32, step);
   ops::gated_forward(ops::Activation::silu, in_dtype(gate, DType::f32, step), out, y);
-  return in_dtype(y, step.compute_dtype, step);
+  return in_compute_dtype(y, step);
 }
 
 Tensor Mamba::mix(const Tensor& x, const LayerContext& context, const StepContext& step, Saved* saved,
@@ -178,7 +151,7 @@ void Mamba::forward_cached(const Tensor& x, const LayerContext& context, const S
 void Mamba::backward(const Tensor& dy, const LayerContext& context, const StepContext& step, SublayerSaved& of,
                      Tensor* dx) {
   auto& saved = dynamic_cast<Saved&>(of);
-  if (!dx && !inner_trainable()) return output_.backward(dy, step, std::move(saved.output), nullptr, false);
+  if (!dx && !trains_beside(&output_)) return output_.backward(dy, step, std::move(saved.output), nullptr, false);
   Tensor dgated = make(saved.out.shape(), step.compute_dtype, step);
   output_.backward(dy, step, std::move(saved.output), &dgated, false);
   const Pieces at = prepare(saved.projected, context, step, nullptr, nullptr);
@@ -195,7 +168,7 @@ void Mamba::backward(const Tensor& dy, const LayerContext& context, const StepCo
   ops::time_step_backward(dstep, dlog_decay, at.raw_step, step_bias_->value, zero, kAnyStep, draw_step,
                           step_bias_->gradient, none);
   Tensor dlow_step = make({dy.dim(0), config_.step_rank}, DType::f32, step);
-  step_.backward(in_dtype(draw_step, step.compute_dtype, step), step, std::move(saved.step), &dlow_step, false);
+  step_.backward(in_compute_dtype(draw_step, step), step, std::move(saved.step), &dlow_step, false);
 
   Tensor dlow = make({dy.dim(0), low_.out_features()}, DType::f32, step);
   int64_t begin = 0;
@@ -209,7 +182,7 @@ void Mamba::backward(const Tensor& dy, const LayerContext& context, const StepCo
     ops::copy_columns_in(gradient, begin, dlow);
     begin += gradient.dim(1);
   }
-  low_.backward(in_dtype(dlow, step.compute_dtype, step), step, std::move(saved.low), &dactive, true);
+  low_.backward(in_compute_dtype(dlow, step), step, std::move(saved.low), &dactive, true);
 
   ops::activation_backward(config_.activation, dactive, at.convolved, dactive);
   Tensor dx_part = make(at.x.shape(), at.x.dtype(), step), gradient = make(saved.projected.shape(), at.x.dtype(), step);
@@ -223,15 +196,6 @@ void Mamba::backward(const Tensor& dy, const LayerContext& context, const StepCo
 std::unique_ptr<MixerCache> Mamba::make_cache(int64_t sequences, DType, MemoryPool& pool) const {
   const std::vector<int64_t> sizes = {conv_.state_size(), config_.channels * config_.state_size};
   return std::make_unique<RecurrentCache>(sequences, sizes, pool);
-}
-
-void Mamba::visit(const ParameterVisitor& visitor) {
-  for (Linear* linear : {&input_, &low_, &step_, &output_}) linear->visit(visitor);
-  conv_.visit(visitor);
-  for (const auto& parameter : {step_bias_, decay_, skip_}) visitor(*parameter);
-  for (std::optional<Norm>& norm : norms_) {
-    if (norm) norm->visit(visitor);
-  }
 }
 
 void Mamba::visit_linears(const std::function<void(Linear&)>& visitor) {

@@ -2,6 +2,7 @@
 // Mamba (Gu and Dao 2023): a state space with a decay for every channel and element of its state, as the mixer of a
 // layer.
 
+#include <array>
 #include <optional>
 
 #include "nibble/core/nn/makers.h"
@@ -27,12 +28,11 @@ struct MambaConfig {
 
 /// B, C and the time step of every channel are projected of what was convolved. PEFT does not adapt the projection of
 /// the time step: Transformers reads its weight alone.
-class Mamba final : public Mixer {
+class Mamba final : public OfMembers<Mamba, Mixer> {
  public:
   /// prefix: "model.layers.0.mamba."
   Mamba(const std::string& prefix, const MambaConfig& config, const Makers& makers);
 
-  bool has_trainable() const override;
   void forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                std::unique_ptr<SublayerSaved>* saved) override;
   void backward(const Tensor& dy, const LayerContext& context, const StepContext& step, SublayerSaved& saved,
@@ -41,13 +41,13 @@ class Mamba final : public Mixer {
   std::unique_ptr<MixerCache> make_cache(int64_t sequences, DType dtype, MemoryPool& pool) const override;
   void forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                       MixerCache& cache) override;
-  void visit(const ParameterVisitor& visitor) override;
+
+  void each(const auto& use) { use(input_, low_, step_, output_, conv_, step_bias_, decay_, skip_, norms_); }
   void visit_linears(const std::function<void(Linear&)>& visitor) override;
 
  private:
   struct Saved;
   struct Pieces;
-  bool inner_trainable() const;
   ops::LinearAttentionParams params() const;
   Pieces prepare(const Tensor& projected, const LayerContext& context, const StepContext& step, RecurrentCache* cache,
                  Saved* saved);
@@ -60,7 +60,7 @@ class Mamba final : public Mixer {
   Linear input_, low_, step_, output_;
   CausalConv conv_;
   std::shared_ptr<Parameter> step_bias_, decay_, skip_;
-  std::optional<Norm> norms_[3];  // of the time step, B, C
+  std::array<std::optional<Norm>, 3> norms_;  // of the time step, B, C
 };
 
 }  // namespace nibble

@@ -454,12 +454,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::ops::cpu {
 
-HWY_EXPORT(attention_forward);
-
-void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,
-                       const AttentionParams& params, Tensor& out, Tensor& log_sum_exp) {
-  NIBBLE_SIMD(attention_forward)(q, k, v, spans, params, out, log_sum_exp);
-}
+NIBBLE_SIMD_KERNEL(attention_forward);
 
 }  // namespace nibble::ops::cpu
 #endif

@@ -210,13 +210,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::ops::cpu {
 
-HWY_EXPORT(attention_backward);
-
-void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                        const Tensor& log_sum_exp, std::span<const AttentionSpan> spans, const AttentionParams& params,
-                        Tensor& dq, Tensor& dk, Tensor& dv) {
-  NIBBLE_SIMD(attention_backward)(dout, q, k, v, out, log_sum_exp, spans, params, dq, dk, dv);
-}
+NIBBLE_SIMD_KERNEL(attention_backward);
 
 }  // namespace nibble::ops::cpu
 #endif

@@ -108,7 +108,7 @@ namespace nibble::ops::cpu {
 HWY_EXPORT(int8_largest);
 HWY_EXPORT(int8_keep_larger);
 HWY_EXPORT(int8_codes);
-HWY_EXPORT(int8_round);
+NIBBLE_SIMD_KERNEL(int8_round);
 
 float int8_largest(const float* values, int64_t count) { return NIBBLE_SIMD(int8_largest)(values, count); }
 void int8_keep_larger(const float* values, int64_t count, float* most) {
@@ -117,7 +117,6 @@ void int8_keep_larger(const float* values, int64_t count, float* most) {
 void int8_codes(const float* values, const float* inverses, int64_t count, int32_t bias, uint8_t* out) {
   NIBBLE_SIMD(int8_codes)(values, inverses, count, bias, out);
 }
-void int8_round(const Tensor& x, Int8Rows& rows) { NIBBLE_SIMD(int8_round)(x, rows); }
 
 Int8Scale::Int8Scale(float largest, int64_t levels) : scale(0), inverse(0) {
   if (!std::isfinite(largest)) {

@@ -183,18 +183,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::ops::cpu {
 
-HWY_EXPORT(causal_conv_forward);
-HWY_EXPORT(causal_conv_backward);
-
-void causal_conv_forward(const Tensor& x, const Tensor& w, const Tensor& b, std::span<const AttentionSpan> spans,
-                         RecurrentState* state, Tensor& y) {
-  NIBBLE_SIMD(causal_conv_forward)(x, w, b, spans, state, y);
-}
-
-void causal_conv_backward(const Tensor& dy, const Tensor& x, const Tensor& w, std::span<const AttentionSpan> spans,
-                          Tensor& dx, Tensor& dw, Tensor& db) {
-  NIBBLE_SIMD(causal_conv_backward)(dy, x, w, spans, dx, dw, db);
-}
+NIBBLE_SIMD_KERNEL(causal_conv_forward);
+NIBBLE_SIMD_KERNEL(causal_conv_backward);
 
 }  // namespace nibble::ops::cpu
 #endif

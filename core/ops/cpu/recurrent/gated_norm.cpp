@@ -136,18 +136,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::ops::cpu {
 
-HWY_EXPORT(gated_norm_forward);
-HWY_EXPORT(gated_norm_backward);
-
-void gated_norm_forward(const Tensor& x, const Tensor& gate, const Tensor& w, const GatedNormParams& params,
-                        Tensor& y) {
-  NIBBLE_SIMD(gated_norm_forward)(x, gate, w, params, y);
-}
-
-void gated_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& gate, const Tensor& w,
-                         const GatedNormParams& params, Tensor& dx, Tensor& dgate, Tensor& dw) {
-  NIBBLE_SIMD(gated_norm_backward)(dy, x, gate, w, params, dx, dgate, dw);
-}
+NIBBLE_SIMD_KERNEL(gated_norm_forward);
+NIBBLE_SIMD_KERNEL(gated_norm_backward);
 
 }  // namespace nibble::ops::cpu
 #endif

@@ -443,22 +443,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::ops::cpu {
 
-HWY_EXPORT(linear_attention_forward);
-HWY_EXPORT(linear_attention_backward);
-
-void linear_attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
-                              const Tensor& beta, const Tensor& skip, std::span<const AttentionSpan> spans,
-                              const LinearAttentionParams& params, RecurrentState* state, Tensor& out) {
-  NIBBLE_SIMD(linear_attention_forward)(q, k, v, log_decay, beta, skip, spans, params, state, out);
-}
-
-void linear_attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
-                               const Tensor& log_decay, const Tensor& beta, const Tensor& skip,
-                               std::span<const AttentionSpan> spans, const LinearAttentionParams& params, Tensor& dq,
-                               Tensor& dk, Tensor& dv, Tensor& dlog_decay, Tensor& dbeta, Tensor& dskip) {
-  NIBBLE_SIMD(linear_attention_backward)
-  (dout, q, k, v, log_decay, beta, skip, spans, params, dq, dk, dv, dlog_decay, dbeta, dskip);
-}
+NIBBLE_SIMD_KERNEL(linear_attention_forward);
+NIBBLE_SIMD_KERNEL(linear_attention_backward);
 
 }  // namespace nibble::ops::cpu
 #endif

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nibble/core/base/readable.h"
 #include "nibble/core/text/chat/jinja/arguments.h"
 #include "nibble/core/text/chat/jinja/failure.h"
 #include "nibble/core/text/chat/jinja/filters/filters.h"
@@ -193,9 +194,7 @@ std::string quoted(std::string_view text, bool query) {
     const auto byte = static_cast<unsigned char>(c);
     const bool plain = (byte < 0x80 && std::isalnum(byte)) ||
                        std::string_view("_.-~").find(c) != std::string_view::npos || (c == '/' && !query);
-    char hex[4];
-    std::snprintf(hex, sizeof hex, "%%%02X", byte);
-    result += plain ? std::string(1, c) : query && c == ' ' ? "+" : hex;
+    result += plain ? std::string(1, c) : query && c == ' ' ? "+" : formatted("%%%02X", byte);
   }
   return result;
 }

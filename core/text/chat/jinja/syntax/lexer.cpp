@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 
+#include "nibble/core/base/readable.h"
 #include "nibble/core/text/chat/jinja/failure.h"
 #include "nibble/core/text/chat/jinja/values/unicode_text.h"
 
@@ -336,14 +337,8 @@ class Lexer {
       return k + 1;
     }
     // Python escapes what is not ASCII before it reads escapes: "\é" is the text "\xe9".
-    char hex[12];
     const char32_t point = utf8_at(raw, k);
-    std::snprintf(hex, sizeof hex,
-                  point < 0x100     ? "x%02x"
-                  : point < 0x10000 ? "u%04x"
-                                    : "U%08x",
-                  static_cast<unsigned>(point));
-    text += hex;
+    text += formatted(point < 0x100 ? "x%02x" : point < 0x10000 ? "u%04x" : "U%08x", static_cast<unsigned>(point));
     return k + utf8_length(c);
   }
 

@@ -1,6 +1,7 @@
 #include "nibble/core/text/chat/jinja/values/value.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "nibble/core/text/chat/jinja/failure.h"
@@ -120,28 +121,9 @@ bool Value::truth() const {
 }
 
 std::string Value::type() const {
-  switch (kind()) {
-    case Kind::none:
-      return "NoneType";
-    case Kind::undefined:
-      return "Undefined";
-    case Kind::boolean:
-      return "bool";
-    case Kind::integer:
-      return "int";
-    case Kind::floating:
-      return "float";
-    case Kind::text:
-      return is_markup() ? "Markup" : "str";
-    case Kind::list:
-      return "list";
-    case Kind::tuple:
-      return "tuple";
-    case Kind::dict:
-      return "dict";
-    default:
-      return as_object()->type();
-  }
+  constexpr std::array kNames = {"NoneType", "Undefined", "bool", "int", "float", "str", "list", "tuple", "dict"};
+  if (is(Kind::object)) return as_object()->type();
+  return is_markup() ? "Markup" : kNames.at(static_cast<size_t>(kind()));
 }
 
 int Value::depth() const {
