@@ -131,7 +131,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return usage_error(app, {argv + 1, argv + argc}, error);
   } catch (const nibble::Interrupted& stopped) {  // as asked
-    say(stderr, stopped.what());
+    say(stderr, std::string(stopped.what()));
     return stopped.exit_code();
   } catch (const nibble::Error& error) {
     say_error(error.what());

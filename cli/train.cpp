@@ -121,7 +121,7 @@ void run(const Flags& flags) {
     session.finish();
   } catch (const Interrupted& interrupted) {
     // All ranks are here. The line comes before any of them ends: a launcher ends the others with the first.
-    if (rank == 0) say(stderr, interrupted.what());
+    if (rank == 0) say(stderr, std::string(interrupted.what()));
     session.finish();
     std::exit(interrupted.exit_code());
   } catch (const Error& error) {

@@ -332,14 +332,14 @@ class SpeedTrial::Impl::Drawing final : public LocalExecutor {
  public:
   explicit Drawing(Impl& trial) : LocalExecutor(trial.model, trial.rank), trial_(trial) {}
 
-  Tensor next_logits(const Batch& batch, const StepContext& step, KvCache& cache) override {
-    counts_ = batch.ids.numel() == std::ssize(batch.spans);
+  Tensor next_logits(const Batch& pass, const StepContext& step, KvCache& cache) override {
+    counts_ = pass.ids.numel() == std::ssize(pass.spans);
     const size_t first = trial_.taken.forward.front().size();
-    Tensor logits = LocalExecutor::next_logits(batch, step, cache);
+    Tensor logits = LocalExecutor::next_logits(pass, step, cache);
     for (std::vector<double>& seconds : trial_.taken.forward) {
       if (!counts_) seconds.resize(first);
     }
-    rows = static_cast<double>(batch.ids.numel());
+    rows = static_cast<double>(pass.ids.numel());
     return logits;
   }
   /// Before every pass.
