@@ -16,6 +16,7 @@ ROWS = [
     "shape=tinyllama-1.1b mode=qlora tokens=2048 checkpointing=1 steps=1",
     "shape=tinyllama-1.1b mode=qlora tokens=2048 prepared=1 autocast=0 steps=1",  # that page trains without autocast
     "shape=tinyllama-1.1b mode=qlora tokens=2048 checkpointing=1 autocast=0 steps=1",
+    "shape=tinyllama-1.1b mode=qlora tokens=2048 int8=1 steps=2",
     "shape=tinyllama-1.1b mode=qlora tokens=512 steps=2",
     "shape=tinyllama-1.1b mode=lora tokens=512 steps=2",
     "shape=smollm2-135m mode=lora tokens=2048 steps=2",
@@ -24,7 +25,7 @@ ROWS = [
     "shape=qwen2.5-0.5b mode=full tokens=2048 steps=1",
     "shape=olmoe-7b:2 mode=lora tokens=2048 steps=1",  # 2 of its 16 layers
 ]
-LABELS = {"prepared=1": "prepared", "checkpointing=1": "checkpointing", "autocast=0": "without autocast"}
+LABELS = {"int8=1": "int8", "prepared=1": "prepared", "checkpointing=1": "checkpointing", "autocast=0": "without autocast"}
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
 GIB = 1 << 30
 
@@ -39,7 +40,8 @@ def ours(program, models, row):
 
 def theirs(models, row):
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_step.py")
-    run = subprocess.run([sys.executable, script, models, *row.split()], capture_output=True, text=True)
+    job = [part for part in row.split() if part != "int8=1"]
+    run = subprocess.run([sys.executable, script, models, *job], capture_output=True, text=True)
     if run.returncode != 0:
         sys.exit(run.stderr)
     result = json.loads(run.stdout.strip().splitlines()[-1])

@@ -41,38 +41,45 @@ std::vector<double> weights_of(std::span<const float> logits, double top, double
   return weights;
 }
 
-// Ids by falling logit, the lower one first among equals. They lie in buckets of near logits, each of which is sorted
-// when it is come to; those that are passed over are not.
+// Buckets of near logits, by falling logit.
+constexpr size_t kBuckets = 4096;
+
+std::vector<uint16_t> buckets_of(std::span<const float> logits, double top, double temperature) {
+  constexpr double kPerUnit = 128;  // buckets to a factor of e: the last one begins at e^-32
+  const double scale = kPerUnit / temperature;
+  std::vector<uint16_t> buckets(logits.size());
+  for (size_t id = 0; id < logits.size(); ++id) {
+    const double below = (top - static_cast<double>(logits[id])) * scale;
+    buckets[id] = static_cast<uint16_t>(below < kBuckets - 1 ? static_cast<int32_t>(below) : kBuckets - 1);
+  }
+  return buckets;
+}
+
+// By falling logit, the lower one first among equals.
+void sort_falling(std::span<int32_t> ids, std::span<const float> logits) {
+  std::ranges::sort(ids, [logits](int32_t i, int32_t j) {
+    const float x = logits[static_cast<size_t>(i)], y = logits[static_cast<size_t>(j)];
+    return x != y ? x > y : i < j;
+  });
+}
+
+// All ids by falling logit. A bucket is sorted when it is come to; those that are passed over are not.
 class Falling {
  public:
-  Falling(std::span<const float> logits, double top, double temperature)
+  Falling(std::span<const float> logits, std::span<const uint16_t> buckets)
       : logits_(logits), ids_(logits.size()), begins_(kBuckets + 1) {
-    const double scale = kPerUnit / temperature;
-    std::vector<uint16_t> bucket_of(logits.size());
-    for (size_t id = 0; id < logits.size(); ++id) {
-      const double below = (top - static_cast<double>(logits[id])) * scale;
-      bucket_of[id] = static_cast<uint16_t>(below < kBuckets - 1 ? static_cast<int32_t>(below) : kBuckets - 1);
-    }
-    for (const uint16_t bucket : bucket_of) ++begins_[bucket + size_t{1}];
+    for (const uint16_t bucket : buckets) ++begins_[bucket + size_t{1}];
     for (size_t b = 0; b < kBuckets; ++b) begins_[b + 1] += begins_[b];
     std::vector<uint32_t> next(begins_.begin(), begins_.end() - 1);
-    for (size_t id = 0; id < logits.size(); ++id) ids_[next[bucket_of[id]]++] = static_cast<int32_t>(id);
-  }
-  static constexpr size_t kBuckets = 4096;
-  std::span<const int32_t> bucket(size_t b) const {
-    return std::span(ids_).subspan(begins_[b], begins_[b + 1] - begins_[b]);
+    for (size_t id = 0; id < logits.size(); ++id) ids_[next[buckets[id]]++] = static_cast<int32_t>(id);
   }
   std::span<const int32_t> sorted(size_t b) {
     const std::span<int32_t> own = std::span(ids_).subspan(begins_[b], begins_[b + 1] - begins_[b]);
-    std::ranges::sort(own, [this](int32_t i, int32_t j) {
-      const float x = logits_[static_cast<size_t>(i)], y = logits_[static_cast<size_t>(j)];
-      return x != y ? x > y : i < j;
-    });
+    sort_falling(own, logits_);
     return own;
   }
 
  private:
-  static constexpr double kPerUnit = 128;  // buckets to a factor of e: the last one begins at e^-32
   std::span<const float> logits_;
   std::vector<int32_t> ids_;
   std::vector<uint32_t> begins_;  // of each bucket, and the end
@@ -147,31 +154,34 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
   if (temperature == 0) return static_cast<int32_t>(std::ranges::find(logits, highest) - logits.begin());
 
   const std::vector<double> weights = weights_of(logits, top, temperature);
-  Falling falling(logits, top, temperature);
+  const std::vector<uint16_t> buckets = buckets_of(logits, top, temperature);
   const uint64_t key = (static_cast<uint64_t>(sequence) << 32) + static_cast<uint64_t>(position);
   const double share = PhiloxStream(options.seed, kSamplingPurpose, key).next_uniform_double();
-  const auto sum_of = [&](std::span<const int32_t> ids) {
-    double sum = 0;
-    for (const int32_t id : ids) sum += weights[static_cast<size_t>(id)];
-    return sum;
-  };
   if (options.top_k > 0 || options.top_p < 1 || options.min_p > 0) {
+    Falling falling(logits, buckets);
     const std::vector<int32_t> order = kept_tokens(falling, weights, options);
-    return drawn(order, weights, share * sum_of(order));
+    double sum = 0;
+    for (const int32_t id : order) sum += weights[static_cast<size_t>(id)];
+    return drawn(order, weights, share * sum);
   }
-  // All are left: buckets before the one that is drawn from need no order.
-  std::array<double, Falling::kBuckets> sums;
+  // All are left: buckets other than the one that is drawn from need no order.
+  std::array<double, kBuckets> sums{};
+  for (size_t id = 0; id < weights.size(); ++id) sums[buckets[id]] += weights[id];
   double sum = 0;
   size_t last = 0;
   for (size_t b = 0; b < sums.size(); ++b) {
-    sums[b] = sum_of(falling.bucket(b));
     if (sums[b] > 0) last = b;
     sum += sums[b];
   }
   double draw = share * sum;
   size_t b = 0;
   while (b < last && draw >= sums[b]) draw -= sums[b++];
-  return drawn(falling.sorted(b), weights, draw);
+  std::vector<int32_t> order;
+  for (size_t id = 0; id < buckets.size(); ++id) {
+    if (buckets[id] == b) order.push_back(static_cast<int32_t>(id));
+  }
+  sort_falling(order, logits);
+  return drawn(order, weights, draw);
 }
 
 }  // namespace nibble

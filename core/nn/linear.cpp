@@ -62,13 +62,25 @@ void Linear::backward(const Tensor& dy, const StepContext& step, LinearSaved&& s
     gradient = adapter->backward(dy, *weight_, step);
     if (adapter->trainable()) adapter->accumulate_gradients(gradient, dy, saved.x, step, saved.adapter);
     saved.adapter = {};
-    if (dx && !gradient.update) {
-      adapter->backward_input(gradient, dy, *weight_, step, *dx, accumulate);
-      accumulate = true;
-    }
   }
   if (weight_->trainable()) weight_->backward_weight(gradient.base, saved.x);
-  if (dx) weight_->backward_input(gradient.base, *dx, accumulate, gradient.update ? &*gradient.update : nullptr);
+  if (dx) backward_input(gradient, dy, step, *dx, accumulate);
+}
+
+void Linear::backward_input(const AdapterGradient& gradient, const Tensor& dy, const StepContext& step, Tensor& dx,
+                            bool accumulate) const {
+  const Adapter* adapter = adapter_of(step);
+  if (adapter && !gradient.update) {
+    adapter->backward_input(gradient, dy, *weight_, step, dx, accumulate);
+    accumulate = true;
+  }
+  weight_->backward_input(gradient.base, dx, accumulate, gradient.update ? &*gradient.update : nullptr);
+}
+
+void Linear::transposed(const Tensor& dy, Tensor& x, const StepContext& step) const {
+  const Adapter* adapter = adapter_of(step);
+  backward_input(adapter ? adapter->backward(dy, *weight_, step) : AdapterGradient{.base = dy, .tensors = {}}, dy, step,
+                 x, false);
 }
 
 void Linear::visit(const ParameterVisitor& visitor) {

@@ -54,12 +54,16 @@ class Linear {
   void forward_save_only(const Tensor& x, DType dtype, const StepContext& step, LinearSaved& saved);
   /// Accumulates gradients; dx [T, in] (+)= input gradient unless null. dy [T, out] in the compute dtype.
   void backward(const Tensor& dy, const StepContext& step, LinearSaved&& saved, Tensor* dx, bool accumulate);
+  /// x [T, in] = dy [T, out] W, with the adapter's part; accumulates nothing.
+  void transposed(const Tensor& dy, Tensor& x, const StepContext& step) const;
 
   /// Weight (if dense), bias, adapter parameters.
   void visit(const ParameterVisitor& visitor);
 
  private:
   Adapter* adapter_of(const StepContext& step) const { return step.adapters_enabled ? adapter_.get() : nullptr; }
+  void backward_input(const AdapterGradient& gradient, const Tensor& dy, const StepContext& step, Tensor& dx,
+                      bool accumulate) const;
 
   std::string name_;
   std::unique_ptr<LinearWeight> weight_;

@@ -1,6 +1,8 @@
 #include "nibble/core/nn/mixers/latent_attention.h"
 
+#include <algorithm>
 #include <array>
+#include <utility>
 
 #include "nibble/core/nn/mixers/head_gate.h"
 #include "nibble/core/nn/mixers/slab_cache.h"
@@ -9,6 +11,13 @@
 #include "nibble/core/ops/rope.h"
 
 namespace nibble {
+
+namespace {
+
+constexpr int64_t kRowsAtOnce = 512;  // of products with all of kv_b for one head each
+constexpr int64_t kMinRows = 5;       // products of more than 4 rows do not depend on how many there are
+
+}  // namespace
 
 LatentAttentionNames LatentAttentionNames::below(const std::string& module) {
   LatentAttentionNames names;
@@ -190,38 +199,99 @@ void LatentAttention::forward(const Tensor& x, const LayerContext& context, cons
 }
 
 std::unique_ptr<MixerCache> LatentAttention::make_cache(int64_t sequences, DType dtype, MemoryPool& pool) const {
-  return std::make_unique<Cache>(sequences, std::vector{config_.rank, config_.rotated}, dtype, pool);
+  return std::make_unique<Cache>(sequences, std::vector{config_.rank + config_.rotated}, dtype, pool);
 }
 
 void LatentAttention::forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                                      MixerCache& of) {
   auto& cache = dynamic_cast<Cache&>(of);
-  const Latents result = latents(x, context, step, nullptr);
-  std::vector<ops::AttentionSpan> spans = cache.spans(context);
-  int64_t total = 0;
-  for (const ops::AttentionSpan& span : spans) {
-    SlabCache::append(result.latent, span, cache.rows[0]);
-    SlabCache::append(result.turned, span, cache.rows[1]);
-    total += span.k_end - span.k_begin;
+  const Latents made = latents(x, context, step, nullptr);
+  Tensor rows = Tensor::empty(step.pool(), {x.dim(0), config_.rank + config_.rotated}, step.compute_dtype, "latents");
+  ops::copy_columns_in(made.latent, 0, rows);
+  ops::copy_columns_in(made.turned, config_.rank, rows);
+  std::vector<ops::AttentionSpan> several, single;  // which of the two depends on nothing but the span itself
+  for (const ops::AttentionSpan& span : cache.spans(context)) {
+    SlabCache::append(rows, span, cache.rows[0]);
+    (span.q_end - span.q_begin > 1 ? several : single).push_back(span);
   }
-  const auto all = [&](int64_t columns) {
-    return Tensor::empty(step.pool(), {total, columns}, step.compute_dtype, "latents");
-  };
-  Latents held{all(config_.rank), all(config_.rotated)};
+  const Tensor q = queries(x, context, step, nullptr);
+  Tensor values = several.empty() ? Tensor::empty(step.pool(), {x.dim(0), output_->in_features()}, step.compute_dtype,
+                                                  "attention heads")
+                                  : attend_expanded(q, cache.rows[0], std::move(several), step);
+  attend_latents(q, cache.rows[0], single, step, values);
+  output_->forward(gated(values, x, step, nullptr), y, step, nullptr);
+}
+
+Tensor LatentAttention::attend_expanded(const Tensor& q, const Tensor& held, std::vector<ops::AttentionSpan> spans,
+                                        const StepContext& step) {
+  int64_t total = 0;
+  for (const ops::AttentionSpan& span : spans) total += span.k_end - span.k_begin;
+  Tensor rows = Tensor::zeros(step.pool(), {std::max(total, kMinRows), held.dim(1)}, step.compute_dtype, "latents");
   int64_t at = 0;
   for (ops::AttentionSpan& span : spans) {
-    const int64_t count = span.k_end - span.k_begin;
-    for (const auto& [slabs, rows] : {std::pair{&cache.rows[0], &held.latent}, {&cache.rows[1], &held.turned}}) {
-      Tensor to = rows->rows(at, at + count);
-      ops::cast(slabs->rows(span.k_begin, span.k_end), to);
-    }
+    const int64_t end = at + span.k_end - span.k_begin;
+    Tensor to = rows.rows(at, end);
+    ops::cast(held.rows(span.k_begin, span.k_end), to);
     span.k_begin = at;
-    span.k_end = at += count;
+    span.k_end = at = end;
   }
   Tensor k, v;
-  expand(held, step, k, v, nullptr);
-  const Tensor values = attend(queries(x, context, step, nullptr), k, v, spans, step, nullptr);
-  output_->forward(gated(values, x, step, nullptr), y, step, nullptr);
+  expand({columns_of(rows, 0, config_.rank, step), columns_of(rows, config_.rank, config_.rotated, step)}, step, k, v,
+         nullptr);
+  return attend(q, k, v, spans, step, nullptr);
+}
+
+void LatentAttention::attend_latents(const Tensor& q, const Tensor& held, std::span<const ops::AttentionSpan> spans,
+                                     const StepContext& step, Tensor& values) {
+  const int64_t heads = config_.heads, each = config_.plain + config_.value, columns = held.dim(1);
+  const ops::AttentionParams params{
+      .heads = heads, .kv_heads = 1, .head_size = columns, .scale = config_.scale, .alibi_slopes = {}};
+  const auto make = [&](int64_t rows, int64_t width, bool zeros) {
+    const Shape shape = {rows, width};
+    return zeros ? Tensor::zeros(step.pool(), shape, step.compute_dtype, "attention heads")
+                 : Tensor::empty(step.pool(), shape, step.compute_dtype, "attention heads");
+  };
+  // A head's row of a product with all of kv_b has its own columns only. Rows are at least as many as make a product
+  // whose bits do not depend on how many there are.
+  const int64_t at_once = std::max<int64_t>(1, kRowsAtOnce / heads);
+  for (size_t begin = 0; begin < spans.size(); begin += static_cast<size_t>(at_once)) {
+    const auto some = spans.subspan(begin, std::min(spans.size() - begin, static_cast<size_t>(at_once)));
+    const int64_t count = std::max<int64_t>(static_cast<int64_t>(some.size()), (kMinRows + heads - 1) / heads);
+    Tensor own = make(count, q.dim(1), true);
+    std::vector<ops::AttentionSpan> rows(some.begin(), some.end());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto row = static_cast<int64_t>(i);
+      Tensor to = own.rows(row, row + 1);
+      ops::cast(q.rows(rows[i].q_begin, rows[i].q_end), to);
+      rows[i].q_begin = row;
+      rows[i].q_end = row + 1;
+    }
+    Tensor by_head = make(count, heads * heads * each, true);
+    for (int64_t h = 0; h < heads; ++h) {
+      ops::copy_columns_in(columns_of(own, h * head_size(), config_.plain, step), h * (heads + 1) * each, by_head);
+    }
+    Tensor absorbed = make(count * heads, config_.rank, false), wide = make(count * heads, columns, false);
+    kv_b_->transposed(by_head.reshape({count * heads, heads * each}), absorbed, step);
+    ops::copy_columns_in(absorbed, 0, wide);
+    const Tensor turned = columns_of(own.reshape({count * heads, head_size()}), config_.plain, config_.rotated, step);
+    ops::copy_columns_in(turned, config_.rank, wide);
+
+    Tensor out = make(count, heads * columns, false);
+    Tensor log_sum_exp = Tensor::empty(step.pool(), {heads, count}, DType::f32, "attention sums");
+    ops::attention_forward(wide.reshape(out.shape()), held, held, rows, params, out, log_sum_exp);
+    by_head = by_head.reshape({count * heads, heads * each});
+    kv_b_->forward(columns_of(out.reshape(wide.shape()), 0, config_.rank, step), by_head, step, nullptr);
+    by_head = by_head.reshape({count, heads * heads * each});
+    Tensor sums = make(count, values.dim(1), false);
+    for (int64_t h = 0; h < heads; ++h) {
+      ops::copy_columns_in(columns_of(by_head, h * (heads + 1) * each + config_.plain, config_.value, step),
+                           h * config_.value, sums);
+    }
+    for (size_t i = 0; i < some.size(); ++i) {
+      Tensor to = values.rows(some[i].q_begin, some[i].q_end);
+      ops::cast(sums.rows(rows[i].q_begin, rows[i].q_end), to);
+    }
+  }
 }
 
 void LatentAttention::backward(const Tensor& dy, const LayerContext& context, const StepContext& step,

@@ -46,7 +46,7 @@ class LatentAttention final : public OfMembers<LatentAttention, Mixer> {
                std::unique_ptr<SublayerSaved>* saved) override;
   void backward(const Tensor& dy, const LayerContext& context, const StepContext& step, SublayerSaved& saved,
                 Tensor* dx) override;
-  /// The latent and the rotated part of every token: keys and values are made of them anew.
+  /// The latent and the rotated part of every token.
   std::unique_ptr<MixerCache> make_cache(int64_t sequences, DType dtype, MemoryPool& pool) const override;
   void forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                       MixerCache& cache) override;
@@ -72,6 +72,13 @@ class LatentAttention final : public OfMembers<LatentAttention, Mixer> {
   void rotate(Tensor& x, int64_t heads, int64_t begin, const LayerContext& context, bool inverse) const;
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const ops::AttentionSpan> spans,
                 const StepContext& step, Saved* saved) const;
+  /// The values of the spans' queries, with keys and values of what the cache [*, rank + rotated] holds of them.
+  Tensor attend_expanded(const Tensor& q, const Tensor& held, std::vector<ops::AttentionSpan> spans,
+                         const StepContext& step);
+  /// The same of spans of one query, without keys and values: a query q attends to latents c as q W_k, and W_v comes
+  /// after the sum (DeepSeek-AI 2024, section 2.1.2). values [T, H * value]: their rows are written.
+  void attend_latents(const Tensor& q, const Tensor& held, std::span<const ops::AttentionSpan> spans,
+                      const StepContext& step, Tensor& values);
   /// The values [T, H * value] of what attention gave.
   Tensor values_of(const Tensor& out, const StepContext& step) const;
   /// Times their gates, which are of x, where there are some.

@@ -122,6 +122,20 @@ TEST_F(LinearTest, TheAdapterRescalesTheGradientOfTheBaseAndDxAccumulates) {
   }
 }
 
+TEST_F(LinearTest, TransposedIsTheInputGradientAndLeavesTheGradientsAlone) {
+  for (const bool adapted : {false, true}) {
+    Linear linear = make(true, true, true);
+    if (adapted) linear.set_adapter(std::make_unique<FakeAdapter>(true));
+    Tensor x = matrix({1, 2}, {1000, 2000});
+    linear.transposed(matrix({1, 3}, {1, 0, 0}), x, step);
+    const float base = adapted ? 10 : 0;
+    const float factor = adapted ? 2 : 1;
+    EXPECT_THAT(x.span<const float>(), ElementsAre(base + factor * 1, base + factor * 2));
+    EXPECT_THAT(linear.weight().parameter()->gradient.span<const float>(), ElementsAre(0, 0, 0, 0, 0, 0));
+    EXPECT_THAT(linear.bias()->gradient.span<const float>(), ElementsAre(0, 0, 0));
+  }
+}
+
 TEST_F(LinearTest, KeepsTheInputOnlyWhenBackwardNeedsIt) {
   const Tensor x = matrix({1, 2}, {1, 2});
   LinearSaved frozen, trained, adapted;

@@ -43,7 +43,8 @@ NIBBLE_AVX512 inline void transpose(__m512i rows[16]) {
   }
 }
 
-/// GemmKernel::pack_transposed for elements of kElementBytes.
+/// GemmKernel::pack_transposed for elements of kElementBytes. Asks for the 16 rows behind these, which are packed next:
+/// with few rows of A, as in decoding, packing goes at the speed of memory.
 template <int64_t kElementBytes>
 NIBBLE_AVX512 void pack_transposed(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
                                    std::byte* strip) {
@@ -54,6 +55,7 @@ NIBBLE_AVX512 void pack_transposed(const std::byte* from, int64_t stride, int64_
     for (int64_t n = 0; n < 16; ++n) {
       rows[n] = n < columns ? _mm512_maskz_loadu_epi16(mask, from + (n * stride + k) * kElementBytes)
                             : _mm512_setzero_si512();
+      _mm_prefetch(reinterpret_cast<const char*>(from + ((16 + n) * stride + k) * kElementBytes), _MM_HINT_T0);
     }
     transpose(rows);
     const int64_t groups = std::min<int64_t>(16, ((depth - k) * kElementBytes + 3) / kGroupBytes);

@@ -22,6 +22,11 @@ constexpr const char* kHybrid = R"({"model_type": "lfm2", "hidden_size": 32, "in
     "max_position_embeddings": 48, "conv_L_cache": 3, "layer_types": ["conv", "full_attention"],
     "block_auto_adjust_ff_dim": false})";
 
+constexpr const char* kLatent = R"({"model_type": "youtu", "hidden_size": 32, "intermediate_size": 48, "vocab_size": 40,
+    "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "initializer_range": 0.3,
+    "max_position_embeddings": 48, "q_lora_rank": 16, "kv_lora_rank": 12, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6,
+    "v_head_dim": 8, "tie_word_embeddings": false})";
+
 const std::vector<AnsweredPrompt> kPrompts = {{.ids = {3, 7, 9}, .sequences = {0, 1, 2}},
                                               {.ids = {11, 5}, .sequences = {3, 4, 5}},
                                               {.ids = {1, 2, 3, 4, 5, 6, 7, 8}, .sequences = {6, 7, 8}}};
@@ -138,7 +143,7 @@ TEST_P(Answers, StopWhereTheyAreToldTo) {
   EXPECT_TRUE(sample(kPrompts, warm(), 0).empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Answers, ::testing::Values(kLlama, kHybrid));
+INSTANTIATE_TEST_SUITE_P(Models, Answers, ::testing::Values(kLlama, kHybrid, kLatent));
 
 // Pearson's statistic of 50000 draws against the distribution that temperature, top-k, top-p and min-p leave of a
 // softmax; a fair sampler is above the bound once in 100000 seeds.
