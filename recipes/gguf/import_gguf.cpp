@@ -12,10 +12,10 @@
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/io/hub/model_directory.h"
+#include "nibble/core/models/families/gguf/gguf_config.h"
+#include "nibble/core/models/families/gguf/gguf_names.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/text/tokenizers/gguf_tokenizer.h"
-#include "nibble/recipes/gguf/gguf_config.h"
-#include "nibble/recipes/gguf/gguf_names.h"
 
 namespace nibble {
 

@@ -1,4 +1,4 @@
-#include "nibble/recipes/gguf/gguf_config.h"
+#include "nibble/core/models/families/gguf/gguf_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/gguf/gguf_keys.h"
-#include "nibble/recipes/gguf/gguf_names.h"
+#include "nibble/core/models/families/gguf/gguf_names.h"
 
 namespace nibble {
 

@@ -1,11 +1,11 @@
-#include "nibble/recipes/gguf/gguf_names.h"
+#include "nibble/core/models/families/gguf/gguf_names.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/models/families/families.h"
-#include "nibble/recipes/gguf/gguf_mixers.h"
+#include "nibble/core/models/families/gguf/gguf_mixers.h"
 
 namespace nibble {
 
