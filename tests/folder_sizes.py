@@ -1,10 +1,10 @@
-"""No folder of sources holds more than 26 files, and no source file more than 500 lines."""
+"""No folder of sources holds more than 26 files, no source file more than 500 lines, no page more than 120 columns."""
 import collections
 import pathlib
 import sys
 
 ROOMS = ("core", "quant", "adapters", "parallel", "recipes", "cli", "tests", "benchmarks")
-FILES, LINES = 26, 500
+FILES, LINES, COLUMNS = 26, 500, 120
 # Collections of alike files: fixtures, and scripts that each make one of them.
 COLLECTIONS = ("tests/data", "tests/oracles", "tests/fuzz/seeds")
 
@@ -20,9 +20,14 @@ def main(root):
         lines = path.read_text(encoding="utf-8").count("\n")
         if lines > LINES:
             wrong.append(f"{name} has {lines} lines")
+    pages = [*root.glob("*.md"), *(p for room in (*ROOMS, "docs") for p in (root / room).rglob("*.md"))]
+    for page in sorted(pages):
+        widest = max(map(len, page.read_text(encoding="utf-8").splitlines()))
+        if widest > COLUMNS:
+            wrong.append(f"{page.relative_to(root).as_posix()} is {widest} columns wide")
     wrong += [f"{folder} has {count} files" for folder, count in folders.items() if count > FILES]
-    print("\n".join(wrong) or f"{len(folders)} folders, {sum(folders.values())} files are small enough")
-    return 1 if wrong or not folders else 0
+    print("\n".join(wrong) or f"{len(folders)} folders, {sum(folders.values())} files, {len(pages)} pages are small enough")
+    return 1 if wrong or not folders or not pages else 0
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ void add_logprobs_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
   Command command = nibble.subcommand(
       "logprobs", "Log-probabilities that a model gives to the answers in a file, a line for each record");
+  command.group(kCheckingTools);
   add_model_flags(command, flags->model);
   command.option("--data", flags->data, "Records of prompts and answers, .jsonl and other formats").required();
   command.option("--format", flags->format, "prompt, chosen, rejected; or prompt, completion, label")

@@ -114,7 +114,7 @@ bool windowed(const ConfigReader& file, const Family& family, int64_t layer, int
   return false;
 }
 
-// Layers with rope, where that does not hang on their windows.
+// Layers with rope, where that does not depend on their windows.
 std::vector<bool> read_rotated_layers(const ConfigReader& file, const Family& family, const DecoderConfig& config) {
   std::vector<bool> rotated(static_cast<size_t>(config.layers), family.rope != RopeRule::none);
   if (family.rope != RopeRule::listed) return rotated;
@@ -408,6 +408,10 @@ std::string score_architecture(const DecoderConfig& config) {
 
 DecoderConfig parse_decoder_config(std::string_view json, const std::string& place) {
   return parse(parse_json(json, place, kModelConfigJson), place);
+}
+
+DecoderConfig parse_decoder_config(std::string_view json, const std::string& place, const Family& family) {
+  return read_text(ConfigReader(parse_json(json, place, kModelConfigJson), place), family);
 }
 
 DecoderConfig read_decoder_config(const std::filesystem::path& directory) {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "nibble/core/base/error.h"
-#include "nibble/recipes/gguf/gguf_names.h"
+#include "nibble/core/models/families/gguf/gguf_names.h"
 
 namespace nibble {
 

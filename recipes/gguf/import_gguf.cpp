@@ -12,10 +12,10 @@
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/io/hub/model_directory.h"
+#include "nibble/core/models/families/gguf/gguf_config.h"
+#include "nibble/core/models/families/gguf/gguf_names.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/text/tokenizers/gguf_tokenizer.h"
-#include "nibble/recipes/gguf/gguf_config.h"
-#include "nibble/recipes/gguf/gguf_names.h"
 
 namespace nibble {
 
@@ -46,7 +46,7 @@ class Importer {
       if (config.tied_head && part.name == "output.weight") continue;  // the same again
       const GgufTensor* tensor = file.find(part.name);
       if (!tensor && part.source.ends_with(".bias")) continue;
-      if (!tensor) throw InputError(file.path(), "has no " + part.name, "the model is not whole");
+      if (!tensor) throw InputError(file.path(), "has no " + part.name, "the model is incomplete: get it again");
       const int64_t count = element_count(tensor->shape);
       const auto ordered = static_cast<int64_t>(part.row_order.size());
       if (tensor->shape.empty() || count == 0 || (ordered > 0 && count % ordered != 0))

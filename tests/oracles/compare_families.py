@@ -1,5 +1,6 @@
-"""Runs nibble on cases of families.py and prints the rows of docs/models.md: cases, the largest difference of a logit, the largest
-relative difference of a gradient, how many greedy texts are equal; all with and without the adapter.
+"""Runs nibble on cases of families.py and prints rows for "Families beside Transformers" of tests/RECORD.md: cases, the
+largest difference of a logit, the largest relative difference of a gradient, how many greedy texts are equal; all with
+and without the adapter.
 
     NIBBLE=build/release/bin/nibble python compare_families.py DIR
 """

@@ -123,6 +123,9 @@ std::vector<Family> earlier_families();
 /// the file. Either argument may be empty.
 const Family& find_family(std::string_view model_type, std::string_view architecture, const std::string& place);
 
+/// A config.json read by a row that need not be in the tables.
+DecoderConfig parse_decoder_config(std::string_view json, const std::string& place, const Family& family);
+
 /// What the row's `activation` means.
 ops::Activation activation_of(const Family& family);
 

@@ -19,9 +19,20 @@ struct GgufForm {
   bool scales = false;            ///< Granite's of embedding, residual, scores and logits
   bool logit_scale = false;       ///< of logits alone
   bool says_parallel = false;     ///< has the key use_parallel_residual
+  bool only_parallel = false;     ///< attention and MLP read the same input
+  bool attn_norm_2 = false;       ///< of two norms of that input the attention's is called so, the MLP's attn_norm
+  bool alibi = false;             ///< scores have ALiBi
+  bool softcaps = false;          ///< scores and logits are capped
+  bool clipped_qkv = false;       ///< queries, keys and values may be clipped
+  bool optional_qk_norm = false;  ///< queries and keys may have norms where the row names none
+  bool longrope = false;          ///< positions may be stretched by it
+  bool local_rope = false;        ///< layers with a window have a rope of their own, without stretching
+  bool says_window = false;       ///< has the key attention.sliding_window, for all layers alike
   bool mixture = false;
   bool normalizes_routes = false;  ///< the weights of the chosen experts sum to 1
   bool says_routes = false;        ///< keys for everything about routers, and for the dense layers before the experts
+  bool says_expert_width = false;  ///< of these keys the width of an expert alone
+  float expert_clamp = 0;          ///< bound of what an expert's activation reads
   bool post_norm = false;          ///< the norm before the MLP is called post_attention_norm
   bool yarn = false;               ///< positions may be stretched by it
   bool no_adapters = false;        ///< products that llama.cpp computes without adapters beside the model
@@ -29,6 +40,7 @@ struct GgufForm {
   std::string_view final_norm = "output_norm";
   /// The model with so many layers scales its scores by width / heads, not by the size of a head (Gemma).
   int64_t largest_layers = 0;
+  int64_t rope_period = 0;  ///< every so many-th layer is without rope; 0: not by number
   /// Adds to config.json what is the family's own; null = nothing is.
   void (*config)(const GgufKeys& keys, nlohmann::ordered_json& config) = nullptr;
 };

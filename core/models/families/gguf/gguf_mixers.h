@@ -1,7 +1,7 @@
 #pragma once
 // Layers with other mixers than attention as llama.cpp has them: latent attention and short convolutions.
 
-#include "nibble/recipes/gguf/gguf_names.h"
+#include "nibble/core/models/families/gguf/gguf_names.h"
 
 namespace nibble {
 

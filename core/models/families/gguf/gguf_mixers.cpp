@@ -1,4 +1,4 @@
-#include "nibble/recipes/gguf/gguf_mixers.h"
+#include "nibble/core/models/families/gguf/gguf_mixers.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,11 +1,11 @@
-#include "nibble/recipes/gguf/gguf_names.h"
+#include "nibble/core/models/families/gguf/gguf_names.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/models/families/families.h"
-#include "nibble/recipes/gguf/gguf_mixers.h"
+#include "nibble/core/models/families/gguf/gguf_mixers.h"
 
 namespace nibble {
 
@@ -73,7 +73,7 @@ class Parts {
     const BlockNames& names = config_.names.block;
     const std::string from = config_.names.layers + std::to_string(l) + ".", to = "blk." + std::to_string(l) + ".";
     // Falcon 40B: what both halves of the layer read is the norm of the MLP for llama.cpp, the attention's is a second
-    const bool two_norms = form_.architecture == "falcon" && !names.mlp_norm.empty() && config_.parallel_residual;
+    const bool two_norms = form_.attn_norm_2 && !names.mlp_norm.empty() && config_.parallel_residual;
     if (!names.attention_norm.empty())
       norm(to + (two_norms ? "attn_norm_2" : "attn_norm"), from + names.attention_norm);
     if (!names.mlp_norm.empty())
@@ -195,31 +195,29 @@ int64_t window_period(const DecoderConfig& config, const Family& family) {
 /// What of the numbers and flags of a config has no place in the form of the family.
 void refuse_what_differs(const DecoderConfig& config, const Family& family) {
   const GgufForm& form = family.gguf;
-  const std::string_view arch = form.architecture;
   const auto scaled = [](const LayerConfig& layer) { return layer.attention_scale != 0; };
   const bool by_layer = std::any_of(config.layer.begin(), config.layer.end(), scaled);
   if (by_layer || (!form.scales && !is_close(config.attention_scale, attention_scale(config, form))))
     refuse_for_llama_cpp("scores that are scaled by " + std::to_string(config.attention_scale));
   if (config.position_offset != 0) refuse_for_llama_cpp("positions that do not start at 0");
   if (config.norm_place != NormPlace::input) refuse_for_llama_cpp("norms behind the sum");
-  if ((config.alibi != Alibi::none) != (arch == "bloom")) refuse_for_llama_cpp("ALiBi in this family");
-  if (config.qkv_clip != 0 && arch != "olmo") refuse_for_llama_cpp("clipped queries");
+  if ((config.alibi != Alibi::none) != form.alibi) refuse_for_llama_cpp("ALiBi in this family");
+  if (config.qkv_clip != 0 && !form.clipped_qkv) refuse_for_llama_cpp("clipped queries");
   if ((config.logit_scale != 1 && !form.scales && !form.logit_scale) || (config.residual_scale != 1 && !form.scales))
     refuse_for_llama_cpp("scaled logits or residuals in this family");
-  if (arch == "gemma2" && (config.attention_softcap == 0 || config.logit_softcap == 0))
-    refuse_for_llama_cpp("a Gemma 2 without its caps");
+  if (form.softcaps && (config.attention_softcap == 0 || config.logit_softcap == 0))
+    refuse_for_llama_cpp("a " + config.model_type + " without its caps");
   if (!form.biases && (config.qkv_bias || config.output_bias || config.mlp_bias))
     refuse_for_llama_cpp("biases in this family");
   if (form.needs_biases && !config.output_bias) refuse_for_llama_cpp("a " + config.model_type + " without biases");
-  if (arch == "falcon" && !config.parallel_residual)
-    refuse_for_llama_cpp("a Falcon whose MLP reads the attention's output");
+  if (form.only_parallel && !config.parallel_residual)
+    refuse_for_llama_cpp("a " + config.model_type + " whose MLP reads the attention's output");
   if (form.only_tied && !config.tied_head) refuse_for_llama_cpp("a head that is not the embedding in this family");
-  if (config.qk_norm && !family.qk_norm && arch != "glm4moe")
+  if (config.qk_norm && !family.qk_norm && !form.optional_qk_norm)
     refuse_for_llama_cpp("norms of queries and keys (use_qk_norm, qk_layernorm) in this family");
   if (window_period(family) > 0 && window_period(config, family) == 0) refuse_for_llama_cpp("windows in these layers");
-  constexpr int64_t kWithoutRope = 4;  // every so many-th layer of SmolLM3
-  for (size_t l = 0; arch == "smollm3" && l < config.layer.size(); ++l) {
-    if ((config.layer[l].rotary < 0) != ((static_cast<int64_t>(l) + 1) % kWithoutRope == 0))
+  for (size_t l = 0; form.rope_period > 0 && l < config.layer.size(); ++l) {
+    if ((config.layer[l].rotary < 0) != ((static_cast<int64_t>(l) + 1) % form.rope_period == 0))
       refuse_for_llama_cpp("rope in these layers");
   }
 }
@@ -237,9 +235,7 @@ void refuse_experts(const DecoderConfig& config, const GgufForm& form) {
                    config.experts->weighted_input || config.experts->shared_scale != 1;
   if (odd || (routing.groups > 1 && routing.group_score != ops::GroupScore::two_best))
     refuse_for_llama_cpp("this kind of router");
-  constexpr float kClamp = 7;
-  if (config.experts->clamp != (form.architecture == "gpt-oss" ? kClamp : 0))
-    refuse_for_llama_cpp("another bound of experts");
+  if (config.experts->clamp != form.expert_clamp) refuse_for_llama_cpp("another bound of experts");
   const int64_t dense = form.says_routes ? dense_layers(config) : 0;
   for (int64_t l = dense; l < config.layers; ++l) {
     if (!config.layer[static_cast<size_t>(l)].feed_forward)
@@ -253,14 +249,14 @@ void refuse_experts(const DecoderConfig& config, const GgufForm& form) {
 }
 
 void refuse_rope(const DecoderConfig& config, const GgufForm& form) {
-  const size_t kinds = form.architecture == "gemma3" ? 2 : 1;
+  const size_t kinds = form.local_rope ? 2 : 1;
   for (size_t i = 0; i < config.rope.size(); ++i) {
     const RopeConfig& rope = config.rope[i];
     if (i >= kinds && rope != config.rope[0]) refuse_for_llama_cpp("several kinds of rope in one model");
     if (rope.exponent_size != 0) refuse_for_llama_cpp("an odd share of rotated elements");
     bool known = rope.scaling == RopeScaling::none;
     if (i == 0) known = known || rope.scaling == RopeScaling::linear || rope.scaling == RopeScaling::llama3;
-    if (i == 0 && form.architecture == "phi3") known = known || rope.scaling == RopeScaling::longrope;
+    if (i == 0 && form.longrope) known = known || rope.scaling == RopeScaling::longrope;
     if (i == 0 && form.yarn) known = known || rope.scaling == RopeScaling::yarn;
     if (!known && !(i > 0 && rope == config.rope[0]))
       refuse_for_llama_cpp("this kind of rope scaling as nibble writes it");
@@ -272,14 +268,14 @@ uint32_t u32(int64_t value) { return static_cast<uint32_t>(value); }
 void say_experts(const DecoderConfig& config, const std::string& key,
                  std::vector<std::pair<std::string, GgufValue>>& result) {
   const ExpertsConfig& experts = *config.experts;
-  const bool says_routes = find(config).gguf.says_routes;
+  const GgufForm& form = find(config).gguf;
   result.emplace_back(key + "expert_count", u32(experts.experts));
   result.emplace_back(key + "expert_used_count", u32(experts.routing.k));
-  if (says_routes || config.model_type.starts_with("qwen"))
+  if (form.says_routes || form.says_expert_width)
     result.emplace_back(key + "expert_feed_forward_length", u32(experts.hidden));
   if (experts.shared_hidden > 0)
     result.emplace_back(key + "expert_shared_feed_forward_length", u32(experts.shared_hidden));
-  if (!says_routes) return;
+  if (!form.says_routes) return;
   const ops::Routing& routing = experts.routing;
   const bool sigmoid = routing.score == ops::RouterScore::sigmoid;
   const uint32_t gating = sigmoid ? 2 : routing.score == ops::RouterScore::softmax ? 1 : 3;
@@ -380,10 +376,10 @@ std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const Decode
   }
   if (window_period(family) > 0)
     result.emplace_back(key + "attention.sliding_window", u32(window > 0 ? window : config.max_positions));
-  if (arch == "phi3") result.emplace_back(key + "attention.sliding_window", u32(window));
+  if (family.gguf.says_window) result.emplace_back(key + "attention.sliding_window", u32(window));
   if (family.window_rule == WindowRule::period)
     result.emplace_back(key + "attention.sliding_window_pattern", u32(window_period(config, family)));
-  if (arch == "gemma3" && config.rope.size() > 1)
+  if (family.gguf.local_rope && config.rope.size() > 1)
     result.emplace_back(key + "rope.freq_base_swa", static_cast<float>(config.rope[1].base));
   if (config.attention_softcap > 0) result.emplace_back(key + "attn_logit_softcapping", config.attention_softcap);
   if (config.logit_softcap > 0) result.emplace_back(key + "final_logit_softcapping", config.logit_softcap);
