@@ -13,6 +13,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/isa_levels.h"
+#include "nibble/core/base/tile_grant.h"
 
 namespace nibble {
 
@@ -21,9 +22,11 @@ namespace {
 #if defined(__aarch64__)
 constexpr Isa kLevels[] = {Isa::baseline, Isa::neon, Isa::neon_dotprod, Isa::neon_i8mm, Isa::neon_bf16};
 constexpr std::string_view kNames[] = {"baseline", "neon", "neon_dotprod", "neon_i8mm", "neon_bf16"};
+constexpr Isa kFirstBf16 = Isa::neon_bf16;
 #else
-constexpr Isa kLevels[] = {Isa::baseline, Isa::avx2, Isa::avx_vnni, Isa::avx512, Isa::avx512_bf16};
-constexpr std::string_view kNames[] = {"baseline", "avx2", "avx_vnni", "avx512", "avx512_bf16"};
+constexpr Isa kLevels[] = {Isa::baseline, Isa::avx2, Isa::avx_vnni, Isa::avx512, Isa::avx512_bf16, Isa::amx};
+constexpr std::string_view kNames[] = {"baseline", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx"};
+constexpr Isa kFirstBf16 = Isa::avx512_bf16;
 
 // The encoding for CPUs without AVX-512: leaf 7, subleaf 1, which GCC 12 knows by no name.
 bool avx_vnni() {
@@ -80,6 +83,9 @@ Isa best_isa(Isa most) {
 #if defined(__aarch64__)
   return found;
 #else
+#if defined(__x86_64__)
+  if (found == Isa::avx512_bf16 && most == Isa::amx && tiles_granted()) return Isa::amx;
+#endif
   return found == Isa::avx_vnni && !avx_vnni() ? Isa::avx2 : found;
 #endif
 }
@@ -91,6 +97,6 @@ Isa isa() {
 
 std::string_view isa_name(Isa level) { return kNames[static_cast<int>(level)]; }
 
-bool has_bf16(Isa level) { return level == kHighest; }
+bool has_bf16(Isa level) { return level >= kFirstBf16; }
 
 }  // namespace nibble

@@ -4,6 +4,9 @@
 #include <chrono>
 #include <vector>
 
+#if defined(__x86_64__)
+#include "nibble/core/base/amx.h"
+#endif
 #include "nibble/core/base/isa_levels.h"
 #include "nibble/core/base/parallel.h"
 
@@ -30,6 +33,18 @@ __attribute__((target("avx512f,avx512bf16"))) double flops_bf16(int steps) {
     for (auto& sum : sums) asm volatile("vdpbf16ps %1, %1, %0" : "+v"(sum) : "v"(x));
   }
   return 2.0 * 32 * kSums * steps;
+}
+
+double flops_amx(int steps) {
+  amx::configure(amx::kTileRows);
+  for (int i = 0; i < steps; ++i) {
+    amx::Bf16::add<0>();
+    amx::Bf16::add<1>();
+    amx::Bf16::add<2>();
+    amx::Bf16::add<3>();
+  }
+  amx::release();
+  return 2.0 * 16 * 16 * 32 * 4 * steps;
 }
 
 __attribute__((target("avx512f"))) double flops_avx512(int steps) {
@@ -92,7 +107,8 @@ double seconds() { return std::chrono::duration<double>(std::chrono::steady_cloc
 
 double run_flops_in_registers(bool bf16, int steps) {
 #if defined(__x86_64__)
-  if (bf16 && isa() >= Isa::avx512_bf16) return flops_bf16(steps);
+  if (bf16 && isa() == Isa::amx) return flops_amx(steps / 8);
+  if (bf16 && isa() == Isa::avx512_bf16) return flops_bf16(steps);
   if (isa() >= Isa::avx512) return flops_avx512(steps);
   if (isa() >= Isa::avx2) return flops_avx2(steps);
 #elif defined(__aarch64__)

@@ -43,7 +43,7 @@ struct Singles {
 };
 
 #if HWY_TARGET == HWY_AVX3
-inline bool multiplies_pairs() { return isa() == Isa::avx512_bf16 && bf16_products() == Bf16Products::bf16; }
+inline bool multiplies_pairs() { return isa() >= Isa::avx512_bf16 && bf16_products() == Bf16Products::bf16; }
 
 /// Words of two bf16, for the instructions of AVX512_BF16 (if multiplies_pairs()). As assembly, because GCC
 /// would want the target attribute on every function that the intrinsic is inlined into.

@@ -3,6 +3,7 @@
 // (one f32 or two bf16), 16 columns to a register and 64 to a strip.
 
 #include <algorithm>
+#include <array>
 
 #include "nibble/core/base/avx512.h"
 #include "nibble/core/base/bfloat16.h"
@@ -65,6 +66,52 @@ NIBBLE_AVX512 void pack_transposed(const std::byte* from, int64_t stride, int64_
     strip += 16 * kStripBytes;
   }
 }
+
+// Two rows of 32 bf16 become 32 pairs: element 2i of the result is even[i], element 2i + 1 is odd[i].
+struct Pairs {
+  __m512i low, high;
+};
+
+NIBBLE_AVX512 inline Pairs interleave(__m512i even, __m512i odd) {
+  alignas(64) static constexpr auto kOrder = [] {
+    std::array<uint16_t, 64> result{};
+    for (uint16_t i = 0; i < 64; ++i) result[i] = static_cast<uint16_t>(i / 2 + (i % 2) * 32);
+    return result;
+  }();
+  return {_mm512_permutex2var_epi16(even, _mm512_load_si512(kOrder.data()), odd),
+          _mm512_permutex2var_epi16(even, _mm512_load_si512(kOrder.data() + 32), odd)};
+}
+
+// Rows are far apart and little of each is read, so no hardware fetches them ahead.
+constexpr int64_t kRowsAhead = 32;
+
+NIBBLE_AVX512 inline void fetch_ahead(const std::byte* from, int64_t stride, bool wide) {
+  const std::byte* ahead = from + kRowsAhead * 2 * stride;
+  _mm_prefetch(ahead, _MM_HINT_T1);
+  _mm_prefetch(ahead + 2 * stride, _MM_HINT_T1);
+  if (!wide) return;
+  _mm_prefetch(ahead + 64, _MM_HINT_T1);
+  _mm_prefetch(ahead + 2 * stride + 64, _MM_HINT_T1);
+}
+
+/// The pairs of one step of the depth: of up to 64 columns of two rows, or of one and zeros.
+struct RowPairs {
+  NIBBLE_AVX512 __attribute__((always_inline))
+  RowPairs(const std::byte* from, int64_t stride, int64_t columns, bool two) {
+    const std::byte* odd = from + stride * 2;
+    fetch_ahead(from, stride, columns > 32);
+    const uint32_t first = low_bits(columns), second = low_bits(columns - 32), present = two ? ~0u : 0u;
+    const Pairs left =
+        interleave(_mm512_maskz_loadu_epi16(first, from), _mm512_maskz_loadu_epi16(first & present, odd));
+    const Pairs right =
+        interleave(_mm512_maskz_loadu_epi16(second, from + 64), _mm512_maskz_loadu_epi16(second & present, odd + 64));
+    groups[0] = left.low;
+    groups[1] = left.high;
+    groups[2] = right.low;
+    groups[3] = right.high;
+  }
+  __m512i groups[4];
+};
 
 /// 48 groups of one step of depth become 8 tiles of 6. A store writes 8 groups; the two too many are overwritten by the
 /// tile's next step.

@@ -15,7 +15,7 @@ namespace {
 // Columns of W that are expanded at once, see PanelPacker.
 constexpr int64_t kMostColumns = 512;
 // A tile of any kernel.
-constexpr int64_t kTileSums = 1024;
+constexpr int64_t kTileSums = 3072;
 // Of a weight that few rows meet: elements of a row, and depths, that are expanded at once.
 constexpr int64_t kFewDepth = 2048, kThinDepth = 32, kStripDepth = 512;
 
@@ -80,6 +80,7 @@ class Grouped {
   /// Columns n of the rows of group g.
   void multiply(int64_t g, Range n) const {
     const GemmWorkspace workspace = gemm_workspace(kernel_);
+    const KernelUse use(kernel_.release);
     const auto index = static_cast<size_t>(g);
     const WeightPanels panels(weights_.w[index], level_);
     const PackedProduct product{

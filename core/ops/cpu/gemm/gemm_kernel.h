@@ -53,6 +53,8 @@ struct GemmKernel {
   int64_t depth_step;     ///< depths one instruction consumes: 1 (f32), 2 or 4 (bf16)
   int64_t depth_block;    ///< depths of a panel
   int64_t panel_columns;  ///< columns of a panel: depth_block * panel_columns elements stay in the L2 cache
+  bool left_by_rows =
+      false;  ///< whether groups of a row follow each other in a packed left operand, not those of a step
 
   TileShape shape() const { return {rows, width, depth_block, panel_columns}; }
 
@@ -67,8 +69,8 @@ struct GemmKernel {
   void (*pack_rows)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* strip);
 
   /// Packs `depth` rows of `columns` <= kLeftGroup elements of a row-major matrix as tiles of the left operand of the
-  /// transposed product: column m becomes row m % rows of tile m / rows, tiles are tile_bytes apart. Null: pack
-  /// plainly. May write up to 64 bytes past a tile's end.
+  /// transposed product: column m becomes row m % rows of tile m / rows, tiles are tile_bytes apart, rows
+  /// (left_by_rows) a tile's bytes / rows. Null: pack plainly. May write up to 64 bytes past a tile's end.
   void (*pack_left_transposed)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* tiles,
                                int64_t tile_bytes);
 
@@ -86,6 +88,23 @@ struct GemmKernel {
 
   /// Writes rows x columns of f32 sums, output.sums_stride apart, to output.c.
   void (*store)(const float* sums, int64_t rows, int64_t columns, const TileOutput& output);
+
+  /// Ends what multiply keeps of the calling thread's state; to be called after a job. Null: nothing.
+  void (*release)() = nullptr;
+};
+
+/// Calls a kernel's release as it goes.
+class KernelUse {
+ public:
+  explicit KernelUse(void (*release)()) : release_(release) {}
+  KernelUse(const KernelUse&) = delete;
+  KernelUse& operator=(const KernelUse&) = delete;
+  ~KernelUse() {
+    if (release_ != nullptr) release_();
+  }
+
+ private:
+  void (*release_)();
 };
 
 /// Depths whose sums are kept in registers where A has to be packed: half a panel, which is twice as wide then, because
@@ -101,6 +120,7 @@ extern const GemmKernel kGemmBaseline;
 extern const GemmKernel kGemmAvx2;
 extern const GemmKernel kGemmAvx512;
 extern const GemmKernel kGemmAvx512Bf16;
+extern const GemmKernel kGemmAmx;
 extern const GemmKernel kGemmNeon;
 extern const GemmKernel kGemmNeonBf16;
 

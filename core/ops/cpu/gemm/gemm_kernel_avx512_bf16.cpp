@@ -1,4 +1,3 @@
-#include <array>
 #include <cstring>
 
 #include "nibble/core/ops/cpu/gemm/gemm_avx512.h"
@@ -49,63 +48,19 @@ void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileO
   kTiles[rows - 1][(columns - 1) / avx512::kLanes](input, columns, output);
 }
 
-// Two rows of 32 bf16 become 32 pairs: element 2i of the result is even[i], element 2i + 1 is odd[i].
-struct Pairs {
-  __m512i low, high;
-};
-
-NIBBLE_AVX512_BF16 inline Pairs interleave(__m512i even, __m512i odd) {
-  alignas(64) static constexpr auto kOrder = [] {
-    std::array<uint16_t, 64> result{};
-    for (uint16_t i = 0; i < 64; ++i) result[i] = static_cast<uint16_t>(i / 2 + (i % 2) * 32);
-    return result;
-  }();
-  return {_mm512_permutex2var_epi16(even, _mm512_load_si512(kOrder.data()), odd),
-          _mm512_permutex2var_epi16(even, _mm512_load_si512(kOrder.data() + 32), odd)};
-}
-
-// Rows are far apart and little of each is read, so no hardware fetches them ahead.
-constexpr int64_t kRowsAhead = 32;
-
-NIBBLE_AVX512_BF16 inline void fetch_ahead(const std::byte* from, int64_t stride, bool wide) {
-  const std::byte* ahead = from + kRowsAhead * 2 * stride;
-  _mm_prefetch(ahead, _MM_HINT_T1);
-  _mm_prefetch(ahead + 2 * stride, _MM_HINT_T1);
-  if (!wide) return;
-  _mm_prefetch(ahead + 64, _MM_HINT_T1);
-  _mm_prefetch(ahead + 2 * stride + 64, _MM_HINT_T1);
-}
-
 NIBBLE_AVX512_BF16 void pack_rows(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
                                   std::byte* strip) {
-  const uint32_t first = avx512::low_bits(columns), second = avx512::low_bits(columns - 32);
   for (int64_t k = 0; k < depth; k += 2, from += stride * 4, strip += avx512::kStripBytes) {
-    const std::byte* odd = from + stride * 2;
-    fetch_ahead(from, stride, columns > 32);
-    const uint32_t present = k + 1 < depth ? ~0u : 0u;
-    const Pairs left =
-        interleave(_mm512_maskz_loadu_epi16(first, from), _mm512_maskz_loadu_epi16(first & present, odd));
-    const Pairs right =
-        interleave(_mm512_maskz_loadu_epi16(second, from + 64), _mm512_maskz_loadu_epi16(second & present, odd + 64));
-    _mm512_store_si512(strip, left.low);
-    _mm512_store_si512(strip + 64, left.high);
-    _mm512_store_si512(strip + 128, right.low);
-    _mm512_store_si512(strip + 192, right.high);
+    const avx512::RowPairs pairs(from, stride, columns, k + 1 < depth);
+    for (int64_t v = 0; v < 4; ++v) _mm512_store_si512(strip + v * 64, pairs.groups[v]);
   }
 }
 
 NIBBLE_AVX512_BF16 void pack_left_transposed(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
                                              std::byte* tiles, int64_t tile_bytes) {
-  const uint32_t first = avx512::low_bits(columns), second = avx512::low_bits(std::min<int64_t>(16, columns - 32));
   for (int64_t k = 0; k < depth; k += 2, from += stride * 4, tiles += kRows * 4) {
-    const std::byte* odd = from + stride * 2;
-    fetch_ahead(from, stride, columns > 32);
-    const uint32_t present = k + 1 < depth ? ~0u : 0u;
-    const Pairs left =
-        interleave(_mm512_maskz_loadu_epi16(first, from), _mm512_maskz_loadu_epi16(first & present, odd));
-    const Pairs right =
-        interleave(_mm512_maskz_loadu_epi16(second, from + 64), _mm512_maskz_loadu_epi16(second & present, odd + 64));
-    avx512::scatter_tiles(left.low, left.high, right.low, tiles, tile_bytes);
+    const avx512::RowPairs pairs(from, stride, columns, k + 1 < depth);
+    avx512::scatter_tiles(pairs.groups[0], pairs.groups[1], pairs.groups[2], tiles, tile_bytes);
   }
 }
 
@@ -124,7 +79,8 @@ NIBBLE_AVX512_BF16 void thin_tile(int64_t columns, int64_t depth, const std::byt
     _mm_prefetch(wide + kAheadRows * stride * 2, _MM_HINT_T1);
     _mm_prefetch(odd + kAheadRows * stride * 2, _MM_HINT_T1);
     const uint32_t present = k + 1 < depth ? ~0u : 0u;
-    const Pairs row = interleave(_mm512_maskz_loadu_epi16(mask, wide), _mm512_maskz_loadu_epi16(mask & present, odd));
+    const avx512::Pairs row =
+        avx512::interleave(_mm512_maskz_loadu_epi16(mask, wide), _mm512_maskz_loadu_epi16(mask & present, odd));
     for (int64_t r = 0; r < R; ++r) {
       int32_t pair;
       std::memcpy(&pair, left + r * avx512::kGroupBytes, sizeof pair);

@@ -39,8 +39,11 @@ struct LeftTile {
 };
 
 template <typename From, typename To>
-void pack_left(const PackedProduct& product, Range m, Range k, int64_t tile_rows, int64_t step, int64_t tile_bytes,
-               std::byte* tiles) {
+void pack_left(const PackedProduct& product, Range m, Range k, const GemmKernel& kernel, const LeftTile& tile,
+               int64_t tile_bytes, std::byte* tiles) {
+  constexpr auto kSize = static_cast<int64_t>(sizeof(To));
+  const int64_t tile_rows = kernel.rows, step = kernel.depth_step;
+  const int64_t row_size = tile.row_bytes / kSize, step_size = tile.step_bytes / kSize;
   const From* a = product.a.data<const From>();
   const int64_t width = product.a.dim(1);
   const int64_t row_stride = product.a_transposed ? 1 : width, depth_stride = product.a_transposed ? width : 1;
@@ -61,7 +64,7 @@ void pack_left(const PackedProduct& product, Range m, Range k, int64_t tile_rows
               value = To(static_cast<float>(from[r * row_stride + depth * depth_stride]));
             }
           }
-          out[(s * tile_rows + r) * step + i] = value;
+          out[s * step_size + r * row_size + i] = value;
         }
       }
     }
@@ -121,9 +124,14 @@ class Job {
       left = {p_.a.raw() + (group.begin * plan_.depth + k.begin) * size, plan_.depth * size, kernel_.depth_step * size};
       tile_bytes = kernel_.rows * left.row_bytes;
     } else {
-      left = {workspace_.left, kernel_.depth_step * size, kernel_.rows * kernel_.depth_step * size};
+      const int64_t one = kernel_.depth_step * size;
+      left = {workspace_.left, one, kernel_.rows * one};
       tile_bytes = round_up(steps * left.step_bytes, 64) + 64;
-      pack(group, k, tile_bytes);
+      if (kernel_.left_by_rows) {
+        left = {workspace_.left, round_up(steps * one, 64) + 64, one};
+        tile_bytes = kernel_.rows * left.row_bytes;
+      }
+      pack(group, k, left, tile_bytes);
     }
     std::byte* c = p_.c.mutable_raw();
     const auto c_size = static_cast<int64_t>(dtype_size(p_.c.dtype()));
@@ -187,7 +195,7 @@ class Job {
     }
   }
 
-  void pack(Range m, Range k, int64_t tile_bytes) {
+  void pack(Range m, Range k, const LeftTile& tile, int64_t tile_bytes) {
     const DType input = p_.a.dtype();
     if (p_.a_transposed && (p_.widened || input == kernel_.compute) && kernel_.pack_left_transposed != nullptr) {
       const int64_t width = p_.a.dim(1), first = k.begin * width + m.begin;
@@ -206,7 +214,7 @@ class Job {
     const auto pack = kernel_.compute == DType::bf16 ? pack_left<bf16, bf16>
                       : input == DType::bf16         ? pack_left<bf16, float>
                                                      : pack_left<float, float>;
-    pack(p_, m, k, kernel_.rows, kernel_.depth_step, tile_bytes, workspace_.left);
+    pack(p_, m, k, kernel_, tile, tile_bytes, workspace_.left);
   }
 
   const PackedProduct& p_;
@@ -221,12 +229,14 @@ class Job {
   PanelPacker epilogue_packer_;
   int64_t sums_stride_;
   bool keeps_sums_;
+  KernelUse use_{kernel_.release};
 };
 
 }  // namespace
 
 const GemmKernel& gemm_kernel(Isa level, DType input) {
 #if defined(__x86_64__)
+  if (level == Isa::amx && input == DType::bf16) return kGemmAmx;
   if (level == Isa::avx512_bf16 && input == DType::bf16) return kGemmAvx512Bf16;
   if (level >= Isa::avx512) return kGemmAvx512;
   if (level >= Isa::avx2) return kGemmAvx2;

@@ -45,6 +45,8 @@ struct Int8Kernel {
   /// GemmKernel::pack_transposed and pack_rows, of bytes. Depths that are missing in the last step are undefined.
   void (*pack_transposed)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* strip);
   void (*pack_rows)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* strip);
+
+  void (*release)() = nullptr;  ///< as in GemmKernel
 };
 
 /// The kernel of this CPU at `level`, which it has (best_isa); null: none.
@@ -59,6 +61,7 @@ void int8_product(const Int8Rows& x, const WeightView& w, bool transposed, Tenso
 extern const Int8Kernel kInt8Avx2;
 extern const Int8Kernel kInt8AvxVnni;
 extern const Int8Kernel kInt8Avx512Vnni;
+extern const Int8Kernel kInt8Amx;
 extern const Int8Kernel kInt8NeonDotprod;
 extern const Int8Kernel kInt8NeonI8mm;
 

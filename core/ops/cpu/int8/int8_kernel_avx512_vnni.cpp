@@ -1,7 +1,6 @@
 #include <cstring>
 
-#include "nibble/core/ops/cpu/gemm/gemm_avx512.h"
-#include "nibble/core/ops/cpu/int8/int8_kernel.h"
+#include "nibble/core/ops/cpu/int8/int8_tile_avx512.h"
 
 #define NIBBLE_AVX512_VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,avx512vnni")))
 
@@ -9,8 +8,10 @@ namespace nibble::ops::cpu {
 
 namespace {
 
+using namespace int8_avx512;
+
 // The tile of the bf16 kernel: 24 sums, four registers of W and one element of x.
-constexpr int64_t kRows = 6, kVectors = avx512::kWidth / avx512::kLanes, kLevels = 127, kBias = kLevels + 1;
+constexpr int64_t kRows = 6;
 
 template <int64_t R>
 NIBBLE_AVX512_VNNI void tile(const Int8Tile& t) {
@@ -37,19 +38,9 @@ NIBBLE_AVX512_VNNI void tile(const Int8Tile& t) {
     }
   }
   __m512 scales[kVectors];
-#pragma GCC unroll 4
-  for (int64_t v = 0; v < kVectors; ++v) scales[v] = _mm512_loadu_ps(t.w_scales + v * avx512::kLanes);
+  load_scales(t, scales);
 #pragma GCC unroll 6
-  for (int64_t r = 0; r < R; ++r) {
-    const __m512 scale = _mm512_set1_ps(t.x_scales[r]);
-#pragma GCC unroll 4
-    for (int64_t v = 0; v < kVectors; ++v) {
-      float* sums = t.sums + r * t.sums_stride + v * avx512::kLanes;
-      const __m512 before = t.first ? _mm512_setzero_ps() : _mm512_loadu_ps(sums);
-      const __m512 term = _mm512_mul_ps(_mm512_cvtepi32_ps(dots[r][v]), scales[v]);
-      _mm512_storeu_ps(sums, _mm512_fmadd_ps(term, scale, before));
-    }
-  }
+  for (int64_t r = 0; r < R; ++r) add_scaled(t, r, scales, dots[r]);
 }
 
 void multiply(int64_t rows, const Int8Tile& t) {

@@ -119,6 +119,7 @@ class Job {
   float* scales_;
   int64_t sums_stride_;
   bool keeps_sums_;
+  KernelUse use_{p_.kernel.release};
 };
 
 }  // namespace
@@ -160,6 +161,7 @@ void int8_product(const Int8Rows& x, const WeightView& w, bool transposed, Tenso
 
 const Int8Kernel* int8_kernel([[maybe_unused]] Isa level) {
 #if defined(__x86_64__)
+  if (level == Isa::amx) return &kInt8Amx;
   if (level >= Isa::avx512 && __builtin_cpu_supports("avx512vnni")) return &kInt8Avx512Vnni;
   if (level == Isa::avx_vnni) return &kInt8AvxVnni;
   if (level >= Isa::avx2) return &kInt8Avx2;
