@@ -25,6 +25,7 @@ struct Flags {
 };
 
 void run(Flags flags) {
+  require_model(flags.request.model);
   flags.request.tokenizer = !flags.no_tokenizer;
   if (flags.request.adapter_only && flags.request.adapter.empty()) {
     throw UsageError("--adapter-only without --adapter", "name the adapter");
@@ -67,9 +68,7 @@ void add_export_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
   GgufRequest& request = flags->request;
   Command command = nibble.subcommand("export", "Write a model, or an adapter, as a GGUF file for llama.cpp");
-  model_option(command, request.model, "Model directory, or ID in the Hugging Face cache; 16/32-bit or 4-bit")
-      .required();
-  adapter_option(command, request.adapter, "PEFT adapter directory, or a run's, merged in");
+  add_model_and_adapter(command, request.model, request.adapter, ", merged in");
   command.flag("--adapter-only", request.adapter_only, "Write the adapter by itself (llama.cpp's --lora)");
   command.option("--format", flags->format, "Kind of file").one_of({"gguf"}).shows_default();
   command.option("--out", request.out, "File to write").required();

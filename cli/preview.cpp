@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <utility>
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
@@ -133,10 +134,18 @@ void print_summary(const DryRun& found) {
 }
 
 void run(const Flags& flags) {
-  const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
+  Recipe recipe = read_recipe(flags.recipe, flags.overrides);
+  const double max_dropped = std::exchange(recipe.data.max_dropped, 1);  // shows what training refuses
   Observer observer;
   observer.on_message = [](const std::string& line) { say(stderr, line); };
   const DryRun found = dry_run(recipe, observer, flags.samples);
+  const DatasetReport& counts = found.report;
+  const auto lost = static_cast<double>(counts.dropped_untrained + counts.dropped_long + counts.empty_answers);
+  if (lost > max_dropped * static_cast<double>(counts.records)) {
+    say(stderr,
+        "warning: train refuses these data: more than data.max_dropped (%g) of the records are dropped or empty",
+        max_dropped);
+  }
   if (flags.json) return print_as_json(found);
   const char* no_color = std::getenv("NO_COLOR");  // no-color.org
   const bool color = isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == 0);

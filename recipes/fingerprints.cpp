@@ -9,6 +9,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/content_hash.h"
 #include "nibble/core/io/files/list_directory.h"
+#include "nibble/core/io/hub/hub_cache.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/train/run/run_directory.h"
 #include "nibble/quant/tables.h"
@@ -82,6 +83,16 @@ void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::stri
     options.settings["tokenizer" + std::string(detail::kFingerprint) + name] = quoted(hash);
   }
   options.settings["model.fingerprint"] = quoted(base_fingerprint(model.string()));  // what older checkpoints have
+}
+
+fs::path find_base(const fs::path& adapter) {
+  const std::string named = read_peft_directory(adapter).options.base_model;
+  if (named.empty()) throw UsageError("the adapter does not name its base", "give it with --model", adapter.string());
+  const fs::path found = find_in_hub(named, kHubModels);
+  if (fs::is_directory(found)) return found;
+  throw IoError((adapter / "adapter_config.json").string(),
+                "names the base " + found.string() + ", which is no directory here",
+                "give the directory of the base with --model");
 }
 
 std::string base_record(const ModelRecipe& model) {

@@ -16,6 +16,10 @@ namespace nibble {
 void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::string& tokenizer,
                       const std::string& data_fingerprint);
 
+/// The directory of the base that the adapter in a PEFT directory names: a path, or an ID in the Hugging Face cache.
+/// Throws UsageError where it names none, IoError where that is no directory here.
+std::filesystem::path find_base(const std::filesystem::path& adapter);
+
 /// What an adapter keeps of its base (kBaseFile), JSON: the content of config.json and of each file of weights, and
 /// "quantize", the 4 bits that a base of 16 bits was held in: {"files": {"config.json": "0123.."}, "quantize": "nf4"};
 /// and "compute_dtype": "int8" where products with the base were in 8 bits.

@@ -87,7 +87,7 @@ void add_gradients_command(Command& nibble) {
   Command command = nibble.subcommand(
       "gradients", "Gradient of the mean loss for every trainable tensor (adapter, or the whole model)");
   command.group(kCheckingTools);
-  add_model_flags(command, flags->model, false);
+  add_model_flags(command, flags->model);
   command.option("--ids", flags->ids, "Token ids, FILE.npy [B, T]");
   command.option("--labels", flags->labels, "Labels, FILE.npy [B, T]; -100 = ignored, not shifted");
   command.option("--recipe", flags->recipe,

@@ -43,12 +43,26 @@ Argument adapter_option(Command& command, std::string& path, const std::string& 
       "--adapter", [&path](const std::string& named) { path = find_adapter(named); }, help);
 }
 
-void add_model_flags(Command& command, ModelFlags& flags, bool required) {
+void add_model_and_adapter(Command& command, std::string& model, std::string& adapter, const std::string& use) {
+  model_option(command, model,
+               "Model directory, or ID in the Hugging Face cache; 16/32-bit or bitsandbytes 4-bit (default: the base "
+               "that the adapter names)");
+  command.option(  // read after --model, since it stands behind it
+      "--adapter",
+      [&](const std::string& named) {
+        adapter = find_adapter(named);
+        if (model.empty()) model = find_base(adapter).string();
+      },
+      "PEFT adapter directory, or a run's" + use);
+}
+
+void require_model(const std::string& model) {
+  if (model.empty()) throw UsageError("--model is required", "or --adapter, which names its base");
+}
+
+void add_model_flags(Command& command, ModelFlags& flags) {
   ModelRecipe& base = flags.base;
-  Argument model = model_option(command, base.path,
-                                "Model directory, or ID in the Hugging Face cache; 16/32-bit or bitsandbytes 4-bit");
-  if (required) model.required();
-  adapter_option(command, flags.adapter, "PEFT adapter directory, or a run's");
+  add_model_and_adapter(command, base.path, flags.adapter, "");
   command
       .option(
           "--compute-dtype",
@@ -77,11 +91,13 @@ void warn_of_other_base(const ModelFlags& flags) {
 }
 
 Decoder open_model(const ModelFlags& flags, RankContext& rank, Train train) {
+  require_model(flags.base.path);
   warn_of_other_base(flags);
   return nibble::open_model(flags.base, flags.adapter, train, rank);
 }
 
 TextSource text_source(const ModelFlags& flags, const std::string& chat_template) {
+  require_model(flags.base.path);
   TextSource source = find_text_source(flags.base.path, flags.adapter, chat_template);
   for (const std::string& note : source.notes) say(stderr, "note: " + note);
   if (!flags.adapter.empty() && trained_in_int8(flags.adapter) && !flags.base.int8()) {

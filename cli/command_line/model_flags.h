@@ -21,8 +21,13 @@ Argument model_option(Command& command, std::string& path, const std::string& he
 /// --adapter: a PEFT directory, the directory of a run, or an ID in the Hugging Face cache.
 Argument adapter_option(Command& command, std::string& path, const std::string& help);
 
-/// --model (required), --adapter, --compute-dtype, --quantize, --double-quant|--no-double-quant, --threads.
-void add_model_flags(Command& command, ModelFlags& flags, bool required = true);
+/// --model and --adapter; where --model is not given, the model is the base that the adapter names (find_base).
+void add_model_and_adapter(Command& command, std::string& model, std::string& adapter, const std::string& use);
+/// Throws UsageError where neither of these named a model.
+void require_model(const std::string& model);
+
+/// --model, --adapter, --compute-dtype, --quantize, --double-quant|--no-double-quant, --threads.
+void add_model_flags(Command& command, ModelFlags& flags);
 
 /// Says on stderr that the adapter was trained on another base than the model of these flags.
 void warn_of_other_base(const ModelFlags& flags);

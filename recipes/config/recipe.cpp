@@ -315,6 +315,12 @@ Recipe read_recipe(const std::string& file, const std::vector<std::string>& over
   if (!std::filesystem::exists(file) && is_shipped_recipe(name)) {
     throw IoError(file, "no such file", "to copy the recipe that nibble brings: nibble recipes cp " + name);
   }
+  if (file.find('=') != std::string::npos && !std::filesystem::exists(file)) {
+    std::string keys = file;
+    for (const std::string& key : overrides) keys += " " + key;
+    throw UsageError("is a key of a recipe, and no recipe is named",
+                     "copy one (nibble recipes cp qlora) and name it before the keys: qlora.json " + keys, file);
+  }
   return parse_recipe(read_text_file(file, kRecipeLimits.max_bytes), file, overrides);
 }
 

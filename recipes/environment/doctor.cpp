@@ -29,23 +29,25 @@ namespace nibble {
 namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
-#if defined(__x86_64__)
-constexpr char kPlainKernels[] = "no AVX2: training will be slow; use a machine of the last ten years";
-#else
-constexpr char kPlainKernels[] = "NIBBLE_ISA takes the faster kernels away: training will be slow";
-#endif
+
+// Of the instructions that products are computed by; empty where there is nothing to do.
+std::string kernel_advice() {
+  const Isa best = best_isa(isa_levels().back());
+  if (isa() < best) {
+    return formatted("NIBBLE_ISA keeps nibble from this CPU's %s: unset it to train faster",
+                     std::string(isa_name(best)).c_str());
+  }
+  if (isa() == Isa::baseline) return "no AVX2: training will be slow; use a machine of the last ten years";
+  if (has_bf16(isa())) return "";
+  return "no bf16 instructions, so products run in f32; a CPU that has them trains up to twice as fast, and this one "
+         "may train LoRA and QLoRA faster with model.compute_dtype=int8 (docs/qlora.md)";
+}
 
 Finding cpu_finding(const Machine& machine) {
   const std::string products = arithmetic_reason();
-  Finding finding{
-      "cpu", machine.cpu + ", kernels for " + std::string(isa_name(isa())) + (products.empty() ? "" : ", " + products),
-      ""};
-  if (isa() == Isa::baseline) {
-    finding.advice = kPlainKernels;
-  } else if (!has_bf16(isa())) {
-    finding.advice = "no bf16 instructions (or NIBBLE_ISA caps them): products run in f32, at about half the speed";
-  }
-  return finding;
+  return {"cpu",
+          machine.cpu + ", kernels for " + std::string(isa_name(isa())) + (products.empty() ? "" : ", " + products),
+          kernel_advice()};
 }
 
 Finding core_finding(const Machine& machine) {

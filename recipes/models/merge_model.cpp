@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/io/files/output_guard.h"
-#include "nibble/core/io/hub/hub_cache.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/dequantized_source.h"
@@ -22,16 +21,8 @@ DType output_dtype(const std::string& name) {
   return DType::bf16;
 }
 
-std::string base_path(const MergeRequest& request, const PeftAdapter& adapter) {
-  std::string path =
-      request.model.empty() ? find_in_hub(adapter.options.base_model, kHubModels).string() : request.model;
-  if (path.empty()) throw UsageError("the adapter does not name its base", "give it with --model", request.adapter);
-  if (request.model.empty() && !std::filesystem::is_directory(path)) {
-    throw IoError((std::filesystem::path(request.adapter) / "adapter_config.json").string(),
-                  "names the base " + path + ", which is no directory here",
-                  "give the directory of the base with --model");
-  }
-  return path;
+std::string base_path(const MergeRequest& request) {
+  return request.model.empty() ? find_base(request.adapter).string() : request.model;
 }
 
 void check_kind(const MergeRequest& request, const std::string& path, bool quantized) {
@@ -84,12 +75,12 @@ std::string merge_warning(const MergeRequest& request) {
   if (!request.base.empty() || !std::filesystem::is_regular_file(std::filesystem::path(request.adapter) / kBaseFile)) {
     return "";
   }
-  const std::string warning = merge_warning(request.adapter, base_path(request, read_peft_directory(request.adapter)));
+  const std::string warning = merge_warning(request.adapter, base_path(request));
   return warning.empty() ? "" : warning + " (--base original says that you mean this one)";
 }
 
 std::vector<std::string> merge_notes(const MergeRequest& request) {
-  const std::string base = base_path(request, read_peft_directory(request.adapter));
+  const std::string base = base_path(request);
   std::vector<std::string> notes = find_text_source(base, request.adapter, "").notes;
   if (trained_in_int8(request.adapter)) {
     notes.push_back("the adapter was trained with products in 8 bits, the merged model computes without that rounding");
@@ -99,7 +90,7 @@ std::vector<std::string> merge_notes(const MergeRequest& request) {
 
 MergeReport merge_model(const MergeRequest& request, RankContext& rank) {
   const PeftAdapter adapter = read_peft_directory(request.adapter);
-  const std::string path = base_path(request, adapter);
+  const std::string path = base_path(request);
   guard_output(request.out, {request.adapter, path});
   const CheckpointDir checkpoint(path);
   const TensorSource base = dequantized_source(checkpoint, rank.pool);

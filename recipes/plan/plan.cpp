@@ -1,6 +1,7 @@
 #include "nibble/recipes/plan/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/machine.h"
@@ -176,10 +177,9 @@ std::string plan_json(const RecipePlan& plan) {
 
 std::string plan_text(const RecipePlan& plan) {
   const PlannedLayout& asked = plan.asked;
-  std::string text = formatted(
-      "%s, %lld weights, %lld trained, steps of %lld tokens\n", plan.job.model.config.architecture.c_str(),
-      static_cast<long long>(plan.job.model.weights()), static_cast<long long>(plan.job.model.trained_values()),
-      static_cast<long long>(plan.job.tokens * plan.job.accumulate));
+  std::string text = plan.job.model.config.architecture + ", " + grouped_text(plan.job.model.weights()) + " weights, " +
+                     grouped_text(plan.job.model.trained_values()) + " trained, steps of " +
+                     grouped_text(plan.job.tokens * plan.job.accumulate) + " tokens\n";
   text += asked.rung + " on " + plan.machine + ", " + count_text(plan.threads, "thread") + " a rank\n";
   text += "memory of " + std::string(plan.ranks > 1 ? "the rank that needs most: " : "the process: ") +
           bytes_text(static_cast<double>(asked.memory.largest().resident())) +
@@ -195,10 +195,12 @@ std::string plan_text(const RecipePlan& plan) {
     text += "  and " + bytes_text(static_cast<double>(cached)) +
             " of the base in the page cache, or every pass reads them from the disk\n";
   }
-  text +=
-      "step: " + precise_seconds_text(asked.time.seconds) + formatted(", %.4g tokens/s", asked.time.tokens_per_second) +
-      " (computing " + precise_seconds_text(asked.time.computing) + ", communicating " +
-      precise_seconds_text(asked.time.communicating) + ", waiting " + precise_seconds_text(asked.time.waiting) + ")\n";
+  const double speed = asked.time.tokens_per_second;
+  text += "step: " + precise_seconds_text(asked.time.seconds) + ", " +
+          (speed < 100 ? formatted("%.3g", speed) : grouped_text(std::llround(speed))) + " tokens/s (computing " +
+          precise_seconds_text(asked.time.computing) + ", communicating " +
+          precise_seconds_text(asked.time.communicating) + ", waiting " + precise_seconds_text(asked.time.waiting) +
+          ")\n";
   if (plan.total_steps > 0) {
     text += "whole run: " + count_text(plan.total_steps, "step") + ", " +
             seconds_text(static_cast<double>(plan.total_steps) * asked.time.seconds) +

@@ -132,6 +132,8 @@ TEST(AroundARun, APlanTellsTheTimeOfTheWholeRun) {
   const Said by_steps = nibble_says(plan + "train.steps=100000 2>&1");
   ASSERT_EQ(by_steps.code, 0) << by_steps.text;
   EXPECT_NE(by_steps.text.find("\nwhole run: 100000 steps, "), std::string::npos) << by_steps.text;
+  EXPECT_NE(by_steps.text.find(", 260,032 weights, 23,120 trained, steps of "), std::string::npos) << by_steps.text;
+  EXPECT_EQ(nibble_says("plan " + small.recipe_file().string() + " 2>&1").text.find("e+0"), std::string::npos);
   EXPECT_NE(by_steps.text.find(", 1 thread a rank\n"), std::string::npos) << by_steps.text;
   const json output = json::parse(nibble_says(plan + "train.steps=null train.epochs=3 --json").text);
   EXPECT_EQ(output["total_steps"], 9) << "packed, three steps an epoch";
@@ -181,6 +183,9 @@ TEST(AroundARun, ADataSetOfEmptyAnswersIsRefusedBeforeItIsTrained) {
                              "answer, "),
             std::string::npos)
       << ruined.text;
+  const Said shown = nibble_says("preview " + small.recipe_file().string() + " data.eval_fraction=0 2>&1");
+  EXPECT_EQ(shown.code, 0) << shown.text;
+  EXPECT_NE(shown.text.find("warning: train refuses these data: more than data.max_dropped (0.5)"), std::string::npos);
   const Said few = validated(20);
   EXPECT_EQ(few.code, 0) << few.text;
   EXPECT_NE(few.text.find("warning: 20 of 2000 records have an empty answer"), std::string::npos) << few.text;
@@ -470,6 +475,11 @@ TEST(AroundARun, DoctorLooksAtTheMachine) {
   for (const char* name : {"cpu", "cores", "memory", "disk", "mpi", "arithmetic", "memory speed"}) {
     EXPECT_FALSE(findings[name].empty()) << name;
   }
+  if (findings["cpu"].find("kernels for baseline") != std::string::npos) return;
+  setenv("NIBBLE_ISA", "baseline", 1);
+  const Said capped = nibble_says("doctor --quick --dir /tmp");
+  unsetenv("NIBBLE_ISA");
+  EXPECT_NE(capped.text.find("-> NIBBLE_ISA keeps nibble from this CPU's "), std::string::npos) << capped.text;
 }
 
 TEST(AroundARun, ManualPagesAndCompletionsComeFromTheCommands) {

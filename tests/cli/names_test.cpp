@@ -50,6 +50,26 @@ TEST_F(Names, ARecipeInYamlTrainsAModelAndADatasetOfTheCache) {
   EXPECT_EQ(run("merge --adapter run --out merged").code, 0);
 }
 
+TEST_F(Names, AnAdapterAloneNamesTheModelOfEveryCommand) {
+  test::write_bytes(root_ / "d.jsonl", "{\"prompt\": \"Who is she?\", \"completion\": \" She is here.\"}\n");
+  test::write_bytes(root_ / "r.json", R"({"model": {"path": "me/small"}, "adapter": {"r": 2}, "output": {"dir": "run"},
+      "data": {"train": "d.jsonl", "eval_fraction": 0}, "train": {"steps": 1}})");
+  ASSERT_EQ(run("train r.json").code, 0);
+  for (const std::string command : {"eval --data d.jsonl", "generate --prompt 'Who is' --max-new-tokens 4",
+                                    "chat --template plain --max-new-tokens 4 < d.jsonl",
+                                    "logits --ids 1,4,5 --out l.npy", "export --no-tokenizer --force --out e.gguf"}) {
+    const size_t blank = command.find(' ');
+    const auto with = [&](const std::string& named) {
+      return run(command.substr(0, blank) + named + command.substr(blank));
+    };
+    const Said both = with(" --model me/small --adapter run"), alone = with(" --adapter run"), none = with("");
+    EXPECT_EQ(alone.code, 0) << alone.text;
+    EXPECT_EQ(alone.text, both.text) << command;
+    EXPECT_EQ(none.code, 2) << command;
+    EXPECT_THAT(none.text, HasSubstr("error: --model is required")) << command;
+  }
+}
+
 TEST_F(Names, WhatTheCacheLacksIsNamedWithTheCommandThatFetchesIt) {
   const Said model = run("generate --model me/large --ids 1");
   EXPECT_EQ(model.code, 4);

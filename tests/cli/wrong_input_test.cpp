@@ -154,6 +154,12 @@ TEST_F(WrongRecipe, FlagsOfOtherCommandsInsteadOfARecipe) {
   expect(validate("--out o", "--model"), 2, {"nibble validate qlora.json output.dir=o model.path=...\n"});
 }
 
+TEST_F(WrongRecipe, KeysWithoutARecipe) {
+  expect(validate("model.path=m", "data.train=d.jsonl"), 2,
+         {"model.path=m: is a key of a recipe, and no recipe is named; copy one (nibble recipes cp qlora)",
+          "qlora.json model.path=m data.train=d.jsonl\n"});
+}
+
 TEST_F(WrongRecipe, ShippedOneThatIsNotCopied) {
   expect(validate("qlora.json", ""), 4, {"qlora.json: no such file", "nibble recipes cp qlora"});
 }
@@ -330,6 +336,16 @@ TEST_F(WrongData, ChatWithoutATemplate) {
       of("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n");
   EXPECT_NE(answer.code, 0);
   EXPECT_NE(answer.errors.find("data.template"), std::string::npos) << answer.errors;
+}
+
+TEST_F(WrongData, PartsThatABuiltInTemplateHasNoFormFor) {
+  const json chat = {{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", "b"}}};
+  const std::string record = json{{"messages", chat}, {"tools", json::array({{{"type", "function"}}})}}.dump() + "\n";
+  expect(of(record, "data.template=plain"), 3,
+         {"error: " + (directory_ / "d.jsonl").string() +
+              ":1:1: has a list of tools, which the chat template does not show",
+          "data.hidden_parts=drop\n"});
+  EXPECT_EQ(of(record, "data.template=plain data.hidden_parts=drop").code, 0);
 }
 
 }  // namespace

@@ -95,25 +95,26 @@ RenderedRecord render_conversation(const JsonRecord& record, const Conversation&
                 "set data.template, for example to chatml, or to a .jinja file");
   }
   RenderedRecord rendered;
+  std::vector<HiddenPart> hidden;
+  const bool drops = options.hidden_parts == HiddenParts::drop;
   try {
-    const bool drops = options.hidden_parts == HiddenParts::drop;
-    std::vector<HiddenPart> hidden;
-    if (encoder.hidden_parts && drops) hidden = encoder.hidden_parts(conversation);
-    RenderedChat chat = encoder.render_chat(without(conversation, hidden));
-    if (encoder.hidden_parts && !drops) hidden = encoder.hidden_parts(conversation);
-    if (!hidden.empty() && !drops) {
-      record.fail("has " + name_of(hidden.front()) + ", which the chat template does not show",
-                  "choose a data.template that does, or train without such parts: data.hidden_parts=drop");
+    if (encoder.hidden_parts) hidden = encoder.hidden_parts(conversation);
+    if (hidden.empty() || drops) {
+      RenderedChat chat = encoder.render_chat(without(conversation, hidden));
+      rendered.text = std::move(chat.text);
+      rendered.trained = std::move(chat.answers);
     }
-    rendered.hidden_parts = !hidden.empty();
-    rendered.empty_answer = std::ranges::none_of(conversation.messages, [](const ChatMessage& message) {
-      return message.role == "assistant" && message.train && !is_blank(message);
-    });
-    rendered.text = std::move(chat.text);
-    rendered.trained = std::move(chat.answers);
   } catch (const InputError& error) {
     record.fail(error.what());
   }
+  if (!hidden.empty() && !drops) {
+    record.fail("has " + name_of(hidden.front()) + ", which the chat template does not show",
+                "choose a data.template that does, or train without such parts: data.hidden_parts=drop");
+  }
+  rendered.hidden_parts = !hidden.empty();
+  rendered.empty_answer = std::ranges::none_of(conversation.messages, [](const ChatMessage& message) {
+    return message.role == "assistant" && message.train && !is_blank(message);
+  });
   // A template that writes nothing after the answer would never teach the model to stop.
   rendered.add_eos = !rendered.trained.empty() && rendered.trained.back().end == rendered.text.size();
   return rendered;
