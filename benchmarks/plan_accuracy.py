@@ -64,6 +64,7 @@ ROWS = [
     ("smollm2-135m", "lora distillation", "none", 1, {}), ("smollm2-135m", "lora distillation on-policy", "none", 1, {}),
     ("smollm2-135m", "lora grpo", "none", 2, {"replicate": 2}),
     ("smollm2-135m", "lora sft", "none", 1, {}),  # as many tokens as "lora dpo" has
+    ("smollm2-135m", "lora grpo", "none", 2, {"pipeline": 2}), ("smollm2-135m", "qlora grpo", "none", 2, {"shard": 2}),
 ]
 
 

@@ -1,12 +1,10 @@
 #include "nibble/recipes/finetuning.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/free_memory.h"
 #include "nibble/core/io/hash.h"
-#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
@@ -61,7 +59,10 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
   experts_ = expert_parallel(config_, mesh_.experts(), *recipe_.train.gradient_sum, rank_.pool, observer_.trace);
   const LayerRange own = stage_layers(recipe_, config_, mesh_, rank_);
   activations_ = activation_policy(recipe_, own, run_directory, rank_, observer_);
-  if (names_reference_directory(recipe_.objective)) open_reference(settings);  // and closed before the model is opened
+  const bool keeps = keeps_reference(recipe_);
+  if (names_reference_directory(recipe_.objective) && !keeps) {  // closed before the model is opened
+    compute_reference(ReferenceModel(recipe_, rows_, mesh_, rank_, observer_).executor(), true, settings);
+  }
   if (!recipe_.objective.teacher_model_name_or_path.empty() && own.end == config_.layers) open_teacher();
   model_ = traced(observer_.trace, Phase::other, "load weights",
                   [&] { return open_base(recipe_.model, rank_, own, tensor_.get(), experts_.get()); });
@@ -103,11 +104,14 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
     value_.emplace(recipe_, rows_, mesh_, activations_, rank_, observer_);
   }
   if (recipe_.has_rollouts()) {
-    rollouts_.emplace(recipe_, *model_, *data_, tokenizer_, observer_, teacher_ ? &*teacher_ : nullptr);
+    if (keeps) reference_.emplace(recipe_, rows_, mesh_, rank_, observer_);
+    rollouts_.emplace(recipe_, *model_, *data_, tokenizer_, observer_, teacher_ ? &*teacher_ : nullptr,
+                      reference_ ? &reference_->executor() : nullptr);
   }
   objective_ = make_objective(config_.score_labels > 0 ? with_score_head(objective, config_) : objective,
                               off && !objective.precompute_ref_log_probs, teacher_ ? &*teacher_ : nullptr);
-  if (objective.reference == "initial" || (off && objective.precompute_ref_log_probs)) {
+  const bool draws = recipe_.has_rollouts() && objective.rollout.file.empty();
+  if (!draws && (objective.reference == "initial" || (off && objective.precompute_ref_log_probs))) {
     const auto executor =
         make_executor(*model_, *parallel_, {recipe_.parallel.schedule, recipe_.parallel.microbatches}, rank_);
     compute_reference(*executor, !off, settings);
@@ -118,31 +122,6 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
 void Finetuning::open_teacher() {
   teacher_ =
       traced(observer_.trace, Phase::other, "load teacher", [&] { return open_base(teacher_of(recipe_), rank_); });
-}
-
-// The reference has a directory of its own: laid out as the policy, which is not there yet.
-void Finetuning::open_reference(const std::map<std::string, std::string>& settings) {
-  ModelRecipe base = recipe_.model;
-  base.path = recipe_.objective.reference;
-  const DecoderConfig config = model_config(base);
-  if (config.vocab_size < rows_) {
-    throw InputError(base.path,
-                     "has " + std::to_string(config.vocab_size) + " tokens, the policy " + std::to_string(rows_),
-                     "use a reference with the policy's tokenizer");
-  }
-  const auto tensor = tensor_parallel(config, mesh_.tensor(), rank_.pool, observer_.trace);
-  if (read_json_file(std::filesystem::path(base.path) / "config.json", kModelConfigJson)
-          .contains("quantization_config")) {
-    base.quantize.reset();  // it is in 4 bits already
-  }
-  const auto experts =
-      expert_parallel(config, mesh_.experts(), *recipe_.train.gradient_sum, rank_.pool, observer_.trace);
-  Decoder reference = open_base(base, rank_, stage_layers(recipe_, config, mesh_, rank_), tensor.get(), experts.get());
-  ParallelModel parallel = parallelize(reference, false, parallel_options(recipe_), mesh_, rank_);
-  const auto executor =
-      make_executor(reference, parallel, {recipe_.parallel.schedule, recipe_.parallel.microbatches}, rank_);
-  compute_reference(*executor, true, settings);
-  reference.set_hooks(nullptr);
 }
 
 void Finetuning::compute_reference(StepExecutor& executor, bool adapters_enabled,

@@ -9,6 +9,7 @@
 #include "nibble/parallel/parallel_model.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/recipes/plan/activation_policy.h"
+#include "nibble/recipes/preferences/reference_model.h"
 #include "nibble/recipes/reinforcement/rollouts.h"
 #include "nibble/recipes/reinforcement/value_model.h"
 #include "nibble/recipes/training_data.h"
@@ -40,7 +41,6 @@ class Finetuning {
 
  private:
   void open_teacher();
-  void open_reference(const std::map<std::string, std::string>& settings);
   void compute_reference(StepExecutor& executor, bool adapters_enabled,
                          const std::map<std::string, std::string>& settings);
 
@@ -61,6 +61,7 @@ class Finetuning {
   std::optional<ParallelModel> parallel_;
   std::unique_ptr<Objective> objective_;
   std::optional<ValueModel> value_;
+  std::optional<ReferenceModel> reference_;
   std::optional<Rollouts> rollouts_;
 };
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Reinforcement learning on an example that makes itself: a small model that learned sums from careless people, who are
-# often off by one, gets them right by GRPO with a reward that checks the answer. Twice, to the same bytes.
+# After supervised tuning, on an example that makes itself: a small model that learned sums from careless people, who are
+# often off by one, gets better at them by DPO, by a reward model and PPO, and by GRPO with a reward that checks the
+# answer; this one twice, to the same bytes.
 #   bash recipes/post_training.sh [DIRECTORY]      (default: build/post_training; everything it makes goes there)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -28,25 +29,46 @@ say "pretraining a small Llama on them"
 $nibble train $recipes/pretrain.json model.tokenizer="$work/tokenizer" data.train="$work/questions.jsonl" \
   output.dir="$work/pretrain"
 
-for run in grpo again; do
-  say "GRPO: the reward is 1 where the answer is right ($run)"
-  $nibble train $recipes/grpo.json model.path="$work/pretrain/model" data.train="$work/prompts.jsonl" \
-    output.dir="$work/$run"
+base=$work/pretrain/model
+run() { # recipe, data, output, overrides
+  local recipe=$1 data=$2 out=$3
+  shift 3
+  $nibble train "$recipes/$recipe.json" model.path="$base" data.train="$work/$data.jsonl" output.dir="$work/$out" "$@"
+}
+say "DPO: the right answer rather than a wrong one"
+run dpo pairs dpo
+say "a reward model from the same pairs"
+run reward pairs reward
+$nibble score --model "$base" --adapter "$work/reward/adapter" --data "$work/pairs.jsonl" --format preference \
+  --out "$work/scores.jsonl"
+awk -F '[:,}]' '{right += $2 > $4} END {printf "it ranks %.0f%% of them rightly\n", 100 * right / NR}' "$work/scores.jsonl"
+say "PPO: answers that the reward model likes"
+run ppo prompts ppo objective.reward_model="$work/reward/adapter" objective.value_adapter="$work/reward/adapter"
+for out in grpo again; do
+  say "GRPO: the reward is 1 where the answer is right ($out)"
+  run grpo prompts "$out"
 done
 cmp "$work/grpo/adapter/adapter_model.safetensors" "$work/again/adapter/adapter_model.safetensors"
 
-say "the reward while it trained"
+say "the reward while GRPO trained"
 sed -nE 's/.*"step": *([0-9]+).*"reward": *([0-9.e-]+).*/step \1: \2/p' "$work/grpo/metrics.jsonl"
 
-say "asking for sums that were not among the prompts"
+say "asking for sums that were in no pairs or prompts"
 right() { # arguments of eval
-  $nibble eval --model "$work/pretrain/model" "$@" --data "$work/heldout.jsonl" --exact-match --json |
+  $nibble eval --model "$base" "$@" --data "$work/heldout.jsonl" --exact-match --json |
     sed -n 's/.*"exact_match": *\([0-9.]*\).*/\1/p'
+}
+row() { # name, arguments of eval
+  local name=$1
+  shift
+  printf '| %s | %.0f%% |\n' "$name" "$(awk "BEGIN {print 100 * $(right "$@")}")"
 }
 {
   printf '| model | right |\n|---|---|\n'
-  printf '| pretrained | %.0f%% |\n' "$(awk "BEGIN {print 100 * $(right)}")"
-  printf '| after GRPO | %.0f%% |\n' "$(awk "BEGIN {print 100 * $(right --adapter "$work/grpo/adapter")}")"
+  row before
+  row 'after DPO' --adapter "$work/dpo/adapter"
+  row 'after PPO with the reward model' --adapter "$work/ppo/adapter"
+  row 'after GRPO' --adapter "$work/grpo/adapter"
 } | tee "$work/table.md"
 printf '\nDone in %d seconds. The table is in %s/table.md, a page about each run in %s/*/report.html.\n' \
   "$SECONDS" "$work" "$work"

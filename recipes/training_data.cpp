@@ -6,6 +6,7 @@
 #include "nibble/core/base/philox.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/models/generate.h"
+#include "nibble/core/objectives/advantages.h"
 #include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/preferences/labels.h"
 
@@ -47,8 +48,9 @@ void warn_of_few_steps(const Recipe& recipe, int64_t steps, const Observer& obse
   }
 }
 
-// Given answers to one prompt stand together, so many as the recipe says.
-void check_groups(const Dataset& dataset, const RolloutOptions& rollout) {
+// Given answers to one prompt stand together, so many as the recipe says. Returns what looks wrong with their rewards.
+std::string check_groups(const Dataset& dataset, const ObjectiveOptions& objective) {
+  const RolloutOptions& rollout = objective.rollout;
   const auto prompt_of = [&](int64_t i) {
     Sample sample = dataset.sample(i);
     sample.ids.resize(answer_begin(sample));
@@ -56,8 +58,14 @@ void check_groups(const Dataset& dataset, const RolloutOptions& rollout) {
   };
   const int64_t size = rollout.completions;
   std::vector<int32_t> prompt;
+  std::vector<double> rewards;
+  int64_t level = 0;  // groups without a difference
   for (int64_t i = 0; i < dataset.size(); ++i) {
     std::vector<int32_t> own = prompt_of(i);
+    rewards.push_back(static_cast<double>(dataset.sample(i).values.front()));
+    if (i % size == size - 1) {
+      level += teaches_nothing(spread_of(std::span(rewards).last(static_cast<size_t>(size))));
+    }
     if (i % size != 0 && own != prompt) {
       throw InputError(
           rollout.file + ", answer " + std::to_string(i + 1), "has another prompt than the one before",
@@ -65,9 +73,13 @@ void check_groups(const Dataset& dataset, const RolloutOptions& rollout) {
     }
     prompt = std::move(own);
   }
-  if (dataset.size() % size == 0) return;
-  throw InputError(rollout.file, "ends within the answers to a prompt",
-                   "give " + std::to_string(size) + " to each (rollout.completions)");
+  if (dataset.size() % size != 0) {
+    throw InputError(rollout.file, "ends within the answers to a prompt",
+                     "give " + std::to_string(size) + " to each (rollout.completions)");
+  }
+  if (level == 0 || !has_rewards(objective.type) || objective.type == ObjectiveType::ppo) return {};
+  return "the answers to " + std::to_string(level) + " of " + count_text(dataset.size() / size, "prompt") +
+         " have rewards that do not differ: they teach nothing";
 }
 
 }  // namespace
@@ -120,7 +132,10 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
     const auto warnings = labeled ? check_labels(train, objective, model.score_labels) : std::vector<std::string>();
     for (const std::string& warning : warnings) observer.message("warning: " + warning);
   }
-  if (options.format == DataFormat::rollouts) check_groups(train, recipe.objective.rollout);
+  if (options.format == DataFormat::rollouts) {
+    const std::string warning = check_groups(train, recipe.objective);
+    if (!warning.empty()) observer.message("warning: " + warning);
+  }
   train_.emplace(std::move(train), batching);
   const bool in_file_order = !options.shuffle && !options.pack;
   train_samples_.emplace(recipe.objective, train_->dataset(), recipe.data.max_length,

@@ -56,6 +56,8 @@ Spread spread_of(std::span<const double> values) {
   return spread;
 }
 
+bool teaches_nothing(const Spread& group) { return !(std::abs(group.std) > 1e-8); }
+
 std::vector<double> advantages(const ObjectiveOptions& options, std::span<const ScoredAnswer> answers) {
   const std::vector<double> rewards = compared(options, answers);
   const bool leave_one_out = options.type == ObjectiveType::rloo;
@@ -98,7 +100,7 @@ Metrics answer_metrics(const ObjectiveOptions& options, std::span<const ScoredAn
   each_group(options, compared(options, answers), [&](std::span<const double> group, size_t) {
     const Spread spread = spread_of(group);
     ++groups;
-    level += !(std::abs(spread.std) > 1e-8);
+    level += teaches_nothing(spread);
   });
   const Spread spread = spread_of(rewards);
   Metrics found = {{"reward", spread.mean}, {"reward_std", spread.std}};

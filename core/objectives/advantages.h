@@ -32,4 +32,7 @@ struct Spread {
 };
 Spread spread_of(std::span<const double> values);
 
+/// Whether answers to a prompt with these rewards are all as good as each other.
+bool teaches_nothing(const Spread& group);
+
 }  // namespace nibble

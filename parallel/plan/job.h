@@ -53,14 +53,18 @@ class StepExecutor;
 /// has none.
 struct PlannedBlock {
   int64_t steps = 1;  ///< that use it
-  /// Draws this rank's answers; go_on is called before every pass. Empty: they are given.
-  std::function<void(const Decoder& model, StepExecutor& executor, const std::function<bool()>& go_on)> draw = {};
+  /// Draws this rank's answers, or some of very many; go_on is called before every pass. Returns how many times as many
+  /// there are. Empty: they are given.
+  std::function<double(const Decoder& model, StepExecutor& executor, const std::function<bool()>& go_on)> draw = {};
   double share = 1;  ///< of the blocks, that are drawn so; the teacher draws the others,
   std::function<void(Decoder& teacher, RankContext& rank)> draw_by_teacher = {};  ///< or (empty) nobody
   /// The models whose score heads are rewards, on the rank that asks for rewards.
   std::vector<std::function<Decoder(RankContext& rank)>> scorers = {};
-  /// Scores, and log-probabilities that the objective compares. value: PPO's value model, or null.
-  std::function<void(StepExecutor& executor, StepExecutor* value, std::span<Decoder> scorers)> judge = {};
+  /// Scores, and log-probabilities that the objective compares. value: PPO's value model, or null. reference: where it
+  /// is a model of its own, or null. Returns as draw does.
+  std::function<double(StepExecutor& executor, StepExecutor* value, StepExecutor* reference,
+                       std::span<Decoder> scorers)>
+      judge = {};
 };
 
 struct PlanJob {
@@ -70,6 +74,7 @@ struct PlanJob {
   std::function<Decoder(RankContext& rank)> make_teacher;
   /// Of PPO: the value model, which is trained as the policy is; empty: none.
   ModelMaker make_value;
+  ModelMaker make_reference;  ///< of answers that are drawn, a model of its own; empty: none
   mutable std::shared_ptr<detail::PlannedRuns> runs = {};  ///< what has been run, for all copies
   bool everything = false;                                 ///< every weight is trained: full fine-tuning, pretraining
   OptimizerKind optimizer = OptimizerKind::adamw;

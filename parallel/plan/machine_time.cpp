@@ -17,6 +17,7 @@ struct StageSeconds {
   double forward = 0, backward = 0;                    ///< of one microbatch, computing
   double forward_exchange = 0, backward_exchange = 0;  ///< exchanges within it
   double once = 0, once_exchange = 0;                  ///< sums over ranks and update, once a step
+  double block = 0, block_exchange = 0;                ///< a step's share of a block of answers
   double stream = 0;                                   ///< of what passes from one stage to the next
 };
 
@@ -63,7 +64,7 @@ StageSeconds stage_seconds(const PlanJob& job, const PlanLayout& layout, const S
       drawing += books.draw_passes * parts.draw[static_cast<size_t>(l)];
     }
     if (stage.layers.end == job.model.config.layers) drawing += books.draw_passes * parts.draw_once;
-    result.once += (drawing + parts.operation * books.judge_flops) / static_cast<double>(job.block.steps);
+    result.block = (drawing + parts.operation * books.judge_flops) / static_cast<double>(job.block.steps);
   }
   result.backward += values(books.pass);
   result.once += values(books.once) + books.updated * parts.update;
@@ -77,6 +78,9 @@ StageSeconds stage_seconds(const PlanJob& job, const PlanLayout& layout, const S
   }
   for (const auto& [exchange, amount] : books.once.exchanges) {
     result.once_exchange += exchange_seconds(books.once, exchange, amount, layout.mesh, speed);
+  }
+  for (const auto& [exchange, amount] : books.block.exchanges) {
+    result.block_exchange += exchange_seconds(books.block, exchange, amount, layout.mesh, speed);
   }
   return result;
 }
@@ -112,12 +116,15 @@ StepTime step_time_here(const PlanJob& job, const PlanLayout& layout, const Memo
   const double everyone = crowd(layout.mesh.pipeline), passes = static_cast<double>(microbatches);
 
   std::vector<StagePasses> passes_of;
-  double computing = 0, exchanging = 0, once = 0, stream = 0;
+  double computing = 0, exchanging = 0, once = 0, block = 0, stream = 0;
   for (const StageMemory& stage : plan.stages) {
     const StageSeconds of = stage_seconds(job, layout, stage, speed);
-    computing = std::max(computing, everyone * ((of.forward + of.backward) * passes + of.once));
-    exchanging = std::max(exchanging, (of.forward_exchange + of.backward_exchange) * passes + of.once_exchange);
+    const double of_block = of.block * crowd(1);  // stages draw one after another
+    computing = std::max(computing, everyone * ((of.forward + of.backward) * passes + of.once) + of_block);
+    exchanging = std::max(exchanging,
+                          (of.forward_exchange + of.backward_exchange) * passes + of.once_exchange + of.block_exchange);
     once = std::max(once, of.once * everyone + of.once_exchange);
+    block += of_block + of.block_exchange;
     stream = std::max(stream, of.stream);
     // Exchanges were measured with all ranks at it, and are run below among as many as there are.
     passes_of.push_back({of.forward + of.forward_exchange / everyone, of.backward + of.backward_exchange / everyone});
@@ -125,7 +132,7 @@ StepTime step_time_here(const PlanJob& job, const PlanLayout& layout, const Memo
   const ScheduleTime played = schedule_time(layout.schedule, passes_of, microbatches,
                                             layout.in_flight > 0 ? layout.in_flight : microbatches, stream, crowd);
   StepTime time;
-  time.seconds = played.seconds + once;
+  time.seconds = played.seconds + once + block;
   time.computing = std::min(computing, time.seconds);
   time.communicating = std::min(exchanging, time.seconds - time.computing);
   time.waiting = time.seconds - time.computing - time.communicating;

@@ -182,6 +182,18 @@ struct ValueRun {
   PpoValue objective;
 };
 
+/// The reference that answers are compared with.
+struct ReferenceRun {
+  ReferenceRun(const PlanJob& job, const DecoderConfig& config, const PlanLayout& layout, const StageRank& stage,
+               const Mesh& mesh, RankContext& rank)
+      : model(job.make_reference(config, stage.layers, nullptr, nullptr, rank)),
+        parallel(parallelize(model, false, options_of(job, layout), mesh, rank)),
+        executor(make_executor(model, parallel, {layout.schedule, 0}, rank)) {}
+  Decoder model;
+  ParallelModel parallel;
+  std::unique_ptr<StepExecutor> executor;
+};
+
 }  // namespace
 
 const StageRun::Peak& StageRun::largest() const {
@@ -193,7 +205,22 @@ PlannedRuns& runs_of(const PlanJob& job) {
   return *job.runs;
 }
 
-StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLayout& layout, const StageRank& stage) {
+SampledJob sample_job(const PlanJob& job, int64_t most) {
+  if (job.tokens <= most) return {job, 1};
+  SampledJob found{job, 1};
+  const int64_t documents = std::max<int64_t>(1, most / job.document_length);
+  found.job.answers_together = std::min(job.answers_together, documents);
+  const int64_t together = is_pairwise(job.objective.type) ? 2 : std::max<int64_t>(1, found.job.answers_together);
+  const int64_t unit = job.document_length * together;
+  found.job.runs = {};
+  found.job.tokens = std::min(job.tokens, std::max<int64_t>(1, most / unit) * unit);
+  found.times = static_cast<double>(job.tokens) / static_cast<double>(found.job.tokens);
+  return found;
+}
+
+namespace {
+
+StageRun run_all(const PlanJob& job, const DecoderConfig& config, const PlanLayout& layout, const StageRank& stage) {
   StageRun run;
   MetaDevice device;
   MemoryPool pool(0, device);
@@ -220,6 +247,8 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
   const std::unique_ptr<StepExecutor> executor = make_executor(model, parallel, {layout.schedule, 0}, rank);
   std::optional<ValueRun> value;
   if (job.make_value) value.emplace(job, config, layout, stage, mesh, rank);
+  std::optional<ReferenceRun> reference;
+  if (job.make_reference) reference.emplace(job, config, layout, stage, mesh, rank);
   moments.set_inner(parallel.sharded());
   model.set_hooks(&moments);
 
@@ -254,17 +283,24 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
       ++run.books.draw_passes;
       return true;
     };
-    if (job.block.draw) job.block.draw(model, *executor, go_on);
-    run.books.draw_flops = job.block.share * moments.take().flops;
-    run.books.draw_passes *= job.block.share;
+    const double drawn = job.block.draw ? job.block.draw(model, *executor, go_on) : 1;
+    const StepBook drawing = moments.take();
+    run.books.draw_flops = job.block.share * drawn * drawing.flops;
+    run.books.draw_passes *= job.block.share * drawn;
     if (teacher && job.block.draw_by_teacher) job.block.draw_by_teacher(*teacher, rank);
-    const double by_teacher = (1 - job.block.share) * moments.take().flops;
+    const double by_teacher = (1 - job.block.share) * drawn * moments.take().flops;
     const bool asks = stage.layers.begin == 0 && stage.shard == 0;
     if (asks && scorers.empty()) {
       for (const auto& make : job.block.scorers) scorers.push_back(make(rank));
     }
-    if (job.block.judge) job.block.judge(*executor, value ? value->executor.get() : nullptr, scorers);
-    run.books.judge_flops = moments.take().flops + by_teacher;
+    StepExecutor* const of_value = value ? value->executor.get() : nullptr;
+    StepExecutor* const of_reference = reference ? reference->executor.get() : nullptr;
+    const double judged = job.block.judge ? job.block.judge(*executor, of_value, of_reference, scorers) : 1;
+    const StepBook judging = moments.take();
+    run.books.judge_flops = judged * judging.flops + by_teacher;
+    const auto steps = static_cast<double>(job.block.steps);
+    run.books.block = StepBook::sum(job.block.share * drawn / steps, drawing, judged / steps, judging);
+    run.books.block.flops = run.books.block.zeroed = run.books.block.copied = 0;
   };
   const auto train = [&](int64_t passes) {
     std::vector<Batch> microbatches;
@@ -312,8 +348,6 @@ StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLa
   return run;
 }
 
-namespace {
-
 // Where the two have their peaks at different places, the larger one's shares are kept.
 MemorySplit grown(const MemorySplit& from, const MemorySplit& to, double times) {
   const double total = static_cast<double>(to.total()) + times * static_cast<double>(to.total() - from.total());
@@ -347,12 +381,20 @@ StageRun grown(const StageRun& from, const StageRun& to, double times) {
   result.file = line(from.file, to.file);
   result.written = line(from.written, to.written);
   const auto books = [times](const StepBook& a, const StepBook& b) { return StepBook::sum(1 + times, b, -times, a); };
-  result.books = {books(from.books.pass, to.books.pass), books(from.books.once, to.books.once)};
+  result.books = {books(from.books.pass, to.books.pass), books(from.books.once, to.books.once),
+                  books(from.books.block, to.books.block)};
   for (double StepBooks::*of :
        {&StepBooks::updated, &StepBooks::draw_passes, &StepBooks::draw_flops, &StepBooks::judge_flops}) {
     result.books.*of = to.books.*of + times * (to.books.*of - from.books.*of);
   }
   return result;
+}
+
+StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLayout& layout, const StageRank& stage) {
+  const PlanJob few = sample_job(job, kMostTokens / 2).job, more = sample_job(job, 2 * few.tokens).job;
+  if (job.tokens <= kMostTokens || more.tokens <= few.tokens) return run_all(job, config, layout, stage);
+  return grown(run_all(few, config, layout, stage), run_all(more, config, layout, stage),
+               static_cast<double>(job.tokens - more.tokens) / static_cast<double>(more.tokens - few.tokens));
 }
 
 }  // namespace nibble::detail

@@ -38,6 +38,15 @@ struct StageRank {
   int64_t shard = 0;       ///< its place on the shard axis
 };
 
+/// A job whose microbatches are `times` as large as those that a plan runs: of very many tokens it runs some.
+struct SampledJob {
+  PlanJob job;
+  double times = 1;
+};
+/// `most`: tokens, or the fewest that stand together.
+SampledJob sample_job(const PlanJob& job, int64_t most);
+constexpr int64_t kMostTokens = int64_t{1} << 18;
+
 /// config: the job's, or one of fewer layers.
 StageRun run_stage(const PlanJob& job, const DecoderConfig& config, const PlanLayout& layout, const StageRank& stage);
 

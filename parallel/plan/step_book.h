@@ -37,14 +37,14 @@ struct StepBook {
   static StepBook sum(double a, const StepBook& one, double b, const StepBook& other);
 };
 
-/// Of a microbatch, and what comes once a step.
+/// Of a microbatch, what comes once a step, and a step's share of what is exchanged over a block of answers.
 struct StepBooks {
-  StepBook pass, once;
+  StepBook pass, once, block;
   double updated = 0;  ///< values
   /// Before the steps that use a block of answers (PlannedBlock): what is drawn, in so many passes, and judged.
   double draw_passes = 0, draw_flops = 0, judge_flops = 0;
 
-  StepBook step(double passes) const { return StepBook::sum(passes, pass, 1, once); }
+  StepBook step(double passes) const { return StepBook::sum(1, StepBook::sum(passes, pass, 1, once), 1, block); }
 };
 
 }  // namespace nibble

@@ -142,9 +142,10 @@ const ModelWork& model_work(const PlanJob& job, int64_t tensor) {
   const std::unique_ptr<LayerSharding> sharding = tensor_parallel(config, ranks, pool);
   Decoder model = job.make_model(config, {}, sharding.get(), nullptr, rank);
   if (job.everything) make_trainable(model, rank);
-  const Batch batch = planned_batch(job, config, pool);
-  const ModelWork run = count_work(model, device, batch, job.compute_dtype, rank);
-  ModelWork work{{}, run.head};
+  const auto [some, times] = detail::sample_job(job, detail::kMostTokens);
+  ModelWork run = count_work(model, device, planned_batch(some, config, pool), job.compute_dtype, rank);
+  for (LayerWork& layer : run.layers) layer = {times * layer.forward, times * layer.backward, times * layer.again};
+  ModelWork work{{}, times * run.head};
   for (const int64_t alike : first) work.layers.push_back(run.layers[static_cast<size_t>(alike)]);
   return found.emplace(tensor, std::move(work)).first->second;
 }

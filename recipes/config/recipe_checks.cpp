@@ -64,14 +64,6 @@ void check_rollouts(const Document& document, const Recipe& recipe) {
     document.refuse(recipe.rewards.empty() ? "objective.reward_model" : "rewards",
                     "contradicts rollout.file, which has the rewards of its answers", "leave one of them out");
   }
-  const std::string& reference = recipe.objective.reference;
-  const bool off = recipe.adapter && (reference.empty() || reference == "adapter_off");
-  if (recipe.objective.rollout.file.empty() && has_reference(recipe.objective) && !off) {
-    document.refuse("objective.reference",
-                    "answers that are drawn while training are compared with the base of an adapter",
-                    std::string("train an adapter and leave it out, or set ") +
-                        (ppo ? "objective.kl_coef" : "objective.beta") + " to 0");
-  }
   if (recipe.data.max_length <= recipe.objective.rollout.max_new_tokens) {
     document.refuse("data.max_length",
                     "leaves no room for a prompt before rollout.max_new_tokens (" +

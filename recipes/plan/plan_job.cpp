@@ -19,6 +19,7 @@
 #include "nibble/quant/nf4_weight.h"
 #include "nibble/quant/quantization_config.h"
 #include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/preferences/reference_model.h"
 #include "nibble/recipes/reinforcement/block.h"
 #include "nibble/recipes/reinforcement/model_reward.h"
 #include "nibble/recipes/reinforcement/value_model.h"
@@ -175,6 +176,11 @@ PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
                          const ExpertExchange* experts, RankContext& rank) {
       return make(with_score_head(policy, 1, false), range, sharding, experts, rank);
     };
+  }
+  if (keeps_reference(recipe)) {
+    const ModelRecipe reference = reference_base(recipe);
+    const auto stored = std::make_shared<const StoredBase>(reference, model_config(reference), look);
+    job.make_reference = maker_of(recipe, reference_adapter(recipe), stored);
   }
   job.block = planned_block(recipe, config);
   for (const RewardRecipe& reward : recipe.all_rewards()) {

@@ -15,6 +15,7 @@
 #include "nibble/core/tensor/spill_file.h"
 #include "nibble/core/train/train_step.h"
 #include "nibble/parallel/comm/meta_comm.h"
+#include "nibble/parallel/plan/stage_run.h"
 #include "nibble/parallel/plan/work.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/quant/codec.h"
@@ -330,8 +331,12 @@ double SpeedTrial::Impl::step() {
 // Times the passes in which every answer goes on by a token, and none has prompts.
 class SpeedTrial::Impl::Drawing final : public LocalExecutor {
  public:
-  explicit Drawing(Impl& trial) : LocalExecutor(trial.model, trial.rank), trial_(trial) {}
+  explicit Drawing(Impl& trial)
+      : LocalExecutor(trial.model, trial.rank),
+        trial_(trial),
+        ranks_(0, static_cast<int>(std::max<int64_t>(1, trial.recipe.parallel.replicate))) {}
 
+  Communicator& data_ranks() const override { return ranks_; }
   Tensor next_logits(const Batch& pass, const StepContext& step, KvCache& cache) override {
     counts_ = pass.ids.numel() == std::ssize(pass.spans);
     const size_t first = trial_.taken.forward.front().size();
@@ -356,6 +361,7 @@ class SpeedTrial::Impl::Drawing final : public LocalExecutor {
  private:
   static constexpr size_t kPasses = 12;
   Impl& trial_;
+  mutable MetaComm ranks_;  // that share the prompts out
   bool counts_ = false;
   double begin_ = 0;
 };
@@ -372,7 +378,8 @@ void SpeedTrial::Impl::draw() {
 PartSeconds SpeedTrial::Impl::seconds() const {
   const ModelWork trial = trial_work(recipe, job, config, tensor, tokens), &part = model_work(job, tensor);
   MemoryPool host;
-  const double rows = static_cast<double>(planned_batch(job, config, host).ids.numel());
+  const auto [some, times] = detail::sample_job(job, detail::kMostTokens);
+  const double rows = times * static_cast<double>(planned_batch(some, config, host).ids.numel());
   const double scale = rows / static_cast<double>(tokens);
 
   // Seconds of an operation, over the layers: of all forward passes, and of backward passes by kind. Where only

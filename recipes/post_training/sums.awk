@@ -3,8 +3,14 @@
 # questions.jsonl   sums with answers, seven of ten off by one; of every fourth sum three of ten
 # corpus.txt        the same as text, for the tokenizer
 # prompts.jsonl     questions with the right answer, for a reward that checks it
+# pairs.jsonl       the same questions with the right answer and each that is off by one
 # heldout.jsonl     other questions with their right answers
 # The same numbers on every machine: a Lehmer generator (Park and Miller 1988) instead of rand().
+function pairs(a, b, file,    wrong) {
+  for (wrong = a + b + 1; wrong >= 0 && wrong >= a + b - 1; wrong -= 2) {
+    printf "{\"prompt\": \"%d+%d=\", \"chosen\": \"%d\", \"rejected\": \"%d\"}\n", a, b, a + b, wrong > (out file)
+  }
+}
 function draw(n) { seed = (seed * 16807) % 2147483647; return int(seed / 2147483647 * n) }
 BEGIN {
   seed = 20; numbers = 20
@@ -20,6 +26,7 @@ BEGIN {
         printf "{\"prompt\": \"%d+%d=\", \"completion\": \"%d\"}\n", a, b, a + b > (out "/heldout.jsonl")
       } else {
         printf "{\"prompt\": \"%d+%d=\", \"answer\": \"%d\"}\n", a, b, a + b > (out "/prompts.jsonl")
+        pairs(a, b, "/pairs.jsonl")
       }
     }
   }

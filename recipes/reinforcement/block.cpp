@@ -30,8 +30,8 @@ void draw_answers(const Recipe& recipe, const Decoder& model, StepExecutor& exec
   sample_answers(model, next, prompts, options, step, use, go_on);
 }
 
-void add_log_probs(const Recipe& recipe, StepExecutor& executor, StepExecutor* value, bool always,
-                   std::vector<Rollout>& rollouts) {
+void add_log_probs(const Recipe& recipe, StepExecutor& executor, StepExecutor* value, StepExecutor* reference,
+                   bool always, std::vector<Rollout>& rollouts) {
   const ObjectiveOptions& objective = recipe.objective;
   if (!has_rewards(objective.type)) return;
   LogProbPass pass;
@@ -59,12 +59,16 @@ void add_log_probs(const Recipe& recipe, StepExecutor& executor, StepExecutor* v
   const bool compares = has_reference(objective), ppo = objective.type == ObjectiveType::ppo;
   const bool in_reward = ppo || (objective.type == ObjectiveType::rloo && compares);
   if (always || steps_per_block(objective) > 1 || in_reward) fill(executor, &Rollout::old);
-  pass.adapters_enabled = false;
-  if (compares) fill(executor, &Rollout::reference);
+  pass.adapters_enabled = reference != nullptr;
+  if (compares) fill(reference ? *reference : executor, &Rollout::reference);
   if (!ppo) return;
   NIBBLE_CHECK(value != nullptr, "PPO has a value model");
   pass.adapters_enabled = pass.scores = true;
   fill(*value, &Rollout::values, 1);
+}
+
+namespace {
+constexpr int64_t kMostPlanned = 256;  // answers; of more a plan takes a multiple
 }
 
 PlannedBlock planned_block(const Recipe& recipe, const DecoderConfig& config) {
@@ -80,17 +84,19 @@ PlannedBlock planned_block(const Recipe& recipe, const DecoderConfig& config) {
     const auto draw = [recipe, prompt, answers](const Decoder& model, StepExecutor& executor, int64_t ranks,
                                                 const std::function<bool()>& go_on) {
       const RolloutOptions& asked = recipe.objective.rollout;
-      const int64_t groups = answers / asked.completions;
-      std::vector<AnsweredPrompt> prompts(static_cast<size_t>((groups + ranks - 1) / ranks), {prompt, {}});
+      const int64_t groups = (answers / asked.completions + ranks - 1) / ranks;
+      const int64_t each = std::min(asked.completions, kMostPlanned), some = std::min(groups, kMostPlanned / each);
+      std::vector<AnsweredPrompt> prompts(static_cast<size_t>(some), {prompt, {}});
       for (AnsweredPrompt& one : prompts) {
-        for (int64_t k = 0; k < asked.completions; ++k) one.sequences.push_back(k);
+        for (int64_t k = 0; k < each; ++k) one.sequences.push_back(k);
       }
       draw_answers(
           recipe, model, executor, prompts, drawing_options(asked), [](const Answer&) {}, go_on);
+      return static_cast<double>(groups * asked.completions) / static_cast<double>(some * each);
     };
     block.draw = [draw, together = draws_together(recipe.parallel)](const Decoder& model, StepExecutor& executor,
                                                                     const std::function<bool()>& go_on) {
-      draw(model, executor, together ? 1 : executor.data_ranks().size(), go_on);
+      return draw(model, executor, together ? 1 : executor.data_ranks().size(), go_on);
     };
     const int64_t ranks = recipe.parallel.replicate * recipe.parallel.shard;
     if (recipe.objective.seq_kd) {
@@ -100,16 +106,19 @@ PlannedBlock planned_block(const Recipe& recipe, const DecoderConfig& config) {
       };
     }
   }
-  block.judge = [recipe, prompt, answers](StepExecutor& executor, StepExecutor* value, std::span<Decoder> scorers) {
+  block.judge = [recipe, prompt, answers](StepExecutor& executor, StepExecutor* value, StepExecutor* reference,
+                                          std::span<Decoder> scorers) {
     Rollout one;
     one.prompt = prompt;
     one.answer.assign(static_cast<size_t>(recipe.objective.rollout.max_new_tokens), 0);
     const StepContext step{.rank = executor.rank(), .compute_dtype = recipe.model.dtype()};
+    const int64_t some = std::min(answers, kMostPlanned);
     for (Decoder& scorer : scorers) {
-      for (int64_t i = 0; i < answers; ++i) last_scores(scorer, text_of(one), step, -1);
+      for (int64_t i = 0; i < some; ++i) last_scores(scorer, text_of(one), step, -1);
     }
-    std::vector<Rollout> all(static_cast<size_t>(answers), one);
-    add_log_probs(recipe, executor, value, false, all);
+    std::vector<Rollout> all(static_cast<size_t>(some), one);
+    add_log_probs(recipe, executor, value, reference, false, all);
+    return static_cast<double>(answers) / static_cast<double>(some);
   };
   return block;
 }

@@ -24,9 +24,10 @@ void draw_answers(const Recipe& recipe, const Decoder& model, StepExecutor& exec
                   const std::function<void(Answer)>& use, const std::function<bool()>& go_on);
 
 /// Adds what the objective has to know of the answers and they do not bring: log-probabilities by the policy that wrote
-/// them (always: where some of them have theirs) and the reference, and what the value model says. By all ranks.
-void add_log_probs(const Recipe& recipe, StepExecutor& executor, StepExecutor* value, bool always,
-                   std::vector<Rollout>& rollouts);
+/// them (always: where some of them have theirs) and the reference (null: the policy's base with the adapter off), and
+/// what the value model says. By all ranks.
+void add_log_probs(const Recipe& recipe, StepExecutor& executor, StepExecutor* value, StepExecutor* reference,
+                   bool always, std::vector<Rollout>& rollouts);
 
 /// The same of answers that are as long as they may be, for a plan; empty where the objective has no answers.
 PlannedBlock planned_block(const Recipe& recipe, const DecoderConfig& config);

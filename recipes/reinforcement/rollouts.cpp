@@ -45,12 +45,13 @@ std::pair<size_t, size_t> last_answer(const Sample& sample) {
 }  // namespace
 
 Rollouts::Rollouts(const Recipe& recipe, const Decoder& model, TrainingData& data, const std::string& tokenizer,
-                   const Observer& observer, Decoder* teacher)
+                   const Observer& observer, Decoder* teacher, StepExecutor* reference)
     : recipe_(recipe),
       model_(model),
       data_(data),
       observer_(observer),
       teacher_(teacher),
+      reference_(reference),
       tokenizer_(find_tokenizer(tokenizer)),
       stop_ids_(model.config().eos_ids),
       draws_(recipe.objective.rollout.file.empty()) {
@@ -178,6 +179,20 @@ void Rollouts::add_advantages() {
     if (!std::isnan(spread.mean)) metrics_.emplace_back(name + "/mean", spread.mean);
     if (!std::isnan(spread.std)) metrics_.emplace_back(name + "/std", spread.std);
   }
+}
+
+// Said once. PPO compares answers with values.
+void Rollouts::warn_of_equal_rewards() {
+  constexpr int64_t kFew = 5;
+  const auto share = std::ranges::find(metrics_, "frac_reward_zero_std", &Metrics::value_type::first);
+  if (share == metrics_.end() || recipe_.objective.type == ObjectiveType::ppo || equal_blocks_ < 0) return;
+  equal_blocks_ = share->second < 1 ? -1 : equal_blocks_ + 1;
+  if (equal_blocks_ < kFew) return;
+  equal_blocks_ = -1;
+  observer_.message(
+      "warning: in " + std::to_string(kFew) +
+      " steps on new answers the rewards to no prompt have differed: nothing is learned from them (look at "
+      "rollouts/ in output.dir; choose prompts that are answered rightly now and then, or a finer reward)");
 }
 
 std::vector<Sample> Rollouts::samples(bool first) const {
@@ -380,8 +395,9 @@ bool Rollouts::make(int64_t block, StepExecutor& executor, const RolloutRun& run
     rollouts_ = given(block);
   }
   old_given_ = std::ranges::any_of(rollouts_, [](const Rollout& rollout) { return !rollout.old.empty(); });
-  add_log_probs(recipe_, executor, executor.companion(), old_given_, rollouts_);
+  add_log_probs(recipe_, executor, executor.companion(), reference_, old_given_, rollouts_);
   add_advantages();
+  warn_of_equal_rewards();
   if (recipe_.objective.lmbda < 1) metrics_.emplace_back("on_policy", source_of(block) == Source::student ? 1 : 0);
   block_ = block;
   whole_ = true;

@@ -30,9 +30,9 @@ struct RolloutRun {
 /// What is given must outlive this.
 class Rollouts {
  public:
-  /// teacher: of distillation; null on ranks without it.
+  /// teacher: of distillation; null on ranks without it. reference: see add_log_probs().
   Rollouts(const Recipe& recipe, const Decoder& model, TrainingData& data, const std::string& tokenizer,
-           const Observer& observer, Decoder* teacher = nullptr);
+           const Observer& observer, Decoder* teacher = nullptr, StepExecutor* reference = nullptr);
 
   /// What an interrupted run kept; "": nothing.
   void restore(const std::string& kept);
@@ -56,6 +56,7 @@ class Rollouts {
   bool has_end(const Rollout& rollout) const;
   void add_estimates();
   void add_advantages();
+  void warn_of_equal_rewards();
   std::string text(std::span<const int32_t> ids) const;
   /// As the steps see them. first: with the policy that wrote them, where the recipe does not say otherwise.
   std::vector<Sample> samples(bool first) const;
@@ -65,6 +66,7 @@ class Rollouts {
   TrainingData& data_;
   const Observer& observer_;
   Decoder* teacher_;
+  StepExecutor* reference_;
   std::shared_ptr<const Tokenizer> tokenizer_;  // null: ids only
   std::vector<int32_t> stop_ids_;
   bool draws_;                            // the answers are the model's own
@@ -74,6 +76,7 @@ class Rollouts {
   bool whole_ = false;
   std::vector<Rollout> rollouts_;
   bool old_given_ = false;
+  int64_t equal_blocks_ = 0;  // since the process began, in which no prompt had answers with different rewards
   Metrics metrics_;
 };
 

@@ -44,6 +44,84 @@ class Rollouts(RolloutTest):
                 self.assertEqual(self.answers(out, 3), self.answers("one" + quantize, 3))
                 self.assertEqual(self.adapter(out), self.adapter("one" + quantize))
 
+    def test_every_objective_on_a_base_in_4_bits_gives_one_result(self):
+        teacher = str(self.other_model())
+        for kind, objective in (("grpo", {"beta": 0.05}), ("rloo", {}), ("ppo", {"num_ppo_epochs": 2}),
+                                ("distillation", {"teacher_model_name_or_path": teacher, "beta": 0.5})):
+            def recipe(out, **sections):
+                rewards = [] if kind == "distillation" else [{"type": "repetition"}, {"type": "length", "max_completion_len": 12,
+                                                                                      "soft_punish_cache": 10}]
+                return self.rollout_recipe(kind + out, steps=2, rewards=rewards, objective={"type": kind, **objective},
+                                           model={"path": str(self.model), "compute_dtype": "f32", "quantize": "nf4"}, **sections)
+
+            layouts = {"one": {}, "replicas": {"replicate": 2}, "four": {"replicate": 4}, "pipeline": {"pipeline": 2},
+                       "shard": {"shard": 2}, "both": {"pipeline": 2, "shard": 2}}
+            for name, parallel in layouts.items():
+                ranks = 1
+                for degree in parallel.values():
+                    ranks *= degree
+                words = ("launch", "-n", ranks, "--") if ranks > 1 else ()
+                done = run(*words, "train", recipe(name, train={"microbatch_size": 1, "accumulate": 8}, parallel=parallel))
+                self.assertEqual(done.code, 0, done.err)
+                self.assertEqual(self.answers(kind + name, 1), self.answers(kind + "one", 1), kind + name)
+                self.assertEqual(self.adapter(kind + name), self.adapter(kind + "one"), kind + name)
+            for size in (2, 4):
+                out = f"size{size}"
+                done = run("train", recipe(out, train={"microbatch_size": size, "accumulate": 8 // size}))
+                self.assertEqual(done.code, 0, done.err)
+                loss, alone = (self.steps(kind + of)[0]["loss"] for of in (out, "one"))
+                self.assertAlmostEqual(loss, alone, delta=2e-6 * max(1, abs(alone)), msg=kind + out)
+
+    def test_answers_are_compared_with_a_reference_of_their_own(self):
+        rewards = [{"type": "repetition"}, {"type": "length", "max_completion_len": 12, "soft_punish_cache": 10}]
+
+        def learns(out, objective, ranks=1, whole=False, **sections):
+            path = self.rollout_recipe(out, steps=3, rewards=rewards, objective=objective, **sections)
+            recipe = json.loads(path.read_text())
+            if whole:
+                del recipe["adapter"]
+            path.write_text(json.dumps(recipe))
+            done = run(*(("launch", "-n", ranks, "--") if ranks > 1 else ()), "train", path)
+            self.assertEqual(done.code, 0, done.err)
+            return self.answers(out, 3) if whole else (self.answers(out, 3), self.adapter(out))
+
+        for kind, objective in (("grpo", {"beta": 0.1}), ("rloo", {"beta": 0.1}), ("ppo", {"num_ppo_epochs": 1})):
+            # A new adapter adds nothing: what it began as is the base.
+            off = learns(kind + "off", {"type": kind, **objective})
+            for name, reference in (("initial", "initial"), ("directory", str(self.model))):
+                self.assertEqual(learns(kind + name, {"type": kind, **objective, "reference": reference}), off, kind + name)
+            # A continued one began elsewhere.
+            started = {"path": str(self.folder / f"{kind}off" / "adapter")}
+            own = learns(kind + "continued", {"type": kind, **objective, "reference": "initial"}, adapter=started)
+            first = self.answers(kind + "continued", 1)
+            self.assertTrue(all(answer["ref_logprobs"] == answer["old_logprobs"] for answer in first) if kind != "grpo" else
+                            self.steps(kind + "continued")[0]["kl"] == 0)
+            self.assertNotEqual(own, learns(kind + "base", {"type": kind, **objective}, adapter=started))
+            for name, ranks, parallel in (("two", 2, {}), ("pipeline", 2, {"pipeline": 2}), ("shard", 2, {"shard": 2})):
+                self.assertEqual(learns(kind + name, {"type": kind, **objective, "reference": "initial"}, ranks,
+                                        adapter=started, parallel=parallel), own, kind + name)
+            # Without an adapter: the model as it began.
+            answers = learns(kind + "full", {"type": kind, **objective}, whole=True)
+            self.assertTrue(all(answer["ref_logprobs"] for answer in answers))
+
+    def test_rewards_that_never_differ_are_told(self):
+        words = "the rewards to no prompt have differed"
+        level, given = [{"type": "regex", "pattern": "no such answer"}], self.folder / "given.jsonl"
+        done = run("train", self.rollout_recipe("level", steps=6, rewards=level))
+        self.assertEqual(done.code, 0, done.err)
+        self.assertEqual(done.err.count(words), 1, done.err)
+        done = run("train", self.rollout_recipe("uneven", steps=6))
+        self.assertNotIn(words, done.err)
+        with open(given, "w") as file:
+            for i in range(16):
+                file.write(json.dumps({"prompt_ids": [1, 5 + i // 4], "completion_ids": [4, 2],
+                                       "reward": i % 4 if i // 4 == 1 else 0.5}) + "\n")
+        recipe = self.rollout_recipe("given", rewards=[], rollout={"completions": 4, "max_new_tokens": 12, "file": str(given)})
+        for command in ("validate", "preview", "train"):
+            done = run(command, recipe)
+            self.assertEqual(done.code, 0, done.err)
+            self.assertIn("the answers to 3 of 4 prompts have rewards that do not differ", done.err + done.out, command)
+
     def test_microbatches_give_the_same_loss(self):
         losses = []
         for size, accumulate in ((8, 1), (4, 2), (2, 4)):

@@ -8,6 +8,7 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/meta/meta_device.h"
+#include "nibble/parallel/plan/machine_time.h"
 #include "nibble/parallel/plan/memory.h"
 #include "nibble/recipes/plan/plan.h"
 #include "nibble/recipes/plan/plan_job.h"
@@ -57,7 +58,7 @@ TEST(RolloutPlan, ABlockWithoutBytesTakesTheMemoryOfTheRealOne) {
       LocalExecutor executor(model, rank);
       Drawn drawn;
       block.draw(model, executor, [&] { return ++drawn.passes > 0; });
-      block.judge(executor, nullptr, {});
+      block.judge(executor, nullptr, nullptr, {});
       drawn.peak = pool.peak();
       return drawn;
     };
@@ -123,6 +124,76 @@ TEST(RolloutPlan, AClusterDrawsToo) {
                half = seconds({{"type", "distillation"}, {"lmbda", 0.5}, {"seq_kd", true}}, 40);
   EXPECT_NEAR(half, own, 0.05 * own) << "the teacher, as large as the student, draws the other half";
   EXPECT_GT(own, seconds(grpo, 40)) << "passes of the teacher";
+}
+
+// Where layers are shards, a pass over all answers under way gathers each of them once.
+TEST(RolloutPlan, ShardsAreGatheredOnceForTheTokensOfAPass) {
+  TemporaryDirectory directory;
+  std::filesystem::create_directories(directory / "model");
+  std::ofstream(directory / "model" / "config.json") << kModel;
+  json recipe = rollout_recipe(directory / "model", {{"type", "grpo"}}, 40);
+  recipe["parallel"] = {{"shard", 2}};
+  const Recipe read = parse_recipe(recipe.dump(), "test");
+  const PlanJob job = plan_job(read, parse_decoder_config(kModel, "test"));
+  const StepBooks books = plan_memory(job, plan_layout(read), {0, 2}, 1).stages.front().books;
+  double gathers = 0, tokens = 12 * 40;
+  for (const auto& [exchange, amount] : books.block.exchanges) {
+    if (exchange.axis == MeshAxis::shard && exchange.kind == CommKind::gather) gathers += amount.messages;
+  }
+  EXPECT_GT(books.draw_passes, 40);
+  EXPECT_LE(books.draw_passes, 50) << "all 12 answers together";
+  const double layers = 2, ends = 2;  // embedding and head
+  EXPECT_GE(gathers, layers * books.draw_passes);
+  EXPECT_LE(gathers, (layers + ends) * books.draw_passes);
+  EXPECT_LT(gathers, tokens);
+}
+
+TEST(RolloutPlan, StagesDrawOneAfterAnother) {
+  TemporaryDirectory directory;
+  std::filesystem::create_directories(directory / "model");
+  std::ofstream(directory / "model" / "config.json") << kModel;
+  MachineSpeed speed;
+  speed.cores = 2;
+  speed.threads = 1;
+  PartSeconds& parts = speed.parts[1];
+  for (auto of : {&PartSeconds::forward, &PartSeconds::backward, &PartSeconds::forward_recompute,
+                  &PartSeconds::backward_recompute}) {
+    parts.*of = {0, 0};
+  }
+  parts.draw = {1, 1};  // a layer in a pass
+  const auto planned = [&](int stages) {
+    json recipe = rollout_recipe(directory / "model", {{"type", "grpo"}}, 40);
+    recipe["parallel"] = {{"pipeline", stages}};
+    const Recipe read = parse_recipe(recipe.dump(), "test");
+    const PlanJob job = plan_job(read, parse_decoder_config(kModel, "test"));
+    const PlanLayout layout = plan_layout(read);
+    const std::vector<int64_t> begins = stages == 1 ? std::vector<int64_t>{0, 2} : std::vector<int64_t>{0, 1, 2};
+    return step_time_here(job, layout, plan_memory(job, layout, begins, 1), speed).seconds;
+  };
+  EXPECT_GT(planned(1), 2 * 40);
+  EXPECT_NEAR(planned(2), planned(1), 1e-6 * planned(1));
+}
+
+// Of very many answers or tokens a plan runs some.
+TEST(RolloutPlan, AMillionAnswersArePlannedAsAMultipleOfSome) {
+  TemporaryDirectory directory;
+  std::filesystem::create_directories(directory / "model");
+  std::ofstream(directory / "model" / "config.json") << kModel;
+  const auto planned = [&](int64_t microbatch_size, int64_t completions) {
+    json recipe = rollout_recipe(directory / "model", {{"type", "grpo"}, {"beta", 0.1}}, 8);
+    recipe["rollout"]["completions"] = completions;
+    recipe["train"] = {{"microbatch_size", microbatch_size}};
+    const Recipe read = parse_recipe(recipe.dump(), "test");
+    const PlanJob job = plan_job(read, parse_decoder_config(kModel, "test"));
+    return plan_memory(job, plan_layout(read), {0, 2}, 1).stages.front();
+  };
+  const StageMemory small = planned(1024, 4), twice = planned(2048, 4), large = planned(16384, 4);
+  const auto more = static_cast<double>(twice.pool_peak - small.pool_peak);
+  EXPECT_NEAR(static_cast<double>(large.pool_peak), static_cast<double>(twice.pool_peak) + 14 * more,
+              0.01 * static_cast<double>(large.pool_peak));
+  EXPECT_NEAR(large.books.draw_passes, 8 * twice.books.draw_passes, 1e-6 * large.books.draw_passes);
+  EXPECT_NEAR(large.books.judge_flops, 8 * twice.books.judge_flops, 1e-6 * large.books.judge_flops);
+  EXPECT_GT(planned(1000000, 1000000).pool_peak, large.pool_peak);
 }
 
 TEST(RolloutPlan, PairsTakeTheMemoryOfTexts) {

@@ -1,0 +1,58 @@
+#include "nibble/recipes/preferences/reference_model.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/models/load.h"
+#include "nibble/core/models/resize.h"
+#include "nibble/parallel/parallelize.h"
+#include "nibble/parallel/pipeline/pipelined_executor.h"
+#include "nibble/recipes/loop.h"
+#include "nibble/recipes/models/open_model.h"
+
+namespace nibble {
+
+bool keeps_reference(const Recipe& recipe) {
+  const ObjectiveOptions& objective = recipe.objective;
+  return has_rewards(objective.type) && objective.rollout.file.empty() && has_reference(objective) &&
+         objective.reference != "adapter_off";
+}
+
+ModelRecipe reference_base(const Recipe& recipe) {
+  ModelRecipe base = recipe.model;
+  if (!names_reference_directory(recipe.objective)) return base;
+  base.path = recipe.objective.reference;
+  const auto config = read_json_file(std::filesystem::path(base.path) / "config.json", kModelConfigJson);
+  if (config.contains("quantization_config")) base.quantize.reset();  // it is in 4 bits already
+  return base;
+}
+
+std::optional<AdapterRecipe> reference_adapter(const Recipe& recipe) {
+  return names_reference_directory(recipe.objective) ? std::nullopt : recipe.adapter;
+}
+
+ReferenceModel::ReferenceModel(const Recipe& recipe, int64_t rows, const Mesh& mesh, RankContext& rank,
+                               const Observer& observer) {
+  const ModelRecipe base = reference_base(recipe);
+  const DecoderConfig config = model_config(base);
+  if (config.vocab_size < rows && names_reference_directory(recipe.objective)) {
+    throw InputError(base.path,
+                     "has " + std::to_string(config.vocab_size) + " tokens, the policy " + std::to_string(rows),
+                     "use a reference with the policy's tokenizer");
+  }
+  tensor_ = tensor_parallel(config, mesh.tensor(), rank.pool, observer.trace);
+  experts_ = expert_parallel(config, mesh.experts(), *recipe.train.gradient_sum, rank.pool, observer.trace);
+  model_ = open_base(base, rank, stage_layers(recipe, config, mesh, rank), tensor_.get(), experts_.get());
+  if (config.vocab_size < rows) resize_vocabulary(*model_, rows, rank);
+  if (const auto adapter = reference_adapter(recipe)) {
+    open_adapter(*model_, base, with_added_tokens(*adapter, config, rows), rank, Observer());
+  }
+  parallel_.emplace(parallelize(*model_, false, parallel_options(recipe), mesh, rank));
+  executor_ = make_executor(*model_, *parallel_, {recipe.parallel.schedule, recipe.parallel.microbatches}, rank);
+}
+
+ReferenceModel::~ReferenceModel() { model_->set_hooks(nullptr); }
+
+}  // namespace nibble
