@@ -2,6 +2,9 @@
 // same process, time by phase, peak memory.
 //   train_step shape=tinyllama-1.1b mode=qlora tokens=2048          one row
 //   train_step table > table.md                                     all rows, each in a process of its own
+//   train_step shape=tinyllama-1.1b mode=qlora tokens=2048 replay=16,64 overhead_us=5
+// The last records a step's parallel sections on one thread, with the pieces that so many threads get, and says how
+// well so many are used (benchmarks/replay.h); steps=4 of each are recorded, and the shortest time of a piece counts.
 // Models are made once, as `nibble init` makes them, in the folder models=... (default /tmp/nibble-models).
 
 #include <malloc.h>
@@ -13,9 +16,11 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <sstream>
 #include <thread>
 
 #include "nibble/adapters/attach.h"
+#include "nibble/benchmarks/replay.h"
 #include "nibble/core/base/isa_levels.h"
 #include "nibble/core/base/philox.h"
 #include "nibble/core/comm/local_rank.h"
@@ -38,6 +43,8 @@ struct Job {
   int64_t steps = 4;           ///< after one that warms up
   std::string dtype = "auto";  ///< bf16, f32, or auto: bf16 in the arithmetic that is faster
   std::string models = "/tmp/nibble-models";
+  std::vector<int> replay;  ///< workers
+  double overhead_us = 5;   ///< of calling them and waiting for the last, each section
 };
 
 /// Times between the borders of a step's phases.
@@ -186,47 +193,113 @@ struct Result {
   int64_t anonymous = 0, file = 0, pool = 0;
 };
 
+/// A model that is trained on one batch, in the arithmetic that the job names.
+class Training {
+ public:
+  explicit Training(const Job& job)
+      : model_(make_model(job, context())),
+        optimizer_(trainable_parameters(model_), {}, context().pool),
+        batch_(random_batch(job, context().pool)) {
+    const bool bf16 = job.dtype == "bf16" || (job.dtype == "auto" && has_bf16(isa()));
+    if (job.dtype == "auto") ops::set_bf16_products(faster_bf16_products());
+    pairs_ = bf16 && ops::bf16_products() == ops::Bf16Products::bf16;
+    options_.lr = 1e-4;
+    options_.max_grad_norm = 1;
+    options_.gradient_sum = job.mode == "full" || job.mode == "pretrain" ? GradientSum::running : GradientSum::tree;
+    options_.compute_dtype = bf16 ? DType::bf16 : DType::f32;
+  }
+
+  /// Seconds of the next step.
+  double step() {
+    ++options_.step;
+    const double begin = seconds();
+    const StepResult step = train_step(model_, {&batch_, 1}, optimizer_, options_, context());
+    const double time = seconds() - begin;
+    std::fprintf(stderr, "step %lld: loss %.4f, %.3f s\n", static_cast<long long>(options_.step), step.loss, time);
+    return time;
+  }
+
+  RankContext& context() { return rank_.context(); }
+  Decoder& model() { return model_; }
+  const Optimizer& optimizer() const { return optimizer_; }
+  /// Whether products multiply pairs of bf16.
+  bool pairs() const { return pairs_; }
+
+ private:
+  LocalRank rank_;
+  Decoder model_;
+  Optimizer optimizer_;
+  Batch batch_;
+  StepOptions options_;
+  bool pairs_ = false;
+};
+
 /// The fastest step counts: other work on the machine only ever adds time.
 Result measure(const Job& job) {
-  LocalRank rank;
-  RankContext& context = rank.context();
-  Decoder model = make_model(job, context);
+  Training training(job);
+  MemoryPool& pool = training.context().pool;
   Phases phases(shape_of(job.shape).layers);
-  model.set_hooks(&phases);
-  Optimizer optimizer(trainable_parameters(model), {}, context.pool);
-  const Batch batch = random_batch(job, context.pool);
-  const bool bf16 = job.dtype == "bf16" || (job.dtype == "auto" && has_bf16(isa()));
-  if (job.dtype == "auto") ops::set_bf16_products(faster_bf16_products());
-  const bool pairs = bf16 && ops::bf16_products() == ops::Bf16Products::bf16;
-
+  training.model().set_hooks(&phases);
   Result result;
-  StepOptions options;
-  options.lr = 1e-4;
-  options.max_grad_norm = 1;
-  options.gradient_sum = job.mode == "full" || job.mode == "pretrain" ? GradientSum::running : GradientSum::tree;
-  options.compute_dtype = bf16 ? DType::bf16 : DType::f32;
-  const size_t held = context.pool.in_use();
+  const size_t held = pool.in_use();
   result.bandwidth = ReadBandwidth().measure(4);
   malloc_trim(0);
   const MemoryWatch memory;
-  for (options.step = 1; options.step <= job.steps + 1; ++options.step) {
-    result.peak = std::max(result.peak, measure_peak(pairs ? DType::bf16 : DType::f32, options.step == 1 ? 12 : 4));
+  for (int64_t step = 0; step <= job.steps; ++step) {
+    result.peak = std::max(result.peak, measure_peak(training.pairs() ? DType::bf16 : DType::f32, step == 0 ? 12 : 4));
     phases.start();
-    const double begin = seconds();
-    const StepResult step = train_step(model, {&batch, 1}, optimizer, options, context);
-    const double time = seconds() - begin;
+    const double time = training.step();
     phases.stop();
-    std::fprintf(stderr, "step %lld: loss %.4f, %.3f s\n", static_cast<long long>(options.step), step.loss, time);
-    if (options.step == 1 || time > result.seconds) continue;
+    if (step == 0 || time > result.seconds) continue;
     result.seconds = time;
     result.phases = phases.times();
   }
-  result.flops = model_flops(model, job);
+  result.flops = model_flops(training.model(), job);
   result.anonymous = memory.anonymous();
   result.file = memory.file();
-  result.pool = static_cast<int64_t>(context.pool.peak());
-  result.bytes = step_bytes(model, optimizer, static_cast<double>(context.pool.peak() - held));
+  result.pool = static_cast<int64_t>(pool.peak());
+  result.bytes = step_bytes(training.model(), training.optimizer(), static_cast<double>(pool.peak() - held));
   return result;
+}
+
+/// The sections of a step with the pieces that `workers` threads get.
+std::vector<ParallelSection> record_step(Training& training, int workers, int64_t steps) {
+  std::vector<ParallelSection> sections;
+  for (int64_t step = 0; step < steps; ++step) {
+    SectionRecorder recorder(workers);
+    training.step();
+    std::vector<ParallelSection> again = recorder.finish();
+    if (step == 0) {
+      sections = std::move(again);
+    } else {
+      keep_shortest(sections, again);
+    }
+  }
+  return sections;
+}
+
+void print_replay(const Job& job) {
+  Training training(job);
+  training.step();
+  set_threads(1);  // of libraries that have threads of their own
+  std::printf("%s, %s, %lld tokens; %.1f us to start and end a section\n\n", job.shape.c_str(), job.mode.c_str(),
+              static_cast<long long>(job.tokens), job.overhead_us);
+  std::string costs, header =
+                         "| workers | step | efficiency | work | of it gaps | start and end | sections | pieces |\n"
+                         "|---|---|---|---|---|---|---|---|\n";
+  for (const int workers : job.replay) {
+    const std::vector<ParallelSection> sections = record_step(training, workers, job.steps);
+    const Replay result = replay(sections, workers, 1e-6 * job.overhead_us);
+    size_t pieces = 0;
+    for (const ParallelSection& section : sections) pieces += section.pieces.size();
+    std::printf("%s| %d | %.4f s | %.1f%% | %.3f s | %.4f s | %.4f s | %zu | %zu |\n", header.c_str(), workers,
+                result.makespan, 100 * result.efficiency(), result.work, result.gaps, result.overhead,
+                sections.size() - 1, pieces);
+    std::fflush(stdout);
+    header.clear();
+    if (workers > 1) costs += "\n" + std::to_string(workers) + " workers:\n\n" + costs_table(sections, result, 16);
+  }
+  std::printf("%s", costs.c_str());
 }
 
 constexpr const char* kHeader =
@@ -273,6 +346,13 @@ int print_table(const std::string& self, const std::string& models) {
   return 0;
 }
 
+std::vector<int> numbers(const std::string& text) {
+  std::vector<int> values;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');) values.push_back(std::max(1, std::stoi(word)));
+  return values;
+}
+
 int run(int argc, char** argv) {
   Job job;
   bool table = false, row = false;
@@ -301,6 +381,10 @@ int run(int argc, char** argv) {
       job.dtype = value;
     else if (key == "models")
       job.models = value;
+    else if (key == "overhead_us")
+      job.overhead_us = std::stod(value);
+    else if (key == "replay")
+      job.replay = numbers(value);
     else
       throw UsageError("argument " + argument + " is not known", "see the top of benchmarks/train_step.cpp");
   }
@@ -311,6 +395,7 @@ int run(int argc, char** argv) {
   if (job.dtype != "auto" && job.dtype != "bf16" && job.dtype != "f32") {
     throw UsageError("no dtype is named " + job.dtype, "use auto, bf16 or f32");
   }
+  if (!job.replay.empty()) return print_replay(job), 0;
   if (table) return print_table(fs::canonical("/proc/self/exe").string(), job.models);
   if (!row) std::printf("%s", kHeader);
   print_row(job, measure(job));

@@ -26,6 +26,7 @@
 #include "nibble/cli/processes/around_mpirun.h"
 #include "nibble/cli/processes/ranks_here.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/numa_nodes.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/io/processes/child_process.h"
 #include "nibble/core/text/unicode/visible_text.h"
@@ -308,6 +309,10 @@ void run(const Flags& flags) {
   if (flags.hosts.empty() && options.threads * flags.ranks > cores) {
     std::fprintf(stderr, "warning: %s with %s each share %s\n", count_text(flags.ranks, "rank").c_str(),
                  count_text(options.threads, "thread").c_str(), count_text(cores, "core").c_str());
+  }
+  if (const std::vector<NumaNode> nodes = numa_nodes(); flags.hosts.empty() && nodes.size() > 1) {
+    std::fprintf(stderr, "NUMA: %s; %s, each bound to its own\n", describe(nodes).c_str(),
+                 count_text(flags.ranks, "rank").c_str());
   }
   options.launcher = mpi_launcher(mpi_library());
   const std::vector<std::string> words = mpirun_command(options, mpi_library());

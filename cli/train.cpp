@@ -17,6 +17,7 @@
 #include "nibble/cli/printing/say.h"
 #include "nibble/cli/processes/around_mpirun.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/numa_nodes.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
@@ -74,6 +75,8 @@ void run_as_rank(const Flags& flags, MpiSession& session, std::unique_ptr<StopSi
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   world.settings().timeout_seconds = recipe.parallel.timeout_seconds;
   require_same_everywhere(world, fingerprints(recipe));
+  const std::vector<NumaNode> nodes = numa_nodes();
+  bind_thread(cores_of_rank(nodes, session.place_here(), session.ranks_here()));
   MemoryPool pool(flags.budget());
   RankContext rank{world, pool, threads_of(recipe, session), static_cast<uint64_t>(recipe.train.seed)};
   set_threads(rank.threads);

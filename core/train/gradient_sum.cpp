@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/core/train/each_parameter.h"
 
 namespace nibble {
 
@@ -11,6 +12,10 @@ int64_t partial_sums(GradientSum kind, int64_t count) {
 }
 
 namespace {
+
+void zero_gradients(const std::vector<Parameter*>& parameters) {
+  for_each_parameter(parameters, [&](size_t i) { parameters[i]->gradient.zero(); });
+}
 
 std::vector<Tensor> clones(const std::vector<Parameter*>& parameters, MemoryPool& pool) {
   const MemoryPool::Use use(pool, MemoryUse::gradients);
@@ -28,7 +33,7 @@ struct Tree {
   // Leaves the sum over [begin, end) in the gradients.
   double sum(int64_t begin, int64_t end) {
     if (end - begin == 1) {
-      for (Parameter* parameter : parameters) parameter->gradient.zero();
+      zero_gradients(parameters);
       return run(begin);
     }
     const int64_t middle = begin + (end - begin) / 2;
@@ -46,7 +51,7 @@ double sum_gradients(GradientSum kind, const std::vector<Parameter*>& parameters
                      const std::function<double(int64_t)>& run, MemoryPool& pool) {
   if (count == 0) return 0;
   if (kind == GradientSum::tree) return Tree{parameters, run, pool}.sum(0, count);
-  for (Parameter* parameter : parameters) parameter->gradient.zero();
+  zero_gradients(parameters);
   double loss = 0;
   for (int64_t i = 0; i < count; ++i) loss += run(i);
   return loss;

@@ -5,6 +5,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/ops/optimizer.h"
+#include "nibble/core/train/each_parameter.h"
 
 namespace nibble {
 
@@ -73,12 +74,11 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
 void Optimizer::step(double lr, double gradient_scale) {
   ++updates_;
   const float scale = static_cast<float>(gradient_scale);
-  for (size_t i = 0; i < parameters_.size(); ++i) {
+  for_each_parameter(parameters_, [&](size_t i) {
     Parameter& parameter = *parameters_[i];
     State& state = states_[i];
     if (options_.kind == OptimizerKind::sgd) {
-      ops::sgd(parameter.value, parameter.gradient, static_cast<float>(lr), state.weight_decay, scale);
-      continue;
+      return ops::sgd(parameter.value, parameter.gradient, static_cast<float>(lr), state.weight_decay, scale);
     }
     ops::AdamWParams params;
     params.lr = static_cast<float>(lr);
@@ -93,7 +93,7 @@ void Optimizer::step(double lr, double gradient_scale) {
     } else {
       ops::adamw(parameter.value, parameter.gradient, state.exp_avg, state.exp_avg_sq, params);
     }
-  }
+  });
 }
 
 int64_t Optimizer::size() const {

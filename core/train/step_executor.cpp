@@ -11,6 +11,7 @@
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/ops/cross_entropy.h"
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/core/train/each_parameter.h"
 #include "nibble/core/train/telemetry/trace.h"
 
 namespace nibble {
@@ -294,9 +295,9 @@ void LocalExecutor::forward_layers(const Batch* batch, const StepContext& step) 
 }
 
 double gradient_squares(const std::vector<Parameter*>& parameters) {
-  double squares = 0;
-  for (const Parameter* parameter : parameters) squares += ops::sum_of_squares(parameter->gradient);
-  return squares;
+  std::vector<double> squares(parameters.size());
+  for_each_parameter(parameters, [&](size_t i) { squares[i] = ops::sum_of_squares(parameters[i]->gradient); });
+  return std::accumulate(squares.begin(), squares.end(), 0.0);
 }
 
 }  // namespace nibble

@@ -16,6 +16,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/isa_levels.h"
 #include "nibble/core/base/machine.h"
+#include "nibble/core/base/numa_nodes.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
@@ -65,6 +66,14 @@ Finding core_finding(const Machine& machine) {
     if (finding.advice.empty()) finding.advice = "other work is running: it will slow training down";
   }
   return finding;
+}
+
+Finding numa_finding() {
+  const std::vector<NumaNode> nodes = numa_nodes();
+  if (nodes.size() == 1) return {"numa", "1 node", ""};
+  return {"numa",
+          describe(nodes) + "; threads are bound to nodes and share work by node, ranks of a launch have their own",
+          ""};
 }
 
 Finding memory_finding(const Machine& machine) {
@@ -189,6 +198,7 @@ std::vector<Finding> examine_machine(const std::filesystem::path& directory, boo
   std::vector<Finding> findings = {{"nibble", std::string(version()) + " on " + machine.kernel, ""},
                                    cpu_finding(machine),
                                    core_finding(machine),
+                                   numa_finding(),
                                    memory_finding(machine),
                                    huge_page_finding(),
                                    disk_finding(directory),

@@ -472,7 +472,7 @@ TEST(AroundARun, DoctorLooksAtTheMachine) {
   std::map<std::string, std::string> findings;
   const json parsed = json::parse(output.text);
   for (const json& finding : parsed["findings"]) findings[finding["name"]] = finding["value"];
-  for (const char* name : {"cpu", "cores", "memory", "disk", "mpi", "arithmetic", "memory speed"}) {
+  for (const char* name : {"cpu", "cores", "numa", "memory", "disk", "mpi", "arithmetic", "memory speed"}) {
     EXPECT_FALSE(findings[name].empty()) << name;
   }
   if (findings["cpu"].find("kernels for baseline") != std::string::npos) return;

@@ -227,6 +227,31 @@ TEST_P(AttentionTest, BitsDoNotDependOnThreads) {
   }
 }
 
+// Where threads are more than columns of keys, several share one.
+TEST_P(AttentionTest, SharedColumnsOfKeysGiveTheSameBits) {
+  Case windowed = {"window", 1030, 1030, documents({1030}), heads_of(12, 6, 16)};
+  windowed.params.window = 300;
+  const Case all[] = {{"one", 1030, 1030, documents({1030}), heads_of(12, 6, 16)},
+                      {"two", 1200, 1200, documents({700, 500}), heads_of(12, 6, 16)},
+                      {"tree", 1100, 1100, branches(600, {300, 200}), heads_of(6, 6, 16)},
+                      windowed};
+  for (const Case& c : all) {
+    const auto run = [&] {
+      Problem p(c, DType::bf16);
+      p.forward(c);
+      p.backward(c);
+      return std::vector<Tensor>{p.dq, p.dk, p.dv};
+    };
+    const std::vector<Tensor> one = run();
+    for (const int count : {12, 48}) {  // which wait for each other
+      set_threads(count);
+      const std::vector<Tensor> many = run();
+      for (size_t i = 0; i < 3; ++i) EXPECT_EQ(std::memcmp(one[i].raw(), many[i].raw(), one[i].bytes()), 0) << c.name;
+    }
+    set_threads(1);
+  }
+}
+
 TEST_P(AttentionTest, PackedDocumentsDoNotSeeEachOther) {
   const Case both = {"", 150, 150, documents({70, 80}), heads_of(2, 1, 16)};
   const Case alone = {"", 80, 80, documents({80}), heads_of(2, 1, 16)};

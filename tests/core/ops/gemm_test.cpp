@@ -249,7 +249,7 @@ TEST(Gemm, AProductCutIntoUnevenJobsHasTheSameBitsForAnyNumberOfThreads) {
     const Case k{form, DType::bf16, DType::bf16, DType::f32, 131, 200, 1030};
     const Operands untouched(k);
     std::vector<std::vector<double>> results;
-    for (const int count : {1, 2, 3, 5, 8}) {
+    for (const int count : {1, 2, 3, 5, 8, 48}) {
       set_threads(count);
       Operands x(k);
       multiply(k, x);

@@ -1,12 +1,11 @@
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include <hwy/aligned_allocator.h>
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/base/piece_progress.h"
 #include "nibble/core/ops/attention.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 
@@ -21,6 +20,7 @@ namespace nibble::ops::HWY_NAMESPACE {
 constexpr int64_t kColumnTiles = 8;     // of keys in a column, at most: what is made of them stays in the L2 cache
 constexpr int64_t kWideHead = 128;      // above it half as many
 constexpr int64_t kEnoughColumns = 12;  // for a few threads; with fewer, columns are made narrower
+constexpr int64_t kPartSums = int64_t{1} << 20;  // floats a thread, at most, for columns that are done in parts
 
 /// The f32 sums of dq for each block of queries and head, as ColumnWork holds them: several columns of keys add to one
 /// block, and the result may be bf16.
@@ -58,11 +58,30 @@ int64_t column_keys(const AttentionPlan& plan, std::span<const AttentionSpan> sp
   return tiles * kKeys;
 }
 
-/// The columns of all documents, in the order in which they are taken.
+/// The columns of all documents, or their parts, in the order in which they are taken.
 class Columns {
  public:
   Columns(const AttentionPlan& plan, std::span<const AttentionSpan> spans)
-      : plan_(plan), width_(column_keys(plan, spans)) {
+      : plan_(plan), width_(column_keys(plan, spans)), part_keys_(width_) {
+    add_all(spans);
+    // With few columns for the threads, two parts a thread.
+    const int64_t tiles = width_ / kKeys, wanted = 2 * int64_t{threads()};
+    const int64_t parts = std::min(tiles, (wanted - 1) / std::max<int64_t>(1, std::ssize(columns)) + 1);
+    const int64_t block = plan.group * kBlockQueries * plan.padded;
+    if (parts == 1 || blocks_of_columns() * block > threads() * kPartSums) return;
+    part_keys_ = (tiles + parts - 1) / parts * kKeys;
+    add_all(spans);
+  }
+
+  bool in_parts() const { return part_keys_ < width_; }
+  int64_t count() const { return count_; }  // columns, and not their parts
+
+  std::vector<Column> columns;
+
+ private:
+  void add_all(std::span<const AttentionSpan> spans) {
+    columns.clear();
+    blocks_ = count_ = 0;
     for (size_t i = 0; i < spans.size();) {
       size_t end = i + 1;
       while (end < spans.size() && spans[end].hole() > 0) ++end;
@@ -70,9 +89,13 @@ class Columns {
       i = end;
     }
   }
-  std::vector<Column> columns;
 
- private:
+  int64_t blocks_of_columns() const {
+    int64_t blocks = 0;
+    for (const Column& column : columns) blocks += column.blocks;
+    return blocks;
+  }
+
   /// Documents that share a beginning, which they all see: the first one's columns end where it does.
   void add(std::span<const AttentionSpan> tree) {
     const int64_t shared_end = tree.size() > 1 ? tree[1].hole_begin : tree[0].k_begin;
@@ -91,7 +114,8 @@ class Columns {
 
   void add_keys(int64_t begin, int64_t end, std::span<Column::Queries> queries) {
     for (; begin < end; begin += width_) {
-      Column column{0, begin, std::min(end, begin + width_), {}};
+      Column column{0, begin, std::min(end, begin + width_), begin, begin, count_, 0, {}};
+      const int64_t parts = (column.end - begin + part_keys_ - 1) / part_keys_;
       for (Column::Queries& of : queries) {
         const int64_t blocks = query_blocks(of.span);
         if (blocks == 0) continue;
@@ -99,17 +123,27 @@ class Columns {
         while (of.blocks_begin < blocks && BlockKeys(plan_, of.span, of.blocks_begin).high <= begin) ++of.blocks_begin;
         of.blocks_end = of.blocks_begin;
         while (of.blocks_end < blocks && BlockKeys(plan_, of.span, of.blocks_end).low < column.end) ++of.blocks_end;
+        of.first_sums = column.blocks;
+        column.blocks += of.blocks_end - of.blocks_begin;
         column.queries.push_back(of);
-        of.before = std::ssize(columns);
+        of.before = std::ssize(columns) + (parts - 1) * plan_.kv_heads;
       }
       if (column.queries.empty()) continue;
-      for (column.kv_head = 0; column.kv_head < plan_.kv_heads; ++column.kv_head) columns.push_back(column);
+      for (int64_t part = 0; part < parts; ++part) {
+        column.part_begin = column.part_end;
+        column.part_end = std::min(column.end, column.part_begin + part_keys_);
+        for (column.kv_head = 0; column.kv_head < plan_.kv_heads; ++column.kv_head) {
+          column.number = count_ + column.kv_head;
+          columns.push_back(column);
+        }
+      }
+      count_ += plan_.kv_heads;
     }
   }
 
   const AttentionPlan& plan_;
-  int64_t width_;
-  int64_t blocks_ = 0;
+  int64_t width_, part_keys_;
+  int64_t blocks_ = 0, count_ = 0;
 };
 
 /// delta [H, Tq]: sum over the head of dout * out, which is the mean of the gradients of the weights.
@@ -132,44 +166,52 @@ std::unique_ptr<float[]> weight_gradient_means(const AttentionPlan& plan, const 
 template <typename Words, typename Element>
 void backward(const AttentionPlan& plan, const Inputs<Element>& in, std::span<const AttentionSpan> spans, Element* dq,
               Element* dk, Element* dv) {
-  const std::vector<Column> columns = Columns(plan, spans).columns;
-  const int64_t count = static_cast<int64_t>(columns.size());
+  const Columns cut(plan, spans);
   int64_t blocks = 0;
   for (const AttentionSpan& span : spans) blocks += query_blocks(span);
   QueryGradients sums{plan.heads, ColumnWork<Words, Element>::block_size(plan), {}};
   sums.sums = hwy::AllocateAligned<float>(static_cast<size_t>(blocks * plan.heads * sums.size));
+  // What the parts of each column give to dq: [blocks that see it, heads of the group, sums.size].
+  std::vector<hwy::AlignedFreeUniquePtr<float[]>> part_sums(static_cast<size_t>(cut.in_parts() ? cut.count() : 0));
 
-  // done[c]: column c is through with blocks of queries before this one. Columns are taken in order of a ticket, so the
-  // one that another waits for has been taken before and its thread is at work.
-  const auto done = std::make_unique<std::atomic<int64_t>[]>(static_cast<size_t>(count));
-  std::atomic<int64_t> ticket = 0;
-  parallel_for(count, 1, [&](int64_t, int64_t) {
-    const int64_t index = ticket.fetch_add(1);
-    const Column& column = columns[static_cast<size_t>(index)];
+  const int64_t count = std::ssize(cut.columns);
+  const auto done = std::make_unique<PieceProgress[]>(static_cast<size_t>(count));  // blocks and heads, see stage
+  if (cut.in_parts()) {
+    for (const Column& column : cut.columns) {
+      auto& of = part_sums[static_cast<size_t>(column.number)];
+      if (!of) of = hwy::AllocateAligned<float>(static_cast<size_t>(column.blocks * plan.group * sums.size));
+    }
+  }
+  parallel_for(count, 1, [&](int64_t index, int64_t) {
+    const Column& column = cut.columns[static_cast<size_t>(index)];
     ColumnWork<Words, Element> work(plan, column, in);
+    float* const own_sums = cut.in_parts() ? part_sums[static_cast<size_t>(column.number)].get() : nullptr;
     const int64_t first_head = column.kv_head * plan.group, last_head = first_head + plan.group - 1;
     for (const Column::Queries& of : column.queries) {
       for (int64_t b = of.blocks_begin; b < of.blocks_end; ++b) {
         const BlockKeys sees(plan, of.span, b);
         const bool first = sees.low >= column.begin, last = sees.high <= column.end;
         const int64_t query = of.span.q_begin + b * kBlockQueries, block = of.first_block + b;
+        const int64_t number = (of.first_sums + b - of.blocks_begin) * plan.group - first_head;
         for (int64_t h = first_head; h <= last_head; ++h) {
           if (h < last_head) {
             work.fetch_block(of, b, h + 1);
           } else if (b + 1 < of.blocks_end) {
             work.fetch_block(of, b + 1, first_head);
           }
-          work.add_block(of, b, h);
-          if (!first) {
-            const auto& before = done[static_cast<size_t>(of.before + column.kv_head)];
-            while (before.load(std::memory_order_acquire) <= block) std::this_thread::yield();
+          const int64_t stage = block * plan.group + h - first_head + 1;
+          work.add_block(of, b, h, own_sums == nullptr ? nullptr : own_sums + (number + h) * sums.size, [&] {
+            if (!column.is_first()) done[static_cast<size_t>(index - plan.kv_heads)].wait_for(stage);
+          });
+          if (column.is_last()) {
+            if (!first) done[static_cast<size_t>(of.before + column.kv_head)].wait_for(stage);
+            work.add_dq(sums.block(block, h), first, last, dq + (query * plan.heads + h) * plan.width);
           }
-          work.add_dq(sums.block(block, h), first, last, dq + (query * plan.heads + h) * plan.width);
+          done[static_cast<size_t>(index)].reach(stage);
         }
-        done[static_cast<size_t>(index)].store(block + 1, std::memory_order_release);
       }
     }
-    done[static_cast<size_t>(index)].store(std::numeric_limits<int64_t>::max(), std::memory_order_release);
+    done[static_cast<size_t>(index)].reach(std::numeric_limits<int64_t>::max());
     work.write(dk, dv);
   });
 }

@@ -24,18 +24,26 @@ constexpr int64_t kPanelQueries = kPanelVectors * kLanes;
 
 /// Some tiles of keys of one key head, against all queries that see them. Columns of one head and span run side by
 /// side, but each waits for the one before it before it adds to a block of dq: sums have one order whatever the threads
-/// do.
+/// do. Where there are more threads than columns, a column is done in parts, of some of its tiles: what they give to dq
+/// is summed from tile to tile, as in one part.
 struct Column {
   /// The queries of a document that see the keys. Several documents see a beginning that they share.
   struct Queries {
     AttentionSpan span;                // without a hole, in the keys' numbers
     int64_t first_block;               // number of the span's first block of queries among all
     int64_t blocks_begin, blocks_end;  // blocks of the span that see the keys
-    int64_t before;                    // the column of their keys before these
+    int64_t before;                    // the column of their keys before these, its last part
+    int64_t first_sums = 0;            // number of blocks_begin among the blocks of all queries that see the keys
   };
   int64_t kv_head;
-  int64_t begin, end;  // keys
+  int64_t begin, end;            // keys of the column
+  int64_t part_begin, part_end;  // and of the part
+  int64_t number;                // of the column
+  int64_t blocks;                // of queries that see its keys
   std::vector<Queries> queries;
+
+  bool is_first() const { return part_begin == begin; }
+  bool is_last() const { return part_end == end; }
 };
 
 template <typename Element>
@@ -82,7 +90,7 @@ class ColumnWork {
         depth_(words<Words>(plan.width)),
         turned_((depth_ + 3) / 4 * 4 * kKeys),  // transpose() writes whole fours of rows
         plain_(plan.params.softcap == 0 && plan.params.alibi_slopes.empty()) {
-    const int64_t count = (column.end - column.begin + kKeys - 1) / kKeys, tile = kKeys * plan.padded;
+    const int64_t count = (column.part_end - column.part_begin + kKeys - 1) / kKeys, tile = kKeys * plan.padded;
     buffer_ = hwy::AllocateAligned<float>(static_cast<size_t>((5 * count + 1) * tile + 4 * turned_ + 6 * tile +
                                                               3 * kKeys * kBlockQueries + 2 * kBlockQueries));
     float* next = buffer_.get();
@@ -92,16 +100,16 @@ class ColumnWork {
       return taken;
     };
     for (int64_t t = 0; t < count; ++t) {
-      const int64_t first = column.begin + t * kKeys;
-      tiles_.push_back(
-          {first, std::min(kKeys, column.end - first), take(tile), take(tile), take(tile), take(tile), take(tile)});
+      const int64_t first = column.part_begin + t * kKeys;
+      tiles_.push_back({first, std::min(kKeys, column.part_end - first), take(tile), take(tile), take(tile), take(tile),
+                        take(tile)});
     }
     rows_ = take(tile);
     q_transposed_ = take(2 * turned_);
     dout_transposed_ = take(2 * turned_);
     q_by_rows_ = take(2 * tile);
     dout_by_rows_ = take(2 * tile);
-    dq_ = take(2 * tile);
+    own_dq_ = take(2 * tile);
     weights_ = take(kKeys * kBlockQueries);
     dscores_ = take(kKeys * kBlockQueries);
     dscores_interleaved_ = take(kKeys * kBlockQueries);  // used by Pairs alone
@@ -113,12 +121,26 @@ class ColumnWork {
   /// Floats of dq of a block: [kBlockQueries / kKeys, padded, kKeys], queries in lanes.
   static int64_t block_size(const AttentionPlan& plan) { return kBlockQueries * plan.padded; }
 
-  /// Adds what the queries of block b in one head give to dk and dv, and leaves what the column gives to their dq.
-  void add_block(const Column::Queries& of, int64_t b, int64_t head) {
+  /// Adds what the queries of block b in one head give to dk and dv, and to dq what the part gives to theirs. dq:
+  /// the sums of the parts before, once wait() has returned; null: there is one part.
+  void add_block(const Column::Queries& of, int64_t b, int64_t head, float* dq, const auto& wait) {
     span_ = &of.span;
-    load_block(b, head);
-    std::fill(dq_, dq_ + block_size(plan_), 0.0f);
-    for (const KeyTile& tile : tiles_) add_tile(tile, head);
+    dq_ = dq != nullptr ? dq : own_dq_;
+    query_ = span_->q_begin + b * kBlockQueries;
+    count_ = std::min(kBlockQueries, span_->q_end - query_);
+    end_ = (count_ + kLanes - 1) / kLanes * kLanes;
+    if (column_.is_first()) std::fill(dq_, dq_ + block_size(plan_), 0.0f);
+    bool loaded = false;
+    for (const KeyTile& tile : tiles_) {
+      const SeeingQueries seeing = seeing_queries(tile);
+      if (seeing.begin >= seeing.end) continue;
+      if (!loaded) load_block(head);
+      add_to_keys(tile, seeing, head);
+      if (!loaded) wait();
+      loaded = true;
+      add_to_queries(tile, seeing);
+    }
+    if (!loaded) wait();
   }
 
   /// Asks for what block b of one head reads, while add_block works on another.
@@ -184,10 +206,7 @@ class ColumnWork {
     if (sum_over_rows<Words>(rows, kKeys, plan_, by_rows) == rows) std::copy_n(rows, kKeys * plan_.padded, by_rows);
   }
 
-  void load_block(int64_t b, int64_t head) {
-    query_ = span_->q_begin + b * kBlockQueries;
-    count_ = std::min(kBlockQueries, span_->q_end - query_);
-    end_ = (count_ + kLanes - 1) / kLanes * kLanes;
+  void load_block(int64_t head) {
     const int64_t stride = plan_.heads * plan_.width, at = query_ * stride + head * plan_.width;
     load_queries(in_.q + at, stride, q_transposed_, q_by_rows_);
     load_queries(in_.dout + at, stride, dout_transposed_, dout_by_rows_);
@@ -216,25 +235,35 @@ class ColumnWork {
     return std::min(tile.count, position(end - 1) + 1 - tile.first);
   }
 
-  /// The panels of the block that see the tile, then the products that sum over all of them.
-  void add_tile(const KeyTile& tile, int64_t head) {
+  /// Of the block, in whole panels.
+  struct SeeingQueries {
+    int64_t begin, end;
+  };
+  SeeingQueries seeing_queries(const KeyTile& tile) const {
     const int64_t begin = std::max<int64_t>(0, tile.first - position(0)) / kPanelQueries * kPanelQueries;
     int64_t end = end_;
     if (plan_.params.window > 0) {
       const int64_t seeing = std::max<int64_t>(0, tile.first + kKeys - 1 + plan_.params.window - position(0));
       end = std::min(end, (seeing + kPanelQueries - 1) / kPanelQueries * kPanelQueries);
     }
-    if (begin >= end) return;
-    for (int64_t query = begin; query < end; query += kPanelQueries) differentiate(tile, head, query);
+    return {begin, end};
+  }
 
-    const int64_t rows = std::max<int64_t>(4, (tile.count + 1) / 2 * 2), skipped = words<Words>(begin);
-    const int64_t depth = words<Words>(end - begin);
+  /// The panels of the block that see the tile, then the products that sum over all of them.
+  void add_to_keys(const KeyTile& tile, SeeingQueries seeing, int64_t head) {
+    for (int64_t query = seeing.begin; query < seeing.end; query += kPanelQueries) differentiate(tile, head, query);
+    const int64_t rows = std::max<int64_t>(4, (tile.count + 1) / 2 * 2), skipped = words<Words>(seeing.begin);
+    const int64_t depth = words<Words>(seeing.end - seeing.begin);
     multiply<Words, Start::add>({weights_ + skipped, kBlockWords, 1}, dout_by_rows_ + skipped * plan_.padded,
                                 plan_.padded, rows, plan_.padded, depth, tile.dv, plan_.padded);
     multiply<Words, Start::add>({dscores_ + skipped, kBlockWords, 1}, q_by_rows_ + skipped * plan_.padded, plan_.padded,
                                 rows, plan_.padded, depth, tile.dk, plan_.padded);
-    for (int64_t low = begin; low < end; low = low / kKeys * kKeys + kKeys) {
-      const int64_t high = std::min(end, low / kKeys * kKeys + kKeys);
+  }
+
+  /// The products that sum over the tile's keys.
+  void add_to_queries(const KeyTile& tile, SeeingQueries seeing) {
+    for (int64_t low = seeing.begin; low < seeing.end; low = low / kKeys * kKeys + kKeys) {
+      const int64_t high = std::min(seeing.end, low / kKeys * kKeys + kKeys);
       constexpr int64_t kStride = Words::kPerWord == 1 ? kBlockQueries : kKeys;
       const float* dscores = Words::kPerWord == 1 ? dscores_ + low : interleaved_dscores(low);
       multiply<Words, Start::add>({tile.keys_by_rows, 1, plan_.padded}, dscores, kStride, plan_.padded, high - low,
@@ -404,7 +433,7 @@ class ColumnWork {
   float* rows_;                              // for a moment
   float *q_transposed_, *dout_transposed_;   // of the block, kKeys queries after kKeys
   float *q_by_rows_, *dout_by_rows_;         // see sum_over_rows
-  float* dq_;                                // see block_size
+  float *own_dq_, *dq_ = nullptr;            // see block_size
   float *weights_, *dscores_;                // [kKeys, kBlockWords]
   float* dscores_interleaved_;               // see Words::store_two_rows
   float *logs_, *delta_;                     // of the block; logs in Words::kUnit

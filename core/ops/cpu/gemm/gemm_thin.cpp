@@ -10,7 +10,8 @@ namespace nibble::ops::cpu {
 
 namespace {
 
-// Columns of the narrow matrix, at most: one strip. Of the wide one, in a piece of work: two cache lines of each row.
+// Columns of the narrow matrix, at most: one strip. Of the wide one, in a piece of work: two cache lines of each row,
+// or one where pieces are few.
 constexpr int64_t kNarrow = 64, kPiece = 2 * kThinColumns;
 // Rows that are met by all columns of a piece while they are in the second level of the cache, however far apart.
 constexpr int64_t kRowsAtOnce = 128;
@@ -85,7 +86,8 @@ void gemm_thin(const PackedProduct& p, Isa level) {
   const GemmKernel& kernel = gemm_kernel(level, p.a.dtype());
   const Operands of(p, kernel);
   const auto size = static_cast<int64_t>(dtype_size(p.c.dtype()));
-  parallel_for(of.wide.dim(1), kPiece, [&](int64_t begin, int64_t end) {
+  const int64_t columns = of.wide.dim(1), piece = columns < 2 * threads() * kPiece ? kThinColumns : kPiece;
+  parallel_for(columns, piece, [&](int64_t begin, int64_t end) {
     Sums sums, turned;
     multiply(of, kernel, begin, end - begin, sums);
     TileOutput output = {.first = true,
