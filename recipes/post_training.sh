@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# After supervised tuning, on an example that makes itself: a small model that learned sums from careless people, who are
-# often off by one, gets better at them by DPO, by a reward model and PPO, and by GRPO with a reward that checks the
+# After supervised tuning, on an example that makes itself: a small model that learned sums from careless people, who
+# are often off by one, gets better at them by DPO, by a reward model and PPO, and by GRPO with a reward that checks the
 # answer; this one twice, to the same bytes.
 #   bash recipes/post_training.sh [DIRECTORY]      (default: build/post_training; everything it makes goes there)
 set -euo pipefail
@@ -41,7 +41,8 @@ say "a reward model from the same pairs"
 run reward pairs reward
 $nibble score --model "$base" --adapter "$work/reward/adapter" --data "$work/pairs.jsonl" --format preference \
   --out "$work/scores.jsonl"
-awk -F '[:,}]' '{right += $2 > $4} END {printf "it ranks %.0f%% of them rightly\n", 100 * right / NR}' "$work/scores.jsonl"
+awk -F '[:,}]' '{right += $2 > $4}
+  END {printf "it ranks %.0f%% of them rightly\n", 100 * right / NR}' "$work/scores.jsonl"
 say "PPO: answers that the reward model likes"
 run ppo prompts ppo objective.reward_model="$work/reward/adapter" objective.value_adapter="$work/reward/adapter"
 for out in grpo again; do

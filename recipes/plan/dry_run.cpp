@@ -12,6 +12,7 @@
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/models/pretraining_tokenizer.h"
 #include "nibble/recipes/models/tokenizers.h"
+#include "nibble/recipes/reinforcement/block.h"
 #include "nibble/recipes/reinforcement/prompt_records.h"
 #include "nibble/recipes/reinforcement/rewards.h"
 #include "nibble/recipes/reinforcement/value_model.h"
@@ -94,6 +95,7 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
     if (records > previews) break;
     found.previews.push_back(dataset.preview(i, encoder));
   }
+  if (recipe.has_rollouts() && recipe.objective.rollout.file.empty()) check_prompts(recipe, config, dataset);
   if (!recipe.all_rewards().empty()) check_rewards(recipe, dataset);
   if (found.format != DataFormat::labeled && !recipe.has_rollouts()) {
     found.samples_without_end = count_without_end(dataset, config, encoder);

@@ -5,10 +5,45 @@
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/models/generate.h"
 #include "nibble/core/objectives/options.h"
+#include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/preferences/text_log_probs.h"
 #include "nibble/recipes/preferences/text_scores.h"
 
 namespace nibble {
+
+std::pair<size_t, size_t> last_answer(const Sample& sample) {
+  size_t end = sample.labels.size();
+  while (end > 0 && sample.labels[end - 1] == kIgnoreLabel) --end;
+  size_t begin = end;
+  while (begin > 0 && sample.labels[begin - 1] != kIgnoreLabel) --begin;
+  return {begin, end};
+}
+
+// Those of prompts alone are no longer than data.max_length allows.
+void check_prompts(const Recipe& recipe, const DecoderConfig& config, const Dataset& dataset) {
+  const ObjectiveOptions& objective = recipe.objective;
+  const bool has_answers = has_given_answers(objective);
+  int64_t most = text_limit(config);
+  if (objective.seq_kd) most = std::min(most, text_limit(model_config(teacher_of(recipe))));
+  dataset.for_each([&](int64_t i, const SampleInfo& prompt) {
+    const int64_t length =
+        has_answers ? static_cast<int64_t>(last_answer(dataset.sample(i)).first) : int64_t{prompt.length};
+    const std::string place = "data.train, record " + std::to_string(prompt.record + 1);
+    if (length == 0) throw InputError(place, "has no prompt that could be answered", "give prompts and answers");
+    if (length >= most) {
+      throw InputError(
+          place,
+          "has a prompt of " + std::to_string(length) + " tokens, the model was made for " + std::to_string(most),
+          "lower data.max_length and set data.truncate to drop");
+    }
+    if (has_answers && length + objective.rollout.max_new_tokens > recipe.data.max_length) {
+      throw InputError(place,
+                       "has a prompt of " + std::to_string(length) +
+                           " tokens, which leaves less than rollout.max_new_tokens of data.max_length",
+                       "raise data.max_length, or take the record out");
+    }
+  });
+}
 
 bool draws_together(const ParallelRecipe& parallel) { return parallel.pipeline * parallel.tensor * parallel.shard > 1; }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "nibble/core/data/dataset.h"
 #include "nibble/core/models/generation/answers.h"
 #include "nibble/core/train/step_executor.h"
 #include "nibble/parallel/plan/job.h"
@@ -11,6 +12,12 @@
 #include "nibble/recipes/reinforcement/rollout.h"
 
 namespace nibble {
+
+/// The last answer of a text, [begin, end): its last tokens with labels that stand together.
+std::pair<size_t, size_t> last_answer(const Sample& sample);
+
+/// Throws InputError for a prompt of the data that the models which answer it cannot hold, or that is none.
+void check_prompts(const Recipe& recipe, const DecoderConfig& config, const Dataset& dataset);
 
 /// Whether all ranks draw every answer together, as ranks with parts of the weights do; others share the prompts out.
 bool draws_together(const ParallelRecipe& parallel);

@@ -33,15 +33,6 @@ std::vector<float> behind_prompt(const Rollout& rollout, const std::vector<float
   return all;
 }
 
-/// The last answer of a text, [begin, end): its last tokens with labels that stand together.
-std::pair<size_t, size_t> last_answer(const Sample& sample) {
-  size_t end = sample.labels.size();
-  while (end > 0 && sample.labels[end - 1] == kIgnoreLabel) --end;
-  size_t begin = end;
-  while (begin > 0 && sample.labels[begin - 1] != kIgnoreLabel) --begin;
-  return {begin, end};
-}
-
 }  // namespace
 
 Rollouts::Rollouts(const Recipe& recipe, const Decoder& model, TrainingData& data, const std::string& tokenizer,
@@ -65,35 +56,9 @@ Rollouts::Rollouts(const Recipe& recipe, const Decoder& model, TrainingData& dat
   if (!rollout.stop.empty() && !tokenizer_) {
     throw UsageError("the model has no tokenizer that texts could be read with", "leave it out", "rollout.stop");
   }
-  check_prompts();
-}
-
-// Those of prompts alone are no longer than data.max_length allows.
-void Rollouts::check_prompts() const {
-  const ObjectiveOptions& objective = recipe_.objective;
-  const bool has_answers = has_given_answers(objective);
-  int64_t most = text_limit(model_.config());
-  if (objective.seq_kd) most = std::min(most, text_limit(model_config(teacher_of(recipe_))));
   const Dataset& dataset = data_.train().dataset();
-  dataset.for_each([&](int64_t i, const SampleInfo& prompt) {
-    if (rewards_) rewards_->check(records_->at(prompt.record));
-    const int64_t length =
-        has_answers ? static_cast<int64_t>(last_answer(dataset.sample(i)).first) : int64_t{prompt.length};
-    const std::string place = "data.train, record " + std::to_string(prompt.record + 1);
-    if (length == 0) throw InputError(place, "has no prompt that could be answered", "give prompts and answers");
-    if (length >= most) {
-      throw InputError(
-          place,
-          "has a prompt of " + std::to_string(length) + " tokens, the model was made for " + std::to_string(most),
-          "lower data.max_length and set data.truncate to drop");
-    }
-    if (has_answers && length + objective.rollout.max_new_tokens > recipe_.data.max_length) {
-      throw InputError(place,
-                       "has a prompt of " + std::to_string(length) +
-                           " tokens, which leaves less than rollout.max_new_tokens of data.max_length",
-                       "raise data.max_length, or take the record out");
-    }
-  });
+  check_prompts(recipe, model.config(), dataset);
+  if (rewards_) dataset.for_each([&](int64_t, const SampleInfo& one) { rewards_->check(records_->at(one.record)); });
 }
 
 Rollouts::Source Rollouts::source_of(int64_t block) const {

@@ -44,7 +44,6 @@ class Rollouts {
   enum class Source : uint8_t { student, teacher, data };
   /// Of the answers of a block.
   Source source_of(int64_t block) const;
-  void check_prompts() const;
   bool make(int64_t block, StepExecutor& executor, const RolloutRun& run);
   std::vector<Rollout> given(int64_t block) const;
   std::vector<Rollout> wanted(int64_t block) const;

@@ -415,6 +415,16 @@ class Rollouts(RolloutTest):
         self.assertEqual(done.code, 3, done.err)
         self.assertIn('given.jsonl:1:1: has 0.5 in "old_logprobs"; a log-probability is not above 0', done.err.splitlines()[-1])
 
+    def test_prompts_longer_than_the_model_end_in_one_line_before_anything_is_drawn(self):
+        limit = json.loads((self.model / "config.json").read_text())["max_position_embeddings"]
+        self.prompts.write_text(json.dumps({"prompt_ids": [1] + [5] * limit, "answer": "1"}) + "\n")
+        recipe = self.rollout_recipe("long", data={"train": str(self.prompts), "max_length": 4 * limit})
+        for command in ("validate", "train"):
+            done = run(command, recipe)
+            self.assertEqual(done.code, 3, done.err)
+            self.assertIn(f"record 1: has a prompt of {limit + 1} tokens, the model was made for {limit}",
+                          done.err.splitlines()[-1])
+
     def test_short_prompts_may_have_a_max_length_beyond_the_model(self):
         done = run("train", self.rollout_recipe("far", data={"train": str(self.prompts), "max_length": 2048}))
         self.assertEqual(done.code, 0, done.err)
