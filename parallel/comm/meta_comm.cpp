@@ -27,7 +27,7 @@ MetaComm::Piece::~Piece() {
 
 std::unique_ptr<CommRequest> MetaComm::do_start_all_gather(const std::string& operation, const Tensor& part,
                                                            Tensor& out, std::span<const size_t> bounds) {
-  book(operation, CommKind::gather, out);
+  count(operation, CommKind::gather, out);
   for (size_t r = 0; out.device().host() && part.bytes() > 0 && r + 1 < bounds.size(); ++r) {
     std::memcpy(out.mutable_raw() + bounds[r], part.raw(), std::min(part.bytes(), bounds[r + 1] - bounds[r]));
   }
@@ -36,7 +36,7 @@ std::unique_ptr<CommRequest> MetaComm::do_start_all_gather(const std::string& op
 
 void MetaComm::do_all_to_all(const std::string& operation, const Tensor& send, std::span<const size_t> send_bounds,
                              Tensor& receive, std::span<const size_t> receive_bounds) {
-  book(operation, CommKind::scatter, send);
+  count(operation, CommKind::scatter, send);
   const auto me = static_cast<size_t>(rank_);
   const size_t kept = send_bounds[me + 1] - send_bounds[me];
   for (size_t r = 0; receive.device().host() && kept > 0 && r + 1 < receive_bounds.size(); ++r) {

@@ -14,15 +14,15 @@ enum class CommKind : uint8_t { gather, scatter, send };
 class MetaComm final : public Communicator {
  public:
   /// Gets every operation with its bytes, those that stay where they are included.
-  using Book = std::function<void(const std::string& operation, CommKind kind, double bytes)>;
-  MetaComm(int rank, int size, Book book = {}) : rank_(rank), size_(size), book_(std::move(book)) {}
+  using Counter = std::function<void(const std::string& operation, CommKind kind, double bytes)>;
+  MetaComm(int rank, int size, Counter counter = {}) : rank_(rank), size_(size), counter_(std::move(counter)) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   /// Throws CommError with `reason`.
   [[noreturn]] void abort(int exit_code, std::string_view reason) override;
 
-  /// While it lives a plan's rank runs one of several pieces of an exchange, and books all of them as one message.
+  /// While it lives a plan's rank runs one of several pieces of an exchange, and counts all of them as one message.
   class Piece {
    public:
     /// Of other ranks nothing. share: of the whole.
@@ -42,18 +42,18 @@ class MetaComm final : public Communicator {
                      Tensor& receive, std::span<const size_t> receive_bounds) override;
   void do_broadcast(const std::string&, Tensor&, int) override {}
   void do_send(const std::string& operation, const Tensor& value, int) override {
-    book(operation, CommKind::send, value);
+    count(operation, CommKind::send, value);
   }
   void do_receive(const std::string&, Tensor&, int) override {}
   /// A rank alone does not know what the others say: groups are made by whoever plans them.
   std::unique_ptr<Communicator> do_split(int color, int key) override;
 
-  void book(const std::string& operation, CommKind kind, const Tensor& of) const {
-    if (book_ && size_ > 1) book_(operation, kind, static_cast<double>(of.bytes()) / share_);
+  void count(const std::string& operation, CommKind kind, const Tensor& of) const {
+    if (counter_ && size_ > 1) counter_(operation, kind, static_cast<double>(of.bytes()) / share_);
   }
 
   int rank_, size_;
-  Book book_;
+  Counter counter_;
   double share_ = 1;
 };
 

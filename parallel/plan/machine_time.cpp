@@ -22,14 +22,14 @@ struct StageSeconds {
 };
 
 // An exchange beside layers; those of tensor parallelism within them are in the seconds of layers.
-double exchange_seconds(const StepBook& book, const Exchange& of, const StepBook::Amount& amount, const MeshShape& mesh,
+double exchange_seconds(const StepCost& cost, const Exchange& of, const StepCost::Amount& amount, const MeshShape& mesh,
                         const MachineSpeed& speed) {
   if (of.axis == MeshAxis::tensor && of.part != StepPart::between) return 0;
   if (of.kind == CommKind::send) return 2 * speed.pass_on.seconds(amount.bytes, amount.messages);  // and gets as much
   const GroupExchanges& among = speed.among(of.ranks(mesh));
   Exchange other = of;  // a sum scatters and gathers
   other.kind = of.kind == CommKind::gather ? CommKind::scatter : CommKind::gather;
-  const bool sum = book.exchanges.contains(other);
+  const bool sum = cost.exchanges.contains(other);
   if (sum && of.kind == CommKind::gather) return 0;
   const ByteCost& cost = sum ? among.sum : of.kind == CommKind::gather ? among.gather : among.reduce;
   return cost.seconds(amount.bytes, amount.messages);
@@ -53,34 +53,34 @@ StageSeconds stage_seconds(const PlanJob& job, const PlanLayout& layout, const S
   }
   if (stage.layers.end == job.model.config.layers) result.forward += parts.head;
 
-  const auto values = [&](const StepBook& book) {
-    return book.zeroed / kFloat * parts.zero_grad + book.copied / (2 * kFloat) * parts.accumulate;
+  const auto values = [&](const StepCost& cost) {
+    return cost.zeroed / kFloat * parts.zero_grad + cost.copied / (2 * kFloat) * parts.accumulate;
   };
-  const StepBooks& books = stage.books;
+  const StepCosts& costs = stage.costs;
   if (job.objective.type != ObjectiveType::sft) {  // passes beside those that gradients need, and blocks of answers
     result.forward += parts.operation * flops_beside(job, layout, stage);
-    double drawing = parts.operation * books.draw_flops;
+    double drawing = parts.operation * costs.draw_flops;
     for (int64_t l = stage.layers.begin; l < stage.layers.end && !parts.draw.empty(); ++l) {
-      drawing += books.draw_passes * parts.draw[static_cast<size_t>(l)];
+      drawing += costs.draw_passes * parts.draw[static_cast<size_t>(l)];
     }
-    if (stage.layers.end == job.model.config.layers) drawing += books.draw_passes * parts.draw_once;
-    result.block = (drawing + parts.operation * books.judge_flops) / static_cast<double>(job.block.steps);
+    if (stage.layers.end == job.model.config.layers) drawing += costs.draw_passes * parts.draw_once;
+    result.block = (drawing + parts.operation * costs.judge_flops) / static_cast<double>(job.block.steps);
   }
-  result.backward += values(books.pass);
-  result.once += values(books.once) + books.updated * parts.update;
-  for (const auto& [exchange, amount] : books.pass.exchanges) {
+  result.backward += values(costs.pass);
+  result.once += values(costs.once) + costs.updated * parts.update;
+  for (const auto& [exchange, amount] : costs.pass.exchanges) {
     if (exchange.kind == CommKind::send) {  // the schedule has it
       result.stream = std::max(result.stream, speed.pass_on.seconds(amount.bytes / amount.messages));
       continue;
     }
     (exchange.part == StepPart::forward ? result.forward_exchange : result.backward_exchange) +=
-        exchange_seconds(books.pass, exchange, amount, layout.mesh, speed);
+        exchange_seconds(costs.pass, exchange, amount, layout.mesh, speed);
   }
-  for (const auto& [exchange, amount] : books.once.exchanges) {
-    result.once_exchange += exchange_seconds(books.once, exchange, amount, layout.mesh, speed);
+  for (const auto& [exchange, amount] : costs.once.exchanges) {
+    result.once_exchange += exchange_seconds(costs.once, exchange, amount, layout.mesh, speed);
   }
-  for (const auto& [exchange, amount] : books.block.exchanges) {
-    result.block_exchange += exchange_seconds(books.block, exchange, amount, layout.mesh, speed);
+  for (const auto& [exchange, amount] : costs.block.exchanges) {
+    result.block_exchange += exchange_seconds(costs.block, exchange, amount, layout.mesh, speed);
   }
   return result;
 }

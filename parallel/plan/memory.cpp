@@ -63,7 +63,7 @@ class Stages {
     memory.cached = std::max<int64_t>(0, run.used_maps - most.mapped);
     memory.file = run.file;
     memory.written = run.written;
-    memory.books = run.books;
+    memory.costs = run.costs;
     memory.split[MemoryUse::workspace] += threads * kThreadBytes;
     memory.split[MemoryUse::program] += kProgramBytes + job_.program_bytes + (layout_.mesh.ranks() > 1 ? kMpiBytes : 0);
     return memory;

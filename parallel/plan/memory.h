@@ -7,7 +7,7 @@
 
 #include "nibble/core/tensor/memory_use.h"
 #include "nibble/parallel/plan/job.h"
-#include "nibble/parallel/plan/step_book.h"
+#include "nibble/parallel/plan/step_cost.h"
 
 namespace nibble {
 
@@ -20,7 +20,7 @@ struct StageMemory {
   int64_t file = 0;       ///< largest size of the file that activations wait in
   int64_t written = 0;    ///< bytes that go there in a step
   int64_t cached = 0;     ///< mapped weights beyond `split` that the page cache holds between passes, or the disk
-  StepBooks books;
+  StepCosts costs;
   int64_t resident() const { return split.total(); }  ///< of the process at its largest (VmHWM)
   int64_t needed() const { return resident() + cached; }
 };

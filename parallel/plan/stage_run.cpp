@@ -57,14 +57,14 @@ class Moments final : public BlockHooks {
 
   MetaComm::Book book_of(MeshAxis axis) {
     return [this, axis](const std::string& operation, CommKind kind, double bytes) {
-      StepBook::Amount& amount = book_.exchanges[{axis, part_, operation, kind}];
+      StepCost::Amount& amount = book_.exchanges[{axis, part_, operation, kind}];
       ++amount.messages;
       amount.bytes += bytes;
     };
   }
   /// What was booked since the last call.
-  StepBook take() {
-    const StepBook now = counted();
+  StepCost take() {
+    const StepCost now = counted();
     book_.zeroed = now.zeroed - taken_.zeroed - in_layers_.zeroed;
     book_.copied = now.copied - taken_.copied - in_layers_.copied;
     book_.flops = now.flops - taken_.flops;
@@ -75,7 +75,7 @@ class Moments final : public BlockHooks {
 
  private:
   using Call = void (BlockHooks::*)(int64_t);
-  StepBook counted() const {
+  StepCost counted() const {
     return {
         {}, device_.work(ops::Operation::zero).bytes, device_.work(ops::Operation::copy).bytes, device_.total().flops};
   }
@@ -86,7 +86,7 @@ class Moments final : public BlockHooks {
     layer_ = counted();
   }
   void leave(int64_t layer, Call inner) {
-    in_layers_ = StepBook::sum(1, in_layers_, 1, StepBook::sum(1, counted(), -1, layer_));
+    in_layers_ = StepCost::sum(1, in_layers_, 1, StepCost::sum(1, counted(), -1, layer_));
     if (inner_) (inner_->*inner)(layer);
     part_ = StepPart::between;
     enter(Moment::between);
@@ -100,19 +100,19 @@ class Moments final : public BlockHooks {
   Moment now_ = Moment::before;
   StepPart part_ = StepPart::between;
   int64_t resident_ = 0;
-  StepBook book_, taken_, in_layers_, layer_;  // counted by the device: when taken, in layers, as the layer began
+  StepCost book_, taken_, in_layers_, layer_;  // counted by the device: when taken, in layers, as the layer began
 };
 
-/// The books of a step of so many microbatches, and of one that has one less.
-StepBooks books_of(const StepBook& step, const StepBook& less, int64_t microbatches) {
-  StepBooks books{.pass = StepBook::sum(1, step, -1, less)};
+/// The costs of a step of so many microbatches, and of one that has one less.
+StepCosts books_of(const StepCost& step, const StepCost& less, int64_t microbatches) {
+  StepCosts costs{.pass = StepCost::sum(1, step, -1, less)};
   if (microbatches == 1) {
-    books.pass = step;
-    std::erase_if(books.pass.exchanges, [](const auto& entry) { return entry.first.part == StepPart::between; });
-    books.pass.zeroed = books.pass.copied = 0;
+    costs.pass = step;
+    std::erase_if(costs.pass.exchanges, [](const auto& entry) { return entry.first.part == StepPart::between; });
+    costs.pass.zeroed = costs.pass.copied = 0;
   }
-  books.once = StepBook::sum(1, step, -static_cast<double>(microbatches), books.pass);
-  return books;
+  costs.once = StepCost::sum(1, step, -static_cast<double>(microbatches), costs.pass);
+  return costs;
 }
 
 /// The rank's place, in a pipeline no longer than its schedule needs for so many microbatches in flight.
@@ -278,15 +278,15 @@ StageRun run_all(const PlanJob& job, const DecoderConfig& config, const PlanLayo
   std::vector<Decoder> scorers;
   const auto make_block = [&] {
     moments.take();
-    run.books.draw_passes = 0;
+    run.costs.draw_passes = 0;
     const auto go_on = [&] {
-      ++run.books.draw_passes;
+      ++run.costs.draw_passes;
       return true;
     };
     const double drawn = job.block.draw ? job.block.draw(model, *executor, go_on) : 1;
-    const StepBook drawing = moments.take();
-    run.books.draw_flops = job.block.share * drawn * drawing.flops;
-    run.books.draw_passes *= job.block.share * drawn;
+    const StepCost drawing = moments.take();
+    run.costs.draw_flops = job.block.share * drawn * drawing.flops;
+    run.costs.draw_passes *= job.block.share * drawn;
     if (teacher && job.block.draw_by_teacher) job.block.draw_by_teacher(*teacher, rank);
     const double by_teacher = (1 - job.block.share) * drawn * moments.take().flops;
     const bool asks = stage.layers.begin == 0 && stage.shard == 0;
@@ -296,11 +296,11 @@ StageRun run_all(const PlanJob& job, const DecoderConfig& config, const PlanLayo
     StepExecutor* const of_value = value ? value->executor.get() : nullptr;
     StepExecutor* const of_reference = reference ? reference->executor.get() : nullptr;
     const double judged = job.block.judge ? job.block.judge(*executor, of_value, of_reference, scorers) : 1;
-    const StepBook judging = moments.take();
-    run.books.judge_flops = judged * judging.flops + by_teacher;
+    const StepCost judging = moments.take();
+    run.costs.judge_flops = judged * judging.flops + by_teacher;
     const auto steps = static_cast<double>(job.block.steps);
-    run.books.block = StepBook::sum(job.block.share * drawn / steps, drawing, judged / steps, judging);
-    run.books.block.flops = run.books.block.zeroed = run.books.block.copied = 0;
+    run.costs.block = StepCost::sum(job.block.share * drawn / steps, drawing, judged / steps, judging);
+    run.costs.block.flops = run.costs.block.zeroed = run.costs.block.copied = 0;
   };
   const auto train = [&](int64_t passes) {
     std::vector<Batch> microbatches;
@@ -315,7 +315,7 @@ StageRun run_all(const PlanJob& job, const DecoderConfig& config, const PlanLayo
     }
     return moments.take();
   };
-  StepBook whole;
+  StepCost whole;
   for (int step = 0; step < 2; ++step) {
     device.forget_use();
     if (step == 0) make_block();
@@ -339,11 +339,11 @@ StageRun run_all(const PlanJob& job, const DecoderConfig& config, const PlanLayo
     run.file = spill->file_bytes();
     run.written = spill->written_bytes() / (2 * place.microbatches) * count;
   }
-  const StepBook less = place.microbatches > 1 ? train(place.microbatches - 1) : StepBook();
-  const StepBooks of_steps = books_of(whole, less, place.microbatches);
-  run.books.pass = of_steps.pass;
-  run.books.once = of_steps.once;
-  run.books.updated = static_cast<double>(optimizer.size());
+  const StepCost less = place.microbatches > 1 ? train(place.microbatches - 1) : StepCost();
+  const StepCosts of_steps = books_of(whole, less, place.microbatches);
+  run.costs.pass = of_steps.pass;
+  run.costs.once = of_steps.once;
+  run.costs.updated = static_cast<double>(optimizer.size());
   model.set_hooks(nullptr);
   return run;
 }
@@ -380,12 +380,12 @@ StageRun grown(const StageRun& from, const StageRun& to, double times) {
   result.used_maps = line(from.used_maps, to.used_maps);
   result.file = line(from.file, to.file);
   result.written = line(from.written, to.written);
-  const auto books = [times](const StepBook& a, const StepBook& b) { return StepBook::sum(1 + times, b, -times, a); };
-  result.books = {books(from.books.pass, to.books.pass), books(from.books.once, to.books.once),
-                  books(from.books.block, to.books.block)};
-  for (double StepBooks::*of :
-       {&StepBooks::updated, &StepBooks::draw_passes, &StepBooks::draw_flops, &StepBooks::judge_flops}) {
-    result.books.*of = to.books.*of + times * (to.books.*of - from.books.*of);
+  const auto costs = [times](const StepCost& a, const StepCost& b) { return StepCost::sum(1 + times, b, -times, a); };
+  result.costs = {costs(from.costs.pass, to.costs.pass), costs(from.costs.once, to.costs.once),
+                  costs(from.costs.block, to.costs.block)};
+  for (double StepCosts::*of :
+       {&StepCosts::updated, &StepCosts::draw_passes, &StepCosts::draw_flops, &StepCosts::judge_flops}) {
+    result.costs.*of = to.costs.*of + times * (to.costs.*of - from.costs.*of);
   }
   return result;
 }

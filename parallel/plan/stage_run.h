@@ -6,7 +6,7 @@
 #include <map>
 
 #include "nibble/core/tensor/memory_use.h"
-#include "nibble/parallel/plan/step_book.h"
+#include "nibble/parallel/plan/step_cost.h"
 #include "nibble/parallel/plan/work.h"
 
 namespace nibble::detail {
@@ -27,7 +27,7 @@ struct StageRun {
   int64_t used_maps = 0;  ///< all mapped bytes that a step uses
   int64_t file = 0;       ///< largest size of the file of activations
   int64_t written = 0;    ///< bytes that go there in a step
-  StepBooks books;
+  StepCosts costs;
 };
 
 /// What a rank of a stage has.

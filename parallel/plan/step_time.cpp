@@ -13,7 +13,7 @@ namespace {
 
 // Seconds of a ring over neighbours of which `stride` share every place: it crosses a node's border once, and all rings
 // of the node go through the same wire.
-double ring_seconds(const Exchange& of, const StepBook::Amount& amount, const MeshShape& mesh, const Cluster& cluster) {
+double ring_seconds(const Exchange& of, const StepCost::Amount& amount, const MeshShape& mesh, const Cluster& cluster) {
   const auto ranks = static_cast<double>(of.ranks(mesh)), tensor = static_cast<double>(mesh.tensor);
   const double stride = of.axis == MeshAxis::tensor      ? 1
                         : of.axis == MeshAxis::replicate ? tensor * static_cast<double>(mesh.shard)
@@ -31,7 +31,7 @@ struct ExchangeSeconds {
   double beside = 0;      // of computing
 };
 
-ExchangeSeconds exchange_seconds(const StepBook& step, const PlanJob& job, const MeshShape& mesh,
+ExchangeSeconds exchange_seconds(const StepCost& step, const PlanJob& job, const MeshShape& mesh,
                                  const Cluster& cluster, const WireFormat& wire) {
   constexpr double kFloat = 4;
   const bool stages_inside = static_cast<double>(mesh.ranks()) <= cluster.ranks_per_node;
@@ -63,9 +63,9 @@ double block_seconds(const PlanJob& job, const PlanLayout& layout, const StageMe
     const PlannedGroup& group = job.model.group(l);
     bytes += static_cast<double>(group.frozen_bytes + 4 * group.trained) / static_cast<double>(layout.mesh.tensor);
   }
-  const StepBooks& books = stage.books;
-  const double drawing = std::max(pass.operation * books.draw_flops, pass.byte * bytes * books.draw_passes);
-  return (drawing + pass.operation * books.judge_flops) / static_cast<double>(job.block.steps);
+  const StepCosts& costs = stage.costs;
+  const double drawing = std::max(pass.operation * costs.draw_flops, pass.byte * bytes * costs.draw_passes);
+  return (drawing + pass.operation * costs.judge_flops) / static_cast<double>(job.block.steps);
 }
 
 }  // namespace
@@ -78,9 +78,9 @@ double flops_beside(const PlanJob& job, const PlanLayout& layout, const StageMem
   for (int64_t l = stage.layers.begin; l < stage.layers.end; ++l) {
     const LayerWork& layer = work.layers[static_cast<size_t>(l)];
     flops += layer.forward;
-    if (l >= lowest) flops += layer.backward + (layout.recomputes(l) ? layer.again : 0);
+    if (l >= lowest) flops += layer.backward + (layout.recomputes(l) ? layer.recompute : 0);
   }
-  return std::max(0.0, stage.books.pass.flops - flops);
+  return std::max(0.0, stage.costs.pass.flops - flops);
 }
 
 PassSeconds pass_seconds(const PlanJob& job, const PlanLayout& layout, const Cluster& cluster) {
@@ -90,7 +90,7 @@ PassSeconds pass_seconds(const PlanJob& job, const PlanLayout& layout, const Clu
   for (int64_t l = 0; l < job.model.config.layers; ++l) {
     const LayerWork& of = work.layers[static_cast<size_t>(l)];
     pass.layer_forward.push_back(of.forward / speed);
-    pass.layer_backward.push_back((of.backward + (layout.recomputes(l) ? of.again : 0)) / speed);
+    pass.layer_backward.push_back((of.backward + (layout.recomputes(l) ? of.recompute : 0)) / speed);
   }
   pass.head = work.head / speed;
   pass.operation = 1 / speed;
@@ -115,7 +115,7 @@ std::vector<std::vector<int64_t>> stage_placements(const PlanJob& job, const Pla
   std::vector<double> until = {0};
   for (int64_t l = 0; l < layers; ++l) {
     const LayerWork& of = work.layers[static_cast<size_t>(l)];
-    until.push_back(until.back() + of.forward + of.backward + (layout.recomputes(l) ? of.again : 0));
+    until.push_back(until.back() + of.forward + of.backward + (layout.recomputes(l) ? of.recompute : 0));
   }
   // The last stage has the head: so many layers there, the others shared out evenly.
   std::vector<std::pair<double, std::vector<int64_t>>> found;
@@ -141,7 +141,7 @@ Traffic traffic_of(const PlanJob& job, const PlanLayout& layout, const MemoryPla
   Traffic traffic;
   for (const StageMemory& stage : plan.stages) {
     Traffic own;
-    const StepBook step = stage.books.step(static_cast<double>(microbatches_of_rank(job, layout)));
+    const StepCost step = stage.costs.step(static_cast<double>(microbatches_of_rank(job, layout)));
     for (const auto& [exchange, amount] : step.exchanges) {
       own[exchange.operation] += exchange.sent(amount.bytes, layout.mesh);
     }
@@ -165,8 +165,8 @@ StepTime step_time(const PlanJob& job, const PlanLayout& layout, const MemoryPla
     for (int64_t l = stage.layers.begin; l < stage.layers.end; ++l) {
       own += pass.layer_forward[static_cast<size_t>(l)] + pass.layer_backward[static_cast<size_t>(l)];
     }
-    const ExchangeSeconds exchange = exchange_seconds(stage.books.step(passes), job, layout.mesh, cluster, wire);
-    const double busy = own * passes + exchange.in_the_way, update = pass.update * stage.books.updated;
+    const ExchangeSeconds exchange = exchange_seconds(stage.costs.step(passes), job, layout.mesh, cluster, wire);
+    const double busy = own * passes + exchange.in_the_way, update = pass.update * stage.costs.updated;
     const double both = std::max(busy, exchange.beside) + cluster.overlap * std::min(busy, exchange.beside);
     const StepTime time{.seconds = both + update,
                         .computing = own * passes + update,

@@ -1,5 +1,5 @@
 #pragma once
-// Time and traffic of one optimizer step, from what its ranks were booked to do and the constants of a machine.
+// Time and traffic of one optimizer step, from what its ranks were counted to do and the constants of a machine.
 
 #include <map>
 #include <string>

@@ -114,16 +114,16 @@ Batch planned_batch(const PlanJob& job, const DecoderConfig& config, MemoryPool&
 ModelWork count_work(Decoder& model, const MetaDevice& device, const Batch& batch, DType compute_dtype,
                      RankContext& rank) {
   const StepContext step{rank, compute_dtype, true, 1, batch.row_keys};
-  ModelWork kept{std::vector<LayerWork>(static_cast<size_t>(model.config().layers))}, again = kept;
-  for (ModelWork* work : {&kept, &again}) {
+  ModelWork kept{std::vector<LayerWork>(static_cast<size_t>(model.config().layers))}, recomputed = kept;
+  for (ModelWork* work : {&kept, &recomputed}) {
     WorkByLayer hooks(*work, device);
     model.set_hooks(&hooks);
-    model.set_recompute(work == &again ? Recompute::block : Recompute::none);
+    model.set_recompute(work == &recomputed ? Recompute::block : Recompute::none);
     model.loss_sum_and_gradients(batch, step, 1);
     model.set_hooks(nullptr);
   }
   for (size_t l = 0; l < kept.layers.size(); ++l) {
-    kept.layers[l].again = again.layers[l].backward - kept.layers[l].backward;
+    kept.layers[l].recompute = recomputed.layers[l].backward - kept.layers[l].backward;
   }
   return kept;
 }
@@ -144,7 +144,7 @@ const ModelWork& model_work(const PlanJob& job, int64_t tensor) {
   if (job.everything) make_trainable(model, rank);
   const auto [some, times] = detail::sample_job(job, detail::kMostTokens);
   ModelWork run = count_work(model, device, planned_batch(some, config, pool), job.compute_dtype, rank);
-  for (LayerWork& layer : run.layers) layer = {times * layer.forward, times * layer.backward, times * layer.again};
+  for (LayerWork& layer : run.layers) layer = {times * layer.forward, times * layer.backward, times * layer.recompute};
   ModelWork work{{}, times * run.head};
   for (const int64_t alike : first) work.layers.push_back(run.layers[static_cast<size_t>(alike)]);
   return found.emplace(tensor, std::move(work)).first->second;

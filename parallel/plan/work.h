@@ -13,7 +13,7 @@ class MetaDevice;
 /// Of one microbatch.
 struct LayerWork {
   double forward = 0, backward = 0;
-  double again = 0;  ///< what the backward pass computes besides where the layer is recomputed
+  double recompute = 0;  ///< what the backward pass computes besides where the layer is recomputed
 };
 
 struct ModelWork {

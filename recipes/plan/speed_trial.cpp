@@ -229,8 +229,8 @@ struct SpeedTrial::Impl {
     tokens = std::min(job.tokens, static_cast<int64_t>(wanted));
     batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, false, config, pool);
     model.set_hooks(&watch);
-    again = config.layers / 2;  // the lower layers show what recomputing costs
-    model.recompute_below(again);
+    recomputed = config.layers / 2;  // the lower layers show what recomputing costs
+    model.recompute_below(recomputed);
     optimizer.emplace(parameters_of_layers(), recipe.optimizer.options(), pool);
     options.max_grad_norm = recipe.train.max_grad_norm;
     options.gradient_sum = job.gradient_sum;
@@ -271,7 +271,7 @@ struct SpeedTrial::Impl {
   size_t steps_in_files = 0;
   std::unique_ptr<LayerSharding> sharding;
   Decoder model;
-  int64_t tokens = 0, again = 0;
+  int64_t tokens = 0, recomputed = 0;
   Batch batch;
   Taken taken;
   std::optional<Drawn> drawn;
@@ -287,8 +287,8 @@ void SpeedTrial::Impl::keep_in_file(const std::string& directory, Recompute reco
   while (static_cast<int64_t>(files.size()) < like_a_step) {
     files.push_back(std::make_unique<SpillFile>(directory, 0, pool));
   }
-  again = recompute == Recompute::block ? config.layers : 0;
-  model.recompute_below(again);
+  recomputed = recompute == Recompute::block ? config.layers : 0;
+  model.recompute_below(recomputed);
   for (size_t i = steps_in_files; i < files.size(); ++i) step();
 }
 
@@ -384,16 +384,16 @@ PartSeconds SpeedTrial::Impl::seconds() const {
 
   // Seconds of an operation, over the layers: of all forward passes, and of backward passes by kind. Where only
   // adapters train, the lowest layer has no gradient to pass on and is like no other.
-  const int64_t lowest = !job.everything && config.layers > 3 ? 1 : 0, kept = std::max(lowest, again);
+  const int64_t lowest = !job.everything && config.layers > 3 ? 1 : 0, kept = std::max(lowest, recomputed);
   const double forward = usual(taken.forward, lowest, config.layers);
   const double backward[2] = {usual(taken.backward, kept, config.layers), usual(taken.backward, lowest, kept)};
   double forward_work = 0, backward_work[2] = {0, 0}, forward_of_backward[2] = {0, 0};
   for (int64_t l = lowest; l < config.layers; ++l) {
     const LayerWork& work = trial.layers[static_cast<size_t>(l)];
     forward_work += work.forward;
-    const size_t kind = l < again ? 1 : 0;
+    const size_t kind = l < recomputed ? 1 : 0;
     backward_work[kind] += work.backward;
-    forward_of_backward[kind] += work.again;
+    forward_of_backward[kind] += work.recompute;
   }
   const double forward_speed = forward / forward_work;
   // Where all layers are recomputed both passes are taken to be equally fast.
@@ -407,7 +407,7 @@ PartSeconds SpeedTrial::Impl::seconds() const {
   for (const LayerWork& work : part.layers) {
     result.forward.push_back(forward_speed * work.forward);
     result.backward.push_back(backward_speed * work.backward);
-    result.backward_recompute.push_back(result.backward.back() + recompute_speed * work.again);
+    result.backward_recompute.push_back(result.backward.back() + recompute_speed * work.recompute);
   }
   result.forward_recompute = result.forward;
   result.embed = scale * usual(taken.embed);

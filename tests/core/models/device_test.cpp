@@ -86,7 +86,7 @@ TEST(Devices, TheHostIsRefusedElements) {
   EXPECT_EQ(x.to(pool.host()).data<const float>()[2], 0);
 }
 
-TEST(Devices, AMetaStepBooksTheMemoryOfTheRealOne) {
+TEST(Devices, AMetaStepCountsTheMemoryOfTheRealOne) {
   for (const std::string& config : kConfigs) {
     const auto peak = [&](const Device& device) {
       MemoryPool pool(0, device);

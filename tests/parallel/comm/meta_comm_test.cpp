@@ -55,9 +55,9 @@ TEST(MetaComm, TheHostReadsOfAnExchangeWhatThisRankWouldSendItself) {
 TEST(MetaComm, OneOfManyPiecesIsRunAndAllAreBooked) {
   const MetaDevice device;
   MemoryPool pool(0, device);
-  std::map<std::string, std::pair<int, double>> booked;  // messages, bytes
+  std::map<std::string, std::pair<int, double>> counted;  // messages, bytes
   MetaComm planned(1, 4, [&](const std::string& operation, CommKind kind, double bytes) {
-    auto& [messages, all] = booked[operation + (kind == CommKind::gather ? " gather" : " scatter")];
+    auto& [messages, all] = counted[operation + (kind == CommKind::gather ? " gather" : " scatter")];
     ++messages;
     all += bytes;
   });
@@ -68,9 +68,9 @@ TEST(MetaComm, OneOfManyPiecesIsRunAndAllAreBooked) {
   all_reduce_tree(planned, "sum", values, present, {}, pool);
   reduce_scatter_tree(planned, "reduce", values, cuts, mine, present, {}, pool);
   const std::pair<int, double> once(1, 4.0 * kCount);
-  EXPECT_EQ(booked["sum scatter"], once);
-  EXPECT_EQ(booked["sum gather"], once);
-  EXPECT_EQ(booked["reduce scatter"], once);
+  EXPECT_EQ(counted["sum scatter"], once);
+  EXPECT_EQ(counted["sum gather"], once);
+  EXPECT_EQ(counted["reduce scatter"], once);
 }
 
 TEST(MetaComm, TheOthersHaveWhatThisRankHas) {

@@ -85,15 +85,15 @@ TEST(RolloutPlan, HasTheCacheAndTheModelsThatJudge) {
     return plan_memory(plan_job(recipe), plan_layout(recipe), {0, 2}, 1).stages.front();
   };
   const StageMemory few = planned({{"type", "grpo"}}, 8), many = planned({{"type", "grpo"}}, 64);
-  EXPECT_GE(many.books.draw_passes, 8 * few.books.draw_passes / 2);
-  EXPECT_GT(many.books.draw_flops, few.books.draw_flops);
-  EXPECT_EQ(few.books.judge_flops, 0) << "the policy is the one that wrote, and there is no reference";
-  EXPECT_GT(planned({{"type", "rloo"}}, 8).books.judge_flops, 0);
+  EXPECT_GE(many.costs.draw_passes, 8 * few.costs.draw_passes / 2);
+  EXPECT_GT(many.costs.draw_flops, few.costs.draw_flops);
+  EXPECT_EQ(few.costs.judge_flops, 0) << "the policy is the one that wrote, and there is no reference";
+  EXPECT_GT(planned({{"type", "rloo"}}, 8).costs.judge_flops, 0);
   json ppo = {{"type", "ppo"}};
   const StageMemory plain = planned(ppo, 8);
   ppo["reward_model"] = (directory / "reward").string();
   const StageMemory judged = planned(ppo, 8);
-  EXPECT_GT(judged.books.judge_flops, plain.books.judge_flops);
+  EXPECT_GT(judged.costs.judge_flops, plain.costs.judge_flops);
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(directory / "reward" / "model.safetensors"));
   EXPECT_GE(judged.needed() - plain.needed(), bytes / 2);
 }
@@ -135,16 +135,16 @@ TEST(RolloutPlan, ShardsAreGatheredOnceForTheTokensOfAPass) {
   recipe["parallel"] = {{"shard", 2}};
   const Recipe read = parse_recipe(recipe.dump(), "test");
   const PlanJob job = plan_job(read, parse_decoder_config(kModel, "test"));
-  const StepBooks books = plan_memory(job, plan_layout(read), {0, 2}, 1).stages.front().books;
+  const StepCosts costs = plan_memory(job, plan_layout(read), {0, 2}, 1).stages.front().costs;
   double gathers = 0, tokens = 12 * 40;
-  for (const auto& [exchange, amount] : books.block.exchanges) {
+  for (const auto& [exchange, amount] : costs.block.exchanges) {
     if (exchange.axis == MeshAxis::shard && exchange.kind == CommKind::gather) gathers += amount.messages;
   }
-  EXPECT_GT(books.draw_passes, 40);
-  EXPECT_LE(books.draw_passes, 50) << "all 12 answers together";
+  EXPECT_GT(costs.draw_passes, 40);
+  EXPECT_LE(costs.draw_passes, 50) << "all 12 answers together";
   const double layers = 2, ends = 2;  // embedding and head
-  EXPECT_GE(gathers, layers * books.draw_passes);
-  EXPECT_LE(gathers, (layers + ends) * books.draw_passes);
+  EXPECT_GE(gathers, layers * costs.draw_passes);
+  EXPECT_LE(gathers, (layers + ends) * costs.draw_passes);
   EXPECT_LT(gathers, tokens);
 }
 
@@ -191,8 +191,8 @@ TEST(RolloutPlan, AMillionAnswersArePlannedAsAMultipleOfSome) {
   const auto more = static_cast<double>(twice.pool_peak - small.pool_peak);
   EXPECT_NEAR(static_cast<double>(large.pool_peak), static_cast<double>(twice.pool_peak) + 14 * more,
               0.01 * static_cast<double>(large.pool_peak));
-  EXPECT_NEAR(large.books.draw_passes, 8 * twice.books.draw_passes, 1e-6 * large.books.draw_passes);
-  EXPECT_NEAR(large.books.judge_flops, 8 * twice.books.judge_flops, 1e-6 * large.books.judge_flops);
+  EXPECT_NEAR(large.costs.draw_passes, 8 * twice.costs.draw_passes, 1e-6 * large.costs.draw_passes);
+  EXPECT_NEAR(large.costs.judge_flops, 8 * twice.costs.judge_flops, 1e-6 * large.costs.judge_flops);
   EXPECT_GT(planned(1000000, 1000000).pool_peak, large.pool_peak);
 }
 

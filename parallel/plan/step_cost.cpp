@@ -1,4 +1,4 @@
-#include "nibble/parallel/plan/step_book.h"
+#include "nibble/parallel/plan/step_cost.h"
 
 #include <cmath>
 
@@ -27,11 +27,11 @@ double Exchange::sent(double bytes, const MeshShape& mesh) const {
   return kind == CommKind::send ? bytes : bytes * (among - 1) / among;
 }
 
-StepBook StepBook::sum(double a, const StepBook& one, double b, const StepBook& other) {
-  StepBook result{
+StepCost StepCost::sum(double a, const StepCost& one, double b, const StepCost& other) {
+  StepCost result{
       {}, a * one.zeroed + b * other.zeroed, a * one.copied + b * other.copied, a * one.flops + b * other.flops};
-  for (const auto& [book, times] : {std::pair(&one, a), std::pair(&other, b)}) {
-    for (const auto& [exchange, amount] : book->exchanges) {
+  for (const auto& [cost, times] : {std::pair(&one, a), std::pair(&other, b)}) {
+    for (const auto& [exchange, amount] : cost->exchanges) {
       Amount& to = result.exchanges[exchange];
       to.messages += times * amount.messages;
       to.bytes += times * amount.bytes;

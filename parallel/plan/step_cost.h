@@ -25,7 +25,7 @@ struct Exchange {
   double sent(double bytes, const MeshShape& mesh) const;
 };
 
-struct StepBook {
+struct StepCost {
   struct Amount {
     double messages = 0, bytes = 0;
   };
@@ -34,17 +34,17 @@ struct StepBook {
   double flops = 0;               ///< of everything
 
   /// a times the one, b times the other.
-  static StepBook sum(double a, const StepBook& one, double b, const StepBook& other);
+  static StepCost sum(double a, const StepCost& one, double b, const StepCost& other);
 };
 
 /// Of a microbatch, what comes once a step, and a step's share of what is exchanged over a block of answers.
-struct StepBooks {
-  StepBook pass, once, block;
+struct StepCosts {
+  StepCost pass, once, block;
   double updated = 0;  ///< values
   /// Before the steps that use a block of answers (PlannedBlock): what is drawn, in so many passes, and judged.
   double draw_passes = 0, draw_flops = 0, judge_flops = 0;
 
-  StepBook step(double passes) const { return StepBook::sum(1, StepBook::sum(passes, pass, 1, once), 1, block); }
+  StepCost step(double passes) const { return StepCost::sum(1, StepCost::sum(passes, pass, 1, once), 1, block); }
 };
 
 }  // namespace nibble
