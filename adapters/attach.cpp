@@ -27,6 +27,9 @@ void refuse_second_adapter(Layer& layer) {
   if (layer.adapter()) throw UsageError(layer.name() + " has an adapter already", "attach one adapter at a time");
 }
 
+/// Not of an expert on another rank; what is of the tensors of all experts hangs on those that are here.
+bool is_here(Linear& linear) { return !linear.weight().storage().empty(); }
+
 /// Whether values of the base itself change, so that switching the adapter off does not give the base.
 bool replaces_weights(const AdapterOptions& options) {
   return !options.modules_to_save.empty() || options.bias != BiasTraining::none ||
@@ -58,10 +61,11 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& asked, Ra
   const bool by_default = options.target_modules.empty() && options.target_parameters.empty();
   if (by_default || options.target_modules.all_linear()) {
     std::vector<std::string> modules = plan.modules;
-    std::erase_if(modules, [&](const std::string& module) { return is_router(config, module); });
+    std::erase_if(modules, [&](const std::string& module) { return is_parameter_router(config, module); });
     std::vector<std::string> linears = plan.linears;
-    std::erase_if(linears,
-                  [&](const std::string& linear) { return expert_part(config, linear) || is_router(config, linear); });
+    std::erase_if(linears, [&](const std::string& linear) {
+      return expert_part(config, linear) || is_parameter_router(config, linear);
+    });
     attached.options.target_modules.names = target_names(modules, linears, options, config.names.head);
     attached.options.target_modules.pattern.clear();
   }
@@ -77,7 +81,7 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& asked, Ra
   decoder.visit_linears([&](Linear& linear) {
     refuse_second_adapter(linear);
     if (chosen.contains(linear.name())) linear.set_adapter(result.make(linear));
-    if (!linear.adapter()) linear.set_adapter(experts.make(linear));
+    if (!linear.adapter() && is_here(linear)) linear.set_adapter(experts.make(linear));
   });
   attached.random_starts = result.take_random_starts();
   train_whole(decoder, options, plan.whole, true, rank);
@@ -110,7 +114,7 @@ AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& asked, bool tr
   decoder.visit_linears([&](Linear& linear) {
     refuse_second_adapter(linear);
     if (chosen.contains(linear.name())) linear.set_adapter(stored.make(linear));
-    if (!linear.adapter()) linear.set_adapter(experts.make(linear));
+    if (!linear.adapter() && is_here(linear)) linear.set_adapter(experts.make(linear));
   });
   train_whole(decoder, adapter.options, plan.whole, trainable, rank);
   train_tokens(decoder, plan.tokens, trainable, rank);

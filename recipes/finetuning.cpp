@@ -37,6 +37,21 @@ std::filesystem::path kept_reference(const Recipe& recipe, const std::map<std::s
          ("reference-" + hash_bytes(std::as_bytes(std::span(output))).substr(0, 32) + ".safetensors");
 }
 
+// Chance in Transformers' training of experts that there is none of here; empty: there is none there either.
+std::string router_noise_warning(const ModelRecipe& base, const DecoderConfig& config) {
+  const std::string file = base.init.empty() ? base.path + "/config.json" : base.init;
+  const std::string begin = "warning: " + file + ": in training Transformers ", end = ", nibble does not";
+  const nlohmann::json json = read_json_file(file, kModelConfigJson);
+  if (config.model_type == "phimoe") return begin + "draws the experts of phimoe at random" + end;
+  const bool dbrx = config.model_type == "dbrx";
+  if (!dbrx && config.model_type != "mixtral" && config.model_type != "minimax_m2") return "";
+  const std::string key = dbrx ? "moe_jitter_eps" : "router_jitter_noise";
+  const nlohmann::json noise =
+      (dbrx ? json.value("ffn_config", nlohmann::json::object()) : json).value(key, nlohmann::json());
+  if (!noise.is_number() || noise.get<double>() <= 0) return "";
+  return begin + "multiplies what experts read by noise (" + key + " is " + noise.dump() + ")" + end;
+}
+
 }  // namespace
 
 Finetuning::Finetuning(const Recipe& recipe, RankContext& rank, const Observer& observer)
@@ -66,6 +81,8 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
   if (!recipe_.objective.teacher_model_name_or_path.empty() && own.end == config_.layers) open_teacher();
   model_ = traced(observer_.trace, Phase::other, "load weights",
                   [&] { return open_base(recipe_.model, rank_, own, tensor_.get(), experts_.get()); });
+  const std::string noise = rank_.comm.rank() == 0 ? router_noise_warning(recipe_.model, config_) : "";
+  if (!noise.empty()) observer_.message(noise);
   if (rows_ > config_.vocab_size) {
     observer_.message("note: " + std::to_string(rows_ - config_.vocab_size) +
                       " tokens were added to the tokenizer: they get rows of their own, which are trained");

@@ -70,6 +70,12 @@ bool is_named(const std::string& path, const std::string& name) { return path ==
 
 std::string last_part(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
+// Whether the router is a Linear of its own in Transformers, which PEFT chooses like any other.
+bool routes_by_linear(const DecoderConfig& config) {
+  const bool mixes = config.experts && config.experts->routing.score == ops::RouterScore::sparse_mixer;
+  return mixes || last_part(config.names.block.experts.peft_router) == "wg";
+}
+
 // The names of an expert's Linears that PEFT translates, in Transformers' spelling and in the file's.
 bool is_gate(const ExpertNames& names, const std::string& last) { return last == "gate_proj" || last == names.gate; }
 bool is_up(const ExpertNames& names, const std::string& last) { return last == "up_proj" || last == names.up; }
@@ -79,6 +85,10 @@ bool is_translated(const ExpertNames& names, const std::string& last) {
 }
 
 }  // namespace
+
+bool is_parameter_router(const DecoderConfig& config, const std::string& linear) {
+  return is_router(config, linear) && !routes_by_linear(config);
+}
 
 AdapterOptions translate_for_experts(AdapterOptions options, const DecoderConfig& config) {
   if (!config.experts || !config.names.block.experts.peft_translates || !options.target_parameters.empty()) {
@@ -100,7 +110,7 @@ AdapterOptions translate_for_experts(AdapterOptions options, const DecoderConfig
   std::erase_if(modules, [&](const std::string& name) { return is_translated(names, last_part(name)); });
   const std::string fused = last_part(names.peft_gate_up);
   if (up) options.target_parameters.push_back(fused);
-  if (router) options.target_parameters.push_back("gate.weight");
+  if (router && !routes_by_linear(config)) options.target_parameters.push_back("gate.weight");
   if (down) options.target_parameters.push_back(last_part(names.peft_down));
   if (up && config.experts->gated) {
     options.rank_pattern.emplace_back(".*\\." + fused, 2 * options.r);
@@ -116,7 +126,7 @@ std::vector<std::string> modules_to_choose(const DecoderConfig& config, const Ad
   const bool narrow = names.peft_translates && options.target_modules.all_linear();
   std::vector<std::string> result;
   for (const std::string& linear : linears) {
-    if (expert_part(config, linear) || is_router(config, linear)) continue;
+    if (expert_part(config, linear) || is_parameter_router(config, linear)) continue;
     if (!narrow || !is_translated(names, last_part(linear))) result.push_back(linear);
   }
   return result;

@@ -28,6 +28,10 @@ std::string expert_lora_stem(const DecoderConfig& config, const std::string& ten
 /// stay as they are. Throws UsageError where gate and up are not both named.
 AdapterOptions translate_for_experts(AdapterOptions options, const DecoderConfig& config);
 
+/// Whether the Linear of this name is a router that PEFT meets as a parameter, "gate.weight", and not as a Linear (as
+/// in PhiMoE and Hunyuan).
+bool is_parameter_router(const DecoderConfig& config, const std::string& linear);
+
 /// The paths among `linears` that target_modules choose from: not those of experts and routers, and with all-linear not
 /// those that translate_for_experts leaves out.
 std::vector<std::string> modules_to_choose(const DecoderConfig& config, const AdapterOptions& options,

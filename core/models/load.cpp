@@ -244,7 +244,7 @@ Decoder plan_decoder(const DecoderConfig& config, RankContext& rank, LayerRange 
 
 void check_trainable(Decoder& decoder) {
   decoder.visit_linears([](Linear& linear) {
-    if (linear.weight().parameter()) return;
+    if (linear.weight().parameter() || linear.weight().storage().empty()) return;
     throw UsageError("the weight of " + linear.name() + " is packed and cannot be trained",
                      "add an adapter, or load the model without quantization");
   });

@@ -56,7 +56,7 @@ PlannedModel plan_model(const DecoderConfig& config, const ModelMaker& make, boo
   });
   model.visit_linears([&](Linear& linear) {
     if (linear.adapter()) linear.adapter()->visit(of_adapter);
-    if (linear.weight().parameter()) return;
+    if (linear.weight().parameter() || linear.weight().storage().empty()) return;
     PlannedGroup& group = group_of(linear.name());
     if (linear.weight().matrix() == 0) {  // the first has the tensor of all
       for (const Tensor* part : linear.weight().storage()) note(group, linear.name(), *part, false);

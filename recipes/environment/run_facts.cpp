@@ -75,7 +75,9 @@ Json data_facts(const TrainingData& data) {
 std::string method_of(const Recipe& recipe, Decoder& model) {
   if (recipe.pretrains()) return "pretraining " + base_of(recipe);
   bool packed = false;
-  model.visit_linears([&](Linear& linear) { packed = packed || !linear.weight().parameter(); });
+  model.visit_linears([&](Linear& linear) {
+    packed = packed || (!linear.weight().parameter() && !linear.weight().storage().empty());
+  });
   return (!recipe.adapter ? "full fine-tuning of " : packed ? "QLoRA on " : "LoRA on ") + base_of(recipe);
 }
 
@@ -119,6 +121,7 @@ WeightCounts count_weights(Decoder& model, const Mesh& mesh) {
   model.visit_linears([&](Linear& linear) {
     const bool shared = linear.shard().slices_rows() || linear.shard().slices_columns();
     if (linear.weight().parameter() || (mesh.tensor().rank() > 0 && !shared)) return;  // packed ones are left
+    if (linear.weight().storage().empty()) return;                                     // another rank has it
     if (mesh.experts().rank() > 0 && !is_spread(linear)) return;
     counts.all += static_cast<double>(linear.in_features()) * static_cast<double>(linear.out_features());
   });

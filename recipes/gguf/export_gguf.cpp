@@ -1,12 +1,14 @@
 #include "nibble/recipes/gguf/export_gguf.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <set>
 
 #include "nibble/adapters/merging/merged_source.h"
+#include "nibble/adapters/peft/adapter_names.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/adapters/tuners/init.h"
 #include "nibble/core/base/error.h"
@@ -15,6 +17,7 @@
 #include "nibble/core/io/files/system_error.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/gguf/gguf_names.h"
+#include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/quant/dequantized_source.h"
 #include "nibble/quant/mxfp4_layout.h"
@@ -41,6 +44,22 @@ Tensor in_order(const Tensor& rows, const std::vector<int64_t>& order, MemoryPoo
     std::memcpy(result.mutable_raw() + i * bytes, rows.raw() + static_cast<size_t>(order[i]) * bytes, bytes);
   }
   return result;
+}
+
+Tensor columns_in_order(const Tensor& m, const std::vector<int64_t>& order, MemoryPool& pool) {
+  return transposed(in_order(transposed(m, pool), order, pool), pool);
+}
+
+/// Rows of a part, of which they are `begin`, ..., with what is special about its values.
+void edit(const GgufPart& part, int64_t begin, Tensor& rows) {
+  if (part.added == 0 && !part.is_log && part.factors.empty()) return;
+  const std::span<float> values = rows.span<float>();
+  const size_t width = values.size() / static_cast<size_t>(rows.dim(0));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const size_t row = part.factors.size() > 1 ? static_cast<size_t>(begin) + i / width : 0;
+    const float value = part.is_log ? -std::exp(values[i]) : values[i] + part.added;
+    values[i] = part.factors.empty() ? value : value * part.factors[row];
+  }
 }
 
 /// The tensors of one model on their way.
@@ -79,18 +98,35 @@ class Exporter {
   void plan(GgufPart part) {
     const TensorSpec* spec = find(part.source);
     if (!spec) {
-      if (part.source.ends_with(".bias")) return;
+      if (part.optional || part.source.ends_with(".bias")) return;
       throw InputError(base_.directory.string(), "has no " + part.source, "the model is incomplete: get it again");
     }
     used_.insert(spec->name);
     part.source = spec->name;
     if (part.rows) return plan_rows(std::move(part));
     GgufTensor tensor{part.name, spec->shape, GgufType::f32, 0};
+    if (!part.row_order.empty()) tensor.shape.at(0) = static_cast<int64_t>(part.row_order.size());
     if (part.squeezed) std::erase(tensor.shape, 1);
     if (part.transposed) std::swap(tensor.shape.at(0), tensor.shape.at(1));
+    refuse_shape(part, *spec);
+    if (!part.shape.empty()) tensor.shape = part.shape;
     if (part.is_matrix) tensor.type = type_for(part.name, tensor.shape.back());
     parts_.push_back(std::move(part));
     tensors_.push_back(std::move(tensor));
+  }
+
+  // Orders, factors and shapes follow from config.json; the tensor is the file's.
+  void refuse_shape(const GgufPart& part, const TensorSpec& spec) const {
+    const int64_t rows = part.row_order.empty() ? spec.shape.at(0) : static_cast<int64_t>(part.row_order.size());
+    const auto within = [](const std::vector<int64_t>& order, int64_t count) {
+      return std::ranges::all_of(order, [count](int64_t i) { return i < count; });
+    };
+    const bool fits = within(part.row_order, spec.shape[0]) &&
+                      (part.column_order.empty() ||
+                       (spec.shape.size() == 2 && spec.shape[1] == static_cast<int64_t>(part.column_order.size()))) &&
+                      (part.factors.size() < 2 || static_cast<int64_t>(part.factors.size()) == rows) &&
+                      (part.shape.empty() || element_count(part.shape) == element_count(spec.shape));
+    if (!fits) throw InputError(base_.directory.string(), part.source + " has shape " + to_string(spec.shape));
   }
 
   // Of a tensor that holds several, one of its matrices as it is stored, and how many there are.
@@ -170,6 +206,8 @@ class Exporter {
 
   void refuse_leftovers() const {
     for (const auto& [name, spec] : specs_) {
+      const auto begins = [&](const std::string& tower) { return name.starts_with(tower); };
+      if (std::ranges::any_of(config_.towers, begins)) continue;
       const bool tied = config_.tied_head && name == config_.names.head + ".weight";
       if (used_.contains(name) || tied || behind_the_last_layer(name) || spec->dtype == DType::u8 ||
           name.ends_with("rotary_emb.inv_freq"))
@@ -183,18 +221,14 @@ class Exporter {
     if (part.rows) return write_rows(part, writer);
     const TensorSpec& spec = *specs_.at(part.source);
     const int64_t count = spec.shape.at(0), width = std::max<int64_t>(element_count(spec.shape) / count, 1);
-    if (part.transposed || !part.row_order.empty()) {
-      Tensor whole = base_.rows(part.source, 0, count, pool_);
-      if (part.transposed) whole = transposed(whole, pool_);
-      if (!part.row_order.empty()) whole = in_order(whole, part.row_order, pool_);
-      return writer.append(tensor.name, whole);
-    }
-    const int64_t step = std::max<int64_t>(kBlockElements / width, 1);
+    const bool whole = part.transposed || !part.row_order.empty();
+    const int64_t step = whole ? count : std::max<int64_t>(kBlockElements / width, 1);
     for (int64_t begin = 0; begin < count; begin += step) {
       Tensor rows = base_.rows(part.source, begin, std::min(begin + step, count), pool_);
-      if (part.added != 0) {
-        for (float& value : rows.span<float>()) value += part.added;
-      }
+      if (part.transposed) rows = transposed(rows, pool_);
+      if (!part.row_order.empty()) rows = in_order(rows, part.row_order, pool_);
+      if (!part.column_order.empty()) rows = columns_in_order(rows, part.column_order, pool_);
+      edit(part, begin, rows);
       writer.append(tensor.name, rows);
     }
   }
@@ -216,6 +250,18 @@ std::string model_name(const std::string& path) {
   fs::path given(path);
   if (!given.has_filename()) given = given.parent_path();
   return given.filename().string();
+}
+
+/// Throws InputError for a tensor that config.json makes of another shape.
+void refuse_other_shapes(const TensorSource& base, const DecoderConfig& config, RankContext& rank) {
+  std::map<std::string, Shape> shapes;
+  plan_decoder(config, rank).visit([&](Parameter& planned) { shapes[planned.name] = planned.value.shape(); });
+  for (const TensorSpec& spec : base.tensors) {
+    const auto found = shapes.find(spec.name);
+    if (found == shapes.end() || found->second == spec.shape) continue;
+    throw InputError(base.directory.string(), spec.name + " has shape " + to_string(spec.shape) +
+                                                  ", config.json makes it " + to_string(found->second));
+  }
 }
 
 /// A configuration that llama.cpp can compute.
@@ -246,6 +292,7 @@ GgufReport export_model(const GgufRequest& request, const TensorSource& base, co
     throw InputError(place, "ends in a score head, which programs that continue texts have no use for",
                      "export the causal model");
   }
+  refuse_other_shapes(base, config, rank);
   const GgufMix& mix = gguf_mix(request.type);
   Metadata metadata = gguf_hyperparameters(config, model_name(request.model));
   metadata.emplace_back("general.file_type", mix.file_type);
@@ -257,8 +304,7 @@ GgufReport export_model(const GgufRequest& request, const TensorSource& base, co
   } else {
     metadata.emplace_back("tokenizer.ggml.model", std::string("none"));
   }
-  if (!config.rope.empty() && config.rope[0].scaling == RopeScaling::yarn && !config.rope[0].truncate)
-    vocabulary.left_out.emplace_back("that yarn's ramp lies between pairs (\"truncate\": false): logits differ");
+  for (std::string& what : gguf_left_out(config)) vocabulary.left_out.push_back(std::move(what));
   Exporter exporter(base, config, mix, std::move(mxfp4), rank.pool);
   GgufWriter writer(request.out, metadata, exporter.tensors(), request.replace);
   exporter.write(writer);
@@ -279,15 +325,15 @@ void refuse_adapter(const PeftAdapter& adapter, const std::string& what) {
 
 /// A LoRA beside an exported base: matrices by llama.cpp's names, the scaling inside B.
 GgufReport export_adapter(const GgufRequest& request, RankContext& rank) {
-  const PeftAdapter adapter = read_peft_directory(request.adapter);
   const DecoderConfig config = with_gguf_form(read_decoder_config(request.model), request.model);
+  const PeftAdapter adapter = in_file_names(read_peft_directory(request.adapter), config);
   if (find_family(config.model_type, "", request.model).gguf.no_adapters)
-    refuse_adapter(adapter, "latent attention under it");
+    refuse_adapter(adapter, "products under it that llama.cpp computes without adapters");
   if (adapter.options.use_dora) refuse_adapter(adapter, "DoRA magnitudes");
   if (takes_from_base(adapter.options.init_lora_weights)) refuse_adapter(adapter, "a start taken from the base");
-  std::map<std::string, GgufPart> by_module;
+  std::multimap<std::string, GgufPart> by_module;
   for (GgufPart& part : gguf_parts(config)) {
-    if (part.source.ends_with(".weight")) by_module[part.source.substr(0, part.source.size() - 7)] = part;
+    if (part.source.ends_with(".weight")) by_module.emplace(part.source.substr(0, part.source.size() - 7), part);
   }
   std::vector<GgufTensor> tensors;
   std::map<std::string, Tensor> values;
@@ -295,19 +341,28 @@ GgufReport export_adapter(const GgufRequest& request, RankContext& rank) {
     const bool is_a = name.ends_with(".lora_A.weight"), is_b = name.ends_with(".lora_B.weight");
     const std::string module = name.substr(0, name.size() - std::min<size_t>(name.size(), 14));
     if (!is_a && !is_b) refuse_adapter(adapter, name);
-    const auto found = by_module.find(module);
-    if (found == by_module.end() || !found->second.is_matrix) refuse_adapter(adapter, "an adapter on " + module);
-    Tensor value = Tensor::empty(rank.pool, stored.shape(), DType::f32, name);
-    ops::cast(stored, value);
-    if (is_b) {
-      const double r = static_cast<double>(stored.dim(1));
-      ops::scale(value, static_cast<float>(lora_scaling(adapter.options, module, stored.dim(1)) * r /
-                                           adapter.options.lora_alpha));
-      if (!found->second.row_order.empty()) value = in_order(value, found->second.row_order, rank.pool);
+    const auto [first, last] = by_module.equal_range(module);
+    if (first == last) refuse_adapter(adapter, "an adapter on " + module);
+    for (auto found = first; found != last; ++found) {
+      const GgufPart& part = found->second;
+      if (!part.is_matrix || !part.adapts || (part.rows && part.rows->experts > 0))
+        refuse_adapter(adapter, "an adapter on " + module);
+      Tensor value = Tensor::empty(rank.pool, stored.shape(), DType::f32, name);
+      ops::cast(stored, value);
+      if (is_b) {
+        const double r = static_cast<double>(stored.dim(1));
+        ops::scale(value, static_cast<float>(lora_scaling(adapter.options, module, stored.dim(1)) * r /
+                                             adapter.options.lora_alpha));
+        if (!part.row_order.empty()) value = in_order(value, part.row_order, rank.pool);
+        if (part.rows) value = value.rows(part.rows->first, part.rows->first + part.rows->count);
+        edit(part, 0, value);
+      } else if (!part.column_order.empty()) {
+        value = columns_in_order(value, part.column_order, rank.pool);
+      }
+      const std::string result = part.name + (is_a ? ".lora_a" : ".lora_b");
+      tensors.push_back({result, value.shape(), GgufType::f32, 0});
+      values.emplace(result, value);
     }
-    const std::string result = found->second.name + (is_a ? ".lora_a" : ".lora_b");
-    tensors.push_back({result, value.shape(), GgufType::f32, 0});
-    values.emplace(result, value);
   }
   if (adapter.options.lora_alpha == 0) refuse_adapter(adapter, "a lora_alpha of 0");
   const Metadata metadata = {{"general.architecture", gguf_architecture(config)},

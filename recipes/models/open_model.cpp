@@ -164,8 +164,9 @@ void refuse_bias_without_place(const DecoderConfig& config, const AdapterPlan& p
   });
 }
 
-// Every rank has the adapters of all experts, as those of the tensors of all experts are.
-void check_spread_experts(const DecoderConfig& config, int64_t ranks, const AdapterPlan& plan) {
+// Every rank has the adapters of all experts, of single ones too; weights have only some.
+void check_spread_experts(const DecoderConfig& config, int64_t ranks, const AdapterPlan& plan,
+                          const AdapterOptions& options) {
   const auto refuse = [](const std::string& what, const std::string& remedy) {
     throw UsageError(what, remedy, "parallel.experts");
   };
@@ -177,11 +178,14 @@ void check_spread_experts(const DecoderConfig& config, int64_t ranks, const Adap
   }
   for (const std::string& linear : plan.linears) {
     if (!expert_part(config, linear)) continue;
-    const bool saved =
-        plan.whole.contains(linear + ".weight") || plan.whole.contains(linear.substr(0, linear.rfind('.')));
-    if (!saved && !std::ranges::count(plan.modules, linear)) continue;
-    refuse("the adapter trains " + linear + " by itself, which only some ranks would have",
-           "name the tensors of all experts in adapter.target_parameters, or leave it out");
+    if (plan.whole.contains(linear + ".weight") || plan.whole.contains(linear.substr(0, linear.rfind('.'))))
+      refuse("the adapter trains the weight of " + linear + ", which only some ranks have",
+             "leave it out, or take it from adapter.modules_to_save");
+    if (!std::ranges::count(plan.modules, linear)) continue;
+    const bool reads = takes_from_base(options.init_lora_weights) || options.init_lora_weights == LoraInit::loftq;
+    if (options.use_dora || reads || options.lora_dropout > 0)
+      refuse("the adapter of " + linear + " has dropout, DoRA or a start taken from a weight that only some ranks have",
+             "name the tensors of all experts in adapter.target_parameters, or leave it out");
   }
 }
 
@@ -198,15 +202,17 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
   const AdapterRecipe adapter = with_added_tokens(*recipe.adapter, config, rows);
   config.vocab_size = rows;
   AdapterPlan plan;
+  AdapterOptions options = adapter.options;
   if (adapter.path.empty()) {
-    plan = plan_adapter(config, adapter.options, split);
+    plan = plan_adapter(config, options, split);
     if (adapter.options.lora_bias) refuse_bias_without_place(config, plan);
   } else {
     const PeftAdapter stored = read_peft_directory(adapter.path);
     require_agreement(adapter, stored);
     plan = plan_adapter(config, stored, split);
+    options = stored.options;
   }
-  if (recipe.parallel.experts > 1) check_spread_experts(config, recipe.parallel.experts, plan);
+  if (recipe.parallel.experts > 1) check_spread_experts(config, recipe.parallel.experts, plan, options);
   return plan;
 }
 

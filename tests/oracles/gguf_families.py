@@ -79,7 +79,50 @@ EXPORTED = {
     "lfm2": ("lfm2", BASE | dict(num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], block_auto_adjust_ff_dim=False)),
     "lfm2_moe": ("lfm2_moe", BASE | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, num_dense_layers=1, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"])),
 }
-LATENT_TYPES = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu")
+CALM = dict(rms_norm_eps=1e-4)  # delta nets answer small numbers to first tokens
+DELTA = BASE | CALM | dict(head_dim=16, linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=16, linear_value_head_dim=16, linear_conv_kernel_dim=4,
+                           layer_types=["linear_attention", "full_attention", "linear_attention"], num_hidden_layers=3,
+                           rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))
+DELTA_EXPERTS = DELTA | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=40, decoder_sparse_step=1)
+MAMBA2 = BASE | dict(num_hidden_layers=3, mamba_n_heads=8, mamba_d_head=16, mamba_n_groups=2, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=8)
+GRANITE = MAMBA2 | dict(layer_types=["mamba", "attention", "mamba"], shared_intermediate_size=96, num_experts_per_tok=2, num_local_experts=0,
+                        embedding_multiplier=3.0, residual_multiplier=0.5, attention_multiplier=0.3, logits_scaling=2.0)
+NEMOTRON = BASE | dict(num_hidden_layers=4, head_dim=16, mamba_num_heads=8, mamba_head_dim=16, n_groups=2, ssm_state_size=16, conv_kernel=4, chunk_size=8,
+                       layers_block_type=["mamba", "attention", "mlp", "mamba"])
+FALCON_H1 = MAMBA2 | dict(mamba_d_ssm=96, mamba_n_heads=6, mamba_rms_norm=True, mamba_norm_before_gate=False, head_dim=16, embedding_multiplier=2.0, lm_head_multiplier=0.7,
+                          key_multiplier=0.6, mlp_multipliers=[0.8, 1.3], ssm_multipliers=[0.9, 1.1, 0.7, 1.2, 0.8], ssm_in_multiplier=1.4, ssm_out_multiplier=0.6,
+                          attention_in_multiplier=1.2, attention_out_multiplier=0.7)
+JAMBA = BASE | dict(num_hidden_layers=4, attn_layer_period=3, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1, num_experts=4, num_experts_per_tok=2,
+                    mamba_d_state=16, mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=8)
+GEMMA4 = BASE | dict(num_hidden_layers=4, num_key_value_heads=1, head_dim=16, global_head_dim=32, sliding_window=8, layer_types=["sliding_attention", "full_attention"] * 2,
+                     hidden_size_per_layer_input=0, num_kv_shared_layers=0, use_double_wide_mlp=False, attention_k_eq_v=False, num_global_key_value_heads=None,
+                     final_logit_softcapping=6.0, tie_word_embeddings=True)
+EXPORTED |= {
+    "qwen3_5": ("qwen3_5_text", DELTA), "qwen3_5_moe": ("qwen3_5_moe_text", DELTA_EXPERTS),
+    "qwen3_5 a value head each": ("qwen3_5_text", DELTA | dict(linear_num_value_heads=2)),
+    "qwen3_next": ("qwen3_next", DELTA_EXPERTS | dict(norm_topk_prob=True)),
+    "granite 4 h": ("granitemoehybrid", GRANITE), "granite 4 h rope": ("granitemoehybrid", GRANITE | dict(position_embedding_type="rope")),
+    "granite 4 h experts": ("granitemoehybrid", GRANITE | dict(num_local_experts=4, intermediate_size=32)),
+    "granite 4": ("granitemoehybrid", GRANITE | dict(layer_types=["attention"] * 3, position_embedding_type="rope")),
+    "granite 4 no rope": ("granitemoehybrid", GRANITE | dict(layer_types=["attention"] * 3)),
+    "granite 4 experts": ("granitemoehybrid", GRANITE | dict(layer_types=["attention"] * 3, position_embedding_type="rope", num_local_experts=4, intermediate_size=32)),
+    "bamba": ("bamba", MAMBA2 | dict(attn_layer_indices=[1])),
+    "nemotron_h": ("nemotron_h", NEMOTRON),
+    "nemotron_h experts": ("nemotron_h", NEMOTRON | dict(layers_block_type=["mamba", "attention", "moe", "moe"], n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+                                                         moe_shared_expert_intermediate_size=40, n_shared_experts=1, n_group=1, topk_group=1, routed_scaling_factor=2.5)),
+    "falcon_h1": ("falcon_h1", FALCON_H1), "falcon_h1 tied, no norm": ("falcon_h1", FALCON_H1 | dict(mamba_rms_norm=False, tie_word_embeddings=True)),
+    "mamba": ("mamba", dict(vocab_size=96, hidden_size=64, num_hidden_layers=2, state_size=16, time_step_rank=8, expand=2, bos_token_id=1, eos_token_id=2, pad_token_id=0)),
+    "falcon_mamba": ("falcon_mamba", dict(vocab_size=96, hidden_size=64, num_hidden_layers=2, state_size=16, time_step_rank=8, expand=2, mixer_rms_eps=1e-5, bos_token_id=1, eos_token_id=2, pad_token_id=0)),
+    "mamba2": ("mamba2", dict(vocab_size=96, hidden_size=64, num_hidden_layers=2, num_heads=8, head_dim=16, n_groups=2, state_size=16, expand=2, chunk_size=8, bos_token_id=1, eos_token_id=2, pad_token_id=0)),
+    "jamba": ("jamba", JAMBA), "jamba dense": ("jamba", JAMBA | dict(num_experts=1, num_experts_per_tok=1)),
+    "kimi_linear": ("kimi_linear", DEEPSEEK | CALM | dict(num_experts=4, q_lora_rank=None, routed_scaling_factor=2.5, layer_types=["linear_attention", "linear_attention", "full_attention"],
+                                                          linear_num_heads=4, linear_head_dim=16)),
+    "gemma4": ("gemma4_text", GEMMA4), "gemma4 inputs": ("gemma4_text", GEMMA4 | dict(hidden_size_per_layer_input=8, vocab_size_per_layer_input=96, num_kv_shared_layers=2, use_double_wide_mlp=True)),
+    "gemma4 keys are values": ("gemma4_text", GEMMA4 | dict(attention_k_eq_v=True, num_global_key_value_heads=1, num_key_value_heads=2)),
+    "gemma4 experts": ("gemma4_text", GEMMA4 | dict(enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=32)),
+    "gemma4_unified": ("gemma4_unified_text", GEMMA4),
+}
+WITHOUT_ADAPTERS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "kimi_linear")
 
 
 class Table(torch.nn.Module):
@@ -130,8 +173,11 @@ def same_weights(model, back, gemma):
 
 
 def linears(model):
-    """Those of mixers, but for the product that llama.cpp has in two: PEFT takes names of MLPs for experts as well."""
-    return sorted(n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and (".self_attn." in n or ".conv." in n) and "kv_b_proj" not in n)
+    """Those of mixers, but for the product that llama.cpp has in two, and what PEFT leaves alone beside a state space: it takes names of MLPs for experts as well."""
+    mixers = (".self_attn.", ".conv.", ".linear_attn.", ".mamba.", ".mixer.")
+    space = any(x in type(m).__name__.lower() for m in model.modules() for x in ("mamba", "falconh1"))
+    left = ("kv_b_proj", "dt_proj") + (("out_proj", "experts", "up_proj", "down_proj") if space else ())
+    return sorted(n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and any(x in n for x in mixers) and not any(x in n for x in left))
 
 
 def case(name, kind, options, seed, work, other_head=False):
@@ -175,7 +221,7 @@ def case(name, kind, options, seed, work, other_head=False):
     lora.save_pretrained(work / "lora")
     wanted = logits_of(lora, ids)
     beside = 0.0
-    if kind not in LATENT_TYPES:
+    if kind not in WITHOUT_ADAPTERS:
         nibble("export", "--model", work / "model", "--adapter", work / "lora", "--adapter-only", "--format", "gguf", "--out", work / "a.gguf", "--force")
         beside = float(abs(Model(plain, work / "a.gguf").logits(ids) - wanted).max())
     merged = float(abs(Model(export("f32", "--adapter", work / "lora")).logits(ids) - wanted).max())

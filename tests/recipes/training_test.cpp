@@ -309,6 +309,31 @@ void write_words(const fs::path& path, int64_t count) {
   test::write_bytes(path, tokenizer.dump());
 }
 
+// Transformers multiplies what experts read by noise, if config.json says so, and draws PhiMoE's experts.
+TEST(RouterNoise, IsWarnedOfInOneLine) {
+  const auto warnings = [](const std::string& type, double noise) {
+    Job job;
+    const fs::path model = job.directory.path() / "model", data = job.directory.path() / "data.jsonl";
+    fs::copy(fs::path(kSourceDir) / "tests/oracles/results/model_types" / type / "model", model);
+    json config = json::parse(std::ifstream(model / "config.json"));
+    config["router_jitter_noise"] = noise;
+    test::write_bytes(model / "config.json", config.dump());
+    test::write_bytes(data, json{{"input_ids", {5, 6, 7, 8}}}.dump() + "\n");
+    job.run({{"model", {{"path", model.string()}}},
+             {"adapter", {{"r", 2}}},
+             {"data", {{"train", data.string()}, {"format", "tokens"}}},
+             {"train", {{"steps", 1}}}});
+    std::erase_if(job.messages, [](const std::string& line) { return !line.starts_with("warning: "); });
+    return job.messages;
+  };
+  EXPECT_EQ(warnings("minimax_m2", 0), std::vector<std::string>());
+  const std::vector<std::string> some = warnings("minimax_m2", 0.25), drawn = warnings("phimoe", 0);
+  ASSERT_EQ(some.size(), 1u);
+  EXPECT_NE(some[0].find("(router_jitter_noise is 0.25), nibble does not"), std::string::npos) << some[0];
+  ASSERT_EQ(drawn.size(), 1u);
+  EXPECT_NE(drawn[0].find("draws the experts of phimoe at random, nibble does not"), std::string::npos) << drawn[0];
+}
+
 TEST(AddedTokens, AreTrainedAndSavedWithTheAdapter) {
   constexpr int64_t kRows = 61, kAdded = 2;  // of the model, beyond it
   Job job;

@@ -6,7 +6,6 @@
 #include "nibble/core/models/families/expert_rules.h"
 #include "nibble/core/models/families/hybrid_rules.h"
 #include "nibble/core/models/families/latent_families.h"
-#include "nibble/core/nn/mixers/gated_delta.h"
 
 namespace nibble {
 
@@ -22,13 +21,6 @@ std::vector<bool> attention_or(const ConfigReader& file, const DecoderConfig& co
   std::vector<bool> attention = attention_layers(file, config, {"full_attention"}, {"linear_attention"});
   for (int64_t l = 0; attention.size() < config.layer.size(); ++l) attention.push_back(absent(l));
   return attention;
-}
-
-SublayerMaker<Mixer> delta_maker(const std::string& module, const GatedDeltaNames& names,
-                                 const GatedDeltaConfig& delta) {
-  return [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
-    return std::make_unique<GatedDelta>(prefix + module + ".", names, delta, makers);
-  };
 }
 
 // Heads of one size for queries, keys and values; decays by channel.
@@ -59,6 +51,11 @@ void read_kimi_experts(const ConfigReader& file, DecoderConfig& config, int64_t 
 }
 
 }  // namespace
+
+std::unique_ptr<Mixer> GatedDeltaMaker::operator()(const DecoderConfig&, int64_t, const std::string& prefix,
+                                                   const Makers& makers) const {
+  return std::make_unique<GatedDelta>(prefix + module + ".", names, config, makers);
+}
 
 TensorNames olmo_hybrid_names() {
   TensorNames names;
@@ -106,9 +103,7 @@ void finish_qwen3_5(const ConfigReader& file, DecoderConfig& config) {
   delta.eps = config.norm.eps;
   delta.activation = config.activation;
   delta.fused = config.model_type == "qwen3_next";
-  set_mixers(config, attention, [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
-    return std::make_unique<GatedDelta>(prefix + "linear_attn.", GatedDeltaNames(), delta, makers);
-  });
+  set_mixers(config, attention, GatedDeltaMaker{"linear_attn", {}, delta});
 }
 
 // Layers of experts are those that mlp_only_layers does not name.
@@ -159,7 +154,7 @@ void finish_olmo_hybrid(const ConfigReader& file, DecoderConfig& config) {
   delta.apart = true;
   if (file.boolean("linear_allow_neg_eigval", true)) delta.beta_scale = 2;
   const GatedDeltaNames names = {.output = "o_proj", .attention = {.conv_parts = kConvolutions, .norm = "o_norm"}};
-  set_mixers(config, attention, delta_maker("linear_attn", names, delta));
+  set_mixers(config, attention, GatedDeltaMaker{"linear_attn", names, delta});
   const NormNames after = {.attention_norm = "",
                            .post_attention_norm = "post_attention_layernorm",
                            .mlp_norm = "",
@@ -205,7 +200,7 @@ void finish_kimi_linear(const ConfigReader& file, DecoderConfig& config) {
                                  .output = "o_proj",
                                  .attention = {.conv_parts = kConvolutions, .norm = "o_norm"}};
   use_latent_attention(file, config);
-  set_mixers(config, attention, delta_maker("self_attn", names, delta));
+  set_mixers(config, attention, GatedDeltaMaker{"self_attn", names, delta});
   read_kimi_experts(file, config, 1, 1, 2.446, 1);
   config.adapter_names = {{".self_attn.f_", ".self_attn.forget_gate.f_"}, {".block_sparse_moe.", ".mlp."}};
 }
@@ -230,7 +225,7 @@ void finish_bailing_hybrid(const ConfigReader& file, DecoderConfig& config) {
   LatentAttentionNames latent = LatentAttentionNames::below("attention");
   latent.output = "attention.dense";
   use_latent_attention(file, config, latent, true);
-  set_mixers(config, attention, delta_maker("attention", names, delta));
+  set_mixers(config, attention, GatedDeltaMaker{"attention", names, delta});
   read_kimi_experts(file, config, 8, 4, 2.5, 2);
   config.adapter_names = {{".attention.dense.", ".self_attn.o_proj."},
                           {".attention.f_proj.", ".self_attn.forget_gate.f_proj."},

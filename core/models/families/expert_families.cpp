@@ -90,6 +90,7 @@ TensorNames hunyuan_moe_names() {
 TensorNames phimoe_names() {
   TensorNames names = mixtral_names();
   names.block.experts.peft_router = "mlp.router";
+  names.block.experts.peft_translates = false;
   return names;
 }
 

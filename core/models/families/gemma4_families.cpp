@@ -210,7 +210,12 @@ Family gemma4(std::string_view model_type, std::string_view architecture, int64_
           .window_rule = WindowRule::period,
           .window = window,
           .window_period = 6,
-          .finish = finish_gemma4};
+          .finish = finish_gemma4,
+          .gguf = {.architecture = "gemma4",
+                   .mixture = true,
+                   .normalizes_routes = true,
+                   .lists_windows = true,
+                   .export_only = true}};
 }
 
 }  // namespace
@@ -222,6 +227,7 @@ std::vector<Family> gemma4_families() {
   gemma3n.kv_heads = 2;
   gemma3n.window_period = 5;
   gemma3n.finish = finish_gemma3n;
+  gemma3n.gguf = {};
   return {gemma3n, gemma4("gemma4_text", "Gemma4ForCausalLM", 512, 131072),
           gemma4("gemma4_unified_text", "Gemma4UnifiedForCausalLM", 1024, 262144)};
 }

@@ -5,8 +5,6 @@
 
 #include "nibble/core/models/families/expert_rules.h"
 #include "nibble/core/models/families/family_rules.h"
-#include "nibble/core/nn/mixers/mamba2.h"
-#include "nibble/core/nn/mixers/recurrent/mamba.h"
 #include "nibble/core/nn/mixers/side_by_side.h"
 
 namespace nibble {
@@ -29,12 +27,6 @@ std::vector<float> multipliers(const ConfigReader& file, std::string_view key, s
     file.fail(key, "has " + std::to_string(listed.size()) + " entries, not " + std::to_string(count));
   }
   return {listed.begin(), listed.end()};
-}
-
-SublayerMaker<Mixer> mamba2_maker(const Mamba2Config& mamba, const std::string& module) {
-  return [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
-    return std::make_unique<Mamba2>(prefix + module + ".", mamba, makers);
-  };
 }
 
 void set_short_convolutions(const ConfigReader& file, DecoderConfig& config, const std::vector<bool>& attention,
@@ -95,6 +87,15 @@ std::unique_ptr<Mixer> ShortConvMaker::operator()(const DecoderConfig&, int64_t,
   return std::make_unique<ShortConv>(prefix + "conv.", config, makers);
 }
 
+std::unique_ptr<Mixer> MambaBesideAttentionMaker::operator()(const DecoderConfig& all, int64_t l,
+                                                             const std::string& prefix, const Makers& makers) const {
+  std::vector<SideBySide::Part> result;
+  result.push_back({mamba(all, l, prefix, makers), mamba_in, mamba_out});
+  result.push_back({std::make_unique<Attention>(prefix, all.names.block.attention, all.attention(l), makers),
+                    attention_in, attention_out});
+  return std::make_unique<SideBySide>(std::move(result));
+}
+
 std::vector<bool> attention_layers(const ConfigReader& file, const DecoderConfig& config,
                                    std::initializer_list<std::string_view> attention,
                                    std::initializer_list<std::string_view> other) {
@@ -137,12 +138,6 @@ MambaConfig read_mamba(const ConfigReader& file, const DecoderConfig& config, st
   result.step_rank = file.is_text(rank) ? natural : file.integer(rank, 1, kMaxWidth, natural);
   result.activation = config.activation;
   return result;
-}
-
-SublayerMaker<Mixer> mamba_maker(const MambaConfig& mamba, const std::string& module) {
-  return [=](const DecoderConfig&, int64_t, const std::string& prefix, const Makers& makers) {
-    return std::make_unique<Mamba>(prefix + module + ".", mamba, makers);
-  };
 }
 
 }  // namespace
@@ -311,7 +306,7 @@ void finish_mamba(const ConfigReader& file, DecoderConfig& config) {
     mamba.norm = NormConfig{.kind = NormKind::rms, .eps = eps, .weight = false};
   }
   for (LayerConfig& layer : config.layer) {
-    layer.mixer = mamba_maker(mamba, "mixer");
+    layer.mixer = MambaMaker{mamba, "mixer"};
     layer.has_feed_forward = false;
   }
 }
@@ -328,7 +323,7 @@ void finish_jamba(const ConfigReader& file, DecoderConfig& config) {
   const int64_t offset = file.integer("attn_layer_offset", 0, period - 1, std::min<int64_t>(4, period - 1));
   std::vector<bool> attention;
   for (int64_t l = 0; l < config.layers; ++l) attention.push_back(l % period == offset);
-  set_mixers(config, attention, mamba_maker(mamba, "mamba"));
+  set_mixers(config, attention, MambaMaker{mamba, "mamba"});
   if (file.integer("num_experts|num_local_experts", 1, 65536, 16) == 1) return;
   read_experts(file, config, "num_experts|num_local_experts", "intermediate_size");
   const int64_t step = file.integer("expert_layer_period", 1, 65536, 2);
@@ -354,7 +349,7 @@ void finish_mamba2(const ConfigReader& file, DecoderConfig& config) {
   mamba.limits = read_limits(file);
   mamba.eps = config.norm.eps;
   for (LayerConfig& layer : config.layer) {
-    layer.mixer = mamba2_maker(mamba, "mixer");
+    layer.mixer = Mamba2Maker{mamba, "mixer"};
     layer.has_feed_forward = false;
   }
 }
@@ -374,16 +369,11 @@ void finish_falcon_h1(const ConfigReader& file, DecoderConfig& config) {
   mamba.gate_first = !file.boolean("mamba_norm_before_gate", true);
   const std::vector<float> parts = multipliers(file, "ssm_multipliers", mamba.multipliers.size());
   std::copy(parts.begin(), parts.end(), mamba.multipliers.begin());
-  const float mamba_in = multiplier(file, "ssm_in_multiplier"), mamba_out = multiplier(file, "ssm_out_multiplier");
-  const float attention_in = multiplier(file, "attention_in_multiplier");
-  const float attention_out = multiplier(file, "attention_out_multiplier");
-  const auto make = [=](const DecoderConfig& all, int64_t l, const std::string& prefix, const Makers& makers) {
-    std::vector<SideBySide::Part> result;
-    result.push_back({std::make_unique<Mamba2>(prefix + "mamba.", mamba, makers), mamba_in, mamba_out});
-    result.push_back({std::make_unique<Attention>(prefix, all.names.block.attention, all.attention(l), makers),
-                      attention_in, attention_out});
-    return std::make_unique<SideBySide>(std::move(result));
-  };
+  const MambaBesideAttentionMaker make{.mamba = {mamba, "mamba"},
+                                       .mamba_in = multiplier(file, "ssm_in_multiplier"),
+                                       .mamba_out = multiplier(file, "ssm_out_multiplier"),
+                                       .attention_in = multiplier(file, "attention_in_multiplier"),
+                                       .attention_out = multiplier(file, "attention_out_multiplier")};
   set_mixers(config, std::vector<bool>(config.layer.size(), false), make);
 }
 
@@ -392,7 +382,7 @@ void finish_bamba(const ConfigReader& file, DecoderConfig& config) {
   for (const double l : file.numbers("attn_layer_indices", 0, static_cast<double>(config.layers - 1))) {
     attention[static_cast<size_t>(l)] = true;
   }
-  set_mixers(config, attention, mamba2_maker(read_mamba2(file, config, 0), "mamba"));
+  set_mixers(config, attention, Mamba2Maker{read_mamba2(file, config, 0), "mamba"});
 }
 
 void finish_granite_hybrid(const ConfigReader& file, DecoderConfig& config) {
@@ -400,7 +390,7 @@ void finish_granite_hybrid(const ConfigReader& file, DecoderConfig& config) {
   std::vector<bool> attention =
       attention_layers(file, config, {"attention", "full_attention"}, {"mamba", "linear_attention"});
   if (attention.empty()) attention.assign(config.layer.size(), false);
-  set_mixers(config, attention, mamba2_maker(read_mamba2(file, config, 0), "mamba"));
+  set_mixers(config, attention, Mamba2Maker{read_mamba2(file, config, 0), "mamba"});
   config.mlp_bias = false;
   if (file.integer("num_local_experts", 0, 65536, 8) > 0) {
     ExpertsConfig& experts = read_experts(file, config, "num_local_experts", "intermediate_size");
@@ -451,7 +441,7 @@ void finish_nemotron_h(const ConfigReader& file, DecoderConfig& config) {
     LayerConfig& layer = config.layer[l];
     layer.has_mixer = kinds[l] == 'M' || kinds[l] == '*';
     layer.has_feed_forward = !layer.has_mixer;
-    if (kinds[l] == 'M') layer.mixer = mamba2_maker(mamba, "mixer");
+    if (kinds[l] == 'M') layer.mixer = Mamba2Maker{mamba, "mixer"};
     if (layer.has_mixer || kinds[l] == '-') continue;
     if (kinds[l] != 'E') {
       file.fail("hybrid_override_pattern", std::string("has an entry ") + kinds[l],

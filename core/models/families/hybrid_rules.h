@@ -3,6 +3,9 @@
 
 #include "nibble/core/models/families/config_reader.h"
 #include "nibble/core/models/families/families.h"
+#include "nibble/core/nn/mixers/gated_delta.h"
+#include "nibble/core/nn/mixers/mamba2.h"
+#include "nibble/core/nn/mixers/recurrent/mamba.h"
 #include "nibble/core/nn/mixers/short_conv.h"
 
 namespace nibble {
@@ -13,6 +16,36 @@ std::vector<Family> hybrid_families();
 /// LayerConfig::mixer of a layer with a short convolution.
 struct ShortConvMaker {
   ShortConvConfig config;
+  std::unique_ptr<Mixer> operator()(const DecoderConfig& model, int64_t layer, const std::string& prefix,
+                                    const Makers& makers) const;
+};
+
+/// The same of a state space, Mamba's or Mamba-2's.
+template <typename Space, typename Config>
+struct StateSpaceMaker {
+  Config config;
+  std::string module;  ///< below the layer's prefix
+  std::unique_ptr<Mixer> operator()(const DecoderConfig&, int64_t, const std::string& prefix,
+                                    const Makers& makers) const {
+    return std::make_unique<Space>(prefix + module + ".", config, makers);
+  }
+};
+using MambaMaker = StateSpaceMaker<Mamba, MambaConfig>;
+using Mamba2Maker = StateSpaceMaker<Mamba2, Mamba2Config>;
+
+/// The same of a gated delta net.
+struct GatedDeltaMaker {
+  std::string module;  ///< below the layer's prefix
+  GatedDeltaNames names;
+  GatedDeltaConfig config;
+  std::unique_ptr<Mixer> operator()(const DecoderConfig& model, int64_t layer, const std::string& prefix,
+                                    const Makers& makers) const;
+};
+
+/// The same of attention beside a state space (Falcon-H1).
+struct MambaBesideAttentionMaker {
+  Mamba2Maker mamba;
+  float mamba_in = 1, mamba_out = 1, attention_in = 1, attention_out = 1;  ///< see SideBySide::Part
   std::unique_ptr<Mixer> operator()(const DecoderConfig& model, int64_t layer, const std::string& prefix,
                                     const Makers& makers) const;
 };

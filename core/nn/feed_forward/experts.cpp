@@ -1,5 +1,7 @@
 #include "nibble/core/nn/feed_forward/experts.h"
 
+#include <stdexcept>
+
 #include "nibble/core/nn/feed_forward/experts_pass.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
@@ -26,6 +28,28 @@ Tensor every_other(int64_t first, int64_t count, MemoryPool& pool) {
   for (int64_t i = 0; i < count; ++i) columns.push_back(static_cast<int32_t>(first + 2 * i));
   return Tensor::from<int32_t>(pool.host(), {count}, columns);
 }
+
+// Of an expert on another rank, whose adapter every rank has: it multiplies nothing here.
+class WeightElsewhere final : public LinearWeight {
+ public:
+  WeightElsewhere(int64_t out, int64_t in) : out_(out), in_(in) {}
+  int64_t out_features() const override { return out_; }
+  int64_t in_features() const override { return in_; }
+  void forward(const Tensor&, Tensor&, bool, const ops::LowRankEpilogue*) const override { refuse(); }
+  void backward_input(const Tensor&, Tensor&, bool, const ops::LowRankEpilogue*) const override { refuse(); }
+  void backward_weight(const Tensor&, const Tensor&) override { refuse(); }
+  bool trainable() const override { return false; }
+  Tensor dequantize(int64_t, int64_t, MemoryPool&) const override { refuse(); }
+  std::vector<NamedTensor> parts() const override { return {}; }
+  Parameter* parameter() override { return nullptr; }
+  std::vector<Tensor*> storage() override { return {}; }
+  std::unique_ptr<LinearWeight> shard(const ShardSpec&, MemoryPool&) const override { refuse(); }
+
+ private:
+  [[noreturn]] static void refuse() { throw std::logic_error("the weight of an expert on another rank"); }
+
+  int64_t out_, in_;
+};
 
 }  // namespace
 
@@ -54,11 +78,16 @@ Experts::Experts(const std::string& prefix, const ExpertNames& names, const Expe
     }
   } else {
     NIBBLE_CHECK(!config.bias, "experts with Linears of their own have no biases");
-    for (int64_t e = here.begin; e < here.end; ++e) {
-      const std::string own = prefix + names.experts + "." + std::to_string(e) + ".";
-      if (config.gated) gate_.each.push_back(makers.make_linear(own + names.gate, config.hidden, config.width, false));
-      up_.each.push_back(makers.make_linear(own + names.up, config.hidden, config.width, false));
-      down_.each.push_back(makers.make_linear(own + names.down, config.width, config.hidden, false));
+    for (int64_t e = 0; e < config.experts; ++e) {
+      const bool is_here = e >= here.begin && e < here.end;
+      const auto add = [&](ExpertLinears& linears, const std::string& name, int64_t out, int64_t in) {
+        const std::string own = prefix + names.experts + "." + std::to_string(e) + "." + name;
+        if (is_here) return void(linears.each.push_back(makers.make_linear(own, out, in, false)));
+        (e < here.begin ? before_ : after_).emplace_back(own, std::make_unique<WeightElsewhere>(out, in));
+      };
+      if (config.gated) add(gate_, names.gate, config.hidden, config.width);
+      add(up_, names.up, config.hidden, config.width);
+      add(down_, names.down, config.width, config.hidden);
     }
   }
   if (config.shared_hidden > 0) {

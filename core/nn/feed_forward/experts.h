@@ -33,13 +33,13 @@ class Experts final : public OfMembers<Experts, FeedForward> {
                           const StepContext& step, SublayerSaved& saved, Tensor* dx, Tensor* router_dx);
 
   void each(const auto& use) {
-    use(router_);
+    use(router_, before_);
     for (size_t e = 0; e < down_.each.size(); ++e) {
       for (ExpertLinears* linears : {&gate_up_, &gate_, &up_, &down_}) {
         if (!linears->empty()) use(linears->each[e]);
       }
     }
-    use(up_bias_, down_bias_, shared_, shared_gate_);
+    use(after_, up_bias_, down_bias_, shared_, shared_gate_);
   }
 
  private:
@@ -75,6 +75,7 @@ class Experts final : public OfMembers<Experts, FeedForward> {
   const ExpertExchange* exchange_;  // null: all experts are here
   Router router_;
   ExpertLinears gate_up_, gate_, up_, down_;        // of the experts here; gate_up_ or the other two
+  std::vector<Linear> before_, after_;              // of the other ranks' experts, without weights: see WeightElsewhere
   std::shared_ptr<Parameter> up_bias_, down_bias_;  // of gate_up_ or up_ [E, out], [E, D]
   std::unique_ptr<Mlp> shared_;
   std::optional<Linear> shared_gate_;

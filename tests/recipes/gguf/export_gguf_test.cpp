@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/ops/elementwise.h"
 #include "nibble/core/text/tokenizers/tokenizer.h"
 #include "nibble/recipes/models/init_model.h"
 #include "nibble/tests/assets.h"
@@ -146,6 +149,69 @@ TEST_F(ExportGguf, TheLatentsSecondProjectionIsSplitByHead) {
   }
   EXPECT_EQ(file.integer("deepseek2.leading_dense_block_count"), 1);
   EXPECT_EQ(file.integer("deepseek2.attention.head_count_kv"), 1);
+}
+
+fs::path of_type(const std::string& type) {
+  return fs::path(kSourceDir) / "tests/oracles/results/model_types" / type / "model";
+}
+
+// Four value heads of two key heads stand there as 0, 2, 1, 3, and decays are -exp of what the model has.
+TEST_F(ExportGguf, ValueHeadsOfDeltaNetsStandAsTheyMeetTheirKeys) {
+  const fs::path model = of_type("qwen3_5_moe_text");
+  const GgufFile file(exported(model, "", false, false).string());
+  const CheckpointDir checkpoint(model);
+  const auto wide = [&](const std::string& name) {
+    const Tensor stored = checkpoint.at("model.layers.0." + name);
+    Tensor result = Tensor::empty(rank_.context().pool, stored.shape(), DType::f32, name);
+    ops::cast(stored, result);
+    return result;
+  };
+  const Tensor log = wide("linear_attn.A_log"), decay = all(file, "blk.0.ssm_a");
+  const Tensor out = wide("linear_attn.out_proj.weight"), turned = all(file, "blk.0.ssm_out.weight");
+  const Tensor qkv = wide("linear_attn.in_proj_qkv.weight"), mixed = all(file, "blk.0.attn_qkv.weight");
+  const auto at = [](const Tensor& t, int64_t i) { return t.data<const float>()[i]; };
+  const int64_t heads[] = {0, 2, 1, 3}, size = 8, width = 32, keys = 2 * 2 * size;
+  for (int64_t h = 0; h < 4; ++h) {
+    EXPECT_EQ(at(decay, h), -std::exp(at(log, heads[h])));
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t column = heads[h] * size + i;
+      EXPECT_EQ(at(turned, 5 * width + h * size + i), at(out, 5 * width + column));
+      EXPECT_EQ(at(mixed, (keys + h * size + i) * width + 3), at(qkv, (keys + column) * width + 3));
+    }
+  }
+  EXPECT_EQ(at(mixed, 3 * width), at(qkv, 3 * width));
+  EXPECT_EQ(at(all(file, "blk.0.attn_norm.weight"), 0), at(wide("input_layernorm.weight"), 0) + 1);
+  EXPECT_EQ(file.integer("qwen35moe.ssm.group_count"), 2);
+  EXPECT_EQ(file.integer("qwen35moe.expert_feed_forward_length"), 12);
+  EXPECT_NE(file.find("blk.3.attn_q_norm.weight"), nullptr);
+}
+
+TEST_F(ExportGguf, LayersOfJambaHaveWhatTheyAre) {
+  const GgufFile file(exported(of_type("jamba"), "", false, false).string());
+  const auto has = [&](const std::string& name) { return file.find(name) != nullptr; };
+  EXPECT_EQ(std::get<std::vector<int64_t>>(file.metadata().at("jamba.attention.head_count_kv")),
+            (std::vector<int64_t>{0, 2, 0, 2}));
+  EXPECT_TRUE(has("blk.0.ssm_dt_norm.weight") && has("blk.0.ffn_gate_exps.weight") && !has("blk.0.attn_q.weight"));
+  EXPECT_TRUE(has("blk.1.attn_q.weight") && has("blk.1.ffn_gate.weight") && !has("blk.1.ssm_in.weight"));
+}
+
+TEST_F(ExportGguf, RefusesARouterOfAnotherShapeAndWhatLlamaCppDoesNotCompute) {
+  const auto refusal = [&](const fs::path& model) {
+    try {
+      exported(model, "", false, false);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(refusal(of_type("olmo_hybrid")).find("the form of olmo_hybrid in llama.cpp"), std::string::npos);
+  const fs::path model = directory_ / "dots";
+  fs::copy(of_type("dots1"), model);
+  std::string config = test::read_bytes(model / "config.json");
+  const std::string four = "\"n_routed_experts\": 4";
+  ASSERT_NE(config.find(four), std::string::npos);
+  test::write_bytes(model / "config.json", config.replace(config.find(four), four.size(), "\"n_routed_experts\": 3"));
+  EXPECT_NE(refusal(model).find("config.json makes it [3"), std::string::npos) << refusal(model);
 }
 
 }  // namespace

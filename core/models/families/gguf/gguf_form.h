@@ -35,6 +35,10 @@ struct GgufForm {
   float expert_clamp = 0;          ///< bound of what an expert's activation reads
   bool post_norm = false;          ///< the norm before the MLP is called post_attention_norm
   bool yarn = false;               ///< positions may be stretched by it
+  bool folds_scales = false;       ///< scales of the model are in its weights
+  bool splits_mlp = false;         ///< a fused projection to gate and up is two
+  bool mixed_layers = false;       ///< any layer may be without experts
+  bool lists_windows = false;      ///< any layer may have one, and scores are not scaled (Gemma 4)
   bool no_adapters = false;        ///< products that llama.cpp computes without adapters beside the model
   bool export_only = false;        ///< files are written, not read
   std::string_view final_norm = "output_norm";

@@ -14,16 +14,15 @@ namespace {
 const LatentAttentionMaker* latent_of(const LayerConfig& layer) { return layer.mixer.target<LatentAttentionMaker>(); }
 const ShortConvMaker* convolution_of(const LayerConfig& layer) { return layer.mixer.target<ShortConvMaker>(); }
 
-const LatentAttentionMaker* latent_of(const DecoderConfig& config) {
-  return config.layer.empty() ? nullptr : latent_of(config.layer.front());
-}
-
-const ShortConvMaker* convolution_of(const DecoderConfig& config) {
+template <typename Maker>
+const Maker* first_of(const DecoderConfig& config) {
   for (const LayerConfig& layer : config.layer) {
-    if (const ShortConvMaker* found = convolution_of(layer)) return found;
+    if (const Maker* found = layer.mixer.target<Maker>()) return found;
   }
   return nullptr;
 }
+
+bool is_kimi(const DecoderConfig& config) { return config.model_type == "kimi_linear"; }
 
 // mscale_all_dim of yarn: what the scores are multiplied with is (0.1 mscale_all_dim ln factor + 1)^2.
 double score_growth(const LatentAttentionConfig& latent, const RopeConfig& rope) {
@@ -33,6 +32,7 @@ double score_growth(const LatentAttentionConfig& latent, const RopeConfig& rope)
 
 void refuse_latent(const DecoderConfig& config, const LatentAttentionConfig& latent) {
   if (latent.gate || latent.bias) refuse_for_llama_cpp("latent attention with gates or biases");
+  if (is_kimi(config) && latent.rotary < 0 && latent.query_rank == 0) return;
   if (config.rope.empty() || config.rope[0].pairs != ops::RopePairs::neighbours)
     refuse_for_llama_cpp("latent attention that turns halves (rope_interleave)");
   if (config.rope[0].scaling != RopeScaling::yarn) return;
@@ -48,24 +48,25 @@ void refuse_mixers(const DecoderConfig& config) {
     const LatentAttentionMaker* latent = latent_of(layer);
     const ShortConvMaker* convolution = convolution_of(layer);
     if (latent) refuse_latent(config, latent->config);
-    if (layer.mixer && !latent && !convolution)
+    if (layer.mixer && !latent && !convolution && !refuse_recurrence(config, layer))
       throw UsageError("layers of this kind have no GGUF names here yet",
                        "merge, and export by llama.cpp's own converter");
     if (convolution && convolution->config.bias) refuse_for_llama_cpp("convolutions with biases");
   }
 }
 
-void add_mixer_parts(const LayerConfig& layer, const std::string& from, const std::string& to,
-                     std::vector<GgufPart>& parts) {
+void add_mixer_parts(const DecoderConfig& config, const LayerConfig& layer, const std::string& from,
+                     const std::string& to, GgufParts& parts) {
+  if (add_recurrence_parts(config, layer, from, to, parts)) return;
   const auto linear = [&](const std::string& name, const std::string& module) {
-    parts.push_back({.name = to + name + ".weight", .source = from + module + ".weight", .is_matrix = true});
+    parts.matrix(to + name, from + module);
   };
   const auto norm = [&](const std::string& name, const std::string& module) {
-    parts.push_back({.name = to + name + ".weight", .source = from + module + ".weight"});
+    parts.add({.name = to + name + ".weight", .source = from + module + ".weight"});
   };
   if (convolution_of(layer)) {
     linear("shortconv.in_proj", "conv.in_proj");
-    parts.push_back({.name = to + "shortconv.conv.weight", .source = from + "conv.conv.weight", .squeezed = true});
+    parts.add({.name = to + "shortconv.conv.weight", .source = from + "conv.conv.weight", .squeezed = true});
     return linear("shortconv.out_proj", "conv.out_proj");
   }
   const LatentAttentionMaker& maker = *latent_of(layer);
@@ -81,24 +82,28 @@ void add_mixer_parts(const LayerConfig& layer, const std::string& from, const st
   linear("attn_kv_a_mqa", names.kv_a);
   norm("attn_kv_a_norm", names.kv_norm);
   // Keys and values of each head lie below one another.
-  const std::string both = from + names.kv_b + ".weight";
-  const GgufRows keys{.sources = {both}, .first = 0, .count = latent.plain, .experts = latent.heads, .turned = true};
-  const GgufRows values{.sources = {both}, .first = latent.plain, .count = latent.value, .experts = latent.heads};
-  parts.push_back({.name = to + "attn_k_b.weight", .source = both, .is_matrix = true, .rows = keys});
-  parts.push_back({.name = to + "attn_v_b.weight", .source = both, .is_matrix = true, .rows = values});
+  const std::string both = from + names.kv_b;
+  const GgufRows keys{
+      .sources = {both + ".weight"}, .first = 0, .count = latent.plain, .experts = latent.heads, .turned = true};
+  const GgufRows values{
+      .sources = {both + ".weight"}, .first = latent.plain, .count = latent.value, .experts = latent.heads};
+  parts.matrix(to + "attn_k_b", both, {.rows = keys});
+  parts.matrix(to + "attn_v_b", both, {.rows = values});
   linear("attn_output", names.output);
 }
 
-bool says_latents(const DecoderConfig& config) { return latent_of(config) != nullptr; }
+bool says_latents(const DecoderConfig& config) { return first_of<LatentAttentionMaker>(config) != nullptr; }
 
-void say_mixers(const DecoderConfig& config, const std::string& key,
-                std::vector<std::pair<std::string, GgufValue>>& metadata) {
-  const auto say = [&](const std::string& name, const GgufValue& value) {
-    const auto found = std::ranges::find(metadata, key + name, &std::pair<std::string, GgufValue>::first);
-    found == metadata.end() ? void(metadata.emplace_back(key + name, value)) : void(found->second = value);
+void say(GgufMetadata& metadata, const std::string& key, const GgufValue& value) {
+  const auto found = std::ranges::find(metadata, key, &GgufMetadata::value_type::first);
+  found == metadata.end() ? void(metadata.emplace_back(key, value)) : void(found->second = value);
+}
+
+void say_mixers(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata) {
+  const auto size = [&](const std::string& name, int64_t value) {
+    say(metadata, key + name, static_cast<uint32_t>(value));
   };
-  const auto size = [&](const std::string& name, int64_t value) { say(name, static_cast<uint32_t>(value)); };
-  if (const LatentAttentionMaker* maker = latent_of(config)) {
+  if (const LatentAttentionMaker* maker = first_of<LatentAttentionMaker>(config)) {
     const LatentAttentionConfig& latent = maker->config;
     size("attention.head_count_kv", 1);
     size("attention.key_length", latent.rank + latent.rotated);
@@ -107,23 +112,25 @@ void say_mixers(const DecoderConfig& config, const std::string& key,
     size("attention.value_length_mla", latent.value);
     size("attention.kv_lora_rank", latent.rank);
     size("attention.q_lora_rank", latent.query_rank);
+    size("rope.dimension_count", latent.rotated);
     if (!config.experts) {  // asked for all the same
       size("leading_dense_block_count", config.layers);
       size("expert_feed_forward_length", config.mlp_width);
       size("expert_shared_count", 0);
     }
-    if (config.rope[0].scaling == RopeScaling::yarn) {
+    if (!config.rope.empty() && config.rope[0].scaling == RopeScaling::yarn) {
       const double growth = score_growth(latent, config.rope[0]);
-      say("rope.scaling.yarn_log_multiplier", static_cast<float>(0.1 * growth));
+      say(metadata, key + "rope.scaling.yarn_log_multiplier", static_cast<float>(0.1 * growth));
     }
   }
-  if (const ShortConvMaker* maker = convolution_of(config)) {
+  if (const ShortConvMaker* maker = first_of<ShortConvMaker>(config)) {
     size("shortconv.l_cache", maker->config.taps);
     std::vector<int32_t> heads;  // none where there is a convolution
     for (const LayerConfig& layer : config.layer)
       heads.push_back(layer.mixer ? 0 : static_cast<int32_t>(config.kv_heads));
-    say("attention.head_count_kv", heads);
+    say(metadata, key + "attention.head_count_kv", heads);
   }
+  say_recurrence(config, key, metadata);
 }
 
 }  // namespace nibble

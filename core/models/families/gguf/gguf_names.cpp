@@ -5,6 +5,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/models/families/families.h"
+#include "nibble/core/models/families/gguf/gguf_gemma.h"
 #include "nibble/core/models/families/gguf/gguf_mixers.h"
 
 namespace nibble {
@@ -49,113 +50,86 @@ std::vector<int64_t> groups_apart(const DecoderConfig& config) {
   return order;
 }
 
-class Parts {
+class LayerParts : public GgufParts {
  public:
-  Parts(const DecoderConfig& config, const GgufForm& form) : config_(config), form_(form) {}
-
-  std::vector<GgufPart> result;
-
-  void linear(const std::string& name, const std::string& module, const std::vector<int64_t>& order = {}) {
-    const bool turned = config_.transposed_linears && module != config_.names.head;
-    result.push_back({name + ".weight", module + ".weight", order, turned, 0, true});
-    result.push_back({name + ".bias", module + ".bias", order, false, 0, false});
-  }
-  void table(const std::string& name, const std::string& module) {
-    result.push_back({name + ".weight", module + ".weight", {}, false, 0, true});
-  }
-  void norm(const std::string& name, const std::string& module) {
-    if (!config_.norm.weight) return;
-    result.push_back({name + ".weight", module + ".weight", {}, false, config_.norm.weight_offset, false});
-    result.push_back({name + ".bias", module + ".bias", {}, false, 0, false});
-  }
+  LayerParts(const DecoderConfig& config, const GgufForm& form) : GgufParts(config), config_(config), form_(form) {}
 
   void layer(int64_t l) {
     const BlockNames& names = config_.names.block;
     const std::string from = config_.names.layers + std::to_string(l) + ".", to = "blk." + std::to_string(l) + ".";
+    const LayerConfig& layer = config_.layer[static_cast<size_t>(l)];
     // Falcon 40B: what both halves of the layer read is the norm of the MLP for llama.cpp, the attention's is a second
     const bool two_norms = form_.attn_norm_2 && !names.mlp_norm.empty() && config_.parallel_residual;
-    if (!names.attention_norm.empty())
-      norm(to + (two_norms ? "attn_norm_2" : "attn_norm"), from + names.attention_norm);
-    if (!names.mlp_norm.empty())
-      norm(to + (two_norms         ? "attn_norm"
-                 : form_.post_norm ? "post_attention_norm"
-                                   : "ffn_norm"),
+    const bool attention_norm = layer.has_mixer && !names.attention_norm.empty();
+    if (attention_norm) norm(to + (two_norms ? "attn_norm_2" : "attn_norm"), from + names.attention_norm);
+    if (layer.has_feed_forward && !names.mlp_norm.empty())
+      norm(to + (two_norms || !layer.has_mixer ? "attn_norm"
+                 : form_.post_norm             ? "post_attention_norm"
+                                               : "ffn_norm"),
            from + names.mlp_norm);
+    if (form_.architecture == "falcon-h1") all[all.size() - 2].name = to + "ffn_norm";  // so it is called there
     if (!names.post_attention_norm.empty()) norm(to + "post_attention_norm", from + names.post_attention_norm);
     if (!names.post_mlp_norm.empty()) norm(to + "post_ffw_norm", from + names.post_mlp_norm);
-    const LayerConfig& layer = config_.layer[static_cast<size_t>(l)];
-    layer.mixer ? add_mixer_parts(layer, from, to, result) : attention(from, to);
-    if (layer.feed_forward) return experts(from, to);
+    add_gemma_layer_parts(config_, from, to, *this);
+    if (layer.has_mixer) layer.mixer ? add_mixer_parts(config_, layer, from, to, *this) : attention(layer, from, to);
+    if (!layer.has_feed_forward) return;
+    if (layer.feed_forward) experts(from, to);
+    if (layer.feed_forward && names.experts.router_scale.empty()) return;  // Gemma 4 has both
     const MlpNames& mlp = names.mlp;
-    if (config_.gated_mlp && mlp.gate_up.empty()) linear(to + "ffn_gate", from + mlp.gate);
-    linear(to + "ffn_up", from + (mlp.gate_up.empty() ? mlp.up : mlp.gate_up));
-    linear(to + "ffn_down", from + mlp.down);
+    if (config_.gated_mlp && !mlp.gate_up.empty() && form_.splits_mlp) {
+      halves(to + "ffn_gate", to + "ffn_up", from + mlp.gate_up, config_.mlp_width);
+    } else {
+      if (config_.gated_mlp && mlp.gate_up.empty())
+        linear(to + "ffn_gate", from + mlp.gate, {}, config_.mlp_gate_scale);
+      linear(to + "ffn_up", from + (mlp.gate_up.empty() ? mlp.up : mlp.gate_up));
+    }
+    linear(to + "ffn_down", from + mlp.down, {}, config_.mlp_output_scale);
   }
 
  private:
+  void halves(const std::string& first, const std::string& second, const std::string& module, int64_t half) {
+    const std::string both = module + ".weight";
+    matrix(first, module, {.rows = GgufRows{{both}, 0, half}});
+    matrix(second, module, {.rows = GgufRows{{both}, half, half}});
+  }
+
   void experts(const std::string& from, const std::string& to) {
     const ExpertNames& names = config_.names.block.experts;
     const ExpertsConfig& experts = *config_.experts;
-    result.push_back({to + "ffn_gate_inp.weight", from + names.router + ".weight", {}, false, 0, false});
-    if (experts.router_bias) result.push_back({to + "ffn_gate_inp.bias", from + names.router + ".bias"});
+    add({.name = to + "ffn_gate_inp.weight", .source = from + names.router + ".weight"});
+    if (experts.router_bias) add({.name = to + "ffn_gate_inp.bias", .source = from + names.router + ".bias"});
     if (!names.correction.empty())
-      result.push_back({.name = to + "exp_probs_b.bias", .source = from + names.correction, .squeezed = true});
+      add({.name = to + "exp_probs_b.bias", .source = from + names.correction, .squeezed = true});
     const int64_t step = experts.interleaved ? 2 : 1;
-    const auto add = [&](const std::string& name, const std::string& fused, const std::string& own, int64_t first,
-                         int64_t count, int64_t every) {
+    const auto grouped = [&](const std::string& name, const std::string& fused, const std::string& own, int64_t first,
+                             int64_t count, int64_t every) {
       GgufRows matrices{.sources = {}, .first = first, .count = count, .experts = experts.experts, .step = every};
       if (!fused.empty()) matrices.sources = {from + fused};
       for (int64_t e = 0; fused.empty() && e < experts.experts; ++e) {
         matrices.sources.push_back(from + names.experts + "." + std::to_string(e) + "." + own + ".weight");
       }
-      result.push_back({to + name + ".weight", matrices.sources[0], {}, experts.transposed, 0, true, matrices});
+      add({to + name + ".weight", matrices.sources[0], {}, experts.transposed, 0, true, matrices});
       if (!experts.bias) return;
       const std::string bias = from + fused + "_bias";  // [E, out]
       const GgufRows rows{.sources = {bias}, .first = first, .count = count, .step = every, .turned = true};
-      result.push_back({to + name + ".bias", bias, {}, true, 0, false, rows});
+      add({to + name + ".bias", bias, {}, true, 0, false, rows});
     };
     const bool fused = !names.fused_gate_up.empty();
     const int64_t up = !fused ? 0 : experts.interleaved ? 1 : experts.hidden;
-    add("ffn_gate_exps", names.fused_gate_up, names.gate, 0, experts.hidden, step);
-    add("ffn_up_exps", names.fused_gate_up, names.up, up, experts.hidden, step);
-    add("ffn_down_exps", names.fused_down, names.down, 0, experts.width, 1);
+    if (experts.gated) grouped("ffn_gate_exps", names.fused_gate_up, names.gate, 0, experts.hidden, step);
+    grouped("ffn_up_exps", names.fused_gate_up, names.up, up, experts.hidden, step);
+    grouped("ffn_down_exps", names.fused_down, names.down, 0, experts.width, 1);
     if (experts.shared_hidden == 0) return;
     const MlpNames& shared = names.shared;
     if (shared.gate_up.empty()) {
-      linear(to + "ffn_gate_shexp", from + shared.gate);
+      if (experts.gated) linear(to + "ffn_gate_shexp", from + shared.gate);
       linear(to + "ffn_up_shexp", from + shared.up);
     } else {
-      const std::string both = from + shared.gate_up + ".weight";
-      const int64_t half = experts.shared_hidden;
-      result.push_back({to + "ffn_gate_shexp.weight", both, {}, false, 0, true, GgufRows{{both}, 0, half}});
-      result.push_back({to + "ffn_up_shexp.weight", both, {}, false, 0, true, GgufRows{{both}, half, half}});
+      halves(to + "ffn_gate_shexp", to + "ffn_up_shexp", from + shared.gate_up, experts.shared_hidden);
     }
     linear(to + "ffn_down_shexp", from + shared.down);
-    if (!names.shared_gate.empty()) {
-      result.push_back({to + "ffn_gate_inp_shexp.weight", from + names.shared_gate + ".weight", {}, false, 0, false});
-    }
-  }
-
-  void attention(const std::string& from, const std::string& to) {
-    const AttentionNames& names = config_.names.block.attention;
-    if (!names.qkv.empty()) {
-      linear(to + "attn_qkv", from + names.qkv,
-             config_.qkv_groups > 1 ? groups_apart(config_) : std::vector<int64_t>());
-    } else {
-      const bool pairs = form_.rope_pairs;
-      const int64_t rotated = config_.rope.empty() ? 0 : config_.rope.front().size;
-      linear(to + "attn_q", from + names.q,
-             pairs ? interleaved(config_.heads, config_.head_size, rotated) : std::vector<int64_t>());
-      linear(to + "attn_k", from + names.k,
-             pairs ? interleaved(config_.kv_heads, config_.head_size, rotated) : std::vector<int64_t>());
-      linear(to + "attn_v", from + names.v);
-    }
-    linear(to + "attn_output", from + names.output);
-    if (config_.attention_sinks) result.push_back({to + "attn_sinks.weight", from + names.sinks});
-    if (config_.qk_norm) {
-      norm(to + "attn_q_norm", from + names.q_norm);
-      norm(to + "attn_k_norm", from + names.k_norm);
-    }
+    if (!names.shared_gate.empty())
+      add({.name = to + "ffn_gate_inp_shexp.weight", .source = from + names.shared_gate + ".weight"});
   }
 
   const DecoderConfig& config_;
@@ -166,6 +140,7 @@ bool is_close(double a, double b) { return std::abs(a - b) <= 1e-6 * std::abs(b)
 
 /// What llama.cpp multiplies the scores with.
 double attention_scale(const DecoderConfig& config, const GgufForm& form) {
+  if (form.lists_windows) return 1;  // Gemma 4
   const bool largest = form.largest_layers > 0 && config.layers == form.largest_layers;
   return 1 / std::sqrt(static_cast<double>(largest ? config.width / config.heads : config.head_size));
 }
@@ -196,14 +171,15 @@ int64_t window_period(const DecoderConfig& config, const Family& family) {
 void refuse_what_differs(const DecoderConfig& config, const Family& family) {
   const GgufForm& form = family.gguf;
   const auto scaled = [](const LayerConfig& layer) { return layer.attention_scale != 0; };
+  const bool scales = form.scales || form.folds_scales;
   const bool by_layer = std::any_of(config.layer.begin(), config.layer.end(), scaled);
-  if (by_layer || (!form.scales && !is_close(config.attention_scale, attention_scale(config, form))))
+  if (by_layer || (!scales && !is_close(config.attention_scale, attention_scale(config, form))))
     refuse_for_llama_cpp("scores that are scaled by " + std::to_string(config.attention_scale));
   if (config.position_offset != 0) refuse_for_llama_cpp("positions that do not start at 0");
   if (config.norm_place != NormPlace::input) refuse_for_llama_cpp("norms behind the sum");
   if ((config.alibi != Alibi::none) != form.alibi) refuse_for_llama_cpp("ALiBi in this family");
   if (config.qkv_clip != 0 && !form.clipped_qkv) refuse_for_llama_cpp("clipped queries");
-  if ((config.logit_scale != 1 && !form.scales && !form.logit_scale) || (config.residual_scale != 1 && !form.scales))
+  if ((config.logit_scale != 1 && !scales && !form.logit_scale) || (config.residual_scale != 1 && !form.scales))
     refuse_for_llama_cpp("scaled logits or residuals in this family");
   if (form.softcaps && (config.attention_softcap == 0 || config.logit_softcap == 0))
     refuse_for_llama_cpp("a " + config.model_type + " without its caps");
@@ -215,7 +191,8 @@ void refuse_what_differs(const DecoderConfig& config, const Family& family) {
   if (form.only_tied && !config.tied_head) refuse_for_llama_cpp("a head that is not the embedding in this family");
   if (config.qk_norm && !family.qk_norm && !form.optional_qk_norm)
     refuse_for_llama_cpp("norms of queries and keys (use_qk_norm, qk_layernorm) in this family");
-  if (window_period(family) > 0 && window_period(config, family) == 0) refuse_for_llama_cpp("windows in these layers");
+  if (window_period(family) > 0 && window_period(config, family) == 0 && !form.lists_windows)
+    refuse_for_llama_cpp("windows in these layers");
   for (size_t l = 0; form.rope_period > 0 && l < config.layer.size(); ++l) {
     if ((config.layer[l].rotary < 0) != ((static_cast<int64_t>(l) + 1) % form.rope_period == 0))
       refuse_for_llama_cpp("rope in these layers");
@@ -224,7 +201,7 @@ void refuse_what_differs(const DecoderConfig& config, const Family& family) {
 
 /// Before the first one with experts.
 int64_t dense_layers(const DecoderConfig& config) {
-  const auto sparse = [](const LayerConfig& layer) { return static_cast<bool>(layer.feed_forward); };
+  const auto sparse = [](const LayerConfig& l) { return !l.has_feed_forward || static_cast<bool>(l.feed_forward); };
   return std::ranges::find_if(config.layer, sparse) - config.layer.begin();
 }
 
@@ -238,7 +215,8 @@ void refuse_experts(const DecoderConfig& config, const GgufForm& form) {
   if (config.experts->clamp != form.expert_clamp) refuse_for_llama_cpp("another bound of experts");
   const int64_t dense = form.says_routes ? dense_layers(config) : 0;
   for (int64_t l = dense; l < config.layers; ++l) {
-    if (!config.layer[static_cast<size_t>(l)].feed_forward)
+    const LayerConfig& layer = config.layer[static_cast<size_t>(l)];
+    if (layer.has_feed_forward && !layer.feed_forward && !form.mixed_layers)
       refuse_for_llama_cpp("a " + config.model_type + " with layers without experts" +
                            (dense > 0 ? " behind others" : ""));
   }
@@ -249,7 +227,7 @@ void refuse_experts(const DecoderConfig& config, const GgufForm& form) {
 }
 
 void refuse_rope(const DecoderConfig& config, const GgufForm& form) {
-  const size_t kinds = form.local_rope ? 2 : 1;
+  const size_t kinds = form.local_rope || form.lists_windows ? 2 : 1;
   for (size_t i = 0; i < config.rope.size(); ++i) {
     const RopeConfig& rope = config.rope[i];
     if (i >= kinds && rope != config.rope[0]) refuse_for_llama_cpp("several kinds of rope in one model");
@@ -257,6 +235,7 @@ void refuse_rope(const DecoderConfig& config, const GgufForm& form) {
     bool known = rope.scaling == RopeScaling::none;
     if (i == 0) known = known || rope.scaling == RopeScaling::linear || rope.scaling == RopeScaling::llama3;
     if (i == 0 && form.longrope) known = known || rope.scaling == RopeScaling::longrope;
+    if (i == 0 && form.lists_windows) known = known || rope.scaling == RopeScaling::proportional;
     if (i == 0 && form.yarn) known = known || rope.scaling == RopeScaling::yarn;
     if (!known && !(i > 0 && rope == config.rope[0]))
       refuse_for_llama_cpp("this kind of rope scaling as nibble writes it");
@@ -292,6 +271,52 @@ void say_experts(const DecoderConfig& config, const std::string& key,
 
 }  // namespace
 
+void GgufParts::matrix(const std::string& name, const std::string& module, GgufPart part) {
+  part.name = name + ".weight";
+  part.source = module + ".weight";
+  part.is_matrix = true;
+  add(std::move(part));
+}
+
+void GgufParts::linear(const std::string& name, const std::string& module, const std::vector<int64_t>& order,
+                       float factor) {
+  const bool turned = config_.transposed_linears && module != config_.names.head;
+  const std::vector<float> factors(factor == 1 ? 0 : 1, factor);
+  matrix(name, module, {.row_order = order, .transposed = turned, .factors = factors});
+  add({.name = name + ".bias", .source = module + ".bias", .row_order = order, .factors = factors});
+}
+
+void GgufParts::norm(const std::string& name, const std::string& module) {
+  if (!config_.norm.weight) return;
+  add({.name = name + ".weight", .source = module + ".weight", .added = config_.norm.weight_offset});
+  add({.name = name + ".bias", .source = module + ".bias"});
+}
+
+void GgufParts::attention(const LayerConfig& layer, const std::string& from, const std::string& to, float input,
+                          float keys, float output) {
+  const AttentionNames& names = config_.names.block.attention;
+  if (!names.qkv.empty()) {
+    linear(to + "attn_qkv", from + names.qkv, config_.qkv_groups > 1 ? groups_apart(config_) : std::vector<int64_t>());
+  } else {
+    const bool pairs = find(config_).gguf.rope_pairs;
+    const int64_t rotated = config_.rope.empty() ? 0 : config_.rope.front().size;
+    const auto order = [&](int64_t heads) {
+      return pairs ? interleaved(heads, config_.head_size, rotated) : std::vector<int64_t>();
+    };
+    linear(to + "attn_q", from + names.q, order(config_.heads), input);
+    const size_t begin = all.size();
+    linear(to + "attn_k", from + names.k, order(config_.kv_heads), keys);
+    if (!layer.values_are_keys) linear(to + "attn_v", from + names.v, {}, input);
+    for (size_t i = begin; i < all.size(); ++i) all[i].optional = layer.keys_from >= 0;
+  }
+  linear(to + "attn_output", from + names.output, {}, output);
+  if (config_.attention_sinks) add({.name = to + "attn_sinks.weight", .source = from + names.sinks});
+  if (!config_.qk_norm) return;
+  norm(to + "attn_q_norm", from + names.q_norm);
+  norm(to + "attn_k_norm", from + names.k_norm);
+  all[all.size() - 2].optional = layer.keys_from >= 0;
+}
+
 void refuse_for_llama_cpp(const std::string& what) {
   throw UsageError("llama.cpp cannot compute " + what, "export to a Hugging Face directory (nibble merge) instead");
 }
@@ -304,24 +329,35 @@ std::string gguf_architecture(const DecoderConfig& config) {
   refuse_experts(config, family.gguf);
   refuse_rope(config, family.gguf);
   refuse_mixers(config);
+  refuse_gemma(config);
+  const auto mixes = [](const LayerConfig& layer) { return static_cast<bool>(layer.mixer); };
+  if (config.model_type == "granitemoehybrid" && std::ranges::none_of(config.layer, mixes)) {
+    if (config.experts && config.rope.empty()) refuse_for_llama_cpp("experts without state spaces and without rope");
+    return config.experts ? "granitemoe" : "granite";
+  }
+  if (config.model_type == "nemotron_h" && config.experts) return "nemotron_h_moe";
   return std::string(family.gguf.architecture);
 }
 
 std::vector<GgufPart> gguf_parts(const DecoderConfig& config) {
   const GgufForm& form = find(config).gguf;
-  Parts parts(config, form);
+  LayerParts parts(config, form);
   const TensorNames& names = config.names;
-  parts.table("token_embd", names.embedding);
+  const auto table = [&](const std::string& name, const std::string& module, float factor = 1) {
+    parts.matrix(name, module, {.factors = std::vector<float>(form.folds_scales && factor != 1 ? 1 : 0, factor)});
+  };
+  table("token_embd", names.embedding, config.embedding_scale);
   if (!names.embedding_norm.empty()) parts.norm("token_embd_norm", names.embedding_norm);
-  if (!names.positions.empty()) parts.table("position_embd", names.positions);
+  if (!names.positions.empty()) table("position_embd", names.positions);
+  add_gemma_parts(config, parts);
   for (int64_t l = 0; l < config.layers; ++l) parts.layer(l);
   parts.norm(std::string(form.final_norm), names.final_norm);
-  if (!config.tied_head) parts.linear("output", names.head);
+  if (!config.tied_head) parts.linear("output", names.head, {}, form.folds_scales ? config.logit_scale : 1);
   if (config.tied_head && form.own_head) {
-    parts.table("output", names.embedding);
-    if (config.head_bias) parts.result.push_back({"output.bias", names.head + ".bias", {}, false, 0, false});
+    table("output", names.embedding, config.logit_scale);
+    if (config.head_bias) parts.add({.name = "output.bias", .source = names.head + ".bias"});
   }
-  return std::move(parts.result);
+  return std::move(parts.all);
 }
 
 std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const DecoderConfig& config,
@@ -333,6 +369,7 @@ std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const Decode
   const Family& family = find(config);
   const bool without_window = window > 0 && window_period(family) == 0;
   const int64_t context = without_window ? std::min(window, config.max_positions) : config.max_positions;
+  const bool is_granite_4 = config.model_type == "granitemoehybrid";
   std::vector<std::pair<std::string, GgufValue>> result = {
       {"general.architecture", arch},
       {"general.type", std::string("model")},
@@ -340,7 +377,7 @@ std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const Decode
       {key + "block_count", u32(config.layers)},
       {key + "context_length", u32(context)},
       {key + "embedding_length", u32(config.width)},
-      {key + "feed_forward_length", u32(config.mlp_width)},
+      {key + "feed_forward_length", u32(is_granite_4 && config.experts ? config.experts->hidden : config.mlp_width)},
       {key + "attention.head_count", u32(config.heads)},
       {key + "attention.head_count_kv", u32(config.kv_heads)},
       {key + "attention.key_length", u32(config.head_size)},
@@ -386,12 +423,14 @@ std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const Decode
   if (family.gguf.says_parallel) result.emplace_back(key + "use_parallel_residual", config.parallel_residual);
   if (config.experts) say_experts(config, key, result);
   say_mixers(config, key, result);
+  say_gemma(config, key, result);
   if (family.gguf.scales) {
     result.emplace_back(key + "embedding_scale", config.embedding_scale);
     result.emplace_back(key + "residual_scale", config.residual_scale);
     result.emplace_back(key + "attention.scale", config.attention_scale);
     result.emplace_back(key + "logit_scale", 1 / config.logit_scale);
   }
+  if (is_granite_4) result.emplace_back(key + "rope.scaling.finetuned", !config.rope.empty());
   if (family.gguf.logit_scale) result.emplace_back(key + "logit_scale", config.logit_scale);
   if (config.qkv_clip > 0) result.emplace_back(key + "attention.clamp_kqv", config.qkv_clip);
   return result;
@@ -402,6 +441,12 @@ std::map<std::string, std::vector<float>> gguf_rope_factors(const DecoderConfig&
   const RopeConfig& rope = config.rope.front();
   if (rope.scaling == RopeScaling::longrope)
     return {{"rope_factors_long.weight", rope.long_factors}, {"rope_factors_short.weight", rope.short_factors}};
+  if (config.scaled_layers) {  // Gemma 4: what does not turn has no frequency
+    const int64_t turned = rope.scaling == RopeScaling::proportional ? rope.turned : rope.size;
+    std::vector<float> factors(static_cast<size_t>(rope.size / 2), 1e30f);
+    std::fill_n(factors.begin(), turned / 2, 1.0f);
+    return {{"rope_freqs.weight", factors}};
+  }
   if (rope.scaling != RopeScaling::llama3) return {};
   RopeConfig plain = rope;
   plain.scaling = RopeScaling::none;

@@ -28,11 +28,40 @@ struct GgufPart {
   std::string source;  ///< "model.layers.0.self_attn.q_proj.weight"
   /// Row i is row row_order[i] of the source (rope in llama.cpp's order, fused projections apart); empty: as it is.
   std::vector<int64_t> row_order;
-  bool transposed = false;            ///< the source is [in, out]
-  float added = 0;                    ///< added to each element (Gemma's norms)
-  bool is_matrix = false;             ///< of a Linear or a table: stored in the type asked for
-  std::optional<GgufRows> rows = {};  ///< or: made from these, `source` being the first
-  bool squeezed = false;              ///< dimensions of 1 are left out
+  bool transposed = false;                 ///< the source is [in, out]
+  float added = 0;                         ///< added to each element (Gemma's norms)
+  bool is_matrix = false;                  ///< of a Linear or a table: stored in the type asked for
+  std::optional<GgufRows> rows = {};       ///< or: made from these, `source` being the first
+  bool squeezed = false;                   ///< dimensions of 1 are left out
+  std::vector<int64_t> column_order = {};  ///< the same of columns; empty: as they are
+  std::vector<float> factors = {};         ///< of every row of the result, or one of all; empty: ones
+  bool is_log = false;                     ///< -exp of each element (the decay of state spaces)
+  Shape shape = {};                        ///< where it is not the source's; the elements follow in the same order
+  bool optional = false;                   ///< may be absent, as biases may
+  bool adapts = true;                      ///< llama.cpp computes its product with adapters beside the model
+};
+
+/// All tensors of one model on their way into a list.
+class GgufParts {
+ public:
+  explicit GgufParts(const DecoderConfig& config) : config_(config) {}
+
+  std::vector<GgufPart> all;
+
+  void add(GgufPart part) { all.push_back(std::move(part)); }
+  /// A matrix that has no bias; `part` says what else is special about it.
+  void matrix(const std::string& name, const std::string& module, GgufPart part = {});
+  /// A Linear, whose bias may be absent; factor: of its outputs.
+  void linear(const std::string& name, const std::string& module, const std::vector<int64_t>& order = {},
+              float factor = 1);
+  void norm(const std::string& name, const std::string& module);
+  /// The projections of attention, from: "model.layers.0.", to: "blk.0."; factors: of queries and values, keys, and of
+  /// what attention adds.
+  void attention(const LayerConfig& layer, const std::string& from, const std::string& to, float input = 1,
+                 float keys = 1, float output = 1);
+
+ private:
+  const DecoderConfig& config_;
 };
 
 /// llama.cpp's name of the family, "llama" or "qwen2". Throws UsageError, listing the families there are, for one that
