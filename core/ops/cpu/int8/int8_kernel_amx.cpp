@@ -1,4 +1,4 @@
-#include "nibble/core/base/amx.h"
+#include "nibble/core/base/amx/amx.h"
 #include "nibble/core/ops/cpu/int8/int8_tile_avx512.h"
 
 namespace nibble::ops::cpu {
