@@ -31,8 +31,8 @@ double exchange_seconds(const StepCost& cost, const Exchange& of, const StepCost
   other.kind = of.kind == CommKind::gather ? CommKind::scatter : CommKind::gather;
   const bool sum = cost.exchanges.contains(other);
   if (sum && of.kind == CommKind::gather) return 0;
-  const ByteCost& cost = sum ? among.sum : of.kind == CommKind::gather ? among.gather : among.reduce;
-  return cost.seconds(amount.bytes, amount.messages);
+  const ByteCost& line = sum ? among.sum : of.kind == CommKind::gather ? among.gather : among.reduce;
+  return line.seconds(amount.bytes, amount.messages);
 }
 
 StageSeconds stage_seconds(const PlanJob& job, const PlanLayout& layout, const StageMemory& stage,

@@ -55,22 +55,22 @@ class Moments final : public BlockHooks {
   }
   void after_backward(int64_t layer) override { leave(layer, &BlockHooks::after_backward); }
 
-  MetaComm::Book book_of(MeshAxis axis) {
+  MetaComm::Counter counter_of(MeshAxis axis) {
     return [this, axis](const std::string& operation, CommKind kind, double bytes) {
-      StepCost::Amount& amount = book_.exchanges[{axis, part_, operation, kind}];
+      StepCost::Amount& amount = cost_.exchanges[{axis, part_, operation, kind}];
       ++amount.messages;
       amount.bytes += bytes;
     };
   }
-  /// What was booked since the last call.
+  /// What was counted since the last call.
   StepCost take() {
     const StepCost now = counted();
-    book_.zeroed = now.zeroed - taken_.zeroed - in_layers_.zeroed;
-    book_.copied = now.copied - taken_.copied - in_layers_.copied;
-    book_.flops = now.flops - taken_.flops;
+    cost_.zeroed = now.zeroed - taken_.zeroed - in_layers_.zeroed;
+    cost_.copied = now.copied - taken_.copied - in_layers_.copied;
+    cost_.flops = now.flops - taken_.flops;
     taken_ = now;
     in_layers_ = {};
-    return std::exchange(book_, {});
+    return std::exchange(cost_, {});
   }
 
  private:
@@ -100,11 +100,11 @@ class Moments final : public BlockHooks {
   Moment now_ = Moment::before;
   StepPart part_ = StepPart::between;
   int64_t resident_ = 0;
-  StepCost book_, taken_, in_layers_, layer_;  // counted by the device: when taken, in layers, as the layer began
+  StepCost cost_, taken_, in_layers_, layer_;  // counted by the device: when taken, in layers, as the layer began
 };
 
 /// The costs of a step of so many microbatches, and of one that has one less.
-StepCosts books_of(const StepCost& step, const StepCost& less, int64_t microbatches) {
+StepCosts costs_of(const StepCost& step, const StepCost& less, int64_t microbatches) {
   StepCosts costs{.pass = StepCost::sum(1, step, -1, less)};
   if (microbatches == 1) {
     costs.pass = step;
@@ -153,7 +153,7 @@ std::vector<NamedTensor> values_of(const std::vector<Parameter*>& parameters) {
 
 MeshGroups groups_of(const MeshShape& shape, const Place& place, int shard, Moments& moments) {
   const auto group = [&](int rank, int64_t size, MeshAxis axis) {
-    return std::make_unique<MetaComm>(rank, static_cast<int>(size), moments.book_of(axis));
+    return std::make_unique<MetaComm>(rank, static_cast<int>(size), moments.counter_of(axis));
   };
   return {group(place.stage, shape.pipeline, MeshAxis::pipeline),
           group(0, shape.replicate, MeshAxis::replicate),
@@ -340,7 +340,7 @@ StageRun run_all(const PlanJob& job, const DecoderConfig& config, const PlanLayo
     run.written = spill->written_bytes() / (2 * place.microbatches) * count;
   }
   const StepCost less = place.microbatches > 1 ? train(place.microbatches - 1) : StepCost();
-  const StepCosts of_steps = books_of(whole, less, place.microbatches);
+  const StepCosts of_steps = costs_of(whole, less, place.microbatches);
   run.costs.pass = of_steps.pass;
   run.costs.once = of_steps.once;
   run.costs.updated = static_cast<double>(optimizer.size());

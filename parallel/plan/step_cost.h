@@ -1,5 +1,5 @@
 #pragma once
-// What a rank of a plan does in a step besides computing its layers, as it was booked while the step ran.
+// What a rank of a plan does in a step besides computing its layers, as it was counted while the step ran.
 
 #include <map>
 #include <string>
