@@ -119,7 +119,7 @@ double predict(const KnownRun& run, const Cluster& cluster) {
   const ModelWork& work = model_work(run.job, 1);
   for (int64_t l = 0; l < run.job.model.config.layers; ++l) {
     const LayerWork& of = work.layers[static_cast<size_t>(l)];
-    each += of.forward + of.backward + (run.layout.recomputes(l) ? of.again : 0);
+    each += of.forward + of.backward + (run.layout.recomputes(l) ? of.recompute : 0);
   }
   each = (each + work.head) / static_cast<double>(run.job.tokens);
   return each * time.tokens_per_second / ranks / 1e12;

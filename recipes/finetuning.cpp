@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include <nlohmann/json.hpp>
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/free_memory.h"
 #include "nibble/core/io/hash.h"

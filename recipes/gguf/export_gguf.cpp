@@ -16,6 +16,7 @@
 #include "nibble/core/io/files/scratch_directory.h"
 #include "nibble/core/io/files/system_error.h"
 #include "nibble/core/models/families/families.h"
+#include "nibble/core/models/families/gguf/gguf_mixers.h"
 #include "nibble/core/models/families/gguf/gguf_names.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
