@@ -6,6 +6,7 @@
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/free_memory.h"
 #include "nibble/core/io/hash.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
