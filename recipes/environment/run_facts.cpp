@@ -75,9 +75,8 @@ Json data_facts(const TrainingData& data) {
 std::string method_of(const Recipe& recipe, Decoder& model) {
   if (recipe.pretrains()) return "pretraining " + base_of(recipe);
   bool packed = false;
-  model.visit_linears([&](Linear& linear) {
-    packed = packed || (!linear.weight().parameter() && !linear.weight().storage().empty());
-  });
+  model.visit_linears(
+      [&](Linear& linear) { packed = packed || (!linear.weight().parameter() && !linear.weight().storage().empty()); });
   return (!recipe.adapter ? "full fine-tuning of " : packed ? "QLoRA on " : "LoRA on ") + base_of(recipe);
 }
 
