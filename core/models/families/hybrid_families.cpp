@@ -6,8 +6,12 @@ namespace nibble {
 
 std::vector<Family> hybrid_families() {
   constexpr GgufForm kMambaForm = {.architecture = "mamba", .export_only = true};
-  constexpr GgufForm kQwenForm = {
-      .architecture = "qwen35moe", .mixture = true, .normalizes_routes = true, .post_norm = true, .export_only = true};
+  constexpr GgufForm kQwenForm = {.architecture = "qwen35moe",
+                                  .mixture = true,
+                                  .normalizes_routes = true,
+                                  .says_expert_width = true,
+                                  .post_norm = true,
+                                  .export_only = true};
   constexpr auto of = [](GgufForm form, std::string_view architecture) {
     form.architecture = architecture;
     return form;

@@ -189,8 +189,8 @@ TEST_F(ExportGguf, ValueHeadsOfDeltaNetsStandAsTheyMeetTheirKeys) {
 TEST_F(ExportGguf, LayersOfJambaHaveWhatTheyAre) {
   const GgufFile file(exported(of_type("jamba"), "", false, false).string());
   const auto has = [&](const std::string& name) { return file.find(name) != nullptr; };
-  EXPECT_EQ(std::get<std::vector<int64_t>>(file.metadata().at("jamba.attention.head_count_kv")),
-            (std::vector<int64_t>{0, 2, 0, 2}));
+  EXPECT_EQ(std::get<std::vector<int32_t>>(file.metadata().at("jamba.attention.head_count_kv")),
+            (std::vector<int32_t>{0, 2, 0, 2}));
   EXPECT_TRUE(has("blk.0.ssm_dt_norm.weight") && has("blk.0.ffn_gate_exps.weight") && !has("blk.0.attn_q.weight"));
   EXPECT_TRUE(has("blk.1.attn_q.weight") && has("blk.1.ffn_gate.weight") && !has("blk.1.ssm_in.weight"));
 }
