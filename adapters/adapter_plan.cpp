@@ -27,7 +27,7 @@ std::string listed(const std::vector<std::string>& names) {
 /// What looks at a whole matrix or table cannot be had where several ranks have shards of it.
 void refuse_beside_shards(const AdapterOptions& options) {
   const auto refuse = [](const std::string& what) {
-    throw UsageError(what + " needs whole weights, which parallel.tensor cuts",
+    throw UsageError(what + " needs whole weights, which parallel.tensor shards",
                      "use parallel.shard or parallel.pipeline", "adapter");
   };
   if (options.use_dora) refuse("use_dora");
@@ -44,7 +44,7 @@ void check_embedding(const std::string& module, const DecoderConfig& config, con
     throw UsageError("LoRA on " + module + " is not possible", "leave it out of target_modules");
   }
   if (split.tensor) {
-    throw UsageError("LoRA on " + module + " needs the whole table, which parallel.tensor cuts",
+    throw UsageError("LoRA on " + module + " needs the whole table, which parallel.tensor shards",
                      "leave it out of target_modules", "adapter.target_modules");
   }
 }
@@ -159,7 +159,7 @@ std::set<std::string> places(const PeftAdapter& adapter, Planner& planner) {
 void refuse_lost_part(const PeftAdapter& adapter, const std::string& name, const Planner& planner) {
   for (const char* part : {".lora_embedding_A", ".lora_embedding_B", ".token_adapter.", ".lora_magnitude_vector"}) {
     if (name.find(part) == std::string::npos) continue;
-    throw InputError(adapter.file(), name + " belongs to a part of the adapter that is not there or not said",
+    throw InputError(adapter.file(), name + " belongs to a part of the adapter that is missing or not named",
                      "save the adapter again");
   }
   if (planner.has_parameter(name)) {

@@ -67,7 +67,7 @@ void check_values(const std::string& file, const std::string& name, const Tensor
 void check_pair(const std::string& file, const std::string& module, const Tensor& a, const Tensor& b) {
   if (!a || !b) {
     throw InputError(file, module + " has lora_" + (a ? "A" : "B") + " but no lora_" + (a ? "B" : "A"),
-                     "the file is not whole; save the adapter again");
+                     "the file is incomplete: save the adapter again");
   }
   if (a.rank() != 2 || b.rank() != 2 || a.dim(0) != b.dim(1) || a.dim(0) < 1) {
     throw InputError(file, module + ": lora_A " + to_string(a.shape()) + " and lora_B " + to_string(b.shape()) +
@@ -87,7 +87,8 @@ void check_files(const fs::path& directory) {
     throw InputError((directory / "adapter_model.bin").string(), "is a pickle, which can run code and is not read",
                      "load it in PEFT and save it again: PeftModel.save_pretrained writes safetensors");
   }
-  throw InputError(directory.string(), std::string("has no ") + kWeightsFile, "the adapter is not whole");
+  throw InputError(directory.string(), std::string("has no ") + kWeightsFile,
+                   "the adapter is incomplete: save it again");
 }
 
 std::string model_card(const AdapterOptions& options, int64_t rows) {

@@ -204,7 +204,7 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
 double DecoderHead::loss_sum(const Tensor& hidden, const LogitLoss& loss, const StepContext& step,
                              const LayerSharding* sharding, const HeadGradient* gradient) {
   if (sharding) {
-    throw UsageError("the loss needs whole logits, which parallel.tensor cuts",
+    throw UsageError("the loss needs all logits of a token, which parallel.tensor shards",
                      "use parallel.shard or parallel.pipeline", "parallel.tensor");
   }
   double total = 0;

@@ -66,19 +66,19 @@ TensorShard tensor_shard(const DecoderConfig& config, int tp_rank, int tp_size) 
   require(units, shard, grouped ? "groups of heads in its fused projection" : "heads to share");
   require(config.vocab_size, shard, "tokens");
   if (config.qk_norm && config.qk_norm->kind != HeadNormKind::head) {
-    throw UsageError("the norms of queries and keys of " + config.model_type + " cannot be cut",
+    throw UsageError("the norms of queries and keys of " + config.model_type + " cannot be sharded",
                      "use parallel.shard or parallel.pipeline", "parallel.tensor");
   }
   if (config.attention_sinks || config.attention_gate != OutputGate::none || config.sublayer_norms || config.xielu ||
       config.scaled_layers) {
-    throw UsageError("the attention or the MLP of " + config.model_type + " cannot be cut", "use parallel.shard",
+    throw UsageError("the attention or the MLP of " + config.model_type + " cannot be sharded", "use parallel.shard",
                      "parallel.tensor");
   }
   const auto of_its_own = [](const LayerConfig& layer) {
     return layer.mixer || layer.feed_forward || layer.heads + layer.kv_heads + layer.head_size + layer.mlp_width > 0;
   };
   if (std::ranges::any_of(config.layer, of_its_own)) {
-    throw UsageError("layers of several kinds or sizes cannot be cut", "use parallel.shard or parallel.pipeline",
+    throw UsageError("layers of several kinds or sizes cannot be sharded", "use parallel.shard or parallel.pipeline",
                      "parallel.tensor");
   }
   int64_t grain = 64;

@@ -100,9 +100,9 @@ std::vector<RecipeField> parallel_fields() {
           "of the ranks of parallel.replicate x parallel.shard, how many share the experts of a mixture: each holds "
           "some of every layer's, and tokens travel to those they chose"),
       integer_field("parallel.zero", 1, 3, &ParallelRecipe::zero,
-                    "what parallel.shard cuts: 1 optimizer state, 2 and gradients, 3 and weights"),
+                    "what parallel.shard shards: 1 optimizer state, 2 and gradients, 3 and weights"),
       flag_field("parallel.shard_adapters", &ParallelRecipe::shard_adapters,
-                 "cut adapters too; else only the base is cut and every rank has the whole adapters"),
+                 "shard adapters too; else only the base is sharded and every rank has whole adapters"),
       flag_field("parallel.reshard_after_forward", &ParallelRecipe::reshard_after_forward,
                  "drop a block's gathered weights after each use; false: keep them until the update"),
       integer_field("parallel.prefetch", 0, 16, &ParallelRecipe::prefetch, "blocks whose weights are gathered ahead"),

@@ -80,7 +80,7 @@ class Exporter {
     const TensorSpec* spec = find(part.source);
     if (!spec) {
       if (part.source.ends_with(".bias")) return;
-      throw InputError(base_.directory.string(), "has no " + part.source, "the model is not whole");
+      throw InputError(base_.directory.string(), "has no " + part.source, "the model is incomplete: get it again");
     }
     used_.insert(spec->name);
     part.source = spec->name;
@@ -109,7 +109,8 @@ class Exporter {
     int64_t matrices = 0, width = 0;
     for (std::string& source : rows.sources) {
       const TensorSpec* spec = find(source);
-      if (!spec) throw InputError(base_.directory.string(), "has no " + source, "the model is not whole");
+      if (!spec)
+        throw InputError(base_.directory.string(), "has no " + source, "the model is incomplete: get it again");
       Matrices stored = matrices_in(spec->shape, rows);
       if (part.transposed) std::swap(stored.rows, stored.width);
       const bool fits = stored.count > 0 && stored.rows > rows.first + (rows.count - 1) * rows.step &&

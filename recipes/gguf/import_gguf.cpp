@@ -46,7 +46,7 @@ class Importer {
       if (config.tied_head && part.name == "output.weight") continue;  // the same again
       const GgufTensor* tensor = file.find(part.name);
       if (!tensor && part.source.ends_with(".bias")) continue;
-      if (!tensor) throw InputError(file.path(), "has no " + part.name, "the model is not whole");
+      if (!tensor) throw InputError(file.path(), "has no " + part.name, "the model is incomplete: get it again");
       const int64_t count = element_count(tensor->shape);
       const auto ordered = static_cast<int64_t>(part.row_order.size());
       if (tensor->shape.empty() || count == 0 || (ordered > 0 && count % ordered != 0))

@@ -384,7 +384,7 @@ TEST_F(AttachTest, WhatDoesNotFitIsToldOrRefused) {
   EXPECT_THAT(refusal(adapter), HasSubstr("lora_embedding_B has shape [], the model needs [64, 4]"));
   adapter = good;
   adapter.tensors["model.embed_tokens.token_adapter.trainable_tokens_delta"] = Tensor::zeros(pool, {1, 64}, DType::f32);
-  EXPECT_THAT(refusal(adapter), HasSubstr("not there or not said"));
+  EXPECT_THAT(refusal(adapter), HasSubstr("missing or not named"));
   adapter = good;
   adapter.options.r = 7;
   EXPECT_THAT(refusal(adapter), HasSubstr("q_proj has rank 4, adapter_config.json says 7"));

@@ -1,5 +1,5 @@
 #pragma once
-// What a signal that ends the process must take along: what is being written and has not its name yet.
+// What a signal that ends the process must remove: what is being written and has no final name yet.
 
 #include <filesystem>
 #include <mutex>

@@ -26,12 +26,12 @@ HWY_INLINE V cap(V x, V softcap, V inverse) {
   return hn::Mul(softcap, tanh(hn::Mul(x, inverse)));
 }
 
-/// sum = sum of e^(x - top). Kept apart, so that neither loss nor probabilities lose digits to a large top.
+/// sum = sum of e^(x - row_max). Kept apart, so that neither loss nor probabilities lose digits to a large row_max.
 struct Exponentials {
-  float top, sum;
+  float row_max, sum;
 };
 
-/// What cross_entropy_statistics may tell beside them, e = e^(x - top): the sums of e (x - top), e^2 and x.
+/// What cross_entropy_statistics may tell beside them, e = e^(x - row_max): the sums of e (x - row_max), e^2 and x.
 struct MoreSums {
   float shifted = 0, squares = 0, logits = 0;
 };
@@ -43,27 +43,27 @@ template <bool capped, bool all = false>
 Exponentials sum_exponentials(const float* row, int64_t count, float softcap, MoreSums* more = nullptr) {
   constexpr int64_t kBlock = 2048;
   const V limit = splat(softcap), inverse = splat(capped ? 1 / softcap : 0);
-  float top = -std::numeric_limits<float>::infinity(), sum = 0;
+  float row_max = -std::numeric_limits<float>::infinity(), sum = 0;
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     const float* block = row + begin;
     const int64_t size = std::min(kBlock, count - begin);
-    V tops[2] = {splat(block[0]), splat(block[0])};
+    V maxima[2] = {splat(block[0]), splat(block[0])};
     int64_t i = 0;
     for (; i + 2 * kLanes <= size; i += 2 * kLanes) {
-      tops[0] = hn::Max(tops[0], load(block + i));
-      tops[1] = hn::Max(tops[1], load(block + i + kLanes));
+      maxima[0] = hn::Max(maxima[0], load(block + i));
+      maxima[1] = hn::Max(maxima[1], load(block + i + kLanes));
     }
-    float block_top = hn::GetLane(hn::MaxOfLanes(kF, hn::Max(tops[0], tops[1])));
-    for (; i < size; ++i) block_top = std::max(block_top, block[i]);
-    const float new_top = std::max(top, hn::GetLane(cap<capped>(splat(block_top), limit, inverse)));
-    const float rescale = std::exp(top - new_top);
+    float block_max = hn::GetLane(hn::MaxOfLanes(kF, hn::Max(maxima[0], maxima[1])));
+    for (; i < size; ++i) block_max = std::max(block_max, block[i]);
+    const float new_max = std::max(row_max, hn::GetLane(cap<capped>(splat(block_max), limit, inverse)));
+    const float rescale = std::exp(row_max - new_max);
     if (all && sum > 0) {
-      more->shifted = rescale * (more->shifted + (top - new_top) * sum);
+      more->shifted = rescale * (more->shifted + (row_max - new_max) * sum);
       more->squares *= rescale * rescale;
     }
     sum *= rescale;
-    top = new_top;
-    const V shift = splat(top);
+    row_max = new_max;
+    const V shift = splat(row_max);
     V shifted = hn::Zero(kF), squares = shifted, logits = shifted;
     const auto exponential = [&](V raw) HWY_ATTR {
       const V x = cap<capped>(raw, limit, inverse), below = hn::Sub(x, shift), e = exp(below);
@@ -91,12 +91,12 @@ Exponentials sum_exponentials(const float* row, int64_t count, float softcap, Mo
       }
     }
   }
-  return {top, sum};
+  return {row_max, sum};
 }
 
 template <bool capped, typename Out>
 void gradients(const float* row, int64_t count, float softcap, Exponentials total, float scale, Out* out) {
-  const V limit = splat(softcap), inverse = splat(capped ? 1 / softcap : 0), shift = splat(total.top),
+  const V limit = splat(softcap), inverse = splat(capped ? 1 / softcap : 0), shift = splat(total.row_max),
           factor = splat(scale / total.sum);
   for_lanes(count, [&](int64_t i, auto lanes) HWY_ATTR {
     const V value = cap<capped>(load(row + i, lanes), limit, inverse);
@@ -116,7 +116,7 @@ float capped_logit(float raw, float softcap) {
 
 template <bool capped>
 float target_gradient(float target, float softcap, Exponentials total, float scale) {
-  const float gradient = (std::exp(target - total.top) / total.sum - 1) * scale;
+  const float gradient = (std::exp(target - total.row_max) / total.sum - 1) * scale;
   return capped ? gradient * (1 - target / softcap * (target / softcap)) : gradient;
 }
 
@@ -127,7 +127,7 @@ void rows(const float* logits, const int32_t* targets, int64_t count, int64_t vo
     const float* row = logits + n * vocabulary;
     const Exponentials total = sum_exponentials<capped>(row, vocabulary, softcap);
     const float target = capped_logit<capped>(row[targets[n]], softcap);
-    losses[n] = std::log(total.sum) + (total.top - target);
+    losses[n] = std::log(total.sum) + (total.row_max - target);
     if (dlogits == nullptr) continue;
     Out* out = dlogits + n * vocabulary;
     const float of_row = weights ? scale * weights[n] : scale;
@@ -184,7 +184,7 @@ void row_statistics(const Tensor& logits, const Tensor& targets, float softcap, 
       const float* row = from + n * vocabulary;
       MoreSums more;
       const Exponentials total = sum_exponentials<capped, all>(row, vocabulary, softcap, &more);
-      told[n] = total.top;
+      told[n] = total.row_max;
       told[rows + n] = total.sum;
       told[2 * rows + n] = target[n] < 0 ? 0 : capped_logit<capped>(row[target[n]], softcap);
       if constexpr (!all) continue;
@@ -210,7 +210,7 @@ template <bool capped, typename Out>
 void backward_rows(const Tensor& logits, const Tensor& targets, const Tensor& row_max, const Tensor& row_sumexp,
                    float softcap, float scale, Out* dlogits, const Tensor& weights) {
   const int64_t vocabulary = logits.dim(1);
-  const float *from = logits.data<const float>(), *top = row_max.data<const float>();
+  const float *from = logits.data<const float>(), *maxima = row_max.data<const float>();
   const float* sum = row_sumexp.data<const float>();
   const int32_t* target = targets.data<const int32_t>();
   const float* weight = weights ? weights.data<const float>() : nullptr;
@@ -220,8 +220,8 @@ void backward_rows(const Tensor& logits, const Tensor& targets, const Tensor& ro
       Out* out = dlogits + n * vocabulary;
       const float of_row = weight ? scale * weight[n] : scale;
       const float own = target[n] < 0 ? 0 : capped_logit<capped>(row[target[n]], softcap);
-      gradients<capped>(row, vocabulary, softcap, {top[n], sum[n]}, of_row, out);
-      if (target[n] >= 0) out[target[n]] = Out(target_gradient<capped>(own, softcap, {top[n], sum[n]}, of_row));
+      gradients<capped>(row, vocabulary, softcap, {maxima[n], sum[n]}, of_row, out);
+      if (target[n] >= 0) out[target[n]] = Out(target_gradient<capped>(own, softcap, {maxima[n], sum[n]}, of_row));
     }
   });
 }
@@ -261,7 +261,7 @@ class RowPair {
  private:
   static size_t padded(int64_t count) { return static_cast<size_t>((count + kLanes - 1) / kLanes * kLanes); }
   static V log_probability(const float* at, Exponentials total) {
-    return hn::Sub(hn::Sub(load(at), splat(total.top)), splat(std::log(total.sum)));
+    return hn::Sub(hn::Sub(load(at), splat(total.row_max)), splat(std::log(total.sum)));
   }
   // What is behind the last logit has no probability.
   struct Padding : std::vector<float> {

@@ -65,7 +65,7 @@ bool is_tied(const GgufFile& file, const GgufTensor& embedding, MemoryPool& pool
 Json common_config(const GgufKeys& keys, const GgufFile& file, const Family& family, MemoryPool& pool) {
   const GgufTensor* embedding = file.find("token_embd.weight");
   if (!embedding || embedding->shape.size() != 2)
-    throw InputError(file.path(), "has no token_embd.weight", "the model is not whole");
+    throw InputError(file.path(), "has no token_embd.weight", "the model is incomplete: get it again");
   const bool mixture = keys.integer("expert_count").value_or(0) > 0;
   if (mixture && !family.gguf.mixture) keys.fail("expert_count", "says that it is a mixture of experts");
   const int64_t width = keys.needed("embedding_length"), heads = keys.needed("attention.head_count");

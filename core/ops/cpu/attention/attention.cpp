@@ -87,7 +87,7 @@ class Rows {
         q_(buffers_.take(capacity_ * row_words_)),
         out_(buffers_.take(capacity_ * plan.padded)),
         sums_(buffers_.take(capacity_ * kLanes)),
-        top_(buffers_.take(capacity_)) {
+        row_max_(buffers_.take(capacity_)) {
     start(q);
   }
 
@@ -103,7 +103,7 @@ class Rows {
   }
 
   int64_t rows() const { return rows_; }
-  float top(int64_t row) const { return unit_ * top_[row]; }
+  float row_max(int64_t row) const { return unit_ * row_max_[row]; }
   float sum(int64_t row) const { return hn::GetLane(hn::SumOfLanes(kF, hn::Load(kF, sums_ + row * kLanes))); }
   const float* out(int64_t row) const { return out_ + row * plan_.padded; }
 
@@ -136,7 +136,7 @@ class Rows {
     std::fill(q_ + rows_ * row_words_, q_ + capacity_ * row_words_, 0.0f);
     std::fill(out_, out_ + capacity_ * plan_.padded, 0.0f);
     std::fill(sums_, sums_ + capacity_ * kLanes, 0.0f);
-    std::fill(top_, top_ + capacity_, kNothing);
+    std::fill(row_max_, row_max_ + capacity_, kNothing);
   }
 
   /// Rows [row, row + kRows) meet the keys, panel by panel, so that one panel's softmax runs beside the next one's
@@ -193,17 +193,17 @@ class Rows {
     return seen;
   }
 
-  /// Products of rows [row, row + count) become e^(score - top), `keep` what sums so far are multiplied by.
+  /// Products of rows [row, row + count) become e^(score - row_max), `keep` what sums so far are multiplied by.
   void soften(int64_t row, int64_t count, const Keys& keys, int64_t columns, float* scores, float* keep) {
     constexpr int64_t kFactors = (kPanelRows + kLanes - 1) / kLanes * kLanes;
-    float tops[kPanelRows], factors[kFactors] = {};
+    float row_max[kPanelRows], factors[kFactors] = {};
     for (int64_t r = 0; r < count; ++r) {
       float* row_scores = scores + r * kKeys;
       if (!plain_) finish_scores(row + r, keys.tile, columns, row_scores);
       if (!keys.whole) hide(visible_columns(row + r, keys), columns, row_scores);
-      tops[r] = std::max(top_[row + r], highest(row_scores, columns));
-      factors[r] = top_[row + r] - tops[r];
-      top_[row + r] = tops[r];
+      row_max[r] = std::max(row_max_[row + r], highest(row_scores, columns));
+      factors[r] = row_max_[row + r] - row_max[r];
+      row_max_[row + r] = row_max[r];
     }
     const V unit = splat(unit_ * Words::kUnit);
     for (int64_t i = 0; i < kFactors; i += kLanes) {
@@ -216,18 +216,18 @@ class Rows {
       keep[r] = factors[r];
       V sum = hn::Mul(splat(factors[r]), load(sums));
       int64_t i = 0;
-      for (; i + 4 * kLanes <= columns; i += 4 * kLanes) soften_columns<4>(row_scores, i, splat(tops[r]), unit, sum);
-      for (; i < columns; i += kLanes) soften_columns<1>(row_scores, i, splat(tops[r]), unit, sum);
+      for (; i + 4 * kLanes <= columns; i += 4 * kLanes) soften_columns<4>(row_scores, i, splat(row_max[r]), unit, sum);
+      for (; i < columns; i += kLanes) soften_columns<1>(row_scores, i, splat(row_max[r]), unit, sum);
       store(sum, sums);
     }
   }
 
   /// Some vectors of columns of a row from i on.
   template <int vectors>
-  static HWY_INLINE void soften_columns(float* scores, int64_t i, V top, V unit, V& sum) {
+  static HWY_INLINE void soften_columns(float* scores, int64_t i, V row_max, V unit, V& sum) {
     V weights[vectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) weights[v] = hn::Mul(unit, hn::Sub(load(scores + i + v * kLanes), top));
+    for (int v = 0; v < vectors; ++v) weights[v] = hn::Mul(unit, hn::Sub(load(scores + i + v * kLanes), row_max));
     Words::power(weights);
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) {
@@ -258,27 +258,27 @@ class Rows {
   }
 
   static float highest(const float* scores, int64_t columns) {
-    V tops = load(scores);
-    for (int64_t i = kLanes; i < columns; i += kLanes) tops = hn::Max(tops, load(scores + i));
-    return hn::GetLane(hn::MaxOfLanes(kF, tops));
+    V row_max = load(scores);
+    for (int64_t i = kLanes; i < columns; i += kLanes) row_max = hn::Max(row_max, load(scores + i));
+    return hn::GetLane(hn::MaxOfLanes(kF, row_max));
   }
 
   const AttentionPlan& plan_;
   const Block& block_;
   Tile& tile_;
   int64_t rows_, capacity_, row_words_;
-  bool plain_;  // scores are scaled products: top_ is in units of products,
+  bool plain_;  // scores are scaled products: row_max_ is in units of products,
   float unit_;  // and this scales it
   Buffers buffers_;
-  float *q_, *out_, *sums_, *top_;
+  float *q_, *out_, *sums_, *row_max_;
 };
 
 template <typename Element>
-void write_row(const float* sums, float top, float sum, int64_t width, Element* out, float* log_sum_exp) {
+void write_row(const float* sums, float row_max, float sum, int64_t width, Element* out, float* log_sum_exp) {
   const V factor = splat(1 / sum);
   for_lanes(width,
             [&](int64_t i, auto lanes) HWY_ATTR { store(hn::Mul(factor, load(sums + i, lanes)), out + i, lanes); });
-  *log_sum_exp = top + std::log(sum);
+  *log_sum_exp = row_max + std::log(sum);
 }
 
 /// The pieces of work, the ones with most keys first within a span, so that none of them is left for the end.
@@ -300,13 +300,13 @@ std::vector<Block> cut_in_blocks(const AttentionPlan& plan, std::span<const Atte
   return blocks;
 }
 
-/// Adds what one chunk of keys gives for a row to what the chunks before it gave: [width] sums of values, top, sum.
+/// Adds what one chunk of keys gives for a row to what the chunks before it gave: [width] sums of values, row_max, sum.
 inline void join(const float* part, int64_t width, float* total) {
-  const float top = std::max(total[width], part[width]);
-  const float keep = std::exp(total[width] - top), take = std::exp(part[width] - top);
+  const float row_max = std::max(total[width], part[width]);
+  const float keep = std::exp(total[width] - row_max), take = std::exp(part[width] - row_max);
   for (int64_t i = 0; i < width; ++i) total[i] = total[i] * keep + part[i] * take;
   total[width + 1] = total[width + 1] * keep + part[width + 1] * take;
-  total[width] = top;
+  total[width] = row_max;
 }
 
 /// Where one forward pass reads and writes.
@@ -318,10 +318,10 @@ struct Operands {
 };
 
 template <typename Element>
-void write_block_row(const AttentionPlan& plan, const Block& block, int64_t r, const float* sums, float top, float sum,
-                     const Operands<Element>& to) {
+void write_block_row(const AttentionPlan& plan, const Block& block, int64_t r, const float* sums, float row_max,
+                     float sum, const Operands<Element>& to) {
   const int64_t head = block.kv_head * plan.group + r / block.count, query = block.query + r % block.count;
-  write_row(sums, top, sum, plan.width, to.out + (query * plan.heads + head) * plan.width,
+  write_row(sums, row_max, sum, plan.width, to.out + (query * plan.heads + head) * plan.width,
             to.log_sum_exp + head * plan.queries + query);
 }
 
@@ -345,7 +345,7 @@ void forward_by_queries(const AttentionPlan& plan, const std::vector<Block>& blo
       rows.add_keys(of.k, of.v, tile, next - tile);
     }
     for (int64_t r = 0; r < rows.rows(); ++r) {
-      write_block_row(plan, block, r, rows.out(r), rows.top(r), rows.sum(r), of);
+      write_block_row(plan, block, r, rows.out(r), rows.row_max(r), rows.sum(r), of);
     }
   });
 }
@@ -398,7 +398,7 @@ void forward_by_keys(const AttentionPlan& plan, const std::vector<Block>& blocks
       for (int64_t r = 0; r < rows.rows(); ++r) {
         float* to = part(first, piece.parts, piece.chunk, piece.head + g, r);
         std::copy(rows.out(r), rows.out(r) + plan.padded, to);
-        to[plan.padded] = rows.top(r);
+        to[plan.padded] = rows.row_max(r);
         to[plan.padded + 1] = rows.sum(r);
       }
     }
