@@ -115,8 +115,8 @@ std::unique_ptr<LinearWeight> Nf4Weight::shard(const ShardSpec& spec, MemoryPool
   const int64_t out = out_features(), in = in_features(), block = shard_block(whole, spec);
   constexpr int64_t kSmallest = 32;  // see ops::FourBitMatrix
   if (block < kSmallest) {
-    throw UsageError(name_ + " [" + std::to_string(out) + ", " + std::to_string(in) + "] is split inside its blocks of " +
-                         std::to_string(whole.block_size) + " elements",
+    throw UsageError(name_ + " [" + std::to_string(out) + ", " + std::to_string(in) +
+                         "] is split inside its blocks of " + std::to_string(whole.block_size) + " elements",
                      "leave the module in 16 bits (model.skip_modules), or use parallel.shard or parallel.pipeline",
                      "parallel.tensor");
   }
