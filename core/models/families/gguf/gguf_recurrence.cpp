@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "nibble/core/models/families/hybrid_rules.h"
 #include "nibble/core/models/families/gguf/gguf_mixers.h"
+#include "nibble/core/models/families/hybrid_rules.h"
 
 namespace nibble {
 
