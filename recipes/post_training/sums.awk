@@ -22,7 +22,7 @@ BEGIN {
   }
   for (a = 0; a < numbers; ++a) {
     for (b = 0; b < numbers; ++b) {
-      if ((3 * a + b) % 10 == 0) {
+      if ((7 * a + 3 * b) % 10 == 3) {
         printf "{\"prompt\": \"%d+%d=\", \"completion\": \"%d\"}\n", a, b, a + b > (out "/heldout.jsonl")
       } else {
         printf "{\"prompt\": \"%d+%d=\", \"answer\": \"%d\"}\n", a, b, a + b > (out "/prompts.jsonl")

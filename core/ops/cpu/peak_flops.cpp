@@ -59,14 +59,15 @@ __attribute__((target("avx512f"))) double flops_avx512(int steps) {
 }
 
 __attribute__((target("avx2,fma"))) double flops_avx2(int steps) {
-  __m256 sums[kSums / 2];
+  constexpr int kHalf = kSums / 2;
+  __m256 sums[kHalf];
   __m256 x = _mm256_set1_ps(1.0f);
   for (auto& sum : sums) sum = x;
   for (int i = 0; i < steps; ++i) {
 #pragma GCC unroll 24
     for (auto& sum : sums) asm volatile("vfmadd231ps %1, %1, %0" : "+v"(sum) : "v"(x));
   }
-  return 2.0 * 8 * (kSums / 2) * steps;
+  return 2.0 * 8 * kHalf * steps;
 }
 #elif defined(__aarch64__)
 // 2 x 2 sums of 4 products each.
