@@ -88,7 +88,7 @@ void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::stri
 fs::path find_base(const fs::path& adapter) {
   const std::string named = read_peft_directory(adapter).options.base_model;
   if (named.empty()) throw UsageError("the adapter does not name its base", "give it with --model", adapter.string());
-  const fs::path found = find_in_hub(named, kHubModels);
+  fs::path found = find_in_hub(named, kHubModels);
   if (fs::is_directory(found)) return found;
   throw IoError((adapter / "adapter_config.json").string(),
                 "names the base " + found.string() + ", which is no directory here",

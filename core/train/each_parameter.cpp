@@ -10,8 +10,8 @@ void for_each_parameter(const std::vector<Parameter*>& parameters, const std::fu
   constexpr int64_t kPiece = int64_t{1} << 15;  // elements, as ops cut them
   const auto size = [&](size_t i) { return parameters[i]->value.numel(); };
   std::vector<size_t> small;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (size(i) < threads() * kPiece) small.push_back(i);
+  for (size_t i = 0; i < parameters.size(); ++i) {  // a device without bytes counts what it is asked for, on one thread
+    if (size(i) < threads() * kPiece && parameters[i]->value.device().has_bytes()) small.push_back(i);
   }
   if (threads() == 1 || std::ssize(small) < 2 * threads()) small.clear();
   for (size_t i = 0; i < parameters.size(); ++i) {

@@ -21,7 +21,6 @@ namespace nibble {
 
 namespace {
 
-namespace fs = std::filesystem;
 constexpr int64_t kBlockElements = int64_t{4} << 20;
 
 DType output_dtype(const std::string& name, const GgufFile& file) {

@@ -15,7 +15,7 @@ ops::Routing shared_gate_routing() { return {.k = 1, .score = ops::RouterScore::
 
 // Row e of a bias [E, n] as [1, n] f32.
 Tensor bias_row(const Parameter& bias, int64_t e, const StepContext& step) {
-  const Tensor row = bias.value.rows(e, e + 1);
+  Tensor row = bias.value.rows(e, e + 1);
   if (row.dtype() == DType::f32 && row.aligned()) return row;
   Tensor wide = Tensor::empty(step.pool(), row.shape(), DType::f32, bias.name);
   ops::cast(row, wide);

@@ -10,6 +10,7 @@
 #include "nibble/core/base/section_recorder.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/models/load.h"
+#include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/core/train/train_step.h"
 
 namespace nibble {
@@ -33,6 +34,19 @@ TEST(EachParameter, IsVisitedOnceWhateverTheirSizes) {
     EXPECT_EQ(seen, std::vector<int>(all.size(), 1)) << count;
     for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(whole[i], count == 4 && i % 9 != 0) << count;  // 100: too few
   }
+}
+
+TEST(EachParameter, OfADeviceWithoutBytesIsVisitedByOneThread) {  // which counts what it is asked for
+  const MetaDevice device;
+  MemoryPool pool(0, device);
+  std::vector<Parameter> all(40);
+  std::vector<Parameter*> parameters;
+  for (Parameter& parameter : all) {
+    parameter.value = Tensor::empty(pool, {8}, DType::f32);
+    parameters.push_back(&parameter);
+  }
+  const SectionRecorder recorder(4);
+  for_each_parameter(parameters, [](size_t) { EXPECT_FALSE(in_parallel()); });
 }
 
 struct Trained {

@@ -36,7 +36,7 @@ struct Block {
 /// Aligned pieces of one block of memory.
 class Buffers {
  public:
-  explicit Buffers(std::initializer_list<int64_t> sizes) {
+  Buffers(std::initializer_list<int64_t> sizes) {
     int64_t total = 0;
     for (const int64_t size : sizes) total += round_up(size);
     memory_ = hwy::AllocateAligned<float>(static_cast<size_t>(total));
