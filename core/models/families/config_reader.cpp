@@ -74,6 +74,9 @@ bool ConfigReader::is_null(std::string_view key) const {
 int64_t ConfigReader::integer(std::string_view key, int64_t low, int64_t high, std::optional<int64_t> absent) const {
   const json* value = find(key);
   if (!value && !absent) fail(key, "is missing");
+  if (!value && *absent > high) {
+    fail(key, "is missing, and its default " + std::to_string(*absent) + " is above " + std::to_string(high));
+  }
   if (!value) return *absent;
   if (!value->is_number_integer()) fail(key, "is " + shown(*value) + ", not a whole number");
   const bool too_large = value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(high);

@@ -19,7 +19,8 @@ class ConfigReader {
 
   bool has(std::string_view key) const;
   bool is_null(std::string_view key) const;
-  /// In [low, high]. Without a default the key must be there.
+  /// In [low, high]. Without a default the key must be there; a default below low says that it is not, one above high
+  /// is refused as a value would be.
   int64_t integer(std::string_view key, int64_t low, int64_t high, std::optional<int64_t> absent = {}) const;
   double number(std::string_view key, double low, double high, std::optional<double> absent = {}) const;
   bool boolean(std::string_view key, bool absent) const;

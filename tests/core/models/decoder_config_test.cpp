@@ -276,6 +276,10 @@ TEST(DecoderConfig, SizesAreCheckedBeforeAnythingIsMade) {
   EXPECT_THAT(error(with(llama(), "rope_theta", 0)), HasSubstr("rope_theta"));
   EXPECT_THAT(error(with(llama(), "eos_token_id", "</s>")), HasSubstr("eos_token_id"));
   EXPECT_THAT(error(json::array({1})), HasSubstr("no JSON object"));
+  json gemma3n = with(llama(), "model_type", "gemma3n_text");
+  gemma3n.erase("architectures");
+  gemma3n.update({{"head_dim", 8}, {"num_key_value_heads", 1}, {"hidden_activation", "gelu_pytorch_tanh"}});
+  EXPECT_THAT(error(gemma3n), HasSubstr("num_kv_shared_layers is missing, and its default 15 is above 3"));
 }
 
 json bamba() {
