@@ -84,6 +84,9 @@ put("config", "gpt2", {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2
 put("config", "four-bit", dict(LLAMA, quantization_config={
     "quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True,
     "bnb_4bit_compute_dtype": "bfloat16", "llm_int8_skip_modules": ["lm_head", ".*\\.mlp\\..*"]}))
+# Mixtures, hybrids, latent attention and the rest: the config.json of one small model of each type.
+for model in sorted((pathlib.Path(__file__).parents[1] / "oracles/results/model_types").glob("*/model/config.json")):
+    put("config", model.parts[-3], json.loads(model.read_text()))
 
 LORA = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "lora_dropout": 0.05, "target_modules": ["q_proj", "v_proj"],
         "bias": "none", "task_type": "CAUSAL_LM", "base_model_name_or_path": "base"}
@@ -91,6 +94,9 @@ put("adapter_config", "lora", LORA)
 put("adapter_config", "patterns", dict(LORA, target_modules=".*(q|v)_proj", rank_pattern={"^model.layers.0.*": 4},
                                        alpha_pattern={"k_proj": 2}, layers_to_transform=[0, 2], layers_pattern="layers",
                                        modules_to_save=["lm_head"], use_rslora=True, use_dora=True, lora_bias=True))
+put("adapter_config", "experts", dict(LORA, target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "gate.weight"],
+                                      rank_pattern={r".*\.experts\.gate_up_proj": 16}))
+put("adapter_config", "rows", dict(LORA, trainable_token_indices={"embed_tokens": [1, 5]}, task_type="SEQ_CLS"))
 put("adapter_config", "other", {"peft_type": "PROMPT_TUNING"})
 
 RECIPE = {"model": {"path": "base", "quantize": "nf4"}, "adapter": {"r": 4, "target_modules": "all-linear"},
@@ -101,6 +107,14 @@ put("recipe", "lora", "optimizer.lr=1e-3\n" + json.dumps(RECIPE))
 put("recipe", "comments", "\n// a comment\n" + json.dumps(RECIPE, indent=1).replace('"train": {', '/* here */ "train": {'))
 put("recipe", "pretrain", "train.epochs=2\n" + json.dumps({"model": {"init": "config.json", "tokenizer": "t"}, "data": {"train": "x.txt"},
                                                            "output": {"dir": "o"}, "optimizer": {"schedule": "linear", "warmup_ratio": 0.1}}))
+put("recipe", "grpo", "rollout.completions=4\n" + json.dumps(dict(RECIPE, objective={
+    "type": "grpo", "beta": 0.04, "epsilon_high": 0.28, "scale_rewards": "batch", "num_iterations": 2},
+    rollout={"max_new_tokens": 8, "top_p": 0.9, "stop": ["\n"]},
+    rewards=[{"type": "exact", "column": "answer"}, {"type": "regex", "pattern": "a+", "weight": 0.5},
+             {"type": "command", "argv": ["true"], "timeout_seconds": 1}])))
+put("recipe", "dpo", "objective.beta=0.2\n" + json.dumps(dict(RECIPE, objective={
+    "type": "dpo", "loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.5], "reference": "initial"},
+    parallel={"pipeline": 2, "shard": 2, "experts": 2})))
 put("recipe", "unknown", "train.stepz=3\n" + json.dumps(RECIPE))
 
 put("yaml", "recipe", """# a recipe
