@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/text/matching/published_expressions.h"
 #include "nibble/core/text/tokenizers/json/json_tokenizer.h"
 #include "nibble/core/text/tokenizers/sentencepiece/sentencepiece_tokenizer.h"
