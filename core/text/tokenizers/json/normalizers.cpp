@@ -9,8 +9,8 @@ namespace nibble {
 
 namespace {
 
-Normalizer replace(std::shared_ptr<const Pattern> pattern, const std::string& content) {
-  return {[=](std::string_view text, Rewriter& out) { replace_matches(*pattern, text, content, out); }};
+Normalizer replace(const Pattern& pattern, const std::string& content) {
+  return {[=](std::string_view text, Rewriter& out) { replace_matches(pattern, text, content, out); }};
 }
 
 Normalizer prepend(const std::string& prefix) {
@@ -106,7 +106,7 @@ std::string normalized(const Normalizers& normalizers, std::string_view text) {
   return std::string(whole.text());
 }
 
-std::unique_ptr<Pattern> read_pattern(const JsonFields& description) {
+Pattern read_pattern(const JsonFields& description) {
   if (description.value().is_string()) return string_pattern(description.string());
   if (description.has("String")) return string_pattern(description.string("String"));
   const JsonFields expression = description.at("Regex");

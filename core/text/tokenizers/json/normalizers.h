@@ -2,7 +2,6 @@
 // The "normalizer" of tokenizer.json: steps that rewrite a text before it is cut.
 
 #include <functional>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -52,6 +51,6 @@ void apply_normalizers(std::span<const Normalizer> normalizers, SplitText& text)
 std::string normalized(const Normalizers& normalizers, std::string_view text);
 
 /// {"String": ...} or {"Regex": ...}, as Replace and Split have it.
-std::unique_ptr<Pattern> read_pattern(const JsonFields& description);
+Pattern read_pattern(const JsonFields& description);
 
 }  // namespace nibble

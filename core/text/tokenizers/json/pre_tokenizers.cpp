@@ -1,7 +1,6 @@
 #include "nibble/core/text/tokenizers/json/pre_tokenizers.h"
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <utility>
 
@@ -22,8 +21,8 @@ PreTokenizer splitting(std::function<void(std::string_view, Parts&)> cut) {
   return {[cut = std::move(cut)](SplitText& text) { text.split(cut); }};
 }
 
-PreTokenizer split(std::shared_ptr<const Pattern> pattern, SplitBehavior behavior, bool invert = false) {
-  return splitting([=](std::string_view piece, Parts& parts) { split_at(*pattern, behavior, invert, piece, parts); });
+PreTokenizer split(const Pattern& pattern, SplitBehavior behavior, bool invert = false) {
+  return splitting([=](std::string_view piece, Parts& parts) { split_at(pattern, behavior, invert, piece, parts); });
 }
 
 // The words of Rust's `\w+|[^\w\s]+`.
@@ -126,11 +125,11 @@ void add_metaspace(const JsonFields& from, PreTokenizers& steps) {
   if (scheme != "always" && scheme != "first" && scheme != "never")
     from.fail("the prepend_scheme '" + scheme + "' is not known");
   const std::string replacement = from.string_or("replacement", "\xE2\x96\x81");
-  const std::shared_ptr<const Pattern> blank = string_pattern(" ");
+  const Pattern blank = string_pattern(" ");
   const auto apply = [=](SplitText& text) {
     text.rewrite([](std::string_view piece) { return piece.find(' ') == std::string_view::npos; },
                  [&](const TextPiece&, std::string_view piece, Rewriter& out) {
-                   replace_matches(*blank, piece, replacement, out);
+                   replace_matches(blank, piece, replacement, out);
                  });
     if (scheme == "never") return;
     prepend(text, replacement, [&](const TextPiece& piece) {

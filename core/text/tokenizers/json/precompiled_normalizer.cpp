@@ -1,6 +1,8 @@
 #include <unicode/brkiter.h>
 #include <unicode/utext.h>
 
+#include <memory>
+
 #include "nibble/core/base/error.h"
 #include "nibble/core/text/tokenizers/base64.h"
 #include "nibble/core/text/tokenizers/json/normalizers.h"

@@ -1,7 +1,6 @@
 #include "nibble/core/text/tokenizers/json/token_decoder.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "nibble/core/text/matching/pattern.h"
@@ -87,10 +86,10 @@ TokenDecoder strip(const std::string& content, int64_t start, int64_t stop) {
   });
 }
 
-TokenDecoder replace(std::shared_ptr<const Pattern> pattern, const std::string& content) {
+TokenDecoder replace(const Pattern& pattern, const std::string& content) {
   return each_token([=](std::string& token, size_t) {
     std::vector<PatternMatch> matches;
-    pattern->find_all(token, matches);
+    pattern(token, matches);
     for (size_t k = matches.size(); k-- > 0;)
       token.replace(matches[k].begin, matches[k].end - matches[k].begin, content);
   });

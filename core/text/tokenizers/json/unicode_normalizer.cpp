@@ -2,6 +2,8 @@
 #include <unicode/normalizer2.h>
 #include <unicode/uniset.h>
 
+#include <memory>
+
 #include "nibble/core/base/error.h"
 #include "nibble/core/text/tokenizers/json/normalizers.h"
 #include "nibble/core/text/unicode/utf8.h"
