@@ -1,10 +1,10 @@
 #include "nibble/adapters/target_modules.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <initializer_list>
 #include <set>
 
 #include "nibble/core/base/error.h"
@@ -15,32 +15,19 @@ namespace nibble {
 namespace {
 
 struct DefaultTargets {
-  std::string_view model_type;
-  std::array<std::string_view, 4> names;
+  std::initializer_list<std::string_view> names, model_types;
 };
 
 // peft/utils/constants.py (TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING): types of it that are read here
-constexpr std::array kDefaultTargets{
-    DefaultTargets{"llama", {"q_proj", "v_proj"}},
-    DefaultTargets{"mistral", {"q_proj", "v_proj"}},
-    DefaultTargets{"mixtral", {"q_proj", "v_proj"}},
-    DefaultTargets{"qwen2", {"q_proj", "v_proj"}},
-    DefaultTargets{"qwen3", {"q_proj", "v_proj"}},
-    DefaultTargets{"gemma", {"q_proj", "v_proj"}},
-    DefaultTargets{"gemma2", {"q_proj", "v_proj"}},
-    DefaultTargets{"gemma3_text", {"q_proj", "v_proj"}},
-    DefaultTargets{"opt", {"q_proj", "v_proj"}},
-    DefaultTargets{"stablelm", {"q_proj", "v_proj"}},
-    DefaultTargets{"phi", {"q_proj", "v_proj", "fc1", "fc2"}},
-    DefaultTargets{"gptj", {"q_proj", "v_proj"}},
-    DefaultTargets{"codegen", {"qkv_proj"}},
-    DefaultTargets{"gpt_neo", {"q_proj", "v_proj"}},
-    DefaultTargets{"gpt2", {"c_attn"}},
-    DefaultTargets{"gpt_bigcode", {"c_attn"}},
-    DefaultTargets{"gpt_neox", {"query_key_value"}},
-    DefaultTargets{"falcon", {"query_key_value"}},
-    DefaultTargets{"bloom", {"query_key_value"}},
-    DefaultTargets{"mpt", {"Wqkv"}},
+const DefaultTargets kDefaultTargets[] = {
+    {{"q_proj", "v_proj"},
+     {"llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "opt", "stablelm", "gptj",
+      "gpt_neo"}},
+    {{"q_proj", "v_proj", "fc1", "fc2"}, {"phi"}},
+    {{"qkv_proj"}, {"codegen"}},
+    {{"c_attn"}, {"gpt2", "gpt_bigcode"}},
+    {{"query_key_value"}, {"gpt_neox", "falcon", "bloom"}},
+    {{"Wqkv"}, {"mpt"}},
 };
 
 bool is_named(const std::string& module, const std::string& name) {
@@ -102,15 +89,14 @@ std::vector<PythonRegex> saved_whole(const AdapterOptions& options) {
   return result;
 }
 
-bool pattern_matches(const std::string& key, const std::string& module) {
-  return PythonRegex("(.*\\.)?(" + key + ")$").matches_start(module);
-}
+/// A key of rank_pattern or alpha_pattern.
+PythonRegex pattern_regex(const std::string& key) { return PythonRegex("(.*\\.)?(" + key + ")$"); }
 
 template <typename Value>
 const std::pair<std::string, Value>* find_pattern(const std::vector<std::pair<std::string, Value>>& patterns,
                                                   const std::string& module) {
   for (const auto& entry : patterns) {
-    if (pattern_matches(entry.first, module)) return &entry;
+    if (pattern_regex(entry.first).matches_start(module)) return &entry;
   }
   return nullptr;
 }
@@ -119,7 +105,7 @@ template <typename Value>
 void add_unmatched(const std::vector<std::pair<std::string, Value>>& patterns, const std::string& key,
                    TargetModules& found) {
   for (const auto& entry : patterns) {
-    const PythonRegex regex("(.*\\.)?(" + entry.first + ")$");
+    const PythonRegex regex = pattern_regex(entry.first);
     const bool used = std::any_of(found.modules.begin(), found.modules.end(),
                                   [&](const std::string& module) { return regex.matches_start(module); });
     if (!used) found.unmatched_entries.push_back(key + " \"" + entry.first + "\"");
@@ -166,13 +152,8 @@ bool ModuleSelector::all_linear() const {
 }
 
 std::vector<std::string> default_target_modules(const std::string& model_type) {
-  for (const DefaultTargets& entry : kDefaultTargets) {
-    if (entry.model_type != model_type) continue;
-    std::vector<std::string> names;
-    for (std::string_view name : entry.names) {
-      if (!name.empty()) names.emplace_back(name);
-    }
-    return names;
+  for (const auto& [names, model_types] : kDefaultTargets) {
+    if (std::ranges::count(model_types, model_type) > 0) return {names.begin(), names.end()};
   }
   throw UsageError("there are no default target_modules for model type \"" + model_type + "\"",
                    "name them, or use \"all-linear\"");
@@ -231,7 +212,7 @@ int64_t rank_of(const AdapterOptions& options, const std::string& module) {
 bool can_have_rank(const AdapterOptions& options, const std::string& module, int64_t r) {
   bool matched = false;
   for (const auto& [key, value] : options.rank_pattern) {
-    if (!pattern_matches(key, module)) continue;
+    if (!pattern_regex(key).matches_start(module)) continue;
     if (value == r) return true;
     matched = true;
   }
@@ -296,11 +277,11 @@ void check_options(const AdapterOptions& options, const std::string& place) {
   try {
     for (const auto& [key, r] : options.rank_pattern) {
       check_rank(r, "rank_pattern \"" + key + "\"");
-      PythonRegex("(.*\\.)?(" + key + ")$");
+      pattern_regex(key);
     }
     for (const auto& [key, alpha] : options.alpha_pattern) {
       check_alpha(alpha, "alpha_pattern \"" + key + "\"");
-      PythonRegex("(.*\\.)?(" + key + ")$");
+      pattern_regex(key);
     }
     if (!options.target_modules.pattern.empty()) PythonRegex check(options.target_modules.pattern);
     if (!options.exclude_modules.pattern.empty()) PythonRegex check(options.exclude_modules.pattern);

@@ -25,7 +25,6 @@
 #include "nibble/core/base/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/processes/child_process.h"
-#include "nibble/core/text/unicode/visible_text.h"
 #include "nibble/core/train/run/stop_signal.h"
 #include "nibble/parallel/launch.h"
 #include "nibble/parallel/plan/ladder.h"

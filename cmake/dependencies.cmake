@@ -15,6 +15,7 @@ pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(YAML_CPP REQUIRED IMPORTED_TARGET yaml-cpp)
 pkg_check_modules(SNAPPY REQUIRED IMPORTED_TARGET snappy)
+pkg_check_modules(GMP REQUIRED IMPORTED_TARGET gmp)
 pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)  # of the program only
 
 add_library(nibble_dependencies INTERFACE)
@@ -23,4 +24,4 @@ target_link_options(nibble_dependencies INTERFACE LINKER:--as-needed)
 target_link_libraries(nibble_dependencies INTERFACE
   OpenMP::OpenMP_CXX Eigen3::Eigen nlohmann_json::nlohmann_json CLI11::CLI11 ICU::uc ICU::i18n
   PkgConfig::OPENBLAS PkgConfig::HWY PkgConfig::SENTENCEPIECE PkgConfig::ONIGURUMA PkgConfig::XXHASH
-  PkgConfig::ZLIB PkgConfig::ZSTD PkgConfig::YAML_CPP PkgConfig::SNAPPY)
+  PkgConfig::ZLIB PkgConfig::ZSTD PkgConfig::YAML_CPP PkgConfig::SNAPPY PkgConfig::GMP)

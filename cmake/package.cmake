@@ -13,5 +13,5 @@ set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS TRUE)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "libopenblas0")  # loaded at run time, unseen by shlibdeps
 # Only programs that are built on the library need these.
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libopenblas-openmp-dev, libeigen3-dev, libhwy-dev, libsentencepiece-dev, nlohmann-json3-dev, libcli11-dev, libonig-dev, libicu-dev, libxxhash-dev, zlib1g-dev, libzstd-dev, libsnappy-dev, libyaml-cpp-dev, libedit-dev, openmpi-bin")
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libopenblas-openmp-dev, libeigen3-dev, libhwy-dev, libsentencepiece-dev, nlohmann-json3-dev, libcli11-dev, libonig-dev, libicu-dev, libxxhash-dev, zlib1g-dev, libzstd-dev, libsnappy-dev, libgmp-dev, libyaml-cpp-dev, libedit-dev, openmpi-bin")
 include(CPack)

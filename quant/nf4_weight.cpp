@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "nibble/core/ops/columns.h"
-#include "nibble/core/ops/elementwise.h"
 #include "nibble/quant/mxfp4_layout.h"
 
 namespace nibble {

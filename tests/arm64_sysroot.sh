@@ -11,7 +11,7 @@ sysroot=$(cd "${1:-build/arm64-sysroot}" && pwd)
 packages=(
   libc6-dev libstdc++-12-dev libgomp1
   libopenblas-openmp-dev libeigen3-dev libhwy-dev libsentencepiece-dev nlohmann-json3-dev libcli11-dev libopenmpi-dev
-  libonig-dev libicu-dev libxxhash-dev zlib1g-dev libzstd-dev libsnappy-dev libyaml-cpp-dev libedit-dev
+  libonig-dev libicu-dev libxxhash-dev zlib1g-dev libzstd-dev libsnappy-dev libgmp-dev libyaml-cpp-dev libedit-dev
   libgtest-dev libgmock-dev
 )
 database=$sysroot/var/lib/dpkg

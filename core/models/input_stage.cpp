@@ -7,7 +7,6 @@
 
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/ops/elementwise.h"
-#include "nibble/core/ops/embedding.h"
 
 namespace nibble {
 

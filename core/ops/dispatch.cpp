@@ -1,6 +1,5 @@
 // What callers see of every op: shapes are checked, once for all devices, then the tensors' device gives the body.
 
-#include <algorithm>
 #include <string>
 
 #include "nibble/core/ops/dispatch.h"

@@ -5,7 +5,6 @@
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/rank_context.h"
 #include "nibble/core/comm/communicator.h"
-#include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/parallel/data/assignment.h"

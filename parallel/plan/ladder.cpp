@@ -1,7 +1,6 @@
 #include "nibble/parallel/plan/ladder.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <numeric>
 #include <ranges>
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "nibble/core/base/error.h"
 #include "nibble/parallel/plan/work.h"

@@ -1,7 +1,6 @@
 #include "nibble/recipes/plan/dry_run.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 #include <set>
 

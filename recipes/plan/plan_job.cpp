@@ -7,7 +7,6 @@
 #include "nibble/adapters/attach.h"
 #include "nibble/adapters/peft/adapter_names.h"
 #include "nibble/adapters/peft/peft_directory.h"
-#include "nibble/adapters/target_modules.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/family_names.h"

@@ -1,7 +1,5 @@
 #include "nibble/recipes/preferences/reference_log_probs.h"
 
-#include <algorithm>
-
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/files/atomic_file.h"

@@ -7,7 +7,6 @@
 #include <sstream>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/text/matching/pattern.h"
 
 namespace nibble {
 
@@ -52,7 +51,7 @@ const char* type_name(RewardRecipe::Type type) {
 
 bool matches(const Pattern& pattern, const std::string& text) {
   std::vector<PatternMatch> found;
-  pattern.find_all(text, found);
+  pattern(text, found);
   return !found.empty();
 }
 
@@ -111,7 +110,7 @@ Rewards::Rewards(const Recipe& of) : recipes_(of.all_rewards()), fields_(of.data
     commands_.push_back(command ? std::make_unique<CommandReward>(recipe, place(commands_.size())) : nullptr);
     const bool model = recipe.type == RewardRecipe::Type::model;
     models_.push_back(model ? std::make_unique<ModelReward>(recipe, of.model, place(models_.size())) : nullptr);
-    patterns_.push_back(regex ? regular_expression(recipe.pattern, place(patterns_.size())) : nullptr);
+    patterns_.push_back(regex ? regular_expression(recipe.pattern, place(patterns_.size())) : Pattern());
   }
 }
 
@@ -171,7 +170,7 @@ std::vector<double> Rewards::plain_scores(const std::vector<JudgedAnswer>& answe
         own.push_back(number_reward(answer.answer, column(answer.record, i)));
         break;
       case RewardRecipe::Type::regex:
-        own.push_back(matches(*patterns_[i], answer.answer) ? 1 : 0);
+        own.push_back(matches(patterns_[i], answer.answer) ? 1 : 0);
         break;
       case RewardRecipe::Type::length:
         own.push_back(length_reward(std::ssize(answer.ids), recipe.max_completion_len, recipe.soft_punish_cache));

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "nibble/core/text/matching/pattern.h"
 #include "nibble/recipes/config/recipe.h"
 #include "nibble/recipes/reinforcement/command_reward.h"
 #include "nibble/recipes/reinforcement/model_reward.h"
@@ -29,8 +30,6 @@ double number_reward(const std::string& answer, const std::string& expected);
 double length_reward(int64_t tokens, int64_t max_completion_len, int64_t soft_punish_cache);
 /// max_penalty times the share of n-grams of words that are there already (TRL's get_repetition_penalty_reward).
 double repetition_reward(const std::string& answer, int64_t ngram_size, double max_penalty);
-
-class Pattern;
 
 class Rewards {
  public:
@@ -59,7 +58,7 @@ class Rewards {
   const std::map<std::string, std::string>& fields_;
   std::vector<std::string> names_;
   std::vector<std::unique_ptr<CommandReward>> commands_;  // null for other types
-  std::vector<std::unique_ptr<Pattern>> patterns_;        // likewise
+  std::vector<Pattern> patterns_;                         // empty for other types
   std::vector<std::unique_ptr<ModelReward>> models_;      // likewise
 };
 

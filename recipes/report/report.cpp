@@ -1,7 +1,6 @@
 #include "nibble/recipes/report/report.h"
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/readable.h"

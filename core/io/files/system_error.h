@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <utility>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/files/atomic_file.h"
@@ -13,35 +14,22 @@ namespace nibble {
 
 /// IoError "path: what: text of `error`; remedy", with the remedy that fits the error number.
 inline IoError system_error(const std::filesystem::path& path, const std::string& what, int error) {
+  static constexpr std::pair<int, const char*> kRemedies[] = {
+      {ENOENT, "check the path"},
+      {EACCES, "check the permissions"},
+      {EPERM, "check the permissions"},
+      {EROFS, "the file system is read-only: choose another place"},
+      {ENOSPC, "free space or write elsewhere"},
+      {EDQUOT, "free space or write elsewhere"},
+      {EFBIG, "the file is larger than this process or file system may write"},
+      {EMFILE, "raise the limit of open files (ulimit -n)"},
+      {ENFILE, "raise the limit of open files (ulimit -n)"},
+      {EIO, "the device or network file system failed: check it and run again"},
+      {ESTALE, "the device or network file system failed: check it and run again"},
+  };
   std::string remedy;
-  switch (error) {
-    case ENOENT:
-      remedy = "check the path";
-      break;
-    case EACCES:
-    case EPERM:
-      remedy = "check the permissions";
-      break;
-    case EROFS:
-      remedy = "the file system is read-only: choose another place";
-      break;
-    case ENOSPC:
-    case EDQUOT:
-      remedy = "free space or write elsewhere";
-      break;
-    case EFBIG:
-      remedy = "the file is larger than this process or file system may write";
-      break;
-    case EMFILE:
-    case ENFILE:
-      remedy = "raise the limit of open files (ulimit -n)";
-      break;
-    case EIO:
-    case ESTALE:
-      remedy = "the device or network file system failed: check it and run again";
-      break;
-    default:
-      break;
+  for (const auto& [number, text] : kRemedies) {
+    if (number == error) remedy = text;
   }
   return IoError(shown_path(path).string(), what + ": " + std::strerror(error), remedy);
 }

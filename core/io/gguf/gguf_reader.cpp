@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <type_traits>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
@@ -62,6 +63,16 @@ class Cursor {
     at_ += size;
     return value;
   }
+  template <typename T>
+  T value() {
+    if constexpr (std::is_same_v<T, std::string>) {
+      return text();
+    } else if constexpr (std::is_same_v<T, bool>) {
+      return number<uint8_t>() != 0;
+    } else {
+      return number<T>();
+    }
+  }
   /// A count of things that take at least `bytes` each.
   uint64_t count(uint64_t bytes, const char* what) {
     const auto value = number<uint64_t>();
@@ -74,103 +85,64 @@ class Cursor {
   uint64_t at_ = 0;
 };
 
+/// use(a value of the type of that number)
+template <typename Use>
+GgufValue with_type(uint32_t kind, const Cursor& cursor, const std::string& unknown, const Use& use) {
+  switch (kind) {
+    case kU8:
+      return use(uint8_t{});
+    case kI8:
+      return use(int8_t{});
+    case kU16:
+      return use(uint16_t{});
+    case kI16:
+      return use(int16_t{});
+    case kU32:
+      return use(uint32_t{});
+    case kI32:
+      return use(int32_t{});
+    case kF32:
+      return use(float{});
+    case kBool:
+      return use(bool{});
+    case kString:
+      return use(std::string());
+    case kU64:
+      return use(uint64_t{});
+    case kI64:
+      return use(int64_t{});
+    case kF64:
+      return use(double{});
+    default:
+      cursor.fail(unknown + std::to_string(kind));
+  }
+}
+
+template <typename T>
+constexpr bool is_whole = std::is_integral_v<T> && !std::is_same_v<T, bool>;
+
 GgufValue read_scalar(Cursor& cursor, uint32_t kind) {
-  switch (kind) {
-    case kU8:
-      return int64_t{cursor.number<uint8_t>()};
-    case kI8:
-      return int64_t{cursor.number<int8_t>()};
-    case kU16:
-      return int64_t{cursor.number<uint16_t>()};
-    case kI16:
-      return int64_t{cursor.number<int16_t>()};
-    case kU32:
-      return cursor.number<uint32_t>();
-    case kI32:
-      return int64_t{cursor.number<int32_t>()};
-    case kF32:
-      return cursor.number<float>();
-    case kBool:
-      return cursor.number<uint8_t>() != 0;
-    case kString:
-      return cursor.text();
-    case kU64:
-      return cursor.number<uint64_t>();
-    case kI64:
-      return cursor.number<int64_t>();
-    case kF64:
-      return cursor.number<double>();
-    default:
-      cursor.fail("unknown kind of value " + std::to_string(kind));
-  }
-}
-
-uint64_t least_bytes(uint32_t kind, const Cursor& cursor) {
-  switch (kind) {
-    case kU8:
-    case kI8:
-    case kBool:
-      return 1;
-    case kU16:
-    case kI16:
-      return 2;
-    case kU32:
-    case kI32:
-    case kF32:
-      return 4;
-    case kString:
-    case kU64:
-    case kI64:
-    case kF64:
-      return 8;
-    default:
-      cursor.fail("an array of kind " + std::to_string(kind));
-  }
-}
-
-template <typename To, typename From = To>
-std::vector<To> read_list(Cursor& cursor, uint64_t count) {
-  std::vector<To> list;
-  list.reserve(count);
-  for (uint64_t i = 0; i < count; ++i) list.push_back(static_cast<To>(cursor.number<From>()));
-  return list;
+  return with_type(kind, cursor, "unknown kind of value ", [&]<typename T>(T) -> GgufValue {
+    if constexpr (is_whole<T> && (sizeof(T) < 4 || std::is_signed_v<T>)) {
+      return int64_t{cursor.value<T>()};
+    } else {
+      return cursor.value<T>();
+    }
+  });
 }
 
 GgufValue read_array(Cursor& cursor) {
   const auto kind = cursor.number<uint32_t>();
-  const uint64_t count = cursor.count(least_bytes(kind, cursor), "elements of an array");
-  switch (kind) {
-    case kI32:
-      return read_list<int32_t>(cursor, count);
-    case kF32:
-      return read_list<float>(cursor, count);
-    case kF64:
-      return read_list<float, double>(cursor, count);
-    case kU8:
-      return read_list<int64_t, uint8_t>(cursor, count);
-    case kI8:
-      return read_list<int64_t, int8_t>(cursor, count);
-    case kU16:
-      return read_list<int64_t, uint16_t>(cursor, count);
-    case kI16:
-      return read_list<int64_t, int16_t>(cursor, count);
-    case kU32:
-      return read_list<int64_t, uint32_t>(cursor, count);
-    case kU64:
-      return read_list<int64_t, uint64_t>(cursor, count);
-    case kI64:
-      return read_list<int64_t>(cursor, count);
-    case kBool: {
-      std::vector<bool> list;
-      for (uint64_t i = 0; i < count; ++i) list.push_back(cursor.number<uint8_t>() != 0);
-      return list;
-    }
-    default:
-      break;
-  }
-  std::vector<std::string> list;
-  for (uint64_t i = 0; i < count; ++i) list.push_back(cursor.text());
-  return list;
+  return with_type(kind, cursor, "an array of kind ", [&]<typename T>(T) -> GgufValue {
+    constexpr bool kText = std::is_same_v<T, std::string>;
+    using Whole = std::conditional_t<std::is_same_v<T, int32_t>, int32_t, int64_t>;
+    using Element = std::conditional_t<is_whole<T>, Whole, std::conditional_t<std::is_same_v<T, double>, float, T>>;
+    const uint64_t count = cursor.count(kText ? sizeof(uint64_t) : sizeof(T), "elements of an array");
+    std::vector<Element> list;
+    if (!kText) list.reserve(count);
+    for (uint64_t i = 0; i < count; ++i) list.push_back(static_cast<Element>(cursor.value<T>()));
+    return list;
+  });
 }
 
 /// Name, shape and offset; the type's number apart.

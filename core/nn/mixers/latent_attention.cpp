@@ -1,7 +1,6 @@
 #include "nibble/core/nn/mixers/latent_attention.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "nibble/core/nn/mixers/head_gate.h"

@@ -1,7 +1,5 @@
 #include "nibble/core/nn/mixers/side_by_side.h"
 
-#include <algorithm>
-
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {

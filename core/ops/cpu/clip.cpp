@@ -1,7 +1,5 @@
 #include "nibble/core/ops/clip.h"
 
-#include <algorithm>
-
 #include "nibble/core/base/bfloat16.h"
 #include "nibble/core/base/parallel.h"
 

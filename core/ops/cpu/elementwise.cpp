@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cmath>
 #include <vector>
 
 #include "nibble/core/base/parallel.h"

@@ -20,20 +20,25 @@ namespace nibble {
 
 namespace {
 
-constexpr int kSums = 24;
+// A function of instructions that add to `count` sums of products: the assembly keeps the compiler from seeing through
+// the loop, many sums hide the latency of each.
+#define NIBBLE_FLOPS_IN_REGISTERS(name, instructions, Vector, one, count, assembly, constraint, operations)         \
+  __attribute__((target(instructions))) double name(int steps) {                                                    \
+    Vector sums[count];                                                                                             \
+    const Vector x = one;                                                                                           \
+    for (auto& sum : sums) sum = x;                                                                                 \
+    for (int i = 0; i < steps; ++i) {                                                                               \
+      _Pragma("GCC unroll 24") for (auto& sum : sums) asm volatile(assembly : "+" constraint(sum) : constraint(x)); \
+    }                                                                                                               \
+    return 2.0 * operations * count * steps;                                                                        \
+  }                                                                                                                 \
+  static_assert(true)
 
 #if defined(__x86_64__)
-// The empty assembly keeps the compiler from seeing through the loop; 24 sums hide the latency of each.
-__attribute__((target("avx512f,avx512bf16"))) double flops_bf16(int steps) {
-  __m512 sums[kSums];
-  __m512 x = _mm512_set1_ps(1.0f);
-  for (auto& sum : sums) sum = x;
-  for (int i = 0; i < steps; ++i) {
-#pragma GCC unroll 24
-    for (auto& sum : sums) asm volatile("vdpbf16ps %1, %1, %0" : "+v"(sum) : "v"(x));
-  }
-  return 2.0 * 32 * kSums * steps;
-}
+NIBBLE_FLOPS_IN_REGISTERS(flops_bf16, "avx512f,avx512bf16", __m512, _mm512_set1_ps(1.0f), 24, "vdpbf16ps %1, %1, %0",
+                          "v", 32);
+NIBBLE_FLOPS_IN_REGISTERS(flops_avx512, "avx512f", __m512, _mm512_set1_ps(1.0f), 24, "vfmadd231ps %1, %1, %0", "v", 16);
+NIBBLE_FLOPS_IN_REGISTERS(flops_avx2, "avx2,fma", __m256, _mm256_set1_ps(1.0f), 12, "vfmadd231ps %1, %1, %0", "v", 8);
 
 double flops_amx(int steps) {
   amx::configure(amx::kTileRows);
@@ -46,52 +51,12 @@ double flops_amx(int steps) {
   amx::release();
   return 2.0 * 16 * 16 * 32 * 4 * steps;
 }
-
-__attribute__((target("avx512f"))) double flops_avx512(int steps) {
-  __m512 sums[kSums];
-  __m512 x = _mm512_set1_ps(1.0f);
-  for (auto& sum : sums) sum = x;
-  for (int i = 0; i < steps; ++i) {
-#pragma GCC unroll 24
-    for (auto& sum : sums) asm volatile("vfmadd231ps %1, %1, %0" : "+v"(sum) : "v"(x));
-  }
-  return 2.0 * 16 * kSums * steps;
-}
-
-__attribute__((target("avx2,fma"))) double flops_avx2(int steps) {
-  constexpr int kHalf = kSums / 2;
-  __m256 sums[kHalf];
-  __m256 x = _mm256_set1_ps(1.0f);
-  for (auto& sum : sums) sum = x;
-  for (int i = 0; i < steps; ++i) {
-#pragma GCC unroll 24
-    for (auto& sum : sums) asm volatile("vfmadd231ps %1, %1, %0" : "+v"(sum) : "v"(x));
-  }
-  return 2.0 * 8 * kHalf * steps;
-}
 #elif defined(__aarch64__)
 // 2 x 2 sums of 4 products each.
-__attribute__((target("arch=armv8.2-a+bf16"))) double flops_bf16(int steps) {
-  float32x4_t sums[kSums];
-  const float32x4_t x = vdupq_n_f32(1.0f);
-  for (auto& sum : sums) sum = x;
-  for (int i = 0; i < steps; ++i) {
-#pragma GCC unroll 24
-    for (auto& sum : sums) asm volatile("bfmmla %0.4s, %1.8h, %1.8h" : "+w"(sum) : "w"(x));
-  }
-  return 2.0 * 16 * kSums * steps;
-}
-
-double flops_neon(int steps) {
-  float32x4_t sums[kSums];
-  const float32x4_t x = vdupq_n_f32(1.0f);
-  for (auto& sum : sums) sum = x;
-  for (int i = 0; i < steps; ++i) {
-#pragma GCC unroll 24
-    for (auto& sum : sums) asm volatile("fmla %0.4s, %1.4s, %1.4s" : "+w"(sum) : "w"(x));
-  }
-  return 2.0 * 4 * kSums * steps;
-}
+NIBBLE_FLOPS_IN_REGISTERS(flops_bf16, "arch=armv8.2-a+bf16", float32x4_t, vdupq_n_f32(1.0f), 24,
+                          "bfmmla %0.4s, %1.8h, %1.8h", "w", 16);
+NIBBLE_FLOPS_IN_REGISTERS(flops_neon, "arch=armv8-a", float32x4_t, vdupq_n_f32(1.0f), 24, "fmla %0.4s, %1.4s, %1.4s",
+                          "w", 4);
 #endif
 
 double flops_plain(int steps) {

@@ -1,7 +1,5 @@
 #include "nibble/core/ops/rope.h"
 
-#include <string>
-
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 

@@ -5,7 +5,6 @@
 #include <chrono>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/text/chat/jinja/failure.h"
 #include "nibble/core/text/chat/jinja/values/json_value.h"
 #include "nibble/core/text/chat/jinja/values/print_value.h"
 #include "nibble/core/text/chat/jinja/values/unicode_text.h"

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,20 +16,16 @@ struct PatternMatch {
   size_t begin = 0, end = 0;
 };
 
-class Pattern {
- public:
-  virtual ~Pattern() = default;
-  /// Matches that do not overlap, from left to right. Throws InputError when the search takes too long.
-  virtual void find_all(std::string_view text, std::vector<PatternMatch>& matches) const = 0;
-};
+/// Appends matches that do not overlap, from left to right. Throws InputError when the search takes too long.
+using Pattern = std::function<void(std::string_view text, std::vector<PatternMatch>& matches)>;
 
 /// A literal string; the empty one matches nowhere.
-std::unique_ptr<Pattern> string_pattern(std::string literal);
+Pattern string_pattern(std::string literal);
 /// Each character for which `is` holds.
-std::unique_ptr<Pattern> character_pattern(std::function<bool(char32_t)> is);
+Pattern character_pattern(std::function<bool(char32_t)> is);
 /// A regular expression in Oniguruma's own syntax, which Hugging Face's tokenizers takes them in. `place` names it in
 /// errors: InputError where it is not one, or when a search backtracks too long.
-std::unique_ptr<Pattern> regular_expression(const std::string& expression, const std::string& place);
+Pattern regular_expression(const std::string& expression, const std::string& place);
 
 /// What becomes of a match when a text is cut (SplitDelimiterBehavior of tokenizers).
 enum class SplitBehavior : uint8_t { removed, isolated, merged_with_previous, merged_with_next, contiguous };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <mutex>
 
 #include "nibble/core/base/error.h"
@@ -80,7 +81,7 @@ struct RegexDeleter {
   void operator()(regex_t* regex) const { onig_free(regex); }
 };
 
-class RegularExpression final : public Pattern {
+class RegularExpression {
  public:
   RegularExpression(const std::string& expression, const std::string& place) : place_(place) {
     static std::once_flag once;
@@ -100,7 +101,7 @@ class RegularExpression final : public Pattern {
     regex_.reset(regex);
   }
 
-  void find_all(std::string_view text, std::vector<PatternMatch>& matches) const override {
+  void find_all(std::string_view text, std::vector<PatternMatch>& matches) const {
     const std::unique_ptr<OnigRegion, RegionDeleter> region(onig_region_new());
     const std::unique_ptr<OnigMatchParam, ParamDeleter> limits(onig_new_match_param());
     onig_initialize_match_param(limits.get());
@@ -145,8 +146,9 @@ class RegularExpression final : public Pattern {
 
 }  // namespace
 
-std::unique_ptr<Pattern> regular_expression(const std::string& expression, const std::string& place) {
-  return std::make_unique<RegularExpression>(expression, place);
+Pattern regular_expression(const std::string& expression, const std::string& place) {
+  return [regex = std::make_shared<const RegularExpression>(expression, place)](
+             std::string_view text, std::vector<PatternMatch>& matches) { regex->find_all(text, matches); };
 }
 
 }  // namespace nibble

@@ -1,11 +1,10 @@
 #include "nibble/core/text/tokenizers/gguf_tokenizer.h"
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/io/protobuf.h"
 #include "nibble/core/text/matching/published_expressions.h"
 #include "nibble/core/text/tokenizers/json/json_tokenizer.h"
 #include "nibble/core/text/tokenizers/sentencepiece/sentencepiece_tokenizer.h"
@@ -69,34 +68,6 @@ class Vocabulary {
   const GgufFile& file_;
 };
 
-// A protocol buffer under way.
-class ProtoWriter {
- public:
-  std::string bytes;
-
-  void number(uint32_t field, uint64_t value) {
-    varint(field << 3);
-    varint(value);
-  }
-  void text(uint32_t field, std::string_view value) {
-    varint(field << 3 | 2);
-    varint(value.size());
-    bytes += value;
-  }
-  void real(uint32_t field, float value) {
-    varint(field << 3 | 5);
-    char raw[sizeof value];
-    std::memcpy(raw, &value, sizeof value);
-    bytes.append(raw, sizeof value);
-  }
-
- private:
-  void varint(uint64_t value) {
-    for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
-    bytes += static_cast<char>(value);
-  }
-};
-
 // sentencepiece_model.proto: pieces (1) with text, score and type; trainer (2) and normalizer (3).
 std::string sentencepiece_file(const Vocabulary& vocabulary) {
   const std::vector<float> scores = vocabulary.numbers<float>("scores");
@@ -107,15 +78,15 @@ std::string sentencepiece_file(const Vocabulary& vocabulary) {
     ProtoWriter piece;
     piece.text(1, vocabulary.tokens[id]);
     piece.real(2, scores[id]);
-    piece.number(3, static_cast<uint64_t>(vocabulary.types[id]));
+    piece.integer(3, static_cast<uint64_t>(vocabulary.types[id]));
     model.text(1, piece.bytes);
     has_bytes = has_bytes || vocabulary.types[id] == kByte;
   }
-  trainer.number(3, 2);  // BPE
-  trainer.number(35, has_bytes);
+  trainer.integer(3, 2);  // BPE
+  trainer.integer(35, has_bytes);
   const auto role = [&](const char* key, uint32_t id_field, uint32_t text_field) {
     const std::optional<int32_t> id = vocabulary.id(key);
-    trainer.number(id_field, id ? static_cast<uint64_t>(*id) : ~uint64_t{0});
+    trainer.integer(id_field, id ? static_cast<uint64_t>(*id) : ~uint64_t{0});
     if (id) trainer.text(text_field, vocabulary.tokens[static_cast<size_t>(*id)]);
   };
   role("unknown_token_id", 40, 45);
@@ -123,9 +94,9 @@ std::string sentencepiece_file(const Vocabulary& vocabulary) {
   role("eos_token_id", 42, 47);
   role("padding_token_id", 43, 48);
   normalizer.text(1, "identity");
-  normalizer.number(3, vocabulary.flag("add_space_prefix", true));
-  normalizer.number(4, 0);  // blanks stay as many as they are
-  normalizer.number(5, 1);
+  normalizer.integer(3, vocabulary.flag("add_space_prefix", true));
+  normalizer.integer(4, 0);  // blanks stay as many as they are
+  normalizer.integer(5, 1);
   model.text(2, trainer.bytes);
   model.text(3, normalizer.bytes);
   return model.bytes;

@@ -1,7 +1,6 @@
 #include "nibble/core/text/tokenizers/token_roles.h"
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/text/chat/template_files.h"
 #include "nibble/core/text/tokenizers/json/json_fields.h"
 

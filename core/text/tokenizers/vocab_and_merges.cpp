@@ -10,7 +10,6 @@
 #include "nibble/core/text/matching/published_expressions.h"
 #include "nibble/core/text/tokenizers/json/json_fields.h"
 #include "nibble/core/text/tokenizers/json/json_tokenizer.h"
-#include "nibble/core/text/tokenizers/models/byte_level.h"
 
 namespace nibble {
 

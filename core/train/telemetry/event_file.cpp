@@ -6,10 +6,10 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/files/system_error.h"
+#include "nibble/core/io/protobuf.h"
 
 namespace nibble {
 
@@ -25,50 +25,16 @@ constexpr std::array<uint32_t, 256> make_crc_table() {
   return table;
 }
 
-// Protocol buffers, as far as events need them: a field is a tag (number << 3 | wire type) and a value.
-void put_varint(std::string& out, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
-  out += static_cast<char>(value);
-}
-
-template <typename T>
-void put_fixed(std::string& out, T value) {  // little-endian, as every machine this runs on
-  char bytes[sizeof value];
-  std::memcpy(bytes, &value, sizeof value);
-  out.append(bytes, sizeof value);
-}
-
-void put_integer(std::string& out, int field, int64_t value) {
-  put_varint(out, static_cast<uint64_t>(field) << 3);
-  put_varint(out, static_cast<uint64_t>(value));
-}
-
-void put_double(std::string& out, int field, double value) {
-  put_varint(out, static_cast<uint64_t>(field) << 3 | 1);
-  put_fixed(out, value);
-}
-
-void put_float(std::string& out, int field, float value) {
-  put_varint(out, static_cast<uint64_t>(field) << 3 | 5);
-  put_fixed(out, value);
-}
-
-void put_bytes(std::string& out, int field, std::string_view value) {
-  put_varint(out, static_cast<uint64_t>(field) << 3 | 2);
-  put_varint(out, value.size());
-  out += value;
-}
-
 /// Event with wall_time = 1 and step = 2; `what` is the field that follows.
-std::string event(int64_t step, int field, std::string_view what) {
-  std::string result;
-  put_double(result, 1, std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
-  if (step != 0) put_integer(result, 2, step);
-  put_bytes(result, field, what);
-  return result;
+std::string event(int64_t step, uint32_t field, std::string_view what) {
+  ProtoWriter event;
+  event.real(1, std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+  if (step != 0) event.integer(2, static_cast<uint64_t>(step));
+  event.text(field, what);
+  return event.bytes;
 }
 
-constexpr int kFileVersion = 3, kSummary = 5, kSessionLog = 7;  // fields of Event
+constexpr uint32_t kFileVersion = 3, kSummary = 5, kSessionLog = 7;  // fields of Event
 
 std::string file_name() {
   static std::atomic<int> count = 0;  // two files of one process and second must differ
@@ -99,9 +65,9 @@ EventFile::EventFile(const std::filesystem::path& directory, int64_t continues_a
   if (descriptor_ < 0) throw system_error(path_, "cannot be opened", errno);
   write(event(0, kFileVersion, "brain.Event:2"));
   if (continues_at > 0) {
-    std::string started;
-    put_integer(started, 1, 1);  // SessionLog.status = START: void what others say from this step on
-    write(event(continues_at, kSessionLog, started));
+    ProtoWriter started;
+    started.integer(1, 1);  // SessionLog.status = START: void what others say from this step on
+    write(event(continues_at, kSessionLog, started.bytes));
   }
 }
 
@@ -110,12 +76,12 @@ EventFile::~EventFile() {
 }
 
 void EventFile::write(const std::string& event) {
-  std::string length;
-  put_fixed(length, static_cast<uint64_t>(event.size()));
-  waiting_ += length;
-  put_fixed(waiting_, masked(crc32c(length)));
-  waiting_ += event;
-  put_fixed(waiting_, masked(crc32c(event)));
+  ProtoWriter record;
+  record.fixed(static_cast<uint64_t>(event.size()));
+  record.fixed(masked(crc32c(record.bytes)));
+  record.bytes += event;
+  record.fixed(masked(crc32c(event)));
+  waiting_ += record.bytes;
   while (!waiting_.empty()) {
     const ssize_t count = ::write(descriptor_, waiting_.data(), waiting_.size());
     if (count < 0 && errno == EINTR) continue;
@@ -125,30 +91,30 @@ void EventFile::write(const std::string& event) {
 }
 
 void EventFile::add_scalars(int64_t step, std::span<const std::pair<std::string_view, double>> values) {
-  std::string summary;
+  ProtoWriter summary;
   for (const auto& [tag, number] : values) {
-    std::string value;
-    put_bytes(value, 1, tag);
-    put_float(value, 2, static_cast<float>(number));
-    put_bytes(summary, 1, value);
+    ProtoWriter value;
+    value.text(1, tag);
+    value.real(2, static_cast<float>(number));
+    summary.text(1, value.bytes);
   }
-  write(event(step, kSummary, summary));
+  write(event(step, kSummary, summary.bytes));
 }
 
 void EventFile::add_text(int64_t step, std::string_view tag, std::string_view text) {
-  std::string plugin, metadata, dimension, shape, tensor, value, summary;
-  put_bytes(plugin, 1, "text");
-  put_bytes(metadata, 1, plugin);
-  put_integer(dimension, 1, 1);
-  put_bytes(shape, 2, dimension);
-  put_integer(tensor, 1, 7);  // DT_STRING
-  put_bytes(tensor, 2, shape);
-  put_bytes(tensor, 8, text);
-  put_bytes(value, 1, tag);
-  put_bytes(value, 8, tensor);
-  put_bytes(value, 9, metadata);
-  put_bytes(summary, 1, value);
-  write(event(step, kSummary, summary));
+  ProtoWriter plugin, metadata, dimension, shape, tensor, value, summary;
+  plugin.text(1, "text");
+  metadata.text(1, plugin.bytes);
+  dimension.integer(1, 1);
+  shape.text(2, dimension.bytes);
+  tensor.integer(1, 7);  // DT_STRING
+  tensor.text(2, shape.bytes);
+  tensor.text(8, text);
+  value.text(1, tag);
+  value.text(8, tensor.bytes);
+  value.text(9, metadata.bytes);
+  summary.text(1, value.bytes);
+  write(event(step, kSummary, summary.bytes));
 }
 
 }  // namespace nibble

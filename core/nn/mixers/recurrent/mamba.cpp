@@ -5,7 +5,6 @@
 
 #include "nibble/core/nn/linear_weight.h"
 #include "nibble/core/ops/columns.h"
-#include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/recurrent/time_step.h"
 
 namespace nibble {

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "nibble/core/base/bfloat16.h"
-#include "nibble/core/ops/backend.h"
 #include "nibble/core/ops/cpu/partial_sums.h"
 #include "nibble/core/ops/ref/time_step.h"
 

@@ -1,7 +1,6 @@
 // Attributes and methods of Python's values other than text.
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "nibble/core/text/chat/jinja/arguments.h"

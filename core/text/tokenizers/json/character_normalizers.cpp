@@ -1,7 +1,8 @@
-#include "nibble/core/text/tokenizers/json/character_normalizers.h"
+// Normalizers that look at one character at a time.
 
 #include <unicode/uchar.h>
 
+#include "nibble/core/text/tokenizers/json/normalizers.h"
 #include "nibble/core/text/unicode/characters.h"
 #include "nibble/core/text/unicode/newer_characters.h"
 #include "nibble/core/text/unicode/utf8.h"
@@ -10,29 +11,22 @@ namespace nibble {
 
 namespace {
 
-// Maps each character to a string, or leaves it.
-class CharacterMap final : public Normalizer {
- public:
-  /// `map` appends what becomes of a character and returns true, or returns false for one that stays.
-  using Map = std::function<bool(char32_t, std::string&)>;
-
-  explicit CharacterMap(Map map) : map_(std::move(map)) {}
-
-  bool leaves(std::string_view text) const override {
+// `map` appends what becomes of a character and returns true, or returns false for one that stays.
+Normalizer character_map(const std::function<bool(char32_t, std::string&)>& map) {
+  const auto leaves = [=](std::string_view text) {
     std::string ignored;
     for (size_t at = 0; at < text.size(); at += utf8_length(text[at])) {
-      if (map_(utf8_at(text, at), ignored)) return false;
+      if (map(utf8_at(text, at), ignored)) return false;
     }
     return true;
-  }
-
-  void normalize(std::string_view text, Rewriter& out) const override {
+  };
+  const auto normalize = [=](std::string_view text, Rewriter& out) {
     std::string becomes;
     size_t kept = 0;
     for (size_t at = 0; at < text.size();) {
       const size_t length = utf8_length(text[at]);
       becomes.clear();
-      if (map_(utf8_at(text, at), becomes)) {
+      if (map(utf8_at(text, at), becomes)) {
         out.keep(at - kept);
         out.replace(length, becomes);
         kept = at + length;
@@ -40,11 +34,9 @@ class CharacterMap final : public Normalizer {
       at += length;
     }
     out.keep(text.size() - kept);
-  }
-
- private:
-  Map map_;
-};
+  };
+  return {normalize, leaves};
+}
 
 bool lower(char32_t c, std::string& out) {
   if (c < 0x80) {
@@ -74,15 +66,14 @@ bool nmt_blank(char32_t c) {
 
 }  // namespace
 
-std::unique_ptr<Normalizer> lower_case() { return std::make_unique<CharacterMap>(lower); }
+Normalizer lower_case() { return character_map(lower); }
 
-std::unique_ptr<Normalizer> without_characters(std::function<bool(char32_t)> drop) {
-  return std::make_unique<CharacterMap>(
-      [drop = std::move(drop)](char32_t c, std::string&) { return c >= 0x80 && drop(c); });
+Normalizer without_characters(std::function<bool(char32_t)> drop) {
+  return character_map([drop = std::move(drop)](char32_t c, std::string&) { return c >= 0x80 && drop(c); });
 }
 
-std::unique_ptr<Normalizer> bert_cleaning() {
-  return std::make_unique<CharacterMap>([](char32_t c, std::string& out) {
+Normalizer bert_cleaning() {
+  return character_map([](char32_t c, std::string& out) {
     if (c == 0 || c == 0xFFFD || is_bert_control(c)) return true;
     if (c == ' ' || !is_white_space(c)) return false;
     out.push_back(' ');
@@ -90,8 +81,8 @@ std::unique_ptr<Normalizer> bert_cleaning() {
   });
 }
 
-std::unique_ptr<Normalizer> bert_ideographs() {
-  return std::make_unique<CharacterMap>([](char32_t c, std::string& out) {
+Normalizer bert_ideographs() {
+  return character_map([](char32_t c, std::string& out) {
     if (!is_bert_ideograph(c)) return false;
     out.push_back(' ');
     append_utf8(out, c);
@@ -100,8 +91,8 @@ std::unique_ptr<Normalizer> bert_ideographs() {
   });
 }
 
-std::unique_ptr<Normalizer> nmt_cleaning() {
-  return std::make_unique<CharacterMap>([](char32_t c, std::string& out) {
+Normalizer nmt_cleaning() {
+  return character_map([](char32_t c, std::string& out) {
     if (nmt_drops(c)) return true;
     if (!nmt_blank(c)) return false;
     out.push_back(' ');

@@ -67,7 +67,7 @@ class JsonTokenizer final : public Tokenizer {
         has_decoder_(from.has("decoder")) {
     if (from.has("added_tokens"))
       added_ = AddedTokens(read_added_tokens(from.at("added_tokens")), model_->vocabulary(), normalizers_);
-    for (const auto& step : pre_tokenizers_) needs_origins_ = needs_origins_ || step->needs_origins();
+    for (const PreTokenizer& step : pre_tokenizers_) needs_origins_ = needs_origins_ || step.needs_origins;
     if (model_->cuts_at_word_borders() && !added_.any_normalized()) marks_in_front_ = marks_in_front(from);
   }
 
@@ -90,7 +90,7 @@ class JsonTokenizer final : public Tokenizer {
       const std::string* token = find(id);
       if (token != nullptr && !(skip_special && added_.is_special(*token))) tokens.push_back(*token);
     }
-    for (const auto& step : decoders_) step->apply(tokens);
+    for (const TokenDecoder& step : decoders_) step(tokens);
     std::string text;
     for (size_t k = 0; k < tokens.size(); ++k) {
       if (!has_decoder_ && k > 0) text += ' ';
@@ -164,7 +164,7 @@ class JsonTokenizer final : public Tokenizer {
         cut(window, step, with_offsets, take);
       }
     } else if (step < pre_tokenizers_.size()) {
-      pre_tokenizers_[step]->apply(text);
+      pre_tokenizers_[step].apply(text);
       cut(text, step + 1, with_offsets, take);
     } else {
       take(tokens_of(text, with_offsets));

@@ -1,8 +1,6 @@
 #include "nibble/core/text/tokenizers/json/normalizers.h"
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/text/tokenizers/json/character_normalizers.h"
-#include "nibble/core/text/tokenizers/json/unicode_normalizer.h"
 #include "nibble/core/text/tokenizers/models/byte_level.h"
 #include "nibble/core/text/unicode/characters.h"
 #include "nibble/core/text/unicode/utf8.h"
@@ -11,36 +9,20 @@ namespace nibble {
 
 namespace {
 
-class Replace final : public Normalizer {
- public:
-  Replace(std::unique_ptr<Pattern> pattern, std::string content)
-      : pattern_(std::move(pattern)), content_(std::move(content)) {}
-  void normalize(std::string_view text, Rewriter& out) const override {
-    replace_matches(*pattern_, text, content_, out);
-  }
+Normalizer replace(const Pattern& pattern, const std::string& content) {
+  return {[=](std::string_view text, Rewriter& out) { replace_matches(pattern, text, content, out); }};
+}
 
- private:
-  std::unique_ptr<Pattern> pattern_;
-  std::string content_;
-};
-
-class Prepend final : public Normalizer {
- public:
-  explicit Prepend(std::string prefix) : prefix_(std::move(prefix)) {}
-  bool leaves(std::string_view text) const override { return text.empty(); }
-  void normalize(std::string_view text, Rewriter& out) const override {
-    out.replace(0, prefix_);
+Normalizer prepend(const std::string& prefix) {
+  const auto normalize = [=](std::string_view text, Rewriter& out) {
+    out.replace(0, prefix);
     out.keep(text.size());
-  }
+  };
+  return {normalize, [](std::string_view text) { return text.empty(); }};
+}
 
- private:
-  std::string prefix_;
-};
-
-class Strip final : public Normalizer {
- public:
-  Strip(bool left, bool right) : left_(left), right_(right) {}
-  void normalize(std::string_view text, Rewriter& out) const override {
+Normalizer strip(bool left, bool right) {
+  return {[=](std::string_view text, Rewriter& out) {
     size_t begin = 0, end = 0;
     bool seen = false;
     for (size_t at = 0; at < text.size(); at += utf8_length(text[at])) {
@@ -49,24 +31,18 @@ class Strip final : public Normalizer {
       seen = true;
       end = at + utf8_length(text[at]);
     }
-    if (!seen) begin = end = left_ ? text.size() : 0;
-    if (!left_) begin = 0;
-    if (!right_) end = text.size();
+    if (!seen) begin = end = left ? text.size() : 0;
+    if (!left) begin = 0;
+    if (!right) end = text.size();
     out.replace(begin, "");
     out.keep(end - begin);
     out.replace(text.size() - end, "");
-  }
+  }};
+}
 
- private:
-  bool left_, right_;
-};
-
-class ByteLevelNormalizer final : public Normalizer {
- public:
-  void normalize(std::string_view text, Rewriter& out) const override {
-    for (const char byte : text) out.replace(1, byte_level_character(static_cast<unsigned char>(byte)));
-  }
-};
+void spell_bytes(std::string_view text, Rewriter& out) {
+  for (const char byte : text) out.replace(1, byte_level_character(static_cast<unsigned char>(byte)));
+}
 
 void add_bert(const JsonFields& from, Normalizers& steps) {
   const bool lowercase = from.boolean_or("lowercase", true);
@@ -91,11 +67,11 @@ void add_normalizer(const JsonFields& from, Normalizers& steps) {
   } else if (type == "StripAccents") {
     steps.push_back(without_characters(is_mark));
   } else if (type == "Strip") {
-    steps.push_back(std::make_unique<Strip>(from.boolean_or("strip_left", true), from.boolean_or("strip_right", true)));
+    steps.push_back(strip(from.boolean_or("strip_left", true), from.boolean_or("strip_right", true)));
   } else if (type == "Replace") {
-    steps.push_back(std::make_unique<Replace>(read_pattern(from.at("pattern")), from.string("content")));
+    steps.push_back(replace(read_pattern(from.at("pattern")), from.string("content")));
   } else if (type == "Prepend") {
-    steps.push_back(std::make_unique<Prepend>(from.string("prepend")));
+    steps.push_back(prepend(from.string("prepend")));
   } else if (type == "BertNormalizer") {
     add_bert(from, steps);
   } else if (type == "Nmt") {
@@ -103,7 +79,7 @@ void add_normalizer(const JsonFields& from, Normalizers& steps) {
   } else if (type == "Precompiled") {
     steps.push_back(precompiled_normalizer(from.at("precompiled_charsmap")));
   } else if (type == "ByteLevel") {
-    steps.push_back(std::make_unique<ByteLevelNormalizer>());
+    steps.push_back({spell_bytes});
   } else {
     from.fail("the normalizer '" + type + "' is not known");
   }
@@ -117,10 +93,10 @@ Normalizers read_normalizers(const JsonFields& description) {
   return steps;
 }
 
-void apply_normalizers(std::span<const std::unique_ptr<Normalizer>> normalizers, SplitText& text) {
-  for (const auto& step : normalizers) {
-    text.rewrite([&](std::string_view piece) { return step->leaves(piece); },
-                 [&](const TextPiece&, std::string_view piece, Rewriter& out) { step->normalize(piece, out); });
+void apply_normalizers(std::span<const Normalizer> normalizers, SplitText& text) {
+  for (const Normalizer& step : normalizers) {
+    text.rewrite(step.leaves,
+                 [&](const TextPiece&, std::string_view piece, Rewriter& out) { step.normalize(piece, out); });
   }
 }
 
@@ -130,7 +106,7 @@ std::string normalized(const Normalizers& normalizers, std::string_view text) {
   return std::string(whole.text());
 }
 
-std::unique_ptr<Pattern> read_pattern(const JsonFields& description) {
+Pattern read_pattern(const JsonFields& description) {
   if (description.value().is_string()) return string_pattern(description.string());
   if (description.has("String")) return string_pattern(description.string("String"));
   const JsonFields expression = description.at("Regex");

@@ -1,6 +1,8 @@
 #include "nibble/core/text/tokenizers/json/pre_tokenizers.h"
 
+#include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "nibble/core/text/matching/pattern.h"
 #include "nibble/core/text/tokenizers/json/normalizers.h"
@@ -12,80 +14,58 @@ namespace nibble {
 
 namespace {
 
-class Split final : public PreTokenizer {
- public:
-  Split(std::unique_ptr<Pattern> pattern, SplitBehavior behavior, bool invert = false)
-      : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
-  void apply(SplitText& text) const override {
-    text.split([this](std::string_view piece, std::vector<TextPiece>& parts) {
-      split_at(*pattern_, behavior_, invert_, piece, parts);
-    });
-  }
+using Parts = std::vector<TextPiece>;
 
- private:
-  std::unique_ptr<Pattern> pattern_;
-  SplitBehavior behavior_;
-  bool invert_;
-};
+/// cut(a piece, its parts)
+PreTokenizer splitting(std::function<void(std::string_view, Parts&)> cut) {
+  return {[cut = std::move(cut)](SplitText& text) { text.split(cut); }};
+}
+
+PreTokenizer split(const Pattern& pattern, SplitBehavior behavior, bool invert = false) {
+  return splitting([=](std::string_view piece, Parts& parts) { split_at(pattern, behavior, invert, piece, parts); });
+}
 
 // The words of Rust's `\w+|[^\w\s]+`.
-class Whitespace final : public PreTokenizer {
- public:
-  void apply(SplitText& text) const override {
-    text.split([](std::string_view piece, std::vector<TextPiece>& parts) {
-      int last = 0;
-      for (size_t at = 0; at < piece.size();) {
-        const char32_t c = utf8_at(piece, at);
-        const int kind = is_word_character(c) ? 1 : is_white_space(c) ? 0 : 2;
-        const auto begin = static_cast<uint32_t>(at);
-        at += utf8_length(piece[at]);
-        if (kind != 0 && kind == last) {
-          parts.back().end = static_cast<uint32_t>(at);
-        } else if (kind != 0) {
-          parts.push_back({begin, static_cast<uint32_t>(at)});
-        }
-        last = kind;
-      }
-    });
+void split_words(std::string_view piece, Parts& parts) {
+  int last = 0;
+  for (size_t at = 0; at < piece.size();) {
+    const char32_t c = utf8_at(piece, at);
+    const int kind = is_word_character(c) ? 1 : is_white_space(c) ? 0 : 2;
+    const auto begin = static_cast<uint32_t>(at);
+    at += utf8_length(piece[at]);
+    if (kind != 0 && kind == last) {
+      parts.back().end = static_cast<uint32_t>(at);
+    } else if (kind != 0) {
+      parts.push_back({begin, static_cast<uint32_t>(at)});
+    }
+    last = kind;
   }
-};
+}
 
 // Cuts where the script changes; blanks go with what is around them, and those in front of all are dropped.
-class UnicodeScripts final : public PreTokenizer {
- public:
-  void apply(SplitText& text) const override {
-    text.split([](std::string_view piece, std::vector<TextPiece>& parts) {
-      std::optional<int> last;
-      for (size_t at = 0; at < piece.size(); at += utf8_length(piece[at])) {
-        const std::optional<int> script = script_of(utf8_at(piece, at));
-        if (!script) continue;
-        if (last != script) {
-          if (!parts.empty() && last) parts.back().end = static_cast<uint32_t>(at);
-          parts.push_back({static_cast<uint32_t>(at), static_cast<uint32_t>(piece.size())});
-        }
-        last = script;
-      }
-    });
+void split_scripts(std::string_view piece, Parts& parts) {
+  std::optional<int> last;
+  for (size_t at = 0; at < piece.size(); at += utf8_length(piece[at])) {
+    const std::optional<int> script = script_of(utf8_at(piece, at));
+    if (!script) continue;
+    if (last != script) {
+      if (!parts.empty() && last) parts.back().end = static_cast<uint32_t>(at);
+      parts.push_back({static_cast<uint32_t>(at), static_cast<uint32_t>(piece.size())});
+    }
+    last = script;
   }
-};
+}
 
-class FixedLength final : public PreTokenizer {
- public:
-  explicit FixedLength(int64_t length) : length_(length) {}
-  void apply(SplitText& text) const override {
-    text.split([this](std::string_view piece, std::vector<TextPiece>& parts) {
-      size_t begin = 0, at = 0;
-      while (at < piece.size()) {
-        for (int64_t k = 0; k < length_ && at < piece.size(); ++k) at += utf8_length(piece[at]);
-        parts.push_back({static_cast<uint32_t>(begin), static_cast<uint32_t>(at)});
-        begin = at;
-      }
-    });
-  }
-
- private:
-  int64_t length_;
-};
+PreTokenizer fixed_length(int64_t length) {
+  return splitting([=](std::string_view piece, Parts& parts) {
+    size_t begin = 0, at = 0;
+    while (at < piece.size()) {
+      for (int64_t k = 0; k < length && at < piece.size(); ++k) at += utf8_length(piece[at]);
+      parts.push_back({static_cast<uint32_t>(begin), static_cast<uint32_t>(at)});
+      begin = at;
+    }
+  });
+}
 
 // Puts `prefix` in front of each piece where `wants` says so.
 void prepend(SplitText& text, std::string_view prefix, const std::function<bool(const TextPiece&)>& wants) {
@@ -98,84 +78,34 @@ void prepend(SplitText& text, std::string_view prefix, const std::function<bool(
                });
 }
 
-class PrefixSpace final : public PreTokenizer {
- public:
-  void apply(SplitText& text) const override {
-    prepend(text, " ", [&](const TextPiece& piece) { return !text.text_of(piece).starts_with(' '); });
-  }
-};
+void prefix_space(SplitText& text) {
+  prepend(text, " ", [&](const TextPiece& piece) { return !text.text_of(piece).starts_with(' '); });
+}
 
 // Spells each byte as a character.
-class ByteLevel final : public PreTokenizer {
- public:
-  void apply(SplitText& text) const override {
-    text.rewrite(
-        [](std::string_view piece) {
-          for (const char c : piece) {
-            if (c < '!' || c > '~') return false;
-          }
-          return true;
-        },
-        [](const TextPiece&, std::string_view piece, Rewriter& out) { write(piece, out); });
-  }
-
- private:
-  static void write(std::string_view piece, Rewriter& out) {
-    size_t kept = 0;
-    for (size_t at = 0; at < piece.size();) {
-      if (piece[at] >= '!' && piece[at] <= '~') {
-        ++at;
-        continue;
-      }
-      out.keep(at - kept);
-      // all bytes of a character come from all of it
-      const size_t length = utf8_length(piece[at]);
-      std::string characters;
-      for (size_t k = 0; k < length; ++k) characters += byte_level_character(static_cast<unsigned char>(piece[at + k]));
-      out.replace(length, characters);
-      at += length;
-      kept = at;
-    }
-    out.keep(piece.size() - kept);
-  }
-};
-
-enum class PrependScheme : uint8_t { always, first, never };
-
-class Metaspace final : public PreTokenizer {
- public:
-  Metaspace(std::string replacement, PrependScheme scheme, bool split)
-      : replacement_(std::move(replacement)),
-        scheme_(scheme),
-        split_(split),
-        blank_(string_pattern(" ")),
-        mark_(string_pattern(replacement_)) {}
-
-  bool needs_origins() const override { return scheme_ == PrependScheme::first; }
-
-  void apply(SplitText& text) const override {
-    text.rewrite([](std::string_view piece) { return piece.find(' ') == std::string_view::npos; },
-                 [&](const TextPiece&, std::string_view piece, Rewriter& out) {
-                   replace_matches(*blank_, piece, replacement_, out);
-                 });
-    if (scheme_ != PrependScheme::never) {
-      prepend(text, replacement_, [&](const TextPiece& piece) {
-        return !text.text_of(piece).starts_with(replacement_) &&
-               (scheme_ == PrependScheme::always || text.span(piece.begin, piece.end).begin == 0);
-      });
-    }
-    if (!split_) return;
-    text.split([this](std::string_view piece, std::vector<TextPiece>& parts) {
-      split_at(*mark_, SplitBehavior::merged_with_next, false, piece, parts);
-    });
-  }
-
- private:
-  std::string replacement_;
-  PrependScheme scheme_;
-  bool split_;
-  std::unique_ptr<Pattern> blank_, mark_;
-};
+void spell_bytes(SplitText& text) {
+  const auto is_plain = [](char c) { return c >= '!' && c <= '~'; };
+  text.rewrite([&](std::string_view piece) { return std::ranges::all_of(piece, is_plain); },
+               [&](const TextPiece&, std::string_view piece, Rewriter& out) {
+                 size_t kept = 0;
+                 for (size_t at = 0; at < piece.size();) {
+                   if (is_plain(piece[at])) {
+                     ++at;
+                     continue;
+                   }
+                   out.keep(at - kept);
+                   // all bytes of a character come from all of it
+                   const size_t length = utf8_length(piece[at]);
+                   std::string characters;
+                   for (const char byte : piece.substr(at, length))
+                     characters += byte_level_character(static_cast<unsigned char>(byte));
+                   out.replace(length, characters);
+                   at += length;
+                   kept = at;
+                 }
+                 out.keep(piece.size() - kept);
+               });
+}
 
 SplitBehavior read_behavior(const JsonFields& from, SplitBehavior otherwise) {
   if (!from.has("behavior")) return otherwise;
@@ -188,22 +118,31 @@ SplitBehavior read_behavior(const JsonFields& from, SplitBehavior otherwise) {
   from.fail("the behavior '" + name + "' is not known");
 }
 
-std::unique_ptr<PreTokenizer> read_metaspace(const JsonFields& from) {
+void add_metaspace(const JsonFields& from, PreTokenizers& steps) {
   // Before prepend_scheme there was add_prefix_space; where both are missing it is always.
   const std::string scheme =
       from.string_or("prepend_scheme", from.boolean_or("add_prefix_space", true) ? "always" : "never");
   if (scheme != "always" && scheme != "first" && scheme != "never")
     from.fail("the prepend_scheme '" + scheme + "' is not known");
-  return std::make_unique<Metaspace>(from.string_or("replacement", "\xE2\x96\x81"),
-                                     scheme == "always"  ? PrependScheme::always
-                                     : scheme == "first" ? PrependScheme::first
-                                                         : PrependScheme::never,
-                                     from.boolean_or("split", true));
+  const std::string replacement = from.string_or("replacement", "\xE2\x96\x81");
+  const Pattern blank = string_pattern(" ");
+  const auto apply = [=](SplitText& text) {
+    text.rewrite([](std::string_view piece) { return piece.find(' ') == std::string_view::npos; },
+                 [&](const TextPiece&, std::string_view piece, Rewriter& out) {
+                   replace_matches(blank, piece, replacement, out);
+                 });
+    if (scheme == "never") return;
+    prepend(text, replacement, [&](const TextPiece& piece) {
+      return !text.text_of(piece).starts_with(replacement) &&
+             (scheme == "always" || text.span(piece.begin, piece.end).begin == 0);
+    });
+  };
+  steps.push_back({apply, scheme == "first"});
+  if (from.boolean_or("split", true))
+    steps.push_back(split(string_pattern(replacement), SplitBehavior::merged_with_next));
 }
 
-std::unique_ptr<PreTokenizer> split_on(bool (*is)(char32_t), SplitBehavior behavior) {
-  return std::make_unique<Split>(character_pattern(is), behavior);
-}
+PreTokenizer split_on(bool (*is)(char32_t), SplitBehavior behavior) { return split(character_pattern(is), behavior); }
 
 void add_pre_tokenizer(const JsonFields& from, PreTokenizers& steps) {
   const std::string type = from.string("type");
@@ -211,18 +150,15 @@ void add_pre_tokenizer(const JsonFields& from, PreTokenizers& steps) {
     const JsonFields list = from.at("pretokenizers");
     for (size_t k = 0; k < list.size(); ++k) add_pre_tokenizer(list.item(k), steps);
   } else if (type == "Split") {
-    steps.push_back(std::make_unique<Split>(read_pattern(from.at("pattern")),
-                                            read_behavior(from, SplitBehavior::removed),
-                                            from.boolean_or("invert", false)));
+    steps.push_back(split(read_pattern(from.at("pattern")), read_behavior(from, SplitBehavior::removed),
+                          from.boolean_or("invert", false)));
   } else if (type == "ByteLevel") {
-    if (from.boolean_or("add_prefix_space", true)) steps.push_back(std::make_unique<PrefixSpace>());
-    if (from.boolean_or("use_regex", true)) {
-      steps.push_back(
-          std::make_unique<Split>(regular_expression(kGpt2Expression, from.place()), SplitBehavior::isolated));
-    }
-    steps.push_back(std::make_unique<ByteLevel>());
+    if (from.boolean_or("add_prefix_space", true)) steps.push_back({prefix_space});
+    if (from.boolean_or("use_regex", true))
+      steps.push_back(split(regular_expression(kGpt2Expression, from.place()), SplitBehavior::isolated));
+    steps.push_back({spell_bytes});
   } else if (type == "Metaspace") {
-    steps.push_back(read_metaspace(from));
+    add_metaspace(from, steps);
   } else if (type == "Digits") {
     steps.push_back(split_on(
         is_numeric, from.boolean_or("individual_digits", false) ? SplitBehavior::isolated : SplitBehavior::contiguous));
@@ -234,15 +170,15 @@ void add_pre_tokenizer(const JsonFields& from, PreTokenizers& steps) {
   } else if (type == "WhitespaceSplit") {
     steps.push_back(split_on(is_white_space, SplitBehavior::removed));
   } else if (type == "Whitespace") {
-    steps.push_back(std::make_unique<Whitespace>());
+    steps.push_back(splitting(split_words));
   } else if (type == "CharDelimiterSplit") {
-    steps.push_back(std::make_unique<Split>(string_pattern(from.string("delimiter")), SplitBehavior::removed));
+    steps.push_back(split(string_pattern(from.string("delimiter")), SplitBehavior::removed));
   } else if (type == "UnicodeScripts") {
-    steps.push_back(std::make_unique<UnicodeScripts>());
+    steps.push_back(splitting(split_scripts));
   } else if (type == "FixedLength") {
     const int64_t length = from.integer_or("length", 5);
     if (length < 1) from.fail("the length is not positive");
-    steps.push_back(std::make_unique<FixedLength>(length));
+    steps.push_back(fixed_length(length));
   } else {
     from.fail("the pre-tokenizer '" + type + "' is not known");
   }

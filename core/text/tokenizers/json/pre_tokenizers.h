@@ -1,7 +1,7 @@
 #pragma once
 // The "pre_tokenizer" of tokenizer.json: steps that cut a text in the parts that become tokens one by one.
 
-#include <memory>
+#include <functional>
 #include <vector>
 
 #include "nibble/core/text/tokenizers/json/json_fields.h"
@@ -9,15 +9,12 @@
 
 namespace nibble {
 
-class PreTokenizer {
- public:
-  virtual ~PreTokenizer() = default;
-  virtual void apply(SplitText& text) const = 0;
-  /// True when it must know where a piece comes from in the original text.
-  virtual bool needs_origins() const { return false; }
+struct PreTokenizer {
+  std::function<void(SplitText& text)> apply;
+  bool needs_origins = false;  ///< whether it must know where a piece comes from in the original text
 };
 
-using PreTokenizers = std::vector<std::unique_ptr<PreTokenizer>>;
+using PreTokenizers = std::vector<PreTokenizer>;
 
 /// The steps as tokenizer.json describes them, sequences laid flat. Known: Split, ByteLevel, Metaspace, Digits,
 /// Punctuation, BertPreTokenizer, Whitespace, WhitespaceSplit, CharDelimiterSplit, UnicodeScripts, FixedLength,

@@ -1,6 +1,8 @@
 #include <unicode/brkiter.h>
 #include <unicode/utext.h>
 
+#include <memory>
+
 #include "nibble/core/base/error.h"
 #include "nibble/core/text/tokenizers/base64.h"
 #include "nibble/core/text/tokenizers/json/normalizers.h"
@@ -27,45 +29,34 @@ std::vector<size_t> grapheme_ends(std::string_view text) {
   return ends;
 }
 
-class Precompiled final : public Normalizer {
- public:
-  explicit Precompiled(std::string charsmap) : rules_(std::move(charsmap)) {}
+bool write(const CharsMap& rules, std::string_view part, Rewriter& out) {
+  const CharsMap::Rule rule = rules.shortest(part);
+  if (rule.length == 0) return false;
+  out.replace(part.size(), rule.becomes);
+  return true;
+}
 
-  void normalize(std::string_view text, Rewriter& out) const override {
+}  // namespace
+
+Normalizer precompiled_normalizer(const JsonFields& charsmap) {
+  const std::optional<std::string> blob = decode_base64(charsmap.string());
+  if (!blob) charsmap.fail("is not base64");
+  if (const std::string flaw = find_charsmap_flaw(*blob); !flaw.empty()) charsmap.fail("is a table " + flaw);
+  return {[rules = std::make_shared<const CharsMap>(*blob)](std::string_view text, Rewriter& out) {
     // A cluster that is short enough and begins with a rule's string becomes what the rule says, as a whole.
     constexpr size_t kShort = 6;
     size_t begin = 0;
     for (const size_t end : grapheme_ends(text)) {
       const std::string_view cluster = text.substr(begin, end - begin);
       begin = end;
-      if (cluster.size() >= kShort || !write(cluster, out)) {
-        for (size_t at = 0; at < cluster.size();) {
-          const std::string_view character = cluster.substr(at, utf8_length(cluster[at]));
-          if (!write(character, out)) out.keep(character.size());
-          at += character.size();
-        }
+      if (cluster.size() < kShort && write(*rules, cluster, out)) continue;
+      for (size_t at = 0; at < cluster.size();) {
+        const std::string_view character = cluster.substr(at, utf8_length(cluster[at]));
+        if (!write(*rules, character, out)) out.keep(character.size());
+        at += character.size();
       }
     }
-  }
-
- private:
-  bool write(std::string_view part, Rewriter& out) const {
-    const CharsMap::Rule rule = rules_.shortest(part);
-    if (rule.length == 0) return false;
-    out.replace(part.size(), rule.becomes);
-    return true;
-  }
-
-  CharsMap rules_;
-};
-
-}  // namespace
-
-std::unique_ptr<Normalizer> precompiled_normalizer(const JsonFields& charsmap) {
-  const std::optional<std::string> blob = decode_base64(charsmap.string());
-  if (!blob) charsmap.fail("is not base64");
-  if (const std::string flaw = find_charsmap_flaw(*blob); !flaw.empty()) charsmap.fail("is a table " + flaw);
-  return std::make_unique<Precompiled>(*blob);
+  }};
 }
 
 }  // namespace nibble

@@ -1,7 +1,7 @@
 #pragma once
 // The "decoder" of tokenizer.json: from the spelling of tokens back to text.
 
-#include <memory>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -9,14 +9,9 @@
 
 namespace nibble {
 
-class TokenDecoder {
- public:
-  virtual ~TokenDecoder() = default;
-  /// Rewrites the strings; joined, those that the last step leaves are the text.
-  virtual void apply(std::vector<std::string>& tokens) const = 0;
-};
-
-using TokenDecoders = std::vector<std::unique_ptr<TokenDecoder>>;
+/// Rewrites the strings; joined, those that the last step leaves are the text.
+using TokenDecoder = std::function<void(std::vector<std::string>& tokens)>;
+using TokenDecoders = std::vector<TokenDecoder>;
 
 /// The steps as tokenizer.json describes them, sequences laid flat. Known: ByteLevel, ByteFallback, Fuse, Strip,
 /// Replace, Metaspace, WordPiece, BPEDecoder, CTC, Sequence. InputError naming another one.

@@ -1,10 +1,11 @@
-#include "nibble/core/text/tokenizers/json/unicode_normalizer.h"
-
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
 #include <unicode/uniset.h>
 
+#include <memory>
+
 #include "nibble/core/base/error.h"
+#include "nibble/core/text/tokenizers/json/normalizers.h"
 #include "nibble/core/text/unicode/utf8.h"
 
 namespace nibble {
@@ -35,51 +36,42 @@ const icu::UnicodeSet& known_characters() {
 
 icu::StringPiece piece_of(std::string_view text) { return {text.data(), static_cast<int32_t>(text.size())}; }
 
-class UnicodeNormalizer final : public Normalizer {
- public:
-  explicit UnicodeNormalizer(const icu::Normalizer2& form) : form_(form, known_characters()) {}
+void write(const icu::Normalizer2& form, std::string_view stretch, Rewriter& out) {
+  if (stretch.size() == 1) return out.keep(1);
+  std::string becomes;
+  icu::StringByteSink<std::string> sink(&becomes);
+  UErrorCode status = U_ZERO_ERROR;
+  form.normalizeUTF8(0, piece_of(stretch), sink, nullptr, status);
+  NIBBLE_CHECK(U_SUCCESS(status), "ICU cannot normalize");
+  if (becomes == stretch) {
+    out.keep(stretch.size());
+  } else {
+    out.replace(stretch.size(), becomes);
+  }
+}
 
-  bool leaves(std::string_view text) const override {
+}  // namespace
+
+Normalizer unicode_normalizer(const std::string& name) {
+  const auto form = std::make_shared<const icu::FilteredNormalizer2>(*instance(name), known_characters());
+  const auto leaves = [form](std::string_view text) {
     size_t ascii = 0;
     while (ascii < text.size() && static_cast<unsigned char>(text[ascii]) < 0x80) ++ascii;
     if (ascii == text.size()) return true;
     UErrorCode status = U_ZERO_ERROR;
-    return form_.isNormalizedUTF8(piece_of(text), status) != 0 && U_SUCCESS(status);
-  }
-
+    return form->isNormalizedUTF8(piece_of(text), status) != 0 && U_SUCCESS(status);
+  };
   // Stretches between two boundaries do not interact; each is normalized by itself, so that its origin is known.
-  void normalize(std::string_view text, Rewriter& out) const override {
+  const auto normalize = [form](std::string_view text, Rewriter& out) {
     size_t begin = 0, at = 0;
     while (at < text.size()) {
       at += utf8_length(text[at]);
-      if (at < text.size() && !form_.hasBoundaryBefore(static_cast<UChar32>(utf8_at(text, at)))) continue;
-      write(text.substr(begin, at - begin), out);
+      if (at < text.size() && !form->hasBoundaryBefore(static_cast<UChar32>(utf8_at(text, at)))) continue;
+      write(*form, text.substr(begin, at - begin), out);
       begin = at;
     }
-  }
-
- private:
-  void write(std::string_view stretch, Rewriter& out) const {
-    if (stretch.size() == 1) return out.keep(1);
-    std::string becomes;
-    icu::StringByteSink<std::string> sink(&becomes);
-    UErrorCode status = U_ZERO_ERROR;
-    form_.normalizeUTF8(0, piece_of(stretch), sink, nullptr, status);
-    NIBBLE_CHECK(U_SUCCESS(status), "ICU cannot normalize");
-    if (becomes == stretch) {
-      out.keep(stretch.size());
-    } else {
-      out.replace(stretch.size(), becomes);
-    }
-  }
-
-  icu::FilteredNormalizer2 form_;
-};
-
-}  // namespace
-
-std::unique_ptr<Normalizer> unicode_normalizer(const std::string& form) {
-  return std::make_unique<UnicodeNormalizer>(*instance(form));
+  };
+  return {normalize, leaves};
 }
 
 }  // namespace nibble

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 
 #include "nibble/core/text/tokenizers/models/bpe_merges.h"
 #include "nibble/core/text/tokenizers/models/piece_cache.h"

@@ -1,11 +1,9 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
-#include "nibble/core/text/matching/prefix_trie.h"
+#include "nibble/core/text/tokenizers/models/best_path.h"
 #include "nibble/core/text/tokenizers/models/piece_cache.h"
 #include "nibble/core/text/tokenizers/models/token_model.h"
-#include "nibble/core/text/unicode/utf8.h"
 
 namespace nibble {
 
@@ -13,8 +11,7 @@ namespace {
 
 constexpr double kUnknownPenalty = 10.0;  // below the smallest score of a token
 
-// The segmentation with the largest sum of scores (Kudo 2018), with the tie-breaking and the treatment of unknown
-// characters of Hugging Face's tokenizers.
+// The treatment of unknown characters is that of Hugging Face's tokenizers.
 class Unigram final : public TokenModel {
  public:
   Unigram(Vocabulary vocabulary, std::vector<double> scores, std::optional<int32_t> unknown, bool byte_fallback,
@@ -36,54 +33,24 @@ class Unigram final : public TokenModel {
   void tokenize(std::string_view piece, std::vector<ModelToken>& tokens) const override {
     if (cache_.find(piece, tokens)) return;
     const size_t first = tokens.size();
-    for (const auto& [begin, end] : segment(piece)) emit(piece, begin, end, tokens);
+    for (const auto& [id, begin, end] : segment(piece)) emit(piece, begin, end, tokens);
     cache_.insert(piece, tokens.data() + first, tokens.data() + tokens.size());
   }
 
  private:
-  static constexpr uint32_t kNowhere = std::numeric_limits<uint32_t>::max();
-  struct Best {
+  // Unknown characters in a row are one token.
+  std::vector<ModelToken> segment(std::string_view piece) const {
     double score = 0;
-    uint32_t begin = kNowhere;
-    int32_t id = -1;
-  };
-  using Segment = std::pair<uint32_t, uint32_t>;
-
-  static void improve(Best& best, double score, size_t begin, int32_t id) {
-    if (best.begin != kNowhere && score <= best.score) return;
-    best = {score, static_cast<uint32_t>(begin), id};
-  }
-
-  std::vector<Segment> segment(std::string_view piece) const {
-    std::vector<Best> best(piece.size() + 1);
-    for (size_t begin = 0; begin < piece.size();) {
-      const double score = best[begin].score;
-      const size_t character = utf8_length(piece[begin]);
-      bool known = false;
-      int32_t node = PrefixTrie::kRoot;
-      for (size_t at = begin; at < piece.size(); ++at) {
-        node = trie_.step(node, static_cast<unsigned char>(piece[at]));
-        if (node == PrefixTrie::kNone) break;
-        const int32_t id = trie_.value(node);
-        if (id < 0) continue;
-        improve(best[at + 1], score + scores_[static_cast<size_t>(id)], begin, id);
-        known = known || at + 1 - begin == character;
-      }
-      if (!known) improve(best[begin + character], score + unknown_score_, begin, unknown_id());
-      begin += character;
-    }
-    std::vector<Segment> segments;
-    bool fusing = false;
-    for (auto end = static_cast<uint32_t>(piece.size()); end > 0; end = best[end].begin) {
-      const bool unknown = best[end].id == unknown_;
-      if (fusing && unknown) {
-        segments.back().first = best[end].begin;
+    const auto score_of = [&](int32_t id, size_t) { return std::optional(scores_[static_cast<size_t>(id)]); };
+    std::vector<ModelToken> segments;
+    for (const ModelToken& token : best_path(
+             piece, trie_, score_of, unknown_score_, [&] { return unknown_id(); }, score)) {
+      if (!segments.empty() && token.id == unknown_ && segments.back().id == unknown_) {
+        segments.back().end = token.end;
       } else {
-        segments.emplace_back(best[end].begin, end);
+        segments.push_back(token);
       }
-      fusing = unknown;
     }
-    std::reverse(segments.begin(), segments.end());
     return segments;
   }
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <unordered_map>
 
+#include "nibble/core/text/tokenizers/models/best_path.h"
 #include "nibble/core/text/tokenizers/models/piece_cache.h"
 #include "nibble/core/text/tokenizers/models/word_borders.h"
 #include "nibble/core/text/tokenizers/sentencepiece/sentencepiece_normalizer.h"
@@ -238,44 +239,15 @@ class UnigramEncoder final : public Encoder {
   }
 
  private:
-  struct Best {
-    float score = 0;
-    uint32_t begin = kNowhere;
-    int32_t id = -1;
-  };
-
-  void cut(std::string_view text, float& score_before, const Take& take) const override {
-    std::vector<Best> best(text.size() + 1);
-    best[0].score = score_before;
-    const auto improve = [&](size_t end, float score, size_t begin, int32_t id) {
-      if (best[end].begin == kNowhere || score > best[end].score) best[end] = {score, static_cast<uint32_t>(begin), id};
+  void cut(std::string_view text, float& score, const Take& take) const override {
+    const auto score_of = [&](int32_t id, size_t length) -> std::optional<float> {
+      if (entry(id).kind == PieceKind::kUnused) return std::nullopt;
+      if (entry(id).kind != PieceKind::kUserDefined) return entry(id).score;
+      return static_cast<float>(static_cast<double>(static_cast<float>(length) * highest_) - 0.1);
     };
-    for (size_t begin = 0; begin < text.size();) {
-      const float till_here = best[begin].score;
-      const size_t character = utf8_length_within(text, begin);
-      bool known = false;
-      int32_t node = PrefixTrie::kRoot;
-      for (size_t at = begin; at < text.size(); ++at) {
-        node = trie_.step(node, static_cast<unsigned char>(text[at]));
-        if (node == PrefixTrie::kNone) break;
-        const int32_t id = trie_.value(node);
-        if (id < 0 || entry(id).kind == PieceKind::kUnused) continue;
-        const size_t length = at + 1 - begin;
-        const float score = entry(id).kind == PieceKind::kUserDefined
-                                ? static_cast<float>(static_cast<double>(static_cast<float>(length) * highest_) - 0.1)
-                                : entry(id).score;
-        improve(at + 1, score + till_here, begin, id);
-        known = known || length == character;
-      }
-      if (!known) improve(begin + character, unknown_score_ + till_here, begin, unknown_);
-      begin += character;
-    }
-    std::vector<ModelToken> pieces;
-    for (auto end = static_cast<uint32_t>(text.size()); end > 0; end = best[end].begin)
-      pieces.push_back({best[end].id, best[end].begin, end});
-    std::reverse(pieces.begin(), pieces.end());
-    score_before = best.back().score;
-    take(pieces, 0);
+    take(best_path(
+             text, trie_, score_of, unknown_score_, [&] { return unknown_; }, score),
+         0);
   }
 
   PrefixTrie trie_;

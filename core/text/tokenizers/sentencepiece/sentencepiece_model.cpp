@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <optional>
 #include <string_view>
 
 #include "nibble/core/base/error.h"

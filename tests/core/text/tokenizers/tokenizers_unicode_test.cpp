@@ -85,7 +85,7 @@ json added_token(const char* content, int id) {
 TEST(RegularExpression, KnowsCharactersNewerThanTheSystemsOniguruma) {
   const auto matches = [](const std::string& expression, const std::string& text) {
     std::vector<PatternMatch> found;
-    regular_expression(expression, "test")->find_all(text, found);
+    regular_expression(expression, "test")(text, found);
     std::vector<std::string> pieces;
     for (const PatternMatch& match : found) pieces.push_back(text.substr(match.begin, match.end - match.begin));
     return pieces;

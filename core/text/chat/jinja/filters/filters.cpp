@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 
-#include "nibble/core/text/chat/jinja/failure.h"
 #include "nibble/core/text/chat/jinja/values/split_lines.h"
 #include "nibble/core/text/chat/jinja/values/unicode_text.h"
 

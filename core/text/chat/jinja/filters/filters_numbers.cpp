@@ -9,7 +9,6 @@
 #include "nibble/core/text/chat/jinja/operators.h"
 #include "nibble/core/text/chat/jinja/values/print_value.h"
 #include "nibble/core/text/chat/jinja/values/read_number.h"
-#include "nibble/core/text/chat/jinja/values/unicode_text.h"
 
 namespace nibble::jinja {
 

@@ -17,6 +17,8 @@ namespace {
 constexpr int64_t kMaxWidth = 100'000'000;
 constexpr int kMaxPrecision = 1000;
 
+bool is_one_of(std::string_view characters, char c) { return characters.find(c) != std::string_view::npos; }
+
 std::string first_code_points(const std::string& text, int64_t count) {
   size_t position = 0;
   for (int64_t k = 0; k < count && position < text.size(); ++k) position += utf8_length(text[position]);
@@ -24,8 +26,9 @@ std::string first_code_points(const std::string& text, int64_t count) {
 }
 
 struct PercentSpec {
-  bool left = false, zero = false, plus = false, blank = false, alternate = false;
+  std::string flags;
   int64_t width = 0, precision = -1;
+  bool has(char flag) const { return flags.find(flag) != std::string::npos; }
 };
 
 class PercentFormat {
@@ -92,39 +95,17 @@ class PercentFormat {
       at_ = end;
     }
     PercentSpec spec;
-    for (bool flags = true; flags;) {
-      switch (peek()) {
-        case '-':
-          spec.left = true;
-          break;
-        case '0':
-          spec.zero = true;
-          break;
-        case '+':
-          spec.plus = true;
-          break;
-        case ' ':
-          spec.blank = true;
-          break;
-        case '#':
-          spec.alternate = true;
-          break;
-        default:
-          flags = false;
-          continue;
-      }
-      ++at_;
-    }
+    while (is_one_of("-0+ #", peek())) spec.flags += format_[at_++];
     spec.width = read_number();
     if (spec.width < 0) {
-      spec.left = true;
+      spec.flags += '-';
       spec.width = -spec.width;
     }
     if (peek() == '.') {
       ++at_;
       spec.precision = std::max<int64_t>(0, read_number());
     }
-    while (peek() == 'l' || peek() == 'h' || peek() == 'L') ++at_;
+    while (is_one_of("lhL", peek())) ++at_;
     const char conversion = peek();
     ++at_;
     if (conversion == '%') {
@@ -137,50 +118,30 @@ class PercentFormat {
 
   void append(const Value& value, char conversion, PercentSpec spec) {
     std::string body, sign;
-    bool number = true;
-    switch (conversion) {
-      case 's':
-      case 'r':
-      case 'a':
-        body = conversion == 's'   ? str(value, budget_)
-               : conversion == 'r' ? repr(value, budget_)
-                                   : ascii_repr(value, budget_);
-        if (spec.precision >= 0) body = first_code_points(body, spec.precision);
-        number = false;
-        break;
-      case 'c':
-        body = character(value);
-        number = false;
-        break;
-      case 'd':
-      case 'i':
-      case 'u':
-      case 'o':
-      case 'x':
-      case 'X':
-        body = whole(value, conversion, spec);
-        break;
-      case 'e':
-      case 'E':
-      case 'f':
-      case 'F':
-      case 'g':
-      case 'G': {
-        if (value.is_undefined()) throw Failure(value.undefined_message());
-        if (!value.is_number()) throw Failure("must be real number, not " + value.type());
-        if (spec.precision > kMaxPrecision) throw Failure("precision too big");
-        body = format_float(to_double(value), conversion, spec.precision < 0 ? 6 : static_cast<int>(spec.precision),
-                            spec.alternate);
-        break;
-      }
-      default:
-        throw Failure("unsupported format character '" + std::string(1, conversion) + "'");
+    const bool number = !is_one_of("srac", conversion);
+    if (is_one_of("sra", conversion)) {
+      body = conversion == 's'   ? str(value, budget_)
+             : conversion == 'r' ? repr(value, budget_)
+                                 : ascii_repr(value, budget_);
+      if (spec.precision >= 0) body = first_code_points(body, spec.precision);
+    } else if (conversion == 'c') {
+      body = character(value);
+    } else if (is_one_of("diuoxX", conversion)) {
+      body = whole(value, conversion, spec);
+    } else if (is_one_of("eEfFgG", conversion)) {
+      if (value.is_undefined()) throw Failure(value.undefined_message());
+      if (!value.is_number()) throw Failure("must be real number, not " + value.type());
+      if (spec.precision > kMaxPrecision) throw Failure("precision too big");
+      body = format_float(to_double(value), conversion, spec.precision < 0 ? 6 : static_cast<int>(spec.precision),
+                          spec.has('#'));
+    } else {
+      throw Failure("unsupported format character '" + std::string(1, conversion) + "'");
     }
     if (number && body.starts_with('-')) {
       sign = "-";
       body.erase(0, 1);
-    } else if (number && (spec.plus || spec.blank)) {
-      sign = spec.plus ? "+" : " ";
+    } else if (number && (spec.has('+') || spec.has(' '))) {
+      sign = spec.has('+') ? "+" : " ";
     }
     if (number && (body.starts_with("0x") || body.starts_with("0X") || body.starts_with("0o"))) {
       sign += body.substr(0, 2);
@@ -189,9 +150,9 @@ class PercentFormat {
     const auto size = static_cast<int64_t>(sign.size() + count_code_points(body));
     const auto padding = static_cast<size_t>(std::max<int64_t>(0, spec.width - size));
     budget_.take(padding + body.size());
-    if (spec.left) {
+    if (spec.has('-')) {
       text_ += sign + body + std::string(padding, ' ');
-    } else if (number && spec.zero) {
+    } else if (number && spec.has('0')) {
       text_ += sign + std::string(padding, '0') + body;
     } else {
       text_ += std::string(padding, ' ') + sign + body;
@@ -210,7 +171,7 @@ class PercentFormat {
   }
 
   static std::string whole(const Value& value, char conversion, const PercentSpec& spec) {
-    const bool decimal = conversion == 'd' || conversion == 'i' || conversion == 'u';
+    const bool decimal = is_one_of("diu", conversion);
     if (value.is_undefined()) throw Failure(value.undefined_message());
     if (!value.is_index() && !(decimal && value.is(Kind::floating)))
       throw Failure("%" + std::string(1, conversion) + " format: " + (decimal ? "a real number" : "an integer") +
@@ -224,7 +185,7 @@ class PercentFormat {
     if (spec.precision > kMaxWidth) throw Failure("precision too big");
     if (static_cast<int64_t>(digits.size()) < spec.precision)
       digits.insert(0, static_cast<size_t>(spec.precision) - digits.size(), '0');
-    if (spec.alternate && !decimal) digits.insert(0, conversion == 'o' ? "0o" : "0x");
+    if (spec.has('#') && !decimal) digits.insert(0, conversion == 'o' ? "0o" : "0x");
     if (conversion == 'X') digits = to_upper(digits);
     return (negative ? "-" : "") + digits;
   }
@@ -245,7 +206,7 @@ std::string format_percent(const std::string& format, const Value& arguments, Bu
 }
 
 std::string format_float(double value, char conversion, int precision, bool alternate) {
-  const bool upper = conversion == 'E' || conversion == 'F' || conversion == 'G';
+  const bool upper = is_one_of("EFG", conversion);
   if (!std::isfinite(value)) {
     const std::string text = std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
     return upper ? to_upper(text) : text;

@@ -1,13 +1,11 @@
 #pragma once
-// Whole numbers that do not overflow, as Python's: int64 while they fit, more limbs after. For .cpp files of
-// jinja/.
+// Whole numbers that do not overflow, as Python's: int64 while they fit, GMP's after. For .cpp files of jinja/.
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace nibble::jinja {
 
@@ -33,7 +31,7 @@ class Integer {
   std::optional<int64_t> small() const { return big_ ? std::nullopt : std::optional(small_); }
 
   bool is_zero() const { return !big_ && small_ == 0; }
-  bool is_negative() const { return big_ ? negative_ : small_ < 0; }
+  bool is_negative() const;
   Integer negated() const;
 
   /// These throw Failure above kMaxBits, and for division by zero.
@@ -50,13 +48,10 @@ class Integer {
   bool operator==(const Integer& other) const { return compare(*this, other) == 0; }
 
  private:
-  using Limbs = std::vector<uint32_t>;  // least first, none zero at the end
-  static Integer from(bool negative, Limbs limbs);
-  Limbs magnitude() const;
+  struct Big;
 
   int64_t small_ = 0;
-  bool negative_ = false;  // of big_
-  std::shared_ptr<const Limbs> big_;
+  std::shared_ptr<const Big> big_;
 };
 
 }  // namespace nibble::jinja

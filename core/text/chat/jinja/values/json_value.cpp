@@ -1,6 +1,5 @@
 #include "nibble/core/text/chat/jinja/values/json_value.h"
 
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"

@@ -1,6 +1,5 @@
 #include "nibble/core/text/chat/jinja/values/read_number.h"
 
-#include <cmath>
 #include <cstdlib>
 #include <limits>
 
