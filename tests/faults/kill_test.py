@@ -1,11 +1,14 @@
 """kill -9 at random moments of a run that checkpoints every step: the run always goes on, to the same bits.
 
-    NIBBLE_KILLS=1000 NIBBLE_KILL_SEED=1 python3 tests/faults/kill_test.py      default: 18 kills, what ctest runs
+    NIBBLE_KILLS=1000 NIBBLE_KILL_SEED=1 python3 tests/faults/kill_test.py
+    NIBBLE_KILLS=90 ... kill_test.py -k two_ranks                            only of the jobs; -k one_process: only of the others
 
-Two thirds of the kills hit a run of one process (every recipe in turn), either after a random time (between nothing and the
-length of a whole run) or, every third, in front of a random file call of a save. The others hit a job of two ranks: one of
-the ranks (at a random time or in front of a file call), mpirun, or the launcher; then nothing of it may go on (its own limit
-of silence is longer than the test waits). Prints what was hit, and after how many seconds the last process was gone."""
+Without NIBBLE_KILLS there are 18 kills, what ctest runs: of the recipes that draw nothing, and of LoRA on two ranks
+(rollouts_test.py kills those that draw). Two thirds of the kills hit a run of one process (every recipe in turn), either after a
+random time (between nothing and the length of a whole run) or, every third, in front of a random file call of a save. The others
+hit a job of two ranks: one of the ranks (at a random time or in front of a file call), mpirun, or the launcher; then nothing of it
+may go on (its own limit of silence is longer than the test waits). Prints what was hit, and after how many seconds the last process
+was gone."""
 import json
 import os
 import random
@@ -16,11 +19,15 @@ import time
 import unittest
 
 import program
+from rollouts import DRAWING, RolloutTest
 
 KILLS = int(os.environ.get("NIBBLE_KILLS", "18"))
 SEED = int(os.environ.get("NIBBLE_KILL_SEED", "1"))
 STEPS = 40
 KINDS = ("lora", "qlora", "full", "pretrain", "dpo", "kto", "orpo", "simpo")
+JOBS = KINDS[:1]
+if "NIBBLE_KILLS" in os.environ:
+    KINDS = JOBS = KINDS + tuple(DRAWING)
 
 
 class Tally:
@@ -47,20 +54,34 @@ class Tally:
               flush=True)
 
 
-class Kill(program.JobTest):
+class Kill(RolloutTest):
     def whole(self, recipe):
-        """Bits of an undisturbed run of one process, and the seconds it took."""
+        """What an undisturbed run of one process leaves, and the seconds it took."""
+        whole = self.folder / "whole"
         began = time.monotonic()
-        ended = program.run("train", recipe, "parallel.replicate=1", f"output.dir={self.folder / 'whole'}")
+        ended = program.run("train", recipe, "parallel.replicate=1", f"output.dir={whole}")
+        seconds = time.monotonic() - began
         self.assertEqual(ended.code, 0, ended.err)
-        return self.result(self.folder / "whole"), time.monotonic() - began
+        bits = self.bits(whole)
+        shutil.rmtree(whole)
+        return bits, seconds
 
-    def long_recipe(self, **sections):
-        return self.recipe(steps=STEPS, adapter={"lora_dropout": 0.1}, train={"accumulate": 2, "save_every": 1, "eval_every": 7},
-                           data={"eval": str(self.data("eval.jsonl", rows=3))}, **sections)
+    def losses(self, lines):
+        return [line["loss"] for line in lines if line["split"] == "train"]
 
-    def recipe_of(self, kind):
-        recipe = self.long_recipe()
+    def each(self, kinds, kills, kill):
+        """kill(kind, its share of the kills) for each kind, as a test of its own."""
+        for number, kind in enumerate(kinds):
+            shutil.rmtree(self.folder / "out", ignore_errors=True)  # of a kind that failed
+            with self.subTest(kind=kind):
+                kill(kind, kills * (number + 1) // len(kinds) - kills * number // len(kinds))
+
+    def recipe_of(self, kind, train=None, **sections):
+        train = {"save_every": 1, **(train or {})}
+        if kind in DRAWING:
+            return self.drawing_recipe(kind, steps=STEPS, train=train, **sections)
+        recipe = self.recipe(steps=STEPS, adapter={"lora_dropout": 0.1}, train={"accumulate": 2, "eval_every": 7, **train},
+                             data={"eval": str(self.data("eval.jsonl", rows=3))}, **sections)
         whole = json.loads(recipe.read_text())
         if kind == "qlora":
             whole["model"]["quantize"] = "nf4"
@@ -92,21 +113,17 @@ class Kill(program.JobTest):
                 "NIBBLE_FAULT_AT": str(chance.randrange(0, 600))}
 
     def finished(self, whole, tally):
-        self.assertEqual(self.result(), whole, f"after {tally.kills} kills")
+        self.assertEqual(self.bits(self.folder / "out"), whole, f"after {tally.kills} kills")
         self.assertEqual(list(self.folder.glob("out/**/.tmp-*")), [])
         shutil.rmtree(self.folder / "out")
         tally.runs += 1
 
     def test_one_process_killed_at_any_moment_ends_with_the_same_bits(self):
-        for number, kind in enumerate(KINDS):
-            with self.subTest(kind=kind):
-                share = KILLS - KILLS // 3
-                self.kill_runs(kind, share * (number + 1) // len(KINDS) - share * number // len(KINDS))
+        self.each(KINDS, KILLS - KILLS // 3, self.kill_runs)
 
     def kill_runs(self, kind, kills):
         recipe = self.recipe_of(kind)
         whole, seconds = self.whole(recipe)
-        shutil.rmtree(self.folder / "whole")
         chance, tally = random.Random(f"{SEED} {kind}"), Tally()
         while tally.kills < kills:
             env = self.failing_call(chance, 0.34)
@@ -153,14 +170,20 @@ class Kill(program.JobTest):
 
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
     def test_a_job_of_two_ranks_killed_at_any_moment_ends_with_the_bits_of_one(self):
-        recipe = self.long_recipe(parallel={"replicate": 2, "timeout_seconds": 10 * program.LIMIT})
-        whole, _ = self.whole(recipe)
+        self.each(JOBS, KILLS // 3, self.kill_jobs)
+
+    def kill_jobs(self, kind, kills):
+        recipe = self.recipe_of(kind, train={"gradient_sum": "tree"},
+                                parallel={"replicate": 2, "timeout_seconds": 10 * program.LIMIT})
+        (files, lines), _ = self.whole(recipe)
         began = time.monotonic()
         self.assertEqual(self.launch(2, "train", recipe).wait(program.LIMIT), 0, self.errors())
         seconds = time.monotonic() - began
-        chance, tally = random.Random(SEED), Tally()
+        whole = self.bits(self.folder / "out")  # evaluations and other metrics are sums of doubles in another order
+        self.assertEqual((whole[0], self.losses(whole[1])), (files, self.losses(lines)))
+        chance, tally = random.Random(f"{SEED} {kind}"), Tally()
         self.finished(whole, tally)
-        while tally.kills < KILLS // 3:
+        while tally.kills < kills:
             env = self.failing_call(chance, 0.25)
             job = self.launch(2, "train", recipe, env=env)
             whom = "a rank in front of a file call" if env else self.kill_one(chance, seconds * 0.6, job)
@@ -177,7 +200,7 @@ class Kill(program.JobTest):
         self.assertEqual(self.launch(2, "train", recipe).wait(program.LIMIT), 0, self.errors())
         tally.read(self.errors())
         self.finished(whole, tally)
-        tally.print("two ranks")
+        tally.print(f"two ranks, {kind}")
 
 
 if __name__ == "__main__":

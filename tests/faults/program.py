@@ -199,6 +199,18 @@ class FaultTest(unittest.TestCase):
         return ((adapter if adapter.exists() else folder / "model/model.safetensors").read_bytes(),
                 [line["loss"] for line in self.metrics(folder)])
 
+    def steps(self, out):
+        """The lines of metrics.jsonl without what the clock and the process say."""
+        clock = ("tokens_per_second", "seconds", "step_time", "eps")
+        return [{name: value for name, value in line.items() if name not in clock and "memory" not in name}
+                for line in self.metrics(self.folder / out)]
+
+    def bits(self, out):
+        """What a finished run leaves, without what the clock and the process say."""
+        results = ("adapter", "value_adapter", "model", "rollouts", "samples.jsonl")
+        left = {path: what for path, what in snapshot(out).items() if path.split("/")[0] in results}
+        return left, self.steps(out)
+
     def wait_until(self, condition):
         end = time.monotonic() + LIMIT
         while not condition():

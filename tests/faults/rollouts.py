@@ -13,6 +13,14 @@ for line in sys.stdin:
 """
 
 
+# Rewards that need no process.
+SHAPES = [{"type": "repetition"}, {"type": "length", "max_completion_len": 12, "soft_punish_cache": 10}]
+
+# Objectives whose answers are drawn: how many steps learn from a block of them, and settings.
+DRAWING = {"grpo": (1, {"beta": 0.05}), "rloo": (2, {"num_iterations": 2}), "ppo": (2, {"num_ppo_epochs": 2}),
+           "distillation": (1, {"beta": 0.5, "lmbda": 0.6, "seq_kd": True})}
+
+
 class RolloutTest(program.JobTest):
     def setUp(self):
         super().setUp()
@@ -41,23 +49,26 @@ class RolloutTest(program.JobTest):
         path.write_text(json.dumps(settings))
         return path
 
+    def drawing_recipe(self, kind, out="out", objective=None, **sections):
+        """A run with this objective of DRAWING; without its settings when others are given."""
+        objective = {"type": kind, **(DRAWING[kind][1] if objective is None else objective)}
+        if kind == "distillation":
+            objective["teacher_model_name_or_path"] = str(self.other_model())
+        return self.rollout_recipe(out, rewards=[] if kind == "distillation" else SHAPES, objective=objective, **sections)
+
     def adapter(self, out="out"):
         return (self.folder / out / "adapter" / "adapter_model.safetensors").read_bytes()
-
-    def steps(self, out):
-        """The lines of metrics.jsonl without what the clock and the process say."""
-        clock = ("tokens_per_second", "seconds", "step_time", "eps", "peak_memory_bytes")
-        return [{name: value for name, value in line.items() if name not in clock} for line in self.metrics(self.folder / out)]
 
     def answers(self, out="out", step=1):
         lines = (self.folder / out / "rollouts" / f"step-{step}.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
 
     def other_model(self):
-        made = run("init", "--config", self.shared / "config.json", "--out", self.folder / "other", "--dtype", "f32",
-                   "--seed", 7)
-        self.assertEqual(made.code, 0, made.err)
-        return self.folder / "other"
+        other = self.folder / "other"
+        if not other.exists():
+            made = run("init", "--config", self.shared / "config.json", "--out", other, "--dtype", "f32", "--seed", 7)
+            self.assertEqual(made.code, 0, made.err)
+        return other
 
     def waiting_judge(self, answers, gate, waits):
         """JUDGE that, after so many answers, says that it waits and does until the gate is there."""

@@ -49,12 +49,6 @@ class Tally:
 
 
 class Campaign(program.JobTest):
-    def bits(self, out):
-        """What a finished run leaves, without what the clock and the process say."""
-        lines = [{key: value for key, value in line.items() if key not in ("tokens_per_second", "seconds") and "memory" not in key}
-                 for line in self.metrics(out)]
-        return self.result(out)[0], lines, (out / "samples.jsonl").read_text()
-
     def long_recipe(self, **sections):
         return self.recipe(train_on=self.data(rows=96), steps=STEPS, adapter={"lora_dropout": 0.1}, output={"keep_best": True},
                            train={"accumulate": 12, "save_every": SAVE_EVERY, "eval_every": EVAL_EVERY, "samples": 64,

@@ -90,7 +90,7 @@ void Run::restore(Optimizer& optimizer) {
   }
   if (run.leads()) {
     sweep_leftovers(run.options.dir);
-    sweep_leftovers(run.checkpoints());
+    for (const fs::path& path : run_contents(run.options.dir)) sweep_leftovers(path);
     detail::clear_for(run.options, run.start);
     const uint64_t bytes = bytes_of(run.writes(values_of(optimizer))) + bytes_of(run.writes(optimizer.state()));
     if (!run.last_step()) require_free_bytes(run.options.dir, bytes, "a checkpoint of this run");

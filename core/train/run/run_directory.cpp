@@ -196,8 +196,9 @@ void clear_for(const RunOptions& options, const std::optional<FoundCheckpoint>& 
 namespace nibble {
 
 std::vector<std::filesystem::path> run_contents(const std::filesystem::path& dir) {
-  return {dir / "recipe.json", dir / "adapter",  dir / "model",   dir / "tensorboard", dir / "samples.jsonl",
-          dir / "rollouts",    dir / "run.json", dir / "profile", dir / "checkpoints", dir / "metrics.jsonl"};
+  return {dir / "recipe.json", dir / "adapter",     dir / "model",         dir / "value_adapter",
+          dir / "value_model", dir / "tensorboard", dir / "samples.jsonl", dir / "rollouts",
+          dir / "run.json",    dir / "profile",     dir / "checkpoints",   dir / "metrics.jsonl"};
 }
 
 }  // namespace nibble

@@ -155,9 +155,10 @@ TEST(Run, KilledAnywhereLosesOnlyTheStepsSinceTheLastCheckpoint) {
     struct Killed {};
     parts.at_step = [&](int64_t step, const fs::path& dir) {
       if (step != kill) return;
-      // What a kill leaves: a torn line, half a checkpoint.
+      // What a kill leaves: a torn line, half a checkpoint, half a block of answers.
       std::ofstream(dir / "metrics.jsonl", std::ios::app) << "{\"step\":" << step + 1 << ",\"spl";
       put(dir / "checkpoints" / ".tmp-nibble-1-d0" / "state.json", "{");
+      put(dir / "rollouts" / ".tmp-nibble-1-0-step-4.jsonl", "{");
       throw Killed();
     };
     EXPECT_THROW(parts.go(), Killed);
@@ -166,6 +167,7 @@ TEST(Run, KilledAnywhereLosesOnlyTheStepsSinceTheLastCheckpoint) {
     EXPECT_EQ(parts.steps.front(), (kill - 1) / 3 * 3 + 1);
     EXPECT_EQ(parts.metrics(), whole.metrics());
     EXPECT_FALSE(fs::exists(parts.options.dir / "checkpoints" / ".tmp-nibble-1-d0"));
+    EXPECT_FALSE(fs::exists(parts.options.dir / "rollouts" / ".tmp-nibble-1-0-step-4.jsonl"));
   }
 }
 
@@ -242,10 +244,12 @@ TEST(Run, ExistingRunIsNotOverwrittenUnlessForced) {
   EXPECT_NE(run.refusal().find("holds a run already"), std::string::npos);
   EXPECT_EQ(run.checkpoints(), (std::vector<int64_t>{9, 10}));
   run.options.force = true;
-  put(run.options.dir / "adapter" / "x", "old");
+  for (const char* result : {"adapter", "value_adapter", "value_model"}) put(run.options.dir / result / "x", "old");
   EXPECT_EQ(run.go(), want);
   EXPECT_EQ(run.steps.size(), 10u);
-  EXPECT_FALSE(fs::exists(run.options.dir / "adapter"));
+  for (const char* result : {"adapter", "value_adapter", "value_model"}) {
+    EXPECT_FALSE(fs::exists(run.options.dir / result)) << result;
+  }
 }
 
 TEST(Run, FilesOfOthersAreNotOverwritten) {
