@@ -30,29 +30,67 @@ inline double exp_of_negative(double x) {
   return p * std::bit_cast<double>(exponent);
 }
 
-// e^((logit - top) / temperature) for each id; at least e^-700. Two loops, which are computed in vectors.
-std::vector<double> weights_of(std::span<const float> logits, double top, double temperature) {
-  std::vector<double> weights(logits.size());
-  for (size_t id = 0; id < logits.size(); ++id) {
-    const double exponent = (static_cast<double>(logits[id]) - top) / temperature;
-    weights[id] = exponent < -700 ? -700 : exponent;
+// Buckets of near logits, by falling logit: kPerUnit to a factor of e, so that the last one begins at e^-32.
+constexpr size_t kBuckets = 4096, kLast = kBuckets - 1;
+constexpr double kPerUnit = 128;
+
+// By id: e^((logit - top) / temperature), at least e^-700, and its bucket.
+struct Weights {
+  std::vector<double> weights;
+  std::vector<uint16_t> buckets;
+};
+
+// A weight is that of its bucket's first logit times e^r, -1 / kPerUnit < r <= 0, whose Taylor polynomial of degree 5
+// is good to 4e-16. The first loop is computed in vectors.
+Weights weigh(std::span<const float> logits, double top, double temperature) {
+  static const std::vector<double> firsts = [] {
+    std::vector<double> powers(kBuckets);
+    for (size_t b = 0; b < kBuckets; ++b) powers[b] = exp_of_negative(-static_cast<double>(b) / kPerUnit);
+    return powers;
+  }();
+  constexpr size_t kBlock = 64;
+  const double scale = kPerUnit / temperature;
+  Weights of = {std::vector<double>(logits.size()), std::vector<uint16_t>(logits.size())};
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const size_t count = std::min(kBlock, logits.size() - begin);
+    const float* from = logits.data() + begin;
+    std::array<double, kBlock> number, power;
+    std::array<int32_t, kBlock> bucket;
+    for (size_t i = 0; i < count; ++i) {
+      const double below = (top - static_cast<double>(from[i])) * scale;
+      number[i] = below < static_cast<double>(kLast) ? below : static_cast<double>(kLast);
+    }
+    for (size_t i = 0; i < count; ++i) bucket[i] = static_cast<int32_t>(number[i]);
+    for (size_t i = 0; i < count; ++i) {
+      const double r = (static_cast<double>(bucket[i]) - number[i]) * (1 / kPerUnit);
+      power[i] = ((((r * (1.0 / 120) + 1.0 / 24) * r + 1.0 / 6) * r + 0.5) * r + 1) * r + 1;
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const auto b = static_cast<uint16_t>(bucket[i]);
+      of.buckets[begin + i] = b;
+      of.weights[begin + i] =
+          b < kLast ? power[i] * firsts[b]
+                    : exp_of_negative(std::max(-700.0, (static_cast<double>(from[i]) - top) / temperature));
+    }
   }
-  for (double& weight : weights) weight = exp_of_negative(weight);
-  return weights;
+  return of;
 }
 
-// Buckets of near logits, by falling logit.
-constexpr size_t kBuckets = 4096;
+// As integers floats are in order, but for the sign; their extremes are found in vectors.
+int32_t ordered(int32_t bits) { return bits ^ ((bits >> 31) & std::numeric_limits<int32_t>::max()); }
 
-std::vector<uint16_t> buckets_of(std::span<const float> logits, double top, double temperature) {
-  constexpr double kPerUnit = 128;  // buckets to a factor of e: the last one begins at e^-32
-  const double scale = kPerUnit / temperature;
-  std::vector<uint16_t> buckets(logits.size());
-  for (size_t id = 0; id < logits.size(); ++id) {
-    const double below = (top - static_cast<double>(logits[id])) * scale;
-    buckets[id] = static_cast<uint16_t>(below < kBuckets - 1 ? static_cast<int32_t>(below) : kBuckets - 1);
+// NaN if one is, or is infinite upwards.
+float highest_of(std::span<const float> logits) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  int32_t highest = std::numeric_limits<int32_t>::min(), lowest = std::numeric_limits<int32_t>::max();
+  for (const float logit : logits) {
+    const int32_t key = ordered(std::bit_cast<int32_t>(logit));
+    highest = highest < key ? key : highest;
+    lowest = key < lowest ? key : lowest;
   }
-  return buckets;
+  const bool finite =
+      highest < std::bit_cast<int32_t>(kInfinity) && lowest >= ordered(std::bit_cast<int32_t>(-kInfinity));
+  return finite ? std::bit_cast<float>(ordered(highest)) : std::numeric_limits<float>::quiet_NaN();
 }
 
 // By falling logit, the lower one first among equals.
@@ -142,19 +180,13 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
   const auto fail = [&](const char* what) {
     throw NumericError("logits of position " + std::to_string(position), what, "check the model's weights");
   };
-  bool finite = true;
-  float highest = -std::numeric_limits<float>::infinity();
-  for (const float logit : logits) {
-    finite &= logit < std::numeric_limits<float>::infinity();  // nor NaN
-    highest = highest < logit ? logit : highest;
-  }
-  if (!finite) fail("not finite");
+  const float highest = highest_of(logits);
+  if (std::isnan(highest)) fail("not finite");
   if (std::isinf(highest)) fail("no token has a probability");
   const auto top = static_cast<double>(highest), temperature = static_cast<double>(options.temperature);
   if (temperature == 0) return static_cast<int32_t>(std::ranges::find(logits, highest) - logits.begin());
 
-  const std::vector<double> weights = weights_of(logits, top, temperature);
-  const std::vector<uint16_t> buckets = buckets_of(logits, top, temperature);
+  const auto [weights, buckets] = weigh(logits, top, temperature);
   const uint64_t key = (static_cast<uint64_t>(sequence) << 32) + static_cast<uint64_t>(position);
   const double share = PhiloxStream(options.seed, kSamplingPurpose, key).next_uniform_double();
   if (options.top_k > 0 || options.top_p < 1 || options.min_p > 0) {
@@ -165,8 +197,15 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
     return drawn(order, weights, share * sum);
   }
   // All are left: buckets other than the one that is drawn from need no order.
-  std::array<double, kBuckets> sums{};
-  for (size_t id = 0; id < weights.size(); ++id) sums[buckets[id]] += weights[id];
+  std::array<double, kBuckets> sums{},
+      odd{};  // of all, of odd ids: neighbours in one bucket do not wait for each other
+  size_t id = 0;
+  for (; id + 1 < weights.size(); id += 2) {
+    sums[buckets[id]] += weights[id];
+    odd[buckets[id + 1]] += weights[id + 1];
+  }
+  if (id < weights.size()) sums[buckets[id]] += weights[id];
+  for (size_t b = 0; b < kBuckets; ++b) sums[b] += odd[b];
   double sum = 0;
   size_t last = 0;
   for (size_t b = 0; b < sums.size(); ++b) {
@@ -177,8 +216,15 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
   size_t b = 0;
   while (b < last && draw >= sums[b]) draw -= sums[b++];
   std::vector<int32_t> order;
-  for (size_t id = 0; id < buckets.size(); ++id) {
-    if (buckets[id] == b) order.push_back(static_cast<int32_t>(id));
+  constexpr size_t kLooks = 64;  // in vectors, whether one of them is there
+  const auto wanted = static_cast<uint16_t>(b);
+  for (size_t begin = 0; begin < buckets.size(); begin += kLooks) {
+    const size_t end = std::min(buckets.size(), begin + kLooks);
+    uint16_t any = 0;
+    for (size_t i = begin; i < end; ++i) any |= static_cast<uint16_t>(buckets[i] == wanted);
+    for (size_t i = begin; any != 0 && i < end; ++i) {
+      if (buckets[i] == wanted) order.push_back(static_cast<int32_t>(i));
+    }
   }
   sort_falling(order, logits);
   return drawn(order, weights, draw);

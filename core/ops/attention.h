@@ -11,9 +11,9 @@ namespace nibble::ops {
 /// One document: queries [q_begin, q_end) attend to keys [k_begin, k_end) of the same document. The last query sits at
 /// the last key, so with a KV cache (more keys than queries) query i is at key k_end - q_end + i.
 ///
-/// Documents may share a beginning, whose keys stand once, in the first of them: another one, which comes right behind
-/// it or behind others like itself, has its k_begin, and keys [hole_begin, hole_end) are not its own. They are no
-/// distance either: the key at hole_end is the one after hole_begin - 1. Its queries sit at keys behind the hole.
+/// Documents may share a beginning, whose keys stand once, before theirs: k_begin is its, and keys [hole_begin,
+/// hole_end) are not the document's. They are no distance either: the key at hole_end is the one after hole_begin - 1,
+/// and queries sit at keys behind the hole. Backward the beginning is in a document right before those that share it.
 struct AttentionSpan {
   int64_t q_begin, q_end, k_begin, k_end;
   int64_t hole_begin = 0, hole_end = 0;  ///< equal: none

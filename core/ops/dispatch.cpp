@@ -57,7 +57,7 @@ void clamped_gated_backward(Activation f, float limit, const Tensor& dy, const T
 namespace {
 
 void check_attention(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,
-                     const AttentionParams& p) {
+                     const AttentionParams& p, bool trees) {
   NIBBLE_CHECK(p.heads > 0 && p.kv_heads > 0 && p.head_size > 0 && p.heads % p.kv_heads == 0, "attention: heads");
   NIBBLE_CHECK(q.rank() == 2 && q.dim(1) == p.heads * p.head_size, "attention: q " + to_string(q.shape()));
   NIBBLE_CHECK(k.rank() == 2 && k.dim(1) == p.kv_heads * p.head_size, "attention: k " + to_string(k.shape()));
@@ -69,8 +69,10 @@ void check_attention(const Tensor& q, const Tensor& k, const Tensor& v, std::spa
     NIBBLE_CHECK(span.hole() >= 0 && key <= span.own_begin() && span.k_end <= k.dim(0), "attention: keys");
     NIBBLE_CHECK(span.q_end - span.q_begin <= span.k_end - span.own_begin(), "attention: fewer keys than queries");
     if (span.hole() == 0) first = &span;
-    NIBBLE_CHECK(&span == first || (first && span.k_begin == first->k_begin && span.k_begin < span.hole_begin &&
-                                    span.hole_begin <= first->k_end && span.hole_begin == first[1].hole_begin),
+    NIBBLE_CHECK(span.hole() == 0 || span.k_begin < span.hole_begin, "attention: a beginning without keys");
+    NIBBLE_CHECK(!trees || &span == first ||
+                     (first && span.k_begin == first->k_begin && span.k_begin < span.hole_begin &&
+                      span.hole_begin <= first->k_end && span.hole_begin == first[1].hole_begin),
                  "attention: the beginning that documents share");
     query = span.q_end;
     key = span.k_end;
@@ -81,7 +83,7 @@ void check_attention(const Tensor& q, const Tensor& k, const Tensor& v, std::spa
 
 void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,
                        const AttentionParams& params, Tensor& out, Tensor& log_sum_exp) {
-  check_attention(q, k, v, spans, params);
+  check_attention(q, k, v, spans, params, false);
   NIBBLE_CHECK(out.shape() == q.shape() && out.dtype() == q.dtype(), "attention: out");
   NIBBLE_CHECK(log_sum_exp.numel() == params.heads * q.dim(0), "attention: log_sum_exp");
   on(q).attention_forward(q, k, v, spans, params, out, log_sum_exp);
@@ -90,7 +92,7 @@ void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, std::s
 void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                         const Tensor& log_sum_exp, std::span<const AttentionSpan> spans, const AttentionParams& params,
                         Tensor& dq, Tensor& dk, Tensor& dv) {
-  check_attention(q, k, v, spans, params);
+  check_attention(q, k, v, spans, params, true);
   for (const Tensor* like_q : {&dout, &out, static_cast<const Tensor*>(&dq)}) {
     NIBBLE_CHECK(like_q->shape() == q.shape() && like_q->dtype() == q.dtype(), "attention backward: dout, out or dq");
   }

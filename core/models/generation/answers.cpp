@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMinDocuments = 5;  // products of more than 4 rows do not depend on how many there are
 constexpr int32_t kUnknown = -1;     // the token of a device without bytes
 
-/// Sequences of the cache: answers under way, then prompts that answers begin with, then what fills a small pass.
+/// Sequences of the cache: prompts that answers begin with, then answers under way, then what fills a small pass.
 class Sampling {
  public:
   Sampling(const Decoder& decoder, const NextLogits& next_logits, std::span<const AnsweredPrompt> prompts,
@@ -36,12 +36,13 @@ class Sampling {
 
   /// A pass over all that goes on; false when there is nothing left.
   bool pass() {
+    free_stores();
     begin_answers();
     documents_.clear();
     samples_.clear();
     sequences_.clear();
-    add_answers();
     add_prompts();
+    add_answers();
     if (documents_.empty()) return false;
     fill_up();
     Batch batch = make_batch(samples_, step_.pool());
@@ -61,8 +62,8 @@ class Sampling {
   };
   using Slot = std::optional<Answer>;
   struct Store {
-    std::optional<size_t> prompt;
-    Tensor logits;  // [1, V] behind it, / temperature; undefined: not computed yet
+    std::optional<size_t> prompt;  // while answers to it wait or are under way: they read its keys there
+    Tensor logits;                 // [1, V] behind it, / temperature; undefined: not computed yet, or no answer waits
   };
   struct Document {
     size_t place;  // of its slot or store
@@ -75,7 +76,7 @@ class Sampling {
     return std::min(wanted, static_cast<size_t>(std::max<int64_t>(options.together, 1)));
   }
 
-  int64_t stored(size_t store) const { return static_cast<int64_t>(slots_.size() + store); }
+  int64_t slot(size_t s) const { return static_cast<int64_t>(stores_.size() + s); }
   int64_t filler(size_t i) const { return static_cast<int64_t>(slots_.size() + stores_.size() + i); }
   std::span<const int32_t> prompt_of(const Answer& answer) const { return prompts_[answer.prompt].ids; }
   int64_t length(const Answer& answer) const {
@@ -85,6 +86,14 @@ class Sampling {
   Store* store_of(size_t prompt) {
     const auto found = std::ranges::find_if(stores_, [&](const Store& store) { return store.prompt == prompt; });
     return found == stores_.end() ? nullptr : &*found;
+  }
+
+  void free_stores() {
+    for (Store& store : stores_) {
+      const auto is_answered = [&](const Slot& slot) { return slot && slot->prompt == store.prompt; };
+      const bool waits = !waiting_.empty() && store.prompt >= waiting_.front().prompt;
+      if (!waits && std::ranges::none_of(slots_, is_answered)) store = {};
+    }
   }
 
   // Free slots get the answers that wait for prompts that are there. The first token follows from the prompt's logits.
@@ -98,8 +107,8 @@ class Sampling {
         Answer& answer = slots_[s].emplace(Answer{.prompt = next.prompt, .sequence = next.sequence});
         const int32_t id = choose(store->logits, answer);
         add(s, id, log_prob(store->logits, id));
-        if (slots_[s]) cache_.copy(stored(static_cast<size_t>(store - stores_.data())), static_cast<int64_t>(s));
-        if (waiting_.empty() || waiting_.front().prompt != next.prompt) *store = {};
+        if (slots_[s]) cache_.copy(store - stores_.data(), slot(s));
+        if (waiting_.empty() || waiting_.front().prompt != next.prompt) store->logits = {};
       }
     }
   }
@@ -132,7 +141,7 @@ class Sampling {
     answer.truncated = !ended;
     use_(std::move(answer));
     slots_[s].reset();
-    cache_.forget(static_cast<int64_t>(s));
+    cache_.forget(slot(s));
   }
 
   void add_document(Document document, int64_t sequence, Sample sample) {
@@ -145,7 +154,7 @@ class Sampling {
     for (size_t s = 0; s < slots_.size(); ++s) {
       if (!slots_[s]) continue;
       const Answer& answer = *slots_[s];
-      const auto sequence = static_cast<int64_t>(s);
+      const int64_t sequence = slot(s);
       if (!decoder_.config().cache_holds(cache_.length(sequence), length(answer))) cache_.forget(sequence);
       Sample sample;
       if (cache_.length(sequence) > 0) {
@@ -178,10 +187,10 @@ class Sampling {
     }
     std::ranges::sort(into);  // sequences stand in rising order
     for (const size_t store : into) {
-      cache_.forget(stored(store));
+      cache_.forget(static_cast<int64_t>(store));
       Sample sample;
       sample.ids = prompts_[*stores_[store].prompt].ids;
-      add_document({store, true}, stored(store), std::move(sample));
+      add_document({store, true}, static_cast<int64_t>(store), std::move(sample));
     }
   }
 

@@ -23,7 +23,7 @@ struct AnswerOptions {
   std::vector<int32_t> stop_ids;  ///< any of them ends an answer, and belongs to it
   /// Whether the answer so far has come to its end otherwise; may be empty.
   std::function<bool(std::span<const int32_t> answer)> ends;
-  int64_t together = 32;        ///< answers that are continued in one pass; the next begins where one has ended
+  int64_t together = 64;        ///< answers that are continued in one pass; the next begins where one has ended
   int64_t prompt_tokens = 512;  ///< of prompts in one pass, or one longer prompt
 };
 

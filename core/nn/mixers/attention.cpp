@@ -411,7 +411,7 @@ void Attention::forward_save_only(const Tensor& x, const LayerContext& context, 
 std::unique_ptr<MixerCache> Attention::make_cache(int64_t sequences, DType dtype, MemoryPool& pool) const {
   const int64_t columns = config_.kv_heads * config_.head_size;
   const std::vector<int64_t> own = config_.keys_from < 0 ? std::vector{columns, columns} : std::vector<int64_t>();
-  return std::make_unique<Cache>(sequences, own, dtype, pool);
+  return std::make_unique<Cache>(sequences, own, dtype, pool, config_.chunk == 0);
 }
 
 void Attention::forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,

@@ -198,7 +198,7 @@ void LatentAttention::forward(const Tensor& x, const LayerContext& context, cons
 }
 
 std::unique_ptr<MixerCache> LatentAttention::make_cache(int64_t sequences, DType dtype, MemoryPool& pool) const {
-  return std::make_unique<Cache>(sequences, std::vector{config_.rank + config_.rotated}, dtype, pool);
+  return std::make_unique<Cache>(sequences, std::vector{config_.rank + config_.rotated}, dtype, pool, false);
 }
 
 void LatentAttention::forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,

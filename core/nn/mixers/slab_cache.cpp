@@ -7,33 +7,76 @@
 
 namespace nibble {
 
-void SlabCache::reserve(int64_t length) {
-  if (length <= capacity) return;
-  const int64_t before = std::exchange(capacity, std::max<int64_t>({length, 2 * capacity, 64}));
+void SlabCache::grow(int64_t length) {
+  if (length <= capacity_) return;
+  const int64_t before = std::exchange(capacity_, std::max<int64_t>({length, 2 * capacity_, 64}));
+  const auto count = std::ssize(sequences_);
   for (size_t i = 0; i < rows.size(); ++i) {
-    Tensor larger = Tensor::empty(pool, {sequences * capacity, columns[i]}, dtype, "key/value cache");
-    for (int64_t s = 0; before > 0 && s < sequences; ++s) {
-      Tensor slab = larger.rows(s * capacity, s * capacity + before);
-      ops::cast(rows[i].rows(s * before, (s + 1) * before), slab);
+    Tensor larger = Tensor::empty(pool_, {count * capacity_, columns_[i]}, dtype_, "key/value cache");
+    for (int64_t s = 0; before > 0 && s < count; ++s) {
+      const int64_t used = std::min(sequences_[static_cast<size_t>(s)].length, before);
+      Tensor slab = larger.rows(s * capacity_, s * capacity_ + used);
+      ops::cast(rows[i].rows(s * before, s * before + used), slab);
     }
     rows[i] = larger;
   }
 }
 
 void SlabCache::copy(int64_t from, int64_t to, int64_t length) {
-  for (const Tensor& slabs : rows) {
-    Tensor slab = slabs.rows(to * capacity, to * capacity + length);
-    ops::cast(slabs.rows(from * capacity, from * capacity + length), slab);
-  }
+  begin_anew(to);
+  make_whole(from);
+  Sequence& sequence = sequences_.at(static_cast<size_t>(to));
+  sequence = {0, from, length};
+  if (!shares_ || from > to) make_whole(to);
 }
 
-std::vector<ops::AttentionSpan> SlabCache::spans(const LayerContext& context) const {
+// Those that have begun with it get what they have of it.
+void SlabCache::begin_anew(int64_t sequence) {
+  for (size_t s = 0; s < sequences_.size(); ++s) {
+    if (sequences_[s].shared > 0 && sequences_[s].from == sequence) make_whole(static_cast<int64_t>(s));
+  }
+  sequences_.at(static_cast<size_t>(sequence)) = {};
+}
+
+void SlabCache::make_whole(int64_t of) {
+  Sequence& sequence = sequences_.at(static_cast<size_t>(of));
+  if (sequence.shared == 0) return;
+  const int64_t whole = sequence.shared + sequence.length;
+  grow(whole);
+  for (const Tensor& slabs : rows) {
+    const int64_t begin = of * capacity_, source = sequence.from * capacity_;
+    const Tensor own = slabs.rows(begin, begin + sequence.length).clone(pool_);
+    Tensor first = slabs.rows(begin, begin + sequence.shared),
+           second = slabs.rows(begin + sequence.shared, begin + whole);
+    ops::cast(slabs.rows(source, source + sequence.shared), first);
+    ops::cast(own, second);
+  }
+  sequence = {whole, 0, 0};
+}
+
+std::vector<ops::AttentionSpan> SlabCache::spans(const LayerContext& context) {
+  for (const auto& [sequence, length] : context.continued) {
+    if (length == 0) begin_anew(sequence);
+  }
+  int64_t longest = 0;
+  for (size_t i = 0; i < context.spans.size(); ++i) {
+    const auto [number, length] = context.continued[i];
+    Sequence& sequence = sequences_.at(static_cast<size_t>(number));
+    sequence.length = length - sequence.shared + context.spans[i].q_end - context.spans[i].q_begin;
+    longest = std::max(longest, sequence.length);
+  }
+  grow(longest);
   std::vector<ops::AttentionSpan> seen;
   for (size_t i = 0; i < context.spans.size(); ++i) {
-    const auto [sequence, length] = context.continued[i];
-    const int64_t begin = context.spans[i].q_begin, end = context.spans[i].q_end;
-    NIBBLE_CHECK(sequence < sequences && length + end - begin <= capacity, "no room in the cache");
-    seen.push_back({begin, end, sequence * capacity, sequence * capacity + length + end - begin});
+    const int64_t number = context.continued[i].sequence, begin = number * capacity_;
+    const Sequence& sequence = sequences_[static_cast<size_t>(number)];
+    ops::AttentionSpan& span = seen.emplace_back(context.spans[i]);
+    span.k_begin = begin;
+    span.k_end = begin + sequence.length;
+    if (sequence.shared == 0) continue;
+    span.k_begin = sequence.from * capacity_;
+    span.hole_begin = span.k_begin + sequence.shared;
+    span.hole_end = begin;
   }
   return seen;
 }

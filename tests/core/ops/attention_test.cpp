@@ -100,6 +100,34 @@ std::vector<Case> cases() {
   return all;
 }
 
+/// One token each behind texts that begin with one of two prompts, whose keys stand before all others.
+Case behind_prompts(const AttentionParams& params) {
+  constexpr int64_t kSlab = 700;
+  Case c = {"tokens behind shared prompts", 0, 2 * kSlab, {}, params};
+  for (const int64_t own : {1, 64, 3, 600, 65, 2, 130, 31, 7, 1, 90}) {
+    const int64_t begin = c.queries < 6 ? 0 : kSlab, prompt = c.queries < 6 ? 70 : 600;
+    c.spans.push_back({c.queries, c.queries + 1, begin, c.keys + own, begin + prompt, c.keys});
+    ++c.queries;
+    c.keys += kSlab;
+  }
+  return c;
+}
+
+/// What a backward pass has no form of.
+std::vector<Case> decoding_cases() {
+  std::vector<Case> all = {behind_prompts(heads_of(4, 2, 20)), behind_prompts(heads_of(9, 3, 64)),
+                           behind_prompts(heads_of(12, 12, 16))};
+  AttentionParams other = heads_of(4, 2, 16);
+  other.softcap = 1.5f;
+  all.push_back(behind_prompts(other));
+  other.window = 100;
+  all.push_back(behind_prompts(other));
+  other.window = 0;
+  other.alibi_slopes = {0.5f, 0.25f, 0.125f, 0.0625f};
+  all.push_back(behind_prompts(other));
+  return all;
+}
+
 /// ||actual - expected|| <= relative ||expected||
 void expect_close_in_norm(const Tensor& actual, const Values& expected, double relative, const std::string& what) {
   Values difference = values_of(actual);
@@ -172,7 +200,9 @@ TEST(AttentionReference, GradientsMatchFiniteDifferences) {
 }
 
 TEST_P(AttentionTest, ForwardMatchesReference) {
-  for (const Case& c : cases()) {
+  std::vector<Case> all = cases();
+  for (const Case& c : decoding_cases()) all.push_back(c);
+  for (const Case& c : all) {
     for_each_arithmetic([&](DType dtype) {
       Problem p(c, dtype);
       p.forward(c);
@@ -352,6 +382,29 @@ TEST_P(AttentionTest, ManySequencesAtOnceHaveTheBitsOfEachAlone) {
   }
 }
 
+TEST_P(AttentionTest, TokensBehindASharedPromptHaveTheBitsOfEachAloneForAnyNumberOfThreads) {
+  for (const Case& c : decoding_cases()) {
+    for_each_arithmetic([&](DType dtype) {
+      expect_same_bits_for_any_threads([&] {
+        Problem p(c, dtype);
+        p.forward(c);
+        return std::vector<Tensor>{p.out, p.lse};
+      });
+      Problem p(c, dtype);
+      p.forward(c);
+      Tensor out = Tensor::empty(pool(), {1, p.q.dim(1)}, dtype);
+      Tensor lse = Tensor::empty(pool(), {c.params.heads, 1}, DType::f32);
+      for (AttentionSpan span : c.spans) {
+        const Tensor q = p.q.rows(span.q_begin, span.q_end), together = p.out.rows(span.q_begin, span.q_end);
+        span.q_begin = 0;
+        span.q_end = 1;
+        ops::attention_forward(q, p.k, p.v, {&span, 1}, c.params, out, lse);
+        EXPECT_EQ(std::memcmp(together.raw(), out.raw(), out.bytes()), 0) << span.k_end - span.hole_end << " own keys";
+      }
+    });
+  }
+}
+
 TEST(Attention, WrongShapesAreRefused) {
   const Case c = {"", 10, 10, documents({10}), heads_of(2, 1, 8)};
   Problem p(c);
@@ -367,8 +420,12 @@ TEST(Attention, WrongShapesAreRefused) {
       {{0, 4, 0, 4}, {4, 6, 0, 6, 2, 4}, {6, 9, 0, 9, 3, 6}}  // two prompts
   };
   for (const auto& spans : no_prompts) {
-    EXPECT_THROW(ops::attention_forward(p.q, p.k, p.v, spans, c.params, p.out, p.lse), std::logic_error);
+    EXPECT_THROW(ops::attention_backward(p.dout, p.q, p.k, p.v, p.out, p.lse, spans, c.params, p.dq, p.dk, p.dv),
+                 std::logic_error);
   }
+  const std::vector<AttentionSpan> no_keys = {{0, 5, 2, 10, 2, 5}};  // in the prompt
+  EXPECT_THROW(ops::attention_forward(p.q, p.k, p.v, no_keys, c.params, p.out, p.lse), std::logic_error);
+  EXPECT_THROW(ops::attention_forward(p.q, p.k, p.v, no_prompts[3], c.params, p.out, p.lse), std::logic_error);
 }
 
 }  // namespace

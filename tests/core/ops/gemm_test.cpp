@@ -86,6 +86,8 @@ void multiply(const Case& k, Operands& x, Isa level) {
     cpu::gemm_few_rows(product, level);
   } else if (cpu::thin_fits(product, level)) {
     cpu::gemm_thin(product, level);
+  } else if (cpu::swapped_fits(product, level)) {
+    cpu::gemm_swapped(product, level);
   } else {
     cpu::gemm_packed(product, level);
   }
@@ -340,6 +342,44 @@ TEST(Gemm, AThinProductGivesTheBitsOfAPackedOne) {
   }
   if (cpu::gemm_kernel(isa(), DType::bf16).multiply_thin == nullptr) GTEST_SKIP() << "this CPU has no thin products";
   EXPECT_EQ(thin, 7 * 5 * 2);
+}
+
+TEST_P(GemmAtLevel, ASwappedProductGivesTheBitsOfAPackedOne) {
+  if (GetParam() > isa()) GTEST_SKIP() << "this CPU has no " << isa_name(GetParam());
+  int64_t swapped = 0;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& [rows, columns] :
+         {std::pair{1, 17}, {5, 64}, {33, 16}, {64, 201}, {65, 130}, {128, 7}, {150, 70}}) {
+      for (const int64_t depth : {4, 36, 516, 2100, 4200}) {
+        for (const int64_t rank : {0, 4, 40}) {
+          const Case k = {Form::nt,
+                          dtype,
+                          dtype,
+                          rank == 4 ? DType::bf16 : DType::f32,
+                          rows,
+                          columns,
+                          depth,
+                          rank == 40,
+                          rank > 0 ? 1.0f : 0.3f};
+          Operands x(k), y(k);
+          const WeightView w(x.b), v(y.b);
+          const cpu::PackedProduct one = product_of(k, x, w), other = product_of(k, y, v);
+          const Operands low({Form::nt, dtype, DType::f32, k.c, rows, columns, std::max<int64_t>(rank, 1)});
+          const WeightView right(low.b);
+          const auto epilogue_of = [&](Tensor& c) { return cpu::PackedProduct{.a = low.a, .w = right, .c = c}; };
+          const cpu::PackedProduct first = epilogue_of(x.c), second = epilogue_of(y.c);
+          const cpu::PackedProduct *fused = rank > 0 ? &first : nullptr, *packed = rank > 0 ? &second : nullptr;
+          if (!cpu::swapped_fits(one, GetParam(), fused)) continue;
+          if (fused && !cpu::gemm_packed_fuses(one, first, GetParam())) continue;
+          ++swapped;
+          cpu::gemm_swapped(one, GetParam(), fused);
+          cpu::gemm_packed(other, GetParam(), packed);
+          ASSERT_EQ(values(x.c), values(y.c)) << describe(k) << " rank " << rank;
+        }
+      }
+    }
+  }
+  EXPECT_GE(swapped, 60);
 }
 
 TEST(Gemm, AnEmptySumIsZeroOrLeavesTheResult) {

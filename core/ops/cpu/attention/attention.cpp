@@ -2,276 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
-#include <limits>
+#include <deque>
 #include <vector>
 
-#include <hwy/aligned_allocator.h>
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/attention/attention.cpp"
 #include <hwy/foreach_target.h>
-#include "nibble/core/ops/cpu/attention/attention_tile-inl.h"
+#include "nibble/core/ops/cpu/attention/attention_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace nibble::ops::HWY_NAMESPACE {
 
-constexpr int64_t kRows = 24;        // rows whose weights are in hand at a time
-constexpr int64_t kPanelRows = 6;    // and rows whose scores are, as they come from one panel of multiply()
 constexpr int64_t kFewQueries = 8;   // up to here keys, not queries, are shared among threads
 constexpr int64_t kChunkKeys = 512;  // and this many go to a piece,
 constexpr int64_t kChunkHeads = 8;   // of this many key heads
-constexpr int64_t kAlign = 16;       // floats between the beginnings of buffers
-
-/// Some queries of one key head, and the part of their keys that one piece of work reads.
-struct Block {
-  AttentionSpan span;  // AttentionSpan::numbered, as all keys here are
-  int64_t kv_head;
-  int64_t query, count;        // queries [query, query + count), each in `group` heads
-  int64_t key_begin, key_end;  // keys that are read
-};
-
-/// Aligned pieces of one block of memory.
-class Buffers {
- public:
-  Buffers(std::initializer_list<int64_t> sizes) {
-    int64_t total = 0;
-    for (const int64_t size : sizes) total += round_up(size);
-    memory_ = hwy::AllocateAligned<float>(static_cast<size_t>(total));
-    next_ = memory_.get();
-  }
-  float* take(int64_t size) {
-    float* taken = next_;
-    next_ += round_up(size);
-    return taken;
-  }
-
- private:
-  static int64_t round_up(int64_t size) { return (size + kAlign - 1) / kAlign * kAlign; }
-  hwy::AlignedFreeUniquePtr<float[]> memory_;
-  float* next_;
-};
-
-/// What one tile of keys is turned into, and the scores of a few rows against it. One after another uses it.
-struct Tile {
-  explicit Tile(const AttentionPlan& plan)
-      : buffers(
-            {kKeys * plan.padded, kKeys * plan.padded, kKeys * plan.padded, kKeys * plan.padded, kKeys * kRows, kRows}),
-        keys(buffers.take(kKeys * plan.padded)),
-        keys_transposed(buffers.take(kKeys * plan.padded)),
-        values(buffers.take(kKeys * plan.padded)),
-        interleaved(buffers.take(kKeys * plan.padded)),
-        scores(buffers.take(kKeys * kRows)),
-        keep(buffers.take(kRows)) {}
-
-  Buffers buffers;
-  float *keys, *keys_transposed, *values, *interleaved, *scores, *keep;
-};
-
-/// Running softmax of the rows of a Block. Row r is query r % count of head r / count of the group.
-template <typename Words, typename Element>
-class Rows {
- public:
-  Rows(const AttentionPlan& plan, const Block& block, const Element* q, Tile& tile)
-      : plan_(plan),
-        block_(block),
-        tile_(tile),
-        rows_(plan.group * block.count),
-        capacity_(rows_ / kRows * kRows + multiplied_rows(rows_ % kRows)),
-        row_words_(row_words<Words>(plan)),
-        plain_(plan.params.softcap == 0 && plan.params.alibi_slopes.empty() && plan.params.scale > 0),
-        unit_(plain_ ? plan.params.scale : 1.0f),
-        buffers_({capacity_ * row_words_, capacity_ * plan.padded, capacity_ * kLanes, capacity_}),
-        q_(buffers_.take(capacity_ * row_words_)),
-        out_(buffers_.take(capacity_ * plan.padded)),
-        sums_(buffers_.take(capacity_ * kLanes)),
-        row_max_(buffers_.take(capacity_)) {
-    start(q);
-  }
-
-  /// Meets the keys [tile, tile + count), at most kKeys.
-  void add_keys(const Element* k, const Element* v, int64_t tile, int64_t count) {
-    load_keys(k, tile, count, tile_.keys);
-    transpose(tile_.keys, count, row_words_, words<Words>(plan_.width), tile_.keys_transposed, kKeys);
-    load_keys(v, tile, count, tile_.values);
-    const float* values = sum_over_rows<Words>(tile_.values, count, plan_, tile_.interleaved);
-    const int64_t first = key_position(block_.span, block_.query), last = first + block_.count - 1;
-    const bool whole = count == kKeys && first + 1 >= tile + kKeys && plan_.first_key(block_.span, last) <= tile;
-    for (int64_t row = 0; row < rows_; row += kRows) add_tile(row, {tile, count, whole}, values);
-  }
-
-  int64_t rows() const { return rows_; }
-  float row_max(int64_t row) const { return unit_ * row_max_[row]; }
-  float sum(int64_t row) const { return hn::GetLane(hn::SumOfLanes(kF, hn::Load(kF, sums_ + row * kLanes))); }
-  const float* out(int64_t row) const { return out_ + row * plan_.padded; }
-
- private:
-  static constexpr float kNothing = -1e30f;  // below every score, and finite: a row may see nothing in its first tile
-
-  struct Keys {
-    int64_t tile, count;
-    bool whole;  // kKeys of them, which every row sees
-  };
-
-  /// Of the product of `real` rows with a tile: at least 4, and an even number.
-  static int64_t multiplied_rows(int64_t real) { return real == 0 ? 0 : std::max<int64_t>(4, (real + 1) / 2 * 2); }
-
-  /// Keys or values [tile, tile + count).
-  void load_keys(const Element* from, int64_t tile, int64_t count, float* to) const {
-    const int64_t stride = plan_.kv_heads * plan_.width;
-    const int64_t shared = std::clamp<int64_t>(block_.span.hole_end - tile, 0, count);  // before the hole
-    const Element* head = from + block_.kv_head * plan_.width;
-    copy_rows<Words>(head + block_.span.key_row(tile) * stride, stride, shared, plan_, to);
-    copy_rows<Words>(head + (tile + shared) * stride, stride, count - shared, plan_, to + shared * row_words_);
-  }
-
-  void start(const Element* q) {
-    const int64_t stride = plan_.heads * plan_.width;
-    for (int64_t h = 0; h < plan_.group; ++h) {
-      const int64_t at = block_.query * stride + (block_.kv_head * plan_.group + h) * plan_.width;
-      copy_rows<Words>(q + at, stride, block_.count, plan_, q_ + h * block_.count * row_words_);
-    }
-    std::fill(q_ + rows_ * row_words_, q_ + capacity_ * row_words_, 0.0f);
-    std::fill(out_, out_ + capacity_ * plan_.padded, 0.0f);
-    std::fill(sums_, sums_ + capacity_ * kLanes, 0.0f);
-    std::fill(row_max_, row_max_ + capacity_, kNothing);
-  }
-
-  /// Rows [row, row + kRows) meet the keys, panel by panel, so that one panel's softmax runs beside the next one's
-  /// products.
-  void add_tile(int64_t row, const Keys& keys, const float* values) {
-    const int64_t real = std::min(kRows, rows_ - row), padded_rows = multiplied_rows(real);
-    const auto panel_rows = [=](int64_t r) {
-      const int64_t left = padded_rows - r;
-      return left == 4 || left == 8 ? 4 : kPanelRows;
-    };
-    int64_t seen[kRows];  // columns, up to the last that a row of the panel sees
-    for (int64_t r = 0; r < padded_rows; r += panel_rows(r)) {
-      const int64_t count = std::min(panel_rows(r), real - r);
-      Keys own = keys;
-      own.whole = keys.whole || all_seen(row + r, count, keys);
-      seen[r] = own.whole ? kKeys : seen_columns(row + r, count, keys);
-      if (seen[r] == 0) continue;
-      const int64_t columns = (seen[r] + kLanes - 1) / kLanes * kLanes;
-      multiply<Words, Start::replace>({q_ + (row + r) * row_words_, row_words_, 1}, tile_.keys_transposed, kKeys,
-                                      panel_rows(r), columns, words<Words>(plan_.width), tile_.scores + r * kKeys,
-                                      kKeys);
-      soften(row + r, count, own, columns, tile_.scores + r * kKeys, tile_.keep + r);
-      std::fill(tile_.keep + r + count, tile_.keep + r + panel_rows(r), 0.0f);
-    }
-    for (int64_t r = 0; r < padded_rows; r += panel_rows(r)) {
-      if (seen[r] == 0) continue;
-      multiply<Words, Start::rescale_and_add>({tile_.scores + r * kKeys, kKeys, 1}, values, plan_.padded, panel_rows(r),
-                                              plan_.padded, words<Words>(seen[r]), out_ + (row + r) * plan_.padded,
-                                              plan_.padded, tile_.keep + r);
-    }
-  }
-
-  int64_t position(int64_t row) const { return key_position(block_.span, block_.query + row % block_.count); }
-
-  VisibleColumns visible_columns(int64_t row, const Keys& keys) const {
-    VisibleColumns visible(plan_, block_.span, position(row), keys.tile);
-    visible.high = std::min(visible.high, keys.count);
-    return visible;
-  }
-
-  /// Whether rows [row, row + count), of one head, see all of a whole tile.
-  bool all_seen(int64_t row, int64_t count, const Keys& keys) const {
-    if (keys.count < kKeys || row % block_.count + count > block_.count) return false;
-    const int64_t first = position(row), last = first + count - 1;
-    return first + 1 >= keys.tile + kKeys && plan_.first_key(block_.span, last) <= keys.tile;
-  }
-
-  int64_t seen_columns(int64_t row, int64_t count, const Keys& keys) const {
-    int64_t seen = 0;
-    for (int64_t r = row; r < row + count; ++r) {
-      const VisibleColumns visible = visible_columns(r, keys);
-      if (visible.low < visible.high) seen = std::max(seen, visible.high);
-    }
-    return seen;
-  }
-
-  /// Products of rows [row, row + count) become e^(score - row_max), `keep` what sums so far are multiplied by.
-  void soften(int64_t row, int64_t count, const Keys& keys, int64_t columns, float* scores, float* keep) {
-    constexpr int64_t kFactors = (kPanelRows + kLanes - 1) / kLanes * kLanes;
-    float row_max[kPanelRows], factors[kFactors] = {};
-    for (int64_t r = 0; r < count; ++r) {
-      float* row_scores = scores + r * kKeys;
-      if (!plain_) finish_scores(row + r, keys.tile, columns, row_scores);
-      if (!keys.whole) hide(visible_columns(row + r, keys), columns, row_scores);
-      row_max[r] = std::max(row_max_[row + r], highest(row_scores, columns));
-      factors[r] = row_max_[row + r] - row_max[r];
-      row_max_[row + r] = row_max[r];
-    }
-    const V unit = splat(unit_ * Words::kUnit);
-    for (int64_t i = 0; i < kFactors; i += kLanes) {
-      V power[] = {hn::Mul(unit, load(factors + i))};
-      Words::power(power);
-      store(power[0], factors + i);
-    }
-    for (int64_t r = 0; r < count; ++r) {
-      float *row_scores = scores + r * kKeys, *sums = sums_ + (row + r) * kLanes;
-      keep[r] = factors[r];
-      V sum = hn::Mul(splat(factors[r]), load(sums));
-      int64_t i = 0;
-      for (; i + 4 * kLanes <= columns; i += 4 * kLanes) soften_columns<4>(row_scores, i, splat(row_max[r]), unit, sum);
-      for (; i < columns; i += kLanes) soften_columns<1>(row_scores, i, splat(row_max[r]), unit, sum);
-      store(sum, sums);
-    }
-  }
-
-  /// Some vectors of columns of a row from i on.
-  template <int vectors>
-  static HWY_INLINE void soften_columns(float* scores, int64_t i, V row_max, V unit, V& sum) {
-    V weights[vectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) weights[v] = hn::Mul(unit, hn::Sub(load(scores + i + v * kLanes), row_max));
-    Words::power(weights);
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) {
-      sum = hn::Add(sum, weights[v]);
-      Words::store_row(weights[v], scores, i + v * kLanes);
-    }
-  }
-
-  /// Products become scores where they are not merely scaled: capped, biased by position.
-  void finish_scores(int64_t row, int64_t tile, int64_t columns, float* scores) {
-    const float softcap = plan_.params.softcap;
-    const float slope = plan_.slope(block_.kv_head * plan_.group + row / block_.count);
-    for (int64_t i = 0; i < columns; i += kLanes) {
-      V score = hn::Mul(splat(plan_.params.scale), load(scores + i));
-      if (softcap > 0) score = soft_cap(score, softcap);
-      if (slope != 0) {
-        const int64_t begin = block_.span.k_begin;
-        score = add_alibi(score, plan_.params, slope, numbers_from(tile + i - begin), number(position(row) - begin));
-      }
-      store(score, scores + i);
-    }
-  }
-
-  static void hide(const VisibleColumns& visible, int64_t columns, float* scores) {
-    constexpr float kHidden = -std::numeric_limits<float>::infinity();
-    if (visible.low > 0) std::fill(scores, scores + std::min(visible.low, columns), kHidden);
-    if (visible.high < columns) std::fill(scores + visible.high, scores + columns, kHidden);
-  }
-
-  static float highest(const float* scores, int64_t columns) {
-    V row_max = load(scores);
-    for (int64_t i = kLanes; i < columns; i += kLanes) row_max = hn::Max(row_max, load(scores + i));
-    return hn::GetLane(hn::MaxOfLanes(kF, row_max));
-  }
-
-  const AttentionPlan& plan_;
-  const Block& block_;
-  Tile& tile_;
-  int64_t rows_, capacity_, row_words_;
-  bool plain_;  // scores are scaled products: row_max_ is in units of products,
-  float unit_;  // and this scales it
-  Buffers buffers_;
-  float *q_, *out_, *sums_, *row_max_;
-};
 
 template <typename Element>
 void write_row(const float* sums, float row_max, float sum, int64_t width, Element* out, float* log_sum_exp) {
@@ -350,44 +97,99 @@ void forward_by_queries(const AttentionPlan& plan, const std::vector<Block>& blo
   });
 }
 
-/// Few queries (decoding) against many keys: pieces of kChunkKeys keys in kChunkHeads heads, joined in their order.
-/// `blocks` are those of one block of queries after another, one for each key head.
+/// Few queries (decoding) in all heads, and keys that they meet in chunks of kChunkKeys.
+struct Stretch {
+  Block block;                         // in the first key head
+  const Stretch* beginning = nullptr;  // what its query, number `number` there, has met before; null: nothing
+  int64_t number = 0;
+  bool is_beginning = false;
+  float* parts = nullptr;  // what the chunks give: [chunks, key heads, rows, width and 2]
+
+  int64_t chunks() const { return (block.key_end - block.key_begin + kChunkKeys - 1) / kChunkKeys; }
+};
+
+/// The stretches of documents one after another. Tokens behind a beginning that several documents share meet it
+/// together, as if they came right behind it.
+class Stretches {
+ public:
+  explicit Stretches(const AttentionPlan& plan) : plan_(plan) {}
+
+  /// A block of the first key head.
+  void add(const Block& block) {
+    if (block.span.hole() == 0) {
+      all_.push_back({.block = block});
+      return;
+    }
+    const int64_t begin = block.span.k_begin - block.span.hole(), end = block.span.hole_begin;
+    if (!continues(block, begin, end)) {
+      last_ =
+          &all_.emplace_back(Stretch{.block = {{block.query, block.query, begin, end}, 0, block.query, 0, begin, end}});
+      last_->is_beginning = true;
+    }
+    const int64_t number = last_->block.count++;
+    ++last_->block.span.q_end;
+    ++last_->block.span.k_end;
+    const int64_t own = block.span.hole_end;
+    all_.push_back(
+        {.block = {{block.query, block.query + 1, own, block.key_end}, 0, block.query, 1, own, block.key_end},
+         .beginning = last_,
+         .number = number});
+  }
+  std::deque<Stretch>& all() { return all_; }
+
+ private:
+  static constexpr int64_t kMostRows = 2 * kRows;
+
+  bool continues(const Block& block, int64_t begin, int64_t end) const {
+    return last_ != nullptr && last_->block.key_begin == begin && last_->block.key_end == end &&
+           last_->block.span.q_end == block.query && (last_->block.count + 1) * plan_.group <= kMostRows;
+  }
+
+  const AttentionPlan& plan_;
+  std::deque<Stretch> all_;
+  Stretch* last_ = nullptr;  // beginning
+};
+
+/// Pieces of kChunkKeys keys in kChunkHeads heads, joined in their order.
 template <typename Words, typename Element>
-void forward_by_keys(const AttentionPlan& plan, const std::vector<Block>& blocks, const Operands<Element>& of) {
+void forward_by_keys(const AttentionPlan& plan, std::deque<Stretch>& stretches, const Operands<Element>& of) {
   struct Piece {
-    const Block* heads;  // the first of the key heads' blocks
+    const Stretch* stretch;
     int64_t chunk, head;
-    float* parts;  // of all chunks and key heads of these queries
   };
   const int64_t stride = plan.padded + 2, heads_each = std::min(kChunkHeads, plan.kv_heads);
   const int64_t tile_bytes = kKeys * heads_each * plan.width * static_cast<int64_t>(sizeof(Element));
   const int64_t step = tile_bytes > (1 << 18) ? kKeys / 4 : kKeys;  // of K and V together at most half a megabyte
-  const auto chunks = [](const Block& block) {
-    return (block.key_end - block.key_begin + kChunkKeys - 1) / kChunkKeys;
+  const auto part = [&](const Stretch& stretch, int64_t chunk, int64_t kv_head, int64_t r) {
+    return stretch.parts + ((chunk * plan.kv_heads + kv_head) * plan.group * stretch.block.count + r) * stride;
   };
-  const auto part = [&](const Block& block, float* parts, int64_t chunk, int64_t kv_head, int64_t r) {
-    return parts + ((chunk * plan.kv_heads + kv_head) * plan.group * block.count + r) * stride;
+  const auto size = [&](const Stretch& stretch) {
+    return stretch.chunks() * plan.kv_heads * plan.group * stretch.block.count * stride;
   };
-  int64_t size = 0;
-  for (const Block& block : blocks) size += chunks(block) * plan.group * block.count * stride;
-  std::vector<float> memory(static_cast<size_t>(size));
+  int64_t total = 0;
+  for (const Stretch& stretch : stretches) total += size(stretch);
+  std::vector<float> memory(static_cast<size_t>(total));
   std::vector<Piece> pieces;
   float* parts = memory.data();
-  for (size_t i = 0; i < blocks.size(); i += static_cast<size_t>(plan.kv_heads)) {
-    const Block& block = blocks[i];
-    for (int64_t chunk = 0; chunk < chunks(block); ++chunk) {
-      for (int64_t head = 0; head < plan.kv_heads; head += kChunkHeads) pieces.push_back({&block, chunk, head, parts});
+  for (Stretch& stretch : stretches) {
+    stretch.parts = parts;
+    parts += size(stretch);
+    for (int64_t chunk = 0; chunk < stretch.chunks(); ++chunk) {
+      for (int64_t head = 0; head < plan.kv_heads; head += kChunkHeads) pieces.push_back({&stretch, chunk, head});
     }
-    parts = part(block, parts, chunks(block), 0, 0);
   }
   parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t index, int64_t) {
     const Piece& piece = pieces[static_cast<size_t>(index)];
-    const Block& first = *piece.heads;
+    const Block& block = piece.stretch->block;
     const int64_t count_heads = std::min(kChunkHeads, plan.kv_heads - piece.head);
-    const int64_t begin = first.key_begin + piece.chunk * kChunkKeys, end = std::min(first.key_end, begin + kChunkKeys);
+    const int64_t begin = block.key_begin + piece.chunk * kChunkKeys, end = std::min(block.key_end, begin + kChunkKeys);
     Tile scratch(plan);
+    std::vector<Block> blocks(static_cast<size_t>(count_heads), block);
     std::vector<Rows<Words, Element>> heads;
-    for (int64_t g = 0; g < count_heads; ++g) heads.emplace_back(plan, piece.heads[piece.head + g], of.q, scratch);
+    for (Block& of_head : blocks) {
+      of_head.kv_head = piece.head + std::ssize(heads);
+      heads.emplace_back(plan, of_head, of.q, scratch);
+    }
     for (int64_t tile = begin; tile < end; tile += step) {
       const int64_t count = std::min(step, end - tile);
       fetch_keys(plan, of, tile, tile + count, piece.head, count_heads);
@@ -396,24 +198,35 @@ void forward_by_keys(const AttentionPlan& plan, const std::vector<Block>& blocks
     for (int64_t g = 0; g < count_heads; ++g) {
       const Rows<Words, Element>& rows = heads[static_cast<size_t>(g)];
       for (int64_t r = 0; r < rows.rows(); ++r) {
-        float* to = part(first, piece.parts, piece.chunk, piece.head + g, r);
+        float* to = part(*piece.stretch, piece.chunk, piece.head + g, r);
         std::copy(rows.out(r), rows.out(r) + plan.padded, to);
         to[plan.padded] = rows.row_max(r);
         to[plan.padded + 1] = rows.sum(r);
       }
     }
   });
-  for (const Piece& piece : pieces) {
-    if (piece.chunk > 0) continue;
-    for (int64_t g = piece.head; g < std::min(plan.kv_heads, piece.head + kChunkHeads); ++g) {
-      const Block& block = piece.heads[g];
-      for (int64_t r = 0; r < plan.group * block.count; ++r) {
-        float* total = part(block, piece.parts, 0, g, r);
-        for (int64_t c = 1; c < chunks(block); ++c) join(part(block, piece.parts, c, g, r), plan.padded, total);
-        write_block_row(plan, block, r, total, total[plan.padded], total[plan.padded + 1], of);
+  constexpr int64_t kJoined = 8;  // stretches that one thread joins, in some microseconds
+  parallel_for(std::ssize(stretches), kJoined, [&](int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; ++i) {
+      const Stretch& stretch = stretches[static_cast<size_t>(i)];
+      if (stretch.is_beginning) continue;
+      Block block = stretch.block;
+      for (block.kv_head = 0; block.kv_head < plan.kv_heads; ++block.kv_head) {
+        for (int64_t r = 0; r < plan.group * block.count; ++r) {
+          float* sums = nullptr;
+          const auto add_chunks = [&](const Stretch& chunks, int64_t row) {
+            for (int64_t c = 0; c < chunks.chunks(); ++c) {
+              float* more = part(chunks, c, block.kv_head, row);
+              sums == nullptr ? void(sums = more) : join(more, plan.padded, sums);
+            }
+          };
+          if (const Stretch* before = stretch.beginning) add_chunks(*before, r * before->block.count + stretch.number);
+          add_chunks(stretch, r);
+          write_block_row(plan, block, r, sums, sums[plan.padded], sums[plan.padded + 1], of);
+        }
       }
     }
-  }
+  });
 }
 
 template <typename Words, typename Element>
@@ -427,16 +240,25 @@ void forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const 
     log_sum_exp.zero();
   }
   // Whatever else is in the batch, a document's bits are the same: few queries of a longer one go by keys.
-  std::vector<Block> by_queries = cut_in_blocks(plan, spans), by_keys;
   const auto goes_by_keys = [&](const Block& block) {
     const int64_t count = block.span.q_end - block.span.q_begin;
-    if (block.span.hole() > 0) return false;
+    if (block.span.hole() > 0) {
+      return count == 1 && block.span.k_end - block.span.hole_end > 1 && params.window == 0 &&
+             params.alibi_slopes.empty();
+    }
     return plan.queries <= kFewQueries || (count <= kFewQueries && count < block.span.k_end - block.span.k_begin);
   };
-  std::ranges::copy_if(by_queries, std::back_inserter(by_keys), goes_by_keys);
-  std::erase_if(by_queries, goes_by_keys);
+  std::vector<Block> by_queries;
+  Stretches by_keys(plan);
+  for (const Block& block : cut_in_blocks(plan, spans)) {
+    if (!goes_by_keys(block)) {
+      by_queries.push_back(block);
+    } else if (block.kv_head == 0) {
+      by_keys.add(block);
+    }
+  }
   forward_by_queries<Words>(plan, by_queries, of);
-  forward_by_keys<Words>(plan, by_keys, of);
+  forward_by_keys<Words>(plan, by_keys.all(), of);
 }
 
 void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,

@@ -24,6 +24,8 @@ void product(const PackedProduct& p) {
     gemm_few_rows(p, isa());
   } else if (thin_fits(p, isa())) {
     gemm_thin(p, isa());
+  } else if (swapped_fits(p, isa())) {
+    gemm_swapped(p, isa());
   } else {
     gemm_packed(p, isa());
   }
@@ -40,7 +42,7 @@ void product(const PackedProduct& p, const LowRankEpilogue* epilogue) {
                              .widened = widens(epilogue->left)};
   const bool own = !prefers_openblas() && !few_rows_fit(p, isa());
   if (own && p.c.numel() > 0 && p.a.numel() > 0 && gemm_packed_fuses(p, low, isa())) {
-    gemm_packed(p, isa(), &low);
+    (swapped_fits(p, isa(), &low) ? gemm_swapped : gemm_packed)(p, isa(), &low);
   } else {
     product(p);
     product(low);

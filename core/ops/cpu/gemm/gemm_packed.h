@@ -39,6 +39,14 @@ bool few_rows_fit(const PackedProduct& product, Isa level);
 /// memory. An order of its own, which depends on K only as well.
 void gemm_few_rows(const PackedProduct& product, Isa level);
 
+/// Whether gemm_swapped computes this product at `level`, with the epilogue, which gemm_packed_fuses: rows of A that
+/// fit into a panel times w^T of a dense w in the compute type, where packing w costs as much as 16 rows of A.
+bool swapped_fits(const PackedProduct& product, Isa level, const PackedProduct* epilogue = nullptr);
+
+/// The same bits as gemm_packed for the tokens that are drawn together: c^T = w a^T, with A as the operand that is
+/// packed, once, and w read in place, once.
+void gemm_swapped(const PackedProduct& product, Isa level, const PackedProduct* epilogue = nullptr);
+
 /// Whether gemm_thin computes this product at `level`: a^T w of bf16 matrices read in place, one of them at most 64
 /// columns wide and the other four times as wide or more, where packing the wide one would cost more than multiplying.
 bool thin_fits(const PackedProduct& product, Isa level);
