@@ -65,6 +65,12 @@ TensorNames olmo_hybrid_names() {
 }
 
 TensorNames kimi_names() {
+TensorNames qwen3_next_names() {
+  TensorNames names = qwen2_moe_names();
+  names.block.experts.peft_translates = true;
+  return names;
+}
+
   TensorNames names = mixtral_names();
   ExpertNames& experts = names.block.experts;
   experts.correction = "block_sparse_moe.gate.e_score_correction_bias";
@@ -79,6 +85,7 @@ TensorNames bailing_names() {
   names.embedding = "model.word_embeddings";
   names.block.experts.correction = "mlp.gate.expert_bias";
   return names;
+  names.block.experts.peft_translates = false;
 }
 
 void finish_qwen3_5(const ConfigReader& file, DecoderConfig& config) {

@@ -18,6 +18,7 @@ TensorNames qwen2_moe_names() {
   TensorNames names;
   names.block.experts.shared = mlp_below("mlp.shared_expert");
   names.block.experts.shared_gate = "mlp.shared_expert_gate";
+  names.block.experts.peft_translates = false;
   return names;
 }
 

@@ -163,7 +163,7 @@ std::vector<Family> hybrid_families() {
        .gguf = kQwenForm},
       {.model_type = "qwen3_next",
        .architecture = "Qwen3NextForCausalLM",
-       .names = qwen2_moe_names(),
+       .names = qwen3_next_names(),
        .norm = {.kind = NormKind::rms, .eps = 1e-6f, .weight_offset = 1},
        .qk_norm = HeadNormKind::head,
        .kv_heads = 2,

@@ -173,6 +173,7 @@ TensorNames jamba_names() {
   experts.experts = "feed_forward.experts";
   experts.peft_gate_up = "feed_forward.experts.gate_up_proj";
   experts.peft_down = "feed_forward.experts.down_proj";
+  experts.peft_translates = false;
   return names;
 }
 
@@ -216,6 +217,7 @@ TensorNames lfm2_moe_names() {
   experts.down = "w2";
   experts.peft_gate_up = "feed_forward.experts.gate_up_proj";
   experts.peft_down = "feed_forward.experts.down_proj";
+  experts.peft_translates = false;
   return names;
 }
 

@@ -65,6 +65,7 @@ TensorNames mamba_names();
 TensorNames jamba_names();
 TensorNames bamba_names();
 TensorNames olmo_hybrid_names();
+TensorNames qwen3_next_names();
 TensorNames kimi_names();
 TensorNames bailing_names();
 TensorNames granite_hybrid_names();

@@ -181,11 +181,13 @@ TensorNames axk1_names() {
   TensorNames names = deepseek_v3_names();
   names.block.post_mlp_norm = "post_mlp_layernorm";
   return names;
+  names.block.experts.peft_translates = false;
 }
 
 TensorNames hy_v3_names() {
   TensorNames names = with_correction({}, "mlp.expert_bias");
   names.block.experts.router = "mlp.router.gate";
+  names.block.experts.peft_translates = false;
   names.block.experts.shared = mlp_below("mlp.shared_mlp");
   return names;
 }
@@ -212,6 +214,7 @@ TensorNames kolibri1_names() {
   names.block.post_attention_norm = "post_attn_norm";
   names.block.post_mlp_norm = "post_ffn_norm";
   return names;
+  names.block.experts.peft_translates = false;
 }
 
 TensorNames laguna_names() {
@@ -224,6 +227,7 @@ TensorNames mimo_names() {
   TensorNames names = deepseek_v3_names();
   names.block.attention.sinks = "self_attn.attention_sink_bias";
   return names;
+  names.block.experts.peft_translates = false;
 }
 
 }  // namespace
