@@ -126,6 +126,10 @@ const Family& find_family(std::string_view model_type, std::string_view architec
 /// A config.json read by a row that need not be in the tables.
 DecoderConfig parse_decoder_config(std::string_view json, const std::string& place, const Family& family);
 
+/// A config.json and what the names of the tensors say beside it.
+DecoderConfig parse_decoder_config(std::string_view json, const std::string& place,
+                                   const std::function<bool(const std::string& tensor)>& contains);
+
 /// What the row's `activation` means.
 ops::Activation activation_of(const Family& family);
 

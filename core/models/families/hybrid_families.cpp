@@ -159,7 +159,6 @@ std::vector<Family> hybrid_families() {
        .max_positions = 32768,
        .rotary_share = 0.25,
        .finish = finish_qwen3_5_moe,
-       .match_files = match_fused_experts,
        .gguf = kQwenForm},
       {.model_type = "qwen3_next",
        .architecture = "Qwen3NextForCausalLM",

@@ -78,7 +78,6 @@ void finish_mamba(const ConfigReader& file, DecoderConfig& config);
 void finish_jamba(const ConfigReader& file, DecoderConfig& config);
 void finish_mamba2(const ConfigReader& file, DecoderConfig& config);
 void finish_qwen3_5_moe(const ConfigReader& file, DecoderConfig& config);
-void match_fused_experts(const std::function<bool(const std::string&)>& contains, DecoderConfig& config);
 void finish_olmo_hybrid(const ConfigReader& file, DecoderConfig& config);
 void match_olmo_hybrid(const std::function<bool(const std::string&)>& contains, DecoderConfig& config);
 void finish_kimi_linear(const ConfigReader& file, DecoderConfig& config);
