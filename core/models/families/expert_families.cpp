@@ -118,6 +118,7 @@ TensorNames cohere2_moe_names() {
 
 void finish_flex_olmo(const ConfigReader& file, DecoderConfig& config) {
   read_experts(file, config, kExperts, "intermediate_size").routing.normalize = file.boolean("norm_topk_prob", false);
+  read_balance(file, config, 0.01);
   use_experts_everywhere(config);
 }
 

@@ -409,6 +409,7 @@ void finish_granite_hybrid(const ConfigReader& file, DecoderConfig& config) {
 void finish_nemotron_h(const ConfigReader& file, DecoderConfig& config) {
   config.file_prefix = "backbone.";
   config.adapter_prefix = "model.";
+  config.tied_head = false;  // whatever tie_word_embeddings says
   config.qkv_bias = config.output_bias = false;
   config.mlp_bias = file.boolean("mlp_bias", false);
   std::string kinds = file.text("hybrid_override_pattern", "");
@@ -452,8 +453,8 @@ void finish_nemotron_h(const ConfigReader& file, DecoderConfig& config) {
     if (!config.experts) {
       read_experts(file, config, "n_routed_experts", "moe_intermediate_size");
       read_sigmoid_router(file, config, 1);
-      config.experts->shared_hidden = file.integer("n_shared_experts", 0, 1024, 1) *
-                                      file.integer("moe_shared_expert_intermediate_size", 0, kMaxWidth, 0);
+      config.experts->shared_hidden = file.integer("moe_shared_expert_intermediate_size", 1, kMaxWidth, 7688);
+      refuse_shared_biases(file, config);
     }
     config.use_experts(static_cast<int64_t>(l));
   }
