@@ -10,8 +10,8 @@ std::vector<Family> hybrid_families() {
                                   .mixture = true,
                                   .normalizes_routes = true,
                                   .says_expert_width = true,
-                                  .post_norm = true,
-                                  .export_only = true};
+                                  .export_only = true,
+                                  .mlp_norm = "post_attention_norm"};
   constexpr auto of = [](GgufForm form, std::string_view architecture) {
     form.architecture = architecture;
     return form;
@@ -178,7 +178,11 @@ std::vector<Family> hybrid_families() {
        .kv_heads = 8,
        .max_positions = 8192,
        .finish = finish_falcon_h1,
-       .gguf = {.architecture = "falcon-h1", .own_head = true, .folds_scales = true, .export_only = true}},
+       .gguf = {.architecture = "falcon-h1",
+                .own_head = true,
+                .bare_mlp_norm = true,
+                .folds_scales = true,
+                .export_only = true}},
       {.model_type = "bamba",
        .architecture = "BambaForCausalLM",
        .names = bamba_names(),
