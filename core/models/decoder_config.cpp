@@ -137,8 +137,6 @@ void read_layers(const ConfigReader& file, const Family& family, DecoderConfig& 
   if (rule != WindowRule::none && !file.is_null(family.keys.window)) {
     window = file.integer(family.keys.window, 0, kMaxPositions, family.window);
   }
-  const bool asked = rule == WindowRule::from_layer || rule == WindowRule::nope;
-  if (asked && !file.boolean("use_sliding_window", false)) window = 0;
   // Where every layer has the window, or none, Transformers does not look at layer_types.
   const bool by_type = rule != WindowRule::none && rule != WindowRule::every;
   const std::vector<std::string> types = by_type ? file.texts("layer_types") : std::vector<std::string>();
@@ -146,6 +144,8 @@ void read_layers(const ConfigReader& file, const Family& family, DecoderConfig& 
     file.fail("layer_types",
               "has " + std::to_string(types.size()) + " entries for " + std::to_string(config.layers) + " layers");
   }
+  const bool asked = rule == WindowRule::from_layer || (rule == WindowRule::nope && types.empty());
+  if (asked && !file.boolean("use_sliding_window", false)) window = 0;
   const std::vector<bool> rotated = read_rotated_layers(file, family, config);
   config.layer.resize(static_cast<size_t>(config.layers));
   for (size_t l = 0; l < config.layer.size(); ++l) {

@@ -26,7 +26,7 @@ enum class WindowRule : uint8_t {
   but_first,   ///< all but the first of every `window_period` (CWM)
   types,       ///< as layer_types says, all without it (Ministral)
   listed,      ///< the same, none without it (Mellum)
-  nope,        ///< with use_sliding_window, the layers without rope (SmolLM3)
+  nope,        ///< as layer_types says; without it and with use_sliding_window, the layers without rope (SmolLM3)
 };
 
 /// How a family says which layers have rope.

@@ -186,6 +186,7 @@ std::vector<Family> hybrid_families() {
       {.model_type = "bamba",
        .architecture = "BambaForCausalLM",
        .names = bamba_names(),
+       .keys = {.rotary_share = ""},  // half a head, whatever partial_rotary_factor says
        .norm = kNorm,
        .kv_heads = 8,
        .max_positions = 262144,
