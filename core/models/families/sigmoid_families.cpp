@@ -199,7 +199,6 @@ TensorNames afmoe_names() {
   names.block.mlp_norm = "pre_mlp_layernorm";
   names.block.post_mlp_norm = "post_mlp_layernorm";
   names.block.experts.router = names.block.experts.peft_router = "mlp.router.gate";
-  names.block.experts.peft_translates = false;
   return names;
 }
 

@@ -189,6 +189,7 @@ TEST(ExpertLora, NamesStayWhatTheyAreWherePeftDoesNotTranslate) {
     EXPECT_THAT(plan.modules, testing::Contains(HasSubstr("mlp.shared_expert.up_proj"))) << type;
     EXPECT_THAT(plan.modules, testing::Not(testing::Contains(testing::EndsWith("mlp.gate")))) << type;
   }
+  EXPECT_EQ(translate_for_experts(options, mixture("afmoe")).target_parameters.size(), 3u);
   options.target_modules = {{"q_proj", "up_proj"}, ""};  // of a fused tensor only where they are translated
   EXPECT_THAT(plan_adapter(mixture("qwen2_moe"), options).modules, testing::Contains(HasSubstr("up_proj")));
 }
