@@ -224,7 +224,7 @@ int64_t rows_needed(const PeftAdapter& adapter, const DecoderConfig& config) {
 
 AdapterPlan plan_adapter(const DecoderConfig& config, const AdapterOptions& asked, const ModelSplit& split) {
   check_options(asked, "adapter");
-  const AdapterOptions options = translate_for_experts(asked, config);
+  const AdapterOptions options = translate_for_experts(in_file_names(asked, config), config);
   Planner planner(config, options, split);
   TargetModules found = planner.matched();
   for (const std::string& module : found.modules) {

@@ -55,7 +55,7 @@ void name_real_ranks(const PeftAdapter& adapter, AttachedAdapter& attached) {
 AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& asked, RankContext& rank,
                                const OriginalWeight& original) {
   const DecoderConfig& config = decoder.config();
-  const AdapterOptions options = translate_for_experts(asked, config);
+  const AdapterOptions options = translate_for_experts(in_file_names(asked, config), config);
   const AdapterPlan plan = plan_adapter(config, options, split_of(decoder));
   AttachedAdapter attached{options, plan.modules, plan.parameters, plan.notes, {}, replaces_weights(options)};
   const bool by_default = options.target_modules.empty() && options.target_parameters.empty();
@@ -136,7 +136,7 @@ std::vector<std::pair<std::string, Tensor>> adapter_tensors(Decoder& decoder) {
 void save_adapter(Decoder& decoder, const AttachedAdapter& attached, const std::filesystem::path& directory,
                   Replace replace) {
   MemoryPool pool;
-  write_peft_directory(directory, saved_options(attached),
+  write_peft_directory(directory, in_peft_names(saved_options(attached), decoder.config()),
                        in_peft_names(saved_tensors(decoder, attached, pool), decoder.config()), replace);
 }
 

@@ -183,7 +183,7 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
     // a whole path in the list, as all-linear writes it out, is taken whatever its layer
     if (selected && (all_linear || wanted.holds_path(module) || layers.holds(module))) found.modules.push_back(module);
   }
-  if (found.modules.empty()) nothing_selected(linears, head, options);
+  if (found.modules.empty() && options.target_parameters.empty()) nothing_selected(linears, head, options);
   check_mamba(found.modules, model_type);
 
   const auto count_unused = [&](const std::vector<std::string>& names, const std::string& key) {

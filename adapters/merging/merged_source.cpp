@@ -59,7 +59,7 @@ class MergedModel::Merger {
 
  public:
   Merger(const TensorSource& base, const PeftAdapter& adapter, DType dtype, MemoryPool& pool)
-      : adapter_(in_file_names(adapter, parse_decoder_config(base.config, (base.directory / "config.json").string()))),
+      : adapter_(in_file_names(adapter, decoder_config_of(base))),
         plan(base, adapter_, dtype),
         base_(base),
         names_(plan.names()),

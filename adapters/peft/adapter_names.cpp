@@ -18,17 +18,46 @@ std::string router_name(const std::string& name, const DecoderConfig& config) {
   return name.substr(0, at + 1) + names.peft_router + name.substr(at + earlier.size() - std::string(".lora_").size());
 }
 
+// Tensors of all experts are called as by PEFT already.
+bool is_of_experts(const std::string& name, const DecoderConfig& config) {
+  const std::string& tensor = config.names.block.experts.peft_gate_up;
+  return config.experts && name.find("." + tensor.substr(0, tensor.rfind('.')) + ".") != std::string::npos;
+}
+
+// Everything that names modules by their paths or the ends of these; `renamed` takes what ends in a dot.
+template <typename Renamed>
+AdapterOptions with_names(AdapterOptions options, const Renamed& renamed) {
+  const auto rename = [&](std::string& name) {
+    name = renamed(name + ".");
+    name.pop_back();
+  };
+  for (auto* names : {&options.target_modules.names, &options.exclude_modules.names, &options.modules_to_save}) {
+    for (std::string& name : *names) rename(name);
+  }
+  for (auto& [key, value] : options.rank_pattern) rename(key);
+  for (auto& [key, value] : options.alpha_pattern) rename(key);
+  for (auto& [key, value] : options.trainable_token_indices) rename(key);
+  return options;
+}
+
 }  // namespace
 
 std::string file_name(const std::string& of, const DecoderConfig& config) {
   std::string name = of;
-  for (const auto& [file, adapter] : config.adapter_names) name = replaced(name, adapter, file);
+  if (!is_of_experts(name, config)) {
+    for (const auto& [file, adapter] : config.adapter_names) name = replaced(name, adapter, file);
+  }
   const bool same = config.file_prefix.empty() || name.starts_with(config.file_prefix);
   if (same || !name.starts_with(config.adapter_prefix)) return name;
   return config.file_prefix + name.substr(config.adapter_prefix.size());
 }
 
+AdapterOptions in_file_names(AdapterOptions options, const DecoderConfig& config) {
+  return with_names(std::move(options), [&](const std::string& name) { return file_name(name, config); });
+}
+
 PeftAdapter in_file_names(PeftAdapter adapter, const DecoderConfig& config) {
+  adapter.options = in_file_names(std::move(adapter.options), config);
   std::map<std::string, Tensor> tensors;
   for (auto& [name, tensor] : adapter.tensors)
     tensors[router_name(file_name(name, config), config)] = std::move(tensor);
@@ -43,6 +72,12 @@ std::string peft_name(const std::string& of, const DecoderConfig& config) {
   const std::string ours = kPeftPrefix + config.file_prefix;
   if (config.file_prefix.empty() || !name.starts_with(ours)) return name;
   return kPeftPrefix + config.adapter_prefix + name.substr(ours.size());
+}
+
+AdapterOptions in_peft_names(AdapterOptions options, const DecoderConfig& config) {
+  const std::string prefix = kPeftPrefix;
+  return with_names(std::move(options),
+                    [&](const std::string& name) { return peft_name(prefix + name, config).substr(prefix.size()); });
 }
 
 std::vector<std::pair<std::string, Tensor>> in_peft_names(std::vector<std::pair<std::string, Tensor>> tensors,

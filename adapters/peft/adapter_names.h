@@ -12,12 +12,16 @@ namespace nibble {
 
 /// A module's name in the model's files.
 std::string file_name(const std::string& name, const DecoderConfig& config);
-/// The adapter with its tensors called as the model's files would call them, which is how Linears are called here.
+/// The modules that the options name, called so.
+AdapterOptions in_file_names(AdapterOptions options, const DecoderConfig& config);
+/// The adapter with its tensors and options called as the model's files would call them, which is how Linears are
+/// called here.
 PeftAdapter in_file_names(PeftAdapter adapter, const DecoderConfig& config);
 
 /// "base_model.model.backbone.layers..." as PEFT writes it, "base_model.model.model.layers..."; other names as they
 /// are.
 std::string peft_name(const std::string& name, const DecoderConfig& config);
+AdapterOptions in_peft_names(AdapterOptions options, const DecoderConfig& config);
 std::vector<std::pair<std::string, Tensor>> in_peft_names(std::vector<std::pair<std::string, Tensor>> tensors,
                                                           const DecoderConfig& config);
 

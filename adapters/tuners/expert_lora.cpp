@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "nibble/adapters/new_adapter.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/adapters/tuners/lora.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/comm/local_rank.h"
+#include "nibble/core/models/load.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/pick.h"
+#include "nibble/core/text/matching/python_regex.h"
 
 namespace nibble {
 
@@ -76,12 +80,27 @@ bool routes_by_linear(const DecoderConfig& config) {
   return mixes || last_part(config.names.block.experts.peft_router) == "wg";
 }
 
-// The names of an expert's Linears that PEFT translates, in Transformers' spelling and in the file's.
-bool is_gate(const ExpertNames& names, const std::string& last) { return last == "gate_proj" || last == names.gate; }
-bool is_up(const ExpertNames& names, const std::string& last) { return last == "up_proj" || last == names.up; }
-bool is_down(const ExpertNames& names, const std::string& last) { return last == "down_proj" || last == names.down; }
+// An expert's Linears and the router, by the names that PEFT translates.
 bool is_translated(const ExpertNames& names, const std::string& last) {
-  return is_gate(names, last) || is_up(names, last) || is_down(names, last) || last == "gate";
+  return last == names.gate || last == names.up || last == names.down || last == "gate";
+}
+
+// PEFT makes a list of an expression: the last names of all it selects, of the Linears that experts were of, too.
+ModuleSelector listed_names(const std::string& pattern, const DecoderConfig& config) {
+  const PythonRegex regex(pattern);
+  const ExpertNames& names = config.names.block.experts;
+  LocalRank rank;
+  std::set<std::string> found;
+  plan_decoder(config, rank.context()).visit_linears([&](Linear& linear) {
+    const std::optional<ExpertPart> part = expert_part(config, linear.name());
+    if (!part && regex.matches_whole(linear.name())) found.insert(last_part(linear.name()));
+    if (!part || part->expert != 0) return;
+    for (const std::string& name : {names.gate, names.up, names.down}) {
+      if (regex.matches_whole(module_of(part->tensor) + "." + name)) found.insert(name);
+    }
+  });
+  if (found.empty()) return {{}, pattern};
+  return {{found.begin(), found.end()}, ""};
 }
 
 }  // namespace
@@ -95,12 +114,15 @@ AdapterOptions translate_for_experts(AdapterOptions options, const DecoderConfig
     return options;
   }
   const ExpertNames& names = config.names.block.experts;
-  std::vector<std::string>& modules = options.target_modules.names;
   bool gate = options.target_modules.all_linear(), up = gate, down = gate, router = gate;
+  if (!gate && !options.target_modules.pattern.empty()) {
+    options.target_modules = listed_names(options.target_modules.pattern, config);
+  }
+  std::vector<std::string>& modules = options.target_modules.names;
   for (const std::string& name : modules) {
-    gate = gate || is_gate(names, last_part(name));
-    up = up || is_up(names, last_part(name));
-    down = down || is_down(names, last_part(name));
+    gate = gate || last_part(name) == names.gate;
+    up = up || last_part(name) == names.up;
+    down = down || last_part(name) == names.down;
     router = router || last_part(name) == "gate";
   }
   if (config.experts->gated && gate != up) {
@@ -144,14 +166,15 @@ ExpertTargets match_target_parameters(const DecoderConfig& config, const Adapter
   if (options.use_dora || options.lora_bias || !plain) {
     refuse("an adapter on experts is a plain LoRA: no use_dora, lora_bias, pissa, olora, loftq", "leave these out");
   }
-  std::vector<std::string> used;
+  std::set<std::string> used;
   const auto names_it = [&](const std::string& path) {
+    bool found = false;
     for (const std::string& name : options.target_parameters) {
       if (!is_named(path, name)) continue;
-      used.push_back(name);
-      return true;
+      used.insert(name);
+      found = true;
     }
-    return false;
+    return found;
   };
   for (const std::string& linear : linears) {
     const std::optional<ExpertPart> part = expert_part(config, linear);
@@ -161,7 +184,7 @@ ExpertTargets match_target_parameters(const DecoderConfig& config, const Adapter
     if (is_router(config, linear) && names_it(linear + ".weight")) targets.routers.push_back(linear);
   }
   for (const std::string& name : options.target_parameters) {
-    if (std::ranges::count(used, name) == 0) {
+    if (!used.contains(name)) {
       refuse("\"" + name + "\" names no tensor of experts and no router of the model",
              config.experts ? "the model has " + config.names.block.experts.peft_gate_up + ", " +
                                   config.names.block.experts.peft_down

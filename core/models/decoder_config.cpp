@@ -9,6 +9,7 @@
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/config_reader.h"
+#include "nibble/core/models/families/expert_rules.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/families/rope_reader.h"
@@ -136,8 +137,6 @@ void read_layers(const ConfigReader& file, const Family& family, DecoderConfig& 
   if (rule != WindowRule::none && !file.is_null(family.keys.window)) {
     window = file.integer(family.keys.window, 0, kMaxPositions, family.window);
   }
-  const bool asked = rule == WindowRule::from_layer || rule == WindowRule::nope;
-  if (asked && !file.boolean("use_sliding_window", false)) window = 0;
   // Where every layer has the window, or none, Transformers does not look at layer_types.
   const bool by_type = rule != WindowRule::none && rule != WindowRule::every;
   const std::vector<std::string> types = by_type ? file.texts("layer_types") : std::vector<std::string>();
@@ -145,6 +144,8 @@ void read_layers(const ConfigReader& file, const Family& family, DecoderConfig& 
     file.fail("layer_types",
               "has " + std::to_string(types.size()) + " entries for " + std::to_string(config.layers) + " layers");
   }
+  const bool asked = rule == WindowRule::from_layer || (rule == WindowRule::nope && types.empty());
+  if (asked && !file.boolean("use_sliding_window", false)) window = 0;
   const std::vector<bool> rotated = read_rotated_layers(file, family, config);
   config.layer.resize(static_cast<size_t>(config.layers));
   for (size_t l = 0; l < config.layer.size(); ++l) {
@@ -217,6 +218,12 @@ DecoderConfig read_text(const ConfigReader& file, const Family& family) {
   if (family.finish) family.finish(file, config);
   if (const std::vector<int32_t> pad = file.ids("pad_token_id"); !pad.empty()) config.pad_id = pad.front();
   return config;
+}
+
+// What the names of the tensors say beside config.json.
+void match_files(const Family& family, const std::function<bool(const std::string&)>& contains, DecoderConfig& config) {
+  if (family.match_files) family.match_files(contains, config);
+  if (config.experts) match_fused_experts(contains, config);
 }
 
 constexpr std::string_view kClassifies = "ForSequenceClassification";
@@ -414,6 +421,14 @@ DecoderConfig parse_decoder_config(std::string_view json, const std::string& pla
   return read_text(ConfigReader(parse_json(json, place, kModelConfigJson), place), family);
 }
 
+DecoderConfig parse_decoder_config(std::string_view json, const std::string& place,
+                                   const std::function<bool(const std::string&)>& contains) {
+  const Family* family = nullptr;
+  DecoderConfig config = parse(parse_json(json, place, kModelConfigJson), place, &family);
+  match_files(*family, contains, config);
+  return config;
+}
+
 DecoderConfig read_decoder_config(const std::filesystem::path& directory) {
   const std::vector<std::filesystem::path> roots = link_roots(directory);
   const std::filesystem::path file = directory / "config.json";
@@ -424,9 +439,10 @@ DecoderConfig read_decoder_config(const std::filesystem::path& directory) {
   const Family* family = nullptr;
   DecoderConfig config =
       parse(read_json_file(follow_links_within(file, roots), kModelConfigJson), file.string(), &family);
-  if (family->match_files && holds_weights(directory)) {
+  if ((family->match_files || config.experts) && holds_weights(directory)) {
     const CheckpointDir checkpoint(directory);
-    family->match_files([&](const std::string& tensor) { return checkpoint.contains(tensor); }, config);
+    match_files(
+        *family, [&](const std::string& tensor) { return checkpoint.contains(tensor); }, config);
   }
   const std::filesystem::path generation = directory / "generation_config.json";
   if (std::filesystem::exists(generation)) {

@@ -1,6 +1,9 @@
 #include "nibble/core/models/tensor_source.h"
 
+#include <algorithm>
+
 #include "nibble/core/base/error.h"
+#include "nibble/core/models/families/families.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
@@ -14,6 +17,13 @@ bool is_buffer(const std::string& name, const Tensor& tensor) {
 }
 
 }  // namespace
+
+DecoderConfig decoder_config_of(const TensorSource& source) {
+  const std::string place = (source.directory / "config.json").string();
+  return parse_decoder_config(source.config, place, [&](const std::string& tensor) {
+    return std::ranges::find(source.tensors, tensor, &TensorSpec::name) != source.tensors.end();
+  });
+}
 
 TensorSource plain_source(const CheckpointDir& checkpoint) {
   TensorSource source{checkpoint.path(), checkpoint.config_text(), {}, {}};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/models/decoder_config.h"
 
 namespace nibble {
 
@@ -17,6 +18,9 @@ struct TensorSource {
   /// Rows [begin, end) of a tensor's first dimension as f32.
   std::function<Tensor(const std::string& name, int64_t begin, int64_t end, MemoryPool& pool)> rows;
 };
+
+/// What its config.json and the names of its tensors say.
+DecoderConfig decoder_config_of(const TensorSource& source);
 
 /// A 16- or 32-bit checkpoint, which must outlive the result. Throws InputError for one with packed weights.
 TensorSource plain_source(const CheckpointDir& checkpoint);

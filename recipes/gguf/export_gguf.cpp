@@ -288,7 +288,7 @@ std::set<std::string> tensors_in_mxfp4(const CheckpointDir& checkpoint) {
 GgufReport export_model(const GgufRequest& request, const TensorSource& base, const fs::path& tokenizer,
                         std::set<std::string> mxfp4, RankContext& rank) {
   const std::string place = (base.directory / "config.json").string();
-  const DecoderConfig config = with_gguf_form(parse_decoder_config(base.config, place), request.model);
+  const DecoderConfig config = with_gguf_form(decoder_config_of(base), request.model);
   if (config.score_labels > 0) {
     throw InputError(place, "ends in a score head, which programs that continue texts have no use for",
                      "export the causal model");

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/adapters/attach.h"
-#include "nibble/adapters/peft/adapter_names.h"
 #include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/json/json_file.h"
@@ -147,7 +146,6 @@ ModelMaker maker_of(const Recipe& recipe, const std::optional<AdapterRecipe>& of
     if (int8) use_int8(model, rank);
     if (!adapter) return model;
     AdapterOptions options = *adapter;
-    for (std::string& module : options.target_modules.names) module = file_name(module, config);
     if (options.layers_to_transform) {
       std::erase_if(*options.layers_to_transform, [&](int64_t layer) { return layer >= config.layers; });
     }

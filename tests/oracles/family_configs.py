@@ -369,7 +369,7 @@ LATER = dict(
     gemma3n=gemma3n, gemma4=gemma4, youtu=latent("youtu", rope_interleave=True), minicpm3=latent("minicpm3", scale_emb=3, scale_depth=1.4, dim_model_base=16),
     gpt_neo=later("gpt_neo", "hidden_act", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", kinds=None, num_layers=2,
                   num_heads=2, attention_types=[[[["global", "local"], 1]]], window_size=5),
-    biogpt=later("biogpt", "num_key_value_heads", kinds=None, tie_word_embeddings=True),
+    biogpt=later("biogpt", "num_key_value_heads", kinds=None, tie_word_embeddings=True, layer_norm_eps=1e-2),
     openai_gpt=later("openai-gpt", "hidden_act", "num_key_value_heads", "intermediate_size", kinds=None, tie_word_embeddings=True),
     mpt=later("mpt", "hidden_act", "num_key_value_heads", "intermediate_size", "max_position_embeddings", kinds=None,
               tie_word_embeddings=True, max_seq_len=64),

@@ -48,6 +48,7 @@ void read_kimi_experts(const ConfigReader& file, DecoderConfig& config, int64_t 
   read_sigmoid_router(file, config, scale, groups, top_groups);
   read_shared_experts(file, config);
   use_experts_after_dense(file, config, dense);
+  config.tied_head = false;  // whatever tie_word_embeddings says
 }
 
 }  // namespace
@@ -61,6 +62,12 @@ TensorNames olmo_hybrid_names() {
   TensorNames names;
   names.block.attention_norm = "attention_layer_norm";
   names.block.mlp_norm = "feedforward_layer_norm";
+  return names;
+}
+
+TensorNames qwen3_next_names() {
+  TensorNames names = qwen2_moe_names();
+  names.block.experts.peft_translates = true;
   return names;
 }
 
@@ -78,6 +85,7 @@ TensorNames bailing_names() {
   TensorNames names = deepseek_v3_names();
   names.embedding = "model.word_embeddings";
   names.block.experts.correction = "mlp.gate.expert_bias";
+  names.block.experts.peft_translates = false;
   return names;
 }
 
@@ -122,14 +130,6 @@ void finish_qwen3_5_moe(const ConfigReader& file, DecoderConfig& config) {
   experts.routing.normalize = true;
   experts.shared_hidden = file.integer("shared_expert_intermediate_size", 1, kMaxWidth, 512);
   use_experts_everywhere(config);
-}
-
-// Published with the tensors of all experts in one; Transformers saves every expert by itself.
-void match_fused_experts(const std::function<bool(const std::string&)>& contains, DecoderConfig& config) {
-  ExpertNames& names = config.names.block.experts;
-  if (!contains(config.names.layers + "0." + names.peft_gate_up)) return;
-  names.fused_gate_up = names.peft_gate_up;
-  names.fused_down = names.peft_down;
 }
 
 // Norms before the halves of delta layers, after those of attention layers, where rope may be left out by null.
@@ -214,7 +214,8 @@ void match_kimi_linear(const std::function<bool(const std::string&)>& contains, 
 void finish_bailing_hybrid(const ConfigReader& file, DecoderConfig& config) {
   const int64_t period = file.integer("layer_group_size", 1, 65536, 6);
   const std::vector<bool> attention = attention_or(file, config, [&](int64_t l) { return (l + 1) % period == 0; });
-  const int64_t size = file.integer("head_dim", 1, 65536, 128);
+  // Transformers saves the size of what is turned as head_dim
+  const int64_t size = file.integer("linear_head_dim|head_dim", 1, 65536, 128);
   GatedDeltaConfig delta =
       kimi_delta(file, config, config.heads, size, file.integer("short_conv_kernel_size", 1, kMaxTaps, 4));
   if (file.boolean("kda_safe_gate", true)) {

@@ -195,8 +195,8 @@ std::vector<Family> earlier_families() {
       {.model_type = "biogpt",
        .architecture = "BioGptForCausalLM",
        .names = biogpt_names(),
-       .keys = {.head_size = "", .kv_heads = "", .norm_eps = "layer_norm_eps"},
-       .norm = {.kind = NormKind::layer, .eps = 1e-12f, .bias = true},
+       .keys = {.head_size = "", .kv_heads = "", .norm_eps = ""},  // whatever layer_norm_eps says
+       .norm = kLayerNorm,
        .activation = "gelu",
        .gated_mlp = false,
        .biases = true,

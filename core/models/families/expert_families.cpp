@@ -18,6 +18,7 @@ TensorNames qwen2_moe_names() {
   TensorNames names;
   names.block.experts.shared = mlp_below("mlp.shared_expert");
   names.block.experts.shared_gate = "mlp.shared_expert_gate";
+  names.block.experts.peft_translates = false;
   return names;
 }
 
@@ -117,6 +118,7 @@ TensorNames cohere2_moe_names() {
 
 void finish_flex_olmo(const ConfigReader& file, DecoderConfig& config) {
   read_experts(file, config, kExperts, "intermediate_size").routing.normalize = file.boolean("norm_topk_prob", false);
+  read_balance(file, config, 0.01);
   use_experts_everywhere(config);
 }
 
@@ -404,8 +406,8 @@ std::vector<Family> expert_families() {
                 .optional_qk_norm = true,
                 .mixture = true,
                 .says_routes = true,
-                .post_norm = true,
-                .export_only = true}},
+                .export_only = true,
+                .mlp_norm = "post_attention_norm"}},
       {.model_type = "deepseek_v3",
        .architecture = "DeepseekV3ForCausalLM",
        .names = deepseek_v3_names(),
@@ -437,9 +439,9 @@ std::vector<Family> expert_families() {
                 .mixture = true,
                 .says_routes = true,
                 .expert_clamp = 7,
-                .post_norm = true,
                 .yarn = true,
-                .export_only = true}},
+                .export_only = true,
+                .mlp_norm = "post_attention_norm"}},
       {.model_type = "llama4_text",
        .architecture = "Llama4ForCausalLM",
        .names = llama4_names(),

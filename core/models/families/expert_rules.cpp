@@ -55,10 +55,13 @@ ExpertsConfig& read_experts(const ConfigReader& file, DecoderConfig& config, std
   result.hidden = file.integer(hidden, 1, kMostWidth);
   result.activation = config.activation;
   result.gated = config.gated_mlp;
-  if (file.boolean("output_router_logits", false)) {
-    config.router_aux_loss_coef = static_cast<float>(file.number("router_aux_loss_coef", 0, 1e6, 0.001));
-  }
+  read_balance(file, config, 0.001);
   return config.experts.emplace(result);
+}
+
+void read_balance(const ConfigReader& file, DecoderConfig& config, double absent) {
+  if (!file.boolean("output_router_logits", false)) return;
+  config.router_aux_loss_coef = static_cast<float>(file.number("router_aux_loss_coef", 0, 1e6, absent));
 }
 
 void read_sigmoid_router(const ConfigReader& file, DecoderConfig& config, double scale, int64_t groups,
@@ -73,10 +76,28 @@ void read_sigmoid_router(const ConfigReader& file, DecoderConfig& config, double
   read_groups(file, experts, groups, top_groups);
 }
 
+void match_fused_experts(const std::function<bool(const std::string&)>& contains, DecoderConfig& config) {
+  ExpertNames& names = config.names.block.experts;
+  const std::string &layers = config.names.layers, &gate_up = names.peft_gate_up;
+  int64_t l = 0;
+  while (l < config.layers && !contains(layers + std::to_string(l) + "." + gate_up)) ++l;
+  if (l == config.layers) return;
+  names.fused_gate_up = gate_up;
+  names.fused_down = names.peft_down;
+  if (contains(layers + std::to_string(l) + "." + names.peft_router + ".weight")) names.router = names.peft_router;
+}
+
+void refuse_shared_biases(const ConfigReader& file, const DecoderConfig& config) {
+  if (config.experts->shared_hidden > 0 && config.mlp_bias) {
+    file.fail("mlp_bias", "is true: biases of shared experts are not there", "take a model without them");
+  }
+}
+
 void read_shared_experts(const ConfigReader& file, DecoderConfig& config, int64_t absent) {
   constexpr std::string_view kKey = "n_shared_experts|num_shared_experts|moe_num_shared_experts";
   ExpertsConfig& experts = config.experts.value();
   experts.shared_hidden = file.is_null(kKey) ? 0 : file.integer(kKey, 0, 1024, absent) * experts.hidden;
+  refuse_shared_biases(file, config);
 }
 
 void use_experts_after_dense(const ConfigReader& file, DecoderConfig& config, int64_t absent) {
@@ -129,6 +150,7 @@ void finish_olmoe(const ConfigReader& file, DecoderConfig& config) {
   finish_olmo(file, config);
   read_experts(file, config, "num_experts|num_local_experts", "intermediate_size").routing.normalize =
       file.boolean("norm_topk_prob", false);
+  read_balance(file, config, 0.01);
   use_experts_everywhere(config);
 }
 

@@ -10,6 +10,14 @@ namespace nibble {
 /// `hidden` and `chosen` are keys. Which layers have them is still to be said.
 ExpertsConfig& read_experts(const ConfigReader& file, DecoderConfig& config, std::string_view experts,
                             std::string_view hidden, std::string_view chosen = "num_experts_per_tok");
+/// Where the files call experts and router as Transformers' modules do, which have the tensors of all experts in one
+/// (Qwen3.5 as published, state dicts saved as they are), so do the names. Transformers itself saves every expert
+/// apart.
+void match_fused_experts(const std::function<bool(const std::string& tensor)>& contains, DecoderConfig& config);
+/// Throws InputError for a shared MLP with biases.
+void refuse_shared_biases(const ConfigReader& file, const DecoderConfig& config);
+/// The coefficient of the auxiliary loss; absent: where config.json asks for the loss and does not say it.
+void read_balance(const ConfigReader& file, DecoderConfig& config, double absent);
 /// The router of DeepSeek V3, which others took over: sigmoid with a correction, groups, normalized, scaled.
 void read_sigmoid_router(const ConfigReader& file, DecoderConfig& config, double scale, int64_t groups = 1,
                          int64_t top_groups = 1);

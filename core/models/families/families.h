@@ -26,7 +26,7 @@ enum class WindowRule : uint8_t {
   but_first,   ///< all but the first of every `window_period` (CWM)
   types,       ///< as layer_types says, all without it (Ministral)
   listed,      ///< the same, none without it (Mellum)
-  nope,        ///< with use_sliding_window, the layers without rope (SmolLM3)
+  nope,        ///< as layer_types says; without it and with use_sliding_window, the layers without rope (SmolLM3)
 };
 
 /// How a family says which layers have rope.
@@ -125,6 +125,10 @@ const Family& find_family(std::string_view model_type, std::string_view architec
 
 /// A config.json read by a row that need not be in the tables.
 DecoderConfig parse_decoder_config(std::string_view json, const std::string& place, const Family& family);
+
+/// A config.json and what the names of the tensors say beside it.
+DecoderConfig parse_decoder_config(std::string_view json, const std::string& place,
+                                   const std::function<bool(const std::string& tensor)>& contains);
 
 /// What the row's `activation` means.
 ops::Activation activation_of(const Family& family);

@@ -151,6 +151,7 @@ void finish_gpt_neox(const ConfigReader& file, DecoderConfig& config) {
   config.parallel_residual = file.boolean("use_parallel_residual", true);
   config.qkv_bias = config.output_bias = file.boolean("attention_bias", true);
   config.qkv_groups = config.heads;
+  config.adapter_names = {{"embed_out.", "lm_head."}};
 }
 
 void finish_falcon(const ConfigReader& file, DecoderConfig& config) {

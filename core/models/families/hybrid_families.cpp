@@ -10,8 +10,8 @@ std::vector<Family> hybrid_families() {
                                   .mixture = true,
                                   .normalizes_routes = true,
                                   .says_expert_width = true,
-                                  .post_norm = true,
-                                  .export_only = true};
+                                  .export_only = true,
+                                  .mlp_norm = "post_attention_norm"};
   constexpr auto of = [](GgufForm form, std::string_view architecture) {
     form.architecture = architecture;
     return form;
@@ -159,11 +159,10 @@ std::vector<Family> hybrid_families() {
        .max_positions = 32768,
        .rotary_share = 0.25,
        .finish = finish_qwen3_5_moe,
-       .match_files = match_fused_experts,
        .gguf = kQwenForm},
       {.model_type = "qwen3_next",
        .architecture = "Qwen3NextForCausalLM",
-       .names = qwen2_moe_names(),
+       .names = qwen3_next_names(),
        .norm = {.kind = NormKind::rms, .eps = 1e-6f, .weight_offset = 1},
        .qk_norm = HeadNormKind::head,
        .kv_heads = 2,
@@ -179,10 +178,15 @@ std::vector<Family> hybrid_families() {
        .kv_heads = 8,
        .max_positions = 8192,
        .finish = finish_falcon_h1,
-       .gguf = {.architecture = "falcon-h1", .own_head = true, .folds_scales = true, .export_only = true}},
+       .gguf = {.architecture = "falcon-h1",
+                .own_head = true,
+                .bare_mlp_norm = true,
+                .folds_scales = true,
+                .export_only = true}},
       {.model_type = "bamba",
        .architecture = "BambaForCausalLM",
        .names = bamba_names(),
+       .keys = {.rotary_share = ""},  // half a head, whatever partial_rotary_factor says
        .norm = kNorm,
        .kv_heads = 8,
        .max_positions = 262144,

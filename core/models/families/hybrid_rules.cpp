@@ -173,6 +173,7 @@ TensorNames jamba_names() {
   experts.experts = "feed_forward.experts";
   experts.peft_gate_up = "feed_forward.experts.gate_up_proj";
   experts.peft_down = "feed_forward.experts.down_proj";
+  experts.peft_translates = false;
   return names;
 }
 
@@ -216,6 +217,7 @@ TensorNames lfm2_moe_names() {
   experts.down = "w2";
   experts.peft_gate_up = "feed_forward.experts.gate_up_proj";
   experts.peft_down = "feed_forward.experts.down_proj";
+  experts.peft_translates = false;
   return names;
 }
 
@@ -407,6 +409,7 @@ void finish_granite_hybrid(const ConfigReader& file, DecoderConfig& config) {
 void finish_nemotron_h(const ConfigReader& file, DecoderConfig& config) {
   config.file_prefix = "backbone.";
   config.adapter_prefix = "model.";
+  config.tied_head = false;  // whatever tie_word_embeddings says
   config.qkv_bias = config.output_bias = false;
   config.mlp_bias = file.boolean("mlp_bias", false);
   std::string kinds = file.text("hybrid_override_pattern", "");
@@ -450,8 +453,8 @@ void finish_nemotron_h(const ConfigReader& file, DecoderConfig& config) {
     if (!config.experts) {
       read_experts(file, config, "n_routed_experts", "moe_intermediate_size");
       read_sigmoid_router(file, config, 1);
-      config.experts->shared_hidden = file.integer("n_shared_experts", 0, 1024, 1) *
-                                      file.integer("moe_shared_expert_intermediate_size", 0, kMaxWidth, 0);
+      config.experts->shared_hidden = file.integer("moe_shared_expert_intermediate_size", 1, kMaxWidth, 7688);
+      refuse_shared_biases(file, config);
     }
     config.use_experts(static_cast<int64_t>(l));
   }

@@ -88,6 +88,7 @@ void finish_flint(const ConfigReader& file, DecoderConfig& config) {
     layer.rotary = -1;
   }
   ExpertsConfig& experts = read_experts(file, config, kExperts, "moe_intermediate_size");
+  read_balance(file, config, 0.0005);
   read_sigmoid_router(file, config, 1);
   experts.routing.epsilon = 0;
   experts.shared_hidden = file.integer("shared_expert_intermediate_size", 1, int64_t{1} << 20, 1024);
@@ -180,11 +181,13 @@ TensorNames with_correction(TensorNames names, const std::string& correction) {
 TensorNames axk1_names() {
   TensorNames names = deepseek_v3_names();
   names.block.post_mlp_norm = "post_mlp_layernorm";
+  names.block.experts.peft_translates = false;
   return names;
 }
 
 TensorNames hy_v3_names() {
   TensorNames names = with_correction({}, "mlp.expert_bias");
+  names.block.experts.peft_translates = false;
   names.block.experts.router = "mlp.router.gate";
   names.block.experts.shared = mlp_below("mlp.shared_mlp");
   return names;
@@ -196,7 +199,6 @@ TensorNames afmoe_names() {
   names.block.mlp_norm = "pre_mlp_layernorm";
   names.block.post_mlp_norm = "post_mlp_layernorm";
   names.block.experts.router = names.block.experts.peft_router = "mlp.router.gate";
-  names.block.experts.peft_translates = false;
   return names;
 }
 
@@ -211,6 +213,7 @@ TensorNames kolibri1_names() {
   TensorNames names = with_correction(deepseek_v3_names(), "moe.router.expert_bias");
   names.block.post_attention_norm = "post_attn_norm";
   names.block.post_mlp_norm = "post_ffn_norm";
+  names.block.experts.peft_translates = false;
   return names;
 }
 
@@ -223,6 +226,7 @@ TensorNames laguna_names() {
 TensorNames mimo_names() {
   TensorNames names = deepseek_v3_names();
   names.block.attention.sinks = "self_attn.attention_sink_bias";
+  names.block.experts.peft_translates = false;
   return names;
 }
 
@@ -336,7 +340,7 @@ std::vector<Family> sigmoid_families() {
       {.model_type = "deepseek_v32",
        .architecture = "DeepseekV32ForCausalLM",
        .names = deepseek_v3_names(),
-       .keys = {.head_size = kLatentHeadKey, .kv_heads = ""},
+       .keys = {.head_size = kLatentHeadKey, .kv_heads = "", .mlp_bias = ""},
        .head_size = 64,
        .max_positions = 163840,
        .rope_pairs = ops::RopePairs::neighbours,
@@ -344,7 +348,7 @@ std::vector<Family> sigmoid_families() {
       {.model_type = "glm_moe_dsa",
        .architecture = "GlmMoeDsaForCausalLM",
        .names = deepseek_v3_names(),
-       .keys = {.head_size = kLatentHeadKey, .kv_heads = ""},
+       .keys = {.head_size = kLatentHeadKey, .kv_heads = "", .mlp_bias = ""},
        .norm = kRms5,
        .head_size = 64,
        .max_positions = 202752,

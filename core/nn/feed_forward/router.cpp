@@ -33,13 +33,17 @@ Linear make_router(const std::string& name, const std::string& stored, int64_t w
   return {name, std::move(weight), bias ? makers.parameter(stored + ".bias", {experts}) : nullptr};
 }
 
+// The best logits choose, whatever correction, groups or scores chose in the router.
 void count(const Routed& routed, RouterBalance& balance, MemoryPool& pool) {
   const size_t experts = static_cast<size_t>(balance.experts());
   NIBBLE_CHECK(static_cast<int64_t>(experts) == routed.logits.dim(1), "experts of the balance");
   Tensor sums = Tensor::zeros(pool.host(), {balance.experts()}, DType::i64, "router balance");
   ops::router_balance(routed.logits, sums);
   for (size_t e = 0; e < experts; ++e) balance.counts[experts + e] += static_cast<double>(sums.span<int64_t>()[e]);
-  for (const int32_t e : routed.chosen.span<const int32_t>()) balance.counts[static_cast<size_t>(e)] += 1;
+  Tensor best = Tensor::empty(pool.host(), routed.chosen.shape(), DType::i32, "router balance");
+  Tensor weights = Tensor::empty(pool, routed.weights.shape(), DType::f32, "router balance");
+  ops::route(routed.logits, {}, {.k = best.dim(1)}, best, weights);
+  for (const int32_t e : best.span<const int32_t>()) balance.counts[static_cast<size_t>(e)] += 1;
   balance.counts.back() += static_cast<double>(routed.logits.dim(0));
 }
 

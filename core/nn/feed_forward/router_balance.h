@@ -6,9 +6,9 @@
 namespace nibble {
 
 /// The load-balancing loss of a step (Shazeer et al. 2017, Fedus et al. 2021, as Transformers computes it): E sum over
-/// e of f_e P_e, f_e the choices of expert e per token and layer, P_e its mean probability by softmax, both over all
-/// tokens of all layers with experts of the whole step. Only the probabilities carry gradients, so f has to be known
-/// before the first backward pass: a pass without gradients counts.
+/// e of f_e P_e, f_e how often e has one of the k best logits, P_e its mean probability by softmax, both per token and
+/// layer of the whole step; a correction and groups are left aside. Only the probabilities carry gradients, so f has to
+/// be known before the first backward pass: a pass without gradients counts.
 struct RouterBalance {
   /// count: of experts; of_loss: what the loss is multiplied by.
   RouterBalance(int64_t count, double of_loss) : coefficient(of_loss), counts(static_cast<size_t>(2 * count + 1)) {}

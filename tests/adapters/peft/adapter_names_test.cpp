@@ -15,6 +15,25 @@ TEST(AdapterNames, BeginOtherwiseInTheFilesAndInPeft) {
   EXPECT_EQ(file_name("model.layers.0.mixer.in_proj", config), "backbone.layers.0.mixer.in_proj");
   EXPECT_EQ(file_name("backbone.layers.0.mixer.in_proj", config), "backbone.layers.0.mixer.in_proj");
   EXPECT_EQ(file_name("in_proj", config), "in_proj");
+
+  AdapterOptions options;
+  options.target_modules.names = {"model.layers.0.mixer.in_proj", "q_proj"};
+  options.alpha_pattern = {{"model.layers.0.mixer.in_proj", 3}};
+  const AdapterOptions stored = in_file_names(options, config);
+  EXPECT_EQ(stored.target_modules.names, (std::vector<std::string>{"backbone.layers.0.mixer.in_proj", "q_proj"}));
+  EXPECT_EQ(stored.alpha_pattern[0].first, "backbone.layers.0.mixer.in_proj");
+  EXPECT_EQ(in_peft_names(stored, config).target_modules.names, options.target_modules.names);
+  EXPECT_EQ(in_peft_names(stored, config).alpha_pattern, options.alpha_pattern);
+}
+
+// As in Kimi Linear, whose files have "block_sparse_moe" for all of "mlp" but the tensors of all experts.
+TEST(AdapterNames, OfTensorsOfAllExpertsAreKept) {
+  DecoderConfig config;
+  config.adapter_names = {{".block_sparse_moe.", ".mlp."}};
+  config.experts.emplace();
+  EXPECT_EQ(file_name("model.layers.1.mlp.experts.lora_A.weight", config), "model.layers.1.mlp.experts.lora_A.weight");
+  EXPECT_EQ(file_name("model.layers.1.mlp.shared_experts.up_proj", config),
+            "model.layers.1.block_sparse_moe.shared_experts.up_proj");
 }
 
 // One beginning may hold the other.

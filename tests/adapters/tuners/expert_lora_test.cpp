@@ -16,11 +16,12 @@ using namespace nibble::test;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-DecoderConfig mixture(const char* type = "qwen3_moe") {
+DecoderConfig mixture(const char* type = "qwen3_moe", const std::string& more = "") {
   return parse_decoder_config(R"({"model_type": ")" + std::string(type) + R"(", "hidden_size": 16,
       "intermediate_size": 24, "moe_intermediate_size": 6, "shared_expert_intermediate_size": 8, "num_hidden_layers": 2,
       "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 40, "num_experts": 4,
-      "num_experts_per_tok": 2, "initializer_range": 0.3, "tie_word_embeddings": false})",
+      "num_experts_per_tok": 2, "initializer_range": 0.3, "tie_word_embeddings": false)" +
+                                  more + "}",
                               "test");
 }
 
@@ -162,17 +163,66 @@ TEST(ExpertLora, AllLinearIsWhatPeftMakesOfIt) {
   options.r = 4;
   options.lora_alpha = 8;
   options.target_modules.pattern = "all-linear";
-  const AdapterOptions mixtral = translate_for_experts(options, mixture("qwen2_moe"));
-  EXPECT_THAT(mixtral.target_parameters, ElementsAre("gate_up_proj", "gate.weight", "down_proj"));
-  ASSERT_EQ(mixtral.rank_pattern.size(), 1u);
-  EXPECT_EQ(mixtral.rank_pattern[0], (std::pair<std::string, int64_t>(R"(.*\.gate_up_proj)", 8)));
-  const AdapterPlan plan = plan_adapter(mixture("qwen2_moe"), options);
+  const AdapterOptions translated = translate_for_experts(options, mixture("qwen3_next"));
+  EXPECT_THAT(translated.target_parameters, ElementsAre("gate_up_proj", "gate.weight", "down_proj"));
+  ASSERT_EQ(translated.rank_pattern.size(), 1u);
+  EXPECT_EQ(translated.rank_pattern[0], (std::pair<std::string, int64_t>(R"(.*\.gate_up_proj)", 8)));
+  const AdapterPlan plan = plan_adapter(mixture("qwen3_next"), options);
   EXPECT_THAT(plan.modules, testing::Contains("model.layers.0.mlp.shared_expert_gate"));
   EXPECT_THAT(plan.modules, testing::Contains("model.layers.1.mlp.gate"));
   EXPECT_THAT(plan.modules, testing::Not(testing::Contains(HasSubstr("shared_expert.up_proj"))));
   EXPECT_THAT(plan.modules, testing::Not(testing::Contains(HasSubstr("experts.0"))));
   EXPECT_EQ(plan.parameters.size(), 4u);
   EXPECT_THAT(plan.notes, testing::Contains(HasSubstr("gate_up_proj (rank 8) of 4 experts a layer")));
+}
+
+// PEFT 0.21 translates for Mixtral and what it converts like Qwen2 MoE, of which that is none.
+TEST(ExpertLora, NamesStayWhatTheyAreWherePeftDoesNotTranslate) {
+  AdapterOptions options;
+  options.target_modules.pattern = "all-linear";
+  for (const char* type : {"qwen2_moe", "qwen3_5_moe_text", "laguna"}) {
+    const std::string rope = R"(, "rope_parameters": {"full_attention": {"rope_theta": 1e4}})";
+    const DecoderConfig config = mixture(type, type == std::string("laguna") ? rope : "");
+    EXPECT_TRUE(translate_for_experts(options, config).target_parameters.empty()) << type;
+    const AdapterPlan plan = plan_adapter(config, options);
+    EXPECT_TRUE(plan.parameters.empty()) << type;
+    EXPECT_THAT(plan.modules, testing::Contains(HasSubstr("mlp.shared_expert.up_proj"))) << type;
+    EXPECT_THAT(plan.modules, testing::Not(testing::Contains(testing::EndsWith("mlp.gate")))) << type;
+  }
+  EXPECT_EQ(translate_for_experts(options, mixture("afmoe")).target_parameters.size(), 3u);
+  options.target_modules = {{"q_proj", "up_proj"}, ""};  // of a fused tensor only where they are translated
+  EXPECT_THAT(plan_adapter(mixture("qwen2_moe"), options).modules, testing::Contains(HasSubstr("up_proj")));
+}
+
+// In Mixtral these are w1, w3 and w2; the names of other families fit nothing there.
+TEST(ExpertLora, TranslatedNamesAreThoseOfTheFamily) {
+  AdapterOptions options;
+  options.target_modules.names = {"q_proj", "gate_proj", "up_proj", "down_proj"};
+  EXPECT_TRUE(translate_for_experts(options, mixture("mixtral")).target_parameters.empty());
+  EXPECT_THAT(translate_for_experts(options, mixture()).target_parameters, ElementsAre("gate_up_proj", "down_proj"));
+  options.target_modules.names = {"q_proj", "w1", "w2", "w3"};
+  EXPECT_THAT(translate_for_experts(options, mixture("mixtral")).target_parameters,
+              ElementsAre("gate_up_proj", "down_proj"));
+}
+
+TEST(ExpertLora, AnExpressionStandsForTheNamesThatItFits) {
+  AdapterOptions options;
+  options.target_modules.pattern = ".*(q_proj|gate_proj|up_proj)";
+  const AdapterOptions translated = translate_for_experts(options, mixture());
+  EXPECT_THAT(translated.target_modules.names, ElementsAre("q_proj"));
+  EXPECT_EQ(translated.target_modules.pattern, "");
+  EXPECT_THAT(translated.target_parameters, ElementsAre("gate_up_proj"));
+  options.target_modules.pattern = ".*nothing";
+  EXPECT_EQ(translate_for_experts(options, mixture()).target_modules.pattern, ".*nothing");
+}
+
+// As PEFT saves what was named twice.
+TEST(ExpertLora, OneTensorMayHaveSeveralNames) {
+  AdapterOptions options = on_experts();
+  options.target_parameters.push_back("down_proj");
+  EXPECT_EQ(plan_adapter(mixture(), options).parameters.size(), 4u);
+  options.target_modules.names = {"fits_nothing"};
+  EXPECT_EQ(plan_adapter(mixture(), options).parameters.size(), 4u);
 }
 
 TEST(ExpertLora, WhatPeftRefusesIsRefused) {

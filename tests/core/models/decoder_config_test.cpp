@@ -165,6 +165,31 @@ TEST(DecoderConfig, LayersMayDifferInRope) {
   smol["no_rope_layers"] = {1, 0, 1, 0};
   const DecoderConfig nope = parse(smol);
   for (size_t l = 0; l < 4; ++l) EXPECT_EQ(nope.layer[l].rotary, l % 2 == 0 ? 0 : -1);
+  json bamba = llama();
+  bamba["model_type"] = "bamba";
+  bamba["architectures"] = {"BambaForCausalLM"};
+  bamba["mamba_n_heads"] = 2;
+  bamba["partial_rotary_factor"] = 0.25;  // which Transformers overwrites
+  const DecoderConfig half = parse(bamba);
+  EXPECT_EQ(half.rope.at(0).size, half.head_size / 2);
+}
+
+// layer_types have the last word; without them the flag has.
+TEST(DecoderConfig, WindowsOfSmolLM3FollowLayerTypes) {
+  json smol = llama();
+  smol["model_type"] = "smollm3";
+  smol["architectures"] = {"SmolLM3ForCausalLM"};
+  smol["no_rope_layers"] = {1, 0, 1, 0};
+  smol["sliding_window"] = 8;
+  const auto window = [&](size_t l) { return parse(smol).layer.at(l).window; };
+  EXPECT_EQ(window(1), 0);
+  smol["use_sliding_window"] = true;
+  EXPECT_EQ(window(1), 8);
+  EXPECT_EQ(window(0), 0);
+  smol["use_sliding_window"] = false;
+  smol["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention", "sliding_attention"};
+  EXPECT_EQ(window(0), 8);
+  EXPECT_EQ(window(1), 0);
 }
 
 TEST(DecoderConfig, KeysHaveTheSpellingsOfAllTheirWriters) {

@@ -9,6 +9,7 @@
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/tests/core/models/golden.h"
+#include "nibble/tests/core/models/mixtures.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
@@ -114,6 +115,55 @@ TEST(LoadBesideAVisionTower, TheLanguageModelIsFoundUnderTheNamesOfPublishedFile
   EXPECT_EQ(all_logits(loaded, batch, rank.step()), all_logits(decoder, batch, rank.step()));
   EXPECT_THAT(error_of<InputError>([] { parse_decoder_config(R"({"model_type": "gemma3"})", "test"); }),
               HasSubstr("text_config"));
+}
+
+// "model.layers.0.block_sparse_moe.experts.1.w3.weight" of Mixtral is in "model.layers.0.mlp.experts.gate_up_proj".
+TEST(LoadExperts, LieAsInFilesOrAsInTransformersModules) {
+  Rank rank;
+  MemoryPool& pool = rank.context().pool;
+  TemporaryDirectory directory;
+  const std::string config = mixture_config("mixtral");
+  Decoder decoder = random_decoder(parse_decoder_config(config, "test"), 3, rank.context());
+  const std::string file = "block_sparse_moe.", module = "mlp.";
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  std::map<std::string, std::vector<float>> fused;
+  for (const NamedTensor& tensor : state_dict(decoder)) {
+    const size_t at = tensor.name.find(file);
+    if (at == std::string::npos) {
+      tensors.emplace_back(tensor.name, tensor.value);
+      continue;
+    }
+    const std::string layer = tensor.name.substr(0, at), rest = tensor.name.substr(at + file.size());
+    if (rest == "gate.weight") {
+      tensors.emplace_back(layer + module + rest, tensor.value);
+      continue;
+    }
+    // experts.N.w1, w2, w3
+    const std::string part = rest.substr(10, 2);
+    fused[layer + rest.substr(8, 1) + part].assign(tensor.value.data<const float>(),
+                                                   tensor.value.data<const float>() + tensor.value.numel());
+  }
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+    std::vector<float> gate_up, down;
+    for (const char expert : {'0', '1', '2', '3'}) {
+      for (const char* part : {"w1", "w3", "w2"}) {
+        const std::vector<float>& own = fused.at(layer + expert + part);
+        std::vector<float>& into = part == std::string("w2") ? down : gate_up;
+        into.insert(into.end(), own.begin(), own.end());
+      }
+    }
+    tensors.emplace_back(layer + "mlp.experts.gate_up_proj", Tensor::from<float>(pool, {4, 64, 32}, gate_up));
+    tensors.emplace_back(layer + "mlp.experts.down_proj", Tensor::from<float>(pool, {4, 32, 32}, down));
+  }
+  std::filesystem::create_directories(directory / "model");
+  write_safetensors(directory / "model/model.safetensors", tensors);
+  write_bytes(directory / "model/config.json", config);
+
+  Decoder fused_decoder = load_decoder(directory / "model", rank.context());
+  const Sample sample{.ids = {1, 5, 9, 20, 33, 2, 7}, .labels = {}};
+  const Batch batch = make_batch({&sample, 1}, pool);
+  EXPECT_LE(largest_difference(all_logits(fused_decoder, batch, rank.step()), all_logits(decoder, batch, rank.step())),
+            1e-5);
 }
 
 TEST_F(Load, AMissingTensorIsNamed) {

@@ -33,7 +33,7 @@ struct GgufForm {
   bool says_routes = false;        ///< keys for everything about routers, and for the dense layers before the experts
   bool says_expert_width = false;  ///< of these keys the width of an expert alone
   float expert_clamp = 0;          ///< bound of what an expert's activation reads
-  bool post_norm = false;          ///< the norm before the MLP is called post_attention_norm
+  bool bare_mlp_norm = false;      ///< the name of the norm before the MLP does not end in .weight
   bool yarn = false;               ///< positions may be stretched by it
   bool folds_scales = false;       ///< scales of the model are in its weights
   bool splits_mlp = false;         ///< a fused projection to gate and up is two
@@ -41,7 +41,7 @@ struct GgufForm {
   bool lists_windows = false;      ///< any layer may have one, and scores are not scaled (Gemma 4)
   bool no_adapters = false;        ///< products that llama.cpp computes without adapters beside the model
   bool export_only = false;        ///< files are written, not read
-  std::string_view final_norm = "output_norm";
+  std::string_view final_norm = "output_norm", mlp_norm = "ffn_norm";
   /// The model with so many layers scales its scores by width / heads, not by the size of a head (Gemma).
   int64_t largest_layers = 0;
   int64_t rope_period = 0;  ///< every so many-th layer is without rope; 0: not by number

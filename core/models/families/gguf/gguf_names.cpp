@@ -63,11 +63,8 @@ class LayerParts : public GgufParts {
     const bool attention_norm = layer.has_mixer && !names.attention_norm.empty();
     if (attention_norm) norm(to + (two_norms ? "attn_norm_2" : "attn_norm"), from + names.attention_norm);
     if (layer.has_feed_forward && !names.mlp_norm.empty())
-      norm(to + (two_norms || !layer.has_mixer ? "attn_norm"
-                 : form_.post_norm             ? "post_attention_norm"
-                                               : "ffn_norm"),
-           from + names.mlp_norm);
-    if (form_.architecture == "falcon-h1") all[all.size() - 2].name = to + "ffn_norm";  // so it is called there
+      norm(to + std::string(two_norms || !layer.has_mixer ? "attn_norm" : form_.mlp_norm), from + names.mlp_norm,
+           form_.bare_mlp_norm ? "" : ".weight");
     if (!names.post_attention_norm.empty()) norm(to + "post_attention_norm", from + names.post_attention_norm);
     if (!names.post_mlp_norm.empty()) norm(to + "post_ffw_norm", from + names.post_mlp_norm);
     add_gemma_layer_parts(config_, from, to, *this);
@@ -286,9 +283,9 @@ void GgufParts::linear(const std::string& name, const std::string& module, const
   add({.name = name + ".bias", .source = module + ".bias", .row_order = order, .factors = factors});
 }
 
-void GgufParts::norm(const std::string& name, const std::string& module) {
+void GgufParts::norm(const std::string& name, const std::string& module, std::string_view end) {
   if (!config_.norm.weight) return;
-  add({.name = name + ".weight", .source = module + ".weight", .added = config_.norm.weight_offset});
+  add({.name = name + std::string(end), .source = module + ".weight", .added = config_.norm.weight_offset});
   add({.name = name + ".bias", .source = module + ".bias"});
 }
 

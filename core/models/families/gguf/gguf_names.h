@@ -54,7 +54,8 @@ class GgufParts {
   /// A Linear, whose bias may be absent; factor: of its outputs.
   void linear(const std::string& name, const std::string& module, const std::vector<int64_t>& order = {},
               float factor = 1);
-  void norm(const std::string& name, const std::string& module);
+  /// end: of its weight's name.
+  void norm(const std::string& name, const std::string& module, std::string_view end = ".weight");
   /// The projections of attention, from: "model.layers.0.", to: "blk.0."; factors: of queries and values, keys, and of
   /// what attention adds.
   void attention(const LayerConfig& layer, const std::string& from, const std::string& to, float input = 1,

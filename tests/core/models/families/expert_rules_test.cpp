@@ -70,6 +70,31 @@ TEST(ExpertRules, TheBalanceIsInTheLossWhereTheFileSaysSo) {
   ASSERT_TRUE(balance.has_value());
   EXPECT_EQ(balance->coefficient, 0.5);
   EXPECT_EQ(balance->experts(), 4);
+  const std::string unsaid = R"(, "num_experts": 4, "num_experts_per_tok": 2, "output_router_logits": true)";
+  EXPECT_EQ(parse_decoder_config(config("qwen3_moe", unsaid), "c").router_aux_loss_coef, 0.001f);
+  EXPECT_EQ(parse_decoder_config(config("olmoe", unsaid), "c").router_aux_loss_coef, 0.01f);
+  EXPECT_EQ(parse_decoder_config(config("flex_olmo", unsaid), "c").router_aux_loss_coef, 0.01f);
+  EXPECT_EQ(parse_decoder_config(config("flint", unsaid), "c").router_aux_loss_coef, 0.0005f);
+}
+
+// n_shared_experts of Nemotron-H says no more than that there is one.
+TEST(ExpertRules, SharedExpertsHaveTheWidthOfTheirFamily) {
+  const std::string some = R"(, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 3,
+      "moe_shared_expert_intermediate_size": 10, "hybrid_override_pattern": "EEEE")";
+  EXPECT_EQ(parse_decoder_config(config("nemotron_h", some), "c").experts.value().shared_hidden, 10);
+  EXPECT_EQ(parse_decoder_config(config("glm4_moe", some), "c").experts.value().shared_hidden, 18);
+  for (const char* type : {"nemotron_h", "hy_v3"}) {
+    EXPECT_THAT(refusal(type, some + R"(, "mlp_bias": true)"), HasSubstr("mlp_bias is true")) << type;
+  }
+}
+
+// What the file says and the family has not.
+TEST(ExpertRules, DeepseekV32HasNoBiasesInItsMlps) {
+  const std::string latent = R"(, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+      "q_lora_rank": 4, "kv_lora_rank": 4, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4)";
+  for (const char* type : {"deepseek_v32", "glm_moe_dsa"}) {
+    EXPECT_FALSE(parse_decoder_config(config(type, latent + R"(, "mlp_bias": true)"), "c").mlp_bias) << type;
+  }
 }
 
 }  // namespace

@@ -126,6 +126,33 @@ TEST(RouterBalance, CountsTheWholeStep) {
   }
 }
 
+// As Transformers counts: the k best logits, whatever a correction makes of the choice.
+TEST(RouterBalance, LeavesTheCorrectionAside) {
+  Rank rank;
+  MemoryPool& pool = rank.context().pool;
+  const auto make = [&](const std::string&, const Shape& shape) {
+    auto parameter = std::make_unique<Parameter>();
+    parameter->value = Tensor::zeros(pool, shape, DType::f32);
+    return parameter;
+  };
+  Makers makers;
+  makers.parameter = make;
+  Router router("router", "router", "correction", 2, 3, false, {.k = 1, .score = ops::RouterScore::sigmoid}, makers);
+  router.visit([&](Parameter& parameter) {
+    const std::vector<float> rows = {1, 0, 0, 1, 0, 0}, correction = {0, 0, 9};
+    const bool weight = parameter.value.numel() == 6;
+    parameter.value = Tensor::from<float>(pool, parameter.value.shape(), weight ? rows : correction);
+  });
+  RouterBalance balance(3, 1);
+  StepContext step = rank.step();
+  step.balance = &balance;
+  const Routed routed = router.forward(Tensor::from<float>(pool, {2, 2}, std::vector<float>{1, 0, 0, 1}), step, false);
+  EXPECT_EQ(routed.chosen.data<const int32_t>()[0], 2);
+  EXPECT_EQ(balance.counts[0], 1);
+  EXPECT_EQ(balance.counts[1], 1);
+  EXPECT_EQ(balance.counts[2], 0);
+}
+
 TEST(RouterBalance, OfABalancedRouterIsK) {
   RouterBalance balance(4, 1);
   balance.counts = {
