@@ -41,6 +41,7 @@ Mesh::Mesh(const MeshShape& shape, Communicator& world) : shape_(shape), world_(
   groups_.tensor = world.split(rank / tensor, rank);
   const int experts = static_cast<int>(shape.experts);
   groups_.experts = world.split((stage * (data / experts) + column / experts) * tensor + tp_rank, rank);
+  groups_.expert_replicas = world.split((stage * experts + column % experts) * tensor + tp_rank, rank);
 }
 
 }  // namespace nibble

@@ -26,7 +26,7 @@ struct MeshShape {
 
 /// The groups that one rank is in, see Mesh.
 struct MeshGroups {
-  std::unique_ptr<Communicator> pipeline, replicas, shards, data, tensor, experts;
+  std::unique_ptr<Communicator> pipeline, replicas, shards, data, tensor, experts, expert_replicas;
 };
 
 /// Rank ((p * replicate + r) * shard + s) * tensor + t has stage p, copy r, shard s and tp_rank t: ranks
@@ -54,6 +54,8 @@ class Mesh {
 
   /// Neighbours on the data axes of which each has some of the experts of this stage's layers.
   Communicator& experts() const { return *groups_.experts; }
+  /// The ranks of this stage that have the same experts, one of every such group, in order.
+  Communicator& expert_replicas() const { return *groups_.expert_replicas; }
 
   int64_t stage() const { return groups_.pipeline->rank(); }
 

@@ -1,6 +1,5 @@
 #include "nibble/parallel/parallel_model.h"
 
-#include <set>
 #include <utility>
 
 #include "nibble/core/models/load.h"
@@ -29,6 +28,8 @@ bool ParallelModel::is_owner(const Parameter& parameter) const {
   return !is_tied_copy(model_, parameter.name) && (mesh_.tensor().rank() == 0 || parameter.shard);
 }
 
+bool ParallelModel::is_of_own_experts(const std::string& name) const { return own_experts_.contains(name); }
+
 Tensor ParallelModel::tied_gradient() const {
   for (const Parameter* parameter : trained_) {
     if (is_tied_apart(model_, parameter->name)) return trained().tied_gradient(*parameter);
@@ -44,9 +45,9 @@ Slicer ParallelModel::slicer() const {
   return [this](const std::vector<NamedTensor>& tensors) {
     std::vector<CheckpointSlice> slices;
     for (const NamedTensor& tensor : tensors) {
-      const ShardSpec& spec = by_name_.at(parameter_of(tensor.name))->shard;
-      for (const CheckpointSlice& slice : trained().slices(tensor)) {
-        for (CheckpointSlice& piece : global_slices(slice, spec)) slices.push_back(std::move(piece));
+      const Parameter& parameter = *by_name_.at(parameter_of(tensor.name));
+      for (const CheckpointSlice& slice : trained().slices(parameter, tensor)) {
+        for (CheckpointSlice& piece : global_slices(slice, parameter.shard)) slices.push_back(std::move(piece));
       }
     }
     return slices;
@@ -54,10 +55,11 @@ Slicer ParallelModel::slicer() const {
 }
 
 Slicer ParallelModel::written_slicer() const {
-  if (!trained().is_first_copy()) return [](const std::vector<NamedTensor>&) { return std::vector<CheckpointSlice>(); };
   return [this, all = slicer()](std::vector<NamedTensor> tensors) {
-    std::erase_if(tensors,
-                  [&](const NamedTensor& tensor) { return !is_owner(*by_name_.at(parameter_of(tensor.name))); });
+    std::erase_if(tensors, [&](const NamedTensor& tensor) {
+      const Parameter& parameter = *by_name_.at(parameter_of(tensor.name));
+      return !is_owner(parameter) || !trained().is_first_copy(parameter);
+    });
     return all(tensors);
   };
 }

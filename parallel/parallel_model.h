@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,7 @@ class ParallelModel {
   const Mesh& mesh() const { return mesh_; }
   /// The Decoder's trained parameters in its order; how this rank holds them, and in the optimizer's view.
   const std::vector<Parameter*>& decoder_parameters() const { return trained_; }
-  TrainedParameters& trained() const { return replicated_ ? *replicated_ : *sharded_; }
+  TrainedParameters& trained() const { return spread_ ? *spread_ : common(); }
   std::vector<Parameter*> parameters() const { return trained().parameters(); }
   /// Elements of the Decoder's parameter that one of parameters() is a shard of.
   int64_t whole_size(const Parameter& shard) const { return by_name_.at(shard.name)->value.numel(); }
@@ -38,6 +39,10 @@ class ParallelModel {
   FullySharded* sharded() const { return sharded_.get(); }
   /// Whether this rank, of those on the tensor and pipeline axes that have the parameter, counts and writes it.
   bool is_owner(const Parameter& parameter) const;
+  /// Whether experts are trained that other ranks of the data axes do not have.
+  bool trains_spread_experts() const { return spread_ != nullptr; }
+  /// Whether only ranks with the same experts have the Decoder's parameter of this name, which is no part of another's.
+  bool is_of_own_experts(const std::string& name) const;
   /// What is here of the gradient of a trained embedding that another stage has too; undefined where there is none.
   Tensor tied_gradient() const;
 
@@ -56,14 +61,18 @@ class ParallelModel {
  private:
   friend ParallelModel parallelize(Decoder&, bool, const ParallelOptions&, const Mesh&, RankContext&);
   ParallelModel(Decoder& model, bool train_everything, const ParallelOptions& options, const Mesh& mesh);
+  /// What of the trained ones all ranks of the data axes have.
+  TrainedParameters& common() const { return replicated_ ? *replicated_ : *sharded_; }
 
   Decoder& model_;
   ParallelOptions options_;
   const Mesh& mesh_;
   std::vector<Parameter*> trained_;
   std::map<std::string, const Parameter*> by_name_;
+  std::set<std::string> own_experts_;
   std::unique_ptr<FullySharded> sharded_;
   std::unique_ptr<TrainedParameters> replicated_;  // null: sharded_ has the trained ones
+  std::unique_ptr<TrainedParameters> spread_;      // with the experts that are trained here alone; null: there are none
 };
 
 }  // namespace nibble

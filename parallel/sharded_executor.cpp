@@ -1,6 +1,7 @@
 #include "nibble/parallel/sharded_executor.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "nibble/core/train/telemetry/trace.h"
 #include "nibble/parallel/data/assignment.h"
@@ -165,7 +166,8 @@ double ShardedExecutor::squares(const std::vector<Parameter*>&) const {
   for (const Parameter* parameter : parallel_.decoder_parameters()) {
     if (parallel_.is_owner(*parameter)) counted.push_back(parameter);
   }
-  const double mine = parallel_.trained().gradient_squares(counted);
+  const std::vector<double> terms = parallel_.trained().gradient_squares(counted);
+  const double mine = std::accumulate(terms.begin(), terms.end(), 0.0);
   return parallel_.mesh().tensor().all_reduce_sum("gradient norm", mine);
 }
 

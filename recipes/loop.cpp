@@ -24,6 +24,10 @@ ParallelOptions parallel_options(const Recipe& recipe) {
     throw UsageError("adamw8bit keeps its state in blocks that parallel.tensor would split",
                      "use adamw, or parallel.shard", "optimizer.type");
   }
+  if (recipe.parallel.experts > 1 && !recipe.adapter && recipe.optimizer.type == OptimizerKind::adamw8bit) {
+    throw UsageError("adamw8bit keeps its state in blocks that parallel.experts would split",
+                     "use adamw, or parallel.shard", "optimizer.type");
+  }
   ParallelOptions options;
   options.level = static_cast<ShardLevel>(recipe.parallel.zero);
   options.shard_trainable = !recipe.adapter || recipe.parallel.shard_adapters;

@@ -3,6 +3,7 @@
 #include "nibble/core/base/free_memory.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/train/telemetry/trace.h"
+#include "nibble/parallel/experts/expert_parallel.h"
 #include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/recipes/fingerprints.h"
@@ -20,6 +21,7 @@ namespace nibble {
 void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer) {
   const Mesh mesh(recipe.parallel.mesh(), rank.comm);
   const DecoderConfig config = model_config(recipe.model);
+  check_experts(config, recipe.parallel.experts);
   PretrainingTokenizer tokenizer(recipe, config.vocab_size);
   const TrainingData data = traced(observer.trace, Phase::data, "read and encode", [&] {
     const Encoder encoder = open_encoder(tokenizer.path(), recipe.data.chat_template, config.vocab_size);
@@ -32,9 +34,10 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
   Run run = Run::open(options, rank, observer);
 
   const auto tensor = tensor_parallel(config, mesh.tensor(), rank.pool, observer.trace);
+  const auto experts = expert_parallel(config, mesh.experts(), *recipe.train.gradient_sum, rank.pool, observer.trace);
   const LayerRange own = stage_layers(recipe, config, mesh, rank);
   const ActivationPolicy activations = activation_policy(recipe, own, run.dir(), rank, observer);
-  Decoder model = random_decoder(config, rank.seed, rank, own, tensor.get());
+  Decoder model = random_decoder(config, rank.seed, rank, own, tensor.get(), experts.get());
   activations.apply(model);
   ParallelModel parallel = parallelize(model, true, parallel_options(recipe), mesh, rank);
   const NextToken objective;

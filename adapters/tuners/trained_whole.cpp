@@ -95,6 +95,7 @@ void train_whole(Decoder& decoder, const AdapterOptions& options, const TrainedW
                  RankContext& rank) {
   decoder.visit_linears([&](Linear& linear) {
     if (!whole.contains(linear.name() + ".weight") || linear.weight().parameter()) return;
+    if (linear.weight().storage().empty()) return;  // another rank has it
     throw UsageError("modules_to_save names " + linear.name() + ", whose weight is packed and cannot be trained",
                      "keep the module in 16 bits (model.skip_modules), or leave it out");
   });

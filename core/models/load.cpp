@@ -226,12 +226,12 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
 }
 
 Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& rank, LayerRange layers,
-                       const LayerSharding* sharding) {
+                       const LayerSharding* sharding, const ExpertExchange* experts) {
   const MemoryPool::Use use(rank.pool, MemoryUse::base);
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
     return random_parameter(config, seed, name, shape, rank.pool);
   };
-  return Decoder(config, dense_maker(config, parameter), parameter, rank, layers, sharding);
+  return Decoder(config, dense_maker(config, parameter), parameter, rank, layers, sharding, experts);
 }
 
 Decoder plan_decoder(const DecoderConfig& config, RankContext& rank, LayerRange layers) {

@@ -31,9 +31,10 @@ struct LoadOptions {
 Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, const LoadOptions& options = {});
 
 /// Random weights as Hugging Face makes them: Linear and embedding weights normal(0, initializer_range), norms at the
-/// value that does nothing, biases zero, all f32. A tensor's numbers depend on (seed, its name) only.
+/// value that does nothing, biases zero, all f32. A tensor's numbers depend on (seed, its name) only. layers, sharding
+/// and experts: as in LoadOptions.
 Decoder random_decoder(const DecoderConfig& config, uint64_t seed, RankContext& rank, LayerRange layers = {},
-                       const LayerSharding* sharding = nullptr);
+                       const LayerSharding* sharding = nullptr, const ExpertExchange* experts = nullptr);
 
 /// One tensor of random_decoder: full name and shape -> f32 values.
 std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_t seed, const std::string& name,

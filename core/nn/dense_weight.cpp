@@ -81,7 +81,8 @@ std::unique_ptr<LinearWeight> DenseWeight::shard(const ShardSpec& spec, MemoryPo
 
 std::unique_ptr<LinearWeight> DenseWeight::matrices(Range which, MemoryPool& pool) const {
   auto own = std::make_shared<Parameter>(*weight_);
-  own->value = weight_->value.rows(which.begin, which.end);
+  own->shard = {weight_->value.shape(), {which}, all_of(weight_->value.dim(1))};
+  own->value = slice_shard(weight_->value, own->shard, pool);
   if (own->value.writable()) own->value = own->value.clone(pool);
   return std::make_unique<DenseWeight>(std::move(own), transposed_);
 }

@@ -12,14 +12,17 @@ int64_t count_of(const std::vector<Range>& ranges) {
   return count;
 }
 
-Tensor as_matrix(const Tensor& tensor) { return tensor.rank() == 1 ? tensor.reshape({tensor.numel(), 1}) : tensor; }
+Tensor as_matrix(const Tensor& tensor) {
+  const Shape& shape = tensor.shape();
+  return tensor.reshape({shape[0], element_count(Shape(shape.begin() + 1, shape.end()))});
+}
 
 // Calls copy(rows of the shard, its column, the same rows of the global tensor, the range of its columns) for every
 // block that lies together in both.
 template <typename Copy>
 void each_block(const Tensor& shard, const Tensor& global, const ShardSpec& spec, const Copy& copy) {
   const Tensor from = as_matrix(global), to = as_matrix(shard);
-  const std::vector<Range> columns = spec.global.size() > 1 ? spec.columns : all_of(1);
+  const std::vector<Range> columns = spec.global.size() == 2 ? spec.columns : all_of(from.dim(1));
   int64_t row = 0;
   for (const Range& rows : spec.rows) {
     int64_t column = 0;
@@ -43,8 +46,10 @@ void copy_columns(const Tensor& x, int64_t begin, Tensor y, int64_t y_begin, int
 }  // namespace
 
 Shape ShardSpec::shape() const {
-  if (global.size() == 1) return {count_of(rows)};
-  return {count_of(rows), count_of(columns)};
+  Shape shape = global;
+  shape[0] = count_of(rows);
+  if (global.size() > 1) shape[1] = count_of(columns);
+  return shape;
 }
 
 bool ShardSpec::slices_rows() const { return !global.empty() && count_of(rows) < global[0]; }

@@ -14,8 +14,8 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-/// Which rows and columns of a matrix [n, m], or which elements of a vector [n], one range after another. Fused
-/// projections have several: those of query, key and value.
+/// Which rows and columns of a matrix [n, m], which elements of a vector [n], or which (as rows) of several matrices
+/// [e, n, m], one range after another. Fused projections have several: those of query, key and value.
 struct ShardSpec {
   Shape global;                ///< shape of the global tensor; empty: it is whole
   std::vector<Range> rows;     ///< of the first dimension

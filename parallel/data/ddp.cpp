@@ -8,43 +8,43 @@ namespace {
 
 class Replicated final : public TrainedParameters {
  public:
-  Replicated(const std::vector<Parameter*>& trained, const Wire& wire, const Mesh& mesh, MemoryPool& pool);
+  Replicated(const std::vector<Parameter*>& trained, const Wire& wire, Communicator& ranks, MemoryPool& pool);
 
   std::vector<Parameter*> parameters() const override { return trained_; }
   void reduce_gradients(const std::vector<bool>& present) override {
-    if (gradients_) all_reduce_tree(mesh_.data(), "sum gradients", gradients_, present, wire_, pool_);
+    if (gradients_) all_reduce_tree(ranks_, "sum gradients", gradients_, present, wire_, pool_);
   }
   void visit_partial_gradients(const std::function<void(Tensor&)>& visitor) override {
     if (partial_gradients_) visitor(partial_gradients_);
   }
   Tensor tied_gradient(const Parameter& embedding) const override { return embedding.gradient; }
-  double gradient_squares(const std::vector<const Parameter*>& counted) const override {
-    double total = 0;
-    for (const Parameter* parameter : counted) total += ops::sum_of_squares(parameter->gradient);
-    return total;
+  std::vector<double> gradient_squares(const std::vector<const Parameter*>& counted) const override {
+    std::vector<double> squares;
+    for (const Parameter* parameter : counted) squares.push_back(ops::sum_of_squares(parameter->gradient));
+    return squares;
   }
-  std::vector<CheckpointSlice> slices(const NamedTensor& tensor) const override {
+  std::vector<CheckpointSlice> slices(const Parameter&, const NamedTensor& tensor) const override {
     return {{tensor.name, tensor.value, tensor.value.shape(), Shape(tensor.value.rank(), 0)}};
   }
-  bool is_first_copy() const override { return mesh_.data().rank() == 0; }
+  bool is_first_copy(const Parameter&) const override { return ranks_.rank() == 0; }
 
  private:
   std::vector<Parameter*> trained_;
   Wire wire_;
-  const Mesh& mesh_;
+  Communicator& ranks_;
   MemoryPool& pool_;
   Tensor gradients_, partial_gradients_;
 };
 
-Replicated::Replicated(const std::vector<Parameter*>& trained, const Wire& wire, const Mesh& mesh, MemoryPool& pool)
-    : trained_(trained), wire_(wire), mesh_(mesh), pool_(pool) {
+Replicated::Replicated(const std::vector<Parameter*>& trained, const Wire& wire, Communicator& ranks, MemoryPool& pool)
+    : trained_(trained), wire_(wire), ranks_(ranks), pool_(pool) {
   const MemoryPool::Use use(pool, MemoryUse::gradients);
-  const bool alone = mesh.data().size() == 1 && mesh.tensor().size() == 1;
   int64_t size = 0, partial = 0;
   for (const Parameter* parameter : trained) {
     size += parameter->value.numel();
     if (parameter->partial_gradient) partial += parameter->value.numel();
   }
+  const bool alone = ranks.size() == 1 && partial == 0;
   if (!alone && size > 0) gradients_ = Tensor::zeros(pool, {size}, DType::f32, "gradients");
   if (gradients_ && partial > 0) partial_gradients_ = gradients_.rows(size - partial, size);
   int64_t at = 0, partial_at = size - partial;
@@ -60,9 +60,9 @@ Replicated::Replicated(const std::vector<Parameter*>& trained, const Wire& wire,
 
 }  // namespace
 
-std::unique_ptr<TrainedParameters> replicate(const std::vector<Parameter*>& trained, const Wire& wire, const Mesh& mesh,
-                                             MemoryPool& pool) {
-  return std::make_unique<Replicated>(trained, wire, mesh, pool);
+std::unique_ptr<TrainedParameters> replicate(const std::vector<Parameter*>& trained, const Wire& wire,
+                                             Communicator& ranks, MemoryPool& pool) {
+  return std::make_unique<Replicated>(trained, wire, ranks, pool);
 }
 
 }  // namespace nibble

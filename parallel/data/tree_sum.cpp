@@ -73,6 +73,14 @@ Tensor summed_share(Communicator& ranks, std::string_view operation, const Tenso
 
 }  // namespace
 
+std::vector<bool> any_of_groups(const std::vector<bool>& present, int64_t group) {
+  std::vector<bool> any(present.size() / static_cast<size_t>(group));
+  for (size_t i = 0; i < present.size(); ++i) {
+    if (present[i]) any[i / static_cast<size_t>(group)] = true;
+  }
+  return any;
+}
+
 Tensor tree_sum(const Tensor& parts, const std::vector<bool>& present) {
   const std::optional<int64_t> row = sum_rows(parts, present, 0, parts.dim(0));
   NIBBLE_CHECK(row.has_value(), "a sum has at least one part");

@@ -15,6 +15,9 @@ struct Wire {
   DType dtype = DType::f32;  ///< or bf16: half the bytes, parts and sums rounded once each
 };
 
+/// Of every `group` ranks that follow each other: whether one of them has something to add.
+std::vector<bool> any_of_groups(const std::vector<bool>& present, int64_t group);
+
 /// The sum of the rows of `parts` [ranks, n] f32, ranks halved recursively, in one of them; rows that are not present
 /// are left out (a rank that had nothing to add).
 Tensor tree_sum(const Tensor& parts, const std::vector<bool>& present);

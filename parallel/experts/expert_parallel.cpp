@@ -1,6 +1,9 @@
 #include "nibble/parallel/experts/expert_parallel.h"
 
+#include <string>
+
 #include "nibble/core/base/error.h"
+#include "nibble/core/models/families/expert_tensors.h"
 
 namespace nibble {
 
@@ -11,7 +14,7 @@ class ExpertParallel final : public ExpertExchange {
   ExpertParallel(Communicator& ranks, GradientSum kind, MemoryPool& pool, Trace* trace)
       : ranks_(ranks), kind_(kind), pool_(pool), trace_(trace) {}
 
-  Range here(int64_t experts) const override { return of_rank(experts, ranks_.rank()); }
+  Range here(int64_t experts) const override { return experts_of_rank(experts, ranks_.rank(), ranks_.size()); }
   MemoryPool& pool() const override { return pool_; }
 
   ExpertRoute route(std::span<const int64_t> counts) const override {
@@ -20,7 +23,7 @@ class ExpertParallel final : public ExpertExchange {
     std::vector<size_t> bounds = {0}, received = {0};
     const auto mine = static_cast<size_t>(here(experts).size());
     for (int r = 0; r < ranks_.size(); ++r) {
-      const Range theirs = of_rank(experts, r);
+      const Range theirs = experts_of_rank(experts, r, ranks_.size());
       int64_t rows = 0;
       for (int64_t e = theirs.begin; e < theirs.end; ++e) rows += counts[static_cast<size_t>(e)];
       route.sent.push_back(route.sent.back() + rows);
@@ -64,10 +67,6 @@ class ExpertParallel final : public ExpertExchange {
   }
 
  private:
-  Range of_rank(int64_t experts, int rank) const {
-    return {experts * rank / ranks_.size(), experts * (rank + 1) / ranks_.size()};
-  }
-
   void exchange(std::string_view what, const Tensor& from, std::span<const size_t> sent, Tensor& to,
                 std::span<const size_t> received) const {
     const TraceSpan span(trace_, Phase::communication, what);
@@ -92,6 +91,36 @@ class ExpertParallel final : public ExpertExchange {
 };
 
 }  // namespace
+
+void check_experts(const DecoderConfig& config, int64_t ranks) {
+  const auto refuse = [](const std::string& what, const std::string& remedy) {
+    throw UsageError(what, remedy, "parallel.experts");
+  };
+  if (ranks == 1) return;
+  if (!config.experts) refuse("the model has no experts", "leave it out");
+  if (config.experts->experts < ranks) {
+    refuse("the model has " + std::to_string(config.experts->experts) + " experts, fewer than the " +
+               std::to_string(ranks) + " ranks that share them",
+           "use at most " + std::to_string(config.experts->experts));
+  }
+}
+
+Range experts_of_rank(int64_t experts, int rank, int ranks) {
+  return {experts * rank / ranks, experts * (rank + 1) / ranks};
+}
+
+bool is_spread(const Decoder& model, const Linear& linear) {
+  return model.experts() && expert_part(model.config(), linear.name()).has_value();
+}
+
+std::set<const Parameter*> spread_weights(Decoder& model) {
+  std::set<const Parameter*> found;
+  model.visit_linears([&](Linear& linear) {
+    const Parameter* const weight = linear.weight().parameter();
+    if (weight && is_spread(model, linear)) found.insert(weight);
+  });
+  return found;
+}
 
 std::unique_ptr<ExpertExchange> expert_parallel(const DecoderConfig& config, Communicator& ranks, GradientSum kind,
                                                 MemoryPool& pool, Trace* trace) {

@@ -3,19 +3,31 @@
 // tokens travel to those they chose.
 
 #include <memory>
+#include <set>
 
 #include "nibble/core/comm/communicator.h"
-#include "nibble/core/models/decoder_config.h"
+#include "nibble/core/models/decoder.h"
 #include "nibble/core/nn/feed_forward/expert_exchange.h"
 #include "nibble/core/train/gradient_sum.h"
 #include "nibble/core/train/telemetry/trace.h"
 
 namespace nibble {
 
-/// What a Decoder of this rank, one of `ranks`, is made with: rank r of n has experts [E r / n, E (r + 1) / n). Null
-/// where there is a single rank, or the model has no experts. Rows travel in the dtype they have, results in f32.
-/// trace: gets a span of communication for every exchange. ranks, pool and trace must outlive it.
+/// Throws UsageError where several ranks share the experts and not each of them has one.
+void check_experts(const DecoderConfig& config, int64_t ranks);
+
+/// Rank r of n has experts [E r / n, E (r + 1) / n).
+Range experts_of_rank(int64_t experts, int rank, int ranks);
+
+/// What a Decoder of this rank, one of `ranks`, is made with. Null where there is a single rank, or the model has no
+/// experts. Rows travel in the dtype they have, results in f32. trace: gets a span of communication for every exchange.
+/// ranks, pool and trace must outlive it.
 std::unique_ptr<ExpertExchange> expert_parallel(const DecoderConfig& config, Communicator& ranks, GradientSum kind,
                                                 MemoryPool& pool, Trace* trace = nullptr);
+
+/// Whether only ranks with the same experts have the weight of `linear`.
+bool is_spread(const Decoder& model, const Linear& linear);
+/// The weights of all these that are parameters: an expert's own, or some matrices of a tensor of all experts.
+std::set<const Parameter*> spread_weights(Decoder& model);
 
 }  // namespace nibble

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kHeaderBytes = 1024;
 
-// "dtype rank sizes... name"; an empty text ends the stage.
+// "dtype rank sizes... name"; an empty text ends what a rank gives.
 Tensor header_of(const NamedTensor* tensor, MemoryPool& pool) {
   std::ostringstream text;
   if (tensor) {
@@ -24,19 +24,18 @@ Tensor header_of(const NamedTensor* tensor, MemoryPool& pool) {
   return header;
 }
 
-void send_one(Communicator& stages, const NamedTensor* tensor, MemoryPool& pool) {
-  stages.send("export", header_of(tensor, pool), 0);
+void send_one(Communicator& ranks, const NamedTensor* tensor, MemoryPool& pool) {
+  ranks.send("export", header_of(tensor, pool), 0);
   if (!tensor) return;
-  stages.send("export", tensor->value, 0);
+  ranks.send("export", tensor->value, 0);
   // Not before it has arrived may the tensor go.
   Tensor arrived = Tensor::zeros(pool, {1}, DType::u8);
-  stages.receive("export", arrived, 0);
+  ranks.receive("export", arrived, 0);
 }
 
-bool receive_one(Communicator& stages, int from, MemoryPool& pool,
-                 const std::function<void(const NamedTensor&)>& take) {
+bool receive_one(Communicator& ranks, int from, MemoryPool& pool, const std::function<void(const NamedTensor&)>& take) {
   Tensor header = Tensor::zeros(pool, {kHeaderBytes}, DType::u8);
-  stages.receive("export", header, from);
+  ranks.receive("export", header, from);
   std::istringstream text(reinterpret_cast<const char*>(header.raw()));
   int dtype = 0;
   size_t rank = 0;
@@ -46,28 +45,34 @@ bool receive_one(Communicator& stages, int from, MemoryPool& pool,
   for (int64_t& size : shape) text >> size;
   text >> tensor.name;
   tensor.value = Tensor::empty(pool, shape, static_cast<DType>(dtype), tensor.name);
-  stages.receive("export", tensor.value, from);
-  stages.send("export", Tensor::zeros(pool, {1}, DType::u8), from);
+  ranks.receive("export", tensor.value, from);
+  ranks.send("export", Tensor::zeros(pool, {1}, DType::u8), from);
   take(tensor);
   return true;
 }
 
 }  // namespace
 
+void collect(Communicator& ranks, MemoryPool& pool,
+             const std::function<void(const std::function<void(const NamedTensor&)>& give)>& mine,
+             const std::function<void(const NamedTensor&)>& take) {
+  const bool first = ranks.rank() == 0;
+  mine([&](const NamedTensor& tensor) {
+    if (first) take({tensor.name, tensor.value.to(pool)});
+    if (!first) send_one(ranks, &tensor, pool);
+  });
+  if (!first) send_one(ranks, nullptr, pool);
+  for (int rank = 1; first && rank < ranks.size(); ++rank) {
+    while (receive_one(ranks, rank, pool, take)) {
+    }
+  }
+}
+
 void collect_stages(const Mesh& mesh, MemoryPool& pool,
                     const std::function<void(const std::function<void(const NamedTensor&)>& give)>& mine,
                     const std::function<void(const NamedTensor&)>& take) {
-  Communicator& stages = mesh.pipeline();
-  const bool gives = mesh.data().rank() == 0 && mesh.tensor().rank() == 0, first = stages.rank() == 0;
-  mine([&](const NamedTensor& tensor) {
-    if (gives && first) take({tensor.name, tensor.value.to(pool)});
-    if (gives && !first) send_one(stages, &tensor, pool);
-  });
-  if (gives && !first) send_one(stages, nullptr, pool);
-  for (int stage = 1; gives && first && stage < stages.size(); ++stage) {
-    while (receive_one(stages, stage, pool, take)) {
-    }
-  }
+  const bool gives = mesh.data().rank() == 0 && mesh.tensor().rank() == 0;
+  gives ? collect(mesh.pipeline(), pool, mine, take) : mine([](const NamedTensor&) {});
 }
 
 }  // namespace nibble

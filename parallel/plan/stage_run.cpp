@@ -160,7 +160,8 @@ MeshGroups groups_of(const MeshShape& shape, const Place& place, int shard, Mome
           group(shard, shape.shard, MeshAxis::shard),
           group(shard, shape.data(), MeshAxis::data),
           group(static_cast<int>(shape.tensor) - 1, shape.tensor, MeshAxis::tensor),
-          group(0, shape.experts, MeshAxis::experts)};
+          group(static_cast<int>(shape.experts) - 1, shape.experts, MeshAxis::experts),  // has most of them
+          group(0, shape.data() / shape.experts, MeshAxis::expert_replicas)};
 }
 
 /// The value model of PPO, which learns from every step after the policy.
@@ -327,8 +328,8 @@ StageRun run_all(const PlanJob& job, const DecoderConfig& config, const PlanLayo
   }
   // The first rank has all of an adapter when it is written.
   std::optional<Tensor> adapter;
-  const bool apart =
-      layout.mesh.pipeline > 1 || layout.mesh.tensor > 1 || (layout.mesh.shard > 1 && layout.shard_adapters);
+  const bool apart = layout.mesh.pipeline > 1 || layout.mesh.tensor > 1 || parallel.trains_spread_experts() ||
+                     (layout.mesh.shard > 1 && layout.shard_adapters);
   if (!job.everything && stage.layers.begin == 0 && apart) {
     const MemoryPool::Use use(pool, MemoryUse::checkpoint);
     adapter = Tensor::empty(pool, {job.model.trained_values()}, DType::f32);

@@ -18,6 +18,8 @@ int64_t Exchange::ranks(const MeshShape& mesh) const {
       return mesh.tensor;
     case MeshAxis::experts:
       return mesh.experts;
+    case MeshAxis::expert_replicas:
+      return mesh.data() / mesh.experts;
   }
   return 1;
 }

@@ -9,7 +9,7 @@
 
 namespace nibble {
 
-enum class MeshAxis : uint8_t { pipeline, replicate, shard, data, tensor, experts };
+enum class MeshAxis : uint8_t { pipeline, replicate, shard, data, tensor, experts, expert_replicas };
 /// Of a step: around a layer's forward or backward pass, or between passes.
 enum class StepPart : uint8_t { forward, backward, between };
 

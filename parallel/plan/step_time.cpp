@@ -14,9 +14,10 @@ namespace {
 // of the node go through the same wire.
 double ring_seconds(const Exchange& of, const StepCost::Amount& amount, const MeshShape& mesh, const Cluster& cluster) {
   const auto ranks = static_cast<double>(of.ranks(mesh)), tensor = static_cast<double>(mesh.tensor);
-  const double stride = of.axis == MeshAxis::tensor      ? 1
-                        : of.axis == MeshAxis::replicate ? tensor * static_cast<double>(mesh.shard)
-                                                         : tensor;
+  const double stride = of.axis == MeshAxis::tensor            ? 1
+                        : of.axis == MeshAxis::replicate       ? tensor * static_cast<double>(mesh.shard)
+                        : of.axis == MeshAxis::expert_replicas ? tensor * static_cast<double>(mesh.experts)
+                                                               : tensor;
   const double rings = std::min(stride, cluster.ranks_per_node);  // side by side in a node
   const bool inside = ranks * stride <= cluster.ranks_per_node;
   const double moved = of.sent(amount.bytes, mesh);

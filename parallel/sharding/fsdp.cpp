@@ -4,8 +4,8 @@
 #include <set>
 #include <utility>
 
-#include "nibble/core/models/families/expert_tensors.h"
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/parallel/experts/expert_parallel.h"
 #include "nibble/parallel/pipeline/tied_embedding.h"
 
 namespace nibble {
@@ -15,15 +15,6 @@ namespace {
 constexpr int64_t kByteAlignment = 64;
 constexpr int64_t kByteGrain = 64 * 128;      // 64 x 256 weights in 4 bits: a block of doubly quantized scales
 constexpr size_t kSmallestSharded = 1 << 10;  // bytes; smaller tensors are whole everywhere
-constexpr int64_t kSquaresGrain = 1 << 15;    // pieces of ops::sum_of_squares
-
-std::vector<bool> any_of_groups(const std::vector<bool>& present, int64_t group) {
-  std::vector<bool> any(present.size() / static_cast<size_t>(group));
-  for (size_t i = 0; i < present.size(); ++i) {
-    if (present[i]) any[i / static_cast<size_t>(group)] = true;
-  }
-  return any;
-}
 
 std::vector<bool> one_group(const std::vector<bool>& present, int64_t group, int which) {
   const auto begin = present.begin() + which * group;
@@ -73,7 +64,7 @@ void FullySharded::shard_frozen(const std::vector<Parameter*>& trained) {
   for (const Parameter* parameter : trained) seen.insert(&parameter->value);
   // Experts that are here alone stay as they are.
   model_.visit_linears([&](Linear& linear) {
-    if (!model_.experts() || !expert_part(model_.config(), linear.name())) return;
+    if (!is_spread(model_, linear)) return;
     for (const Tensor* tensor : linear.weight().storage()) seen.insert(tensor);
   });
   const auto add = [&](const std::string& name, Tensor& tensor) {
@@ -243,7 +234,7 @@ Tensor FullySharded::tied_gradient(const Parameter& embedding) const {
 }
 
 // Each rank adds up the pieces it has, put together in order.
-double FullySharded::gradient_squares(const std::vector<const Parameter*>& counted) const {
+std::vector<double> FullySharded::gradient_squares(const std::vector<const Parameter*>& counted) const {
   std::vector<double> mine;
   std::vector<size_t> bounds = {0};
   std::vector<std::string> names;  // of the pieces of all ranks, in rank order
@@ -251,11 +242,11 @@ double FullySharded::gradient_squares(const std::vector<const Parameter*>& count
     each_group([&](const TrainableGroup& group) {
       const int64_t begin = group.layout().cuts()[static_cast<size_t>(r)];
       for (const FlatPart& part : group.layout().parts(r)) {
-        for (int64_t at = part.begin; at < part.end; at += kSquaresGrain) {
+        for (int64_t at = part.begin; at < part.end; at += kSquaresPiece) {
           names.push_back(group.whole()[part.tensor]->name);
           if (r != mesh_.shards().rank()) continue;
           const int64_t from = part.at + at - part.begin - begin;
-          const int64_t to = std::min(from + kSquaresGrain, part.at + part.end - part.begin - begin);
+          const int64_t to = std::min(from + kSquaresPiece, part.at + part.end - part.begin - begin);
           mine.push_back(ops::sum_of_squares(group.shard_gradient().rows(from, to)));
         }
       }
@@ -268,12 +259,12 @@ double FullySharded::gradient_squares(const std::vector<const Parameter*>& count
   mesh_.shards().all_gather("gradient norm", part, all, bounds);
   std::map<std::string, double> sums;
   for (size_t i = 0; i < names.size(); ++i) sums[names[i]] += all.data<const double>()[i];
-  double total = 0;
-  for (const Parameter* parameter : counted) total += sums.at(parameter->name);
-  return total;
+  std::vector<double> squares;
+  for (const Parameter* parameter : counted) squares.push_back(sums.at(parameter->name));
+  return squares;
 }
 
-std::vector<CheckpointSlice> FullySharded::slices(const NamedTensor& tensor) const {
+std::vector<CheckpointSlice> FullySharded::slices(const Parameter&, const NamedTensor& tensor) const {
   std::vector<CheckpointSlice> found;
   each_group([&](const TrainableGroup& group) {
     for (CheckpointSlice& slice : group.slices(tensor)) found.push_back(std::move(slice));

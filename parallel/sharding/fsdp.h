@@ -54,9 +54,9 @@ class FullySharded final : public TrainedParameters, public BlockHooks {
   void reduce_gradients(const std::vector<bool>& present) override;
   void visit_partial_gradients(const std::function<void(Tensor&)>& visitor) override;
   Tensor tied_gradient(const Parameter& embedding) const override;
-  double gradient_squares(const std::vector<const Parameter*>& counted) const override;
-  std::vector<CheckpointSlice> slices(const NamedTensor& tensor) const override;
-  bool is_first_copy() const override { return mesh_.replicas().rank() == 0; }
+  std::vector<double> gradient_squares(const std::vector<const Parameter*>& counted) const override;
+  std::vector<CheckpointSlice> slices(const Parameter& parameter, const NamedTensor& tensor) const override;
+  bool is_first_copy(const Parameter&) const override { return mesh_.replicas().rank() == 0; }
 
  private:
   struct Layer {

@@ -5,15 +5,14 @@
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/optimizer.h"
+#include "nibble/parallel/trained_parameters.h"
 
 namespace nibble {
 
 namespace {
 
 constexpr int64_t kAlignment = 16;
-// ops::sum_of_squares adds pieces of this many elements in order.
-constexpr int64_t kGrain = 1 << 15;
-static_assert(kGrain % ops::kEightBitBlock == 0);
+static_assert(kSquaresPiece % ops::kEightBitBlock == 0);
 
 std::vector<int64_t> sizes_of(const std::vector<Parameter*>& parameters) {
   std::vector<int64_t> sizes;
@@ -34,7 +33,7 @@ Tensor view_of(const Tensor& flat, int64_t begin, const Shape& shape) {
 TrainableGroup::TrainableGroup(std::vector<Parameter*> parameters, ShardLevel level, bool whole_gradients,
                                Communicator& ranks, MemoryPool& pool, const std::string& what)
     : parameters_(std::move(parameters)),
-      layout_(sizes_of(parameters_), ranks.size(), kAlignment, kGrain),
+      layout_(sizes_of(parameters_), ranks.size(), kAlignment, kSquaresPiece),
       keep_whole_gradients_(whole_gradients),
       ranks_(ranks),
       pool_(pool),

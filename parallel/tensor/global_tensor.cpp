@@ -58,8 +58,10 @@ std::vector<CheckpointSlice> global_slices(const CheckpointSlice& slice, const S
   const int64_t rows = slice.value.dim(0);
   for (const Piece& row : pieces_of(spec.rows, slice.offset[0], slice.offset[0] + rows)) {
     const Tensor of_rows = slice.value.rows(row.at, row.at + row.global.size());
-    if (spec.global.size() == 1) {
-      result.push_back({slice.name, of_rows, spec.global, {row.global.begin}});
+    if (spec.global.size() != 2) {
+      Shape offset = slice.offset;
+      offset[0] = row.global.begin;
+      result.push_back({slice.name, of_rows, spec.global, offset});
       continue;
     }
     const int64_t columns = slice.value.dim(1);

@@ -147,10 +147,6 @@ void detail::check_recipe(const Document& document, const Recipe& recipe) {
   }
   // With no degree given the ranks of a launch are replicas.
   if (recipe.parallel.mesh().ranks() != 1) recipe.parallel.mesh().check_experts();
-  if (recipe.parallel.experts > 1 && !recipe.adapter) {
-    document.refuse("parallel.experts", "spreads frozen experts, and here every weight is trained",
-                    "add an adapter section, or use parallel.shard");
-  }
   if (recipe.parallel.experts > 1 && recipe.has_rollouts()) {
     document.refuse("parallel.experts", "needs ranks that compute in step, which they do not while they write answers",
                     "use parallel.shard or parallel.replicate");

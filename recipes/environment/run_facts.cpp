@@ -13,7 +13,7 @@
 #include "nibble/core/base/readable.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/files/atomic_file.h"
-#include "nibble/core/models/families/expert_tensors.h"
+#include "nibble/parallel/experts/expert_parallel.h"
 #include "nibble/parallel/pipeline/tied_embedding.h"
 #include "nibble/parallel/plan/memory.h"
 #include "nibble/recipes/plan/plan_job.h"
@@ -103,13 +103,7 @@ std::string planned_memory(const Recipe& recipe, const RankContext& rank) {
 // Every rank counts what no other stage or shard counts.
 WeightCounts count_weights(Decoder& model, const Mesh& mesh) {
   WeightCounts counts;
-  std::set<const Parameter*> spread;
-  const auto is_spread = [&](const Linear& linear) {
-    return model.experts() && expert_part(model.config(), linear.name()).has_value();
-  };
-  model.visit_linears([&](Linear& linear) {
-    if (is_spread(linear)) spread.insert(linear.weight().parameter());
-  });
+  const std::set<const Parameter*> spread = spread_weights(model);
   model.visit([&](Parameter& parameter) {
     if (is_tied_copy(model, parameter.name) || (mesh.tensor().rank() > 0 && !parameter.shard)) return;
     if (mesh.experts().rank() > 0 && !spread.contains(&parameter)) return;
@@ -121,7 +115,7 @@ WeightCounts count_weights(Decoder& model, const Mesh& mesh) {
     const bool shared = linear.shard().slices_rows() || linear.shard().slices_columns();
     if (linear.weight().parameter() || (mesh.tensor().rank() > 0 && !shared)) return;  // packed ones are left
     if (linear.weight().storage().empty()) return;                                     // another rank has it
-    if (mesh.experts().rank() > 0 && !is_spread(linear)) return;
+    if (mesh.experts().rank() > 0 && !is_spread(model, linear)) return;
     counts.all += static_cast<double>(linear.in_features()) * static_cast<double>(linear.out_features());
   });
   for (Communicator* ranks : {&mesh.tensor(), &mesh.experts(), &mesh.pipeline()}) {

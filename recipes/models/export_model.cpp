@@ -1,6 +1,7 @@
 #include "nibble/recipes/models/export_model.h"
 #include "nibble/adapters/peft/adapter_names.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -59,20 +60,31 @@ void compare_with_written(const NamedTensor& tensor, const CheckpointDir& writte
   release_pages(got);
 }
 
-// Gives what this rank's layers hold, put together from its tensor-parallel shards; the first of those ranks gives.
-void give_whole(Decoder& model, const Mesh& mesh, const std::vector<NamedTensor>& tensors, RankContext& rank,
-                const std::function<void(const NamedTensor&)>& give) {
-  if (mesh.tensor().size() == 1 || mesh.data().rank() > 0) {
+// Gives what this rank's layers hold, put together from its tensor-parallel shards or with the experts of other ranks;
+// the first of those ranks gives.
+void give_whole(Decoder& model, const ParallelModel& parallel, const std::vector<NamedTensor>& tensors,
+                RankContext& rank, const std::function<void(const NamedTensor&)>& give) {
+  const Mesh& mesh = parallel.mesh();
+  Communicator& ranks = mesh.tensor().size() > 1 ? mesh.tensor() : mesh.experts();
+  if (ranks.size() == 1 || mesh.data().rank() >= mesh.experts().size()) {
     for (const NamedTensor& tensor : tensors) give(tensor);
     return;
   }
   std::map<std::string, ShardSpec> specs;
   model.visit([&](Parameter& parameter) { specs[parameter.name] = parameter.shard; });
+  std::vector<NamedTensor> own;
   for (const NamedTensor& tensor : tensors) {
-    const Tensor whole =
-        gather_on_first(mesh.tensor(), tensor.name, tensor.value, specs[tensor.name], rank.pool.host());
+    if (parallel.is_of_own_experts(tensor.name)) {
+      own.push_back(tensor);
+      continue;
+    }
+    const Tensor whole = gather_on_first(ranks, tensor.name, tensor.value, specs[tensor.name], rank.pool.host());
     if (whole) give({tensor.name, whole});
   }
+  const auto mine = [&](const std::function<void(const NamedTensor&)>& give_own) {
+    std::ranges::for_each(own, give_own);
+  };
+  collect(ranks, rank.pool.host(), mine, give);
 }
 
 // Every tensor of the model, block by block and stage by stage, on the first rank. A tied embedding comes once.
@@ -82,7 +94,7 @@ void visit_model(Decoder& model, ParallelModel& parallel, RankContext& rank,
     parallel.visit_whole([&](const std::vector<NamedTensor>& tensors) {
       std::vector<NamedTensor> own = tensors;
       std::erase_if(own, [&](const NamedTensor& tensor) { return is_tied_copy(model, tensor.name); });
-      give_whole(model, parallel.mesh(), own, rank, give);
+      give_whole(model, parallel, own, rank, give);
     });
   };
   collect_stages(parallel.mesh(), rank.pool.host(), mine, take);
@@ -129,7 +141,7 @@ void export_adapter(Decoder& model, ParallelModel& parallel, const AttachedAdapt
     const auto mine = [&](const std::function<void(const NamedTensor&)>& give) {
       std::vector<NamedTensor> own;
       for (const auto& [name, value] : saved_tensors(model, adapter, rank.pool)) own.push_back({name, value});
-      give_whole(model, parallel.mesh(), own, rank, give);
+      give_whole(model, parallel, own, rank, give);
     };
     collect_stages(parallel.mesh(), rank.pool.host(), mine, [&](const NamedTensor& tensor) {
       tensors.emplace_back(peft_name(tensor.name, model.config()), tensor.value);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "nibble/adapters/target_modules.h"
 #include "nibble/core/base/cpu_features.h"
@@ -14,6 +15,7 @@
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/int8/int8_product.h"
+#include "nibble/parallel/experts/expert_parallel.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/load_quantized.h"
 #include "nibble/recipes/models/arithmetic.h"
@@ -165,27 +167,30 @@ void refuse_bias_without_place(const DecoderConfig& config, const AdapterPlan& p
 }
 
 // Every rank has the adapters of all experts, of single ones too; weights have only some.
-void check_spread_experts(const DecoderConfig& config, int64_t ranks, const AdapterPlan& plan,
-                          const AdapterOptions& options) {
+void check_spread_experts(const DecoderConfig& config, const AdapterPlan& plan, const AdapterOptions& options,
+                          OptimizerKind optimizer) {
   const auto refuse = [](const std::string& what, const std::string& remedy) {
     throw UsageError(what, remedy, "parallel.experts");
   };
-  if (!config.experts) refuse("the model has no experts", "leave it out");
-  if (config.experts->experts < ranks) {
-    refuse("the model has " + std::to_string(config.experts->experts) + " experts, fewer than the " +
-               std::to_string(ranks) + " ranks that share them",
-           "use at most " + std::to_string(config.experts->experts));
-  }
+  std::map<std::pair<std::string, int64_t>, int64_t> saved;  // Linears of a layer's experts
   for (const std::string& linear : plan.linears) {
-    if (!expert_part(config, linear)) continue;
-    if (plan.whole.contains(linear + ".weight") || plan.whole.contains(linear.substr(0, linear.rfind('.'))))
-      refuse("the adapter trains the weight of " + linear + ", which only some ranks have",
-             "leave it out, or take it from adapter.modules_to_save");
+    const std::optional<ExpertPart> part = expert_part(config, linear);
+    if (!part) continue;
+    const bool alone = plan.whole.contains(linear + ".weight");
+    if (alone) ++saved[{part->tensor, part->first_output}];
+    if ((alone || plan.whole.contains(linear.substr(0, linear.rfind('.')))) && optimizer == OptimizerKind::adamw8bit)
+      refuse("adamw8bit keeps the state of experts in blocks that this would split", "use adamw, or parallel.shard");
     if (!std::ranges::count(plan.modules, linear)) continue;
     const bool reads = takes_from_base(options.init_lora_weights) || options.init_lora_weights == LoraInit::loftq;
     if (options.use_dora || reads || options.lora_dropout > 0)
       refuse("the adapter of " + linear + " has dropout, DoRA or a start taken from a weight that only some ranks have",
              "name the tensors of all experts in adapter.target_parameters, or leave it out");
+  }
+  for (const auto& [of, count] : saved) {
+    if (count == config.experts->experts) continue;
+    refuse("the adapter trains the weights of " + std::to_string(count) + " of the " +
+               std::to_string(config.experts->experts) + " experts in " + of.first + ", and ranks share all of them",
+           "name all experts in adapter.modules_to_save, or leave it out");
   }
 }
 
@@ -198,6 +203,7 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
                          std::string(split.stages ? "embedding and head on one rank" : "whole tables"),
                      "leave it out", split.stages ? "parallel.pipeline" : "parallel.tensor");
   }
+  check_experts(config, recipe.parallel.experts);
   if (!recipe.adapter) return std::nullopt;
   const AdapterRecipe adapter = with_added_tokens(*recipe.adapter, config, rows);
   config.vocab_size = rows;
@@ -212,7 +218,7 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
     plan = plan_adapter(config, stored, split);
     options = stored.options;
   }
-  if (recipe.parallel.experts > 1) check_spread_experts(config, recipe.parallel.experts, plan, options);
+  if (recipe.parallel.experts > 1) check_spread_experts(config, plan, options, recipe.optimizer.type);
   return plan;
 }
 

@@ -11,6 +11,7 @@
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/meta/meta_device.h"
+#include "nibble/parallel/experts/expert_parallel.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/codec.h"
 #include "nibble/quant/mxfp4_layout.h"
@@ -141,7 +142,7 @@ ModelMaker maker_of(const Recipe& recipe, const std::optional<AdapterRecipe>& of
   return [adapter, base, pretrains = recipe.pretrains(), int8 = recipe.model.int8()](
              const DecoderConfig& config, LayerRange range, const LayerSharding* sharding,
              const ExpertExchange* experts, RankContext& rank) {
-    if (pretrains) return random_decoder(config, rank.seed, rank, range, sharding);
+    if (pretrains) return random_decoder(config, rank.seed, rank, range, sharding, experts);
     Decoder model = base->make(config, range, sharding, experts, rank);
     if (int8) use_int8(model, rank);
     if (!adapter) return model;
@@ -155,6 +156,7 @@ ModelMaker maker_of(const Recipe& recipe, const std::optional<AdapterRecipe>& of
 }
 
 PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
+  check_experts(config, recipe.parallel.experts);
   const auto base = std::make_shared<const StoredBase>(recipe.model, config, look);
   PlanJob job;
   job.everything = !recipe.adapter;

@@ -1,4 +1,5 @@
-// Mixtures of experts on several ranks, stopped and resumed: adapters on experts, dense and in 4 bits.
+// Mixtures of experts on several ranks, stopped and resumed: adapters on experts, dense and in 4 bits, and training of
+// everything.
 
 #include <gmock/gmock.h>
 
@@ -12,7 +13,8 @@ using namespace nibble::test;
 struct Kind {
   const char *name, *model_type;
   bool four_bit;
-  json adapter;
+  json adapter;  ///< null: everything is trained
+  bool pretrains = false;
 };
 
 const std::vector<Kind>& kinds() {
@@ -23,6 +25,12 @@ const std::vector<Kind>& kinds() {
       {"OneTensorEachIn4Bits", "qwen3_moe", true, {{"target_parameters", both}, {"target_modules", {"q_proj"}}}},
       {"AllInOne", "gpt_oss", false, {{"target_parameters", fused}}},
       {"AllInOneIn4Bits", "gpt_oss", true, {{"target_parameters", fused}, {"target_modules", {"q_proj"}}}},
+      {"OneTensorEachTrained", "qwen3_moe", false, {}},
+      {"AllInOneTrained", "gpt_oss", false, {}},
+      {"OneTensorEachSaved", "qwen3_moe", false, {{"target_modules", {"q_proj"}}, {"modules_to_save", {"experts"}}}},
+      {"AllInOneSaved", "gpt_oss", false, {{"target_modules", {"q_proj"}}, {"modules_to_save", {"experts"}}}},
+      {"OneTensorEachPretrained", "qwen3_moe", false, {}, true},
+      {"AllInOnePretrained", "gpt_oss", false, {}, true},
   };
   return all;
 }
@@ -53,17 +61,30 @@ class ExpertRuns : public OwnModel, public testing::WithParamInterface<size_t> {
     write_bytes(base_ / "tokenizer.json", byte_tokenizer());
     write_bytes(base_ / "tokenizer_config.json", json{{"eos_token", "<|end|>"}}.dump());
     wanted_ = own_recipe(base_, 12);
-    wanted_["adapter"] = {{"r", 2}, {"lora_alpha", 4}};
-    wanted_["adapter"].merge_patch(kind.adapter);
+    if (!kind.adapter.is_null()) {
+      wanted_["adapter"] = {{"r", 2}, {"lora_alpha", 4}};
+      wanted_["adapter"].merge_patch(kind.adapter);
+    }
+    if (kind.pretrains) {
+      wanted_["model"] = {{"init", (directory_ / "model.json").string()}, {"tokenizer", base_.string()}};
+      wanted_["model"]["compute_dtype"] = "f32";
+      wanted_["data"].erase("pack");
+    }
     wanted_["model"]["router_aux_loss_coef"] = 0.1;
     if (kind.four_bit) wanted_["model"]["quantize"] = "nf4";
+  }
+
+  /// How many values run.json says there are, and how many of them are trained.
+  json counts(const std::string& name) const {
+    return json::parse(read_bytes(directory_ / name / "run.json"))["model"];
   }
 
   static void expect_same_bits(const Outcome& got, const Outcome& want) {
     ASSERT_EQ(want.losses.size(), 3u);
     EXPECT_EQ(got.losses, want.losses);
     EXPECT_EQ(got.norms, want.norms);
-    EXPECT_TRUE(got.weights == want.weights) << "the adapters differ";
+    EXPECT_FALSE(want.weights.empty());
+    EXPECT_TRUE(got.weights == want.weights) << "what was trained differs";
   }
 
   json wanted_;
@@ -85,6 +106,7 @@ TEST_P(ExpertRuns, SpreadOverRanksTheyGiveTheBitsOfOne) {
     SCOPED_TRACE(name);
     wanted_["parallel"] = parallel;
     expect_same_bits(run(wanted_, ranks, name), one);
+    EXPECT_EQ(counts(name), counts("one"));
   };
   spread("two", 2, {{"experts", 2}, {"replicate", 2}});
   spread("four", 4, {{"experts", 4}, {"replicate", 4}});
@@ -96,6 +118,30 @@ TEST_P(ExpertRuns, SpreadOverRanksTheyGiveTheBitsOfOne) {
   const Outcome stages = run(wanted_, 2, "stages");
   wanted_["parallel"] = {{"experts", 2}, {"replicate", 2}, {"pipeline", 2}};
   expect_same_bits(run(wanted_, 4, "spread-stages"), stages);
+}
+
+TEST_P(ExpertRuns, PackedTheyGiveTheBitsOfOneRank) {
+  wanted_["data"]["pack"] = true;
+  wanted_["data"]["train"] = make_texts(40).string();
+  const Outcome one = run(wanted_, 1, "one");
+  wanted_["parallel"] = {{"experts", 2}, {"replicate", 2}};
+  expect_same_bits(run(wanted_, 2, "two"), one);
+  wanted_["parallel"] = {{"experts", 2}, {"shard", 4}, {"zero", 2}};
+  expect_same_bits(run(wanted_, 4, "four"), one);
+}
+
+TEST_P(ExpertRuns, SummedAsTheyComeTheyGiveTheNumbersOfOneRank) {
+  wanted_["train"]["gradient_sum"] = "running";
+  const Outcome one = run(wanted_, 1, "one");
+  for (const json& parallel : {json{{"experts", 2}, {"replicate", 2}}, json{{"experts", 2}, {"shard", 2}}}) {
+    wanted_["parallel"] = parallel;
+    const Outcome two = run(wanted_, 2, "two-" + parallel.dump());
+    ASSERT_EQ(two.losses.size(), 3u);
+    for (size_t i = 0; i < one.losses.size(); ++i) {
+      EXPECT_NEAR(two.losses[i], one.losses[i], 1e-5) << parallel;
+      EXPECT_NEAR(two.norms[i], one.norms[i], 1e-4 * one.norms[i]) << parallel;
+    }
+  }
 }
 
 // Of three microbatches two ranks have two and one, four ranks one, one, one and none.
@@ -160,12 +206,19 @@ TEST_P(ExpertRuns, WhatCannotBeSpreadIsRefusedUpFront) {
   refused({{"experts", 2}, {"pipeline", 2}}, "2 does not divide replicate x shard = 1");
   refused({{"experts", 2}, {"tensor", 2}}, "experts are spread over ranks that have whole layers");
   refused({{"experts", 8}, {"replicate", 8}}, "the model has 6 experts, fewer than the 8 ranks", 8);
-  wanted_.erase("adapter");
-  wanted_["model"].erase("quantize");
-  refused({{"experts", 2}, {"replicate", 2}}, "every weight is trained");
+  const json two = {{"experts", 2}, {"replicate", 2}};
+  const bool saves = wanted_.contains("adapter") && wanted_["adapter"].contains("modules_to_save");
+  wanted_["optimizer"]["type"] = "adamw8bit";
+  if (!wanted_.contains("adapter")) refused(two, "adamw8bit keeps its state in blocks");
+  if (saves) refused(two, "adamw8bit keeps the state of experts in blocks");
+  wanted_["optimizer"].erase("type");
+  if (!saves || wanted_["model"].contains("quantize") || kinds()[GetParam()].model_type != std::string("qwen3_moe"))
+    return;
+  wanted_["adapter"]["modules_to_save"] = {"experts.1.up_proj", "experts.4.up_proj"};
+  refused(two, "the adapter trains the weights of 2 of the 6 experts in model.layers.0.mlp.experts.gate_up_proj");
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, ExpertRuns, testing::Range<size_t>(0, 4),
+INSTANTIATE_TEST_SUITE_P(Kinds, ExpertRuns, testing::Range<size_t>(0, 10),
                          [](const auto& which) { return std::string(kinds()[which.param].name); });
 
 }  // namespace

@@ -19,6 +19,7 @@ const std::vector<ShardSpec>& specs() {
       {kMatrix, {{1, 3}, {5, 6}}, {{0, 1}, {6, 9}}},   // both
       {{11}, {{2, 3}, {7, 11}}, {}},                   // a vector
       {{11}, {{4, 9}}, {}},
+      {{5, 2, 3}, {{1, 4}}, all_of(2)},  // some of several matrices
   };
   return all;
 }
@@ -27,11 +28,14 @@ const std::vector<ShardSpec>& specs() {
 std::vector<int64_t> places_of(const ShardSpec& spec) {
   const std::vector<Range> columns = spec.global.size() > 1 ? spec.columns : all_of(1);
   const int64_t width = spec.global.size() > 1 ? spec.global[1] : 1;
+  const int64_t inner = spec.global.size() > 2 ? spec.global[2] : 1;
   std::vector<int64_t> places;
   for (const Range& rows : spec.rows) {
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       for (const Range& range : columns) {
-        for (int64_t column = range.begin; column < range.end; ++column) places.push_back(row * width + column);
+        for (int64_t column = range.begin; column < range.end; ++column) {
+          for (int64_t i = 0; i < inner; ++i) places.push_back((row * width + column) * inner + i);
+        }
       }
     }
   }

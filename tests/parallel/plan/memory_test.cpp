@@ -70,6 +70,10 @@ const std::vector<Case>& cases() {
       {"Experts2Lora", "qwen3_moe", "lora", "none", 2, {{"replicate", 2}, {"experts", 2}}},
       {"Experts2LoraRecomputed", "qwen3_moe", "lora", "block", 2, {{"replicate", 2}, {"experts", 2}}},
       {"Experts2AndShardQlora", "qwen3_moe", "qlora", "none", 4, {{"shard", 2}, {"replicate", 2}, {"experts", 2}}},
+      {"Experts2Full", "qwen3_moe", "full", "none", 2, {{"replicate", 2}, {"experts", 2}}},
+      {"Experts2AndShardFull", "qwen3_moe", "full", "none", 4, {{"shard", 2}, {"replicate", 2}, {"experts", 2}}},
+      {"Experts2AndPipelineFull", "qwen3_moe", "full", "none", 4, {{"pipeline", 2}, {"replicate", 2}, {"experts", 2}}},
+      {"Experts2Pretrain", "qwen3_moe", "pretrain", "none", 4, {{"replicate", 4}, {"experts", 2}}},
       {"LoraInAFile", "llama", "lora", "none", 1, {{"offload_activations", true}}},
       {"LoraRecomputedInAFile", "llama", "lora", "block", 1, {{"offload_activations", true}}},
       {"Zero3FullInAFile", "llama", "full", "none", 2, {{"shard", 2}, {"offload_activations", true}}},
@@ -155,7 +159,9 @@ class PlannedMemory : public testing::TestWithParam<size_t> {
       result["model"]["path"] = base.string();
     }
     if (mode == "lora" || mode == "qlora") result["adapter"] = {{"r", 8}, {"lora_dropout", 0.1}};
-    if (std::string(of.family) == "qwen3_moe") result["adapter"]["lora_dropout"] = 0;  // experts have none
+    if (std::string(of.family) == "qwen3_moe" && result.contains("adapter")) {
+      result["adapter"]["lora_dropout"] = 0;  // experts have none
+    }
     if (mode == "dora") result["adapter"] = {{"r", 8}, {"use_dora", true}};
     if (!of.parallel.is_null()) result["parallel"] = of.parallel;
     result["train"]["save_every"] = of.save_every;  // 0: never, as the run that is measured
