@@ -18,6 +18,7 @@
 #include "nibble/recipes/models/export_model.h"
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/models/tokenizers.h"
+#include "nibble/recipes/plan/memory_check.h"
 #include "nibble/recipes/preferences/reference_log_probs.h"
 
 namespace nibble {
@@ -68,6 +69,7 @@ Finetuning::Finetuning(const Recipe& recipe, RankContext& rank, const Observer& 
   traced(observer.trace, Phase::data, "read and encode", [&] { data_.emplace(recipe, config_, encoder, observer); });
   check_teacher(recipe, rows_);
   plan_adapter(recipe, config_, rows_);  // refuses what has no place before anything is opened or made
+  check_memory(recipe, *data_, rank);
 }
 
 void Finetuning::open(const std::filesystem::path& run_directory, const std::map<std::string, std::string>& settings) {

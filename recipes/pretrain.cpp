@@ -13,6 +13,7 @@
 #include "nibble/recipes/models/pretraining_tokenizer.h"
 #include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/plan/activation_policy.h"
+#include "nibble/recipes/plan/memory_check.h"
 #include "nibble/recipes/train.h"
 #include "nibble/recipes/training_data.h"
 
@@ -28,6 +29,7 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
     return TrainingData(recipe, config, encoder, observer);
   });
   return_free_memory();
+  check_memory(recipe, data, rank);
 
   RunOptions options = run_options(recipe, data.total_steps());
   add_fingerprints(options, recipe, recipe.model.tokenizer, data.fingerprint());

@@ -73,6 +73,7 @@ struct SampleInfo {
 
 /// How a sample lies in the table of a Dataset.
 struct SampleRow {
+  static constexpr ptrdiff_t kMostValues = 0x7FFF;
   uint64_t first = 0;  ///< its first code among all
   uint32_t length = 0, trained = 0, record = 0;
   uint16_t source = 0;

@@ -230,6 +230,13 @@ void DatasetBuilder::count_preferences(const std::vector<EncodedRecord>& samples
   counts.rejected_tokens += rejected;
 }
 
+// What max_length takes from an answer, behind its verdict: behind a shorter prompt (KTO's KL) it may have room.
+void keep_end(EncodedRecord& encoded, int64_t max_length) {
+  const auto begin = encoded.ids.begin() + max_length;
+  const auto count = std::min<ptrdiff_t>({encoded.ids.end() - begin, max_length, SampleRow::kMostValues - 1});
+  encoded.values.insert(encoded.values.end(), begin, begin + count);
+}
+
 // Counts a sample and cuts it to max_length; false: it is to be dropped.
 bool DatasetBuilder::fits(const std::string& place, EncodedRecord& encoded) {
   DatasetReport& counts = report();
@@ -244,6 +251,7 @@ bool DatasetBuilder::fits(const std::string& place, EncodedRecord& encoded) {
   ++counts.truncated;
   counts.truncated_tokens += length - options_.max_length;
   counts.cut_answers += format_ == DataFormat::preference || format_ == DataFormat::unpaired;
+  if (format_ == DataFormat::unpaired) keep_end(encoded, options_.max_length);
   encoded.ids.resize(static_cast<size_t>(options_.max_length));
   encoded.labels.resize(static_cast<size_t>(options_.max_length));
   return true;
@@ -256,7 +264,7 @@ void DatasetBuilder::store(const EncodedRecord& encoded, uint32_t source) {
   row.whole = encoded.whole;
   row.record = static_cast<uint32_t>(report().records - 1);
   row.trained = format_ == DataFormat::prompts ? 1 : trained_tokens(encoded);  // the answers that it will get
-  row.values = static_cast<uint16_t>(encoded.values.size()) & 0x7FFFU;
+  row.values = static_cast<uint16_t>(encoded.values.size()) & SampleRow::kMostValues;
   std::vector<int32_t> codes(encoded.ids.size());
   for (size_t t = 0; t < codes.size(); ++t) {
     codes[t] = encoded.labels[t] == kIgnoreLabel ? ~encoded.ids[t] : encoded.ids[t];

@@ -86,6 +86,15 @@ std::vector<double> advantages(const ObjectiveOptions& options, std::span<const 
   return found;
 }
 
+double level_share(const ObjectiveOptions& options, std::span<const ScoredAnswer> answers) {
+  double groups = 0, level = 0;
+  each_group(options, compared(options, answers), [&](std::span<const double> group, size_t) {
+    ++groups;
+    level += teaches_nothing(spread_of(group));
+  });
+  return level / groups;
+}
+
 Metrics answer_metrics(const ObjectiveOptions& options, std::span<const ScoredAnswer> answers) {
   std::vector<double> rewards, lengths, ended;
   double kl = 0, tokens = 0;
@@ -94,19 +103,17 @@ Metrics answer_metrics(const ObjectiveOptions& options, std::span<const ScoredAn
     lengths.push_back(answer.tokens);
     if (!answer.truncated) ended.push_back(answer.tokens);
     kl += answer.kl;
-    tokens += answer.tokens;
+    if (!answer.masked) tokens += answer.tokens;
   }
-  double groups = 0, level = 0;
-  each_group(options, compared(options, answers), [&](std::span<const double> group, size_t) {
-    const Spread spread = spread_of(group);
-    ++groups;
-    level += teaches_nothing(spread);
-  });
   const Spread spread = spread_of(rewards);
   Metrics found = {{"reward", spread.mean}, {"reward_std", spread.std}};
   const bool compares =
       has_rewards(options.type) && (options.type != ObjectiveType::ppo || options.rollout.completions > 1);
-  if (compares) found.emplace_back("frac_reward_zero_std", level / groups);
+  const bool together = options.type == ObjectiveType::grpo && options.scale_rewards == ScaleRewards::batch;
+  if (compares) {
+    found.emplace_back("frac_reward_zero_std",
+                       together ? (teaches_nothing(spread) ? 1 : 0) : level_share(options, answers));
+  }
   const auto add_lengths = [&](const std::string& name, const std::vector<double>& of) {
     if (of.empty()) return;
     found.emplace_back("completions/mean_" + name, spread_of(of).mean);
@@ -117,7 +124,7 @@ Metrics answer_metrics(const ObjectiveOptions& options, std::span<const ScoredAn
   add_lengths("terminated_length", ended);
   found.emplace_back("completions/clipped_ratio",
                      1 - static_cast<double>(ended.size()) / static_cast<double>(lengths.size()));
-  if (options.type == ObjectiveType::rloo && options.beta != 0) found.emplace_back("kl", kl / tokens);
+  if (options.type == ObjectiveType::rloo && options.beta != 0) found.emplace_back("kl", kl / std::max(tokens, 1.0));
   std::erase_if(found, [](const auto& metric) { return std::isnan(metric.second); });
   return found;
 }

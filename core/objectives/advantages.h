@@ -14,6 +14,7 @@ struct ScoredAnswer {
   double kl = 0;      ///< sum over its tokens of the log-ratio of old policy and reference (rloo with beta)
   double tokens = 0;
   bool truncated = false;  ///< it has no end
+  bool masked = false;     ///< and so carries no loss (mask_truncated_completions): its `kl` is 0
 };
 
 /// By answer; `answers` are options.rollout.completions to each prompt, one group after another. grpo: (R - mean) /
@@ -23,7 +24,8 @@ struct ScoredAnswer {
 /// Answers without a reward have 0 and do not count for the others, nor does one that has nobody to compare with.
 std::vector<double> advantages(const ObjectiveOptions& options, std::span<const ScoredAnswer> answers);
 
-/// reward, reward_std, frac_reward_zero_std (of rloo, of what it compares), completions/*, and kl of rloo.
+/// reward, reward_std, frac_reward_zero_std (of rloo, of what it compares; where scale_rewards is batch, 1 or 0:
+/// whether all rewards are the same), completions/*, and kl of rloo.
 Metrics answer_metrics(const ObjectiveOptions& options, std::span<const ScoredAnswer> answers);
 
 /// Mean and standard deviation (with n - 1; nan below 2 values) of the values that are no nan.
@@ -34,5 +36,7 @@ Spread spread_of(std::span<const double> values);
 
 /// Whether answers to a prompt with these rewards are all as good as each other.
 bool teaches_nothing(const Spread& group);
+/// The share of prompts whose answers are.
+double level_share(const ObjectiveOptions& options, std::span<const ScoredAnswer> answers);
 
 }  // namespace nibble

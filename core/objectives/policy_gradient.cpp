@@ -150,7 +150,10 @@ double PolicyGradient::loss_sum(const Batch& batch, const LabelLogProbs& log_pro
                                 std::span<float> weights) const {
   double sum = 0;
   for (size_t d = 0; d < batch.spans.size(); ++d) {
-    if (is_masked(batch, d)) continue;
+    if (is_masked(batch, d)) {  // of rloo's ratio, which is of the sum over no tokens, 1 is left
+      if (options_.type == ObjectiveType::rloo) sum -= value_of(batch, d, AnswerValue::advantage);
+      continue;
+    }
     const AnswerLoss loss = loss_of(batch, log_probs, d);
     sum += loss.value;
     each_answer_row(batch, d, [&](size_t row, int64_t k) {

@@ -118,6 +118,7 @@ StepSums StepExecutor::gradients(std::span<const Batch> microbatches, const Obje
       traced(trace, Phase::communication, "sum gradients, wait", [&] { return sum(work); });  // with spans of layers
   sums.loss = loss * scale + (balance ? balance->loss() : 0);
   sums.metrics = take_metrics(objective, sums.counts);
+  if (balance) sums.metrics.emplace_back("aux_loss", balance->loss() / balance->coefficient);
   sums.squares = traced(options.trace, trace ? Phase::communication : Phase::optimizer, "gradient norm",
                         [&] { return squares(parameters); });
   return sums;

@@ -13,15 +13,6 @@ namespace nibble {
 
 namespace {
 
-// Ranks that decided by different numbers would compute different things together.
-int64_t least_of_all(int64_t value, Communicator& ranks) {
-  MemoryPool pool;
-  const Tensor mine = Tensor::from<int64_t>(pool, {1}, std::span<const int64_t>(&value, 1));
-  Tensor all = Tensor::empty(pool, {ranks.size()}, DType::i64);
-  ranks.all_gather("memory of ranks", mine, all);
-  return std::ranges::min(all.span<const int64_t>());
-}
-
 std::string text_of(int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
 
 // "recomputing 9 of 22 blocks to fit 3.00 GiB"
@@ -34,6 +25,14 @@ std::string output(const PlanLayout& layout, const MemoryPlan& plan, int64_t roo
 }
 
 }  // namespace
+
+int64_t least_of_all(int64_t value, Communicator& ranks) {
+  MemoryPool pool;
+  const Tensor mine = Tensor::from<int64_t>(pool, {1}, std::span<const int64_t>(&value, 1));
+  Tensor all = Tensor::empty(pool, {ranks.size()}, DType::i64);
+  ranks.all_gather("memory of ranks", mine, all);
+  return std::ranges::min(all.span<const int64_t>());
+}
 
 void ActivationPolicy::apply(Decoder& model) const {
   model.recompute_below(recompute_below);

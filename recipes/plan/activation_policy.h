@@ -8,6 +8,9 @@
 
 namespace nibble {
 
+/// The smallest of all ranks' values: by numbers of their own they would compute different things together. Collective.
+int64_t least_of_all(int64_t value, Communicator& ranks);
+
 /// How a rank keeps what its blocks need for the backward pass. Every way gives the same bits.
 struct ActivationPolicy {
   int64_t recompute_below = 0;       ///< see Decoder::recompute_below

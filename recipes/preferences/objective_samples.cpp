@@ -25,7 +25,8 @@ Sample ObjectiveSamples::surveyed(int64_t row) const {
   mixed.labels.resize(mixed.ids.size());
   const auto from = static_cast<ptrdiff_t>(answer_begin(answer));
   mixed.ids.insert(mixed.ids.end(), answer.ids.begin() + from, answer.ids.end());
-  mixed.labels.insert(mixed.labels.end(), answer.labels.begin() + from, answer.labels.end());
+  for (size_t k = 1; k < answer.values.size(); ++k) mixed.ids.push_back(static_cast<int32_t>(answer.values[k]));
+  mixed.labels.insert(mixed.labels.end(), mixed.ids.begin() + std::ssize(mixed.labels), mixed.ids.end());
   const size_t length = std::min(mixed.ids.size(), static_cast<size_t>(max_length_));
   mixed.ids.resize(length);
   mixed.labels.resize(length);

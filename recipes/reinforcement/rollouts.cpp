@@ -87,6 +87,10 @@ std::vector<Rollout> Rollouts::given(int64_t block) const {
   return found;
 }
 
+bool Rollouts::is_masked(const Rollout& rollout) const {
+  return recipe_.objective.mask_truncated_completions && rollout.truncated;
+}
+
 // Some token ends it, or, of the model's own, a text of rollout.stop.
 bool Rollouts::has_end(const Rollout& rollout) const {
   const auto ends = [&](int32_t id) { return std::ranges::find(stop_ids_, id) != stop_ids_.end(); };
@@ -123,7 +127,8 @@ void Rollouts::add_advantages() {
     answer.reward = rollout.reward;
     answer.tokens = static_cast<double>(rollout.answer.size());
     answer.truncated = rollout.truncated;
-    if (rollout.old.empty() || rollout.reference.empty()) continue;
+    answer.masked = is_masked(rollout);
+    if (rollout.old.empty() || rollout.reference.empty() || answer.masked) continue;
     for (size_t t = 0; t < rollout.old.size(); ++t) {
       answer.kl += static_cast<double>(rollout.old[t]) - static_cast<double>(rollout.reference[t]);
     }
@@ -133,6 +138,7 @@ void Rollouts::add_advantages() {
   } else if (has_rewards(recipe_.objective.type)) {
     const std::vector<double> found = advantages(recipe_.objective, answers);
     for (size_t i = 0; i < rollouts_.size(); ++i) rollouts_[i].advantage = found[i];
+    all_level_ = level_share(recipe_.objective, answers) == 1;
   }
   const Metrics more = answer_metrics(recipe_.objective, answers);
   metrics_.insert(metrics_.end(), more.begin(), more.end());
@@ -149,9 +155,9 @@ void Rollouts::add_advantages() {
 // Said once. PPO compares answers with values.
 void Rollouts::warn_of_equal_rewards() {
   constexpr int64_t kFew = 5;
-  const auto share = std::ranges::find(metrics_, "frac_reward_zero_std", &Metrics::value_type::first);
-  if (share == metrics_.end() || recipe_.objective.type == ObjectiveType::ppo || equal_blocks_ < 0) return;
-  equal_blocks_ = share->second < 1 ? -1 : equal_blocks_ + 1;
+  const ObjectiveType type = recipe_.objective.type;
+  if (!has_rewards(type) || type == ObjectiveType::ppo || equal_blocks_ < 0) return;
+  equal_blocks_ = all_level_ ? equal_blocks_ + 1 : -1;
   if (equal_blocks_ < kFew) return;
   equal_blocks_ = -1;
   observer_.message(
@@ -166,12 +172,11 @@ std::vector<Sample> Rollouts::samples(bool first) const {
     Sample& sample = result.emplace_back(text_of(rollout));
     sample.index = result.size() - 1;
     sample.group = static_cast<int64_t>(sample.index) / recipe_.objective.rollout.completions;
-    const bool masked = recipe_.objective.mask_truncated_completions && rollout.truncated;
     if (recipe_.objective.type == ObjectiveType::ppo) {
       sample.values = ppo_values({.values = {rollout.values.begin(), rollout.values.end()}},
                                  {.returns = rollout.returns, .advantages = rollout.advantages});
     } else {
-      sample.values = {static_cast<float>(rollout.advantage), masked ? 1.0f : 0.0f};
+      sample.values = {static_cast<float>(rollout.advantage), is_masked(rollout) ? 1.0f : 0.0f};
     }
     sample.reference = behind_prompt(rollout, rollout.reference);
     if (!first || old_given_) sample.old = behind_prompt(rollout, rollout.old);

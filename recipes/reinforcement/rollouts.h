@@ -53,6 +53,7 @@ class Rollouts {
   /// False: somebody asked to stop meanwhile.
   bool judge(StepExecutor& executor);
   bool has_end(const Rollout& rollout) const;
+  bool is_masked(const Rollout& rollout) const;
   void add_estimates();
   void add_advantages();
   void warn_of_equal_rewards();
@@ -76,6 +77,7 @@ class Rollouts {
   std::vector<Rollout> rollouts_;
   bool old_given_ = false;
   int64_t equal_blocks_ = 0;  // since the process began, in which no prompt had answers with different rewards
+  bool all_level_ = false;    // the rewards to no prompt of the block differ
   Metrics metrics_;
 };
 

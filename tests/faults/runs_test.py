@@ -261,6 +261,13 @@ class Run(program.FaultTest):
         self.assertEqual(program.snapshot(self.folder), before)
         self.ends(2, ["train", recipe, "--max-memory", "1MiB"], "parallel", "fits the memory budget", "raise --max-memory")
 
+    def test_a_run_that_cannot_fit_is_refused_before_anything_loads(self):
+        for recomputing in ("auto", "block", "none"):
+            recipe = self.recipe(train={"gradient_checkpointing": recomputing})
+            before = program.snapshot(self.folder)
+            self.ends(4, ["train", recipe, "--max-memory", "64KiB"], "memory", "by the plan", "lower train.microbatch_size")
+            self.assertEqual(program.snapshot(self.folder), before)
+
     def ladder(self, recipe, *words):
         ended = run("plan", recipe, "--json", *words)
         self.assertEqual(ended.code, 0, ended.err)

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <fstream>
+
 #include "nibble/tests/parallel/own_model.h"
 
 namespace nibble {
@@ -93,6 +95,14 @@ class ExpertRuns : public OwnModel, public testing::WithParamInterface<size_t> {
 TEST_P(ExpertRuns, TwoRanksGiveTheBitsOfOne) {
   const Outcome one = run(wanted_, 1, "one");
   expect_same_bits(run(wanted_, 2, "two"), one);
+  const auto balance = [&](const std::string& name) {
+    std::ifstream lines(directory_ / name / "metrics.jsonl");
+    std::string line;
+    std::getline(lines, line);
+    return json::parse(line).at("aux_loss").get<double>();
+  };
+  EXPECT_GE(balance("one"), 1);
+  EXPECT_EQ(balance("two"), balance("one"));
   json sharded = wanted_;
   sharded["parallel"] = {{"shard", 2}};
   expect_same_bits(run(sharded, 2, "sharded"), one);

@@ -54,7 +54,7 @@ DataFormat detect_format(const std::string& path, const RawRecord& record, const
 ///   each, for samples that belong together.
 /// - preference: a group of two samples, prompt with chosen and prompt with rejected: text, lists of messages, or
 ///   prompt_ids, chosen_ids, rejected_ids; optional margin. A prompt that is not there is what both have in common.
-/// - unpaired: prompt and completion likewise, label: true or false.
+/// - unpaired: prompt and completion likewise, label: true or false. Values: 1 or 0, and the ids that max_length took.
 /// - labeled: text, messages or input_ids, label: a number or a list of them.
 /// - prompts: prompt: text, messages or prompt_ids. Nothing is trained: answers come while the run goes on.
 /// - rollouts: prompt_ids, completion_ids, reward (or score; null: none), optional old_logprobs and truncated. Values:

@@ -151,6 +151,17 @@ TEST(PolicyGradient, TellsOfClippingAndEntropyByTrlsNames) {
   EXPECT_NEAR(answers.at("clip_ratio/high_max"), 1, 1e-9);
 }
 
+TEST(PolicyGradient, AMaskedAnswerOfRlooHasARatioOfOneAndNoGradient) {
+  MemoryPool pool;
+  Sample sample{.ids = {1, 5, 6}, .labels = {kIgnoreLabel, 5, 6}, .values = {0.75f, 1}};
+  sample.old = {0, -1, -1};
+  const Batch batch = make_batch(std::vector<Sample>{sample}, pool);
+  const std::vector<float> policy = {-0.5f, -0.25f, 0};
+  std::vector<float> weights(3);
+  EXPECT_EQ(PolicyGradient(options_of("rloo")).loss_sum(batch, {policy, {}, {}}, {.divisor = 1}, weights), -0.75);
+  EXPECT_EQ(weights, std::vector<float>(3));
+}
+
 std::vector<ScoredAnswer> scored(const std::vector<double>& rewards) {
   std::vector<ScoredAnswer> answers;
   for (const double reward : rewards) answers.push_back({.reward = reward, .kl = 0, .tokens = 4, .truncated = false});
@@ -208,6 +219,21 @@ TEST(Advantages, MetricsHaveTrlsNames) {
   EXPECT_EQ(at("completions/mean_length"), 5.25);
   EXPECT_EQ(at("completions/max_terminated_length"), 4);
   EXPECT_EQ(at("completions/clipped_ratio"), 0.25);
+  options.scale_rewards = ScaleRewards::batch;
+  const Metrics together = answer_metrics(options, answers);
+  EXPECT_EQ(std::map(together.begin(), together.end()).at("frac_reward_zero_std"), 0) << "the step's rewards differ";
+  EXPECT_EQ(level_share(options, answers), 0.5);
+}
+
+TEST(Advantages, TheKlOfRlooIsOverAnswersThatCarryALoss) {
+  ObjectiveOptions options = options_of("rloo");
+  options.rollout.completions = 2;
+  options.beta = 0.5;
+  std::vector<ScoredAnswer> answers = scored({1, 0});
+  answers[0].kl = 2;
+  answers[1].masked = true;
+  const Metrics found = answer_metrics(options, answers);
+  EXPECT_EQ(std::map(found.begin(), found.end()).at("kl"), 0.5);
 }
 
 }  // namespace

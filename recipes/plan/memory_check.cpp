@@ -1,0 +1,72 @@
+#include "nibble/recipes/plan/memory_check.h"
+
+#include <algorithm>
+
+#include "nibble/core/base/error.h"
+#include "nibble/core/base/machine.h"
+#include "nibble/core/base/readable.h"
+#include "nibble/core/comm/communicator.h"
+#include "nibble/core/tensor/memory_pool.h"
+#include "nibble/parallel/plan/memory.h"
+#include "nibble/recipes/plan/activation_policy.h"
+#include "nibble/recipes/plan/plan_job.h"
+#include "nibble/recipes/training_data.h"
+
+namespace nibble {
+
+namespace {
+
+// What no run on these data does without: a plan from the recipe alone takes every sample to be of data.max_length.
+PlanJob least_job(const Recipe& recipe, const TrainingData& data) {
+  const int64_t longest = data.train().dataset().report().longest;
+  const bool draws = recipe.has_rollouts() && recipe.objective.rollout.file.empty();
+  Recipe fitted = recipe;
+  if (!recipe.data.pack || recipe.has_rollouts()) {
+    const int64_t length = longest + (draws ? recipe.objective.rollout.max_new_tokens : 0);
+    fitted.data.max_length = std::clamp<int64_t>(length, 1, recipe.data.max_length);
+  }
+  PlanJob job = plan_job(fitted);
+  constexpr int64_t kSteps = 100;  // looked at
+  int64_t most = 1;
+  for (int64_t step = 1; step <= std::min(data.total_steps(), kSteps); ++step) {
+    const StepInfo info = data.step_info(step);
+    most = std::max(most, info.tokens / std::max<int64_t>(1, info.microbatches));  // some microbatch has its mean
+  }
+  job.tokens = std::min(job.tokens, most);
+  if (is_pairwise(recipe.objective.type)) {  // whole pairs, of which the prompt stands once
+    job.document_length = std::clamp<int64_t>(job.tokens / 4, 1, job.document_length);
+    job.tokens = std::max<int64_t>(1, job.tokens / 4 / job.document_length) * 2 * job.document_length;
+  }
+  job.document_length = std::min(job.document_length, job.tokens);
+  job.answer_tokens = std::min(job.answer_tokens, job.document_length - 1);
+  return job;
+}
+
+}  // namespace
+
+void check_memory(const Recipe& recipe, const TrainingData& data, RankContext& rank) {
+  const auto budget = static_cast<int64_t>(rank.pool.budget());
+  const Machine machine = this_machine();
+  const int64_t own = budget > 0 ? budget : machine.memory_limit > 0 ? machine.memory_limit : machine.memory_total;
+  const int64_t room = least_of_all(own, rank.comm);
+  int64_t needed = 0;
+  try {
+    const PlanJob job = least_job(recipe, data);
+    PlanLayout layout = plan_layout(recipe);
+    layout.recompute = recipe.train.gradient_checkpointing.value_or(Recompute::block);
+    const MemoryPlan plan =
+        plan_memory(job, layout, place_stages(job, layout, rank.threads, budget), rank.threads, budget);
+    for (const StageMemory& stage : plan.stages) needed = std::max(needed, stage.pool_peak);
+  } catch (const Error&) {  // what can be trained need not have a plan
+    return;
+  }
+  if (room == 0 || needed <= room + room / 10) return;  // plans are right within a tenth
+  const auto text = [](int64_t bytes) { return bytes_text(static_cast<double>(bytes)); };
+  throw IoError("memory",
+                "the tensors of " + std::string(rank.comm.size() > 1 ? "a rank" : "the run") + " need " + text(needed) +
+                    " by the plan, " + (budget > 0 ? "--max-memory is " : "this machine has ") + text(room),
+                "lower train.microbatch_size (and raise train.accumulate) or data.max_length; nibble plan shows what "
+                "they are for and what fits");
+}
+
+}  // namespace nibble
