@@ -277,6 +277,11 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
   if (WIFSIGNALED(status)) {
     throw CommError("mpirun", "was ended by signal " + std::to_string(WTERMSIG(status)), kGoesOn);
   }
+  // As a shell tells it: a rank died before mpirun could say which. (Its own codes are above all signals.)
+  const int ended_by = WIFEXITED(status) ? WEXITSTATUS(status) - 128 : 0;
+  if (ended_by > 0 && ended_by <= SIGRTMAX) {
+    throw CommError("", "a rank was ended by signal " + std::to_string(ended_by), kGoesOn);
+  }
   if (WIFEXITED(status) && WEXITSTATUS(status) != code) {  // no rank ends with such a code
     throw IoError("mpirun", "ended with exit code " + std::to_string(WEXITSTATUS(status)) + " before the ranks began",
                   "what it said stands above; check that PATH names the directories of its programs and of ssh");

@@ -188,9 +188,15 @@ class Ranks(program.JobTest):
         places.mkdir()
         words = ["launch", "-n", "2", "--", "train", self.recipe()]
         self.ends(4, words, "mpirun: cannot be started", env={"PATH": str(places)})
-        for name in ("mpirun", "mpiexec.hydra"):
-            (places / name).write_text("#!/bin/sh\necho no agent was found >&2\nexit 213\n")
-            (places / name).chmod(0o755)
+
+        def launcher(code):
+            for name in ("mpirun", "mpiexec.hydra"):
+                (places / name).write_text(f"#!/bin/sh\necho no agent was found >&2\nexit {code}\n")
+                (places / name).chmod(0o755)
+
+        launcher(137)  # a rank died before it could say which
+        self.ends(76, words, "a rank was ended by signal 9", env={"PATH": str(places)})
+        launcher(213)
         ended = self.ends(4, words, "mpirun: ended with exit code 213 before the ranks began", "PATH",
                           env={"PATH": str(places)})
         self.assertIn("no agent was found", ended.err)
