@@ -162,7 +162,7 @@ class Product {
 bool swapped_fits(const PackedProduct& p, Isa level, const PackedProduct* epilogue) {
   const GemmKernel& kernel = gemm_kernel(level, p.a.dtype());
   return !p.a_transposed && p.w_transposed && !p.widened && p.a.dtype() == kernel.compute &&
-         p.w.encoding == WeightEncoding::dense && p.w.dense.dtype() == kernel.compute &&
+         p.w.encoding == WeightEncoding::dense && p.w.dense.dtype() == kernel.compute && p.c.dim(1) >= 2 * p.c.dim(0) &&
          p.a.dim(1) % kernel.depth_step == 0 && p.c.dim(0) <= 2 * kernel.panel_columns &&
          round_up(p.c.dim(0), kernel.width) * std::min(p.a.dim(1), kernel.depth_block) <=
              kernel.depth_block * kernel.panel_columns &&
