@@ -40,7 +40,8 @@ bool few_rows_fit(const PackedProduct& product, Isa level);
 void gemm_few_rows(const PackedProduct& product, Isa level);
 
 /// Whether gemm_swapped computes this product at `level`, with the epilogue, which gemm_packed_fuses: rows of A that
-/// fit into a panel times w^T of a dense w in the compute type, where packing w costs as much as 16 rows of A.
+/// fit into a panel times w^T of a dense w in the compute type, where packing w costs as much as 16 rows of A. w has at
+/// least twice the rows of A: packing A would cost more otherwise.
 bool swapped_fits(const PackedProduct& product, Isa level, const PackedProduct* epilogue = nullptr);
 
 /// The same bits as gemm_packed for the tokens that are drawn together: c^T = w a^T, with A as the operand that is
