@@ -96,9 +96,8 @@ void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, co
   for (const Tensor* like_q : {&dout, &out, static_cast<const Tensor*>(&dq)}) {
     NIBBLE_CHECK(like_q->shape() == q.shape() && like_q->dtype() == q.dtype(), "attention backward: dout, out or dq");
   }
-  for (const Tensor* like_k : {&dk, &dv}) {
-    NIBBLE_CHECK(like_k->shape() == k.shape() && like_k->dtype() == q.dtype(), "attention backward: dk or dv");
-  }
+  NIBBLE_CHECK(dk.shape() == k.shape() && dk.dtype() == q.dtype(), "attention backward: dk");
+  NIBBLE_CHECK(dv.shape() == k.shape() && dv.dtype() == q.dtype(), "attention backward: dv");
   NIBBLE_CHECK(log_sum_exp.numel() == params.heads * q.dim(0), "attention backward: log_sum_exp");
   on(q).attention_backward(dout, q, k, v, out, log_sum_exp, spans, params, dq, dk, dv);
 }
