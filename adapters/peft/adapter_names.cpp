@@ -1,5 +1,7 @@
 #include "nibble/adapters/peft/adapter_names.h"
 
+#include <cctype>
+
 namespace nibble {
 
 namespace {
@@ -18,10 +20,13 @@ std::string router_name(const std::string& name, const DecoderConfig& config) {
   return name.substr(0, at + 1) + names.peft_router + name.substr(at + earlier.size() - std::string(".lora_").size());
 }
 
-// Tensors of all experts are called as by PEFT already.
-bool is_of_experts(const std::string& name, const DecoderConfig& config) {
+// Tensors of all experts are called as by PEFT already, Linears of one ("experts.3.up_proj") are not.
+bool is_of_all_experts(const std::string& name, const DecoderConfig& config) {
+  if (!config.experts) return false;
   const std::string& tensor = config.names.block.experts.peft_gate_up;
-  return config.experts && name.find("." + tensor.substr(0, tensor.rfind('.')) + ".") != std::string::npos;
+  const std::string module = "." + tensor.substr(0, tensor.rfind('.')) + ".";
+  const size_t at = name.find(module);
+  return at != std::string::npos && std::isdigit(static_cast<unsigned char>(name[at + module.size()])) == 0;
 }
 
 // Everything that names modules by their paths or the ends of these; `renamed` takes what ends in a dot.
@@ -43,10 +48,11 @@ AdapterOptions with_names(AdapterOptions options, const Renamed& renamed) {
 }  // namespace
 
 std::string file_name(const std::string& of, const DecoderConfig& config) {
-  std::string name = of;
-  if (!is_of_experts(name, config)) {
+  std::string name = "." + of;  // what is called otherwise may stand at its beginning
+  if (!is_of_all_experts(name, config)) {
     for (const auto& [file, adapter] : config.adapter_names) name = replaced(name, adapter, file);
   }
+  name.erase(0, 1);
   const bool same = config.file_prefix.empty() || name.starts_with(config.file_prefix);
   if (same || !name.starts_with(config.adapter_prefix)) return name;
   return config.file_prefix + name.substr(config.adapter_prefix.size());

@@ -144,6 +144,21 @@ class Chain(program.FaultTest):
         self.ends(4, ["merge", "--adapter", self.adapter, "--out", self.folder / "m"], config,
                   "names the base models/none, which is no directory here; give the directory of the base with --model")
 
+    def test_the_adapter_names_modules_as_peft_does_where_files_call_them_otherwise(self):
+        neox = self.folder / "neox"
+        (self.folder / "neox.json").write_text(json.dumps(
+            {"architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox", "hidden_size": 32, "rotary_pct": 0.5,
+             "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 70,
+             "max_position_embeddings": 64, "tie_word_embeddings": False}))
+        self.done("init", "--config", self.folder / "neox.json", "--out", neox)
+        self.done("train", self.recipe(steps=1, model={"path": str(neox)}, adapter={
+            "target_modules": ["query_key_value"], "modules_to_save": ["lm_head"]}))
+        config = json.loads((self.adapter / "adapter_config.json").read_text())
+        self.assertEqual(config["modules_to_save"], ["lm_head"])  # embed_out in the files of GPT-NeoX
+        head = json.loads(self.done("inspect", self.adapter, "--json").out)
+        self.assertIn("base_model.model.lm_head.weight", json.dumps(head))
+        self.done("generate", "--model", neox, "--adapter", self.adapter, "--ids", "1,2", "--max-new-tokens", "2")
+
     @unittest.skipUnless("ORACLE_PY" in os.environ, "ORACLE_PY is not set")
     def test_the_printed_lines_load_it_in_peft(self):
         self.trained()

@@ -209,6 +209,10 @@ void finish_kimi_linear(const ConfigReader& file, DecoderConfig& config) {
 void match_kimi_linear(const std::function<bool(const std::string&)>& contains, DecoderConfig& config) {
   if (!contains(config.names.layers + "0.mlp.gate_proj.weight")) return;
   config.names.block.mlp = {};
+  config.adapter_names.pop_back();  // of the layers with experts alone
+  for (const char* part : {"gate.", "shared_experts.", "experts."}) {
+    config.adapter_names.emplace_back(std::string(".block_sparse_moe.") + part, std::string(".mlp.") + part);
+  }
 }
 
 void finish_bailing_hybrid(const ConfigReader& file, DecoderConfig& config) {

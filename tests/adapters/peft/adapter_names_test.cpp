@@ -36,6 +36,20 @@ TEST(AdapterNames, OfTensorsOfAllExpertsAreKept) {
             "model.layers.1.block_sparse_moe.shared_experts.up_proj");
 }
 
+// As in Hy3, where patterns may begin with what is called otherwise; and of one expert, which is no tensor of all.
+TEST(AdapterNames, AreRenamedAtTheBeginningOfAPatternToo) {
+  DecoderConfig config;
+  config.adapter_names = {{".mlp.shared_mlp.", ".mlp.shared_experts."}};
+  AdapterOptions options;
+  options.alpha_pattern = {{"mlp.shared_mlp.up_proj", 3}};
+  const AdapterOptions saved = in_peft_names(options, config);
+  EXPECT_EQ(saved.alpha_pattern[0].first, "mlp.shared_experts.up_proj");
+  EXPECT_EQ(in_file_names(saved, config).alpha_pattern, options.alpha_pattern);
+  config.adapter_names = {{".block_sparse_moe.", ".mlp."}};
+  config.experts.emplace();
+  EXPECT_EQ(file_name("model.layers.1.mlp.experts.3.w1", config), "model.layers.1.block_sparse_moe.experts.3.w1");
+}
+
 // One beginning may hold the other.
 TEST(AdapterNames, AreReadOnceHoweverOften) {
   DecoderConfig config;
