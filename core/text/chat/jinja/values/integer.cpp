@@ -3,6 +3,7 @@
 #include <gmpxx.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 #include "nibble/core/text/chat/jinja/failure.h"
@@ -41,7 +42,12 @@ std::optional<Integer> Integer::parse(std::string_view digits, unsigned base) {
   return Big::make(mpz_class(std::string(digits), static_cast<int>(base)));
 }
 
-Integer Integer::truncated(double value) { return Big::make(mpz_class(value)); }
+Integer Integer::truncated(double value) {
+  if (!std::isfinite(value)) {
+    throw Failure(std::string("cannot convert float ") + (std::isnan(value) ? "NaN" : "infinity") + " to integer");
+  }
+  return Big::make(mpz_class(value));
+}
 
 std::string Integer::decimal() const {
   if (!big_) return std::to_string(small_);

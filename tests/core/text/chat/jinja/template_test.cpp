@@ -113,6 +113,7 @@ TEST(JinjaTemplate, NamesFileAndLineOfWhatIsWrong) {
   EXPECT_EQ(error_of("a\n{% if %}"), "template:2: Expected an expression, got end of statement block");
   EXPECT_EQ(error_of("a\n\n{{ nothing.more }}"), "template:3: 'nothing' is undefined");
   EXPECT_EQ(error_of("{{ raise_exception('no ' ~ 1) }}"), "template:1: no 1");
+  EXPECT_EQ(error_of("{{ '-inf'|filesizeformat }}"), "template:1: cannot convert float infinity to integer");
 }
 
 TEST(JinjaTemplate, EndsHostileTemplatesWithAnError) {
