@@ -28,6 +28,13 @@ void KvCache::copy(int64_t from, int64_t to) {
   lengths_.at(static_cast<size_t>(to)) = length(from);
 }
 
+void KvCache::forget(int64_t sequence) {
+  for (const std::unique_ptr<MixerCache>& layer : layers_) {
+    if (layer) layer->forget(sequence);
+  }
+  lengths_.at(static_cast<size_t>(sequence)) = 0;
+}
+
 void KvCache::advance(std::span<const ops::AttentionSpan> documents, std::span<const Continued> continued) {
   for (size_t i = 0; i < continued.size(); ++i) {
     lengths_[static_cast<size_t>(continued[i].sequence)] += documents[i].q_end - documents[i].q_begin;

@@ -21,7 +21,7 @@ class KvCache {
   /// Sequence `to` becomes what `from` is.
   void copy(int64_t from, int64_t to);
   /// Begins a sequence anew.
-  void forget(int64_t sequence) { lengths_.at(static_cast<size_t>(sequence)) = 0; }
+  void forget(int64_t sequence);
 
   /// Where documents go on that continue `sequences`, one each (empty: the first, the second, ...), and room for them.
   std::vector<Continued> prepare(std::span<const ops::AttentionSpan> documents, std::span<const int64_t> sequences);

@@ -9,10 +9,12 @@ namespace nibble {
 class MixerCache {
  public:
   virtual ~MixerCache() = default;
-  /// Makes room for `length` tokens of every sequence; what is held stays.
+  /// Makes room for `length` tokens of every sequence, where that is known before forward_cached; what is held stays.
   virtual void reserve(int64_t length) = 0;
   /// Sequence `to` becomes what `from` is, which holds `length` tokens.
   virtual void copy(int64_t from, int64_t to, int64_t length) = 0;
+  /// A sequence has no tokens again.
+  virtual void forget(int64_t /*sequence*/) {}
 };
 
 /// The first sublayer of a Block. Each token sees its document up to itself and nothing else.

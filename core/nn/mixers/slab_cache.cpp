@@ -8,8 +8,8 @@
 namespace nibble {
 
 void SlabCache::grow(int64_t length) {
-  if (length <= capacity_) return;
-  const int64_t before = std::exchange(capacity_, std::max<int64_t>({length, 2 * capacity_, 64}));
+  if (length < capacity_) return;  // one row stays free: between what is shared and a slab there always is a hole
+  const int64_t before = std::exchange(capacity_, std::max<int64_t>({length + 1, 2 * capacity_, 64}));
   const auto count = std::ssize(sequences_);
   for (size_t i = 0; i < rows.size(); ++i) {
     Tensor larger = Tensor::empty(pool_, {count * capacity_, columns_[i]}, dtype_, "key/value cache");
@@ -23,7 +23,7 @@ void SlabCache::grow(int64_t length) {
 }
 
 void SlabCache::copy(int64_t from, int64_t to, int64_t length) {
-  begin_anew(to);
+  forget(to);
   make_whole(from);
   Sequence& sequence = sequences_.at(static_cast<size_t>(to));
   sequence = {0, from, length};
@@ -31,7 +31,7 @@ void SlabCache::copy(int64_t from, int64_t to, int64_t length) {
 }
 
 // Those that have begun with it get what they have of it.
-void SlabCache::begin_anew(int64_t sequence) {
+void SlabCache::forget(int64_t sequence) {
   for (size_t s = 0; s < sequences_.size(); ++s) {
     if (sequences_[s].shared > 0 && sequences_[s].from == sequence) make_whole(static_cast<int64_t>(s));
   }
@@ -55,21 +55,19 @@ void SlabCache::make_whole(int64_t of) {
 }
 
 std::vector<ops::AttentionSpan> SlabCache::spans(const LayerContext& context) {
-  for (const auto& [sequence, length] : context.continued) {
-    if (length == 0) begin_anew(sequence);
-  }
-  int64_t longest = 0;
-  for (size_t i = 0; i < context.spans.size(); ++i) {
+  const auto length_of = [&](size_t i) {
     const auto [number, length] = context.continued[i];
-    Sequence& sequence = sequences_.at(static_cast<size_t>(number));
-    sequence.length = length - sequence.shared + context.spans[i].q_end - context.spans[i].q_begin;
-    longest = std::max(longest, sequence.length);
-  }
+    const int64_t shared = sequences_.at(static_cast<size_t>(number)).shared;
+    return length - shared + context.spans[i].q_end - context.spans[i].q_begin;
+  };
+  int64_t longest = 0;
+  for (size_t i = 0; i < context.spans.size(); ++i) longest = std::max(longest, length_of(i));
   grow(longest);
   std::vector<ops::AttentionSpan> seen;
   for (size_t i = 0; i < context.spans.size(); ++i) {
     const int64_t number = context.continued[i].sequence, begin = number * capacity_;
-    const Sequence& sequence = sequences_[static_cast<size_t>(number)];
+    Sequence& sequence = sequences_[static_cast<size_t>(number)];
+    sequence.length = length_of(i);
     ops::AttentionSpan& span = seen.emplace_back(context.spans[i]);
     span.k_begin = begin;
     span.k_end = begin + sequence.length;

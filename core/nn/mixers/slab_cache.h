@@ -9,7 +9,7 @@ namespace nibble {
 
 /// For each kind of row [sequences * capacity, columns] in one dtype: the slab of a sequence is `capacity` rows, of
 /// which those of its tokens are in use. A copy reads the rows of the sequence before it that it was made of where they
-/// stand (an AttentionSpan with a hole) until that one begins anew, and has its later rows in its own slab.
+/// stand (an AttentionSpan with a hole) until that one is forgotten, and has its later rows in its own slab.
 class SlabCache : public MixerCache {
  public:
   /// shares: whether what reads the rows knows holes; copies are whole otherwise.
@@ -24,6 +24,7 @@ class SlabCache : public MixerCache {
   /// Room is made by spans, which knows how many rows are a sequence's own.
   void reserve(int64_t) override {}
   void copy(int64_t from, int64_t to, int64_t length) override;
+  void forget(int64_t sequence) override;
   /// What the spans' queries see once their tokens are in, and room for these.
   std::vector<ops::AttentionSpan> spans(const LayerContext& context);
   /// Puts the rows of one span's queries where they belong.
@@ -38,7 +39,6 @@ class SlabCache : public MixerCache {
   };
 
   void grow(int64_t length);
-  void begin_anew(int64_t sequence);
   void make_whole(int64_t sequence);
 
   std::vector<int64_t> columns_;

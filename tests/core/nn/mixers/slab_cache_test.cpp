@@ -45,7 +45,10 @@ class Numbers {
     cache_.copy(from, to, std::ssize(held_[from]));
     held_[to] = held_[from];
   }
-  void forget(int64_t sequence) { held_[sequence].clear(); }
+  void forget(int64_t sequence) {
+    cache_.forget(sequence);
+    held_[sequence].clear();
+  }
   bool holds(int64_t sequence) { return !held_[sequence].empty(); }
 
   static constexpr int64_t kSequences = 5;
@@ -65,6 +68,16 @@ class Numbers {
   std::map<int64_t, std::vector<float>> held_;
   float last_ = 0;
 };
+
+// Whether a copy reads two pieces or one must not depend on where its slab lies or how full the longest one is.
+TEST(SlabCache, BetweenWhatIsSharedAndTheSlabBesideItIsAHole) {
+  for (const int64_t length : {63, 64, 70, 128}) {
+    Numbers numbers(true);
+    numbers.feed({{0, length}});
+    numbers.copy(0, 1);
+    for (const ops::AttentionSpan& span : numbers.feed({{1, 1}})) EXPECT_GT(span.hole(), 0) << length;
+  }
+}
 
 TEST(SlabCache, ACopyReadsTheBeginningWhereItStandsUntilThatBeginsAnew) {
   Numbers numbers(true);
