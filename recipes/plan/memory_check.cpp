@@ -26,13 +26,16 @@ PlanJob least_job(const Recipe& recipe, const TrainingData& data) {
     fitted.data.max_length = std::clamp<int64_t>(length, 1, recipe.data.max_length);
   }
   PlanJob job = plan_job(fitted);
+  job.saves_midway = false;        // it may end before
   constexpr int64_t kSteps = 100;  // looked at
-  int64_t most = 1;
+  int64_t most = 1, passes = 1;
   for (int64_t step = 1; step <= std::min(data.total_steps(), kSteps); ++step) {
     const StepInfo info = data.step_info(step);
+    passes = std::max<int64_t>(passes, info.microbatches);
     most = std::max(most, info.tokens / std::max<int64_t>(1, info.microbatches));  // some microbatch has its mean
   }
   job.tokens = std::min(job.tokens, most);
+  job.accumulate = std::min<int64_t>(job.accumulate, passes);
   if (is_pairwise(recipe.objective.type)) {  // whole pairs, of which the prompt stands once
     job.document_length = std::clamp<int64_t>(job.tokens / 4, 1, job.document_length);
     job.tokens = std::max<int64_t>(1, job.tokens / 4 / job.document_length) * 2 * job.document_length;
@@ -47,26 +50,28 @@ PlanJob least_job(const Recipe& recipe, const TrainingData& data) {
 void check_memory(const Recipe& recipe, const TrainingData& data, RankContext& rank) {
   const auto budget = static_cast<int64_t>(rank.pool.budget());
   const Machine machine = this_machine();
-  const int64_t own = budget > 0 ? budget : machine.memory_limit > 0 ? machine.memory_limit : machine.memory_total;
-  const int64_t room = least_of_all(own, rank.comm);
+  const int64_t limit = machine.memory_limit > 0 ? machine.memory_limit : machine.memory_total;
+  const int64_t room = least_of_all(budget > 0 ? budget : limit, rank.comm), least = least_of_all(budget, rank.comm);
   int64_t needed = 0;
   try {
     const PlanJob job = least_job(recipe, data);
     PlanLayout layout = plan_layout(recipe);
     layout.recompute = recipe.train.gradient_checkpointing.value_or(Recompute::block);
     const MemoryPlan plan =
-        plan_memory(job, layout, place_stages(job, layout, rank.threads, budget), rank.threads, budget);
+        plan_memory(job, layout, place_stages(job, layout, rank.threads, least), rank.threads, least);
     for (const StageMemory& stage : plan.stages) needed = std::max(needed, stage.pool_peak);
   } catch (const Error&) {  // what can be trained need not have a plan
-    return;
+    needed = 0;
   }
+  needed = -least_of_all(-needed, rank.comm);           // threads, and so scratch, may differ by rank
   if (room == 0 || needed <= room + room / 10) return;  // plans are right within a tenth
   const auto text = [](int64_t bytes) { return bytes_text(static_cast<double>(bytes)); };
-  throw IoError("memory",
-                "the tensors of " + std::string(rank.comm.size() > 1 ? "a rank" : "the run") + " need " + text(needed) +
-                    " by the plan, " + (budget > 0 ? "--max-memory is " : "this machine has ") + text(room),
-                "lower train.microbatch_size (and raise train.accumulate) or data.max_length; nibble plan shows what "
-                "they are for and what fits");
+  throw IoError(
+      "memory",
+      "the tensors of " + std::string(rank.comm.size() > 1 ? "a rank" : "the run") + " need " + text(needed) +
+          " by the plan, " + (budget > 0 ? "--max-memory is " : "this machine has ") + text(room),
+      "lower train.microbatch_size (and raise train.accumulate) or data.max_length, train an adapter, or shard; "
+      "nibble plan shows what they are for and what fits");
 }
 
 }  // namespace nibble
