@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 
+#include "nibble/adapters/peft/adapter_names.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/core/comm/local_rank.h"
@@ -136,7 +137,7 @@ AttachedAdapter open_adapter(Decoder& model, const ModelRecipe& base, const Adap
 
 AdapterRecipe with_added_tokens(AdapterRecipe recipe, const DecoderConfig& config, int64_t rows) {
   if (rows <= config.vocab_size || !recipe.path.empty()) return recipe;
-  AdapterOptions& options = recipe.options;
+  AdapterOptions& options = recipe.options = in_file_names(std::move(recipe.options), config);
   const auto add = [&](const std::string& table) {
     if (is_module_to_save(options, table)) return;
     auto& tables = options.trainable_token_indices;
@@ -173,6 +174,7 @@ void check_spread_experts(const DecoderConfig& config, const AdapterPlan& plan, 
     throw UsageError(what, remedy, "parallel.experts");
   };
   std::map<std::pair<std::string, int64_t>, int64_t> saved;  // Linears of a layer's experts
+  bool adapted = false;
   for (const std::string& linear : plan.linears) {
     const std::optional<ExpertPart> part = expert_part(config, linear);
     if (!part) continue;
@@ -181,10 +183,15 @@ void check_spread_experts(const DecoderConfig& config, const AdapterPlan& plan, 
     if ((alone || plan.whole.contains(linear.substr(0, linear.rfind('.')))) && optimizer == OptimizerKind::adamw8bit)
       refuse("adamw8bit keeps the state of experts in blocks that this would split", "use adamw, or parallel.shard");
     if (!std::ranges::count(plan.modules, linear)) continue;
+    adapted = true;
     const bool reads = takes_from_base(options.init_lora_weights) || options.init_lora_weights == LoraInit::loftq;
     if (options.use_dora || reads || options.lora_dropout > 0)
       refuse("the adapter of " + linear + " has dropout, DoRA or a start taken from a weight that only some ranks have",
              "name the tensors of all experts in adapter.target_parameters, or leave it out");
+  }
+  if (adapted && !saved.empty()) {  // the norm counts weights of experts that stand together
+    refuse("the adapter has factors on some Linears of experts and trains the weights of others",
+           "choose one of the two for all Linears of experts, or leave it out");
   }
   for (const auto& [of, count] : saved) {
     if (count == config.experts->experts) continue;
