@@ -59,7 +59,7 @@ class Rewards {
   std::vector<std::string> names_;
   std::vector<std::unique_ptr<CommandReward>> commands_;  // null for other types
   std::vector<Pattern> patterns_;                         // empty for other types
-  std::vector<std::unique_ptr<ModelReward>> models_;      // likewise
+  std::vector<std::unique_ptr<ModelReward>> models_;      // null for other types
 };
 
 }  // namespace nibble
