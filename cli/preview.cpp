@@ -114,23 +114,23 @@ void print_lengths(const DatasetReport& report) {
 // What becomes of the data under this recipe.
 void print_summary(const DryRun& found) {
   const DatasetReport& report = found.report;
-  const auto number = [](int64_t value) { return static_cast<long long>(value); };
-  std::printf("--- data\n%s, %lld tokens, %.1f%% of them trained; the longest sample has %lld tokens\n",
-              count_text(report.samples, "sample").c_str(), number(report.tokens), 100 * report.trained_share(),
-              number(report.longest));
+  const auto print = [](const std::string& line) { std::printf("%s\n", line.c_str()); };
+  print("--- data\n" + count_text(report.samples, "sample") + ", " + count_text(report.tokens, "token") +
+        formatted(", %.1f%% of them trained", 100 * report.trained_share()) + "; the longest sample has " +
+        count_text(report.longest, "token"));
   if (report.truncated > 0) {
-    std::printf("cut to data.max_length: %lld samples lose %lld tokens at their end\n", number(report.truncated),
-                number(report.truncated_tokens));
+    print("cut to data.max_length: " + count_text(report.truncated, "sample") + ", which lose " +
+          count_text(report.truncated_tokens, "token") + " at their end");
   }
-  if (report.dropped_long > 0) std::printf("dropped as too long: %lld samples\n", number(report.dropped_long));
+  if (report.dropped_long > 0) print("dropped as too long: " + count_text(report.dropped_long, "sample"));
   if (report.dropped_untrained > 0) {
-    std::printf("dropped because no token is trained: %lld samples\n", number(report.dropped_untrained));
+    print("dropped because no token is trained: " + count_text(report.dropped_untrained, "sample"));
   }
   if (report.empty_answers > 0) {
-    std::printf("empty answers, of which the end alone is trained: %lld records\n", number(report.empty_answers));
+    print("empty answers, of which the end alone is trained: " + count_text(report.empty_answers, "record"));
   }
-  std::printf("%s; the first has %lld tokens, %lld of them trained\n", count_text(found.total_steps, "step").c_str(),
-              number(found.first_step.tokens), number(found.first_step.label_tokens));
+  print(count_text(found.total_steps, "step") + "; the first has " + count_text(found.first_step.tokens, "token") +
+        ", " + grouped_text(found.first_step.label_tokens) + " of them trained");
 }
 
 void run(const Flags& flags) {

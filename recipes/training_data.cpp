@@ -22,7 +22,7 @@ void say(const Observer& observer, const DatasetReport& report, const std::strin
   std::string line = what + ": " + count_text(report.samples, "sample") + ", " + count_text(report.tokens, "token") +
                      ", " + percent(report.trained_share()) + " trained";
   const auto add = [&](int64_t count, const char* reason) {
-    if (count > 0) line += ", " + std::to_string(count) + " " + reason;
+    if (count > 0) line += ", " + grouped_text(count) + " " + reason;
   };
   add(report.truncated, "truncated");
   add(report.dropped_long, "dropped as too long");

@@ -47,7 +47,7 @@ std::string precise_seconds_text(double seconds) {
 }
 
 std::string count_text(int64_t count, const std::string& word) {
-  return std::to_string(count) + " " + word + (count == 1 ? "" : "s");
+  return grouped_text(count) + " " + word + (count == 1 ? "" : "s");
 }
 
 std::string grouped_text(int64_t count) {

@@ -16,7 +16,7 @@ std::string bytes_text(double bytes);
 std::string seconds_text(double seconds);
 /// With the fraction that seconds_text leaves out, where there is less than a minute: "0.0123 s", "12.3 s".
 std::string precise_seconds_text(double seconds);
-/// "1 thread", "4 threads": the word with an s behind all numbers but one.
+/// "1 thread", "4 threads", "135,000 threads": the word with an s behind all numbers but one.
 std::string count_text(int64_t count, const std::string& word);
 /// "135,000,000".
 std::string grouped_text(int64_t count);

@@ -131,7 +131,7 @@ TEST(AroundARun, APlanTellsTheTimeOfTheWholeRun) {
       "plan " + small.recipe_file().string() + " --cluster " + (small.directory / "c.json").string() + " ";
   const Said by_steps = nibble_says(plan + "train.steps=100000 2>&1");
   ASSERT_EQ(by_steps.code, 0) << by_steps.text;
-  EXPECT_NE(by_steps.text.find("\nwhole run: 100000 steps, "), std::string::npos) << by_steps.text;
+  EXPECT_NE(by_steps.text.find("\nwhole run: 100,000 steps, "), std::string::npos) << by_steps.text;
   EXPECT_NE(by_steps.text.find(", 260,032 weights, 23,120 trained, steps of "), std::string::npos) << by_steps.text;
   EXPECT_EQ(nibble_says("plan " + small.recipe_file().string() + " 2>&1").text.find("e+0"), std::string::npos);
   EXPECT_NE(by_steps.text.find(", 1 thread a rank\n"), std::string::npos) << by_steps.text;

@@ -115,8 +115,10 @@ std::vector<DataFile> find_data_files(const std::vector<DataSource>& sources) {
     std::error_code failure;
     std::vector<std::string> found = paths_of(named);
     if (found.empty()) {
+      const bool is_list = named.find(',') != std::string::npos;
       throw InputError(named, "no such file, and no file matches it as a pattern",
-                       missing_path_remedy(named, " --repo-type dataset"));
+                       is_list ? "write several files as a list in brackets, [" + named + "]"
+                               : missing_path_remedy(named, " --repo-type dataset"));
     }
     if (found.size() == 1 && fs::is_directory(found.front(), failure)) found = files_in_directory(found.front());
     for (std::string& file : found) {

@@ -39,6 +39,7 @@ TEST(Readable, OneIsNotMany) {
   EXPECT_EQ(count_text(1, "thread"), "1 thread");
   EXPECT_EQ(count_text(0, "thread"), "0 threads");
   EXPECT_EQ(count_text(4, "thread"), "4 threads");
+  EXPECT_EQ(count_text(20920, "token"), "20,920 tokens");
 }
 
 TEST(Readable, LongNumbersAreGrouped) {

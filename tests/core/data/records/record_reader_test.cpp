@@ -234,6 +234,10 @@ TEST(DataFiles, WhatIsNoDataFileIsRefused) {
     const std::string path = files.path(name);
     EXPECT_THAT(error_of<InputError>([&] { find_data_files({{path, 1.0}}); }), HasSubstr(path + ": " + message));
   }
+  EXPECT_THAT(error_of<InputError>([&] {
+                find_data_files({{"a.jsonl,b.jsonl", 1.0}});
+              }),
+              HasSubstr("a list in brackets, [a.jsonl,b.jsonl]"));
   EXPECT_THAT(error_of<InputError>([&] { RecordReader(files.path("pipe.jsonl")); }), HasSubstr("not a regular file"));
   EXPECT_THAT(error_of<InputError>([&] { RecordReader(files.path("empty")); }), HasSubstr("is a directory"));
 }
