@@ -55,7 +55,8 @@ void EmbeddingLora::forward(const Tensor& ids, const Tensor& table, Tensor& rows
   if (magnitude_) ops::scale_columns(rows, scale(table, step.pool()).factors, 0, rows);
 }
 
-void EmbeddingLora::backward(const Tensor& ids, const Tensor& table, const Tensor& gradient, const StepContext& step) {
+void EmbeddingLora::backward(const Tensor& ids, const Tensor& summed, const Tensor& table, const Tensor& gradient,
+                             const StepContext& step) {
   MemoryPool& pool = step.pool();
   const Tensor h = picked(ids, pool);
   Tensor inner = gradient;
@@ -71,7 +72,7 @@ void EmbeddingLora::backward(const Tensor& ids, const Tensor& table, const Tenso
   Tensor dh = Tensor::empty(pool, h.shape(), DType::f32, "gradient of rows of an adapter");
   ops::matmul_nn(inner, b_->value, dh, false, scaling_);
   ops::matmul_tn(inner, h, b_->gradient, true, scaling_);
-  ops::scatter_add_columns(dh, ids, a_->gradient);
+  ops::scatter_add_columns(dh, summed, a_->gradient);
 }
 
 void EmbeddingLora::visit(const ParameterVisitor& visitor) {

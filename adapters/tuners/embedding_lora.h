@@ -18,7 +18,8 @@ class EmbeddingLora final : public EmbeddingAdapter {
                 std::shared_ptr<Parameter> magnitude, const Tensor& table, MemoryPool& pool);
 
   void forward(const Tensor& ids, const Tensor& table, Tensor& rows, const StepContext& step) override;
-  void backward(const Tensor& ids, const Tensor& table, const Tensor& gradient, const StepContext& step) override;
+  void backward(const Tensor& ids, const Tensor& summed, const Tensor& table, const Tensor& gradient,
+                const StepContext& step) override;
   bool trainable() const override { return a_->trainable; }
   void visit(const ParameterVisitor& visitor) override;
 

@@ -49,7 +49,7 @@ TokenRowsEmbedding::Hits TokenRowsEmbedding::find(const Tensor& ids, MemoryPool&
   std::vector<int32_t> places, rows;
   const std::span<const int32_t> all = ids.span<const int32_t>();
   for (size_t t = 0; t < all.size(); ++t) {
-    const auto id = static_cast<size_t>(all[t]);
+    const auto id = static_cast<size_t>(all[t]);  // -1 is beyond all rows
     if (id >= row_of_.size() || row_of_[id] < 0) continue;
     places.push_back(static_cast<int32_t>(t));
     rows.push_back(row_of_[id]);
@@ -65,8 +65,9 @@ void TokenRowsEmbedding::forward(const Tensor& ids, const Tensor&, Tensor& rows,
   ops::put_rows(part, hits.places, rows);
 }
 
-void TokenRowsEmbedding::backward(const Tensor& ids, const Tensor&, const Tensor& gradient, const StepContext& step) {
-  const Hits hits = find(ids, step.pool());
+void TokenRowsEmbedding::backward(const Tensor&, const Tensor& summed, const Tensor&, const Tensor& gradient,
+                                  const StepContext& step) {
+  const Hits hits = find(summed, step.pool());
   if (hits.places.numel() == 0) return;
   Tensor part = Tensor::empty(step.pool(), {hits.places.numel(), gradient.dim(1)}, DType::f32, "embedding gradient");
   ops::gather_rows(gradient, hits.places, part);

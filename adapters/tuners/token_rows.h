@@ -23,7 +23,8 @@ class TokenRowsEmbedding final : public EmbeddingAdapter {
  public:
   explicit TokenRowsEmbedding(TokenRows tokens);
   void forward(const Tensor& ids, const Tensor& table, Tensor& rows, const StepContext& step) override;
-  void backward(const Tensor& ids, const Tensor& table, const Tensor& gradient, const StepContext& step) override;
+  void backward(const Tensor& ids, const Tensor& summed, const Tensor& table, const Tensor& gradient,
+                const StepContext& step) override;
   bool trainable() const override { return tokens_.rows->trainable; }
   void visit(const ParameterVisitor& visitor) override { visitor(*tokens_.rows); }
 

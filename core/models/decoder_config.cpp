@@ -205,6 +205,15 @@ nlohmann::json text_config(const nlohmann::json& json, const Composite& composit
   return text;
 }
 
+void read_padding(const ConfigReader& file, const Family& family, DecoderConfig& config) {
+  const std::vector<int32_t> ids = file.ids("pad_token_id");
+  const bool given = file.has("pad_token_id"), is_null = file.is_null("pad_token_id");
+  config.pad_id = !ids.empty() ? ids.front() : given || is_null ? -1 : family.pad_id;
+  if (!family.padded_table || (config.pad_id < 0 && !given)) return;
+  const int64_t row = config.pad_id < 0 ? config.vocab_size - 1 : config.pad_id;  // PyTorch counts -1 from the end
+  if (row < config.vocab_size) config.padding = static_cast<int32_t>(row);
+}
+
 DecoderConfig read_text(const ConfigReader& file, const Family& family) {
   DecoderConfig config;
   config.model_type = family.model_type;
@@ -216,7 +225,7 @@ DecoderConfig read_text(const ConfigReader& file, const Family& family) {
   read_arithmetic(file, family, config);
   read_special_ids(file, config);
   if (family.finish) family.finish(file, config);
-  if (const std::vector<int32_t> pad = file.ids("pad_token_id"); !pad.empty()) config.pad_id = pad.front();
+  read_padding(file, family, config);
   return config;
 }
 

@@ -168,6 +168,7 @@ struct DecoderConfig {
   std::string replaced_head;  ///< names.head of files that have no score head: a new one takes its place; empty: none
   std::string problem_type;   ///< of a score head, as config.json has it; empty: the labels tell
   int32_t pad_id = -1;        ///< -1 = none
+  int32_t padding = -1;       ///< Embedding::set_padding of the tables of tokens
 
   /// Norms and places of a layer's sublayers.
   BlockConfig block() const;

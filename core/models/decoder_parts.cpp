@@ -25,6 +25,7 @@ InputStage make_input(const DecoderConfig& config, const Makers& makers) {
   const TensorNames& names = config.names;
   const Shape table = {config.vocab_size, config.embedding_width};
   InputStage input{.embedding = Embedding(names.embedding, makers.parameter(names.embedding + ".weight", table))};
+  input.embedding.set_padding(config.padding);
   input.embedding_scale = config.embedding_scale;
   input.position_offset = config.position_offset;
   input.fixed_positions = config.fixed_positions;
@@ -46,6 +47,7 @@ InputStage make_input(const DecoderConfig& config, const Makers& makers) {
                     .projection = makers.make_linear(own.projection, columns, config.width, false),
                     .norm = Norm(own.norm, config.layer_input_size, config.norm, makers.parameter),
                     .layers = config.layers});
+    input.layer_inputs->table.set_padding(config.padding);
   }
   input.streams = make_streams(config, names.split_streams, makers);
   return input;

@@ -12,26 +12,13 @@ namespace {
 
 const float kHalfRoot = std::sqrt(0.5f);
 
-bool is_outside(int32_t id, int64_t rows) { return id >= rows; }
-
 // Ids of the table: what it does not have is row 0.
 Tensor in_table(const Tensor& ids, int64_t rows, const StepContext& step) {
   const std::span<const int32_t> values = ids.span<const int32_t>();
   std::vector<int32_t> known(values.begin(), values.end());
   std::replace_if(
-      known.begin(), known.end(), [&](int32_t id) { return is_outside(id, rows); }, 0);
+      known.begin(), known.end(), [&](int32_t id) { return id >= rows; }, 0);
   return Tensor::from<int32_t>(step.pool().host(), ids.shape(), known);
-}
-
-// The rows of a gradient whose tokens the table has; 0 in the others, since row 0 is that of padding, which is not
-// trained.
-Tensor of_table(const Tensor& gradient, const Tensor& ids, int64_t rows, const StepContext& step) {
-  std::vector<float> weights;
-  for (const int32_t id : ids.span<const int32_t>()) weights.push_back(is_outside(id, rows) ? 0.0f : 1.0f);
-  if (std::find(weights.begin(), weights.end(), 0.0f) == weights.end()) return gradient;
-  Tensor result = gradient.clone(step.pool());
-  ops::scale_rows(result, Tensor::from<float>(step.pool(), {ids.numel()}, weights), result);
-  return result;
 }
 
 float root(int64_t size) { return std::sqrt(static_cast<float>(size)); }
@@ -73,9 +60,7 @@ void LayerInputs::backward(const Tensor& ids, const std::vector<Tensor>& gradien
   }
   Tensor all = in_dtype(narrow, DType::f32, step);
   ops::scale(all, kHalfRoot);
-  if (table.has_trainable()) {
-    table.backward(in_table(ids, rows(), step), 0, root(size), of_table(all, ids, rows(), step), step);
-  }
+  if (table.has_trainable()) table.backward(in_table(ids, rows(), step), 0, root(size), all, step);
   Tensor dprojected = Tensor::zeros(step.pool(), {tokens * layers, size}, DType::f32, "norm gradient");
   norm.backward(all.reshape(dprojected.shape()), step, std::move(saved.norm), dprojected);
   ops::scale(dprojected, 1 / root(dx.dim(1)));

@@ -17,8 +17,10 @@ class EmbeddingAdapter {
 
   /// rows [T, D] f32 holds table[ids], ids [T] i32 inside the table; it becomes what the adapted table gives.
   virtual void forward(const Tensor& ids, const Tensor& table, Tensor& rows, const StepContext& step) = 0;
-  /// Accumulates gradients from that of the adapted rows [T, D] f32.
-  virtual void backward(const Tensor& ids, const Tensor& table, const Tensor& gradient, const StepContext& step) = 0;
+  /// Accumulates gradients from that of the adapted rows [T, D] f32. summed [T] i32: ids, and -1 where the place adds
+  /// nothing to what belongs to its id alone.
+  virtual void backward(const Tensor& ids, const Tensor& summed, const Tensor& table, const Tensor& gradient,
+                        const StepContext& step) = 0;
   virtual bool trainable() const = 0;
   /// Its parameters, under their PEFT names.
   virtual void visit(const ParameterVisitor& visitor) = 0;
@@ -38,6 +40,8 @@ class Embedding {
   /// Null detaches.
   void set_adapter(std::unique_ptr<EmbeddingAdapter> adapter) { adapter_ = std::move(adapter); }
   bool has_trainable() const { return table_->trainable || (adapter_ && adapter_->trainable()); }
+  /// PyTorch's padding_idx: an id whose row its places read and do not train; -1 (from the start) is none.
+  void set_padding(int32_t id) { padding_ = id; }
 
   /// x [T, D] f32 = result for ids [T] i32, read from row `offset` of the table on. Throws InputError for an id outside
   /// the table.
@@ -52,6 +56,7 @@ class Embedding {
   std::string name_;
   std::shared_ptr<Parameter> table_;
   std::unique_ptr<EmbeddingAdapter> adapter_;
+  int32_t padding_ = -1;
 };
 
 }  // namespace nibble

@@ -283,7 +283,7 @@ void embedding_forward(const Tensor& ids, const Tensor& table, float scale, Tens
 
 void embedding_backward(const Tensor& ids, const Tensor& dout, float scale, Tensor& dtable) {
   NIBBLE_CHECK(dtable.rank() == 2 && dout.numel() == ids.numel() * dtable.dim(1), "embedding: shape of dout");
-  check_indices(ids, dtable.dim(0), "embedding");
+  check_indices(ids, dtable.dim(0), "embedding", -1);
   on(dtable).embedding_backward(ids, dout, scale, dtable);
 }
 
@@ -445,7 +445,7 @@ void gather_columns(const Tensor& x, const Tensor& columns, Tensor& out) {
 
 void scatter_add_columns(const Tensor& y, const Tensor& columns, Tensor& x) {
   NIBBLE_CHECK(y.numel() == columns.numel() * x.dim(0), "scatter_add_columns: shapes");
-  check_indices(columns, x.dim(1), "scatter_add_columns");
+  check_indices(columns, x.dim(1), "scatter_add_columns", -1);
   on(x).scatter_add_columns(y, columns, x);
 }
 

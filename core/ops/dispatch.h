@@ -11,9 +11,9 @@ inline const Backend& on(const Tensor& x) { return x.device().backend(); }
 
 inline bool same_count(const Tensor& x, const auto&... others) { return ((x.numel() == others.numel()) && ...); }
 
-inline void check_indices(const Tensor& indices, int64_t limit, const char* op) {
+inline void check_indices(const Tensor& indices, int64_t limit, const char* op, int32_t least = 0) {
   for (const int32_t index : indices.span<const int32_t>()) {
-    NIBBLE_CHECK(index >= 0 && index < limit, std::string(op) + ": index " + std::to_string(index));
+    NIBBLE_CHECK(index >= least && index < limit, std::string(op) + ": index " + std::to_string(index));
   }
 }
 

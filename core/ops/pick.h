@@ -15,7 +15,8 @@ void put_rows(const Tensor& part, const Tensor& rows, Tensor& x);
 
 /// out [N, R] f32: out[n] = column columns[n] of x [R, V] f32.
 void gather_columns(const Tensor& x, const Tensor& columns, Tensor& out);
-/// Column columns[n] of x [R, V] f32 += y[n], y [N, R] f32, in order of n; columns may come more than once.
+/// Column columns[n] of x [R, V] f32 += y[n], y [N, R] f32, in order of n; columns may come more than once, those of -1
+/// are passed over.
 void scatter_add_columns(const Tensor& y, const Tensor& columns, Tensor& x);
 
 /// out [W] f64 = sums of squares of the columns of x [T, W] f32, bf16 or f16, in order of the rows.

@@ -36,6 +36,7 @@ CONFIGS = {
     "qwen3": lambda: transformers.Qwen3Config(**SMALL, num_hidden_layers=3, head_dim=12, attention_bias=True, tie_word_embeddings=False),
     "qwen3-tied": lambda: transformers.Qwen3Config(**SMALL, num_hidden_layers=3, head_dim=8, tie_word_embeddings=True),
     "phi3": lambda: transformers.Phi3Config(**SMALL, num_hidden_layers=3),
+    "padded": lambda: transformers.LlamaConfig(**{**SMALL, "pad_token_id": 5}, num_hidden_layers=1, tie_word_embeddings=True),
     "opt": lambda: transformers.OPTConfig(vocab_size=97, hidden_size=32, ffn_dim=56, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=64,
                                           dropout=0, word_embed_proj_dim=32, pad_token_id=1, bos_token_id=1, eos_token_id=2),
 }
@@ -52,6 +53,10 @@ CASES = {
     "embed-untied-head": ("untied", dict(target_modules=["q_proj", "embed_tokens", "lm_head"])),
     "embed-gemma2": ("gemma2", dict(r=3, lora_alpha=7, target_modules=["embed_tokens", "down_proj"])),
     "embed-dora-tied": ("tied", dict(use_dora=True, target_modules=["v_proj", "embed_tokens"])),
+    "padding-embed": ("padded", dict(target_modules=["embed_tokens"])),
+    "padding-dora": ("padded", dict(use_dora=True, target_modules=["embed_tokens"])),
+    "padding-tokens": ("padded", dict(target_modules=["q_proj"], trainable_token_indices=[5, 90])),
+    "padding-saved": ("padded", dict(target_modules=["q_proj"], modules_to_save=["embed_tokens"])),
     "embed-gpt2": ("gpt2", dict(target_modules=["wte", "wpe", "c_attn"], fan_in_fan_out=True)),
     "head-tied": ("tied", dict(target_modules=["q_proj", "lm_head"])),
     "tokens-tied": ("tied", dict(target_modules=QV, trainable_token_indices=[5, 90, 3, 17])),
@@ -102,7 +107,7 @@ CASES = {
     "qlora-nf4-dq": ("stories-nf4-dq", dict(target_modules="all-linear")),
 }
 COMMITTED = ["lora-default-targets", "all-linear-rslora", "layers-to-transform", "rank-and-alpha-pattern", "modules-to-save", "bias-lora_only",
-             "dora", "qlora-nf4-dq"]
+             "dora", "qlora-nf4-dq", "padding-embed", "padding-dora", "padding-tokens"]
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 

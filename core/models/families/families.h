@@ -53,6 +53,8 @@ struct ConfigKeys {
 struct Family {
   std::string_view model_type;
   std::string_view architecture;  ///< several spellings: "InternLM3ForCausalLM|LlamaForCausalLM"
+  int32_t pad_id = -1;            ///< when absent
+  bool padded_table = true;       ///< pad_token_id is the padding_idx of the tables of tokens
   TensorNames names;
   ConfigKeys keys;
 

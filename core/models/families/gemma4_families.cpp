@@ -195,6 +195,7 @@ void finish_gemma3n(const ConfigReader& file, DecoderConfig& config) {
 Family gemma4(std::string_view model_type, std::string_view architecture, int64_t window, int64_t max_positions) {
   return {.model_type = model_type,
           .architecture = architecture,
+          .pad_id = 0,
           .names = gemma2_names(),
           .keys = {.activation = "hidden_activation", .mlp_bias = ""},
           .norm = {.kind = NormKind::rms, .eps = 1e-6f},

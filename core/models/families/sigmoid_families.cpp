@@ -273,6 +273,7 @@ std::vector<Family> sigmoid_families() {
        .finish = finish_solar_open},
       {.model_type = "exaone_moe",
        .architecture = "ExaoneMoeForCausalLM",
+       .pad_id = 0,
        .names = with_correction(deepseek_v3_names(), "mlp.e_score_correction_bias"),
        .keys = {.qkv_bias = "", .output_bias = "", .mlp_bias = ""},
        .norm = kRms5,

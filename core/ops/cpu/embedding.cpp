@@ -51,8 +51,9 @@ void embedding_backward(const Tensor& ids, const Tensor& dout, float scale, Tens
   float* to = dtable.data<float>();
   // An id may come many times, so threads share columns, not tokens: every sum runs in the order of t.
   parallel_for(width, 256, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for (int64_t t = 0; t < tokens; ++t)
-      add_row(from + t * width + begin, end - begin, scale, to + id[t] * width + begin);
+    for (int64_t t = 0; t < tokens; ++t) {
+      if (id[t] >= 0) add_row(from + t * width + begin, end - begin, scale, to + id[t] * width + begin);
+    }
   });
 }
 

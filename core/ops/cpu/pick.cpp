@@ -90,7 +90,9 @@ void scatter_add_columns(const Tensor& y, const Tensor& columns, Tensor& x) {
   const int64_t r = x.dim(0), width = x.dim(1), count = columns.numel();
   parallel_for(r, 1, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      for (int64_t n = 0; n < count; ++n) to[i * width + column[n]] += from[n * r + i];
+      for (int64_t n = 0; n < count; ++n) {
+        if (column[n] >= 0) to[i * width + column[n]] += from[n * r + i];
+      }
     }
   });
 }

@@ -15,7 +15,7 @@ void embedding_forward(const int32_t* ids, const Real* table, int64_t tokens, in
 template <typename Real>
 void embedding_backward(const int32_t* ids, const Real* dout, int64_t tokens, int64_t width, Real scale, Real* dtable) {
   for (int64_t t = 0; t < tokens; ++t) {
-    for (int64_t d = 0; d < width; ++d) dtable[ids[t] * width + d] += scale * dout[t * width + d];
+    for (int64_t d = 0; ids[t] >= 0 && d < width; ++d) dtable[ids[t] * width + d] += scale * dout[t * width + d];
   }
 }
 

@@ -55,7 +55,7 @@ void gather_columns(const Real* x, const int32_t* columns, int64_t rows, int64_t
 template <typename Real>
 void scatter_add_columns(const Real* y, const int32_t* columns, int64_t rows, int64_t width, int64_t count, Real* x) {
   for (int64_t n = 0; n < count; ++n) {
-    for (int64_t r = 0; r < rows; ++r) x[r * width + columns[n]] += y[n * rows + r];
+    for (int64_t r = 0; columns[n] >= 0 && r < rows; ++r) x[r * width + columns[n]] += y[n * rows + r];
   }
 }
 
