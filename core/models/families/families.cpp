@@ -14,15 +14,6 @@ namespace {
 
 constexpr NormConfig kLayerNorm = {.kind = NormKind::layer, .eps = 1e-5f, .bias = true};
 constexpr NormConfig kGemmaNorm = {.kind = NormKind::rms, .eps = 1e-6f, .weight_offset = 1};
-constexpr ConfigKeys kGpt2Keys = {.width = "n_embd|hidden_size",
-                                  .layers = "n_layer|num_hidden_layers",
-                                  .heads = "n_head|num_attention_heads",
-                                  .mlp_width = "n_inner",
-                                  .max_positions = "n_positions|max_position_embeddings",
-                                  .head_size = "",
-                                  .kv_heads = "",
-                                  .norm_eps = "layer_norm_epsilon",
-                                  .activation = "activation_function"};
 
 constexpr Composite kComposites[] = {
     {"gemma3", "Gemma3ForConditionalGeneration", "gemma3_text",
@@ -163,7 +154,7 @@ std::vector<Family> dense_families() {
       {.model_type = "gpt2",
        .architecture = "GPT2LMHeadModel",
        .names = gpt2_names(),
-       .keys = kGpt2Keys,
+       .keys = gpt2_keys(),
        .norm = kLayerNorm,
        .activation = "gelu_new",
        .gated_mlp = false,
@@ -245,7 +236,7 @@ std::vector<Family> dense_families() {
       {.model_type = "gpt_bigcode",
        .architecture = "GPTBigCodeForCausalLM",
        .names = gpt2_names(),
-       .keys = kGpt2Keys,
+       .keys = gpt2_keys(),
        .norm = kLayerNorm,
        .activation = "gelu_pytorch_tanh",
        .gated_mlp = false,
@@ -280,7 +271,7 @@ std::vector<Family> dense_families() {
       {.model_type = "gptj",
        .architecture = "GPTJForCausalLM",
        .names = gptj_names(),
-       .keys = kGpt2Keys,
+       .keys = gpt2_keys(),
        .norm = kLayerNorm,
        .activation = "gelu_new",
        .gated_mlp = false,
@@ -291,7 +282,7 @@ std::vector<Family> dense_families() {
       {.model_type = "codegen",
        .architecture = "CodeGenForCausalLM",
        .names = codegen_names(),
-       .keys = kGpt2Keys,
+       .keys = gpt2_keys(),
        .norm = kLayerNorm,
        .activation = "gelu_new",
        .gated_mlp = false,
