@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/parallel.h"
+#include "nibble/core/base/parallel_each.h"
 #include "nibble/quant/tables.h"
 
 namespace nibble {
@@ -108,9 +108,8 @@ void encode_mxfp4(const Tensor& rows, Tensor& packed, Tensor& exponents) {
       "MXFP4: shapes");
   const float* from = rows.data<const float>();
   auto *codes = packed.data<uint8_t>(), *scales = exponents.data<uint8_t>();
-  parallel_for(exponents.numel(), 1024, [=](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) scales[b] = encode_block(from + b * kBlock, codes + b * kBlock / 2);
-  });
+  parallel_each(exponents.numel(), 1024,
+                [=](int64_t b) { scales[b] = encode_block(from + b * kBlock, codes + b * kBlock / 2); });
 }
 
 }  // namespace nibble

@@ -206,10 +206,4 @@ void NpyWriter::finish() {
   file_.commit();
 }
 
-void write_npy(const std::filesystem::path& path, const Tensor& value) {
-  NpyWriter writer(path, value.shape(), value.dtype());
-  writer.append(value);
-  writer.finish();
-}
-
 }  // namespace nibble

@@ -27,7 +27,4 @@ class NpyWriter {
   uint64_t missing_;  // bytes
 };
 
-/// Writes `value` (any element type but bf16) as `path`.
-void write_npy(const std::filesystem::path& path, const Tensor& value);
-
 }  // namespace nibble

@@ -93,11 +93,11 @@ void read_sizes(const ConfigReader& file, const Family& family, DecoderConfig& c
 bool windowed(const ConfigReader& file, const Family& family, int64_t layer, int rotary) {
   switch (family.window_rule) {
     case WindowRule::none:
-      return false;
-    case WindowRule::every:
-      return true;
     case WindowRule::listed:
       return false;
+    case WindowRule::every:
+    case WindowRule::types:
+      return true;
     case WindowRule::after:
     case WindowRule::from_layer:
       return layer >= file.integer("max_window_layers", 0, kMaxLayers * 16, 28);
@@ -107,8 +107,6 @@ bool windowed(const ConfigReader& file, const Family& family, int64_t layer, int
       return (layer + 1) % file.integer(family.keys.window_period, 1, kMaxLayers, family.window_period) != 0;
     case WindowRule::but_first:
       return layer % file.integer(family.keys.window_period, 1, kMaxLayers, family.window_period) != 0;
-    case WindowRule::types:
-      return true;
     case WindowRule::nope:
       return rotary < 0;
   }

@@ -6,11 +6,6 @@
 
 namespace nibble {
 
-std::string_view schedule_name(PipelineSchedule schedule) {
-  if (schedule == PipelineSchedule::naive) return "naive";
-  return schedule == PipelineSchedule::gpipe ? "gpipe" : "1f1b";
-}
-
 std::vector<PipelineAction> pipeline_actions(PipelineSchedule schedule, int stages, int stage, int64_t count,
                                              int64_t in_flight) {
   NIBBLE_CHECK(in_flight >= 1, "microbatches in flight");

@@ -3,7 +3,6 @@
 // core/train/schedule.h.
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 namespace nibble {
@@ -13,9 +12,6 @@ enum class PipelineSchedule : uint8_t {
   gpipe,        ///< all forward passes, then all backward passes (Huang et al. 2019)
   one_f_one_b,  ///< a backward pass as soon as there is one: fewer microbatches are kept (Narayanan et al. 2021)
 };
-
-/// "naive", "gpipe", "1f1b"
-std::string_view schedule_name(PipelineSchedule schedule);
 
 struct PipelineAction {
   bool forward = true;

@@ -32,14 +32,20 @@ void encode_q8(const float* x, std::byte* to) {
   }
 }
 
-// d = the element of largest magnitude / -8, then 16 bytes: element j low, element j + 16 high, both plus 8
-void encode_q4(const float* x, std::byte* to) {
+// Writes d = the element of largest magnitude / -half; returns 1 / d, or 0 where all are 0.
+float store_scale(const float* x, float half, std::byte* to) {
   float extreme = 0;
   for (int64_t i = 0; i < kBlock; ++i) {
     if (std::abs(x[i]) > std::abs(extreme)) extreme = x[i];
   }
-  const float d = extreme / -8.0f, inverse = d != 0 ? 1.0f / d : 0.0f;
+  const float d = extreme / -half;
   store(f16(d), to);
+  return d != 0 ? 1.0f / d : 0.0f;
+}
+
+// d = the element of largest magnitude / -8, then 16 bytes: element j low, element j + 16 high, both plus 8
+void encode_q4(const float* x, std::byte* to) {
+  const float inverse = store_scale(x, 8, to);
   const auto code = [&](float value) {
     return static_cast<uint8_t>(std::min(15, static_cast<int>(value * inverse + 8.5f)));
   };
@@ -82,12 +88,7 @@ void load_fives(const std::byte* from, uint8_t* codes) {
 }
 
 void encode_q5_0(const float* x, std::byte* to) {
-  float extreme = 0;
-  for (int64_t i = 0; i < kBlock; ++i) {
-    if (std::abs(x[i]) > std::abs(extreme)) extreme = x[i];
-  }
-  const float d = extreme / -16.0f, inverse = d != 0 ? 1.0f / d : 0.0f;
-  store(f16(d), to);
+  const float inverse = store_scale(x, 16, to);
   uint8_t codes[kBlock];
   for (int64_t i = 0; i < kBlock; ++i) {
     codes[i] = static_cast<uint8_t>(std::min(31, static_cast<int>(x[i] * inverse + 16.5f)));

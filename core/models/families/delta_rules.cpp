@@ -23,6 +23,25 @@ std::vector<bool> attention_or(const ConfigReader& file, const DecoderConfig& co
   return attention;
 }
 
+// Sizes by the keys of Qwen3.5; key_heads, heads, size: what a file without them means, size 0 by the width.
+GatedDeltaConfig read_delta(const ConfigReader& file, const DecoderConfig& config, int64_t key_heads, int64_t heads,
+                            int64_t size) {
+  GatedDeltaConfig delta;
+  delta.width = config.width;
+  delta.key_heads = file.integer("linear_num_key_heads", 1, kMaxWidth, key_heads);
+  delta.heads = file.integer("linear_num_value_heads", 1, kMaxWidth, heads);
+  if (delta.heads % delta.key_heads != 0) file.fail("linear_num_key_heads", "does not divide linear_num_value_heads");
+  const int64_t by_width = std::max<int64_t>(1, 3 * config.width / (4 * delta.key_heads));
+  delta.key_size = file.integer("linear_key_head_dim", 1, 65536, size > 0 ? size : by_width);
+  delta.value_size = file.integer("linear_value_head_dim", 1, 65536, size > 0 ? size : 2 * delta.key_size);
+  if (delta.heads * delta.value_size > kMaxWidth || delta.key_heads * delta.key_size > kMaxWidth) {
+    file.fail("linear_value_head_dim", "is too large for so many heads");
+  }
+  delta.taps = file.integer("linear_conv_kernel_dim", 1, kMaxTaps, 4);
+  delta.activation = config.activation;
+  return delta;
+}
+
 // Heads of one size for queries, keys and values; decays by channel.
 GatedDeltaConfig kimi_delta(const ConfigReader& file, const DecoderConfig& config, int64_t heads, int64_t size,
                             int64_t taps) {
@@ -92,24 +111,10 @@ TensorNames bailing_names() {
 void finish_qwen3_5(const ConfigReader& file, DecoderConfig& config) {
   config.attention_gate = OutputGate::in_query;
   config.mlp_bias = false;
-  std::vector<bool> attention = attention_layers(file, config, {"full_attention"}, {"linear_attention"});
-  if (attention.empty()) {
-    const int64_t interval = file.integer("full_attention_interval", 1, 65536, 4);
-    for (int64_t l = 0; l < config.layers; ++l) attention.push_back((l + 1) % interval == 0);
-  }
-  GatedDeltaConfig delta;
-  delta.width = config.width;
-  delta.key_heads = file.integer("linear_num_key_heads", 1, kMaxWidth, 16);
-  delta.heads = file.integer("linear_num_value_heads", 1, kMaxWidth, 32);
-  if (delta.heads % delta.key_heads != 0) file.fail("linear_num_key_heads", "does not divide linear_num_value_heads");
-  delta.key_size = file.integer("linear_key_head_dim", 1, 65536, 128);
-  delta.value_size = file.integer("linear_value_head_dim", 1, 65536, 128);
-  if (delta.heads * delta.value_size > kMaxWidth || delta.key_heads * delta.key_size > kMaxWidth) {
-    file.fail("linear_value_head_dim", "is too large for so many heads");
-  }
-  delta.taps = file.integer("linear_conv_kernel_dim", 1, kMaxTaps, 4);
+  const std::vector<bool> attention = attention_or(
+      file, config, [&](int64_t l) { return (l + 1) % file.integer("full_attention_interval", 1, 65536, 4) == 0; });
+  GatedDeltaConfig delta = read_delta(file, config, 16, 32, 128);
   delta.eps = config.norm.eps;
-  delta.activation = config.activation;
   delta.fused = config.model_type == "qwen3_next";
   set_mixers(config, attention, GatedDeltaMaker{"linear_attn", {}, delta});
 }
@@ -137,20 +142,8 @@ void finish_olmo_hybrid(const ConfigReader& file, DecoderConfig& config) {
   const bool last_is_fourth = config.layers >= 4;
   const std::vector<bool> attention =
       attention_or(file, config, [&](int64_t l) { return l % 4 == 3 || (!last_is_fourth && l == config.layers - 1); });
-  GatedDeltaConfig delta;
-  delta.width = config.width;
-  delta.key_heads = file.integer("linear_num_key_heads", 1, kMaxWidth, config.heads);
-  delta.heads = file.integer("linear_num_value_heads", 1, kMaxWidth, config.heads);
-  if (delta.heads % delta.key_heads != 0) file.fail("linear_num_key_heads", "does not divide linear_num_value_heads");
-  delta.key_size =
-      file.integer("linear_key_head_dim", 1, 65536, std::max<int64_t>(1, 3 * config.width / (4 * delta.key_heads)));
-  delta.value_size = file.integer("linear_value_head_dim", 1, 65536, 2 * delta.key_size);
-  if (delta.heads * delta.value_size > kMaxWidth || delta.key_heads * delta.key_size > kMaxWidth) {
-    file.fail("linear_value_head_dim", "is too large for so many heads");
-  }
-  delta.taps = file.integer("linear_conv_kernel_dim", 1, kMaxTaps, 4);
+  GatedDeltaConfig delta = read_delta(file, config, config.heads, config.heads, 0);
   delta.eps = 1e-5f;
-  delta.activation = config.activation;
   delta.apart = true;
   if (file.boolean("linear_allow_neg_eigval", true)) delta.beta_scale = 2;
   const GatedDeltaNames names = {.output = "o_proj", .attention = {.conv_parts = kConvolutions, .norm = "o_norm"}};

@@ -169,6 +169,18 @@ void finish_persimmon(const ConfigReader& file, DecoderConfig& config) {
 
 }  // namespace
 
+ConfigKeys gpt2_keys(std::string_view mlp_width, std::string_view activation) {
+  return {.width = "n_embd|hidden_size",
+          .layers = "n_layer|num_hidden_layers",
+          .heads = "n_head|num_attention_heads",
+          .mlp_width = mlp_width,
+          .max_positions = "n_positions|max_position_embeddings",
+          .head_size = "",
+          .kv_heads = "",
+          .norm_eps = "layer_norm_epsilon",
+          .activation = activation};
+}
+
 std::vector<Family> earlier_families() {
   return {
       {.model_type = "gpt_neo",
@@ -235,15 +247,7 @@ std::vector<Family> earlier_families() {
        .architecture = "OpenAIGPTLMHeadModel",
        .padded_table = false,
        .names = openai_gpt_names(),
-       .keys = {.width = "n_embd|hidden_size",
-                .layers = "n_layer|num_hidden_layers",
-                .heads = "n_head|num_attention_heads",
-                .mlp_width = "",
-                .max_positions = "n_positions|max_position_embeddings",
-                .head_size = "",
-                .kv_heads = "",
-                .norm_eps = "layer_norm_epsilon",
-                .activation = "afn"},
+       .keys = gpt2_keys("", "afn"),
        .norm = kLayerNorm,
        .activation = "gelu",
        .gated_mlp = false,
@@ -276,15 +280,7 @@ std::vector<Family> earlier_families() {
        .architecture = "CTRLLMHeadModel",
        .padded_table = false,
        .names = ctrl_names(),
-       .keys = {.width = "n_embd|hidden_size",
-                .layers = "n_layer|num_hidden_layers",
-                .heads = "n_head|num_attention_heads",
-                .mlp_width = "dff",
-                .max_positions = "n_positions|max_position_embeddings",
-                .head_size = "",
-                .kv_heads = "",
-                .norm_eps = "layer_norm_epsilon",
-                .activation = ""},
+       .keys = gpt2_keys("dff", ""),
        .norm = {.kind = NormKind::layer, .eps = 1e-6f, .bias = true},
        .activation = "relu",
        .gated_mlp = false,

@@ -14,15 +14,6 @@ namespace {
 
 constexpr NormConfig kLayerNorm = {.kind = NormKind::layer, .eps = 1e-5f, .bias = true};
 constexpr NormConfig kGemmaNorm = {.kind = NormKind::rms, .eps = 1e-6f, .weight_offset = 1};
-constexpr ConfigKeys kGpt2Keys = {.width = "n_embd|hidden_size",
-                                  .layers = "n_layer|num_hidden_layers",
-                                  .heads = "n_head|num_attention_heads",
-                                  .mlp_width = "n_inner",
-                                  .max_positions = "n_positions|max_position_embeddings",
-                                  .head_size = "",
-                                  .kv_heads = "",
-                                  .norm_eps = "layer_norm_epsilon",
-                                  .activation = "activation_function"};
 
 constexpr Composite kComposites[] = {
     {"gemma3", "Gemma3ForConditionalGeneration", "gemma3_text",
@@ -170,7 +161,7 @@ std::vector<Family> dense_families() {
        .architecture = "GPT2LMHeadModel",
        .padded_table = false,
        .names = gpt2_names(),
-       .keys = kGpt2Keys,
+       .keys = gpt2_keys(),
        .norm = kLayerNorm,
        .activation = "gelu_new",
        .gated_mlp = false,
@@ -257,7 +248,7 @@ std::vector<Family> dense_families() {
        .architecture = "GPTBigCodeForCausalLM",
        .padded_table = false,
        .names = gpt2_names(),
-       .keys = kGpt2Keys,
+       .keys = gpt2_keys(),
        .norm = kLayerNorm,
        .activation = "gelu_pytorch_tanh",
        .gated_mlp = false,
@@ -294,7 +285,7 @@ std::vector<Family> dense_families() {
        .architecture = "GPTJForCausalLM",
        .padded_table = false,
        .names = gptj_names(),
-       .keys = kGpt2Keys,
+       .keys = gpt2_keys(),
        .norm = kLayerNorm,
        .activation = "gelu_new",
        .gated_mlp = false,
@@ -306,7 +297,7 @@ std::vector<Family> dense_families() {
        .architecture = "CodeGenForCausalLM",
        .padded_table = false,
        .names = codegen_names(),
-       .keys = kGpt2Keys,
+       .keys = gpt2_keys(),
        .norm = kLayerNorm,
        .activation = "gelu_new",
        .gated_mlp = false,

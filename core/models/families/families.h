@@ -49,6 +49,9 @@ struct ConfigKeys {
   std::string_view window = "sliding_window", window_period = "sliding_window_pattern";
 };
 
+/// GPT-2's, whose activation and F some of its descendants spell otherwise.
+ConfigKeys gpt2_keys(std::string_view mlp_width = "n_inner", std::string_view activation = "activation_function");
+
 /// One row. Values are those of the family's configuration class in Transformers when the key is absent.
 struct Family {
   std::string_view model_type;

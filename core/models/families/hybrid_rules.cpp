@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "nibble/core/models/families/expert_families.h"
 #include "nibble/core/models/families/expert_rules.h"
 #include "nibble/core/models/families/family_rules.h"
 #include "nibble/core/nn/mixers/side_by_side.h"
@@ -160,9 +161,7 @@ TensorNames bamba_names() {
   TensorNames names;
   names.final_norm = "model.final_layernorm";
   names.block.mlp_norm = "pre_ff_layernorm";
-  names.block.mlp.gate = "feed_forward.gate_proj";
-  names.block.mlp.up = "feed_forward.up_proj";
-  names.block.mlp.down = "feed_forward.down_proj";
+  names.block.mlp = mlp_below("feed_forward");
   return names;
 }
 

@@ -2,7 +2,8 @@
 
 #include <cmath>
 
-#include "nibble/core/base/parallel.h"
+#include "nibble/core/base/parallel_each.h"
+#include "nibble/core/ops/cpu/element_type.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -122,21 +123,16 @@ template <typename F, typename Element>
 void forward(const Tensor& x, Tensor& y) {
   const Element* from = x.data<const Element>();
   Element* to = y.data<Element>();
-  parallel_for(x.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for_lanes(end - begin, [=](int64_t i, auto lanes)
-                               HWY_ATTR { store(F::value(load(from + begin + i, lanes)), to + begin + i, lanes); });
-  });
+  parallel_lanes(x.numel(), kGrain,
+                 [=](int64_t i, auto lanes) HWY_ATTR { store(F::value(load(from + i, lanes)), to + i, lanes); });
 }
 
 template <typename F, typename Element>
 void backward(const Tensor& dy, const Tensor& x, Tensor& dx) {
   const Element *gradients = dy.data<const Element>(), *from = x.data<const Element>();
   Element* to = dx.data<Element>();
-  parallel_for(x.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
-      const int64_t at = begin + i;
-      store(hn::Mul(load(gradients + at, lanes), F::derivative(load(from + at, lanes))), to + at, lanes);
-    });
+  parallel_lanes(x.numel(), kGrain, [=](int64_t i, auto lanes) HWY_ATTR {
+    store(hn::Mul(load(gradients + i, lanes), F::derivative(load(from + i, lanes))), to + i, lanes);
   });
 }
 
@@ -144,11 +140,8 @@ template <typename F, typename Element>
 void forward_gated(const Tensor& gate, const Tensor& up, Tensor& y) {
   const Element *gates = gate.data<const Element>(), *ups = up.data<const Element>();
   Element* to = y.data<Element>();
-  parallel_for(y.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
-      const int64_t at = begin + i;
-      store(hn::Mul(F::value(load(gates + at, lanes)), load(ups + at, lanes)), to + at, lanes);
-    });
+  parallel_lanes(y.numel(), kGrain, [=](int64_t i, auto lanes) HWY_ATTR {
+    store(hn::Mul(F::value(load(gates + i, lanes)), load(ups + i, lanes)), to + i, lanes);
   });
 }
 
@@ -159,15 +152,12 @@ void backward_gated(const Tensor& dy, const Tensor& gate, const Tensor& up, Tens
                 *ups = up.data<const Element>();
   Element *dgates = dgate.data<Element>(), *dups = dup.data<Element>();
   Element* again = y_recomputed ? y_recomputed.data<Element>() : nullptr;
-  parallel_for(dy.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
-      const int64_t at = begin + i;
-      const V g = load(gates + at, lanes), u = load(ups + at, lanes), d = load(gradients + at, lanes);
-      const V activated = F::value(g);
-      store(hn::Mul(d, activated), dups + at, lanes);
-      store(hn::Mul(hn::Mul(d, u), F::derivative(g)), dgates + at, lanes);
-      if (again != nullptr) store(hn::Mul(activated, u), again + at, lanes);
-    });
+  parallel_lanes(dy.numel(), kGrain, [=](int64_t i, auto lanes) HWY_ATTR {
+    const V g = load(gates + i, lanes), u = load(ups + i, lanes), d = load(gradients + i, lanes);
+    const V activated = F::value(g);
+    store(hn::Mul(d, activated), dups + i, lanes);
+    store(hn::Mul(hn::Mul(d, u), F::derivative(g)), dgates + i, lanes);
+    if (again != nullptr) store(hn::Mul(activated, u), again + i, lanes);
   });
 }
 
@@ -177,13 +167,10 @@ template <typename F, typename Element>
 void forward_clamped(const Tensor& gate, const Tensor& up, float bound, Tensor& y) {
   const Element *gates = gate.data<const Element>(), *ups = up.data<const Element>();
   Element* to = y.data<Element>();
-  parallel_for(y.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
-      const int64_t at = begin + i;
-      const V limit = splat(bound), g = at_most(limit, load(gates + at, lanes));
-      const V u = held_within(load(ups + at, lanes), limit);
-      store(hn::Mul(F::value(g), hn::Add(u, splat(1))), to + at, lanes);
-    });
+  parallel_lanes(y.numel(), kGrain, [=](int64_t i, auto lanes) HWY_ATTR {
+    const V limit = splat(bound), g = at_most(limit, load(gates + i, lanes));
+    const V u = held_within(load(ups + i, lanes), limit);
+    store(hn::Mul(F::value(g), hn::Add(u, splat(1))), to + i, lanes);
   });
 }
 
@@ -192,21 +179,19 @@ void backward_clamped(const Tensor& dy, const Tensor& gate, const Tensor& up, fl
   const Element *gradients = dy.data<const Element>(), *gates = gate.data<const Element>(),
                 *ups = up.data<const Element>();
   Element *dgates = dgate.data<Element>(), *dups = dup.data<Element>();
-  parallel_for(dy.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
-      const int64_t at = begin + i;
-      const V limit = splat(bound), gate_in = load(gates + at, lanes), up_in = load(ups + at, lanes);
-      const V g = at_most(limit, gate_in), u = held_within(up_in, limit), d = load(gradients + at, lanes);
-      const V to_up = hn::Mul(d, F::value(g)), to_gate = hn::Mul(hn::Mul(d, hn::Add(u, splat(1))), F::derivative(g));
-      store(hn::IfThenElseZero(hn::Eq(u, up_in), to_up), dups + at, lanes);
-      store(hn::IfThenElseZero(hn::Eq(g, gate_in), to_gate), dgates + at, lanes);
-    });
+  parallel_lanes(dy.numel(), kGrain, [=](int64_t i, auto lanes) HWY_ATTR {
+    const V limit = splat(bound), gate_in = load(gates + i, lanes), up_in = load(ups + i, lanes);
+    const V g = at_most(limit, gate_in), u = held_within(up_in, limit), d = load(gradients + i, lanes);
+    const V to_up = hn::Mul(d, F::value(g)), to_gate = hn::Mul(hn::Mul(d, hn::Add(u, splat(1))), F::derivative(g));
+    store(hn::IfThenElseZero(hn::Eq(u, up_in), to_up), dups + i, lanes);
+    store(hn::IfThenElseZero(hn::Eq(g, gate_in), to_gate), dgates + i, lanes);
   });
 }
 
-/// call(F()) for the activation f names
-template <typename Call>
-void choose(Activation f, const Call& call) {
+/// use(F(), Element()) for the activation that f names and the elements of x
+template <typename Use>
+void choose(Activation f, const Tensor& x, const Use& use) {
+  const auto call = [&](auto function) { cpu::with_element(x, [&](auto element) { use(function, element); }); };
   switch (f) {
     case Activation::identity:
       return call(Identity());
@@ -230,49 +215,32 @@ void choose(Activation f, const Call& call) {
 }
 
 void activation_forward(Activation f, const Tensor& x, Tensor& y) {
-  choose(f, [&](auto function) {
-    using F = decltype(function);
-    x.dtype() == DType::bf16 ? forward<F, bf16>(x, y) : forward<F, float>(x, y);
-  });
+  choose(f, x, [&]<typename F, typename Element>(F, Element) { forward<F, Element>(x, y); });
 }
 
 void activation_backward(Activation f, const Tensor& dy, const Tensor& x, Tensor& dx) {
-  choose(f, [&](auto function) {
-    using F = decltype(function);
-    x.dtype() == DType::bf16 ? backward<F, bf16>(dy, x, dx) : backward<F, float>(dy, x, dx);
-  });
+  choose(f, x, [&]<typename F, typename Element>(F, Element) { backward<F, Element>(dy, x, dx); });
 }
 
 void gated_forward(Activation f, const Tensor& gate, const Tensor& up, Tensor& y) {
-  choose(f, [&](auto function) {
-    using F = decltype(function);
-    gate.dtype() == DType::bf16 ? forward_gated<F, bf16>(gate, up, y) : forward_gated<F, float>(gate, up, y);
-  });
+  choose(f, gate, [&]<typename F, typename Element>(F, Element) { forward_gated<F, Element>(gate, up, y); });
 }
 
 void gated_backward(Activation f, const Tensor& dy, const Tensor& gate, const Tensor& up, Tensor& dgate, Tensor& dup,
                     Tensor& y_recomputed) {
-  choose(f, [&](auto function) {
-    using F = decltype(function);
-    gate.dtype() == DType::bf16 ? backward_gated<F, bf16>(dy, gate, up, dgate, dup, y_recomputed)
-                                : backward_gated<F, float>(dy, gate, up, dgate, dup, y_recomputed);
+  choose(f, gate, [&]<typename F, typename Element>(F, Element) {
+    backward_gated<F, Element>(dy, gate, up, dgate, dup, y_recomputed);
   });
 }
 
 void clamped_gated_forward(Activation f, float limit, const Tensor& gate, const Tensor& up, Tensor& y) {
-  choose(f, [&](auto function) {
-    using F = decltype(function);
-    gate.dtype() == DType::bf16 ? forward_clamped<F, bf16>(gate, up, limit, y)
-                                : forward_clamped<F, float>(gate, up, limit, y);
-  });
+  choose(f, gate, [&]<typename F, typename Element>(F, Element) { forward_clamped<F, Element>(gate, up, limit, y); });
 }
 
 void clamped_gated_backward(Activation f, float limit, const Tensor& dy, const Tensor& gate, const Tensor& up,
                             Tensor& dgate, Tensor& dup) {
-  choose(f, [&](auto function) {
-    using F = decltype(function);
-    gate.dtype() == DType::bf16 ? backward_clamped<F, bf16>(dy, gate, up, limit, dgate, dup)
-                                : backward_clamped<F, float>(dy, gate, up, limit, dgate, dup);
+  choose(f, gate, [&]<typename F, typename Element>(F, Element) {
+    backward_clamped<F, Element>(dy, gate, up, limit, dgate, dup);
   });
 }
 
@@ -303,15 +271,13 @@ void forward_topk(const Tensor& x, float deviations, Tensor& y) {
   const int64_t width = x.dim(1);
   const Element* from = x.data<const Element>();
   Element* to = y.data<Element>();
-  parallel_for(x.dim(0), kRows, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for (int64_t t = begin; t < end; ++t) {
-      const Element* row = from + t * width;
-      const Moments m = moments(row, width);
-      const V cutoff = splat(m.mean + m.deviation * deviations);
-      for_lanes(width, [=](int64_t i, auto lanes) HWY_ATTR {
-        store(at_least(hn::Zero(kF), hn::Sub(load(row + i, lanes), cutoff)), to + t * width + i, lanes);
-      });
-    }
+  parallel_each(x.dim(0), kRows, [=](int64_t t) HWY_ATTR {
+    const Element* row = from + t * width;
+    const Moments m = moments(row, width);
+    const V cutoff = splat(m.mean + m.deviation * deviations);
+    for_lanes(width, [=](int64_t i, auto lanes) HWY_ATTR {
+      store(at_least(hn::Zero(kF), hn::Sub(load(row + i, lanes), cutoff)), to + t * width + i, lanes);
+    });
   });
 }
 
@@ -320,22 +286,20 @@ void backward_topk(const Tensor& dy, const Tensor& x, float deviations, Tensor& 
   const int64_t width = x.dim(1);
   const Element *gradients = dy.data<const Element>(), *from = x.data<const Element>();
   Element* to = dx.data<Element>();
-  parallel_for(x.dim(0), kRows, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for (int64_t t = begin; t < end; ++t) {
-      const Element *row = from + t * width, *g = gradients + t * width;
-      const Moments m = moments(row, width);
-      const V cutoff = splat(m.mean + m.deviation * deviations);
-      const auto passed = [=](int64_t i, auto lanes) HWY_ATTR {
-        return hn::IfThenElseZero(hn::Gt(load(row + i, lanes), cutoff), load(g + i, lanes));
-      };
-      const float share = sum_lanes(width, passed) / static_cast<float>(width);
-      const V by_mean = splat(share), mean = splat(m.mean);
-      const V by_deviation = splat(m.deviation > 0 ? share * deviations / m.deviation : 0);
-      for_lanes(width, [=](int64_t i, auto lanes) HWY_ATTR {
-        const V centered = hn::Sub(load(row + i, lanes), mean);
-        store(hn::NegMulAdd(by_deviation, centered, hn::Sub(passed(i, lanes), by_mean)), to + t * width + i, lanes);
-      });
-    }
+  parallel_each(x.dim(0), kRows, [=](int64_t t) HWY_ATTR {
+    const Element *row = from + t * width, *g = gradients + t * width;
+    const Moments m = moments(row, width);
+    const V cutoff = splat(m.mean + m.deviation * deviations);
+    const auto passed = [=](int64_t i, auto lanes) HWY_ATTR {
+      return hn::IfThenElseZero(hn::Gt(load(row + i, lanes), cutoff), load(g + i, lanes));
+    };
+    const float share = sum_lanes(width, passed) / static_cast<float>(width);
+    const V by_mean = splat(share), mean = splat(m.mean);
+    const V by_deviation = splat(m.deviation > 0 ? share * deviations / m.deviation : 0);
+    for_lanes(width, [=](int64_t i, auto lanes) HWY_ATTR {
+      const V centered = hn::Sub(load(row + i, lanes), mean);
+      store(hn::NegMulAdd(by_deviation, centered, hn::Sub(passed(i, lanes), by_mean)), to + t * width + i, lanes);
+    });
   });
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/base/parallel_each.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -178,20 +179,18 @@ void row_statistics(const Tensor& logits, const Tensor& targets, float softcap, 
   const float* from = logits.data<const float>();
   const int32_t* target = targets.data<const int32_t>();
   float* told = statistics.data<float>();
-  parallel_for(rows, 1, [=](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      const float* row = from + n * vocabulary;
-      MoreSums more;
-      const Exponentials total = sum_exponentials<capped, all>(row, vocabulary, softcap, &more);
-      told[n] = total.row_max;
-      told[rows + n] = total.sum;
-      told[2 * rows + n] = target[n] < 0 ? 0 : capped_logit<capped>(row[target[n]], softcap);
-      if constexpr (!all) continue;
-      told[3 * rows + n] = more.shifted;
-      told[4 * rows + n] = more.squares;
-      told[5 * rows + n] = more.logits;
-      told[6 * rows + n] = target[n] < 0 ? -1 : is_first_of_largest(row, vocabulary, target[n]) ? 1 : 0;
-    }
+  parallel_each(rows, 1, [=](int64_t n) {
+    const float* row = from + n * vocabulary;
+    MoreSums more;
+    const Exponentials total = sum_exponentials<capped, all>(row, vocabulary, softcap, &more);
+    told[n] = total.row_max;
+    told[rows + n] = total.sum;
+    told[2 * rows + n] = target[n] < 0 ? 0 : capped_logit<capped>(row[target[n]], softcap);
+    if constexpr (!all) return;
+    told[3 * rows + n] = more.shifted;
+    told[4 * rows + n] = more.squares;
+    told[5 * rows + n] = more.logits;
+    told[6 * rows + n] = target[n] < 0 ? -1 : is_first_of_largest(row, vocabulary, target[n]) ? 1 : 0;
   });
 }
 
@@ -213,15 +212,13 @@ void backward_rows(const Tensor& logits, const Tensor& targets, const Tensor& ro
   const float* sum = row_sumexp.data<const float>();
   const int32_t* target = targets.data<const int32_t>();
   const float* weight = weights ? weights.data<const float>() : nullptr;
-  parallel_for(logits.dim(0), 1, [=](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      const float* row = from + n * vocabulary;
-      Out* out = dlogits + n * vocabulary;
-      const float of_row = weight ? scale * weight[n] : scale;
-      const float own = target[n] < 0 ? 0 : capped_logit<capped>(row[target[n]], softcap);
-      gradients<capped>(row, vocabulary, softcap, {maxima[n], sum[n]}, of_row, out);
-      if (target[n] >= 0) out[target[n]] = Out(target_gradient<capped>(own, softcap, {maxima[n], sum[n]}, of_row));
-    }
+  parallel_each(logits.dim(0), 1, [=](int64_t n) {
+    const float* row = from + n * vocabulary;
+    Out* out = dlogits + n * vocabulary;
+    const float of_row = weight ? scale * weight[n] : scale;
+    const float own = target[n] < 0 ? 0 : capped_logit<capped>(row[target[n]], softcap);
+    gradients<capped>(row, vocabulary, softcap, {maxima[n], sum[n]}, of_row, out);
+    if (target[n] >= 0) out[target[n]] = Out(target_gradient<capped>(own, softcap, {maxima[n], sum[n]}, of_row));
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/philox.h"
+#include "nibble/core/ops/cpu/element_type.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 #include "nibble/core/ops/ref/dropout.h"
 
@@ -87,12 +88,10 @@ void dropout(const Tensor& x, const Tensor& row_keys, float p, uint32_t site, in
   const int64_t* rows = row_keys.data<const int64_t>();
   parallel_for(x.dim(0), 16, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * width;
-    if (x.dtype() == DType::bf16) {
-      drop_rows(x.data<const bf16>() + at, rows + begin, end - begin, width, p, site, first, key, y.data<bf16>() + at);
-    } else {
-      drop_rows(x.data<const float>() + at, rows + begin, end - begin, width, p, site, first, key,
-                y.data<float>() + at);
-    }
+    cpu::with_element(x, [&]<typename Element>(Element) {
+      drop_rows(x.data<const Element>() + at, rows + begin, end - begin, width, p, site, first, key,
+                y.data<Element>() + at);
+    });
   });
 }
 

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/base/parallel_each.h"
+#include "nibble/core/ops/cpu/element_type.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 #include "nibble/core/ops/ref/elementwise.h"
 #include "nibble/core/ops/residual.h"
@@ -23,10 +25,8 @@ constexpr int64_t kGrain = 1 << 15;
 /// to[i] = f(from[i]); they may be the same.
 template <typename From, typename To, typename F>
 void transform(const From* from, To* to, int64_t count, const F& f) {
-  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for_lanes(end - begin,
-              [=](int64_t i, auto lanes) HWY_ATTR { store(f(load(from + begin + i, lanes)), to + begin + i, lanes); });
-  });
+  parallel_lanes(count, kGrain,
+                 [=](int64_t i, auto lanes) HWY_ATTR { store(f(load(from + i, lanes)), to + i, lanes); });
 }
 
 template <typename To>
@@ -46,11 +46,8 @@ void cast(const Tensor& from, Tensor& to) {
 /// sum = x + factor y; x and sum may be the same.
 template <typename Element>
 void add_scaled(const float* x, const Element* y, int64_t count, float factor, float* sum) {
-  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
-      const int64_t at = begin + i;
-      store(hn::MulAdd(splat(factor), load(y + at, lanes), load(x + at, lanes)), sum + at, lanes);
-    });
+  parallel_lanes(count, kGrain, [=](int64_t i, auto lanes) HWY_ATTR {
+    store(hn::MulAdd(splat(factor), load(y + i, lanes), load(x + i, lanes)), sum + i, lanes);
   });
 }
 
@@ -69,34 +66,28 @@ void scale(Tensor& x, float factor) {
 
 template <typename Element>
 void multiply_rows(const Element* x, const float* weights, int64_t step, int64_t rows, int64_t width, Element* y) {
-  parallel_for(rows, 32, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for (int64_t t = begin; t < end; ++t) {
-      const Element* from = x + t * width;
-      Element* to = y + t * width;
-      const float weight = weights[t * step];
-      for_lanes(width, [=](int64_t i, auto lanes)
-                           HWY_ATTR { store(hn::Mul(load(from + i, lanes), splat(weight)), to + i, lanes); });
-    }
+  parallel_each(rows, 32, [=](int64_t t) HWY_ATTR {
+    const Element* from = x + t * width;
+    Element* to = y + t * width;
+    const float weight = weights[t * step];
+    for_lanes(width, [=](int64_t i, auto lanes)
+                         HWY_ATTR { store(hn::Mul(load(from + i, lanes), splat(weight)), to + i, lanes); });
   });
 }
 
 void scale_rows(const Tensor& x, const Tensor& weights, Tensor& y) {
-  const auto run = [&](auto element) {
-    using Element = decltype(element);
+  cpu::with_element(x, [&]<typename Element>(Element) {
     multiply_rows(x.data<const Element>(), weights.data<const float>(), weights.numel() == 1 ? 0 : 1, x.dim(0),
                   x.dim(1), y.data<Element>());
-  };
-  x.dtype() == DType::bf16 ? run(bf16()) : run(float());
+  });
 }
 
 template <typename Element>
 void add_to_rows(const float* bias, int64_t tokens, int64_t width, Element* x) {
-  parallel_for(tokens, 32, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for (int64_t t = begin; t < end; ++t) {
-      Element* row = x + t * width;
-      for_lanes(width, [=](int64_t i, auto lanes)
-                           HWY_ATTR { store(hn::Add(load(row + i, lanes), load(bias + i, lanes)), row + i, lanes); });
-    }
+  parallel_each(tokens, 32, [=](int64_t t) HWY_ATTR {
+    Element* row = x + t * width;
+    for_lanes(width, [=](int64_t i, auto lanes)
+                         HWY_ATTR { store(hn::Add(load(row + i, lanes), load(bias + i, lanes)), row + i, lanes); });
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "nibble/core/ops/cpu/element_type.h"
 #include "nibble/core/ops/cpu/partial_sums.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 
@@ -106,11 +107,9 @@ void rms_norm_forward(const Tensor& x, const Tensor& w, float eps, float weight_
   float* factors = inv_rms.data<float>();
   parallel_for(x.dim(0), kRowGrain, [&](int64_t begin, int64_t end) {
     const float* rows = from + begin * width;
-    if (y.dtype() == DType::bf16) {
-      rms_rows(rows, weights, end - begin, width, eps, weight_offset, y.data<bf16>() + begin * width, factors + begin);
-    } else {
-      rms_rows(rows, weights, end - begin, width, eps, weight_offset, y.data<float>() + begin * width, factors + begin);
-    }
+    cpu::with_element(y, [&]<typename Out>(Out) {
+      rms_rows(rows, weights, end - begin, width, eps, weight_offset, y.data<Out>() + begin * width, factors + begin);
+    });
   });
 }
 
@@ -123,13 +122,10 @@ void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, float
   parallel_for(x.dim(0), kGradientRows, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * width;
     float* partial = weight_sums.block(begin);
-    if (dy.dtype() == DType::bf16) {
-      rms_rows_backward(dy.data<const bf16>() + at, from + at, weights, end - begin, width, weight_offset,
+    cpu::with_element(dy, [&]<typename In>(In) {
+      rms_rows_backward(dy.data<const In>() + at, from + at, weights, end - begin, width, weight_offset,
                         factors + begin, to + at, partial);
-    } else {
-      rms_rows_backward(dy.data<const float>() + at, from + at, weights, end - begin, width, weight_offset,
-                        factors + begin, to + at, partial);
-    }
+    });
   });
   weight_sums.add_to(dw);
 }
@@ -142,13 +138,10 @@ void layer_norm_forward(const Tensor& x, const Tensor& w, const Tensor& b, float
   float *means = mean.data<float>(), *factors = inv_std.data<float>();
   parallel_for(x.dim(0), kRowGrain, [&](int64_t begin, int64_t end) {
     const float* rows = from + begin * width;
-    if (y.dtype() == DType::bf16) {
-      layer_rows(rows, weights, shifts, end - begin, width, eps, y.data<bf16>() + begin * width, means + begin,
+    cpu::with_element(y, [&]<typename Out>(Out) {
+      layer_rows(rows, weights, shifts, end - begin, width, eps, y.data<Out>() + begin * width, means + begin,
                  factors + begin);
-    } else {
-      layer_rows(rows, weights, shifts, end - begin, width, eps, y.data<float>() + begin * width, means + begin,
-                 factors + begin);
-    }
+    });
   });
 }
 
@@ -162,13 +155,10 @@ void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, con
   parallel_for(x.dim(0), kGradientRows, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * width;
     float *dws = weight_sums.block(begin), *dbs = bias_sums.block(begin);
-    if (dy.dtype() == DType::bf16) {
-      layer_rows_backward(dy.data<const bf16>() + at, from + at, weights, end - begin, width, means + begin,
+    cpu::with_element(dy, [&]<typename In>(In) {
+      layer_rows_backward(dy.data<const In>() + at, from + at, weights, end - begin, width, means + begin,
                           factors + begin, to + at, dws, dbs);
-    } else {
-      layer_rows_backward(dy.data<const float>() + at, from + at, weights, end - begin, width, means + begin,
-                          factors + begin, to + at, dws, dbs);
-    }
+    });
   });
   weight_sums.add_to(dw);
   bias_sums.add_to(db);

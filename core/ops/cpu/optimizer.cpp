@@ -107,12 +107,10 @@ void adamw8bit(Tensor& w, const Tensor& gradient, EightBitState& m, EightBitStat
 void sgd(Tensor& w, const Tensor& gradient, float lr, float weight_decay, float gradient_scale) {
   float* weights = w.data<float>();
   const float* gradients = gradient.data<const float>();
-  parallel_for(w.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
-      const V old = load(weights + begin + i, lanes), g = load(gradients + begin + i, lanes);
-      const V update = hn::MulAdd(splat(gradient_scale), g, hn::Mul(splat(weight_decay), old));
-      store(hn::NegMulAdd(splat(lr), update, old), weights + begin + i, lanes);
-    });
+  parallel_lanes(w.numel(), kGrain, [=](int64_t i, auto lanes) HWY_ATTR {
+    const V old = load(weights + i, lanes), g = load(gradients + i, lanes);
+    const V update = hn::MulAdd(splat(gradient_scale), g, hn::Mul(splat(weight_decay), old));
+    store(hn::NegMulAdd(splat(lr), update, old), weights + i, lanes);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/base/parallel_each.h"
 
 namespace nibble::ops::cpu {
 
@@ -13,20 +14,16 @@ constexpr int64_t kColumnGrain = 128;
 
 template <typename Element>
 void take(const Element* x, int64_t rows, int64_t width, const int32_t* column, int64_t count, Element* part) {
-  parallel_for(rows, kRowGrain, [=](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      for (int64_t k = 0; k < count; ++k) part[t * count + k] = x[t * width + column[k]];
-    }
+  parallel_each(rows, kRowGrain, [=](int64_t t) {
+    for (int64_t k = 0; k < count; ++k) part[t * count + k] = x[t * width + column[k]];
   });
 }
 
 template <typename From, typename To>
 void put(const From* part, int64_t rows, int64_t width, const int32_t* column, int64_t count, To* x) {
-  parallel_for(rows, kRowGrain, [=](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      for (int64_t k = 0; k < count; ++k) {
-        x[t * width + column[k]] = static_cast<To>(static_cast<float>(part[t * count + k]));
-      }
+  parallel_each(rows, kRowGrain, [=](int64_t t) {
+    for (int64_t k = 0; k < count; ++k) {
+      x[t * width + column[k]] = static_cast<To>(static_cast<float>(part[t * count + k]));
     }
   });
 }
@@ -66,9 +63,7 @@ void put_rows(const Tensor& part, const Tensor& rows, Tensor& x) {
   float* to = x.data<float>();
   const int32_t* row = rows.data<const int32_t>();
   const int64_t width = x.dim(1);
-  parallel_for(rows.numel(), kRowGrain, [=](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) std::copy_n(from + n * width, width, to + row[n] * width);
-  });
+  parallel_each(rows.numel(), kRowGrain, [=](int64_t n) { std::copy_n(from + n * width, width, to + row[n] * width); });
 }
 
 void gather_columns(const Tensor& x, const Tensor& columns, Tensor& out) {
@@ -76,10 +71,8 @@ void gather_columns(const Tensor& x, const Tensor& columns, Tensor& out) {
   float* to = out.data<float>();
   const int32_t* column = columns.data<const int32_t>();
   const int64_t r = x.dim(0), width = x.dim(1);
-  parallel_for(columns.numel(), kRowGrain, [=](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      for (int64_t i = 0; i < r; ++i) to[n * r + i] = from[i * width + column[n]];
-    }
+  parallel_each(columns.numel(), kRowGrain, [=](int64_t n) {
+    for (int64_t i = 0; i < r; ++i) to[n * r + i] = from[i * width + column[n]];
   });
 }
 
@@ -88,11 +81,9 @@ void scatter_add_columns(const Tensor& y, const Tensor& columns, Tensor& x) {
   float* to = x.data<float>();
   const int32_t* column = columns.data<const int32_t>();
   const int64_t r = x.dim(0), width = x.dim(1), count = columns.numel();
-  parallel_for(r, 1, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      for (int64_t n = 0; n < count; ++n) {
-        if (column[n] >= 0) to[i * width + column[n]] += from[n * r + i];
-      }
+  parallel_each(r, 1, [=](int64_t i) {
+    for (int64_t n = 0; n < count; ++n) {
+      if (column[n] >= 0) to[i * width + column[n]] += from[n * r + i];
     }
   });
 }

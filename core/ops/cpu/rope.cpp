@@ -1,6 +1,6 @@
 #include "nibble/core/ops/rope.h"
 
-#include "nibble/core/base/parallel.h"
+#include "nibble/core/base/parallel_each.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -45,12 +45,10 @@ void rotate(Tensor& x, int64_t heads, const Tensor& positions, const Tensor& cos
   Element* rows = x.data<Element>();
   const int32_t* position = positions.data<const int32_t>();
   const float *cosines = cos.data<const float>(), *sines = sin.data<const float>();
-  parallel_for(x.dim(0), 16, [=](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      const int64_t at = position[t] * half;
-      const auto turn = pairs == RopePairs::halves ? rotate_heads<Element> : rotate_neighbours<Element>;
-      turn(rows + t * width + first, heads, width / heads, half, cosines + at, sines + at, inverse);
-    }
+  parallel_each(x.dim(0), 16, [=](int64_t t) {
+    const int64_t at = position[t] * half;
+    const auto turn = pairs == RopePairs::halves ? rotate_heads<Element> : rotate_neighbours<Element>;
+    turn(rows + t * width + first, heads, width / heads, half, cosines + at, sines + at, inverse);
   });
 }
 

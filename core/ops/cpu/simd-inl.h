@@ -13,6 +13,7 @@
 
 #include <hwy/highway.h>
 #include "nibble/core/base/bfloat16.h"
+#include "nibble/core/base/parallel.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace nibble::ops::HWY_NAMESPACE {
@@ -92,6 +93,14 @@ HWY_INLINE void for_lanes(int64_t count, const Body& body) {
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) body(i, Whole{});
   if (i < count) body(i, Part{static_cast<size_t>(count - i)});
+}
+
+/// The same, shared among threads in pieces of `grain`. Body holds copies of what it uses.
+template <typename Body>
+HWY_INLINE void parallel_lanes(int64_t count, int64_t grain, const Body& body) {
+  parallel_for(count, grain, [=](int64_t begin, int64_t end) HWY_ATTR {
+    for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR { body(begin + i, lanes); });
+  });
 }
 
 /// Sum over i of term(i, lanes), in a fixed order: four vectors of partial sums, then across lanes.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "nibble/core/base/parallel.h"
+#include "nibble/core/base/parallel_each.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -27,19 +27,17 @@ void mix_streams_forward(const Tensor& x, const Tensor& coefficients, Tensor& y)
   const Streams s(coefficients, x, y);
   const float *sources = x.data<const float>(), *weights = coefficients.data<const float>();
   float* sums = y.data<float>();
-  parallel_for(s.tokens, kRows, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for (int64_t t = begin; t < end; ++t) {
-      for (int64_t b = 0; b < s.to; ++b) {
-        const float* own = weights + (t * s.to + b) * s.from;
-        float* row = sums + (b * s.tokens + t) * s.width;
-        for_lanes(s.width, [=](int64_t i, auto lanes) HWY_ATTR {
-          V sum = load(row + i, lanes);
-          for (int64_t a = 0; a < s.from; ++a) {
-            sum = hn::MulAdd(splat(own[a]), load(sources + (a * s.tokens + t) * s.width + i, lanes), sum);
-          }
-          store(sum, row + i, lanes);
-        });
-      }
+  parallel_each(s.tokens, kRows, [=](int64_t t) HWY_ATTR {
+    for (int64_t b = 0; b < s.to; ++b) {
+      const float* own = weights + (t * s.to + b) * s.from;
+      float* row = sums + (b * s.tokens + t) * s.width;
+      for_lanes(s.width, [=](int64_t i, auto lanes) HWY_ATTR {
+        V sum = load(row + i, lanes);
+        for (int64_t a = 0; a < s.from; ++a) {
+          sum = hn::MulAdd(splat(own[a]), load(sources + (a * s.tokens + t) * s.width + i, lanes), sum);
+        }
+        store(sum, row + i, lanes);
+      });
     }
   });
 }
@@ -50,23 +48,21 @@ void mix_streams_backward(const Tensor& dy, const Tensor& x, const Tensor& coeff
   const float *sources = x.data<const float>(), *weights = coefficients.data<const float>(),
               *gradients = dy.data<const float>();
   float *dsources = dx.data<float>(), *dweights = dcoefficients.data<float>();
-  parallel_for(s.tokens, kRows, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for (int64_t t = begin; t < end; ++t) {
-      for (int64_t a = 0; a < s.from; ++a) {
-        const int64_t at = (a * s.tokens + t) * s.width;
-        for_lanes(s.width, [=](int64_t i, auto lanes) HWY_ATTR {
-          V sum = load(dsources + at + i, lanes);
-          for (int64_t b = 0; b < s.to; ++b) {
-            const V g = load(gradients + (b * s.tokens + t) * s.width + i, lanes);
-            sum = hn::MulAdd(splat(weights[(t * s.to + b) * s.from + a]), g, sum);
-          }
-          store(sum, dsources + at + i, lanes);
-        });
+  parallel_each(s.tokens, kRows, [=](int64_t t) HWY_ATTR {
+    for (int64_t a = 0; a < s.from; ++a) {
+      const int64_t at = (a * s.tokens + t) * s.width;
+      for_lanes(s.width, [=](int64_t i, auto lanes) HWY_ATTR {
+        V sum = load(dsources + at + i, lanes);
         for (int64_t b = 0; b < s.to; ++b) {
-          const float *g = gradients + (b * s.tokens + t) * s.width, *v = sources + at;
-          dweights[(t * s.to + b) * s.from + a] = sum_lanes(
-              s.width, [=](int64_t i, auto lanes) HWY_ATTR { return hn::Mul(load(g + i, lanes), load(v + i, lanes)); });
+          const V g = load(gradients + (b * s.tokens + t) * s.width + i, lanes);
+          sum = hn::MulAdd(splat(weights[(t * s.to + b) * s.from + a]), g, sum);
         }
+        store(sum, dsources + at + i, lanes);
+      });
+      for (int64_t b = 0; b < s.to; ++b) {
+        const float *g = gradients + (b * s.tokens + t) * s.width, *v = sources + at;
+        dweights[(t * s.to + b) * s.from + a] = sum_lanes(
+            s.width, [=](int64_t i, auto lanes) HWY_ATTR { return hn::Mul(load(g + i, lanes), load(v + i, lanes)); });
       }
     }
   });
@@ -85,14 +81,12 @@ void match_rms_forward(const Tensor& x, const Tensor& like, Tensor& y) {
   const int64_t width = x.dim(1);
   const float *from = x.data<const float>(), *wanted = like.data<const float>();
   float* to = y.data<float>();
-  parallel_for(x.dim(0), kRows, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for (int64_t t = begin; t < end; ++t) {
-      const float* row = from + t * width;
-      const float held = std::max(mean_square(row, width), kLeastMeanSquare);
-      const V factor = splat(std::sqrt(mean_square(wanted + t * width, width) / held));
-      for_lanes(width, [=](int64_t i, auto lanes)
-                           HWY_ATTR { store(hn::Mul(load(row + i, lanes), factor), to + t * width + i, lanes); });
-    }
+  parallel_each(x.dim(0), kRows, [=](int64_t t) HWY_ATTR {
+    const float* row = from + t * width;
+    const float held = std::max(mean_square(row, width), kLeastMeanSquare);
+    const V factor = splat(std::sqrt(mean_square(wanted + t * width, width) / held));
+    for_lanes(width, [=](int64_t i, auto lanes)
+                         HWY_ATTR { store(hn::Mul(load(row + i, lanes), factor), to + t * width + i, lanes); });
   });
 }
 
@@ -100,21 +94,19 @@ void match_rms_backward(const Tensor& dy, const Tensor& x, const Tensor& like, T
   const int64_t width = x.dim(1);
   const float *gradients = dy.data<const float>(), *from = x.data<const float>(), *wanted = like.data<const float>();
   float *to = dx.data<float>(), *to_like = dlike.data<float>();
-  parallel_for(x.dim(0), kRows, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for (int64_t t = begin; t < end; ++t) {
-      const int64_t at = t * width;
-      const float square = mean_square(from + at, width), goal = mean_square(wanted + at, width);
-      const float held = std::max(square, kLeastMeanSquare), factor = std::sqrt(goal / held);
-      const float share = product(gradients + at, from + at, width) * factor / static_cast<float>(width);
-      const V scale = splat(factor), by_x = splat(square >= kLeastMeanSquare ? share / held : 0),
-              by_like = splat(goal > 0 ? share / goal : 0);
-      for_lanes(width, [=](int64_t i, auto lanes) HWY_ATTR {
-        const int64_t k = at + i;
-        const V own = hn::NegMulAdd(by_x, load(from + k, lanes), hn::Mul(scale, load(gradients + k, lanes)));
-        store(hn::MulAdd(by_like, load(wanted + k, lanes), load(to_like + k, lanes)), to_like + k, lanes);
-        store(own, to + k, lanes);
-      });
-    }
+  parallel_each(x.dim(0), kRows, [=](int64_t t) HWY_ATTR {
+    const int64_t at = t * width;
+    const float square = mean_square(from + at, width), goal = mean_square(wanted + at, width);
+    const float held = std::max(square, kLeastMeanSquare), factor = std::sqrt(goal / held);
+    const float share = product(gradients + at, from + at, width) * factor / static_cast<float>(width);
+    const V scale = splat(factor), by_x = splat(square >= kLeastMeanSquare ? share / held : 0),
+            by_like = splat(goal > 0 ? share / goal : 0);
+    for_lanes(width, [=](int64_t i, auto lanes) HWY_ATTR {
+      const int64_t k = at + i;
+      const V own = hn::NegMulAdd(by_x, load(from + k, lanes), hn::Mul(scale, load(gradients + k, lanes)));
+      store(hn::MulAdd(by_like, load(wanted + k, lanes), load(to_like + k, lanes)), to_like + k, lanes);
+      store(own, to + k, lanes);
+    });
   });
 }
 

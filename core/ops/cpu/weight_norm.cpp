@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/base/parallel_each.h"
+#include "nibble/core/ops/cpu/element_type.h"
 
 namespace nibble::ops::cpu {
 
@@ -20,11 +22,9 @@ double square_sum(const float* row, int64_t count) {
 
 template <typename Element>
 void scale_columns(const Element* x, int64_t rows, int64_t columns, const float* factors, float offset, Element* y) {
-  parallel_for(rows, kRowGrain, [=](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      for (int64_t n = 0; n < columns; ++n) {
-        y[t * columns + n] = Element(static_cast<float>(x[t * columns + n]) * (factors[n] + offset));
-      }
+  parallel_each(rows, kRowGrain, [=](int64_t t) {
+    for (int64_t n = 0; n < columns; ++n) {
+      y[t * columns + n] = Element(static_cast<float>(x[t * columns + n]) * (factors[n] + offset));
     }
   });
 }
@@ -49,9 +49,7 @@ void row_squares(const Tensor& w, Tensor& squares) {
   const float* rows = w.data<const float>();
   double* out = squares.data<double>();
   const int64_t in = w.dim(1);
-  parallel_for(w.dim(0), kRowGrain, [=](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) out[n] = square_sum(rows + n * in, in);
-  });
+  parallel_each(w.dim(0), kRowGrain, [=](int64_t n) { out[n] = square_sum(rows + n * in, in); });
 }
 
 void low_rank_norms(const Tensor& magnitudes, const Tensor& w_squares, const Tensor& aw, const Tensor& b,
@@ -61,20 +59,18 @@ void low_rank_norms(const Tensor& magnitudes, const Tensor& w_squares, const Ten
   const float* left = b.data<const float>();
   const double* squares = w_squares.data<const double>();
   float *norm = norms.data<float>(), *factor = factors.data<float>();
-  parallel_for(count, kRowGrain, [=](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      const float* row = left + n * r;
-      double once = 0, twice = 0;  // <w, s b A> and |b A|^2
-      for (int64_t i = 0; i < r; ++i) {
-        once += double{row[i]} * cross[i * count + n];
-        double sum = 0;
-        for (int64_t j = 0; j < r; ++j) sum += double{row[j]} * g[i * r + j];
-        twice += row[i] * sum;
-      }
-      const double square = squares[n] + 2.0 * s * once + double{s} * s * twice;
-      norm[n] = static_cast<float>(std::sqrt(std::max(square, 0.0)));
-      factor[n] = m[n] / norm[n];
+  parallel_each(count, kRowGrain, [=](int64_t n) {
+    const float* row = left + n * r;
+    double once = 0, twice = 0;  // <w, s b A> and |b A|^2
+    for (int64_t i = 0; i < r; ++i) {
+      once += double{row[i]} * cross[i * count + n];
+      double sum = 0;
+      for (int64_t j = 0; j < r; ++j) sum += double{row[j]} * g[i * r + j];
+      twice += row[i] * sum;
     }
+    const double square = squares[n] + 2.0 * s * once + double{s} * s * twice;
+    norm[n] = static_cast<float>(std::sqrt(std::max(square, 0.0)));
+    factor[n] = m[n] / norm[n];
   });
 }
 
@@ -82,31 +78,27 @@ void set_row_norms(const Tensor& lengths, Tensor& rows) {
   const float* wanted = lengths.data<const float>();
   float* values = rows.data<float>();
   const int64_t in = rows.dim(1);
-  parallel_for(rows.dim(0), kRowGrain, [=](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      const double norm = std::sqrt(square_sum(values + n * in, in));
-      if (norm == 0) continue;
-      const auto factor = static_cast<float>(wanted[n] / norm);
-      for (int64_t i = 0; i < in; ++i) values[n * in + i] *= factor;
-    }
+  parallel_each(rows.dim(0), kRowGrain, [=](int64_t n) {
+    const double norm = std::sqrt(square_sum(values + n * in, in));
+    if (norm == 0) return;
+    const auto factor = static_cast<float>(wanted[n] / norm);
+    for (int64_t i = 0; i < in; ++i) values[n * in + i] *= factor;
   });
 }
 
 void scale_columns(const Tensor& x, const Tensor& factors, float offset, Tensor& y) {
   const float* f = factors.data<const float>();
-  if (x.dtype() == DType::bf16) {
-    return scale_columns(x.data<const bf16>(), x.dim(0), x.dim(1), f, offset, y.data<bf16>());
-  }
-  scale_columns(x.data<const float>(), x.dim(0), x.dim(1), f, offset, y.data<float>());
+  with_element(x, [&]<typename Element>(Element) {
+    scale_columns(x.data<const Element>(), x.dim(0), x.dim(1), f, offset, y.data<Element>());
+  });
 }
 
 void scale_columns_backward(const Tensor& dy, const Tensor& x, const Tensor& norms, Tensor& dmagnitudes) {
   const float* n = norms.data<const float>();
   float* sums = dmagnitudes.data<float>();
-  if (dy.dtype() == DType::bf16) {
-    return magnitude_gradient(dy.data<const bf16>(), x.data<const bf16>(), dy.dim(0), dy.dim(1), n, sums);
-  }
-  magnitude_gradient(dy.data<const float>(), x.data<const float>(), dy.dim(0), dy.dim(1), n, sums);
+  with_element(dy, [&]<typename Element>(Element) {
+    magnitude_gradient(dy.data<const Element>(), x.data<const Element>(), dy.dim(0), dy.dim(1), n, sums);
+  });
 }
 
 }  // namespace nibble::ops::cpu

@@ -36,14 +36,12 @@ template <typename Element>
 void forward(const Tensor& x, const Alphas& alphas, Tensor& y) {
   const Element* from = x.data<const Element>();
   Element* to = y.data<Element>();
-  parallel_for(x.numel(), kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for_lanes(end - begin, [=](int64_t i, auto lanes) HWY_ATTR {
-      const V v = load(from + begin + i, lanes);
-      const V below = hn::Mul(splat(alphas.negative), exp_less_line(hn::Min(v, splat(0))));
-      const V above = hn::Mul(splat(alphas.positive), hn::Mul(v, v));
-      const V bent = hn::IfThenElse(hn::Gt(v, splat(0)), above, below);
-      store(hn::MulAdd(v, splat(0.5f), bent), to + begin + i, lanes);
-    });
+  parallel_lanes(x.numel(), kGrain, [=](int64_t i, auto lanes) HWY_ATTR {
+    const V v = load(from + i, lanes);
+    const V below = hn::Mul(splat(alphas.negative), exp_less_line(hn::Min(v, splat(0))));
+    const V above = hn::Mul(splat(alphas.positive), hn::Mul(v, v));
+    const V bent = hn::IfThenElse(hn::Gt(v, splat(0)), above, below);
+    store(hn::MulAdd(v, splat(0.5f), bent), to + i, lanes);
   });
 }
 

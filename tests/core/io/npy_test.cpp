@@ -4,6 +4,7 @@
 
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
+#include "nibble/tests/write_npy.h"
 
 namespace nibble {
 namespace {
@@ -12,6 +13,7 @@ using test::error_of;
 using test::read_bytes;
 using test::TemporaryDirectory;
 using test::write_bytes;
+using test::write_npy;
 using ::testing::HasSubstr;
 
 TEST(Npy, RewritingAnArrayOfNumPyGivesTheSameBytes) {

@@ -30,8 +30,8 @@ TEST(ScheduleTime, OfEqualStagesIsThatOfTheFormula) {
     for (const int64_t in_flight : {3, 8}) {
       const double bubble = predicted_bubble(schedule, 4, 8, in_flight);
       const ScheduleTime time = schedule_time(schedule, stages, 8, in_flight, 0);
-      EXPECT_NEAR(time.seconds, 8 * 3 / (1 - bubble), 1e-6) << schedule_name(schedule) << " " << in_flight;
-      EXPECT_NEAR(time.waiting.front(), bubble, 1e-6) << schedule_name(schedule) << " " << in_flight;
+      EXPECT_NEAR(time.seconds, 8 * 3 / (1 - bubble), 1e-6) << testing::PrintToString(schedule) << " " << in_flight;
+      EXPECT_NEAR(time.waiting.front(), bubble, 1e-6) << testing::PrintToString(schedule) << " " << in_flight;
     }
   }
 }
@@ -42,9 +42,9 @@ TEST(ScheduleTime, OfASlowLastStageIsMostlyWaitingForIt) {
   const std::vector<StagePasses> stages = {{1, 2}, {3, 6}};
   for (const PipelineSchedule schedule : {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b}) {
     const ScheduleTime time = schedule_time(schedule, stages, 4, 4, 0);
-    EXPECT_NEAR(time.seconds, 39, 1e-6) << schedule_name(schedule);
-    EXPECT_NEAR(time.waiting[0], 1 - 12.0 / 39, 1e-6) << schedule_name(schedule);
-    EXPECT_NEAR(time.waiting[1], 1 - 36.0 / 37, 1e-6) << schedule_name(schedule);
+    EXPECT_NEAR(time.seconds, 39, 1e-6) << testing::PrintToString(schedule);
+    EXPECT_NEAR(time.waiting[0], 1 - 12.0 / 39, 1e-6) << testing::PrintToString(schedule);
+    EXPECT_NEAR(time.waiting[1], 1 - 36.0 / 37, 1e-6) << testing::PrintToString(schedule);
   }
   const ScheduleTime naive = schedule_time(PipelineSchedule::naive, stages, 4, 4, 0);
   EXPECT_NEAR(naive.seconds, 48, 1e-6);

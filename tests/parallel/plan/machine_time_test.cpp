@@ -76,7 +76,7 @@ TEST_F(StepHere, OfEqualStagesWaitsAsPredicted) {
     layout.schedule = schedule;
     const double bubble = predicted_bubble(schedule, 4, kMicrobatches, kMicrobatches);
     EXPECT_NEAR(step(layout, {0, 2, 4, 6, 8}).seconds, kMicrobatches * stage / (1 - bubble), 1e-6)
-        << schedule_name(schedule);
+        << testing::PrintToString(schedule);
   }
 }
 

@@ -7,13 +7,13 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/core/io/npy.h"
 #include "nibble/core/io/safetensors/safetensors.h"
 #include "nibble/recipes/models/merge_model.h"
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/train.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
+#include "nibble/tests/write_npy.h"
 
 namespace nibble {
 namespace {
@@ -98,7 +98,7 @@ TEST_F(PeftRoundTrip, PeftAndTransformersComputeWhatWeWrote) {
   Tensor array = Tensor::empty(rank.context().pool, {2, static_cast<int64_t>(ids[0].size())}, DType::i64);
   std::copy(ids[0].begin(), ids[0].end(), array.data<int64_t>());
   std::copy(ids[1].begin(), ids[1].end(), array.data<int64_t>() + ids[0].size());
-  write_npy(directory / "ids.npy", array);
+  test::write_npy(directory / "ids.npy", array);
   const fs::path merged = merge(adapter);
   const std::string command = std::string(python) + " " + kSourceDir + "/tests/oracles/peft_round_trip.py load " +
                               (oracle / "base").string() + " " + adapter.string() + " " + merged.string() + " " +

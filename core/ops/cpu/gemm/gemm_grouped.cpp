@@ -130,7 +130,6 @@ class Grouped {
     }
     const int64_t strip = packer.strip_bytes(k.size());
     const bool last = k.end == depth_;
-    alignas(64) float tile[kTileSums];
     for (int64_t m0 = m.begin; m0 < m.end; m0 += kernel_.rows, left += kernel_.rows * left_bytes) {
       const int64_t rows = std::min(kernel_.rows, m.end - m0);
       for (int64_t n0 = 0; n0 < n.size(); n0 += kernel_.width) {
@@ -143,18 +142,8 @@ class Grouped {
                               .b = workspace.panel + n0 / kernel_.width * strip,
                               .steps = divide_up(k.size(), kernel_.depth_step),
                               .epilogue = last && rank_ > 0 ? &epilogue : nullptr};
-        TileOutput output{.first = k.begin == 0,
-                          .last = last,
-                          .sums = workspace.sums + (keeps_sums_ ? (first + m0 - m.begin) * sums_stride_ + n0 : 0),
-                          .sums_stride = sums_stride_,
-                          .c = reinterpret_cast<std::byte*>(tile),
-                          .c_stride = kernel_.width,
-                          .dtype = DType::f32,
-                          .alpha = alpha_,
-                          .accumulate = false};
-        if (!scatters_) place(output, m0, n.begin + n0);
-        kernel_.multiply(rows, columns, input, output);
-        if (scatters_ && last) scatter(g, tile, {m0, m0 + rows}, {n.begin + n0, n.begin + n0 + columns});
+        float* sums = workspace.sums + (keeps_sums_ ? (first + m0 - m.begin) * sums_stride_ + n0 : 0);
+        multiply_tile(g, {m0, m0 + rows}, {n.begin + n0, n.begin + n0 + columns}, input, sums, k.begin == 0, last);
       }
     }
   }
@@ -180,27 +169,33 @@ class Grouped {
       few_by_columns(m.size(), n, panels, workspace);
     }
     // What is left is the update, or nothing, and the way out.
-    alignas(64) float tile[kTileSums];
     for (int64_t m0 = m.begin; m0 < m.end; m0 += kernel_.rows) {
       const int64_t rows = std::min(kernel_.rows, m.end - m0);
       for (int64_t n0 = 0; n0 < n.size(); n0 += kernel_.width) {
         const int64_t columns = std::min(kernel_.width, n.size() - n0);
         TileInput input{.a = workspace.panel, .a_row_bytes = 0, .a_step_bytes = 0, .b = workspace.left, .steps = 0};
         if (rank_ > 0) input = update_tile(m0, n0, workspace);
-        TileOutput output{.first = false,
-                          .last = true,
-                          .sums = workspace.sums + (m0 - m.begin) * sums_stride_ + n0,
-                          .sums_stride = sums_stride_,
-                          .c = reinterpret_cast<std::byte*>(tile),
-                          .c_stride = kernel_.width,
-                          .dtype = DType::f32,
-                          .alpha = alpha_,
-                          .accumulate = false};
-        if (!scatters_) place(output, m0, n.begin + n0);
-        kernel_.multiply(rows, columns, input, output);
-        if (scatters_) scatter(g, tile, {m0, m0 + rows}, {n.begin + n0, n.begin + n0 + columns});
+        float* sums = workspace.sums + (m0 - m.begin) * sums_stride_ + n0;
+        multiply_tile(g, {m0, m0 + rows}, {n.begin + n0, n.begin + n0 + columns}, input, sums, false, true);
       }
     }
+  }
+
+  /// Rows m and columns n of group g; first, last: whether this is that part of the depth, sums: of the others.
+  void multiply_tile(int64_t g, Range m, Range n, const TileInput& input, float* sums, bool first, bool last) const {
+    alignas(64) float tile[kTileSums];
+    TileOutput output{.first = first,
+                      .last = last,
+                      .sums = sums,
+                      .sums_stride = sums_stride_,
+                      .c = reinterpret_cast<std::byte*>(tile),
+                      .c_stride = kernel_.width,
+                      .dtype = DType::f32,
+                      .alpha = alpha_,
+                      .accumulate = false};
+    if (!scatters_) place(output, m.begin, n.begin);
+    kernel_.multiply(m.size(), n.size(), input, output);
+    if (scatters_ && last) scatter(g, tile, m, n);
   }
 
   /// Rows of w [out, in] times the rows in workspace.panel.

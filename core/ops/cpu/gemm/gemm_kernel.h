@@ -53,8 +53,8 @@ struct GemmKernel {
   int64_t depth_step;     ///< depths one instruction consumes: 1 (f32), 2 or 4 (bf16)
   int64_t depth_block;    ///< depths of a panel
   int64_t panel_columns;  ///< columns of a panel: depth_block * panel_columns elements stay in the L2 cache
-  bool left_by_rows =
-      false;  ///< whether groups of a row follow each other in a packed left operand, not those of a step
+  /// Whether groups of a row follow each other in a packed left operand, not those of a step.
+  bool left_by_rows = false;
 
   TileShape shape() const { return {rows, width, depth_block, panel_columns}; }
 
@@ -72,19 +72,19 @@ struct GemmKernel {
   /// transposed product: column m becomes row m % rows of tile m / rows, tiles are tile_bytes apart, rows
   /// (left_by_rows) a tile's bytes / rows. Null: pack plainly. May write up to 64 bytes past a tile's end.
   void (*pack_left_transposed)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* tiles,
-                               int64_t tile_bytes);
+                               int64_t tile_bytes) = nullptr;
 
   /// Products of few rows: sums[m * kDotRows + n] = x[m] . w[n] for m < rows <= kDotRows, n < columns <= kDotRows, in
   /// an order that depends on depth only. Rows of x and w are contiguous, strides in elements. Null: none.
   void (*dots)(int64_t rows, int64_t columns, int64_t depth, const std::byte* x, int64_t x_stride, const std::byte* w,
-               int64_t w_stride, float* sums);
+               int64_t w_stride, float* sums) = nullptr;
 
   /// Products over many rows of two matrices, a narrow and a wide one: sums[r * kThinColumns + n] += left(k, r) wide(k,
   /// n) over k < depth, for r < rows <= kThinRows and n < columns <= kThinColumns, in the order of multiply. `left` is
   /// the first of these columns in a strip of the narrow matrix (pack_rows); the wide one is read in place, `stride`
   /// elements between its rows. Null: none.
   void (*multiply_thin)(int64_t rows, int64_t columns, int64_t depth, const std::byte* left, const std::byte* wide,
-                        int64_t stride, float* sums);
+                        int64_t stride, float* sums) = nullptr;
 
   /// Writes rows x columns of f32 sums, output.sums_stride apart, to output.c.
   void (*store)(const float* sums, int64_t rows, int64_t columns, const TileOutput& output);

@@ -52,21 +52,7 @@ void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileO
 
 }  // namespace
 
-const GemmKernel kGemmAvx2 = {
-    .compute = DType::f32,
-    .rows = kRows,
-    .lanes = kLanes,
-    .width = kWidth,
-    .depth_step = 1,
-    .depth_block = 256,  // 256 x 192 f32 are 192 KB: three quarters of the 256 KB of the CPUs that end at AVX2
-    .panel_columns = 192,
-    .multiply = multiply,
-    .pack_transposed = pack_transposed<float, kLanes, kWidth, 1>,
-    .pack_rows = pack_rows<float, kWidth, 1>,
-    .pack_left_transposed = nullptr,
-    .dots = nullptr,
-    .multiply_thin = nullptr,
-    .store = store_sums,
-};
+// 256 x 192 f32 are 192 KB: three quarters of the 256 KB of the CPUs that end at AVX2.
+const GemmKernel kGemmAvx2 = plain_kernel<float, kRows, kLanes, kWidth, 1>(256, 192, multiply);
 
 }  // namespace nibble::ops::cpu

@@ -106,7 +106,6 @@ const GemmKernel kGemmAvx512 = {
     .pack_rows = pack_rows,
     .pack_left_transposed = pack_left_transposed,
     .dots = dots,
-    .multiply_thin = nullptr,
     .store = avx512::store<false>,
 };
 

@@ -46,21 +46,7 @@ void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileO
 
 }  // namespace
 
-const GemmKernel kGemmBaseline = {
-    .compute = DType::f32,
-    .rows = kRows,
-    .lanes = kLanes,
-    .width = kWidth,
-    .depth_step = 1,
-    .depth_block = 256,  // as AVX2
-    .panel_columns = 192,
-    .multiply = multiply,
-    .pack_transposed = pack_transposed<float, kLanes, kWidth, 1>,
-    .pack_rows = pack_rows<float, kWidth, 1>,
-    .pack_left_transposed = nullptr,
-    .dots = nullptr,
-    .multiply_thin = nullptr,
-    .store = store_sums,
-};
+// As AVX2.
+const GemmKernel kGemmBaseline = plain_kernel<float, kRows, kLanes, kWidth, 1>(256, 192, multiply);
 
 }  // namespace nibble::ops::cpu

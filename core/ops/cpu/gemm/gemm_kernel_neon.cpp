@@ -55,21 +55,7 @@ void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileO
 
 }  // namespace
 
-const GemmKernel kGemmNeon = {
-    .compute = DType::f32,
-    .rows = kRows,
-    .lanes = kLanes,
-    .width = kWidth,
-    .depth_step = 1,
-    .depth_block = 256,  // 256 x 192 f32 are 192 KB of the 256 KB and more of a core's second cache level
-    .panel_columns = 192,
-    .multiply = multiply,
-    .pack_transposed = pack_transposed<float, kLanes, kWidth, 1>,
-    .pack_rows = pack_rows<float, kWidth, 1>,
-    .pack_left_transposed = nullptr,
-    .dots = nullptr,
-    .multiply_thin = nullptr,
-    .store = store_sums,
-};
+// 256 x 192 f32 are 192 KB of the 256 KB and more of a core's second cache level.
+const GemmKernel kGemmNeon = plain_kernel<float, kRows, kLanes, kWidth, 1>(256, 192, multiply);
 
 }  // namespace nibble::ops::cpu

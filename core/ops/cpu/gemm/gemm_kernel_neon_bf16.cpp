@@ -74,21 +74,7 @@ void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileO
 
 }  // namespace
 
-const GemmKernel kGemmNeonBf16 = {
-    .compute = DType::bf16,
-    .rows = kRows,
-    .lanes = kLanes,
-    .width = kWidth,
-    .depth_step = kStep,
-    .depth_block = 512,  // 512 x 192 bf16 are 192 KB, see kGemmNeon
-    .panel_columns = 192,
-    .multiply = multiply,
-    .pack_transposed = pack_transposed<bf16, kLanes, kWidth, kStep>,
-    .pack_rows = pack_rows<bf16, kWidth, kStep>,
-    .pack_left_transposed = nullptr,
-    .dots = nullptr,
-    .multiply_thin = nullptr,
-    .store = store_sums,
-};
+// 512 x 192 bf16 are 192 KB, see kGemmNeon.
+const GemmKernel kGemmNeonBf16 = plain_kernel<bf16, kRows, kLanes, kWidth, kStep>(512, 192, multiply);
 
 }  // namespace nibble::ops::cpu

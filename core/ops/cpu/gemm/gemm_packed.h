@@ -3,6 +3,7 @@
 // right before use, from a tensor or from packed 4-bit weights, so nothing is ever expanded whole.
 
 #include "nibble/core/base/cpu_features.h"
+#include "nibble/core/ops/cpu/gemm/gemm_kernel.h"
 #include "nibble/core/ops/gemm.h"
 
 namespace nibble::ops::cpu {
@@ -18,6 +19,20 @@ struct PackedProduct {
   float alpha = 1.0f;
   bool widened = false;  ///< bf16 in the arithmetic of f32 where the CPU has instructions for both
 };
+
+/// For GemmKernel::store: sums of the whole depth, sums_stride apart, become c from (row, column) on.
+inline TileOutput result_from(const PackedProduct& p, int64_t row, int64_t column, int64_t sums_stride) {
+  const int64_t columns = p.c.dim(1), size = static_cast<int64_t>(dtype_size(p.c.dtype()));
+  return {.first = true,
+          .last = true,
+          .sums = nullptr,
+          .sums_stride = sums_stride,
+          .c = p.c.mutable_raw() + (row * columns + column) * size,
+          .c_stride = columns,
+          .dtype = p.c.dtype(),
+          .alpha = p.alpha,
+          .accumulate = p.accumulate};
+}
 
 /// Computes with the kernel of `level`, which must not be above isa(). Element (m, n) of c is a sum over K in an order
 /// that depends on K only: neither on the number of threads nor on M or N. `epilogue`, a product into the same c, is

@@ -57,4 +57,20 @@ inline void store_sums(const float* sums, int64_t rows, int64_t columns, const T
   (output.dtype == DType::f32 ? store_as<float> : store_as<bf16>)(sums, rows, columns, output);
 }
 
+/// A kernel for operands of T that does all but `multiply` with the functions above.
+template <typename T, int64_t kRows, int64_t kLanes, int64_t kWidth, int64_t kStep>
+constexpr GemmKernel plain_kernel(int64_t depth_block, int64_t panel_columns, decltype(GemmKernel::multiply) multiply) {
+  return {.compute = dtype_of<T>::value,
+          .rows = kRows,
+          .lanes = kLanes,
+          .width = kWidth,
+          .depth_step = kStep,
+          .depth_block = depth_block,
+          .panel_columns = panel_columns,
+          .multiply = multiply,
+          .pack_transposed = pack_transposed<T, kLanes, kWidth, kStep>,
+          .pack_rows = pack_rows<T, kWidth, kStep>,
+          .store = store_sums};
+}
+
 }  // namespace nibble::ops::cpu

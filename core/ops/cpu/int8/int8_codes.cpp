@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "nibble/core/base/parallel.h"
+#include "nibble/core/base/parallel_each.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 #include "nibble/core/ops/int8/int8_product.h"
 
@@ -71,25 +71,23 @@ void round_rows(const Element* x, Int8Rows& rows) {
   auto* sums = rows.sums.data<int32_t>();
   constexpr int64_t kElements = int64_t{1} << 15;  // of a piece of work: 10 us and more
   const int64_t grain = std::max(int64_t{1}, kElements / std::max(int64_t{1}, depth));
-  parallel_for(count, grain, [=](int64_t begin, int64_t end) HWY_ATTR {
-    for (int64_t t = begin; t < end; ++t) {
-      for (int64_t k = 0, at = t; k < depth; k += kInt8Group, at += count) {
-        const int64_t size = std::min(kInt8Group, depth - k);
-        const Element* from = x + t * depth + k;
-        int8_t* to = codes + at * kInt8Group;
-        const cpu::Int8Scale by(largest(from, size), 127);
-        scales[at] = by.scale;
-        sums[at] = 0;
-        if (by.inverse == 0 || size < kInt8Group) std::memset(to, 0, kInt8Group);
-        if (by.inverse == 0) continue;
-        Integer sum = hn::Zero(kIntegers);
-        for_lanes(size, [&](int64_t i, auto lanes) HWY_ATTR {
-          const Integer code = whole(hn::Mul(load(from + i, lanes), splat(by.inverse)));
-          store_bytes(code, to + i, lanes);
-          sum = hn::Add(sum, code);
-        });
-        sums[at] = hn::GetLane(hn::SumOfLanes(kIntegers, sum));
-      }
+  parallel_each(count, grain, [=](int64_t t) HWY_ATTR {
+    for (int64_t k = 0, at = t; k < depth; k += kInt8Group, at += count) {
+      const int64_t size = std::min(kInt8Group, depth - k);
+      const Element* from = x + t * depth + k;
+      int8_t* to = codes + at * kInt8Group;
+      const cpu::Int8Scale by(largest(from, size), 127);
+      scales[at] = by.scale;
+      sums[at] = 0;
+      if (by.inverse == 0 || size < kInt8Group) std::memset(to, 0, kInt8Group);
+      if (by.inverse == 0) continue;
+      Integer sum = hn::Zero(kIntegers);
+      for_lanes(size, [&](int64_t i, auto lanes) HWY_ATTR {
+        const Integer code = whole(hn::Mul(load(from + i, lanes), splat(by.inverse)));
+        store_bytes(code, to + i, lanes);
+        sum = hn::Add(sum, code);
+      });
+      sums[at] = hn::GetLane(hn::SumOfLanes(kIntegers, sum));
     }
   });
 }

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "nibble/core/base/parallel.h"
+#include "nibble/core/base/parallel_each.h"
 #include "nibble/core/ops/cpu/gemm/gemm_plan.h"
 #include "nibble/core/ops/cpu/gemm/weight_panels.h"
 #include "nibble/core/ops/cpu/int8/int8_codes.h"
@@ -76,20 +76,18 @@ double error(const Element* x, int64_t rows, const WeightPanels& panels, const W
     double noise = 0, signal = 0;
   };
   std::vector<Sums> sums(static_cast<size_t>(groups));
-  parallel_for(groups, kGroupsOfPiece, [&](int64_t begin, int64_t end) {
-    for (int64_t g = begin; g < end; ++g) {
-      const Range k{g * kInt8Group, std::min(depth, (g + 1) * kInt8Group)};
-      const GroupSquares input = input_squares(x, rows, depth, k),
-                         weight = weight_squares(panels, transposed, columns, k);
-      double inputs = 0, weights = 0;
-      Sums& sum = sums[static_cast<size_t>(g)];
-      for (size_t d = 0; d < static_cast<size_t>(k.size()); ++d) {
-        sum.signal += static_cast<double>(input.each[d]) * weight.each[d];
-        inputs += input.each[d];
-        weights += weight.each[d];
-      }
-      sum.noise = input.largest * input_step * weights + weight.largest * weight_step * inputs;
+  parallel_each(groups, kGroupsOfPiece, [&](int64_t g) {
+    const Range k{g * kInt8Group, std::min(depth, (g + 1) * kInt8Group)};
+    const GroupSquares input = input_squares(x, rows, depth, k),
+                       weight = weight_squares(panels, transposed, columns, k);
+    double inputs = 0, weights = 0;
+    Sums& sum = sums[static_cast<size_t>(g)];
+    for (size_t d = 0; d < static_cast<size_t>(k.size()); ++d) {
+      sum.signal += static_cast<double>(input.each[d]) * weight.each[d];
+      inputs += input.each[d];
+      weights += weight.each[d];
     }
+    sum.noise = input.largest * input_step * weights + weight.largest * weight_step * inputs;
   });
   Sums total;
   for (const Sums& sum : sums) {

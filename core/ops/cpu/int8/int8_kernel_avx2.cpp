@@ -12,30 +12,10 @@ struct Pairs {
   }
 };
 
-// 16 registers: 4 x 2 sums, two of W, one element of x, the ones, two terms under way.
-constexpr int64_t kRows = 4;
-
-void multiply(int64_t rows, const Int8Tile& t) {
-  using namespace int8_avx2;
-  constexpr decltype(&tile<Pairs, 1>) kTiles[kRows] = {tile<Pairs, 1>, tile<Pairs, 2>, tile<Pairs, 3>, tile<Pairs, 4>};
-  kTiles[rows - 1](t);
-}
-
 }  // namespace
 
-const Int8Kernel kInt8Avx2 = {
-    .levels = Pairs::kLevels,
-    .bias = Pairs::kLevels + 1,
-    .step = kInt8Step,
-    .rows = kRows,
-    .lanes = int8_avx2::kLanes,
-    .width = int8_avx2::kWidth,
-    .depth_block = 1024,  // 1024 x 128 bytes are half of the 256 KB of the CPUs that end at AVX2
-    .panel_columns = 128,
-    .multiply = multiply,
-    .expand = int8_avx2::expand<Pairs::kLevels>,
-    .pack_transposed = int8_avx2::pack_transposed,
-    .pack_rows = int8_avx2::pack_rows,
-};
+// 16 registers: 4 x 2 sums, two of W, one element of x, the ones, two terms under way. 1024 x 128 bytes are half of the
+// 256 KB of the CPUs that end at AVX2.
+const Int8Kernel kInt8Avx2 = int8_avx2::kernel<Pairs, 4>(1024);
 
 }  // namespace nibble::ops::cpu

@@ -12,31 +12,10 @@ struct Fours {
   }
 };
 
-// 16 registers: 6 x 2 sums, two of W, one element of x.
-constexpr int64_t kRows = 6;
-
-void multiply(int64_t rows, const Int8Tile& t) {
-  using namespace int8_avx2;
-  constexpr decltype(&tile<Fours, 1>) kTiles[kRows] = {tile<Fours, 1>, tile<Fours, 2>, tile<Fours, 3>,
-                                                       tile<Fours, 4>, tile<Fours, 5>, tile<Fours, 6>};
-  kTiles[rows - 1](t);
-}
-
 }  // namespace
 
-const Int8Kernel kInt8AvxVnni = {
-    .levels = Fours::kLevels,
-    .bias = Fours::kLevels + 1,
-    .step = kInt8Step,
-    .rows = kRows,
-    .lanes = int8_avx2::kLanes,
-    .width = int8_avx2::kWidth,
-    .depth_block = 4096,  // 4096 x 128 bytes are 512 KB of the 1.25 MB and more of the CPUs that have it
-    .panel_columns = 128,
-    .multiply = multiply,
-    .expand = int8_avx2::expand<Fours::kLevels>,
-    .pack_transposed = int8_avx2::pack_transposed,
-    .pack_rows = int8_avx2::pack_rows,
-};
+// 16 registers: 6 x 2 sums, two of W, one element of x. 4096 x 128 bytes are 512 KB of the 1.25 MB and more of the CPUs
+// that have it.
+const Int8Kernel kInt8AvxVnni = int8_avx2::kernel<Fours, 6>(4096);
 
 }  // namespace nibble::ops::cpu

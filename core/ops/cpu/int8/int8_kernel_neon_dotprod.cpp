@@ -44,19 +44,6 @@ void multiply(int64_t rows, const Int8Tile& t) {
 
 }  // namespace
 
-const Int8Kernel kInt8NeonDotprod = {
-    .levels = kLevels,
-    .bias = 0,
-    .step = kInt8Step,
-    .rows = kRows,
-    .lanes = kLanes,
-    .width = kWidth,
-    .depth_block = 1024,  // 1024 x 128 bytes are half of the 256 KB and more of a core's second cache level
-    .panel_columns = 128,
-    .multiply = multiply,
-    .expand = int8_neon::expand,
-    .pack_transposed = int8_neon::pack_transposed<kInt8Step>,
-    .pack_rows = int8_neon::pack_rows<kInt8Step>,
-};
+const Int8Kernel kInt8NeonDotprod = kernel<kInt8Step>(multiply);
 
 }  // namespace nibble::ops::cpu

@@ -57,19 +57,6 @@ void multiply(int64_t rows, const Int8Tile& t) {
 
 }  // namespace
 
-const Int8Kernel kInt8NeonI8mm = {
-    .levels = kLevels,
-    .bias = 0,
-    .step = kStep,
-    .rows = kRows,
-    .lanes = kLanes,
-    .width = kWidth,
-    .depth_block = 1024,  // as kInt8NeonDotprod
-    .panel_columns = 128,
-    .multiply = multiply,
-    .expand = int8_neon::expand,
-    .pack_transposed = int8_neon::pack_transposed<kStep>,
-    .pack_rows = int8_neon::pack_rows<kStep>,
-};
+const Int8Kernel kInt8NeonI8mm = kernel<kStep>(multiply);
 
 }  // namespace nibble::ops::cpu

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include <cstring>
+#include <utility>
 
 #include "nibble/core/ops/cpu/gemm/gemm_packing.h"
 #include "nibble/core/ops/cpu/int8/int8_kernel.h"
@@ -117,6 +118,30 @@ NIBBLE_AVX2 inline void pack_rows(const std::byte* from, int64_t stride, int64_t
     strip += kStripBytes;
   }
   if (k < depth) cpu::pack_rows<uint8_t, kWidth, kInt8Step>(from, stride, columns, depth - k, strip);
+}
+
+/// A kernel of tiles of up to kRows rows.
+template <typename Dot, int64_t kRows>
+constexpr Int8Kernel kernel(int64_t depth_block) {
+  constexpr auto multiply = [](int64_t rows, const Int8Tile& t) {
+    [&]<int64_t... r>(std::integer_sequence<int64_t, r...>) {
+      constexpr decltype(&tile<Dot, 1>) kTiles[] = {tile<Dot, r + 1>...};
+      kTiles[rows - 1](t);
+    }
+    (std::make_integer_sequence<int64_t, kRows>());
+  };
+  return {.levels = Dot::kLevels,
+          .bias = Dot::kLevels + 1,
+          .step = kInt8Step,
+          .rows = kRows,
+          .lanes = kLanes,
+          .width = kWidth,
+          .depth_block = depth_block,
+          .panel_columns = 128,
+          .multiply = multiply,
+          .expand = expand<Dot::kLevels>,
+          .pack_transposed = pack_transposed,
+          .pack_rows = pack_rows};
 }
 
 }  // namespace nibble::ops::cpu::int8_avx2

@@ -94,4 +94,21 @@ void pack_rows(const std::byte* from, int64_t stride, int64_t columns, int64_t d
   if (k < depth) cpu::pack_rows<uint8_t, kWidth, kStep>(from, stride, columns, depth - k, strip);
 }
 
+/// 1024 x 128 bytes are half of the 256 KB and more of a core's second cache level.
+template <int64_t kStep>
+constexpr Int8Kernel kernel(decltype(Int8Kernel::multiply) multiply) {
+  return {.levels = kLevels,
+          .bias = 0,
+          .step = kStep,
+          .rows = kRows,
+          .lanes = kLanes,
+          .width = kWidth,
+          .depth_block = 1024,
+          .panel_columns = 128,
+          .multiply = multiply,
+          .expand = expand,
+          .pack_transposed = pack_transposed<kStep>,
+          .pack_rows = pack_rows<kStep>};
+}
+
 }  // namespace nibble::ops::cpu::int8_neon

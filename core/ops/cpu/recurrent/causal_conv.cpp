@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/ops/cpu/element_type.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -159,22 +160,16 @@ void conv_backward(const Tensor& dy, const Tensor& x, const Tensor& w, std::span
 
 void causal_conv_forward(const Tensor& x, const Tensor& w, const Tensor& b, std::span<const AttentionSpan> spans,
                          RecurrentState* state, Tensor& y) {
-  const bool narrow = x.dtype() == DType::bf16;
-  if (y.dtype() == DType::bf16) {
-    (narrow ? conv_forward<bf16, bf16> : conv_forward<float, bf16>)(x, w, b, spans, state, y);
-  } else {
-    (narrow ? conv_forward<bf16, float> : conv_forward<float, float>)(x, w, b, spans, state, y);
-  }
+  cpu::with_element(x, [&]<typename In>(In) {
+    cpu::with_element(y, [&]<typename Out>(Out) { conv_forward<In, Out>(x, w, b, spans, state, y); });
+  });
 }
 
 void causal_conv_backward(const Tensor& dy, const Tensor& x, const Tensor& w, std::span<const AttentionSpan> spans,
                           Tensor& dx, Tensor& dw, Tensor& db) {
-  const bool narrow = dy.dtype() == DType::bf16;
-  if (x.dtype() == DType::bf16) {
-    (narrow ? conv_backward<bf16, bf16> : conv_backward<float, bf16>)(dy, x, w, spans, dx, dw, db);
-  } else {
-    (narrow ? conv_backward<bf16, float> : conv_backward<float, float>)(dy, x, w, spans, dx, dw, db);
-  }
+  cpu::with_element(dy, [&]<typename Gradient>(Gradient) {
+    cpu::with_element(x, [&]<typename In>(In) { conv_backward<Gradient, In>(dy, x, w, spans, dx, dw, db); });
+  });
 }
 
 }  // namespace nibble::ops::HWY_NAMESPACE

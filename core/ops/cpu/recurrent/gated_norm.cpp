@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "nibble/core/base/parallel_each.h"
+#include "nibble/core/ops/cpu/element_type.h"
 #include "nibble/core/ops/cpu/partial_sums.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 
@@ -81,11 +83,9 @@ void norm_forward(const Tensor& x, const Tensor& gate, const Tensor& w, const Ga
   const float *from = x.data<const float>(), *factors = w.data<const float>();
   const Gate* gates = gate.data<const Gate>();
   Gate* to = y.data<Gate>();
-  parallel_for(x.dim(0) * groups, 64, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t at = i * p.group;
-      group_forward<gate_first>(from + at, gates + at, factors + i % groups * p.group % weights, p, to + at);
-    }
+  parallel_each(x.dim(0) * groups, 64, [&](int64_t i) {
+    const int64_t at = i * p.group;
+    group_forward<gate_first>(from + at, gates + at, factors + i % groups * p.group % weights, p, to + at);
   });
 }
 
@@ -112,22 +112,16 @@ void norm_backward(const Tensor& dy, const Tensor& x, const Tensor& gate, const 
 }
 
 void gated_norm_forward(const Tensor& x, const Tensor& gate, const Tensor& w, const GatedNormParams& p, Tensor& y) {
-  const bool narrow = gate.dtype() == DType::bf16;
-  if (p.gate_first) {
-    (narrow ? norm_forward<true, bf16> : norm_forward<true, float>)(x, gate, w, p, y);
-  } else {
-    (narrow ? norm_forward<false, bf16> : norm_forward<false, float>)(x, gate, w, p, y);
-  }
+  cpu::with_element(gate, [&]<typename Gate>(Gate) {
+    (p.gate_first ? norm_forward<true, Gate> : norm_forward<false, Gate>)(x, gate, w, p, y);
+  });
 }
 
 void gated_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& gate, const Tensor& w,
                          const GatedNormParams& p, Tensor& dx, Tensor& dgate, Tensor& dw) {
-  const bool narrow = gate.dtype() == DType::bf16;
-  if (p.gate_first) {
-    (narrow ? norm_backward<true, bf16> : norm_backward<true, float>)(dy, x, gate, w, p, dx, dgate, dw);
-  } else {
-    (narrow ? norm_backward<false, bf16> : norm_backward<false, float>)(dy, x, gate, w, p, dx, dgate, dw);
-  }
+  cpu::with_element(gate, [&]<typename Gate>(Gate) {
+    (p.gate_first ? norm_backward<true, Gate> : norm_backward<false, Gate>)(dy, x, gate, w, p, dx, dgate, dw);
+  });
 }
 
 }  // namespace nibble::ops::HWY_NAMESPACE

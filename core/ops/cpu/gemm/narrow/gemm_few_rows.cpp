@@ -42,17 +42,7 @@ void fill(const WeightPanels& w, int64_t row, int64_t rows, int64_t begin, int64
 
 void store(const PackedProduct& p, const GemmKernel& kernel, const float* sums, int64_t stride, int64_t column,
            int64_t columns) {
-  const auto size = static_cast<int64_t>(dtype_size(p.c.dtype()));
-  kernel.store(sums, p.c.dim(0), columns,
-               {.first = true,
-                .last = true,
-                .sums = nullptr,
-                .sums_stride = stride,
-                .c = p.c.mutable_raw() + column * size,
-                .c_stride = p.c.dim(1),
-                .dtype = p.c.dtype(),
-                .alpha = p.alpha,
-                .accumulate = p.accumulate});
+  kernel.store(sums, p.c.dim(0), columns, result_from(p, 0, column, stride));
 }
 
 // Rows [begin, end) by the weight's own products, if it has some.

@@ -134,16 +134,7 @@ class Product {
                               std::min(turner_.lanes, count - row), p_.c.dim(0),
                               reinterpret_cast<std::byte*>(turned + row));
     }
-    kernel_.store(turned, p_.c.dim(0), count,
-                  {.first = true,
-                   .last = true,
-                   .sums = nullptr,
-                   .sums_stride = turner_.width,
-                   .c = p_.c.mutable_raw() + n * static_cast<int64_t>(dtype_size(p_.c.dtype())),
-                   .c_stride = p_.c.dim(1),
-                   .dtype = p_.c.dtype(),
-                   .alpha = p_.alpha,
-                   .accumulate = p_.accumulate});
+    kernel_.store(turned, p_.c.dim(0), count, result_from(p_, 0, n, turner_.width));
   }
 
   const PackedProduct& p_;

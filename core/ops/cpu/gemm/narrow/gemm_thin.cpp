@@ -85,29 +85,19 @@ bool thin_fits(const PackedProduct& p, Isa level) {
 void gemm_thin(const PackedProduct& p, Isa level) {
   const GemmKernel& kernel = gemm_kernel(level, p.a.dtype());
   const Operands of(p, kernel);
-  const auto size = static_cast<int64_t>(dtype_size(p.c.dtype()));
   const int64_t columns = of.wide.dim(1), piece = columns < 2 * threads() * kPiece ? kThinColumns : kPiece;
   parallel_for(columns, piece, [&](int64_t begin, int64_t end) {
     Sums sums, turned;
     multiply(of, kernel, begin, end - begin, sums);
-    TileOutput output = {.first = true,
-                         .last = true,
-                         .sums = nullptr,
-                         .sums_stride = kPiece,
-                         .c = p.c.mutable_raw() + begin * size,
-                         .c_stride = p.c.dim(1),
-                         .dtype = p.c.dtype(),
-                         .alpha = p.alpha,
-                         .accumulate = p.accumulate};
-    if (of.left_is_narrow) return kernel.store(sums.data(), of.rows, end - begin, output);
+    if (of.left_is_narrow) {
+      return kernel.store(sums.data(), of.rows, end - begin, result_from(p, 0, begin, kPiece));
+    }
     for (int64_t r = 0; r < of.rows; ++r) {
       for (int64_t n = 0; n < end - begin; ++n) {
         turned[static_cast<size_t>(n * kNarrow + r)] = sums[static_cast<size_t>(r * kPiece + n)];
       }
     }
-    output.sums_stride = kNarrow;
-    output.c = p.c.mutable_raw() + begin * p.c.dim(1) * size;
-    kernel.store(turned.data(), end - begin, of.rows, output);
+    kernel.store(turned.data(), end - begin, of.rows, result_from(p, begin, 0, kNarrow));
   });
 }
 

@@ -208,26 +208,18 @@ ExpressionPtr Parser::parse_tuple(bool with_conditional, std::string_view end, b
 ExpressionPtr Parser::parse_list() {
   const int line = take().line;
   std::vector<ExpressionPtr> parts;
-  while (!current().is_symbol("]")) {
-    if (!parts.empty()) expect_symbol(",");
-    if (current().is_symbol("]")) break;
-    parts.push_back(parse_expression());
-  }
-  expect_symbol("]");
+  parse_separated("]", [&] { parts.push_back(parse_expression()); });
   return make(ExpressionKind::list, line, std::move(parts));
 }
 
 ExpressionPtr Parser::parse_dict() {
   const int line = take().line;
   std::vector<ExpressionPtr> parts;
-  while (!current().is_symbol("}")) {
-    if (!parts.empty()) expect_symbol(",");
-    if (current().is_symbol("}")) break;
+  parse_separated("}", [&] {
     parts.push_back(parse_expression());
     expect_symbol(":");
     parts.push_back(parse_expression());
-  }
-  expect_symbol("}");
+  });
   return make(ExpressionKind::dict, line, std::move(parts));
 }
 
@@ -341,16 +333,7 @@ CallArguments Parser::parse_arguments() {
   const Nested nested(*this);
   CallArguments arguments;
   expect_symbol("(");
-  bool first = true;
-  while (!current().is_symbol(")")) {
-    if (!first) {
-      expect_symbol(",");
-      if (current().is_symbol(")")) break;
-    }
-    first = false;
-    parse_argument(arguments);
-  }
-  expect_symbol(")");
+  parse_separated(")", [&] { parse_argument(arguments); });
   return arguments;
 }
 

@@ -75,6 +75,16 @@ class Parser {
   // end: a name that ends the tuple ("in", "recursive"), besides the ends of tags and ")".
   ExpressionPtr parse_tuple(bool with_conditional = true, std::string_view end = "", bool parentheses = false);
   bool is_tuple_end(std::string_view end) const;
+  // parse_one() for each of what commas separate, one of which may be the last, and then `end`.
+  template <typename ParseOne>
+  void parse_separated(std::string_view end, const ParseOne& parse_one) {
+    for (bool first = true; !current().is_symbol(end); first = false) {
+      if (!first) expect_symbol(",");
+      if (current().is_symbol(end)) break;
+      parse_one();
+    }
+    expect_symbol(end);
+  }
 
   // Statements.
   Block parse_block(const std::vector<std::string>& ends);
