@@ -163,7 +163,7 @@ TEST_P(OracleCase, HasPeftsLossesAndLogits) {
 INSTANTIATE_TEST_SUITE_P(Peft, OracleCase,
                          ::testing::Values("lora-default-targets", "all-linear-rslora", "layers-to-transform",
                                            "rank-and-alpha-pattern", "modules-to-save", "bias-lora_only", "dora",
-                                           "qlora-nf4-dq"),
+                                           "qlora-nf4-dq", "padding-embed", "padding-dora", "padding-tokens"),
                          [](const auto& result) {
                            std::string name = result.param;
                            std::replace(name.begin(), name.end(), '-', '_');

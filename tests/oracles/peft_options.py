@@ -200,7 +200,8 @@ def make(name, out):
         if not how.get("scratch") and parameter.requires_grad and (parameter_name.endswith(".bias") or any(t in parameter_name for t in trivial)):
             parameter.data.add_(torch.randn_like(parameter) * 0.05)
     model.peft_config["default"].base_model_name_or_path = base.name
-    model.save_pretrained(case / "init")
+    kept = False if base_name == "padded" else "auto"  # the frozen table, which PEFT saves beside its adapter
+    model.save_pretrained(case / "init", save_embedding_layers=kept)
     vocabulary = model.config.vocab_size
     ids = random.integers(3, vocabulary, size=(STEPS * ROWS, LENGTH))
     labels = np.where(random.random(ids.shape) < 0.7, ids, -100)
@@ -225,7 +226,7 @@ def make(name, out):
         for parameter in trained:
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         optimizer.step()
-    model.save_pretrained(case / "after8")
+    model.save_pretrained(case / "after8", save_embedding_layers=kept)
     save_logits("logits_after.npy")
     shutil.copy(case / "logits_after.npy", case / "logits_merged.npy")
     for adapter in ("init", "after8"):
