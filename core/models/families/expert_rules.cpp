@@ -87,17 +87,11 @@ void match_fused_experts(const std::function<bool(const std::string&)>& contains
   if (contains(layers + std::to_string(l) + "." + names.peft_router + ".weight")) names.router = names.peft_router;
 }
 
-void refuse_shared_biases(const ConfigReader& file, const DecoderConfig& config) {
-  if (config.experts->shared_hidden > 0 && config.mlp_bias) {
-    file.fail("mlp_bias", "is true: biases of shared experts are not there", "take a model without them");
-  }
-}
-
 void read_shared_experts(const ConfigReader& file, DecoderConfig& config, int64_t absent) {
   constexpr std::string_view kKey = "n_shared_experts|num_shared_experts|moe_num_shared_experts";
   ExpertsConfig& experts = config.experts.value();
   experts.shared_hidden = file.is_null(kKey) ? 0 : file.integer(kKey, 0, 1024, absent) * experts.hidden;
-  refuse_shared_biases(file, config);
+  experts.shared_bias = config.mlp_bias;
 }
 
 void use_experts_after_dense(const ConfigReader& file, DecoderConfig& config, int64_t absent) {

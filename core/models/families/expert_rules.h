@@ -14,8 +14,6 @@ ExpertsConfig& read_experts(const ConfigReader& file, DecoderConfig& config, std
 /// (Qwen3.5 as published, state dicts saved as they are), so do the names. Transformers itself saves every expert
 /// apart.
 void match_fused_experts(const std::function<bool(const std::string& tensor)>& contains, DecoderConfig& config);
-/// Throws InputError for a shared MLP with biases.
-void refuse_shared_biases(const ConfigReader& file, const DecoderConfig& config);
 /// The coefficient of the auxiliary loss; absent: where config.json asks for the loss and does not say it.
 void read_balance(const ConfigReader& file, DecoderConfig& config, double absent);
 /// The router of DeepSeek V3, which others took over: sigmoid with a correction, groups, normalized, scaled.

@@ -199,6 +199,8 @@ TensorNames nemotron_h_names() {
   experts.experts = "mixer.experts";
   experts.peft_gate_up = "mixer.experts.up_proj";
   experts.peft_down = "mixer.experts.down_proj";
+  experts.to_latent = "mixer.fc1_latent_proj";
+  experts.from_latent = "mixer.fc2_latent_proj";
   experts.shared = {
       .gate = "", .up = "mixer.shared_experts.up_proj", .down = "mixer.shared_experts.down_proj", .gate_up = ""};
   experts.peft_translates = false;
@@ -452,8 +454,10 @@ void finish_nemotron_h(const ConfigReader& file, DecoderConfig& config) {
     if (!config.experts) {
       read_experts(file, config, "n_routed_experts", "moe_intermediate_size");
       read_sigmoid_router(file, config, 1);
-      config.experts->shared_hidden = file.integer("moe_shared_expert_intermediate_size", 1, kMaxWidth, 7688);
-      refuse_shared_biases(file, config);
+      ExpertsConfig& experts = *config.experts;
+      experts.shared_hidden = file.integer("moe_shared_expert_intermediate_size", 1, kMaxWidth, 7688);
+      if (!file.is_null("moe_latent_size")) experts.latent = file.integer("moe_latent_size", 0, kMaxWidth, 0);
+      experts.shared_bias = experts.latent_bias = config.mlp_bias;
     }
     config.use_experts(static_cast<int64_t>(l));
   }

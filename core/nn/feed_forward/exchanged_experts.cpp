@@ -45,12 +45,12 @@ void Experts::run_exchanged(const Tensor& x, const Routed& routed, const StepCon
   std::vector<int64_t> counts(static_cast<size_t>(config_.experts));
   for (int64_t g = 0; g < own.groups.groups(); ++g) counts[static_cast<size_t>(own.expert(g))] = own.groups.count(g);
   const ExpertRoute route = exchange_->route(counts);
-  Tensor inputs = own.empty(config_.width, x.dtype(), "input of experts");
+  Tensor inputs = own.empty(config_.expert_width(), x.dtype(), "input of experts");
   ops::gather_rows(x, own.groups.rows, inputs);
   inputs = exchange_->send("rows to experts", inputs, route);
   const Tensor weights = exchange_->send("weights to experts", own.weights, route);
   const auto make = [&] {
-    return Tensor::zeros(step.pool(), {inputs.dim(0), config_.width}, DType::f32, "results of experts");
+    return Tensor::zeros(step.pool(), {inputs.dim(0), config_.expert_width()}, DType::f32, "results of experts");
   };
   ExpertRows results{.values = {}, .order = ops::RowOrder::tokens};
   if (sum) results.values = make();
@@ -96,7 +96,7 @@ void Experts::run_exchanged_backward(const Tensor& dy, const StepContext& step, 
                                      Tensor& dweights) {
   const Pass own(saved.x, saved.routed.chosen, saved.routed.weights, static_cast<size_t>(config_.experts), 0, step);
   const ExpertRoute& route = saved.route;
-  Tensor dys = own.empty(config_.width, dy.dtype(), "gradient of experts");
+  Tensor dys = own.empty(config_.expert_width(), dy.dtype(), "gradient of experts");
   ops::gather_rows(dy, own.groups.rows, dys);
   dys = exchange_->send("gradients to experts", dys, route);
   const auto make = [&](int64_t columns) {
@@ -106,13 +106,13 @@ void Experts::run_exchanged_backward(const Tensor& dy, const StepContext& step, 
   // In the order in which one rank adds them: what comes of all gates, then of the rest, updates after products.
   ExpertRows of_gate{.values = {}, .order = ops::RowOrder::tokens}, of_rest = of_gate;
   const auto make_rows = [&](ExpertLinears& linears, ExpertRows& to) {
-    to.values = make(config_.width);
+    to.values = make(config_.expert_width());
     if (linears.adds_updates_apart(step.compute_dtype, ops::RowOrder::groups, true, step))
-      to.apart = make(config_.width);
+      to.apart = make(config_.expert_width());
   };
   const bool gates_first = config_.gated && gate_up_.empty();
   if (dx && config_.weighted_input) {
-    of_rest.values = make(config_.width);
+    of_rest.values = make(config_.expert_width());
   } else if (dx) {
     if (gates_first) make_rows(gate_, of_gate);
     make_rows(gate_up_.empty() ? up_ : gate_up_, of_rest);

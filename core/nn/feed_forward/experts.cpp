@@ -61,7 +61,11 @@ Experts::Experts(const std::string& prefix, const ExpertNames& names, const Expe
               config.router_bias, config.routing, makers, config.correction_row,
               {names.router_scale.empty() ? "" : prefix + names.router_scale,
                names.expert_scale.empty() ? "" : prefix + names.expert_scale}) {
-  const int64_t outputs = (config.gated ? 2 : 1) * config.hidden;
+  const int64_t outputs = (config.gated ? 2 : 1) * config.hidden, width = config.expert_width();
+  if (config.latent > 0) {
+    to_latent_ = makers.make_linear(prefix + names.to_latent, width, config.width, config.latent_bias);
+    from_latent_ = makers.make_linear(prefix + names.from_latent, config.width, width, config.latent_bias);
+  }
   const Range here = exchange_ ? exchange_->here(config.experts) : Range{0, config.experts};
   const auto fused = [&](const std::string& name, int64_t out, int64_t in) {
     return exchange_ ? makers.make_linears(name, config.experts, out, in, here, exchange_->pool())
@@ -69,12 +73,12 @@ Experts::Experts(const std::string& prefix, const ExpertNames& names, const Expe
   };
   if (!names.fused_gate_up.empty()) {
     const std::string gate_up = prefix + names.fused_gate_up, down = prefix + names.fused_down;
-    (config.gated ? gate_up_ : up_).each = fused(gate_up, outputs, config.width);
-    down_.each = fused(down, config.width, config.hidden);
+    (config.gated ? gate_up_ : up_).each = fused(gate_up, outputs, width);
+    down_.each = fused(down, width, config.hidden);
     NIBBLE_CHECK(!config.bias || !config.weighted_input, "experts with weights on their input have no biases");
     if (config.bias) {
       up_bias_ = makers.parameter(gate_up + "_bias", {config.experts, outputs});
-      down_bias_ = makers.parameter(down + "_bias", {config.experts, config.width});
+      down_bias_ = makers.parameter(down + "_bias", {config.experts, width});
     }
   } else {
     NIBBLE_CHECK(!config.bias, "experts with Linears of their own have no biases");
@@ -85,9 +89,9 @@ Experts::Experts(const std::string& prefix, const ExpertNames& names, const Expe
         if (is_here) return void(linears.each.push_back(makers.make_linear(own, out, in, false)));
         (e < here.begin ? before_ : after_).emplace_back(own, std::make_unique<WeightElsewhere>(out, in));
       };
-      if (config.gated) add(gate_, names.gate, config.hidden, config.width);
-      add(up_, names.up, config.hidden, config.width);
-      add(down_, names.down, config.width, config.hidden);
+      if (config.gated) add(gate_, names.gate, config.hidden, width);
+      add(up_, names.up, config.hidden, width);
+      add(down_, names.down, width, config.hidden);
     }
   }
   if (config.shared_hidden > 0) {
@@ -95,6 +99,7 @@ Experts::Experts(const std::string& prefix, const ExpertNames& names, const Expe
                               .hidden = config.shared_hidden,
                               .activation = config.activation,
                               .gated = config.gated,
+                              .bias = config.shared_bias,
                               .output_scale = config.shared_scale};
     shared_ = std::make_unique<Mlp>(prefix, names.shared, shared, makers);
     if (!names.shared_gate.empty()) {
@@ -110,7 +115,7 @@ bool Experts::inner_trainable() const {
 // What the experts see, in the compute dtype.
 ExpertRows Experts::input(const Pass& pass) const {
   if (!config_.weighted_input) return {pass.x, ops::RowOrder::tokens};
-  Tensor rows = pass.empty(config_.width, pass.x.dtype(), "input of experts");
+  Tensor rows = pass.empty(config_.expert_width(), pass.x.dtype(), "input of experts");
   ops::gather_rows(pass.x, pass.groups.rows, rows);
   ops::scale_rows(rows, pass.weights, rows);
   return {rows};
@@ -188,7 +193,7 @@ Tensor Experts::activate(const Pass& pass, const Tensor& gate, const Tensor& up,
 ExpertLinears::Biases Experts::down_biases(const Pass& pass) const {
   ExpertLinears::Biases biases{.values = {}, .weights = pass.weights.reshape({pass.groups.size()})};
   for (int64_t g = 0; g < pass.groups.groups(); ++g) {
-    biases.values.push_back(bias_row(*down_bias_, pass.expert(g), pass.step).reshape({config_.width}));
+    biases.values.push_back(bias_row(*down_bias_, pass.expert(g), pass.step).reshape({config_.expert_width()}));
   }
   return biases;
 }
@@ -249,14 +254,14 @@ void Experts::run_experts_backward(const Pass& pass, const Tensor& dy, Part& sav
 
   ExpertRows to;
   if (config_.weighted_input) {
-    to = {pass.empty(config_.width, DType::f32, "gradient of experts")};
+    to = {pass.empty(config_.expert_width(), DType::f32, "gradient of experts")};
   } else if (dx) {
     to = *dx;
   }
   const ExpertRows of_gate = dx_of_gate ? *dx_of_gate : to;
   project_backward(pass, dgate, dup, saved, to.values ? &to : nullptr, to.values ? &of_gate : nullptr);
   if (config_.weighted_input) {
-    Tensor x = pass.empty(config_.width, pass.x.dtype(), "input of experts");
+    Tensor x = pass.empty(config_.expert_width(), pass.x.dtype(), "input of experts");
     ops::gather_rows(pass.x, pass.groups.rows, x);
     ops::scale_rows_backward(to.values, x, pass.weights, to.values, dweight);
     Tensor sum = dx ? dx->values : Tensor();
@@ -335,7 +340,8 @@ Experts::Saved* Experts::keep(std::unique_ptr<SublayerSaved>* saved, const Tenso
   Saved* kept = new_saved<Saved>(saved);
   if (!kept) return nullptr;
   const bool needs_input = inner_trainable() || router_.has_trainable() || config_.weighted_input ||
-                           (shared_ && shared_->has_trainable()) || (shared_gate_ && shared_gate_->has_trainable());
+                           (shared_ && shared_->has_trainable()) || (shared_gate_ && shared_gate_->has_trainable()) ||
+                           (to_latent_ && to_latent_->has_trainable());
   if (needs_input) kept->x = x;
   return kept;
 }
@@ -353,6 +359,21 @@ void Experts::run(const Tensor& x, const Tensor& router_x, const StepContext& st
   if (saved) saved->routed = std::move(routed);
 }
 
+// sum [T, D] f32 = what the experts give, by way of the latent width.
+void Experts::run_in_latent(const Tensor& x, const Tensor& router_x, const StepContext& step, Tensor& sum,
+                            Saved* saved) {
+  const Shape shape = {x.dim(0), config_.latent};
+  Tensor latent = Tensor::empty(step.pool(), shape, step.compute_dtype, "latent input of experts");
+  to_latent_->forward(x, latent, step, saved ? &saved->to_latent : nullptr);
+  if (saved) {
+    saved->to_latent.x = {};
+    saved->latent = latent;
+  }
+  Tensor inner = Tensor::zeros(step.pool(), shape, DType::f32, "sum of experts");
+  run(latent, router_x, step, &inner, saved);
+  from_latent_->forward(in_compute_dtype(inner, step), sum, step, saved ? &saved->from_latent : nullptr);
+}
+
 void Experts::forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                       std::unique_ptr<SublayerSaved>* saved) {
   forward_routed_by(x, x, context, step, y, saved);
@@ -362,8 +383,12 @@ void Experts::forward_routed_by(const Tensor& x, const Tensor& router_x, const L
                                 const StepContext& step, Tensor& y, std::unique_ptr<SublayerSaved>* saved) {
   Saved* kept = keep(saved, x);
   Tensor sum = y.dtype() == DType::f32 ? y : Tensor::empty(step.pool(), y.shape(), DType::f32, "sum of experts");
-  sum.zero();
-  run(x, router_x, step, &sum, kept);
+  if (to_latent_) {
+    run_in_latent(x, router_x, step, sum, kept);
+  } else {
+    sum.zero();
+    run(x, router_x, step, &sum, kept);
+  }
   add_shared(x, context, step, sum, kept);
   if (y.dtype() != DType::f32) ops::cast(sum, y);
 }
@@ -371,7 +396,12 @@ void Experts::forward_routed_by(const Tensor& x, const Tensor& router_x, const L
 void Experts::forward_save_only(const Tensor& x, const LayerContext& context, DType, const StepContext& step,
                                 std::unique_ptr<SublayerSaved>& saved) {
   Saved* kept = keep(&saved, x);
-  run(x, x, step, nullptr, kept);
+  if (to_latent_) {
+    Tensor unused = Tensor::empty(step.pool(), x.shape(), DType::f32, "sum of experts");
+    run_in_latent(x, x, step, unused, kept);
+  } else {
+    run(x, x, step, nullptr, kept);
+  }
   if (!shared_) return;
   if (!shared_gate_) return shared_->forward_save_only(x, context, DType::f32, step, kept->shared);
   Tensor unused = Tensor::zeros(step.pool(), x.shape(), DType::f32, "sum of experts");
@@ -385,6 +415,28 @@ void Experts::backward(const Tensor& dy, const LayerContext& context, const Step
   backward_routed_by(dy, router_x, context, step, of, dx, dx);
 }
 
+// dx [T, ...] f32 += what comes from the experts, which saw x.
+void Experts::run_backward(const Tensor& x, const Tensor& dy, const StepContext& step, Saved& saved, Tensor* dx,
+                           Tensor& dweights) {
+  if (exchange_) return run_exchanged_backward(dy, step, saved, dx, dweights);
+  const Pass pass(x, saved.routed.chosen, saved.routed.weights, down_.each.size(), 0, step);
+  const ExpertRows to{dx ? *dx : Tensor(), ops::RowOrder::tokens};
+  run_experts_backward(pass, dy, saved.parts.front(), dx ? &to : nullptr, nullptr, dweights);
+}
+
+void Experts::latent_backward(const Tensor& dy, const StepContext& step, Saved& saved, Tensor* dx, Tensor& dweights) {
+  const Shape shape = {dy.dim(0), config_.latent};
+  Tensor dsum = Tensor::empty(step.pool(), shape, dy.dtype(), "gradient of experts");
+  from_latent_->backward(dy, step, std::move(saved.from_latent), &dsum, false);
+  const bool needs_latent = dx || to_latent_->has_trainable();
+  Tensor dlatent;
+  if (needs_latent) dlatent = Tensor::zeros(step.pool(), shape, DType::f32, "latent gradient of experts");
+  run_backward(saved.latent, dsum, step, saved, needs_latent ? &dlatent : nullptr, dweights);
+  if (!needs_latent) return;
+  if (to_latent_->has_trainable()) saved.to_latent.x = saved.x;
+  to_latent_->backward(in_compute_dtype(dlatent, step), step, std::move(saved.to_latent), dx, true);
+}
+
 // The parts of dx in one order: of the experts, of the shared MLP, of the router.
 void Experts::backward_routed_by(const Tensor& dy, const Tensor& router_x, const LayerContext& context,
                                  const StepContext& step, SublayerSaved& of, Tensor* dx, Tensor* router_dx) {
@@ -392,12 +444,10 @@ void Experts::backward_routed_by(const Tensor& dy, const Tensor& router_x, const
   if (dx && !*dx) *dx = Tensor::empty(step.pool(), {dy.dim(0), config_.width}, DType::f32, "input gradient");
   if (dx) dx->zero();
   Tensor dweights = Tensor::zeros(step.pool(), {saved.routed.chosen.numel(), 1}, DType::f32, "gradient of weights");
-  if (exchange_) {
-    run_exchanged_backward(dy, step, saved, dx, dweights);
+  if (to_latent_) {
+    latent_backward(dy, step, saved, dx, dweights);
   } else {
-    const Pass pass(saved.x, saved.routed.chosen, saved.routed.weights, down_.each.size(), 0, step);
-    const ExpertRows to{dx ? *dx : Tensor(), ops::RowOrder::tokens};
-    run_experts_backward(pass, dy, saved.parts.front(), dx ? &to : nullptr, nullptr, dweights);
+    run_backward(saved.x, dy, step, saved, dx, dweights);
   }
   shared_backward(dy, context, step, saved, dx);
   const Shape shape = saved.routed.weights.shape();

@@ -12,7 +12,8 @@ namespace nibble {
 
 struct ExpertRoute;
 
-/// y = sum over the chosen experts, in rising order, of weight * expert(x), + shared(x). An expert computes on the rows
+/// y = sum over the chosen experts, in rising order, of weight * expert(x), + shared(x). With a latent width it is
+/// from_latent(sum of weight * expert(to_latent(x))) + shared(x). An expert computes on the rows
 /// of its tokens alone, all experts in one product: results are the same bits for any number of threads. With
 /// Makers::experts some of the experts are here, and rows are exchanged with the ranks that have the others: results
 /// are the same bits as with all of them.
@@ -33,7 +34,7 @@ class Experts final : public OfMembers<Experts, FeedForward> {
                           const StepContext& step, SublayerSaved& saved, Tensor* dx, Tensor* router_dx);
 
   void each(const auto& use) {
-    use(router_, before_);
+    use(router_, to_latent_, from_latent_, before_);
     for (size_t e = 0; e < down_.each.size(); ++e) {
       for (ExpertLinears* linears : {&gate_up_, &gate_, &up_, &down_}) {
         if (!linears->empty()) use(linears->each[e]);
@@ -51,6 +52,10 @@ class Experts final : public OfMembers<Experts, FeedForward> {
   /// A new one; null where nothing is kept.
   Saved* keep(std::unique_ptr<SublayerSaved>* saved, const Tensor& x) const;
   void run(const Tensor& x, const Tensor& router_x, const StepContext& step, Tensor* sum, Saved* saved);
+  void run_in_latent(const Tensor& x, const Tensor& router_x, const StepContext& step, Tensor& sum, Saved* saved);
+  void run_backward(const Tensor& x, const Tensor& dy, const StepContext& step, Saved& saved, Tensor* dx,
+                    Tensor& dweights);
+  void latent_backward(const Tensor& dy, const StepContext& step, Saved& saved, Tensor* dx, Tensor& dweights);
   ExpertRows input(const Pass& pass) const;
   void add_up_bias(const Pass& pass, const Tensor& y) const;
   void project(const Pass& pass, Tensor& gate, Tensor& up, Part* saved);
@@ -74,6 +79,7 @@ class Experts final : public OfMembers<Experts, FeedForward> {
   ExpertsConfig config_;
   const ExpertExchange* exchange_;  // null: all experts are here
   Router router_;
+  std::optional<Linear> to_latent_, from_latent_;
   ExpertLinears gate_up_, gate_, up_, down_;        // of the experts here; gate_up_ or the other two
   std::vector<Linear> before_, after_;              // of the other ranks' experts, without weights: see WeightElsewhere
   std::shared_ptr<Parameter> up_bias_, down_bias_;  // of gate_up_ or up_ [E, out], [E, D]

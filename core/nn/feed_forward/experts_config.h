@@ -22,8 +22,14 @@ struct ExpertsConfig {
   bool transposed = false;      ///< fused tensors are [E, in, out]
   bool interleaved = false;     ///< in the fused gate_up, gate and up have every other output; else gate comes first
   bool weighted_input = false;  ///< the weight multiplies an expert's input, not its output (Llama 4)
+  int64_t latent = 0;           ///< width that experts work in, between two Linears; 0 = D, without them
+  bool latent_bias = false;     ///< of those Linears
   int64_t shared_hidden = 0;    ///< F of the shared MLP, 0 = none
+  bool shared_bias = false;     ///< of its Linears
   float shared_scale = 1;       ///< of what it adds
+
+  /// Of an expert's input and output.
+  int64_t expert_width() const { return latent > 0 ? latent : width; }
 };
 
 /// Module names below the layer's prefix.
@@ -36,6 +42,7 @@ struct ExpertNames {
   std::string experts = "mlp.experts", gate = "gate_proj", up = "up_proj", down = "down_proj";
   /// Of fused tensors [E, 2 F, D] and [E, D, F], in full; empty = every expert has Linears of its own.
   std::string fused_gate_up, fused_down;
+  std::string to_latent, from_latent;  ///< see ExpertsConfig::latent
   MlpNames shared;
   std::string shared_gate;  ///< [1, D]: its sigmoid multiplies what the shared MLP adds; empty = none
 

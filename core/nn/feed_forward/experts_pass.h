@@ -25,7 +25,9 @@ struct Experts::Part {
 };
 
 struct Experts::Saved final : SavedMembers<Saved> {
-  Tensor x;  // the sublayer's input
+  Tensor x;       // the sublayer's input
+  Tensor latent;  // [T, latent], what the experts see where they have such a width
+  LinearSaved to_latent, from_latent;
   Routed routed;
   ExpertRoute route;        // where rows go to other ranks
   std::vector<Part> parts;  // of the rows of every rank that has some here; else one
@@ -34,7 +36,10 @@ struct Experts::Saved final : SavedMembers<Saved> {
   Tensor shared_weights, shared_logits;  // [T, 1] f32 of the gate
   LinearSaved shared_gate;
 
-  void each(const auto& use) { use(routed, parts, shared, shared_gate, x, shared_out, shared_weights, shared_logits); }
+  void each(const auto& use) {
+    use(routed, parts, shared, shared_gate, x, latent, to_latent, from_latent, shared_out, shared_weights,
+        shared_logits);
+  }
   void inputs(const auto& use) { use(x); }
   void set_input(const Tensor& input) override {
     x = input;

@@ -182,6 +182,8 @@ void refuse_what_differs(const DecoderConfig& config, const Family& family) {
     refuse_for_llama_cpp("a " + config.model_type + " without its caps");
   if (!form.biases && (config.qkv_bias || config.output_bias || config.mlp_bias))
     refuse_for_llama_cpp("biases in this family");
+  if (config.experts && config.experts->shared_bias) refuse_for_llama_cpp("biases of shared experts");
+  if (config.experts && config.experts->latent > 0) refuse_for_llama_cpp("experts of another width (moe_latent_size)");
   if (form.needs_biases && !config.output_bias) refuse_for_llama_cpp("a " + config.model_type + " without biases");
   if (form.only_parallel && !config.parallel_residual)
     refuse_for_llama_cpp("a " + config.model_type + " whose MLP reads the attention's output");
