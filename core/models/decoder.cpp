@@ -227,6 +227,13 @@ double DecoderPass::loss_sum(const Tensor& streams, float gradient_scale, Tensor
     MemoryPool& host = impl_->step.pool().host();
     Tensor log_probs = Tensor::zeros(host, output, DType::f32, "log-probabilities");
     Tensor weights = Tensor::zeros(host, {tokens}, DType::f32, "weights of tokens");
+    if (wanted && loss.weigh) {
+      loss.weigh(weights);
+      wanted->weights = weights;
+      head(wanted, &log_probs);
+      Tensor same = Tensor::zeros(host, {tokens}, DType::f32, "weights of tokens");
+      return loss(log_probs, same);
+    }
     head(nullptr, &log_probs);
     const double sum = loss(log_probs, weights);
     if (wanted) {

@@ -37,6 +37,9 @@ struct TokenLoss : std::function<double(const Tensor& log_probs, Tensor& weights
   /// Instead of the function: a loss of logits, in one pass over the head.
   LogitLoss of_logits = {};
   float temperature = 1;  ///< log-probabilities and gradients are those of logits / this
+  /// Where the weights do not depend on log-probabilities: sets them, so that one pass over the head has both. Empty
+  /// otherwise.
+  std::function<void(Tensor& weights)> weigh = {};
 };
 
 /// A pass of fewer tokens computes too little with a weight to map it anew.

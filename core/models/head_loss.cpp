@@ -16,9 +16,13 @@ namespace {
 constexpr int64_t kLogitBytes = int64_t{32} << 20;
 constexpr int64_t kMinRows = 128;
 
-// Without those whose weight is 0.
-std::vector<int32_t> labelled_rows(const Batch& batch, int64_t vocabulary, const Tensor& weights) {
-  std::vector<int32_t> rows;
+/// Rows of a batch that have a label, and those of them whose weight is 0.
+struct LabelledRows {
+  std::vector<int32_t> weighted, others;
+};
+
+LabelledRows labelled_rows(const Batch& batch, int64_t vocabulary, const Tensor& weights) {
+  LabelledRows rows;
   const std::span<const int32_t> targets = batch.targets.span<const int32_t>();
   for (size_t t = 0; t < targets.size(); ++t) {
     if (targets[t] == kIgnoreLabel) continue;
@@ -28,7 +32,8 @@ std::vector<int32_t> labelled_rows(const Batch& batch, int64_t vocabulary, const
                            " of the batch is outside the vocabulary of " + std::to_string(vocabulary),
                        "use the model's own tokenizer");
     }
-    if (!weights || weights.data<const float>()[t] != 0) rows.push_back(static_cast<int32_t>(t));
+    const bool counts = !weights || weights.data<const float>()[t] != 0;
+    (counts ? rows.weighted : rows.others).push_back(static_cast<int32_t>(t));
   }
   return rows;
 }
@@ -173,7 +178,7 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
   const float cap = softcap / temperature;  // c tanh(z / c) / t is (c/t) tanh((z/t) / (c/t))
   const Tensor all_weights = gradient ? gradient->weights : Tensor();
   const float gradient_scale = gradient ? gradient->scale : 1;
-  const std::vector<int32_t> all = labelled_rows(batch, linear.global_out_features(), all_weights);
+  const LabelledRows rows = labelled_rows(batch, linear.global_out_features(), all_weights);
   double total = 0;
   const auto of = [&](std::span<const int32_t> picked, Tensor& chunk, Tensor& dlogits) {
     if (temperature != 1) ops::scale(chunk, 1 / temperature);
@@ -182,7 +187,7 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
     if (gradient && step.compute_dtype != DType::f32)
       dlogits = Tensor::empty(pool, chunk.shape(), step.compute_dtype, "gradient of logits");
     const Tensor targets = pick<int32_t>(batch.targets, picked, pool);
-    const Tensor weights = all_weights ? pick<float>(all_weights, picked, pool) : Tensor();
+    const Tensor weights = gradient && all_weights ? pick<float>(all_weights, picked, pool) : Tensor();
     Tensor told;
     if (log_probs && log_probs->rank() == 2) {
       told = Tensor::empty(pool, {kTokenStatistics, chunk.dim(0)}, DType::f32, "statistics of logits");
@@ -197,7 +202,9 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
     }
     if (gradient && temperature != 1) ops::scale(dlogits, 1 / temperature);
   };
-  each_chunk(hidden, all, chunk_rows(), step, sharding, gradient, of);
+  each_chunk(hidden, rows.weighted, chunk_rows(), step, sharding, gradient, of);
+  gradient = nullptr;
+  if (log_probs) each_chunk(hidden, rows.others, chunk_rows(), step, sharding, nullptr, of);
   return total;
 }
 

@@ -57,10 +57,10 @@ struct DecoderHead {
               const std::function<void(int64_t row, const Tensor& logits)>& sink);
 
   /// Sum of the cross-entropy (natural log) over the tokens that have a label, from the residual stream hidden [T, D]
-  /// f32. log_probs [T] f32 on the host, unless null, gets those of the labels; [1 + kTokenStatistics, T] without a
-  /// gradient each TokenStatistic behind them (cross_entropy.h). With `gradient` the head's own gradients are
-  /// accumulated and the stream's, as that says. temperature: divides the logits, behind the cap. Throws InputError for
-  /// a label outside [0, V).
+  /// f32, with a gradient and no log_probs over those with a weight. log_probs [T] f32 on the host, 0 before, unless
+  /// null, gets those of the labels; [1 + kTokenStatistics, T] each TokenStatistic behind them (cross_entropy.h). With
+  /// `gradient` the head's own gradients are accumulated and the stream's, as that says. temperature: divides the
+  /// logits, behind the cap. Throws InputError for a label outside [0, V).
   double loss_sum(const Tensor& hidden, const Batch& batch, const StepContext& step, const LayerSharding* sharding,
                   float temperature, const HeadGradient* gradient, Tensor* log_probs = nullptr);
 

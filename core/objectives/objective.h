@@ -69,6 +69,9 @@ class Objective {
   virtual double temperature() const { return 1; }
   /// Whether LabelLogProbs::statistics are wanted.
   virtual bool wants_statistics() const { return false; }
+  /// Whether the weights that loss_sum() sets for the batch depend on log-probabilities. Else it is asked for them with
+  /// log-probabilities of 0 first, and the head has log-probabilities and gradient in one pass.
+  virtual bool weighs_by_log_probs(const Batch&) const { return true; }
   /// Whether it is the sum of -log p over the label tokens: the head then has loss and gradient in one pass, and
   /// loss_sum() is not asked.
   virtual bool is_next_token() const { return false; }

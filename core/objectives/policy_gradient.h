@@ -50,6 +50,8 @@ class PolicyGradient final : public Objective {
                   std::span<float> weights) const override;
   double temperature() const override { return options_.rollout.temperature; }
   bool wants_statistics() const override { return true; }
+  /// Ratios of 1 stay 1 whatever the policy says of its own answers.
+  bool weighs_by_log_probs(const Batch& batch) const override { return batch.old || batch.reference; }
   std::vector<SampleFacts> facts(const Batch& batch, const LabelLogProbs& log_probs) const override;
   Metrics metrics(std::span<const SampleFacts> facts, const LossCounts& step) const override;
 

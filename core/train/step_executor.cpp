@@ -236,6 +236,12 @@ TokenLoss LocalExecutor::token_loss(const Objective& objective, const Batch& bat
     add_facts(objective.facts(batch, seen));
     return objective.loss_sum(batch, seen, counts, weights.span<float>());
   };
+  if (!objective.weighs_by_log_probs(batch)) {
+    loss.weigh = [&objective, &batch, counts](Tensor& weights) {
+      const std::vector<float> none(static_cast<size_t>(weights.numel()));
+      objective.loss_sum(batch, {none, {}}, counts, weights.span<float>());
+    };
+  }
   loss.wants_statistics = objective.wants_statistics();
   loss.temperature = static_cast<float>(objective.temperature());
   return loss;

@@ -68,5 +68,54 @@ TEST(TokenStatistics, AreThoseOfTheProbabilitiesOfAllTokens) {
   }
 }
 
+// Vocabulary and text so large that the head works in chunks; some labels weigh nothing.
+TEST(TokenStatistics, WeightsThatAreKnownBeforeGiveTheSameInOnePass) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    LocalRank local(1);
+    RankContext& rank = local.context();
+    DecoderConfig config = parse_decoder_config(kCapped, "test");
+    config.vocab_size = 70000;
+    Decoder model = random_decoder(config, 1, rank);
+    model.visit([&](Parameter& parameter) { parameter.make_trainable(rank.pool); });
+    Sample sample;
+    for (int t = 0; t < 300; ++t) sample.ids.push_back((11 * t * t + 3) % 70000);
+    sample.labels = sample.ids;
+    const Batch batch = make_batch({&sample, 1}, rank.pool);
+    const auto weigh = [](Tensor& weights) {
+      for (int64_t t = 0; t < 299; ++t) weights.data<float>()[t] = static_cast<float>(t % 3) * 0.7f - 0.7f;
+    };
+    struct Result {
+      double loss;
+      std::vector<float> seen;
+      std::map<std::string, std::vector<float>> gradients;
+    };
+    const auto run = [&](bool before) {
+      Result result;
+      TokenLoss loss = [&](const Tensor& output, Tensor& weights) {
+        result.seen.assign(output.span<const float>().begin(), output.span<const float>().end());
+        EXPECT_EQ(std::ranges::count(weights.span<const float>(), 0.0f), 300);
+        weigh(weights);
+        return 2.5;
+      };
+      loss.wants_statistics = true;
+      loss.temperature = 1.5;
+      if (before) loss.weigh = weigh;
+      model.visit([](Parameter& parameter) { parameter.gradient.zero(); });
+      result.loss =
+          model.loss_sum_and_gradients(batch, {.rank = rank, .compute_dtype = dtype, .row_keys = {}}, 0.01f, loss);
+      result.gradients = test::gradients_of(model);
+      return result;
+    };
+    const Result two = run(false), one = run(true);
+    EXPECT_EQ(one.loss, 2.5);
+    EXPECT_EQ(one.seen, two.seen);
+    ASSERT_EQ(one.gradients.size(), two.gradients.size());
+    for (const auto& [name, gradient] : two.gradients) {
+      EXPECT_GT(test::norm(gradient), 0) << name;
+      EXPECT_EQ(one.gradients.at(name), gradient) << name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nibble

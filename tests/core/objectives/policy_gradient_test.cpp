@@ -108,6 +108,36 @@ TEST(PolicyGradient, RatiosOfThePolicyItselfAreExactlyOne) {
   }
 }
 
+TEST(PolicyGradient, TheWeightsOfItsOwnAnswersDoNotDependOnLogProbabilities) {
+  MemoryPool pool;
+  std::vector<Sample> samples;
+  for (const float advantage : {0.75f, -1.25f, 0.0f}) {
+    Sample sample{.ids = {1, 5, 6, 7}, .labels = {kIgnoreLabel, 5, 6, 7}, .index = samples.size()};
+    sample.values = {advantage, 0};
+    samples.push_back(sample);
+  }
+  const Batch batch = make_batch(samples, pool);
+  std::vector<float> policy, zeros(12);
+  for (int i = 0; i < 12; ++i) policy.push_back(-0.37f * static_cast<float>(i % 5) - 0.013f);
+  for (const char* type : {"grpo", "bnpo", "dapo", "dr_grpo", "cispo", "rloo"}) {
+    for (const auto level : {ImportanceSampling::token, ImportanceSampling::sequence}) {
+      ObjectiveOptions options = options_of(type);
+      options.importance_sampling_level = level;
+      const PolicyGradient objective(options);
+      EXPECT_FALSE(objective.weighs_by_log_probs(batch));
+      std::vector<float> before(12), after(12);
+      objective.loss_sum(batch, {zeros, {}}, {.divisor = 1}, before);
+      objective.loss_sum(batch, {policy, {}}, {.divisor = 1}, after);
+      EXPECT_EQ(before, after) << type;
+      EXPECT_NE(before, zeros) << type;
+    }
+  }
+  for (Sample& sample : samples) sample.old.assign(4, -1);
+  EXPECT_TRUE(PolicyGradient(options_of("dapo")).weighs_by_log_probs(make_batch(samples, pool)));
+  for (Sample& sample : samples) std::swap(sample.old, sample.reference);
+  EXPECT_TRUE(PolicyGradient(options_of("dapo")).weighs_by_log_probs(make_batch(samples, pool)));
+}
+
 TEST(PolicyGradient, CountsRatiosThatClippingHolds) {
   const AnswerLoss up = policy_gradient_loss(options_of("dapo"), kAnswer, 1);
   EXPECT_EQ(up.clipped_high, 1) << "exp(0.5)";
