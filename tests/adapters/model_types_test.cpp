@@ -91,7 +91,11 @@ TEST_P(ModelTypes, CachedLogitsAreThoseOfTheWholeText) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Committed, ModelTypes, ::testing::ValuesIn(committed_types()),
-                         [](const auto& param) { return param.param; });
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           std::replace(name.begin(), name.end(), '+', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace nibble

@@ -79,6 +79,11 @@ OWN = {
     "afmoe": dict(mup_enabled=True), "phimoe": dict(lm_head_bias=True, attention_bias=True),
     "gpt_oss": dict(rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=8.0, original_max_position_embeddings=16, beta_fast=32.0,
                                          beta_slow=1.0, truncate=False)),
+    # NAME+WHAT: another case of the type
+    **{f"{kind}+biases": dict(mlp_bias=True) for kind in ("aria_text", "hy_v3")}, "deepseek_v2+biases": LATENT | dict(mlp_bias=True),
+    **{f"nemotron_h+{name}": dict(moe_latent_size=16, moe_intermediate_size=16, moe_shared_expert_intermediate_size=24, mlp_bias=bias,
+                                  layers_block_type=["linear_attention", "moe", "full_attention", "moe"])
+       for name, bias in (("latent", False), ("latent_biases", True))},
 }
 
 
@@ -90,7 +95,7 @@ def make(kind, folder, small=False):
     from transformers.pytorch_utils import Conv1D
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    known = CONFIG_MAPPING[kind]
+    known = CONFIG_MAPPING[kind.partition("+")[0]]
     fields = set(getattr(known, "__dataclass_fields__", ())) | set(known.attribute_map)
     options = {k: v for k, v in SIZES.items() if k in fields and k not in {known.attribute_map.get(o) for o in SIZES}} | OWN.get(kind, {})
     torch.manual_seed(0)
