@@ -90,12 +90,11 @@ TEST_P(ModelTypes, CachedLogitsAreThoseOfTheWholeText) {
   EXPECT_LE(largest_difference(result, wanted), 1e-4 * std::max(1.0, norm(wanted) / std::sqrt(1.0 * wanted.size())));
 }
 
-INSTANTIATE_TEST_SUITE_P(Committed, ModelTypes, ::testing::ValuesIn(committed_types()),
-                         [](const auto& param) {
-                           std::string name = param.param;
-                           std::replace(name.begin(), name.end(), '+', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Committed, ModelTypes, ::testing::ValuesIn(committed_types()), [](const auto& param) {
+  std::string name = param.param;
+  std::replace(name.begin(), name.end(), '+', '_');
+  return name;
+});
 
 }  // namespace
 }  // namespace nibble
