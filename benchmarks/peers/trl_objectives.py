@@ -64,7 +64,7 @@ def ours(program, folder, kind, prompts, tokens):
     if kind == "grpo":
         recipe["train"] = {"steps": 1, "microbatch_size": 8, "accumulate": prompts}
         recipe["rollout"] = {"completions": 8, "max_new_tokens": tokens}
-        # About half of the random answers have it: with equal rewards no token would have a gradient, and the head
+        # Four of five random answers have it: with equal rewards no token would have a gradient, and the head
         # none to compute, which TRL does either way.
         recipe["rewards"] = [{"type": "regex", "pattern": "q"}]
     (folder / "recipe.json").write_text(json.dumps(recipe))

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {
@@ -12,15 +13,10 @@ namespace fs = std::filesystem;
 class ModelDirectory : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    root_ = fs::path(::testing::TempDir()) /
-            ("model_directory_test_" + std::string(info->name()));  // tests run side by side
-    fs::remove_all(root_);
     fs::create_directories(root_ / "source");
     write_file_atomically(root_ / "source/tokenizer.json", "{}");
     write_file_atomically(root_ / "source/model.safetensors", "not copied");
   }
-  void TearDown() override { fs::remove_all(root_); }
 
   // Three tensors of 40 bytes each, shards of at most `shard_bytes`.
   void write(uint64_t shard_bytes, Replace replace = Replace::nothing) {
@@ -36,7 +32,7 @@ class ModelDirectory : public ::testing::Test {
     writer.finish();
   }
 
-  fs::path root_;
+  test::TemporaryDirectory root_;
   MemoryPool pool_;
 };
 
