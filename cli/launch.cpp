@@ -250,6 +250,7 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
     sigaction(signal, nullptr, &former);
     if (signal != SIGHUP || former.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);  // nohup
   }
+  setenv("UCX_HANDLE_ERRORS", "none", 0);    // no backtrace of a rank whose peer is gone
   setenv("HWLOC_COMPONENTS", "-opencl", 0);  // whose libraries would take the handlers of mpirun and the ranks
   // mpiexec.hydra says on its standard output which rank was lost.
   const int out = words.front() == "mpiexec.hydra" ? pipe_ends[1] : -1;

@@ -36,11 +36,10 @@ void check_dropped(const DatasetReport& counts, const DataOptions& options) {
   if (static_cast<double>(dropped + empty) <= options.max_dropped * static_cast<double>(counts.records)) return;
   throw InputError(
       counts.files.front().path,
-      std::to_string(dropped + empty) + " of " + std::to_string(counts.records) + " records are dropped" +
-          (empty > 0 ? " or empty (" + std::to_string(empty) + " train the end alone of an empty answer, " : " (") +
-          std::to_string(counts.dropped_untrained) + " without a trained token, " +
-          std::to_string(counts.dropped_long) + " too long), a larger share than data.max_dropped (" +
-          formatted("%g", options.max_dropped) + ")",
+      grouped_text(dropped + empty) + " of " + grouped_text(counts.records) + " records are dropped" +
+          (empty > 0 ? " or empty (" + grouped_text(empty) + " train the end alone of an empty answer, " : " (") +
+          grouped_text(counts.dropped_untrained) + " without a trained token, " + grouped_text(counts.dropped_long) +
+          " too long), a larger share than data.max_dropped (" + formatted("%g", options.max_dropped) + ")",
       (empty > 0 ? "check data.fields, " : "check ") +
           std::string("data.format, data.template and data.max_length with nibble preview, or raise "
                       "data.max_dropped"));
@@ -49,7 +48,7 @@ void check_dropped(const DatasetReport& counts, const DataOptions& options) {
 // What looks wrong with data that say which answers are better.
 void warn_of_preferences(DatasetReport& counts) {
   const auto warn = [&](int64_t count, const std::string& what) {
-    if (count > 0) counts.warnings.push_back(std::to_string(count) + " " + what);
+    if (count > 0) counts.warnings.push_back(grouped_text(count) + " " + what);
   };
   warn(counts.identical_pairs, "pairs have the same answer as chosen and as rejected: they teach nothing");
   warn(counts.cut_answers, "answers lose their end to data.max_length, and with it the sign to stop");
@@ -284,9 +283,9 @@ Dataset DatasetBuilder::finish() {
                                   ? "is longer than data.max_length less rollout.max_new_tokens ("
                                   : "is longer than data.max_length (";
     throw InputError(first_too_long_,
-                     limit + std::to_string(options_.max_length) + " tokens), as are " + std::to_string(too_long_) +
-                         " of " + std::to_string(counts.records) + " records; the longest has " +
-                         std::to_string(counts.longest),
+                     limit + std::to_string(options_.max_length) + " tokens), as are " + grouped_text(too_long_) +
+                         " of " + grouped_text(counts.records) + " records; the longest has " +
+                         grouped_text(counts.longest),
                      format_ == DataFormat::rollouts  ? "raise data.max_length"
                      : format_ == DataFormat::prompts ? "raise data.max_length, or set data.truncate to drop"
                                                       : "raise data.max_length, or set data.truncate to cut or drop");
@@ -294,28 +293,28 @@ Dataset DatasetBuilder::finish() {
   summary_.put(dataset_);
   if (counts.samples == 0) {
     std::string reason = counts.records == 0 ? "holds no record"
-                                             : "has no sample to train on: of " + std::to_string(counts.records) +
-                                                   " records " + std::to_string(counts.dropped_untrained) +
-                                                   " have no trained token, " + std::to_string(counts.dropped_long) +
-                                                   " are too long, " + std::to_string(counts.bad_records) + " are bad";
+                                             : "has no sample to train on: of " + grouped_text(counts.records) +
+                                                   " records " + grouped_text(counts.dropped_untrained) +
+                                                   " have no trained token, " + grouped_text(counts.dropped_long) +
+                                                   " are too long, " + grouped_text(counts.bad_records) + " are bad";
     throw InputError(counts.files.front().path, reason, "check data.format, data.max_length and the file");
   }
   if (counts.duplicate_bos > 0) {
-    counts.warnings.push_back(std::to_string(counts.duplicate_bos) +
+    counts.warnings.push_back(grouped_text(counts.duplicate_bos) +
                               " texts begin with BOS themselves; the tokenizer's was not added");
   }
   warn_of_preferences(counts);
   if (counts.hidden_parts > 0) {
-    counts.warnings.push_back(std::to_string(counts.hidden_parts) +
+    counts.warnings.push_back(grouped_text(counts.hidden_parts) +
                               " records are trained without tool calls, reasoning or tools that the chat template "
                               "does not show");
   }
   if (counts.empty_answers > 0) {
-    counts.warnings.push_back(std::to_string(counts.empty_answers) + " of " + std::to_string(counts.records) +
+    counts.warnings.push_back(grouped_text(counts.empty_answers) + " of " + grouped_text(counts.records) +
                               " records have an empty answer: nothing but its end is trained");
   }
   if (counts.bad_records > 0) {
-    counts.warnings.push_back(std::to_string(counts.bad_records) +
+    counts.warnings.push_back(grouped_text(counts.bad_records) +
                               " bad records were left out, the first: " + counts.first_bad);
   }
   if (cache_) {

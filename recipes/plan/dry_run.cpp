@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/list_directory.h"
@@ -100,7 +101,7 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
     found.samples_without_end = count_without_end(dataset, config, encoder);
   }
   if (found.samples_without_end > 0) {
-    observer.message("warning: " + std::to_string(found.samples_without_end) +
+    observer.message("warning: " + grouped_text(found.samples_without_end) +
                      " samples train no token that ends a text; a model trained on them does not learn to stop");
   }
   return found;

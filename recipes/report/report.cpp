@@ -34,7 +34,7 @@ std::string tiles(const RunLog& log) {
     text += tile("at step", std::to_string(run.best_step));
   }
   const std::string about = run.estimated ? "about " : "";
-  text += tile("tokens", about + std::to_string(run.tokens));
+  text += tile("tokens", about + grouped_text(run.tokens));
   text += tile("tokens a second", formatted("%.0f", run.tokens_per_second));
   text += tile("time", about + seconds_text(run.seconds));
   text += tile("peak memory", bytes_text(static_cast<double>(run.peak_memory_bytes)));

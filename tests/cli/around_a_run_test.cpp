@@ -179,7 +179,7 @@ TEST(AroundARun, ADataSetOfEmptyAnswersIsRefusedBeforeItIsTrained) {
   };
   const Said ruined = validated(1990);
   EXPECT_EQ(ruined.code, 3) << ruined.text;
-  EXPECT_NE(ruined.text.find("d.jsonl: 1990 of 2000 records are dropped or empty (1990 train the end alone of an empty "
+  EXPECT_NE(ruined.text.find("d.jsonl: 1,990 of 2,000 records are dropped or empty (1,990 train the end alone of an empty "
                              "answer, "),
             std::string::npos)
       << ruined.text;
@@ -188,7 +188,7 @@ TEST(AroundARun, ADataSetOfEmptyAnswersIsRefusedBeforeItIsTrained) {
   EXPECT_NE(shown.text.find("warning: train refuses these data: more than data.max_dropped (0.5)"), std::string::npos);
   const Said few = validated(20);
   EXPECT_EQ(few.code, 0) << few.text;
-  EXPECT_NE(few.text.find("warning: 20 of 2000 records have an empty answer"), std::string::npos) << few.text;
+  EXPECT_NE(few.text.find("warning: 20 of 2,000 records have an empty answer"), std::string::npos) << few.text;
 }
 
 // The adapter alone, far from the run that made it.

@@ -132,6 +132,30 @@ TEST(Launch, TwoProcessesGiveTheBitsOfOneAlsoAfterASignalAndALostRank) {
   EXPECT_TRUE(two.adapter() == one.adapter()) << "the adapters differ";
 }
 
+// UCX aborts a rank that reads from one which is gone, at once.
+TEST(Launch, TheRankThatWasLostIsNamedThoughTheOtherAborts) {
+  Job job;
+  job.write_recipe(test::data_path("stories-llama"), 1'000'000'000);
+  job.start_ranks(2, {"parallel.replicate=2"});
+  job.wait_for_lines(1);
+  const std::vector<pid_t> ranks = job.rank_processes();
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(ranks.front(), SIGABRT);
+  kill(ranks.back(), SIGKILL);
+  EXPECT_EQ(job.wait(), 76) << job.errors();
+  EXPECT_NE(job.errors().find("was ended by signal 9"), std::string::npos) << job.errors();
+}
+
+TEST(Launch, ARankThatAbortsByItselfIsNamed) {
+  Job job;
+  job.write_recipe(test::data_path("stories-llama"), 1'000'000'000);
+  job.start_ranks(2, {"parallel.replicate=2"});
+  job.wait_for_lines(1);
+  kill(job.rank_processes().at(0), SIGABRT);
+  EXPECT_EQ(job.wait(), 76) << job.errors();
+  EXPECT_NE(job.errors().find("was ended by signal 6"), std::string::npos) << job.errors();
+}
+
 TEST(Launch, ExpertsOnTwoProcessesGiveTheBitsOfOneAlsoAfterASignal) {
   Job one, two;
   const fs::path base = one.directory / "model";
