@@ -8,6 +8,7 @@
 #include <set>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/joined.h"
 #include "nibble/core/text/matching/python_regex.h"
 
 namespace nibble {
@@ -118,10 +119,8 @@ void add_unmatched(const std::vector<std::pair<std::string, Value>>& patterns, c
   for (const std::string& module : linears) {
     if (module != head) kinds.insert(last_part(module));
   }
-  std::string known, wanted;
-  for (const std::string& kind : kinds) known += (known.empty() ? "" : ", ") + kind;
-  for (const std::string& name : options.target_modules.names) wanted += (wanted.empty() ? "" : ", ") + name;
-  if (!options.target_modules.pattern.empty()) wanted = options.target_modules.pattern;
+  const ModuleSelector& targets = options.target_modules;
+  const std::string known = joined(kinds), wanted = targets.pattern.empty() ? joined(targets.names) : targets.pattern;
   std::string with;
   if (!options.exclude_modules.empty()) with += ", exclude_modules";
   if (options.layers_to_transform) with += ", layers_to_transform";

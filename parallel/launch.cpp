@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/joined.h"
 
 namespace nibble {
 
@@ -120,11 +121,7 @@ std::string kubernetes_job(const LaunchOptions& options) {
          threads + "\n";
 }
 
-std::string shell_line(const std::vector<std::string>& words) {
-  std::string line;
-  for (const std::string& word : words) line += (line.empty() ? "" : " ") + shell_word(word);
-  return line;
-}
+std::string shell_line(const std::vector<std::string>& words) { return joined(words, " ", shell_word); }
 
 size_t parse_bytes(const std::string& text) {
   char* end = nullptr;

@@ -130,14 +130,6 @@ Tensor PeftAdapter::find(const std::string& name) const {
   return found == tensors.end() ? Tensor() : found->second;
 }
 
-std::vector<std::string> PeftAdapter::lora_modules() const {
-  std::vector<std::string> modules;
-  for (const auto& [name, tensor] : tensors) {
-    if (name.ends_with(kA)) modules.push_back(name.substr(0, name.size() - kA.size()));
-  }
-  return modules;
-}
-
 PeftAdapter read_peft_directory(const fs::path& directory) {
   check_files(directory);
   PeftAdapter adapter;

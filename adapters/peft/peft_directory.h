@@ -25,8 +25,6 @@ struct PeftAdapter {
 
   /// The tensor, or an undefined one.
   Tensor find(const std::string& name) const;
-  /// Paths of the modules that have a LoRA, sorted.
-  std::vector<std::string> lora_modules() const;
   /// "DIR/adapter_model.safetensors", for messages.
   std::string file() const { return (directory / "adapter_model.safetensors").string(); }
 };

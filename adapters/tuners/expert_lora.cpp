@@ -9,6 +9,7 @@
 #include "nibble/adapters/target_modules.h"
 #include "nibble/adapters/tuners/lora.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/joined.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/columns.h"
@@ -207,10 +208,9 @@ std::string expert_note(const DecoderConfig& config, const AdapterOptions& optio
     count += experts.experts * r * sizes;
     ranks[last_part(tensor)] = r;
   }
-  std::string list;
-  for (const auto& [name, r] : ranks) list += (list.empty() ? "" : ", ") + name + " (rank " + std::to_string(r) + ")";
-  return "every expert gets an adapter of its own: " + list + " of " + std::to_string(experts.experts) +
-         " experts a layer, " + std::to_string(count) + " parameters in all";
+  const auto with_rank = [](const auto& one) { return one.first + " (rank " + std::to_string(one.second) + ")"; };
+  return "every expert gets an adapter of its own: " + joined(ranks, ", ", with_rank) + " of " +
+         std::to_string(experts.experts) + " experts a layer, " + std::to_string(count) + " parameters in all";
 }
 
 // ---- beside one Linear ----

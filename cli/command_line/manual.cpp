@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/joined.h"
 #include "nibble/core/base/machine.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/recipes/config/recipe.h"
@@ -46,12 +47,6 @@ void for_each_command(const CLI::App* app, const std::string& path, const Visit&
   }
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
-}
-
 std::vector<std::string> names_of(const Apps& apps) {
   std::vector<std::string> names;
   for (const CLI::App* app : apps) names.push_back(app->get_name());
@@ -80,13 +75,13 @@ std::string bash_completion(const CLI::App& app) {
     std::vector<std::string> words = names_of(children(command));
     for (const std::string& flag : flags_of(command)) words.push_back(flag);
     commands += (commands.empty() ? "\"" : "|\"") + path + "\"";
-    cases += "    \"" + path + "\") words=\"" + joined(words) + "\"" +
+    cases += "    \"" + path + "\") words=\"" + joined(words, " ") + "\"" +
              (takes_recipe_keys(command) ? " takes_keys=1" : "") + " ;;\n";
   });
   for (const RecipeKey& key : recipe_keys()) {
     keys += (keys.empty() ? "" : " ") + key.name;
     const std::vector<std::string> words = listed_values(key.values);
-    if (!words.empty()) values += "      " + key.name + ") words=\"" + joined(words) + "\" ;;\n";
+    if (!words.empty()) values += "      " + key.name + ") words=\"" + joined(words, " ") + "\" ;;\n";
   }
   return "# bash completion of nibble; made by `nibble completion bash`\n"
          "_nibble() {\n"
@@ -111,7 +106,7 @@ std::string bash_completion(const CLI::App& app) {
          "    else COMPREPLY=($(compgen -P \"$prefix\" -f -- \"$current\")); fi\n"
          "    return\n  fi\n"
          "  case \"$command\" in\n    \"\") words=\"" +
-         joined(names_of(children(&app))) + " --help --version\" ;;\n" + cases +
+         joined(names_of(children(&app)), " ") + " --help --version\" ;;\n" + cases +
          "  esac\n"
          "  COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
          "  [[ $current == -* ]] && return\n"

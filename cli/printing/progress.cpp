@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nibble/cli/printing/say.h"
+#include "nibble/core/base/joined.h"
 #include "nibble/core/base/readable.h"
 
 namespace nibble::cli {
@@ -40,11 +41,7 @@ std::string progress_line(const StepReport& report, const Progress& progress, si
   if (progress.share_of_peak() > 0) parts.push_back({formatted("%.0f%% of peak", 100 * progress.share_of_peak()), 1});
   parts.push_back({bytes_text(static_cast<double>(report.peak_memory_bytes)), 3});
   if (report.step < report.total_steps) parts.push_back({"left " + seconds_text(progress.seconds_left()), 0});
-  const auto line = [&] {
-    std::string joined;
-    for (const Part& part : parts) joined += (joined.empty() ? "" : "  ") + part.text;
-    return joined;
-  };
+  const auto line = [&] { return joined(parts, "  ", &Part::text); };
   for (int next = 1; next <= 5 && line().size() > columns; ++next) {
     std::erase_if(parts, [&](const Part& part) { return part.leaves == next; });
   }

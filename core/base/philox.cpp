@@ -1,8 +1,5 @@
 #include "nibble/core/base/philox.h"
 
-#include <cmath>
-#include <numbers>
-
 namespace nibble {
 
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> c, std::array<uint32_t, 2> k) {
@@ -35,21 +32,7 @@ uint64_t PhiloxStream::next_u64() {
   return low | (static_cast<uint64_t>(next_u32()) << 32);
 }
 
-float PhiloxStream::next_uniform() { return static_cast<float>(next_u32() >> 8) * 0x1p-24f; }
-
 double PhiloxStream::next_uniform_double() { return static_cast<double>(next_u64() >> 11) * 0x1p-53; }
-
-float PhiloxStream::next_normal() {
-  if (has_spare_) {
-    has_spare_ = false;
-    return spare_;
-  }
-  const double radius = std::sqrt(-2.0 * std::log(1.0 - next_uniform_double()));
-  const double angle = 2.0 * std::numbers::pi * next_uniform_double();
-  spare_ = static_cast<float>(radius * std::sin(angle));
-  has_spare_ = true;
-  return static_cast<float>(radius * std::cos(angle));
-}
 
 uint64_t PhiloxStream::next_below(uint64_t bound) {
   const uint64_t reject = (0 - bound) % bound;  // 2^64 mod bound

@@ -3,6 +3,7 @@
 // results depend neither on thread count nor on the order of calls.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace nibble {
@@ -20,12 +21,8 @@ class PhiloxStream {
 
   uint32_t next_u32();
   uint64_t next_u64();
-  /// Uniform in [0, 1), 24 random bits.
-  float next_uniform();
   /// Uniform in [0, 1), 53 random bits.
   double next_uniform_double();
-  /// Standard normal (Box-Muller, in double).
-  float next_normal();
   /// Uniform integer in [0, bound), bound > 0, without modulo bias.
   uint64_t next_below(uint64_t bound);
 
@@ -34,8 +31,6 @@ class PhiloxStream {
   std::array<uint32_t, 4> counter_;
   std::array<uint32_t, 4> words_{};
   int used_ = 4;
-  bool has_spare_ = false;
-  float spare_ = 0;
 };
 
 }  // namespace nibble

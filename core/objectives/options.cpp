@@ -4,6 +4,7 @@
 #include <map>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/joined.h"
 #include "nibble/core/objectives/classification.h"
 #include "nibble/core/objectives/cpo.h"
 #include "nibble/core/objectives/distillation.h"
@@ -112,11 +113,9 @@ void check_loss_types(const ObjectiveOptions& options) {
   const std::vector<std::string> known = loss_types_of(options.type);
   for (const std::string& name : options.loss_type) {
     if (std::ranges::count(known, name)) continue;
-    std::string all;
-    for (const std::string& one : known) all += (all.empty() ? "" : ", ") + one;
     const std::string near = nearest(name, known);
     throw UsageError(
-        known.empty() ? "has no place: the objective has one loss" : "\"" + name + "\" is not one of " + all,
+        known.empty() ? "has no place: the objective has one loss" : "\"" + name + "\" is not one of " + joined(known),
         near.empty() ? "leave it out" : "did you mean " + near + "?", "objective.loss_type");
   }
   if (options.loss_type.size() > 1 && options.type != ObjectiveType::dpo) {

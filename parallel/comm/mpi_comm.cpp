@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/joined.h"
 #include "nibble/parallel/comm/first_here.h"
 
 namespace nibble {
@@ -118,8 +119,7 @@ void Job::call_the_roll(double waited) {
     silent.erase(status.MPI_SOURCE);
     seen += ", rank " + std::to_string(status.MPI_SOURCE) + " is in \"" + text + "\"";
   }
-  std::string names;
-  for (int r : silent) names += (names.empty() ? "" : ", ") + describe(r);
+  const std::string names = joined(silent, ", ", [this](int r) { return describe(r); });
   int leader = 0;
   while (silent.contains(leader)) ++leader;
   // The first one who answers speaks, and its abort ends the others before they do.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nibble/core/base/joined.h"
 #include "nibble/recipes/config/recipe_values.h"
 
 namespace nibble::detail {
@@ -93,10 +94,8 @@ RewardRecipe read_reward(const Json& entry, const std::string& place) {
   const auto type = std::ranges::find_if(kTypes, [&](const auto& choice) { return given == choice.first; });
   if (type == kTypes.end()) {
     const std::string near = given.is_string() ? nearest(given.get<std::string>(), names) : "";
-    std::string all;
-    for (const std::string& name : names) all += (all.empty() ? "" : " | ") + name;
-    throw UsageError("must be " + all + ", not " + given.dump(), near.empty() ? "" : "did you mean " + near + "?",
-                     place + ".type");
+    throw UsageError("must be " + joined(names, " | ") + ", not " + given.dump(),
+                     near.empty() ? "" : "did you mean " + near + "?", place + ".type");
   }
   reward.type = type->second;
   for (const RewardKey& key : reward_keys()) {

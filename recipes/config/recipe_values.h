@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "nibble/core/base/joined.h"
 #include "nibble/core/text/matching/nearest.h"
 #include "nibble/recipes/config/foreign_keys.h"
 #include "nibble/recipes/config/recipe_fields.h"
@@ -147,11 +148,7 @@ template <typename T, typename Section>
 RecipeField choice_field(std::string name, std::type_identity_t<std::vector<std::pair<std::string, T>>> choices,
                          T Section::*at, std::string meaning) {
   std::vector<std::string> names;
-  std::string all;
-  for (const auto& [choice, value] : choices) {
-    names.push_back(choice);
-    all += (all.empty() ? "" : " | ") + choice;
-  }
+  for (const auto& [choice, value] : choices) names.push_back(choice);
   const auto read = [=](const Json& got, const std::string& place, const std::string& values) {
     for (const auto& [choice, value] : choices) {
       if (got == choice) return value;
@@ -168,7 +165,7 @@ RecipeField choice_field(std::string name, std::type_identity_t<std::vector<std:
     }
     return nullptr;
   };
-  return value_field(std::move(name), all, {{"enum", names}}, at, read, std::move(meaning), write);
+  return value_field(std::move(name), joined(names, " | "), {{"enum", names}}, at, read, std::move(meaning), write);
 }
 
 }  // namespace nibble::detail

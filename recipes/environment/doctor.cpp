@@ -15,6 +15,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/isa_levels.h"
+#include "nibble/core/base/joined.h"
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/numa_nodes.h"
 #include "nibble/core/base/parallel.h"
@@ -137,9 +138,7 @@ Finding library_finding() {
       if (name.starts_with(wanted)) found.insert(name);
     }
   }
-  std::string value;
-  for (const std::string& name : found) value += (value.empty() ? "" : ", ") + name;
-  return {"libraries", value.empty() ? "linked statically" : value, ""};
+  return {"libraries", found.empty() ? "linked statically" : joined(found), ""};
 }
 
 std::string output_of(const char* command) {

@@ -37,15 +37,6 @@ Samples::Samples(const TrainingData& data, const std::string& tokenizer, int64_t
 
 Samples::~Samples() = default;
 
-// Ids where there is no tokenizer, or an id is beyond it.
-std::string Samples::text(std::span<const int32_t> ids) const {
-  const auto known = [&](int32_t id) { return tokenizer_ && id < tokenizer_->vocab_size(); };
-  if (std::all_of(ids.begin(), ids.end(), known)) return tokenizer_ ? tokenizer_->decode(ids, true) : "";
-  std::string all;
-  for (const int32_t id : ids) all += (all.empty() ? "" : " ") + std::to_string(id);
-  return all;
-}
-
 bool Samples::write(Run& run, Decoder& model, StepExecutor& executor, DType compute_dtype) const {
   const TraceSpan span(run.trace(), Phase::evaluation, "samples");
   const StepContext step{.rank = executor.rank(), .compute_dtype = compute_dtype};
@@ -61,8 +52,9 @@ bool Samples::write(Run& run, Decoder& model, StepExecutor& executor, DType comp
   for (size_t i = 0; i < prompts_.size(); ++i) {
     const bool ended = static_cast<int64_t>(output[i].size()) < prompts_[i].max_new_tokens ||
                        std::ranges::find(greedy.stop_ids, output[i].back()) != greedy.stop_ids.end();
-    run.log(SampleReport{run.step(), text(prompts_[i].ids), text(expected_[i]) + (cut_[i] ? kEllipsis : ""),
-                         text(output[i]) + (ended ? "" : kEllipsis)});
+    run.log(SampleReport{run.step(), text_of(tokenizer_.get(), prompts_[i].ids),
+                         text_of(tokenizer_.get(), expected_[i]) + (cut_[i] ? kEllipsis : ""),
+                         text_of(tokenizer_.get(), output[i]) + (ended ? "" : kEllipsis)});
   }
   return true;
 }

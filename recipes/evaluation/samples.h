@@ -22,8 +22,6 @@ class Samples {
   bool write(Run& run, Decoder& model, StepExecutor& executor, DType compute_dtype) const;
 
  private:
-  std::string text(std::span<const int32_t> ids) const;
-
   std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<Prompt> prompts_;
   std::vector<std::vector<int32_t>> expected_;  // what the data go on with

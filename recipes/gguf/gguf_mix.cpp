@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/joined.h"
 #include "nibble/core/models/families/gguf/gguf_names.h"
 
 namespace nibble {
@@ -68,9 +69,7 @@ GgufType fallback(GgufType wanted) {
 const GgufMix& gguf_mix(const std::string& name) {
   const auto found = std::ranges::find(kMixes, name, &GgufMix::name);
   if (found != kMixes.end()) return *found;
-  std::string known;
-  for (const GgufMix& mix : kMixes) known += (known.empty() ? "" : ", ") + std::string(mix.name);
-  throw UsageError("type " + name + " is not known", "known are " + known, "--type");
+  throw UsageError("type " + name + " is not known", "known are " + joined(kMixes, ", ", &GgufMix::name), "--type");
 }
 
 std::vector<std::string> gguf_mix_names() {

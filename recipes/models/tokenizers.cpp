@@ -1,10 +1,12 @@
 #include "nibble/recipes/models/tokenizers.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <optional>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/joined.h"
 #include "nibble/core/io/content_hash.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
@@ -25,6 +27,12 @@ std::unique_ptr<Tokenizer> find_tokenizer(const std::string& path) {
   return nullptr;
 }
 
+std::string text_of(const Tokenizer* tokenizer, std::span<const int32_t> ids) {
+  const auto known = [&](int32_t id) { return tokenizer && id < tokenizer->vocab_size(); };
+  if (tokenizer && std::ranges::all_of(ids, known)) return tokenizer->decode(ids, true);
+  return joined(ids, " ", [](int32_t id) { return std::to_string(id); });
+}
+
 std::unique_ptr<ChatTemplate> open_chat_template(const std::string& name, const Tokenizer& tokenizer) {
   const TokenRoles& roles = tokenizer.roles();
   const auto model_template = [&](const std::map<std::string, std::string>& sources, const std::string& place) {
@@ -35,10 +43,9 @@ std::unique_ptr<ChatTemplate> open_chat_template(const std::string& name, const 
     return model_template({{"default", read_text_file(name)}}, name);
   if (!name.empty()) return builtin_chat_template(name, template_tokens(tokenizer));
   if (!roles.chat_templates.empty()) return model_template(roles.chat_templates, "chat_template");
-  std::string known;
-  for (const std::string& builtin : builtin_chat_template_names()) known += (known.empty() ? "" : ", ") + builtin;
   throw UsageError("the model has no chat template",
-                   "name a built-in one (" + known + ") or a .jinja file: --template NAME, in recipes data.template");
+                   "name a built-in one (" + joined(builtin_chat_template_names()) +
+                       ") or a .jinja file: --template NAME, in recipes data.template");
 }
 
 std::string chat_template_source(const std::string& name) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@ namespace nibble {
 /// The tokenizer in a model directory (or file); null when the directory has no tokenizer files, so that such a model
 /// still serves token ids. Throws as load_tokenizer for files that are broken.
 std::unique_ptr<Tokenizer> find_tokenizer(const std::string& path);
+
+/// The text of ids, without special tokens; the ids where `tokenizer` is null or one of them is beyond it.
+std::string text_of(const Tokenizer* tokenizer, std::span<const int32_t> ids);
 
 /// The built-in template `name`, the template in the file `name`, or for "" the model's own. Throws UsageError for an
 /// unknown name, or for "" where the model has none, naming the built-in ones; InputError for a broken template.

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/joined.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/objectives/classification.h"
 
@@ -11,8 +12,8 @@ namespace nibble {
 namespace {
 
 std::string shown(const std::vector<float>& values) {
-  std::string text;
-  for (const float value : values) text += (text.empty() ? "" : ", ") + formatted("%g", static_cast<double>(value));
+  const std::string text =
+      joined(values, ", ", [](float value) { return formatted("%g", static_cast<double>(value)); });
   return values.size() == 1 ? text : "[" + text + "]";
 }
 

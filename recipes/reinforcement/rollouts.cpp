@@ -208,14 +208,6 @@ std::vector<Rollout> Rollouts::wanted(int64_t block) const {
   return all;
 }
 
-std::string Rollouts::text(std::span<const int32_t> ids) const {
-  const auto known = [&](int32_t id) { return tokenizer_ && id < tokenizer_->vocab_size(); };
-  if (tokenizer_ && std::ranges::all_of(ids, known)) return tokenizer_->decode(ids, true);
-  std::string all;
-  for (const int32_t id : ids) all += (all.empty() ? "" : " ") + std::to_string(id);
-  return all;
-}
-
 // A teacher is whole on the ranks that have it, among them the last one.
 void Rollouts::sample(int64_t block, bool by_teacher, StepExecutor& executor, const std::vector<Rollout>& all,
                       std::vector<Rollout>& done, const RolloutRun& run) const {
@@ -286,8 +278,8 @@ bool Rollouts::judge(StepExecutor& executor) {
   if (world.rank() == 0) {
     std::vector<JudgedAnswer> answers;
     for (const Rollout& rollout : rollouts_) {
-      answers.push_back({.prompt = text(rollout.prompt),
-                         .answer = text(rollout.answer),
+      answers.push_back({.prompt = text_of(tokenizer_.get(), rollout.prompt),
+                         .answer = text_of(tokenizer_.get(), rollout.answer),
                          .prompt_ids = rollout.prompt,
                          .ids = rollout.answer,
                          .record = &records_->at(rollout.record)});
@@ -378,7 +370,8 @@ bool Rollouts::make(int64_t block, StepExecutor& executor, const RolloutRun& run
   }
   if (run.directory.empty() || executor.rank().comm.rank() != 0) return true;
   std::vector<std::pair<std::string, std::string>> texts;
-  for (const Rollout& rollout : rollouts_) texts.emplace_back(text(rollout.prompt), text(rollout.answer));
+  for (const Rollout& rollout : rollouts_)
+    texts.emplace_back(text_of(tokenizer_.get(), rollout.prompt), text_of(tokenizer_.get(), rollout.answer));
   std::filesystem::create_directories(run.directory);
   const int64_t step = (block - 1) * steps_per_block(recipe_.objective) + 1;
   write_file_atomically(run.directory / ("step-" + std::to_string(step) + ".jsonl"),

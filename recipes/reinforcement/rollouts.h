@@ -57,7 +57,6 @@ class Rollouts {
   void add_estimates();
   void add_advantages();
   void warn_of_equal_rewards();
-  std::string text(std::span<const int32_t> ids) const;
   /// As the steps see them. first: with the policy that wrote them, where the recipe does not say otherwise.
   std::vector<Sample> samples(bool first) const;
 

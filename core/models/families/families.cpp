@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nibble/core/base/joined.h"
 #include "nibble/core/models/families/expert_families.h"
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/families/family_rules.h"
@@ -414,10 +415,7 @@ std::string_view missing_mechanism(std::string_view model_type, std::string_view
 }
 
 std::string known() {
-  std::string list;
-  for (const Family& family : rows()) list += (list.empty() ? "" : ", ") + std::string(family.model_type);
-  for (const Composite& composite : kComposites) list += ", " + std::string(composite.model_type);
-  return list;
+  return joined(rows(), ", ", &Family::model_type) + ", " + joined(kComposites, ", ", &Composite::model_type);
 }
 
 bool same_letters(std::string_view a, std::string_view b) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/joined.h"
 #include "nibble/core/text/chat/builtin_template.h"
 #include "nibble/core/text/matching/nearest.h"
 
@@ -154,12 +155,6 @@ std::string trimmed(std::string_view text) {
   const size_t begin = text.find_first_not_of(kBlank);
   return begin == std::string_view::npos ? ""
                                          : std::string(text.substr(begin, text.find_last_not_of(kBlank) - begin + 1));
-}
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string all;
-  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
-  return all;
 }
 
 // A form's strings as Jinja that prints them.

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/joined.h"
 #include "nibble/core/text/chat/jinja/values/json_value.h"
 #include "nibble/core/text/chat/jinja/values/print_value.h"
 #include "nibble/core/text/chat/jinja/values/unicode_text.h"
@@ -196,10 +197,9 @@ const ModelTemplates::Named& ModelTemplates::choose(bool with_tools) const {
   };
   if (with_tools && named("tool_use") != templates_.end()) return *named("tool_use");
   if (named("default") != templates_.end()) return *named("default");
-  std::string names;
-  for (const Named& known : templates_) names += (names.empty() ? "" : ", ") + known.name;
-  throw InputError(place_, "has several chat templates (" + names + ") and none is the default one",
-                   "give the template's file");
+  throw InputError(
+      place_, "has several chat templates (" + joined(templates_, ", ", &Named::name) + ") and none is the default one",
+      "give the template's file");
 }
 
 jinja::Rendering ModelTemplates::apply(TemplateRequest request) const {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "nibble/core/base/joined.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/open_file.h"
@@ -55,8 +56,7 @@ std::string kept_lines(const std::string& text, int64_t last_step, bool evaluate
 }  // namespace
 
 std::string metrics_line(const StepReport& report) {
-  std::string ranks;
-  for (const int64_t bytes : report.rank_peak_memory_bytes) ranks += (ranks.empty() ? "" : ",") + std::to_string(bytes);
+  std::string ranks = joined(report.rank_peak_memory_bytes, ",", [](int64_t bytes) { return std::to_string(bytes); });
   if (!ranks.empty()) ranks = ",\"rank_peak_memory_bytes\":[" + ranks + "]";
   return line_start(report.step, "train") + field("loss", report.loss) + fields(report.metrics) +
          field("lr", report.lr) + field("grad_norm", report.grad_norm) + field("label_tokens", report.label_tokens) +

@@ -7,11 +7,11 @@
 
 #include <cmath>
 
-#include "nibble/core/base/philox.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/nn/feed_forward/mlp.h"
 #include "nibble/core/nn/mixers/attention.h"
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/tests/random_stream.h"
 
 namespace nibble {
 namespace {
@@ -130,7 +130,7 @@ class BlockBackward : public ::testing::TestWithParam<size_t> {
   }
 
   Tensor random(const Shape& shape, float scale, float middle = 0) {
-    PhiloxStream stream(3, 9, counter_++);
+    test::RandomStream stream(3, 9, counter_++);
     Tensor result = Tensor::empty(pool(), shape, DType::f32);
     for (float& value : result.span<float>()) value = middle + scale * stream.next_normal();
     return result;

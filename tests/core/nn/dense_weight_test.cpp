@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "nibble/core/base/philox.h"
 #include "nibble/core/nn/linear_weight.h"
 #include "nibble/core/ops/ref/gemm.h"
+#include "nibble/tests/random_stream.h"
 
 namespace nibble {
 namespace {
@@ -33,7 +33,7 @@ class DenseWeightTest : public testing::TestWithParam<bool> {
   }
 
   MemoryPool pool_;
-  PhiloxStream stream_{1, 1, 1};
+  test::RandomStream stream_{1, 1, 1};
   std::shared_ptr<Parameter> stored_;
 };
 

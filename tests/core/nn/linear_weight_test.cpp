@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "nibble/core/base/philox.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/nn/linear.h"
 #include "nibble/core/ops/int8/int8_product.h"
+#include "nibble/tests/random_stream.h"
 
 namespace nibble {
 namespace {
@@ -50,7 +50,7 @@ class Int8Weight : public testing::TestWithParam<bool> {
   static bool same(const Tensor& a, const Tensor& b) { return std::memcmp(a.raw(), b.raw(), a.bytes()) == 0; }
 
   MemoryPool pool_;
-  PhiloxStream stream_{1, 1, 1};
+  test::RandomStream stream_{1, 1, 1};
 };
 
 // Both sides err by half a step of at most 1 / 127 (1 / 63 on AVX2): K terms of at most 1 lose (1 / 2 levels + 1 / 254

@@ -5,8 +5,8 @@
 
 #include <cstring>
 
-#include "nibble/core/base/philox.h"
 #include "nibble/core/ops/ref/weight_view.h"
+#include "nibble/tests/random_stream.h"
 
 namespace nibble::test {
 
@@ -38,7 +38,7 @@ inline Tensor unaligned(MemoryPool& pool, const void* bytes, Shape shape, DType 
 /// A matrix with random codes and scales, all tensors unaligned.
 inline ops::FourBitMatrix random_matrix(MemoryPool& pool, int64_t out, int64_t in, int64_t block_size,
                                         bool double_quantized) {
-  PhiloxStream stream(3, 2, static_cast<uint64_t>(out * in));
+  test::RandomStream stream(3, 2, static_cast<uint64_t>(out * in));
   ops::FourBitMatrix m;
   m.table = kNf4;
   m.shape = {out, in};
@@ -69,7 +69,7 @@ inline ops::FourBitMatrix random_mxfp4(MemoryPool& pool, int64_t out, int64_t in
   m.table = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
   m.low_first = true;
   std::vector<uint8_t> exponents;
-  PhiloxStream stream(3, 3, 1);
+  test::RandomStream stream(3, 3, 1);
   for (int64_t b = 0; b < m.blocks(); ++b) exponents.push_back(static_cast<uint8_t>(exponent + stream.next_u32() % 4));
   m.exponents = unaligned(pool, exponents.data(), {m.blocks(), 1}, DType::u8);
   m.absmax = {};
@@ -90,7 +90,7 @@ inline Tensor expanded(MemoryPool& pool, const ops::FourBitMatrix& m, DType dtyp
 }
 
 inline Tensor random(MemoryPool& pool, Shape shape, DType dtype, uint64_t seed = 5) {
-  PhiloxStream stream(seed, 2, 1);
+  test::RandomStream stream(seed, 2, 1);
   Tensor result = Tensor::empty(pool, std::move(shape), dtype);
   for (int64_t i = 0; i < result.numel(); ++i) {
     const float value = stream.next_uniform() * 2 - 1;

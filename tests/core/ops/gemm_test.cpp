@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "nibble/core/base/parallel.h"
-#include "nibble/core/base/philox.h"
 #include "nibble/core/ops/cpu/gemm/gemm_openblas.h"
 #include "nibble/core/ops/ref/gemm.h"
 #include "nibble/tests/core/ops/op_test.h"
+#include "nibble/tests/random_stream.h"
 
 namespace nibble::ops {
 namespace {
@@ -34,7 +34,7 @@ std::string describe(const Case& k) {
 }
 
 Tensor random(MemoryPool& pool, Shape shape, DType dtype, uint64_t index) {
-  PhiloxStream stream(7, 1, index);
+  test::RandomStream stream(7, 1, index);
   Tensor built = Tensor::empty(pool, std::move(shape), dtype);
   for (int64_t i = 0; i < built.numel(); ++i) {
     const float value = stream.next_uniform() * 2 - 1;

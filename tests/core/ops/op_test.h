@@ -12,12 +12,12 @@
 
 #include "nibble/core/base/isa_levels.h"
 #include "nibble/core/base/parallel.h"
-#include "nibble/core/base/philox.h"
 #include "nibble/core/ops/cpu/gemm/bf16_products.h"
 #include "nibble/core/ops/cpu/gemm/gemm_kernel.h"
 #include "nibble/core/ops/cpu/simd_targets.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/tensor/tensor.h"
+#include "nibble/tests/random_stream.h"
 
 namespace nibble::test {
 
@@ -68,7 +68,7 @@ inline std::vector<Isa> gemm_levels() {
 }
 
 inline Values random_values(int64_t count, uint64_t seed, double spread = 1) {
-  PhiloxStream stream(seed, 0, 0);
+  test::RandomStream stream(seed, 0, 0);
   Values values(static_cast<size_t>(count));
   for (double& value : values) value = spread * static_cast<double>(stream.next_normal());
   return values;
