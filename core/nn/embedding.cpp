@@ -21,6 +21,11 @@ Tensor without(int32_t padding, const Tensor& ids, const StepContext& step) {
 
 }  // namespace
 
+void Embedding::set_padding(int32_t id) {
+  const int64_t row = table_->shard ? id - table_->shard.rows.front().begin : id;
+  padding_ = row >= 0 && row < table_->value.dim(0) ? static_cast<int32_t>(row) : -1;
+}
+
 void Embedding::forward(const Tensor& ids, int64_t offset, float scale, Tensor& x, const StepContext& step) const {
   const Tensor table = table_->value.rows(offset, table_->value.dim(0));
   const bool adapted = adapter_ && step.adapters_enabled;

@@ -40,8 +40,9 @@ class Embedding {
   /// Null detaches.
   void set_adapter(std::unique_ptr<EmbeddingAdapter> adapter) { adapter_ = std::move(adapter); }
   bool has_trainable() const { return table_->trainable || (adapter_ && adapter_->trainable()); }
-  /// PyTorch's padding_idx: an id whose row its places read and do not train; -1 (from the start) is none.
-  void set_padding(int32_t id) { padding_ = id; }
+  /// PyTorch's padding_idx: an id whose row its places read and do not train; -1 (from the start) is none. Counted in
+  /// the whole table, of which a tensor-parallel rank has some rows.
+  void set_padding(int32_t id);
 
   /// x [T, D] f32 = result for ids [T] i32, read from row `offset` of the table on. Throws InputError for an id outside
   /// the table.
@@ -56,7 +57,7 @@ class Embedding {
   std::string name_;
   std::shared_ptr<Parameter> table_;
   std::unique_ptr<EmbeddingAdapter> adapter_;
-  int32_t padding_ = -1;
+  int32_t padding_ = -1;  // among the rows that are here
 };
 
 }  // namespace nibble
