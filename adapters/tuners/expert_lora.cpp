@@ -58,7 +58,7 @@ std::vector<std::string> expert_tensors_of(const DecoderConfig& config, const Pe
     const bool both = !other.empty() && adapter.find(module + ".base_layer.lora_A.weight");
     const Tensor a = adapter.find(module + ".lora_A.weight");
     if (both || (a && (other.empty() || !named(other) || named(part->tensor)))) {
-      int64_t in = is_first(config, part->tensor) ? config.experts->width : config.experts->hidden;
+      int64_t in = is_first(config, part->tensor) ? config.experts->expert_width() : config.experts->hidden;
       if (part->swapped) in = part->outputs;
       const bool fits = both || named(part->tensor) || (a.rank() == 2 && a.dim(1) == in);
       if (fits) found.push_back(part->tensor);
@@ -204,7 +204,8 @@ std::string expert_note(const DecoderConfig& config, const AdapterOptions& optio
   for (const std::string& tensor : tensors) {
     const bool first = is_first(config, tensor);
     const int64_t r = rank_of(options, tensor), gates = experts.gated ? experts.hidden : 0;
-    const int64_t sizes = first ? experts.width + gates + experts.hidden : experts.hidden + experts.width;
+    const int64_t sizes =
+        first ? experts.expert_width() + gates + experts.hidden : experts.hidden + experts.expert_width();
     count += experts.experts * r * sizes;
     ranks[last_part(tensor)] = r;
   }

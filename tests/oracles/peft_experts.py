@@ -25,6 +25,7 @@ TARGETS = {
                    "block_sparse_moe.router.weight"],
     "llama4_text": ["feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj"],
     "gpt_oss": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+    "nemotron_h": ["mixer.experts.up_proj", "mixer.experts.down_proj", "mixer.gate.weight"],
 }
 PLAIN = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"]
 

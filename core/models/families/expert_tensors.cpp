@@ -45,14 +45,14 @@ std::optional<ExpertPart> expert_part(const DecoderConfig& config, const std::st
   };
   std::string_view rest = *below;
   if (take_prefix(rest, names.fused_gate_up)) return part(names.peft_gate_up, rest, 0, gates + experts.hidden);
-  if (take_prefix(rest, names.fused_down)) return part(names.peft_down, rest, 0, experts.width);
+  if (take_prefix(rest, names.fused_down)) return part(names.peft_down, rest, 0, experts.expert_width());
   if (!names.fused_gate_up.empty() || !take_prefix(rest, names.experts)) return std::nullopt;
   const size_t dot = rest.find('.');
   if (dot == std::string_view::npos) return std::nullopt;
   const std::string_view expert = rest.substr(0, dot), projection = rest.substr(dot + 1);
   if (experts.gated && projection == names.gate) return part(names.peft_gate_up, expert, 0, 2 * gates);
   if (projection == names.up) return part(names.peft_gate_up, expert, gates, gates + experts.hidden);
-  if (projection == names.down) return part(names.peft_down, expert, 0, experts.width);
+  if (projection == names.down) return part(names.peft_down, expert, 0, experts.expert_width());
   return std::nullopt;
 }
 
