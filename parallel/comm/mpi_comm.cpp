@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <random>
 #include <set>
@@ -57,7 +58,8 @@ struct Job {
   std::optional<FirstHere> first_here;
   std::string current = "start";  // operation this rank is in
   Clock::time_point last_look = Clock::now();
-  std::mutex mpi;  // MPI is called by one thread at a time
+  std::mutex mpi;             // MPI is called by one thread at a time
+  std::exception_ptr broken;  // what the roll call found: nobody waits once more
 
   std::string describe(int r) const {
     return "rank " + std::to_string(r) + " on host " + hosts[static_cast<size_t>(r)];
@@ -90,12 +92,12 @@ struct Job {
     answer_roll_calls();
   }
 
-  [[noreturn]] void call_the_roll(double waited);
+  CommError call_the_roll(double waited);
 
   std::deque<std::string> posted;
 };
 
-void Job::call_the_roll(double waited) {
+CommError Job::call_the_roll(double waited) {
   std::set<int> silent;
   for (int r = 0; r < size; ++r) {
     if (r == rank) continue;
@@ -127,13 +129,13 @@ void Job::call_the_roll(double waited) {
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.0f s", waited);
   if (silent.empty()) {
-    throw CommError("", "no progress in \"" + current + "\" for " + seconds + " though every rank answers" + seen,
-                    "set parallel.timeout_seconds higher if a step takes longer");
+    return CommError("", "no progress in \"" + current + "\" for " + seconds + " though every rank answers" + seen,
+                     "set parallel.timeout_seconds higher if a step takes longer");
   }
-  throw CommError(names,
-                  "silent for " + std::string(seconds) + " while rank " + std::to_string(rank) + " waited in \"" +
-                      current + "\"" + seen,
-                  "look at that process or host; the same command continues from the last checkpoint");
+  return CommError(names,
+                   "silent for " + std::string(seconds) + " while rank " + std::to_string(rank) + " waited in \"" +
+                       current + "\"" + seen,
+                   "look at that process or host; the same command continues from the last checkpoint");
 }
 
 // MPI moves messages only while it is called. This thread calls it while some are under way and the rank computes.
@@ -227,7 +229,10 @@ void wait_for(Messages& messages, Job& job, const std::string& operation, double
     lock.lock();
     if (round < 100) continue;
     job.look();
-    if (seconds_since(start) > seconds) job.call_the_roll(seconds);
+    if (!job.broken && seconds_since(start) > seconds) {
+      job.broken = std::make_exception_ptr(job.call_the_roll(seconds));
+    }
+    if (job.broken) std::rethrow_exception(job.broken);
   }
 }
 
@@ -248,7 +253,8 @@ class MpiRequest final : public CommRequest {
   ~MpiRequest() override {
     try {
       wait();
-    } catch (const Error&) {  // the job is broken, and whoever asks next hears of it
+    } catch (const Error&) {               // the job is broken, and whoever asks next hears of it
+      new Messages(std::move(messages_));  // MPI may still write there
     }
   }
 
