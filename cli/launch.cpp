@@ -120,16 +120,18 @@ class LauncherTalk {
     if (failed() || !lost_.empty()) return;
     for (const std::string& text : log_) say(stderr, text);
   }
-  /// "rank 2 on host alpha was ended by signal 9", if that is what happened.
+  /// "rank 2 on host alpha was ended by signal 9", as far as mpirun tells it, if that is what happened.
   const std::string& lost() const { return lost_; }
 
  private:
-  // MPICH's words after a rank was lost or has ended the job.
+  // MPICH's words after a rank was lost or has ended the job. It names the one that was lost, or one that it has ended
+  // itself or that UCX has aborted since.
   bool of_hydra(const std::string& text) {
     const char* const ended = "YOUR APPLICATION TERMINATED WITH THE EXIT STRING";
     const size_t signal = text.find("(signal ");
     if (text.starts_with(ended) && signal != std::string::npos && !hydra_process_.empty()) {
-      lost_ = hydra_process_ + " was ended by signal " + std::to_string(std::atoi(text.c_str() + signal + 8));
+      lost_ = "a rank was lost (mpiexec.hydra names " + hydra_process_ + ", ended by signal " +
+              std::to_string(std::atoi(text.c_str() + signal + 8)) + ")";
     }
     const bool aborted = text.starts_with("Abort(") && text.find("MPI_Abort(") != std::string::npos;
     aborted_ = aborted_ || aborted;
@@ -143,7 +145,7 @@ class LauncherTalk {
     const size_t noticed = block_.find("process rank "), hydra = block_.find("=   PID ");
     if (hydra != std::string::npos &&
         std::sscanf(block_.c_str() + hydra, "=   PID %d RUNNING AT %255s", &process, host) == 2) {
-      hydra_process_ = "the rank with process " + std::to_string(process) + " on host " + host;
+      hydra_process_ = "process " + std::to_string(process) + " on host " + host;
     } else if (noticed != std::string::npos &&
                std::sscanf(block_.c_str() + noticed, "process rank %d with PID %d on node %255s exited on signal %d",
                            &rank, &process, host, &signal) == 4) {

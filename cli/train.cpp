@@ -116,7 +116,6 @@ void run(const Flags& flags) {
     return run_alone(flags);
   }
   auto stop = std::make_unique<StopSignal>(StopSignal::End::resumable, StopPolicy::at_once, true);
-  abort_after_lost_ranks();
   MpiSession session;
   const int rank = session.world().rank();
   stop->take(rank > 0);

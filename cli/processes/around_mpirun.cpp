@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -61,14 +60,6 @@ void tell_launch(const std::string& line) {
   const Address launch(name);
   sendto(from, line.data(), std::min(line.size(), kLongest), MSG_NOSIGNAL, launch.address(), launch.size);
   close(from);
-}
-
-void abort_after_lost_ranks() {
-  std::signal(SIGABRT, [](int) {
-    for (unsigned left = 5; left > 0;) left = sleep(left);  // less than `nibble launch` waits for mpirun to end
-    std::signal(SIGABRT, SIG_DFL);
-    std::raise(SIGABRT);  // once this handler has returned
-  });
 }
 
 }  // namespace nibble::cli

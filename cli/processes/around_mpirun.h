@@ -1,6 +1,5 @@
 #pragma once
-// A way for what ranks say around mpirun: one that ends a job while another host is cut off may not pass it on. And
-// what lets mpirun say itself which rank was lost.
+// A way for what ranks say around mpirun: one that ends a job while another host is cut off may not pass it on.
 
 #include <optional>
 #include <string>
@@ -27,9 +26,5 @@ class RanksAreHeard {
 
 /// From a rank to the `nibble launch` of its host, at once; nothing happens where none listens.
 void tell_launch(const std::string& line);
-
-/// For a rank: where MPI's transport aborts it because its peer is gone (UCX reads the other's memory), it waits some
-/// seconds for mpirun to end it, so that mpirun sees, and names, the rank that was lost first. Takes SIGABRT.
-void abort_after_lost_ranks();
 
 }  // namespace nibble::cli

@@ -3,6 +3,7 @@
 #include "nibble/parallel/launch.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -120,7 +121,8 @@ TEST(Launch, TwoProcessesGiveTheBitsOfOneAlsoAfterASignalAndALostRank) {
   ASSERT_EQ(ranks.size(), 2u);
   kill(ranks.back(), SIGKILL);
   ASSERT_EQ(two.wait(), 76) << two.errors();
-  EXPECT_NE(two.errors().find("was ended by signal 9"), std::string::npos) << two.errors();
+  EXPECT_THAT(two.errors(), testing::AnyOf(testing::HasSubstr(" was ended by signal 9; "),
+                                           testing::HasSubstr("error: a rank was lost (mpiexec.hydra names process ")));
 
   const std::string steps = "train.steps=" + std::to_string(two.lines() + 5);
   two.start_ranks(2, {"parallel.replicate=2", steps});
@@ -130,30 +132,6 @@ TEST(Launch, TwoProcessesGiveTheBitsOfOneAlsoAfterASignalAndALostRank) {
   one.start({"train", (one.directory / "recipe.json").string(), steps});
   ASSERT_EQ(one.wait(), 0) << one.errors();
   EXPECT_TRUE(two.adapter() == one.adapter()) << "the adapters differ";
-}
-
-// UCX aborts a rank that reads from one which is gone, at once.
-TEST(Launch, TheRankThatWasLostIsNamedThoughTheOtherAborts) {
-  Job job;
-  job.write_recipe(test::data_path("stories-llama"), 1'000'000'000);
-  job.start_ranks(2, {"parallel.replicate=2"});
-  job.wait_for_lines(1);
-  const std::vector<pid_t> ranks = job.rank_processes();
-  ASSERT_EQ(ranks.size(), 2u);
-  kill(ranks.front(), SIGABRT);
-  kill(ranks.back(), SIGKILL);
-  EXPECT_EQ(job.wait(), 76) << job.errors();
-  EXPECT_NE(job.errors().find("was ended by signal 9"), std::string::npos) << job.errors();
-}
-
-TEST(Launch, ARankThatAbortsByItselfIsNamed) {
-  Job job;
-  job.write_recipe(test::data_path("stories-llama"), 1'000'000'000);
-  job.start_ranks(2, {"parallel.replicate=2"});
-  job.wait_for_lines(1);
-  kill(job.rank_processes().at(0), SIGABRT);
-  EXPECT_EQ(job.wait(), 76) << job.errors();
-  EXPECT_NE(job.errors().find("was ended by signal 6"), std::string::npos) << job.errors();
 }
 
 TEST(Launch, ExpertsOnTwoProcessesGiveTheBitsOfOneAlsoAfterASignal) {
