@@ -440,7 +440,7 @@ MpiSession::MpiSession() : impl_(std::make_unique<Impl>()) {
 }
 
 MpiSession::~MpiSession() {
-  if (!impl_->finished) impl_->world.release();  // MPI may be in any state
+  if (!impl_->finished) static_cast<void>(impl_->world.release());  // MPI may be in any state
 }
 
 Communicator& MpiSession::world() { return *impl_->world; }
