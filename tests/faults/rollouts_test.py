@@ -293,8 +293,12 @@ class Rollouts(RolloutTest):
                     self.assertEqual(step["num_tokens"], counted)
                 if kind == "ppo":
                     self.assertEqual(step["episode"], (step["step"] + 3) // 4 * lines)
-        for line in self.metrics(self.folder / "grpo"):
-            self.assertGreaterEqual(line["step_time"], line["seconds"])
+
+    def test_the_time_of_a_step_has_that_of_its_answers(self):
+        slow = JUDGE.replace("import json, sys", "import json, sys, time").replace("    print", "    time.sleep(0.01)\n    print")
+        self.assertEqual(run("train", self.rollout_recipe(steps=3, rewards=[self.judge(slow)])).code, 0)
+        for step in self.metrics(self.folder / "out"):
+            self.assertGreaterEqual(step["step_time"], 0.01 * len(self.answers("out", step["step"])))
 
     def test_ppo_gives_one_loss_for_any_microbatch(self):
         losses = []
