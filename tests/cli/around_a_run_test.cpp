@@ -179,10 +179,9 @@ TEST(AroundARun, ADataSetOfEmptyAnswersIsRefusedBeforeItIsTrained) {
   };
   const Said ruined = validated(1990);
   EXPECT_EQ(ruined.code, 3) << ruined.text;
-  EXPECT_NE(
-      ruined.text.find("d.jsonl: 1,990 of 2,000 records are dropped or empty (1,990 train the end alone of an empty "
-                       "answer, "),
-      std::string::npos)
+  EXPECT_NE(ruined.text.find("d.jsonl: 1,990 of 2,000 records are dropped or empty (1,990 train the end alone of an "
+                             "empty answer, "),
+            std::string::npos)
       << ruined.text;
   const Said shown = nibble_says("preview " + small.recipe_file().string() + " data.eval_fraction=0 2>&1");
   EXPECT_EQ(shown.code, 0) << shown.text;
