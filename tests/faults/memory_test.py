@@ -20,9 +20,9 @@ class VariedLengths(program.JobTest):
         made = program.run("init", "--config", self.folder / "config.json", "--out", self.model, "--dtype", "nf4")
         self.assertEqual(made.code, 0, made.err)
 
-    def keeps_to_the_plan(self, ranks=1, **sections):
+    def keeps_to_the_plan(self, ranks=1, rows=160, **sections):
         train = {"steps": 16, "microbatch_size": 1, "accumulate": 4, "save_every": 8} | sections.pop("train", {})
-        recipe = self.recipe(train_on=self.data(rows=160, length=512, vocab=1000, shortest=16), adapter={"r": 16},
+        recipe = self.recipe(train_on=self.data(rows=rows, length=512, vocab=1000, shortest=16), adapter={"r": 16},
                              train=train, **{"data": {"max_length": 512}} | sections)
         planned = program.run("plan", recipe, "-n", ranks, "--json")
         self.assertEqual(planned.code, 0, planned.err)
@@ -40,6 +40,9 @@ class VariedLengths(program.JobTest):
 
     def test_one_sample_a_sequence(self):
         self.keeps_to_the_plan()
+
+    def test_many_samples(self):
+        self.keeps_to_the_plan(rows=6000)
 
     def test_packed(self):
         self.keeps_to_the_plan(data={"max_length": 512, "pack": True})
