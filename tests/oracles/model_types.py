@@ -40,6 +40,7 @@ SIZES = dict(
     linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8,
     mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8, mamba_d_ssm=64, mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=8,
     mamba_n_groups=1, n_groups=1, state_size=8, chunk_size=16, mamba_chunk_size=16, time_step_rank=4, mamba_dt_rank=4)
+NARROW = dict(intermediate_size=16, shared_intermediate_size=8, intermediate_size_mlp=16, moe_intermediate_size=8)  # with --small
 # Delta rules answer small numbers to first tokens, of which a norm with a small epsilon makes noise.
 CALM = dict(rms_norm_eps=1e-2)
 GPT_NEO = dict(attention_types=[[["global", "local"], 2]], window_size=8)
@@ -97,7 +98,8 @@ def make(kind, folder, small=False):
     folder.mkdir(parents=True)
     known = CONFIG_MAPPING[kind.partition("+")[0]]
     fields = set(getattr(known, "__dataclass_fields__", ())) | set(known.attribute_map)
-    options = {k: v for k, v in SIZES.items() if k in fields and k not in {known.attribute_map.get(o) for o in SIZES}} | OWN.get(kind, {})
+    sizes = SIZES | NARROW if small else SIZES
+    options = {k: v for k, v in sizes.items() if k in fields and k not in {known.attribute_map.get(o) for o in SIZES}} | OWN.get(kind, {})
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(known(**options), attn_implementation="eager")
     families.randomize(model, 1)

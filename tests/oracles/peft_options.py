@@ -206,7 +206,7 @@ def make(name, out):
     ids = random.integers(3, vocabulary, size=(STEPS * ROWS, LENGTH))
     labels = np.where(random.random(ids.shape) < 0.7, ids, -100)
     (case / "data.jsonl").write_text("".join(json.dumps({"input_ids": i.tolist(), "labels": l.tolist()}) + "\n" for i, l in zip(ids, labels)))
-    probe = random.integers(3, vocabulary, size=(2, 16)).astype(np.int64)
+    probe = random.integers(3, vocabulary, size=(1, 16)).astype(np.int64)
     np.save(case / "ids.npy", probe)
 
     def save_logits(file):

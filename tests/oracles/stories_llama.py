@@ -112,6 +112,9 @@ def write_nf4(source, folder):
     shutil.copy(source / "generation_config.json", folder)
 
 
+GGUF_LAYERS = 2  # the first ones: all that a layer can have, in less than half of the bytes
+
+
 def write_gguf(source, folder):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -124,7 +127,7 @@ def write_gguf(source, folder):
              "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
     heads = {"attn_q": CONFIG["num_attention_heads"], "attn_k": CONFIG["num_key_value_heads"]}
     tensors = {"token_embd.weight": weights["model.embed_tokens.weight"], "output_norm.weight": weights["model.norm.weight"]}
-    for layer in range(CONFIG["num_hidden_layers"]):
+    for layer in range(GGUF_LAYERS):
         for ours, theirs in names.items():
             w = weights[f"model.layers.{layer}.{ours}.weight"]
             if theirs in heads:  # llama.cpp turns neighbouring elements
@@ -135,7 +138,7 @@ def write_gguf(source, folder):
         writer.add_name("stories-llama")
         writer.add_context_length(CONFIG["max_position_embeddings"])
         writer.add_embedding_length(CONFIG["hidden_size"])
-        writer.add_block_count(CONFIG["num_hidden_layers"])
+        writer.add_block_count(GGUF_LAYERS)
         writer.add_feed_forward_length(CONFIG["intermediate_size"])
         writer.add_head_count(CONFIG["num_attention_heads"])
         writer.add_head_count_kv(CONFIG["num_key_value_heads"])
