@@ -1,10 +1,11 @@
-"""No folder of sources holds more than 26 files, no source file more than 500 lines, no page more than 120 columns."""
+"""No folder of sources holds more than 26 files, no source file more than 500 lines, no page more than 120 columns;
+what tests read has at most 20 MB."""
 import collections
 import pathlib
 import sys
 
 ROOMS = ("core", "quant", "adapters", "parallel", "recipes", "cli", "tests", "benchmarks")
-FILES, LINES, COLUMNS = 26, 500, 120
+FILES, LINES, COLUMNS, DATA = 26, 500, 120, 20_000_000
 # Collections of alike files: fixtures, and scripts that each make one of them.
 COLLECTIONS = ("tests/data", "tests/oracles", "tests/fuzz/seeds")
 
@@ -25,8 +26,11 @@ def main(root):
         widest = max(map(len, page.read_text(encoding="utf-8").splitlines()))
         if widest > COLUMNS:
             wrong.append(f"{page.relative_to(root).as_posix()} is {widest} columns wide")
+    data = sum(path.stat().st_size for path in (root / "tests/data").rglob("*") if path.is_file())
+    if data > DATA:
+        wrong.append(f"tests/data has {data:,} bytes")
     wrong += [f"{folder} has {count} files" for folder, count in folders.items() if count > FILES]
-    print("\n".join(wrong) or f"{len(folders)} folders, {sum(folders.values())} files, {len(pages)} pages are small enough")
+    print("\n".join(wrong) or f"{len(folders)} folders, {sum(folders.values())} files, {len(pages)} pages are small enough; tests/data has {data:,} bytes")
     return 1 if wrong or not folders or not pages else 0
 
 

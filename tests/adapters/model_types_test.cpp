@@ -12,7 +12,7 @@ namespace {
 
 using namespace nibble::test;
 
-const std::filesystem::path kCommitted = std::string(kSourceDir) + "/tests/oracles/results/model_types";
+const std::filesystem::path kCommitted = std::string(kSourceDir) + "/tests/data/goldens/model_types";
 
 std::vector<std::string> committed_types() {
   std::vector<std::string> names;

@@ -9,7 +9,7 @@ namespace {
 using Gemma3n = test::SmallModel;
 
 TEST_F(Gemma3n, IsQuantizedPlannedTrainedAndMerged) {
-  const std::string model = std::string(kSourceDir) + "/tests/oracles/results/families/gemma3n-0/model";
+  const std::string model = std::string(kSourceDir) + "/tests/data/goldens/families/gemma3n-0/model";
   std::string lines;
   for (int i = 0; i < 4; ++i) {
     lines += nlohmann::json{{"input_ids", {3 + i, 5, 7, 9, 11, 13, 17, 2}}}.dump() + "\n";

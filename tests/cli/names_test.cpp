@@ -20,7 +20,7 @@ class Names : public SmallModel {
     SmallModel::SetUp();
     const fs::path data = snapshot("datasets--me--talk") / "main";
     fs::create_directories(data);
-    const std::string fixtures = std::string(kSourceDir) + "/tests/oracles/results/tables/";
+    const std::string fixtures = std::string(kSourceDir) + "/tests/data/goldens/tables/";
     fs::copy(fixtures + "zstd_v2.parquet", data / "train.parquet");
     fs::copy(fixtures + "stream.arrow", data / "train.arrow");
     test::write_bytes(root_ / "d.csv", "question,answer\nWhat?,That.\nWho?,She.\n");

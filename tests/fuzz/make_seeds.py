@@ -85,7 +85,7 @@ put("config", "four-bit", dict(LLAMA, quantization_config={
     "quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True,
     "bnb_4bit_compute_dtype": "bfloat16", "llm_int8_skip_modules": ["lm_head", ".*\\.mlp\\..*"]}))
 # Mixtures, hybrids, latent attention and the rest: the config.json of one small model of each type.
-for model in sorted((pathlib.Path(__file__).parents[1] / "oracles/results/model_types").glob("*/model/config.json")):
+for model in sorted((pathlib.Path(__file__).parents[1] / "data/goldens/model_types").glob("*/model/config.json")):
     put("config", model.parts[-3], json.loads(model.read_text()))
 
 LORA = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "lora_dropout": 0.05, "target_modules": ["q_proj", "v_proj"],

@@ -1,6 +1,6 @@
 """Runs AdamW8bit of bitsandbytes on random gradients and writes weights and states.
 
-    python3 tests/oracles/adamw8bit.py tests/oracles/results/adamw8bit.safetensors
+    python3 tests/oracles/adamw8bit.py tests/data/goldens/adamw8bit.safetensors
 
 tests/core/ops/adamw8bit_test.cpp holds our update against the file. The update is that of bitsandbytes' CPU backend, but the
 codes are the nearest ones, as its own generic code (and the CUDA kernel) finds them: the CPU kernel of 0.50.2 looks codes up

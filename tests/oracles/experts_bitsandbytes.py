@@ -1,6 +1,6 @@
 """Puts tensors of experts in 4 bits with bitsandbytes' replace_parameter_4bit and writes the state dicts.
 
-    python3 tests/oracles/experts_bitsandbytes.py tests/oracles/results/bitsandbytes_experts.safetensors
+    python3 tests/oracles/experts_bitsandbytes.py tests/data/goldens/bitsandbytes_experts.safetensors
     python3 tests/oracles/experts_bitsandbytes.py check DIRECTORY DENSE
 
 The first makes what tests/quant/bitsandbytes_test.cpp holds our codec against: CASE.weight, the tensor, and the state dict of

@@ -1,7 +1,7 @@
 """Logits, gradients, greedy ids and LoRA training of small random models, by Transformers and PEFT.
 
     python families.py OUT [--families llama,falcon] [--count N] [--seed S]     N cases of every family, each with other options
-    python families.py results/families --small [--count 2]                    smaller ones without adapters: the committed
+    python families.py tests/data/goldens/families --small [--count 2]          smaller ones without adapters: the committed
 
 A case is a folder as tests/core/models/golden.h reads it: model/ (config.json as Transformers 5 saves it or in the words of
 published files, weights in f32, f16 or bf16, in one or several files), input_ids.npy, labels.npy, logits.npy, grads.safetensors,

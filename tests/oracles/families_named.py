@@ -1,6 +1,6 @@
 """Cases of families.py whose options are those of a published model, not drawn: the forms that people meet most.
 
-    python families_named.py tests/oracles/results/families [--only BEGINNING]
+    python families_named.py tests/data/goldens/families [--only BEGINNING]
 """
 import argparse, shutil
 from pathlib import Path

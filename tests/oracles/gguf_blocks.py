@@ -1,6 +1,6 @@
 """Holds K-quants against llama.cpp's own quantizer (ggml_quantize_chunk in the wheel xllamacpp) and the gguf package.
 
-    python tests/oracles/gguf_blocks.py                                           writes results/gguf_blocks.safetensors
+    python tests/oracles/gguf_blocks.py                                           writes tests/data/goldens/gguf_blocks.safetensors
     NIBBLE=build/release/bin/nibble python tests/oracles/gguf_blocks.py MODEL_DIR (rows of multiples of 256 and of others)
 
 The second: every tensor of an export as q4_k_m, q5_k_m and q6_k has the bytes that llama.cpp makes of the f32 export; an
@@ -79,4 +79,4 @@ def main(model):
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         sys.exit(1 if main(sys.argv[1]) else 0)
-    write(Path(__file__).parent / "results/gguf_blocks.safetensors")
+    write(Path(__file__).parents[1] / "data/goldens/gguf_blocks.safetensors")

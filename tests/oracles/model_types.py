@@ -5,7 +5,7 @@
 Makes a tiny random model of each type from its configuration class, with a LoRA adapter on its Linears, and compares the logits of
 both and the adapter's gradients. One line each: opened (the largest difference of a logit against what is allowed, and the worst
 gradient's), differs, or refused with nibble's reason. What is made stays in DIR and is not made again; with --small it is small enough
-for results/model_types (weights in bf16, short texts, rank 1), which tests/adapters/model_types_test.cpp reads. The types are those of
+for tests/data/goldens/model_types (weights in bf16, short texts, rank 1), which tests/adapters/model_types_test.cpp reads. The types are those of
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES that read text alone and are no encoders, drafts or composites.
 """
 import argparse, json, os, shutil, subprocess, tempfile

@@ -1,7 +1,7 @@
 """Directories between nibble and PEFT, both ways, on a tiny random Llama.
 
     python3 tests/oracles/peft_round_trip.py make DIRECTORY
-writes what tests/oracles/results/peft_llama holds: base/ (Transformers), adapter/ (PEFT), and logits.safetensors with
+writes what tests/data/goldens/peft_llama holds: base/ (Transformers), adapter/ (PEFT), and logits.safetensors with
 input_ids [2, 9], base and adapter [2, 9, V] float32: what the two compute.
 
     python3 tests/oracles/peft_round_trip.py load BASE ADAPTER MERGED IDS.npy OUT.npy

@@ -1,6 +1,6 @@
 """Quantizes small random matrices with bitsandbytes and writes what it made of them.
 
-    python3 tests/oracles/quantize_bitsandbytes.py tests/oracles/results/bitsandbytes_4bit.safetensors
+    python3 tests/oracles/quantize_bitsandbytes.py tests/data/goldens/bitsandbytes_4bit.safetensors
 
 tests/quant/bitsandbytes_test.cpp holds our codec against the file. Tensors are named CASE.part; the cases are
 INPUT.TYPE.BLOCKSIZE.plain|double. The metadata has the versions, each case's offset as JSON number text, and its quant_state

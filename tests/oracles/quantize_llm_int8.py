@@ -1,6 +1,6 @@
 """A tiny model in LLM.int8 as Transformers saves it, and the logits of its dequantized weights.
 
-    python quantize_llm_int8.py results/llm_int8
+    python quantize_llm_int8.py tests/data/goldens/llm_int8
 
 Writes the 8-bit directory, input_ids.npy and logits.npy (float32; every Linear with the weights that bitsandbytes'
 int8_vectorwise_dequant gives, so that the rounding of activations is no part of it).

@@ -1,7 +1,7 @@
 """Parquet and Arrow files as `datasets` and pyarrow write them, each with its rows as pyarrow reads them, for
 tests/core/data/tables/table_test.cpp (requirements.txt has the versions).
 
-usage: tables.py              writes the fixtures to tests/oracles/results/tables, small ones to tests/fuzz/seeds
+usage: tables.py              writes the fixtures to tests/data/goldens/tables, small ones to tests/fuzz/seeds
        tables.py OUT --random N    N tables put together at random; then NIBBLE_TABLES=OUT test_core_data
 """
 import argparse
@@ -18,7 +18,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-HERE = pathlib.Path(__file__).parent / "results" / "tables"
+HERE = pathlib.Path(__file__).parents[1] / "data/goldens/tables"
 WORDS = ["", "a", "the dog", "Wie geht's?", "\"quoted\"\n\tnew \\ line", "日本語 \U0001f600", "x" * 70, "\x01"]
 
 

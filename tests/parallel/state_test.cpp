@@ -40,7 +40,7 @@ void each_element(const CheckpointSlice& slice, const Call& call) {
 /// Calls body(parallel model, its slices of the trained parameters) on the ranks of `shape`.
 void on_ranks(const MeshShape& shape, bool adapter,
               const std::function<void(ParallelModel&, const std::vector<NamedTensor>&, RankContext&)>& body) {
-  const fs::path model = std::string(kSourceDir) + "/tests/oracles/results/families/llama-0/model";
+  const fs::path model = std::string(kSourceDir) + "/tests/data/goldens/families/llama-0/model";
   run_on_threads(static_cast<int>(shape.ranks()), [&](Communicator& comm) {
     comm.settings().timeout_seconds = 60;
     MemoryPool pool;

@@ -50,7 +50,7 @@ std::vector<uint8_t> without_negative_zeros(std::vector<uint8_t> bytes, QuantTyp
 
 class Bitsandbytes : public ::testing::TestWithParam<Case> {
  protected:
-  Bitsandbytes() : oracle(std::string(kSourceDir) + "/tests/oracles/results/bitsandbytes_4bit.safetensors") {
+  Bitsandbytes() : oracle(std::string(kSourceDir) + "/tests/data/goldens/bitsandbytes_4bit.safetensors") {
     matrix = quantize(oracle.at(GetParam().input + ".weight"), GetParam().options, pool, GetParam().name);
   }
   Tensor part(const std::string& suffix) { return oracle.at(GetParam().name + suffix); }
@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, Bitsandbytes, ::testing::ValuesIn(all_cases()), 
 
 // tests/oracles/experts_bitsandbytes.py: what replace_parameter_4bit saves of a tensor of all experts.
 TEST(BitsandbytesExperts, ATensorOfSeveralMatricesIsSavedAlike) {
-  const SafetensorsFile oracle(std::string(kSourceDir) + "/tests/oracles/results/bitsandbytes_experts.safetensors");
+  const SafetensorsFile oracle(std::string(kSourceDir) + "/tests/data/goldens/bitsandbytes_experts.safetensors");
   MemoryPool pool;
   int seen = 0;
   for (const std::string input : {"rows", "across"}) {

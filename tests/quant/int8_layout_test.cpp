@@ -21,7 +21,7 @@ using test::error_of;
 using test::TemporaryDirectory;
 using ::testing::HasSubstr;
 
-const std::filesystem::path kOracle = std::string(kSourceDir) + "/tests/oracles/results/llm_int8";
+const std::filesystem::path kOracle = std::string(kSourceDir) + "/tests/data/goldens/llm_int8";
 
 std::vector<float> logits_of(Decoder& decoder, RankContext& rank) {
   Sample text;

@@ -314,7 +314,7 @@ TEST(RouterNoise, IsWarnedOfInOneLine) {
   const auto warnings = [](const std::string& type, double noise) {
     Job job;
     const fs::path model = job.directory.path() / "model", data = job.directory.path() / "data.jsonl";
-    fs::copy(fs::path(kSourceDir) / "tests/oracles/results/model_types" / type / "model", model);
+    fs::copy(fs::path(kSourceDir) / "tests/data/goldens/model_types" / type / "model", model);
     json config = json::parse(std::ifstream(model / "config.json"));
     config["router_jitter_noise"] = noise;
     test::write_bytes(model / "config.json", config.dump());
@@ -341,7 +341,7 @@ TEST(AddedTokens, AreTrainedAndSavedWithTheAdapter) {
   write_words(words, kRows + kAdded);
   test::write_bytes(data, json{{"text", "w5 w61 w7 w62 w61"}}.dump() + "\n");
   job.run({{"model",
-            {{"path", (fs::path(kSourceDir) / "tests/oracles/results/peft_llama/base").string()},
+            {{"path", (fs::path(kSourceDir) / "tests/data/goldens/peft_llama/base").string()},
              {"tokenizer", words.string()}}},
            {"adapter", {{"r", 2}}},
            {"data", {{"train", data.string()}}},

@@ -33,7 +33,7 @@ int64_t codes_off(const Tensor& codes, const Tensor& golden) {
 // Codes may differ where a value lies on a border within rounding: then that element's state is off by one step of the
 // map from there on, and its weight by less than the learning rate.
 TEST_P(AdamW8BitTest, FollowsBitsandbytes) {
-  const SafetensorsFile golden(std::string(kSourceDir) + "/tests/oracles/results/adamw8bit.safetensors");
+  const SafetensorsFile golden(std::string(kSourceDir) + "/tests/data/goldens/adamw8bit.safetensors");
   Tensor w = golden.at("w.0").clone(pool());
   EightBitState m = zero_state(w.numel()), v = zero_state(w.numel());
   for (int step = 1; step <= 5; ++step) {
@@ -98,7 +98,7 @@ TEST(DynamicCodes, FindTheNearestValueEverywhere) {
 }
 
 TEST(DynamicMap, UnsignedIsThatOfBitsandbytes) {
-  const SafetensorsFile golden(std::string(kSourceDir) + "/tests/oracles/results/adamw8bit.safetensors");
+  const SafetensorsFile golden(std::string(kSourceDir) + "/tests/data/goldens/adamw8bit.safetensors");
   const Tensor map = golden.at("unsigned_map").clone(pool());
   for (size_t i = 0; i < 256; ++i) EXPECT_EQ(unsigned_dynamic_map()[i], map.data<const float>()[i]) << i;
 }

@@ -24,7 +24,7 @@ namespace {
 using namespace nibble::test;
 namespace fs = std::filesystem;
 
-const fs::path kCases = std::string(kSourceDir) + "/tests/oracles/results/families";
+const fs::path kCases = std::string(kSourceDir) + "/tests/data/goldens/families";
 
 struct Computed {
   double loss = 0, norm = 0;

@@ -66,7 +66,7 @@ TEST_F(ExportGguf, ARefusalNamesTheFileTheTypeAndTheKnownOnes) {
                     R"({"model_type": "opt", "vocab_size": 8, "hidden_size": 4, "ffn_dim": 4, "num_hidden_layers": 1,
                         "num_attention_heads": 1, "max_position_embeddings": 8, "word_embed_proj_dim": 4})");
   try {
-    exported(directory_ / "opt", fs::path(kSourceDir) / "tests/oracles/results/peft_llama/adapter", true, false);
+    exported(directory_ / "opt", fs::path(kSourceDir) / "tests/data/goldens/peft_llama/adapter", true, false);
     FAIL() << "nothing was thrown";
   } catch (const UsageError& error) {
     const std::string output = error.what();
@@ -77,7 +77,7 @@ TEST_F(ExportGguf, ARefusalNamesTheFileTheTypeAndTheKnownOnes) {
 
 // The base with this adapter is what llama.cpp computes; tests/oracles/gguf_llama_cpp.py lets it.
 TEST_F(ExportGguf, AnAdapterAddsWhatMergingAdds) {
-  const fs::path oracle = fs::path(kSourceDir) / "tests/oracles/results/peft_llama";
+  const fs::path oracle = fs::path(kSourceDir) / "tests/data/goldens/peft_llama";
   const fs::path peft = oracle / "adapter";
   const GgufFile base(exported(oracle / "base", "", false, false).string());
   const GgufFile merged(exported(oracle / "base", peft, false, false).string());
@@ -152,7 +152,7 @@ TEST_F(ExportGguf, TheLatentsSecondProjectionIsSplitByHead) {
 }
 
 fs::path of_type(const std::string& type) {
-  return fs::path(kSourceDir) / "tests/oracles/results/model_types" / type / "model";
+  return fs::path(kSourceDir) / "tests/data/goldens/model_types" / type / "model";
 }
 
 // Four value heads of two key heads stand there as 0, 2, 1, 3, and decays are -exp of what the model has.

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 struct PeftRoundTrip : testing::Test {
-  const fs::path oracle = fs::path(kSourceDir) / "tests/oracles/results/peft_llama";
+  const fs::path oracle = fs::path(kSourceDir) / "tests/data/goldens/peft_llama";
   test::TemporaryDirectory directory;
   LocalRank rank{1};
   SafetensorsFile results{(oracle / "logits.safetensors").string()};

@@ -21,7 +21,7 @@ using test::Files;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const fs::path kFixtures = fs::path(kSourceDir) / "tests/oracles/results/tables";
+const fs::path kFixtures = fs::path(kSourceDir) / "tests/data/goldens/tables";
 
 std::vector<std::string> read(const fs::path& path) {
   RecordReader reader(path.string());

@@ -101,7 +101,7 @@ TEST_F(GgufTest, BlocksAreLaidOutAsInGgml) {
 
 // Made by llama.cpp's quantizer and read by the gguf package (tests/oracles/gguf_blocks.py).
 TEST_F(GgufTest, BlocksHaveTheBytesThatLlamaCppGivesThem) {
-  const SafetensorsFile golden(std::string(kSourceDir) + "/tests/oracles/results/gguf_blocks.safetensors");
+  const SafetensorsFile golden(std::string(kSourceDir) + "/tests/data/goldens/gguf_blocks.safetensors");
   const Tensor x = golden.at("x");
   for (const GgufType type : {GgufType::q4_0, GgufType::q5_0, GgufType::q5_1, GgufType::q8_0, GgufType::q4_k,
                               GgufType::q5_k, GgufType::q6_k, GgufType::mxfp4}) {

@@ -10,7 +10,7 @@ namespace {
 
 using namespace nibble::test;
 
-const std::filesystem::path kCommitted = std::string(kSourceDir) + "/tests/oracles/results/families";
+const std::filesystem::path kCommitted = std::string(kSourceDir) + "/tests/data/goldens/families";
 
 std::vector<std::string> committed_cases() {
   std::vector<std::string> names;

@@ -18,7 +18,7 @@ using nlohmann::json;
 
 const json& results() {
   static const json all =
-      json::parse(std::ifstream(std::string(kSourceDir) + "/tests/oracles/results/tokenizers_unicode.json"));
+      json::parse(std::ifstream(std::string(kSourceDir) + "/tests/data/goldens/tokenizers_unicode.json"));
   return all;
 }
 
