@@ -182,7 +182,7 @@ TEST_F(ExportGguf, ValueHeadsOfDeltaNetsStandAsTheyMeetTheirKeys) {
   EXPECT_EQ(at(mixed, 3 * width), at(qkv, 3 * width));
   EXPECT_EQ(at(all(file, "blk.0.attn_norm.weight"), 0), at(wide("input_layernorm.weight"), 0) + 1);
   EXPECT_EQ(file.integer("qwen35moe.ssm.group_count"), 2);
-  EXPECT_EQ(file.integer("qwen35moe.expert_feed_forward_length"), 12);
+  EXPECT_EQ(file.integer("qwen35moe.expert_feed_forward_length"), 8);
   EXPECT_NE(file.find("blk.3.attn_q_norm.weight"), nullptr);
 }
 
