@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/communicator.h"
@@ -12,7 +14,7 @@ std::optional<Evaluation> evaluate(StepExecutor& executor, const Objective& obje
                                    const std::function<Batch(int64_t)>& batch_at, DType compute_dtype,
                                    const BeforeBatch& before) {
   Evaluation result;
-  std::array<double, 4> sums{};  // loss, what it is divided by, label tokens, tokens
+  std::array<double, 3> sums{};  // what the loss is divided by, label tokens, tokens
   RankContext& rank = executor.rank();
   Communicator& ranks = executor.data_ranks();
   const StepContext context{rank, compute_dtype, false, 0, {}};
@@ -38,23 +40,31 @@ std::optional<Evaluation> evaluate(StepExecutor& executor, const Objective& obje
     all.settled = executor.survey(objective, rounds, batch_for, context);
   }
   executor.take_metrics(objective, all);
+  // Of every batch: added up in one order, however many ranks share them out.
+  std::vector<double> losses(static_cast<size_t>(rounds * ranks.size()));
   for (int64_t round = 0; round < rounds; ++round) {
     if (!before(round, rounds)) return std::nullopt;
     const Batch batch = own_batch(round);
     const LossCounts counts = objective.counts(batch);
-    sums[0] += executor.loss_sum(counts.divisor > 0 ? &batch : nullptr, objective, all, context);
-    sums[1] += counts.divisor;
-    sums[2] += static_cast<double>(batch.label_tokens);
-    if (batch.ids) sums[3] += static_cast<double>(sample_tokens(batch));
+    losses[static_cast<size_t>(round * ranks.size() + ranks.rank())] =
+        executor.loss_sum(counts.divisor > 0 ? &batch : nullptr, objective, all, context);
+    sums[0] += counts.divisor;
+    sums[1] += static_cast<double>(batch.label_tokens);
+    if (batch.ids) sums[2] += static_cast<double>(sample_tokens(batch));
   }
   result.metrics = executor.take_metrics(objective, all);
-  Tensor summed = Tensor::from<double>(rank.pool.host(), {std::ssize(sums)}, sums);
-  ranks.all_reduce_sum("evaluation", summed);
-  const double* total = summed.data<double>();
-  result.label_tokens = static_cast<int64_t>(total[2]);
-  result.tokens = static_cast<int64_t>(total[3]);
-  if (total[1] == 0) throw InputError("evaluation data", "no token has a label", "check its labels");
-  result.loss = total[0] / total[1];
+  const auto over_ranks = [&](std::span<const double> values) {
+    Tensor summed = Tensor::from<double>(rank.pool.host(), {std::ssize(values)}, values);
+    ranks.all_reduce_sum("evaluation", summed);
+    return summed;
+  };
+  const Tensor counted = over_ranks(sums), each = over_ranks(losses);
+  const double* total = counted.data<double>();
+  result.label_tokens = static_cast<int64_t>(total[1]);
+  result.tokens = static_cast<int64_t>(total[2]);
+  if (total[0] == 0) throw InputError("evaluation data", "no token has a label", "check its labels");
+  const std::span<const double> batches = each.span<const double>();
+  result.loss = std::accumulate(batches.begin(), batches.end(), 0.0) / total[0];
   result.perplexity = std::exp(result.loss);
   if (!std::isfinite(result.loss)) {
     throw NumericError("evaluation", "the loss is not finite", "lower optimizer.lr, or look at the evaluation data");

@@ -20,7 +20,7 @@ void expect_same_bits(const Outcome& got, const Outcome& want) {
   EXPECT_EQ(got.losses, want.losses);
   EXPECT_EQ(got.norms, want.norms);
   EXPECT_TRUE(got.weights == want.weights) << "the trained weights differ";
-  expect_same_evaluations(got, want, 1e-9);
+  expect_same_evaluations(got, want, 0);
 }
 
 struct Case {

@@ -90,7 +90,7 @@ TEST_F(Preferences, CopiesAndShardsHaveTheBitsOfOneRank) {
       EXPECT_EQ(several.losses, one.losses) << name;
       EXPECT_TRUE(several.weights == one.weights) << name;
       EXPECT_EQ(metrics_of(name), metrics_of("one" + objective.dump())) << name;
-      expect_same_evaluations(several, one, 1e-9);
+      expect_same_evaluations(several, one, 0);
     }
   }
 }
