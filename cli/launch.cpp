@@ -246,7 +246,14 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
   int pipe_ends[2];
   if (pipe2(pipe_ends, O_CLOEXEC) != 0) throw IoError("mpirun", std::strerror(errno));
   struct sigaction action {};
-  action.sa_handler = [](int) { ++signals; };
+  action.sa_handler = [](int signal) {
+    int none = 0;
+    if (signal != SIGHUP) {
+      ++signals;
+    } else {
+      signals.compare_exchange_strong(none, 1);  // see StopSignal
+    }
+  };
   for (const int signal : kStopSignals) {
     struct sigaction former {};
     sigaction(signal, nullptr, &former);

@@ -49,21 +49,21 @@ ExactMatch exact_match(Decoder& model, const DataOptions& options, const Encoder
     if (watch) watch(i, count);
     const Sample sample = dataset.sample(i);
     const auto is_prompt = [](int32_t label) { return label == kIgnoreLabel; };
-    const auto first = std::find_if_not(sample.labels.begin(), sample.labels.end(), is_prompt);
-    const auto prompt = static_cast<size_t>(first - sample.labels.begin());
-    if (prompt == 0 || prompt == sample.ids.size()) continue;
-    const std::span<const int32_t> ids(sample.ids);
+    const auto end = std::find_if_not(sample.labels.rbegin(), sample.labels.rend(), is_prompt);
+    const auto begin = std::find_if(end, sample.labels.rend(), is_prompt);
+    if (begin == sample.labels.rend()) continue;
+    const auto prompt = static_cast<size_t>(sample.labels.rend() - begin);
+    const std::span<const int32_t> ids = std::span(sample.ids).first(static_cast<size_t>(sample.labels.rend() - end));
+    const std::span<const int32_t> question = ids.first(prompt), answer = ids.subspan(prompt);
     ++result.asked;
     if (comparison) {
-      const auto answer = static_cast<size_t>(std::find_if(first, sample.labels.end(), is_prompt) - first);
       const std::string place = options.train.front().path + ": record " + std::to_string(dataset.info(i).record + 1);
-      result.right += answers_alike(model, *comparison, ids.first(prompt), ids.subspan(prompt, answer), place, step);
+      result.right += answers_alike(model, *comparison, question, answer, place, step);
       continue;
     }
     GenerateOptions greedy;
-    greedy.max_new_tokens = static_cast<int64_t>(ids.size() - prompt);
-    const std::vector<int32_t> output = generate(model, ids.first(prompt), greedy, step);
-    result.right += std::ranges::equal(output, ids.subspan(prompt));
+    greedy.max_new_tokens = std::ssize(answer);
+    result.right += std::ranges::equal(generate(model, question, greedy, step), answer);
   }
   return result;
 }

@@ -30,10 +30,10 @@ struct AnswerComparison {
   int64_t max_new_tokens = 256;
 };
 
-/// For the first `limit` samples (0: all) of `options.train`: the prompt (tokens before the first trained one) is
-/// continued greedily to the length of the answer; right when all its tokens, end included, are the sample's. With a
-/// `comparison` it is continued to its end, and right when what the rule finds in the text is what it finds in the
-/// sample's answer; InputError for a sample in whose answer it finds nothing.
+/// For the first `limit` samples (0: all) of `options.train`: what comes before the last answer (trained tokens in a
+/// row) is continued greedily to its length; right when all its tokens are the sample's, the end of a turn included
+/// where it is trained. With a `comparison` it is continued to its end, and right when what the rule finds in the text
+/// is what it finds in the sample's answer; InputError for a sample in whose answer it finds nothing.
 ExactMatch exact_match(Decoder& model, const DataOptions& options, const Encoder& encoder, int64_t limit,
                        const StepContext& step, const std::optional<AnswerComparison>& comparison = std::nullopt,
                        const EvaluationWatch& watch = {});

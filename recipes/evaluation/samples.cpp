@@ -20,14 +20,16 @@ Samples::Samples(const TrainingData& data, const std::string& tokenizer, int64_t
   const Dataset& dataset = data.has_eval() ? data.eval().dataset() : data.train().dataset();
   for (int64_t i = 0; i < dataset.size() && static_cast<int64_t>(prompts_.size()) < count; ++i) {
     const Sample sample = dataset.sample(i);
-    const auto first =
-        std::find_if(sample.labels.begin() + 1, sample.labels.end(), [](int32_t l) { return l != kIgnoreLabel; });
-    size_t prompt = static_cast<size_t>(first - sample.labels.begin());
-    if (prompt <= 1) prompt = std::min(kTextPrompt, sample.ids.size() / 2);  // all of it is trained
-    const size_t end = std::min(sample.ids.size(), prompt + kLongestAnswer);
+    const std::span<const int32_t> labels(sample.labels);
+    const auto first = std::ranges::find_if(labels.subspan(1), [](int32_t label) { return label != kIgnoreLabel; });
+    const auto last = std::ranges::find(first, labels.end(), kIgnoreLabel);
+    const auto answered = static_cast<size_t>(last - labels.begin());
+    auto prompt = static_cast<size_t>(first - labels.begin());
+    if (prompt <= 1) prompt = std::min(kTextPrompt, answered / 2);  // all of it is trained
+    const size_t end = std::min(answered, prompt + kLongestAnswer);
     if (prompt == 0 || prompt >= end) continue;
     const auto at = [&](size_t place) { return sample.ids.begin() + static_cast<std::ptrdiff_t>(place); };
-    cut_.push_back(end < sample.ids.size());
+    cut_.push_back(end < answered);
     expected_.emplace_back(at(prompt), at(end));
     prompts_.push_back({.ids = {at(0), at(prompt)},
                         .max_new_tokens = static_cast<int64_t>(std::max(end - prompt, kTextPrompt)),

@@ -9,7 +9,7 @@
 namespace nibble {
 
 /// The first `count` samples of the evaluation data, or of the training data where there is none. The prompt of a
-/// sample is what comes before the first trained token; a text's is its first tokens.
+/// sample is what comes before its first answer (trained tokens in a row); a text's is its first tokens.
 class Samples {
  public:
   /// Opens the tokenizer at `tokenizer`, where there is one, to show them as text.

@@ -50,5 +50,27 @@ TEST_F(Eval, WhatCannotBeComparedIsSaid) {
   EXPECT_EQ(run("eval --model run/model --data d.jsonl --answer number").code, 2);
 }
 
+// The template ends a turn with a line break, which no label has; what a user says later is no answer.
+TEST_F(Eval, TheLastAnswerOfAConversationIsCompared) {
+  const auto talk = [&](const char* name, const char* last) {
+    json messages = json::array();
+    const char* role = "user";
+    for (const char* text : {"One?", "It is 1", "Two?", last}) {
+      messages.push_back({{"role", role}, {"content", text}});
+      role = std::string_view(role) == "user" ? "assistant" : "user";
+    }
+    test::write_bytes(root_ / name, json{{"messages", messages}}.dump() + "\n");
+  };
+  talk("talk.jsonl", "It is 2");
+  talk("other.jsonl", "It is 3");
+  const Said trained = run("train r.yaml data.train=talk.jsonl data.template=chatml output.dir=talk");
+  ASSERT_EQ(trained.code, 0) << trained.text;
+  const std::string words = "eval --model talk/model --template chatml --exact-match --data ";
+  EXPECT_THAT(run(words + "talk.jsonl").text, HasSubstr("exact match 100.0% (1 of 1)"));
+  EXPECT_THAT(run(words + "other.jsonl").text, HasSubstr("exact match 0.0% (0 of 1)"));
+  EXPECT_THAT(run(words + "talk.jsonl --answer number").text, HasSubstr("exact match 100.0% (1 of 1)"));
+  EXPECT_THAT(run(words + "other.jsonl --answer number").text, HasSubstr("exact match 0.0% (0 of 1)"));
+}
+
 }  // namespace
 }  // namespace nibble

@@ -34,14 +34,19 @@ void say(const char* line) {
 
 void note_signal(int signal) {
   const int error = errno;
-  const int before = count.fetch_add(1);
-  int none = 0;
+  // A shell and the kernel both send a hangup when one terminal is closed: it asks to stop, and never twice.
+  int before = 0, none = 0;
+  if (signal != SIGHUP) {
+    before = count.fetch_add(1);
+  } else if (!count.compare_exchange_strong(before, 1)) {
+    return;
+  }
   first_signal.compare_exchange_strong(none, signal);
   const StopPolicy policy = current;
   if (before == 0 && policy == StopPolicy::at_once) {
     sem_post(end_now);
   } else if (before == 0 && policy == StopPolicy::finish_step) {
-    say("stopping: the step in hand is finished and saved; again to leave at once");
+    say("stopping: the step in hand is finished and saved; again to leave at once, with the last checkpoint");
   } else if (before == 0) {
     say("stopping: the step in hand is saved first");
   } else if (before == 1 && policy == StopPolicy::finish_save) {

@@ -18,8 +18,8 @@ inline constexpr std::array kStopSignals = {SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 ///
 /// With StopPolicy::at_once what is unfinished on the disk is removed (remove_unfinished()) and the process ends: by
 /// the signal itself, or with exit code 75. Otherwise the first signal sets a flag and says on stderr what happens; a
-/// second one ends the process at once with exit code 75 (the last checkpoint stands), except while a finished step is
-/// not saved yet, when it takes a third one, or the end of the save.
+/// second one ends the process at once with exit code 75 (the last checkpoint stands), except while a step is being
+/// saved, when it takes a third one, or the end of the save. A hangup after another signal says nothing new.
 class StopSignal {
  public:
   /// How the process ends where it ends at once.
