@@ -63,7 +63,8 @@ TEST_F(Eval, TheLastAnswerOfAConversationIsCompared) {
   };
   talk("talk.jsonl", "It is 2");
   talk("other.jsonl", "It is 3");
-  const Said trained = run("train r.yaml data.train=talk.jsonl data.template=chatml output.dir=talk");
+  const Said trained =
+      run("train r.yaml data.train=talk.jsonl data.template=chatml data.max_length=256 output.dir=talk");
   ASSERT_EQ(trained.code, 0) << trained.text;
   const std::string words = "eval --model talk/model --template chatml --exact-match --data ";
   EXPECT_THAT(run(words + "talk.jsonl").text, HasSubstr("exact match 100.0% (1 of 1)"));
