@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <vector>
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
@@ -15,6 +16,7 @@
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/files/scratch_directory.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/processes/child_process.h"
@@ -80,6 +82,9 @@ MachineSpeed measure_under_mpi(const Flags& flags, const Recipe& recipe, const P
 // One of those ranks.
 void measure(const Flags& flags) {
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
+  std::vector<std::filesystem::path> inputs = recipe.inputs();
+  inputs.insert(inputs.end(), {flags.recipe, flags.cluster});
+  guard_output(flags.measure, inputs);
   const PlanJob job = plan_job(recipe);
   MpiSession session;
   const int ranks = flags.ranks > 0 ? flags.ranks : session.world().size();

@@ -1,7 +1,9 @@
 // nibble gradients: loss and the gradient of every trainable tensor, for comparison with other software.
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "nibble/adapters/peft/adapter_names.h"
 #include "nibble/cli/command_line/model_flags.h"
@@ -35,7 +37,9 @@ std::vector<Sample> read_samples(const Flags& flags) {
 
 void run_recipe(const Flags& flags) {
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
-  guard_output(flags.out, {recipe.model.path, flags.recipe});
+  std::vector<std::filesystem::path> inputs = recipe.inputs();
+  inputs.emplace_back(flags.recipe);
+  guard_output(flags.out, inputs);
   if (recipe.pretrains()) throw UsageError("a recipe that starts from random weights has no gradients here");
   Observer observer;
   observer.on_message = [](const std::string& line) { say(stderr, line); };

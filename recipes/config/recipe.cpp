@@ -7,6 +7,7 @@
 #include "nibble/adapters/peft/peft_config.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/isa_levels.h"
+#include "nibble/core/data/records/record_reader.h"
 #include "nibble/core/io/hub/hub_cache.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/json/yaml.h"
@@ -256,6 +257,24 @@ std::vector<RewardRecipe> Recipe::all_rewards() const {
   last.type = RewardRecipe::Type::model;
   last.name = "reward_model";
   last.path = objective.reward_model;
+  return all;
+}
+
+std::vector<std::filesystem::path> Recipe::inputs() const {
+  std::vector<std::filesystem::path> all = {model.path,
+                                            model.init,
+                                            model.tokenizer,
+                                            data.chat_template,
+                                            objective.reference,
+                                            objective.teacher_model_name_or_path,
+                                            objective.value_model,
+                                            objective.value_adapter,
+                                            objective.rollout.file};
+  if (adapter) all.emplace_back(adapter->path);
+  for (const RewardRecipe& reward : all_rewards()) all.emplace_back(reward.path);
+  for (const auto* sources : {&data.train, &data.eval}) {
+    for (std::filesystem::path& path : data_paths(*sources)) all.push_back(std::move(path));
+  }
   return all;
 }
 

@@ -3,6 +3,7 @@
 // behind recipe_keys() describes every key once, and parsing, checking, writing and the documentation all come from it.
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -168,6 +169,8 @@ struct Recipe {
 
   /// `rewards`, and objective.reward_model as the last of them.
   std::vector<RewardRecipe> all_rewards() const;
+  /// Files and directories that a run reads, which must not be where a command writes; also words that stand for one.
+  std::vector<std::filesystem::path> inputs() const;
   bool is_preference() const { return objective.type != ObjectiveType::sft; }
   bool has_rollouts() const { return nibble::has_rollouts(objective); }
   /// Whether it starts from random weights (model.init) instead of a model.

@@ -3,7 +3,6 @@
 #include <filesystem>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/data/records/record_reader.h"
 #include "nibble/core/io/files/output_guard.h"
 
 namespace nibble {
@@ -25,16 +24,6 @@ namespace {
 bool holds_judgements(DataFormat format) {
   using enum DataFormat;
   return format == preference || format == unpaired || format == labeled || format == prompts || format == rollouts;
-}
-
-// What the run reads must not be where it writes.
-void check_output(const Recipe& recipe) {
-  std::vector<std::filesystem::path> inputs = {recipe.model.path, recipe.model.init, recipe.model.tokenizer};
-  if (recipe.adapter) inputs.emplace_back(recipe.adapter->path);
-  for (const auto* sources : {&recipe.data.train, &recipe.data.eval}) {
-    for (std::filesystem::path& path : data_paths(*sources)) inputs.push_back(std::move(path));
-  }
-  guard_output(recipe.output.dir, inputs);
 }
 
 void check_rollouts(const Document& document, const Recipe& recipe) {
@@ -179,7 +168,7 @@ void detail::check_recipe(const Document& document, const Recipe& recipe) {
   if (optimizer.min_lr > optimizer.lr) document.refuse("optimizer.min_lr", "is larger than optimizer.lr", "");
   check_objective(document, recipe);
   if (recipe.output.dir.empty()) document.refuse("output.dir", "is missing", "name a directory to write to");
-  check_output(recipe);
+  guard_output(recipe.output.dir, recipe.inputs());
 }
 
 }  // namespace nibble

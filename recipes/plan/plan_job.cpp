@@ -20,6 +20,7 @@
 #include "nibble/quant/nf4_weight.h"
 #include "nibble/quant/quantization_config.h"
 #include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/preferences/reference_model.h"
 #include "nibble/recipes/reinforcement/block.h"
 #include "nibble/recipes/reinforcement/model_reward.h"
@@ -39,7 +40,7 @@ constexpr int64_t kTokenizerTraining = int64_t{6} << 20;
 /// How the base is stored: by the headers of its files, else by config.json, else as bf16.
 class StoredBase {
  public:
-  StoredBase(const ModelRecipe& base, const DecoderConfig& config, bool look) {
+  StoredBase(const ModelRecipe& base, const DecoderConfig& config, bool look) : rows_(config.vocab_size) {
     if (base.quantize) {
       codec_ = {.double_quant = base.double_quant, .block_size = base.block_size};
       skip_.emplace(base.skip_modules, std::vector<std::string>{config.names.head, kScoreHead});
@@ -70,7 +71,9 @@ class StoredBase {
     const auto& device = dynamic_cast<const MetaDevice&>(rank.pool.device());
     const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
       const bool wide = shape.size() == 1 || is_head_norm(config.names, name);
-      const Tensor value = wide ? Tensor::empty(rank.pool, shape, DType::f32, name) : device.mapped(shape, dtype(name));
+      const bool grown = config.vocab_size > rows_ && shape.front() == config.vocab_size;  // resize_vocabulary
+      const Tensor value = wide || grown ? Tensor::empty(rank.pool, shape, wide ? DType::f32 : dtype(name), name)
+                                         : device.mapped(shape, dtype(name));
       return std::make_shared<Parameter>(Parameter{.name = name, .value = value, .gradient = {}});
     };
     const LinearWeightMaker dense = dense_maker(config, parameter);
@@ -104,6 +107,7 @@ class StoredBase {
     return stored && (stored.dtype() == DType::f32 || stored.dtype() == DType::f16) ? stored.dtype() : dense_;
   }
 
+  int64_t rows_;  // of embedding and head in the files
   QuantizeOptions codec_;
   std::optional<SkipRule> skip_;
   std::optional<CheckpointDir> checkpoint_;
@@ -168,12 +172,18 @@ ModelMaker maker_of(const Recipe& recipe, const std::optional<AdapterRecipe>& of
   };
 }
 
-PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
-  check_experts(config, recipe.parallel.experts);
-  const auto base = std::make_shared<const StoredBase>(recipe.model, config, look);
+PlanJob job_of(const Recipe& recipe, const DecoderConfig& stored, bool look) {
+  check_experts(stored, recipe.parallel.experts);
+  const auto base = std::make_shared<const StoredBase>(recipe.model, stored, look);
+  DecoderConfig config = stored;
+  if (look && !recipe.pretrains()) {
+    config.vocab_size = rows_for_tokenizer(tokenizer_path_of(recipe.model), stored.vocab_size);
+  }
+  std::optional<AdapterRecipe> adapter = recipe.adapter;
+  if (adapter) adapter = with_added_tokens(*adapter, stored, config.vocab_size);
   PlanJob job;
   job.everything = !recipe.adapter;
-  job.make_model = maker_of(recipe, recipe.adapter, base);
+  job.make_model = maker_of(recipe, adapter, base);
   job.model = plan_model(config, job.make_model, job.everything);
   if (const ModelRecipe teacher = teacher_of(recipe); !teacher.path.empty()) {
     const DecoderConfig taught = model_config(teacher);
@@ -199,9 +209,9 @@ PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
     if (reward.type != RewardRecipe::Type::model) continue;
     const ModelRecipe judge = reward_base(reward, recipe.model);
     const DecoderConfig scored = model_config(judge);
-    std::optional<AdapterRecipe> adapter;
-    if (!judge.score->adapter.empty()) adapter.emplace().path = judge.score->adapter;
-    const ModelMaker make = maker_of(recipe, adapter, std::make_shared<const StoredBase>(judge, scored, look));
+    std::optional<AdapterRecipe> scorer;
+    if (!judge.score->adapter.empty()) scorer.emplace().path = judge.score->adapter;
+    const ModelMaker make = maker_of(recipe, scorer, std::make_shared<const StoredBase>(judge, scored, look));
     job.block.scorers.emplace_back(
         [make, scored](RankContext& rank) { return make(scored, {}, nullptr, nullptr, rank); });
   }

@@ -31,14 +31,7 @@ class Chain(program.FaultTest):
         self.adapter = self.folder / "out/adapter"
 
     def tokenizer(self, folder, marks=MARKS):
-        added = [{"id": WORDS + i, "content": mark, "single_word": False, "lstrip": False, "rstrip": False,
-                  "normalized": False, "special": True} for i, mark in enumerate(marks)]
-        whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
-                 "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
-                 "model": {"type": "WordLevel", "vocab": {f"w{i}": i for i in range(WORDS)}, "unk_token": "w0"}}
-        (folder / "tokenizer.json").write_text(json.dumps(whole))
-        (folder / "tokenizer_config.json").write_text(json.dumps(
-            {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w0"}))
+        program.write_tokenizer(folder, WORDS, marks)
 
     def chats(self):
         path = self.folder / "chats.jsonl"

@@ -15,8 +15,11 @@ FLOOR = 6 << 20  # what a process of this size may be off by however small it is
 class VariedLengths(program.JobTest):
     def setUp(self):
         super().setUp()
-        (self.folder / "config.json").write_text(json.dumps(dict(program.CONFIG, **SHAPE)))
-        self.model = self.folder / "wide"
+        self.init(SHAPE)
+
+    def init(self, shape):
+        (self.folder / "config.json").write_text(json.dumps(dict(program.CONFIG, **shape)))
+        self.model = self.folder / f"wide-{shape['vocab_size']}"
         made = program.run("init", "--config", self.folder / "config.json", "--out", self.model, "--dtype", "nf4")
         self.assertEqual(made.code, 0, made.err)
 
@@ -43,6 +46,11 @@ class VariedLengths(program.JobTest):
 
     def test_many_samples(self):
         self.keeps_to_the_plan(rows=6000)
+
+    def test_a_token_more_than_the_model_has(self):
+        self.init(SHAPE | {"vocab_size": 8192, "num_hidden_layers": 4})
+        program.write_tokenizer(self.model, 8192, ["<|pad|>"])
+        self.keeps_to_the_plan()
 
     def test_packed(self):
         self.keeps_to_the_plan(data={"max_length": 512, "pack": True})

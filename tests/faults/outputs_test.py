@@ -191,6 +191,23 @@ class Inputs(OutputTest):
                 self.refuses(*command, out=self.folder / "link/in", source="which is read")
         self.refuses("quantize", *base, out=self.folder / "link/in/model/x", source=model)
 
+    def test_all_that_a_recipe_names_is_an_input(self):
+        data, held_out = self.data(), self.data(name="held_out.jsonl")
+        teacher, template = self.folder / "teacher", self.folder / "t.jinja"
+        shutil.copytree(self.model, teacher)
+        template.write_text("{{ messages }}")
+        recipe = self.recipe(train_on=data, data={"eval": str(held_out), "template": str(template)},
+                             objective={"type": "distillation", "teacher_model_name_or_path": str(teacher)})
+        cluster = self.folder / "cluster.json"
+        cluster.write_text("{}")
+        before = snapshot(self.folder)
+        for source in [recipe, data, held_out, template, self.model, self.model / "config.json", teacher / "config.json"]:
+            self.ends(2, ["gradients", "--recipe", recipe, "--out", source], "which is read")
+            self.ends(2, ["plan", recipe, "--measure", source], "which is read")
+        self.ends(2, ["plan", recipe, "--cluster", cluster, "--measure", cluster], "which is read")
+        self.ends(2, ["train", recipe, f"output.dir={teacher}"], "which is read")
+        self.assertEqual(snapshot(self.folder), before)
+
     def test_the_file_behind_a_link_in_a_model_is_an_input(self):
         blobs = self.folder / "hub/models--a--b/blobs"
         snapshot_of = self.folder / "hub/models--a--b/snapshots/1"

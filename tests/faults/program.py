@@ -103,6 +103,18 @@ def write_safetensors(path, header, data, length=None):
     pathlib.Path(path).write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
 
 
+def write_tokenizer(folder, words, added=()):
+    """w0, w1, ... separated by blanks, and what stands for a token itself behind them."""
+    tokens = [{"id": words + i, "content": token, "single_word": False, "lstrip": False, "rstrip": False,
+               "normalized": False, "special": True} for i, token in enumerate(added)]
+    (folder / "tokenizer.json").write_text(json.dumps(
+        {"version": "1.0", "truncation": None, "padding": None, "added_tokens": tokens, "normalizer": None,
+         "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
+         "model": {"type": "WordLevel", "vocab": {f"w{i}": i for i in range(words)}, "unk_token": "w0"}}))
+    (folder / "tokenizer_config.json").write_text(json.dumps(
+        {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w0"}))
+
+
 def write_ids(path, ids):
     """An int64 .npy array of one row."""
     header = "{'descr': '<i8', 'fortran_order': False, 'shape': (1, %d), }" % len(ids)
