@@ -172,15 +172,15 @@ ModelMaker maker_of(const Recipe& recipe, const std::optional<AdapterRecipe>& of
   };
 }
 
-PlanJob job_of(const Recipe& recipe, const DecoderConfig& stored, bool look) {
-  check_experts(stored, recipe.parallel.experts);
-  const auto base = std::make_shared<const StoredBase>(recipe.model, stored, look);
-  DecoderConfig config = stored;
+PlanJob job_of(const Recipe& recipe, const DecoderConfig& in_files, bool look) {
+  check_experts(in_files, recipe.parallel.experts);
+  const auto base = std::make_shared<const StoredBase>(recipe.model, in_files, look);
+  DecoderConfig config = in_files;
   if (look && !recipe.pretrains()) {
-    config.vocab_size = rows_for_tokenizer(tokenizer_path_of(recipe.model), stored.vocab_size);
+    config.vocab_size = rows_for_tokenizer(tokenizer_path_of(recipe.model), in_files.vocab_size);
   }
   std::optional<AdapterRecipe> adapter = recipe.adapter;
-  if (adapter) adapter = with_added_tokens(*adapter, stored, config.vocab_size);
+  if (adapter) adapter = with_added_tokens(*adapter, in_files, config.vocab_size);
   PlanJob job;
   job.everything = !recipe.adapter;
   job.make_model = maker_of(recipe, adapter, base);
