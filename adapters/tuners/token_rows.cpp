@@ -88,7 +88,7 @@ AdapterGradient TokenRowsHead::backward(const Tensor& dy, const LinearWeight&, c
   const Tensor listed = columns(pool);
   Tensor part = Tensor::empty(pool, {dy.dim(0), listed.numel()}, dy.dtype(), "gradient of logits");
   ops::take_columns(dy, listed, part);
-  Tensor rest = dy.clone(pool);  // the base has no part in these columns
+  Tensor rest = dy;  // in place: nothing else asks for the columns in which the base has no part
   ops::put_columns(Tensor::zeros(pool, part.shape(), part.dtype(), "gradient of logits"), listed, rest);
   return {.base = rest, .tensors = {part}};
 }
