@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/command_line/model_flags.h"
+#include "nibble/cli/command_line/record_flags.h"
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/progress.h"
 #include "nibble/cli/printing/say.h"
@@ -47,6 +48,7 @@ void print(const Evaluation& loss, const ExactMatch& match, const Flags& flags) 
 }
 
 void run_choices(const Flags& flags) {
+  if (!flags.data.fields.empty()) throw UsageError("--fields with --format choices", "rename the fields in the file");
   std::vector<ChoiceQuestion> questions;
   for (const std::string& file : flags.files) {
     for (ChoiceQuestion& question : read_choice_questions(file)) questions.push_back(std::move(question));
@@ -121,8 +123,7 @@ void add_eval_command(Command& nibble) {
       .option("--format", flags->format,
               "auto, alpaca, chat, completion, text, tokens, or choices: questions with choices and an answer")
       .shows_default();
-  command.option("--template", flags->data.chat_template,
-                 "Chat template: a built-in name or a .jinja file (the adapter's, else the model's own)");
+  add_record_flags(command, flags->data);
   command.option("--max-length", flags->data.max_length, "Tokens of a sequence").shows_default();
   command.option("--truncate", flags->truncate, "What happens to longer samples: cut, drop or error").shows_default();
   command.flag("--train-on-prompt", flags->data.train_on_prompt, "Count the prompt's tokens as well");
