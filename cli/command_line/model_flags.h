@@ -16,7 +16,7 @@ struct ModelFlags {
   int threads = 0;
 };
 
-/// --model: a directory, or an ID in the Hugging Face cache.
+/// --model: a directory, the directory of a run, or an ID in the Hugging Face cache.
 Argument model_option(Command& command, std::string& path, const std::string& help);
 /// --adapter: a PEFT directory, the directory of a run, or an ID in the Hugging Face cache.
 Argument adapter_option(Command& command, std::string& path, const std::string& help);

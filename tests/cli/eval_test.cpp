@@ -46,7 +46,7 @@ TEST_F(Eval, AnswersAreComparedByWhatCounts) {
 TEST_F(Eval, FieldsSayWhatTheFilesCallThem) {
   test::write_bytes(root_ / "p.jsonl", R"({"prompt": "What?", "answer": " It is\n#### 7"})");
   test::write_bytes(root_ / "qa.csv", "ask,good,bad\nWhat?,It is,No\n");
-  const std::string eval = "eval --model run/model --data p.jsonl --exact-match";
+  const std::string eval = "eval --model run --data p.jsonl --exact-match";
   EXPECT_THAT(run(eval).text, HasSubstr("set data.format and data.fields (--format, --fields); known are"));
   EXPECT_THAT(run(eval + " --fields completion=answer").text, HasSubstr("exact match 100.0% (1 of 1)"));
   const Said wrong = run(eval + " --fields completion=answer,=x");
