@@ -44,7 +44,7 @@ Argument adapter_option(Command& command, std::string& path, const std::string& 
 
 void add_model_and_adapter(Command& command, std::string& model, std::string& adapter, const std::string& use) {
   model_option(command, model,
-  "Model directory, or a run's, or ID in the Hugging Face cache; 16/32-bit or bitsandbytes 4-bit "
+               "Model directory, or a run's, or ID in the Hugging Face cache; 16/32-bit or bitsandbytes 4-bit "
                "(default: the base that the adapter names)");
   command.option(  // read after --model, since it stands behind it
       "--adapter",
@@ -95,7 +95,7 @@ Decoder open_model(const ModelFlags& flags, RankContext& rank, Train train) {
   return nibble::open_model(flags.base, flags.adapter, train, rank);
 }
 
-TextSource text_source(const ModelFlags& flags, const std::string& chat_template) {
+TextSource text_source(const ModelFlags& flags, const std::optional<std::string>& chat_template) {
   require_model(flags.base.path);
   TextSource source = find_text_source(flags.base.path, flags.adapter, chat_template);
   for (const std::string& note : source.notes) say(stderr, "note: " + note);
