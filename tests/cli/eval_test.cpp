@@ -59,6 +59,20 @@ TEST_F(Eval, FieldsSayWhatTheFilesCallThem) {
   EXPECT_THAT(run("score --model run/model" + pairs + "scores.jsonl").text, HasSubstr("no score head"));
 }
 
+TEST_F(Eval, NumbersAreWrittenForPeople) {
+  std::string words;
+  for (int i = 0; i < 1200; ++i) words += "9 0 ";
+  test::write_bytes(root_ / "long.txt", words);
+  using ::testing::ContainsRegex;
+  EXPECT_THAT(run("eval --model run --data long.txt").text, ContainsRegex(" over [0-9],[0-9]+ tokens"));
+  EXPECT_THAT(run("inspect run/model").text, ContainsRegex("\nbytes +[0-9]+,[0-9]+\n.* [0-9]+,[0-9]+  model"));
+  const std::string job = " r.yaml data.train=long.txt data.eval=long.txt data.max_length=8192 train.steps=1";
+  EXPECT_THAT(
+      run("validate" + job).text,
+      ContainsRegex("model: [0-9]+,[0-9]+ parameters\nvalid: 1 step, the first with [0-9],[0-9]+ tokens, [0-9],"));
+  EXPECT_THAT(run("train" + job + " output.dir=long").text, ContainsRegex("  [0-9],[0-9]+ label tokens"));
+}
+
 TEST_F(Eval, WhatCannotBeComparedIsSaid) {
   const std::string words = "eval --model run/model --data d.jsonl --exact-match ";
   EXPECT_THAT(run(words + "--answer regex").text, HasSubstr("--answer regex and --pattern go together"));
