@@ -128,9 +128,11 @@ void Chat::switch_adapter(const std::string& state) {
     std::fputs("there is no adapter: start with --adapter DIR\n", stderr);
     return;
   }
+  if (!state.empty() && state != "on" && state != "off") {
+    return say(stderr, "/adapter takes on or off, not " + state + "; alone it changes between them");
+  }
   const bool before = adapter_on_;
-  if (state == "on" || state == "off") adapter_on_ = state == "on";
-  if (state.empty()) adapter_on_ = !adapter_on_;
+  adapter_on_ = state.empty() ? !adapter_on_ : state == "on";
   if (base_changed_ && adapter_on_ != before) open();
   std::fprintf(stderr, "the adapter is %s\n", adapter_on_ ? "on" : "off");
 }
@@ -144,13 +146,16 @@ bool Chat::command(const std::string& line) {
     switch_adapter(rest);
   } else if (name == "/reset") {
     reset();
+    say(stderr, "the conversation is forgotten");
   } else if (name == "/system") {
     flags_.system = rest;
     reset();
+    say(stderr, "the conversation starts again with " + std::string(rest.empty() ? "no" : "this") + " system message");
   } else if (name == "/again") {
     auto& messages = conversation_.messages;
     if (!messages.empty() && messages.back().role == "assistant") messages.pop_back();
-    if (!messages.empty() && messages.back().role == "user") answer();
+    const bool asked = !messages.empty() && messages.back().role == "user";
+    asked ? answer() : say(stderr, "nothing was asked yet that could be answered again");
   } else {
     const std::string meant = nearest(name, {"/adapter", "/again", "/reset", "/system", "/quit", "/help"});
     if (name != "/help") say(stderr, name + " is no command" + (meant.empty() ? "" : "; did you mean " + meant + "?"));

@@ -55,7 +55,8 @@ void run(Flags flags) {
   const CombinedAdapter result = combine_adapters(sources, flags.options, rank.context().pool);
   const AdapterCompanions first{.tokenizer = flags.adapters.front(), .base = base_of_all(flags.adapters)};
   for (const std::string& other : flags.adapters) {
-    if (find_text_source(first.tokenizer.string(), other, "").notes.empty()) continue;
+    const TextSource text = find_text_source(first.tokenizer.string(), other, "");
+    if (text.notes.empty() && text.chat_template.empty()) continue;
     say(stderr, "note: %s has another tokenizer or chat template than %s, whose are kept", other.c_str(),
         first.tokenizer.c_str());
   }

@@ -5,10 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/command_line/model_flags.h"
+#include "nibble/cli/command_line/record_flags.h"
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/progress.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/evaluation/evaluate_model.h"
 #include "nibble/recipes/evaluation/multiple_choice.h"
@@ -38,8 +40,8 @@ void print(const Evaluation& loss, const ExactMatch& match, const Flags& flags) 
     }
     return print_json(output);
   }
-  std::printf("loss %.5f, perplexity %.3f over %lld tokens\n", loss.loss, loss.perplexity,
-              static_cast<long long>(loss.label_tokens));
+  std::printf("loss %.5f, perplexity %.3f over %s\n", loss.loss, loss.perplexity,
+              count_text(loss.label_tokens, "token").c_str());
   if (flags.exact_match) {
     std::printf("exact match %.1f%% (%lld of %lld)\n", 100 * match.share(), static_cast<long long>(match.right),
                 static_cast<long long>(match.asked));
@@ -47,6 +49,7 @@ void print(const Evaluation& loss, const ExactMatch& match, const Flags& flags) 
 }
 
 void run_choices(const Flags& flags) {
+  if (!flags.data.fields.empty()) throw UsageError("--fields with --format choices", "rename the fields in the file");
   std::vector<ChoiceQuestion> questions;
   for (const std::string& file : flags.files) {
     for (ChoiceQuestion& question : read_choice_questions(file)) questions.push_back(std::move(question));
@@ -121,8 +124,7 @@ void add_eval_command(Command& nibble) {
       .option("--format", flags->format,
               "auto, alpaca, chat, completion, text, tokens, or choices: questions with choices and an answer")
       .shows_default();
-  command.option("--template", flags->data.chat_template,
-                 "Chat template: a built-in name or a .jinja file (the adapter's, else the model's own)");
+  add_record_flags(command, flags->data);
   command.option("--max-length", flags->data.max_length, "Tokens of a sequence").shows_default();
   command.option("--truncate", flags->truncate, "What happens to longer samples: cut, drop or error").shows_default();
   command.flag("--train-on-prompt", flags->data.train_on_prompt, "Count the prompt's tokens as well");

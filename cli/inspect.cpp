@@ -129,15 +129,18 @@ ordered_json inspect(const fs::path& path) {
 
 void print(const ordered_json& output) {
   for (const auto& [key, value] : output.items()) {
-    if (key != "tensors")
-      std::printf("%-20s %s\n", visible_text(key).c_str(),
-                  visible_text(value.is_string() ? value.get<std::string>() : value.dump()).c_str());
+    if (key == "tensors") continue;
+    const std::string text = value.is_string()           ? value.get<std::string>()
+                             : value.is_number_integer() ? grouped_text(value.get<int64_t>())
+                                                         : value.dump();
+    std::printf("%-20s %s\n", visible_text(key).c_str(), visible_text(text).c_str());
   }
   if (!output.contains("tensors")) return;
   uint64_t bytes = 0;
   for (const ordered_json& row : output["tensors"]) {
-    std::printf("  %-5s %-16s %12llu  %s\n", row["dtype"].get<std::string>().c_str(), row["shape"].dump().c_str(),
-                row["bytes"].get<unsigned long long>(), visible_text(row["name"].get<std::string>()).c_str());
+    std::printf("  %-5s %-16s %15s  %s\n", row["dtype"].get<std::string>().c_str(), row["shape"].dump().c_str(),
+                grouped_text(row["bytes"].get<int64_t>()).c_str(),
+                visible_text(row["name"].get<std::string>()).c_str());
     bytes += row["bytes"].get<uint64_t>();
   }
   std::printf("%s, %s\n", count_text(static_cast<int64_t>(output["tensors"].size()), "tensor").c_str(),

@@ -26,12 +26,12 @@ void report(const ReportFlags& flags) {
   const std::filesystem::path page =
       flags.out.empty() ? std::filesystem::path(flags.run) / "report.html" : std::filesystem::path(flags.out);
   guard_output(page, run_contents(flags.run));
+  std::error_code error;
+  if (!flags.plots.empty()) std::filesystem::create_directories(flags.plots, error);
+  if (error) throw IoError(flags.plots, "cannot be made: " + error.message());
   write_file_atomically(page, report_page(log));
   say(stdout, page.string());
   if (flags.plots.empty()) return;
-  std::error_code error;
-  std::filesystem::create_directories(flags.plots, error);
-  if (error) throw IoError(flags.plots, "cannot be made: " + error.message());
   for (const NamedPlot& named : run_plots(log)) {
     const std::filesystem::path file = std::filesystem::path(flags.plots) / (named.name + ".svg");
     write_file_atomically(file, svg(named.plot));

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/command_line/model_flags.h"
+#include "nibble/cli/command_line/record_flags.h"
 #include "nibble/cli/commands.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/files/atomic_file.h"
@@ -18,7 +19,8 @@ namespace {
 
 struct Flags {
   ModelFlags model;
-  std::string data, format = "preference", chat_template, out, score_at = "last_token";
+  DataOptions records;
+  std::string data, format = "preference", out, score_at = "last_token";
 };
 
 nlohmann::ordered_json output(const std::vector<float>& scores) {
@@ -28,7 +30,7 @@ nlohmann::ordered_json output(const std::vector<float>& scores) {
 
 void run(const Flags& flags) {
   guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.data});
-  const TextSource text = text_source(flags.model, flags.chat_template);
+  const TextSource text = text_source(flags.model, flags.records.chat_template);
   LocalRank rank(flags.model.threads);
   warn_of_other_base(flags.model);
   ModelRecipe base = flags.model.base;
@@ -38,10 +40,9 @@ void run(const Flags& flags) {
   if (flags.score_at == "last_non_pad") objective.score_at = ScoreAt::last_non_pad;
   objective = with_score_head(objective, decoder.config());
   const Encoder encoder = open_encoder(text.tokenizer, text.chat_template, decoder.config().vocab_size);
-  DataOptions options;
+  DataOptions options = flags.records;
   options.train = {{flags.data}};
   options.format = parse_data_format(flags.format);
-  options.chat_template = flags.chat_template;
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   std::string lines;
   for (const auto& record : text_scores(decoder, options, encoder, step, objective.pad_id)) {
@@ -74,8 +75,7 @@ void add_score_command(Command& nibble) {
               "Token that is scored; last_non_pad: the last that is not pad_token_id, as Transformers finds it")
       .one_of({"last_token", "last_non_pad"})
       .shows_default();
-  command.option("--template", flags->chat_template,
-                 "Chat template: a built-in name or a .jinja file (the model's own)");
+  add_record_flags(command, flags->records);
   command.option("--out", flags->out, "Result, FILE.jsonl: {\"score\": x or [x, ...]} or {\"chosen\", \"rejected\"}")
       .required();
   command.footer("Example: nibble score --model llama --adapter runs/reward --data pairs.jsonl --out scores.jsonl");

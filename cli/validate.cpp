@@ -34,11 +34,11 @@ void run(const Flags& flags) {
                        {"total_steps", found.total_steps},
                        {"first_batch_tokens", found.first_step.tokens},
                        {"first_batch_label_tokens", found.first_step.label_tokens}});
-  std::printf("model: %lld parameters", static_cast<long long>(found.parameters));
+  std::printf("model: %s", count_text(found.parameters, "parameter").c_str());
   if (found.adapted_modules > 0) std::printf(", an adapter on %s", count_text(found.adapted_modules, "module").c_str());
-  std::printf("\nvalid: %s, the first with %lld tokens, %lld of them trained\n",
-              count_text(found.total_steps, "step").c_str(), static_cast<long long>(found.first_step.tokens),
-              static_cast<long long>(found.first_step.label_tokens));
+  std::printf("\nvalid: %s, the first with %s, %s of them trained\n", count_text(found.total_steps, "step").c_str(),
+              count_text(found.first_step.tokens, "token").c_str(),
+              grouped_text(found.first_step.label_tokens).c_str());
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ nibble_model* nibble_model_open(const char* model_dir, const char* adapter_dir, 
     base.quantize = nibble::find_quant_type(type);
     if (!base.quantize && type != "none") throw nibble::UsageError("quantize must be none, nf4 or fp4, not " + type);
     const std::string adapter = text_or(adapter_dir, "");
-    model->tokenizer = nibble::find_tokenizer(nibble::find_text_source(base.path, adapter, "").tokenizer);
+    model->tokenizer = nibble::find_tokenizer(nibble::find_text_source(base.path, adapter, std::nullopt).tokenizer);
     model->decoder.emplace(nibble::open_model(base, adapter, nibble::Train::nothing, model->rank.context()));
   });
   return code == NIBBLE_OK ? model.release() : nullptr;

@@ -7,6 +7,7 @@
 #include "nibble/adapters/tuners/expert_lora.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/models/decoder_config.h"
 #include "nibble/core/models/load.h"
 
 namespace nibble {
@@ -65,6 +66,10 @@ int64_t MergePlan::vocab_size() const {
 MergeOutput& MergePlan::output(const std::string& name, const std::string& part) {
   const auto found = index_.find(name);
   if (found != index_.end()) return outputs_[found->second];
+  if (name == std::string(kScoreHead) + ".weight") {
+    throw InputError(adapter_.file(), "has a score head, for which the base, a model of next tokens, has no place",
+                     "use the adapter beside its base (nibble score --adapter), or train without an adapter");
+  }
   throw InputError(adapter_.file(), part + " needs " + name + ", which the base does not have",
                    "merge into the model that the adapter was trained on");
 }

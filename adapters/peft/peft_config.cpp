@@ -3,11 +3,9 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/hub/hub_cache.h"
 #include "nibble/core/io/json/json_file.h"
 
 namespace nibble {
@@ -296,14 +294,6 @@ AdapterOptions parse_peft_config(std::string_view json, const std::string& place
     throw InputError(place, error.what());
   }
   return options;
-}
-
-std::string find_adapter(const std::string& named) {
-  const std::filesystem::path found = find_in_hub(named, kHubModels), inside = found / "adapter";
-  std::error_code failure;
-  const bool is_run = !std::filesystem::exists(found / "adapter_config.json", failure) &&
-                      std::filesystem::exists(inside / "adapter_config.json", failure);
-  return (is_run ? inside : found).string();
 }
 
 std::string peft_config_text(const AdapterOptions& options) {

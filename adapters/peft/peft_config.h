@@ -13,10 +13,6 @@ namespace nibble {
 /// for options that would change the result and are not supported here.
 AdapterOptions parse_peft_config(std::string_view json, const std::string& place);
 
-/// The directory of the adapter that `named` is: that directory, the one of a run with it in adapter/, or an ID in the
-/// Hugging Face cache (find_in_hub). What is nothing of it stays as it is.
-std::string find_adapter(const std::string& named);
-
 /// The text of an adapter_config.json with every key of PEFT 0.21.
 std::string peft_config_text(const AdapterOptions& options);
 

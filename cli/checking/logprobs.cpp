@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/command_line/model_flags.h"
+#include "nibble/cli/command_line/record_flags.h"
 #include "nibble/cli/commands.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/files/atomic_file.h"
@@ -17,19 +18,19 @@ namespace {
 
 struct Flags {
   ModelFlags model;
-  std::string data, format = "preference", chat_template, out;
+  DataOptions records;
+  std::string data, format = "preference", out;
 };
 
 void run(const Flags& flags) {
   guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.data});
-  const TextSource text = text_source(flags.model, flags.chat_template);
+  const TextSource text = text_source(flags.model, flags.records.chat_template);
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model, rank.context());
   const Encoder encoder = open_encoder(text.tokenizer, text.chat_template, decoder.config().vocab_size);
-  DataOptions options;
+  DataOptions options = flags.records;
   options.train = {{flags.data}};
   options.format = parse_data_format(flags.format);
-  options.chat_template = flags.chat_template;
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   std::string lines;
   for (const std::vector<AnswerLogProb>& record : answer_log_probs(decoder, options, encoder, step)) {
@@ -57,8 +58,7 @@ void add_logprobs_command(Command& nibble) {
   command.option("--format", flags->format, "prompt, chosen, rejected; or prompt, completion, label")
       .one_of({"preference", "unpaired"})
       .shows_default();
-  command.option("--template", flags->chat_template,
-                 "Chat template: a built-in name or a .jinja file (the model's own)");
+  add_record_flags(command, flags->records);
   command.option("--out", flags->out, "Result, FILE.jsonl: {\"chosen\", \"rejected\", \"chosen_tokens\", ...}")
       .required();
   command.footer("Example: nibble logprobs --model llama --adapter runs/dpo --data pairs.jsonl --out logprobs.jsonl");

@@ -4,9 +4,8 @@
 #include <charconv>
 #include <cstdio>
 
-#include "nibble/adapters/peft/peft_config.h"
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/hub/hub_cache.h"
+#include "nibble/core/io/hub/run_result.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/quant/tables.h"
 #include "nibble/recipes/fingerprints.h"
@@ -35,7 +34,7 @@ std::vector<std::vector<int32_t>> read_npy_rows(const std::string& path) {
 
 Argument model_option(Command& command, std::string& path, const std::string& help) {
   return command.option(
-      "--model", [&path](const std::string& named) { path = find_in_hub(named, kHubModels).string(); }, help);
+      "--model", [&path](const std::string& named) { path = find_model(named); }, help);
 }
 
 Argument adapter_option(Command& command, std::string& path, const std::string& help) {
@@ -45,8 +44,8 @@ Argument adapter_option(Command& command, std::string& path, const std::string& 
 
 void add_model_and_adapter(Command& command, std::string& model, std::string& adapter, const std::string& use) {
   model_option(command, model,
-               "Model directory, or ID in the Hugging Face cache; 16/32-bit or bitsandbytes 4-bit (default: the base "
-               "that the adapter names)");
+               "Model directory, or a run's, or ID in the Hugging Face cache; 16/32-bit or bitsandbytes 4-bit "
+               "(default: the base that the adapter names)");
   command.option(  // read after --model, since it stands behind it
       "--adapter",
       [&](const std::string& named) {
@@ -96,7 +95,7 @@ Decoder open_model(const ModelFlags& flags, RankContext& rank, Train train) {
   return nibble::open_model(flags.base, flags.adapter, train, rank);
 }
 
-TextSource text_source(const ModelFlags& flags, const std::string& chat_template) {
+TextSource text_source(const ModelFlags& flags, const std::optional<std::string>& chat_template) {
   require_model(flags.base.path);
   TextSource source = find_text_source(flags.base.path, flags.adapter, chat_template);
   for (const std::string& note : source.notes) say(stderr, "note: " + note);

@@ -1,6 +1,7 @@
 #pragma once
 // The flags by which commands name a model, an adapter and how to compute.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@ struct ModelFlags {
   int threads = 0;
 };
 
-/// --model: a directory, or an ID in the Hugging Face cache.
+/// --model: a directory, the directory of a run, or an ID in the Hugging Face cache.
 Argument model_option(Command& command, std::string& path, const std::string& help);
 /// --adapter: a PEFT directory, the directory of a run, or an ID in the Hugging Face cache.
 Argument adapter_option(Command& command, std::string& path, const std::string& help);
@@ -35,8 +36,9 @@ void warn_of_other_base(const ModelFlags& flags);
 /// The model of these flags with its adapter; warns as above.
 Decoder open_model(const ModelFlags& flags, RankContext& rank, Train train = Train::nothing);
 
-/// The tokenizer and chat template of these flags; where the adapter's are not the model's, stderr says so.
-TextSource text_source(const ModelFlags& flags, const std::string& chat_template = "");
+/// The tokenizer of these flags and, where one is used, the chat template (find_text_source); where the adapter's are
+/// not the model's, stderr says so.
+TextSource text_source(const ModelFlags& flags, const std::optional<std::string>& chat_template = std::nullopt);
 
 /// The token ids of `text`: the path of an .npy file (int64 or int32, [T] or [B, T]) or a comma-separated list; one row
 /// a sequence. `flag` names them in errors. Throws UsageError or InputError.

@@ -4,7 +4,7 @@ namespace nibble::cli {
 
 void add_sampling_flags(Command& command, GenerateOptions& options) {
   command.option("--max-new-tokens", options.max_new_tokens, "Tokens to generate at most").at_least(1).shows_default();
-  command.option("--temperature", options.sampling.temperature, "0: greedy").at_least(0);
+  command.option("--temperature", options.sampling.temperature, "0: greedy").at_least(0).shows_default();
   command.option("--top-k", options.sampling.top_k, "Sample from the k most probable tokens (0: all)").at_least(0);
   command.option("--top-p", options.sampling.top_p, "Sample from the most probable tokens that reach p together")
       .between(0, 1);

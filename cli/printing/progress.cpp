@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <vector>
 
 #include "nibble/cli/printing/say.h"
@@ -37,7 +38,7 @@ std::string progress_line(const StepReport& report, const Progress& progress, si
       {formatted("loss %.4f (%.4f)", report.loss, progress.smoothed_loss()), 0},
       {formatted("lr %.2e", report.lr), 2},
       {formatted("norm %.3g", report.grad_norm), 4},
-      {formatted("%.0f tok/s", progress.tokens_per_second()), 5}};
+      {grouped_text(std::llround(progress.tokens_per_second())) + " tok/s", 5}};
   if (progress.share_of_peak() > 0) parts.push_back({formatted("%.0f%% of peak", 100 * progress.share_of_peak()), 1});
   parts.push_back({bytes_text(static_cast<double>(report.peak_memory_bytes)), 3});
   if (report.step < report.total_steps) parts.push_back({"left " + seconds_text(progress.seconds_left()), 0});
@@ -117,9 +118,9 @@ void ProgressPrinter::leave_line() {
 }
 
 void ProgressPrinter::evaluation(const EvaluationReport& report) {
-  print_line(formatted("step %lld  evaluation loss %.4f  perplexity %.4g  %lld label tokens%s",
-                       static_cast<long long>(report.step), report.loss, report.perplexity,
-                       static_cast<long long>(report.label_tokens), report.best ? "  (best)" : ""));
+  print_line(formatted("step %lld  evaluation loss %.4f  perplexity %.4g  %s%s", static_cast<long long>(report.step),
+                       report.loss, report.perplexity, count_text(report.label_tokens, "label token").c_str(),
+                       report.best ? "  (best)" : ""));
 }
 
 // The end of the prompt and the answer, each on one line.

@@ -4,11 +4,11 @@
 #include <filesystem>
 #include <sstream>
 
-#include "nibble/adapters/peft/peft_config.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/isa_levels.h"
 #include "nibble/core/data/records/record_reader.h"
 #include "nibble/core/io/hub/hub_cache.h"
+#include "nibble/core/io/hub/run_result.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/json/yaml.h"
 #include "nibble/core/ops/cpu/peak_flops.h"
@@ -192,22 +192,18 @@ void read_section(const Document& document, const std::string& name, const Json&
 
 // IDs in the Hugging Face cache, and runs named for their adapters, become the directories they are.
 void find_directories(Recipe& recipe) {
-  recipe.model.path = find_in_hub(recipe.model.path, kHubModels).string();
+  recipe.model.path = find_model(recipe.model.path);
   recipe.model.tokenizer = find_in_hub(recipe.model.tokenizer, kHubModels).string();
   if (recipe.adapter) recipe.adapter->path = find_adapter(recipe.adapter->path);
   if (names_reference_directory(recipe.objective)) {
-    recipe.objective.reference = find_in_hub(recipe.objective.reference, kHubModels).string();
+    recipe.objective.reference = find_model(recipe.objective.reference);
   }
   std::string& teacher = recipe.objective.teacher_model_name_or_path;
-  if (!teacher.empty()) teacher = find_in_hub(teacher, kHubModels).string();
-  recipe.objective.value_model = find_in_hub(recipe.objective.value_model, kHubModels).string();
+  teacher = find_model(teacher);
+  recipe.objective.value_model = find_model(recipe.objective.value_model);
   recipe.objective.value_adapter = find_adapter(recipe.objective.value_adapter);
-  const auto find_scorer = [](std::string& path) {
-    const std::string adapter = find_adapter(path);
-    path = adapter != path ? adapter : find_in_hub(path, kHubModels).string();
-  };
-  find_scorer(recipe.objective.reward_model);
-  for (RewardRecipe& reward : recipe.rewards) find_scorer(reward.path);
+  recipe.objective.reward_model = find_scorer(recipe.objective.reward_model);
+  for (RewardRecipe& reward : recipe.rewards) reward.path = find_scorer(reward.path);
 }
 
 void fill_defaults(const Document& document, Recipe& recipe) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "nibble/adapters/merging/merged_source.h"
@@ -307,14 +308,16 @@ GgufReport export_model(const GgufRequest& request, const TensorSource& base, co
   }
   for (std::string& what : gguf_left_out(config)) vocabulary.left_out.push_back(std::move(what));
   Exporter exporter(base, config, mix, std::move(mxfp4), rank.pool);
-  GgufWriter writer(request.out, metadata, exporter.tensors(), request.replace);
-  exporter.write(writer);
-  writer.finish();
+  std::optional<AtomicFile> modelfile;  // what keeps it from being written is known before the model is
   if (!request.modelfile.empty()) {
     const fs::path beside = fs::absolute(request.modelfile).parent_path();
     const fs::path file = fs::absolute(request.out).lexically_proximate(beside);
-    write_file_atomically(request.modelfile, ollama_modelfile(file, tokenizer.string()));
+    modelfile.emplace(request.modelfile).write(ollama_modelfile(file, tokenizer.string()));
   }
+  GgufWriter writer(request.out, metadata, exporter.tensors(), request.replace);
+  exporter.write(writer);
+  writer.finish();
+  if (modelfile) modelfile->commit();
   return {gguf_architecture(config), static_cast<int64_t>(exporter.tensors().size()), writer.bytes(),
           exporter.fallbacks(), std::move(vocabulary.left_out)};
 }

@@ -90,8 +90,9 @@ std::string default_template(const std::filesystem::path& directory) {
 
 }  // namespace
 
-TextSource find_text_source(const std::string& model, const std::string& adapter, const std::string& chat_template) {
-  TextSource source{model, chat_template, {}};
+TextSource find_text_source(const std::string& model, const std::string& adapter,
+                            const std::optional<std::string>& chat_template) {
+  TextSource source{model, chat_template.value_or(""), {}};
   if (adapter.empty() || !std::filesystem::is_directory(model)) return source;
   const auto own = tokens_of(adapter);
   const bool has_tokenizer =
@@ -100,14 +101,18 @@ TextSource find_text_source(const std::string& model, const std::string& adapter
     source.tokenizer = adapter;
     source.notes.push_back("the adapter has another tokenizer than the model: the adapter's is used");
   }
-  const std::string trained_with = default_template(adapter);
-  if (!chat_template.empty() || trained_with.empty() || trained_with == default_template(model)) return source;
+  if (chat_template != "") return source;
+  const std::string trained_with = default_template(adapter), of_model = default_template(model);
+  if (trained_with.empty() || trained_with == of_model) return source;
   const std::filesystem::path file = std::filesystem::path(adapter) / "chat_template.jinja";
   if (std::filesystem::is_regular_file(file)) source.chat_template = file.string();
   for (const std::string& name : builtin_chat_template_names()) {
     if (trained_with == builtin_chat_template_source(name)) source.chat_template = name;
   }
-  source.notes.push_back("the adapter was trained with another chat template than the model's: the adapter's is used");
+  if (!of_model.empty()) {
+    source.notes.push_back(
+        "the adapter was trained with another chat template than the model's: the adapter's is used");
+  }
   return source;
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,8 +45,9 @@ struct TextSource {
 };
 
 /// Those that the adapter in the directory `adapter` ("": none) was trained with, where it keeps any, else those of the
-/// model in `model`. `chat_template` goes before both where it is not empty.
-TextSource find_text_source(const std::string& model, const std::string& adapter, const std::string& chat_template);
+/// model in `model`. `chat_template` goes before both where it is not empty; without one no template is asked for.
+TextSource find_text_source(const std::string& model, const std::string& adapter,
+                            const std::optional<std::string>& chat_template);
 
 /// A warning for each mark of the built-in template `chat_template` that is no token of the encoder's tokenizer; none
 /// for other templates.

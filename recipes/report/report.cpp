@@ -1,6 +1,7 @@
 #include "nibble/recipes/report/report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/readable.h"
@@ -35,7 +36,7 @@ std::string tiles(const RunLog& log) {
   }
   const std::string about = run.estimated ? "about " : "";
   text += tile("tokens", about + grouped_text(run.tokens));
-  text += tile("tokens a second", formatted("%.0f", run.tokens_per_second));
+  text += tile("tokens a second", grouped_text(std::llround(run.tokens_per_second)));
   text += tile("time", about + seconds_text(run.seconds));
   text += tile("peak memory", bytes_text(static_cast<double>(run.peak_memory_bytes)));
   return text + "</div>\n";
@@ -108,7 +109,10 @@ std::string facts(const RunLog& log) {
   std::vector<std::vector<std::string>> rows = {{"what", "value"}};
   const auto add = [&](const std::string& name, const nlohmann::ordered_json& value) {
     if (value.is_structured()) return;
-    rows.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
+    rows.push_back({name, value.is_string()            ? value.get<std::string>()
+                          : !value.is_number_integer() ? value.dump()
+                          : name.ends_with("bytes")    ? bytes_text(value.get<double>())
+                                                       : grouped_text(value.get<int64_t>())});
   };
   for (const auto& [name, value] : all.items()) {
     add(name, value);
@@ -138,8 +142,9 @@ std::vector<std::vector<std::string>> comparison_rows(const std::vector<RunLog>&
     const bool evaluated = run.best_step > 0;
     rows.push_back({name_of(log), std::to_string(run.steps), formatted("%.4f", run.loss),
                     evaluated ? formatted("%.4f", run.best_evaluation_loss) : "-",
-                    evaluated ? perplexity_text(run.best_perplexity) : "-", formatted("%.0f", run.tokens_per_second),
-                    seconds_text(run.seconds), bytes_text(static_cast<double>(run.peak_memory_bytes))});
+                    evaluated ? perplexity_text(run.best_perplexity) : "-",
+                    grouped_text(std::llround(run.tokens_per_second)), seconds_text(run.seconds),
+                    bytes_text(static_cast<double>(run.peak_memory_bytes))});
   }
   for (size_t column = rows[0].size(); column-- > 0;) {  // what no run has is left out
     const auto has = [&](const auto& row) { return row[column] != "-"; };

@@ -411,13 +411,13 @@ TEST(AroundARun, ChatSwitchesTheAdapterOffAndOn) {
     const std::string steps = " optimizer.lr=0.05 train.steps=12" + more;
     ASSERT_EQ(nibble_says("train " + small.recipe_file().string() + steps + " 2>/dev/null").code, 0);
     test::write_bytes(small.directory / "lines",
-                      "Hello\n/reset\n/adapter off\nHello\n/reset\n/adapter on\nHello\n/addapter\n/quit\nHello\n");
+                      "Hi\n/reset\n/adapter off\n/adapter ?\nHi\n/reset\n/adapter on\nHi\n/addapter\n/quit\nHi\n");
     const std::string chat = "chat --template plain --max-new-tokens 12 --model " + model.string() + " < " +
                              (small.directory / "lines").string();
     const std::string adapter = " --adapter " + (small.run() / "adapter").string();
     const Said output = nibble_says(chat + adapter + " 2>&1");
     ASSERT_EQ(output.code, 0) << output.text;
-    EXPECT_NE(output.text.find("the adapter is off"), std::string::npos);
+    EXPECT_NE(output.text.find("is off\n/adapter takes on or off, not ?; alone it changes"), std::string::npos);
     EXPECT_NE(output.text.find("did you mean /adapter?"), std::string::npos);
     const Said only = nibble_says(chat + adapter + " 2>/dev/null"), base = nibble_says(chat + " 2>/dev/null");
     const std::string with = only.text.substr(0, only.text.find('\n') + 1);

@@ -32,6 +32,18 @@ TEST_F(Chat, EndsWhereSomebodyWritesExit) {
   EXPECT_THAT(run(chat + "talk").text, HasSubstr("\n"));
 }
 
+TEST_F(Chat, CommandsSayWhatTheyDid) {
+  const std::string chat = "chat --model me/small --template plain --max-new-tokens 4 < talk";
+  test::write_bytes(root_ / "talk", "/again\n/system Be kind.\n/again\n/system\n/reset\n/quit\n");
+  EXPECT_EQ(run(chat).text,
+            "nothing was asked yet that could be answered again\n"
+            "the conversation starts again with this system message\n"
+            "nothing was asked yet that could be answered again\n"
+            "the conversation starts again with no system message\n"
+            "the conversation is forgotten\n");
+  EXPECT_THAT(run("chat --help").text, HasSubstr("--temperature FLOAT=0 "));
+}
+
 // The small model's tokenizer knows no marks of ChatML: an answer would never end as the template says.
 TEST_F(Chat, SaysWhichMarksOfABuiltInTemplateTheTokenizerLacks) {
   test::write_bytes(root_ / "talk", "exit\n");

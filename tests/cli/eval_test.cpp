@@ -42,6 +42,37 @@ TEST_F(Eval, AnswersAreComparedByWhatCounts) {
   EXPECT_THAT(progress.text, Not(HasSubstr("evaluation 0/1")));  // no line in a file before it has taken a while
 }
 
+// The columns of a GRPO run's prompts, and of a file that no format fits.
+TEST_F(Eval, FieldsSayWhatTheFilesCallThem) {
+  test::write_bytes(root_ / "p.jsonl", R"({"prompt": "What?", "answer": " It is\n#### 7"})");
+  test::write_bytes(root_ / "qa.csv", "ask,good,bad\nWhat?,It is,No\n");
+  const std::string eval = "eval --model run --data p.jsonl --exact-match";
+  EXPECT_THAT(run(eval).text, HasSubstr("set data.format and data.fields (--format, --fields); known are"));
+  EXPECT_THAT(run(eval + " --fields completion=answer").text, HasSubstr("exact match 100.0% (1 of 1)"));
+  const Said wrong = run(eval + " --fields completion=answer,=x");
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.text, HasSubstr("--fields completion=answer,=x is no list of NAME=COLUMN"));
+  EXPECT_EQ(run(eval + " --fields question=ask --format choices").code, 2);
+  const std::string pairs = " --data qa.csv --fields prompt=ask,chosen=good,rejected=bad --out ";
+  EXPECT_EQ(run("logprobs --model run/model" + pairs + "logprobs.jsonl").code, 0);
+  EXPECT_THAT(test::read_bytes(root_ / "logprobs.jsonl"), HasSubstr("\"rejected\""));
+  EXPECT_THAT(run("score --model run/model" + pairs + "scores.jsonl").text, HasSubstr("no score head"));
+}
+
+TEST_F(Eval, NumbersAreWrittenForPeople) {
+  std::string words;
+  for (int i = 0; i < 1200; ++i) words += "9 0 ";
+  test::write_bytes(root_ / "long.txt", words);
+  using ::testing::ContainsRegex;
+  EXPECT_THAT(run("eval --model run --data long.txt").text, ContainsRegex(" over [0-9],[0-9]+ tokens"));
+  EXPECT_THAT(run("inspect run/model").text, ContainsRegex("\nbytes +[0-9]+,[0-9]+\n.* [0-9]+,[0-9]+  model"));
+  const std::string job = " r.yaml data.train=long.txt data.eval=long.txt data.max_length=8192 train.steps=1";
+  EXPECT_THAT(
+      run("validate" + job).text,
+      ContainsRegex("model: [0-9]+,[0-9]+ parameters\nvalid: 1 step, the first with [0-9],[0-9]+ tokens, [0-9],"));
+  EXPECT_THAT(run("train" + job + " output.dir=long").text, ContainsRegex("  [0-9],[0-9]+ label tokens"));
+}
+
 TEST_F(Eval, WhatCannotBeComparedIsSaid) {
   const std::string words = "eval --model run/model --data d.jsonl --exact-match ";
   EXPECT_THAT(run(words + "--answer regex").text, HasSubstr("--answer regex and --pattern go together"));

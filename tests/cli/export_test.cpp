@@ -49,6 +49,19 @@ TEST_F(Export, AnAdapterIsMergedOnTheWayIntoTheFile) {
   EXPECT_EQ(test::read_bytes(root_ / "limited.gguf"), test::read_bytes(root_ / "free.gguf"));
 }
 
+// Of a command with two outputs.
+TEST_F(Export, WritesNothingWhereItsOtherOutputCannotBe) {
+  const std::string words = "export --model wide --out m.gguf --modelfile out/Modelfile";
+  EXPECT_EQ(run(words).code, 4);
+  EXPECT_FALSE(exists(root_ / "m.gguf"));
+  create_directory(root_ / "out");
+  const Said again = run(words);
+  EXPECT_EQ(again.code, 0) << again.text;
+  EXPECT_TRUE(exists(root_ / "m.gguf") && exists(root_ / "out/Modelfile"));
+  EXPECT_EQ(run("report run --out page.html --plots m.gguf/plots").code, 4);
+  EXPECT_FALSE(exists(root_ / "page.html"));
+}
+
 TEST_F(Export, ToolsForCheckingStandUnderAHeadingOfTheirOwn) {
   const std::string help = run("--help").text;
   const size_t heading = help.find("Tools for checking");

@@ -97,6 +97,9 @@ class Chain(program.FaultTest):
         pairs = self.folder / "pairs.jsonl"  # which only a template that was asked for makes a conversation
         pairs.write_text(json.dumps({"prompt": "w1 w2", "completion": "w3 w20"}) + "\n")
         self.assertEqual(self.loss(*both, data=pairs), self.loss(*both, "--template", "chatml", data=pairs))
+        self.assertNotIn("another chat template", self.done("eval", *both, "--data", self.chats()).err)
+        (self.model / "chat_template.jinja").write_text("{{ messages[0].content }}")
+        self.assertNotIn("another chat template", self.done("generate", *both, "--prompt", "w1").err)
         for words, given in ((["eval", "--data", self.chats()], b""), (["chat", "--max-new-tokens", 2], b"w1\n")):
             ended = self.done(words[0], *both, *words[1:], input=given)
             self.assertIn("note: the adapter was trained with another chat template than the model's", ended.err)

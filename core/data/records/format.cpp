@@ -53,7 +53,8 @@ DataFormat format_of_fields(const JsonRecord& record) {
   if (record.has("question") && record.has("answer")) return DataFormat::completion;
   if (record.has("text")) return DataFormat::text;
   record.fail("has the fields " + record.field_names() + ", which are of no known format",
-              "set data.format and data.fields; known are input_ids; messages; conversations; instruction, output; "
+              "set data.format and data.fields (--format, --fields); known are input_ids; messages; conversations; "
+              "instruction, output; "
               "prompt, completion; question, answer; text");
 }
 

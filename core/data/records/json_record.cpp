@@ -115,7 +115,7 @@ std::string JsonRecord::field_names() const {
 void JsonRecord::fail_missing(const std::string& name) const {
   const auto found = object_.find(file_name(name));
   fail("field \"" + file_name(name) + "\" is " + (found == object_.end() ? "missing" : "null"),
-       "the record has " + field_names() + "; set data.format or data.fields, or correct it");
+       "the record has " + field_names() + "; set data.format or data.fields (--format, --fields), or correct it");
 }
 
 void JsonRecord::fail(const std::string& reason, const std::string& remedy) const {

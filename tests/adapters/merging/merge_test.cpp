@@ -141,6 +141,10 @@ TEST_F(MergeTest, AnAdapterOfAnotherModelLeavesNothingBehind) {
   adapter.tensors["model.layers.77.q_proj.lora_A.weight"] = Tensor::zeros(pool, {4, 64}, DType::f32);
   EXPECT_THAT(refusal(adapter), HasSubstr("needs model.layers.77.q_proj.weight, which the base does not have"));
   adapter = good;
+  adapter.tensors["score.weight"] = Tensor::zeros(pool, {1, 64}, DType::f32);
+  EXPECT_THAT(refusal(adapter), HasSubstr("has a score head, for which the base, a model of next tokens, has no place; "
+                                          "use the adapter beside its base (nibble score --adapter)"));
+  adapter = good;
   adapter.tensors["model.layers.0.self_attn.q_proj.lora_B.weight"] = Tensor::zeros(pool, {60, 4}, DType::f32);
   EXPECT_THAT(refusal(adapter), HasSubstr("do not fit the weight [64, 64]"));
   adapter = good;

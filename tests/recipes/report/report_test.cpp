@@ -162,6 +162,20 @@ TEST(Report, FitsAPhone) {
   EXPECT_NE(page.find(".even table { table-layout: fixed;"), std::string::npos);
 }
 
+TEST(Report, NumbersAreWrittenForPeople) {
+  const TemporaryDirectory directory;
+  StepReport fast = step(1, 2);
+  fast.tokens = 3953;
+  test::write_bytes(directory / "metrics.jsonl", metrics_line(fast) + "\n");
+  test::write_bytes(directory / "run.json", R"({"machine": {"memory_bytes": 25276514304}, "data": {"tokens": 3953}})");
+  const RunLog log = read_run_log(directory.path());
+  const std::string page = report_page(log);
+  for (const char* part : {"tokens a second<b>19,765</b>", "<td>23.5 GiB</td>", "<td>3,953</td>"}) {
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  }
+  EXPECT_EQ(comparison_rows({log})[1][3], "19,765");
+}
+
 TEST(Report, EmptyRunStillHasAPage) {
   const TemporaryDirectory directory;
   test::write_bytes(directory / "metrics.jsonl", "");

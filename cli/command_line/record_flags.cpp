@@ -1,0 +1,30 @@
+#include "nibble/cli/command_line/record_flags.h"
+
+#include <algorithm>
+
+#include "nibble/core/base/error.h"
+
+namespace nibble::cli {
+
+void add_record_flags(Command& command, DataOptions& options) {
+  command.option(
+      "--fields",
+      [&options](const std::string& given) {
+        for (size_t begin = 0; begin <= given.size();) {
+          const size_t end = std::min(given.find(',', begin), given.size());
+          const std::string pair = given.substr(begin, end - begin);
+          const size_t equals = pair.find('=');
+          if (equals == 0 || equals >= pair.size() - 1) {
+            throw UsageError("--fields " + given + " is no list of NAME=COLUMN",
+                             "write prompt=question,completion=answer");
+          }
+          options.fields[pair.substr(0, equals)] = pair.substr(equals + 1);
+          begin = end + 1;
+        }
+      },
+      "What the files call the fields of a format: prompt=question,completion=answer (data.fields of a recipe)");
+  command.option("--template", options.chat_template,
+                 "Chat template: a built-in name or a .jinja file (the adapter's, else the model's own)");
+}
+
+}  // namespace nibble::cli
