@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <vector>
 
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/base/joined.h"
 #include "nibble/core/base/readable.h"
+#include "nibble/core/train/telemetry/headline.h"
 
 namespace nibble::cli {
 
@@ -34,15 +36,18 @@ std::string progress_line(const StepReport& report, const Progress& progress, si
   };
   std::vector<Part> parts = {
       {formatted("step %lld/%lld", static_cast<long long>(report.step), static_cast<long long>(report.total_steps)), 0},
-      {formatted("loss %.4f (%.4f)", report.loss, progress.smoothed_loss()), 0},
-      {formatted("lr %.2e", report.lr), 2},
-      {formatted("norm %.3g", report.grad_norm), 4},
-      {formatted("%.0f tok/s", progress.tokens_per_second()), 5}};
+      {"loss " + loss_text(report.loss) + " (" + loss_text(progress.smoothed_loss()) + ")", 0}};
+  for (const auto& [name, value] : headline(report.metrics)) {
+    parts.push_back({name + " " + headline_text(name, value), 6});
+  }
+  parts.insert(parts.end(), {{formatted("lr %.2e", report.lr), 2},
+                             {formatted("norm %.3g", report.grad_norm), 4},
+                             {formatted("%.0f tok/s", progress.tokens_per_second()), 5}});
   if (progress.share_of_peak() > 0) parts.push_back({formatted("%.0f%% of peak", 100 * progress.share_of_peak()), 1});
   parts.push_back({bytes_text(static_cast<double>(report.peak_memory_bytes)), 3});
   if (report.step < report.total_steps) parts.push_back({"left " + seconds_text(progress.seconds_left()), 0});
   const auto line = [&] { return joined(parts, "  ", &Part::text); };
-  for (int next = 1; next <= 5 && line().size() > columns; ++next) {
+  for (int next = 1; next <= 6 && line().size() > columns; ++next) {
     std::erase_if(parts, [&](const Part& part) { return part.leaves == next; });
   }
   return line();
@@ -117,9 +122,12 @@ void ProgressPrinter::leave_line() {
 }
 
 void ProgressPrinter::evaluation(const EvaluationReport& report) {
-  print_line(formatted("step %lld  evaluation loss %.4f  perplexity %.4g  %lld label tokens%s",
-                       static_cast<long long>(report.step), report.loss, report.perplexity,
-                       static_cast<long long>(report.label_tokens), report.best ? "  (best)" : ""));
+  std::string line =
+      formatted("step %lld  evaluation loss ", static_cast<long long>(report.step)) + loss_text(report.loss);
+  if (!std::isnan(report.perplexity)) line += "  perplexity " + perplexity_text(report.perplexity);
+  for (const auto& [name, value] : headline(report.metrics)) line += "  " + name + " " + headline_text(name, value);
+  print_line(line + formatted("  %lld label tokens%s", static_cast<long long>(report.label_tokens),
+                              report.best ? "  (best)" : ""));
 }
 
 // The end of the prompt and the answer, each on one line.

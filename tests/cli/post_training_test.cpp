@@ -1,0 +1,36 @@
+// What runs on preferences and rewards tell people.
+
+#include <gmock/gmock.h>
+
+#include "nibble/tests/cli/small_model.h"
+
+namespace nibble {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class PostTraining : public test::SmallModel {
+ protected:
+  Said train(const std::string& objective, const std::string& more = "") {
+    test::write_bytes(root_ / "r.yaml", "model: {path: me/small}\nobjective: {type: " + objective +
+                                            "}\ntrain: {steps: 1, threads: 1}\noutput: {dir: runs}\n" + more);
+    return run("train r.yaml");
+  }
+};
+
+TEST_F(PostTraining, PreferencesHaveAccuracyAndMarginAndNoPerplexity) {
+  test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?", "chosen": " That.", "rejected": " No."}
+{"prompt": "Who?", "chosen": " I.", "rejected": " You."}
+)");
+  const Said output = train("dpo", "data: {train: d.jsonl, eval: d.jsonl, max_length: 64}\n");
+  ASSERT_EQ(output.code, 0) << output.text;
+  EXPECT_THAT(output.text, AllOf(ContainsRegex("step 1/1  loss [^a]*  accuracy [0-9]+%  margin "),
+                                 ContainsRegex("evaluation loss [0-9.]+  accuracy [0-9]+%  margin [-0-9.e]+  "),
+                                 Not(HasSubstr("perplexity"))));
+}
+
+}  // namespace
+}  // namespace nibble
