@@ -15,8 +15,9 @@ using ::testing::Not;
 class PostTraining : public test::SmallModel {
  protected:
   Said train(const std::string& objective, const std::string& more = "") {
-    test::write_bytes(root_ / "r.yaml", "model: {path: me/small}\nobjective: {type: " + objective +
-                                            "}\ntrain: {steps: 1, threads: 1}\noutput: {dir: runs}\n" + more);
+    test::write_bytes(root_ / "r.yaml",
+                      "model: {path: me/small}\nobjective: {type: " + objective +
+                          "}\ntrain: {steps: 1, threads: 1, microbatch_size: 2}\noutput: {dir: runs}\n" + more);
     return run("train r.yaml");
   }
 };
@@ -27,9 +28,23 @@ TEST_F(PostTraining, PreferencesHaveAccuracyAndMarginAndNoPerplexity) {
 )");
   const Said output = train("dpo", "data: {train: d.jsonl, eval: d.jsonl, max_length: 64}\n");
   ASSERT_EQ(output.code, 0) << output.text;
+  EXPECT_THAT(output.text, AllOf(HasSubstr("training data: 2 pairs, "), HasSubstr("\ndata: 2 pairs, ")));
+  EXPECT_THAT(test::read_bytes(root_ / "runs/run.json"), ContainsRegex("\"pairs\": 2"));
   EXPECT_THAT(output.text, AllOf(ContainsRegex("step 1/1  loss [^a]*  accuracy [0-9]+%  margin "),
                                  ContainsRegex("evaluation loss [0-9.]+  accuracy [0-9]+%  margin [-0-9.e]+  "),
                                  Not(HasSubstr("perplexity"))));
+}
+
+TEST_F(PostTraining, PromptsHaveAMeanRewardAndNoTrainedShare) {
+  test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?"})"
+                                       "\n");
+  const Said output = train("grpo",
+                            "rollout: {completions: 2, max_new_tokens: 4}\n"
+                            "rewards: [{type: regex, pattern: e}]\ndata: {train: d.jsonl, max_length: 64}\n");
+  ASSERT_EQ(output.code, 0) << output.text;
+  EXPECT_THAT(output.text, AllOf(ContainsRegex("training data: 1 prompt, [0-9]+ tokens\n"),
+                                 ContainsRegex("\ndata: 1 prompt, [0-9]+ tokens; 1 step\n"),
+                                 ContainsRegex("step 1/1  loss [^a-z]*  reward [0-9.]+  lr ")));
 }
 
 }  // namespace
