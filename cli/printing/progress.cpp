@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <sstream>
 #include <vector>
 
 #include "nibble/cli/printing/say.h"
@@ -25,6 +26,18 @@ size_t terminal_columns(std::FILE* stream) {
   winsize size{};
   if (ioctl(fileno(stream), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
   return size.ws_col;
+}
+
+// The words of each line, one blank apart; "(blank)" where there are none before an ellipsis or the end.
+std::string in_one_line(const std::string& text) {
+  std::string output;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    const char* between = " | ";
+    for (std::string word; words >> word; between = " ") output += (output.empty() ? "" : between) + word;
+  }
+  return (output.empty() || output == "\u2026" ? "(blank)" : "") + output;
 }
 
 }  // namespace
@@ -130,18 +143,16 @@ void ProgressPrinter::evaluation(const EvaluationReport& report) {
                               report.best ? "  (best)" : ""));
 }
 
-// The end of the prompt and the answer, each on one line.
 void ProgressPrinter::sample(const SampleReport& report) {
   constexpr size_t kPromptEnd = 60;
-  std::string prompt = report.prompt;
+  std::string prompt = in_one_line(report.prompt);
   if (prompt.size() > kPromptEnd) {
     size_t begin = prompt.size() - kPromptEnd;
+    if (const size_t blank = prompt.find(' ', begin - 1); blank != std::string::npos) begin = blank + 1;
     while (begin < prompt.size() && (prompt[begin] & 0xc0) == 0x80) ++begin;  // not inside a character
-    prompt = "..." + prompt.substr(begin);
+    prompt = "... " + prompt.substr(begin);
   }
-  std::string line = "sample: " + prompt + " -> " + report.text;
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  print_line(line);
+  print_line("sample: " + prompt + " -> " + in_one_line(report.text));
 }
 
 void ProgressPrinter::print_line(const std::string& line) {

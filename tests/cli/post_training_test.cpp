@@ -47,5 +47,26 @@ TEST_F(PostTraining, PromptsHaveAMeanRewardAndNoTrainedShare) {
                                  ContainsRegex("step 1/1  loss [^a-z]*  reward [0-9.]+  lr ")));
 }
 
+// Its prompt is cut at a word, its lines are told apart, and an answer of which nothing is to be seen is said to be
+// one.
+TEST_F(PostTraining, SampleLinesAreReadable) {
+  std::string lines;
+  for (int i = 0; i < 8; ++i) {
+    lines += R"({"prompt": "Who is she? What is it? Is it this, or that? It is that, or this.\nShe is here:", )"
+             R"("completion": "\n\n\n\n"})"
+             "\n";
+  }
+  test::write_bytes(root_ / "d.jsonl", lines + R"({"prompt": "Who?", "completion": " I."})"
+                                               "\n");
+  test::write_bytes(
+      root_ / "r.yaml",
+      "model: {path: me/small}\ndata: {train: d.jsonl, max_length: 128, max_dropped: 0.9}\noptimizer: {lr: 0.05}\n"
+      "train: {steps: 40, samples: 1, threads: 1}\noutput: {dir: runs}\n");
+  const Said output = run("train r.yaml");
+  ASSERT_EQ(output.code, 0) << output.text;
+  EXPECT_THAT(output.text, ContainsRegex("sample: \\.\\.\\. it\\? Is it this, or that\\? It is that, or this\\. \\| "
+                                         "She is here: -> \\(blank\\)"));
+}
+
 }  // namespace
 }  // namespace nibble
