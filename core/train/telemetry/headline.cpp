@@ -30,6 +30,8 @@ std::string loss_text(double loss) {
   return text == "-0.0000" ? text.substr(1) : text;
 }
 
-std::string perplexity_text(double perplexity) { return formatted("%.4g", perplexity); }
+std::string perplexity_text(double perplexity) {
+  return formatted(perplexity < 999.95 ? "%#.4g" : "%.4g", perplexity);  // no "1234."
+}
 
 }  // namespace nibble

@@ -23,5 +23,12 @@ TEST(Headline, LossHasNoMinusZero) {
   EXPECT_EQ(loss_text(0.69314), "0.6931");
 }
 
+TEST(Headline, PerplexityHasFourDigits) {
+  EXPECT_EQ(perplexity_text(282), "282.0");
+  EXPECT_EQ(perplexity_text(1.98249), "1.982");
+  EXPECT_EQ(perplexity_text(1234.4), "1234");
+  EXPECT_EQ(perplexity_text(INFINITY), "inf");
+}
+
 }  // namespace
 }  // namespace nibble
