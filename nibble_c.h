@@ -81,6 +81,7 @@ typedef struct nibble_step {
 /* Each may be NULL. on_step: after every optimizer step; nonzero saves a checkpoint and stops with NIBBLE_STOPPED. */
 typedef struct nibble_train_callbacks {
   int (*on_step)(const nibble_step* step, void* user);
+  /* perplexity: NAN where the loss is not of next tokens */
   void (*on_evaluation)(int64_t step, double loss, double perplexity, void* user);
   void (*on_message)(const char* line, void* user);
   void* user;

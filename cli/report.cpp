@@ -1,5 +1,6 @@
 // nibble report and nibble compare: runs as pages to look at.
 
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -58,9 +59,10 @@ void print_as_json(const std::vector<RunLog>& logs) {
                                      {"peak_memory_bytes", run.peak_memory_bytes}};
     if (run.best_step > 0) {
       output["eval_loss"] = run.best_evaluation_loss;
-      output["perplexity"] = run.best_perplexity;
+      if (!std::isnan(run.best_perplexity)) output["perplexity"] = run.best_perplexity;
       output["eval_step"] = run.best_step;
     }
+    for (const auto& [name, value] : run.headline) output[name] = value;
     runs.push_back(output);
   }
   for (const std::vector<std::string>& row : recipe_differences(logs)) {

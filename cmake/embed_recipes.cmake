@@ -5,8 +5,11 @@ set(rows "")
 foreach(file ${files})
   get_filename_component(name ${file} NAME_WLE)
   file(READ ${file} text)
-  string(REGEX MATCH "^// ([^\n]*)" first "${text}")
-  string(APPEND rows "    {\"${name}\", R\"recipe(${CMAKE_MATCH_1})recipe\", R\"recipe(${text})recipe\"},\n")
+  string(REGEX MATCH "^(// [^\n]*\n)+" about "${text}")
+  string(REGEX REPLACE "\n?// " " " about "\n${about}")
+  string(STRIP "${about}" about)
+  string(REGEX REPLACE "([.]) .*" "\\1" about "${about}")  # its first sentence
+  string(APPEND rows "    {\"${name}\", R\"recipe(${about})recipe\", R\"recipe(${text})recipe\"},\n")
 endforeach()
 file(READ ${DIR}/published_models.json models)
 file(WRITE ${OUT} "// Made from recipes/ by cmake/embed_recipes.cmake.

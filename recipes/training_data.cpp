@@ -18,9 +18,9 @@ constexpr uint32_t kMiniBatchPurpose = 0x6D696E69;  // "mini"
 
 std::string percent(double share) { return formatted("%.1f%%", share * 100); }
 
-void say(const Observer& observer, const DatasetReport& report, const std::string& what) {
-  std::string line = what + ": " + count_text(report.samples, "sample") + ", " + count_text(report.tokens, "token") +
-                     ", " + percent(report.trained_share()) + " trained";
+void say(const Observer& observer, const Recipe& recipe, const DatasetReport& report, const std::string& what) {
+  std::string line = what + ": " + counts_text(recipe, report);
+  if (!has_prompts_alone(recipe)) line += ", " + percent(report.trained_share()) + " trained";
   const auto add = [&](int64_t count, const char* reason) {
     if (count > 0) line += ", " + grouped_text(count) + " " + reason;
   };
@@ -84,6 +84,19 @@ std::string check_groups(const Dataset& dataset, const ObjectiveOptions& objecti
 
 }  // namespace
 
+bool has_prompts_alone(const Recipe& recipe) {
+  const ObjectiveOptions& objective = recipe.objective;
+  return recipe.has_rollouts() && objective.rollout.file.empty() && !has_given_answers(objective);
+}
+
+std::string counts_text(const Recipe& recipe, const DatasetReport& report) {
+  const bool pairs = is_pairwise(recipe.objective.type);
+  return count_text(pairs ? report.samples / 2 : report.samples, pairs                       ? "pair"
+                                                                 : has_prompts_alone(recipe) ? "prompt"
+                                                                                             : "sample") +
+         ", " + count_text(report.tokens, "token");
+}
+
 bool shares_prompts(const Recipe& recipe, const DecoderConfig& config) {
   const ObjectiveOptions& objective = recipe.objective;
   const bool apart =
@@ -109,7 +122,7 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
   const DataOptions& options = data;
   for (const std::string& line : missing_mark_warnings(options.chat_template, encoder)) observer.message(line);
   Dataset train = Dataset::load(options.train, options, encoder);
-  say(observer, train.report(), "training data");
+  say(observer, recipe, train.report(), "training data");
   if (const int64_t longest = std::min(train.report().longest, options.max_length), most = text_limit(model);
       longest > most) {
     observer.message("warning: the longest sample has " + std::to_string(longest) + " tokens, the model was made for " +
@@ -117,7 +130,7 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
   }
   if (!options.eval.empty()) {
     Dataset eval = Dataset::load(options.eval, options, encoder);
-    say(observer, eval.report(), "evaluation data");
+    say(observer, recipe, eval.report(), "evaluation data");
     eval_.emplace(std::move(eval), in_order);
   } else if (options.eval_fraction > 0) {
     auto [rest, held_out] = train.split(options.eval_fraction, seed, options.max_length);

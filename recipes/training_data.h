@@ -2,6 +2,7 @@
 // The data of a run: what the recipe's `data` section names, encoded and laid out in batches.
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "nibble/core/data/batches.h"
@@ -18,6 +19,11 @@ struct DecoderConfig;
 /// Whether the prompt of a pair, or of the answers that a microbatch has to it, stands once: not where that changes a
 /// sum. Dropout would let each answer see another prompt, and a score may be read in the prompt.
 bool shares_prompts(const Recipe& recipe, const DecoderConfig& config);
+
+/// "150 pairs, 9,310 tokens" of a run's data: pairs, prompts or samples.
+std::string counts_text(const Recipe& recipe, const DatasetReport& report);
+/// Whether the data are prompts alone, whose answers the run draws: what of them is trained says nothing.
+bool has_prompts_alone(const Recipe& recipe);
 
 /// Training batches and, where the recipe asks for it, evaluation batches in file order.
 class TrainingData {

@@ -5,6 +5,7 @@
 
 #include "nibble/adapters/peft/peft_config.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/hub/model_directory.h"
 #include "nibble/core/io/json/json_file.h"
@@ -102,8 +103,7 @@ std::string model_card(const AdapterOptions& options, int64_t rows) {
   const std::string grow =
       rows > 0 ? "model.resize_token_embeddings(" + std::to_string(rows) + ")  # tokens were added to the tokenizer\n"
                : "";
-  card += "\n\nMade with nibble. Rank " + std::to_string(options.r) + ", alpha " +
-          std::to_string(options.lora_alpha).substr(0, 6) +
+  card += "\n\nMade with nibble. Rank " + std::to_string(options.r) + ", alpha " + formatted("%g", options.lora_alpha) +
           ".\n\n```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
           "model = AutoModelForCausalLM.from_pretrained(\"" +
           base + "\")\n" + grow + "model = PeftModel.from_pretrained(model, \"path/to/this/directory\")\n```\n";

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <sstream>
 #include <vector>
 
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/base/joined.h"
 #include "nibble/core/base/readable.h"
+#include "nibble/core/train/telemetry/headline.h"
 
 namespace nibble::cli {
 
@@ -26,6 +28,18 @@ size_t terminal_columns(std::FILE* stream) {
   return size.ws_col;
 }
 
+// The words of each line, one blank apart; "(blank)" where there are none before an ellipsis or the end.
+std::string in_one_line(const std::string& text) {
+  std::string output;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    const char* between = " | ";
+    for (std::string word; words >> word; between = " ") output += (output.empty() ? "" : between) + word;
+  }
+  return (output.empty() || output == "\u2026" ? "(blank)" : "") + output;
+}
+
 }  // namespace
 
 std::string progress_line(const StepReport& report, const Progress& progress, size_t columns) {
@@ -35,15 +49,18 @@ std::string progress_line(const StepReport& report, const Progress& progress, si
   };
   std::vector<Part> parts = {
       {formatted("step %lld/%lld", static_cast<long long>(report.step), static_cast<long long>(report.total_steps)), 0},
-      {formatted("loss %.4f (%.4f)", report.loss, progress.smoothed_loss()), 0},
-      {formatted("lr %.2e", report.lr), 2},
-      {formatted("norm %.3g", report.grad_norm), 4},
-      {grouped_text(std::llround(progress.tokens_per_second())) + " tok/s", 5}};
+      {"loss " + loss_text(report.loss) + " (" + loss_text(progress.smoothed_loss()) + ")", 0}};
+  for (const auto& [name, value] : headline(report.metrics)) {
+    parts.push_back({name + " " + headline_text(name, value), 6});
+  }
+  parts.insert(parts.end(), {{formatted("lr %.2e", report.lr), 2},
+                             {formatted("norm %.3g", report.grad_norm), 4},
+                             {grouped_text(std::llround(progress.tokens_per_second())) + " tok/s", 5}});
   if (progress.share_of_peak() > 0) parts.push_back({formatted("%.0f%% of peak", 100 * progress.share_of_peak()), 1});
   parts.push_back({bytes_text(static_cast<double>(report.peak_memory_bytes)), 3});
   if (report.step < report.total_steps) parts.push_back({"left " + seconds_text(progress.seconds_left()), 0});
   const auto line = [&] { return joined(parts, "  ", &Part::text); };
-  for (int next = 1; next <= 5 && line().size() > columns; ++next) {
+  for (int next = 1; next <= 6 && line().size() > columns; ++next) {
     std::erase_if(parts, [&](const Part& part) { return part.leaves == next; });
   }
   return line();
@@ -118,23 +135,23 @@ void ProgressPrinter::leave_line() {
 }
 
 void ProgressPrinter::evaluation(const EvaluationReport& report) {
-  print_line(formatted("step %lld  evaluation loss %.4f  perplexity %.4g  %s%s", static_cast<long long>(report.step),
-                       report.loss, report.perplexity, count_text(report.label_tokens, "label token").c_str(),
-                       report.best ? "  (best)" : ""));
+  std::string line =
+      formatted("step %lld  evaluation loss ", static_cast<long long>(report.step)) + loss_text(report.loss);
+  if (!std::isnan(report.perplexity)) line += "  perplexity " + perplexity_text(report.perplexity);
+  for (const auto& [name, value] : headline(report.metrics)) line += "  " + name + " " + headline_text(name, value);
+  print_line(line + "  " + count_text(report.label_tokens, "label token") + (report.best ? "  (best)" : ""));
 }
 
-// The end of the prompt and the answer, each on one line.
 void ProgressPrinter::sample(const SampleReport& report) {
   constexpr size_t kPromptEnd = 60;
-  std::string prompt = report.prompt;
+  std::string prompt = in_one_line(report.prompt);
   if (prompt.size() > kPromptEnd) {
     size_t begin = prompt.size() - kPromptEnd;
+    if (const size_t blank = prompt.find(' ', begin - 1); blank != std::string::npos) begin = blank + 1;
     while (begin < prompt.size() && (prompt[begin] & 0xc0) == 0x80) ++begin;  // not inside a character
-    prompt = "..." + prompt.substr(begin);
+    prompt = "... " + prompt.substr(begin);
   }
-  std::string line = "sample: " + prompt + " -> " + report.text;
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  print_line(line);
+  print_line("sample: " + prompt + " -> " + in_one_line(report.text));
 }
 
 void ProgressPrinter::print_line(const std::string& line) {

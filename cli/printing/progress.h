@@ -10,8 +10,8 @@
 
 namespace nibble::cli {
 
-/// Where a run stands, as one line: step, loss, smoothed loss, lr, gradient norm, tokens/s, share of the peak, memory,
-/// time left. Where that is more than `columns`, what matters least is left out.
+/// Where a run stands, as one line: step, loss, smoothed loss, headline(), lr, gradient norm, tokens/s, share of the
+/// peak, memory, time left. Where that is more than `columns`, what matters least is left out.
 std::string progress_line(const StepReport& report, const Progress& progress, size_t columns = 1000);
 
 /// Prints to a stream that nothing else prints to meanwhile. A stream that cannot be written is ignored: a closed

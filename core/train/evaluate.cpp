@@ -65,7 +65,7 @@ std::optional<Evaluation> evaluate(StepExecutor& executor, const Objective& obje
   if (total[0] == 0) throw InputError("evaluation data", "no token has a label", "check its labels");
   const std::span<const double> batches = each.span<const double>();
   result.loss = std::accumulate(batches.begin(), batches.end(), 0.0) / total[0];
-  result.perplexity = std::exp(result.loss);
+  result.perplexity = objective.is_next_token() ? std::exp(result.loss) : std::nan("");
   if (!std::isfinite(result.loss)) {
     throw NumericError("evaluation", "the loss is not finite", "lower optimizer.lr, or look at the evaluation data");
   }

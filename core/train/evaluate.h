@@ -11,7 +11,7 @@ namespace nibble {
 
 struct Evaluation {
   double loss = 0;        ///< mean over what the objective counts; of label tokens: natural log
-  double perplexity = 0;  ///< exp(loss)
+  double perplexity = 0;  ///< exp(loss); nan where the loss is not of next tokens
   int64_t label_tokens = 0;
   int64_t tokens = 0;
   Metrics metrics = {};  ///< of the objective

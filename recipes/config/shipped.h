@@ -12,7 +12,7 @@ namespace nibble {
 
 struct ShippedRecipe {
   std::string_view name;   ///< file name without .json
-  std::string_view about;  ///< its first comment line
+  std::string_view about;  ///< the first sentence of its comment
   std::string_view text;
 };
 

@@ -52,7 +52,8 @@ Json model_facts(const Recipe& recipe, const Decoder& model, const WeightCounts&
           {"trained_parameters", static_cast<int64_t>(counts.trained)}};
 }
 
-Json data_facts(const TrainingData& data) {
+Json data_facts(const Recipe& recipe, const TrainingData& data) {
+  const bool pairs = is_pairwise(recipe.objective.type);
   const DatasetReport& report = data.train().dataset().report();
   Json files = Json::array();
   for (const DataFileFacts& file : report.files) {
@@ -62,7 +63,7 @@ Json data_facts(const TrainingData& data) {
   while (!lengths.empty() && lengths.back() == 0) lengths.erase(lengths.size() - 1);
   return {{"files", files},
           {"records", report.records},
-          {"samples", report.samples},
+          {pairs ? "pairs" : "samples", pairs ? report.samples / 2 : report.samples},
           {"tokens", report.tokens},
           {"trained_tokens", report.trained_tokens},
           {"truncated", report.truncated},
@@ -132,7 +133,7 @@ void write_run_facts(const std::filesystem::path& directory, const Recipe& recip
                       {"machine", machine_facts(threads)},
                       {"ranks", mesh.world().size()},
                       {"model", model_facts(recipe, model, counts)},
-                      {"data", data_facts(data)}};
+                      {"data", data_facts(recipe, data)}};
   write_file_atomically(directory / "run.json", facts.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
@@ -147,10 +148,8 @@ std::vector<std::string> run_banner(const Recipe& recipe, Decoder& model, const 
   lines.push_back("computing in " + describe_arithmetic(recipe.model) + " on " +
                   (ranks > 1 ? count_text(ranks, "rank") + " of " : "") + count_text(rank.threads, "thread"));
   const DatasetReport& report = data.train().dataset().report();
-  const double tokens = static_cast<double>(report.tokens);
-  lines.push_back("data: " + number(static_cast<double>(report.samples)) +
-                  (report.samples == 1 ? " sample, " : " samples, ") + number(tokens) + " tokens (" +
-                  number(static_cast<double>(report.trained_tokens)) + " trained); " +
+  const std::string trained = " (" + grouped_text(report.trained_tokens) + " trained)";
+  lines.push_back("data: " + counts_text(recipe, report) + (has_prompts_alone(recipe) ? "" : trained) + "; " +
                   count_text(data.total_steps(), "step"));
   std::string planned =
       "planned memory: " + planned_memory(recipe, rank) + (ranks > 1 ? " on the rank that needs most" : "");

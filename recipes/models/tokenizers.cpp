@@ -29,7 +29,18 @@ std::unique_ptr<Tokenizer> find_tokenizer(const std::string& path) {
 
 std::string text_of(const Tokenizer* tokenizer, std::span<const int32_t> ids) {
   const auto known = [&](int32_t id) { return tokenizer && id < tokenizer->vocab_size(); };
-  if (tokenizer && std::ranges::all_of(ids, known)) return tokenizer->decode(ids, true);
+  if (tokenizer && std::ranges::all_of(ids, known)) {
+    std::string text;
+    const auto special = [&](int32_t id) { return tokenizer->is_special(id); };
+    for (auto begin = ids.begin(); begin != ids.end();) {
+      const auto end = std::find_if(begin, ids.end(), special);
+      const std::string part = tokenizer->decode({begin, end});
+      if (!text.empty() && !part.empty() && text.back() != '\n') text += '\n';
+      text += part;
+      begin = std::find_if_not(end, ids.end(), special);
+    }
+    return text;
+  }
   return joined(ids, " ", [](int32_t id) { return std::to_string(id); });
 }
 

@@ -21,7 +21,8 @@ namespace nibble {
 /// still serves token ids. Throws as load_tokenizer for files that are broken.
 std::unique_ptr<Tokenizer> find_tokenizer(const std::string& path);
 
-/// The text of ids, without special tokens; the ids where `tokenizer` is null or one of them is beyond it.
+/// The text of ids, special tokens as line breaks between what is not empty; the ids where `tokenizer` is null or one
+/// of them is beyond it.
 std::string text_of(const Tokenizer* tokenizer, std::span<const int32_t> ids);
 
 /// The built-in template `name`, the template in the file `name`, or for "" the model's own. Throws UsageError for an

@@ -183,8 +183,10 @@ std::string plan_text(const RecipePlan& plan) {
   text += asked.rung + " on " + plan.machine + ", " + count_text(plan.threads, "thread") + " a rank\n";
   text += "memory of " + std::string(plan.ranks > 1 ? "the rank that needs most: " : "the process: ") +
           bytes_text(static_cast<double>(asked.memory.largest().resident())) +
-          (plan.budget > 0 ? " of " + bytes_text(static_cast<double>(plan.budget)) : "") +
-          (asked.fits ? "" : " (" + asked.why_not + ")") + "\n";
+          (!asked.fits       ? ", which does not fit: " + asked.why_not
+           : plan.budget > 0 ? " of " + bytes_text(static_cast<double>(plan.budget))
+                             : "") +
+          "\n";
   for (size_t use = 0; use < kMemoryUses; ++use) {
     const int64_t bytes = asked.memory.largest().split.bytes[use];
     if (bytes > 0)
@@ -203,7 +205,7 @@ std::string plan_text(const RecipePlan& plan) {
           ")\n";
   if (plan.total_steps > 0) {
     text += "whole run: " + count_text(plan.total_steps, "step") + ", " +
-            seconds_text(static_cast<double>(plan.total_steps) * asked.time.seconds) +
+            precise_seconds_text(static_cast<double>(plan.total_steps) * asked.time.seconds) +
             ", without evaluations and saves\n";
   }
   for (const auto& [operation, bytes] : asked.traffic) {

@@ -6,14 +6,12 @@
 
 #include "nibble/core/base/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/train/telemetry/headline.h"
 #include "nibble/recipes/report/html.h"
 
 namespace nibble {
 
 namespace {
-
-// A diverged run has one of hundreds of digits, or none.
-std::string perplexity_text(double perplexity) { return formatted(perplexity < 1e6 ? "%.3f" : "%.3g", perplexity); }
 
 std::string name_of(const RunLog& log) {
   const std::filesystem::path path = log.directory.lexically_normal();
@@ -28,12 +26,13 @@ std::string tiles(const RunLog& log) {
   const RunSummary run = summarize(log);
   std::string text = "<div class=\"tiles\">\n";
   text += tile("steps", std::to_string(run.steps));
-  text += tile("loss, last tenth", formatted("%.4f", run.loss));
+  text += tile("loss, last tenth", loss_text(run.loss));
   if (run.best_step > 0) {
-    text += tile("best evaluation loss", formatted("%.4f", run.best_evaluation_loss));
-    text += tile("its perplexity", perplexity_text(run.best_perplexity));
+    text += tile("best evaluation loss", loss_text(run.best_evaluation_loss));
+    if (!std::isnan(run.best_perplexity)) text += tile("its perplexity", perplexity_text(run.best_perplexity));
     text += tile("at step", std::to_string(run.best_step));
   }
+  for (const auto& [name, value] : run.headline) text += tile(name, headline_text(name, value));
   const std::string about = run.estimated ? "about " : "";
   text += tile("tokens", about + grouped_text(run.tokens));
   text += tile("tokens a second", grouped_text(std::llround(run.tokens_per_second)));
@@ -135,14 +134,19 @@ std::string report_page(const RunLog& log) {
 }
 
 std::vector<std::vector<std::string>> comparison_rows(const std::vector<RunLog>& logs) {
-  std::vector<std::vector<std::string>> rows = {
-      {"run", "steps", "loss", "eval loss", "perplexity", "tokens/s", "time", "memory"}};
+  std::vector<std::vector<std::string>> rows = {{"run", "steps", "loss", "eval loss", "perplexity", "accuracy",
+                                                 "margin", "reward", "tokens/s", "time", "memory"}};
   for (const RunLog& log : logs) {
     const RunSummary run = summarize(log);
     const bool evaluated = run.best_step > 0;
-    rows.push_back({name_of(log), std::to_string(run.steps), formatted("%.4f", run.loss),
-                    evaluated ? formatted("%.4f", run.best_evaluation_loss) : "-",
-                    evaluated ? perplexity_text(run.best_perplexity) : "-",
+    const auto of_headline = [&](const std::string& name) {
+      const auto found = std::ranges::find(run.headline, name, &NamedNumbers::value_type::first);
+      return found == run.headline.end() ? "-" : headline_text(name, found->second);
+    };
+    rows.push_back({name_of(log), std::to_string(run.steps), loss_text(run.loss),
+                    evaluated ? loss_text(run.best_evaluation_loss) : "-",
+                    evaluated && !std::isnan(run.best_perplexity) ? perplexity_text(run.best_perplexity) : "-",
+                    of_headline("accuracy"), of_headline("margin"), of_headline("reward"),
                     grouped_text(std::llround(run.tokens_per_second)), seconds_text(run.seconds),
                     bytes_text(static_cast<double>(run.peak_memory_bytes))});
   }

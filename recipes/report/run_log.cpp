@@ -10,10 +10,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <span>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/core/train/telemetry/headline.h"
 
 namespace nibble {
 
@@ -93,9 +95,11 @@ EvaluationReport evaluation_of(const Json& line) {
   report.step = line.at("step");
   report.loss = number_of(line, "loss");
   report.perplexity = number_of(line, "perplexity");
+  if (std::isinf(report.perplexity) && std::exp(report.loss) < report.perplexity) report.perplexity = std::nan("");
   report.label_tokens = line.at("label_tokens");
   report.tokens = line.at("tokens");
   report.seconds = number_of(line, "seconds");
+  report.metrics = metrics_of(line);
   return report;
 }
 
@@ -128,6 +132,17 @@ void add_best_and_worst(const fs::path& directory, int64_t step, std::vector<Ans
     if (!worst || answer.reward < worst->reward) worst = answer;
   });
   if (best) found.insert(found.end(), {*best, *worst});
+}
+
+// Over the steps that have them.
+NamedNumbers mean_metrics(std::span<const StepReport> steps) {
+  std::map<std::string, std::pair<double, int>> sums;
+  for (const StepReport& step : steps) {
+    for (const auto& [name, value] : step.metrics) sums[name] = {sums[name].first + value, sums[name].second + 1};
+  }
+  NamedNumbers means;
+  for (const auto& [name, sum] : sums) means.emplace_back(name, sum.first / sum.second);
+  return means;
 }
 
 }  // namespace
@@ -181,16 +196,19 @@ RunSummary summarize(const RunLog& log) {
   if (summary.seconds > 0) summary.tokens_per_second = tokens_of_steps / summary.seconds;
   const size_t tail = std::max<size_t>(1, log.steps.size() / 10);
   double loss = 0, tokens = 0;
-  for (size_t i = log.steps.size() - std::min(tail, log.steps.size()); i < log.steps.size(); ++i) {
-    loss += log.steps[i].loss * static_cast<double>(log.steps[i].label_tokens);
-    tokens += static_cast<double>(log.steps[i].label_tokens);
+  const auto last = std::span(log.steps).last(std::min(tail, log.steps.size()));
+  for (const StepReport& step : last) {
+    loss += step.loss * static_cast<double>(step.label_tokens);
+    tokens += static_cast<double>(step.label_tokens);
   }
   if (tokens > 0) summary.loss = loss / tokens;
+  summary.headline = headline(mean_metrics(last));
   for (const EvaluationReport& evaluation : log.evaluations) {
     if (!evaluation.best) continue;
     summary.best_evaluation_loss = evaluation.loss;
     summary.best_perplexity = evaluation.perplexity;
     summary.best_step = evaluation.step;
+    if (const NamedNumbers found = headline(evaluation.metrics); !found.empty()) summary.headline = found;
   }
   return summary;
 }

@@ -35,9 +35,10 @@ RunLog read_run_log(const std::filesystem::path& directory);
 struct RunSummary {
   int64_t steps = 0;
   int64_t tokens = 0;
-  double loss = 0;  ///< mean over the label tokens of the last tenth of the steps
-  double best_evaluation_loss = 0, best_perplexity = 0;
-  int64_t best_step = 0;  ///< 0: there was no evaluation
+  double loss = 0;                                       ///< mean over the label tokens of the last tenth of the steps
+  double best_evaluation_loss = 0, best_perplexity = 0;  ///< perplexity: nan where the loss has none
+  int64_t best_step = 0;                                 ///< 0: there was no evaluation
+  NamedNumbers headline;  ///< of the best evaluation, or without one the means over the last tenth of the steps
   double tokens_per_second = 0;
   double seconds = 0;      ///< of the steps
   bool estimated = false;  ///< not every step has a line: tokens and seconds of the others are taken to be the same

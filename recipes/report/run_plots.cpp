@@ -1,6 +1,7 @@
 // Which curves a run has.
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "nibble/recipes/report/report.h"
@@ -100,7 +101,7 @@ std::vector<NamedPlot> run_plots(const RunLog& log) {
     }
     plots.push_back({"loss", loss});
   }
-  if (!log.evaluations.empty()) {
+  if (!log.evaluations.empty() && !std::isnan(log.evaluations.front().perplexity)) {
     Points points;
     for (const auto& e : log.evaluations) points.emplace_back(static_cast<double>(e.step), e.perplexity);
     Plot perplexity{.title = "Perplexity of the evaluation data", .x_label = "step", .y_label = ""};

@@ -17,7 +17,7 @@ def main(run):
     for split, names in {"train": ["loss", "lr", "grad_norm", "tokens_per_second", "peak_memory_bytes"],
                          "eval": ["loss", "perplexity"]}.items():
         of_split = [line for line in lines if line["split"] == split]
-        for name in names if of_split else []:
+        for name in (n for n in names if of_split and of_split[0][n] is not None):
             events = reader.Scalars(f"{split}/{name}")
             assert [e.step for e in events] == [line["step"] for line in of_split], (split, name, len(events))
             for event, line in zip(events, of_split):

@@ -1,5 +1,7 @@
 // What a run writes down and tells.
 
+#include <cmath>
+
 #include "nibble/core/train/run/run_impl.h"
 #include "nibble/core/train/telemetry/trace.h"
 
@@ -145,7 +147,8 @@ void Run::log(const Evaluation& evaluation) {
     ++run.state.evaluations_since_best;
   }
   run.write_line(metrics_line(report));
-  EventValues values = {{"eval/loss", report.loss}, {"eval/perplexity", report.perplexity}};
+  EventValues values = {{"eval/loss", report.loss}};
+  if (!std::isnan(report.perplexity)) values.emplace_back("eval/perplexity", report.perplexity);
   std::vector<std::string> names;
   add_metrics("eval", report.metrics, names, values);
   if (run.leads()) run.events->add_scalars(report.step, values);

@@ -15,7 +15,7 @@ namespace nibble {
 /// step. The objective's metrics stand behind the loss.
 std::string metrics_line(const StepReport& report);
 /// {"step":1,"split":"eval","loss":...,"perplexity":...,"label_tokens":...,"tokens":...,"seconds":...}; `seconds` is
-/// the wall time of the evaluation.
+/// the wall time of the evaluation. The perplexity is null where the loss has none, or none that a double holds.
 std::string metrics_line(const EvaluationReport& report);
 
 /// A line of samples.jsonl: {"step":1,"prompt":...,"expected":...,"text":...}

@@ -37,7 +37,7 @@ struct StepReport {
 struct EvaluationReport {
   int64_t step = 0;
   double loss = 0;
-  double perplexity = 0;  ///< exp(loss)
+  double perplexity = 0;  ///< exp(loss); nan where the loss is not of next tokens
   int64_t label_tokens = 0;
   int64_t tokens = 0;
   double seconds = 0;

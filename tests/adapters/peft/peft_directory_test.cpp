@@ -96,7 +96,7 @@ TEST_F(PeftDirectoryTest, WhatIsWrittenReadsBackEqual) {
               ElementsAre(std::pair<std::string, int64_t>{"z", 2}, std::pair<std::string, int64_t>{"a", 3}))
       << "the order decides which pattern counts";
   EXPECT_EQ(read.options.layers_to_transform, options.layers_to_transform);
-  EXPECT_TRUE(fs::exists(root / "adapter/README.md"));
+  EXPECT_THAT(read_text_file(root / "adapter/README.md"), HasSubstr(", alpha 3.5.\n"));
   EXPECT_THAT(error_of<UsageError>([&] { write_peft_directory(root / "adapter", options, one_pair()); }),
               HasSubstr("adapter"));
   write_peft_directory(root / "adapter", options, one_pair(), Replace::own);

@@ -13,11 +13,11 @@
 namespace nibble {
 namespace {
 
-TEST(ShippedRecipes, AllParseAndSayWhatTheyAreForInTheirFirstLine) {
+TEST(ShippedRecipes, AllParseAndSayWhatTheyAreForInTheirFirstSentence) {
   EXPECT_GE(shipped_recipes().size(), 13u);
   for (const ShippedRecipe& recipe : shipped_recipes()) {
     EXPECT_NO_THROW(parse_recipe(std::string(recipe.text), std::string(recipe.name))) << recipe.name;
-    EXPECT_FALSE(recipe.about.empty()) << recipe.name;
+    EXPECT_TRUE(recipe.about.ends_with('.')) << recipe.name << ": " << recipe.about;
   }
 }
 

@@ -227,6 +227,39 @@ TEST(Report, ShowsARunThatDiverged) {
   EXPECT_NE(comparison_page({log, log}).find("800.0000"), std::string::npos);
 }
 
+// exp() of a preference loss is no perplexity.
+TEST(Report, ShowsAccuracyAndMarginOfPreferencesInsteadOfPerplexity) {
+  const TemporaryDirectory directory;
+  std::filesystem::create_directories(directory / "dpo");
+  EvaluationReport preferences = evaluation(1, -1e-9);
+  preferences.perplexity = NAN;
+  preferences.metrics = {{"rewards/accuracies", 0.625}, {"rewards/margins", 0.5}};
+  test::write_bytes(directory / "dpo" / "metrics.jsonl",
+                    metrics_line(step(1, 0.7)) + "\n" + metrics_line(preferences) + "\n");
+  const RunLog log = read_run_log(directory / "dpo");
+  const std::string page = report_page(log);
+  EXPECT_EQ(page.find("erplexity"), std::string::npos);
+  EXPECT_NE(page.find("best evaluation loss<b>0.0000</b>"), std::string::npos);
+  EXPECT_NE(page.find("accuracy<b>62%</b>"), std::string::npos);
+  EXPECT_EQ(comparison_rows({log})[0], (std::vector<std::string>{"run", "steps", "loss", "eval loss", "accuracy",
+                                                                 "margin", "tokens/s", "time", "memory"}));
+}
+
+// Without an evaluation: over the last tenth of the steps.
+TEST(Compare, ShowsTheMeanRewardOfTheLastSteps) {
+  const TemporaryDirectory directory;
+  std::string metrics;
+  for (int64_t k = 1; k <= 20; ++k) {
+    StepReport report = step(k, 0);
+    report.metrics = {{"reward", static_cast<double>(k)}};
+    metrics += metrics_line(report) + "\n";
+  }
+  test::write_bytes(directory / "metrics.jsonl", metrics);
+  const auto rows = comparison_rows({read_run_log(directory.path())});
+  EXPECT_EQ(rows[0][3], "reward");
+  EXPECT_EQ(rows[1][3], "19.5");
+}
+
 TEST(Plot, TicksAreRoundAndInside) {
   EXPECT_EQ(ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
   const std::vector<double> found = ticks(0.013, 0.087, 4);

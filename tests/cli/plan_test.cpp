@@ -1,0 +1,41 @@
+// nibble plan, and a run under a budget: what they tell.
+
+#include <gmock/gmock.h>
+
+#include "nibble/tests/cli/small_model.h"
+
+namespace nibble {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class PlanProgram : public test::SmallModel {
+ protected:
+  void SetUp() override {
+    test::SmallModel::SetUp();
+    test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?", "completion": " That."})"
+                                         "\n");
+    test::write_bytes(root_ / "r.yaml",
+                      "model: {path: me/small}\ndata: {train: d.jsonl, max_length: 64}\n"
+                      "train: {steps: 1, threads: 1}\noutput: {dir: runs}\n");
+  }
+};
+
+TEST_F(PlanProgram, ABudgetThatIsTooSmallIsSaid) {
+  const Said plan = run("plan r.yaml --max-memory 1MiB");
+  EXPECT_EQ(plan.code, 0) << "a plan is no refusal";
+  EXPECT_THAT(plan.text, AllOf(HasSubstr(" MiB, which does not fit: needs "), HasSubstr("\nnothing fits: ")));
+  EXPECT_THAT(run("train r.yaml train.gradient_checkpointing=auto --max-memory 12MiB").text,
+              HasSubstr("\nwarning: recomputing "));
+}
+
+TEST_F(PlanProgram, ARunOfOneStepTakesTheTimeOfAStep) {
+  const std::string text = run("plan r.yaml").text;
+  const size_t begin = text.find("step: ") + 6;
+  const std::string step = text.substr(begin, text.find(',', begin) - begin);
+  EXPECT_THAT(text, HasSubstr("whole run: 1 step, " + step + ", without"));
+}
+
+}  // namespace
+}  // namespace nibble
