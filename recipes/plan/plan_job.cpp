@@ -20,6 +20,7 @@
 #include "nibble/quant/nf4_weight.h"
 #include "nibble/quant/quantization_config.h"
 #include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/preferences/reference_model.h"
 #include "nibble/recipes/reinforcement/block.h"
 #include "nibble/recipes/reinforcement/model_reward.h"
@@ -168,6 +169,13 @@ ModelMaker maker_of(const Recipe& recipe, const std::optional<AdapterRecipe>& of
   };
 }
 
+// Only for these is the tokenizer opened, which says how many rows there will be: a few more do not show in a plan.
+bool names_tokens_behind(const AdapterOptions& options, int64_t rows) {
+  return std::ranges::any_of(options.trainable_token_indices, [&](const auto& table) {
+    return std::ranges::any_of(table.second, [&](int64_t id) { return id >= rows; });
+  });
+}
+
 PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
   check_experts(config, recipe.parallel.experts);
   const auto base = std::make_shared<const StoredBase>(recipe.model, config, look);
@@ -230,7 +238,16 @@ PlanJob job_of(const Recipe& recipe, const DecoderConfig& config, bool look) {
 
 }  // namespace
 
-PlanJob plan_job(const Recipe& recipe) { return job_of(recipe, model_config(recipe.model), true); }
+PlanJob plan_job(const Recipe& asked) {
+  Recipe recipe = asked;
+  DecoderConfig config = model_config(recipe.model);
+  if (recipe.adapter && names_tokens_behind(recipe.adapter->options, config.vocab_size)) {
+    const int64_t rows = rows_for_tokenizer(tokenizer_path_of(recipe.model), config.vocab_size);
+    recipe.adapter = with_added_tokens(*recipe.adapter, config, rows);
+    config.vocab_size = rows;
+  }
+  return job_of(recipe, config, true);
+}
 
 PlanJob plan_job(const Recipe& recipe, const DecoderConfig& config) { return job_of(recipe, config, false); }
 
