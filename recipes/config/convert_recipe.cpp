@@ -65,6 +65,11 @@ constexpr std::pair<std::string_view, std::string_view> kSameMeaning[] = {
     {"optimizer", "optimizer.type"},
 };
 
+std::pair<std::string, std::string> section_and_name(const std::string& key) {
+  const size_t dot = key.find('.');
+  return {key.substr(0, dot), key.substr(dot + 1)};
+}
+
 class Converter {
  public:
   Converter(const Json& theirs, Tool tool) : theirs_(theirs), tool_(tool) {}
@@ -108,8 +113,8 @@ void Converter::set(const std::string& theirs, const std::string& ours, const Js
     } catch (const Error& error) {
       return note(theirs, value.dump() + " has no counterpart: " + ours + " " + error.what());
     }
-    const size_t dot = ours.find('.');
-    Json& place = root_[ours.substr(0, dot)][ours.substr(dot + 1)];
+    const auto [section, name] = section_and_name(ours);
+    Json& place = root_[section][name];
     if (place.is_object()) {
       place.update(value);
     } else {
@@ -211,14 +216,10 @@ bool Converter::convert_special(const std::string& key, const Json& value) {
     std::istringstream names(value.get<std::string>());
     for (std::string name; std::getline(names, name, ',');) modules.push_back(name.substr(name.find_first_not_of(' ')));
     set(key, "adapter.target_modules", value == "all" ? Json("all-linear") : modules);
-  } else if (key == "eval_steps" || key == "save_steps") {
-    if (whole()) return false;
-    note(key, value.dump() + " has no counterpart: a number of steps, or a time");
-  } else if (key == "eval_strategy" || key == "evaluation_strategy" || key == "save_strategy") {
-    if (value != "steps" && value != "no")
-      note(key, value.dump() + " has no counterpart: a number of steps, or a time");
-  } else if (key == "evals_per_epoch" || key == "saves_per_epoch") {
-    note(key, "has no counterpart: a number of steps, or a time");
+  } else if (const std::string ours = key_for_foreign(key); ours == "train.eval_every" || ours == "train.save_every") {
+    if (key.ends_with("steps") && whole()) return false;
+    if (!key.ends_with("strategy") || (value != "steps" && value != "no"))
+      note(key, value.dump() + " has no counterpart: give " + ours + " a number of steps, or a time");
   } else if (key == "resume_from_checkpoint" || key == "auto_resume_from_checkpoints") {
     if (value.is_string()) note(key, "another tool's checkpoint cannot be continued");
   } else if (key == "dataset_text_field") {
@@ -273,6 +274,14 @@ ConvertedRecipe Converter::convert() {
   if (adapts_ && tool_ == Tool::llama_factory && find("lora_alpha") == nullptr && root_["adapter"].contains("r")) {
     root_["adapter"]["lora_alpha"] = 2 * root_["adapter"]["r"].get<int64_t>();
     written += ", lora_alpha=2 * lora_rank";
+  }
+  const Json data = root_.value("data", Json::object());
+  if (!data.contains("eval") && !data.contains("eval_fraction")) {
+    for (const char* key : {"train.eval_every", "train.early_stop", "output.keep_best"}) {
+      const auto [section, name] = section_and_name(key);
+      if (!root_.contains(section) || root_[section].erase(name) == 0) continue;
+      note(key, "is left out, there is nothing to evaluate on: give it with data.eval or data.eval_fraction");
+    }
   }
   if (!written.empty()) made_.notes.push_back("written out as " + made_.tool + "'s defaults: " + written);
   const Json output = root_.value("output", Json::object());

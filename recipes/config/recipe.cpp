@@ -108,17 +108,27 @@ void apply_override(Document& document, const std::string& override_text) {
   const std::string key = override_text.substr(0, equals);
   const Json value = override_value(key, override_text.substr(equals + 1));
   const size_t dot = key.find('.');
+  std::string known = key;  // data.fields of data.fields.prompt
   if (dot == std::string::npos) {
     if (!is_section(key)) refuse_key("command line", key);
     document.root[key] = value;
   } else {
-    if (find_field(key) == nullptr) refuse_key("command line", key);
+    const size_t second = find_field(key) == nullptr ? key.find('.', dot + 1) : std::string::npos;
+    known = key.substr(0, second);
+    const RecipeField* field = find_field(known);
+    if (field == nullptr || (known != key && !field->accepts("object"))) refuse_key("command line", key);
     Json& section = document.root[key.substr(0, dot)];
     if (section.is_null()) section = Json::object();
     if (!section.is_object()) refuse_section(document.place_of(key.substr(0, dot)));
-    section[key.substr(dot + 1)] = value;
+    Json& place = section[known.substr(dot + 1)];
+    if (known == key) {
+      place = value;
+    } else {
+      if (!place.is_object()) place = Json::object();
+      place[key.substr(second + 1)] = value;
+    }
   }
-  document.overridden.insert(key);
+  document.overridden.insert(known);
 }
 
 // Of two keys that say the same thing, the command line's is later than the file's: the file's is as if not given.

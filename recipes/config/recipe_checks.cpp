@@ -62,6 +62,10 @@ void check_rollouts(const Document& document, const Recipe& recipe) {
   if (recipe.data.pack)
     document.refuse("data.pack", "prompts are not packed: answers stand without padding", "leave it out");
   if (has_given_answers(recipe.objective)) return;
+  if (recipe.train.samples > 0) {
+    document.refuse("train.samples", "prompts alone have no answers to compare with",
+                    "leave it out; rollouts/step-N.jsonl has the answers of each step");
+  }
   if (recipe.data.truncate == Truncate::cut) {
     document.refuse("data.truncate", "a prompt without its end asks for something else", "use drop or error");
   }

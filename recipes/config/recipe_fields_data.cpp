@@ -55,10 +55,11 @@ RecipeField sources_field(std::string name, std::vector<DataSource> DataOptions:
 
 RecipeField fields_field() {
   const auto read = [](const Json& value, const std::string& place, const std::string& values) {
-    if (!value.is_object()) refuse_value(place, values, value);
+    const std::string form = values + ", {\"prompt\": \"question\"} (or data.fields.prompt=question)";
+    if (!value.is_object()) refuse_value(place, form, value);
     std::map<std::string, std::string> fields;
     for (const auto& [key, member] : value.items()) {
-      if (!member.is_string()) refuse_value(place, values, value);
+      if (!member.is_string()) refuse_value(place, form, value);
       fields[key] = member.get<std::string>();
     }
     return fields;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nibble/core/base/joined.h"
+#include "nibble/core/text/matching/pattern.h"
 #include "nibble/recipes/config/recipe_values.h"
 
 namespace nibble::detail {
@@ -115,6 +116,13 @@ RewardRecipe read_reward(const Json& entry, const std::string& place) {
   for (const RewardKey& key : reward_keys()) {
     if (!key.needed || !has_key(key, reward.type) || entry.contains(key.name)) continue;
     throw UsageError("is missing", "a reward of type " + type->first + " needs it", place + "." + key.name);
+  }
+  if (reward.type == Type::regex) {
+    try {
+      regular_expression(reward.pattern, place + ".pattern \"" + reward.pattern + "\"");
+    } catch (const InputError& error) {
+      throw UsageError(error.what(), "");
+    }
   }
   if (reward.soft_punish_cache > reward.max_completion_len) {
     throw UsageError("is larger than max_completion_len", "", place + ".soft_punish_cache");

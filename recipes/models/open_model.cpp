@@ -146,6 +146,7 @@ AdapterRecipe with_added_tokens(AdapterRecipe recipe, const DecoderConfig& confi
     };
     auto entry = std::ranges::find_if(tables, names_it);
     if (entry == tables.end()) entry = tables.insert(tables.end(), {table, {}});
+    if (entry->first.empty()) entry->first = table;  // PEFT knows the embedding without its name only where it is alone
     for (int64_t id = config.vocab_size; id < rows; ++id) {
       if (!std::ranges::count(entry->second, id)) entry->second.push_back(id);
     }

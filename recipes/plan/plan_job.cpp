@@ -172,18 +172,18 @@ ModelMaker maker_of(const Recipe& recipe, const std::optional<AdapterRecipe>& of
   };
 }
 
-PlanJob job_of(const Recipe& recipe, const DecoderConfig& in_files, bool look) {
-  check_experts(in_files, recipe.parallel.experts);
-  const auto base = std::make_shared<const StoredBase>(recipe.model, in_files, look);
+PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look) {
+  Recipe recipe = asked;  // and the rows of tokens that were added to the tokenizer
   DecoderConfig config = in_files;
   if (look && !recipe.pretrains()) {
     config.vocab_size = rows_for_tokenizer(tokenizer_path_of(recipe.model), in_files.vocab_size);
+    if (recipe.adapter) recipe.adapter = with_added_tokens(*recipe.adapter, in_files, config.vocab_size);
   }
-  std::optional<AdapterRecipe> adapter = recipe.adapter;
-  if (adapter) adapter = with_added_tokens(*adapter, in_files, config.vocab_size);
+  check_experts(config, recipe.parallel.experts);
+  const auto base = std::make_shared<const StoredBase>(recipe.model, in_files, look);
   PlanJob job;
   job.everything = !recipe.adapter;
-  job.make_model = maker_of(recipe, adapter, base);
+  job.make_model = maker_of(recipe, recipe.adapter, base);
   job.model = plan_model(config, job.make_model, job.everything);
   if (const ModelRecipe teacher = teacher_of(recipe); !teacher.path.empty()) {
     const DecoderConfig taught = model_config(teacher);

@@ -5,6 +5,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import struct
 import subprocess
 import unittest
@@ -42,8 +43,8 @@ class Chain(program.FaultTest):
                 file.write(json.dumps({"messages": turns}) + "\n")
         return path
 
-    def trained(self, **data):
-        recipe = self.recipe(steps=3, data={"train": str(self.chats()), "format": "chat", "template": "chatml", **data},
+    def trained(self, adapter=None, **data):
+        recipe = self.recipe(steps=3, **({"adapter": adapter} if adapter else {}), data={"train": str(self.chats()), "format": "chat", "template": "chatml", **data},
                              optimizer={"lr": 1e-2})
         ended = run("train", recipe)
         self.assertEqual(ended.code, 0, ended.err)
@@ -71,6 +72,19 @@ class Chain(program.FaultTest):
 
     def test_added_tokens_go_through_every_command(self):
         self.trained()
+        self.goes_through_every_command()
+
+    def test_added_tokens_that_the_recipe_names_go_through_every_command(self):
+        named = {"r": 2, "trainable_token_indices": [WORDS, WORDS + 1]}
+        self.trained(adapter=named)
+        self.goes_through_every_command()
+        behind = dict(named, trainable_token_indices=[WORDS + 2])
+        for command in ("validate", "plan", "train"):
+            ended = run(command, self.recipe(steps=3, adapter=behind))
+            self.assertEqual(ended.code, 2, command)
+            self.assertIn(f"has {WORDS + 2}, outside the vocabulary of {WORDS + 2};", ended.err)
+
+    def goes_through_every_command(self):
         both = ["--model", self.model, "--adapter", self.adapter]
         loss, logits = self.loss(*both, "--template", "chatml"), self.logits(*both)
         self.assertLess(loss, math.log(WORDS) + 1)
@@ -157,7 +171,12 @@ class Chain(program.FaultTest):
 
     @unittest.skipUnless("ORACLE_PY" in os.environ, "ORACLE_PY is not set")
     def test_the_printed_lines_load_it_in_peft(self):
-        self.trained()
+        for adapter in (None, {"r": 2, "trainable_token_indices": [WORDS, WORDS + 1]}):
+            shutil.rmtree(self.folder / "out", ignore_errors=True)
+            self.trained(adapter=adapter)
+            self.opens_in_peft()
+
+    def opens_in_peft(self):
         card = (self.adapter / "README.md").read_text()
         lines = re.search("```python\n(.*?)```", card, re.S)[1].replace("path/to/this/directory", str(self.adapter))
         chat = [{"role": "system", "content": "w9"}, {"role": "user", "content": "w1 w2"}]

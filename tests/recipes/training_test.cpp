@@ -16,6 +16,7 @@
 #include "nibble/core/io/npy.h"
 #include "nibble/core/ops/int8/int8_product.h"
 #include "nibble/recipes/fingerprints.h"
+#include "nibble/recipes/plan/plan_job.h"
 #include "nibble/recipes/train.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
@@ -334,23 +335,33 @@ TEST(RouterNoise, IsWarnedOfInOneLine) {
   EXPECT_NE(drawn[0].find("draws the experts of phimoe at random, nibble does not"), std::string::npos) << drawn[0];
 }
 
-TEST(AddedTokens, AreTrainedAndSavedWithTheAdapter) {
+class AddedTokens : public ::testing::TestWithParam<json> {};
+
+TEST_P(AddedTokens, AreTrainedAndSavedWithTheAdapter) {
   constexpr int64_t kRows = 61, kAdded = 2;  // of the model, beyond it
   Job job;
   const fs::path words = job.directory.path() / "tokenizer.json", data = job.directory.path() / "data.jsonl";
   write_words(words, kRows + kAdded);
   test::write_bytes(data, json{{"text", "w5 w61 w7 w62 w61"}}.dump() + "\n");
-  job.run({{"model",
-            {{"path", (fs::path(kSourceDir) / "tests/data/goldens/peft_llama/base").string()},
-             {"tokenizer", words.string()}}},
-           {"adapter", {{"r", 2}}},
-           {"data", {{"train", data.string()}}},
-           {"optimizer", {{"lr", 1e-2}}},
-           {"train", {{"steps", 3}}}});
+  json adapter = {{"r", 2}};
+  if (!GetParam().is_null()) adapter["trainable_token_indices"] = GetParam();
+  const json recipe = {{"model",
+                        {{"path", (fs::path(kSourceDir) / "tests/data/goldens/peft_llama/base").string()},
+                         {"tokenizer", words.string()}}},
+                       {"adapter", adapter},
+                       {"data", {{"train", data.string()}}},
+                       {"optimizer", {{"lr", 1e-2}}},
+                       {"train", {{"steps", 3}}}};
+  job.run(recipe);
   EXPECT_TRUE(std::ranges::any_of(job.messages, [](const std::string& line) {
     return line.find("2 tokens were added to the tokenizer") != std::string::npos;
   }));
   const PeftAdapter saved = read_peft_directory(job.out() / "adapter");
+  EXPECT_EQ(saved.options.trainable_token_indices.size(), 2u);
+  for (const auto& [table, ids] : saved.options.trainable_token_indices) {
+    EXPECT_NE(table, "");  // PEFT would not find it
+    EXPECT_EQ(ids, (std::vector<int64_t>{kRows, kRows + 1})) << table;
+  }
   for (const char* table : {"model.embed_tokens", "lm_head"}) {
     const auto rows = saved.tensors.find(std::string(table) + ".token_adapter.trainable_tokens_delta");
     ASSERT_NE(rows, saved.tensors.end()) << table;
@@ -360,6 +371,25 @@ TEST(AddedTokens, AreTrainedAndSavedWithTheAdapter) {
     // They start alike, as the mean of the others: what tells them apart was learnt.
     EXPECT_NE(std::memcmp(first.raw(), second.raw(), first.bytes()), 0) << table;
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(Named, AddedTokens, ::testing::Values(json(), json{61, 62}, json{{"embed_tokens", {61, 62}}}));
+
+TEST(TokensBehindTheVocabulary, NoneBehindThoseOfTheTokenizerIsPlanned) {
+  const TemporaryDirectory directory;
+  const fs::path words = directory.path() / "tokenizer.json";
+  write_words(words, 63);
+  const auto planned = [&](int64_t id) {
+    const json recipe = {{"model",
+                          {{"path", (fs::path(kSourceDir) / "tests/data/goldens/peft_llama/base").string()},
+                           {"tokenizer", words.string()}}},
+                         {"adapter", {{"trainable_token_indices", {id}}}},
+                         {"data", {{"train", "none"}}},
+                         {"output", {{"dir", "none"}}}};
+    return plan_job(parse_recipe(recipe.dump(), "test")).model.config.vocab_size;
+  };
+  EXPECT_EQ(planned(62), 63);
+  EXPECT_NE(test::error_of<UsageError>([&] { planned(63); }).find("outside the vocabulary of 63"), std::string::npos);
 }
 
 }  // namespace

@@ -64,7 +64,8 @@ std::vector<std::string> TrainingMonitor::after_step(const StepReport& report) {
     const double median = median_of(norms_);
     if (report.grad_norm > kExplosion * median && median > 0 && may_say("exploding", report.step)) {
       warnings.push_back(start + "exploding gradient: norm " + number(report.grad_norm) + " after a median of " +
-                         number(median) + "; set train.max_grad_norm, or lower optimizer.lr");
+                         number(median) +
+                         "; lower optimizer.lr (train.max_grad_norm bounds what one such step changes)");
     }
   }
   vanished_ = report.grad_norm < kVanished ? vanished_ + 1 : 0;

@@ -71,9 +71,9 @@ TEST(ConvertRecipe, Axolotl) {
     "train": {"accumulate": 4, "microbatch_size": 2, "epochs": 4, "gradient_checkpointing": "block"},
     "optimizer": {"type": "adamw", "schedule": "cosine", "lr": 0.0002, "warmup_steps": 10, "weight_decay": 0.0},
     "output": {"dir": "./outputs/qlora-out"}})"));
-  for (const char* key : {"strict", "flash_attention", "evals_per_epoch"}) {
-    EXPECT_THAT(converted.result.notes, Contains(HasSubstr(std::string(key) + ": has no counterpart")));
-  }
+  for (const char* note : {"strict: has no counterpart", "flash_attention: has no counterpart",
+                           "evals_per_epoch: 4 has no counterpart: give train.eval_every a number of steps, or a time"})
+    EXPECT_THAT(converted.result.notes, Contains(HasSubstr(note)));
   EXPECT_THAT(converted.result.notes, Each(Not(HasSubstr("lora_r"))));
 }
 
@@ -122,6 +122,18 @@ TEST(ConvertRecipe, TrlWritesItsDefaultsOut) {
   EXPECT_THAT(converted.result.notes, Contains(HasSubstr("lora_task_type: has no counterpart")));
 }
 
+TEST(ConvertRecipe, EvaluationsOfNothingAreLeftOutAndNamed) {
+  const std::string theirs = R"({"model_name_or_path": "m", "dataset_name": "d.jsonl", "output_dir": "o",
+    "eval_strategy": "steps", "eval_steps": 50, "early_stopping_patience": 3, "load_best_model_at_end": true)";
+  const Converted nothing(theirs + "}"), share(theirs + R"(, "val_size": 0.1, "stage": "sft"})");
+  for (const auto& [section, key] :
+       {std::pair("train", "eval_every"), {"train", "early_stop"}, {"output", "keep_best"}}) {
+    EXPECT_FALSE(nothing.root[section].contains(key)) << key;
+    EXPECT_TRUE(share.root[section].contains(key)) << key;
+    EXPECT_THAT(nothing.result.notes, Contains(HasSubstr(std::string(section) + "." + key + ": is left out")));
+  }
+}
+
 TEST(ConvertRecipe, WhatHasNoCounterpartIsLeftOutAndNamed) {
   const Converted converted(R"(
 base_model: m
@@ -144,7 +156,7 @@ save_strategy: epoch
        {"load_in_8bit: has no counterpart", "optimizer: \"lion\" has no counterpart: optimizer.type ",
         "learning_rate: \"fast\" has no counterpart: optimizer.lr ", "datasets.type: has no counterpart",
         "datasets.split: has no counterpart", "val_set_size: a number of samples has no counterpart",
-        "save_strategy: \"epoch\" has no counterpart"}) {
+        "save_strategy: \"epoch\" has no counterpart: give train.save_every a number of steps, or a time"}) {
     EXPECT_THAT(converted.result.notes, Contains(HasSubstr(note)));
   }
 }

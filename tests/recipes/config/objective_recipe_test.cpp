@@ -172,8 +172,14 @@ TEST(ObjectiveRecipe, RefusesRolloutsThatCannotBe) {
   EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "regex", "patern": "x"})"),
               HasSubstr("did you mean pattern?"));
   EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "regex"})"), HasSubstr("rewards[0].pattern: is missing"));
+  EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "regex", "pattern": "(a"})"),
+              HasSubstr("rewards[0].pattern \"(a\": is no regular expression"));
   EXPECT_THAT(refused(R"("completions": 2)", number, R"(, "pack": true)"), HasSubstr("data.pack"));
   EXPECT_THAT(refused(R"("completions": 2)", number, R"(, "max_length": 256)"), HasSubstr("leaves no room"));
+  const std::string shown =
+      R"("data": {"train": "P"}, "train": {"samples": 2, "microbatch_size": 16}, "rewards": [)" + number + "]";
+  EXPECT_THAT(error_of<UsageError>([&] { parse(recipe_of(R"("type": "rloo")", shown)); }),
+              HasSubstr("train.samples: prompts alone have no answers"));
   EXPECT_THAT(error_of<UsageError>(
                   [] { parse(recipe_of(R"("type": "dpo")", R"("rollout": {"top_k": 3}, "data": {"train": "P"})")); }),
               HasSubstr("rollout.top_k: has no meaning for the objective dpo"));

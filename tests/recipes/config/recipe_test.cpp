@@ -128,6 +128,18 @@ TEST(Recipe, OverridesAreJsonOrElseText) {
   EXPECT_EQ(recipe.train.save_every.seconds, 7200);
 }
 
+TEST(Recipe, AnOverrideSetsAMemberOfAnObject) {
+  const std::string text = R"({"adapter": {"r": 4}, "train": {"steps": 3}})";
+  const auto fields =
+      with({"data.fields={\"prompt\":\"q\"}", "data.fields.completion=a b", "data.fields.prompt=Frage"}, text)
+          .data.fields;
+  EXPECT_EQ(fields, (std::map<std::string, std::string>{{"completion", "a b"}, {"prompt", "Frage"}}));
+  EXPECT_EQ(with({"adapter.rank_pattern.layers.0.q_proj=2"}, text).adapter->options.rank_pattern.at(0),
+            (std::pair<std::string, int64_t>{"layers.0.q_proj", 2}));
+  EXPECT_NE(override_error("data.fields={prompt: q}").find("(or data.fields.prompt=question)"), std::string::npos);
+  EXPECT_EQ(override_error("train.steps.more=1").find("command line: train.steps.more: unknown key"), 0u);
+}
+
 TEST(Recipe, NullTakesAKeyOrSectionAway) {
   const std::string text = R"({"adapter": {"r": 4}, "train": {"steps": 3}})";
   EXPECT_FALSE(with({"adapter=null"}, text).adapter);
