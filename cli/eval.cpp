@@ -9,6 +9,7 @@
 #include "nibble/cli/printing/progress.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/evaluation/evaluate_model.h"
 #include "nibble/recipes/evaluation/multiple_choice.h"
@@ -38,8 +39,8 @@ void print(const Evaluation& loss, const ExactMatch& match, const Flags& flags) 
     }
     return print_json(output);
   }
-  std::printf("loss %.5f, perplexity %.3f over %lld tokens\n", loss.loss, loss.perplexity,
-              static_cast<long long>(loss.label_tokens));
+  std::printf("loss %.5f, perplexity %.3f over %s\n", loss.loss, loss.perplexity,
+              count_text(loss.label_tokens, "token").c_str());
   if (flags.exact_match) {
     std::printf("exact match %.1f%% (%lld of %lld)\n", 100 * match.share(), static_cast<long long>(match.right),
                 static_cast<long long>(match.asked));

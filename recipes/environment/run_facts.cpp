@@ -148,8 +148,7 @@ std::vector<std::string> run_banner(const Recipe& recipe, Decoder& model, const 
                   (ranks > 1 ? count_text(ranks, "rank") + " of " : "") + count_text(rank.threads, "thread"));
   const DatasetReport& report = data.train().dataset().report();
   const double tokens = static_cast<double>(report.tokens);
-  lines.push_back("data: " + number(static_cast<double>(report.samples)) +
-                  (report.samples == 1 ? " sample, " : " samples, ") + number(tokens) + " tokens (" +
+  lines.push_back("data: " + count_text(report.samples, "sample") + ", " + number(tokens) + " tokens (" +
                   number(static_cast<double>(report.trained_tokens)) + " trained); " +
                   count_text(data.total_steps(), "step"));
   std::string planned =

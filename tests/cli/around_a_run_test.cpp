@@ -463,7 +463,7 @@ TEST(AroundARun, PreviewWarnsOfAnswersThatDoNotEnd) {
   const Said output =
       nibble_says("preview " + small.recipe_file().string() + " data.eval_fraction=null train.eval_every=null 2>&1");
   ASSERT_EQ(output.code, 0) << output.text;
-  EXPECT_NE(output.text.find("warning: 1 samples train no token that ends a text"), std::string::npos) << output.text;
+  EXPECT_NE(output.text.find("warning: 1 sample trains no token that ends a text"), std::string::npos) << output.text;
 }
 
 TEST(AroundARun, DoctorLooksAtTheMachine) {

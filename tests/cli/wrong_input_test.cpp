@@ -321,7 +321,7 @@ TEST_F(WrongData, LabelsOfAnotherLength) {
 
 TEST_F(WrongData, NothingIsTrained) {
   expect(of("{\"input_ids\": [1, 2, 3], \"labels\": [-100, -100, -100]}\n"), 3,
-         {"has no sample to train on", "1 have no trained token", "check data.format"});
+         {"has no sample to train on", "of 1 record 1 without a trained token", "check data.format"});
 }
 
 TEST_F(WrongData, TooLongWhereThatIsAnError) {

@@ -348,7 +348,7 @@ TEST(AddedTokens, AreTrainedAndSavedWithTheAdapter) {
            {"optimizer", {{"lr", 1e-2}}},
            {"train", {{"steps", 3}}}});
   EXPECT_TRUE(std::ranges::any_of(job.messages, [](const std::string& line) {
-    return line.find("2 tokens were added to the tokenizer") != std::string::npos;
+    return line.find("2 tokens were added to the tokenizer: each") != std::string::npos;
   }));
   const PeftAdapter saved = read_peft_directory(job.out() / "adapter");
   for (const char* table : {"model.embed_tokens", "lm_head"}) {

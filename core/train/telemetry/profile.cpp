@@ -116,7 +116,7 @@ std::vector<std::string> profile_lines(const Trace& trace) {
   const double total = std::max(trace.seconds(), 1e-9);
   const auto line = [&](const std::string& name, double seconds, int64_t count) {
     const std::string text = formatted("%-32s %9.2f s %5.1f%%", name.c_str(), seconds, 100 * seconds / total);
-    lines.push_back(count > 0 ? text + "  " + std::to_string(count) + " times" : text);
+    lines.push_back(count > 0 ? text + "  " + count_text(count, "time") : text);
   };
   lines.push_back("time of rank " + std::to_string(trace.rank()) + " by phase:");
   for (int phase = 0; phase < kPhases; ++phase) {
