@@ -137,7 +137,7 @@ void write_run_facts(const std::filesystem::path& directory, const Recipe& recip
 }
 
 std::vector<std::string> run_banner(const Recipe& recipe, Decoder& model, const WeightCounts& counts, const Mesh& mesh,
-                                    const TrainingData& data, const RankContext& rank, const Work& work, double peak) {
+                                    const TrainingData& data, const RankContext& rank) {
   const auto number = [](double value) { return grouped_text(std::llround(value)); };
   const std::string share = formatted("%.3g%%", counts.all > 0 ? 100 * counts.trained / counts.all : 0);
   std::vector<std::string> lines;
@@ -151,20 +151,8 @@ std::vector<std::string> run_banner(const Recipe& recipe, Decoder& model, const 
   lines.push_back("data: " + count_text(report.samples, "sample") + ", " + number(tokens) + " tokens (" +
                   number(static_cast<double>(report.trained_tokens)) + " trained); " +
                   count_text(data.total_steps(), "step"));
-  std::string planned =
-      "planned memory: " + planned_memory(recipe, rank) + (ranks > 1 ? " on the rank that needs most" : "");
-  if (ranks == 1 && peak > 0) {
-    double operations = 0;
-    const int64_t looked_at = std::min<int64_t>(data.total_steps(), 100);
-    for (int64_t step = 1; step <= looked_at; ++step) {
-      const StepInfo info = data.step_info(step);
-      operations += work.per_token * static_cast<double>(info.tokens) +
-                    work.per_label_token * static_cast<double>(info.label_tokens);
-    }
-    operations *= static_cast<double>(data.total_steps()) / static_cast<double>(std::max<int64_t>(1, looked_at));
-    planned += "; time: " + seconds_text(operations / peak) + " at this CPU's peak, which no run reaches";
-  }
-  lines.push_back(planned);
+  lines.push_back("planned memory: " + planned_memory(recipe, rank) +
+                  (ranks > 1 ? " on the rank that needs most" : ""));
   return lines;
 }
 
