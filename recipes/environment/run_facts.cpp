@@ -68,6 +68,7 @@ Json data_facts(const TrainingData& data) {
           {"truncated", report.truncated},
           {"dropped", report.dropped_long + report.dropped_untrained + report.bad_records},
           {"longest", report.longest},
+          {"total_steps", data.total_steps()},
           {"lengths_by_power_of_two", lengths}};
 }
 
