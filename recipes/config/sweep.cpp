@@ -1,6 +1,7 @@
 #include "nibble/recipes/config/sweep.h"
 
 #include <algorithm>
+#include <map>
 #include <span>
 
 #include "nibble/core/base/error.h"
@@ -16,12 +17,12 @@ namespace {
 std::string last_part(const std::string& key) { return key.substr(key.rfind('.') + 1); }
 
 std::string whole_key(const std::string& given) {
-  std::vector<std::string> known, matching;
+  std::vector<std::string> known;
   for (const RecipeKey& key : recipe_keys()) {
     if (key.name == given) return given;
     known.push_back(key.name);
-    if (last_part(key.name) == given) matching.push_back(key.name);
   }
+  const std::vector<std::string> matching = keys_by_last_part()[given];
   if (matching.size() == 1) return matching.front();
   if (matching.size() > 1) throw UsageError("is ambiguous", "write " + matching[0] + " or " + matching[1], given);
   const std::string meant = nearest(given, known);
@@ -71,6 +72,12 @@ std::string shortened(const std::string& name) {
 }
 
 }  // namespace
+
+std::map<std::string, std::vector<std::string>> keys_by_last_part() {
+  std::map<std::string, std::vector<std::string>> keys;
+  for (const RecipeKey& key : recipe_keys()) keys[last_part(key.name)].push_back(key.name);
+  return keys;
+}
 
 SweepAxis parse_sweep_axis(const std::string& word) {
   const size_t equals = word.find('=');

@@ -2,6 +2,7 @@
 // A grid over recipe keys: which runs it has, where each lives, which are done.
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,9 @@ struct SweepRun {
   std::vector<std::string> overrides;  ///< for read_recipe, output.dir among them
   std::filesystem::path directory;
 };
+
+/// Recipe keys by what follows their section: where it is one key ("lr"), a sweep takes it so.
+std::map<std::string, std::vector<std::string>> keys_by_last_part();
 
 /// Parses "lr=1e-4,2e-4" or "optimizer.betas=[0.9,0.95],[0.9,0.99]": commas inside brackets and quotes divide nothing.
 /// A key without its section is completed where only one section has it. Throws UsageError for an unknown or ambiguous
