@@ -211,6 +211,9 @@ void run(const Flags& given) {
   Flags flags = given;
   std::vector<SweepAxis> axes;
   for (const std::string& word : flags.axes) axes.push_back(parse_sweep_axis(word));
+  for (const SweepAxis& axis : axes) {
+    if (flags.jobs > 1 && axis.key == "train.threads") throw UsageError("is set by --jobs", "leave out one", axis.key);
+  }
   const std::vector<SweepRun> runs = sweep_runs(flags.recipe, axes);
   flags.jobs = jobs_with_room(flags, runs);
   const std::filesystem::path directory = runs.front().directory.parent_path();

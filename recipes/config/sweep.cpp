@@ -97,6 +97,9 @@ SweepAxis parse_sweep_axis(const std::string& word) {
 std::vector<SweepRun> sweep_runs(const std::string& recipe_file, const std::vector<SweepAxis>& axes) {
   std::vector<SweepRun> runs(1);
   for (const SweepAxis& axis : axes) {
+    if (axis.key == "output.dir" && axis.values.size() > 1) {
+      throw UsageError("is one directory, which holds all runs", "name one", axis.key);
+    }
     std::vector<SweepRun> more;
     for (const SweepRun& run : runs) {
       for (const std::string& value : axis.values) {
@@ -111,8 +114,11 @@ std::vector<SweepRun> sweep_runs(const std::string& recipe_file, const std::vect
     runs = std::move(more);
   }
   if (runs.size() < 2) throw UsageError("no key has two values", "write optimizer.lr=1e-4,2e-4", "sweep");
+  std::map<std::string, std::string> names;  // by recipe
   for (SweepRun& run : runs) {
     const Recipe recipe = read_recipe(recipe_file, run.overrides);
+    const auto [same, is_new] = names.emplace(to_json(recipe), run.name);
+    if (!is_new) throw UsageError("is the same run as " + same->second, "name each value once", run.name);
     run.name = shortened(run.name);
     run.directory = fs::path(recipe.output.dir) / run.name;
     run.overrides.push_back("output.dir=" + run.directory.string());

@@ -33,8 +33,8 @@ std::map<std::string, std::vector<std::string>> keys_by_last_part();
 SweepAxis parse_sweep_axis(const std::string& word);
 
 /// All combinations, the last axis fastest; the sweep lives in the recipe's output.dir. Reads the recipe of every run,
-/// so a value that cannot be is found before anything starts. Throws UsageError as read_recipe does, and when no axis
-/// has two values.
+/// so a value that cannot be is found before anything starts. Throws UsageError as read_recipe does, when no axis
+/// has two values, and for output.dir with several or runs of the same recipe.
 std::vector<SweepRun> sweep_runs(const std::string& recipe_file, const std::vector<SweepAxis>& axes);
 
 /// Whether the run ended with a result under the same recipe, whatever its threads.
