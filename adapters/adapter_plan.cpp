@@ -8,6 +8,7 @@
 #include "nibble/adapters/tuners/expert_lora.h"
 #include "nibble/adapters/tuners/token_rows.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/models/load.h"
 
@@ -185,8 +186,8 @@ void note_leftovers(const PeftAdapter& adapter, Planner& planner) {
         "use the model that the adapter was trained on");
   }
   if (!unused.empty()) {
-    plan.notes.push_back("the model has no place for " + std::to_string(unused.size()) +
-                         " tensors of the adapter: " + listed(unused));
+    plan.notes.push_back("the model has no place for " + count_text(std::ssize(unused), "tensor") +
+                         " of the adapter: " + listed(unused));
   }
   try {
     const std::set<std::string> have(plan.modules.begin(), plan.modules.end());
@@ -196,8 +197,8 @@ void note_leftovers(const PeftAdapter& adapter, Planner& planner) {
   } catch (const UsageError&) {  // the tensors say what goes where; the config only describes it
   }
   if (!empty.empty()) {
-    plan.notes.push_back("the adapter names " + std::to_string(empty.size()) +
-                         " modules that it has no tensors for: " + listed(empty));
+    plan.notes.push_back("the adapter names " + count_text(std::ssize(empty), "module") +
+                         " that it has no tensors for: " + listed(empty));
   }
 }
 

@@ -8,6 +8,7 @@
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/json/json_file.h"
@@ -40,8 +41,8 @@ std::string base_of_all(const std::vector<std::string>& adapters) {
 
 void run(Flags flags) {
   if (flags.weights.size() != flags.adapters.size()) {
-    throw UsageError("there are " + std::to_string(flags.adapters.size()) + " adapters and " +
-                         std::to_string(flags.weights.size()) + " weights",
+    throw UsageError(count_text(std::ssize(flags.adapters), "adapter") + " and " +
+                         count_text(std::ssize(flags.weights), "weight") + " are given",
                      "give each --adapter its --weight");
   }
   set_combine_method(flags.method, flags.options);
@@ -63,7 +64,8 @@ void run(Flags flags) {
   write_peft_directory(flags.out, result.options, result.tensors, flags.replace, first);
   const size_t modules = result.tensors.size() / 2;
   if (flags.json) return print_json({{"modules", modules}, {"r", result.options.r}});
-  say(stdout, "combined %zu adapters into %s: %zu modules, rank %lld", adapters.size(), flags.out.c_str(), modules,
+  say(stdout, "combined %s into %s: %s, rank %lld", count_text(std::ssize(adapters), "adapter").c_str(),
+      flags.out.c_str(), count_text(static_cast<int64_t>(modules), "module").c_str(),
       static_cast<long long>(result.options.r));
 }
 

@@ -49,12 +49,12 @@ void run(Flags flags) {
   say(stdout, "wrote %s: %s, %s, %s", flags.request.out.c_str(), report.architecture.c_str(),
       count_text(report.tensors, "tensor").c_str(), bytes_text(static_cast<double>(report.bytes)).c_str());
   if (report.fallbacks.f16 > 0) {
-    say(stdout, "%lld matrices are in f16: their rows are no multiple of 32",
-        static_cast<long long>(report.fallbacks.f16));
+    say(stdout, "%s in f16: rows are no multiple of 32",
+        count_text(report.fallbacks.f16, "matrix is", "matrices are").c_str());
   }
   if (report.fallbacks.small_blocks > 0) {
-    say(stdout, "%lld matrices are in Q5_0, Q5_1 or Q8_0: their rows are no multiple of 256",
-        static_cast<long long>(report.fallbacks.small_blocks));
+    say(stdout, "%s in Q5_0, Q5_1 or Q8_0: rows are no multiple of 256",
+        count_text(report.fallbacks.small_blocks, "matrix is", "matrices are").c_str());
   }
   if (!flags.request.modelfile.empty()) {
     say(stdout, "wrote %s: ollama create NAME -f %s", flags.request.modelfile.c_str(), flags.request.modelfile.c_str());

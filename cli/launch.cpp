@@ -39,6 +39,7 @@ namespace nibble::cli {
 namespace {
 
 constexpr const char* kGoesOn = "the same command continues from the last checkpoint";
+constexpr const char* kCheckPath = "check that PATH names the directories of its programs and of ssh";
 constexpr const char* kNeedsLess = "shard more, or use a smaller microbatch or a 4-bit base; ";
 
 struct Flags {
@@ -264,7 +265,7 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
   // mpiexec.hydra says on its standard output which rank was lost.
   const int out = words.front() == "mpiexec.hydra" ? pipe_ends[1] : -1;
   RanksAreHeard heard;
-  ChildProcess launcher(words, {-1, out, pipe_ends[1]}, "install openmpi-bin");
+  ChildProcess launcher(words, {-1, out, pipe_ends[1]}, std::string("install openmpi-bin, or ") + kCheckPath);
   close(pipe_ends[1]);
   LauncherTalk talk;
   const bool lingered = follow(launcher, everywhere, pipe_ends[0], heard, talk);
@@ -294,7 +295,7 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) != code) {  // no rank ends with such a code
     throw IoError("mpirun", "ended with exit code " + std::to_string(WEXITSTATUS(status)) + " before the ranks began",
-                  "what it said stands above; check that PATH names the directories of its programs and of ssh");
+                  std::string("what it said stands above; ") + kCheckPath);
   }
   std::exit(code);
 }

@@ -21,31 +21,34 @@
 #include "nibble/core/tensor/map_fault.h"
 #include "nibble/core/text/matching/nearest.h"
 #include "nibble/core/train/run/stop_signal.h"
+#include "nibble/parallel/launch.h"
 
 namespace {
 
 // A run is a recipe with keys; who gives the flags of other commands is shown the line to type.
 std::string recipe_line(const std::string& command, const std::vector<std::string>& words) {
   constexpr std::array<std::string_view, 4> kTakeRecipes = {"train", "plan", "validate", "preview"};
-  constexpr std::array<std::pair<std::string_view, const char*>, 4> kKeys = {{{"--model", " model.path="},
-                                                                              {"--data", " data.train="},
-                                                                              {"--adapter", " adapter.path="},
-                                                                              {"--out", " output.dir="}}};
+  constexpr std::array<std::pair<std::string_view, const char*>, 4> kKeys = {{{"--model", "model.path="},
+                                                                              {"--data", "data.train="},
+                                                                              {"--adapter", "adapter.path="},
+                                                                              {"--out", "output.dir="}}};
   if (std::find(kTakeRecipes.begin(), kTakeRecipes.end(), command) == kTakeRecipes.end()) return "";
-  std::string keys;
+  std::vector<std::string> keys;
   bool has_output = false;
   for (size_t i = 0; i < words.size(); ++i) {
     const size_t equals = words[i].find('=');
     for (const auto& [flag, key] : kKeys) {
       if (words[i].substr(0, equals) != flag) continue;
       const bool has_value = equals != std::string::npos || i + 1 < words.size();
-      keys += key + (equals != std::string::npos ? words[i].substr(equals + 1) : has_value ? words[i + 1] : "...");
+      keys.push_back(key + (equals != std::string::npos ? words[i].substr(equals + 1)
+                            : has_value                 ? words[i + 1]
+                                                        : "..."));
       has_output = has_output || flag == "--out";
     }
   }
   if (keys.empty()) return "";
-  return "copy a recipe (nibble recipes cp qlora), then: nibble " + command + " qlora.json" + keys +
-         (has_output ? "" : " output.dir=runs/mine");
+  return "copy a recipe (nibble recipes cp qlora), then: nibble " + command + " qlora.json " +
+         nibble::shell_line(keys) + (has_output ? "" : " output.dir=runs/mine");
 }
 
 // CLI11 says what was not expected; we add what was probably meant.

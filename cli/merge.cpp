@@ -7,6 +7,7 @@
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/models/merge_model.h"
 
@@ -29,8 +30,8 @@ void run(const Flags& flags) {
   if (flags.json)
     return print_json(
         {{"modules", report.modules}, {"max_change", report.max_change}, {"mean_change", report.mean_change}});
-  say(stdout, "merged %lld modules into %s; weights changed by %.3g on average, %.3g at most",
-      static_cast<long long>(report.modules), flags.request.out.c_str(), report.mean_change, report.max_change);
+  say(stdout, "merged %s into %s; weights changed by %.3g on average, %.3g at most",
+      count_text(report.modules, "module").c_str(), flags.request.out.c_str(), report.mean_change, report.max_change);
 }
 
 }  // namespace

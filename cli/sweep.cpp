@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -18,6 +19,7 @@
 #include <utility>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/printing/progress.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/cli/printing/table.h"
 #include "nibble/core/base/error.h"
@@ -80,10 +82,25 @@ std::string last_line(const std::filesystem::path& log) {
   if (file == nullptr) return "";
   std::string last;
   char line[4096];
+  std::fseek(file, -static_cast<long>(sizeof line), SEEK_END);  // of a shorter one nothing is left out
   while (std::fgets(line, sizeof line, file)) last = line;
   std::fclose(file);
   while (!last.empty() && last.back() == '\n') last.pop_back();
   return last;
+}
+
+struct Steps {
+  int64_t done = 0, total = 0;
+};
+
+/// Of a run that is under way; 0 of 0 before it has begun.
+Steps steps_of(const std::filesystem::path& run) {
+  const auto facts = nlohmann::json::parse(std::ifstream(run / "run.json"), nullptr, false);
+  const auto last = nlohmann::json::parse(last_line(run / "metrics.jsonl"), nullptr, false);  // it may be half written
+  Steps steps;
+  if (facts.is_object()) steps.total = facts.value("/data/total_steps"_json_pointer, int64_t{0});
+  if (last.is_object()) steps.done = last.value("step", int64_t{0});
+  return steps;
 }
 
 /// As many runs at once as asked for, but no more than have room together by their plans.
@@ -123,9 +140,28 @@ std::map<size_t, int> run_all(const Flags& flags, const std::vector<SweepRun>& r
                ? ""
                : "; left " + seconds_text(taken.count() / static_cast<double>(++ended) * static_cast<double>(left));
   };
-  const auto tell = [&](size_t index, const std::string& what) {
-    say(stderr, std::to_string(index + 1) + "/" + std::to_string(runs.size()) + " " + runs[index].name + " " + what);
+  const auto name_of = [&](size_t index) {
+    return std::to_string(index + 1) + "/" + std::to_string(runs.size()) + " " + runs[index].name + " ";
   };
+  ProgressPrinter printer(stderr);
+  const auto tell = [&](size_t index, const std::string& what) { printer.observer().message(name_of(index) + what); };
+  // On a terminal only, where the line is renewed.
+  const auto show_steps = [&] {
+    std::string line;
+    int64_t steps = 0, total = 0;
+    for (const auto& [index, child] : running) {
+      const Steps at = steps_of(runs[index].directory);
+      line += name_of(index) +
+              formatted("step %lld/%lld  ", static_cast<long long>(at.done), static_cast<long long>(at.total));
+      steps += at.done;
+      total = std::max(total, at.total);
+    }
+    // The others are taken to have as many.
+    const auto all = static_cast<int64_t>(runs.size() - next + running.size() + ended);
+    if (total > 0) printer.counted(line + "of all", steps + static_cast<int64_t>(ended) * total, all * total);
+  };
+  const bool terminal = isatty(STDERR_FILENO) == 1;
+  if (terminal) printer.counted("sweep", 0, static_cast<int64_t>(runs.size()));
   while ((next < runs.size() && !stop.requested()) || !running.empty()) {
     if (stop.requested() && !std::exchange(told, true)) {
       for (const auto& [index, child] : running) child.send(SIGTERM);
@@ -150,6 +186,7 @@ std::map<size_t, int> run_all(const Flags& flags, const std::vector<SweepRun>& r
       one = running.erase(one);
     }
     if (running.size() == before && before > 0) poll(nullptr, 0, 100);
+    if (terminal && !running.empty()) show_steps();
   }
   if (stop.requested()) throw Interrupted("sweep", "stopped", "run the same command to continue");
   return codes;
@@ -174,6 +211,9 @@ void run(const Flags& given) {
   Flags flags = given;
   std::vector<SweepAxis> axes;
   for (const std::string& word : flags.axes) axes.push_back(parse_sweep_axis(word));
+  for (const SweepAxis& axis : axes) {
+    if (flags.jobs > 1 && axis.key == "train.threads") throw UsageError("is set by --jobs", "leave out one", axis.key);
+  }
   const std::vector<SweepRun> runs = sweep_runs(flags.recipe, axes);
   flags.jobs = jobs_with_room(flags, runs);
   const std::filesystem::path directory = runs.front().directory.parent_path();

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/free_memory.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/families.h"
@@ -88,8 +89,8 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
   const std::string noise = rank_.comm.rank() == 0 ? router_noise_warning(recipe_.model, config_) : "";
   if (!noise.empty()) observer_.message(noise);
   if (rows_ > config_.vocab_size) {
-    observer_.message("note: " + std::to_string(rows_ - config_.vocab_size) +
-                      " tokens were added to the tokenizer: they get rows of their own, which are trained");
+    observer_.message("note: " + count_text(rows_ - config_.vocab_size, "token was", "tokens were") +
+                      " added to the tokenizer: each gets a row of its own, which is trained");
     resize_vocabulary(*model_, rows_, rank_);
   }
   if (recipe_.adapter) {

@@ -36,14 +36,14 @@ void say(const Observer& observer, const Recipe& recipe, const DatasetReport& re
 // A beginner's small file in packed sequences is a handful of steps, of which warm-up may take all.
 void warn_of_few_steps(const Recipe& recipe, int64_t steps, const Observer& observer) {
   constexpr int64_t kFew = 10;
-  const std::string count = count_text(steps, "step");
   if (recipe.optimizer.schedule_for(steps).warmup_steps >= steps) {
-    observer.message("warning: all of the run's " + count +
-                     " are warm-up, the first of them at a learning rate of 0; lower optimizer.warmup_ratio or "
+    observer.message("warning: the run's " + count_text(steps, "step is", "steps are all") +
+                     " warm-up, the first of them at a learning rate of 0; lower optimizer.warmup_ratio or "
                      "optimizer.warmup_steps, or train longer");
   } else if (!recipe.train.steps && steps < kFew) {
     const std::string of = std::to_string(recipe.train.accumulate) + " sequences; lower train.accumulate or";
-    observer.message("warning: the run has only " + count + (recipe.train.accumulate > 1 ? " of " + of : ";") +
+    observer.message("warning: the run has only " + count_text(steps, "step") +
+                     (recipe.train.accumulate > 1 ? " of " + of : ";") +
                      " raise train.epochs to learn more from these data");
   }
 }

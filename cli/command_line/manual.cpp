@@ -1,7 +1,9 @@
 #include "nibble/cli/command_line/manual.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 
 #include "nibble/core/base/error.h"
@@ -9,6 +11,7 @@
 #include "nibble/core/base/machine.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/recipes/config/recipe.h"
+#include "nibble/recipes/config/sweep.h"
 
 namespace nibble::cli {
 
@@ -67,26 +70,54 @@ std::vector<std::string> listed_values(const std::string& values) {
   return words.size() > 1 ? words : std::vector<std::string>();
 }
 
-bool takes_recipe_keys(const CLI::App* command) { return command->get_option_no_throw("overrides") != nullptr; }
+bool has_argument(const CLI::App* command, const char* name) { return command->get_option_no_throw(name) != nullptr; }
+
+// The words of Argument::one_of, a blank between: CLI11 writes "TEXT:{nf4,fp4}".
+std::string words_of(const CLI::Option* option) {
+  const std::string type = option->get_type_name();
+  const size_t begin = type.find('{'), end = type.find('}');
+  if (begin == std::string::npos || end == std::string::npos) return "";
+  std::string words = type.substr(begin + 1, end - begin - 1);
+  std::replace(words.begin(), words.end(), ',', ' ');
+  return words;
+}
 
 std::string bash_completion(const CLI::App& app) {
-  std::string commands, cases, keys, values;
+  std::string commands, cases, keys, short_keys, values, flag_values;
   for_each_command(&app, "", [&](const std::string& path, const CLI::App* command) {
     std::vector<std::string> words = names_of(children(command));
     for (const std::string& flag : flags_of(command)) words.push_back(flag);
     commands += (commands.empty() ? "\"" : "|\"") + path + "\"";
     cases += "    \"" + path + "\") words=\"" + joined(words, " ") + "\"" +
-             (takes_recipe_keys(command) ? " takes_keys=1" : "") + " ;;\n";
+             (has_argument(command, "overrides") ? " takes_keys=$keys"
+              : has_argument(command, "axes")    ? " takes_keys=\"$keys $short_keys\""
+                                                 : "") +
+             " ;;\n";
+    for (const CLI::Option* option : options_of(command)) {
+      const std::string listed = words_of(option);
+      for (const std::string& name : option->get_lnames()) {
+        if (!listed.empty())
+          flag_values += "    \"" + path + " --" + name + "\") flag=--" + name + " words=\"" + listed + "\" ;;\n";
+      }
+    }
   });
+  std::map<std::string, std::vector<std::string>> by_last_part = keys_by_last_part();
   for (const RecipeKey& key : recipe_keys()) {
     keys += (keys.empty() ? "" : " ") + key.name;
+    const std::string last = key.name.substr(key.name.rfind('.') + 1);
+    const bool unique = last != key.name && by_last_part[last].size() == 1;
+    if (unique) short_keys += (short_keys.empty() ? "" : " ") + last;
     const std::vector<std::string> words = listed_values(key.values);
-    if (!words.empty()) values += "      " + key.name + ") words=\"" + joined(words, " ") + "\" ;;\n";
+    if (!words.empty())
+      values += "      " + key.name + (unique ? "|" + last : "") + ") words=\"" + joined(words, " ") + "\" ;;\n";
   }
   return "# bash completion of nibble; made by `nibble completion bash`\n"
          "_nibble() {\n"
          "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]}\n"
-         "  local command= key= prefix= takes_keys= next word words=\n"
+         "  local command= key= flag= prefix= takes_keys= next word words=\n"
+         "  local keys=\"" +
+         keys + "\" short_keys=\"" + short_keys +
+         "\"\n"
          "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
          "    case $word in -*|*=*) continue ;; esac\n"
          "    next=${command:+$command }$word\n"
@@ -98,7 +129,10 @@ std::string bash_completion(const CLI::App& app) {
          "  elif [[ $previous == = ]]; then\n    key=${COMP_WORDS[COMP_CWORD-2]}\n"
          "  elif [[ $current == *=* ]]; then\n    key=${current%%=*} prefix=${current%%=*}= current=${current#*=}\n"
          "  fi\n"
-         "  if [[ -n $key ]]; then\n"
+         "  case \"$command ${key:-$previous}\" in\n" +
+         flag_values +
+         "  esac\n"
+         "  if [[ -n $key$flag ]]; then\n"
          "    case $key in\n" +
          values +
          "    esac\n"
@@ -112,9 +146,7 @@ std::string bash_completion(const CLI::App& app) {
          "  [[ $current == -* ]] && return\n"
          "  COMPREPLY+=($(compgen -f -- \"$current\"))\n"
          "  [[ -n $takes_keys ]] || return\n"
-         "  words=($(compgen -S = -W \"" +
-         keys +
-         "\" -- \"$current\"))\n"
+         "  words=($(compgen -S = -W \"$takes_keys\" -- \"$current\"))\n"
          "  [[ ${#words[@]} -eq 0 ]] && return\n"
          "  COMPREPLY+=(\"${words[@]}\")\n"
          "  compopt -o nospace +o filenames 2>/dev/null  # the value follows; = is not to be escaped\n"
@@ -144,7 +176,9 @@ std::string fish_completion(const CLI::App& app) {
     }
     for (const CLI::Option* option : options_of(command)) {
       for (const std::string& name : option->get_lnames()) {
-        text += inside + "-l " + name + " -d " + fish_quoted(option->get_description()) + "\n";
+        const std::string words = words_of(option);
+        text += inside + "-l " + name + (words.empty() ? "" : " -x -a '" + words + "'") + " -d " +
+                fish_quoted(option->get_description()) + "\n";
       }
     }
   }

@@ -46,8 +46,10 @@ std::string precise_seconds_text(double seconds) {
   return formatted("%.3g s", seconds);
 }
 
-std::string count_text(int64_t count, const std::string& word) {
-  return grouped_text(count) + " " + word + (count == 1 ? "" : "s");
+std::string count_text(int64_t count, const std::string& word) { return count_text(count, word, word + "s"); }
+
+std::string count_text(int64_t count, const std::string& one, const std::string& many) {
+  return grouped_text(count) + " " + (count == 1 ? one : many);
 }
 
 std::string grouped_text(int64_t count) {

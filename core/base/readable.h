@@ -18,6 +18,8 @@ std::string seconds_text(double seconds);
 std::string precise_seconds_text(double seconds);
 /// "1 thread", "4 threads", "135,000 threads": the word with an s behind all numbers but one.
 std::string count_text(int64_t count, const std::string& word);
+/// Where the number decides more than an s: "1 record is", "3 records are".
+std::string count_text(int64_t count, const std::string& one, const std::string& many);
 /// "135,000,000".
 std::string grouped_text(int64_t count);
 

@@ -36,7 +36,8 @@ void check_dropped(const DatasetReport& counts, const DataOptions& options) {
   if (static_cast<double>(dropped + empty) <= options.max_dropped * static_cast<double>(counts.records)) return;
   throw InputError(
       counts.files.front().path,
-      grouped_text(dropped + empty) + " of " + grouped_text(counts.records) + " records are dropped" +
+      grouped_text(dropped + empty) + " of " + count_text(counts.records, "record") +
+          (dropped + empty == 1 ? " is" : " are") + " dropped" +
           (empty > 0 ? " or empty (" + grouped_text(empty) + " train the end alone of an empty answer, " : " (") +
           grouped_text(counts.dropped_untrained) + " without a trained token, " + grouped_text(counts.dropped_long) +
           " too long), a larger share than data.max_dropped (" + formatted("%g", options.max_dropped) + ")",
@@ -184,8 +185,8 @@ void DatasetBuilder::count_bad(const InputError& failure) {
   if (options_.skip_bad == 0) throw failure;
   if (report().bad_records == 0) report().first_bad = failure.what();
   if (++report().bad_records > options_.skip_bad) {
-    throw InputError("data.skip_bad", "more than " + std::to_string(options_.skip_bad) +
-                                          " records are bad, the first: " + report().first_bad);
+    throw InputError("data.skip_bad", "more than " + count_text(options_.skip_bad, "record is", "records are") +
+                                          " bad, the first: " + report().first_bad);
   }
 }
 
@@ -283,8 +284,9 @@ Dataset DatasetBuilder::finish() {
                                   ? "is longer than data.max_length less rollout.max_new_tokens ("
                                   : "is longer than data.max_length (";
     throw InputError(first_too_long_,
-                     limit + std::to_string(options_.max_length) + " tokens), as are " + grouped_text(too_long_) +
-                         " of " + grouped_text(counts.records) + " records; the longest has " +
+                     limit + std::to_string(options_.max_length) +
+                         (too_long_ == 1 ? " tokens), as is " : " tokens), as are ") + grouped_text(too_long_) +
+                         " of " + count_text(counts.records, "record") + "; the longest has " +
                          grouped_text(counts.longest),
                      format_ == DataFormat::rollouts  ? "raise data.max_length"
                      : format_ == DataFormat::prompts ? "raise data.max_length, or set data.truncate to drop"
@@ -293,29 +295,30 @@ Dataset DatasetBuilder::finish() {
   summary_.put(dataset_);
   if (counts.samples == 0) {
     std::string reason = counts.records == 0 ? "holds no record"
-                                             : "has no sample to train on: of " + grouped_text(counts.records) +
-                                                   " records " + grouped_text(counts.dropped_untrained) +
-                                                   " have no trained token, " + grouped_text(counts.dropped_long) +
-                                                   " are too long, " + grouped_text(counts.bad_records) + " are bad";
+                                             : "has no sample to train on: of " + count_text(counts.records, "record") +
+                                                   " " + grouped_text(counts.dropped_untrained) +
+                                                   " without a trained token, " + grouped_text(counts.dropped_long) +
+                                                   " too long, " + grouped_text(counts.bad_records) + " bad";
     throw InputError(counts.files.front().path, reason, "check data.format, data.max_length and the file");
   }
   if (counts.duplicate_bos > 0) {
-    counts.warnings.push_back(grouped_text(counts.duplicate_bos) +
-                              " texts begin with BOS themselves; the tokenizer's was not added");
+    counts.warnings.push_back(count_text(counts.duplicate_bos, "text begins", "texts begin") +
+                              " with a BOS already; the tokenizer's was not added");
   }
   warn_of_preferences(counts);
   if (counts.hidden_parts > 0) {
-    counts.warnings.push_back(grouped_text(counts.hidden_parts) +
-                              " records are trained without tool calls, reasoning or tools that the chat template "
+    counts.warnings.push_back(count_text(counts.hidden_parts, "record is", "records are") +
+                              " trained without tool calls, reasoning or tools that the chat template "
                               "does not show");
   }
   if (counts.empty_answers > 0) {
-    counts.warnings.push_back(grouped_text(counts.empty_answers) + " of " + grouped_text(counts.records) +
-                              " records have an empty answer: nothing but its end is trained");
+    counts.warnings.push_back(grouped_text(counts.empty_answers) + " of " + count_text(counts.records, "record") +
+                              (counts.empty_answers == 1 ? " has" : " have") +
+                              " an empty answer: nothing but its end is trained");
   }
   if (counts.bad_records > 0) {
-    counts.warnings.push_back(grouped_text(counts.bad_records) +
-                              " bad records were left out, the first: " + counts.first_bad);
+    counts.warnings.push_back(count_text(counts.bad_records, "bad record was", "bad records were") +
+                              " left out, the first: " + counts.first_bad);
   }
   if (cache_) {
     cache_->publish(dataset_);

@@ -137,7 +137,7 @@ PlannedLayout choose_layout(const PlanJob& job, const PlanLayout& base, int64_t 
     }
   }
   if (tried.empty()) {
-    throw UsageError("no layout of " + std::to_string(ranks) + " ranks has the degrees given",
+    throw UsageError("no layout of " + count_text(ranks, "rank") + " has the degrees given",
                      "start another number of ranks, or set more of them to \"auto\"", "parallel");
   }
   // Predictions are not exact: what is within 2% counts as equal.

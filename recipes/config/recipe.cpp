@@ -14,6 +14,7 @@
 #include "nibble/core/ops/cpu/peak_flops.h"
 #include "nibble/core/text/matching/nearest.h"
 #include "nibble/core/text/unicode/utf8.h"
+#include "nibble/parallel/launch.h"
 #include "nibble/recipes/config/foreign_keys.h"
 #include "nibble/recipes/config/recipe_checks.h"
 #include "nibble/recipes/config/recipe_fields.h"
@@ -341,10 +342,11 @@ Recipe read_recipe(const std::string& file, const std::vector<std::string>& over
     throw IoError(file, "no such file", "to copy the recipe that nibble brings: nibble recipes cp " + name);
   }
   if (file.find('=') != std::string::npos && !std::filesystem::exists(file)) {
-    std::string keys = file;
-    for (const std::string& key : overrides) keys += " " + key;
+    std::vector<std::string> keys = {file};
+    keys.insert(keys.end(), overrides.begin(), overrides.end());
     throw UsageError("is a key of a recipe, and no recipe is named",
-                     "copy one (nibble recipes cp qlora) and name it before the keys: qlora.json " + keys, file);
+                     "copy one (nibble recipes cp qlora) and name it before the keys: qlora.json " + shell_line(keys),
+                     file);
   }
   return parse_recipe(read_text_file(file, kRecipeLimits.max_bytes), file, overrides);
 }

@@ -1,6 +1,7 @@
 #include "nibble/recipes/config/sweep.h"
 
 #include <algorithm>
+#include <map>
 #include <span>
 
 #include "nibble/core/base/error.h"
@@ -16,12 +17,12 @@ namespace {
 std::string last_part(const std::string& key) { return key.substr(key.rfind('.') + 1); }
 
 std::string whole_key(const std::string& given) {
-  std::vector<std::string> known, matching;
+  std::vector<std::string> known;
   for (const RecipeKey& key : recipe_keys()) {
     if (key.name == given) return given;
     known.push_back(key.name);
-    if (last_part(key.name) == given) matching.push_back(key.name);
   }
+  const std::vector<std::string> matching = keys_by_last_part()[given];
   if (matching.size() == 1) return matching.front();
   if (matching.size() > 1) throw UsageError("is ambiguous", "write " + matching[0] + " or " + matching[1], given);
   const std::string meant = nearest(given, known);
@@ -72,6 +73,12 @@ std::string shortened(const std::string& name) {
 
 }  // namespace
 
+std::map<std::string, std::vector<std::string>> keys_by_last_part() {
+  std::map<std::string, std::vector<std::string>> keys;
+  for (const RecipeKey& key : recipe_keys()) keys[last_part(key.name)].push_back(key.name);
+  return keys;
+}
+
 SweepAxis parse_sweep_axis(const std::string& word) {
   const size_t equals = word.find('=');
   if (equals == std::string::npos || equals == 0) {
@@ -90,6 +97,9 @@ SweepAxis parse_sweep_axis(const std::string& word) {
 std::vector<SweepRun> sweep_runs(const std::string& recipe_file, const std::vector<SweepAxis>& axes) {
   std::vector<SweepRun> runs(1);
   for (const SweepAxis& axis : axes) {
+    if (axis.key == "output.dir" && axis.values.size() > 1) {
+      throw UsageError("is one directory, which holds all runs", "name one", axis.key);
+    }
     std::vector<SweepRun> more;
     for (const SweepRun& run : runs) {
       for (const std::string& value : axis.values) {
@@ -104,8 +114,11 @@ std::vector<SweepRun> sweep_runs(const std::string& recipe_file, const std::vect
     runs = std::move(more);
   }
   if (runs.size() < 2) throw UsageError("no key has two values", "write optimizer.lr=1e-4,2e-4", "sweep");
+  std::map<std::string, std::string> names;  // by recipe
   for (SweepRun& run : runs) {
     const Recipe recipe = read_recipe(recipe_file, run.overrides);
+    const auto [same, is_new] = names.emplace(to_json(recipe), run.name);
+    if (!is_new) throw UsageError("is the same run as " + same->second, "name each value once", run.name);
     run.name = shortened(run.name);
     run.directory = fs::path(recipe.output.dir) / run.name;
     run.overrides.push_back("output.dir=" + run.directory.string());

@@ -4,6 +4,7 @@
 
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/parallel/launch.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/dequantized_source.h"
 #include "nibble/quant/quantization_config.h"
@@ -67,8 +68,9 @@ std::string merge_warning(const std::string& adapter, const std::string& base) {
   const OtherBase other = other_base(adapter, model);
   if (other.quantize.empty()) return base_warning(adapter, model, "");
   const std::string copy = base + "-" + other.quantize;
-  return "warning: this adapter was trained on " + other.what + "; nibble quantize --model " + base + " --type " +
-         other.quantize + " --out " + copy + " gives that, for --model " + copy;
+  return "warning: this adapter was trained on " + other.what + "; nibble " +
+         shell_line({"quantize", "--model", base, "--type", other.quantize, "--out", copy}) + " gives that, for " +
+         shell_line({"--model", copy});
 }
 
 std::string merge_warning(const MergeRequest& request) {

@@ -7,6 +7,7 @@
 #include "nibble/adapters/peft/adapter_names.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/core/base/cpu_features.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/io/hash.h"
@@ -75,7 +76,7 @@ DecoderConfig with_asked_head(DecoderConfig config, const ModelRecipe& base) {
   if (config.score_labels > 0) {
     if (labels > 0 && labels != config.score_labels) {
       throw InputError(base.path,
-                       "has a score head of " + std::to_string(config.score_labels) + " labels where " +
+                       "has a score head of " + count_text(config.score_labels, "label") + " where " +
                            std::to_string(labels) + (labels == 1 ? " is" : " are") + " asked for",
                        "start from the causal model, or name its own number");
     }

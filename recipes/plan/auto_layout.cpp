@@ -56,8 +56,8 @@ Recipe with_layout(const Recipe& recipe, RankContext& rank, const Observer& obse
   const std::string text = rank.comm.broadcast_text("choose layout", chosen_layout, 0);
   const Json output = Json::parse(text);
   if (!output["fits"].get<bool>()) {
-    throw UsageError("no layout of " + std::to_string(rank.comm.size()) +
-                         " ranks fits the memory budget; the least: " + output["text"].get<std::string>(),
+    throw UsageError("no layout of " + count_text(rank.comm.size(), "rank") +
+                         " fits the memory budget; the least: " + output["text"].get<std::string>(),
                      "raise --max-memory, start more ranks, or use a 4-bit base", "parallel");
   }
   Recipe chosen = recipe;

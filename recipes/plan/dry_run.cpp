@@ -101,8 +101,8 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
     found.samples_without_end = count_without_end(dataset, config, encoder);
   }
   if (found.samples_without_end > 0) {
-    observer.message("warning: " + grouped_text(found.samples_without_end) +
-                     " samples train no token that ends a text; a model trained on them does not learn to stop");
+    observer.message("warning: " + count_text(found.samples_without_end, "sample trains", "samples train") +
+                     " no token that ends a text; a model trained on these data does not learn to stop");
   }
   return found;
 }

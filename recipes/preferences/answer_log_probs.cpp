@@ -1,6 +1,7 @@
 #include "nibble/recipes/preferences/answer_log_probs.h"
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/data/dataset.h"
 
 namespace nibble {
@@ -11,7 +12,7 @@ std::vector<std::vector<AnswerLogProb>> answer_log_probs(Decoder& model, DataOpt
   const Dataset dataset = Dataset::load(options.train, options, encoder);
   if (const int64_t dropped = dataset.report().dropped_untrained; dropped > 0) {
     throw InputError(dataset.report().files.front().path,
-                     std::to_string(dropped) + " records have an answer without a token", "correct them");
+                     count_text(dropped, "record has", "records have") + " an answer without a token", "correct them");
   }
   std::vector<std::vector<AnswerLogProb>> found;
   for (int64_t i = 0; i < dataset.size(); ++i) {

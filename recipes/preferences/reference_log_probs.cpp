@@ -1,6 +1,7 @@
 #include "nibble/recipes/preferences/reference_log_probs.h"
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/safetensors/safetensors.h"
@@ -54,7 +55,7 @@ ReferenceLogProbs reference_log_probs(StepExecutor& executor, const ObjectiveSam
     rank.comm.broadcast("reference", shared, 0);
     all.assign(shared.data<const float>(), shared.data<const float>() + all.size());
   } else {
-    observer.message("computing the reference's log-probabilities of " + std::to_string(documents) + " texts");
+    observer.message("computing the reference's log-probabilities of " + count_text(documents, "text"));
     all = text_log_probs(executor, begins, document, pass);
     if (!pass.kept.empty() && rank.comm.rank() == 0) {
       MemoryPool pool;

@@ -1,5 +1,6 @@
 #include "nibble/recipes/preferences/text_scores.h"
 
+#include "nibble/core/base/readable.h"
 #include "nibble/core/data/dataset.h"
 #include "nibble/core/objectives/answers.h"
 
@@ -25,7 +26,8 @@ std::vector<std::vector<std::vector<float>>> text_scores(Decoder& model, DataOpt
   const Dataset dataset = Dataset::load(options.train, options, encoder);
   if (const int64_t dropped = dataset.report().dropped_untrained; dropped > 0) {
     throw InputError(dataset.report().files.front().path,
-                     std::to_string(dropped) + " records have a text or an answer without a token", "correct them");
+                     count_text(dropped, "record has", "records have") + " a text or an answer without a token",
+                     "correct them");
   }
   std::vector<std::vector<std::vector<float>>> found;
   for (int64_t i = 0; i < dataset.size(); ++i) {

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 
 namespace nibble {
 
@@ -97,7 +98,7 @@ std::string CommandReward::exchange(const std::vector<std::string>& lines, const
   const auto deadline = Clock::now() + std::chrono::duration<double>(recipe_.timeout_seconds);
   std::string to_write;
   for (const std::string& line : lines) to_write += line + "\n";
-  const std::string of_all = " of " + std::to_string(lines.size()) + " answers";
+  const std::string of_all = " of " + count_text(std::ssize(lines), "answer");
   size_t written = 0;
   pollfd early{pipes_->out, POLLIN, 0};  // what nobody asked for would be taken for the first answer's
   if (poll(&early, 1, 0) > 0 && (early.revents & POLLIN) != 0) {

@@ -47,5 +47,18 @@ TEST(Completion, ValuesOfKeysThatListThem) {
   EXPECT_THAT(completed("nibble train r.json data.train \"=\" /et", 5), HasSubstr(" /etc ")) << "else files";
 }
 
+TEST(Completion, ValuesOfFlagsThatListThem) {
+  EXPECT_EQ(completed("nibble export --type q", 3), " q8_0 q4_0 q6_k q5_k_m q4_k_m ");
+  EXPECT_EQ(completed("nibble export --type \"=\" q4", 4), " q4_0 q4_k_m ");
+  EXPECT_EQ(completed("nibble quantize --type n", 3), " nf4 ") << "another command's";
+}
+
+TEST(Completion, KeysOfASweepWithoutTheirSection) {
+  EXPECT_EQ(completed("nibble sweep r.json lr", 3), " lr= ");
+  EXPECT_EQ(completed("nibble sweep r.json optimizer.lr", 3), " optimizer.lr= ");
+  EXPECT_EQ(completed("nibble sweep r.json quantize \"=\" f", 5), " fp4 ");
+  EXPECT_THAT(completed("nibble train r.json lr", 3), Not(HasSubstr("lr=")));
+}
+
 }  // namespace
 }  // namespace nibble

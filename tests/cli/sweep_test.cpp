@@ -23,5 +23,13 @@ TEST_F(Sweep, TellsTheTimeLeftWhenARunHasEnded) {
   EXPECT_THAT(output.text, HasSubstr("2/2 lr=1e-4 ended\n"));
 }
 
+TEST_F(Sweep, ThreadsAreSharedOutByJobs) {
+  test::write_bytes(root_ / "r.yaml",
+                    "model: {path: me/small}\ndata: {train: d.jsonl}\ntrain: {steps: 1}\noutput: {dir: runs}\n");
+  const Said output = run("sweep r.yaml train.threads=1,2 --jobs 2");
+  EXPECT_EQ(output.code, 2);
+  EXPECT_EQ(output.text, "error: train.threads: is set by --jobs; leave out one\n");
+}
+
 }  // namespace
 }  // namespace nibble

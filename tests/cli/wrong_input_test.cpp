@@ -152,12 +152,14 @@ TEST_F(WrongRecipe, FlagsOfOtherCommandsInsteadOfARecipe) {
          {"copy a recipe (nibble recipes cp qlora), then: nibble validate qlora.json model.path=m data.train=d.jsonl "
           "output.dir=runs/mine"});
   expect(validate("--out o", "--model"), 2, {"nibble validate qlora.json output.dir=o model.path=...\n"});
+  expect(validate("--model 'a b'", "--out=c"), 2, {"qlora.json 'model.path=a b' output.dir=c\n"});
 }
 
 TEST_F(WrongRecipe, KeysWithoutARecipe) {
   expect(validate("model.path=m", "data.train=d.jsonl"), 2,
          {"model.path=m: is a key of a recipe, and no recipe is named; copy one (nibble recipes cp qlora)",
           "qlora.json model.path=m data.train=d.jsonl\n"});
+  expect(validate("'model.path=a b'", "data.train=d"), 2, {"qlora.json 'model.path=a b' data.train=d\n"});
 }
 
 TEST_F(WrongRecipe, ShippedOneThatIsNotCopied) {
@@ -319,7 +321,7 @@ TEST_F(WrongData, LabelsOfAnotherLength) {
 
 TEST_F(WrongData, NothingIsTrained) {
   expect(of("{\"input_ids\": [1, 2, 3], \"labels\": [-100, -100, -100]}\n"), 3,
-         {"has no sample to train on", "1 have no trained token", "check data.format"});
+         {"has no sample to train on", "of 1 record 1 without a trained token", "check data.format"});
 }
 
 TEST_F(WrongData, TooLongWhereThatIsAnError) {

@@ -42,12 +42,12 @@ class Data(program.FaultTest):
         self.refused("", "holds no record")
         self.refused("\n \n\r\n", "holds no record")
         masked = json.dumps({"input_ids": [3, 4, 5], "labels": [-100] * 3})
-        self.refused(masked + "\n" + masked + "\n", "of 2 records 2 have no trained token")
+        self.refused(masked + "\n" + masked + "\n", "of 2 records 2 without a trained token")
 
     def test_malformed_lines_stop_or_are_counted(self):
         content = self.row() + "\n{\"input_ids\": [3, 4,]}\n" + self.row((6, 7, 8)) + "\n"
         self.refused(content, "d.jsonl:2:")
-        self.refused(content + "[]\nx\n", "more than 1 records are bad", "d.jsonl:2:", skip_bad=1)
+        self.refused(content + "[]\nx\n", "more than 1 record is bad", "d.jsonl:2:", skip_bad=1)
         ended = self.trains(content, skip_bad=1)
         self.assertIn("1 malformed records left out", ended.err)
 

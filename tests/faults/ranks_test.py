@@ -187,7 +187,7 @@ class Ranks(program.JobTest):
         places = self.folder / "bin"
         places.mkdir()
         words = ["launch", "-n", "2", "--", "train", self.recipe()]
-        self.ends(4, words, "mpirun: cannot be started", env={"PATH": str(places)})
+        self.ends(4, words, "mpirun: cannot be started", "check that PATH names", env={"PATH": str(places)})
 
         def launcher(code):
             for name in ("mpirun", "mpiexec.hydra"):

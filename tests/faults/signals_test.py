@@ -4,6 +4,8 @@ A phase is held by a file call of it that does not return (NIBBLE_FAULT_HOW=HOLD
 import json
 import os
 import pty
+import re
+import select
 import shutil
 import signal
 import subprocess
@@ -31,8 +33,8 @@ class Signals(program.JobTest):
         self.addCleanup(file.close)
         self.addCleanup(self.end_processes)
         env = program.environment(options.pop("env", None))
-        return subprocess.Popen([program.PROGRAM, *map(str, words)], stdout=subprocess.DEVNULL, stderr=file, env=env,
-                                preexec_fn=before, **options)
+        return subprocess.Popen([program.PROGRAM, *map(str, words)], env=env, preexec_fn=before,
+                                **{"stdout": subprocess.DEVNULL, "stderr": file, **options})
 
     def held_in(self, root, calls, at=0, part=""):
         """Variables for a program that stays in call number `at` of `calls` on paths that begin with `root`, with `part` in it."""
@@ -257,6 +259,23 @@ class Signals(program.JobTest):
                     self.assertEqual(self.result(folder), self.result(self.folder / "whole"))
                     shutil.rmtree(self.folder / "whole")
                 shutil.rmtree(self.folder / "out")
+
+    def test_a_sweep_on_a_terminal_shows_the_steps_of_its_run_and_the_time_left(self):
+        ours, terminal = pty.openpty()
+        self.addCleanup(os.close, ours)
+        sweep = self.start("sweep", self.recipe(**program.ENDLESS), "optimizer.lr=1e-3,1e-4", stderr=terminal)
+        os.close(terminal)
+        seen = [b""]
+
+        def steps_are_shown():
+            if select.select([ours], [], [], 0.1)[0]:
+                seen[0] += os.read(ours, 4096)
+            return re.search(rb"\r1/2 lr=1e-3 step [1-9]\d*/1000000000  of all [1-9]\d*/2000000000  left \d", seen[0])
+
+        self.wait_until(lambda: steps_are_shown() or sweep.poll() is not None)
+        self.assertIsNone(sweep.poll(), seen[0])
+        sweep.send_signal(signal.SIGTERM)
+        self.assertEqual(sweep.wait(program.LIMIT), 75)
 
     # several ranks
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")

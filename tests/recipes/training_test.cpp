@@ -354,7 +354,7 @@ TEST_P(AddedTokens, AreTrainedAndSavedWithTheAdapter) {
                        {"train", {{"steps", 3}}}};
   job.run(recipe);
   EXPECT_TRUE(std::ranges::any_of(job.messages, [](const std::string& line) {
-    return line.find("2 tokens were added to the tokenizer") != std::string::npos;
+    return line.find("2 tokens were added to the tokenizer: each") != std::string::npos;
   }));
   const PeftAdapter saved = read_peft_directory(job.out() / "adapter");
   EXPECT_EQ(saved.options.trainable_token_indices.size(), 2u);

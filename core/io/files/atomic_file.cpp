@@ -29,14 +29,14 @@ fs::path directory_of(const fs::path& path) {
 
 [[noreturn]] void throw_write_error(const fs::path& target, const fs::path& directory, int error, uint64_t needed) {
   if (error != ENOSPC) throw system_error(target, "cannot be written", error);
-  uint64_t free = 0;
+  uint64_t free = 0;  // where there is more than needed (a quota, a device) it tells nothing
   try {
     free = free_bytes(directory);
   } catch (const IoError&) {  // the first failure is the one to report
   }
   throw IoError(shown_path(target).string(),
-                "no space left on the device: " + bytes_text(static_cast<double>(needed)) + " are needed, " +
-                    bytes_text(static_cast<double>(free)) + " are free",
+                "no space left on the device: " + bytes_text(static_cast<double>(needed)) + " are needed" +
+                    (free < needed ? ", " + bytes_text(static_cast<double>(free)) + " are free" : ""),
                 "free space in " + shown_path(directory).string() + " or write elsewhere");
 }
 

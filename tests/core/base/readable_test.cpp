@@ -40,6 +40,8 @@ TEST(Readable, OneIsNotMany) {
   EXPECT_EQ(count_text(0, "thread"), "0 threads");
   EXPECT_EQ(count_text(4, "thread"), "4 threads");
   EXPECT_EQ(count_text(20920, "token"), "20,920 tokens");
+  EXPECT_EQ(count_text(1, "record is", "records are"), "1 record is");
+  EXPECT_EQ(count_text(2, "record is", "records are"), "2 records are");
 }
 
 TEST(Readable, LongNumbersAreGrouped) {

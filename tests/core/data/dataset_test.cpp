@@ -192,7 +192,7 @@ TEST(Dataset, WithoutATrainedTokenItIsRefused) {
   EXPECT_THAT(error_of<InputError>([&] { load(files.write("a.jsonl", "\n")); }), HasSubstr("holds no record"));
   EXPECT_THAT(
       error_of<InputError>([&] { load(files.write("b.jsonl", R"({"input_ids": [1, 2], "labels": [-100, -100]})")); }),
-      HasSubstr("has no sample to train on: of 1 records 1 have no trained token"));
+      HasSubstr("has no sample to train on: of 1 record 1 without a trained token"));
 }
 
 TEST(Dataset, TheFirstBadRecordStopsUnlessSkippingIsAllowed) {
@@ -204,8 +204,7 @@ TEST(Dataset, TheFirstBadRecordStopsUnlessSkippingIsAllowed) {
   EXPECT_THAT(error_of<InputError>([&] { load(path); }), HasSubstr("a.jsonl:1:1: field \"prompt\" is number"));
   DataOptions options;
   options.skip_bad = 1;
-  EXPECT_THAT(error_of<InputError>([&] { load(path, options); }),
-              HasSubstr("more than 1 records are bad, the first: "));
+  EXPECT_THAT(error_of<InputError>([&] { load(path, options); }), HasSubstr("more than 1 record is bad, the first: "));
   options.skip_bad = 2;
   EXPECT_EQ(load(path, options).size(), 3000);
 }
@@ -229,7 +228,7 @@ TEST(Dataset, BosThatTextsBringIsReported) {
   Files files;
   const Dataset dataset = load(files.write("a.txt", "^a"));
   EXPECT_EQ(dataset.report().duplicate_bos, 1);
-  EXPECT_THAT(dataset.report().warnings, ElementsAre(HasSubstr("1 texts begin with BOS themselves")));
+  EXPECT_THAT(dataset.report().warnings, ElementsAre(HasSubstr("1 text begins with a BOS already")));
 }
 
 TEST(Dataset, SplitHoldsOutAKeyedShareAndLosesNothing) {

@@ -71,6 +71,17 @@ TEST(Sweep, WrongValueIsFoundBeforeAnythingStarts) {
   EXPECT_THROW(sweep_runs((directory / "r.json").string(), {parse_sweep_axis("lr=1e-4")}), UsageError);
 }
 
+TEST(Sweep, RunsThatWouldBeTheSameAreRefused) {
+  const TemporaryDirectory directory;
+  test::write_bytes(directory / "r.json", R"({"model": {"path": "m"}, "adapter": {}, "data": {"train": "d.jsonl"},
+    "output": {"dir": "runs/s"}})");
+  const auto refusal = [&](const std::string& axis) {
+    return test::error_of<UsageError>([&] { sweep_runs((directory / "r.json").string(), {parse_sweep_axis(axis)}); });
+  };
+  EXPECT_EQ(refusal("output.dir=a,b"), "output.dir: is one directory, which holds all runs; name one");
+  EXPECT_EQ(refusal("lr=1e-4,0.0001"), "lr=0.0001: is the same run as lr=1e-4; name each value once");
+}
+
 TEST(Sweep, RunIsDoneWhenItsResultIsOfTheSameRecipe) {
   const TemporaryDirectory directory;
   const std::string file = (directory / "r.json").string();

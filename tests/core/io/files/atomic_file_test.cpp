@@ -89,6 +89,11 @@ TEST(AtomicFile, MoreThanTheDiskHasIsRefusedWithBothNumbers) {
   EXPECT_THAT(message, HasSubstr("are free"));
 }
 
+TEST(AtomicFile, AFullDeviceOnADiskWithRoomSaysOnlyWhatIsNeeded) {
+  const std::string message = error_of<IoError>([] { write_file_atomically("/dev/full", "abc"); });
+  EXPECT_THAT(message, HasSubstr("no space left on the device: 3 B are needed; "));
+}
+
 TEST(AtomicFile, AKilledWriterLeavesOnlyATemporaryName) {
   TemporaryDirectory directory;
   write_bytes(directory / "a", "old");
