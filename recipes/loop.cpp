@@ -128,7 +128,7 @@ Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const Trai
   const Work work = rank.comm.size() > 1 ? Work() : training_work(plan_job(recipe, model.config()));
   if (rank.comm.rank() == 0) {
     write_run_facts(run.dir(), recipe, model, counts, parallel.mesh(), data, rank.threads);
-    for (const std::string& line : run_banner(recipe, model, counts, parallel.mesh(), data, rank)) {
+    for (const std::string& line : run_banner(recipe, model, counts, parallel.mesh(), data, rank, work, peak)) {
       observer.message(line);
     }
   }

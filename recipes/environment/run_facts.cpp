@@ -69,6 +69,7 @@ Json data_facts(const Recipe& recipe, const TrainingData& data) {
           {"truncated", report.truncated},
           {"dropped", report.dropped_long + report.dropped_untrained + report.bad_records},
           {"longest", report.longest},
+          {"total_steps", data.total_steps()},
           {"lengths_by_power_of_two", lengths}};
 }
 
@@ -162,7 +163,7 @@ std::vector<std::string> run_banner(const Recipe& recipe, Decoder& model, const 
                     work.per_label_token * static_cast<double>(info.label_tokens);
     }
     operations *= static_cast<double>(data.total_steps()) / static_cast<double>(std::max<int64_t>(1, looked_at));
-    planned += "; time: " + seconds_text(operations / peak) + " at this CPU's peak, which no run reaches";
+    planned += "; time: at least " + seconds_text(operations / peak) + ", at this CPU's peak";
   }
   lines.push_back(planned);
   return lines;
