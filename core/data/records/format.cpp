@@ -69,6 +69,8 @@ std::string name_of(const HiddenPart& part) {
   switch (part.kind) {
     case HiddenPart::Kind::tools:
       return "a list of tools";
+    case HiddenPart::Kind::documents:
+      return "documents";
     case HiddenPart::Kind::tool_calls:
       return "tool calls in " + message;
     case HiddenPart::Kind::reasoning:
@@ -82,6 +84,7 @@ std::string name_of(const HiddenPart& part) {
 Conversation without(Conversation conversation, const std::vector<HiddenPart>& parts) {
   for (const HiddenPart& part : parts) {
     if (part.kind == HiddenPart::Kind::tools) conversation.tools.clear();
+    if (part.kind == HiddenPart::Kind::documents) conversation.documents.clear();
     if (part.kind == HiddenPart::Kind::tool_calls) conversation.messages[part.message].tool_calls.clear();
     if (part.kind == HiddenPart::Kind::reasoning) conversation.messages[part.message].reasoning.clear();
   }
