@@ -243,6 +243,9 @@ TEST(Format, RecordsOfAnotherObjectiveAreRefusedUntilAskedFor) {
            {R"({"prompt": "p", "response": "c", "label": 0})", DataFormat::completion},
            {R"({"prompt": "p", "completion": "c", "rejected": "d"})", DataFormat::completion},
            {R"({"instruction": "i", "output": "o", "kto_tag": false})", DataFormat::alpaca},
+           {R"({"question": "q", "answer": "a", "label": false})", DataFormat::completion},
+           {R"({"text": "t", "label": false})", DataFormat::text},
+           {R"({"text": "t", "label": "True"})", DataFormat::text},
            {"{" + answers + R"(, "label": false})", DataFormat::chat},
            {"{" + answers + R"(, "chosen": [], "rejected": []})", DataFormat::chat}}) {
     EXPECT_THAT(error_of<InputError>([&, text = json] { detect(text); }), HasSubstr("name data.format")) << json;
