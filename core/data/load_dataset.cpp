@@ -308,8 +308,8 @@ Dataset DatasetBuilder::finish() {
   warn_of_preferences(counts);
   if (counts.hidden_parts > 0) {
     counts.warnings.push_back(count_text(counts.hidden_parts, "record is", "records are") +
-                              " trained without tool calls, reasoning or tools that the chat template "
-                              "does not show");
+                              " trained without tool calls, reasoning, tools or documents that the chat "
+                              "template does not show");
   }
   if (counts.empty_answers > 0) {
     counts.warnings.push_back(grouped_text(counts.empty_answers) + " of " + count_text(counts.records, "record") +

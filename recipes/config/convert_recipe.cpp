@@ -35,20 +35,25 @@ constexpr std::array<Default, 8> kLlamaFactory = {{{"learning_rate", "5e-5"},
                                                    {"packing", "false"},
                                                    {"lora_rank", "8"},
                                                    {"lora_target", "\"all\""}}};
-constexpr std::array<Default, 8> kTrl = {{{"learning_rate", "2e-5"},
-                                          {"num_train_epochs", "3"},
-                                          {"per_device_train_batch_size", "8"},
-                                          {"lr_scheduler_type", "\"linear\""},
-                                          {"max_length", "1024"},
-                                          {"packing", "false"},
-                                          {"lora_r", "16"},
-                                          {"lora_alpha", "32"}}};
+constexpr std::array<Default, 10> kTrl = {{{"learning_rate", "2e-5"},
+                                           {"num_train_epochs", "3"},
+                                           {"per_device_train_batch_size", "8"},
+                                           {"lr_scheduler_type", "\"linear\""},
+                                           {"max_length", "1024"},
+                                           {"packing", "false"},
+                                           {"lora_r", "16"},
+                                           {"lora_alpha", "32"},
+                                           {"lora_dropout", "0.05"},
+                                           {"lora_target_modules", "[\"q_proj\", \"v_proj\"]"}}};
 
 std::span<const Default> defaults_of(Tool tool) {
   if (tool == Tool::axolotl) return kAxolotl;
   if (tool == Tool::llama_factory) return kLlamaFactory;
   return kTrl;
 }
+
+// LLaMA-Factory's templates that are built in here under the same name, with the same texts.
+constexpr std::string_view kSameTemplates[] = {"chatml", "gemma", "gemma2", "llama3"};
 
 // Keys that mean the same in all tools and are not in the table of keys that people mistake for ours.
 constexpr std::pair<std::string_view, std::string_view> kSameMeaning[] = {
@@ -184,6 +189,12 @@ void Converter::convert_data() {
   }
   if (!files_.empty()) set("datasets", "data.train", files_.size() == 1 ? files_.front() : files_);
   if (files_.empty()) note("data.train", "is missing: name the data files");
+  // All but Axolotl cut longer samples.
+  const std::string strategy = tool_ == Tool::axolotl ? text("excess_length_strategy") : "truncate";
+  set("excess_length_strategy", "data.truncate",
+      strategy == "truncate" ? "cut"
+      : strategy == "raise"  ? "error"
+                             : "drop");
 }
 
 // Whether `key` has a meaning of its own; it is converted then.
@@ -194,7 +205,7 @@ bool Converter::convert_special(const std::string& key, const Json& value) {
       "dataset_name", "dataset",          "dataset_dir",         "stage"};
   if (key == "stage" && value != "sft" && value != "pt")
     note(key, value.dump() + " has no counterpart: the next token is trained");
-  if (std::find(std::begin(kDone), std::end(kDone), key) != std::end(kDone)) return true;
+  if (key == "excess_length_strategy" || std::ranges::count(kDone, key) > 0) return true;
   const auto whole = [&] { return value.is_number_integer(); };
   if (key == "max_steps") {
     if (whole() && value > 0) set(key, "train.steps", value);
@@ -224,6 +235,8 @@ bool Converter::convert_special(const std::string& key, const Json& value) {
     if (value.is_string()) note(key, "another tool's checkpoint cannot be continued");
   } else if (key == "dataset_text_field") {
     if (value != "text") set(key, "data.fields", {{"text", value}});
+  } else if (key == "template" && std::ranges::count(kSameTemplates, text("template")) > 0) {
+    set(key, "data.template", value);
   } else if (key == "template") {
     note(key, value.dump() + " is not taken over: the model's own chat template is used, or data.template");
   } else {
@@ -282,6 +295,11 @@ ConvertedRecipe Converter::convert() {
       if (!root_.contains(section) || root_[section].erase(name) == 0) continue;
       note(key, "is left out, there is nothing to evaluate on: give it with data.eval or data.eval_fraction");
     }
+  }
+  if (adapts_ && tool_ == Tool::trl && find("lora_target_modules") == nullptr) {
+    note("lora_target_modules",
+         "PEFT's default depends on the type of model: q_proj and v_proj are that of llama, mistral, qwen and gemma; "
+         "look up another in PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING");
   }
   if (!written.empty()) made_.notes.push_back("written out as " + made_.tool + "'s defaults: " + written);
   const Json output = root_.value("output", Json::object());

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
@@ -341,13 +342,23 @@ TEST_F(WrongData, ChatWithoutATemplate) {
 }
 
 TEST_F(WrongData, PartsThatABuiltInTemplateHasNoFormFor) {
-  const json chat = {{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", "b"}}};
-  const std::string record = json{{"messages", chat}, {"tools", json::array({{{"type", "function"}}})}}.dump() + "\n";
-  expect(of(record, "data.template=plain"), 3,
-         {"error: " + (directory_ / "d.jsonl").string() +
-              ":1:1: has a list of tools, which the chat template does not show",
-          "data.hidden_parts=drop\n"});
-  EXPECT_EQ(of(record, "data.template=plain data.hidden_parts=drop").code, 0);
+  const json list = json::array({{{"name", "f"}}});
+  for (const auto& [where, key, part, name] : std::vector<std::tuple<std::string, std::string, json, std::string>>{
+           {"", "tools", list, "a list of tools"},
+           {"", "functions", list, "a list of tools"},
+           {"", "documents", list, "documents"},
+           {"/messages/1", "function_call", list[0], "tool calls in messages[1]"},
+           {"/messages/1", "reasoning", "r", "reasoning in messages[1]"},
+           {"/messages/1", "thinking", "r", "reasoning in messages[1]"}}) {
+    json chat = {{"messages", {{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", "b"}}}}};
+    chat[json::json_pointer(where)][key] = part;
+    const std::string record = chat.dump() + "\n";
+    expect(of(record, "data.template=plain"), 3,
+           {"error: " + (directory_ / "d.jsonl").string() + ":1:1: has " + name +
+                ", which the chat template does not show",
+            "data.hidden_parts=drop\n"});
+    EXPECT_EQ(of(record, "data.template=plain data.hidden_parts=drop").code, 0) << key;
+  }
 }
 
 }  // namespace

@@ -118,6 +118,9 @@ ChatMessage read_message(const Turn& turn, bool share_gpt) {
     if (!given->is_array()) turn.record.fail_type(turn.name + ".tool_calls", *given, "an array");
     calls = *given;
   }
+  // OpenAI's older form of one call.
+  if (const Json* given = turn.find("function_call"); given != nullptr && !given->empty() && *given != "")
+    calls.push_back(function_call(turn, given->is_string() ? given->get<std::string>() : given->dump()));
   const char* key = share_gpt ? "value" : "content";
   const Json* content = turn.find(key);
   if (speaker == "function_call") {
@@ -127,27 +130,36 @@ ChatMessage read_message(const Turn& turn, bool share_gpt) {
   } else if (content != nullptr || calls.empty()) {
     message.content = turn.text(key);
   }
-  if (turn.find("reasoning_content") != nullptr) message.reasoning = turn.text("reasoning_content");
+  for (const std::string_view name : kReasoningNames) {
+    if (message.reasoning.empty() && turn.find(name.data()) != nullptr) message.reasoning = turn.text(name.data());
+  }
   if (!calls.empty()) message.tool_calls = calls.dump();
   message.train = read_weight(turn, message.role);
   if (!share_gpt && !has_parts_of_its_own(turn)) message.json = as_template_reads(turn.value);
   return message;
 }
 
-// Tools are an array, or a string that holds one.
-std::string read_tools(const JsonRecord& record) {
-  const Json* tools = record.find("tools");
-  if (tools == nullptr || (tools->is_string() && tools->get_ref<const std::string&>().empty())) return "";
-  const Json parsed = tools->is_string() ? parse_embedded_json(tools->get<std::string>()) : *tools;
-  if (!parsed.is_array()) record.fail("field \"tools\" is no JSON array");
-  return parsed.empty() ? "" : parsed.dump();
+// Tools and documents are an array, or a string that holds one.
+Json read_list(const JsonRecord& record, const std::string& name) {
+  const Json* list = record.find(name);
+  if (list == nullptr || *list == "") return Json::array();
+  Json parsed = list->is_string() ? parse_embedded_json(list->get<std::string>()) : *list;
+  if (!parsed.is_array()) record.fail("field \"" + name + "\" is no JSON array");
+  return parsed;
 }
+
+std::string text_of(const Json& list) { return list.empty() ? "" : list.dump(); }
 
 }  // namespace
 
 Conversation read_conversation_settings(const JsonRecord& record) {
   Conversation conversation;
-  conversation.tools = read_tools(record);
+  Json tools = read_list(record, "tools");
+  for (Json& older : read_list(record, "functions")) {
+    tools.push_back({{"type", "function"}, {"function", std::move(older)}});
+  }
+  conversation.tools = text_of(tools);
+  conversation.documents = text_of(read_list(record, "documents"));
   if (const Json* arguments = record.find("chat_template_kwargs")) {
     if (!arguments->is_object()) record.fail_type("chat_template_kwargs", *arguments, "an object");
     conversation.template_arguments = arguments->dump();

@@ -1,6 +1,7 @@
 #include "nibble/core/data/records/format.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "nibble/core/base/error.h"
@@ -22,6 +23,16 @@ bool is_truth(const Json* label) {
   return is_one_of(*label, {"True", "False", "true", "false", "TRUE", "FALSE"});  // CSV has nothing but strings
 }
 
+// The format that has the record's fields.
+std::optional<DataFormat> find_format(const JsonRecord& record) {
+  if (record.has("messages") || record.has("conversations")) return DataFormat::chat;
+  if (record.has("instruction")) return DataFormat::alpaca;
+  if (record.has("prompt") && (record.has("completion") || record.has("response"))) return DataFormat::completion;
+  if (record.has("question") && record.has("answer")) return DataFormat::completion;
+  if (record.has("text")) return DataFormat::text;
+  return std::nullopt;
+}
+
 // What is no example to follow must not become one because the fields of one are in it as well.
 void refuse_other_objective(const JsonRecord& record) {
   for (const char* name : {"chosen", "rejected", "chosen_messages", "rejected_messages"}) {
@@ -29,29 +40,22 @@ void refuse_other_objective(const JsonRecord& record) {
     record.fail("is a pair of a better and a worse answer (\"" + std::string(name) + "\")",
                 "set objective.type to dpo, orpo, ..., or name data.format to train what that reads");
   }
-  const bool answer = record.has("prompt") && (record.has("completion") || record.has("response"));
-  const bool conversation = record.has("messages") || record.has("conversations");
+  const std::optional<DataFormat> format = find_format(record);
+  const bool answer = format == DataFormat::completion && record.has("prompt");
   for (const char* name : {"label", "kto_tag"}) {
     const Json* label = record.find(name);
     const bool verdict = answer ? is_verdict(label) : is_truth(label);
-    if (!verdict || !(answer || conversation || record.has("instruction"))) continue;
+    if (!verdict || !format) continue;
     record.fail("is labelled as a good or a bad answer (\"" + std::string(name) + "\": " + label->dump() + ")",
                 "set objective.type to kto; or keep the good ones without the label, or name data.format (" +
-                    std::string(answer         ? "completion"
-                                : conversation ? "chat"
-                                               : "alpaca") +
-                    ") to train all of them as good");
+                    std::string(data_format_name(*format)) + ") to train all of them as good");
   }
 }
 
 DataFormat format_of_fields(const JsonRecord& record) {
   if (record.has("input_ids")) return DataFormat::tokens;
   refuse_other_objective(record);
-  if (record.has("messages") || record.has("conversations")) return DataFormat::chat;
-  if (record.has("instruction")) return DataFormat::alpaca;
-  if (record.has("prompt") && (record.has("completion") || record.has("response"))) return DataFormat::completion;
-  if (record.has("question") && record.has("answer")) return DataFormat::completion;
-  if (record.has("text")) return DataFormat::text;
+  if (const std::optional<DataFormat> format = find_format(record)) return *format;
   record.fail("has the fields " + record.field_names() + ", which are of no known format",
               "set data.format and data.fields (--format, --fields); known are input_ids; messages; conversations; "
               "instruction, output; "
@@ -70,6 +74,8 @@ std::string name_of(const HiddenPart& part) {
   switch (part.kind) {
     case HiddenPart::Kind::tools:
       return "a list of tools";
+    case HiddenPart::Kind::documents:
+      return "documents";
     case HiddenPart::Kind::tool_calls:
       return "tool calls in " + message;
     case HiddenPart::Kind::reasoning:
@@ -83,6 +89,7 @@ std::string name_of(const HiddenPart& part) {
 Conversation without(Conversation conversation, const std::vector<HiddenPart>& parts) {
   for (const HiddenPart& part : parts) {
     if (part.kind == HiddenPart::Kind::tools) conversation.tools.clear();
+    if (part.kind == HiddenPart::Kind::documents) conversation.documents.clear();
     if (part.kind == HiddenPart::Kind::tool_calls) conversation.messages[part.message].tool_calls.clear();
     if (part.kind == HiddenPart::Kind::reasoning) conversation.messages[part.message].reasoning.clear();
   }

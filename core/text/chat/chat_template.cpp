@@ -189,7 +189,8 @@ std::string jinja_source(const TemplateForm& form) {
   const std::string content = form.trims ? "message['content'] | trim" : "message['content']";
   std::string text = printed(form.start);
   text += "{%- set state = namespace(last='', system='') -%}\n";
-  text += "{%- if tools -%}" + refuse("this template has no form for tools") + "{%- endif -%}\n";
+  text +=
+      "{%- if tools or documents -%}" + refuse("this template has no form for tools and documents") + "{%- endif -%}\n";
   text += "{%- for message in messages -%}\n{%- if message['tool_calls'] or message['reasoning_content'] -%}" +
           refuse("this template has no form for tool calls and reasoning") + "{%- endif -%}\n";
   text += "{%- if message['role'] == 'assistant' -%}\n";
@@ -247,6 +248,7 @@ class BuiltinTemplate final : public ChatTemplate {
   std::vector<HiddenPart> hidden_parts(const Conversation& conversation) const override {
     std::vector<HiddenPart> hidden;
     if (!conversation.tools.empty()) hidden.push_back({HiddenPart::Kind::tools, 0});
+    if (!conversation.documents.empty()) hidden.push_back({HiddenPart::Kind::documents, 0});
     for (size_t k = 0; k < conversation.messages.size(); ++k) {
       if (!conversation.messages[k].tool_calls.empty()) hidden.push_back({HiddenPart::Kind::tool_calls, k});
       if (!conversation.messages[k].reasoning.empty()) hidden.push_back({HiddenPart::Kind::reasoning, k});
@@ -256,6 +258,7 @@ class BuiltinTemplate final : public ChatTemplate {
 
   RenderedChat render(const Conversation& conversation, bool add_generation_prompt) const override {
     if (!conversation.tools.empty()) refuse("tools", "has no form for tools");
+    if (!conversation.documents.empty()) refuse("documents", "has no form for documents");
     RenderedChat chat{filled(form_.start), {}};
     std::string system;  // waits for the first user message
     std::string_view last;

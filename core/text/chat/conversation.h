@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace nibble {
@@ -14,12 +15,15 @@ struct TextSpan {
   bool operator==(const TextSpan&) const = default;
 };
 
+/// Reasoning is passed under these names; the first is the one that templates read.
+inline constexpr std::string_view kReasoningNames[] = {"reasoning_content", "thinking", "reasoning"};
+
 /// One turn of a conversation as the record gives it.
 struct ChatMessage {
   std::string role;  ///< system, user, assistant, tool, or what the template knows
   std::string content;
   std::string tool_calls;  ///< JSON array, OpenAI's form; empty = none
-  std::string reasoning;   ///< reasoning_content; empty = none
+  std::string reasoning;   ///< under any of kReasoningNames; empty = none
   bool train = true;       ///< false: an answer that is context only ("weight": 0)
   std::string json = {};   ///< the whole message as a model's own template reads it; empty = made from the fields above
 };
@@ -27,14 +31,15 @@ struct ChatMessage {
 struct Conversation {
   std::vector<ChatMessage> messages;
   std::string tools;                    ///< JSON array of tool descriptions; empty = none
+  std::string documents = {};           ///< JSON array of what the answers rest on; empty = none
   std::string template_arguments = {};  ///< JSON object: further variables of the template (chat_template_kwargs)
 };
 
 /// A part of a conversation that its text does not show.
 struct HiddenPart {
-  enum class Kind : uint8_t { tools, tool_calls, reasoning, tool_result };
+  enum class Kind : uint8_t { tools, documents, tool_calls, reasoning, tool_result };
   Kind kind = Kind::tools;
-  size_t message = 0;  ///< whose part it is; not of tools
+  size_t message = 0;  ///< whose part it is; not of tools and documents
 };
 
 /// A conversation as text, with the bytes that are the assistant's answers, end-of-turn marks included, one span a

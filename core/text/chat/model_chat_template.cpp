@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
+#include <utility>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/text/chat/jinja/values/json_value.h"
@@ -17,6 +19,8 @@ using jinja::Value;
 
 // Words that stand in no text: their first and last characters are of Unicode's private use.
 constexpr std::string_view kOtherWords = "\uE0A3other words\uE0A7";
+
+constexpr std::string_view kCallNames[] = {"tool_calls", "function_call"}, kContentName[] = {"content"};
 
 Value value_of(const ChatMessage& message, size_t k) {
   const std::string place = "messages[" + std::to_string(k) + "]";
@@ -35,6 +39,7 @@ TemplateRequest request_of(const Conversation& conversation) {
   for (size_t k = 0; k < conversation.messages.size(); ++k) messages.push_back(value_of(conversation.messages[k], k));
   request.messages = Value::list(std::move(messages));
   if (!conversation.tools.empty()) request.tools = jinja::parse_json_value(conversation.tools, "tools");
+  if (!conversation.documents.empty()) request.documents = jinja::parse_json_value(conversation.documents, "documents");
   if (!conversation.template_arguments.empty()) {
     request.variables = jinja::parse_json_value(conversation.template_arguments, "chat_template_kwargs").as_dict();
   }
@@ -78,13 +83,13 @@ TemplateRequest with_other_words(const TemplateRequest& request, size_t k) {
 }
 
 // The message without the fields of these names.
-Value without(const Value& message, std::initializer_list<std::string_view> names) {
+Value without(const Value& message, std::span<const std::string_view> names) {
   Dict rest = message.as_dict();
   for (const std::string_view name : names) rest.erase(name);
   return Value::dict(std::move(rest));
 }
 
-bool has_any(const Value& message, std::initializer_list<std::string_view> names) {
+bool has_any(const Value& message, std::span<const std::string_view> names) {
   return std::any_of(names.begin(), names.end(), [&](std::string_view name) {
     const Value* value = message.as_dict().find(name);
     return value != nullptr && value->truth();
@@ -158,19 +163,22 @@ std::vector<HiddenPart> ModelChatTemplate::hidden_parts(const Conversation& conv
   const std::optional<std::string> text = try_render(request);
   if (!text) return {};  // render() says why
   std::vector<HiddenPart> hidden;
-  if (request.tools.truth()) {
-    TemplateRequest without_tools = request;
-    without_tools.tools = {};
-    if (try_render(without_tools) == text) hidden.push_back({HiddenPart::Kind::tools, 0});
+  for (const auto& [kind, list] : {std::pair{HiddenPart::Kind::tools, &TemplateRequest::tools},
+                                   {HiddenPart::Kind::documents, &TemplateRequest::documents}}) {
+    if (!(request.*list).truth()) continue;
+    TemplateRequest rest = request;
+    rest.*list = {};
+    if (try_render(rest) == text) hidden.push_back({kind, 0});
   }
   for (size_t k = 0; k < request.messages.items().size(); ++k) {
     const Value& message = request.messages.items()[k];
-    const auto check = [&](HiddenPart::Kind kind, std::initializer_list<std::string_view> names) {
+    const auto check = [&](HiddenPart::Kind kind, std::span<const std::string_view> names) {
       if (has_any(message, names) && !shows(request, *text, k, without(message, names))) hidden.push_back({kind, k});
     };
-    check(HiddenPart::Kind::tool_calls, {"tool_calls"});
-    check(HiddenPart::Kind::reasoning, {"reasoning_content", "reasoning", "thinking"});
-    if (conversation.messages[k].role == "tool" && has_any(message, {"content"}) &&
+    check(HiddenPart::Kind::tool_calls, kCallNames);
+    check(HiddenPart::Kind::reasoning, kReasoningNames);
+    const std::string& role = conversation.messages[k].role;
+    if ((role == "tool" || role == "function") && has_any(message, kContentName) &&
         !shows(request, *text, k, with_other_words(request, k).messages.items()[k]))
       hidden.push_back({HiddenPart::Kind::tool_result, k});
   }

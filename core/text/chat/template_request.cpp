@@ -1,7 +1,6 @@
 #include "nibble/core/text/chat/template_request.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 
 #include "nibble/core/base/error.h"
@@ -21,9 +20,6 @@ using jinja::Value;
 
 // What continue_final_message puts behind the last message, to find its end again.
 constexpr std::string_view kMark = "CONTINUE_FINAL_MESSAGE_TAG ", kBareMark = "CONTINUE_FINAL_MESSAGE_TAG";
-
-// Reasoning is passed under these names; the first is the one that templates read.
-constexpr std::array<std::string_view, 3> kReasoningNames = {"reasoning_content", "thinking", "reasoning"};
 
 Dict without_nulls(const Dict& message) {
   Dict kept;
@@ -61,7 +57,7 @@ class Continuation {
     if (!found) fail("the last message has no \"" + field_ + "\" to continue");
     const Value last = *found;
     std::vector<std::string_view> fields = {field_};
-    if (std::find(kReasoningNames.begin(), kReasoningNames.end(), field_) != kReasoningNames.end()) {
+    if (std::ranges::count(kReasoningNames, field_) > 0) {
       fields.clear();
       jinja::Budget budget;
       for (const std::string_view name : kReasoningNames) {
@@ -157,17 +153,19 @@ Conversation conversation_of(const TemplateRequest& request) {
   Conversation conversation;
   jinja::Budget budget;
   if (request.tools.truth()) conversation.tools = jinja::to_json(request.tools, {}, budget);
+  if (request.documents.truth()) conversation.documents = jinja::to_json(request.documents, {}, budget);
   if (!request.messages.is_sequence()) return conversation;
   for (const Value& item : request.messages.items()) {
     const std::string place = "messages[" + std::to_string(conversation.messages.size()) + "]";
+    const Dict fields = with_reasoning(without_nulls(item.as_dict()));
     const auto text = [&](std::string_view key) -> std::string {
-      const Value* value = item.as_dict().find(key);
-      if (!value || value->is_none()) return "";
+      const Value* value = fields.find(key);
+      if (!value) return "";
       if (!value->is_text()) throw InputError(place, "\"" + std::string(key) + "\" is no text");
       return value->as_text();
     };
     ChatMessage message{text("role"), text("content"), "", text("reasoning_content"), true};
-    const Value* calls = item.as_dict().find("tool_calls");
+    const Value* calls = fields.find(fields.find("tool_calls") ? "tool_calls" : "function_call");
     if (calls && calls->truth()) message.tool_calls = jinja::to_json(*calls, {}, budget);
     conversation.messages.push_back(std::move(message));
   }

@@ -27,8 +27,8 @@ struct TemplateRequest {
 /// "chat_template_kwargs" where needed. Throws InputError naming `place`.
 TemplateRequest parse_template_request(std::string_view json, const std::string& place);
 
-/// The conversation for a template that is not Jinja: roles, text and tool calls. Throws InputError for content that is
-/// no text.
+/// The conversation for a template that is not Jinja: roles, text, reasoning and tool calls. Throws InputError for
+/// content that is no text.
 Conversation conversation_of(const TemplateRequest& request);
 
 /// The templates of a model, and how they are applied.

@@ -67,7 +67,8 @@ TEST(ConvertRecipe, Axolotl) {
   EXPECT_EQ(converted.root, json::parse(R"({
     "model": {"quantize": "nf4", "path": "NousResearch/Meta-Llama-3-8B", "compute_dtype": "bf16"},
     "adapter": {"type": "lora", "r": 32, "lora_alpha": 16, "lora_dropout": 0.05, "target_modules": "all-linear"},
-    "data": {"train": "mine.jsonl", "format": "alpaca", "eval_fraction": 0.05, "max_length": 4096, "pack": true},
+    "data": {"train": "mine.jsonl", "format": "alpaca", "truncate": "drop", "eval_fraction": 0.05, "max_length": 4096,
+             "pack": true},
     "train": {"accumulate": 4, "microbatch_size": 2, "epochs": 4, "gradient_checkpointing": "block"},
     "optimizer": {"type": "adamw", "schedule": "cosine", "lr": 0.0002, "warmup_steps": 10, "weight_decay": 0.0},
     "output": {"dir": "./outputs/qlora-out"}})"));
@@ -102,11 +103,12 @@ max_steps: 100
   EXPECT_EQ(converted.root, json::parse(R"({
     "model": {"path": "meta-llama/Meta-Llama-3-8B-Instruct", "compute_dtype": "bf16"},
     "adapter": {"type": "lora", "target_modules": ["q_proj", "v_proj"], "r": 8, "lora_alpha": 16},
-    "data": {"train": ["data/identity.json", "data/alpaca_en_demo.json"], "max_length": 1024, "pack": false},
+    "data": {"train": ["data/identity.json", "data/alpaca_en_demo.json"], "truncate": "cut", "template": "llama3",
+             "max_length": 1024, "pack": false},
     "train": {"microbatch_size": 1, "accumulate": 8, "steps": 100},
     "optimizer": {"lr": 0.0001, "schedule": "cosine", "warmup_ratio": 0.1},
     "output": {"dir": "saves/llama3"}})"));
-  EXPECT_THAT(converted.result.notes, Contains(HasSubstr("template: \"llama3\" is not taken over")));
+  EXPECT_THAT(converted.result.notes, Each(Not(HasSubstr("template"))));
   EXPECT_THAT(converted.result.notes, Contains(HasSubstr("data/identity.json; look it up")));
   EXPECT_THAT(converted.result.notes, Contains(HasSubstr("LLaMA-Factory's defaults: packing=false, lora_rank=8")));
 }
@@ -115,8 +117,11 @@ TEST(ConvertRecipe, TrlWritesItsDefaultsOut) {
   const Converted converted(R"({"model_name_or_path": "Qwen/Qwen2-0.5B", "dataset_name": "trl-lib/Capybara",
     "use_peft": true, "output_dir": "out", "eval_strategy": "steps", "lora_task_type": "CAUSAL_LM"})");
   EXPECT_EQ(converted.result.tool, "TRL");
-  EXPECT_EQ(converted.root["adapter"], json::parse(R"({"type": "lora", "r": 16, "lora_alpha": 32})"));
-  EXPECT_EQ(converted.root["data"], json::parse(R"({"train": "trl-lib/Capybara", "max_length": 1024, "pack": false})"));
+  EXPECT_EQ(converted.root["adapter"], json::parse(R"({"type": "lora", "r": 16, "lora_alpha": 32, "lora_dropout": 0.05,
+    "target_modules": ["q_proj", "v_proj"]})"));
+  EXPECT_THAT(converted.result.notes, Contains(HasSubstr("lora_target_modules: PEFT's default depends on the type")));
+  EXPECT_EQ(converted.root["data"],
+            json::parse(R"({"train": "trl-lib/Capybara", "truncate": "cut", "max_length": 1024, "pack": false})"));
   EXPECT_EQ(converted.root["optimizer"], json::parse(R"({"lr": 2e-5, "schedule": "linear"})"));
   EXPECT_EQ(converted.root["train"], json::parse(R"({"epochs": 3, "microbatch_size": 8})"));
   EXPECT_THAT(converted.result.notes, Contains(HasSubstr("lora_task_type: has no counterpart")));
@@ -159,6 +164,15 @@ save_strategy: epoch
         "save_strategy: \"epoch\" has no counterpart: give train.save_every a number of steps, or a time"}) {
     EXPECT_THAT(converted.result.notes, Contains(HasSubstr(note)));
   }
+}
+
+TEST(ConvertRecipe, LongerSamplesAndOtherTemplatesAreTreatedAsTheToolTreatsThem) {
+  const std::string axolotl = "base_model: m\ndatasets: d.jsonl\noutput_dir: o\nexcess_length_strategy: ";
+  EXPECT_EQ(Converted(axolotl + "truncate").root["data"]["truncate"], "cut");
+  EXPECT_EQ(Converted(axolotl + "raise").root["data"]["truncate"], "error");
+  const Converted mistral("model_name_or_path: m\nstage: sft\ndataset: d\noutput_dir: o\ntemplate: mistral\n");
+  EXPECT_FALSE(mistral.root["data"].contains("template"));
+  EXPECT_THAT(mistral.result.notes, Contains(HasSubstr("template: \"mistral\" is not taken over")));
 }
 
 TEST(ConvertRecipe, OtherFilesAreRefused) {

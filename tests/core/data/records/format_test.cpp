@@ -131,6 +131,29 @@ TEST(Format, ChatTakesShareGptToolsAndParts) {
             "[u]a!\n");
 }
 
+// What is read of a conversation, which a template may show or hide.
+TEST(Format, ChatTakesReasoningAndCallsUnderTheirOlderNames) {
+  Conversation seen;
+  Encoder encoder = byte_encoder();
+  encoder.render_chat = [&](const Conversation& chat) {
+    seen = chat;
+    return RenderedChat{"a", {{0, 1}}};
+  };
+  for (const std::string name : {"reasoning_content", "reasoning", "thinking"}) {
+    for (const std::string turn :
+         {R"("messages": [{"role": "assistant", "content")", R"("conversations": [{"from": "gpt", "value")"}) {
+      encode("{" + turn + R"(: "a", ")" + name + R"(": "r"}]})", DataFormat::chat, {}, encoder);
+      EXPECT_EQ(seen.messages[0].reasoning, "r") << name;
+    }
+  }
+  encode(R"({"functions": [{"name": "f"}], "documents": [{"text": "d"}], "messages": [
+           {"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{}"}}]})",
+         DataFormat::chat, {}, encoder);
+  EXPECT_EQ(seen.tools, R"([{"type":"function","function":{"name":"f"}}])");
+  EXPECT_EQ(seen.documents, R"([{"text":"d"}])");
+  EXPECT_EQ(seen.messages[0].tool_calls, R"([{"type":"function","function":{"name":"f","arguments":"{}"}}])");
+}
+
 TEST(Format, AnAnswerOfWeightZeroIsContext) {
   EXPECT_EQ(shown(encode(R"({"messages": [{"role": "user", "content": "u", "loss_weight": 0.0},
                              {"role": "assistant", "content": "a", "weight": 0}, {"role": "user", "content": "v"},
@@ -220,6 +243,9 @@ TEST(Format, RecordsOfAnotherObjectiveAreRefusedUntilAskedFor) {
            {R"({"prompt": "p", "response": "c", "label": 0})", DataFormat::completion},
            {R"({"prompt": "p", "completion": "c", "rejected": "d"})", DataFormat::completion},
            {R"({"instruction": "i", "output": "o", "kto_tag": false})", DataFormat::alpaca},
+           {R"({"question": "q", "answer": "a", "label": false})", DataFormat::completion},
+           {R"({"text": "t", "label": false})", DataFormat::text},
+           {R"({"text": "t", "label": "True"})", DataFormat::text},
            {"{" + answers + R"(, "label": false})", DataFormat::chat},
            {"{" + answers + R"(, "chosen": [], "rejected": []})", DataFormat::chat}}) {
     EXPECT_THAT(error_of<InputError>([&, text = json] { detect(text); }), HasSubstr("name data.format")) << json;

@@ -123,6 +123,7 @@ TEST(BuiltinTemplates, ConversationsWithoutAFormAreRefused) {
   refuses("gemma", {{{"assistant", "a"}}, ""});
   refuses("mistral", {{{"system", "a"}}, ""});
   refuses("llama3", {{{"user", "a"}}, "[{}]"});
+  refuses("llama3", {{{"user", "a"}}, "", "[{}]"});
   EXPECT_NO_THROW(builtin_chat_template("chatml", kTokens)->render({{{"tool", "4"}}, ""}));
 }
 

@@ -68,9 +68,9 @@ TEST(ModelChatTemplate, SeesTheVariablesThatARecordGivesIt) {
 Texts hidden(const std::string& source, const Conversation& conversation) {
   Texts names;
   for (const HiddenPart& part : model_template(source).hidden_parts(conversation)) {
-    constexpr const char* kNames[] = {"tools", "calls ", "reasoning ", "result "};
-    names.push_back(kNames[static_cast<int>(part.kind)] +
-                    (part.kind == HiddenPart::Kind::tools ? "" : std::to_string(part.message)));
+    constexpr const char* kNames[] = {"tools", "documents", "calls ", "reasoning ", "result "};
+    const std::string name = kNames[static_cast<int>(part.kind)];
+    names.push_back(name + (name.back() == ' ' ? std::to_string(part.message) : ""));
   }
   return names;
 }
@@ -106,6 +106,16 @@ TEST(ModelChatTemplate, KnowsWhatATemplateHides) {
   thinking.messages[2].json = R"({"role": "assistant", "content": "Hello!", "thinking": "why"})";
   EXPECT_EQ(hidden(plain, thinking), Texts{"reasoning 2"});
   EXPECT_EQ(hidden(last, thinking), Texts{});
+}
+
+TEST(ModelChatTemplate, KnowsWhatATemplateHidesOfDocumentsAndOlderCalls) {
+  Conversation older = two_turns();
+  older.documents = R"([{"title": "t", "text": "d"}])";
+  older.messages[2].json = R"({"role": "assistant", "content": "Hello!", "function_call": {"name": "f"}})";
+  const std::string plain = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
+  EXPECT_EQ(hidden(plain, older), (Texts{"documents", "calls 2"}));
+  EXPECT_EQ(hidden("{{ documents }}{% for m in messages %}{{ m.content }}{{ m.function_call }}{% endfor %}", older),
+            Texts{});
 }
 
 TEST(ModelChatTemplate, NoTemplateThatShowsAPartIsSaidToHideIt) {
