@@ -53,7 +53,7 @@ class Importer {
     }
     for (Source& source : sources_) settle(source, shapes);
     for (const GgufTensor& tensor : file.tensors()) {
-      if (!used.contains(tensor.name))
+      if (!used.contains(tensor.name) && !behind_the_last_layer(tensor.name, config))
         throw InputError(file.path(), tensor.name + " has no place in the model", "get it in Hugging Face's form");
     }
   }
@@ -70,6 +70,11 @@ class Importer {
   }
 
  private:
+  // Layers that predict tokens after the next
+  static bool behind_the_last_layer(const std::string& name, const DecoderConfig& config) {
+    return name.starts_with("blk.") && std::atoll(name.c_str() + 4) >= config.layers;
+  }
+
   // A part's rows of one of its sources.
   struct Piece {
     const GgufPart* part;

@@ -334,8 +334,9 @@ std::string gguf_architecture(const DecoderConfig& config) {
     if (config.experts && config.rope.empty()) refuse_for_llama_cpp("experts without state spaces and without rope");
     return config.experts ? "granitemoe" : "granite";
   }
-  if (config.model_type == "nemotron_h" && config.experts) return "nemotron_h_moe";
-  return std::string(family.gguf.architecture);
+  const GgufForm& form = family.gguf;
+  return std::string(config.experts && !form.mixture_architecture.empty() ? form.mixture_architecture
+                                                                          : form.architecture);
 }
 
 std::vector<GgufPart> gguf_parts(const DecoderConfig& config) {
@@ -457,7 +458,9 @@ std::map<std::string, std::vector<float>> gguf_rope_factors(const DecoderConfig&
 
 std::string gguf_model_type(const std::string& architecture) {
   for (const Family& family : families()) {
-    if (!architecture.empty() && family.gguf.architecture == architecture && !family.gguf.export_only)
+    const GgufForm& form = family.gguf;
+    if (architecture.empty()) continue;
+    if (form.architecture == architecture || form.mixture_architecture == architecture)
       return std::string(family.model_type);
   }
   return "";
