@@ -238,6 +238,7 @@ std::vector<Family> hybrid_families() {
        .finish = finish_nemotron_h,
        .gguf = {.architecture = "nemotron_h",
                 .mixture_architecture = "nemotron_h_moe",
+                .rope_pairs = true,
                 .mixture = true,
                 .says_routes = true,
                 .config = gguf_nemotron_h}},

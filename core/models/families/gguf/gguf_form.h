@@ -13,7 +13,7 @@ struct GgufForm {
   std::string_view architecture;          ///< general.architecture; "": there is no form of the family
   std::string_view mixture_architecture;  ///< the same with experts, where it is another
   bool attends = true;                    ///< has layers with attention
-  bool rope_pairs = false;                ///< rows of queries and keys that turn together are neighbours
+  bool rope_pairs = false;                ///< rows of queries and keys that turn together are neighbours, or would be
   bool biases = false;                    ///< projections may have them
   bool needs_biases = false;              ///< and must
   bool only_tied = false;                 ///< the head is the embedding

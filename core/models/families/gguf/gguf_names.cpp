@@ -298,7 +298,7 @@ void GgufParts::attention(const LayerConfig& layer, const std::string& from, con
     linear(to + "attn_qkv", from + names.qkv, config_.qkv_groups > 1 ? groups_apart(config_) : std::vector<int64_t>());
   } else {
     const bool pairs = find(config_).gguf.rope_pairs;
-    const int64_t rotated = config_.rope.empty() ? 0 : config_.rope.front().size;
+    const int64_t rotated = config_.rope.empty() ? config_.head_size : config_.rope.front().size;
     const auto order = [&](int64_t heads) {
       return pairs ? interleaved(heads, config_.head_size, rotated) : std::vector<int64_t>();
     };
