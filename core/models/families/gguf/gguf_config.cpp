@@ -28,7 +28,7 @@ std::string architecture_of(const GgufFile& file) {
 // with a shared expert and without, and a Granite 4 without state spaces is a Granite; GLM-4.7-Flash comes back as a
 // DeepSeek V3.
 std::string model_type_of(const std::string& architecture, const GgufKeys& keys) {
-  const bool experts = keys.integer("expert_count").value_or(0) > 0;
+  const bool experts = keys.has_experts();
   if (architecture == "llama" && experts) return "mixtral";
   if (architecture == "granitehybrid" && !keys.says("embedding_scale")) return "bamba";
   if (architecture.starts_with("granite") && keys.says("rope.scaling.finetuned")) return "granitemoehybrid";
@@ -92,7 +92,7 @@ Json common_config(const GgufKeys& keys, const GgufFile& file, const Family& fam
   const GgufTensor* embedding = file.find("token_embd.weight");
   if (!embedding || embedding->shape.size() != 2)
     throw InputError(file.path(), "has no token_embd.weight", "the model is incomplete: get it again");
-  const bool mixture = keys.integer("expert_count").value_or(0) > 0;
+  const bool mixture = keys.has_experts();
   if (mixture && !family.gguf.mixture) keys.fail("expert_count", "says that it is a mixture of experts");
   const int64_t width = keys.needed("embedding_length");
   const ConfigKeys& names = family.keys;
@@ -111,9 +111,10 @@ Json common_config(const GgufKeys& keys, const GgufFile& file, const Family& fam
   say(names.max_positions, keys.needed("context_length"));
   say(names.activation, family.activation);
   if (family.gguf.attends) say_attention(keys, family, width, say);
-  const bool rms = family.norm.kind == NormKind::rms;
-  const std::string eps = rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
-  if (!names.norm_eps.empty()) say(names.norm_eps, keys.needed_number(eps));
+  const std::string eps = "attention.layer_norm_epsilon", rms_eps = "attention.layer_norm_rms_epsilon";
+  // Nemotron-H's has the name of the other kind.
+  const bool says_rms = family.norm.kind == NormKind::rms && (keys.says(rms_eps) || !keys.says(eps));
+  if (!names.norm_eps.empty()) say(names.norm_eps, keys.needed_number(says_rms ? rms_eps : eps));
   config["tie_word_embeddings"] = is_tied(file, *embedding, pool);
   return config;
 }
@@ -126,6 +127,7 @@ Json yarn_scaling(const GgufKeys& keys) {
                  {"original_max_position_embeddings", keys.needed("rope.scaling.original_context_length")},
                  {"beta_fast", keys.number("rope.scaling.yarn_beta_fast").value_or(32.0)},
                  {"beta_slow", keys.number("rope.scaling.yarn_beta_slow").value_or(1.0)}};
+  if (keys.says("rope.scaling.truncate")) result["truncate"] = keys.flag("rope.scaling.truncate", true);
   if (const auto growth = keys.number("rope.scaling.yarn_log_multiplier")) {
     result["mscale"] = result["mscale_all_dim"] = shortest_decimal(static_cast<float>(10 * *growth));
   } else if (const double more = keys.number("rope.scaling.attn_factor").value_or(1.0); more != 1) {

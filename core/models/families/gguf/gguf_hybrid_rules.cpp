@@ -88,6 +88,7 @@ void gguf_mamba(const GgufKeys& keys, Json& config) {
   config["time_step_rank"] = keys.needed("ssm.time_step_rank");
   config["use_conv_bias"] = true;
   config["use_bias"] = false;
+  if (const auto eps = keys.number("ssm.dt_b_c_rms_epsilon")) config["mixer_rms_eps"] = *eps;
 }
 
 void gguf_mamba2(const GgufKeys& keys, Json& config) {
@@ -127,7 +128,7 @@ void gguf_qwen3_5(const GgufKeys& keys, Json& config) {
   config["linear_num_value_heads"] = heads;
   config["linear_key_head_dim"] = keys.needed("ssm.state_size");
   config["linear_value_head_dim"] = quotient(keys, "ssm.inner_size", heads);
-  if (!keys.says("expert_count")) return;
+  if (!keys.has_experts()) return;
   gguf_experts(keys, config);
   config["norm_topk_prob"] = true;
   config["shared_expert_intermediate_size"] = keys.needed("expert_shared_feed_forward_length");
@@ -137,7 +138,7 @@ void gguf_qwen3_next(const GgufKeys& keys, Json& config) {
   gguf_qwen3_5(keys, config);
   config["decoder_sparse_step"] = 1;
   config["mlp_only_layers"] = Json::array();
-  if (!keys.says("expert_count")) config["num_experts"] = 0;
+  if (!keys.has_experts()) config["num_experts"] = 0;
 }
 
 void gguf_kimi_linear(const GgufKeys& keys, Json& config) {
@@ -160,6 +161,9 @@ void gguf_falcon_h1(const GgufKeys& keys, Json& config) {
 }
 
 void gguf_bamba(const GgufKeys& keys, Json& config) {
+  const int64_t width = config.at("hidden_size"), heads = config.at("num_attention_heads");
+  if (2 * keys.integer("rope.dimension_count").value_or(0) * heads != width)
+    keys.fail("rope.dimension_count", "is not half a head, of which the rows of queries and keys are in order");
   say_mamba2(keys, config);
   config["mamba_expand"] = expansion(keys, config);
   const std::vector<bool> attends = attending(keys);
@@ -179,7 +183,7 @@ void gguf_granite_hybrid(const GgufKeys& keys, Json& config) {
   config["layer_types"] = layer_types(attending(keys), "attention", "mamba");
   config["position_embedding_type"] = keys.flag("rope.scaling.finetuned", true) ? "rope" : "nope";
   config["num_local_experts"] = keys.integer("expert_count").value_or(0);
-  if (!keys.says("expert_count")) return;
+  if (!keys.has_experts()) return;
   config["num_experts_per_tok"] = keys.needed("expert_used_count");
   config["intermediate_size"] = config.at("shared_intermediate_size");
   config["shared_intermediate_size"] = keys.needed("expert_shared_feed_forward_length");
@@ -204,7 +208,7 @@ void gguf_nemotron_h(const GgufKeys& keys, Json& config) {
   config["use_conv_bias"] = true;
   config["use_bias"] = false;
   config["mlp_bias"] = false;
-  if (keys.integer("expert_count").value_or(0) == 0) return;
+  if (!keys.has_experts()) return;
   gguf_routes(keys, config, {.dense = nullptr}, false);
   config["moe_shared_expert_intermediate_size"] = keys.needed("expert_shared_feed_forward_length");
 }

@@ -29,6 +29,7 @@ class GgufKeys {
   /// The elements of a tensor of one row; none where it is absent.
   std::vector<float> values(const std::string& tensor) const;
 
+  bool has_experts() const { return integer("expert_count").value_or(0) > 0; }
   /// Layers of the model: without those behind the last one that predict tokens after the next.
   int64_t layers() const;
   /// What a key says of each layer: a list of integers or flags, or one for all; empty where it is absent.

@@ -405,6 +405,7 @@ std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const Decode
       result.emplace_back(key + "rope.scaling.attn_factor", static_cast<float>(latent ? 1 : rope.magnitude / natural));
       result.emplace_back(key + "rope.scaling.yarn_beta_fast", static_cast<float>(rope.beta_fast));
       result.emplace_back(key + "rope.scaling.yarn_beta_slow", static_cast<float>(rope.beta_slow));
+      result.emplace_back(key + "rope.scaling.truncate", rope.truncate);  // llama.cpp's ramp always is
     }
     if (rope.scaling == RopeScaling::longrope) {
       result.emplace_back(key + "rope.scaling.original_context_length", u32(rope.original_max_positions));

@@ -81,13 +81,13 @@ void gguf_ernie4_5_moe(const GgufKeys& keys, Json& config) {
   config["use_bias"] = keys.has("blk.0.attn_q.bias");
 }
 
-// Whose ramp of yarn, as published, lies between pairs, which the file does not say.
+// Whose ramp of yarn, as published, lies between pairs; files of llama.cpp's converter do not say it.
 void gguf_gpt_oss(const GgufKeys& keys, Json& config) {
   config["num_local_experts"] = keys.needed("expert_count");
   config["num_experts_per_tok"] = keys.needed("expert_used_count");
   config["sliding_window"] = window(keys);
   Json& scaling = config["rope_scaling"];
-  if (scaling.is_object()) scaling["truncate"] = false;
+  if (scaling.is_object() && !scaling.contains("truncate")) scaling["truncate"] = false;
   if (scaling.is_null()) scaling = {{"rope_type", "default"}};
 }
 
@@ -169,8 +169,8 @@ void gguf_gemma4(const GgufKeys& keys, Json& config) {
   config["rope_parameters"] = {{"full_attention", full}, {"sliding_attention", sliding}};
   config.erase("rope_theta");
   config.erase("rope_scaling");
-  config["enable_moe_block"] = keys.says("expert_count");
-  if (!keys.says("expert_count")) return;
+  config["enable_moe_block"] = keys.has_experts();
+  if (!keys.has_experts()) return;
   config["num_experts"] = keys.needed("expert_count");
   config["top_k_experts"] = keys.needed("expert_used_count");
   config["moe_intermediate_size"] = keys.needed("expert_feed_forward_length");
