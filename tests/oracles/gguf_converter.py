@@ -55,6 +55,9 @@ def as_published(kind, file):
             del config["num_experts_per_tok"]
     if kind in ("deepseek_v3", "glm4_moe_lite"):
         config["scoring_func"] = "sigmoid"
+    if "gemma" in kind:  # whose rows of the embedding are counted
+        vocabulary = {str(i): i for i in range(config["vocab_size"])}
+        (file.parent / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}, "added_tokens": []}))
     file.write_text(json.dumps(config))
 
 

@@ -110,6 +110,8 @@ HYBRIDS |= {
     "nemotron_h": ("nemotron_h", NEMOTRON),
     "nemotron_h experts": ("nemotron_h", NEMOTRON | dict(layers_block_type=["mamba", "attention", "moe", "moe"], n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
                                                          moe_shared_expert_intermediate_size=40, n_shared_experts=1, n_group=1, topk_group=1, routed_scaling_factor=2.5)),
+    "nemotron_h latent": ("nemotron_h", NEMOTRON | dict(layers_block_type=["mamba", "attention", "moe", "moe"], n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+                                                         moe_shared_expert_intermediate_size=40, n_shared_experts=1, n_group=1, topk_group=1, routed_scaling_factor=2.5, moe_latent_size=24)),
     "falcon_h1": ("falcon_h1", FALCON_H1), "falcon_h1 tied, no norm": ("falcon_h1", FALCON_H1 | dict(mamba_rms_norm=False, tie_word_embeddings=True)),
     "mamba": ("mamba", dict(vocab_size=96, hidden_size=64, num_hidden_layers=2, state_size=16, time_step_rank=8, expand=2, bos_token_id=1, eos_token_id=2, pad_token_id=0)),
     "falcon_mamba": ("falcon_mamba", dict(vocab_size=96, hidden_size=64, num_hidden_layers=2, state_size=16, time_step_rank=8, expand=2, mixer_rms_eps=1e-5, bos_token_id=1, eos_token_id=2, pad_token_id=0)),
@@ -179,7 +181,7 @@ def linears(model):
     """Those of mixers, but for the product that llama.cpp has in two, and what PEFT leaves alone beside a state space: it takes names of MLPs for experts as well."""
     mixers = (".self_attn.", ".conv.", ".linear_attn.", ".mamba.", ".mixer.")
     space = any(x in type(m).__name__.lower() for m in model.modules() for x in ("mamba", "falconh1"))
-    left = ("kv_b_proj", "dt_proj") + (("out_proj", "experts", "up_proj", "down_proj") if space else ())
+    left = ("kv_b_proj", "dt_proj", "latent_proj") + (("out_proj", "experts", "up_proj", "down_proj") if space else ())
     return sorted(n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and any(x in n for x in mixers) and not any(x in n for x in left))
 
 

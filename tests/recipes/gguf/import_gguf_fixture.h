@@ -71,6 +71,7 @@ inline void expect_same_config(DecoderConfig got, const DecoderConfig& want) {
   if (!want.experts) return;
   EXPECT_EQ(got.experts->experts, want.experts->experts);
   EXPECT_EQ(got.experts->hidden, want.experts->hidden);
+  EXPECT_EQ(got.experts->latent, want.experts->latent);
   EXPECT_EQ(got.experts->shared_hidden, want.experts->shared_hidden);
   EXPECT_EQ(got.experts->routing.k, want.experts->routing.k);
   EXPECT_EQ(got.experts->routing.scale, want.experts->routing.scale);

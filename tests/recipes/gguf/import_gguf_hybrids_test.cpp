@@ -116,9 +116,11 @@ TEST_F(ImportGgufHybrids, NemotronHComesBack) {
   const std::string mamba = R"(, "head_dim": 8, "mamba_num_heads": 4, "mamba_head_dim": 12, "n_groups": 2,
       "ssm_state_size": 8, "layer_norm_epsilon": 1e-4)";
   expect_back("nemotron_h", kSizes + mamba + R"(, "hybrid_override_pattern": "M-*M")");
-  expect_back("nemotron_h", kSizes + mamba + R"(, "layers_block_type": ["mamba", "moe", "attention", "moe"],
+  const std::string experts = kSizes + mamba + R"(, "layers_block_type": ["mamba", "moe", "attention", "moe"],
       "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "n_group": 2, "topk_group": 1,
-      "moe_shared_expert_intermediate_size": 24, "routed_scaling_factor": 2.5)");
+      "moe_shared_expert_intermediate_size": 24, "routed_scaling_factor": 2.5)";
+  expect_back("nemotron_h", experts);
+  expect_back("nemotron_h", experts + R"(, "moe_latent_size": 20)");
 }
 
 constexpr const char* kDelta = R"(, "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 6,

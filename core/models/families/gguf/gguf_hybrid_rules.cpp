@@ -211,6 +211,7 @@ void gguf_nemotron_h(const GgufKeys& keys, Json& config) {
   if (!keys.has_experts()) return;
   gguf_routes(keys, config, {.dense = nullptr}, false);
   config["moe_shared_expert_intermediate_size"] = keys.needed("expert_shared_feed_forward_length");
+  if (const auto latent = keys.integer("moe_latent_size")) config["moe_latent_size"] = *latent;
 }
 
 }  // namespace nibble

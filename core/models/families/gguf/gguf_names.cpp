@@ -115,7 +115,11 @@ class LayerParts : public GgufParts {
     const int64_t up = !fused ? 0 : experts.interleaved ? 1 : experts.hidden;
     if (experts.gated) grouped("ffn_gate_exps", names.fused_gate_up, names.gate, 0, experts.hidden, step);
     grouped("ffn_up_exps", names.fused_gate_up, names.up, up, experts.hidden, step);
-    grouped("ffn_down_exps", names.fused_down, names.down, 0, experts.width, 1);
+    grouped("ffn_down_exps", names.fused_down, names.down, 0, experts.expert_width(), 1);
+    if (experts.latent > 0) {
+      matrix(to + "ffn_latent_down", from + names.to_latent, {.adapts = false});
+      matrix(to + "ffn_latent_up", from + names.from_latent, {.adapts = false});
+    }
     if (experts.shared_hidden == 0) return;
     const MlpNames& shared = names.shared;
     if (shared.gate_up.empty()) {
@@ -183,7 +187,6 @@ void refuse_what_differs(const DecoderConfig& config, const Family& family) {
   if (!form.biases && (config.qkv_bias || config.output_bias || config.mlp_bias))
     refuse_for_llama_cpp("biases in this family");
   if (config.experts && config.experts->shared_bias) refuse_for_llama_cpp("biases of shared experts");
-  if (config.experts && config.experts->latent > 0) refuse_for_llama_cpp("experts of another width (moe_latent_size)");
   if (form.needs_biases && !config.output_bias) refuse_for_llama_cpp("a " + config.model_type + " without biases");
   if (form.only_parallel && !config.parallel_residual)
     refuse_for_llama_cpp("a " + config.model_type + " whose MLP reads the attention's output");
@@ -253,6 +256,7 @@ void say_experts(const DecoderConfig& config, const std::string& key,
     result.emplace_back(key + "expert_feed_forward_length", u32(experts.hidden));
   if (experts.shared_hidden > 0)
     result.emplace_back(key + "expert_shared_feed_forward_length", u32(experts.shared_hidden));
+  if (experts.latent > 0) result.emplace_back(key + "moe_latent_size", u32(experts.latent));
   if (!form.says_routes) return;
   const ops::Routing& routing = experts.routing;
   const bool sigmoid = routing.score == ops::RouterScore::sigmoid;
