@@ -36,9 +36,9 @@ DType output_dtype(const std::string& name, const GgufFile& file) {
 // The exporter's way back: each tensor of the checkpoint from all parts that were made of it.
 class Importer {
  public:
-  /// shapes: see decoder_shapes().
+  /// shapes: see decoder_shapes(); may_stay_wide: what `dtype` cannot hold of what the file has in f32 stays f32.
   Importer(const GgufFile& file, const DecoderConfig& config, const std::map<std::string, Shape>& shapes, DType dtype,
-           MemoryPool& pool)
+           bool may_stay_wide, MemoryPool& pool)
       : file_(file), dtype_(dtype), pool_(pool), parts_(gguf_parts(config)) {
     refuse_unreadable();
     std::set<std::string> used = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"};
@@ -51,7 +51,10 @@ class Importer {
       used.insert(part.name);
       add(part, *tensor);
     }
-    for (Source& source : sources_) settle(source, shapes);
+    for (Source& source : sources_) {
+      settle(source, shapes);
+      source.dtype = may_stay_wide && !fits(source) ? DType::f32 : dtype;
+    }
     for (const GgufTensor& tensor : file.tensors()) {
       if (!used.contains(tensor.name) && !behind_the_last_layer(tensor.name, config))
         throw InputError(file.path(), tensor.name + " has no place in the model", "get it in Hugging Face's form");
@@ -60,7 +63,7 @@ class Importer {
 
   std::vector<TensorSpec> specs() const {
     std::vector<TensorSpec> all;
-    for (const Source& source : sources_) all.push_back({source.name, source.shape, dtype_});
+    for (const Source& source : sources_) all.push_back({source.name, source.shape, source.dtype});
     return all;
   }
 
@@ -93,6 +96,7 @@ class Importer {
     std::vector<Piece> pieces;
     int64_t matrices = 1, height = 0, width = 0;
     Shape shape;  // in the checkpoint, where the matrices may be the other way round
+    DType dtype = DType::f32;
 
     const GgufPart& part() const { return *pieces.front().part; }
     bool streams() const { return pieces[0].has_all() && !part().transposed && part().column_order.empty(); }
@@ -177,11 +181,24 @@ class Importer {
                      "take a file in F32, F16, BF16, MXFP4, Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_K or Q4_0");
   }
 
-  Tensor converted(const Tensor& rows) const {
-    if (dtype_ == DType::f32) return rows;
-    Tensor result = Tensor::empty(pool_, rows.shape(), dtype_, "imported rows");
+  Tensor converted(const Tensor& rows, DType dtype) const {
+    if (rows.dtype() == dtype) return rows;
+    Tensor result = Tensor::empty(pool_, rows.shape(), dtype, "imported rows");
     ops::cast(rows, result);
     return result;
+  }
+
+  // Whether the file's values can be made of values of dtype_. Matrices are stored in types that say it.
+  bool fits(const Source& source) const {
+    const Piece& piece = source.pieces.front();
+    if (dtype_ == DType::f32 || piece.part->is_matrix || piece.stored->type != GgufType::f32) return true;
+    const Tensor stored =
+        file_.rows(*piece.stored, 0, element_count(piece.stored->shape) / piece.stored->shape.back(), pool_);
+    Tensor again = stored.clone(pool_);
+    restore_values(*piece.part, 0, again);
+    again = converted(converted(again, dtype_), DType::f32);
+    change_values(*piece.part, 0, again);
+    return std::memcmp(again.raw(), stored.raw(), stored.bytes()) == 0;
   }
 
   void write_rows(const Source& source, ModelDirectoryWriter& writer) const {
@@ -191,7 +208,7 @@ class Importer {
     for (int64_t begin = 0; begin < count; begin += step) {
       Tensor rows = file_.rows(stored, begin, std::min(begin + step, count), pool_);
       restore_values(source.part(), begin, rows);
-      writer.append(source.name, converted(rows));
+      writer.append(source.name, converted(rows, source.dtype));
     }
   }
 
@@ -218,7 +235,8 @@ class Importer {
           std::memcpy(matrix.mutable_raw() + static_cast<size_t>(piece.row(i)) * bytes,
                       own.raw() + static_cast<size_t>(i) * bytes, bytes);
       }
-      writer.append(source.name, converted(source.part().transposed ? transposed(matrix, pool_) : matrix));
+      writer.append(source.name,
+                    converted(source.part().transposed ? transposed(matrix, pool_) : matrix, source.dtype));
     }
   }
 
@@ -249,7 +267,7 @@ ImportReport import_gguf(const ImportRequest& request, RankContext& rank) {
   const DType dtype = output_dtype(request.dtype, file);
   const std::string text = gguf_config_json(file, dtype, rank.pool);
   const DecoderConfig config = parse_decoder_config(text, request.file);
-  const Importer importer(file, config, decoder_shapes(config, rank), dtype, rank.pool);
+  const Importer importer(file, config, decoder_shapes(config, rank), dtype, request.dtype == "auto", rank.pool);
   ModelDirectoryWriter writer(request.out, request.replace, importer.specs());
   importer.write(writer);
   writer.write_text("config.json", text);

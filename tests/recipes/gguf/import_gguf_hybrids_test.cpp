@@ -1,5 +1,6 @@
 // Families whose tensors GGUF files have in another form: decays, orders of heads, lists of layers.
 
+#include <algorithm>
 #include <cmath>
 
 #include "nibble/tests/recipes/gguf/import_gguf_fixture.h"
@@ -14,16 +15,19 @@ constexpr const char* kSizes = R"("hidden_size": 32, "intermediate_size": 48, "n
 
 class ImportGgufHybrids : public ImportGguf {
  protected:
-  // Nothing is a constant, as norms and biases of a new model are.
-  fs::path random_model(const std::string& config, DType dtype) {
+  // Nothing is a constant, as norms and biases of a new model are. wide: ends of names of tensors in f32.
+  fs::path random_model(const std::string& config, DType dtype, const std::vector<std::string>& wide = {}) {
     const fs::path made = result(config, dtype == DType::f32 ? "f32" : "bf16");
     const CheckpointDir checkpoint(made);
     std::vector<TensorSpec> specs;
-    for (const std::string& name : checkpoint.names()) specs.push_back({name, checkpoint.at(name).shape(), dtype});
+    for (const std::string& name : checkpoint.names()) {
+      const bool is_wide = std::ranges::any_of(wide, [&](const std::string& end) { return name.ends_with(end); });
+      specs.push_back({name, checkpoint.at(name).shape(), is_wide ? DType::f32 : dtype});
+    }
     fs::create_directories(directory_ / "random");
     ModelDirectoryWriter writer(directory_ / "random/model", Replace::own, specs);
     for (uint64_t i = 0; i < specs.size(); ++i) {
-      Tensor value = Tensor::empty(rank_.context().pool, specs[i].shape, dtype, "random values");
+      Tensor value = Tensor::empty(rank_.context().pool, specs[i].shape, specs[i].dtype, "random values");
       ops::fill_normal(value, 1, 7, i);
       writer.write(specs[i].name, value);
     }
@@ -191,6 +195,15 @@ TEST_F(ImportGgufHybrids, Gemma4ComesBack) {
   expect_back("gemma4_text", gemma + no_inputs + R"(, "attention_k_eq_v": true, "num_global_key_value_heads": 1)");
   expect_back("gemma4_text", gemma + no_inputs + R"(, "enable_moe_block": true, "num_experts": 4, "top_k_experts": 2,
       "moe_intermediate_size": 12)");
+}
+
+// As DeepSeek V3 is published: the correction of its router decides between experts by less than bf16 holds.
+TEST_F(ImportGgufHybrids, WhatIsF32InAModelOfBf16ComesBackSo) {
+  const std::string config = "{\"model_type\": \"deepseek_v3\", " + std::string(kSizes) + kLatents + kRouted +
+                             R"(, "q_lora_rank": 20, "n_group": 2, "topk_group": 1})";
+  const fs::path model =
+      random_model(config, DType::bf16, {"e_score_correction_bias", "layers.2.input_layernorm.weight"});
+  expect_same_weights(imported(exported(model, "bf16")), model);
 }
 
 constexpr const char* kFalconH1 = R"(, "head_dim": 8, "mamba_d_ssm": 48, "mamba_n_heads": 6, "mamba_d_head": 8,
