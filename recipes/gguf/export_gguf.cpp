@@ -1,8 +1,6 @@
 #include "nibble/recipes/gguf/export_gguf.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -19,10 +17,10 @@
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/gguf/gguf_mixers.h"
 #include "nibble/core/models/families/gguf/gguf_names.h"
-#include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/quant/dequantized_source.h"
 #include "nibble/quant/mxfp4_layout.h"
+#include "nibble/recipes/gguf/gguf_layout.h"
 #include "nibble/recipes/gguf/gguf_mix.h"
 #include "nibble/recipes/gguf/gguf_vocabulary.h"
 #include "nibble/recipes/gguf/ollama_modelfile.h"
@@ -36,33 +34,6 @@ namespace fs = std::filesystem;
 using Metadata = std::vector<std::pair<std::string, GgufValue>>;
 
 constexpr int64_t kBlockElements = int64_t{4} << 20;
-
-Tensor in_order(const Tensor& rows, const std::vector<int64_t>& order, MemoryPool& pool) {
-  Shape shape = rows.shape();
-  shape.at(0) = static_cast<int64_t>(order.size());
-  Tensor result = Tensor::empty(pool, shape, DType::f32, "tensor in another order");
-  const size_t bytes = rows.bytes() / static_cast<size_t>(rows.dim(0));
-  for (size_t i = 0; i < order.size(); ++i) {
-    std::memcpy(result.mutable_raw() + i * bytes, rows.raw() + static_cast<size_t>(order[i]) * bytes, bytes);
-  }
-  return result;
-}
-
-Tensor columns_in_order(const Tensor& m, const std::vector<int64_t>& order, MemoryPool& pool) {
-  return transposed(in_order(transposed(m, pool), order, pool), pool);
-}
-
-/// Rows of a part, of which they are `begin`, ..., with what is special about its values.
-void edit(const GgufPart& part, int64_t begin, Tensor& rows) {
-  if (part.added == 0 && !part.is_log && part.factors.empty()) return;
-  const std::span<float> values = rows.span<float>();
-  const size_t width = values.size() / static_cast<size_t>(rows.dim(0));
-  for (size_t i = 0; i < values.size(); ++i) {
-    const size_t row = part.factors.size() > 1 ? static_cast<size_t>(begin) + i / width : 0;
-    const float value = part.is_log ? -std::exp(values[i]) : values[i] + part.added;
-    values[i] = part.factors.empty() ? value : value * part.factors[row];
-  }
-}
 
 /// The tensors of one model on their way.
 class Exporter {
@@ -230,7 +201,7 @@ class Exporter {
       if (part.transposed) rows = transposed(rows, pool_);
       if (!part.row_order.empty()) rows = in_order(rows, part.row_order, pool_);
       if (!part.column_order.empty()) rows = columns_in_order(rows, part.column_order, pool_);
-      edit(part, begin, rows);
+      change_values(part, begin, rows);
       writer.append(tensor.name, rows);
     }
   }
@@ -256,8 +227,7 @@ std::string model_name(const std::string& path) {
 
 /// Throws InputError for a tensor that config.json makes of another shape.
 void refuse_other_shapes(const TensorSource& base, const DecoderConfig& config, RankContext& rank) {
-  std::map<std::string, Shape> shapes;
-  plan_decoder(config, rank).visit([&](Parameter& planned) { shapes[planned.name] = planned.value.shape(); });
+  const std::map<std::string, Shape> shapes = decoder_shapes(config, rank);
   for (const TensorSpec& spec : base.tensors) {
     const auto found = shapes.find(spec.name);
     if (found == shapes.end() || found->second == spec.shape) continue;
@@ -359,7 +329,7 @@ GgufReport export_adapter(const GgufRequest& request, RankContext& rank) {
                                              adapter.options.lora_alpha));
         if (!part.row_order.empty()) value = in_order(value, part.row_order, rank.pool);
         if (part.rows) value = value.rows(part.rows->first, part.rows->first + part.rows->count);
-        edit(part, 0, value);
+        change_values(part, 0, value);
       } else if (!part.column_order.empty()) {
         value = columns_in_order(value, part.column_order, rank.pool);
       }

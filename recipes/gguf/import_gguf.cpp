@@ -13,9 +13,9 @@
 #include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/io/hub/model_directory.h"
 #include "nibble/core/models/families/gguf/gguf_config.h"
-#include "nibble/core/models/families/gguf/gguf_names.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/text/tokenizers/gguf_tokenizer.h"
+#include "nibble/recipes/gguf/gguf_layout.h"
 
 namespace nibble {
 
@@ -33,89 +33,142 @@ DType output_dtype(const std::string& name, const GgufFile& file) {
   return embedding && embedding->type == GgufType::bf16 ? DType::bf16 : DType::f16;
 }
 
-// The exporter's way back: rows and halves in Hugging Face's order.
+// The exporter's way back: each tensor of the checkpoint from all parts that were made of it.
 class Importer {
  public:
-  Importer(const GgufFile& file, const DecoderConfig& config, DType dtype, MemoryPool& pool)
-      : file_(file), dtype_(dtype), pool_(pool) {
+  /// shapes: see decoder_shapes(); may_stay_wide: what `dtype` cannot hold of what the file has in f32 stays f32.
+  Importer(const GgufFile& file, const DecoderConfig& config, const std::map<std::string, Shape>& shapes, DType dtype,
+           bool may_stay_wide, MemoryPool& pool)
+      : file_(file), dtype_(dtype), pool_(pool), parts_(gguf_parts(config)) {
     refuse_unreadable();
     std::set<std::string> used = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"};
     if (config.tied_head) used.insert("output.weight");
-    for (GgufPart& part : gguf_parts(config)) {
+    for (const GgufPart& part : parts_) {
       if (config.tied_head && part.name == "output.weight") continue;  // the same again
       const GgufTensor* tensor = file.find(part.name);
-      if (!tensor && part.source.ends_with(".bias")) continue;
+      if (!tensor && (part.optional || part.source.ends_with(".bias"))) continue;
       if (!tensor) throw InputError(file.path(), "has no " + part.name, "the model is incomplete: get it again");
-      const int64_t count = element_count(tensor->shape);
-      const auto ordered = static_cast<int64_t>(part.row_order.size());
-      if (tensor->shape.empty() || count == 0 || (ordered > 0 && count % ordered != 0))
-        throw InputError(file.path() + ": " + part.name, "has shape " + to_string(tensor->shape));
       used.insert(part.name);
-      if (part.rows) {
-        plan_rows(std::move(part), *tensor);
-        continue;
-      }
-      Shape shape = tensor->shape;
-      if (part.transposed && shape.size() != 2)
-        throw InputError(file.path() + ": " + part.name, "has shape " + to_string(shape));
-      if (part.transposed) std::swap(shape[0], shape[1]);
-      specs_.push_back({part.source, shape, dtype});
-      parts_.push_back(std::move(part));
+      add(part, *tensor);
+    }
+    for (Source& source : sources_) {
+      settle(source, shapes);
+      source.dtype = may_stay_wide && !fits(source) ? DType::f32 : dtype;
     }
     for (const GgufTensor& tensor : file.tensors()) {
-      if (!used.contains(tensor.name))
+      if (!used.contains(tensor.name) && !behind_the_last_layer(tensor.name, config))
         throw InputError(file.path(), tensor.name + " has no place in the model", "get it in Hugging Face's form");
     }
   }
 
   std::vector<TensorSpec> specs() const {
-    std::vector<TensorSpec> all = specs_;
-    for (const auto& [source, made_of] : matrices_) all.push_back({source, made_of.shape, dtype_});
+    std::vector<TensorSpec> all;
+    for (const Source& source : sources_) all.push_back({source.name, source.shape, source.dtype});
     return all;
   }
 
   void write(ModelDirectoryWriter& writer) const {
-    for (size_t i = 0; i < parts_.size(); ++i) write_part(parts_[i], specs_[i], writer);
-    for (const auto& [source, made_of] : matrices_) write_matrices(source, made_of, writer);
+    for (const Source& source : sources_)
+      source.streams() ? write_rows(source, writer) : write_matrices(source, writer);
   }
 
  private:
-  // A tensor that rows of several tensors of the file make: a matrix, or those of all experts.
-  struct Matrices {
-    Shape shape;
-    std::vector<GgufPart> parts;
-    int64_t first = 0;  // matrix of the file's tensors
+  // Layers that predict tokens after the next
+  static bool behind_the_last_layer(const std::string& name, const DecoderConfig& config) {
+    return name.starts_with("blk.") && std::atoll(name.c_str() + 4) >= config.layers;
+  }
+
+  // A part's rows of one of its sources.
+  struct Piece {
+    const GgufPart* part;
+    const GgufTensor* stored;
+    int64_t first = 0;  // of the part's matrices, the one that is the source's first
+
+    bool has_all() const { return !part->rows && part->row_order.empty(); }
+    int64_t row(int64_t i) const {
+      if (part->rows) return part->rows->first + i * part->rows->step;
+      return has_all() ? i : part->row_order[static_cast<size_t>(i)];
+    }
+  };
+  // A tensor of the checkpoint as matrices whose rows are those that pieces have.
+  struct Source {
+    std::string name;
+    std::vector<Piece> pieces;
+    int64_t matrices = 1, height = 0, width = 0;
+    Shape shape;  // in the checkpoint, where the matrices may be the other way round
+    DType dtype = DType::f32;
+
+    const GgufPart& part() const { return *pieces.front().part; }
+    bool streams() const { return pieces[0].has_all() && !part().transposed && part().column_order.empty(); }
+    int64_t rows(const Piece& piece) const {
+      if (piece.part->rows) return piece.part->rows->count;
+      return piece.has_all() ? height : static_cast<int64_t>(piece.part->row_order.size());
+    }
   };
 
-  void plan_rows(GgufPart part, const GgufTensor& stored) {
-    const GgufRows& rows = *part.rows;
-    Shape expected = {rows.count, stored.shape.back()};
-    if (rows.experts > 0) expected.insert(expected.begin(), rows.experts);
-    if (stored.shape != expected)
-      throw InputError(file_.path() + ": " + part.name, "has shape " + to_string(stored.shape));
-    const bool each = rows.sources.size() > 1 || rows.experts == 0;
-    for (size_t i = 0; i < rows.sources.size(); ++i) {
-      Matrices& result = matrices_[rows.sources[i]];
-      result.first = static_cast<int64_t>(i);
-      if (result.shape.empty())
-        result.shape = each ? Shape{0, expected.back()} : Shape{rows.experts, 0, expected.back()};
-      int64_t& height = result.shape.end()[-2];
-      height = std::max(height, rows.first + rows.count);
-      result.parts.push_back(part);
+  void add(const GgufPart& part, const GgufTensor& stored) {
+    const auto to = [&](const std::string& name) -> Source& {
+      const auto [found, is_new] = index_.emplace(name, sources_.size());
+      if (is_new) sources_.push_back({.name = name, .pieces = {}, .shape = {}});
+      return sources_[found->second];
+    };
+    if (!part.rows) return to(part.source).pieces.push_back({&part, &stored});
+    for (size_t i = 0; i < part.rows->sources.size(); ++i) {
+      Source& source = to(part.rows->sources[i]);
+      source.pieces.push_back({&part, &stored, static_cast<int64_t>(i)});
+      if (part.rows->sources.size() == 1) source.matrices = std::max<int64_t>(part.rows->experts, 1);
     }
   }
 
-  void write_matrices(const std::string& source, const Matrices& result, ModelDirectoryWriter& writer) const {
-    const int64_t height = result.shape.end()[-2], width = result.shape.back();
-    for (int64_t i = 0; i < (result.shape.size() == 3 ? result.shape[0] : 1); ++i) {
-      Tensor matrix = Tensor::empty(pool_, {height, width}, DType::f32, "imported rows");
-      for (const GgufPart& part : result.parts) {
-        const GgufRows& rows = *part.rows;
-        const int64_t begin = (result.first + i) * rows.count;
-        Tensor own = matrix.rows(rows.first, rows.first + rows.count);
-        ops::cast(file_.rows(*file_.find(part.name), begin, begin + rows.count, pool_), own);
+  [[noreturn]] void fail_shape(const Piece& piece) const {
+    throw InputError(file_.path() + ": " + piece.part->name, "has shape " + to_string(piece.stored->shape));
+  }
+
+  // Of the elements of a piece those that one source has, where it is as the config says.
+  int64_t checked_count(const Piece& piece) const {
+    const Shape& shape = piece.stored->shape;
+    const int64_t count = element_count(shape);
+    if (shape.empty() || count == 0) fail_shape(piece);
+    if (!piece.part->rows) return count;
+    const GgufRows& rows = *piece.part->rows;
+    if (shape.size() != (rows.experts > 0 ? 3 : 2) || shape.end()[rows.turned ? -1 : -2] != rows.count ||
+        (rows.experts > 0 && shape[0] != rows.experts))
+      fail_shape(piece);
+    return count / static_cast<int64_t>(rows.sources.size());
+  }
+
+  // Its sizes, from those of the model or else of the pieces.
+  void settle(Source& source, const std::map<std::string, Shape>& shapes) const {
+    const Piece& first = source.pieces.front();
+    const GgufPart& part = source.part();
+    int64_t elements = 0;
+    for (const Piece& piece : source.pieces) {
+      elements += checked_count(piece);
+      if (!piece.has_all()) source.height += source.rows(piece);
+    }
+    const auto planned = shapes.find(source.name);
+    if (planned != shapes.end()) {
+      source.shape = planned->second;
+    } else {
+      source.shape = first.stored->shape;
+      if (part.rows) {
+        if (elements % (source.matrices * source.height) != 0) fail_shape(first);
+        source.shape = {source.height, elements / source.matrices / source.height};
+        if (source.matrices > 1) source.shape.insert(source.shape.begin(), source.matrices);
       }
-      writer.append(source, converted(matrix));
+      if (part.transposed) std::swap(source.shape.at(source.shape.size() - 2), source.shape.back());
+    }
+    if (first.has_all()) source.height = part.transposed ? source.shape.back() : source.shape.front();
+    if (element_count(source.shape) != elements || elements % (source.matrices * source.height) != 0) fail_shape(first);
+    source.width = elements / source.matrices / source.height;
+    const bool columns_fit =
+        part.column_order.empty() || static_cast<int64_t>(part.column_order.size()) == source.width;
+    for (const Piece& piece : source.pieces) {
+      const int64_t rows = source.rows(piece);
+      for (int64_t i = 0; i < rows; ++i) {
+        if (piece.row(i) >= source.height) fail_shape(piece);
+      }
+      if (!columns_fit || checked_count(piece) != source.matrices * rows * source.width) fail_shape(piece);
     }
   }
 
@@ -128,47 +181,71 @@ class Importer {
                      "take a file in F32, F16, BF16, MXFP4, Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_K or Q4_0");
   }
 
-  Tensor converted(const Tensor& rows) const {
-    if (dtype_ == DType::f32) return rows;
-    Tensor result = Tensor::empty(pool_, rows.shape(), dtype_, "imported rows");
+  Tensor converted(const Tensor& rows, DType dtype) const {
+    if (rows.dtype() == dtype) return rows;
+    Tensor result = Tensor::empty(pool_, rows.shape(), dtype, "imported rows");
     ops::cast(rows, result);
     return result;
   }
 
-  Tensor back_in_order(const Tensor& rows, const std::vector<int64_t>& order, const Shape& shape) const {
-    Tensor result = Tensor::empty(pool_, shape, DType::f32, "imported rows");
-    const size_t bytes = rows.bytes() / order.size();
-    for (size_t i = 0; i < order.size(); ++i)
-      std::memcpy(result.mutable_raw() + static_cast<size_t>(order[i]) * bytes, rows.raw() + i * bytes, bytes);
-    return result;
+  // Whether the file's values can be made of values of dtype_. Matrices are stored in types that say it.
+  bool fits(const Source& source) const {
+    const Piece& piece = source.pieces.front();
+    if (dtype_ == DType::f32 || piece.part->is_matrix || piece.stored->type != GgufType::f32) return true;
+    const Tensor stored =
+        file_.rows(*piece.stored, 0, element_count(piece.stored->shape) / piece.stored->shape.back(), pool_);
+    Tensor again = stored.clone(pool_);
+    restore_values(*piece.part, 0, again);
+    again = converted(converted(again, dtype_), DType::f32);
+    change_values(*piece.part, 0, again);
+    return std::memcmp(again.raw(), stored.raw(), stored.bytes()) == 0;
   }
 
-  void write_part(const GgufPart& part, const TensorSpec& spec, ModelDirectoryWriter& writer) const {
-    const GgufTensor& stored = *file_.find(part.name);
+  void write_rows(const Source& source, ModelDirectoryWriter& writer) const {
+    const GgufTensor& stored = *source.pieces.front().stored;
     const int64_t width = stored.shape.back(), count = element_count(stored.shape) / width;
-    if (part.transposed || !part.row_order.empty()) {
-      Tensor whole = file_.rows(stored, 0, count, pool_);
-      if (!part.row_order.empty()) whole = back_in_order(whole, part.row_order, spec.shape);
-      return writer.write(part.source, converted(part.transposed ? transposed(whole, pool_) : whole));
-    }
-    if (spec.shape.size() == 1) {
-      const Tensor row = file_.rows(stored, 0, 1, pool_);
-      Tensor flat = Tensor::empty(pool_, spec.shape, DType::f32, part.source);
-      std::memcpy(flat.mutable_raw(), row.raw(), flat.bytes());
-      for (float& value : flat.span<float>()) value -= part.added;
-      return writer.write(part.source, converted(flat));
-    }
     const int64_t step = std::max<int64_t>(kBlockElements / width, 1);
-    for (int64_t begin = 0; begin < count; begin += step)
-      writer.append(part.source, converted(file_.rows(stored, begin, std::min(begin + step, count), pool_)));
+    for (int64_t begin = 0; begin < count; begin += step) {
+      Tensor rows = file_.rows(stored, begin, std::min(begin + step, count), pool_);
+      restore_values(source.part(), begin, rows);
+      writer.append(source.name, converted(rows, source.dtype));
+    }
+  }
+
+  // Its part of matrix m, [rows, width].
+  Tensor read(const Source& source, const Piece& piece, int64_t m) const {
+    const bool turned = piece.part->rows && piece.part->rows->turned;
+    const int64_t rows = source.rows(piece), lines = rows * source.width / piece.stored->shape.back();
+    const int64_t begin = (piece.first + m) * lines;
+    Tensor own = file_.rows(*piece.stored, begin, begin + lines, pool_)
+                     .reshape(turned ? Shape{source.width, rows} : Shape{rows, source.width});
+    restore_values(*piece.part, 0, own);
+    if (turned) own = transposed(own, pool_);
+    const std::vector<int64_t>& columns = piece.part->column_order;
+    return columns.empty() ? own : columns_in_order(own, inverse_order(columns), pool_);
+  }
+
+  void write_matrices(const Source& source, ModelDirectoryWriter& writer) const {
+    for (int64_t m = 0; m < source.matrices; ++m) {
+      Tensor matrix = Tensor::zeros(pool_, {source.height, source.width}, DType::f32, "imported rows");
+      const size_t bytes = matrix.bytes() / static_cast<size_t>(source.height);
+      for (const Piece& piece : source.pieces) {
+        const Tensor own = read(source, piece, m);
+        for (int64_t i = 0; i < own.dim(0); ++i)
+          std::memcpy(matrix.mutable_raw() + static_cast<size_t>(piece.row(i)) * bytes,
+                      own.raw() + static_cast<size_t>(i) * bytes, bytes);
+      }
+      writer.append(source.name,
+                    converted(source.part().transposed ? transposed(matrix, pool_) : matrix, source.dtype));
+    }
   }
 
   const GgufFile& file_;
   DType dtype_;
   MemoryPool& pool_;
-  std::vector<GgufPart> parts_;
-  std::vector<TensorSpec> specs_;
-  std::map<std::string, Matrices> matrices_;  // by source
+  const std::vector<GgufPart> parts_;
+  std::vector<Source> sources_;
+  std::map<std::string, size_t> index_;  // of sources by name
 };
 
 ImportReport import_tokenizer(const ImportRequest& request, const std::map<std::string, std::string>& files) {
@@ -190,7 +267,7 @@ ImportReport import_gguf(const ImportRequest& request, RankContext& rank) {
   const DType dtype = output_dtype(request.dtype, file);
   const std::string text = gguf_config_json(file, dtype, rank.pool);
   const DecoderConfig config = parse_decoder_config(text, request.file);
-  const Importer importer(file, config, dtype, rank.pool);
+  const Importer importer(file, config, decoder_shapes(config, rank), dtype, request.dtype == "auto", rank.pool);
   ModelDirectoryWriter writer(request.out, request.replace, importer.specs());
   importer.write(writer);
   writer.write_text("config.json", text);

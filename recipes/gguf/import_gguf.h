@@ -9,9 +9,11 @@
 namespace nibble {
 
 struct ImportRequest {
-  std::string file;            ///< .gguf
-  std::string out;             ///< Hugging Face directory to write
-  std::string dtype = "auto";  ///< f32, f16, bf16; auto: as the embedding in the file, f16 where it is in small blocks
+  std::string file;  ///< .gguf
+  std::string out;   ///< Hugging Face directory to write
+  /// f32, f16, bf16; auto: as the embedding in the file, f16 where it is in small blocks, and f32 for vectors (norms,
+  /// decays, corrections of routers) with values that this dtype does not have
+  std::string dtype = "auto";
   Replace replace = Replace::nothing;
 };
 

@@ -7,6 +7,7 @@
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/families/family_rules.h"
+#include "nibble/core/models/families/gguf/gguf_rules.h"
 #include "nibble/core/nn/feed_forward/mlp_and_experts.h"
 #include "nibble/core/nn/streams/laurel.h"
 
@@ -216,7 +217,7 @@ Family gemma4(std::string_view model_type, std::string_view architecture, int64_
                    .mixture = true,
                    .normalizes_routes = true,
                    .lists_windows = true,
-                   .export_only = true}};
+                   .config = gguf_gemma4}};
 }
 
 }  // namespace

@@ -1,19 +1,21 @@
 #include "nibble/core/models/families/expert_families.h"
+#include "nibble/core/models/families/gguf/gguf_rules.h"
 #include "nibble/core/models/families/hybrid_rules.h"
 #include "nibble/core/models/families/latent_families.h"
 
 namespace nibble {
 
 std::vector<Family> hybrid_families() {
-  constexpr GgufForm kMambaForm = {.architecture = "mamba", .export_only = true};
+  constexpr GgufForm kMambaForm = {.architecture = "mamba", .attends = false, .config = gguf_mamba};
   constexpr GgufForm kQwenForm = {.architecture = "qwen35moe",
                                   .mixture = true,
                                   .normalizes_routes = true,
                                   .says_expert_width = true,
-                                  .export_only = true,
-                                  .mlp_norm = "post_attention_norm"};
-  constexpr auto of = [](GgufForm form, std::string_view architecture) {
+                                  .mlp_norm = "post_attention_norm",
+                                  .config = gguf_qwen3_5};
+  constexpr auto of = [](GgufForm form, std::string_view architecture, auto config) {
     form.architecture = architecture;
+    form.config = config;
     return form;
   };
   constexpr NormConfig kNorm = {.kind = NormKind::rms, .eps = 1e-5f};
@@ -32,7 +34,7 @@ std::vector<Family> hybrid_families() {
        .max_positions = 128000,
        .rope_base = 1e6,
        .finish = finish_lfm2,
-       .gguf = {.architecture = "lfm2", .export_only = true, .final_norm = "token_embd_norm"}},
+       .gguf = {.architecture = "lfm2", .final_norm = "token_embd_norm", .config = gguf_lfm2}},
       {.model_type = "lfm2_moe",
        .architecture = "Lfm2MoeForCausalLM",
        .pad_id = 0,
@@ -49,8 +51,8 @@ std::vector<Family> hybrid_families() {
                 .mixture = true,
                 .normalizes_routes = true,
                 .says_routes = true,
-                .export_only = true,
-                .final_norm = "token_embd_norm"}},
+                .final_norm = "token_embd_norm",
+                .config = gguf_lfm2_moe}},
       {.model_type = "lfm3",
        .architecture = "Lfm3ForCausalLM",
        .pad_id = 124893,
@@ -99,7 +101,7 @@ std::vector<Family> hybrid_families() {
        .max_positions = 262144,
        .rope = RopeRule::none,
        .finish = finish_jamba,
-       .gguf = {.architecture = "jamba", .mixture = true, .mixed_layers = true, .export_only = true}},
+       .gguf = {.architecture = "jamba", .mixture = true, .mixed_layers = true, .config = gguf_jamba}},
       {.model_type = "mamba2",
        .architecture = "Mamba2ForCausalLM",
        .pad_id = 1,
@@ -111,7 +113,7 @@ std::vector<Family> hybrid_families() {
        .head_size = 64,
        .rope = RopeRule::none,
        .finish = finish_mamba2,
-       .gguf = of(kMambaForm, "mamba2")},
+       .gguf = of(kMambaForm, "mamba2", gguf_mamba2)},
       {.model_type = "qwen3_5_text",
        .architecture = "Qwen3_5ForCausalLM",
        .norm = {.kind = NormKind::rms, .eps = 1e-6f, .weight_offset = 1},
@@ -121,7 +123,7 @@ std::vector<Family> hybrid_families() {
        .max_positions = 32768,
        .rotary_share = 0.25,
        .finish = finish_qwen3_5,
-       .gguf = of(kQwenForm, "qwen35")},
+       .gguf = of(kQwenForm, "qwen35", gguf_qwen3_5)},
       {.model_type = "olmo_hybrid",
        .architecture = "OlmoHybridForCausalLM",
        .pad_id = 100277,
@@ -148,7 +150,7 @@ std::vector<Family> hybrid_families() {
                 .normalizes_routes = true,
                 .says_routes = true,
                 .no_adapters = true,
-                .export_only = true}},
+                .config = gguf_kimi_linear}},
       {.model_type = "bailing_hybrid",
        .architecture = "BailingHybridForCausalLM|BailingMoeV3ForCausalLM",
        .pad_id = 156892,
@@ -183,7 +185,7 @@ std::vector<Family> hybrid_families() {
        .max_positions = 32768,
        .rotary_share = 0.25,
        .finish = finish_qwen3_next,
-       .gguf = of(kQwenForm, "qwen3next")},
+       .gguf = of(kQwenForm, "qwen3next", gguf_qwen3_next)},
       {.model_type = "falcon_h1",
        .architecture = "FalconH1ForCausalLM",
        .pad_id = 0,
@@ -196,7 +198,7 @@ std::vector<Family> hybrid_families() {
                 .own_head = true,
                 .bare_mlp_norm = true,
                 .folds_scales = true,
-                .export_only = true}},
+                .config = gguf_falcon_h1}},
       {.model_type = "bamba",
        .architecture = "BambaForCausalLM",
        .pad_id = 0,
@@ -207,7 +209,7 @@ std::vector<Family> hybrid_families() {
        .max_positions = 262144,
        .rotary_share = 0.5,
        .finish = finish_bamba,
-       .gguf = {.architecture = "granitehybrid", .rope_pairs = true, .export_only = true}},
+       .gguf = {.architecture = "granitehybrid", .rope_pairs = true, .config = gguf_bamba}},
       {.model_type = "granitemoehybrid",
        .architecture = "GraniteMoeHybridForCausalLM",
        .names = granite_hybrid_names(),
@@ -219,7 +221,7 @@ std::vector<Family> hybrid_families() {
                 .mixture = true,
                 .normalizes_routes = true,
                 .splits_mlp = true,
-                .export_only = true}},
+                .config = gguf_granite_hybrid}},
       {.model_type = "nemotron_h",
        .architecture = "NemotronHForCausalLM",
        .pad_id = 0,
@@ -234,7 +236,12 @@ std::vector<Family> hybrid_families() {
        .max_positions = 4096,
        .rope = RopeRule::none,
        .finish = finish_nemotron_h,
-       .gguf = {.architecture = "nemotron_h", .mixture = true, .says_routes = true, .export_only = true}},
+       .gguf = {.architecture = "nemotron_h",
+                .mixture_architecture = "nemotron_h_moe",
+                .rope_pairs = true,
+                .mixture = true,
+                .says_routes = true,
+                .config = gguf_nemotron_h}},
   };
 }
 

@@ -260,7 +260,7 @@ std::vector<Family> sigmoid_families() {
        .window_rule = WindowRule::after,
        .window = 4096,
        .finish = finish_dots1,
-       .gguf = {.architecture = "dots1", .own_head = true, .mixture = true, .says_routes = true, .export_only = true}},
+       .gguf = {.architecture = "dots1", .own_head = true, .mixture = true, .says_routes = true, .config = gguf_dots1}},
       {.model_type = "solar_open",
        .architecture = "SolarOpenForCausalLM",
        .names = deepseek_v3_names(),

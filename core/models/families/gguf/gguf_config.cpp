@@ -9,6 +9,7 @@
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/gguf/gguf_keys.h"
 #include "nibble/core/models/families/gguf/gguf_names.h"
+#include "nibble/core/models/families/gguf/gguf_rules.h"
 
 namespace nibble {
 
@@ -23,12 +24,19 @@ std::string architecture_of(const GgufFile& file) {
                    "known are " + gguf_architectures() + "; " + GgufKeys::kElsewhere);
 }
 
-// Mixtral is a llama with experts there, and Granite's mixtures have one name with a shared expert and without.
-std::string model_type_of(const GgufFile& file) {
-  const std::string architecture = architecture_of(file);
-  if (architecture == "llama" && file.integer("llama.expert_count").value_or(0) > 0) return "mixtral";
-  if (architecture == "granitemoe" && file.integer("granitemoe.expert_shared_feed_forward_length").value_or(0) > 0)
+// What one architecture is of several families. Mixtral is a llama with experts there, Granite's mixtures have one name
+// with a shared expert and without, and a Granite 4 without state spaces is a Granite; GLM-4.7-Flash comes back as a
+// DeepSeek V3.
+std::string model_type_of(const std::string& architecture, const GgufKeys& keys) {
+  const bool experts = keys.has_experts();
+  if (architecture == "llama" && experts) return "mixtral";
+  if (architecture == "granitehybrid" && !keys.says("embedding_scale")) return "bamba";
+  if (architecture.starts_with("granite") && keys.says("rope.scaling.finetuned")) return "granitemoehybrid";
+  if (architecture == "granitemoe" && keys.integer("expert_shared_feed_forward_length").value_or(0) > 0)
     return "granitemoeshared";
+  if (architecture == "mamba" && keys.flag("ssm.dt_b_c_rms", false)) return "falcon_mamba";
+  if (architecture == "deepseek2" && !experts) return "youtu";
+  if (architecture == "deepseek2") return keys.integer("expert_gating_func") == 2 ? "deepseek_v3" : "deepseek_v2";
   return gguf_model_type(architecture);
 }
 
@@ -37,13 +45,6 @@ std::string spelled(std::string_view key) {
   const size_t bar = key.find('|');
   const std::string_view first = key.substr(0, bar);
   return std::string(first == "n_embed" ? key.substr(bar + 1) : first);
-}
-
-// The share of which Transformers' rounding makes this number of rotated elements.
-double rotary_share(int64_t rotated, int64_t head_size) {
-  double share = static_cast<double>(rotated) / static_cast<double>(head_size);
-  while (static_cast<int64_t>(static_cast<double>(head_size) * share) < rotated) share = std::nextafter(share, 2.0);
-  return share;
 }
 
 // Some files have a tied head as a tensor of its own.
@@ -61,18 +62,39 @@ bool is_tied(const GgufFile& file, const GgufTensor& embedding, MemoryPool& pool
   return true;
 }
 
+// Adds what attention is of families that have it; say(key, value) leaves out what the family does not say.
+template <typename Say>
+void say_attention(const GgufKeys& keys, const Family& family, int64_t width, const Say& say) {
+  const int64_t heads = keys.needed_most("attention.head_count");
+  const bool latent = keys.integer("attention.kv_lora_rank").has_value();  // of which it says the lengths of latents
+  const int64_t head_size =
+      latent ? keys.needed("rope.dimension_count") : keys.integer("attention.key_length").value_or(width / heads);
+  if (head_size < 1) keys.fail("attention.head_count", "is more than the width");
+  if (!latent && keys.integer("attention.value_length").value_or(head_size) != head_size)
+    keys.fail("attention.value_length", "is not the length of the keys");
+  const ConfigKeys& names = family.keys;
+  say(names.heads, heads);
+  const bool says_kv_heads = !keys.by_layer("attention.head_count_kv").empty();
+  if (!latent) say(names.kv_heads, says_kv_heads ? keys.needed_most("attention.head_count_kv") : heads);
+  if (family.head_size > 0 || family.model_type == "llama" || head_size * heads != width)
+    say(latent ? names.head_size : "head_dim", head_size);
+  if (family.rope == RopeRule::none) return;
+  const int64_t rotated = keys.integer("rope.dimension_count").value_or(head_size);
+  if (rotated < 1 || rotated > head_size) keys.fail("rope.dimension_count", "is more than the size of a head");
+  if (rotated != head_size || family.rotary_share != 1) say(names.rotary_share, rotary_share(rotated, head_size));
+  say(names.rope_base, keys.number("rope.freq_base").value_or(10000.0));
+  if (const int64_t largest = family.gguf.largest_layers; largest > 0)
+    say("query_pre_attn_scalar", keys.layers() == largest ? width / heads : head_size);
+}
+
 // What all families say.
 Json common_config(const GgufKeys& keys, const GgufFile& file, const Family& family, MemoryPool& pool) {
   const GgufTensor* embedding = file.find("token_embd.weight");
   if (!embedding || embedding->shape.size() != 2)
     throw InputError(file.path(), "has no token_embd.weight", "the model is incomplete: get it again");
-  const bool mixture = keys.integer("expert_count").value_or(0) > 0;
+  const bool mixture = keys.has_experts();
   if (mixture && !family.gguf.mixture) keys.fail("expert_count", "says that it is a mixture of experts");
-  const int64_t width = keys.needed("embedding_length"), heads = keys.needed("attention.head_count");
-  const int64_t head_size = keys.integer("attention.key_length").value_or(width / heads);
-  if (head_size < 1) keys.fail("attention.head_count", "is more than the width");
-  if (keys.integer("attention.value_length").value_or(head_size) != head_size)
-    keys.fail("attention.value_length", "is not the length of the keys");
+  const int64_t width = keys.needed("embedding_length");
   const ConfigKeys& names = family.keys;
   Json config = {{"architectures", {family.architecture}},
                  {"model_type", family.model_type},
@@ -81,32 +103,43 @@ Json common_config(const GgufKeys& keys, const GgufFile& file, const Family& fam
     if (!key.empty()) config[spelled(key)] = value;
   };
   say(names.width, width);
-  say(names.mlp_width, keys.needed("feed_forward_length"));
-  say(names.layers, keys.needed("block_count"));
-  say(names.heads, heads);
-  say(names.kv_heads, keys.integer("attention.head_count_kv").value_or(heads));
+  // A mixture may say the width of its experts alone.
+  const bool by_experts = mixture && keys.by_layer("feed_forward_length").empty();
+  if (!names.mlp_width.empty())
+    say(names.mlp_width, keys.needed_most(by_experts ? "expert_feed_forward_length" : "feed_forward_length"));
+  say(names.layers, keys.layers());
   say(names.max_positions, keys.needed("context_length"));
   say(names.activation, family.activation);
-  const bool rms = family.norm.kind == NormKind::rms;
-  const std::string eps = rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
-  if (!names.norm_eps.empty()) say(names.norm_eps, keys.needed_number(eps));
-  if (family.head_size > 0 || family.model_type == "llama" || head_size * heads != width)
-    config["head_dim"] = head_size;
-  if (family.rope != RopeRule::none) {
-    const int64_t rotated = keys.integer("rope.dimension_count").value_or(head_size);
-    if (rotated < 1 || rotated > head_size) keys.fail("rope.dimension_count", "is more than the size of a head");
-    if (rotated != head_size || family.rotary_share != 1) say(names.rotary_share, rotary_share(rotated, head_size));
-    say(names.rope_base, keys.number("rope.freq_base").value_or(10000.0));
-  }
+  if (family.gguf.attends) say_attention(keys, family, width, say);
+  const std::string eps = "attention.layer_norm_epsilon", rms_eps = "attention.layer_norm_rms_epsilon";
+  // Nemotron-H's has the name of the other kind.
+  const bool says_rms = family.norm.kind == NormKind::rms && (keys.says(rms_eps) || !keys.says(eps));
+  if (!names.norm_eps.empty()) say(names.norm_eps, keys.needed_number(says_rms ? rms_eps : eps));
   config["tie_word_embeddings"] = is_tied(file, *embedding, pool);
-  if (const int64_t largest = family.gguf.largest_layers; largest > 0)
-    config["query_pre_attn_scalar"] = keys.needed("block_count") == largest ? width / heads : head_size;
   return config;
 }
 
-Json linear_scaling(const GgufKeys& keys) {
+// mscale and mscale_all_dim, which llama.cpp needs to be alike, are those of latent attention.
+Json yarn_scaling(const GgufKeys& keys) {
+  const double factor = keys.needed_number("rope.scaling.factor");
+  Json result = {{"rope_type", "yarn"},
+                 {"factor", factor},
+                 {"original_max_position_embeddings", keys.needed("rope.scaling.original_context_length")},
+                 {"beta_fast", keys.number("rope.scaling.yarn_beta_fast").value_or(32.0)},
+                 {"beta_slow", keys.number("rope.scaling.yarn_beta_slow").value_or(1.0)}};
+  if (keys.says("rope.scaling.truncate")) result["truncate"] = keys.flag("rope.scaling.truncate", true);
+  if (const auto growth = keys.number("rope.scaling.yarn_log_multiplier")) {
+    result["mscale"] = result["mscale_all_dim"] = shortest_decimal(static_cast<float>(10 * *growth));
+  } else if (const double more = keys.number("rope.scaling.attn_factor").value_or(1.0); more != 1) {
+    result["attention_factor"] = more * (factor > 1 ? 0.1 * std::log(factor) + 1 : 1);
+  }
+  return result;
+}
+
+Json scaling_of(const GgufKeys& keys, const GgufForm& form) {
   const std::string type = keys.text("rope.scaling.type").value_or("none");
   if (type == "none" || type == "longrope") return nullptr;
+  if (type == "yarn" && form.yarn) return yarn_scaling(keys);
   if (type != "linear") keys.fail("rope.scaling.type", "is " + type + ", which is not read from GGUF files");
   return {{"rope_type", "linear"}, {"factor", keys.number("rope.scaling.factor").value_or(1.0)}};
 }
@@ -152,20 +185,22 @@ void say_longrope(const GgufKeys& keys, const std::vector<float>& short_factors,
 }  // namespace
 
 std::string gguf_config_json(const GgufFile& file, DType dtype, MemoryPool& pool) {
-  const GgufKeys keys(file, architecture_of(file) + ".");
-  const Family& family = find_family(model_type_of(file), "", file.path());
+  const std::string architecture = architecture_of(file);
+  const GgufKeys keys(file, architecture + ".", pool);
+  const Family& family = find_family(model_type_of(architecture, keys), "", file.path());
   Json config = common_config(keys, file, family, pool);
-  if (family.gguf.config != nullptr) family.gguf.config(keys, config);
   if (config.contains("rope_theta") || config.contains("rotary_emb_base"))
-    config["rope_scaling"] = linear_scaling(keys);
+    config["rope_scaling"] = scaling_of(keys, family.gguf);
+  if (family.gguf.config != nullptr) family.gguf.config(keys, config);
   config["torch_dtype"] = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
   for (const auto& [key, name] :
        {std::pair{"tokenizer.ggml.bos_token_id", "bos_token_id"}, {"tokenizer.ggml.eos_token_id", "eos_token_id"}}) {
     if (const auto id = file.integer(key)) config[name] = *id;
   }
-  if (const auto factors = keys.values("rope_freqs.weight", pool); !factors.empty()) say_llama3(file, factors, config);
-  const auto long_factors = keys.values("rope_factors_long.weight", pool);
-  if (!long_factors.empty()) say_longrope(keys, keys.values("rope_factors_short.weight", pool), long_factors, config);
+  const auto factors = keys.values("rope_freqs.weight");
+  if (!factors.empty() && !family.gguf.lists_windows) say_llama3(file, factors, config);
+  const auto long_factors = keys.values("rope_factors_long.weight");
+  if (!long_factors.empty()) say_longrope(keys, keys.values("rope_factors_short.weight"), long_factors, config);
   return config.dump(2) + "\n";
 }
 

@@ -10,16 +10,18 @@ namespace nibble {
 class GgufKeys;
 
 struct GgufForm {
-  std::string_view architecture;  ///< general.architecture; "": there is no form of the family
-  bool rope_pairs = false;        ///< rows of queries and keys that turn together are neighbours
-  bool biases = false;            ///< projections may have them
-  bool needs_biases = false;      ///< and must
-  bool only_tied = false;         ///< the head is the embedding
-  bool own_head = false;          ///< a tied head too is a tensor of its own
-  bool scales = false;            ///< Granite's of embedding, residual, scores and logits
-  bool logit_scale = false;       ///< of logits alone
-  bool says_parallel = false;     ///< has the key use_parallel_residual
-  bool only_parallel = false;     ///< attention and MLP read the same input
+  std::string_view architecture;          ///< general.architecture; "": there is no form of the family
+  std::string_view mixture_architecture;  ///< the same with experts, where it is another
+  bool attends = true;                    ///< has layers with attention
+  bool rope_pairs = false;                ///< rows of queries and keys that turn together are neighbours, or would be
+  bool biases = false;                    ///< projections may have them
+  bool needs_biases = false;              ///< and must
+  bool only_tied = false;                 ///< the head is the embedding
+  bool own_head = false;                  ///< a tied head too is a tensor of its own
+  bool scales = false;                    ///< Granite's of embedding, residual, scores and logits
+  bool logit_scale = false;               ///< of logits alone
+  bool says_parallel = false;             ///< has the key use_parallel_residual
+  bool only_parallel = false;             ///< attention and MLP read the same input
   bool attn_norm_2 = false;       ///< of two norms of that input the attention's is called so, the MLP's attn_norm
   bool alibi = false;             ///< scores have ALiBi
   bool softcaps = false;          ///< scores and logits are capped
@@ -40,7 +42,6 @@ struct GgufForm {
   bool mixed_layers = false;       ///< any layer may be without experts
   bool lists_windows = false;      ///< any layer may have one, and scores are not scaled (Gemma 4)
   bool no_adapters = false;        ///< products that llama.cpp computes without adapters beside the model
-  bool export_only = false;        ///< files are written, not read
   std::string_view final_norm = "output_norm", mlp_norm = "ffn_norm";
   /// The model with so many layers scales its scores by width / heads, not by the size of a head (Gemma).
   int64_t largest_layers = 0;

@@ -115,7 +115,11 @@ class LayerParts : public GgufParts {
     const int64_t up = !fused ? 0 : experts.interleaved ? 1 : experts.hidden;
     if (experts.gated) grouped("ffn_gate_exps", names.fused_gate_up, names.gate, 0, experts.hidden, step);
     grouped("ffn_up_exps", names.fused_gate_up, names.up, up, experts.hidden, step);
-    grouped("ffn_down_exps", names.fused_down, names.down, 0, experts.width, 1);
+    grouped("ffn_down_exps", names.fused_down, names.down, 0, experts.expert_width(), 1);
+    if (experts.latent > 0) {
+      matrix(to + "ffn_latent_down", from + names.to_latent, {.adapts = false});
+      matrix(to + "ffn_latent_up", from + names.from_latent, {.adapts = false});
+    }
     if (experts.shared_hidden == 0) return;
     const MlpNames& shared = names.shared;
     if (shared.gate_up.empty()) {
@@ -183,7 +187,6 @@ void refuse_what_differs(const DecoderConfig& config, const Family& family) {
   if (!form.biases && (config.qkv_bias || config.output_bias || config.mlp_bias))
     refuse_for_llama_cpp("biases in this family");
   if (config.experts && config.experts->shared_bias) refuse_for_llama_cpp("biases of shared experts");
-  if (config.experts && config.experts->latent > 0) refuse_for_llama_cpp("experts of another width (moe_latent_size)");
   if (form.needs_biases && !config.output_bias) refuse_for_llama_cpp("a " + config.model_type + " without biases");
   if (form.only_parallel && !config.parallel_residual)
     refuse_for_llama_cpp("a " + config.model_type + " whose MLP reads the attention's output");
@@ -253,6 +256,7 @@ void say_experts(const DecoderConfig& config, const std::string& key,
     result.emplace_back(key + "expert_feed_forward_length", u32(experts.hidden));
   if (experts.shared_hidden > 0)
     result.emplace_back(key + "expert_shared_feed_forward_length", u32(experts.shared_hidden));
+  if (experts.latent > 0) result.emplace_back(key + "moe_latent_size", u32(experts.latent));
   if (!form.says_routes) return;
   const ops::Routing& routing = experts.routing;
   const bool sigmoid = routing.score == ops::RouterScore::sigmoid;
@@ -298,7 +302,7 @@ void GgufParts::attention(const LayerConfig& layer, const std::string& from, con
     linear(to + "attn_qkv", from + names.qkv, config_.qkv_groups > 1 ? groups_apart(config_) : std::vector<int64_t>());
   } else {
     const bool pairs = find(config_).gguf.rope_pairs;
-    const int64_t rotated = config_.rope.empty() ? 0 : config_.rope.front().size;
+    const int64_t rotated = config_.rope.empty() ? config_.head_size : config_.rope.front().size;
     const auto order = [&](int64_t heads) {
       return pairs ? interleaved(heads, config_.head_size, rotated) : std::vector<int64_t>();
     };
@@ -334,8 +338,9 @@ std::string gguf_architecture(const DecoderConfig& config) {
     if (config.experts && config.rope.empty()) refuse_for_llama_cpp("experts without state spaces and without rope");
     return config.experts ? "granitemoe" : "granite";
   }
-  if (config.model_type == "nemotron_h" && config.experts) return "nemotron_h_moe";
-  return std::string(family.gguf.architecture);
+  const GgufForm& form = family.gguf;
+  return std::string(config.experts && !form.mixture_architecture.empty() ? form.mixture_architecture
+                                                                          : form.architecture);
 }
 
 std::vector<GgufPart> gguf_parts(const DecoderConfig& config) {
@@ -404,6 +409,7 @@ std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const Decode
       result.emplace_back(key + "rope.scaling.attn_factor", static_cast<float>(latent ? 1 : rope.magnitude / natural));
       result.emplace_back(key + "rope.scaling.yarn_beta_fast", static_cast<float>(rope.beta_fast));
       result.emplace_back(key + "rope.scaling.yarn_beta_slow", static_cast<float>(rope.beta_slow));
+      result.emplace_back(key + "rope.scaling.truncate", rope.truncate);  // llama.cpp's ramp always is
     }
     if (rope.scaling == RopeScaling::longrope) {
       result.emplace_back(key + "rope.scaling.original_context_length", u32(rope.original_max_positions));
@@ -457,7 +463,9 @@ std::map<std::string, std::vector<float>> gguf_rope_factors(const DecoderConfig&
 
 std::string gguf_model_type(const std::string& architecture) {
   for (const Family& family : families()) {
-    if (!architecture.empty() && family.gguf.architecture == architecture && !family.gguf.export_only)
+    const GgufForm& form = family.gguf;
+    if (architecture.empty()) continue;
+    if (form.architecture == architecture || form.mixture_architecture == architecture)
       return std::string(family.model_type);
   }
   return "";

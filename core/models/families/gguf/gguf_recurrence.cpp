@@ -210,6 +210,7 @@ void say_recurrence(const DecoderConfig& config, const std::string& key, GgufMet
     const MambaConfig& of = mamba->config;
     space(of.taps, of.channels, of.state_size, of.step_rank, 0);
     say(metadata, key + "ssm.dt_b_c_rms", of.norm.has_value());
+    if (of.norm) say(metadata, key + "ssm.dt_b_c_rms_epsilon", of.norm->eps);  // llama.cpp takes the layers'
   }
   std::vector<int32_t> heads, widths;
   std::vector<bool> recurrent;
