@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
@@ -38,7 +39,9 @@ Tensor grown(const Tensor& table, int64_t count, MemoryPool& pool, const std::st
 
 void grow(Parameter& parameter, int64_t count, MemoryPool& pool) {
   NIBBLE_CHECK(!parameter.trainable, parameter.name + " is resized before it is trained");
-  parameter.value = grown(parameter.value, count, pool, parameter.name);
+  const Tensor old = parameter.value;
+  parameter.value = grown(old, count, pool, parameter.name);
+  release_pages(old);
 }
 
 }  // namespace
