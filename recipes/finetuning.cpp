@@ -99,7 +99,7 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
       const std::string& continued = recipe_.adapter->path;
       const std::string warning = continued.empty() ? "" : base_warning(continued, recipe_.model, "model.quantize=");
       if (!warning.empty()) observer_.message(warning);
-      companions_.base = base_record(recipe_.model);
+      record_base(companions_, recipe_.model);
     }
     adapter_ =
         open_adapter(*model_, recipe_.model, with_added_tokens(*recipe_.adapter, config_, rows_), rank_, observer_);

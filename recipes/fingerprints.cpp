@@ -5,7 +5,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/content_hash.h"
 #include "nibble/core/io/files/list_directory.h"
@@ -95,14 +94,20 @@ fs::path find_base(const fs::path& adapter) {
                 "give the directory of the base with --model");
 }
 
-std::string base_record(const ModelRecipe& model) {
+void record_base(AdapterCompanions& companions, const ModelRecipe& model) {
   nlohmann::ordered_json files = nlohmann::ordered_json::object();
   std::vector<fs::path> paths = model_files(model.path);
   std::sort(paths.begin(), paths.end());
   for (const fs::path& file : paths) files[file.filename().string()] = content_hash(file);
   nlohmann::ordered_json record = {{"files", files}, {"quantize", held_in(model)}};
   if (model.int8()) record["compute_dtype"] = "int8";
-  return record.dump(2) + "\n";
+  companions.base = record.dump(2) + "\n";
+  if (!model.quantize || model.block_size != 64) return;
+  std::string& call = companions.bits_and_bytes;
+  call = "load_in_4bit=True, bnb_4bit_quant_type=" + quoted(held_in(model)) +
+         ", bnb_4bit_use_double_quant=" + (model.double_quant ? "True" : "False") + ", bnb_4bit_compute_dtype=torch." +
+         (model.dtype() == DType::bf16 ? "bfloat16" : "float32");
+  if (model.skip_modules) call += ", llm_int8_skip_modules=" + nlohmann::json(*model.skip_modules).dump();
 }
 
 bool trained_in_int8(const fs::path& adapter) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/core/train/run/run.h"
 #include "nibble/recipes/config/recipe.h"
 
@@ -20,10 +21,11 @@ void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::stri
 /// Throws UsageError where it names none, IoError where that is no directory here.
 std::filesystem::path find_base(const std::filesystem::path& adapter);
 
-/// What an adapter keeps of its base (kBaseFile), JSON: the content of config.json and of each file of weights, and
-/// "quantize", the 4 bits that a base of 16 bits was held in: {"files": {"config.json": "0123.."}, "quantize": "nf4"};
-/// and "compute_dtype": "int8" where products with the base were in 8 bits.
-std::string base_record(const ModelRecipe& model);
+/// Writes down what an adapter keeps of its base. `base` (kBaseFile), JSON: the content of config.json and of each file
+/// of weights, and "quantize", the 4 bits that a base of 16 bits was held in: {"files": {"config.json": "0123.."},
+/// "quantize": "nf4"}; and "compute_dtype": "int8" where products with the base were in 8 bits. `bits_and_bytes`: those
+/// 4 bits as Transformers makes them, which knows blocks of 64 only.
+void record_base(AdapterCompanions& companions, const ModelRecipe& model);
 
 /// Whether the record of the adapter in the directory `adapter` says so.
 bool trained_in_int8(const std::filesystem::path& adapter);

@@ -92,7 +92,7 @@ void check_files(const fs::path& directory) {
                    "the adapter is incomplete: save it again");
 }
 
-std::string model_card(const AdapterOptions& options, int64_t rows) {
+std::string model_card(const AdapterOptions& options, const AdapterCompanions& companions) {
   const std::string& base = options.base_model;
   std::string card = "---\n";
   // a hub name, not a path on this machine
@@ -100,13 +100,20 @@ std::string model_card(const AdapterOptions& options, int64_t rows) {
   if (is_hub_name) card += "base_model: " + base + "\n";
   card += "library_name: peft\npipeline_tag: text-generation\ntags:\n- lora\n---\n\n# LoRA adapter";
   if (!base.empty()) card += " for " + base;
-  const std::string grow =
-      rows > 0 ? "model.resize_token_embeddings(" + std::to_string(rows) + ")  # tokens were added to the tokenizer\n"
-               : "";
   card += "\n\nMade with nibble. Rank " + std::to_string(options.r) + ", alpha " + formatted("%g", options.lora_alpha) +
-          ".\n\n```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
-          "model = AutoModelForCausalLM.from_pretrained(\"" +
-          base + "\")\n" + grow + "model = PeftModel.from_pretrained(model, \"path/to/this/directory\")\n```\n";
+          ".\n\n```python\n";
+  std::string imports = "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM", settings, how;
+  if (!companions.bits_and_bytes.empty()) {
+    imports = "import torch\n" + imports + ", BitsAndBytesConfig";
+    settings = "quantization = BitsAndBytesConfig(" + companions.bits_and_bytes + ")\n";
+    how = ", quantization_config=quantization";
+  }
+  card += imports + "\n\n" + settings + "model = AutoModelForCausalLM.from_pretrained(\"" + base + "\"" + how + ")\n";
+  if (companions.rows > 0) {
+    card += "model.resize_token_embeddings(" + std::to_string(companions.rows) +
+            ")  # tokens were added to the tokenizer\n";
+  }
+  card += "model = PeftModel.from_pretrained(model, \"path/to/this/directory\")\n```\n";
   return card;
 }
 
@@ -163,7 +170,7 @@ void write_peft_directory(const fs::path& directory, const AdapterOptions& optio
   AtomicDirectory target(directory, replace);
   write_safetensors(target.path() / kWeightsFile, tensors);
   write_file_atomically(target.path() / kConfigFile, peft_config_text(options));
-  write_file_atomically(target.path() / "README.md", model_card(options, companions.rows));
+  write_file_atomically(target.path() / "README.md", model_card(options, companions));
   if (!companions.tokenizer.empty()) copy_tokenizer_files(companions.tokenizer, target.path());
   if (companions.chat_template) write_file_atomically(target.path() / kTemplateFile, *companions.chat_template);
   if (!companions.base.empty()) write_file_atomically(target.path() / kBaseFile, companions.base);

@@ -40,6 +40,7 @@ struct AdapterCompanions {
   std::optional<std::string> chat_template;  ///< Jinja text of chat_template.jinja, instead of that directory's
   int64_t rows = 0;                          ///< of the embedding, where they are more than the base's
   std::string base;                          ///< content of kBaseFile: what it was trained on, or ""
+  std::string bits_and_bytes;  ///< Python: arguments of the BitsAndBytesConfig that gives that base, or ""
 };
 
 /// Writes a directory that PEFT loads: all files appear at once, after they were read back and compared. Tensors by

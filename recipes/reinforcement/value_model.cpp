@@ -117,7 +117,7 @@ void ValueModel::export_to(const std::filesystem::path& directory, AdapterCompan
     return export_model(*model_, *parallel_, base_.path, base_.path, recipe_.data.chat_template,
                         directory / "value_model", rank_);
   }
-  if (rank_.comm.rank() == 0) companions.base = base_record(base_);
+  if (rank_.comm.rank() == 0) record_base(companions, base_);
   export_adapter(*model_, *parallel_, *adapter_, companions, directory / "value_adapter", rank_);
 }
 

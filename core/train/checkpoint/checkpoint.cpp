@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
 
@@ -194,19 +195,35 @@ fs::path save_checkpoint(const fs::path& directory, const TrainingState& state,
 
 namespace {
 
-// Runs `write` and throws on every rank when it threw an IoError on one.
+// Weights that are no numbers must not take the place of good ones. Without parallel_for: training has the threads.
+void require_finite(const std::vector<CheckpointSlice>& slices) {
+  for (const CheckpointSlice& slice : slices) {
+    if (slice.value.dtype() != DType::f32) continue;  // codes of 8-bit state; their scales are f32
+    const auto elements = slice.value.span<const float>();
+    const auto bad = std::find_if_not(elements.begin(), elements.end(), [](float v) { return std::isfinite(v); });
+    if (bad == elements.end()) continue;
+    throw NumericError(slice.name, "element " + std::to_string(bad - elements.begin()) + " is " + std::to_string(*bad),
+                       "the checkpoint before stands; lower optimizer.lr");
+  }
+}
+
+// Runs `write` and throws on every rank when it threw an IoError or a NumericError on one.
 template <typename Write>
 void together(Communicator& ranks, const Write& write) {
-  std::string failure;
+  if (ranks.size() == 1) return write();
+  std::string io, number;
   try {
     write();
   } catch (const IoError& error) {
-    if (ranks.size() == 1) throw;
-    failure = error.what();
+    io = error.what();
+  } catch (const NumericError& error) {
+    number = error.what();
   }
-  for (int r = 0; ranks.size() > 1 && r < ranks.size(); ++r) {
-    const std::string other = ranks.broadcast_text("save checkpoint", failure, r);
-    if (!other.empty()) throw IoError(ranks.describe(r), other);
+  for (int r = 0; r < ranks.size(); ++r) {
+    const std::string other_io = ranks.broadcast_text("save checkpoint", io, r);
+    if (!other_io.empty()) throw IoError(ranks.describe(r), other_io);
+    const std::string other_number = ranks.broadcast_text("save checkpoint", number, r);
+    if (!other_number.empty()) throw NumericError(ranks.describe(r), other_number);
   }
 }
 
@@ -223,6 +240,8 @@ fs::path save_checkpoint(const fs::path& directory, const TrainingState& state,
   });
   const fs::path path = ranks.broadcast_text("save checkpoint", result ? result->path().string() : "", 0);
   together(ranks, [&] {
+    require_finite(trainable);
+    require_finite(optimizer);
     const auto write = [&](const char* kind, const std::vector<CheckpointSlice>& slices) {
       if (slices.empty() && !leads) return;
       detail::write_slices(path / file_name(kind, ranks.rank(), ranks.size()), slices);

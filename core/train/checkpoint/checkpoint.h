@@ -67,7 +67,8 @@ struct TrainingState {
 std::string checkpoint_name(int64_t step);
 
 /// Writes `directory`/step-N by the protocol above and returns its path; an existing step-N is replaced.
-/// Throws IoError (no space among them); `directory` then holds what it held before.
+/// Throws IoError (no space among them) and, for a value that is not finite, NumericError; `directory` then holds what
+/// it held before.
 std::filesystem::path save_checkpoint(const std::filesystem::path& directory, const TrainingState& state,
                                       const std::vector<CheckpointSlice>& trainable,
                                       const std::vector<CheckpointSlice>& optimizer);

@@ -1,28 +1,10 @@
 #include "nibble/core/train/checkpoint/checkpoint_writer.h"
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 
 #include "nibble/core/base/error.h"
 
 namespace nibble {
-
-namespace {
-
-// Weights that are no numbers must not take the place of good ones. Without parallel_for: training has the threads.
-void require_finite(const std::vector<CheckpointSlice>& slices) {
-  for (const CheckpointSlice& slice : slices) {
-    if (slice.value.dtype() != DType::f32) continue;  // codes of 8-bit state; their scales are f32
-    const auto elements = slice.value.span<const float>();
-    const auto bad = std::find_if_not(elements.begin(), elements.end(), [](float v) { return std::isfinite(v); });
-    if (bad == elements.end()) continue;
-    throw NumericError(slice.name, "element " + std::to_string(bad - elements.begin()) + " is " + std::to_string(*bad),
-                       "the checkpoint before stands; lower optimizer.lr");
-  }
-}
-
-}  // namespace
 
 CheckpointWriter::CheckpointWriter(std::filesystem::path directory, MemoryPool& pool)
     : directory_(std::move(directory)), pool_(pool) {}
@@ -67,8 +49,6 @@ void CheckpointWriter::start(const TrainingState& state, const std::vector<Check
                          first = std::move(first), last = std::move(last)] {
                           Outcome outcome{state.step, {}, {}};
                           try {
-                            require_finite(values);
-                            require_finite(moments);
                             if (first) first();
                             outcome.path = save_checkpoint(directory, state, values, moments);
                           } catch (const Error& error) {

@@ -92,7 +92,9 @@ void Run::Impl::save_together(Optimizer& optimizer) {
     if (leads()) metrics->sync();
     outcome.path =
         save_checkpoint(checkpoints(), state, writes(values_of(optimizer)), writes(optimizer.state()), ranks);
-  } catch (const IoError& error) {
+  } catch (const CommError&) {
+    throw;
+  } catch (const Error& error) {
     outcome.failure = error.what();
     outcome.exit_code = error.exit_code();
   }

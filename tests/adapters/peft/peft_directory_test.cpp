@@ -102,6 +102,25 @@ TEST_F(PeftDirectoryTest, WhatIsWrittenReadsBackEqual) {
   write_peft_directory(root / "adapter", options, one_pair(), Replace::own);
 }
 
+TEST_F(PeftDirectoryTest, ACardLoadsTheBaseAsTheRunHeldIt) {
+  AdapterOptions options;
+  options.base_model = "meta/some-model";
+  const auto card = [&](const AdapterCompanions& companions) {
+    write_peft_directory(root / "adapter", options, one_pair(), Replace::own, companions);
+    return read_text_file(root / "adapter/README.md");
+  };
+  EXPECT_THAT(card({}), HasSubstr("from transformers import AutoModelForCausalLM\n\n"
+                                  "model = AutoModelForCausalLM.from_pretrained(\"meta/some-model\")\n"
+                                  "model = PeftModel"));
+  EXPECT_THAT(card({.rows = 7, .bits_and_bytes = "load_in_4bit=True"}),
+              HasSubstr("import torch\nfrom peft import PeftModel\n"
+                        "from transformers import AutoModelForCausalLM, BitsAndBytesConfig\n\n"
+                        "quantization = BitsAndBytesConfig(load_in_4bit=True)\n"
+                        "model = AutoModelForCausalLM.from_pretrained(\"meta/some-model\", "
+                        "quantization_config=quantization)\n"
+                        "model.resize_token_embeddings(7)"));
+}
+
 TEST_F(PeftDirectoryTest, TheConfigHasTheKeysThatPeftWrites) {
   const std::filesystem::path assets = test::data_path("peft");
   nlohmann::json theirs = read_json_file(assets / "all-linear-rslora/init/adapter_config.json");

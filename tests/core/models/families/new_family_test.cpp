@@ -37,6 +37,18 @@ TEST(NewFamily, ARowIsAllThatLlamaWithAnotherActivationNeeds) {
   EXPECT_EQ(own, logits_of(parse_decoder_config(llama.dump(), "config.json")));
 }
 
+TEST(NewFamily, AFileCountsBeforeTheRowUnlessTheRowDoesNotLookForIt) {
+  nlohmann::json silu = kConfig;
+  silu["hidden_act"] = "silu";
+  const auto activation = [&](const Family& family) {
+    return parse_decoder_config(silu.dump(), "config.json", family).activation;
+  };
+  Family always = NIBBLE_ROW;
+  EXPECT_EQ(activation(always), ops::Activation::silu);
+  always.keys = {.activation = ""};
+  EXPECT_EQ(activation(always), ops::Activation::relu);
+}
+
 TEST(NewFamily, TheRowIsThatOfTheDocument) {
   std::ifstream file(std::string(kSourceDir) + "/CONTRIBUTING.md");
   const std::string text(std::istreambuf_iterator<char>(file), {});

@@ -10,6 +10,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/train/telemetry/metrics.h"
+#include "nibble/parallel/comm/thread_comm.h"
 #include "nibble/tests/core/train/toy.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -379,23 +380,29 @@ TEST(Run, ThreeBadStepsInARowEndTheRunWithADiagnosticAndKeepTheCheckpoint) {
 }
 
 TEST(Run, WeightsThatAreNotFiniteAreNeverPublished) {
-  ToyRun run;
-  run.options.total_steps = 6;
-  run.at_step = [](int64_t, const fs::path&) {};
-  test::ToyRank rank;
-  const Observer watching = run.observer();
-  nibble::Run result = nibble::Run::open(run.options, rank.context, watching);
-  test::ToyModel model(rank.pool);
-  Optimizer optimizer(model.parameters(), {}, rank.pool);
-  result.restore(optimizer);
-  while (result.step() < 3 && result.next_step()) result.checkpoint_if_due(optimizer);
-  model.w->value.data<float>()[1] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THROW(
-      {
-        while (result.next_step()) result.checkpoint_if_due(optimizer);
-      },
-      NumericError);
-  EXPECT_EQ(run.checkpoints(), (std::vector<int64_t>{3}));
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE(ranks);
+    ToyRun run;
+    run.options.total_steps = 6;
+    run_on_threads(ranks, [&](Communicator& comm) {
+      MemoryPool pool;
+      RankContext rank{comm, pool, 1, 0};
+      const bool last = comm.rank() == ranks - 1;
+      const Observer watching = comm.rank() == 0 ? run.observer() : Observer();
+      nibble::Run result = nibble::Run::open(run.options, rank, watching);
+      test::ToyModel model(pool);
+      Optimizer optimizer(model.parameters(), {}, pool);
+      result.restore(optimizer);
+      while (result.step() < 3 && result.next_step()) result.checkpoint_if_due(optimizer);
+      if (last) model.w->value.data<float>()[1] = std::numeric_limits<float>::quiet_NaN();
+      EXPECT_THROW(
+          {
+            while (result.next_step()) result.checkpoint_if_due(optimizer);
+          },
+          NumericError);
+    });
+    EXPECT_EQ(run.checkpoints(), (std::vector<int64_t>{3}));
+  }
 }
 
 TEST(Run, ARunThatEndsBeforeItBeginsLeavesNothing) {
