@@ -16,15 +16,20 @@ fi
 
 peft=(all-linear-rslora bias-lora_only dora layers-to-transform lora-default-targets modules-to-save qlora-nf4-dq
   rank-and-alpha-pattern two-adapters-to-combine)
-ran=0
-check() { # lines to show of its end, program, cases ...
+programs=0 held=0
+last=$(mktemp)
+trap 'rm -f "$last"' EXIT
+check() { # lines to show of its end, program, cases ...; the program's last line: "N of M cases hold"
   local lines=$1 program=$2
   shift 2
-  python3 "$checks/$program" "$@" | tail -n "$lines"
-  ran=$((ran + 1))
+  python3 "$checks/$program" "$@" | tee "$last" | tail -n "$lines"
+  programs=$((programs + 1))
+  held=$((held + $(sed -nE '$s/^([0-9]+) of .*/\1/p' "$last")))
 }
 check +1 check_families.py "$assets/oracle-families"
+check +1 check_families.py "$assets/oracle-families-2"
 check +1 check_peft.py "${peft[@]/#/$assets/oracle-peft/}"
 check 1 check_tokenizers.py "$assets/oracle-tokenizers"
 check 1 check_templates.py "$assets/oracle-templates"
-echo "$ran checks ran"
+check 1 check_objectives.py "$assets/oracle-objectives"
+echo "$programs programs ran, $held checks hold"

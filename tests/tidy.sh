@@ -6,6 +6,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 budget=${1:-600}
 shift || true
+[ -s build/release/compile_commands.json ] || { echo "error: build/release is not configured" >&2; exit 2; }
+command -v clang-tidy-14 >/dev/null || { echo "error: clang-tidy-14 is not installed" >&2; exit 2; }
 for file in "$@"; do [ -f "$file" ] || { echo "error: $file: no such file" >&2; exit 2; }; done
 
 mapfile -t files < <(
@@ -36,5 +38,6 @@ done
 unread=$(grep -l 'clang-diagnostic-error' "$reports"/* 2>/dev/null | wc -l || true)
 found=$(grep -hE '(warning|error): .*\[[a-z]+-' "$reports"/* 2>/dev/null | grep -v 'clang-diagnostic-error' | sort -u || true)
 [ -z "$found" ] || echo "$found"
+[ $looked -gt "$unread" ] || { echo "error: no source was read" >&2; exit 2; }
 echo "clang-tidy: $looked of ${#files[@]} sources in $SECONDS s, $unread of them not readable by clang 14, $(grep -c . <<<"$found" || true) findings"
 [ -z "$found" ]

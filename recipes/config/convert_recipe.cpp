@@ -23,7 +23,8 @@ struct Default {
 
 // Of what counts in the result and is another number here. Axolotl's schema.py; LLaMA-Factory's hparams and TRL's
 // SFTConfig, which are Transformers' TrainingArguments with some of their own.
-constexpr std::array<Default, 4> kAxolotl = {{{"num_epochs", "1"},
+constexpr std::array<Default, 5> kAxolotl = {{{"num_epochs", "1"},
+                                              {"sequence_len", "512"},
                                               {"gradient_accumulation_steps", "1"},
                                               {"micro_batch_size", "1"},
                                               {"sample_packing", "false"}}};

@@ -200,4 +200,4 @@ print(json.dumps([logits, text]))
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -77,4 +77,4 @@ class Contents(program.FaultTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -251,4 +251,4 @@ class Recipes(program.FaultTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -137,4 +137,4 @@ class Distillation(RolloutTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -104,4 +104,4 @@ class FullDisk(program.FaultTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -204,4 +204,4 @@ class Kill(RolloutTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -358,4 +358,4 @@ class ModelFiles(program.FaultTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

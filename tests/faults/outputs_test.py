@@ -395,4 +395,4 @@ class AtOnce(OutputTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

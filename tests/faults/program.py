@@ -25,6 +25,9 @@ CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_
 # Built with AddressSanitizer: it reserves more address space than any limit allows, and catches SIGSEGV.
 with open(PROGRAM, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
     WITH_ADDRESS_SANITIZER = content.find(b"__asan_init") >= 0
+# Where the program remembers hashes of files: what other runs on this machine left decides nothing.
+CACHE = tempfile.TemporaryDirectory(prefix="nibble-cache-")
+os.environ["XDG_CACHE_HOME"] = CACHE.name
 # Seconds after which what is waited for is taken not to come. Tests wait for states; none of them says how long a thing may take.
 LIMIT = 600
 # A run that only a signal, a fault or `train.steps` of a later command ends: a machine that is fast does not end it.

@@ -198,29 +198,17 @@ class Rollouts(RolloutTest):
                     for a, b in zip(values, together[name]):
                         self.assertAlmostEqual(a, b, delta=2e-5 * largest + 1e-9, msg=name)
 
-    def ends_by(self, number, recipe, out, state):
-        """Sends the signal to a run whose files are in that state, and says how it ended. It is held while they are looked at."""
-        while True:
-            child = subprocess.Popen([program.PROGRAM, "train", str(recipe)], stdout=subprocess.DEVNULL,
-                                     stderr=subprocess.DEVNULL, env=program.environment())
-            self.addCleanup(child.kill)
-            while child.poll() is None:
-                if not state():
-                    time.sleep(0.0002)
-                    continue
-                child.send_signal(signal.SIGSTOP)
-                _, status = os.waitpid(child.pid, os.WUNTRACED)
-                if not os.WIFSTOPPED(status):
-                    child.returncode = os.waitstatus_to_exitcode(status)
-                    break
-                found = state()
-                if found:
-                    child.send_signal(number)
-                child.send_signal(signal.SIGCONT)
-                if found:
-                    return child.wait()
-            self.assertEqual(child.returncode, 0)
-            shutil.rmtree(self.folder / out)  # it was faster
+    def ends_by(self, number, recipe, out, fault, state):
+        """Sends the signal to a run that stops itself in front of a file call, and says how it ended."""
+        child = subprocess.Popen([program.PROGRAM, "train", str(recipe)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                 env=program.environment({"NIBBLE_FAULT_ROOT": str(out), "NIBBLE_FAULT_HOW": "STOP", **fault}))
+        self.addCleanup(child.kill)
+        _, status = os.waitpid(child.pid, os.WUNTRACED)
+        self.assertTrue(os.WIFSTOPPED(status), "it ended before")
+        self.assertTrue(state())
+        child.send_signal(number)
+        child.send_signal(signal.SIGCONT)
+        return child.wait()
 
     def test_killed_while_it_draws_or_learns_a_run_ends_with_the_same_bytes(self):
         steps = 15
@@ -234,6 +222,9 @@ class Rollouts(RolloutTest):
             for number in (signal.SIGKILL, signal.SIGTERM):
                 for draws in (True, False):
                     out = f"{kind}{number}{draws}"
+                    # in front of the answers of step 5; of the line of step 6
+                    fault = {"NIBBLE_FAULT_CALLS": "rename", "NIBBLE_FAULT_IN": "rollouts/", "NIBBLE_FAULT_AT": str(4 // uses)} if (
+                        draws) else {"NIBBLE_FAULT_CALLS": "write", "NIBBLE_FAULT_IN": "metrics.jsonl", "NIBBLE_FAULT_AT": "5"}
 
                     def in_hand():
                         made = len((self.folder / out / "metrics.jsonl").read_text().splitlines()) if (
@@ -241,7 +232,7 @@ class Rollouts(RolloutTest):
                         block = self.folder / out / "rollouts" / f"step-{made // uses * uses + 1}.jsonl"
                         return 2 < made < steps and self.checkpoints(self.folder / out) and block.exists() != draws
 
-                    ended = self.ends_by(number, recipe(out), out, in_hand)
+                    ended = self.ends_by(number, recipe(out), self.folder / out, fault, in_hand)
                     self.assertIn(ended, (-9,) if number == signal.SIGKILL else (75, 0), out)
                     done = run("train", recipe(out))
                     self.assertEqual(done.code, 0, done.err)
@@ -444,4 +435,4 @@ class Rollouts(RolloutTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

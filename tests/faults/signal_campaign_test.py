@@ -185,4 +185,4 @@ class Campaign(program.JobTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

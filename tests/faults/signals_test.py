@@ -307,4 +307,4 @@ class Signals(program.JobTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

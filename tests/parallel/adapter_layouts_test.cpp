@@ -98,7 +98,6 @@ class AdapterRuns : public OwnModel {
     const Recipe read = parse_recipe(wanted.dump(), "test");
     Told told;
     run_on_threads(ranks, [&](Communicator& comm) {
-      comm.settings().timeout_seconds = 60;
       MemoryPool pool;
       RankContext rank{comm, pool, 1, 11};
       set_threads(1);

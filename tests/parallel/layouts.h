@@ -105,7 +105,6 @@ class Layouts : public testing::Test {
     wanted["output"]["dir"] = out.string();
     const Recipe read = parse_recipe(wanted.dump(), "test");
     run_on_threads(ranks, [&](Communicator& comm) {
-      comm.settings().timeout_seconds = 60;
       comm.settings().max_delay_us = delay_us;
       MemoryPool pool;
       RankContext rank{comm, pool, 1, static_cast<uint64_t>(read.train.seed)};

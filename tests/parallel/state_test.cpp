@@ -42,7 +42,6 @@ void on_ranks(const MeshShape& shape, bool adapter,
               const std::function<void(ParallelModel&, const std::vector<NamedTensor>&, RankContext&)>& body) {
   const fs::path model = std::string(kSourceDir) + "/tests/data/goldens/families/llama-0/model";
   run_on_threads(static_cast<int>(shape.ranks()), [&](Communicator& comm) {
-    comm.settings().timeout_seconds = 60;
     MemoryPool pool;
     RankContext rank{comm, pool, 1, 5};
     set_threads(1);

@@ -211,7 +211,6 @@ inline Trained train(const DecoderConfig& config, const MeshShape& shape) {
   TemporaryDirectory directory;
   Trained trained;
   run_on_threads(static_cast<int>(shape.ranks()), [&](Communicator& comm) {
-    comm.settings().timeout_seconds = 60;
     MemoryPool pool;
     RankContext rank{comm, pool, 1, 5};
     set_threads(1);

@@ -259,7 +259,6 @@ TEST_F(PlannedRun, ThisMachineIsMeasured) {
   test::write_bytes(directory_ / "model" / "config.json", small.dump());
   const RecipePlan plan = plan_recipe(asked);
   EXPECT_GT(plan.asked.time.seconds, 0);
-  EXPECT_LT(plan.asked.time.seconds, 60);
   EXPECT_EQ(plan.machine, "this machine");
 }
 

@@ -37,7 +37,6 @@ using Adapt = std::function<void(Decoder&, RankContext&)>;
 Computed compute(const fs::path& model, std::span<const Sample> samples, int ranks, const Adapt& adapt = {}) {
   Computed computed;
   run_on_threads(ranks, [&](Communicator& comm) {
-    comm.settings().timeout_seconds = 60;
     MemoryPool pool;
     RankContext rank{comm, pool, 1, 5};
     set_threads(1);

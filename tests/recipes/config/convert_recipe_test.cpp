@@ -61,6 +61,12 @@ evals_per_epoch: 4
 weight_decay: 0.0
 )";
 
+TEST(ConvertRecipe, AxolotlsLengthIs512WhereNothingElseIsSaid) {
+  const Converted converted(std::string(kAxolotl).replace(std::string(kAxolotl).find("sequence_len: 4096"), 18, ""));
+  EXPECT_EQ(converted.root["data"]["max_length"], 512);
+  EXPECT_THAT(converted.result.notes, Contains(HasSubstr("Axolotl's defaults: sequence_len=512")));
+}
+
 TEST(ConvertRecipe, Axolotl) {
   const Converted converted(kAxolotl);
   EXPECT_EQ(converted.result.tool, "Axolotl");
