@@ -25,10 +25,10 @@ std::string listed(const std::vector<std::string>& names) {
   return result;
 }
 
-/// What looks at a whole matrix or table cannot be had where several ranks have shards of it.
+/// What needs a full matrix or table cannot be had where several ranks have shards of it.
 void refuse_beside_shards(const AdapterOptions& options) {
   const auto refuse = [](const std::string& what) {
-    throw UsageError(what + " needs whole weights, which parallel.tensor shards",
+    throw UsageError(what + " needs full weights, which parallel.tensor shards",
                      "use parallel.shard or parallel.pipeline", "adapter");
   };
   if (options.use_dora) refuse("use_dora");
@@ -45,7 +45,7 @@ void check_embedding(const std::string& module, const DecoderConfig& config, con
     throw UsageError("LoRA on " + module + " is not possible", "leave it out of target_modules");
   }
   if (split.tensor) {
-    throw UsageError("LoRA on " + module + " needs the whole table, which parallel.tensor shards",
+    throw UsageError("LoRA on " + module + " needs the full table, which parallel.tensor shards",
                      "leave it out of target_modules", "adapter.target_modules");
   }
 }
@@ -109,7 +109,7 @@ class Planner {
     for (const TrainedTokens& tokens : plan_.tokens) {
       if (!tokens.shared_with_head || !split_.stages) continue;
       throw UsageError("trainable_token_indices of a tied embedding need embedding and head on one rank",
-                       "leave parallel.pipeline out, or train the tables whole (modules_to_save)", "adapter");
+                       "leave parallel.pipeline out, or train the full tables (modules_to_save)", "adapter");
     }
   }
 

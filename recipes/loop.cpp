@@ -94,7 +94,7 @@ struct Training::Impl {
   Optimizer optimizer{parameters_of(parallel, value), recipe.optimizer.options(), rank.pool, rank.comm.size() > 1,
                       [this](const Parameter& part) {
                         const bool of_value = part.name.starts_with(kValuePrefix);
-                        return of_value ? value->whole_size(part) : parallel.whole_size(part);
+                        return of_value ? value->global_size(part) : parallel.global_size(part);
                       }};
   Schedule schedule = recipe.optimizer.schedule_for(data.total_steps());
   std::unique_ptr<StepExecutor> executor = training_executor(model, parallel, value, recipe, rank);

@@ -100,7 +100,7 @@ void check_objective(const Document& document, const Recipe& recipe) {
   if (recipe.parallel.tensor > 1 &&
       (has_scores(recipe.objective.type) || recipe.objective.type == ObjectiveType::distillation ||
        recipe.objective.type == ObjectiveType::ppo)) {
-    document.refuse("parallel.tensor", type + " needs a whole head", "use parallel.shard or parallel.pipeline");
+    document.refuse("parallel.tensor", type + " needs a full head", "use parallel.shard or parallel.pipeline");
   }
   if (wanted == DataFormat::automatic) {  // distillation
     if (holds_judgements(recipe.data.format)) document.refuse("data.format", type + " reads texts", "leave it out");

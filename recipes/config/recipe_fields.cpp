@@ -102,7 +102,7 @@ std::vector<RecipeField> parallel_fields() {
       integer_field("parallel.zero", 1, 3, &ParallelRecipe::zero,
                     "what parallel.shard shards: 1 optimizer state, 2 and gradients, 3 and weights"),
       flag_field("parallel.shard_adapters", &ParallelRecipe::shard_adapters,
-                 "shard adapters too; else only the base is sharded and every rank has whole adapters"),
+                 "shard adapters too; else only the base is sharded and every rank has full adapters"),
       flag_field("parallel.reshard_after_forward", &ParallelRecipe::reshard_after_forward,
                  "drop a block's gathered weights after each use; false: keep them until the update"),
       integer_field("parallel.prefetch", 0, 16, &ParallelRecipe::prefetch, "blocks whose weights are gathered ahead"),

@@ -209,7 +209,7 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
   const ModelSplit split{recipe.parallel.pipeline > 1, recipe.parallel.tensor > 1};
   if (rows > config.vocab_size && (split.stages || split.tensor)) {
     throw UsageError("tokens added to the tokenizer need " +
-                         std::string(split.stages ? "embedding and head on one rank" : "whole tables"),
+                         std::string(split.stages ? "embedding and head on one rank" : "full tables"),
                      "leave it out", split.stages ? "parallel.pipeline" : "parallel.tensor");
   }
   check_experts(config, recipe.parallel.experts);
