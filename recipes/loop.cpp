@@ -152,7 +152,7 @@ const StepOptions& Training::options() const { return impl_->options; }
 bool Training::next_step() {
   impl_->step_began = Clock::now();
   if (impl_->before_step && impl_->run.goes_on() && !impl_->before_step(*impl_->executor, impl_->run.step() + 1)) {
-    impl_->run.leave(impl_->optimizer, Unfinished::nothing);
+    impl_->run.save_and_interrupt(impl_->optimizer, Unfinished::nothing);
   }
   if (!impl_->run.next_step()) return false;
   impl_->options.step = impl_->run.step();
@@ -196,12 +196,12 @@ void Training::Impl::after_update(Unfinished rest) {
     const std::optional<Evaluation> evaluation = traced(run.trace(), Phase::evaluation, "evaluation", [&] {
       return data.evaluate(*executor, objective, options.compute_dtype, go_on);
     });
-    if (!evaluation) run.leave(optimizer, rest);
+    if (!evaluation) run.save_and_interrupt(optimizer, rest);
     run.log(*evaluation);
   }
   const bool shows = rest != Unfinished::nothing || run.step() == data.total_steps();
   if (shows && !samples.write(run, model, *executor, options.compute_dtype)) {
-    run.leave(optimizer, Unfinished::samples);
+    run.save_and_interrupt(optimizer, Unfinished::samples);
   }
   if (run.step() > 0) run.checkpoint_if_due(optimizer);
 }

@@ -118,14 +118,14 @@ class Run {
   void set_work(const Work& work, double peak);
 
   bool evaluation_due() const;
-  /// Call before batch `batch` of `batches` (from 0) of an evaluation: tells the observer. False: leave() it.
+  /// Call before batch `batch` of `batches` (from 0) of an evaluation: tells the observer. False: save_and_interrupt().
   bool evaluating(int64_t batch, int64_t batches) const;
   /// What checkpoints keep from now on (TrainingState::rollouts).
   void keep_rollouts(std::string rollouts);
   /// Whether the observer of any rank asks to stop.
   bool stop_asked() const;
   /// Saves the current step, whose `rest` is still to be done when the run goes on, and throws Interrupted.
-  [[noreturn]] void leave(Optimizer& optimizer, Unfinished rest);
+  [[noreturn]] void save_and_interrupt(Optimizer& optimizer, Unfinished rest);
   /// Writes the evaluation's line, updates best loss and early stop. Call before checkpoint_if_due.
   void log(const Evaluation& evaluation);
 
