@@ -109,7 +109,7 @@ std::vector<RecipeField> parallel_fields() {
       choice_field("parallel.wire_dtype", {{"f32", DType::f32}, {"bf16", DType::bf16}}, &ParallelRecipe::wire_dtype,
                    "precision of gradients on the wire"),
       number_field("parallel.timeout_seconds", 0.1, kForever, &ParallelRecipe::timeout_seconds,
-                   "how long a rank waits for another before the ranks call the roll"),
+                   "how long a rank waits for another before it checks which ranks still answer"),
       choice_field("parallel.schedule",
                    {{"naive", PipelineSchedule::naive},
                     {"gpipe", PipelineSchedule::gpipe},
