@@ -103,8 +103,8 @@ class Planner {
       if (is_embedding(module)) check_embedding(module, model_.config(), split_);
     }
     const std::set<std::string> targeted(modules.begin(), modules.end());
-    plan_.whole = find_trained_whole(model_, options_, targeted);
-    plan_.tokens = find_trained_tokens(model_, options_, targeted, plan_.whole);
+    plan_.fully_trained = find_fully_trained(model_, options_, targeted);
+    plan_.tokens = find_trained_tokens(model_, options_, targeted, plan_.fully_trained);
     plan_.modules = std::move(modules);
     for (const TrainedTokens& tokens : plan_.tokens) {
       if (!tokens.shared_with_head || !split_.stages) continue;
@@ -149,7 +149,7 @@ std::set<std::string> places(const PeftAdapter& adapter, Planner& planner) {
     if (is_module_to_save(adapter.options, table)) continue;
     for (const char* end : {".base_layer.weight", ".weight"}) found.insert(table + end);
   }
-  for (const auto& [parameter, name] : plan.whole) found.insert(name);
+  for (const auto& [parameter, name] : plan.fully_trained) found.insert(name);
   for (const TrainedTokens& tokens : plan.tokens) {
     found.insert(token_rows_name(tokens.table).substr(std::string(kPeftPrefix).size()));
   }

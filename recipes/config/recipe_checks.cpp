@@ -43,7 +43,7 @@ void check_rollouts(const Document& document, const Recipe& recipe) {
         "each takes as many of them");
   }
   if (!recipe.objective.value_adapter.empty() && !recipe.adapter) {
-    document.refuse("objective.value_adapter", "the policy is trained whole, and so is the value model",
+    document.refuse("objective.value_adapter", "the policy is fully trained, and so is the value model",
                     "add an adapter section, or name a value_model");
   }
   if (recipe.objective.rollout.file.empty() && recipe.all_rewards().empty() && has_rewards(recipe.objective.type)) {
