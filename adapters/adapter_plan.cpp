@@ -25,10 +25,10 @@ std::string listed(const std::vector<std::string>& names) {
   return result;
 }
 
-/// What looks at a whole matrix or table cannot be had where several ranks have shards of it.
+/// What needs a full matrix or table cannot be had where several ranks have shards of it.
 void refuse_beside_shards(const AdapterOptions& options) {
   const auto refuse = [](const std::string& what) {
-    throw UsageError(what + " needs whole weights, which parallel.tensor shards",
+    throw UsageError(what + " needs full weights, which parallel.tensor shards",
                      "use parallel.shard or parallel.pipeline", "adapter");
   };
   if (options.use_dora) refuse("use_dora");
@@ -45,7 +45,7 @@ void check_embedding(const std::string& module, const DecoderConfig& config, con
     throw UsageError("LoRA on " + module + " is not possible", "leave it out of target_modules");
   }
   if (split.tensor) {
-    throw UsageError("LoRA on " + module + " needs the whole table, which parallel.tensor shards",
+    throw UsageError("LoRA on " + module + " needs the full table, which parallel.tensor shards",
                      "leave it out of target_modules", "adapter.target_modules");
   }
 }
@@ -103,13 +103,13 @@ class Planner {
       if (is_embedding(module)) check_embedding(module, model_.config(), split_);
     }
     const std::set<std::string> targeted(modules.begin(), modules.end());
-    plan_.whole = find_trained_whole(model_, options_, targeted);
-    plan_.tokens = find_trained_tokens(model_, options_, targeted, plan_.whole);
+    plan_.fully_trained = find_fully_trained(model_, options_, targeted);
+    plan_.tokens = find_trained_tokens(model_, options_, targeted, plan_.fully_trained);
     plan_.modules = std::move(modules);
     for (const TrainedTokens& tokens : plan_.tokens) {
       if (!tokens.shared_with_head || !split_.stages) continue;
       throw UsageError("trainable_token_indices of a tied embedding need embedding and head on one rank",
-                       "leave parallel.pipeline out, or train the tables whole (modules_to_save)", "adapter");
+                       "leave parallel.pipeline out, or train the full tables (modules_to_save)", "adapter");
     }
   }
 
@@ -149,7 +149,7 @@ std::set<std::string> places(const PeftAdapter& adapter, Planner& planner) {
     if (is_module_to_save(adapter.options, table)) continue;
     for (const char* end : {".base_layer.weight", ".weight"}) found.insert(table + end);
   }
-  for (const auto& [parameter, name] : plan.whole) found.insert(name);
+  for (const auto& [parameter, name] : plan.fully_trained) found.insert(name);
   for (const TrainedTokens& tokens : plan.tokens) {
     found.insert(token_rows_name(tokens.table).substr(std::string(kPeftPrefix).size()));
   }

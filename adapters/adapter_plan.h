@@ -7,8 +7,8 @@
 
 #include "nibble/adapters/options.h"
 #include "nibble/adapters/peft/peft_directory.h"
+#include "nibble/adapters/tuners/fully_trained.h"
 #include "nibble/adapters/tuners/trained_tokens.h"
-#include "nibble/adapters/tuners/trained_whole.h"
 #include "nibble/core/models/decoder_config.h"
 
 namespace nibble {
@@ -25,7 +25,7 @@ struct AdapterPlan {
   std::vector<std::string> linears;     ///< paths of all Linears of the model, the head included
   std::vector<std::string> modules;     ///< paths of embeddings and Linears with an adapter, in module order
   std::vector<std::string> parameters;  ///< paths of tensors of all experts with an adapter, as PEFT has them
-  TrainedWhole whole;
+  FullyTrained fully_trained;
   std::vector<TrainedTokens> tokens;
   std::vector<std::string> notes;  ///< entries, tensors and modules that fit nothing
   int64_t vocab_size = 0;          ///< of the model beside the adapter, which may have more rows

@@ -84,7 +84,7 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& asked, Ra
     if (!linear.adapter() && is_here(linear)) linear.set_adapter(experts.make(linear));
   });
   attached.random_starts = result.take_random_starts();
-  train_whole(decoder, options, plan.whole, true, rank);
+  train_fully(decoder, options, plan.fully_trained, true, rank);
   train_tokens(decoder, plan.tokens, true, rank);
   return attached;
 }
@@ -116,7 +116,7 @@ AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& asked, bool tr
     if (chosen.contains(linear.name())) linear.set_adapter(stored.make(linear));
     if (!linear.adapter() && is_here(linear)) linear.set_adapter(experts.make(linear));
   });
-  train_whole(decoder, adapter.options, plan.whole, trainable, rank);
+  train_fully(decoder, adapter.options, plan.fully_trained, trainable, rank);
   train_tokens(decoder, plan.tokens, trainable, rank);
   decoder.visit([&](Parameter& parameter) {
     if (parameter.name.starts_with(kPeftPrefix)) stored.fill(parameter);

@@ -46,7 +46,7 @@ void NewAdapter::fill(Tensor& value, const std::string& name, double bound) cons
 
 LowRankFactors NewAdapter::plain_start(const Linear& linear, int64_t r) const {
   const std::string a_name = lora_a_name(linear.name()), b_name = lora_b_name(linear.name());
-  // Drawn for the whole matrix, whatever part of it this rank has.
+  // Drawn for the global matrix, whatever shard of it this rank has.
   const int64_t in = linear.global_in_features(), out = linear.global_out_features();
   LowRankFactors result{Tensor::empty(rank_.pool, {r, in}, DType::f32, a_name),
                         Tensor::empty(rank_.pool, {out, r}, DType::f32, b_name)};

@@ -53,7 +53,7 @@ struct AdapterOptions {
   std::optional<std::vector<int64_t>> layers_to_transform;  ///< only with a list of target names
   std::vector<std::string> layers_pattern;
   std::vector<std::string> target_parameters;  ///< ends of paths of tensors of all experts, or of routers' weights
-  std::vector<std::string> modules_to_save;    ///< ends of module paths, trained whole
+  std::vector<std::string> modules_to_save;    ///< ends of module paths, fully trained
   /// Rows of tables that are trained alone: end of the table's path ("" is the tokens' embedding) -> token ids. A tied
   /// head sees the rows too.
   std::vector<std::pair<std::string, std::vector<int64_t>>> trainable_token_indices;

@@ -83,8 +83,8 @@ class LayerFilter {
   std::vector<PythonRegex> patterns_;
 };
 
-/// Modules saved whole, and those inside them, get no adapter.
-std::vector<PythonRegex> saved_whole(const AdapterOptions& options) {
+/// modules_to_save, and what is inside them, get no adapter.
+std::vector<PythonRegex> saved_modules(const AdapterOptions& options) {
   std::vector<PythonRegex> result;
   for (const std::string& name : options.modules_to_save) result.emplace_back("(^|.*\\.)" + name + "($|\\..*)");
   return result;
@@ -166,7 +166,7 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
   if (targets.empty()) targets.names = default_target_modules(model_type);
   const Selection wanted(all_linear ? ModuleSelector{} : targets);
   const Selection excluded(options.exclude_modules);
-  const std::vector<PythonRegex> whole = saved_whole(options);
+  const std::vector<PythonRegex> saved = saved_modules(options);
   const LayerFilter layers(options);
 
   std::vector<std::string> modules(embeddings.begin(), embeddings.end());
@@ -175,7 +175,7 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
   for (size_t i = 0; i < modules.size(); ++i) {
     const std::string& module = modules[i];
     if (excluded.matches(module)) continue;
-    if (std::any_of(whole.begin(), whole.end(), [&](const auto& regex) { return regex.matches_start(module); })) {
+    if (std::any_of(saved.begin(), saved.end(), [&](const auto& regex) { return regex.matches_start(module); })) {
       continue;
     }
     const bool selected = all_linear ? module != head && i >= embeddings.size() : wanted.matches(module);
@@ -284,7 +284,7 @@ void check_options(const AdapterOptions& options, const std::string& place) {
     }
     if (!options.target_modules.pattern.empty()) PythonRegex check(options.target_modules.pattern);
     if (!options.exclude_modules.pattern.empty()) PythonRegex check(options.exclude_modules.pattern);
-    saved_whole(options);
+    saved_modules(options);
     LayerFilter(options).holds("");
   } catch (const UsageError& error) {
     const std::string line = error.what();

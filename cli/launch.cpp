@@ -183,7 +183,7 @@ class Patience {
   Clock::duration waited_{};
 };
 
-// With the ranks of this host; those of other hosts call the roll.
+// With the ranks of this host; those of other hosts end by their liveness check.
 void end_mpirun(const ChildProcess& launcher) {
   const std::vector<pid_t> ranks = ranks_started_by(launcher.id());
   launcher.send(SIGKILL);

@@ -9,7 +9,7 @@ namespace nibble {
 void MeshShape::check_experts() const {
   if (experts == 1) return;
   if (tensor > 1) {
-    throw UsageError("experts are spread over ranks that have whole layers", "leave parallel.tensor out, or this",
+    throw UsageError("experts are spread over ranks that have full layers", "leave parallel.tensor out, or this",
                      "parallel.experts");
   }
   if (data() % experts == 0) return;

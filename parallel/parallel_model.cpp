@@ -64,7 +64,7 @@ Slicer ParallelModel::written_slicer() const {
   };
 }
 
-void ParallelModel::visit_whole(const std::function<void(const std::vector<NamedTensor>&)>& visit) {
+void ParallelModel::visit_unsharded(const std::function<void(const std::vector<NamedTensor>&)>& visit) {
   std::set<int64_t> layers;
   for (const NamedTensor& tensor : state_dict(model_)) layers.insert(layer_of(model_, tensor.name));
   for (const int64_t layer : layers) {

@@ -18,13 +18,13 @@ namespace nibble {
 /// Those of the shard axis, and:
 struct ParallelOptions : ShardOptions {
   /// Whether trainable parameters are sharded, or only the frozen base (adapters are small: every rank keeps them
-  /// whole). A Decoder that is trained as a whole always is.
+  /// unsharded). A Decoder that is fully trained always is.
   bool shard_trainable = true;
   GradientSum gradient_sum = GradientSum::running;
 };
 
-/// A Decoder (whole, this rank's stage, or shards of either) on the data axes of a mesh, replicate and shard, and on
-/// the tensor axis.
+/// A Decoder (unsharded, this rank's stage, or shards of either) on the data axes of a mesh, replicate and shard, and
+/// on the tensor axis.
 class ParallelModel {
  public:
   const ParallelOptions& options() const { return options_; }
@@ -34,7 +34,7 @@ class ParallelModel {
   TrainedParameters& trained() const { return spread_ ? *spread_ : common(); }
   std::vector<Parameter*> parameters() const { return trained().parameters(); }
   /// Elements of the Decoder's parameter that one of parameters() is a shard of.
-  int64_t whole_size(const Parameter& shard) const { return by_name_.at(shard.name)->value.numel(); }
+  int64_t global_size(const Parameter& shard) const { return by_name_.at(shard.name)->value.numel(); }
   /// Null where the shard axis has one rank. These are the Decoder's hooks then.
   FullySharded* sharded() const { return sharded_.get(); }
   /// Whether this rank, of those on the tensor and pipeline axes that have the parameter, counts and writes it.
@@ -54,7 +54,7 @@ class ParallelModel {
   Slicer written_slicer() const;
   /// Gathers block after block; visit() sees the Decoder's parameters and packed weights of one (-1: embedding, L: norm
   /// and head) with their bytes.
-  void visit_whole(const std::function<void(const std::vector<NamedTensor>&)>& visit);
+  void visit_unsharded(const std::function<void(const std::vector<NamedTensor>&)>& visit);
   /// Calls body() while the trainable parameters of all blocks have their values: adapters, which are small.
   void with_trainable(const std::function<void()>& body);
 

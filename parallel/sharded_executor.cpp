@@ -112,7 +112,7 @@ std::vector<bool> ShardedExecutor::contributing(std::vector<bool> present) const
 double ShardedExecutor::sum(const StepWork& work) {
   const Mesh& mesh = parallel_.mesh();
   if (mesh.data().size() == 1 && mesh.tensor().size() == 1) return LocalExecutor::sum(work);
-  const double loss = has_rounds() ? sum_rounds(work) : sum_whole(work);
+  const double loss = has_rounds() ? sum_rounds(work) : accumulate_then_reduce(work);
   if (mesh.tensor().size() > 1) {
     parallel_.trained().visit_partial_gradients(
         [&](Tensor& gradient) { decoder().sharding()->all_reduce("sum partial gradients", gradient); });
@@ -121,7 +121,7 @@ double ShardedExecutor::sum(const StepWork& work) {
 }
 
 // Every rank adds up its own microbatches, then the ranks' sums are added.
-double ShardedExecutor::sum_whole(const StepWork& work) {
+double ShardedExecutor::accumulate_then_reduce(const StepWork& work) {
   const std::vector<bool> present = this->present(step_count_);
   const std::vector<Parameter*>& parameters = parallel_.decoder_parameters();
   const int64_t count = static_cast<int64_t>(work.microbatches.size());

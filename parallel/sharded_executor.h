@@ -48,7 +48,7 @@ class ShardedExecutor : public LocalExecutor {
   std::vector<bool> present(int64_t count) const;
   /// And which have gradients then: those with experts that the tokens of the others may choose too.
   std::vector<bool> contributing(std::vector<bool> present) const;
-  double sum_whole(const StepWork& work);
+  double accumulate_then_reduce(const StepWork& work);
   double sum_rounds(const StepWork& work);
 
   ParallelModel& parallel_;

@@ -13,7 +13,7 @@ namespace nibble {
 /// ops::sum_of_squares adds pieces of this many elements in order: whoever has whole pieces can give the same bits.
 constexpr int64_t kSquaresPiece = 1 << 15;
 
-/// The trained parameters of a Decoder as a rank of the data axes holds them: whole (ddp.h), in shards (fsdp.h), or
+/// The trained parameters of a Decoder as a rank of the data axes holds them: unsharded (ddp.h), in shards (fsdp.h), or
 /// the experts on some ranks only (spread_experts.h).
 class TrainedParameters {
  public:

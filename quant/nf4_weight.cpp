@@ -99,9 +99,9 @@ std::vector<NamedTensor> Nf4Weight::parts() const {
 
 namespace {
 
-// Elements that have one scale in the whole and in the shard: blocks, unless its edge goes through them.
-int64_t shard_block(const ops::FourBitMatrix& whole, const ShardSpec& spec) {
-  int64_t block = std::gcd(whole.block_size, whole.in_features());
+// Elements that have one scale in the global matrix and in the shard: blocks, unless its edge goes through them.
+int64_t shard_block(const ops::FourBitMatrix& global, const ShardSpec& spec) {
+  int64_t block = std::gcd(global.block_size, global.in_features());
   for (const Range& range : spec.columns) block = std::gcd(std::gcd(block, range.begin), range.end);
   return block;
 }
@@ -110,38 +110,38 @@ int64_t shard_block(const ops::FourBitMatrix& whole, const ShardSpec& spec) {
 
 std::unique_ptr<LinearWeight> Nf4Weight::shard(const ShardSpec& spec, MemoryPool& pool) const {
   NIBBLE_CHECK(matrices_ == 0, "a shard of a single matrix");
-  const ops::FourBitMatrix& whole = stored_->four_bit;
-  const int64_t out = out_features(), in = in_features(), block = shard_block(whole, spec);
+  const ops::FourBitMatrix& global = stored_->four_bit;
+  const int64_t out = out_features(), in = in_features(), block = shard_block(global, spec);
   constexpr int64_t kSmallest = 32;  // see ops::FourBitMatrix
   if (block < kSmallest) {
     throw UsageError(name_ + " [" + std::to_string(out) + ", " + std::to_string(in) +
-                         "] is split inside its blocks of " + std::to_string(whole.block_size) + " elements",
+                         "] is split inside its blocks of " + std::to_string(global.block_size) + " elements",
                      "leave the module in 16 bits (model.skip_modules), or use parallel.shard or parallel.pipeline",
                      "parallel.tensor");
   }
-  ops::FourBitMatrix own = whole;
+  ops::FourBitMatrix own = global;
   own.shape = spec.shape();
   own.block_size = block;
-  const Tensor packed = whole.packed.reshape({out, in / 2});
+  const Tensor packed = global.packed.reshape({out, in / 2});
   ShardSpec halves{{out, in / 2}, spec.rows, spec.columns};
   for (Range& range : halves.columns) range = {range.begin / 2, range.end / 2};
   own.packed = slice_shard(packed, halves, pool);
 
   const int64_t begin = spec.rows.front().begin * in / block, end = spec.rows.front().end * in / block;
-  const int64_t group = whole.nested_block_size;
-  const bool whole_groups = begin % group == 0 && (end % group == 0 || end == whole.blocks());
-  if (whole.double_quantized() && !spec.slices_columns() && spec.rows.size() == 1 && block == whole.block_size &&
+  const int64_t group = global.nested_block_size;
+  const bool whole_groups = begin % group == 0 && (end % group == 0 || end == global.blocks());
+  if (global.double_quantized() && !spec.slices_columns() && spec.rows.size() == 1 && block == global.block_size &&
       whole_groups) {
-    own.absmax_codes = whole.absmax_codes.reshape({whole.blocks()}).rows(begin, end);
+    own.absmax_codes = global.absmax_codes.reshape({global.blocks()}).rows(begin, end);
     own.nested_absmax =
-        whole.nested_absmax.reshape({whole.nested_absmax.numel()}).rows(begin / group, (end + group - 1) / group);
+        global.nested_absmax.reshape({global.nested_absmax.numel()}).rows(begin / group, (end + group - 1) / group);
   } else {
-    // The scale of every block of the shard, as the whole has it.
-    Tensor scales = Tensor::empty(pool, {whole.blocks()}, DType::f32, "scales");
-    ops::block_scales(whole, scales);
+    // The scale of every block of the shard, as the global matrix has it.
+    Tensor scales = Tensor::empty(pool, {global.blocks()}, DType::f32, "scales");
+    ops::block_scales(global, scales);
     Tensor spread = Tensor::empty(pool, {out, in / block}, DType::f32, "scales");
     for (int64_t i = 0; spread.device().has_bytes() && i < spread.numel(); ++i) {
-      spread.data<float>()[i] = scales.data<const float>()[i * block / whole.block_size];
+      spread.data<float>()[i] = scales.data<const float>()[i * block / global.block_size];
     }
     ShardSpec blocks{{out, in / block}, spec.rows, spec.columns};
     for (Range& range : blocks.columns) range = {range.begin / block, range.end / block};
@@ -150,7 +150,7 @@ std::unique_ptr<LinearWeight> Nf4Weight::shard(const ShardSpec& spec, MemoryPool
     own.absmax = own.absmax.reshape({own.absmax.numel()});
     own.absmax_codes = own.nested_absmax = {};
   }
-  if (own.packed.writable() && own.packed.storage() == whole.packed.storage()) {
+  if (own.packed.writable() && own.packed.storage() == global.packed.storage()) {
     own.packed = own.packed.clone(pool);
     if (own.absmax_codes) own.absmax_codes = own.absmax_codes.clone(pool);
     if (own.nested_absmax) own.nested_absmax = own.nested_absmax.clone(pool);

@@ -140,7 +140,7 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
   }
 }
 
-// Whole on every rank that has the head: mapped, so that ranks on one host share it.
+// Unsharded on every rank that has the head: mapped, so that ranks on one host share it.
 void Finetuning::open_teacher() {
   teacher_ =
       traced(observer_.trace, Phase::other, "load teacher", [&] { return open_base(teacher_of(recipe_), rank_); });

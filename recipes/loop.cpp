@@ -94,7 +94,7 @@ struct Training::Impl {
   Optimizer optimizer{parameters_of(parallel, value), recipe.optimizer.options(), rank.pool, rank.comm.size() > 1,
                       [this](const Parameter& part) {
                         const bool of_value = part.name.starts_with(kValuePrefix);
-                        return of_value ? value->whole_size(part) : parallel.whole_size(part);
+                        return of_value ? value->global_size(part) : parallel.global_size(part);
                       }};
   Schedule schedule = recipe.optimizer.schedule_for(data.total_steps());
   std::unique_ptr<StepExecutor> executor = training_executor(model, parallel, value, recipe, rank);
@@ -152,7 +152,7 @@ const StepOptions& Training::options() const { return impl_->options; }
 bool Training::next_step() {
   impl_->step_began = Clock::now();
   if (impl_->before_step && impl_->run.goes_on() && !impl_->before_step(*impl_->executor, impl_->run.step() + 1)) {
-    impl_->run.leave(impl_->optimizer, Unfinished::nothing);
+    impl_->run.save_and_interrupt(impl_->optimizer, Unfinished::nothing);
   }
   if (!impl_->run.next_step()) return false;
   impl_->options.step = impl_->run.step();
@@ -196,12 +196,12 @@ void Training::Impl::after_update(Unfinished rest) {
     const std::optional<Evaluation> evaluation = traced(run.trace(), Phase::evaluation, "evaluation", [&] {
       return data.evaluate(*executor, objective, options.compute_dtype, go_on);
     });
-    if (!evaluation) run.leave(optimizer, rest);
+    if (!evaluation) run.save_and_interrupt(optimizer, rest);
     run.log(*evaluation);
   }
   const bool shows = rest != Unfinished::nothing || run.step() == data.total_steps();
   if (shows && !samples.write(run, model, *executor, options.compute_dtype)) {
-    run.leave(optimizer, Unfinished::samples);
+    run.save_and_interrupt(optimizer, Unfinished::samples);
   }
   if (run.step() > 0) run.checkpoint_if_due(optimizer);
 }

@@ -120,13 +120,13 @@ std::unique_ptr<EmbeddingAdapter> StoredAdapter::make(const Embedding& embedding
                                          rank_.pool);
 }
 
-void StoredAdapter::fill(Parameter& whole) {
-  const std::string name = whole.name.substr(std::string(kPeftPrefix).size());
+void StoredAdapter::fill(Parameter& parameter) {
+  const std::string name = parameter.name.substr(std::string(kPeftPrefix).size());
   if (used_.contains(name)) return;
   const Tensor stored = take(name);
   if (!stored) return;
-  check_shape(name, stored, whole.shard ? whole.shard.global : whole.value.shape());
-  ops::cast(own_shard(stored, whole.shard, rank_.pool), whole.value);
+  check_shape(name, stored, parameter.shard ? parameter.shard.global : parameter.value.shape());
+  ops::cast(own_shard(stored, parameter.shard, rank_.pool), parameter.value);
 }
 
 std::vector<std::string> StoredAdapter::take_tables(Decoder& decoder) {

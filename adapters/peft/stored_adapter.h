@@ -24,7 +24,7 @@ class StoredAdapter {
   std::unique_ptr<EmbeddingAdapter> make(const Embedding& embedding);
 
   /// Copies the tensor of the same PEFT name, if there is one, into a parameter.
-  void fill(Parameter& whole);
+  void fill(Parameter& parameter);
   /// Base tables that PEFT saves beside the adapter ("embed_tokens.base_layer.weight", tables of a resized vocabulary):
   /// the decoder takes them where they differ from its own, growing if they have more rows. Tells which.
   std::vector<std::string> take_tables(Decoder& decoder);

@@ -57,7 +57,8 @@ class LoraAdapter final : public Adapter {
   std::shared_ptr<Parameter> a_, b_, b_bias_;
 };
 
-/// The shards of A [R, in] and B [out, R] beside the shard `base` of a matrix [out, in]; nothing where they are whole.
+/// The shards of A [R, in] and B [out, R] beside the shard `base` of a matrix [out, in]; nothing where they are not
+/// sharded.
 ShardSpec shard_of_a(const ShardSpec& base, int64_t r);
 ShardSpec shard_of_b(const ShardSpec& base, int64_t r);
 

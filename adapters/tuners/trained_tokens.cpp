@@ -59,22 +59,23 @@ class Tables {
 };
 
 void refuse_trained_otherwise(const std::string& module, const std::set<std::string>& targeted,
-                              const TrainedWhole& whole) {
+                              const FullyTrained& fully_trained) {
   if (targeted.contains(module)) refuse("names " + module + ", which has an adapter already", "leave one of them out");
-  if (whole.contains(module + ".weight")) {
-    refuse("names " + module + ", which modules_to_save trains whole", "leave one of them out");
+  if (fully_trained.contains(module + ".weight")) {
+    refuse("names " + module + ", which modules_to_save trains fully", "leave one of them out");
   }
 }
 
 }  // namespace
 
 std::vector<TrainedTokens> find_trained_tokens(Decoder& model, const AdapterOptions& options,
-                                               const std::set<std::string>& targeted, const TrainedWhole& whole) {
+                                               const std::set<std::string>& targeted,
+                                               const FullyTrained& fully_trained) {
   const Tables tables(model);
   std::vector<TrainedTokens> found;
   const std::vector<int64_t>* shared = nullptr;  // ids that a tied head has by way of the embedding
   const auto add = [&](const std::string& module, const std::vector<int64_t>& ids, int64_t rows, bool with_head) {
-    refuse_trained_otherwise(module, targeted, whole);
+    refuse_trained_otherwise(module, targeted, fully_trained);
     checked_token_ids(ids, rows);
     found.push_back({module, ids, with_head});
   };
@@ -84,7 +85,7 @@ std::vector<TrainedTokens> find_trained_tokens(Decoder& model, const AdapterOpti
     const Linear* head = tables.tied_head(*embedding);
     add(embedding->name(), ids, embedding->table().value.dim(0), head);
     if (!head) continue;
-    refuse_trained_otherwise(head->name(), targeted, whole);
+    refuse_trained_otherwise(head->name(), targeted, fully_trained);
     shared = &ids;
   }
   for (const auto& [name, ids] : options.trainable_token_indices) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "nibble/adapters/options.h"
-#include "nibble/adapters/tuners/trained_whole.h"
+#include "nibble/adapters/tuners/fully_trained.h"
 #include "nibble/core/models/decoder.h"
 
 namespace nibble {
@@ -19,9 +19,10 @@ struct TrainedTokens {
 };
 
 /// The rows that the options name in the whole model. Throws UsageError for a name that fits no table, for ids outside
-/// the table, and for a table that is trained otherwise as well: has an adapter (`targeted`) or is trained `whole`.
+/// the table, and for a table that is trained otherwise as well: has an adapter (`targeted`) or is in `fully_trained`.
 std::vector<TrainedTokens> find_trained_tokens(Decoder& model, const AdapterOptions& options,
-                                               const std::set<std::string>& targeted, const TrainedWhole& whole);
+                                               const std::set<std::string>& targeted,
+                                               const FullyTrained& fully_trained);
 
 /// Gives the rows of tables that are here values of their own (f32) under their PEFT names
 /// ("base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta"), starting as what the table has. Throws

@@ -45,7 +45,7 @@ class CommRequest {
 /// silent. Collectives are called by all ranks of the group in the same order. Sums of gradients are made from
 /// all_to_all plus a fixed-order f32 sum, never by an engine's reduction.
 ///
-/// `bounds` [size + 1] cut a tensor's bytes into the blocks of the ranks: block i is [bounds[i], bounds[i + 1]).
+/// `bounds` [size + 1] split a tensor's bytes into the blocks of the ranks: block i is [bounds[i], bounds[i + 1]).
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -47,7 +47,7 @@ constexpr int64_t kMinTokensToUnmap = 256;
 
 class Decoder {
  public:
-  /// The makers are asked for whole weights. sharding: of which only shards are kept, and completes what they compute;
+  /// The makers are asked for global weights. sharding: of which only shards are kept, and completes what they compute;
   /// must outlive the Decoder, as experts: which of the experts are made here, and where the others are.
   Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, const ParameterMaker& make_parameter,
           RankContext& rank, LayerRange range = {}, const LayerSharding* sharding = nullptr,
@@ -55,7 +55,7 @@ class Decoder {
 
   /// Of the whole model.
   const DecoderConfig& config() const;
-  /// Null where the weights are whole.
+  /// Null where the weights are not sharded.
   const LayerSharding* sharding() const;
   /// Null where all experts are here.
   const ExpertExchange* experts() const;

@@ -58,12 +58,13 @@ Block make_block(const DecoderConfig& config, int64_t l, const LayerSharding* sh
   const BlockNames& names = config.names.block;
   const std::string prefix = config.names.layers + std::to_string(l) + ".";
   const auto attention = [&] {
-    const AttentionConfig whole = config.attention(l);
-    return std::make_unique<Attention>(prefix, names.attention, sharding ? sharding->attention(whole) : whole, makers);
+    const AttentionConfig global = config.attention(l);
+    return std::make_unique<Attention>(prefix, names.attention, sharding ? sharding->attention(global) : global,
+                                       makers);
   };
   const auto mlp = [&] {
-    const MlpConfig whole = config.mlp(l);
-    return std::make_unique<Mlp>(prefix, names.mlp, sharding ? sharding->mlp(whole) : whole, makers);
+    const MlpConfig global = config.mlp(l);
+    return std::make_unique<Mlp>(prefix, names.mlp, sharding ? sharding->mlp(global) : global, makers);
   };
   NormNames norms = layer.norms ? *layer.norms : static_cast<const NormNames&>(names);
   std::unique_ptr<Mixer> mixer;

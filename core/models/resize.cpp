@@ -54,7 +54,7 @@ void resize_vocabulary(Decoder& decoder, int64_t rows, RankContext& rank) {
                      "leave the embedding as it is; it may be larger than the tokenizer");
   }
   if (decoder.sharding()) {
-    throw UsageError("further tokens need whole tables, which parallel.tensor shards",
+    throw UsageError("further tokens need full tables, which parallel.tensor shards",
                      "use parallel.shard or parallel.pipeline", "parallel.tensor");
   }
   const std::string head = decoder.config().names.head;

@@ -11,20 +11,20 @@
 namespace nibble {
 
 /// Which shards of a Decoder's weights are here, and what completes what is computed with them. A Decoder without one
-/// has whole weights.
+/// has unsharded weights.
 class LayerSharding {
  public:
   virtual ~LayerSharding() = default;
 
   /// A layer's sublayers with the heads and columns that are here.
-  virtual AttentionConfig attention(AttentionConfig whole) const = 0;
-  virtual MlpConfig mlp(MlpConfig whole) const = 0;
-  /// The shard of the weight [out, in] of a Linear or of the table of an embedding; nothing: it is whole. One that has
-  /// everything says that what is computed with it is one term of its gradient.
+  virtual AttentionConfig attention(AttentionConfig global) const = 0;
+  virtual MlpConfig mlp(MlpConfig global) const = 0;
+  /// The shard of the weight [out, in] of a Linear or of the table of an embedding; nothing: it is not sharded. One
+  /// that has everything says that what is computed with it is one term of its gradient.
   virtual ShardSpec shard(const std::string& module) const = 0;
-  /// Makers that ask `whole` for whole weights and keep the shards: what is mapped stays in the file but for them.
+  /// Makers that ask `unsharded` for global weights and keep the shards: what is mapped stays in the file but for them.
   /// Parameters tell their shard (Parameter::shard); a null parameter is another's.
-  virtual Makers makers(const Makers& whole, MemoryPool& pool) const = 0;
+  virtual Makers makers(const Makers& unsharded, MemoryPool& pool) const = 0;
 
   /// values, f32, one term of a sum, become the sum. `what` names it.
   virtual void all_reduce(std::string_view what, Tensor& values) const = 0;

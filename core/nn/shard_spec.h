@@ -17,7 +17,7 @@ struct Range {
 /// Which rows and columns of a matrix [n, m], which elements of a vector [n], or which (as rows) of several matrices
 /// [e, n, m], one range after another. Fused projections have several: those of query, key and value.
 struct ShardSpec {
-  Shape global;                ///< shape of the global tensor; empty: it is whole
+  Shape global;                ///< shape of the global tensor; empty: it is not sharded
   std::vector<Range> rows;     ///< of the first dimension
   std::vector<Range> columns;  ///< of the second; empty for a vector
 

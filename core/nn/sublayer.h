@@ -41,7 +41,7 @@ struct LayerContext {
   std::span<const ops::AttentionSpan> spans;  ///< documents
   std::vector<RotaryView> rotary;             ///< one for each kind of layer
   Tensor query_scales;                        ///< [T] f32, where queries are scaled by their position
-  const LayerSharding* sharding = nullptr;    ///< null: the weights are whole
+  const LayerSharding* sharding = nullptr;    ///< null: the weights are not sharded
   std::span<const Continued> continued = {};  ///< with caches: one for each of `spans`
   PassState* state = nullptr;                 ///< where layers hand each other something
 };

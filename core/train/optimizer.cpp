@@ -12,7 +12,7 @@ namespace nibble {
 namespace {
 
 // Wildcard match of the whole text: back up to the last `*` on a mismatch.
-bool whole_matches(std::string_view pattern, std::string_view text) {
+bool matches_fully(std::string_view pattern, std::string_view text) {
   size_t p = 0, t = 0, star = std::string_view::npos, resume = 0;
   while (t < text.size()) {
     if (p < pattern.size() && (pattern[p] == text[t] || pattern[p] == '?') && pattern[p] != '*') {
@@ -39,11 +39,11 @@ ops::EightBitState eight_bit_zeros(MemoryPool& pool, const Shape& shape, const s
 }  // namespace
 
 bool name_matches(std::string_view pattern, std::string_view name) {
-  return whole_matches("*" + std::string(pattern) + "*", name);
+  return matches_fully("*" + std::string(pattern) + "*", name);
 }
 
 Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options, MemoryPool& pool, bool may_be_empty,
-                     const std::function<int64_t(const Parameter&)>& whole_size)
+                     const std::function<int64_t(const Parameter&)>& global_size)
     : parameters_(std::move(parameters)), options_(std::move(options)) {
   if (parameters_.empty() && !may_be_empty) throw UsageError("nothing is trainable", "check adapter.target_modules");
   const MemoryPool::Use use(pool, MemoryUse::optimizer);
@@ -59,7 +59,7 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     if (decays) state.weight_decay = static_cast<float>(options_.weight_decay);
     const Shape& shape = parameter->value.shape();
     const std::string what = "optimizer state of " + parameter->name;
-    const int64_t size = whole_size ? whole_size(*parameter) : parameter->value.numel();
+    const int64_t size = global_size ? global_size(*parameter) : parameter->value.numel();
     if (options_.kind == OptimizerKind::adamw8bit && size >= ops::kEightBitMinimum) {
       state.exp_avg_8 = eight_bit_zeros(pool, shape, what);
       state.exp_avg_sq_8 = eight_bit_zeros(pool, shape, what);

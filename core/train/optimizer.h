@@ -31,10 +31,10 @@ struct OptimizerOptions {
 class Optimizer {
  public:
   /// Throws UsageError when there are no parameters (unless another rank may have some: may_be_empty) or two have one
-  /// name, and std::logic_error when one is not trainable f32. whole_size: elements of the tensor that a parameter is a
-  /// part of, where it is one; parts begin with whole blocks of 8-bit state.
+  /// name, and std::logic_error when one is not trainable f32. global_size: elements of the tensor that a parameter is
+  /// a shard of, where it is one; shards begin with whole blocks of 8-bit state.
   Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options, MemoryPool& pool, bool may_be_empty = false,
-            const std::function<int64_t(const Parameter&)>& whole_size = {});
+            const std::function<int64_t(const Parameter&)>& global_size = {});
 
   /// One update of all parameters from their gradients, each multiplied by gradient_scale first (clipping).
   void step(double lr, double gradient_scale = 1.0);

@@ -34,7 +34,7 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kChunk = size_t{256} << 20;  // counts beyond 2^30 are not safe in every MPI
 constexpr int kMessageTag = 1;                // of send and receive; collectives use the tags above
 constexpr int kTags = 32000;                  // MPI guarantees 32767
-constexpr int kRollCall = 1, kRollAnswer = 2;
+constexpr int kLivenessQuery = 1, kLivenessReply = 2;
 constexpr size_t kNameBytes = 64;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -47,7 +47,7 @@ std::string host_name() {
 
 class Progress;
 
-// What all communicators of the process share: who is where, and the roll call.
+// What all communicators of the process share: who is where, and the liveness check.
 struct Job {
   Job();
   ~Job();
@@ -57,23 +57,23 @@ struct Job {
   std::vector<std::string> hosts;
   std::optional<FirstHere> first_here;
   std::string current = "start";  // operation this rank is in
-  Clock::time_point last_look = Clock::now();
+  Clock::time_point last_poll = Clock::now();
   std::mutex mpi;             // MPI is called by one thread at a time
-  std::exception_ptr broken;  // what the roll call found: nobody waits once more
+  std::exception_ptr broken;  // what the liveness check found: nobody waits once more
 
   std::string describe(int r) const {
     return "rank " + std::to_string(r) + " on host " + hosts[static_cast<size_t>(r)];
   }
 
-  void answer_roll_calls() {
+  void answer_liveness_queries() {
     for (;;) {
       int waiting = 0;
       MPI_Status status;
-      MPI_Iprobe(MPI_ANY_SOURCE, kRollCall, control, &waiting, &status);
+      MPI_Iprobe(MPI_ANY_SOURCE, kLivenessQuery, control, &waiting, &status);
       if (!waiting) return;
-      char call[kNameBytes];
-      MPI_Recv(call, kNameBytes, MPI_CHAR, status.MPI_SOURCE, kRollCall, control, MPI_STATUS_IGNORE);
-      post(status.MPI_SOURCE, kRollAnswer);
+      char query[kNameBytes];
+      MPI_Recv(query, kNameBytes, MPI_CHAR, status.MPI_SOURCE, kLivenessQuery, control, MPI_STATUS_IGNORE);
+      post(status.MPI_SOURCE, kLivenessReply);
     }
   }
 
@@ -86,38 +86,38 @@ struct Job {
     MPI_Request_free(&request);
   }
 
-  void look() {
-    if (seconds_since(last_look) < 0.02) return;
-    last_look = Clock::now();
-    answer_roll_calls();
+  void poll() {
+    if (seconds_since(last_poll) < 0.02) return;
+    last_poll = Clock::now();
+    answer_liveness_queries();
   }
 
-  CommError call_the_roll(double waited);
+  CommError check_liveness(double waited);
 
   std::deque<std::string> posted;
 };
 
-CommError Job::call_the_roll(double waited) {
+CommError Job::check_liveness(double waited) {
   std::set<int> silent;
   for (int r = 0; r < size; ++r) {
     if (r == rank) continue;
     silent.insert(r);
-    post(r, kRollCall);
+    post(r, kLivenessQuery);
   }
   std::string seen;
   const auto start = Clock::now();
   const double grace = std::clamp(waited / 2, 1.0, 5.0);
   while (!silent.empty() && seconds_since(start) < grace) {
-    answer_roll_calls();
+    answer_liveness_queries();
     int waiting = 0;
     MPI_Status status;
-    MPI_Iprobe(MPI_ANY_SOURCE, kRollAnswer, control, &waiting, &status);
+    MPI_Iprobe(MPI_ANY_SOURCE, kLivenessReply, control, &waiting, &status);
     if (!waiting) {
       usleep(1000);
       continue;
     }
     char text[kNameBytes];
-    MPI_Recv(text, kNameBytes, MPI_CHAR, status.MPI_SOURCE, kRollAnswer, control, MPI_STATUS_IGNORE);
+    MPI_Recv(text, kNameBytes, MPI_CHAR, status.MPI_SOURCE, kLivenessReply, control, MPI_STATUS_IGNORE);
     silent.erase(status.MPI_SOURCE);
     seen += ", rank " + std::to_string(status.MPI_SOURCE) + " is in \"" + text + "\"";
   }
@@ -172,7 +172,7 @@ class Progress {
       if (ends_) return;
       lock.unlock();
       if (job_.mpi.try_lock()) {
-        job_.answer_roll_calls();
+        job_.answer_liveness_queries();
         job_.mpi.unlock();
       }
       usleep(100);
@@ -228,9 +228,9 @@ void wait_for(Messages& messages, Job& job, const std::string& operation, double
     round < 100 ? void(sched_yield()) : void(usleep(round < 1000 ? 20 : 200));
     lock.lock();
     if (round < 100) continue;
-    job.look();
+    job.poll();
     if (!job.broken && seconds_since(start) > seconds) {
-      job.broken = std::make_exception_ptr(job.call_the_roll(seconds));
+      job.broken = std::make_exception_ptr(job.check_liveness(seconds));
     }
     if (job.broken) std::rethrow_exception(job.broken);
   }

@@ -21,9 +21,9 @@ std::string mpi_library();
 std::string mpi_transport(const std::string& library);
 
 /// The MPI of this process: started here and ended by finish(). Everything is exchanged by nonblocking messages that
-/// are polled with a deadline. At the deadline the ranks call the roll: whoever waits answers with the operation it is
-/// in, and the CommError names the ranks and hosts that did not answer, on the first rank that did. While messages are
-/// under way and the rank computes, a thread of its own calls MPI, which moves nothing by itself.
+/// are polled with a deadline. At the deadline a rank checks which others are alive: whoever waits answers with the
+/// operation it is in, and the CommError names the ranks and hosts that did not answer, on the first rank that did.
+/// While messages are under way and the rank computes, a thread of its own calls MPI, which moves nothing by itself.
 class MpiSession {
  public:
   MpiSession();

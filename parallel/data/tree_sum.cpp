@@ -44,10 +44,10 @@ Tensor as(DType dtype, const Tensor& values, MemoryPool& pool) {
   return converted;
 }
 
-std::vector<size_t> in_bytes(std::span<const int64_t> cuts, DType dtype) {
-  std::vector<size_t> bounds;
-  for (const int64_t cut : cuts) bounds.push_back(static_cast<size_t>(cut) * dtype_size(dtype));
-  return bounds;
+std::vector<size_t> in_bytes(std::span<const int64_t> bounds, DType dtype) {
+  std::vector<size_t> result;
+  for (const int64_t bound : bounds) result.push_back(static_cast<size_t>(bound) * dtype_size(dtype));
+  return result;
 }
 
 // On a device without bytes one of many equal pieces tells what all take.
@@ -55,18 +55,18 @@ int64_t to_run(const Tensor& values, int64_t count, int64_t piece) {
   return values.device().has_bytes() ? count : std::min(count, piece);
 }
 
-// Each rank's sum of its share [cuts[rank], cuts[rank + 1]) of `values`.
+// Each rank's sum of its share [bounds[rank], bounds[rank + 1]) of `values`.
 Tensor summed_share(Communicator& ranks, std::string_view operation, const Tensor& values,
-                    std::span<const int64_t> cuts, const std::vector<bool>& present, const Wire& wire,
+                    std::span<const int64_t> bounds, const std::vector<bool>& present, const Wire& wire,
                     MemoryPool& pool) {
   const MemoryPool::Use use(pool, MemoryUse::workspace);
   const size_t me = static_cast<size_t>(ranks.rank());
-  const int64_t count = cuts[me + 1] - cuts[me];
+  const int64_t count = bounds[me + 1] - bounds[me];
   const Tensor sent = as(wire.dtype, values, pool);
   Tensor received = Tensor::empty(pool, {ranks.size() * count}, wire.dtype, "parts of a sum");
   std::vector<size_t> blocks(static_cast<size_t>(ranks.size()) + 1);
   for (size_t r = 0; r < blocks.size(); ++r) blocks[r] = r * static_cast<size_t>(count) * dtype_size(wire.dtype);
-  ranks.all_to_all(operation, sent, in_bytes(cuts, wire.dtype), received, blocks);
+  ranks.all_to_all(operation, sent, in_bytes(bounds, wire.dtype), received, blocks);
   const Tensor parts = as(DType::f32, received, pool);
   return tree_sum(parts.reshape({ranks.size(), count}), present);
 }
@@ -95,41 +95,41 @@ void all_reduce_tree(Communicator& ranks, std::string_view operation, Tensor& va
   const MetaComm::Piece piece(ranks, static_cast<double>(end) / static_cast<double>(flat.numel()));
   for (int64_t begin = 0; begin < end; begin += kBucket) {
     Tensor bucket = flat.rows(begin, std::min(flat.numel(), begin + kBucket));
-    std::vector<int64_t> cuts;
-    for (int64_t r = 0; r <= size; ++r) cuts.push_back(bucket.numel() * r / size);
-    const Tensor sum = summed_share(ranks, operation, bucket, cuts, present, wire, pool);
+    std::vector<int64_t> bounds;
+    for (int64_t r = 0; r <= size; ++r) bounds.push_back(bucket.numel() * r / size);
+    const Tensor sum = summed_share(ranks, operation, bucket, bounds, present, wire, pool);
     if (wire.dtype == DType::f32) {
-      ranks.all_gather(operation, sum, bucket, in_bytes(cuts, wire.dtype));
+      ranks.all_gather(operation, sum, bucket, in_bytes(bounds, wire.dtype));
       continue;
     }
     Tensor narrow = Tensor::empty(pool, bucket.shape(), wire.dtype, "values on the wire");
-    ranks.all_gather(operation, as(wire.dtype, sum, pool), narrow, in_bytes(cuts, wire.dtype));
+    ranks.all_gather(operation, as(wire.dtype, sum, pool), narrow, in_bytes(bounds, wire.dtype));
     ops::cast(narrow, bucket);
   }
 }
 
 void reduce_scatter_tree(Communicator& ranks, std::string_view operation, const Tensor& values,
-                         std::span<const int64_t> cuts, Tensor& mine, const std::vector<bool>& present,
+                         std::span<const int64_t> bounds, Tensor& mine, const std::vector<bool>& present,
                          const Wire& wire, MemoryPool& pool) {
   const size_t me = static_cast<size_t>(ranks.rank());
   if (ranks.size() == 1) {
-    if (present[0]) ops::add(values.rows(cuts[0], cuts[1]), mine);
+    if (present[0]) ops::add(values.rows(bounds[0], bounds[1]), mine);
     return;
   }
   // Every rank's share passes through in pieces, so that what is received stays small beside the values.
   int64_t longest = 0;
-  for (size_t r = 0; r + 1 < cuts.size(); ++r) longest = std::max(longest, cuts[r + 1] - cuts[r]);
+  for (size_t r = 0; r + 1 < bounds.size(); ++r) longest = std::max(longest, bounds[r + 1] - bounds[r]);
   const int64_t piece = std::max<int64_t>(kBucket / ranks.size(), 1);
   if (longest <= piece) {
-    return ops::add(summed_share(ranks, operation, values, cuts, present, wire, pool), mine);
+    return ops::add(summed_share(ranks, operation, values, bounds, present, wire, pool), mine);
   }
   const int64_t end = to_run(values, longest, piece);
   const MetaComm::Piece one(ranks, static_cast<double>(end) / static_cast<double>(longest));
   for (int64_t at = 0; at < end; at += piece) {
     std::vector<int64_t> begins, counts = {0};
-    for (size_t r = 0; r + 1 < cuts.size(); ++r) {
-      begins.push_back(std::min(cuts[r] + at, cuts[r + 1]));
-      counts.push_back(counts.back() + std::min(cuts[r + 1], begins.back() + piece) - begins.back());
+    for (size_t r = 0; r + 1 < bounds.size(); ++r) {
+      begins.push_back(std::min(bounds[r] + at, bounds[r + 1]));
+      counts.push_back(counts.back() + std::min(bounds[r + 1], begins.back() + piece) - begins.back());
     }
     const MemoryPool::Use use(pool, MemoryUse::workspace);
     Tensor chosen = Tensor::empty(pool, {counts.back()}, DType::f32, "values on the wire");
@@ -139,7 +139,7 @@ void reduce_scatter_tree(Communicator& ranks, std::string_view operation, const 
       chosen.device().copy(values.address() + static_cast<size_t>(begins[r]) * sizeof(float),
                            chosen.address() + static_cast<size_t>(counts[r]) * sizeof(float), bytes);
     }
-    Tensor target = mine.rows(begins[me] - cuts[me], begins[me] - cuts[me] + counts[me + 1] - counts[me]);
+    Tensor target = mine.rows(begins[me] - bounds[me], begins[me] - bounds[me] + counts[me + 1] - counts[me]);
     ops::add(summed_share(ranks, operation, chosen, counts, present, wire, pool), target);
   }
 }

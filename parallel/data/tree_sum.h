@@ -27,9 +27,9 @@ Tensor tree_sum(const Tensor& parts, const std::vector<bool>& present);
 void all_reduce_tree(Communicator& ranks, std::string_view operation, Tensor& values, const std::vector<bool>& present,
                      const Wire& wire, MemoryPool& pool);
 
-/// mine += the sum over the ranks of elements [cuts[rank], cuts[rank + 1]) of `values` [n] f32.
+/// mine += its shard of the sum over the ranks: elements [bounds[rank], bounds[rank + 1]) of `values` [n] f32.
 void reduce_scatter_tree(Communicator& ranks, std::string_view operation, const Tensor& values,
-                         std::span<const int64_t> cuts, Tensor& mine, const std::vector<bool>& present,
+                         std::span<const int64_t> bounds, Tensor& mine, const std::vector<bool>& present,
                          const Wire& wire, MemoryPool& pool);
 
 /// The same of one number, in f64, on all ranks.

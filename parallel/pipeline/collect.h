@@ -1,5 +1,5 @@
 #pragma once
-// Tensors of several ranks brought to the first one, in order and one at a time: how a model is exported whole.
+// Tensors of several ranks brought to the first one, in order and one at a time: how a model is exported unsharded.
 
 #include <functional>
 

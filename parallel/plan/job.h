@@ -70,7 +70,7 @@ struct PlannedBlock {
 struct PlanJob {
   PlannedModel model;
   ModelMaker make_model;
-  /// Of distillation: the frozen teacher, whole, in the memory of rank.pool; empty: none.
+  /// Of distillation: the frozen teacher, unsharded, in the memory of rank.pool; empty: none.
   std::function<Decoder(RankContext& rank)> make_teacher;
   /// Of PPO: the value model, which is trained as the policy is; empty: none.
   ModelMaker make_value;

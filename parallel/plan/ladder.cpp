@@ -35,10 +35,11 @@ bool possible(const PlanJob& job, const PlanLayout& layout) {
 
 }  // namespace
 
-PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, const LayoutCosts& costs, bool whole) {
+PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, const LayoutCosts& costs,
+                                bool all_layers) {
   PlannedLayout planned{.rung = describe(layout), .layout = layout};
   planned.stages = place_stages(job, layout, costs.threads, costs.budget);
-  planned.memory = plan_memory(job, layout, planned.stages, costs.threads, costs.budget, whole);
+  planned.memory = plan_memory(job, layout, planned.stages, costs.threads, costs.budget, all_layers);
   planned.time = costs.time
                      ? costs.time(layout, planned.memory)
                      : step_time(job, layout, planned.memory, pass_seconds(job, layout, costs.cluster), costs.cluster);
@@ -98,9 +99,9 @@ std::vector<PlannedLayout> walk_ladder(const PlanJob& job, const PlanLayout& bas
 }
 
 // With as few blocks recomputed as fit.
-PlanLayout with_fitted_recomputation(const PlanJob& job, PlanLayout layout, const LayoutCosts& costs, bool whole) {
+PlanLayout with_fitted_recomputation(const PlanJob& job, PlanLayout layout, const LayoutCosts& costs, bool all_layers) {
   const std::vector<int64_t> stages = place_stages(job, layout, costs.threads, costs.budget);
-  layout.recomputed = layers_to_recompute(job, layout, stages, costs.threads, costs.budget, costs.budget, whole);
+  layout.recomputed = layers_to_recompute(job, layout, stages, costs.threads, costs.budget, costs.budget, all_layers);
   layout.stages.clear();
   for (size_t s = 0; s + 1 < stages.size(); ++s) layout.stages.push_back(stages[s + 1] - stages[s]);
   return layout;
@@ -116,9 +117,9 @@ PlannedLayout choose_layout(const PlanJob& job, const PlanLayout& base, int64_t 
     }
     return degrees;
   };
-  const auto fitted = [&](const PlanLayout& layout, bool whole) {
+  const auto fitted = [&](const PlanLayout& layout, bool all_layers) {
     const bool free = given.recompute_is_free && costs.budget > 0;
-    return free ? with_fitted_recomputation(job, layout, costs, whole) : layout;
+    return free ? with_fitted_recomputation(job, layout, costs, all_layers) : layout;
   };
   const Recompute policy = given.recompute_is_free ? Recompute::none : base.recompute;
   const DecoderConfig& config = job.model.config;

@@ -33,9 +33,9 @@ struct LayoutCosts {
   bool time_has_offload = false;  ///< `time` counts what activations in a file take; else cluster.disk_bandwidth does
 };
 
-/// whole: see plan_memory.
+/// all_layers: see plan_memory.
 PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, const LayoutCosts& costs,
-                                bool whole = true);
+                                bool all_layers = true);
 
 /// The rungs for `ranks` ranks, whether they fit or not: data parallel, checkpointing, ZeRO-2, ZeRO-3, pipeline (those
 /// with checkpointing), offload: zero 3 or pipeline, which needs less, with activations in a file. A single rank has

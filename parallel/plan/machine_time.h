@@ -28,7 +28,7 @@ class ByteCost {
   std::vector<std::pair<double, double>> points_;
 };
 
-/// What a rank takes, with the model cut among ranks of a tensor axis (their sums included), while as many ranks work
+/// What a rank takes, with the model sharded over a tensor axis (their sums included), while as many ranks work
 /// as have cores of their own. Of one microbatch where nothing else is said.
 struct PartSeconds {
   std::vector<double> forward, backward;  ///< [L]
@@ -45,7 +45,7 @@ struct PartSeconds {
   double update = 0;      ///< is part of the norm, and updates its value
 };
 
-/// Exchanges in groups of so many ranks while all ranks of the run do the same, by bytes before they are cut.
+/// Exchanges in groups of so many ranks while all ranks of the run do the same, by bytes before they are sharded.
 struct GroupExchanges {
   ByteCost sum;     ///< all_reduce_tree
   ByteCost reduce;  ///< reduce_scatter_tree

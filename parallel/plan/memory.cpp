@@ -46,12 +46,12 @@ class Stages {
 
   /// recomputed: by layer of the whole model.
   StageMemory memory(const LayerRange& range, int64_t stage, const std::vector<bool>& recomputed, int threads,
-                     int64_t budget, bool whole = false) {
+                     int64_t budget, bool all_layers = false) {
     int64_t again = 0;
     for (int64_t l = range.begin; l < range.end; ++l) {
       if (recomputed[static_cast<size_t>(l)]) again = l + 1 - range.begin;
     }
-    const StageRun run = run_of(range, again, in_flight(stage), whole);
+    const StageRun run = run_of(range, again, in_flight(stage), all_layers);
     const StageRun::Peak& most = run.largest();
     StageMemory memory{.layers = range, .split = most.split};
     for (const StageRun::Peak& peak : run.peaks) memory.pool_peak = std::max(memory.pool_peak, peak.pool);
@@ -88,13 +88,13 @@ class Stages {
     return most;
   }
 
-  StageRun run_of(const LayerRange& range, int64_t again, int64_t in_flight, bool whole) {
+  StageRun run_of(const LayerRange& range, int64_t again, int64_t in_flight, bool all_layers) {
     first_ = range.begin == 0;
     last_ = range.end == job_.model.config.layers;
     if (!alike_) return of_largest_shard(job_.model.config, {range, again, in_flight});
     const StageSizes sizes = {range.end - range.begin - again, again, in_flight};
     StageRun run = along(sizes, 0);
-    if (whole) run.margin = along(sizes, 2).margin;
+    if (all_layers) run.margin = along(sizes, 2).margin;
     return run;
   }
 
@@ -121,7 +121,7 @@ class Stages {
     return runs.emplace(key, of_largest_shard(config, {{below, end}, again, in_flight})).first->second;
   }
 
-  // Shards are cut where tensors or blocks end: the first and the last are the most uneven. Of large ones it does not
+  // Shards begin where tensors or blocks end: the first and the last are the most uneven. Of large ones it does not
   // matter.
   StageRun of_largest_shard(const DecoderConfig& config, detail::StageRank rank) const {
     StageRun first = detail::run_stage(job_, config, layout_, rank);
@@ -173,18 +173,18 @@ std::vector<bool> recomputed_layers(const PlanJob& job, const PlanLayout& layout
 }  // namespace
 
 MemoryPlan plan_memory(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages, int threads,
-                       int64_t budget, bool whole) {
+                       int64_t budget, bool all_layers) {
   Stages of_layout(job, layout);
   MemoryPlan plan;
   for (size_t s = 0; s + 1 < stages.size(); ++s) {
     plan.stages.push_back(of_layout.memory({stages[s], stages[s + 1]}, static_cast<int64_t>(s),
-                                           recomputed_layers(job, layout), threads, budget, whole));
+                                           recomputed_layers(job, layout), threads, budget, all_layers));
   }
   return plan;
 }
 
 std::vector<bool> layers_to_recompute(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages,
-                                      int threads, int64_t room, int64_t budget, bool whole) {
+                                      int threads, int64_t room, int64_t budget, bool all_layers) {
   Stages of_layout(job, layout);
   std::vector<bool> chosen(static_cast<size_t>(job.model.config.layers), false);
   for (size_t s = 0; s + 1 < stages.size(); ++s) {
@@ -195,7 +195,8 @@ std::vector<bool> layers_to_recompute(const PlanJob& job, const PlanLayout& layo
       return again;
     };
     const auto fits = [&](int64_t layer) {
-      const StageMemory memory = of_layout.memory(range, static_cast<int64_t>(s), below(layer), threads, budget, whole);
+      const StageMemory memory =
+          of_layout.memory(range, static_cast<int64_t>(s), below(layer), threads, budget, all_layers);
       return memory.needed() <= room && memory.fits_pool;
     };
     int64_t least = range.begin, most = range.end;  // least: not tried, or does not fit

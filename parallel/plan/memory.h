@@ -11,7 +11,7 @@
 
 namespace nibble {
 
-/// A rank of one pipeline stage; all ranks of a stage need the same, up to uneven cuts (the largest counts).
+/// A rank of one pipeline stage; all ranks of a stage need the same, up to uneven shards (the largest counts).
 struct StageMemory {
   LayerRange layers;
   MemorySplit split;      ///< when most is resident
@@ -35,16 +35,16 @@ struct MemoryPlan {
 };
 
 /// stages: first layer of every stage and, at the end, L. budget: what the ranks' pools may hold, 0 = no limit.
-/// threads: of a rank. whole: the margin, which grows in no straight line, is that of a run of all layers; for one
+/// threads: of a rank. all_layers: the margin, which grows in no straight line, is that of a run of all layers; for one
 /// layout of many to choose from that of few layers will do.
 MemoryPlan plan_memory(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages, int threads,
-                       int64_t budget = 0, bool whole = true);
+                       int64_t budget = 0, bool all_layers = true);
 
 /// Which layers run again in the backward pass, [L], so that every stage has at most `room` bytes resident and its pool
 /// fits the budget: in every stage the lowest ones, as few as will do; all of them where that is not enough. (What the
 /// highest layers keep is used first and gone when the lower ones run again.)
 std::vector<bool> layers_to_recompute(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages,
-                                      int threads, int64_t room, int64_t budget, bool whole = true);
+                                      int threads, int64_t room, int64_t budget, bool all_layers = true);
 
 /// The fastest of stage_placements() in which every stage fits the budget; where none does, the one whose largest stage
 /// is smallest. What a run uses: the same on all its ranks.

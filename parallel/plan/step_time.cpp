@@ -27,7 +27,7 @@ double ring_seconds(const Exchange& of, const StepCost::Amount& amount, const Me
 
 // What a stage exchanges in a step.
 struct ExchangeSeconds {
-  double in_the_way = 0;  // sums of a layer's halves stand in the way of the next product
+  double in_the_way = 0;  // sums of a layer's sublayers stand in the way of the next product
   double beside = 0;      // of computing
 };
 
@@ -40,9 +40,9 @@ ExchangeSeconds exchange_seconds(const StepCost& step, const PlanJob& job, const
   ExchangeSeconds seconds;
   for (auto [exchange, amount] : step.exchanges) {
     const bool stream = exchange.axis == MeshAxis::tensor || exchange.axis == MeshAxis::pipeline;
-    Exchange half = exchange;
-    half.kind = CommKind::scatter;
-    const bool sum = step.exchanges.contains(half);
+    Exchange scatter = exchange;
+    scatter.kind = CommKind::scatter;
+    const bool sum = step.exchanges.contains(scatter);
     if (stream) amount.bytes *= wire.stream_bytes / kFloat;
     if (!stream && !sum && job.everything) amount.bytes *= wire.weight_bytes / kFloat;
     if (exchange.kind == CommKind::send) {

@@ -1,5 +1,5 @@
 #pragma once
-// Tensors of one block side by side in one buffer, and where the buffer is cut into the shards of the ranks.
+// Tensors of one block side by side in one buffer, and where the shard of each rank begins.
 
 #include <cstdint>
 #include <span>
@@ -14,7 +14,7 @@ struct FlatPart {
   int64_t at = 0;              ///< where the piece begins in the buffer
 };
 
-/// Every tensor begins at a multiple of `alignment` elements. Cuts lie between tensors or at multiples of `grain`
+/// Every tensor begins at a multiple of `alignment` elements. Shards begin between tensors or at multiples of `grain`
 /// inside one: a gradient's squares are added in pieces of that size, and shards that hold whole pieces give the same
 /// bits.
 class FlatLayout {
@@ -25,13 +25,13 @@ class FlatLayout {
 
   int64_t size() const { return size_; }
   int64_t offset(size_t tensor) const { return offsets_[tensor]; }
-  /// [ranks + 1]: rank r has elements [cuts[r], cuts[r + 1]) of the buffer.
-  std::span<const int64_t> cuts() const { return cuts_; }
+  /// [ranks + 1]: the shard of rank r is elements [bounds[r], bounds[r + 1]) of the buffer.
+  std::span<const int64_t> shard_bounds() const { return shard_bounds_; }
   /// What rank r holds of the tensors, in order.
   std::vector<FlatPart> parts(int rank) const;
 
  private:
-  std::vector<int64_t> sizes_, offsets_, cuts_;
+  std::vector<int64_t> sizes_, offsets_, shard_bounds_;
   int64_t size_ = 0;
 };
 

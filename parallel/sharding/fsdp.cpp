@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kByteAlignment = 64;
 constexpr int64_t kByteGrain = 64 * 128;      // 64 x 256 weights in 4 bits: a block of doubly quantized scales
-constexpr size_t kSmallestSharded = 1 << 10;  // bytes; smaller tensors are whole everywhere
+constexpr size_t kSmallestSharded = 1 << 10;  // bytes; smaller tensors are not sharded
 
 std::vector<bool> one_group(const std::vector<bool>& present, int64_t group, int which) {
   const auto begin = present.begin() + which * group;
@@ -119,7 +119,7 @@ void FullySharded::each_group(const Call& call) const {
 std::vector<Parameter*> FullySharded::parameters() const {
   std::vector<Parameter*> mine;
   each_group([&](const TrainableGroup& group) {
-    for (const auto& part : group.parts()) mine.push_back(part.get());
+    for (const auto& shard : group.shards()) mine.push_back(shard.get());
   });
   return mine;
 }
@@ -240,10 +240,10 @@ std::vector<double> FullySharded::gradient_squares(const std::vector<const Param
   std::vector<std::string> names;  // of the pieces of all ranks, in rank order
   for (int r = 0; r < mesh_.shards().size(); ++r) {
     each_group([&](const TrainableGroup& group) {
-      const int64_t begin = group.layout().cuts()[static_cast<size_t>(r)];
+      const int64_t begin = group.layout().shard_bounds()[static_cast<size_t>(r)];
       for (const FlatPart& part : group.layout().parts(r)) {
         for (int64_t at = part.begin; at < part.end; at += kSquaresPiece) {
-          names.push_back(group.whole()[part.tensor]->name);
+          names.push_back(group.unsharded()[part.tensor]->name);
           if (r != mesh_.shards().rank()) continue;
           const int64_t from = part.at + at - part.begin - begin;
           const int64_t to = std::min(from + kSquaresPiece, part.at + part.end - part.begin - begin);

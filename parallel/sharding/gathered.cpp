@@ -14,7 +14,7 @@ GatheredBytes::GatheredBytes(std::vector<Tensor*> tensors, FlatLayout layout, si
       ranks_(ranks),
       pool_(pool),
       what_(std::move(what)) {
-  for (const int64_t cut : layout_.cuts()) bounds_.push_back(static_cast<size_t>(cut) * element_bytes_);
+  for (const int64_t bound : layout_.shard_bounds()) bounds_.push_back(static_cast<size_t>(bound) * element_bytes_);
   const size_t me = static_cast<size_t>(ranks_.rank());
   shard_ = Tensor::zeros(pool_, {static_cast<int64_t>(bounds_[me + 1] - bounds_[me])}, DType::u8, what_ + " (shard)");
   for (const FlatPart& part : layout_.parts(ranks_.rank())) {
@@ -27,12 +27,12 @@ GatheredBytes::GatheredBytes(std::vector<Tensor*> tensors, FlatLayout layout, si
   bind(false);
 }
 
-void GatheredBytes::bind(bool whole) {
+void GatheredBytes::bind(bool unsharded) {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     Tensor& tensor = *tensors_[i];
-    tensor = whole ? Tensor::view(full_.storage(), static_cast<size_t>(layout_.offset(i)) * element_bytes_,
-                                  tensor.shape(), tensor.dtype())
-                   : Tensor::planned(tensor.shape(), tensor.dtype());
+    tensor = unsharded ? Tensor::view(full_.storage(), static_cast<size_t>(layout_.offset(i)) * element_bytes_,
+                                      tensor.shape(), tensor.dtype())
+                       : Tensor::planned(tensor.shape(), tensor.dtype());
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// One buffer of a block, cut into shards: whole only while it is used.
+// One sharded buffer of a block, gathered only while it is used.
 
 #include <memory>
 #include <string>
@@ -32,7 +32,7 @@ class GatheredBytes {
   const Tensor& shard() const { return shard_; }
 
  private:
-  void bind(bool whole);
+  void bind(bool unsharded);
 
   std::vector<Tensor*> tensors_;
   FlatLayout layout_;

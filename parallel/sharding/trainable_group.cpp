@@ -20,8 +20,8 @@ std::vector<int64_t> sizes_of(const std::vector<Parameter*>& parameters) {
   return sizes;
 }
 
-Tensor flat_part(const Tensor& whole, int64_t begin, int64_t end) {
-  return whole.reshape({whole.numel()}).rows(begin, end);
+Tensor flat_part(const Tensor& global, int64_t begin, int64_t end) {
+  return global.reshape({global.numel()}).rows(begin, end);
 }
 
 Tensor view_of(const Tensor& flat, int64_t begin, const Shape& shape) {
@@ -30,22 +30,22 @@ Tensor view_of(const Tensor& flat, int64_t begin, const Shape& shape) {
 
 }  // namespace
 
-TrainableGroup::TrainableGroup(std::vector<Parameter*> parameters, ShardLevel level, bool whole_gradients,
+TrainableGroup::TrainableGroup(std::vector<Parameter*> parameters, ShardLevel level, bool full_gradients,
                                Communicator& ranks, MemoryPool& pool, const std::string& what)
     : parameters_(std::move(parameters)),
       layout_(sizes_of(parameters_), ranks.size(), kAlignment, kSquaresPiece),
-      keep_whole_gradients_(whole_gradients),
+      full_gradients_(full_gradients),
       ranks_(ranks),
       pool_(pool),
       what_(what) {
   const size_t me = static_cast<size_t>(ranks.rank());
-  const int64_t begin = layout_.cuts()[me], end = layout_.cuts()[me + 1];
+  const int64_t begin = layout_.shard_bounds()[me], end = layout_.shard_bounds()[me + 1];
   Tensor shard;
   if (level == ShardLevel::weights) {
     std::vector<Tensor*> tensors;
     for (Parameter* parameter : parameters_) {
       Tensor& value = parameter->value;
-      // Only this rank's part is read and widened; the rest stays in the file.
+      // Only this rank's shard is read and widened; the rest stays in the file.
       Tensor wide = Tensor::planned(value.shape(), DType::f32);
       if (value.dtype() != DType::f32) {
         wide = Tensor::empty(pool_, value.shape(), DType::f32, parameter->name);
@@ -79,13 +79,13 @@ TrainableGroup::TrainableGroup(std::vector<Parameter*> parameters, ShardLevel le
     result->value = shard.rows(part.at - begin, part.at - begin + part.end - part.begin);
     result->gradient = shard_gradient_.rows(part.at - begin, part.at - begin + part.end - part.begin);
     result->trainable = true;
-    parts_.push_back(std::move(result));
+    shards_.push_back(std::move(result));
   }
   for (Parameter* parameter : parameters_) {
     parameter->trainable = true;
     parameter->gradient = Tensor::planned(parameter->value.shape(), DType::f32);
   }
-  if (keep_whole_gradients_) open_gradients();
+  if (full_gradients_) open_gradients();
 }
 
 void TrainableGroup::bind_gradients() {
@@ -98,16 +98,17 @@ void TrainableGroup::bind_gradients() {
 
 void TrainableGroup::open_gradients() {
   if (gradients_) return;
-  const MemoryPool::Use use(pool_, keep_whole_gradients_ ? MemoryUse::gradients : MemoryUse::gathered);
+  const MemoryPool::Use use(pool_, full_gradients_ ? MemoryUse::gradients : MemoryUse::gathered);
   gradients_ = Tensor::zeros(pool_, {layout_.size()}, DType::f32, what_ + " gradients");
   bind_gradients();
 }
 
 void TrainableGroup::reduce(const std::vector<bool>& present, const Wire& wire) {
   if (std::find(present.begin(), present.end(), true) != present.end()) {
-    reduce_scatter_tree(ranks_, "reduce gradients", gradients_, layout_.cuts(), shard_gradient_, present, wire, pool_);
+    reduce_scatter_tree(ranks_, "reduce gradients", gradients_, layout_.shard_bounds(), shard_gradient_, present, wire,
+                        pool_);
   }
-  if (keep_whole_gradients_) return;
+  if (full_gradients_) return;
   gradients_ = {};
   bind_gradients();
 }
@@ -115,20 +116,21 @@ void TrainableGroup::reduce(const std::vector<bool>& present, const Wire& wire) 
 void TrainableGroup::share_values() {
   if (weights_) return;
   std::vector<size_t> bounds;
-  for (const int64_t cut : layout_.cuts()) bounds.push_back(static_cast<size_t>(cut) * sizeof(float));
+  for (const int64_t bound : layout_.shard_bounds()) bounds.push_back(static_cast<size_t>(bound) * sizeof(float));
   const size_t me = static_cast<size_t>(ranks_.rank());
-  ranks_.all_gather("share weights", values_.rows(layout_.cuts()[me], layout_.cuts()[me + 1]), values_, bounds);
+  ranks_.all_gather("share weights", values_.rows(layout_.shard_bounds()[me], layout_.shard_bounds()[me + 1]), values_,
+                    bounds);
 }
 
 std::vector<CheckpointSlice> TrainableGroup::slices(const NamedTensor& tensor) const {
   for (const FlatPart& part : layout_.parts(ranks_.rank())) {
-    const Parameter& whole = *parameters_[part.tensor];
-    if (tensor.name != whole.name && !tensor.name.starts_with(whole.name + ".exp_avg")) continue;
+    const Parameter& global = *parameters_[part.tensor];
+    if (tensor.name != global.name && !tensor.name.starts_with(global.name + ".exp_avg")) continue;
     if (tensor.name.ends_with(".absmax")) {  // of blocks of the 8-bit state, which parts begin with
-      const int64_t blocks = (whole.value.numel() + ops::kEightBitBlock - 1) / ops::kEightBitBlock;
+      const int64_t blocks = (global.value.numel() + ops::kEightBitBlock - 1) / ops::kEightBitBlock;
       return {{tensor.name, tensor.value, {blocks}, {part.begin / ops::kEightBitBlock}}};
     }
-    return flat_slices(tensor.name, tensor.value, whole.value.shape(), part.begin);
+    return flat_slices(tensor.name, tensor.value, global.value.shape(), part.begin);
   }
   return {};
 }

@@ -52,26 +52,26 @@ class TensorParallel final : public LayerSharding {
 
   ShardSpec shard(const std::string& module) const override { return module_shard(config_, shard_, module); }
 
-  AttentionConfig attention(AttentionConfig whole) const override {
-    if (whole.qkv_groups > 1) whole.qkv_groups = whole.qkv_groups * shard_.kv_heads.size() / whole.kv_heads;
-    whole.heads = shard_.heads.size();
-    whole.kv_heads = shard_.kv_heads.size();
-    if (!whole.alibi_slopes.empty()) {
-      const auto first = whole.alibi_slopes.begin();
-      whole.alibi_slopes = std::vector<float>(first + shard_.heads.begin, first + shard_.heads.end);
+  AttentionConfig attention(AttentionConfig global) const override {
+    if (global.qkv_groups > 1) global.qkv_groups = global.qkv_groups * shard_.kv_heads.size() / global.kv_heads;
+    global.heads = shard_.heads.size();
+    global.kv_heads = shard_.kv_heads.size();
+    if (!global.alibi_slopes.empty()) {
+      const auto first = global.alibi_slopes.begin();
+      global.alibi_slopes = std::vector<float>(first + shard_.heads.begin, first + shard_.heads.end);
     }
-    return whole;
+    return global;
   }
-  MlpConfig mlp(MlpConfig whole) const override {
-    whole.hidden = shard_.mlp.size();
-    return whole;
+  MlpConfig mlp(MlpConfig global) const override {
+    global.hidden = shard_.mlp.size();
+    return global;
   }
 
-  Makers makers(const Makers& whole, MemoryPool& pool) const override {
+  Makers makers(const Makers& unsharded, MemoryPool& pool) const override {
     Makers makers;
-    makers.linear = [this, whole, &pool](const std::string& module, const Shape& shape) {
+    makers.linear = [this, unsharded, &pool](const std::string& module, const Shape& shape) {
       const ShardSpec spec = shard(module);
-      std::unique_ptr<LinearWeight> result = whole.linear(module, spec ? spec.global : shape);
+      std::unique_ptr<LinearWeight> result = unsharded.linear(module, spec ? spec.global : shape);
       if (has_everything(spec) && result->parameter()) result->parameter()->partial_gradient = true;
       if (!spec || has_everything(spec)) return result;
       std::unique_ptr<LinearWeight> own = result->shard(spec, pool);
@@ -80,14 +80,14 @@ class TensorParallel final : public LayerSharding {
       }
       return own;
     };
-    makers.parameter = [this, whole, &pool](const std::string& name, const Shape& shape) {
+    makers.parameter = [this, unsharded, &pool](const std::string& name, const Shape& shape) {
       const ParameterShard own = parameter_shard(config_, shard_, name);
-      const std::shared_ptr<Parameter> result = whole.parameter(name, own.spec ? own.spec.global : shape);
+      const std::shared_ptr<Parameter> result = unsharded.parameter(name, own.spec ? own.spec.global : shape);
       if (!own.here) return std::shared_ptr<Parameter>();
       result->partial_gradient = own.partial_gradient;
       if (!own.spec) return result;
       const Tensor value = slice_shard(result->value, own.spec, pool);
-      // What is not mapped shall not keep the whole alive.
+      // What is not mapped shall not keep the global tensor alive.
       result->value = value.writable() && value.storage() == result->value.storage() ? value.clone(pool) : value;
       result->shard = own.spec;
       return result;

@@ -11,7 +11,7 @@ namespace nibble {
 /// What one rank holds when tp_size ranks compute every layer together. Projections into heads and into the MLP are
 /// column-parallel (rows of the weight [out, in]), those back into the residual stream row-parallel (its columns), so
 /// that every rank has one term of the sum that a layer adds; embedding and head are sliced by rows of the vocabulary;
-/// norms are whole everywhere. Biases go with the rows; those of projections back into the stream are the first rank's
+/// norms are not sharded. Biases go with the rows; those of projections back into the stream are the first rank's
 /// alone. Heads, columns and rows need not divide evenly.
 struct TensorShard {
   int tp_rank = 0, tp_size = 1;
@@ -29,7 +29,7 @@ ShardSpec module_shard(const DecoderConfig& config, const TensorShard& shard, co
 
 /// Of a parameter, as the family stores it.
 struct ParameterShard {
-  ShardSpec spec;         ///< nothing: whole
+  ShardSpec spec;         ///< nothing: not sharded
   bool partial_gradient;  ///< see Parameter
   bool here;              ///< false: it is the first rank's alone
 };

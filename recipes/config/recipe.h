@@ -130,8 +130,8 @@ struct OptimizerRecipe {
 /// How the ranks of a run share the work; the product of the degrees is their number.
 struct ParallelRecipe {
   int64_t pipeline = 1, tensor = 1, shard = 1, replicate = 1, experts = 1;
-  int64_t zero = 3;             ///< what the shard axis cuts, see ShardLevel
-  bool shard_adapters = false;  ///< whether adapters are cut too, or whole on every rank
+  int64_t zero = 3;             ///< what the shard axis shards, see ShardLevel
+  bool shard_adapters = false;  ///< whether adapters are sharded too, or full on every rank
   bool reshard_after_forward = true;
   int64_t prefetch = 1;
   DType wire_dtype = DType::f32;

@@ -43,7 +43,7 @@ void check_rollouts(const Document& document, const Recipe& recipe) {
         "each takes as many of them");
   }
   if (!recipe.objective.value_adapter.empty() && !recipe.adapter) {
-    document.refuse("objective.value_adapter", "the policy is trained whole, and so is the value model",
+    document.refuse("objective.value_adapter", "the policy is fully trained, and so is the value model",
                     "add an adapter section, or name a value_model");
   }
   if (recipe.objective.rollout.file.empty() && recipe.all_rewards().empty() && has_rewards(recipe.objective.type)) {
@@ -100,7 +100,7 @@ void check_objective(const Document& document, const Recipe& recipe) {
   if (recipe.parallel.tensor > 1 &&
       (has_scores(recipe.objective.type) || recipe.objective.type == ObjectiveType::distillation ||
        recipe.objective.type == ObjectiveType::ppo)) {
-    document.refuse("parallel.tensor", type + " needs a whole head", "use parallel.shard or parallel.pipeline");
+    document.refuse("parallel.tensor", type + " needs a full head", "use parallel.shard or parallel.pipeline");
   }
   if (wanted == DataFormat::automatic) {  // distillation
     if (holds_judgements(recipe.data.format)) document.refuse("data.format", type + " reads texts", "leave it out");

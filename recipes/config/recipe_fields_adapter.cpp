@@ -169,7 +169,7 @@ std::vector<RecipeField> adapter_fields() {
       texts_field("adapter.layers_pattern", &AdapterOptions::layers_pattern,
                   "name before the layer number, with layers_to_transform"),
       texts_field("adapter.modules_to_save", &AdapterOptions::modules_to_save,
-                  "modules trained whole beside the adapter"),
+                  "modules fully trained beside the adapter"),
       texts_field("adapter.target_parameters", &AdapterOptions::target_parameters,
                   "tensors of all experts that get an adapter, as PEFT: \"mlp.experts.gate_up_proj\", "
                   "\"mlp.experts.down_proj\"; "

@@ -60,10 +60,10 @@ void compare_with_written(const NamedTensor& tensor, const CheckpointDir& writte
   release_pages(got);
 }
 
-// Gives what this rank's layers hold, put together from its tensor-parallel shards or with the experts of other ranks;
-// the first of those ranks gives.
-void give_whole(Decoder& model, const ParallelModel& parallel, const std::vector<NamedTensor>& tensors,
-                RankContext& rank, const std::function<void(const NamedTensor&)>& give) {
+// Gives the global tensors of this rank's layers, put together from its tensor-parallel shards or with the experts of
+// other ranks; the first of those ranks gives.
+void give_global(Decoder& model, const ParallelModel& parallel, const std::vector<NamedTensor>& tensors,
+                 RankContext& rank, const std::function<void(const NamedTensor&)>& give) {
   const Mesh& mesh = parallel.mesh();
   Communicator& ranks = mesh.tensor().size() > 1 ? mesh.tensor() : mesh.experts();
   if (ranks.size() == 1 || mesh.data().rank() >= mesh.experts().size()) {
@@ -78,8 +78,8 @@ void give_whole(Decoder& model, const ParallelModel& parallel, const std::vector
       own.push_back(tensor);
       continue;
     }
-    const Tensor whole = gather_on_first(ranks, tensor.name, tensor.value, specs[tensor.name], rank.pool.host());
-    if (whole) give({tensor.name, whole});
+    const Tensor global = gather_on_first(ranks, tensor.name, tensor.value, specs[tensor.name], rank.pool.host());
+    if (global) give({tensor.name, global});
   }
   const auto mine = [&](const std::function<void(const NamedTensor&)>& give_own) {
     std::ranges::for_each(own, give_own);
@@ -91,10 +91,10 @@ void give_whole(Decoder& model, const ParallelModel& parallel, const std::vector
 void visit_model(Decoder& model, ParallelModel& parallel, RankContext& rank,
                  const std::function<void(const NamedTensor&)>& take) {
   const auto mine = [&](const std::function<void(const NamedTensor&)>& give) {
-    parallel.visit_whole([&](const std::vector<NamedTensor>& tensors) {
+    parallel.visit_unsharded([&](const std::vector<NamedTensor>& tensors) {
       std::vector<NamedTensor> own = tensors;
       std::erase_if(own, [&](const NamedTensor& tensor) { return is_tied_copy(model, tensor.name); });
-      give_whole(model, parallel, own, rank, give);
+      give_global(model, parallel, own, rank, give);
     });
   };
   collect_stages(parallel.mesh(), rank.pool.host(), mine, take);
@@ -112,9 +112,9 @@ void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem
   if (model.config().score_labels > 0) say_score_head(model.config(), config);
   const DType dtype = dtype_of_config(config, file.string());
   const bool writes = rank.comm.rank() == 0;
-  Decoder whole = plan_decoder(model.config(), rank);
+  Decoder unsharded = plan_decoder(model.config(), rank);
   std::vector<TensorSpec> specs;
-  for (const NamedTensor& tensor : state_dict(whole)) specs.push_back({tensor.name, tensor.value.shape(), dtype});
+  for (const NamedTensor& tensor : state_dict(unsharded)) specs.push_back({tensor.name, tensor.value.shape(), dtype});
 
   std::optional<ModelDirectoryWriter> writer;
   if (writes) writer.emplace(target, Replace::anything, specs);
@@ -141,7 +141,7 @@ void export_adapter(Decoder& model, ParallelModel& parallel, const AttachedAdapt
     const auto mine = [&](const std::function<void(const NamedTensor&)>& give) {
       std::vector<NamedTensor> own;
       for (const auto& [name, value] : saved_tensors(model, adapter, rank.pool)) own.push_back({name, value});
-      give_whole(model, parallel, own, rank, give);
+      give_global(model, parallel, own, rank, give);
     };
     collect_stages(parallel.mesh(), rank.pool.host(), mine, [&](const NamedTensor& tensor) {
       tensors.emplace_back(peft_name(tensor.name, model.config()), tensor.value);

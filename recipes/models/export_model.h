@@ -1,5 +1,5 @@
 #pragma once
-// What a run leaves for others: written whole whatever the layout, read back, compared. Called by all ranks.
+// What a run leaves for others: written unsharded whatever the layout, read back, compared. Called by all ranks.
 
 #include <filesystem>
 

@@ -180,9 +180,10 @@ void check_spread_experts(const DecoderConfig& config, const AdapterPlan& plan, 
   for (const std::string& linear : plan.linears) {
     const std::optional<ExpertPart> part = expert_part(config, linear);
     if (!part) continue;
-    const bool alone = plan.whole.contains(linear + ".weight");
+    const bool alone = plan.fully_trained.contains(linear + ".weight");
     if (alone) ++saved[{part->tensor, part->first_output}];
-    if ((alone || plan.whole.contains(linear.substr(0, linear.rfind('.')))) && optimizer == OptimizerKind::adamw8bit)
+    if ((alone || plan.fully_trained.contains(linear.substr(0, linear.rfind('.')))) &&
+        optimizer == OptimizerKind::adamw8bit)
       refuse("adamw8bit keeps the state of experts in blocks that this would split", "use adamw, or parallel.shard");
     if (!std::ranges::count(plan.modules, linear)) continue;
     adapted = true;
@@ -209,7 +210,7 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
   const ModelSplit split{recipe.parallel.pipeline > 1, recipe.parallel.tensor > 1};
   if (rows > config.vocab_size && (split.stages || split.tensor)) {
     throw UsageError("tokens added to the tokenizer need " +
-                         std::string(split.stages ? "embedding and head on one rank" : "whole tables"),
+                         std::string(split.stages ? "embedding and head on one rank" : "full tables"),
                      "leave it out", split.stages ? "parallel.pipeline" : "parallel.tensor");
   }
   check_experts(config, recipe.parallel.experts);

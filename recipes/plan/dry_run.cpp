@@ -46,8 +46,8 @@ void validate_checkpoint(const Recipe& recipe) {
 }
 
 // Names and shapes only: what the adapter would sit on.
-void look_at_model(const Recipe& recipe, const DecoderConfig& config, int64_t rows, const Observer& observer,
-                   DryRun& found) {
+void validate_model(const Recipe& recipe, const DecoderConfig& config, int64_t rows, const Observer& observer,
+                    DryRun& found) {
   LocalRank rank;
   Decoder model = plan_decoder(config, rank.context());
   model.visit([&](const Parameter& parameter) { found.parameters += parameter.value.numel(); });
@@ -82,7 +82,7 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
 
   DryRun found;
   validate_checkpoint(recipe);
-  look_at_model(recipe, config, rows, observer, found);
+  validate_model(recipe, config, rows, observer, found);
   try_output(recipe.output.dir);
   found.total_steps = data.total_steps();
   found.first_step = data.step_info(1);

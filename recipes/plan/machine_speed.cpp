@@ -156,24 +156,25 @@ GroupExchanges measure_exchanges(Communicator& group, Communicator& all, const W
   const auto me = static_cast<size_t>(group.rank());
   for (const int64_t bytes : kExchanged) {
     const int64_t count = bytes / static_cast<int64_t>(sizeof(float));
-    std::vector<int64_t> cuts;
-    std::vector<size_t> bounds;
+    std::vector<int64_t> bounds;
+    std::vector<size_t> byte_bounds;
     for (int64_t r = 0; r <= group.size(); ++r) {
-      cuts.push_back(count * r / group.size());
-      bounds.push_back(static_cast<size_t>(cuts.back()) * sizeof(float));
+      bounds.push_back(count * r / group.size());
+      byte_bounds.push_back(static_cast<size_t>(bounds.back()) * sizeof(float));
     }
-    Tensor whole = Tensor::zeros(pool, {count}, DType::f32, "exchanged values");
-    Tensor mine = Tensor::zeros(pool, {cuts[me + 1] - cuts[me]}, DType::f32, "exchanged values");
+    Tensor values = Tensor::zeros(pool, {count}, DType::f32, "exchanged values");
+    Tensor mine = Tensor::zeros(pool, {bounds[me + 1] - bounds[me]}, DType::f32, "exchanged values");
     exchanges.add(
-        bytes, [&, whole]() mutable { all_reduce_tree(group, "trial", whole, present, wire, pool); }, result.sum);
+        bytes, [&, values]() mutable { all_reduce_tree(group, "trial", values, present, wire, pool); }, result.sum);
     exchanges.add(
         bytes,
-        [&, whole, mine, cuts]() mutable {
-          reduce_scatter_tree(group, "trial", whole, cuts, mine, present, wire, pool);
+        [&, values, mine, bounds]() mutable {
+          reduce_scatter_tree(group, "trial", values, bounds, mine, present, wire, pool);
         },
         result.reduce);
     exchanges.add(
-        bytes, [&, whole, mine, bounds]() mutable { group.all_gather("trial", mine, whole, bounds); }, result.gather);
+        bytes, [&, values, mine, byte_bounds]() mutable { group.all_gather("trial", mine, values, byte_bounds); },
+        result.gather);
   }
   exchanges.measure();
   return result;

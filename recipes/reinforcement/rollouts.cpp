@@ -208,7 +208,7 @@ std::vector<Rollout> Rollouts::wanted(int64_t block) const {
   return all;
 }
 
-// A teacher is whole on the ranks that have it, among them the last one.
+// A teacher is unsharded on the ranks that have it, among them the last one.
 void Rollouts::sample(int64_t block, bool by_teacher, StepExecutor& executor, const std::vector<Rollout>& all,
                       std::vector<Rollout>& done, const RolloutRun& run) const {
   const RolloutOptions& rollout = recipe_.objective.rollout;

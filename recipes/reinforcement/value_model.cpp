@@ -87,10 +87,10 @@ std::vector<Parameter*> ValueModel::parameters() {
   return all;
 }
 
-int64_t ValueModel::whole_size(const Parameter& part) const {
+int64_t ValueModel::global_size(const Parameter& part) const {
   Parameter own = part;
   own.name = own.name.substr(kValuePrefix.size());
-  return parallel_->whole_size(own);
+  return parallel_->global_size(own);
 }
 
 Slicer ValueModel::both(Slicer policy, Slicer own) {

@@ -30,8 +30,8 @@ int temporaries(const fs::path& directory) {
 /// Two tensors whose values say which step they are of.
 std::vector<CheckpointSlice> slices_of(int64_t step, MemoryPool& pool) {
   std::vector<float> values(3000, static_cast<float>(step));
-  return whole_slices({{"w", Tensor::from<float>(pool, {30, 100}, values)},
-                       {"b", Tensor::from<float>(pool, {10}, std::span(values).first(10))}});
+  return full_slices({{"w", Tensor::from<float>(pool, {30, 100}, values)},
+                      {"b", Tensor::from<float>(pool, {10}, std::span(values).first(10))}});
 }
 
 void save(const fs::path& directory, int64_t step) {

@@ -63,7 +63,7 @@ class Campaign(program.JobTest):
         # A second one may come before the first is answered: nothing is said then.
         if "what is not finished is removed" in said or "stopping" not in said:
             return "export" if STEPS in saved else "loading"
-        if "the step in hand is finished" in said:
+        if "the current step is finished" in said:
             return "step"
         state = self.folder / f"out/checkpoints/step-{saved[-1]}/state.json"
         left = json.loads(state.read_text()).get("unfinished")

@@ -1,5 +1,5 @@
 """Two network namespaces as two hosts: a launch across them trains to the bits of one process, and a link that is cut in
-the middle of a run ends it with the roll call's message and exit code 76; the same command then goes on.
+the middle of a run ends it with the liveness check's message and exit code 76; the same command then goes on.
 
 Needs root and iproute2; says so and skips where network namespaces are not permitted."""
 import os

@@ -133,7 +133,7 @@ void slices(Bytes bytes) {
   static MemoryCheckpoint checkpoint;
   static MemoryPool pool;
   static const std::vector<CheckpointSlice> wanted =
-      whole_slices({{"a", Tensor::zeros(pool, {2, 3}, DType::f32)}, {"b", Tensor::zeros(pool, {4}, DType::f32)}});
+      full_slices({{"a", Tensor::zeros(pool, {2, 3}, DType::f32)}, {"b", Tensor::zeros(pool, {4}, DType::f32)}});
   checkpoint.trainable.write(as_text(bytes));
   checkpoint.write_manifest(checkpoint.state_entry, manifest_entry(kTrainable, as_text(bytes)));
   try {

@@ -74,14 +74,14 @@ const std::vector<Case>& cases() {
 
 /// What is allowed to be refused on several ranks, and with which words.
 std::string refusal_of(const std::string& kind, const json& parallel) {
-  const bool cut = parallel.contains("tensor");
+  const bool sharded = parallel.contains("tensor");
   if (kind == "TokensTied" && parallel.contains("pipeline")) return "trainable_token_indices";
-  if (!cut) return "";
-  if (kind.starts_with("Tokens")) return "trainable_token_indices needs whole weights, which parallel.tensor shards";
-  if (kind.starts_with("Dora")) return "use_dora needs whole weights, which parallel.tensor shards";
-  if (kind.starts_with("Embedding")) return "LoRA on model.embed_tokens needs the whole table";
-  if (kind == "LoraBias") return "lora_bias needs whole weights";
-  if (kind.starts_with("Pissa") || kind == "Olora") return "init_lora_weights needs whole weights";
+  if (!sharded) return "";
+  if (kind.starts_with("Tokens")) return "trainable_token_indices needs full weights, which parallel.tensor shards";
+  if (kind.starts_with("Dora")) return "use_dora needs full weights, which parallel.tensor shards";
+  if (kind.starts_with("Embedding")) return "LoRA on model.embed_tokens needs the full table";
+  if (kind == "LoraBias") return "lora_bias needs full weights";
+  if (kind.starts_with("Pissa") || kind == "Olora") return "init_lora_weights needs full weights";
   return "";
 }
 

@@ -228,7 +228,7 @@ TEST_P(ExpertRuns, WhatCannotBeSpreadIsRefusedUpFront) {
     EXPECT_THAT(refusal([&] { run(wanted_, ranks, "refused"); }), testing::HasSubstr(reason)) << parallel;
   };
   refused({{"experts", 2}, {"pipeline", 2}}, "2 does not divide replicate x shard = 1");
-  refused({{"experts", 2}, {"tensor", 2}}, "experts are spread over ranks that have whole layers");
+  refused({{"experts", 2}, {"tensor", 2}}, "experts are spread over ranks that have full layers");
   refused({{"experts", 8}, {"replicate", 8}}, "the model has 6 experts, fewer than the 8 ranks", 8);
   const json two = {{"experts", 2}, {"replicate", 2}};
   const bool saves = wanted_.contains("adapter") && wanted_["adapter"].contains("modules_to_save");

@@ -156,9 +156,9 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_F(Layouts, StagesOfShardsGiveTheLossesOfOneRank) {
   json wanted = recipe("qlora");
   const Outcome one = run(wanted, 1, "one");
-  for (const bool cut : {false, true}) {
-    wanted["parallel"] = {{"pipeline", 2}, {"shard", 2}, {"shard_adapters", cut}};
-    const Outcome several = run(wanted, 4, cut ? "cut" : "whole");
+  for (const bool sharded : {false, true}) {
+    wanted["parallel"] = {{"pipeline", 2}, {"shard", 2}, {"shard_adapters", sharded}};
+    const Outcome several = run(wanted, 4, sharded ? "sharded" : "full");
     ASSERT_EQ(several.losses.size(), one.losses.size());
     for (size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(several.losses[i], one.losses[i], 2e-5);
   }

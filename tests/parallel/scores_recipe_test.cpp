@@ -235,7 +235,7 @@ TEST_F(Scores, RefuseWhatDoesNotFit) {
   EXPECT_THAT(refused(wanted), HasSubstr("text.jsonl:1"));
   wanted = recipe_for("reward");
   wanted["parallel"] = {{"tensor", 2}};
-  EXPECT_THAT(refused(wanted), HasSubstr("parallel.tensor: reward needs a whole head"));
+  EXPECT_THAT(refused(wanted), HasSubstr("parallel.tensor: reward needs a full head"));
   wanted = recipe_for("reward");
   wanted["train"]["samples"] = 1;
   EXPECT_THAT(refused(wanted), HasSubstr("train.samples"));

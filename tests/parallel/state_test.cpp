@@ -18,7 +18,7 @@ namespace {
 using namespace nibble::test;
 namespace fs = std::filesystem;
 
-/// What element (i, j) of the whole tensor `name` is filled with; no two of a tensor are alike.
+/// What element (i, j) of the global tensor `name` is filled with; no two of a tensor are alike.
 float mark(const std::string& name, int64_t i, int64_t j) {
   int64_t sum = 0;
   for (char c : name) sum = (sum * 31 + c) % 97;

@@ -16,7 +16,7 @@ namespace {
 using namespace nibble::test;
 
 /// A model whose heads, MLP and vocabulary do not divide by the ranks: three key/value heads, seven blocks of 32 MLP
-/// columns, 515 tokens. Norms of heads, biases, a tied head: what is whole on all ranks, cut, or the first rank's.
+/// columns, 515 tokens. Norms of heads, biases, a tied head: what is full on all ranks, sharded, or the first rank's.
 class TensorLayouts : public Layouts {
  protected:
   void SetUp() override {
@@ -137,7 +137,8 @@ TEST_F(TensorLayouts, ARunGoesOnUnderOtherLayouts) {
   }
 }
 
-// The table has 32960 values: it is cut at 32768, and what is left is smaller than what has 8-bit state by itself.
+// The table has 32960 values: its shards meet at 32768, and what is left is smaller than what has 8-bit state by
+// itself.
 TEST_F(TensorLayouts, EightBitStateIsCutBetweenItsBlocks) {
   json wanted = uneven("full");
   wanted["optimizer"]["type"] = "adamw8bit";
@@ -162,7 +163,7 @@ TEST_F(TensorLayouts, OptionsThatNeedWholeWeightsAreRefusedByName) {
     wanted["parallel"] = {{"tensor", 2}};
     return error_of<UsageError>([&] { run(wanted, 2, "refused"); });
   };
-  EXPECT_NE(refused({{"adapter", {{"use_dora", true}}}}).find("use_dora needs whole weights"), std::string::npos);
+  EXPECT_NE(refused({{"adapter", {{"use_dora", true}}}}).find("use_dora needs full weights"), std::string::npos);
   EXPECT_NE(refused({{"adapter", {{"init_lora_weights", "pissa"}}}}).find("init_lora_weights"), std::string::npos);
   EXPECT_NE(refused({{"optimizer", {{"type", "adamw8bit"}}}}).find("adamw8bit"), std::string::npos);
 }

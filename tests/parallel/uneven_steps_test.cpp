@@ -1,4 +1,4 @@
-// Steps whose microbatches are no power of two: the same bits on 1, 2 and 4 ranks, whatever is cut.
+// Steps whose microbatches are no power of two: the same bits on 1, 2 and 4 ranks, whatever is sharded.
 
 #include "nibble/tests/parallel/own_model.h"
 
@@ -42,7 +42,7 @@ TEST_P(UnevenSteps, HaveTheBitsOfOneRank) {
     if (mode != std::string("full")) wanted["adapter"] = {{"r", 4}, {"lora_alpha", 8}, {"lora_dropout", 0.1}};
     const Outcome one = run(wanted, 1, "one" + std::to_string(accumulate));
     wanted["parallel"] = layout.parallel;
-    if (mode == std::string("cut")) wanted["parallel"]["shard_adapters"] = true;
+    if (mode == std::string("sharded")) wanted["parallel"]["shard_adapters"] = true;
     const Outcome several = run(wanted, layout.ranks, "several" + std::to_string(accumulate));
     ASSERT_EQ(one.losses.size(), 4u);
     EXPECT_EQ(several.losses, one.losses) << "accumulate " << accumulate;
@@ -52,7 +52,7 @@ TEST_P(UnevenSteps, HaveTheBitsOfOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, UnevenSteps,
-                         testing::Combine(testing::Values("full", "lora", "cut"), testing::Range<size_t>(0, 10)),
+                         testing::Combine(testing::Values("full", "lora", "sharded"), testing::Range<size_t>(0, 10)),
                          [](const auto& which) {
                            return std::string(std::get<0>(which.param)) + cases()[std::get<1>(which.param)].name;
                          });

@@ -36,7 +36,7 @@ void expect_near_where_weights_are_rounded(const Tensor& got, const Tensor& expe
   }
 }
 
-// Cut where groups of scales end, where blocks end, and nowhere.
+// Shards that end where groups of scales end, where blocks end, and inside blocks.
 TEST(Nf4Weight, SomeMatricesAreThoseOfTheWhole) {
   MemoryPool pool;
   for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{128, 128}, {12, 64}, {10, 24}}) {

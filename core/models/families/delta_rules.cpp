@@ -137,7 +137,7 @@ void finish_qwen3_5_moe(const ConfigReader& file, DecoderConfig& config) {
   use_experts_everywhere(config);
 }
 
-// Norms before the halves of delta layers, after those of attention layers, where rope may be left out by null.
+// Norms before the sublayers of delta layers, after those of attention layers, where rope may be left out by null.
 void finish_olmo_hybrid(const ConfigReader& file, DecoderConfig& config) {
   const bool last_is_fourth = config.layers >= 4;
   const std::vector<bool> attention =

@@ -47,8 +47,8 @@ struct YarnRamp {
   double begin, end;
 };
 
-// Texts no longer than the original length share one set of angles (0); of longer ones longrope has one more, dynamic
-// one for each length.
+// Texts no longer than the original length share one set of frequencies (0); of longer ones longrope has one more,
+// dynamic one for each length.
 int64_t set_of_length(const RopeConfig& config, int64_t length) {
   if (length <= config.original_max_positions) return 0;
   return config.scaling == RopeScaling::dynamic ? length : config.original_max_positions + 1;

@@ -12,7 +12,7 @@ Real silu(Real x) {
 }
 
 template <typename Real>
-Real silu_slope(Real x) {
+Real silu_derivative(Real x) {
   const Real s = 1 / (1 + std::exp(-x));
   return s * (1 + x * (1 - s));
 }
@@ -24,9 +24,9 @@ Real opened(Real x, bool sigmoid_gate) {
 }
 
 template <typename Real>
-Real opened_slope(Real x, bool sigmoid_gate) {
+Real opened_derivative(Real x, bool sigmoid_gate) {
   const Real s = 1 / (1 + std::exp(-x));
-  return sigmoid_gate ? s * (1 - s) : silu_slope(x);
+  return sigmoid_gate ? s * (1 - s) : silu_derivative(x);
 }
 
 template <typename Real>
@@ -64,10 +64,10 @@ void gated_norm_backward(const Real* dy, const Real* x, const Real* gate, const 
       if (gate_first) {
         const Real din = inv * (dy[i] * factor - x[i] * s * projection);
         dx[i] = din * s;
-        dgate[i] = din * x[i] * silu_slope(gate[i]);
+        dgate[i] = din * x[i] * silu_derivative(gate[i]);
       } else {
         dx[i] = inv * (dy[i] * factor * s - x[i] * projection);
-        dgate[i] = dy[i] * factor * x[i] * inv * opened_slope(gate[i], sigmoid_gate);
+        dgate[i] = dy[i] * factor * x[i] * inv * opened_derivative(gate[i], sigmoid_gate);
       }
     }
   }

@@ -131,7 +131,7 @@ std::vector<fs::path> files_of(const fs::path& checkpoint, const std::string& ki
 
 }  // namespace
 
-std::vector<CheckpointSlice> whole_slices(const std::vector<NamedTensor>& tensors) {
+std::vector<CheckpointSlice> full_slices(const std::vector<NamedTensor>& tensors) {
   std::vector<CheckpointSlice> slices;
   for (const NamedTensor& tensor : tensors) {
     slices.push_back({tensor.name, tensor.value, tensor.value.shape(), Shape(tensor.value.rank(), 0)});
@@ -141,9 +141,9 @@ std::vector<CheckpointSlice> whole_slices(const std::vector<NamedTensor>& tensor
 
 namespace {
 
-// Cuts [begin, end) of the row-major elements of dimensions `d` and up into boxes, whose offsets begin with `offset`.
-void cut_boxes(const Shape& shape, size_t d, int64_t begin, int64_t end, Shape offset,
-               const std::function<void(const Shape& offset, const Shape& size)>& emit) {
+// Splits [begin, end) of the row-major elements of dimensions `d` and up into boxes, whose offsets begin with `offset`.
+void split_into_boxes(const Shape& shape, size_t d, int64_t begin, int64_t end, Shape offset,
+                      const std::function<void(const Shape& offset, const Shape& size)>& emit) {
   if (begin == end) return;
   int64_t row = 1;
   for (size_t i = d + 1; i < shape.size(); ++i) row *= shape[i];
@@ -151,7 +151,7 @@ void cut_boxes(const Shape& shape, size_t d, int64_t begin, int64_t end, Shape o
   const auto inside = [&](int64_t index, int64_t from, int64_t to) {
     Shape deeper = offset;
     deeper.push_back(index);
-    cut_boxes(shape, d + 1, from, to, deeper, emit);
+    split_into_boxes(shape, d + 1, from, to, deeper, emit);
   };
   if (first == last) return inside(first, begin - first * row, end - first * row);
   const int64_t whole = begin % row == 0 ? first : first + 1;
@@ -177,7 +177,7 @@ std::vector<CheckpointSlice> flat_slices(const std::string& name, const Tensor& 
                name + ": part of a tensor");
   std::vector<CheckpointSlice> slices;
   int64_t done = 0;
-  cut_boxes(global_shape, 0, begin, begin + value.numel(), {}, [&](const Shape& offset, const Shape& size) {
+  split_into_boxes(global_shape, 0, begin, begin + value.numel(), {}, [&](const Shape& offset, const Shape& size) {
     const int64_t count = element_count(size);
     slices.push_back({name, value.rows(done, done + count).reshape(size), global_shape, offset});
     done += count;

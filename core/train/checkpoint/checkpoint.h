@@ -32,12 +32,12 @@ inline constexpr int kCheckpointFormat = 1;
 struct CheckpointSlice {
   std::string name;
   Tensor value;        ///< f32, or u8 (8-bit optimizer state)
-  Shape global_shape;  ///< shape of the whole tensor
+  Shape global_shape;  ///< shape of the global tensor
   Shape offset;        ///< first index in every dimension
 };
 
-/// Whole tensors as slices.
-std::vector<CheckpointSlice> whole_slices(const std::vector<NamedTensor>& tensors);
+/// Global tensors as slices, one each.
+std::vector<CheckpointSlice> full_slices(const std::vector<NamedTensor>& tensors);
 
 /// Elements [begin, begin + value.numel()) of a tensor of shape `global_shape` in row-major order, value [n] f32, as
 /// the boxes they consist of; the boxes share value's bytes.

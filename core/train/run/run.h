@@ -56,7 +56,7 @@ struct RunOptions {
 /// metrics.jsonl, which says that there is a run, comes last.
 std::vector<std::filesystem::path> run_contents(const std::filesystem::path& dir);
 
-/// Where this rank's part of tensors lies in whole ones: what the optimizer holds -> slices for checkpoints.
+/// Where this rank's shards lie in the global tensors: what the optimizer holds -> slices for checkpoints.
 using Slicer = std::function<std::vector<CheckpointSlice>(const std::vector<NamedTensor>& tensors)>;
 
 /// Single owner of an output directory. With several ranks all of them make the same calls: the first one owns the
@@ -89,8 +89,8 @@ class Run {
   ~Run();
 
   const std::filesystem::path& dir() const;
-  /// Before restore(): how this rank's tensors are cut when they are read and when they are written (without it they
-  /// are whole). What several ranks have, one of them writes.
+  /// Before restore(): how this rank's tensors are sharded when they are read and when they are written (without it
+  /// they are global). What several ranks have, one of them writes.
   void set_slicers(Slicer reads, Slicer writes);
 
   /// Fills parameters and optimizer state from the checkpoint, if the run continues from one. Then begins the run:
@@ -118,14 +118,14 @@ class Run {
   void set_work(const Work& work, double peak);
 
   bool evaluation_due() const;
-  /// Call before batch `batch` of `batches` (from 0) of an evaluation: tells the observer. False: leave() it.
+  /// Call before batch `batch` of `batches` (from 0) of an evaluation: tells the observer. False: save_and_interrupt().
   bool evaluating(int64_t batch, int64_t batches) const;
   /// What checkpoints keep from now on (TrainingState::rollouts).
   void keep_rollouts(std::string rollouts);
   /// Whether the observer of any rank asks to stop.
   bool stop_asked() const;
   /// Saves the current step, whose `rest` is still to be done when the run goes on, and throws Interrupted.
-  [[noreturn]] void leave(Optimizer& optimizer, Unfinished rest);
+  [[noreturn]] void save_and_interrupt(Optimizer& optimizer, Unfinished rest);
   /// Writes the evaluation's line, updates best loss and early stop. Call before checkpoint_if_due.
   void log(const Evaluation& evaluation);
 

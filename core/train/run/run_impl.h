@@ -35,7 +35,7 @@ struct Run::Impl {
   Communicator& ranks;
   std::optional<detail::Claim> claim;
   std::optional<FoundCheckpoint> start;
-  Slicer reads = whole_slices, writes = whole_slices;
+  Slicer reads = full_slices, writes = full_slices;
   std::unique_ptr<MetricsFile> metrics;
   std::unique_ptr<MetricsFile> samples;  // made with the first sample
   std::unique_ptr<EventFile> events;

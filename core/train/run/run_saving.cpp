@@ -140,7 +140,7 @@ void Run::checkpoint_if_due(Optimizer& optimizer) {
   run.state.unfinished = Unfinished::nothing;
   const bool stop = stop_asked();
   if (run.last_step()) return run.save_last(optimizer);
-  if (stop) leave(optimizer, Unfinished::nothing);
+  if (stop) save_and_interrupt(optimizer, Unfinished::nothing);
   if (run.save_due()) run.begin_save(optimizer);
 }
 
@@ -149,7 +149,7 @@ bool Run::stop_asked() const {
   return impl_->ranks.size() == 1 ? asked : impl_->ranks.all_reduce_sum("stop", asked ? 1 : 0) > 0;
 }
 
-void Run::leave(Optimizer& optimizer, Unfinished rest) {
+void Run::save_and_interrupt(Optimizer& optimizer, Unfinished rest) {
   Impl& run = *impl_;
   run.state.unfinished = rest;
   std::string where = "stopped before the first step";

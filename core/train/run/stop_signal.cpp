@@ -46,9 +46,9 @@ void note_signal(int signal) {
   if (before == 0 && policy == StopPolicy::at_once) {
     sem_post(end_now);
   } else if (before == 0 && policy == StopPolicy::finish_step) {
-    say("stopping: the step in hand is finished and saved; again to leave at once, with the last checkpoint");
+    say("stopping: the current step is finished and saved; again to leave at once, with the last checkpoint");
   } else if (before == 0) {
-    say("stopping: the step in hand is saved first");
+    say("stopping: the current step is saved first");
   } else if (before == 1 && policy == StopPolicy::finish_save) {
     say("stopping as soon as the step is saved; again to leave without it");
   } else {
@@ -94,7 +94,7 @@ void StopSignal::take(bool quiet) {
   }
 }
 
-// The thread that ends the process where the policy is at_once; elsewhere Run::leave() throws Interrupted.
+// The thread that ends the process where the policy is at_once; elsewhere Run::save_and_interrupt() throws Interrupted.
 void StopSignal::end_when_told() {
   while (sem_wait(&end_now_) != 0 && errno == EINTR) {
   }

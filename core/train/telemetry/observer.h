@@ -63,7 +63,7 @@ struct EvaluationProgress {
 /// How a run meets a request to stop.
 enum class StopPolicy {
   at_once,      ///< nothing would be lost (it loads or exports): the process may end as it is, see remove_unfinished()
-  finish_step,  ///< stop_requested is looked at when the step in hand is done, which is then saved
+  finish_step,  ///< stop_requested is looked at when the current step is done, which is then saved
   finish_save   ///< a finished step is only in memory: it is saved first, and is worth waiting for
 };
 

@@ -100,9 +100,9 @@ void expect_gradients(Decoder& decoder, const Batch& batch, Rank& rank) {
     };
     double along = 0, size = 0;
     for (int64_t i = 0; i < direction.numel(); ++i) {
-      const double slope = double{parameter.gradient.data<const float>()[i]};
-      along += slope * double{direction.data<const float>()[i]};
-      size += slope * slope;
+      const double gradient = double{parameter.gradient.data<const float>()[i]};
+      along += gradient * double{direction.data<const float>()[i]};
+      size += gradient * gradient;
     }
     EXPECT_NEAR(along, (at(1) - at(-1)) / 2e-3, 1e-2 * std::sqrt(size) + 2e-2) << parameter.name;
     EXPECT_GT(size, 0) << parameter.name;

@@ -155,7 +155,8 @@ class BlockBackward : public ::testing::TestWithParam<size_t> {
     return sum;
   }
 
-  // Slope of sum(weights * forward(x)) when `value` moves along `direction`: five points, exact to fourth order.
+  // Numerical derivative of sum(weights * forward(x)) when `value` moves along `direction`: five points, exact to
+  // fourth order.
   double derivative(Tensor& value, const Tensor& direction) {
     const float reach = 2e-3f;
     const Tensor start = value.clone(pool());
@@ -179,7 +180,7 @@ class BlockBackward : public ::testing::TestWithParam<size_t> {
   Block block_;
 };
 
-TEST_P(BlockBackward, IsTheSlopeOfForward) {
+TEST_P(BlockBackward, MatchesFiniteDifferencesOfForward) {
   BlockSaved saved;
   block_.forward(x_, context(), step(), &saved);
   Tensor gradient = weights_.clone(pool());

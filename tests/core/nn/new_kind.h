@@ -221,7 +221,7 @@ inline Trained train(const DecoderConfig& config, const MeshShape& shape) {
     parallel_options.gradient_sum = GradientSum::tree;
     ParallelModel parallel = parallelize(decoder, true, parallel_options, mesh, rank);
     Optimizer optimizer(parallel.parameters(), {}, pool, true,
-                        [&](const Parameter& part) { return parallel.whole_size(part); });
+                        [&](const Parameter& part) { return parallel.global_size(part); });
     const std::unique_ptr<StepExecutor> executor = make_executor(decoder, parallel, {}, rank);
     StepOptions options{.lr = 0.01, .max_grad_norm = 1};
     for (options.step = 1; options.step <= 3; ++options.step) {
@@ -241,7 +241,7 @@ inline Trained train(const DecoderConfig& config, const MeshShape& shape) {
   random_decoder(config, 2, rank.context()).visit([&](Parameter& parameter) {
     whole.push_back({parameter.name, parameter.value});
   });
-  load_checkpoint_tensors(directory / "step-0", whole_slices(whole), {});
+  load_checkpoint_tensors(directory / "step-0", full_slices(whole), {});
   for (const NamedTensor& tensor : whole) {
     const std::span<const float> values = tensor.value.span<const float>();
     trained.weights[tensor.name] = {values.begin(), values.end()};

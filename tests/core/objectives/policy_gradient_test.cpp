@@ -73,9 +73,9 @@ void expect_like_twin(const ObjectiveOptions& options) {
       AnswerLogProbs more = answer, less = answer;
       more.policy[t] += kStep;
       less.policy[t] -= kStep;
-      const double slope =
+      const double numerical =
           (twin(options, more, advantage, &answer) - twin(options, less, advantage, &answer)) / (2 * kStep);
-      EXPECT_NEAR(loss.by_token[t], slope, 1e-7) << options.loss_type[0] << " token " << t << ", A " << advantage;
+      EXPECT_NEAR(loss.by_token[t], numerical, 1e-7) << options.loss_type[0] << " token " << t << ", A " << advantage;
     }
   }
 }
@@ -104,7 +104,7 @@ TEST(PolicyGradient, RatiosOfThePolicyItselfAreExactlyOne) {
   for (const char* type : {"dapo", "rloo"}) {
     const AnswerLoss loss = policy_gradient_loss(options_of(type), answer, 0.75);
     EXPECT_EQ(loss.value, options_of(type).type == ObjectiveType::rloo ? -0.75 : -3.0);
-    for (const double slope : loss.by_token) EXPECT_EQ(slope, -0.75);
+    for (const double derivative : loss.by_token) EXPECT_EQ(derivative, -0.75);
   }
 }
 

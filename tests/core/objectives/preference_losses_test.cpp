@@ -93,14 +93,14 @@ void expect_like_twin(const std::string& name, const ObjectiveOptions& options) 
     const PairLoss loss = dpo_pair_loss(options, scores, {});
     EXPECT_NEAR(loss.value, twin(p, options), 1e-11 * std::max(1.0, std::abs(loss.value))) << name;
     constexpr double kStep = 1e-5;
-    const auto slope = [&](double c, double r) {
+    const auto derivative = [&](double c, double r) {
       const Pair up{p.c + c, p.r + r, p.ref_c, p.ref_r, p.n_c, p.n_r};
       const Pair down{p.c - c, p.r - r, p.ref_c, p.ref_r, p.n_c, p.n_r};
       return (twin(up, options) - twin(down, options)) / (2 * kStep);
     };
     const double scale = std::max(1.0, std::abs(loss.by_chosen) + std::abs(loss.by_rejected));
-    EXPECT_NEAR(loss.by_chosen, slope(kStep, 0), 1e-6 * scale) << name;
-    EXPECT_NEAR(loss.by_rejected, slope(0, kStep), 1e-6 * scale) << name;
+    EXPECT_NEAR(loss.by_chosen, derivative(kStep, 0), 1e-6 * scale) << name;
+    EXPECT_NEAR(loss.by_rejected, derivative(0, kStep), 1e-6 * scale) << name;
   }
 }
 
@@ -208,9 +208,10 @@ void expect_weights_of_differences(const Objective& objective, const Batch& batc
       return objective.loss_sum(batch, {policy, reference}, result.counts, ignored);
     };
     const bool label = batch.targets.data<const int32_t>()[t] != kIgnoreLabel;
-    const double slope = label ? (at(before + kStep) - at(before - kStep)) / (2.0 * static_cast<double>(kStep)) : 0;
+    const double derivative =
+        label ? (at(before + kStep) - at(before - kStep)) / (2.0 * static_cast<double>(kStep)) : 0;
     policy[t] = before;
-    EXPECT_NEAR(static_cast<double>(result.weights[t]), -slope, 1e-4 * std::max(1.0, std::abs(slope))) << t;
+    EXPECT_NEAR(static_cast<double>(result.weights[t]), -derivative, 1e-4 * std::max(1.0, std::abs(derivative))) << t;
   }
 }
 
@@ -292,9 +293,9 @@ TEST(Dpo, SortsOverTheWholeStepWhereAotAsksForIt) {
       std::vector<double> up[2] = {c, r}, down[2] = {c, r};
       up[first ? 0 : 1][pair] += 1e-5;
       down[first ? 0 : 1][pair] -= 1e-5;
-      const double slope = (loss_of(up[0], up[1]) - loss_of(down[0], down[1])) / 2e-5;
+      const double derivative = (loss_of(up[0], up[1]) - loss_of(down[0], down[1])) / 2e-5;
       const auto row = static_cast<size_t>(batch.answers[2 * pair + (first ? 0 : 1)]);
-      EXPECT_NEAR(static_cast<double>(result.weights[row]), -slope, 1e-5);
+      EXPECT_NEAR(static_cast<double>(result.weights[row]), -derivative, 1e-5);
     }
   }
 }

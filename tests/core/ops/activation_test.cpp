@@ -23,7 +23,7 @@ Values sweep() {
   return values;
 }
 
-TEST(ActivationReference, SlopesMatchFiniteDifferences) {
+TEST(ActivationReference, DerivativesMatchFiniteDifferences) {
   for (Activation f : kAll) {
     const Values x = sweep();
     Values derivatives;
@@ -47,7 +47,7 @@ TEST(ActivationReference, GeluHasKnownValues) {
 }
 
 // exp, sigmoid and erfc are good to a few units of 6e-8; x^2 / 2 up to 72 in the exponent of gelu costs 72 units more.
-TEST_P(ActivationTest, ValueAndSlopeMatchReferenceInTheTailsToo) {
+TEST_P(ActivationTest, ValueAndDerivativeMatchReferenceInTheTailsToo) {
   const Values x = sweep();
   const Shape shape = {static_cast<int64_t>(x.size())};
   const Tensor input = tensor_of(x, shape, DType::f32), ones = tensor_of(Values(x.size(), 1.0), shape, DType::f32);
@@ -88,7 +88,7 @@ TEST_P(ActivationTest, GatedMatchesReference) {
   }
 }
 
-TEST(ActivationReference, ClampedGatedGradientIsTheSlope) {
+TEST(ActivationReference, ClampedGatedGradientMatchesFiniteDifferences) {
   const Values gate = {-3, -0.4, 0.7, 1.9, 2.1, 5}, up = {0.3, -2.6, 2.4, -1.5, 1.1, 0.2}, dy = random_values(6, 1);
   Values dgate(6), dup(6);
   const auto value = [&](const Values& g, const Values& u) {

@@ -26,7 +26,7 @@ TEST(Clip, IsItsReferenceForwardAndBackward) {
 }
 
 // Away from the limits, where the gradient jumps.
-TEST(Clip, GradientIsTheSlopeOfTheReference) {
+TEST(Clip, GradientMatchesFiniteDifferences) {
   const Values x = {-3, -0.5, 0, 0.7, 4}, weights = {1, 2, -3, 4, 5};
   Values gradient = weights, seen_x = x;
   std::vector<uint8_t> seen(x.size());

@@ -95,7 +95,7 @@ TEST(Route, NanIsWorseThanEveryNumberAndReachesTheWeights) {
   EXPECT_GE(ops::first_nonfinite(weights), 2);
 }
 
-TEST(RouteReference, GradientIsTheSlope) {
+TEST(RouteReference, GradientMatchesFiniteDifferences) {
   for (const Routing& routing : all_routings()) {
     const Values logits = random_values(kExperts, 3, 1.5), dweights = random_values(routing.k, 4);
     const auto chosen = ops::ref::choose(logits.data(), static_cast<const double*>(nullptr), kExperts, routing);
@@ -113,12 +113,12 @@ TEST(Route, BackwardMatchesTheReference) {
     const Tensor dweights = random_tensor({kTokens, routing.k}, DType::f32, 5);
     Tensor dlogits = Tensor::empty(pool(), logits.shape(), DType::f32);
     ops::route_backward(dweights, logits, chosen, routing, dlogits);
-    const Values values = values_of(logits), slopes = values_of(dweights);
+    const Values values = values_of(logits), upstream = values_of(dweights);
     Values wanted;
     for (int64_t t = 0; t < kTokens; ++t) {
-      for (const double slope : ops::ref::router_gradient(slopes.data() + t * routing.k, values.data() + t * kExperts,
-                                                          kExperts, row_of(chosen, t), routing)) {
-        wanted.push_back(slope);
+      for (const double gradient : ops::ref::router_gradient(
+               upstream.data() + t * routing.k, values.data() + t * kExperts, kExperts, row_of(chosen, t), routing)) {
+        wanted.push_back(gradient);
       }
     }
     expect_close(dlogits, wanted, 1e-5, 1e-7, "dlogits");
@@ -141,19 +141,19 @@ TEST(RouterBalance, CountsInWholeNumbersWhatTheReferenceSums) {
   EXPECT_EQ(std::memcmp(parts.raw(), sums.raw(), sums.bytes()), 0);
 }
 
-TEST(RouterBalance, GradientIsTheSlope) {
-  const Values logits = random_values(2 * kExperts, 6), slopes = random_values(kExperts, 7);
+TEST(RouterBalance, GradientMatchesFiniteDifferences) {
+  const Values logits = random_values(2 * kExperts, 6), dsums = random_values(kExperts, 7);
   Values gradient(logits.size());
-  ops::ref::router_balance_backward(logits.data(), slopes.data(), 2, kExperts, gradient.data());
+  ops::ref::router_balance_backward(logits.data(), dsums.data(), 2, kExperts, gradient.data());
   expect_gradient(
       [&](const Values& at) {
         Values sums(kExperts);
         ops::ref::router_balance(at.data(), 2, kExperts, sums.data());
-        return dot(sums, slopes);
+        return dot(sums, dsums);
       },
       logits, gradient, "logits");
   Tensor dlogits = Tensor::zeros(pool(), {2, kExperts}, DType::f32);
-  ops::router_balance_backward(tensor_of(logits, {2, kExperts}, DType::f32), tensor_of(slopes, {kExperts}, DType::f32),
+  ops::router_balance_backward(tensor_of(logits, {2, kExperts}, DType::f32), tensor_of(dsums, {kExperts}, DType::f32),
                                dlogits);
   expect_close(dlogits, gradient, 1e-5, 1e-7, "dlogits");
 }

@@ -63,18 +63,18 @@ TEST_P(StreamsTest, GaussianTopkIsItsReference) {
     for (const double deviations : {1.6448536, 0.0, -0.3}) {
       const Tensor x = random_tensor({33, 101}, dtype, 1, 2), dy = random_tensor(x.shape(), dtype, 2);
       Tensor y = Tensor::empty(pool(), x.shape(), dtype), dx = dy.clone(pool());
-      Values value(static_cast<size_t>(x.numel())), slope(value.size());
+      Values value(static_cast<size_t>(x.numel())), gradient(value.size());
       ops::ref::gaussian_topk_forward(values_of(x).data(), deviations, 33, 101, value.data());
-      ops::ref::gaussian_topk_backward(values_of(dy).data(), values_of(x).data(), deviations, 33, 101, slope.data());
+      ops::ref::gaussian_topk_backward(values_of(dy).data(), values_of(x).data(), deviations, 33, 101, gradient.data());
       ops::gaussian_topk_forward(x, static_cast<float>(deviations), y);
       ops::gaussian_topk_backward(dx, x, static_cast<float>(deviations), dx);
       expect_close(y, value, rounding(dtype, 1e-6), 2e-6, "y");
-      expect_close(dx, slope, rounding(dtype, 1e-6), 2e-6, "dx");
+      expect_close(dx, gradient, rounding(dtype, 1e-6), 2e-6, "dx");
     }
   }
 }
 
-TEST(Streams, GradientsAreTheSlopesOfTheReferences) {
+TEST(Streams, GradientsMatchFiniteDifferences) {
   const Values x = random_values(2 * 3 * 4, 1), c = random_values(3 * 6, 2), weights = random_values(3 * 3 * 4, 3);
   const auto mixed = [&](const Values& at, const Values& with) {
     Values y(weights.size());

@@ -55,13 +55,13 @@ inline double ToyModel::loss_sum_and_gradients(const Batch& batch, float scale) 
   for (int64_t t = 0; t < batch.ids.numel(); ++t) {
     if (batch.targets.data<const int32_t>()[t] == kIgnoreLabel) continue;
     const double id = batch.ids.data<const int32_t>()[t];
-    const std::array<double, 2> slope = {1.0 / (1.0 + id * id), id / 7.0};
+    const std::array<double, 2> coefficient = {1.0 / (1.0 + id * id), id / 7.0};
     size_t which = 0;
     for (Parameter* parameter : parameters()) {
       for (int64_t i = 0; i < parameter->value.numel(); ++i) {
         const double value = parameter->value.data<float>()[i];
-        loss += slope[which] * value * value;
-        parameter->gradient.data<float>()[i] += scale * static_cast<float>(2 * slope[which] * value);
+        loss += coefficient[which] * value * value;
+        parameter->gradient.data<float>()[i] += scale * static_cast<float>(2 * coefficient[which] * value);
       }
       ++which;
     }

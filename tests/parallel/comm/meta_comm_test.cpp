@@ -15,9 +15,9 @@ namespace {
 void exchange(Communicator& ranks, MemoryPool& pool) {
   const std::vector<bool> all(static_cast<size_t>(ranks.size()), true);
   Tensor values = Tensor::zeros(pool, {1000}, DType::f32), mine = Tensor::zeros(pool, {250}, DType::f32);
-  const std::vector<int64_t> cuts = {0, 250, 500, 750, 1000};
+  const std::vector<int64_t> bounds = {0, 250, 500, 750, 1000};
   all_reduce_tree(ranks, "sum", values, all, {}, pool);
-  reduce_scatter_tree(ranks, "reduce", values, cuts, mine, all, {DType::bf16}, pool);
+  reduce_scatter_tree(ranks, "reduce", values, bounds, mine, all, {DType::bf16}, pool);
   ranks.all_gather("gather", mine, values);
 }
 
@@ -64,9 +64,9 @@ TEST(MetaComm, OneOfManyPiecesIsRunAndAllAreBooked) {
   constexpr int64_t kCount = int64_t{1} << 28;
   const std::vector<bool> present(4, true);
   Tensor values = Tensor::empty(pool, {kCount}, DType::f32), mine = Tensor::empty(pool, {kCount / 4}, DType::f32);
-  const std::vector<int64_t> cuts = {0, kCount / 4, kCount / 2, kCount / 4 * 3, kCount};
+  const std::vector<int64_t> bounds = {0, kCount / 4, kCount / 2, kCount / 4 * 3, kCount};
   all_reduce_tree(planned, "sum", values, present, {}, pool);
-  reduce_scatter_tree(planned, "reduce", values, cuts, mine, present, {}, pool);
+  reduce_scatter_tree(planned, "reduce", values, bounds, mine, present, {}, pool);
   const std::pair<int, double> once(1, 4.0 * kCount);
   EXPECT_EQ(counted["sum scatter"], once);
   EXPECT_EQ(counted["sum gather"], once);

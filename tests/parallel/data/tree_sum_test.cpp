@@ -49,16 +49,16 @@ TEST_P(TreeSum, AllReduceAddsInTheOrderOfTheTree) {
   });
 }
 
-TEST_P(TreeSum, ReduceScatterGivesEachRankItsCutAndAddsToIt) {
+TEST_P(TreeSum, ReduceScatterGivesEachRankItsShardAndAddsToIt) {
   const int ranks = GetParam();
   run_on_threads(ranks, [&](Communicator& comm) {
     MemoryPool pool;
-    std::vector<int64_t> cuts = {0};
-    for (int r = 0; r < ranks; ++r) cuts.push_back(cuts.back() + 100 * r);  // the first rank has nothing
-    const int64_t begin = cuts[static_cast<size_t>(comm.rank())], mine = 100 * comm.rank();
+    std::vector<int64_t> bounds = {0};
+    for (int r = 0; r < ranks; ++r) bounds.push_back(bounds.back() + 100 * r);  // the first rank has nothing
+    const int64_t begin = bounds[static_cast<size_t>(comm.rank())], mine = 100 * comm.rank();
     Tensor sum = Tensor::zeros(pool, {mine}, DType::f32);
-    const Tensor values = values_of(comm.rank(), std::max<int64_t>(cuts.back(), 1), pool).rows(0, cuts.back());
-    reduce_scatter_tree(comm, "scatter", values, cuts, sum, std::vector<bool>(static_cast<size_t>(ranks), true), {},
+    const Tensor values = values_of(comm.rank(), std::max<int64_t>(bounds.back(), 1), pool).rows(0, bounds.back());
+    reduce_scatter_tree(comm, "scatter", values, bounds, sum, std::vector<bool>(static_cast<size_t>(ranks), true), {},
                         pool);
     for (int64_t i = 0; i < mine; ++i) ASSERT_EQ(sum.data<float>()[i], expected(ranks, begin + i));
   });

@@ -49,8 +49,8 @@ struct Layers {
     add("between", drawn({7}, ++purpose, pool), false);
     // Smaller than a piece of the squares, not many times one, and many times.
     for (const Shape& global : {Shape{kExperts, 8, 9}, {kExperts, 97, 500}, {kExperts, 128, 256}}) {
-      const Tensor whole = drawn(global, ++purpose, pool);
-      add("tensor of " + to_string(global), whole.rows(here.begin, here.end), true,
+      const Tensor values = drawn(global, ++purpose, pool);
+      add("tensor of " + to_string(global), values.rows(here.begin, here.end), true,
           {global, {here}, all_of(global[1])});
     }
     add("after", drawn({11}, ++purpose, pool), false);

@@ -205,7 +205,7 @@ TEST_P(PlannedMemory, IsThatOfTheStep) {
         "activations", "gradients", "rows of experts", "rows to experts", "weights to experts", "results of experts",
         "gradients to experts", "gradients of weights", "gradients of experts"}) {
     const auto planned = traffic.find(operation);
-    double mean = 0, most = 0;  // of the ranks of a stage, which are cut unevenly
+    double mean = 0, most = 0;  // of the ranks of a stage, which are sharded unevenly
     for (size_t s = 0; s < plan.stages.size(); ++s) {
       double sum = 0;
       for (size_t r = s * each; r < (s + 1) * each; ++r) {

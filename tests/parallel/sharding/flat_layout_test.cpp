@@ -5,7 +5,7 @@
 namespace nibble {
 namespace {
 
-TEST(FlatLayout, ShardsCoverEveryElementOnceAndCutAtWholeGrains) {
+TEST(FlatLayout, ShardsCoverEveryElementOnceAndMeetAtWholeGrains) {
   const std::vector<int64_t> sizes = {5, 1000, 64, 4096, 1, 777};
   for (int ranks = 1; ranks <= 5; ++ranks) {
     const FlatLayout layout(sizes, ranks, 16, 128);
@@ -19,15 +19,15 @@ TEST(FlatLayout, ShardsCoverEveryElementOnceAndCutAtWholeGrains) {
       }
     }
     EXPECT_EQ(covered, sizes) << ranks;
-    EXPECT_EQ(layout.cuts().back(), layout.size());
+    EXPECT_EQ(layout.shard_bounds().back(), layout.size());
   }
 }
 
 TEST(FlatLayout, ShardsAreOfEqualSizeUpToAGrain) {
   const FlatLayout layout({100'000, 100'000, 100'000}, 4, 16, 128);
   for (int r = 0; r < 4; ++r) {
-    const auto cuts = layout.cuts();
-    EXPECT_NEAR(static_cast<double>(cuts[static_cast<size_t>(r) + 1] - cuts[static_cast<size_t>(r)]), 75'000, 160);
+    const auto bounds = layout.shard_bounds();
+    EXPECT_NEAR(static_cast<double>(bounds[static_cast<size_t>(r) + 1] - bounds[static_cast<size_t>(r)]), 75'000, 160);
   }
 }
 

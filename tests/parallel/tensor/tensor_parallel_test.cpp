@@ -1,5 +1,5 @@
 // Every family on two and three tensor-parallel ranks (threads) against Transformers: the losses and gradients of the
-// shards, put together, are those of the whole model. The cases have odd widths, so shards are uneven.
+// shards, put together, are those of the unsharded model. The cases have odd widths, so shards are uneven.
 
 #include <gtest/gtest.h>
 
@@ -55,9 +55,10 @@ Computed compute(const fs::path& model, std::span<const Sample> samples, int ran
     const double loss = sums.loss * static_cast<double>(sums.label_tokens);
     EXPECT_NEAR(decoder.loss_sum(batch, {.rank = rank, .row_keys = {}}), adapt ? 0.0 : loss, adapt ? 1e9 : 1e-9);
     for (const Parameter* parameter : parameters) {
-      const Tensor whole = gather_on_first(mesh.tensor(), parameter->name, parameter->gradient, parameter->shard, pool);
-      if (!whole || comm.rank() > 0) continue;
-      const std::span<const float> values = whole.span<const float>();
+      const Tensor global =
+          gather_on_first(mesh.tensor(), parameter->name, parameter->gradient, parameter->shard, pool);
+      if (!global || comm.rank() > 0) continue;
+      const std::span<const float> values = global.span<const float>();
       computed.gradients[parameter->name] = {values.begin(), values.end()};
     }
     if (comm.rank() == 0) {

@@ -58,7 +58,7 @@ class LayerParts : public GgufParts {
     const BlockNames& names = config_.names.block;
     const std::string from = config_.names.layers + std::to_string(l) + ".", to = "blk." + std::to_string(l) + ".";
     const LayerConfig& layer = config_.layer[static_cast<size_t>(l)];
-    // Falcon 40B: what both halves of the layer read is the norm of the MLP for llama.cpp, the attention's is a second
+    // Falcon 40B: what both sublayers read is the norm of the MLP for llama.cpp, the attention's is a second
     const bool two_norms = form_.attn_norm_2 && !names.mlp_norm.empty() && config_.parallel_residual;
     const bool attention_norm = layer.has_mixer && !names.attention_norm.empty();
     if (attention_norm) norm(to + (two_norms ? "attn_norm_2" : "attn_norm"), from + names.attention_norm);

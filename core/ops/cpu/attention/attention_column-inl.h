@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace nibble::ops::HWY_NAMESPACE {
 
 constexpr int64_t kBlockQueries = 2 * kKeys;  // whose gradients are summed before they are added to what is in memory
-// Scores in hand at a time: 6 keys, and as many vectors of queries as leave registers for a product's operands.
+// Scores computed at a time: 6 keys, and as many vectors of queries as leave registers for a product's operands.
 constexpr int kPanelKeys = 6, kPanelVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 constexpr int64_t kPanelQueries = kPanelVectors * kLanes;
 

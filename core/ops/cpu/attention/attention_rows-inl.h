@@ -17,7 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace nibble::ops::HWY_NAMESPACE {
 
-constexpr int64_t kRows = 24;      // rows whose weights are in hand at a time
+constexpr int64_t kRows = 24;      // rows whose weights are computed at a time
 constexpr int64_t kPanelRows = 6;  // and rows whose scores are, as they come from one panel of multiply()
 constexpr int64_t kAlign = 16;     // floats between the beginnings of buffers
 

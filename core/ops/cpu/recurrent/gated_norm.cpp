@@ -19,14 +19,14 @@ using cpu::kGradientRows;
 using cpu::PartialSums;
 
 HWY_INLINE V silu(V x) { return hn::Mul(x, sigmoid(x)); }
-HWY_INLINE V silu_slope(V x) {
+HWY_INLINE V silu_derivative(V x) {
   const V s = sigmoid(x), one = splat(1);
   return hn::Mul(s, hn::MulAdd(x, hn::Sub(one, s), one));
 }
 
 HWY_INLINE V opened(V x, const GatedNormParams& p) { return p.sigmoid_gate ? sigmoid(x) : silu(x); }
-HWY_INLINE V opened_slope(V x, const GatedNormParams& p) {
-  if (!p.sigmoid_gate) return silu_slope(x);
+HWY_INLINE V opened_derivative(V x, const GatedNormParams& p) {
+  if (!p.sigmoid_gate) return silu_derivative(x);
   const V s = sigmoid(x);
   return hn::Mul(s, hn::Sub(splat(1), s));
 }
@@ -69,10 +69,10 @@ void group_backward(const Gate* dy, const float* x, const Gate* gate, const floa
     if constexpr (gate_first) {
       const V din = hn::Mul(inv, hn::NegMulAdd(hn::Mul(v, open), projection, weighted));
       store(hn::Mul(din, open), dx + i, lanes);
-      store(hn::Mul(hn::Mul(din, v), silu_slope(z)), dgate + i, lanes);
+      store(hn::Mul(hn::Mul(din, v), silu_derivative(z)), dgate + i, lanes);
     } else {
       store(hn::Mul(inv, hn::NegMulAdd(v, projection, hn::Mul(weighted, open))), dx + i, lanes);
-      store(hn::Mul(hn::Mul(weighted, hn::Mul(v, inv)), opened_slope(z, p)), dgate + i, lanes);
+      store(hn::Mul(hn::Mul(weighted, hn::Mul(v, inv)), opened_derivative(z, p)), dgate + i, lanes);
     }
   });
 }

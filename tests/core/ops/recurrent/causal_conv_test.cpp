@@ -17,17 +17,16 @@ constexpr int64_t kTokens = 150, kWidth = 83, kTaps = 4;
 
 TEST(CausalConvReference, GradientsAreFiniteDifferences) {
   const int64_t tokens = 6, width = 2, taps = 3;
-  const Values x = random_values(tokens * width + width * taps + width, 1), slopes = random_values(tokens * width, 2);
+  const Values x = random_values(tokens * width + width * taps + width, 1), dy = random_values(tokens * width, 2);
   const auto loss = [&](const Values& at) {
-    Values y(slopes.size());
+    Values y(dy.size());
     ops::ref::causal_conv_forward(at.data(), at.data() + tokens * width, at.data() + (tokens + taps) * width, tokens,
                                   width, taps, y.data());
-    return dot(y, slopes);
+    return dot(y, dy);
   };
   Values gradient(x.size(), 0.0);
-  ops::ref::causal_conv_backward(slopes.data(), x.data(), x.data() + tokens * width, tokens, width, taps,
-                                 gradient.data(), gradient.data() + tokens * width,
-                                 gradient.data() + (tokens + taps) * width);
+  ops::ref::causal_conv_backward(dy.data(), x.data(), x.data() + tokens * width, tokens, width, taps, gradient.data(),
+                                 gradient.data() + tokens * width, gradient.data() + (tokens + taps) * width);
   expect_gradient(loss, x, gradient, "convolution");
 }
 
@@ -38,12 +37,12 @@ struct Expected {
 Expected reference(const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& dy) {
   Expected result{Values(static_cast<size_t>(x.numel())), Values(static_cast<size_t>(x.numel())),
                   Values(static_cast<size_t>(w.numel()), 0.0), Values(static_cast<size_t>(kWidth), 0.0)};
-  const Values from = values_of(x), filters = values_of(w), bias = values_of(b), slopes = values_of(dy);
+  const Values from = values_of(x), filters = values_of(w), bias = values_of(b), upstream = values_of(dy);
   for (const ops::AttentionSpan& span : kDocuments) {
     const int64_t at = span.q_begin * kWidth, tokens = span.q_end - span.q_begin;
     ops::ref::causal_conv_forward(from.data() + at, filters.data(), bias.data(), tokens, kWidth, kTaps,
                                   result.y.data() + at);
-    ops::ref::causal_conv_backward(slopes.data() + at, from.data() + at, filters.data(), tokens, kWidth, kTaps,
+    ops::ref::causal_conv_backward(upstream.data() + at, from.data() + at, filters.data(), tokens, kWidth, kTaps,
                                    result.dx.data() + at, result.dw.data(), result.db.data());
   }
   return result;

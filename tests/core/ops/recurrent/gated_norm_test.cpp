@@ -20,18 +20,18 @@ TEST(GatedNormReference, GradientsAreFiniteDifferences) {
   const int64_t tokens = 2, width = 6, group = 3;
   for (const int64_t weights : {3, 6}) {
     for (const auto& [gate_first, sigmoid] : kForms) {
-      const Values x = random_values(2 * tokens * width + weights, 1), slopes = random_values(tokens * width, 2);
+      const Values x = random_values(2 * tokens * width + weights, 1), dy = random_values(tokens * width, 2);
       const int64_t count = tokens * width;
       const auto loss = [&](const Values& at) {
-        Values y(slopes.size());
+        Values y(dy.size());
         ops::ref::gated_norm_forward(at.data(), at.data() + count, at.data() + 2 * count, tokens, width, group, weights,
                                      1e-2, gate_first, sigmoid, y.data());
-        return dot(y, slopes);
+        return dot(y, dy);
       };
       Values gradient(x.size(), 0.0);
       double* to = gradient.data();
-      ops::ref::gated_norm_backward(slopes.data(), x.data(), x.data() + count, x.data() + 2 * count, tokens, width,
-                                    group, weights, 1e-2, gate_first, sigmoid, to, to + count, to + 2 * count);
+      ops::ref::gated_norm_backward(dy.data(), x.data(), x.data() + count, x.data() + 2 * count, tokens, width, group,
+                                    weights, 1e-2, gate_first, sigmoid, to, to + count, to + 2 * count);
       expect_gradient(loss, x, gradient, "gated norm");
     }
   }

@@ -35,7 +35,7 @@ struct Fixture {
     return result;
   }
   std::vector<CheckpointSlice> slices(float start) {
-    return whole_slices({{"w", counting({4, 6}, start)}, {"scale", counting({}, start + 100)}});
+    return full_slices({{"w", counting({4, 6}, start)}, {"scale", counting({}, start + 100)}});
   }
   TrainingState state(int64_t step) {
     TrainingState result;
@@ -64,14 +64,14 @@ TEST(Checkpoint, GivesBackEightBitStatesAndRefusesThemForOthers) {
   const auto codes = [&](uint8_t start) {
     Tensor result = Tensor::empty(f.pool, {3, 5}, DType::u8);
     std::iota(result.data<uint8_t>(), result.data<uint8_t>() + 15, start);
-    return whole_slices({{"w.exp_avg", result}});
+    return full_slices({{"w.exp_avg", result}});
   };
   const fs::path path = save_checkpoint(f.directory.path(), f.state(2), f.slices(2), codes(7));
   std::vector<CheckpointSlice> back = codes(0);
   load_checkpoint_tensors(path, f.slices(0), back);
   const std::vector<CheckpointSlice> saved = codes(7);
   EXPECT_TRUE(std::equal(back[0].value.raw(), back[0].value.raw() + 15, saved[0].value.raw()));
-  EXPECT_THROW(load_checkpoint_tensors(path, f.slices(0), whole_slices({{"w.exp_avg", f.counting({3, 5})}})),
+  EXPECT_THROW(load_checkpoint_tensors(path, f.slices(0), full_slices({{"w.exp_avg", f.counting({3, 5})}})),
                InputError);
 }
 
@@ -213,37 +213,37 @@ TEST(Checkpoint, ModelsThatDoNotFitAreRefusedByName) {
   auto slices = f.slices(0);
   slices.pop_back();
   EXPECT_NE(error(slices).find("trainable tensor scale is not in the model"), std::string::npos) << error(slices);
-  slices = whole_slices({{"w", f.counting({4, 6})}, {"scale", f.counting({})}, {"new", f.counting({1})}});
+  slices = full_slices({{"w", f.counting({4, 6})}, {"scale", f.counting({})}, {"new", f.counting({1})}});
   EXPECT_NE(error(slices).find("trainable tensor new is missing"), std::string::npos) << error(slices);
-  slices = whole_slices({{"w", f.counting({6, 4})}, {"scale", f.counting({})}});
+  slices = full_slices({{"w", f.counting({6, 4})}, {"scale", f.counting({})}});
   EXPECT_NE(error(slices).find("has shape [4, 6], the model's has [6, 4]"), std::string::npos) << error(slices);
 }
 
-// Cuts `whole` into boxes of at most the given size.
-std::vector<CheckpointSlice> cut(const CheckpointSlice& whole, const Shape& box, MemoryPool& pool) {
+// Splits `global` into boxes of at most the given size.
+std::vector<CheckpointSlice> split(const CheckpointSlice& global, const Shape& box, MemoryPool& pool) {
   std::vector<CheckpointSlice> parts;
-  for (int64_t r = 0; r < whole.global_shape[0]; r += box[0]) {
-    for (int64_t c = 0; c < whole.global_shape[1]; c += box[1]) {
-      const Shape size = {std::min(box[0], whole.global_shape[0] - r), std::min(box[1], whole.global_shape[1] - c)};
-      parts.push_back({whole.name, Tensor::zeros(pool, size, DType::f32), whole.global_shape, {r, c}});
-      detail::copy_overlap(whole, parts.back());
+  for (int64_t r = 0; r < global.global_shape[0]; r += box[0]) {
+    for (int64_t c = 0; c < global.global_shape[1]; c += box[1]) {
+      const Shape size = {std::min(box[0], global.global_shape[0] - r), std::min(box[1], global.global_shape[1] - c)};
+      parts.push_back({global.name, Tensor::zeros(pool, size, DType::f32), global.global_shape, {r, c}});
+      detail::copy_overlap(global, parts.back());
     }
   }
   return parts;
 }
 
-TEST(CheckpointSlices, AnyCutIsReadIntoAnyOther) {
+TEST(CheckpointSlices, AnyShardingIsReadIntoAnyOther) {
   Fixture f;
-  const CheckpointSlice whole = whole_slices({{"w", f.counting({7, 10})}})[0];
+  const CheckpointSlice global = full_slices({{"w", f.counting({7, 10})}})[0];
   const std::vector<Shape> boxes = {{7, 10}, {2, 10}, {7, 3}, {3, 4}, {1, 1}};
   for (const Shape& written : boxes) {
     std::vector<fs::path> files;
-    for (const CheckpointSlice& part : cut(whole, written, f.pool)) {
+    for (const CheckpointSlice& part : split(global, written, f.pool)) {
       files.push_back(f.directory.path() / ("part-" + std::to_string(files.size()) + ".safetensors"));
       detail::write_slices(files.back(), {part});
     }
     for (const Shape& read : boxes) {
-      std::vector<CheckpointSlice> wanted = cut(whole, read, f.pool);
+      std::vector<CheckpointSlice> wanted = split(global, read, f.pool);
       std::vector<std::vector<float>> want;
       for (CheckpointSlice& slice : wanted) {
         want.push_back(values(slice.value));
@@ -254,9 +254,9 @@ TEST(CheckpointSlices, AnyCutIsReadIntoAnyOther) {
     }
     if (files.size() > 1) {
       files.pop_back();
-      EXPECT_THROW(detail::read_slices(files, "tensor", {whole}), InputError) << "a hole";
+      EXPECT_THROW(detail::read_slices(files, "tensor", {global}), InputError) << "a hole";
       files.push_back(files.front());
-      EXPECT_THROW(detail::read_slices(files, "tensor", {whole}), InputError) << "an overlap";
+      EXPECT_THROW(detail::read_slices(files, "tensor", {global}), InputError) << "an overlap";
     }
   }
 }

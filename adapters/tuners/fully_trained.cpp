@@ -1,4 +1,4 @@
-#include "nibble/adapters/tuners/trained_whole.h"
+#include "nibble/adapters/tuners/fully_trained.h"
 
 #include <algorithm>
 #include <memory>
@@ -47,7 +47,7 @@ bool names_module_of(const std::string& entry, const std::string& parameter) {
   return false;
 }
 
-void add_modules(Decoder& model, const AdapterOptions& options, TrainedWhole& found) {
+void add_modules(Decoder& model, const AdapterOptions& options, FullyTrained& found) {
   std::set<std::string> unused(options.modules_to_save.begin(), options.modules_to_save.end());
   model.visit([&](Parameter& parameter) {
     for (const std::string& entry : options.modules_to_save) {
@@ -67,7 +67,7 @@ void add_modules(Decoder& model, const AdapterOptions& options, TrainedWhole& fo
 }
 
 void add_biases(Decoder& model, const AdapterOptions& options, const std::set<std::string>& targeted,
-                TrainedWhole& found) {
+                FullyTrained& found) {
   if (options.bias == BiasTraining::none) return;
   model.visit([&](Parameter& parameter) {
     const std::string& name = parameter.name;
@@ -83,26 +83,26 @@ void add_biases(Decoder& model, const AdapterOptions& options, const std::set<st
 
 }  // namespace
 
-TrainedWhole find_trained_whole(Decoder& model, const AdapterOptions& options, const std::set<std::string>& targeted) {
-  TrainedWhole found;
+FullyTrained find_fully_trained(Decoder& model, const AdapterOptions& options, const std::set<std::string>& targeted) {
+  FullyTrained found;
   untie_where_needed(model, options);
   add_modules(model, options, found);
   add_biases(model, options, targeted, found);
   return found;
 }
 
-void train_whole(Decoder& decoder, const AdapterOptions& options, const TrainedWhole& whole, bool trainable,
+void train_fully(Decoder& decoder, const AdapterOptions& options, const FullyTrained& parameters, bool trainable,
                  RankContext& rank) {
   decoder.visit_linears([&](Linear& linear) {
-    if (!whole.contains(linear.name() + ".weight") || linear.weight().parameter()) return;
+    if (!parameters.contains(linear.name() + ".weight") || linear.weight().parameter()) return;
     if (linear.weight().storage().empty()) return;  // another rank has it
     throw UsageError("modules_to_save names " + linear.name() + ", whose weight is packed and cannot be trained",
                      "keep the module in 16 bits (model.skip_modules), or leave it out");
   });
   untie_where_needed(decoder, options);
   decoder.visit([&](Parameter& parameter) {
-    const auto found = whole.find(parameter.name);
-    if (found != whole.end()) own(parameter, found->second, trainable, rank.pool);
+    const auto found = parameters.find(parameter.name);
+    if (found != parameters.end()) own(parameter, found->second, trainable, rank.pool);
   });
 }
 

@@ -10,17 +10,17 @@
 
 namespace nibble {
 
-/// Parameters trained whole -> their names in the adapter ("lm_head.weight", "....q_proj.base_layer.bias").
-using TrainedWhole = std::map<std::string, std::string>;
+/// Fully trained parameters -> their names in the adapter ("lm_head.weight", "....q_proj.base_layer.bias").
+using FullyTrained = std::map<std::string, std::string>;
 
 /// The biases and modules_to_save that the options name in the whole model, whose tied head or embedding is untied
 /// where one of them is trained. `targeted`: paths of the Linears with an adapter. Throws UsageError for a name that
 /// fits nothing.
-TrainedWhole find_trained_whole(Decoder& model, const AdapterOptions& options, const std::set<std::string>& targeted);
+FullyTrained find_fully_trained(Decoder& model, const AdapterOptions& options, const std::set<std::string>& targeted);
 
 /// Gives those that are here values of their own (f32, writable), under their PEFT names; with gradients if trainable.
 /// A tied head or embedding is untied first, so that the other keeps its weight. Throws UsageError for a 4-bit module.
-void train_whole(Decoder& decoder, const AdapterOptions& options, const TrainedWhole& whole, bool trainable,
+void train_fully(Decoder& decoder, const AdapterOptions& options, const FullyTrained& parameters, bool trainable,
                  RankContext& rank);
 
 }  // namespace nibble
