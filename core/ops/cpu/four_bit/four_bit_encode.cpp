@@ -1,8 +1,8 @@
-#include "nibble/quant/encode/encode.h"
+#include "nibble/core/ops/cpu/four_bit/four_bit_encode.h"
 
-#include "nibble/quant/encode/encode_loops.h"
+#include "nibble/core/ops/cpu/four_bit/four_bit_encode_loops.h"
 
-namespace nibble {
+namespace nibble::ops::cpu {
 
 namespace {
 
@@ -26,4 +26,4 @@ const BlockEncoder& block_encoder([[maybe_unused]] Isa level) {
   return kEncodeBaseline;
 }
 
-}  // namespace nibble
+}  // namespace nibble::ops::cpu

@@ -1,10 +1,10 @@
-#include "nibble/core/base/avx512.h"
+#include "nibble/core/ops/cpu/x86/avx512.h"
 
 #include <algorithm>
 
-#include "nibble/quant/encode/encode.h"
+#include "nibble/core/ops/cpu/four_bit/four_bit_encode.h"
 
-namespace nibble {
+namespace nibble::ops::cpu {
 
 namespace {
 
@@ -64,4 +64,4 @@ NIBBLE_AVX512 void encode(const float* values, int64_t count, float inverse, con
 
 const BlockEncoder kEncodeAvx512 = {load, encode};
 
-}  // namespace nibble
+}  // namespace nibble::ops::cpu

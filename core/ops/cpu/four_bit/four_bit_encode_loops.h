@@ -1,14 +1,14 @@
 #pragma once
-// The plain loops of quant/encode/encode.h, written so that a compiler turns them into instructions of whatever level
+// The plain loops of four_bit_encode.h, written so that a compiler turns them into instructions of whatever level
 // the function they are inlined into is compiled for. Include only in the .cpp files of the levels.
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
-#include "nibble/quant/encode/encode.h"
+#include "nibble/core/ops/cpu/four_bit/four_bit_encode.h"
 
-namespace nibble::encode_loops {
+namespace nibble::ops::cpu::encode_loops {
 
 [[gnu::always_inline]] inline float load(const std::byte* source, DType dtype, int64_t begin, int64_t count,
                                          float* values) {
@@ -51,4 +51,4 @@ namespace nibble::encode_loops {
   }
 }
 
-}  // namespace nibble::encode_loops
+}  // namespace nibble::ops::cpu::encode_loops
