@@ -1,7 +1,11 @@
 #include "nibble/core/ops/clip.h"
 
+#include <fstream>
+#include <sstream>
+
 #include "nibble/core/ops/ref/clip.h"
 #include "nibble/core/ops/softcap.h"
+#include "nibble/tests/assets.h"
 #include "nibble/tests/core/ops/op_test.h"
 
 namespace nibble {
@@ -23,6 +27,29 @@ TEST(Clip, IsItsReferenceForwardAndBackward) {
     expect_close(dx, gradient, 0, 0, "gradient");
     EXPECT_EQ(std::memcmp(seen.data(), inside.raw(), seen.size()), 0);
   }
+}
+
+// The worked example of CONTRIBUTING.md, "An op": below the line that names a file stand lines of it.
+TEST(Clip, TheLinesOfTheDocumentAreThoseOfTheCode) {
+  const auto read = [](const std::string& name) {
+    std::ifstream file(std::string(kSourceDir) + "/" + name);
+    std::string text(std::istreambuf_iterator<char>(file), {});
+    return text;
+  };
+  const std::string page = read("CONTRIBUTING.md");
+  const size_t section = page.find("\n## An op\n"), begin = page.find("```cpp\n", section) + 7;
+  std::istringstream example(page.substr(begin, page.find("```", begin) - begin));
+  std::string line, code;
+  int files = 0;
+  while (std::getline(example, line)) {
+    if (line.rfind("// core/ops/", 0) == 0) {
+      code = read(line.substr(3));
+      ++files;
+    } else if (!line.empty()) {
+      EXPECT_NE(code.find(line), std::string::npos) << line;
+    }
+  }
+  EXPECT_EQ(files, 5);
 }
 
 // Away from the limits, where the gradient jumps.
