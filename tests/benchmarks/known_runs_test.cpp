@@ -19,7 +19,7 @@ class KnownRuns : public testing::Test {
       read_known_runs((std::filesystem::path(kSourceDir) / "benchmarks" / "published_runs.json").string());
 };
 
-// The rows that are missed are those that docs/plan.md explains.
+// The rows that are missed are those that benchmarks/RESULTS.md explains.
 TEST_F(KnownRuns, ThirtyOfEveryGroupArePredictedWithinTenPercent) {
   const std::set<std::string> missed = {"a100-40-mpt-70b-128", "megatron-h100-7.1b", "megatron-h100-32b",
                                         "mics-30b-256-all"};
