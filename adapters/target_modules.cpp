@@ -4,32 +4,16 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <initializer_list>
 #include <set>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/joined.h"
+#include "nibble/core/models/families/families.h"
 #include "nibble/core/text/matching/python_regex.h"
 
 namespace nibble {
 
 namespace {
-
-struct DefaultTargets {
-  std::initializer_list<std::string_view> names, model_types;
-};
-
-// peft/utils/constants.py (TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING): types of it that are read here
-const DefaultTargets kDefaultTargets[] = {
-    {{"q_proj", "v_proj"},
-     {"llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "opt", "stablelm", "gptj",
-      "gpt_neo"}},
-    {{"q_proj", "v_proj", "fc1", "fc2"}, {"phi"}},
-    {{"qkv_proj"}, {"codegen"}},
-    {{"c_attn"}, {"gpt2", "gpt_bigcode"}},
-    {{"query_key_value"}, {"gpt_neox", "falcon", "bloom"}},
-    {{"Wqkv"}, {"mpt"}},
-};
 
 bool is_named(const std::string& module, const std::string& name) {
   return module == name || module.ends_with("." + name);
@@ -130,12 +114,11 @@ void add_unmatched(const std::vector<std::pair<std::string, Value>>& patterns, c
                    "the model has " + known + " (or use \"all-linear\")");
 }
 
-// Kernels of Mamba read this weight past its Linear, which is why PEFT refuses an adapter there.
-void check_mamba(std::span<const std::string> modules, const std::string& model_type) {
-  static constexpr std::string_view kTypes[] = {"falcon_h1", "mamba", "mamba2", "falcon_mamba", "nemotron_h"};
-  if (std::find(std::begin(kTypes), std::end(kTypes), model_type) == std::end(kTypes)) return;
+void check_refused(std::span<const std::string> modules, const std::string& model_type) {
+  const Family* family = family_of(model_type);
+  if (!family || family->peft_refuses.empty()) return;
   for (const std::string& module : modules) {
-    if (last_part(module) != "out_proj") continue;
+    if (last_part(module) != family->peft_refuses) continue;
     throw UsageError(
         "target_modules select " + module + ", where PEFT refuses adapters in models of type " + model_type,
         "name the other modules (in_proj, q_proj, ...)");
@@ -151,9 +134,8 @@ bool ModuleSelector::all_linear() const {
 }
 
 std::vector<std::string> default_target_modules(const std::string& model_type) {
-  for (const auto& [names, model_types] : kDefaultTargets) {
-    if (std::ranges::count(model_types, model_type) > 0) return {names.begin(), names.end()};
-  }
+  const Family* family = family_of(model_type);
+  if (family && !family->peft_targets.empty()) return family->peft_targets;
   throw UsageError("there are no default target_modules for model type \"" + model_type + "\"",
                    "name them, or use \"all-linear\"");
 }
@@ -183,7 +165,7 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
     if (selected && (all_linear || wanted.holds_path(module) || layers.holds(module))) found.modules.push_back(module);
   }
   if (found.modules.empty() && options.target_parameters.empty()) nothing_selected(linears, head, options);
-  check_mamba(found.modules, model_type);
+  check_refused(found.modules, model_type);
 
   const auto count_unused = [&](const std::vector<std::string>& names, const std::string& key) {
     for (const std::string& name : names) {

@@ -43,15 +43,14 @@ std::filesystem::path kept_reference(const Recipe& recipe, const std::map<std::s
 
 // Chance in Transformers' training of experts that there is none of here; empty: there is none there either.
 std::string router_noise_warning(const ModelRecipe& base, const DecoderConfig& config) {
+  const Family* family = family_of(config.model_type);
+  if (!family) return "";
   const std::string file = base.init.empty() ? base.path + "/config.json" : base.init;
   const std::string begin = "warning: " + file + ": in training Transformers ", end = ", nibble does not";
-  const nlohmann::json json = read_json_file(file, kModelConfigJson);
-  if (config.model_type == "phimoe") return begin + "draws the experts of phimoe at random" + end;
-  const bool dbrx = config.model_type == "dbrx";
-  if (!dbrx && config.model_type != "mixtral" && config.model_type != "minimax_m2") return "";
-  const std::string key = dbrx ? "moe_jitter_eps" : "router_jitter_noise";
-  const nlohmann::json noise =
-      (dbrx ? json.value("ffn_config", nlohmann::json::object()) : json).value(key, nlohmann::json());
+  if (family->draws_experts) return begin + "draws the experts of " + config.model_type + " at random" + end;
+  if (family->router_noise.empty()) return "";
+  const std::string key(family->router_noise);
+  const nlohmann::json noise = read_json_file(file, kModelConfigJson).value(key, nlohmann::json());
   if (!noise.is_number() || noise.get<double>() <= 0) return "";
   return begin + "multiplies what experts read by noise (" + key + " is " + noise.dump() + ")" + end;
 }

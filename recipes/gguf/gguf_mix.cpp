@@ -31,9 +31,9 @@ bool takes_more_bits(int64_t layer, int64_t layers) {
 }
 
 GgufType k_quant(const GgufMix& mix, const DecoderConfig& config, const std::string& name, int64_t width) {
-  const bool falcon = gguf_architecture(config) == "falcon";
+  const bool own_mix = gguf_form(config).own_mix;
   if (makes_logits(config, name)) {
-    return falcon || width % kKBlock != 0 ? GgufType::q8_0 : GgufType::q6_k;
+    return own_mix || width % kKBlock != 0 ? GgufType::q8_0 : GgufType::q6_k;
   }
   if (mix.type == GgufType::q6_k || !name.starts_with("blk.")) return mix.type;
   const int64_t layer = std::atoll(name.c_str() + 4);
@@ -45,7 +45,7 @@ GgufType k_quant(const GgufMix& mix, const DecoderConfig& config, const std::str
     return config.layers == 80 && config.heads != config.kv_heads ? GgufType::q5_k : mix.type;
   }
   if (!ends(".ffn_down.weight") && !ends(".ffn_down_exps.weight")) return mix.type;
-  if (falcon && mix.type == GgufType::q4_k) {
+  if (own_mix && mix.type == GgufType::q4_k) {
     return layer < config.layers / 16 ? GgufType::q6_k : more ? GgufType::q5_k : GgufType::q4_k;
   }
   return more ? GgufType::q6_k : mix.type;

@@ -47,7 +47,18 @@ TEST(TargetModules, NoTargetsMeanPeftsDefaultOfTheFamily) {
   EXPECT_EQ(found.modules[0], "model.layers.0.self_attn.q_proj");
   EXPECT_EQ(found.modules[1], "model.layers.0.self_attn.v_proj");
   EXPECT_THROW(match_target_modules(llama(), "lm_head", "unheard", AdapterOptions{}), UsageError);
-  EXPECT_THAT(default_target_modules("gpt_neox"), ElementsAre("query_key_value"));
+  for (const auto& [types, names] : std::vector<std::pair<std::vector<const char*>, std::vector<std::string>>>{
+           {{"llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "opt", "stablelm",
+             "gptj", "gpt_neo"},
+            {"q_proj", "v_proj"}},
+           {{"phi"}, {"q_proj", "v_proj", "fc1", "fc2"}},
+           {{"codegen"}, {"qkv_proj"}},
+           {{"gpt2", "gpt_bigcode"}, {"c_attn"}},
+           {{"gpt_neox", "falcon", "bloom"}, {"query_key_value"}},
+           {{"mpt"}, {"Wqkv"}}}) {
+    for (const char* type : types) EXPECT_EQ(default_target_modules(type), names) << type;
+  }
+  for (const char* type : {"phi3", "gemma3", "phimoe"}) EXPECT_THROW(default_target_modules(type), UsageError) << type;
 }
 
 TEST(TargetModules, ANameIsAWholePathOrItsEndAfterADot) {
@@ -173,7 +184,7 @@ TEST(TargetModules, NamesAreShortWhenTheySayTheSame) {
 TEST(TargetModules, MambasOutputIsRefusedWherePeftRefusesIt) {
   const std::vector<std::string> modules = {"model.layers.0.mamba.in_proj", "model.layers.0.mamba.out_proj"};
   const AdapterOptions all = with_pattern("all-linear"), input = with_names({"in_proj"});
-  for (const char* type : {"falcon_h1", "nemotron_h"}) {
+  for (const char* type : {"falcon_h1", "mamba", "mamba2", "falcon_mamba", "nemotron_h"}) {
     EXPECT_EQ(match_target_modules(modules, "lm_head", type, input).modules.size(), 1u);
     try {
       match_target_modules(modules, "lm_head", type, all);

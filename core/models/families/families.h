@@ -100,6 +100,13 @@ struct Family {
   /// What config.json does not say and the names of the tensors do; null = nothing.
   void (*match_files)(const std::function<bool(const std::string& tensor)>& contains, DecoderConfig& config) = nullptr;
   GgufForm gguf = {};
+  /// target_modules where none are named, as in peft/utils/constants.py
+  /// (TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING); empty: there are none.
+  std::vector<std::string> peft_targets;
+  std::string_view peft_refuses;  ///< the module on which PEFT puts no adapter
+  /// config.json's key for noise by which Transformers multiplies what experts read in training; nibble does not.
+  std::string_view router_noise;
+  bool draws_experts = false;  ///< in training Transformers draws experts at random; nibble does not
 };
 
 /// A checkpoint of more than a language model: config.json keeps the text's keys under text_config, and the names have
@@ -127,6 +134,9 @@ std::vector<Family> earlier_families();
 /// The row for a config.json. Throws InputError naming what was asked for, with the list of known families; `place` is
 /// the file. Either argument may be empty.
 const Family& find_family(std::string_view model_type, std::string_view architecture, const std::string& place);
+
+/// The row of a DecoderConfig::model_type; null where there is none, as for a Composite.
+const Family* family_of(std::string_view model_type);
 
 /// A config.json read by a row that need not be in the tables.
 DecoderConfig parse_decoder_config(std::string_view json, const std::string& place, const Family& family);

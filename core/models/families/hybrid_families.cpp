@@ -18,6 +18,8 @@ std::vector<Family> hybrid_families() {
     form.config = config;
     return form;
   };
+  // Kernels of Mamba read this weight past its Linear.
+  constexpr std::string_view kMambaOutput = "out_proj";
   constexpr NormConfig kNorm = {.kind = NormKind::rms, .eps = 1e-5f};
   constexpr ConfigKeys kMambaKeys = {
       .heads = "", .mlp_width = "", .head_size = "", .kv_heads = "", .norm_eps = "layer_norm_epsilon"};
@@ -79,7 +81,8 @@ std::vector<Family> hybrid_families() {
        .max_positions = 1 << 20,
        .rope = RopeRule::none,
        .finish = finish_mamba,
-       .gguf = kMambaForm},
+       .gguf = kMambaForm,
+       .peft_refuses = kMambaOutput},
       {.model_type = "falcon_mamba",
        .architecture = "FalconMambaForCausalLM",
        .pad_id = 0,
@@ -92,7 +95,8 @@ std::vector<Family> hybrid_families() {
        .max_positions = 1 << 20,
        .rope = RopeRule::none,
        .finish = finish_mamba,
-       .gguf = kMambaForm},
+       .gguf = kMambaForm,
+       .peft_refuses = kMambaOutput},
       {.model_type = "jamba",
        .architecture = "JambaForCausalLM",
        .pad_id = 0,
@@ -113,7 +117,8 @@ std::vector<Family> hybrid_families() {
        .head_size = 64,
        .rope = RopeRule::none,
        .finish = finish_mamba2,
-       .gguf = of(kMambaForm, "mamba2", gguf_mamba2)},
+       .gguf = of(kMambaForm, "mamba2", gguf_mamba2),
+       .peft_refuses = kMambaOutput},
       {.model_type = "qwen3_5_text",
        .architecture = "Qwen3_5ForCausalLM",
        .norm = {.kind = NormKind::rms, .eps = 1e-6f, .weight_offset = 1},
@@ -198,7 +203,8 @@ std::vector<Family> hybrid_families() {
                 .own_head = true,
                 .bare_mlp_norm = true,
                 .folds_scales = true,
-                .config = gguf_falcon_h1}},
+                .config = gguf_falcon_h1},
+       .peft_refuses = kMambaOutput},
       {.model_type = "bamba",
        .architecture = "BambaForCausalLM",
        .pad_id = 0,
@@ -241,7 +247,8 @@ std::vector<Family> hybrid_families() {
                 .rope_pairs = true,
                 .mixture = true,
                 .says_routes = true,
-                .config = gguf_nemotron_h}},
+                .config = gguf_nemotron_h},
+       .peft_refuses = kMambaOutput},
   };
 }
 

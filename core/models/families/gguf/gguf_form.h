@@ -42,6 +42,7 @@ struct GgufForm {
   bool mixed_layers = false;       ///< any layer may be without experts
   bool lists_windows = false;      ///< any layer may have one, and scores are not scaled (Gemma 4)
   bool no_adapters = false;        ///< products that llama.cpp computes without adapters beside the model
+  bool own_mix = false;            ///< llama.cpp's mixes of types have rules of their own for it
   std::string_view final_norm = "output_norm", mlp_norm = "ffn_norm";
   /// The model with so many layers scales its scores by width / heads, not by the size of a head (Gemma).
   int64_t largest_layers = 0;

@@ -249,7 +249,7 @@ uint32_t u32(int64_t value) { return static_cast<uint32_t>(value); }
 void say_experts(const DecoderConfig& config, const std::string& key,
                  std::vector<std::pair<std::string, GgufValue>>& result) {
   const ExpertsConfig& experts = *config.experts;
-  const GgufForm& form = find(config).gguf;
+  const GgufForm& form = gguf_form(config);
   result.emplace_back(key + "expert_count", u32(experts.experts));
   result.emplace_back(key + "expert_used_count", u32(experts.routing.k));
   if (form.says_routes || form.says_expert_width)
@@ -301,7 +301,7 @@ void GgufParts::attention(const LayerConfig& layer, const std::string& from, con
   if (!names.qkv.empty()) {
     linear(to + "attn_qkv", from + names.qkv, config_.qkv_groups > 1 ? groups_apart(config_) : std::vector<int64_t>());
   } else {
-    const bool pairs = find(config_).gguf.rope_pairs;
+    const bool pairs = gguf_form(config_).rope_pairs;
     const int64_t rotated = config_.rope.empty() ? config_.head_size : config_.rope.front().size;
     const auto order = [&](int64_t heads) {
       return pairs ? interleaved(heads, config_.head_size, rotated) : std::vector<int64_t>();
@@ -324,6 +324,8 @@ void refuse_for_llama_cpp(const std::string& what) {
   throw UsageError("llama.cpp cannot compute " + what, "export to a Hugging Face directory (nibble merge) instead");
 }
 
+const GgufForm& gguf_form(const DecoderConfig& config) { return find(config).gguf; }
+
 std::string gguf_architecture(const DecoderConfig& config) {
   const Family& family = find(config);
   if (config.activation != activation_of(family))
@@ -344,7 +346,7 @@ std::string gguf_architecture(const DecoderConfig& config) {
 }
 
 std::vector<GgufPart> gguf_parts(const DecoderConfig& config) {
-  const GgufForm& form = find(config).gguf;
+  const GgufForm& form = gguf_form(config);
   LayerParts parts(config, form);
   const TensorNames& names = config.names;
   const auto table = [&](const std::string& name, const std::string& module, float factor = 1) {

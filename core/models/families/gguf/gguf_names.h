@@ -9,6 +9,7 @@
 
 #include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/models/decoder_config.h"
+#include "nibble/core/models/families/gguf/gguf_form.h"
 
 namespace nibble {
 
@@ -68,6 +69,9 @@ class GgufParts {
 /// llama.cpp's name of the family, "llama" or "qwen2". Throws UsageError, listing the families there are, for one that
 /// is not known here, and for a config that llama.cpp cannot compute (naming what).
 std::string gguf_architecture(const DecoderConfig& config);
+
+/// The form of the model's family. Throws UsageError as gguf_architecture() for one that is not known here.
+const GgufForm& gguf_form(const DecoderConfig& config);
 
 /// All tensors that a model may have; some of the sources (biases, a tied head) may be absent.
 std::vector<GgufPart> gguf_parts(const DecoderConfig& config);
