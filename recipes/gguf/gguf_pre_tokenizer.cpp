@@ -1,11 +1,11 @@
 #include "nibble/recipes/gguf/gguf_pre_tokenizer.h"
 
-#include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/text/matching/published_expressions.h"
+#include "nibble/core/base/joined.h"
+#include "nibble/core/text/tokenizers/gguf_pre_tokenizers.h"
 #include "nibble/core/text/tokenizers/json/json_fields.h"
 
 namespace nibble {
@@ -28,28 +28,6 @@ std::vector<Json> pre_tokenizers_of(const Json& file) {
   return flat_steps(file.value("pre_tokenizer", Json()), "pretokenizers");
 }
 
-/// A Split's expression by the name of the model that it was published with.
-std::string expression_name(const std::string& regex) {
-  if (regex == kLlama3Expression) return "llama3";
-  if (regex == kQwen2Expression) return "qwen2";
-  if (regex == kGpt4oExpression) return "gpt4o";
-  if (regex == kTekkenExpression) return "tekken";
-  if (regex == kBloomExpression) return "bloom";
-  if (regex == "[0-9][0-9][0-9]") return "threes";
-  return "?Split";
-}
-
-/// One step of a pre-tokenizer in a few letters, for comparison.
-std::string step_name(const Json& step) {
-  const std::string type = step.value("type", "");
-  if (type == "ByteLevel") return step.value("use_regex", true) ? "gpt2" : "bytes";
-  if (type == "Digits") return step.value("individual_digits", false) ? "digit" : "digits";
-  if (type == "Punctuation") return "punctuation";
-  if (type == "Split" && step.value("behavior", "Isolated") == "Isolated" && !step.value("invert", false))
-    return expression_name(step.value("pattern", Json::object()).value("Regex", ""));
-  return "?" + type;
-}
-
 bool has_text(const Json& model, const char* key) {
   const Json value = model.value(key, Json());
   return value.is_string() && !value.get<std::string>().empty();
@@ -62,9 +40,9 @@ bool is_blank_for(const Json& step, const char* from, const char* to) {
 }  // namespace
 
 std::string gguf_pre_tokenizer(const Json& file, const std::filesystem::path& place) {
-  std::string steps;
+  std::vector<std::string> steps;
   for (const Json& step : pre_tokenizers_of(file)) {
-    steps += (steps.empty() ? "" : " ") + step_name(step);
+    steps.push_back(pre_tokenizer_step(step));
     if (step.value("add_prefix_space", false)) refuse(place, "add_prefix_space puts a blank before the text");
   }
   const Json model = file.value("model", Json::object());
@@ -72,14 +50,9 @@ std::string gguf_pre_tokenizer(const Json& file, const std::filesystem::path& pl
     if (has_text(model, key)) refuse(place, "the model has an " + std::string(key));
   }
   const bool whole_words = model.value("ignore_merges", Json()) == true;
-  const std::map<std::string, std::string> names{
-      {"gpt2", "gpt-2"},          {"llama3 bytes", whole_words ? "llama-bpe" : "dbrx"},
-      {"qwen2 bytes", "qwen2"},   {"gpt4o bytes", "gpt-4o"},
-      {"tekken bytes", "tekken"}, {"bloom bytes", "bloom"},
-      {"digit gpt2", "smollm"},   {"punctuation gpt2 digits threes", "falcon"}};
-  const auto found = names.find(steps);
-  if (found == names.end()) refuse(place, "the pre-tokenizer is \"" + steps + "\"");
-  return found->second;
+  const GgufPreTokenizer* found = match_gguf_pre_tokenizer(steps, whole_words);
+  if (!found) refuse(place, "the pre-tokenizer is \"" + joined(steps, " ") + "\"");
+  return found->names.front();
 }
 
 void refuse_other_normalizers(const Json& file, bool byte_level, const std::filesystem::path& place) {
@@ -104,7 +77,7 @@ std::vector<std::string> gguf_left_out(const Json& file) {
       left_out.push_back("bringing texts to NFC (texts in another form get other ids)");
   }
   for (const Json& step : pre_tokenizers_of(file)) {
-    const std::string type = step.value("type", ""), name = step_name(step);
+    const std::string type = step.value("type", ""), name = pre_tokenizer_step(step);
     if (name == "gpt4o" || name == "tekken") {
       left_out.push_back("marks and cases of letters outside of ASCII when it cuts (such texts get other ids)");
     } else if (type == "Metaspace" && step.value("prepend_scheme", "always") == "always") {

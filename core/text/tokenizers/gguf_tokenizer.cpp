@@ -1,11 +1,10 @@
 #include "nibble/core/text/tokenizers/gguf_tokenizer.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/protobuf.h"
-#include "nibble/core/text/matching/published_expressions.h"
+#include "nibble/core/text/tokenizers/gguf_pre_tokenizers.h"
 #include "nibble/core/text/tokenizers/json/json_tokenizer.h"
 #include "nibble/core/text/tokenizers/sentencepiece/sentencepiece_tokenizer.h"
 #include "nibble/core/text/unicode/utf8.h"
@@ -102,45 +101,9 @@ std::string sentencepiece_file(const Vocabulary& vocabulary) {
   return model.bytes;
 }
 
-Json split(const char* expression) {
-  return {{"type", "Split"}, {"pattern", {{"Regex", expression}}}, {"behavior", "Isolated"}, {"invert", false}};
-}
-
-Json byte_level(bool use_regex) {
-  return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
-}
-
-Json digits(bool individual) { return {{"type", "Digits"}, {"individual_digits", individual}}; }
-
-// What llama.cpp's names of pre-tokenizers stand for.
-struct PreTokenizer {
-  Json steps;
-  bool composes = false;       // NFC first
-  bool ignore_merges = false;  // a piece that is a token is taken whole
-  bool begins = false;         // BOS in front, where the file does not say
-};
-
-PreTokenizer pre_tokenizer_of(const Vocabulary& vocabulary) {
+const GgufPreTokenizer& pre_tokenizer_of(const Vocabulary& vocabulary) {
   const std::string name = vocabulary.file().text("tokenizer.ggml.pre").value_or("gpt-2");
-  const auto is = [&](std::initializer_list<const char*> names) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
-  if (is({"gpt-2", "phi-2", "mpt", "olmo"})) return {.steps = Json::array({byte_level(true)})};
-  const auto cut_by = [](const char* expression) { return Json::array({split(expression), byte_level(false)}); };
-  if (is({"llama-bpe", "llama3", "llama-v3"}))
-    return {.steps = cut_by(kLlama3Expression), .ignore_merges = true, .begins = true};
-  if (is({"dbrx", "smaug-bpe"})) return {.steps = cut_by(kLlama3Expression)};
-  if (is({"qwen2", "deepseek-r1-qwen"})) return {.steps = cut_by(kQwen2Expression), .composes = true};
-  if (is({"stablelm2"})) return {.steps = cut_by(kQwen2Expression)};
-  if (is({"gpt-4o"})) return {.steps = cut_by(kGpt4oExpression)};
-  if (is({"tekken"})) return {.steps = cut_by(kTekkenExpression), .ignore_merges = true, .begins = true};
-  if (is({"bloom"})) return {.steps = cut_by(kBloomExpression)};
-  if (is({"smollm", "starcoder", "refact", "command-r", "codeshell"}))
-    return {.steps = Json::array({digits(true), byte_level(true)})};
-  if (is({"falcon"})) {
-    const Json punctuation = {{"type", "Punctuation"}, {"behavior", "Contiguous"}};
-    return {.steps = Json::array({punctuation, byte_level(true), digits(false), split("[0-9][0-9][0-9]")})};
-  }
+  if (const GgufPreTokenizer* found = find_gguf_pre_tokenizer(name)) return *found;
   vocabulary.fail("pre", "is " + name + ", a pre-tokenizer that is not known",
                   "give a tokenizer of the model in Hugging Face's form (model.tokenizer)");
 }
@@ -169,11 +132,12 @@ void put_ends(const Vocabulary& vocabulary, bool begins, Json& result) {
 }
 
 std::string byte_level_file(const Vocabulary& vocabulary) {
-  const PreTokenizer pre = pre_tokenizer_of(vocabulary);
+  const GgufPreTokenizer& pre = pre_tokenizer_of(vocabulary);
   const std::vector<std::string>* merges = vocabulary.file().texts("tokenizer.ggml.merges");
   if (!merges) vocabulary.fail("merges", "is missing");
   for (const std::string& merge : *merges) require_utf8(merge, vocabulary.file().path() + ": tokenizer.ggml.merges");
-  Json tokens = Json::object(), added = Json::array();
+  Json tokens = Json::object(), added = Json::array(), steps = Json::array();
+  for (const std::string& step : pre.steps) steps.push_back(pre_tokenizer_json(step));
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     const std::string& text = vocabulary.tokens[id];
     const int32_t type = vocabulary.types[id];
@@ -192,9 +156,9 @@ std::string byte_level_file(const Vocabulary& vocabulary) {
                  {"padding", nullptr},
                  {"added_tokens", added},
                  {"normalizer", pre.composes ? Json::object({{"type", "NFC"}}) : Json()},
-                 {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", pre.steps}}},
+                 {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", steps}}},
                  {"post_processor", nullptr},
-                 {"decoder", byte_level(true)},
+                 {"decoder", pre_tokenizer_json("gpt2")},
                  {"model",
                   {{"type", "BPE"},
                    {"dropout", nullptr},
