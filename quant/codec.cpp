@@ -12,6 +12,8 @@
 
 namespace nibble {
 
+using ops::cpu::BlockEncoder;
+
 namespace {
 
 constexpr int64_t kLargestBlock = 4096;
@@ -44,7 +46,7 @@ void for_blocks(const Tensor& rows, int64_t size, const Place& place, const Body
                "rows are no 16 or 32-bit floats");
   NIBBLE_CHECK(place.begin % size == 0 && count <= total - place.begin, "a piece does not begin where a block does");
   const std::byte* const source = rows.raw();
-  const BlockEncoder& encoder = block_encoder(isa());
+  const BlockEncoder& encoder = ops::cpu::block_encoder(isa());
   std::atomic<int64_t> bad{total};
   parallel_for((count + size - 1) / size, std::max(int64_t{1}, kElementsPerTask / size), [&](int64_t from, int64_t to) {
     std::array<float, kLargestBlock> values;
@@ -163,8 +165,8 @@ Quantizer::Quantizer(const Shape& shape, DType dtype, const QuantizeOptions& opt
 }
 
 void Quantizer::append(const Tensor& rows) {
-  const CodeRule& rule = code_rule(matrix_.type);
-  const BlockEncoder& encoder = block_encoder(isa());
+  const ops::cpu::CodeRule& rule = code_rule(matrix_.type);
+  const BlockEncoder& encoder = ops::cpu::block_encoder(isa());
   uint8_t* const packed = matrix_.packed.data<uint8_t>() + done_ / 2;
   float* const absmax = matrix_.absmax.data<float>() + done_ / matrix_.block_size;
   for_blocks(rows, matrix_.block_size, {name_, matrix_.shape, done_},

@@ -5,6 +5,8 @@
 
 namespace nibble {
 
+using ops::cpu::CodeRule;
+
 namespace {
 
 constexpr std::array<float, 16> kNf4 = {-1.0f,

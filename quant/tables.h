@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "nibble/core/ops/dynamic_map.h"
+#include "nibble/quant/encode/encode.h"
 #include "nibble/quant/quantized_matrix.h"
 
 namespace nibble {
@@ -20,13 +21,7 @@ std::optional<QuantType> find_quant_type(std::string_view name);
 /// MXFP4: sign, two bits of exponent, one of mantissa (E2M1 of the OCP Microscaling formats).
 const std::array<float, 16>& quant_table(QuantType type);
 
-/// How a scaled element in [-1, 1] finds its code: the number of `thresholds` (midpoints between neighbouring values)
-/// below it, looked up in `codes`. A tie goes to the lower value, a NaN (nothing is below it) to codes[0].
-struct CodeRule {
-  std::array<float, 15> thresholds;  ///< ascending
-  std::array<uint8_t, 16> codes;
-};
-/// Not of MXFP4.
-const CodeRule& code_rule(QuantType type);
+/// How an element finds its code. Not of MXFP4.
+const ops::cpu::CodeRule& code_rule(QuantType type);
 
 }  // namespace nibble

@@ -2,7 +2,7 @@
 
 #include "nibble/quant/encode/encode_loops.h"
 
-namespace nibble {
+namespace nibble::ops::cpu {
 
 namespace {
 
@@ -26,4 +26,4 @@ const BlockEncoder& block_encoder([[maybe_unused]] Isa level) {
   return kEncodeBaseline;
 }
 
-}  // namespace nibble
+}  // namespace nibble::ops::cpu

@@ -1,6 +1,6 @@
 #include "nibble/quant/encode/encode_loops.h"
 
-namespace nibble {
+namespace nibble::ops::cpu {
 
 namespace {
 
@@ -18,4 +18,4 @@ __attribute__((target("avx2"))) void encode(const float* values, int64_t count, 
 
 const BlockEncoder kEncodeAvx2 = {load, encode};
 
-}  // namespace nibble
+}  // namespace nibble::ops::cpu

@@ -4,7 +4,7 @@
 
 #include "nibble/quant/encode/encode.h"
 
-namespace nibble {
+namespace nibble::ops::cpu {
 
 namespace {
 
@@ -64,4 +64,4 @@ NIBBLE_AVX512 void encode(const float* values, int64_t count, float inverse, con
 
 const BlockEncoder kEncodeAvx512 = {load, encode};
 
-}  // namespace nibble
+}  // namespace nibble::ops::cpu

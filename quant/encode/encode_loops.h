@@ -8,7 +8,7 @@
 
 #include "nibble/quant/encode/encode.h"
 
-namespace nibble::encode_loops {
+namespace nibble::ops::cpu::encode_loops {
 
 [[gnu::always_inline]] inline float load(const std::byte* source, DType dtype, int64_t begin, int64_t count,
                                          float* values) {
@@ -51,4 +51,4 @@ namespace nibble::encode_loops {
   }
 }
 
-}  // namespace nibble::encode_loops
+}  // namespace nibble::ops::cpu::encode_loops

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "nibble/core/base/bfloat16.h"
+#include "nibble/quant/tables.h"
 
-namespace nibble {
+namespace nibble::ops::cpu {
 namespace {
 
 // As bytes of `dtype`, one byte away from every natural boundary, as in files.
@@ -85,4 +86,4 @@ TEST(BlockEncoder, SeesInfinityAndNanAsLargest) {
 }
 
 }  // namespace
-}  // namespace nibble
+}  // namespace nibble::ops::cpu
