@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "nibble/core/base/parallel.h"
-#include "nibble/quant/encode/encode.h"
+#include "nibble/core/ops/cpu/four_bit/four_bit_encode.h"
 #include "nibble/quant/tables.h"
 
 namespace nibble {

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string_view>
 
+#include "nibble/core/ops/cpu/four_bit/four_bit_encode.h"
 #include "nibble/core/ops/dynamic_map.h"
-#include "nibble/quant/encode/encode.h"
 #include "nibble/quant/quantized_matrix.h"
 
 namespace nibble {

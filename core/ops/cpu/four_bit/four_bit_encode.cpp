@@ -1,6 +1,6 @@
-#include "nibble/quant/encode/encode.h"
+#include "nibble/core/ops/cpu/four_bit/four_bit_encode.h"
 
-#include "nibble/quant/encode/encode_loops.h"
+#include "nibble/core/ops/cpu/four_bit/four_bit_encode_loops.h"
 
 namespace nibble::ops::cpu {
 

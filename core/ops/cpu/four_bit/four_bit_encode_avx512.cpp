@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "nibble/quant/encode/encode.h"
+#include "nibble/core/ops/cpu/four_bit/four_bit_encode.h"
 
 namespace nibble::ops::cpu {
 

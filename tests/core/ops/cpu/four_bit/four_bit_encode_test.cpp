@@ -1,4 +1,4 @@
-#include "nibble/quant/encode/encode.h"
+#include "nibble/core/ops/cpu/four_bit/four_bit_encode.h"
 
 #include <gtest/gtest.h>
 

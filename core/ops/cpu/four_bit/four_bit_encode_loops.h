@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstring>
 
-#include "nibble/quant/encode/encode.h"
+#include "nibble/core/ops/cpu/four_bit/four_bit_encode.h"
 
 namespace nibble::ops::cpu::encode_loops {
 

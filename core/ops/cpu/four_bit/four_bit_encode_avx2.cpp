@@ -1,4 +1,4 @@
-#include "nibble/quant/encode/encode_loops.h"
+#include "nibble/core/ops/cpu/four_bit/four_bit_encode_loops.h"
 
 namespace nibble::ops::cpu {
 
