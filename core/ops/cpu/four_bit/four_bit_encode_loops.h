@@ -1,5 +1,5 @@
 #pragma once
-// The plain loops of quant/encode/encode.h, written so that a compiler turns them into instructions of whatever level
+// The plain loops of four_bit_encode.h, written so that a compiler turns them into instructions of whatever level
 // the function they are inlined into is compiled for. Include only in the .cpp files of the levels.
 
 #include <algorithm>
