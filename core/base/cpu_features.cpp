@@ -11,9 +11,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "nibble/core/base/amx/tile_grant.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/isa_levels.h"
+#include "nibble/core/base/tile_grant.h"
 
 namespace nibble {
 

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <optional>
 
-#include "nibble/core/base/amx/tile_grant.h"
+#include "nibble/core/base/tile_grant.h"
 
 namespace nibble {
 

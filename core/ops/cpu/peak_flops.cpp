@@ -5,7 +5,7 @@
 #include <vector>
 
 #if defined(__x86_64__)
-#include "nibble/core/base/amx/amx.h"
+#include "nibble/core/ops/cpu/x86/amx.h"
 #endif
 #include "nibble/core/base/isa_levels.h"
 #include "nibble/core/base/parallel.h"

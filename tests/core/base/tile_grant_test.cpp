@@ -1,4 +1,4 @@
-#include "nibble/core/base/amx/tile_grant.h"
+#include "nibble/core/base/tile_grant.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "nibble/core/base/avx512.h"
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/core/ops/cpu/four_bit/four_bit_dots.h"
+#include "nibble/core/ops/cpu/x86/avx512.h"
 
 namespace nibble::ops::cpu {
 

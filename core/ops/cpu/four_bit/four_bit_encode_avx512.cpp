@@ -1,4 +1,4 @@
-#include "nibble/core/base/avx512.h"
+#include "nibble/core/ops/cpu/x86/avx512.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "nibble/core/base/avx512.h"
 #include "nibble/core/ops/cpu/four_bit/four_bit_expand.h"
+#include "nibble/core/ops/cpu/x86/avx512.h"
 
 namespace nibble::ops::cpu {
 

@@ -1,5 +1,5 @@
-#include "nibble/core/base/amx/amx.h"
 #include "nibble/core/ops/cpu/gemm/gemm_avx512.h"
+#include "nibble/core/ops/cpu/x86/amx.h"
 
 namespace nibble::ops::cpu {
 

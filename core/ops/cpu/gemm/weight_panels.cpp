@@ -3,7 +3,7 @@
 #include <cstring>
 
 #if defined(__x86_64__)
-#include "nibble/core/base/avx512.h"
+#include "nibble/core/ops/cpu/x86/avx512.h"
 #endif
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/elementwise.h"

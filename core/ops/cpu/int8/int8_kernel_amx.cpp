@@ -1,5 +1,5 @@
-#include "nibble/core/base/amx/amx.h"
 #include "nibble/core/ops/cpu/int8/int8_tile_avx512.h"
+#include "nibble/core/ops/cpu/x86/amx.h"
 
 namespace nibble::ops::cpu {
 

@@ -1,4 +1,4 @@
-#include "nibble/core/base/amx/tile_grant.h"
+#include "nibble/core/base/tile_grant.h"
 
 #include <cpuid.h>
 #include <sys/syscall.h>
