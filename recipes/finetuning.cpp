@@ -4,7 +4,6 @@
 
 #include <nlohmann/json.hpp>
 #include "nibble/core/base/cpu_features.h"
-#include "nibble/core/base/free_memory.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/json/json_file.h"
@@ -14,6 +13,7 @@
 #include "nibble/core/train/telemetry/trace.h"
 #include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
+#include "nibble/recipes/environment/free_memory.h"
 #include "nibble/recipes/fingerprints.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/models/export_model.h"

@@ -1,11 +1,11 @@
 // Pretraining: random weights from a config, a tokenizer that is given or trained, text in packed sequences.
 
-#include "nibble/core/base/free_memory.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/train/telemetry/trace.h"
 #include "nibble/parallel/experts/expert_parallel.h"
 #include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
+#include "nibble/recipes/environment/free_memory.h"
 #include "nibble/recipes/fingerprints.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/models/export_model.h"

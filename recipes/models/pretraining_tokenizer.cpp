@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "nibble/core/base/free_memory.h"
 #include "nibble/core/data/tokenizer_corpus.h"
 #include "nibble/core/text/tokenizers/train_tokenizer.h"
+#include "nibble/recipes/environment/free_memory.h"
 
 namespace nibble {
 
