@@ -5,9 +5,9 @@
 
 #include "nibble/core/train/telemetry/trace.h"
 #include "nibble/recipes/finetuning.h"
-#include "nibble/recipes/fingerprints.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/models/arithmetic.h"
+#include "nibble/recipes/models/fingerprints.h"
 #include "nibble/recipes/train.h"
 
 namespace nibble {

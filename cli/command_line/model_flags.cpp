@@ -8,7 +8,7 @@
 #include "nibble/core/io/hub/run_result.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/quant/tables.h"
-#include "nibble/recipes/fingerprints.h"
+#include "nibble/recipes/models/fingerprints.h"
 
 namespace nibble::cli {
 

@@ -9,7 +9,7 @@
 #include "nibble/quant/dequantized_source.h"
 #include "nibble/quant/quantization_config.h"
 #include "nibble/quant/quantize_model.h"
-#include "nibble/recipes/fingerprints.h"
+#include "nibble/recipes/models/fingerprints.h"
 #include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble {

@@ -11,9 +11,9 @@
 #include "nibble/core/train/paired_executor.h"
 #include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
-#include "nibble/recipes/fingerprints.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/models/export_model.h"
+#include "nibble/recipes/models/fingerprints.h"
 #include "nibble/recipes/models/open_model.h"
 
 namespace nibble {

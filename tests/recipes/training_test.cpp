@@ -15,7 +15,7 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/core/ops/int8/int8_product.h"
-#include "nibble/recipes/fingerprints.h"
+#include "nibble/recipes/models/fingerprints.h"
 #include "nibble/recipes/plan/plan_job.h"
 #include "nibble/recipes/train.h"
 #include "nibble/tests/assets.h"

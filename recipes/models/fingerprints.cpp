@@ -1,4 +1,4 @@
-#include "nibble/recipes/fingerprints.h"
+#include "nibble/recipes/models/fingerprints.h"
 
 #include <algorithm>
 #include <filesystem>
