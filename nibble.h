@@ -12,7 +12,7 @@
 
 // Models: open, run, generate.
 #include "nibble/core/models/decoder.h"
-#include "nibble/core/models/generate.h"
+#include "nibble/core/models/generation/generate.h"
 #include "nibble/core/text/chat/chat_template.h"
 #include "nibble/core/text/tokenizers/tokenizer.h"
 #include "nibble/recipes/models/init_model.h"

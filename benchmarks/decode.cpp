@@ -9,8 +9,8 @@
 
 #include "nibble/core/base/isa_levels.h"
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/core/models/generate.h"
 #include "nibble/core/models/generation/answers.h"
+#include "nibble/core/models/generation/generate.h"
 #include "nibble/core/models/load.h"
 #include "nibble/quant/load_quantized.h"
 #include "peak.h"

@@ -5,7 +5,7 @@
 
 #include "nibble/core/base/philox.h"
 #include "nibble/core/base/readable.h"
-#include "nibble/core/models/generate.h"
+#include "nibble/core/models/generation/generate.h"
 #include "nibble/core/objectives/advantages.h"
 #include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/preferences/labels.h"

@@ -1,6 +1,6 @@
 #pragma once
 #include "nibble/cli/command_line/command.h"
-#include "nibble/core/models/generate.h"
+#include "nibble/core/models/generation/generate.h"
 
 namespace nibble::cli {
 

@@ -7,8 +7,8 @@
 
 #include "nibble/core/models/batch.h"
 #include "nibble/core/models/decoder_config.h"
+#include "nibble/core/models/generation/kv_cache.h"
 #include "nibble/core/models/head_loss.h"
-#include "nibble/core/models/kv_cache.h"
 #include "nibble/core/nn/activation_store.h"
 #include "nibble/core/nn/block.h"
 #include "nibble/core/nn/embedding.h"

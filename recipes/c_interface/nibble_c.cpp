@@ -11,7 +11,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
 #include "nibble/core/comm/local_rank.h"
-#include "nibble/core/models/generate.h"
+#include "nibble/core/models/generation/generate.h"
 #include "nibble/quant/tables.h"
 #include "nibble/recipes/models/merge_model.h"
 #include "nibble/recipes/models/open_model.h"

@@ -4,7 +4,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/batches.h"
-#include "nibble/core/models/generate.h"
+#include "nibble/core/models/generation/generate.h"
 
 namespace nibble {
 

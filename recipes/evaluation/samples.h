@@ -1,7 +1,7 @@
 #pragma once
 // What the model says while it learns: prompts of the data, continued by the model as it is.
 
-#include "nibble/core/models/generate.h"
+#include "nibble/core/models/generation/generate.h"
 #include "nibble/core/text/tokenizers/tokenizer.h"
 #include "nibble/core/train/run/run.h"
 #include "nibble/recipes/training_data.h"

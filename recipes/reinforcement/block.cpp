@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "nibble/core/comm/communicator.h"
-#include "nibble/core/models/generate.h"
+#include "nibble/core/models/generation/generate.h"
 #include "nibble/core/objectives/options.h"
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/preferences/text_log_probs.h"

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "nibble/core/models/generate.h"
+#include "nibble/core/models/generation/generate.h"
 
 namespace nibble {
 

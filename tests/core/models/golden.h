@@ -14,7 +14,7 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/core/io/safetensors/safetensors.h"
-#include "nibble/core/models/generate.h"
+#include "nibble/core/models/generation/generate.h"
 #include "nibble/core/models/load.h"
 #include "nibble/tests/assets.h"
 

@@ -1,4 +1,4 @@
-#include "nibble/core/models/kv_cache.h"
+#include "nibble/core/models/generation/kv_cache.h"
 
 #include <algorithm>
 

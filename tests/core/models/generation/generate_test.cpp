@@ -1,4 +1,4 @@
-#include "nibble/core/models/generate.h"
+#include "nibble/core/models/generation/generate.h"
 
 #include <gmock/gmock.h>
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "nibble/core/models/decoder.h"
-#include "nibble/core/models/sampler.h"
+#include "nibble/core/models/generation/sampler.h"
 
 namespace nibble {
 

@@ -1,4 +1,4 @@
-#include "nibble/core/models/sampler.h"
+#include "nibble/core/models/generation/sampler.h"
 
 #include <algorithm>
 #include <array>
