@@ -10,7 +10,8 @@ templates_random.py.
 import json, random, sys
 from pathlib import Path
 
-from template_parts import Conversations, Programs, chat_templates
+from template_chats import Conversations, chat_templates
+from template_programs import Programs
 from templates_random import wanted
 
 PROGRAMS, BUILT, CHATS = 240, 10, 24

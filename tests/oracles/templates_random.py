@@ -15,7 +15,8 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
-from template_parts import Conversations, Programs, chat_templates
+from template_chats import Conversations, chat_templates
+from template_programs import Programs
 
 NOW = "2026-03-05T07:08:09"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
