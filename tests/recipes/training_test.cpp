@@ -258,7 +258,7 @@ TEST_P(FineTuning, OtherDataOrBaseIsRefusedWhenARunGoesOn) {
   EXPECT_EQ(metrics(job), before) << "nothing changed";
 }
 
-// A bound for gross faults only; what rounding may cost a product is in tests/core/ops/int8_product_test.cpp.
+// A bound for gross faults only; what rounding may cost a product is in tests/core/ops/int8/int8_product_test.cpp.
 TEST_P(FineTuning, InEightBitsLossesAreNearThoseInFloatsAndTheAdapterSaysSo) {
   if (std::string(GetParam()) == "full" || ops::int8_levels() == 0) GTEST_SKIP() << "has no products in 8 bits";
   Job floats, bytes;
