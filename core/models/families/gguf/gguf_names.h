@@ -9,6 +9,7 @@
 
 #include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/models/decoder_config.h"
+#include "nibble/core/models/families/gguf/gguf_form.h"
 
 namespace nibble {
 
