@@ -22,6 +22,7 @@
 #include "nibble/core/io/processes/child_process.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
+#include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/plan/dry_run.h"
 #include "nibble/recipes/plan/machine_speed.h"
 #include "nibble/recipes/plan/plan.h"
@@ -127,6 +128,9 @@ void run(const Flags& flags) {
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   const int64_t planned = flags.ranks > 0 ? flags.ranks : std::max<int64_t>(1, plan_layout(recipe).mesh.ranks());
   if (request.budget == 0 && !request.cluster) request.budget = machine_memory(planned);
+  Observer observer;
+  observer.on_message = [](const std::string& line) { say(stderr, line); };
+  tokenizer_path_of(recipe, observer);  // says where it is not the model's
   request.measure = [&](const PlanJob& job, std::span<const int64_t> tensors, int threads, int ranks) {
     return measure_under_mpi(flags, recipe, job, tensors, threads, ranks, planned);
   };
