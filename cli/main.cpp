@@ -9,12 +9,14 @@
 #include <filesystem>
 #include <new>
 #include <optional>
+#include <sstream>
 #include <string_view>
 #include <system_error>
 
 #include "nibble/cli/command_line/manual.h"
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
+#include "nibble/cli/printing/wrap.h"
 #include "nibble/cli/processes/process_limits.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
@@ -130,7 +132,10 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     return 0;
   } catch (const CLI::Success& success) {  // --help, --version
-    return app.exit(success);
+    std::ostringstream text;
+    const int code = app.exit(success, text, text);
+    std::fputs(wrapped(text.str(), terminal_columns(stdout)).c_str(), stdout);
+    return code;
   } catch (const CLI::ParseError& error) {
     return usage_error(app, {argv + 1, argv + argc}, error);
   } catch (const nibble::Interrupted& stopped) {  // as asked

@@ -22,6 +22,7 @@
 #include "nibble/core/io/processes/child_process.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
+#include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/plan/dry_run.h"
 #include "nibble/recipes/plan/machine_speed.h"
 #include "nibble/recipes/plan/plan.h"
@@ -99,14 +100,6 @@ void measure(const Flags& flags) {
   }
 }
 
-// Bytes that each of so many ranks may take of this machine, or of the control group that the program runs in.
-int64_t machine_memory(int64_t ranks) {
-  const Machine machine = this_machine();
-  const int64_t all =
-      machine.memory_limit > 0 ? std::min(machine.memory_limit, machine.memory_total) : machine.memory_total;
-  return all / ranks;
-}
-
 // Of the whole run: train.steps, or counted in the data, which are encoded for it.
 int64_t total_steps(const Recipe& recipe) {
   if (recipe.train.steps) return *recipe.train.steps;
@@ -126,7 +119,14 @@ void run(const Flags& flags) {
   if (!flags.cluster.empty()) request.cluster = parse_cluster(read_text_file(flags.cluster), flags.cluster);
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   const int64_t planned = flags.ranks > 0 ? flags.ranks : std::max<int64_t>(1, plan_layout(recipe).mesh.ranks());
-  if (request.budget == 0 && !request.cluster) request.budget = machine_memory(planned);
+  if (request.budget == 0 && !request.cluster) {
+    const MemoryBudget budget = this_machine().memory_budget(planned);
+    request.budget = budget.bytes;
+    request.budget_set_by = budget.set_by;
+  }
+  Observer observer;
+  observer.on_message = [](const std::string& line) { say(stderr, line); };
+  tokenizer_path_of(recipe, observer);  // says where it is not the model's
   request.measure = [&](const PlanJob& job, std::span<const int64_t> tensors, int threads, int ranks) {
     return measure_under_mpi(flags, recipe, job, tensors, threads, ranks, planned);
   };

@@ -106,8 +106,8 @@ Steps steps_of(const std::filesystem::path& run) {
 /// As many runs at once as asked for, but no more than have room together by their plans.
 int jobs_with_room(const Flags& flags, const std::vector<SweepRun>& runs) {
   if (flags.jobs == 1) return 1;
-  const int64_t room =
-      flags.max_memory.empty() ? this_machine().usable_memory() : static_cast<int64_t>(parse_bytes(flags.max_memory));
+  const int64_t room = flags.max_memory.empty() ? this_machine().usable_memory(flags.jobs) * flags.jobs
+                                                : static_cast<int64_t>(parse_bytes(flags.max_memory));
   int64_t largest = 1;
   for (const SweepRun& run : runs) {
     const Recipe recipe = read_recipe(flags.recipe, run.overrides);

@@ -63,7 +63,7 @@ Finetuning::Finetuning(const Recipe& recipe, RankContext& rank, const Observer& 
       observer_(observer),
       mesh_(recipe.parallel.mesh(), rank.comm),
       config_(model_config(recipe.model)),
-      tokenizer_(tokenizer_path_of(recipe.model)),
+      tokenizer_(tokenizer_path_of(recipe, observer)),
       rows_(rows_for_tokenizer(tokenizer_, config_.vocab_size)) {
   const Encoder encoder = open_encoder(tokenizer_, recipe.data.chat_template, rows_);
   traced(observer.trace, Phase::data, "read and encode", [&] { data_.emplace(recipe, config_, encoder, observer); });

@@ -1,6 +1,5 @@
 #include "nibble/cli/printing/progress.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "nibble/cli/printing/say.h"
+#include "nibble/cli/printing/wrap.h"
 #include "nibble/core/base/joined.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/train/telemetry/headline.h"
@@ -21,12 +21,6 @@ namespace {
 constexpr double kTerminalSeconds = 0.1;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-size_t terminal_columns(std::FILE* stream) {
-  winsize size{};
-  if (ioctl(fileno(stream), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
-  return size.ws_col;
-}
 
 // The words of each line, one blank apart; "(blank)" where there are none before an ellipsis or the end.
 std::string in_one_line(const std::string& text) {

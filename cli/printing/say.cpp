@@ -5,12 +5,15 @@
 #include <cstdarg>
 #include <nlohmann/json.hpp>
 
+#include "nibble/cli/printing/wrap.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/text/unicode/visible_text.h"
 
 namespace nibble::cli {
 
-void say(std::FILE* stream, const std::string& line) { std::fprintf(stream, "%s\n", visible_text(line).c_str()); }
+void say(std::FILE* stream, const std::string& line) {
+  std::fprintf(stream, "%s\n", wrapped(visible_text(line), terminal_columns(stream)).c_str());
+}
 
 void say(std::FILE* stream, const char* format, ...) {
   va_list values;

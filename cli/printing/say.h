@@ -7,7 +7,7 @@
 
 namespace nibble::cli {
 
-/// A line, whose breaks are shown.
+/// A line, whose own breaks are shown; on a terminal it is broken at words, see wrapped().
 void say(std::FILE* stream, const std::string& line);
 /// The same, put together as printf does.
 [[gnu::format(printf, 2, 3)]] void say(std::FILE* stream, const char* format, ...);

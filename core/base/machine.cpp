@@ -7,6 +7,7 @@
 #include <sys/auxv.h>
 #endif
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/sysinfo.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -67,15 +68,24 @@ void read_memory_limit(Machine& machine) {
     int64_t limit = 0, used = 0;
     if (!(std::ifstream(limit_file) >> limit) || limit <= 0 || limit >= machine.memory_total) return;
     std::ifstream(used_file) >> used;
-    if (machine.memory_limit != 0 && limit - used >= machine.memory_limit - machine.memory_used) return;
-    machine.memory_limit = limit;
-    machine.memory_used = used;
+    const int64_t left = std::max<int64_t>(0, limit - used);
+    machine.memory_left = machine.memory_limit > 0 ? std::min(machine.memory_left, left) : left;
+    machine.memory_limit = machine.memory_limit > 0 ? std::min(machine.memory_limit, limit) : limit;
   };
   up_the_tree("/sys/fs/cgroup", group_of(""),
               [&](const std::string& directory) { lower(directory + "memory.max", directory + "memory.current"); });
   up_the_tree("/sys/fs/cgroup/memory", group_of("memory"), [&](const std::string& directory) {
     lower(directory + "memory.limit_in_bytes", directory + "memory.usage_in_bytes");
   });
+}
+
+void read_address_space(Machine& machine, const std::filesystem::path& proc) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  int64_t pages = 0;
+  std::ifstream(proc / "self/statm") >> pages;
+  machine.address_space = static_cast<int64_t>(limit.rlim_cur);
+  machine.address_space_used = pages * sysconf(_SC_PAGESIZE);
 }
 
 // The name that the CPU gives itself; on arm64 its maker and its design, as numbers.
@@ -143,9 +153,17 @@ int Machine::usable_cores() const {
   return cores;
 }
 
-int64_t Machine::usable_memory() const {
-  return memory_limit > 0 ? std::min(memory_available, std::max<int64_t>(0, memory_limit - memory_used))
-                          : memory_available;
+int64_t Machine::usable_memory(int64_t processes) const {
+  const int64_t shared = memory_limit > 0 ? std::min(memory_available, memory_left) : memory_available;
+  const int64_t mapped = std::max<int64_t>(0, address_space - address_space_used);
+  return address_space > 0 ? std::min(shared / processes, mapped) : shared / processes;
+}
+
+MemoryBudget Machine::memory_budget(int64_t processes) const {
+  const MemoryBudget shared = memory_limit > 0 ? MemoryBudget{memory_limit / processes, "the control group allows"}
+                                               : MemoryBudget{memory_total / processes, "this machine has"};
+  if (address_space == 0 || address_space >= shared.bytes) return shared;
+  return {address_space, "the limit of the address space (ulimit -v) allows"};
 }
 
 Machine this_machine(const std::filesystem::path& proc) {
@@ -161,6 +179,7 @@ Machine this_machine(const std::filesystem::path& proc) {
   read_memory(machine, proc);
   read_quota(machine);
   read_memory_limit(machine);
+  read_address_space(machine, proc);
   return machine;
 }
 

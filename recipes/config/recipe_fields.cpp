@@ -57,7 +57,8 @@ std::vector<RecipeField> model_fields() {
       free_to_change(text_field("model.init", "a config.json", &ModelRecipe::init,
                                 "instead of model.path: start from random weights of this shape")),
       free_to_change(text_field("model.tokenizer", "a directory or file", &ModelRecipe::tokenizer,
-                                "tokenizer (the model's own; pretraining trains one on its data)")),
+                                "tokenizer (the one that adapter.path keeps, or else the model's own; pretraining "
+                                "trains one on its data)")),
       choice_field("model.quantize", {{"none", std::nullopt}, {"nf4", QuantType::nf4}, {"fp4", QuantType::fp4}},
                    &ModelRecipe::quantize,
                    "4-bit type to quantize the base to while it loads; a 4-bit directory is used as it is"),

@@ -80,8 +80,10 @@ Finding numa_finding() {
 Finding memory_finding(const Machine& machine) {
   std::string value = bytes_text(static_cast<double>(machine.usable_memory())) + " usable of " +
                       bytes_text(static_cast<double>(machine.memory_total));
-  if (machine.memory_limit > 0)
-    value += ", control group allows " + bytes_text(static_cast<double>(machine.memory_limit));
+  const MemoryBudget budget = machine.memory_budget();
+  if (budget.bytes != machine.memory_total) {
+    value += ", " + std::string(budget.set_by) + " " + bytes_text(static_cast<double>(budget.bytes));
+  }
   return {
       "memory", value,
       machine.usable_memory() < 2 * kGiB ? "little is free: close other programs, or raise the container's limit" : ""};

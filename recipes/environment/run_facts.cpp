@@ -39,7 +39,7 @@ Json machine_facts(int threads) {
           {"instruction_set", isa_name(isa())},
           {"cores", machine.usable_cores()},
           {"threads", threads},
-          {"memory_bytes", machine.memory_limit > 0 ? machine.memory_limit : machine.memory_total},
+          {"memory_bytes", machine.memory_budget().bytes},
           {"system", machine.kernel}};
 }
 
@@ -89,7 +89,7 @@ std::string planned_memory(const Recipe& recipe, const RankContext& rank) {
     const auto budget = static_cast<int64_t>(rank.pool.budget());
     const std::vector<int64_t> stages = place_stages(job, layout, rank.threads, budget);
     MemoryPlan plan = plan_memory(job, layout, stages, rank.threads, budget);
-    const int64_t room = budget > 0 ? budget : this_machine().usable_memory() / 10 * 9 / rank.comm.size();
+    const int64_t room = budget > 0 ? budget : this_machine().usable_memory(rank.comm.size()) / 10 * 9;
     if (!recipe.train.gradient_checkpointing && !plan.fits(room)) {  // as activation_policy decides
       layout.recomputed = layers_to_recompute(job, layout, stages, rank.threads, room, budget);
       plan = plan_memory(job, layout, stages, rank.threads, budget);

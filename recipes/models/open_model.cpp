@@ -115,7 +115,13 @@ DecoderConfig model_config(const ModelRecipe& base) {
   return config;
 }
 
-std::string tokenizer_path_of(const ModelRecipe& base) { return base.tokenizer.empty() ? base.path : base.tokenizer; }
+std::string tokenizer_path_of(const Recipe& recipe, const Observer& observer) {
+  if (!recipe.model.tokenizer.empty()) return recipe.model.tokenizer;
+  const TextSource source =
+      find_text_source(recipe.model.path, recipe.adapter ? recipe.adapter->path : "", std::nullopt);
+  for (const std::string& note : source.notes) observer.message("note: " + note);
+  return source.tokenizer;
+}
 
 AttachedAdapter open_adapter(Decoder& model, const ModelRecipe& base, const AdapterRecipe& recipe, RankContext& rank,
                              const Observer& observer) {
@@ -248,7 +254,7 @@ void check_teacher(const Recipe& recipe, int64_t rows) {
   if (tokens != rows) {
     refuse("has a vocabulary of " + std::to_string(tokens) + " tokens, the student of " + std::to_string(rows));
   }
-  const auto theirs = find_tokenizer(teacher.path), ours = find_tokenizer(tokenizer_path_of(recipe.model));
+  const auto theirs = find_tokenizer(teacher.path), ours = find_tokenizer(tokenizer_path_of(recipe));
   if (!theirs || !ours) return;
   for (int32_t id = 0; id < std::min(theirs->vocab_size(), ours->vocab_size()); ++id) {
     if (theirs->token(id) == ours->token(id)) continue;

@@ -7,6 +7,7 @@
 #include "nibble/adapters/adapter_plan.h"
 #include "nibble/adapters/attach.h"
 #include "nibble/core/models/decoder.h"
+#include "nibble/core/train/telemetry/observer.h"
 #include "nibble/recipes/config/recipe.h"
 
 namespace nibble {
@@ -17,8 +18,9 @@ DType compute_dtype_of(const std::string& name);
 /// The config that model.path or model.init names.
 DecoderConfig model_config(const ModelRecipe& base);
 
-/// model.tokenizer, or the model's own directory.
-std::string tokenizer_path_of(const ModelRecipe& base);
+/// model.tokenizer, or where it is not given the one that adapter.path keeps if it is another than the model's, which
+/// the observer is told, or else the model's own directory.
+std::string tokenizer_path_of(const Recipe& recipe, const Observer& observer = {});
 
 /// Loads the base, frozen, quantized if asked. Throws InputError for what the files lack, UsageError for quantizing a
 /// base that is already quantized.

@@ -54,7 +54,7 @@ ActivationPolicy activation_policy(const Recipe& recipe, const LayerRange& own,
   const std::vector<int64_t> stages = place_stages(job, layout, rank.threads, budget);
   if (!asked) {
     // Without a budget the ranks are taken to be on this machine, with a tenth left to others.
-    const int64_t free = this_machine().usable_memory() / 10 * 9 / rank.comm.size();
+    const int64_t free = this_machine().usable_memory(rank.comm.size()) / 10 * 9;
     const int64_t room = budget > 0 ? budget : least_of_all(free, rank.comm);
     layout.recomputed = layers_to_recompute(job, layout, stages, rank.threads, room, budget);
     if (std::ranges::count(layout.recomputed, true) > 0) {

@@ -75,7 +75,7 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
   const DecoderConfig config = model_config(recipe.model);
   std::optional<PretrainingTokenizer> pretraining;
   if (!recipe.model.init.empty()) pretraining.emplace(recipe, config.vocab_size);
-  const std::string tokenizer = pretraining ? pretraining->path() : tokenizer_path_of(recipe.model);
+  const std::string tokenizer = pretraining ? pretraining->path() : tokenizer_path_of(recipe, observer);
   const int64_t rows = pretraining ? config.vocab_size : rows_for_tokenizer(tokenizer, config.vocab_size);
   const Encoder encoder = open_encoder(tokenizer, recipe.data.chat_template, rows);
   const TrainingData data(recipe, config, encoder, observer);

@@ -49,9 +49,8 @@ PlanJob least_job(const Recipe& recipe, const TrainingData& data) {
 
 void check_memory(const Recipe& recipe, const TrainingData& data, RankContext& rank) {
   const auto budget = static_cast<int64_t>(rank.pool.budget());
-  const Machine machine = this_machine();
-  const int64_t limit = machine.memory_limit > 0 ? machine.memory_limit : machine.memory_total;
-  const int64_t room = least_of_all(budget > 0 ? budget : limit, rank.comm), least = least_of_all(budget, rank.comm);
+  const MemoryBudget most = budget > 0 ? MemoryBudget{budget, "--max-memory is"} : this_machine().memory_budget();
+  const int64_t room = least_of_all(most.bytes, rank.comm), least = least_of_all(budget, rank.comm);
   int64_t needed = 0;
   try {
     const PlanJob job = least_job(recipe, data);
@@ -69,7 +68,7 @@ void check_memory(const Recipe& recipe, const TrainingData& data, RankContext& r
   throw IoError(
       "memory",
       "the tensors of " + std::string(rank.comm.size() > 1 ? "a rank" : "the run") + " need " + text(needed) +
-          " by the plan, " + (budget > 0 ? "--max-memory is " : "this machine has ") + text(room),
+          " by the plan, " + std::string(most.set_by) + " " + text(room),
       "lower train.microbatch_size (and raise train.accumulate) or data.max_length, train an adapter, or shard; "
       "nibble plan shows what they are for and what fits");
 }

@@ -138,6 +138,7 @@ RecipePlan plan_recipe(const Recipe& recipe, const PlanJob& job, const PlanReque
   }
   plan.machine = costs.cluster.name;
   plan.budget = costs.budget;
+  plan.budget_set_by = request.budget_set_by;
   const bool free_recompute = !recipe.train.gradient_checkpointing.has_value();
   const GivenDegrees given{layout.mesh.pipeline, layout.mesh.replicate, layout.mesh.shard, layout.mesh.tensor,
                            free_recompute};
@@ -186,7 +187,7 @@ std::string plan_text(const RecipePlan& plan) {
           (!asked.fits       ? ", which does not fit: " + asked.why_not
            : plan.budget > 0 ? " of " + bytes_text(static_cast<double>(plan.budget))
                              : "") +
-          "\n";
+          (plan.budget_set_by.empty() ? "" : (plan.ranks > 1 ? " a rank that " : " that ") + plan.budget_set_by) + "\n";
   for (size_t use = 0; use < kMemoryUses; ++use) {
     const int64_t bytes = asked.memory.largest().split.bytes[use];
     if (bytes > 0)

@@ -17,6 +17,7 @@ struct PlanRequest {
   std::optional<Cluster> cluster;  ///< absent: this machine, which is measured for a second or two
   int64_t ranks = 0;               ///< for the ladder and "auto"; 0: the product of the recipe's degrees
   int64_t budget = 0;              ///< bytes of a rank; 0: the cluster's, or no limit
+  std::string budget_set_by;       ///< where nobody gave it, see MemoryBudget
   int threads = 0;                 ///< of a rank on this machine; 0: train.threads, or its share of the cores
   /// Measures this machine for the tensor degrees given, with so many ranks; empty: measure_machine with threads of
   /// this process as ranks.
@@ -35,6 +36,7 @@ struct RecipePlan {
   int64_t ranks = 1;
   int threads = 1;
   int64_t budget = 0;
+  std::string budget_set_by;
   PlannedLayout asked;                ///< the recipe's layout; with "auto" the one chosen
   std::vector<PlannedLayout> ladder;  ///< see walk_ladder
   std::string why;                    ///< one line: the first rung that fits and why those before do not

@@ -135,7 +135,7 @@ int64_t program_bytes(const Recipe& recipe) {
     return ignored ? int64_t{0} : static_cast<int64_t>(found);
   };
   if (recipe.pretrains() && recipe.model.tokenizer.empty()) bytes += kTokenizerTraining;
-  const fs::path tokenizer = tokenizer_path_of(recipe.model);
+  const fs::path tokenizer = tokenizer_path_of(recipe);
   bytes += 3 * (fs::is_directory(tokenizer, ignored) ? size(tokenizer / "tokenizer.json") : size(tokenizer));
   for (const auto& source : recipe.data.train) {
     if (!fs::is_regular_file(source.path, ignored)) continue;
@@ -176,7 +176,7 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look) {
   Recipe recipe = asked;  // and the rows of tokens that were added to the tokenizer
   DecoderConfig config = in_files;
   if (look && !recipe.pretrains()) {
-    config.vocab_size = rows_for_tokenizer(tokenizer_path_of(recipe.model), in_files.vocab_size);
+    config.vocab_size = rows_for_tokenizer(tokenizer_path_of(recipe), in_files.vocab_size);
     if (recipe.adapter) recipe.adapter = with_added_tokens(*recipe.adapter, in_files, config.vocab_size);
   }
   check_experts(config, recipe.parallel.experts);

@@ -136,7 +136,7 @@ DecoderConfig trial_config(const PlanJob& job, int64_t tensor, int64_t side_by_s
   // A trained value is held four times: itself, its gradient, two of the optimizer.
   double bytes = static_cast<double>(job.everything ? 16 * layer.weights : layer.frozen_bytes + 16 * layer.trained);
   bytes /= static_cast<double>(tensor);
-  const double room = static_cast<double>(this_machine().usable_memory()) / 2 / static_cast<double>(side_by_side);
+  const double room = static_cast<double>(this_machine().usable_memory(side_by_side)) / 2;
   double values = static_cast<double>(layer.weights) / static_cast<double>(tensor);
   const auto halved = [&] {
     bytes /= 2;

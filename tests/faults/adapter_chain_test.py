@@ -125,6 +125,36 @@ class Chain(program.FaultTest):
         self.assertEqual((merged / "chat_template.jinja").read_text(), (self.adapter / "chat_template.jinja").read_text())
         self.assertAlmostEqual(self.loss("--model", merged), self.loss(*both), places=4)
 
+    def test_a_recipe_that_continues_it_takes_its_tokenizer(self):
+        words = self.folder / "words"
+        words.mkdir()
+        self.tokenizer(words)
+        self.tokenizer(self.model, marks=[])
+        first = self.recipe(steps=3, data={"train": str(self.chats()), "format": "chat", "template": "chatml"},
+                            optimizer={"lr": 1e-2})
+        self.done("train", first, f"model.tokenizer={words}")
+        shutil.move(self.adapter, self.folder / "first")
+        shutil.rmtree(self.folder / "out")
+        note = "note: the adapter has another tokenizer than the model: the adapter's is used\n"
+        chats = self.chats()
+        recipe = self.recipe(steps=4, adapter={"path": str(self.folder / "first")},
+                             data={"train": str(chats), "format": "chat"}, optimizer={"schedule": "constant"})
+        for command in ("validate", "preview", "plan"):
+            ended = self.done(command, recipe)
+            self.assertEqual(ended.err.count(note), 1, f"{command}: {ended.err}")
+        self.assertIn(MARKS[0], self.done("preview", recipe).out)
+        named = f"model.tokenizer={self.folder / 'first'}"
+        self.assertNotIn(note, self.done("train", recipe, named, f"output.dir={self.folder / 'named'}").err)
+        self.assertEqual(self.done("train", recipe, "train.steps=2").err.count(note), 1)
+        self.done("train", recipe)  # goes on
+        self.assertEqual((self.adapter / "tokenizer.json").read_bytes(), (words / "tokenizer.json").read_bytes())
+        self.assertEqual(self.result(), self.result(self.folder / "named"))
+        # Another tokenizer there is another run.
+        self.tokenizer(self.folder / "first", marks=[*MARKS[::-1]])
+        ended = run("train", recipe, "train.steps=5")
+        self.assertEqual(ended.code, 2, ended.err)
+        self.assertIn("tokenizer.fingerprint/tokenizer.json was", ended.err)
+
     def test_the_models_own_template_is_kept_without_a_word(self):
         (self.model / "chat_template.jinja").write_text(
             "{% for m in messages %}{{ '<|im_start|> ' + m.content + ' <|im_end|> ' }}{% endfor %}"

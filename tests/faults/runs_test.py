@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -277,10 +278,26 @@ class Run(program.FaultTest):
         with program.memory_limit(self, 200 << 20) as inside:
             ended = run("doctor", **inside)
             planned = run("plan", self.recipe(), "--json", **inside)
+            text = run("plan", self.recipe(), **inside)
         self.assertEqual(ended.code, 0, ended.err)
-        self.assertIn("control group allows 200", ended.out)
+        self.assertIn("the control group allows 200", ended.out)
         self.assertEqual(planned.code, 0, planned.err)
         self.assertEqual(json.loads(planned.out)["max_memory_bytes"], 200 << 20)
+        self.assertIn(" of 200 MiB that the control group allows\n", text.out)
+
+    @unittest.skipIf(program.WITH_ADDRESS_SANITIZER, "AddressSanitizer reserves more address space than any limit allows")
+    def test_a_limit_of_the_address_space_counts_where_it_is_less(self):
+        words = "the limit of the address space (ulimit -v) allows"
+        inside = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))}
+        planned = run("plan", self.recipe(), "--json", **inside)
+        self.assertEqual(planned.code, 0, planned.err)
+        self.assertEqual(json.loads(planned.out)["max_memory_bytes"], 1 << 30)
+        self.assertIn(f" of 1.00 GiB that {words}\n", run("plan", self.recipe(), **inside).out)
+        self.assertIn(f"{words} 1.00 GiB", run("doctor", **inside).out)
+        recipe = self.recipe(train={"microbatch_size": 1 << 20, "gradient_checkpointing": "none"},
+                             train_on=self.data(rows=8000, length=64))
+        self.assertRegex(run("train", recipe, **inside).err.splitlines()[-1],
+                         r"^error: memory: the tensors of the run need [0-9.]+ GiB by the plan, " + re.escape(words) + " 1.00 GiB; ")
 
     @unittest.skipIf(program.WITH_ADDRESS_SANITIZER, "AddressSanitizer reserves more address space than any limit allows")
     def test_memory_that_is_refused_is_named(self):

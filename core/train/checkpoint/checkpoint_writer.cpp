@@ -35,7 +35,7 @@ bool CheckpointWriter::copy(const std::vector<CheckpointSlice>& trainable,
 
 void CheckpointWriter::start(const TrainingState& state, const std::vector<CheckpointSlice>& trainable,
                              const std::vector<CheckpointSlice>& optimizer, std::function<void()> first,
-                             std::function<void()> last, bool behind) {
+                             std::function<void(bool)> last, bool behind) {
   NIBBLE_CHECK(!outcome_.valid(), "a checkpoint is under way");
   const bool copied = behind && copy(trainable, optimizer);
   std::vector<CheckpointSlice> values = trainable, moments = optimizer;
@@ -58,7 +58,7 @@ void CheckpointWriter::start(const TrainingState& state, const std::vector<Check
                             outcome.failure = error.what();
                             outcome.exit_code = 4;
                           }
-                          if (last) last();
+                          if (last) last(outcome.failure.empty());
                           return outcome;
                         });
   if (!copied) outcome_.wait();

@@ -37,11 +37,11 @@ class CheckpointWriter {
 
   /// Begins to write; nothing may be under way. `first` runs before, where the writing runs (syncing a log that must be
   /// as far as the checkpoint); its error is the save's.
-  /// `last` runs there when the writing has ended, well or not. behind = false: nothing trains meanwhile, so start()
-  /// writes the tensors themselves and takes no memory for a copy.
+  /// `last` runs there when the writing has ended, and is told whether a checkpoint is published. behind = false:
+  /// nothing trains meanwhile, so start() writes the tensors themselves and takes no memory for a copy.
   void start(const TrainingState& state, const std::vector<CheckpointSlice>& trainable,
              const std::vector<CheckpointSlice>& optimizer, std::function<void()> first = {},
-             std::function<void()> last = {}, bool behind = true);
+             std::function<void(bool published)> last = {}, bool behind = true);
 
   /// What start() does first where nothing keeps it from writing behind the training: copies what is to be saved. False
   /// where that is more than kLargestCopy.

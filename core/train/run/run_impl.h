@@ -52,6 +52,7 @@ struct Run::Impl {
   bool lines_wait = false;
   mutable std::mutex policy_mutex;
   bool unsaved = false, saving = false;             // a finished step in memory only; a checkpoint under way
+  bool unpublished = false;                         // the last checkpoint failed: what it had is in memory only
   std::optional<detail::Clock::time_point> failed;  // when a checkpoint failed that no later one made good
   detail::Clock::time_point step_start, last_save, last_evaluation;
   Watchdog watchdog;
@@ -69,7 +70,7 @@ struct Run::Impl {
     return ranks.size() == 1 ? mine : ranks.all_reduce_sum(on, leads() && mine ? 1 : 0) > 0;
   }
   bool save_due() const;
-  /// Sets `what`, unsaved or saving, and tells the observer the policy that follows from both.
+  /// Sets `what`, one of the three, and tells the observer the policy that follows from them.
   void set_policy(bool Impl::*what, bool value);
   void load(const std::filesystem::path& checkpoint, Optimizer& optimizer) const;
   void save_together(Optimizer& optimizer);

@@ -63,7 +63,7 @@ bool Run::Impl::save_due() const {
 void Run::Impl::set_policy(bool Impl::*what, bool value) {
   const std::lock_guard lock(policy_mutex);  // a save ends on its own thread
   this->*what = value;
-  observer.stop_policy(unsaved || saving ? StopPolicy::finish_save : StopPolicy::finish_step);
+  observer.stop_policy(unsaved || saving || unpublished ? StopPolicy::finish_save : StopPolicy::finish_step);
 }
 
 void Run::Impl::begin_save(Optimizer& optimizer, bool behind) {
@@ -76,8 +76,9 @@ void Run::Impl::begin_save(Optimizer& optimizer, bool behind) {
   if (ranks.size() > 1) return save_together(optimizer);
   watchdog.begin("saving", checkpoint_name(step));
   set_policy(&Impl::saving, true);
-  const auto ended = [this] {
+  const auto ended = [this](bool published) {
     watchdog.end("saving");
+    set_policy(&Impl::unpublished, !published);
     set_policy(&Impl::saving, false);
   };
   writer.start(
@@ -98,6 +99,7 @@ void Run::Impl::save_together(Optimizer& optimizer) {
     outcome.failure = error.what();
     outcome.exit_code = error.exit_code();
   }
+  set_policy(&Impl::unpublished, !outcome.failure.empty());
   together = outcome;
 }
 

@@ -16,5 +16,29 @@ TEST(Machine, IsKnownWhereProcIsNotMounted) {
   EXPECT_GT(without.usable_cores(), 0);
 }
 
+TEST(Machine, TheLeastOfItsLimitsIsTheBudgetOfAProcess) {
+  Machine machine;
+  machine.memory_total = 1000;
+  machine.memory_available = 700;
+  const auto is = [&](int64_t processes, int64_t bytes, const std::string& set_by, int64_t usable) {
+    const MemoryBudget budget = machine.memory_budget(processes);
+    EXPECT_EQ(budget.bytes, bytes);
+    EXPECT_EQ(budget.set_by, set_by);
+    EXPECT_EQ(machine.usable_memory(processes), usable);
+  };
+  is(1, 1000, "this machine has", 700);
+  is(4, 250, "this machine has", 175);
+  machine.memory_limit = 600;
+  machine.memory_left = 400;
+  is(1, 600, "the control group allows", 400);
+  machine.address_space = 200;  // of one process, however many there are
+  machine.address_space_used = 50;
+  is(1, 200, "the limit of the address space (ulimit -v) allows", 150);
+  is(2, 200, "the limit of the address space (ulimit -v) allows", 150);
+  is(4, 150, "the control group allows", 100);
+  machine.address_space_used = 300;
+  EXPECT_EQ(machine.usable_memory(), 0);
+}
+
 }  // namespace
 }  // namespace nibble

@@ -1,0 +1,85 @@
+// How lines look on a terminal, which is a pseudoterminal of the test.
+
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+
+#include "nibble/tests/assets.h"
+
+namespace nibble {
+namespace {
+
+constexpr size_t kColumns = 60;
+
+/// What `nibble WORDS` writes to a terminal of kColumns.
+std::string on_terminal(const std::string& words) {
+  winsize size{24, kColumns, 0, 0};
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
+  if (child == 0) {
+    execl("/bin/sh", "sh", "-c", (std::string(kProgram) + " " + words).c_str(), nullptr);
+    _exit(127);
+  }
+  std::string text;
+  std::array<char, 4096> piece{};
+  for (ssize_t got = 0; (got = read(terminal, piece.data(), piece.size())) > 0;) text.append(piece.data(), got);
+  close(terminal);
+  waitpid(child, nullptr, 0);
+  std::erase(text, '\r');
+  return text;
+}
+
+std::string in_a_pipe(const std::string& words) {
+  std::FILE* pipe = popen((std::string(kProgram) + " " + words + " 2>&1").c_str(), "r");
+  std::string text;
+  std::array<char, 4096> piece{};
+  while (const size_t got = fread(piece.data(), 1, piece.size(), pipe)) text.append(piece.data(), got);
+  pclose(pipe);
+  return text;
+}
+
+std::vector<std::string> parts_of(const std::string& text, char between) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, between);) {
+    if (!part.empty()) parts.push_back(part);
+  }
+  return parts;
+}
+
+std::vector<std::string> words_of(std::string text) {
+  std::ranges::replace(text, '\n', ' ');
+  return parts_of(text, ' ');
+}
+
+TEST(Terminal, LinesBreakAtWordsThereAndNowhereElse) {
+  for (const std::string words : {"train --help", "--help", "validate /nowhere/no-such-recipe-in-a-long-path.json",
+                                  "train --model a-model --data the-data.jsonl --out here"}) {
+    const std::string shown = on_terminal(words), piped = in_a_pipe(words);
+    EXPECT_EQ(words_of(shown), words_of(piped)) << words;
+    EXPECT_GT(std::ranges::max(parts_of(piped, '\n'), {}, &std::string::size).size(), kColumns) << words;
+    for (const std::string& line : parts_of(shown, '\n')) {
+      if (line.starts_with("Example: ")) continue;
+      EXPECT_LE(line.size(), kColumns) << words << "\n" << line;
+    }
+  }
+}
+
+TEST(Terminal, WhatFollowsABreakIsIndentedAndACommandToCopyStaysWhole) {
+  const std::vector<std::string> error = parts_of(on_terminal("train --model m --data d.jsonl"), '\n');
+  ASSERT_GT(error.size(), 1u);
+  EXPECT_TRUE(error[0].starts_with("error: "));
+  EXPECT_TRUE(error[1].starts_with("  ") && error[1][2] != ' ') << error[1];
+  const std::string help = on_terminal("train --help");
+  EXPECT_NE(help.find("\nExample: nibble train qlora.json model.path=llama data.train=my.jsonl output.dir=runs/mine\n"),
+            std::string::npos)
+      << help;
+}
+
+}  // namespace
+}  // namespace nibble
